@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 __path__ += [str(folder) for folder in sorted(Path(__file__).parents[1].glob("plugins/*/jobs"))]  # python -m jobs.NAME
-KEPT = "what was computed is kept, run the same command to go on"
+KEPT = "computed results are kept; run the same command to continue"
 REMEDIES = {
     errno.ENOSPC: "the disk is full: free some space",
     errno.EPIPE: "whoever read the output has stopped",
@@ -22,7 +22,7 @@ MIN_ADDRESS_SPACE = 1 << 30
 OUT_OF_MEMORY = ("cannot allocate memory", "failed to map segment", "can't start new thread")
 
 
-def refusal(error: BaseException) -> str:
+def describe_system_error(error: BaseException) -> str:
     """Return a one-line message, with the remedy, for an error of the operating system or for a lack of memory."""
     code = errno.ENOMEM if _lacks_memory(error) else error.errno if isinstance(error, OSError) else None
     text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
@@ -36,7 +36,7 @@ def _lacks_memory(error: BaseException) -> bool:
 def _print_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print a PlumblineError as one line, even if a job's imports raise it; print other errors with a traceback."""
     if _lacks_memory(error):
-        print(refusal(error), file=sys.stderr, flush=True)
+        print(describe_system_error(error), file=sys.stderr, flush=True)
         os._exit(1)  # a half-imported library may crash when Python cleans up
     elif any(ancestor.__name__ == "PlumblineError" for ancestor in kind.__mro__):
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)

@@ -23,7 +23,7 @@ USAGE = """usage: plumbline JOB [key=value ...]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job named by the first argument with the remaining arguments; return 64 if there is no such job."""
+    """Run the job named by the first argument with the remaining arguments; return 64 if the job does not exist."""
     if "_ARGCOMPLETE" in os.environ:
         from plumbline.jobs.help import complete  # only needed for completion
 

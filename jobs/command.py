@@ -24,22 +24,22 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from plumbline.jobs import refusal
+from plumbline.jobs import describe_system_error
 from plumbline.jobs.config_safety import check_files, hide_overrides, limit_interpolations, mask, resolve
 from plumbline.jobs.defaults import register_benchmark, register_defaults, register_metrics_and_models
 from plumbline.jobs.help import (
     GROUP_FOLDERS,
     ROOT,
     WIDTH,
-    choice_key,
-    choices_of,
-    config_file,
-    config_folders,
     describe,
-    dotted_keys,
-    groups_of,
+    find_config_file,
+    list_choice_names,
     list_choices,
+    list_config_folders,
+    list_dotted_keys,
     list_examples,
+    list_groups,
+    make_choice_key,
 )
 from plumbline.jobs.overrides import (
     UnknownKeyError,
@@ -62,7 +62,7 @@ from plumbline.operators.base.errors import (
 )
 from plumbline.operators.base.extensions import require_extra
 from plumbline.operators.models.families import families_with
-from plumbline.pipelines.plans.sweep_config import alternatives, read_config
+from plumbline.pipelines.plans.sweep_config import list_alternatives, read_config
 from plumbline.pipelines.running.process import tune_process
 
 READ_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError)
@@ -77,8 +77,8 @@ OWN = "own"
 """Benchmark name for a user's own images if their path contains no name."""
 TABLE_ENDING = re.compile(r"\.(parquet|arrow|csv|tsv|jsonl|ndjson|tar|tgz|tar\.(gz|bz2|xz))$")
 SEVERAL = "benchmarks"
-"""The key, and the group of choices, for running several benchmarks at once."""
-KEPT = "stopped; what was computed is kept, run the same command to go on"
+"""Key for running several benchmarks at once."""
+KEPT = "stopped; computed results are kept; run the same command to continue"
 """Line that is printed after a sweep has been stopped."""
 Config = TypeVar("Config")
 
@@ -112,7 +112,7 @@ class Terminated(KeyboardInterrupt):
 
 
 class UsageError(ConfigError):
-    """Raised if the command line is invalid."""
+    """The command line is invalid."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -159,7 +159,7 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot print a character shows its number
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with _delayed_stop():
+        with _delay_signals():
             values, config = _read(command, argv)
         if config is None:
             print(OmegaConf.to_yaml(OmegaConf.create(mask(values))), end="")
@@ -174,7 +174,7 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
     except PlumblineError as error:
         return _say(f"error: {error}", 1)
     except (OSError, MemoryError, RecursionError) as error:
-        return _say(refusal(error), 1)
+        return _say(describe_system_error(error), 1)
     except KeyboardInterrupt as ended:
         code = 143 if isinstance(ended, Terminated) else 130
         return _say(command.stopped, code)
@@ -192,7 +192,7 @@ def _read(command: Command, argv: Sequence[str] | None) -> tuple[dict[str, Any],
             key = unknown[0].lstrip("-").partition("=")[0].replace("-", "_")
             parser.error(f"{unknown[0]}: no such option; keys have no dashes, as in {key}=VALUE")
         overrides = [expand_key(word, command.short, command.first) for word in arguments.overrides]
-        overrides += [f"{key}=true" for key in _flags(command) if getattr(arguments, key)]
+        overrides += [f"{key}=true" for key in _list_flags(command) if getattr(arguments, key)]
         if command.otherwise is not None and not chooses_benchmark(overrides, str(command.first)):
             overrides.append(f"{command.first}={command.otherwise}")
         values = load_values(command, overrides, arguments.config_dir)
@@ -203,14 +203,14 @@ def _read(command: Command, argv: Sequence[str] | None) -> tuple[dict[str, Any],
             words = [str(word) for word in (sys.argv[1:] if argv is None else argv)]
             hidden = (hide_overrides(word, words) for word in words)
             loaded["command"] = shlex.join(["python", "-m", f"jobs.{command.name}", *hidden])
-        return values, read_config(loaded, schema_of(command, values))
+        return values, read_config(loaded, choose_schema(command, values))
     except ConfigError as error:
         raise UsageError(str(error)) from error
 
 
-def schema_of(command: Command, values: Mapping[str, Any]) -> Any:
+def choose_schema(command: Command, values: Mapping[str, Any]) -> Any:
     """Return the dataclass for the values: the job's schema for one benchmark or for several."""
-    known = {each.name for schema in alternatives(command.schema) for each in fields(schema)}
+    known = {each.name for schema in list_alternatives(command.schema) for each in fields(schema)}
     if SEVERAL not in values or SEVERAL in known:
         return command.schema
     if command.suite is None:
@@ -222,7 +222,7 @@ def schema_of(command: Command, values: Mapping[str, Any]) -> Any:
 
 
 @contextmanager
-def _delayed_stop() -> Iterator[None]:
+def _delay_signals() -> Iterator[None]:
     """Delay signals until the context ends, because Hydra's file readers would turn an interruption into an error."""
     received: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -275,7 +275,7 @@ def _make_parser(command: Command, argv: Sequence[str] | None) -> _Parser:
     parser.describe = describe_job
     alone = "" if command.first is None else f"; a value without a key is for {command.first}"
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=f"keys and choices, see below{alone}")
-    for key in _flags(command):
+    for key in _list_flags(command):
         option, spelled_as_key = f"--{key.replace('_', '-')}", f"--{key}"
         parser.add_argument(option, dest=key, action="store_true", help=f"short for {key}=true")
         if spelled_as_key != option:
@@ -292,12 +292,14 @@ def _require_extra(command: Command) -> None:
         require_extra(command.extra, f"jobs.{command.name}")
 
 
-def _flags(command: Command) -> list[str]:
+def _list_flags(command: Command) -> list[str]:
     """Return the boolean keys, which can also be given as --KEY."""
-    return [field.name for schema in alternatives(command.schema) for field in fields(schema) if field.type is bool]
+    return [
+        field.name for schema in list_alternatives(command.schema) for field in fields(schema) if field.type is bool
+    ]
 
 
-def command_of(job: str) -> Command:
+def get_command(job: str) -> Command:
     """Return the command line of a job."""
     command: Command = JOBS[job].COMMAND
     return command
@@ -320,7 +322,7 @@ def load_values(command: Command, overrides: Sequence[str], config_dir: str | No
     register_defaults(command.schema)
     if command.suite is not None:
         register_defaults(command.suite)
-    for name in choices_of(SEVERAL, config_dir):
+    for name in list_choice_names(SEVERAL, config_dir):
         register_benchmark(name)
     try:
         with limit_interpolations(config_dir):
@@ -333,7 +335,7 @@ def load_values(command: Command, overrides: Sequence[str], config_dir: str | No
         problem = _explain_unknown_key(str(error), command, overrides, config_dir)
         raise ConfigError(hide_overrides(problem, overrides)) from error
     except (*READ_ERRORS, AssertionError) as error:
-        problem = _broken_file(config_dir) or _explain(error, command, overrides, config_dir)
+        problem = _find_broken_file(config_dir) or _explain(error, command, overrides, config_dir)
         raise ConfigError(hide_overrides(problem, overrides)) from error
     if missing:
         raise ConfigError(f"config key {min(missing)!r} is required; set it, as in {min(missing)}=VALUE")
@@ -347,13 +349,13 @@ def _register_resolvers() -> None:
     `${reference_data:}` is the folder in the environment variable REFERENCE_DATA, and `${name_of:images}` is the name
     of the folder or file given by the key `images` in the same section.
     """
-    OmegaConf.register_new_resolver("name_of", _name_of, replace=True)
+    OmegaConf.register_new_resolver("name_of", _get_name_of_path, replace=True)
     OmegaConf.register_new_resolver("assets", lambda path="": str(ROOT / "assets" / path), replace=True)
     OmegaConf.register_new_resolver("reference_data", lambda: os.environ.get("REFERENCE_DATA", ""), replace=True)
     OmegaConf.register_new_resolver("cpus", lambda shares: max(1, len(os.sched_getaffinity(0)) // shares), replace=True)
 
 
-def _name_of(key: str, *, _parent_: DictConfig) -> str:
+def _get_name_of_path(key: str, *, _parent_: DictConfig) -> str:
     """Return the last component of the path in a key, without its extension; OWN if the key is not set."""
     path = "" if OmegaConf.is_missing(_parent_, key) else str(_parent_.get(key) or "")
     last = (path if "://" in path else os.path.abspath(path)).rstrip("/").rpartition("/")[2]  # noqa: PTH100
@@ -362,7 +364,7 @@ def _name_of(key: str, *, _parent_: DictConfig) -> str:
 
 def _compose(name: str, overrides: Sequence[str], config_dir: str | None) -> DictConfig:
     """Compose a job's configuration: first apply the overrides that choose files, then those that set keys."""
-    folders = config_folders(config_dir)
+    folders = list_config_folders(config_dir)
     parsed = OverridesParser.create().parse_overrides([to_override(word) for word in overrides])
     choices = [str(word.input_line) for word in parsed if _is_choice(word, folders)]
     for word in parsed:
@@ -387,15 +389,15 @@ def _is_choice(word: Override, folders: Sequence[Path]) -> bool:
 @lru_cache(maxsize=64)
 def _compose_choices(name: str, choices: tuple[str, ...], folders: tuple[Path, ...]) -> DictConfig:
     """Compose the files of a job and its choices. Cached, because composing takes ten times as long as copying."""
-    first = config_file(name).parent  # Hydra looks for the job's own file only in the first folder
+    first = find_config_file(name).parent  # Hydra looks for the job's own file only in the first folder
     others = [f"file://{folder}" for folder in folders if folder != first]
     search = [f"hydra.searchpath=[{','.join(others)}]"] if others else []
     with initialize_config_dir(str(first), version_base="1.3", job_name=name):
         return compose(name, overrides=[*choices, *search])
 
 
-def _broken_file(config_dir: str | None) -> str | None:
-    """Return what is wrong with the first invalid YAML file in the user's folder; None if all files are valid."""
+def _find_broken_file(config_dir: str | None) -> str | None:
+    """Return the problem of the first invalid YAML file in the user's folder; None if all files are valid."""
     for file in sorted(Path(config_dir).rglob("*.yaml")) if config_dir else ():
         try:
             OmegaConf.load(file)
@@ -414,14 +416,14 @@ def _explain(error: Exception, command: Command, overrides: Sequence[str], confi
         return text.removeprefix(RESOLVER_ERROR).splitlines()[0]
     unknown = UNKNOWN_CHOICE.search(text)
     if unknown is not None:
-        known = choices_of(unknown["group"], config_dir)
+        known = list_choice_names(unknown["group"], config_dir)
         return (
             f"{unknown['group']}={unknown['name']}: no such choice; {suggest(unknown['name'], known)} (see --help-all)"
         )
     unchosen = UNCHOSEN.search(text)
     if unchosen is not None:
         group = unchosen["group"]
-        choices = choices_of(group, config_dir)
+        choices = list_choice_names(group, config_dir)
         if group == SEVERAL:
             return f"config key {group!r} is required; choose some: {group}=[NAME,...] of {list_choices(choices)}"
         return f"config key {group!r} is required; choose one: {list_choices([f'{group}={name}' for name in choices])}"
@@ -432,15 +434,15 @@ def _explain(error: Exception, command: Command, overrides: Sequence[str], confi
 
 
 def _explain_unknown_key(key: str, command: Command, overrides: Sequence[str], config_dir: str | None) -> str:
-    """Return a message that the configuration has no such key, with the most similar key that exists."""
+    """Return a message that the configuration lacks a key, with the most similar key that exists."""
     if "@" in key:
-        return f"there is no {key} to replace yet; to add it, write +{key}=NAME"
+        return f"config key {key} is not set, so it cannot be replaced; to add it, write +{key}=NAME"
     name = command.name
-    if key in groups_of(name) and choice_key(key, name) != key:
-        return f"config key {key!r}: a {key} is chosen for a role; write {choice_key(key, name)}=NAME"
+    if key in list_groups(name) and make_choice_key(key, name) != key:
+        return f"config key {key!r}: a {key} is chosen for a role; write {make_choice_key(key, name)}=NAME"
     known_keys = _list_known_keys(name, overrides, config_dir)
     if key in known_keys:
-        return f"config key {key!r}: it has no such entry yet; to add one, write +{key}.NAME=VALUE"
+        return f"config key {key!r}: the entry does not exist yet; to add it, write +{key}.NAME=VALUE"
     model, _, option = key.rpartition(".")
     if model.startswith("models.") and model in known_keys and (families := families_with(option)):
         return (
@@ -452,11 +454,11 @@ def _explain_unknown_key(key: str, command: Command, overrides: Sequence[str], c
 
 def _list_known_keys(name: str, overrides: Sequence[str], config_dir: str | None) -> list[str]:
     """Return every key that the configuration has with the chosen groups."""
-    folders = config_folders(config_dir)
+    folders = list_config_folders(config_dir)
     chosen = [text for text in overrides if any((folder / text.partition("=")[0]).is_dir() for folder in folders)]
     try:
         values = OmegaConf.to_container(_compose(name, chosen, config_dir))
     except (HydraException, OmegaConfBaseException, ConfigError, UnknownKeyError):
         return []
     assert isinstance(values, dict)
-    return dotted_keys(values)
+    return list_dotted_keys(values)

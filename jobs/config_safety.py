@@ -58,13 +58,13 @@ def check_files(config_dir: str) -> None:
             continue  # Hydra reports it if the file is chosen
         if n_values > MAX_VALUES:
             raise ConfigError(
-                f"{file}: expected YAML of at most {MAX_VALUES} keys and values, each as often as aliases name it, "
+                f"{file}: expected YAML of at most {MAX_VALUES} keys and values, counted once per alias, "
                 "found more; correct the file"
             )
 
 
 def _count_values(node: Any, counts: dict[int, int]) -> int:
-    """Return the number of values in a YAML node, counting each as often as aliases refer to it."""
+    """Return the number of values in a YAML node, counting a value once for each alias that refers to it."""
     if id(node) not in counts:
         counts[id(node)] = MAX_VALUES + 1  # for a node that contains itself
         inner = node.value if isinstance(node, yaml.CollectionNode) else ()
@@ -111,7 +111,7 @@ def limit_interpolations(config_dir: str | None) -> Iterator[None]:
         except _TooMuchInserted as error:
             raise ConfigError(
                 f"config key {str(error)!r}: expected interpolations that insert at most {MAX_INSERTED} characters, "
-                f"each value as often as ${{...}} names it, found more; correct {config_dir or 'the command line'}"
+                f"counted once per ${{...}}, found more; correct {config_dir or 'the command line'}"
             ) from None
         finally:
             patched._resolve_node_interpolation, patched._evaluate_custom_resolver = follow, call
@@ -165,7 +165,7 @@ def mask(value: Any, name: str = "") -> Any:
 
 
 def list_secrets(configured: Iterable[str | None]) -> list[str]:
-    """Return the secrets to remove from texts: the configured ones, and environment variables with telling names."""
+    """Return the secrets to remove from texts: configured secrets, and environment variables named like a secret."""
     values = [value for name, value in os.environ.items() if SECRET_VARIABLE.search(name)]
     found = {value for value in (*values, *configured) if value and len(value) >= MIN_SECRET}
     return sorted(found, key=len, reverse=True)  # a secret may begin with another secret

@@ -19,7 +19,7 @@ from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.families import FAMILIES
 from plumbline.operators.models.model import ModelConfig
-from plumbline.pipelines.plans.sweep_config import alternatives, classes_within
+from plumbline.pipelines.plans.sweep_config import list_alternatives, list_classes
 
 REQUIRED = "???"
 """Hydra's value for a key without a default."""
@@ -30,18 +30,18 @@ class Key(NamedTuple):
 
     path: str
     value: str
-    """The default as YAML; empty if there are keys below this one."""
+    """The default as YAML; empty if the key has subkeys."""
     meaning: str
     """The docstring of the field in its class."""
 
 
-def defaults_of(schema: Any) -> dict[str, Any]:
+def collect_defaults(schema: Any) -> dict[str, Any]:
     """Return the fields of a dataclass with their defaults as plain values; REQUIRED for fields without a default.
 
     Fields that are dataclasses and have no default are left out, because they are set by choosing from a group.
     """
     return {
-        field.name: _plain(default)
+        field.name: _convert_to_plain(default)
         for field in fields(schema)
         if (default := _find_default(field)) != REQUIRED or not _has_classes(field)
     }
@@ -50,10 +50,10 @@ def defaults_of(schema: Any) -> dict[str, Any]:
 @cache
 def register_defaults(schema: Any) -> None:
     """Register `any_NAME` for use in conf/: the defaults of each class `NameConfig` or `Name` within a schema."""
-    for config in {base for each in classes_within(schema) for base in each.__mro__ if _is_schema(base)}:
+    for config in {base for each in list_classes(schema) for base in each.__mro__ if _is_schema(base)}:
         if not issubclass(config, Metric | ModelConfig):
             name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", config.__name__.removesuffix("Config")).lower()
-            ConfigStore.instance().store(name=f"any_{name}", node=defaults_of(config))
+            ConfigStore.instance().store(name=f"any_{name}", node=collect_defaults(config))
 
 
 @cache
@@ -67,7 +67,7 @@ def register_metrics_and_models() -> None:
 
     store = ConfigStore.instance()
     models = {
-        name: {**_check_plain(FAMILIES, name, defaults_of(family.config)), "family": name}
+        name: {**_check_plain(FAMILIES, name, collect_defaults(family.config)), "family": name}
         for name, family in FAMILIES.items()
     }
     for name, options in models.items():
@@ -75,9 +75,9 @@ def register_metrics_and_models() -> None:
     every_option = {option: value for options in reversed(models.values()) for option, value in options.items()}
     store.store(name="any_model", node=every_option | {"family": REQUIRED})
     for kind, metric in KINDS.items():
-        store.store(name=f"any_{kind}", node=_check_plain(KINDS, kind, defaults_of(metric)))
-    for kind in kinds_of_others():
-        store.store(group="metric", name=kind, node=defaults_of(KINDS[kind]), package=f"metrics.{kind}")
+        store.store(name=f"any_{kind}", node=_check_plain(KINDS, kind, collect_defaults(metric)))
+    for kind in list_foreign_kinds():
+        store.store(group="metric", name=kind, node=collect_defaults(KINDS[kind]), package=f"metrics.{kind}")
 
 
 def _check_plain(extensions: Extensions[Any], name: str, defaults: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -101,28 +101,28 @@ def register_benchmark(name: str) -> None:
     ConfigStore.instance().store(group="benchmarks", name=name, node=node, package="_global_")
 
 
-def kinds_of_others() -> list[str]:
+def list_foreign_kinds() -> list[str]:
     """Return the kinds of metrics from other packages."""
     from plumbline.operators.metrics.table import KINDS
 
     return [kind for kind in KINDS if kind not in KINDS.ours]
 
 
-def keys_of(schema: Any, values: Mapping[str, Any], path: str = "") -> Iterator[Key]:
+def list_keys(schema: Any, values: Mapping[str, Any], path: str = "") -> Iterator[Key]:
     """Yield the keys of a schema with their defaults or the given values, then other keys in the given values.
 
     Keys of objects that are chosen by name are left out: models, metrics, and objects that are null by default.
     """
-    own = {field.name: field for each in alternatives(schema) for field in fields(each)}
-    meanings = {name: text for each in alternatives(schema) for name, text in meanings_of(each).items()}
+    own = {field.name: field for each in list_alternatives(schema) for field in fields(each)}
+    meanings = {name: text for each in list_alternatives(schema) for name, text in read_field_docs(each).items()}
     for name, field in own.items():
-        default = _plain(_find_default(field))
+        default = _convert_to_plain(_find_default(field))
         value = values.get(name, default)
-        inner = alternatives(field.type)
+        inner = list_alternatives(field.type)
         if len(inner) == 1 and value is not None:
             given = {**(default if isinstance(default, dict) else {}), **values.get(name, {})}
             yield Key(path + name, "", meanings[name] or _join_lines(inspect.getdoc(inner[0])))
-            yield from keys_of(inner[0], given, f"{path}{name}.")
+            yield from list_keys(inner[0], given, f"{path}{name}.")
         elif isinstance(value, Mapping) and value:
             yield Key(path + name, "", meanings[name])
             yield from _list_given_keys(value, f"{path}{name}.")
@@ -134,10 +134,10 @@ def keys_of(schema: Any, values: Mapping[str, Any], path: str = "") -> Iterator[
 
 
 @cache
-def meanings_of(schema: Any) -> dict[str, str]:
+def read_field_docs(schema: Any) -> dict[str, str]:
     """Return the docstring of each field of a dataclass; empty for fields without one."""
     inherited = [each for each in schema.__bases__ if _is_schema(each)]
-    meanings = {name: text for each in inherited for name, text in meanings_of(each).items()}
+    meanings = {name: text for each in inherited for name, text in read_field_docs(each).items()}
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(schema))).body
     assert isinstance(node, ast.ClassDef)
     for statement, following in zip(node.body, [*node.body[1:], ast.Pass()], strict=True):
@@ -179,7 +179,7 @@ def _is_schema(kind: Any) -> bool:  # not a type guard, which would narrow class
 
 def _has_classes(field: Field[Any]) -> bool:
     kind: Any = field.type
-    return bool(classes_within(kind))
+    return bool(list_classes(kind))
 
 
 def _find_default(field: Field[Any]) -> Any:
@@ -188,9 +188,9 @@ def _find_default(field: Field[Any]) -> Any:
     return REQUIRED if field.default is MISSING else field.default
 
 
-def _plain(value: Any) -> Any:
+def _convert_to_plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: _convert_to_plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _convert_to_plain(each) for key, each in value.items()}
+    return [_convert_to_plain(each) for each in value] if isinstance(value, list | tuple) else value

@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from plumbline.jobs.defaults import REQUIRED, Key, keys_of, kinds_of_others
+from plumbline.jobs.defaults import REQUIRED, Key, list_foreign_kinds, list_keys
 from plumbline.jobs.table import JOBS
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.extensions import Extensions
@@ -22,13 +22,13 @@ OTHERS = Extensions[Path]("conf", {}, Path)
 WIDTH = 100
 """Maximum number of characters per line."""
 GROUP_FOLDERS = {"benchmarks": "benchmark"}
-"""Folder of each group from which several choices can be made at once."""
+"""Folders of the groups that allow several choices at once, by group."""
 MAX_LINES = 45
 """Maximum number of lines for which --help prints all choices and keys."""
 MAX_CHOICES = 6
 """Maximum number of choices per group in a shortened help; fewer if they do not fit on a line."""
 REMARK_COLUMN = 30
-"""Column in which a remark starts."""
+"""Column where remarks start."""
 MAX_LISTED = 8
 """Maximum number of choices that a message lists."""
 EXAMPLE = re.compile(r"^# .*: (plumbline [a-z_]+\b.*)$", flags=re.MULTILINE)
@@ -37,7 +37,7 @@ EXAMPLE = re.compile(r"^# .*: (plumbline [a-z_]+\b.*)$", flags=re.MULTILINE)
 
 def list_examples(name: str) -> list[str]:
     """Return the example commands of a job."""
-    return EXAMPLE.findall(config_file(name).read_text(encoding="utf-8"))
+    return EXAMPLE.findall(find_config_file(name).read_text(encoding="utf-8"))
 
 
 def describe(name: str, schema: Any, config_dir: str | None, *, whole: bool = True) -> str:
@@ -46,9 +46,9 @@ def describe(name: str, schema: Any, config_dir: str | None, *, whole: bool = Tr
     The choices include those in the user's folder `config_dir`. A long text is shortened unless `whole`: it has only
     the first choices of each group and the names of the keys.
     """
-    groups = {choice_key(group, name): choices_of(group, config_dir) for group in groups_of(name)}
+    groups = {make_choice_key(group, name): list_choice_names(group, config_dir) for group in list_groups(name)}
     groups = {key: choices for key, choices in groups.items() if choices}  # a group without its plugin has no choices
-    keys = list(keys_of_job(name, schema))
+    keys = list(list_keys_of_job(name, schema))
     choices = [
         textwrap.fill(f"  {group}={' | '.join(each)}", WIDTH, subsequent_indent="      ", break_on_hyphens=False)
         for group, each in groups.items()
@@ -106,22 +106,23 @@ def list_choices(choices: Sequence[str]) -> str:
     return text if others <= 0 else f"{text} or {others} others (see --help-all)"
 
 
-def groups_of(name: str) -> list[str]:
-    """Return the groups from which a job can choose."""
-    groups = _groups_in(config_file(name))
-    takes_sweep_keys = "sweep" in OmegaConf.select(_load(config_file(name)), "defaults", default=[])
+def list_groups(name: str) -> list[str]:
+    """Return the groups that a job can choose from."""
+    groups = _read_groups(find_config_file(name))
+    takes_sweep_keys = "sweep" in OmegaConf.select(_load(find_config_file(name)), "defaults", default=[])
     if name == "sweep" or takes_sweep_keys:
-        groups |= {"sweep", *_groups_in(config_file("sweep"))}
+        groups |= {"sweep", *_read_groups(find_config_file("sweep"))}
         while (
-            new := {named for group in groups for file in _files_of_group(group) for named in _groups_in(file)} - groups
+            new := {named for group in groups for file in _list_group_files(group) for named in _read_groups(file)}
+            - groups
         ):
             groups |= new  # groups that the choices of other groups choose from
     return sorted(groups)
 
 
-def choice_key(group: str, name: str) -> str:
-    """Return the key for choosing from a group: its name, followed by `@models.ROLE` if each role has a choice."""
-    files = [file for other in groups_of(name) for file in _files_of_group(other)]
+def make_choice_key(group: str, name: str) -> str:
+    """Return the key for choosing from a group: the group's name, plus `@models.ROLE` if each role has a choice."""
+    files = [file for other in list_groups(name) for file in _list_group_files(other)]
     used = [key for file in files for key in _list_group_keys(file) if key.partition("@")[0] == group]
     sections = {key.partition("@")[2].rpartition(".")[0] for key in used}
     return f"{group}@{sections.pop()}.ROLE" if len(sections) == 1 and all(sections) else group
@@ -132,8 +133,8 @@ def _load(file: Path) -> DictConfig | ListConfig:
     return OmegaConf.load(file)
 
 
-def _groups_in(file: Path) -> set[str]:
-    """Return the groups from which a file in conf/ chooses."""
+def _read_groups(file: Path) -> set[str]:
+    """Return the groups that a file in conf/ chooses from."""
     return {key.partition("@")[0] for key in _list_group_keys(file)}
 
 
@@ -144,24 +145,24 @@ def _list_group_keys(file: Path) -> list[str]:
     return [key.split()[-1].lstrip("/") for key in keys]
 
 
-def keys_of_job(name: str, schema: Any) -> Iterator[Key]:
-    """Return the keys of a job's schema with the values set by its file and the files that it includes.
+def list_keys_of_job(name: str, schema: Any) -> Iterator[Key]:
+    """Yield the keys of a job's schema with the values set by its file and the files that it includes.
 
     Keys whose default is a choice from a group, such as `cluster: auto`, are left out; --config shows them.
     """
     chosen, values = _read_defaults(name)
-    return (key for key in keys_of(schema, values) if key.path.partition(".")[0] not in chosen)
+    return (key for key in list_keys(schema, values) if key.path.partition(".")[0] not in chosen)
 
 
 def _read_defaults(name: str) -> tuple[set[str], dict[str, Any]]:
     """Return the groups with a default choice, and the values set by a job's file and the files that it includes."""
-    own = OmegaConf.to_container(_load(config_file(name)))
+    own = OmegaConf.to_container(_load(find_config_file(name)))
     assert isinstance(own, dict)
     chosen, included = set[str](), list[dict[str, Any]]()
     for entry in own.pop("defaults", ()):
         if isinstance(entry, dict):
             chosen |= {str(group).split()[-1] for group, choice in entry.items() if choice not in (None, REQUIRED)}
-        elif any((folder / f"{entry}.yaml").is_file() for folder in config_folders(None)):
+        elif any((folder / f"{entry}.yaml").is_file() for folder in list_config_folders(None)):
             inner_chosen, inner = _read_defaults(entry)
             chosen |= inner_chosen
             included.append(inner)
@@ -170,33 +171,33 @@ def _read_defaults(name: str) -> tuple[set[str], dict[str, Any]]:
     return chosen, {str(key): value for key, value in values.items()}
 
 
-def dotted_keys(values: Mapping[Any, Any], prefix: str = "") -> list[str]:
+def list_dotted_keys(values: Mapping[Any, Any], prefix: str = "") -> list[str]:
     """Return the dotted keys of nested mappings."""
     keys = []
     for key, value in values.items():
         keys.append(f"{prefix}{key}")
         if isinstance(value, Mapping):
-            keys += dotted_keys(value, f"{prefix}{key}.")
+            keys += list_dotted_keys(value, f"{prefix}{key}.")
     return keys
 
 
-def choices_of(group: str, config_dir: str | None) -> list[str]:
+def list_choice_names(group: str, config_dir: str | None) -> list[str]:
     """Return the names of a group's choices: ours, those in other packages, and the user's own."""
     subfolder = GROUP_FOLDERS.get(group, group)
-    files = {file.stem for folder in config_folders(config_dir) for file in (folder / subfolder).glob("*.yaml")}
-    return sorted(files | set(kinds_of_others() if group == "metric" else ()))
+    files = {file.stem for folder in list_config_folders(config_dir) for file in (folder / subfolder).glob("*.yaml")}
+    return sorted(files | set(list_foreign_kinds() if group == "metric" else ()))
 
 
-def config_file(job: str) -> Path:
+def find_config_file(job: str) -> Path:
     """Return the file with a job's defaults, from the core, a plugin or another package."""
-    return next(file for folder in config_folders(None) if (file := folder / f"{job}.yaml").is_file())
+    return next(file for folder in list_config_folders(None) if (file := folder / f"{job}.yaml").is_file())
 
 
-def _files_of_group(group: str) -> list[Path]:
-    return [file for folder in config_folders(None) for file in (folder / group).glob("*.yaml")]
+def _list_group_files(group: str) -> list[Path]:
+    return [file for folder in list_config_folders(None) for file in (folder / group).glob("*.yaml")]
 
 
-def config_folders(config_dir: str | None) -> list[Path]:
+def list_config_folders(config_dir: str | None) -> list[Path]:
     """Return the folders with choices: ours, those in other packages, and the user's own.
 
     Raise ConfigError if the folder of another package was not installed.
@@ -209,7 +210,7 @@ def config_folders(config_dir: str | None) -> list[Path]:
 
 
 def complete(jobs: Iterable[str]) -> None:
-    """Answer a shell's request for completions and exit; return if there is no such request."""
+    """Answer a shell's request for completions and exit; return if no shell sent one."""
     import argcomplete  # only needed for completion
 
     parser = argparse.ArgumentParser(add_help=False)
@@ -220,9 +221,9 @@ def complete(jobs: Iterable[str]) -> None:
 
 def _complete_word(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """Return keys followed by an equals sign, or the choices of a group if its name has been typed completely."""
-    groups = groups_of(parsed_args.job)
+    groups = list_groups(parsed_args.job)
     group, equals, _chosen = prefix.partition("=")
     if equals:
-        return [f"{group}={choice}" for choice in choices_of(group, None)] if group in groups else []
+        return [f"{group}={choice}" for choice in list_choice_names(group, None)] if group in groups else []
     schema = JOBS[parsed_args.job].COMMAND.schema  # slow: imports the job, which choices do not need
-    return [f"{key}=" for key in (*groups, *(key.path for key in keys_of_job(parsed_args.job, schema)))]
+    return [f"{key}=" for key in (*groups, *(key.path for key in list_keys_of_job(parsed_args.job, schema)))]

@@ -12,7 +12,7 @@ from typing import Any
 from plumbline.jobs.config_safety import list_secrets, remove_secrets
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.logs import LOGGER, OFF, LogConfig, take_over, to_line
-from plumbline.pipelines.running.errors import one_line
+from plumbline.pipelines.running.errors import format_error
 
 LOG = logging.getLogger(__name__)
 CONTEXT = ("node", "generator", "benchmark", "shard", "metric", "cell")
@@ -51,7 +51,7 @@ FORMATTERS = {"json": JsonFormatter, "text": TextFormatter}
 
 
 class Writer(logging.StreamHandler):  # type: ignore[type-arg]
-    """Handler that drops lines that cannot be written, because a run must not fail on account of its log."""
+    """Handler that drops lines that cannot be written, because the log must not make a run fail."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # the name is required by logging
         pass
@@ -59,7 +59,7 @@ class Writer(logging.StreamHandler):  # type: ignore[type-arg]
 
 @contextmanager
 def write_log(log: LogConfig, secrets: Iterable[str | None]) -> Iterator[None]:
-    """Context manager: log the run in its body, including an exception that ends it; log nothing if no format is set.
+    """Log the run in the body, including an exception that ends it; log nothing if no format is set.
 
     The given secrets and those in the environment are masked. Raise ConfigError if the file cannot be opened.
     """
@@ -80,7 +80,7 @@ def write_log(log: LogConfig, secrets: Iterable[str | None]) -> Iterator[None]:
             take_over(writer, logging.getLevelNamesMapping()[log.level.upper()])
         yield
     except BaseException as error:
-        LOG.error("%s", one_line(error), exc_info=error)
+        LOG.error("%s", format_error(error), exc_info=error)
         raise
     finally:
         logger.handlers, logger.propagate, level = before

@@ -12,8 +12,8 @@ from plumbline.pipelines.metaeval.protocols import MetaevalConfig
 COMMAND = Command(
     "metaeval",
     "Compare scores with people's ratings, choices or error graphs: how far does each metric agree?\n"
-    "protocol=NAME chooses what is computed, and protocol.path=PATH is the benchmark's release. run=latest\n"
-    "takes the scores of a run, and scores=PATH those of a table; by default the release's own are judged.",
+    "protocol=NAME chooses the statistics, and protocol.path=PATH is the benchmark's release. run=latest\n"
+    "judges the scores of a run, scores=PATH judges a table; by default, the release's own scores are judged.",
     MetaevalConfig,
     LISTS,
     first="protocol",

@@ -12,12 +12,12 @@ from rich.markup import escape
 
 from plumbline.jobs.command import KEPT, Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
-from plumbline.jobs.display.leaderboards import show_leaderboards, show_note_kept, show_outcome
+from plumbline.jobs.display.leaderboards import show_leaderboards, show_outcome, warn_about_kept_note
 from plumbline.jobs.display.plan_table import show_plan, show_suite_plan
-from plumbline.jobs.display.progress_lines import ProgressDisplay, seconds_afterwards, show_phase
+from plumbline.jobs.display.progress_lines import ProgressDisplay, estimate_seconds_afterwards, show_phase
 from plumbline.jobs.logs import write_log
 from plumbline.jobs.overrides import SWEEP_KEYS, name_store
-from plumbline.jobs.sweep import show_judged, show_renewed, show_suite
+from plumbline.jobs.sweep import compare_with_ratings, show_suite, warn_about_recomputed_cells
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.exit_codes import HELD, LOST, Ending
@@ -35,7 +35,7 @@ from plumbline.pipelines.nightly.outcome import (
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.store.lease import LeaseHeld, LeaseLost, LeaseRecord, take_lease
-from plumbline.pipelines.store.runs import LATEST_REPORT, has_report, name_by_date, name_by_time, name_newest
+from plumbline.pipelines.store.runs import LATEST_REPORT, has_report, make_newest, name_by_date, name_by_time
 from plumbline.pipelines.store.store import Store, open_store
 from plumbline.pipelines.store.suites import Suite, name_newest_of
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs, list_inputs, plan_inputs, plan_sweep
@@ -146,7 +146,7 @@ def _run_leased(console: Console, config: NightlyConfig | NightlySuiteConfig, st
         return night.ending.code
 
 
-def _run_one(console: Console, config: NightlyConfig, hold: Callable[[], None]) -> Night:
+def _run_one(console: Console, config: NightlyConfig, assert_lease: Callable[[], None]) -> Night:
     """Run, compare and report one benchmark."""
     _check_gate(config, [config])
     inputs = list_inputs(config.sweep())
@@ -154,64 +154,64 @@ def _run_one(console: Console, config: NightlyConfig, hold: Callable[[], None]) 
     if finished is None:
         planned = plan_inputs(inputs)
         show_plan(console, planned)
-        finished, sources = _sweep(console, planned, hold), planned.sources
+        finished, sources = _sweep(console, planned, assert_lease), planned.sources
     earlier = _show_unchanged(console, inputs, finished)
     if earlier is not None:
-        name_newest(inputs.store, finished.run_id, hold)
+        make_newest(inputs.store, finished.run_id, assert_lease)
         return Night(earlier, [earlier], finished.computed, finished.ending, new=False)
     from plumbline.pipelines.nightly.regressions import make_outcomes, publish_outcome  # imports scipy
 
-    compared = _compare(console, inputs, finished, sources, config.nightly, hold)
+    compared = _compare(console, inputs, finished, sources, config.nightly, assert_lease)
     (outcome,) = make_outcomes([compared], config.nightly)
-    outcome = publish_outcome(inputs.store, outcome, config.nightly, hold)
+    outcome = publish_outcome(inputs.store, outcome, config.nightly, assert_lease)
     if outcome.compared_with is None:
         say(console, f"compared with no earlier run: {outcome.not_compared}")
     _show_regressions(console, outcome)
-    return Night(outcome, [outcome], finished.computed, _end(outcome.exit_code, finished.ending), new=True)
+    return Night(outcome, [outcome], finished.computed, _choose_ending(outcome.exit_code, finished.ending), new=True)
 
 
-def _run_suite(console: Console, config: NightlySuiteConfig, hold: Callable[[], None]) -> Night:
+def _run_suite(console: Console, config: NightlySuiteConfig, assert_lease: Callable[[], None]) -> Night:
     """Compute several benchmarks together, compare each run with the benchmark's last one, and report all at once."""
     planned = _plan_suite(config)
     store = planned.store
     show_suite_plan(console, planned)
     suite_id = name_by_time(store, datetime.now(UTC))
     with ProgressDisplay(
-        console, afterwards=seconds_afterwards(planned.sweeps.values()), verbose=config.verbose
+        console, afterwards=estimate_seconds_afterwards(planned.sweeps.values()), verbose=config.verbose
     ) as display:
         planned = compute_suite(planned, suite_id, display.update)
     runs, compared, reported = dict[str, FinishedSweep](), list["ComparedRun"](), list[NightOutcome]()
     for name, inputs in planned.inputs.items():
         console.rule(escape(name), align="left")
         sweep = planned.sweeps.get(name)
-        runs[name] = planned.unchanged[name] if sweep is None else _sweep(console, sweep, hold)
+        runs[name] = planned.unchanged[name] if sweep is None else _sweep(console, sweep, assert_lease)
         earlier = _show_unchanged(console, inputs, runs[name])
         if earlier is not None:
             reported.append(earlier)
         else:
             sources = None if sweep is None else sweep.sources
-            compared.append(_compare(console, inputs, runs[name], sources, config.nightly, hold))
+            compared.append(_compare(console, inputs, runs[name], sources, config.nightly, assert_lease))
     console.rule("all benchmarks", align="left")
     run_ids = {name: finished.run_id for name, finished in runs.items()}
-    name_newest_of(store, run_ids, hold)
+    name_newest_of(store, run_ids, assert_lease)
     ending = reduce(Ending.worse, (finished.ending.add_name(name) for name, finished in runs.items()))
-    hold()
+    assert_lease()
     suite = show_suite(console, planned, suite_id, run_ids, ending.code)
     outcome = read_suite_outcome(store, suite.suite_id)
     new = outcome is None
     if outcome is None:
-        outcome = _report_suite(console, store, suite, compared, config.nightly, hold)
+        outcome = _report_suite(console, store, suite, compared, config.nightly, assert_lease)
     mark_reported(store, outcome)
     return Night(
         outcome=outcome,
         runs=[*{each.run_id: each for each in (*reported, *outcome.benchmarks)}.values()],
         computed=sum(finished.computed for finished in runs.values()),
-        ending=_end(outcome.exit_code, ending) if new else ending,
+        ending=_choose_ending(outcome.exit_code, ending) if new else ending,
         new=new,
     )
 
 
-def _end(code: int, sweeps: Ending) -> Ending:
+def _choose_ending(code: int, sweeps: Ending) -> Ending:
     """Return the ending of a nightly run; use the reason of its sweeps if they determine the exit code."""
     return sweeps if code == sweeps.code else Ending(code)
 
@@ -222,7 +222,7 @@ def _report_suite(
     suite: Suite,
     compared: Sequence["ComparedRun"],
     options: NightConfig,
-    hold: Callable[[], None],
+    assert_lease: Callable[[], None],
 ) -> SuiteOutcome:
     """Publish the outcome of a suite, and print a line for each of its benchmarks."""
     from plumbline.pipelines.nightly.regressions import (  # imports scipy
@@ -232,7 +232,7 @@ def _report_suite(
     )
 
     outcome = make_suite_outcome(suite, suite.page(store), make_outcomes(compared, options))
-    outcome = publish_outcome(store, outcome, options, hold)
+    outcome = publish_outcome(store, outcome, options, assert_lease)
     outcomes = {each.run_id: each for each in outcome.benchmarks}
     for benchmark, run_id in suite.runs.items():
         if run_id in outcomes:
@@ -243,14 +243,16 @@ def _report_suite(
     return outcome
 
 
-def _sweep(console: Console, planned: PlannedSweep, hold: Callable[[], None]) -> FinishedSweep:
-    with ProgressDisplay(console, afterwards=seconds_afterwards([planned]), verbose=planned.config.verbose) as display:
-        return run_sweep(planned, display.update, name=name_by_date, assert_lease=hold)
+def _sweep(console: Console, planned: PlannedSweep, assert_lease: Callable[[], None]) -> FinishedSweep:
+    with ProgressDisplay(
+        console, afterwards=estimate_seconds_afterwards([planned]), verbose=planned.config.verbose
+    ) as display:
+        return run_sweep(planned, display.update, name=name_by_date, assert_lease=assert_lease)
 
 
 def _show_unchanged(console: Console, inputs: SweepInputs, finished: FinishedSweep) -> NightOutcome | None:
     """Return the outcome of a run that was reported before, and print that nothing is new; otherwise return None."""
-    show_note_kept(console, inputs, finished)
+    warn_about_kept_note(console, inputs, finished)
     store, run_id = inputs.store, finished.run_id
     outcome = read_outcome(store, run_id) if store.exists(f"runs/{run_id}/report.html") else None
     if outcome is not None:
@@ -275,7 +277,7 @@ def _compare(
     finished: FinishedSweep,
     sources: Sources | None,
     options: NightConfig,
-    hold: Callable[[], None],
+    assert_lease: Callable[[], None],
 ) -> "ComparedRun":
     """Compare an unreported run with an earlier one, and show the results."""
     from plumbline.jobs.report import show_report  # imports scipy and the charts
@@ -283,14 +285,14 @@ def _compare(
 
     config, run_id = inputs.config, finished.run_id
     show_leaderboards(console, finished, inputs.store, verbose=config.verbose)
-    show_judged(console, inputs, finished)
+    compare_with_ratings(console, inputs, finished)
     with show_phase(console, "writing the report", verbose=config.verbose):
         compared = compare_run(
             inputs.store,
             run_id,
             options,
             sources=sources,
-            hold=hold,
+            assert_lease=assert_lease,
             cluster=config.cluster,
             settings=config.settings,
         )
@@ -298,10 +300,10 @@ def _compare(
     show_outcome(console, finished)
     if compared.gate is not None:
         compared.gate.show(console)
-    show_renewed(console, finished)
+    warn_about_recomputed_cells(console, finished)
     if compared.trends.url is None:
         command = f"plumbline trends {name_store(config.store, config.storage)}"
-        warn(console, f"no page of trends: {compared.trends.problem}; write it later with {command}")
+        warn(console, f"the trends page could not be written: {compared.trends.problem}; write it later with {command}")
     else:
         say(console, f"trends: {compared.trends.url}")
     return compared
@@ -319,7 +321,7 @@ def _drop_runs(
     store: Store,
     outcomes: Sequence[NightOutcome],
     options: NightConfig,
-    hold: Callable[[], None],
+    assert_lease: Callable[[], None],
 ) -> list[str] | None:
     """Delete the runs that are not kept and return their ids; return None if this was interrupted."""
     # the outcome is already published, so an error here does not change the exit code
@@ -327,7 +329,14 @@ def _drop_runs(
     try:
         for outcome in outcomes:
             stay = {outcome.run_id, outcome.compared_with or outcome.run_id, options.compare}
-            dropped += retain(store, options.keep_runs, job=LEASE, benchmark=outcome.benchmark, besides=stay, hold=hold)
+            dropped += retain(
+                store,
+                options.keep_runs,
+                job=LEASE,
+                benchmark=outcome.benchmark,
+                also_keep=stay,
+                assert_lease=assert_lease,
+            )
     except (PlumblineError, Stopped) as error:
         warn(console, f"nightly.keep_runs: {error}; the next night drops the remaining runs")
         return None

@@ -14,7 +14,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from plumbline.jobs.defaults import defaults_of
+from plumbline.jobs.defaults import collect_defaults
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.function import (
     FunctionConfig,
@@ -38,7 +38,7 @@ SWEEP_KEYS = {
 
 
 class UnknownKeyError(Exception):
-    """Raised if a configuration has no such key; the key is the only argument."""
+    """A configuration lacks a key, which is the only argument."""
 
 
 def expand_key(word: str, short: Mapping[str, str], first: str | None) -> str:
@@ -91,7 +91,7 @@ def apply_override(config: DictConfig, override: Override) -> None:
     try:
         if override.is_delete():
             if found is None or value not in (None, found):
-                state = "there is no such key" if found is None else f"its value is {found}"
+                state = "the key does not exist" if found is None else f"its value is {found}"
                 raise ConfigError(f"config key {key!r} cannot be removed: {state}")
             parent, _, last = key.rpartition(".")
             with open_dict(config):
@@ -156,7 +156,7 @@ def _choose_functions(word: str) -> str:
         choices.append(name)
         if metric != name:  # add a choice to the group `metric`, with its options at metrics.NAME
             choices[-1] = f"function_{hashlib.sha256(metric.encode()).hexdigest()[:16]}"
-            options = {**defaults_of(FunctionConfig), "function": metric}
+            options = {**collect_defaults(FunctionConfig), "function": metric}
             ConfigStore.instance().store(group="metric", name=choices[-1], node=options, package=f"metrics.{name}")
     return f"metric=[{','.join(map(str, choices))}]"
 

@@ -15,7 +15,7 @@ from plumbline.pipelines.sweeps.planning import check_installed
 SHORT = {name: f"benchmark.{name}" for name in ("name", "prompts_from")} | {
     f"columns.{role}": f"benchmark.columns.{role}" for role in ("image", "prompt", "prompt_id", "image_id", "generator")
 }
-"""Additional short forms of keys, besides those of every sweep; messages about folders use them."""
+"""Short forms of keys, in addition to the short forms for every sweep; messages about folders use them."""
 COMMAND = Command(
     "score",
     "Score your own images with their prompts, and get the same tables as from a sweep:\n"

@@ -12,12 +12,17 @@ from rich.padding import Padding
 from rich.text import Text
 
 from plumbline.jobs.command import Command, Terminated, run_job
-from plumbline.jobs.display.console import EMPTY, make_console, say, text_table, warn
+from plumbline.jobs.display.console import EMPTY, make_console, make_table, say, warn
 from plumbline.jobs.display.progress_lines import describe_rate, minutes
 from plumbline.operators.base.sentences import plural
 from plumbline.operators.results.summary import describe_part
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.maintenance.running_sweeps import RunningSweep, StageState, running_sweeps, unfinished_sweeps
+from plumbline.pipelines.maintenance.running_sweeps import (
+    RunningSweep,
+    StageState,
+    list_running_sweeps,
+    list_unfinished_sweeps,
+)
 from plumbline.pipelines.plans.sweep_config import StatusConfig
 from plumbline.pipelines.store.runs import Run, list_runs
 from plumbline.pipelines.store.store import open_existing_store
@@ -45,7 +50,7 @@ def main(config: StatusConfig) -> int:
     store, console = open_existing_store(config), make_console()
     if config.watch:
         try:
-            watch(console, lambda: running_sweeps(store, time.time()), time.sleep)
+            watch(console, lambda: list_running_sweeps(store, time.time()), time.sleep)
         except Terminated:
             raise
         except KeyboardInterrupt:
@@ -55,14 +60,14 @@ def main(config: StatusConfig) -> int:
     # a killed sweep is finished if a later sweep of its benchmark, or of one of its benchmarks, has made a run
     unfinished = [
         sweep
-        for sweep in unfinished_sweeps(store, time.time())
+        for sweep in list_unfinished_sweeps(store, time.time())
         if not sweep.killed
         or not any(name in sweep.status.benchmark.split(", ") and start >= sweep.status.began for name, start in began)
     ]
     if not runs and not unfinished:
         if (cells := store.count_cells(STAGES)).found:
             count = f"{cells.found}{'' if cells.all else ' or more'}"
-            say(console, f"no runs yet, and {count} committed cells; run the same command to go on")
+            say(console, f"no runs yet, and {count} committed cells; run the same command to continue")
         else:
             say(console, "no runs yet; start one with: plumbline sweep sweep=shapes")
     show_runs(console, runs)
@@ -70,9 +75,9 @@ def main(config: StatusConfig) -> int:
         status = sweep.status
         state = f"was killed, last seen {minutes(sweep.silent)} ago," if sweep.killed else "running"
         cells_done = f"{sweep.committed} of {plural(sweep.cells, 'cell')} committed"
-        advice = "run the same command to go on" if sweep.killed else "--watch follows it"
+        advice = "run the same command to continue" if sweep.killed else "--watch follows it"
         host = f"on {status.host} since {status.began}"
-        say(console, f"{_name(sweep)}: {status.benchmark}, {state} {host}, {cells_done}; {advice}")
+        say(console, f"{_describe_sweep(sweep)}: {status.benchmark}, {state} {host}, {cells_done}; {advice}")
     for suite in list(islice(newest_suites(store), MAX_SUITES))[::-1]:
         benchmarks = ", ".join(f"{benchmark} {run_id}" for benchmark, run_id in suite.runs.items())
         console.print(f"suite [bold]{escape(suite.suite_id)}[/]: {escape(benchmarks)}, exit {suite.exit_code}")
@@ -89,36 +94,37 @@ def watch(console: Console, poll: Callable[[], Sequence[RunningSweep]], wait: Ca
     while sweeps and not console.is_terminal:
         for sweep in sweeps:
             for name, state in sweep.status.stages.items():
-                say(console, f"{_name(sweep)} {name}: {', '.join(_stage_cells(name, state))}")
+                say(console, f"{_describe_sweep(sweep)} {name}: {', '.join(_format_stage(name, state))}")
             if not sweep.status.stages:
-                say(console, f"{_name(sweep)}: nothing to compute, the run is being written")
+                say(console, f"{_describe_sweep(sweep)}: nothing to compute, the run is being written")
         wait(SECONDS_BETWEEN_LINES)
         sweeps = poll()
     if not sweeps:
         return
-    with Live(_screen(sweeps), console=console, auto_refresh=False) as live:
+    with Live(_render_sweeps(sweeps), console=console, auto_refresh=False) as live:
         while sweeps:
-            live.update(_screen(sweeps), refresh=True)
+            live.update(_render_sweeps(sweeps), refresh=True)
             wait(WATCH_SECONDS)
             sweeps = poll()
 
 
-def _name(sweep: RunningSweep) -> str:
+def _describe_sweep(sweep: RunningSweep) -> str:
     return sweep.status.run or f"{sweep.status.host}:{sweep.status.process}"
 
 
-def _screen(sweeps: Iterable[RunningSweep]) -> RenderableType:
+def _render_sweeps(sweeps: Iterable[RunningSweep]) -> RenderableType:
     tables: list[RenderableType] = []
     for sweep in sweeps:
         silent = f", silent for {minutes(sweep.silent)}" if sweep.silent > SILENT_SECONDS else ""
-        title = f"{sweep.status.benchmark}: {_name(sweep)} on {sweep.status.host} since {sweep.status.began}{silent}"
-        rows = [(name, *_stage_cells(name, state)) for name, state in sweep.status.stages.items()]
+        status = sweep.status
+        title = f"{status.benchmark}: {_describe_sweep(sweep)} on {status.host} since {status.began}{silent}"
+        rows = [(name, *_format_stage(name, state)) for name, state in sweep.status.stages.items()]
         names = ("stage", "cells to compute", "rate", "time", "model calls", "failed rows")
-        tables.append(text_table(title, names, rows, numbers=slice(1, None)))
+        tables.append(make_table(title, names, rows, numbers=slice(1, None)))
     return Group(*tables, Text("Ctrl-C ends this view; the sweeps go on"))
 
 
-def _stage_cells(name: str, state: StageState) -> tuple[str, str, str, str, str]:
+def _format_stage(name: str, state: StageState) -> tuple[str, str, str, str, str]:
     """Return the table cells for a stage: its cells, rate, time left, model calls and failed rows."""
     left = state.seconds_left
     return (

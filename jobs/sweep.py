@@ -10,9 +10,9 @@ from rich.markup import escape
 
 from plumbline.jobs.command import KEPT, Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_sentence, warn
-from plumbline.jobs.display.leaderboards import show_leaderboards, show_note_kept, show_outcome
+from plumbline.jobs.display.leaderboards import show_leaderboards, show_outcome, warn_about_kept_note
 from plumbline.jobs.display.plan_table import show_plan, show_suite_plan
-from plumbline.jobs.display.progress_lines import ProgressDisplay, seconds_afterwards, show_phase
+from plumbline.jobs.display.progress_lines import ProgressDisplay, estimate_seconds_afterwards, show_phase
 from plumbline.jobs.logs import write_log
 from plumbline.jobs.overrides import SWEEP_KEYS, name_store
 from plumbline.jobs.table import find_job
@@ -21,7 +21,7 @@ from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, Ending
 from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig
 from plumbline.pipelines.running.events import Watch
-from plumbline.pipelines.store.runs import has_report, name_by_time, name_newest
+from plumbline.pipelines.store.runs import has_report, make_newest, name_by_time
 from plumbline.pipelines.store.suites import Suite, find_suite_of, name_newest_of
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs, list_inputs, plan_inputs
 from plumbline.pipelines.sweeps.results import FinishedSweep
@@ -45,7 +45,9 @@ COMMAND = Command(
 def main(config: SweepConfig | SuiteConfig) -> int:
     """Run a sweep of one or several benchmarks, and write its log."""
     with write_log(config.log, [config.storage.key, config.storage.secret]):
-        return _suite(make_console(), config) if isinstance(config, SuiteConfig) else _sweep(make_console(), config)
+        return (
+            _sweep_suite(make_console(), config) if isinstance(config, SuiteConfig) else _sweep(make_console(), config)
+        )
 
 
 def _sweep(console: Console, config: SweepConfig) -> int:
@@ -63,7 +65,7 @@ def _sweep(console: Console, config: SweepConfig) -> int:
     if unchanged is not None:
         console.print("0 cells to compute: everything is in the store")
         _show_finished(console, inputs, unchanged)
-        name_newest(inputs.store, unchanged.run_id)
+        make_newest(inputs.store, unchanged.run_id)
         _show_end(console, unchanged, unchanged.ending)
         return unchanged.ending.code
     planned = plan_inputs(inputs)
@@ -72,7 +74,7 @@ def _sweep(console: Console, config: SweepConfig) -> int:
         return 0
     if config.adaptive is None:
         with ProgressDisplay(
-            console, afterwards=seconds_afterwards([planned]), verbose=planned.config.verbose
+            console, afterwards=estimate_seconds_afterwards([planned]), verbose=planned.config.verbose
         ) as display:
             finished = run_sweep(planned, display.update)
     else:
@@ -80,7 +82,7 @@ def _sweep(console: Console, config: SweepConfig) -> int:
     return _conclude(console, planned, finished).code
 
 
-def _suite(console: Console, config: SuiteConfig) -> int:
+def _sweep_suite(console: Console, config: SuiteConfig) -> int:
     """Sweep several benchmarks: compute them together, and write a run for each and a page for all."""
     planned = plan_suite(config)
     show_suite_plan(console, planned, full=config.dry_run or config.verbose)
@@ -88,7 +90,7 @@ def _suite(console: Console, config: SuiteConfig) -> int:
         return 0
     suite_id = name_by_time(planned.store, datetime.now(UTC))
     with ProgressDisplay(
-        console, afterwards=seconds_afterwards(planned.sweeps.values()), verbose=config.verbose
+        console, afterwards=estimate_seconds_afterwards(planned.sweeps.values()), verbose=config.verbose
     ) as display:
         planned = compute_suite(planned, suite_id, display.update)
     runs, worst = dict[str, str](), Ending()
@@ -110,7 +112,7 @@ def _suite(console: Console, config: SuiteConfig) -> int:
     made = _make_page(
         console,
         "page of the suite",
-        "jobs.sweep with the same words",
+        "the same plumbline sweep command",
         lambda: show_suite(console, planned, suite_id, runs, worst.code),
         verbose=config.verbose,
     )
@@ -161,7 +163,7 @@ def _conclude(console: Console, planned: PlannedSweep, finished: FinishedSweep) 
     if has_report(store, finished.run_id) or _make_page(
         console, "report", command, make_report, verbose=config.verbose
     ):
-        name_newest(store, finished.run_id)
+        make_newest(store, finished.run_id)
     else:
         ending = Ending(OVER_BUDGET, "the report could not be made")
     _show_end(console, finished, ending)
@@ -171,15 +173,15 @@ def _conclude(console: Console, planned: PlannedSweep, finished: FinishedSweep) 
 def _show_finished(console: Console, sweep: SweepInputs | PlannedSweep, finished: FinishedSweep) -> None:
     """Show the leaderboards, the agreement with human ratings and, if nothing changed, the earlier run."""
     show_leaderboards(console, finished, sweep.store, verbose=sweep.config.verbose)
-    show_judged(console, sweep, finished)
+    compare_with_ratings(console, sweep, finished)
     if finished.unchanged:
         say(console, f"nothing changed since run {finished.run_id}: {finished.folder}/report.html")
-        show_note_kept(console, sweep, finished)
+        warn_about_kept_note(console, sweep, finished)
 
 
 def _show_end(console: Console, finished: FinishedSweep, ending: Ending) -> None:
     show_outcome(console, finished)
-    show_renewed(console, finished)
+    warn_about_recomputed_cells(console, finished)
     copied = f", copied {finished.copied} from rows of earlier ones" if finished.copied else ""
     say(console, f"computed {finished.computed} cells{copied}, run {finished.run_id}, {ending}")
 
@@ -212,7 +214,7 @@ def _make_page(console: Console, page: str, command: str, make: Callable[[], obj
     return True
 
 
-def show_judged(console: Console, sweep: SweepInputs | PlannedSweep, finished: FinishedSweep) -> None:
+def compare_with_ratings(console: Console, sweep: SweepInputs | PlannedSweep, finished: FinishedSweep) -> None:
     """Compare a run with human ratings if the sweep has a protocol and the comparison is missing.
 
     The report shows the result; if the run already has its report, the result is printed here.
@@ -238,7 +240,7 @@ def show_judged(console: Console, sweep: SweepInputs | PlannedSweep, finished: F
     _make_page(console, "agreement with people", command, judge, verbose=sweep.config.verbose)
 
 
-def show_renewed(console: Console, finished: FinishedSweep) -> None:
+def warn_about_recomputed_cells(console: Console, finished: FinishedSweep) -> None:
     """Warn if stored cells could not be used and were recomputed."""
     if finished.renewed:
         problem = "damaged or outdated cells were recomputed; if this happens again, check the disk"

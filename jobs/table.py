@@ -1,4 +1,4 @@
-"""Table of all jobs: those of the core, of the plugins, and of other packages."""
+"""Table of all jobs in the core, the plugins and other packages."""
 
 from collections.abc import Mapping
 from types import ModuleType
@@ -11,7 +11,7 @@ ORDER = (
     "bridge", "build_benchmark", "leaks", "metaeval", "reproduce", "rehearse", "labels", "rate", "accumulate",
     "captions", "nightly", "gate", "gc", "export", "publish", "rewards", "serve", "check_rewards", "train", "convert",
 )  # fmt: skip
-"""Our jobs, in the order in which a new user would need them."""
+"""Our jobs, in the order that a new user would need them."""
 PLUGIN_JOBS: Mapping[str, str] = {
     "kinds": "diagnosis",
     "diagnose": "diagnosis",

@@ -71,14 +71,14 @@ def score(
     chosen = choose_metrics(metrics, metric)
     entries = list_metrics("vqascore" if chosen is None else chosen)
     read = (read_source(entry) if isinstance(entry, str) and is_function_name(entry) else entry for entry in entries)
-    scorer = _scorer(tuple(read), models or "shapes", on_gpu)
+    scorer = _get_scorer(tuple(read), models or "shapes", on_gpu)
     if models is None and any(loaded.node.roles for loaded in scorer.nodes):
         warnings.warn(ONLY_SHAPES, stacklevel=2)
     return scorer.score(images, prompts)
 
 
 @lru_cache(maxsize=1)
-def _scorer(metrics: tuple[Metric, ...], models: str, on_gpu: bool) -> Scorer:
+def _get_scorer(metrics: tuple[Metric, ...], models: str, on_gpu: bool) -> Scorer:
     return open_scorer(metrics=metrics, models=models, on_gpu=on_gpu)
 
 
@@ -139,7 +139,7 @@ def judge(
     match: Match | None = None,
     falling: str | Iterable[str] = (),
 ) -> pd.DataFrame:
-    """Return how well metrics agree with human ratings of the same images.
+    """Measure how well metrics agree with human ratings of the same images.
 
     Args:
         scores: `image_id`, `metric` and `score`, and also `prompt_id` and `generator` if known; a pandas DataFrame, an
@@ -161,7 +161,7 @@ def judge(
         SourceError: no rated image has a score, a row rates the same image a second time, or a value is not a
             number.
     """
-    scored, rated = _frame(scores, "scores", ("metric", "score")), _frame(ratings, "ratings", ("rating",))
+    scored, rated = _check_table(scores, "scores", ("metric", "score")), _check_table(ratings, "ratings", ("rating",))
     lower_is_better = [falling] if isinstance(falling, str) else list_values(falling, "falling")
     for metric in lower_is_better:
         if metric not in set(scored["metric"]):
@@ -173,7 +173,7 @@ def judge(
     }  # fmt: skip
     protocol = read_config(given, ProtocolConfig)
     release = released(ratings=_list_ratings(rated))
-    findings = judge_release(protocol, release, _scores_table(scored), Sampling())
+    findings = judge_release(protocol, release, _make_scores_table(scored), Sampling())
     columns = ("metric", "statistic", "subset", "value", "interval", "n", "n_unscored", "n_unrated")
     judged = pd.DataFrame([[getattr(judgement, name) for name in columns] for judgement in findings.judgements])
     judged.columns = pd.Index(columns)
@@ -182,7 +182,7 @@ def judge(
     return judged.drop(columns="interval")
 
 
-def _frame(table: Any, name: str, required: Sequence[str]) -> pd.DataFrame:
+def _check_table(table: Any, name: str, required: Sequence[str]) -> pd.DataFrame:
     """Return a table with its ids as text and with None for every null.
 
     Raise ConfigError if the value is not a table, or if the table has no rows, lacks a required column, or has a column
@@ -201,7 +201,7 @@ def _frame(table: Any, name: str, required: Sequence[str]) -> pd.DataFrame:
     frame = _replace_nan(frame.reset_index(drop=True))
     for row in frame.index[frame["metric"].isna()] if "metric" in required else ():
         raise SourceError(f"{name}, row {row}: expected the name of a metric, found none; fill it in")
-    return frame.assign(**{column: frame[column].map(_id_text) for column in IDS if column in frame})
+    return frame.assign(**{column: frame[column].map(_format_id) for column in IDS if column in frame})
 
 
 def _make_frame(table: Any, name: str) -> pd.DataFrame:
@@ -220,7 +220,7 @@ def _make_frame(table: Any, name: str) -> pd.DataFrame:
     return table
 
 
-def _id_text(value: Any) -> str | None:
+def _format_id(value: Any) -> str | None:
     """Return an id as text; pandas reads ids in a CSV file as integers, or as floats if some ids are missing."""
     if value is None:
         return None
@@ -229,7 +229,7 @@ def _id_text(value: Any) -> str | None:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _number(value: Any, where: str) -> float | None:
+def _parse_number(value: Any, where: str) -> float | None:
     try:
         return None if value is None else float(value)
     except (TypeError, ValueError) as error:
@@ -244,17 +244,17 @@ def _list_ratings(frame: pd.DataFrame) -> list[Rating]:
     return [
         Rating(
             row.image_id, row.prompt_id, row.generator, str(row.rater), row.template or "rating",
-            _number(row.rating, f"ratings, row {number}"), f"row {number}",
+            _parse_number(row.rating, f"ratings, row {number}"), f"row {number}",
         )
         for number, row in enumerate(_replace_nan(complete).itertuples(index=False))
     ]  # fmt: skip
 
 
-def _scores_table(frame: pd.DataFrame) -> pa.Table:
+def _make_scores_table(frame: pd.DataFrame) -> pa.Table:
     """Return a table with the columns of SCORES; columns that the frame lacks are null."""
     complete = frame.reindex(columns=["image_id", "prompt_id", "generator", "metric", "score"])
     records = enumerate(_replace_nan(complete).to_dict("records"))
-    numbers = [{**row, "score": _number(row["score"], f"scores, row {number}")} for number, row in records]
+    numbers = [{**row, "score": _parse_number(row["score"], f"scores, row {number}")} for number, row in records]
     return rows.table(numbers, schemas.SCORES)
 
 

@@ -157,7 +157,7 @@ def save_scores(planned: PlannedSweep, score: Score = lambda generator, image: 0
             images = read_shard(cell.shard, ("image_id", "prompt_id")).to_pylist()
             of_metric = {"generator": cell.shard.group, "metric": metric}
             scores = [{**image, **of_metric, "score": score(cell.shard.group, image)} for image in images]
-            planned.store.save(planned.plan.to_compute(cell), rows.table(scores, schemas.ELEMENT_SCORES))
+            planned.store.save(planned.plan.make_cell(cell), rows.table(scores, schemas.ELEMENT_SCORES))
 
 
 class Bench:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plumbline.jobs import scorer
-from plumbline.jobs.command import command_of, load_values, run_job, schema_of
+from plumbline.jobs.command import choose_schema, get_command, load_values, run_job
 from plumbline.jobs.overrides import load_functions
 from plumbline.jobs.table import JOBS
 from plumbline.pipelines.base.storage import StorageConfig
@@ -62,9 +62,9 @@ def refusal(job: str, *words: str, code: int | None = None) -> str:
 
 def config_of(job: str, *words: str) -> Any:
     """Return the configuration that a job reads from these arguments; raise ConfigError if they are invalid."""
-    command = scorer.COMMAND if job == "scorer" else command_of(job)  # for plumbline.open_scorer
+    command = scorer.COMMAND if job == "scorer" else get_command(job)  # for plumbline.open_scorer
     values = load_values(command, words)
-    return read_config(load_functions(values), schema_of(command, values))
+    return read_config(load_functions(values), choose_schema(command, values))
 
 
 def store_at(place: str | Path) -> Store:

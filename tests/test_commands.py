@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.jobs.command import command_of, run_job
+from plumbline.jobs.command import get_command, run_job
 from plumbline.jobs.table import JOBS
 
 ROOT = Path(__file__).parent.parent
@@ -72,7 +72,7 @@ def test_every_command_on_the_pages_is_valid(
 ) -> None:
     monkeypatch.setenv("NIGHT_HOOK", "https://example.org/hook")
     job, *arguments = split_words(command)
-    code = run_job(command_of(job), lambda config: 0, arguments)
+    code = run_job(get_command(job), lambda config: 0, arguments)
     said = capsys.readouterr().err
     partial = "..." in command or not arguments
     assert code == 0 or (partial and UNDERSTOOD.search(said)), said

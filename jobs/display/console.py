@@ -51,10 +51,10 @@ def show_table(
     console: Console, title: str, names: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: slice = slice(0)
 ) -> None:
     """Print a table of strings, with the columns in `numbers` aligned to the right."""
-    console.print(text_table(title, names, rows, numbers=numbers))
+    console.print(make_table(title, names, rows, numbers=numbers))
 
 
-def text_table(title: str, names: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: slice = slice(0)) -> Table:
+def make_table(title: str, names: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: slice = slice(0)) -> Table:
     """Return the table that `show_table` prints."""
     table = Table(*map(escape, names), title=escape(title))
     table.columns[0].no_wrap = names[0] in ("run", "skill")  # so that a name can be copied as a whole
@@ -66,15 +66,15 @@ def text_table(title: str, names: Sequence[str], rows: Iterable[Sequence[str]], 
 
 
 def show_tables(
-    console: Console, title: str, rows: Mapping[str, Mapping[str, str]], most: int | None = None
+    console: Console, title: str, rows: Mapping[str, Mapping[str, str]], max_tables: int | None = None
 ) -> list[str]:
-    """Print a table of cells by row and column name, split into at most `most` tables if it is too wide.
+    """Print a table of cells by row and column name, split into at most `max_tables` tables if it is too wide.
 
     Return the columns that are left out.
     """
     left = list(dict.fromkeys(name for row in rows.values() for name in row))
-    while left and most != 0:
-        most = None if most is None else most - 1
+    while left and max_tables != 0:
+        max_tables = None if max_tables is None else max_tables - 1
         used, count = max(map(len, rows)) + len("┃  ┃"), 0
         for column in left:  # a table has at least one column
             cells = [column, *(line for row in rows.values() for line in row[column].splitlines())]

@@ -83,7 +83,7 @@ def show_findings(console: Console, findings: Findings) -> None:
     _show_overall(console, findings)
     for title, judgements in _group_by_template(findings).items():
         _show_subsets(console, title, [judged for judged in judgements if judged.group != OVERALL])
-    _show_people(console, findings, most=len(findings.judgements))
+    _show_people(console, findings, max_rows=len(findings.judgements))
     _show_comparisons(console, findings.comparisons)
     _show_orders(console, findings.orders)
     _show_tables(
@@ -110,8 +110,10 @@ def _show_overall(console: Console, findings: Findings) -> None:
     for title, judgements in _group_by_template(findings).items():
         overall = [judged for judged in judgements if judged.group == OVERALL]
         shown = [judged for judged in overall if not judged.statistic.startswith("epsilon")]
-        rows = _rows({(judged.metric, judged.statistic): value_text(judged).replace(" ", "\n", 1) for judged in shown})
-        counts = _rows({(judged.metric, judged.statistic): str(judged.n) for judged in shown})
+        rows = _arrange_rows(
+            {(judged.metric, judged.statistic): value_text(judged).replace(" ", "\n", 1) for judged in shown}
+        )
+        counts = _arrange_rows({(judged.metric, judged.statistic): str(judged.n) for judged in shown})
         for column, numbers in count_columns(counts).items():
             for name, row in rows.items():
                 row[column] = numbers.get(name, EMPTY)
@@ -127,9 +129,9 @@ def _show_first_statistics(console: Console, findings: Findings) -> None:
         for judged in sorted(first, key=lambda judged: math.inf if math.isnan(judged.value) else -judged.value):
             template = f"{judged.template or 'ground truth'}: {judged.statistic}"
             cells[judged.metric, template] = f"{value_text(judged)} n {judged.n:,}"
-    rows = _rows(cells)
+    rows = _arrange_rows(cells)
     first_rows = dict(list(rows.items())[:MAX_ROWS])
-    left = show_tables(console, f"{findings.protocol}: agreement with people", first_rows, most=1)
+    left = show_tables(console, f"{findings.protocol}: agreement with people", first_rows, max_tables=1)
     if left_out := [*list(rows)[MAX_ROWS:], *left]:
         say(console, f"in {PAGE} only: {names(left_out)}")
 
@@ -156,10 +158,10 @@ def _show_subsets(console: Console, title: str, judgements: Sequence[Judgement])
     cells = {
         (f"{judged.group} ({n[judged.group]})", judged.metric): value_text(judged).partition(" ")[0] for judged in shown
     }
-    show_tables(console, f"{title}: {statistic} by skill (n)", _rows(cells))
+    show_tables(console, f"{title}: {statistic} by skill (n)", _arrange_rows(cells))
 
 
-def _rows(cells: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:
+def _arrange_rows(cells: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:
     """Arrange cells with two names each in rows and columns; the names with fewer values become columns."""
     first, second = (dict.fromkeys(pair[kind] for pair in cells) for kind in (0, 1))
     if len(second) <= len(first):
@@ -167,16 +169,16 @@ def _rows(cells: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:
     return {down: {across: cells.get((across, down), EMPTY) for across in first} for down in second}
 
 
-def _show_people(console: Console, findings: Findings, most: int) -> None:
+def _show_people(console: Console, findings: Findings, max_rows: int) -> None:
     rows = [
         (judged.group, judged.template, judged.statistic, value_text(judged), str(judged.n))
         for judged in findings.judgements
         if judged.metric == PEOPLE
     ]
     if rows:
-        show_table(console, "the raters", ("", "template", "statistic", "value", "n"), rows[:most])
-    if rows[most:]:
-        say(console, f"{len(rows[most:])} more rows in {PAGE}")
+        show_table(console, "the raters", ("", "template", "statistic", "value", "n"), rows[:max_rows])
+    if rows[max_rows:]:
+        say(console, f"{len(rows[max_rows:])} more rows in {PAGE}")
 
 
 def _show_comparisons(console: Console, comparisons: Sequence[Comparison]) -> None:
@@ -187,8 +189,8 @@ def _show_comparisons(console: Console, comparisons: Sequence[Comparison]) -> No
         matrices.setdefault(name, []).append(compared)
     for name, pairs in matrices.items():
         metrics = list(dict.fromkeys(metric for pair in pairs for metric in (pair.metric_a, pair.metric_b)))
-        cells = {(pair.metric_a, pair.metric_b): _difference(pair, pair.difference) for pair in pairs}
-        cells |= {(pair.metric_b, pair.metric_a): _difference(pair, -pair.difference) for pair in pairs}
+        cells = {(pair.metric_a, pair.metric_b): _format_difference(pair, pair.difference) for pair in pairs}
+        cells |= {(pair.metric_b, pair.metric_a): _format_difference(pair, -pair.difference) for pair in pairs}
         table = Table("", *map(str, range(1, len(metrics) + 1)), title=escape(f"{name}: which metrics differ"))
         table.caption = f"row minus column; * p < {SIGNIFICANCE} after Holm; {pairs[0].test}"
         for number, metric in enumerate(metrics, 1):
@@ -196,7 +198,7 @@ def _show_comparisons(console: Console, comparisons: Sequence[Comparison]) -> No
         console.print(table)
 
 
-def _difference(compared: Comparison, difference: float) -> str:
+def _format_difference(compared: Comparison, difference: float) -> str:
     mark = "*" if compared.p_holm < SIGNIFICANCE else " "
     return "" if math.isnan(difference) else f"{difference:+.2f}{mark}"
 

@@ -41,7 +41,7 @@ def show_outcome(console: Console, finished: FinishedSweep) -> None:
     say(console, f"written to {finished.folder}/: scores.parquet, summary.parquet, errors.parquet, manifest.json")
 
 
-def show_note_kept(console: Console, sweep: SweepInputs | PlannedSweep, finished: FinishedSweep) -> None:
+def warn_about_kept_note(console: Console, sweep: SweepInputs | PlannedSweep, finished: FinishedSweep) -> None:
     """Warn that an existing, unchanged run keeps its own note if the sweep has a different note."""
     note = sweep.config.note
     kept = read_manifest(sweep.store, finished.run_id).get("note", "") if finished.unchanged else note
@@ -60,7 +60,7 @@ def _show_boards(console: Console, finished: FinishedSweep) -> None:
         for row in overall:  # equal means share a rank, and a generator without a mean has no rank
             rank = str(1 + means.index(row["mean"])) if row["n"] else EMPTY
             interval, coverage = interval_text(row["low"], row["high"]), f"{row['coverage']:.1%}"
-            ranked.append([rank, row["generator"], _number(row["mean"]), interval, str(row["n"]), coverage])
+            ranked.append([rank, row["generator"], _format_number(row["mean"]), interval, str(row["n"]), coverage])
         title = f"{metric}: overall{', lower is better' if metric in finished.lower_is_better else ''}"
         show_table(console, title, names, ranked, numbers=slice(2, None))
         if any(NO_INTERVAL in cells for cells in ranked):
@@ -78,15 +78,15 @@ def _show_skills(console: Console, metric: str, rows: Sequence[Mapping[str, Any]
     by_key = {(row["generator"], row["skill"]): row for row in rows}
     generators = [row["generator"] for row in rows if row["skill"] == OVERALL]
     names = ["generator", *(f"{skill}\n({n})" for skill, n in expected.items())]
-    cells = [[name, *(_skill_cell(by_key.get((name, skill))) for skill in expected)] for name in generators]
+    cells = [[name, *(_format_skill_cell(by_key.get((name, skill))) for skill in expected)] for name in generators]
     show_table(console, f"{metric}: mean per skill (n images per generator)", names, cells, numbers=slice(1, None))
 
 
-def _skill_cell(row: Mapping[str, Any] | None) -> str:
+def _format_skill_cell(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return EMPTY
     short = f" ({row['n']}/{row['n'] + row['n_null']})" if row["n_null"] else ""
-    return _number(row["mean"]) + short
+    return _format_number(row["mean"]) + short
 
 
 def show_failures(console: Console, results: Results) -> None:
@@ -128,5 +128,5 @@ def show_usage(console: Console, usage: Mapping[str, Usage], costs: Mapping[str,
             say(console, f"{node}: {cost}")
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return EMPTY if value is None else f"{value:.3f}"

@@ -166,7 +166,7 @@ def _explain_complete(planned: PlannedSweep) -> str:
 def _show_work(
     console: Console, nodes: Sequence[NodePlan], executor: Executor, config: AnySweep, *, full: bool, complete: str
 ) -> None:
-    """Print where the missing cells are computed, with the downloads and GPUs, or why there is nothing to compute."""
+    """Print where the missing cells are computed, with downloads and GPUs; if none are missing, print the reason."""
     missing = [item for item in nodes if item.missing]
     if not missing:
         if complete:
@@ -179,7 +179,7 @@ def _show_work(
             f"{sum(item.missing for item in missing)} of {plural(total, 'cell')} to compute, with about "
             f"{plural(calls, 'model call')} (dry_run=true lists the stages)",
         )
-    say(console, f"runs {executor.place}")
+    say(console, f"runs {executor.location}")
     models = {id(model): model for item in missing for model in item.node.models.values()}.values()
     downloads = {source: size for model in models for source, size in model.count_downloads().items()}
     for source, size in sorted(downloads.items()):

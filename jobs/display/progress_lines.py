@@ -28,7 +28,7 @@ AFTER_ROW_SECONDS = 4e-4
 """
 
 
-def seconds_afterwards(sweeps: Iterable[PlannedSweep]) -> float:
+def estimate_seconds_afterwards(sweeps: Iterable[PlannedSweep]) -> float:
     """Estimate the seconds needed for the tables and reports of these sweeps once their cells have been computed."""
     rows = [sum(item.images for item in planned.plan.nodes if item.node.stage == "scores") for planned in sweeps]
     return sum(AFTER_SECONDS + AFTER_ROW_SECONDS * count for count in rows)
@@ -126,7 +126,7 @@ class ProgressDisplay:
     def _advance(self, name: str, state: NodeProgress) -> bool:
         """Draw a stage's bar; return True if the stage has just become complete."""
         rate = describe_rate(name, state.rows, state.seconds)
-        fields: dict[str, Any] = {"rate": rate, "calls": _calls(state), "failed": state.failed_rows}
+        fields: dict[str, Any] = {"rate": rate, "calls": _format_calls(state), "failed": state.failed_rows}
         if name not in self.tasks:
             self.tasks[name] = self.bars.add_task(escape(name), total=state.missing, **fields)
         before = self.bars.tasks[self.tasks[name]].completed
@@ -138,10 +138,11 @@ class ProgressDisplay:
         for name, state in self.totals.nodes.items():
             is_working = (state.cells or state.calls) and state.cells < state.missing
             if name == done or (due and is_working):
-                left = _seconds_left(state)
+                left = _estimate_seconds_left(state)
                 self.console.print(
                     f"{name}: {state.cells}/{state.missing} cells, {describe_rate(name, state.rows, state.seconds)}, "
-                    f"{'?' if left is None else minutes(left)} left, {_calls(state)}{state.failed_rows} failed rows"
+                    f"{'?' if left is None else minutes(left)} left, "
+                    f"{_format_calls(state)}{state.failed_rows} failed rows"
                 )
         if due:
             self.interval, self.last_line = min(2 * self.interval, MAX_LINE_INTERVAL), time.monotonic()
@@ -152,7 +153,7 @@ class ProgressDisplay:
 def _describe_time_left(nodes: Iterable[NodeProgress], afterwards: float) -> str:
     """Describe the time left for the whole run; empty if it is unknown, `at least ...` if a model has not started."""
     unfinished = [state for state in nodes if state.cells < state.missing]
-    known = [left for state in unfinished if (left := _seconds_left(state)) is not None]
+    known = [left for state in unfinished if (left := _estimate_seconds_left(state)) is not None]
     if not known:
         return ""
     is_partial = any(state.expected_calls and not state.cells for state in unfinished)
@@ -160,12 +161,12 @@ def _describe_time_left(nodes: Iterable[NodeProgress], afterwards: float) -> str
     return f"{'at least' if is_partial else 'about'} {minutes(max(known) + afterwards)} left in all{tail}"
 
 
-def _calls(state: NodeProgress) -> str:
+def _format_calls(state: NodeProgress) -> str:
     """Return the number of completed model calls, including those for unfinished cells, and the planned number."""
     return f"{state.calls} of about {state.expected_calls} calls, " if state.expected_calls and state.calls else ""
 
 
-def _seconds_left(state: NodeProgress) -> float | None:
+def _estimate_seconds_left(state: NodeProgress) -> float | None:
     return state.seconds / state.cells * (state.missing - state.cells) if state.cells else None
 
 

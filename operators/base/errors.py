@@ -140,7 +140,7 @@ REMEDIES: Mapping[str, str] = {
     "reply_refused": "check the prompt, or use another model",
     "request_refused": "act on the endpoint's message; shorten the prompt, or use a model that accepts it",
     "shard_failed": "run again; if the error persists, act on the message",
-    "stopped": "run the same command to go on",
+    "stopped": "run the same command to continue",
     "too_many_images": "keep fewer images in the row, or raise limits.max_images",
     "unfinished_thought": "raise the model's thinking_tokens, or set its thinking=refused",
     "unknown_prompt": "add the prompt, correct the row's prompt_id, or set benchmark.require_every_image=false",

@@ -296,7 +296,7 @@ class DraftingQueue:
                     raise PlumblineError(
                         f"the workers died {job.deaths} times on {job.unit} "
                         f"({first_line(error)}); they may lack memory: make row_group_bytes or cluster.num_cpus "
-                        "smaller, and run the same command to go on"
+                        "smaller, and run the same command to continue"
                     ) from error
                 self.workers.await_restart(job.drafter)
                 job.call = self.workers.call(job.drafter, "draft", job.number, job.unit)

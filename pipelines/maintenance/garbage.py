@@ -14,7 +14,7 @@ from plumbline.pipelines.maintenance.retention import DroppedRun, drop_runs, rem
 from plumbline.pipelines.maintenance.running_sweeps import SWEEPS, Heartbeat, exclusive_deletion, read_heartbeats
 from plumbline.pipelines.sources.image_file_cache import MEMORY
 from plumbline.pipelines.store.lease import Lease
-from plumbline.pipelines.store.runs import ORDER, Run, list_runs, run_ids, run_of_position
+from plumbline.pipelines.store.runs import ORDER, Run, list_run_ids, list_runs, parse_run_id
 from plumbline.pipelines.store.store import DRAFT, MARK, Store, StoredFile, StoreError, draft_path, open_existing_store
 from plumbline.pipelines.store.suites import SUITES, newest_suites
 
@@ -72,7 +72,7 @@ class Collected:
 
 
 class References(NamedTuple):
-    """What the kept runs refer to."""
+    """Cells and shards that the kept runs refer to."""
 
     paths: set[str]
     """Paths of cells, and of drafts that the runs read."""
@@ -101,17 +101,17 @@ def collect_garbage(config: GcConfig) -> Collected:
 def _collect(config: GcConfig, store: Store, now: float, lease: Lease | None) -> Collected:
     """Collect garbage, and delete it only if there is a lease. `now` is the time on the store's clock."""
     # List sweeps before runs: a sweep that ends in between has already written its run.
-    sweeps = [heartbeat for heartbeat in read_heartbeats(store) if heartbeat.alive(now)]
+    sweeps = [heartbeat for heartbeat in read_heartbeats(store) if heartbeat.is_alive(now)]
     sweep_runs = {heartbeat.run for heartbeat in sweeps}
-    hold = lease.renew if lease is not None else None
-    dropped = drop_runs(store, config.keep_runs, besides=sweep_runs, hold=hold)
+    assert_lease = lease.renew if lease is not None else None
+    dropped = drop_runs(store, config.keep_runs, also_keep=sweep_runs, assert_lease=assert_lease)
     amounts: defaultdict[tuple[str, Reason], Amount] = defaultdict(Amount)
     for run in dropped:
         for file in run.files:
             amounts["runs", "keep_runs does not keep its run"].add(file)
     min_written = now - config.grace_days * DAY
-    for run_id in sorted(set(store.folders("runs")) - {*run_ids(store), *sweep_runs}):
-        files = list(store.entries(f"runs/{run_id}"))
+    for run_id in sorted(set(store.list_folders("runs")) - {*list_run_ids(store), *sweep_runs}):
+        files = list(store.walk_files(f"runs/{run_id}"))
         if all(file.written < min_written for file in files):
             for file in files:
                 amounts["runs", "its run has no manifest: the sweep that wrote it died"].add(file)
@@ -144,11 +144,11 @@ def _find_garbage(
     kept = [run for run in list_runs(store) if run.run_id not in gone]
     references = _read_references(store, [run.run_id for run in kept])
     for stage in config.stages or tuple(STAGES):
-        for folder in (f"{stage}/{recipe}" for recipe in store.folders(stage)):
+        for folder in (f"{stage}/{recipe}" for recipe in store.list_folders(stage)):
             # A sweep whose heartbeat does not list its recipes may use all of them.
             if any(folder in heartbeat.content.get("uses", (folder,)) for heartbeat in sweeps):
                 continue
-            for file in store.entries(folder):
+            for file in store.walk_files(folder):
                 reason = _find_reason(file, references, min_written, prune=stage in config.prune)
                 if reason is not None:
                     yield GarbageFile(stage, file, reason)
@@ -157,7 +157,7 @@ def _find_garbage(
 
 
 def _read_references(store: Store, run_ids: list[str]) -> References:
-    """Return what the given runs refer to; raise ConfigError if a run's references cannot be read."""
+    """Return the references of the given runs; raise ConfigError if a run's references cannot be read."""
     paths: set[str] = set()
     unfinished: set[tuple[str, str]] = set()
     for run_id in run_ids:
@@ -173,11 +173,11 @@ def _read_references(store: Store, run_ids: list[str]) -> References:
             paths.add(path)
             if state in UNFINISHED:
                 paths.add(draft_path(path))
-                unfinished.add(_shard(path))
+                unfinished.add(_parse_shard(path))
     return References(paths, unfinished)
 
 
-def _shard(path: str) -> tuple[str, str]:
+def _parse_shard(path: str) -> tuple[str, str]:
     """Return the group and the name of a cell's shard."""
     *_, group, name = path.split("/")
     return group, name.rpartition("-")[0]
@@ -191,7 +191,7 @@ def _find_reason(file: StoredFile, references: References, min_written: float, *
     if not file.path.endswith(".parquet"):
         return None
     if file.path in references.paths:
-        done = _shard(file.path) not in references.unfinished
+        done = _parse_shard(file.path) not in references.unfinished
         return "pruned: the scores computed from it exist" if prune and done else None
     if not old:
         return None
@@ -207,7 +207,7 @@ def _find_unused_memory(store: Store, kept: Iterable[Run], min_written: float) -
     """
     manifests = [run.manifest for run in kept if run.manifest is not None]
     of_runs = {(manifest.get("benchmark"), name) for manifest in manifests for name in manifest.get("generators", ())}
-    for file in store.entries(MEMORY):
+    for file in store.walk_files(MEMORY):
         names = file.path.removesuffix(".parquet").split("/")
         if file.written < min_written and (names[1], names[-1]) not in of_runs:
             yield GarbageFile(MEMORY, file, "no kept run has these images")
@@ -215,16 +215,16 @@ def _find_unused_memory(store: Store, kept: Iterable[Run], min_written: float) -
 
 def _find_leftovers(store: Store, min_written: float, sweeps: list[Heartbeat]) -> Iterator[GarbageFile]:
     """Yield markers and heartbeats of dead processes, and positions and suites of runs whose folders were deleted."""
-    runs = {*store.folders("runs")}
-    for file in store.entries(ORDER):
-        if file.written < min_written and run_of_position(file.path) not in runs:
+    runs = {*store.list_folders("runs")}
+    for file in store.walk_files(ORDER):
+        if file.written < min_written and parse_run_id(file.path) not in runs:
             yield GarbageFile(ORDER, file, "its run is gone")
     for suite in newest_suites(store):
-        files = list(store.entries(suite.folder))
+        files = list(store.walk_files(suite.folder))
         if not runs & {*suite.runs.values()} and all(file.written < min_written for file in files):
             yield from (GarbageFile(SUITES, file, "its runs are gone") for file in files)
     running = {heartbeat.path for heartbeat in sweeps}
     for folder in ("markers", SWEEPS):
-        for file in store.entries(folder):
+        for file in store.walk_files(folder):
             if file.written < min_written and file.path not in running:
                 yield GarbageFile(folder, file, "left by a writer that died")

@@ -19,11 +19,13 @@ PERIODS: tuple[tuple[str, Callable[[datetime], tuple[int, ...]]], ...] = (
 
 
 class DroppedRun(NamedTuple):
+    """A run that the rules do not keep, with its files."""
+
     run_id: str
     files: tuple[StoredFile, ...]
 
 
-Hold = Callable[[], object]
+AssertLease = Callable[[], object]
 """Function called before each removal of a run; raises LeaseLost if the caller may no longer remove runs."""
 
 
@@ -32,49 +34,49 @@ def drop_runs(
     rules: KeepRuns,
     *,
     benchmark: str | None = None,
-    besides: Collection[str] = (),
-    hold: Hold | None = None,
+    also_keep: Collection[str] = (),
+    assert_lease: AssertLease | None = None,
 ) -> list[DroppedRun]:
-    """Return the runs that the rules do not keep, oldest first; if `hold` is given, also remove them.
+    """Return the runs that the rules do not keep, oldest first; if `assert_lease` is given, also remove them.
 
-    If a `benchmark` is given, only its runs are dropped; runs in `besides` are always kept. `hold` is called before
+    If a `benchmark` is given, only its runs are dropped. Runs in `also_keep` are kept. `assert_lease` is called before
     each removal; the caller must have the lease for deletions, as in `retain`.
     """
     runs = list_runs(store)
-    kept = select_kept_runs(runs, rules) | set(besides)
+    kept = select_kept_runs(runs, rules) | set(also_keep)
     dropped = []
     for run in runs:
         if run.run_id not in kept and benchmark in (None, (run.manifest or {}).get("benchmark")):
-            dropped.append(DroppedRun(run.run_id, tuple(store.entries(f"runs/{run.run_id}"))))
-            if hold is not None:
-                hold()
+            dropped.append(DroppedRun(run.run_id, tuple(store.walk_files(f"runs/{run.run_id}"))))
+            if assert_lease is not None:
+                assert_lease()
                 remove_run(store, run.run_id)
     return dropped
 
 
 def retain(
-    store: Store, rules: KeepRuns, *, job: str, benchmark: str, besides: Collection[str], hold: Hold
+    store: Store, rules: KeepRuns, *, job: str, benchmark: str, also_keep: Collection[str], assert_lease: AssertLease
 ) -> tuple[str, ...]:
     """Remove a benchmark's runs that the rules do not keep, like `jobs.gc`; return their ids, oldest first.
 
-    `hold` checks the caller's own lease, in addition to the lease for deletions. Raise LeaseHeld if another job is
+    `assert_lease` checks the caller's own lease, besides the lease for deletions. Raises LeaseHeld if another job is
     deleting.
     """
-    if rules.all or not drop_runs(store, rules, benchmark=benchmark, besides=besides):
+    if rules.all or not drop_runs(store, rules, benchmark=benchmark, also_keep=also_keep):
         return ()
     with exclusive_deletion(store, job) as (lease, now):
 
-        def hold_both() -> None:
-            hold()
+        def assert_both_leases() -> None:
+            assert_lease()
             lease.renew()
 
-        stay = {*besides, *(heartbeat.run for heartbeat in read_heartbeats(store) if heartbeat.alive(now))}
-        dropped = drop_runs(store, rules, benchmark=benchmark, besides=stay, hold=hold_both)
+        stay = {*also_keep, *(heartbeat.run for heartbeat in read_heartbeats(store) if heartbeat.is_alive(now))}
+        dropped = drop_runs(store, rules, benchmark=benchmark, also_keep=stay, assert_lease=assert_both_leases)
     return tuple(run.run_id for run in dropped)
 
 
 def remove_run(store: Store, run_id: str) -> None:
-    """Remove a run, starting with its manifest, so that what an interruption leaves behind does not count as a run."""
+    """Remove a run, starting with its manifest, so that a partly removed run does not count as a run."""
     store.remove_all([f"runs/{run_id}/manifest.json"])
     remove_from_order(store, run_id)
     store.remove_folder(f"runs/{run_id}")
@@ -88,7 +90,7 @@ def select_kept_runs(runs: Sequence[Run], rules: KeepRuns) -> frozenset[str]:
     known = {run.run_id for run in runs}
     for name in rules.named:
         if name not in known:
-            raise ConfigError(f"keep_runs.named: there is no run {name!r}; plumbline status lists all runs")
+            raise ConfigError(f"keep_runs.named: expected runs of the store, got {name!r}; plumbline status lists them")
     if rules.all:
         return frozenset(known)
     kept = set(rules.named)

@@ -46,7 +46,7 @@ class Heartbeat(NamedTuple):
     written: float
     """Write time on the store's clock, in seconds since 1970."""
 
-    def alive(self, now: float) -> bool:
+    def is_alive(self, now: float) -> bool:
         """Return True if the sweep is running."""
         return now - self.written < HEARTBEAT_TIMEOUT
 
@@ -91,7 +91,7 @@ def send_heartbeats(store: Store, progress: Callable[[], Mapping[str, Any]] = di
 def read_heartbeats(store: Store) -> list[Heartbeat]:
     """Return the readable heartbeats of all sweeps, including dead ones."""
     found = []
-    for file in store.entries(SWEEPS):
+    for file in store.walk_files(SWEEPS):
         content = store.read_json(file.path) if file.path.endswith(".json") else None
         if content is not None:  # otherwise it has just been removed
             found.append(Heartbeat(file.path, content, file.written))
@@ -106,7 +106,7 @@ def exclusive_deletion(store: Store, job: str) -> Iterator[tuple[Lease, float]]:
     """
     with take_lease(store, DELETING, job) as lease:
         lease.renew()
-        yield lease, max(store.listing(f"{LEASES}/{DELETING}").values())
+        yield lease, max(store.list_files(f"{LEASES}/{DELETING}").values())
 
 
 def count_deletions(store: Store) -> int:
@@ -219,7 +219,7 @@ def describe_progress(nodes: Iterable[NodePlan], progress: Mapping[str, NodeProg
     return {"stages": stages}
 
 
-def unfinished_sweeps(store: Store, now: float) -> list[RunningSweep]:
+def list_unfinished_sweeps(store: Store, now: float) -> list[RunningSweep]:
     """Return the running and the killed sweeps, sorted by start time; `now` is in seconds since 1970."""
     found = []
     for heartbeat in read_heartbeats(store):
@@ -228,6 +228,6 @@ def unfinished_sweeps(store: Store, now: float) -> list[RunningSweep]:
     return sorted(found, key=lambda sweep: sweep.status.began)
 
 
-def running_sweeps(store: Store, now: float) -> list[RunningSweep]:
+def list_running_sweeps(store: Store, now: float) -> list[RunningSweep]:
     """Return the running sweeps, sorted by start time."""
-    return [sweep for sweep in unfinished_sweeps(store, now) if not sweep.killed]
+    return [sweep for sweep in list_unfinished_sweeps(store, now) if not sweep.killed]

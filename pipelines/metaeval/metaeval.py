@@ -39,7 +39,7 @@ from plumbline.pipelines.metaeval.releases.scores import (
     read_scores,
     select_metrics,
 )
-from plumbline.pipelines.store.run_scores import read_run_scores, score_parts
+from plumbline.pipelines.store.run_scores import list_score_parts, read_run_scores
 from plumbline.pipelines.store.runs import read_manifest
 from plumbline.pipelines.store.store import Store, encode_table
 
@@ -162,7 +162,7 @@ def judge_run(store: Store, run_id: str, protocol: ProtocolConfig) -> Findings:
     image_ids, prompt_ids = (pa.chunked_array(chunks, pa.string()) for chunks in (images, prompts))
     judged: list[pa.Table] = []
     others: list[pa.Table] = []
-    for part in map(store.read_table, score_parts(store, run_id)):
+    for part in map(store.read_table, list_score_parts(store, run_id)):
         is_judged = pc.or_(pc.is_in(part.column("image_id"), image_ids), pc.is_in(part.column("prompt_id"), prompt_ids))
         judged.append(part.filter(is_judged))
         others = others or [part]  # for the error message if no judged image has a score

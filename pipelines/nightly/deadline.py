@@ -42,7 +42,7 @@ def stop_early(deadline: float | None, grace: float = GRACE) -> Iterator[Stop]:
         if lost:
             raise Stopped(str(lost[0]), code)
         raise Stopped(
-            f"nightly.deadline: {deadline:g} seconds are over; all computed cells are kept, and the next night "
+            f"nightly.deadline: {deadline:g} seconds have passed; all computed cells are kept, and the next night "
             "continues from them",
             code,
         )

@@ -24,7 +24,7 @@ class GateVerdict(NamedTuple):
 
 
 class NightGate(ABC):
-    """A file with rules for nightly runs, which replace regressions in deciding whether a nightly run succeeds."""
+    """Rules, read from a file, that decide whether a nightly run succeeds; without rules, regressions decide."""
 
     @abstractmethod
     def __init__(self, place: Place) -> None:
@@ -41,17 +41,17 @@ class NightGate(ABC):
         run_id: str,
         *,
         against: str | None,
-        no_other: str,
+        why_not_compared: str,
         settings: Choice,
         sources: Sources | None,
     ) -> GateVerdict | None:
-        """Judge a finished run; return None if the file has no rule for its benchmark.
+        """Judge a finished run; return None if no rule applies to its benchmark.
 
         Args:
             store: The store that contains the run.
             run_id: The run's id.
             against: Id of the earlier run to compare with.
-            no_other: Reason why there is no run to compare with.
+            why_not_compared: Reason why there is nothing to compare with; empty if `against` is set.
             settings: How to treat generation settings that differ between the two runs.
             sources: The run's sources, if they have already been read.
         """

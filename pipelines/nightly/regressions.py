@@ -23,12 +23,12 @@ from plumbline.pipelines.nightly.outcome import (
     post_json,
     read_outcome,
 )
-from plumbline.pipelines.report.comparable_runs import CHECKPOINTS, obstacle_between, read_bridges
+from plumbline.pipelines.report.comparable_runs import CHECKPOINTS, find_obstacle, read_bridges
 from plumbline.pipelines.report.report import NO_RAY, NO_RUN, WrittenReport, write_report
 from plumbline.pipelines.report.trends import write_trends
-from plumbline.pipelines.running.errors import one_line
+from plumbline.pipelines.running.errors import format_error
 from plumbline.pipelines.sources.sources import Sources
-from plumbline.pipelines.store.runs import earlier_runs, read_manifest
+from plumbline.pipelines.store.runs import read_earlier_runs, read_manifest
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.store.suites import Suite, find_named_run
 
@@ -36,11 +36,11 @@ LOG = logging.getLogger(__name__)
 
 
 class Baseline(NamedTuple):
-    """The earlier run with which a run is compared."""
+    """The earlier run that a run is compared with."""
 
     run_id: str | None
     reason: str = ""
-    """Reason why there is no run to compare with."""
+    """Reason why there is nothing to compare with; empty if a run was found."""
 
 
 class TrendsPage(NamedTuple):
@@ -59,7 +59,7 @@ class ComparedRun(NamedTuple):
     written: WrittenReport
     trends: TrendsPage
     gate: GateVerdict | None = None
-    """Verdict of the gate; None if there is no gate, or it has no rule for the benchmark."""
+    """Verdict of the gate; None without a gate, or if its rules do not cover the benchmark."""
 
 
 def compare_run(
@@ -68,18 +68,20 @@ def compare_run(
     config: NightConfig,
     *,
     sources: Sources | None,
-    hold: Callable[[], None],
+    assert_lease: Callable[[], None],
     cluster: ClusterConfig = NO_RAY,
     settings: Choice = COMPARE,
 ) -> ComparedRun:
     """Compare a run with an earlier one, write its report and the trends page, and apply the gate.
 
-    `hold` is called before anything is published; it raises LeaseLost if another process has taken the lease.
+    `assert_lease` is called before anything is published; it raises LeaseLost if another process has taken the lease.
     """
     manifest = read_manifest(store, run_id)
     baseline = find_baseline(store, run_id, manifest, config.compare)
-    hold()
-    write = partial(write_report, store, run_id, settings=settings, sources=sources, cluster=cluster, hold=hold)
+    assert_lease()
+    write = partial(
+        write_report, store, run_id, settings=settings, sources=sources, cluster=cluster, assert_lease=assert_lease
+    )
     try:
         written = write(compare=baseline.run_id or NO_RUN)
     except PlumblineError as error:
@@ -87,18 +89,18 @@ def compare_run(
             raise
         baseline = Baseline(None, f"{baseline.run_id} cannot be read ({error})")
         written = write(compare=NO_RUN)
-    hold()
+    assert_lease()
     try:
         checkpoints = config.checkpoints or CHECKPOINTS
         _, url = write_trends(store, benchmark=manifest["benchmark"], checkpoints=checkpoints, settings=settings)
         trends = TrendsPage(url)
     except Exception as error:  # a damaged old run, for instance, must not fail the nightly run
         LOG.warning("the trends page could not be written", exc_info=error)
-        trends = TrendsPage(None, one_line(error))
+        trends = TrendsPage(None, format_error(error))
     gate = None
     if config.gate is not None:
         gate = open_gate(store.place.storage.locate(config.gate)).judge(
-            store, run_id, against=baseline.run_id, no_other=baseline.reason, settings=settings, sources=sources
+            store, run_id, against=baseline.run_id, why_not_compared=baseline.reason, settings=settings, sources=sources
         )
     return ComparedRun(run_id, manifest, baseline, written, trends, gate)
 
@@ -114,11 +116,11 @@ def find_baseline(store: Store, run_id: str, manifest: Mapping[str, Any], compar
         other = find_named_run(store, compare, manifest["benchmark"], key="nightly.compare")
         if other is None:
             return Baseline(None, f"nightly.compare={compare}: that suite has no run of {manifest['benchmark']}")
-        reason = obstacle_between(read_manifest(store, other), manifest, bridges)
+        reason = find_obstacle(read_manifest(store, other), manifest, bridges)
         return Baseline(None, f"nightly.compare={compare}: {reason}") if reason else Baseline(other)
     newest, obstacles = "", list[str]()
-    for earlier in earlier_runs(store, run_id):
-        if obstacle := obstacle_between(earlier.manifest, manifest, bridges):
+    for earlier in read_earlier_runs(store, run_id):
+        if obstacle := find_obstacle(earlier.manifest, manifest, bridges):
             obstacles.append(f"{earlier.run_id} cannot be compared with it ({obstacle})")
         elif read_outcome(store, earlier.run_id) is not None:
             return Baseline(earlier.run_id)
@@ -181,16 +183,16 @@ def make_suite_outcome(suite: Suite, page: str, benchmarks: Sequence[NightOutcom
     )
 
 
-def publish_outcome(store: Store, outcome: Outcome, config: NightConfig, hold: Callable[[], None]) -> Outcome:
+def publish_outcome(store: Store, outcome: Outcome, config: NightConfig, assert_lease: Callable[[], None]) -> Outcome:
     """Send the outcome to the webhook, write it to its file, and return it as written.
 
     If the process ends before the file is written, the next nightly run reports the run again.
     """
-    hold()
+    assert_lease()
     if config.webhook is not None:
         problem = post_json(config.webhook, outcome.to_json())
         outcome = replace(outcome, webhook="delivered" if problem is None else problem)
-        hold()
+        assert_lease()
     store.write_json(outcome.path, outcome.to_json())
     return outcome
 

@@ -11,7 +11,7 @@ from plumbline.operators.models.service_config import Prices, ServiceModel
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.plans.plan import Node, Plan
-from plumbline.pipelines.store.runs import newest_first
+from plumbline.pipelines.store.runs import read_newest_first
 from plumbline.pipelines.store.store import Store
 
 HOUR = 3600
@@ -35,11 +35,11 @@ class Estimate(NamedTuple):
     node: str
     calls: int
     read: float
-    """Number of tokens that a call reads; `written` is the number that it writes."""
+    """Number of tokens read per call; `written` is the number of tokens written per call."""
     written: float
     cost: Cost
     run_id: str | None
-    """Run on which the estimate is based; None if it is based on the model's prices."""
+    """Id of the run that the estimate is based on; None if it is based on the model's prices."""
 
 
 def sum_costs(
@@ -50,9 +50,9 @@ def sum_costs(
 ) -> dict[str, Cost]:
     """Return the cost of model calls and GPU-seconds by node, for nodes with configured prices.
 
-    `occupied` contains, by node, the number of seconds during which workers had a shard.
+    `occupied` contains the number of seconds that workers had a shard, by node.
     """
-    priced = {node.name: prices for node, prices in _priced_nodes(plan)}
+    priced = {node.name: prices for node, prices in _list_priced_nodes(plan)}
     costs = {
         name: Cost(priced[name].cost(took), priced[name].currency) for name, took in usage.items() if name in priced
     }
@@ -106,9 +106,9 @@ def estimate_costs(plan: Plan, store: Store) -> list[Estimate]:
     """Return an estimate for each node that has missing cells and a model with configured prices."""
     calls = {item.node.name: item.model_calls for item in plan.nodes if item.missing}
     estimates = []
-    for node, prices in _priced_nodes(plan):
+    for node, prices in _list_priced_nodes(plan):
         if n_calls := calls.get(node.name):
-            run_id, usage = _usage_of_newest_run(node, store) or (None, prices.assumed_usage())
+            run_id, usage = _find_newest_usage(node, store) or (None, prices.assumed_usage())
             cost = Cost(prices.cost(usage) / usage.calls * n_calls, prices.currency)
             read, written = usage.prompt_tokens / usage.calls, usage.new_tokens / usage.calls
             estimates.append(Estimate(node.name, n_calls, read, written, cost, run_id))
@@ -125,14 +125,14 @@ def list_unpriced_nodes(plan: Plan) -> list[tuple[str, int]]:
     return unpriced
 
 
-def _priced_nodes(plan: Plan) -> list[tuple[Node, Prices]]:
+def _list_priced_nodes(plan: Plan) -> list[tuple[Node, Prices]]:
     configs = [(item.node, item.node.model.config) for item in plan.nodes if item.node.model is not None]
     return [(node, config.prices) for node, config in configs if isinstance(config, ServiceModel) and config.prices]
 
 
-def _usage_of_newest_run(node: Node, store: Store) -> tuple[str, Usage] | None:
+def _find_newest_usage(node: Node, store: Store) -> tuple[str, Usage] | None:
     """Return the newest run that called the node's model, and the usage of its calls."""
-    for run in islice(newest_first(store), MAX_RUNS_SEARCHED):
+    for run in islice(read_newest_first(store), MAX_RUNS_SEARCHED):
         manifest = run.manifest or {}
         usage = manifest.get("usage", {}).get(node.name, {})
         same = node.model is not None and manifest.get("models", {}).get(node.name) == node.model.semantic()

@@ -16,16 +16,25 @@ from plumbline.operators.results.question_quality import mean_content_words
 from plumbline.operators.stages.graph import GraphNode, make_nodes, node_name
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
-from plumbline.pipelines.plans.stored_cells import find_stored, name_cells
+from plumbline.pipelines.plans.stored_cells import find_stored, list_committed_cells
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.sources import Sources
-from plumbline.pipelines.store.cells import Cell, PlannedCell, Recipe, Shard, Work, canonical, digest, make_recipe
+from plumbline.pipelines.store.cells import (
+    Cell,
+    PlannedCell,
+    Recipe,
+    Shard,
+    Work,
+    digest,
+    make_recipe,
+    to_canonical_json,
+)
 from plumbline.pipelines.store.reused_rows import (
     EarlierCells,
     FailedRows,
     count_failed,
-    dependents_of_failed,
     find_failed,
+    select_failed_and_dependents,
 )
 from plumbline.pipelines.store.store import Store
 
@@ -64,7 +73,7 @@ class NodePlan(NamedTuple):
     cells: int
     missing: int
     images: int
-    """Number of distinct images (for a stage over prompts, of prompts) in the shards of missing cells."""
+    """Number of distinct images in the shards of missing cells; for a stage over prompts, number of prompts."""
     model_calls: int
     """Estimated number of model calls: images to encode, plus the calls for each metric's rows.
 
@@ -72,8 +81,8 @@ class NodePlan(NamedTuple):
     no model.
     """
     calls_of: Mapping[str, float] = MappingProxyType({})
-    """Number of these calls by metric: those for the metric's own rows, and an equal split of shared ones such as
-    encoding.
+    """Number of model calls by metric: calls for the metric's own rows, plus an equal share of calls such as encoding
+    that serve several metrics.
     """
 
 
@@ -135,7 +144,7 @@ class Plan:
         shards = self.images.of_shard
         return {name: self.images.select(recipes["scores"], shards) for name, recipes in self.recipes.items()}
 
-    def prompt_cells(self, stage: str) -> dict[str, tuple[PlannedCell, ...]]:
+    def select_prompt_cells(self, stage: str) -> dict[str, tuple[PlannedCell, ...]]:
         """Return a prompt stage's cells for all prompt shards, by metric; metrics without this stage are left out."""
         asked = {name: recipes[stage] for name, recipes in self.recipes.items() if stage in recipes}
         return {name: self.prompts.select(recipe, self.prompts.of_shard) for name, recipe in asked.items()}
@@ -153,11 +162,11 @@ class Plan:
     def work(self, shards: ShardCells) -> Iterator[Work]:
         """Yield each shard that has missing cells, together with these cells."""
         for shard, cells in shards.of_shard.items():
-            left = tuple(self.to_compute(cell) for cell in cells if cell in self.missing)
+            left = tuple(self.make_cell(cell) for cell in cells if cell in self.missing)
             if left:
                 yield Work(shard=shard, cells=left, outcomes={})
 
-    def to_compute(self, cell: PlannedCell) -> Cell:
+    def make_cell(self, cell: PlannedCell) -> Cell:
         """Return a planned cell with all information needed to compute it."""
         path, recipe = cell.path, cell.recipe
         renew = path in self.renewed
@@ -203,16 +212,16 @@ def make_plan(
     limits, questions = config.limits.semantic(), _digest_questions(sources)
 
     def describe_prompts(shard: Shard, recipe: Recipe) -> str:
-        return canonical({"prompts": shard.prompts, "asked": questions.get(shard) if recipe.asks else None})
+        return to_canonical_json({"prompts": shard.prompts, "asked": questions.get(shard) if recipe.asks else None})
 
     def describe_images(shard: Shard, recipe: Recipe) -> str:
         source, asked = shard.source(compares=recipe.compares), questions.get(shard) if recipe.asks else None
-        return canonical({"source": source, "prompts": shard.prompts, "limits": limits, "asked": asked})
+        return to_canonical_json({"source": source, "prompts": shard.prompts, "limits": limits, "asked": asked})
 
     prompts = ShardCells(over_prompts, sources.prompt_shards, describe_prompts)
     images = ShardCells(over_images, sources.prompts_of, describe_images)
     of_recipes = [(recipe, kind.select(recipe, kind.of_shard)) for kind in (prompts, images) for recipe in kind.recipes]
-    index = None if renew else cache(partial(name_cells, store, config.benchmark.name, list(config.metrics)))
+    index = None if renew else cache(partial(list_committed_cells, store, config.benchmark.name, list(config.metrics)))
     committed, others = find_stored(of_recipes, store, wanted, index)
     plan = Plan(
         recipes=recipes,
@@ -222,10 +231,12 @@ def make_plan(
         renewed=frozenset(renew),
         earlier=EarlierCells(others),
     )
-    missing = _missing_cells(plan, committed, [cell for cell in plan.cells if cell.recipe.stage in wanted])
+    missing = _find_missing_cells(plan, committed, [cell for cell in plan.cells if cell.recipe.stage in wanted])
     if config.retry_failed:
         failed = find_failed(missing, others.keys(), store, config.benchmark.name)
-        again = _missing_cells(plan, committed, dependents_of_failed(failed.keys(), missing, plan.upstream))
+        again = _find_missing_cells(
+            plan, committed, select_failed_and_dependents(failed.keys(), missing, plan.upstream)
+        )
         counted = count_failed({cell: path for cell, path in failed.items() if cell.recipe.stage in wanted}, store)
         plan, missing = replace(plan, untried=missing - again, failed=counted), again
     return _plan_nodes(plan, nodes, missing, sources)
@@ -239,7 +250,7 @@ def with_missing(plan: Plan, missing: Set[PlannedCell], sources: Sources) -> Pla
 def _plan_nodes(plan: Plan, nodes: Iterable[Node], missing: Set[PlannedCell], sources: Sources) -> Plan:
     words = mean_content_words(sources.prompts.column("text").to_pylist())
     return replace(
-        plan, nodes=tuple(_node_plan(node, plan, missing, words) for node in nodes), missing=frozenset(missing)
+        plan, nodes=tuple(_make_node_plan(node, plan, missing, words) for node in nodes), missing=frozenset(missing)
     )
 
 
@@ -328,7 +339,9 @@ def _digest_questions(sources: Sources) -> dict[Shard, str]:
     return digests
 
 
-def _missing_cells(plan: Plan, committed: Set[PlannedCell], cells: Iterable[PlannedCell]) -> frozenset[PlannedCell]:
+def _find_missing_cells(
+    plan: Plan, committed: Set[PlannedCell], cells: Iterable[PlannedCell]
+) -> frozenset[PlannedCell]:
     """Return the uncommitted cells among `cells`, and the uncommitted cells that they depend on.
 
     Inputs that only committed cells read are not included.
@@ -344,7 +357,7 @@ def _missing_cells(plan: Plan, committed: Set[PlannedCell], cells: Iterable[Plan
     return frozenset(missing)
 
 
-def _node_plan(node: Node, plan: Plan, missing: Set[PlannedCell], words: float) -> NodePlan:
+def _make_node_plan(node: Node, plan: Plan, missing: Set[PlannedCell], words: float) -> NodePlan:
     """Return the plan of a node; `words` is the mean number of content words per prompt."""
     shard_cells = plan.prompts if STAGES[node.stage].row_kind == "prompts" else plan.images
     n_cells = n_missing = images = 0
@@ -357,11 +370,11 @@ def _node_plan(node: Node, plan: Plan, missing: Set[PlannedCell], words: float) 
         if left:
             images += shard.rows
             rows_of[left] += shard.rows
-    calls = _calls_of(node, plan, rows_of, words) if node.model is not None else {}
+    calls = _estimate_calls(node, plan, rows_of, words) if node.model is not None else {}
     return NodePlan(node, n_cells, n_missing, images, model_calls=round(sum(calls.values())), calls_of=calls)
 
 
-def _calls_of(node: Node, plan: Plan, rows_of: Mapping[tuple[str, ...], int], words: float) -> dict[str, float]:
+def _estimate_calls(node: Node, plan: Plan, rows_of: Mapping[tuple[str, ...], int], words: float) -> dict[str, float]:
     """Estimate a node's model calls by metric; `rows_of` counts the rows for each combination of missing recipes."""
     stage = STAGES[node.stage]
     metrics_of: dict[str, list[str]] = {}

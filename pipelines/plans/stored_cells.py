@@ -1,10 +1,10 @@
 """Finds the cells of a plan that are in the store without listing the whole store, using the newest run as an index.
 
-What counts is which files exist. Only the paths that a run's cells.parquet marks as committed are used as the index. A
-recipe's folder is listed completely if that takes only one request. In a larger folder, a generator's subfolder is
-listed too, unless the benchmark's newest run names all of its wanted cells; cells of stages that are not wanted
-themselves are looked for only if some wanted cells are missing. A missing, damaged, old or foreign index therefore only
-costs a listing. If the index names a cell that no longer exists, the cell is found to be broken when it is read, and
+A cell is committed if its file exists; the index only saves listings. It consists of the paths that a run's
+cells.parquet marks as committed. A recipe's folder is listed completely if that takes only one request. In a larger
+folder, a generator's subfolder is listed unless the index contains all of the generator's wanted cells. Cells of other
+stages are only looked for if wanted cells are missing. An index that is missing, damaged, old or from another sweep
+therefore only costs listings. If the index contains a cell that does not exist any more, reading the cell fails, and
 the sweep plans again from a full listing.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Se
 
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.store.cells import PlannedCell, Recipe
-from plumbline.pipelines.store.runs import newest_runs_of, read_cell_states
+from plumbline.pipelines.store.runs import read_cell_states, read_newest_runs
 from plumbline.pipelines.store.store import Store, StoreError
 
 NamedCells = Mapping[str, Set[str]]
@@ -64,7 +64,7 @@ def _list_folder(
     cells are wanted.
     """
     if named is None:
-        return store.listing(recipe.folder)
+        return store.list_files(recipe.folder)
     page = store.page(recipe.folder)
     if page.whole:
         return dict(page.written)
@@ -81,14 +81,14 @@ def _list_folder(
             trusted = not lacking
         else:
             trusted = folder.rpartition("/")[2] not in lacking
-        stored |= dict.fromkeys(paths, 0.0) if trusted else store.listing(folder)
+        stored |= dict.fromkeys(paths, 0.0) if trusted else store.list_files(folder)
     return stored
 
 
-def name_cells(store: Store, benchmark: str, metrics: Sequence[str]) -> NamedCells:
+def list_committed_cells(store: Store, benchmark: str, metrics: Sequence[str]) -> NamedCells:
     """Return the committed cells of the benchmark's newest run, preferably one with the same metrics."""
     run = None
-    for candidate in newest_runs_of(store, benchmark):
+    for candidate in read_newest_runs(store, benchmark):
         run = run or candidate
         if candidate.manifest is not None and candidate.manifest.get("metrics") == list(metrics):
             run = candidate

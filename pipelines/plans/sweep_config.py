@@ -51,9 +51,7 @@ class AnySweep(BoundsChecked):
     is first used with the store, based on its size and the size of its images (docs/scale.md).
     """
     shard_bytes: Positive | None = None
-    """Maximum number of bytes in a shard. The default is chosen in the same way; there is no limit if `shard_rows` is
-    set.
-    """
+    """Maximum number of bytes in a shard. The default is chosen in the same way; unlimited if `shard_rows` is set."""
     max_failed: Share = 0.01
     """Maximum fraction of rows without a score for exit code 2; above it, the exit code is 1."""
     dry_run: bool = False
@@ -213,30 +211,30 @@ def read_config(values: Mapping[str, Any], schema: type[Config]) -> Config:
     for key, number in _find_infinite(values):
         raise ConfigError(f"config key {key!r}: expected a finite number, got {number}")
     try:
-        return cast(Config, _adapter(cast(Hashable, schema)).validate_python(values, extra="forbid"))
+        return cast(Config, _get_adapter(cast(Hashable, schema)).validate_python(values, extra="forbid"))
     except ValidationError as error:
         kind = values.get("kind") if isinstance(values, Mapping) else None  # it may have come from a damaged file
         raise ConfigError(_describe(error, kind, schema)) from error
 
 
-def alternatives(schema: Any) -> tuple[Any, ...]:
+def list_alternatives(schema: Any) -> tuple[Any, ...]:
     """Return the dataclasses that a value of this type may be."""
     if isinstance(schema, type) and is_dataclass(schema):
         return (schema,)
     inner = get_args(schema) if get_origin(schema) in (Annotated, Union, UnionType) else ()
-    return tuple(each for one in inner for each in alternatives(one))
+    return tuple(each for one in inner for each in list_alternatives(one))
 
 
 @cache
-def classes_within(schema: Any) -> frozenset[Any]:
+def list_classes(schema: Any) -> frozenset[Any]:
     """Return the dataclasses that a value of this type may contain at any depth, including itself."""
-    own = alternatives(schema)
+    own = list_alternatives(schema)
     inner = (field.type for each in own for field in fields(each))
-    return frozenset(own).union(*map(classes_within, (*inner, *get_args(schema))))
+    return frozenset(own).union(*map(list_classes, (*inner, *get_args(schema))))
 
 
 @cache
-def _adapter(schema: Any) -> TypeAdapter[Any]:
+def _get_adapter(schema: Any) -> TypeAdapter[Any]:
     return TypeAdapter(schema)
 
 
@@ -266,7 +264,7 @@ def _describe(error: ValidationError, kind: str | None, schema: Any) -> str:
     if first["type"] == "dataclass_type":
         return f"config key {key!r}: expected keys of its own, got {first['input']!r}; write {key}.NAME=VALUE"
     if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        names = {field.name for each in classes_within(schema) for field in fields(each)}
+        names = {field.name for each in list_classes(schema) for field in fields(each)}
         return f"unknown config key {key!r}; {suggest(path[-1], sorted(names))}"
     if first["type"].startswith("missing"):
         return f"config key {key!r} is required and not set"

@@ -12,7 +12,7 @@ from plumbline.operators.results.bridge import Bridge
 from plumbline.operators.results.summary import describe_part
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.plans.sweep_config import read_config
-from plumbline.pipelines.store.runs import earlier_runs
+from plumbline.pipelines.store.runs import read_earlier_runs
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.store.suites import find_named_run
 
@@ -28,7 +28,7 @@ CHECKPOINTS = r"(?P<family>.+?)[-_.]?(?:step|ckpt|checkpoint|iter|epoch)[-_.]?(?
 def read_bridges(store: Store, benchmark: Any) -> list[Bridge]:
     """Read the bridges of a benchmark, newest first; log and skip damaged ones."""
     bridges = []
-    for bridge_id in sorted(store.folders(BRIDGES), reverse=True):
+    for bridge_id in sorted(store.list_folders(BRIDGES), reverse=True):
         path = f"{BRIDGES}/{bridge_id}/bridge.json"
         content = store.read_json(path)
         if content is None:
@@ -43,7 +43,7 @@ def read_bridges(store: Store, benchmark: Any) -> list[Bridge]:
     return bridges
 
 
-def obstacle_between(before: Mapping[str, Any] | None, after: Mapping[str, Any], bridges: Sequence[Bridge] = ()) -> str:
+def find_obstacle(before: Mapping[str, Any] | None, after: Mapping[str, Any], bridges: Sequence[Bridge] = ()) -> str:
     """Return why two runs cannot be compared; empty if they can be, either directly or through a bridge."""
     if before is None:
         return "its manifest is damaged"
@@ -61,7 +61,7 @@ def obstacle_between(before: Mapping[str, Any] | None, after: Mapping[str, Any],
     return ""
 
 
-def find_compared(
+def find_compared_run(
     store: Store,
     run_id: str,
     manifest: Mapping[str, Any],
@@ -81,8 +81,8 @@ def find_compared(
             raise ConfigError(f"{key}={compare}: that suite has no run of {manifest.get('benchmark')}; name another")
         return named
     reason = ""
-    for earlier in earlier_runs(store, run_id):
-        if not (obstacle := obstacle_between(earlier.manifest, manifest, bridges)):
+    for earlier in read_earlier_runs(store, run_id):
+        if not (obstacle := find_obstacle(earlier.manifest, manifest, bridges)):
             return earlier.run_id
         reason = reason or f"{earlier.run_id} cannot be compared with it ({obstacle})"
     reason = reason or "it is the first run of this store"

@@ -35,7 +35,7 @@ from plumbline.pipelines.sources.shards import run_shard_size
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 from plumbline.pipelines.store.cells import Shard
-from plumbline.pipelines.store.runs import READERS, newest_first
+from plumbline.pipelines.store.runs import READERS, read_newest_first
 from plumbline.pipelines.store.store import Store
 
 FRAMES = {"graphs": "graphs", "graph_images": "graph_images", "ratings": "mean_ratings"}
@@ -98,7 +98,7 @@ def _open_originals(manifest: Mapping[str, Any], store: Store, sources: Sources 
 
 
 def read_judge_noise(store: Store, run_id: str) -> pa.Table:
-    """Read the noise of judges that answered several times (schema JUDGE_NOISE); empty if there are no such judges."""
+    """Read the noise of judges that answered several times (schema JUDGE_NOISE); empty if every judge answered once."""
     path = f"runs/{run_id}/judge_noise.parquet"
     return store.read_table(path) if store.exists(path) else schemas.JUDGE_NOISE.empty_table()
 
@@ -147,7 +147,7 @@ def read_usual_scores(store: Store, run_id: str, manifest: Mapping[str, Any]) ->
     benchmark = manifest.get("benchmark")
     others = [
         (run.run_id, comparable_metrics(run.manifest, manifest))
-        for run in islice(newest_first(store), MAX_RUNS)
+        for run in islice(read_newest_first(store), MAX_RUNS)
         if run.manifest is not None and run.manifest.get("benchmark") == benchmark and run.run_id != run_id
     ]
     wanted = [(run_id, list(manifest.get("metrics", ()))), *((other, names) for other, names in others if names)]

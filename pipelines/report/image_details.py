@@ -25,11 +25,11 @@ from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.edit_columns import append_edit_columns
 from plumbline.pipelines.sources.shards import own_names
 from plumbline.pipelines.store.cells import Shard
-from plumbline.pipelines.store.runs import ScoresCell, scores_cells
+from plumbline.pipelines.store.runs import ScoresCell, list_scores_cells
 from plumbline.pipelines.store.store import Store
 
 READERS = 8
-GONE = "the sources have changed since the run, so the image's row is no longer known"
+GONE = "the sources have changed since the run, so the image's row is unknown"
 
 
 class StoredRow(NamedTuple):
@@ -50,7 +50,7 @@ MakeImage = Callable[[Mapping[str, Any], ImageLimits, FetchUri], Made | RowError
 def read_details(
     picks: Sequence[Pick], run: GatheredRun, store: Store, originals: Originals | None
 ) -> dict[ImageKey, ImageDetail]:
-    """Read the thumbnails and the elements of every pick, or the reason why there are none.
+    """Read the thumbnail and the elements of every pick, or the reason why they cannot be read.
 
     This reads the cells that contain a pick, and only the picks' rows of source files (`ParquetReader.read_rows`). If a
     prompts file contains the sources of edits, it also reads the row groups of the picks' prompts.
@@ -106,12 +106,12 @@ def read_elements(picks: Sequence[Pick], cells: Sequence[ScoresCell], store: Sto
 
 
 def read_scores_cells(store: Store, run_id: str) -> list[ScoresCell]:
-    """Return the cells of the run's scores, none if the table of cells is gone; raise StoreError if it is damaged."""
-    return scores_cells(store, run_id) if store.exists(f"runs/{run_id}/cells.parquet") else []
+    """Return the cells of the run's scores; empty if the table of cells is gone. Raise StoreError if it is damaged."""
+    return list_scores_cells(store, run_id) if store.exists(f"runs/{run_id}/cells.parquet") else []
 
 
 def _find_rows(picks: Sequence[Pick], cells: Sequence[ScoresCell]) -> Mapping[ImageKey, Sequence[StoredRow]]:
-    """Return where each image's scores are stored, with one location per metric that scored the image."""
+    """Return the locations of each image's scores, one for each metric that scored the image."""
     first_rows = [cell.first_row for cell in cells]
     found: dict[ImageKey, list[StoredRow]] = {}
     for pick in picks:
@@ -138,7 +138,7 @@ def read_edit_sources(prompt_ids: Sequence[str], originals: Originals) -> Mappin
     return dict(zip(prompt_ids, table.select(names).to_pylist(), strict=True)) if names else {}
 
 
-class PlacedImage(NamedTuple):
+class LocatedImage(NamedTuple):
     """An image, with its shard and its row in the shard."""
 
     key: ImageKey
@@ -161,12 +161,12 @@ def show_images(
     """
     stored = _find_rows(picks, cells)
     shown: dict[ImageKey, Made | RowError] = {}
-    by_file = defaultdict[tuple[str, str], list[PlacedImage]](list)
+    by_file = defaultdict[tuple[str, str], list[LocatedImage]](list)
     for pick in picks:
         if pick.key not in stored:
             shown[pick.key] = RowError("missing_image", GONE)
             continue
-        image = PlacedImage(pick.key, pick.prompt_id, stored[pick.key][0].shard, stored[pick.key][0].row)
+        image = LocatedImage(pick.key, pick.prompt_id, stored[pick.key][0].shard, stored[pick.key][0].row)
         shard = originals.shards.get((pick.key.generator, image.shard))
         by_file[pick.key.generator, "" if shard is None else shard.url].append(image)
     # If there are few files, the images of each are divided, so that all readers have work.
@@ -177,27 +177,27 @@ def show_images(
         size = -(-len(ordered) // n_parts)
         parts += [ordered[first : first + size] for first in range(0, len(ordered), size)]
     with ThreadPoolExecutor(READERS) as pool:
-        for made in pool.map(lambda images: _show_placed(images, originals, make, edits), parts):
+        for made in pool.map(lambda images: _show_images_of_file(images, originals, make, edits), parts):
             shown |= made
     return shown
 
 
 def show_row(
-    image: PlacedImage, originals: Originals, make: MakeImage[Made], edit: Mapping[str, Any] = MappingProxyType({})
+    image: LocatedImage, originals: Originals, make: MakeImage[Made], edit: Mapping[str, Any] = MappingProxyType({})
 ) -> Made | RowError:
-    """Return the result of `make` for an image, or why it cannot be shown; `edit` has the sources of its prompt."""
-    return _show_placed([image], originals, make, {image.prompt_id: edit})[image.key]
+    """Return the result of `make` for an image, or the reason why it cannot be shown; `edit` has the edit's sources."""
+    return _show_images_of_file([image], originals, make, {image.prompt_id: edit})[image.key]
 
 
-def _show_placed(
-    images: Sequence[PlacedImage],
+def _show_images_of_file(
+    images: Sequence[LocatedImage],
     originals: Originals,
     make: MakeImage[Made],
     edits: Mapping[str, Mapping[str, Any]],
 ) -> dict[ImageKey, Made | RowError]:
-    """Show images from the same file. If one of them cannot be read, read each of the following ones separately."""
+    """Show images from the same file. If an image cannot be read, read each of the following images separately."""
     shown: dict[ImageKey, Made | RowError] = {}
-    rows: dict[PlacedImage, tuple[Shard, int]] = {}
+    rows: dict[LocatedImage, tuple[Shard, int]] = {}
     for image in images:
         shard = originals.shards.get((image.key.generator, image.shard))
         if shard is None or image.row >= shard.rows:
@@ -221,7 +221,7 @@ def _show_placed(
             raise
         shown[left[0].key] = RowError("unreadable_uri", f"{rows[left[0]][0].url}: {first_line(error)}")
         for image in left[1:]:
-            shown |= _show_placed([image], originals, make, edits)
+            shown |= _show_images_of_file([image], originals, make, edits)
     return shown
 
 

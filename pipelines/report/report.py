@@ -22,7 +22,7 @@ from plumbline.operators.rewards.combination import AnyReward, Combination
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.protocols import ProtocolConfig
-from plumbline.pipelines.report.comparable_runs import find_compared, read_bridges
+from plumbline.pipelines.report.comparable_runs import find_compared_run, read_bridges
 from plumbline.pipelines.report.finished_run import (
     Originals,
     find_originals,
@@ -35,7 +35,14 @@ from plumbline.pipelines.report.report_record import ReportRecord, read_report_r
 from plumbline.pipelines.running.tasks import open_tasks
 from plumbline.pipelines.sources.sources import Sources, skills_of
 from plumbline.pipelines.store.run_scores import read_failures, read_run_scores
-from plumbline.pipelines.store.runs import awaits_name, find_run, name_newest, newest_run, publish_newest, read_manifest
+from plumbline.pipelines.store.runs import (
+    find_newest_run,
+    find_run,
+    make_newest,
+    may_become_newest,
+    publish_newest,
+    read_manifest,
+)
 from plumbline.pipelines.store.store import Store
 
 MAX_IMAGES = 96
@@ -61,7 +68,7 @@ class ReportConfig:
     no comparison. null repeats the comparison of the last report.
     """
     reward: AnyReward = None
-    """Reward on which generators were trained since the earlier run: a metric, or a combination of several as for
+    """Reward that generators were trained on since the earlier run: a metric, or a combination of metrics as for
     jobs.serve (docs/rewards.md). The report names generators that seem to game it.
     """
     baseline: str | None = None
@@ -78,7 +85,9 @@ class ReportConfig:
     `ignore` compares them anyway.
     """
     protocol: ProtocolConfig | None = None
-    """People's judgements, by which the run is judged before the report is written; null shows the last results."""
+    """Protocol for comparing the metrics with human ratings before the report is written; null shows the results of the
+    last comparison.
+    """
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     """Cluster for comparing runs that have more than `cluster.driver_rows` rows of scores, with one task per metric."""
     storage: StorageConfig = field(default_factory=StorageConfig)
@@ -107,12 +116,12 @@ class WrittenReport(NamedTuple):
 
 
 class EarlierRun(NamedTuple):
-    """The earlier run with which a run is compared."""
+    """The earlier run that a run is compared with."""
 
     run_id: str | None = None
     run: GatheredRun | None = None
     warning: str = ""
-    """Reason why it cannot be read, to be shown on the page."""
+    """Reason why the run cannot be read, to be shown on the page."""
 
 
 def write_report(
@@ -127,7 +136,7 @@ def write_report(
     settings: Choice = COMPARE,
     sources: Sources | None = None,
     cluster: ClusterConfig = NO_RAY,
-    hold: Callable[[], None] = lambda: None,
+    assert_lease: Callable[[], None] = lambda: None,
 ) -> WrittenReport:
     """Write report.html and the summary as CSV, Markdown and LaTeX to the run's folder.
 
@@ -135,8 +144,8 @@ def write_report(
     parallel on the `cluster`. Prompts and images that can no longer be read are shown as missing, with the reason; the
     run's sources are opened unless `sources` are given.
 
-    `hold` is called before the run becomes the newest of the store, and can prevent that by raising LeaseLost. Raises
-    ConfigError if the run does not exist, or if an option refers to something that is not in the run.
+    `assert_lease` is called before the run becomes the newest of the store, and can prevent that by raising LeaseLost.
+    Raises ConfigError if the run does not exist, or if an option refers to something that is not in the run.
     """
     run_id = find_run(store, run)
     rows = read_manifest(store, run_id).get("counts", {}).get("rows", 0)
@@ -168,9 +177,9 @@ def write_report(
         store.write_text(f"runs/{run_id}/{name}", text)
     record = ReportRecord(compared_with=before.run_id, title=page.leaderboard_title, leaderboard=page.leaderboard)
     write_report_record(store, run_id, record)
-    if awaits_name(store, run_id):
-        name_newest(store, run_id, hold)
-    elif newest_run(store) == run_id:
+    if may_become_newest(store, run_id):
+        make_newest(store, run_id, assert_lease)
+    elif find_newest_run(store) == run_id:
         publish_newest(store)
     return WrittenReport(page, f"{store.place.url}/runs/{run_id}/report.html", size)
 
@@ -224,7 +233,7 @@ def _make_page(
 
 
 def _find_earlier(store: Store, run: GatheredRun, compare: str | None, each: OrderedMap) -> EarlierRun:
-    """Return the run to compare with (from `compare` or the last report), without its sources."""
+    """Return the run to compare with, which `compare` or the last report names; its sources are not read."""
     if compare == NO_RUN:
         return EarlierRun()
     if compare is not None:
@@ -243,7 +252,7 @@ def _find_earlier(store: Store, run: GatheredRun, compare: str | None, each: Ord
 
 def _read_compared(store: Store, run: GatheredRun, compare: str, each: OrderedMap) -> GatheredRun:
     bridges = read_bridges(store, run.manifest.get("benchmark"))
-    run_id = find_compared(store, run.run_id, run.manifest, compare, bridges=bridges)
+    run_id = find_compared_run(store, run.run_id, run.manifest, compare, bridges=bridges)
     return _gather(store, run_id, read_manifest(store, run_id), Skills(()), each)
 
 

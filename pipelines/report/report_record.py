@@ -22,7 +22,7 @@ _RECORD = TypeAdapter(ReportRecord)
 
 
 def read_report_record(store: Store, run_id: str) -> ReportRecord | None:
-    """Return the record of a run's report; None if there is no readable one."""
+    """Return the record of a run's report; None if it is missing or unreadable."""
     content = store.read_json(_path(run_id))
     try:
         return None if content is None else _RECORD.validate_python(content)

@@ -52,7 +52,7 @@ class TrendsConfig(BoundsChecked):
         check_checkpoints("checkpoints", self.checkpoints)
 
 
-class MadeTrends(NamedTuple):
+class TrendsData(NamedTuple):
     """Trends over the runs of a benchmark."""
 
     page: Trends
@@ -68,7 +68,7 @@ def write_trends(
     checkpoints: str = CHECKPOINTS,
     runs: int = MAX_RUNS,
     settings: Choice = COMPARE,
-) -> tuple[MadeTrends, str]:
+) -> tuple[TrendsData, str]:
     """Write trends.html and trends.parquet for a benchmark's runs; return the trends and the URL of the page.
 
     Raises ConfigError if no run of the benchmark can be read.
@@ -87,7 +87,7 @@ def make_trends(
     checkpoints: str = CHECKPOINTS,
     runs: int = MAX_RUNS,
     settings: Choice = COMPARE,
-) -> MadeTrends:
+) -> TrendsData:
     """Return the trends over a benchmark's runs; raise ConfigError if none of them can be read."""
     listed = list_runs(store)
     problems = [run.problem for run in listed if run.manifest is None]
@@ -112,7 +112,7 @@ def make_trends(
         settings,
         read_bridges(store, whole[-1].manifest.get("benchmark")),
     )
-    return MadeTrends(page, means, len(whole))
+    return TrendsData(page, means, len(whole))
 
 
 EXCLUSIONS = (
@@ -151,4 +151,4 @@ def _read_run(store: Store, run: Run) -> TrendRun | str:
     except PlumblineError as error:
         return str(error)
     except (KeyError, ValueError, TypeError) as error:
-        return f"run {run.run_id}: its manifest does not say when it was ({error})"
+        return f"run {run.run_id}: its manifest has no valid start time ({error})"

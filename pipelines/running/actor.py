@@ -22,7 +22,7 @@ from plumbline.pipelines.base.logs import Forwarder, add_log_fields, take_over
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.attempts import NO_HISTORY, History
 from plumbline.pipelines.running.driver_environment import DriverEnvironment
-from plumbline.pipelines.running.errors import RunnerError, one_line
+from plumbline.pipelines.running.errors import RunnerError, format_error
 from plumbline.pipelines.running.machines import find_own_resources
 from plumbline.pipelines.running.outcomes import (
     CallReporter,
@@ -47,7 +47,7 @@ CALLS_PER_ACTOR = 2
 """Number of concurrent calls per actor: one computes while the other reads the next shard or commits the last one."""
 DEADLY_ROW = RowError(
     "killed_worker",
-    "the process that worked on this row died, or went over the pool's deadline; check the image, or give the stage "
+    "the process that computed this row died, or exceeded the pool's deadline; check the image, or give the stage "
     "more memory or time (cluster.pools)",
     retryable=True,
 )
@@ -65,7 +65,7 @@ class RunSettings:
     """Actor handle of the ProgressLog."""
     max_attempts: int
     repeated: bool = False
-    """True if this wave is a retry, in which case some of its cells may already be committed."""
+    """True if this wave is a retry, so that some of its cells may already be committed."""
     log_level: int | None = None
     """Lowest level of the log lines that workers send to the driver; None sends no lines."""
 
@@ -100,15 +100,15 @@ class StageActor:
             self.stages = make_stages(node, settings.contexts, decoders=decoders)
         except Exception as error:
             with add_log_fields(**self.log_fields):
-                LOG.error("a worker cannot start: %s", one_line(error), exc_info=error)
-            ray.get(self.progress.note_start_failure.remote(node.name, one_line(error)))
+                LOG.error("a worker cannot start: %s", format_error(error), exc_info=error)
+            ray.get(self.progress.note_start_failure.remote(node.name, format_error(error)))
             raise
         with add_log_fields(**self.log_fields):
             LOG.info("a worker is ready")
         ray.get(self.progress.note_ready.remote(node.name, self.machine, self._report()))
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Compute this node's cells for a bundle of dataset rows, each of which is a Work encoded as JSON.
+        """Compute this node's cells for a bundle of dataset rows; each row is a Work encoded as JSON.
 
         If an actor dies, Ray restarts it with the same bundle; attempts.py describes how its shards are retried.
 
@@ -116,17 +116,17 @@ class StageActor:
             The rows, with the outcomes of this node's cells added.
         """
         works = [Work.from_json(str(row), self.store.place.storage) for row in batch["work"]]
-        outcomes = self._compute_bundle([work for work in works if work.cells_of(self.node.name)])
+        outcomes = self._compute_bundle([work for work in works if work.select_cells(self.node.name)])
         for number, work in enumerate(works):
-            own = {cell.path: outcomes[name_shard(work)][cell.metric] for cell in work.cells_of(self.node.name)}
+            own = {cell.path: outcomes[name_shard(work)][cell.metric] for cell in work.select_cells(self.node.name)}
             works[number] = replace(work, outcomes={**work.outcomes, **own})
         return {"work": [work.to_json() for work in works]}
 
     def _compute_bundle(self, works: Sequence[Work]) -> dict[ShardName, Mapping[str, Outcome]]:
-        """Compute the shards and return their outcomes by shard and metric, after reporting them.
+        """Compute the shards, report their outcomes, and return them by shard and metric.
 
-        The report on a shard is sent together with the request to start the next one. Shards on which a worker has died
-        are computed last, one at a time.
+        The report on a shard is sent together with the request to start the next shard. Shards that an earlier worker
+        died on are computed last, one at a time.
         """
         outcomes: dict[ShardName, Mapping[str, Outcome]] = {}
         suspects: list[tuple[Work, History]] = []
@@ -139,14 +139,14 @@ class StageActor:
                 history = ray.get(self.progress.begin.remote(self.node.name, name, self.machine, report))
                 done = None
                 if history.stopping:
-                    outcomes[name] = self._leave(work)
+                    outcomes[name] = self._abandon(work)
                 elif history.outcomes is not None:
                     outcomes[name] = history.outcomes
                 elif history.deaths:
                     suspects.append((work, history))
                 else:
                     done = self._compute_shard(work, history)
-                    outcomes[name] = self._leave(work) if done is None else done.outcomes
+                    outcomes[name] = self._abandon(work) if done is None else done.outcomes
             self._finish(done, () if suspects else works)
         while suspects:
             work, history = suspects.pop(0)
@@ -158,18 +158,18 @@ class StageActor:
                 with self.calls_lock.exclusive():
                     ray.get(self.progress.note_start.remote(self.node.name, name_shard(work), self.machine))
                     done = self._compute_shard(work, history)
-            outcomes[name_shard(work)] = self._leave(work) if done is None else done.outcomes
+            outcomes[name_shard(work)] = self._abandon(work) if done is None else done.outcomes
             self._finish(done, () if suspects else works)
         return outcomes
 
     def _finish(self, done: FinishedShard | None, bundle: Sequence[Work]) -> None:
-        """Send a report and wait for the reply, so that the outcomes are counted before anything else uses them."""
+        """Report a finished shard and wait for the reply, so that outcomes are counted before anything uses them."""
         names = [name_shard(work) for work in bundle]
         ray.get(self.progress.report.remote(self.node.name, self._report(done), names))
 
     def _compute_shard(self, work: Work, history: History) -> FinishedShard | None:
         """Compute a shard's cells and log their outcomes; return None if the run stops before the shard is complete."""
-        cells, spent = work.cells_of(self.node.name), ModelTime()
+        cells, spent = work.select_cells(self.node.name), ModelTime()
         with (
             add_log_fields(**self.log_fields, **make_log_fields(work, self.node.stage)),
             notify_of_calls(self.calls.note),
@@ -189,11 +189,13 @@ class StageActor:
         """Return a report of everything that has not been reported yet."""
         return Report(self.calls.take(), self.lines.take(), finished)
 
-    def _leave(self, work: Work) -> Mapping[str, Outcome]:
-        """Abandon a shard because the run stops, and return placeholder outcomes that the driver ignores."""
+    def _abandon(self, work: Work) -> Mapping[str, Outcome]:
+        """Abandon a shard because the run is stopping; return placeholder outcomes, which the driver ignores."""
         STOP.set()
-        ray.get(self.progress.leave.remote(self.node.name, name_shard(work)))
-        return {cell.metric: Outcome(state="failed", message=STOPPED.message) for cell in work.cells_of(self.node.name)}
+        ray.get(self.progress.note_abandoned.remote(self.node.name, name_shard(work)))
+        return {
+            cell.metric: Outcome(state="failed", message=STOPPED.message) for cell in work.select_cells(self.node.name)
+        }
 
     def _send(self, report: Report) -> None:
         def stop_if_requested(answer: Future[bool]) -> None:
@@ -234,12 +236,12 @@ class StageActor:
         """
         arrived, name, stage = time.monotonic(), name_shard(work), self.stages[work.benchmark]
         computed = ComputedRows(cells, self.settings.contexts[work.benchmark])
-        by_row = history.splits_rows and stage.rows_alone
+        by_row = history.splits_rows and stage.can_split_rows
         with self.deadline():
-            windows = stage.windows(work, cells, 1 if by_row else WINDOW)
+            windows = stage.read_windows(work, cells, 1 if by_row else WINDOW)
         for row, window in enumerate(windows):
             computed.save_if_due()
-            if by_row and row in history.deadly:
+            if by_row and row in history.deadly_rows:
                 computed.add(stage.compute(stage.refuse(window, DEADLY_ROW)))
                 continue
             if by_row:
@@ -256,9 +258,9 @@ class StageActor:
         with self.deadline():
             prepared = stage.prepare(window)
         if stage.side_by_side:
-            with self.deadline(), spent.working():
+            with self.deadline(), spent.measure():
                 return stage.compute(prepared)
-        with self.computing, self.deadline(), spent.working(waiting_since=max(arrived, self.idle_since)):
+        with self.computing, self.deadline(), spent.measure(waiting_since=max(arrived, self.idle_since)):
             try:
                 return stage.compute(prepared)
             finally:
@@ -266,13 +268,13 @@ class StageActor:
 
 
 class SharedOrExclusive:
-    """Lock that either up to `n_shared` threads or a single exclusive thread can hold at a time."""
+    """Lock that allows either up to `n_shared` threads or one exclusive thread at a time."""
 
     def __init__(self, n_shared: int) -> None:
         self.n_shared = n_shared
         self.free = threading.Semaphore(n_shared)
         self.claiming = threading.Lock()
-        """Lock held while a claim is being made, so that shared claims cannot overtake a waiting exclusive one."""
+        """Lock held while a thread claims access, so that shared claims cannot overtake a waiting exclusive claim."""
 
     @contextmanager
     def shared(self) -> Iterator[None]:

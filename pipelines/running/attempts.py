@@ -14,14 +14,16 @@ from plumbline.pipelines.store.cells import Outcome
 
 
 class History(NamedTuple):
+    """Earlier attempts at a shard."""
+
     deaths: int
     """Number of times that a process died while computing the shard."""
     losses: int
     """Number of times that the machine computing the shard was lost."""
-    deadly: tuple[int, ...]
+    deadly_rows: tuple[int, ...]
     """Rows that killed their process, as indices within the shard."""
     stopping: bool = False
-    """True if the run is stopping, in which case the worker must not start the shard."""
+    """True if the run is stopping and the worker must not start the shard."""
     outcomes: Mapping[str, Outcome] | None = None
     """Outcomes by metric, if the shard was finished before its worker died on a later shard of the same bundle."""
 
@@ -35,7 +37,7 @@ class History(NamedTuple):
         if self.deaths >= max_attempts:
             return f"the worker died {self.deaths} times on this shard"
         if self.losses > max_attempts:
-            return f"the machine was lost {self.losses} times under this shard"
+            return f"the machine that computed this shard was lost {self.losses} times"
         return ""
 
 
@@ -44,18 +46,20 @@ NO_HISTORY = History(0, 0, ())
 
 @dataclass(kw_only=True, slots=True)
 class UnfinishedShard:
+    """A shard that has been started but not finished, with the machine of each attempt."""
+
     machines: list[str] = field(default_factory=list)
     row: int | None = None
     """Row that is currently being tried on its own."""
-    deadly: list[int] = field(default_factory=list)
+    deadly_rows: list[int] = field(default_factory=list)
 
-    def read_history(self, list_machines: Collection[str]) -> History:
-        """Return the history of the attempts so far, for use by the next attempt.
+    def read_history(self, live_machines: Collection[str]) -> History:
+        """Return the history of earlier attempts, for use by the next attempt.
 
         A row that was started but not finished is recorded as deadly, unless its machine was lost.
         """
-        if self.row is not None and self.machines[-1] in list_machines:
-            self.deadly.append(self.row)
+        if self.row is not None and self.machines[-1] in live_machines:
+            self.deadly_rows.append(self.row)
         self.row = None
-        deaths = sum(machine in list_machines for machine in self.machines)
-        return History(deaths, len(self.machines) - deaths, tuple(self.deadly))
+        deaths = sum(machine in live_machines for machine in self.machines)
+        return History(deaths, len(self.machines) - deaths, tuple(self.deadly_rows))

@@ -58,7 +58,7 @@ class DriverEnvironment:
 def _find_problem(probe: VisibilityProbe) -> str | None:
     """Return the problem with a probed file and its remedy, or None if this machine sees the same file as the driver.
 
-    An unreadable file is reported as such, not as a different file.
+    An unreadable file is reported as unreadable, not as a different file.
     """
     try:
         with readable_errors(probe.place, "file"):

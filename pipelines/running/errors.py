@@ -5,7 +5,7 @@ from pathlib import Path
 
 from plumbline.operators.base.errors import PlumblineError, hide_secrets
 
-RESUME = "what was computed is committed: run the same command to go on"
+RESUME = "computed results are committed; run the same command to continue"
 """Remedy for a run that ended early."""
 
 
@@ -13,7 +13,7 @@ class RunnerError(PlumblineError):
     """A stage cannot run at all, or Ray itself has failed."""
 
 
-def one_line(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Format an error on one line: a PlumblineError's message, or any other error with its type and code location."""
     text = hide_secrets(" ".join(str(error).split()))
     if isinstance(error, PlumblineError):

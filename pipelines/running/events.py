@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from plumbline.pipelines.plans.plan import NodePlan
-from plumbline.pipelines.running.errors import one_line
+from plumbline.pipelines.running.errors import format_error
 
 LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class CellsExpected:
-    """A node has more cells to compute, with an estimate of the model calls they need."""
+    """Event: a node has more cells to compute; `calls` is the estimated number of model calls for them."""
 
     node: str
     cells: int
@@ -23,6 +23,8 @@ class CellsExpected:
 
 @dataclass(frozen=True, slots=True)
 class ShardStarted:
+    """Event: a node has started to compute its cells of a shard."""
+
     node: str
     at: float = field(default_factory=time.monotonic)
     benchmark: str = ""
@@ -30,7 +32,7 @@ class ShardStarted:
 
 @dataclass(frozen=True, slots=True)
 class CallsAnswered:
-    """A node's models have answered more calls."""
+    """Event: a node's models have answered more calls."""
 
     node: str
     calls: int
@@ -38,7 +40,7 @@ class CallsAnswered:
 
 @dataclass(frozen=True, slots=True)
 class ShardFinished:
-    """A node has finished its cells of a shard, successfully or not."""
+    """Event: a node has finished its cells of a shard, successfully or not."""
 
     node: str
     cells: int
@@ -56,7 +58,7 @@ class ShardFinished:
 
 @dataclass(frozen=True, slots=True)
 class PhaseStarted:
-    """The run begins a phase in which nothing is computed; the phase lasts until the next event."""
+    """Event: the run begins a phase without computation, which lasts until the next event."""
 
     what: str
     """Description of the phase in a few words, such as "starting Ray"."""
@@ -74,7 +76,7 @@ class NodeProgress(NamedTuple):
     rows: int = 0
     failed_rows: int = 0
     seconds: float = 0.0
-    """Seconds from the start of the node's first shard to the end of its last, excluding time between rounds."""
+    """Seconds from the start of the node's first shard to the end of its last shard, without time between rounds."""
     worked: float = 0.0
     """Seconds that the node's models spent computing, summed over all workers."""
     waited: float = 0.0
@@ -128,7 +130,7 @@ def expect_cells(nodes: Iterable[NodePlan]) -> list[CellsExpected]:
     return [CellsExpected(item.node.name, item.missing, item.model_calls) for item in nodes if item.missing]
 
 
-def to_all(*displays: Watch) -> Watch:
+def combine_displays(*displays: Watch) -> Watch:
     """Return a function that passes each event to all displays.
 
     If a display fails, its error is logged once, and the other displays and the run continue.
@@ -141,7 +143,7 @@ def to_all(*displays: Watch) -> Watch:
                 display(event)
             except Exception as error:
                 if number not in failed:
-                    LOG.warning("the progress cannot be shown: %s", one_line(error), exc_info=error)
+                    LOG.warning("the progress cannot be shown: %s", format_error(error), exc_info=error)
                 failed.add(number)
 
     return watch

@@ -11,7 +11,7 @@ from plumbline.pipelines.running.workload import Workload, fits_this_process
 from plumbline.pipelines.store.cells import Outcome
 
 RETRIED = r"retries remaining"
-"""Text that identifies Ray's log lines about retried tasks, such as those of workers that were ended by Ctrl-C."""
+"""Text that identifies Ray's log lines about retried tasks, such as the tasks of workers that Ctrl-C ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Executor:
     on_ray: bool
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Description of where cells are computed, including the option that selects the alternative."""
         if self.on_ray:
             return "on Ray (cluster=here runs it in this process)"

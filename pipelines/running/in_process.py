@@ -17,7 +17,7 @@ from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.logs import add_log_fields
 from plumbline.pipelines.plans.plan import Node
-from plumbline.pipelines.running.errors import RunnerError, one_line
+from plumbline.pipelines.running.errors import RunnerError, format_error
 from plumbline.pipelines.running.events import CallsAnswered, PhaseStarted, ShardStarted, Watch
 from plumbline.pipelines.running.outcomes import (
     CallReporter,
@@ -28,7 +28,7 @@ from plumbline.pipelines.running.outcomes import (
     finish_shard,
     make_log_fields,
 )
-from plumbline.pipelines.running.process import Stopping, set_torch_threads, stopped_between_batches
+from plumbline.pipelines.running.process import Stopping, defer_stop_signals, set_torch_threads
 from plumbline.pipelines.running.stages import NodeStage, make_stages
 from plumbline.pipelines.running.workload import Workload, fits_this_process
 from plumbline.pipelines.store.cells import Cell, Outcome, Work
@@ -53,7 +53,7 @@ def compute_here(workload: Workload, cluster: ClusterConfig, watch: Watch) -> di
     return outcomes
 
 
-def compute_first(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
+def compute_quick_cells(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
     """Compute the cells that take less time here than a worker takes to start, and return their outcomes.
 
     These are cells over few prompts that need no model and, with `executor: auto`, also cells over prompts that need
@@ -65,7 +65,7 @@ def compute_first(workload: Workload, cluster: ClusterConfig, watch: Watch) -> d
     nodes = [item for item in workload.nodes if item.missing and STAGES[item.node.stage].row_kind == "prompts"]
     few_calls = cluster.executor == "auto" and fits_this_process(nodes, cluster)
     for node in (item.node for item in nodes if few_calls or not item.node.models):
-        own = [(work, cell) for work in shards for cell in work.cells_of(node.name)]
+        own = [(work, cell) for work in shards for cell in work.select_cells(node.name)]
         rows = sum(work.shard.rows for work in {work.shard: work for work, _ in own}.values())
         if own and rows <= MAX_FIRST_ROWS and not any(waiting & {*cell.upstream} for _, cell in own):
             _compute_node(node, shards, workload, cluster.pool(node.name), watch, outcomes)
@@ -89,10 +89,10 @@ def _compute_node(
         cores = len(os.sched_getaffinity(0))  # all of them, because no other stage computes now
         stages = make_stages(node, workload.contexts, decoders=pool.decoders or cores)
     calls = CallReporter(lambda made: watch(CallsAnswered(node.name, made)))
-    with stopped_between_batches(), ThreadPoolExecutor(1) as reader:
+    with defer_stop_signals(), ThreadPoolExecutor(1) as reader:
         for work, windows in _read_ahead(node, stages, shards, outcomes, reader):
             watch(ShardStarted(node.name, benchmark=work.benchmark))
-            cells, spent = work.cells_of(node.name), ModelTime()
+            cells, spent = work.select_cells(node.name), ModelTime()
             with _add_log_fields(node, work):
                 with _name_stage(node), notify_of_calls(calls.note):
                     computed = _compute_shard(stages[work.benchmark], work, cells, windows, spent)
@@ -137,14 +137,14 @@ def _read_ahead(
         if STOP.is_set():
             raise Stopping
         stage = stages[work.benchmark]
-        yield from map(stage.prepare, stage.windows(work, cells) if cells else ())
+        yield from map(stage.prepare, stage.read_windows(work, cells) if cells else ())
 
     def begin(work: Work) -> Prefetcher:
-        able = [cell for cell in work.cells_of(node.name) if find_failed_input(cell, outcomes) is None]
+        able = [cell for cell in work.select_cells(node.name) if find_failed_input(cell, outcomes) is None]
         with _add_log_fields(node, work):
             return Prefetcher(prepare(work, able), reader)
 
-    works = [replace(work, outcomes=outcomes) for work in shards if work.cells_of(node.name)]
+    works = [replace(work, outcomes=outcomes) for work in shards if work.select_cells(node.name)]
     ahead = [begin(work) for work in works[:1]]
     for number, work in enumerate(works):
         ahead += [begin(following) for following in works[number + 1 : number + 2]]
@@ -158,7 +158,7 @@ def _compute_shard(
         rows, began = ComputedRows(able, stage.context), time.monotonic()
         for window in windows:
             rows.save_if_due()
-            with spent.working(waiting_since=began):
+            with spent.measure(waiting_since=began):
                 rows.add(stage.compute(window))
             began = time.monotonic()
         return rows.tables()
@@ -172,4 +172,4 @@ def _name_stage(node: Node) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise RunnerError(f"stage {node.name}: {one_line(error)}") from error
+        raise RunnerError(f"stage {node.name}: {format_error(error)}") from error

@@ -36,15 +36,15 @@ RAY_ENTRYPOINT = "ray::"
 
 
 def list_resources() -> list[NodeResources]:
-    return [_resources(machine) for machine in ray.nodes() if machine["Alive"]]
+    return [_parse_resources(machine) for machine in ray.nodes() if machine["Alive"]]
 
 
 def find_own_resources() -> NodeResources:
     here = ray.get_runtime_context().get_node_id()
-    return next(_resources(machine) for machine in ray.nodes() if machine["NodeID"] == here)
+    return next(_parse_resources(machine) for machine in ray.nodes() if machine["NodeID"] == here)
 
 
-def _resources(machine: Mapping[str, Any]) -> NodeResources:
+def _parse_resources(machine: Mapping[str, Any]) -> NodeResources:
     resources = machine["Resources"]
     kinds = frozenset(name.removeprefix(ACCELERATOR) for name in resources if name.startswith(ACCELERATOR))
     return NodeResources(resources.get("CPU", 0.0), resources.get("GPU", 0.0), kinds, machine["Labels"])
@@ -54,7 +54,7 @@ class NoRoom(Exception):
     """The remaining machines would be too small for a wave's pools even if they were idle."""
 
 
-def next_wave(pools: Mapping[str, PoolConfig], wait_seconds: float) -> list[str]:
+def choose_next_wave(pools: Mapping[str, PoolConfig], wait_seconds: float) -> list[str]:
     """Return the names of the pools in the first wave.
 
     If a pool does not fit on the cluster, ask the autoscaler for machines; raise PlacementError if none join within
@@ -73,7 +73,7 @@ def next_wave(pools: Mapping[str, PoolConfig], wait_seconds: float) -> list[str]
                 print(f"waiting up to {wait_seconds:g} s for machines to join: {refusal}", file=sys.stderr, flush=True)
                 requested = pool
                 request_resources(  # for the pool's first actors and for Ray Data
-                    bundles=[{"CPU": SPARE_CPUS}, *[_needs(pool)] * pool.min_size],
+                    bundles=[{"CPU": SPARE_CPUS}, *[_list_needs(pool)] * pool.min_size],
                     bundle_label_selectors=[{}, *[dict(pool.labels)] * pool.min_size],
                 )
         threading.Event().wait(POLL_INTERVAL)
@@ -82,7 +82,7 @@ def next_wave(pools: Mapping[str, PoolConfig], wait_seconds: float) -> list[str]
     return wave
 
 
-def _needs(pool: PoolConfig) -> dict[str, float]:
+def _list_needs(pool: PoolConfig) -> dict[str, float]:
     kind = {f"{ACCELERATOR}{pool.accelerator_type}": 0.001} if pool.accelerator_type is not None else {}
     return {"CPU": pool.num_cpus, **({"GPU": pool.num_gpus} if pool.num_gpus else {}), **kind}
 
@@ -95,7 +95,7 @@ class Room(NamedTuple):
     watch: "RoomWatch"
 
     def options(self, name: str) -> Callable[[], dict[str, Any]]:
-        """Return a function that returns the Ray options for the pool's next actor, on a reserved bundle if any."""
+        """Return a function that returns the Ray options of the pool's next actor: a reserved bundle if one is left."""
         owners = [pool for pool in self.pools for _ in range(self.pools[pool].min_size)]
         bundles = iter([number for number, pool in enumerate(owners) if pool == name])
 
@@ -115,14 +115,14 @@ class Room(NamedTuple):
 
 
 @contextmanager
-def take_room(pools: Mapping[str, PoolConfig]) -> Iterator[Room]:
+def reserve_room(pools: Mapping[str, PoolConfig]) -> Iterator[Room]:
     """Wait until the first actors of all pools fit together, and reserve room for them.
 
     Nothing is reserved while waiting, so two sweeps never wait for each other. Raises NoRoom.
     """
     actors = [pool for pool in pools.values() for _ in range(pool.min_size)]
     group = placement_group(
-        [_needs(pool) for pool in actors], bundle_label_selector=[dict(pool.labels) for pool in actors]
+        [_list_needs(pool) for pool in actors], bundle_label_selector=[dict(pool.labels) for pool in actors]
     )
     room = Room(group, pools, RoomWatch(pools, describe_cluster))
     try:

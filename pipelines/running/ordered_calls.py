@@ -9,7 +9,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Begun = TypeVar("Begun")
 
-AHEAD = 4
+ITEMS_PER_SLOT = 4
 """Number of items to start per available slot, so that a slow item does not hold up the others."""
 
 
@@ -24,7 +24,7 @@ def call_in_order(
     begun: deque[Begun] = deque()
     try:
         for item in items:
-            while len(begun) >= AHEAD * count_slots():
+            while len(begun) >= ITEMS_PER_SLOT * count_slots():
                 yield await_result(begun.popleft())
             begun.append(begin(item))
         while begun:

@@ -17,7 +17,7 @@ from plumbline.operators.base.stopping import STOP, STOPPED
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.logs import add_log_fields
 from plumbline.pipelines.plans.plan import Node
-from plumbline.pipelines.running.errors import one_line
+from plumbline.pipelines.running.errors import format_error
 from plumbline.pipelines.running.events import ShardFinished
 from plumbline.pipelines.running.process import Stopping
 from plumbline.pipelines.running.stages import StageContext
@@ -43,10 +43,10 @@ class ModelTime:
     waited: float = 0.0
     """Seconds that the models were idle while rows were read and decoded."""
     calls: int = 0
-    """Number of calls that models in this process answered during `worked`."""
+    """Number of calls that models in this process answered in the time counted by `worked`."""
 
     @contextmanager
-    def working(self, waiting_since: float | None = None) -> Iterator[None]:
+    def measure(self, waiting_since: float | None = None) -> Iterator[None]:
         """Count the time and model calls of the body, and the waiting time since the models became idle."""
 
         def add_calls(made: int) -> None:
@@ -80,7 +80,7 @@ class FinishedShard(NamedTuple):
     spent: ModelTime
 
     def to_event(self, node: str) -> ShardFinished:
-        """Return an event for the finished shard, in which all rows of a failed cell count as failed."""
+        """Return an event for the finished shard; all rows of a failed cell count as failed."""
         return ShardFinished(
             node,
             cells=len(self.outcomes),
@@ -96,7 +96,7 @@ class FinishedShard(NamedTuple):
 
 
 class ComputedRows:
-    """The rows computed so far for a shard's cells. They are saved from time to time, in case this process dies."""
+    """Rows that have been computed for a shard's cells, saved from time to time in case this process dies."""
 
     def __init__(self, cells: Sequence[Cell], context: StageContext, *, seconds: float = SAVE_INTERVAL) -> None:
         self._cells, self._context, self._seconds = cells, context, seconds
@@ -116,7 +116,7 @@ class ComputedRows:
         return tables
 
     def save_if_due(self) -> None:
-        """Save the rows as drafts, merged with those of existing drafts, if the last save was long enough ago."""
+        """Save the rows as drafts, merged with existing drafts, if the last save was long enough ago."""
         if self._tables and time.monotonic() - self._saved >= self._seconds:
             self._save_drafts(self._join_rows())
 
@@ -139,6 +139,7 @@ class ComputedRows:
 
 
 def find_draft(cell: Cell) -> tuple[str, ...]:
+    """Return the path of a cell's draft; empty if the cell's stage saves no drafts."""
     return (draft_path(cell.path),) if STAGES[cell.stage].keeps_rows else ()
 
 
@@ -181,10 +182,10 @@ def find_failed_input(cell: Cell, outcomes: Mapping[str, Outcome]) -> Outcome | 
 
 
 def _fail(error: Exception) -> Outcome:
-    """Log an error and return a failed outcome, which names the damaged input that must be recomputed, if any."""
-    LOG.error("%s", one_line(error), exc_info=error)
+    """Log an error and return a failed outcome; if an input is damaged, the outcome names it for recomputation."""
+    LOG.error("%s", format_error(error), exc_info=error)
     broken = (error.path,) if isinstance(error, BrokenCell) else ()
-    return Outcome(state="failed", message=one_line(error), broken=broken)
+    return Outcome(state="failed", message=format_error(error), broken=broken)
 
 
 def make_log_fields(work: Work, stage: str) -> dict[str, str]:
@@ -196,7 +197,7 @@ def make_log_fields(work: Work, stage: str) -> dict[str, str]:
 def finish_shard(node: Node, work: Work, outcomes: Mapping[str, Outcome], spent: ModelTime) -> FinishedShard:
     """Log and return the outcomes of the node's cells in a shard; `outcomes` maps cell paths to outcomes."""
     by_metric: dict[str, Outcome] = {}
-    for cell in work.cells_of(node.name):
+    for cell in work.select_cells(node.name):
         by_metric[cell.metric] = outcome = outcomes[cell.path]
         counts = [f"{outcome.rows} rows", *(f"{count} {kind}" for kind, count in outcome.kinds.items())]
         kept = [f"{outcome.kept} kept"] if outcome.kept else []

@@ -21,6 +21,8 @@ class PlacementError(PlumblineError):
 
 
 class NodeResources(NamedTuple):
+    """Resources of one machine of the cluster."""
+
     cpus: float
     gpus: float
     accelerators: frozenset[str] = frozenset()
@@ -56,7 +58,7 @@ def fits(pools: Iterable[PoolConfig], machines: Sequence[NodeResources]) -> bool
     """Return True if the first actors of all pools fit at the same time, placed best-fit, largest first.
 
     Ray does not reserve machines for actors that only fit on certain machines. To be sure that these selective actors
-    still fit, this places all other actors first, on the very machines that the selective ones need.
+    still fit, this places all other actors first, on the machines that the selective actors need.
     """
     actors = [pool for pool in pools for _ in range(pool.min_size)]
     selective = [actor for actor in actors if not all(machine.suits(actor) for machine in machines)]
@@ -67,7 +69,7 @@ def fits(pools: Iterable[PoolConfig], machines: Sequence[NodeResources]) -> bool
         for machine in machines
     ]
     for actor in sorted(actors, key=lambda pool: (pool in selective, -pool.num_gpus, -pool.num_cpus)):
-        best = next((each for each in sorted(free, key=_FreeResources.order) if each.admits(actor)), None)
+        best = next((each for each in sorted(free, key=_FreeResources.sort_key) if each.admits(actor)), None)
         if best is None:
             return False
         best.take(actor)
@@ -81,11 +83,11 @@ class _FreeResources:
     machine: NodeResources
     cpus: float
     gpus: list[float]
-    wanted: int
+    n_selective: int
     """Number of selective actors that could run on this machine."""
 
-    def order(self) -> tuple[int, float, float]:
-        return (-self.wanted, sum(self.gpus), self.cpus)
+    def sort_key(self) -> tuple[int, float, float]:
+        return (-self.n_selective, sum(self.gpus), self.cpus)
 
     def admits(self, actor: PoolConfig) -> bool:
         enough = self.cpus >= actor.num_cpus - TOLERANCE

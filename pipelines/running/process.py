@@ -18,7 +18,7 @@ from plumbline.operators.base.stopping import STOP
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt, as numbered in malloc.h."""
 MAX_MMAP_THRESHOLD = 32 << 20
-"""Size in bytes from which glibc maps each allocation separately; the largest value that it allows."""
+"""Allocations of at least this many bytes are mapped separately; the largest threshold that glibc allows."""
 TRIM_THRESHOLD = 1 << 30
 """Bytes of free memory that glibc keeps at the top of the heap."""
 GC_THRESHOLD = 50_000
@@ -102,7 +102,7 @@ class Stopping(KeyboardInterrupt):
 
 
 @contextmanager
-def stopped_between_batches() -> Iterator[Callable[[], None]]:
+def defer_stop_signals() -> Iterator[Callable[[], None]]:
     """Set STOP on a signal that would raise KeyboardInterrupt, and raise KeyboardInterrupt only after the body.
 
     The body ends by raising Stopping or another error, or because it is done. A second signal raises immediately, and

@@ -19,6 +19,8 @@ MAX_LINES = 100_000
 
 
 class CounterSpec(NamedTuple):
+    """Type, description and labels of a counter."""
+
     kind: type[Counter] | type[Gauge]
     text: str
     labels: tuple[str, ...] = ()
@@ -30,9 +32,9 @@ COUNTERS: Mapping[str, CounterSpec] = {
     "failures": CounterSpec(Counter, "Rows that have no result, by the kind of their error", ("metric", "kind")),
     "kept_rows": CounterSpec(Counter, "Rows reused from earlier cells, without calling a model", ("metric",)),
     "cells": CounterSpec(Counter, "Cells by state: cached cells existed before the run", ("state",)),
-    "model_seconds": CounterSpec(Counter, "Seconds that shards were with a node's models, summed over its workers"),
+    "model_seconds": CounterSpec(Counter, "Seconds that a node's models spent on shards, summed over its workers"),
     "waited_seconds": CounterSpec(Counter, "Seconds that a node's models waited for rows to be read and decoded"),
-    "retries": CounterSpec(Counter, "Shards begun again because a worker died or a machine was lost"),
+    "retries": CounterSpec(Counter, "Shards retried because a worker died or a machine was lost"),
     "waiting_shards": CounterSpec(Gauge, "Shards that a node has not finished"),
 }
 
@@ -56,10 +58,10 @@ class Counters:
         }
 
     def add(self, name: str, count: float, node: str, **labels: str) -> None:
-        self._sums[name, (("stage", _stage_of(node)), ("node", node), *labels.items())] += count
+        self._sums[name, (("stage", _get_stage(node)), ("node", node), *labels.items())] += count
 
     def add_shard(self, node: str, done: FinishedShard) -> None:
-        self.add("rows", done.rows, node, over=STAGES[_stage_of(node)].row_kind)
+        self.add("rows", done.rows, node, over=STAGES[_get_stage(node)].row_kind)
         self.add("model_seconds", done.spent.worked, node)
         self.add("waited_seconds", done.spent.waited, node)
         for metric, outcome in done.outcomes.items():
@@ -76,15 +78,15 @@ class Counters:
             if count > 0:  # Ray raises an error for 0
                 self._numbers[name].inc(count, dict(labels))
         for node, shards in self.waiting.items():
-            self._numbers["waiting_shards"].set(shards, {"stage": _stage_of(node), "node": node})
+            self._numbers["waiting_shards"].set(shards, {"stage": _get_stage(node), "node": node})
 
 
-def _stage_of(node: str) -> str:
+def _get_stage(node: str) -> str:
     return node.partition(":")[0]
 
 
 class Report(NamedTuple):
-    """What has happened in a worker since its last report."""
+    """Events in a worker since its last report."""
 
     calls: int = 0
     lines: Sequence[Mapping[str, Any]] = ()
@@ -155,12 +157,12 @@ class ProgressLog:
         self.report(node, report)
         if self.stopping:
             return NO_HISTORY._replace(stopping=True)
-        history = self.history(node, shard)
+        history = self.get_history(node, shard)
         if history.outcomes is None and not history.deaths:
             self.note_start(node, shard, machine)
         return history
 
-    def history(self, node: str, shard: ShardName) -> History:
+    def get_history(self, node: str, shard: ShardName) -> History:
         if (node, shard) in self.finished:
             return NO_HISTORY._replace(outcomes=self.finished[node, shard])
         if (node, shard) not in self.begun:
@@ -200,8 +202,8 @@ class ProgressLog:
         """Make workers save the complete rows of their current shard and start no further shards."""
         self.stopping = True
 
-    def leave(self, node: str, shard: ShardName) -> None:
-        """Record that a worker has saved the complete rows of a shard and abandons it."""
+    def note_abandoned(self, node: str, shard: ShardName) -> None:
+        """Record that a worker has saved the complete rows of a shard and abandoned it."""
         self.begun.pop((node, shard), None)
 
     def has_begun_shards(self) -> bool:

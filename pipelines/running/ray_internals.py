@@ -42,7 +42,9 @@ def call_while_actors_wait(poll: Callable[[], None], interval: float) -> None:
         from ray.data._internal.execution.execution_callback import ExecutionCallback
         from ray.data._internal.execution.operators.actor_pool_map_operator import ActorPoolMapOperator
     except ImportError:
-        LOG.warning("this version of Ray does not report waiting actors; a sweep that loses some waits for new ones")
+        LOG.warning(
+            "this version of Ray does not report waiting actors; a sweep that loses its actors waits for new ones"
+        )
         return
 
     class Watch(ExecutionCallback):  # type: ignore[misc]

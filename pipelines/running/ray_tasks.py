@@ -11,7 +11,7 @@ from ray.exceptions import RayError, RayTaskError
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.running.driver_environment import DriverEnvironment, driver_environment, probe_file
-from plumbline.pipelines.running.errors import RESUME, RunnerError, one_line
+from plumbline.pipelines.running.errors import RESUME, RunnerError, format_error
 from plumbline.pipelines.running.ordered_calls import Item, Result, Shared, call_in_order
 from plumbline.pipelines.running.session import ray_session
 from plumbline.pipelines.store.store import Store
@@ -40,7 +40,7 @@ class RayTasks:
             except RayTaskError as error:
                 raise error.cause from error
             except RayError as error:
-                raise RunnerError(f"Ray failed ({one_line(error)}); {RESUME}") from error
+                raise RunnerError(f"Ray failed ({format_error(error)}); {RESUME}") from error
 
         def count_slots() -> int:  # the cluster may grow
             return max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -49,7 +49,7 @@ class RayTasks:
 
 
 @contextmanager
-def tasks_on_ray(cluster: ClusterConfig, store: Store, sources: Sequence[Place]) -> Iterator[RayTasks]:
+def open_ray_tasks(cluster: ClusterConfig, store: Store, sources: Sequence[Place]) -> Iterator[RayTasks]:
     """Run tasks on the configured Ray cluster, or on a local Ray that is shut down at the end."""
     probes = [probe_file(f"source {place}", place) for place in sources if place.is_file()]
     with ray_session(cluster), driver_environment(f"store {store.place}", store.place, probes) as environment:

@@ -28,11 +28,11 @@ from plumbline.pipelines.base.logs import current_field, find_level, relay
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunSettings, StageActor
 from plumbline.pipelines.running.driver_environment import sweep_environment
-from plumbline.pipelines.running.errors import RESUME, RunnerError, one_line
+from plumbline.pipelines.running.errors import RESUME, RunnerError, format_error
 from plumbline.pipelines.running.events import PhaseStarted, Watch
-from plumbline.pipelines.running.in_process import compute_first
-from plumbline.pipelines.running.machines import SWEEPS, NoRoom, Room, next_wave, take_room
-from plumbline.pipelines.running.process import stopped_between_batches
+from plumbline.pipelines.running.in_process import compute_quick_cells
+from plumbline.pipelines.running.machines import SWEEPS, NoRoom, Room, choose_next_wave, reserve_room
+from plumbline.pipelines.running.process import defer_stop_signals
 from plumbline.pipelines.running.progress import ProgressLog
 from plumbline.pipelines.running.ray_internals import arguments_of_pool, call_while_actors_wait
 from plumbline.pipelines.running.session import ray_session
@@ -78,7 +78,7 @@ class Runner:
         pools = {name: pool for name, pool in self.pools.items() if name in needed}
         failures = 0
         while pools:
-            wave = next_wave(pools, self.cluster.wait_seconds)
+            wave = choose_next_wave(pools, self.cluster.wait_seconds)
             known = len(self.outcomes)
             try:
                 self._run_wave(wave, work, repeated=failures > 0)
@@ -113,10 +113,10 @@ class Runner:
             name: replace(pool, min_size=min(pool.min_size, bundles), max_size=min(pool.max_size, bundles))
             for name, pool in ((name, self.pools[name]) for name in wave)
         }
-        with stopped_between_batches() as raise_now, self._pass_on_news(raise_now):
+        with defer_stop_signals() as raise_now, self._pass_on_news(raise_now):
             try:
                 storage = self.settings.store.place.storage
-                with take_room(pools) as room:
+                with reserve_room(pools) as room:
                     settings = replace(self.settings, repeated=repeated)
                     for row in self._make_dataset(room, shards, bundles, settings).iter_rows():
                         self.outcomes |= Work.from_json(row["work"], storage).outcomes
@@ -124,7 +124,7 @@ class Runner:
                 failure = ray.get(progress.find_start_failure.remote())
                 if failure is not None:
                     raise RunnerError(f"stage {failure}") from error
-                raise LostWave(one_line(error)) from error
+                raise LostWave(format_error(error)) from error
 
     def _make_dataset(self, room: Room, works: Sequence[Work], bundles: int, settings: RunSettings) -> Any:
         call_while_actors_wait(room.poll, ROOM_INTERVAL)
@@ -194,12 +194,12 @@ class Runner:
 
 def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
     """Compute the missing cells: those over prompts first, because any image shard may need any prompt's questions."""
-    first = compute_first(workload, cluster, watch)
+    first = compute_quick_cells(workload, cluster, watch)
     try:
         with (
             ray_session(cluster) as cluster,
             sweep_environment(workload) as environment,
-            progress_log(_describe_sweep(workload)) as progress,
+            start_progress_log(_describe_sweep(workload)) as progress,
         ):
             silence_ray_data()
             if not any(plan.renewed for plan in workload.plans.values()):
@@ -219,7 +219,7 @@ def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> di
             runner.run(list(workload.shards_with_work("images")))
             return runner.outcomes
     except RayError as error:
-        raise RunnerError(f"Ray failed ({one_line(error)}); {RESUME}") from error
+        raise RunnerError(f"Ray failed ({format_error(error)}); {RESUME}") from error
 
 
 def _describe_sweep(workload: Workload) -> str:
@@ -233,7 +233,7 @@ def _describe_sweep(workload: Workload) -> str:
 
 
 @contextmanager
-def progress_log(sweep: str) -> Iterator[Any]:
+def start_progress_log(sweep: str) -> Iterator[Any]:
     """Start a ProgressLog on the driver's machine, because the run could not continue without that machine anyway.
 
     The actor's name is unique in the cluster and begins with this driver's job id.

@@ -18,7 +18,7 @@ import ray
 
 from plumbline.operators.base.errors import hide_secrets
 from plumbline.pipelines.base.cluster_config import ClusterConfig
-from plumbline.pipelines.running.errors import RESUME, RunnerError, one_line
+from plumbline.pipelines.running.errors import RESUME, RunnerError, format_error
 
 KILLED = (
     f"error: this process was killed, by Ray because its own processes (raylet or GCS) died, or by the system; {RESUME}"
@@ -33,7 +33,7 @@ BUSY = (
     "it may be busy, or short of memory or disk: run again, and if it starts too slowly set "
     f"RAY_raylet_start_wait_time_s above {START_TIMEOUT}"
 )
-LONG_PATH = "the path of its temporary files is too long for a socket: set TMPDIR to a short one, such as /tmp"
+LONG_PATH = "the path of its temporary files is too long for a socket: set TMPDIR to a short path, such as /tmp"
 UNWRITABLE = "Ray writes a token below HOME and its session below TMPDIR: set each to a folder that can be written"
 UNWRITABLE_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
 JOB_SERVER = (
@@ -135,15 +135,15 @@ def _connect(address: str, cluster: ClusterConfig) -> None:
                 remedy = LONG_PATH
             elif isinstance(error, OSError) and error.filename and error.errno in UNWRITABLE_ERRNOS:
                 remedy = UNWRITABLE
-            raise RunnerError(NOT_STARTED.format(error=one_line(error), remedy=remedy)) from error
+            raise RunnerError(NOT_STARTED.format(error=format_error(error), remedy=remedy)) from error
         token = "AuthToken" in "".join(traceback.format_exception(error))
         remedy = "set RAY_AUTH_MODE=token and the cluster's token" if token else "check cluster.address or RAY_ADDRESS"
-        raise RunnerError(f"Ray at {address!r}: cannot be reached ({one_line(error)}); {remedy}") from error
+        raise RunnerError(f"Ray at {address!r}: cannot be reached ({format_error(error)}); {remedy}") from error
 
 
 @contextmanager
 def _quiet_backend() -> Iterator[None]:
-    """Keep Ray's C++ core from writing to the terminal, where it would warn about every restartable actor.
+    """Keep Ray's C++ core from writing to the terminal, because it would warn about every restartable actor.
 
     Its errors are still raised as exceptions. RAY_BACKEND_LOG_LEVEL overrides this.
     """

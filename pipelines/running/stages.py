@@ -78,19 +78,19 @@ class NodeStage:
         self.side_by_side = self.stage.side_by_side
 
     @property
-    def rows_alone(self) -> bool:
+    def can_split_rows(self) -> bool:
         """True if the stage can try rows one by one."""
         return isinstance(self.stage, RowStage)
 
-    def windows(self, work: Work, cells: Sequence[Cell], size: int = WINDOW) -> Sequence[Inputs]:
+    def read_windows(self, work: Work, cells: Sequence[Cell], size: int = WINDOW) -> Sequence[Inputs]:
         """Read the inputs of the cells, split into windows of `size` rows that are prepared and computed separately.
 
         For a stage over prompts that does not compute row by row, return a single window.
         """
-        inputs, count = self._inputs(work, cells), work.shard.rows
+        inputs, count = self._read_inputs(work, cells), work.shard.rows
         if isinstance(self.stage, RowStage) and self.stage.window is not None:
             size = min(size, self.stage.window)
-        if count <= size or not (self.rows_alone or self.stage.row_kind == "images"):
+        if count <= size or not (self.can_split_rows or self.stage.row_kind == "images"):
             return [inputs]
         firsts = range(0, count, size)
         if isinstance(self.stage, RowStage):
@@ -135,7 +135,7 @@ class NodeStage:
         """Return the tables of the cells, by metric."""
         return self.stage.compute(prepared)
 
-    def _inputs(self, work: Work, cells: Sequence[Cell]) -> Inputs:
+    def _read_inputs(self, work: Work, cells: Sequence[Cell]) -> Inputs:
         """Return the inputs that the stage declares. Tables are only read when the stage uses them."""
         shard, store, packed = work.shard, self.context.store, self.context.packed
 

@@ -51,7 +51,7 @@ def open_tasks(cluster: ClusterConfig, store: Store, *, rows: int, sources: Sequ
     if cluster.executor == "here" or rows <= cluster.driver_rows:
         yield TasksHere()
         return
-    from plumbline.pipelines.running.ray_tasks import tasks_on_ray  # imports Ray, which takes seconds
+    from plumbline.pipelines.running.ray_tasks import open_ray_tasks  # imports Ray, which takes seconds
 
-    with tasks_on_ray(cluster, store, sources) as tasks:
+    with open_ray_tasks(cluster, store, sources) as tasks:
         yield tasks

@@ -1,4 +1,4 @@
-"""The cells to compute together: those of one sweep, or those of a suite's sweeps, which share their models."""
+"""The cells to compute together: the cells of one sweep, or of all sweeps of a suite, which share their models."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ from plumbline.pipelines.store.store import Store
 
 MIN_SMALL_CALLS = 4000
 """Number of model calls that counts as small on any machine: starting Ray and its workers would take longer."""
-CALLS_BY_CORES = 24_000
+MAX_CALLS_TIMES_CORES = 24_000
 """Maximum product of model calls and CPU cores for a small plan: with few cores, Ray's workers gain little."""
 
 
@@ -80,4 +80,4 @@ def fits_this_process(nodes: Iterable[NodePlan], cluster: ClusterConfig) -> bool
 
 def count_small_calls() -> int:
     """Return the maximum number of model calls that counts as a small plan on this machine."""
-    return max(MIN_SMALL_CALLS, CALLS_BY_CORES // len(os.sched_getaffinity(0)))
+    return max(MIN_SMALL_CALLS, MAX_CALLS_TIMES_CORES // len(os.sched_getaffinity(0)))

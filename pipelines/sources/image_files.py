@@ -60,7 +60,7 @@ from plumbline.pipelines.sources.shards import (
     split_file,
 )
 from plumbline.pipelines.store.cells import Shard, digest
-from plumbline.pipelines.store.runs import newest_runs_of
+from plumbline.pipelines.store.runs import read_newest_runs
 from plumbline.pipelines.store.store import MARK, Store, is_store
 
 PARQUET = (".parquet",)
@@ -425,7 +425,7 @@ def load_shard_size(benchmark: str, images: ImageFiles, store: Store, *, remembe
     note = f"cuts/{benchmark}.json"
     if known := store.read_json(note):
         return ShardSize(known["rows"], known["bytes"])
-    sizes = (run_shard_size((run.manifest or {}).get("config", {})) for run in newest_runs_of(store, benchmark))
+    sizes = (run_shard_size((run.manifest or {}).get("config", {})) for run in read_newest_runs(store, benchmark))
     size = next((size for size in sizes if size.bytes is not None), None) or choose_shard_size(images)
     if remember and not store.create_json(note, size._asdict()):
         return load_shard_size(benchmark, images, store, remember=False)  # another sweep was first

@@ -18,7 +18,7 @@ from plumbline.pipelines.base.storage import Place, StorageConfig
 
 State = Literal["committed", "draft", "failed"]
 PIECE = re.compile(r"(\+w\d+)+$")
-"""Suffix of the names of shards that have only some rows of a file: those of one round, or of the scored prompts."""
+"""Suffix of the names of shards with only some rows of a file: the rows of one round, or of the scored prompts."""
 
 
 def _restore_place(address: Place | str, info: ValidationInfo) -> Place:
@@ -50,8 +50,7 @@ class Shard:
     first_row: int = 0
     """Number of rows that precede the shard in its file. It follows from the row groups, so it is not part of keys."""
     columns: tuple[tuple[str, str], ...] = ()
-    """Pairs of our column name and the file's, where they differ; always contains `prompt` if the rows contain prompts.
-    """
+    """Pairs of our column name and the name in the file, if they differ; always contains `prompt` if the rows do."""
     prompts: str = ""
     """Digest of the ids and texts of the shard's prompts, or of the prompts that its images were generated from."""
     objects: str = ""
@@ -63,7 +62,7 @@ class Shard:
     skills: "Shard | None" = None
     """File with the skills of the shard's prompts, if they are in a separate file."""
     picked: tuple[int, ...] = ()
-    """Rows of the row groups that belong to the shard, in ascending order; empty means all rows."""
+    """Rows of the row groups that the shard consists of, in ascending order; empty means all rows."""
 
     @property
     def url(self) -> str:
@@ -228,7 +227,7 @@ class Work:
     benchmark: str = ""
     """Benchmark that the shard belongs to."""
 
-    def cells_of(self, node: str) -> list[Cell]:
+    def select_cells(self, node: str) -> list[Cell]:
         return [cell for cell in self.cells if cell.node == node]
 
     def to_json(self) -> str:
@@ -245,9 +244,9 @@ _WORK = TypeAdapter(Work)
 
 def digest(value: Any) -> str:
     """Return the SHA-256 (hexadecimal) of a value's canonical JSON."""
-    return hashlib.sha256(canonical(value).encode()).hexdigest()
+    return hashlib.sha256(to_canonical_json(value).encode()).hexdigest()
 
 
-def canonical(value: Any) -> str:
+def to_canonical_json(value: Any) -> str:
     """Return the canonical JSON of a value: sorted keys, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -7,11 +7,11 @@ from typing import Any
 
 DIGEST_MARK = "sha256:"
 NO_DIGEST = DIGEST_MARK + "0" * 64
-"""Placeholder that stands in for the digest while it is computed."""
+"""Placeholder for the digest while the digest is computed."""
 DIGEST_KEY = "plumbline_digest"
 """Parquet metadata key of the digest."""
 CHECKSUM = "checksum"
-"""Field that contains the digest; it is the last one in a JSON file."""
+"""Field that contains the digest; it is the last field of a JSON file."""
 
 
 class DamagedError(Exception):
@@ -33,7 +33,7 @@ def check_digest(data: bytes) -> str:
 
 
 def check_table(data: bytes) -> None:
-    """Check the digest of a Parquet file; accept tables without one, which other programs wrote."""
+    """Check the digest of a Parquet file; accept a table without a digest, because other programs write none."""
     if DIGEST_KEY.encode() in data:
         check_digest(data)
 
@@ -45,7 +45,7 @@ def encode_json(content: Mapping[str, Any]) -> str:
 
 
 def decode_json(text: str) -> Any:
-    """Return the content of a JSON file without its digest; accept files without one, which other programs wrote.
+    """Return the content of a JSON file without its digest; accept a file without a digest, as other programs write it.
 
     Raises DamagedError if the digest does not match, ValueError if the text is not JSON.
     """

@@ -67,6 +67,8 @@ _HOLDER = TypeAdapter(Holder)
 
 
 class LeaseRecord(NamedTuple):
+    """State of a lease, as read from the store."""
+
     number: int
     """Number of the lease's file; 0 if the lease was never taken."""
     text: str
@@ -82,6 +84,8 @@ class LeaseRecord(NamedTuple):
 
 
 class Clock:
+    """Clock that a lease measures time by; tests replace it."""
+
     def now(self) -> float:
         """Return the seconds since an arbitrary point in time."""
         return time.monotonic()
@@ -91,7 +95,7 @@ class Clock:
 
 
 class Lease:
-    """A held lease. As a context manager, it is renewed by a thread and released at the end."""
+    """A lease that this process holds. Used as a context manager, a thread renews it, and the end releases it."""
 
     def __init__(self, store: Store, name: str, holder: Holder, clock: Clock) -> None:
         self._store, self._name, self._holder, self._clock = store, name, holder, clock
@@ -111,7 +115,7 @@ class Lease:
         began = self._clock.now()
         if not (self._store.place / _path(self._name, number)).create(_encode(self._holder)):
             return False
-        numbers = _numbers(self._store, self._name)
+        numbers = _list_numbers(self._store, self._name)
         if max(numbers) > number:
             return False
         for older in numbers:
@@ -131,8 +135,8 @@ class Lease:
                 self.lost = True
                 now = read_lease(self._store, self._name)
                 raise LeaseLost(
-                    f"{self._store.place / LEASES}: this {self._holder.job} was not heard from for too long, and "
-                    f"{now} took its place; finished cells are kept, run again once that has ended"
+                    f"{self._store.place / LEASES}: this {self._holder.job} did not renew its lease in time, and {now} "
+                    "took its place; finished cells are kept, run again once that has ended"
                 )
 
     def _renew(self) -> bool:
@@ -142,7 +146,7 @@ class Lease:
         if not late:
             self._store.write_text(_path(self._name, self.number), _encode(self._holder).decode())
             self._renewed = began
-        if max(_numbers(self._store, self._name), default=0) != self.number:
+        if max(_list_numbers(self._store, self._name), default=0) != self.number:
             return False
         return self.claim(self.number + 1) if late else True
 
@@ -187,8 +191,8 @@ def take_lease(
 ) -> Lease:
     """Take the lease with this name and hold it until its context ends.
 
-    Waits up to `wait` seconds for a living holder, then raises LeaseHeld. A holder that may be dead is watched for as
-    long as it takes to find out. If there is a wait, `on_wait` is called once, with the current lease.
+    Waits up to `wait` seconds for a living holder, then raises LeaseHeld; finding out whether a holder is dead may take
+    longer. If there is a wait, `on_wait` is called once, with the current lease.
     """
     clock = clock or Clock()
     until = clock.now() + wait
@@ -222,9 +226,9 @@ def take_lease(
 
 
 def read_lease(store: Store, name: str) -> LeaseRecord:
-    """Return the current state of the named lease, which does not tell whether its holder is alive."""
+    """Return the current state of the lease with this name; its holder may be dead."""
     while True:
-        number = max(_numbers(store, name), default=0)
+        number = max(_list_numbers(store, name), default=0)
         if number == 0:
             return LeaseRecord(0, "", None)
         text = store.read_text(_path(name, number))
@@ -241,8 +245,8 @@ def _path(name: str, number: int) -> str:
     return f"{LEASES}/{name}/{number:08}.json"
 
 
-def _numbers(store: Store, name: str) -> list[int]:
-    stems = [path.rpartition("/")[2].removesuffix(".json") for path in store.listing(f"{LEASES}/{name}")]
+def _list_numbers(store: Store, name: str) -> list[int]:
+    stems = [path.rpartition("/")[2].removesuffix(".json") for path in store.list_files(f"{LEASES}/{name}")]
     return [int(stem) for stem in stems if stem.isdigit()]  # skips the temporary file of a writer that was killed
 
 

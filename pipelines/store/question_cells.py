@@ -30,17 +30,18 @@ def select_question_cells(inputs: Iterable[str]) -> list[str]:
     return [path for path in inputs if path.startswith("questions/")]
 
 
-def read_stored(store: Store, states: CellStates, path: str) -> StoredCell:
+def read_stored_cell(store: Store, states: CellStates, path: str) -> StoredCell:
+    """Read a run's cell, or its draft if the run only saved a draft."""
     return store.read_cell(draft_path(path) if states.get(path) == "draft" else path)
 
 
-def read_asked(store: Store, run_id: str, metric: str) -> pa.Table:
+def read_asked_questions(store: Store, run_id: str, metric: str) -> pa.Table:
     """Return all questions that a metric asked (schema QUESTIONS); the table is empty if the metric asks none.
 
     Raises StoreError if a questions cell is damaged or deleted.
     """
     states = read_cell_states(store, run_id)
-    scores = (read_stored(store, states, path) for path in find_scores_cells(store, states, metric))
+    scores = (read_stored_cell(store, states, path) for path in find_scores_cells(store, states, metric))
     paths = dict.fromkeys(path for cell in scores for path in select_question_cells(cell.provenance["inputs"]))
-    tables = [read_stored(store, states, path).table for path in paths]
+    tables = [read_stored_cell(store, states, path).table for path in paths]
     return pa.concat_tables([QUESTIONS.empty_table(), *(table.select(QUESTIONS.names) for table in tables)])

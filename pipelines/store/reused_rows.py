@@ -13,7 +13,7 @@ from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.stages.stage import Stage
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.store.cells import PIECE, Cell, Outcome, PlannedCell
-from plumbline.pipelines.store.runs import READERS, read_cell_states, read_manifest, run_ids
+from plumbline.pipelines.store.runs import READERS, list_run_ids, read_cell_states, read_manifest
 from plumbline.pipelines.store.store import Store, StoredCell, StoreError, draft_path
 
 NOT_TRIED = RowError(
@@ -41,7 +41,7 @@ class EarlierCells:
         Other cells are returned even if there is a draft, because it may contain few rows. A cell to renew comes first,
         because some of its rows may still be valid.
         """
-        if not _stage_of(path).keeps_rows:
+        if not _find_stage(path).keeps_rows:
             return ()
         draft, groups = draft_path(path), [self.by_group.get(group, []) for group in _similar_groups(path)]
         own = [*([path] if renew else ()), *([draft] if draft in groups[0] else ())]
@@ -57,18 +57,18 @@ def _similar_groups(path: str) -> tuple[str, ...]:
     was renamed.
     """
     folder = path.rpartition("/")[0]
-    if _stage_of(path).row_kind == "prompts":
+    if _find_stage(path).row_kind == "prompts":
         return (folder,)
-    recipe, shard = folder.rpartition("/")[0], PIECE.sub("", _shard_of(path))
+    recipe, shard = folder.rpartition("/")[0], PIECE.sub("", _strip_input_digest(path))
     return (shard, f"{recipe}/*/{shard.rpartition('/')[2]}", folder)
 
 
-def _shard_of(path: str) -> str:
+def _strip_input_digest(path: str) -> str:
     """Return the part of a cell's path that identifies the recipe and shard, regardless of their content."""
     return path.rpartition("-")[0]
 
 
-def _stage_of(path: str) -> type[Stage]:
+def _find_stage(path: str) -> type[Stage]:
     return STAGES[path.partition("/")[0]]
 
 
@@ -98,7 +98,7 @@ class FailedRows(NamedTuple):
     """Number of these rows that may succeed on a retry."""
 
 
-class Retried(NamedTuple):
+class RetryCounts(NamedTuple):
     """Number of failed rows that were retried, and how many of them succeeded."""
 
     rows: int
@@ -106,34 +106,39 @@ class Retried(NamedTuple):
 
 
 def find_failed(cells: Iterable[PlannedCell], stored: Set[str], store: Store, benchmark: str) -> dict[PlannedCell, str]:
-    """Return the cells that are saved as drafts, and those with failed rows in the benchmark's newest run.
+    """Return the cells to retry: cells saved as drafts, and cells with failed rows in the benchmark's newest run.
 
-    Each is mapped to the path of the cell whose draft has the failed rows, which is another cell if the images have
-    been repaired since. `stored` contains the stored paths that are not in the plan.
+    Each cell is mapped to the path of the cell whose draft has the failed rows. That is a different cell if the images
+    have been repaired since. `stored` contains the stored paths that are not in the plan.
     """
     failed = _find_failed_shards(store, benchmark)
-    paths = {cell: path if draft_path(path := cell.path) in stored else failed.get(_shard_of(path)) for cell in cells}
+    paths = {
+        cell: path if draft_path(path := cell.path) in stored else failed.get(_strip_input_digest(path))
+        for cell in cells
+    }
     return {cell: path for cell, path in paths.items() if path is not None}
 
 
 def _find_failed_shards(store: Store, benchmark: str) -> dict[str, str]:
     """Return the paths of the failed and draft cells of the benchmark's newest readable run, by recipe and shard."""
-    for run_id in reversed(run_ids(store)):
+    for run_id in reversed(list_run_ids(store)):
         try:
             if read_manifest(store, run_id).get("benchmark") == benchmark:
                 states = read_cell_states(store, run_id)
-                return {_shard_of(path): path for path, state in states.items() if state in ("failed", "draft")}
+                return {
+                    _strip_input_digest(path): path for path, state in states.items() if state in ("failed", "draft")
+                }
         except PlumblineError:
             continue
     return {}
 
 
-def dependents_of_failed(
+def select_failed_and_dependents(
     failed: Set[PlannedCell],
     missing: Set[PlannedCell],
     reads: Callable[[PlannedCell], Mapping[str, tuple[PlannedCell, ...]]],
 ) -> set[PlannedCell]:
-    """Return the failed cells among the missing ones, and the missing cells that depend on one of them."""
+    """Return the failed cells among the missing cells, and the missing cells that depend on a failed cell."""
     order = list(STAGES)
     again = set(failed & missing)
     for cell in sorted(missing, key=lambda cell: order.index(cell.recipe.stage)):
@@ -156,11 +161,11 @@ def count_failed(failed: Mapping[PlannedCell, str], store: Store) -> dict[str, F
         return dict(zip((cell.path for cell in failed), pool.map(count, failed), strict=True))
 
 
-def count_retried(failed: Mapping[str, FailedRows], outcomes: Mapping[str, Outcome]) -> Retried:
+def count_retried(failed: Mapping[str, FailedRows], outcomes: Mapping[str, Outcome]) -> RetryCounts:
     """Count the rows that were retried, and those among them that have a result now."""
     succeeded = 0
     for path, before in failed.items():
         outcome = outcomes.get(path)
         if outcome is not None and outcome.state != "failed":
             succeeded += max(0, before.rows - outcome.errors)
-    return Retried(sum(before.retryable for before in failed.values()), succeeded)
+    return RetryCounts(sum(before.retryable for before in failed.values()), succeeded)

@@ -13,18 +13,18 @@ from plumbline.pipelines.store.store import Store
 
 TEXTS = pa.schema([("prompt_id", pa.string()), ("text", pa.uint64())])
 """Columns of a run's prompt table; `text` is a hash of the prompt's text."""
-SHARED = ("generator", "metric")
+DICTIONARY_COLUMNS = ("generator", "metric")
 """Columns with few distinct values, which are read as dictionary arrays."""
 
 
-def score_parts(store: Store, run_id: str) -> list[str]:
+def list_score_parts(store: Store, run_id: str) -> list[str]:
     path = f"runs/{run_id}/scores.parquet"
     return store.files(path) or [path]
 
 
 def read_run_scores(store: Store, run_id: str, each: OrderedMap = map_sequentially) -> RunScores:
     """Return a run's scores, which are loaded on demand, at most one metric and generator at a time."""
-    parts = [partial(store.read_file, path, encoded=SHARED) for path in score_parts(store, run_id)]
+    parts = [partial(store.read_file, path, encoded=DICTIONARY_COLUMNS) for path in list_score_parts(store, run_id)]
     return RunScores(parts, each).with_texts(read_prompt_texts(store, run_id))
 
 

@@ -71,14 +71,16 @@ def read_cell_states(store: Store, run_id: str) -> CellStates:
 
 
 class ScoresCell(NamedTuple):
+    """A scores cell of a run, and its location within the run's scores."""
+
     path: str
     stored: str
-    """Path of the cell's file: the cell's own path, or its draft's."""
+    """Path of the cell's file: the cell's own path, or the path of its draft."""
     first_row: int
     """Index of the cell's first row within the run's scores."""
 
 
-def scores_cells(store: Store, run_id: str) -> list[ScoresCell]:
+def list_scores_cells(store: Store, run_id: str) -> list[ScoresCell]:
     """Return a run's scores cells in the order of the scores; raise PlumblineError if they cannot be read."""
     cells = store.read_table(f"runs/{run_id}/cells.parquet", ["path", "state", "first_row"])
     of_scores = cells.filter(pc.is_valid(cells.column("first_row"))).sort_by("first_row")
@@ -106,6 +108,8 @@ _MANIFEST = TypeAdapter(Manifest)
 
 
 class Run(NamedTuple):
+    """A run of a store, whose manifest may be damaged."""
+
     run_id: str
     manifest: Mapping[str, Any] | None
     """Content of the manifest; None if it is damaged."""
@@ -132,7 +136,7 @@ def name_by_date(store: Store, began: datetime) -> str:
     """
     prefixes = (f"{began:%Y-%m-%d}", f"{began:%Y%m%d-}")
     names = (prefixes[0], f"{began:%Y-%m-%d-%H%M%S}", f"{began:%Y-%m-%d-%H%M%S-%f}")
-    day_has_run = any(folder.startswith(prefixes) for folder in store.folders("runs"))
+    day_has_run = any(folder.startswith(prefixes) for folder in store.list_folders("runs"))
     claim = json.dumps({"claim": uuid.uuid4().hex}).encode()
     return next(name for name in names[day_has_run:] if (store.place / f"runs/{name}/claim.json").create(claim))
 
@@ -143,34 +147,34 @@ class Position(NamedTuple):
     number: int
     """Number that increases with every run that is written or made the newest."""
     run_id: str
-    named: bool
+    made_newest: bool
     """True if the run was made the newest at this position; False if it was only written and has no report yet."""
 
     @property
     def path(self) -> str:
-        return f"{ORDER}/{self.number:08}-{self.run_id}{'' if self.named else UNNAMED}"
+        return f"{ORDER}/{self.number:08}-{self.run_id}{'' if self.made_newest else UNNAMED}"
 
 
-def run_of_position(path: str) -> str:
+def parse_run_id(path: str) -> str:
     """Return the id of the run whose position is encoded in this path."""
     return path.rpartition("/")[2].partition("-")[2].removesuffix(UNNAMED)
 
 
-def _positions(store: Store) -> list[Position]:
+def _list_positions(store: Store) -> list[Position]:
     positions = []
     for path in store.files(ORDER):
         number = path.rpartition("/")[2].partition("-")[0]
         if number.isdigit():
-            positions.append(Position(int(number), run_of_position(path), not path.endswith(UNNAMED)))
+            positions.append(Position(int(number), parse_run_id(path), not path.endswith(UNNAMED)))
     return sorted(positions)
 
 
 @contextmanager
-def _publish(store: Store, run_id: str, *, named: bool, assert_lease: Callable[[], None]) -> Iterator[None]:
+def _publish(store: Store, run_id: str, *, made_newest: bool, assert_lease: Callable[[], None]) -> Iterator[None]:
     """Append a run to the order, then run the body; remove the position again if `assert_lease` raises LeaseLost."""
     assert_lease()
-    positions = _positions(store)
-    position = Position(positions[-1].number + 1 if positions else 1, run_id, named)
+    positions = _list_positions(store)
+    position = Position(positions[-1].number + 1 if positions else 1, run_id, made_newest)
     store.write_text(position.path, "")
     try:
         yield
@@ -178,29 +182,29 @@ def _publish(store: Store, run_id: str, *, named: bool, assert_lease: Callable[[
     except LeaseLost:
         store.remove_all([position.path])
         raise
-    store.remove_all([other.path for other in _positions(store) if other.run_id == run_id and other != position])
+    store.remove_all([other.path for other in _list_positions(store) if other.run_id == run_id and other != position])
 
 
 def remove_from_order(store: Store, run_id: str) -> None:
-    store.remove_all([position.path for position in _positions(store) if position.run_id == run_id])
+    store.remove_all([position.path for position in _list_positions(store) if position.run_id == run_id])
 
 
 def commit_run(
     store: Store, run_id: str, manifest: Mapping[str, Any], assert_lease: Callable[[], None] = lambda: None
 ) -> None:
-    """Write a run's manifest, which makes the run exist; only `name_newest` makes it the newest run.
+    """Write a run's manifest, which makes the run exist; only `make_newest` makes it the newest run.
 
     `assert_lease` raises LeaseLost if the run may no longer be published.
     """
-    with _publish(store, run_id, named=False, assert_lease=assert_lease):
+    with _publish(store, run_id, made_newest=False, assert_lease=assert_lease):
         store.write_json(_manifest_path(run_id), manifest)
 
 
-def name_newest(store: Store, run_id: str, assert_lease: Callable[[], None] = lambda: None) -> None:
+def make_newest(store: Store, run_id: str, assert_lease: Callable[[], None] = lambda: None) -> None:
     """Make a run the newest and publish its report at the fixed address; do nothing if this was already done."""
-    last = max((position for position in _positions(store) if position.named), default=None)
+    last = max((position for position in _list_positions(store) if position.made_newest), default=None)
     if last is None or last.run_id != run_id:
-        with _publish(store, run_id, named=True, assert_lease=assert_lease):
+        with _publish(store, run_id, made_newest=True, assert_lease=assert_lease):
             pass
         publish_newest(store)
     elif (store.read_text(LATEST) or "").strip() != run_id or not store.has_page(LATEST_REPORT):
@@ -212,11 +216,11 @@ def has_report(store: Store, run_id: str) -> bool:
     return store.has_page(f"runs/{run_id}/report.html")
 
 
-def awaits_name(store: Store, run_id: str) -> bool:
-    """Return True if a run was written after the current newest run was published, and has yet to become the newest."""
-    positions = _positions(store)
-    last_named = max((position.number for position in positions if position.named), default=-1)
-    return any(position.run_id == run_id and position.number > last_named for position in positions)
+def may_become_newest(store: Store, run_id: str) -> bool:
+    """Return True if a run was written after the current newest run and has not become the newest itself."""
+    positions = _list_positions(store)
+    last_newest = max((position.number for position in positions if position.made_newest), default=-1)
+    return any(position.run_id == run_id and position.number > last_newest for position in positions)
 
 
 def publish_newest(store: Store) -> None:
@@ -225,7 +229,7 @@ def publish_newest(store: Store) -> None:
     This is repeated until the newest run stays the same, because another run may become the newest meanwhile.
     """
     published = None
-    while (newest := newest_run(store)) not in (None, published):
+    while (newest := find_newest_run(store)) not in (None, published):
         store.write_text(LATEST, f"{newest}\n")
         html = store.read_text(f"runs/{newest}/report.html")
         if html is not None:
@@ -233,9 +237,9 @@ def publish_newest(store: Store) -> None:
         published = newest
 
 
-def run_ids(store: Store) -> list[str]:
+def list_run_ids(store: Store) -> list[str]:
     """Return the ids of all runs with a manifest, oldest first. Runs without a position come first, ordered by time."""
-    return _list_with_manifest(store, _positions(store))
+    return _list_with_manifest(store, _list_positions(store))
 
 
 def _list_with_manifest(store: Store, positions: Sequence[Position]) -> list[str]:
@@ -246,50 +250,50 @@ def _list_with_manifest(store: Store, positions: Sequence[Position]) -> list[str
 
 
 def _sort_folders(store: Store, positions: Sequence[Position]) -> list[str]:
-    """Return all run folders in the order of `run_ids`, including those without a manifest."""
+    """Return all run folders in the order of `list_run_ids`, including those without a manifest."""
     numbers = {position.run_id: position.number for position in positions}
 
     def order(run_id: str) -> tuple[int, str, str]:
         time = DAY.sub(r"\1\2\3", run_id, count=1) if DAY.match(run_id) else run_id  # 2026-11-23 is like 20261123
         return numbers.get(run_id, -1), time, run_id
 
-    return sorted(store.folders("runs"), key=order)
+    return sorted(store.list_folders("runs"), key=order)
 
 
-def newest_first(store: Store) -> Iterator[Run]:
-    """Yield all runs, newest first, reading each one only when it is reached."""
-    positions = _positions(store)
+def read_newest_first(store: Store) -> Iterator[Run]:
+    """Yield all runs, newest first; each run is read only when it is reached."""
+    positions = _list_positions(store)
     newest = _find_newest(store, positions)
     for run_id in reversed(_sort_folders(store, positions)):
         if store.exists(_manifest_path(run_id)):
-            yield _run(store, run_id, latest=run_id == newest)
+            yield _read_run(store, run_id, latest=run_id == newest)
 
 
-def newest_runs_of(store: Store, benchmark: str) -> Iterator[Run]:
+def read_newest_runs(store: Store, benchmark: str) -> Iterator[Run]:
     """Yield a benchmark's runs among the newest MAX_RUNS_SEARCHED runs of the store, newest first."""
-    for run in islice(newest_first(store), MAX_RUNS_SEARCHED):
+    for run in islice(read_newest_first(store), MAX_RUNS_SEARCHED):
         if run.manifest is not None and run.manifest.get("benchmark") == benchmark:
             yield run
 
 
-def earlier_runs(store: Store, run_id: str) -> Iterator[Run]:
-    """Yield the runs before the given run, newest first, reading each one only when it is reached."""
-    for earlier in reversed(list(takewhile(run_id.__ne__, run_ids(store)))):
-        yield _run(store, earlier, latest=False)
+def read_earlier_runs(store: Store, run_id: str) -> Iterator[Run]:
+    """Yield the runs before the given run, newest first; each run is read only when it is reached."""
+    for earlier in reversed(list(takewhile(run_id.__ne__, list_run_ids(store)))):
+        yield _read_run(store, earlier, latest=False)
 
 
 def _manifest_path(run_id: str) -> str:
     return f"runs/{run_id}/manifest.json"
 
 
-def newest_run(store: Store) -> str | None:
+def find_newest_run(store: Store) -> str | None:
     """Return the id of the existing run that was most recently made the newest, or of the last run if none was."""
-    return _find_newest(store, _positions(store))
+    return _find_newest(store, _list_positions(store))
 
 
 def _find_newest(store: Store, positions: Sequence[Position]) -> str | None:
     def list_candidates() -> Iterator[str]:
-        yield from (position.run_id for position in reversed(positions) if position.named)
+        yield from (position.run_id for position in reversed(positions) if position.made_newest)
         yield from reversed(_sort_folders(store, positions))
 
     return next((run_id for run_id in list_candidates() if store.exists(_manifest_path(run_id))), None)
@@ -297,14 +301,16 @@ def _find_newest(store: Store, positions: Sequence[Position]) -> str | None:
 
 def find_run(store: Store, run: str, key: str = "run") -> str:
     """Return the id of a run (`latest` means the newest); raise ConfigError listing recent ids if it does not exist."""
-    existing = run_ids(store)
-    wanted = newest_run(store) if run == "latest" else run
+    existing = list_run_ids(store)
+    wanted = find_newest_run(store) if run == "latest" else run
     if wanted in existing:
         return str(wanted)
     if not existing:
         raise ConfigError(f"{key}={run}: {store.place.url} has no runs; start one with: plumbline sweep")
     recent = ", ".join(existing[-3:][::-1])
-    raise ConfigError(f"{key}={run}: no such run in {store.place.url}; the newest are {recent} (plumbline status)")
+    raise ConfigError(
+        f"{key}={run}: no such run in {store.place.url}; the newest are {recent}, plumbline status lists all"
+    )
 
 
 def read_manifest(store: Store, run_id: str) -> dict[str, Any]:
@@ -336,14 +342,14 @@ def parse_manifest(text: str, url: str) -> dict[str, Any]:
 
 def list_runs(store: Store) -> list[Run]:
     """Return all runs of a store, oldest first, including those with a damaged manifest."""
-    positions = _positions(store)
+    positions = _list_positions(store)
     newest = _find_newest(store, positions)
     with ThreadPoolExecutor(READERS) as pool:
         runs = _list_with_manifest(store, positions)
-        return list(pool.map(lambda run_id: _run(store, run_id, latest=run_id == newest), runs))
+        return list(pool.map(lambda run_id: _read_run(store, run_id, latest=run_id == newest), runs))
 
 
-def _run(store: Store, run_id: str, *, latest: bool) -> Run:
+def _read_run(store: Store, run_id: str, *, latest: bool) -> Run:
     try:
         return Run(run_id, read_manifest(store, run_id), "", latest)
     except ConfigError as error:

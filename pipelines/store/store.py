@@ -51,7 +51,7 @@ damage.
 COUNTED_KEY = "plumbline_counted"
 """Key in a table's file metadata for counts of the table's rows, stored as base64-encoded Parquet."""
 PAGE = 999
-"""Number of files that a single S3 request can list while still showing whether there are more (the limit is 1,000)."""
+"""Number of files in a page; a single S3 request can list one file more, which shows whether the folder has more."""
 WORKING_FOLDERS = "/runtime_resources/working_dir_files/"
 """Folder into which `ray job submit --working-dir` unpacks a job's files. Ray deletes them some time after the job."""
 
@@ -73,6 +73,8 @@ class GoneCell(BrokenCell):
 
 
 class StoredCell(NamedTuple):
+    """A cell or draft as read from the store."""
+
     table: pa.Table
     provenance: Mapping[str, Any]
     """The cell's key, recipe, node and input cells, its error count and the usage of its model calls."""
@@ -107,6 +109,8 @@ class CellCount(NamedTuple):
 
 
 class StoredFile(NamedTuple):
+    """A file of the store, as listed."""
+
     path: str
     size: int
     written: float
@@ -124,7 +128,7 @@ class Store:
         with readable_errors(self.place, "store"):
             (self.place / MARK).create_mark(b'{"plumbline_store": 1}\n')
 
-    def listing(self, folder: str) -> dict[str, float]:
+    def list_files(self, folder: str) -> dict[str, float]:
         """Return the paths of a folder's files with their modification times."""
         return {path: entry.modified for path, entry in self._below(folder)}
 
@@ -140,12 +144,12 @@ class Store:
         found = sum(path.endswith(".parquet") and not path.endswith(DRAFT) for page in pages for path in page.written)
         return CellCount(found, all(page.whole for page in pages))
 
-    def entries(self, folder: str) -> Iterator[StoredFile]:
+    def walk_files(self, folder: str) -> Iterator[StoredFile]:
         """Yield the files of a folder with their sizes and modification times."""
         for path, entry in self._below(folder):
             yield StoredFile(path, entry.size, entry.modified)
 
-    def folders(self, folder: str) -> list[str]:
+    def list_folders(self, folder: str) -> list[str]:
         """Return the names of a folder's immediate subfolders; the list is empty if the folder does not exist."""
         with readable_errors(self.place, "store"):
             try:
@@ -338,7 +342,7 @@ class Store:
             return (self.place / path).exists()
 
     def digest_file(self, path: Path, *, remember: bool) -> str:
-        """Return a local file's SHA-256, reusing the one remembered for this path, size and modification time."""
+        """Return a local file's SHA-256; reuse a digest remembered for the same path, size and modification time."""
         stat = path.stat()
         file = {"path": str(path.absolute()), "size": stat.st_size, "modified_ns": stat.st_mtime_ns}
         key = "\0".join(map(str, file.values()))
@@ -377,12 +381,12 @@ def open_store(config: StoreAddress) -> Store:
 def open_existing_store(config: StoreAddress) -> Store:
     """Open the configured store for a job that only reads it; raise ConfigError if it does not exist."""
     store = open_store(config)
-    if not store.exists(MARK) and not store.folders("runs"):  # a copied store may contain only runs
+    if not store.exists(MARK) and not store.list_folders("runs"):  # a copied store may contain only runs
         scheme, separator, path = store.place.url.partition("://")
         bucket = config.storage.locate(f"{scheme}://{path.partition('/')[0]}") if separator else None
         with readable_errors(store.place, "store"):
             if bucket is not None and not bucket.exists():
-                raise ConfigError(f"store {store.place}: there is no bucket {bucket.name}; correct store=...")
+                raise ConfigError(f"store {store.place}: the bucket {bucket.name} does not exist; correct store=...")
         raise ConfigError(
             f"store {store.place}: there is no store here; correct the address (store=...), or create one "
             "with: plumbline sweep"
@@ -396,7 +400,7 @@ def is_store(folder: Place) -> bool:
 
 
 def exclude_stores(folder: Place, paths: Sequence[str]) -> list[str]:
-    """Return those of the paths (relative to a folder) that are not inside a store."""
+    """Return the paths, relative to a folder, that are not inside a store."""
     marked = [path.removesuffix(MARK) for path in paths if path.rpartition("/")[2] == MARK]
     stores = tuple(path for path in marked if is_store(folder / path.rstrip("/")))
     return [path for path in paths if not path.startswith(stores)]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from plumbline.pipelines.store.runs import find_run, name_newest, newest_run
+from plumbline.pipelines.store.runs import find_newest_run, find_run, make_newest
 from plumbline.pipelines.store.store import Store
 
 SUITES = "suites"
@@ -26,8 +26,8 @@ class Suite(NamedTuple):
 
 
 def newest_suites(store: Store) -> Iterator[Suite]:
-    """Yield the suites of a store, newest first, reading each one only when it is reached."""
-    for suite_id in sorted(store.folders(SUITES), reverse=True):
+    """Yield the suites of a store, newest first; each suite is read only when it is reached."""
+    for suite_id in sorted(store.list_folders(SUITES), reverse=True):
         if (suite := find_suite(store, suite_id)) is not None:
             yield suite
 
@@ -59,5 +59,5 @@ def find_suite_of(store: Store, runs: Mapping[str, str]) -> Suite | None:
 
 def name_newest_of(store: Store, runs: Mapping[str, str], assert_lease: Callable[[], None] = lambda: None) -> None:
     """Make the last run of a suite the newest run, unless one of the suite's runs already is."""
-    if newest_run(store) not in runs.values():
-        name_newest(store, [*runs.values()][-1], assert_lease)
+    if find_newest_run(store) not in runs.values():
+        make_newest(store, [*runs.values()][-1], assert_lease)

@@ -11,13 +11,13 @@ from dataclasses import replace
 from plumbline.operators.metaeval.decided_pairs import SeenPrompts, decide_pairs
 from plumbline.pipelines.maintenance.running_sweeps import count_deletions
 from plumbline.pipelines.plans.plan import with_missing
-from plumbline.pipelines.running.events import Totals, Watch, to_all
+from plumbline.pipelines.running.events import Totals, Watch, combine_displays
 from plumbline.pipelines.store.cells import Outcome
 from plumbline.pipelines.store.store import StoreError
 from plumbline.pipelines.sweeps.computing import (
     CellTables,
     Inspection,
-    compute_whole,
+    compute_and_repair,
     inspect_cells,
     registered_sweep,
     with_rounds,
@@ -68,7 +68,7 @@ def _compute_round(
     def decide(then: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[SeenPrompts | None]:
         def read(cells: CellTables) -> SeenPrompts:
             end, generators = rounds.ends[round], then.sources.generators
-            return decide_pairs(cells.scores(), rounds.order, end, rounds.prompt_ids, generators, ranking, options)
+            return decide_pairs(cells.read_scores(), rounds.order, end, rounds.prompt_ids, generators, ranking, options)
 
         return inspect_cells(then, {**now.outcomes, **outcomes}, read)
 
@@ -78,7 +78,7 @@ def _compute_round(
             return now, dict(now.outcomes), decided.result
     totals = Totals()
     with display() as watch, registered_sweep(now, watch) as (working, watch):
-        done, outcomes, result = compute_whole(working, to_all(totals.add, watch), decide)
+        done, outcomes, result = compute_and_repair(working, combine_displays(totals.add, watch), decide)
     done, outcomes = with_rounds(with_times(done, totals), outcomes)
     if result is None:
         raise StoreError("cells of this round are damaged again and again; check the disk, and run again")

@@ -14,7 +14,7 @@ from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.maintenance.running_sweeps import describe_progress, send_heartbeats, wait_for_deletions
 from plumbline.pipelines.plans.costs import try_services
 from plumbline.pipelines.plans.plan import Plan, with_missing
-from plumbline.pipelines.running.events import NodeProgress, Totals, Watch, expect_cells, to_all
+from plumbline.pipelines.running.events import NodeProgress, Totals, Watch, combine_displays, expect_cells
 from plumbline.pipelines.running.executor import Executor
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.running.workload import Workload
@@ -29,8 +29,9 @@ TIMES = ("seconds", "worked", "waited", "calls")
 """Fields of NodeProgress that are summed over rounds."""
 
 MAX_ROUNDS = 6
-"""Maximum number of rounds of computing and inspecting. It exceeds the number of stages from questions to scores; cells
-that are still broken after these rounds fail.
+"""Maximum number of rounds of computing and inspecting; it exceeds the number of stages from questions to scores.
+
+Cells that are still broken after these rounds fail.
 """
 
 
@@ -45,10 +46,10 @@ def registered_sweep(planned: PlannedSweep, watch: Watch, **content: Any) -> Ite
 def registered_sweeps(
     sweeps: Sequence[PlannedSweep], watch: Watch, **content: Any
 ) -> Iterator[tuple[Sequence[PlannedSweep], Watch]]:
-    """Record in the store which cells the sweeps use and how far they have got, for jobs.gc and jobs.status.
+    """Record in the store which cells the sweeps use (for jobs.gc) and their progress (for jobs.status).
 
-    Yields the sweeps, replanned if cells may have been deleted since, and a function that passes events to the store
-    and to `watch`. An error in a display does not end the run.
+    Yields the sweeps, planned again if cells may have been deleted in the meantime, and a function that passes events
+    to the store and to `watch`. An error in a display does not end the run.
     """
     store, nodes = sweeps[0].store, make_workload(sweeps).nodes
     recipes = [recipe for sweep in sweeps for recipe in (*sweep.plan.prompts.recipes, *sweep.plan.images.recipes)]
@@ -66,7 +67,7 @@ def registered_sweeps(
             if deletions != sweep.deletions:
                 sweep = replace(sweep, plan=sweep.plan_again(renew=sweep.plan.renewed))
             current.append(sweep)
-        yield current, to_all(totals.add, watch)
+        yield current, combine_displays(totals.add, watch)
 
 
 class Inspection(NamedTuple, Generic[T]):
@@ -76,7 +77,7 @@ class Inspection(NamedTuple, Generic[T]):
     broken: Set[str] = frozenset()
     """Paths of cells that cannot be used."""
     message: str = ""
-    """Reason why there is no result."""
+    """Reason why the result is missing."""
 
 
 class CellTables:
@@ -94,7 +95,8 @@ class CellTables:
         """Return a cell's rows; raise BrokenCell if it is damaged."""
         return self.store.read(path, draft=is_draft(path, self.outcomes), columns=columns)
 
-    def scores(self) -> RunScores:
+    def read_scores(self) -> RunScores:
+        """Return the scores of all cells that have a table; a cell is read when its scores are used."""
         paths = [path for cells in self.plan.scores.values() for path in self.paths(cells)]
         return RunScores([partial(self.read, path) for path in paths])
 
@@ -111,7 +113,7 @@ def inspect_cells(
         return Inspection(None, {error.path})
 
 
-def compute_whole(
+def compute_and_repair(
     planned: PlannedSweep,
     watch: Watch,
     inspect: Callable[[PlannedSweep, Mapping[str, Outcome]], Inspection[T]],

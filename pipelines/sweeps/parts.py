@@ -1,7 +1,7 @@
 """The parts of a run's scores. A task makes each part from its cells, or copies it from an earlier run.
 
-The process that splits and counts the parts (results.py) handles no rows: for each part, a task returns sums, kinds of
-failure and row counts.
+The process that splits the scores into parts (results.py) does not handle rows: for each part, a task returns sums,
+kinds of failure and row counts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.sources.shards import BrokenFile, read_extra, read_own_files, read_shard
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, Shard, is_draft
 from plumbline.pipelines.store.reused_rows import NOT_TRIED
-from plumbline.pipelines.store.runs import READERS, run_ids
+from plumbline.pipelines.store.runs import READERS, list_run_ids
 from plumbline.pipelines.store.store import BrokenCell, GoneCell, Store, StoreError
 
 MAX_SEARCHED_RUNS = 16
@@ -68,10 +68,10 @@ class QuestionCells(NamedTuple):
 
 
 class InputDigests(NamedTuple):
-    """Digests, by prompt, of the questions and entailment that the prompt's scores must have been computed from.
+    """Digest of each prompt's questions and entailment; valid scores were computed from exactly these.
 
-    Stored as two parallel arrays of hashes. Prompts whose questions are no longer in the store, for example after
-    pruning, are left out.
+    The digests are in two parallel arrays of hashes. Prompts whose questions are not in the store any more, for example
+    after pruning, are left out.
     """
 
     prompts: NDArray[np.uint64]
@@ -87,7 +87,7 @@ class PartsTask(NamedTuple):
     untried: frozenset[PlannedCell]
     """Scores cells that were never tried and that this sweep does not compute."""
     questions: Mapping[str, tuple[QuestionCells, ...]]
-    """Questions cells on which the scores depend, by metric."""
+    """Questions cells that the scores depend on, by metric."""
 
 
 class SharedInputs(NamedTuple):
@@ -109,6 +109,8 @@ class SharedInputs(NamedTuple):
 
 
 class CountedPart(NamedTuple):
+    """A part that has been written, with counts of its rows."""
+
     sums: Mapping[tuple[str, str], Sums]
     """Sums by generator and metric, to be merged into a tally."""
     failures: pa.Table
@@ -147,7 +149,7 @@ class MissingRows(NamedTuple):
     prompts: pa.Array
     """Prompt ids of the rows; null if unknown."""
     rejected: Sequence[Rejection] = ()
-    """Ingest rejections that the rows stand for, if any."""
+    """Ingest rejections that caused the missing rows, if any."""
 
 
 def errors_part_path(scores_part: str) -> str:
@@ -198,13 +200,14 @@ def _repair_earlier(store: Store, part: ScoresPart) -> None:
     """
     if part.earlier is None or not store.exists(part.earlier) or store.is_sound(part.earlier):
         return
-    for run_id in run_ids(store)[-MAX_SEARCHED_RUNS:]:
+    for run_id in list_run_ids(store)[-MAX_SEARCHED_RUNS:]:
         for path in store.files(f"runs/{run_id}/scores.parquet"):
             if path.endswith(f"-{part.key}.parquet") and path != part.path and not store.is_sound(path):
                 store.adopt(part.path, path, [])
 
 
 def _adopt(shared: SharedInputs, part: ScoresPart) -> CountedPart | None:
+    """Copy a part from an earlier run and return its counts; return None if it cannot be copied."""
     assert part.earlier is not None
     settings = [COLUMN] if shared.counts_settings(part.metric) else []
     adopted = shared.store.adopt(part.earlier, part.path, (*ERROR_COLUMNS, *COUNTED_COLUMNS, *settings))
@@ -229,6 +232,8 @@ class CellRows(NamedTuple):
 
 
 class PartMaker:
+    """Makes the parts of a task from the cells."""
+
     def __init__(self, shared: SharedInputs, task: PartsTask) -> None:
         self.shared, self.task, self.store = shared, task, shared.store
         self.broken: set[str] = set()
@@ -400,7 +405,7 @@ def _select_errors(
 
 
 def _locate_rows(table_rows: NDArray[np.uint64], shards: Sequence[tuple[Shard, int]]) -> Iterator[_RowLocation]:
-    """Yield the file and row index of each row, or the image's own file if an ingest left the image in place."""
+    """Yield the file and row index of each row; if an ingest left the image in place, yield the image's own file."""
     first_rows = np.cumsum([0, *(n_rows for _, n_rows in shards)])
     last: Shard | None = None
     files: Sequence[str] = ()

@@ -41,9 +41,7 @@ class SweepInputs(NamedTuple):
     """Inputs of a sweep that have been listed but not opened."""
 
     config: SweepConfig
-    """Configuration in which the shard size, the columns of ingested sources and the metrics' model-dependent defaults
-    are filled in.
-    """
+    """Configuration with the shard size, the columns of ingested sources and model-dependent defaults filled in."""
     store: Store
     images: ImageFiles
     digest: str

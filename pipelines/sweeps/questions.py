@@ -14,7 +14,7 @@ from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, is_draft
 from plumbline.pipelines.store.reused_rows import NOT_TRIED
 from plumbline.pipelines.store.store import BrokenCell
-from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, registered_sweep, sum_usage
+from plumbline.pipelines.sweeps.computing import Inspection, compute_and_repair, registered_sweep, sum_usage
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 
 Cells = Sequence[PlannedCell]
@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 
 class WrittenQuestions(NamedTuple):
+    """Result of writing the questions of a sweep's metrics."""
+
     quality: Mapping[str, QuestionQuality]
     """Quality of the questions, by metric."""
     cells: Mapping[str, tuple[str, ...]]
@@ -41,7 +43,7 @@ def plan_questions(config: SweepConfig) -> PlannedSweep:
 def write_questions(planned: PlannedSweep, watch: Watch) -> WrittenQuestions:
     """Compute the missing cells and assess the questions of every metric."""
     with registered_sweep(planned, watch) as (planned, watch):
-        planned, outcomes, written = compute_whole(planned, watch, _inspect)
+        planned, outcomes, written = compute_and_repair(planned, watch, _inspect)
     usage = sum_usage(planned.plan, outcomes)
     return written._replace(usage=usage, costs=sum_costs(planned.plan, usage))
 
@@ -51,7 +53,10 @@ def _inspect(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspecti
     quality: dict[str, QuestionQuality] = {}
     failed: dict[str, str] = {}
     broken: set[str] = set()
-    questions, entailment = planned.plan.prompt_cells("questions"), planned.plan.prompt_cells("entailment")
+    questions, entailment = (
+        planned.plan.select_prompt_cells("questions"),
+        planned.plan.select_prompt_cells("entailment"),
+    )
 
     def assess_metric(name: str) -> QuestionQuality:
         threshold = planned.config.metrics[name].score_options().get("threshold")

@@ -1,6 +1,6 @@
 """The output of a run: scores, summary and errors, with a row for every requested score.
 
-A run's scores.parquet is a folder of parts, each of which contains the rows of one metric for some image shards of one
+A run's scores.parquet is a folder of parts. Each part contains the rows of one metric for some image shards of one
 generator. If an earlier run has a part made from the same cells, it is copied together with its counts; only the other
 parts are made from cells. Tasks do both (parts.py). This module splits the scores into parts and merges their counts;
 it does not handle rows.
@@ -35,9 +35,9 @@ from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.shards import BrokenFile
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, Shard, digest
-from plumbline.pipelines.store.reused_rows import Retried
+from plumbline.pipelines.store.reused_rows import RetryCounts
 from plumbline.pipelines.store.run_scores import errors_path
-from plumbline.pipelines.store.runs import run_ids
+from plumbline.pipelines.store.runs import list_run_ids
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.parts import (
     MAX_SEARCHED_RUNS,
@@ -73,7 +73,7 @@ class Results:
 
     store: Store
     path: str
-    """Path of the scores in the store, which is a folder of parts."""
+    """Path of the folder with the parts of the scores, relative to the store."""
     parts: int
     rows: int
     n_null: int
@@ -98,7 +98,7 @@ class Results:
 
     @property
     def coverage(self) -> float:
-        """Fraction of rows with a score; 1 if there are no rows."""
+        """Fraction of rows with a score; 1 for an empty run."""
         return 1 - self.n_null / self.rows if self.rows else 1.0
 
 
@@ -118,15 +118,14 @@ class FinishedSweep(NamedTuple):
     computed: int = 0
     """Number of cells that this sweep computed with models or arithmetic."""
     copied: int = 0
-    """Number of additional cells written without calling a model, because all rows or inputs come from earlier cells.
-    """
+    """Number of other cells, written without calling a model because all rows or inputs come from earlier cells."""
     renewed: int = 0
-    """Number of these cells that had been committed before but could not be used."""
+    """Number of computed and copied cells that had been committed before but could not be used."""
     usage: Mapping[str, Usage] = {}
     """Tokens and calls used by this sweep, by node, if they were counted."""
     costs: Mapping[str, Cost] = {}
     """Cost of calls and GPUs by node, if prices are configured."""
-    retried: Retried | None = None
+    retried: RetryCounts | None = None
     """Counts of retried rows; None without `retry_failed`."""
 
     @property
@@ -171,7 +170,7 @@ def gather_results(
                 broken |= count.broken
                 counted[part.path] = count._replace(sums={})
         of_cells = [counted[part.path] for part in parts]
-        missing = list(_missing_parts(plan, sources, benchmark, parts, of_cells, folder))
+        missing = list(_list_missing_parts(plan, sources, benchmark, parts, of_cells, folder))
         of_missing = list(tasks.map(write_missing_part, missing, shared=shared))
     for count in of_missing:
         total.merge(count.sums)
@@ -230,10 +229,10 @@ def _number_rows(
 
 def _split_into_parts(plan: Plan, sources: Sources, store: Store, run_id: str) -> list[ScoresPart]:
     """Return the parts of the run in plan order; their file names consist of a number and their key."""
-    labels, labels_of, list_folder = sources.skill_labels, dict[tuple[str, str], str](), cache(store.listing)
+    labels, labels_of, list_folder = sources.skill_labels, dict[tuple[str, str], str](), cache(store.list_files)
     parts: list[ScoresPart] = []
     for metric, cells in plan.scores.items():
-        stored = store.listing(plan.recipes[metric]["scores"].folder)
+        stored = store.list_files(plan.recipes[metric]["scores"].folder)
         for recipe in (recipe for stage, recipe in plan.recipes[metric].items() if stage in PROMPT_STAGES):
             stored |= list_folder(recipe.folder)
         for run in _split_cells(cells):
@@ -247,7 +246,7 @@ def _split_into_parts(plan: Plan, sources: Sources, store: Store, run_id: str) -
             parts.append(ScoresPart(metric, run, key, path))
     # the same parts may exist in the newest runs, or in this run if it is gathered twice
     wanted, earlier = {part.key for part in parts}, dict[str, str]()
-    for run_name in (run_id, *reversed(run_ids(store)[-MAX_SEARCHED_RUNS:])):
+    for run_name in (run_id, *reversed(list_run_ids(store)[-MAX_SEARCHED_RUNS:])):
         if earlier.keys() >= wanted:
             break
         for path in store.files(f"runs/{run_name}/scores.parquet"):
@@ -333,7 +332,7 @@ def _make_task(parts: tuple[ScoresPart, ...], plan: Plan, outcomes: Mapping[str,
     )
 
 
-def _missing_parts(
+def _list_missing_parts(
     plan: Plan,
     sources: Sources,
     benchmark: BenchmarkConfig,
@@ -349,7 +348,7 @@ def _missing_parts(
     for metric in plan.recipes:
         of_metric = (count.lost for part, count in zip(parts, counted, strict=True) if part.metric == metric)
         lost = {shard: file for files in of_metric for shard, file in files.items()}
-        for rows in _missing_rows(metric, sources, lost, benchmark):
+        for rows in _list_missing_rows(metric, sources, lost, benchmark):
             if some and n_rows + len(rows.prompts) > MAX_PART_ROWS:
                 yield f"{folder}/{number:05d}.parquet", some
                 number, some, n_rows = number + 1, [], 0
@@ -359,7 +358,7 @@ def _missing_parts(
         yield f"{folder}/{number:05d}.parquet", some
 
 
-def _missing_rows(
+def _list_missing_rows(
     metric: str, sources: Sources, lost: Mapping[Shard, BrokenFile], benchmark: BenchmarkConfig
 ) -> Iterator[MissingRows]:
     """Yield null rows for all rejected rows, and for all other prompts for which a generator has no image.

@@ -17,7 +17,7 @@ from plumbline.pipelines.running.events import (
     ShardStarted,
     Totals,
     Watch,
-    to_all,
+    combine_displays,
 )
 from plumbline.pipelines.running.executor import Executor, choose_executor
 from plumbline.pipelines.running.workload import Workload
@@ -166,7 +166,7 @@ def compute_suite(planned: PlannedSuite, suite_id: str, watch: Watch) -> Planned
             totals[event.benchmark].add(event)
 
     with registered_sweeps([*planned.sweeps.values()], watch, run=suite_id) as (sweeps, watch):
-        outcomes = compute_workload(make_workload(sweeps), planned.executor, to_all(count, watch))
+        outcomes = compute_workload(make_workload(sweeps), planned.executor, combine_displays(count, watch))
     done = dict[str, PlannedSweep]()
     for name, sweep in zip(planned.sweeps, sweeps, strict=True):
         own = {cell.path: outcomes[cell.path] for cell in sweep.plan.missing if cell.path in outcomes}

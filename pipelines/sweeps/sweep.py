@@ -10,14 +10,14 @@ from plumbline.pipelines.base.exit_codes import OVER_BUDGET, Ending, end
 from plumbline.pipelines.base.logs import add_log_fields
 from plumbline.pipelines.plans.costs import sum_costs
 from plumbline.pipelines.plans.plan import Plan
-from plumbline.pipelines.running.events import PhaseStarted, Totals, Watch, to_all
+from plumbline.pipelines.running.events import PhaseStarted, Totals, Watch, combine_displays
 from plumbline.pipelines.sources.origins import name_some
 from plumbline.pipelines.store.cells import Outcome
 from plumbline.pipelines.store.reused_rows import count_retried
 from plumbline.pipelines.store.runs import NameRun, name_by_time
 from plumbline.pipelines.sweeps.computing import (
     Inspection,
-    compute_whole,
+    compute_and_repair,
     registered_sweep,
     sum_usage,
     with_rounds,
@@ -41,7 +41,7 @@ def run_sweep(
     """Compute the missing cells and write the run. Ray is only imported if a cell is missing.
 
     If the newest run has the same inputs and is undamaged, return it and write nothing. A new run does not become the
-    newest until it has a report and `name_newest` is called. `assert_lease` is called before any of the run is
+    newest until it has a report and `make_newest` is called. `assert_lease` is called before any of the run is
     published; it raises LeaseLost if another process took the lease.
     """
     unchanged = find_unchanged_by_plan(planned)
@@ -79,7 +79,7 @@ def _run(
         ordered = best_first(results.summary, config.lower_is_better)
         return Inspection(replace(results, summary=ordered), results.broken)
 
-    planned, outcomes, results = compute_whole(planned, to_all(totals.add, watch), gather)
+    planned, outcomes, results = compute_and_repair(planned, combine_displays(totals.add, watch), gather)
     planned, outcomes = with_rounds(with_times(planned, totals), outcomes)
     if lost := planned.sources.uncounted:  # this exceeds every failure budget
         ending = Ending(OVER_BUDGET, f"{name_some(lost)} lost an unknown number of rows")

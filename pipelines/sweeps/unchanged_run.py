@@ -24,11 +24,18 @@ from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.store.cells import Outcome, digest
 from plumbline.pipelines.store.run_scores import read_failures
-from plumbline.pipelines.store.runs import MAX_RUNS_SEARCHED, READERS, Run, has_report, newest_first, read_cell_states
+from plumbline.pipelines.store.runs import (
+    MAX_RUNS_SEARCHED,
+    READERS,
+    Run,
+    has_report,
+    read_cell_states,
+    read_newest_first,
+)
 from plumbline.pipelines.store.store import Store, StoreError
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs
 from plumbline.pipelines.sweeps.results import FinishedSweep, Results
-from plumbline.pipelines.sweeps.writing import digest_of_inputs, settings_of
+from plumbline.pipelines.sweeps.writing import collect_settings, digest_run_inputs
 
 LOG = logging.getLogger(__name__)
 NOTE = "unchanged.json"
@@ -64,7 +71,7 @@ def find_unchanged_by_plan(planned: PlannedSweep) -> FinishedSweep | None:
     """Return the newest run of the same benchmark and metrics, if no cell is missing and its inputs are the same."""
     if planned.plan.missing or planned.outcomes:
         return None
-    expected = digest_of_inputs(planned)
+    expected = digest_run_inputs(planned)
 
     def is_same(run: Run) -> bool:
         return run.manifest is not None and run.manifest.get("inputs_digest") == expected
@@ -82,7 +89,7 @@ def _find_unchanged(
     benchmark.
     """
     kind = (config.benchmark.name, list(config.metrics))
-    for run in islice(newest_first(store), MAX_RUNS_SEARCHED):
+    for run in islice(read_newest_first(store), MAX_RUNS_SEARCHED):
         if (manifest := run.manifest) is None:
             return None
         if kind != (manifest.get("benchmark"), manifest.get("metrics")):
@@ -130,7 +137,7 @@ def _digest_inputs(config: SweepConfig, files: str, nodes: Sequence[Node]) -> st
     """Return a digest of everything that a run depends on; `files` is the digest of the sources."""
     recipes = {name: make_metric_recipes(name, metric, nodes, config.clips) for name, metric in config.metrics.items()}
     computed = {name: {stage: recipe.digest for stage, recipe in chain.items()} for name, chain in recipes.items()}
-    return digest({**settings_of(config), "files": files, "recipes": computed})
+    return digest({**collect_settings(config), "files": files, "recipes": computed})
 
 
 def _has_storage_errors(failures: pa.Table, sources: Sources) -> bool:

@@ -13,12 +13,16 @@ BATCH = 64
 
 
 class VerifiedCells(NamedTuple):
+    """Number of cells that were read, and the cells that are broken."""
+
     read: int
     broken: tuple[str, ...]
     """Paths of cells that are damaged or missing."""
 
 
 class CellToRead(NamedTuple):
+    """A committed cell to verify."""
+
     path: str
     key: str
     prunable: bool

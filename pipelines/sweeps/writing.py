@@ -32,12 +32,10 @@ from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.results import Results
 
 PACKAGES = (DISTRIBUTION, "ray", "torch", "transformers", "pyarrow")
-WITHOUT_RESULTS = ("cluster", "models", "log", "retry_failed", "verify")
-"""Settings that affect where and how tables are computed, but not their content. The parts of `models` that do are in
-the recipes.
-"""
+SETTINGS_WITHOUT_EFFECT = ("cluster", "models", "log", "retry_failed", "verify")
+"""Settings that do not affect the content of tables. The options of `models` that do affect it are in the recipes."""
 NOISE_COLUMNS = ("generator", "score", "asks")
-CELLS_AT_ONCE = 1 << 15
+MAX_CELLS_IN_MEMORY = 1 << 15
 """Maximum number of rows of a run's cell table that exist as Python objects at the same time."""
 
 
@@ -59,7 +57,7 @@ def write_run(
         tables["judge_noise"] = noise
     if planned.seen is not None:
         tables["decisions"] = planned.seen.decisions
-    tables["cells"] = _cell_table(plan, outcomes, results.first_rows)
+    tables["cells"] = _make_cell_table(plan, outcomes, results.first_rows)
     for name, table in tables.items():
         store.write_table(f"runs/{run_id}/{name}.parquet", table)
     write_prompt_texts(store, run_id, planned.sources.prompts)
@@ -85,7 +83,7 @@ def _describe_run(planned: PlannedSweep, results: Results, outcomes: Mapping[str
     }
     worked = {node: progress.worked for node, progress in times.items()}
     manifest = {
-        "inputs_digest": digest_of_inputs(planned),
+        "inputs_digest": digest_run_inputs(planned),
         "note": config.note,
         "command": config.command,
         "benchmark": config.benchmark.name,
@@ -101,8 +99,8 @@ def _describe_run(planned: PlannedSweep, results: Results, outcomes: Mapping[str
         "waited": {node: progress.waited for node, progress in times.items()},
         "usage": {node: tokens._asdict() for node, tokens in usage.items()},
         **describe_costs(plan, usage, config.cluster, planned.occupied_seconds, worked),
-        "versions": _versions(),
-        **metric_facts(planned),
+        "versions": _collect_versions(),
+        **describe_metrics(planned),
     }
     images = sum(shard.rows for shard in sources.image_shards)
     if planned.seen is not None and planned.rounds is not None:
@@ -134,10 +132,10 @@ def _measure_judge_noise(
     return rows.table(records, schemas.JUDGE_NOISE)
 
 
-def metric_facts(planned: PlannedSweep) -> dict[str, Any]:
-    """Return the manifest fields from which `recipe_of` derives the recipes of the metrics."""
+def describe_metrics(planned: PlannedSweep) -> dict[str, Any]:
+    """Return the manifest fields that `recipe_of` derives the recipes of the metrics from."""
     return {
-        "config": public_config(planned.config),
+        "config": make_public_config(planned.config),
         "models": {item.node.name: item.node.model.semantic() for item in planned.plan.nodes if item.node.model},
         "stages": {
             name: {stage: STAGES[stage].version for stage in metric.chain}
@@ -146,7 +144,7 @@ def metric_facts(planned: PlannedSweep) -> dict[str, Any]:
     }
 
 
-def digest_of_inputs(planned: PlannedSweep) -> str:
+def digest_run_inputs(planned: PlannedSweep) -> str:
     """Return a digest of everything that a run's tables depend on: the cells, and information about the sources."""
     sources = planned.sources
     untried = {"left": sorted(cell.key for cell in planned.plan.untried)} if planned.plan.untried else {}
@@ -154,7 +152,7 @@ def digest_of_inputs(planned: PlannedSweep) -> str:
         untried
         | {
             "cells": sorted(cell.key for cell in planned.plan.cells),
-            **settings_of(planned.config),
+            **collect_settings(planned.config),
             "prompts": [shard.prompts for shard in sources.prompt_shards],
             "skills": sha256(sources.skill_labels.tobytes()).hexdigest(),
             "generators": sources.generators,
@@ -165,16 +163,16 @@ def digest_of_inputs(planned: PlannedSweep) -> str:
     )
 
 
-def settings_of(config: SweepConfig) -> dict[str, Any]:
+def collect_settings(config: SweepConfig) -> dict[str, Any]:
     """Return the configuration and package versions that may affect a run's tables."""
-    values = public_config(config)
+    values = make_public_config(config)
     return {
-        "config": {name: value for name, value in values.items() if name not in WITHOUT_RESULTS},
-        "versions": _versions(),
+        "config": {name: value for name, value in values.items() if name not in SETTINGS_WITHOUT_EFFECT},
+        "versions": _collect_versions(),
     }
 
 
-def _versions() -> dict[str, str]:
+def _collect_versions() -> dict[str, str]:
     return {package: version(package) for package in PACKAGES}
 
 
@@ -199,17 +197,17 @@ def _count_cells(plan: Plan, results: Results, outcomes: Mapping[str, Outcome]) 
     }
 
 
-def _cell_table(plan: Plan, outcomes: Mapping[str, Outcome], first_rows: Mapping[PlannedCell, int]) -> pa.Table:
+def _make_cell_table(plan: Plan, outcomes: Mapping[str, Outcome], first_rows: Mapping[PlannedCell, int]) -> pa.Table:
     ordered = sorted(plan.cells, key=lambda cell: cell.path)
     tables = [CELLS.empty_table()]
-    for first in range(0, len(ordered), CELLS_AT_ONCE):
-        cells = ordered[first : first + CELLS_AT_ONCE]
+    for first in range(0, len(ordered), MAX_CELLS_IN_MEMORY):
+        cells = ordered[first : first + MAX_CELLS_IN_MEMORY]
         computed = [outcomes.get(cell.path) for cell in cells]
         usages = [outcome.usage if outcome is not None else None for outcome in computed]
         columns: dict[str, list[Any]] = {
             "path": [cell.path for cell in cells],
             "node": [cell.recipe.node for cell in cells],
-            "state": [_state(plan, cell, outcome) for cell, outcome in zip(cells, computed, strict=True)],
+            "state": [_get_state(plan, cell, outcome) for cell, outcome in zip(cells, computed, strict=True)],
             "first_row": [first_rows.get(cell) for cell in cells],
         }
         for name in ("rows", "errors", "message"):
@@ -220,13 +218,13 @@ def _cell_table(plan: Plan, outcomes: Mapping[str, Outcome], first_rows: Mapping
     return pa.concat_tables(tables)
 
 
-def _state(plan: Plan, cell: PlannedCell, outcome: Outcome | None) -> str:
+def _get_state(plan: Plan, cell: PlannedCell, outcome: Outcome | None) -> str:
     if outcome is not None:
         return outcome.state
     return "missing" if cell in plan.missing or cell in plan.untried else "cached"
 
 
-def public_config(config: SweepConfig) -> dict[str, Any]:
+def make_public_config(config: SweepConfig) -> dict[str, Any]:
     """Return the configuration without secrets, note and command; the latter two have manifest fields of their own.
 
     Local paths are made absolute, so that a later job can find the images from any folder.

@@ -21,7 +21,7 @@ from plumbline.pipelines.plans.costs import Cost, sum_costs
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sources.shards import text_id
 from plumbline.pipelines.store.cells import Outcome
-from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, registered_sweep, sum_usage
+from plumbline.pipelines.sweeps.computing import Inspection, compute_and_repair, registered_sweep, sum_usage
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.questions import read_cells, read_if_complete
 from plumbline.plugins.benchmark_builder.building_config import BuildConfig
@@ -150,7 +150,7 @@ def write_texts(planned: PlannedSweep, watch: Watch) -> WrittenTexts:
     """Have the model write all missing texts; raise PlumblineError if a shard fails."""
     (kind,) = planned.config.metrics
     with registered_sweep(planned, watch) as (planned, watch):
-        planned, outcomes, table = compute_whole(planned, watch, partial(_read_written, kind))
+        planned, outcomes, table = compute_and_repair(planned, watch, partial(_read_written, kind))
     if isinstance(table, str):
         raise PlumblineError(f"{kind}: {table}; finished texts are kept, run the same command again")
     usage = sum_usage(planned.plan, outcomes)
@@ -160,7 +160,7 @@ def write_texts(planned: PlannedSweep, watch: Watch) -> WrittenTexts:
 
 def _read_written(kind: str, planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[pa.Table | str]:
     """Return the table of written texts, or the reason why the table is incomplete."""
-    cells = planned.plan.prompt_cells("questions")[kind]
+    cells = planned.plan.select_prompt_cells("questions")[kind]
     table, broken, failed = read_if_complete(planned, outcomes, cells, lambda: read_cells(cells, planned, outcomes))
     return Inspection(failed if table is None else table, broken)
 

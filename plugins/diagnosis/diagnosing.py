@@ -21,7 +21,7 @@ from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.metaeval.releases.sheets import read_sheet
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.events import Watch
-from plumbline.pipelines.sweeps.computing import CellTables, compute_whole, inspect_cells, registered_sweep
+from plumbline.pipelines.sweeps.computing import CellTables, compute_and_repair, inspect_cells, registered_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.plugins.diagnosis.ablations import measure_effect
 from plumbline.plugins.diagnosis.diagnosis import Diagnosis, make_tables
@@ -197,7 +197,7 @@ class DiagnosisResult(NamedTuple):
 def diagnose(planned: PlannedDiagnosis, watch: Watch) -> DiagnosisResult:
     """Compute the missing cells and return the diagnosis; failed rows of a variant are null and counted."""
     with registered_sweep(planned.sweep, watch) as (sweep, watch):
-        sweep, outcomes, diagnosis = compute_whole(
+        sweep, outcomes, diagnosis = compute_and_repair(
             sweep, watch, lambda now, outcomes: inspect_cells(now, outcomes, partial(_read, planned))
         )
     failed = {
@@ -214,14 +214,14 @@ def _read(planned: PlannedDiagnosis, cells: CellTables) -> Diagnosis:
     metrics = [variant.metric for variant in planned.variants if not variant.denied]
     zeroing = {variant.metric: getattr(variant.options, "zeroing", None) for variant in planned.variants}
     counted: dict[str, QuestionCounts] = {}
-    for metric, questions in cells.plan.prompt_cells("questions").items():
+    for metric, questions in cells.plan.select_prompt_cells("questions").items():
         if metric in metrics:
             counts = QuestionCounts(metric, zeroing[metric])
             for path in cells.paths(questions):
                 counts.add(cells.read(path))
             counted[metric] = counts
     counted = {metric: counts for metric, counts in counted.items() if counts.known}
-    scores = cells.scores()
+    scores = cells.read_scores()
     measured = {
         metric: {**planned.measured, **({"questions": counted[metric].count_per_prompt()} if metric in counted else {})}
         for metric in metrics

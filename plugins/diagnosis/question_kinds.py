@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.store.question_cells import find_scores_cells, read_stored, select_question_cells
+from plumbline.pipelines.store.question_cells import find_scores_cells, read_stored_cell, select_question_cells
 from plumbline.pipelines.store.runs import find_run, read_cell_states, read_manifest
 from plumbline.pipelines.store.store import Store
 
@@ -104,7 +104,7 @@ def pool_kinds(store: Store, run: str, metric: str) -> list[KindScore]:
 
     pool = KindPool()
     for path in find_scores_cells(store, states, metric):
-        cell = read_stored(store, states, path)
+        cell = read_stored_cell(store, states, path)
         inputs = select_question_cells(cell.provenance["inputs"])
         pool.add(cell.table, {key: kind for kinds in map(read_kinds, inputs) for key, kind in kinds.items()})
     means = pool.compute_means()

@@ -20,9 +20,9 @@ from plumbline.pipelines.sources.sources import skills_of
 from plumbline.pipelines.store.run_scores import read_run_scores
 from plumbline.pipelines.store.runs import find_run, name_by_time, read_manifest
 from plumbline.pipelines.store.store import Store
-from plumbline.pipelines.sweeps.computing import CellTables, compute_whole, inspect_cells, registered_sweep
+from plumbline.pipelines.sweeps.computing import CellTables, compute_and_repair, inspect_cells, registered_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep
-from plumbline.pipelines.sweeps.writing import metric_facts
+from plumbline.pipelines.sweeps.writing import describe_metrics
 from plumbline.plugins.gates.bridge_building import MIN_EXPLAINED, BuiltBridge, build, pair_images
 
 
@@ -113,8 +113,8 @@ def read_run_side(store: Store, run: str, metric: str, key: str) -> Side:
 def score_held_out_set(planned: PlannedSweep, watch: Watch) -> RunScores:
     """Compute a sweep's missing cells and return its scores, without writing a run."""
     with registered_sweep(planned, watch) as (working, both):
-        _, _, scores = compute_whole(
-            working, both, lambda now, outcomes: inspect_cells(now, outcomes, CellTables.scores)
+        _, _, scores = compute_and_repair(
+            working, both, lambda now, outcomes: inspect_cells(now, outcomes, CellTables.read_scores)
         )
     if scores is None:
         raise ConfigError(
@@ -125,7 +125,7 @@ def score_held_out_set(planned: PlannedSweep, watch: Watch) -> RunScores:
 
 def make_sweep_side(planned: PlannedSweep, scores: RunScores, metric: str) -> Side:
     """Return the side of the bridge for a sweep that did not write a run."""
-    manifest: dict[str, Any] = metric_facts(planned)
+    manifest: dict[str, Any] = describe_metrics(planned)
     version = Version(metric=metric, run_id=None, recipe=recipe_of(manifest, metric))
     return Side(
         version, scores, metric in planned.config.lower_is_better, planned.config.benchmark.name, planned.sources.skills

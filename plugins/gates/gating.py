@@ -18,7 +18,7 @@ from plumbline.operators.report.changes import comparable_metrics
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import Skills
 from plumbline.pipelines.base.tables import NO_GENERATOR
-from plumbline.pipelines.report.comparable_runs import find_compared, obstacle_between
+from plumbline.pipelines.report.comparable_runs import find_compared_run, find_obstacle
 from plumbline.pipelines.report.finished_run import find_originals
 from plumbline.pipelines.sources.sources import Sources, skills_of
 from plumbline.pipelines.store.run_scores import read_run_scores
@@ -39,7 +39,7 @@ def judge_run(
     run_id: str,
     *,
     against: str | None = None,
-    no_other: str = "",
+    why_not_compared: str = "",
     candidate: str | None = None,
     baseline: str | None = None,
     settings: Choice = "compare",
@@ -52,7 +52,7 @@ def judge_run(
         gate: The rules; all of them must apply to the run's benchmark.
         run_id: The run's id.
         against: Id of the run to compare with.
-        no_other: The reason why `against` is None.
+        why_not_compared: The reason why `against` is None.
         candidate: The generator to judge; None for every generator.
         baseline: Generator of the same run to compare with.
         settings: Treatment of images that were generated with different settings.
@@ -66,7 +66,7 @@ def judge_run(
     for key, name in (("candidate", candidate), ("baseline", baseline)):
         if name is not None and name not in generators:
             raise ConfigError(f"{key}: expected a generator of the run, {' or '.join(generators)}, got {name!r}")
-    sides = _Sides(store, run_id, manifest, against, no_other, baseline, settings)
+    sides = _Sides(store, run_id, manifest, against, why_not_compared, baseline, settings)
     candidates = [candidate] if candidate else [name for name in generators if name != baseline]
     metrics = read_metrics(manifest)
     judged = JudgedRun(
@@ -77,7 +77,7 @@ def judge_run(
         unranked=frozenset(name for name, metric in metrics.items() if not metric.ranks),
         ranges={name: metric.score_range for name, metric in metrics.items() if metric.score_range is not None},
         candidates=candidates,
-        other=baseline or (f"in run {against}" if against else no_other and "in an earlier run"),
+        other=baseline or (f"in run {against}" if against else why_not_compared and "in an earlier run"),
         find_other=cache(sides.find),
     )
     check_rules(gate, judged)
@@ -106,7 +106,7 @@ def run_gate(store: Store, gate: Gate, config: GateConfig) -> list[GateResult]:
             continue
         against = None
         if config.against is not None:
-            against = find_compared(store, run_id, manifest, config.against, key="against")
+            against = find_compared_run(store, run_id, manifest, config.against, key="against")
         if against == run_id and suite is None:  # two suites share the run of a benchmark that did not change
             raise ConfigError(
                 f"against={config.against} is the run itself; name another run, or a generator with baseline=NAME"
@@ -144,12 +144,12 @@ class _Sides:
         run_id: str,
         manifest: Mapping[str, Any],
         against: str | None,
-        no_other: str,
+        why_not_compared: str,
         baseline: str | None,
         settings: Choice,
     ) -> None:
         self.store, self.run_id = store, run_id
-        self.manifest, self.against, self.no_other = manifest, against, no_other
+        self.manifest, self.against, self.why_not_compared = manifest, against, why_not_compared
         self.baseline, self.settings = baseline, settings
         self.before = None if against is None else read_manifest(store, against)
         self.scores: Callable[[], RunScores] = cache(lambda: read_run_scores(store, run_id))
@@ -166,7 +166,7 @@ class _Sides:
             differing = describe_differences(compare_settings(settings.get(generator, {}), settings.get(baseline, {})))
             return self._explain_difference(differing) or self.other(str(rule.metric), generator, self.run_id, baseline)
         if self.before is None:
-            return f"nothing to compare with: {self.no_other}"
+            return f"nothing to compare with: {self.why_not_compared}"
         return (
             self._find_obstacle(rule, generator, self.before)
             or self._explain_difference(describe_changed_settings(self.before, self.manifest, generator))
@@ -187,7 +187,7 @@ class _Sides:
         """Return the reason why a generator cannot be compared with itself in the other run, or an empty string."""
         if generator not in before.get("generators", ()):
             return f"{self.against} has no {generator}; name a generator of this run by baseline: NAME"
-        if obstacle := obstacle_between(before, self.manifest):
+        if obstacle := find_obstacle(before, self.manifest):
             return f"{self.against} cannot be compared with it ({obstacle})"
         if rule.metric not in comparable_metrics(before, self.manifest):
             return f"{self.against} lacks {rule.metric}, or has it with other settings or models"

@@ -29,12 +29,14 @@ class NightRules(NightGate):
         run_id: str,
         *,
         against: str | None,
-        no_other: str,
+        why_not_compared: str,
         settings: Choice,
         sources: Sources | None,
     ) -> GateVerdict | None:
         gate = self.rules.select_benchmark(read_manifest(store, run_id)["benchmark"])
         if not gate.rules:
             return None
-        result = judge_run(store, gate, run_id, against=against, no_other=no_other, settings=settings, sources=sources)
+        result = judge_run(
+            store, gate, run_id, against=against, why_not_compared=why_not_compared, settings=settings, sources=sources
+        )
         return GateVerdict(result.passed, result.to_json(), partial(show_gate, result=result))

@@ -9,7 +9,7 @@ import pyarrow as pa
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.results.run_scores import Hashes
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
-from plumbline.pipelines.store.question_cells import find_scores_cells, read_stored
+from plumbline.pipelines.store.question_cells import find_scores_cells, read_stored_cell
 from plumbline.pipelines.store.runs import read_cell_states
 from plumbline.pipelines.store.store import Store, StoredCell
 
@@ -57,7 +57,7 @@ def _read_scores(store: Store, side: ScoredImages) -> dict[str, StoredCell]:
     """Return the score cells of a side by path; drafts are keyed by the digest of their content."""
     states = read_cell_states(store, side.run_id)
     own = {path: state for path, state in states.items() if path.split("/")[-2:-1] == [side.generator]}
-    cells = {path: read_stored(store, states, path) for path in find_scores_cells(store, own, side.metric)}
+    cells = {path: read_stored_cell(store, states, path) for path in find_scores_cells(store, own, side.metric)}
     return {cell.digest if states[path] == "draft" else path: cell for path, cell in cells.items()}
 
 

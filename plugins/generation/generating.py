@@ -20,7 +20,7 @@ from plumbline.pipelines.sources.sources import open_sources
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, is_draft
 from plumbline.pipelines.store.checksums import DamagedError
 from plumbline.pipelines.store.store import BrokenCell, GoneCell, Store, StoredCell, decode_cell, draft_path
-from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, registered_sweep, sum_usage
+from plumbline.pipelines.sweeps.computing import Inspection, compute_and_repair, registered_sweep, sum_usage
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.plugins.generation.generate_config import GenerateConfig
 from plumbline.plugins.generation.wanted_images import list_wanted_images, write_wanted
@@ -85,7 +85,7 @@ def generate(planned: PlannedGeneration, watch: Watch) -> Generated:
     """Generate missing and damaged images, and publish all images in the generator's folder for the sweep."""
     folder = GeneratorFolder(planned.config.folder)
     with registered_sweep(planned.drawing, watch) as (drawing, watch):
-        drawing, outcomes, published = compute_whole(drawing, watch, folder.publish)
+        drawing, outcomes, published = compute_and_repair(drawing, watch, folder.publish)
     kinds = Counter[str]()
     for outcome in outcomes.values():
         kinds.update(outcome.kinds)
@@ -136,7 +136,7 @@ class GeneratorFolder:
 
     def publish(self, drawing: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[Published]:
         """Make the folder contain exactly the cells, and return the damaged cells that no file can replace."""
-        cells = drawing.plan.prompt_cells("pictures")["pictures"]
+        cells = drawing.plan.select_prompt_cells("pictures")["pictures"]
         lost = {cell for cell in cells if cell.path in outcomes and outcomes[cell.path].state == "failed"}
         made = {_make_file_name(cell, outcomes): cell for cell in cells if cell not in lost}
         there = _list_tables(self.folder)

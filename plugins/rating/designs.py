@@ -22,7 +22,7 @@ from plumbline.pipelines.metaeval.releases.sheets import read_sheet
 from plumbline.pipelines.report.finished_run import Originals, find_originals
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig
 from plumbline.pipelines.sources.shards import read_shard
-from plumbline.pipelines.store.question_cells import read_asked
+from plumbline.pipelines.store.question_cells import read_asked_questions
 from plumbline.pipelines.store.runs import find_run, read_manifest
 from plumbline.pipelines.store.store import Store, open_existing_store
 from plumbline.plugins.rating.gold import COLUMNS as GOLD_COLUMNS
@@ -283,7 +283,7 @@ def _read_questions(design: Design, storage: StorageConfig) -> _Questions:
             f"questions={design.questions}: run {design.run} does not contain this metric; it has {', '.join(metrics)}"
         )
     for metric in metrics if design.questions is None else [design.questions]:
-        questions = read_asked(store, design.run, metric).to_pandas()
+        questions = read_asked_questions(store, design.run, metric).to_pandas()
         used = questions["question_id"].notna() & (questions["keep"] != False)  # noqa: E712  # null was not filtered
         if used.any():
             return _select_yes_no(questions[used], metric)

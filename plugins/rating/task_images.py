@@ -9,7 +9,7 @@ from plumbline.operators.base.errors import RowError
 from plumbline.operators.report.gallery import encode_sources, encode_thumbnail
 from plumbline.operators.report.picked_images import ImageKey
 from plumbline.pipelines.report.finished_run import Originals
-from plumbline.pipelines.report.image_details import Made, MakeImage, PlacedImage, read_edit_sources, show_row
+from plumbline.pipelines.report.image_details import LocatedImage, Made, MakeImage, read_edit_sources, show_row
 from plumbline.plugins.rating.tasks import Task
 
 SIDE, MAX_BYTES = 1024, 400_000
@@ -62,7 +62,7 @@ class TaskImages:
     ) -> Made:
         with self._decoding:
             edits: Mapping[str, Mapping[str, Any]] = read_edit_sources([prompt_id], self._originals) if edited else {}
-            image = PlacedImage(key, prompt_id, shard, row)
+            image = LocatedImage(key, prompt_id, shard, row)
             result = show_row(image, self._originals, make, edits.get(prompt_id, {}))
         if isinstance(result, RowError):
             raise _ImageMissing(result)

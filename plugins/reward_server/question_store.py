@@ -30,7 +30,7 @@ class QuestionStore:
         """Return the tables added since the last call, newest first, or no tables if the store cannot be read."""
         recipe = self.recipes[metric]
         try:
-            listed = self.store.listing(recipe.folder)
+            listed = self.store.list_files(recipe.folder)
         except PlumblineError as error:
             LOG.warning("earlier questions cannot be read: %s", error)
             return []

@@ -18,8 +18,8 @@ from plumbline.pipelines.running.driver_environment import (
     VisibilityProbe,
     driver_environment,
 )
-from plumbline.pipelines.running.errors import RunnerError, one_line
-from plumbline.pipelines.running.machines import next_wave
+from plumbline.pipelines.running.errors import RunnerError, format_error
+from plumbline.pipelines.running.machines import choose_next_wave
 from plumbline.pipelines.running.session import ray_session
 from plumbline.plugins.training.loop import Report
 from plumbline.plugins.training.planning import PlannedTraining
@@ -113,7 +113,7 @@ def _run_workers(planned: PlannedTraining, report: Report) -> None:
     config, task = planned.config, planned.task
     output = task.output
     with ray_session(config.cluster) as cluster:
-        next_wave({POOL: config.pool}, cluster.wait_seconds)
+        choose_next_wave({POOL: config.pool}, cluster.wait_seconds)
         shard = task.examples.shards[0].shard
         source = VisibilityProbe(f"source {shard.place}", shard.place, shard.size, shard.etag)
         with driver_environment(f"output {output}", output, [source], VARIABLES) as environment:
@@ -174,7 +174,9 @@ def _wait_for_workers(trainer: TrainerThread, reports: Any, report: Report) -> N
     if fatal_error is not None:
         raise RunnerError(fatal_error)
     if trainer.error is not None:
-        raise RunnerError(f"training: {one_line(trainer.error)}; run the same command to continue from the last state")
+        raise RunnerError(
+            f"training: {format_error(trainer.error)}; run the same command to continue from the last state"
+        )
 
 
 def _run_worker(task: Task, environment: DriverEnvironment, reports: Any) -> None:

@@ -23,7 +23,7 @@ from plumbline.operators.report.marked_words import MarkedQuestion, mark_questio
 from plumbline.operators.report.rendering import FILE_POLICY, ServedPages, render_trends
 from plumbline.operators.results.summary import OVERALL, describe_part
 from plumbline.pipelines.base.storage import first_line
-from plumbline.pipelines.report.comparable_runs import obstacle_between
+from plumbline.pipelines.report.comparable_runs import find_obstacle
 from plumbline.pipelines.report.trends import make_trends
 from plumbline.pipelines.store.runs import Run
 from plumbline.pipelines.web.pages import page_guards, read_json_body
@@ -465,7 +465,7 @@ def _suggest_left(choice: Choice, manifests: Mapping[str, Mapping[str, Any]]) ->
     """Return the selected left run, or the newest run that can be compared with the right run."""
     right = choice.right.run or next(iter(manifests), "")
     others = (run_id for run_id in manifests if run_id != right)
-    comparable = (name for name in others if not obstacle_between(manifests[name], manifests.get(right, {})))
+    comparable = (name for name in others if not find_obstacle(manifests[name], manifests.get(right, {})))
     return choice.left.run or next(comparable, "")
 
 

@@ -24,7 +24,7 @@ from plumbline.pipelines.report.image_details import (
     read_scores_cells,
     show_images,
 )
-from plumbline.pipelines.store.runs import Run, ScoresCell, list_runs, read_manifest, run_ids
+from plumbline.pipelines.store.runs import Run, ScoresCell, list_run_ids, list_runs, read_manifest
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.store.suites import SUITES, Suite, newest_suites
 from plumbline.plugins.viewer.notes import LIST_SECONDS
@@ -98,7 +98,7 @@ class Browser:
 
     def check(self) -> None:
         """Raise ConfigError if the store has no run."""
-        if not run_ids(self.store):
+        if not list_run_ids(self.store):
             url = self.store.place.url
             raise ConfigError(f"store {url}: has no runs yet; start one with: plumbline sweep store={url}")
 
@@ -116,12 +116,12 @@ class Browser:
 
     def read_suite_page(self, suite_id: str) -> str | None:
         """Return the HTML of a suite, or None if the store does not have it."""
-        exists = suite_id in self.store.folders(SUITES)
+        exists = suite_id in self.store.list_folders(SUITES)
         return self.store.read_text(f"{SUITES}/{suite_id}/report.html") if exists else None
 
     def read_manifest(self, run_id: str) -> Mapping[str, Any]:
         """Return a run's manifest; raise NotFound if the run does not exist, ConfigError if its manifest is damaged."""
-        if run_id not in run_ids(self.store):
+        if run_id not in list_run_ids(self.store):
             raise NotFound(f"run {run_id}: not found in {self.store.place.url}")
         return read_manifest(self.store, run_id)
 
@@ -131,7 +131,7 @@ class Browser:
             opened = self._open.get(run_id)
             if opened is None or not opened.is_current():
                 read = partial(self._openers.submit, self._read_run, run_id, self.read_manifest(run_id))
-                opened = _OpenRun(partial(self.store.listing, f"runs/{run_id}/scores.parquet"), read)
+                opened = _OpenRun(partial(self.store.list_files, f"runs/{run_id}/scores.parquet"), read)
                 self._open[run_id] = opened
             self._open.move_to_end(run_id)
             while len(self._open) > MAX_OPEN_RUNS:

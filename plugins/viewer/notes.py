@@ -182,7 +182,7 @@ class Notes:
         with self._lock:
             if not now and time.monotonic() - self._listed_at < LIST_SECONDS:
                 return
-            times = {path: written for path, written in self._store.listing(NOTES).items() if FILE.fullmatch(path)}
+            times = {path: written for path, written in self._store.list_files(NOTES).items() if FILE.fullmatch(path)}
             by_image: dict[str, list[str]] = {}
             for path in sorted(times):
                 by_image.setdefault(path.split("/")[1], []).append(path)

@@ -14,7 +14,7 @@ from plumbline.operators.report.marked_words import MarkedQuestion, mark_questio
 from plumbline.operators.results.bridge import UNCHANGED, Bridge
 from plumbline.operators.results.run_scores import PromptTexts
 from plumbline.operators.results.summary import Skills
-from plumbline.pipelines.report.comparable_runs import obstacle_between, read_bridges
+from plumbline.pipelines.report.comparable_runs import find_obstacle, read_bridges
 from plumbline.pipelines.sources.sources import skills_of
 from plumbline.pipelines.store.run_scores import read_prompt_texts
 from plumbline.plugins.viewer.addresses import Choice, Side, check_name, check_settings
@@ -110,7 +110,7 @@ class Comparisons:
         manifests = (_reduce_manifest(left, choice.left, choice), _reduce_manifest(right, choice.right, choice))
         bridges = read_bridges(self._browser.store, right.manifest.get("benchmark"))
         between = {metric: altered.bridge for metric, altered in altered_metrics(*manifests, bridges).items()}
-        return Sides(choice, left, right, manifests, bridges, between, obstacle_between(*manifests, bridges))
+        return Sides(choice, left, right, manifests, bridges, between, find_obstacle(*manifests, bridges))
 
     def find_changes(self, sides: Sides) -> Changes:
         """Return the changes from left to right, paired by prompt; cached until the rows or the bridges change."""

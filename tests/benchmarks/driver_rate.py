@@ -192,7 +192,7 @@ def measure(cluster: ClusterConfig, shards: int, calls: int) -> tuple[float, Map
     with (
         patch.multiple(runner, CALLS_PER_ACTOR=calls, StageActor=make_actor(calls)),
         session.ray_session(cluster),
-        runner.progress_log("a benchmark") as progress,
+        runner.start_progress_log("a benchmark") as progress,
     ):
         runner.silence_ray_data()
         terms = actor.RunSettings(store=store, contexts={}, environment=nothing, progress=progress, max_attempts=1)

@@ -74,7 +74,7 @@ def commit_missing(planned: PlannedSweep, report: object = None) -> dict[str, Ou
     plan, expect = planned.plan, {cell for cells in planned.plan.scores.values() for cell in cells}
     cells_of = ((shard, tuple(cell for cell in cells if cell in expect and cell in plan.missing))
                 for shard, cells in plan.images.of_shard.items())  # fmt: skip
-    items = (MissingScores(shard, tuple(map(plan.to_compute, cells))) for shard, cells in cells_of if cells)
+    items = (MissingScores(shard, tuple(map(plan.make_cell, cells))) for shard, cells in cells_of if cells)
     rows = sum(cell.shard.rows for cell in expect & plan.missing)
     with open_tasks(planned.config.cluster, planned.store, rows=rows) as tasks:
         return {

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from plumbline.jobs.command import command_of, load_values
+from plumbline.jobs.command import get_command, load_values
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.releases.scores import read_scores
 from plumbline.pipelines.plans.sweep_config import read_config
@@ -23,7 +23,7 @@ RAISED = ("pearson", "spearman", "pairwise_accuracy_grouped")
 def test_finetuning_raises_agreement_on_held_out_prompts(tmp_path: Path) -> None:
     """One process replaces the two workers of `plumbline train training=finetune`."""
     config = read_config(
-        load_values(command_of("train"), ["training=finetune", f"output={tmp_path}", *FEW]), COMMAND.schema
+        load_values(get_command("train"), ["training=finetune", f"output={tmp_path}", *FEW]), COMMAND.schema
     )
     assert isinstance(config, FinetuneConfig)
     planned = plan_training(config)

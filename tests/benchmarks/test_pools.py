@@ -16,7 +16,7 @@ import pytest
 import torch
 from transformers import CLIPVisionConfig
 
-from plumbline.jobs.command import command_of, load_values
+from plumbline.jobs.command import get_command, load_values
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import prepare_images
 from plumbline.operators.models.processing import PixelTransform, clip_processor
@@ -110,7 +110,7 @@ def milliseconds(call: Callable[[], object]) -> float:
 def test_the_shipped_pools_feed_every_model(
     one_thread: None, tmp_path: Path, s3_server: S3Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    values = load_values(command_of("sweep"), ["sweep=own_images", "benchmark.prompts=p", "benchmark.images=i",
+    values = load_values(get_command("sweep"), ["sweep=own_images", "benchmark.prompts=p", "benchmark.images=i",
                                                "store=s", "cluster=gpu1"])  # fmt: skip
     cluster = read_config(values, SweepConfig).cluster
     with patch.dict(os.environ, s3_server.environment()):

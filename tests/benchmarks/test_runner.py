@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import ray
 
-from plumbline.jobs.command import command_of, load_values
+from plumbline.jobs.command import get_command, load_values
 from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
 from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from plumbline.pipelines.running import runner, session
@@ -65,7 +65,7 @@ def test_the_phases_of_a_small_sweep(
     with time_phase(phases, "imports"):
         run_module("tests.benchmarks.sweep_imports")
     values = load_values(
-        command_of("sweep"), ["sweep=shapes", f"store={tmp_path}/store", "metric=[clipscore]", "cluster=local", *FEW]
+        get_command("sweep"), ["sweep=shapes", f"store={tmp_path}/store", "metric=[clipscore]", "cluster=local", *FEW]
     )
     monkeypatch.setattr(session, "_connect", time_calls(phases, "start of Ray", session._connect))
     monkeypatch.setattr(ray, "shutdown", time_calls(phases, "end of Ray", ray.shutdown))

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import pytest
 
-from plumbline.jobs.command import command_of, load_values
+from plumbline.jobs.command import get_command, load_values
 from plumbline.operators.base import schemas
 from plumbline.pipelines.base.exit_codes import Ending
 from plumbline.pipelines.base.storage import Entry
@@ -63,7 +63,7 @@ def write_many_shards(folder: Path, files: int) -> list[str]:
 
 
 def plan_overrides(overrides: Sequence[str]) -> PlannedSweep:
-    return plan_sweep(read_config(load_values(command_of("sweep"), overrides), SweepConfig))
+    return plan_sweep(read_config(load_values(get_command("sweep"), overrides), SweepConfig))
 
 
 def commit_every_cell(sweep: PlannedSweep, store: Path) -> None:

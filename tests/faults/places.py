@@ -9,7 +9,7 @@ from plumbline.pipelines.base.storage import Entry, Place
 from plumbline.pipelines.maintenance import running_sweeps
 from plumbline.pipelines.maintenance.garbage import collect_garbage
 from plumbline.pipelines.maintenance.gc_config import GcConfig
-from plumbline.pipelines.store.runs import LATEST_REPORT, ORDER, newest_run, run_of_position
+from plumbline.pipelines.store.runs import LATEST_REPORT, ORDER, find_newest_run, parse_run_id
 from plumbline.pipelines.store.store import Store
 from tests.bench_of import images, prompts, write_rows
 from tests.histories.damage import ROT, damage_content, find_kind, overwrite
@@ -123,14 +123,14 @@ class RoundStorage(NamedTuple):
 
     def newest(self) -> str:
         """Return the address of the newest run."""
-        return f"{self.store.place}/runs/{newest_run(self.store)}"
+        return f"{self.store.place}/runs/{find_newest_run(self.store)}"
 
     def collect_garbage(self, damaged: Collection[str]) -> None:
         """Remove the files that `jobs.gc` would remove after the heartbeats of killed drivers have expired.
 
         First delete earlier runs with damaged files, as a message of `jobs.gc` asks the user to do.
         """
-        newest = newest_run(self.store)
+        newest = find_newest_run(self.store)
         for run in {path.split("/")[1] for path in damaged if path.startswith("runs/") and path.count("/") > 1}:
             if run != newest:
                 self.store.remove_folder(f"runs/{run}")
@@ -149,7 +149,7 @@ def _is_expected(path: str, whole_runs: set[str]) -> bool:
     if folder == "runs":
         return name == "latest" or (name.split("/")[0] in whole_runs and "/." not in name)
     if folder == ORDER:
-        return run_of_position(path) in whole_runs
+        return parse_run_id(path) in whole_runs
     if path == LATEST_REPORT or find_kind(path) == "cell":
         return True
     return folder in ("digests", "leases", "sources", "store.json") and "/." not in path

@@ -13,7 +13,7 @@ import pytest
 
 from plumbline.pipelines.base.filesystems import disk
 from plumbline.pipelines.base.storage import WriteError
-from plumbline.pipelines.store.runs import run_ids
+from plumbline.pipelines.store.runs import list_run_ids
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import images, plan_bench, prompts, run_bench, run_plan, write_rows
@@ -172,8 +172,8 @@ def test_two_concurrent_sweeps_on_one_store_give_the_same_tables(
     with run_driver(bench, store) as one, run_driver(bench, store) as other:
         codes = [started.process.wait(MAX_WAIT_SECONDS) for started in (one, other)]
         assert codes == [0, 0], one.printed.read_text() + other.printed.read_text()
-    assert len(run_ids(store)) == 2
-    for run_id in run_ids(store):
+    assert len(list_run_ids(store)) == 2
+    for run_id in list_run_ids(store):
         assert_same_tables(f"{store.place.url}/runs/{run_id}", undisturbed.folder)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from plumbline.pipelines.store.runs import newest_run
+from plumbline.pipelines.store.runs import find_newest_run
 from plumbline.pipelines.store.store import Store
 from tests.bench_of import images, prompts, run_bench, write_rows
 from tests.commands import store_at
@@ -70,7 +70,7 @@ def undisturbed(bench: Path, tmp_path: Path) -> pd.DataFrame:
 
 
 def read_newest_scores(store: Store) -> pd.DataFrame:
-    return read_scores(f"{store.place.url}/runs/{newest_run(store)}")
+    return read_scores(f"{store.place.url}/runs/{find_newest_run(store)}")
 
 
 def count_committed(store: Store) -> int:

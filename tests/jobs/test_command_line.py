@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from plumbline.jobs.command import command_of, load_values, run_job
-from plumbline.jobs.help import choices_of, describe, dotted_keys, keys_of_job, list_examples
+from plumbline.jobs.command import get_command, load_values, run_job
+from plumbline.jobs.help import describe, list_choice_names, list_dotted_keys, list_examples, list_keys_of_job
 from plumbline.jobs.status import COMMAND as status_command
 from plumbline.jobs.sweep import COMMAND, main
 from plumbline.jobs.table import JOBS
@@ -33,32 +33,32 @@ ROLES = ("vqa", "clip", "llm", "nli", "matcher")
 OWN = ("benchmark.prompts=p", "benchmark.images=i")
 
 
-def example(name: str) -> list[str]:
+def read_example(name: str) -> list[str]:
     """Return the words of the last example in a job's help."""
     *_, last = list_examples(name)
     return shlex.split(last.removeprefix(f"plumbline {name}"))
 
 
-def options(config: Any, path: str = "") -> Iterator[str]:
+def list_options(config: Any, path: str = "") -> Iterator[str]:
     """Yield the fields of a configuration, including nested configurations, as keys."""
     inner = {field.name: getattr(config, field.name) for field in fields(config)} if is_dataclass(config) else config
     if isinstance(inner, Mapping):
         for name, value in inner.items():
             yield f"{path}{name}"
-            yield from options(value, f"{path}{name}.")
+            yield from list_options(value, f"{path}{name}.")
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_every_option_of_a_job_is_a_key_of_its_configuration(name: str) -> None:
     """Each option can be set with KEY=VALUE, without a +."""
-    config = understood(name, *example(name))
-    written = set(dotted_keys(yaml.safe_load(printed(name, *example(name), "--config"))))
-    assert {key for key in set(options(config)) - written if not key.startswith("taxonomy.")} == set()
+    config = parse_words(name, *read_example(name))
+    written = set(list_dotted_keys(yaml.safe_load(printed(name, *read_example(name), "--config"))))
+    assert {key for key in set(list_options(config)) - written if not key.startswith("taxonomy.")} == set()
 
 
 def test_one_word_runs_a_shipped_vllm_model_on_transformers() -> None:
     values = load_values(
-        command_of("sweep"),
+        get_command("sweep"),
         [
             "sweep=own_images",
             "benchmark.prompts=x",
@@ -71,20 +71,20 @@ def test_one_word_runs_a_shipped_vllm_model_on_transformers() -> None:
 
 
 @cache
-def keys_of_own_images() -> set[str]:
-    return set(dotted_keys(load_values(command_of("sweep"), ["sweep=own_images", *OWN])))
+def list_keys_of_own_images() -> set[str]:
+    return set(list_dotted_keys(load_values(get_command("sweep"), ["sweep=own_images", *OWN])))
 
 
-@pytest.mark.parametrize("benchmark", choices_of("benchmark", None))
+@pytest.mark.parametrize("benchmark", list_choice_names("benchmark", None))
 def test_every_ready_made_benchmark_has_the_same_keys_and_fits_any_sweep(benchmark: str) -> None:
     given = ["benchmark.prompts=s3://b/prompts.json", "benchmark.images=s3://b/images"]
     given += ["benchmark.questions=s3://b/questions.json"] if benchmark in PACKS else []
-    values = load_values(command_of("sweep"), ["sweep=own_images", f"benchmark={benchmark}", *given])
-    assert set(dotted_keys(values)) == keys_of_own_images()
+    values = load_values(get_command("sweep"), ["sweep=own_images", f"benchmark={benchmark}", *given])
+    assert set(list_dotted_keys(values)) == list_keys_of_own_images()
     assert read_config(values, SweepConfig).benchmark.columns.prompt == "prompt"
 
 
-def test_max_pixels_is_a_key_of_models_that_size_images_and_no_other() -> None:
+def test_only_models_that_resize_images_have_the_key_max_pixels() -> None:
     given = [
         "sweep=own_images",
         "benchmark.prompts=p",
@@ -101,12 +101,12 @@ def test_max_pixels_is_a_key_of_models_that_size_images_and_no_other() -> None:
 
 def test_models_are_chosen_together_or_one_by_one() -> None:
     given = ["sweep=own_images", *OWN]
-    tiny = load_values(command_of("sweep"), [*given, "models=shapes"])["models"]
+    tiny = load_values(get_command("sweep"), [*given, "models=shapes"])["models"]
     assert [Path(model["checkpoint"]).name for model in tiny.values()] == [
         "clip-flant5-shapes", "clip-shapes", "question-writer-shapes", "nli-shapes", "clip-shapes",
         *(["PP-OCRv6_small"] if "rapidocr" in FAMILIES else []),
     ]  # fmt: skip
-    one = load_values(command_of("sweep"), [*given, "model@models.vqa=clip_flant5_xxl"])["models"]
+    one = load_values(get_command("sweep"), [*given, "model@models.vqa=clip_flant5_xxl"])["models"]
     assert [one[role]["checkpoint"] for role in ROLES] == [
         "zhiqiulin/clip-flant5-xxl", "openai/clip-vit-base-patch32", "Qwen/Qwen2.5-7B-Instruct",
         "google/t5_xxl_true_nli_mixture", "sentence-transformers/all-MiniLM-L6-v2"
@@ -118,20 +118,20 @@ def test_a_hosted_model_can_write_the_questions() -> None:
     assert config_of("sweep", *given).models["llm"].family == "openai"
 
 
-@pytest.mark.parametrize("protocol", choices_of("protocol", None))
+@pytest.mark.parametrize("protocol", list_choice_names("protocol", None))
 def test_every_ready_made_protocol_is_valid(protocol: str) -> None:
     path = "test_captions.json" if protocol == "pick_a_pic_clean" else "p"
     config_of("metaeval", f"protocol={protocol}", f"protocol.path={path}")
 
 
-@pytest.mark.parametrize("adaptive", choices_of("adaptive", None))
+@pytest.mark.parametrize("adaptive", list_choice_names("adaptive", None))
 def test_every_ready_made_adaptive_setting_is_valid(adaptive: str) -> None:
     config = config_of("sweep", "sweep=shapes", f"adaptive={adaptive}")
     assert config.adaptive is not None
 
 
 EVERYWHERE = [
-    *(("own_images", cluster) for cluster in choices_of("cluster", None)),
+    *(("own_images", cluster) for cluster in list_choice_names("cluster", None)),
     ("shapes", "auto"),
     ("gecko_ablation", "auto"),
 ]
@@ -140,7 +140,7 @@ EVERYWHERE = [
 
 @pytest.mark.parametrize(("sweep", "cluster"), EVERYWHERE)
 def test_every_ready_made_sweep_and_cluster_is_valid_with_every_metric(sweep: str, cluster: str) -> None:
-    metrics = choices_of("metric", None)
+    metrics = list_choice_names("metric", None)
     everything = f"metric=[{','.join(metrics)}]"
     asked = ["benchmark.questions=s3://b/questions.csv", "benchmark.question_pack=dsg_1k"]
     asked += ["benchmark.columns.source=source"]
@@ -154,7 +154,7 @@ def test_every_ready_made_sweep_and_cluster_is_valid_with_every_metric(sweep: st
     ("words", "complaint"),
     [
         (["storre=x"], "unknown config key 'storre'; did you mean store or storage?"),
-        (["models.llm.engine_options={max_model_len: 1}"], "to add one, write +models.llm.engine_options.NAME=VALUE"),
+        (["models.llm.engine_options={max_model_len: 1}"], "to add it, write +models.llm.engine_options.NAME=VALUE"),
         (["benchmark.generator=[a]"], "unknown config key 'benchmark.generator'; did you mean benchmark.generators"),
         (
             ["benchmark.generators=flux"],
@@ -190,7 +190,7 @@ def test_every_ready_made_sweep_and_cluster_is_valid_with_every_metric(sweep: st
         ),
         (["+models.vqa.engine=vllm"], "engine: an option of causal_lm and vlm; remove it from this clip_flant5 model"),
         (["sweep=own_images"], "config key 'benchmark.images' is required; set it"),
-        (["~benchmark.nothing"], "config key 'benchmark.nothing' cannot be removed: there is no such key"),
+        (["~benchmark.nothing"], "config key 'benchmark.nothing' cannot be removed: the key does not exist"),
         (["store@other=a"], "store@other=a: 'store' is not a group of choices; remove @other"),
         (["benchmark.columns.imge=x"], "unknown config key 'benchmark.columns.imge'; did you mean"),
         (["benchmark.columns.extra=[score]"], "benchmark.columns.extra: scores have a column 'score' of their own"),
@@ -237,10 +237,10 @@ def test_a_command_line_that_names_something_missing_has_another_exit_code(word:
     assert line.startswith("error: ") and complaint in line
 
 
-def understood(job: str, *words: str) -> Any:
+def parse_words(job: str, *words: str) -> Any:
     """Return the configuration that a job reads from the given command-line words."""
     given: list[Any] = []
-    assert run_job(command_of(job), lambda config: given.append(config) or 0, words) == 0
+    assert run_job(get_command(job), lambda config: given.append(config) or 0, words) == 0
     return given[0]
 
 
@@ -255,22 +255,22 @@ SWEEP_WORDS = ["metric=vqascore", "metrics=vqascore", "metric=[vqascore]", "metr
 @pytest.mark.parametrize("word", SWEEP_WORDS)
 @pytest.mark.parametrize("job", [words for words in SWEEPING if words.split()[0] in JOBS])
 def test_metric_and_metrics_are_the_same_key_of_every_job(job: str, word: str) -> None:
-    assert list(understood(*job.split(), word).metrics) == ["vqascore"]
+    assert list(parse_words(*job.split(), word).metrics) == ["vqascore"]
 
 
 def test_metrics_are_understood_without_brackets_and_with_their_own_options() -> None:
-    assert list(understood("sweep", "metrics=clipscore,gecko").metrics) == ["clipscore", "gecko"]
-    assert understood("rewards", "format=pairs", "output=o", "reward={dsg: 2}").reward.weights == {"dsg": 2}
-    assert understood("rewards", "format=pairs", "output=o", "reward=dsg").reward.single_metric == "dsg"
-    assert understood("sweep", "metrics={vqascore: {reduction: product}}").metrics["vqascore"].reduction == "product"
+    assert list(parse_words("sweep", "metrics=clipscore,gecko").metrics) == ["clipscore", "gecko"]
+    assert parse_words("rewards", "format=pairs", "output=o", "reward={dsg: 2}").reward.weights == {"dsg": 2}
+    assert parse_words("rewards", "format=pairs", "output=o", "reward=dsg").reward.single_metric == "dsg"
+    assert parse_words("sweep", "metrics={vqascore: {reduction: product}}").metrics["vqascore"].reduction == "product"
 
 
 def test_a_word_without_a_key_is_the_jobs_main_input() -> None:
-    assert understood("sweep").benchmark.name == understood("sweep", "shapes").benchmark.name == "shapes"
-    assert understood("sweep", "limit=3", "--dry-run").benchmark.name == "shapes"
-    assert understood("score", "outputs").benchmark.images == "outputs"
-    assert understood("report", "20260101-000000").run == "20260101-000000"
-    assert understood("gc", "s3://bucket/store").store == "s3://bucket/store"
+    assert parse_words("sweep").benchmark.name == parse_words("sweep", "shapes").benchmark.name == "shapes"
+    assert parse_words("sweep", "limit=3", "--dry-run").benchmark.name == "shapes"
+    assert parse_words("score", "outputs").benchmark.images == "outputs"
+    assert parse_words("report", "20260101-000000").run == "20260101-000000"
+    assert parse_words("gc", "s3://bucket/store").store == "s3://bucket/store"
     assert "'outputs': expected KEY=VALUE, such as" in refusal("ingest", "outputs", code=64)
     unsaid = refusal("sweep", *OWN, code=64)
     assert "'sweep' is required; choose one: sweep=gecko_ablation, sweep=own_images" in unsaid
@@ -279,17 +279,17 @@ def test_a_word_without_a_key_is_the_jobs_main_input() -> None:
 @pytest.mark.parametrize("flag", ["dry-run", "dry_run", "verbose", "retry-failed"])
 def test_a_boolean_key_may_be_written_as_a_flag(flag: str) -> None:
     for words in ([f"--{flag}", "shapes", "limit=3"], ["shapes", f"--{flag}", "limit=3"]):
-        config = understood("sweep", *words)
+        config = parse_words("sweep", *words)
         assert getattr(config, flag.replace("-", "_")) is True and config.benchmark.limit == 3
-    assert understood("gc", "--delete").delete is True
+    assert parse_words("gc", "--delete").delete is True
 
 
 @pytest.mark.parametrize(
     "path", ["out (1)/a=b.png", "ümlaut/漢字.csv", "it's here", "~/images", "s3://b/i?x=1", "C:\\images\\", "#1;!a"]
 )
 def test_every_path_is_read_literally(path: str) -> None:
-    assert understood("score", f"images={path}").benchmark.images == path
-    assert understood("status", f"store={path}").store == path
+    assert parse_words("score", f"images={path}").benchmark.images == path
+    assert parse_words("status", f"store={path}").store == path
 
 
 # Imports of a command
@@ -311,7 +311,7 @@ def test_help_does_not_import_slow_libraries(job: str, others: set[str]) -> None
 # Limits of the machine
 
 
-def status(*, store: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+def run_status(*, store: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "jobs.status", f"store={store}"]
     return subprocess.run(command, stderr=subprocess.PIPE, text=True, cwd=ROOT, **options)
 
@@ -325,10 +325,10 @@ def assert_in_one_line(done: subprocess.CompletedProcess[str], remedy: str) -> N
 def test_output_that_cannot_be_written_is_reported_in_one_line(tmp_path: Path) -> None:
     store_at(tmp_path).check()
     with Path("/dev/full").open("w") as full:
-        assert_in_one_line(status(store=tmp_path, stdout=full), "the disk is full: free some space")
+        assert_in_one_line(run_status(store=tmp_path, stdout=full), "the disk is full: free some space")
     reading, writing = os.pipe()
     os.close(reading)
-    assert_in_one_line(status(store=tmp_path, stdout=writing), "whoever read the output has stopped")
+    assert_in_one_line(run_status(store=tmp_path, stdout=writing), "whoever read the output has stopped")
     os.close(writing)
 
 
@@ -364,7 +364,7 @@ def test_an_error_of_the_machine_is_reported_in_one_line(error: Exception, capsy
 def test_a_users_config_folder_adds_choices(tmp_path: Path) -> None:
     mine = "# @package _global_\ndefaults:\n  - /sweep/shapes\n  - _self_\nmax_failed: 0.5\n"
     write_files(tmp_path, {"sweep/mine.yaml": mine})
-    assert understood("sweep", "sweep=mine", f"--config-dir={tmp_path}").max_failed == 0.5
+    assert parse_words("sweep", "sweep=mine", f"--config-dir={tmp_path}").max_failed == 0.5
     assert "no such folder" in refusal("sweep", "sweep=mine", "--config-dir=/nowhere", code=64)
     assert "sweep=gecko_ablation | mine | own_images" in describe("sweep", SweepConfig, str(tmp_path))
 
@@ -439,7 +439,7 @@ def test_the_texts_of_help_are_only_gathered_for_help(monkeypatch: pytest.Monkey
 def test_help_names_the_choices() -> None:
     text = run("sweep", "--help-all").words
     for group, written in (("sweep", "sweep"), ("model", "model@models.ROLE"), ("metric", "metric")):
-        assert f"{written}={' | '.join(choices_of(group, None))}" in text
+        assert f"{written}={' | '.join(list_choice_names(group, None))}" in text
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -462,9 +462,9 @@ def test_every_job_prints_the_version() -> None:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_help_lists_and_explains_every_key_of_a_job(name: str) -> None:
-    schema = command_of(name).schema
+    schema = get_command(name).schema
     told = describe(name, schema, None).partition("keys, with")[2]
-    for key in keys_of_job(name, schema):
+    for key in list_keys_of_job(name, schema):
         last = key.path.rpartition(".")[2]
         assert f"  {last}: {key.value}".rstrip() in told
         assert key.meaning or key.path.startswith(("protocols.", "cluster.pools.")), key.path

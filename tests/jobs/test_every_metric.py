@@ -21,7 +21,7 @@ from tests.serving import pack_pairs
 
 
 def read_choice(file: Path) -> list[str]:
-    """Return the metrics that a choice configures: the one with the choice's name, or all that the file lists."""
+    """Return the metrics that a choice configures: the metric with the choice's name, or all that the file lists."""
     several = file.read_text().startswith("# @package metrics\n")
     return [str(key) for key in OmegaConf.load(file) if key != "defaults"] if several else [file.stem]
 
@@ -44,8 +44,8 @@ VIDEOS = {name: "videos" for name in NAMES if name.startswith(("videoalign", "xc
 SCORELESS = {"vq2_released", "text"}
 """Metrics that give no scores in this test.
 
-The embedded question writer gives unreadable replies at vq2_released's temperature of 1, and the prompts request no
-text in the image.
+The embedded question writer gives unreadable replies at vq2_released's temperature of 1, and its prompts do not ask
+for text in the image.
 """
 EDITS = {"editreward": "edits"}
 """Kind of input for metrics that compare with a source; in this test every image is its own source."""
@@ -60,7 +60,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Sequence[str]:
 
 @pytest.fixture(scope="module")
 def scores(tmp_path_factory: pytest.TempPathFactory, models: Sequence[str]) -> Callable[[str], Rows]:
-    """Return a function that gives a metric's rows; a single sweep covers all metrics with the same kind of input.
+    """Return a function that returns a metric's rows; a single sweep covers all metrics with the same kind of input.
 
     The groups are metrics without a question pack, metrics with the same pack, metrics of videos, and metrics of edits.
     """

@@ -56,7 +56,7 @@ LIMIT = 5
 ODD = ["'7'", "float('nan')", "None", "2", "[1.0]"]
 
 
-def hash_of(encoded_image: bytes) -> int:
+def hash_image(encoded_image: bytes) -> int:
     return sum(Image.open(io.BytesIO(encoded_image)).convert("RGB").resize((8, 8)).tobytes())
 
 
@@ -77,27 +77,29 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return made
 
 
-def read(bench: Bench, name: str = "scores") -> pd.DataFrame:
+def read_table(bench: Bench, name: str = "scores") -> pd.DataFrame:
     return pd.read_parquet(newest(bench.store.place.url) / f"{name}.parquet")
 
 
-def encoded_image(row: Any) -> bytes:
+def get_encoded_image(row: Any) -> bytes:
     """Return the encoded image of a row of scores."""
     found = {each["image_id"]: each["image"] for each in images(row.generator, COUNT)}
     return bytes(found[row.image_id])
 
 
 def test_the_example_of_the_page_scores_every_image(bench: Bench) -> None:
-    scored = read(bench).query("metric == 'brightness'")
+    scored = read_table(bench).query("metric == 'brightness'")
     assert len(scored) == COUNT * len(GENERATORS)
-    assert [row.score for row in scored.itertuples()] == [brightness(encoded_image(row)) for row in scored.itertuples()]
+    assert [row.score for row in scored.itertuples()] == [
+        brightness(get_encoded_image(row)) for row in scored.itertuples()
+    ]
 
 
 @pytest.mark.parametrize("metric", ["picky", "batched"])
 def test_an_exception_or_an_invalid_value_costs_only_its_own_row(bench: Bench, metric: str) -> None:
     kinds = set()
-    for row in read(bench).query("metric == @metric").itertuples():
-        total = hash_of(encoded_image(row))
+    for row in read_table(bench).query("metric == @metric").itertuples():
+        total = hash_image(get_encoded_image(row))
         value = total % 100 / 10 if metric == "batched" else 2.0 if ODD[total % 5] == "2" else None
         kind = "unusable_value" if value is None or (metric == "batched" and value > LIMIT) else None
         kind = "function_failed" if total % 3 == 0 else kind
@@ -108,14 +110,14 @@ def test_an_exception_or_an_invalid_value_costs_only_its_own_row(bench: Bench, m
 
 
 def test_the_error_names_the_function_its_file_and_the_line(bench: Bench) -> None:
-    errors = read(bench, "errors").query("metric == 'picky' and kind == 'function_failed'")
+    errors = read_table(bench, "errors").query("metric == 'picky' and kind == 'function_failed'")
     line = MANY.splitlines().index("        raise KeyError(prompt)") + 1
     assert errors["message"].str.contains(f"picky of .*many.py raised KeyError: .* at line {line}; correct").all()
     assert errors["retryable"].all()
 
 
 def test_a_function_cannot_change_the_image_for_another_function(bench: Bench) -> None:
-    alone = read(bench).query("metric == 'edge_density'")["score"]
+    alone = read_table(bench).query("metric == 'edge_density'")["score"]
     assert alone.gt(0).all(), "hash_of overwrites the image that it is given"
 
 
@@ -142,7 +144,7 @@ def test_only_an_edit_of_the_file_computes_its_scores_again(bench: Bench, tmp_pa
     assert {cell.recipe.stage for cell in planned.plan.missing} == {"function_values", "scores"}
     scored = run_tables(run_plan(planned))["scores"]
     assert [row.score for row in scored.itertuples()] == [
-        brightness(encoded_image(row)) / 2 for row in scored.itertuples()
+        brightness(get_encoded_image(row)) / 2 for row in scored.itertuples()
     ]
 
 
@@ -211,7 +213,7 @@ def test_a_function_of_a_package_imports_the_packages_other_modules(tmp_path: Pa
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert read(bench)["score"].tolist() == [0.5] * 10 and set(read(bench)["metric"]) == {"named", "half"}
+    assert read_table(bench)["score"].tolist() == [0.5] * 10 and set(read_table(bench)["metric"]) == {"named", "half"}
 
 
 REFUSED = [
@@ -258,4 +260,6 @@ def test_workers_on_ray_receive_the_text_of_the_file(ray_cluster: None, tmp_path
     planned = bench.plan("cluster=local")
     file.unlink()
     scored = run_tables(run_plan(planned))["scores"]
-    assert [row.score for row in scored.itertuples()] == [brightness(encoded_image(row)) for row in scored.itertuples()]
+    assert [row.score for row in scored.itertuples()] == [
+        brightness(get_encoded_image(row)) for row in scored.itertuples()
+    ]

@@ -27,13 +27,13 @@ PNGS = [row["image"] for row in images("atlas", 3)]
 BOTH = {(name, text): 1 for name in ("flux", "sdxl") for text in TEXTS}
 
 
-def parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), path)
     return path
 
 
-def lines(rows: Sequence[Mapping[str, Any]]) -> str:
+def to_json_lines(rows: Sequence[Mapping[str, Any]]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
@@ -42,13 +42,13 @@ def score_them(tmp_path: Path, *words: str, job: str = "score") -> Ended:
     return run(job, f"store={tmp_path}/store", "metric=[entropy]", "models=shapes", "cluster=here", *words)
 
 
-def manifest(tmp_path: Path) -> dict[str, Any]:
+def read_manifest(tmp_path: Path) -> dict[str, Any]:
     return dict(json.loads((newest(tmp_path / "store") / "manifest.json").read_text()))
 
 
 def count_scored(tmp_path: Path) -> Counter[tuple[str, str]]:
     """Count the images that have a score, by generator and prompt."""
-    of_run = manifest(tmp_path)
+    of_run = read_manifest(tmp_path)
     benchmark = read_config(of_run["config"]["benchmark"], BenchmarkConfig)
     known = list_sources(benchmark).prompts.to_pylist()
     texts = {row["prompt_id"]: row["text"] for row in known}
@@ -56,19 +56,19 @@ def count_scored(tmp_path: Path) -> Counter[tuple[str, str]]:
     return Counter((row["generator"], texts[row["prompt_id"]]) for row in rows if row["score"] is not None)
 
 
-def paths_only(folder: Path) -> Path:
+def write_paths_only(folder: Path) -> Path:
     """Write a Hugging Face dataset whose rows contain the paths of files in its folder."""
     write_files(folder, {f"files/{n}.png": png for n, png in enumerate(PNGS)})
     rows = [{"image": {"bytes": None, "path": f"files/{n}.png"}, "text": text} for n, text in enumerate(TEXTS)]
-    return parquet(folder / "train-00000-of-00001.parquet", rows).parent
+    return write_parquet(folder / "train-00000-of-00001.parquet", rows).parent
 
 
-def captions(folder: Path) -> Path:
+def write_captions(folder: Path) -> Path:
     rows = [{"jpg": png, "caption": text} for png, text in zip(PNGS, TEXTS, strict=True)]
-    return parquet(folder / "0.parquet", rows).parent
+    return write_parquet(folder / "0.parquet", rows).parent
 
 
-def saved_to_disk(folder: Path) -> Path:
+def write_saved_to_disk(folder: Path) -> Path:
     table = pa.Table.from_pylist(
         [{"image": {"bytes": png, "path": None}, "text": text} for png, text in zip(PNGS, TEXTS, strict=True)]
     )
@@ -79,49 +79,49 @@ def saved_to_disk(folder: Path) -> Path:
     return folder
 
 
-def prompt_list(folder: Path) -> Path:
+def write_prompt_list(folder: Path) -> Path:
     files = {f"{name}/{n:05d}.png": png for name in ("flux", "sdxl") for n, png in enumerate(PNGS)}
     return write_files(folder, {**files, "prompts.txt": "\n".join(TEXTS)})
 
 
-def metadata_in_each(folder: Path) -> Path:
+def write_metadata_in_each_folder(folder: Path) -> Path:
     """Write folders of images in the layout of GenEval's scripts."""
     for n, (png, text) in enumerate(zip(PNGS, TEXTS, strict=True)):
         write_files(folder, {f"{n:05d}/metadata.jsonl": json.dumps({"prompt": text}), f"{n:05d}/samples/0000.png": png})
     return folder
 
 
-def metadata_of_each_generator(folder: Path) -> Path:
+def write_metadata_of_each_generator(folder: Path) -> Path:
     rows = [{"file_name": f"{n}.png", "text": text} for n, text in enumerate(TEXTS)]
     for name in ("flux", "sdxl"):
-        write_files(folder / name, {"metadata.jsonl": lines(rows), **{f"{n}.png": png for n, png in enumerate(PNGS)}})
+        write_files(folder / name, {"metadata.jsonl": to_json_lines(rows), **{f"{n}.png": png for n, png in enumerate(PNGS)}})
     return folder
 
 
-def generators_in_a_column(folder: Path) -> Path:
+def write_generators_in_a_column(folder: Path) -> Path:
     rows = [{"image": png, "prompt": text, "generator": name}
             for name in ("flux", "sdxl") for png, text in zip(PNGS, TEXTS, strict=True)]  # fmt: skip
-    return parquet(folder / "all.parquet", rows)
+    return write_parquet(folder / "all.parquet", rows)
 
 
-def pick_a_pic(folder: Path) -> Path:
+def write_pick_a_pic(folder: Path) -> Path:
     rows = [{"caption": text, "jpg_0": png, "model_0": "flux", "jpg_1": png, "model_1": "sdxl", "label_0": 1.0}
             for png, text in zip(PNGS, TEXTS, strict=True)]  # fmt: skip
-    return parquet(folder / "pairs.parquet", rows)
+    return write_parquet(folder / "pairs.parquet", rows)
 
 
-def names_alone(folder: Path) -> Path:
+def write_names_only(folder: Path) -> Path:
     return write_files(folder, {f"{text}.png": png for text, png in zip(TEXTS, PNGS, strict=True)})
 
 
-def models_in_a_dataset(folder: Path) -> Path:
+def write_models_in_a_dataset(folder: Path) -> Path:
     """Write a Hugging Face dataset as downloaded, with generators in the column `model` and rows in mixed order."""
     rows = [{"image": {"bytes": png, "path": None}, "caption": text, "model": name, "steps": 4}
             for png, text in zip(PNGS, TEXTS, strict=True) for name in ("sdxl", "flux")]  # fmt: skip
-    return parquet(folder / "data/train-00000-of-00001.parquet", rows).parent.parent
+    return write_parquet(folder / "data/train-00000-of-00001.parquet", rows).parent.parent
 
 
-def models_in_tars(folder: Path) -> Path:
+def write_models_in_tars(folder: Path) -> Path:
     for name in ("flux", "sdxl"):
         samples = [(f"{n}{name}{ending}", content) for n, (png, text) in enumerate(zip(PNGS, TEXTS, strict=True))
                    for ending, content in ((".png", png), (".json", json.dumps({"model": name}).encode()),
@@ -130,14 +130,14 @@ def models_in_tars(folder: Path) -> Path:
     return folder
 
 
-def table_next_to_images(folder: Path) -> Path:
+def write_table_next_to_images(folder: Path) -> Path:
     """Write a CSV, and folders of images whose names could be mistaken for prompts."""
     files = {f"img/{name}_dev_{n}.png": png for name in ("flux", "sdxl") for n, png in enumerate(PNGS)}
     rows = [f'img/{name}_dev_{n}.png,"{text}",{name}' for n, text in enumerate(TEXTS) for name in ("flux", "sdxl")]
     return write_files(folder, {**files, "images.csv": "\n".join(["filename,prompt,model_name", *rows])})
 
 
-def odd_endings(folder: Path) -> Path:
+def write_odd_endings(folder: Path) -> Path:
     png = Image.open(io.BytesIO(PNGS[0]))
     files = {}
     for n, ending in enumerate(("avif", "jfif", "PNG")):
@@ -147,19 +147,22 @@ def odd_endings(folder: Path) -> Path:
 
 
 JOURNEYS: dict[str, tuple[Callable[[Path], Path], Mapping[tuple[str, str], int]]] = {
-    "Hugging Face Parquet with paths only": (paths_only, {("mine", text): 1 for text in TEXTS}),
-    "Hugging Face Parquet with bytes and captions": (captions, {("mine", text): 1 for text in TEXTS}),
-    "the output of save_to_disk": (saved_to_disk, {("mine", text): 1 for text in TEXTS}),
-    "plain folders with a list of prompts": (prompt_list, BOTH),
-    "a folder of */metadata.jsonl, one a prompt": (metadata_in_each, {("mine", text): 1 for text in TEXTS}),
-    "a folder of */metadata.jsonl, one a generator": (metadata_of_each_generator, BOTH),
-    "several generators in one Parquet": (generators_in_a_column, BOTH),
-    "Pick-a-Pic's two images a row": (pick_a_pic, BOTH),
-    "a dataset's column model": (models_in_a_dataset, BOTH),
-    "the field model in the JSON of tars": (models_in_tars, BOTH),
-    "a CSV next to the images": (table_next_to_images, BOTH),
-    "AVIF, and other endings": (odd_endings, {("mine", text): 1 for text in TEXTS}),
-    "prompts as names of images": (names_alone, {("mine", text): 1 for text in TEXTS}),
+    "Hugging Face Parquet with paths only": (write_paths_only, {("mine", text): 1 for text in TEXTS}),
+    "Hugging Face Parquet with bytes and captions": (write_captions, {("mine", text): 1 for text in TEXTS}),
+    "the output of save_to_disk": (write_saved_to_disk, {("mine", text): 1 for text in TEXTS}),
+    "plain folders with a list of prompts": (write_prompt_list, BOTH),
+    "a folder of */metadata.jsonl, one a prompt": (
+        write_metadata_in_each_folder,
+        {("mine", text): 1 for text in TEXTS},
+    ),
+    "a folder of */metadata.jsonl, one a generator": (write_metadata_of_each_generator, BOTH),
+    "several generators in one Parquet": (write_generators_in_a_column, BOTH),
+    "Pick-a-Pic's two images a row": (write_pick_a_pic, BOTH),
+    "a dataset's column model": (write_models_in_a_dataset, BOTH),
+    "the field model in the JSON of tars": (write_models_in_tars, BOTH),
+    "a CSV next to the images": (write_table_next_to_images, BOTH),
+    "AVIF, and other endings": (write_odd_endings, {("mine", text): 1 for text in TEXTS}),
+    "prompts as names of images": (write_names_only, {("mine", text): 1 for text in TEXTS}),
 }
 
 
@@ -212,8 +215,8 @@ def test_one_command_scores_images_in_any_layout_and_says_how_it_reads_them(name
     assert count_scored(tmp_path) == expected
 
 
-def test_the_next_command_may_find_prompts_in_another_way(tmp_path: Path) -> None:
-    folder = table_next_to_images(tmp_path / "mine")
+def test_a_later_command_can_find_prompts_in_a_different_way(tmp_path: Path) -> None:
+    folder = write_table_next_to_images(tmp_path / "mine")
     assert score_them(tmp_path, f"images={folder}", "prompts_from=names").code == 0
     assert count_scored(tmp_path) == {("img", "flux dev"): 3, ("img", "sdxl dev"): 3}
     assert score_them(tmp_path, f"images={folder}").code == 0
@@ -223,7 +226,7 @@ def test_the_next_command_may_find_prompts_in_another_way(tmp_path: Path) -> Non
 
 
 def test_a_sweep_of_ingested_images_repeats_where_prompts_and_generators_were_found(tmp_path: Path) -> None:
-    printed = take_in(tmp_path, "flux").out + take_in(tmp_path, "sdxl").out
+    printed = ingest(tmp_path, "flux").out + ingest(tmp_path, "sdxl").out
     assert f"from the column 'prompt' of {tmp_path}/renders/flux.csv" in printed
     assert "generators: 1, from generator=flux: flux (3 images)" in printed
     printed = sweep_them(tmp_path, None, "dry_run=true").out
@@ -232,7 +235,7 @@ def test_a_sweep_of_ingested_images_repeats_where_prompts_and_generators_were_fo
 
 
 def test_a_sweep_of_image_files_is_refused_with_the_jobs_that_take_them(tmp_path: Path) -> None:
-    for folder in (prompt_list(tmp_path / "both"), names_alone(tmp_path / "flat")):
+    for folder in (write_prompt_list(tmp_path / "both"), write_names_only(tmp_path / "flat")):
         where = [f"benchmark.prompts={tmp_path}/both/prompts.txt", f"benchmark.images={folder}"]
         code, _, complaint = score_them(tmp_path, "sweep=own_images", *where, job="sweep")
         kinds = "6 .png, 1 .txt" if folder.name == "both" else "3 .png"
@@ -242,7 +245,7 @@ def test_a_sweep_of_image_files_is_refused_with_the_jobs_that_take_them(tmp_path
 
 
 def test_a_benchmarks_prompts_may_be_a_text_file(tmp_path: Path) -> None:
-    assert take_in(tmp_path, "flux").code == 0
+    assert ingest(tmp_path, "flux").code == 0
     listed = write_files(tmp_path, {"prompts.txt": "\n".join(["", *TEXTS[1:], TEXTS[1], ""])}) / "prompts.txt"
     assert sweep_them(tmp_path, listed, "benchmark.require_every_image=false").code == 0
     assert count_scored(tmp_path) == {("flux", text): 1 for text in TEXTS[1:]}
@@ -254,7 +257,7 @@ def test_a_sweep_refuses_to_read_several_generators_as_one(tmp_path: Path) -> No
     )
     rows = [{"image": png, "prompt_id": str(n), "model": name}
             for n, png in enumerate(PNGS) for name in ("sdxl", "flux")]  # fmt: skip
-    parquet(tmp_path / "mine/0.parquet", rows)
+    write_parquet(tmp_path / "mine/0.parquet", rows)
     where = ["sweep=own_images", f"benchmark.prompts={known}/prompts.csv"]
     code, _, complaint = score_them(tmp_path, *where, f"benchmark.images={tmp_path}/mine", job="sweep")
     assert code == 1 and "the column 'model' names several generators ('flux' to 'sdxl')" in complaint
@@ -262,30 +265,30 @@ def test_a_sweep_refuses_to_read_several_generators_as_one(tmp_path: Path) -> No
     one = [f"benchmark.generators={{mine: {tmp_path}/mine}}", "benchmark.images=null"]
     assert score_them(tmp_path, *where, *one, job="sweep").code == 0
     assert count_scored(tmp_path) == {("mine", text): 2 for text in TEXTS}
-    parquet(tmp_path / "mine/0.parquet", [row for row in rows if row["model"] == "flux"])
+    write_parquet(tmp_path / "mine/0.parquet", [row for row in rows if row["model"] == "flux"])
     assert score_them(tmp_path, *where, f"benchmark.images={tmp_path}/mine", job="sweep").code == 0
 
 
 def test_every_folder_is_a_separate_benchmark(tmp_path: Path) -> None:
     for name in ("first", "second"):
-        assert score_them(tmp_path, f"images={names_alone(tmp_path / name)}").code == 0
-        assert manifest(tmp_path)["benchmark"] == name
+        assert score_them(tmp_path, f"images={write_names_only(tmp_path / name)}").code == 0
+        assert read_manifest(tmp_path)["benchmark"] == name
     store = store_at(f"{tmp_path}/store")
     assert not drop_runs(store, KeepRuns(last=1)), "the newest run of each folder is kept"
     with pytest.raises(ConfigError, match=r"cannot be compared with it \(it is of the benchmark 'first'"):
         write_report(store, compare="previous")
     assert score_them(tmp_path, f"images={tmp_path}/first", "name=renders").code == 0
-    assert manifest(tmp_path)["benchmark"] == "renders"
+    assert read_manifest(tmp_path)["benchmark"] == "renders"
 
 
 def test_a_limit_scores_only_the_first_images(tmp_path: Path) -> None:
-    folder = prompt_list(tmp_path / "mine")
+    folder = write_prompt_list(tmp_path / "mine")
     assert score_them(tmp_path, f"images={folder}", "limit=2").code == 0
     first = pq.read_table(next((tmp_path / "store/ingested").glob("*/prompts.parquet"))).column("text").to_pylist()[:2]
     assert count_scored(tmp_path) == {(name, text): 1 for name in ("flux", "sdxl") for text in first}
-    assert manifest(tmp_path)["limited"] == {"prompts": 2, "of_prompts": 3, "images": 4, "of_images": 6}
+    assert read_manifest(tmp_path)["limited"] == {"prompts": 2, "of_prompts": 3, "images": 4, "of_images": 6}
     assert score_them(tmp_path, f"images={folder}").code == 0
-    assert count_scored(tmp_path) == BOTH and manifest(tmp_path)["counts"]["rows_kept"] == 4
+    assert count_scored(tmp_path) == BOTH and read_manifest(tmp_path)["counts"]["rows_kept"] == 4
 
 
 def write_table(folder: Path, generator: str, pngs: Sequence[bytes] = PNGS, texts: Sequence[str] = TEXTS) -> Path:
@@ -295,7 +298,7 @@ def write_table(folder: Path, generator: str, pngs: Sequence[bytes] = PNGS, text
     return write_files(folder, {f"{generator}.csv": "\n".join(["file,prompt,skills", *rows])}) / f"{generator}.csv"
 
 
-def take_in(tmp_path: Path, generator: str, *arguments: str, **written: Any) -> Ended:
+def ingest(tmp_path: Path, generator: str, *arguments: str, **written: Any) -> Ended:
     table = write_table(tmp_path / "renders", generator, **written)
     return run("ingest", f"table={table}", f"generator={generator}", f"output={tmp_path}/own", *arguments)
 
@@ -306,26 +309,26 @@ def sweep_them(tmp_path: Path, prompt_file: Path | None = None, *arguments: str)
 
 
 def test_a_table_with_absolute_paths_keeps_its_skills(tmp_path: Path) -> None:
-    assert take_in(tmp_path, "flux").code == 0 and sweep_them(tmp_path).code == 0
+    assert ingest(tmp_path, "flux").code == 0 and sweep_them(tmp_path).code == 0
     assert count_scored(tmp_path) == {("flux", text): 1 for text in TEXTS}
-    summary = pq.read_table(tmp_path / "store/runs" / manifest(tmp_path)["run_id"] / "summary.parquet").to_pylist()
+    summary = pq.read_table(tmp_path / "store/runs" / read_manifest(tmp_path)["run_id"] / "summary.parquet").to_pylist()
     assert {row["skill"]: row["n"] for row in summary} == {"overall": 3, "counting": 3, "colour": 3}
 
 
 def test_ingesting_adds_one_generator_and_refreshes_another(tmp_path: Path) -> None:
-    assert take_in(tmp_path, "flux").code == 0 and sweep_them(tmp_path).code == 0
-    assert take_in(tmp_path, "sdxl").code == 0 and sweep_them(tmp_path).code == 0
-    counts = manifest(tmp_path)["counts"]
+    assert ingest(tmp_path, "flux").code == 0 and sweep_them(tmp_path).code == 0
+    assert ingest(tmp_path, "sdxl").code == 0 and sweep_them(tmp_path).code == 0
+    counts = read_manifest(tmp_path)["counts"]
     assert count_scored(tmp_path) == BOTH and (counts["cells_computed"], counts["cells_cached"]) == (2, 2)
     others = [PNGS[0], PNGS[1], images("flint", 3)[2]["image"]]
-    assert take_in(tmp_path, "flux", "on_change=replace", pngs=others).code == 0 and sweep_them(tmp_path).code == 0
-    counts = manifest(tmp_path)["counts"]
+    assert ingest(tmp_path, "flux", "on_change=replace", pngs=others).code == 0 and sweep_them(tmp_path).code == 0
+    counts = read_manifest(tmp_path)["counts"]
     assert count_scored(tmp_path) == BOTH and (counts["cells_computed"], counts["cells_cached"]) == (2, 2)
     assert counts["rows_kept"] == 2, "one of the three images was replaced"
 
 
 def test_a_subset_of_the_prompts_is_a_benchmark(tmp_path: Path) -> None:
-    assert take_in(tmp_path, "flux").code == 0
+    assert ingest(tmp_path, "flux").code == 0
     known = pq.read_table(tmp_path / "own/prompts.parquet").to_pylist()[:1]
     few = (
         write_files(tmp_path, {"few.csv": f'prompt_id,text\n{known[0]["prompt_id"]},"{known[0]["text"]}"\n'})

@@ -43,7 +43,7 @@ def sweep_words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(scope="module", params=["here", pytest.param("local", marks=pytest.mark.slow)])
 def store(request: pytest.FixtureRequest, sweep_words: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run a sweep in which only the judge with random weights fails; return its store."""
+    """Run a sweep whose judge with random weights fails, and only that judge; return its store."""
     store = tmp_path_factory.mktemp(request.param)
     metrics = f"metric=[{','.join([*EXPECTED, *MATCHING])}]"
     babble = f"+metrics.{UNREADABLE}={{kind: llmscore, judge: babbler, replies: text, max_tokens: 8}}"

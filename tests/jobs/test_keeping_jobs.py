@@ -1,4 +1,4 @@
-"""The commands in docs/keeping.md do what the page promises, and other processes can see running sweeps."""
+"""The commands in docs/keeping.md work as documented, and other processes can see running sweeps."""
 
 import io
 import os
@@ -20,7 +20,7 @@ from plumbline.jobs import status
 from plumbline.jobs.command import Terminated
 from plumbline.jobs.status import watch
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.maintenance.running_sweeps import RunningSweep, StageState, SweepStatus, running_sweeps
+from plumbline.pipelines.maintenance.running_sweeps import RunningSweep, StageState, SweepStatus, list_running_sweeps
 from plumbline.pipelines.running.events import CellsExpected, ShardFinished, ShardStarted
 from plumbline.pipelines.sweeps.computing import registered_sweep
 from tests.bench_of import SMALL, UNJUDGED, Bench, images, plan_bench, write_benchmark
@@ -49,7 +49,7 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
     assert run_folder.exists() and cell.exists() and len(COMMANDS) == 11
 
 
-def test_a_list_names_the_files_that_may_go_and_how_to_remove_them(tmp_path: Path) -> None:
+def test_a_dry_run_lists_removable_files_and_the_option_that_removes_them(tmp_path: Path) -> None:
     (tmp_path / "store.json").write_text("{}")
     (tmp_path / "markers").mkdir()
     (tmp_path / "markers/dead").write_text("x" * 2048)
@@ -100,11 +100,11 @@ def test_on_a_terminal_the_view_is_redrawn_in_place_and_names_silent_sweeps() ->
 def test_ctrl_c_ends_the_view_cleanly_without_a_message_about_a_sweep(
     stop: type[KeyboardInterrupt], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(console: Console, look: Callable[[], object], wait: object) -> None:
-        look()
+    def raise_stop(console: Console, poll: Callable[[], object], wait: object) -> None:
+        poll()
         raise stop
 
-    monkeypatch.setattr(status, "watch", stopped)
+    monkeypatch.setattr(status, "watch", raise_stop)
     store_at(tmp_path).check()  # creates the store
     assert run("status", f"store={tmp_path}", "--watch") == Ended(code, "", said)
 
@@ -126,14 +126,14 @@ def test_status_reports_the_first_sweep_while_it_works_and_after_it_was_killed_o
         process.wait()
     assert "small, running on" in working and "of 120 cells committed; --watch follows it" in working
     killed = printed("status", f"store={store}")
-    assert "small, was killed, last seen" in killed and "run the same command to go on" in killed
+    assert "small, was killed, last seen" in killed and "run the same command to continue" in killed
     assert "no runs yet" not in working + killed and "no sweep is running" in printed(
         "status", f"store={store}", "--watch"
     )
     for sign in (store / "sweeps").iterdir():
         sign.rename(tmp_path / sign.name)
     count = sum(1 for cell in store.glob("image_statistics/*/*/*.parquet") if ".draft" not in cell.name)
-    assert f"no runs yet, and {count} committed cells; run the same command to go on" in printed(
+    assert f"no runs yet, and {count} committed cells; run the same command to continue" in printed(
         "status", f"store={store}"
     )
     for sign in tmp_path.glob("*.json"):
@@ -157,11 +157,11 @@ def test_a_sweep_reports_the_number_of_computed_cells(tmp_path: Path, monkeypatc
             watch(event)
         said: list[StageState] = []
         while not any(state.done for state in said):  # the sweep rewrites its file continually
-            said = [sweep.status.stages["image_statistics"] for sweep in running_sweeps(planned.store, 0.0)]
+            said = [sweep.status.stages["image_statistics"] for sweep in list_running_sweeps(planned.store, 0.0)]
     assert ([state.seconds_left for state in said], seen) == ([2.0], events)
-    assert not running_sweeps(planned.store, 0.0)
+    assert not list_running_sweeps(planned.store, 0.0)
     (tmp_path / "store/sweeps/odd.json").write_text('{"stages": 7}')
-    assert not running_sweeps(planned.store, 0.0)
+    assert not list_running_sweeps(planned.store, 0.0)
 
 
 @pytest.mark.parametrize("rights", [0o2775, 0o2755])

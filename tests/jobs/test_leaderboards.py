@@ -17,7 +17,7 @@ from tests.commands import run
 from tests.operators.tallied import summarise
 
 
-def results(*failed: dict[str, Any]) -> Any:
+def make_results(*failed: dict[str, Any]) -> Any:
     """Return equal scores of two generators for one prompt, plus the given failed rows."""
     scored = [{"generator": name, "metric": "m", "prompt_id": "p", "score": 0.5} for name in ("atlas", "cobalt")]
     lost = [{"generator": row["generator"], "metric": "m", "prompt_id": "p", "score": None} for row in failed]
@@ -31,11 +31,11 @@ def results(*failed: dict[str, Any]) -> Any:
     )
 
 
-def failure(kind: str, message: str) -> dict[str, Any]:
+def make_failure(kind: str, message: str) -> dict[str, Any]:
     return {"generator": "drift", "image_id": "7", "metric": "m", "kind": kind, "message": message}
 
 
-def printed(show: Any, *arguments: Any) -> str:
+def render(show: Any, *arguments: Any) -> str:
     stream = io.StringIO()
     show(Console(file=stream, width=140, highlight=False), *arguments)
     return stream.getvalue()
@@ -45,31 +45,33 @@ NO_STORE: Any = None
 """The leaderboards of a run that was just computed need no store."""
 
 
-def boards(console: Console, finished: Any) -> None:
+def show_boards(console: Console, finished: Any) -> None:
     show_leaderboards(console, finished, NO_STORE, verbose=True)
 
 
-def finished_sweep(results: Any, lower_is_better: Collection[str] = ()) -> Any:
+def make_finished_sweep(results: Any, lower_is_better: Collection[str] = ()) -> Any:
     return SimpleNamespace(
         results=results, lower_is_better=lower_is_better, retried=None, usage={}, costs={}, folder="runs/r"
     )
 
 
-def ranks(said: str) -> list[tuple[str, str]]:
+def parse_ranks(said: str) -> list[tuple[str, str]]:
     """Return the rank and generator in each row of a leaderboard."""
     return re.findall(r"│ (\S) │ (\w+) +│", said)
 
 
 def test_a_kind_of_failure_is_shown_with_a_message_that_says_what_to_do() -> None:
-    said = printed(show_failures, results(failure("shard_failed", "disk [full]"), failure("new_kind", "what to do")))
+    said = render(
+        show_failures, make_results(make_failure("shard_failed", "disk [full]"), make_failure("new_kind", "what to do"))
+    )
     assert re.search(r"new_kind +│ +1 │ 25\.0% │ act on its message", said)
     assert "shard_failed, such as drift, image 7: disk [full]\n" in said
     assert "new_kind, such as drift, image 7: what to do\n" in said
 
 
 def test_a_generator_without_a_score_has_no_rank_and_equal_means_share_a_rank() -> None:
-    said = printed(boards, finished_sweep(results(failure("corrupt_image", "no"))))
-    assert ranks(said) == [("1", "atlas"), ("1", "cobalt"), ("-", "drift")]
+    said = render(show_boards, make_finished_sweep(make_results(make_failure("corrupt_image", "no"))))
+    assert parse_ranks(said) == [("1", "atlas"), ("1", "cobalt"), ("-", "drift")]
     assert "lower is better" not in said
 
 
@@ -77,8 +79,8 @@ def test_if_lower_is_better_the_lowest_mean_ranks_first_and_the_leaderboard_says
     scored = [("atlas", 0.5), ("cobalt", 0.25), ("drift", 0.5), ("ember", None)]
     records = [{"generator": name, "metric": "m", "prompt_id": "p", "score": score} for name, score in scored]
     summary = best_first(summarise(rows.table(records, schemas.SCORES), {}), {"m"})
-    said = printed(boards, finished_sweep(SimpleNamespace(summary=summary, n_null=0), lower_is_better={"m"}))
-    assert ranks(said) == [("1", "cobalt"), ("2", "atlas"), ("2", "drift"), ("-", "ember")]
+    said = render(show_boards, make_finished_sweep(SimpleNamespace(summary=summary, n_null=0), lower_is_better={"m"}))
+    assert parse_ranks(said) == [("1", "cobalt"), ("2", "atlas"), ("2", "drift"), ("-", "ember")]
     assert "m: overall, lower is better" in said and re.search(r"cobalt +│ 0\.250", said)
 
 

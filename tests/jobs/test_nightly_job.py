@@ -21,7 +21,7 @@ from plumbline.pipelines.base.exit_codes import COMPLETE, HELD, LATE, LOST, OVER
 from plumbline.pipelines.nightly import regressions
 from plumbline.pipelines.nightly.deadline import Stopped
 from plumbline.pipelines.store.lease import Clock, Lease, LeaseHeld, read_lease, take_lease
-from plumbline.pipelines.store.runs import commit_run, has_report, name_newest, newest_run, run_ids
+from plumbline.pipelines.store.runs import commit_run, find_newest_run, has_report, list_run_ids, make_newest
 from plumbline.pipelines.store.store import LATEST, Store
 from tests.bench_of import Bench, images, prompts, save_scores, write_rows
 from tests.commands import Ended, printed, refusal
@@ -100,18 +100,18 @@ class Nights(Bench):
         self.score()
         return super().run(*words, job=job)
 
-    def outcome(self, run_id: str | None = None) -> dict[str, Any] | None:
-        return self.store.read_json(f"runs/{run_id or newest_run(self.store)}/nightly.json")
+    def read_outcome(self, run_id: str | None = None) -> dict[str, Any] | None:
+        return self.store.read_json(f"runs/{run_id or find_newest_run(self.store)}/nightly.json")
 
-    def latest_report(self) -> str:
+    def read_latest_report(self) -> str:
         return self.store.read_text("latest/report.html") or ""
 
-    def runs_in_trends(self) -> set[str]:
+    def list_runs_in_trends(self) -> set[str]:
         """Return the runs shown on the trends page."""
         return set(self.store.read_table("trends/small/trends.parquet", ["run_id"]).column("run_id").to_pylist())
 
     @contextmanager
-    def process(self) -> Iterator[subprocess.Popen[str]]:
+    def start_process(self) -> Iterator[subprocess.Popen[str]]:
         """Start a nightly run in another process, which waits after publishing its run and before reporting it."""
         self.score()
         process = subprocess.Popen(
@@ -142,7 +142,7 @@ def nights_on_disk_or_s3(request: pytest.FixtureRequest, tmp_path: Path) -> Nigh
     return Nights(tmp_path, url)
 
 
-def use(clock: type[Clock], monkeypatch: pytest.MonkeyPatch) -> None:
+def use_clock(clock: type[Clock], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("now", "pause"):
         monkeypatch.setattr(Clock, name, getattr(clock, name))
     monkeypatch.setattr(Clock, "time", 0.0, raising=False)
@@ -151,14 +151,14 @@ def use(clock: type[Clock], monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nights_report_a_first_run_then_nothing_then_a_new_and_a_worse_generator(nights_on_disk_or_s3: Nights) -> None:
     nights = nights_on_disk_or_s3
     assert nights.run().code == 0
-    (first,) = run_ids(nights.store)
-    outcome = nights.outcome()
+    (first,) = list_run_ids(nights.store)
+    outcome = nights.read_outcome()
     assert outcome is not None and outcome["compared_with"] is None
     assert outcome["not_compared"] == "it is the first run of this store"
-    assert nights.latest_report() == nights.store.read_text(f"runs/{first}/report.html") != ""
+    assert nights.read_latest_report() == nights.store.read_text(f"runs/{first}/report.html") != ""
 
     shown = nights.run("nightly.json=true")
-    assert shown.code == 0 and run_ids(nights.store) == [first]
+    assert shown.code == 0 and list_run_ids(nights.store) == [first]
     assert f"nothing new since run {first}: {nights.store.place.url}/runs/{first}/report.html" in shown.err
     assert json.loads(shown.out) == outcome | {"new": False, "exit_code": 0, "dropped": []}
 
@@ -166,9 +166,9 @@ def test_nights_report_a_first_run_then_nothing_then_a_new_and_a_worse_generator
     nights.add("flint", 0.4)
     ended = nights.run()
     assert ended.code == 3
-    second = newest_run(nights.store)
-    outcome = nights.outcome()
-    assert outcome is not None and run_ids(nights.store) == [first, second]
+    second = find_newest_run(nights.store)
+    outcome = nights.read_outcome()
+    assert outcome is not None and list_run_ids(nights.store) == [first, second]
     assert outcome["compared_with"] == first and outcome["exit_code"] == 3 and outcome["improvements"] == []
     worst = outcome["regressions"][0]
     assert {one["generator"] for one in outcome["regressions"]} == {"flint"}
@@ -180,10 +180,10 @@ def test_nights_report_a_first_run_then_nothing_then_a_new_and_a_worse_generator
     assert f"worse flint by clipscore: {moved}" in printed
     assert f"since {first}" in printed and "exit code 3" in printed
     url = nights.store.place.url
-    assert nights.latest_report() == nights.store.read_text(f"runs/{second}/report.html")
+    assert nights.read_latest_report() == nights.store.read_text(f"runs/{second}/report.html")
     assert f"latest report: {url}/latest/report.html" in printed
     assert outcome["trends"] == f"{url}/trends/small/trends.html" and f"trends: {outcome['trends']}" in printed
-    assert nights.runs_in_trends() == {first, second} and nights.store.exists("trends/small/trends.html")
+    assert nights.list_runs_in_trends() == {first, second} and nights.store.exists("trends/small/trends.html")
     assert nights.run().code == 0, "the regression has already been reported"
     assert read_lease(nights.store, LEASE).is_free
 
@@ -192,19 +192,19 @@ def test_a_small_change_is_not_a_regression(nights: Nights) -> None:
     nights.run()
     nights.add("flint", 0.49)
     assert nights.run("nightly.smallest_change=0.05").code == 0
-    outcome = nights.outcome()
+    outcome = nights.read_outcome()
     assert outcome is not None and outcome["regressions"] == [] and "flint is worse" in " ".join(outcome["sentences"])
 
 
 def test_a_rewritten_report_of_a_night_keeps_the_changes_on_both_pages(nights: Nights) -> None:
     nights.run()
-    first = newest_run(nights.store)
+    first = find_newest_run(nights.store)
     nights.add("flint", 0.4)
     assert nights.run().code == 3
 
     def pages() -> set[bool]:
-        own = nights.store.read_text(f"runs/{newest_run(nights.store)}/report.html") or ""
-        return {f"Changes since run {first}," in page for page in (own, nights.latest_report())}
+        own = nights.store.read_text(f"runs/{find_newest_run(nights.store)}/report.html") or ""
+        return {f"Changes since run {first}," in page for page in (own, nights.read_latest_report())}
 
     report = ("report", f"store={nights.store.place.url}", "run=latest")
     for words, changed in (((), True), (("compare=none",), False), ((), False)):
@@ -214,12 +214,12 @@ def test_a_rewritten_report_of_a_night_keeps_the_changes_on_both_pages(nights: N
 
 def test_a_night_reports_the_change_although_another_sweep_published_it_first(nights: Nights) -> None:
     nights.run()
-    first = newest_run(nights.store)
+    first = find_newest_run(nights.store)
     nights.add("flint", 0.4)
     assert nights.run(job="sweep").code == 0
     nights.add("golem", 0.9)
     assert nights.run().code == 3
-    outcome = nights.outcome()
+    outcome = nights.read_outcome()
     assert outcome is not None and outcome["compared_with"] == first
 
 
@@ -227,29 +227,29 @@ def test_a_night_reports_a_sweeps_unreported_run_even_if_nothing_is_new(nights: 
     nights.run()
     nights.add("flint", 0.4)
     assert nights.run(job="sweep").code == 0
-    swept = newest_run(nights.store)
+    swept = find_newest_run(nights.store)
     assert nights.run().code == 3
-    assert newest_run(nights.store) == swept and nights.outcome() is not None
+    assert find_newest_run(nights.store) == swept and nights.read_outcome() is not None
     assert nights.run().code == 0
 
 
 @pytest.mark.slow
 def test_nights_of_two_benchmarks_share_a_store_and_are_compared_with_their_own_runs(nights: Nights) -> None:
     nights.run()
-    first = newest_run(nights.store)
+    first = find_newest_run(nights.store)
     assert nights.run("benchmark.name=other").code == 0
-    other = nights.outcome()
+    other = nights.read_outcome()
     assert other is not None
     assert other["not_compared"] == f"{first} cannot be compared with it (it is of the benchmark 'small')"
     assert nights.run().code == 0 and nights.run("benchmark.name=other").code == 0
-    assert len(run_ids(nights.store)) == 2, "each job finds its own run and nothing new"
+    assert len(list_run_ids(nights.store)) == 2, "each job finds its own run and nothing new"
     nights.add("flint", 0.4)
     assert nights.run().code == 3
 
 
 def test_a_run_may_be_compared_with_a_named_run(nights: Nights) -> None:
     nights.run()
-    first = newest_run(nights.store)
+    first = find_newest_run(nights.store)
     nights.add("flint", 0.6)
     assert nights.run().code == 0
     nights.add("flint", 0.5)
@@ -258,14 +258,14 @@ def test_a_run_may_be_compared_with_a_named_run(nights: Nights) -> None:
 
 def test_a_night_with_mostly_missing_scores_fails_like_a_sweep_and_is_never_compared_with(nights: Nights) -> None:
     nights.run()
-    first = newest_run(nights.store)
+    first = find_newest_run(nights.store)
     nights.add("flint", 0.4)
     (nights.folder / "images/atlas/00000.parquet").write_bytes(b"PAR1")
     ended = nights.run()
     assert ended.code == 1 and re.search(r"exit code 1: \d+ of \d+ rows .* have no score, above max_failed", ended.out)
     nights.add("atlas", 0.8)
     assert nights.run().code == 3
-    outcome = nights.outcome()
+    outcome = nights.read_outcome()
     assert outcome is not None and outcome["compared_with"] == first
 
 
@@ -279,14 +279,14 @@ class Rival:
         self.looks = 0
         self.renew = Lease.renew
 
-    def look(self, lease: Lease) -> None:
+    def interfere(self, lease: Lease) -> None:
         self.looks += 1
         if self.looks == self.at:
-            store, before = self.nights.store, run_ids(self.nights.store)[0]
+            store, before = self.nights.store, list_run_ids(self.nights.store)[0]
             take_lease(store, LEASE, "rival", clock=JumpingClock())
             store.write_text(f"runs/{self.ID}/report.html", "the rival's")
             commit_run(store, self.ID, store.read_json(f"runs/{before}/manifest.json") or {})
-            name_newest(store, self.ID)
+            make_newest(store, self.ID)
         self.renew(lease)
 
 
@@ -299,18 +299,18 @@ def test_a_night_that_lost_its_lease_overwrites_nothing_of_the_other_night(
     at: int, published: bool, nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nights.run()
-    first = newest_run(nights.store)
+    first = find_newest_run(nights.store)
     nights.add("flint", 0.4)
     rival = Rival(nights, at)
-    monkeypatch.setattr(Lease, "renew", lambda lease: rival.look(lease))
+    monkeypatch.setattr(Lease, "renew", lambda lease: rival.interfere(lease))
     ended = nights.run()
-    assert ended.code == 5 and "was not heard from for too long, and rival on" in ended.out
-    ours = set(run_ids(nights.store)) - {first, Rival.ID}
-    assert len(ours) == published and newest_run(nights.store) == Rival.ID
-    assert all(nights.outcome(run_id) is None for run_id in ours)
-    assert nights.latest_report() == "the rival's"
+    assert ended.code == 5 and "did not renew its lease in time, and rival on" in ended.out
+    ours = set(list_run_ids(nights.store)) - {first, Rival.ID}
+    assert len(ours) == published and find_newest_run(nights.store) == Rival.ID
+    assert all(nights.read_outcome(run_id) is None for run_id in ours)
+    assert nights.read_latest_report() == "the rival's"
     if at < 7:
-        assert nights.runs_in_trends() == {first}
+        assert nights.list_runs_in_trends() == {first}
     assert not read_lease(nights.store, LEASE).is_free, "the rival still has the lease"
 
 
@@ -319,37 +319,37 @@ def test_a_second_night_is_refused_and_the_night_after_a_killed_one_reports_its_
 ) -> None:
     nights = Nights(tmp_path, f"{bucket}/store")
     nights.run()
-    first = newest_run(nights.store)
+    first = find_newest_run(nights.store)
     nights.add("flint", 0.4)
-    with nights.process() as process:
-        use(FrozenClock, monkeypatch)
+    with nights.start_process() as process:
+        use_clock(FrozenClock, monkeypatch)
         ended = nights.run()
         assert ended.code == 4 and f"process {process.pid})" in ended.out
     assert process.returncode == -signal.SIGKILL
-    killed = newest_run(nights.store)
-    assert killed != first and nights.outcome() is None
-    use(JumpingClock, monkeypatch)
+    killed = find_newest_run(nights.store)
+    assert killed != first and nights.read_outcome() is None
+    use_clock(JumpingClock, monkeypatch)
     ended = nights.run()
     assert ended.code == 3, "nothing is new, but that run was never reported"
-    assert newest_run(nights.store) == killed and nights.outcome() is not None
+    assert find_newest_run(nights.store) == killed and nights.read_outcome() is not None
     assert "for a sign of life" in ended.out
 
 
 @pytest.mark.slow
-def test_a_suspended_night_that_resumes_leaves_the_other_nights_work_alone(
+def test_a_suspended_night_that_resumes_does_not_change_the_other_nights_work(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nights.run()
     nights.add("flint", 0.4)
-    with nights.process() as process:
+    with nights.start_process() as process:
         os.kill(process.pid, signal.SIGSTOP)
-        use(JumpingClock, monkeypatch)
+        use_clock(JumpingClock, monkeypatch)
         assert nights.run("nightly.smallest_change=1").code == 0
-        outcome = nights.outcome()
+        outcome = nights.read_outcome()
         os.kill(process.pid, signal.SIGCONT)
         printed, _ = process.communicate("\n")
     assert process.returncode == 5 and "took its place" in printed
-    assert outcome is not None and nights.outcome() == outcome
+    assert outcome is not None and nights.read_outcome() == outcome
 
 
 @pytest.mark.parametrize("name", [LATEST, "report.html"])
@@ -362,25 +362,25 @@ def test_a_night_that_died_between_manifest_and_report_is_reported_and_not_repea
         write_text(store, path, text)
 
     nights.run()
-    first = newest_run(nights.store)
+    first = find_newest_run(nights.store)
     nights.add("flint", 0.4)
     write_text = Store.write_text
     with monkeypatch.context() as patch:
         patch.setattr(Store, "write_text", write)
         assert nights.run().code == 130
-    (left,) = {*run_ids(nights.store)} - {first}
+    (left,) = {*list_run_ids(nights.store)} - {first}
     assert nights.run().code == 3, "nothing is new, but that run was never reported"
-    outcome = nights.outcome(left)
-    assert run_ids(nights.store) == [first, left] and newest_run(nights.store) == left
+    outcome = nights.read_outcome(left)
+    assert list_run_ids(nights.store) == [first, left] and find_newest_run(nights.store) == left
     assert outcome is not None and outcome["compared_with"] == first
-    assert nights.latest_report() == nights.store.read_text(f"runs/{left}/report.html") != ""
+    assert nights.read_latest_report() == nights.store.read_text(f"runs/{left}/report.html") != ""
 
 
 @pytest.mark.parametrize("way", ROT)
 def test_a_night_replaces_damaged_files_even_if_their_size_and_time_are_unchanged(way: str, nights: Nights) -> None:
     """A damaged part causes a new run, whereas a damaged page is only rewritten. After that, nothing is new."""
     nights.run()
-    (first,) = run_ids(nights.store)
+    (first,) = list_run_ids(nights.store)
     folder, chance = Path(nights.store.place.url) / "runs", Random(way)
     assert damage_file(folder / first / "report.html", way, chance)
     shown = nights.run()
@@ -388,8 +388,8 @@ def test_a_night_replaces_damaged_files_even_if_their_size_and_time_are_unchange
     assert "the page was damaged, and is written again" in shown.words and has_report(nights.store, first)
     assert damage_file(chance.choice(sorted((folder / first).glob("scores.parquet/*"))), way, chance)
     assert nights.run().code == 0
-    second = newest_run(nights.store)
-    outcome = nights.outcome(second)
+    second = find_newest_run(nights.store)
+    outcome = nights.read_outcome(second)
     assert second != first and outcome is not None and outcome["compared_with"] == first, (
         "the first run was not repaired"
     )
@@ -408,13 +408,13 @@ def test_a_failed_webhook_is_a_warning_that_does_not_show_its_address(
     monkeypatch.setattr(regressions, "post_json", send)
     monkeypatch.setenv("HOOK", "https://hooks.example/hush-hush")
     failed = nights.run("nightly.webhook=${oc.env:HOOK}")
-    outcome = nights.outcome()
+    outcome = nights.read_outcome()
     assert outcome is not None and outcome["webhook"] == "hooks.example: HTTP 503"
     assert failed.code == 0 and "warning nightly.webhook: hooks.example: HTTP 503; the outcome is in" in failed.out
     nights.add("flint", 0.4)
     ended = nights.run("nightly.webhook=https://hooks.example/hush-hush")
     assert ended.code == 3
-    outcome = nights.outcome()
+    outcome = nights.read_outcome()
     assert outcome is not None and outcome["webhook"] == "delivered"
     assert sent[1] == {**outcome, "webhook": None}
     kept = [path for path in Path(nights.store.place.url).rglob("*") if path.is_file() and b"hush" in path.read_bytes()]
@@ -428,7 +428,7 @@ def test_expired_runs_are_removed_after_the_night_has_reported(
     nights: Nights,
 ) -> None:
     nights.run()
-    first = newest_run(nights.store)
+    first = find_newest_run(nights.store)
     manifest = nights.store.read_json(f"runs/{first}/manifest.json") or {}
     for day, benchmark in ((1, "small"), (2, "small"), (3, "other")):
         old = manifest | {"began": f"2020-01-0{day}T02:00:00+00:00", "benchmark": benchmark}
@@ -439,7 +439,7 @@ def test_expired_runs_are_removed_after_the_night_has_reported(
     assert shown.code == 3 and outcome["compared_with"] == first
     assert outcome["dropped"] == ["2020-01-01", "2020-01-02"]
     assert "runs dropped by nightly.keep_runs: 2020-01-01, 2020-01-02" in shown.err
-    assert run_ids(nights.store) == ["2020-01-03", first, outcome["run_id"]], (
+    assert list_run_ids(nights.store) == ["2020-01-03", first, outcome["run_id"]], (
         "the run that it was compared with is kept"
     )
     assert read_lease(nights.store, LEASE).is_free
@@ -454,7 +454,7 @@ def test_failing_to_remove_runs_changes_neither_the_run_nor_the_exit_code(
 
     monkeypatch.setattr(nightly, "retain", refuse)
     code, printed, _ = nights.run("nightly.keep_runs.daily=1")
-    assert code == 0 and nights.outcome() is not None
+    assert code == 0 and nights.read_outcome() is not None
     assert (
         f"warning nightly.keep_runs: {error}; the next night drops the remaining runs" in printed
         and "exit code 0" in printed
@@ -471,10 +471,10 @@ def test_a_night_past_its_deadline_has_its_own_exit_code_and_the_next_night_cont
 
     monkeypatch.setattr(regressions, "_make_outcome", never)
     ended = nights.run("nightly.deadline=3600")
-    assert ended.code == 6 and "nightly.deadline: 3600 seconds are over; all computed cells are kept" in ended.out
+    assert ended.code == 6 and "nightly.deadline: 3600 seconds have passed; all computed cells are kept" in ended.out
     assert read_lease(nights.store, LEASE).is_free
     monkeypatch.undo()
-    assert nights.run().code == 0 and len(run_ids(nights.store)) == 1 and nights.outcome() is not None
+    assert nights.run().code == 0 and len(list_run_ids(nights.store)) == 1 and nights.read_outcome() is not None
 
 
 def test_every_exit_code_is_documented() -> None:

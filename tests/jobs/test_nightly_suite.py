@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from plumbline.pipelines.store.lease import read_lease
-from plumbline.pipelines.store.runs import run_ids
+from plumbline.pipelines.store.runs import list_run_ids
 from plumbline.pipelines.sweeps.suite import plan_suite
 from tests.bench_of import images, prompts, save_scores, write_rows
 from tests.commands import Ended, config_of, run, store_at
-from tests.jobs.test_nightly_job import JumpingClock, use
+from tests.jobs.test_nightly_job import JumpingClock, use_clock
 from tests.pipelines.nightly.test_outcome import serve
 
 ROOT = Path(__file__).parent.parent.parent
@@ -60,7 +60,7 @@ class Suite:
             words += [f"{of}.prompts={self.folder}/{name}/prompts.parquet"]
         return [*words, f"store={self.store.place.url}"]
 
-    def fall(self, name: str) -> None:
+    def make_worse(self, name: str) -> None:
         """Replace flint's images in a benchmark with worse ones."""
         self.quality[name, "flint"] -= 0.1
         self.seconds += 1  # a file's modification time is its ETag
@@ -78,12 +78,12 @@ class Suite:
     def run(self, *words: str, job: str = "nightly") -> Ended:
         return run(job, *self.words, *words)
 
-    def suites(self) -> list[str]:
-        return sorted(self.store.folders("suites"))
+    def list_suites(self) -> list[str]:
+        return sorted(self.store.list_folders("suites"))
 
-    def runs(self) -> dict[str, str]:
+    def read_runs(self) -> dict[str, str]:
         """Return the run of each benchmark in the newest suite."""
-        return dict((self.store.read_json(f"suites/{self.suites()[-1]}/suite.json") or {})["runs"])
+        return dict((self.store.read_json(f"suites/{self.list_suites()[-1]}/suite.json") or {})["runs"])
 
 
 @pytest.fixture
@@ -99,14 +99,14 @@ def test_nights_over_two_benchmarks_report_both_at_once_and_only_changes(suite: 
         first = suite.run(webhook)
         assert first.code == 0 and read_lease(suite.store, "nightly").is_free, first
         (told,) = hook.bodies
-        (first_suite,), before = suite.suites(), suite.runs()
+        (first_suite,), before = suite.list_suites(), suite.read_runs()
         assert told["suite_id"] == first_suite and told["runs"] == before and set(before) == {"numbers", "places"}
         assert [one["not_compared"] is None for one in told["benchmarks"]] == [False, False]
         assert suite.store.read_json(f"suites/{first_suite}/nightly.json") == told | {"webhook": "delivered"}
         assert f"suite {first_suite}: 2 benchmarks, 2 with a new run; nothing compared" in first.words
         assert "warning numbers and places share 8 prompts" in first.out
 
-        suite.fall("places")
+        suite.make_worse("places")
         suite.score()
         unread = suite.folder / "numbers/images/flint/0.parquet"
         state, content = unread.stat(), unread.read_bytes()
@@ -120,18 +120,18 @@ def test_nights_over_two_benchmarks_report_both_at_once_and_only_changes(suite: 
         assert (places["benchmark"], places["compared_with"]) == ("places", before["places"])
         [worse] = places["regressions"]
         assert (worse["generator"], worse["p_value"], worse["p_holm"]) == ("flint", 1 / 128, 2 / 128)
-        after = suite.runs()
-        assert after == {"numbers": before["numbers"], "places": places["run_id"]} and len(suite.suites()) == 2
+        after = suite.read_runs()
+        assert after == {"numbers": before["numbers"], "places": places["run_id"]} and len(suite.list_suites()) == 2
         assert suite.store.read_json(f"runs/{after['places']}/nightly.json") == places | {"webhook": "delivered"}
 
         nothing = suite.run(webhook)
         assert nothing.code == 0 and "0 cells to compute: everything is in the store" in nothing.out, nothing
         assert "model calls, about" not in nothing.out and "reported before: suite " in nothing.words
-        assert len(suite.suites()) == len(hook.bodies) == 2
+        assert len(suite.list_suites()) == len(hook.bodies) == 2
         unread.write_bytes(content)
 
-        suite.fall("numbers")
-        suite.fall("places")
+        suite.make_worse("numbers")
+        suite.make_worse("places")
         suite.score()
         third = suite.run(webhook, "nightly.json=true", "nightly.keep_runs.last=1")
         shown = json.loads(third.out)
@@ -142,11 +142,11 @@ def test_nights_over_two_benchmarks_report_both_at_once_and_only_changes(suite: 
         )
         assert "flint by clipscore: " in third.err and "2 with a new run; 2 regressions" in third.err
 
-        newest = suite.runs()["numbers"]
+        newest = suite.read_runs()["numbers"]
         outcome = suite.store.read_json(f"runs/{newest}/nightly.json")
         suite.store.remove_all([f"runs/{newest}/nightly.json"])  # as if the nightly run had died just before writing it
         again = suite.run(webhook)
-        assert again.code == 0 and len(hook.bodies) == 3 and len(suite.suites()) == 3, again
+        assert again.code == 0 and len(hook.bodies) == 3 and len(suite.list_suites()) == 3, again
         assert suite.store.read_json(f"runs/{newest}/nightly.json") == outcome
 
 
@@ -161,14 +161,16 @@ def test_a_suite_that_is_killed_between_two_runs_continues_with_the_second(
         assert any(line == "between two runs\n" for line in process.stdout)
         process.kill()
     assert process.returncode == -signal.SIGKILL
-    (left,) = run_ids(suite.store)
-    assert suite.suites() == []
-    use(JumpingClock, monkeypatch)
+    (left,) = list_run_ids(suite.store)
+    assert suite.list_suites() == []
+    use_clock(JumpingClock, monkeypatch)
     ended = suite.run(job=job)
     assert ended.code == 0 and f"numbers: nothing changed since run {left}" in ended.out, ended
-    assert len(suite.suites()) == 1 and suite.runs()["numbers"] == left and len(run_ids(suite.store)) == 2
+    assert (
+        len(suite.list_suites()) == 1 and suite.read_runs()["numbers"] == left and len(list_run_ids(suite.store)) == 2
+    )
     if job == "nightly":
-        [suite_id] = suite.suites()
+        [suite_id] = suite.list_suites()
         told = suite.store.read_json(f"suites/{suite_id}/nightly.json") or {}
         assert [one["benchmark"] for one in told["benchmarks"]] == ["numbers", "places"], (
             "neither run had been reported"
@@ -179,4 +181,4 @@ def test_a_dry_run_of_a_night_over_several_benchmarks_shows_the_plan_and_starts_
     shutil.rmtree(suite.folder / "places/images/flint")
     ended = suite.run("dry_run=true")
     assert ended.code == 0 and "numbers: 8 prompts x 2 generators = 16 images" in ended.out
-    assert "places: 8 prompts x 1 generators = 8 images" in ended.out and not suite.store.folders("runs")
+    assert "places: 8 prompts x 1 generators = 8 images" in ended.out and not suite.store.list_folders("runs")

@@ -63,7 +63,7 @@ class Observed(NamedTuple):
                 return
             waiting.wait(0.5)
 
-    def counted(self, expected: Mapping[tuple[str, ...], float], *names: str) -> None:
+    def await_counts(self, expected: Mapping[tuple[str, ...], float], *names: str) -> None:
         """Wait until the run's additions to these counters are as expected; fail if they are not in time."""
         waiting = threading.Event()
         for _ in range(MAX_POLLS):
@@ -94,7 +94,7 @@ def observe(folder: Path, *overrides: str) -> Observed:
     return observed._replace(text=scrape())
 
 
-def spoil(folder: Path, *places: int) -> None:
+def corrupt_images(folder: Path, *places: int) -> None:
     """Make the given images of atlas unreadable."""
     rows = images("atlas", 4)
     for place in places:
@@ -107,9 +107,9 @@ def sweeps(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> tuple
     """Run a sweep with a broken image, then another after a second image broke; all other results are in the store."""
     folder = tmp_path_factory.mktemp("observed")
     write_benchmark(folder / "bench", ["atlas", "flint"], count=4)
-    spoil(folder, 0)
+    corrupt_images(folder, 0)
     first = observe(folder)
-    spoil(folder, 0, 1)
+    corrupt_images(folder, 0, 1)
     return first, observe(folder, "dry_run=false")
 
 
@@ -137,7 +137,7 @@ def test_reused_cells_are_counted_as_reused(sweeps: tuple[Observed, Observed]) -
     assert (counts["cells_cached"], counts["cells_computed"], counts["rows_kept"]) == (2, 2, 2)
     nodes = ("similarities:clip", "scores")
     cells = {("cells", node, state): 1 for node in nodes for state in ("cached", "committed")}
-    second.counted({**cells, ("kept_rows", nodes[0], "clipscore"): 2}, "cells", "kept_rows")
+    second.await_counts({**cells, ("kept_rows", nodes[0], "clipscore"): 2}, "cells", "kept_rows")
 
 
 def test_every_computed_cell_has_a_log_line(sweeps: tuple[Observed, Observed]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from plumbline.jobs.__main__ import main
-from plumbline.jobs.help import choices_of
+from plumbline.jobs.help import list_choice_names
 from plumbline.jobs.table import JOBS, list_jobs
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
@@ -53,7 +53,10 @@ def test_an_unknown_job_is_refused_with_the_nearest_name(capsys: pytest.CaptureF
     "typed, offered",
     [
         ("plumbline sco", {"score"}),
-        ("plumbline sweep sweep=sha", {f"sweep={name}" for name in choices_of("sweep", None) if name[:3] == "sha"}),
+        (
+            "plumbline sweep sweep=sha",
+            {f"sweep={name}" for name in list_choice_names("sweep", None) if name[:3] == "sha"},
+        ),
         ("plumbline ingest col", {"columns="} | {f"columns.{role}=" for role in InputColumnsConfig.__slots__}),
         ("plumbline gc sto", {"store=", "storage="} | {f"storage.{option.name}=" for option in fields(StorageConfig)}),
         ("plumbline score benchmark.columns.pro", {"benchmark.columns.prompt=", "benchmark.columns.prompt_id="}),

@@ -1,4 +1,4 @@
-"""A job rejects invalid arguments with one line that says what to do, before anything is written."""
+"""A job rejects invalid arguments before it writes anything, with one line that includes the remedy."""
 
 from collections.abc import Callable
 

@@ -58,21 +58,21 @@ def test_the_change_of_a_combined_reward_is_listed_with_those_of_its_parts(tmp_p
     assert "reward: 'reward' needs an earlier run to compare with" in refusal("report", *words[:2], "reward={gecko: 2}")
 
 
-def many_noisy(generator: str, metric: str, prompt: int) -> float:
-    """Return scores of 30 generators, one of which is far better than the others on most prompts."""
+def score_many_noisy(generator: str, metric: str, prompt: int) -> float:
+    """Return scores of 30 generators; one generator is far better than the others on most prompts."""
     noise = np.random.default_rng([prompt, *generator.encode()]).normal(0, 0.5)
     return float(np.clip((0.9 if generator == "g07" else 0.55) + noise, 0, 1))
 
 
 def test_no_report_claims_that_there_is_no_difference_from_too_few_prompts(tmp_path: Path) -> None:
-    """Neither if no outcome could have separated the generators, nor if more prompts would separate them."""
+    """The claim is missing if no outcome could separate the generators, and if more prompts would separate them."""
     names = [f"g{number:02d}" for number in range(30)]
     for prompts, headline, wanted in (
         (14, "Too few prompts to say who is better by m.", "at least 15 prompts are needed"),
         (16, "No generator is clearly better than another by m.", "prompts would show it."),
     ):
         folder = tmp_path / str(prompts)
-        run = make_run(folder, prompts=plain_prompts(prompts), generators=names, metrics=["m"], score=many_noisy)
+        run = make_run(folder, prompts=plain_prompts(prompts), generators=names, metrics=["m"], score=score_many_noisy)
         said = printed("report", f"store={folder}/store", "images=0")
         assert f"\n{headline}" in said and wanted in said and "all tied" not in run.html
         assert wanted in run.html and "Too few prompts at every skill to compare with g" in said

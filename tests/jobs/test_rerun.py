@@ -15,7 +15,7 @@ import pytest
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.store import store
-from plumbline.pipelines.store.runs import find_run, name_by_time, newest_run, run_ids
+from plumbline.pipelines.store.runs import find_newest_run, find_run, list_run_ids, name_by_time
 from plumbline.pipelines.store.store import Store, StoreError
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import PACK, Bench, images, prompts, save_scores, write_rows
@@ -48,7 +48,7 @@ def read_mean(store: Store, run_id: str) -> float:
     return float(summary.query("generator == 'atlas' and skill == 'overall'")["mean"].item())
 
 
-def leaderboard(printed: str) -> str:
+def find_leaderboard(printed: str) -> str:
     """Return the table of means with its title."""
     (table,) = re.findall(r"^ *means; sharing a letter: .*?└[^\n]*", printed, flags=re.DOTALL | re.MULTILINE)
     return str(table)
@@ -61,12 +61,12 @@ def sweep(tmp_path: Path) -> Sweep:
 
 def test_an_unchanged_sweep_writes_nothing_and_names_the_existing_run(sweep: Sweep) -> None:
     code, first, _ = sweep.run()
-    (run_id,) = run_ids(sweep.store)
+    (run_id,) = list_run_ids(sweep.store)
     before = sweep.files()
     assert code == 0
     code, printed, _ = sweep.run()
-    assert leaderboard(printed) == leaderboard(first)
-    assert code == 0 and sweep.files() == before and newest_run(sweep.store) == run_id
+    assert find_leaderboard(printed) == find_leaderboard(first)
+    assert code == 0 and sweep.files() == before and find_newest_run(sweep.store) == run_id
     report = f"{sweep.store.place.url}/runs/{run_id}/report.html"
     assert f"nothing changed since run {run_id}: {report}" in printed and f"run {run_id}, exit code 0" in printed
     assert "clipscore: overall" not in printed
@@ -86,21 +86,21 @@ def test_cells_whose_rows_are_all_in_earlier_cells_are_copied_and_not_computed(t
 def test_options_of_computing_do_not_make_another_run_for_a_sweep_or_a_night(word: str, sweep: Sweep) -> None:
     """Nightly runs use Ray by default, and sweeps do not."""
     assert sweep.run().code == 0
-    (run_id,) = run_ids(sweep.store)
+    (run_id,) = list_run_ids(sweep.store)
     assert f"nothing changed since run {run_id}" in sweep.run(word).out
     assert f"computed 0 cells, run {run_id}, exit code 0" in sweep.run(word, job="nightly").out
-    assert run_ids(sweep.store) == [run_id]
+    assert list_run_ids(sweep.store) == [run_id]
 
 
 @pytest.mark.parametrize("file", ["", "manifest.json", "scores.parquet", "summary.parquet"])
 def test_a_run_with_a_deleted_file_is_made_again(file: str, sweep: Sweep) -> None:
     """Damaged files are covered in tests/pipelines/store/test_run_files.py."""
     sweep.run()
-    (first,) = run_ids(sweep.store)
+    (first,) = list_run_ids(sweep.store)
     path = sweep.runs / first / file
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert sweep.run().code == 0
-    newest = newest_run(sweep.store)
+    newest = find_newest_run(sweep.store)
     assert newest not in (None, first)
     names = {file.name for file in (sweep.runs / str(newest)).iterdir()}
     assert names >= {"report.html", "summary.csv", "summary.md", "manifest.json", "scores.parquet"}
@@ -115,7 +115,7 @@ def test_damage_that_leaves_size_and_time_unchanged_is_noticed_and_the_run_is_ma
     way: str, file: str, sweep: Sweep
 ) -> None:
     sweep.run()
-    (first,) = run_ids(sweep.store)
+    (first,) = list_run_ids(sweep.store)
     whole = read_scores(str(sweep.runs / first))
     paths = sorted((sweep.runs / first).glob(file))
     path = Random(way + file).choice(paths)
@@ -123,7 +123,7 @@ def test_damage_that_leaves_size_and_time_unchanged_is_noticed_and_the_run_is_ma
     assert damage_file(path, way, Random(way + file))
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
     assert sweep.run().code == 0
-    second = newest_run(sweep.store)
+    second = find_newest_run(sweep.store)
     assert second not in (None, first)
     pd.testing.assert_frame_equal(read_scores(str(sweep.runs / str(second))), whole)
     assert run("report", f"store={sweep.store.place}").code == 0
@@ -150,7 +150,7 @@ def test_a_damaged_part_is_repaired_in_every_run_that_shares_its_bytes(sweep: Sw
 def test_a_damaged_part_of_an_earlier_run_is_repaired_so_that_the_next_run_is_compared_with_it(sweep: Sweep) -> None:
     """Each generator's scores are a separate part; the next run has a different part for flint."""
     sweep.run()
-    (first,) = run_ids(sweep.store)
+    (first,) = list_run_ids(sweep.store)
     whole = {path: path.read_bytes() for path in sorted((sweep.runs / first).glob("scores.parquet/*"))}
     atlas = next(path for path in whole if "atlas" in pq.read_table(path).column("generator").to_pylist())
     assert damage_file(atlas, "rot", Random(5))
@@ -166,10 +166,10 @@ def test_a_damaged_part_of_an_earlier_run_is_repaired_so_that_the_next_run_is_co
 @pytest.mark.parametrize("way", ["truncate", *ROT])
 def test_a_damaged_page_of_an_existing_run_is_written_again(way: str, page: str, sweep: Sweep) -> None:
     sweep.run()
-    (first,) = run_ids(sweep.store)
+    (first,) = list_run_ids(sweep.store)
     path = Path(sweep.store.place.url) / page.format(first)
     assert path.read_text().startswith("<!doctype html>") and damage_file(path, way, Random(way))
-    assert sweep.run().code == 0 and run_ids(sweep.store) == [first]
+    assert sweep.run().code == 0 and list_run_ids(sweep.store) == [first]
     names = [name.format(first) for name in ("runs/{}/report.html", "latest/report.html")]
     assert all(map(sweep.store.has_page, names)) and len(set(map(sweep.store.read_text, names))) == 1
     before = sweep.files()
@@ -178,11 +178,11 @@ def test_a_damaged_page_of_an_existing_run_is_written_again(way: str, page: str,
 
 def test_a_missing_report_of_an_existing_run_is_written(sweep: Sweep) -> None:
     sweep.run()
-    (first,) = run_ids(sweep.store)
+    (first,) = list_run_ids(sweep.store)
     report = sweep.runs / first / "report.html"
     report.unlink()
     assert sweep.run().code == 0
-    assert run_ids(sweep.store) == [first] and report.read_text().startswith("<!doctype html>")
+    assert list_run_ids(sweep.store) == [first] and report.read_text().startswith("<!doctype html>")
 
 
 def test_a_run_is_made_again_if_its_cells_could_not_be_read_at_first(
@@ -190,44 +190,44 @@ def test_a_run_is_made_again_if_its_cells_could_not_be_read_at_first(
 ) -> None:
     """A new run is made even though no cells are missing any more and the inputs are the same."""
 
-    def unanswered(place: Place) -> bytes:
+    def fail_to_answer(place: Place) -> bytes:
         if "/store/scores/" in place.url:
             raise StoreError(f"{place}: the store does not answer")
         return read(place)
 
     read = store._read_bytes
     with monkeypatch.context() as patch:
-        patch.setattr(store, "_read_bytes", unanswered)
+        patch.setattr(store, "_read_bytes", fail_to_answer)
         assert sweep.run().code == 1
-    first = newest_run(sweep.store)
-    assert sweep.run().code == 0 and newest_run(sweep.store) != first
-    assert sweep.run().code == 0 and len(run_ids(sweep.store)) == 2
+    first = find_newest_run(sweep.store)
+    assert sweep.run().code == 0 and find_newest_run(sweep.store) != first
+    assert sweep.run().code == 0 and len(list_run_ids(sweep.store)) == 2
 
 
 def test_changed_skills_and_new_folders_make_another_run_without_new_cells(sweep: Sweep) -> None:
     sweep.run()
     sweep.change("relabelled")
     sweep.run()
-    newest = newest_run(sweep.store)
+    newest = find_newest_run(sweep.store)
     summary = pq.read_table(f"{sweep.store.place.url}/runs/{newest}/summary.parquet")
     assert "relabelled" in summary.column("skill").to_pylist()
     (sweep.folder / "images/golem").mkdir()
     sweep.run()
-    assert len(run_ids(sweep.store)) == 3
+    assert len(list_run_ids(sweep.store)) == 3
 
 
 def test_a_sweep_names_the_newest_run_even_if_the_last_runs_clock_was_ahead(sweep: Sweep) -> None:
     later = lambda store, began: name_by_time(store, began + timedelta(minutes=10))  # noqa: E731
     ahead = run_sweep(sweep.plan(), lambda progress: None, name=later)
     write_report(sweep.store, ahead.run_id)
-    assert newest_run(sweep.store) == ahead.run_id
+    assert find_newest_run(sweep.store) == ahead.run_id
     sweep.change("relabelled")
     for wanted in ("", "nothing changed since run "):
         code, printed, _ = sweep.run()
-        (second,) = set(run_ids(sweep.store)) - {ahead.run_id}
+        (second,) = set(list_run_ids(sweep.store)) - {ahead.run_id}
         assert code == 0 and f"{wanted}{second}" in printed and find_run(sweep.store, "latest") == second
     assert sweep.run("benchmark.name=other").code == 0
-    assert find_run(sweep.store, "latest") == run_ids(sweep.store)[-1] not in (ahead.run_id, second)
+    assert find_run(sweep.store, "latest") == list_run_ids(sweep.store)[-1] not in (ahead.run_id, second)
     assert f"nothing changed since run {second}" in sweep.run().out
     report = sweep.store.read_text(f"runs/{second}/report.html")
     assert find_run(sweep.store, "latest") == second and sweep.store.read_text("latest/report.html") == report
@@ -239,7 +239,7 @@ def test_the_next_sweep_reports_an_agreement_with_people_that_could_not_be_compu
     sweep.run()
     shutil.copytree(PACK, ratings, ignore=shutil.ignore_patterns("images"))
     assert sweep.run().code == 0
-    (run_id,) = run_ids(sweep.store)
+    (run_id,) = list_run_ids(sweep.store)
     assert (sweep.runs / run_id / "metaeval/judgements.md").exists()
 
 

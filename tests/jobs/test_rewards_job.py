@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.pipelines.store.runs import newest_run
+from plumbline.pipelines.store.runs import find_newest_run
 from tests.bench_of import run_bench, write_benchmark
 from tests.commands import printed, refusal, run, store_at
 
@@ -37,11 +37,11 @@ def test_the_pages_command_makes_pairs_and_prints_their_address(store: Path, tmp
 def test_the_same_command_every_night_exports_each_run_to_a_separate_folder(store: Path, tmp_path: Path) -> None:
     nights = shutil.copytree(store, tmp_path / "store")
     options = ["run=latest", "format=rewards", "reward=clipscore", f"store={nights}"]
-    first = newest_run(store_at(nights))
+    first = find_newest_run(store_at(nights))
     for output in ("each/@run", "one"):
         assert run("rewards", *options, f"output={tmp_path}/{output}").code == 0
     score(store.parent / "bench", nights, "metric=[clipscore,saturation]")
-    second = newest_run(store_at(nights))
+    second = find_newest_run(store_at(nights))
     said = [printed("rewards", *options, f"output={tmp_path}/each/@run") for _ in range(2)]
     assert f"exists already in {tmp_path}/each/{second}/" in said[1]
     assert {folder.name for folder in (tmp_path / "each").iterdir()} == {first, second} and first != second

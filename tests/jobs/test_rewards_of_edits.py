@@ -1,4 +1,4 @@
-"""In training data of edits, every row has the source where its consumer reads it; other formats are rejected."""
+"""Training data of edits has each row's source where its consumer reads it; other formats are rejected."""
 
 import json
 from pathlib import Path
@@ -17,14 +17,14 @@ COUNT = 4
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Sweep two editors; the prompts list the sources, in a different order, and the last prompt has none."""
     folder = write_benchmark(tmp_path_factory.mktemp("edits") / "bench", count=COUNT)
-    sources = [*other_sources()[:-1], None]
+    sources = [*make_other_sources()[:-1], None]
     rows = [{**row, "before": source} for row, source in zip(prompts(COUNT), sources, strict=True)]
     write_rows(folder / "prompts.parquet", rows[::-1], row_group=3)
     run_bench(folder, folder.parent / "store", "metric=[clipscore]", "benchmark.columns.source=before")
     return folder.parent / "store"
 
 
-def other_sources() -> list[bytes]:
+def make_other_sources() -> list[bytes]:
     """Return other images of the same prompts, to be used as sources of the edits."""
     return [row["image"] for row in images("ember", COUNT)]
 
@@ -34,8 +34,8 @@ def export(store: Path, output: Path, form: str, code: int = 1) -> str:
     return printed("rewards", *words, "max_failed=0.5", code=code)
 
 
-def source_of(prompt: str) -> bytes:
-    return other_sources()[[row["text"] for row in prompts(COUNT)].index(prompt)]
+def find_source(prompt: str) -> bytes:
+    return make_other_sources()[[row["text"] for row in prompts(COUNT)].index(prompt)]
 
 
 def test_ms_swift_gets_the_source_before_the_edit_in_both_messages(store: Path, tmp_path: Path) -> None:
@@ -47,11 +47,11 @@ def test_ms_swift_gets_the_source_before_the_edit_in_both_messages(store: Path, 
             source, edit = (tmp_path / "out" / path for path in row[f"{side}images"])
             question = row[f"{side}messages"][0]["content"]
             assert question.count("<image>") == 2 and edit.read_bytes() != source.read_bytes()
-            assert source.read_bytes() == source_of(question.split('"')[1])
+            assert source.read_bytes() == find_source(question.split('"')[1])
         assert row["images"][0] == row["rejected_images"][0] and row["images"][1] != row["rejected_images"][1]
 
 
-def editreward_item(sample: dict[str, Any], folder: Path) -> dict[str, Any] | None:
+def read_editreward_item(sample: dict[str, Any], folder: Path) -> dict[str, Any] | None:
     """Read a sample in the same way as PairwiseEditOriginalDataset in TIGER-AI-Lab/EditReward.
 
     In EditReward/dataset/pairwise_edit_dataset.py, a sample is dropped unless its three files exist, and the last of a
@@ -70,9 +70,9 @@ def test_editreward_gets_three_files_and_scores_of_both_edits(store: Path, tmp_p
     samples = json.loads((tmp_path / "out/train.json").read_text())
     assert len(samples) == COUNT - 1
     for sample in samples:
-        item = editreward_item(sample, tmp_path / "out")
+        item = read_editreward_item(sample, tmp_path / "out")
         assert item is not None and item["A_scores"] > item["B_scores"]
-        assert item["images"][0] == source_of(sample["prompt"]) and len(set(item["images"])) == 3
+        assert item["images"][0] == find_source(sample["prompt"]) and len(set(item["images"])) == 3
         assert sample["model1_overall_score"] == item["A_scores"]
 
 
@@ -82,7 +82,7 @@ def test_instruct_pix2pix_gets_input_instruction_and_the_best_edit(store: Path, 
     assert isinstance(table.features["input_image"], datasets.Image)
     rows = table.cast_column("input_image", datasets.Image(decode=False)).to_list()
     assert len(rows) == COUNT - 1
-    assert all(row["input_image"]["bytes"] == source_of(row["edit_prompt"]) for row in rows)
+    assert all(row["input_image"]["bytes"] == find_source(row["edit_prompt"]) for row in rows)
     best = {(row["prompt_id"], row["generator"]): row["edited_image"]["bytes"] for row in rows}
     made = {(row["prompt_id"], name): row["image"] for name in ("atlas", "flint") for row in images(name, COUNT)}
     assert all(made[key] == image for key, image in best.items())
@@ -93,7 +93,7 @@ def test_trl_shows_a_judge_the_source_before_the_two_edits(store: Path, tmp_path
     rows = datasets.load_dataset("parquet", data_files=f"{tmp_path}/out/data/train-*.parquet", split="train")
     for row in rows.cast_column("images", [datasets.Image(decode=False)]).to_list():
         assert len(row["images"]) == 3
-        assert row["images"][0]["bytes"] == source_of(row["prompt"][0]["content"].split('"')[1])
+        assert row["images"][0]["bytes"] == find_source(row["prompt"][0]["content"].split('"')[1])
 
 
 @pytest.mark.parametrize("form", ["pairs", "verl_omni", "best_of_n"])

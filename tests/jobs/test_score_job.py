@@ -104,7 +104,7 @@ def test_if_every_image_is_rejected_the_job_ends_with_the_reasons(tmp_path: Path
 
 @pytest.mark.parametrize("name", ["our prompts.csv", "prompts.json", "by id.json", "captions.jsonl", "prompts.txt"])
 def test_the_command_in_the_error_scores_prompts_next_to_the_folder(name: str, tmp_path: Path) -> None:
-    """A file that is not recognised as prompts is passed explicitly, because there is no such command for it."""
+    """If a file is not recognised as prompts, the error suggests no command; the test passes the file explicitly."""
     texts = ["a lighthouse at dusk", "two foxes", "three lemons in a bowl", "a blue chair"]
     ids = [f"{number}" if name.endswith(".txt") else f"scene-{number}" for number in range(len(texts))]
     for place, (generator, prompt_id) in enumerate(product(("alpha", "beta v2"), ids)):
@@ -213,7 +213,7 @@ def test_a_missing_extra_is_reported_in_one_line_and_in_help(tmp_path: Path, mon
         missing_packages.cache_clear()
 
 
-def test_the_folders_present_content_is_scored_after_any_earlier_try(tmp_path: Path) -> None:
+def test_the_folders_current_content_is_scored_after_any_earlier_attempt(tmp_path: Path) -> None:
     """Earlier tries ingested nothing, had other generators, left a damaged store, or used another kind of input."""
     folder = write_folder(tmp_path / "mine")
     given = [f"images={folder}", "metric=[edge_density]", "cluster=here", f"store={tmp_path}/store"]
@@ -244,7 +244,7 @@ def test_the_folders_present_content_is_scored_after_any_earlier_try(tmp_path: P
 
 
 def test_a_name_that_is_not_utf8_costs_only_its_own_file(tmp_path: Path) -> None:
-    """The same is true for a folder, whose name gives the generator."""
+    """The same is true for a folder, whose name is the name of the generator."""
     write_rows(tmp_path / "rows.parquet", [{"image": row["image"], "prompt": "a circle"} for row in images("atlas", 2)])
     content = (tmp_path / "rows.parquet").read_bytes()
     for name in (b"atlas/good", b"atlas/caf\xe9", b"caf\xe9/good"):
@@ -334,7 +334,7 @@ def test_an_error_row_names_the_users_file_and_line(named: str, tmp_path: Path) 
     assert sorted((row["file"], row["line"], row["kind"]) for row in pq.read_table(kept).to_pylist()) == sorted(places)
 
 
-def test_a_file_without_an_images_prompt_is_named_and_lines_may_move(tmp_path: Path) -> None:
+def test_the_error_names_the_file_that_lacks_a_prompt_and_moved_lines_rewrite_no_shard(tmp_path: Path) -> None:
     """Prompts come from text files, JSON files or lines of a list; moving a row to another line rewrites no shard."""
     image = draw_noise(random.Random(3))
     beside = write_files(

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.jobs.command import command_of, load_values
+from plumbline.jobs.command import get_command, load_values
 from plumbline.operators.base.errors import ConfigError, hide_secrets
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import RowError, decode_row_image
 from plumbline.pipelines.base.storage import StorageConfig, readable_errors
 from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
-from plumbline.pipelines.sweeps.writing import public_config
+from plumbline.pipelines.sweeps.writing import make_public_config
 from tests.commands import config_of, refusal, run
 
 SECRET = "hush-hush"
@@ -49,7 +49,7 @@ def test_the_printed_configuration_shows_no_secret(arguments: Sequence[str]) -> 
 
 
 def test_secrets_from_the_environment_reach_the_storage() -> None:
-    values = load_values(command_of("sweep"), ["sweep=shapes", "storage.key=${oc.env:A_SECRET}", "storage.secret=x"])
+    values = load_values(get_command("sweep"), ["sweep=shapes", "storage.key=${oc.env:A_SECRET}", "storage.secret=x"])
     storage = read_config(values, SweepConfig).storage
     assert (storage.key, storage.secret) == (SECRET, "x") and SECRET not in repr(storage)
 
@@ -85,7 +85,7 @@ def test_a_command_line_that_cannot_be_read_is_repeated_without_its_secret(value
 def test_a_manifest_contains_no_secret() -> None:
     overrides = ["sweep=shapes", "storage.key=${oc.env:A_SECRET}", "storage.secret=hush-hush"]
     config = config_of("sweep", *overrides)
-    stored = public_config(config)
+    stored = make_public_config(config)
     assert SECRET not in json.dumps(stored) and not {"key", "secret"} & stored["storage"].keys()
 
 

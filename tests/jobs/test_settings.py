@@ -70,7 +70,9 @@ def test_a_sweep_reads_settings_and_names_their_columns(swept: tuple[Path, list[
     assert "The images of flint were made with several settings: cfg 7.5 (86%) and 4 (14%)." in said
 
 
-def test_settings_are_not_in_the_keys_and_can_be_left_out_or_ignored(swept: tuple[Path, list[str], str]) -> None:
+def test_generation_settings_do_not_change_keys_and_can_be_left_out_or_ignored(
+    swept: tuple[Path, list[str], str],
+) -> None:
     store, words, _ = swept
     left_out = printed("sweep", *words, "benchmark.columns.settings=[]")
     assert (
@@ -88,7 +90,7 @@ def test_settings_are_not_in_the_keys_and_can_be_left_out_or_ignored(swept: tupl
 
 
 def test_a_night_and_its_rewards_report_changed_settings(swept: tuple[Path, list[str], str], tmp_path: Path) -> None:
-    """In a copy, the images are generated again with a different guidance scale, and twice for each prompt."""
+    """A copy contains images with a different guidance scale, two for each prompt."""
     folder = shutil.copytree(swept[0].parent, tmp_path / "copy")
     words = [word.replace(str(swept[0].parent), str(folder)) for word in swept[1]]
     earlier = min(run.name for run in (folder / "store/runs").iterdir())

@@ -19,7 +19,7 @@ import pytest
 from plumbline.jobs.command import KEPT, run_job
 from plumbline.jobs.sweep import COMMAND as SWEEP
 from plumbline.operators.base.batches import notify_of_calls
-from plumbline.pipelines.store.runs import find_run, newest_run, run_ids
+from plumbline.pipelines.store.runs import find_newest_run, find_run, list_run_ids
 from tests.bench_of import UNJUDGED, write_benchmark
 from tests.commands import Ended, newest, run, store_at
 from tests.jobs.test_rerun import Sweep
@@ -41,7 +41,7 @@ def list_processes(session: int) -> list[int]:
     return found
 
 
-def heed_ctrl_c() -> None:
+def handle_ctrl_c() -> None:
     """Make this process react to Ctrl-C, because shells make background jobs ignore it and tests may run in one."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -61,7 +61,7 @@ def test_a_stop_ends_a_sweep_on_ray_cleanly_and_the_next_run_continues(number: s
             stdout=log,
             stderr=log,
             start_new_session=True,
-            preexec_fn=heed_ctrl_c,
+            preexec_fn=handle_ctrl_c,
         )
     while not list(store.glob("scores/*/*/*.parquet")):
         assert process.poll() is None, (tmp_path / "log").read_text()
@@ -94,7 +94,7 @@ def test_a_stop_in_the_middle_of_a_shard_keeps_complete_rows_and_repeats_no_call
     bench, batch = write_benchmark(tmp_path / "bench", ["atlas"], count=24), 3
     given = [*UNJUDGED, f"metric=[{metric}]", f"models.vqa.image_batch={batch}", "cluster=here", "shard_rows=24"]
     given += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images"]
-    heed_ctrl_c()
+    handle_ctrl_c()
 
     def sweep(name: str, stop_at: int | None = None) -> tuple[Ended, int]:
         """Run the sweep with a signal at one of its calls; return its result and the number of answered calls."""
@@ -152,7 +152,7 @@ def test_a_sweep_that_ends_before_its_report_leaves_the_newest_run_unchanged_and
 ) -> None:
     sweep, waiting = Sweep(tmp_path, "sweep=shapes"), threading.Event()  # the job judges before it reports
     assert sweep.run().code == 0
-    first = newest_run(sweep.store)
+    first = find_newest_run(sweep.store)
     sweep.change("relabelled")
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen([*MODULE, *sweep.line()], cwd=ROOT, stdout=log, stderr=log)
@@ -161,7 +161,7 @@ def test_a_sweep_that_ends_before_its_report_leaves_the_newest_run_unchanged_and
         waiting.wait(0.01)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=120) == 128 + signal.SIGTERM and "Traceback" not in (tmp_path / "log").read_text()
-    (left,) = set(run_ids(sweep.store)) - {first}
+    (left,) = set(list_run_ids(sweep.store)) - {first}
     assert not sweep.store.exists(f"runs/{left}/report.html"), "the sweep should have ended before its report"
     assert find_run(sweep.store, "latest") == first == (sweep.store.read_text("runs/latest") or "").strip()
     code, printed, _ = sweep.run()
@@ -174,7 +174,7 @@ def test_a_sweep_that_cannot_write_its_report_fails_and_leaves_the_newest_run_un
 ) -> None:
     sweep = Sweep(tmp_path)
     assert sweep.run().code == 0
-    first = newest_run(sweep.store)
+    first = find_newest_run(sweep.store)
     sweep.change("relabelled")
 
     def limit() -> None:
@@ -182,15 +182,15 @@ def test_a_sweep_that_cannot_write_its_report_fails_and_leaves_the_newest_run_un
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
 
     done = subprocess.run([*MODULE, *sweep.line()], cwd=ROOT, capture_output=True, text=True, preexec_fn=limit)
-    (left,) = set(run_ids(sweep.store)) - {first}
+    (left,) = set(list_run_ids(sweep.store)) - {first}
     printed = " ".join(done.stdout.split())
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     later = re.search(r"no report: .* write it later with plumbline report (.*)$", done.stdout, re.MULTILINE)
     assert later and f"run={left}" in later[1], printed
     assert printed.endswith(f"run {left}, exit code 1: the report could not be made")
-    assert newest_run(sweep.store) == first
+    assert find_newest_run(sweep.store) == first
     assert run("report", *shlex.split(later[1])).code == 0
-    assert newest_run(sweep.store) == left
+    assert find_newest_run(sweep.store) == left
 
 
 def await_end(timer: threading.Thread, config: object) -> int:

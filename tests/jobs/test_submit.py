@@ -28,7 +28,7 @@ WRITTEN = {
 
 @pytest.mark.parametrize("folder", sorted(WRITTEN | {"data/images/"}))
 def test_files_that_the_examples_write_are_not_uploaded_with_a_job(folder: str) -> None:
-    """Which files are uploaded is determined by Ray's own rules."""
+    """Ray's own rules determine the files that are uploaded."""
     excludes = get_excludes_from_ignore_files(ROOT, include_gitignore=True)
     assert any(excluded(ROOT / folder / "00000.parquet") for excluded in excludes)
     assert not any(

@@ -42,7 +42,7 @@ def run(store: Path) -> Path:
     return newest(store)
 
 
-def known() -> pd.DataFrame:
+def read_ground_truth() -> pd.DataFrame:
     """Return the ground truth for the images of the sweep's prompts."""
     table = pq.read_table(PACK / "truth.parquet").to_pandas().sort_values("prompt_id")
     asked = pq.read_table(PACK / "prompts.parquet").column("prompt_id").to_pylist()[:PROMPTS]
@@ -52,36 +52,36 @@ def known() -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def truth() -> Correct:
     """Return, for each generator, whether its images match the prompts, in prompt order."""
-    table = known()
+    table = read_ground_truth()
     return {generator: rows["correct"].to_numpy(float) for generator, rows in table.groupby("generator")}
 
 
 @pytest.fixture(scope="module")
-def met() -> Correct:
+def fraction_met() -> Correct:
     """Return the fraction of requirements that each image meets, which a mean over questions estimates."""
-    table = known()
+    table = read_ground_truth()
     required = pq.read_table(PACK / "requirements.parquet").to_pandas().groupby("prompt_id").size()
-    table = table.assign(met=1 - table["broken"].map(len) / table["prompt_id"].map(required))
-    return {generator: rows["met"].to_numpy(float) for generator, rows in table.groupby("generator")}
+    table = table.assign(fraction_met=1 - table["broken"].map(len) / table["prompt_id"].map(required))
+    return {generator: rows["fraction_met"].to_numpy(float) for generator, rows in table.groupby("generator")}
 
 
-def scores(run: Path, metric: str) -> Correct:
+def read_scores(run: Path, metric: str) -> Correct:
     table = pq.read_table(run / "scores.parquet").to_pandas().sort_values("prompt_id")
     table = table[table["metric"] == metric]
     return {generator: rows["score"].to_numpy() for generator, rows in table.groupby("generator")}
 
 
-def separation(values: Correct, one: str, other: str) -> float:
+def measure_separation(values: Correct, one: str, other: str) -> float:
     """Return the difference of two generators' means, in standard errors of their paired difference."""
     difference = values[one] - values[other]
     error = difference.std(ddof=1) / math.sqrt(len(difference))
     return float(difference.mean() / error) if error else 0.0
 
 
-def clear_pairs(truth: Correct) -> list[tuple[str, str]]:
+def find_clear_pairs(truth: Correct) -> list[tuple[str, str]]:
     """Return (better, worse) for every pair of generators that truly differ."""
     pairs = itertools.permutations(truth, 2)
-    return [(one, other) for one, other in pairs if separation(truth, one, other) > MIN_SEPARATION]
+    return [(one, other) for one, other in pairs if measure_separation(truth, one, other) > MIN_SEPARATION]
 
 
 def test_every_image_has_a_score_by_every_metric(run: Path) -> None:
@@ -91,25 +91,25 @@ def test_every_image_has_a_score_by_every_metric(run: Path) -> None:
 
 
 def test_vqascore_ranks_every_truly_different_pair_like_the_truth(run: Path, truth: Correct) -> None:
-    pairs = clear_pairs(truth)
+    pairs = find_clear_pairs(truth)
     assert len(pairs) >= 12, "the embedded benchmark is meant to make most differences clear"
-    means = {generator: values.mean() for generator, values in scores(run, "vqascore").items()}
+    means = {generator: values.mean() for generator, values in read_scores(run, "vqascore").items()}
     assert [pair for pair in pairs if means[pair[0]] <= means[pair[1]]] == []
 
 
 def test_the_designed_tie_is_a_tie_in_truth_and_by_vqascore(run: Path, truth: Correct) -> None:
-    assert abs(separation(truth, "borealis", "cobalt")) < 2
-    assert abs(separation(scores(run, "vqascore"), "borealis", "cobalt")) < 2
+    assert abs(measure_separation(truth, "borealis", "cobalt")) < 2
+    assert abs(measure_separation(read_scores(run, "vqascore"), "borealis", "cobalt")) < 2
 
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_every_metric_ranks_pairs_that_truly_differ_in_the_fraction_of_requirements_met(
-    metric: str, run: Path, met: Correct
+    metric: str, run: Path, fraction_met: Correct
 ) -> None:
     """Ember and flint have the same fraction of requirements met, but a different number of fully correct images."""
-    pairs = clear_pairs(met)
+    pairs = find_clear_pairs(fraction_met)
     assert len(pairs) >= 13 and ("ember", "flint") not in pairs
-    means = {generator: values.mean() for generator, values in scores(run, metric).items()}
+    means = {generator: values.mean() for generator, values in read_scores(run, metric).items()}
     assert [pair for pair in pairs if means[pair[0]] <= means[pair[1]]] == []
 
 
@@ -120,14 +120,14 @@ def test_metrics_that_ask_separate_right_from_wrong_images_better_than_similarit
 
 def _correlate_images(run: Path, metric: str, truth: Correct) -> float:
     """Return the Pearson correlation between the scores and the ground truth over all images."""
-    values = scores(run, metric)
+    values = read_scores(run, metric)
     return float(np.corrcoef(np.concatenate([values[g] for g in truth]), np.concatenate(list(truth.values())))[0, 1])
 
 
 def test_the_summary_agrees_with_the_scores(run: Path) -> None:
     summary = pq.read_table(run / "summary.parquet").to_pandas().set_index(["generator", "metric", "skill"])
     for metric in METRICS:
-        for generator, values in scores(run, metric).items():
+        for generator, values in read_scores(run, metric).items():
             row = summary.loc[(generator, metric, "overall")]
             assert row["mean"] == pytest.approx(values.mean())
             assert (row["n"], row["n_null"], row["coverage"]) == (PROMPTS, 0, 1.0)
@@ -141,7 +141,7 @@ def test_the_printed_leaderboards_name_the_best_generator_first_and_the_run_fold
     for metric in METRICS:
         board = said.split(f"{metric}: overall")[1]
         ranked = re.findall(r"│ \d+ │ (\w+)", board)[:7]
-        means = {generator: values.mean() for generator, values in scores(run, metric).items()}
+        means = {generator: values.mean() for generator, values in read_scores(run, metric).items()}
         assert ranked == sorted(means, key=lambda generator: -means[generator])
     assert f"written to {run}/" in said.replace("\n", "")
     assert re.search(r"with likert by pearson \(0\.\d{3}, 95% interval 0\.\d{3} to", said)

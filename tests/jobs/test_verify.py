@@ -1,4 +1,4 @@
-"""With verify=true, every cell that a run is made from is read, and damaged or lost cells are recomputed."""
+"""verify=true reads every cell that a run is made from, and recomputes damaged or lost cells."""
 
 import re
 import shutil
@@ -9,7 +9,7 @@ from random import Random
 import pandas as pd
 import pytest
 
-from plumbline.pipelines.store.runs import newest_run, read_manifest
+from plumbline.pipelines.store.runs import find_newest_run, read_manifest
 from plumbline.pipelines.store.store import BrokenCell
 from tests.bench_of import Bench
 from tests.commands import Ended, run
@@ -32,77 +32,77 @@ def complete_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 @pytest.fixture
 def bench(complete_bench: Bench) -> Bench:
-    """Return the benchmark with its store restored at the same address, which is part of the run's identity."""
+    """Return the benchmark with its store restored at the same address, because keys contain the address."""
     shutil.rmtree(complete_bench.store.place.url)
     shutil.copytree(complete_bench.folder / "sound", complete_bench.store.place.url)
     return complete_bench
 
 
-def cells(bench: Bench, *stages: str) -> list[Path]:
+def list_cells(bench: Bench, *stages: str) -> list[Path]:
     """Return the committed cells of these stages, or of all stages if none are given."""
     found = list_files_by_kind(Path(bench.store.place.url))["cell"]
     return sorted(path for path in found if not stages or path.relative_to(bench.store.place.url).parts[0] in stages)
 
 
-def contents(bench: Bench) -> dict[Path, tuple[bytes, int]]:
+def read_contents(bench: Bench) -> dict[Path, tuple[bytes, int]]:
     files = [path for path in Path(bench.store.place.url).rglob("*") if path.is_file()]
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
-def cells_to_repair(ended: Ended) -> set[Path]:
+def list_cells_to_repair(ended: Ended) -> set[Path]:
     """Return the cells that a job reports as damaged or lost."""
     return {Path(path) for path in re.findall(r"(\S+): damaged or lost, will be recomputed", ended.out)}
 
 
-def newest_scores(bench: Bench) -> pd.DataFrame:
-    return read_scores(str(bench.runs / str(newest_run(bench.store))))
+def read_newest_scores(bench: Bench) -> pd.DataFrame:
+    return read_scores(str(bench.runs / str(find_newest_run(bench.store))))
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_every_damaged_cell_of_any_stage_is_named_and_computed_again_with_the_same_scores(
     seed: int, bench: Bench
 ) -> None:
-    chance, before = Random(seed), newest_scores(bench)
-    first = newest_run(bench.store)
-    harmed = chance.sample(cells(bench), 5)
+    chance, before = Random(seed), read_newest_scores(bench)
+    first = find_newest_run(bench.store)
+    harmed = chance.sample(list_cells(bench), 5)
     for path in harmed:
         assert damage_file(path, chance.choice([*ROT, "truncate", "empty", "flip"]), chance)
     assert f"nothing changed since run {first}" in bench.run().out, "a sweep with nothing new reads no cells"
-    damaged = contents(bench)
+    damaged = read_contents(bench)
     looked = bench.run(VERIFY, "dry_run=true")
-    assert looked.code == 0 and cells_to_repair(looked) == set(harmed) and contents(bench) == damaged
-    assert f"{len(cells(bench))} cells read, 5 damaged or lost" in looked.words
+    assert looked.code == 0 and list_cells_to_repair(looked) == set(harmed) and read_contents(bench) == damaged
+    assert f"{len(list_cells(bench))} cells read, 5 damaged or lost" in looked.words
     ended = bench.run(VERIFY)
-    second = newest_run(bench.store)
-    assert ended.code == 0 and cells_to_repair(ended) == set(harmed) and second not in (None, first)
+    second = find_newest_run(bench.store)
+    assert ended.code == 0 and list_cells_to_repair(ended) == set(harmed) and second not in (None, first)
     counts = read_manifest(bench.store, str(second))["counts"]
     assert counts["cells_renewed"] == 5 and counts["cells_failed"] == 0
-    pd.testing.assert_frame_equal(newest_scores(bench), before, rtol=1e-5)
-    assert SOUND.search(bench.run(VERIFY).words) and newest_run(bench.store) == second
+    pd.testing.assert_frame_equal(read_newest_scores(bench), before, rtol=1e-5)
+    assert SOUND.search(bench.run(VERIFY).words) and find_newest_run(bench.store) == second
 
 
 @pytest.mark.parametrize(("stage", "remade"), [("questions", True), ("scores", True), ("answers", False)])
 def test_lost_cells_are_computed_again_unless_they_may_have_been_pruned(stage: str, remade: bool, bench: Bench) -> None:
-    lost = cells(bench, stage)
+    lost = list_cells(bench, stage)
     kept = lost.pop(Random(stage).randrange(len(lost)))
     for path in lost:
         path.unlink()
     ended = bench.run(VERIFY)
-    assert ended.code == 0 and (cells_to_repair(ended) | set(lost) if remade else set(lost)) == set(lost)
+    assert ended.code == 0 and (list_cells_to_repair(ended) | set(lost) if remade else set(lost)) == set(lost)
     assert kept.exists() and all(path.exists() == remade for path in lost)
 
 
 def test_a_sound_store_stays_unchanged(bench: Bench) -> None:
-    before, first = contents(bench), newest_run(bench.store)
+    before, first = read_contents(bench), find_newest_run(bench.store)
     ended = bench.run(VERIFY)
     assert ended.code == 0 and SOUND.search(ended.words) and f"nothing changed since run {first}" in ended.out
-    changed = {path.name for path, content in contents(bench).items() if before.get(path) != content}
-    assert changed <= {"unchanged.json"} and before.keys() == contents(bench).keys()
+    changed = {path.name for path, content in read_contents(bench).items() if before.get(path) != content}
+    assert changed <= {"unchanged.json"} and before.keys() == read_contents(bench).keys()
     assert f"nothing changed since run {first}" in bench.run().out
 
 
 def test_the_message_about_a_damaged_cell_names_the_command_that_renews_it(bench: Bench) -> None:
-    path = Random(3).choice(cells(bench, "scores"))
+    path = Random(3).choice(list_cells(bench, "scores"))
     name = str(path.relative_to(bench.store.place.url))
     assert damage_file(path, "rot", Random(3))
     with pytest.raises(BrokenCell, match="run the sweep again with verify=true"):
@@ -110,19 +110,19 @@ def test_the_message_about_a_damaged_cell_names_the_command_that_renews_it(bench
     assert bench.run(VERIFY).code == 0 and len(bench.store.read(name))
 
 
-def nights(bench: Bench, *more: str) -> Ended:
+def run_nights(bench: Bench, *more: str) -> Ended:
     return bench.run(*more, job="nightly")
 
 
 def test_a_night_renews_damaged_cells_and_finds_nothing_worse(bench: Bench) -> None:
-    assert nights(bench).code == 0
-    harmed = Random(8).sample(cells(bench), 4)
+    assert run_nights(bench).code == 0
+    harmed = Random(8).sample(list_cells(bench), 4)
     for path in harmed:
         assert damage_file(path, "rot", Random(8))
-    assert "reported before" in nights(bench).out
-    ended = nights(bench, VERIFY)
-    assert ended.code == 0 and cells_to_repair(ended) == set(harmed) and "reported before" not in ended.out
-    again = nights(bench, VERIFY)
+    assert "reported before" in run_nights(bench).out
+    ended = run_nights(bench, VERIFY)
+    assert ended.code == 0 and list_cells_to_repair(ended) == set(harmed) and "reported before" not in ended.out
+    again = run_nights(bench, VERIFY)
     assert again.code == 0 and SOUND.search(again.words) and "reported before" in again.out
 
 
@@ -145,6 +145,6 @@ def test_a_suite_verifies_each_of_its_benchmarks(bench: Bench) -> None:
     for path in harmed:
         assert damage_file(path, "blank", Random(2))
     ended = run("sweep", *words, VERIFY)
-    assert ended.code == 0 and cells_to_repair(ended) == set(harmed), ended
+    assert ended.code == 0 and list_cells_to_repair(ended) == set(harmed), ended
     again = run("sweep", *words, VERIFY)
     assert again.code == 0 and len(SOUND.findall(again.words)) == 2

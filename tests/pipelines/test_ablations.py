@@ -78,9 +78,9 @@ def test_a_row_that_is_tried_alone_gets_the_same_image_as_in_its_shard(folder: P
     stage = NodeStage(node, make_stage_context(planned), load_models(node))
     work = next(planned.plan.work(planned.plan.images))
     cells = [cell for cell in work.cells if cell.node == node.name]
-    (shard,) = stage.windows(work, cells)
+    (shard,) = stage.read_windows(work, cells)
     whole = stage.prepare(shard).images.digests
-    alone = [stage.prepare(window).images.digests[0] for window in stage.windows(work, cells, 1)]
+    alone = [stage.prepare(window).images.digests[0] for window in stage.read_windows(work, cells, 1)]
     own = [digest_of([row["image"]]) for row in images("atlas", 4)]
     assert whole == alone and sorted(whole) == sorted(own)
     assert all(shown != theirs for shown, theirs in zip(whole, own, strict=True))

@@ -62,7 +62,7 @@ def test_an_expired_session_is_reported_as_expired(bucket: str, proxy: FaultProx
     with pytest.raises(ConfigError, match=rf"store {bucket}: cannot be reached \(.*Bad Request\); .*{remedy}"):
         store.exists("note")
     with pytest.raises(ConfigError, match=r"access denied \(a fault of the test\); renew the credentials"):
-        store.listing("notes")
+        store.list_files("notes")
     with pytest.raises(
         StoreError, match=r"the cell cannot be read \(a fault of the test\); renew the credentials and run"
     ):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from plumbline.jobs.command import command_of, load_values
+from plumbline.jobs.command import get_command, load_values
 from plumbline.operators.report.page import Page
 from plumbline.pipelines.metaeval.metaeval import judge_run, run_metaeval
 from plumbline.pipelines.metaeval.protocols import MetaevalConfig
@@ -82,7 +82,7 @@ def test_agreement_with_people_counts_low_scores_as_good(
     assert [note for note in found.notes if note.startswith("nll: a lower score is better")]
     for scores in (finished.folder, f"{finished.folder}/scores.parquet"):
         options = ["protocol=long", f"protocol.path={planned.config.protocol.path}", f"scores={scores}"]
-        values = load_values(command_of("metaeval"), [*options, "sampling.resamples=20", f"output={tmp_path}"])
+        values = load_values(get_command("metaeval"), [*options, "sampling.resamples=20", f"output={tmp_path}"])
         later = run_metaeval(read_config(values, MetaevalConfig))
         assert {its.metric: its.value for its in later.judgements if its.statistic == "spearman"} == spearman
 

@@ -199,7 +199,7 @@ def test_refused_credentials_are_reported_with_the_remedy_and_never_shown(
     store = Store(StorageConfig().locate(cloud))
     denied = r"access denied \(.*(401 Unauthorized|403 Forbidden).*; check the credentials' rights, or renew them"
     with pytest.raises(ConfigError, match=denied) as refusal:
-        store.listing("notes")
+        store.list_files("notes")
     assert "b2Ygb2xk" not in str(refusal.value) and refusal.value.__cause__.__cause__ is None
     with pytest.raises(ConfigError, match=denied):
         store.exists("note")

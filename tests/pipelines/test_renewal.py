@@ -133,7 +133,7 @@ def test_everything_that_depends_on_rewritten_questions_is_computed_again(
     rewritten = rewrite(written)
     assert prompt_id in rewritten.column("prompt_id").to_pylist(), "the prompt has another question"
     forget(plan.store, asked.path)
-    plan.store.save(plan.plan.to_compute(asked), rewritten)
+    plan.store.save(plan.plan.make_cell(asked), rewritten)
     done = run_plan(planned(folder, tmp_path))
     assert (done.exit_code, done.results.n_null) == (0, 0)
     [scored] = [cell for cell in cells(plan, "scores") if asked in plan.plan.upstream(cell).get("questions", ())]

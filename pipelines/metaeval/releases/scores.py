@@ -24,7 +24,7 @@ from plumbline.pipelines.metaeval.releases.sheets import (
     read_sheet,
     read_text,
 )
-from plumbline.pipelines.store.runs import parse_manifest, scores_cells
+from plumbline.pipelines.store.runs import list_scores_cells, parse_manifest
 from plumbline.pipelines.store.store import Store
 
 NOT_SCORED = ("not_scored", "the table has no score here; score the image, or leave it out")
@@ -209,7 +209,7 @@ def read_elements(run: Place, metrics: Collection[str] = ()) -> Iterator[pa.Tabl
             f"question; got {run}"
         )
     store = Store(runs.parent)
-    for cell in scores_cells(store, folder.name):
+    for cell in list_scores_cells(store, folder.name):
         table = store.read_cell(cell.stored, (*IDS, "metric", "elements")).table
         metric = table.column("metric")[0].as_py() if len(table) else ""
         if table.column("elements").null_count < len(table) and (not metrics or metric in metrics):

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.jobs.command import command_of, load_values
+from plumbline.jobs.command import get_command, load_values
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.models import calls
@@ -58,7 +58,7 @@ def make_config(server: Server, folder: Path, *overrides: str) -> BuildConfig:
     model = ["model@models.llm=api", f"models.llm.endpoint={server.url}", f"models.llm.key_variable={VARIABLE}"]
     where = [f"prompts={folder}/prompts.txt", f"output={folder}/mine", f"store={folder}/store", "name=mine"]
     values = load_values(
-        command_of("build_benchmark"), ["models=shapes", *model, "models.llm.checkpoint=m", *where, *overrides]
+        get_command("build_benchmark"), ["models=shapes", *model, "models.llm.checkpoint=m", *where, *overrides]
     )
     return read_config(values, BuildConfig)
 
@@ -195,7 +195,7 @@ TAXONOMIES = sorted(file.stem for file in (CONF / "taxonomy").glob("*.yaml"))
 @pytest.mark.parametrize("name", TAXONOMIES)
 def test_the_tags_of_every_example_are_in_its_taxonomy(name: str) -> None:
     """All tags of the taxonomy's examples are in the taxonomy, and their words are in the prompt."""
-    values = load_values(command_of("build_benchmark"), [f"taxonomy={name}", "output=o", "models=shapes"])
+    values = load_values(get_command("build_benchmark"), [f"taxonomy={name}", "output=o", "models=shapes"])
     taxonomy = read_config(values["taxonomy"], Taxonomy)
     for example in taxonomy.examples:
         tags = example.tags
@@ -213,7 +213,7 @@ def test_the_tags_of_every_example_are_in_its_taxonomy(name: str) -> None:
 
 def test_the_compositions_of_genai_bench_are_basic_or_advanced() -> None:
     """All compositions in tables 6 and 7 of the VQAScore paper have definitions."""
-    values = load_values(command_of("build_benchmark"), ["taxonomy=genai_bench", "output=o", "models=shapes"])
+    values = load_values(get_command("build_benchmark"), ["taxonomy=genai_bench", "output=o", "models=shapes"])
     taxonomy = read_config(values["taxonomy"], Taxonomy)
     assert {name: len(skill.sub_skills) for name, skill in taxonomy.skills.items()} == {"basic": 6, "advanced": 5}
     assert all(part.about for skill in taxonomy.skills.values() for part in skill.sub_skills.values())
@@ -223,7 +223,7 @@ def test_the_compositions_of_genai_bench_are_basic_or_advanced() -> None:
 @pytest.mark.parametrize("name", TAXONOMIES)
 def test_every_example_of_a_template_passes_its_checks(name: str) -> None:
     """A template's examples pass its own checks; otherwise they would teach the model to fail them."""
-    values = load_values(command_of("build_benchmark"), [f"taxonomy={name}", "output=o", "models=shapes"])
+    values = load_values(get_command("build_benchmark"), [f"taxonomy={name}", "output=o", "models=shapes"])
     taxonomy = read_config(values["taxonomy"], Taxonomy)
     for tag, template in taxonomy.select_templates().items():
         assert list(make_requests({tag: template}, 3, {}, seed=0)) and template.examples

@@ -12,7 +12,7 @@ from plumbline.jobs.logs import write_log
 from plumbline.jobs.overrides import SWEEP_KEYS
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.report.report import write_report
-from plumbline.pipelines.store.runs import name_newest
+from plumbline.pipelines.store.runs import make_newest
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from plumbline.plugins.diagnosis.diagnosing import DiagnoseConfig, diagnose, plan_diagnosis, write_page
@@ -61,7 +61,7 @@ def _run(console: Console, config: DiagnoseConfig) -> int:
     written = write_report(
         sweep.store, finished.run_id, sources=sweep.sources, cluster=config.cluster, settings=config.settings
     )
-    name_newest(sweep.store, finished.run_id)
+    make_newest(sweep.store, finished.run_id)
     lost = sum(effect.n_null for effect in diagnosis.effects)
     if lost:
         warn(console, f"{lost} images that a metric scored have no score from a variant that lacks an input; run again")

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from plumbline.jobs.command import command_of, load_values
+from plumbline.jobs.command import get_command, load_values
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.metrics.modules import Module
 from plumbline.operators.results.question_quality import content_words
@@ -31,7 +31,7 @@ ABLATIONS = {"shuffled_images", "blank_images", "shuffled_words"}
 
 def make_config(folder: Path, *overrides: str) -> DiagnoseConfig:
     values = load_values(
-        command_of("diagnose"),
+        get_command("diagnose"),
         [
             "sweep=shapes", "metric=[vqascore,clipscore,dsg]", "benchmark.name=small",
             f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images",

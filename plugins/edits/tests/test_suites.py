@@ -115,7 +115,7 @@ def test_a_benchmark_with_missing_images_stops_the_suite_before_anything_is_comp
     line = refusal("sweep", *SUITE, missing, f"store={tmp_path}/store", code=1)
     assert line.startswith(f"error: benchmarks.shapes_edits: benchmark.images {tmp_path}/nowhere")
     store = store_at(tmp_path / "store")
-    assert not store.files("scores") and not store.folders("runs")
+    assert not store.files("scores") and not store.list_folders("runs")
 
 
 def test_a_metric_that_cannot_score_a_requested_benchmark_or_any_benchmark_is_refused(tmp_path: Path) -> None:

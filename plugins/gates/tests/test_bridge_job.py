@@ -14,7 +14,7 @@ from plumbline.pipelines.store.runs import read_manifest
 from tests.bench_of import SMALL, UNJUDGED, write_benchmark
 from tests.commands import printed, refusal
 from tests.operators.report.made import MadeRun, Score, make_run, noisy_score, plain_prompts
-from tests.pipelines.report.test_joined_versions import DAYS, both_nights
+from tests.pipelines.report.test_joined_versions import DAYS, make_both_nights
 
 OLD_RUN, NEW_RUN = "2026-01-01", "2026-01-02"
 
@@ -135,7 +135,7 @@ def test_a_held_out_set_is_scored_by_both_versions_without_writing_a_run(tmp_pat
 
 
 def test_a_bridge_joins_the_trends_of_both_versions(tmp_path: Path) -> None:
-    run = both_nights(tmp_path)
+    run = make_both_nights(tmp_path)
     words = (f"store={tmp_path}/store", "bridge.old=gecko", f"bridge.old_run={DAYS[0]}", f"bridge.new_run={DAYS[1]}")
     assert "A map joins the old gecko and the new gecko" in printed("bridge", *words)
     (said,) = make_trends(run.store).page.breaks.rows
@@ -145,7 +145,7 @@ def test_a_bridge_joins_the_trends_of_both_versions(tmp_path: Path) -> None:
 
 
 def test_trends_stay_separate_if_the_versions_measure_different_things(tmp_path: Path) -> None:
-    run = both_nights(tmp_path, lambda *at: noisy_score("x", "noise of its own", at[2] + 1000 * len(at[0])))
+    run = make_both_nights(tmp_path, lambda *at: noisy_score("x", "noise of its own", at[2] + 1000 * len(at[0])))
     words = (f"store={tmp_path}/store", "bridge.old=gecko", f"bridge.old_run={DAYS[0]}", f"bridge.new_run={DAYS[1]}")
     printed("bridge", *words)
     (said,) = make_trends(run.store).page.breaks.rows

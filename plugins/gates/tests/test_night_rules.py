@@ -21,7 +21,7 @@ def test_a_gate_decides_whether_a_night_succeeds(nights: Nights) -> None:
     ended = nights.run(f"nightly.gate={rules}", "nightly.json=true")
     outcome = json.loads(ended.out)
     assert ended.code == 0 and outcome["regressions"] and outcome["gate"]["passed"], ended
-    assert outcome["gate"]["checks"][1]["generator"] == "flint" and outcome["gate"] == nights.outcome()["gate"]  # type: ignore[index]
+    assert outcome["gate"]["checks"][1]["generator"] == "flint" and outcome["gate"] == nights.read_outcome()["gate"]  # type: ignore[index]
     rules.write_text("rules: {as good: {metric: clipscore, no_worse_by: 0.05}}")
     nights.add("flint", 0.3)
     ended = nights.run(f"nightly.gate={rules}")
@@ -41,11 +41,11 @@ def test_a_gate_can_have_separate_rules_for_each_benchmark(suite: Suite) -> None
     for rule, said in refused.items():
         rules.write_text(f"rules: {{floor: {rule}}}")
         ended = suite.run(f"nightly.gate={rules}", "dry_run=true")
-        assert ended.code == 1 and said in ended.line and not suite.store.folders("runs"), ended
+        assert ended.code == 1 and said in ended.line and not suite.store.list_folders("runs"), ended
     suite.score()
     assert suite.run(job="sweep").code == 0
-    before, runs_before = suite.suites()[0], suite.runs()
-    suite.fall("places")
+    before, runs_before = suite.list_suites()[0], suite.read_runs()
+    suite.make_worse("places")
     suite.score()
     as_good = {"metric": "clipscore", "no_worse_by": 0.05, "candidate": "flint"}
     floor = {"benchmark": "numbers", "metric": "clipscore", "at_least": 0.4}
@@ -59,12 +59,12 @@ def test_a_gate_can_have_separate_rules_for_each_benchmark(suite: Suite) -> None
     ]
 
     words = [f"store={suite.store.place.url}", f"rules={rules}", f"against={before}"]
-    (after,) = {*suite.suites()} - {before}
+    (after,) = {*suite.list_suites()} - {before}
     ended = run("gate", *words, f"run={after}", f"junit={suite.folder}/gate.xml")
     assert ended.code == 7 and "the gate passed: 1 rule, 2 checks" in ended.words, ended
-    assert f"run {suite.runs()['places']} of places against {runs_before['places']}" in ended.words
+    assert f"run {suite.read_runs()['places']} of places against {runs_before['places']}" in ended.words
     numbers, places = ElementTree.parse(suite.folder / "gate.xml").getroot()
     assert (numbers.get("failures"), places.get("failures")) == ("0", "1")
     rules.write_text(json.dumps({"rules": {"as good": {"benchmark": "places"} | as_good}}))
-    ended = run("gate", *words, f"run={suite.runs()['numbers']}")
+    ended = run("gate", *words, f"run={suite.read_runs()['numbers']}")
     assert ended.code == 1 and "gate.yaml: no rule applies to the benchmark 'numbers'; add one" in ended.line

@@ -24,7 +24,7 @@ COMMAND = Command(
         **{name: f"benchmark.{name}" for name in ("images", "prompts", "limit")},
         **{name: f"pictures.{name}" for name in ("name", "cfg", "steps", "size", "sampler", "seed", "seeds")},
     },
-    stopped="stopped; the pictures that were made are kept, run the same command to go on",
+    stopped="stopped; the images that were generated are kept; run the same command to continue",
 )
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from plugins.rating.tests.annotation_files import make_annotation
-from plumbline.jobs.command import command_of, load_values
+from plumbline.jobs.command import get_command, load_values
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.statistics.prediction_powered import MIN_LABELS
 from plumbline.pipelines.base.storage import StorageConfig
@@ -188,7 +188,7 @@ def test_one_of_several_metrics_must_be_named(folder: Path) -> None:
 @needs_reference
 def test_the_page_shows_the_measured_coverage() -> None:
     path = REFERENCE / "tifa160/tifa160_human_and_scores.json"
-    values = load_values(command_of("labels"), ["protocol=tifa160", f"protocol.path={path}"])
+    values = load_values(get_command("labels"), ["protocol=tifa160", f"protocol.path={path}"])
     protocol = read_config(values, LabelsConfig).protocol
     assert len(open_release(protocol, StorageConfig()).ratings)
     page = (ROOT / "plugins/rating/planning.md").read_text().partition("### Intervals of people's ratings")[2]

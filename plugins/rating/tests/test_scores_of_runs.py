@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import printed
-from tests.jobs.test_command_line import SWEEP_WORDS, understood
+from tests.jobs.test_command_line import SWEEP_WORDS, parse_words
 from tests.operators.report.made import MadeRun
 from tests.pipelines.metaeval import test_scores_source
 
@@ -24,4 +24,4 @@ def test_labels_and_rehearsals_accept_the_name_of_a_run(tmp_path: Path, run: Mad
 @pytest.mark.parametrize("word", SWEEP_WORDS)
 @pytest.mark.parametrize("job", ["labels long protocol.path=p", "rehearse runs/1"])
 def test_metric_and_metrics_are_the_same_option(job: str, word: str) -> None:
-    assert list(understood(*job.split(), word).metrics) == ["vqascore"]
+    assert list(parse_words(*job.split(), word).metrics) == ["vqascore"]

@@ -7,14 +7,14 @@ from plugins.viewer.tests.page_client import open_client
 from plugins.viewer.tests.test_sides import read_text
 from tests.operators.report.made import MadeRun
 from tests.pipelines.report import test_joined_versions
-from tests.pipelines.report.test_joined_versions import DAYS, both_nights
+from tests.pipelines.report.test_joined_versions import DAYS, make_both_nights
 
 SIDES = f"/compare?left={DAYS[0]}&right={DAYS[1]}"
 joined = test_joined_versions.joined
 
 
 def test_without_a_bridge_the_scores_are_not_compared(tmp_path: Path) -> None:
-    run = both_nights(tmp_path)
+    run = make_both_nights(tmp_path)
     with open_client(run.store, tmp_path / "rows") as ask:
         page = read_text(ask, SIDES)
     assert "gecko is not the same metric in both runs, so its scores are not compared: template so? → no?." in page

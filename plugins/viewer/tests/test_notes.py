@@ -34,7 +34,7 @@ def send(ask: PageClient, page: str, **request: Any) -> httpx.Response:
 
 
 def list_note_files(shared_run: MadeRun) -> list[str]:
-    return sorted(shared_run.store.listing("notes"))
+    return sorted(shared_run.store.list_files("notes"))
 
 
 def test_every_viewer_shows_a_note_on_its_image_and_in_the_list(

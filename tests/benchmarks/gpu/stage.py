@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from plumbline.jobs.command import command_of, load_values
+from plumbline.jobs.command import get_command, load_values
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import LikelihoodModel
 from plumbline.operators.models.model import ResolvedModel
@@ -88,9 +88,9 @@ def make_sweep_config(resolved: ResolvedModel, shards: Shards, store: str = "sto
         f"shard_rows={len(shards.texts)}", "cluster=gpu1", "cluster.executor=here",
     ]  # fmt: skip
     given += [] if resolved.on_gpu else ["cluster.pools.answers.num_gpus=0"]
-    pool = read_config(load_values(command_of("sweep"), given), SweepConfig).cluster.pool(NODE)
+    pool = read_config(load_values(get_command("sweep"), given), SweepConfig).cluster.pool(NODE)
     decoders = pool.decoders_on(len(os.sched_getaffinity(0)), torch.cuda.device_count())
-    values = load_values(command_of("sweep"), [*given, f"cluster.pools.answers.decoders={decoders}"])
+    values = load_values(get_command("sweep"), [*given, f"cluster.pools.answers.decoders={decoders}"])
     return read_config(values, SweepConfig)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.jobs.help import choices_of
+from plumbline.jobs.help import list_choice_names
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.function import FunctionConfig
 from plumbline.operators.metrics.judges.llmscore import LlmScoreConfig
@@ -26,7 +26,7 @@ from tests.commands import config_of
 from tests.operators.metrics.scripted import run
 
 Options = dict[str, Any]
-EVERY_METRIC = f"metric=[{','.join(choices_of('metric', None))}]"
+EVERY_METRIC = f"metric=[{','.join(list_choice_names('metric', None))}]"
 ASKED = (
     "benchmark.questions=questions.csv",
     "benchmark.question_pack=dsg_1k",

@@ -19,11 +19,11 @@ from plumbline.operators.images.decoding import decode_bytes
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.maintenance.garbage import Collected, collect_garbage
 from plumbline.pipelines.maintenance.gc_config import GcConfig, KeepRuns
-from plumbline.pipelines.maintenance.running_sweeps import DELETING, SWEEPS, running_sweeps, send_heartbeats
+from plumbline.pipelines.maintenance.running_sweeps import DELETING, SWEEPS, list_running_sweeps, send_heartbeats
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.store.lease import take_lease
-from plumbline.pipelines.store.runs import read_manifest, run_ids, run_of_position
+from plumbline.pipelines.store.runs import list_run_ids, parse_run_id, read_manifest
 from plumbline.pipelines.store.store import Store, draft_path
 from plumbline.pipelines.sweeps.computing import registered_sweep
 from plumbline.pipelines.sweeps.planning import plan_sweep
@@ -44,18 +44,18 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     slow = images("flint", 3)[2]["image"]
     decode = module.decode_bytes
 
-    def sometimes_slow(encoded: bytes, *arguments: object) -> object:
+    def decode_sometimes_too_slowly(encoded: bytes, *arguments: object) -> object:
         if encoded == slow:
             return RowError("image_too_slow", "decoding takes too long", retryable=True)
         return decode(encoded, *arguments)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "decode_bytes", sometimes_slow)
+        patch.setattr(module, "decode_bytes", decode_sometimes_too_slowly)
         yield folder
 
 
 @lru_cache
-def config_of(bench: Path, generators: Sequence[str], metrics: Sequence[str], max_scans: int) -> SweepConfig:
+def make_config(bench: Path, generators: Sequence[str], metrics: Sequence[str], max_scans: int) -> SweepConfig:
     chosen = f"benchmark.generators=[{','.join(generators)}]", f"metric=[{','.join(metrics)}]"
     return sweep_config(bench, bench.parent / "store", *chosen, f"limits.max_scans={max_scans}")
 
@@ -69,7 +69,7 @@ class Night(NamedTuple):
     """A limit that is part of the key of every cell over images."""
 
     def config(self, bench: Path, store: Path) -> SweepConfig:
-        return replace(config_of(bench, *self), store=str(store))
+        return replace(make_config(bench, *self), store=str(store))
 
 
 def collect(store: Path, **options: object) -> Collected:
@@ -83,11 +83,11 @@ def collect(store: Path, **options: object) -> Collected:
     return collect_garbage(GcConfig(store=str(store), **given))  # type: ignore[arg-type]
 
 
-def subsets(names: Sequence[str]) -> st.SearchStrategy[tuple[str, ...]]:
+def draw_subsets(names: Sequence[str]) -> st.SearchStrategy[tuple[str, ...]]:
     return st.lists(st.sampled_from(names), min_size=1, unique=True).map(lambda chosen: tuple(sorted(chosen)))
 
 
-def tables(store: Store, run_id: str) -> dict[str, pa.Table]:
+def read_tables(store: Store, run_id: str) -> dict[str, pa.Table]:
     return {
         name: store.read_table(f"runs/{run_id}/{name}.parquet") for name in ("scores", "summary", "errors", "cells")
     }
@@ -101,7 +101,7 @@ def assert_cells_exist(store: Store, run_id: str) -> None:
 @settings(max_examples=8, phases=[Phase.explicit, Phase.generate])
 @given(
     nights=st.lists(
-        st.builds(Night, subsets(GENERATORS), subsets(METRICS), st.sampled_from([64, 65])),
+        st.builds(Night, draw_subsets(GENERATORS), draw_subsets(METRICS), st.sampled_from([64, 65])),
         min_size=2,
         max_size=4,
     ),
@@ -114,18 +114,18 @@ def test_after_a_collection_every_kept_run_is_complete_and_its_sweep_computes_no
     folder = tmp_path_factory.mktemp("nights")
     store = store_at(folder)
     made = {run_config(night.config(bench, folder)).run_id: night for night in nights}
-    read_before = {run_id: tables(store, run_id) for run_id in made}
+    read_before = {run_id: read_tables(store, run_id) for run_id in made}
     rules = KeepRuns(last=keep)
     break_off_after(breaks_off, lambda: collect(folder, keep_runs=rules))
     kept = list(made)[-keep:]
-    assert run_ids(store)[-len(kept) :] == kept
-    for run_id in run_ids(store):  # a sweep that was killed in the middle has left no run
-        assert all(table.equals(read_before[run_id][name]) for name, table in tables(store, run_id).items())
+    assert list_run_ids(store)[-len(kept) :] == kept
+    for run_id in list_run_ids(store):  # a sweep that was killed in the middle has left no run
+        assert all(table.equals(read_before[run_id][name]) for name, table in read_tables(store, run_id).items())
         assert_cells_exist(store, run_id)
     collect(folder, keep_runs=rules)
-    assert run_ids(store) == kept and sorted(store.folders("runs")) == kept
+    assert list_run_ids(store) == kept and sorted(store.list_folders("runs")) == kept
     for run_id in kept:
-        assert all(table.equals(read_before[run_id][name]) for name, table in tables(store, run_id).items())
+        assert all(table.equals(read_before[run_id][name]) for name, table in read_tables(store, run_id).items())
         assert_cells_exist(store, run_id)
         missing = plan_sweep(made[run_id].config(bench, folder)).plan.missing
         assert all(store.exists(draft_path(cell.path)) for cell in missing), "only failed cells are tried again"
@@ -139,7 +139,7 @@ def break_off_after(count: int, collecting: Callable[[], object]) -> None:
     class Killed(Exception):
         pass
 
-    def removing(folder: Place, paths: Sequence[str]) -> None:
+    def remove_until_killed(folder: Place, paths: Sequence[str]) -> None:
         for path in sorted(paths):
             if path.startswith(SWEEPS):
                 continue
@@ -149,7 +149,7 @@ def break_off_after(count: int, collecting: Callable[[], object]) -> None:
             Path((folder / path).path).unlink()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Place, "remove_below", removing)
+        patch.setattr(Place, "remove_below", remove_until_killed)
         try:
             collecting()
         except Killed:
@@ -161,7 +161,7 @@ def test_a_run_whose_removal_was_interrupted_is_no_longer_a_run(bench: Path, sto
     run_config(ALL.config(bench, store))
     last = run_config(OTHER.config(bench, store))
     break_off_after(count, lambda: collect(store, keep_runs=KeepRuns(last=1)))
-    assert run_ids(store_at(store)) == [last.run_id]
+    assert list_run_ids(store_at(store)) == [last.run_id]
     assert len(list(store.glob("runs/*/*.parquet"))) > 4
     assert collect(store).free["runs", DIED].files > 0
     assert [path.name for path in store.glob("runs/*/")] == [last.run_id]
@@ -181,7 +181,7 @@ def list_cells(store: Path) -> set[str]:
     return {path for path in paths if not path.startswith(("runs/", "sources/"))}
 
 
-def test_a_list_removes_nothing_and_gives_the_reason_for_each_kind(bench: Path, store: Path) -> None:
+def test_without_delete_nothing_is_removed_and_each_kind_has_a_reason(bench: Path, store: Path) -> None:
     first = run_config(ALL.config(bench, store))
     run_config(OTHER.config(bench, store))
     before = list_cells(store)
@@ -226,7 +226,7 @@ def test_a_deleted_run_leaves_no_position_in_the_order(bench: Path, store: Path)
     first, second = run_config(ALL.config(bench, store)), run_config(OTHER.config(bench, store))
     shutil.rmtree(store / "runs" / first.run_id)
     assert collect(store).free["order", "its run is gone"].files == 1
-    assert [run_of_position(path.name) for path in (store / "order").iterdir()] == [second.run_id]
+    assert [parse_run_id(path.name) for path in (store / "order").iterdir()] == [second.run_id]
 
 
 def test_a_draft_stays_while_a_kept_run_reads_it(bench: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +251,7 @@ def test_cells_of_a_pruned_stage_are_removed_if_the_scores_exist(bench: Path, st
     assert pruned.files == 5, "one of the six is needed by scores that are not yet computed"
     again = plan_sweep(ALL.config(bench, store)).plan
     assert {cell.shard.group for cell in again.missing} == {"flint"} and len(again.missing) == 3
-    assert tables(store_at(store), done.run_id)["scores"].num_rows == 36
+    assert read_tables(store_at(store), done.run_id)["scores"].num_rows == 36
     with pytest.raises(ConfigError, match=r"prune: expected some of .*, got 'questions'"):
         GcConfig(store="x", prune=("questions",))
 
@@ -272,7 +272,7 @@ def test_a_running_sweep_keeps_its_cells_and_reports_its_progress(bench: Path, s
     first = KeepRuns(last=1)
     planned = plan_sweep(ALL.config(bench, store))
     with registered_sweep(planned, lambda progress: None, run="mine"):
-        (sweeping,) = running_sweeps(planned.store, 0.0)
+        (sweeping,) = list_running_sweeps(planned.store, 0.0)
         assert (sweeping.status.run, sweeping.status.benchmark) == ("mine", "small")
         assert {name: (state.cells, state.missing) for name, state in sweeping.status.stages.items()} == {
             "image_statistics": (6, 1),
@@ -280,18 +280,18 @@ def test_a_running_sweep_keeps_its_cells_and_reports_its_progress(bench: Path, s
         }
         collected = collect(store, keep_runs=first)
         assert list(collected.in_use) == ["mine"] and list_cells(store) == cells
-    assert not running_sweeps(planned.store, 0.0) and not list((store / SWEEPS).iterdir())
+    assert not list_running_sweeps(planned.store, 0.0) and not list((store / SWEEPS).iterdir())
     assert collect(store, keep_runs=first).free["scores", UNREFERENCED].files == 12
 
 
-def test_a_dead_nights_lease_is_removed_once_it_cannot_be_stalled(store: Path) -> None:
+def test_a_dead_nights_lease_is_removed_once_its_holder_cannot_be_merely_stalled(store: Path) -> None:
     within = store_at(store)
     within.check()
     within.write_text("runs/2020-01-01/claim.json", "{}")
     with send_heartbeats(within, run="2020-01-01"):
         assert not collect(store).free, "its nightly run is active"
     assert not collect(store, grace_days=7.0).free, "it may continue"
-    assert collect(store).free["runs", DIED].files == 1 and within.folders("runs") == []
+    assert collect(store).free["runs", DIED].files == 1 and within.list_folders("runs") == []
 
 
 def test_the_heartbeat_of_a_dead_sweep_keeps_cells_only_for_a_while(
@@ -325,10 +325,10 @@ def test_a_sweep_waits_during_a_deletion_with_a_message_and_is_planned_again(
     with ThreadPoolExecutor(1) as pool:
         with take_lease(planned.store, DELETING, "gc", seconds=60):
             running = pool.submit(run_sweep, planned, lambda progress: None)
-            while not running_sweeps(planned.store, 0.0):
+            while not list_running_sweeps(planned.store, 0.0):
                 assert not running.done()
             shutil.rmtree(store / "scores/")
-            assert len(run_ids(planned.store)) == 1
+            assert len(list_run_ids(planned.store)) == 1
         done = running.result()
     assert (len(planned.plan.missing), done.computed, done.results.n_null) == (3, 13, 2)
     assert f"waiting while cells are removed from {store} by gc on " in capsys.readouterr().err
@@ -356,17 +356,17 @@ def test_on_s3_one_call_removes_many_files_and_names_are_not_patterns(bench: Pat
     place.remove_below(("a*", "a[b]", "gone"))
     assert sorted(place.list()) == ["ab", "ac"]
     store = f"{bucket}/store"
-    config = replace(config_of(bench, ("atlas",), ("entropy",), 64), store=store)
+    config = replace(make_config(bench, ("atlas",), ("entropy",), 64), store=store)
     first, second = run_config(config), run_config(replace(config, limits=replace(config.limits, max_scans=65)))
     standing = plan_sweep(config).store
-    newest = max(file.written for folder in standing.folders("") for file in standing.entries(folder))
+    newest = max(file.written for folder in standing.list_folders("") for file in standing.walk_files(folder))
     standing.write_text("probe", "")
     while (standing.place / "probe").entry().modified <= newest:  # S3 records times in whole seconds
         standing.write_text("probe", "")
     collected = collect_garbage(GcConfig(store=store, delete=True, grace_days=0, keep_runs=KeepRuns(last=1)))
     assert collected.runs == (first.run_id,) and collected.free["scores", UNREFERENCED].files == 2
     kept = plan_sweep(replace(config, limits=replace(config.limits, max_scans=65)))
-    assert run_ids(kept.store) == [second.run_id] and not kept.plan.missing
+    assert list_run_ids(kept.store) == [second.run_id] and not kept.plan.missing
     assert read_manifest(kept.store, second.run_id)["exit_code"] == 0
     again = collect_garbage(GcConfig(store=store, delete=True, grace_days=0, keep_runs=KeepRuns(last=1)))
     assert not again.free

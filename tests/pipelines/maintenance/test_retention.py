@@ -12,14 +12,14 @@ from plumbline.pipelines.maintenance.gc_config import KeepRuns
 from plumbline.pipelines.maintenance.retention import retain, select_kept_runs
 from plumbline.pipelines.maintenance.running_sweeps import DELETING, send_heartbeats
 from plumbline.pipelines.store.lease import Clock, LeaseHeld, LeaseLost, read_lease, take_lease
-from plumbline.pipelines.store.runs import Run, run_ids
+from plumbline.pipelines.store.runs import Run, list_run_ids
 from tests.commands import store_at
 
 FIRST = datetime(2026, 1, 1, 2, tzinfo=UTC)
 
 
 def make_runs(days: int, *, benchmark: str = "small", a_day: int = 2) -> list[Run]:
-    """Return runs on consecutive days, several per day, eight hours apart."""
+    """Return runs on consecutive days, `a_day` per day at intervals of eight hours."""
     moments = [FIRST + timedelta(days=day, hours=8 * turn) for day in range(days) for turn in range(a_day)]
     return [
         Run(f"{benchmark}-{began:%m%d-%H}", {"benchmark": benchmark, "began": began.isoformat()}, "", latest=False)
@@ -42,7 +42,7 @@ def test_each_rule_keeps_its_runs(rules: KeepRuns, expected: list[str]) -> None:
     assert sorted(select_kept_runs(make_runs(40), rules)) == [f"small-{name}" for name in expected]
 
 
-def test_the_last_runs_are_those_that_ended_last_by_any_clock() -> None:
+def test_the_last_runs_are_those_that_ended_last_even_if_clocks_disagree() -> None:
     first, second, third = make_runs(3, a_day=1)
     assert select_kept_runs([second, third, first], KeepRuns(last=2)) == {third.run_id, first.run_id}
 
@@ -65,7 +65,7 @@ def test_rules_apply_to_each_benchmark_separately() -> None:
 
 
 def test_an_unknown_name_of_a_run_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"keep_runs\.named: there is no run 'best'"):
+    with pytest.raises(ConfigError, match=r"keep_runs\.named: expected runs of the store, got 'best'"):
         select_kept_runs(make_runs(1), KeepRuns(last=1, named=("best",)))
     with pytest.raises(ConfigError, match=r"keep_runs\.daily: expected 0 or more, got -1"):
         KeepRuns(daily=-1)
@@ -80,11 +80,13 @@ class TwoBenchmarks:
             self.store.write_text(f"runs/{run.run_id}/manifest.json", json.dumps(run.manifest))
             self.store.write_text(f"runs/{run.run_id}/errors.parquet", "")
 
-    def retain(self, *besides: str, hold: Callable[[], None] = lambda: None) -> tuple[str, ...]:
-        return retain(self.store, KeepRuns(last=1), job="night", benchmark="small", besides=besides, hold=hold)
+    def retain(self, *also_keep: str, assert_lease: Callable[[], None] = lambda: None) -> tuple[str, ...]:
+        return retain(
+            self.store, KeepRuns(last=1), job="night", benchmark="small", also_keep=also_keep, assert_lease=assert_lease
+        )
 
     def runs(self) -> set[str]:
-        return {run_id for run_id in run_ids(self.store) if run_id.startswith("small")}
+        return {run_id for run_id in list_run_ids(self.store) if run_id.startswith("small")}
 
 
 @pytest.fixture
@@ -100,21 +102,21 @@ def test_only_one_benchmarks_runs_are_removed_except_needed_ones(two_benchmarks:
         assert two_benchmarks.retain("small-0102-02") == ()
     assert two_benchmarks.retain("small-0102-02") == ("small-0101-02",)
     assert two_benchmarks.retain() == ("small-0102-02",)
-    assert two_benchmarks.store.folders("runs") == ["other-0101-02", "other-0102-02", NEWEST]
+    assert two_benchmarks.store.list_folders("runs") == ["other-0101-02", "other-0102-02", NEWEST]
     number = read_lease(two_benchmarks.store, DELETING).number
     assert two_benchmarks.retain() == () and read_lease(two_benchmarks.store, DELETING).number == number, (
         "no sweep has to plan again"
     )
 
 
-def test_no_run_is_removed_during_another_deletion_or_after_losing_the_lease(
+def test_no_run_is_removed_during_another_deletion_or_after_the_lease_is_lost(
     two_benchmarks: TwoBenchmarks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lost() -> None:
+    def raise_lease_lost() -> None:
         raise LeaseLost("another is at work")
 
     with pytest.raises(LeaseLost):
-        two_benchmarks.retain(hold=lost)
+        two_benchmarks.retain(assert_lease=raise_lease_lost)
     other = take_lease(two_benchmarks.store, DELETING, "gc")
     monkeypatch.setattr(Clock, "pause", lambda self, seconds: other.renew())
     with pytest.raises(LeaseHeld, match=r"gc on .* is at work"):

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from plumbline.jobs.command import command_of, load_values
+from plumbline.jobs.command import get_command, load_values
 from plumbline.jobs.display.findings import show_agreement
 from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import ConfigError, SourceError
@@ -724,7 +724,7 @@ def test_the_true_scores_of_the_embedded_benchmark_agree_with_its_ratings_and_gr
 
 @needs_reference
 def test_every_published_number_is_reproduced_or_its_difference_explained() -> None:
-    values = load_values(command_of("reproduce"), [f"reference={REFERENCE}", "output=unused.md"])
+    values = load_values(get_command("reproduce"), [f"reference={REFERENCE}", "output=unused.md"])
     checks = reproduce(read_config(values, ReproductionConfig))
     unmatched = [check for check in checks if not check.matches]
     assert all(check.reason for check in unmatched)

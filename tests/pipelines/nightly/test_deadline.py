@@ -30,7 +30,7 @@ with stop_early(None, grace=0.01) as stop:
 
 def test_a_deadline_ends_an_endless_wait_and_is_gone_afterwards() -> None:
     before = signal.getsignal(signal.SIGALRM)
-    with pytest.raises(Stopped, match=r"nightly\.deadline: 0\.01 seconds are over") as stopped, stop_early(0.01):
+    with pytest.raises(Stopped, match=r"nightly\.deadline: 0\.01 seconds have passed") as stopped, stop_early(0.01):
         threading.Event().wait()
     assert stopped.value.exit_code == LATE
     with stop_early(3600):

@@ -51,7 +51,7 @@ def publish(store: Store, run_id: str, *, is_reported: bool = True, **manifest: 
 
 
 def compare(run: MadeRun, config: NightConfig) -> ComparedRun:
-    return compare_run(run.store, run.run_id, config, sources=None, hold=lambda: None)
+    return compare_run(run.store, run.run_id, config, sources=None, assert_lease=lambda: None)
 
 
 def report_night(run: MadeRun, config: NightConfig) -> NightOutcome:
@@ -110,7 +110,7 @@ def test_a_run_that_cannot_be_compared_is_skipped_with_the_reason(what: str, sto
     assert (named.run_id, named.reason) == (None, f"nightly.compare=2026-11-22: {REASONS[what]}")
 
 
-def test_a_run_may_be_compared_with_its_benchmarks_run_in_a_suite(store: Store) -> None:
+def test_a_run_can_be_compared_with_the_run_of_its_benchmark_in_a_suite(store: Store) -> None:
     publish(store, BEFORE[1])
     publish(store, BEFORE[2])
     for suite, benchmark in (("release", "own"), ("others", "other")):
@@ -120,7 +120,7 @@ def test_a_run_may_be_compared_with_its_benchmarks_run_in_a_suite(store: Store) 
     assert find_baseline(store, TONIGHT, NIGHT, "others") == (None, reason)
 
 
-def test_one_common_metric_is_enough(store: Store) -> None:
+def test_runs_with_one_common_metric_can_be_compared(store: Store) -> None:
     publish(store, BEFORE[2], config={"metrics": METRICS, "models": MODELS | {"clip": {"checkpoint": "z"}}})
     assert find_baseline(store, TONIGHT, NIGHT, "previous").run_id == BEFORE[2]
 
@@ -150,10 +150,10 @@ def test_the_page_of_trends_recognises_checkpoints_by_the_nights_pattern(tmp_pat
 def test_a_page_of_trends_that_cannot_be_written_changes_nothing_else(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def odd(*_: object, **__: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(regressions, "write_trends", odd)
+    monkeypatch.setattr(regressions, "write_trends", fail)
     run = make_run(tmp_path)
     assert "odd" in compare(run, NightConfig()).trends.problem
     outcome = report_night(run, NightConfig())

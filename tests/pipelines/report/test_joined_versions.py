@@ -25,7 +25,7 @@ def halve(generator: str, metric: str, prompt: int) -> float:
     return 0.1 + noisy_score(generator, metric, prompt) / 2 + 0.04 * (noisy_score(generator, "other", prompt) - 0.5)
 
 
-def night(folder: Path, day: str, score: Score, wording: str) -> MadeRun:
+def make_night(folder: Path, day: str, score: Score, wording: str) -> MadeRun:
     run = make_run(
         folder, run_id=day, score=score, prompts=plain_prompts(40), metrics=("gecko",), question_metrics=(),
         began=f"{day}T02:00:00+00:00",
@@ -37,12 +37,12 @@ def night(folder: Path, day: str, score: Score, wording: str) -> MadeRun:
     return run
 
 
-def both_nights(folder: Path, second: Score = halve) -> MadeRun:
-    night(folder, DAYS[0], noisy_score, "so?")
-    return night(folder, DAYS[1], second, "no?")
+def make_both_nights(folder: Path, second: Score = halve) -> MadeRun:
+    make_night(folder, DAYS[0], noisy_score, "so?")
+    return make_night(folder, DAYS[1], second, "no?")
 
 
-def bridge(run: MadeRun, **other: Any) -> None:
+def write_bridge(run: MadeRun, **other: Any) -> None:
     """Write a bridge between the wordings of the two nights to where `plumbline bridge` stores it."""
     old, new = (
         Version(metric="gecko", run_id=day, recipe=recipe_of(read_manifest(run.store, day), "gecko")) for day in DAYS
@@ -61,7 +61,7 @@ def bridge(run: MadeRun, **other: Any) -> None:
 
 
 def test_without_a_bridge_the_line_breaks_and_no_night_is_a_regression(tmp_path: Path) -> None:
-    run = both_nights(tmp_path)
+    run = make_both_nights(tmp_path)
     (said,) = make_trends(run.store).page.breaks.rows
     assert str(said) == f"gecko is a different metric since run {DAYS[1]}: template so? → no?."
     baseline = find_baseline(run.store, DAYS[1], read_manifest(run.store, DAYS[1]), "previous")
@@ -71,8 +71,8 @@ def test_without_a_bridge_the_line_breaks_and_no_night_is_a_regression(tmp_path:
 @pytest.fixture(scope="module")
 def joined(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
     folder = tmp_path_factory.mktemp("joined")
-    run = both_nights(folder)
-    bridge(run)
+    run = make_both_nights(folder)
+    write_bridge(run)
     return run
 
 
@@ -99,21 +99,21 @@ def test_a_night_is_compared_through_the_bridge_and_noise_of_the_map_is_not_a_re
 
 
 def test_a_fall_beyond_the_margin_is_a_regression_through_the_bridge(joined: MadeRun, tmp_path: Path) -> None:
-    """In the third night cobalt is much worse under the new wording; the first night used the old wording."""
+    """The first night uses the old wording; in the third night, cobalt is much worse under the new wording."""
 
     def worse(generator: str, metric: str, prompt: int) -> float:
         return halve(generator, metric, prompt) - (0.2 if generator == "cobalt" else 0)
 
     shutil.copytree(joined.folder.parents[1], tmp_path / "store")
-    run = night(tmp_path, "2026-01-03", worse, "no?")
+    run = make_night(tmp_path, "2026-01-03", worse, "no?")
     changes = write_report(run.store, "2026-01-03", compare=DAYS[0]).page.changes
     assert changes is not None
     assert {(change.generator, change.verdict) for change in changes.clear} == {("cobalt", "worse")}
 
 
 def test_a_bridge_between_other_versions_joins_nothing_and_is_named(tmp_path: Path) -> None:
-    run = both_nights(tmp_path, lambda *at: noisy_score("x", "noise of its own", at[2] + 1000 * len(at[0])))
-    bridge(run, verdict="different", explained=0.1, margins={})
+    run = make_both_nights(tmp_path, lambda *at: noisy_score("x", "noise of its own", at[2] + 1000 * len(at[0])))
+    write_bridge(run, verdict="different", explained=0.1, margins={})
     (said,) = make_trends(run.store).page.breaks.rows
     assert "so its scores are not compared, and bridge" in str(said)
     assert find_baseline(run.store, DAYS[1], read_manifest(run.store, DAYS[1]), "previous").run_id is None

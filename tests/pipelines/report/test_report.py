@@ -36,7 +36,7 @@ def edit_manifest(run: MadeRun, **changes: object) -> None:
     run.store.write_json(path, (run.store.read_json(path) or {}) | changes)
 
 
-def test_a_run_gets_its_page_and_its_numbers(tmp_path: Path) -> None:
+def test_a_report_consists_of_a_page_and_tables(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     written = write_report(run.store)
     assert Path(written.url) == run.folder / "report.html" and written.size == len(run.html.encode())
@@ -77,7 +77,7 @@ def test_scores_get_percentile_ranks_among_all_runs_of_the_benchmark(tmp_path: P
     assert "clipscore (36)" not in said, "all of them are this run's"
 
 
-def sources_of(prompt: int) -> list[bytes]:
+def make_sources(prompt: int) -> list[bytes]:
     """Return one source, then two for the next prompt, and then a damaged one."""
     return [[png(200 + prompt)], [png(300), png(301)], [png(400)[:-30]]][prompt % 3]
 
@@ -86,7 +86,7 @@ def sources_of(prompt: int) -> list[bytes]:
 def test_an_edit_is_shown_next_to_its_sources_and_a_damaged_source_with_the_reason(
     sources_in: Literal["images", "prompts"], tmp_path: Path
 ) -> None:
-    run = make_run(tmp_path, sources=sources_of, sources_in=sources_in)
+    run = make_run(tmp_path, sources=make_sources, sources_in=sources_in)
     page = write_report(run.store).page
     of_prompt = {prompt.prompt_id: prompt for prompt in page.prompts}
     assert [len(of_prompt[f"p000{prompt}"].sources) for prompt in range(3)] == [1, 2, 1]
@@ -122,7 +122,7 @@ def test_a_judges_reply_about_an_image_is_shown_as_text(tmp_path: Path) -> None:
     assert "<script>window.hacked" not in run.html and "<i>attributes" not in run.html
 
 
-def test_results_of_judging_are_on_the_page(tmp_path: Path) -> None:
+def test_the_page_shows_how_well_metrics_agree_with_people(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     values = {"gecko": 0.71, "clipscore": 0.42}
     judgements = [
@@ -301,7 +301,7 @@ def test_an_old_manifest_gives_a_report_from_its_fields(tmp_path: Path) -> None:
     assert "can no longer be read" in write_report(run.store).page.warnings[0]
 
 
-def test_a_config_that_is_no_longer_valid_is_a_reason_and_not_a_failure(tmp_path: Path) -> None:
+def test_a_config_that_is_not_valid_any_more_does_not_prevent_a_report(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     edit_manifest(run, config={"benchmark": {"name": "made", "prompts": "p", "images": "i", "forgotten": 1}})
     assert "forgotten" in write_report(run.store).page.warnings[0]
@@ -349,7 +349,7 @@ def test_the_gallery_has_a_maximum_size() -> None:
 
 
 @pytest.mark.parametrize("row", [0, 5, 9, 10])
-def test_a_row_is_found_in_its_row_groups(row: int, tmp_path: Path) -> None:
+def test_a_row_is_read_from_the_right_row_group(row: int, tmp_path: Path) -> None:
     path = tmp_path / "images.parquet"
     table = pa.table({"image_id": [str(one) for one in range(14)], "picture": [png(one) for one in range(14)]})
     pq.write_table(table, path, row_group_size=4)

@@ -11,13 +11,13 @@ from tests.commands import printed, refusal
 from tests.operators.report.made import MadeRun, make_run, noisy_score
 
 
-def night(folder: Path, day: int, **manifest: object) -> MadeRun:
+def make_night(folder: Path, day: int, **manifest: object) -> MadeRun:
     options = {"began": f"2026-01-{day:02d}T02:00:00+00:00", **manifest}
     return make_run(folder, run_id=f"2026-01-{day:02d}", score=lambda *at: noisy_score(*at) + day / 100, **options)  # type: ignore[arg-type]
 
 
 def test_the_page_needs_no_scores_and_no_sources(tmp_path: Path) -> None:
-    runs = [night(tmp_path, day) for day in (1, 2)]
+    runs = [make_night(tmp_path, day) for day in (1, 2)]
     for run in runs:
         for name in ("scores", "cells", "errors"):
             (run.folder / f"{name}.parquet").unlink()
@@ -31,12 +31,12 @@ def test_the_page_needs_no_scores_and_no_sources(tmp_path: Path) -> None:
 
 
 def test_unreadable_and_incomparable_runs_are_left_out_and_mentioned(tmp_path: Path) -> None:
-    night(tmp_path, 1)
-    night(tmp_path, 2, exit_code=1)
-    night(tmp_path, 3, benchmark="another")
-    (night(tmp_path, 4).folder / "summary.parquet").write_bytes(b"PAR1 damaged PAR1")
-    (night(tmp_path, 5).folder / "manifest.json").write_text("{")
-    store = night(tmp_path, 6, began=None).store
+    make_night(tmp_path, 1)
+    make_night(tmp_path, 2, exit_code=1)
+    make_night(tmp_path, 3, benchmark="another")
+    (make_night(tmp_path, 4).folder / "summary.parquet").write_bytes(b"PAR1 damaged PAR1")
+    (make_night(tmp_path, 5).folder / "manifest.json").write_text("{")
+    store = make_night(tmp_path, 6, began=None).store
     made, _ = write_trends(store, benchmark="made")
     left_out, *damaged = made.page.warnings
     assert made.runs == 1 and left_out.startswith("1 run left out: ")
@@ -54,14 +54,14 @@ def test_unreadable_and_incomparable_runs_are_left_out_and_mentioned(tmp_path: P
 
 
 def test_the_newest_runs_benchmark_is_used_and_its_name_is_not_a_path(tmp_path: Path) -> None:
-    night(tmp_path, 1)
-    store = night(tmp_path, 2, benchmark="../../<b>").store
+    make_night(tmp_path, 1)
+    store = make_night(tmp_path, 2, benchmark="../../<b>").store
     _, url = write_trends(store)
     assert url == f"{tmp_path}/store/trends/.._.._<b>/trends.html".replace("<b>", "_b_")
 
 
 def test_the_command_prints_the_address_of_the_page(tmp_path: Path) -> None:
-    store = night(tmp_path, 1).store
+    store = make_night(tmp_path, 1).store
     assert f"trends of 1 run of made: {store.place.url}/trends/made/trends.html" in printed(
         "trends", f"store={store.place.url}"
     )

@@ -17,10 +17,10 @@ from tests.s3 import find_free_ports
 
 
 def test_a_local_ray_that_starts_too_slowly_is_reported_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    def too_slow(**options: object) -> None:
+    def fail_to_start(**options: object) -> None:
         raise Exception("The current node timed out during startup.")
 
-    monkeypatch.setattr(session.ray, "init", too_slow)
+    monkeypatch.setattr(session.ray, "init", fail_to_start)
     monkeypatch.setattr(session.ray, "is_initialized", lambda: False)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     cluster = ClusterConfig(pools={})
@@ -96,7 +96,7 @@ def test_an_address_without_a_cluster_fails_in_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "remedy"),
     [
-        ("TMPDIR", "{folder}/" + "long/" * 20, "too long for a socket: set TMPDIR to a short one"),
+        ("TMPDIR", "{folder}/" + "long/" * 20, "too long for a socket: set TMPDIR to a short path"),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (

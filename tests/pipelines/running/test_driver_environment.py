@@ -13,28 +13,28 @@ from plumbline.pipelines.running.errors import RunnerError
 STORAGE = StorageConfig()
 
 
-def enter(mark: VisibilityProbe) -> None:
-    DriverEnvironment(variables={}, probes=(mark,)).apply()
+def enter_environment(probe: VisibilityProbe) -> None:
+    DriverEnvironment(variables={}, probes=(probe,)).apply()
 
 
 @pytest.fixture
-def mark(tmp_path: Path) -> VisibilityProbe:
+def probe(tmp_path: Path) -> VisibilityProbe:
     (tmp_path / "mark").write_text("the driver's")
     return probe_file("store /somewhere", STORAGE.locate(str(tmp_path / "mark")))
 
 
-def test_a_machine_that_sees_the_same_files_is_accepted(mark: VisibilityProbe) -> None:
-    enter(mark)
+def test_a_machine_that_sees_the_same_files_is_accepted(probe: VisibilityProbe) -> None:
+    enter_environment(probe)
 
 
-def test_a_machine_that_sees_other_files_is_refused_with_the_advice_to_share_the_folder(mark: VisibilityProbe) -> None:
+def test_a_machine_that_sees_other_files_is_refused_with_the_advice_to_share_the_folder(probe: VisibilityProbe) -> None:
     seen = r"the machine \S+ does not see the store /somewhere as the driver does "
-    Path(mark.place.path).write_text("somebody else's")
+    Path(probe.place.path).write_text("somebody else's")
     with pytest.raises(RunnerError, match=seen + r"\(.*/mark: another file is there\); use a cloud address"):
-        enter(mark)
-    Path(mark.place.path).unlink()
+        enter_environment(probe)
+    Path(probe.place.path).unlink()
     with pytest.raises(RunnerError, match=seen + r"\(.*/mark: nothing is there\); use a cloud address"):
-        enter(mark)
+        enter_environment(probe)
 
 
 def test_a_machine_that_cannot_reach_s3_is_refused_with_that_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +45,7 @@ def test_a_machine_that_cannot_reach_s3_is_refused_with_that_reason(monkeypatch:
     monkeypatch.setattr("plumbline.pipelines.base.filesystems.s3._client", lambda settings: Unreachable())
     told = r"cannot check the store s3://bucket \(file s3://bucket/mark: cannot be reached \(.*s3\.example"
     with pytest.raises(RunnerError, match=told) as refusal:
-        enter(
+        enter_environment(
             VisibilityProbe("store s3://bucket", Place("s3://bucket/mark", StorageConfig(region="unreached")), 1, "1")
         )
     assert "as the driver does" not in str(refusal.value)
@@ -60,6 +60,6 @@ def test_a_machine_without_credentials_is_refused_with_that_reason(
         monkeypatch.setenv(name, str(tmp_path / "absent"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     other = StorageConfig(region="of-this-test")
-    mark = VisibilityProbe("store s3://bucket", Place("s3://bucket/mark", other), 1, "1")
+    probe = VisibilityProbe("store s3://bucket", Place("s3://bucket/mark", other), 1, "1")
     with pytest.raises(RunnerError, match=r"cannot check the store s3://bucket \(s3://: no credentials found; set"):
-        DriverEnvironment(variables={}, probes=(mark,)).apply()
+        DriverEnvironment(variables={}, probes=(probe,)).apply()

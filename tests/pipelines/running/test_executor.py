@@ -15,10 +15,10 @@ from plumbline.pipelines.running.events import (
     ShardFinished,
     ShardStarted,
     Totals,
-    to_all,
+    combine_displays,
 )
 from plumbline.pipelines.running.executor import choose_executor
-from plumbline.pipelines.running.in_process import compute_first
+from plumbline.pipelines.running.in_process import compute_quick_cells
 from plumbline.pipelines.running.workload import count_small_calls
 from plumbline.pipelines.sweeps.computing import make_workload
 from tests.bench_of import plan_bench, write_benchmark
@@ -50,7 +50,7 @@ def test_a_small_plan_is_computed_here_unless_ray_is_named_or_a_gpu_is_needed(
     assert choose_executor(replace(AUTO, **changes), plan.nodes).on_ray == on_ray
 
 
-def test_a_ray_of_the_environment_counts_as_named_and_a_large_plan_runs_on_ray(
+def test_ray_is_used_if_the_environment_names_a_cluster_or_the_plan_is_large(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)
@@ -76,11 +76,11 @@ def test_totals_sum_the_rounds_without_the_time_between_them() -> None:
 
 
 def test_a_display_that_fails_is_logged_once_and_the_others_continue(caplog: pytest.LogCaptureFixture) -> None:
-    def failing(event: object) -> None:
+    def fail(event: object) -> None:
         raise BrokenPipeError("nobody reads")
 
     seen: list[object] = []
-    watch = to_all(failing, seen.append)
+    watch = combine_displays(fail, seen.append)
     events = [ShardStarted("scores", at=1.0), ShardStarted("scores", at=2.0)]
     for event in events:
         watch(event)
@@ -94,7 +94,7 @@ def test_with_cluster_auto_models_of_few_prompts_run_here_without_workers(
     bench = write_benchmark(tmp_path / "bench", ["atlas"], count=3)
     planned = plan_bench(bench, tmp_path / "store", "metric=[gecko]", f"cluster={cluster}")
     workload = make_workload([planned])
-    outcomes = compute_first(workload, planned.config.cluster, lambda event: None)
+    outcomes = compute_quick_cells(workload, planned.config.cluster, lambda event: None)
     assert {
         cell.stage for work in workload.shards_with_work("prompts") for cell in work.cells if cell.path in outcomes
     } == expected

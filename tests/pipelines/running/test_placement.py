@@ -11,55 +11,55 @@ from plumbline.pipelines.running.placement import NodeResources, PlacementError,
 ONE_GPU = [NodeResources(8, 1)]
 
 
-def pool(cpus: float = 0.5, gpus: float = 0, size: int = 1) -> PoolConfig:
+def make_pool(cpus: float = 0.5, gpus: float = 0, size: int = 1) -> PoolConfig:
     return PoolConfig(num_cpus=cpus, num_gpus=gpus, min_size=size, max_size=max(size, 4))
 
 
-def waves(machines: list[NodeResources], **pools: PoolConfig) -> list[list[str]]:
+def list_waves(machines: list[NodeResources], **pools: PoolConfig) -> list[list[str]]:
     return plan_waves(pools, machines)
 
 
 def test_pools_that_fit_run_in_parallel() -> None:
-    assert waves([NodeResources(2, 0)], a=pool(), b=pool(), c=pool()) == [["a", "b", "c"]]
+    assert list_waves([NodeResources(2, 0)], a=make_pool(), b=make_pool(), c=make_pool()) == [["a", "b", "c"]]
 
 
 def test_two_models_that_need_the_only_gpu_run_in_waves() -> None:
-    assert waves(ONE_GPU, a=pool(gpus=1), b=pool(gpus=1), c=pool()) == [["a"], ["b", "c"]]
+    assert list_waves(ONE_GPU, a=make_pool(gpus=1), b=make_pool(gpus=1), c=make_pool()) == [["a"], ["b", "c"]]
 
 
 def test_fractions_share_a_gpu_but_never_span_two() -> None:
-    assert waves(ONE_GPU, a=pool(gpus=0.5), b=pool(gpus=0.5)) == [["a", "b"]]
+    assert list_waves(ONE_GPU, a=make_pool(gpus=0.5), b=make_pool(gpus=0.5)) == [["a", "b"]]
     two = [NodeResources(8, 2)]
-    assert waves(two, a=pool(gpus=0.6, size=2), b=pool(gpus=0.4, size=2)) == [["a", "b"]]
-    assert waves(two, a=pool(gpus=0.6, size=2), b=pool(gpus=0.6)) == [["a"], ["b"]]
+    assert list_waves(two, a=make_pool(gpus=0.6, size=2), b=make_pool(gpus=0.4, size=2)) == [["a", "b"]]
+    assert list_waves(two, a=make_pool(gpus=0.6, size=2), b=make_pool(gpus=0.6)) == [["a"], ["b"]]
 
 
 def test_an_actor_must_fit_on_one_machine() -> None:
     machines = [NodeResources(8, 1), NodeResources(8, 1)]
     with pytest.raises(PlacementError, match="stage a: 1 actor"):
-        waves(machines, a=pool(gpus=2))
-    assert waves(machines, a=pool(gpus=1, size=2)) == [["a"]]
+        list_waves(machines, a=make_pool(gpus=2))
+    assert list_waves(machines, a=make_pool(gpus=1, size=2)) == [["a"]]
 
 
 @pytest.mark.parametrize("size, fits", [(8, True), (9, False)])
 def test_the_smallest_size_of_a_pool_must_fit(size: int, fits: bool) -> None:
     machines = [NodeResources(64, 8)]
     if fits:
-        assert waves(machines, a=pool(gpus=1, size=size)) == [["a"]]
+        assert list_waves(machines, a=make_pool(gpus=1, size=size)) == [["a"]]
     else:
         with pytest.raises(PlacementError, match="machines offer 64 CPUs and 8 GPUs"):
-            waves(machines, a=pool(gpus=1, size=size))
+            list_waves(machines, a=make_pool(gpus=1, size=size))
 
 
 def test_pools_leave_a_fraction_of_a_cpu_for_ray_data() -> None:
     with pytest.raises(PlacementError, match=r"0\.25 CPUs stay free"):
-        waves([NodeResources(2, 0)], a=pool(cpus=1, size=2))
-    assert waves([NodeResources(2, 0)], a=pool(cpus=1), b=pool(cpus=1)) == [["a"], ["b"]]
+        list_waves([NodeResources(2, 0)], a=make_pool(cpus=1, size=2))
+    assert list_waves([NodeResources(2, 0)], a=make_pool(cpus=1), b=make_pool(cpus=1)) == [["a"], ["b"]]
 
 
 def test_the_refusal_names_the_remedy() -> None:
     with pytest.raises(PlacementError, match="cluster=local needs no GPU"):
-        waves([NodeResources(2, 0)], answers=pool(gpus=1))
+        list_waves([NodeResources(2, 0)], answers=make_pool(gpus=1))
 
 
 A100 = NodeResources(8, 1, frozenset({"A100"}), {"zone": "a"})
@@ -84,30 +84,34 @@ def test_an_actor_decodes_on_the_cores_of_its_gpus(
     assert PoolConfig(**given).decoders_on(*machine) == decoders
 
 
-def kind(accelerator_type: str | None = None, **labels: str) -> PoolConfig:
+def make_pool_of_kind(accelerator_type: str | None = None, **labels: str) -> PoolConfig:
     return PoolConfig(num_gpus=1, accelerator_type=accelerator_type, labels=labels)
 
 
 def test_pools_for_different_kinds_of_gpus_run_in_parallel() -> None:
-    assert waves([A100, L4], a=kind("A100"), b=kind("L4")) == [["a", "b"]]
-    assert waves([A100, L4], a=kind(zone="a"), b=kind(zone="!a")) == [["a", "b"]]
-    assert waves([A100, L4], a=kind(zone="in(a, c)"), b=kind(zone="!in(a, c)")) == [["a", "b"]]
-    assert waves([A100, L4], a=kind("A100"), b=kind(zone="a")) == [["a"], ["b"]]
+    assert list_waves([A100, L4], a=make_pool_of_kind("A100"), b=make_pool_of_kind("L4")) == [["a", "b"]]
+    assert list_waves([A100, L4], a=make_pool_of_kind(zone="a"), b=make_pool_of_kind(zone="!a")) == [["a", "b"]]
+    assert list_waves([A100, L4], a=make_pool_of_kind(zone="in(a, c)"), b=make_pool_of_kind(zone="!in(a, c)")) == [
+        ["a", "b"]
+    ]
+    assert list_waves([A100, L4], a=make_pool_of_kind("A100"), b=make_pool_of_kind(zone="a")) == [["a"], ["b"]]
 
 
 def test_an_unrestricted_pool_does_not_run_with_one_whose_only_machine_it_might_take() -> None:
-    assert waves([A100, L4], a=kind(), b=kind("A100")) == [["a"], ["b"]]
-    assert waves([A100, A100, L4], a=kind(), b=kind("A100")) == [["a", "b"]]
+    assert list_waves([A100, L4], a=make_pool_of_kind(), b=make_pool_of_kind("A100")) == [["a"], ["b"]]
+    assert list_waves([A100, A100, L4], a=make_pool_of_kind(), b=make_pool_of_kind("A100")) == [["a", "b"]]
 
 
-@pytest.mark.parametrize("pool", [kind("H100"), kind(zone="c"), kind("A100", zone="b")])
+@pytest.mark.parametrize(
+    "pool", [make_pool_of_kind("H100"), make_pool_of_kind(zone="c"), make_pool_of_kind("A100", zone="b")]
+)
 def test_a_missing_kind_of_machine_is_refused_by_name(pool: PoolConfig) -> None:
     with pytest.raises(PlacementError, match=r"(H100 GPUs|zone=\w) cannot be placed; the machines of that kind offer"):
-        waves([A100, L4], a=pool)
+        list_waves([A100, L4], a=pool)
 
 
-def test_a_nodes_own_pool_wins_over_its_stages_and_the_default_is_last() -> None:
-    answers, large, default = pool(1), pool(2), pool(3)
+def test_a_nodes_own_pool_takes_precedence_over_its_stages_pool_and_the_default() -> None:
+    answers, large, default = make_pool(1), make_pool(2), make_pool(3)
     cluster = ClusterConfig(pools={"answers": answers, "answers:large": large}, default=default)
     assert [cluster.pool(node) for node in ("answers:large", "answers:vqa", "new")] == [large, answers, default]
 
@@ -116,6 +120,6 @@ def test_a_nodes_own_pool_wins_over_its_stages_and_the_default_is_last() -> None
     "name, nearest", [("anwers", "answers"), ("answers:lrge", "answers:large"), ("answrs:large", "answers:large")]
 )
 def test_a_pool_for_something_unknown_is_refused_with_the_nearest(name: str, nearest: str) -> None:
-    cluster = ClusterConfig(pools={"answers": pool(), "answers:large": pool(), name: pool()})
+    cluster = ClusterConfig(pools={"answers": make_pool(), "answers:large": make_pool(), name: make_pool()})
     with pytest.raises(ConfigError, match=f"{name}'; did you mean .*{nearest}"):
         cluster.check_pools(["answers", "scores"], ["large"])

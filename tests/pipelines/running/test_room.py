@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from plumbline.pipelines.base.cluster_config import PoolConfig
-from plumbline.pipelines.running.machines import PATIENCE, NoRoom, RoomWatch, describe_resources, take_room
+from plumbline.pipelines.running.machines import PATIENCE, NoRoom, RoomWatch, describe_resources, reserve_room
 from tests.faults.driving import wait_until
 
 
@@ -13,20 +13,20 @@ def test_a_run_that_waits_for_a_while_reports_it_once(capsys: pytest.CaptureFixt
     time = [0.0]
     watch = RoomWatch(["answers", "scores"], lambda: "0 of 4 CPUs are free", clock=lambda: time[0])
 
-    def look(at: float) -> str:
+    def poll_at(at: float) -> str:
         time[0] = at
         watch.update(waiting=True)
         return capsys.readouterr().err
 
-    assert look(0) == ""
-    assert look(PATIENCE - 1) == ""
-    assert look(PATIENCE).startswith(
+    assert poll_at(0) == ""
+    assert poll_at(PATIENCE - 1) == ""
+    assert poll_at(PATIENCE).startswith(
         "waiting for room on the cluster for answers, scores: 0 of 4 CPUs are free; the run continues by itself"
     )
-    assert look(9 * PATIENCE) == ""
+    assert poll_at(9 * PATIENCE) == ""
 
 
-def test_a_stage_that_gets_resources_in_between_has_not_waited(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stage_that_gets_resources_in_between_is_not_reported_as_waiting(capsys: pytest.CaptureFixture[str]) -> None:
     time = [0.0]
     watch = RoomWatch(["scores"], lambda: "", clock=lambda: time[0])
     for time[0], waiting in ((0.0, True), (PATIENCE / 2, False), (PATIENCE, True)):
@@ -52,7 +52,7 @@ def test_free_resources_and_other_drivers_are_reported_without_their_commands() 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_waiting_run_reserves_nothing_so_that_two_runs_cannot_block_each_other() -> None:
-    """Two of four CPUs are in use. If each run reserved just one of its pools, neither would get the other one."""
+    """Two of four CPUs are in use. If each run reserved one of its pools, neither could reserve its second pool."""
     import ray
     from ray.util import placement_group_table
     from ray.util.placement_group import placement_group, remove_placement_group
@@ -60,7 +60,7 @@ def test_a_waiting_run_reserves_nothing_so_that_two_runs_cannot_block_each_other
     pools = {"answers": PoolConfig(num_cpus=2.75), "scores": PoolConfig(num_cpus=1)}
 
     def wait_and_leave() -> str:
-        with take_room(pools) as room:
+        with reserve_room(pools) as room:
             return str(placement_group_table(room.group)["state"])
 
     held = placement_group([{"CPU": 2}])
@@ -75,5 +75,5 @@ def test_a_waiting_run_reserves_nothing_so_that_two_runs_cannot_block_each_other
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_wave_that_is_too_large_for_the_machines_does_not_wait() -> None:
-    with pytest.raises(NoRoom, match="no room for its workers"), take_room({"answers": PoolConfig(num_cpus=5)}):
+    with pytest.raises(NoRoom, match="no room for its workers"), reserve_room({"answers": PoolConfig(num_cpus=5)}):
         raise AssertionError("there are four CPUs")

@@ -42,14 +42,14 @@ class OverlappingStage:
     """A stage that computes a shard only after another was prepared, and records if two are computed at once."""
 
     side_by_side = False
-    rows_alone = False
+    can_split_rows = False
 
     def __init__(self) -> None:
         self.prepared = threading.Barrier(2)
         self.computing = 0
         self.most_computing = 0
 
-    def windows(self, work: Work, cells: Sequence[Cell], size: int) -> list[str]:
+    def read_windows(self, work: Work, cells: Sequence[Cell], size: int) -> list[str]:
         return [work.shard.name]
 
     def prepare(self, window: str) -> str:
@@ -98,7 +98,7 @@ def actor(progress: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sta
     return StageActor(node, PoolConfig(), terms)
 
 
-def batch(name: str) -> dict[str, Any]:
+def make_batch(name: str) -> dict[str, Any]:
     shard = Shard(
         group="bench", name=name, place=StorageConfig().locate(name), size=1, etag="1", row_groups=(0,), rows=2
     )
@@ -116,7 +116,7 @@ def test_the_next_shard_is_prepared_while_this_one_is_computed(actor: StageActor
     states: dict[str, str] = {}
 
     def call(name: str) -> None:
-        done = Work.from_json(actor(batch(name))["work"][0], StorageConfig())
+        done = Work.from_json(actor(make_batch(name))["work"][0], StorageConfig())
         (outcome,) = done.outcomes.values()
         states[name_shard(done).name] = outcome.state
 
@@ -135,16 +135,16 @@ def test_the_next_shard_is_prepared_while_this_one_is_computed(actor: StageActor
 
 
 def test_a_cell_that_cannot_be_saved_fails_alone(actor: StageActor, monkeypatch: pytest.MonkeyPatch) -> None:
-    work = Work.from_json(batch("first")["work"][0], StorageConfig())
+    work = Work.from_json(make_batch("first")["work"][0], StorageConfig())
     second = replace(work.cells[0], metric="other", key="other", path="questions/other.parquet")
     save = Store.save
 
-    def refusing(self: Store, cell: Cell, table: pa.Table, **provenance: Any) -> Outcome:
+    def fail_to_save(self: Store, cell: Cell, table: pa.Table, **provenance: Any) -> Outcome:
         if cell.metric == "other":
             raise WriteError("the disk is full: free some space")
         return save(self, cell, table, **provenance)
 
-    monkeypatch.setattr(Store, "save", refusing)
+    monkeypatch.setattr(Store, "save", fail_to_save)
     monkeypatch.setattr(actor.stages["bench"], "prepare", lambda window: "alone")
     both = replace(work, cells=(*work.cells, second))
     done = Work.from_json(actor({"work": np.array([both.to_json()], dtype=object)})["work"][0], StorageConfig())
@@ -159,9 +159,9 @@ class RowStage:
     """A stage that records in its table whether it received a complete shard or single rows."""
 
     side_by_side = False
-    rows_alone = True
+    can_split_rows = True
 
-    def windows(self, work: Work, cells: Sequence[Cell], size: int) -> list[str]:
+    def read_windows(self, work: Work, cells: Sequence[Cell], size: int) -> list[str]:
         return [f"row {row}" for row in range(work.shard.rows)] if size == 1 else ["whole"]
 
     def prepare(self, window: str) -> str:
@@ -186,7 +186,7 @@ def begin(actor: StageActor, *machines: str, row: int | None = None) -> None:
 
 def compute_shard(actor: StageActor) -> list[str]:
     """Return how the actor computed the shard, or the reason why it did not."""
-    done = Work.from_json(actor(batch("first"))["work"][0], StorageConfig())
+    done = Work.from_json(actor(make_batch("first"))["work"][0], StorageConfig())
     ((path, outcome),) = done.outcomes.items()
     return [outcome.message] if outcome.message else actor.store.read(path).column("prompt_id").to_pylist()
 
@@ -201,7 +201,7 @@ def compute_shard(actor: StageActor) -> list[str]:
         (["here", "here", "lost", "lost"], 1, ["row 0", "row 1"]),
         (["here"] * 4, None, ["the worker died 4 times on this shard"]),
         (["lost"] * 4, None, ["whole"]),
-        (["lost"] * 5, None, ["the machine was lost 5 times under this shard"]),
+        (["lost"] * 5, None, ["the machine that computed this shard was lost 5 times"]),
     ],
 )
 def test_a_shard_is_repeated_after_one_death_then_split_into_rows_and_lost_machines_do_not_count(
@@ -212,8 +212,8 @@ def test_a_shard_is_repeated_after_one_death_then_split_into_rows_and_lost_machi
     assert compute_shard(actor) == how
 
 
-def bundle(*names: str) -> dict[str, Any]:
-    return {"work": np.concatenate([batch(name)["work"] for name in names])}
+def make_bundle(*names: str) -> dict[str, Any]:
+    return {"work": np.concatenate([make_batch(name)["work"] for name in names])}
 
 
 def test_a_bundle_whose_worker_died_continues_and_the_interrupted_shard_comes_last(actor: StageActor) -> None:
@@ -226,18 +226,22 @@ def test_a_bundle_whose_worker_died_continues_and_the_interrupted_shard_comes_la
     shards: list[str] = []
 
     class Recorder(RowStage):
-        def windows(self, work: Work, cells: Sequence[Cell], size: int) -> list[str]:
+        def read_windows(self, work: Work, cells: Sequence[Cell], size: int) -> list[str]:
             shards.append(work.shard.name)
-            return super().windows(work, cells, size)
+            return super().read_windows(work, cells, size)
 
     actor.stages = {"bench": Recorder()}  # type: ignore[dict-item]
-    works = [Work.from_json(row, StorageConfig()) for row in actor(bundle("first", "second", "third", "last"))["work"]]
+    works = [
+        Work.from_json(row, StorageConfig()) for row in actor(make_bundle("first", "second", "third", "last"))["work"]
+    ]
     assert shards == ["third", "last", "second"]
     assert [work.shard.name for work in works] == ["first", "second", "third", "last"]
     assert [next(iter(work.outcomes.values())).rows for work in works] == [7, 1, 1, 1]
     events = ray.get(actor.progress.take_news.remote()).events
     assert Totals(events).nodes["questions"].rows == 4 * 2, "each is counted once"
-    assert ray.get(actor.progress.history.remote("questions", FIRST)) == NO_HISTORY, "the history ends with the bundle"
+    assert ray.get(actor.progress.get_history.remote("questions", FIRST)) == NO_HISTORY, (
+        "the history ends with the bundle"
+    )
 
 
 def test_a_repeated_shard_whose_cells_are_committed_is_not_computed_again(actor: StageActor) -> None:
@@ -245,20 +249,20 @@ def test_a_repeated_shard_whose_cells_are_committed_is_not_computed_again(actor:
     assert compute_shard(actor) == ["whole"]
     begin(actor, "lost")
     actor.stages = {}
-    done = Work.from_json(actor(batch("first"))["work"][0], StorageConfig())
+    done = Work.from_json(actor(make_batch("first"))["work"][0], StorageConfig())
     assert [(outcome.state, outcome.rows) for outcome in done.outcomes.values()] == [("committed", 1)]
 
 
 def test_a_repeated_shard_is_computed_if_the_store_does_not_answer(
     actor: StageActor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unanswered(self: Store, path: str) -> bool:
+    def fail_to_answer(self: Store, path: str) -> bool:
         raise ConfigError(f"{path}: the store does not answer")
 
-    monkeypatch.setattr(Store, "exists", unanswered)
+    monkeypatch.setattr(Store, "exists", fail_to_answer)
     monkeypatch.setattr(actor.stages["bench"], "prepare", lambda window: "alone")
     actor.settings = replace(actor.settings, repeated=True)
-    done = Work.from_json(actor(batch("again"))["work"][0], StorageConfig())
+    done = Work.from_json(actor(make_batch("again"))["work"][0], StorageConfig())
     assert [outcome.state for outcome in done.outcomes.values()] == ["committed"]
 
 

@@ -19,7 +19,7 @@ def test_a_shared_dual_encoder_preprocesses_images_by_each_metrics_rule(tmp_path
     (work,) = planned.plan.work(planned.plan.images)
     cells = [cell for cell in work.cells if cell.node == node.name]
     stage = NodeStage(node, make_stage_context(planned), load_models(node))
-    (whole,) = stage.windows(work, cells)
+    (whole,) = stage.read_windows(work, cells)
     tables = stage.compute(stage.prepare(whole))
     assert set(tables) == {"clipscore", "original"}
     for table in tables.values():
@@ -27,21 +27,21 @@ def test_a_shared_dual_encoder_preprocesses_images_by_each_metrics_rule(tmp_path
     assert tables["clipscore"]["similarity"] != tables["original"]["similarity"]
 
 
-def test_prompts_can_be_processed_one_by_one_without_the_one_that_kills_its_worker(tmp_path: Path) -> None:
+def test_prompts_can_be_processed_one_by_one_and_the_prompt_that_kills_its_worker_is_left_out(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", generators=("atlas",), count=4)
     planned = plan_bench(folder, tmp_path / "store", "metric=[gecko]")
     (node,) = [item.node for item in planned.plan.nodes if item.node.stage == "questions"]
     (work,) = planned.plan.work(planned.plan.prompts)
     cells = [cell for cell in work.cells if cell.node == node.name]
     stage = NodeStage(node, make_stage_context(planned), load_models(node))
-    (shard,) = stage.windows(work, cells)
+    (shard,) = stage.read_windows(work, cells)
     whole = stage.compute(stage.prepare(shard))["gecko"].to_pylist()
     refusal = RowError("killed_worker", "it died", retryable=True)
     alone = [
         stage.compute(stage.refuse(window, refusal) if row == 2 else stage.prepare(window))["gecko"].to_pylist()
-        for row, window in enumerate(stage.windows(work, cells, 1))
+        for row, window in enumerate(stage.read_windows(work, cells, 1))
     ]
-    assert stage.rows_alone and len(alone) == 4
+    assert stage.can_split_rows and len(alone) == 4
     assert [row["error"] and row["error"]["kind"] for row in alone[2]] == ["killed_worker"]
     (lost,) = {row["prompt_id"] for row in alone[2]}
     sound = [row for rows_alone in (*alone[:2], alone[3]) for row in rows_alone]
@@ -61,7 +61,7 @@ def test_computing_a_shard_in_windows_gives_the_same_rows_in_every_stage_over_im
             NodeStage(node, make_stage_context(planned), load_models(node)),
             ComputedRows(cells, make_stage_context(planned)),
         )
-        for window in stage.windows(work, cells, 2):
+        for window in stage.read_windows(work, cells, 2):
             made.add(stage.compute(stage.prepare(window)))
         for cell in cells:
             whole = planned.store.read_cell(cell.path)
@@ -81,7 +81,7 @@ def test_finished_rows_of_a_long_running_shard_are_not_computed_again(tmp_path: 
         NodeStage(node, make_stage_context(planned), load_models(node)),
         ComputedRows([cell], make_stage_context(planned), seconds=0),
     )
-    for window in stage.windows(work, [cell], 2)[:2]:
+    for window in stage.read_windows(work, [cell], 2)[:2]:
         made.add(stage.compute(stage.prepare(window)))
         made.save_if_due()
     outcomes = compute(plan_bench(*given))

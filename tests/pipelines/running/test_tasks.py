@@ -11,7 +11,7 @@ from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.running.errors import RunnerError
-from plumbline.pipelines.running.ordered_calls import AHEAD
+from plumbline.pipelines.running.ordered_calls import ITEMS_PER_SLOT
 from plumbline.pipelines.running.tasks import THREADS, Tasks, TasksHere, open_tasks
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.store.store import Store
@@ -30,7 +30,7 @@ def tasks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield tasks
 
 
-def times(factor: int, number: int) -> int:
+def multiply(factor: int, number: int) -> int:
     return factor * number
 
 
@@ -50,16 +50,16 @@ def die_once(notes: Path, number: int) -> int:
 
 
 def test_results_keep_the_order_of_the_items(tasks: Tasks) -> None:
-    assert list(tasks.map(times, range(100), shared=3)) == list(range(0, 300, 3))
-    assert list(tasks.map(times, [], shared=3)) == []
+    assert list(tasks.map(multiply, range(100), shared=3)) == list(range(0, 300, 3))
+    assert list(tasks.map(multiply, [], shared=3)) == []
 
 
 def test_items_are_only_consumed_when_needed(tasks: Tasks) -> None:
     taken = []
-    results = tasks.map(times, (taken.append(number) or number for number in range(10_000)), shared=1)
+    results = tasks.map(multiply, (taken.append(number) or number for number in range(10_000)), shared=1)
     assert next(results) == 0
     results.close()
-    assert len(taken) <= AHEAD * max(THREADS, os.cpu_count() or 1, 4) + 1
+    assert len(taken) <= ITEMS_PER_SLOT * max(THREADS, os.cpu_count() or 1, 4) + 1
 
 
 def test_an_error_for_the_user_is_raised_unchanged(tasks: Tasks) -> None:
@@ -72,7 +72,7 @@ def test_an_error_for_the_user_is_raised_unchanged(tasks: Tasks) -> None:
 def test_a_task_whose_process_dies_is_repeated_up_to_a_limit(tmp_path: Path) -> None:
     with open_tasks(CLUSTER, Store(StorageConfig().locate(str(tmp_path))), rows=11) as tasks:
         assert list(tasks.map(die_once, range(3), shared=tmp_path)) == [0, 1, 2]
-        with pytest.raises(RunnerError, match=r"^Ray failed \(WorkerCrashedError.*run the same command to go on$"):
+        with pytest.raises(RunnerError, match=r"^Ray failed \(WorkerCrashedError.*run the same command to continue$"):
             list(tasks.map(die_once, [9], shared=tmp_path))
 
 
@@ -83,7 +83,7 @@ def test_the_driver_handles_all_rows_if_ray_is_not_used(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def tables(bench: Bench, *words: str) -> dict[str, bytes]:
+def read_tables(bench: Bench, *words: str) -> dict[str, bytes]:
     """Return the files of a run's tables over committed cells, by name."""
     run = Path(run_plan(bench.plan(*words)).folder)
     every = (path for name in ("scores", "errors", "summary", "usual_scores") for path in run.rglob(f"{name}.parquet*"))
@@ -103,7 +103,7 @@ def test_parts_made_on_ray_equal_those_of_the_driver_to_the_bit(tmp_path: Path) 
     failed = [{**row, "generator": cell.shard.group, "metric": "clipscore", "error": error}
               for row in read_shard(cell.shard, ("image_id", "prompt_id")).to_pylist()]  # fmt: skip
     planned.store.remove(cell.path)
-    planned.store.save(planned.plan.to_compute(cell), rows.table(failed, schemas.ELEMENT_SCORES))
+    planned.store.save(planned.plan.make_cell(cell), rows.table(failed, schemas.ELEMENT_SCORES))
     other = bench.copied(tmp_path / "other")
-    here, on_ray = tables(bench), tables(other, "cluster=local", "cluster.driver_rows=0")
+    here, on_ray = read_tables(bench), read_tables(other, "cluster=local", "cluster.driver_rows=0")
     assert len(here) == 5 + 2 + 2 and here == on_ray

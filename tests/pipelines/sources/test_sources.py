@@ -64,7 +64,7 @@ def test_long_and_nested_names_leave_room_for_the_rest_of_a_cells_name(path: str
     assert len({shard.name for shard in shards}) == len(shards)
     for cell in planned.plan.cells:
         failed = rows.table([{"error": FAILED}], schemas.SCORES)
-        assert planned.store.save(planned.plan.to_compute(cell), failed).state == "draft"
+        assert planned.store.save(planned.plan.make_cell(cell), failed).state == "draft"
 
 
 def test_generators_are_the_folders_or_the_configured_ones(tmp_path: Path) -> None:

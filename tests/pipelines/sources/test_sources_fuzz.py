@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plumbline.jobs.command import command_of, dotted_keys, load_values
+from plumbline.jobs.command import get_command, list_dotted_keys, load_values
 from plumbline.jobs.display.console import JobConsole
 from plumbline.jobs.status import show_runs
 from plumbline.operators.base.errors import PlumblineError
@@ -227,7 +227,7 @@ def whole_manifest(store: Store) -> dict[str, Any]:
 def test_odd_values_in_manifests(store: Store, whole_manifest: dict[str, Any], values: dict[int, Any]) -> None:
     content = json.loads(json.dumps(whole_manifest))
     for place, value in values.items():
-        keys = dotted_keys(content)
+        keys = list_dotted_keys(content)
         *parents, last = keys[place % len(keys)].split(".")
         inner = content
         for name in parents:
@@ -239,7 +239,7 @@ def test_odd_values_in_manifests(store: Store, whole_manifest: dict[str, Any], v
 
 # Overrides
 
-KEYS = sorted(dotted_keys(load_values(command_of("sweep"), ["sweep=shapes"])))
+KEYS = sorted(list_dotted_keys(load_values(get_command("sweep"), ["sweep=shapes"])))
 VALUES = [
     "", "null", "{}", "[]", "[1,", "{a: b}", "-1", "0", "1e999", "nan", "true", "'", '"', "a,b", "${oc.env:HOME}",
     "${x}", "???", "\\", "é", "\udcff", "s3://", "s3:/x", "~nobody/x", "\0", "/dev/null", "x" * 5000, "[" * 500, "$",

@@ -6,7 +6,16 @@ from typing import Any
 import pytest
 
 from plumbline.pipelines.base.storage import Place, StorageConfig
-from plumbline.pipelines.store.cells import Cell, Outcome, PlannedCell, Recipe, Shard, Work, canonical, make_recipe
+from plumbline.pipelines.store.cells import (
+    Cell,
+    Outcome,
+    PlannedCell,
+    Recipe,
+    Shard,
+    Work,
+    make_recipe,
+    to_canonical_json,
+)
 
 SHARD = Shard(
     group="atlas",
@@ -20,8 +29,8 @@ SHARD = Shard(
 RECIPE = make_recipe("answers", 1, {"model": "m", "dtype": "float32"})
 
 
-def cell(shard: Shard = SHARD, recipe: Recipe = RECIPE) -> PlannedCell:
-    return PlannedCell(recipe, shard, canonical(shard.source()))
+def make_cell(shard: Shard = SHARD, recipe: Recipe = RECIPE) -> PlannedCell:
+    return PlannedCell(recipe, shard, to_canonical_json(shard.source()))
 
 
 @pytest.mark.parametrize(
@@ -36,7 +45,7 @@ def cell(shard: Shard = SHARD, recipe: Recipe = RECIPE) -> PlannedCell:
     ids=lambda change: next(iter(change)),
 )
 def test_a_changed_source_changes_the_key(change: dict[str, Any]) -> None:
-    assert cell(replace(SHARD, **change)).key != cell().key
+    assert make_cell(replace(SHARD, **change)).key != make_cell().key
 
 
 @pytest.mark.parametrize(
@@ -50,8 +59,8 @@ def test_a_changed_source_changes_the_key(change: dict[str, Any]) -> None:
     ids=["version", "config", "stage", "upstream"],
 )
 def test_a_changed_recipe_changes_the_key_and_the_folder(other: Recipe) -> None:
-    assert cell(recipe=other).key != cell().key
-    assert cell(recipe=other).path.split("/")[:2] != cell().path.split("/")[:2]
+    assert make_cell(recipe=other).key != make_cell().key
+    assert make_cell(recipe=other).path.split("/")[:2] != make_cell().path.split("/")[:2]
 
 
 def test_the_order_of_fields_in_a_config_does_not_matter() -> None:
@@ -59,15 +68,15 @@ def test_the_order_of_fields_in_a_config_does_not_matter() -> None:
 
 
 def test_a_path_contains_stage_recipe_generator_and_shard() -> None:
-    stage, recipe, generator, name = cell().path.split("/")
-    assert (stage, generator, name) == ("answers", "atlas", f"00000-{cell().key[:8]}.parquet")
+    stage, recipe, generator, name = make_cell().path.split("/")
+    assert (stage, generator, name) == ("answers", "atlas", f"00000-{make_cell().key[:8]}.parquet")
     assert len(recipe) == 8
 
 
-def test_work_survives_a_dataset() -> None:
-    outcomes = {cell().path: Outcome(state="failed", message='a "quoted" reason', broken=("questions/x.parquet",))}
+def test_work_is_unchanged_after_a_ray_dataset() -> None:
+    outcomes = {make_cell().path: Outcome(state="failed", message='a "quoted" reason', broken=("questions/x.parquet",))}
     told = Cell(
-        node="answers:vqa", stage="answers", metric="vqascore", key=cell().key, path=cell().path,
+        node="answers:vqa", stage="answers", metric="vqascore", key=make_cell().key, path=make_cell().path,
         inputs={"questions": ("questions/x.parquet",)}, earlier=("y.parquet",), renew=True,
     )  # fmt: skip
     storage = StorageConfig(key="k", secret="hush-hush")

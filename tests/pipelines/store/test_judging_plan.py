@@ -35,7 +35,7 @@ def make_plan(bench: Path, folder: Path, *words: str) -> Plan:
     return plan_bench(bench, folder / "store", *words).plan
 
 
-def counts(plan: Plan) -> dict[str, int]:
+def count_cells(plan: Plan) -> dict[str, int]:
     """Return the number of cells by node, for one shard of images and one of prompts."""
     return {item.node.name: item.cells for item in plan.nodes}
 
@@ -44,14 +44,14 @@ def test_overall_and_error_counting_share_captions_regions_and_descriptions(
     bench: Path, models: list[str], tmp_path: Path
 ) -> None:
     metrics = "metric=[llmscore,llmscore_error_counting,llmscore_rule_enhanced]"
-    assert counts(make_plan(bench, tmp_path, metrics, *models)) == {
+    assert count_cells(make_plan(bench, tmp_path, metrics, *models)) == {
         "captions:captioner": 1, "regions:grounder": 1, "descriptions:judge": 1, "verdicts:judge": 3, "scores": 3,
     }  # fmt: skip
 
 
 def test_the_ablations_share_llmscores_inputs(bench: Path, models: list[str], tmp_path: Path) -> None:
     metrics = "metric=[llmscore,capclip,capmeteor,descclip,descmeteor]"
-    assert counts(make_plan(bench, tmp_path, metrics, *models)) == {
+    assert count_cells(make_plan(bench, tmp_path, metrics, *models)) == {
         "captions:captioner": 1, "regions:grounder": 1, "descriptions:judge": 1, "text_similarities:clip": 2,
         "text_similarities": 2, "verdicts:judge": 1, "scores": 5,
     }  # fmt: skip
@@ -59,7 +59,7 @@ def test_the_ablations_share_llmscores_inputs(bench: Path, models: list[str], tm
 
 def test_judges_with_vision_share_a_pass_and_not_their_verdicts(bench: Path, models: list[str], tmp_path: Path) -> None:
     plan = make_plan(bench, tmp_path, "metric=[viescore,gpt4v_eval]", *models)
-    assert counts(plan) == {"inspections:vlm": 2, "scores": 2}
+    assert count_cells(plan) == {"inspections:vlm": 2, "scores": 2}
     assert plan.nodes[0].model_calls == 4 * (1 + 2 + 1), "an image is encoded once, and asked about three times"
 
 

@@ -49,7 +49,7 @@ with take_lease(store, "night", "another night", seconds=float(sys.argv[2])) as 
 """
 
 
-class Script(Clock):
+class ScriptedClock(Clock):
     """A clock that only advances while a holder waits, and triggers events at given times."""
 
     def __init__(self, start: float = 0.0, meanwhile: Callable[[], None] = lambda: None) -> None:
@@ -69,47 +69,47 @@ def take_night_lease(store: Store, clock: Clock, wait: float = 0.0, job: str = "
 
 
 def test_a_live_lease_is_refused_and_a_released_one_is_free_at_once(store: Store) -> None:
-    ours = take_night_lease(store, Script())
-    theirs = Script(1e9, meanwhile=ours.renew)
+    ours = take_night_lease(store, ScriptedClock())
+    theirs = ScriptedClock(1e9, meanwhile=ours.renew)
     with pytest.raises(LeaseHeld, match=r"leases: nightly on .* \(process \d+\), since .* is at work; run again once"):
         take_night_lease(store, theirs)
     assert theirs.time < 1e9 + SECONDS / 4, "one sign of life is enough"
     assert not read_lease(store, "night").is_free
     ours.release()
-    assert read_lease(store, "night").is_free and take_night_lease(store, Script()).number == 2
+    assert read_lease(store, "night").is_free and take_night_lease(store, ScriptedClock()).number == 2
 
 
 @pytest.mark.parametrize("clock", [0.0, -1e6, 1e9], ids=["same", "behind", "ahead"])
-def test_a_dead_holders_lease_is_taken_after_its_time_by_the_watchers_clock(clock: float, store: Store) -> None:
-    take_night_lease(store, Script())
-    theirs = Script(clock)
+def test_a_dead_holders_lease_is_taken_after_its_timeout_on_the_watchers_clock(clock: float, store: Store) -> None:
+    take_night_lease(store, ScriptedClock())
+    theirs = ScriptedClock(clock)
     assert take_night_lease(store, theirs).number == 2
     assert SECONDS <= theirs.time - clock < 1.2 * SECONDS
 
 
 def test_a_job_waits_for_a_lease_as_long_as_configured(store: Store) -> None:
-    ours = take_night_lease(store, Script())
-    theirs = Script(meanwhile=ours.renew)
+    ours = take_night_lease(store, ScriptedClock())
+    theirs = ScriptedClock(meanwhile=ours.renew)
     with pytest.raises(LeaseHeld):
         take_night_lease(store, theirs, wait=2 * SECONDS)
     assert 2 * SECONDS <= theirs.time < 2.2 * SECONDS
-    patient = Script(meanwhile=lambda: ours.renew() if patient.time < SECONDS else ours.release())
+    patient = ScriptedClock(meanwhile=lambda: ours.renew() if patient.time < SECONDS else ours.release())
     assert take_night_lease(store, patient, wait=2 * SECONDS).number == 2
     assert patient.time < 1.2 * SECONDS
 
 
 def test_a_stalled_holder_notices_its_loss_whatever_its_successor_did(store: Store) -> None:
-    clock = Script()
+    clock = ScriptedClock()
     stalled = take_night_lease(store, clock)
-    second = take_night_lease(store, Script(), job="the second")
+    second = take_night_lease(store, ScriptedClock(), job="the second")
     with pytest.raises(
-        LeaseLost, match=r"this nightly was not heard from for too long, and the second on .* took its pl"
+        LeaseLost, match=r"this nightly did not renew its lease in time, and the second on .* took its pl"
     ):
         stalled.renew()  # its clock has not moved, as if the whole machine had slept
     assert stalled.lost
     second.renew()
     second.release()
-    third = take_night_lease(store, Script(), job="the third")
+    third = take_night_lease(store, ScriptedClock(), job="the third")
     with pytest.raises(LeaseLost):
         stalled.renew()
     stalled.release()
@@ -118,10 +118,10 @@ def test_a_stalled_holder_notices_its_loss_whatever_its_successor_did(store: Sto
 
 
 def test_a_holder_that_slept_through_two_others_has_lost_its_lease(store: Store) -> None:
-    clock = Script()
+    clock = ScriptedClock()
     stalled = take_night_lease(store, clock)
     for _ in range(2):
-        take_night_lease(store, Script()).release()
+        take_night_lease(store, ScriptedClock()).release()
     clock.time += SECONDS
     with pytest.raises(LeaseLost):
         stalled.renew()
@@ -129,33 +129,33 @@ def test_a_holder_that_slept_through_two_others_has_lost_its_lease(store: Store)
 
 
 def test_a_late_holder_without_a_successor_continues_under_the_next_number(store: Store) -> None:
-    clock = Script()
+    clock = ScriptedClock()
     late = take_night_lease(store, clock)
     clock.time += 0.9 * SECONDS
-    theirs = Script(meanwhile=late.renew)
+    theirs = ScriptedClock(meanwhile=late.renew)
     with pytest.raises(LeaseHeld):
         take_night_lease(store, theirs)
     assert late.number == 2 and not late.lost
 
 
 def test_only_one_of_two_concurrent_processes_takes_a_dead_lease(store: Store) -> None:
-    dead = take_night_lease(store, Script())
+    dead = take_night_lease(store, ScriptedClock())
     winners = []
 
     def overtake() -> None:
         if theirs.time >= SECONDS and not winners:
-            winners.append(take_night_lease(store, Script(), job="the faster"))
+            winners.append(take_night_lease(store, ScriptedClock(), job="the faster"))
 
-    theirs = Script(meanwhile=overtake)
+    theirs = ScriptedClock(meanwhile=overtake)
     with pytest.raises(LeaseHeld, match="the faster on"):
         take_night_lease(store, theirs)
     assert [lease.number for lease in winners] == [dead.number + 1]
 
 
 def test_a_number_is_not_used_twice_even_if_its_file_was_removed(store: Store) -> None:
-    slow = take_night_lease(store, Script())
-    take_night_lease(store, Script()).release()
-    third = take_night_lease(store, Script())
+    slow = take_night_lease(store, ScriptedClock())
+    take_night_lease(store, ScriptedClock()).release()
+    third = take_night_lease(store, ScriptedClock())
     assert not slow.claim(2), "the file is gone, but a higher one exists"
     third.renew()
 
@@ -164,7 +164,7 @@ def test_a_holder_whose_store_is_unreachable_for_a_while_keeps_its_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = store_at(tmp_path / "store")
-    lease = take_night_lease(store, Script())
+    lease = take_night_lease(store, ScriptedClock())
     (tmp_path / "store").rename(tmp_path / "away")
     (tmp_path / "store").write_text("in the way")
     with pytest.raises(PlumblineError, match="cannot be"):
@@ -187,7 +187,7 @@ def fill_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-class CountingClock(Script):
+class CountingClock(ScriptedClock):
     """A clock that counts how often it is read."""
 
     def __init__(self) -> None:
@@ -224,11 +224,11 @@ def test_a_late_holder_with_a_full_disk_keeps_trying_until_another_process_takes
 def test_an_unreadable_file_counts_as_a_dead_lease(store: Store) -> None:
     store.write_text("leases/night/00000004.json", "{")
     assert read_lease(store, "night").holder is None
-    assert take_night_lease(store, Script()).number == 5
+    assert take_night_lease(store, ScriptedClock()).number == 5
 
 
 @contextmanager
-def holder(store: Store, beats: int) -> Iterator[subprocess.Popen[str]]:
+def start_holder(store: Store, beats: int) -> Iterator[subprocess.Popen[str]]:
     """Start another process that holds the lease for an hour, and reports on request whether it still does."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, store.place.url, str(HOUR), str(beats)],
@@ -259,18 +259,18 @@ class ShortWaitClock(Clock):
 
 
 def test_a_thread_renews_the_lease_until_its_process_is_killed(store: Store) -> None:
-    with holder(store, beats=HOUR) as process, pytest.raises(LeaseHeld, match=rf"process {process.pid}\), since"):
+    with start_holder(store, beats=HOUR) as process, pytest.raises(LeaseHeld, match=rf"process {process.pid}\), since"):
         take_night_lease(store, ShortWaitClock())
     assert process.returncode == -signal.SIGKILL
-    lease = take_night_lease(store, Script())
+    lease = take_night_lease(store, ScriptedClock())
     assert not lease.lost
 
 
 def test_a_suspended_process_finds_its_lease_lost_when_it_resumes(store: Store) -> None:
-    with holder(store, beats=1) as process:
+    with start_holder(store, beats=1) as process:
         assert ask(process) == "held\n"
         os.kill(process.pid, signal.SIGSTOP)
-        lease = take_night_lease(store, Script())
+        lease = take_night_lease(store, ScriptedClock())
         os.kill(process.pid, signal.SIGCONT)
         assert "took its place" in ask(process)
         lease.renew()

@@ -16,7 +16,7 @@ from plumbline.operators.base.errors import ConfigError, ModelError
 from plumbline.operators.metrics.writing import is_asked
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.sweeps.planning import plan_sweep
-from plumbline.pipelines.sweeps.writing import public_config
+from plumbline.pipelines.sweeps.writing import make_public_config
 from tests.bench_of import PACK, images, plan_bench, prompts, sweep_config, write_benchmark, write_rows
 from tests.operators import tiny
 
@@ -26,22 +26,22 @@ def folder(tmp_path: Path) -> Path:
     return write_benchmark(tmp_path / "bench")
 
 
-def planned(folder: Path, *overrides: str) -> Plan:
+def make_plan(folder: Path, *overrides: str) -> Plan:
     return plan_bench(folder, folder.parent / "store", *overrides).plan
 
 
-def paths(plan: Plan, stage: str | None = None) -> set[str]:
+def list_paths(plan: Plan, stage: str | None = None) -> set[str]:
     return {cell.path for cell in plan.cells if stage in (None, cell.recipe.stage)}
 
 
-def changed(before: Plan, after: Plan) -> Counter[str]:
+def count_new_cells(before: Plan, after: Plan) -> Counter[str]:
     """Return the new cells of the second plan, by node."""
     old = {cell.path for cell in before.cells}
     return Counter(cell.recipe.node for cell in after.cells if cell.path not in old)
 
 
 def test_a_fresh_store_lacks_every_cell_and_the_plan_counts_the_model_calls(folder: Path) -> None:
-    plan = planned(folder)
+    plan = make_plan(folder)
     assert {item.node.name: (item.cells, item.missing, item.images, item.model_calls) for item in plan.nodes} == {
         "questions": (2, 2, 8, 0),
         "answers:vqa": (4, 4, 16, 32),
@@ -67,17 +67,17 @@ def test_the_plan_estimates_the_calls_for_writing_the_packs_questions(tmp_path: 
 
 
 def test_a_changed_weight_file_affects_its_cells_and_a_moved_one_none(folder: Path, tmp_path: Path) -> None:
-    before = planned(folder)
+    before = make_plan(folder)
     copy = tmp_path / "models"
     shutil.copytree(PACK.parent / "clip-flant5-shapes", copy / "clip-flant5-shapes")
     shutil.copytree(PACK.parent / "clip-shapes", copy / "clip-shapes")
     override = f"models.vqa.checkpoint={copy}/clip-flant5-shapes"
-    assert changed(before, planned(folder, override)) == {}
+    assert count_new_cells(before, make_plan(folder, override)) == {}
     weights = copy / "clip-flant5-shapes/model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    assert changed(before, planned(folder, override)) == {"answers:vqa": 4, "scores": 4}
+    assert count_new_cells(before, make_plan(folder, override)) == {"answers:vqa": 4, "scores": 4}
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_changed_weight_file_affects_its_cells_and_a_moved_one_none(folder: Pa
     ],
 )
 def test_only_what_can_change_a_result_changes_a_key(folder: Path, override: str, touched: dict[str, int]) -> None:
-    assert changed(planned(folder), planned(folder, override)) == touched
+    assert count_new_cells(make_plan(folder), make_plan(folder, override)) == touched
 
 
 RELEASED = ('Does this figure show "{}"? Please answer yes or no.', "Yes", "mean")
@@ -111,14 +111,14 @@ def test_keys_and_records_have_vqascores_defaults_for_its_model(folder: Path, tm
     template, answer, reduction = RELEASED
     said = [f"metrics.vqascore.template='{template}'", f"metrics.vqascore.answer='{answer}'"]
     spelled = plan_bench(folder, store, *said, f"metrics.vqascore.reduction={reduction}")
-    assert paths(spelled.plan) == paths(released.plan) and spelled.config == released.config, (
+    assert list_paths(spelled.plan) == list_paths(released.plan) and spelled.config == released.config, (
         "a default may be spelled out"
     )
     other = plan_bench(folder, store, "models.vqa.family=vlm", f"models.vqa.checkpoint={chat}")
-    recorded = public_config(other.config)["metrics"]["vqascore"]
+    recorded = make_public_config(other.config)["metrics"]["vqascore"]
     assert recorded["template"] == 'Does this figure show "{}"? Please answer Yes or No.'
     assert recorded["reduction"] == "first"
-    assert changed(released.plan, other.plan) == {"questions": 2, "answers:vqa": 4, "scores": 4}
+    assert count_new_cells(released.plan, other.plan) == {"questions": 2, "answers:vqa": 4, "scores": 4}
 
 
 def test_a_released_penalty_is_in_the_keys_and_shown_with_the_question(
@@ -131,7 +131,7 @@ def test_a_released_penalty_is_in_the_keys_and_shown_with_the_question(
         plan_bench(folder, tmp_path / "store", *model, *said)
         for said in ((), ("+models.vqa.repetition_penalty=released",))
     )
-    assert changed(ignored.plan, released.plan) == {"answers:vqa": 4, "scores": 4}
+    assert count_new_cells(ignored.plan, released.plan) == {"answers:vqa": 4, "scores": 4}
     for planned in (ignored, released):
         show_plan(make_console(), planned)
     told = re.findall("answer=Yes, reduction=first(.*)", capsys.readouterr().out)
@@ -139,14 +139,14 @@ def test_a_released_penalty_is_in_the_keys_and_shown_with_the_question(
 
 
 def test_answers_are_not_planned_if_every_score_exists(folder: Path) -> None:
-    plan, store = planned(folder), folder.parent / "store"
-    for path in paths(plan, "scores"):
+    plan, store = make_plan(folder), folder.parent / "store"
+    for path in list_paths(plan, "scores"):
         (store / path).parent.mkdir(parents=True, exist_ok=True)
         (store / path).touch()
-    assert planned(folder).missing == frozenset()
-    lost = sorted(path for path in paths(plan, "scores") if "atlas" in path)[0]
+    assert make_plan(folder).missing == frozenset()
+    lost = sorted(path for path in list_paths(plan, "scores") if "atlas" in path)[0]
     (store / lost).unlink()
-    missing = planned(folder).missing
+    missing = make_plan(folder).missing
     assert lost in {cell.path for cell in missing}
     assert Counter(cell.recipe.stage for cell in missing) in (
         Counter(scores=1, answers=1, questions=1),
@@ -177,28 +177,28 @@ def test_planning_imports_neither_ray_nor_torch() -> None:
 )
 def test_an_invalid_checkpoint_fails_the_plan(folder: Path, override: str, problem: str) -> None:
     with pytest.raises(ModelError, match=problem):
-        planned(folder, override)
+        make_plan(folder, override)
 
 
 def test_a_metric_without_its_model_fails_the_config(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"metrics\.clipscore\.model: no model has the role 'nobody'"):
-        planned(folder, "metrics.clipscore.model=nobody")
+        make_plan(folder, "metrics.clipscore.model=nobody")
     with pytest.raises(ConfigError, match=r"clipscore needs a clip or .* model, and the role 'vqa' is a clip_flant5"):
-        planned(folder, "metrics.clipscore.model=vqa")
+        make_plan(folder, "metrics.clipscore.model=vqa")
 
 
 ABLATION = "metric=[gecko_baseline,gecko_coverage,gecko_normalised,gecko]"
 
 
 def test_metrics_that_only_score_differently_share_questions_and_answers(folder: Path) -> None:
-    cells = Counter(cell.recipe.stage for cell in planned(folder, ABLATION).cells)
+    cells = Counter(cell.recipe.stage for cell in make_plan(folder, ABLATION).cells)
     assert cells == {"questions": 2 * 2, "entailment": 2, "answers": 2 * 4, "scores": 4 * 4}
 
 
 def test_a_new_generator_needs_no_new_questions(folder: Path) -> None:
-    before = planned(folder, "metric=[gecko,tifa]")
+    before = make_plan(folder, "metric=[gecko,tifa]")
     write_rows(folder / "images/drift/00000.parquet", images("drift", 8))
-    assert changed(before, planned(folder, "metric=[gecko,tifa]")) == {"answers:vqa": 4, "scores": 4}
+    assert count_new_cells(before, make_plan(folder, "metric=[gecko,tifa]")) == {"answers:vqa": 4, "scores": 4}
 
 
 @pytest.mark.parametrize(
@@ -217,14 +217,14 @@ def test_a_new_generator_needs_no_new_questions(folder: Path) -> None:
 def test_an_option_of_gecko_only_affects_the_cells_that_depend_on_it(
     folder: Path, override: str, touched: set[str]
 ) -> None:
-    before, after = planned(folder, "metric=[gecko]"), planned(folder, "metric=[gecko]", override)
-    assert set(changed(before, after)) == touched
+    before, after = make_plan(folder, "metric=[gecko]"), make_plan(folder, "metric=[gecko]", override)
+    assert set(count_new_cells(before, after)) == touched
 
 
 def test_only_tifa_uses_the_matcher(folder: Path) -> None:
-    before = planned(folder, "metric=[gecko,tifa]")
-    after = planned(folder, "metric=[gecko,tifa]", "models.matcher.revision=v2")
-    assert changed(before, after) == {"answers:vqa": 4, "scores": 4}
+    before = make_plan(folder, "metric=[gecko,tifa]")
+    after = make_plan(folder, "metric=[gecko,tifa]", "models.matcher.revision=v2")
+    assert count_new_cells(before, after) == {"answers:vqa": 4, "scores": 4}
     assert {cell.recipe.metric for cell in after.cells if cell.path not in {one.path for one in before.cells}} == {
         "tifa"
     }
@@ -234,26 +234,26 @@ def test_only_tifa_uses_the_matcher(folder: Path) -> None:
 
 
 def test_prompts_are_identified_by_ids_and_texts_and_not_by_their_path(folder: Path, tmp_path: Path) -> None:
-    before = planned(folder)
+    before = make_plan(folder)
     os.utime(folder / "prompts.parquet")
-    assert changed(before, planned(folder)) == {}
+    assert count_new_cells(before, make_plan(folder)) == {}
     shutil.copy(folder / "prompts.parquet", tmp_path / "prompts.parquet")
-    assert changed(before, planned(folder, f"benchmark.prompts={tmp_path}/prompts.parquet")) == {}
+    assert count_new_cells(before, make_plan(folder, f"benchmark.prompts={tmp_path}/prompts.parquet")) == {}
     relabelled = [{**prompt, "skills": ["others"], "source": "web"} for prompt in prompts(8)]
     write_rows(folder / "prompts.parquet", list(reversed(relabelled)), row_group=4)
-    assert changed(before, planned(folder)) == {"questions": 2}, "two other prompt shards, but no image cells"
+    assert count_new_cells(before, make_plan(folder)) == {"questions": 2}, "two other prompt shards, but no image cells"
 
 
 def test_the_spelling_of_a_path_does_not_matter(folder: Path) -> None:
-    before = planned(folder)
+    before = make_plan(folder)
     (folder.parent / "link").symlink_to(folder)
     for spelling in (f"{folder}/../bench", f"{folder}/./", f"{folder.parent}/link", f"file://{folder}"):
         images = f"benchmark.images={spelling}/images"
-        assert changed(before, planned(folder, images, f"benchmark.prompts={spelling}/prompts.parquet")) == {}
+        assert count_new_cells(before, make_plan(folder, images, f"benchmark.prompts={spelling}/prompts.parquet")) == {}
 
 
-def test_a_links_own_name_counts_and_its_targets_location(folder: Path, tmp_path: Path) -> None:
-    """In the hub's cache, train.parquet is a link to a blob without an extension."""
+def test_a_link_has_its_own_name_and_the_location_of_its_target(folder: Path, tmp_path: Path) -> None:
+    """For example, train.parquet in the hub's cache is a link to a blob without an extension."""
     for name, place in (
         ("prompts.parquet", folder / "prompts.parquet"),
         ("sdxl.parquet", folder / "images/atlas/00000.parquet"),
@@ -271,12 +271,12 @@ def test_a_links_own_name_counts_and_its_targets_location(folder: Path, tmp_path
 
 
 def test_an_edited_prompt_affects_the_shards_with_its_images(folder: Path) -> None:
-    before = planned(folder)
+    before = make_plan(folder)
     edited = prompts(8)
     edited[5]["text"] += " at night"
     write_rows(folder / "prompts.parquet", edited)
-    after = planned(folder)
-    assert changed(before, after) == {"questions": 1, "answers:vqa": 2, "similarities:clip": 2, "scores": 4}
+    after = make_plan(folder)
+    assert count_new_cells(before, after) == {"questions": 1, "answers:vqa": 2, "similarities:clip": 2, "scores": 4}
     old = {cell.path for cell in before.cells}
     shards = {cell.path.split("/")[3][:-17] for cell in after.cells if cell.path not in old}
     assert shards == {"prompts-00001", "00000-00001"}
@@ -286,22 +286,22 @@ def test_a_growing_benchmark_does_not_affect_existing_cells(folder: Path) -> Non
     (folder / "prompts").mkdir()
     (folder / "prompts.parquet").rename(folder / "prompts/0.parquet")
     both = f"benchmark.prompts={folder}/prompts"
-    before = planned(folder, both)
+    before = make_plan(folder, both)
     write_rows(folder / "prompts/1.parquet", prompts(12)[8:])
     write_rows(folder / "images/atlas/1.parquet", images("atlas", 12)[8:])
     added = {"questions": 1, "answers:vqa": 1, "similarities:clip": 1, "scores": 2}
-    assert changed(before, planned(folder, both)) == added
+    assert count_new_cells(before, make_plan(folder, both)) == added
 
 
 def test_an_address_next_to_an_images_bytes_is_ignored(folder: Path) -> None:
     rows = [{**row, "uri": f"{folder}/images/atlas/{n}.png"} for n, row in enumerate(images("atlas", 8))]
     write_rows(folder / "images/atlas/00000.parquet", rows)
-    before = planned(folder)
+    before = make_plan(folder)
     (folder / "images/atlas/0.png").write_bytes(b"anything")
-    assert changed(before, planned(folder)) == {}
+    assert count_new_cells(before, make_plan(folder)) == {}
 
 
 def test_a_trailing_slash_of_an_endpoint_does_not_matter(folder: Path) -> None:
     api = ("metric=[gecko]", "model@models.llm=api", "models.llm.checkpoint=m", "models.llm.revision=v1")
-    plans = [planned(folder, *api, f"models.llm.endpoint=http://127.0.0.1:9/v1{slash}") for slash in ("", "/")]
-    assert changed(*plans) == {}
+    plans = [make_plan(folder, *api, f"models.llm.endpoint=http://127.0.0.1:9/v1{slash}") for slash in ("", "/")]
+    assert count_new_cells(*plans) == {}

@@ -25,11 +25,11 @@ class Nights(Bench):
         """Cells that the last sweep read."""
         read = Store.read
 
-        def noting(store: Store, path: str, **options: object) -> pa.Table:
+        def read_and_note(store: Store, path: str, **options: object) -> pa.Table:
             self.read.append(path)
             return read(store, path, **options)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(Store, "read", noting)
+        monkeypatch.setattr(Store, "read", read_and_note)
 
     def sweep(self, *words: str) -> FinishedSweep:
         planned = self.plan(*words)
@@ -87,7 +87,7 @@ def test_copied_rows_without_a_score_keep_their_error_and_their_place(nights: Ni
     ids = read_shard(cell.shard, ("image_id", "prompt_id")).to_pylist()
     error = {"kind": "corrupt_image", "message": "it does not decode", "retryable": False}
     failed = [{**row, "generator": "flint", "metric": "clipscore", "error": error} for row in ids]
-    planned.store.save(planned.plan.to_compute(cell), rows.table(failed, schemas.ELEMENT_SCORES))
+    planned.store.save(planned.plan.make_cell(cell), rows.table(failed, schemas.ELEMENT_SCORES))
     nights.sweep()
     nights.add("cobalt")
     done = nights.sweep()
@@ -120,7 +120,7 @@ def test_a_rewritten_cell_is_read_again(nights: Nights, tmp_path: Path) -> None:
     cell = planned.plan.scores["clipscore"][0]
     table = planned.store.read(cell.path)
     planned.store.remove(cell.path)
-    planned.store.save(planned.plan.to_compute(cell), table.set_column(4, "score", pa.array([0.75] * len(table))))
+    planned.store.save(planned.plan.make_cell(cell), table.set_column(4, "score", pa.array([0.75] * len(table))))
     nights.add("cobalt")
     done = nights.sweep()
     assert 0.75 in done.results.read_scores().column("score").to_pylist()

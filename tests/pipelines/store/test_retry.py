@@ -47,18 +47,18 @@ def folder(tmp_path: Path) -> Path:
     return write_benchmark(tmp_path / "bench")
 
 
-def planned(folder: Path, *overrides: str) -> PlannedSweep:
+def make_plan(folder: Path, *overrides: str) -> PlannedSweep:
     return plan_bench(folder, folder.parent / "store", METRIC, *overrides)
 
 
 def run(folder: Path, *overrides: str) -> FinishedSweep:
     """Run a sweep and add its report, which completes the run."""
-    done = run_plan(planned(folder, *overrides))
+    done = run_plan(make_plan(folder, *overrides))
     (Path(done.folder) / "report.html").touch()
     return done
 
 
-def kinds(done: FinishedSweep) -> list[str]:
+def list_error_kinds(done: FinishedSweep) -> list[str]:
     return sorted(done.results.read_errors().column("kind").to_pylist())
 
 
@@ -72,11 +72,11 @@ def test_only_failed_rows_are_tried_again_and_new_images_wait(
     slow = [row["image"] for row in images("atlas", 8)[1:3]]
     decoder.slow = set(slow)
     first = run(folder)
-    assert kinds(first) == ["image_too_slow"] * 2
+    assert list_error_kinds(first) == ["image_too_slow"] * 2
     write_rows(folder / "images/cobalt/00000.parquet", images("cobalt", 8))
     decoder.slow = set(slow[:1])
     decoder.decoded.clear()
-    retry = planned(folder, "retry_failed=true")
+    retry = make_plan(folder, "retry_failed=true")
     assert list_cells(retry.plan.missing) == [("image_statistics", "atlas"), ("scores", "atlas")]
     assert list_cells(retry.plan.untried) == [("image_statistics", "cobalt")] * 2 + [("scores", "cobalt")] * 2
     show_plan(make_console(), retry)
@@ -87,7 +87,7 @@ def test_only_failed_rows_are_tried_again_and_new_images_wait(
     assert "4 cells that were never computed are skipped" in output
     assert "retry_failed: 1 of 2 failed rows have a score now" in output
     assert sorted(decoder.decoded) == sorted(slow), "the other rows of the shard are kept"
-    assert kinds(done) == ["image_too_slow", *["not_computed"] * 8]
+    assert list_error_kinds(done) == ["image_too_slow", *["not_computed"] * 8]
     counts = read_manifest(retry.store, done.run_id)["counts"]
     assert (counts["rows_retried"], counts["rows_recovered"], counts["cells_cached"]) == (2, 1, 6)
     decoder.slow.clear()
@@ -101,10 +101,10 @@ def test_permanently_failed_rows_are_not_tried_again(folder: Path, decoder: Deco
     rows[0]["image"] = b"no image at all"
     write_rows(folder / "images/atlas/00000.parquet", rows)
     decoder.slow = {rows[1]["image"]}
-    assert kinds(run(folder)) == ["corrupt_image", "image_too_slow"]
+    assert list_error_kinds(run(folder)) == ["corrupt_image", "image_too_slow"]
     decoder.slow.clear()
     done = run(folder, "retry_failed=true")
-    assert done.retried == (1, 1) and kinds(done) == ["corrupt_image"]
+    assert done.retried == (1, 1) and list_error_kinds(done) == ["corrupt_image"]
 
 
 def test_without_failed_rows_the_existing_run_is_named(folder: Path, decoder: Decoder) -> None:
@@ -116,13 +116,13 @@ def test_without_failed_rows_the_existing_run_is_named(folder: Path, decoder: De
 def test_a_run_without_some_cells_does_not_replace_a_complete_run(folder: Path, decoder: Decoder) -> None:
     run(folder)
     write_rows(folder / "images/cobalt/00000.parquet", images("cobalt", 8))
-    assert kinds(run(folder, "retry_failed=true")) == ["not_computed"] * 8
+    assert list_error_kinds(run(folder, "retry_failed=true")) == ["not_computed"] * 8
     assert run(folder, "retry_failed=true").unchanged
     whole = run(folder)
     assert not whole.unchanged and whole.exit_code == 0
 
 
-def test_an_image_that_has_appeared_at_its_address_is_tried(folder: Path, decoder: Decoder) -> None:
+def test_an_image_that_has_appeared_at_its_address_since_is_retried(folder: Path, decoder: Decoder) -> None:
     """The image's cell now has another path, and the draft with its failure another key."""
     places = folder / "images/atlas"
     rows = images("atlas", 4)
@@ -132,7 +132,7 @@ def test_an_image_that_has_appeared_at_its_address_is_tried(folder: Path, decode
     schema = pa.schema([(name, pa.string()) for name in ("image_id", "prompt_id", "uri")])
     pq.write_table(pa.Table.from_pylist(addresses, schema=schema), places / "00000.parquet")
     overrides = ("benchmark.require_every_prompt=false",)
-    assert kinds(run(folder, *overrides)) == ["missing_image"]
+    assert list_error_kinds(run(folder, *overrides)) == ["missing_image"]
     (places / "0.png").write_bytes(rows[0]["image"])
     decoder.decoded.clear()
     done = run(folder, *overrides, "retry_failed=true")

@@ -16,7 +16,7 @@ from plumbline.operators.models.networks.causal_lm import CausalLM
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.store.cells import Outcome
-from plumbline.pipelines.store.runs import newest_run
+from plumbline.pipelines.store.runs import find_newest_run
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from tests.bench_of import compute, images, plan_bench, prompts, write_benchmark, write_rows
@@ -87,19 +87,19 @@ def test_renaming_a_file_or_generator_asks_no_model(
     """No model is asked even if the generator's name is part of the image ids."""
     rows = [{name: value for name, value in row.items() if name != hidden} for row in images("atlas", 8)]
     write_rows(folder / "images/atlas/00000.parquet", rows)
-    scores_by_command(folder, "store")
+    sweep_and_read_scores(folder, "store")
     (folder / renamed).rename((folder / renamed).with_name("other" + Path(renamed).suffix))
-    after = scores_by_command(folder, "store")
+    after = sweep_and_read_scores(folder, "store")
     assert encoded == {"vqa": 8, "clip": 8}
-    assert after == scores_by_command(folder, "fresh")
+    assert after == sweep_and_read_scores(folder, "fresh")
 
 
-def scores_by_command(folder: Path, store: str) -> list[dict[str, Any]]:
+def sweep_and_read_scores(folder: Path, store: str) -> list[dict[str, Any]]:
     """Run a sweep without Ray, and return the scores of the newest run."""
     given = ["sweep=shapes", BOTH, f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images"]
     place = StorageConfig().locate(str(folder.parent / store))
     assert run("sweep", *given, f"store={place}", "cluster=here", "shard_rows=4").code == 0
-    table = Store(place).read_table(f"runs/{newest_run(Store(place))}/scores.parquet")
+    table = Store(place).read_table(f"runs/{find_newest_run(Store(place))}/scores.parquet")
     return [dict(row) for row in table.sort_by([("metric", "ascending"), ("prompt_id", "ascending")]).to_pylist()]
 
 
@@ -146,23 +146,23 @@ def record_texts(monkeypatch: pytest.MonkeyPatch, refuse: str = "") -> list[str]
     asked: list[str] = []
     generate = CausalLM.generate
 
-    def noting(self: CausalLM, requests: Sequence[Request]) -> list[Generation | RowError]:
+    def answer_and_note(self: CausalLM, requests: Sequence[Request]) -> list[Generation | RowError]:
         texts = [request.messages[0].text for request in requests]
         asked.extend(texts)
         failure = RowError("model_unavailable", "it did not answer", retryable=True)
         replies = generate(self, requests)
         return [failure if refuse and refuse in text else reply for text, reply in zip(texts, replies, strict=True)]
 
-    monkeypatch.setattr(CausalLM, "generate", noting)
+    monkeypatch.setattr(CausalLM, "generate", answer_and_note)
     return asked
 
 
 def test_a_draft_of_questions_is_completed_and_its_good_rows_are_kept(
     plan: Callable[..., PlannedSweep], encoded: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failing = prompts(8)[2]["text"]
+    fail_about_text = prompts(8)[2]["text"]
     with monkeypatch.context() as patch:
-        record_texts(patch, refuse=failing)
+        record_texts(patch, refuse=fail_about_text)
         first = plan("metric=[gecko]")
         outcomes = compute(first)
     drafted = read_rows(first, "questions", outcomes)
@@ -170,9 +170,9 @@ def test_a_draft_of_questions_is_completed_and_its_good_rows_are_kept(
     asked = record_texts(monkeypatch)
     second = plan("metric=[gecko]")
     compute(second)
-    assert asked and all(failing in text for text in asked)
+    assert asked and all(fail_about_text in text for text in asked)
     good = [row for row in drafted if row["error"] is None]
-    assert [row for row in read_rows(second, "questions", {}) if row["prompt"] != failing] == good
+    assert [row for row in read_rows(second, "questions", {}) if row["prompt"] != fail_about_text] == good
     assert encoded["vqa"] == 8 + 1, "only the image whose questions were missing"
     assert all(row["error"] is None for row in read_rows(second, "scores", {}))
 
@@ -199,12 +199,12 @@ def test_a_draft_of_answers_is_completed_and_its_good_rows_are_kept(
 def fail_about(text: str) -> Callable[..., Any]:
     likelihood = ClipFlanT5Likelihood.likelihood
 
-    def failing(self: ClipFlanT5Likelihood, features: Any, questions: Sequence[Any]) -> Any:
+    def fail_about_text(self: ClipFlanT5Likelihood, features: Any, questions: Sequence[Any]) -> Any:
         if any(text in question.text for question in questions):
             raise MemoryError("out of memory")
         return likelihood(self, features, questions)
 
-    return failing
+    return fail_about_text
 
 
 OTHER_WRITER = "metrics.gecko.coverage=false"

@@ -30,7 +30,7 @@ FILES = (
 
 
 class SweptStore(Bench):
-    """A store with a run in which some rows have no score."""
+    """A store with a run that has rows without a score."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "metric=[clipscore]", "max_failed=0.5", generators=("flint", "atlas"), count=9)

@@ -12,16 +12,16 @@ from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.store.lease import LeaseLost
 from plumbline.pipelines.store.runs import (
     commit_run,
-    earlier_runs,
+    find_newest_run,
     find_run,
+    list_run_ids,
     list_runs,
+    make_newest,
     name_by_date,
     name_by_time,
-    name_newest,
-    newest_first,
-    newest_run,
+    read_earlier_runs,
     read_manifest,
-    run_ids,
+    read_newest_first,
 )
 from plumbline.pipelines.store.store import LATEST, Store
 from tests.commands import printed, store_at
@@ -41,21 +41,21 @@ def store(tmp_path: Path) -> Store:
 @pytest.mark.parametrize("name", ["plain", "seeds[12]", "a*", "what?", "runs", "a b%20c"])
 def test_runs_are_listed_in_a_store_of_any_name_and_other_stores_are_not(name: str, place: str) -> None:
     store = store_at(f"{place}/{name}")
-    assert run_ids(store) == [] and newest_run(store) is None
+    assert list_run_ids(store) == [] and find_newest_run(store) is None
     for run_id in ("b", "a"):
         store.write_text(f"runs/{run_id}/manifest.json", "{}")
     store.write_text("runs/unfinished/scores.parquet", "")
     store.write_text("runs/a/metaeval/manifest.json", "")
-    name_newest(store, "a")
+    make_newest(store, "a")
     for other in ("seeds1", "ab", "whats"):
         store_at(f"{place}/{other}").write_text("runs/c/manifest.json", "{}")
-    assert run_ids(store) == ["b", "a"] and newest_run(store) == "a"
+    assert list_run_ids(store) == ["b", "a"] and find_newest_run(store) == "a"
 
 
 @pytest.mark.parametrize("latest", [b"20991231-000000-000000", b"\xff\xfe\x00", b""])
 def test_if_the_newest_run_is_gone_the_run_before_it_is_the_newest(latest: bytes, store: Store) -> None:
     (store.place / LATEST).write(latest)
-    assert newest_run(store) == NEW and find_run(store, "latest") == NEW
+    assert find_newest_run(store) == NEW and find_run(store, "latest") == NEW
     store.remove_folder(f"runs/{NEW}")
     assert find_run(store, "latest") == OLD
     assert write_report(store, "latest").page.run_id == OLD
@@ -119,11 +119,11 @@ def test_runs_named_by_date_or_by_time_are_listed_in_order_of_their_start(store:
     ]
     for run_id in ids[::-1]:
         store.write_text(f"runs/{run_id}/manifest.json", "{}")
-    name_newest(store, NEW)
-    assert run_ids(store) == [OLD, *ids, NEW]
-    assert [run.run_id for run in earlier_runs(store, "2026-11-23-140506")] == [*ids[:3][::-1], OLD]
-    assert newest_run(store) == NEW, "the run that is recorded as having ended last"
-    assert [run.run_id for run in newest_first(store)][:3] == [NEW, ids[-1], ids[-2]]
+    make_newest(store, NEW)
+    assert list_run_ids(store) == [OLD, *ids, NEW]
+    assert [run.run_id for run in read_earlier_runs(store, "2026-11-23-140506")] == [*ids[:3][::-1], OLD]
+    assert find_newest_run(store) == NEW, "the run that is recorded as having ended last"
+    assert [run.run_id for run in read_newest_first(store)][:3] == [NEW, ids[-1], ids[-2]]
 
 
 class Runs:
@@ -137,7 +137,7 @@ class Runs:
 
     def report(self, run_id: str) -> None:
         self.store.write_text(f"runs/{run_id}/report.html", f"of {run_id}")
-        name_newest(self.store, run_id)
+        make_newest(self.store, run_id)
 
     def end(self, run_id: str) -> None:
         self.write(run_id)
@@ -147,8 +147,8 @@ class Runs:
         """Return the ids of the newest run as found in each possible way; there is a single id if all agree."""
         store = self.store
         latest, page = store.read_text(LATEST), store.read_text("latest/report.html")
-        last = next(newest_first(store)).run_id
-        return {newest_run(store), find_run(store, "latest"), (latest or "").strip(), (page or "")[3:], last}
+        last = next(read_newest_first(store)).run_id
+        return {find_newest_run(store), find_run(store, "latest"), (latest or "").strip(), (page or "")[3:], last}
 
 
 @pytest.fixture
@@ -160,25 +160,25 @@ AHEAD, BEHIND = "20260102-001000-000000", "20260102-000000-000000"
 """Ids of two runs from machines whose clocks disagree; the run that started later has the smaller id."""
 
 
-def test_the_newest_run_is_the_one_that_ended_last_by_any_clock(runs: Runs) -> None:
+def test_the_newest_run_is_the_run_that_ended_last_even_if_clocks_disagree(runs: Runs) -> None:
     runs.end(AHEAD)
     assert runs.newest_ids() == {AHEAD}
     runs.end(BEHIND)
     assert runs.newest_ids() == {BEHIND}
-    name_newest(runs.store, BEHIND)
-    assert runs.newest_ids() == {BEHIND} and run_ids(runs.store) == [AHEAD, BEHIND]
-    assert [run.run_id for run in earlier_runs(runs.store, BEHIND)] == [AHEAD]
-    assert not list(earlier_runs(runs.store, AHEAD))
-    name_newest(runs.store, AHEAD)  # its sweep ran again and found no change, possibly during another sweep
+    make_newest(runs.store, BEHIND)
+    assert runs.newest_ids() == {BEHIND} and list_run_ids(runs.store) == [AHEAD, BEHIND]
+    assert [run.run_id for run in read_earlier_runs(runs.store, BEHIND)] == [AHEAD]
+    assert not list(read_earlier_runs(runs.store, AHEAD))
+    make_newest(runs.store, AHEAD)  # its sweep ran again and found no change, possibly during another sweep
     assert runs.newest_ids() == {AHEAD} and len(runs.store.files("order")) == 2
 
 
 def test_a_run_without_its_report_is_not_the_newest_but_a_sweep_checks_it_first(runs: Runs) -> None:
     runs.write(AHEAD)
-    assert newest_run(runs.store) == AHEAD, "there is no other"
+    assert find_newest_run(runs.store) == AHEAD, "there is no other"
     runs.report(AHEAD)
     runs.write(BEHIND)
-    assert newest_run(runs.store) == AHEAD and next(newest_first(runs.store)).run_id == BEHIND
+    assert find_newest_run(runs.store) == AHEAD and next(read_newest_first(runs.store)).run_id == BEHIND
     runs.end("20260101-000000-000000")
     assert runs.newest_ids() == {"20260101-000000-000000"}
     runs.report(BEHIND)
@@ -191,11 +191,11 @@ def test_the_newest_run_is_found_if_its_name_is_damaged_and_another_if_it_is_gon
     runs.end(BEHIND)
     for harmed in (b"", b"\xff\xfe", AHEAD.encode(), b"20991231-000000-000000"):
         (store.place / LATEST).write(harmed)
-        assert newest_run(store) == BEHIND
-        name_newest(store, BEHIND)
+        assert find_newest_run(store) == BEHIND
+        make_newest(store, BEHIND)
         assert runs.newest_ids() == {BEHIND}
     remove_run(store, BEHIND)
-    assert newest_run(store) == AHEAD and [place[15:] for place in store.files("order")] == [AHEAD]
+    assert find_newest_run(store) == AHEAD and [place[15:] for place in store.files("order")] == [AHEAD]
 
 
 @pytest.mark.parametrize("looks", [0, 1])
@@ -211,7 +211,7 @@ def test_a_sweep_that_lost_its_lease_does_not_overwrite_another_run(looks: int, 
     runs.end(AHEAD)
     for publish in (
         lambda: commit_run(runs.store, BEHIND, {}, assert_lease=lose),
-        lambda: name_newest(runs.store, AHEAD, assert_lease=lose),
+        lambda: make_newest(runs.store, AHEAD, assert_lease=lose),
     ):
         runs.end("other")
         left[0] = looks
@@ -219,22 +219,22 @@ def test_a_sweep_that_lost_its_lease_does_not_overwrite_another_run(looks: int, 
             publish()
         assert runs.newest_ids() == {"rival"}
         assert BEHIND not in " ".join(runs.store.files("order"))
-        assert run_ids(runs.store)[-3:] == [AHEAD, "other", "rival"], "each keeps its position"
+        assert list_run_ids(runs.store)[-3:] == [AHEAD, "other", "rival"], "each keeps its position"
 
 
 def test_runs_without_a_position_come_first_and_the_run_named_last_is_the_newest(store: Store) -> None:
-    assert run_ids(store) == [OLD, NEW] and newest_run(store) == NEW == next(newest_first(store)).run_id
+    assert list_run_ids(store) == [OLD, NEW] and find_newest_run(store) == NEW == next(read_newest_first(store)).run_id
     commit_run(store, AHEAD, {})
-    assert run_ids(store) == [OLD, NEW, AHEAD]
-    name_newest(store, OLD)
-    assert newest_run(store) == OLD and run_ids(store) == [NEW, AHEAD, OLD]
+    assert list_run_ids(store) == [OLD, NEW, AHEAD]
+    make_newest(store, OLD)
+    assert find_newest_run(store) == OLD and list_run_ids(store) == [NEW, AHEAD, OLD]
 
 
 def test_a_day_has_one_run_of_its_name_and_no_two_runs_share_a_folder(store: Store) -> None:
     assert name_by_date(store, DAY) == "2026-11-23"
     assert name_by_date(store, DAY) == "2026-11-23-140506", "the name is claimed, although nothing is there yet"
     assert name_by_date(store, DAY) == "2026-11-23-140506-000789"
-    assert run_ids(store) == [OLD, NEW]
+    assert list_run_ids(store) == [OLD, NEW]
     store.write_text("runs/20261124-010000-000000/manifest.json", "{}")
     assert name_by_date(store, DAY + timedelta(days=1)) == "2026-11-24-140506", "a sweep has a run of that day"
     assert name_by_time(store, DAY) == "20261123-140506-000789"

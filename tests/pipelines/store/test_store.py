@@ -42,7 +42,7 @@ def forget_connections() -> None:
     fsspec.get_filesystem_class("s3").clear_instance_cache()
 
 
-def scores(*values: float | None, retryable: bool = False) -> pa.Table:
+def make_scores(*values: float | None, retryable: bool = False) -> pa.Table:
     error = {"kind": "x", "message": "y", "retryable": retryable}
     return rows.table(
         [{"image_id": str(n), "score": v, "error": error if v is None else None} for n, v in enumerate(values)],
@@ -51,11 +51,11 @@ def scores(*values: float | None, retryable: bool = False) -> pa.Table:
 
 
 def test_a_cell_is_committed_once_and_the_first_writer_wins(store: Store) -> None:
-    assert store.listing(FOLDER).keys() == set()
-    assert store.save(CELL, scores(0.5)).state == "committed"
-    assert store.save(CELL, scores(0.9)).state == "committed"
+    assert store.list_files(FOLDER).keys() == set()
+    assert store.save(CELL, make_scores(0.5)).state == "committed"
+    assert store.save(CELL, make_scores(0.9)).state == "committed"
     assert store.read(CELL.path, key=CELL.key).column("score").to_pylist() == [0.5]
-    assert store.listing(FOLDER).keys() == {CELL.path}
+    assert store.list_files(FOLDER).keys() == {CELL.path}
 
 
 def test_one_of_many_racing_writers_wins_and_readers_see_its_complete_cell(store: Store) -> None:
@@ -85,26 +85,26 @@ def test_a_full_disk_is_reported_with_the_remedy_and_leaves_no_partial_file(
     store = store_at(tmp_path)
     (tmp_path / DISK_FULL_FILE).write_text("0")
     with pytest.raises(WriteError, match=r"0-kkkkkkkk\.parquet: cannot be written .*the disk is full: free some space"):
-        store.save(CELL, scores(0.5))
+        store.save(CELL, make_scores(0.5))
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert store.save(CELL, scores(0.5)).state == "committed"
+    assert store.save(CELL, make_scores(0.5)).state == "committed"
 
 
 def test_a_permanent_error_is_committed_and_a_retryable_error_is_only_a_draft(store: Store) -> None:
-    assert store.save(CELL, scores(0.5, None)).state == "committed"
+    assert store.save(CELL, make_scores(0.5, None)).state == "committed"
     other = Cell(
         node="n", stage="scores", metric="m", key="j" * 64, path="scores/12345678/atlas/0-jj.parquet", inputs={}
     )
-    outcome = store.save(other, scores(0.5, None, retryable=True))
+    outcome = store.save(other, make_scores(0.5, None, retryable=True))
     assert (outcome.state, outcome.rows, outcome.errors) == ("draft", 2, 1)
-    assert store.listing(FOLDER).keys() == {CELL.path, draft_path(other.path)}
+    assert store.list_files(FOLDER).keys() == {CELL.path, draft_path(other.path)}
     assert store.read(other.path, key=other.key, draft=True).column("score").to_pylist() == [0.5, None]
-    assert store.save(other, scores(0.5, 0.6)).state == "committed"
-    assert other.path in store.listing(FOLDER)
+    assert store.save(other, make_scores(0.5, 0.6)).state == "committed"
+    assert other.path in store.list_files(FOLDER)
 
 
 def test_a_damaged_cell_and_a_cell_of_another_key_are_refused_by_name(store: Store) -> None:
-    store.save(CELL, scores(0.5))
+    store.save(CELL, make_scores(0.5))
     with pytest.raises(BrokenCell, match=r"0-kkkkkkkk\.parquet: the cell has a different key; run again"):
         store.read(CELL.path, key="another")
     place = store.place
@@ -120,7 +120,7 @@ def test_a_damaged_cell_and_a_cell_of_another_key_are_refused_by_name(store: Sto
 
 def test_a_cell_opens_in_any_parquet_reader_with_its_provenance(tmp_path: Path) -> None:
     store = store_at(tmp_path)
-    store.save(CELL, scores(0.5))
+    store.save(CELL, make_scores(0.5))
     assert pq.read_table(tmp_path / CELL.path).to_pandas()["score"].tolist() == [0.5]
     assert CELL.key in pq.read_metadata(tmp_path / CELL.path).metadata[b"plumbline"].decode()
 
@@ -173,7 +173,7 @@ def test_settings_that_the_s3_client_refuses_are_reported_in_one_line(
     forget_connections()
 
 
-def test_a_circle_of_links_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_cycle_of_symbolic_links_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(ConfigError, match=r"loop/store: its symbolic links form a loop"):
         store_at(f"{tmp_path}/loop/store").check()
@@ -213,13 +213,13 @@ def test_a_table_may_be_a_folder_of_parts(store: Store) -> None:
 def test_a_part_is_only_copied_if_it_is_unchanged(store: Store) -> None:
     first, part, other = (f"runs/{run}/scores.parquet/0.parquet" for run in "abc")
     counted = pa.table({"n": [1]})
-    store.write_table(first, scores(0.5), counted)
+    store.write_table(first, make_scores(0.5), counted)
     adopted = store.adopt(first, part, ["score"])
-    assert adopted == (scores(0.5).select(["score"]), counted)
+    assert adopted == (make_scores(0.5).select(["score"]), counted)
     store.remove(first)
-    assert store.files("runs/a") == [] and store.read_table("runs/b/scores.parquet") == scores(0.5)
+    assert store.files("runs/a") == [] and store.read_table("runs/b/scores.parquet") == make_scores(0.5)
     assert store.adopt(first, other, ["score"]) is None, "it is gone"
-    store.write_table(first, scores(0.5))
+    store.write_table(first, make_scores(0.5))
     assert store.adopt(first, other, ["score"]) is None, "it was not counted"
     content = bytearray((store.place / part).read())
     content[len(content) // 2] ^= 1
@@ -266,7 +266,7 @@ def test_no_flipped_bit_of_a_cell_is_ever_read_as_another_value(stage: str) -> N
 @given(st.binary(max_size=400), st.integers(0, 3000))
 @settings(derandomize=True, deadline=None, max_examples=300)
 def test_other_bytes_and_truncated_cells_count_as_damaged(junk: bytes, kept: int) -> None:
-    data = encode_cell(scores(0.5, None), {"key": "k" * 64})
+    data = encode_cell(make_scores(0.5, None), {"key": "k" * 64})
     for harmed in (junk, data[: min(kept, len(data) - 1)], data + junk + b"x", junk + b"x" + data):
         with pytest.raises(DamagedError):
             decode_cell(harmed)
@@ -274,10 +274,10 @@ def test_other_bytes_and_truncated_cells_count_as_damaged(junk: bytes, kept: int
 
 def test_the_same_rows_give_the_same_bytes() -> None:
     """A cell that is computed twice therefore has the same bytes, whichever process commits it first."""
-    assert encode_cell(scores(0.5), {"key": "k"}) == encode_cell(scores(0.5), {"key": "k"})
+    assert encode_cell(make_scores(0.5), {"key": "k"}) == encode_cell(make_scores(0.5), {"key": "k"})
 
 
 def test_a_renewed_cell_replaces_the_existing_one(store: Store) -> None:
-    store.save(CELL, scores(0.5))
-    store.save(replace(CELL, renew=True), scores(0.9))
+    store.save(CELL, make_scores(0.5))
+    store.save(replace(CELL, renew=True), make_scores(0.9))
     assert store.read(CELL.path, key=CELL.key).column("score").to_pylist() == [0.9]

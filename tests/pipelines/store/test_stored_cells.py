@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from plumbline.pipelines.plans.plan import Plan
-from plumbline.pipelines.store.runs import run_ids
+from plumbline.pipelines.store.runs import list_run_ids
 from plumbline.pipelines.store.store import PAGE
 from tests.bench_of import Bench, run_plan, run_tables
 from tests.pipelines.maintenance.test_garbage import collect
@@ -19,7 +19,7 @@ ONE, TWO, THREE = (f"benchmark.generators=[{','.join(('atlas', 'cobalt', 'flint'
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+def swept_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """Sweep one generator, then two, in folders with more cells than a page of a listing; a third is not swept."""
     words = ("metric=[edge_density]",)
     bench = Bench(tmp_path_factory.mktemp("made"), *words, generators=("atlas", "cobalt", "flint"))
@@ -35,21 +35,21 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 
 @pytest.fixture
-def bench(made: Bench, tmp_path: Path) -> Bench:
+def bench(swept_bench: Bench, tmp_path: Path) -> Bench:
     """Copy the images and a store, keeping the modification times."""
-    bench = made.copied(tmp_path)
-    for path in Path(made.store.place.url).rglob("*"):
+    bench = swept_bench.copied(tmp_path)
+    for path in Path(swept_bench.store.place.url).rglob("*"):
         state = path.stat()
-        os.utime(Path(bench.store.place.url) / path.relative_to(made.store.place.url), ns=(0, state.st_mtime_ns))
+        os.utime(Path(bench.store.place.url) / path.relative_to(swept_bench.store.place.url), ns=(0, state.st_mtime_ns))
     return bench
 
 
-def index(bench: Bench, run: int) -> Path:
-    return bench.runs / run_ids(bench.store)[run] / "cells.parquet"
+def find_index(bench: Bench, run: int) -> Path:
+    return bench.runs / list_run_ids(bench.store)[run] / "cells.parquet"
 
 
 def rewrite(bench: Bench, change: Callable[[pa.Table], pa.Table]) -> None:
-    path = f"runs/{run_ids(bench.store)[-1]}/cells.parquet"
+    path = f"runs/{list_run_ids(bench.store)[-1]}/cells.parquet"
     bench.store.write_table(path, change(bench.store.read_table(path)))
 
 
@@ -60,10 +60,10 @@ def change_store(cells: pa.Table) -> pa.Table:
 
 HARMS: dict[str, Callable[[Bench], Any]] = {
     "whole": lambda bench: None,
-    "removed": lambda bench: index(bench, -1).unlink(),
+    "removed": lambda bench: find_index(bench, -1).unlink(),
     "no run": lambda bench: shutil.rmtree(bench.runs),
-    "truncated": lambda bench: index(bench, -1).write_bytes(index(bench, -1).read_bytes()[:-40]),
-    "rolled back": lambda bench: shutil.copyfile(index(bench, 0), index(bench, -1)),
+    "truncated": lambda bench: find_index(bench, -1).write_bytes(find_index(bench, -1).read_bytes()[:-40]),
+    "rolled back": lambda bench: shutil.copyfile(find_index(bench, 0), find_index(bench, -1)),
     "foreign": lambda bench: rewrite(bench, change_store),
     "newer": lambda bench: rewrite(bench, lambda cells: cells.rename_columns([f"{c}_2" for c in cells.column_names])),
 }
@@ -96,7 +96,7 @@ def test_lost_cells_that_the_index_names_are_noticed_when_they_are_read(bench: B
 
 def test_cells_removed_by_garbage_collection_are_planned_again(bench: Bench) -> None:
     planned = bench.plan(TWO)
-    shutil.rmtree(bench.runs / run_ids(bench.store)[-1])
+    shutil.rmtree(bench.runs / list_run_ids(bench.store)[-1])
     assert collect(Path(bench.store.place.url)).free
     assert {path.split("/")[2] for path in list_missing(bench.plan(TWO).plan)} == {"cobalt"}
     done = run_plan(planned)

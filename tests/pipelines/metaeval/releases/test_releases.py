@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from plumbline.jobs.help import choices_of
+from plumbline.jobs.help import list_choice_names
 from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import PlumblineError, SourceError
 from plumbline.pipelines.base.storage import StorageConfig
@@ -278,7 +278,7 @@ def test_a_metric_with_peoples_own_scores_agrees_fully(name: str, tmp_path: Path
 @pytest.mark.parametrize("name", RELEASES)
 def test_a_release_has_a_reader_and_a_protocol_with_its_name(name: str) -> None:
     assert callable(RELEASES[name])
-    assert name in choices_of("protocol", None)
+    assert name in list_choice_names("protocol", None)
 
 
 # What releases may lack or have in another form
