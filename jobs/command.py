@@ -61,7 +61,7 @@ from plumbline.operators.base.errors import (
     suggest,
 )
 from plumbline.operators.base.extensions import require_extra
-from plumbline.operators.models.families import families_with
+from plumbline.operators.models.families import list_families_with
 from plumbline.pipelines.plans.sweep_config import list_alternatives, read_config
 from plumbline.pipelines.running.process import tune_process
 
@@ -444,7 +444,7 @@ def _explain_unknown_key(key: str, command: Command, overrides: Sequence[str], c
     if key in known_keys:
         return f"config key {key!r}: the entry does not exist yet; to add it, write +{key}.NAME=VALUE"
     model, _, option = key.rpartition(".")
-    if model.startswith("models.") and model in known_keys and (families := families_with(option)):
+    if model.startswith("models.") and model in known_keys and (families := list_families_with(option)):
         return (
             f"config key {key!r}: an option of {' and '.join(families)}, not of this model; remove it, or if "
             f"{model}.family is set too, write +{key}=VALUE"

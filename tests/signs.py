@@ -23,7 +23,7 @@ def draw_sign(*lines: str) -> bytes:
     image = Image.new("RGB", (360, max(300, 60 + 60 * len(lines))), "white")
     for place, line in enumerate(lines):
         ImageDraw.Draw(image).text((30, 30 + 60 * place), line, fill="navy", font=ImageFont.load_default(34))
-    return tiny.encoded(image)
+    return tiny.encode_image(image)
 
 
 def draw_chinese_sign(text: str) -> bytes:
@@ -33,7 +33,7 @@ def draw_chinese_sign(text: str) -> bytes:
         for stroke in STROKES[character]:
             corners = [(30 + 46 * place + x * SQUARE / 10, 30 + y * SQUARE / 10) for x, y in stroke]
             ImageDraw.Draw(image).line(corners, fill="navy", width=3, joint="curve")
-    return tiny.encoded(image)
+    return tiny.encode_image(image)
 
 
 def draw_photograph(text: str) -> bytes:

@@ -187,7 +187,11 @@ def make_clip(config: WorldConfig, report: Report) -> None:
     freeze_tower(model)
     pairs = partial(make_pair_batch, tokenizer, rng, clip.size, clip.each)
     train(
-        "clip", StageTrainer(model, clip), compute_contrastive_loss, lambda step: pairs(find_max_entities(clip, step)), report
+        "clip",
+        StageTrainer(model, clip),
+        compute_contrastive_loss,
+        lambda step: pairs(find_max_entities(clip, step)),
+        report,
     )
     folder = Path(config.output) / CLIP_FOLDER
     save_model(model, tokenizer, folder)
@@ -224,7 +228,11 @@ def make_nli(config: WorldConfig, report: Report) -> None:
     model, stage = build_nli(tokenizer), config.stage("nli")
     rng = Random(f"nli/{config.seed}")
     train(
-        "nli", StageTrainer(model, stage), compute_nli_loss, lambda step: make_nli_batch(tokenizer, rng, stage.size), report
+        "nli",
+        StageTrainer(model, stage),
+        compute_nli_loss,
+        lambda step: make_nli_batch(tokenizer, rng, stage.size),
+        report,
     )
     save_model(model, tokenizer, Path(config.output) / NLI_FOLDER)
 

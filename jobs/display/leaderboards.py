@@ -7,7 +7,7 @@ from rich.console import Console
 
 from plumbline.jobs.display.console import EMPTY, say, show_table, show_tables, warn
 from plumbline.operators.base.errors import REMEDIES
-from plumbline.operators.base.failures import kinds_of_failure, name_row
+from plumbline.operators.base.failures import iterate_failure_kinds, name_row
 from plumbline.operators.base.sentences import NO_INTERVAL, WHY_NO_INTERVAL, interval_text
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.results.summary import OVERALL
@@ -96,7 +96,7 @@ def show_failures(console: Console, results: Results) -> None:
     """
     if not results.n_null:
         return
-    kinds = sorted(kinds_of_failure(results.failures), key=lambda first: (-first["rows"], first["kind"]))
+    kinds = sorted(iterate_failure_kinds(results.failures), key=lambda first: (-first["rows"], first["kind"]))
     rows = [
         (first["kind"], str(first["rows"]), f"{first['rows'] / results.rows:.1%}",
          REMEDIES.get(first["kind"], "act on its message"))

@@ -69,7 +69,7 @@ def isolate(
     rows: Sequence[Row],
     size: BatchSize | None = None,
     *,
-    crowded: bool = False,
+    raise_oom: bool = False,
 ) -> list[Result | RowError]:
     """Return one result per row; split a failing batch in half until each failing row is in a batch of its own.
 
@@ -77,24 +77,24 @@ def isolate(
         call: Returns one result per row of a batch.
         rows: All rows.
         size: Batch size, which shrinks if a batch runs out of memory.
-        crowded: True if other rows also take memory: an out-of-memory error is then raised instead of halving.
+        raise_oom: True if other rows also take memory: an out-of-memory error is then raised instead of halving.
 
     Returns:
         Results in the order of the rows. A failed row gets a retryable RowError, or the error in the HopelessRow that
-        the model raised. Once STOP is set, `call` is no longer called, and every remaining row is STOPPED.
+        the model raised. Once STOP is set, `call` is not called again, and every remaining row is STOPPED.
 
     Raises:
         Exception: The device is lost, or the model is unusable (ModelError), so no later call can succeed.
     """
-    return halve(partial(call_and_count, call), rows, size, crowded=crowded)
+    return isolate_uncounted(partial(call_and_count, call), rows, size, raise_oom=raise_oom)
 
 
-def halve(
+def isolate_uncounted(
     call: Callable[[Sequence[Row]], Sequence[Result]],
     rows: Sequence[Row],
     size: BatchSize | None = None,
     *,
-    crowded: bool = False,
+    raise_oom: bool = False,
 ) -> list[Result | RowError]:
     """Do the same as `isolate` without counting calls, for functions that do not call a model."""
     before = size.rows if size is not None else 0
@@ -109,9 +109,9 @@ def halve(
             results += list(call(batch))
             continue
         except Exception as error:
-            if device_lost(error) or isinstance(error, ModelError) or (crowded and out_of_memory(error)):
+            if is_device_lost(error) or isinstance(error, ModelError) or (raise_oom and is_out_of_memory(error)):
                 raise
-            if size is not None and out_of_memory(error):
+            if size is not None and is_out_of_memory(error):
                 size.shrink(len(batch), before)
             if len(batch) == 1:
                 failure = RowError("model_failed", f"{type(error).__name__}: {error}", retryable=True)
@@ -123,12 +123,12 @@ def halve(
 
 
 class UseWindow(Protocol[Used]):
-    """Function that uses the rows of a window after they were encoded together."""
+    """Function that uses the rows of one window: rows that were encoded together."""
 
-    def __call__(self, first: int, encoded: Sequence[Used | RowError], /, *, crowded: bool) -> None:
+    def __call__(self, first: int, encoded: Sequence[Used | RowError], /, *, raise_oom: bool) -> None:
         """Use the encoded rows; `first` is the index of the first of them among all rows.
 
-        If `crowded`, an out-of-memory error must be raised before any result is stored; a smaller window follows.
+        If `raise_oom`, an out-of-memory error must be raised before any result is stored; a smaller window follows.
         Otherwise the window has a single row, and running out of memory is an error of that row.
         """
 
@@ -143,10 +143,10 @@ def encode_in_windows(
         before = size.rows if first >= failed else before  # any row of a failed window may be the one that is too large
         window = rows[first : first + size.rows]
         try:
-            use(first, isolate(encode, window, crowded=True), crowded=True)
+            use(first, isolate(encode, window, raise_oom=True), raise_oom=True)
             fits = True
         except Exception as error:
-            if not out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             fits = False
         if not fits:  # outside of `except`, so that the memory of the failed window is free
@@ -154,21 +154,21 @@ def encode_in_windows(
             size.shrink(len(window), before)
             if len(window) > 1:
                 continue
-            use(first, isolate(encode, window), crowded=False)
+            use(first, isolate(encode, window), raise_oom=False)
         first += len(window)
 
 
-def out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     text = str(error)
     by_type = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch is not imported here
     return by_type or "out of memory" in text or "ALLOC_FAILED" in text
 
 
-def device_lost(error: Exception) -> bool:
+def is_device_lost(error: Exception) -> bool:
     """Return True if the process can no longer use its GPU or engine. Running out of memory does not count."""
     if isinstance(error, EngineError):
         return True
-    return "CUDA error" in str(error) and not out_of_memory(error)
+    return "CUDA error" in str(error) and not is_out_of_memory(error)
 
 
 def call_in_batches(
@@ -196,7 +196,7 @@ def call_in_batches(
                 results.update(zip(batch, call([inputs[index] for index in batch]), strict=True))
                 left = left[len(batch) :]
             except Exception as error:
-                if not out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 failed = min(failed, len(left) - len(batch))
                 size.shrink(len(batch), before)

@@ -48,6 +48,7 @@ class BoundsChecked:
                     raise ConfigError(f"{self.key_of(field.name)}: expected {bound.expected}, got {value}")
 
     def key_of(self, name: str) -> str:
+        """Return the configuration key of a field: its name after the section's prefix."""
         return f"{self.section}{name}"
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class PlumblineError(Exception):
-    """Failure with a one-line message: what was expected, what was found, where, and what to do."""
+    """Failure with a one-line message that contains the expected and the actual value, the location and the remedy."""
 
 
 class ConfigError(PlumblineError):
@@ -32,13 +32,13 @@ class RowError(NamedTuple):
     kind: str
     """Short stable name, such as `corrupt_image`; a key of REMEDIES."""
     message: str
-    """What was found, and what to do about it."""
+    """Description of the problem, and the remedy."""
     retryable: bool = False
     """True if the same computation may succeed later."""
 
 
 class RefusedUri(PlumblineError):
-    """An address is outside the folders from which rows may read files; it was not read."""
+    """An address is outside the folders that rows may read; the file was not read."""
 
 
 class HopelessRow(PlumblineError):
@@ -62,7 +62,7 @@ DISTRIBUTION = "plumbline-t2i"
 """Name of this package on PyPI, as in pyproject.toml."""
 
 
-def install(extra: str) -> str:
+def install_remedy(extra: str) -> str:
     """Return the remedy for a missing library that an extra installs."""
     return f"install the extra {extra!r} of {DISTRIBUTION} (in a checkout: pip install -e '.[{extra}]')"
 

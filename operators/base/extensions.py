@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from packaging.version import Version
 
-from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, install
+from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, install_remedy
 
 T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -122,7 +122,7 @@ def _owner(point: EntryPoint) -> str:
 
 
 def _remedy(point: EntryPoint) -> str:
-    return install(point.name) if point.dist is None else f"fix or uninstall {point.dist.name}"
+    return install_remedy(point.name) if point.dist is None else f"fix or uninstall {point.dist.name}"
 
 
 EXTRA_REQUIREMENT = re.compile(r"""(?P<package>[\w.-]+).*\bextra\s*==\s*["'](?P<extra>[\w-]+)["']""")
@@ -130,7 +130,7 @@ EXTRA_REQUIREMENT = re.compile(r"""(?P<package>[\w.-]+).*\bextra\s*==\s*["'](?P<
 
 
 @cache
-def missing_packages(extra: str) -> tuple[str, ...]:
+def find_missing_packages(extra: str) -> tuple[str, ...]:
     missing = []
     with suppress(metadata.PackageNotFoundError):  # not installed, so its requirements are unknown
         for requirement in filter(None, map(EXTRA_REQUIREMENT.match, metadata.requires(DISTRIBUTION) or ())):
@@ -143,9 +143,9 @@ def missing_packages(extra: str) -> tuple[str, ...]:
 
 
 def require_extra(extra: str, what: str) -> None:
-    """Raise ConfigError if a package of the extra is not installed; the message says that `what` needs it."""
-    if missing := missing_packages(extra):
-        raise ConfigError(f"{what} needs {', '.join(missing)}; {install(extra)}")
+    """Raise ConfigError if a package of the extra is not installed; `what` names the feature that needs it."""
+    if missing := find_missing_packages(extra):
+        raise ConfigError(f"{what} needs {', '.join(missing)}; {install_remedy(extra)}")
 
 
 def require_release(package: str, oldest: str, what: str) -> None:

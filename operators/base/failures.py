@@ -25,7 +25,7 @@ def merge_failures(tables: Sequence[pa.Table]) -> pa.Table:
     return first.set_column(first.column_names.index("rows"), "rows", kinds.column("rows_sum")).combine_chunks()
 
 
-def kinds_of_failure(failures: pa.Table) -> Iterator[dict[str, Any]]:
+def iterate_failure_kinds(failures: pa.Table) -> Iterator[dict[str, Any]]:
     """Yield the first row of each kind in order of appearance, with the number of rows of the kind as `rows`."""
     by_kind: dict[str, dict[str, Any]] = {}
     for row in failures.to_pylist():
@@ -34,9 +34,9 @@ def kinds_of_failure(failures: pa.Table) -> Iterator[dict[str, Any]]:
     yield from by_kind.values()
 
 
-def failure_counts(failures: pa.Table) -> list[tuple[str, int]]:
+def count_rows_by_kind(failures: pa.Table) -> list[tuple[str, int]]:
     """Return each kind with its number of rows, most frequent first."""
-    counts = [(kind["kind"], kind["rows"]) for kind in kinds_of_failure(failures)]
+    counts = [(kind["kind"], kind["rows"]) for kind in iterate_failure_kinds(failures)]
     return sorted(counts, key=lambda pair: (-pair[1], pair[0]))
 
 

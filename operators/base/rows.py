@@ -63,6 +63,7 @@ def split_by_call(row: Mapping[str, Any]) -> list[list[Mapping[str, Any] | None]
 
 
 def error_value(error: RowError | None) -> dict[str, Any] | None:
+    """Return the error as a value of the `error` column."""
     return error._asdict() if error is not None else None
 
 
@@ -82,7 +83,7 @@ def with_usage(table: pa.Table, usage: Usage) -> pa.Table:
 
 
 def read_usage(table: pa.Table) -> Usage | None:
-    """Return the usage of model calls stored in the table's metadata, or None if there is none."""
+    """Return the usage of model calls stored in the table's metadata; None if the metadata has no usage."""
     found = (table.schema.metadata or {}).get(USAGE)
     return Usage(**json.loads(found)) if found is not None else None
 
@@ -108,7 +109,8 @@ def join_tables(tables: Sequence[pa.Table]) -> pa.Table:
     return with_kept(counted, kept) if kept else counted
 
 
-def error_kinds(cell: pa.Table) -> dict[str, int]:
+def count_error_kinds(cell: pa.Table) -> dict[str, int]:
+    """Return the number of errors of each kind."""
     errors = filter(None, cell.column("error").to_pylist())
     return dict(Counter(error["kind"] for error in errors))
 

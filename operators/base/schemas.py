@@ -49,7 +49,7 @@ QUESTIONS = pa.schema(
         ("error", ERROR),
     ]
 )
-"""Questions about the images of a prompt, in the order in which they were written; `prompt` is the prompt's text.
+"""Questions about the images of a prompt, in the order they were written; `prompt` is the prompt's text.
 
 `question_id` is a hash of text, choices and answer, so that an answer cannot be matched to another question. If a
 prompt has the same question twice, the second id ends in -2. `answer` is the choice that a faithful image gets. `kind`
@@ -76,7 +76,7 @@ _IMAGE_COLUMNS = texts("image_id", "prompt_id", "generator")
 
 _INPUT_DIGEST = texts("basis")
 """Digest of all inputs of a row except the image: the questions about the image, or the text. The row is computed again
-if its basis or image has changed.
+if this digest or the image has changed.
 """
 _IMAGE_AND_INPUT_DIGESTS = texts("image_digest", "basis")
 
@@ -311,7 +311,7 @@ WORD_MATCHES = pa.schema(
     ]
 )
 """A rated word and a metric's score: `rated` is the mean over the raters who were sure, `score` the lowest score of the
-questions about the word (null if there is no question about it).
+questions about the word (null if no question is about it).
 """
 
 GRAPHS = pa.schema(
@@ -402,13 +402,15 @@ The estimate is a generator's mean rating, its win rate, or the fraction of its 
 rating, win_rate, passing). With `other`, it is the difference from that generator, or the win rate against it.
 `corrected` combines people and the metric, with the 95% interval `low` to `high`; `people` uses the rated prompts
 alone; `predicted` uses the metric alone, on the scale of the ratings. One rated prompt is worth `worth` rated prompts
-without the metric. If no estimate is possible, `corrected` is null and `note` has the reason. `better` is the generator
-that is clearly better according to people combined with the metric, and `metric_better` the one that is clearly better
-according to the metric's scores alone. The intervals of all pairs hold simultaneously.
+without the metric. If no estimate is possible, `corrected` is null and `note` has the reason. `better` is the clearly
+better generator according to people combined with the metric; `metric_better` is the clearly better generator according
+to the metric's scores alone. The intervals of all pairs hold simultaneously.
 """
 
 CONTRADICTED = pa.schema(texts("template", "metric", "image_id", "prompt_id", "generator", "why"))
-"""Images on which a metric and people disagree most, with the reason (operators/metaeval/contradicted_images.py)."""
+"""Images with the strongest disagreement between a metric and people, and the reason
+(operators/metaeval/contradicted_images.py).
+"""
 
 CORRELATIONS = pa.schema([*texts("metric", "other", "kind", "generator"), *floats("rho", "low", "high"), *longs("n")])
 """Spearman's rank correlation between a generator's scores and those of another metric, or a property of its prompts.

@@ -56,6 +56,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def signed(value: float | None, digits: int = 3) -> str:
+    """Format a difference with its sign, such as +0.120; zero has no sign, and missing values become NOTHING."""
     if value is None or math.isnan(value):
         return NOTHING
     text = f"{abs(value):.{digits}f}"
@@ -73,19 +74,19 @@ WHY_NO_INTERVAL = "There is no interval if so few prompts differ from the rest t
 
 
 def interval_text(low: float | None, high: float | None, show: Callable[[float | None], str] = number) -> str:
-    """Return `0.2 to 0.4`, or NO_INTERVAL if there is no interval."""
+    """Return `0.2 to 0.4`, or NO_INTERVAL if the bounds are missing."""
     if low is None or high is None or math.isnan(low):
         return NO_INTERVAL
     return f"{show(low)} to {show(high)}"
 
 
 def interval_sentence(low: float | None, high: float | None) -> str:
-    """Return `95% interval 0.2 to 0.4`, for a list of facts; return NO_INTERVAL if there is no interval."""
+    """Return `95% interval 0.2 to 0.4`, for a list of facts; return NO_INTERVAL if the bounds are missing."""
     text = interval_text(low, high)
     return text if text == NO_INTERVAL else f"95% interval {text}"
 
 
-def p_text(value: float) -> str:
+def format_p_value(value: float) -> str:
     if math.isnan(value):
         return NOTHING
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
@@ -97,7 +98,7 @@ def count(value: int | None) -> str:
 
 
 def names(listed: Sequence[str], limit: int = MAX_NAMES) -> str:
-    """Return `a, b and c`, or the first `limit` names and how many follow: `a, b, c, d and 7 more`."""
+    """Return `a, b and c`, or the first `limit` names and the number of others: `a, b, c, d and 7 more`."""
     if len(listed) > limit + 1:
         return f"{', '.join(listed[:limit])} and {len(listed) - limit} more"
     return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"
@@ -108,5 +109,5 @@ def plural(count: int, word: str) -> str:
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
-def latex(text: str) -> str:
+def escape_latex(text: str) -> str:
     return text.translate(LATEX)

@@ -9,7 +9,7 @@ Floats = NDArray[np.float64]
 ALL = slice(None)
 
 
-class Spilled:
+class SpilledColumns:
     """Columns of numbers in a temporary file; `read` loads a column or some of its rows."""
 
     def __init__(self) -> None:

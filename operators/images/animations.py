@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from plumbline.operators.images.image_formats import PNG, BrokenImage, CostlyImage, open_image, png_chunks
+from plumbline.operators.images.image_formats import PNG, BrokenImage, CostlyImage, iterate_png_chunks, open_image
 from plumbline.operators.images.videos import FRAME_SECONDS, Clips
 
 MAX_FRAMES = 10_000
@@ -55,9 +55,9 @@ def sample_animation(
 ) -> Iterator[Image.Image]:
     """Yield sampled frames of an animation as RGB, evenly spaced in time from the first to the last.
 
-    The frames are those of an equivalent video in which every frame is as long as the shortest delay. Pillow draws each
-    frame over the previous frames. No frame is kept. `check_size` is called with the width and height before any frame
-    is decoded, and may raise.
+    The animation is sampled like a video that repeats each frame as often as its delay requires. Pillow draws each
+    frame over the previous frames. Frames are not kept. `check_size` is called with the width and height before any
+    frame is decoded, and may raise.
 
     Raises BrokenImage if a frame is damaged, CostlyImage after `seconds` of processor time.
     """
@@ -146,7 +146,7 @@ def _read_png(png: bytes) -> Animation | None:
     declared, first = 0, 0
     delays: list[float] = []
     try:
-        for kind, data, _ in png_chunks(png):
+        for kind, data, _ in iterate_png_chunks(png):
             if kind == b"acTL":
                 declared = int.from_bytes(data[:4])
             elif kind == b"IDAT":

@@ -44,7 +44,7 @@ TS_SYNC, TS_PACKET = 0x47, 188
 PAGE_KIND, REDUCED_OR_MASK = 254, 0b101
 """The TIFF tag NewSubfileType, and its bits for a reduced-size copy of another page and for a mask."""
 MAX_PAGES = 1000
-DECODING = 1
+DECODING_VERSION = 1
 """Version of the decoding. Raise it when the set of images refused as broken changes, or the pixels of decoded images.
 """
 
@@ -55,9 +55,9 @@ class ImageLimits(BoundsChecked):
 
     section: ClassVar[str] = "limits."
     max_pixels: Positive = 64_000_000
-    """Largest width x height that is decoded."""
+    """Maximum width x height of an image."""
     max_bytes: Positive = 64_000_000
-    """Largest encoded size that is decoded."""
+    """Maximum size of an encoded image or video in bytes."""
     max_scans: Positive = 64
     """Maximum number of scans of a JPEG. A progressive JPEG has about ten, and each costs as much as decoding all
     pixels.
@@ -70,17 +70,17 @@ class ImageLimits(BoundsChecked):
     def semantic(self) -> dict[str, int]:
         """Return the limits that refuse images permanently. Images that took too long are retried in the next run."""
         names = ("max_pixels", "max_bytes", "max_scans", "max_images")
-        return {**{name: getattr(self, name) for name in names}, "decoding": DECODING}
+        return {**{name: getattr(self, name) for name in names}, "decoding": DECODING_VERSION}
 
-    def admit(self, then: Mapping[str, int]) -> bool:
-        """Return True if these limits accept every image that the earlier limits `then` (from `semantic`) accepted."""
+    def admit(self, earlier: Mapping[str, int]) -> bool:
+        """Return True if these limits accept every image that the `earlier` limits (from `semantic`) accepted."""
         now = self.semantic()
-        same = then.keys() == now.keys() and then["decoding"] == now["decoding"]
-        return same and all(then[name] <= now[name] for name in now)
+        same = earlier.keys() == now.keys() and earlier["decoding"] == now["decoding"]
+        return same and all(earlier[name] <= now[name] for name in now)
 
 
 class RowFailure(Exception):
-    """Ends the processing of a row whose images cannot be read, decoded or preprocessed."""
+    """A row's images cannot be read, decoded or preprocessed, so the row gets the error."""
 
     def __init__(self, error: RowError) -> None:
         self.error = error
@@ -123,7 +123,7 @@ def decode_each(encoded: bytes, limits: ImageLimits, clips: Clips) -> Iterator[I
 def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
     """Return an encoded image as RGB, or the reason why it cannot be decoded (see decode_each on exceptions)."""
     if len(encoded) > limits.max_bytes:
-        return too_large(f"a file of {len(encoded)} bytes", f"max_bytes={limits.max_bytes}")
+        return too_large_error(f"a file of {len(encoded)} bytes", f"max_bytes={limits.max_bytes}")
     if encoded == CLOSED_IMAGE:
         message = "the PIL.Image is closed; score it inside its `with` block, or call its load() there"
         return RowError("corrupt_image", message)
@@ -159,7 +159,7 @@ def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
     # The header is checked before any pixel is decoded, so that a decompression bomb costs nothing.
     jpeg = read_jpeg(encoded) if encoded.startswith(JPEG) else None
     if jpeg is not None and len(jpeg.scans) > limits.max_scans:
-        return too_large(f"a JPEG of {len(jpeg.scans)} scans", f"max_scans={limits.max_scans}")
+        return too_large_error(f"a JPEG of {len(jpeg.scans)} scans", f"max_scans={limits.max_scans}")
     image = open_image(jpeg.encoded if jpeg is not None else encoded, limits.max_seconds)
     refusal = _refuse_oversize(*image.size, limits) or _refuse_several(image, encoded)
     if refusal is not None:
@@ -191,7 +191,7 @@ def _refuse_several(image: Image.Image, encoded: bytes) -> RowError | None:
 def _refuse_oversize(width: int, height: int, limits: ImageLimits) -> RowError | None:
     """Return an error if an image is too large, or too elongated to be padded to a square."""
     if width * height > limits.max_pixels:
-        return too_large(f"{width}x{height} pixels", f"max_pixels={limits.max_pixels}")
+        return too_large_error(f"{width}x{height} pixels", f"max_pixels={limits.max_pixels}")
     if max(width, height) > MAX_ELONGATION * min(width, height):
         return RowError("image_too_large", f"{width}x{height} is over {MAX_ELONGATION} times as long as wide; crop it")
     return None
@@ -220,5 +220,5 @@ def _slow_error(limits: ImageLimits) -> RowError:
     return RowError("image_too_slow", f"{found}; save the image again, or raise the limit", retryable=True)
 
 
-def too_large(found: str, limit: str) -> RowError:
+def too_large_error(found: str, limit: str) -> RowError:
     return RowError("image_too_large", f"{found} is over limits.{limit}; check the image, or raise the limit")

@@ -19,13 +19,13 @@ from typing import Any
 
 from PIL import Image
 
-from plumbline.operators.images.generation_settings import value_text
+from plumbline.operators.images.generation_settings import format_value
 from plumbline.operators.images.image_formats import BoundedBytes
 
 warnings.filterwarnings("ignore", "Corrupt EXIF data", UserWarning, "PIL")  # such EXIF is ignored
 
 HEAD_BYTES = 1 << 20
-"""Number of bytes read of an image whose texts precede the pixels. A WebP, whose texts come last, is read completely.
+"""Number of bytes read from an image whose texts precede the pixels. A WebP, whose texts come last, is read completely.
 """
 HEADER_SECONDS = 1.0
 FORMATS = ("PNG", "JPEG", "WEBP")
@@ -59,7 +59,7 @@ def read_image_settings(encoded: bytes) -> dict[str, str]:
             texts = ((read, image.info.get(key)) for key, read in READERS.items())
             in_texts = (read(text) for read, text in texts if isinstance(text, str))
             settings = next(filter(None, in_texts), None) or _read_exif(image.info.get("exif"))
-            size = value_text("size", image.size)
+            size = format_value("size", image.size)
     except Exception:  # any exception of Pillow is about these bytes; scoring the image reports what is wrong
         return {}
     return {**settings, **({"size": size} if size else {})}
@@ -102,7 +102,7 @@ def _read_parameters(text: str) -> dict[str, str]:
 
 
 def _read_nodes(text: str) -> dict[str, str]:
-    """Read the settings on which all nodes of a ComfyUI workflow agree; links to other nodes are not values.
+    """Read the settings that have the same value in all nodes of a ComfyUI workflow, ignoring links between nodes.
 
     The sampler and its schedule, steps, seed and guidance may be in separate nodes.
     """
@@ -110,7 +110,7 @@ def _read_nodes(text: str) -> dict[str, str]:
     for node in _parse_object(text).values():
         inputs = node.get("inputs") if isinstance(node, dict) else None
         for name, value in _select_settings(inputs if isinstance(inputs, dict) else {}).items():
-            if text_of_value := value_text(name, value):
+            if text_of_value := format_value(name, value):
                 found[name].add(text_of_value)
     if len(found["sampler"]) > 1 or len(found["schedule"]) > 1:
         found["sampler"] = found["schedule"] = set()
@@ -127,7 +127,7 @@ def _select_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _format_settings(found: Mapping[str, Any]) -> dict[str, str]:
     """Return settings as strings. The schedule is appended to the sampler; distilled guidance is merged into cfg."""
-    texts = {name: text for name, value in found.items() if (text := value_text(name, value))}
+    texts = {name: text for name, value in found.items() if (text := format_value(name, value))}
     schedule, sampler = texts.pop("schedule", ""), texts.get("sampler", "")
     distilled, cfg = texts.pop("distilled", ""), texts.get("cfg", "")
     if distilled:  # a model with distilled guidance runs with a cfg of 1

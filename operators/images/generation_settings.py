@@ -19,9 +19,9 @@ SETTINGS = ("cfg", "steps", "size", "seed", "sampler")
 """The names of the usual settings."""
 COLUMN = "settings"
 """Column of a run's scores that contains the settings. An ingest fills it with the settings embedded in the images."""
-Ways = tuple[tuple[str, ...], ...]
+ColumnAlternatives = tuple[tuple[str, ...], ...]
 """Alternative columns for a setting; the first alternative that a table has is used. A size may be in two columns."""
-USUAL: Mapping[str, Ways] = {
+USUAL: Mapping[str, ColumnAlternatives] = {
     "cfg": (("cfg",), ("guidance_scale",), ("cfg_scale",)),
     "steps": (("steps",), ("num_inference_steps",)),
     "size": (("size",), ("resolution",), ("width", "height")),
@@ -50,8 +50,8 @@ Known = Mapping[str, Values | int]
 """Counts per value for each setting. If a setting has more than MAX_VALUES values, only its number of images."""
 
 
-def setting_ways(asked: Sequence[str] | Mapping[str, str] | None = None) -> dict[str, Ways]:
-    """Return the columns in which to look for each setting: the configured columns, or the usual columns by default.
+def list_setting_columns(asked: Sequence[str] | Mapping[str, str] | None = None) -> dict[str, ColumnAlternatives]:
+    """Return the columns that may contain each setting: the configured columns, or the usual columns by default.
 
     The configured columns may be a list, or a mapping from setting to column. In a list, columns with a usual name
     contain the setting of that name.
@@ -67,19 +67,21 @@ def setting_ways(asked: Sequence[str] | Mapping[str, str] | None = None) -> dict
     }
 
 
-def columns_in(available: Iterable[str], ways: Mapping[str, Ways]) -> dict[str, tuple[str, ...]]:
+def find_setting_columns(
+    available: Iterable[str], ways: Mapping[str, ColumnAlternatives]
+) -> dict[str, tuple[str, ...]]:
     """Return the available columns that contain each setting; settings without columns are left out."""
     have = set(available)
     found = {name: next((way for way in of if set(way) <= have), ()) for name, of in ways.items()}
     return {name: columns for name, columns in found.items() if columns}
 
 
-def columns_of(ways: Mapping[str, Ways]) -> list[str]:
+def list_source_columns(ways: Mapping[str, ColumnAlternatives]) -> list[str]:
     """Return all columns that may contain one of the settings, including the column that an ingest writes."""
     return [*dict.fromkeys(column for of in ways.values() for way in of for column in way), COLUMN] if ways else []
 
 
-def value_text(name: str, value: Any) -> str | None:
+def format_value(name: str, value: Any) -> str | None:
     """Format a value: 7.5, "7.50" and 7.5e0 give the same text. Return None if it is missing or cannot be a setting.
 
     A size is formatted as WIDTHxHEIGHT; a single number means a square.
@@ -108,13 +110,13 @@ def value_text(name: str, value: Any) -> str | None:
 
 def read_field_settings(fields: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings in the usual columns of one row."""
-    found = columns_in(fields, USUAL)
+    found = find_setting_columns(fields, USUAL)
     texts = {name: _join_cells(name, [fields[column] for column in columns]) for name, columns in found.items()}
     return {name: text for name, text in texts.items() if text}
 
 
 def _join_cells(name: str, cells: Sequence[Any]) -> str | None:
-    return value_text(name, cells if len(cells) > 1 else cells[0])
+    return format_value(name, cells if len(cells) > 1 else cells[0])
 
 
 def settings_type(names: Iterable[str]) -> pa.StructType:
@@ -122,19 +124,19 @@ def settings_type(names: Iterable[str]) -> pa.StructType:
     return pa.struct([(name, pa.string()) for name in names])
 
 
-def read_settings(table: pa.Table, ways: Mapping[str, Ways]) -> pa.StructArray:
+def read_settings(table: pa.Table, ways: Mapping[str, ColumnAlternatives]) -> pa.StructArray:
     """Return the settings of each row, read from the table's columns; null for a row without settings.
 
     Settings that are not in their own columns are read from the column `settings`, if the table has one.
     """
-    columns = columns_in(table.column_names, ways)
+    columns = find_setting_columns(table.column_names, ways)
     kept = table.column(COLUMN).to_pylist() if has_settings(table.schema) else [None] * len(table)
     fields: dict[str, list[str | None]] = {}
     for name in ways:
         cells = [table.column(column).to_pylist() for column in columns.get(name, ())]
         texts = [_join_cells(name, row) for row in zip(*cells, strict=True)] if cells else [None] * len(table)
         fields[name] = [
-            text or (value_text(name, row[name]) if row and name in row else None)
+            text or (format_value(name, row[name]) if row and name in row else None)
             for text, row in zip(texts, kept, strict=True)
         ]
     missing = [not any(values) for values in zip(*fields.values(), strict=True)]
@@ -187,7 +189,7 @@ class Difference(NamedTuple):
     """Description of the values on one side."""
     theirs: str
 
-    def turned(self) -> "Difference":
+    def swap_sides(self) -> "Difference":
         """Return the difference with the two sides swapped."""
         return self._replace(ours=self.theirs, theirs=self.ours)
 
@@ -245,8 +247,8 @@ def all_settings(manifest: Mapping[str, Any], choice: Choice = COMPARE) -> dict[
     return dict(known) if choice == COMPARE else {}
 
 
-def setting_notes(manifest: Mapping[str, Any], generators: Sequence[str]) -> list[str]:
-    """Return notes on settings with several values, and on generators without known settings, in a run."""
+def write_setting_notes(manifest: Mapping[str, Any], generators: Sequence[str]) -> list[str]:
+    """Write notes on a run's generators whose settings have several values, or whose settings are unknown."""
     settings = all_settings(manifest)
     notes = []
     for generator in generators:

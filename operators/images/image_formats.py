@@ -20,8 +20,8 @@ STORED = "stored"
 MAX_READS = 8
 """Maximum number of times that the whole file may be read; a TIFF's tags may refer to the same bytes many times."""
 MAX_TIFF_HEADER = 16_000_000
-"""Maximum size in bytes of a TIFF's tags, which are read twice. They contain the positions of strips, for each of which
-Pillow needs hundreds of bytes of memory.
+"""Maximum size in bytes of a TIFF's tags, which are read twice. They contain the position of each strip, and Pillow
+needs hundreds of bytes of memory per position.
 """
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
@@ -33,7 +33,7 @@ MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])", re.DOTALL)
 FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 """Start-of-frame markers. A frame header has the JPEG's type and components."""
 CHECKED_FRAMES = {0xC0, 0xC1, 0xC2}
-"""Frame markers of baseline, extended and progressive JPEGs with Huffman coding. Arithmetic coding may end anywhere."""
+"""Frame markers of baseline, extended and progressive Huffman-coded JPEGs. Arithmetic-coded data may end anywhere."""
 END, SCAN = 0xD9, 0xDA
 PIXEL_SEGMENTS = {*range(0xC0, 0xC8), *range(0xC9, 0xD0), *range(0xD9, 0xDE), 0xE0, 0xEE}
 """Frames, tables, scans, the end marker, and the two application segments that specify the colour space."""
@@ -146,7 +146,7 @@ def open_image(encoded: bytes, seconds: float, n_frames: int = 1) -> Image.Image
     image = Image.open(stream, formats=FORMATS)
     stream.end_header(n_frames)
     if image.format == "PNG":
-        for chunk_type, data, checksum in png_chunks(encoded):
+        for chunk_type, data, checksum in iterate_png_chunks(encoded):
             if zlib.crc32(data, zlib.crc32(chunk_type)) != checksum:
                 raise BrokenImage(f"the checksum of its {chunk_type.decode('latin-1')!r} chunk is wrong")
     return image
@@ -173,7 +173,7 @@ def decode_png(image: Image.Image, png: bytes) -> Image.Image | None:
 def _select_chunks(png: bytes, wanted: Callable[[bytes], bool]) -> bytes:
     """Return a PNG with only the chunks whose type is wanted."""
     kept: list[bytes | memoryview] = [PNG]
-    for chunk_type, data, checksum in png_chunks(png):
+    for chunk_type, data, checksum in iterate_png_chunks(png):
         if wanted(chunk_type):
             kept += struct.pack(">I4s", len(data), chunk_type), data, checksum.to_bytes(4)
     return b"".join(kept)
@@ -193,7 +193,7 @@ def load_whole(image: Image.Image, encoded: bytes) -> None:
         if (image.info.get("interlace") or not np.asarray(last).any()) and not _has_every_row(encoded):
             raise BrokenImage("its data end before its last row")
     if image.format == "BMP" and image.info["compression"] in (RLE8, RLE4):
-        n_pixels = sum(_runs(encoded, pixels_in_byte=image.info["compression"]))
+        n_pixels = sum(_iterate_runs(encoded, pixels_in_byte=image.info["compression"]))
         if n_pixels < image.width * image.height:
             raise BrokenImage("its runs leave out some of its pixels")
 
@@ -211,7 +211,7 @@ def _require_strips(image: Image.Image) -> None:
         raise BrokenImage("its strips do not cover it")
 
 
-def _runs(bmp: bytes, *, pixels_in_byte: int) -> Iterator[int]:
+def _iterate_runs(bmp: bytes, *, pixels_in_byte: int) -> Iterator[int]:
     """Yield the number of pixels in each run of a run-length encoded BMP; skipped pixels belong to no run."""
     position = int.from_bytes(bmp[10:14], "little")
     while position + 1 < len(bmp):
@@ -239,7 +239,7 @@ def _has_every_row(png: bytes) -> bool:
         if columns > 0 and rows > 0:
             missing += rows * (1 + -(-columns * bits // 8))  # the first byte of a row names its filter
     inflate = zlib.decompressobj()
-    for chunk_type, data, _ in png_chunks(png):
+    for chunk_type, data, _ in iterate_png_chunks(png):
         # Pieces stay small when they are inflated.
         for start in range(0, len(data) if chunk_type == b"IDAT" else 0, PIECE):
             missing -= len(inflate.decompress(data[start : start + PIECE]))
@@ -248,7 +248,7 @@ def _has_every_row(png: bytes) -> bool:
     return False
 
 
-def png_chunks(png: bytes) -> Iterator[tuple[bytes, memoryview, int]]:
+def iterate_png_chunks(png: bytes) -> Iterator[tuple[bytes, memoryview, int]]:
     """Yield the type, data and checksum of each chunk to the end of the image. Raise BrokenImage if it is cut short.
 
     This is faster than Pillow's `verify`, after which the file would have to be reopened.

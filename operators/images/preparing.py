@@ -13,12 +13,12 @@ from PIL import Image
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.rows import input_digest
 from plumbline.operators.base.stopping import STOP, STOPPED
-from plumbline.operators.images.decoding import ImageLimits, RowFailure, decode_bytes, decode_each, too_large
+from plumbline.operators.images.decoding import ImageLimits, RowFailure, decode_bytes, decode_each, too_large_error
 from plumbline.operators.images.rows import (
     ADDRESSES,
     FetchUri,
     ImageRow,
-    digest_of,
+    digest_images,
     edit_error,
     identify,
     image_records,
@@ -152,12 +152,12 @@ def prepare_images(
             if STOP.is_set():
                 raise RowFailure(STOPPED)
             encoded = _require(read_row_images(row, record, limits.max_images, fetch))
-            digest = digest_of(encoded)
+            digest = digest_images(encoded)
             sources = [] if preprocess_edit is None else _require(read_sources(record, limits.max_images, fetch))
             mask = _require(read_mask(record, limits.max_images, fetch)) if masked else None
-            sources_digest = digest_of(sources) if sources else None
+            sources_digest = digest_images(sources) if sources else None
             if mask is not None:
-                sources_digest = input_digest(sources_digest or "", digest_of([mask]))
+                sources_digest = input_digest(sources_digest or "", digest_images([mask]))
             if is_known(number, row, digest, sources_digest):
                 return None
             with decoding:
@@ -239,7 +239,7 @@ def _collect(images: Iterator[Image.Image], limits: ImageLimits, what: str) -> l
         first = frames[0]
         if len(frames) * first.width * first.height > limits.max_pixels:
             found = f"a {what} of {len(frames)} or more images of {first.width}x{first.height} pixels"
-            raise RowFailure(too_large(found, f"max_pixels={limits.max_pixels}"))
+            raise RowFailure(too_large_error(found, f"max_pixels={limits.max_pixels}"))
     return frames
 
 

@@ -157,7 +157,7 @@ def _read_edit_images(
 
 
 def edit_error(error: RowError, what: str) -> RowError:
-    """Return the error with a message that starts with `what` it is about: the source or the mask."""
+    """Return the error with a message that names the edit's image in question, `what`: the source or the mask."""
     return error._replace(message=f"the {what} of the edit: {error.message}")
 
 
@@ -167,11 +167,11 @@ def mask_error(found: str) -> RowError:
 
 
 def numbered_error(error: RowError, number: int, count: int) -> RowError:
-    """Return the error of one image of a row; if the row has several, its message says which image."""
+    """Return the error of one image of a row; if the row has several images, the message includes the number."""
     return error if count == 1 else error._replace(message=f"image {number} of {count}: {error.message}")
 
 
-def digest_of(encoded: Sequence[bytes]) -> str:
+def digest_images(encoded: Sequence[bytes]) -> str:
     """Return 16 hex digits of the SHA-256 of a row's encoded image; if there are several, of their digests."""
     digests = [hashlib.sha256(content) for content in encoded]
     joined = digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digest.digest() for digest in digests))

@@ -62,7 +62,7 @@ class Clips(BoundsChecked):
     in Qwen-VL's own code.
     """
     listed: Literal["all", "sampled"] = "all"
-    """Which images of a list are scored: all, or a uniform sample of `frames` images."""
+    """Images of a list that are scored: `all`, or a uniform sample of `frames` images (`sampled`)."""
     shown: Literal["each", "grid", "video"] = "each"
     """`each` shows every image separately, and the row's score is the mean; `grid` shows all as one image, in reading
     order; `video` shows them as a video to models that accept videos.
@@ -116,7 +116,7 @@ def sample_video(
     """Yield sampled frames of a video as RGB, evenly spaced from the first to the last frame that a player shows.
 
     Frames look as in a player: rotated and mirrored as the file specifies, and with square pixels. They are decoded one
-    at a time, and none is kept. `check_size` is called with the width and height of each frame before it becomes an
+    at a time, and not kept. `check_size` is called with the width and height of each frame before it becomes an
     image, and may raise. The `info` of each image has FRAME_SECONDS.
 
     Raises BrokenImage if the video is damaged or ends early, CostlyImage after `seconds` of processor time.
@@ -128,7 +128,7 @@ def sample_video(
     _require_declared_size(encoded, demuxer, stop)
     try:
         times = _read_times(encoded, demuxer, stop)
-        with _open(encoded, demuxer) as container:
+        with _open_container(encoded, demuxer) as container:
             video = _find_video(container)
             check_size(video.width, video.height)
             frames = _decode(container, video, stop)
@@ -147,7 +147,7 @@ def sample_video(
             for frame, shown in chain([first], frames):
                 if shown < wanted[0]:
                     continue
-                image = _show(frame, aspect, check_size)
+                image = _render_frame(frame, aspect, check_size)
                 image.info[FRAME_SECONDS] = frame_seconds
                 yield image
                 wanted.popleft()
@@ -159,7 +159,7 @@ def sample_video(
 
 
 def _find_video(container: "av.container.InputContainer") -> "av.VideoStream":
-    """Return the video stream that a player shows, not a cover image. Raise BrokenImage if there is none."""
+    """Return the video stream that a player shows, not a cover image. Raise BrokenImage if the file has no video."""
     import av
 
     video = container.streams.best("video")
@@ -200,7 +200,9 @@ def _decode(
             yield frame, last
 
 
-def _show(frame: "av.VideoFrame", aspect: Fraction | None, check_size: Callable[[int, int], None]) -> Image.Image:
+def _render_frame(
+    frame: "av.VideoFrame", aspect: Fraction | None, check_size: Callable[[int, int], None]
+) -> Image.Image:
     """Return a frame as a player shows it: with square pixels, and rotated and mirrored by its display matrix.
 
     FFmpeg's command-line tool also rotates frames, but does not make pixels square. Raises BrokenImage for an angle
@@ -264,7 +266,7 @@ def _require_declared_size(encoded: bytes, demuxer: str, stop: float) -> None:
         raise BrokenImage("it is shorter than the size it declares")
 
 
-def _open(encoded: bytes, demuxer: str, **options: str) -> "av.container.InputContainer":
+def _open_container(encoded: bytes, demuxer: str, **options: str) -> "av.container.InputContainer":
     import av
 
     return av.open(io.BytesIO(encoded), "r", format=demuxer, options=options, io_open=_refuse)
@@ -277,7 +279,7 @@ def _refuse(*_: object) -> None:
 
 def _read_times(encoded: bytes, demuxer: str, stop: float) -> list[FrameTime]:
     """Return the times of all visible frames, in order, without decoding. Raise BrokenImage if frames are missing."""
-    with _open(encoded, demuxer) as container:
+    with _open_container(encoded, demuxer) as container:
         video = _find_video(container)
         shown: list[int] = []
         end, count = 0.0, 0
@@ -298,7 +300,9 @@ def _read_times(encoded: bytes, demuxer: str, stop: float) -> list[FrameTime]:
             raise BrokenImage("it has no frame")
         shown.sort()
         if count < video.frames:  # an edit list may leave out some of them
-            with _open(encoded, demuxer, **({"ignore_editlist": "1"} if demuxer == "mp4" else {})) as unedited:
+            with _open_container(
+                encoded, demuxer, **({"ignore_editlist": "1"} if demuxer == "mp4" else {})
+            ) as unedited:
                 count_all = 0
                 for video_packet in unedited.demux(_find_video(unedited)):
                     _require_time(stop)

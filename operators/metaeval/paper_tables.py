@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from plumbline.operators.base.sentences import ShownTable, latex
+from plumbline.operators.base.sentences import ShownTable, escape_latex
 from plumbline.operators.metaeval.judgement import OVERALL, PEOPLE, Judgement
 
 EMPTY = "-"
@@ -29,7 +29,7 @@ def to_markdown(judgements: Sequence[Judgement], notes: Sequence[str] = (), furt
 def to_latex(judgements: Sequence[Judgement]) -> str:
     """Return the same tables in LaTeX, with booktabs rules and escaped text."""
     return "\n".join(
-        frame.to_latex(escape=True, caption=latex(title)) for title, frame in make_tables(judgements) if len(frame)
+        frame.to_latex(escape=True, caption=escape_latex(title)) for title, frame in make_tables(judgements) if len(frame)
     )
 
 

@@ -49,11 +49,11 @@ class Request(NamedTuple):
     system: str | None = None
     """System message. For a model whose weights run here, it is put at the start of the first message."""
     image_at: int = 0
-    """Character index in the first message before which a service is shown the images; a model whose weights run here
-    always sees them first.
+    """Character index in the first message at which a service receives the images. Models whose weights run here always
+    receive the images first.
     """
     view: int = 0
-    """Index of the metric's view that the request is about. It selects the images; models ignore it."""
+    """Index into the metric's `views`, which selects the images that the model receives; models ignore it."""
 
     @property
     def messages_with_system(self) -> tuple[Message, ...]:
@@ -65,7 +65,7 @@ class Request(NamedTuple):
 
 
 MAX_ANSWER_TOKENS = 32
-"""Maximum length in tokens of an answer that the model words freely."""
+"""Maximum length of a free-form answer in tokens."""
 
 
 class Generation(NamedTuple):
@@ -79,7 +79,7 @@ class Generation(NamedTuple):
     """The reply's tokens, including the end token, if the model's weights run here."""
 
     @property
-    def usage_and_cut(self) -> Usage:
+    def usage_with_cut(self) -> Usage:
         """The usage, with `cut` set to 1 if the reply was cut."""
         return self.usage._replace(cut=int(not self.complete))
 
@@ -183,7 +183,7 @@ class ReadingModel(ImageModel, Protocol):
     """`ocr(images) -> text`: models that read the text in an image."""
 
     def ocr(self, features: Sequence[Any]) -> Sequence[str | RowError]:
-        """Return the text in each image, line by line; an empty string if there is none."""
+        """Return the text in each image, line by line; an empty string if the image has no text."""
 
 
 class EntailmentModel(Protocol):
@@ -235,8 +235,8 @@ class ThreadUsage:
 
 
 PixelRule = Literal["processor", "released", "padded"]
-"""How an image is preprocessed for a dual encoder: `processor` as in the checkpoint's processor; `released` as in
-CLIP's released code; `padded` as in HPSv2, with the whole image on a black square.
+"""Image preprocessing for a dual encoder: `processor` as in the checkpoint's processor; `released` as in CLIP's
+released code; `padded` as in HPSv2, with the whole image on a black square.
 """
 
 
@@ -247,9 +247,9 @@ Measure = Literal["cosine", "logit", "match", "reward"]
 
 
 Compares = Literal["prompt", "caption", "source", "change", "edit"]
-"""What is compared: an image with its `prompt`, or with the `caption` of an edit's intended result; an edited image
-with its `source`; the `change` from source to edited image with the change between their captions; or an `edit` (source
-and edited image in one question) with the prompt.
+"""The two sides of a comparison: an image and its `prompt`, or the `caption` of an edit's intended result; an edited
+image and its `source`; the `change` from source to edited image and the change between their captions; or an `edit`
+(source and edited image in one question) and the prompt.
 """
 
 
@@ -269,7 +269,7 @@ class TextEmbedder(Protocol):
 
 
 class Pair(NamedTuple):
-    """An image and what it is compared with: a text, a source image, or a change of both."""
+    """An image and the text or source image that it is compared with; or, with both sources, the change of each."""
 
     image: int
     """Index of the image among the images of the call."""
@@ -279,7 +279,7 @@ class Pair(NamedTuple):
     source_text: str = ""
 
 
-class Compared(NamedTuple):
+class ComparisonResult(NamedTuple):
     """The result of one comparison."""
 
     similarity: float
@@ -299,5 +299,7 @@ class SimilarityModel(ImageModel, Protocol):
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> Any:
         """Prepare one RGB image for `encode`, on the CPU."""
 
-    def compare(self, features: Sequence[Any], pairs: Sequence[Pair], measure: Measure = "cosine") -> list[Compared]:
+    def compare(
+        self, features: Sequence[Any], pairs: Sequence[Pair], measure: Measure = "cosine"
+    ) -> list[ComparisonResult]:
         """Return the similarity of each pair, using one of the measures that the model's family declares."""

@@ -25,7 +25,7 @@ class Files(NamedTuple):
     part: str
     names: tuple[str, ...]
     remedy: str
-    """What to do if all are missing."""
+    """Advice to the user if all of the files are missing."""
 
 
 TOKENIZER = Files(
@@ -38,7 +38,7 @@ Config = TypeVar("Config", bound=ModelConfig)
 Loads = Mapping[Call, Callable[[ResolvedModel[Config]], Any]]
 
 
-def lazily(loader: str) -> Callable[[ResolvedModel[Any]], Any]:
+def defer_import(loader: str) -> Callable[[ResolvedModel[Any]], Any]:
     """Return a loader that imports `module:function` of operators/models, and thus torch, only when it is called."""
     return lambda model: resolve_name(f"{__package__}.{loader}")(model)
 
@@ -113,6 +113,6 @@ class Family(Generic[Config]):
     def calls(self) -> frozenset[Call]:
         return frozenset(self.loads) | frozenset(self.vllm)
 
-    def loads_of(self, config: Config) -> Loads[Config]:
+    def select_loaders(self, config: Config) -> Loads[Config]:
         """Return the loader for each call, on the engine that the model uses."""
         return self.vllm if config.engine == "vllm" else self.loads

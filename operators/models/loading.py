@@ -6,7 +6,7 @@ from typing import Any
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.calls import Call
 from plumbline.operators.models.engines.conversation import LIKELIHOOD_PROBLEM
-from plumbline.operators.models.families import FAMILIES, serving
+from plumbline.operators.models.families import FAMILIES, list_families_serving
 from plumbline.operators.models.model import ResolvedModel
 
 
@@ -16,14 +16,16 @@ def load(model: ResolvedModel, call: Call) -> Any:
     Raises ModelError if its family does not serve the call, the model does not load, or the key of a service is
     missing.
     """
-    loads = FAMILIES[model.config.family].loads_of(model.config)
+    loads = FAMILIES[model.config.family].select_loaders(model.config)
     if call not in loads:
-        raise ModelError(f"model family {model.config.family!r} does not serve `{call}`; use {serving(call)}")
+        raise ModelError(
+            f"model family {model.config.family!r} does not serve `{call}`; use {list_families_serving(call)}"
+        )
     if call == "likelihood" and model.config.thinking == "allowed":
         raise ModelError(f"{model.config.checkpoint}: {LIKELIHOOD_PROBLEM}")
 
     def is_relevant(record: logging.LogRecord) -> bool:
-        """Drop the warning that a checkpoint is loaded as one of its components, which we do on purpose."""
+        """Return False for the warning that a checkpoint is loaded as one of its components; we do so on purpose."""
         return not str(record.msg).startswith("You are using a model of type")
 
     logger = logging.getLogger("transformers.configuration_utils")

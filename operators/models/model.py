@@ -22,7 +22,7 @@ HUB_REVISION = re.compile(r"refs/.+|[0-9a-f]{40}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig(BoundsChecked):
-    """Options of every model; a family with further options derives a class from this one or from LocalModel."""
+    """Options common to all models. Families with more options derive their classes from this class or LocalModel."""
 
     section: ClassVar[str] = "model "
     family: str

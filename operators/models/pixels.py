@@ -34,7 +34,10 @@ class Patches(NamedTuple):
         return split.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(-1, 3 * self.depth * self.side**2)
 
     def split_later(self, image: np.ndarray, *_: int, **__: int) -> tuple[np.ndarray, int, int]:
-        """Return an image (3, height, width) as (1, 3, height, width), and its height and width in patches."""
+        """Return the image (3, height, width) as one frame, unsplit, and its height and width in patches.
+
+        Takes the place of a processor's own split, because `split` runs later, on the device.
+        """
         return image[None], image.shape[1] // self.side, image.shape[2] // self.side
 
 
@@ -103,7 +106,7 @@ def make_pixel_input(processor: Any, *, device: Any, dtype: torch.dtype) -> Pixe
 
 
 def byte_values(processor: Any) -> torch.Tensor:
-    """Return the value (3, 256) to which a processor of transformers maps each byte in each colour channel."""
+    """Return the value (3, 256) that a transformers processor assigns to each byte in each colour channel."""
     values = np.tile(np.arange(N_BYTES, dtype=np.uint8), (3, 1, 1))
     if processor.do_rescale:
         values = processor.rescale(values, processor.rescale_factor)

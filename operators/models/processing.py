@@ -32,7 +32,7 @@ class PixelTransform:
     def __call__(self, image: Image.Image) -> torch.Tensor:
         """Return an RGB image of any size as bytes (3, height, width); `colours` maps the bytes to values."""
         # the processor's own steps, without its checks and copies of arguments, which take as long as the arithmetic
-        own, image = self.processor, padded_square(image, self.padding)
+        own, image = self.processor, centre_on_square(image, self.padding)
         if own.do_resize and own.size.shortest_edge:
             scaled = [int(own.size.shortest_edge * side / min(image.size)) for side in image.size]
             image = image.resize(scaled, own.resample)
@@ -99,7 +99,7 @@ def mean_colour(processor: Any) -> tuple[int, ...]:
     return tuple(int(mean * 255) for mean in processor.image_mean)
 
 
-def padded_square(image: Image.Image, colour: tuple[int, ...] | None) -> Image.Image:
+def centre_on_square(image: Image.Image, colour: tuple[int, ...] | None) -> Image.Image:
     """Centre the image on a square as wide as its longer side, filled with `colour`; if None, leave it unchanged."""
     width, height = image.size
     if colour is None or width == height:
@@ -112,11 +112,11 @@ def padded_square(image: Image.Image, colour: tuple[int, ...] | None) -> Image.I
 
 def load_pixel_transform(folder: Path, *, pad_to_square: bool) -> PixelTransform:
     """Return the preprocessing described by a preprocessor_config.json; raise ModelError if it does not load."""
-    with readable_load(folder, "preprocessor_config.json"):
+    with explain_load_errors(folder, "preprocessor_config.json"):
         return PixelTransform(CLIPImageProcessorPil.from_pretrained(folder), pad_to_square=pad_to_square)
 
 
-def clip_processor(side: int, mean: Any = None, deviation: Any = None) -> CLIPImageProcessorPil:
+def make_clip_processor(side: int, mean: Any = None, deviation: Any = None) -> CLIPImageProcessorPil:
     """Return CLIP's processor for squares of `side` pixels; the colour mean and deviation default to CLIP's."""
     colours = {"image_mean": mean, "image_std": deviation}
     crop = {"height": side, "width": side}
@@ -126,13 +126,13 @@ def clip_processor(side: int, mean: Any = None, deviation: Any = None) -> CLIPIm
 
 def load_image_processor(folder: Path) -> Any:
     """Load a checkpoint's image processor without running code from the checkpoint."""
-    with readable_load(folder, "preprocessor_config.json"):
+    with explain_load_errors(folder, "preprocessor_config.json"):
         return AutoImageProcessor.from_pretrained(folder, backend="pil", trust_remote_code=False)
 
 
 def load_tokenizer(folder: Path) -> Any:
     """Load a checkpoint's tokenizer without running code from the checkpoint."""
-    with readable_load(folder, "tokenizer"):
+    with explain_load_errors(folder, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     # it would warn about the first text beyond the model's context; we cut such texts and report `truncated`
     tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
@@ -162,7 +162,7 @@ def load_chat_tokenizer(model: ResolvedModel) -> Any:
 
 
 @contextmanager
-def readable_load(folder: Path, what: str) -> Iterator[None]:
+def explain_load_errors(folder: Path, what: str) -> Iterator[None]:
     """Convert any error about a damaged file to a ModelError that names the folder."""
     try:
         yield
@@ -189,9 +189,9 @@ def load_pretrained(architecture: Any, model: ResolvedModel[Any], *, unused: str
 
     if isinstance(architecture, str):
         architecture = resolve_name(architecture if ":" in architecture else f"transformers:{architecture}")
-    checkpoint, device = model.folder("checkpoint"), device_of(model)
+    checkpoint, device = model.folder("checkpoint"), find_device(model)
     disable_progress_bar()  # a sweep in this process shows its own
-    with readable_load(checkpoint, "weights"):
+    with explain_load_errors(checkpoint, "weights"):
         network, report = architecture.from_pretrained(
             None if "state_dict" in options else checkpoint,
             use_safetensors=True,
@@ -201,11 +201,11 @@ def load_pretrained(architecture: Any, model: ResolvedModel[Any], *, unused: str
         )
     missing = [name for name in report["missing_keys"] if unused is None or not name.startswith(unused)]
     if missing:
-        raise ModelError(f"{checkpoint}: the weights do not fit its config.json: lacks {min(missing)}")
+        raise ModelError(f"{checkpoint}: the weights do not fit its config.json: {min(missing)} is missing")
     return network.to(device).eval()
 
 
-def device_of(model: ResolvedModel) -> str:
+def find_device(model: ResolvedModel) -> str:
     """Return torch's name for the model's device. Raise ModelError if the model needs a GPU and torch finds none."""
     if model.on_gpu and not torch.cuda.is_available():
         raise ModelError("the pool has num_gpus > 0 but torch sees no CUDA device; use a CPU pool, or a CUDA torch")

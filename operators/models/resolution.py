@@ -10,10 +10,10 @@ from plumbline.operators.models.checkpoints.parts import (
     Fields,
     FileDigest,
     Part,
-    architecture,
     digest_file,
+    find_architecture,
     find_part,
-    subfields,
+    read_subfields,
 )
 from plumbline.operators.models.families import FAMILIES
 from plumbline.operators.models.model import LocalModel, ModelConfig, Precision, ResolvedModel
@@ -40,12 +40,12 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
         return ResolvedModel(config=config, options=family.options_in_key(config, None))
     part = find_part(config.checkpoint, config.revision, digest, family.file_patterns)
     checkpoint = Checkpoint(part, _read_config(part, config.family), family.find_tensors(part, family.weights_file))
-    text = subfields(checkpoint.fields, "text_config") or checkpoint.fields
+    text = read_subfields(checkpoint.fields, "text_config") or checkpoint.fields
     untied = text.get("model_type") == "t5" and text.get("tie_word_embeddings") is False
     if untied and not any(name.endswith("lm_head.weight") for name in checkpoint.tensors):
         # transformers would silently use T5's embedding instead of the output head
         raise ModelError(
-            f"{part.source}: the weights do not fit its config.json: lacks lm_head.weight; "
+            f"{part.source}: the weights do not fit its config.json: lm_head.weight is missing; "
             "download the checkpoint again"
         )
     parts = _find_parts(config, checkpoint, digest)
@@ -92,7 +92,7 @@ def takes_videos(config: ModelConfig) -> bool:
 
 
 def takes_several_images(config: ModelConfig) -> bool:
-    """Return True if a question may have several images. Raise ModelError without a valid config.json."""
+    """Return True if a question may have several images. Raise ModelError if its config.json is invalid."""
     family = FAMILIES[config.family]
     return family.several_images or (family.profile is not None and find_vqa_profile(config).several_images)
 
@@ -105,7 +105,7 @@ def _read_config(part: Part, family: str) -> Fields:
     suited = " or ".join(name for name, other in FAMILIES.items() if other.suits(fields))
     remedy = f"such a checkpoint is served by family {suited}" if suited else "no model family serves such a checkpoint"
     raise ModelError(
-        f"{part.source}: config.json names the architecture {architecture(fields)} and model_type "
+        f"{part.source}: config.json names the architecture {find_architecture(fields)} and model_type "
         f"{fields.get('model_type')!r}, expected {FAMILIES[family].form} for family {family}; {remedy}"
     )
 
@@ -119,10 +119,11 @@ def _find_parts(config: LocalModel, checkpoint: Checkpoint, digest: FileDigest) 
         part = parts[files.part]
         stored = next((name for name in files.names if part.file(name)), None)
         if stored is None:
-            raise ModelError(f"{part.source}: no {' or '.join(files.names)}; {files.remedy}")
+            raise ModelError(f"{part.source}: has no {' or '.join(files.names)}; {files.remedy}")
         # a spiece.model is converted by the class that tokenizer_config.json names
         if stored == "spiece.model" and part.file("tokenizer_config.json") is None:
             raise ModelError(
-                f"{part.source}: a spiece.model without the tokenizer_config.json that names its class; {files.remedy}"
+                f"{part.source}: has a spiece.model but no tokenizer_config.json, which would name the tokenizer's "
+                f"class; {files.remedy}"
             )
     return parts

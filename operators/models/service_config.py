@@ -12,7 +12,7 @@ from plumbline.operators.models.engines.reading import DEFAULT_READING, DEFAULT_
 from plumbline.operators.models.model import ModelConfig, Thoughts
 
 TOKENS_PER_PRICE = 1_000_000
-"""Number of tokens to which a price applies."""
+"""Number of tokens that each price pays for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

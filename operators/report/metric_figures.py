@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.operators.base.ordered_maps import OrderedMap, map_sequentially
-from plumbline.operators.base.spilled import Spilled
+from plumbline.operators.base.spilled import SpilledColumns
 from plumbline.operators.images.generation_settings import Known
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.report.charts import Spread, measure_spread
@@ -44,7 +44,7 @@ class _UnscoredRows:
         self._prompts = prompts
         self._has_score = np.zeros(len(prompts), np.bool_)
         self._generators: list[str] = []
-        self._missing = Spilled()
+        self._missing = SpilledColumns()
         """Two columns for each generator: indices of prompts, and indices of rows."""
 
     def add(self, generator: str, columns: ScoreColumns) -> None:

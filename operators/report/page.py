@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from plumbline.operators.base import schemas
 from plumbline.operators.base.sentences import NOTHING, FirstRows, Sentence, ShownTable, first_rows, number, plural
-from plumbline.operators.images.generation_settings import COMPARE, all_settings, describe_settings, setting_notes
+from plumbline.operators.images.generation_settings import COMPARE, all_settings, describe_settings, write_setting_notes
 from plumbline.operators.metaeval.decided_pairs import decisions_table, describe_subsample
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import find_story, read_lower_is_better
@@ -328,7 +328,7 @@ def _list_warnings(run: GatheredRun, health: Health) -> list[str]:
     if health.rows_null:
         share = f"{health.rows_null:,} of {health.rows:,} rows ({health.rows_null / health.rows:.1%})"
         warnings.append(f"{share} have no score and are excluded from all means: {describe_failures(health.failures)}")
-    warnings += setting_notes(run.manifest, run.scores.generators)
+    warnings += write_setting_notes(run.manifest, run.scores.generators)
     if run.unreadable:
         warnings.append(f"The prompts and images can no longer be read: {run.unreadable}")
     return warnings

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from plumbline.operators.base.ordered_maps import OrderedMap, map_sequentially
-from plumbline.operators.base.spilled import Spilled
+from plumbline.operators.base.spilled import SpilledColumns
 from plumbline.operators.metaeval.contradicted_images import ContradictedImage
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.results.run_scores import NONE, Hashes, RunScores, ScoreColumns, find_sorted, mix_ids
@@ -209,7 +209,7 @@ class _ImageRanks:
     """Computes percentile ranks among all of a metric's images; the scores are kept on disk."""
 
     def __init__(self) -> None:
-        self._worths = Spilled()
+        self._worths = SpilledColumns()
         self._n_images = 0
 
     def add(self, columns: ScoreColumns, towards: int) -> None:

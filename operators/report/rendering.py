@@ -18,11 +18,11 @@ from plumbline.operators.base.sentences import (
     WHY_NO_INTERVAL,
     ShownTable,
     count,
+    escape_latex,
+    format_p_value,
     interval_sentence,
     interval_text,
-    latex,
     number,
-    p_text,
     plural,
     signed,
 )
@@ -195,12 +195,12 @@ def template_environment(folder: Path = TEMPLATES) -> Environment:
     )
     environment.filters |= {
         "markdown": lambda text: text.translate(MARKDOWN),
-        "latex": latex,
+        "latex": escape_latex,
         "isolated": isolate,
         "number": number,
         "count": count,
         "signed": signed,
-        "p": p_text,
+        "p": format_p_value,
         "interval": interval_text,
         "signed_interval": partial(interval_text, show=signed),
         "interval_sentence": interval_sentence,

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from plumbline.operators.base.errors import REMEDIES
-from plumbline.operators.base.failures import kinds_of_failure, name_row
+from plumbline.operators.base.failures import iterate_failure_kinds, name_row
 from plumbline.operators.base.sentences import MAX_NAMES, FirstRows, Sentence, first_rows, names, plural
 from plumbline.operators.report.findings import Boards
 from plumbline.operators.report.marked_words import shorten
@@ -175,7 +175,7 @@ def _list_failures(failures: pa.Table, rows: int) -> FirstRows[Failure]:
             message=shorten(row["message"]),
             remedy=REMEDIES.get(row["kind"], "act on the message"),
         )
-        for row in kinds_of_failure(failures)
+        for row in iterate_failure_kinds(failures)
     ]
     return first_rows(sorted(kinds, key=lambda kind: -kind.rows), MAX_KINDS)
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plumbline.operators.base.spilled import ALL, Spilled
+from plumbline.operators.base.spilled import ALL, SpilledColumns
 from plumbline.operators.images.generation_settings import Difference, Known, compare_settings, describe_differences
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns, find_sorted
@@ -168,7 +168,7 @@ class Duel(NamedTuple):
         return self._replace(
             generator_a=self.generator_b, generator_b=self.generator_a, difference=-self.difference,
             low=-self.high, high=-self.low, effect=-self.effect, win_rate=1 - self.win_rate,
-            unlike=tuple(difference.turned() for difference in self.unlike),
+            unlike=tuple(difference.swap_sides() for difference in self.unlike),
         )  # fmt: skip
 
 
@@ -380,7 +380,7 @@ class PromptMeans:
     def __init__(self, prompts: Hashes) -> None:
         """Start without means; `prompts` are the ascending hashes of the prompts' ids."""
         self.prompts = prompts
-        self._columns = Spilled()
+        self._columns = SpilledColumns()
         self._column_of: dict[str, int] = {}
 
     def add(self, generator: str, means: Floats) -> None:

@@ -225,7 +225,7 @@ class AnswersStage(QuestionedImagesStage):
         before = self.model.usage
         answers = collect_answers(images, questions)
 
-        def answer_window(first: int, encoded: Sequence[Any], *, crowded: bool) -> None:
+        def answer_window(first: int, encoded: Sequence[Any], *, raise_oom: bool) -> None:
             sound = [number for number, feature in enumerate(encoded) if not isinstance(feature, RowError)]
             features = [encoded[number] for number in sound]
             asked = [
@@ -238,7 +238,7 @@ class AnswersStage(QuestionedImagesStage):
             def call(method: Callable[..., Sequence[Any]], *, free: bool) -> dict[Question, Any]:
                 # Metrics that ask the same question about an image share the answer.
                 unique = list(dict.fromkeys(sent for _, question, sent in asked if question.vqa_prompt.free == free))
-                return dict(zip(unique, isolate(partial(method, features), unique, crowded=crowded), strict=True))
+                return dict(zip(unique, isolate(partial(method, features), unique, raise_oom=raise_oom), strict=True))
 
             # All calls come before the first answer is stored: if one runs out of memory, the window is repeated.
             results = {False: call(self.model.likelihood, free=False), True: call(self.model.reply, free=True)}

@@ -9,7 +9,7 @@ import pyarrow as pa
 from PIL import Image
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.base.batches import device_lost, halve
+from plumbline.operators.base.batches import is_device_lost, isolate_uncounted
 from plumbline.operators.base.errors import HopelessRow, RowError
 from plumbline.operators.base.rows import list_values
 from plumbline.operators.images.preparing import Edit, PreparedImages
@@ -93,7 +93,9 @@ class UserFunction:
         """Return a value for each image with its prompt; functions that take several images get `batch` per call."""
         size = batch if self.code.batches else 1
         return [
-            value for first in range(0, len(shown), size) for value in halve(self._call, shown[first : first + size])
+            value
+            for first in range(0, len(shown), size)
+            for value in isolate_uncounted(self._call, shown[first : first + size])
         ]
 
     def _call(self, shown: Sequence[ImageAndPrompt]) -> list[float | RowError]:
@@ -108,7 +110,7 @@ class UserFunction:
                 values = [self.function(image, text) for image, text in zip(images, texts, strict=True)]
             return [self._read(value) for value in values]
         except (Exception, SystemExit) as error:
-            if isinstance(error, Exception) and device_lost(error):
+            if isinstance(error, Exception) and is_device_lost(error):
                 raise
             raised = describe_error(error, self.code.origin.file)
             message = f"{self.code.where} raised {raised}; correct the function"

@@ -8,8 +8,8 @@ from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.calls import Call
 from plumbline.operators.models.engines.conversation import LIKELIHOOD_PROBLEM
-from plumbline.operators.models.engines.engine_options import image_limit
-from plumbline.operators.models.families import FAMILIES, serving
+from plumbline.operators.models.engines.engine_options import find_image_limit
+from plumbline.operators.models.families import FAMILIES, list_families_serving
 from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.resolution import takes_several_images, takes_videos
 from plumbline.operators.stages.stage import Stage
@@ -64,10 +64,12 @@ def _check_model(where: str, kind: str, role: str, call: Call, models: Mapping[s
             f"{where}: no model has the role {role!r}; the sweep's roles are {roles}; "
             f"add it, as in +model@models.{role}=NAME with a name of conf/model (docs/models.md)"
         )
-    if call not in FAMILIES[models[role].family].loads_of(models[role]):
+    if call not in FAMILIES[models[role].family].select_loaders(models[role]):
         family, engine = models[role].family, models[role].engine
         served = f"a {family} on {engine}" if call in FAMILIES[family].calls else f"a {family}"
-        raise ConfigError(f"{where}: {kind} needs a {serving(call)} model, and the role {role!r} is {served}")
+        raise ConfigError(
+            f"{where}: {kind} needs a {list_families_serving(call)} model, and the role {role!r} is {served}"
+        )
     if call == "likelihood" and models[role].thinking == "allowed":
         raise ConfigError(f"{where}, role {role!r}: {LIKELIHOOD_PROBLEM}")
 
@@ -126,7 +128,7 @@ def _check_views(node: GraphNode, role: str, model: ModelConfig, clips: Clips) -
             f"role {role!r} is {model.checkpoint}, which takes one image; use a model that takes several, such as a "
             "Qwen2.5-VL of family vlm, or a service of family openai (plugins/edits/README.md)"
         )
-    limit = image_limit(model)
+    limit = find_image_limit(model)
     if showing and limit is not None and limit < 2:
         raise ConfigError(
             f"models.{role}.engine_options.limit_mm_per_prompt: it allows {limit} image(s) in a question, and "

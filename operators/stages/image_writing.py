@@ -94,7 +94,7 @@ class ImageWritingStage(ImagesStage):
             encoded = iter(self.model.encode([pixels for image in window for pixels in image.views]))
             return [[next(encoded) for _ in image.views] for image in window]
 
-        def run_window(first: int, encoded: Sequence[Any], *, crowded: bool) -> None:
+        def run_window(first: int, encoded: Sequence[Any], *, raise_oom: bool) -> None:
             features: list[Any] = []
             feature_of: dict[int, int] = {}
             for number, views in enumerate(encoded, first):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Generic, NamedTuple, TypeVar
 
-from plumbline.operators.base.batches import call_and_count, device_lost, isolate
+from plumbline.operators.base.batches import call_and_count, is_device_lost, isolate
 from plumbline.operators.base.errors import ModelError, RowError
 from plumbline.operators.base.stopping import STOP, STOPPED
 from plumbline.operators.base.usage import Usage
@@ -45,7 +45,7 @@ def run_programs(
         ProgramRequest(index, request) for index, program in enumerate(running) for request in program.requests
     ]:
         replies = [STOPPED] * len(asked) if STOP.is_set() else answer(asked)
-        usage = reduce(Usage.plus, (reply.usage_and_cut for reply in replies if isinstance(reply, Generation)), usage)
+        usage = reduce(Usage.plus, (reply.usage_with_cut for reply in replies if isinstance(reply, Generation)), usage)
         rest = iter(replies)
         for program in running:
             if program.requests:
@@ -79,7 +79,7 @@ def generate_from_images(
 
 def _is_hopeless(error: Exception) -> bool:
     """Return True if no request to this model can succeed."""
-    return device_lost(error) or isinstance(error, ModelError)
+    return is_device_lost(error) or isinstance(error, ModelError)
 
 
 class _Running(Generic[T]):

@@ -13,7 +13,7 @@ from plumbline.operators.base.batches import isolate
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.images.preparing import Edit, PreparedImages
 from plumbline.operators.images.rows import CAPTIONS, ImageRow
-from plumbline.operators.models.calls import Compared, Compares, Measure, Pair, PixelRule, SimilarityModel
+from plumbline.operators.models.calls import Compares, ComparisonResult, Measure, Pair, PixelRule, SimilarityModel
 from plumbline.operators.models.family import Family
 from plumbline.operators.stages.images import ImagesStage, images_of_view
 from plumbline.operators.stages.stage import Inputs, StageOptions, cache_upstream, find_text, texts_of
@@ -166,7 +166,9 @@ class SimilaritiesStage(ImagesStage):
             encoded += isolate(self.model.encode, batch, self.image_batch)
         return encoded
 
-    def _compare(self, features: Sequence[Any], texts: Sequence[Texts], measure: Measure) -> list[Compared | RowError]:
+    def _compare(
+        self, features: Sequence[Any], texts: Sequence[Texts], measure: Measure
+    ) -> list[ComparisonResult | RowError]:
         """Compare each image with its texts and its source; if one of these has an error, the error is the result."""
         count = len(self.views)
         pairs: list[Pair] = []
@@ -184,14 +186,14 @@ class SimilaritiesStage(ImagesStage):
         return [error or require_finite_similarity(next(results)) for error in errors]
 
 
-def require_finite_similarity(result: Compared | RowError) -> Compared | RowError:
+def require_finite_similarity(result: ComparisonResult | RowError) -> ComparisonResult | RowError:
     """Return the comparison, or an error if the similarity is not finite."""
     if isinstance(result, RowError) or math.isfinite(result.similarity):
         return result
     return RowError("not_finite", f"the similarity is {result.similarity}; try dtype=float32")
 
 
-def similarity_columns(results: Sequence[Compared]) -> dict[str, Any]:
+def similarity_columns(results: Sequence[ComparisonResult]) -> dict[str, Any]:
     """Return the columns of SIMILARITIES, given the comparisons of a row's images."""
     similarities = [result.similarity for result in results]
     columns = {"similarity": fmean(similarities), "truncated": any(result.truncated for result in results)}

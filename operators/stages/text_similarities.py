@@ -8,7 +8,7 @@ from plumbline.operators.base.batches import isolate
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics.similarities.word_overlap import WordNet, meteor
-from plumbline.operators.models.calls import Compared, TextEmbedder
+from plumbline.operators.models.calls import ComparisonResult, TextEmbedder
 from plumbline.operators.stages.derived import DerivedStage
 from plumbline.operators.stages.programs import ProgramResults
 from plumbline.operators.stages.similarities import require_finite_similarity, similarity_columns
@@ -55,10 +55,10 @@ class TextSimilaritiesStage(DerivedStage):
         texts = row["descriptions"] if "descriptions" in row else [caption["text"] for caption in row["captions"]]
         return [(text, one) for one in texts]
 
-    def run_images(self, images: Sequence[tuple[Any, tuple[str, str]]]) -> ProgramResults[Compared]:
+    def run_images(self, images: Sequence[tuple[Any, tuple[str, str]]]) -> ProgramResults[ComparisonResult]:
         if "embedder" not in self.models:
             scores = [meteor(about, prompt, metric.find_synonyms()) for metric, (prompt, about) in images]
-            return ProgramResults([Compared(score, False) for score in scores], Usage())
+            return ProgramResults([ComparisonResult(score, False) for score in scores], Usage())
         embedder: TextEmbedder = self.models["embedder"]
 
         def embed(batch: Sequence[str]) -> list[Embedded]:
@@ -70,7 +70,7 @@ class TextSimilaritiesStage(DerivedStage):
         results = [_compare(embedded[prompt], embedded[about]) for _, (prompt, about) in images]
         return ProgramResults(results, Usage(calls=len(texts)))
 
-    def columns(self, results: Sequence[Compared]) -> dict[str, Any]:
+    def columns(self, results: Sequence[ComparisonResult]) -> dict[str, Any]:
         return similarity_columns(results)
 
 
@@ -78,9 +78,9 @@ Embedded = tuple[Any, bool]
 """A unit-length embedding, and whether the text was truncated."""
 
 
-def _compare(first: Embedded | RowError, second: Embedded | RowError) -> Compared | RowError:
+def _compare(first: Embedded | RowError, second: Embedded | RowError) -> ComparisonResult | RowError:
     if isinstance(first, RowError):
         return first
     if isinstance(second, RowError):
         return second
-    return require_finite_similarity(Compared(float(first[0] @ second[0]), first[1] or second[1]))
+    return require_finite_similarity(ComparisonResult(float(first[0] @ second[0]), first[1] or second[1]))

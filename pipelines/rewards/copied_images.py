@@ -17,7 +17,7 @@ from plumbline.operators.images.preparing import FETCHES
 from plumbline.operators.images.rows import (
     SOURCES,
     ImageRow,
-    digest_of,
+    digest_images,
     edit_error,
     identify,
     image_records,
@@ -191,7 +191,7 @@ class Copier:
         too_large = RowError("image_too_large", f"the file is larger than limits.max_bytes={limits.max_bytes}")
         if len(content) > limits.max_bytes:
             return too_large
-        if scored_digest and digest_of(encoded) != scored_digest:
+        if scored_digest and digest_images(encoded) != scored_digest:
             return RowError("missing_image", f"{generator}/{image_id} is not the image that was scored: {CHANGED}")
         sources = read_sources(record, limits.max_images, self.run.uris.read) if self.edited else []
         if isinstance(sources, RowError):

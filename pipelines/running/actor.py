@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import ray
 
-from plumbline.operators.base.batches import device_lost, notify_of_calls
+from plumbline.operators.base.batches import is_device_lost, notify_of_calls
 from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.operators.base.stopping import STOP, STOPPED
 from plumbline.operators.stages.stage import Inputs
@@ -223,7 +223,7 @@ class StageActor:
         try:
             return compute_cells(work, cells, compute, self.settings.contexts[work.benchmark], committed)
         except Exception as error:
-            if not device_lost(error):
+            if not is_device_lost(error):
                 raise
             os._exit(1)  # no later call of this process can use the device
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators.base.batches import device_lost, notify_of_calls
+from plumbline.operators.base.batches import is_device_lost, notify_of_calls
 from plumbline.operators.base.errors import PlumblineError
-from plumbline.operators.base.rows import error_kinds, join_tables
+from plumbline.operators.base.rows import count_error_kinds, join_tables
 from plumbline.operators.base.stopping import STOP, STOPPED
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.logs import add_log_fields
@@ -110,7 +110,7 @@ class ComputedRows:
     def tables(self) -> dict[str, pa.Table]:
         """Return all rows by metric; if the process stops before they are complete, save them and raise Stopping."""
         tables = self._join_rows()
-        if STOP.is_set() and any(STOPPED.kind in error_kinds(table) for table in tables.values()):
+        if STOP.is_set() and any(STOPPED.kind in count_error_kinds(table) for table in tables.values()):
             self._save_drafts(tables)
             raise Stopping
         return tables
@@ -164,7 +164,7 @@ def compute_cells(
     try:
         tables = compute(cells)
     except Exception as error:
-        if device_lost(error):
+        if is_device_lost(error):
             raise
         return outcomes | {cell.path: _fail(error) for cell in cells}
     for cell in cells:

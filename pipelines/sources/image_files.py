@@ -14,11 +14,11 @@ from plumbline.operators.base import rows
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.images.generation_settings import (
     COLUMN,
-    Ways,
-    columns_in,
-    columns_of,
+    ColumnAlternatives,
+    find_setting_columns,
     has_settings,
-    setting_ways,
+    list_setting_columns,
+    list_source_columns,
     settings_type,
 )
 from plumbline.operators.images.rows import SOURCES
@@ -109,7 +109,7 @@ class Images(NamedTuple):
     generators: list[str]
     extra: pa.Schema
     """Extra columns that are copied to the scores."""
-    settings: Mapping[str, Ways]
+    settings: Mapping[str, ColumnAlternatives]
     """Columns that may contain generation settings."""
     origins: Origins
 
@@ -318,27 +318,29 @@ def _list_columns_to_read(benchmark: BenchmarkConfig, schema: pa.Schema) -> list
     columns = benchmark.columns
     names = IMAGE_COLUMNS if benchmark.prompts is not None else (*IMAGE_COLUMNS, "prompt")
     extra = schema.names if columns.extra == "*" else columns.extra
-    settings = columns_of(setting_ways(columns.settings))
+    settings = list_source_columns(list_setting_columns(columns.settings))
     return [*(getattr(columns, name) for name in names), *columns.edit_columns.values(), *extra, *settings]
 
 
-def _find_settings(columns: ColumnsConfig, schemas: Sequence[pa.Schema]) -> dict[str, Ways]:
+def _find_settings(columns: ColumnsConfig, schemas: Sequence[pa.Schema]) -> dict[str, ColumnAlternatives]:
     """Return the columns that may contain generation settings; empty if no file has any.
 
     Raise ConfigError if no file has a configured column.
     """
-    ways = setting_ways(columns.settings)
-    found = {name for schema in schemas for name in columns_in(schema.names, ways)}
+    ways = list_setting_columns(columns.settings)
+    found = {name for schema in schemas for name in find_setting_columns(schema.names, ways)}
     if any(map(has_settings, schemas)):
         return ways
-    absent = [columns_of({name: way})[0] for name, way in ways.items() if name not in found]
+    absent = [list_source_columns({name: way})[0] for name, way in ways.items() if name not in found]
     if columns.settings is not None and schemas and absent:
         known = ", ".join(dict.fromkeys(name for schema in schemas for name in schema.names))
         raise ConfigError(f"benchmark.columns.settings: no images table has a column {absent[0]!r}; found {known}")
     return ways if found else {}
 
 
-def _make_extra_schema(columns: ColumnsConfig, schemas: Sequence[pa.Schema], settings: Mapping[str, Ways]) -> pa.Schema:
+def _make_extra_schema(
+    columns: ColumnsConfig, schemas: Sequence[pa.Schema], settings: Mapping[str, ColumnAlternatives]
+) -> pa.Schema:
     """Return the extra columns of all files; raise ConfigError if a column is missing or has different types."""
     used = {*(getattr(columns, name) for name in IMAGE_COLUMNS), *columns.edit_columns.values()}
     used |= {COLUMN} if settings else set()
@@ -367,7 +369,7 @@ def _describe_origins(
     storage: StorageConfig,
     files: ImageFiles,
     tables: Sequence[_ImagesFile],
-    settings: Mapping[str, Ways],
+    settings: Mapping[str, ColumnAlternatives],
 ) -> Origins:
     """Return the origins of prompts, generators, sources and settings, and the columns and files that are ignored."""
     columns, schemas = benchmark.columns, [table.schema for table in tables]
@@ -391,11 +393,11 @@ def _describe_origins(
         origins = origins._replace(sources=f"the column {named} of {' and of '.join(tables_named)}")
     columns_by_setting: dict[str, dict[str, None]] = {}
     for schema in schemas:
-        for setting, found in columns_in(schema.names, settings).items():
+        for setting, found in find_setting_columns(schema.names, settings).items():
             columns_by_setting.setdefault(setting, {})[" x ".join(found)] = None
     words = [name if [*own] == [name] else f"{name} ({', '.join(own)})" for name, own in columns_by_setting.items()]
     words += ["those in the images' files and rows"] if settings and any(map(has_settings, schemas)) else []
-    unread = [name for name in origins.unread if name not in columns_of(settings)]
+    unread = [name for name in origins.unread if name not in list_source_columns(settings)]
     return origins._replace(settings=", ".join(words), unread=unread)
 
 

@@ -16,7 +16,12 @@ import pyarrow.parquet as pq
 from plumbline.operators.base import rows
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.rows import require_once
-from plumbline.operators.images.generation_settings import COLUMN, Ways, columns_of, read_settings
+from plumbline.operators.images.generation_settings import (
+    COLUMN,
+    ColumnAlternatives,
+    list_source_columns,
+    read_settings,
+)
 from plumbline.operators.images.rows import EDIT_COLUMNS, id_text
 from plumbline.pipelines.base.arrow_views import remove_views
 from plumbline.pipelines.base.hugging_face_labels import name_labels
@@ -351,7 +356,7 @@ def picked_rows(table: pa.Table, shard: Shard) -> pa.Table:
 
 
 @read_again
-def read_extra(shard: Shard, extra: pa.Schema, settings: Mapping[str, Ways]) -> pa.Table:
+def read_extra(shard: Shard, extra: pa.Schema, settings: Mapping[str, ColumnAlternatives]) -> pa.Table:
     """Return the columns that a shard adds to its scores, in row order; null if the shard's file lacks them.
 
     The settings column is assembled from the columns that contain generation settings.
@@ -359,7 +364,7 @@ def read_extra(shard: Shard, extra: pa.Schema, settings: Mapping[str, Ways]) -> 
     with opened(shard) as stream:
         file = ParquetReader(stream, shard.size)
         found = _read_row_groups(
-            file, shard, {name: name for name in (*extra.names, *columns_of(settings))}, labels=True
+            file, shard, {name: name for name in (*extra.names, *list_source_columns(settings))}, labels=True
         )
     absent = pa.nulls(shard.rows)
     columns = [found.column(name) if name in found.column_names else absent.cast(extra.field(name).type)

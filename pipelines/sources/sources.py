@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.images.generation_settings import Ways
+from plumbline.operators.images.generation_settings import ColumnAlternatives
 from plumbline.operators.results.summary import Skills
 from plumbline.operators.stages.question_pack import PackIndex
 from plumbline.operators.statistics.poisson_bootstrap import draw_prompts, hash_ids
@@ -64,7 +64,7 @@ class Sources(NamedTuple):
     generators: list[str]
     extra: pa.Schema
     """The extra columns that are copied to the scores; the settings come last."""
-    settings: Mapping[str, Ways] = {}
+    settings: Mapping[str, ColumnAlternatives] = {}
     """Columns that may contain generation settings; empty if no file has any."""
     packed: PackFile | None = None
     """The benchmark's own questions, with their digest."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.operators.base.errors import ConfigError, PlumblineError
-from plumbline.operators.base.rows import count_errors, error_kinds, read_kept, read_usage
+from plumbline.operators.base.rows import count_error_kinds, count_errors, read_kept, read_usage
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.checkpoints.parts import digest_file
 from plumbline.pipelines.base.storage import (
@@ -86,7 +86,7 @@ class StoredCell(NamedTuple):
         return Outcome(
             state="committed",
             rows=len(self.table),
-            kinds=error_kinds(self.table),
+            kinds=count_error_kinds(self.table),
             usage=Usage(**self.provenance["usage"]) if "usage" in self.provenance else None,
         )
 
@@ -177,7 +177,7 @@ class Store:
         else:
             place = self.place / cell.path
             (place.write if cell.renew else place.create)(_encode(cell, table, provenance))
-        kinds, kept, usage = error_kinds(table), read_kept(table), read_usage(table)
+        kinds, kept, usage = count_error_kinds(table), read_kept(table), read_usage(table)
         return Outcome(state=state, rows=len(table), kinds=kinds, kept=kept, usage=usage)
 
     def save_draft(self, cell: Cell, table: pa.Table, **provenance: Any) -> None:
@@ -422,7 +422,7 @@ def _read_bytes(place: Place) -> bytes:
 
 def _encode(cell: Cell, table: pa.Table, provenance: Mapping[str, Any]) -> bytes:
     facts: dict[str, Any] = {"key": cell.key, "recipe": cell.recipe, "node": cell.node, "inputs": cell.upstream}
-    facts |= {"errors": sum(error_kinds(table).values())}
+    facts |= {"errors": sum(count_error_kinds(table).values())}
     if (usage := read_usage(table)) is not None:
         facts |= {"usage": usage._asdict()}
     return encode_cell(table, {**provenance, **facts})

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.operators.base.failures import count_failures
-from plumbline.operators.images.generation_settings import COLUMN, Known, Ways, count_settings
+from plumbline.operators.images.generation_settings import COLUMN, ColumnAlternatives, Known, count_settings
 from plumbline.operators.images.rows import identify, image_records
 from plumbline.operators.results.percentile_ranks import Sketch, sketch
 from plumbline.operators.results.summary import Skills, Sums, Tally, count_each
@@ -96,7 +96,7 @@ class SharedInputs(NamedTuple):
     store: Store
     skills: Skills
     extra: pa.Schema
-    settings: Mapping[str, Ways]
+    settings: Mapping[str, ColumnAlternatives]
     """Rules for finding the generation settings of an image, which go into the settings column."""
     counted_metric: str
     """Metric in whose rows image settings are counted; counting one metric suffices, since all score the same images.

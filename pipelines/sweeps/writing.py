@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import DISTRIBUTION, PlumblineError
-from plumbline.operators.base.failures import failure_counts
+from plumbline.operators.base.failures import count_rows_by_kind
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.images.generation_settings import COLUMN
 from plumbline.operators.metrics.metric import Metric, repeats_of
@@ -92,7 +92,7 @@ def _describe_run(planned: PlannedSweep, results: Results, outcomes: Mapping[str
         "metrics": list(config.metrics),
         "lower_is_better": sorted(config.lower_is_better),
         "counts": _count_cells(plan, results, outcomes),
-        "errors": dict(failure_counts(results.failures)),
+        "errors": dict(count_rows_by_kind(results.failures)),
         "calls": {node: progress.calls for node, progress in times.items()},
         "seconds": {node: progress.seconds for node, progress in planned.times.items()},
         "worked": worked,

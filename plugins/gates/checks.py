@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.operators.base.errors import ConfigError, check_known
-from plumbline.operators.base.sentences import names, number, p_text, plural, signed
+from plumbline.operators.base.sentences import format_p_value, names, number, plural, signed
 from plumbline.operators.metrics.metric import ScoreRange, direction
 from plumbline.operators.results.comparison import average_prompts
 from plumbline.operators.results.run_scores import Hashes, RunScores
@@ -366,7 +366,11 @@ def _conclude(question: _Question, asked: str, tested: _TestResult, alpha: float
     outcome: Outcome = "passed" if test.p_above <= alpha else "failed" if p_failed <= alpha else "cannot tell"
     value, prompts = tested.sign * test.mean, plural(test.n, "prompt")
     interval = f"{1 - 2 * alpha:.0%} interval {shown(low)} to {shown(high)}"
-    sure = f"broken with p {p_text(p_failed)} (Holm)" if outcome == "failed" else f"p {p_text(test.p_above)}"
+    sure = (
+        f"broken with p {format_p_value(p_failed)} (Holm)"
+        if outcome == "failed"
+        else f"p {format_p_value(test.p_above)}"
+    )
     parts = [f"{shown(value)} ({interval}) on {prompts}, {sure}"]
     smallest, needed = find_smallest_difference(test), None
     if tested.same_images:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.operators.base.bounds import Positive
-from plumbline.operators.base.errors import ConfigError, ModelError, install
+from plumbline.operators.base.errors import ConfigError, ModelError, install_remedy
 from plumbline.operators.models.checkpoints.parts import (
     CONVERT_TO_SAFETENSORS,
     SMALL_FILES,
@@ -126,7 +126,7 @@ def _find_lora(config: DiffusersModel, checkpoint: Checkpoint, digest: FileDiges
 
 def _load(model: ResolvedModel[DiffusersModel]) -> Any:
     if find_spec("diffusers") is None:
-        raise ModelError(f"family diffusers: needs the package diffusers; {install('generate')}")
+        raise ModelError(f"family diffusers: needs the package diffusers; {install_remedy('generate')}")
     from plumbline.plugins.generation.diffusion import PipelineDrawing
 
     return PipelineDrawing.load(model)

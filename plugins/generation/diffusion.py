@@ -16,7 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from plumbline.operators.base.errors import ModelError, RowError, suggest
 from plumbline.operators.models.model import ResolvedModel
-from plumbline.operators.models.processing import device_of, readable_load
+from plumbline.operators.models.processing import explain_load_errors, find_device
 from plumbline.plugins.generation.drawing import DrawingRequest, DrawingSettings, DrawnImage
 
 FILTERED = RowError(
@@ -39,8 +39,8 @@ class PipelineDrawing:
     @classmethod
     def load(cls, model: ResolvedModel[Any]) -> Self:
         """Load the pipeline onto its device and merge its LoRA; raise ModelError if a file is damaged."""
-        folder, device, part = model.folder("checkpoint"), device_of(model), model.parts["checkpoint"]
-        with readable_load(folder, "pipeline"), _suppress_output():
+        folder, device, part = model.folder("checkpoint"), find_device(model), model.parts["checkpoint"]
+        with explain_load_errors(folder, "pipeline"), _suppress_output():
             pipeline = _load_text_to_image(folder, getattr(torch, model.dtype))
         if model.config.lora is not None:
             _merge(pipeline, model)
@@ -139,7 +139,7 @@ def _merge(pipeline: Any, model: ResolvedModel[Any]) -> None:
     files = [place] if place.is_file() else sorted(place.glob("*.safetensors"))
     if len(files) != 1:
         raise ModelError(f"{place}: expected one safetensors file of a LoRA, found {len(files)}; name the file")
-    with readable_load(files[0], "LoRA"):
+    with explain_load_errors(files[0], "LoRA"):
         pipeline.load_lora_weights(files[0].parent, weight_name=files[0].name, local_files_only=True)
         pipeline.fuse_lora(lora_scale=model.config.lora_scale)
         pipeline.unload_lora_weights()

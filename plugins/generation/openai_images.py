@@ -58,7 +58,7 @@ class OpenAiImages(OpenAiService):
 
     def draw(self, requests: Sequence[DrawingRequest], settings: DrawingSettings) -> list[DrawnImage | RowError]:
         """Return an image or an error for each request; raise ModelError for a setting that is not in `takes`."""
-        return self._each([self._request(request, settings) for request in requests])
+        return self._send_all([self._request(request, settings) for request in requests])
 
     def _request(self, request: DrawingRequest, settings: DrawingSettings) -> HttpRequest:
         takes = self.config.takes
@@ -78,7 +78,7 @@ class OpenAiImages(OpenAiService):
         arguments["extra_body"] = {ARGUMENT_NAMES[name]: value for name, value in sent.items()}
         return HttpRequest(arguments, partial(self._read, DrawnImage(b"", settings.cfg, settings.steps, seed)))
 
-    def _ask(self, arguments: Mapping[str, Any]) -> Any:
+    def _send(self, arguments: Mapping[str, Any]) -> Any:
         """Send one request. OpenAI's newer models always return base64, and reject the argument that requests it."""
         from openai import BadRequestError
 
@@ -100,7 +100,7 @@ class OpenAiImages(OpenAiService):
         if isinstance(pictures, list) and pictures and getattr(pictures[0], "url", None):
             problem = f"{self.service} sent an address in place of the image, which is not followed"
             return RowError("request_refused", f"{problem}; use a model or a setting that returns b64_json")
-        return self._unavailable("returned an answer without an image")
+        return self._unavailable_error("returned an answer without an image")
 
 
 FAMILY = Family(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from plumbline.operators.base.errors import ConfigError, install
+from plumbline.operators.base.errors import ConfigError, install_remedy
 from plumbline.pipelines.web.listening import allowed_hosts, listening, run_app, server_url, take_token
 from plumbline.plugins.rating.rate_config import RateConfig
 
@@ -21,7 +21,7 @@ def rate(config: RateConfig, ready: Callable[[str, str], None], report: Callable
 
         from plumbline.plugins.rating.app import make_app
     except ImportError as error:
-        raise ConfigError(f"module {error.name} is not installed; {install('view')}") from error
+        raise ConfigError(f"module {error.name} is not installed; {install_remedy('view')}") from error
     from plumbline.plugins.rating.study import open_study
 
     token = take_token(config.host, config.token_variable)

@@ -23,12 +23,12 @@ from plumbline.operators.models.families.dual_encoders import OPEN_CLIP_CONFIG, 
 from plumbline.operators.models.networks.blip import VISION_EPSILON, ImageReward
 from plumbline.operators.models.networks.clip import (
     PyramidClip,
-    clip_config,
-    clip_weights,
-    pyramid_clip_weights,
+    convert_open_clip_config,
+    convert_open_clip_weights,
+    convert_pyramid_clip_weights,
     rename_weight,
 )
-from plumbline.operators.models.processing import clip_processor, load_tokenizer, readable_load
+from plumbline.operators.models.processing import explain_load_errors, load_tokenizer, make_clip_processor
 from plumbline.plugins.reward_models.reward_tokens import (
     PROMPT,
     REWARD_TOKEN,
@@ -149,7 +149,7 @@ def convert(config: ConvertConfig) -> list[Path]:
 def read_tensors(file: Path) -> Weights:
     """Read the weights in a released file by name; raise ModelError if a pickle contains other objects than tensors."""
     if file.suffix == ".safetensors":
-        with readable_load(file.parent, file.name):
+        with explain_load_errors(file.parent, file.name):
             return dict(load_file(file))
     try:
         contents = torch.load(file, map_location="cpu", weights_only=True)
@@ -200,7 +200,7 @@ def check_weights_fit(source: Path, made: ConvertedCheckpoint) -> None:
 
 
 def _read_base_config(base: Path) -> Any:
-    with readable_load(base, "config.json"):
+    with explain_load_errors(base, "config.json"):
         return AutoConfig.from_pretrained(base, trust_remote_code=False)
 
 
@@ -210,24 +210,24 @@ def _convert_open_clip(config: ConvertConfig, tensors: Weights, base: Path, draf
     shutil.copy(base / OPEN_CLIP_CONFIG, draft)
     load_tokenizer(base).save_pretrained(draft)
     with torch.device("meta"):
-        return ConvertedCheckpoint(CLIPModel(fields), clip_weights(tensors), tensors, OPEN_CLIP_WEIGHTS)
+        return ConvertedCheckpoint(CLIPModel(fields), convert_open_clip_weights(tensors), tensors, OPEN_CLIP_WEIGHTS)
 
 
 def _read_open_clip_config(config: ConvertConfig, base: Path) -> CLIPConfig:
     """Read the configuration of a base that has OpenCLIP's layout."""
     if not (base / OPEN_CLIP_CONFIG).is_file():
         raise ModelError(f"{config.base}: has no {OPEN_CLIP_CONFIG}; choose a base in OpenCLIP's layout")
-    with readable_load(base, OPEN_CLIP_CONFIG):
-        return clip_config(json.loads((base / OPEN_CLIP_CONFIG).read_text()))
+    with explain_load_errors(base, OPEN_CLIP_CONFIG):
+        return convert_open_clip_config(json.loads((base / OPEN_CLIP_CONFIG).read_text()))
 
 
 def _convert_pyramid_clip(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
     """Convert the configuration and the weights to transformers' CLIP."""
-    fields, weights = _read_open_clip_config(config, base), pyramid_clip_weights(tensors)
+    fields, weights = _read_open_clip_config(config, base), convert_pyramid_clip_weights(tensors)
     fields.architectures = [PyramidClip.__name__]
     fields.save_pretrained(draft)
     load_tokenizer(base).save_pretrained(draft)
-    clip_processor(fields.vision_config.image_size).save_pretrained(draft)
+    make_clip_processor(fields.vision_config.image_size).save_pretrained(draft)
     with torch.device("meta"):
         return ConvertedCheckpoint(PyramidClip(fields), weights, weights)
 
@@ -250,7 +250,7 @@ def _convert_image_reward(config: ConvertConfig, tensors: Weights, base: Path, d
     fields.architectures = [ImageReward.__name__]
     fields.save_pretrained(draft)
     load_tokenizer(base).save_pretrained(draft)
-    clip_processor(vision.image_size).save_pretrained(draft)
+    make_clip_processor(vision.image_size).save_pretrained(draft)
     with torch.device("meta"):
         return ConvertedCheckpoint(ImageReward(fields), weights, weights)
 
@@ -341,7 +341,7 @@ def _read_settings(file: Path) -> VideoAlignSettings:
             f"{file}: expected the release's settings, found no file; keep the weights in the release's folder, one "
             "level below this file"
         )
-    with readable_load(file.parent, file.name):
+    with explain_load_errors(file.parent, file.name):
         settings = json.loads(file.read_text())
         data, adapter = settings["data_config"], settings["peft_lora_config"]
         scores = settings.get("inference_config") or {}

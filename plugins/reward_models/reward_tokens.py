@@ -17,7 +17,7 @@ from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel, Qwen2VL
 
 from plumbline.operators.base.batches import call_in_batches
 from plumbline.operators.base.errors import HopelessRow, ModelError, RowError
-from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule
+from plumbline.operators.models.calls import ComparisonResult, Measure, Pair, PixelRule
 from plumbline.operators.models.checkpoints.parts import CONVERT_AGAIN
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.loaded import LoadedImageModel
@@ -96,7 +96,7 @@ class TokenReward(LoadedImageModel):
         return tokenizer
 
     @abstractmethod
-    def compute_rewards(self, states: torch.Tensor) -> list[Compared]:
+    def compute_rewards(self, states: torch.Tensor) -> list[ComparisonResult]:
         """Compute the reward of each pair from the hidden states (pairs, reward tokens, width) at its reward tokens.
 
         If there are several instructions, their reward tokens are concatenated in order.
@@ -122,7 +122,7 @@ class TokenReward(LoadedImageModel):
 
     def compare(
         self, features: Sequence[ImageEmbeddings], pairs: Sequence[Pair], measure: Measure = "reward"
-    ) -> list[Compared]:
+    ) -> list[ComparisonResult]:
         """Return the reward of each pair of images and prompt. Prompts are never truncated."""
         asked = [
             (features[pair.image], read.replace(PROMPT, pair.text)) for pair in pairs for read in self.instructions
@@ -192,10 +192,10 @@ class HpsV3Similarity(TokenReward):
 
     architecture = f"{__name__}:HpsV3"
 
-    def compute_rewards(self, states: torch.Tensor) -> list[Compared]:
+    def compute_rewards(self, states: torch.Tensor) -> list[ComparisonResult]:
         """Return the mean of each reward."""
         means: list[float] = self.model.rm_head(states[:, 0].float())[:, MEAN].tolist()
-        return [Compared(mean, truncated=False) for mean in means]
+        return [ComparisonResult(mean, truncated=False) for mean in means]
 
 
 VIDEO_RATINGS = {
@@ -258,14 +258,14 @@ class VideoRewardSimilarity(TokenReward):
         grid = torch.tensor([times, height // processor.patch_size, width // processor.patch_size])
         return (Pixels(pinned, grid),)
 
-    def compute_rewards(self, states: torch.Tensor) -> list[Compared]:
+    def compute_rewards(self, states: torch.Tensor) -> list[ComparisonResult]:
         """Return the sum of each video's standardized scores. Each of three heads is read at its own token."""
         heads = self.model.rm_head(states)
         logits = heads[..., 0] if heads.shape[2] == 1 else heads.diagonal(dim1=1, dim2=2)
         means, stds = (torch.tensor(getattr(self.model.config, f"reward_{name}")) for name in ("means", "stds"))
         scores = (logits.double().cpu() - means) / stds
         rated = [dict(zip(VIDEO_RATINGS, row, strict=True)) for row in scores.tolist()]
-        return [Compared(sum(ratings.values()), truncated=False, ratings=ratings) for ratings in rated]
+        return [ComparisonResult(sum(ratings.values()), truncated=False, ratings=ratings) for ratings in rated]
 
 
 def _resize(frame: Image.Image, height: int, width: int) -> Image.Image:
@@ -305,10 +305,10 @@ class EditRewardSimilarity(TokenReward):
     architecture = f"{__name__}:EditReward"
     instruction_files = INSTRUCTIONS
 
-    def compute_rewards(self, states: torch.Tensor) -> list[Compared]:
+    def compute_rewards(self, states: torch.Tensor) -> list[ComparisonResult]:
         """Return the average of the two heads' means, as in the release."""
         heads = self.model.rm_heads.values()
         means = torch.stack([head(states[:, place].float())[:, MEAN] for place, head in enumerate(heads)], dim=1)
         rated = [dict(zip(EDIT_RATINGS, row, strict=True)) for row in means.tolist()]
         pooled = means.mean(dim=1).tolist()
-        return [Compared(mean, truncated=False, ratings=row) for mean, row in zip(pooled, rated, strict=True)]
+        return [ComparisonResult(mean, truncated=False, ratings=row) for mean, row in zip(pooled, rated, strict=True)]

@@ -8,7 +8,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from plumbline.operators.base.errors import ModelError
-from plumbline.operators.models.checkpoints.parts import CONVERT_AGAIN, Fields, Part, architecture
+from plumbline.operators.models.checkpoints.parts import CONVERT_AGAIN, Fields, Part, find_architecture
 from plumbline.operators.models.family import TOKENIZER, Family, Files
 from plumbline.operators.models.model import LocalModel
 
@@ -40,7 +40,7 @@ def _make_token_reward_family(name: str, *instructions: str, **options: Any) -> 
         oldest_transformers="5.16",
         loads={"similarity": lambda model: resolve_name(f"{__package__}.reward_tokens:{name}Similarity.load")(model)},
         form=f"a {name} folder from jobs.convert",
-        suits=lambda fields: architecture(fields) == name,
+        suits=lambda fields: find_architecture(fields) == name,
         files=(TOKENIZER, *(Files("checkpoint", (file,), CONVERT_AGAIN) for file in files)),
         check=_check_instruction,
         measures=("reward",),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plumbline.operators.base.batches import call_in_batches
-from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule
+from plumbline.operators.models.calls import ComparisonResult, Measure, Pair, PixelRule
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
 from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.networks.loaded import LoadedImageModel
@@ -73,15 +73,17 @@ class XClipSimilarity(LoadedImageModel):
             )
             return list(map(_Video, seen.pooler_output, positions))
 
-    def compare(self, features: Sequence[_Video], pairs: Sequence[Pair], measure: Measure = "cosine") -> list[Compared]:
+    def compare(
+        self, features: Sequence[_Video], pairs: Sequence[Pair], measure: Measure = "cosine"
+    ) -> list[ComparisonResult]:
         """Return each pair's cosine similarity, or the model's logit. The text embedding depends on the video."""
-        lengths = self.lengths([pair.text for pair in pairs])
+        lengths = self.count_tokens([pair.text for pair in pairs])
 
         def read(batch: Sequence[Pair]) -> list[float]:
             import torch
             from torch.nn.functional import cosine_similarity
 
-            words = self.tokens([pair.text for pair in batch], context=self.context)
+            words = self.tokenize([pair.text for pair in batch], context=self.context)
             points, positions = (
                 torch.stack(each) for each in zip(*(features[pair.image] for pair in batch), strict=True)
             )
@@ -92,7 +94,9 @@ class XClipSimilarity(LoadedImageModel):
 
         cosines = call_in_batches(read, pairs, lengths, size=self.pair_batch)
         scale = self.scale if measure == "logit" else 1.0
-        return [Compared(scale * one, length > self.context) for one, length in zip(cosines, lengths, strict=True)]
+        return [
+            ComparisonResult(scale * one, length > self.context) for one, length in zip(cosines, lengths, strict=True)
+        ]
 
 
 FAMILY = Family(

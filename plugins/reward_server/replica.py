@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators.base.batches import device_lost
+from plumbline.operators.base.batches import is_device_lost
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.scoring.scorer import Phase, Scorer, ScorerConfig, WrittenQuestions
 from plumbline.operators.stages.graph import list_source_metrics
@@ -67,7 +67,7 @@ class Replica:
         try:
             return ScoredBatch(score_batch(self.scorer, requests, metrics), self.batch.seconds)
         except Exception as error:
-            if device_lost(error):
+            if is_device_lost(error):
                 os._exit(1)  # only a new process can load the models again
             raise
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from plumbline.operators.base.errors import ConfigError, SourceError, install
+from plumbline.operators.base.errors import ConfigError, SourceError, install_remedy
 from plumbline.operators.metrics.metric import Metric, PackedMetric, TextInImageMetric
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.rewards.combination import REWARD, Reward
@@ -163,7 +163,7 @@ def run_replicas(
     try:
         from ray import serve as ray_serve
     except ImportError as error:
-        raise ConfigError(f"expected Ray Serve; {install('serve')}") from error
+        raise ConfigError(f"expected Ray Serve; {install_remedy('serve')}") from error
     from plumbline.plugins.reward_server.replica import BATCHES, Replica
 
     deployment = ray_serve.deployment(Replica).options(

@@ -14,7 +14,7 @@ from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.clip_flant5 import (
     ClipFlanT5,
     ClipFlanT5Likelihood,
-    begin_network,
+    assemble_network,
     load_network,
     save_clip_flant5,
 )
@@ -90,7 +90,7 @@ def assemble_checkpoint(language: Part, tower: Part, folder: Path, *, family: st
         assemble_llava(language, tower, folder, seed=seed)
         return
     torch.manual_seed(seed)
-    network = begin_network(language.folder(), tower.folder())
+    network = assemble_network(language.folder(), tower.folder())
     _save(network, load_tokenizer(language.folder()), tower, folder)
 
 

@@ -28,7 +28,7 @@ from plumbline.operators.models.checkpoints.parts import Part, read_fields
 from plumbline.operators.models.families.vlm import serve
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.image_prompts import Pixels
-from plumbline.operators.models.processing import load_pretrained, load_tokenizer, readable_load
+from plumbline.operators.models.processing import explain_load_errors, load_pretrained, load_tokenizer
 from plumbline.plugins.training.trainee import Trainee
 
 NO_LABEL = -100
@@ -107,7 +107,7 @@ class LlavaTrainee(Trainee):
     def make_batch(self, pixels: Sequence[Pixels], exercises: Sequence[LlavaExercise]) -> LlavaBatch:
         rows = [torch.tensor([*text.read, *text.written]) for text in exercises]
         labels = [torch.tensor([NO_LABEL] * len(text.read) + text.written) for text in exercises]
-        inputs = self.likelihood.reader.inputs([pixels[text.image] for text in exercises])
+        inputs = self.likelihood.reader.vision_inputs([pixels[text.image] for text in exercises])
         return LlavaBatch(
             inputs["pixel_values"],
             pad_sequence(rows, batch_first=True),
@@ -175,9 +175,9 @@ def assemble_llava(language: Part, tower: Part, folder: Path, *, seed: int) -> N
     if tokenizer.pad_token is None:
         tokenizer.add_special_tokens({"pad_token": PADDING})
     tokenizer.chat_template = TEMPLATE
-    with readable_load(language.folder(), "weights"):
+    with explain_load_errors(language.folder(), "weights"):
         llama = AutoModelForCausalLM.from_pretrained(language.folder(), dtype="auto", use_safetensors=True)
-    with readable_load(tower.folder(), "weights"):
+    with explain_load_errors(tower.folder(), "weights"):
         vision = CLIPVisionModel.from_pretrained(tower.folder(), dtype=llama.dtype, use_safetensors=True)
     if len(tokenizer) > llama.config.vocab_size:
         llama.resize_token_embeddings(len(tokenizer))

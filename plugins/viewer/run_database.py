@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators.base.errors import ConfigError, install
+from plumbline.operators.base.errors import ConfigError, install_remedy
 from plumbline.operators.base.schemas import QUESTIONS
 from plumbline.operators.images.generation_settings import COLUMN, REPEATS, Known, add_settings, has_settings
 from plumbline.operators.results.bridge import Line
@@ -154,7 +154,7 @@ class Database:
         try:
             import duckdb
         except ImportError as error:
-            raise ConfigError(f"DuckDB is not installed; {install('view')}") from error
+            raise ConfigError(f"DuckDB is not installed; {install_remedy('view')}") from error
         options: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": f"{memory}MB",
             "temp_directory": str(folder / "spilled"),

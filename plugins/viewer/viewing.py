@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from plumbline.operators.base.bounds import BoundsChecked, at_least
-from plumbline.operators.base.errors import ConfigError, install
+from plumbline.operators.base.errors import ConfigError, install_remedy
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.store.store import open_existing_store
 from plumbline.pipelines.web.listening import allowed_hosts, check_address, listening, run_app, server_url, take_token
@@ -55,7 +55,7 @@ def view(config: ViewConfig, ready: Callable[[str], None]) -> None:
 
         from plumbline.plugins.viewer.app import make_app
     except ImportError as error:
-        raise ConfigError(f"module {error.name} is not installed; {install('view')}") from error
+        raise ConfigError(f"module {error.name} is not installed; {install_remedy('view')}") from error
     token = take_token(config.host, config.token_variable)
     with tempfile.TemporaryDirectory(prefix="plumbline-view-") as folder:
         browser = Browser(open_existing_store(config), Database(Path(folder), config.memory))

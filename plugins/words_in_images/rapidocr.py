@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.operators.base.batches import isolate
-from plumbline.operators.base.errors import ModelError, RowError, install
+from plumbline.operators.base.errors import ModelError, RowError, install_remedy
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.model import ModelConfig, ResolvedModel
 from plumbline.operators.models.vqa_profiles import VqaProfile
@@ -65,7 +65,7 @@ def package_versions() -> dict[str, str]:
     try:
         return {name: metadata.version(name) for name in PACKAGES}
     except metadata.PackageNotFoundError as error:
-        raise ModelError(f"family rapidocr needs the package {error.name}; {install('ocr')}") from error
+        raise ModelError(f"family rapidocr needs the package {error.name}; {install_remedy('ocr')}") from error
 
 
 def _list_options_in_key(config: ModelConfig, profile: VqaProfile | None) -> dict[str, Any]:

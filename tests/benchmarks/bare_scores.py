@@ -42,9 +42,9 @@ def vqa_scorer() -> Scorer:
     from plumbline.operators.models.families import model_config
     from plumbline.operators.models.loading import load
     from plumbline.operators.models.resolution import resolve_model
-    from tests.operators.tiny import vqascore
+    from tests.operators.tiny import make_vqascore
 
-    folder, metric = ASSETS / "clip-flant5-shapes", vqascore()
+    folder, metric = ASSETS / "clip-flant5-shapes", make_vqascore()
     config = model_config(family="clip_flant5", checkpoint=str(folder), image_batch=BATCH, pair_batch=BATCH)
     model: Any = load(resolve_model(config, on_gpu=False), "likelihood")
 

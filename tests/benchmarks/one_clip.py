@@ -17,7 +17,7 @@ from tests.operators import tiny
 if __name__ == "__main__":
     vqa = model_config(family="clip_flant5", checkpoint=str(PACK.parent / "clip-flant5-shapes"))
     limits = ImageLimits(max_seconds=600)
-    scorer = Scorer(ScorerConfig(models={"vqa": vqa}, metrics={"vqascore": tiny.vqascore()}, limits=limits))
+    scorer = Scorer(ScorerConfig(models={"vqa": vqa}, metrics={"vqascore": tiny.make_vqascore()}, limits=limits))
     (row,) = scorer.score_table([Path(sys.argv[1])], ["a red circle"]).to_pylist()
     assert row["error"] is None, row["error"]
     print(json.dumps({"score": row["score"], "peak": peak_megabytes()}))

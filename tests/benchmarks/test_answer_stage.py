@@ -74,7 +74,7 @@ def read_texts() -> dict[str, str]:
 
 def run_bare_loop(model: ClipFlanT5Likelihood, files: Sequence[Path]) -> int:
     """Score shard after shard like a careful script: read, decode, encode and answer in batches."""
-    metric, prompts, answered = tiny.vqascore(), read_texts(), 0
+    metric, prompts, answered = tiny.make_vqascore(), read_texts(), 0
     for file in files:
         records = pq.read_table(file, columns=["prompt_id", "image"]).to_pylist()
         pixels = [model.preprocess(Image.open(io.BytesIO(row["image"])).convert("RGB")) for row in records]
@@ -137,7 +137,7 @@ def test_an_image_is_encoded_once_for_any_number_of_questions(
     counting = CountingModel(model.model, model.tokenizer, model.processor, pair_batch=BATCH)
     stage = AnswersStage({}, {"model": counting}, StageOptions(ImageLimits(), _refuse_uri, image_batch=BATCH))
     prompts = pq.read_table(PACK / "prompts.parquet")
-    metrics = {template: tiny.vqascore(template=template) for template in TEMPLATES}
+    metrics = {template: tiny.make_vqascore(template=template) for template in TEMPLATES}
     asked = {name: QuestionIndex(write_questions(prompts, metric, None), metric) for name, metric in metrics.items()}
     images = prepare_images(
         read_shard("atlas"), "atlas", preprocess=stage.preprocess, limits=ImageLimits(), fetch=_refuse_uri

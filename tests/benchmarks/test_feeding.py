@@ -20,7 +20,7 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.uris import Uris
 from tests.benchmarks.photographs import make_photograph
 from tests.benchmarks.size import choose_size, expect, start_fresh_process
-from tests.operators.tiny import encoded
+from tests.operators.tiny import encode_image
 from tests.s3 import S3Server
 
 SIDE = choose_size(1024, 64)

@@ -19,7 +19,7 @@ from transformers import CLIPVisionConfig
 from plumbline.jobs.command import get_command, load_values
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import prepare_images
-from plumbline.operators.models.processing import PixelTransform, clip_processor
+from plumbline.operators.models.processing import PixelTransform, make_clip_processor
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
@@ -131,7 +131,7 @@ def test_the_shipped_pools_feed_every_model(
         operations = flops.count_pair(load.model, load.pixels[0], load.questions[0][0])
         rows.append(measure_feeding(f"{name}{size}", "answers", operations, load.model.preprocess))
     seen = flops.count_clip_vision(VIT_H, VIT_H.num_hidden_layers)
-    transform = PixelTransform(clip_processor(VIT_H.image_size), pad_to_square=False)
+    transform = PixelTransform(make_clip_processor(VIT_H.image_size), pad_to_square=False)
     rows.append(measure_feeding(next(iter(UNFEEDABLE)), "similarities", seen, transform))
     with capsys.disabled():
         print(f"\n{'':28} Tflop  pairs/s at {SHARE:.0%}  ms  cores   decoders of {CORES} cores a GPU")

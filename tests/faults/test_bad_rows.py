@@ -22,7 +22,7 @@ from plumbline.pipelines.base.filesystems import open_filesystem
 from tests.bench_of import images, list_arguments, plan_bench, prompts, write_benchmark, write_rows
 from tests.commands import newest, run
 from tests.operators.broken_images import ARITHMETIC, BMPS, drop_intervals, make_three_scans, make_tiff
-from tests.operators.tiny import encoded, picture
+from tests.operators.tiny import draw_image, encode_image
 from tests.s3 import S3Server
 
 ROOT = Path(__file__).parent.parent.parent
@@ -30,8 +30,8 @@ DOCS = (ROOT / "docs" / "failures.md").read_text()
 SOUND = images("atlas", 8)
 PROMPT = SOUND[0]["prompt_id"]
 PNG = SOUND[0]["image"]
-PICTURE = picture(0)
-JPEG = encoded(picture(0, width=200, height=200), "JPEG")
+PICTURE = draw_image(0)
+JPEG = encode_image(draw_image(0, width=200, height=200), "JPEG")
 EXIF = Image.Exif()
 EXIF[0x0112] = 6
 
@@ -62,16 +62,16 @@ def make_zip() -> bytes:
 def make_transparent_palette() -> bytes:
     image = PICTURE.quantize(8)
     image.info["transparency"] = bytes([0, 128, 255])
-    return encoded(image)
+    return encode_image(image)
 
 
 def make_two_frames(image_format: str) -> bytes:
-    return encoded(PICTURE, image_format, save_all=True, append_images=[picture(1)])
+    return encode_image(PICTURE, image_format, save_all=True, append_images=[draw_image(1)])
 
 
 def repeat_scan(count: int) -> bytes:
     """Return a progressive JPEG whose last scan is repeated `count` times."""
-    content = encoded(PICTURE, "JPEG", progressive=True)
+    content = encode_image(PICTURE, "JPEG", progressive=True)
     last = content.rindex(b"\xff\xda")
     return content[:last] + content[last:-2] * count + content[-2:]
 
@@ -140,13 +140,13 @@ KINDS = [
     corrupt_image("BMP that skips pixels", BMPS["it skips its pixels"], "its runs leave out some of its pixels"),
     corrupt_image("PNG with damaged pixels", flip_bits(PNG, 0.5, 0.51), "checksum"),
     corrupt_image("truncated JPEG", JPEG[: len(JPEG) // 2], "Premature end of JPEG file"),
-    corrupt_image("truncated WebP", encoded(PICTURE, "WEBP")[:200], "does not decode"),
+    corrupt_image("truncated WebP", encode_image(PICTURE, "WEBP")[:200], "does not decode"),
     corrupt_image("zip archive", make_zip(), "found a zip archive"),
     corrupt_image("HTML page", b"<!DOCTYPE html><title>403</title>", "found a web page"),
     corrupt_image("PDF document", b"%PDF-1.7\n1 0 obj\n", "found a PDF document"),
-    corrupt_image("unknown image format", encoded(PICTURE, "PPM"), "expected an image (PNG, JPEG"),
+    corrupt_image("unknown image format", encode_image(PICTURE, "PPM"), "expected an image (PNG, JPEG"),
     corrupt_image("zero-size image", make_png(0, 0, b""), "expected an image"),
-    corrupt_image("32-bit pixels", encoded(Image.new("F", (8, 8), 5.0), "TIFF"), "no fixed range", "8-bit RGB"),
+    corrupt_image("32-bit pixels", encode_image(Image.new("F", (8, 8), 5.0), "TIFF"), "no fixed range", "8-bit RGB"),
     corrupt_image("text in the image column", "outputs/a.png", "found text", NOT_BYTES, file="texts"),
     corrupt_image("numbers in the image column", 7, "type int", NOT_BYTES, file="numbers"),
     corrupt_image("lists in the image column", [0.5, 1.0], "type list", NOT_BYTES, file="lists"),
@@ -154,7 +154,7 @@ KINDS = [
     too_large_image("too many bytes", PNG + bytes(2_000_000), "bytes is over limits.max_bytes=2000000",
                     "raise the limit"),
     too_large_image("too many scans", repeat_scan(90), "scans is over limits.max_scans=64", "raise the limit"),
-    too_large_image("too elongated", encoded(Image.new("L", (40_000, 1))), "40000x1 is over 16 times", "crop it"),
+    too_large_image("too elongated", encode_image(Image.new("L", (40_000, 1))), "40000x1 is over 16 times", "crop it"),
     missing_image("empty bytes", {"image": b""}, "neither image bytes nor a uri"),
     missing_image("null image", {}, "neither image bytes nor a uri"),
     Kind("struct path without bytes", {"image": {"bytes": None, "path": "a.png"}}, "image_not_embedded",
@@ -182,16 +182,16 @@ KINDS = [
     Kind("animated GIF", {"image": make_two_frames("GIF")}),
     Kind("animated WebP", {"image": make_two_frames("WEBP")}),
     Kind("animated PNG", {"image": make_two_frames("PNG")}),
-    Kind("CMYK JPEG", {"image": encoded(PICTURE.convert("CMYK"), "JPEG")}),
-    Kind("16-bit grey PNG", {"image": encoded(Image.fromarray(np.full((8, 8), 40_000, np.uint16)))}),
+    Kind("CMYK JPEG", {"image": encode_image(PICTURE.convert("CMYK"), "JPEG")}),
+    Kind("16-bit grey PNG", {"image": encode_image(Image.fromarray(np.full((8, 8), 40_000, np.uint16)))}),
     Kind("16-bit RGB PNG", {"image": make_png(2, 2, (b"\0" + b"\xff\xff\x80\0\0\0" * 2) * 2, depth=16, colour=2)}),
     Kind("palette with transparency", {"image": make_transparent_palette()}),
-    Kind("RGBA", {"image": encoded(PICTURE.convert("RGBA"))}),
-    Kind("1-bit image", {"image": encoded(PICTURE.convert("1"))}),
+    Kind("RGBA", {"image": encode_image(PICTURE.convert("RGBA"))}),
+    Kind("1-bit image", {"image": encode_image(PICTURE.convert("1"))}),
     Kind("pixel data bomb", {"image": make_png(2, 2, bytes(50_000_000))}),
     Kind("text chunk bomb", {"image": make_png(2, 2, bytes(6), extra=make_chunk(b"zTXt", b"a\0\0" + ZEROS))}),
     Kind("colour profile bomb", {"image": make_png(2, 2, bytes(6), extra=make_chunk(b"iCCP", b"a\0\0" + ZEROS))}),
-    Kind("EXIF-rotated JPEG", {"image": encoded(PICTURE, "JPEG", exif=EXIF)}),
+    Kind("EXIF-rotated JPEG", {"image": encode_image(PICTURE, "JPEG", exif=EXIF)}),
     Kind("wrong extension", {"image": {"bytes": PNG, "path": "a.jpg"}}, file="structs"),
     Kind("duplicate image_id", {}, copies=2),
     Kind("several images of one prompt", {"prompt_id": SOUND[1]["prompt_id"]}, copies=2),

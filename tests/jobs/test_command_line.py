@@ -25,7 +25,7 @@ from plumbline.pipelines.plans.sweep_config import StatusConfig, SweepConfig, re
 from plumbline.pipelines.sources.question_packs import PACKS
 from tests.commands import config_of, printed, refusal, run, store_at
 from tests.files import write_files
-from tests.operators.tiny import picture
+from tests.operators.tiny import draw_image
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -223,7 +223,7 @@ def test_a_wrong_command_line_is_refused_in_one_line_with_the_remedy_and_without
     [
         ("benchmark.images=/nowhere", "benchmark.images /nowhere: not found"),
         ("store=s3://bucket/x", "s3://: no credentials found; set AWS_ACCESS_KEY_ID"),
-        ("models.vqa.checkpoint=/nowhere", "model '/nowhere': no such folder"),
+        ("models.vqa.checkpoint=/nowhere", "model '/nowhere': expected a folder or a hub id"),
         ("benchmark.columns.image=pix", "column(s) pix, found image_id"),
         ("benchmark.columns.image=pix", "or correct benchmark.columns.image"),
         ("benchmark.prompt_columns.text=caption", "or correct benchmark.prompt_columns.text"),
@@ -475,7 +475,7 @@ def test_a_console_that_cannot_show_a_letter_shows_its_number(encoding: str, tmp
     folder = tmp_path / "images/日本"
     folder.mkdir(parents=True)
     for number in range(2):
-        picture(number).save(folder / f"{number}.png")
+        draw_image(number).save(folder / f"{number}.png")
     (folder / "prompts.txt").write_text("a red circle\n猫\n", "utf-8")
     words = [f"images={tmp_path}/images", "metric=[edge_density]", "cluster=here", f"store={tmp_path}/store"]
     environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": str(ROOT)}

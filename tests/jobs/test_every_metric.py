@@ -15,7 +15,7 @@ from plumbline.pipelines.sources.question_packs import PackFile, read_pack
 from tests.bench_of import images, run_bench, write_benchmark
 from tests.commands import config_of
 from tests.environment import ROOT
-from tests.operators.tiny.roles import tiny_models
+from tests.operators.tiny.roles import save_tiny_models
 from tests.question_packs import write_pack
 from tests.serving import pack_pairs
 
@@ -55,7 +55,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Sequence[str]:
-    return tiny_models(tmp_path_factory.mktemp("models"))
+    return save_tiny_models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")

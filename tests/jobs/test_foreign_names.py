@@ -10,7 +10,7 @@ import pytest
 
 from tests.bench_of import images, prompts, write_rows
 from tests.commands import printed, refusal
-from tests.operators.tiny import picture
+from tests.operators.tiny import draw_image
 
 SCORE = ("metric=[edge_density]", "cluster=here")
 
@@ -25,7 +25,7 @@ def test_a_table_may_name_files_in_either_form_of_unicode(table_form: str, file_
     names = [f"{word} {number}" for number, word in enumerate(["café", "über", "plain", "ñandú", "한국"])]
     (tmp_path / "images").mkdir()
     for number, name in enumerate(names):
-        picture(number).save(tmp_path / "images" / f"{normalize(file_form, name)}.png")
+        draw_image(number).save(tmp_path / "images" / f"{normalize(file_form, name)}.png")
     rows = [{"file_name": f"{normalize(table_form, name)}.png", "prompt": f"prompt {name}"} for name in names]
     shuffled = [rows[place] for place in np.random.default_rng(2).permutation(len(rows))]
     pd.DataFrame(shuffled).to_csv(tmp_path / "images/metadata.csv", index=False)
@@ -51,7 +51,7 @@ def test_a_partition_of_generators_is_named_by_its_value_unless_another_has_that
         write_rows(tmp_path / f"tables/{folder}/0.parquet", images("atlas", 4))
         (tmp_path / f"images/{folder}").mkdir(parents=True)
         for number in range(3):
-            picture(number).save(tmp_path / f"images/{folder}/{number}.png")
+            draw_image(number).save(tmp_path / f"images/{folder}/{number}.png")
     (tmp_path / "images/prompts.txt").write_text("a\nb\nc\n")
     of_tables = printed(
         "sweep", "sweep=own_images", "models=shapes", "benchmark.name=small", *SCORE, "dry_run=true",

@@ -94,7 +94,9 @@ def write_metadata_in_each_folder(folder: Path) -> Path:
 def write_metadata_of_each_generator(folder: Path) -> Path:
     rows = [{"file_name": f"{n}.png", "text": text} for n, text in enumerate(TEXTS)]
     for name in ("flux", "sdxl"):
-        write_files(folder / name, {"metadata.jsonl": to_json_lines(rows), **{f"{n}.png": png for n, png in enumerate(PNGS)}})
+        write_files(
+            folder / name, {"metadata.jsonl": to_json_lines(rows), **{f"{n}.png": png for n, png in enumerate(PNGS)}}
+        )
     return folder
 
 

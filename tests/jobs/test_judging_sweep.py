@@ -10,7 +10,7 @@ import pytest
 from tests.bench_of import list_arguments, write_benchmark
 from tests.commands import newest, printed, refusal, run
 from tests.operators import tiny
-from tests.operators.tiny.roles import tiny_models
+from tests.operators.tiny.roles import save_tiny_models
 
 EXPECTED = {
     "llmscore": 0.07,
@@ -37,7 +37,7 @@ def sweep_words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     (folder / "models").mkdir()
     babbler = f"+models.babbler={{family: causal_lm, checkpoint: {folder}/babbler}}"
     return list_arguments(
-        folder / "bench", folder / "store", "max_failed=0.2", *tiny_models(folder / "models"), babbler
+        folder / "bench", folder / "store", "max_failed=0.2", *save_tiny_models(folder / "models"), babbler
     )
 
 

@@ -17,8 +17,8 @@ import pytest
 from PIL import Image
 
 from plumbline.jobs.table import JOBS
-from plumbline.operators.base.errors import install
-from plumbline.operators.base.extensions import missing_packages
+from plumbline.operators.base.errors import install_remedy
+from plumbline.operators.base.extensions import find_missing_packages
 from tests.bench_of import CAPTIONED, SMALL, images, list_captioned_images, prompts, write_rows
 from tests.commands import newest, printed, refusal, run
 from tests.files import make_tar, write_files
@@ -203,14 +203,14 @@ def test_a_missing_extra_is_reported_in_one_line_and_in_help(tmp_path: Path, mon
         return real(package)
 
     monkeypatch.setattr(metadata, "version", version)
-    missing_packages.cache_clear()
+    find_missing_packages.cache_clear()
     try:
         for job in {"view", "rate"} & {*JOBS}:
-            needs = f"jobs.{job} needs uvicorn; {install('view')}"
+            needs = f"jobs.{job} needs uvicorn; {install_remedy('view')}"
             assert needs in printed(job, "--help").splitlines()
             assert refusal(job, *(["study=x"] if job == "rate" else [f"store={tmp_path}"])) == f"error: {needs}"
     finally:
-        missing_packages.cache_clear()
+        find_missing_packages.cache_clear()
 
 
 def test_the_folders_current_content_is_scored_after_any_earlier_attempt(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ import re
 import struct
 from collections.abc import Sequence
 
-from tests.operators.tiny import encoded, picture
+from tests.operators.tiny import draw_image, encode_image
 
-PICTURE = picture(0, width=120, height=96)
+PICTURE = draw_image(0, width=120, height=96)
 MARKERS = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
 RESTARTS = re.compile(rb"\xff[\xd0-\xd7]")
 END = b"\xff\xd9"
@@ -32,7 +32,7 @@ def split_segments(jpeg: bytes) -> list[bytes]:
 
 def drop_intervals(first: int, count: int) -> bytes:
     """Encode a JPEG with one restart interval per row of blocks, and remove `count` intervals from `first` on."""
-    jpeg = encoded(PICTURE, "JPEG", restart_marker_rows=1, subsampling=0)
+    jpeg = encode_image(PICTURE, "JPEG", restart_marker_rows=1, subsampling=0)
     scan = jpeg.rindex(b"\xff\xda")
     starts = [scan + 14, *(match.end() for match in RESTARTS.finditer(jpeg, scan)), len(jpeg)]
     return jpeg[: starts[first]] + jpeg[starts[first + count] :]
@@ -40,7 +40,7 @@ def drop_intervals(first: int, count: int) -> bytes:
 
 def make_three_scans(*, kept: Sequence[float] = (1, 1, 1)) -> bytes:
     """Return a baseline JPEG with one scan each for Y, Cb and Cr, each cut to the given fraction."""
-    greys = [split_segments(encoded(channel, "JPEG")) for channel in PICTURE.convert("YCbCr").split()]
+    greys = [split_segments(encode_image(channel, "JPEG")) for channel in PICTURE.convert("YCbCr").split()]
     frame = bytearray(b"".join(part for part in greys[0][:-2] if part[1] != 0xC0))
     size = next(part for part in greys[0] if part[1] == 0xC0)[4:9]
     frame += b"\xff\xc0\0\x11" + size + b"\3" + b"".join(bytes((component, 0x11, 0)) for component in (1, 2, 3))
@@ -59,7 +59,7 @@ def cut_scan(scan: bytes, component: int, share: float) -> bytes:
 
 def make_progressive(scans: int) -> bytes:
     """Return a progressive JPEG that only contains its first scans."""
-    parts = split_segments(encoded(PICTURE, "JPEG", progressive=True))
+    parts = split_segments(encode_image(PICTURE, "JPEG", progressive=True))
     places = [place for place, part in enumerate(parts) if part[1] == 0xDA]
     return b"".join(parts[: places[scans - 1] + 1]) + END
 
@@ -68,7 +68,7 @@ def make_tiff(compression: str, share: float = 1) -> bytes:
     """Return a TIFF with one strip, whose header gives only this fraction of the strip's true length."""
     fax = compression in ("group3", "group4", "tiff_ccitt")
     image = PICTURE.convert("1" if fax else "RGB")
-    tiff = bytearray(encoded(image, "TIFF", compression=compression))
+    tiff = bytearray(encode_image(image, "TIFF", compression=compression))
     tags = struct.unpack_from("<I", tiff, 4)[0]
     entries = (tags + 2 + 12 * number for number in range(struct.unpack_from("<H", tiff, tags)[0]))
     size_place = next(entry + 8 for entry in entries if struct.unpack_from("<H", tiff, entry) == (279,))

@@ -33,7 +33,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("checkpoints")
     tiny.save_clip(folder / "clip")
-    tiny.save_flant5(folder / "flant5", tiny.flant5_weights())
+    tiny.save_flant5(folder / "flant5", tiny.make_flant5_weights())
     return folder
 
 

@@ -25,17 +25,17 @@ from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5, ClipFlan
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 
-METRIC = tiny.vqascore()
+METRIC = tiny.make_vqascore()
 SYSTEM_MESSAGE = (
     "A chat between a curious user and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the user's questions."
 )
 TEXTS = ("a red circle", "star", "two blue star left of a green square , three red circle above the square", "unheard")
 PICTURES = [
-    tiny.picture(0),
-    tiny.picture(1, width=64, height=40),
-    tiny.picture(2, width=33, height=90),
-    tiny.picture(3, width=7, height=7),
+    tiny.draw_image(0),
+    tiny.draw_image(1, width=64, height=40),
+    tiny.draw_image(2, width=33, height=90),
+    tiny.draw_image(3, width=7, height=7),
 ]
 PAIRS = [(image, text) for image in range(len(PICTURES)) for text in TEXTS]
 CHOICES = ("Yes", "No", "maybe not a circle")
@@ -200,7 +200,7 @@ def test_rows_of_the_embedding_without_a_token_do_not_count(
     checkpoints: Path, tmp_path: Path, plain_scores: list[float]
 ) -> None:
     """The released code truncates the embedding to the tokenizer's length before the softmax."""
-    weights = tiny.flant5_weights()
+    weights = tiny.make_flant5_weights()
     for name in ("shared.weight", "lm_head.weight"):
         weights[name] = torch.cat([weights[name], torch.randn(28, tiny.T5_FIELDS["d_model"])])
     folder = tiny.save_flant5(tmp_path / "wide", weights, tower_name=str(checkpoints / "clip"))
@@ -224,7 +224,7 @@ def test_an_image_is_cropped_instead_of_padded_with_the_processor_option(
 @pytest.mark.parametrize("select_layer", [-1, -3])
 def test_the_selected_layer_comes_from_the_checkpoint(checkpoints: Path, tmp_path: Path, select_layer: int) -> None:
     tower = str((checkpoints / "clip").resolve())
-    folder = tiny.save_flant5(tmp_path / "flant5", tiny.flant5_weights(), tower_name=tower)
+    folder = tiny.save_flant5(tmp_path / "flant5", tiny.make_flant5_weights(), tower_name=tower)
     tiny.edit_json(folder / "config.json", mm_vision_select_layer=select_layer)
     model, plain = load(folder), PlainClipFlanT5(folder, checkpoints / "clip")
     (features,) = model.encode([model.preprocess(PICTURES[1])])
@@ -249,7 +249,7 @@ def test_the_output_matrix_is_the_checkpoints_and_not_the_embedding(
     checkpoints: Path, tmp_path: Path, plain_scores: list[float]
 ) -> None:
     tower = str((checkpoints / "clip").resolve())
-    weights = tiny.flant5_weights()
+    weights = tiny.make_flant5_weights()
     assert not torch.equal(weights["lm_head.weight"], weights["shared.weight"])
     tied = weights | {"lm_head.weight": weights["shared.weight"].clone()}
     scores = mean_scores(load(tiny.save_flant5(tmp_path / "tied", tied, tower_name=tower)))
@@ -276,7 +276,7 @@ def test_a_network_built_here_is_the_same_after_saving_and_loading(checkpoints: 
 def test_a_saved_network_has_the_released_layout(tmp_path: Path) -> None:
     network = ClipFlanT5(T5Config(**tiny.T5_FIELDS), CLIPVisionConfig(**tiny.VISION_FIELDS))
     save_clip_flant5(network, tmp_path, tower_name="openai/clip-vit-large-patch14-336")
-    assert set(load_file(tmp_path / "model.safetensors")) == set(tiny.flant5_weights())
+    assert set(load_file(tmp_path / "model.safetensors")) == set(tiny.make_flant5_weights())
     fields = json.loads((tmp_path / "config.json").read_text())
     released = {
         "model_type": "clip_t5",
@@ -291,7 +291,7 @@ def test_a_saved_network_has_the_released_layout(tmp_path: Path) -> None:
 
 
 def test_weights_stored_in_half_precision_are_widened_before_use(checkpoints: Path, tmp_path: Path) -> None:
-    weights = {name: tensor.half() for name, tensor in tiny.flant5_weights().items()}
+    weights = {name: tensor.half() for name, tensor in tiny.make_flant5_weights().items()}
     tower = str((checkpoints / "clip").resolve())
     folder = tiny.save_flant5(tmp_path / "half", weights, tower_name=tower)
     scores = mean_scores(load(folder))

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.images.rows import digest_of
+from plumbline.operators.images.rows import digest_images
 from plumbline.operators.metrics.ablation import Ablation
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.metrics.questions.vpeval import VpevalConfig
@@ -81,6 +81,6 @@ def test_a_row_that_is_tried_alone_gets_the_same_image_as_in_its_shard(folder: P
     (shard,) = stage.read_windows(work, cells)
     whole = stage.prepare(shard).images.digests
     alone = [stage.prepare(window).images.digests[0] for window in stage.read_windows(work, cells, 1)]
-    own = [digest_of([row["image"]]) for row in images("atlas", 4)]
+    own = [digest_images([row["image"]]) for row in images("atlas", 4)]
     assert whole == alone and sorted(whole) == sorted(own)
     assert all(shown != theirs for shown, theirs in zip(whole, own, strict=True))

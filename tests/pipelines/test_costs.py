@@ -16,7 +16,7 @@ from plumbline.operators.report.run_health import cost_note
 from plumbline.pipelines.plans.costs import Cost, describe_costs, estimate_costs, sum_costs, try_services
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from tests.bench_of import plan_bench, run_plan, write_benchmark
-from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, failed, told
+from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, make_error, make_token_completion
 
 PRICES = "models.vqa.prices={read: 2, written: 10}"
 
@@ -31,7 +31,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def answer(number: int, body: dict[str, Any]) -> Answer:
-    said = told(("Yes", -0.1))
+    said = make_token_completion(("Yes", -0.1))
     assert isinstance(said.body, dict)
     return said._replace(body={**said.body, "usage": {"prompt_tokens": 500_000, "completion_tokens": 100_000}})
 
@@ -136,7 +136,7 @@ def test_a_service_that_refuses_the_key_is_reported_before_ray_is_imported(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "plumbline.pipelines.running.runner", None)  # importing it fails
-    server.script = lambda number, body: failed(401, "no such key")
+    server.script = lambda number, body: make_error(401, "no such key")
     with pytest.raises(ModelError, match="answered 401 for the key"):
         run_plan(planned_sweep(server, tmp_path))
     monkeypatch.delenv(VARIABLE)

@@ -14,7 +14,7 @@ from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import plan_bench, prompts, run_plan, write_benchmark
-from tests.operators.models.endpoint import KEY, VARIABLE, Server, told
+from tests.operators.models.endpoint import KEY, VARIABLE, Server, make_token_completion
 from tests.question_packs import (
     ANNOTATIONS,
     make_choice_question,
@@ -94,7 +94,7 @@ def test_a_service_compares_multiple_choice_by_letters(folder: Path, tmp_path: P
         )
     ]
     log = {"A": -0.9, "b": -0.6, "C": -3.0, "Yes": -0.2, "No": -2.0}
-    server.script = lambda number, body: told(*log.items())
+    server.script = lambda number, body: make_token_completion(*log.items())
     questions = write_json(tmp_path / "tifa.json", rows)
     service = ("model@models.vqa=api", "models.vqa.checkpoint=m", f"models.vqa.key_variable={VARIABLE}")
     where = (f"models.vqa.endpoint={server.url}", "models.vqa.max_retries=0", "metrics.tifa_v1.answers=likelihood")

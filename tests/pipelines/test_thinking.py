@@ -8,14 +8,14 @@ import pytest
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import sweep_config, write_benchmark
-from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, said
+from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, make_completion
 
 
 def thought(number: int, body: dict[str, Any]) -> Answer:
     """Return a finished thought with a rating and an unfinished one by turns, the finished one first."""
     if number % 2:
-        return said("<think>\nA star, or is it", reason="length")
-    return said('<think>\nI would say {"rating": 3}\n</think>\n\n{"rating": 85, "rationale": "It fits."}')
+        return make_completion("<think>\nA star, or is it", reason="length")
+    return make_completion('<think>\nI would say {"rating": 3}\n</think>\n\n{"rating": 85, "rationale": "It fits."}')
 
 
 def test_a_thinking_judge_rates_and_the_error_of_a_cut_thought_names_the_key_to_change(

@@ -24,10 +24,10 @@ from plumbline.operators.models.engines.conversation import (
     tokenize_choice,
 )
 from plumbline.operators.models.engines.vllm_calls import VllmLikelihood
-from plumbline.operators.models.engines.vllm_engine import Prompt, ReadyImage
+from plumbline.operators.models.engines.vllm_engine import ProcessedImages, Prompt
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.processing import padded_square
+from plumbline.operators.models.processing import centre_on_square
 from plumbline.operators.models.resolution import resolve_model
 
 QUESTIONS = [
@@ -40,7 +40,7 @@ QUESTIONS = [
     ]
 ]
 
-Shown = Sequence[Image.Image]
+QuestionImages = Sequence[Image.Image]
 """Images of one question."""
 MAX_TOKENS = 12
 """Maximum number of tokens in a reply."""
@@ -53,17 +53,21 @@ def noise_images() -> list[Image.Image]:
 
 
 @torch.inference_mode()
-def transformers_likelihood(folder: Path, shown: Sequence[Shown], system: str | None) -> list[list[list[float]]]:
+def compute_likelihood_with_transformers(
+    folder: Path, shown: Sequence[QuestionImages], system: str | None
+) -> list[list[list[float]]]:
     """Compute the likelihoods with transformers' own processor and model, one forward pass per choice."""
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
     processor = AutoProcessor.from_pretrained(folder)
-    return [[_teach(model, processor, shown, one, choice, system) for choice in one.choices] for one in QUESTIONS]
+    return [
+        [_compute_logprobs(model, processor, shown, one, choice, system) for choice in one.choices] for one in QUESTIONS
+    ]
 
 
-def _teach(
-    model: Any, processor: Any, shown: Sequence[Shown], question: Question, choice: str, system: str | None
+def _compute_logprobs(
+    model: Any, processor: Any, shown: Sequence[QuestionImages], question: Question, choice: str, system: str | None
 ) -> list[float]:
-    text, inputs = _prompt(processor, shown[question.image], question, system)
+    text, inputs = _lay_out_prompt(processor, shown[question.image], question, system)
     end = processor.tokenizer.eos_token_id
     labels = torch.tensor([tokenize_choice(processor.tokenizer, text, choice, end=end)])
     for name, filling in {"input_ids": labels, "attention_mask": 1, "mm_token_type_ids": 0}.items():
@@ -75,7 +79,7 @@ def _teach(
     return chosen
 
 
-def _prompt(processor: Any, images: Shown, question: Question, system: str | None) -> tuple[str, Any]:
+def _lay_out_prompt(processor: Any, images: QuestionImages, question: Question, system: str | None) -> tuple[str, Any]:
     """Return the text of a question about images, and both together as the processor lays them out."""
     asked = [Message("user", question.text)]
     text = render_image_conversation(processor.tokenizer, asked, system=system, images=len(images))
@@ -91,42 +95,42 @@ def count_cached(model: VllmLikelihood, images: Sequence[Image.Image]) -> list[i
     return [used.calls, used.prompt_tokens, used.cached_tokens]
 
 
-def reference_likelihood(
-    model: VllmLikelihood, images: Sequence[ReadyImage], questions: Sequence[Question]
+def compute_reference_likelihood(
+    model: VllmLikelihood, images: Sequence[ProcessedImages], questions: Sequence[Question]
 ) -> list[list[list[float]]]:
     """Compute `likelihood` with vLLM's own scoring of whole prompts, which is slow and uses no cache."""
     from vllm import SamplingParams
 
-    asked = [model._ask(images, question) for question in questions]
+    asked = [model._tokenize_question(images, question) for question in questions]
     whole = [(question, choice) for question in asked for choice in question.choices]
     prompts = [Prompt(question.ids + choice, question.image) for question, choice in whole]
     params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
     outputs = model._run(prompts, [params] * len(prompts))
-    answers = iter([_ending(output, choice) for output, (_, choice) in zip(outputs, whole, strict=True)])
+    answers = iter([_select_last_logprobs(output, choice) for output, (_, choice) in zip(outputs, whole, strict=True)])
     return [[next(answers) for _ in question.choices] for question in asked]
 
 
-def _ending(output: Any, choice: Sequence[int]) -> list[float]:
+def _select_last_logprobs(output: Any, choice: Sequence[int]) -> list[float]:
     """Return the log-probabilities of the prompt's last tokens, which belong to the choice."""
     last = output.prompt_logprobs[-len(choice) :]
     return [row[token].logprob for row, token in zip(last, choice, strict=True)]
 
 
 @torch.inference_mode()
-def transformers_replies(folder: Path, shown: Sequence[Shown], system: str | None) -> list[str]:
+def reply_with_transformers(folder: Path, shown: Sequence[QuestionImages], system: str | None) -> list[str]:
     """Return the likeliest continuation of each of QUESTIONS, from transformers' own processor and `generate`."""
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
     processor = AutoProcessor.from_pretrained(folder)
     replies = []
     for question in QUESTIONS:
-        _, inputs = _prompt(processor, shown[question.image], question, system)
+        _, inputs = _lay_out_prompt(processor, shown[question.image], question, system)
         output = model.generate(**inputs, max_new_tokens=MAX_TOKENS, do_sample=False)
         new = output[0, inputs["input_ids"].shape[1] :]
         replies.append(str(processor.tokenizer.decode(new, skip_special_tokens=True)))
     return replies
 
 
-def talk(model: VllmLikelihood, images: Sequence[ReadyImage]) -> list[list[Any]]:
+def hold_conversations(model: VllmLikelihood, images: Sequence[ProcessedImages]) -> list[list[Any]]:
     """Hold conversations about the images; return the text of each, whether it is complete, and its token counts."""
     said = [(question.image, question.text, {}) for question in QUESTIONS]
     drawn = [(0, "Say.", {"temperature": 1.0, "seed": seed}) for seed in (1, 1, 2)]
@@ -142,7 +146,7 @@ def talk(model: VllmLikelihood, images: Sequence[ReadyImage]) -> list[list[Any]]
     ]
 
 
-def reply_after_thought(model: VllmLikelihood, images: Sequence[ReadyImage]) -> list[str]:
+def reply_after_thought(model: VllmLikelihood, images: Sequence[ProcessedImages]) -> list[str]:
     """Return the reply after a thought that the model's third token ends, and the reply without a thought."""
     asked = ImageRequest(0, Request((Message("user", QUESTIONS[0].text),), 2 * MAX_TOKENS))
     (whole,) = model.generate_from_images(images, [asked])
@@ -155,13 +159,13 @@ def reply_after_thought(model: VllmLikelihood, images: Sequence[ReadyImage]) -> 
     return [reply.text, decode_reply(model.tokenizer, whole.ids[end : end + MAX_TOKENS]).lstrip()]
 
 
-def describe_failure(model: VllmLikelihood, images: Sequence[ReadyImage], question: str) -> list[Any]:
+def describe_failure(model: VllmLikelihood, images: Sequence[ProcessedImages], question: str) -> list[Any]:
     """Return how the model fails on a question."""
     (answer,) = model.likelihood(images, [Question(0, question, ("Yes",))])
     return list(answer) if isinstance(answer, RowError) else []
 
 
-def order_both_ways(seen: Sequence[Image.Image]) -> list[Shown]:
+def order_both_ways(seen: Sequence[Image.Image]) -> list[QuestionImages]:
     """Return two images of different sizes that are shown together, in both orders."""
     pair = [seen[0], seen[1].crop((0, 0, 280, 196))]
     return [pair, pair[::-1]]
@@ -178,20 +182,20 @@ def main(folder: Path) -> None:
     pairs = order_both_ways(seen)
     joined = model.encode([model.preprocess_several(pair) for pair in pairs])
     alone = [[image] for image in seen]
-    padded = [[padded_square(image, model.padding) for image in pair] for pair in pairs]
+    padded = [[centre_on_square(image, model.padding) for image in pair] for pair in pairs]
     answers = {
         "fast": model.likelihood(images, QUESTIONS),
-        "reference": reference_likelihood(model, images, QUESTIONS),
-        "transformers": transformers_likelihood(folder, alone, model.system),
+        "reference": compute_reference_likelihood(model, images, QUESTIONS),
+        "transformers": compute_likelihood_with_transformers(folder, alone, model.system),
         "usage": count_cached(model, seen),
         "replies": model.reply(images, QUESTIONS),
-        "talk": talk(model, images),
-        "transformers talk": transformers_replies(folder, alone, model.system),
+        "talk": hold_conversations(model, images),
+        "transformers talk": reply_with_transformers(folder, alone, model.system),
         "too long": describe_failure(model, images, "long " * 1024),
         "two": model.likelihood(joined, QUESTIONS),
-        "transformers two": transformers_likelihood(folder, padded, model.system),
-        "talk of two": talk(model, joined),
-        "transformers talk of two": transformers_replies(folder, padded, model.system),
+        "transformers two": compute_likelihood_with_transformers(folder, padded, model.system),
+        "talk of two": hold_conversations(model, joined),
+        "transformers talk of two": reply_with_transformers(folder, padded, model.system),
         "thought": reply_after_thought(model, images),
     }
     print(json.dumps(answers))

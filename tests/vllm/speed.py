@@ -59,11 +59,20 @@ def measure(model: VllmLikelihood, images: Sequence[Image.Image], count: int, ch
         for image in range(len(images))
         for number in range(count)
     ]
-    calls, began, of_engine, spent = model.usage.calls, time.perf_counter(), engine_time(model), time.process_time()
+    calls, began, of_engine, spent = (
+        model.usage.calls,
+        time.perf_counter(),
+        measure_engine_time(model),
+        time.process_time(),
+    )
     with ThreadPoolExecutor(THREADS) as decoders:
         features = model.encode(list(decoders.map(model.preprocess, images)))
     answers = model.likelihood(features, questions)
-    seconds, spent, of_engine = time.perf_counter() - began, time.process_time() - spent, engine_time(model) - of_engine
+    seconds, spent, of_engine = (
+        time.perf_counter() - began,
+        time.process_time() - spent,
+        measure_engine_time(model) - of_engine,
+    )
     assert not any(isinstance(answer, RowError) for answer in answers)
     asked = len(questions)
     return (
@@ -73,7 +82,7 @@ def measure(model: VllmLikelihood, images: Sequence[Image.Image], count: int, ch
     )
 
 
-def engine_time(model: VllmLikelihood) -> float:
+def measure_engine_time(model: VllmLikelihood) -> float:
     """Return the processor seconds of the engine's thread."""
     return time.clock_gettime(time.pthread_getcpuclockid(model.engine._thread.ident or 0))
 

@@ -41,10 +41,10 @@ class ScriptedEngine:
         done = [name for name, steps in self.left.items() if steps <= 0]
         for name in done:
             del self.left[name]
-        return [_output(name) for name in done]
+        return [_make_output(name) for name in done]
 
 
-def _output(name: str) -> Any:
+def _make_output(name: str) -> Any:
     return SimpleNamespace(request_id=name, finished=True, outputs=[SimpleNamespace(finish_reason="stop")])
 
 

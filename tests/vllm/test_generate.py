@@ -48,18 +48,18 @@ def load(folder: Path, **options: Any) -> VllmGenerate:
     return model
 
 
-def request(text: str, **fields: Any) -> Request:
+def make_request(text: str, **fields: Any) -> Request:
     return Request((Message("user", text),), **{"max_tokens": 24, **fields})
 
 
-def replies(model: VllmGenerate, *requests: Request) -> list[Generation]:
+def generate_replies(model: VllmGenerate, *requests: Request) -> list[Generation]:
     generations = model.generate(requests)
     assert all(isinstance(generation, Generation) for generation in generations), generations
     return [generation for generation in generations if isinstance(generation, Generation)]
 
 
 @torch.inference_mode()
-def transformers_reply(folder: Path, text: str) -> str:
+def reply_with_transformers(folder: Path, text: str) -> str:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -70,21 +70,21 @@ def transformers_reply(folder: Path, text: str) -> str:
 
 
 def test_greedy_replies_equal_those_of_transformers(model: VllmGenerate, folder: Path) -> None:
-    expected = [transformers_reply(folder, prompt) for prompt in PROMPTS]
-    assert [reply.text for reply in replies(model, *map(request, PROMPTS))] == expected
+    expected = [reply_with_transformers(folder, prompt) for prompt in PROMPTS]
+    assert [reply.text for reply in generate_replies(model, *map(make_request, PROMPTS))] == expected
     assert len(set(expected)) == len(PROMPTS)
 
 
 def test_callers_in_several_threads_get_their_own_replies(model: VllmGenerate) -> None:
     texts = [f"caption number {index}" for index in range(12)]
-    alone = [replies(model, request(text))[0].text for text in texts]
+    alone = [generate_replies(model, make_request(text))[0].text for text in texts]
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda text: replies(model, request(text))[0].text, texts))
+        together = list(pool.map(lambda text: generate_replies(model, make_request(text))[0].text, texts))
     assert together == alone
 
 
 def test_a_prompt_beyond_the_context_fails_alone(model: VllmGenerate) -> None:
-    long, short = model.generate([request("x" * 600), request("A red cube")])
+    long, short = model.generate([make_request("x" * 600), make_request("A red cube")])
     assert isinstance(long, RowError)
     assert long.kind == "prompt_too_long"
     assert "max_model_len" in long.message
@@ -92,14 +92,14 @@ def test_a_prompt_beyond_the_context_fails_alone(model: VllmGenerate) -> None:
 
 
 def test_a_schema_that_cannot_be_enforced_fails_alone(model: VllmGenerate) -> None:
-    refused, short = model.generate([request("a", schema='{"type": "nonsense"}'), request("A red cube")])
+    refused, short = model.generate([make_request("a", schema='{"type": "nonsense"}'), make_request("A red cube")])
     assert isinstance(refused, RowError)
     assert "nonsense" in refused.message
     assert isinstance(short, Generation)
 
 
 def test_a_reply_follows_its_schema(model: VllmGenerate) -> None:
-    (reply,) = replies(model, request("Is it there?", schema=SCHEMA, max_tokens=64))
+    (reply,) = generate_replies(model, make_request("Is it there?", schema=SCHEMA, max_tokens=64))
     assert isinstance(json.loads(reply.text)["seen"], bool)
 
 
@@ -108,29 +108,32 @@ def test_replies_with_a_schema_equal_those_of_transformers(model: VllmGenerate, 
     in_transformers = loading.load(
         resolve_model(model_config(family="causal_lm", checkpoint=str(folder)), on_gpu=False), "generate"
     )
-    requests = [request(text, schema=WORDS, max_tokens=96) for text in PROMPTS]
+    requests = [make_request(text, schema=WORDS, max_tokens=96) for text in PROMPTS]
     replies_there = in_transformers.generate(requests)
-    assert [reply.text for reply in replies(model, *requests)] == [
+    assert [reply.text for reply in generate_replies(model, *requests)] == [
         reply.text for reply in replies_there if isinstance(reply, Generation)
     ]
 
 
 def test_a_seed_fixes_the_reply_at_any_temperature(model: VllmGenerate) -> None:
-    texts = [reply.text for reply in replies(model, *(request("a", temperature=1.0, seed=seed) for seed in (1, 1, 2)))]
+    texts = [
+        reply.text
+        for reply in generate_replies(model, *(make_request("a", temperature=1.0, seed=seed) for seed in (1, 1, 2)))
+    ]
     assert texts[0] == texts[1] != texts[2]
 
 
 def test_a_reply_ends_before_a_stop_text_and_is_complete(model: VllmGenerate) -> None:
-    (whole,) = replies(model, request("A red cube"))
+    (whole,) = generate_replies(model, make_request("A red cube"))
     assert not whole.complete
     stop = next(letter for letter in whole.text[4:] if letter.isascii())
-    (ended,) = replies(model, request("A red cube", stop=(stop,)))
+    (ended,) = generate_replies(model, make_request("A red cube", stop=(stop,)))
     assert ended.complete
     assert ended.text == whole.text[: whole.text.index(stop)]
 
 
 def test_a_shared_prefix_is_read_from_the_cache(model: VllmGenerate) -> None:
-    first, second = (replies(model, request("example " * 40 + ending))[0] for ending in ("one", "two"))
+    first, second = (generate_replies(model, make_request("example " * 40 + ending))[0] for ending in ("one", "two"))
     assert first.usage.cached_tokens == 0
     assert second.usage.cached_tokens >= 128
     assert second.usage.prompt_tokens == 40 * len("example ") + len("two")

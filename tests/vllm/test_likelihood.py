@@ -19,7 +19,7 @@ pytestmark = pytest.mark.vllm
 
 
 @pytest.fixture(scope="module", params=[make_qwen2_vl, make_llava], ids=["qwen2_vl", "llava"])
-def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def outputs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return the output of a separate process with the torchvision and operators that this process lacks."""
     if not TORCHVISION.is_dir():
         pytest.fail("build/torchvision is missing; run the tests with make vllm")
@@ -39,67 +39,67 @@ def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return answers
 
 
-def flat(answers: list[list[list[float]]]) -> list[float]:
+def flatten(answers: list[list[list[float]]]) -> list[float]:
     return [logprob for choices in answers for choice in choices for logprob in choice]
 
 
 @pytest.mark.parametrize("other", ["reference", "transformers"])
-def test_likelihoods_equal_those_of_teacher_forcing(asked: dict[str, Any], other: str) -> None:
-    assert flat(asked["fast"]) == pytest.approx(flat(asked[other]), abs=1e-3)
+def test_likelihoods_equal_those_of_teacher_forcing(outputs: dict[str, Any], other: str) -> None:
+    assert flatten(outputs["fast"]) == pytest.approx(flatten(outputs[other]), abs=1e-3)
 
 
-def test_two_images_in_one_question_give_the_answers_of_transformers_in_both_orders(asked: dict[str, Any]) -> None:
-    expected = asked["transformers two"]
-    assert flat(asked["two"]) == pytest.approx(flat(expected), abs=1e-3)
-    assert flat(expected[:3]) != pytest.approx(flat(expected[3:]), abs=0.1), "the order matters"
-    assert [text for text, *_ in asked["talk of two"][: len(QUESTIONS)]] == asked["transformers talk of two"]
+def test_two_images_in_one_question_give_the_answers_of_transformers_in_both_orders(outputs: dict[str, Any]) -> None:
+    expected = outputs["transformers two"]
+    assert flatten(outputs["two"]) == pytest.approx(flatten(expected), abs=1e-3)
+    assert flatten(expected[:3]) != pytest.approx(flatten(expected[3:]), abs=0.1), "the order matters"
+    assert [text for text, *_ in outputs["talk of two"][: len(QUESTIONS)]] == outputs["transformers talk of two"]
 
 
-def test_choices_of_one_and_of_several_tokens_end_with_the_end_of_the_turn(asked: dict[str, Any]) -> None:
-    lengths = [[len(choice) for choice in choices] for choices in asked["fast"]]
+def test_choices_of_one_and_of_several_tokens_end_with_the_end_of_the_turn(outputs: dict[str, Any]) -> None:
+    lengths = [[len(choice) for choice in choices] for choices in outputs["fast"]]
     assert [len(choices) for choices in lengths] == [len(question.choices) for question in QUESTIONS]
     assert lengths[0] == [2, 2]
     assert min(lengths[2]) > 3
 
 
-def test_probabilities_are_over_the_whole_vocabulary(asked: dict[str, Any]) -> None:
-    assert max(flat(asked["fast"])) < -0.01
+def test_probabilities_are_over_the_whole_vocabulary(outputs: dict[str, Any]) -> None:
+    assert max(flatten(outputs["fast"])) < -0.01
 
 
-def test_all_requests_about_an_image_except_one_read_it_from_the_prefix_cache(asked: dict[str, Any]) -> None:
-    calls, _, cached = asked["usage"]
+def test_all_requests_about_an_image_except_one_read_it_from_the_prefix_cache(outputs: dict[str, Any]) -> None:
+    calls, _, cached = outputs["usage"]
     images = len({question.image for question in QUESTIONS})
     assert cached >= (calls - images) * 128
 
 
-def test_a_question_beyond_the_context_is_refused_permanently(asked: dict[str, Any]) -> None:
-    kind, message, retryable = asked["too long"]
+def test_a_question_beyond_the_context_is_refused_permanently(outputs: dict[str, Any]) -> None:
+    kind, message, retryable = outputs["too long"]
     assert (kind, retryable) == ("request_refused", False)
     assert "1024" in message
 
 
-def test_a_model_answers_in_its_own_words(asked: dict[str, Any]) -> None:
-    assert len(asked["replies"]) == len(QUESTIONS)
-    assert all(isinstance(reply, str) for reply in asked["replies"])
+def test_a_model_answers_in_its_own_words(outputs: dict[str, Any]) -> None:
+    assert len(outputs["replies"]) == len(QUESTIONS)
+    assert all(isinstance(reply, str) for reply in outputs["replies"])
 
 
-def test_a_reply_about_an_image_continues_after_its_thought(asked: dict[str, Any]) -> None:
-    reply, expected = asked["thought"]
+def test_a_reply_about_an_image_continues_after_its_thought(outputs: dict[str, Any]) -> None:
+    reply, expected = outputs["thought"]
     assert reply == expected != ""
 
 
-def test_greedy_replies_about_an_image_equal_those_of_transformers(asked: dict[str, Any]) -> None:
-    greedy = asked["talk"][: len(QUESTIONS)]
-    assert [text for text, *_ in greedy] == asked["transformers talk"]
+def test_greedy_replies_about_an_image_equal_those_of_transformers(outputs: dict[str, Any]) -> None:
+    greedy = outputs["talk"][: len(QUESTIONS)]
+    assert [text for text, *_ in greedy] == outputs["transformers talk"]
     assert all(0 < new <= 12 for *_, new, _ in greedy)
 
 
-def test_a_seed_fixes_the_reply_about_an_image(asked: dict[str, Any]) -> None:
-    drawn = [text for text, *_ in asked["talk"][len(QUESTIONS) : -1]]
+def test_a_seed_fixes_the_reply_about_an_image(outputs: dict[str, Any]) -> None:
+    drawn = [text for text, *_ in outputs["talk"][len(QUESTIONS) : -1]]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_a_conversation_beyond_the_context_fails_alone(asked: dict[str, Any]) -> None:
-    kind, message, retryable = asked["talk"][-1]
+def test_a_conversation_beyond_the_context_fails_alone(outputs: dict[str, Any]) -> None:
+    kind, message, retryable = outputs["talk"][-1]
     assert (kind, retryable) == ("request_refused", False)
     assert "1024" in message

@@ -20,7 +20,7 @@ from plumbline.operators.models.processing import load_tokenizer
 from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
 from tests.operators import tiny
 from tests.operators.stages.given import decode, options
-from tests.operators.tiny import encoded, image_table, picture
+from tests.operators.tiny import draw_image, encode_image, make_image_table
 
 IMAGE_TOKENS = 3
 CAPACITY = 5
@@ -65,7 +65,7 @@ class CountingEngine:
         self.most_waiting = max(self.most_waiting, self.waiting())
         names = list(self.requests)[:CAPACITY]
         self.batches.append(len(names))
-        return [served(name, *self.requests.pop(name)) for name in names]
+        return [make_output(name, *self.requests.pop(name)) for name in names]
 
     def waiting(self) -> int:
         """Return the number of requests that were received but are not finished."""
@@ -96,7 +96,7 @@ class ScriptedProcessor:
         return {"prompt_token_ids": [*ids[:place], *[ids[place]] * IMAGE_TOKENS, *ids[place + 1 :]], "images": names}
 
 
-def served(name: str, prompt: dict[str, Any], params: Any) -> Any:
+def make_output(name: str, prompt: dict[str, Any], params: Any) -> Any:
     ids = prompt["prompt_token_ids"]
     logprobs = {token: SimpleNamespace(logprob=-float(token)) for token in params.logprob_token_ids}
     completion = SimpleNamespace(finish_reason="length", logprobs=[logprobs] * params.max_tokens, token_ids=[0])
@@ -106,87 +106,93 @@ def served(name: str, prompt: dict[str, Any], params: Any) -> Any:
 
 
 @pytest.fixture
-def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
+def scripted_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=SimpleNamespace))  # type: ignore[arg-type]
     tiny.save_byte_tokenizer(tmp_path, template=tiny.QWEN_TEMPLATE)
     return CountingEngine(load_tokenizer(tmp_path))
 
 
 @pytest.fixture
-def stage(scripted: CountingEngine) -> Iterator[AnswersStage]:
+def stage(scripted_engine: CountingEngine) -> Iterator[AnswersStage]:
     """Make a stage whose image_batch is much smaller than a shard."""
-    engine = scripted.server = VllmEngine(lambda: scripted, processor=ScriptedProcessor)
-    model = VllmLikelihood(engine, scripted.tokenizer, system=None, padding=None, end=scripted.tokenizer.eos_token_id)
+    engine = scripted_engine.server = VllmEngine(lambda: scripted_engine, processor=ScriptedProcessor)
+    model = VllmLikelihood(
+        engine, scripted_engine.tokenizer, system=None, padding=None, end=scripted_engine.tokenizer.eos_token_id
+    )
     yield AnswersStage({}, {"model": model}, options(image_batch=2))
-    scripted.may_step.set()
+    scripted_engine.may_step.set()
     engine.close()
 
 
-def asked(texts: Sequence[str], choices: Sequence[str]) -> QuestionIndex:
+def make_questions(texts: Sequence[str], choices: Sequence[str]) -> QuestionIndex:
     questions = [{"prompt_id": "p", "question_id": text, "text": text, "choices": choices} for text in texts]
-    return QuestionIndex(rows.table(questions, schemas.QUESTIONS), tiny.vqascore())
+    return QuestionIndex(rows.table(questions, schemas.QUESTIONS), tiny.make_vqascore())
 
 
-def answers(stage: AnswersStage, texts: Sequence[str] = QUESTIONS, choices: Sequence[str] = ("A", "B")) -> pa.Table:
+def compute_answers(
+    stage: AnswersStage, texts: Sequence[str] = QUESTIONS, choices: Sequence[str] = ("A", "B")
+) -> pa.Table:
     """Compute a shard as an actor does."""
-    shard = image_table([encoded(picture(number)) for number in range(IMAGES)], ["p"] * IMAGES)
-    return stage.measure(decode(stage, shard), {"metric": asked(texts, choices)})["metric"]
+    shard = make_image_table([encode_image(draw_image(number)) for number in range(IMAGES)], ["p"] * IMAGES)
+    return stage.measure(decode(stage, shard), {"metric": make_questions(texts, choices)})["metric"]
 
 
 def test_the_engine_gets_all_requests_of_two_shards_before_it_finishes_one(
-    stage: AnswersStage, scripted: CountingEngine
+    stage: AnswersStage, scripted_engine: CountingEngine
 ) -> None:
     assert stage.side_by_side
     with ThreadPoolExecutor(2) as calls:
-        shards = [calls.submit(answers, stage) for _ in range(2)]
-        scripted.wait_for(2 * REQUESTS)
-        scripted.may_step.set()
+        shards = [calls.submit(compute_answers, stage) for _ in range(2)]
+        scripted_engine.wait_for(2 * REQUESTS)
+        scripted_engine.may_step.set()
         tables = [shard.result(TIMEOUT) for shard in shards]
-    assert sum(scripted.batches) == 2 * REQUESTS
-    assert set(scripted.batches[1:-1]) == {CAPACITY}, "every step between the first and the last is full"
+    assert sum(scripted_engine.batches) == 2 * REQUESTS
+    assert set(scripted_engine.batches[1:-1]) == {CAPACITY}, "every step between the first and the last is full"
     assert tables[0] == tables[1] and tables[0]["error"].null_count == IMAGES
     assert [rows.read_usage(table).calls for table in tables] == [REQUESTS] * 2, "each shard counts only its own calls"
-    assert len(set(scripted.processed)) == len(scripted.processed) == 2 * IMAGES, "once for all of an image's questions"
+    assert len(set(scripted_engine.processed)) == len(scripted_engine.processed) == 2 * IMAGES, (
+        "once for all of an image's questions"
+    )
 
 
 def test_an_answer_of_one_token_and_the_end_of_its_turn_are_one_request(
-    stage: AnswersStage, scripted: CountingEngine
+    stage: AnswersStage, scripted_engine: CountingEngine
 ) -> None:
-    scripted.may_step.set()
-    rows_answered = answers(stage, choices=("A",))["answers"].to_pylist()
+    scripted_engine.may_step.set()
+    rows_answered = compute_answers(stage, choices=("A",))["answers"].to_pylist()
     assert {len(answer["token_logprobs"][0]) for row in rows_answered for answer in row} == {2}
-    assert sum(scripted.batches) == IMAGES * len(QUESTIONS)
+    assert sum(scripted_engine.batches) == IMAGES * len(QUESTIONS)
 
 
 def test_the_number_of_waiting_images_is_limited_and_the_rest_follows(
-    stage: AnswersStage, scripted: CountingEngine, monkeypatch: pytest.MonkeyPatch
+    stage: AnswersStage, scripted_engine: CountingEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.model.engine._images_waiting = threading.Semaphore(7)  # type: ignore[attr-defined]
     with ThreadPoolExecutor(2) as calls:
-        shards = [calls.submit(answers, stage) for _ in range(2)]
-        scripted.wait_for(7)
-        scripted.may_step.set()
+        shards = [calls.submit(compute_answers, stage) for _ in range(2)]
+        scripted_engine.wait_for(7)
+        scripted_engine.may_step.set()
         assert all(shard.result(TIMEOUT)["error"].null_count == IMAGES for shard in shards)
-    assert scripted.most_waiting <= 7
+    assert scripted_engine.most_waiting <= 7
 
 
 def test_a_refused_question_only_costs_its_row_and_nothing_is_asked_again(
-    stage: AnswersStage, scripted: CountingEngine
+    stage: AnswersStage, scripted_engine: CountingEngine
 ) -> None:
-    scripted.may_step.set()
-    errors = answers(stage, [*QUESTIONS, REFUSED])["error"].to_pylist()
+    scripted_engine.may_step.set()
+    errors = compute_answers(stage, [*QUESTIONS, REFUSED])["error"].to_pylist()
     assert [(error["kind"], error["retryable"]) for error in errors] == [("request_refused", False)] * IMAGES
-    assert sum(scripted.batches) == REQUESTS
+    assert sum(scripted_engine.batches) == REQUESTS
 
 
-def test_a_failed_engine_releases_all_waiting_callers(stage: AnswersStage, scripted: CountingEngine) -> None:
+def test_a_failed_engine_releases_all_waiting_callers(stage: AnswersStage, scripted_engine: CountingEngine) -> None:
     stage.model.engine._images_waiting = threading.Semaphore(1)  # type: ignore[attr-defined]
     with ThreadPoolExecutor(2) as calls:
-        shards = [calls.submit(answers, stage) for _ in range(2)]
-        scripted.wait_for(1)
-        scripted.requests.clear()
-        scripted.step = fail  # type: ignore[method-assign]
-        scripted.may_step.set()
+        shards = [calls.submit(compute_answers, stage) for _ in range(2)]
+        scripted_engine.wait_for(1)
+        scripted_engine.requests.clear()
+        scripted_engine.step = fail  # type: ignore[method-assign]
+        scripted_engine.may_step.set()
         for shard in shards:
             with pytest.raises(EngineError):
                 shard.result(TIMEOUT)

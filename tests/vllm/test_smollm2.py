@@ -1,4 +1,4 @@
-"""A real language model writes Gecko's questions about real prompts: poor ones, but nothing breaks on the way."""
+"""A real language model writes Gecko's questions about real prompts; the questions are poor, but nothing fails."""
 
 import json
 import os
@@ -19,7 +19,7 @@ PROMPTS = Path(os.environ.get("REFERENCE_DATA", "none")) / "genai_bench" / "gena
 @pytest.mark.skipif(not PROMPTS.exists(), reason="needs REFERENCE_DATA")
 @pytest.mark.parametrize(("replies", "count"), [("text", 4), ("json", 50)])
 def test_smollm2_writes_questions_about_genai_bench_prompts(tmp_path: Path, replies: str, count: int) -> None:
-    """With a schema, every prompt gets readable questions; without one, it depends on the model (docs/questions.md)."""
+    """Every prompt gets readable questions if a schema is enforced, but not without a schema (docs/questions.md)."""
     chosen = dict(list(json.loads(PROMPTS.read_text()).items())[:count])
     (tmp_path / "prompts.json").write_text(json.dumps(chosen))
     overrides = [

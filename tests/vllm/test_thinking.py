@@ -12,17 +12,17 @@ from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Generation
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.resolution import resolve_model
-from tests.operators.models.families.test_thinking import TEXTS, THOUGHT, writer
-from tests.vllm.test_generate import WORDS, request
+from tests.operators.models.families.test_thinking import TEXTS, THOUGHT, make_text_thinker
+from tests.vllm.test_generate import WORDS, make_request
 
 pytestmark = pytest.mark.vllm
 
 
 def test_a_reply_after_a_thought_equals_that_of_transformers(tmp_path: Path) -> None:
     """A stop string and a schema only apply after the thought."""
-    thinker = writer(tmp_path, head_dim=32)
-    requests = [request(text) for text in TEXTS]
-    requests += [request(TEXTS[0], schema=WORDS, max_tokens=96), request(TEXTS[0], stop=("a", "e"))]
+    thinker = make_text_thinker(tmp_path, head_dim=32)
+    requests = [make_request(text) for text in TEXTS]
+    requests += [make_request(TEXTS[0], schema=WORDS, max_tokens=96), make_request(TEXTS[0], stop=("a", "e"))]
     thinking: dict[str, Any] = {"thinking": "allowed", "thinking_tokens": THOUGHT}
     config = model_config(family="causal_lm", checkpoint=str(tmp_path), engine="vllm", **thinking)
     model = loading.load(resolve_model(config, on_gpu=False), "generate")

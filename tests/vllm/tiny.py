@@ -43,7 +43,7 @@ LANGUAGE: dict[str, Any] = {
 }
 
 
-def byte_tokenizer(special: list[str], merged: list[str]) -> PreTrainedTokenizerFast:
+def make_byte_tokenizer(special: list[str], merged: list[str]) -> PreTrainedTokenizerFast:
     """Make a tokenizer with a token for every byte and for each of the `merged` words; other words take several."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: index for index, token in enumerate([*special, *alphabet])}
@@ -61,7 +61,7 @@ def byte_tokenizer(special: list[str], merged: list[str]) -> PreTrainedTokenizer
 
 def make_llama(folder: Path) -> Path:
     """Save a causal language model without a chat template."""
-    tokenizer = byte_tokenizer(["<unk>", "<s>", "</s>"], ["the"])
+    tokenizer = make_byte_tokenizer(["<unk>", "<s>", "</s>"], ["the"])
     tokenizer.add_special_tokens({"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"})
     torch.manual_seed(0)
     config = LlamaConfig(vocab_size=len(tokenizer), bos_token_id=1, eos_token_id=2, initializer_range=0.3, **LANGUAGE)
@@ -70,7 +70,7 @@ def make_llama(folder: Path) -> Path:
 
 def make_qwen2_vl(folder: Path) -> Path:
     """Save a Qwen2-VL with a chat template, which reads images of any size at 28 x 28 pixels per token."""
-    tokenizer = byte_tokenizer(QWEN_SPECIAL, ["Yes", "No"])
+    tokenizer = make_byte_tokenizer(QWEN_SPECIAL, ["Yes", "No"])
     tokenizer.add_special_tokens({"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"})
     tokenizer.chat_template = QWEN_TEMPLATE
     ids = {name: tokenizer.convert_tokens_to_ids(name) for name in QWEN_SPECIAL}
@@ -99,7 +99,7 @@ def make_qwen2_vl(folder: Path) -> Path:
 
 def make_llava(folder: Path) -> Path:
     """Save a LLaVA-1.5 with 144 tokens per image; the vision tower's tensors are named as in released checkpoints."""
-    tokenizer = byte_tokenizer(LLAVA_SPECIAL, ["ĠYes", "ĠNo"])
+    tokenizer = make_byte_tokenizer(LLAVA_SPECIAL, ["ĠYes", "ĠNo"])
     tokenizer.add_special_tokens({"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"})
     tokenizer.chat_template = LLAVA_TEMPLATE
     vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}

@@ -50,7 +50,7 @@ def download(repo: str, commit: str, patterns: Sequence[str]) -> Path:
 
 
 def download_file(repo: str, commit: str, name: str) -> Path | None:
-    """Download one file of a snapshot; return None if there is no such file or, offline, if it is not cached."""
+    """Download one file of a snapshot; return None if the file does not exist or, offline, is not cached."""
     try:
         return Path(hf_hub_download(repo, name, revision=commit))
     except errors.LocalEntryNotFoundError:

@@ -89,8 +89,8 @@ def find_part(source: str, revision: str | None, digest: FileDigest, wanted: Seq
         return Part(source=str(folder.resolve()), commit=None, identity=identity.hexdigest())
     if folder.is_absolute() or source.startswith(".") or source.count("/") != 1:
         raise ModelError(
-            f"model {source!r}: no such folder, and it is not a hub id of the form owner/name; correct it, or convert "
-            "a release (docs/models.md)"
+            f"model {source!r}: expected a folder or a hub id of the form owner/name, found neither; correct it, or "
+            "convert a release (docs/models.md)"
         )
     from plumbline.operators.models.checkpoints import hub  # takes a second to import, and only hub models need it
 
@@ -110,7 +110,7 @@ def read_json(part: Part, name: str) -> dict[str, Any]:
     """Read a JSON file of a part as a mapping. Raise ModelError if the file is missing or is not JSON."""
     path = part.file(name)
     if path is None:
-        raise ModelError(f"{part.source}: no {name}, so it is not a checkpoint; correct the model's name or path")
+        raise ModelError(f"{part.source}: has no {name}, so it is not a checkpoint; correct the model's name or path")
     try:
         fields = json.loads(path.read_text())
     except ValueError as error:
@@ -118,13 +118,13 @@ def read_json(part: Part, name: str) -> dict[str, Any]:
     return fields if isinstance(fields, dict) else {}
 
 
-def architecture(fields: Fields) -> str:
-    """Return the first class listed in a config.json's `architectures`, or "none"."""
+def find_architecture(fields: Fields) -> str:
+    """Return the first class listed under `architectures` in a config.json, or "none"."""
     named = fields.get("architectures")
     return str(named[0]) if isinstance(named, list) and named else "none"
 
 
-def subfields(fields: Fields, name: str) -> Fields:
+def read_subfields(fields: Fields, name: str) -> Fields:
     """Return a nested mapping of a config.json; empty if the value is anything else."""
     inner = fields.get(name)
     return inner if isinstance(inner, Mapping) else {}
@@ -156,7 +156,7 @@ def check_weights(part: Part, only: str | None = None) -> list[str]:
         raise ModelError(f"{index}: not an index of weights ({error!r}); download the checkpoint again") from error
     missing = sorted(indexed - {file.name for file in files})
     if missing:
-        raise ModelError(f"{folder}: lacks {missing[0]}, which its index names; download the checkpoint again")
+        raise ModelError(f"{folder}: {missing[0]} is missing, which {index.name} lists; download the checkpoint again")
     files = [file for file in files if only is None or file.name == only]
     if not files:
         pickled = any(folder.glob("*.bin"))

@@ -70,7 +70,10 @@ def trim_at_stop(text: str, request: Request) -> str:
 def make_generation(
     tokenizer: Any, request: Request, ids: Sequence[int], *, ends: Collection[int], usage: Usage
 ) -> Generation:
-    """Return the reply with these tokens, which ends with an end token (in `ends`) or before its first stop string."""
+    """Return the reply with these tokens, cut before its first stop string.
+
+    The reply is complete if it was cut there, or if its last token is in `ends` or ends the request.
+    """
     text = decode_reply(tokenizer, ids)
     kept = trim_at_stop(text, request)
     ended = bool(ids) and (ids[-1] in ends or ids[-1] in request.ends)
@@ -92,11 +95,11 @@ def render_conversation(tokenizer: Any, messages: Sequence[Message], *, thinks: 
         as_parts = MARKER not in _render(tokenizer, [{"role": "user", "content": MARKER}])
     except ModelError:  # some vision models' templates fail unless a message is a list of parts
         as_parts = True
-    turns = [{"role": one.role, "content": _part(one.text) if as_parts else one.text} for one in messages]
+    turns = [{"role": one.role, "content": _text_content(one.text) if as_parts else one.text} for one in messages]
     return _render(tokenizer, turns, thinks=thinks)
 
 
-def _part(text: str) -> list[dict[str, str]]:
+def _text_content(text: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": text}]
 
 
@@ -111,17 +114,17 @@ def render_image_conversation(
 ) -> str:
     """Render a conversation about images with the chat template; the images come first.
 
-    The `system` message comes before the conversation. Each image has one placeholder, however many tokens it takes. If
-    `is_open`, the text ends where the reply begins; if `thinks`, the model may think before it replies.
+    The `system` message comes before the conversation. Each image has one placeholder, even if it takes many tokens. If
+    `is_open`, the reply can be appended to the text; if `thinks`, the model may think before it replies.
     """
     if tokenizer.chat_template is None:
         raise ModelError(
             f"{tokenizer.name_or_path}: the tokenizer has no chat template, which is needed to show the model "
             "an image; add the checkpoint's chat_template.jinja or chat_template.json"
         )
-    turns = [{"role": message.role, "content": _part(message.text)} for message in messages]
-    turns[0]["content"] = [*([{"type": "image"}] * images), *_part(messages[0].text)]
-    before = [] if system is None else [{"role": "system", "content": _part(system)}]
+    turns = [{"role": message.role, "content": _text_content(message.text)} for message in messages]
+    turns[0]["content"] = [*([{"type": "image"}] * images), *_text_content(messages[0].text)]
+    before = [] if system is None else [{"role": "system", "content": _text_content(system)}]
     return _render(tokenizer, [*before, *turns], is_open=is_open, thinks=thinks)
 
 
@@ -133,7 +136,7 @@ def _render(tokenizer: Any, turns: Sequence[Mapping[str, Any]], *, is_open: bool
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
         raise ModelError(
-            f"{tokenizer.name_or_path}: the chat template does not render ({type(error).__name__}: {reason}); "
+            f"{tokenizer.name_or_path}: the chat template cannot be rendered ({type(error).__name__}: {reason}); "
             "correct the checkpoint's chat template"
         ) from error
     return str(text)
@@ -167,12 +170,12 @@ def tokenize_choice(tokenizer: Any, prompt: str, choice: str, *, end: int) -> li
 
 
 def tokenize_rendered(tokenizer: Any, text: str) -> list[int]:
-    """Tokenize a rendered conversation; the token that the model expects first is added unless it is already there."""
+    """Tokenize a rendered conversation; add the beginning-of-sequence token unless the text starts with it."""
     return list(tokenizer(text, add_special_tokens=not starts_with_bos(tokenizer, text)).input_ids)
 
 
 def starts_with_bos(tokenizer: Any, text: str) -> bool:
-    """Return True if a rendered conversation starts with the token that the model expects first."""
+    """Return True if a rendered conversation starts with the tokenizer's beginning-of-sequence token."""
     return tokenizer.bos_token is not None and text.startswith(tokenizer.bos_token)
 
 
@@ -208,18 +211,19 @@ class Thinking(NamedTuple):
     tokens: int
     """Maximum length of a thought in tokens."""
     begin: int
-    """The token with which a thought begins, if the model writes it."""
+    """The token that begins a thought, if the model generates it."""
     end: int
     """The token that ends a thought."""
     opened: bool
     """True if the chat template opens the thought."""
 
-    def replies(
+    def generate_replies(
         self, conversations: Sequence[Conversation], answer: Callable[[Sequence[Conversation]], Sequence[Reply]]
     ) -> list[Reply]:
         """Return the reply to each conversation, after a thought. Stop strings and schemas apply only to the reply.
 
-        `answer` generates tokens until a request's end.
+        `answer` generates a reply to each conversation's request. It is called once for the thoughts, and once for the
+        replies after them.
         """
         requests = [
             one.request._replace(max_tokens=self.tokens, stop=(), schema=None, ends=(self.end,))
@@ -255,7 +259,7 @@ class Thinking(NamedTuple):
 def find_context_error(
     tokens: int, request: Request, context: int | None, thinking: Thinking | None
 ) -> RowError | None:
-    """Return an error unless a prompt of `tokens` tokens fits the context with the longest thought and reply."""
+    """Return an error if a prompt of `tokens` tokens, with the longest thought and reply, exceeds the context."""
     most = request.max_tokens + (0 if thinking is None else thinking.tokens)
     if context is None or tokens + most <= context:
         return None
@@ -269,7 +273,7 @@ def reply_to_valid(
 ) -> list[Reply]:
     """Return `answer`'s reply to each valid conversation, after a thought if the model thinks; errors stay in place."""
     valid = [one for one in conversations if isinstance(one, Conversation)]
-    replies = iter(answer(valid) if thinking is None else thinking.replies(valid, answer))
+    replies = iter(answer(valid) if thinking is None else thinking.generate_replies(valid, answer))
     return [next(replies) if isinstance(one, Conversation) else one for one in conversations]
 
 
@@ -312,9 +316,9 @@ def find_thinking(config: ModelConfig, tokenizer: Any, render: Callable[[], str]
 
 
 def remove_thought(text: str) -> str:
-    """Return what follows the thought in a service's reply, or the whole reply if there is no thought.
+    """Return the text after the thought in a service's reply; an empty string if the thought did not end.
 
-    Returns an empty string if the thought did not end.
+    A reply without a thought is returned unchanged.
     """
     for opening, closing in THOUGHT_MARKS:
         if closing in text:

@@ -1,4 +1,4 @@
-"""Options for models that run on transformers or vLLM, and which vLLM arguments can be set or affect results."""
+"""Options for models that run on transformers or vLLM, and lists of the vLLM arguments that users may set."""
 
 import re
 from collections.abc import Mapping
@@ -100,7 +100,7 @@ class EngineModel(LocalModel):
         check_options(self.engine_options)
 
 
-def image_limit(model: ModelConfig) -> int | None:
+def find_image_limit(model: ModelConfig) -> int | None:
     """Return the maximum number of images per question according to the engine's options, or None."""
     options = model.engine_options if isinstance(model, EngineModel) and model.engine == "vllm" else {}
     limits = options.get("limit_mm_per_prompt") or {}

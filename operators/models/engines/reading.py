@@ -20,7 +20,7 @@ NO_TEXT = re.compile(r"no text recogni[sz]ed\.?", re.IGNORECASE)
 
 
 class ChatReader(ThreadUsage):
-    """A chat model instructed to read. Its reply is the text in the image, empty if it reports that there is none."""
+    """A chat model instructed to read the text in an image. A reply such as "No text recognized" becomes empty."""
 
     def __init__(self, model: ImageGenerateModel, instruction: str, max_tokens: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class ChatReader(ThreadUsage):
         replies = self.model.generate_from_images(features, requests)
         for reply in replies:
             if not isinstance(reply, RowError):
-                self.add_usage(reply.usage_and_cut)
+                self.add_usage(reply.usage_with_cut)
         return [reply if isinstance(reply, RowError) else NO_TEXT.sub("", reply.text).strip() for reply in replies]
 
 

@@ -49,7 +49,7 @@ class SchemaGrammars:
 
 
 def _serialize_tokenizer(tokenizer: Any) -> str:
-    """Return a tokenizer.json in which tokens that are too long for llguidance are renamed; no schema needs them."""
+    """Return the tokenizer as JSON; tokens too long for llguidance are renamed, because no schema needs them."""
     fields = json.loads(tokenizer.backend_tokenizer.to_str())
     names = {
         token: f"<{number}>" for token, number in tokenizer.get_vocab().items() if len(token) > MAX_TOKEN_CHARACTERS

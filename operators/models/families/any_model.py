@@ -1,4 +1,4 @@
-"""Type of model options for pydantic, which reads configurations but is not needed to run models."""
+"""The pydantic type of a model's options. Only reading a configuration needs pydantic; running a model does not."""
 
 from collections.abc import Mapping
 from functools import reduce
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Discriminator, Tag
 
-from plumbline.operators.models.families import FAMILIES, own_options
+from plumbline.operators.models.families import FAMILIES, drop_foreign_options
 from plumbline.operators.models.model import ModelConfig
 
 
@@ -20,5 +20,5 @@ if TYPE_CHECKING:
     AnyModel = ModelConfig
 else:
     _TAGGED = [Annotated[family.config, Tag(name)] for name, family in FAMILIES.items()]
-    AnyModel = Annotated[reduce(or_, _TAGGED), Discriminator(_family_of), BeforeValidator(own_options)]
+    AnyModel = Annotated[reduce(or_, _TAGGED), Discriminator(_family_of), BeforeValidator(drop_foreign_options)]
     """A model's options; pydantic selects the class according to `family`."""

@@ -15,12 +15,12 @@ from plumbline.operators.models.checkpoints.parts import (
     Fields,
     FileDigest,
     Part,
-    architecture,
+    find_architecture,
     find_part,
     read_fields,
-    subfields,
+    read_subfields,
 )
-from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, Files, lazily
+from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, Files, defer_import
 from plumbline.operators.models.model import LocalModel, ResolvedModel
 from plumbline.operators.models.networks.similarity import JointEncoder, MatchingEncoder
 from plumbline.operators.models.vqa_profiles import VqaProfile
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class BlipMatching(MatchingEncoder):
-    """BLIP's retrieval model. Its text encoder attends to an image's states; the first token is the embedding."""
+    """BLIP's retrieval model. Its text encoder attends to an image's states; embeddings come from the first token."""
 
     architecture = "BlipForImageTextRetrieval"
     context = 35
@@ -52,7 +52,7 @@ class BlipMatching(MatchingEncoder):
 
     def embed_texts(self, texts: Sequence[str]) -> "torch.Tensor":
         """Return the first token's embedding of each text, (n, width)."""
-        inputs = self.tokens(texts, context=self.context)
+        inputs = self.tokenize(texts, context=self.context)
         words = self.model.text_encoder(input_ids=inputs.input_ids, attention_mask=inputs.attention_mask)
         embeddings: torch.Tensor = self.model.text_proj(words.last_hidden_state[:, 0])
         return embeddings
@@ -87,7 +87,7 @@ class Blip2Matching(MatchingEncoder):
 
     def embed_texts(self, texts: Sequence[str]) -> "torch.Tensor":
         """Return the first token's embedding of each text, (n, width)."""
-        inputs = self.tokens(texts, context=self.context)
+        inputs = self.tokenize(texts, context=self.context)
         words = self.model.qformer(
             query_embeds=self.model.embeddings(input_ids=inputs.input_ids),
             query_length=0,
@@ -105,9 +105,9 @@ def _match_probability(logits: "torch.Tensor") -> "torch.Tensor":
 
 MATCHING = {model.architecture: model for model in (BlipMatching, Blip2Matching)}
 BLIP_ITM = Family(
-    loads={"similarity": lambda model: MATCHING[architecture(read_fields(model.parts["checkpoint"]))].load(model)},
+    loads={"similarity": lambda model: MATCHING[find_architecture(read_fields(model.parts["checkpoint"]))].load(model)},
     form="a BlipForImageTextRetrieval or a Blip2ForImageTextRetrieval",
-    suits=lambda fields: architecture(fields) in MATCHING,
+    suits=lambda fields: find_architecture(fields) in MATCHING,
     files=(TOKENIZER, IMAGES),
     measures=("match", "cosine"),
 )
@@ -138,7 +138,7 @@ class ImageRewardSimilarity(JointEncoder):
 IMAGEREWARD = Family(
     loads={"similarity": ImageRewardSimilarity.load},
     form="an ImageReward folder from jobs.convert",
-    suits=lambda fields: architecture(fields) == "ImageReward",
+    suits=lambda fields: find_architecture(fields) == "ImageReward",
     files=(TOKENIZER, Files("checkpoint", ("preprocessor_config.json",), CONVERT_AGAIN)),
     measures=("reward",),
 )
@@ -150,9 +150,9 @@ The release consists of weights without a configuration; `plumbline convert` tur
 
 BLIP_VQA = VqaProfile(name="blip_vqa", question="blip")
 BLIP_VQA_FAMILY = Family(
-    loads={"likelihood": lazily("networks.blip:BlipVqaLikelihood.load")},
+    loads={"likelihood": defer_import("networks.blip:BlipVqaLikelihood.load")},
     form="a BlipForQuestionAnswering",
-    suits=lambda fields: architecture(fields) == "BlipForQuestionAnswering",
+    suits=lambda fields: find_architecture(fields) == "BlipForQuestionAnswering",
     files=(TOKENIZER, IMAGES),
     profile=lambda config, fields: BLIP_VQA,
 )
@@ -166,11 +166,11 @@ template adds.
 
 
 def _has_t5(fields: Fields) -> bool:
-    return subfields(fields, "text_config").get("model_type") == "t5"
+    return read_subfields(fields, "text_config").get("model_type") == "t5"
 
 
 BLIP2_FAMILY = Family(
-    loads={"likelihood": lazily("networks.blip:Blip2Likelihood.load")},
+    loads={"likelihood": defer_import("networks.blip:Blip2Likelihood.load")},
     form="'blip-2' with a T5 as its language model",
     suits=lambda fields: fields["model_type"] == "blip-2" and _has_t5(fields),
     files=(TOKENIZER, IMAGES),
@@ -187,7 +187,7 @@ def _find_qformer_tokenizer(config: LocalModel, checkpoint: Checkpoint, digest: 
     part = checkpoint.part
     if not any(part.file(f"{QFORMER_TOKENIZER}/{name}") for name in ("tokenizer.json", "vocab.txt")):
         raise ModelError(
-            f"{part.source}: no {QFORMER_TOKENIZER}/tokenizer.json, which its Q-Former needs to read questions; "
+            f"{part.source}: has no {QFORMER_TOKENIZER}/tokenizer.json, which the Q-Former needs to read questions; "
             "download the checkpoint again"
         )
     if part.commit is not None:
@@ -196,11 +196,11 @@ def _find_qformer_tokenizer(config: LocalModel, checkpoint: Checkpoint, digest: 
 
 
 INSTRUCTBLIP_FAMILY = Family(
-    loads={"likelihood": lazily("networks.blip:InstructBlipLikelihood.load")},
+    loads={"likelihood": defer_import("networks.blip:InstructBlipLikelihood.load")},
     form="'instructblip' with a T5 as its language model",
     suits=lambda fields: fields["model_type"] == "instructblip" and _has_t5(fields),
     files=(TOKENIZER, IMAGES),
     parts=_find_qformer_tokenizer,
     profile=lambda config, fields: INSTRUCTBLIP,
 )
-"""InstructBLIP with FlanT5 as a VQA model (Dai et al. 2023), asked as in the VQAScore release."""
+"""InstructBLIP with FlanT5 as a VQA model (Dai et al. 2023), with questions as in the VQAScore release."""

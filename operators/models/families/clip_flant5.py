@@ -14,7 +14,7 @@ from plumbline.operators.models.checkpoints.parts import (
     find_part,
     read_fields,
 )
-from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, lazily
+from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, defer_import
 from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM, VqaProfile
 
@@ -68,7 +68,7 @@ def _find_tower(config: ClipFlanT5Model, checkpoint: Checkpoint, digest: FileDig
 
 FAMILY = Family(
     config=ClipFlanT5Model,
-    loads={"likelihood": lazily("networks.clip_flant5:ClipFlanT5Likelihood.load")},
+    loads={"likelihood": defer_import("networks.clip_flant5:ClipFlanT5Likelihood.load")},
     form="'clip_t5'",
     suits=lambda fields: fields["model_type"] == "clip_t5",
     files=(TOKENIZER, IMAGES._replace(part="vision_tower")),

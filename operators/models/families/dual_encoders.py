@@ -11,10 +11,10 @@ from plumbline.operators.models.checkpoints.parts import (
     CONVERT_AGAIN,
     Fields,
     Part,
-    architecture,
+    find_architecture,
     read_fields,
     read_json,
-    subfields,
+    read_subfields,
 )
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, Files
 from plumbline.operators.models.model import LocalModel, ResolvedModel
@@ -97,23 +97,23 @@ class OpenClipSimilarity(ClipSimilarity):
     def load_network(cls, model: ResolvedModel[Any]) -> Any:
         from safetensors.torch import load_file
 
-        from plumbline.operators.models.networks.clip import clip_config, clip_weights
-        from plumbline.operators.models.processing import load_pretrained, readable_load
+        from plumbline.operators.models.networks.clip import convert_open_clip_config, convert_open_clip_weights
+        from plumbline.operators.models.processing import explain_load_errors, load_pretrained
 
         folder, fields = model.folder("checkpoint"), _read_open_clip(model.parts["checkpoint"])
-        with readable_load(folder, OPEN_CLIP_CONFIG):
-            config = clip_config(fields)
-        with readable_load(folder, OPEN_CLIP_WEIGHTS):
-            weights = clip_weights(load_file(folder / OPEN_CLIP_WEIGHTS))
+        with explain_load_errors(folder, OPEN_CLIP_CONFIG):
+            config = convert_open_clip_config(fields)
+        with explain_load_errors(folder, OPEN_CLIP_WEIGHTS):
+            weights = convert_open_clip_weights(load_file(folder / OPEN_CLIP_WEIGHTS))
         return load_pretrained(cls.architecture, model, config=config, state_dict=weights)
 
     @classmethod
     def load_processor(cls, model: ResolvedModel[Any], tokenizer: Any) -> Any:
-        from plumbline.operators.models.processing import PixelTransform, clip_processor
+        from plumbline.operators.models.processing import PixelTransform, make_clip_processor
 
         fields = _read_open_clip(model.parts["checkpoint"])
-        prepared, side = subfields(fields, "preprocess_cfg"), fields["model_cfg"]["vision_cfg"]["image_size"]
-        processor = clip_processor(side, prepared.get("mean"), prepared.get("std"))
+        prepared, side = read_subfields(fields, "preprocess_cfg"), fields["model_cfg"]["vision_cfg"]["image_size"]
+        processor = make_clip_processor(side, prepared.get("mean"), prepared.get("std"))
         return PixelTransform(processor, pad_to_square=False)
 
     def clean(self, text: str) -> str:
@@ -132,17 +132,18 @@ def _read_open_clip(part: Part) -> dict[str, Any]:
 
 def _check_open_clip(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> None:
     """Raise ModelError for a network that differs from the original CLIP, or that needs other preprocessing."""
-    source, model = parts["checkpoint"].source, subfields(fields, "model_cfg")
+    source, model = parts["checkpoint"].source, read_subfields(fields, "model_cfg")
     for name, known in KNOWN_FIELDS.items():
-        stated = model if name == "model_cfg" else subfields(model, name)
+        stated = model if name == "model_cfg" else read_subfields(model, name)
         other = sorted(stated.keys() - known)
         if not stated or other:
+            setting = f"the setting {other[0]}" if other else "no settings"
             raise ModelError(
-                f"{source}: `{name}` of {OPEN_CLIP_CONFIG} has {', '.join(other) or 'nothing'}; only networks like the "
-                f"first CLIP ({', '.join(sorted(known))}) are supported; use a release in transformers' layout, if "
-                "there is one"
+                f"{source}: `{name}` of {OPEN_CLIP_CONFIG} has {setting}; only networks like the first CLIP (with the "
+                f"settings {', '.join(sorted(known))}) are supported; if the model has a release in transformers' "
+                "layout, use that"
             )
-    prepared = subfields(fields, "preprocess_cfg")
+    prepared = read_subfields(fields, "preprocess_cfg")
     for name, value in SUPPORTED_PREPROCESSING.items():
         if prepared.get(name, value) != value:
             raise ModelError(
@@ -169,7 +170,7 @@ preprocessed as in OpenCLIP, which is the same as in CLIP's first release.
 
 PYRAMID_ARCHITECTURE = "PyramidClip"
 PYRAMID_PADDING_ID = 0
-"""Token with which texts are padded to the full context; the model reads it like any other token."""
+"""Token that pads texts to the full context; the model reads it like any other token."""
 
 
 class PyramidClipSimilarity(ClipSimilarity):
@@ -194,7 +195,7 @@ PYRAMID_CLIP = _dual_encoder(
     PyramidClipSimilarity,
     loads={"similarity": PyramidClipSimilarity.load, "embedding": PyramidClipSimilarity.load},
     form=f"a {PYRAMID_ARCHITECTURE} folder from jobs.convert",
-    suits=lambda fields: architecture(fields) == PYRAMID_ARCHITECTURE,
+    suits=lambda fields: find_architecture(fields) == PYRAMID_ARCHITECTURE,
     files=(TOKENIZER, Files("checkpoint", ("preprocessor_config.json",), CONVERT_AGAIN)),
     profile=None,  # so it is not a VQA model
 )
@@ -258,7 +259,7 @@ class Align(Towers):
         super().__init__(*parts, **batches)
         self.context = min(MAX_ALIGN_TOKENS, self.context)
 
-    def learnt_scale(self) -> float:
+    def learned_scale(self) -> float:
         return float(1 / self.model.temperature.item())
 
 

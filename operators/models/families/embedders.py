@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 from PIL import Image
 
 from plumbline.operators.base.errors import ModelError
-from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule
-from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture, read_fields
+from plumbline.operators.models.calls import ComparisonResult, Measure, Pair, PixelRule
+from plumbline.operators.models.checkpoints.parts import Fields, Part, find_architecture, read_fields
 from plumbline.operators.models.family import IMAGES, Family
 from plumbline.operators.models.model import LocalModel, ResolvedModel
 from plumbline.operators.models.networks.loaded import LoadedImageModel
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import torch
 
 
-MARGIN = 256 / 224
-"""Resized shorter side relative to the crop: DINO's releases resize it to 256 pixels and crop the centre 224 x 224
+RESIZE_RATIO = 256 / 224
+"""Ratio of the resized shorter side to the crop: DINO's releases resize it to 256 pixels and crop the centre 224 x 224
 (facebookresearch/dino, eval_knn.py; facebookresearch/dinov2, dinov2/data/transforms.py).
 """
 
@@ -45,7 +45,7 @@ class DinoSimilarity(LoadedImageModel):
     def load_processor(cls, model: ResolvedModel[Any], tokenizer: Any) -> Any:
         from plumbline.operators.models.processing import ReleasedTransform
 
-        return ReleasedTransform(super().load_processor(model, tokenizer), MARGIN)
+        return ReleasedTransform(super().load_processor(model, tokenizer), RESIZE_RATIO)
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "released") -> "torch.Tensor":
         """Prepare the image as in the releases: (3, height, width). `rule` is ignored."""
@@ -60,9 +60,9 @@ class DinoSimilarity(LoadedImageModel):
 
     def compare(
         self, features: "Sequence[torch.Tensor]", pairs: Sequence[Pair], measure: Measure = "cosine"
-    ) -> list[Compared]:
+    ) -> list[ComparisonResult]:
         both = [(pair.image, pair.source) for pair in pairs if pair.source is not None]
-        return [Compared(float(features[image] @ features[source]), truncated=False) for image, source in both]
+        return [ComparisonResult(float(features[image] @ features[source]), truncated=False) for image, source in both]
 
 
 DINO = Family(
@@ -86,13 +86,13 @@ class SentenceEmbedder(TextEncoder):
 
     @classmethod
     def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
-        from plumbline.operators.models.processing import readable_load
+        from plumbline.operators.models.processing import explain_load_errors
 
         loaded = super().load(model, network)
         limits = [loaded.find_context()]
         file = model.folder("checkpoint") / "sentence_bert_config.json"
         if file.is_file():
-            with readable_load(file.parent, file.name):
+            with explain_load_errors(file.parent, file.name):
                 limits.append(json.loads(file.read_text()).get("max_seq_length"))
         loaded.context = min((limit for limit in limits if limit is not None), default=None)
         return loaded
@@ -104,7 +104,7 @@ class SentenceEmbedder(TextEncoder):
         return load_pretrained(cls.architecture, model, unused="pooler.")  # the mean needs no pooler
 
     def embed_texts(self, texts: Sequence[str]) -> "torch.Tensor":
-        inputs = self.tokens(texts, context=self.context)
+        inputs = self.tokenize(texts, context=self.context)
         states = self.model(**inputs).last_hidden_state.float()
         mask = inputs.attention_mask[:, :, None]
         embeddings: torch.Tensor = (states * mask).sum(1) / mask.sum(1).clamp(min=1)
@@ -130,7 +130,7 @@ SENTENCES = Family(
     loads={"embedding": SentenceEmbedder.load},
     form="an encoder such as BertModel",
     suits=lambda fields: (
-        architecture(fields).endswith("Model")
+        find_architecture(fields).endswith("Model")
         and not fields.get("is_encoder_decoder")
         and "vision_config" not in fields
     ),

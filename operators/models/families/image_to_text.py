@@ -15,7 +15,7 @@ from plumbline.operators.base.batches import call_in_batches, isolate
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.calls import Generation, ImageRequest, Region
-from plumbline.operators.models.checkpoints.parts import Fields, architecture, read_fields, subfields
+from plumbline.operators.models.checkpoints.parts import Fields, find_architecture, read_fields, read_subfields
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, Files
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.loaded import LoadedImageModel, SizedTensor, call_by_group
@@ -44,7 +44,7 @@ class Captioner(LoadedImageModel):
     def load_network(cls, model: ResolvedModel[Any]) -> Any:
         from plumbline.operators.models.networks.blip import load_blip
 
-        is_blip = architecture(read_fields(model.parts["checkpoint"])) == BLIP
+        is_blip = find_architecture(read_fields(model.parts["checkpoint"])) == BLIP
         return load_blip(BLIP, model) if is_blip else super().load_network(model)
 
     def generate_from_images(
@@ -71,9 +71,11 @@ class Captioner(LoadedImageModel):
 
 
 def _is_captioner(fields: Fields) -> bool:
-    if architecture(fields) == "Blip2ForConditionalGeneration":  # OPT reads the image before it writes; T5 does not
-        return subfields(fields, "text_config").get("model_type") == "opt"
-    return architecture(fields) in (BLIP, "GitForCausalLM")
+    if (
+        find_architecture(fields) == "Blip2ForConditionalGeneration"
+    ):  # OPT reads the image before it writes; T5 does not
+        return read_subfields(fields, "text_config").get("model_type") == "opt"
+    return find_architecture(fields) in (BLIP, "GitForCausalLM")
 
 
 CAPTIONER = Family(
@@ -87,7 +89,7 @@ CAPTIONER = Family(
 CAPTION = "What does the image describe?"
 DENSE_REGION_CAPTION = "Locate the objects in the image, with their descriptions."
 READ_TEXT = "What is the text in the image?"
-"""Instructions on which Florence-2 was trained for its tasks <CAPTION>, <DENSE_REGION_CAPTION> and <OCR>."""
+"""Instructions that Florence-2 learned for its tasks <CAPTION>, <DENSE_REGION_CAPTION> and <OCR>."""
 MAX_REGION_TOKENS = 1024
 """Maximum number of tokens of a reply with text or regions, as in the authors' code."""
 N_BINS = 1000
@@ -128,7 +130,7 @@ class Florence2(LoadedImageModel):
         def describe(images: Sequence[SizedTensor]) -> list[list[Region]]:
             replies = self._replies([(image, DENSE_REGION_CAPTION, MAX_REGION_TOKENS) for image in images])
             return [
-                read_regions(self.tokenizer.decode(reply, skip_special_tokens=False), image.width, image.height)
+                parse_regions(self.tokenizer.decode(reply, skip_special_tokens=False), image.width, image.height)
                 for reply, image in zip(replies, images, strict=True)
             ]
 
@@ -177,7 +179,7 @@ class Florence2(LoadedImageModel):
         return Generation(text, complete, Usage(calls=1, new_tokens=len(ids) - complete))
 
 
-def read_regions(reply: str, width: int, height: int) -> list[Region]:
+def parse_regions(reply: str, width: int, height: int) -> list[Region]:
     """Parse the regions in a reply: a label, followed by four coordinates per box, in thousandths of the image.
 
     Coordinates are converted to the pixel at the middle of their bin, as in the authors' code.
@@ -256,6 +258,6 @@ class GotOcr2(LoadedImageModel):
 GOT_OCR2 = Family(
     loads={"ocr": GotOcr2.load},
     form="a GotOcr2ForConditionalGeneration",
-    suits=lambda fields: architecture(fields) == "GotOcr2ForConditionalGeneration",
+    suits=lambda fields: find_architecture(fields) == "GotOcr2ForConditionalGeneration",
     files=(TOKENIZER, IMAGES),
 )

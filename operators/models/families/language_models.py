@@ -5,10 +5,10 @@ from typing import Any
 
 from plumbline.operators.base.batches import call_in_batches
 from plumbline.operators.base.errors import ModelError
-from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture, read_fields, subfields
+from plumbline.operators.models.checkpoints.parts import Fields, Part, find_architecture, read_fields, read_subfields
 from plumbline.operators.models.engines.engine_options import EngineModel, engine_in_key
 from plumbline.operators.models.families.blip import BLIP2
-from plumbline.operators.models.family import Family, lazily
+from plumbline.operators.models.family import Family, defer_import
 from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.networks.loaded import LoadedModel
 from plumbline.operators.models.vqa_profiles import VqaProfile
@@ -17,14 +17,14 @@ TEXT_ONLY = VqaProfile(name="text_only")
 CAUSAL_LM = Family(
     config=EngineModel,
     loads={
-        "generate": lazily("networks.causal_lm:CausalLM.load"),
-        "likelihood": lazily("networks.text_only:TextOnlyVqa.load"),
+        "generate": defer_import("networks.causal_lm:CausalLM.load"),
+        "likelihood": defer_import("networks.text_only:TextOnlyVqa.load"),
     },
     options_in_key=lambda config, profile: engine_in_key(config),
-    vllm={"generate": lazily("engines.vllm_calls:VllmGenerate.load")},
+    vllm={"generate": defer_import("engines.vllm_calls:VllmGenerate.load")},
     form="a ...ForCausalLM",
     suits=lambda fields: (
-        architecture(fields).endswith(("ForCausalLM", "LMHeadModel")) and fields["model_type"] != "fuyu"
+        find_architecture(fields).endswith(("ForCausalLM", "LMHeadModel")) and fields["model_type"] != "fuyu"
     ),
     profile=lambda config, fields: TEXT_ONLY,
 )
@@ -32,13 +32,13 @@ CAUSAL_LM = Family(
 
 
 def _is_t5(fields: Fields) -> bool:
-    return architecture(fields) == "T5ForConditionalGeneration"
+    return find_architecture(fields) == "T5ForConditionalGeneration"
 
 
 TEXT_ONLY_T5 = VqaProfile(name="text_only_t5", question=BLIP2.question)
 """Profile with BLIP-2's question, because BLIP-2's language model is a FlanT5."""
 T5 = Family(
-    loads={"likelihood": lazily("networks.text_only:TextOnlyT5.load")},
+    loads={"likelihood": defer_import("networks.text_only:TextOnlyT5.load")},
     form="a T5ForConditionalGeneration",
     suits=_is_t5,
     profile=lambda config, fields: TEXT_ONLY_T5,
@@ -64,7 +64,7 @@ class CrossEncoderNli(LoadedModel):
         """Return the softmax probability of entailment; if a pair exceeds the context, its longer text is cut."""
 
         def classify(batch: Sequence[tuple[str, str]]) -> list[float]:
-            inputs = self.tokens(*zip(*batch, strict=True), context=self.context)
+            inputs = self.tokenize(*zip(*batch, strict=True), context=self.context)
             probabilities: list[float] = self.model(**inputs).logits.float().softmax(-1)[:, self.label].tolist()
             return probabilities
 
@@ -82,8 +82,8 @@ class Seq2SeqNli(LoadedModel):
         one, zero = (self.tokenizer(digit, add_special_tokens=False).input_ids[0] for digit in ("1", "0"))
         if one == zero:
             raise ModelError(
-                f"{self.tokenizer.name_or_path}: the tokenizer's `1` and `0` begin with the same token, so it is not "
-                "one of a TRUE-style entailment model; use a ...ForSequenceClassification checkpoint"
+                f"{self.tokenizer.name_or_path}: the tokenizer's `1` and `0` begin with the same token, so it does "
+                "not belong to a TRUE-style entailment model; use a ...ForSequenceClassification checkpoint"
             )
         self.yes = int(one)
 
@@ -101,7 +101,7 @@ class Seq2SeqNli(LoadedModel):
         return f"premise: {self.tokenizer.decode(kept)} hypothesis: {hypothesis}"
 
     def _answer(self, texts: Sequence[str]) -> list[float]:
-        inputs = self.tokens(texts, context=self.context)
+        inputs = self.tokenize(texts, context=self.context)
         start = inputs.input_ids.new_full((len(texts), 1), self.model.config.decoder_start_token_id)
         logits = self.model(
             input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, decoder_input_ids=start
@@ -112,7 +112,7 @@ class Seq2SeqNli(LoadedModel):
 
 def _check_labels(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> None:
     """Raise ModelError if it is unclear which of a classifier's labels means entailment."""
-    labels = subfields(fields, "id2label")
+    labels = read_subfields(fields, "id2label")
     if not _is_t5(fields) and (len(labels) < 2 or find_entailment_label(labels) is None):
         raise ModelError(
             f"{parts['checkpoint'].source}: config.json has the labels {list(labels.values())}, but none for "
@@ -136,7 +136,7 @@ NLI = Family(
         ).load(model)
     },
     form="a ...ForSequenceClassification or a T5ForConditionalGeneration",
-    suits=lambda fields: _is_t5(fields) or architecture(fields).endswith("ForSequenceClassification"),
+    suits=lambda fields: _is_t5(fields) or find_architecture(fields).endswith("ForSequenceClassification"),
     check=_check_labels,
     float32_on_gpu=True,
 )

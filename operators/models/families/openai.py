@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from PIL import Image
 
 from plumbline.operators.base.batches import count_calls
-from plumbline.operators.base.errors import HopelessRow, ModelError, RowError, hide_secrets, install
+from plumbline.operators.base.errors import HopelessRow, ModelError, RowError, hide_secrets, install_remedy
 from plumbline.operators.base.stopping import STOP, STOPPED
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.calls import (
@@ -72,7 +72,7 @@ class HttpRequest(NamedTuple):
     """Converts the completion to the result or to a RowError."""
 
 
-class Pace:
+class RequestPacer:
     """Spaces requests evenly across all threads that make them."""
 
     def __init__(
@@ -109,12 +109,12 @@ class OpenAiService(ThreadUsage, ABC):
         self._threads = ThreadPoolExecutor(model.config.concurrency, thread_name_prefix="openai")
 
     @abstractmethod
-    def _ask(self, arguments: Mapping[str, Any]) -> Any:
+    def _send(self, arguments: Mapping[str, Any]) -> Any:
         """Send one request and return the endpoint's answer."""
 
-    def _each(self, http_requests: Sequence[HttpRequest]) -> list[Any]:
+    def _send_all(self, http_requests: Sequence[HttpRequest]) -> list[Any]:
         """Return the result of each request, and add the usage to that of the calling thread."""
-        waiting = [self._threads.submit(self._answer, one) for one in http_requests]
+        waiting = [self._threads.submit(self._send_and_read, one) for one in http_requests]
         try:
             answers = []
             for answer in waiting:
@@ -128,7 +128,7 @@ class OpenAiService(ThreadUsage, ABC):
             self.add_usage(usage)
         return [result for result, _ in answers]
 
-    def _answer(self, http_request: HttpRequest) -> tuple[Any, Usage]:
+    def _send_and_read(self, http_request: HttpRequest) -> tuple[Any, Usage]:
         from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError
 
         from plumbline.operators.models.service_replies import ReplyRefused
@@ -138,7 +138,7 @@ class OpenAiService(ThreadUsage, ABC):
         if self.no_quota is not None and time.monotonic() < self.no_quota[0] + NO_QUOTA_SECONDS:
             return self.no_quota[1], Usage()
         try:
-            completion = self._ask(http_request.arguments)
+            completion = self._send(http_request.arguments)
             return http_request.read(completion), _read_usage(completion)
         except APIStatusError as error:
             return self._read_status_error(error), Usage()
@@ -151,7 +151,7 @@ class OpenAiService(ThreadUsage, ABC):
             problem = "returned an answer that is not JSON"
         except RecursionError:
             problem = "returned an answer that nests too deeply"
-        return self._unavailable(problem), Usage()
+        return self._unavailable_error(problem), Usage()
 
     def _read_status_error(self, error: "APIStatusError") -> RowError:
         """Return the row error for an HTTP status. Raise ModelError if no other request can succeed."""
@@ -179,10 +179,10 @@ class OpenAiService(ThreadUsage, ABC):
         if error.code in POLICY_CODES:
             return RowError("reply_refused", f"{self.name} would not answer: {reason}")
         if status in TRANSIENT_STATUSES or status >= 500:
-            return self._unavailable(f"answered {status} ({reason})")
+            return self._unavailable_error(f"answered {status} ({reason})")
         return RowError("request_refused", f"{self.service} answered {status}: {reason}")
 
-    def _unavailable(self, problem: str) -> RowError:
+    def _unavailable_error(self, problem: str) -> RowError:
         message = f"{self.service} {problem}, with max_retries {self.config.max_retries}"
         return RowError("model_unavailable", message, retryable=True)
 
@@ -201,7 +201,7 @@ class OpenAiModel(OpenAiService):
 
         Raises ModelError if no request can succeed because the key is refused or the endpoint has no such model.
         """
-        return self._each([HttpRequest(self._arguments(request), self._read_reply) for request in requests])
+        return self._send_all([HttpRequest(self._arguments(request), self._read_reply) for request in requests])
 
     def preprocess(self, image: Image.Image) -> tuple[bytes, ...]:
         """Encode the image as PNG, which keeps every pixel, or as JPEG."""
@@ -231,7 +231,7 @@ class OpenAiModel(OpenAiService):
         self, features: Sequence[tuple[str, ...]], requests: Sequence[ImageRequest]
     ) -> list[Generation | RowError]:
         arguments = [self._arguments(request, features[image]) for image, request in requests]
-        return self._each([HttpRequest(one, self._read_reply) for one in arguments])
+        return self._send_all([HttpRequest(one, self._read_reply) for one in arguments])
 
     def likelihood(
         self, features: Sequence[tuple[str, ...]], questions: Sequence[Question]
@@ -252,12 +252,12 @@ class OpenAiModel(OpenAiService):
                 continue
             arguments = {**self._question(features, question, 1), **LOGPROBS}
             http_requests.append(HttpRequest(arguments, partial(self._read_logprobs, question.choices)))
-        answers = iter(self._each(http_requests))
+        answers = iter(self._send_all(http_requests))
         return [errors[index] if index in errors else next(answers) for index in range(len(questions))]
 
     def reply(self, features: Sequence[tuple[str, ...]], questions: Sequence[Question]) -> list[str | RowError]:
         arguments = [self._question(features, question, MAX_ANSWER_TOKENS) for question in questions]
-        replies: list[Generation | RowError] = self._each([HttpRequest(one, self._read_reply) for one in arguments])
+        replies: list[Generation | RowError] = self._send_all([HttpRequest(one, self._read_reply) for one in arguments])
         self.add_usage(Usage(cut=sum(not reply.complete for reply in replies if isinstance(reply, Generation))))
         return [reply if isinstance(reply, RowError) else reply.text.strip() for reply in replies]
 
@@ -270,15 +270,15 @@ class OpenAiModel(OpenAiService):
         trial = HttpRequest(arguments, self._read_choice)
         if call == "likelihood":
             trial = HttpRequest({**arguments, **LOGPROBS}, partial(self._read_logprobs, []))
-        answer, _ = self._answer(trial)
+        answer, _ = self._send_and_read(trial)
         if isinstance(answer, RowError) and answer.kind != "reply_refused":
-            raise ModelError(f"{answer.message}; no requests have been sent yet, so correct this and run again")
+            raise ModelError(f"{answer.message}; the sweep has not started, so correct this and run again")
 
     def _question(self, features: Sequence[tuple[str, ...]], question: Question, max_tokens: int) -> dict[str, Any]:
         request = Request((Message("user", question.text),), max_tokens)
         return self._arguments(request, features[question.image])
 
-    def _ask(self, arguments: Mapping[str, Any]) -> Any:
+    def _send(self, arguments: Mapping[str, Any]) -> Any:
         """Send one request; if the model refuses the older name of the token limit, send it with the newer name.
 
         Other requests that were running at the time are refused too; each is sent once more.
@@ -330,7 +330,7 @@ class OpenAiModel(OpenAiService):
         choices: Any = getattr(completion, "choices", None)
         message = getattr(choices[0], "message", None) if isinstance(choices, list) and choices else None
         if message is None:
-            return self._unavailable("returned an answer that is not a chat completion")
+            return self._unavailable_error("returned an answer that is not a chat completion")
         refusal = getattr(message, "refusal", None)
         if refusal or getattr(choices[0], "finish_reason", None) == "content_filter":
             return RowError("reply_refused", f"{self.name} would not answer: {refusal or 'content filter'}")
@@ -414,7 +414,7 @@ def open_client(model: ResolvedModel[Any], max_reply: int) -> "OpenAI":
     try:
         from openai import DefaultHttpxClient, OpenAI
     except ImportError as error:
-        raise ModelError(f"family {config.family}: needs the openai package; {install('api')}") from error
+        raise ModelError(f"family {config.family}: needs the openai package; {install_remedy('api')}") from error
     key = os.environ.get(config.key_variable, "").strip()
     if not key:
         raise ModelError(
@@ -425,7 +425,7 @@ def open_client(model: ResolvedModel[Any], max_reply: int) -> "OpenAI":
 
     hooks: dict[str, list[Callable[..., Any]]] = {"response": [limit_replies(max_reply, config.timeout)]}
     if config.requests_per_minute is not None:
-        pace = Pace(config.requests_per_minute)
+        pace = RequestPacer(config.requests_per_minute)
         hooks["request"] = [lambda request: pace.wait()]
     return OpenAI(
         api_key=key,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from plumbline.operators.base.bounds import Positive, at_least
 from plumbline.operators.base.errors import ConfigError, ModelError
 from plumbline.operators.models.calls import Message
-from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture, read_fields, subfields
+from plumbline.operators.models.checkpoints.parts import Fields, Part, find_architecture, read_fields, read_subfields
 from plumbline.operators.models.engines.conversation import (
     THINKING_PROBLEM,
     find_thinking,
@@ -25,7 +25,7 @@ from plumbline.operators.models.engines.reading import (
     as_reader,
     reading_in_key,
 )
-from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, lazily
+from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, defer_import
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM, VqaProfile
 
@@ -38,12 +38,12 @@ LLAVA_1_5 = VqaProfile(
     name="llava_1_5", question="released", system=VICUNA_SYSTEM, pads_images=True, several_images=True
 )
 LLAVA = VqaProfile(name="llava", several_images=True)
-"""LLaVA-shaped models whose tower or language model differs from LLaVA-1.5's."""
+"""Profile of LLaVA-shaped models whose tower or language model differs from LLaVA-1.5's."""
 CHAT = VqaProfile(name="chat", several_images=True)
 VIDEO_CHAT = replace(CHAT, reads_videos=True)
-"""CHAT, for models that also see videos."""
+"""Profile of chat models that also read videos."""
 PALIGEMMA = VqaProfile(name="paligemma", question="released_first_token")
-"""Profile with the question of the authors' later releases."""
+"""Profile of PaliGemma, with the question from later releases by the authors of VQAScore."""
 FUYU = VqaProfile(name="fuyu", question="released_first_token")
 QUESTION_PROFILES = {profile.name: profile for profile in (PALIGEMMA, FUYU)}
 """Profiles, by model_type, of models that read a single question instead of a conversation."""
@@ -63,7 +63,7 @@ MAX_VICUNA_ENTRIES = 40_000
 
 
 class ChatType(NamedTuple):
-    """How model types differ on the transformers engine."""
+    """Properties of a model type that matter to the transformers engine."""
 
     reader: str = "ImageReader"
     """Name of the class in networks/image_reader.py that reads prompts of this type."""
@@ -141,7 +141,7 @@ def find_profile(config: ChatModel, fields: Fields) -> VqaProfile:
     """Return the profile of a checkpoint with this config.json."""
     model_type = fields["model_type"]
     if model_type == "llava":
-        text = subfields(fields, "text_config")
+        text = read_subfields(fields, "text_config")
         vicuna = text.get("model_type", "llama") == "llama" and text.get("vocab_size", 0) < MAX_VICUNA_ENTRIES
         profile = LLAVA_1_5 if vicuna and _tower_type(fields) == "clip_vision_model" else LLAVA
     else:
@@ -152,15 +152,15 @@ def find_profile(config: ChatModel, fields: Fields) -> VqaProfile:
 
 
 def _tower_type(fields: Fields) -> Any:
-    return subfields(fields, "vision_config").get("model_type", "clip_vision_model")
+    return read_subfields(fields, "vision_config").get("model_type", "clip_vision_model")
 
 
 def _is_supported(fields: Fields) -> bool:
-    text = subfields(fields, "text_config")
-    if architecture(fields) == "FuyuForCausalLM":  # has no vision_config, because its patches are tokens
+    text = read_subfields(fields, "text_config")
+    if find_architecture(fields) == "FuyuForCausalLM":  # has no vision_config, because its patches are tokens
         return True
     encoder = fields.get("is_encoder_decoder") or text.get("is_encoder_decoder") or "t5" in str(text.get("model_type"))
-    return architecture(fields).endswith("ForConditionalGeneration") and "vision_config" in fields and not encoder
+    return find_architecture(fields).endswith("ForConditionalGeneration") and "vision_config" in fields and not encoder
 
 
 def _check(config: ChatModel, parts: Mapping[str, Part], fields: Fields) -> None:
@@ -181,7 +181,7 @@ def _find_problems(config: ChatModel, parts: Mapping[str, Part], fields: Fields)
         yield f"the transformers engine supports LLaVA with {known}, not {_tower_type(fields)!r}; {UNKNOWN_REMEDY}"
     if config.repetition_penalty == "released" and on_vllm:
         yield "vLLM's likelihoods have no repetition penalty; set engine=transformers, or repetition_penalty=ignored"
-    if config.repetition_penalty == "released" and _penalty(checkpoint) == 1:
+    if config.repetition_penalty == "released" and _read_penalty(checkpoint) == 1:
         yield "its generation_config.json has no repetition_penalty; set repetition_penalty=ignored"
     counts = TYPES.get(model_type, ChatType()).pixel_counts
     if config.max_pixels is not None and counts == 0:
@@ -195,7 +195,7 @@ def _find_problems(config: ChatModel, parts: Mapping[str, Part], fields: Fields)
         yield THINKING_PROBLEM
 
 
-def _penalty(checkpoint: Part) -> float:
+def _read_penalty(checkpoint: Part) -> float:
     """Return the repetition penalty in a checkpoint's own settings; 1 means none."""
     file = checkpoint.file(SETTINGS)
     return float((json.loads(file.read_text()).get("repetition_penalty") or 1) if file is not None else 1)
@@ -210,7 +210,7 @@ def _load_writer(model: ResolvedModel[ChatModel]) -> "CausalLM":
     from plumbline.operators.models.networks.causal_lm import CausalLM
 
     if model.profile is not None and model.profile.name in TEMPLATES:
-        raise ModelError(f"{model.config.checkpoint}: it only answers questions about images; use another model")
+        raise ModelError(f"{model.config.checkpoint}: the model only answers questions about images; use another")
     return CausalLM.load(model, _load_network(model))
 
 
@@ -219,7 +219,7 @@ def _load_network(model: ResolvedModel[ChatModel]) -> Any:
 
     from plumbline.operators.models.processing import load_pretrained
 
-    text = subfields(read_fields(model.parts["checkpoint"]), "text_config")
+    text = read_subfields(read_fields(model.parts["checkpoint"]), "text_config")
     # only the eager implementation of attention can cap its scores
     bounded = text.get("model_type") == "gemma2" and text.get("attn_logit_softcapping", 1) is not None
     attention = "eager" if bounded else "sdpa"
@@ -256,14 +256,14 @@ def serve(model: ResolvedModel[ChatModel], network: Any) -> "ChatVlm":
         joining=joining,
         image_id=image_id,
         system=model.profile.system,
-        padding=mean_colour(processor.image_processor) if _pads(model) else None,
+        padding=mean_colour(processor.image_processor) if _pads_images(model) else None,
         ends=ends,
         video_id=int(network.config.video_token_id) if model.profile.reads_videos else None,
         thinks=model.config.thinking == "allowed",
     )
     thinking = find_thinking(model.config, processor.tokenizer, lambda: prompts.render([Message("user", "")]))
     reader = getattr(image_reader, chat_type.reader)(network, pixels, image_id=image_id)
-    penalty = 1.0 if model.config.repetition_penalty == "ignored" else _penalty(model.parts["checkpoint"])
+    penalty = 1.0 if model.config.repetition_penalty == "ignored" else _read_penalty(model.parts["checkpoint"])
     return ChatVlm(reader, prompts, ends=ends, pair_batch=model.config.pair_batch, penalty=penalty, thinking=thinking)
 
 
@@ -271,18 +271,19 @@ def _check_network(model: ResolvedModel[ChatModel], network: Any, tokenizer: Any
     """Raise ModelError if no token ends a turn, or if some layers do not see all earlier tokens."""
     if tokenizer.eos_token_id is None:
         raise ModelError(
-            f"{model.folder('checkpoint')}: the tokenizer has no eos_token, which is needed to end an answer; set it"
+            f"{model.folder('checkpoint')}: the tokenizer has no eos_token, which is needed to end an answer; "
+            "set it in tokenizer_config.json"
         )
     layers = getattr(network.config.get_text_config(), "layer_types", None) or ()
     others = set(layers) - {"full_attention", "sliding_attention", "linear_attention"}
     if others:
         raise ModelError(
-            f"{model.folder('checkpoint')}: it has {min(others)} layers, so questions cannot continue from an image's "
-            "prefix; set engine=vllm"
+            f"{model.folder('checkpoint')}: the network has {min(others)} layers, so questions cannot continue from an "
+            "image's prefix; set engine=vllm"
         )
 
 
-def _pads(model: ResolvedModel[ChatModel]) -> bool:
+def _pads_images(model: ResolvedModel[ChatModel]) -> bool:
     """Return True if images are centred on a square of the mean colour before the checkpoint's own preprocessing."""
     return model.profile is not None and model.profile.pads_images and model.config.padding == "released"
 
@@ -294,7 +295,7 @@ def _load_on_vllm(model: ResolvedModel[ChatModel]) -> "VllmLikelihood":
 
     assert model.profile is not None
     tokenizer, system = _load_tokenizer(model), model.profile.system
-    padding = mean_colour(load_image_processor(model.folder("checkpoint"))) if _pads(model) else None
+    padding = mean_colour(load_image_processor(model.folder("checkpoint"))) if _pads_images(model) else None
     checkpoint = model.parts["checkpoint"]
     file = checkpoint.file(SETTINGS) or checkpoint.file("config.json")
     named = json.loads(file.read_text()).get("eos_token_id") if file is not None else None
@@ -345,7 +346,7 @@ FAMILY = Family(
     vllm={
         "likelihood": _load_on_vllm,
         "generate_from_images": _load_on_vllm,
-        "generate": lazily("engines.vllm_calls:VllmGenerate.load"),
+        "generate": defer_import("engines.vllm_calls:VllmGenerate.load"),
         "ocr": as_reader(_load_on_vllm),
     },
     form="a decoder-only ...ForConditionalGeneration with a vision_config, or a FuyuForCausalLM",

@@ -21,12 +21,12 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-WINDOWS = "flash_by_window_size"
+WINDOW_ATTENTION = "flash_by_window_size"
 """Name of the attention implementation. If the name contains `flash`, transformers passes the bounds of the windows."""
 SHARED = "sdpa_of_shared_keys"
-ALIGNED = 16
-"""GPU kernels are fast if mask rows and matrix widths are multiples of this. Other masks are copied at every call, and
-other widths are multiplied at less than half the speed.
+ALIGNMENT = 16
+"""Mask rows and matrix widths are padded to a multiple of this for fast GPU kernels. Otherwise, masks are copied at
+every call, and matrices are multiplied at less than half the speed.
 """
 
 
@@ -34,9 +34,9 @@ def speed_up_tower(model: Any) -> None:
     """Make a network's vision tower attend in all windows of one size together, and pad its layers to fast widths."""
     tower = getattr(model.model, "visual", None)
     if tower is not None:
-        tower.config._attn_implementation = WINDOWS
+        tower.config._attn_implementation = WINDOW_ATTENTION
         for layer in tower.modules():
-            extra = -layer.gate_proj.out_features % ALIGNED if hasattr(layer, "gate_proj") else 0
+            extra = -layer.gate_proj.out_features % ALIGNMENT if hasattr(layer, "gate_proj") else 0
             if extra == 0:
                 continue
             for linear in (layer.gate_proj, layer.up_proj):  # padded with zeros, which do not change the output
@@ -114,6 +114,6 @@ def _attend_to_shared_keys(
     return attended.reshape(*query.shape[:3], -1).transpose(1, 2), None
 
 
-AttentionInterface.register(WINDOWS, _attend_in_windows)
+AttentionInterface.register(WINDOW_ATTENTION, _attend_in_windows)
 AttentionInterface.register(SHARED, _attend_to_shared_keys)
 AttentionMaskInterface.register(SHARED, sdpa_mask)

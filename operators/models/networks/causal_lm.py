@@ -98,7 +98,7 @@ class CausalLM(LoadedModel):
         ids, mask = pad_left([prompt.ids for prompt in prompts], self.pad_id)
         width = ids.shape[1]
         requests = [prompt.request for prompt in prompts]
-        ending = Ending(requests, self.end_ids, partial(decode_reply, self.tokenizer), start=width)
+        ending = ReplyStoppingCriteria(requests, self.end_ids, partial(decode_reply, self.tokenizer), start=width)
         processors: list[LogitsProcessor] = [GumbelNoise(requests[0])] if requests[0].temperature != 0 else []
         schemas = [request.schema for request in requests]
         if any(schemas):
@@ -136,7 +136,7 @@ def pad_left(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[torch.Tensor, 
     return ids, mask
 
 
-class Ending(StoppingCriteria):  # type: ignore[misc]
+class ReplyStoppingCriteria(StoppingCriteria):  # type: ignore[misc]
     """Stopping criterion that ends each row of a batch independently, and records its length."""
 
     def __init__(
@@ -159,11 +159,11 @@ class Ending(StoppingCriteria):  # type: ignore[misc]
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         """Return, for the tokens (n, length), whether each row is complete (n,)."""
         for row, ids in enumerate(input_ids[:, self.start :].tolist()):
-            if not self.done[row] and self._ends(row, ids):
+            if not self.done[row] and self._has_ended(row, ids):
                 self.done[row], self.lengths[row] = True, len(ids)
         return torch.tensor(self.done, device=input_ids.device)
 
-    def _ends(self, row: int, ids: list[int]) -> bool:
+    def _has_ended(self, row: int, ids: list[int]) -> bool:
         request = self.requests[row]
         if ids[-1] in self.end_ids or ids[-1] in request.ends or len(ids) >= request.max_tokens:
             return True

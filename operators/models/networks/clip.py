@@ -15,8 +15,8 @@ from plumbline.operators.models.checkpoints.parts import Fields
 DEFAULT_HEAD_WIDTH = 64
 """Head width of a vision tower whose configuration does not specify it."""
 HIGHEST_END = 2
-"""With this `eos_token_id`, transformers takes a text's embedding at the highest token id, which is OpenCLIP's end of
-text.
+"""Value of `eos_token_id` that makes transformers take a text's embedding at its highest token id; in OpenCLIP, this is
+the end-of-text token.
 """
 OPEN_CLIP_NAMES = (
     (r"^text\.", ""),
@@ -46,7 +46,7 @@ def rename_weight(name: str, patterns: Sequence[tuple[str, str]]) -> str:
     return name
 
 
-def clip_config(fields: Fields) -> CLIPConfig:
+def convert_open_clip_config(fields: Fields) -> CLIPConfig:
     model = fields["model_cfg"]
     vision, text = model["vision_cfg"], model["text_cfg"]
     activation = "quick_gelu" if model.get("quick_gelu") else "gelu"
@@ -74,7 +74,7 @@ def clip_config(fields: Fields) -> CLIPConfig:
     return CLIPConfig(text_config=text_config, vision_config=vision_config, projection_dim=model["embed_dim"])
 
 
-def clip_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def convert_open_clip_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Convert weights to transformers' form: renamed, projections transposed, queries, keys and values separate."""
     converted: dict[str, torch.Tensor] = {}
     for stored, weight in tensors.items():
@@ -101,7 +101,7 @@ PYRAMID_NAMES = (
 """Patterns and replacements that convert PyramidCLIP's weight names to OpenCLIP's, if OpenCLIP has the layer."""
 
 
-def pyramid_clip_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def convert_pyramid_clip_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the released weights of a PyramidCLIP under transformers' names; `proj_pre` is only used in training."""
 
     def rename(name: str) -> str:
@@ -109,7 +109,9 @@ def pyramid_clip_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch
         name = re.sub(r"\.resblocks2\.(\d+)\.", lambda layer: f".resblocks.{int(layer[1]) + N_LEFF_LAYERS}.", name)
         return rename_weight(name, PYRAMID_NAMES)
 
-    return clip_weights({rename(name): tensor for name, tensor in tensors.items() if name != "visual.proj_pre"})
+    return convert_open_clip_weights(
+        {rename(name): tensor for name, tensor in tensors.items() if name != "visual.proj_pre"}
+    )
 
 
 class Leff(nn.Module):

@@ -25,7 +25,7 @@ from plumbline.operators.models.networks.encoder_decoder import (
     encode_image_and_text,
     fuse_kernels,
 )
-from plumbline.operators.models.processing import PixelTransform, device_of, load_pixel_transform
+from plumbline.operators.models.processing import PixelTransform, find_device, load_pixel_transform
 from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM
 
 USER = "USER: "
@@ -124,7 +124,7 @@ class ClipFlanT5Likelihood(T5Answers):
 
     @classmethod
     def load_network(cls, model: ResolvedModel[Any]) -> ClipFlanT5:
-        device = device_of(model)  # raises an error about a missing GPU before gigabytes are read
+        device = find_device(model)  # raises an error about a missing GPU before gigabytes are read
         network = load_network(model.folder("checkpoint"), tower=model.folder("vision_tower"))
         network.drop_unused_layers()
         return network.to(device=device, dtype=getattr(torch, model.dtype)).eval()
@@ -156,7 +156,7 @@ def load_network(checkpoint: Path, *, tower: Path) -> ClipFlanT5:
     return _build_network(checkpoint, tower, {}, select_layer=fields["mm_vision_select_layer"])
 
 
-def begin_network(language: Path, tower: Path) -> ClipFlanT5:
+def assemble_network(language: Path, tower: Path) -> ClipFlanT5:
     """Join a FlanT5 and a CLIP tower with an untrained projector; raise ModelError if the weights do not fit."""
     width = json.loads((language / "config.json").read_text())["d_model"]
     projector = make_projector(read_vision_config(tower).hidden_size, width)
@@ -189,7 +189,7 @@ def _build_network(
         raise ModelError(f"{misfit}: {' '.join(str(error).splitlines()[1].split())}") from error
     missing = [name for name in missing if name.rsplit(".", 2)[-2] != "embed_tokens"]
     if missing or unexpected:
-        raise ModelError(f"{misfit}: {f'lacks {missing[0]}' if missing else f'has unexpected {unexpected[0]}'}")
+        raise ModelError(f"{misfit}: {f'{missing[0]} is missing' if missing else f'unexpected tensor {unexpected[0]}'}")
     # share the embedding again: assigning weights to a meta model leaves its other names without storage
     model.language_model.encoder.set_input_embeddings(model.language_model.shared)
     model.language_model.decoder.set_input_embeddings(model.language_model.shared)

@@ -23,7 +23,7 @@ from plumbline.operators.base.batches import call_in_batches
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.calls import MAX_ANSWER_TOKENS, Question
 from plumbline.operators.models.model import ResolvedModel
-from plumbline.operators.models.networks.attention import ALIGNED
+from plumbline.operators.models.networks.attention import ALIGNMENT
 from plumbline.operators.models.networks.loaded import LoadedImageModel
 
 MAX_CACHED_CHOICES = 4096
@@ -134,8 +134,8 @@ def check_entries(folder: Path, tokenizer: Any, rows: int) -> None:
     """Raise ModelError if the tokenizer in `folder` has more entries than the model's embedding has rows."""
     if len(tokenizer) > rows:
         raise ModelError(
-            f"{folder}: the tokenizer has {len(tokenizer)} entries, but the model's embedding only {rows} rows; "
-            "set the model's `tokenizer` to the one it was trained with"
+            f"{folder}: the tokenizer has {len(tokenizer)} entries, but the model's embedding has only {rows} rows; "
+            "set the model's `tokenizer` to the tokenizer of its training"
         )
 
 
@@ -151,7 +151,7 @@ class T5Answers(EncoderDecoder):
         """Tokens before the image."""
         suppressed = list(range(self.entries, self.rows)) or None
         self.t5.generation_config = greedy_settings(self.t5.config, self.tokenizer, suppress_tokens=suppressed)
-        self.alignment = ALIGNED if self.device.type == "cuda" else 1
+        self.alignment = ALIGNMENT if self.device.type == "cuda" else 1
 
     def compile(self) -> None:
         """Compile the encoder's blocks once; the compiled code serves all blocks and any number of questions."""

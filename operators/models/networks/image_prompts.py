@@ -21,7 +21,7 @@ from plumbline.operators.models.engines.conversation import (
     tokenize_choice,
     tokenize_rendered,
 )
-from plumbline.operators.models.processing import load_image_processor, padded_square, readable_load
+from plumbline.operators.models.processing import centre_on_square, explain_load_errors, load_image_processor
 
 SECOND_IMAGE = "the question contains {!r}, which this model reads as a second image; change the prompt's text"
 TEXT_INPUTS = (
@@ -45,7 +45,7 @@ class Pixels(NamedTuple):
     inputs: Mapping[str, torch.Tensor]
     """Inputs for the vision half of the model, such as pixel_values and image_grid_thw."""
     ids: list[int]
-    """The tokens with which every prompt about the images starts, up to the last token of the last image."""
+    """Initial tokens of every prompt about the images, up to the last token of the last image."""
     closing: str
     """Text that the processor inserts between the image's last token and the text after it."""
     step: float = 0.0
@@ -117,7 +117,7 @@ class ImagePrompts:
         if len(images) > 1:
             processor, opening = self.joining, self._render_opening(len(images))
         laid_out = processor(
-            images=[padded_square(image, self.padding) for image in images],
+            images=[centre_on_square(image, self.padding) for image in images],
             text=opening + self.mark,
             add_special_tokens=not starts_with_bos(processor.tokenizer, opening),
             return_tensors="pt",
@@ -130,9 +130,9 @@ class ImagePrompts:
         return Pixels(inputs, ids[: last + 1], closing)
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Pixels:
-        """Prepare the frames of a video, `seconds` apart, in the form that Qwen2-VL and Qwen2.5-VL read.
+        """Prepare frames of a video, sampled every `seconds` seconds, in the form that Qwen2-VL and Qwen2.5-VL read.
 
-        Each patch spans several frames (Wang et al. 2024, sec. 2.1). The video stands between the same tokens as an
+        Each patch spans several frames (Wang et al. 2024, sec. 2.1). The video is placed between the same tokens as an
         image. All frames are resized to the size of the first frame. The last frame is repeated until all patches are
         full.
         """
@@ -171,7 +171,7 @@ class ImagePrompts:
 
 
 class Gemma4Processor(ProcessorMixin):  # type: ignore[misc]
-    """Gemma 4's processor for images, which adds a mark on either side of them; the library's needs torchvision."""
+    """Gemma 4's image processor, which puts a mark on each side of an image; the library's class needs torchvision."""
 
     unused_input_names = ("num_soft_tokens_per_image",)
 
@@ -219,7 +219,7 @@ def load_processor(folder: Path, config: Any, tokenizer: Any, class_tokens: Mapp
 
     given = {"image_processor": load_image_processor(folder), "tokenizer": tokenizer}
     file = folder / "processor_config.json"
-    with readable_load(folder, "processor"):
+    with explain_load_errors(folder, "processor"):
         settings = json.loads(file.read_text()) if file.is_file() else {}
         if config.model_type in ("llava", "llava_next"):  # old checkpoints lack settings that depend on the network
             settings |= {

@@ -14,14 +14,14 @@ from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from plumbline.operators.models.networks import prefixes
-from plumbline.operators.models.networks.attention import ALIGNED, share_keys, speed_up_tower
+from plumbline.operators.models.networks.attention import ALIGNMENT, share_keys, speed_up_tower
 from plumbline.operators.models.networks.image_prompts import Pixels
 from plumbline.operators.models.networks.loaded import call_by_group
 from plumbline.operators.models.networks.prefixes import Prefix, Tail, copy_memory, iterate_starts
 from plumbline.operators.models.pixels import PixelInput
 
 
-class Reading(NamedTuple):
+class ReaderState(NamedTuple):
     """State of a batch of conversations after some tokens have been read."""
 
     states: torch.Tensor
@@ -58,7 +58,7 @@ class ImageReader:
         window = getattr(config, "sliding_window", None)
         kinds = getattr(config, "layer_types", None) or ["full_attention" if window is None else "sliding_attention"]
         self.windows = {kind: window if kind == "sliding_attention" else None for kind in sorted(set(kinds))}
-        """Number of tokens that each kind of layer of the language model looks back; None for all."""
+        """Number of preceding tokens that each kind of language model layer attends to; None for all of them."""
         self.context: int | None = getattr(config, "max_position_embeddings", None)
         arguments = inspect.signature(model.model.forward).parameters
         self.image_marks = [name for name in ("token_type_ids", "mm_token_type_ids") if name in arguments]
@@ -73,7 +73,7 @@ class ImageReader:
     def vocabulary(self) -> int:
         return int(self.model.lm_head.weight.shape[0])
 
-    def scores(self, states: torch.Tensor) -> torch.Tensor:
+    def compute_logits(self, states: torch.Tensor) -> torch.Tensor:
         """Return the logits (n, vocabulary) of the next token for states (n, width)."""
         logits: torch.Tensor = self.model.lm_head(states)
         return logits
@@ -86,7 +86,7 @@ class ImageReader:
     def _encode_batch(self, pixels: Sequence[Pixels]) -> list[Prefix]:
         ids = torch.tensor([image.ids for image in pixels], device=self.device)
         is_image = (ids == self.image_id).int()
-        inputs = self.inputs(pixels)
+        inputs = self.vision_inputs(pixels)
         # positions are (n, tokens), or (3, n, tokens) if an image's are time, row and column
         if "video_grid_thw" in inputs:
             positions: torch.Tensor = torch.stack([self._video_positions(video) for video in pixels], dim=1)
@@ -117,7 +117,7 @@ class ImageReader:
             for index, image in enumerate(pixels)
         ]
 
-    def inputs(self, pixels: Sequence[Pixels]) -> dict[str, torch.Tensor]:
+    def vision_inputs(self, pixels: Sequence[Pixels]) -> dict[str, torch.Tensor]:
         """Return the inputs for the vision half for images of the same shape."""
         return {name: self.pixels([image.inputs[name] for image in pixels]) for name in pixels[0].inputs}
 
@@ -137,7 +137,7 @@ class ImageReader:
         text = torch.arange(before).expand(3, -1)
         return torch.cat([text, shown.T + before], dim=1).to(self.device)
 
-    def read(self, packs: Sequence[Sequence[Tail]]) -> Reading:
+    def read(self, packs: Sequence[Sequence[Tail]]) -> ReaderState:
         """Read the tokens of each pack, continuing from a copy of its image's prefix."""
         shared = [pack[0].prefix for pack in packs]
         before = prefixes.copy_prefixes(shared, self.device)
@@ -150,10 +150,10 @@ class ImageReader:
         tokens = torch.tensor([[prefix.tokens] for prefix in shared], device=self.device)
         indices = torch.cat([before.indices, tokens + offsets], dim=1)
         masks = self._make_masks(seen, indices, packs)
-        states = self._run(self._text_inputs(ids, packs), masks, offsets + self._starts(shared), before.cache)
+        states = self._run(self._text_inputs(ids, packs), masks, offsets + self._start_positions(shared), before.cache)
         lengths = torch.tensor([[len(row)] for row in rows], device=self.device)
         real = torch.cat([before.real, torch.arange(width, device=self.device) < lengths], dim=1)
-        return Reading(states, before.cache, real, indices)
+        return ReaderState(states, before.cache, real, indices)
 
     def split_prefixes(self, tails: Sequence[Tail]) -> list[Tail]:
         """Return tails whose generation can continue together from the end of their prompts.
@@ -184,15 +184,17 @@ class ImageReader:
 
         return call_by_group(split, tails, key=lambda tail: len(tail.prompt))
 
-    def read_on(self, before: Reading, ids: torch.Tensor, tails: Sequence[Tail], offsets: torch.Tensor) -> Reading:
+    def read_next(
+        self, before: ReaderState, ids: torch.Tensor, tails: Sequence[Tail], offsets: torch.Tensor
+    ) -> ReaderState:
         """Read one more token `ids` (n, 1) for each row, at `offsets` (n, 1) from the end of its prefix."""
         shared = [tail.prefix for tail in tails]
         tokens = torch.tensor([[prefix.tokens] for prefix in shared], device=self.device)
         real = torch.cat([before.real, torch.ones_like(before.real[:, :1])], dim=1)
         indices = torch.cat([before.indices, tokens + offsets], dim=1)
         masks = self._make_masks(real[:, None], indices)
-        states = self._run(self._text_inputs(ids), masks, offsets + self._starts(shared), before.cache)
-        return Reading(states, before.cache, real, indices)
+        states = self._run(self._text_inputs(ids), masks, offsets + self._start_positions(shared), before.cache)
+        return ReaderState(states, before.cache, real, indices)
 
     def _text_inputs(self, ids: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()) -> dict[str, torch.Tensor]:
         """Return the language half's inputs for tokens (n, tokens), which are those of `packs`, if given."""
@@ -223,7 +225,7 @@ class ImageReader:
             mask = torch.zeros(visible.shape, dtype=self.model.dtype, device=self.device)
             mask.masked_fill_(~visible, torch.finfo(self.model.dtype).min)
             # rows are aligned for fast kernels, and repeat for each head that shares keys
-            padded = pad(mask, (0, -visible.shape[2] % ALIGNED)).repeat(1, self.sharing, 1)
+            padded = pad(mask, (0, -visible.shape[2] % ALIGNMENT)).repeat(1, self.sharing, 1)
             masks[kind] = padded[:, None, :, : visible.shape[2]]
         return masks
 
@@ -244,7 +246,7 @@ class ImageReader:
         ).last_hidden_state
         return states
 
-    def _starts(self, shared: Sequence[Prefix]) -> torch.Tensor:
+    def _start_positions(self, shared: Sequence[Prefix]) -> torch.Tensor:
         """Return the position (n, 1) at which each prefix continues."""
         return torch.tensor([[prefix.next_position] for prefix in shared], device=self.device)
 
@@ -259,9 +261,11 @@ def _shape(pixels: Pixels) -> tuple[Any, ...]:
 class CappedReader(ImageReader):
     """Reader for networks with capped scores, such as Gemma 4; the cap is in their config.json."""
 
-    def scores(self, states: torch.Tensor) -> torch.Tensor:
+    def compute_logits(self, states: torch.Tensor) -> torch.Tensor:
         bound = self.decoder.config.final_logit_softcapping
-        return super().scores(states) if bound is None else (super().scores(states) / bound).tanh() * bound
+        return (
+            super().compute_logits(states) if bound is None else (super().compute_logits(states) / bound).tanh() * bound
+        )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -278,7 +282,7 @@ class PrefixLmReader(ImageReader):
     two_way = True
 
     def _encode_batch(self, pixels: Sequence[Pixels]) -> list[Prefix]:
-        features = self.model.get_image_features(**self.inputs(pixels)).pooler_output
+        features = self.model.get_image_features(**self.vision_inputs(pixels)).pooler_output
         return [
             ImageFeatures(
                 ids=image.ids,
@@ -292,7 +296,7 @@ class PrefixLmReader(ImageReader):
         ]
 
     def _text_inputs(self, ids: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()) -> dict[str, torch.Tensor]:
-        """Return embeddings in which the features of every image replace the embeddings of the image tokens."""
+        """Return the tokens' embeddings, with the image tokens' embeddings replaced by the features of their image."""
         features = [tail.prefix.features for pack in packs for tail in pack if isinstance(tail.prefix, ImageFeatures)]
         if not features:
             return super()._text_inputs(ids)

@@ -91,11 +91,11 @@ class LoadedModel:
         """Load the processor that converts images to the network's input; None for a network without images."""
         return None
 
-    def lengths(self, texts: Sequence[str]) -> list[int]:
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of each text before truncation."""
         return [len(ids) for ids in self.tokenizer(list(texts)).input_ids] if texts else []
 
-    def tokens(self, *texts: Sequence[str], context: int | None, **options: Any) -> Any:
+    def tokenize(self, *texts: Sequence[str], context: int | None, **options: Any) -> Any:
         """Return texts, or pairs of texts, as padded tokens on the network's device, truncated to the context."""
         given = [list(each) for each in texts]
         defaults = {"truncation": context is not None, "max_length": context, "padding": True, "return_tensors": "pt"}

@@ -16,7 +16,7 @@ from PIL import Image
 from plumbline.operators.base.batches import call_in_batches
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule, Question, TextFeatures
+from plumbline.operators.models.calls import ComparisonResult, Measure, Pair, PixelRule, Question, TextFeatures
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.loaded import LoadedImageModel, LoadedModel
 from plumbline.operators.models.vqa_profiles import VqaProfile
@@ -49,7 +49,7 @@ class TextEncoder(LoadedModel, ABC):
         import torch
 
         texts = [self.clean(text) for text in texts]
-        lengths = self.lengths(texts)
+        lengths = self.count_tokens(texts)
         rows = call_in_batches(
             lambda batch: normalize_rows(self.embed_texts(batch)), texts, lengths, size=self.pair_batch
         )
@@ -75,8 +75,9 @@ class DualEncoder(ABC):
     """The `compare` step of the `similarity` call, for models that embed images and texts separately."""
 
     scale = 1.0
+    """Factor that converts a cosine to the logit of a match between image and text."""
     bias = 0.0
-    """The model's logit that image and text match is the cosine times `scale`, plus `bias`."""
+    """Offset that is added to the scaled cosine."""
 
     def __init__(self) -> None:
         self.embedded: dict[str, tuple[torch.Tensor, bool]] = {}
@@ -88,11 +89,11 @@ class DualEncoder(ABC):
 
     def compare(
         self, features: "Sequence[torch.Tensor]", pairs: Sequence[Pair], measure: Measure = "cosine"
-    ) -> list[Compared]:
+    ) -> list[ComparisonResult]:
         """Return the similarity of each pair under this measure; each text is embedded once.
 
-        An image has one unit-length embedding (width,), or several (n, width), of which the one nearest to the text
-        counts.
+        If an image has several unit-length embeddings (n, width) instead of one (width,), only the embedding nearest to
+        the text counts.
         """
         from torch.nn.functional import cosine_similarity
 
@@ -117,7 +118,7 @@ class DualEncoder(ABC):
                 similarity = float(cosine_similarity(change, intended, dim=0))
             else:
                 similarity = float(image @ features[pair.source])
-            results.append(Compared(similarity, any(truncated for _, truncated in own)))
+            results.append(ComparisonResult(similarity, any(truncated for _, truncated in own)))
         return results
 
 
@@ -132,10 +133,10 @@ class Towers(LoadedImageModel, TextEncoder, DualEncoder):
         super().__init__(*parts, **batches)
         DualEncoder.__init__(self)
         self.context = int(self.model.config.text_config.max_position_embeddings)
-        self.scale = self.learnt_scale()
+        self.scale = self.learned_scale()
 
-    def learnt_scale(self) -> float:
-        """Return the learned scale by which the model multiplies the cosine to get its logit."""
+    def learned_scale(self) -> float:
+        """Return the learned factor that converts a cosine to the model's logit."""
         return math.exp(self.model.logit_scale.item())
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> Any:
@@ -154,7 +155,7 @@ class Towers(LoadedImageModel, TextEncoder, DualEncoder):
 
     def embed_texts(self, texts: Sequence[str]) -> "torch.Tensor":
         padding = "max_length" if self.padded else True
-        inputs = self.tokens(texts, context=self.context, padding=padding, return_attention_mask=not self.padded)
+        inputs = self.tokenize(texts, context=self.context, padding=padding, return_attention_mask=not self.padded)
         mask = {} if self.padded else {"attention_mask": inputs.attention_mask}
         embeddings: torch.Tensor = self.model.get_text_features(input_ids=inputs.input_ids, **mask).pooler_output
         return embeddings
@@ -189,20 +190,20 @@ class JointEncoder(LoadedImageModel, ABC):
 
     def compare(
         self, features: "Sequence[torch.Tensor]", pairs: Sequence[Pair], measure: Measure = "cosine"
-    ) -> list[Compared]:
+    ) -> list[ComparisonResult]:
         """Return the similarity of each pair, computed by reading the text together with the image."""
-        lengths = self.lengths([pair.text for pair in pairs])
+        lengths = self.count_tokens([pair.text for pair in pairs])
 
         def read(batch: Sequence[Pair]) -> list[float]:
             import torch
 
             states = torch.stack([features[pair.image] for pair in batch])
-            words = self.tokens([pair.text for pair in batch], context=self.context)
+            words = self.tokenize([pair.text for pair in batch], context=self.context)
             similarities: list[float] = self.read(states, words.input_ids, words.attention_mask).float().tolist()
             return similarities
 
         similarities = call_in_batches(read, pairs, lengths, size=self.pair_batch)
-        return [Compared(one, length > self.context) for one, length in zip(similarities, lengths, strict=True)]
+        return [ComparisonResult(one, length > self.context) for one, length in zip(similarities, lengths, strict=True)]
 
 
 class MatchingEncoder(JointEncoder, TextEncoder, DualEncoder):
@@ -220,7 +221,7 @@ class MatchingEncoder(JointEncoder, TextEncoder, DualEncoder):
 
     def compare(
         self, features: "Sequence[torch.Tensor]", pairs: Sequence[Pair], measure: Measure = "cosine"
-    ) -> list[Compared]:
+    ) -> list[ComparisonResult]:
         import torch
 
         if measure == "match":
@@ -274,7 +275,7 @@ def choice_text(question: str, choice: str) -> str:
     return f"{stem} {choice}" if stem.endswith("?") else f"{stem}? {choice}"
 
 
-def _choice_logprobs(question: Question, choices: Sequence[Compared]) -> list[list[float]] | RowError:
+def _choice_logprobs(question: Question, choices: Sequence[ComparisonResult]) -> list[list[float]] | RowError:
     """Return the log-softmax of the choices' logits, or an error if it would be meaningless."""
     if len(choices) < 2:
         problem = "a model that compares choices cannot score a single choice"

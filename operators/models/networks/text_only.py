@@ -81,7 +81,10 @@ class TextOnlyVqa(TextOnly):
         self.usage = Usage()
         name = self.tokenizer.name_or_path
         if self.end is None:
-            raise ModelError(f"{name}: the tokenizer has no eos_token, which is needed to end an answer; set it")
+            raise ModelError(
+                f"{name}: the tokenizer has no eos_token, which is needed to end an answer; set it in "
+                "tokenizer_config.json"
+            )
         if opens_thought(render_conversation(self.tokenizer, [Message("user", "")])):
             raise ModelError(f"{name}: {THINKING_PROBLEM}")
 
@@ -111,7 +114,7 @@ class TextOnlyVqa(TextOnly):
         replies = self.language.generate([Request((Message("user", text),), MAX_ANSWER_TOKENS) for text in texts])
         for reply in replies:
             if isinstance(reply, Generation):
-                self.usage = self.usage.plus(reply.usage_and_cut)
+                self.usage = self.usage.plus(reply.usage_with_cut)
         return [reply.text.strip() if isinstance(reply, Generation) else reply for reply in replies]
 
     def _score_batch(self, rows: Sequence[tuple[list[int], list[int]]]) -> list[list[float]]:
@@ -145,7 +148,7 @@ class TextOnlyT5(TextOnly, LoadedModel):
     @torch.inference_mode()
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[list[float]]:
         return call_in_batches(
-            self._score_batch, pairs, self.lengths([text for text, _ in pairs]), size=self.pair_batch
+            self._score_batch, pairs, self.count_tokens([text for text, _ in pairs]), size=self.pair_batch
         )
 
     @torch.inference_mode()
@@ -155,7 +158,7 @@ class TextOnlyT5(TextOnly, LoadedModel):
             tokens = self.model.generate(**self._tokenize(batch), generation_config=settings)
             return [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 
-        return call_in_batches(write, texts, self.lengths(texts), size=self.pair_batch)
+        return call_in_batches(write, texts, self.count_tokens(texts), size=self.pair_batch)
 
     def _score_batch(self, pairs: Sequence[tuple[str, str]]) -> list[list[float]]:
         inputs = self._tokenize([text for text, _ in pairs])
@@ -166,13 +169,13 @@ class TextOnlyT5(TextOnly, LoadedModel):
         return [_gather_logprobs(own[: len(choice)], choice) for own, choice in zip(logprobs, choices, strict=True)]
 
     def _tokenize(self, texts: Sequence[str]) -> Mapping[str, torch.Tensor]:
-        inputs = self.tokens(texts, context=None)
+        inputs = self.tokenize(texts, context=None)
         self.usage = self.usage.plus(Usage(calls=len(texts), prompt_tokens=int(inputs.attention_mask.sum())))
         return {"input_ids": inputs.input_ids, "attention_mask": inputs.attention_mask}
 
 
 def _gather_logprobs(logprobs: torch.Tensor, choice: Sequence[int]) -> list[float]:
-    """Return the log-probabilities of a choice's tokens from the last positions of (positions, vocabulary)."""
+    """Return the log-probabilities of a choice's tokens, read from the last rows of (positions, vocabulary)."""
     last = logprobs[len(logprobs) - len(choice) :]
     values: list[float] = last.gather(1, torch.tensor(choice, device=last.device)[:, None])[:, 0].tolist()
     return values

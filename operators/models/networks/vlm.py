@@ -27,7 +27,7 @@ from plumbline.operators.models.engines.conversation import (
 )
 from plumbline.operators.models.engines.reply_schemas import SchemaEnforcement, SchemaGrammars
 from plumbline.operators.models.networks import prefixes
-from plumbline.operators.models.networks.causal_lm import Ending, GumbelNoise
+from plumbline.operators.models.networks.causal_lm import GumbelNoise, ReplyStoppingCriteria
 from plumbline.operators.models.networks.image_prompts import ImagePrompts, Pixels
 from plumbline.operators.models.networks.image_reader import ImageReader
 from plumbline.operators.models.networks.prefixes import Prefix, Tail
@@ -118,7 +118,7 @@ class ChatVlm:
             self._generate, [Conversation(request, tail.prompt, tail.prefix) for tail in tails]
         )
         for reply in replies:
-            self.usage = self.usage.plus(reply.usage_and_cut)
+            self.usage = self.usage.plus(reply.usage_with_cut)
         return [reply.text.strip() for reply in replies]
 
     def generate_from_images(self, features: Sequence[Prefix], requests: Sequence[ImageRequest]) -> list[Reply]:
@@ -163,7 +163,7 @@ class ChatVlm:
         logprobs: list[float] = []
         for first in range(0, len(targets), HEAD_ROWS):
             some = slice(first, first + HEAD_ROWS)
-            logits = self.reader.scores(states[rows[some], columns[some]]).float()
+            logits = self.reader.compute_logits(states[rows[some], columns[some]]).float()
             if self.penalize is not None:
                 ids = (torch.tensor([before], device=self.device) for before in previous[some])
                 logits = torch.cat([self.penalize(before, row[None]) for before, row in zip(ids, logits, strict=True)])
@@ -194,11 +194,11 @@ class ChatVlm:
         reading = self.reader.read([[tail] for tail in tails])
         lengths = torch.tensor([len(tail.prompt) for tail in tails], device=self.device)
         last = reading.states[torch.arange(len(tails), device=self.device), lengths - 1]
-        ending = Ending(requests, self.ends, partial(decode_reply, self.prompts.tokenizer), start=0)
+        ending = ReplyStoppingCriteria(requests, self.ends, partial(decode_reply, self.prompts.tokenizer), start=0)
         noises = [GumbelNoise(request) if request.temperature != 0 else None for request in requests]
         written = torch.empty((len(tails), 0), dtype=torch.long, device=self.device)
         while True:
-            logits = self.reader.scores(last)
+            logits = self.reader.compute_logits(last)
             if enforcement is not None:
                 logits = enforcement(written, logits)
             chosen = logits.argmax(-1, keepdim=True)
@@ -208,7 +208,7 @@ class ChatVlm:
             written = torch.cat([written, chosen], dim=1)
             if ending(written, None).all():
                 return [ids[:length] for ids, length in zip(written.tolist(), ending.lengths, strict=True)]
-            reading = self.reader.read_on(reading, written[:, -1:], tails, lengths[:, None] + written.shape[1] - 1)
+            reading = self.reader.read_next(reading, written[:, -1:], tails, lengths[:, None] + written.shape[1] - 1)
             last = reading.states[:, 0]
 
     @cached_property

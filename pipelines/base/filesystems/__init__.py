@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from plumbline.operators.base.errors import ConfigError, install
+from plumbline.operators.base.errors import ConfigError, install_remedy
 from plumbline.pipelines.base.filesystems.disk import Disk
 from plumbline.pipelines.base.filesystems.filesystem import Filesystem, Settings, open_readable
 
@@ -33,7 +33,7 @@ def open_filesystem(root: str, settings: Settings) -> Filesystem:
             try:
                 from plumbline.pipelines.base.filesystems.clouds import CLOUDS
             except ImportError as error:
-                raise ConfigError(f"{root}: needs obstore; {install('clouds')}") from error
+                raise ConfigError(f"{root}: needs obstore; {install_remedy('clouds')}") from error
             return CLOUDS[root](settings)
         case _:
             return open_readable(root)

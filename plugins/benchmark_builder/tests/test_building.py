@@ -24,7 +24,7 @@ from plumbline.plugins.benchmark_builder.tagging import Tagging
 from plumbline.plugins.benchmark_builder.taxonomy import Taxonomy
 from plumbline.plugins.benchmark_builder.writer import WriterOptions
 from tests.bench_of import list_sources
-from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, said
+from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, make_completion
 
 PROMPTS = ["3 cats above a dog", "A blue cup.", "a blue cup", "no tags for this one", "5 mice and 2 rats"]
 
@@ -34,7 +34,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv(VARIABLE, KEY)
     monkeypatch.setenv("REFERENCE_DATA", "")
     started = Server()
-    started.script, started.trial = script_replies, said("yes")
+    started.script, started.trial = script_replies, make_completion("yes")
     yield started
     started.close()
 
@@ -48,9 +48,11 @@ def script_replies(number: int, body: dict[str, Any]) -> Answer:
     if text.endswith("output:"):
         prompt = text.rsplit("input: ", 1)[1]
         count = "1 | att/count - simple_numeric (3)\n" if "3" in prompt else ""
-        return said("I see none" if "no tags" in prompt else f"{count}2 | rel/spatial - spatial_basic (above)")
+        return make_completion(
+            "I see none" if "no tags" in prompt else f"{count}2 | rel/spatial - spatial_basic (above)"
+        )
     wanted = text.rsplit("Number: ", 1)[1].split("\n")[0]
-    return said("lemurs" if wanted == "4" else f"Caption: {wanted} lemurs on a bus")
+    return make_completion("lemurs" if wanted == "4" else f"Caption: {wanted} lemurs on a bus")
 
 
 def make_config(server: Server, folder: Path, *overrides: str) -> BuildConfig:

@@ -45,7 +45,12 @@ def make_score(generator: str, metric: str, prompt: int) -> float:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("leaks")
     make_run(
-        folder, prompts=PROMPTS, generators=("atlas", "borealis"), metrics=("gecko",), question_metrics=(), score=make_score
+        folder,
+        prompts=PROMPTS,
+        generators=("atlas", "borealis"),
+        metrics=("gecko",),
+        question_metrics=(),
+        score=make_score,
     )
     training = folder / "training"
     training.mkdir()

@@ -189,6 +189,8 @@ def test_a_sweep_reads_the_sources_that_were_ingested_from_s3(tmp_path: Path, bu
 
 
 def test_edits_without_sources_are_refused_if_a_metric_needs_sources(tmp_path: Path) -> None:
-    folder = write_files(tmp_path / "edits", {"kind/make it red.png": draw_grey(15), "kind/add a hat.png": draw_grey(15)})
+    folder = write_files(
+        tmp_path / "edits", {"kind/make it red.png": draw_grey(15), "kind/add a hat.png": draw_grey(15)}
+    )
     line = refusal("score", f"images={folder}", METRICS, "models=shapes", f"store={tmp_path}/store", *SMALL)
     assert "metrics.source_l1" in line and "benchmark.columns.source" in line

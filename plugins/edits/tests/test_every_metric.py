@@ -9,7 +9,7 @@ import pytest
 from plumbline.plugins.edits import CONF
 from tests.bench_of import run_bench, write_benchmark
 from tests.operators import tiny
-from tests.operators.tiny.roles import tiny_models
+from tests.operators.tiny.roles import save_tiny_models
 
 NAMES = sorted(file.stem for file in CONF.glob("metric/*.yaml"))
 JUDGES = {"viescore_edit", "editscore", "imgedit"}
@@ -22,7 +22,7 @@ COLUMNS = {"source": "image", "source_caption": "image_id", "target_caption": "p
 def scores(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Sequence[Mapping[str, Any]]]:
     """Return the rows of each metric."""
     folder = tmp_path_factory.mktemp("edits")
-    models = [word for word in tiny_models(folder / "models") if not word.startswith("+models.vlm=")]
+    models = [word for word in save_tiny_models(folder / "models") if not word.startswith("+models.vlm=")]
     judge = f"+models.vlm={{family: vlm, checkpoint: {tiny.save_qwen2_vl(folder / 'vlm')}}}"
     columns = [f"benchmark.columns.{name}={column}" for name, column in COLUMNS.items()]
     bench = write_benchmark(folder / "bench", ["atlas"], count=4)

@@ -15,21 +15,21 @@ from plumbline.plugins.edits.imgedit import ImgEditConfig
 from tests.bench_of import write_rows
 from tests.commands import newest, printed, refusal
 from tests.operators import tiny
-from tests.operators.models.endpoint import KEY, VARIABLE, Server, said
+from tests.operators.models.endpoint import KEY, VARIABLE, Server, make_completion
 
 RATED = {
     "editing_success": 9, "overediting": 4, "naturalness": 9, "artifacts": 8, "rating": 35,
     "prompt_compliance": 5, "visual_naturalness": 4, "physical_detail_coherence": 2, "rationale": "So.",
 }  # fmt: skip
-MADE, SOURCES = ([tiny.encoded(tiny.picture(seed)) for seed in seeds] for seeds in (range(3), range(10, 13)))
+MADE, SOURCES = ([tiny.encode_image(tiny.draw_image(seed)) for seed in seeds] for seeds in (range(3), range(10, 13)))
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv(VARIABLE, KEY)
     server = Server()
-    server.script = lambda number, body: said(json.dumps(RATED))
-    server.trial = said("yes")
+    server.script = lambda number, body: make_completion(json.dumps(RATED))
+    server.trial = make_completion("yes")
     yield server
     server.close()
 

@@ -22,7 +22,7 @@ EDITED = '{"editing_success": 8, "overediting": 6, "naturalness": 9, "artifacts"
 
 
 def make_edits(sources: Sequence[Any]) -> pa.Table:
-    images = tiny.image_table(pictures(len(sources)), ["p0"] * len(sources))
+    images = tiny.make_image_table(pictures(len(sources)), ["p0"] * len(sources))
     return images.append_column("source", pa.array(sources, pa.list_(pa.binary())))
 
 
@@ -52,10 +52,12 @@ def test_an_unusable_source_only_fails_its_row() -> None:
 
 def test_a_verdict_is_reused_until_the_source_changes() -> None:
     one, other = pictures(2)
-    before = Chain({"edit": VieScoreEditConfig()}, make_edits([[one], [one]]), judge=ScriptedVlm(lambda *_: EDITED)).run()
-    after = Chain({"edit": VieScoreEditConfig()}, make_edits([[one], [other]]), judge=ScriptedVlm(lambda *_: EDITED)).run(
-        before
-    )
+    before = Chain(
+        {"edit": VieScoreEditConfig()}, make_edits([[one], [one]]), judge=ScriptedVlm(lambda *_: EDITED)
+    ).run()
+    after = Chain(
+        {"edit": VieScoreEditConfig()}, make_edits([[one], [other]]), judge=ScriptedVlm(lambda *_: EDITED)
+    ).run(before)
     assert after.models["judge"].encoded == [f"{colour(1)} then {colour(1)}", colour(1)]
 
 

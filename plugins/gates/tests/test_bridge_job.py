@@ -48,7 +48,9 @@ def score_with_noise(generator: str, metric: str, prompt: int) -> float:
 def score_shifted(generator: str, metric: str, prompt: int) -> float:
     """Return half the old score plus a constant and some noise; one generator gets a bonus on one skill (counting)."""
     favoured = 0.2 if (generator, prompt % 2) == ("cobalt", 0) else 0
-    return 0.3 + noisy_score(generator, metric, prompt) / 2 + 0.02 * score_with_noise(generator, metric, prompt) + favoured
+    return (
+        0.3 + noisy_score(generator, metric, prompt) / 2 + 0.02 * score_with_noise(generator, metric, prompt) + favoured
+    )
 
 
 def test_a_line_joins_shifted_scores_and_the_generator_off_the_line_is_named(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from tests.operators import tiny
-from tests.operators.tiny.rewards import clip_tokenizer
+from tests.operators.tiny.rewards import make_clip_tokenizer
 
 SIDE = 32
 """Default width and height of an image in pixels."""
@@ -25,7 +25,7 @@ WIDTH = 32
 
 
 def _build_clip_text(kind: Any = CLIPTextModel) -> Any:
-    tokenizer = clip_tokenizer()
+    tokenizer = make_clip_tokenizer()
     config = CLIPTextConfig(
         vocab_size=len(tokenizer), hidden_size=WIDTH, intermediate_size=37, num_hidden_layers=2, num_attention_heads=4,
         max_position_embeddings=tokenizer.model_max_length, projection_dim=WIDTH,
@@ -38,7 +38,7 @@ def _build_t5() -> dict[str, Any]:
     config = T5Config(
         vocab_size=len(tiny.BYTE_VOCABULARY), d_model=WIDTH, d_kv=8, d_ff=37, num_layers=1, num_heads=4, pad_token_id=0
     )
-    fast = tiny.byte_tokenizer(
+    fast = tiny.make_byte_tokenizer(
         tiny.BYTE_VOCABULARY, tiny.CHAT_SPECIAL, pad_token="<pad>", eos_token="</s>", model_max_length=64
     )
     return {"encoder": T5EncoderModel(config), "tokenizer": fast}
@@ -67,7 +67,7 @@ def _build_scheduler() -> "diffusers.DDIMScheduler":
 def stable_diffusion() -> "diffusers.StableDiffusionPipeline":
     """Build a tiny Stable Diffusion 1.5 pipeline."""
     return diffusers.StableDiffusionPipeline(
-        vae=_build_vae(), text_encoder=_build_clip_text(), tokenizer=clip_tokenizer(),
+        vae=_build_vae(), text_encoder=_build_clip_text(), tokenizer=make_clip_tokenizer(),
         unet=_build_unet(cross_attention_dim=WIDTH),
         scheduler=_build_scheduler(), safety_checker=None, feature_extractor=None, requires_safety_checker=False,
     )  # fmt: skip
@@ -81,7 +81,7 @@ def stable_diffusion_xl() -> "diffusers.StableDiffusionXLPipeline":
     )  # fmt: skip
     return diffusers.StableDiffusionXLPipeline(
         vae=_build_vae(), text_encoder=_build_clip_text(), text_encoder_2=_build_clip_text(CLIPTextModelWithProjection),
-        tokenizer=clip_tokenizer(), tokenizer_2=clip_tokenizer(), unet=unet, scheduler=_build_scheduler(),
+        tokenizer=make_clip_tokenizer(), tokenizer_2=make_clip_tokenizer(), unet=unet, scheduler=_build_scheduler(),
         add_watermarker=False,
     )  # fmt: skip
 
@@ -93,7 +93,7 @@ def stable_diffusion_3() -> "diffusers.StableDiffusion3Pipeline":
         caption_projection_dim=WIDTH, joint_attention_dim=WIDTH, pooled_projection_dim=2 * WIDTH, out_channels=4,
     )  # fmt: skip
     texts = {f"text_encoder{end}": _build_clip_text(CLIPTextModelWithProjection) for end in ("", "_2")}
-    tokenizers = {f"tokenizer{end}": clip_tokenizer() for end in ("", "_2")}
+    tokenizers = {f"tokenizer{end}": make_clip_tokenizer() for end in ("", "_2")}
     t5 = _build_t5()
     return diffusers.StableDiffusion3Pipeline(
         vae=_build_vae(shift_factor=0.06, scaling_factor=1.5), transformer=transformer, **texts, **tokenizers,
@@ -111,7 +111,7 @@ def flux() -> "diffusers.FluxPipeline":
     t5 = _build_t5()
     return diffusers.FluxPipeline(
         vae=_build_vae(shift_factor=0.06, scaling_factor=1.5), transformer=transformer, text_encoder=_build_clip_text(),
-        tokenizer=clip_tokenizer(), text_encoder_2=t5["encoder"], tokenizer_2=t5["tokenizer"],
+        tokenizer=make_clip_tokenizer(), text_encoder_2=t5["encoder"], tokenizer_2=t5["tokenizer"],
         scheduler=diffusers.FlowMatchEulerDiscreteScheduler(),
     )  # fmt: skip
 
@@ -131,7 +131,7 @@ def qwen_image() -> "diffusers.QwenImagePipeline":
     text = tiny.DECODER_FIELDS | {"rope_scaling": rope}
     vision = tiny.QWEN_VISION["qwen2_5_vl"] | {"depth": 1, "num_heads": 2, "patch_size": 8, "in_chans": 3}
     reader = Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=text, vision_config=vision))
-    tokenizer = tiny.byte_tokenizer(
+    tokenizer = tiny.make_byte_tokenizer(
         tiny.BYTE_VOCABULARY, tiny.CHAT_SPECIAL, pad_token="<pad>", eos_token="<|im_end|>", model_max_length=512
     )
     return diffusers.QwenImagePipeline(

@@ -26,7 +26,7 @@ from plugins.generation.tests.pipelines import PIPELINES, save_pipeline
 from plumbline.pipelines.base.storage import StorageConfig
 from tests.commands import printed, refusal
 from tests.histories.damage import ROT, damage_content, damage_file
-from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, failed
+from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, make_error
 
 ROOT = Path(__file__).parents[3]
 TEXTS = {"p1": "a red circle", "p2": "two blue squares", "p3": "a green star"}
@@ -195,7 +195,7 @@ def list_service_arguments(folder: Path, server: Server, *more: str) -> tuple[st
 
 def test_a_services_refusal_is_final_and_temporary_errors_are_retried(tmp_path: Path, server: Server) -> None:
     refused = Answer(400, {"error": {"message": "not that", "code": "content_policy_violation"}})
-    answers = {TEXTS["p1"]: make_answer(make_png()), TEXTS["p2"]: refused, TEXTS["p3"]: failed(503)}
+    answers = {TEXTS["p1"]: make_answer(make_png()), TEXTS["p2"]: refused, TEXTS["p3"]: make_error(503)}
     server.script = lambda number, body: answers[body["prompt"]]
     write_prompts_file(tmp_path, "p1", "p2", "p3")
     settings = ("size=32x32", "cfg=4", "image_model.takes=[cfg,seed]")

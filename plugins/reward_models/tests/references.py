@@ -16,8 +16,15 @@ from torch.nn.functional import interpolate
 from plugins.reward_models.tests import tiny_rewards
 from plumbline.operators.models.calls import Call, Measure, Pair
 from tests.operators import tiny
-from tests.operators.models.alike import BEFORE, PICTURES, Answer
-from tests.operators.models.families.library import Reference, images, measured, network, pixels, tokenizer
+from tests.operators.models.alike import BEFORE, IMAGES, Answer
+from tests.operators.models.families.library import (
+    Reference,
+    load_image_processor,
+    load_network,
+    load_tokenizer,
+    preprocess_image,
+    select_measure,
+)
 
 
 def score_hpsv3(folder: Path, pair: Pair, measure: Measure) -> Answer:
@@ -26,8 +33,12 @@ def score_hpsv3(folder: Path, pair: Pair, measure: Measure) -> Answer:
     The reference is built from a Qwen2, Qwen2-VL's vision encoder and three linear layers. Like the release, it numbers
     all tokens consecutively instead of by position in the image.
     """
-    model = network("Qwen2VLForConditionalGeneration", folder).model
-    head, words, image = load_file(folder / "model.safetensors"), tokenizer(folder), pixels(folder, pair.image)
+    model = load_network("Qwen2VLForConditionalGeneration", folder).model
+    head, words, image = (
+        load_file(folder / "model.safetensors"),
+        load_tokenizer(folder),
+        preprocess_image(folder, pair.image),
+    )
     read = tiny_rewards.INSTRUCTION.replace("{text_prompt}", pair.text)
     places = int(image["image_grid_thw"].prod()) // 4
     asked = f"<|im_start|>user\n<|vision_start|>{'<|image_pad|>' * places}<|vision_end|>{read}<|im_end|>\n"
@@ -49,8 +60,8 @@ def score_editreward(folder: Path, pair: Pair, measure: Measure) -> Answer:
     Each head is read at the token in its own instruction. The source image comes before the edited image. The network
     from transformers does not get the image grid, so it numbers the tokens consecutively.
     """
-    model, words = network("Qwen2_5_VLForConditionalGeneration", folder).model, tokenizer(folder)
-    shown = [images(folder)(images=one, return_tensors="pt") for one in (BEFORE, PICTURES[pair.image])]
+    model, words = load_network("Qwen2_5_VLForConditionalGeneration", folder).model, load_tokenizer(folder)
+    shown = [load_image_processor(folder)(images=one, return_tensors="pt") for one in (BEFORE, IMAGES[pair.image])]
     marks = [
         f"<|vision_start|>{'<|image_pad|>' * (int(one['image_grid_thw'].prod()) // 4)}<|vision_end|>" for one in shown
     ]
@@ -73,23 +84,23 @@ def score_editreward(folder: Path, pair: Pair, measure: Measure) -> Answer:
 
 def score_x_clip(folder: Path, pair: Pair, measure: Measure) -> Answer:
     """Score an image as a video of identical frames."""
-    return Answer((), (score_x_clip_video(folder, [PICTURES[pair.image]], pair.text, measure),))
+    return Answer((), (score_x_clip_video(folder, [IMAGES[pair.image]], pair.text, measure),))
 
 
 def score_x_clip_video(folder: Path, frames: Sequence[Image.Image], text: str, measure: Measure = "cosine") -> float:
     """Score a video. `frames` contains as many frames as the network takes, or one frame to repeat."""
-    model = network("XCLIPModel", folder)
+    model = load_network("XCLIPModel", folder)
     length = model.config.text_config.max_position_embeddings
-    words = tokenizer(folder)([text], truncation=True, max_length=length, return_tensors="pt")
-    seen = images(folder)(images=list(frames), return_tensors="pt")["pixel_values"]
+    words = load_tokenizer(folder)([text], truncation=True, max_length=length, return_tensors="pt")
+    seen = load_image_processor(folder)(images=list(frames), return_tensors="pt")["pixel_values"]
     video = seen.expand(model.config.vision_config.num_frames, -1, -1, -1)[None]
     said = model(input_ids=words.input_ids, attention_mask=words.attention_mask, pixel_values=video)
-    return measured(said.video_embeds, said.text_embeds[0], said.logits_per_video, measure).numbers[0]
+    return select_measure(said.video_embeds, said.text_embeds[0], said.logits_per_video, measure).numbers[0]
 
 
 def score_videoalign(folder: Path, pair: Pair, measure: Measure) -> Answer:
     """Score an image as a video that repeats a single frame."""
-    return Answer((), (sum(score_videoalign_video(folder, [PICTURES[pair.image]] * 2, pair.text)),))
+    return Answer((), (sum(score_videoalign_video(folder, [IMAGES[pair.image]] * 2, pair.text)),))
 
 
 def score_videoalign_video(folder: Path, frames: Sequence[Image.Image], text: str) -> list[float]:
@@ -99,7 +110,7 @@ def score_videoalign_video(folder: Path, frames: Sequence[Image.Image], text: st
     numbered as in HPSv3. If there are three heads, each is read at its own token. A single head is read at all three
     tokens.
     """
-    model, words = network("Qwen2VLForConditionalGeneration", folder).model, tokenizer(folder)
+    model, words = load_network("Qwen2VLForConditionalGeneration", folder).model, load_tokenizer(folder)
     patches, grid = make_video_patches(frames, min_pixels=128 * 64, max_pixels=tiny_rewards.FRAME_PIXELS)
     read = tiny_rewards.VIDEO_INSTRUCTION.replace("{text_prompt}", text)
     asked = f"<|im_start|>user\n<|vision_start|>{'<image>' * (int(grid.prod()) // 4)}<|vision_end|>{read}<|im_end|>\n"
@@ -142,7 +153,7 @@ def make_video_patches(
 @cache
 def build_qwen2(folder: Path) -> Any:
     """Build a Qwen2 with the weights of a Qwen2-VL's language model."""
-    half = network("Qwen2VLForConditionalGeneration", folder).model.language_model
+    half = load_network("Qwen2VLForConditionalGeneration", folder).model.language_model
     fields = half.config.to_dict()
     rope = {"rope_type": "default", "rope_theta": fields["rope_parameters"]["rope_theta"]}
     names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")

@@ -27,15 +27,15 @@ from plumbline.plugins.reward_models import conversion
 from plumbline.plugins.reward_models.conversion import ConvertConfig, convert
 from plumbline.plugins.reward_models.jobs.convert import COMMAND, main
 from tests.operators import tiny
-from tests.operators.models.alike import PICTURES, TEXTS
+from tests.operators.models.alike import IMAGES, TEXTS
 from tests.operators.tiny import rewards
 
-PAIRS = [Pair(image, text) for image in range(len(PICTURES)) for text in TEXTS]
+PAIRS = [Pair(image, text) for image in range(len(IMAGES)) for text in TEXTS]
 
 
 def compute_similarities(family: str, folder: Path, measure: Measure) -> list[float]:
     model = load(resolve_model(model_config(family=family, checkpoint=str(folder)), on_gpu=False), "similarity")
-    features = model.encode([model.preprocess(picture) for picture in PICTURES])
+    features = model.encode([model.preprocess(picture) for picture in IMAGES])
     return [row.similarity for row in model.compare(features, PAIRS, measure)]
 
 
@@ -51,7 +51,7 @@ def clip_base(tmp_path: Path) -> Path:
 
 
 def make_clip_weights(**others: Any) -> dict[str, Any]:
-    return {**rewards.open_clip().state_dict(), **others}
+    return {**rewards.make_open_clip().state_dict(), **others}
 
 
 def save_weights(file: Path, weights: Any) -> Path:
@@ -73,8 +73,8 @@ def test_a_converted_open_clip_training_checkpoint_has_the_networks_scores(clip_
 
 
 def test_a_converted_pyramid_clip_has_its_releases_scores(clip_base: Path, tmp_path: Path) -> None:
-    tiny.write_json(clip_base / "open_clip_config.json", rewards.pyramid_clip_fields())
-    weights = {f"module.{name}": tensor for name, tensor in rewards.pyramid_clip().state_dict().items()}
+    tiny.write_json(clip_base / "open_clip_config.json", rewards.make_pyramid_clip_fields())
+    weights = {f"module.{name}": tensor for name, tensor in rewards.make_pyramid_clip().state_dict().items()}
     file = save_weights(tmp_path / "release.pth.tar", {"epoch": 1, "state_dict": weights})
     made = convert_release(tmp_path / "made", release="pyramid_clip", weights=file, base=clip_base)
     reference = compute_similarities("pyramid_clip", rewards.save_pyramid_clip(tmp_path / "reference"), "cosine")
@@ -298,7 +298,9 @@ def test_the_job_lists_the_written_files_and_refuses_an_existing_output(
     assert run_job(COMMAND, main, given) == 0
     told = capsys.readouterr().out
     assert f"{tmp_path}/made/open_clip_model.safetensors" in told and "tokenizer.json" in told
-    assert json.loads((tmp_path / "made/open_clip_config.json").read_text()) == rewards.open_clip_fields(quick=False)
+    assert json.loads((tmp_path / "made/open_clip_config.json").read_text()) == rewards.make_open_clip_fields(
+        quick=False
+    )
     assert run_job(COMMAND, main, given) == 1
     assert "already exists; choose another output" in capsys.readouterr().err
     assert run_job(COMMAND, main, [*given[:1], "weights=none.pt", *given[2:3], "output=other"]) == 1

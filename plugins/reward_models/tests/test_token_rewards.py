@@ -15,8 +15,8 @@ from plumbline.operators.models.families import model_config
 from plumbline.operators.stages.graph import check_models, make_nodes
 from plumbline.plugins.reward_models import reward_tokens
 from tests.operators import tiny
-from tests.operators.models.alike import PICTURES, require_alike
-from tests.operators.models.families.test_families import loaded
+from tests.operators.models.alike import IMAGES, require_alike
+from tests.operators.models.families.test_families import load_model
 from tests.operators.tiny.families import KINDS
 
 
@@ -24,7 +24,7 @@ from tests.operators.tiny.families import KINDS
 @pytest.mark.parametrize("name", ["hpsv3", "videoalign", "editreward"])
 def test_padding_on_the_left_changes_the_rewards(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = KINDS[name].save(tmp_path / name)
-    model, alone = loaded(name, folder, "similarity"), loaded(name, folder, "similarity")
+    model, alone = load_model(name, folder, "similarity"), load_model(name, folder, "similarity")
     before = partial(pad_sequence, padding_side="left", padding_value=1)
     monkeypatch.setattr(reward_tokens, "pad_sequence", before)
     with pytest.raises(AssertionError):
@@ -32,11 +32,11 @@ def test_padding_on_the_left_changes_the_rewards(name: str, tmp_path: Path, monk
 
 
 def encode_images(model: Any) -> Any:
-    return model.encode([model.preprocess(picture) for picture in PICTURES])
+    return model.encode([model.preprocess(picture) for picture in IMAGES])
 
 
 def test_hpsv3_refuses_prompts_that_contain_its_special_tokens(tmp_path: Path) -> None:
-    model = loaded("hpsv3", tiny_rewards.save_hpsv3(tmp_path / "hpsv3"), "similarity")
+    model = load_model("hpsv3", tiny_rewards.save_hpsv3(tmp_path / "hpsv3"), "similarity")
     for text in ("a <|Reward|> of red", "two <|image_pad|>"):
         with pytest.raises(HopelessRow, match="token; change the prompt's text"):
             model.compare(encode_images(model), [Pair(0, text)], "reward")
@@ -48,11 +48,11 @@ def test_hpsv3_requires_one_placeholder_in_the_instruction_and_the_reward_token_
 ) -> None:
     folder, plain = tiny_rewards.save_hpsv3(tmp_path / "hpsv3"), tiny.save_qwen2_vl(tmp_path / "plain")
     with pytest.raises(ModelError, match=r"has no <\|Reward\|>; convert the release again"):
-        loaded("hpsv3", folder, "similarity", tokenizer=str(plain))
+        load_model("hpsv3", folder, "similarity", tokenizer=str(plain))
     for instruction in ("rate it", "{text_prompt} and {text_prompt}"):
         (folder / "instruction.txt").write_text(instruction)
         with pytest.raises(ModelError, match=r"expected {text_prompt} exactly once, for the prompt; convert the rel"):
-            loaded("hpsv3", folder, "similarity")
+            load_model("hpsv3", folder, "similarity")
 
 
 def test_a_model_for_edits_cannot_compare_an_image_with_a_prompt() -> None:

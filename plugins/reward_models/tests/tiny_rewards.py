@@ -10,7 +10,7 @@ from plumbline.plugins.reward_models.reward_tokens import REWARD_TOKEN, VIDEO_RA
 from plumbline.plugins.reward_models.token_rewards import INSTRUCTION as FILE
 from plumbline.plugins.reward_models.token_rewards import INSTRUCTIONS as FILES
 from tests.operators import tiny
-from tests.operators.tiny.rewards import coarse
+from tests.operators.tiny.rewards import enlarge_weights
 
 
 def save_x_clip(folder: Path, *, seed: int = 0) -> Path:
@@ -32,7 +32,7 @@ def save_x_clip(folder: Path, *, seed: int = 0) -> Path:
             prompt_num_attention_heads=2,
         )
     )
-    coarse(network, seed=seed)
+    enlarge_weights(network, seed=seed)
     network.save_pretrained(folder)
     tiny.save_tokenizer(folder, template="<s> $A </s>")
     tiny.save_preprocessor(folder)
@@ -99,7 +99,7 @@ def _save_token_reward(
     for name, value in fields.items():
         setattr(config, name, value)
     network = architecture(config)
-    coarse(network, seed=seed, deviation=0.3)
+    enlarge_weights(network, seed=seed, deviation=0.3)
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     for file, instruction in instructions.items():

@@ -38,7 +38,7 @@ from plumbline.plugins.reward_server.sentinel import Sentinel
 from plumbline.plugins.reward_server.serve_config import LoadConfig, ServeConfig
 from plumbline.plugins.reward_server.service import ImageAnswers, Service
 from plumbline.plugins.reward_server.wires.wire import JSON, MetricAnswer, Need, ScoreRequest, Served
-from tests.operators.models.endpoint import KEY, VARIABLE, Server, said
+from tests.operators.models.endpoint import KEY, VARIABLE, Server, make_completion
 
 TOKEN = "correct horse battery staple"
 CORRUPT = RowError("corrupt_image", "expected an image; generate it again")
@@ -583,7 +583,7 @@ def test_a_combined_reward_of_two_judges_of_edits_equals_the_scorers(
     """The request has Flow-Factory's format, and the judge gives all images the same ratings."""
     monkeypatch.setenv(VARIABLE, KEY)
     judge, (before, after) = Server(), (draw_image(prompt) for prompt in select_prompts([])[:2])
-    judge.script = lambda number, body: said(
+    judge.script = lambda number, body: make_completion(
         '{"editing_success": 8, "overediting": 6, "naturalness": 9, "artifacts": 3, "rationale": "So."}'
     )
     config = ServeConfig(

@@ -14,7 +14,7 @@ from PIL import Image
 
 from tests.bench_of import images, write_benchmark
 from tests.commands import printed
-from tests.operators.models.endpoint import KEY, VARIABLE, Server, said
+from tests.operators.models.endpoint import KEY, VARIABLE, Server, make_completion
 from tests.pipelines.rewards.conftest import run_benchmark
 from tests.question_packs import write_geneval2
 from tests.serving import Pair, Running, pack_pairs, run_service
@@ -57,7 +57,7 @@ class QuestionService(NamedTuple):
 @pytest.fixture(scope="module")
 def question_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuestionService]:
     folder, writer = tmp_path_factory.mktemp("asked"), Server()
-    writer.script = lambda number, body: said(REPLY)
+    writer.script = lambda number, body: make_completion(REPLY)
     bench, half = write_benchmark(folder / "bench", ("atlas",), COUNT), folder / "half.jsonl"
     questions, pack = write_geneval2(folder / "all.jsonl", COUNT), "question_pack=geneval2"
     write_geneval2(half, COUNT // 2)

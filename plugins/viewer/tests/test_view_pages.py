@@ -57,7 +57,12 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     names = ("atlas", "<b>bold", "cobalt", "מחולל")
     prompts = [*HOSTILE, *plain_prompts(10)]
     run = make_run(
-        folder, prompts=prompts, generators=names, score=score, errors={"corrupt_image": 2}, image_settings=choose_settings
+        folder,
+        prompts=prompts,
+        generators=names,
+        score=score,
+        errors={"corrupt_image": 2},
+        image_settings=choose_settings,
     )
     write_report(run.store)
     with open_client(run.store, folder / "rows") as pages, listening("127.0.0.1", 0) as listener:

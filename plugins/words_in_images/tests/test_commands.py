@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.operators.base.errors import install
-from plumbline.operators.base.extensions import missing_packages
+from plumbline.operators.base.errors import install_remedy
+from plumbline.operators.base.extensions import find_missing_packages
 from tests.bench_of import write_rows
 from tests.commands import newest, printed, refusal, run
 from tests.signs import draw_chinese_sign, draw_photograph, draw_sign
@@ -126,14 +126,14 @@ def test_a_missing_extra_is_reported_in_one_line_before_any_work(
         return real(package)
 
     monkeypatch.setattr(metadata, "version", version)
-    missing_packages.cache_clear()
+    find_missing_packages.cache_clear()
     try:
         folder = tmp_path / "mine"
         folder.mkdir()
         (folder / "open.png").write_bytes(draw_sign("OPEN"))
         (folder / "metadata.jsonl").write_text(json.dumps({"file_name": "open.png", "text": 'a sign "OPEN"'}))
         told = refusal("score", f"images={folder}", "metric=[text]", "models=shapes", f"store={tmp_path}/store")
-        assert told == f"error: family rapidocr needs rapidocr; {install('ocr')}"
+        assert told == f"error: family rapidocr needs rapidocr; {install_remedy('ocr')}"
         assert not (tmp_path / "store").exists()
     finally:
-        missing_packages.cache_clear()
+        find_missing_packages.cache_clear()

@@ -12,11 +12,11 @@ from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.scoring.scorer import Scorer
 from tests.commands import config_of
 from tests.operators import tiny
-from tests.operators.models.endpoint import VARIABLE, Server, said
+from tests.operators.models.endpoint import VARIABLE, Server, make_completion
 from tests.operators.tiny import detectors
 from tests.signs import draw_chinese_sign, draw_sign
 
-BLANK = tiny.encoded(Image.new("RGB", (64, 64), "grey"))
+BLANK = tiny.encode_image(Image.new("RGB", (64, 64), "grey"))
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,11 @@ def test_any_model_that_serves_ocr_can_be_the_reader(
 
 def test_a_chat_model_behind_a_service_can_be_the_reader(server: Server) -> None:
     """The reply is the text, a refusal becomes a null with a reason, and the instruction is part of the key."""
-    replies = [said("Grand\nOpening"), said("No text recognized."), said(None, refusal="not that")]
+    replies = [
+        make_completion("Grand\nOpening"),
+        make_completion("No text recognized."),
+        make_completion(None, refusal="not that"),
+    ]
     server.script = lambda number, body: replies[number]
     service = {"checkpoint": "m", "endpoint": server.url, "key_variable": VARIABLE, "concurrency": 1}
     words = ["metric=[text]", "models=shapes", "model@models.ocr=api"]

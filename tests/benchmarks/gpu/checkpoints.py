@@ -25,7 +25,7 @@ from plumbline.operators.models.families import model_config, vlm
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.clip_flant5 import BEFORE_IMAGE, ClipFlanT5, ClipFlanT5Likelihood
 from plumbline.operators.models.networks.vlm import ChatVlm
-from plumbline.operators.models.processing import device_of
+from plumbline.operators.models.processing import find_device
 from plumbline.operators.models.resolution import resolve_model
 from tests.benchmarks.gpu.shapes import FAMILIES, Shape
 
@@ -72,7 +72,7 @@ def serve_model(
     config = model_config(family=FAMILIES[name], checkpoint=str(folder), image_batch=batch, pair_batch=batch, **options)
     model = resolve_model(config, on_gpu=on_gpu)
     network = _make_network(
-        network_config, shape, torch.device(device or device_of(model)), getattr(torch, model.dtype)
+        network_config, shape, torch.device(device or find_device(model)), getattr(torch, model.dtype)
     )
     if not isinstance(network, ClipFlanT5):
         return model, vlm.serve(model, network.eval())

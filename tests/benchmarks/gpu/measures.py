@@ -142,7 +142,7 @@ def score(
     """
     scores: list[list[float]] = []
 
-    def ask(first: int, encoded: Sequence[Any], *, crowded: bool) -> None:
+    def ask(first: int, encoded: Sequence[Any], *, raise_oom: bool) -> None:
         failed = next((one for one in encoded if isinstance(one, RowError)), None)
         if failed is not None:
             raise RuntimeError(failed.message)
@@ -185,7 +185,7 @@ def _make_prompt_inputs(model: ChatVlm, pixels: Pixels, question: Question) -> d
     """Return the inputs of a transformers network for one pair."""
     ids = [*pixels.ids, *model.prompts.tokenize_after_image([Message("user", question.text)], pixels.closing)]
     prompt = torch.tensor([ids], device=model.device)
-    seen = model.reader.inputs([pixels])
+    seen = model.reader.vision_inputs([pixels])
     if "image_grid_thw" in seen:
         seen["mm_token_type_ids"] = (prompt == model.reader.image_id).int()
     return {"input_ids": prompt, "attention_mask": torch.ones_like(prompt), **seen}

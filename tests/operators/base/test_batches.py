@@ -10,8 +10,8 @@ from plumbline.operators.base.batches import (
     BatchSize,
     call_in_batches,
     count_calls,
-    device_lost,
     encode_in_windows,
+    is_device_lost,
     isolate,
     notify_of_calls,
 )
@@ -115,7 +115,7 @@ def test_a_lost_device_is_raised_at_once() -> None:
     ],
 )
 def test_only_a_broken_device_counts_as_lost(message: str, lost: bool) -> None:
-    assert device_lost(RuntimeError(message)) is lost
+    assert is_device_lost(RuntimeError(message)) is lost
 
 
 def test_an_interrupt_does_not_count_as_a_bad_row() -> None:
@@ -171,7 +171,7 @@ def test_a_row_too_large_for_memory_does_not_change_the_learnt_batch_size() -> N
     with pytest.raises(torch.OutOfMemoryError):
         call_in_batches(call, [0, 1, 2, 99], range(4), size=size)
     assert size.rows == 4
-    encode_in_windows(call, [99, *range(20)], size, lambda first, encoded, *, crowded: None)
+    encode_in_windows(call, [99, *range(20)], size, lambda first, encoded, *, raise_oom: None)
     assert size.rows == 4
 
 
@@ -186,7 +186,7 @@ class Device:
     """A device with memory for `room` encoded rows. Using a row takes room for `using` more."""
 
     def __init__(self, room: int, *, using: int = 0, large: Sequence[int] = ()) -> None:
-        """Create a device on which each of the `large` rows needs the whole room in addition while it is used."""
+        """Create a device; using one of the `large` rows takes room for `room` more."""
         self.room, self.using, self.large = room, using, large
         self.held: WeakSet[Encoded] = WeakSet()
         self.tried: list[int] = []
@@ -203,12 +203,12 @@ class Device:
         if len(self.held) + more > self.room:
             raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    def use(self, first: int, encoded: Sequence[Encoded | RowError], *, crowded: bool) -> None:
+    def use(self, first: int, encoded: Sequence[Encoded | RowError], *, raise_oom: bool) -> None:
         def read(rows: Sequence[Encoded]) -> list[int]:
             self.require(self.room if any(row.row in self.large for row in rows) else self.using)
             return [row.row for row in rows]
 
-        used = isolate(read, [row for row in encoded if isinstance(row, Encoded)], crowded=crowded)
+        used = isolate(read, [row for row in encoded if isinstance(row, Encoded)], raise_oom=raise_oom)
         self.results.update(enumerate(used, first))
 
 
@@ -236,19 +236,19 @@ def test_a_row_too_large_for_memory_is_an_error_and_does_not_shrink_later_window
 def test_rows_that_cannot_be_encoded_are_passed_on_as_errors_with_the_others() -> None:
     given: list[object] = []
 
-    def use(first: int, encoded: Sequence[int | RowError], *, crowded: bool) -> None:
+    def use(first: int, encoded: Sequence[int | RowError], *, raise_oom: bool) -> None:
         given.extend(encoded)
 
     encode_in_windows(make_model_failing_on(2), range(5), BatchSize(4), use)
     assert given == [0, 1, RowError("model_failed", "ValueError: cannot do 2", retryable=True), 9, 16]
 
 
-def test_no_window_follows_a_lost_device() -> None:
+def test_no_more_rows_are_encoded_after_a_lost_device() -> None:
     def encode(rows: Sequence[int]) -> list[int]:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     with pytest.raises(RuntimeError, match="illegal memory access"):
-        encode_in_windows(encode, range(4), BatchSize(2), lambda first, encoded, *, crowded: None)
+        encode_in_windows(encode, range(4), BatchSize(2), lambda first, encoded, *, raise_oom: None)
 
 
 def test_each_call_is_reported_once_when_it_is_answered() -> None:
@@ -262,7 +262,7 @@ def test_each_call_is_reported_once_when_it_is_answered() -> None:
         return list(rows)
 
     with notify_of_calls(told.append), notify_of_calls(told.append):
-        encode_in_windows(make_model_failing_on(2), range(5), BatchSize(4), lambda first, encoded, *, crowded: None)
+        encode_in_windows(make_model_failing_on(2), range(5), BatchSize(4), lambda first, encoded, *, raise_oom: None)
         assert told == [2, 1, 1], "only the rows that did not fail are counted"
         told.clear()
         isolate(lambda rows: isolate(replies, rows), range(3))

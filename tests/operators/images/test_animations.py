@@ -48,7 +48,7 @@ def sample_frames(encoded: bytes, clips: Clips | None = None) -> list[int]:
     return [int(np.asarray(frame)[24, 32, 0]) for frame in frames]
 
 
-def refusal(encoded: bytes, limits: ImageLimits | None = None) -> RowError:
+def decode_refused(encoded: bytes, limits: ImageLimits | None = None) -> RowError:
     *_, last = decode_each(encoded, limits or ImageLimits(), Clips())
     assert isinstance(last, RowError), last
     return last
@@ -68,7 +68,7 @@ def test_frames_are_sampled_evenly_from_the_first_to_the_last(kind: str, seed: i
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(4))
-def test_an_image_counts_for_as_long_as_it_is_shown(kind: str, seed: int) -> None:
+def test_a_frame_counts_in_proportion_to_its_delay(kind: str, seed: int) -> None:
     """Encoders merge identical frames, but the sampled frames must still equal those of the original video."""
     rng = random.Random(seed)
     shades = rng.sample(range(10, 240, 3), 6)
@@ -93,17 +93,17 @@ def test_an_image_without_a_delay_is_shown_for_a_tenth_of_a_second(kind: str) ->
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
 def test_an_image_is_drawn_over_the_images_before_it(kind: str) -> None:
     """Each frame adds one square to the frame before it, so the file may store only the differences."""
-    pictures = []
+    drawn = []
     for number in range(8):
-        picture = pictures[-1].copy() if pictures else Image.new("RGB", SIZE, "white")
-        picture.paste((number * 30, 0, 0), (number * 8, 0, number * 8 + 8, 48))
-        pictures.append(picture)
+        image = drawn[-1].copy() if drawn else Image.new("RGB", SIZE, "white")
+        image.paste((number * 30, 0, 0), (number * 8, 0, number * 8 + 8, 48))
+        drawn.append(image)
     sink = io.BytesIO()
-    pictures[0].save(sink, kind, save_all=True, append_images=pictures[1:], duration=50, **KINDS[kind])
+    drawn[0].save(sink, kind, save_all=True, append_images=drawn[1:], duration=50, **KINDS[kind])
     frames = list(decode_each(sink.getvalue(), ImageLimits(), Clips(frames=8)))
-    for frame, picture in zip(frames, pictures, strict=True):
+    for frame, image in zip(frames, drawn, strict=True):
         assert isinstance(frame, Image.Image)
-        assert np.abs(np.asarray(frame).astype(int) - np.asarray(picture)).max() <= 1
+        assert np.abs(np.asarray(frame).astype(int) - np.asarray(image)).max() <= 1
 
 
 def test_the_fallback_image_for_readers_without_animations_is_ignored() -> None:
@@ -120,16 +120,16 @@ def test_a_file_with_one_image_is_read_as_an_image(kind: str) -> None:
 @pytest.mark.parametrize("share", [0.4, 0.7, 0.95, 0.999])
 def test_an_animation_that_ends_early_is_refused(kind: str, share: float) -> None:
     encoded = animate(kind, range(20, 220, 10))
-    error = refusal(encoded[: int(share * len(encoded))])
+    error = decode_refused(encoded[: int(share * len(encoded))])
     assert error.kind in ("corrupt_video", "corrupt_image") and not error.retryable
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_limits_hold_for_animations(kind: str) -> None:
     encoded = animate(kind, range(20, 220, 10))
-    assert refusal(encoded, ImageLimits(max_pixels=64 * 48 - 1)).kind == "image_too_large"
-    assert refusal(encoded, ImageLimits(max_bytes=len(encoded) - 1)).kind == "image_too_large"
-    error = refusal(encoded, ImageLimits(max_seconds=1e-9))
+    assert decode_refused(encoded, ImageLimits(max_pixels=64 * 48 - 1)).kind == "image_too_large"
+    assert decode_refused(encoded, ImageLimits(max_bytes=len(encoded) - 1)).kind == "image_too_large"
+    error = decode_refused(encoded, ImageLimits(max_seconds=1e-9))
     assert (error.kind, error.retryable) == ("image_too_slow", True)
 
 
@@ -137,8 +137,8 @@ def test_an_animation_with_too_many_images_or_one_outside_its_canvas_is_refused(
     control, picture = b"\x21\xf9\x04\0\x0a\0\0\0", b"\x2c\0\0\0\0\x01\0\x01\0\0\x02\x02\x44\x01\0"
     header = b"GIF89a\x01\0\x01\0\x80\0\0" + bytes(6)
     far = picture[:1] + b"\xff\xff\xff\xff" + picture[5:]
-    assert refusal(header + control + picture + control + far + b";").kind == "image_too_large"
-    assert "over 10000 frames" in refusal(header + picture * 10_001 + b";").message
+    assert decode_refused(header + control + picture + control + far + b";").kind == "image_too_large"
+    assert "over 10000 frames" in decode_refused(header + picture * 10_001 + b";").message
     assert len(list(decode_each(header + picture * 3 + b";", ImageLimits(), Clips()))) == 3
 
 
@@ -151,7 +151,7 @@ def test_an_animation_is_refused_as_a_mask_and_as_a_drawn_image(kind: str) -> No
 def test_a_tiff_of_several_pages_is_refused_unless_they_are_smaller_copies() -> None:
     sink = io.BytesIO()
     draw(40).save(sink, "TIFF", save_all=True, append_images=[draw(80), draw(120)])
-    error = refusal(sink.getvalue())
+    error = decode_refused(sink.getvalue())
     assert error.kind == "too_many_images" and "a TIFF of 3 pages" in error.message
     sink, small = io.BytesIO(), draw(80).resize((32, 24))
     small.encoderinfo = {"tiffinfo": {254: 1}}  # type: ignore[attr-defined]
@@ -166,5 +166,5 @@ def test_a_tiff_of_several_pages_is_refused_unless_they_are_smaller_copies() -> 
      (b"FLV\x01" + bytes(40), "a Flash video; convert it to MP4")],
 )  # fmt: skip
 def test_an_unknown_kind_of_video_is_refused_with_the_known_kinds(encoded: bytes, words: str) -> None:
-    error = refusal(encoded)
+    error = decode_refused(encoded)
     assert error.message.endswith(words) and "MP4, MOV, WebM, Matroska, AVI" in error.message

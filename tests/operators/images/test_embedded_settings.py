@@ -24,19 +24,19 @@ INVOKE = {"cfg_scale": 7.5, "steps": 30, "seed": 5, "scheduler": "euler_a", "wid
 NOVEL = {"scale": 11.0, "steps": 28, "seed": 9, "sampler": "k_euler", "prompt": "x"}
 
 
-def picture(kind: str = "PNG", **options: Any) -> bytes:
+def make_image(kind: str = "PNG", **options: Any) -> bytes:
     buffer = io.BytesIO()
     Image.new("RGB", (32, 24), "teal").save(buffer, kind, **options)
     return buffer.getvalue()
 
 
-def png(key: str, text: str, *, zip: bool = False) -> bytes:
+def make_png(key: str, text: str, *, zip: bool = False) -> bytes:
     info = PngImagePlugin.PngInfo()
     info.add_text(key, text, zip=zip)
-    return picture(pnginfo=info)
+    return make_image(pnginfo=info)
 
 
-def exif(text: bytes) -> bytes:
+def make_exif(text: bytes) -> bytes:
     values = Image.Exif()
     values.get_ifd(0x8769)[0x9286] = text
     return values.tobytes()
@@ -45,18 +45,18 @@ def exif(text: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("encoded", "said"),
     [
-        (png("parameters", PARAMETERS), PARSED),
-        (png("parameters", PARAMETERS, zip=True), PARSED),
-        (picture("JPEG", exif=exif(b"UNICODE\0" + PARAMETERS.encode("utf-16-be"))), PARSED),
-        (picture("WEBP", exif=exif(b"UNICODE\0" + PARAMETERS.encode("utf-16-le"))), PARSED),
-        (picture("JPEG", exif=exif(b"ASCII\0\0\0" + PARAMETERS.encode())), PARSED),
-        (png("prompt", json.dumps(NODES)), PARSED_NODES),
-        (png("invokeai_metadata", json.dumps(INVOKE)),
+        (make_png("parameters", PARAMETERS), PARSED),
+        (make_png("parameters", PARAMETERS, zip=True), PARSED),
+        (make_image("JPEG", exif=make_exif(b"UNICODE\0" + PARAMETERS.encode("utf-16-be"))), PARSED),
+        (make_image("WEBP", exif=make_exif(b"UNICODE\0" + PARAMETERS.encode("utf-16-le"))), PARSED),
+        (make_image("JPEG", exif=make_exif(b"ASCII\0\0\0" + PARAMETERS.encode())), PARSED),
+        (make_png("prompt", json.dumps(NODES)), PARSED_NODES),
+        (make_png("invokeai_metadata", json.dumps(INVOKE)),
          {"cfg": "7.5", "steps": "30", "seed": "5", "sampler": "euler_a", "size": "32x24"}),
-        (png("Comment", json.dumps(NOVEL)),
+        (make_png("Comment", json.dumps(NOVEL)),
          {"cfg": "11", "steps": "28", "seed": "9", "sampler": "k_euler", "size": "32x24"}),
-        (picture(), {"size": "32x24"}),
-        (picture("JPEG"), {"size": "32x24"}),
+        (make_image(), {"size": "32x24"}),
+        (make_image("JPEG"), {"size": "32x24"}),
     ],
 )  # fmt: skip
 def test_settings_of_every_tool_are_read_from_the_image(encoded: bytes, said: dict[str, str]) -> None:
@@ -77,13 +77,16 @@ def test_settings_are_read_with_a_prompt_in_any_script(prompt: str, order: str, 
     """AUTOMATIC1111 writes big-endian UTF-16; other programs write little-endian UTF-16, or a byte order mark first."""
     text = f"{prompt}\nNegative prompt: {prompt}\n{STEPS}"
     said = {"cfg": "7", "steps": "28", "seed": "5", "sampler": "Euler a Karras", "size": "32x24"}
-    assert read_image_settings(picture(kind, exif=exif(b"UNICODE\0" + text.encode(order)))) == said
-    assert read_image_settings(png("parameters", text)) == said
+    assert read_image_settings(make_image(kind, exif=make_exif(b"UNICODE\0" + text.encode(order)))) == said
+    assert read_image_settings(make_png("parameters", text)) == said
 
 
 def test_two_folders_with_different_settings_are_not_reported_as_equal() -> None:
     texts = [f"一只杯子\nSteps: 20, Sampler: Euler, CFG scale: {cfg}, Seed: 1, Size: 64x64" for cfg in (2, 9)]
-    found = [read_image_settings(picture("JPEG", exif=exif(b"UNICODE\0" + text.encode("utf-16-be")))) for text in texts]
+    found = [
+        read_image_settings(make_image("JPEG", exif=make_exif(b"UNICODE\0" + text.encode("utf-16-be"))))
+        for text in texts
+    ]
     assert [said["cfg"] for said in found] == ["2", "9"]
 
 
@@ -115,21 +118,22 @@ def encode_tags(values: dict[int, str]) -> bytes:
 @pytest.mark.parametrize(
     ("encoded", "said"),
     [
-        (png("parameters", FORGE), {**FLUX, "sampler": "Euler Simple"}),
-        (png("parameters", FORGE.replace("CFG scale: 1", "CFG scale: 2")),
+        (make_png("parameters", FORGE), {**FLUX, "sampler": "Euler Simple"}),
+        (make_png("parameters", FORGE.replace("CFG scale: 1", "CFG scale: 2")),
          {**FLUX, "sampler": "Euler Simple", "cfg": "2 distilled 3.5"}),
-        (png("parameters", json.dumps(SWARM)), {**FLUX, "sampler": "euler simple"}),
-        (picture("JPEG", exif=exif(b"UNICODE\0" + json.dumps(SWARM).encode("utf-16-le"))),
+        (make_png("parameters", json.dumps(SWARM)), {**FLUX, "sampler": "euler simple"}),
+        (make_image("JPEG", exif=make_exif(b"UNICODE\0" + json.dumps(SWARM).encode("utf-16-le"))),
          {**FLUX, "sampler": "euler simple"}),
-        (png("parameters", json.dumps(FOOOCUS)), PARSED_FOOOCUS),
-        (picture("JPEG", exif=encode_tags({0x9286: json.dumps(FOOOCUS), 0x927C: "fooocus"})), PARSED_FOOOCUS),
-        (picture("WEBP", exif=encode_tags({0x9286: json.dumps(FOOOCUS), 0x927C: "fooocus"})), PARSED_FOOOCUS),
-        (png("parameters", "a cup\nSteps: 30, Sampler: DPM++ 2M SDE Karras, Seed: 77, CFG scale: 4, Scheduler: karras"),
+        (make_png("parameters", json.dumps(FOOOCUS)), PARSED_FOOOCUS),
+        (make_image("JPEG", exif=encode_tags({0x9286: json.dumps(FOOOCUS), 0x927C: "fooocus"})), PARSED_FOOOCUS),
+        (make_image("WEBP", exif=encode_tags({0x9286: json.dumps(FOOOCUS), 0x927C: "fooocus"})), PARSED_FOOOCUS),
+        (make_png("parameters",
+                  "a cup\nSteps: 30, Sampler: DPM++ 2M SDE Karras, Seed: 77, CFG scale: 4, Scheduler: karras"),
          {**PARSED_FOOOCUS, "sampler": "DPM++ 2M SDE Karras karras"}),
-        (png("prompt", json.dumps(CUSTOM)), {**FLUX, "sampler": "euler simple"}),
-        (picture("WEBP", exif=encode_tags({0x0110: "prompt:" + json.dumps(CUSTOM)})),
+        (make_png("prompt", json.dumps(CUSTOM)), {**FLUX, "sampler": "euler simple"}),
+        (make_image("WEBP", exif=encode_tags({0x0110: "prompt:" + json.dumps(CUSTOM)})),
          {**FLUX, "sampler": "euler simple"}),
-        (png("sd-metadata", json.dumps({"image": {"cfg_scale": 7.5, "steps": 50, "seed": 3, "sampler": "k_lms"}})),
+        (make_png("sd-metadata", json.dumps({"image": {"cfg_scale": 7.5, "steps": 50, "seed": 3, "sampler": "k_lms"}})),
          {"cfg": "7.5", "steps": "50", "seed": "3", "sampler": "k_lms", "size": "32x24"}),
     ],
 )  # fmt: skip
@@ -139,30 +143,30 @@ def test_settings_of_distilled_models_and_other_tools_are_read(encoded: bytes, s
 
 def test_guidance_that_differs_within_a_workflow_is_left_out() -> None:
     other = {"class_type": "FluxGuidance", "inputs": {"guidance": 2.0}}
-    assert "cfg" not in read_image_settings(png("prompt", json.dumps({**CUSTOM, "99": other})))
+    assert "cfg" not in read_image_settings(make_png("prompt", json.dumps({**CUSTOM, "99": other})))
 
 
 def test_settings_behind_the_pixels_of_a_large_webp_are_read() -> None:
     noise = Image.frombytes("RGB", (700, 700), random.Random(1).randbytes(700 * 700 * 3))
     buffer = io.BytesIO()
-    noise.save(buffer, "WEBP", lossless=True, exif=exif(b"UNICODE\0" + FORGE.encode("utf-16-be")))
+    noise.save(buffer, "WEBP", lossless=True, exif=make_exif(b"UNICODE\0" + FORGE.encode("utf-16-be")))
     assert len(buffer.getvalue()) > 1 << 20
     assert read_image_settings(buffer.getvalue())["cfg"] == "3.5"
 
 
 def test_a_setting_that_differs_between_two_samplers_is_left_out() -> None:
     other = {"class_type": "KSampler", "inputs": {**SAMPLER, "cfg": 1, "seed": ["9", 0]}}
-    said = read_image_settings(png("prompt", json.dumps({**NODES, "9": other})))
+    said = read_image_settings(make_png("prompt", json.dumps({**NODES, "9": other})))
     assert said == {name: value for name, value in PARSED_NODES.items() if name != "cfg"}
 
 
-def chunk(name: bytes, data: bytes) -> bytes:
+def make_chunk(name: bytes, data: bytes) -> bytes:
     return len(data).to_bytes(4, "big") + name + data + zlib.crc32(name + data).to_bytes(4, "big")
 
 
 def add_chunk(name: bytes, data: bytes) -> bytes:
-    plain = picture()
-    return plain[:33] + chunk(name, data) + plain[33:]
+    plain = make_image()
+    return plain[:33] + make_chunk(name, data) + plain[33:]
 
 
 @pytest.mark.parametrize(
@@ -171,17 +175,17 @@ def add_chunk(name: bytes, data: bytes) -> bytes:
         add_chunk(b"zTXt", b"parameters\0\0" + zlib.compress(b"Steps: 1, " * 8_000_000, 9)),
         add_chunk(b"iTXt", b"parameters\0\1\0\0\0" + zlib.compress(b"Steps: 1, " * 8_000_000, 9)),
         add_chunk(b"tEXt", b"parameters\0" + b"x" * 3_000_000),
-        png("prompt", "[" * 200_000),
-        png("prompt", '{"1":' * 100_000),
-        png("prompt", json.dumps({str(node): {"inputs": node} for node in range(1000)})),
-        png("prompt", '{"1": {"inputs": {"steps": ' + "9" * 9000 + "}}}"),
-        png("invokeai_metadata", "[1, 2]"),
-        png("parameters", "Steps: " + ", " * 300_000),
-        png("parameters", "Steps: " + ', a: "' * 150_000),
-        png("parameters", '{"sui_image_params": [7]}'),
-        png("parameters", "__import__('os').system('true')"),
-        picture("JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff" + b"\xff" * 500),
-        picture("JPEG", exif=exif(b"UNICODE\0" + b"\xd8")),
+        make_png("prompt", "[" * 200_000),
+        make_png("prompt", '{"1":' * 100_000),
+        make_png("prompt", json.dumps({str(node): {"inputs": node} for node in range(1000)})),
+        make_png("prompt", '{"1": {"inputs": {"steps": ' + "9" * 9000 + "}}}"),
+        make_png("invokeai_metadata", "[1, 2]"),
+        make_png("parameters", "Steps: " + ", " * 300_000),
+        make_png("parameters", "Steps: " + ', a: "' * 150_000),
+        make_png("parameters", '{"sui_image_params": [7]}'),
+        make_png("parameters", "__import__('os').system('true')"),
+        make_image("JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff" + b"\xff" * 500),
+        make_image("JPEG", exif=make_exif(b"UNICODE\0" + b"\xd8")),
     ],
 )
 def test_hostile_images_only_give_their_size(encoded: bytes) -> None:
@@ -189,7 +193,7 @@ def test_hostile_images_only_give_their_size(encoded: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "encoded", [b"", b"\x89PNG\r\n\x1a\n", b"RIFF", picture()[:20], b"<svg/>", b"\xff\xd8\xff\xe1\0"]
+    "encoded", [b"", b"\x89PNG\r\n\x1a\n", b"RIFF", make_image()[:20], b"<svg/>", b"\xff\xd8\xff\xe1\0"]
 )
 def test_a_file_that_is_not_an_image_has_no_settings(encoded: bytes) -> None:
     assert read_image_settings(encoded) == {}

@@ -12,37 +12,37 @@ from plumbline.operators.images.generation_settings import (
     MAX_VALUES,
     Known,
     add_settings,
-    columns_in,
     compare_settings,
     count_settings,
     describe_changed_settings,
     describe_differences,
+    find_setting_columns,
+    format_value,
+    list_setting_columns,
     read_settings,
-    setting_notes,
-    setting_ways,
-    value_text,
+    write_setting_notes,
 )
 
 
 def test_usual_columns_are_found_by_their_names() -> None:
     columns = ["prompt_id", "guidance_scale", "num_inference_steps", "width", "height", "seed", "scheduler"]
-    assert columns_in(columns, setting_ways()) == {
+    assert find_setting_columns(columns, list_setting_columns()) == {
         "cfg": ("guidance_scale",),
         "steps": ("num_inference_steps",),
         "size": ("width", "height"),
         "seed": ("seed",),
         "sampler": ("scheduler",),
     }
-    assert columns_in(["image", "width"], setting_ways()) == {}
+    assert find_setting_columns(["image", "width"], list_setting_columns()) == {}
     both = ["cfg_scale", "cfg", "size", "width", "height"]
-    assert columns_in(both, setting_ways()) == {"cfg": ("cfg",), "size": ("size",)}
+    assert find_setting_columns(both, list_setting_columns()) == {"cfg": ("cfg",), "size": ("size",)}
 
 
 def test_requested_columns_keep_their_usual_or_their_own_names() -> None:
-    assert setting_ways(["guidance_scale", "lora"]) == {"cfg": (("guidance_scale",),), "lora": (("lora",),)}
-    assert setting_ways(["height", "width"]) == {"size": (("width", "height"),)}
-    assert setting_ways({"cfg": "my_cfg"}) == {"cfg": (("my_cfg",),)}
-    assert setting_ways([]) == {}
+    assert list_setting_columns(["guidance_scale", "lora"]) == {"cfg": (("guidance_scale",),), "lora": (("lora",),)}
+    assert list_setting_columns(["height", "width"]) == {"size": (("width", "height"),)}
+    assert list_setting_columns({"cfg": "my_cfg"}) == {"cfg": (("my_cfg",),)}
+    assert list_setting_columns([]) == {}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_requested_columns_keep_their_usual_or_their_own_names() -> None:
     ],
 )
 def test_equal_values_become_the_same_text(name: str, value: object, text: str | None) -> None:
-    assert value_text(name, value) == text
+    assert format_value(name, value) == text
 
 
 def test_settings_come_from_a_rows_columns_or_else_from_the_ingest() -> None:
@@ -84,7 +84,7 @@ def test_settings_come_from_a_rows_columns_or_else_from_the_ingest() -> None:
             "settings": pa.array([{"cfg": "9"}, {"cfg": "9.0"}, None], pa.struct([("cfg", pa.string())])),
         }
     )
-    ways = setting_ways(["guidance_scale", "width", "height", "steps"])
+    ways = list_setting_columns(["guidance_scale", "width", "height", "steps"])
     assert read_settings(table, ways).to_pylist() == [
         {"cfg": "4", "steps": None, "size": "512x256"},
         {"cfg": "9", "steps": None, "size": None},
@@ -125,7 +125,7 @@ def test_a_setting_that_one_side_lacks_is_not_a_difference() -> None:
 def test_runs_and_mixtures_are_described_in_words() -> None:
     found = compare_settings({"cfg": {"4": 8}, "steps": {"20": 8}}, {"cfg": {"7.5": 8}, "steps": {"50": 8}})
     assert (
-        describe_differences([difference.turned() for difference in found])
+        describe_differences([difference.swap_sides() for difference in found])
         == "cfg 7.5 against 4 and steps 50 against 20"
     )
     before, after = (
@@ -136,8 +136,8 @@ def test_runs_and_mixtures_are_described_in_words() -> None:
     assert describe_changed_settings(before, after, "flint") == describe_changed_settings({}, after, "ember") == ""
     several = {"cfg": {"4": 1, "7.5": 1}, "steps": {"20": 2}, "seed": {"1": 1, "2": 1}}
     run = {"settings": {"ember": several}}
-    assert setting_notes(run, ["ember", "flint"]) == [
+    assert write_setting_notes(run, ["ember", "flint"]) == [
         "The images of ember were made with several settings: cfg 4 (50%) and 7.5 (50%).",
         "No settings are known for flint.",
     ]
-    assert setting_notes({}, ["ember"]) == []
+    assert write_setting_notes({}, ["ember"]) == []

@@ -67,7 +67,7 @@ def record(
     return path
 
 
-def cut(source: Path, target: Path, first: int, *, hidden: int = 0) -> Path:
+def trim(source: Path, target: Path, first: int, *, hidden: int = 0) -> Path:
     """Copy all packets from the keyframe `first` on, with an edit list that hides the first `hidden` frames."""
     with av.open(source) as before, av.open(target, "w") as after:
         video = before.streams.video[0]
@@ -87,7 +87,7 @@ def cut(source: Path, target: Path, first: int, *, hidden: int = 0) -> Path:
     return target
 
 
-def boxes(mp4: bytes, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
+def iterate_boxes(mp4: bytes, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
     while start < end:
         size, kind = struct.unpack_from(">I4s", mp4, start)
         yield kind, start, size
@@ -98,12 +98,12 @@ def find_box(mp4: bytes, *kinds: bytes) -> tuple[int, int]:
     """Return the offset and the size of the box with this path."""
     start, end = 0, len(mp4)
     for kind in kinds:
-        place, size = next((place, size) for found, place, size in boxes(mp4, start, end) if found == kind)
+        place, size = next((place, size) for found, place, size in iterate_boxes(mp4, start, end) if found == kind)
         start, end = place + 8, place + size
     return place, size
 
 
-def edit(path: Path, target: Path, edits: Sequence[tuple[int, int]]) -> Path:
+def write_edit_list(path: Path, target: Path, edits: Sequence[tuple[int, int]]) -> Path:
     """Write an MP4 with an edit list of entries (frames, first frame). The first frame -1 means an empty edit."""
     with av.open(path) as file:
         video = file.streams.video[0]
@@ -143,7 +143,7 @@ def test_frames_that_an_edit_list_hides_are_ignored(tmp_path: Path) -> None:
     """When an MP4 is trimmed without re-encoding, the file still starts at the keyframe before the cut."""
     source = record(tmp_path / "source.mp4")
     for hidden in (1, 9, 23):
-        path = cut(source, tmp_path / f"{hidden}.mp4", first=2, hidden=hidden)
+        path = trim(source, tmp_path / f"{hidden}.mp4", first=2, hidden=hidden)
         shown = range(2 * KEYFRAME_EVERY + hidden, FRAMES)
         assert read_numbers(path) == pick_evenly(shown)
         assert len(read_numbers(path, Clips(rate=8))) == 2 * round(len(shown) / RATE * 8 / 2)
@@ -161,13 +161,13 @@ def test_exactly_the_frames_of_an_edit_list_are_used(seed: int, codec: str, tmp_
         edits.append((rng.randint(1, FRAMES - first), first))
     shown = [first + place for count, first in edits for place in range(count)]
     delay = [(rng.randint(1, 50), -1)] if rng.random() < 0.5 else []
-    path = edit(source, tmp_path / "edited.mp4", [*delay, *edits])
+    path = write_edit_list(source, tmp_path / "edited.mp4", [*delay, *edits])
     assert read_numbers(path) == pick_evenly(shown)
     assert read_numbers(path, Clips(frames=7)) == pick_evenly(shown, 7)
 
 
 def test_a_file_that_lacks_frames_is_refused_even_with_an_edit_list(tmp_path: Path) -> None:
-    edited = edit(record(tmp_path / "source.mp4"), tmp_path / "edited.mp4", [(30, 40)])
+    edited = write_edit_list(record(tmp_path / "source.mp4"), tmp_path / "edited.mp4", [(30, 40)])
     mp4 = bytearray(edited.read_bytes())
     place, size = find_box(mp4, b"mdat")
     assert place + size < len(mp4), "the index comes after the frames"
@@ -183,7 +183,7 @@ def test_frames_that_depend_on_cut_frames_are_ignored(codec: str, ending: str, t
     """Frames that follow a keyframe in the file may be shown before it, and depend on the frames before it."""
     options = {"x264-params": "open-gop=1:bframes=3"} if codec == "libx264" else {"bf": "2"}
     source = record(tmp_path / "source.mp4", codec=codec, **options)
-    path = cut(source, tmp_path / f"cut.{ending}", first=2)
+    path = trim(source, tmp_path / f"cut.{ending}", first=2)
     with av.open(path) as file:
         shown = [read_number(Image.fromarray(frame.to_ndarray(format="rgb24"))) for frame in file.decode(video=0)]
     assert shown == list(range(shown[0], FRAMES))
@@ -280,9 +280,9 @@ def test_the_frames_equal_those_of_the_ffmpeg_command(seed: int, tmp_path: Path)
         pytest.skip("the command ffmpeg is not installed")
     rng = random.Random(seed)
     source = record(tmp_path / "source.mp4", matrix=make_matrix(-1, 0, 0, -1))
-    paths = [cut(source, tmp_path / "cut.mp4", first=rng.randint(0, 2), hidden=rng.randint(1, 20))]
-    paths.append(cut(source, tmp_path / "cut.mkv", first=rng.randint(1, 2)))
-    paths.append(edit(source, tmp_path / "edited.mp4", [(rng.randint(5, 40), rng.randrange(50))]))
+    paths = [trim(source, tmp_path / "cut.mp4", first=rng.randint(0, 2), hidden=rng.randint(1, 20))]
+    paths.append(trim(source, tmp_path / "cut.mkv", first=rng.randint(1, 2)))
+    paths.append(write_edit_list(source, tmp_path / "edited.mp4", [(rng.randint(5, 40), rng.randrange(50))]))
     for path in paths:
         command = [
             ffmpeg,

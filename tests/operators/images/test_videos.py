@@ -12,7 +12,7 @@ from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.images.decoding import ImageLimits, decode_each
 from plumbline.operators.images.preparing import prepare_images
 from plumbline.operators.images.videos import Clips, make_grid
-from tests.operators.tiny import encoded, no_fetch
+from tests.operators.tiny import encode_image, no_fetch
 
 SIZE = (64, 48)
 SHADES = np.linspace(16, 235, 20).astype(int)
@@ -28,7 +28,7 @@ KINDS = {
 }
 
 
-def film(path: Path, kind: str, shades: np.ndarray = SHADES, size: tuple[int, int] = SIZE) -> bytes:
+def write_video(path: Path, kind: str, shades: np.ndarray = SHADES, size: tuple[int, int] = SIZE) -> bytes:
     """Write a video whose n-th frame has the n-th grey level."""
     container, codec, options = KINDS[kind]
     with av.open(path, "w", format=container, options=options) as file:
@@ -49,7 +49,7 @@ def read_shades(clip: bytes, clips: Clips) -> list[float]:
     return [float(np.asarray(frame).mean()) for frame in frames]
 
 
-def refusal(clip: bytes, limits: ImageLimits | None = None) -> RowError:
+def decode_refused(clip: bytes, limits: ImageLimits | None = None) -> RowError:
     *_, last = decode_each(clip, limits or ImageLimits(), Clips())
     assert isinstance(last, RowError), "the clip is refused"
     return last
@@ -60,8 +60,8 @@ def refusal(clip: bytes, limits: ImageLimits | None = None) -> RowError:
 def test_frames_are_sampled_evenly_from_the_first_to_the_last(
     kind: str, count: int, places: list[int], tmp_path: Path
 ) -> None:
-    """With n frames, frame floor(k (n - 1) / (count - 1)) is sampled for each k; shorter videos are used completely."""
-    clip = film(tmp_path / "clip", kind)
+    """The k-th sample of n frames is frame floor(k (n - 1) / (count - 1)); shorter videos are used completely."""
+    clip = write_video(tmp_path / "clip", kind)
     assert read_shades(clip, Clips(frames=count)) == pytest.approx(SHADES[places], abs=4)
 
 
@@ -73,7 +73,7 @@ def test_frames_per_second_are_sampled_like_qwen_vl_utils(
     kind: str, rate: float, places: list[int], tmp_path: Path
 ) -> None:
     """20 frames at 8 fps last 2.5 s: at least 4 frames are sampled, and 5 (2 fps) or 7.5 (3 fps) is rounded to even."""
-    clip = film(tmp_path / "clip", kind)
+    clip = write_video(tmp_path / "clip", kind)
     assert read_shades(clip, Clips(rate=rate)) == pytest.approx(SHADES[places], abs=4)
     assert read_shades(clip, Clips(rate=100)) == pytest.approx(SHADES, abs=4)
 
@@ -81,15 +81,15 @@ def test_frames_per_second_are_sampled_like_qwen_vl_utils(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.6, 0.9, 0.97, 0.99])
 def test_a_clip_that_ends_early_is_refused(kind: str, share: float, tmp_path: Path) -> None:
-    clip = film(tmp_path / "clip", kind)
-    error = refusal(clip[: int(share * len(clip))])
+    clip = write_video(tmp_path / "clip", kind)
+    error = decode_refused(clip[: int(share * len(clip))])
     assert (error.kind, error.retryable) == ("corrupt_video", False)
     assert error.message.startswith("the video does not decode: ") and error.message.endswith("; generate it again")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_flipped_bytes_give_a_refusal_or_a_clip_and_nothing_else(kind: str, tmp_path: Path) -> None:
-    clip = film(tmp_path / "clip", kind)
+    clip = write_video(tmp_path / "clip", kind)
     rng = np.random.default_rng(0)
     for _ in range(20):
         turned = bytearray(clip)
@@ -100,10 +100,10 @@ def test_flipped_bytes_give_a_refusal_or_a_clip_and_nothing_else(kind: str, tmp_
 
 
 def test_limits_hold_for_videos(tmp_path: Path) -> None:
-    clip = film(tmp_path / "clip", "mp4")
-    assert refusal(clip, ImageLimits(max_bytes=len(clip) - 1)).kind == "image_too_large"
-    assert refusal(clip, ImageLimits(max_pixels=64 * 48 - 1)).kind == "image_too_large"
-    error = refusal(clip, ImageLimits(max_seconds=1e-9))
+    clip = write_video(tmp_path / "clip", "mp4")
+    assert decode_refused(clip, ImageLimits(max_bytes=len(clip) - 1)).kind == "image_too_large"
+    assert decode_refused(clip, ImageLimits(max_pixels=64 * 48 - 1)).kind == "image_too_large"
+    error = decode_refused(clip, ImageLimits(max_seconds=1e-9))
     assert (error.kind, error.retryable) == ("image_too_slow", True)
 
 
@@ -116,15 +116,15 @@ def test_a_sound_file_without_images_is_not_a_video(tmp_path: Path) -> None:
         frame.sample_rate = 8000
         file.mux(stream.encode(frame))
         file.mux(stream.encode())
-    assert "it has no video stream" in refusal(path.read_bytes()).message
+    assert "it has no video stream" in decode_refused(path.read_bytes()).message
 
 
 def test_a_list_of_files_is_not_a_video(tmp_path: Path) -> None:
     """FFmpeg would read all files that are named in the list."""
-    film(tmp_path / "clip.mp4", "mp4")
+    write_video(tmp_path / "clip.mp4", "mp4")
     listing = f"ffconcat version 1.0\nfile {tmp_path}/clip.mp4\n".encode()
     playlist = f"#EXTM3U\n#EXTINF:1,\n{tmp_path}/clip.mp4\n#EXT-X-ENDLIST\n".encode()
-    assert refusal(listing).kind == refusal(playlist).kind == "corrupt_image"
+    assert decode_refused(listing).kind == decode_refused(playlist).kind == "corrupt_image"
 
 
 def test_a_grid_is_read_row_by_row() -> None:
@@ -148,20 +148,20 @@ def test_a_grid_is_read_row_by_row() -> None:
 )
 def test_views_of_a_list_are_sampled_uniformly(count: int, frames: int, views: list[int]) -> None:
     shades = np.random.default_rng(count).permutation(count).astype(np.uint8) * 2
-    views_given = [encoded(Image.new("RGB", (8, 8), (int(shade),) * 3)) for shade in shades]
+    views_given = [encode_image(Image.new("RGB", (8, 8), (int(shade),) * 3)) for shade in shades]
     table = pa.table({"prompt_id": ["p"], "image_id": ["i"], "image": [views_given]})
 
-    def looked_at(clips: Clips) -> list[float]:
+    def select_shades(clips: Clips) -> list[float]:
         prepared = prepare_images(
             table, "g", preprocess=lambda image: float(np.asarray(image).mean()),
             limits=ImageLimits(max_images=120), fetch=no_fetch, clips=clips,
         )  # fmt: skip
         return list(prepared.pixels)
 
-    assert looked_at(Clips(frames=frames, listed="sampled")) == [float(shades[view]) for view in views]
-    assert looked_at(Clips(frames=frames)) == [float(shade) for shade in shades]
+    assert select_shades(Clips(frames=frames, listed="sampled")) == [float(shades[view]) for view in views]
+    assert select_shades(Clips(frames=frames)) == [float(shade) for shade in shades]
 
 
-def test_no_frames_at_all_are_refused() -> None:
+def test_sampling_zero_frames_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"clips.frames: expected at least 1, got 0"):
         Clips(frames=0)

@@ -27,14 +27,16 @@ class Answer(NamedTuple):
     """Bytes that are sent repeatedly after the body until the client disconnects."""
 
 
-def said(text: str | None, *, reason: str = "stop", usage: dict[str, Any] | None = None, **message: Any) -> Answer:
+def make_completion(
+    text: str | None, *, reason: str = "stop", usage: dict[str, Any] | None = None, **message: Any
+) -> Answer:
     """Return a chat completion."""
     choice = {"index": 0, "finish_reason": reason, "message": {"role": "assistant", "content": text, **message}}
     return Answer(body={"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice],
                         **({"usage": usage} if usage else {})})  # fmt: skip
 
 
-def failed(status: int, message: str = "no", **headers: str) -> Answer:
+def make_error(status: int, message: str = "no", **headers: str) -> Answer:
     return Answer(status, {"error": {"message": message}}, tuple(headers.items()))
 
 
@@ -42,7 +44,7 @@ class Server:
     """A chat endpoint on localhost whose `script` returns the answer for each request's number and body."""
 
     def __init__(self) -> None:
-        self.script: Callable[[int, dict[str, Any]], Answer] = lambda number, body: said("yes")
+        self.script: Callable[[int, dict[str, Any]], Answer] = lambda number, body: make_completion("yes")
         self.trial: Answer | None = None
         """Answer to the small call that a sweep makes before computing; that call is not recorded."""
         self.bodies: list[dict[str, Any]] = []
@@ -116,9 +118,9 @@ def connect(server: Server, **options: Any) -> OpenAiModel:
     return load_openai(model)
 
 
-def told(*tokens: tuple[str, float], **message: Any) -> Answer:
+def make_token_completion(*tokens: tuple[str, float], **message: Any) -> Answer:
     """Return a chat completion of one token, with the log-probabilities of the likeliest tokens."""
-    answer = said(tokens[0][0], reason="length", **message)
+    answer = make_completion(tokens[0][0], reason="length", **message)
     assert isinstance(answer.body, dict)
     top = [{"token": token, "logprob": logprob, "bytes": None} for token, logprob in tokens]
     first = {"token": tokens[0][0], "logprob": tokens[0][1], "bytes": None, "top_logprobs": top}

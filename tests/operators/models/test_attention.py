@@ -52,8 +52,8 @@ def test_attention_over_windows_of_one_size_takes_one_call_with_the_same_result(
     )
 
 
-class SeenKeys(TorchFunctionMode):
-    """A recorder of the number of query and key heads in each masked attention call."""
+class KeyRecorder(TorchFunctionMode):
+    """Records the number of query and key heads in each masked attention call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,8 +71,8 @@ def test_an_images_keys_are_not_repeated_for_each_head(tmp_path: Path) -> None:
     text = model.reader.decoder.config
     assert text.num_attention_heads > text.num_key_value_heads
     questions = [Question(0, f"Is it {word}?", ("Yes", "No")) for word in ("red", "blue", "a dog")]
-    features = model.encode([model.preprocess(tiny.picture(1))])
-    with SeenKeys() as seen:
+    features = model.encode([model.preprocess(tiny.draw_image(1))])
+    with KeyRecorder() as seen:
         model.likelihood(features, questions)
     assert set(seen.heads) == {(text.num_key_value_heads, text.num_key_value_heads)}
     assert len(seen.heads) == text.num_hidden_layers, "each layer handles all questions in one call"

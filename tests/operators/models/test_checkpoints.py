@@ -79,7 +79,7 @@ def test_a_tower_without_weights_is_refused_if_the_checkpoint_has_none_either(ow
     assert resolve_flant5(own_checkpoints).parts["vision_tower"].folder() == (own_checkpoints / "clip").resolve(), (
         "the checkpoint contains the tower's weights"
     )
-    tiny.save_flant5(own_checkpoints / "flant5", tiny.without_tower(tiny.flant5_weights()))
+    tiny.save_flant5(own_checkpoints / "flant5", tiny.remove_tower(tiny.make_flant5_weights()))
     with pytest.raises(ModelError, match=r"clip: expected \*.safetensors, found no weights"):
         resolve_flant5(own_checkpoints)
 
@@ -114,12 +114,12 @@ def lengthen(folder: Path) -> None:
     path.write_bytes(path.read_bytes() + b"more")
 
 
-def only_spiece(folder: Path) -> None:
+def keep_only_spiece(folder: Path) -> None:
     (folder / "tokenizer.json").rename(folder / "spiece.model")
     (folder / "tokenizer_config.json").unlink()
 
 
-def frame(header: bytes) -> bytes:
+def make_safetensors(header: bytes) -> bytes:
     """Return a safetensors file with this header and no data."""
     return struct.pack("<Q", len(header)) + header
 
@@ -131,12 +131,12 @@ UNFIT = {
     "half a length": (write("model.safetensors", b"\1\0\0"), "not a safetensors file"),
     "git lfs pointer": (write("model.safetensors", GIT_LFS), "not a safetensors file"),
     "zeros": (write("model.safetensors", b"\0" * 64), "not a safetensors file"),
-    "header of text": (write("model.safetensors", frame(b"{]")), "not a safetensors file"),
-    "header of a list": (write("model.safetensors", frame(b"[]")), "not a safetensors file"),
-    "header of a number": (write("model.safetensors", frame(b"7")), "not a safetensors file"),
-    "entries without offsets": (write("model.safetensors", frame(b'{"a": {}}')), "not a safetensors file"),
+    "header of text": (write("model.safetensors", make_safetensors(b"{]")), "not a safetensors file"),
+    "header of a list": (write("model.safetensors", make_safetensors(b"[]")), "not a safetensors file"),
+    "header of a number": (write("model.safetensors", make_safetensors(b"7")), "not a safetensors file"),
+    "entries without offsets": (write("model.safetensors", make_safetensors(b'{"a": {}}')), "not a safetensors file"),
     "offsets of text": (
-        write("model.safetensors", frame(b'{"a": {"data_offsets": ["x", "y"]}}')),
+        write("model.safetensors", make_safetensors(b'{"a": {"data_offsets": ["x", "y"]}}')),
         "not a safetensors file",
     ),
     "pickle only": (
@@ -156,7 +156,10 @@ UNFIT = {
     "no model type": (edit(model_type=None), "has no model_type"),
     "no preprocessor": (remove("preprocessor_config.json"), r"no preprocessor_config\.json or processor_config\.json"),
     "no tokenizer": (remove("tokenizer.json"), "no tokenizer.json or .*set the model's `tokenizer`"),
-    "half a sentencepiece": (only_spiece, "a spiece.model without the tokenizer_config.json .*set the model's `token"),
+    "half a sentencepiece": (
+        keep_only_spiece,
+        "has a spiece.model but no tokenizer_config.json.*set the model's `token",
+    ),
 }
 
 
@@ -177,7 +180,7 @@ def test_an_unfit_checkpoint_is_refused_by_name_with_its_remedy(own_checkpoints:
         ({"mm_vision_tower": None}, "lacks `mm_vision_tower`, so it is not a CLIP-FlanT5"),
         ({"mm_vision_select_layer": None}, "lacks `mm_vision_select_layer`"),
         ({"d_model": None}, "lacks `d_model`"),
-        ({"mm_vision_tower": "../nowhere"}, "nowhere': no such folder, and it is not a hub id"),
+        ({"mm_vision_tower": "../nowhere"}, "nowhere': expected a folder or a hub id .*, found neither"),
         (
             {"mm_vision_tower": "../flant5"},
             "model_type 'clip_t5', but the vision tower must be a CLIP; set the model's `v",
@@ -193,7 +196,7 @@ def test_a_clip_flant5_that_is_built_differently_is_refused(
 
 
 def test_a_missing_shard_of_the_index_is_reported_before_loading(own_checkpoints: Path) -> None:
-    tiny.shard_weights(own_checkpoints / "flant5", tiny.flant5_weights())
+    tiny.shard_weights(own_checkpoints / "flant5", tiny.make_flant5_weights())
     (own_checkpoints / "flant5" / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(ModelError, match=r"model-00002-of-00002\.safetensors"):
         resolve_flant5(own_checkpoints)
@@ -207,7 +210,9 @@ def test_a_towers_missing_preprocessor_is_reported_before_loading(own_checkpoint
 
 @pytest.mark.parametrize("source", ["/no/such/folder", "./nowhere", "nowhere", "a/b/c"])
 def test_a_missing_folder_is_reported_by_name(source: str) -> None:
-    with pytest.raises(ModelError, match=f"model '{source}': no such folder, and it is not a hub id"):
+    with pytest.raises(
+        ModelError, match=f"model '{source}': expected a folder or a hub id of the form owner/name, found neither"
+    ):
         resolve_model(model_config(family="clip", checkpoint=source), on_gpu=False)
 
 
@@ -241,7 +246,7 @@ def test_the_same_files_elsewhere_are_the_same_model(own_checkpoints: Path, tmp_
     assert resolve_flant5(tmp_path / "moved").semantic() == before
 
 
-def touched(file: str) -> Callable[[Path], object]:
+def append_newline(file: str) -> Callable[[Path], object]:
     return lambda root: (root / file).write_text((root / file).read_text() + "\n")
 
 
@@ -249,7 +254,7 @@ OTHER = {
     "a byte of the weights": lambda root: flip_last_byte(root / "flant5/model.safetensors"),
     "a byte of the tower's": lambda root: flip_last_byte(root / "clip/model.safetensors"),
     **{
-        file: touched(file)
+        file: append_newline(file)
         for file in ("flant5/config.json", "flant5/tokenizer.json", "flant5/tokenizer_config.json",
                      "clip/preprocessor_config.json")
     },
@@ -340,7 +345,7 @@ def test_the_digest_of_a_file_is_its_sha256(tmp_path: Path) -> None:
 
 def test_the_tensors_of_a_file_are_read_from_its_header(checkpoints: Path) -> None:
     names = read_tensor_names(checkpoints / "flant5" / "model.safetensors")
-    assert sorted(names) == sorted(tiny.flant5_weights())
+    assert sorted(names) == sorted(tiny.make_flant5_weights())
 
 
 # The other families
@@ -350,7 +355,7 @@ SAVED = ("causal_lm", "llava", "qwen2_vl", "cross_encoder", "sentences")
 
 
 @pytest.fixture(scope="module")
-def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a checkpoint of every kind in SAVED."""
     folder = tmp_path_factory.mktemp("others")
     for name in SAVED:
@@ -384,16 +389,16 @@ def resolve(family: str, folder: Path, *, on_gpu: bool = False, **options: Any) 
     ],
 )
 def test_a_checkpoint_in_another_form_is_refused(
-    others: Path, tmp_path: Path, kind: str, fields: dict[str, Any], message: str
+    saved_checkpoints: Path, tmp_path: Path, kind: str, fields: dict[str, Any], message: str
 ) -> None:
-    shutil.copytree(others / kind, tmp_path / "own")
+    shutil.copytree(saved_checkpoints / kind, tmp_path / "own")
     tiny.edit_json(tmp_path / "own" / "config.json", **fields)
     with pytest.raises(ModelError, match=message):
         resolve(KINDS[kind].family, tmp_path / "own")
 
 
-def test_no_remedy_suggests_a_family_for_an_unserved_architecture(others: Path, tmp_path: Path) -> None:
-    shutil.copytree(others / "causal_lm", tmp_path / "own")
+def test_no_remedy_suggests_a_family_for_an_unserved_architecture(saved_checkpoints: Path, tmp_path: Path) -> None:
+    shutil.copytree(saved_checkpoints / "causal_lm", tmp_path / "own")
     tiny.edit_json(tmp_path / "own" / "config.json", architectures=["WhisperForSpeech"], model_type="whisper")
     for family in [name for name, family in FAMILIES.items() if family.local and "draw" not in family.calls]:
         with pytest.raises(ModelError, match=r"; no model family serves such a checkpoint$"):
@@ -419,10 +424,10 @@ def save_template(folder: Path, template: str, file: str) -> None:
 
 @pytest.mark.parametrize("engine", get_args(Engine))
 @pytest.mark.parametrize("file", TEMPLATE_FILES)
-def test_a_model_that_always_thinks_fails_the_plan_and_one_that_need_not_does_not(
-    others: Path, tmp_path: Path, file: str, engine: Engine
+def test_a_model_that_always_thinks_is_refused_and_a_model_that_may_skip_thinking_is_accepted(
+    saved_checkpoints: Path, tmp_path: Path, file: str, engine: Engine
 ) -> None:
-    shutil.copytree(others / "qwen2_vl", tmp_path / "own")
+    shutil.copytree(saved_checkpoints / "qwen2_vl", tmp_path / "own")
     save_template(tmp_path / "own", HYBRID, file)
     resolve("vlm", tmp_path / "own", engine=engine)
     save_template(tmp_path / "own", THINKING, file)
@@ -435,8 +440,10 @@ def test_a_model_that_always_thinks_fails_the_plan_and_one_that_need_not_does_no
 @pytest.mark.parametrize(
     ("name", "thinks"), [("Kimi-VL-A3B-Thinking-2506", True), ("GLM-4.1V-9B-Thinking", True), ("rethinking-vl", False)]
 )
-def test_a_model_whose_name_says_thinking_fails_the_plan(others: Path, tmp_path: Path, name: str, thinks: bool) -> None:
-    shutil.copytree(others / "qwen2_vl", tmp_path / name)
+def test_a_model_whose_name_contains_thinking_is_refused(
+    saved_checkpoints: Path, tmp_path: Path, name: str, thinks: bool
+) -> None:
+    shutil.copytree(saved_checkpoints / "qwen2_vl", tmp_path / name)
     if not thinks:
         resolve("vlm", tmp_path / name)
         return
@@ -444,49 +451,55 @@ def test_a_model_whose_name_says_thinking_fails_the_plan(others: Path, tmp_path:
         resolve("vlm", tmp_path / name)
 
 
-def test_an_architecture_that_only_vllm_knows_may_go_to_vllm(others: Path, tmp_path: Path) -> None:
-    shutil.copytree(others / "llava", tmp_path / "own")
+def test_an_architecture_that_only_vllm_supports_is_accepted_on_vllm(saved_checkpoints: Path, tmp_path: Path) -> None:
+    shutil.copytree(saved_checkpoints / "llava", tmp_path / "own")
     tiny.edit_json(tmp_path / "own" / "config.json", model_type="mllama")
     assert resolve("vlm", tmp_path / "own", engine="vllm").profile == CHAT
 
 
 @pytest.mark.parametrize("profile", [PALIGEMMA, FUYU])
 def test_a_model_that_only_reads_questions_is_refused_on_vllm(
-    others: Path, tmp_path: Path, profile: VqaProfile
+    saved_checkpoints: Path, tmp_path: Path, profile: VqaProfile
 ) -> None:
-    shutil.copytree(others / "llava", tmp_path / "own")
+    shutil.copytree(saved_checkpoints / "llava", tmp_path / "own")
     tiny.edit_json(tmp_path / "own" / "config.json", model_type=profile.name)
     assert resolve("vlm", tmp_path / "own").profile == profile
     with pytest.raises(ModelError, match="that does not occur in conversations; set engine=transformers"):
         resolve("vlm", tmp_path / "own", engine="vllm")
 
 
-def test_both_names_of_a_vision_language_models_preprocessor_are_accepted(others: Path, tmp_path: Path) -> None:
-    shutil.copytree(others / "llava", tmp_path / "own")
+def test_both_names_of_a_vision_language_models_preprocessor_are_accepted(
+    saved_checkpoints: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(saved_checkpoints / "llava", tmp_path / "own")
     (tmp_path / "own" / "preprocessor_config.json").rename(tmp_path / "own" / "processor_config.json")
     resolve("vlm", tmp_path / "own")
 
 
 @pytest.mark.parametrize("kind", ["cross_encoder", "sentences"])
-def test_small_models_are_float32_on_a_gpu_too_unless_set(others: Path, kind: str) -> None:
+def test_small_models_are_float32_on_a_gpu_too_unless_set(saved_checkpoints: Path, kind: str) -> None:
     family = KINDS[kind].family
-    assert resolve(family, others / kind, on_gpu=True).dtype == "float32"
-    assert resolve(family, others / kind, on_gpu=True, dtype="bfloat16").dtype == "bfloat16"
+    assert resolve(family, saved_checkpoints / kind, on_gpu=True).dtype == "float32"
+    assert resolve(family, saved_checkpoints / kind, on_gpu=True, dtype="bfloat16").dtype == "bfloat16"
 
 
 # Kinds of VQA model
 
 
-def test_padding_makes_another_model_of_llava_1_5_and_is_refused_for_other_chat_models(others: Path) -> None:
-    released, processor = (resolve("vlm", others / "llava", padding=padding) for padding in ("released", "processor"))
+def test_padding_makes_another_model_of_llava_1_5_and_is_refused_for_other_chat_models(saved_checkpoints: Path) -> None:
+    released, processor = (
+        resolve("vlm", saved_checkpoints / "llava", padding=padding) for padding in ("released", "processor")
+    )
     assert (released.semantic()["padding"], processor.semantic()["padding"]) == ("released", "processor")
-    plain, other = (resolve("vlm", others / "qwen2_vl", padding=padding) for padding in ("released", "processor"))
+    plain, other = (
+        resolve("vlm", saved_checkpoints / "qwen2_vl", padding=padding) for padding in ("released", "processor")
+    )
     assert plain.semantic() == other.semantic()
     assert "padding" not in plain.semantic()
 
 
-def test_the_kind_is_known_without_reading_a_weight(others: Path, tmp_path: Path) -> None:
-    shutil.copytree(others / "llava", tmp_path / "own")
+def test_the_vqa_profile_is_found_without_reading_any_weights(saved_checkpoints: Path, tmp_path: Path) -> None:
+    shutil.copytree(saved_checkpoints / "llava", tmp_path / "own")
     (tmp_path / "own" / "model.safetensors").unlink()
     assert find_vqa_profile(model_config(family="vlm", checkpoint=str(tmp_path / "own"))) == LLAVA_1_5
 
@@ -494,16 +507,16 @@ def test_the_kind_is_known_without_reading_a_weight(others: Path, tmp_path: Path
 # Engines
 
 
-def test_options_of_vllm_do_not_affect_a_model_on_transformers(others: Path) -> None:
+def test_options_of_vllm_do_not_affect_a_model_on_transformers(saved_checkpoints: Path) -> None:
     """A model's file may contain vLLM options even if the sweep uses the other engine."""
-    folder, options = others / "causal_lm", {"max_model_len": 8192}
+    folder, options = saved_checkpoints / "causal_lm", {"max_model_len": 8192}
     model = resolve("causal_lm", folder, engine="transformers", engine_options=options)
     assert model.semantic()["engine_options"] == {}
     assert model.semantic() == resolve("causal_lm", folder).semantic()
 
 
-def test_the_engine_and_options_that_change_results_are_part_of_a_models_identity(others: Path) -> None:
-    folder = others / "causal_lm"
+def test_the_engine_and_options_that_change_results_are_part_of_a_models_identity(saved_checkpoints: Path) -> None:
+    folder = saved_checkpoints / "causal_lm"
     plain = resolve("causal_lm", folder).semantic()
     served = resolve("causal_lm", folder, engine="vllm").semantic()
     fast = {"tensor_parallel_size": 2, "gpu_memory_utilization": 0.5, "enforce_eager": True, "max_num_seqs": 9}

@@ -27,7 +27,7 @@ QUESTIONS = [Question(0, "a red circle ?", ("Yes", "No")), Question(1, "two blue
 
 
 @pytest.fixture
-def own(checkpoints: Path, tmp_path: Path) -> Path:
+def own_checkpoints(checkpoints: Path, tmp_path: Path) -> Path:
     """Return a copy of the `clip` and `flant5` folders that a test may change."""
     shutil.copytree(checkpoints, tmp_path / "own")
     return tmp_path / "own"
@@ -42,8 +42,8 @@ def load_clip(folder: Path) -> ClipSimilarity:
     return load(resolve_model(model_config(family="clip", checkpoint=str(folder / "clip")), on_gpu=False), "similarity")
 
 
-def answers(model: ClipFlanT5Likelihood) -> list[float]:
-    features = model.encode([model.preprocess(tiny.picture(seed)) for seed in range(2)])
+def compute_answers(model: ClipFlanT5Likelihood) -> list[float]:
+    features = model.encode([model.preprocess(tiny.draw_image(seed)) for seed in range(2)])
     answered = model.likelihood(features, QUESTIONS)
     return [number for question in answered for choice in question for number in choice]
 
@@ -58,33 +58,35 @@ def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -
 # Layouts of a CLIP-FlanT5
 
 
-def test_a_sharded_checkpoint_gives_the_same_answers(own: Path, likelihood: ClipFlanT5Likelihood) -> None:
-    tiny.shard_weights(own / "flant5", tiny.flant5_weights())
-    assert answers(load_flant5(own)) == answers(likelihood)
+def test_a_sharded_checkpoint_gives_the_same_answers(own_checkpoints: Path, likelihood: ClipFlanT5Likelihood) -> None:
+    tiny.shard_weights(own_checkpoints / "flant5", tiny.make_flant5_weights())
+    assert compute_answers(load_flant5(own_checkpoints)) == compute_answers(likelihood)
 
 
 def test_the_tower_in_the_neighbouring_folder_is_used_if_the_checkpoint_has_none(
-    own: Path, likelihood: ClipFlanT5Likelihood
+    own_checkpoints: Path, likelihood: ClipFlanT5Likelihood
 ) -> None:
-    weights = tiny.flant5_weights()
-    tiny.save_flant5(own / "flant5", tiny.without_tower(weights))
-    beside = answers(load_flant5(own))
-    assert beside != pytest.approx(answers(likelihood), abs=1e-4), "the CLIP next to it has other weights"
+    weights = tiny.make_flant5_weights()
+    tiny.save_flant5(own_checkpoints / "flant5", tiny.remove_tower(weights))
+    beside = compute_answers(load_flant5(own_checkpoints))
+    assert beside != pytest.approx(compute_answers(likelihood), abs=1e-4), "the CLIP next to it has other weights"
     tower = {name: tensor for name, tensor in weights.items() if name.startswith(tiny.TOWER_PREFIX)}
-    rewrite(own / "clip", lambda clip: clip.update({"vision_model." + name.removeprefix(tiny.TOWER_PREFIX): tensor
-                                                    for name, tensor in tower.items()}))  # fmt: skip
-    assert answers(load_flant5(own)) == answers(likelihood)
+    renamed = {"vision_model." + name.removeprefix(tiny.TOWER_PREFIX): tensor for name, tensor in tower.items()}
+    rewrite(own_checkpoints / "clip", lambda clip: clip.update(renamed))
+    assert compute_answers(load_flant5(own_checkpoints)) == compute_answers(likelihood)
 
 
-def test_a_tower_that_transformers_saved_alone_works_too(own: Path, likelihood: ClipFlanT5Likelihood) -> None:
-    weights = tiny.flant5_weights()
+def test_a_tower_that_transformers_saved_alone_works_too(
+    own_checkpoints: Path, likelihood: ClipFlanT5Likelihood
+) -> None:
+    weights = tiny.make_flant5_weights()
     tower = CLIPVisionModel(CLIPVisionConfig(**tiny.VISION_FIELDS))
     tower.load_state_dict({name.removeprefix(tiny.TOWER_PREFIX): tensor for name, tensor in weights.items()
                            if name.startswith(tiny.TOWER_PREFIX)})  # fmt: skip
-    tower.save_pretrained(own / "tower")
-    tiny.save_preprocessor(own / "tower")
-    tiny.save_flant5(own / "flant5", tiny.without_tower(weights), tower_name="../tower")
-    assert answers(load_flant5(own)) == answers(likelihood)
+    tower.save_pretrained(own_checkpoints / "tower")
+    tiny.save_preprocessor(own_checkpoints / "tower")
+    tiny.save_flant5(own_checkpoints / "flant5", tiny.remove_tower(weights), tower_name="../tower")
+    assert compute_answers(load_flant5(own_checkpoints)) == compute_answers(likelihood)
 
 
 ALIASES = ("embed_tokens.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
@@ -104,21 +106,21 @@ The Hub's converter keeps the name that sorts first.
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_aliases_of_the_embedding_and_stored_positions_are_accepted(
-    own: Path, likelihood: ClipFlanT5Likelihood, layout: str
+    own_checkpoints: Path, likelihood: ClipFlanT5Likelihood, layout: str
 ) -> None:
-    rewrite(own / "flant5", LAYOUTS[layout])
-    assert answers(load_flant5(own)) == answers(likelihood)
+    rewrite(own_checkpoints / "flant5", LAYOUTS[layout])
+    assert compute_answers(load_flant5(own_checkpoints)) == compute_answers(likelihood)
 
 
-def test_a_saved_network_is_the_same_after_reloading(own: Path, likelihood: ClipFlanT5Likelihood) -> None:
-    network = load_network(own / "flant5", tower=own / "clip")
-    save_clip_flant5(network, own / "again", tower_name="../clip")
-    tiny.save_tokenizer(own / "again", template="$A </s>")
-    saved, expected = load_file(own / "again" / "model.safetensors"), tiny.flant5_weights()
+def test_a_saved_network_is_the_same_after_reloading(own_checkpoints: Path, likelihood: ClipFlanT5Likelihood) -> None:
+    network = load_network(own_checkpoints / "flant5", tower=own_checkpoints / "clip")
+    save_clip_flant5(network, own_checkpoints / "again", tower_name="../clip")
+    tiny.save_tokenizer(own_checkpoints / "again", template="$A </s>")
+    saved, expected = load_file(own_checkpoints / "again" / "model.safetensors"), tiny.make_flant5_weights()
     assert set(saved) == set(expected)
     assert all(torch.equal(saved[name], expected[name]) for name in saved)
-    config = model_config(family="clip_flant5", checkpoint=str(own / "again"))
-    assert answers(load(resolve_model(config, on_gpu=False), "likelihood")) == answers(likelihood)
+    config = model_config(family="clip_flant5", checkpoint=str(own_checkpoints / "again"))
+    assert compute_answers(load(resolve_model(config, on_gpu=False), "likelihood")) == compute_answers(likelihood)
 
 
 # Tokenizers
@@ -150,14 +152,16 @@ def test_a_sentencepiece_model_alone_gives_the_same_tokens(tmp_path: Path) -> No
         assert tokenizer(text).input_ids == [*expected.encode(text), tokenizer.eos_token_id]
 
 
-def test_a_tokenizer_with_more_entries_than_the_embedding_has_rows_is_refused(own: Path) -> None:
+def test_a_tokenizer_with_more_entries_than_the_embedding_has_rows_is_refused(own_checkpoints: Path) -> None:
     for name in ("shared.weight", "lm_head.weight"):
-        rewrite(own / "flant5", lambda weights, name=name: weights.update({name: weights[name][:-1].clone()}))
-    tiny.edit_json(own / "flant5" / "config.json", vocab_size=len(tiny.VOCABULARY) - 1)
+        rewrite(
+            own_checkpoints / "flant5", lambda weights, name=name: weights.update({name: weights[name][:-1].clone()})
+        )
+    tiny.edit_json(own_checkpoints / "flant5" / "config.json", vocab_size=len(tiny.VOCABULARY) - 1)
     with pytest.raises(
-        ModelError, match=r"entries, but the model's embedding only .* rows; set the model's `tokenizer`"
+        ModelError, match=r"entries, but the model's embedding has only .* rows; set the model's `tokenizer`"
     ):
-        load_flant5(own)
+        load_flant5(own_checkpoints)
 
 
 # Checkpoints that do not load
@@ -174,31 +178,31 @@ def test_a_tokenizer_with_more_entries_than_the_embedding_has_rows_is_refused(ow
         tiny.TOWER_PREFIX + "encoder.layers.0.mlp.fc1.weight",
     ],
 )
-def test_a_clip_flant5_that_lacks_a_tensor_is_refused(own: Path, name: str) -> None:
-    rewrite(own / "flant5", lambda weights: weights.pop(name))
-    with pytest.raises(ModelError, match=r"flant5: the weights do not fit its config\.json: lacks"):
-        load_flant5(own)
+def test_a_clip_flant5_that_lacks_a_tensor_is_refused(own_checkpoints: Path, name: str) -> None:
+    rewrite(own_checkpoints / "flant5", lambda weights: weights.pop(name))
+    with pytest.raises(ModelError, match=r"flant5: the weights do not fit its config\.json: .* is missing"):
+        load_flant5(own_checkpoints)
 
 
-def test_a_clip_flant5_with_an_extra_tensor_is_refused(own: Path) -> None:
-    rewrite(own / "flant5", lambda weights: weights.update({"encoder.block.9.weight": torch.ones(2)}))
+def test_a_clip_flant5_with_an_extra_tensor_is_refused(own_checkpoints: Path) -> None:
+    rewrite(own_checkpoints / "flant5", lambda weights: weights.update({"encoder.block.9.weight": torch.ones(2)}))
     with pytest.raises(ModelError, match=r"unexpected .*encoder\.block\.9\.weight"):
-        load_flant5(own)
+        load_flant5(own_checkpoints)
 
 
 @pytest.mark.parametrize("fields", [{"d_model": 16}, {"num_layers": 3}, {"vocab_size": 99}])
 def test_a_clip_flant5_whose_weights_have_other_sizes_than_its_config_is_refused(
-    own: Path, fields: dict[str, Any]
+    own_checkpoints: Path, fields: dict[str, Any]
 ) -> None:
-    tiny.edit_json(own / "flant5" / "config.json", **fields)
+    tiny.edit_json(own_checkpoints / "flant5" / "config.json", **fields)
     with pytest.raises(ModelError, match=r"flant5: the weights do not fit its config\.json"):
-        load_flant5(own)
+        load_flant5(own_checkpoints)
 
 
-def test_a_tower_of_another_size_is_refused(own: Path) -> None:
-    tiny.edit_json(own / "clip" / "config.json", vision_config=tiny.VISION_FIELDS | {"image_size": 40})
+def test_a_tower_of_another_size_is_refused(own_checkpoints: Path) -> None:
+    tiny.edit_json(own_checkpoints / "clip" / "config.json", vision_config=tiny.VISION_FIELDS | {"image_size": 40})
     with pytest.raises(ModelError, match="do not fit"):
-        load_flant5(own)
+        load_flant5(own_checkpoints)
 
 
 @pytest.mark.parametrize(

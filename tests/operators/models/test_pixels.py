@@ -28,18 +28,18 @@ LEAVING = {
     "Glm4vImageProcessorPil": {},
 }
 """Processors whose last steps treat all pixels of a channel alike, with options used by checkpoints."""
-KEEPING = ("Siglip2ImageProcessorPil", "Owlv2ImageProcessorPil")
+NOT_PER_CHANNEL = ("Siglip2ImageProcessorPil", "Owlv2ImageProcessorPil")
 """Processors that pad or resize after converting pixels to floats."""
 
 
 def make_processor(name: str) -> Any:
-    return getattr(transformers, name)(**LEAVING.get(name, {}))
+    return getattr(transformers, name)(**PER_CHANNEL.get(name, {}))
 
 
 @pytest.mark.parametrize("size", [(333, 500), (64, 64), (700, 90)])
-@pytest.mark.parametrize("name", LEAVING)
-def test_bytes_become_a_processors_own_numbers_on_the_device(name: str, size: tuple[int, int]) -> None:
-    processor, image = make_processor(name), picture(3, width=size[0], height=size[1])
+@pytest.mark.parametrize("name", PER_CHANNEL)
+def test_bytes_are_converted_to_the_processors_own_values_on_the_device(name: str, size: tuple[int, int]) -> None:
+    processor, image = make_processor(name), draw_image(3, width=size[0], height=size[1])
     own = processor(images=image, return_tensors="pt")
     read = make_pixel_input(processor, device="cpu", dtype=torch.float32)
     left = processor(images=image, return_tensors="pt")
@@ -48,9 +48,9 @@ def test_bytes_become_a_processors_own_numbers_on_the_device(name: str, size: tu
     assert all(np.array_equal(left[each], own[each]) for each in own), "their grids and masks"
 
 
-@pytest.mark.parametrize("name", KEEPING)
-def test_a_processor_that_works_on_numbers_stays_unchanged(name: str) -> None:
-    processor, image = make_processor(name), picture(4, width=90, height=40)
+@pytest.mark.parametrize("name", NOT_PER_CHANNEL)
+def test_a_processor_that_resizes_or_pads_floats_stays_unchanged(name: str) -> None:
+    processor, image = make_processor(name), draw_image(4, width=90, height=40)
     own = processor(images=image, return_tensors="pt")["pixel_values"]
     read = make_pixel_input(processor, device="cpu", dtype=torch.float32)
     left = processor(images=image, return_tensors="pt")["pixel_values"]
@@ -59,7 +59,7 @@ def test_a_processor_that_works_on_numbers_stays_unchanged(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "fewer"), [("CLIPImageProcessorPil", 4), ("Qwen2VLImageProcessorPil", 8)])
-def test_an_image_takes_a_fraction_of_the_bytes(name: str, fewer: int) -> None:
+def test_pixels_sent_as_bytes_take_a_fraction_of_the_memory(name: str, fewer: int) -> None:
     """The image has 1024 x 1024 pixels; Qwen-VL's patches contain every pixel twice."""
     processor, image = make_processor(name), Image.new("RGB", (1024, 1024), "red")
     numbers = processor(images=image, return_tensors="pt")["pixel_values"]
@@ -68,8 +68,8 @@ def test_an_image_takes_a_fraction_of_the_bytes(name: str, fewer: int) -> None:
     assert numbers.nbytes == fewer * left.nbytes
 
 
-def test_numbers_have_the_networks_precision() -> None:
-    processor, image = make_processor("CLIPImageProcessorPil"), picture(5)
+def test_converted_pixels_have_the_networks_precision() -> None:
+    processor, image = make_processor("CLIPImageProcessorPil"), draw_image(5)
     own = processor(images=image, return_tensors="pt")["pixel_values"].bfloat16()
     read = make_pixel_input(processor, device="cpu", dtype=torch.bfloat16)
     assert torch.equal(read([processor(images=image, return_tensors="pt")["pixel_values"]]), own)

@@ -13,10 +13,10 @@ from plumbline.operators.models.pixels import make_pixel_input
 from plumbline.operators.models.processing import (
     PixelTransform,
     ReleasedTransform,
+    centre_on_square,
     load_pixel_transform,
-    padded_square,
 )
-from tests.operators.tiny import IMAGE_MEAN, IMAGE_STD, SIDE, encoded, no_fetch, picture
+from tests.operators.tiny import IMAGE_MEAN, IMAGE_STD, SIDE, draw_image, encode_image, no_fetch
 
 MEAN_COLOUR = (122, 116, 104)
 """CLIP's mean colour in bytes, truncated rather than rounded, as in the released code."""
@@ -49,7 +49,7 @@ def preprocess_by_hand(image: Image.Image) -> np.ndarray:
 
 @pytest.mark.parametrize("size", [(48, 48), (64, 48), (40, 90), (32, 32), (5, 7), (1, 1), (3, 3)])
 def test_clips_own_preprocessing_is_resize_crop_and_normalise(cropping: PixelTransform, size: tuple[int, int]) -> None:
-    image = picture(2, width=size[0], height=size[1])
+    image = draw_image(2, width=size[0], height=size[1])
     pixels = cropping(image)
     assert (pixels.shape, pixels.dtype) == ((3, SIDE, SIDE), torch.uint8)
     np.testing.assert_allclose(preprocess(cropping, image), preprocess_by_hand(image), atol=1e-5)
@@ -59,14 +59,14 @@ def test_clips_own_preprocessing_is_resize_crop_and_normalise(cropping: PixelTra
 def test_the_processors_separate_steps_equal_the_processor_bit_by_bit(
     cropping: PixelTransform, size: tuple[int, int]
 ) -> None:
-    image = picture(6, width=size[0], height=size[1])
+    image = draw_image(6, width=size[0], height=size[1])
     pixels = cropping.processor(images=image, return_tensors="np")["pixel_values"][0]
     assert (preprocess(cropping, image).numpy() == pixels).all()
 
 
 @pytest.mark.parametrize("size", [(64, 48), (40, 90), (33, 32), (7, 1), (48, 48)])
 def test_padding_comes_before_the_other_steps(padding: PixelTransform, size: tuple[int, int]) -> None:
-    image = picture(3, width=size[0], height=size[1])
+    image = draw_image(3, width=size[0], height=size[1])
     side = max(size)
     square = np.full((side, side, 3), MEAN_COLOUR, dtype=np.uint8)
     left, top = (side - size[0]) // 2, (side - size[1]) // 2
@@ -78,7 +78,7 @@ def test_padding_comes_before_the_other_steps(padding: PixelTransform, size: tup
 def test_the_released_margins_are_rounded_to_even_and_the_processors_are_truncated(
     cropping: PixelTransform, width: int, left: int
 ) -> None:
-    image = picture(4, width=width, height=SIDE)
+    image = draw_image(4, width=width, height=SIDE)
     expected = np.asarray(image)[:, left : left + SIDE] / 255
     shown = preprocess(ReleasedTransform(cropping.processor), image)
     np.testing.assert_allclose(shown, ((expected - IMAGE_MEAN) / IMAGE_STD).transpose(2, 0, 1), atol=1e-5)
@@ -86,25 +86,25 @@ def test_the_released_margins_are_rounded_to_even_and_the_processors_are_truncat
 
 
 @pytest.mark.parametrize("mode", ["P", "1"])
-def test_the_released_code_takes_the_nearest_of_named_colours(cropping: PixelTransform, mode: str) -> None:
-    stored = picture(5, width=90, height=60).convert(mode)
-    shown = preprocess(ReleasedTransform(cropping.processor), decoded(stored))
+def test_the_released_code_resizes_palette_images_by_nearest_neighbour(cropping: PixelTransform, mode: str) -> None:
+    stored = draw_image(5, width=90, height=60).convert(mode)
+    shown = preprocess(ReleasedTransform(cropping.processor), decode_from_file(stored))
     nearest = stored.convert("RGB").resize((48, 32), Image.Resampling.NEAREST).crop((8, 0, 40, 32))
     torch.testing.assert_close(shown, preprocess(cropping, nearest), atol=1e-5, rtol=0)
-    assert not torch.allclose(shown, preprocess(cropping, decoded(stored)), atol=0.1)
+    assert not torch.allclose(shown, preprocess(cropping, decode_from_file(stored)), atol=0.1)
 
 
 def test_in_the_released_code_transparent_pixels_do_not_affect_their_neighbours(cropping: PixelTransform) -> None:
     stored = Image.new("RGBA", (96, 96), (255, 255, 255, 255))
     stored.paste((0, 0, 0, 0), (0, 0, 50, 96))
-    shown = preprocess(ReleasedTransform(cropping.processor), decoded(stored))
+    shown = preprocess(ReleasedTransform(cropping.processor), decode_from_file(stored))
     brightness = (shown[0] * IMAGE_STD[0] + IMAGE_MEAN[0])[16]
     assert set(brightness.round(decimals=3).tolist()) == {0.0, 1.0}, "no grey between the two"
 
 
-def decoded(image: Image.Image) -> Image.Image:
+def decode_from_file(image: Image.Image) -> Image.Image:
     """Decode the image from a file, as the stages do."""
-    found = decode_row_image({"image": encoded(image)}, ImageLimits(), no_fetch)
+    found = decode_row_image({"image": encode_image(image)}, ImageLimits(), no_fetch)
     assert isinstance(found, Image.Image)
     assert found.mode == "RGB"
     return found
@@ -118,11 +118,11 @@ def test_padding_keeps_the_margins_that_cropping_loses(padding: PixelTransform, 
 
 
 def test_the_image_is_in_the_middle_of_its_square() -> None:
-    square = padded_square(Image.new("RGB", (3, 6), "red"), (1, 2, 3))
+    square = centre_on_square(Image.new("RGB", (3, 6), "red"), (1, 2, 3))
     assert square.size == (6, 6)
     assert [square.getpixel((column, 0)) for column in range(6)] == [(1, 2, 3)] + [(255, 0, 0)] * 3 + [(1, 2, 3)] * 2
 
 
 def test_a_square_stays_unchanged() -> None:
-    image = picture(0, width=8, height=8)
-    assert padded_square(image, (1, 2, 3)).tobytes() == image.tobytes()
+    image = draw_image(0, width=8, height=8)
+    assert centre_on_square(image, (1, 2, 3)).tobytes() == image.tobytes()

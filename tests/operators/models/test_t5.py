@@ -105,8 +105,8 @@ def test_a_questions_encoding_is_read_once_for_all_choices(t5: T5) -> None:
     assert operations([[5, 1], [6, 1], [7, 1], [8, 1]]) < 1.2 * operations([[5, 1]])
 
 
-class SeenMasks(TorchFunctionMode):
-    """A recorder of the mask of every attention call."""
+class MaskRecorder(TorchFunctionMode):
+    """Records the mask of every attention call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ def test_a_gpus_attention_kernels_accept_the_masks(
 ) -> None:
     """The kernels need the entries of a row to be contiguous in memory; otherwise torch falls back to float32."""
     inputs, mask = encoded_inputs
-    with SeenMasks() as seen:
+    with MaskRecorder() as seen:
         choice_logits(t5, encode(t5, inputs, mask if padded else torch.ones_like(mask), alignment=16), CHOICES)
     assert len(seen.masks) == 3 * LAYERS
     assert {mask.stride(-1) for mask in seen.masks} == {1}

@@ -9,9 +9,9 @@ import pytest
 
 from plumbline.jobs.scorer import open_scorer
 from tests.operators import tiny
-from tests.operators.tiny.roles import tiny_models
+from tests.operators.tiny.roles import save_tiny_models
 
-IMAGES = [tiny.encoded(tiny.picture(seed)) for seed in range(3)]
+IMAGES = [tiny.encode_image(tiny.draw_image(seed)) for seed in range(3)]
 
 
 def rows_of(table: pa.Table, metric: str) -> list[dict[str, Any]]:
@@ -20,7 +20,7 @@ def rows_of(table: pa.Table, metric: str) -> list[dict[str, Any]]:
 
 def test_every_metric_with_a_judge_scores_images_and_prompts(tmp_path: Path) -> None:
     names = "llmscore,llmscore_error_counting,capclip,descmeteor,viescore,gpt4v_eval"
-    scorer = open_scorer(f"metric=[{names}]", "models=shapes", *tiny_models(tmp_path))
+    scorer = open_scorer(f"metric=[{names}]", "models=shapes", *save_tiny_models(tmp_path))
     scored = scorer.score_table(
         [*IMAGES, b"no image", IMAGES[:2]], ["a red circle", "two stars", " ", "a", "a red circle"]
     )

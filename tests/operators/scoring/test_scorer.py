@@ -26,8 +26,8 @@ from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.scoring.scorer import Scorer
 from tests.bench_of import plan_bench, run_plan, write_benchmark
-from tests.operators.models.endpoint import VARIABLE, Server, failed, said
-from tests.operators.tiny import encoded, picture
+from tests.operators.models.endpoint import VARIABLE, Server, make_completion, make_error
+from tests.operators.tiny import draw_image, encode_image
 
 ROOT = Path(__file__).parent.parent.parent
 METRICS = "metric=[vqascore,clipscore,gecko,tifa]"
@@ -115,7 +115,7 @@ def test_a_single_image_or_prompt_needs_no_list(scorer: Scorer, images: list[byt
 @pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "CMYK", "YCbCr", "P", "1", "LA", "I;16"])
 def test_a_decoded_image_of_any_mode_is_scored_like_its_file(scorer: Scorer, mode: str, tmp_path: Path) -> None:
     suffix = "jpg" if mode in ("CMYK", "YCbCr") else "png"
-    image = Image.fromarray(np.full((40, 60), 40_000, np.uint16)) if mode == "I;16" else picture(3).convert(mode)
+    image = Image.fromarray(np.full((40, 60), 40_000, np.uint16)) if mode == "I;16" else draw_image(3).convert(mode)
     image.save(tmp_path / f"image.{suffix}")
     opened = Image.open(tmp_path / f"image.{suffix}")
     read = opened.copy() if mode != "YCbCr" else opened.convert("YCbCr")
@@ -125,7 +125,7 @@ def test_a_decoded_image_of_any_mode_is_scored_like_its_file(scorer: Scorer, mod
 
 
 def test_uint8_arrays_are_images_and_four_dimensions_are_several_images(scorer: Scorer) -> None:
-    pictures = [picture(number).resize((96, 96)) for number in range(3)]
+    pictures = [draw_image(number).resize((96, 96)) for number in range(3)]
     arrays = np.stack([np.asarray(image) for image in pictures])
     expected = scorer.score_table(pictures, "a red circle")
     for given in (arrays, list(arrays), [*arrays[:2], np.asarray(pictures[2].convert("RGBA"))]):
@@ -218,11 +218,11 @@ def test_an_address_or_a_closed_image_is_refused_with_the_remedy(
 def test_a_png_with_a_large_compressed_text_is_scored_by_its_pixels(mode: str, before: bool, tmp_path: Path) -> None:
     """Pillow refuses text chunks above 1 MB, such as a ComfyUI workflow."""
     bare, notes = io.BytesIO(), PngInfo()
-    picture(2).convert(mode).save(bare, "PNG")
+    draw_image(2).convert(mode).save(bare, "PNG")
     notes.add_text("workflow", "node " * 400_000, zip=True)
     notes.add_itxt("prompt", "node " * 400_000, zip=True)
     notes.chunks = [(*chunk[:2], not before) for chunk in notes.chunks]
-    picture(2).convert(mode).save(tmp_path / "noted.png", pnginfo=notes)
+    draw_image(2).convert(mode).save(tmp_path / "noted.png", pnginfo=notes)
     expected, found = plumbline.score([bare.getvalue(), tmp_path / "noted.png"], "a red circle", "edge_density")[
         "score"
     ]
@@ -259,11 +259,11 @@ def test_unordered_containers_are_refused_by_name() -> None:
     frame = pd.DataFrame({"prompt": ["a red circle"], "text": ["a blue square"]})
     for prompts in (frame, {"a": 1}, {"a red circle"}, None, b"a red circle", np.array([["a"]])):
         with pytest.raises(ConfigError, match=rf"^prompts: expected a list, .* type {type(prompts).__name__}$"):
-            plumbline.score([picture(1)], prompts, "edge_density")  # type: ignore[arg-type]
+            plumbline.score([draw_image(1)], prompts, "edge_density")  # type: ignore[arg-type]
 
 
 def test_an_image_that_is_missing_or_does_not_decode_affects_only_its_row(scorer: Scorer, images: list[bytes]) -> None:
-    cut = encoded(picture(0, width=200, height=200), "JPEG")[:3000]
+    cut = encode_image(draw_image(0, width=200, height=200), "JPEG")[:3000]
     closed = Image.open(io.BytesIO(images[0]))
     closed.close()
     given = [images[0], None, Image.open(io.BytesIO(cut)), closed, Image.new("F", (8, 8)), images[0]]
@@ -349,7 +349,7 @@ def test_options_may_be_keyword_arguments_and_models_load_without_false_warnings
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The test runs in a subprocess, because transformers warns only once per process."""
-    (tmp_path / "image.png").write_bytes(encoded(picture(0)))
+    (tmp_path / "image.png").write_bytes(encode_image(draw_image(0)))
     code = (
         "from plumbline.jobs.scorer import open_scorer\n"
         "scorer = open_scorer(metric=['clipscore', 'vqascore'], models='shapes', on_gpu=False)\n"
@@ -401,9 +401,11 @@ def test_questions_about_a_prompt_are_written_once_for_all_threads(
     llm = {"endpoint": server.url, "checkpoint": "m", "key_variable": VARIABLE, "max_retries": 0}
     words = [f"models.llm.{name}={value}" for name, value in llm.items()]
     scorer = open_scorer("metric=[gecko_baseline]", "models=shapes", "model@models.llm=api", *words, "kept_prompts=3")
-    server.script = lambda number, body: failed(503)
+    server.script = lambda number, body: make_error(503)
     assert read_scores(scorer.score_table(images[:2], prompts[:2]), "gecko_baseline") == [None, None]
-    reply = said("About circle (shape):\nQ: is there a circle?\nChoices: yes, no\nA: yes")._replace(delay=0.2)
+    reply = make_completion("About circle (shape):\nQ: is there a circle?\nChoices: yes, no\nA: yes")._replace(
+        delay=0.2
+    )
     server.script, before = (lambda number, body: reply), len(server.bodies)
     with ThreadPoolExecutor(3) as threads:
         tables = list(threads.map(lambda _: scorer.score_table(images[:3], prompts[:3]), range(3)))

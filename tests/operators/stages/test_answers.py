@@ -26,10 +26,10 @@ from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
 from tests.operators import tiny
 from tests.operators.stages.given import ask, decode, options
-from tests.operators.tiny import encoded, image_table, picture
+from tests.operators.tiny import draw_image, encode_image, make_image_table
 
 PROMPTS = {"p0": "a red circle", "p1": "two blue star left of a green square", "p2": "star", "p3": "the circle"}
-PICTURES = [encoded(picture(number)) for number in range(8)]
+PICTURES = [encode_image(draw_image(number)) for number in range(8)]
 PROMPT_IDS = ["p0", "p1", "p2", "p3", "p0", "p1", "p0", "p3"]
 
 Answer = Callable[[Question], list[list[float]]]
@@ -88,7 +88,7 @@ class ScriptedModel:
 
 def vqascore_questions(**options: str) -> QuestionIndex:
     prompts = rows.table([{"prompt_id": name, "text": text} for name, text in PROMPTS.items()], schemas.PROMPTS)
-    metric = tiny.vqascore(**options)
+    metric = tiny.make_vqascore(**options)
     return QuestionIndex(ask(prompts, metric), metric)
 
 
@@ -98,7 +98,7 @@ def several_questions(*texts: str, prompt_id: str = "p0") -> QuestionIndex:
         {"prompt_id": prompt_id, "question_id": f"q{number}", "text": text, "choices": ["Yes", "No"]}
         for number, text in enumerate(texts)
     ]
-    return QuestionIndex(rows.table(asked, schemas.QUESTIONS), tiny.vqascore())
+    return QuestionIndex(rows.table(asked, schemas.QUESTIONS), tiny.make_vqascore())
 
 
 def answer(
@@ -138,14 +138,14 @@ def test_each_image_is_encoded_once_for_all_metrics_and_questions(
         "other": vqascore_questions(template="{} ?", answer="No"),
         "many": several_questions("a circle ?", "two star ?", "red ?"),
     }
-    answer(model, image_table(PICTURES, PROMPT_IDS), questions, image_batch=image_batch)
-    expected = [model.preprocess(picture(number)).numpy().tobytes() for number in range(len(PICTURES))]
+    answer(model, make_image_table(PICTURES, PROMPT_IDS), questions, image_batch=image_batch)
+    expected = [model.preprocess(draw_image(number)).numpy().tobytes() for number in range(len(PICTURES))]
     assert model.encoded == expected
     assert max(model.batches) == min(image_batch, len(PICTURES))
 
 
 def test_the_window_does_not_change_the_answers(likelihood: ClipFlanT5Likelihood) -> None:
-    images = image_table([*PICTURES[:4], b"broken", *PICTURES[4:7]], PROMPT_IDS)
+    images = make_image_table([*PICTURES[:4], b"broken", *PICTURES[4:7]], PROMPT_IDS)
     tables = [
         answer(likelihood, images, {"metric": vqascore_questions()}, image_batch=image_batch)["metric"]
         for image_batch in (1, 3, 100)
@@ -169,7 +169,7 @@ def test_a_window_out_of_memory_is_made_smaller_once_and_every_image_is_answered
             return super().encode(pixels)
 
     model = SmallMemory(likelihood)
-    images = image_table(PICTURES, PROMPT_IDS)
+    images = make_image_table(PICTURES, PROMPT_IDS)
     answered = answer(model, images, {"metric": vqascore_questions()}, image_batch=6)["metric"]
     expected = answer(likelihood, images, {"metric": vqascore_questions()})["metric"]
     assert list_logprobs(answered) == pytest.approx(list_logprobs(expected), abs=1e-5)
@@ -177,7 +177,7 @@ def test_a_window_out_of_memory_is_made_smaller_once_and_every_image_is_answered
 
 
 def test_metrics_that_share_a_model_get_the_same_answers_as_alone(likelihood: ClipFlanT5Likelihood) -> None:
-    images = image_table(PICTURES, PROMPT_IDS)
+    images = make_image_table(PICTURES, PROMPT_IDS)
     questions = {"yes": vqascore_questions(), "no": vqascore_questions(template="{} ?", answer="No maybe")}
     together = answer(likelihood, images, questions)
     assert list(together) == ["yes", "no"]
@@ -190,8 +190,10 @@ def test_metrics_that_share_a_model_get_the_same_answers_as_alone(likelihood: Cl
 
 def test_an_answer_is_about_its_own_image_and_its_own_question(likelihood: ClipFlanT5Likelihood) -> None:
     questions = ("a circle ?", "two blue star ?")
-    table = answer(likelihood, image_table(PICTURES[:3], ["p0"] * 3), {"many": several_questions(*questions)})["many"]
-    features = likelihood.encode([likelihood.preprocess(picture(number)) for number in range(3)])
+    table = answer(likelihood, make_image_table(PICTURES[:3], ["p0"] * 3), {"many": several_questions(*questions)})[
+        "many"
+    ]
+    features = likelihood.encode([likelihood.preprocess(draw_image(number)) for number in range(3)])
     for number, row in enumerate(table.to_pylist()):
         assert [question["question_id"] for question in row["answers"]] == ["q0", "q1"]
         for text, given in zip(questions, row["answers"], strict=True):
@@ -208,8 +210,8 @@ def answer_certainly(question: Question) -> list[list[float]]:
 def test_the_table_has_exactly_the_answers_schema() -> None:
     questions = {"metric": vqascore_questions()}
     asked = {"question_id": questions["metric"].find("p0").questions[0].question_id}
-    full = answer(ScriptedModel(answer_certainly), image_table(PICTURES, PROMPT_IDS), questions)["metric"]
-    empty = answer(ScriptedModel(answer_certainly), image_table([], []), questions)["metric"]
+    full = answer(ScriptedModel(answer_certainly), make_image_table(PICTURES, PROMPT_IDS), questions)["metric"]
+    empty = answer(ScriptedModel(answer_certainly), make_image_table([], []), questions)["metric"]
     assert full.schema == empty.schema == schemas.ANSWERS
     assert (full.num_rows, empty.num_rows) == (8, 0)
     assert full.to_pylist()[0] == {
@@ -256,7 +258,8 @@ STARS = ["not_finite" if "star" in PROMPTS[prompt_id] else None for prompt_id in
         ([b"a", None], ["p0", "p1"], fail_if_asked, vqascore_questions(), ["corrupt_image", "missing_image"]),
         (PICTURES[:2], ["p0", "p99"], answer_certainly, vqascore_questions(), [None, "unknown_prompt"]),
         (PICTURES[:3], ["p1", "p0", "p1"], answer_certainly,
-         QuestionIndex(ask(ONE_FAILED, tiny.vqascore()), tiny.vqascore()), ["empty_prompt", None, "empty_prompt"]),
+         QuestionIndex(ask(ONE_FAILED, tiny.make_vqascore()), tiny.make_vqascore()),
+         ["empty_prompt", None, "empty_prompt"]),
         ([b"broken"], ["p99"], answer_certainly, vqascore_questions(), ["corrupt_image"]),
         *((PICTURES, PROMPT_IDS, answer_wrongly_about("star", number=number), vqascore_questions(), STARS)
           for number in (float("nan"), float("inf"), float("-inf"))),
@@ -275,7 +278,7 @@ def test_a_failed_row_keeps_its_position_with_its_own_error_and_no_answers(
     questions: QuestionIndex,
     kinds: list[Any],
 ) -> None:
-    answered = answer_one(ScriptedModel(script), image_table(contents, prompt_ids), questions)
+    answered = answer_one(ScriptedModel(script), make_image_table(contents, prompt_ids), questions)
     assert [row["image_id"] for row in answered] == [f"i{number}" for number in range(len(contents))]
     assert error_kinds(answered) == kinds
     assert [row["answers"] is None for row in answered] == [kind is not None for kind in kinds]
@@ -289,17 +292,17 @@ def test_a_metric_that_fails_does_not_affect_the_others() -> None:
         return [[float("nan")]] if question.choices == ("No",) else answer_certainly(question)
 
     questions = {"sound": vqascore_questions(), "failing": vqascore_questions(answer="No")}
-    answered = answer(ScriptedModel(script), image_table(PICTURES, PROMPT_IDS), questions)
+    answered = answer(ScriptedModel(script), make_image_table(PICTURES, PROMPT_IDS), questions)
     assert answered["sound"]["error"].null_count == 8
     assert answered["failing"]["error"].null_count == 0
 
 
 @pytest.mark.parametrize("image_batch", [1, 2, 100])
 def test_an_image_that_cannot_be_encoded_only_fails_itself_in_every_metric(image_batch: int) -> None:
-    contents = [encoded(picture(0, width=width)) for width in (10, 11, 12, 13)]
+    contents = [encode_image(draw_image(0, width=width)) for width in (10, 11, 12, 13)]
     questions = {"one": vqascore_questions(), "two": vqascore_questions(answer="No")}
     model = ScriptedModel(answer_certainly, blind_to=12)
-    answered = answer(model, image_table(contents, PROMPT_IDS[:4]), questions, image_batch=image_batch)
+    answered = answer(model, make_image_table(contents, PROMPT_IDS[:4]), questions, image_batch=image_batch)
     for table in answered.values():
         assert error_kinds(table.to_pylist()) == [None, None, "model_failed", None]
 
@@ -332,7 +335,7 @@ class SmallDevice(ScriptedModel):
 def test_every_image_is_answered_with_little_memory_and_the_batch_size_is_remembered() -> None:
     model = SmallDevice(room=5)
     stage = AnswersStage({}, {"model": model}, options(image_batch=8))
-    images = decode(stage, image_table(PICTURES, PROMPT_IDS))
+    images = decode(stage, make_image_table(PICTURES, PROMPT_IDS))
     questions = {"one": vqascore_questions(), "two": vqascore_questions(answer="No")}
     for expected in ([8, 4, 2, 2, 2, 2], [2, 2, 2, 2]):  # four are encoded, which leaves no memory for the questions
         model.encoded = []
@@ -346,7 +349,7 @@ def test_a_lost_device_is_raised_and_no_row_gets_an_error() -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     with pytest.raises(RuntimeError, match="illegal memory access"):
-        answer_one(ScriptedModel(script), image_table(PICTURES, PROMPT_IDS), vqascore_questions())
+        answer_one(ScriptedModel(script), make_image_table(PICTURES, PROMPT_IDS), vqascore_questions())
 
 
 def test_questions_are_found_by_prompt_and_one_failed_question_fails_its_prompt() -> None:
@@ -360,7 +363,7 @@ def test_questions_are_found_by_prompt_and_one_failed_question_fails_its_prompt(
         ],
         schemas.QUESTIONS,
     )
-    index = QuestionIndex(table, tiny.vqascore())
+    index = QuestionIndex(table, tiny.make_vqascore())
     assert [question.vqa_prompt.text for question in index.find("a").questions] == ["t", "u"]
     assert (index.find("a").error, index.find("b").error) == (None, failed)
 
@@ -397,7 +400,7 @@ def test_a_free_answer_means_the_equal_or_else_the_nearest_choice(words: str, ch
     asked = [{"prompt_id": "p0", "question_id": "1", "text": "what color?", "choices": ["red", "blue", "green"]}]
     model = TalkingModel(words)
     stage = AnswersStage({}, {"model": model, "matcher": LetterEncoder()}, options())
-    prepared = decode(stage, image_table(PICTURES[:1], ["p0"]))
+    prepared = decode(stage, make_image_table(PICTURES[:1], ["p0"]))
     index = QuestionIndex(rows.table(asked, schemas.QUESTIONS), TifaConfig())
     (row,) = stage.measure(prepared, {"tifa": index})["tifa"].to_pylist()
     assert row["answers"] == [{"question_id": "1", "token_logprobs": None, "reply": words, "chosen": chosen}]
@@ -406,13 +409,15 @@ def test_a_free_answer_means_the_equal_or_else_the_nearest_choice(words: str, ch
 
 @pytest.mark.parametrize(("words", "score"), [("Yes.", 1.0), ("yes, it does", 1.0), ("No", 0.0), ("It does", 0.0)])
 def test_vqascore_of_a_reply_is_1_only_if_it_is_the_answer(words: str, score: float) -> None:
-    metric = tiny.vqascore(answers="reply")
-    (row,) = answer_one(TalkingModel(words), image_table(PICTURES[:1], ["p0"]), vqascore_questions(answers="reply"))
+    metric = tiny.make_vqascore(answers="reply")
+    (row,) = answer_one(
+        TalkingModel(words), make_image_table(PICTURES[:1], ["p0"]), vqascore_questions(answers="reply")
+    )
     assert row["answers"][0]["reply"] == words
     assert metric.score(Evidence(row)).score == score
     assert (
-        metric.answer_options() != tiny.vqascore().answer_options()
-        and metric.question_options() == tiny.vqascore().question_options()
+        metric.answer_options() != tiny.make_vqascore().answer_options()
+        and metric.question_options() == tiny.make_vqascore().question_options()
     )
 
 
@@ -421,7 +426,7 @@ def test_dsg_counts_every_form_of_yes_in_a_reply(words: str, score: float) -> No
     metric = DsgConfig(answers="reply").with_model_defaults(lambda role: CHAT)
     question = WrittenQuestion("1", "a dog?", ("yes", "no"), "yes")
     table = rows.table([{"prompt_id": "p0", **question._asdict()}], schemas.QUESTIONS)
-    (row,) = answer_one(TalkingModel(words), image_table(PICTURES[:1], ["p0"]), QuestionIndex(table, metric))
+    (row,) = answer_one(TalkingModel(words), make_image_table(PICTURES[:1], ["p0"]), QuestionIndex(table, metric))
     (said,) = row["answers"]
     scored = metric.weigh([Answered(question, reply=said["reply"], chosen=said["chosen"])])
     assert (scored.score, (scored.elements or ())[0].given) == (score, said["chosen"] or words)
@@ -432,7 +437,7 @@ def test_metrics_that_ask_the_same_about_an_image_share_the_answer() -> None:
     table = rows.table(both, schemas.QUESTIONS)
     model = TalkingModel("yes")
     questions = {"gecko": QuestionIndex(table, GeckoConfig()), "dsg": QuestionIndex(table, DsgConfig())}
-    tables = answer(model, image_table(PICTURES[:2], ["p0", "p0"]), questions)
+    tables = answer(model, make_image_table(PICTURES[:2], ["p0", "p0"]), questions)
     assert tables["gecko"].equals(tables["dsg"])
     assert [(question.image, question.choices) for question in model.asked] == [(0, ("Yes", "No")), (1, ("Yes", "No"))]
 

@@ -74,11 +74,11 @@ class VowelEncoder:
 
 
 def pictures(count: int) -> list[bytes]:
-    return [tiny.encoded(tiny.picture(seed)) for seed in range(count)]
+    return [tiny.encode_image(tiny.draw_image(seed)) for seed in range(count)]
 
 
 def colour(seed: int) -> str:
-    return ScriptedVlm().preprocess(tiny.picture(seed))
+    return ScriptedVlm().preprocess(tiny.draw_image(seed))
 
 
 class Chain:
@@ -136,7 +136,7 @@ def error_kinds(records: Sequence[dict[str, Any]]) -> list[str | None]:
 def test_an_image_becomes_a_caption_and_regions_a_description_a_verdict_and_a_score() -> None:
     describer = ScriptedModel(lambda request: f"Described, {describer.calls}.")
     judge = ScriptedModel(lambda request: RATED)
-    chain = run_llmscore(tiny.image_table(pictures(2), ["p0", "p1"]), describer=describer, judge=judge).run(
+    chain = run_llmscore(tiny.make_image_table(pictures(2), ["p0", "p1"]), describer=describer, judge=judge).run(
         image_batch=1
     )
     (caption, _) = chain.rows("llmscore", "captions")
@@ -163,7 +163,7 @@ def test_the_score_of_a_repeated_judge_is_the_mean_of_the_readable_ratings() -> 
 
     judge = ScriptedVlm(rate)
     metric = Gpt4vEvalConfig(repeats=3, temperature=0.5, seed=5)
-    images = tiny.image_table(pictures(3), ["p0", "p1", "p2"])
+    images = tiny.make_image_table(pictures(3), ["p0", "p1", "p2"])
     chain = Chain({"judged": metric}, images, judge=judge).run()
     first, second, third = chain.rows("judged")
     assert [row["score"] for row in (first, second, third)] == [45, 90, None]
@@ -179,13 +179,13 @@ def test_the_score_of_a_repeated_judge_is_the_mean_of_the_readable_ratings() -> 
 def test_a_row_is_tried_again_after_a_failure_of_the_service() -> None:
     judge = ScriptedVlm(lambda image, request: UNSURE if request.seed == 1 else RATED)
     metric = Gpt4vEvalConfig(repeats=2, temperature=1)
-    chain = Chain({"judged": metric}, tiny.image_table(pictures(1), ["p0"]), judge=judge).run()
+    chain = Chain({"judged": metric}, tiny.make_image_table(pictures(1), ["p0"]), judge=judge).run()
     assert rows.count_errors(chain.tables["judged", "scores"], retryable_only=True) == 1
 
 
 def test_an_unreadable_verdict_is_a_null_with_its_reason_after_one_more_try() -> None:
     judge = ScriptedModel(lambda request: "Nice." if "a red car" in request.messages[0].text else RATED)
-    first, second = run_llmscore(tiny.image_table(pictures(2), ["p0", "p1"]), judge=judge).run().rows("llmscore")
+    first, second = run_llmscore(tiny.make_image_table(pictures(2), ["p0", "p1"]), judge=judge).run().rows("llmscore")
     assert (first["score"], first["ratings"], first["rationale"]) == (None, None, None)
     assert first["error"]["kind"] == "unreadable_reply" and "expected a JSON object" in first["error"]["message"]
     assert second["score"] == 0.7 and len(judge.asked) == 3
@@ -196,7 +196,7 @@ def test_a_failure_affects_only_its_row_and_is_passed_on() -> None:
         lambda image, request: UNSURE if image == colour(1) else "" if image == colour(2) else "a car"
     )
     given = [*pictures(4), b"no image", *pictures(2)[:1], pictures(1)[0]]
-    images = tiny.image_table(given, ["p0", "p0", "p0", "p1", "p0", "nowhere", "empty"])
+    images = tiny.make_image_table(given, ["p0", "p0", "p0", "p1", "p0", "nowhere", "empty"])
     chain = run_llmscore(images, captioner=captioner).run()
     expected = [None, "model_unavailable", "unreadable_reply", None, "corrupt_image", "unknown_prompt", "empty_prompt"]
     assert error_kinds(chain.rows("llmscore")) == expected
@@ -211,7 +211,7 @@ def fail_in_batches(image: str, request: Request) -> str:
 
 
 def test_a_failing_call_is_halved_until_the_bad_image_is_alone() -> None:
-    chain = run_llmscore(tiny.image_table(pictures(5), ["p0"] * 5), captioner=ScriptedVlm(fail_in_batches)).run()
+    chain = run_llmscore(tiny.make_image_table(pictures(5), ["p0"] * 5), captioner=ScriptedVlm(fail_in_batches)).run()
     assert error_kinds(chain.rows("llmscore")) == [None, None, "model_failed", None, None]
     assert rows.count_errors(chain.tables["llmscore", "captions"], retryable_only=True) == 1
 
@@ -221,14 +221,14 @@ def test_an_unreachable_model_ends_the_shard() -> None:
         raise ModelError("answered 401")
 
     with pytest.raises(ModelError, match="401"):
-        run_llmscore(tiny.image_table(pictures(2), ["p0"] * 2), captioner=ScriptedVlm(refuse)).run()
+        run_llmscore(tiny.make_image_table(pictures(2), ["p0"] * 2), captioner=ScriptedVlm(refuse)).run()
 
 
 def test_rows_are_retryable_after_a_failure_of_the_whole_call_to_the_judge() -> None:
     def fail(request: Request) -> str:
         raise RuntimeError("the engine is gone")
 
-    chain = run_llmscore(tiny.image_table(pictures(2), ["p0", "p1"]), judge=ScriptedModel(fail)).run()
+    chain = run_llmscore(tiny.make_image_table(pictures(2), ["p0", "p1"]), judge=ScriptedModel(fail)).run()
     assert rows.count_errors(chain.tables["llmscore", "scores"], retryable_only=True) == 2
 
 
@@ -244,8 +244,8 @@ def test_each_image_of_a_row_is_judged_and_the_score_is_their_mean() -> None:
 
 
 def test_rows_of_earlier_cells_are_reused_if_their_inputs_are_unchanged() -> None:
-    before = run_llmscore(tiny.image_table(pictures(3), ["p0", "p0", "p1"])).run()
-    replaced = tiny.image_table([*pictures(2), tiny.encoded(tiny.picture(7))], ["p0", "p0", "p1"])
+    before = run_llmscore(tiny.make_image_table(pictures(3), ["p0", "p0", "p1"])).run()
+    replaced = tiny.make_image_table([*pictures(2), tiny.encode_image(tiny.draw_image(7))], ["p0", "p0", "p1"])
     after = run_llmscore(replaced)
     after.run(before)
     assert after.models["captioner"].encoded == [colour(7)] and after.models["grounder"].encoded == [colour(7)]
@@ -255,7 +255,7 @@ def test_rows_of_earlier_cells_are_reused_if_their_inputs_are_unchanged() -> Non
 
 
 def test_a_changed_prompt_only_recomputes_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
-    images = tiny.image_table(pictures(2), ["p0", "p1"])
+    images = tiny.make_image_table(pictures(2), ["p0", "p1"])
     before = run_llmscore(images).run()
     monkeypatch.setitem(PROMPTS, "p1", "three sheep")
     after = run_llmscore(images)
@@ -265,7 +265,7 @@ def test_a_changed_prompt_only_recomputes_verdicts(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_failed_row_is_tried_again_and_the_others_are_reused() -> None:
-    images = tiny.image_table(pictures(2), ["p0", "p1"])
+    images = tiny.make_image_table(pictures(2), ["p0", "p1"])
     before = run_llmscore(
         images, captioner=ScriptedVlm(lambda image, request: UNSURE if image == colour(0) else "a car")
     ).run()
@@ -276,8 +276,8 @@ def test_a_failed_row_is_tried_again_and_the_others_are_reused() -> None:
 
 
 def test_captions_and_regions_of_different_images_are_never_joined() -> None:
-    chain = run_llmscore(tiny.image_table(pictures(2), ["p0", "p1"])).run()
-    other = run_llmscore(tiny.image_table([pictures(1)[0], tiny.encoded(tiny.picture(9))], ["p0", "p1"])).run()
+    chain = run_llmscore(tiny.make_image_table(pictures(2), ["p0", "p1"])).run()
+    other = run_llmscore(tiny.make_image_table([pictures(1)[0], tiny.encode_image(tiny.draw_image(9))], ["p0", "p1"])).run()
     stage = STAGES["descriptions"](chain.metrics, {"describer": chain.models["describer"]}, options())
     read = {"captions": upstream(chain.tables["llmscore", "captions"])}
     read |= {"regions": upstream(other.tables["llmscore", "regions"])}
@@ -289,7 +289,9 @@ def test_metrics_that_share_a_model_encode_an_image_once() -> None:
     scales = '{"rating": 35, "semantic_consistency": 8, "naturalness": 9, "artifacts": 2, "rationale": "So."}'
     judge = ScriptedVlm(lambda image, request: scales)
     metrics = {"viescore": VieScoreConfig(), "gpt4v_eval": Gpt4vEvalConfig()}
-    chain = Chain(metrics, tiny.image_table([*pictures(2), b"no image"], ["p0", "nowhere", "p0"]), judge=judge).run()
+    chain = Chain(
+        metrics, tiny.make_image_table([*pictures(2), b"no image"], ["p0", "nowhere", "p0"]), judge=judge
+    ).run()
     assert judge.encoded == [colour(0), colour(1)] and judge.calls == 1
     assert [row["score"] for row in chain.rows("viescore")] == [4.0, None, None]
     assert [row["score"] for row in chain.rows("gpt4v_eval")] == [35.0, None, None]
@@ -304,7 +306,7 @@ def test_prompts_are_compared_with_captions_and_descriptions() -> None:
     }
     captioner = ScriptedVlm(lambda image, request: "a red car")
     describer = ScriptedModel(lambda request: "u" * 40)
-    images = tiny.image_table([*pictures(2), b"no image"], ["p0", "empty", "p0"])
+    images = tiny.make_image_table([*pictures(2), b"no image"], ["p0", "empty", "p0"])
     chain = Chain(
         metrics, images, captioner=captioner, grounder=ScriptedVlm(), describer=describer, embedder=VowelEncoder()
     ).run()
@@ -318,7 +320,7 @@ def test_a_similarity_that_is_not_a_number_is_a_null() -> None:
     captioner = ScriptedVlm(lambda image, request: "nowhere near" if image == colour(0) else "a red car")
     metrics: dict[str, Metric] = {"capclip": SentenceMatchingConfig()}
     chain = Chain(
-        metrics, tiny.image_table(pictures(2), ["p0", "p0"]), captioner=captioner, embedder=VowelEncoder()
+        metrics, tiny.make_image_table(pictures(2), ["p0", "p0"]), captioner=captioner, embedder=VowelEncoder()
     ).run()
     assert error_kinds(chain.rows("capclip")) == ["not_finite", None]
 

@@ -24,7 +24,7 @@ from plumbline.operators.stages.answers import QuestionIndex
 from plumbline.operators.stages.modules import ModulesStage
 from plumbline.operators.stages.scores import WrittenIndex
 from tests.operators.stages.given import decode, options, score
-from tests.operators.tiny import detectors, encoded, image_table, picture, save_clip
+from tests.operators.tiny import detectors, draw_image, encode_image, make_image_table, save_clip
 
 PROGRAMS = {
     "p0": "objectEval(image, 'cow')\ncountEval(objDet(image, 'cow'), '==2')\nspatialEval(image, 'cow,sign,left')",
@@ -96,7 +96,9 @@ def score_observations(seen: pa.Table, metric: VpevalConfig | None = None) -> li
 
 
 def images(*prompt_ids: str) -> pa.Table:
-    return image_table([encoded(picture(n, width=16 + n)) for n in range(len(prompt_ids))], list(prompt_ids))
+    return make_image_table(
+        [encode_image(draw_image(n, width=16 + n)) for n in range(len(prompt_ids))], list(prompt_ids)
+    )
 
 
 def test_every_query_is_sent_once_to_its_model() -> None:
@@ -134,8 +136,8 @@ def test_the_score_is_the_fraction_of_statements_that_hold_with_the_evidence_for
 
 
 def test_a_failure_affects_only_its_row() -> None:
-    shown = [encoded(picture(0, width=width)) for width in (16, 17, 18, 19)]
-    table = image_table([*shown, b"no image"], ["p1", "p1", "p0", "p9", "p0"])
+    shown = [encode_image(draw_image(0, width=width)) for width in (16, 17, 18, 19)]
+    table = make_image_table([*shown, b"no image"], ["p1", "p1", "p0", "p9", "p0"])
     rows_scored = score_observations(observe(table, models(reader=ScriptedModels(blind_to=17)))["vpeval"])
     kinds = [row["error"] and row["error"]["kind"] for row in rows_scored]
     assert kinds == [None, "model_failed", None, "unknown_prompt", "corrupt_image"]
@@ -149,7 +151,7 @@ def test_the_score_of_several_images_is_the_mean_over_them() -> None:
             found = super().detect(features, wanted)
             return [boxes if features[one.image] == 16 else [] for one, boxes in zip(wanted, found, strict=True)]
 
-    frames = [encoded(picture(n, width=16 + n)) for n in range(2)]
+    frames = [encode_image(draw_image(n, width=16 + n)) for n in range(2)]
     table = pa.table({"image_id": ["i"], "prompt_id": ["p0"], "image": [frames]})
     [row] = score_observations(observe(table, models(detector=FirstImageOnly()))["vpeval"])
     assert (row["score"], row["n_questions"]) == (0.5, 3)
@@ -174,7 +176,7 @@ def test_a_dual_encoder_as_the_vqa_model_takes_the_choice_that_fits_best(tmp_pat
     model = loading.load(resolve_model(config, on_gpu=False), "likelihood")
     metric = VpevalConfig().with_model_defaults(lambda role: COSINE)
     (row,) = score_observations(observe(images("p1"), models(model=model), vpeval=metric)["vpeval"], metric)
-    encoded_image = model.encode([model.preprocess(picture(0, width=16))])
+    encoded_image = model.encode([model.preprocess(draw_image(0, width=16))])
     (logprobs,) = model.likelihood(encoded_image, [Question(0, "is it red?", ("yes", "no"))])
     likeliest = "yes" if logprobs[0] > logprobs[1] else "no"
     assert [one["given"] for one in row["elements"]] == ["Pro Milk", likeliest, "0 x hen"]

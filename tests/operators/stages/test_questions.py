@@ -9,7 +9,7 @@ from plumbline.operators.base import rows, schemas
 from tests.operators import tiny
 from tests.operators.stages.given import ask
 
-METRIC = tiny.vqascore()
+METRIC = tiny.make_vqascore()
 
 
 def prompt_table(texts: Sequence[str | None]) -> pa.Table:
@@ -55,6 +55,6 @@ def test_there_is_one_row_per_prompt_in_order_and_a_bad_prompt_affects_only_its_
 
 
 def test_the_template_and_the_answer_come_from_the_metric() -> None:
-    metric = tiny.vqascore(template="Question: Is it {}?", answer="yes")
+    metric = tiny.make_vqascore(template="Question: Is it {}?", answer="yes")
     (question,) = ask(prompt_table(["a {} star"]), metric).to_pylist()
     assert (question["text"], question["choices"]) == ("Question: Is it a {} star?", ["yes"])

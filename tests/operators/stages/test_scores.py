@@ -44,7 +44,7 @@ def only_row(table: pa.Table) -> dict[str, Any]:
 )
 def test_vqascore_of_two_tokens_follows_the_reduction(reduction: Reduction, expected: float) -> None:
     answers = answers_table([[math.log(0.5), math.log(0.125)]])
-    row = only_row(score(answers, "vqascore", tiny.vqascore(reduction=reduction)))
+    row = only_row(score(answers, "vqascore", tiny.make_vqascore(reduction=reduction)))
     assert row["score"] == pytest.approx(expected, rel=1e-6)
     assert (row["metric"], row["n_questions"], row["error"]) == ("vqascore", 1, None)
     assert {name: row[name] for name in IDS} == IDS
@@ -52,12 +52,12 @@ def test_vqascore_of_two_tokens_follows_the_reduction(reduction: Reduction, expe
 
 def test_only_the_first_choice_counts() -> None:
     answers = answers_table([[math.log(0.25)], [math.log(0.75)]])
-    assert only_row(score(answers, "m", tiny.vqascore()))["score"] == pytest.approx(0.25)
+    assert only_row(score(answers, "m", tiny.make_vqascore()))["score"] == pytest.approx(0.25)
 
 
 def test_several_questions_are_averaged_after_the_reduction() -> None:
     answers = answers_table([[math.log(0.5), math.log(0.5)]], [[math.log(0.25), math.log(1.0)]], [[math.log(0.125)]])
-    row = only_row(score(answers, "m", tiny.vqascore(reduction="product")))
+    row = only_row(score(answers, "m", tiny.make_vqascore(reduction="product")))
     assert row["score"] == pytest.approx((0.25 + 0.25 + 0.125) / 3)
     assert row["n_questions"] == 3
 
@@ -86,7 +86,7 @@ def test_truncation_is_passed_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "metric"), [(schemas.ANSWERS, tiny.vqascore()), (schemas.SIMILARITIES, ClipScoreConfig())]
+    ("schema", "metric"), [(schemas.ANSWERS, tiny.make_vqascore()), (schemas.SIMILARITIES, ClipScoreConfig())]
 )
 def test_a_failed_row_has_no_score_and_keeps_its_error(schema: pa.Schema, metric: Any) -> None:
     row = only_row(score(rows.table([{**IDS, "error": FAILED}], schema), "m", metric))
@@ -106,7 +106,7 @@ def test_scores_keep_the_order_of_the_rows_and_a_failed_row_does_not_affect_the_
 
 
 @pytest.mark.parametrize(
-    ("schema", "metric"), [(schemas.ANSWERS, tiny.vqascore()), (schemas.SIMILARITIES, ClipScoreConfig())]
+    ("schema", "metric"), [(schemas.ANSWERS, tiny.make_vqascore()), (schemas.SIMILARITIES, ClipScoreConfig())]
 )
 def test_an_empty_cell_gives_an_empty_table_of_scores(schema: pa.Schema, metric: Any) -> None:
     table = score(schema.empty_table(), "m", metric)
@@ -196,7 +196,7 @@ NO_MEMORY = rows.error_value(RowError("model_failed", "no memory", retryable=Tru
         (two_answers(), DsgConfig(), WrittenIndex(schemas.QUESTIONS.empty_table(), None), "incomplete_cell"),
         (answers_to(RED), GeckoConfig(nli=None), index_of(BLUE), "incomplete_cell"),
         (answers_to(RED), GeckoConfig(), add_foreign_entailment(RED), "incomplete_cell"),
-        (answers_table(), tiny.vqascore(), None, "incomplete_cell"),
+        (answers_table(), tiny.make_vqascore(), None, "incomplete_cell"),
         *((answers_to(ASKED[0]), metric, index_of(*ASKED), "incomplete_cell")
           for metric in (GeckoConfig(nli=None), DsgConfig(), TifaConfig(), Vq2Config())),
     ],

@@ -12,18 +12,18 @@ from PIL import Image
 
 from plumbline.operators.base import schemas
 from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig, Variant
-from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule, SimilarityModel, TextFeatures
+from plumbline.operators.models.calls import ComparisonResult, Measure, Pair, PixelRule, SimilarityModel, TextFeatures
 from plumbline.operators.models.families.dual_encoders import ClipSimilarity
 from plumbline.operators.models.networks import similarity as similarity_module
 from plumbline.operators.models.networks.similarity import DualEncoder
 from plumbline.operators.stages.similarities import PromptTexts, SimilaritiesStage
 from tests.operators.stages.given import decode, options
-from tests.operators.tiny import CONTEXT, encoded, image_table, picture
+from tests.operators.tiny import CONTEXT, draw_image, encode_image, make_image_table
 
 FITTING = " ".join(["star"] * (CONTEXT - 2))
 """A text that fills the context exactly, including the first and last token."""
 PROMPTS = {"p0": "a red circle", "p1": "two blue star", "p2": FITTING, "p3": FITTING + " left"}
-PICTURES = [encoded(picture(number)) for number in range(6)]
+PICTURES = [encode_image(draw_image(number)) for number in range(6)]
 PROMPT_IDS = ["p0", "p1", "p2", "p3", "p0", "p1"]
 COSINE = {"clipscore": ClipScoreConfig()}
 
@@ -92,7 +92,7 @@ def error_kinds(table: pa.Table) -> list[str | None]:
 
 def compute_cosine(model: ClipSimilarity, seed: int, text: str) -> float:
     """Return the cosine of the transformers model's own embeddings, computed unbatched in float64."""
-    pixels = model.batch([model.preprocess(picture(seed))])
+    pixels = model.batch([model.preprocess(draw_image(seed))])
     tokens = model.tokenizer([text], truncation=True, max_length=CONTEXT, return_tensors="pt")
     with torch.inference_mode():
         image = model.model.get_image_features(pixel_values=pixels).pooler_output[0].double().numpy()
@@ -103,7 +103,7 @@ def compute_cosine(model: ClipSimilarity, seed: int, text: str) -> float:
 @pytest.mark.parametrize("image_batch", [1, 4, 100])
 def test_the_similarity_is_the_cosine_of_image_and_text(similarity: ClipSimilarity, image_batch: int) -> None:
     operator = make_stage(similarity, image_batch=image_batch)
-    table = compare(operator, image_table(PICTURES, PROMPT_IDS))["clipscore"]
+    table = compare(operator, make_image_table(PICTURES, PROMPT_IDS))["clipscore"]
     expected = [compute_cosine(similarity, seed, PROMPTS[name]) for seed, name in enumerate(PROMPT_IDS)]
     assert np.ptp(expected) > 0.1, "the pairs must differ, or the test would prove nothing"
     assert table["similarity"].to_pylist() == pytest.approx(expected, abs=1e-5)
@@ -111,7 +111,7 @@ def test_the_similarity_is_the_cosine_of_image_and_text(similarity: ClipSimilari
 
 def test_the_prefix_of_the_variant_is_embedded_with_the_text(similarity: ClipSimilarity) -> None:
     metrics = {"original": ClipScoreConfig(variant="original"), "torchmetrics": ClipScoreConfig(variant="torchmetrics")}
-    tables = compare(make_stage(similarity), image_table(PICTURES[:1], ["p0"]), metrics=metrics)
+    tables = compare(make_stage(similarity), make_image_table(PICTURES[:1], ["p0"]), metrics=metrics)
     with_prefix = compute_cosine(similarity, 0, "a photo depicts a red circle")
     without = compute_cosine(similarity, 0, "a red circle")
     assert abs(with_prefix - without) > 0.01
@@ -122,9 +122,9 @@ def test_the_prefix_of_the_variant_is_embedded_with_the_text(similarity: ClipSim
 def test_the_original_reads_a_palette_image_as_released_and_the_others_by_their_processor(
     similarity: ClipSimilarity,
 ) -> None:
-    stored = picture(0, width=70, height=48).convert("P")
+    stored = draw_image(0, width=70, height=48).convert("P")
     metrics = {variant: ClipScoreConfig(variant=variant) for variant in get_args(Variant)}
-    tables = compare(make_stage(similarity), image_table([encoded(stored)], ["p0"]), metrics=metrics)
+    tables = compare(make_stage(similarity), make_image_table([encode_image(stored)], ["p0"]), metrics=metrics)
     rgb, text = stored.convert("RGB"), similarity.encode_texts
     nearest = similarity.preprocess(rgb.resize((46, 32), Image.Resampling.NEAREST).crop((7, 0, 39, 32)))
     released = similarity.encode([nearest])[0] @ text(["a photo depicts a red circle"]).features[0]
@@ -135,7 +135,7 @@ def test_the_original_reads_a_palette_image_as_released_and_the_others_by_their_
 
 
 def test_a_text_beyond_the_context_is_cut_and_reported(similarity: ClipSimilarity) -> None:
-    table = compare(make_stage(similarity), image_table([PICTURES[0]] * 4, ["p0", "p1", "p2", "p3"]))["clipscore"]
+    table = compare(make_stage(similarity), make_image_table([PICTURES[0]] * 4, ["p0", "p1", "p2", "p3"]))["clipscore"]
     assert table["truncated"].to_pylist() == [False, False, False, True]
     _, _, fitting, cut = table["similarity"].to_pylist()
     assert cut == pytest.approx(fitting, abs=1e-6), "the only different word was cut off"
@@ -143,7 +143,7 @@ def test_a_text_beyond_the_context_is_cut_and_reported(similarity: ClipSimilarit
 
 def test_a_text_that_fits_only_without_the_prefix_is_truncated_with_it(similarity: ClipSimilarity) -> None:
     metrics = {"cosine": ClipScoreConfig(), "original": ClipScoreConfig(variant="original")}
-    tables = compare(make_stage(similarity), image_table(PICTURES[:1], ["p2"]), metrics=metrics)
+    tables = compare(make_stage(similarity), make_image_table(PICTURES[:1], ["p2"]), metrics=metrics)
     assert [tables[name]["truncated"].to_pylist() for name in metrics] == [[False], [True]]
 
 
@@ -151,8 +151,8 @@ def test_each_text_is_embedded_once_across_metrics_and_shards(similarity: ClipSi
     model = CountingModel(similarity)
     operator = make_stage(model)
     metrics = {variant: ClipScoreConfig(variant=variant) for variant in ("cosine", "torchmetrics", "original")}
-    first = compare(operator, image_table(PICTURES, PROMPT_IDS), metrics=metrics)
-    second = compare(operator, image_table(PICTURES[:3], ["p1", "p1", "p0"]), metrics=metrics)
+    first = compare(operator, make_image_table(PICTURES, PROMPT_IDS), metrics=metrics)
+    second = compare(operator, make_image_table(PICTURES[:3], ["p1", "p1", "p0"]), metrics=metrics)
     texts = list(PROMPTS.values())
     assert sorted(model.texts) == sorted(texts + ["a photo depicts " + text for text in texts])
     assert model.images == 2 * (6 + 3), "once with the processor's pixels and once with the released ones"
@@ -162,7 +162,7 @@ def test_each_text_is_embedded_once_across_metrics_and_shards(similarity: ClipSi
 
 
 def test_forgetting_old_texts_changes_no_result(similarity: ClipSimilarity, monkeypatch: pytest.MonkeyPatch) -> None:
-    shards = [image_table(PICTURES[:2], ["p0", "p1"]), image_table(PICTURES[2:4], ["p2", "p3"])] * 2
+    shards = [make_image_table(PICTURES[:2], ["p0", "p1"]), make_image_table(PICTURES[2:4], ["p2", "p3"])] * 2
     remembering = make_stage(CountingModel(similarity))
     expected = [compare(remembering, shard)["clipscore"] for shard in shards]
     monkeypatch.setattr(similarity_module, "MAX_REMEMBERED_TEXTS", 1)
@@ -176,7 +176,7 @@ def test_forgetting_old_texts_changes_no_result(similarity: ClipSimilarity, monk
 def test_a_text_that_failed_is_tried_again_with_the_next_shard(similarity: ClipSimilarity) -> None:
     model = CountingModel(similarity)
     operator = make_stage(model)
-    images = image_table(PICTURES[:2], ["p0", "p1"])
+    images = make_image_table(PICTURES[:2], ["p0", "p1"])
     model.failing = {PROMPTS["p0"]}
     failed = compare(operator, images)["clipscore"]
     assert error_kinds(failed) == ["model_failed", None]
@@ -187,8 +187,8 @@ def test_a_text_that_failed_is_tried_again_with_the_next_shard(similarity: ClipS
 
 @pytest.mark.parametrize("image_batch", [1, 2, 100])
 def test_bad_images_keep_their_rows_and_do_not_affect_the_others(image_batch: int) -> None:
-    wide = [encoded(picture(0, width=width)) for width in (10, 13, 11)]
-    images = image_table(
+    wide = [encode_image(draw_image(0, width=width)) for width in (10, 13, 11)]
+    images = make_image_table(
         [b"broken", wide[0], None, wide[1], wide[2], *[wide[2]] * 4], ["p0"] * 5 + [None, "p99", "none", "blank"]
     )
     metrics = {variant: ClipScoreConfig(variant=variant) for variant in ("cosine", "original")}
@@ -204,15 +204,15 @@ def test_bad_images_keep_their_rows_and_do_not_affect_the_others(image_batch: in
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_cosine_that_is_not_a_number_is_an_error_and_never_stored(number: float) -> None:
-    table = compare(make_stage(ScriptedModel([number, 0.0])), image_table(PICTURES[:1], ["p0"]))["clipscore"]
+    table = compare(make_stage(ScriptedModel([number, 0.0])), make_image_table(PICTURES[:1], ["p0"]))["clipscore"]
     assert error_kinds(table) == ["not_finite"]
     assert table["similarity"].to_pylist() == [None]
 
 
 def test_the_table_has_exactly_the_similarities_schema() -> None:
     operator = make_stage(ScriptedModel([1.0, 0.0]))
-    full = compare(operator, image_table(PICTURES[:1], ["p0"]))["clipscore"]
-    empty = compare(operator, image_table([], []))["clipscore"]
+    full = compare(operator, make_image_table(PICTURES[:1], ["p0"]))["clipscore"]
+    empty = compare(operator, make_image_table([], []))["clipscore"]
     assert full.schema == empty.schema == schemas.SIMILARITIES
     assert empty.num_rows == 0
     expected: dict[str, Any] = {"image_id": "i0", "prompt_id": "p0", "generator": "gen", "similarity": 1.0}
@@ -227,7 +227,7 @@ def test_the_table_has_exactly_the_similarities_schema() -> None:
         "ratings": None,
     }
     assert full.to_pylist() == [expected]
-    again, other = (compare(operator, image_table(PICTURES[:1], [one]))["clipscore"] for one in ("p0", "p1"))
+    again, other = (compare(operator, make_image_table(PICTURES[:1], [one]))["clipscore"] for one in ("p0", "p1"))
     assert again.column("basis").to_pylist() == [basis] != other.column("basis").to_pylist()
 
 
@@ -246,17 +246,17 @@ class JointModel:
 
     def compare(
         self, features: Sequence[torch.Tensor], pairs: Sequence[Pair], measure: Measure = "cosine"
-    ) -> list[Compared]:
+    ) -> list[ComparisonResult]:
         if any("thirteen" in pair.text for pair in pairs):
             raise ValueError("thirteen")
-        return [Compared(float(features[pair.image]) + len(pair.text), len(pair.text) > 12) for pair in pairs]
+        return [ComparisonResult(float(features[pair.image]) + len(pair.text), len(pair.text) > 12) for pair in pairs]
 
 
 def test_a_model_that_reads_image_and_text_together_works_like_a_dual_encoder() -> None:
     model = JointModel()
-    images = [encoded(picture(number, width=60 + number)) for number in range(3)]
+    images = [encode_image(draw_image(number, width=60 + number)) for number in range(3)]
     prompts = {"p": "a cat", "q": "a longer text", "r": "thirteen"}
-    table = compare(make_stage(model), image_table(images, ["p", "q", "r"]), prompts)["clipscore"]
+    table = compare(make_stage(model), make_image_table(images, ["p", "q", "r"]), prompts)["clipscore"]
     assert table["similarity"].to_pylist() == [60 + 5, 61 + 13, None]
     assert table["truncated"].to_pylist() == [False, True, None]
     assert error_kinds(table) == [None, None, "model_failed"]

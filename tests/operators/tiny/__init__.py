@@ -130,7 +130,7 @@ TRL_OPTIONS: dict[str, Any] = {
 TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
 
 
-def vqascore(**options: Any) -> VqaScoreConfig:
+def make_vqascore(**options: Any) -> VqaScoreConfig:
     """Return VQAScore as configured for CLIP-FlanT5."""
     return VqaScoreConfig(**options).with_model_defaults(lambda role: CLIP_FLANT5)
 
@@ -152,7 +152,7 @@ def save_tokenizer(folder: Path, *, template: str, pair: str | None = None) -> N
     fast.save_pretrained(folder)
 
 
-def byte_tokenizer(
+def make_byte_tokenizer(
     vocabulary: Mapping[str, int], special: Sequence[str] = (), merges: Sequence[tuple[str, str]] = (), **names: Any
 ) -> PreTrainedTokenizerFast:
     """Make a tokenizer of single bytes with these `merges`; `names` are keyword arguments that name special tokens."""
@@ -165,7 +165,7 @@ def byte_tokenizer(
 
 def save_byte_tokenizer(folder: Path, *, template: str | None = None, end: str = "<|im_end|>") -> None:
     """Save a tokenizer of single bytes and chat markers, with the end token `end` and the chat template `template`."""
-    fast = byte_tokenizer(BYTE_VOCABULARY, CHAT_SPECIAL, pad_token="<pad>", eos_token=end, bos_token="<s>")
+    fast = make_byte_tokenizer(BYTE_VOCABULARY, CHAT_SPECIAL, pad_token="<pad>", eos_token=end, bos_token="<s>")
     fast.chat_template = template
     fast.save_pretrained(folder)
 
@@ -295,15 +295,15 @@ def _save_llava_network(folder: Path, tower: Any, *, end: str, seed: int, **fiel
     LlavaForConditionalGeneration(config).save_pretrained(folder)
 
 
-def bert_config(**fields: Any) -> BertConfig:
+def make_bert_config(**fields: Any) -> BertConfig:
     """Return the config of a BERT with the words of VOCABULARY and a context of CONTEXT tokens."""
     return BertConfig(**TEXT_FIELDS | {"initializer_range": 0.4} | fields)
 
 
-def save_sentences(folder: Path, *, seed: int = 0) -> Path:
+def save_sentence_encoder(folder: Path, *, seed: int = 0) -> Path:
     """Save a sentence encoder."""
     torch.manual_seed(seed)
-    BertModel(bert_config()).save_pretrained(folder)
+    BertModel(make_bert_config()).save_pretrained(folder)
     save_tokenizer(folder, template="<s> $A </s>")
     return folder
 
@@ -314,7 +314,7 @@ def save_nli(
     """Save a cross-encoder for natural-language inference with these labels."""
     torch.manual_seed(seed)
     named = {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
-    BertForSequenceClassification(bert_config(**named)).save_pretrained(folder)
+    BertForSequenceClassification(make_bert_config(**named)).save_pretrained(folder)
     save_tokenizer(folder, template="<s> $A </s>", pair="<s> $A </s> $B:1 </s>:1")
     return folder
 
@@ -355,7 +355,7 @@ def save_clip(folder: Path, *, seed: int = 0) -> Path:
     return folder
 
 
-def flant5_weights(*, seed: int = 4) -> dict[str, torch.Tensor]:
+def make_flant5_weights(*, seed: int = 4) -> dict[str, torch.Tensor]:
     """Return CLIP-FlanT5's tensors under their released names: T5 with an untied head, projector and tower."""
     torch.manual_seed(seed)
     language = T5(T5Config(**T5_FIELDS)).state_dict()
@@ -370,7 +370,7 @@ def flant5_weights(*, seed: int = 4) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in weights.items()}
 
 
-def without_tower(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def remove_tower(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the tensors without the tower's, for a checkpoint whose tower is loaded from the CLIP checkpoint."""
     return {name: tensor for name, tensor in weights.items() if not name.startswith(TOWER_PREFIX)}
 
@@ -415,19 +415,19 @@ def edit_json(path: Path, **fields: Any) -> None:
     write_json(path, {name: value for name, value in edited.items() if value is not None})
 
 
-def picture(seed: int, *, width: int = 48, height: int = 48) -> Image.Image:
+def draw_image(seed: int, *, width: int = 48, height: int = 48) -> Image.Image:
     """Draw an image of coarse random blocks that depends on the seed."""
     blocks = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
     return Image.fromarray(blocks).resize((width, height), Image.Resampling.NEAREST)
 
 
-def encoded(image: Image.Image, image_format: str = "PNG", **options: Any) -> bytes:
+def encode_image(image: Image.Image, image_format: str = "PNG", **options: Any) -> bytes:
     stream = io.BytesIO()
     image.save(stream, image_format, **options)
     return stream.getvalue()
 
 
-def image_table(images: Sequence[bytes | None], prompt_ids: Sequence[str | None]) -> pa.Table:
+def make_image_table(images: Sequence[bytes | None], prompt_ids: Sequence[str | None]) -> pa.Table:
     """Return a source table of images with the ids `i0`, `i1` and so on."""
     return pa.table(
         {

@@ -109,7 +109,7 @@ def save_florence_tokenizer(folder: Path) -> None:
         "unk_token": "<unk>",
         "mask_token": "<mask>",
     }
-    fast = tiny.byte_tokenizer(FLORENCE_VOCABULARY, **names, extra_special_tokens={"image_token": "<image>"})
+    fast = tiny.make_byte_tokenizer(FLORENCE_VOCABULARY, **names, extra_special_tokens={"image_token": "<image>"})
     fast.add_tokens(list(LOCATIONS), special_tokens=True)
     fast.save_pretrained(folder)
 

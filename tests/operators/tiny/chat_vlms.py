@@ -7,7 +7,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedTokenizerFast
 
-from tests.operators.tiny import BYTES, EXPERTS, IMAGE_MEAN, IMAGE_STD, byte_tokenizer, write_json
+from tests.operators.tiny import BYTES, EXPERTS, IMAGE_MEAN, IMAGE_STD, make_byte_tokenizer, write_json
 
 SIDE = 16
 """Width of the vision tower's image in pixels; patches are 4 pixels wide."""
@@ -100,7 +100,7 @@ def save_tokenizer(
             merges.append((word[: end - 1], word[end - 1]))
             words.setdefault(word[:end], len(words))
     names = {"pad_token": special[0], "eos_token": eos, "bos_token": bos, "extra_special_tokens": marks}
-    fast = byte_tokenizer(words, special, list(dict.fromkeys(merges)), **names)
+    fast = make_byte_tokenizer(words, special, list(dict.fromkeys(merges)), **names)
     fast.chat_template = template
     fast.save_pretrained(folder)
     return words
@@ -266,7 +266,7 @@ GEMMA4_KINDS: dict[str, dict[str, Any]] = {
 
 
 def save_gemma4(folder: Path, *, seed: int = 0, kind: str = "E4B", window: int = 8) -> Path:
-    """Save a Gemma 4, in which two of three layers attend to only `window` tokens.
+    """Save a Gemma 4; two of three layers attend to only `window` tokens.
 
     The last layer of each kind shares its keys with later layers or, in the larger `kind`, an image's tokens attend to
     each other.

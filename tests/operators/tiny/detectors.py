@@ -18,7 +18,7 @@ from transformers.models.grounding_dino.image_processing_pil_grounding_dino impo
 from transformers.models.owlv2.image_processing_pil_owlv2 import Owlv2ImageProcessorPil
 
 from tests.operators import tiny
-from tests.operators.tiny.rewards import clip_tokenizer, coarse
+from tests.operators.tiny.rewards import enlarge_weights, make_clip_tokenizer
 from tests.operators.tiny.vqa_models import WORDPIECES, save_bert_tokenizer
 
 SHORTEST, LONGEST = 128, 160
@@ -46,7 +46,7 @@ def save_grounding_dino(folder: Path, *, seed: int = 0) -> Path:
         max_text_len=256, num_feature_levels=4,
     )  # fmt: skip
     network = GroundingDinoForObjectDetection(config)
-    coarse(network, seed=seed, deviation=0.3)
+    enlarge_weights(network, seed=seed, deviation=0.3)
     network.save_pretrained(folder)
     size = {"shortest_edge": SHORTEST, "longest_edge": LONGEST}
     GroundingDinoImageProcessorPil(size=size).save_pretrained(folder)
@@ -58,11 +58,11 @@ def save_owlv2(folder: Path, *, seed: int = 0) -> Path:
     """Save an OWLv2 with a context of 16 tokens."""
     torch.manual_seed(seed)
     size = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
-    tokenizer = clip_tokenizer()
+    tokenizer = make_clip_tokenizer()
     text = {**size, "vocab_size": len(tokenizer), "max_position_embeddings": 16}
     vision = {**size, "image_size": 32, "patch_size": 8}
     network = Owlv2ForObjectDetection(Owlv2Config(text_config=text, vision_config=vision, projection_dim=32))
-    coarse(network, seed=seed, deviation=0.3)
+    enlarge_weights(network, seed=seed, deviation=0.3)
     network.save_pretrained(folder)
     Owlv2ImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -85,9 +85,9 @@ def save_got_ocr2(folder: Path, *, seed: int = 0) -> Path:
         text_config=text, vision_config=vision, image_token_index=GOT_VOCABULARY["<imgpad>"], image_seq_length=4
     )
     network = GotOcr2ForConditionalGeneration(config)
-    coarse(network, seed=seed, deviation=0.2)
+    enlarge_weights(network, seed=seed, deviation=0.2)
     network.save_pretrained(folder)
     GotOcr2ImageProcessorPil(size={"height": PAGE, "width": PAGE}).save_pretrained(folder)
     end = {"pad_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
-    tiny.byte_tokenizer(GOT_VOCABULARY, GOT_SPECIAL, **end).save_pretrained(folder)
+    tiny.make_byte_tokenizer(GOT_VOCABULARY, GOT_SPECIAL, **end).save_pretrained(folder)
     return folder

@@ -13,7 +13,7 @@ from tests.plugin_tests import merge_test_data
 def save_clip_flant5(folder: Path) -> Path:
     """Save a CLIP-FlanT5, and in a neighbouring folder the CLIP with its vision tower."""
     tiny.save_clip(folder / "clip")
-    return tiny.save_flant5(folder / "flant5", tiny.flant5_weights())
+    return tiny.save_flant5(folder / "flant5", tiny.make_flant5_weights())
 
 
 KINDS: Mapping[str, Kind] = {
@@ -49,7 +49,7 @@ KINDS: Mapping[str, Kind] = {
     "cross_encoder": Kind("nli", tiny.save_nli),
     "t5": Kind("nli", tiny.save_true_nli),
     "text_only_t5": Kind("t5", tiny.save_true_nli),
-    "sentences": Kind("sentences", tiny.save_sentences),
+    "sentences": Kind("sentences", tiny.save_sentence_encoder),
     **merge_test_data("kinds", "KINDS"),
 }
 """Kinds of networks by name; those from plugins come last."""

@@ -35,7 +35,7 @@ def save_tokenizer(folder: Path, *replies: str) -> Mapping[str, int]:
     """Save a tokenizer of single bytes and whole replies; return its vocabulary."""
     vocabulary = {token: index for index, token in enumerate([*SPECIAL, *tiny.BYTES, *replies])}
     names = {"pad_token": "<pad>", "unk_token": "<unk>", "eos_token": "<|im_end|>", "sep_token": "<|im_end|>"}
-    fast = tiny.byte_tokenizer(vocabulary, SPECIAL, bos_token="<|im_start|>", **names)
+    fast = tiny.make_byte_tokenizer(vocabulary, SPECIAL, bos_token="<|im_start|>", **names)
     fast.chat_template = TEMPLATE
     fast.save_pretrained(folder)
     return vocabulary

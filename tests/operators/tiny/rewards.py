@@ -41,8 +41,8 @@ from transformers.models.blip.image_processing_pil_blip import BlipImageProcesso
 from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
 
 from plumbline.operators.models.networks.blip import ImageReward
-from plumbline.operators.models.networks.clip import PyramidClip, clip_config, pyramid_clip_weights
-from plumbline.operators.models.processing import clip_processor
+from plumbline.operators.models.networks.clip import PyramidClip, convert_open_clip_config, convert_pyramid_clip_weights
+from plumbline.operators.models.processing import make_clip_processor
 from tests.operators import tiny
 
 SIZE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -54,7 +54,7 @@ SIGLIP_CONTEXT = 16
 CLIP_CONTEXT = 24
 
 
-def coarse(network: nn.Module, *, seed: int = 0, deviation: float = 0.25) -> None:
+def enlarge_weights(network: nn.Module, *, seed: int = 0, deviation: float = 0.25) -> None:
     """Set large random weights, so that the network's output differs between inputs."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -63,8 +63,8 @@ def coarse(network: nn.Module, *, seed: int = 0, deviation: float = 0.25) -> Non
                 weights.copy_(torch.randn(weights.shape, generator=generator) * deviation)
 
 
-def clip_tokenizer() -> CLIPTokenizer:
-    """Return a CLIP tokenizer of single lower-case letters, in which the end-of-text token has the highest id."""
+def make_clip_tokenizer() -> CLIPTokenizer:
+    """Return a CLIP tokenizer of single lower-case letters, whose end-of-text token has the highest id."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     entries = [*letters, *(letter + "</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
     vocabulary = {entry: index for index, entry in enumerate(entries)}
@@ -73,13 +73,18 @@ def clip_tokenizer() -> CLIPTokenizer:
 
 def save_pickscore(folder: Path, *, seed: int = 0) -> Path:
     """Save a CLIP as PickScore was released: with GELU, and with the wrong end-of-text token in its config."""
-    text = {**SIZE, "vocab_size": len(clip_tokenizer()), "max_position_embeddings": CLIP_CONTEXT, "hidden_act": "gelu"}
+    text = {
+        **SIZE,
+        "vocab_size": len(make_clip_tokenizer()),
+        "max_position_embeddings": CLIP_CONTEXT,
+        "hidden_act": "gelu",
+    }
     ends = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
     vision = {**SIZE, "image_size": tiny.SIDE, "patch_size": 8, "hidden_act": "gelu"}
     network = CLIPModel(CLIPConfig(text_config=text | ends, vision_config=vision, projection_dim=24))
-    coarse(network, seed=seed)
+    enlarge_weights(network, seed=seed)
     network.save_pretrained(folder)
-    clip_tokenizer().save_pretrained(folder)
+    make_clip_tokenizer().save_pretrained(folder)
     tiny.save_preprocessor(folder)
     return folder
 
@@ -141,7 +146,7 @@ class OpenClip(nn.Module):
 
     def __init__(self, *, quick: bool) -> None:
         super().__init__()
-        activation, entries = QuickGelu() if quick else nn.GELU(), len(clip_tokenizer())
+        activation, entries = QuickGelu() if quick else nn.GELU(), len(make_clip_tokenizer())
         self.visual = _Visual(32, 2, 8, activation)
         self.token_embedding = nn.Embedding(entries, 24)
         self.positional_embedding = nn.Parameter(torch.randn(CLIP_CONTEXT, 24))
@@ -160,29 +165,37 @@ class OpenClip(nn.Module):
         return embedded
 
 
-def open_clip_fields(*, quick: bool) -> dict[str, Any]:
+def make_open_clip_fields(*, quick: bool) -> dict[str, Any]:
     """Return an open_clip_config.json; as in the releases, `quick_gelu` is only included if it is true."""
     vision = {"image_size": tiny.SIDE, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8}
-    text = {"context_length": CLIP_CONTEXT, "vocab_size": len(clip_tokenizer()), "width": 24, "heads": 2, "layers": 2}
+    text = {
+        "context_length": CLIP_CONTEXT,
+        "vocab_size": len(make_clip_tokenizer()),
+        "width": 24,
+        "heads": 2,
+        "layers": 2,
+    }
     made = {"embed_dim": 24, "vision_cfg": vision, "text_cfg": text} | ({"quick_gelu": True} if quick else {})
     return {"model_cfg": made, "preprocess_cfg": {"mean": tiny.IMAGE_MEAN, "std": tiny.IMAGE_STD}}
 
 
-def open_clip(*, seed: int = 0, quick: bool = False) -> OpenClip:
+def make_open_clip(*, seed: int = 0, quick: bool = False) -> OpenClip:
     """Return a CLIP with random weights."""
     torch.manual_seed(seed)
     network = OpenClip(quick=quick).eval()
-    coarse(network, seed=seed)
+    enlarge_weights(network, seed=seed)
     return network
 
 
 def save_open_clip(folder: Path, *, seed: int = 0, quick: bool = False) -> Path:
     """Save a CLIP in OpenCLIP's layout."""
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: tensor.contiguous() for name, tensor in open_clip(seed=seed, quick=quick).state_dict().items()}
+    weights = {
+        name: tensor.contiguous() for name, tensor in make_open_clip(seed=seed, quick=quick).state_dict().items()
+    }
     save_file(weights, folder / "open_clip_model.safetensors")
-    tiny.write_json(folder / "open_clip_config.json", open_clip_fields(quick=quick))
-    clip_tokenizer().save_pretrained(folder)
+    tiny.write_json(folder / "open_clip_config.json", make_open_clip_fields(quick=quick))
+    make_clip_tokenizer().save_pretrained(folder)
     return folder
 
 
@@ -220,7 +233,7 @@ class PyramidClipRelease(OpenClip):
             del tower.transformer.resblocks
             tower.transformer.resblocks1 = nn.ModuleList(blocks[:9])
             tower.transformer.resblocks2 = nn.ModuleList(blocks[9:])
-            tower.transformer.forward = partial(_through, blocks)  # type: ignore[method-assign]
+            tower.transformer.forward = partial(_apply_blocks, blocks)  # type: ignore[method-assign]
         self.visual.proj_pre = nn.Parameter(torch.randn(2052, 32))
 
     def encode_text(self, ids: torch.Tensor) -> torch.Tensor:
@@ -231,17 +244,17 @@ class PyramidClipRelease(OpenClip):
         return embedded
 
 
-def _through(blocks: Sequence[_Block], states: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+def _apply_blocks(blocks: Sequence[_Block], states: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
     for block in blocks:
         states = block(states, mask)
     return states
 
 
-def pyramid_clip(*, seed: int = 0) -> PyramidClipRelease:
+def make_pyramid_clip(*, seed: int = 0) -> PyramidClipRelease:
     """Return a PyramidCLIP with random weights, and with batch-norm statistics as after training."""
     torch.manual_seed(seed)
     network = PyramidClipRelease().eval()
-    coarse(network, seed=seed)
+    enlarge_weights(network, seed=seed)
     for module in network.modules():
         if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
             module.running_mean = torch.randn(module.num_features) * 0.1
@@ -251,17 +264,17 @@ def pyramid_clip(*, seed: int = 0) -> PyramidClipRelease:
 
 def save_pyramid_clip(folder: Path, *, seed: int = 0) -> Path:
     """Save a PyramidCLIP as it is stored after converting its release."""
-    network = PyramidClip(clip_config(pyramid_clip_fields()))
-    network.load_state_dict(pyramid_clip_weights(pyramid_clip(seed=seed).state_dict()))
+    network = PyramidClip(convert_open_clip_config(make_pyramid_clip_fields()))
+    network.load_state_dict(convert_pyramid_clip_weights(make_pyramid_clip(seed=seed).state_dict()))
     network.save_pretrained(folder)
-    clip_tokenizer().save_pretrained(folder)
-    clip_processor(tiny.SIDE).save_pretrained(folder)
+    make_clip_tokenizer().save_pretrained(folder)
+    make_clip_processor(tiny.SIDE).save_pretrained(folder)
     return folder
 
 
-def pyramid_clip_fields() -> dict[str, Any]:
+def make_pyramid_clip_fields() -> dict[str, Any]:
     """Return the open_clip_config.json of a base model with PyramidCLIP's layers."""
-    fields = open_clip_fields(quick=True)
+    fields = make_open_clip_fields(quick=True)
     for part in ("vision_cfg", "text_cfg"):
         fields["model_cfg"][part]["layers"] = 10
     return fields
@@ -293,7 +306,7 @@ def save_siglip(folder: Path, *, seed: int = 0) -> Path:
 
 def save_siglip2(folder: Path, *, seed: int = 0) -> Path:
     """Save a SigLIP 2 of fixed size: SigLIP's network with Gemma's tokenizer, which keeps upper case."""
-    tokenizer = _gemma_tokenizer()
+    tokenizer = _make_gemma_tokenizer()
     _save_siglip_network(folder, len(tokenizer), eos=1, seed=seed)
     tokenizer.save_pretrained(folder)
     return folder
@@ -301,37 +314,37 @@ def save_siglip2(folder: Path, *, seed: int = 0) -> Path:
 
 def _save_siglip_network(folder: Path, entries: int, *, eos: int, seed: int) -> None:
     vision = {**SIZE, "image_size": tiny.SIDE, "patch_size": 8}
-    network = SiglipModel(SiglipConfig(text_config=_siglip_text(entries, eos), vision_config=vision))
+    network = SiglipModel(SiglipConfig(text_config=_make_siglip_text(entries, eos), vision_config=vision))
     _save_logits(network, folder, seed=seed)
     SiglipImageProcessor(size={"height": tiny.SIDE, "width": tiny.SIDE}).save_pretrained(folder)
 
 
 def save_siglip2_naflex(folder: Path, *, seed: int = 0) -> Path:
     """Save a SigLIP 2 that keeps an image's aspect ratio, and reads it as up to 16 patches."""
-    tokenizer = _gemma_tokenizer()
+    tokenizer = _make_gemma_tokenizer()
     vision = {**SIZE, "num_patches": 16, "patch_size": 8}
-    network = Siglip2Model(Siglip2Config(text_config=_siglip_text(len(tokenizer), 1), vision_config=vision))
+    network = Siglip2Model(Siglip2Config(text_config=_make_siglip_text(len(tokenizer), 1), vision_config=vision))
     _save_logits(network, folder, seed=seed)
     tokenizer.save_pretrained(folder)
     Siglip2ImageProcessorPil(patch_size=8, max_num_patches=16).save_pretrained(folder)
     return folder
 
 
-def _siglip_text(entries: int, eos: int) -> dict[str, Any]:
+def _make_siglip_text(entries: int, eos: int) -> dict[str, Any]:
     size = {**SIZE, "vocab_size": entries, "max_position_embeddings": SIGLIP_CONTEXT}
     return {**size, "projection_size": 32, "eos_token_id": eos, "bos_token_id": None, "pad_token_id": 0}
 
 
 def _save_logits(network: Any, folder: Path, *, seed: int) -> None:
     """Save a network whose logits are centred around 0."""
-    coarse(network, seed=seed)
+    enlarge_weights(network, seed=seed)
     with torch.no_grad():
         network.logit_scale.fill_(1.5)
         network.logit_bias.fill_(-0.5)
     network.save_pretrained(folder)
 
 
-def _gemma_tokenizer() -> GemmaTokenizer:
+def _make_gemma_tokenizer() -> GemmaTokenizer:
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
     letters = ["▁", *string.ascii_letters]
     entries = [*special, *(f"<0x{byte:02X}>" for byte in range(256)), *letters]
@@ -361,7 +374,7 @@ def save_align(folder: Path, *, seed: int = 0) -> Path:
         "expand_ratios": [1, 6],
     }
     network = AlignModel(AlignConfig(text_config=tiny.TEXT_FIELDS, vision_config=vision, projection_dim=32))
-    coarse(network, seed=seed)
+    enlarge_weights(network, seed=seed)
     network.save_pretrained(folder)
     tiny.save_tokenizer(folder, template="<s> $A </s>", pair="<s> $A </s> $B:1 </s>:1")
     size = {"height": tiny.SIDE, "width": tiny.SIDE}
@@ -371,7 +384,7 @@ def save_align(folder: Path, *, seed: int = 0) -> Path:
     return folder
 
 
-def bert_tokenizer() -> BertTokenizer:
+def make_bert_tokenizer() -> BertTokenizer:
     """Return an uncased BERT tokenizer with the two tokens that BLIP adds.
 
     Its vocabulary contains all letters and the words used in the tests.
@@ -388,13 +401,13 @@ def bert_tokenizer() -> BertTokenizer:
 
 def save_blip_itm(folder: Path, *, seed: int = 0, side: int = tiny.SIDE) -> Path:
     """Save a BLIP that was trained for image-text matching."""
-    tokenizer = bert_tokenizer()
+    tokenizer = make_bert_tokenizer()
     text = {**SIZE, "vocab_size": len(tokenizer), "max_position_embeddings": 64, "encoder_hidden_size": 32}
     ends = {"bos_token_id": len(tokenizer) - 2, "eos_token_id": 3, "sep_token_id": 3, "pad_token_id": 0}
     vision = {**SIZE, "image_size": side, "patch_size": 8}
     config = BlipConfig(text_config=text | ends, vision_config=vision, projection_dim=24, image_text_hidden_size=24)
     network = BlipForImageTextRetrieval(config)
-    coarse(network, seed=seed)
+    enlarge_weights(network, seed=seed)
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     BlipImageProcessorPil(size={"height": side, "width": side}).save_pretrained(folder)
@@ -403,7 +416,7 @@ def save_blip_itm(folder: Path, *, seed: int = 0, side: int = tiny.SIDE) -> Path
 
 def save_blip2_itm(folder: Path, *, seed: int = 0) -> Path:
     """Save a BLIP-2 that was trained for image-text matching, with a Q-Former of four queries."""
-    tokenizer = bert_tokenizer()
+    tokenizer = make_bert_tokenizer()
     text = {**SIZE, "vocab_size": len(tokenizer), "max_position_embeddings": 64, "encoder_hidden_size": 32}
     config = Blip2Config(
         vision_config={**SIZE, "image_size": tiny.SIDE, "patch_size": 8},
@@ -412,7 +425,7 @@ def save_blip2_itm(folder: Path, *, seed: int = 0) -> Path:
         image_text_hidden_size=24,
     )
     network = Blip2ForImageTextRetrieval(config)
-    coarse(network, seed=seed)
+    enlarge_weights(network, seed=seed)
     with torch.no_grad():
         network.query_tokens.copy_(torch.randn(network.query_tokens.shape, generator=torch.Generator().manual_seed(1)))
     network.save_pretrained(folder)
@@ -430,7 +443,7 @@ def save_dino(folder: Path, *, seed: int = 0, second: bool = False) -> Path:
     else:
         network = ViTModel(ViTConfig(**vision, image_size=tiny.SIDE), add_pooling_layer=False)
         size = {"size": {"height": tiny.SIDE, "width": tiny.SIDE}}
-    coarse(network, seed=seed)
+    enlarge_weights(network, seed=seed)
     network.save_pretrained(folder)
     kind = "BitImageProcessor" if second else "ViTImageProcessor"
     colours = {"image_mean": tiny.IMAGE_MEAN, "image_std": tiny.IMAGE_STD}
@@ -444,8 +457,8 @@ def save_imagereward(folder: Path, *, seed: int = 0) -> Path:
     config = BlipConfig.from_pretrained(folder)
     config.vision_config.layer_norm_eps = 1e-6
     network = ImageReward(config)
-    coarse(network, seed=seed)
-    coarse(network.reward_head, seed=seed, deviation=0.1)
+    enlarge_weights(network, seed=seed)
+    enlarge_weights(network.reward_head, seed=seed, deviation=0.1)
     network.save_pretrained(folder)
     tiny.save_preprocessor(folder)
     return folder

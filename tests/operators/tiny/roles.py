@@ -1,4 +1,4 @@
-"""A tiny checkpoint for every role that metrics use but no embedded model has."""
+"""A tiny checkpoint for every role that metrics use and that has no embedded model."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -29,8 +29,8 @@ ROLES: Mapping[str, Kind] = {
 """Kinds of networks, keyed by the role's name in conf/models/released.yaml."""
 
 
-def tiny_models(folder: Path) -> list[str]:
-    """Save all models below `folder`; return the command-line arguments with which a sweep uses them."""
+def save_tiny_models(folder: Path) -> list[str]:
+    """Save all models below `folder`; return the command-line arguments that make a sweep use them."""
     return [
         f"+models.{role}={{family: {filled.family}, checkpoint: '{filled.save(folder / role)}'}}"
         for role, filled in ROLES.items()

@@ -60,14 +60,14 @@ WEIGHT = 0.4
 def save_blip2(folder: Path, *, seed: int = 0) -> Path:
     """Save a BLIP-2 with a FlanT5."""
     torch.manual_seed(seed)
-    config = Blip2Config(**_fields("blip_2_vision_model"))
+    config = Blip2Config(**_make_fields("blip_2_vision_model"))
     return _save(Blip2ForConditionalGeneration(config), folder, "Blip2Processor")
 
 
 def save_instructblip(folder: Path, *, seed: int = 0) -> Path:
     """Save an InstructBLIP with a FlanT5; the tokenizer of its Q-Former is in a separate folder."""
     torch.manual_seed(seed)
-    config = InstructBlipConfig(**_fields("instructblip_vision_model"))
+    config = InstructBlipConfig(**_make_fields("instructblip_vision_model"))
     _save(InstructBlipForConditionalGeneration(config), folder, "InstructBlipProcessor")
     save_bert_tokenizer(folder / "qformer_tokenizer")
     return folder
@@ -81,7 +81,7 @@ def save_blip_vqa(folder: Path, *, seed: int = 0) -> Path:
     model = BlipForQuestionAnswering(
         BlipConfig(text_config=TEXT_FIELDS | marks | sizes, vision_config=VISION_FIELDS, projection_dim=16)
     )
-    enliven(model)
+    enlarge_weights(model)
     model.save_pretrained(folder)
     save_bert_tokenizer(folder)
     _save_preprocessor(folder, "BlipProcessor")
@@ -108,7 +108,7 @@ def save_t5_tokenizer(folder: Path) -> None:
     edit_json(folder / "tokenizer_config.json", tokenizer_class="T5Tokenizer", extra_ids=0)
 
 
-def enliven(model: nn.Module) -> None:
+def enlarge_weights(model: nn.Module) -> None:
     """Replace the weights that transformers initialises with large random weights."""
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1:
@@ -117,7 +117,7 @@ def enliven(model: nn.Module) -> None:
             nn.init.normal_(parameter, std=0.1)
 
 
-def _fields(vision: str) -> dict[str, Any]:
+def _make_fields(vision: str) -> dict[str, Any]:
     """Return the config of a Q-Former between a vision tower and a FlanT5 with the exact GELU, as released."""
     language = T5_FIELDS | {"model_type": "t5", "vocab_size": ROWS, "dense_act_fn": "gelu"}
     qformer = TEXT_FIELDS | {
@@ -137,17 +137,17 @@ def _fields(vision: str) -> dict[str, Any]:
 
 
 def _save(model: Any, folder: Path, processor: str) -> Path:
-    enliven(model)
+    enlarge_weights(model)
     model.language_model.lm_head.weight = nn.Parameter(torch.randn(ROWS, T5_FIELDS["d_model"]) * WEIGHT)
     model.save_pretrained(folder)
-    _release_config(folder, model)
+    _write_released_config(folder, model)
     save_t5_tokenizer(folder)
     _save_preprocessor(folder, processor)
     write_json(folder / "processor_config.json", {"num_query_tokens": QUERIES, "processor_class": processor})
     return folder
 
 
-def _release_config(folder: Path, model: Any) -> None:
+def _write_released_config(folder: Path, model: Any) -> None:
     """Write the text config as released; transformers 5 would save every T5's head as tied."""
     text = model.config.text_config.to_dict() | {"tie_word_embeddings": False}
     edit_json(folder / "config.json", text_config={k: v for k, v in text.items() if k != "scale_decoder_outputs"})

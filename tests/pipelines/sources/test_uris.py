@@ -13,11 +13,11 @@ from plumbline.operators.images.preparing import RowError, decode_row_image
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.uris import StoredObjects, Uris, benchmark_uris
-from tests.operators.tiny import encoded, picture
+from tests.operators.tiny import draw_image, encode_image
 from tests.s3 import S3Server
 
 SECRET = b"root:x:0:0"
-PNG = encoded(picture(0))
+PNG = encode_image(draw_image(0))
 
 
 @pytest.fixture

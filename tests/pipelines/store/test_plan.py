@@ -169,7 +169,7 @@ def test_planning_imports_neither_ray_nor_torch() -> None:
 @pytest.mark.parametrize(
     "override, problem",
     [
-        ("models.vqa.checkpoint=/nowhere", "no such folder"),
+        ("models.vqa.checkpoint=/nowhere", "expected a folder or a hub id"),
         ("models.vqa.checkpoint=${assets:clip-shapes}", "model_type 'clip', expected 'clip_t5'"),
         ("models.clip.checkpoint=${assets:shapes}", "no config.json"),
         ("models.vqa.checkpoint=nobody/nothing", "not a local folder, not in the hub's cache"),

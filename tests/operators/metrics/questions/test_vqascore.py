@@ -92,10 +92,10 @@ def test_other_braces_in_the_template_stay_unchanged() -> None:
 
 
 def test_the_question_does_not_depend_on_the_reduction() -> None:
-    asked = tiny.vqascore(reduction="mean").question_options()
-    assert tiny.vqascore(reduction="product").question_options() == asked
-    assert tiny.vqascore(answer="yes").question_options() != asked
-    assert tiny.vqascore(template="Is it {}?").question_options() != asked
+    asked = tiny.make_vqascore(reduction="mean").question_options()
+    assert tiny.make_vqascore(reduction="product").question_options() == asked
+    assert tiny.make_vqascore(answer="yes").question_options() != asked
+    assert tiny.make_vqascore(template="Is it {}?").question_options() != asked
 
 
 # Options with normalise=yes_no

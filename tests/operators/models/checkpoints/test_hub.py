@@ -47,11 +47,11 @@ from plumbline.operators.models.calls import Question
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load
-from tests.operators.tiny import picture
+from tests.operators.tiny import draw_image
 import torch
 torch.set_num_threads(1)
 model = load(resolve_model(model_config(**json.loads(sys.argv[1])), on_gpu=False), "likelihood")
-features = model.encode([model.preprocess(picture(0))])
+features = model.encode([model.preprocess(draw_image(0))])
 print(json.dumps(model.likelihood(features, [Question(0, "a red circle ?", ("Yes", "No"))])))
 """
 
@@ -88,8 +88,8 @@ def fill_cache(home: Path, repo: str, folder: Path, commit: str, *, revision: st
 
 
 @pytest.fixture(scope="module")
-def offline(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return settings without a hub but with a model cache, in which FlanT5's config names its tower by hub id."""
+def offline_environment(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return an environment without a hub, whose model cache has a CLIP-FlanT5 that names its tower by hub id."""
     folder = tmp_path_factory.mktemp("offline")
     shutil.copytree(checkpoints / "flant5", folder / "flant5")
     tiny.edit_json(folder / "flant5" / "config.json", mm_vision_tower=CLIP)
@@ -110,10 +110,12 @@ OUT_OF_REACH = (
 )
 
 
-def test_the_cache_alone_pins_its_models_and_names_the_missing_ones(offline: dict[str, str], checkpoints: Path) -> None:
+def test_offline_cached_models_are_pinned_and_missing_models_are_named(
+    offline_environment: dict[str, str], checkpoints: Path
+) -> None:
     flant5, local = {"family": "clip_flant5", "checkpoint": FLANT5}, str(checkpoints / "clip")
     main, branch, commit, folder, *errors = resolve(
-        offline,
+        offline_environment,
         flant5,
         flant5 | {"revision": "refs/pr/3"},
         flant5 | {"revision": OLDER},
@@ -139,10 +141,10 @@ def test_the_cache_alone_pins_its_models_and_names_the_missing_ones(offline: dic
 
 
 def test_a_model_from_the_cache_answers_like_one_from_a_folder(
-    offline: dict[str, str], likelihood: ClipFlanT5Likelihood
+    offline_environment: dict[str, str], likelihood: ClipFlanT5Likelihood
 ) -> None:
-    told = run_script(ANSWER, offline, {"family": "clip_flant5", "checkpoint": FLANT5})
-    features = likelihood.encode([likelihood.preprocess(tiny.picture(0))])
+    told = run_script(ANSWER, offline_environment, {"family": "clip_flant5", "checkpoint": FLANT5})
+    features = likelihood.encode([likelihood.preprocess(tiny.draw_image(0))])
     assert told == likelihood.likelihood(features, [Question(0, "a red circle ?", ("Yes", "No"))])
 
 
@@ -277,7 +279,7 @@ print(json.dumps(printed("score", *words).split("runs here")[1]))
 def test_a_plan_names_the_downloads_and_their_sizes(hub: Hub, checkpoints: Path, tmp_path: Path) -> None:
     for name in ("a red circle", "two blue squares"):
         (tmp_path / "mine").mkdir(exist_ok=True)
-        tiny.picture(0).save(tmp_path / f"mine/{name}.png")
+        tiny.draw_image(0).save(tmp_path / f"mine/{name}.png")
     words = [f"images={tmp_path}/mine", "metric=[clipscore]", f"models.clip.checkpoint={CLIP}", "cluster=here"]
     words += [f"store={tmp_path}/store", "dry_run=true"]
     before = run_script(PLAN, hub.environment(tmp_path / "hf"), words)
@@ -317,7 +319,7 @@ def test_a_repository_that_the_hub_refuses_is_named_with_the_hubs_answer(hub: Hu
         assert "hf auth login" in told["error"]
 
 
-def test_an_unreachable_hub_is_replaced_by_the_cache(offline: dict[str, str]) -> None:
-    unreachable = {"HF_HOME": offline["HF_HOME"], "HF_ENDPOINT": "http://127.0.0.1:9"}
+def test_an_unreachable_hub_is_replaced_by_the_cache(offline_environment: dict[str, str]) -> None:
+    unreachable = {"HF_HOME": offline_environment["HF_HOME"], "HF_ENDPOINT": "http://127.0.0.1:9"}
     (told,) = resolve(unreachable, {"family": "clip", "checkpoint": CLIP})
     assert told["commits"]["checkpoint"] == TOWER_COMMIT

@@ -55,12 +55,17 @@ def model(folder: Path) -> CausalLM:
     return loaded
 
 
-def ask(text: str, schema: str | None = SCHEMA, *, temperature: float = 0.0, max_tokens: int = 64) -> Request:
+def make_request(text: str, schema: str | None = SCHEMA, *, temperature: float = 0.0, max_tokens: int = 64) -> Request:
     return Request((Message("user", text),), max_tokens, temperature, schema=schema)
 
 
 def test_every_reply_of_a_batch_follows_its_own_schema_and_then_ends(model: CausalLM) -> None:
-    requests = [ask("hi"), ask("hi", None), ask("a longer text"), ask("hi", temperature=1.5)]
+    requests = [
+        make_request("hi"),
+        make_request("hi", None),
+        make_request("a longer text"),
+        make_request("hi", temperature=1.5),
+    ]
     replies = model.generate(requests)
     for request, reply in zip(requests, replies, strict=True):
         assert isinstance(reply, Generation)
@@ -72,7 +77,7 @@ def test_every_reply_of_a_batch_follows_its_own_schema_and_then_ends(model: Caus
 
 
 def test_a_schema_that_cannot_be_enforced_only_fails_its_own_request(model: CausalLM) -> None:
-    refused, short = model.generate([ask("a", '{"type": "nonsense"}'), ask("a")])
+    refused, short = model.generate([make_request("a", '{"type": "nonsense"}'), make_request("a")])
     assert isinstance(refused, RowError)
     assert (refused.kind, refused.retryable) == ("request_refused", False)
     assert "nonsense" in refused.message

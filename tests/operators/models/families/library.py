@@ -20,7 +20,7 @@ from transformers.models.auto.image_processing_auto import AutoImageProcessor
 from plumbline.operators.models.calls import Box, Call, DetectionRequest, Measure, Pair, Question, Region
 from plumbline.operators.models.families import image_to_text
 from tests.operators import tiny
-from tests.operators.models.alike import BEFORE, PICTURES, Answer
+from tests.operators.models.alike import BEFORE, IMAGES, Answer
 from tests.operators.tiny import rewards, vqa_models
 
 Reference = Callable[[Path, Any, Measure], Answer]
@@ -28,12 +28,12 @@ Reference = Callable[[Path, Any, Measure], Answer]
 
 
 @cache
-def network(name: str, folder: Path) -> Any:
+def load_network(name: str, folder: Path) -> Any:
     return getattr(transformers, name).from_pretrained(folder).eval()
 
 
 @cache
-def blip(name: str, folder: Path) -> Any:
+def load_blip(name: str, folder: Path) -> Any:
     """Load a BLIP whose vision tower normalises as in the release: with an epsilon of 1e-6 in its layer norms."""
     model = getattr(transformers, name).from_pretrained(folder).eval()
     for layer in model.vision_model.modules():
@@ -44,61 +44,63 @@ def blip(name: str, folder: Path) -> Any:
 
 
 @cache
-def tokenizer(folder: Path) -> Any:
+def load_tokenizer(folder: Path) -> Any:
     return AutoTokenizer.from_pretrained(folder)
 
 
 @cache
-def images(folder: Path) -> Any:
+def load_image_processor(folder: Path) -> Any:
     return AutoImageProcessor.from_pretrained(folder, backend="pil")
 
 
-def pixels(folder: Path, image: int) -> Any:
+def preprocess_image(folder: Path, image: int) -> Any:
     """Preprocess the image with the checkpoint's own image processor."""
-    return images(folder)(images=PICTURES[image], return_tensors="pt")
+    return load_image_processor(folder)(images=IMAGES[image], return_tensors="pt")
 
 
-def pair_inputs(folder: Path, pair: Pair) -> dict[str, torch.Tensor]:
-    words = tokenizer(folder)([pair.text], return_tensors="pt")
-    seen = pixels(folder, pair.image)["pixel_values"]
+def make_pair_inputs(folder: Path, pair: Pair) -> dict[str, torch.Tensor]:
+    words = load_tokenizer(folder)([pair.text], return_tensors="pt")
+    seen = preprocess_image(folder, pair.image)["pixel_values"]
     return {"input_ids": words.input_ids, "attention_mask": words.attention_mask, "pixel_values": seen}
 
 
 # Models that compare
 
 
-def measured(image: torch.Tensor, text: torch.Tensor, logit: torch.Tensor, measure: Measure) -> Answer:
+def select_measure(image: torch.Tensor, text: torch.Tensor, logit: torch.Tensor, measure: Measure) -> Answer:
     numbers = {"cosine": cosine_similarity(image, text), "logit": logit, "match": torch.sigmoid(logit)}
     return Answer((), (float(numbers[measure]),))
 
 
-def towers(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    model = network("AutoModel", folder)
+def compare_embeddings(folder: Path, pair: Pair, measure: Measure) -> Answer:
+    model = load_network("AutoModel", folder)
     siglip, length = model.config.model_type.startswith("siglip"), model.config.text_config.max_position_embeddings
     text, padding = (pair.text.lower(), "max_length") if siglip else (pair.text, False)
-    words = tokenizer(folder)([text], padding=padding, truncation=True, max_length=length, return_tensors="pt")
-    output = model(input_ids=words.input_ids, **pixels(folder, pair.image))
-    return measured(output.image_embeds, output.text_embeds, output.logits_per_image, measure)
+    words = load_tokenizer(folder)([text], padding=padding, truncation=True, max_length=length, return_tensors="pt")
+    output = model(input_ids=words.input_ids, **preprocess_image(folder, pair.image))
+    return select_measure(output.image_embeds, output.text_embeds, output.logits_per_image, measure)
 
 
-def released(build: Callable[[], Any], folder: Path, pair: Pair, measure: Measure) -> Answer:
+def compare_as_released(build: Callable[[], Any], folder: Path, pair: Pair, measure: Measure) -> Answer:
     """Preprocess as OpenCLIP does: resize the shorter side, then crop the centre with rounded margins."""
-    model, picture = build(), PICTURES[pair.image]
-    width, height = (tiny.SIDE * length // min(picture.size) for length in picture.size)
+    model, original = build(), IMAGES[pair.image]
+    width, height = (tiny.SIDE * length // min(original.size) for length in original.size)
     left, top = (round((length - tiny.SIDE) / 2) for length in (width, height))
-    square = picture.resize((width, height), Image.Resampling.BICUBIC).crop(
+    square = original.resize((width, height), Image.Resampling.BICUBIC).crop(
         (left, top, left + tiny.SIDE, top + tiny.SIDE)
     )
     image = model.visual(normalise(square))
-    ids = rewards.clip_tokenizer()([pair.text], truncation=True, max_length=rewards.CLIP_CONTEXT, return_tensors="pt")
+    ids = rewards.make_clip_tokenizer()(
+        [pair.text], truncation=True, max_length=rewards.CLIP_CONTEXT, return_tensors="pt"
+    )
     padding = torch.zeros(1, rewards.CLIP_CONTEXT - ids.input_ids.shape[1], dtype=torch.long)
     is_pyramid = isinstance(model, rewards.PyramidClipRelease)
     words = model.encode_text(torch.cat([ids.input_ids, padding], dim=1) if is_pyramid else ids.input_ids)
-    return measured(image, words, model.logit_scale.exp() * cosine_similarity(image, words), measure)
+    return select_measure(image, words, model.logit_scale.exp() * cosine_similarity(image, words), measure)
 
 
-def normalise(picture: Image.Image) -> torch.Tensor:
-    values = (np.asarray(picture, dtype=np.float64) / 255 - tiny.IMAGE_MEAN) / tiny.IMAGE_STD
+def normalise(image: Image.Image) -> torch.Tensor:
+    values = (np.asarray(image, dtype=np.float64) / 255 - tiny.IMAGE_MEAN) / tiny.IMAGE_STD
     return torch.tensor(values.transpose(2, 0, 1)[None], dtype=torch.float32)
 
 
@@ -109,23 +111,23 @@ def weigh_choices(similarity: Reference, folder: Path, question: Question, measu
     return Answer((), tuple(chain(*((float(one), 0.0) for one in torch.tensor(logits).log_softmax(-1)))))
 
 
-def blip_itm(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    said = blip("BlipForImageTextRetrieval", folder)(
-        **pair_inputs(folder, pair), use_itm_head=measure == "match"
+def score_blip_itm(folder: Path, pair: Pair, measure: Measure) -> Answer:
+    said = load_blip("BlipForImageTextRetrieval", folder)(
+        **make_pair_inputs(folder, pair), use_itm_head=measure == "match"
     ).itm_score
     return Answer((), (float(said.softmax(-1)[0, 1] if measure == "match" else said),))
 
 
-def blip2_itm(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    model, matches = network("Blip2ForImageTextRetrieval", folder), measure == "match"
-    said = model(**pair_inputs(folder, pair), use_image_text_matching_head=matches).logits_per_image
+def score_blip2_itm(folder: Path, pair: Pair, measure: Measure) -> Answer:
+    model, matches = load_network("Blip2ForImageTextRetrieval", folder), measure == "match"
+    said = model(**make_pair_inputs(folder, pair), use_image_text_matching_head=matches).logits_per_image
     return Answer((), (float(said.softmax(-1)[0, 1] if matches else said),))
 
 
-def imagereward(folder: Path, pair: Pair, measure: Measure) -> Answer:
+def score_imagereward(folder: Path, pair: Pair, measure: Measure) -> Answer:
     """Compute ImageReward's score with transformers' BLIP and a stack of linear layers."""
-    model, head = network("BlipForImageTextRetrieval", folder), load_file(folder / "model.safetensors")
-    inputs = pair_inputs(folder, pair)
+    model, head = load_network("BlipForImageTextRetrieval", folder), load_file(folder / "model.safetensors")
+    inputs = make_pair_inputs(folder, pair)
     seen = model.vision_model(inputs["pixel_values"]).last_hidden_state
     read = model.text_encoder(inputs["input_ids"], inputs["attention_mask"], encoder_hidden_states=seen)
     state = read.last_hidden_state[0, 0]
@@ -134,14 +136,14 @@ def imagereward(folder: Path, pair: Pair, measure: Measure) -> Answer:
     return Answer((), ((float(state) - 0.16717362830052426) / 1.0333394966054072,))
 
 
-def dino(folder: Path, pair: Pair, measure: Measure) -> Answer:
+def score_dino(folder: Path, pair: Pair, measure: Measure) -> Answer:
     """Compute DINO similarity as in MagicBrush (OSU-NLP-Group/MagicBrush fcfc892, evaluation/image_eval.py).
 
     The shorter side is resized to 256 / 224 of the input size, the centre is cropped, and the score is the cosine of
     the class tokens.
     """
     config = json.loads((folder / "config.json").read_text())
-    model = network("Dinov2Model" if config["model_type"] == "dinov2" else "ViTModel", folder)
+    model = load_network("Dinov2Model" if config["model_type"] == "dinov2" else "ViTModel", folder)
     mean, deviation = (torch.tensor(colours)[:, None, None] for colours in (tiny.IMAGE_MEAN, tiny.IMAGE_STD))
 
     def token(image: Image.Image) -> torch.Tensor:
@@ -152,56 +154,58 @@ def dino(folder: Path, pair: Pair, measure: Measure) -> Answer:
         pixels = (torch.from_numpy(np.array(cut)).permute(2, 0, 1) / 255 - mean) / deviation
         return model(pixel_values=pixels[None]).last_hidden_state[0, 0]
 
-    return Answer((), (float(cosine_similarity(token(PICTURES[pair.image]), token(BEFORE), dim=0)),))
+    return Answer((), (float(cosine_similarity(token(IMAGES[pair.image]), token(BEFORE), dim=0)),))
 
 
 # Models that write
 
 
-def caption(load: Callable[[str, Path], Any], name: str, folder: Path, asked: Any, measure: Measure) -> Answer:
+def write_caption(load: Callable[[str, Path], Any], name: str, folder: Path, asked: Any, measure: Measure) -> Answer:
     model = load(name, folder)
     output = model.generate(
-        pixel_values=pixels(folder, asked.image).pixel_values, max_new_tokens=asked.request.max_tokens
+        pixel_values=preprocess_image(folder, asked.image).pixel_values, max_new_tokens=asked.request.max_tokens
     )
-    end = model.config.text_config.eos_token_id if "Blip2" in name else tokenizer(folder).sep_token_id
-    text = tokenizer(folder).decode([token for token in output[0].tolist() if token != end], skip_special_tokens=True)
+    end = model.config.text_config.eos_token_id if "Blip2" in name else load_tokenizer(folder).sep_token_id
+    text = load_tokenizer(folder).decode(
+        [token for token in output[0].tolist() if token != end], skip_special_tokens=True
+    )
     return Answer((text.strip(),))
 
 
-def florence2_says(folder: Path, image: int, task: str, tokens: int) -> tuple[Florence2Processor, str]:
+def run_florence2(folder: Path, image: int, task: str, tokens: int) -> tuple[Florence2Processor, str]:
     """Return the replies of transformers' complete model with its own processor."""
     rules = {"description_with_bboxes": {}, "pure_text": {}}
     own = CLIPImageProcessor.from_pretrained(folder, image_seq_length=17)
-    processor = Florence2Processor(own, tokenizer(folder), post_processor_config=rules)
-    inputs = processor(text=task, images=PICTURES[image], return_tensors="pt")
-    model = network("Florence2ForConditionalGeneration", folder)
+    processor = Florence2Processor(own, load_tokenizer(folder), post_processor_config=rules)
+    inputs = processor(text=task, images=IMAGES[image], return_tensors="pt")
+    model = load_network("Florence2ForConditionalGeneration", folder)
     longest = model.config.text_config.max_position_embeddings - 1
     ids = model.generate(**inputs, max_new_tokens=min(tokens, longest))[0]
-    return processor, tokenizer(folder).decode(ids, skip_special_tokens=task != "<DENSE_REGION_CAPTION>")
+    return processor, load_tokenizer(folder).decode(ids, skip_special_tokens=task != "<DENSE_REGION_CAPTION>")
 
 
-def florence2_caption(folder: Path, asked: Any, measure: Measure) -> Answer:
-    return Answer((florence2_says(folder, asked.image, "<CAPTION>", asked.request.max_tokens)[1].strip(),))
+def caption_with_florence2(folder: Path, asked: Any, measure: Measure) -> Answer:
+    return Answer((run_florence2(folder, asked.image, "<CAPTION>", asked.request.max_tokens)[1].strip(),))
 
 
-def florence2_ocr(folder: Path, asked: Any, measure: Measure) -> Answer:
-    return Answer((florence2_says(folder, asked.image, "<OCR>", image_to_text.MAX_REGION_TOKENS)[1].strip(),))
+def read_with_florence2(folder: Path, asked: Any, measure: Measure) -> Answer:
+    return Answer((run_florence2(folder, asked.image, "<OCR>", image_to_text.MAX_REGION_TOKENS)[1].strip(),))
 
 
-def florence2_regions(folder: Path, asked: Any, measure: Measure) -> Answer:
+def describe_with_florence2(folder: Path, asked: Any, measure: Measure) -> Answer:
     """Check regions in transformers' format, which also has positions before words and without words."""
     task = "<DENSE_REGION_CAPTION>"
-    processor, text = florence2_says(folder, asked.image, task, image_to_text.MAX_REGION_TOKENS)
-    told = processor.post_process_generation(text=text, task=task, image_size=PICTURES[asked.image].size)[task]
+    processor, text = run_florence2(folder, asked.image, task, image_to_text.MAX_REGION_TOKENS)
+    told = processor.post_process_generation(text=text, task=task, image_size=IMAGES[asked.image].size)[task]
     words = [label.rpartition(">")[2].strip() for label in told["labels"]]
     regions = [Region(label, *box) for label, box in zip(words, told["bboxes"], strict=True) if label]
     return Answer(tuple(map(str, regions)))
 
 
-def got_reads(folder: Path, asked: Any, measure: Measure) -> Answer:
-    processor = transformers.GotOcr2Processor(images(folder), tokenizer(folder))
-    inputs = processor(images=PICTURES[asked.image], num_image_tokens=4, return_tensors="pt")
-    output = network("GotOcr2ForConditionalGeneration", folder).generate(
+def read_with_got_ocr(folder: Path, asked: Any, measure: Measure) -> Answer:
+    processor = transformers.GotOcr2Processor(load_image_processor(folder), load_tokenizer(folder))
+    inputs = processor(images=IMAGES[asked.image], num_image_tokens=4, return_tensors="pt")
+    output = load_network("GotOcr2ForConditionalGeneration", folder).generate(
         **inputs,
         do_sample=False,
         max_new_tokens=image_to_text.MAX_READ_TOKENS,
@@ -215,38 +219,40 @@ def got_reads(folder: Path, asked: Any, measure: Measure) -> Answer:
 # Detectors
 
 
-def boxes(found: list[Box]) -> Answer:
+def convert_boxes(found: list[Box]) -> Answer:
     return Answer(tuple(box.label for box in found), tuple(number for box in found for number in box[1:]))
 
 
-def dino_finds(folder: Path, wanted: DetectionRequest, measure: Measure) -> Answer:
-    processor = transformers.GroundingDinoProcessor(images(folder), tokenizer(folder))
-    picture = PICTURES[wanted.image]
-    inputs = processor(images=picture, text=[[wanted.phrase]], return_tensors="pt")
-    outputs = network("GroundingDinoForObjectDetection", folder)(**inputs)
+def detect_with_grounding_dino(folder: Path, wanted: DetectionRequest, measure: Measure) -> Answer:
+    processor = transformers.GroundingDinoProcessor(load_image_processor(folder), load_tokenizer(folder))
+    image = IMAGES[wanted.image]
+    inputs = processor(images=image, text=[[wanted.phrase]], return_tensors="pt")
+    outputs = load_network("GroundingDinoForObjectDetection", folder)(**inputs)
     (read,) = processor.post_process_grounded_object_detection(
         outputs,
         inputs.input_ids,
         threshold=wanted.box_threshold,
         text_threshold=wanted.text_threshold,
-        target_sizes=[picture.size[::-1]],
+        target_sizes=[image.size[::-1]],
     )
     labels = [label.replace("[SEP]", "").strip(" .") for label in read["text_labels"]]
-    return boxes([Box(*one) for one in zip(labels, read["scores"].tolist(), *read["boxes"].T.tolist(), strict=False)])
+    return convert_boxes(
+        [Box(*one) for one in zip(labels, read["scores"].tolist(), *read["boxes"].T.tolist(), strict=False)]
+    )
 
 
-def owl_finds(folder: Path, wanted: DetectionRequest, measure: Measure) -> Answer:
-    processor = transformers.Owlv2Processor(images(folder), tokenizer(folder))
-    picture = PICTURES[wanted.image]
-    inputs = processor(images=picture, text=[[wanted.phrase]], max_length=16, return_tensors="pt")
+def detect_with_owlv2(folder: Path, wanted: DetectionRequest, measure: Measure) -> Answer:
+    processor = transformers.Owlv2Processor(load_image_processor(folder), load_tokenizer(folder))
+    image = IMAGES[wanted.image]
+    inputs = processor(images=image, text=[[wanted.phrase]], max_length=16, return_tensors="pt")
     (read,) = processor.post_process_grounded_object_detection(
-        network("Owlv2ForObjectDetection", folder)(**inputs),
+        load_network("Owlv2ForObjectDetection", folder)(**inputs),
         threshold=wanted.box_threshold,
-        target_sizes=[picture.size[::-1]],
+        target_sizes=[image.size[::-1]],
         text_labels=[[wanted.phrase]],
     )
     columns = (read["text_labels"], read["scores"].tolist(), *read["boxes"].T.tolist())
-    return boxes([Box(*one) for one in zip(*columns, strict=True)])
+    return convert_boxes([Box(*one) for one in zip(*columns, strict=True)])
 
 
 # Models that answer questions
@@ -261,17 +267,17 @@ class WholeBlip2:
     """A complete BLIP-2 that is asked one question at a time, in LAVIS's format."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.tokenizer = folder, tokenizer(folder)
+        self.folder, self.tokenizer = folder, load_tokenizer(folder)
         self.model = self.load()
 
     def load(self) -> Any:
-        return network("Blip2ForConditionalGeneration", self.folder)
+        return load_network("Blip2ForConditionalGeneration", self.folder)
 
     def text(self, question: str) -> str:
         return f"Question: {question} Short answer:"
 
     def pixels(self, image: int) -> torch.Tensor:
-        return pixels(self.folder, image).pixel_values
+        return preprocess_image(self.folder, image).pixel_values
 
     def inputs(self, question: Question) -> dict[str, torch.Tensor]:
         image_ids = [self.tokenizer.convert_tokens_to_ids("<image>")] * vqa_models.QUERIES
@@ -291,12 +297,12 @@ class WholeInstructBlip(WholeBlip2):
     """A complete InstructBLIP, used like WholeBlip2, with a centre crop of the image as in the released VQAScore."""
 
     def load(self) -> Any:
-        return network("InstructBlipForConditionalGeneration", self.folder)
+        return load_network("InstructBlipForConditionalGeneration", self.folder)
 
     def pixels(self, image: int) -> torch.Tensor:
-        picture, short = PICTURES[image], min(PICTURES[image].size)
-        size = (tiny.SIDE * picture.width // short, tiny.SIDE * picture.height // short)
-        resized = picture.resize(size, Image.Resampling.BICUBIC)
+        original, short = IMAGES[image], min(IMAGES[image].size)
+        size = (tiny.SIDE * original.width // short, tiny.SIDE * original.height // short)
+        resized = original.resize(size, Image.Resampling.BICUBIC)
         left, top = (resized.width - tiny.SIDE) // 2, (resized.height - tiny.SIDE) // 2
         return normalise(resized.crop((left, top, left + tiny.SIDE, top + tiny.SIDE)))
 
@@ -304,7 +310,7 @@ class WholeInstructBlip(WholeBlip2):
         return question
 
     def inputs(self, question: Question) -> dict[str, torch.Tensor]:
-        text = tokenizer(self.folder / "qformer_tokenizer")(question.text, return_tensors="pt")
+        text = load_tokenizer(self.folder / "qformer_tokenizer")(question.text, return_tensors="pt")
         seen = {"qformer_input_ids": text.input_ids, "qformer_attention_mask": text.attention_mask}
         return super().inputs(question) | seen
 
@@ -313,7 +319,7 @@ class WholeBlipVqa(WholeBlip2):
     """A complete BLIP, used like WholeBlip2, with the tokens its release adds before the question and the answer."""
 
     def load(self) -> Any:
-        return blip("BlipForQuestionAnswering", self.folder)
+        return load_blip("BlipForQuestionAnswering", self.folder)
 
     def inputs(self, question: Question) -> dict[str, torch.Tensor]:
         ids = self.tokenizer(re.sub(r'["().!*#:;~]', "", question.text), return_tensors="pt").input_ids
@@ -339,14 +345,14 @@ class WholeBlipVqa(WholeBlip2):
 WHOLE = {"blip2": WholeBlip2, "instructblip": WholeInstructBlip, "blip_vqa": WholeBlipVqa}
 
 
-def answers(name: str, folder: Path, question: Question, measure: Measure) -> Answer:
+def answer_question(name: str, folder: Path, question: Question, measure: Measure) -> Answer:
     whole = WHOLE[name](folder)
     return Answer((), tuple(chain(*(whole.answer(question, choice) for choice in question.choices))))
 
 
-def blind(folder: Path, question: Question, measure: Measure) -> Answer:
+def answer_without_image(folder: Path, question: Question, measure: Measure) -> Answer:
     """Return a language model's answer to the question without an image."""
-    words, model = tokenizer(folder), network("LlamaForCausalLM", folder)
+    words, model = load_tokenizer(folder), load_network("LlamaForCausalLM", folder)
     prompt, gap = question.text, " "
     if words.chat_template is not None:
         turn = [{"role": "user", "content": question.text}]
@@ -359,9 +365,9 @@ def blind(folder: Path, question: Question, measure: Measure) -> Answer:
     return Answer((), tuple(numbers))
 
 
-def blind_t5(folder: Path, question: Question, measure: Measure) -> Answer:
+def answer_without_image_t5(folder: Path, question: Question, measure: Measure) -> Answer:
     """Return a T5's answer to the question without an image, computing each choice separately."""
-    words, model, numbers = tokenizer(folder), network("T5ForConditionalGeneration", folder), []
+    words, model, numbers = load_tokenizer(folder), load_network("T5ForConditionalGeneration", folder), []
     assert not torch.equal(model.lm_head.weight, model.shared.weight), "a separate matrix, as in FlanT5"
     for choice in question.choices:
         asked, labels = (words(text, return_tensors="pt").input_ids for text in (question.text, choice))
@@ -383,7 +389,7 @@ def score_by_label(folder: Path, pair: tuple[str, str], measure: Measure, label:
         (words if len(words) > len(others) else others).pop()
     ids = torch.tensor([[known["<s>"], *words, known["</s>"], *others, known["</s>"]]])
     kinds = torch.tensor([[0] * (len(words) + 2) + [1] * (len(others) + 1)])
-    logits = network("BertForSequenceClassification", folder)(input_ids=ids, token_type_ids=kinds).logits
+    logits = load_network("BertForSequenceClassification", folder)(input_ids=ids, token_type_ids=kinds).logits
     return Answer((), (float(logits.softmax(-1)[0, label]),))
 
 
@@ -395,52 +401,52 @@ def score_by_token(folder: Path, pair: tuple[str, str], measure: Measure) -> Ans
     model.lm_head.weight = torch.nn.Parameter(weights["lm_head.weight"])  # a separate matrix
     model.load_state_dict(weights, strict=False)
     assert not torch.equal(model.lm_head.weight, model.shared.weight)
-    ids = tokenizer(folder)(f"premise: {pair[0]} hypothesis: {pair[1]}", return_tensors="pt").input_ids
+    ids = load_tokenizer(folder)(f"premise: {pair[0]} hypothesis: {pair[1]}", return_tensors="pt").input_ids
     logits = model(input_ids=ids, decoder_input_ids=torch.tensor([[0]])).logits[0, 0]
     return Answer((), (float(logits.softmax(-1)[tiny.BYTE_VOCABULARY["1"]]),))
 
 
-def mean_of_tokens(folder: Path, text: str, measure: Measure, context: int = tiny.CONTEXT) -> Answer:
-    ids = tokenizer(folder)(text).input_ids
+def embed_text(folder: Path, text: str, measure: Measure, context: int = tiny.CONTEXT) -> Answer:
+    ids = load_tokenizer(folder)(text).input_ids
     cut = ids if len(ids) <= context else [*ids[: context - 1], ids[-1]]
-    states = network("BertModel", folder)(input_ids=torch.tensor([cut])).last_hidden_state[0]
+    states = load_network("BertModel", folder)(input_ids=torch.tensor([cut])).last_hidden_state[0]
     return Answer((), tuple(normalize(states.mean(0), dim=0).tolist()))
 
 
-open_clip = partial(released, cache(rewards.open_clip))
-quick_clip = partial(released, cache(partial(rewards.open_clip, quick=True)))
+open_clip = partial(compare_as_released, cache(rewards.make_open_clip))
+quick_clip = partial(compare_as_released, cache(partial(rewards.make_open_clip, quick=True)))
 SIMILARITY: Mapping[str, Reference] = {
-    **dict.fromkeys(("clip", "pickscore", "siglip", "siglip2", "siglip2_naflex", "align"), towers),
+    **dict.fromkeys(("clip", "pickscore", "siglip", "siglip2", "siglip2_naflex", "align"), compare_embeddings),
     "open_clip": open_clip,
     "open_clip_quick": quick_clip,
-    "pyramid_clip": partial(released, cache(rewards.pyramid_clip)),
-    "blip_itm": blip_itm,
-    "blip2_itm": blip2_itm,
-    "imagereward": imagereward,
-    "dino": dino,
-    "dinov2": dino,
+    "pyramid_clip": partial(compare_as_released, cache(rewards.make_pyramid_clip)),
+    "blip_itm": score_blip_itm,
+    "blip2_itm": score_blip2_itm,
+    "imagereward": score_imagereward,
+    "dino": score_dino,
+    "dinov2": score_dino,
 }
 REFERENCES: Mapping[tuple[str, Call], Reference] = {
     **{(name, "similarity"): reference for name, reference in SIMILARITY.items()},
     **{
         (name, "likelihood"): partial(weigh_choices, reference)
         for name, reference in SIMILARITY.items()
-        if reference in (towers, open_clip, quick_clip)
+        if reference in (compare_embeddings, open_clip, quick_clip)
     },
-    **{(name, "likelihood"): partial(answers, name) for name in WHOLE},
-    ("causal_lm", "likelihood"): blind,
-    ("text_only_t5", "likelihood"): blind_t5,
-    ("blip", "generate_from_images"): partial(caption, blip, "BlipForConditionalGeneration"),
-    ("git", "generate_from_images"): partial(caption, network, "GitForCausalLM"),
-    ("blip2_opt", "generate_from_images"): partial(caption, network, "Blip2ForConditionalGeneration"),
-    ("florence2", "generate_from_images"): florence2_caption,
-    ("florence2", "ocr"): florence2_ocr,
-    ("florence2", "regions"): florence2_regions,
-    ("got_ocr2", "ocr"): got_reads,
-    ("grounding_dino", "detect"): dino_finds,
-    ("owlv2", "detect"): owl_finds,
+    **{(name, "likelihood"): partial(answer_question, name) for name in WHOLE},
+    ("causal_lm", "likelihood"): answer_without_image,
+    ("text_only_t5", "likelihood"): answer_without_image_t5,
+    ("blip", "generate_from_images"): partial(write_caption, load_blip, "BlipForConditionalGeneration"),
+    ("git", "generate_from_images"): partial(write_caption, load_network, "GitForCausalLM"),
+    ("blip2_opt", "generate_from_images"): partial(write_caption, load_network, "Blip2ForConditionalGeneration"),
+    ("florence2", "generate_from_images"): caption_with_florence2,
+    ("florence2", "ocr"): read_with_florence2,
+    ("florence2", "regions"): describe_with_florence2,
+    ("got_ocr2", "ocr"): read_with_got_ocr,
+    ("grounding_dino", "detect"): detect_with_grounding_dino,
+    ("owlv2", "detect"): detect_with_owlv2,
     ("cross_encoder", "entailment"): score_by_label,
     ("t5", "entailment"): score_by_token,
-    ("sentences", "embedding"): mean_of_tokens,
+    ("sentences", "embedding"): embed_text,
 }
 """Reference functions, keyed by the kind of checkpoint and the call."""

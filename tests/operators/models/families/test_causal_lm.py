@@ -40,11 +40,11 @@ def load(folder: Path, **options: Any) -> CausalLM:
     return loaded
 
 
-def ask(text: str, **options: Any) -> Request:
+def make_request(text: str, **options: Any) -> Request:
     return Request((Message("user", text),), **{"max_tokens": 12} | options)
 
 
-def replies(model: CausalLM, requests: Sequence[Request]) -> list[Generation]:
+def generate_replies(model: CausalLM, requests: Sequence[Request]) -> list[Generation]:
     answered = model.generate(requests)
     generations = [reply for reply in answered if isinstance(reply, Generation)]
     assert len(generations) == len(requests), answered
@@ -66,13 +66,13 @@ def reply_greedily(folder: Path, text: str, tokens: int) -> list[int]:
 
 
 def test_a_greedy_reply_repeatedly_takes_the_likeliest_token(folder: Path, model: CausalLM) -> None:
-    for reply, text in zip(replies(model, [ask(text) for text in TEXTS]), TEXTS, strict=True):
+    for reply, text in zip(generate_replies(model, [make_request(text) for text in TEXTS]), TEXTS, strict=True):
         ids = reply_greedily(folder, f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n", 12)
         assert reply.text == model.tokenizer.decode(ids, skip_special_tokens=True)
 
 
 def test_every_reply_is_cut_at_its_own_limit_and_marked_as_cut(model: CausalLM) -> None:
-    short, long = replies(model, [ask("hi", max_tokens=2), ask("hi", max_tokens=9)])
+    short, long = generate_replies(model, [make_request("hi", max_tokens=2), make_request("hi", max_tokens=9)])
     assert (short.usage.new_tokens, long.usage.new_tokens) == (2, 9)
     assert not short.complete and not long.complete
     assert short.usage.prompt_tokens == len("user\nhi\nassistant\n") + 3
@@ -80,21 +80,23 @@ def test_every_reply_is_cut_at_its_own_limit_and_marked_as_cut(model: CausalLM) 
 
 def test_a_reply_ends_with_its_end_token_which_is_not_shown(tmp_path: Path, folder: Path, model: CausalLM) -> None:
     """Any end token listed in the generation settings ends the reply."""
-    (reply,) = replies(model, [ask("hi", max_tokens=4)])
+    (reply,) = generate_replies(model, [make_request("hi", max_tokens=4)])
     prompt = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     third = reply_greedily(folder, prompt, 4)[2]
     own = tiny.save_causal_lm(tmp_path / "own")
     tiny.edit_json(own / "generation_config.json", eos_token_id=[tiny.BYTE_VOCABULARY["<|im_end|>"], third])
-    cut, other = replies(load(own), [ask("hi", max_tokens=4), ask("other", max_tokens=4)])
+    cut, other = generate_replies(load(own), [make_request("hi", max_tokens=4), make_request("other", max_tokens=4)])
     assert (cut.complete, cut.usage.new_tokens) == (True, 3)
     assert reply.text.startswith(cut.text[:-1]), "the batch continues after one reply has ended"
     assert other.usage.new_tokens >= 3
 
 
 def test_a_reply_ends_before_its_first_stop_string(model: CausalLM) -> None:
-    (whole,) = replies(model, [ask("hi")])
+    (whole,) = generate_replies(model, [make_request("hi")])
     stop = next(text for text in (whole.text[start : start + 2] for start in range(4, 10)) if "�" not in text)
-    stopped, other = replies(model, [ask("hi", stop=("never to be seen", stop)), ask("hi", stop=("never",))])
+    stopped, other = generate_replies(
+        model, [make_request("hi", stop=("never to be seen", stop)), make_request("hi", stop=("never",))]
+    )
     assert stopped.text == whole.text[: whole.text.index(stop)]
     assert stopped.complete
     assert stopped.usage.new_tokens < whole.usage.new_tokens
@@ -111,14 +113,14 @@ def test_the_checkpoints_own_penalties_do_not_matter(tmp_path: Path, model: Caus
         min_new_tokens=99,
         suppress_tokens=list(range(9, 99)),
     )
-    requests = [ask(text) for text in TEXTS] + [ask("hi", temperature=1.0)]
-    assert replies(load(own), requests) == replies(model, requests)
+    requests = [make_request(text) for text in TEXTS] + [make_request("hi", temperature=1.0)]
+    assert generate_replies(load(own), requests) == generate_replies(model, requests)
 
 
 def test_a_tokenizer_without_a_chat_template_reads_the_texts_line_by_line(tmp_path: Path) -> None:
     own = tiny.save_causal_lm(tmp_path / "own", template=None)
     turns = (Message("user", "ab"), Message("assistant", "c"), Message("user", "d"))
-    (reply,) = replies(load(own), [Request(turns, 8)])
+    (reply,) = generate_replies(load(own), [Request(turns, 8)])
     model = load(own)
     assert reply.text == model.tokenizer.decode(reply_greedily(own, "ab\nc\nd", 8), skip_special_tokens=True)
     assert reply.usage.prompt_tokens == len("ab\nc\nd")
@@ -128,11 +130,11 @@ def test_a_tokenizer_without_a_chat_template_reads_the_texts_line_by_line(tmp_pa
 
 
 def test_a_sample_depends_only_on_its_seed(model: CausalLM) -> None:
-    requests = [ask("hi", temperature=1.0, seed=seed) for seed in range(4)]
-    alone = [replies(model, [request])[0].text for request in requests]
+    requests = [make_request("hi", temperature=1.0, seed=seed) for seed in range(4)]
+    alone = [generate_replies(model, [request])[0].text for request in requests]
     assert len(set(alone)) == 4
     torch.manual_seed(1)
-    mixed = replies(model, [ask(TEXTS[1]), *reversed(requests), ask("ü", temperature=2.0)])
+    mixed = generate_replies(model, [make_request(TEXTS[1]), *reversed(requests), make_request("ü", temperature=2.0)])
     assert [reply.text for reply in mixed[4:0:-1]] == alone
 
 
@@ -141,8 +143,8 @@ def test_samples_are_drawn_with_the_models_probabilities(folder: Path, model: Ca
     ids = torch.tensor([model.tokenizer("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n").input_ids])
     with torch.inference_mode():
         probabilities = (model.model(input_ids=ids).logits[0, -1] / temperature).softmax(-1)
-    requests = [ask("hi", max_tokens=1, temperature=temperature, seed=seed) for seed in range(draws)]
-    drawn = Counter(reply.text for reply in replies(model, requests))
+    requests = [make_request("hi", max_tokens=1, temperature=temperature, seed=seed) for seed in range(draws)]
+    drawn = Counter(reply.text for reply in generate_replies(model, requests))
     likeliest = int(probabilities.argmax())
     share, expected = drawn[model.tokenizer.decode([likeliest])] / draws, float(probabilities[likeliest])
     assert abs(share - expected) < 4 * math.sqrt(expected * (1 - expected) / draws)
@@ -150,7 +152,7 @@ def test_samples_are_drawn_with_the_models_probabilities(folder: Path, model: Ca
 
 
 def test_a_low_temperature_is_nearly_greedy(model: CausalLM) -> None:
-    greedy, cold = (replies(model, [ask(text, temperature=t) for text in TEXTS]) for t in (0.0, 1e-4))
+    greedy, cold = (generate_replies(model, [make_request(text, temperature=t) for text in TEXTS]) for t in (0.0, 1e-4))
     assert cold == greedy
 
 
@@ -160,7 +162,7 @@ def test_a_low_temperature_is_nearly_greedy(model: CausalLM) -> None:
 def test_a_prompt_beyond_the_context_costs_only_itself(tmp_path: Path) -> None:
     model = load(tiny.save_causal_lm(tmp_path / "own", max_position_embeddings=64))
     room = 64 - len("user\n\nassistant\n") - 3
-    answered = model.generate([ask("hi"), ask("x" * (room - 11)), ask("x" * (room - 12))])
+    answered = model.generate([make_request("hi"), make_request("x" * (room - 11)), make_request("x" * (room - 12))])
     assert [isinstance(reply, Generation) for reply in answered] == [True, False, True]
     refused = answered[1]
     assert isinstance(refused, RowError)
@@ -171,7 +173,7 @@ def test_a_prompt_beyond_the_context_costs_only_itself(tmp_path: Path) -> None:
 def test_a_batch_that_fails_is_halved_until_the_failing_request_is_alone(
     model: CausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = replies(model, [ask(text) for text in TEXTS])
+    expected = generate_replies(model, [make_request(text) for text in TEXTS])
     whole = CausalLM._answer
 
     def fail_for_one(self: CausalLM, prompts: Sequence[Any]) -> list[Generation]:
@@ -180,18 +182,18 @@ def test_a_batch_that_fails_is_halved_until_the_failing_request_is_alone(
         return whole(self, prompts)
 
     monkeypatch.setattr(CausalLM, "_answer", fail_for_one)
-    answered = model.generate([ask(text) for text in TEXTS])
+    answered = model.generate([make_request(text) for text in TEXTS])
     assert answered == [*expected[:3], RowError("model_failed", "RuntimeError: out of memory", True), expected[4]]
 
 
 def test_several_threads_may_call_at_the_same_time(model: CausalLM) -> None:
-    requests = [[ask(text), ask(text, temperature=1.0)] for text in TEXTS]
-    expected = [replies(model, asked) for asked in requests]
+    requests = [[make_request(text), make_request(text, temperature=1.0)] for text in TEXTS]
+    expected = [generate_replies(model, asked) for asked in requests]
     with ThreadPoolExecutor(4) as threads:
-        assert list(threads.map(lambda asked: replies(model, asked), requests)) == expected
+        assert list(threads.map(lambda asked: generate_replies(model, asked), requests)) == expected
 
 
 def test_a_chat_template_that_does_not_render_is_a_readable_error(tmp_path: Path) -> None:
     own = tiny.save_causal_lm(tmp_path / "own", template="{{ raise_exception('roles must alternate') }}")
-    with pytest.raises(ModelError, match=r"own: the chat template does not render .*roles must alternate"):
-        load(own).generate([ask("hi")])
+    with pytest.raises(ModelError, match=r"own: the chat template cannot be rendered .*roles must alternate"):
+        load(own).generate([make_request("hi")])

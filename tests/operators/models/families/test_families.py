@@ -23,7 +23,7 @@ from plumbline.operators.models.calls import Call, Measure
 from plumbline.operators.models.families import FAMILIES, image_to_text, model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model
-from tests.operators.models.alike import CHOOSING, CLOSE, PICTURES, QUESTIONS, asked, require_alike
+from tests.operators.models.alike import CHOICE_QUESTIONS, CLOSE, IMAGES, QUESTIONS, prepare_call, require_alike
 from tests.operators.models.families import library
 from tests.operators.tiny import detectors
 from tests.operators.tiny.families import KINDS
@@ -34,7 +34,7 @@ CALLS = [(name, call) for name, kind in KINDS.items() for call in sorted(FAMILIE
 SHORT = {"owlv2": lambda wanted: len(wanted.phrase) < 11}
 """Functions that select the inputs that fit into a tiny model's context."""
 ELSEWHERE = {"clip_flant5": "tests/parity", "llava": "test_vlm.py", "qwen2_vl": "test_vlm.py", "gemma3": "test_vlm.py"}
-"""Test files or folders that compare the other kinds of network with their references."""
+"""Test files or folders with the comparisons of the remaining kinds of network."""
 TOLERANCES: Mapping[str, float] = {"logit": 1e-3, "detect": 1e-2, "entailment": 1e-9}
 """Tolerances for numbers larger or smaller than most: logits, pixel coordinates, and the probability of a word."""
 
@@ -47,12 +47,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(autouse=True)
 def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lower the readers' limit, because tiny models write until they reach it."""
+    """Lower the maximum length of texts read from images, because tiny models generate until they reach it."""
     monkeypatch.setattr(image_to_text, "MAX_READ_TOKENS", 12)
     monkeypatch.setattr(image_to_text, "MAX_REGION_TOKENS", 40)
 
 
-def loaded(name: str, folder: Path, call: Call, **options: Any) -> Any:
+def load_model(name: str, folder: Path, call: Call, **options: Any) -> Any:
     if call == "ocr" and KINDS[name].family == "vlm":
         options |= {"reading": "Read", "reading_tokens": 12}  # no more fits into a tiny context
     config = model_config(family=KINDS[name].family, checkpoint=str(folder), **options)
@@ -60,20 +60,20 @@ def loaded(name: str, folder: Path, call: Call, **options: Any) -> Any:
 
 
 @cache
-def load_sound(name: str, folder: Path, call: Call) -> Any:
+def load_default(name: str, folder: Path, call: Call) -> Any:
     """Return a model with default options, which tests must not change."""
-    return loaded(name, folder, call)
+    return load_model(name, folder, call)
 
 
-def first_call(name: str) -> Call:
+def find_first_call(name: str) -> Call:
     return next(iter(FAMILIES[KINDS[name].family].loads))
 
 
-def inputs_of(name: str, call: Call) -> Sequence[Any]:
+def select_inputs(name: str, call: Call) -> Sequence[Any]:
     """Return the inputs for a kind of network; models that only compare get questions with choices."""
     if call == "likelihood":
-        return CHOOSING if "embedding" in FAMILIES[KINDS[name].family].loads else QUESTIONS
-    return [one for one in asked(call)[0] if name not in SHORT or SHORT[name](one)]
+        return CHOICE_QUESTIONS if "embedding" in FAMILIES[KINDS[name].family].loads else QUESTIONS
+    return [one for one in prepare_call(call)[0] if name not in SHORT or SHORT[name](one)]
 
 
 def has_config(family: Any) -> bool:
@@ -91,11 +91,11 @@ def test_every_family_with_weights_is_in_the_table() -> None:
 @pytest.mark.parametrize(("name", "call"), CALLS)
 def test_an_answer_is_the_same_alone_and_in_any_batch(folders: dict[str, Path], name: str, call: Call) -> None:
     small, alone = (
-        loaded(name, folders[name], call, pair_batch=3, image_batch=3),
-        load_sound(name, folders[name], call),
+        load_model(name, folders[name], call, pair_batch=3, image_batch=3),
+        load_default(name, folders[name], call),
     )
-    require_alike(small, call, measure=KINDS[name].measure, inputs=inputs_of(name, call), alone=alone)
-    assert asked(call, KINDS[name].measure)[1](small, PICTURES, []) == []
+    require_alike(small, call, measure=KINDS[name].measure, inputs=select_inputs(name, call), alone=alone)
+    assert prepare_call(call, KINDS[name].measure)[1](small, IMAGES, []) == []
 
 
 REFERENCES: Mapping[tuple[str, Call], library.Reference] = {
@@ -118,7 +118,7 @@ def test_every_call_is_compared_with_the_library() -> None:
 
 @pytest.mark.parametrize(("name", "call", "measure"), ANSWERS)
 def test_an_answer_equals_the_librarys(folders: dict[str, Path], name: str, call: Call, measure: Measure) -> None:
-    require_equal_to_library(load_sound(name, folders[name], call), folders[name], name, call, measure)
+    require_equal_to_library(load_default(name, folders[name], call), folders[name], name, call, measure)
 
 
 def require_equal_to_library(model: Any, folder: Path, name: str, call: Call, measure: Measure = "cosine") -> None:
@@ -126,10 +126,10 @@ def require_equal_to_library(model: Any, folder: Path, name: str, call: Call, me
 
     A reference that only returns words does not check the length of the reply.
     """
-    inputs = inputs_of(name, call)
+    inputs = select_inputs(name, call)
     with torch.no_grad():
         expected = [REFERENCES[name, call](folder, one, measure) for one in inputs]
-    answers = asked(call, measure)[1](model, PICTURES, inputs)
+    answers = prepare_call(call, measure)[1](model, IMAGES, inputs)
     assert [answer.words for answer in answers] == [answer.words for answer in expected]
     near = TOLERANCES.get(measure if call == "similarity" else call, CLOSE)
     for answer, wanted in zip(answers, expected, strict=True):
@@ -146,24 +146,24 @@ def pad_to_the_longest(model: Any, patch: pytest.MonkeyPatch) -> None:
 
 
 def read_padding_as_words(model: Any, patch: pytest.MonkeyPatch) -> None:
-    tokens = model.tokens
+    tokenize = model.tokenize
 
-    def unmasked(*texts: Any, **options: Any) -> Any:
-        read = tokens(*texts, **options)
+    def remove_mask(*texts: Any, **options: Any) -> Any:
+        read = tokenize(*texts, **options)
         read["attention_mask"] = torch.ones_like(read["attention_mask"])
         return read
 
-    patch.setattr(model, "tokens", unmasked)
+    patch.setattr(model, "tokenize", remove_mask)
 
 
 def encode_padding(model: Any, patch: pytest.MonkeyPatch) -> None:
     read = model.read
 
-    def unmasked(*given: Any) -> Any:
+    def remove_mask(*given: Any) -> Any:
         encoded = read(*given)
         return encoded._replace(mask=torch.ones_like(encoded.mask))
 
-    patch.setattr(model, "read", unmasked)
+    patch.setattr(model, "read", remove_mask)
 
 
 def attend_to_padding_in_a_qformer(model: Any, patch: pytest.MonkeyPatch) -> None:
@@ -192,12 +192,12 @@ def swap_the_features_of_images(model: Any, patch: pytest.MonkeyPatch) -> None:
 def pad_images_to_one_canvas(model: Any, patch: pytest.MonkeyPatch) -> None:
     shape, whole = (3, detectors.LONGEST, detectors.LONGEST), model.preprocess
 
-    def padded(image: Any) -> Any:
+    def pad(image: Any) -> Any:
         tensor, canvas = whole(image).tensor, torch.zeros(shape)
         canvas[:, : tensor.shape[1], : tensor.shape[2]] = tensor
         return whole(image)._replace(tensor=canvas)
 
-    patch.setattr(model, "preprocess", padded)
+    patch.setattr(model, "preprocess", pad)
 
 
 PLANTED: list[tuple[str, Call, Callable[[Any, pytest.MonkeyPatch], None]]] = [
@@ -227,9 +227,9 @@ def test_a_planted_bug_is_found(
     call: Call,
     plant: Callable[[Any, pytest.MonkeyPatch], None],
 ) -> None:
-    model = loaded(name, folders[name], call)
+    model = load_model(name, folders[name], call)
     plant(model, monkeypatch)
-    inputs, alone = inputs_of(name, call), load_sound(name, folders[name], call)
+    inputs, alone = select_inputs(name, call), load_default(name, folders[name], call)
     with pytest.raises(AssertionError):
         require_alike(model, call, measure=KINDS[name].measure, inputs=inputs, alone=alone)
 
@@ -242,21 +242,21 @@ def test_a_processor_saved_by_transformers_5_scores_like_the_released_one(
     folders: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
     """Transformers 5 saves the image processor inside processor_config.json."""
-    folder, call = copy_folder(folders[name], tmp_path), first_call(name)
-    given, ask = asked(call, KINDS[name].measure)
+    folder, call = copy_folder(folders[name], tmp_path), find_first_call(name)
+    given, ask = prepare_call(call, KINDS[name].measure)
     shown = [one for one in given if one.image == 0]
-    released = ask(loaded(name, folder, call), PICTURES, shown)
+    released = ask(load_model(name, folder, call), IMAGES, shown)
     AutoProcessor.from_pretrained(folder).save_pretrained(folder)
     (folder / "preprocessor_config.json").unlink()
-    assert ask(loaded(name, folder, call), PICTURES, shown) == released
+    assert ask(load_model(name, folder, call), IMAGES, shown) == released
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_bfloat16_is_close_to_float32(folders: dict[str, Path], name: str) -> None:
-    call = first_call(name)
-    ask, inputs = asked(call, KINDS[name].measure)[1], inputs_of(name, call)
-    models = load_sound(name, folders[name], call), loaded(name, folders[name], call, dtype="bfloat16")
-    whole, half = (ask(model, PICTURES, inputs) for model in models)
+    call = find_first_call(name)
+    ask, inputs = prepare_call(call, KINDS[name].measure)[1], select_inputs(name, call)
+    models = load_default(name, folders[name], call), load_model(name, folders[name], call, dtype="bfloat16")
+    whole, half = (ask(model, IMAGES, inputs) for model in models)
     exact, rounded = ([number for answer in answers for number in answer.numbers] for answers in (whole, half))
     if call in ("detect", "generate", "generate_from_images"):  # a small rounding error can change the reply
         assert all(map(math.isfinite, rounded))
@@ -276,7 +276,7 @@ def test_a_checkpoint_that_lacks_a_tensor_is_refused_and_not_filled_with_random_
     for lost in [of_layers[-1], *heads]:
         save_file({tensor: weights[tensor] for tensor in weights if tensor != lost}, file, metadata={"format": "pt"})
         with pytest.raises(ModelError, match=str(folder)):
-            loaded(name, folder, first_call(name))
+            load_model(name, folder, find_first_call(name))
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -301,7 +301,7 @@ def test_a_garbled_file_gives_a_readable_error(
         folder = copy_folder(folders[name], tmp_path / file)
         (folder / file).write_text(content)
         with pytest.raises(ModelError, match=str(folder)):
-            loaded(name, folder, first_call(name))
+            load_model(name, folder, find_first_call(name))
 
 
 def copy_folder(folder: Path, place: Path) -> Path:

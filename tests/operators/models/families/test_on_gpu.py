@@ -12,8 +12,8 @@ from plumbline.operators.models.calls import Call
 from plumbline.operators.models.families import image_to_text, model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model
-from tests.operators.models.alike import PICTURES, Answer, asked
-from tests.operators.models.families.test_families import CALLS, inputs_of
+from tests.operators.models.alike import IMAGES, Answer, prepare_call
+from tests.operators.models.families.test_families import CALLS, select_inputs
 from tests.operators.models.families.test_vlm import CHECKPOINTS
 from tests.operators.tiny.families import KINDS
 
@@ -38,12 +38,12 @@ def compute_as_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_family_gives_the_same_answers_on_a_gpu_as_on_a_cpu(tmp_path: Path, name: str, call: Call) -> None:
     kind = KINDS[name]
     options = {"reading": "Read", "reading_tokens": 12} if (call, kind.family) == ("ocr", "vlm") else {}
-    require_same(kind.family, kind.save(tmp_path / "own"), call, kind.measure, inputs_of(name, call), **options)
+    require_same(kind.family, kind.save(tmp_path / "own"), call, kind.measure, select_inputs(name, call), **options)
 
 
 @pytest.mark.parametrize(("name", "call"), CHATS)
 def test_a_chat_model_gives_the_same_answers_on_a_gpu_as_on_a_cpu(tmp_path: Path, name: str, call: Call) -> None:
-    require_same("vlm", CHECKPOINTS[name].save(tmp_path / "own"), call, "cosine", asked(call)[0])
+    require_same("vlm", CHECKPOINTS[name].save(tmp_path / "own"), call, "cosine", prepare_call(call)[0])
 
 
 def require_same(family: str, folder: Path, call: Call, measure: Any, inputs: Sequence[Any], **options: Any) -> None:
@@ -51,7 +51,7 @@ def require_same(family: str, folder: Path, call: Call, measure: Any, inputs: Se
 
     def answers(dtype: str, *, on_gpu: bool) -> list[Answer]:
         config = model_config(family=family, checkpoint=str(folder), dtype=dtype, **options)
-        return asked(call, measure)[1](load(resolve_model(config, on_gpu=on_gpu), call), PICTURES, inputs)
+        return prepare_call(call, measure)[1](load(resolve_model(config, on_gpu=on_gpu), call), IMAGES, inputs)
 
     expected, found = answers("float32", on_gpu=False), answers("float32", on_gpu=True)
     assert [answer.words for answer in found] == [answer.words for answer in expected]

@@ -32,7 +32,7 @@ def resolve(folder: Path, family: str = "open_clip") -> Any:
 def copy_with(folder: Path, copy: Path, section: str, **fields: Any) -> Path:
     """Return a copy of the checkpoint with another open_clip_config.json."""
     shutil.copytree(folder, copy)
-    config = rewards.open_clip_fields(quick=False)
+    config = rewards.make_open_clip_fields(quick=False)
     stated = config if section == "preprocess_cfg" else config["model_cfg"]
     stated[section] = stated[section] | fields
     tiny.write_json(copy / "open_clip_config.json", config)
@@ -49,7 +49,7 @@ def test_weights_in_transformers_layout_in_the_same_folder_are_ignored(folder: P
 
 def test_a_folder_that_lacks_a_file_is_refused_with_the_files_name(folder: Path, tmp_path: Path) -> None:
     for name, message in (
-        ("open_clip_config.json", "no config.json, so it is not a checkpoint"),
+        ("open_clip_config.json", "has no config.json, so it is not a checkpoint"),
         ("open_clip_model.safetensors", "expected open_clip_model.safetensors, found no weights"),
     ):
         lacking = tmp_path / name
@@ -72,12 +72,12 @@ def test_a_clip_in_transformers_layout_is_referred_to_its_own_family(tmp_path: P
         (
             "vision_cfg",
             {"timm_model_name": "vit_base"},
-            "`vision_cfg` .* has timm_model_name; only networks like the first CLIP",
+            "`vision_cfg` .* has the setting timm_model_name; only networks like the first CLIP",
         ),
         (
             "text_cfg",
             {"hf_model_name": "roberta-base"},
-            "`text_cfg` .* has hf_model_name; only networks like the first CLIP",
+            "`text_cfg` .* has the setting hf_model_name; only networks like the first CLIP",
         ),
         ("preprocess_cfg", {"resize_mode": "squash"}, "`resize_mode` .* is 'squash'; only 'shortest' is supported"),
     ],
@@ -99,24 +99,24 @@ def test_texts_and_images_are_preprocessed_like_in_the_release(folder: Path) -> 
     model = load(resolve(folder), "similarity")
     words = model.encode_texts(["l&#39;art  of a cat", "L'ART of a cat"]).features
     torch.testing.assert_close(words[0], words[1])
-    stored = tiny.picture(0, width=70, height=48).convert("P")
+    stored = tiny.draw_image(0, width=70, height=48).convert("P")
     shown = stored.convert("RGB")
     shown.info[STORED] = stored
     nearest = stored.resize((46, 32), Image.Resampling.NEAREST).convert("RGB").crop((7, 0, 39, 32))
     assert torch.equal(model.preprocess(shown), model.preprocess(nearest))
 
 
-def preprocess_padded(picture: Image.Image) -> torch.Tensor:
+def preprocess_padded(image: Image.Image) -> torch.Tensor:
     """Preprocess as in HPSv2's release, with Pillow and numpy.
 
     Colours are converted to floats from 0 to 1, resized so that the longer side fits, centred on a black square, and
     normalised.
     """
-    scale = tiny.SIDE / max(picture.size)
-    width, height = (round(length * scale) for length in picture.size)
+    scale = tiny.SIDE / max(image.size)
+    width, height = (round(length * scale) for length in image.size)
     square = np.zeros((tiny.SIDE, tiny.SIDE, 3), dtype=np.float32)
     left, top = (tiny.SIDE - width) // 2, (tiny.SIDE - height) // 2
-    for colour, band in enumerate(picture.split()):
+    for colour, band in enumerate(image.split()):
         numbers = Image.fromarray(np.asarray(band, dtype=np.float32) / 255)
         resized = np.asarray(numbers.resize((width, height), Image.Resampling.BICUBIC))
         square[top : top + height, left : left + width, colour] = resized
@@ -126,23 +126,23 @@ def preprocess_padded(picture: Image.Image) -> torch.Tensor:
 
 def test_hpsv2_sees_whole_images_on_black_as_released(folder: Path) -> None:
     sizes = [(90, 51), (40, 71), (45, 45), (20, 9)]
-    pictures = [tiny.picture(seed, width=width, height=height) for seed, (width, height) in enumerate(sizes)]
+    images = [tiny.draw_image(seed, width=width, height=height) for seed, (width, height) in enumerate(sizes)]
     texts = ["a red circle", "two blue stars", "a square", "a"]
-    network, tokenizer = rewards.open_clip(), rewards.clip_tokenizer()
+    network, tokenizer = rewards.make_open_clip(), rewards.make_clip_tokenizer()
     expected = []
     with torch.inference_mode():
-        for picture, text in zip(pictures, texts, strict=True):
-            seen = network.visual(preprocess_padded(picture)[None])[0]
+        for image, text in zip(images, texts, strict=True):
+            seen = network.visual(preprocess_padded(image)[None])[0]
             read = network.encode_text(tokenizer(text, return_tensors="pt").input_ids)[0]
             expected.append(float(torch.cosine_similarity(seen, read, dim=0)))
     scorer = open_scorer(
         "metric=[hpsv2]", "models=shapes", f"+models.hpsv2={{family: open_clip, checkpoint: '{folder}'}}"
     )
-    scores = scorer.score_table(pictures, texts).column("score").to_pylist()
+    scores = scorer.score_table(images, texts).column("score").to_pylist()
     assert scores == pytest.approx(expected, abs=1e-5) and max(scores) - min(scores) > 0.01
 
 
-def test_a_way_to_preprocess_that_the_family_lacks_is_refused() -> None:
+def test_an_unsupported_image_preprocessing_is_refused() -> None:
     wanted = r"metrics\.hpsv2: the role 'hpsv2' is a siglip, which supports pixels=processor, not padded"
     with pytest.raises(ConfigError, match=wanted):
         open_scorer("metric=[hpsv2]", "models=shapes", "+models.hpsv2={family: siglip, checkpoint: owner/name}")

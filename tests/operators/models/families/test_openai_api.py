@@ -14,18 +14,27 @@ from plumbline.operators.base.errors import ConfigError, ModelError, RowError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.calls import Call, Generation, Message, Request
 from plumbline.operators.models.families import model_config, openai
-from plumbline.operators.models.families.openai import Pace
+from plumbline.operators.models.families.openai import RequestPacer
 from plumbline.operators.models.loading import load, preflight
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.models.service_config import Prices
-from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, connect, failed, said, told
+from tests.operators.models.endpoint import (
+    KEY,
+    VARIABLE,
+    Answer,
+    Server,
+    connect,
+    make_completion,
+    make_error,
+    make_token_completion,
+)
 
 
-def ask(text: str = "Is it?", **options: Any) -> Request:
+def make_request(text: str = "Is it?", **options: Any) -> Request:
     return Request((Message("user", text),), **{"max_tokens": 20} | options)
 
 
-def only(replies: list[Generation | RowError]) -> Generation | RowError:
+def take_single(replies: list[Generation | RowError]) -> Generation | RowError:
     (reply,) = replies
     return reply
 
@@ -58,26 +67,26 @@ def test_a_request_contains_all_of_its_options(server: Server) -> None:
     assert server.keys == [f"Bearer {KEY}"]
 
 
-def test_a_plain_request_contains_nothing_else(server: Server) -> None:
-    connect(server).generate([ask()])
+def test_a_plain_request_contains_only_the_basic_arguments(server: Server) -> None:
+    connect(server).generate([make_request()])
     assert set(server.bodies[0]) == {"model", "messages", "max_tokens", "temperature", "seed"}
 
 
-def test_the_counts_of_tokens_are_the_endpoints(server: Server) -> None:
+def test_token_counts_come_from_the_endpoint(server: Server) -> None:
     usage = {"prompt_tokens": 30, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 16}}
-    server.script = lambda number, body: said("yes", usage=usage)
-    assert only(connect(server).generate([ask()])) == Generation("yes", True, Usage(1, 30, 16, 4))
+    server.script = lambda number, body: make_completion("yes", usage=usage)
+    assert take_single(connect(server).generate([make_request()])) == Generation("yes", True, Usage(1, 30, 16, 4))
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}, {"prompt_tokens_details": None}])
 def test_an_endpoint_without_counts_of_tokens_is_accepted(server: Server, usage: dict[str, Any] | None) -> None:
-    server.script = lambda number, body: said("yes", usage=usage)
-    assert only(connect(server).generate([ask()])) == Generation("yes", True, Usage(1, 0, 0, 0))
+    server.script = lambda number, body: make_completion("yes", usage=usage)
+    assert take_single(connect(server).generate([make_request()])) == Generation("yes", True, Usage(1, 0, 0, 0))
 
 
 def test_a_reply_cut_at_its_limit_is_not_complete(server: Server) -> None:
-    server.script = lambda number, body: said("ye", reason="length")
-    reply = only(connect(server).generate([ask()]))
+    server.script = lambda number, body: make_completion("ye", reason="length")
+    reply = take_single(connect(server).generate([make_request()]))
     assert isinstance(reply, Generation)
     assert (reply.text, reply.complete) == ("ye", False)
 
@@ -85,12 +94,12 @@ def test_a_reply_cut_at_its_limit_is_not_complete(server: Server) -> None:
 def test_a_model_that_needs_the_newer_name_of_the_limit_gets_it(server: Server) -> None:
     def script(number: int, body: dict[str, Any]) -> Answer:
         if "max_tokens" in body:
-            return failed(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
-        return said(str(body["max_completion_tokens"]))
+            return make_error(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
+        return make_completion(str(body["max_completion_tokens"]))
 
     server.script = script
     model = connect(server)
-    replies = model.generate([ask()]) + model.generate([ask()])
+    replies = model.generate([make_request()]) + model.generate([make_request()])
     assert [reply.text for reply in replies if isinstance(reply, Generation)] == ["20", "20"]
     assert len(server.bodies) == 3
 
@@ -102,11 +111,11 @@ def test_pending_requests_get_the_newer_name_too(server: Server) -> None:
     def script(number: int, body: dict[str, Any]) -> Answer:
         if "max_tokens" in body:
             sent.wait()
-            return failed(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
-        return said(str(body["max_completion_tokens"]))
+            return make_error(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
+        return make_completion(str(body["max_completion_tokens"]))
 
     server.script = script
-    replies = connect(server, concurrency=8).generate([ask(str(number)) for number in range(32)])
+    replies = connect(server, concurrency=8).generate([make_request(str(number)) for number in range(32)])
     assert [reply.text for reply in replies if isinstance(reply, Generation)] == ["20"] * 32
     assert len(server.bodies) == 40
 
@@ -117,12 +126,14 @@ def test_pending_requests_get_the_newer_name_too(server: Server) -> None:
 def test_replies_keep_the_order_of_the_requests_and_concurrency_is_limited(server: Server) -> None:
     def script(number: int, body: dict[str, Any]) -> Answer:
         text = body["messages"][0]["content"]
-        return said(text)._replace(delay=0.02 * (3 - int(text) % 3))
+        return make_completion(text)._replace(delay=0.02 * (3 - int(text) % 3))
 
     server.script = script
     model = connect(server, concurrency=3)
     with ThreadPoolExecutor(3) as callers:
-        results = list(callers.map(lambda first: model.generate([ask(str(first + n)) for n in range(4)]), (0, 4, 8)))
+        results = list(
+            callers.map(lambda first: model.generate([make_request(str(first + n)) for n in range(4)]), (0, 4, 8))
+        )
     texts = [reply.text for replies in results for reply in replies if isinstance(reply, Generation)]
     assert texts == [str(number) for number in range(12)]
     assert server.most_at_once == 3
@@ -130,10 +141,10 @@ def test_replies_keep_the_order_of_the_requests_and_concurrency_is_limited(serve
 
 def test_a_failing_request_costs_only_itself(server: Server) -> None:
     def script(number: int, body: dict[str, Any]) -> Answer:
-        return failed(400, "too long") if body["messages"][0]["content"] == "1" else said("yes")
+        return make_error(400, "too long") if body["messages"][0]["content"] == "1" else make_completion("yes")
 
     server.script = script
-    replies = connect(server).generate([ask(str(number)) for number in range(3)])
+    replies = connect(server).generate([make_request(str(number)) for number in range(3)])
     assert [isinstance(reply, RowError) for reply in replies] == [False, True, False]
 
 
@@ -145,22 +156,22 @@ def test_no_requests_have_no_replies(server: Server) -> None:
 
 
 def test_a_busy_endpoint_is_asked_again_after_the_delay_it_names(server: Server) -> None:
-    busy = failed(429, "slow down", **{"Retry-After": "1"})
-    server.script = lambda number, body: busy if number == 0 else said("yes")
-    assert isinstance(only(connect(server).generate([ask()])), Generation)
+    busy = make_error(429, "slow down", **{"Retry-After": "1"})
+    server.script = lambda number, body: busy if number == 0 else make_completion("yes")
+    assert isinstance(take_single(connect(server).generate([make_request()])), Generation)
     assert server.times[1] - server.times[0] >= 0.9
 
 
 def test_a_broken_endpoint_is_asked_up_to_the_limit_of_retries(server: Server) -> None:
-    server.script = lambda number, body: failed(500)
-    connect(server, max_retries=1).generate([ask()])
+    server.script = lambda number, body: make_error(500)
+    connect(server, max_retries=1).generate([make_request()])
     assert len(server.bodies) == 2
 
 
 def test_a_missing_endpoint_is_reported_as_unreachable(server: Server) -> None:
     model = connect(server, max_retries=0)
     server.close()
-    reply = only(model.generate([ask()]))
+    reply = take_single(model.generate([make_request()]))
     assert isinstance(reply, RowError)
     assert (reply.kind, reply.retryable) == ("model_unavailable", True)
 
@@ -181,7 +192,7 @@ MALFORMED = {
     "a choice of text": Answer(body=b'{"choices": ["yes"]}'),
     "a choice without message": Answer(body=b'{"choices": [{"index": 0}]}'),
 }
-LATE = said("late")._replace(delay=0.6)
+LATE = make_completion("late")._replace(delay=0.6)
 REPLY_START = b'{"choices": [{"message": {"role": "assistant", "content": "'
 NESTED = REPLY_START + b'yes", "more": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}]}"
 TRICKLE = Answer(body=REPLY_START, endless=b"y")
@@ -202,23 +213,23 @@ BOUNDS: dict[str, tuple[Answer, str]] = {
 ERRORS: dict[str, tuple[Answer, str, bool, str]] = {
     **{name: (answer, "model_unavailable", True, "") for name, answer in MALFORMED.items()},
     **{
-        f"status {status}": (failed(status, f"quota of {KEY} is used up"), "model_unavailable", True,
+        f"status {status}": (make_error(status, f"quota of {KEY} is used up"), "model_unavailable", True,
                              f"{status} (quota of *** is used up)")
         for status in (408, 409, 429, 500, 503, 529)
     },
     **{
-        f"status {status}": (failed(status, f"the prompt is too long; your key was {KEY}"), "request_refused", False,
-                             "the prompt is too long")
+        f"status {status}": (make_error(status, f"the prompt is too long; your key was {KEY}"), "request_refused",
+                             False, "the prompt is too long")
         for status in (400, 413, 422)
     },
     **{name: (answer, "model_unavailable", True, words) for name, (answer, words) in BOUNDS.items()},
     "late": (LATE, "model_unavailable", True, "did not answer within 0.15 s, the model's timeout (APITimeoutError)"),
-    "no text": (said(""), "empty_reply", True, "returned no text"),
-    "null text": (said(None), "empty_reply", True, "returned no text"),
-    "a call of a tool": (said(None, reason="tool_calls"), "empty_reply", True, "finish_reason=tool_calls"),
-    "all reasoning": (said("", reason="length"), "empty_reply", True, "finish_reason=length): it was cut"),
-    "a refusal": (said(None, refusal="I will not"), "reply_refused", False, "I will not"),
-    "a filter": (said("half", reason="content_filter"), "reply_refused", False, "content filter"),
+    "no text": (make_completion(""), "empty_reply", True, "returned no text"),
+    "null text": (make_completion(None), "empty_reply", True, "returned no text"),
+    "a call of a tool": (make_completion(None, reason="tool_calls"), "empty_reply", True, "finish_reason=tool_calls"),
+    "all reasoning": (make_completion("", reason="length"), "empty_reply", True, "finish_reason=length): it was cut"),
+    "a refusal": (make_completion(None, refusal="I will not"), "reply_refused", False, "I will not"),
+    "a filter": (make_completion("half", reason="content_filter"), "reply_refused", False, "content filter"),
 }  # fmt: skip
 """Endpoint answers by name, each with the expected error of the row.
 
@@ -231,21 +242,23 @@ def test_an_answer_that_is_not_a_reply_is_an_error_of_its_row_without_the_key(se
     answer, kind, retryable, words = ERRORS[name]
     server.script = lambda number, body: answer
     timeout = {"timeout": 0.15} if answer in (LATE, TRICKLE) else {}
-    reply = only(connect(server, max_retries=0, **timeout).generate([ask()]))
+    reply = take_single(connect(server, max_retries=0, **timeout).generate([make_request()]))
     assert isinstance(reply, RowError)
     assert (reply.kind, reply.retryable) == (kind, retryable)
     assert words in reply.message and KEY not in reply.message
     assert len(server.bodies) == 1
 
 
-def test_later_requests_know_that_the_quota_is_spent(server: Server) -> None:
+def test_no_more_requests_are_sent_after_the_quota_is_spent(server: Server) -> None:
     spent = {"message": "You exceeded your current quota", "type": "insufficient_quota", "code": "insufficient_quota"}
 
     def script(number: int, body: dict[str, Any]) -> Answer:
-        return said("yes") if number < 5 else Answer(429, {"error": spent})
+        return make_completion("yes") if number < 5 else Answer(429, {"error": spent})
 
     server.script = script
-    replies = connect(server, concurrency=3, max_retries=0).generate([ask(str(number)) for number in range(30)])
+    replies = connect(server, concurrency=3, max_retries=0).generate(
+        [make_request(str(number)) for number in range(30)]
+    )
     errors = [reply for reply in replies if isinstance(reply, RowError)]
     assert len(errors) == 25 and len(server.bodies) <= 5 + 3
     assert len(set(errors)) == 1 and (errors[0].kind, errors[0].retryable) == ("quota_spent", True)
@@ -255,12 +268,14 @@ def test_later_requests_know_that_the_quota_is_spent(server: Server) -> None:
 def test_an_account_without_credit_is_tried_again_after_a_while(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.script = lambda number, body: failed(402, "Insufficient Balance") if number == 0 else said("yes")
+    server.script = lambda number, body: (
+        make_error(402, "Insufficient Balance") if number == 0 else make_completion("yes")
+    )
     model = connect(server, concurrency=1)
-    assert [isinstance(reply, RowError) for reply in model.generate([ask(), ask()])] == [True, True]
+    assert [isinstance(reply, RowError) for reply in model.generate([make_request(), make_request()])] == [True, True]
     assert len(server.bodies) == 1
     monkeypatch.setattr(openai, "NO_QUOTA_SECONDS", 0.0)
-    assert only(model.generate([ask()])) == Generation("yes", True, Usage(1))
+    assert take_single(model.generate([make_request()])) == Generation("yes", True, Usage(1))
 
 
 # The key
@@ -268,8 +283,8 @@ def test_an_account_without_credit_is_tried_again_after_a_while(
 
 def test_a_key_that_is_not_secret_is_not_removed_from_messages(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "k")
-    server.script = lambda number, body: failed(400, "the token limit is 4k tokens; key k is known")
-    reply = only(connect(server).generate([ask()]))
+    server.script = lambda number, body: make_error(400, "the token limit is 4k tokens; key k is known")
+    reply = take_single(connect(server).generate([make_request()]))
     assert isinstance(reply, RowError)
     assert reply.message.endswith("the token limit is 4k tokens; key *** is known")
 
@@ -279,11 +294,11 @@ def test_a_refused_key_ends_the_run_and_is_not_shown(
     server: Server, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    server.script = lambda number, body: failed(status, f"Incorrect API key provided: {KEY}")
+    server.script = lambda number, body: make_error(status, f"Incorrect API key provided: {KEY}")
     with pytest.raises(
         ModelError, match=f"answered {status} for the key in the environment variable {VARIABLE}"
     ) as error:
-        connect(server, concurrency=1).generate([ask() for _ in range(5)])
+        connect(server, concurrency=1).generate([make_request() for _ in range(5)])
     assert KEY not in str(error.value)
     assert error.value.__suppress_context__
     assert KEY not in caplog.text
@@ -292,9 +307,9 @@ def test_a_refused_key_ends_the_run_and_is_not_shown(
 
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_a_permanent_failure_ends_the_run_with_the_services_own_message(server: Server, status: int) -> None:
-    server.script = lambda number, body: failed(status, f"not for {KEY}, ask your admin")
+    server.script = lambda number, body: make_error(status, f"not for {KEY}, ask your admin")
     with pytest.raises(ModelError, match=rf"answered {status} .*\(not for \*\*\*, ask your admin\).*'judge'"):
-        connect(server).generate([ask()])
+        connect(server).generate([make_request()])
 
 
 @pytest.mark.parametrize("value", [None, "", "  "])
@@ -335,7 +350,7 @@ def test_the_driver_pins_an_endpoint_from_the_environment(server: Server, monkey
     model = resolve_model(config, on_gpu=False)
     monkeypatch.delenv("OPENAI_BASE_URL")
     assert (model.semantic()["endpoint"], model.semantic()["label"]) == (server.url, "2026-11")
-    assert isinstance(only(list(load(model, "generate").generate([ask()]))), Generation)
+    assert isinstance(take_single(list(load(model, "generate").generate([make_request()]))), Generation)
     assert VARIABLE in os.environ
 
 
@@ -362,7 +377,7 @@ def test_requests_are_evenly_spaced() -> None:
         slept.append(seconds)
         now[0] += seconds
 
-    pace = Pace(120, clock=lambda: now[0], sleep=sleep)
+    pace = RequestPacer(120, clock=lambda: now[0], sleep=sleep)
     for _ in range(3):
         pace.wait()
     now[0] += 10
@@ -373,7 +388,7 @@ def test_requests_are_evenly_spaced() -> None:
 def test_every_attempt_waits_for_its_turn(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
 
-    class Counting(Pace):
+    class Counting(RequestPacer):
         def __init__(self, per_minute: float) -> None:
             super().__init__(per_minute, sleep=waits.append)
             self.per_minute = per_minute
@@ -381,9 +396,9 @@ def test_every_attempt_waits_for_its_turn(server: Server, monkeypatch: pytest.Mo
         def wait(self) -> None:
             waits.append(self.per_minute)
 
-    monkeypatch.setattr(openai, "Pace", Counting)
-    server.script = lambda number, body: failed(503) if number == 0 else said("yes")
-    connect(server, requests_per_minute=30.0).generate([ask()])
+    monkeypatch.setattr(openai, "RequestPacer", Counting)
+    server.script = lambda number, body: make_error(503) if number == 0 else make_completion("yes")
+    connect(server, requests_per_minute=30.0).generate([make_request()])
     assert waits == [30.0, 30.0] and len(server.bodies) == 2
 
 
@@ -391,7 +406,9 @@ def test_every_attempt_waits_for_its_turn(server: Server, monkeypatch: pytest.Mo
 
 
 def test_a_preflight_is_one_request_in_the_form_of_the_call(server: Server) -> None:
-    server.script = lambda number, body: told(("yes", -0.1)) if "logprobs" in body else said("yes")
+    server.script = lambda number, body: (
+        make_token_completion(("yes", -0.1)) if "logprobs" in body else make_completion("yes")
+    )
     model = connect(server)
     for call in ("generate", "generate_from_images", "likelihood"):
         model.preflight(call)  # type: ignore[arg-type]
@@ -404,11 +421,11 @@ def test_a_preflight_is_one_request_in_the_form_of_the_call(server: Server) -> N
 @pytest.mark.parametrize(
     ("call", "answer", "problem"),
     [
-        ("generate", failed(401, "bad key"), f"answered 401 for the key in the environment variable {VARIABLE}"),
-        ("generate", failed(404, "no such model"), r"answered 404 \(no such model\)"),
-        ("generate", failed(503, "down"), r"answered 503 \(down\), with max_retries 0; no requests have been sent yet"),
-        ("generate", Answer(body=b"<html>"), "no requests have been sent yet"),
-        ("likelihood", said("yes"), "returned no top_logprobs; use a model, or a service, that does"),
+        ("generate", make_error(401, "bad key"), f"answered 401 for the key in the environment variable {VARIABLE}"),
+        ("generate", make_error(404, "no such model"), r"answered 404 \(no such model\)"),
+        ("generate", make_error(503, "down"), r"answered 503 \(down\), with max_retries 0; the sweep has not started"),
+        ("generate", Answer(body=b"<html>"), "the sweep has not started"),
+        ("likelihood", make_completion("yes"), "returned no top_logprobs; use a model, or a service, that does"),
     ],
 )
 def test_a_service_that_cannot_answer_is_reported_before_anything_is_computed(
@@ -421,7 +438,7 @@ def test_a_service_that_cannot_answer_is_reported_before_anything_is_computed(
 
 
 def test_the_preflight_accepts_a_model_that_does_not_say_yes(server: Server) -> None:
-    server.script = lambda number, body: said(None, refusal="no")
+    server.script = lambda number, body: make_completion(None, refusal="no")
     connect(server).preflight("generate")
 
 

@@ -1,4 +1,4 @@
-"""With a chat endpoint that sees images, a likelihood that the endpoint does not report is never treated as 0."""
+"""Images reach a chat endpoint as configured, and a likelihood that it does not report is never treated as 0."""
 
 import io
 import json
@@ -24,25 +24,34 @@ from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators import tiny
-from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, connect, failed, said, told
+from tests.operators.models.endpoint import (
+    KEY,
+    VARIABLE,
+    Answer,
+    Server,
+    connect,
+    make_completion,
+    make_error,
+    make_token_completion,
+)
 
-PICTURES = (tiny.picture(0), tiny.picture(1, width=24, height=64))
+IMAGES = (tiny.draw_image(0), tiny.draw_image(1, width=24, height=64))
 
 
-def features(model: openai.OpenAiModel) -> list[tuple[str, ...]]:
-    return model.encode([model.preprocess(picture) for picture in PICTURES])
+def encode_grey(model: openai.OpenAiModel) -> list[tuple[str, ...]]:
+    return model.encode([model.preprocess(image) for image in IMAGES])
 
 
-def likelihood(server: Server, *choices: str, **options: Any) -> list[list[float]] | RowError:
+def compute_likelihood(server: Server, *choices: str, **options: Any) -> list[list[float]] | RowError:
     model = connect(server, **options)
-    (answer,) = model.likelihood(features(model), [Question(0, "Is it red?", choices)])
+    (answer,) = model.likelihood(encode_grey(model), [Question(0, "Is it red?", choices)])
     return answer
 
 
 def decode_image(body: dict[str, Any]) -> Image.Image:
     """Return the image in a request."""
-    (picture, _) = body["messages"][0]["content"]
-    header, _, content = picture["image_url"]["url"].partition(",")
+    (image, _) = body["messages"][0]["content"]
+    header, _, content = image["image_url"]["url"].partition(",")
     assert header.startswith("data:image/") and header.endswith(";base64")
     return Image.open(io.BytesIO(b64decode(content)))
 
@@ -58,16 +67,16 @@ def test_an_image_comes_before_the_text_and_keeps_every_pixel(server: Server) ->
         ImageRequest(1, Request(turns, 7, 0.5, 3, ("END",), json.dumps(schema))),
         ImageRequest(0, Request(turns[:1], 9)),
     ]
-    replies = model.generate_from_images(features(model), requests)
+    replies = model.generate_from_images(encode_grey(model), requests)
     assert [reply.text for reply in replies if isinstance(reply, Generation)] == ["yes", "yes"]
     first, second = sorted(server.bodies, key=lambda body: int(body["max_tokens"]))
     assert first["messages"][0]["content"][1] == {"type": "text", "text": "a"}
     assert first["messages"][1:] == [{"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
     assert first["response_format"]["json_schema"]["schema"] == schema
     assert (first["stop"], first["seed"], first["temperature"]) == (["END"], 3, 0.5)
-    for body, picture in ((first, PICTURES[1]), (second, PICTURES[0])):
+    for body, image in ((first, IMAGES[1]), (second, IMAGES[0])):
         assert decode_image(body).format == "PNG"
-        assert np.array_equal(np.asarray(decode_image(body)), np.asarray(picture))
+        assert np.array_equal(np.asarray(decode_image(body)), np.asarray(image))
 
 
 @pytest.mark.parametrize(("place", "parts"), [(0, ["image", "ab"]), (1, ["a", "image", "b"]), (2, ["ab", "image"])])
@@ -76,7 +85,7 @@ def test_a_request_may_have_a_system_message_and_the_image_anywhere_in_the_text(
 ) -> None:
     model = connect(server)
     request = Request((Message("user", "ab"),), 7, system="Judge.", image_at=place)
-    model.generate_from_images(features(model), [ImageRequest(0, request)])
+    model.generate_from_images(encode_grey(model), [ImageRequest(0, request)])
     system, user = server.bodies[0]["messages"]
     assert system == {"role": "system", "content": "Judge."} and user["role"] == "user"
     assert [part.get("text", "image") for part in user["content"]] == parts
@@ -96,7 +105,7 @@ def test_an_image_that_is_too_large_to_send_only_fails_its_own_row(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = connect(server)
-    encoded = [model.preprocess(picture) for picture in PICTURES]
+    encoded = [model.preprocess(image) for image in IMAGES]
     monkeypatch.setattr(openai, "MAX_IMAGE_BYTES", max(len(*images) for images in encoded) - 1)
     results = isolate(model.encode, encoded)
     (refused,) = [result for result in results if isinstance(result, RowError)]
@@ -107,19 +116,21 @@ def test_an_image_that_is_too_large_to_send_only_fails_its_own_row(
 
 
 def test_the_format_of_images_is_in_the_keys_if_it_is_not_the_default(server: Server) -> None:
-    def keyed(**options: Any) -> dict[str, Any]:
+    def list_key_options(**options: Any) -> dict[str, Any]:
         config = model_config(family="openai", checkpoint="judge", endpoint=server.url, **options)
         return resolve_model(config, on_gpu=False).semantic()
 
-    assert keyed(image_format="jpeg") == keyed() | {"image_format": "jpeg"}
+    assert list_key_options(image_format="jpeg") == list_key_options() | {"image_format": "jpeg"}
 
 
 # Likelihoods
 
 
 def test_an_answers_likelihood_is_read_from_the_likeliest_first_tokens(server: Server) -> None:
-    server.script = lambda number, body: told(("No", -0.3), ("Yes", -1.5), (" yes", -2.5), ("Maybe", -4.0))
-    assert likelihood(server, "Yes", "No") == [[-1.5, 0.0], [-0.3, 0.0]]
+    server.script = lambda number, body: make_token_completion(
+        ("No", -0.3), ("Yes", -1.5), (" yes", -2.5), ("Maybe", -4.0)
+    )
+    assert compute_likelihood(server, "Yes", "No") == [[-1.5, 0.0], [-0.3, 0.0]]
     (body,) = server.bodies
     assert (body["max_tokens"], body["logprobs"], body["top_logprobs"], body["temperature"]) == (1, True, 20, 0.0)
     assert body["messages"][0]["content"][1] == {"type": "text", "text": "Is it red?"}
@@ -136,15 +147,15 @@ def test_an_answers_likelihood_is_read_from_the_likeliest_first_tokens(server: S
 def test_the_likeliest_spelling_counts_regardless_of_case_and_space(
     server: Server, tokens: list[tuple[str, float]], logprob: float
 ) -> None:
-    server.script = lambda number, body: told(*tokens)
-    assert likelihood(server, "Yes") == [[logprob, 0.0]]
+    server.script = lambda number, body: make_token_completion(*tokens)
+    assert compute_likelihood(server, "Yes") == [[logprob, 0.0]]
 
 
 def test_a_choice_of_several_words_is_never_asked_for(server: Server) -> None:
-    server.script = lambda number, body: told(("red", -0.1))
+    server.script = lambda number, body: make_token_completion(("red", -0.1))
     model = connect(server)
     asked = [Question(0, "a", ("red",)), Question(0, "b", ("red", "dark blue")), Question(1, "c", ("red",))]
-    first, second, third = model.likelihood(features(model), asked)
+    first, second, third = model.likelihood(encode_grey(model), asked)
     assert (first, third) == ([[-0.1, 0.0]], [[-0.1, 0.0]])
     assert isinstance(second, RowError)
     assert (second.kind, second.retryable) == ("no_likelihood", False)
@@ -152,8 +163,8 @@ def test_a_choice_of_several_words_is_never_asked_for(server: Server) -> None:
     assert len(server.bodies) == 2
 
 
-def strange(logprobs: Any) -> Answer:
-    answer = said("Yes")
+def make_malformed_answer(logprobs: Any) -> Answer:
+    answer = make_completion("Yes")
     assert isinstance(answer.body, dict)
     answer.body["choices"][0]["logprobs"] = logprobs
     return answer
@@ -176,18 +187,18 @@ ABSENT = "'Yes' is not among the 20 likeliest first tokens of the answer of judg
 @pytest.mark.parametrize(
     ("answer", "kind", "message"),
     [
-        (told(("I", -0.1), ("Sorry", -2.0), ("Ye", -3.0)), "no_likelihood", ABSENT),
-        (told(("Yes", -0.1), ("yes", -2.0)), "no_likelihood", "'No' is not among the 20 likeliest"),
-        *((strange(logprobs), "no_likelihood", "judge returned no top_logprobs") for logprobs in STRANGE),
-        (told(("I", -0.1), refusal="I will not"), "reply_refused", "I will not"),
-        (said("x", reason="content_filter"), "reply_refused", "content filter"),
+        (make_token_completion(("I", -0.1), ("Sorry", -2.0), ("Ye", -3.0)), "no_likelihood", ABSENT),
+        (make_token_completion(("Yes", -0.1), ("yes", -2.0)), "no_likelihood", "'No' is not among the 20 likeliest"),
+        *((make_malformed_answer(logprobs), "no_likelihood", "judge returned no top_logprobs") for logprobs in STRANGE),
+        (make_token_completion(("I", -0.1), refusal="I will not"), "reply_refused", "I will not"),
+        (make_completion("x", reason="content_filter"), "reply_refused", "content filter"),
     ],
 )
 def test_a_likelihood_that_is_not_reported_is_an_error_and_not_0(
     server: Server, answer: Answer, kind: str, message: str
 ) -> None:
     server.script = lambda number, body: answer
-    result = likelihood(server, "Yes", "No")
+    result = compute_likelihood(server, "Yes", "No")
     assert isinstance(result, RowError)
     assert (result.kind, result.retryable) == (kind, False) and message in result.message
 
@@ -196,11 +207,15 @@ def test_a_likelihood_that_is_not_reported_is_an_error_and_not_0(
 def test_a_failed_request_only_fails_its_own_question(server: Server, status: int, kind: str) -> None:
     def script(number: int, body: dict[str, Any]) -> Answer:
         text = body["messages"][0]["content"][1]["text"]
-        return failed(status, f"logprobs are not there; {KEY}") if text == "1" else told(("Yes", -0.1 * int(text)))
+        return (
+            make_error(status, f"logprobs are not there; {KEY}")
+            if text == "1"
+            else make_token_completion(("Yes", -0.1 * int(text)))
+        )
 
     server.script = script
     model = connect(server, max_retries=0)
-    answers = model.likelihood(features(model), [Question(0, str(number), ("Yes",)) for number in range(4)])
+    answers = model.likelihood(encode_grey(model), [Question(0, str(number), ("Yes",)) for number in range(4)])
     assert [answer for answer in answers if not isinstance(answer, RowError)] == [
         [[pytest.approx(-0.1 * number), 0.0]] for number in (0, 2, 3)
     ]
@@ -210,9 +225,9 @@ def test_a_failed_request_only_fails_its_own_question(server: Server, status: in
 
 def test_the_normalised_share_of_yes_also_works_with_a_service(server: Server) -> None:
     """The ratio does not change between spellings that a service treats alike."""
-    server.script = lambda number, body: told(("No", -0.3), ("Yes", -1.5), (" yes", -2.5))
+    server.script = lambda number, body: make_token_completion(("No", -0.3), ("Yes", -1.5), (" yes", -2.5))
     metric = VqaScoreConfig(normalise="yes_no").with_model_defaults(lambda role: openai.OPENAI)
-    answer = likelihood(server, *metric.choices)
+    answer = compute_likelihood(server, *metric.choices)
     assert isinstance(answer, list)
     assert share_of_yes(answer[: len(YES)], answer[len(YES) :]) == pytest.approx(
         math.exp(-1.5) / (math.exp(-1.5) + math.exp(-0.3))
@@ -220,9 +235,9 @@ def test_the_normalised_share_of_yes_also_works_with_a_service(server: Server) -
 
 
 def test_a_refused_key_ends_the_shard_without_trying_each_row(server: Server) -> None:
-    server.script = lambda number, body: failed(401, f"Incorrect API key provided: {KEY}")
+    server.script = lambda number, body: make_error(401, f"Incorrect API key provided: {KEY}")
     model = connect(server, concurrency=1)
-    decode_image, asked = features(model), [Question(0, str(number), ("Yes",)) for number in range(20)]
+    decode_image, asked = encode_grey(model), [Question(0, str(number), ("Yes",)) for number in range(20)]
     with pytest.raises(ModelError, match="answered 401 for the key") as error:
         isolate(lambda batch: model.likelihood(decode_image, batch), asked)
     assert KEY not in str(error.value) and len(server.bodies) < 20
@@ -232,27 +247,27 @@ def test_a_refused_key_ends_the_shard_without_trying_each_row(server: Server) ->
 
 
 def test_a_reply_is_stripped_of_white_space(server: Server) -> None:
-    server.script = lambda number, body: said(" a red star\n")
+    server.script = lambda number, body: make_completion(" a red star\n")
     model = connect(server)
-    assert model.reply(features(model), [Question(1, "What is it?", ())]) == ["a red star"]
+    assert model.reply(encode_grey(model), [Question(1, "What is it?", ())]) == ["a red star"]
     assert server.bodies[0]["max_tokens"] == 32 and "logprobs" not in server.bodies[0]
 
 
 def test_cut_replies_that_are_used_are_counted(server: Server) -> None:
-    server.script = lambda number, body: said("a red star", reason="length" if number < 2 else "stop")
+    server.script = lambda number, body: make_completion("a red star", reason="length" if number < 2 else "stop")
     model = connect(server, concurrency=1)
-    model.reply(features(model), [Question(index % 2, "What is it?", ()) for index in range(3)])
+    model.reply(encode_grey(model), [Question(index % 2, "What is it?", ()) for index in range(3)])
     assert model.usage == Usage(3, cut=2)
 
 
 def test_usage_is_counted_for_the_calling_thread(server: Server) -> None:
     usage = {"prompt_tokens": 30, "completion_tokens": 1}
-    answer = told(("Yes", -0.1))
+    answer = make_token_completion(("Yes", -0.1))
     assert isinstance(answer.body, dict)
     server.script = lambda number, body: Answer(body={**answer.body, "usage": usage})  # type: ignore[dict-item]
     model = connect(server)
     asked = [Question(0, "a", ("Yes",)), Question(1, "b", ("Yes",))]
-    model.likelihood(features(model), asked)
+    model.likelihood(encode_grey(model), asked)
     assert model.usage == Usage(2, 60, 0, 2)
     others: list[Usage] = []
     thread = threading.Thread(target=lambda: others.append(model.usage))
@@ -264,7 +279,7 @@ def test_usage_is_counted_for_the_calling_thread(server: Server) -> None:
 # In a sweep
 
 
-def asking(server: Server) -> tuple[str, ...]:
+def make_sweep_arguments(server: Server) -> tuple[str, ...]:
     """Return the command-line arguments that make a sweep call the server."""
     service = (f"models.vqa.endpoint={server.url}", f"models.vqa.key_variable={VARIABLE}")
     return ("metric=[vqascore]", "model@models.vqa=api", "models.vqa.checkpoint=judge", *service)
@@ -273,11 +288,11 @@ def asking(server: Server) -> tuple[str, ...]:
 def test_a_service_can_be_the_vqa_model_of_a_sweep(server: Server, tmp_path: Path) -> None:
     def script(number: int, body: dict[str, Any]) -> Answer:
         red = np.asarray(decode_image(body).convert("RGB"), dtype=float)[..., 0].mean()
-        return told(("No", -0.2), ("Yes", -red / 255))
+        return make_token_completion(("No", -0.2), ("Yes", -red / 255))
 
-    server.script, server.trial = script, told(("Yes", -0.1))
+    server.script, server.trial = script, make_token_completion(("Yes", -0.1))
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
-    planned = plan_sweep(sweep_config(folder, tmp_path / "store", *asking(server)))
+    planned = plan_sweep(sweep_config(folder, tmp_path / "store", *make_sweep_arguments(server)))
     finished = run_sweep(planned, lambda progress: None)
     scores = pq.read_table(Path(finished.folder) / "scores.parquet").to_pylist()
     expected = {
@@ -291,10 +306,14 @@ def test_a_service_can_be_the_vqa_model_of_a_sweep(server: Server, tmp_path: Pat
 
 
 def test_a_likelihood_that_a_service_does_not_report_is_a_row_without_a_score(server: Server, tmp_path: Path) -> None:
-    server.script = lambda number, body: told(("I", -0.2)) if number else told(("Yes", -0.5))
-    server.trial = told(("Yes", -0.1))
+    server.script = lambda number, body: (
+        make_token_completion(("I", -0.2)) if number else make_token_completion(("Yes", -0.5))
+    )
+    server.trial = make_token_completion(("Yes", -0.1))
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
-    finished = run_sweep(plan_sweep(sweep_config(folder, tmp_path / "store", *asking(server))), lambda progress: None)
+    finished = run_sweep(
+        plan_sweep(sweep_config(folder, tmp_path / "store", *make_sweep_arguments(server))), lambda progress: None
+    )
     scores = [row["score"] for row in pq.read_table(Path(finished.folder) / "scores.parquet").to_pylist()]
     assert sorted(score for score in scores if score is not None) == [pytest.approx(math.exp(-0.5))]
     kinds = {error["kind"] for error in finished.results.read_errors().to_pylist()}
@@ -305,15 +324,15 @@ def test_a_spent_quota_costs_a_sweep_a_few_requests_and_the_next_sweep_continues
     server: Server, tmp_path: Path
 ) -> None:
     spent = Answer(429, {"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}})
-    server.script = lambda number, body: told(("Yes", -0.5)) if number < 4 else spent
-    server.trial = told(("Yes", -0.1))
+    server.script = lambda number, body: make_token_completion(("Yes", -0.5)) if number < 4 else spent
+    server.trial = make_token_completion(("Yes", -0.1))
     folder = write_benchmark(tmp_path / "bench", ["atlas", "flint"], count=11)
     few = ("shard_rows=4", "max_failed=1", "models.vqa.concurrency=2", "models.vqa.max_retries=0")
-    config = sweep_config(folder, tmp_path / "store", *asking(server), *few)
+    config = sweep_config(folder, tmp_path / "store", *make_sweep_arguments(server), *few)
     errors = run_sweep(plan_sweep(config), lambda progress: None).results.read_errors().to_pylist()
     assert {(error["kind"], error["retryable"]) for error in errors} == {("quota_spent", True)}
     assert len(errors) == 22 - 4 and len(server.bodies) < 4 + 6, "one request per process, and those already sent"
-    server.script = lambda number, body: told(("Yes", -0.5))
+    server.script = lambda number, body: make_token_completion(("Yes", -0.5))
     asked_before = len(server.bodies)
     finished = run_sweep(plan_sweep(config), lambda progress: None)
     assert not finished.results.n_null and len(server.bodies) == asked_before + 22 - 4

@@ -18,7 +18,7 @@ from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
 from plumbline.operators.models.calls import Call, DetectionRequest, Measure, Message, Pair, Question, Region, Request
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
-from plumbline.operators.models.families.image_to_text import read_regions
+from plumbline.operators.models.families.image_to_text import parse_regions
 from plumbline.operators.models.families.language_models import TEXT_ONLY, find_entailment_label
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.networks.similarity import COSINE, choice_text
@@ -29,7 +29,7 @@ from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators import tiny
-from tests.operators.models.alike import CHOOSING, CLOSE, PICTURES, QUESTIONS, TEXTS, likelihoods
+from tests.operators.models.alike import CHOICE_QUESTIONS, CLOSE, IMAGES, QUESTIONS, TEXTS, compute_likelihoods
 from tests.operators.models.families import library
 from tests.operators.models.families.test_families import require_equal_to_library
 from tests.operators.stages.given import decode, options
@@ -56,12 +56,12 @@ def load_kind(name: str, folder: Path, call: Call, **options: Any) -> Any:
     return load(resolve_model(config, on_gpu=False), call)
 
 
-def profile(name: str, folder: Path) -> Any:
+def read_profile(name: str, folder: Path) -> Any:
     return find_vqa_profile(model_config(family=KINDS[name].family, checkpoint=str(folder)))
 
 
 def encode_images(model: Any) -> Any:
-    return model.encode([model.preprocess(picture) for picture in PICTURES])
+    return model.encode([model.preprocess(image) for image in IMAGES])
 
 
 # Models that compare
@@ -79,14 +79,14 @@ def test_a_text_beyond_the_context_is_cut_and_reported(kinds: Callable[[str], Pa
 
 
 @pytest.mark.parametrize("name", ["siglip", "siglip2", "siglip2_naflex"])
-def test_siglip_reads_capitals_as_it_was_trained_to(kinds: Callable[[str], Path], name: str) -> None:
+def test_siglip_treats_capitals_as_in_training(kinds: Callable[[str], Path], name: str) -> None:
     model = load_kind(name, kinds(name), "similarity")
     small, large = model.encode_texts(["a red circle", "A Red CIRCLE"]).features
     torch.testing.assert_close(small, large)
 
 
 FAINT = 1e-3
-"""Factor by which image embeddings are shrunk, so that the epsilon of a layer norm matters."""
+"""Scale of image embeddings that is small enough for a layer norm's epsilon to matter."""
 
 
 @pytest.mark.parametrize(
@@ -118,10 +118,10 @@ def test_an_image_is_encoded_once_for_both_measures_and_each_text_with_the_image
         getattr(model.model, name).register_forward_pre_hook(count, with_kwargs=True)
     metrics = {"itm": SimilarityConfig(model="itm", measure="match"), "itc": SimilarityConfig(model="itm")}
     stage = SimilaritiesStage(metrics, {"model": model}, options())
-    images = tiny.image_table([tiny.encoded(picture) for picture in PICTURES], ["p", "q", "p", "q"])
+    images = tiny.make_image_table([tiny.encode_image(image) for image in IMAGES], ["p", "q", "p", "q"])
     texts = {name: PromptTexts({"p": TEXTS[0], "q": TEXTS[1]}, metric) for name, metric in metrics.items()}
     tables = stage.measure(decode(stage, images), texts)
-    assert counted == {"vision_model": len(PICTURES), "text_encoder": len(PICTURES) + 2}
+    assert counted == {"vision_model": len(IMAGES), "text_encoder": len(IMAGES) + 2}
     assert all(table.column("similarity").null_count == 0 for table in tables.values())
     assert tables["itm"] != tables["itc"]
 
@@ -144,14 +144,14 @@ def test_a_box_must_exceed_its_threshold_and_a_phrase_beyond_the_context_fails_a
     assert (refused.kind, refused.retryable) == ("prompt_too_long", False)
 
 
-def test_regions_have_every_box_of_their_words() -> None:
+def test_a_label_with_several_boxes_gives_several_regions() -> None:
     reply = "</s><s>a red car<loc_0><loc_500><loc_999><loc_999><loc_1><loc_2><loc_3><loc_4>sky <loc_9><loc_9></s><pad>"
-    assert read_regions(reply, 100, 200) == [Region("a red car", 0, 100, 99, 199), Region("a red car", 0, 0, 0, 0)]
-    assert read_regions("nothing", 10, 10) == read_regions("", 10, 10) == []
+    assert parse_regions(reply, 100, 200) == [Region("a red car", 0, 100, 99, 199), Region("a red car", 0, 0, 0, 0)]
+    assert parse_regions("nothing", 10, 10) == parse_regions("", 10, 10) == []
 
 
 def test_a_million_words_without_a_box_give_no_region() -> None:
-    assert read_regions("a red car " * 1_000_000, 10, 10) == []
+    assert parse_regions("a red car " * 1_000_000, 10, 10) == []
 
 
 @pytest.mark.parametrize(
@@ -188,8 +188,8 @@ def test_a_blip_replies_like_the_librarys_and_encodes_an_image_once(kinds: Calla
         shown.append(len(arguments[0] if arguments else named["pixel_values"]))
 
     model.model.vision_model.register_forward_pre_hook(count, with_kwargs=True)
-    likelihoods(model, PICTURES, [*QUESTIONS, *QUESTIONS])
-    assert shown == [len(PICTURES)]
+    compute_likelihoods(model, IMAGES, [*QUESTIONS, *QUESTIONS])
+    assert shown == [len(IMAGES)]
 
 
 @pytest.mark.parametrize(
@@ -203,10 +203,10 @@ def test_a_blip_replies_like_the_librarys_and_encodes_an_image_once(kinds: Calla
 def test_vqascore_asks_each_kind_with_its_own_template(
     kinds: Callable[[str], Path], name: str, template: str, reduction: Any
 ) -> None:
-    metric = VqaScoreConfig().with_model_defaults(lambda role: profile(name, kinds(name)))
+    metric = VqaScoreConfig().with_model_defaults(lambda role: read_profile(name, kinds(name)))
     assert metric.yes_question == (template, "yes", reduction)
     asked = Question(0, metric.question("a red star"), (metric.yes_question.answer,))
-    ((answered,),) = likelihoods(load_kind(name, kinds(name), "likelihood"), PICTURES, [asked])
+    ((answered,),) = compute_likelihoods(load_kind(name, kinds(name), "likelihood"), IMAGES, [asked])
     with torch.no_grad():
         whole = library.WHOLE[name](kinds(name)).answer(Question(0, template.format("a red star"), ()), "yes")
     assert reduce_answer(answered, metric.yes_question.reduction) == pytest.approx(
@@ -226,8 +226,8 @@ def test_the_flant5_has_a_separate_head_and_the_exact_gelu(kinds: Callable[[str]
 @pytest.mark.parametrize("name", ["instructblip", "blip_vqa"])
 def test_a_question_beyond_the_context_is_refused(kinds: Callable[[str], Path], name: str) -> None:
     with pytest.raises(HopelessRow, match="the question takes"):
-        likelihoods(
-            load_kind(name, kinds(name), "likelihood"), PICTURES, [Question(0, "a blue square " * 40, ("yes",))]
+        compute_likelihoods(
+            load_kind(name, kinds(name), "likelihood"), IMAGES, [Question(0, "a blue square " * 40, ("yes",))]
         )
 
 
@@ -279,17 +279,17 @@ def test_a_dual_encoder_refuses_single_and_cut_choices_and_free_replies(
 ) -> None:
     model = load_kind("clip", kinds("clip"), "likelihood")
     long = "the red circle above the blue square left of a green star"
-    asked = [Question(0, "is it red?", ("yes",)), Question(0, long, ("yes", "no")), CHOOSING[0]]
+    asked = [Question(0, "is it red?", ("yes",)), Question(0, long, ("yes", "no")), CHOICE_QUESTIONS[0]]
     alone, cut, sound = model.likelihood(encode_images(model), asked)
     assert [(one.kind, one.retryable) for one in (alone, cut)] == [("no_likelihood", False), ("prompt_too_long", False)]
     assert isinstance(sound, list) and len(sound) == 2
-    assert [reply.kind for reply in model.reply(encode_images(model), CHOOSING[:2])] == ["no_likelihood"] * 2
+    assert [reply.kind for reply in model.reply(encode_images(model), CHOICE_QUESTIONS[:2])] == ["no_likelihood"] * 2
 
 
 def test_metrics_ask_a_dual_encoder_only_questions_that_it_can_answer(
     kinds: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    assert profile("clip", kinds("clip")) == COSINE
+    assert read_profile("clip", kinds("clip")) == COSINE
     with pytest.raises(ConfigError, match="cannot score a single answer; set normalise=yes_no"):
         VqaScoreConfig().with_model_defaults(lambda role: COSINE)
     metric = TifaConfig().with_model_defaults(lambda role: COSINE)
@@ -312,8 +312,8 @@ def test_metrics_ask_a_dual_encoder_only_questions_that_it_can_answer(
 
 def test_a_blind_model_gives_the_same_answer_for_every_image(kinds: Callable[[str], Path]) -> None:
     model = load_kind("causal_lm", kinds("causal_lm"), "likelihood")
-    asked = [Question(image, "Is it red?", ("Yes", "No")) for image in range(len(PICTURES))]
-    answers = likelihoods(model, PICTURES, asked)
+    asked = [Question(image, "Is it red?", ("Yes", "No")) for image in range(len(IMAGES))]
+    answers = compute_likelihoods(model, IMAGES, asked)
     assert all(answer == answers[0] for answer in answers)
     assert model.usage.calls == 2, "each choice is read once, however many images"
 
@@ -336,7 +336,7 @@ def test_a_question_beyond_a_blind_models_context_only_fails_itself(kinds: Calla
     model = load_kind("causal_lm", kinds("causal_lm"), "likelihood")
     refused, answer = model.likelihood([None], [Question(0, "red " * 200, ("Yes",)), QUESTIONS[0]])
     assert (refused.kind, refused.retryable) == ("prompt_too_long", False)
-    assert [answer] == likelihoods(model, PICTURES, QUESTIONS[:1])
+    assert [answer] == compute_likelihoods(model, IMAGES, QUESTIONS[:1])
 
 
 def test_a_blind_model_that_thinks_or_runs_on_vllm_is_refused(tmp_path: Path) -> None:
@@ -349,30 +349,28 @@ def test_a_blind_model_that_thinks_or_runs_on_vllm_is_refused(tmp_path: Path) ->
 
 
 def test_vqascore_asks_a_blind_model_for_one_token(kinds: Callable[[str], Path]) -> None:
-    assert profile("causal_lm", kinds("causal_lm")) == TEXT_ONLY
+    assert read_profile("causal_lm", kinds("causal_lm")) == TEXT_ONLY
     assert VqaScoreConfig().with_model_defaults(lambda role: TEXT_ONLY).yes_question.reduction == "first"
 
 
 def test_a_blind_t5_gives_the_same_answer_and_reply_for_every_image(kinds: Callable[[str], Path]) -> None:
     model = load_kind("text_only_t5", kinds("text_only_t5"), "likelihood")
-    asked = [
-        Question(image, text, ("yes", "no")) for image in range(len(PICTURES)) for text in ("Is it red?", "Is it?")
-    ]
-    answers = likelihoods(model, PICTURES, asked)
-    assert answers[::2] == [answers[0]] * len(PICTURES) and answers[0] != answers[1]
+    asked = [Question(image, text, ("yes", "no")) for image in range(len(IMAGES)) for text in ("Is it red?", "Is it?")]
+    answers = compute_likelihoods(model, IMAGES, asked)
+    assert answers[::2] == [answers[0]] * len(IMAGES) and answers[0] != answers[1]
     assert model.usage.calls == 4, "each choice is read once, however many images"
     with torch.no_grad():
         ids = model.tokenizer(["Is it red?"], return_tensors="pt").input_ids
         said = model.model.generate(input_ids=ids, max_new_tokens=32, do_sample=False)
     expected = model.tokenizer.decode(said[0], skip_special_tokens=True).strip()
-    assert model.reply([None] * 4, asked[::2]) == [expected] * len(PICTURES)
+    assert model.reply([None] * 4, asked[::2]) == [expected] * len(IMAGES)
 
 
 # Entailment
 
 
 @pytest.mark.parametrize("labels", [("entailment", "not_entailment"), ("not_entailment", "Entailment")])
-def test_two_labels_are_enough(tmp_path: Path, labels: Sequence[str]) -> None:
+def test_an_nli_model_with_only_two_labels_is_accepted(tmp_path: Path, labels: Sequence[str]) -> None:
     folder, pair = tiny.save_nli(tmp_path, labels=labels), ("a red circle", "a circle")
     label = [name.lower() for name in labels].index("entailment")
     with torch.no_grad():
@@ -421,7 +419,7 @@ def test_a_t5_whose_config_ties_its_head_needs_no_head(tmp_path: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights["lm_head.weight"]
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ModelError, match=r"do not fit its config\.json: lacks lm_head\.weight"):
+    with pytest.raises(ModelError, match=r"do not fit its config\.json: lm_head\.weight is missing"):
         load_kind("t5", folder, "entailment")
     tiny.edit_json(folder / "config.json", tie_word_embeddings=True)
     assert len(load_kind("t5", folder, "entailment").entailment([("a", "b")])) == 1
@@ -433,7 +431,7 @@ SENTENCES = ["a red circle", "star", "two blue star left of a green square", "ci
 
 
 def test_the_shorter_limit_of_sentence_transformers_applies(tmp_path: Path) -> None:
-    folder = tiny.save_sentences(tmp_path)
+    folder = tiny.save_sentence_encoder(tmp_path)
     assert load_kind("sentences", folder, "embedding").encode_texts(SENTENCES).truncated == [False] * 3 + [
         True,
         False,
@@ -443,12 +441,12 @@ def test_the_shorter_limit_of_sentence_transformers_applies(tmp_path: Path) -> N
     texts = load_kind("sentences", folder, "embedding").encode_texts(SENTENCES)
     assert texts.truncated == [False, False, True, True, False, False]
     with torch.no_grad():
-        expected = library.mean_of_tokens(folder, SENTENCES[2], "cosine", context=6).numbers
+        expected = library.embed_text(folder, SENTENCES[2], "cosine", context=6).numbers
     assert texts.features[2].tolist() == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_sentence_encoder_needs_no_pooler(tmp_path: Path) -> None:
-    folder = tiny.save_sentences(tmp_path)
+    folder = tiny.save_sentence_encoder(tmp_path)
     expected = load_kind("sentences", folder, "embedding").encode_texts(SENTENCES).features
     weights = load_file(folder / "model.safetensors")
     del weights["pooler.dense.weight"]
@@ -469,7 +467,7 @@ def test_a_sentence_encoder_needs_no_pooler(tmp_path: Path) -> None:
 def test_a_checkpoint_that_pools_in_another_way_is_refused(
     tmp_path: Path, fields: dict[str, Any], accepted: bool
 ) -> None:
-    folder = tiny.save_sentences(tmp_path)
+    folder = tiny.save_sentence_encoder(tmp_path)
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(fields))
     config = model_config(family="sentences", checkpoint=str(folder))

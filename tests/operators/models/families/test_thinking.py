@@ -15,8 +15,8 @@ from plumbline.operators.models.calls import Generation, ImageRequest, Message, 
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
-from tests.operators.models.alike import PICTURES
-from tests.operators.models.endpoint import Server, connect, said
+from tests.operators.models.alike import IMAGES
+from tests.operators.models.endpoint import Server, connect, make_completion
 from tests.operators.models.families.test_vlm import CHECKPOINTS, QWEN, WholeModel
 
 THOUGHT = 24
@@ -39,7 +39,7 @@ class Thinker(NamedTuple):
     """A model that thinks first, and transformers' own continuation of a prompt."""
 
     ask: Callable[[Sequence[Request]], Sequence[Generation | RowError]]
-    goes_on: Callable[[str, int], list[int]]
+    continue_text: Callable[[str, int], list[int]]
     """Function that returns the likeliest tokens after a question, up to the given number."""
     tokenizer: Any
     end: int
@@ -58,45 +58,45 @@ def end_thoughts(network: Any, said: list[int], end: int) -> None:
     head[[third, end]] = head[[end, third]]
 
 
-def writer(folder: Path, head_dim: int = 8, **options: Any) -> Thinker:
+def make_text_thinker(folder: Path, head_dim: int = 8, **options: Any) -> Thinker:
     tiny.save_causal_lm(folder, template=tiny.THINKING_TEMPLATE, head_dim=head_dim)
     end, tokenizer = add_end_of_thought(folder), AutoTokenizer.from_pretrained(folder)
     network = AutoModelForCausalLM.from_pretrained(folder).eval()
 
-    def goes_on(text: str, most: int) -> list[int]:
+    def continue_text(text: str, most: int) -> list[int]:
         inputs = tokenizer(PROMPT.format(text), return_tensors="pt")
         said = network.generate(**inputs, max_new_tokens=most, do_sample=False)
         return [int(token) for token in said[0, inputs.input_ids.shape[1] :]]
 
-    end_thoughts(network, goes_on(TEXTS[0], 3), end)
+    end_thoughts(network, continue_text(TEXTS[0], 3), end)
     network.save_pretrained(folder)
-    return Thinker(load("causal_lm", folder, "generate", **options).generate, goes_on, tokenizer, end)
+    return Thinker(load("causal_lm", folder, "generate", **options).generate, continue_text, tokenizer, end)
 
 
-def looker(folder: Path, **options: Any) -> Thinker:
+def make_image_thinker(folder: Path, **options: Any) -> Thinker:
     CHECKPOINTS["qwen3_5"].save(folder)
     end = add_end_of_thought(folder)
     whole = WholeModel(CHECKPOINTS["qwen3_5"], folder)
 
-    def goes_on(text: str, most: int) -> list[int]:
-        inputs = whole.inputs(PICTURES[0], (QWEN + "<think>\n").format(text))
+    def continue_text(text: str, most: int) -> list[int]:
+        inputs = whole.inputs(IMAGES[0], (QWEN + "<think>\n").format(text))
         said = whole.model.generate(
             **inputs, max_new_tokens=most, do_sample=False, eos_token_id=whole.tokenizer.eos_token_id
         )
         return [int(token) for token in said[0, inputs["input_ids"].shape[1] :]]
 
-    end_thoughts(whole.model, goes_on(TEXTS[0], 3), end)
+    end_thoughts(whole.model, continue_text(TEXTS[0], 3), end)
     whole.model.save_pretrained(folder)
     model = load("vlm", folder, "generate_from_images", pair_batch=4, **options)
 
     def ask(requests: Sequence[Request]) -> Sequence[Generation | RowError]:
-        seen = model.encode([model.preprocess(PICTURES[0])])
+        seen = model.encode([model.preprocess(IMAGES[0])])
         replies: Sequence[Generation | RowError] = model.generate_from_images(
             seen, [ImageRequest(0, request) for request in requests]
         )
         return replies
 
-    return Thinker(ask, goes_on, whole.tokenizer, end)
+    return Thinker(ask, continue_text, whole.tokenizer, end)
 
 
 def load(family: str, folder: Path, call: Any, **options: Any) -> Any:
@@ -104,29 +104,29 @@ def load(family: str, folder: Path, call: Any, **options: Any) -> Any:
     return loading.load(resolve_model(model_config(family=family, checkpoint=str(folder), **given), on_gpu=False), call)
 
 
-@pytest.fixture(scope="module", params=[writer, looker])
+@pytest.fixture(scope="module", params=[make_text_thinker, make_image_thinker])
 def thinker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Thinker:
     torch.set_num_threads(1)
     made: Thinker = request.param(tmp_path_factory.mktemp("thinker"))
     return made
 
 
-def ask(text: str, **options: Any) -> Request:
+def make_request(text: str, **options: Any) -> Request:
     return Request((Message("user", text),), **{"max_tokens": REPLY} | options)
 
 
 def test_a_reply_equals_the_librarys_text_after_the_thought(thinker: Thinker) -> None:
-    replies = thinker.ask([ask(text) for text in TEXTS])
+    replies = thinker.ask([make_request(text) for text in TEXTS])
     ended = 0
     for text, reply in zip(TEXTS, replies, strict=True):
-        thought = thinker.goes_on(text, THOUGHT)
+        thought = thinker.continue_text(text, THOUGHT)
         if thinker.end not in thought:
             assert isinstance(reply, RowError) and (reply.kind, reply.retryable) == ("unfinished_thought", False)
             assert "raise its thinking_tokens" in reply.message or "within a thought" in reply.message
             continue
         ended += 1
         length = thought.index(thinker.end) + 1
-        whole = thinker.goes_on(text, length + REPLY)
+        whole = thinker.continue_text(text, length + REPLY)
         assert isinstance(reply, Generation)
         assert reply.text == thinker.tokenizer.decode(whole[length:], skip_special_tokens=True).lstrip()
         assert reply.usage.new_tokens == len(whole)
@@ -134,27 +134,30 @@ def test_a_reply_equals_the_librarys_text_after_the_thought(thinker: Thinker) ->
 
 
 def test_a_stop_string_and_a_schema_only_apply_to_the_reply(thinker: Thinker) -> None:
-    (whole,) = thinker.ask([ask(TEXTS[0], max_tokens=20)])
+    (whole,) = thinker.ask([make_request(TEXTS[0], max_tokens=20)])
     assert isinstance(whole, Generation)
-    thought = thinker.tokenizer.decode(thinker.goes_on(TEXTS[0], 2))
+    thought = thinker.tokenizer.decode(thinker.continue_text(TEXTS[0], 2))
     stop = next(letter for letter in whole.text if letter.isascii() and letter.strip())
     schema = json.dumps({"type": "object", "properties": {"score": {"enum": [1, 2]}}, "required": ["score"]})
     stopped, held = thinker.ask(
-        [ask(TEXTS[0], max_tokens=20, stop=(thought, stop)), ask(TEXTS[0], max_tokens=40, schema=schema)]
+        [
+            make_request(TEXTS[0], max_tokens=20, stop=(thought, stop)),
+            make_request(TEXTS[0], max_tokens=40, schema=schema),
+        ]
     )
     assert isinstance(stopped, Generation) and isinstance(held, Generation)
     assert (stopped.text, stopped.complete) == (whole.text.partition(stop)[0], True)
     assert json.loads(held.text)["score"] in (1, 2) and held.complete
 
 
-@pytest.mark.parametrize("make", [writer, looker])
+@pytest.mark.parametrize("make", [make_text_thinker, make_image_thinker])
 def test_the_error_of_a_cut_thought_names_the_key_and_the_budget_must_fit_the_context(
     tmp_path: Path, make: Callable[..., Thinker]
 ) -> None:
     short = make(tmp_path / "short", thinking_tokens=2)
-    (cut,) = short.ask([ask(TEXTS[0])])
+    (cut,) = short.ask([make_request(TEXTS[0])])
     assert cut == CUT._replace(message=CUT.message.replace("24", "2"))
-    (long,) = make(tmp_path / "long", thinking_tokens=512).ask([ask(TEXTS[0])])
+    (long,) = make(tmp_path / "long", thinking_tokens=512).ask([make_request(TEXTS[0])])
     assert isinstance(long, RowError) and long.kind == "prompt_too_long"
 
 
@@ -162,7 +165,7 @@ def test_a_model_that_replies_without_a_thought_is_accepted(tmp_path: Path) -> N
     tiny.save_causal_lm(tmp_path)
     add_end_of_thought(tmp_path)
     plain, thinking = (load("causal_lm", tmp_path, "generate", thinking=one) for one in ("refused", "allowed"))
-    requests = [ask(text, max_tokens=THOUGHT) for text in TEXTS]
+    requests = [make_request(text, max_tokens=THOUGHT) for text in TEXTS]
     at_once = [
         request for request, reply in zip(requests, plain.generate(requests), strict=True) if "<" not in reply.text
     ]
@@ -200,7 +203,7 @@ def test_thinking_is_in_the_key_and_refused_for_likelihoods_and_without_an_end_t
 def test_a_services_reply_is_the_text_after_its_thought(
     server: Server, text: str | None, reason: str, expected: str | RowError
 ) -> None:
-    server.script = lambda number, body: said(text, reason=reason, reasoning_content="Hm.")
-    (reply,) = connect(server, thinking="allowed", thinking_tokens=THOUGHT).generate([ask("Is it red?")])
+    server.script = lambda number, body: make_completion(text, reason=reason, reasoning_content="Hm.")
+    (reply,) = connect(server, thinking="allowed", thinking_tokens=THOUGHT).generate([make_request("Is it red?")])
     assert (reply.text if isinstance(reply, Generation) else reply) == expected
     assert [body["max_tokens"] for body in server.bodies] == [REPLY + THOUGHT]

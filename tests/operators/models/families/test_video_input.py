@@ -25,12 +25,12 @@ from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from plumbline.operators.stages.captions import CaptionsStage
 from plumbline.operators.stages.stage import StageOptions
 from tests.operators import tiny
-from tests.operators.images.test_videos import SIZE, film
+from tests.operators.images.test_videos import SIZE, write_video
 from tests.operators.stages.given import inputs, run_stage
 
 KINDS = ("qwen2_vl", "qwen2_5_vl")
 FACTOR = 8
-"""Width and height, in pixels, of the area that one image token of a tiny model covers."""
+"""Side length, in pixels, of the square that an image token of a tiny model covers."""
 QUESTION = Question(0, "Does it move?", ("Yes", "No"))
 
 
@@ -53,14 +53,14 @@ def whole_model(folder: Path) -> Any:
     return AutoModelForImageTextToText.from_pretrained(folder).eval()
 
 
-def frames(count: int, *, width: int = 112, height: int = 88, first: int = 0) -> list[Image.Image]:
+def make_frames(count: int, *, width: int = 112, height: int = 88, first: int = 0) -> list[Image.Image]:
     """Return frames whose size needs no resizing."""
-    return [tiny.picture(first + number, width=width, height=height) for number in range(count)]
+    return [tiny.draw_image(first + number, width=width, height=height) for number in range(count)]
 
 
 def read_patches(model: ChatVlm, pixels: Any) -> torch.Tensor:
     """Return the network's input for a video."""
-    return model.reader.inputs([pixels])["pixel_values_videos"]
+    return model.reader.vision_inputs([pixels])["pixel_values_videos"]
 
 
 def split_into_patches(shown: list[Image.Image]) -> torch.Tensor:
@@ -75,7 +75,7 @@ def split_into_patches(shown: list[Image.Image]) -> torch.Tensor:
 
 @pytest.mark.parametrize("count", [2, 5, 8])
 def test_patches_and_grid_equal_those_of_the_processor_for_videos(model: ChatVlm, count: int) -> None:
-    shown = frames(count)
+    shown = make_frames(count)
     pixels = model.preprocess_video(shown, 0.5)
     assert pixels.inputs["video_grid_thw"].tolist() == [[(count + 1) // 2, 22, 28]]
     torch.testing.assert_close(read_patches(model, pixels), split_into_patches(shown), atol=1e-5, rtol=0)
@@ -87,7 +87,7 @@ def test_patches_and_grid_equal_those_of_the_processor_for_videos(model: ChatVlm
 def test_a_frame_takes_as_many_tokens_as_in_the_released_code(
     model: ChatVlm, size: tuple[int, int], tokens: int
 ) -> None:
-    pixels = model.preprocess_video(frames(2, width=size[0], height=size[1]), 0.5)
+    pixels = model.preprocess_video(make_frames(2, width=size[0], height=size[1]), 0.5)
     found = len(read_patches(model, pixels)) // 4
     assert found >= 128 if tokens == 128 else found <= 768 if tokens == 768 else found == tokens
 
@@ -104,7 +104,7 @@ def compute_logprobs(model: ChatVlm, whole: Any, pixels: Any, choice: str, **pos
         else {}
     )
     with torch.inference_mode():
-        inputs = model.reader.inputs([pixels])
+        inputs = model.reader.vision_inputs([pixels])
         logits = whole(input_ids=ids, mm_token_type_ids=kinds, **inputs, **step, **positions).logits[0]
     rows = logits.log_softmax(-1)[len(before) - 1 : -1]
     return [float(row[token]) for row, token in zip(rows, chosen, strict=True)]
@@ -112,7 +112,7 @@ def compute_logprobs(model: ChatVlm, whole: Any, pixels: Any, choice: str, **pos
 
 @pytest.mark.parametrize("count", [2, 3, 6])
 def test_answers_about_a_video_equal_the_whole_models(model: ChatVlm, whole_model: Any, count: int) -> None:
-    pixels = model.preprocess_video(frames(count), 0.75)
+    pixels = model.preprocess_video(make_frames(count), 0.75)
     (answered,) = model.likelihood(model.encode([pixels]), [QUESTION])
     for choice, logprobs in zip(QUESTION.choices, answered, strict=True):
         assert logprobs == pytest.approx(compute_logprobs(model, whole_model, pixels, choice), abs=1e-4)
@@ -120,7 +120,7 @@ def test_answers_about_a_video_equal_the_whole_models(model: ChatVlm, whole_mode
 
 def test_text_after_a_long_video_is_positioned_after_its_last_moment(model: ChatVlm, whole_model: Any) -> None:
     """Transformers 5.3 to 5.19 position it earlier; huggingface/transformers#45381 restores the released positions."""
-    pixels = model.preprocess_video(frames(2 * 40, width=64, height=128), 3.0)
+    pixels = model.preprocess_video(make_frames(2 * 40, width=64, height=128), 3.0)
     (prefix,) = model.encode([pixels])
     rate = getattr(whole_model.config.vision_config, "tokens_per_second", None)
     last = 39 if rate is None else int(39 * 6.0 * rate)
@@ -128,8 +128,10 @@ def test_text_after_a_long_video_is_positioned_after_its_last_moment(model: Chat
 
 
 def test_videos_of_one_size_are_encoded_together_with_the_same_result(model: ChatVlm) -> None:
-    videos = [model.preprocess_video(frames(4, first=4 * number), seconds) for number, seconds in enumerate((0.5, 2.0))]
-    videos.append(model.preprocess_video(frames(2), 0.5))
+    videos = [
+        model.preprocess_video(make_frames(4, first=4 * number), seconds) for number, seconds in enumerate((0.5, 2.0))
+    ]
+    videos.append(model.preprocess_video(make_frames(2), 0.5))
     together = model.likelihood(model.encode(videos), [QUESTION._replace(image=place) for place in range(3)])
     for video, answered in zip(videos, together, strict=True):
         (alone,) = model.likelihood(model.encode([video]), [QUESTION])
@@ -137,13 +139,13 @@ def test_videos_of_one_size_are_encoded_together_with_the_same_result(model: Cha
 
 
 def test_the_order_of_frames_matters(model: ChatVlm) -> None:
-    shown = frames(4)
+    shown = make_frames(4)
     videos = [model.preprocess_video(order, 0.5) for order in (shown, shown[::-1])]
     forwards, backwards = model.likelihood(model.encode(videos), [QUESTION, QUESTION._replace(image=1)])
     assert forwards[0][0] != pytest.approx(backwards[0][0], abs=1e-3)
 
 
-def scorer(folder: Path, *, engine: Engine = "transformers", **clips: Any) -> Scorer:
+def make_scorer(folder: Path, *, engine: Engine = "transformers", **clips: Any) -> Scorer:
     models = {"vqa": model_config(family="vlm", checkpoint=str(folder), engine=engine)}
     return Scorer(ScorerConfig(models=models, metrics={"vqascore": VqaScoreConfig()}, clips=Clips(**clips)))
 
@@ -151,8 +153,8 @@ def scorer(folder: Path, *, engine: Engine = "transformers", **clips: Any) -> Sc
 def test_frames_a_video_file_and_an_image_are_each_scored_as_their_kind(
     folder: Path, model: ChatVlm, tmp_path: Path
 ) -> None:
-    shown, clip = frames(3), film(tmp_path / "clip", "mp4")
-    scored = scorer(folder, shown="video", frames=4).score_table([shown, clip, shown[0]], ["a", "a", "a"])
+    shown, clip = make_frames(3), write_video(tmp_path / "clip", "mp4")
+    scored = make_scorer(folder, shown="video", frames=4).score_table([shown, clip, shown[0]], ["a", "a", "a"])
     assert scored["error"].null_count == 3
     question = Question(
         0, VqaScoreConfig().with_model_defaults(lambda role: resolve_kind(folder)).question("a"), ("Yes",)
@@ -177,15 +179,15 @@ def test_a_model_that_only_reads_images_is_refused_before_it_is_loaded(
 ) -> None:
     folder = tiny.save_llava(tmp_path) if kind == "llava" else tiny.save_qwen2_vl(tmp_path, kind=kind)
     with pytest.raises(ConfigError, match=r"clips\.shown: video requires a model that takes videos.*clips\.shown=each"):
-        scorer(folder, engine=engine, shown="video")
+        make_scorer(folder, engine=engine, shown="video")
 
 
-def test_requests_call_a_video_a_video(model: ChatVlm, tmp_path: Path) -> None:
-    """Captioners and judges see videos in the same way."""
+def test_a_captioner_reads_a_video_as_one_input(model: ChatVlm, tmp_path: Path) -> None:
+    """The video gets a single caption. Judges receive videos in the same way."""
     metric = LlmScoreConfig()
     filming = StageOptions(ImageLimits(), tiny.no_fetch, clips=Clips(shown="video", frames=2))
     stage = CaptionsStage({"llmscore": metric}, {"captioner": model}, filming)
-    rows = pa.table({"image_id": ["i0"], "prompt_id": ["p0"], "image": [film(tmp_path / "clip", "mp4")]})
+    rows = pa.table({"image_id": ["i0"], "prompt_id": ["p0"], "image": [write_video(tmp_path / "clip", "mp4")]})
     (row,) = run_stage(stage, inputs("llmscore", shard_rows=rows)).to_pylist()
     assert row["error"] is None
     assert [(caption["width"], caption["height"]) for caption in row["captions"]] == [SIZE]
@@ -193,7 +195,7 @@ def test_requests_call_a_video_a_video(model: ChatVlm, tmp_path: Path) -> None:
 
 def test_frames_of_a_file_represent_equal_parts_of_it(tmp_path: Path) -> None:
     """20 frames at 8 fps last 2.5 seconds; qwen-vl-utils expresses the sampling as a rate."""
-    shown = list(decode_each(film(tmp_path / "clip", "mp4"), ImageLimits(), Clips(frames=4)))
+    shown = list(decode_each(write_video(tmp_path / "clip", "mp4"), ImageLimits(), Clips(frames=4)))
     assert [image.info[FRAME_SECONDS] for image in shown if isinstance(image, Image.Image)] == pytest.approx(
         [0.625] * 4
     )

@@ -45,7 +45,7 @@ from tests.operators.models import alike
 from tests.operators.models.alike import require_alike
 from tests.operators.tiny import chat_vlms
 
-PICTURES = [*alike.PICTURES, tiny.picture(4)]
+IMAGES = [*alike.IMAGES, tiny.draw_image(4)]
 QUESTIONS = [
     *alike.QUESTIONS,
     Question(3, "?", ("Yes", "No")),
@@ -202,7 +202,7 @@ class WholeModel:
 
     def inputs(self, image: Image.Image, prompt: str, answer: str = "") -> dict[str, Any]:
         if self.checkpoint.processor is None:
-            return self.laid_out([image], prompt + answer)
+            return self.lay_out([image], prompt + answer)
         if self.model.config.model_type == "paligemma":  # the processor needs answer and prompt separately
             ending = {"suffix": [answer.removesuffix(self.checkpoint.end)]} if answer else {}
             inputs = self.processor(images=[image], text=[prompt], return_tensors="pt", **ending)
@@ -220,14 +220,14 @@ class WholeModel:
     def read(self, images: list[Image.Image], text: str) -> dict[str, Any]:
         """Return the model's inputs for images and a text with image markers."""
         if self.checkpoint.processor is None:
-            return self.laid_out(images, text)
+            return self.lay_out(images, text)
         return self.select_inputs(self.processor(images=images, text=[text], return_tensors="pt"))
 
     def select_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         parameters = inspect.signature(self.model.forward).parameters
         return {name: tensor for name, tensor in inputs.items() if name in parameters and name != "labels"}
 
-    def laid_out(self, images: list[Image.Image], text: str) -> dict[str, Any]:
+    def lay_out(self, images: list[Image.Image], text: str) -> dict[str, Any]:
         mark, preprocess = self.model.config.image_token_id, self.own.prompts.preprocess
         pixels, tokens = preprocess(*images), iter(preprocess(image).ids.count(mark) for image in images)
         ids = [
@@ -237,10 +237,15 @@ class WholeModel:
         ]
         rows = torch.tensor([ids])
         kinds = {} if self.model.config.model_type == "llava" else {"mm_token_type_ids": (rows == mark).int()}
-        return {"input_ids": rows, "attention_mask": torch.ones_like(rows), **kinds, **self.own.reader.inputs([pixels])}
+        return {
+            "input_ids": rows,
+            "attention_mask": torch.ones_like(rows),
+            **kinds,
+            **self.own.reader.vision_inputs([pixels]),
+        }
 
     @torch.inference_mode()
-    def logprobs(self, image: Image.Image, question: str, choice: str) -> list[float]:
+    def compute_logprobs(self, image: Image.Image, question: str, choice: str) -> list[float]:
         answer = self.checkpoint.gap + choice + self.checkpoint.end
         inputs = self.inputs(image, self.checkpoint.prompt.format(question), answer)
         length = len(self.tokenizer(answer).input_ids)
@@ -249,7 +254,7 @@ class WholeModel:
         return [float(number) for number in chosen]
 
     @torch.inference_mode()
-    def logprobs_of_two(self, images: list[Image.Image], question: str, choice: str) -> list[float]:
+    def compute_logprobs_of_two(self, images: list[Image.Image], question: str, choice: str) -> list[float]:
         """Return `logprobs` for the chat template's text with two images."""
         answer = self.checkpoint.gap + choice + self.checkpoint.end
         content = [{"type": "image"}, {"type": "image"}, {"type": "text", "text": question}]
@@ -267,15 +272,15 @@ class WholeModel:
         return [float(number) for number in chosen[-len(self.tokenizer(answer).input_ids) :]]
 
     @cache  # noqa: B019 - as long as the module's fixture
-    def expected(self) -> list[list[list[float]]]:
+    def compute_expected(self) -> list[list[list[float]]]:
         """Return the log-probabilities of the choices for all QUESTIONS."""
         return [
-            [self.logprobs(PICTURES[question.image], question.text, choice) for choice in question.choices]
+            [self.compute_logprobs(IMAGES[question.image], question.text, choice) for choice in question.choices]
             for question in QUESTIONS
         ]
 
     @torch.inference_mode()
-    def generated(self, image: Image.Image, question: str, choice: str) -> list[float]:
+    def compute_generated(self, image: Image.Image, question: str, choice: str) -> list[float]:
         """Return the log-probability of each token of an answer, from the next-token scores of `generate`."""
         answer = self.checkpoint.gap + choice + self.checkpoint.end
         inputs = self.inputs(image, self.checkpoint.prompt.format(question), answer)
@@ -318,15 +323,15 @@ def leave_out_videos() -> Any:
 
 
 REPLY = 5
-SOME = ["llava_next that looks back a little", "qwen2_5_vl", "paligemma"]
+USUAL_NAMES = ["llava_next that looks back a little", "qwen2_5_vl", "paligemma"]
 """Checkpoints for tests of claims that do not depend on the architecture."""
-USUAL = {*SOME, "llava", "qwen3_vl", "glm4v with glm4v_text", "internvl with qwen3", "gemma3", "idefics3"}
+USUAL = {*USUAL_NAMES, "llava", "qwen3_vl", "glm4v with glm4v_text", "internvl with qwen3", "gemma3", "idefics3"}
 SLOW_NAMES = [name if name in USUAL else pytest.param(name, marks=pytest.mark.slow) for name in CHECKPOINTS]
 """Checkpoints for long tests: the usual ones, and all of them in `make slow`."""
 
 
 @pytest.fixture(autouse=True)
-def short_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+def shorten_replies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vlm, "MAX_ANSWER_TOKENS", REPLY)
 
 
@@ -356,9 +361,9 @@ def test_likelihoods_equal_the_whole_models(
 ) -> None:
     monkeypatch.setattr(prefixes, "MAX_PACKED_TOKENS", packed_tokens)
     folder, library = whole_model
-    expected = library.expected()
+    expected = library.compute_expected()
     model = load(folder, pair_batch=pair_batch)
-    found = model.likelihood(model.encode([model.preprocess(picture) for picture in PICTURES]), QUESTIONS)
+    found = model.likelihood(model.encode([model.preprocess(image) for image in IMAGES]), QUESTIONS)
     assert [[len(choice) for choice in answer] for answer in found] == [
         [len(choice) for choice in answer] for answer in expected
     ]
@@ -368,7 +373,7 @@ def test_likelihoods_equal_the_whole_models(
     )
 
 
-PAIRS = [PICTURES[:2], PICTURES[1::-1]]
+PAIRS = [IMAGES[:2], IMAGES[1::-1]]
 """Images of different sizes that are given to the model together."""
 
 
@@ -384,7 +389,7 @@ def test_likelihoods_about_two_images_in_one_question_equal_the_whole_models(
     model = load(folder)
     asked = [Question(pair, "Is it red?", ("Yes",)) for pair in range(len(PAIRS))]
     found = model.likelihood(model.encode([model.preprocess_several(pair) for pair in PAIRS]), asked)
-    expected = [library.logprobs_of_two(pair, "Is it red?", "Yes") for pair in PAIRS]
+    expected = [library.compute_logprobs_of_two(pair, "Is it red?", "Yes") for pair in PAIRS]
     assert flatten(found) == pytest.approx([number for pair in expected for number in pair], abs=1e-4)
     assert len({round(pair[0], 4) for pair in expected}) == len(PAIRS), "the model sees both images and their order"
 
@@ -426,13 +431,13 @@ def test_the_normalised_share_of_yes_sums_the_whole_models_spellings(whole_model
     metric, model = VqaScoreConfig(normalise="yes_no").with_model_defaults(lambda role: CHAT), load(folder)
     question = metric.question("two stars")
 
-    def said(*spellings: str) -> float:
-        tokens = [library.logprobs(PICTURES[1], question, spelling)[:-1] for spelling in spellings]
+    def sum_probabilities(*spellings: str) -> float:
+        tokens = [library.compute_logprobs(IMAGES[1], question, spelling)[:-1] for spelling in spellings]
         return math.fsum(math.exp(math.fsum(logprobs)) for logprobs in tokens)
 
-    yes, no = said("Yes", " Yes", "yes", " yes"), said("No", " No", "no", " no")
+    yes, no = sum_probabilities("Yes", " Yes", "yes", " yes"), sum_probabilities("No", " No", "no", " no")
     asked = Question(0, question, metric.choices)
-    (answer,) = model.likelihood(model.encode([model.preprocess(PICTURES[1])]), [asked])
+    (answer,) = model.likelihood(model.encode([model.preprocess(IMAGES[1])]), [asked])
     scored = metric.score(Evidence({"answers": [{"question_id": "1", "token_logprobs": answer}]}))
     assert scored.score == pytest.approx(yes / (yes + no), rel=1e-3)
 
@@ -459,21 +464,21 @@ def test_layers_with_a_window_apply_it_to_an_image_prefix(
     """A planted bug lets every layer attend to all tokens, which the test detects for models with windowed layers."""
     model = load(whole_model[0])
     windows = model.reader.windows
-    features = model.encode([model.preprocess(picture) for picture in PICTURES])
+    features = model.encode([model.preprocess(image) for image in IMAGES])
     right = flatten(model.likelihood(features, QUESTIONS))
     monkeypatch.setattr(model.reader, "windows", dict.fromkeys(windows))
     same = flatten(model.likelihood(features, QUESTIONS)) == pytest.approx(right, abs=1e-4)
     assert same == (set(windows.values()) == {None})
 
 
-@pytest.mark.parametrize("whole_model", SOME, indirect=True)
+@pytest.mark.parametrize("whole_model", USUAL_NAMES, indirect=True)
 def test_a_checkpoints_own_penalties_have_no_effect(whole_model: tuple[Path, WholeModel], tmp_path: Path) -> None:
     penalised = tmp_path / "penalised"
     shutil.copytree(whole_model[0], penalised)
     named = {"repetition_penalty": 9.0, "temperature": 0.1, "do_sample": True, "bad_words_ids": [[20], [21]]}
     tiny.edit_json(penalised / "generation_config.json", **named)
     plain, other = load(whole_model[0]), load(penalised)
-    features = [model.encode([model.preprocess(picture) for picture in PICTURES]) for model in (plain, other)]
+    features = [model.encode([model.preprocess(image) for image in IMAGES]) for model in (plain, other)]
     assert plain.likelihood(features[0], QUESTIONS) == other.likelihood(features[1], QUESTIONS)
     assert plain.reply(features[0], QUESTIONS) == other.reply(features[1], QUESTIONS)
     assert plain.generate_from_images(features[0], CONVERSATIONS) == other.generate_from_images(
@@ -481,32 +486,32 @@ def test_a_checkpoints_own_penalties_have_no_effect(whole_model: tuple[Path, Who
     )
 
 
-@pytest.mark.parametrize("whole_model", SOME, indirect=True)
+@pytest.mark.parametrize("whole_model", USUAL_NAMES, indirect=True)
 def test_replies_equal_the_whole_models(whole_model: tuple[Path, WholeModel]) -> None:
     folder, library = whole_model
     model, questions = load(folder, pair_batch=4), QUESTIONS[:6]
-    replies = model.reply(model.encode([model.preprocess(picture) for picture in PICTURES]), questions)
+    replies = model.reply(model.encode([model.preprocess(image) for image in IMAGES]), questions)
     prompts = [library.checkpoint.prompt.format(question.text) for question in questions]
     assert replies == [
-        library.reply(PICTURES[question.image], prompt, REPLY).strip()
+        library.reply(IMAGES[question.image], prompt, REPLY).strip()
         for question, prompt in zip(questions, prompts, strict=True)
     ]
     assert len(set(replies)) > 1
 
 
-@pytest.mark.parametrize("whole_model", SOME, indirect=True)
+@pytest.mark.parametrize("whole_model", USUAL_NAMES, indirect=True)
 def test_likelihoods_after_replies_are_the_same(whole_model: tuple[Path, WholeModel]) -> None:
     model = load(whole_model[0])
-    features = model.encode([model.preprocess(picture) for picture in PICTURES])
+    features = model.encode([model.preprocess(image) for image in IMAGES])
     before = model.likelihood(features, QUESTIONS)
     model.reply(features, QUESTIONS)
     assert model.likelihood(features, QUESTIONS) == before, "the prefix cache is only read"
 
 
-@pytest.mark.parametrize("whole_model", SOME, indirect=True)
+@pytest.mark.parametrize("whole_model", USUAL_NAMES, indirect=True)
 def test_later_questions_about_an_image_read_its_prefix_from_the_cache(whole_model: tuple[Path, WholeModel]) -> None:
     model = load(whole_model[0])
-    features = model.encode([model.preprocess(picture) for picture in PICTURES[:2]])
+    features = model.encode([model.preprocess(image) for image in IMAGES[:2]])
     asked = [Question(0, "a?", ("Yes",)), Question(0, "bb?", ("Yes", "No")), Question(1, "a?", ("Yes",))]
     model.likelihood(features, asked)
     first = model.usage
@@ -519,12 +524,12 @@ def test_later_questions_about_an_image_read_its_prefix_from_the_cache(whole_mod
     assert 0 < second.new_tokens <= 3 * REPLY
 
 
-@pytest.mark.parametrize("whole_model", SOME, indirect=True)
+@pytest.mark.parametrize("whole_model", USUAL_NAMES, indirect=True)
 def test_a_question_beyond_the_context_or_with_an_images_mark_in_it_is_refused(
     whole_model: tuple[Path, WholeModel],
 ) -> None:
     model = load(whole_model[0])
-    features = model.encode([model.preprocess(PICTURES[0])])
+    features = model.encode([model.preprocess(IMAGES[0])])
     mark = str(model.prompts.tokenizer.convert_ids_to_tokens(model.prompts.image_id))
     for text, kind, message in (
         ("long " * 100, "prompt_too_long", "beyond the model's context of 512"),
@@ -538,21 +543,21 @@ def test_a_question_beyond_the_context_or_with_an_images_mark_in_it_is_refused(
 # Conversations about an image
 
 
-def ask(image: int, text: str, **fields: Any) -> ImageRequest:
+def make_request(image: int, text: str, **fields: Any) -> ImageRequest:
     return ImageRequest(image, Request((Message("user", text),), **{"max_tokens": 12, **fields}))
 
 
 CONVERSATIONS = [
-    ask(0, "Describe it."),
-    ask(1, "What is there?", max_tokens=5),
-    ask(0, "Describe it.", temperature=1.0, seed=3),
-    ask(3, "Now in one word, and in the fewest letters that you can."),
-    ask(2, "Describe it.", temperature=0.7, seed=4),
+    make_request(0, "Describe it."),
+    make_request(1, "What is there?", max_tokens=5),
+    make_request(0, "Describe it.", temperature=1.0, seed=3),
+    make_request(3, "Now in one word, and in the fewest letters that you can."),
+    make_request(2, "Describe it.", temperature=0.7, seed=4),
 ]
 
 
-def replies(model: ChatVlm, requests: list[ImageRequest]) -> list[Generation]:
-    found = model.generate_from_images(model.encode([model.preprocess(picture) for picture in PICTURES]), requests)
+def generate_replies(model: ChatVlm, requests: list[ImageRequest]) -> list[Generation]:
+    found = model.generate_from_images(model.encode([model.preprocess(image) for image in IMAGES]), requests)
     assert all(isinstance(reply, Generation) for reply in found), found
     return [reply for reply in found if isinstance(reply, Generation)]
 
@@ -563,19 +568,19 @@ def test_greedy_replies_are_the_librarys_own(whole_model: tuple[Path, WholeModel
     prompt = library.checkpoint.prompt
     greedy = [talk for talk in CONVERSATIONS if talk.request.temperature == 0]
     expected = [
-        library.reply(PICTURES[talk.image], prompt.format(talk.request.messages[0].text), talk.request.max_tokens)
+        library.reply(IMAGES[talk.image], prompt.format(talk.request.messages[0].text), talk.request.max_tokens)
         for talk in greedy
     ]
-    assert [reply.text for reply in replies(load(folder), greedy)] == expected
+    assert [reply.text for reply in generate_replies(load(folder), greedy)] == expected
     assert len(set(expected)) > 1
 
 
-@pytest.mark.parametrize("whole_model", [*SOME, "qwen3_5"], indirect=True)
+@pytest.mark.parametrize("whole_model", [*USUAL_NAMES, "qwen3_5"], indirect=True)
 def test_a_reply_is_the_same_alone_and_in_a_batch(whole_model: tuple[Path, WholeModel]) -> None:
     model = load(whole_model[0], pair_batch=3)
-    alone = [replies(model, [talk])[0].text for talk in CONVERSATIONS]
-    assert [reply.text for reply in replies(model, CONVERSATIONS)] == alone
-    assert [reply.text for reply in replies(model, CONVERSATIONS[::-1])] == alone[::-1]
+    alone = [generate_replies(model, [talk])[0].text for talk in CONVERSATIONS]
+    assert [reply.text for reply in generate_replies(model, CONVERSATIONS)] == alone
+    assert [reply.text for reply in generate_replies(model, CONVERSATIONS[::-1])] == alone[::-1]
 
 
 @pytest.mark.parametrize(
@@ -615,14 +620,14 @@ def test_a_conversation_continues_after_earlier_turns(whole_model: tuple[Path, W
                 spoken, tokenize=False, add_generation_prompt=True, enable_thinking=False
             )
         )
-    (reply,) = replies(load(folder), [ImageRequest(0, Request(said, max_tokens=8))])
-    assert reply.text == library.reply(PICTURES[0], prompt, 8)
+    (reply,) = generate_replies(load(folder), [ImageRequest(0, Request(said, max_tokens=8))])
+    assert reply.text == library.reply(IMAGES[0], prompt, 8)
 
 
-@pytest.mark.parametrize("whole_model", SOME, indirect=True)
+@pytest.mark.parametrize("whole_model", USUAL_NAMES, indirect=True)
 def test_an_image_is_read_once_for_all_conversations_about_it(whole_model: tuple[Path, WholeModel]) -> None:
     model = load(whole_model[0])
-    features = model.encode([model.preprocess(picture) for picture in PICTURES])
+    features = model.encode([model.preprocess(image) for image in IMAGES])
     found = [reply for reply in model.generate_from_images(features, CONVERSATIONS) if isinstance(reply, Generation)]
     cached = {talk.image: 0 for talk in CONVERSATIONS}
     for talk, reply in zip(CONVERSATIONS, found, strict=True):
@@ -633,18 +638,25 @@ def test_an_image_is_read_once_for_all_conversations_about_it(whole_model: tuple
     assert cached == {0: features[0].tokens, 1: 0, 2: 0, 3: 0}
 
 
-@pytest.mark.parametrize("whole_model", SOME, indirect=True)
+@pytest.mark.parametrize("whole_model", USUAL_NAMES, indirect=True)
 def test_a_reply_follows_its_limit_stop_strings_and_seed(whole_model: tuple[Path, WholeModel]) -> None:
     model = load(whole_model[0])
-    longer, shorter, said = replies(
-        model, [ask(0, "Describe it."), ask(0, "Describe it.", max_tokens=3), ask(1, "Go on.", max_tokens=30)]
+    longer, shorter, said = generate_replies(
+        model,
+        [
+            make_request(0, "Describe it."),
+            make_request(0, "Describe it.", max_tokens=3),
+            make_request(1, "Go on.", max_tokens=30),
+        ],
     )
     assert longer.text.startswith(shorter.text.rstrip("\ufffd"))
     assert (shorter.complete, shorter.usage.new_tokens) == (False, 3)
     stop = next(letter for letter in said.text if letter.isascii())
-    (stopped,) = replies(model, [ask(1, "Go on.", max_tokens=30, stop=("never said", stop))])
+    (stopped,) = generate_replies(model, [make_request(1, "Go on.", max_tokens=30, stop=("never said", stop))])
     assert (stopped.text, stopped.complete) == (said.text.partition(stop)[0], True)
-    drawn = replies(model, [ask(0, "Say.", temperature=1.0, seed=seed, max_tokens=8) for seed in (1, 1, 2, 3)])
+    drawn = generate_replies(
+        model, [make_request(0, "Say.", temperature=1.0, seed=seed, max_tokens=8) for seed in (1, 1, 2, 3)]
+    )
     assert drawn[0].text == drawn[1].text and len({reply.text for reply in drawn}) > 1
 
 
@@ -658,31 +670,40 @@ SCHEMA = json.dumps(
 )
 
 
-@pytest.mark.parametrize("whole_model", SOME, indirect=True)
+@pytest.mark.parametrize("whole_model", USUAL_NAMES, indirect=True)
 def test_a_reply_with_a_schema_follows_it_and_other_replies_are_free(whole_model: tuple[Path, WholeModel]) -> None:
     model = load(whole_model[0])
-    judged = [ask(0, "Rate it.", schema=SCHEMA, max_tokens=40), ask(2, "Rate it.", schema=SCHEMA, max_tokens=40)]
-    judged.append(ask(1, "Rate it.", schema=SCHEMA, max_tokens=40, temperature=1.5, seed=2))
-    *held, free = replies(model, [*judged, CONVERSATIONS[0]])
+    judged = [
+        make_request(0, "Rate it.", schema=SCHEMA, max_tokens=40),
+        make_request(2, "Rate it.", schema=SCHEMA, max_tokens=40),
+    ]
+    judged.append(make_request(1, "Rate it.", schema=SCHEMA, max_tokens=40, temperature=1.5, seed=2))
+    *held, free = generate_replies(model, [*judged, CONVERSATIONS[0]])
     assert [0 <= json.loads(reply.text)["score"] <= 10 and reply.complete for reply in held] == [True] * 3
     assert held == [
-        replies(model, [asked])[0]._replace(usage=reply.usage) for asked, reply in zip(judged, held, strict=True)
+        generate_replies(model, [asked])[0]._replace(usage=reply.usage)
+        for asked, reply in zip(judged, held, strict=True)
     ]
-    assert free.text == replies(model, [CONVERSATIONS[0]])[0].text
+    assert free.text == generate_replies(model, [CONVERSATIONS[0]])[0].text
     (refused,) = model.generate_from_images(
-        model.encode([model.preprocess(PICTURES[0])]), [ask(0, "Rate it.", schema='{"type": "nonsense"}')]
+        model.encode([model.preprocess(IMAGES[0])]), [make_request(0, "Rate it.", schema='{"type": "nonsense"}')]
     )
     assert (refused.kind, refused.retryable) == ("request_refused", False)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("whole_model", SOME, indirect=True)
+@pytest.mark.parametrize("whole_model", USUAL_NAMES, indirect=True)
 def test_a_conversation_beyond_the_context_is_an_error_and_the_others_get_replies(
     whole_model: tuple[Path, WholeModel],
 ) -> None:
     model = load(whole_model[0])
-    features = model.encode([model.preprocess(PICTURES[0])])
+    features = model.encode([model.preprocess(IMAGES[0])])
     long, placed, short = model.generate_from_images(
-        features, [ask(0, "long " * 100), ask(0, f"a sign that says {model.prompts.image_mark}"), ask(0, "a?")]
+        features,
+        [
+            make_request(0, "long " * 100),
+            make_request(0, f"a sign that says {model.prompts.image_mark}"),
+            make_request(0, "a?"),
+        ],
     )
     assert (long.kind, long.retryable) == ("prompt_too_long", False)  # type: ignore[union-attr]
     assert (placed.kind, placed.retryable) == ("request_refused", False)  # type: ignore[union-attr]
@@ -695,12 +716,12 @@ def test_a_released_penalty_equals_generates_token_by_token(tmp_path: Path, kind
     folder = CHECKPOINTS[kind].save(tmp_path)
     tiny.write_json(folder / "generation_config.json", {"repetition_penalty": 1.7, "temperature": 0.1, "top_k": 1})
     model, whole_model = load(folder, repetition_penalty="released"), WholeModel(CHECKPOINTS[kind], folder)
-    pixels = [model.preprocess(picture) for picture in PICTURES]
+    pixels = [model.preprocess(image) for image in IMAGES]
     asked = [Question(one.image, one.text + " Yes", ("Yes", "red")) for one in QUESTIONS[:5]]
     answers = model.likelihood(model.encode(pixels), asked)
     for question, answer in zip(asked, answers, strict=True):
         for choice, logprobs in zip(question.choices, answer, strict=True):
-            expected = whole_model.generated(PICTURES[question.image], question.text, choice)
+            expected = whole_model.compute_generated(IMAGES[question.image], question.text, choice)
             assert logprobs == pytest.approx(expected, abs=1e-4)
     plain = load(folder)
     assert plain.likelihood(plain.encode(pixels), asked)[0][0] != pytest.approx(answers[0][0], rel=0.01)
@@ -733,18 +754,18 @@ def test_an_image_is_shrunk_to_max_pixels_by_the_models_processor(
 ) -> None:
     """GLM's processors count an image as two frames."""
     folder = CHECKPOINTS[kind].save(tmp_path)
-    picture = tiny.picture(6, width=448, height=448)
-    few, many = (inputs_of(load(folder, max_pixels=side**2), picture) for side in (112, 224))
+    image = tiny.draw_image(6, width=448, height=448)
+    few, many = (make_vision_inputs(load(folder, max_pixels=side**2), image) for side in (112, 224))
     processor = AutoImageProcessor.from_pretrained(folder, backend="pil", **limit)
-    torch.testing.assert_close(few["pixel_values"], processor(picture, return_tensors="pt")["pixel_values"])
+    torch.testing.assert_close(few["pixel_values"], processor(image, return_tensors="pt")["pixel_values"])
     assert few["image_grid_thw"].tolist() == [[1, 112 // 4, 112 // 4]]
     assert 4 * few["image_grid_thw"].prod() == many["image_grid_thw"].prod(), "a quarter of the patches"
     assert resolve_key(folder, max_pixels=224 * 224) != resolve_key(folder) == resolve_key(folder, max_pixels=None)
 
 
-def inputs_of(model: ChatVlm, image: Image.Image) -> Mapping[str, torch.Tensor]:
+def make_vision_inputs(model: ChatVlm, image: Image.Image) -> Mapping[str, torch.Tensor]:
     """Return the inputs of the model's vision tower for an image."""
-    return model.reader.inputs([model.preprocess(image)])
+    return model.reader.vision_inputs([model.preprocess(image)])
 
 
 def resolve_key(folder: Path, **options: Any) -> Any:
@@ -762,7 +783,7 @@ def test_max_pixels_is_refused_if_the_processor_fixes_the_size(tmp_path: Path) -
         load(tmp_path, max_pixels=50_000, engine="vllm", engine_options={"mm_processor_kwargs": {"max_pixels": 1}})
 
 
-WIDE = tiny.picture(5, width=70, height=30)
+WIDE = tiny.draw_image(5, width=70, height=30)
 
 
 def process(folder: Path, image: Image.Image) -> torch.Tensor:
@@ -792,14 +813,14 @@ def test_llava_1_5_pads_an_image_to_a_square_and_other_models_use_their_processo
     options: dict[str, Any],
     seen: Callable[[Image.Image], Image.Image],
 ) -> None:
-    shown = inputs_of(load(build(tmp_path), **options), WIDE)["pixel_values"]
+    shown = make_vision_inputs(load(build(tmp_path), **options), WIDE)["pixel_values"]
     torch.testing.assert_close(shown, process(tmp_path, seen(WIDE)), atol=1e-6, rtol=0)
 
 
 # VQAScore by kind
 
 
-def score(model: ChatVlm, metric: VqaScoreConfig, image: Image.Image, text: str) -> float:
+def score_image(model: ChatVlm, metric: VqaScoreConfig, image: Image.Image, text: str) -> float:
     (feature,) = model.encode([model.preprocess(image)])
     asked = Question(0, metric.question(text), (metric.yes_question.answer,))
     return reduce_answer(model.likelihood([feature], [asked])[0][0], metric.yes_question.reduction)
@@ -814,7 +835,7 @@ def test_a_chat_model_is_scored_by_the_probability_of_yes_as_the_first_token(tmp
     with torch.inference_mode():
         logits = whole_model.model(**whole_model.inputs(WIDE, prompt)).logits[0, -1]
     expected = logits.softmax(-1)[whole_model.tokenizer("Yes").input_ids[0]].item()
-    assert score(model, metric, WIDE, 'two "red" stars') == pytest.approx(expected, rel=1e-4)
+    assert score_image(model, metric, WIDE, 'two "red" stars') == pytest.approx(expected, rel=1e-4)
 
 
 def test_llava_1_5_is_scored_as_released(tmp_path: Path) -> None:
@@ -823,9 +844,9 @@ def test_llava_1_5_is_scored_as_released(tmp_path: Path) -> None:
     metric, model = VqaScoreConfig().with_model_defaults(lambda role: LLAVA_1_5), load(folder)
     whole_model = WholeModel(CHECKPOINTS["llava"], folder)
     question = 'Does this figure show "two stars"? Please answer yes or no.'
-    losses = whole_model.logprobs(WIDE, question, "Yes")
+    losses = whole_model.compute_logprobs(WIDE, question, "Yes")
     expected = math.exp(sum(losses) / len(losses))
-    assert score(model, metric, WIDE, "two stars") == pytest.approx(expected, rel=1e-4)
+    assert score_image(model, metric, WIDE, "two stars") == pytest.approx(expected, rel=1e-4)
 
 
 # The system message
@@ -849,8 +870,8 @@ def test_the_configured_system_message_comes_before_every_question(
     """VQAScore omits Vicuna's system message (footnote 3), and T2IScoreScore asks LLaVA to be brief (section 5.4)."""
     folder = CHECKPOINTS[kind].save(tmp_path)
     library, model = WholeModel(CHECKPOINTS[kind]._replace(prompt=prompt), folder), load(folder, system=system)
-    found = model.likelihood(model.encode([model.preprocess(picture) for picture in PICTURES]), QUESTIONS)
-    assert flatten(found) == pytest.approx(flatten(library.expected()), abs=1e-4)
+    found = model.likelihood(model.encode([model.preprocess(image) for image in IMAGES]), QUESTIONS)
+    assert flatten(found) == pytest.approx(flatten(library.compute_expected()), abs=1e-4)
     assert resolve_key(folder, system=system) == resolve_key(folder) | {"system": system}
 
 
