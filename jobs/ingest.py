@@ -7,7 +7,7 @@ from rich.markup import escape
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table
-from plumbline.pipelines.ingest.ingest import Ingested, ingest
+from plumbline.pipelines.ingest.ingest import IngestResult, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.shards import ShardRecord
 
@@ -45,7 +45,7 @@ def main(config: IngestConfig) -> int:
     return ended.exit_code
 
 
-def show_rejected(console: Console, ended: Ingested) -> None:
+def show_rejected(console: Console, ended: IngestResult) -> None:
     """Show the totals, the rejections by kind with the first few examples, and the damaged files."""
     for line in ended.total_lines:
         say(console, line)

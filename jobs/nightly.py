@@ -194,7 +194,7 @@ def _run_suite(console: Console, config: NightlySuiteConfig, assert_lease: Calla
     console.rule("all benchmarks", align="left")
     run_ids = {name: finished.run_id for name, finished in runs.items()}
     name_newest_of(store, run_ids, assert_lease)
-    ending = reduce(Ending.worse, (finished.ending.add_name(name) for name, finished in runs.items()))
+    ending = reduce(Ending.choose_worse, (finished.ending.add_name(name) for name, finished in runs.items()))
     assert_lease()
     suite = show_suite(console, planned, suite_id, run_ids, ending.code)
     outcome = read_suite_outcome(store, suite.suite_id)

@@ -105,7 +105,7 @@ def _sweep_suite(console: Console, config: SuiteConfig) -> int:
             with ProgressDisplay(console) as display:
                 finished = run_sweep(planned.sweeps[name], display.update)
             ending = _conclude(console, planned.sweeps[name], finished)
-        worst = worst.worse(ending.add_name(name))
+        worst = worst.choose_worse(ending.add_name(name))
         runs[name] = finished.run_id
     name_newest_of(planned.store, runs)
     console.rule("all benchmarks", align="left")

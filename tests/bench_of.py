@@ -15,7 +15,7 @@ from plumbline.operators.base import rows, schemas
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.sources.image_file_cache import FileMemory
+from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.shards import ShardSize, read_shard
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.store.cells import Outcome
@@ -117,7 +117,7 @@ def score_config(images: str | Path, store: str | Path, *overrides: str) -> Swee
 
 def list_sources(benchmark: BenchmarkConfig, shard_size: ShardSize = SMALL_SHARDS) -> Sources:
     """List a benchmark's rows like a job without a store."""
-    return open_sources(benchmark, StorageConfig(), shard_size=shard_size, memory=FileMemory(None, benchmark))
+    return open_sources(benchmark, StorageConfig(), shard_size=shard_size, cache=ImageFileCache(None, benchmark))
 
 
 def plan_bench(folder: str | Path, store: str | Path, *overrides: str) -> PlannedSweep:

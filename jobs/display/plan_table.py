@@ -189,7 +189,7 @@ def _show_work(
     if embedded and images is not None and not config.storage.locate(images).url.startswith(ASSETS):
         say(console, "models=shapes only knows coloured shapes; its scores for other images are meaningless")
     for node in (item.node for item in missing):
-        pool = node.pool(config.cluster)
+        pool = node.find_pool(config.cluster)
         if pool.num_gpus:
             say(console, f"{node.name}: {pool.describe(decodes=STAGES[node.stage].looks_at_images())}")
 

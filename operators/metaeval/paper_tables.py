@@ -29,7 +29,9 @@ def to_markdown(judgements: Sequence[Judgement], notes: Sequence[str] = (), furt
 def to_latex(judgements: Sequence[Judgement]) -> str:
     """Return the same tables in LaTeX, with booktabs rules and escaped text."""
     return "\n".join(
-        frame.to_latex(escape=True, caption=escape_latex(title)) for title, frame in make_tables(judgements) if len(frame)
+        frame.to_latex(escape=True, caption=escape_latex(title))
+        for title, frame in make_tables(judgements)
+        if len(frame)
     )
 
 

@@ -9,11 +9,11 @@ Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 def remove_views(rows: Rows) -> Rows:
     """Return the rows with view types replaced by plain strings and bytes, also within lists and structs."""
-    schema = schema_without_views(rows.schema)
+    schema = remove_views_from_schema(rows.schema)
     return rows if schema.equals(rows.schema) else rows.cast(schema)
 
 
-def schema_without_views(schema: pa.Schema) -> pa.Schema:
+def remove_views_from_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([_replace_views(field) for field in schema], schema.metadata)
 
 

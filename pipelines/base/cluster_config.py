@@ -40,13 +40,13 @@ class PoolConfig(BoundsChecked):
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
         if self.num_cpus <= 0 or self.num_gpus < 0:
-            raise ConfigError(f"pool: num_cpus must be > 0 and num_gpus >= 0, got {self.num_cpus} and {self.num_gpus}")
+            raise ConfigError(f"pool: expected num_cpus > 0 and num_gpus >= 0, got {self.num_cpus} and {self.num_gpus}")
         if self.num_gpus > 1 and self.num_gpus != int(self.num_gpus):
-            raise ConfigError(f"pool.num_gpus: above 1 only whole GPUs can be given, got {self.num_gpus}")
+            raise ConfigError(f"pool.num_gpus: expected a fraction below 1 or a whole number, got {self.num_gpus}")
         if not 1 <= self.min_size <= self.max_size:
             raise ConfigError(f"pool: expected 1 <= min_size <= max_size, got {self.min_size} and {self.max_size}")
 
-    def decoders_on(self, cpus: float, gpus: float) -> int:
+    def count_decoders(self, cpus: float, gpus: float) -> int:
         """Return the number of images that an actor decodes at once on a machine with these cores and GPUs."""
         cores = cpus * max(self.num_gpus, 1) / gpus if self.num_gpus and gpus else self.num_cpus
         return self.decoders or max(1, int(cores))
@@ -87,12 +87,12 @@ class ClusterConfig(BoundsChecked):
     it.
     """
     driver_rows: Natural = 1_000_000
-    """Maximum number of score rows for which the driver itself computes results and reports; above it, Ray workers do
-    so. With `here` there are no workers, so the driver always does.
+    """Maximum number of score rows of runs whose results and reports the driver computes itself. For larger runs, Ray
+    workers compute them, except with `here`, which has no workers.
     """
     bundle: Positive | None = None
-    """Number of shards that a worker takes at a time, at most 16; by default small enough that each worker takes
-    hundreds of turns.
+    """Number of shards that a worker takes at a time, at most 16; by default few enough that each worker gets hundreds
+    of such bundles.
     """
     price_per_gpu_hour: NotNegative | None = None
     """Price of one GPU hour, for a sweep's total cost (docs/cost.md); null excludes GPUs from the total."""
@@ -103,8 +103,8 @@ class ClusterConfig(BoundsChecked):
     default: PoolConfig = field(default_factory=PoolConfig)
     """The pool of stages that are not listed in `pools`."""
 
-    def pool(self, node: str) -> PoolConfig:
-        """Return the pool of a node: found by the node's name, or else by its stage and role, or else by its stage."""
+    def find_pool(self, node: str) -> PoolConfig:
+        """Return the pool that is configured for a node, or else for its stage and role, or else for its stage."""
         stage, *rest = node.split(":")
         return next(
             (self.pools[name] for name in (node, ":".join([stage, *rest[:1]]), stage) if name in self.pools),

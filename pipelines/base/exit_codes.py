@@ -22,15 +22,15 @@ class Ending(NamedTuple):
         """Return the ending with a benchmark's name added to its reason."""
         return self._replace(reason=f"{name}: {self.reason}" if self.reason else "")
 
-    def worse(self, other: "Ending") -> "Ending":
-        return self if worse(self.code, other.code) == self.code else other
+    def choose_worse(self, other: "Ending") -> "Ending":
+        return self if choose_worse_code(self.code, other.code) == self.code else other
 
     def __str__(self) -> str:
         return f"exit code {self.code}: {self.reason}" if self.reason else f"exit code {self.code}"
 
 
-def end(failed: int, rows: int, max_failed: float) -> Ending:
-    """Return the ending of a job with `failed` of `rows` rows failed; up to the fraction `max_failed` is allowed."""
+def make_ending(failed: int, rows: int, max_failed: float) -> Ending:
+    """Return the ending of a job with `failed` failures in `rows` rows, if the fraction `max_failed` may fail."""
     if not failed:
         return Ending()
     within = failed / rows <= max_failed
@@ -39,10 +39,10 @@ def end(failed: int, rows: int, max_failed: float) -> Ending:
     return Ending(WITHIN_BUDGET if within else OVER_BUDGET, f"{counted}, {budget}")
 
 
-def exit_code(failed: int, rows: int, max_failed: float) -> int:
-    """Return the exit code of a job with `failed` of `rows` rows failed; up to the fraction `max_failed` is allowed."""
-    return end(failed, rows, max_failed).code
+def compute_exit_code(failed: int, rows: int, max_failed: float) -> int:
+    """Return the exit code of a job with `failed` failures in `rows` rows, if the fraction `max_failed` may fail."""
+    return make_ending(failed, rows, max_failed).code
 
 
-def worse(code: int, other: int) -> int:
+def choose_worse_code(code: int, other: int) -> int:
     return max(code, other, key=(COMPLETE, WITHIN_BUDGET, REGRESSION, GATE_FAILED, OVER_BUDGET).index)

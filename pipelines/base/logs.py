@@ -32,7 +32,7 @@ class LogConfig:
     level: Literal["debug", "info", "warning", "error"] = "info"
     """The lowest level that is logged."""
     file: str | None = None
-    """File on the driver's machine to which lines are appended; null uses stderr."""
+    """File on the driver's machine; lines are appended to it. null uses stderr."""
 
     def __post_init__(self) -> None:
         if self.file is not None and "://" in self.file:
@@ -51,12 +51,12 @@ def add_log_fields(**fields: str) -> Iterator[None]:
         _ABOUT.reset(token)
 
 
-def current_field(field: str) -> str:
+def get_field(field: str) -> str:
     """Return the value of a field that was set with `add_log_fields`; empty if it is not set."""
     return _ABOUT.get().get(field, "")
 
 
-def to_line(record: logging.LogRecord) -> dict[str, Any]:
+def make_line(record: logging.LogRecord) -> dict[str, Any]:
     """Return a log record as plain values: time, level, message, exception type, and the fields of `add_log_fields`."""
     exception = {"exception": record.exc_info[0].__name__} if record.exc_info and record.exc_info[0] else {}
     line = {"time": record.created, "level": record.levelname.lower(), "message": record.getMessage()}
@@ -92,7 +92,7 @@ class Forwarder(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         with self._guard:
-            self._lines.append(to_line(record))
+            self._lines.append(make_line(record))
             if record.levelno >= logging.WARNING or time.monotonic() - self._taken >= MAX_WAIT:
                 self._send(self.take())
 

@@ -123,7 +123,7 @@ class _Thrift:
             return self._read_byte()
         if kind == DOUBLE:
             return self._read_bytes(8)
-        raise LookupError(f"Thrift type {kind}")
+        raise LookupError(f"unknown Thrift type {kind}")
 
     def _read_byte(self) -> int:
         self._at += 1
@@ -131,7 +131,7 @@ class _Thrift:
 
     def _read_bytes(self, count: int) -> bytes:
         if count > len(self._data) - self._at:
-            raise LookupError(f"{count} bytes from {self._at} on")
+            raise LookupError(f"expected {count} bytes from byte {self._at} on, found {len(self._data) - self._at}")
         self._at += count
         return self._data[self._at - count : self._at]
 
@@ -142,7 +142,7 @@ class _Thrift:
             value |= (byte & 127) << shift
             if byte < 128:
                 return value
-        raise LookupError(f"an integer of more than {INTEGER_BITS} bits")
+        raise LookupError(f"expected an integer of at most {INTEGER_BITS} bits, found more")
 
     def _read_integer(self) -> int:
         value = self._read_varint()
@@ -162,6 +162,7 @@ class ExactStream(io.RawIOBase):
         """A position, and the number of bytes by which reads at or after it are shifted forward."""
 
     def announce(self, ranges: Sequence[range]) -> None:
+        """Register the ranges that will be read next, so that ranges close to each other are read together."""
         self._spans = sorted({*merge(ranges), *self._buffered}, key=lambda span: span.start)
         self._dropped.clear()
 
@@ -215,7 +216,7 @@ class ExactStream(io.RawIOBase):
 
 
 def merge(ranges: Iterable[range]) -> list[range]:
-    """Merge small ranges that are close together, and return all ranges."""
+    """Return the ranges, with small ones that are close together merged into one."""
     ordered = sorted(ranges, key=lambda each: each.start)
     merged = [each for each in ordered if len(each) > SMALL_CHUNK]
     run = range(0)
@@ -242,8 +243,8 @@ class ParquetReader:
         self.names: list[str] = self._file.schema_arrow.names
 
     def read(self, row_groups: Sequence[int], columns: Sequence[str]) -> pa.Table:
-        leaves = [leaf for name in columns for leaf in self._leaves(name)]
-        self._stream.announce([self._chunk(group, leaf) for group in row_groups for leaf in leaves])
+        leaves = [leaf for name in columns for leaf in self._find_leaves(name)]
+        self._stream.announce([self._locate_chunk(group, leaf) for group in row_groups for leaf in leaves])
         try:
             return self._file.read_row_groups(list(row_groups), columns=list(columns), use_threads=False)
         finally:
@@ -255,22 +256,22 @@ class ParquetReader:
         In a large column, only the pages with these rows are read. If the file has no page index, the column is read up
         to the last of these rows.
         """
-        leaves = {name: self._leaves(name) for name in columns}
+        leaves = {name: self._find_leaves(name) for name in columns}
         large = [name for name, own in leaves.items() if any(self._is_large(row_group, leaf) for leaf in own)]
         small = [name for name in columns if name not in large]
         table = remove_views(self.read([row_group], small)) if small else None
         records = [{} for _ in rows] if table is None else image_records(table.take(pa.array(rows, pa.int64())))
-        values = {name: [self._values(row_group, rows, leaf) for leaf in leaves[name]] for name in large}
+        values = {name: [self._read_values(row_group, rows, leaf) for leaf in leaves[name]] for name in large}
         for record in records:
             for name, leaf_values in values.items():
                 fields = [next(values) for values in leaf_values]
                 record[name] = fields[0] if len(fields) == 1 else _join_fields(fields)
             yield record
 
-    def _values(self, row_group: int, rows: Sequence[int], leaf: int) -> Iterator[Any]:
+    def _read_values(self, row_group: int, rows: Sequence[int], leaf: int) -> Iterator[Any]:
         """Yield the values of one leaf column; if it is a field of a struct, yield structs with only this field."""
-        pages = self._pages(row_group, leaf) if self._is_large(row_group, leaf) else []
-        path, chunk = self.footer.schema.column(leaf).path, self._chunk(row_group, leaf)
+        pages = self._find_pages(row_group, leaf) if self._is_large(row_group, leaf) else []
+        path, chunk = self.footer.schema.column(leaf).path, self._locate_chunk(row_group, leaf)
         if pages:
             first_rows = [page.first_row for page in pages]
             page_of_row = [pages[bisect_right(first_rows, row) - 1] for row in rows]
@@ -308,29 +309,29 @@ class ParquetReader:
         options = {"metadata": self.footer, "pre_buffer": False, "page_checksum_verification": True}
         return pq.ParquetFile(self._stream, buffer_size=buffer, **options)
 
-    def _pages(self, row_group: int, leaf: int) -> list[PageLocation]:
+    def _find_pages(self, row_group: int, leaf: int) -> list[PageLocation]:
         """Return a chunk's pages; empty if it has no index, or for lists, whose rows may continue on the next page."""
         index = self._indices[row_group][leaf] if row_group < len(self._indices) else None
         if index is None or self.footer.schema.column(leaf).max_repetition_level:
             return []
-        chunk, rows = self._chunk(row_group, leaf), self.footer.row_group(row_group).num_rows
+        chunk, rows = self._locate_chunk(row_group, leaf), self.footer.row_group(row_group).num_rows
         return parse_index(self._stream.read_range(range(index.start, min(index.stop, self._size))), chunk, rows)
 
     @cached_property
     def _indices(self) -> list[list[range | None]]:
         return locate_indices(self.footer)
 
-    def _leaves(self, name: str) -> list[int]:
+    def _find_leaves(self, name: str) -> list[int]:
         paths = (self.footer.schema.column(leaf).path for leaf in range(self.footer.num_columns))
         return [leaf for leaf, path in enumerate(paths) if path == name or path.startswith(f"{name}.")]
 
-    def _chunk(self, row_group: int, leaf: int) -> range:
+    def _locate_chunk(self, row_group: int, leaf: int) -> range:
         chunk = self.footer.row_group(row_group).column(leaf)
         start = min(chunk.dictionary_page_offset or chunk.data_page_offset, chunk.data_page_offset)
         return range(start, start + chunk.total_compressed_size)
 
     def _is_large(self, row_group: int, leaf: int) -> bool:
-        return len(self._chunk(row_group, leaf)) > SMALL_CHUNK
+        return len(self._locate_chunk(row_group, leaf)) > SMALL_CHUNK
 
 
 def _join_fields(structs: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:

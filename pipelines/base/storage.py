@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from plumbline.operators.base.bounds import Bound
 from plumbline.operators.base.errors import ConfigError, PlumblineError, hide_secrets
-from plumbline.pipelines.base.filesystems import OBJECT_STORES, filesystem_of
+from plumbline.pipelines.base.filesystems import OBJECT_STORES, choose_filesystem
 from plumbline.pipelines.base.filesystems.filesystem import STORES, Filesystem, Settings, Writable, entry_of
 from plumbline.pipelines.base.filesystems.filesystem import Entry as Entry
 
@@ -43,7 +43,7 @@ def is_remote(url: str) -> bool:
 
 
 Roots = Annotated[tuple[str, ...], Bound("folders or s3:// prefixes", all)]
-"""Folders from which files may be read if a table or a request refers to them."""
+"""Folders whose files may be read if a table or a request refers to them."""
 
 
 class WriteError(PlumblineError):
@@ -94,7 +94,7 @@ class StorageConfig(Settings):
             )
         place = Place(url.rstrip("/"), self)
         if writable and scheme not in OBJECT_STORES:  # checked before connecting to the server, which may not exist
-            raise place.only_read()
+            raise place.make_read_only_error()
         place.filesystem.prepare(place.path)
         return place
 
@@ -123,16 +123,16 @@ class Place:
 
     @property
     def filesystem(self) -> Filesystem:
-        return filesystem_of(self.url, self.storage)
+        return choose_filesystem(self.url, self.storage)
 
-    def writable(self) -> Writable:
+    def get_writable(self) -> Writable:
         """Return the filesystem for writing; raise ConfigError if it is read-only."""
         filesystem = self.filesystem
         if not isinstance(filesystem, Writable):
-            raise self.only_read()
+            raise self.make_read_only_error()
         return filesystem
 
-    def only_read(self) -> ConfigError:
+    def make_read_only_error(self) -> ConfigError:
         return ConfigError(f"{self}: this storage is read-only; choose a folder, or a prefix of {STORES}")
 
     @property
@@ -206,14 +206,14 @@ class Place:
         linked to its name.
         """
         with write_errors(self):
-            return self.writable().create(self.path, data)
+            return self.get_writable().create(self.path, data)
 
     def create_mark(self, data: bytes) -> None:
         """Write a file with constant content unless it exists.
 
         Raise ConfigError if the server ignores conditions and would therefore replace existing objects.
         """
-        if not self.writable().heeds_conditions(self.path, data):
+        if not self.get_writable().heeds_conditions(self.path, data):
             raise ConfigError(
                 f"{self.parent}: the S3 server ignores If-None-Match, so that sweeps would replace each other's "
                 "results; use a server that honours it, such as AWS, SeaweedFS, MinIO or R2, or a folder"
@@ -222,7 +222,7 @@ class Place:
     def write(self, data: bytes) -> None:
         """Write or replace a file; readers see either the old or the new content. Raise WriteError if that fails."""
         with write_errors(self):
-            self.writable().write(self.path, data)
+            self.get_writable().write(self.path, data)
 
     def write_table(self, table: pa.Table, *, row_group_size: int | None = None) -> None:
         """Write a table as Parquet, in the same way as `write`."""
@@ -231,34 +231,34 @@ class Place:
         self.write(sink.getvalue().to_pybytes())
 
     @contextmanager
-    def writing(self) -> Iterator[Path]:
-        """Yield the path of a local draft that replaces this file when the context ends, unless an exception occurs."""
+    def open_draft(self) -> Iterator[Path]:
+        """Yield the path of a local draft; when the context ends without an exception, the draft replaces this file."""
         with tempfile.TemporaryDirectory(prefix=".draft-", dir=self.draft_folder()) as folder:
             draft = Path(folder) / "draft"
             yield draft
             self.move_draft(draft, replace=True)
 
     def draft_folder(self) -> Path:
-        return self.writable().draft_folder(self.path)
+        return self.get_writable().draft_folder(self.path)
 
     def move_draft(self, draft: Path, *, replace: bool) -> bool:
         """Move a complete local file here; return False if another writer was first."""
-        return self.writable().move_draft(draft, self.path, replace=replace)
+        return self.get_writable().move_draft(draft, self.path, replace=replace)
 
     def copy_to(self, target: "Place") -> None:
         """Make a file that never changes available under a second name, by a copy within its bucket or a hard link.
 
         The file is not read. Any existing file with the second name is replaced.
         """
-        self.writable().copy(self.path, target.path)
+        self.get_writable().copy(self.path, target.path)
 
     def remove(self) -> None:
-        self.writable().fs.rm_file(self.path)
+        self.get_writable().fs.rm_file(self.path)
 
     def remove_below(self, relatives: Sequence[str]) -> None:
         """Remove files below a folder, many per request if the server allows it; missing files are ignored."""
         # fsspec's own `rm` would read `*` and `[` in a name as a pattern
-        self.writable().remove_all([(self / relative).path for relative in relatives])
+        self.get_writable().remove_all([(self / relative).path for relative in relatives])
 
     def remove_folder(self) -> None:
         """Remove a folder with its contents, or a file. Nothing may write to the folder at the same time."""
@@ -289,7 +289,7 @@ def _make_absolute(path: str, url: str) -> str:
         raise ConfigError(f"{url!r}: expected a path in UTF-8; correct it") from error
 
 
-def cloud_variables() -> dict[str, str]:
+def list_cloud_variables() -> dict[str, str]:
     """Return the environment variables that configure cloud access, for processes on other machines."""
     # callers pass them as an argument, because Ray would log them in a runtime_env
     return {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))}

@@ -21,7 +21,7 @@ WRITTEN_LIST = re.compile(rf"\s*\[\s*(?:(?:{QUOTED.pattern})[\s,]*)*\]\s*", re.D
 WORKBOOKS = (".xlsx", ".xls", ".ods")
 """Suffixes of spreadsheets, which are not supported."""
 MAX_WRITTEN_LIST = 10_000
-"""Maximum number of characters in a string that is parsed as such a list."""
+"""Maximum number of characters in a string that is parsed as a WRITTEN_LIST."""
 ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 BLOCK_BYTES = 4 * 2**20
 MAX_LINE_BYTES = 16 * 2**20
@@ -30,7 +30,7 @@ MAX_ROW_LINES = 100
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 JSON_LINES = (".jsonl", ".ndjson")
 SEPARATOR_NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
-SHOWN_CHARACTERS = 40
+MAX_QUOTED_CHARACTERS = 40
 """Maximum number of characters of a text that a message quotes."""
 UNREADABLE_LINE = "unreadable_line"
 """Kind of rejection for invalid quotes in a CSV."""
@@ -40,7 +40,7 @@ SKIPPED = "skipped"
 """Kind for an image that is left out on purpose, such as a contact sheet; it does not count as rejected."""
 DAMAGED_TAR, DAMAGED_TABLE = "damaged_tar", "damaged_table"
 DAMAGED = (DAMAGED_TAR, DAMAGED_TABLE)
-"""Kinds of rejections that stand for an unknown number of lost rows."""
+"""Kinds of rejections for damaged files; the number of rows lost from these files is unknown."""
 REJECTED = pa.schema(
     [
         ("file", pa.string()),
@@ -87,7 +87,7 @@ class Refused(Exception):
         super().__init__(message)
         self.kind = kind
 
-    def at(
+    def to_rejection(
         self,
         file: str,
         line: int | None = None,
@@ -96,6 +96,7 @@ class Refused(Exception):
         prompt_id: str | None = None,
         image_id: str | None = None,
     ) -> Rejection:
+        """Return a rejection of the row at this file and line, with the ids that are known."""
         return Rejection(printable(file), line, self.kind, printable(str(self)), generator, prompt_id, image_id)
 
 
@@ -143,12 +144,12 @@ def is_json_lines(url: str) -> bool:
 
 def read_json_lines(stream: IO[bytes], url: str) -> Rows:
     """Yield the JSON object on each line, skipping blank lines."""
-    for number, line in enumerate(_lines(stream, url), start=1):
+    for number, line in enumerate(_read_lines(stream, url), start=1):
         if line.strip():
             try:
                 yield Row(number, parse_object(line))
             except Refused as refused:
-                yield refused.at(url, number)
+                yield refused.to_rejection(url, number)
 
 
 def open_csv(stream: IO[bytes], url: str, is_row: Callable[[Values], bool] = lambda values: False) -> CsvTable:
@@ -159,8 +160,8 @@ def open_csv(stream: IO[bytes], url: str, is_row: Callable[[Values], bool] = lam
     separator = SEPARATORS[PurePosixPath(url).suffix.lower()]
     record = _Record(stream, url)
     reader = csv.reader(record, delimiter=separator, strict=True)
-    names = _header(reader, separator, url)
-    return CsvTable(names, _csv_rows(reader, record, names, separator, is_row))
+    names = _read_header(reader, separator, url)
+    return CsvTable(names, _read_csv_rows(reader, record, names, separator, is_row))
 
 
 def read_csv(stream: IO[bytes], url: str) -> CsvTable:
@@ -173,11 +174,11 @@ def read_csv(stream: IO[bytes], url: str) -> CsvTable:
     rows = list(table.rows)
     if any(isinstance(row, Rejection) and row.kind == UNREADABLE_LINE for row in rows):
         stream.seek(0)
-        rows = _unquoted_rows(stream, url, table.names) or rows
+        rows = _split_unquoted_rows(stream, url, table.names) or rows
     return CsvTable(table.names, iter(rows))
 
 
-def _unquoted_rows(stream: IO[bytes], url: str, names: list[str]) -> list[Row | Rejection]:
+def _split_unquoted_rows(stream: IO[bytes], url: str, names: list[str]) -> list[Row | Rejection]:
     """Return the rows below the header, split at every separator.
 
     Return an empty list if a line is not UTF-8, contains a quoted cell, or has a different number of cells than the
@@ -185,7 +186,7 @@ def _unquoted_rows(stream: IO[bytes], url: str, names: list[str]) -> list[Row | 
     """
     separator = SEPARATORS[PurePosixPath(url).suffix.lower()]
     rows: list[Row | Rejection] = []
-    for number, line in enumerate(_lines(stream, url), start=1):
+    for number, line in enumerate(_read_lines(stream, url), start=1):
         try:
             text = line.decode().rstrip("\r\n")
         except UnicodeDecodeError:
@@ -200,7 +201,7 @@ def _unquoted_rows(stream: IO[bytes], url: str, names: list[str]) -> list[Row | 
     return rows
 
 
-def _lines(stream: IO[bytes], url: str) -> Iterator[bytes]:
+def _read_lines(stream: IO[bytes], url: str) -> Iterator[bytes]:
     for number, line in enumerate(_split_lines(stream), start=1):
         if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise SourceError(f"{url}: the file is UTF-16; save it as UTF-8")
@@ -224,7 +225,7 @@ class _Record:
 
     def __init__(self, stream: IO[bytes], url: str) -> None:
         self.url = url
-        self._lines = _lines(stream, url)
+        self._lines = _read_lines(stream, url)
         self._unread: deque[str] = deque()
         self.line = 0
         """Number of the last line read, counted from 1."""
@@ -250,7 +251,7 @@ class _Record:
         self.line -= len(self.texts[1:])
 
 
-def _header(reader: Iterator[list[str]], separator: str, url: str) -> list[str]:
+def _read_header(reader: Iterator[list[str]], separator: str, url: str) -> list[str]:
     try:
         names = next(reader, None)
         require_utf8("".join(names or ()))
@@ -271,7 +272,7 @@ def _header(reader: Iterator[list[str]], separator: str, url: str) -> list[str]:
     return names
 
 
-def _csv_rows(
+def _read_csv_rows(
     reader: Iterator[list[str]], record: _Record, names: list[str], separator: str, is_row: Callable[[Values], bool]
 ) -> Rows:
     """Yield the rows; an unclosed quote makes only its own line unreadable, not the lines after it."""
@@ -284,7 +285,7 @@ def _csv_rows(
             if len(record.texts) > 1 and (
                 len(cells) != len(names)
                 or len(record.texts) > MAX_ROW_LINES
-                or any(is_row(values) for values in _rows_alone(record.texts[1:], names, separator))
+                or any(is_row(values) for values in _parse_single_lines(record.texts[1:], names, separator))
             ):
                 raise csv.Error("an unclosed quote swallows the lines after it")
             if cells and len(cells) != len(names):
@@ -298,11 +299,11 @@ def _csv_rows(
             yield Rejection(record.url, line, UNREADABLE_LINE, f"not CSV ({error}); correct its quotes")
             record.give_back()
         except Refused as refused:
-            yield refused.at(record.url, line)
+            yield refused.to_rejection(record.url, line)
 
 
-def _rows_alone(texts: Sequence[str], names: list[str], separator: str) -> Iterator[Values]:
-    """Yield the lines of a record that could be rows by themselves.
+def _parse_single_lines(texts: Sequence[str], names: list[str], separator: str) -> Iterator[Values]:
+    """Yield the values of each line of a record that could be a row by itself.
 
     A CSV parser does not notice a stray quote if another stray quote, some lines below, closes it.
     """
@@ -317,7 +318,7 @@ def require_utf8(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        before = text[max(0, error.start - SHOWN_CHARACTERS) : error.start]
+        before = text[max(0, error.start - MAX_QUOTED_CHARACTERS) : error.start]
         raise Refused("not_utf8", f"not UTF-8 after {before!r}; save the file as UTF-8") from error
 
 
@@ -335,7 +336,7 @@ def parse_object(text: bytes) -> dict[str, Any]:
 def parse_json(text: str, remedy: str = "correct or remove it") -> Any:
     """Parse JSON, including NaN; raise Refused for invalid JSON, a duplicate field, or half of a surrogate pair."""
     try:
-        values = json.loads(text, object_pairs_hook=_fields)
+        values = json.loads(text, object_pairs_hook=_make_object)
         if "\\u" in text:
             require_utf8(json.dumps(values, ensure_ascii=False))
     except (ValueError, RecursionError) as error:
@@ -343,7 +344,7 @@ def parse_json(text: str, remedy: str = "correct or remove it") -> Any:
     return values
 
 
-def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object; raise Refused for a duplicate field, because all but one of its values would be lost."""
     values = dict(pairs)
     if len(values) != len(pairs):

@@ -24,11 +24,12 @@ from plumbline.pipelines.ingest.ingest_output import (
     read_output_shards,
     read_prompts,
 )
-from plumbline.pipelines.ingest.input_rows import digest
-from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, Placement, ShardRecord
+from plumbline.pipelines.ingest.input_rows import hash_json
+from plumbline.pipelines.ingest.shards import DraftedShard, DraftedUnit, Placement, ShardRecord
 
 CACHE_KIB = 64 * 1024
-"""Memory for the ledger's tables in KiB; the rest is in a temporary file that the system deletes when the process ends.
+"""Maximum memory for the ledger's tables in KiB. Anything beyond it goes to a temporary file, which the system deletes
+when the process ends.
 """
 TABLES = """
 PRAGMA journal_mode = OFF;
@@ -52,7 +53,7 @@ OTHER_TEXT = "SELECT text, path FROM other_prompts WHERE prompt_id = ?"
 
 
 class Shards:
-    """All shards that one ingest has in an output, and the ids and prompts of their rows.
+    """Shards of one ingest in an output, with the ids and prompts of their rows.
 
     The key of a shard is a hash of its content and of all earlier keys, because the earlier rows determine which of its
     ids are duplicates. Shards are therefore placed in input order, even if they were drafted in another order.
@@ -69,7 +70,7 @@ class Shards:
             for path, source in ((path, shard.footer.source) for path, shard in self.existing.items())
             if source != self.source
         }
-        """Generators of other ingests, mapped to the input of that ingest as command-line options."""
+        """Inputs of other ingests, as command-line options, by the generators that they wrote."""
         self.ledger = Ledger()
         self._read_others()
         self.records: list[ShardRecord] = []
@@ -87,27 +88,30 @@ class Shards:
 
     def next_exists(self, generator: str) -> bool:
         """Return True if the output already has a file at the path of the generator's next shard."""
-        return _path(generator, self._numbers[generator]) in self.existing
+        return _shard_path(generator, self._numbers[generator]) in self.existing
 
-    def restore(self, outline: Drafted) -> list[ShardRecord] | None:
-        """Keep the shards of a unit if the output has all of them with the expected keys; otherwise return None."""
+    def restore(self, outline: DraftedUnit) -> list[ShardRecord] | None:
+        """Keep a unit's shards and return their records; return None unless all are in the output with these keys."""
         key, numbers = self._last_key, Counter(self._numbers)
         for generator, content, _ in outline.shards:
-            key = digest([key, content])
-            path = _path(generator, numbers[generator])
+            key = hash_json([key, content])
+            path = _shard_path(generator, numbers[generator])
             if path not in self.existing or self.existing[path].footer.key != key:
                 return None
             numbers[generator] += 1
         self.rejected += outline.rejected
-        return [self._restore(generator, *self._next(generator, content)) for generator, content, _ in outline.shards]
+        return [
+            self._restore(generator, *self._advance_path(generator, content))
+            for generator, content, _ in outline.shards
+        ]
 
     def place(self, draft: DraftedShard) -> Placement | ShardRecord:
-        """Return where to put the next draft, or the record of the same shard if the output already has it.
+        """Return the placement of the next draft, or the shard's record if the output already has the same shard.
 
         Raises ConfigError if there is a different shard at the path and `on_change` is not `replace`, or if the
         generator belongs to another ingest.
         """
-        path, key = self._next(draft.generator, draft.content)
+        path, key = self._advance_path(draft.generator, draft.content)
         if path in self.existing:
             if self.existing[path].footer.key == key:
                 return self._restore(draft.generator, path, key)
@@ -133,16 +137,16 @@ class Shards:
         self.rejected += rejected
         return Placement(path, draft.content, Footer(key, rejected, self.source), refused, path in self.existing)
 
-    def _next(self, generator: str, content: str) -> tuple[str, str]:
+    def _advance_path(self, generator: str, content: str) -> tuple[str, str]:
         """Return the path and the key of the generator's next shard, and advance its counter."""
         if generator in self.others:
             raise ConfigError(
                 f"{self.output / generator}: contains images of another ingest ({self.others[generator]}); "
                 "rename the generator of this ingest, or choose another output"
             )
-        path = _path(generator, self._numbers[generator])
+        path = _shard_path(generator, self._numbers[generator])
         self._numbers[generator] += 1
-        self._last_key = digest([self._last_key, content])
+        self._last_key = hash_json([self._last_key, content])
         return path, self._last_key
 
     def _restore(self, generator: str, path: str, key: str) -> ShardRecord:
@@ -195,7 +199,7 @@ class Shards:
 
 
 class Ledger:
-    """Image ids and prompts of this ingest, for finding duplicates, and the prompts of other ingests into the output.
+    """Image ids and prompts of this ingest, and prompts of other ingests into the output, for finding conflicts.
 
     The data are in SQLite tables on disk, so memory use does not grow with the number of rows.
     """
@@ -218,7 +222,7 @@ class Ledger:
         known = self._tables.execute(OWN_TEXT, (prompt_id,)).fetchone()
         if prompt is not None and known is None:
             for other_text, path in self._tables.execute(OTHER_TEXT, (prompt_id,)):
-                _require_same(prompt_id, prompt, other_text, f"image_id {image_id!r} of {generator}", path)
+                _require_same_text(prompt_id, prompt, other_text, f"image_id {image_id!r} of {generator}", path)
             self._tables.execute("INSERT INTO prompts VALUES (?, ?)", (prompt_id, prompt))
         elif prompt is not None and known[0] != prompt:
             raise Refused(
@@ -237,9 +241,9 @@ class Ledger:
         for prompt_id, text, skills in prompts:
             self._add_skills(prompt_id, skills, own=False)
             for (own_text,) in self._tables.execute(OWN_TEXT, (prompt_id,)):
-                _require_same(prompt_id, own_text, text, "this ingest", path)
+                _require_same_text(prompt_id, own_text, text, "this ingest", path)
             for other_text, other_path in self._tables.execute(OTHER_TEXT, (prompt_id,)):
-                _require_same(prompt_id, text, other_text, path, other_path)
+                _require_same_text(prompt_id, text, other_text, path, other_path)
         self._tables.executemany(
             "INSERT OR IGNORE INTO other_prompts VALUES (?, ?, ?)", [(*prompt[:2], path) for prompt in prompts]
         )
@@ -251,13 +255,13 @@ class Ledger:
     def count_prompts(self) -> int:
         return int(self._tables.execute("SELECT COUNT(*) FROM prompts").fetchone()[0])
 
-    def prompts(self) -> Iterator[OutputPrompt]:
+    def iterate_prompts(self) -> Iterator[OutputPrompt]:
         """Yield every prompt of the output, sorted by id."""
         for prompt_id, text, skills in self._tables.execute(EVERY_PROMPT):
             yield OutputPrompt(prompt_id, text, json.loads(skills))
 
 
-def _require_same(prompt_id: str, text: str, other_text: str, where: str, path: str) -> None:
+def _require_same_text(prompt_id: str, text: str, other_text: str, where: str, path: str) -> None:
     if text != other_text:
         raise ConfigError(
             f"{where}: prompt_id {prompt_id!r} has a different text in {path}, which another ingest wrote; make the "
@@ -265,5 +269,5 @@ def _require_same(prompt_id: str, text: str, other_text: str, where: str, path: 
         )
 
 
-def _path(generator: str, number: int) -> str:
+def _shard_path(generator: str, number: int) -> str:
     return f"{generator}/{number:05d}.parquet"

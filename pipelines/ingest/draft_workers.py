@@ -16,11 +16,11 @@ from plumbline.pipelines.base.storage import Place, first_line
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.draft_placement import Shards
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from plumbline.pipelines.ingest.shards import Drafted, Placement, ShardDraft, ShardRecord, ShardReport
+from plumbline.pipelines.ingest.shards import DraftedUnit, Placement, ShardDraft, ShardRecord, ShardReport
 from plumbline.pipelines.sources.origins import Origins
 
 PATIENCE = 5.0
-"""Seconds of drafting in this process after which it is worth starting Ray."""
+"""Seconds that this process drafts on its own before it starts Ray."""
 MAX_UNITS_PER_WORKER = 3
 """Maximum number of units in progress per worker: one is being drafted while the others wait to be placed."""
 RESTART_INTERVAL = 0.2
@@ -30,7 +30,7 @@ CLEANUP_TIMEOUT = 10.0
 MAX_ATTEMPTS = 3
 """Number of workers that may die on a unit before the ingest fails."""
 
-Begin = Callable[[str, str], ShardDraft]
+StartDraft = Callable[[str, str], ShardDraft]
 """Function that starts a draft of a generator's next shard, given the generator and the hash of the shard's input."""
 
 
@@ -44,7 +44,7 @@ class SourceFile(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Source(ABC):
-    """An input that is divided into units, each of which becomes one or more shards."""
+    """Input that is divided into units; each unit becomes one or more shards."""
 
     config: IngestConfig
 
@@ -72,15 +72,15 @@ class Source(ABC):
         """Yield the units in order; append rows that belong to no unit to `rejected`."""
 
     @abstractmethod
-    def outline(self, unit: Any, shards: Shards) -> Drafted | None:
-        """Return what is known about the unit's shards without reading images; None if the output cannot have them."""
+    def outline(self, unit: Any, shards: Shards) -> DraftedUnit | None:
+        """Return the unit's shards as expected without reading images; None if the output cannot have them yet."""
 
     @abstractmethod
-    def draft(self, unit: Any, begin: Begin) -> list[Rejection]:
+    def draft(self, unit: Any, start_draft: StartDraft) -> list[Rejection]:
         """Draft the unit's shards; return the unit's rejected rows that are not part of any shard."""
 
     @abstractmethod
-    def end(self, unit: Any, drafted: Drafted, output: Place) -> None:
+    def record_finished(self, unit: Any, drafted: DraftedUnit, output: Place) -> None:
         """Record that all shards of the unit are in the output."""
 
 
@@ -102,15 +102,15 @@ class Drafter:
         self.output = config.storage.locate(config.output, writable=True)
         self.drafts: dict[int, list[ShardDraft]] = {}
 
-    def draft(self, number: int, unit: Any) -> Drafted:
+    def draft(self, number: int, unit: Any) -> DraftedUnit:
         drafts = self.drafts[number] = []
 
-        def begin(generator: str, content: str) -> ShardDraft:
+        def start_draft(generator: str, content: str) -> ShardDraft:
             drafts.append(ShardDraft(self.source.config, self.output, self.schema, generator, content))
             return drafts[-1]
 
-        rejected = self.source.draft(unit, begin)
-        return Drafted([shard.finish() for shard in drafts], rejected)
+        rejected = self.source.draft(unit, start_draft)
+        return DraftedUnit([shard.finish() for shard in drafts], rejected)
 
     def commit(self, number: int, placements: list[Placement | None]) -> list[int]:
         """Commit a unit's drafts, except those whose placement is None; return the size of each shard in bytes."""
@@ -219,13 +219,15 @@ class Workers:
 
 
 @dataclass(slots=True)
-class Job:
+class UnitInProgress:
+    """A unit that is being drafted or committed."""
+
     number: int
     unit: Any
     drafter: Any
     call: Any
-    """The pending call to the drafter."""
-    drafted: Drafted = Drafted((), ())  # noqa: RUF009  # it is immutable
+    """Pending call to the drafter."""
+    drafted: DraftedUnit = DraftedUnit((), ())  # noqa: RUF009  # it is immutable
     placements: list[Placement | None] | None = None
     """Placements of the unit's drafts, once decided; from then on `call` is the commit."""
     deaths: int = 0
@@ -242,8 +244,8 @@ class DraftingQueue:
         self.shards = shards
         self.workers = workers
         self.report = report
-        self.drafting: deque[Job] = deque()
-        self.committing: deque[Job] = deque()
+        self.drafting: deque[UnitInProgress] = deque()
+        self.committing: deque[UnitInProgress] = deque()
 
     def run(self) -> None:
         """Draft, or restore, the shards of every unit."""
@@ -257,7 +259,9 @@ class DraftingQueue:
             self.workers.start_ray_if_slow()
             busy = Counter(job.drafter for job in (*self.drafting, *self.committing))
             drafter = min(self.workers.drafters, key=lambda drafter: busy[drafter])
-            self.drafting.append(Job(number, unit, drafter, self.workers.call(drafter, "draft", number, unit)))
+            self.drafting.append(
+                UnitInProgress(number, unit, drafter, self.workers.call(drafter, "draft", number, unit))
+            )
             while len(self.drafting) + len(self.committing) >= self.workers.max_units:
                 self._advance()
         while self.drafting or self.committing:
@@ -283,9 +287,9 @@ class DraftingQueue:
             for draft, placement, size in zip(job.drafted.shards, job.placements or (), sizes, strict=True):
                 if placement is not None:
                     self.report(self.shards.add_committed(draft, placement, size))
-            self.source.end(job.unit, job.drafted, self.shards.output)
+            self.source.record_finished(job.unit, job.drafted, self.shards.output)
 
-    def _await_result(self, job: Job) -> Any:
+    def _await_result(self, job: UnitInProgress) -> Any:
         """Return the result of the job's call; if the worker dies, draft the unit again."""
         while True:
             try:

@@ -20,7 +20,7 @@ from plumbline.operators.images.embedded_settings import HEAD_BYTES, read_image_
 from plumbline.pipelines.base.storage import Entry, Place, readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection, Row
 from plumbline.pipelines.ingest.draft_placement import Shards
-from plumbline.pipelines.ingest.draft_workers import Begin, Source, SourceFile
+from plumbline.pipelines.ingest.draft_workers import Source, SourceFile, StartDraft
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import (
     ADDRESS,
@@ -30,23 +30,23 @@ from plumbline.pipelines.ingest.input_rows import (
     SOURCE,
     SOURCE_ADDRESS,
     Candidate,
-    digest,
+    get_text,
+    hash_json,
     leads_out,
-    link_roots,
     make_candidate,
+    make_relative,
     read_known_ids,
-    relative_path,
-    text_or_none,
+    resolve_link_roots,
 )
-from plumbline.pipelines.ingest.shards import Drafted, DraftedShard
-from plumbline.pipelines.ingest.text_tables import Table, source_file
+from plumbline.pipelines.ingest.shards import DraftedShard, DraftedUnit
+from plumbline.pipelines.ingest.text_tables import Table, make_source_file
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 from plumbline.pipelines.sources.origins import Origins
 
 N_READERS = 16
 """Number of image files that are read at once."""
 N_HASHED = 6
-"""Number of leading fields of an image file or a rejection that are hashed; fields added later are not hashed."""
+"""Number of leading fields of ImageFile and Rejection that are part of keys; fields added later are not."""
 
 
 class ImageFile(NamedTuple):
@@ -94,7 +94,7 @@ class FileSource(Source):
 
     @cached_property
     def _roots(self) -> list[Path]:
-        return _link_roots(self.folder, self.config)
+        return _resolve_link_roots(self.folder, self.config)
 
     @cached_property
     def names(self) -> InputColumnsConfig:
@@ -102,15 +102,15 @@ class FileSource(Source):
 
     @cached_property
     def extras(self) -> list[str]:
-        """The table's other columns; raises ConfigError if one has the same name as a column of every shard."""
+        """Columns of the table without a role; raises ConfigError if a name is reserved for the shards' own columns."""
         fixed = self.config.generator is not None
         used = {name for role, name in asdict(self.names).items() if role != "generator" or not fixed}
         extras = [name for name in self.table.types if name not in used]
         own_names = (*COLUMNS.names, "uri", *(field.name for field in self._source_columns))
         if clash := next((name for name in extras if name in own_names), None):
             raise ConfigError(
-                f"{self.table.url}: column {clash!r} has the same name as a column of every shard; "
-                f"assign it with columns.*={clash}, or rename it in the table"
+                f"{self.table.url}: the name of column {clash!r} is reserved for a column of the shards; "
+                f"assign a role to the column with columns.ROLE={clash}, or rename it in the table"
             )
         return extras
 
@@ -142,7 +142,7 @@ class FileSource(Source):
         rows = next((unit.rows for unit in self.units([])), [])
         existing = (row for row in rows if isinstance(self._find(row).image, ImageFile))
         images = [self.config.storage.locate(f"{self.folder.url}/{row.path}") for row in islice(existing, 1)]
-        return [*self.files, *(source_file(image, "images") for image in images)]
+        return [*self.files, *(make_source_file(image, "images") for image in images)]
 
     def units(self, rejected: list[Rejection]) -> Iterator[FileUnit]:
         """Yield the rows of each shard, and reject unreadable lines; incomplete shards come last, by generator."""
@@ -161,7 +161,7 @@ class FileSource(Source):
     def _read_row(self, row: Row) -> TableRow | Rejection:
         file, line = self.table.locate_row(row)
         try:
-            path = relative_path(row.values.get(self.names.image or ""), self.folder)
+            path = make_relative(row.values.get(self.names.image or ""), self.folder)
             candidate = make_candidate(
                 row.values,
                 self.names,
@@ -172,15 +172,15 @@ class FileSource(Source):
                 extras=self.table.values(row, self.extras),
             )
         except Refused as refused:
-            image = text_or_none(row.values, self.names.image)
+            image = get_text(row.values, self.names.image)
             ids = read_known_ids(row.values, self.names, self.config.generator, default_id=image)
-            return refused.at(file, line, **ids)
+            return refused.to_rejection(file, line, **ids)
         cell = row.values.get(self.names.source or "")
         sources = [path for path in (cell if isinstance(cell, list) else [cell]) if path and isinstance(path, str)]
         return TableRow(candidate, path, sources)
 
-    def outline(self, unit: FileUnit, shards: Shards) -> Drafted | None:
-        """Return the content of the unit's shard: a hash of its rows and of each image's size and ETag.
+    def outline(self, unit: FileUnit, shards: Shards) -> DraftedUnit | None:
+        """Return the unit's shard, identified by a hash of its rows and of each image's size and ETag.
 
         Returns None if the output does not have the shard yet.
         """
@@ -188,13 +188,13 @@ class FileSource(Source):
             return None
         with ThreadPoolExecutor(N_READERS) as pool:
             content = self._hash(list(pool.map(self._find, unit.rows)))
-        return Drafted([DraftedShard(unit.generator, content)], [])
+        return DraftedUnit([DraftedShard(unit.generator, content)], [])
 
-    def draft(self, unit: FileUnit, begin: Begin) -> list[Rejection]:
+    def draft(self, unit: FileUnit, start_draft: StartDraft) -> list[Rejection]:
         """Draft the unit's shard; raise ConfigError if the storage cannot be reached."""
         with ThreadPoolExecutor(N_READERS) as pool:
             found_rows = list(pool.map(self._find, unit.rows))
-            shard = begin(unit.generator, self._hash(found_rows))
+            shard = start_draft(unit.generator, self._hash(found_rows))
             for group in _group_rows(found_rows, self.config):
                 for found, (images, settings) in zip(group, pool.map(self._read, group), strict=True):
                     if isinstance(found.image, Rejection):
@@ -203,13 +203,13 @@ class FileSource(Source):
                         shard.add(found.candidate, images[0], images[1:], settings)
         return []
 
-    def end(self, unit: FileUnit, drafted: Drafted, output: Place) -> None:
+    def record_finished(self, unit: FileUnit, drafted: DraftedUnit, output: Place) -> None:
         """Do nothing: the shard itself shows that the unit is finished."""
 
     def _hash(self, found_rows: Sequence[FoundRow]) -> str:
         sources = [[found.sources for found in found_rows]] if self._source_columns else []
-        rows = [(self.table.hashed(found.candidate), found.image[:N_HASHED]) for found in found_rows]
-        return digest([self.config.recipe, str(self._hashed_schema), self.folder.url, rows, *sources])
+        rows = [(self.table.select_hashed(found.candidate), found.image[:N_HASHED]) for found in found_rows]
+        return hash_json([self.config.recipe, str(self._hashed_schema), self.folder.url, rows, *sources])
 
     def _find(self, row: TableRow) -> FoundRow:
         """Find the files of a row; raise ConfigError if the storage cannot be reached."""
@@ -219,7 +219,7 @@ class FileSource(Source):
 
         def find_source(path: str) -> ImageFile | str:
             try:
-                return find_file(relative_path(path, self.folder))
+                return find_file(make_relative(path, self.folder))
             except Refused:  # only metrics that need the source fail, so its path is kept
                 return path
 
@@ -259,12 +259,14 @@ def _read_file(file: ImageFile, folder: Place) -> bytes:
 
 def read_image(path: str, folder: Place, config: IngestConfig) -> bytes:
     """Read the image file named in a table cell; raise Refused if the folder has no such image."""
-    image = find_image(folder, relative_path(path, folder), _link_roots(folder, config), config.limits.max_bytes)
+    image = find_image(
+        folder, make_relative(path, folder), _resolve_link_roots(folder, config), config.limits.max_bytes
+    )
     return _read_file(image, folder)
 
 
-def _link_roots(folder: Place, config: IngestConfig) -> list[Path]:
-    return link_roots(folder.path, config.link_roots) if folder.is_local else []
+def _resolve_link_roots(folder: Place, config: IngestConfig) -> list[Path]:
+    return resolve_link_roots(folder.path, config.link_roots) if folder.is_local else []
 
 
 def _group_rows(found_rows: Sequence[FoundRow], limits: IngestConfig) -> Iterator[list[FoundRow]]:
@@ -292,10 +294,8 @@ def find_image(folder: Place, relative: str, roots: Sequence[Path], max_bytes: i
             relative = next((form for form in forms if (folder / form).exists()), relative)
     place = folder / relative
     if place.is_local and leads_out(place.path, roots):
-        message = (
-            f"{place}: a link leads out of {folder.url}; put the file itself there, or add its folder to link_roots"
-        )
-        raise Refused("outside_folder", message)
+        remedy = "put the file itself there, or add the folder of the link's target to link_roots"
+        raise Refused("outside_folder", f"{place}: a link leads out of {folder.url}; {remedy}")
     with readable_errors(folder, "images"):
         try:
             entry = _read_local_entry(place.path) if place.is_local else place.entry()

@@ -13,7 +13,7 @@ from unicodedata import normalize
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, SKIPPED, Refused, Rejection, Row, printable
 from plumbline.pipelines.ingest.input_rows import EDIT_RESULTS, EDIT_SOURCES, FOREIGN, IMAGES
-from plumbline.pipelines.sources.benchmark import generator_of_folder, name_generators
+from plumbline.pipelines.sources.benchmark import name_generators, parse_generator
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 from plumbline.pipelines.store.store import exclude_stores
 
@@ -23,25 +23,25 @@ MAX_READ_AHEAD = 1024
 """Number of small files that are queued for reading ahead of use."""
 MAX_TEXT_BYTES = 2**20
 """Maximum size in bytes of a file that contains the prompt of an image."""
-NO_GENERATORS = frozenset({"images", "samples", "train", "test", "validation", "val"})
+NON_GENERATOR_FOLDERS = frozenset({"images", "samples", "train", "test", "validation", "val"})
 """Names of image folders that are not names of generators."""
-SOURCES, RESULTS = frozenset({"source", "sources"}), frozenset({"result", "results"})
+SOURCE_FOLDERS, RESULT_FOLDERS = frozenset({"source", "sources"}), frozenset({"result", "results"})
 """Names of folders that contain the source images of edits, and of folders that contain the edited images."""
-NUMBERED = re.compile(r"(?<![ _-])[ _-]*(?:\(\d+\)|[_-]\d+|[_-](?:seed|sample)[_-]?\d+)$", re.IGNORECASE)
-"""Suffix of a file name that numbers the images of one prompt."""
+NUMBER_SUFFIX = re.compile(r"(?<![ _-])[ _-]*(?:\(\d+\)|[_-]\d+|[_-](?:seed|sample)[_-]?\d+)$", re.IGNORECASE)
+"""Suffix of a file name that distinguishes the images of one prompt by a number."""
 NUMBER_AT_END = re.compile(r"(?<![ _-])[ _-]*(?<!\d)(?P<number>\d+)$")
 """Number at the end of a name, with the separator before it."""
 CONTACT_SHEET = re.compile(r"(?:grid|montage|collage|contact[ _-]?sheet)(?:[ _-]?\d)*", re.IGNORECASE)
 """Name of an image that shows several images: GenEval's script writes grid.png, and Stable Diffusion's grid-0000.png.
 """
-NO_NAMES_OF_GENERATORS = frozenset(
-    {*NO_GENERATORS, *SOURCES, *RESULTS, *EDIT_SOURCES, *EDIT_RESULTS}
+NON_GENERATOR_WORDS = frozenset(
+    {*NON_GENERATOR_FOLDERS, *SOURCE_FOLDERS, *RESULT_FOLDERS, *EDIT_SOURCES, *EDIT_RESULTS}
     | {"image", "img", "sample", "prompt", "seed", "target", "mask", "depth", "control", "cond", "before", "after"}
 )
 """Words in image names that are not names of generators."""
 
 
-class PromptsOutside(NamedTuple):
+class ExternalPrompts(NamedTuple):
     """A prompts file outside the image folder."""
 
     url: str
@@ -58,13 +58,13 @@ class DescribedImage(NamedTuple):
     """Path of the image, relative to the folder."""
     values: Mapping[str, Any]
     origin: str
-    """Where the description was found, in words."""
+    """Source of the description, for messages."""
     has_columns: bool = False
     """True if the names in `values` are a user's own columns or fields."""
     generator: str | None = None
     """The generator, if it was found elsewhere than in a column or a folder name."""
     generator_origin: str = "the images' names"
-    """Where `generator` was found, in words."""
+    """Source of `generator`, for messages."""
     file: str = ""
     """Address of the file with the description; empty if the description comes from the image's name alone."""
     line: int | None = None
@@ -85,7 +85,7 @@ class Folder:
     """Reasons why the configuration leaves out images, by name; `names` contains none of these images."""
     badly_named: Sequence[str] = ()
     """Printable forms of file names that are not UTF-8; `names` contains none of them."""
-    prompts: PromptsOutside | None = None
+    prompts: ExternalPrompts | None = None
     """A prompts file outside the folder."""
     warnings: dict[str, None] = field(default_factory=dict)
     """Warnings for the user that arose while the folder was read."""
@@ -123,14 +123,14 @@ class Folder:
 
     @cached_property
     def source_paths(self) -> dict[str, str]:
-        """Maps each source image to its edits' path: the image's path without the `source` folder and the extension.
+        """Path of each source image without its `source` folder and extension, for matching it with its edits.
 
-        Empty if all images are in such folders.
+        Empty if all images are in `source` folders.
         """
         paths: dict[str, str] = {}
         for name in self._images_and_sources:
             parts = PurePosixPath(name).with_suffix("").parts
-            depth = next((depth for depth, folder in enumerate(parts[:-1]) if folder.lower() in SOURCES), None)
+            depth = next((depth for depth, folder in enumerate(parts[:-1]) if folder.lower() in SOURCE_FOLDERS), None)
             if depth is not None:
                 paths[name] = "/".join((*parts[:depth], *parts[depth + 1 :]))
         return paths if len(paths) < len(self._images_and_sources) else {}
@@ -142,7 +142,7 @@ class Folder:
             found.setdefault(path, []).append(name)
         return found
 
-    def sources(self, image: str) -> list[str]:
+    def find_sources(self, image: str) -> list[str]:
         """Return the source images that match an edit's name, from the nearest folder of sources that has any.
 
         If no source has the edit's exact name, a number at the end is ignored. Inner folders such as `result` are
@@ -153,7 +153,7 @@ class Folder:
         path = PurePosixPath(image).with_suffix("")
         below = [(above, path.relative_to(above).parts) for above in path.parents]
         names = [str(PurePosixPath(above, *parts[first:])) for above, parts in below for first in range(len(parts))]
-        paths = (each for name in names for each in (name, NUMBERED.sub("", name)))
+        paths = (each for name in names for each in (name, NUMBER_SUFFIX.sub("", name)))
         return next((self._sources_by_path[path] for path in paths if path in self._sources_by_path), [])
 
     def keep_inside(self, name: str | None) -> "Folder":
@@ -178,33 +178,35 @@ class Folder:
     @property
     def own_generator(self) -> str:
         """The generator given by the name of the folder itself."""
-        return generator_of_folder(PurePosixPath(self.place.path).name)
+        return parse_generator(PurePosixPath(self.place.path).name)
 
     @cached_property
     def _generators(self) -> dict[str, str]:
         """Generators by the names of the folder's immediate subfolders."""
         return name_generators(dict.fromkeys(name.partition("/")[0] for name in self.names if "/" in name))
 
-    def generator(self, image: str) -> str:
+    def get_generator(self, image: str) -> str:
         """Return the generator of an image: the first folder in its path, or else the generator of the whole folder.
 
         The first folder is not a generator if it is a number or a word such as `samples`.
         """
         first, _, rest = image.partition("/")
-        shared = NO_GENERATORS | RESULTS if self.source_paths else NO_GENERATORS
+        shared = NON_GENERATOR_FOLDERS | RESULT_FOLDERS if self.source_paths else NON_GENERATOR_FOLDERS
         is_named = bool(rest) and not first.isdecimal() and first.lower() not in shared
         return self._generators.get(first, first) if is_named else self.own_generator
 
     def find_generators_in_names(self, prompts: Sequence[str]) -> dict[str, str]:
-        """Return generators by image for images whose names, but not folders, name one: flux_0.png, sdxl_0.png, ...
+        """Return the generators of images whose file names contain one, as in flux_0.png, and whose folders do not.
 
-        Every generator must have the same set of numbers, one for each prompt. Names that differ only in a number, or
-        with which a prompt begins, are not generators.
+        Every generator must have the same set of numbers, one for each prompt. A name is not a generator if it differs
+        from another only in a number, or if a prompt begins with it.
         """
         in_folders: dict[PurePosixPath, dict[str, tuple[str, int]]] = defaultdict(dict)
         for image in self.images:
             path = PurePosixPath(image)
-            unnamed = self.generator(image) == self.own_generator and not any(part.isdecimal() for part in path.parts)
+            unnamed = self.get_generator(image) == self.own_generator and not any(
+                part.isdecimal() for part in path.parts
+            )
             if unnamed and not is_contact_sheet(image) and (number := NUMBER_AT_END.search(path.stem)):
                 in_folders[path.parent][image] = (path.stem[: number.start()], int(number["number"]))
         found: dict[str, str] = {}
@@ -223,10 +225,10 @@ class Folder:
         return self.reject(image, Refused("empty_prompt", message))
 
     def reject(self, image: str, refused: Refused) -> Rejection:
-        return refused.at(self.url(image), generator=self.generator(image), image_id=image)
+        return refused.to_rejection(self.url(image), generator=self.get_generator(image), image_id=image)
 
     def skip(self, image: str, reason: str) -> Rejection:
-        return Refused(SKIPPED, reason).at(self.url(image))
+        return Refused(SKIPPED, reason).to_rejection(self.url(image))
 
     def read(self, name: str) -> bytes:
         """Read a small file; raise Refused if it is too large or has been removed since it was listed."""
@@ -293,7 +295,7 @@ def _are_generators(numbered: Iterable[tuple[str, int]], prompts: Sequence[str])
     words = [tuple(name.replace("_", " ").casefold().split()) for name in numbers]
     lengths = {len(each) for each in words if len(each) > 1}
     prompt_starts = {tuple(prompt.casefold().split()[:length]) for prompt in prompts for length in lengths}
-    return without_numbers.isdisjoint(NO_NAMES_OF_GENERATORS) and prompt_starts.isdisjoint(words)
+    return without_numbers.isdisjoint(NON_GENERATOR_WORDS) and prompt_starts.isdisjoint(words)
 
 
 def is_contact_sheet(image: str) -> bool:

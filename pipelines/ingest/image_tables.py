@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.generation_settings import read_field_settings
-from plumbline.pipelines.base.arrow_views import remove_views, schema_without_views
+from plumbline.pipelines.base.arrow_views import remove_views, remove_views_from_schema
 from plumbline.pipelines.base.hugging_face_labels import find_labels, name_labels
 from plumbline.pipelines.base.storage import Place, first_line, readable_errors
 from plumbline.pipelines.base.tables import DAMAGED_TABLE, Refused, Rejection, printable
@@ -25,13 +25,13 @@ from plumbline.pipelines.ingest.image_folders import list_images
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.ingest_output import open_for_arrow
 from plumbline.pipelines.ingest.input_rows import (
-    column_origins,
+    describe_column_origins,
     leads_out,
-    link_roots,
     make_candidate,
+    make_relative,
     read_known_ids,
-    relative_path,
     require_names,
+    resolve_link_roots,
 )
 from plumbline.pipelines.ingest.sample_files import ImageSample, SampleFile, SampleSource, remove_ending
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
@@ -40,10 +40,10 @@ from plumbline.pipelines.sources.shards import BINARY, is_table
 
 ENDINGS = (".parquet", ".arrow")
 ROWS_AT_ONCE = 16
-EMBEDDED = ("image", "jpg", "png", "webp")
-"""Usual names of the column with embedded images; they take precedence over a column of paths."""
-NUMBERED = {"image": ("jpg_{}", "image_{}", "png_{}"), "generator": ("model_{}", "generator_{}")}
-"""Column names if a row has several images, which are counted from 0."""
+EMBEDDED_COLUMNS = ("image", "jpg", "png", "webp")
+"""Usual names of a column with embedded images, which takes precedence over a column of paths."""
+NUMBERED_COLUMNS = {"image": ("jpg_{}", "image_{}", "png_{}"), "generator": ("model_{}", "generator_{}")}
+"""Patterns of column names for rows with several images, which are counted from 0."""
 
 
 class ImageTableSource(SampleSource):
@@ -52,8 +52,8 @@ class ImageTableSource(SampleSource):
         line = 0
         try:
             with _open_table(file.place, file.size) as (schema, batches):
-                images_of_row = _columns_by_image(schema.names, self.config)
-                others = _other_columns(schema, images_of_row)
+                images_of_row = _list_columns_by_image(schema.names, self.config)
+                others = _list_other_columns(schema, images_of_row)
                 for batch in batches:
                     batch.validate(full=True)
                     for row in name_labels(batch).to_pylist():
@@ -64,7 +64,7 @@ class ImageTableSource(SampleSource):
         except (pa.ArrowException, UnicodeDecodeError) as error:
             remedy = "it may be truncated: write or download it again"
             message = f"not readable after row {line} ({first_line(error)}): all later rows are lost; {remedy}"
-            yield Refused(DAMAGED_TABLE, message).at(file.place.url)
+            yield Refused(DAMAGED_TABLE, message).to_rejection(file.place.url)
 
     def _read_sample(
         self,
@@ -93,15 +93,17 @@ class ImageTableSource(SampleSource):
                     sources.append(_read_cell(cell, file, self.config))
             return ImageSample(candidate, image, sources, read_field_settings(row))
         except Refused as refused:
-            return refused.at(file.place.url, line, **read_known_ids(row, names, self.config.generator, default_id))
+            return refused.to_rejection(
+                file.place.url, line, **read_known_ids(row, names, self.config.generator, default_id)
+            )
 
     def describe(self, file: SampleFile) -> Origins:
         """Return the columns that contain a table's prompts and generators."""
         try:
             with _open_table(file.place, file.size) as (schema, _):
-                images_of_row = _columns_by_image(schema.names, self.config)
-                others = _other_columns(schema, images_of_row)
-                return column_origins(images_of_row, others, self.config.generator, file.place.url)
+                images_of_row = _list_columns_by_image(schema.names, self.config)
+                others = _list_other_columns(schema, images_of_row)
+                return describe_column_origins(images_of_row, others, self.config.generator, file.place.url)
         except (pa.ArrowException, OSError, UnicodeDecodeError):
             origin = f"{file.place.url}, which cannot be read"
             return Origins(origin, origin)
@@ -131,10 +133,10 @@ def open_image_tables(config: IngestConfig) -> ImageTableSource | None:
         entries = {path: entry for path, entry in place.files() if is_table(path or place.name, ENDINGS)}
     if not entries:
         return None
-    roots = link_roots(place.path, config.link_roots) if place.is_local else []
+    roots = resolve_link_roots(place.path, config.link_roots) if place.is_local else []
     for path in entries:
         if roots and path and leads_out((place / path).path, roots):
-            raise ConfigError(f"table {place / path}: a link leads out of {place.url}; add its folder to link_roots")
+            raise ConfigError(f"table {place / path}: a link leads out of {place.url}; add its target to link_roots")
     names = _name_files({path: path or place.name for path in entries})
     tables = [
         SampleFile(place=place / path, size=entry.size, etag=entry.etag, name=names[path])
@@ -148,9 +150,9 @@ def open_image_tables(config: IngestConfig) -> ImageTableSource | None:
 
 
 def _name_files(paths: Mapping[str, str]) -> dict[str, str]:
-    """Return a unique name for each table, which is used in the ids of rows that have none.
+    """Return a unique name for each table; it is part of the ids of rows that have no id of their own.
 
-    The table a/b.parquet is named a-b, followed by a digest if there is also an a-b.parquet.
+    The table a/b.parquet is named a-b; a digest is added if there is also an a-b.parquet.
     """
     names: dict[str, str] = {}
     used: set[str] = set()
@@ -172,26 +174,27 @@ def _open_table(
         if place.path.lower().endswith(".parquet"):
             parquet = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
             batches = parquet.iter_batches(ROWS_AT_ONCE, use_threads=False, columns=columns and list(columns))
-            yield schema_without_views(parquet.schema_arrow), map(remove_views, batches)
+            yield remove_views_from_schema(parquet.schema_arrow), map(remove_views, batches)
         else:
             reader = pa.ipc.open_stream(stream)
             starts = ((batch, start) for batch in reader for start in range(0, len(batch), ROWS_AT_ONCE))
             slices = (batch.slice(start, ROWS_AT_ONCE) for batch, start in starts)
-            yield schema_without_views(reader.schema), map(remove_views, slices)
+            yield remove_views_from_schema(reader.schema), map(remove_views, slices)
 
 
 class TableInspection(NamedTuple):
     """Properties of a table's image columns, found from its schema and first rows."""
 
-    several: bool = False
+    has_several_images: bool = False
     """True if a row has several images."""
     generator: str | None = None
-    """Column with the generators; if a row has several images, that of the first image."""
-    paths: bool = False
+    """Column with the generators; if a row has several images, the column of the first image's generator."""
+    has_image_paths: bool = False
     """True if the table contains paths to images, and no images."""
     image: str | None = None
+    """Column with the images; None if the table has no column with the configured name or a usual one."""
     prompt: str | None = None
-    """Columns of the images and prompts; None if the table has none of the configured or usual names."""
+    """Column with the prompts; None if the table has no column with the configured name or a usual one."""
 
 
 def inspect_table(place: Place, columns: InputColumnsConfig) -> TableInspection:
@@ -199,7 +202,7 @@ def inspect_table(place: Place, columns: InputColumnsConfig) -> TableInspection:
     try:
         with _open_table(place) as (schema, batches):
             names = find_names(schema.names, columns)
-            usual = () if columns.image else EMBEDDED
+            usual = () if columns.image else EMBEDDED_COLUMNS
             image = next((name for name in (*usual, names.image) if name in schema.names), None)
             first_rows = next(batches, None) if image is not None else None
             cells = [] if first_rows is None else first_rows.column(image).drop_null().to_pylist()
@@ -207,9 +210,9 @@ def inspect_table(place: Place, columns: InputColumnsConfig) -> TableInspection:
                 cell.get("path") if isinstance(cell, Mapping) and not cell.get("bytes") else cell for cell in cells
             ]
             return TableInspection(
-                several=_count_images(schema.names) > 1,
-                generator=names.generator or _numbered_column("generator", 0, schema.names),
-                paths=bool(paths) and all(isinstance(path, str) for path in paths),
+                has_several_images=_count_images(schema.names) > 1,
+                generator=names.generator or _find_numbered_column("generator", 0, schema.names),
+                has_image_paths=bool(paths) and all(isinstance(path, str) for path in paths),
                 image=image,
                 prompt=names.prompt,
             )
@@ -222,7 +225,7 @@ def _read_image_paths(file: SampleFile, config: IngestConfig) -> Iterator[str]:
     folder = config.storage.locate(file.place.url.rpartition("/")[0])
     with suppress(pa.ArrowException, OSError, UnicodeDecodeError, ConfigError):
         with _open_table(file.place, file.size) as (schema, _):
-            names = [each.image for each in _columns_by_image(schema.names, config) if each.image is not None]
+            names = [each.image for each in _list_columns_by_image(schema.names, config) if each.image is not None]
             types = {name: schema.field(name).type for name in names}
         columns = {
             name: f"{name}.path" if pa.types.is_struct(of) else name for name, of in types.items() if of not in BINARY
@@ -231,37 +234,37 @@ def _read_image_paths(file: SampleFile, config: IngestConfig) -> Iterator[str]:
             cells = (cell for batch in batches for name in columns for cell in batch.column(name).to_pylist())
             for path in (cell.get("path") if isinstance(cell, Mapping) else cell for cell in cells):
                 with suppress(Refused):
-                    yield f"{folder.url}/{relative_path(path, folder)}"
+                    yield f"{folder.url}/{make_relative(path, folder)}"
 
 
 def _count_images(available: Sequence[str]) -> int:
-    """Return the number of images per row, judging by the numbered columns; 0 if there are none."""
+    """Return the number of images per row according to the numbered columns; 0 if no columns are numbered."""
     count = 0
-    while _numbered_column("image", count, available) is not None:
+    while _find_numbered_column("image", count, available) is not None:
         count += 1
     return count
 
 
-def _numbered_column(role: str, number: int, available: Sequence[str]) -> str | None:
-    return next((name.format(number) for name in NUMBERED[role] if name.format(number) in available), None)
+def _find_numbered_column(role: str, number: int, available: Sequence[str]) -> str | None:
+    return next((name.format(number) for name in NUMBERED_COLUMNS[role] if name.format(number) in available), None)
 
 
-def _columns_by_image(available: Sequence[str], config: IngestConfig) -> list[InputColumnsConfig]:
+def _list_columns_by_image(available: Sequence[str], config: IngestConfig) -> list[InputColumnsConfig]:
     """Return the columns of each image in a row; raise ConfigError if a required column is missing."""
     count = _count_images(available) if config.columns.image is None else 0
-    embedded = next((name for name in EMBEDDED if name in available), None)
+    embedded = next((name for name in EMBEDDED_COLUMNS if name in available), None)
     asked = [
         replace(
             config.columns,
-            image=_numbered_column("image", number, available),
-            generator=config.columns.generator or _numbered_column("generator", number, available),
+            image=_find_numbered_column("image", number, available),
+            generator=config.columns.generator or _find_numbered_column("generator", number, available),
         )
         for number in range(count)
     ] or [replace(config.columns, image=config.columns.image or embedded)]
     return [require_names(list(available), each, config.generator, str(config.table)) for each in asked]
 
 
-def _other_columns(schema: pa.Schema, images_of_row: Sequence[InputColumnsConfig]) -> list[str]:
+def _list_other_columns(schema: pa.Schema, images_of_row: Sequence[InputColumnsConfig]) -> list[str]:
     images = {name for names in images_of_row for name in (names.image, names.source)}
     return [field.name for field in schema if field.name not in images and not pa.types.is_binary(field.type)]
 

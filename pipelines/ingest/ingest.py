@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.rows import SOURCES
-from plumbline.pipelines.base.exit_codes import OVER_BUDGET, exit_code
+from plumbline.pipelines.base.exit_codes import OVER_BUDGET, compute_exit_code
 from plumbline.pipelines.base.storage import readable_errors
 from plumbline.pipelines.base.tables import DAMAGED, SKIPPED, Rejection
 from plumbline.pipelines.ingest.draft_placement import Shards
 from plumbline.pipelines.ingest.draft_workers import DraftingQueue, Source, Workers
 from plumbline.pipelines.ingest.files import FileSource
-from plumbline.pipelines.ingest.image_folders import PromptsOutside
+from plumbline.pipelines.ingest.image_folders import ExternalPrompts
 from plumbline.pipelines.ingest.image_tables import open_image_tables
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.ingest_output import Record, Records, read_columns
@@ -19,10 +19,10 @@ from plumbline.pipelines.ingest.layouts import FolderTable
 from plumbline.pipelines.ingest.shards import ShardRecord, ShardReport
 from plumbline.pipelines.ingest.tars import open_tars
 from plumbline.pipelines.ingest.text_tables import open_table
-from plumbline.pipelines.sources.origins import ExamplePair, Origins, ends_and_middle
+from plumbline.pipelines.sources.origins import ExamplePair, Origins, pick_ends_and_middle
 
 
-class Ingested(NamedTuple):
+class IngestResult(NamedTuple):
     """The result of an ingest."""
 
     url: str
@@ -30,10 +30,10 @@ class Ingested(NamedTuple):
     rejected: list[Rejection]
     prompts: int
     unfinished: list[str]
-    """Generators of other, unfinished ingests into the same output."""
+    """Generators of other ingests into the same output that are unfinished."""
     exit_code: int
-    """0 if complete, 2 if at most `max_failed` of the rows were rejected, 1 if more, or an unknown number of rows, were
-    lost.
+    """0 if complete; 2 if rows were rejected, up to the fraction `max_failed`; 1 if more rows or an unknown number of
+    rows were lost.
     """
     origins: Origins
     source_columns: list[str]
@@ -67,7 +67,7 @@ class Ingested(NamedTuple):
 
     @property
     def damaged(self) -> list[str]:
-        """Damaged files, from which an unknown number of rows was lost."""
+        """Damaged files; the number of rows lost from them is unknown."""
         return sorted({rejection.file for rejection in self.rejected if rejection.kind in DAMAGED})
 
     @property
@@ -81,8 +81,8 @@ class Ingested(NamedTuple):
 
 
 def ingest(
-    config: IngestConfig, report: ShardReport = lambda record: None, prompts: PromptsOutside | None = None
-) -> Ingested:
+    config: IngestConfig, report: ShardReport = lambda record: None, prompts: ExternalPrompts | None = None
+) -> IngestResult:
     """Write the missing shards, then the prompts, the rejected rows and the manifest.
 
     Raises ConfigError if a source or the output cannot be reached, or if the output contains different shards with the
@@ -105,8 +105,8 @@ def ingest(
     only_generator = generators.pop() if len(generators) == 1 else None
     rejected = [each._replace(generator=each.generator or only_generator) for each in left_out if each.kind != SKIPPED]
     is_damaged = any(rejection.kind in DAMAGED for rejection in rejected)
-    failed = exit_code(len(rejected), rows + len(rejected), config.max_failed)
-    ended = Ingested(
+    failed = compute_exit_code(len(rejected), rows + len(rejected), config.max_failed)
+    ended = IngestResult(
         url=shards.output.url,
         shards=written,
         rejected=rejected,
@@ -121,7 +121,7 @@ def ingest(
     return ended._replace(unfinished=_publish(records, shards, _make_record(source, ended)))
 
 
-def _open_source(config: IngestConfig, prompts: PromptsOutside | None) -> Source:
+def _open_source(config: IngestConfig, prompts: ExternalPrompts | None) -> Source:
     """Return the source of an ingest; raise ConfigError if it does not exist or does not have the required columns."""
     if config.tars is not None:
         return open_tars(config)
@@ -146,9 +146,9 @@ def _open_source(config: IngestConfig, prompts: PromptsOutside | None) -> Source
 
 def _read_example_pairs(shards: Shards, written: list[ShardRecord]) -> list[ExamplePair]:
     """Read the first, the middle and the last row of all shards."""
-    candidates = [(record, row) for record in written for row in ends_and_middle(record.rows)]
+    candidates = [(record, row) for record in written for row in pick_ends_and_middle(record.rows)]
     pairs = []
-    for record, row in (candidates[number] for number in ends_and_middle(len(candidates))):
+    for record, row in (candidates[number] for number in pick_ends_and_middle(len(candidates))):
         found = read_columns(shards.output, record.path, ["image_id", "prompt_id", "prompt"])[row]
         pairs.append(ExamplePair(found["image_id"], record.generator, found["prompt_id"], found["prompt"]))
     return pairs
@@ -164,14 +164,14 @@ def _publish(records: Records, shards: Shards, record: Record) -> list[str]:
     records.write(record)
     while True:
         ended = records.list_etags()
-        unfinished = records.publish(shards.ledger.prompts(), shards.existing)
+        unfinished = records.publish(shards.ledger.iterate_prompts(), shards.existing)
         if records.list_etags() == ended:
             return unfinished
         shards.refresh()
 
 
-def _make_record(source: Source, ended: Ingested) -> Record:
-    """Return the record of this ingest, which does not depend on which of the shards were written in this run."""
+def _make_record(source: Source, ended: IngestResult) -> Record:
+    """Return the record of this ingest, which is the same whether or not the ingest was interrupted and resumed."""
     shards = [record._asdict() for record in ended.shards]
     manifest = {
         "source": source.config.addresses,

@@ -63,12 +63,11 @@ class IngestConfig(BoundsChecked):
     as prompts only if the folder has no tables and the names of each generator differ.
     """
     images_inside: str | None = None
-    """Name of inner folders: if the image folder has any with this name, only the images in them are ingested. For
-    example, `en` for edits with instructions in two languages.
+    """Name of the subfolders to ingest: if the image folder contains subfolders with this name, all other images are
+    skipped. For example, `en` for edits with instructions in two languages.
     """
     copy: bool = True
-    """True to copy images into the shards; false to store only their addresses, in which case the files must stay in
-    place.
+    """True to copy images into the shards. If false, only their addresses are stored, and the files must stay in place.
     """
     link_roots: tuple[str, ...] = ()
     """Local folders that links in the input may lead to, in addition to the input's own folders."""
@@ -83,7 +82,7 @@ class IngestConfig(BoundsChecked):
     """Maximum bytes of images per row group, and so in memory; a larger image gets a row group of its own."""
     limits: IngestLimits = field(default_factory=IngestLimits)
     on_change: Literal["fail", "replace"] = "fail"
-    """What to do if the output has a shard that was made from different input: `fail`, or `replace` it."""
+    """Action if the output has a shard that was made from different input: `fail`, or `replace` it."""
     max_failed: Share = 0.01
     """Maximum fraction of rejected rows for which the exit code is 2 instead of 1; a damaged tar always gives 1."""
     cluster: WorkersConfig = field(default_factory=WorkersConfig)

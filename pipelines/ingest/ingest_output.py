@@ -16,7 +16,7 @@ from plumbline.operators.base.rows import table as make_table
 from plumbline.pipelines.base.storage import Entry, Place, readable_errors
 from plumbline.pipelines.base.tables import REJECTED, Refused, Rejection, printable
 from plumbline.pipelines.ingest.ingest_config import InputAddresses
-from plumbline.pipelines.ingest.input_rows import SKILLS, digest
+from plumbline.pipelines.ingest.input_rows import SKILLS, hash_json
 from plumbline.pipelines.sources.origins import MANIFEST
 from plumbline.pipelines.sources.shards import INGESTED
 from plumbline.pipelines.store.checksums import DamagedError, decode_json, encode_json
@@ -131,7 +131,7 @@ def read_columns(output: Place, path: str, names: list[str]) -> list[dict[str, A
 def open_for_arrow(place: Place, what: str, **options: Any) -> Iterator[Any]:
     """Open a file for an Arrow reader, which raises ArrowException if the content is damaged.
 
-    Raises ConfigError if the file cannot be reached; the message calls the file `what`.
+    Raises ConfigError if the file cannot be reached; `what` names the file in the message.
     """
     with readable_errors(place, what), place.open(**options) as stream:
         try:
@@ -202,7 +202,7 @@ class Records:
             recorded = {path for record in records for path in record.paths}
             unfinished = sorted({path.partition("/")[0] for path in shards if path not in recorded})
             with (
-                (self.output / "prompts.parquet").writing() as draft,
+                (self.output / "prompts.parquet").open_draft() as draft,
                 pq.ParquetWriter(draft, PROMPTS, compression="zstd") as writer,
             ):
                 while batch := list(islice(prompts, MAX_PROMPTS_AT_ONCE)):  # one row group in memory at a time
@@ -234,4 +234,4 @@ class Records:
 
 
 def _record_path(source: InputAddresses) -> str:
-    return f"{RECORDS}/{digest(source)[:32]}.json"
+    return f"{RECORDS}/{hash_json(source)[:32]}.json"

@@ -48,8 +48,10 @@ FOREIGN_IMAGES = ("heic", "heif", "jxl", "jp2", "psd", "exr", "hdr", "svg", "tga
 FOREIGN = (*FOREIGN_IMAGES, *FOREIGN_VIDEOS)
 EDIT_SOURCES = ("source", "source_image", "input", "input_image", "original", "original_image")
 EDIT_RESULTS = ("result", "output", "output_image", "edited", "edited_image")
-"""Names for an edit's source, and for its result: 0.source.png next to 0.png in a tar, or 0.original_image.jpg next to
-0.edited_image.jpg, like the columns of InstructPix2Pix.
+"""Names for the result of an edit, as EDIT_SOURCES has names for its source.
+
+A tar may contain 0.source.png next to 0.png, or 0.original_image.jpg next to 0.edited_image.jpg, like the columns of
+InstructPix2Pix.
 """
 MAX_NAME_BYTES = 200
 
@@ -69,7 +71,7 @@ class Candidate(NamedTuple):
 
     def reject(self, refused: Refused) -> Rejection:
         ids = {"generator": self.generator, "prompt_id": self.prompt_id, "image_id": self.image_id}
-        return refused.at(self.file, self.line, **ids)
+        return refused.to_rejection(self.file, self.line, **ids)
 
     def row(self, image: bytes | str, sources: Sequence[bytes | str]) -> dict[str, Any]:
         """Return the shard row, with the image and its sources as bytes or as addresses."""
@@ -89,26 +91,27 @@ def require_names(
         if getattr(columns, role) and getattr(names, role) is None:
             raise ConfigError(f"columns.{role}: no column {getattr(columns, role)!r} in {url}; found {listed}")
     if names.image is None:
-        raise ConfigError(
-            f"{url}: cannot tell which column contains the image files (found {listed}); set columns.image=NAME"
-        )
+        raise ConfigError(f"{url}: expected a column of image files, found {listed}; set columns.image=NAME")
     if names.prompt is None and names.prompt_id is None:
-        raise ConfigError(
-            f"{url}: cannot tell which column contains the prompts (found {listed}); set columns.prompt=NAME"
-        )
+        raise ConfigError(f"{url}: expected a column of prompts, found {listed}; set columns.prompt=NAME")
     if names.generator is None and generator is None:
         raise ConfigError(f"{url}: no column contains the generator; set generator=NAME, or columns.generator=COLUMN")
     return names
 
 
-def column_origins(
-    several: Sequence[InputColumnsConfig], available: Sequence[str], generator: str | None, url: str
+def describe_column_origins(
+    columns_by_image: Sequence[InputColumnsConfig], available: Sequence[str], generator: str | None, url: str
 ) -> Origins:
-    """Describe where prompts and generators come from; `several` has the columns of each image in a row."""
-    read = {name for names in several for role, name in asdict(names).items() if role != "generator" or not generator}
-    columns = ", ".join(dict.fromkeys(repr(names.generator) for names in several))
+    """Describe where prompts and generators come from, given the columns of each image in a row."""
+    read = {
+        name
+        for names in columns_by_image
+        for role, name in asdict(names).items()
+        if role != "generator" or not generator
+    }
+    columns = ", ".join(dict.fromkeys(repr(names.generator) for names in columns_by_image))
     generators = f"generator={generator}" if generator else f"the column {columns} of {url}"
-    prompt, source = several[0].prompt or several[0].prompt_id, several[0].source
+    prompt, source = columns_by_image[0].prompt or columns_by_image[0].prompt_id, columns_by_image[0].source
     sources = f"the column {source!r} of {url}" if source else ""
     unread = [name for name in available if name not in read]
     return Origins(f"the column {prompt!r} of {url}", generators, unread, sources=sources)
@@ -118,29 +121,29 @@ def refuse_foreign(name: str) -> None:
     """Raise Refused if the file is an image or video in a format that cannot be decoded."""
     ending = PurePosixPath(name).suffix
     if ending[1:].lower() in FOREIGN_VIDEOS:
-        raise Refused("foreign_format", f"videos in {ending} format are not supported; convert it to MP4 or WebM")
+        raise Refused("foreign_format", f"{ending} videos are not supported; convert it to MP4 or WebM")
     if ending[1:].lower() in FOREIGN_IMAGES:
-        raise Refused("foreign_format", f"images in {ending} format are not supported; convert it to PNG, JPEG or WebP")
+        raise Refused("foreign_format", f"{ending} images are not supported; convert it to PNG, JPEG or WebP")
 
 
 def read_known_ids(
     values: Mapping[str, Any], names: InputColumnsConfig, generator: str | None, default_id: str | None = None
 ) -> dict[str, str | None]:
-    """Return the ids of a rejected row as arguments for Refused.at; None for ids that are missing or unusable."""
+    """Return the ids of a rejected row for Refused.to_rejection; None for ids that are missing or unusable."""
     with suppress(Refused):
-        generator = generator or check_generator(text_or_none(values, names.generator))
-    prompt = text_or_none(values, names.prompt)
+        generator = generator or check_generator(get_text(values, names.generator))
+    prompt = get_text(values, names.prompt)
     return {
         "generator": generator,
-        "prompt_id": text_or_none(values, names.prompt_id) or (text_id(prompt) if prompt and prompt.strip() else None),
-        "image_id": text_or_none(values, names.image_id) or default_id,
+        "prompt_id": get_text(values, names.prompt_id) or (text_id(prompt) if prompt and prompt.strip() else None),
+        "image_id": get_text(values, names.image_id) or default_id,
     }
 
 
-def text_or_none(values: Mapping[str, Any], name: str | None) -> str | None:
+def get_text(values: Mapping[str, Any], name: str | None) -> str | None:
     """Return a value if it is text; None if it is missing or of another type."""
     with suppress(Refused):
-        return _text(values, name)
+        return _read_text(values, name)
     return None
 
 
@@ -154,14 +157,14 @@ def make_candidate(
     default_id: str,
     extras: dict[str, Any],
 ) -> Candidate:
-    """Return the row that these values describe; raise Refused if there is no prompt or no generator."""
-    prompt = _text(values, names.prompt)
-    prompt_id = _text(values, names.prompt_id)
+    """Return the row that these values describe; raise Refused if the prompt or the generator is missing."""
+    prompt = _read_text(values, names.prompt)
+    prompt_id = _read_text(values, names.prompt_id)
     prompt = prompt if prompt and prompt.strip() else None
     if prompt is None and prompt_id is None:
         raise Refused("empty_prompt", "the row has neither a prompt nor a prompt_id; fill one in")
-    generator = check_generator(generator or _text(values, names.generator))
-    image_id = _text(values, names.image_id) or default_id
+    generator = check_generator(generator or _read_text(values, names.generator))
+    image_id = _read_text(values, names.image_id) or default_id
     value = values.get(names.skills) if names.skills else None
     skills = as_list(value) or []
     if not isinstance(skills, list) or not all(isinstance(skill, str) for skill in skills):
@@ -181,8 +184,11 @@ def make_candidate(
     )
 
 
-def _text(values: Mapping[str, Any], name: str | None) -> str | None:
-    """Return a value as text, or None if it is empty. Integers are accepted, because ids often lose their quotes."""
+def _read_text(values: Mapping[str, Any], name: str | None) -> str | None:
+    """Return a value as text, or None if it is empty; raise Refused if it is neither text nor an integer.
+
+    Integers are accepted because ids often lose their quotes.
+    """
     value = values.get(name) if name else None
     if value is None or value == "":
         return None
@@ -195,7 +201,7 @@ def _text(values: Mapping[str, Any], name: str | None) -> str | None:
 def check_generator(name: str | None) -> str:
     """Return the generator's name; raise Refused if it cannot be used as a folder name."""
     if not name:
-        raise Refused("no_generator", "the row names no generator; fill it in, or set generator=NAME")
+        raise Refused("no_generator", "the row has no generator; fill it in, or set generator=NAME")
     if name.startswith(".") or set(name) & {"/", "\\", "\0"} or len(name.encode()) > MAX_NAME_BYTES:
         raise Refused(
             "bad_generator", f"{name[:80]!r} cannot be used as a folder name; choose one without '/' or a leading '.'"
@@ -205,7 +211,7 @@ def check_generator(name: str | None) -> str:
     return name
 
 
-def relative_path(value: Any, folder: Place) -> str:
+def make_relative(value: Any, folder: Place) -> str:
     """Return an image's path relative to the image folder; the value may also be the full address.
 
     Raises Refused if the value is empty, or if the path leads out of the folder.
@@ -220,7 +226,7 @@ def relative_path(value: Any, folder: Place) -> str:
     return str(path)
 
 
-def link_roots(folder: str, others: Sequence[str]) -> list[Path]:
+def resolve_link_roots(folder: str, others: Sequence[str]) -> list[Path]:
     """Return the folders that a link in `folder` may lead to: `folder` and the others, with links resolved."""
     return [Path(os.path.realpath(Path(root).expanduser())) for root in (folder, *others)]
 
@@ -231,7 +237,7 @@ def leads_out(path: str, roots: Sequence[Path]) -> bool:
     return not any(real.is_relative_to(root) for root in roots)
 
 
-def digest(value: Any) -> str:
+def hash_json(value: Any) -> str:
     """Return the SHA-256 of a value's JSON.
 
     Existing shards contain these hashes, so serializing to JSON differently would cause all of them to be rewritten.

@@ -13,10 +13,10 @@ from plumbline.pipelines.base.storage import readable_errors
 from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, WORKBOOKS, Refused, Rejection, Row, parse_object
 from plumbline.pipelines.ingest.draft_workers import SourceFile
 from plumbline.pipelines.ingest.image_folders import (
-    NUMBERED,
+    NUMBER_SUFFIX,
     DescribedImage,
+    ExternalPrompts,
     Folder,
-    PromptsOutside,
     is_contact_sheet,
     is_image,
     list_images,
@@ -25,7 +25,7 @@ from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import Candidate, refuse_foreign
 from plumbline.pipelines.ingest.list_layout import (
     LIST,
-    Lines,
+    PromptLines,
     describe_by_numbers,
     find_lists,
     find_numbers,
@@ -35,14 +35,14 @@ from plumbline.pipelines.ingest.table_layout import find_tables, list_file_name_
 from plumbline.pipelines.ingest.text_tables import Table, read_column_names
 from plumbline.pipelines.sources.benchmark import PromptsFrom
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
-from plumbline.pipelines.sources.origins import Origins, SeenOrigins, count_suffixes, name_some, pass_over
+from plumbline.pipelines.sources.origins import Origins, SeenOrigins, count_suffixes, describe_ignored, name_some
 
 TABLES = (*SEPARATORS, *JSON_LINES, ".json", ".parquet", ".arrow", *WORKBOOKS)
 WORDS = re.compile(r"[^\W\d_]{2,}")
 PROMPTS_FILE = re.compile(r"(?!\.).*(prompt|caption|metadata).*\.(csv|tsv|jsonl?|ndjson|txt|parquet)", re.IGNORECASE)
 """File name that suggests a prompts file."""
 MIN_FOLDER_WORDS = 3
-"""Minimum number of words in a folder name for it to be a prompt; `run one` is not one."""
+"""Minimum number of words in a folder name for it to be a prompt, unlike `run one`."""
 DESCRIBED_IN = "described in"
 """Key in a FolderTable's row for the file and line that describe the image."""
 NAMES = InputColumnsConfig(image="file", prompt="prompt", prompt_id="prompt_id", generator="generator", skills="skills")
@@ -89,7 +89,7 @@ def _read_own_files(folder: Folder) -> Iterator[DescribedImage | Rejection]:
             values, origin = _parse_description(folder, name, content), f"the {ending} next to each image"
             yield DescribedImage(image, values, origin, has_columns=ending == ".json")
         except Refused as refused:
-            yield refused.at(folder.url(name), generator=folder.generator(image), image_id=image)
+            yield refused.to_rejection(folder.url(name), generator=folder.get_generator(image), image_id=image)
 
 
 def _parse_description(folder: Folder, name: str, content: bytes) -> dict[str, Any]:
@@ -109,14 +109,14 @@ def _parse_description(folder: Folder, name: str, content: bytes) -> dict[str, A
     return {"prompt": prompt}
 
 
-def _prompt_in_name(image: str) -> str:
+def _find_prompt_in_name(image: str) -> str:
     """Return the prompt given by an image's name or, within a generator's folder, by its folder's name; empty if none.
 
     A prompt has at least two words, unlike `image_001` and `00001`. In a name without spaces, underscores count as
     spaces.
     """
     path = PurePosixPath(image)
-    candidates = [(NUMBERED.sub("", path.stem), 0)]
+    candidates = [(NUMBER_SUFFIX.sub("", path.stem), 0)]
     if len(path.parts) > 2:
         candidates.append((path.parts[-2], MIN_FOLDER_WORDS))
     for name, least in candidates:
@@ -126,27 +126,27 @@ def _prompt_in_name(image: str) -> str:
     return ""
 
 
-def _images_named_by_prompt(folder: Folder) -> list[str]:
+def _list_images_named_by_prompt(folder: Folder) -> list[str]:
     """Return the images whose own names or folder names could be prompts."""
-    return [image for image in folder.images if _prompt_in_name(image) and not is_contact_sheet(image)]
+    return [image for image in folder.images if _find_prompt_in_name(image) and not is_contact_sheet(image)]
 
 
-def _are_prompts(folder: Folder) -> bool:
+def _may_use_names_as_prompts(folder: Folder) -> bool:
     """Return True if image names may be used as prompts without the user asking for it.
 
     The folder must not have tables, which could contain other prompts. For each generator the names must differ in more
     than a number, unlike `sdxl_turbo_0001.png` and `sdxl_turbo_0002.png`.
     """
     prompts: dict[str, set[str]] = {}
-    for image in _images_named_by_prompt(folder):
-        prompts.setdefault(folder.generator(image), set()).add(_prompt_in_name(image))
+    for image in _list_images_named_by_prompt(folder):
+        prompts.setdefault(folder.get_generator(image), set()).add(_find_prompt_in_name(image))
     tables = any(name.lower().endswith(TABLES) for name in folder.names)
     return not tables and bool(prompts) and all(len(different) > 1 for different in prompts.values())
 
 
 def _read_names(folder: Folder) -> Iterator[DescribedImage | Rejection]:
     for image in folder.images:
-        prompt = _prompt_in_name(image)
+        prompt = _find_prompt_in_name(image)
         if prompt and not is_contact_sheet(image):
             yield DescribedImage(image, {"prompt": prompt}, "the images' names")
         else:
@@ -167,11 +167,11 @@ def _read_ids(folder: Folder) -> Iterator[DescribedImage | Rejection]:
         if not prompts.has_ids:
             texts = [row.values["prompt"] for row in prompts.rows]
             numbers = range(1, len(texts) + 1) if prompts.url.lower().endswith(".txt") else [None] * len(texts)
-            lines = Lines(PurePosixPath(prompts.url).name, prompts.url, texts, numbers)
+            lines = PromptLines(PurePosixPath(prompts.url).name, prompts.url, texts, numbers)
             yield from describe_by_numbers(folder, lines, folder.images)
             return
         _require_an_id(folder, prompts, images)
-    origin = f"the ids in the {match.way}" if match else "the images' names, which are ids"
+    origin = f"the ids in the {match.path_part}" if match else "the images' names, which are ids"
     generators = match.name_generators(folder.own_generator) if match else {}
     for image in folder.images:
         row = match.rows.get(image) if match else None
@@ -182,7 +182,7 @@ def _read_ids(folder: Folder) -> Iterator[DescribedImage | Rejection]:
             yield DescribedImage(image, {"prompt_id": prompt_id}, origin, generator=generators.get(image))
 
 
-def _require_an_id(folder: Folder, prompts: PromptsOutside, images: Sequence[str]) -> None:
+def _require_an_id(folder: Folder, prompts: ExternalPrompts, images: Sequence[str]) -> None:
     """Raise ConfigError if no image name is a prompt id."""
     ids = [str(row.values["prompt_id"]) for row in prompts.rows]
     if {PurePosixPath(image).stem for image in images} & {*ids}:
@@ -227,13 +227,13 @@ LAYOUTS = (
     Layout(
         name="names",
         contents="prompts as the images' names, such as a_red_cube_000.png",
-        files=_images_named_by_prompt,
+        files=_list_images_named_by_prompt,
         read=_read_names,
     ),
     # The name of an image is its prompt's id, as in GEdit-Bench and ImgEdit; only if the configuration asks for it.
     Layout(name="ids", contents="images", files=lambda folder: folder.images, read=_read_ids),
 )
-"""Layouts in the order in which they are tried."""
+"""All layouts; the first that fits is used."""
 
 
 def read_layout(
@@ -257,7 +257,9 @@ def read_layout(
 def _find_layout(folder: Folder, prompts_from: PromptsFrom | None) -> Layout:
     for layout in LAYOUTS:
         if prompts_from in (None, layout.name) and layout.files(folder):
-            if prompts_from is None and (layout.name == "ids" or (layout.name == "names" and not _are_prompts(folder))):
+            if prompts_from is None and (
+                layout.name == "ids" or (layout.name == "names" and not _may_use_names_as_prompts(folder))
+            ):
                 continue
             return layout
     if prompts_from is not None:
@@ -310,8 +312,8 @@ def _give_hints(folder: Folder) -> str:
     elif prompts := next(iter(other_tables or _find_prompt_files(folder)), None):
         command = shlex.join(["plumbline", "score", f"images={folder.place.url}", f"prompts={prompts}"])
         hints += f" If the image names contain the ids or numbers of {prompts}, run: {command}."
-    if images := _images_named_by_prompt(folder):
-        hints += f" prompts_from=names uses the images' names, such as {_prompt_in_name(images[0])!r}."
+    if images := _list_images_named_by_prompt(folder):
+        hints += f" prompts_from=names uses the images' names, such as {_find_prompt_in_name(images[0])!r}."
     return hints
 
 
@@ -325,28 +327,32 @@ def _find_prompt_files(folder: Folder) -> list[str]:
 
 @dataclass(slots=True)
 class SeenSources:
-    """Where the source images in a folder of edits were found, and the edits without a source."""
+    """Record of the source images that were found in a folder of edits, and of the edits without a source."""
 
     columns: dict[str, None] = field(default_factory=dict)
     """Descriptions of the columns that name sources."""
-    used: dict[str, None] = field(default_factory=dict)
+    matched: dict[str, None] = field(default_factory=dict)
     """Source images that were matched to edits by name."""
-    without: dict[str, None] = field(default_factory=dict)
+    unmatched_edits: dict[str, None] = field(default_factory=dict)
     """Edits for which no source was found."""
-    with_several: dict[str, None] = field(default_factory=dict)
+    ambiguous_edits: dict[str, None] = field(default_factory=dict)
     """Edits for which several sources were found."""
 
     def describe(self) -> str:
-        """Return a line for the user; empty if there are no sources."""
+        """Return a line for the user, or an empty string if the folder has no source images."""
         lines = list(self.columns)
-        if self.used:
-            folders = dict.fromkeys(f"{PurePosixPath(source).parent}/" for source in sorted(self.used))
-            lines.append(f"{len(self.used)}, from {name_some(list(folders))}, by name")
-            if self.without:
-                lines.append(f"images without a source: {len(self.without)}, such as {next(iter(self.without))}")
-            if self.with_several:
-                example = next(iter(self.with_several))
-                lines.append(f"images with several sources of their name: {len(self.with_several)}, such as {example}")
+        if self.matched:
+            folders = dict.fromkeys(f"{PurePosixPath(source).parent}/" for source in sorted(self.matched))
+            lines.append(f"{len(self.matched)}, from {name_some(list(folders))}, by name")
+            if self.unmatched_edits:
+                lines.append(
+                    f"images without a source: {len(self.unmatched_edits)}, such as {next(iter(self.unmatched_edits))}"
+                )
+            if self.ambiguous_edits:
+                example = next(iter(self.ambiguous_edits))
+                lines.append(
+                    f"images with several sources of their name: {len(self.ambiguous_edits)}, such as {example}"
+                )
         return "; ".join(lines)
 
 
@@ -357,7 +363,7 @@ class FolderTable(Table):
     columns: InputColumnsConfig
     prompts_from: PromptsFrom | None = None
     images_inside: str | None = None
-    prompts: PromptsOutside | None = None
+    prompts: ExternalPrompts | None = None
     """The prompts file that is passed to Folder."""
     _seen: SeenOrigins = field(default_factory=SeenOrigins)
     _ignored: list[str] = field(default_factory=list)
@@ -368,7 +374,7 @@ class FolderTable(Table):
 
     @property
     def files(self) -> list[SourceFile]:
-        """No files, because a folder may grow between two commands."""
+        """An empty list: a folder may grow between two commands, so it is not recorded as an input file."""
         return []
 
     def names(self, config: IngestConfig) -> InputColumnsConfig:
@@ -381,17 +387,17 @@ class FolderTable(Table):
         return replace(folder, prompts=self.prompts)
 
     def origins(self, config: IngestConfig) -> Origins:
-        """Return the origins of prompts and generators in the rows read so far."""
+        """Return the origins of the prompts and generators in the rows that have been read."""
         return self._seen.origins(config.generator)._replace(
-            passed_over=pass_over(self._ignored), sources=self._sources.describe(), warnings=list(self._warnings)
+            passed_over=describe_ignored(self._ignored), sources=self._sources.describe(), warnings=list(self._warnings)
         )
 
     def locate_row(self, row: Row) -> tuple[str, int | None]:
-        """Return the file and line that describe an image, or the image file itself if there are none."""
+        """Return the file and line that describe an image, or the image file itself if nothing describes it."""
         described: tuple[str, int | None] = row.values[DESCRIBED_IN]
         return described
 
-    def hashed(self, candidate: Candidate) -> Candidate:
+    def select_hashed(self, candidate: Candidate) -> Candidate:
         """Return a row without the line of its description, because lines can move while the image stays the same."""
         return candidate._replace(file=f"{self.url}/{candidate.image_id}", line=None)
 
@@ -413,7 +419,7 @@ class FolderTable(Table):
         generator_origin = f"the column {names.generator!r} of {origin}"
         if not row["generator"]:
             generator_origin = description.generator_origin if description.generator else "the folders' names"
-            row["generator"] = description.generator or folder.generator(image)
+            row["generator"] = description.generator or folder.get_generator(image)
         used = (names.image, names.prompt, names.prompt_id, names.generator, names.skills, names.source)
         file_names = () if names.image else list_file_name_columns(values, self.columns)
         unread = [name for name in values if name not in (*used, *file_names)] if description.has_columns else ()
@@ -423,10 +429,10 @@ class FolderTable(Table):
             self._sources.columns[f"the column {names.source!r} of {origin}"] = None
             row["source"] = values[names.source]
         else:
-            sources = folder.sources(image)
-            self._sources.used.update(dict.fromkeys(sources))
+            sources = folder.find_sources(image)
+            self._sources.matched.update(dict.fromkeys(sources))
             if len(sources) != 1:
-                (self._sources.with_several if sources else self._sources.without)[image] = None
+                (self._sources.ambiguous_edits if sources else self._sources.unmatched_edits)[image] = None
             row["source"] = sources[0] if len(sources) == 1 else None
         described_in = (description.file or folder.url(image), description.line)
         return {**row, "file": image, DESCRIBED_IN: described_in}

@@ -1,8 +1,8 @@
-"""Folders with a list of prompts, in which a number in an image's name gives the line of its prompt.
+"""Folders with a list of prompts: the number in an image's name is the line number of its prompt.
 
-If a folder's name is just a number, this number applies to its images. Otherwise the image's number is the one that its
-name begins with, or else the last one, or the only one that differs between names. An image whose number is uncertain
-gets none, because a wrong number would assign it another image's prompt.
+If a folder's name is just a number, this number applies to its images. Otherwise an image's number is the number at the
+start of its name, or else the last number, or the only number that differs between names. An image with an uncertain
+number is rejected, because a wrong number would assign it another image's prompt.
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, Refused, Rejection, split_lines
-from plumbline.pipelines.ingest.image_folders import NO_GENERATORS, DescribedImage, Folder, is_contact_sheet
+from plumbline.pipelines.ingest.image_folders import NON_GENERATOR_FOLDERS, DescribedImage, Folder, is_contact_sheet
 from plumbline.pipelines.ingest.text_tables import read_column_names, read_rows
 from plumbline.pipelines.sources.input_columns import find_names
 
@@ -50,7 +50,9 @@ def read_lists(folder: Folder) -> Iterator[DescribedImage | Rejection]:
         yield folder.reject_without_prompt(image, f"no {LIST} in its folder or above it; write one")
 
 
-class Lines(NamedTuple):
+class PromptLines(NamedTuple):
+    """A list of prompts."""
+
     name: str
     """The file's path relative to the image folder, for messages."""
     url: str
@@ -60,7 +62,7 @@ class Lines(NamedTuple):
 
 
 def describe_by_numbers(
-    folder: Folder, lines: Lines, images: Sequence[str], base: str = ""
+    folder: Folder, lines: PromptLines, images: Sequence[str], base: str = ""
 ) -> Iterator[DescribedImage | Rejection]:
     """Describe images by the lines with their numbers; `base` is the folder that contains the list."""
     foreign = [image for image in folder.foreign if image.startswith(base)]
@@ -79,19 +81,19 @@ def describe_by_numbers(
         if isinstance(number, str):
             yield folder.reject_without_prompt(image, number)
         elif not 0 <= number - first < n_lines:
-            message = f"{lines.url} has {n_lines} lines, from number {first}, and none of number {number}"
+            message = f"{lines.url} has {n_lines} lines, counted from {first}, so line {number} is missing"
             yield folder.reject_without_prompt(image, f"{message}; add it, or change the image's number")
         elif not lines.texts[number - first].strip():
             refused = Refused("empty_prompt", f"the line is empty, and {image} has its number; write a prompt there")
-            ids = {"generator": generators.get(image) or folder.generator(image), "image_id": image}
-            yield refused.at(lines.url, lines.numbers[number - first], **ids)
+            ids = {"generator": generators.get(image) or folder.get_generator(image), "image_id": image}
+            yield refused.to_rejection(lines.url, lines.numbers[number - first], **ids)
         else:
             origin = f"the lines of {lines.name}, by the numbers of images"
             prompt = {"prompt": lines.texts[number - first]}
             yield DescribedImage(image, prompt, origin, generator=generators.get(image))
 
 
-def _read_list(folder: Folder, name: str) -> Lines:
+def _read_list(folder: Folder, name: str) -> PromptLines:
     """Read the prompts in a list, or in a table of prompts alone; raise ConfigError if any line is unreadable."""
     url = folder.url(name)
     if name.lower().endswith((*SEPARATORS, *JSON_LINES)):
@@ -102,7 +104,7 @@ def _read_list(folder: Folder, name: str) -> Lines:
             for value in row.values.values():
                 texts.append(str(value).strip())
                 numbers.append(row.line)
-        return Lines(name, url, texts, numbers)
+        return PromptLines(name, url, texts, numbers)
     try:
         text = folder.read(name).decode("utf-8-sig")
     except Refused as error:
@@ -112,18 +114,19 @@ def _read_list(folder: Folder, name: str) -> Lines:
     lines = [line.strip() for line in split_lines(text)]
     while lines and not lines[-1]:
         lines.pop()
-    return Lines(name, url, lines, range(1, len(lines) + 1))
+    return PromptLines(name, url, lines, range(1, len(lines) + 1))
 
 
-def find_numbers(images: Sequence[str], of_generators: Container[str] = ()) -> dict[str, int | str]:
+def find_numbers(images: Sequence[str], named_by_generator: Container[str] = ()) -> dict[str, int | str]:
     """Return each image's number, or the reason why it has none; paths are relative to the folder of the list.
 
-    The names of images in `of_generators` consist of a generator's name and a number (Folder.find_generators_in_names).
+    The names of images in `named_by_generator` consist of a generator's name and a number, as found by
+    Folder.find_generators_in_names.
     """
     numbers: dict[str, int | str] = {}
     folders: dict[str, list[str]] = defaultdict(list)
     for image in images:
-        folder = _numbered_folder(image)
+        folder = _find_numbered_folder(image)
         if folder is not None:
             numbers[image] = int(folder.name)
         else:
@@ -138,7 +141,9 @@ def find_numbers(images: Sequence[str], of_generators: Container[str] = ()) -> d
             numbers |= begin
             numbers |= {image: message if NUMBER.search(stem) else NO_NUMBER for image, stem in others.items()}
         else:
-            certain = {image: int(NUMBER.findall(stem)[-1]) for image, stem in others.items() if image in of_generators}
+            certain = {
+                image: int(NUMBER.findall(stem)[-1]) for image, stem in others.items() if image in named_by_generator
+            }
             numbers |= certain
             numbers |= _find_last_numbers({image: stem for image, stem in others.items() if image not in certain})
     return numbers
@@ -152,7 +157,7 @@ def _find_first_number(numbers: Mapping[str, int | str], n_lines: int, url: str)
     folders: dict[str, set[int]] = defaultdict(set)
     for image, number in numbers.items():
         if isinstance(number, int):
-            folder = _numbered_folder(image) or PurePosixPath(image)
+            folder = _find_numbered_folder(image) or PurePosixPath(image)
             folders[str(folder.parent)].add(number)
     # A folder decides it if it has an image with number 0 or one with the last number, but not both.
     firsts = {folder: 0 if 0 in known else 1 for folder, known in folders.items() if (0 in known) != (n_lines in known)}
@@ -170,12 +175,12 @@ def _find_first_number(numbers: Mapping[str, int | str], n_lines: int, url: str)
     )
 
 
-def _numbered_folder(image: str) -> PurePosixPath | None:
+def _find_numbered_folder(image: str) -> PurePosixPath | None:
     """Return the folder named by a number that contains the image, directly or in a folder such as `samples`."""
     for folder in PurePosixPath(image).parents:
         if folder.name.isdecimal():
             return folder
-        if folder.name.lower() not in NO_GENERATORS:
+        if folder.name.lower() not in NON_GENERATOR_FOLDERS:
             return None
     return None
 

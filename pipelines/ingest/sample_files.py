@@ -11,10 +11,10 @@ from plumbline.operators.images.embedded_settings import read_image_settings
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.draft_placement import Shards
-from plumbline.pipelines.ingest.draft_workers import Begin, Source, SourceFile
-from plumbline.pipelines.ingest.input_rows import COLUMNS, KEPT_SETTINGS, SKILLS, SOURCE, Candidate, digest
-from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, ShardDraft
-from plumbline.pipelines.sources.origins import Origins, combine
+from plumbline.pipelines.ingest.draft_workers import Source, SourceFile, StartDraft
+from plumbline.pipelines.ingest.input_rows import COLUMNS, KEPT_SETTINGS, SKILLS, SOURCE, Candidate, hash_json
+from plumbline.pipelines.ingest.shards import DraftedShard, DraftedUnit, ShardDraft
+from plumbline.pipelines.sources.origins import Origins, combine_origins
 from plumbline.pipelines.store.checksums import DamagedError, decode_json, encode_json
 
 RECEIPT_VERSION = 1
@@ -52,7 +52,7 @@ class ImageSample(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSource(Source):
-    """Input of sample files, each of which is converted to shards of its own."""
+    """Input that consists of sample files; each file is converted to separate shards."""
 
     sample_files: Sequence[SampleFile]
     edited: bool
@@ -83,15 +83,15 @@ class SampleSource(Source):
     @property
     def origins(self) -> Origins:
         """Origins found in the first files; the other files are assumed to be alike."""
-        return combine([self.describe(file) for file in self.sample_files[:MAX_INSPECTED]])
+        return combine_origins([self.describe(file) for file in self.sample_files[:MAX_INSPECTED]])
 
     def units(self, rejected: list[Rejection]) -> Iterator[SampleFile]:
         """Yield the files sorted by name."""
         rejected += self.skip_unnamed()
         return iter(self.sample_files)
 
-    def outline(self, file: SampleFile, shards: Shards) -> Drafted | None:
-        """Return the shards of a file that was read completely by an earlier run; None if it has no valid receipt."""
+    def outline(self, file: SampleFile, shards: Shards) -> DraftedUnit | None:
+        """Return the shards of a file that an earlier run read completely; None if the file has no valid receipt."""
         key = self._key(file)
         with readable_errors(shards.output, "output"):
             try:
@@ -102,12 +102,12 @@ class SampleSource(Source):
             receipt = decode_json(encoded.decode())
             if receipt["version"] != RECEIPT_VERSION:
                 return None
-            made = [DraftedShard(name, digest([key, index])) for index, name in enumerate(receipt["generators"])]
-            return Drafted(made, [Rejection(*values) for values in receipt["rejected"]])
+            made = [DraftedShard(name, hash_json([key, index])) for index, name in enumerate(receipt["generators"])]
+            return DraftedUnit(made, [Rejection(*values) for values in receipt["rejected"]])
         except (DamagedError, ValueError, KeyError, TypeError):  # damaged: the file is read again
             return None
 
-    def draft(self, file: SampleFile, begin: Begin) -> list[Rejection]:
+    def draft(self, file: SampleFile, start_draft: StartDraft) -> list[Rejection]:
         """Draft a file's shards, numbered by their first rows; return the rejections of its samples."""
         key = self._key(file)
         current: dict[str, ShardDraft] = {}
@@ -119,20 +119,20 @@ class SampleSource(Source):
                 continue
             generator = sample.candidate.generator
             if generator not in current or current[generator].full:
-                current[generator] = begin(generator, digest([key, n_begun]))
+                current[generator] = start_draft(generator, hash_json([key, n_begun]))
                 n_begun += 1
             settings = {**read_image_settings(sample.image), **sample.settings}
             current[generator].add(sample.candidate, sample.image, sample.sources, settings)
         return rejected
 
-    def end(self, file: SampleFile, drafted: Drafted, output: Place) -> None:
+    def record_finished(self, file: SampleFile, drafted: DraftedUnit, output: Place) -> None:
         """Write a receipt that the file was read completely, so that it need not be read again."""
         generators = [shard.generator for shard in drafted.shards]
         receipt = {"version": RECEIPT_VERSION, "generators": generators, "rejected": drafted.rejected}
         (output / _receipt_path(self._key(file))).write(encode_json(receipt).encode())
 
     def _key(self, file: SampleFile) -> str:
-        return digest([self.config.recipe, file.place.url, file.size, file.etag, self.edited, self.labelled])
+        return hash_json([self.config.recipe, file.place.url, file.size, file.etag, self.edited, self.labelled])
 
 
 def _receipt_path(key: str) -> str:
@@ -140,6 +140,6 @@ def _receipt_path(key: str) -> str:
 
 
 def remove_ending(path: str, endings: Sequence[str]) -> str:
-    """Return a file's name without the longest matching ending of `endings`."""
+    """Return a file's name without the longest of `endings` that matches."""
     name = path.rpartition("/")[2]
     return next((name.removesuffix(one) for one in sorted(endings, key=len, reverse=True) if name.endswith(one)), name)

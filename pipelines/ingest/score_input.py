@@ -9,13 +9,13 @@ from plumbline.operators.images.decoding import ImageLimits
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.base.tables import Row
-from plumbline.pipelines.ingest.image_folders import Folder, PromptsOutside, list_images
+from plumbline.pipelines.ingest.image_folders import ExternalPrompts, Folder, list_images
 from plumbline.pipelines.ingest.image_tables import ENDINGS as TABLES
 from plumbline.pipelines.ingest.image_tables import TableInspection, inspect_table
-from plumbline.pipelines.ingest.ingest import Ingested, ingest
+from plumbline.pipelines.ingest.ingest import IngestResult, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits, WorkersConfig
 from plumbline.pipelines.ingest.ingest_output import OutputError
-from plumbline.pipelines.ingest.input_rows import digest
+from plumbline.pipelines.ingest.input_rows import hash_json
 from plumbline.pipelines.ingest.sample_files import remove_ending
 from plumbline.pipelines.ingest.tars import ENDINGS as TARS
 from plumbline.pipelines.ingest.tars import has_generators
@@ -23,7 +23,7 @@ from plumbline.pipelines.ingest.text_tables import TEXT_TABLES, open_table
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
 from plumbline.pipelines.sources.origins import count_suffixes, name_some
-from plumbline.pipelines.sources.prompts import open_prompts, pairs_of, read_texts_without_ids
+from plumbline.pipelines.sources.prompts import list_prompt_pairs, open_prompts, read_texts_without_ids
 from plumbline.pipelines.sources.shards import ShardSize, is_table, text_id
 from plumbline.pipelines.store.store import open_store
 
@@ -53,14 +53,14 @@ class ImagesConfig(Protocol):
 Config = TypeVar("Config", bound=ImagesConfig)
 
 
-def ingest_images(config: Config) -> tuple[Config, Ingested | None]:
+def ingest_images(config: Config) -> tuple[Config, IngestResult | None]:
     """Ingest the images of a configuration if they are image files, tars or tables that a sweep cannot read.
 
     Image files are not copied: the ingested tables contain their addresses. Images in tars are copied.
 
     Returns:
-        A configuration whose images are Parquet tables, and the result of the ingest; the given configuration and None
-        if its images already are Parquet tables.
+        A configuration whose images are Parquet tables, and the result of the ingest. If the images are Parquet tables
+        already, the given configuration and None.
 
     Raises ConfigError if the images have no prompts.
     """
@@ -68,12 +68,12 @@ def ingest_images(config: Config) -> tuple[Config, Ingested | None]:
     if benchmark.images is None:
         return config, None
     place = config.storage.locate(benchmark.images)
-    columns = _configured_columns(benchmark.columns)
+    columns = _select_configured_columns(benchmark.columns)
     folder = list_images(place, "benchmark.images", columns)
     if benchmark.prompts is not None:
         return _ingest_by_ids(config, place, folder)
     inspection = _inspect(place, folder, columns)
-    options = _options_for_table(place, columns) or _options_for_images(config, place, folder, inspection)
+    options = _choose_table_options(place, columns) or _choose_image_options(config, place, folder, inspection)
     if options is None:
         if inspection is None:
             return config, None
@@ -95,17 +95,17 @@ def ingest_images(config: Config) -> tuple[Config, Ingested | None]:
     return replace(config, benchmark=benchmark), ingested
 
 
-def _ingest_by_ids(config: Config, place: Place, folder: Folder) -> tuple[Config, Ingested | None]:
-    """Ingest image files whose names contain ids of the benchmark's prompts; return tables unchanged."""
+def _ingest_by_ids(config: Config, place: Place, folder: Folder) -> tuple[Config, IngestResult | None]:
+    """Ingest image files whose names contain ids of the benchmark's prompts; do nothing if the images are in tables."""
     if not folder.images or any(is_table(name, TABLES) for name in folder.names):
         return config, None
     ingest_config = _make_ingest_config(config, place, {"images": place.url, "copy": False, "prompts_from": "ids"})
-    pairs = pairs_of(open_prompts(config.benchmark, config.storage, ShardSize()).table)
+    pairs = list_prompt_pairs(open_prompts(config.benchmark, config.storage, ShardSize()).table)
     texts = read_texts_without_ids(config.benchmark, config.storage)
     if texts is not None:  # image names contain row numbers, so rows with repeated texts count too
         pairs = [(text_id(text), text) for text in texts]
     rows = [Row(line, {"prompt_id": prompt_id, "prompt": text}) for line, (prompt_id, text) in enumerate(pairs, 1)]
-    prompts = PromptsOutside(str(config.benchmark.prompts), rows, has_ids=texts is None)
+    prompts = ExternalPrompts(str(config.benchmark.prompts), rows, has_ids=texts is None)
     open_store(config).check()
     ingested = _ingest(replace(ingest_config, columns=InputColumnsConfig()), prompts)
     columns = replace(config.benchmark.columns, image_id="image_id", prompt_id="prompt_id", image="image", uri="uri")
@@ -114,7 +114,7 @@ def _ingest_by_ids(config: Config, place: Place, folder: Folder) -> tuple[Config
     return replace(config, benchmark=benchmark), ingested
 
 
-def _options_for_table(place: Place, columns: InputColumnsConfig) -> dict[str, Any] | None:
+def _choose_table_options(place: Place, columns: InputColumnsConfig) -> dict[str, Any] | None:
     """Return the options for ingesting a CSV or JSON Lines table of image files; None for any other input.
 
     If no column contains the generator, the table's name is used as the generator.
@@ -125,7 +125,7 @@ def _options_for_table(place: Place, columns: InputColumnsConfig) -> dict[str, A
     names = find_names(types, columns)
     if names.image is None and names.prompt is not None and columns.image is None:
         raise ConfigError(
-            f"images {place.url}: cannot tell which column contains the image files (found {name_some(list(types))}); "
+            f"images {place.url}: expected a column of image files, found {name_some(list(types))}; "
             "set columns.image=NAME, or give the image folder, with this file as its prompts: "
             f"plumbline score {shlex.join([f'images={place.parent.url}', f'prompts={place.url}'])}"
         )
@@ -138,10 +138,10 @@ def _inspect(place: Place, folder: Folder, columns: InputColumnsConfig) -> Table
     if not tables:
         return None
     inspection = inspect_table(place if place.path.endswith(TABLES) else place / tables[0], columns)
-    return None if inspection.image is None and not inspection.several and folder.images else inspection
+    return None if inspection.image is None and not inspection.has_several_images and folder.images else inspection
 
 
-def _options_for_images(
+def _choose_image_options(
     config: ImagesConfig, place: Place, folder: Folder, inspection: TableInspection | None
 ) -> dict[str, Any] | None:
     """Return the options for ingesting the images; None if they are tables that sweeps can read directly.
@@ -154,7 +154,7 @@ def _options_for_images(
         named = inspection.generator is not None and (
             one_folder or arrow or config.benchmark.columns.generator is not None
         )
-        unreadable = arrow or named or (one_folder and (inspection.several or inspection.paths))
+        unreadable = arrow or named or (one_folder and (inspection.has_several_images or inspection.has_image_paths))
         return {"table": place.url, "generator": None if named else _remove_ending(place)} if unreadable else None
     if folder.images and folder.place.is_file():
         raise ConfigError(f"benchmark.images {place.url}: this is a single image; give the folder that contains it")
@@ -177,7 +177,7 @@ def _make_ingest_config(config: ImagesConfig, place: Place, options: dict[str, A
         output=config.store,
         **options,
         images_inside=benchmark.images_inside,
-        columns=_configured_columns(benchmark.columns),
+        columns=_select_configured_columns(benchmark.columns),
         link_roots=tuple(root for root in benchmark.uri_roots if "://" not in root),
         limits=IngestLimits(max_bytes=config.limits.max_bytes),
         on_change="replace",
@@ -186,11 +186,11 @@ def _make_ingest_config(config: ImagesConfig, place: Place, options: dict[str, A
         storage=config.storage,
     )
     ways = [without_output.prompts_from, without_output.columns.generator, without_output.images_inside]
-    key = digest([without_output.addresses, *ways])
+    key = hash_json([without_output.addresses, *ways])
     return replace(without_output, output=f"{config.store}/{FOLDER}/{_remove_ending(place)}-{key[:8]}")
 
 
-def _ingest(config: IngestConfig, prompts: PromptsOutside | None = None) -> Ingested:
+def _ingest(config: IngestConfig, prompts: ExternalPrompts | None = None) -> IngestResult:
     """Ingest the input in its current state; first remove the output if an earlier command left it damaged."""
     try:
         return ingest(config, prompts=prompts)
@@ -199,7 +199,7 @@ def _ingest(config: IngestConfig, prompts: PromptsOutside | None = None) -> Inge
         return ingest(config, prompts=prompts)
 
 
-def _configured_columns(columns: ColumnsConfig) -> InputColumnsConfig:
+def _select_configured_columns(columns: ColumnsConfig) -> InputColumnsConfig:
     """Return only the column names that differ from the defaults; the usual names are tried anyway."""
     usual, roles = ColumnsConfig(), ("image", "prompt", "prompt_id", "image_id", "generator")
     own = {role: getattr(columns, role) for role in roles if getattr(columns, role) != getattr(usual, role)}

@@ -53,7 +53,7 @@ class DraftedShard(NamedTuple):
     """
 
 
-class Drafted(NamedTuple):
+class DraftedUnit(NamedTuple):
     """The shards of one unit of the input."""
 
     shards: Sequence[DraftedShard]
@@ -62,7 +62,7 @@ class Drafted(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where and how to commit a draft in the output."""
+    """Decision about a draft: its path in the output, its metadata, and the rows to leave out."""
 
     path: str
     """Path relative to the output."""
@@ -153,8 +153,8 @@ class ShardDraft:
     def commit(self, placement: Placement) -> int:
         """Commit the draft to its path without the refused rows; return the file's size in bytes.
 
-        Raises ConfigError if another shard has been written to the path in the meantime, or if the draft is not the one
-        that was placed, because its worker died and the input changed.
+        Raises ConfigError if another shard has been written to the path in the meantime. Also raises it if the input
+        has changed since the draft was placed, and the draft was made again because its worker died.
         """
         if placement.content != self.content:
             raise ConfigError(f"{self.output / placement.path}: the input changed while it was read; run again")

@@ -17,8 +17,8 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.tables import Refused, Rejection, Row
 from plumbline.pipelines.ingest.image_folders import (
-    NUMBERED,
-    RESULTS,
+    NUMBER_SUFFIX,
+    RESULT_FOLDERS,
     DescribedImage,
     Folder,
     is_contact_sheet,
@@ -32,7 +32,7 @@ from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_n
 METADATA = ("metadata.jsonl", "metadata.csv")
 FILE_NAMES = re.compile(r"(?:.+_)?file_names|.+_file_name")
 """Hugging Face's names for columns of image files, other than `file_name`."""
-TARGETS = frozenset({*EDIT_RESULTS, *RESULTS, "target", "target_image", "image"})
+TARGETS = frozenset({*EDIT_RESULTS, *RESULT_FOLDERS, "target", "target_image", "image"})
 """Words in a column's name that refer to the image itself and are not names of generators."""
 UNSCORED = frozenset({*EDIT_SOURCES, "mask"})
 """Words in a column's name that refer to the source or mask of an edit."""
@@ -40,8 +40,10 @@ ID_COLUMNS = ("prompt_id", "id", "item_id", "index", "idx", "number", "unnamed: 
 """Names of id columns, in any case; the last two are pandas' index."""
 FILE_PARTS, FOLDERS, NUMBERS = "images' names", "folders' names", "images' numbers"
 
-Way = tuple[str, Mapping[str, Sequence[str]], Callable[[str], str]]
-"""A way to match images: its name, the names of each image, and a function that turns a cell into such a name."""
+MatchMethod = tuple[str, Mapping[str, Sequence[str]], Callable[[str], str]]
+"""A way to match rows to images: the part of the path that is compared, the possible values of this part for each
+image, and a function that converts a cell to such a value.
+"""
 
 
 class RowMatch(NamedTuple):
@@ -49,8 +51,8 @@ class RowMatch(NamedTuple):
 
     column: str
     """The column whose values occur in the image names."""
-    way: str
-    """The part of the path in which the values occur, in words."""
+    path_part: str
+    """Description of the part of the path that contains the values: FILE_PARTS, FOLDERS or NUMBERS."""
     rows: Mapping[str, Row]
     """The row of each image; images that match no row, or rows with different prompts, are left out."""
     all_rows: Sequence[Row]
@@ -59,18 +61,18 @@ class RowMatch(NamedTuple):
     """Generator of each image in the folder, if image names contain the generators."""
 
     def name_generators(self, default: str) -> Mapping[str, str]:
-        """Return each image's generator if the image's name or first folder also gives its prompt; else nothing.
+        """Return the generators of images that were matched by a number or by their first folder; otherwise nothing.
 
-        In folders named by prompt, the generators are the subfolders, or the image names if some name occurs for
-        several images; otherwise all images get the default.
+        If the first folders are named by prompt, the generators are the subfolders or, if several images have the same
+        name, the image names. Otherwise all images get the default.
         """
-        if self.way == NUMBERS:
+        if self.path_part == NUMBERS:
             return self.generators_in_names
         paths = {image: PurePosixPath(image) for image in self.rows}
-        ids = {_cell(row, self.column) for row in self.rows.values()}
-        if self.way != FOLDERS or any(path.parts[0] not in ids for path in paths.values()):
+        ids = {_read_cell(row, self.column) for row in self.rows.values()}
+        if self.path_part != FOLDERS or any(path.parts[0] not in ids for path in paths.values()):
             return {}
-        own = {image: path.parts[1] if len(path.parts) > 2 else _stems(path)[-1] for image, path in paths.items()}
+        own = {image: path.parts[1] if len(path.parts) > 2 else _list_stems(path)[-1] for image, path in paths.items()}
         shared = max(Counter(own.values()).values(), default=0) > 1
         are_generators = shared and not any(name.isdecimal() for name in own.values())
         return own if are_generators else dict.fromkeys(own, default)
@@ -127,7 +129,7 @@ def read_tables(folder: Folder) -> Iterator[DescribedImage | Rejection]:
     The remaining images are described by the nearest metadata file whose row names no image.
     """
     left = dict.fromkeys(folder.images)
-    nameless: dict[str, _Nameless] = {}
+    nameless: dict[str, _NamelessTable] = {}
     """Metadata files whose rows name no image, by folder."""
     matches: dict[str, RowMatch] = {}
     tables = find_tables(folder)
@@ -140,7 +142,7 @@ def read_tables(folder: Folder) -> Iterator[DescribedImage | Rejection]:
                 continue
             names_files = names_files or any(
                 _find_image(folder, cell.path, table) in folder.nameable_images
-                for cell in _image_cells(row.values, folder.columns) or ()
+                for cell in _find_image_cells(row.values, folder.columns) or ()
                 if isinstance(cell.path, str) and cell.path
             )
             unnamed.append(row)
@@ -152,9 +154,9 @@ def read_tables(folder: Folder) -> Iterator[DescribedImage | Rejection]:
             matches[table] = match
             continue
         base = table.rpartition("/")[0]
-        has_no_column = all(_image_cells(row.values, folder.columns) is None for row in unnamed)
+        has_no_column = all(_find_image_cells(row.values, folder.columns) is None for row in unnamed)
         if unnamed and has_no_column and _is_metadata(table) and base not in nameless:
-            nameless[base] = _Nameless(table, unnamed[0], _explain_no_prompt(table, unnamed))
+            nameless[base] = _NamelessTable(table, unnamed[0], _explain_no_prompt(table, unnamed))
         else:
             for row in unnamed:
                 yield from _describe_named(folder, row, table, left)
@@ -166,11 +168,11 @@ def _describe_named(
     folder: Folder, row: Row, table: str, left: dict[str, None]
 ) -> Iterator[DescribedImage | Rejection]:
     """Describe the images that a row names, including missing ones, and remove them from `left`."""
-    cells = _image_cells(row.values, folder.columns) or []
+    cells = _find_image_cells(row.values, folder.columns) or []
     paths = [cell for cell in cells if isinstance(cell.path, str) and cell.path]
     name, url = PurePosixPath(table).name, folder.url(table)
     if all(cell.unscored_column for cell in paths):
-        yield Refused("missing_image", "the row names no image file; fill its path in").at(url, row.line)
+        yield Refused("missing_image", "the row names no image file; fill its path in").to_rejection(url, row.line)
     for path, generator, unscored_column in paths:
         image = _find_image(folder, path, table)
         if image in folder.outside:
@@ -190,7 +192,7 @@ def _describe_matches(
 ) -> Iterator[DescribedImage | Rejection]:
     """Describe images by the rows whose ids are in their names, preferring the nearest table, then the best match."""
     for table, match in sorted(matches.items(), key=lambda each: (-each[0].count("/"), -len(each[1].rows))):
-        origin = f"{PurePosixPath(table).name}, by {match.column!r} in the {match.way}"
+        origin = f"{PurePosixPath(table).name}, by {match.column!r} in the {match.path_part}"
         generators = match.name_generators(folder.own_generator)
         unread = () if match.column == "prompt_id" else (match.column,)
         for image, row in match.rows.items():
@@ -212,7 +214,7 @@ def _describe_matches(
             folder.warnings[f"{plural(len(unused), 'row')} of {table} belong to no image, such as {example}"] = None
 
 
-class _Nameless(NamedTuple):
+class _NamelessTable(NamedTuple):
     """A metadata file whose rows name no image."""
 
     table: str
@@ -235,7 +237,7 @@ def _explain_no_prompt(table: str, rows: Sequence[Row]) -> str:
 
 
 def _describe_nameless(
-    folder: Folder, images: Sequence[str], nameless: Mapping[str, _Nameless], first_table: str
+    folder: Folder, images: Sequence[str], nameless: Mapping[str, _NamelessTable], first_table: str
 ) -> Iterator[DescribedImage | Rejection]:
     """Describe images by the nearest metadata file whose only row names no image."""
     folders = {above for image in folder.images for above in _folders_above(image)}
@@ -258,7 +260,7 @@ def _describe_nameless(
             yield DescribedImage(image, _add_skills(row.values), name, has_columns=True, file=url, line=row.line)
     for table, row, _ in (nameless[base] for base in nameless if base not in used):
         message = "it names no image, and there is none in its folder; generate the image"
-        yield Refused("missing_image", message).at(folder.url(table), row.line)
+        yield Refused("missing_image", message).to_rejection(folder.url(table), row.line)
 
 
 def _folders_above(image: str) -> list[str]:
@@ -280,8 +282,8 @@ def list_file_name_columns(available: Iterable[str], columns: InputColumnsConfig
     return [] if columns.image else [name for name in available if FILE_NAMES.fullmatch(name)]
 
 
-def _image_cells(values: Mapping[str, Any], columns: InputColumnsConfig) -> list[_ImageCell] | None:
-    """Return the cells of a row that name images; None if there is no column of image files.
+def _find_image_cells(values: Mapping[str, Any], columns: InputColumnsConfig) -> list[_ImageCell] | None:
+    """Return the cells of a row that name images; None if the row has no column of image files.
 
     If there are several columns such as `flux_file_name` and `sdxl_file_name`, each is named after its generator.
     """
@@ -291,14 +293,14 @@ def _image_cells(values: Mapping[str, Any], columns: InputColumnsConfig) -> list
         return None
     prefixes = {name: name.removesuffix("s").removesuffix("file_name").removesuffix("_") for name in others}
     scored = [name for name, prefix in prefixes.items() if prefix.lower() not in UNSCORED and image is None]
-    cells = [_ImageCell(path) for path in _paths(values.get(image or ""))]
+    cells = [_ImageCell(path) for path in _list_paths(values.get(image or ""))]
     for name, prefix in prefixes.items():
         generator = prefix if len(scored) > 1 and prefix and prefix.lower() not in TARGETS else None
-        cells += [_ImageCell(path, generator, "" if name in scored else name) for path in _paths(values[name])]
+        cells += [_ImageCell(path, generator, "" if name in scored else name) for path in _list_paths(values[name])]
     return cells
 
 
-def _paths(value: Any) -> list[Any]:
+def _list_paths(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
@@ -316,10 +318,10 @@ def _add_skills(values: Mapping[str, Any]) -> Mapping[str, Any]:
     return values if "skills" in values or not values.get("tag") else {**values, "skills": [values["tag"]]}
 
 
-def _list_ways(images: Sequence[str], generators_in_names: Container[str]) -> list[Way]:
+def _list_match_methods(images: Sequence[str], generators_in_names: Container[str]) -> list[MatchMethod]:
     """Return the ways to match images to the cells of a column, the likeliest first."""
     paths = {image: PurePosixPath(normalize("NFC", image)) for image in images}
-    stems = {image: [*_stems(path, str(path)), *_stems(path)] for image, path in paths.items()}
+    stems = {image: [*_list_stems(path, str(path)), *_list_stems(path)] for image, path in paths.items()}
     folded = {image: [stem.casefold() for stem in own] for image, own in stems.items()}
     numbers = {
         image: [] if isinstance(number, str) else [str(number)]
@@ -338,35 +340,36 @@ def match_rows(
     images: Sequence[str],
     rows: Sequence[Row],
     names: InputColumnsConfig,
-    asked: str | None,
+    only_column: str | None,
     folder: Folder,
 ) -> RowMatch | None:
     """Match images to rows; return None if no column matches.
 
-    `names` are the table's columns by role. Rows that name a generator match only images of that generator. If a column
-    is `asked` for, no other column is tried. Raises ConfigError if two columns match equally many images and disagree.
+    `names` are the table's columns by role. Rows that name a generator match only images of that generator. If
+    `only_column` is set, no other column is tried. Raises ConfigError if two columns match equally many images and
+    disagree.
     """
-    generators_in_names = folder.find_generators_in_names([_cell(row, names.prompt or "") for row in rows])
-    ways = _list_ways(images, generators_in_names)
-    image_generators = {image: folder.generator(image) for image in images}
-    named_generators = {_cell(row, names.generator) for row in rows} if names.generator else set()
+    generators_in_names = folder.find_generators_in_names([_read_cell(row, names.prompt or "") for row in rows])
+    methods = _list_match_methods(images, generators_in_names)
+    image_generators = {image: folder.get_generator(image) for image in images}
+    named_generators = {_read_cell(row, names.generator) for row in rows} if names.generator else set()
     by_generator = not named_generators.isdisjoint(image_generators.values())
 
     def choose(image: str, candidates: Sequence[Row]) -> Row | None:
-        """Return the row for an image's generator; None if there is none, or if the rows have different prompts."""
+        """Return the row for an image's generator; None unless the generator has rows, all with the same prompt."""
         if by_generator and names.generator:
-            candidates = [row for row in candidates if _cell(row, names.generator) == image_generators[image]]
+            candidates = [row for row in candidates if _read_cell(row, names.generator) == image_generators[image]]
         prompts = {(row.values.get(names.prompt or ""), row.values.get(names.prompt_id or "")) for row in candidates}
         return candidates[0] if len(prompts) == 1 else None
 
     matches: list[RowMatch] = []
-    for column in [asked] if asked else _list_columns(rows, names):
+    for column in [only_column] if only_column else _list_columns(rows, names):
         # If all values are numbers, every image name must contain one. For a column that is not named like an id, half
         # of the image names must. Otherwise the numbers may start elsewhere, or values may be in names by accident.
-        texts = [(text, row) for row in rows if (text := _cell(row, column))]
+        texts = [(text, row) for row in rows if (text := _read_cell(row, column))]
         numeric = all(_is_number(text) for text, _ in texts)
         least = len(images) if numeric else 1 if _is_id(column) else (len(images) + 1) // 2
-        for way, names_by_image, as_name in ways:
+        for path_part, names_by_image, as_name in methods:
             rows_by_name: dict[str, list[Row]] = defaultdict(list)
             for text, row in texts:
                 rows_by_name[as_name(text)].append(row)
@@ -376,9 +379,9 @@ def match_rows(
                 if (chosen := choose(image, found)) is not None:
                     matched[image] = chosen
             if len(matched) >= max(least, 1):
-                matches.append(RowMatch(column, way, matched, rows, generators_in_names))
+                matches.append(RowMatch(column, path_part, matched, rows, generators_in_names))
     best = max(matches, key=lambda match: len(match.rows), default=None)
-    if best is None or _is_id(best.column) or best.column in (asked, names.image):
+    if best is None or _is_id(best.column) or best.column in (only_column, names.image):
         return best
     equal = (other for other in matches if len(other.rows) == len(best.rows) and other.rows != best.rows)
     rival = next(equal, None)
@@ -398,13 +401,13 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal()
 
 
-def _stems(path: PurePosixPath, name: str | None = None) -> list[str]:
-    """Return a name, the name without its extension, and that name with one sample number after the other removed."""
+def _list_stems(path: PurePosixPath, name: str | None = None) -> list[str]:
+    """Return a name, its stem, and the stem after each sample number at its end is removed in turn."""
     found = [name or path.name]
     stem = found[0].removesuffix(path.suffix)
     while stem and stem not in found:
         found.append(stem)
-        stem = NUMBERED.sub("", stem)
+        stem = NUMBER_SUFFIX.sub("", stem)
     return found
 
 
@@ -412,12 +415,12 @@ def _list_columns(rows: Sequence[Row], names: InputColumnsConfig) -> list[str]:
     """Return the columns to try, image files and ids first; a column of integers must be named like an id."""
     present = dict.fromkeys(name for row in rows for name in row.values)
     others = [name for name in present if name not in (names.prompt, names.generator, names.skills, names.source)]
-    texts = [name for name in others if not all(_is_number(text) for row in rows if (text := _cell(row, name)))]
+    texts = [name for name in others if not all(_is_number(text) for row in rows if (text := _read_cell(row, name)))]
     ids = sorted(filter(_is_id, others), key=lambda name: ID_COLUMNS.index(name.lower()))
     return list(dict.fromkeys([*([names.image] if names.image else []), *ids, *texts]))
 
 
-def _cell(row: Row, column: str) -> str:
-    """Return a cell that contains text or an integer as text; empty for anything else."""
+def _read_cell(row: Row, column: str) -> str:
+    """Return a cell's text or integer as text, or an empty string for any other value."""
     value: Any = row.values.get(column)
     return normalize("NFC", str(value).strip()) if isinstance(value, str | int) and value is not True else ""

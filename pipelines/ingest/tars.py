@@ -33,10 +33,10 @@ from plumbline.pipelines.ingest.input_rows import (
     FOREIGN,
     IMAGES,
     leads_out,
-    link_roots,
     make_candidate,
     read_known_ids,
     refuse_foreign,
+    resolve_link_roots,
 )
 from plumbline.pipelines.ingest.sample_files import MAX_INSPECTED, ImageSample, SampleFile, SampleSource, remove_ending
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
@@ -78,8 +78,8 @@ def _find_tars(config: IngestConfig) -> list[SampleFile]:
     if place.is_local:
         folder = place.path.partition("*")[0].rpartition("/")[0] or "/" if "*" in place.path else place.path
         for tar in named:
-            if tar != place and leads_out(tar.path, link_roots(folder, config.link_roots)):
-                remedy = "put the tar itself there, or add its folder to link_roots"
+            if tar != place and leads_out(tar.path, resolve_link_roots(folder, config.link_roots)):
+                remedy = "put the tar itself there, or add the folder of the link's target to link_roots"
                 raise ConfigError(f"tars {tar}: a link leads out of {folder}; {remedy}")
             with readable_errors(tar, "tars, a link:"):
                 named[tar] = tar.entry()  # follows links
@@ -96,7 +96,7 @@ def _find_tars(config: IngestConfig) -> list[SampleFile]:
 class Damage(Refused):
     """Raised if a tar cannot be read further.
 
-    The sample with this key may be incomplete, and all later samples are lost.
+    The sample with the key `key` may be incomplete, and all later samples are lost.
     """
 
     def __init__(self, problem: str, key: str) -> None:
@@ -133,7 +133,7 @@ def read_members(tar: SampleFile, max_bytes: int) -> Iterator[Member | Rejection
                         key, suffix = str(path.with_name(stem)), suffix.lower()
                         yield Member(key, suffix, _read_content(stream, header, suffix, max_bytes))
                     else:
-                        problem = "a name that begins with a dot is no sample; remove it"
+                        problem = "a file whose name begins with a dot belongs to no sample; remove it"
                         yield Rejection(f"{tar.place.url}/{name}", None, "refused_member", problem)
                     stream.seek(archive.offset)
                 stream.require_end_mark()
@@ -147,10 +147,10 @@ def read_members(tar: SampleFile, max_bytes: int) -> Iterator[Member | Rejection
             "the tar continues after its end mark, like tars joined by cat: everything after the mark is lost, "
             f"{UNKNOWN_LOSS}; give each tar a file of its own"
         )
-        yield Refused(DAMAGED_TAR, message).at(tar.place.url)
+        yield Refused(DAMAGED_TAR, message).to_rejection(tar.place.url)
 
 
-class _Stored(io.RawIOBase):
+class _StorageStream(io.RawIOBase):
     """Stream that raises ConfigError if the storage fails, so that no reader mistakes the failure for damage."""
 
     def __init__(self, stream: IO[bytes], place: Place) -> None:
@@ -171,7 +171,7 @@ class _Stored(io.RawIOBase):
 def _open_tar(tar: SampleFile) -> Iterator["_ForwardStream"]:
     """Open a tar, and decompress it if it is compressed."""
     with tar.place.open(size=tar.size, block_size=BLOCK_BYTES) as file:
-        stored = io.BufferedReader(_Stored(file, tar.place), BLOCK_BYTES)
+        stored = io.BufferedReader(_StorageStream(file, tar.place), BLOCK_BYTES)
         start = stored.peek(8)
         opener = next((opener for mark, opener in OPENERS.items() if start.startswith(mark)), None)
         if opener is None:
@@ -323,7 +323,7 @@ class _Sample:
         with suppress(Refused):
             fields, names = self.describe()
             ids = read_known_ids(fields, names, self.config.generator)
-        return refused.at(url, None, **ids)
+        return refused.to_rejection(url, None, **ids)
 
 
 class TarSource(SampleSource):
@@ -390,7 +390,7 @@ def _read_samples(tar: SampleFile, config: IngestConfig) -> Iterator[_Sample | R
             sample = sample or _Sample(key=member.key, config=config)
             sample.add(member)
     except Damage as damage:
-        yield damage.at(tar.place.url)
+        yield damage.to_rejection(tar.place.url)
         if sample is None or sample.key == damage.key:
             return
     if sample is not None:

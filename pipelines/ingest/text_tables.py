@@ -35,7 +35,7 @@ from plumbline.pipelines.base.tables import (
 )
 from plumbline.pipelines.ingest.draft_workers import SourceFile
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from plumbline.pipelines.ingest.input_rows import IMAGES, Candidate, column_origins, require_names
+from plumbline.pipelines.ingest.input_rows import IMAGES, Candidate, describe_column_origins, require_names
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 from plumbline.pipelines.sources.origins import Origins
 
@@ -45,7 +45,7 @@ N_FIRST_ROWS = 8
 """Number of rows of a JSON file that are read to list its columns."""
 MAX_LIST_BYTES = 256 * 2**20
 MAX_EXACT = 2**53
-"""Limit up to which a float represents all integers exactly."""
+"""Largest integer such that floats represent it and all smaller positive integers exactly."""
 TYPES = {
     "null": pa.string(),
     "bool": pa.bool_(),
@@ -78,7 +78,7 @@ class Table:
 
     @property
     def files(self) -> list[SourceFile]:
-        return [source_file(self.place, "table")]
+        return [make_source_file(self.place, "table")]
 
     def names(self, config: IngestConfig) -> InputColumnsConfig:
         """Return the table's columns by role; raise ConfigError if a required column is missing."""
@@ -86,13 +86,13 @@ class Table:
 
     def origins(self, config: IngestConfig) -> Origins:
         """Return the columns with the prompts and generators; the other columns are kept unchanged."""
-        return column_origins([self.names(config)], list(self.types), config.generator, self.url)
+        return describe_column_origins([self.names(config)], list(self.types), config.generator, self.url)
 
     def locate_row(self, row: Row) -> tuple[str, int | None]:
         """Return the file and the line of a row."""
         return self.url, row.line
 
-    def hashed(self, candidate: Candidate) -> Candidate:
+    def select_hashed(self, candidate: Candidate) -> Candidate:
         """Return the part of a row that contributes to the key of its shard."""
         return candidate
 
@@ -136,7 +136,7 @@ class PairTable(Table):
             try:
                 yield from [Row(row.line, values) for values in _pair_images(row.values, number)]
             except Refused as refused:
-                yield refused.at(self.url, row.line)
+                yield refused.to_rejection(self.url, row.line)
 
 
 def open_table(place: Place) -> Table:
@@ -153,7 +153,7 @@ def open_table(place: Place) -> Table:
     else:
         for row in read_rows(place):
             for name, value in row.values.items() if isinstance(row, Row) else ():
-                types[name] = _join(types.get(name, "null"), _type_of(value))
+                types[name] = _join_types(types.get(name, "null"), _find_type(value))
     numbered = ({name.format(number) for name in names for number in (0, 1)} for names in PAIR_COLUMNS)
     if any(names <= types.keys() for names in (*numbered, LABELLED_COLUMNS)):
         return PairTable(place=place, types=PAIRING_TYPES)
@@ -189,7 +189,7 @@ def _read_list(content: bytes, url: str) -> Rows:
             yield Row(number, value)
         else:
             problem = f"expected an object, found {type(value).__name__}; correct or remove it"
-            yield Refused("unreadable_json", problem).at(url, number)
+            yield Refused("unreadable_json", problem).to_rejection(url, number)
 
 
 def read_column_names(place: Place) -> list[str]:
@@ -201,7 +201,7 @@ def read_column_names(place: Place) -> list[str]:
     return list(dict.fromkeys(name for row in first if isinstance(row, Row) for name in row.values))
 
 
-def source_file(place: Place, what: str) -> SourceFile:
+def make_source_file(place: Place, what: str) -> SourceFile:
     """Return a file with its size and ETag; raise ConfigError if it does not exist."""
     with readable_errors(place, what):
         entry = place.entry()
@@ -218,7 +218,7 @@ def open_file(place: Place) -> Iterator[Any]:
         raise ConfigError(f"table {error}") from error
 
 
-def _type_of(value: Any) -> str:
+def _find_type(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return "int" if abs(value) <= MAX_EXACT else "long" if -(2**63) <= value < 2**63 else "json"
     if isinstance(value, list):
@@ -226,7 +226,7 @@ def _type_of(value: Any) -> str:
     return {type(None): "null", bool: "bool", float: "float", str: "text"}.get(type(value), "json")
 
 
-def _join(value_type: str, other: str) -> str:
+def _join_types(value_type: str, other: str) -> str:
     different = {value_type, other} - {"null"}
     if len(different) < 2:
         return next(iter(different), "null")
@@ -245,9 +245,10 @@ def _convert(value: Any, value_type: str) -> Any:
 
 
 def _pair_images(values: Values, number: int) -> Iterator[dict[str, Any]]:
-    """Yield a row for each combination of image and caption in a sample; raise Refused if one of them is missing.
+    """Yield a row for each combination of image and caption in a sample.
 
-    If a sample has no id, its row `number` in the table (from 0) is used.
+    If a sample has no id, its row `number` in the table (from 0) is used. Raises Refused if an image or a caption is
+    missing.
     """
     if "private_info" in values:
         label = values["private_info"]
@@ -257,7 +258,7 @@ def _pair_images(values: Values, number: int) -> Iterator[dict[str, Any]]:
         if len(name) != len("c0i1") or name[::2] != "ci" or not {*name[1::2]} <= {"0", "1"}:
             raise Refused("bad_value", f"private_info.name: expected a name such as c0i1, found {name!r}; correct it")
         labelled = f"{label.get('dataset')}/{label.get('sample_cnt')}"
-        yield _pairing(labelled, values.get("image"), values.get("caption"), int(name[3]), int(name[1]))
+        yield _make_pairing(labelled, values.get("image"), values.get("caption"), int(name[3]), int(name[1]))
         return
     names = next((names for names in PAIR_COLUMNS if names[0].format(0) in values), PAIR_COLUMNS[0])
     sample = values.get("id")
@@ -266,10 +267,10 @@ def _pair_images(values: Values, number: int) -> Iterator[dict[str, Any]]:
         columns = names[0].format(image), names[1].format(caption)
         if missing := [column for column in columns if not values.get(column)]:
             raise Refused("bad_value", f"the sample {sample} has no {missing[0]}; fill it in or remove the row")
-        yield _pairing(str(sample), values[columns[0]], values[columns[1]], image, caption)
+        yield _make_pairing(str(sample), values[columns[0]], values[columns[1]], image, caption)
 
 
-def _pairing(sample: str, image: Any, text: Any, image_number: int, caption_number: int) -> dict[str, Any]:
+def _make_pairing(sample: str, image: Any, text: Any, image_number: int, caption_number: int) -> dict[str, Any]:
     # Winoground's examples.jsonl names its images, which are .png, without an ending.
     without_ending = isinstance(image, str) and not PurePosixPath(image).suffix
     return {

@@ -12,7 +12,7 @@ from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.maintenance.gc_config import GcConfig
 from plumbline.pipelines.maintenance.retention import DroppedRun, drop_runs, remove_run
 from plumbline.pipelines.maintenance.running_sweeps import SWEEPS, Heartbeat, exclusive_deletion, read_heartbeats
-from plumbline.pipelines.sources.image_file_cache import MEMORY
+from plumbline.pipelines.sources.image_file_cache import CACHE_FOLDER
 from plumbline.pipelines.store.lease import Lease
 from plumbline.pipelines.store.runs import ORDER, Run, list_run_ids, list_runs, parse_run_id
 from plumbline.pipelines.store.store import DRAFT, MARK, Store, StoredFile, StoreError, draft_path, open_existing_store
@@ -207,10 +207,10 @@ def _find_unused_memory(store: Store, kept: Iterable[Run], min_written: float) -
     """
     manifests = [run.manifest for run in kept if run.manifest is not None]
     of_runs = {(manifest.get("benchmark"), name) for manifest in manifests for name in manifest.get("generators", ())}
-    for file in store.walk_files(MEMORY):
+    for file in store.walk_files(CACHE_FOLDER):
         names = file.path.removesuffix(".parquet").split("/")
         if file.written < min_written and (names[1], names[-1]) not in of_runs:
-            yield GarbageFile(MEMORY, file, "no kept run has these images")
+            yield GarbageFile(CACHE_FOLDER, file, "no kept run has these images")
 
 
 def _find_leftovers(store: Store, min_written: float, sweeps: list[Heartbeat]) -> Iterator[GarbageFile]:

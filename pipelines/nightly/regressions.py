@@ -12,7 +12,7 @@ from plumbline.operators.base.sentences import plural
 from plumbline.operators.images.generation_settings import COMPARE, Choice
 from plumbline.operators.report.changes import Change, Changes, correct_together
 from plumbline.pipelines.base.cluster_config import ClusterConfig
-from plumbline.pipelines.base.exit_codes import GATE_FAILED, REGRESSION, worse
+from plumbline.pipelines.base.exit_codes import GATE_FAILED, REGRESSION, choose_worse_code
 from plumbline.pipelines.nightly.gates import GateVerdict, open_gate
 from plumbline.pipelines.nightly.nightly_config import NightConfig
 from plumbline.pipelines.nightly.outcome import (
@@ -151,9 +151,9 @@ def _make_outcome(run: ComparedRun, changes: Changes | None, config: NightConfig
     ]
     code = manifest["exit_code"]
     if run.gate is not None:  # the gate decides instead of regressions
-        code = code if run.gate.passed else worse(code, GATE_FAILED)
+        code = code if run.gate.passed else choose_worse_code(code, GATE_FAILED)
     elif regressions:
-        code = worse(code, REGRESSION)
+        code = choose_worse_code(code, REGRESSION)
     return NightOutcome(
         run_id=run.run_id,
         exit_code=code,
@@ -177,7 +177,7 @@ def _make_outcome(run: ComparedRun, changes: Changes | None, config: NightConfig
 
 def make_suite_outcome(suite: Suite, page: str, benchmarks: Sequence[NightOutcome]) -> SuiteOutcome:
     """Return the outcome of a suite; `benchmarks` are the outcomes of its new runs."""
-    code = reduce(worse, (outcome.exit_code for outcome in benchmarks), suite.exit_code)
+    code = reduce(choose_worse_code, (outcome.exit_code for outcome in benchmarks), suite.exit_code)
     return SuiteOutcome(
         suite_id=suite.suite_id, exit_code=code, report=page, runs=dict(suite.runs), benchmarks=benchmarks
     )

@@ -65,7 +65,7 @@ def sum_costs(
 
 def count_gpu_seconds(plan: Plan, cluster: ClusterConfig, occupied: Mapping[str, float]) -> dict[str, float]:
     """Return the GPU-seconds of each node with GPUs: seconds with a shard (`occupied`) times GPUs per worker."""
-    gpus = {item.node.name: item.node.pool(cluster).num_gpus for item in plan.nodes}
+    gpus = {item.node.name: item.node.find_pool(cluster).num_gpus for item in plan.nodes}
     return {name: gpus[name] * seconds for name, seconds in occupied.items() if gpus.get(name)}
 
 

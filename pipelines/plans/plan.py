@@ -60,9 +60,9 @@ class Node:
         keys = {key for metric in own.values() for key in metric.roles}
         return replace(self, metrics=own, models={key: self.models[key] for key in self.models if key in keys})
 
-    def pool(self, cluster: ClusterConfig) -> PoolConfig:
+    def find_pool(self, cluster: ClusterConfig) -> PoolConfig:
         """Return the node's pool configuration, without GPUs if none of the node's models runs locally."""
-        pool = cluster.pool(self.name)
+        pool = cluster.find_pool(self.name)
         return pool if any(model.local for model in self.models.values()) else pool.drop_gpus()
 
 
@@ -259,7 +259,7 @@ def resolve_nodes(config: SweepConfig, store: Store) -> list[Node]:
     digest_model = partial(store.digest_file, remember=not config.dry_run)
 
     def resolve(node: GraphNode) -> Node:
-        on_gpu = config.cluster.pool(node.name).num_gpus > 0
+        on_gpu = config.cluster.find_pool(node.name).num_gpus > 0
         models = {
             key: resolve_model(config.models[role], on_gpu=on_gpu, digest=digest_model)
             for key, role in node.roles.items()
@@ -322,18 +322,20 @@ def make_metric_recipes(
 
 def _digest_questions(sources: Sources) -> dict[Shard, str]:
     """Return a digest of the benchmark's own questions about each shard's prompts; omit shards without any."""
-    if not sources.asked:
+    if not sources.question_digests:
         return {}
     ids = sources.prompts.column("prompt_id").to_pylist()
     starts = accumulate((shard.rows for shard in sources.prompt_shards), initial=0)
     prompts_of = {
         shard: ids[start : start + shard.rows] for shard, start in zip(sources.prompt_shards, starts, strict=False)
     }
-    prompts_of |= {shard: [ids[row] for row in rows] for shard, rows in sources.named.items()}
+    prompts_of |= {shard: [ids[row] for row in rows] for shard, rows in sources.prompt_rows.items()}
     digests = {}
     for shard, prompt_ids in prompts_of.items():
         if asked := sorted(
-            (prompt_id, sources.asked[prompt_id]) for prompt_id in prompt_ids if prompt_id in sources.asked
+            (prompt_id, sources.question_digests[prompt_id])
+            for prompt_id in prompt_ids
+            if prompt_id in sources.question_digests
         ):
             digests[shard] = digest(asked)
     return digests

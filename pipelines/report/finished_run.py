@@ -28,12 +28,12 @@ from plumbline.pipelines.base.storage import first_line, is_storage_error
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.sources.adaptive_rounds import split_rounds
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.sources.image_file_cache import FileMemory
+from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.image_files import open_images
 from plumbline.pipelines.sources.prompts import open_prompts
 from plumbline.pipelines.sources.shards import run_shard_size
 from plumbline.pipelines.sources.sources import Sources, open_sources
-from plumbline.pipelines.sources.uris import Uris, benchmark_uris
+from plumbline.pipelines.sources.uris import UriReader, open_benchmark_uris
 from plumbline.pipelines.store.cells import Shard
 from plumbline.pipelines.store.runs import READERS, read_newest_first
 from plumbline.pipelines.store.store import Store
@@ -52,7 +52,7 @@ class Originals(NamedTuple):
     """Shards of images by generator and name."""
     prompt_shards: Sequence[Shard]
     limits: ImageLimits
-    uris: Uris
+    uris: UriReader
 
 
 def find_originals(
@@ -79,20 +79,20 @@ def _open_originals(manifest: Mapping[str, Any], store: Store, sources: Sources 
     config = manifest.get("config", {})
     limits = read_config(config.get("limits", {}), ImageLimits)
     benchmark = read_config(config.get("benchmark", {}), BenchmarkConfig)
-    size, storage, memory = run_shard_size(config), store.place.storage, FileMemory(store, benchmark)
-    uris = benchmark_uris(benchmark, storage, limits)
+    size, storage, cache = run_shard_size(config), store.place.storage, ImageFileCache(store, benchmark)
+    uris = open_benchmark_uris(benchmark, storage, limits)
     whole = benchmark.limit is None and benchmark.require_every_image and not manifest.get("seen")
     if sources is None and (benchmark.prompts is None or not whole):
-        sources = open_sources(benchmark, storage, shard_size=size, memory=memory)
+        sources = open_sources(benchmark, storage, shard_size=size, cache=cache)
         if seen := manifest.get("seen"):  # an adaptive run only scored the first rounds
-            rounds = split_rounds(sources, benchmark, uris, read_config(config["adaptive"], Adaptive), memory)
-            sources = rounds.up_to(rounds.round_with(seen["prompts"]))
+            rounds = split_rounds(sources, benchmark, uris, read_config(config["adaptive"], Adaptive), cache)
+            sources = rounds.select_up_to(rounds.find_round(seen["prompts"]))
     if sources is not None:
         prompts, shards, prompt_shards = sources.prompts, sources.image_shards, sources.prompt_shards
     else:
         tables = open_prompts(benchmark, storage, size)
         prompts, prompt_shards = tables.table, tables.shards
-        shards = open_images(benchmark, storage, size, tables, memory).shards
+        shards = open_images(benchmark, storage, size, tables, cache).shards
     by_name = {(shard.group, shard.name): shard for shard in shards}
     return Originals(prompts, by_name, prompt_shards, limits, uris)
 

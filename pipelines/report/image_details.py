@@ -23,7 +23,7 @@ from plumbline.pipelines.base.storage import first_line, is_storage_error
 from plumbline.pipelines.report.finished_run import Originals
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.edit_columns import append_edit_columns
-from plumbline.pipelines.sources.shards import own_names
+from plumbline.pipelines.sources.shards import map_column_names
 from plumbline.pipelines.store.cells import Shard
 from plumbline.pipelines.store.runs import ScoresCell, list_scores_cells
 from plumbline.pipelines.store.store import Store
@@ -233,7 +233,7 @@ def read_rows(shard: Shard, rows: Sequence[int]) -> Iterator[dict[str, Any] | No
     """Yield rows of a shard's file in ascending order, with our column names; None for rows beyond the end."""
     with shard.place.open(size=shard.size, cache_type="none") as stream:
         file = ParquetReader(stream, shard.size)
-        own = own_names(shard, (*IMAGE_COLUMNS, *SOURCES))
+        own = map_column_names(shard, (*IMAGE_COLUMNS, *SOURCES))
         names = {ours: name for ours, name in own.items() if name in file.names}
         sizes = [file.footer.row_group(group).num_rows for group in range(file.footer.num_row_groups)]
         ends = list(accumulate(sizes))

@@ -33,7 +33,7 @@ from plumbline.pipelines.report.finished_run import (
 from plumbline.pipelines.report.image_details import read_details
 from plumbline.pipelines.report.report_record import ReportRecord, read_report_record, write_report_record
 from plumbline.pipelines.running.tasks import open_tasks
-from plumbline.pipelines.sources.sources import Sources, skills_of
+from plumbline.pipelines.sources.sources import Sources, collect_skills
 from plumbline.pipelines.store.run_scores import read_failures, read_run_scores
 from plumbline.pipelines.store.runs import (
     find_newest_run,
@@ -262,7 +262,7 @@ def open_run(
     """Read a run's manifest and tables, and its prompts and images if they can still be read."""
     manifest = read_manifest(store, run_id)
     originals, unreadable = find_originals(manifest, store, sources)
-    skills = Skills(()) if originals is None else skills_of(originals.prompts)
+    skills = Skills(()) if originals is None else collect_skills(originals.prompts)
     run = _gather(store, run_id, manifest, skills, each)
     usual = read_usual_scores(store, run_id, manifest)
     sections = [section for name in sorted(SECTIONS) if (section := SECTIONS[name](store, run_id)) is not None]

@@ -27,20 +27,20 @@ class Baseline(NamedTuple):
     images: pd.DataFrame
     """A row per image, indexed by prompt_id, generator and image_id, with a column of scores for each metric."""
 
-    def scales(self, unit: Unit) -> dict[str, Scale]:
+    def compute_scales(self, unit: Unit) -> dict[str, Scale]:
         """Return the scale of each metric in a given unit; raise ConfigError if all scores of a metric are equal."""
         prompts = self.images.index.get_level_values("prompt_id").factorize()[0].astype(np.int32)
         scores = {str(name): np.asarray(column, np.float64) for name, column in self.images.items()}
         return compute_scales(scores, prompts, unit, f"baseline {self.run_id}")
 
-    def with_reward(self, reward: Reward | None) -> "Baseline":
-        """Add a column with the combined reward, if there is one."""
+    def add_reward(self, reward: Reward | None) -> "Baseline":
+        """Return the scores with a column of the combined reward, or unchanged if `reward` is None."""
         if reward is None:
             return self
         scores = {name: self.images[name].to_numpy(np.float64) for name in reward.parts}
         return self._replace(images=self.images.assign(**{REWARD: reward.compute_all(scores)}).dropna())
 
-    def prompt_means(self, columns: Sequence[str]) -> Floats:
+    def compute_prompt_means(self, columns: Sequence[str]) -> Floats:
         """Return the mean scores of the prompts (prompts, columns).
 
         Raises ConfigError if there are several generators or fewer than MIN_PROMPTS prompts.
@@ -48,7 +48,7 @@ class Baseline(NamedTuple):
         generators = self.images.index.unique("generator")
         if len(generators) > 1:
             raise ConfigError(
-                f"baseline_generator: expected one of run {self.run_id}, of {', '.join(generators)}, got none"
+                f"baseline_generator: expected a generator of run {self.run_id} ({', '.join(generators)}), got none"
             )
         means = self.images[list(columns)].groupby("prompt_id").mean()
         if len(means) < MIN_PROMPTS:
@@ -76,7 +76,7 @@ def read_baseline(store: Store, run: str, generator: str | None, recipes: Mappin
         generators = [str(name) for name in scores.generator.unique()]
         if generator not in generators:
             raise ConfigError(
-                f"baseline_generator: expected one of run {run_id}, of {', '.join(generators)}, got {generator}"
+                f"baseline_generator: expected a generator of run {run_id} ({', '.join(generators)}), got {generator}"
             )
         scores = scores[scores.generator == generator]
     known = scores[scores.score.notna()].set_index(["prompt_id", "generator", "image_id", "metric"])

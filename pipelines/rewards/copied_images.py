@@ -29,7 +29,7 @@ from plumbline.pipelines.base.parquet_reader import ParquetReader
 from plumbline.pipelines.rewards.scored_images import CHANGED, ScoredRun, ScoredShard, read_digests
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.edit_columns import append_edit_columns
-from plumbline.pipelines.sources.shards import opened, own_names
+from plumbline.pipelines.sources.shards import map_column_names, open_shard
 from plumbline.pipelines.store.store import Store
 
 SEVERAL = "several_images"
@@ -37,16 +37,16 @@ MAX_CACHED_SHARDS = 256
 MAX_CACHED_FOOTERS = 32
 
 
-class Copied(NamedTuple):
+class CopiedImage(NamedTuple):
     """An encoded image, unchanged."""
 
     content: bytes
     uri: str
-    """Address in the source, if it has one."""
+    """Address of the image in the run's sources; empty if it has none."""
     verified: bool
     """True if the digest matches the image that was scored; False if only the id is known to be the same."""
     sources: Sequence[bytes] = ()
-    """Images from which this image was edited, if the copier reads them."""
+    """Source images of this image, if it is an edit and the copier reads them."""
 
 
 class Copier:
@@ -64,7 +64,7 @@ class Copier:
         self._numbers = {scored.first: number for number, scored in enumerate(run.shards)}
         self._uses: Counter[int] = Counter()
         """Number of remaining reads, by image."""
-        self._kept: dict[int, Copied] = {}
+        self._kept: dict[int, CopiedImage] = {}
         """Images stored on disk, without their bytes."""
         self._folder = TemporaryDirectory(prefix="plumbline-rewards-")
 
@@ -78,18 +78,20 @@ class Copier:
         """Register which images each future shard will read."""
         self._uses = Counter(image for images in shards for image in images)
 
-    def read(self, images: Collection[int]) -> dict[int, Copied | RowError]:
+    def read(self, images: Collection[int]) -> dict[int, CopiedImage | RowError]:
         """Return each image, or an error if it cannot be read."""
         self._uses.subtract(images)
-        found: dict[int, Copied | RowError] = {image: self._read_kept(image) for image in images if image in self._kept}
+        found: dict[int, CopiedImage | RowError] = {
+            image: self._read_kept(image) for image in images if image in self._kept
+        }
         by_shard: dict[int, list[int]] = {}
         for image in sorted(set(images) - found.keys()):
-            by_shard.setdefault(self.run.shard_of(image).first, []).append(image)
+            by_shard.setdefault(self.run.find_shard(image).first, []).append(image)
         for first, numbers in by_shard.items():
             found |= self._read_shard(self._numbers[first], numbers)
         return found
 
-    def _read_kept(self, image: int) -> Copied:
+    def _read_kept(self, image: int) -> CopiedImage:
         """Read an image stored on disk; delete its files after the last use."""
         kept = self._kept[image]
         paths = [self._path(image, part) for part in range(len(kept.sources) + 1)]
@@ -100,8 +102,8 @@ class Copier:
                 path.unlink()
         return kept._replace(content=content, sources=sources)
 
-    def _keep(self, image: int, copied: Copied | RowError) -> None:
-        if isinstance(copied, Copied):
+    def _keep(self, image: int, copied: CopiedImage | RowError) -> None:
+        if isinstance(copied, CopiedImage):
             for part, content in enumerate((copied.content, *copied.sources)):
                 self._path(image, part).write_bytes(content)
             self._kept[image] = copied._replace(content=b"", sources=[b""] * len(copied.sources))
@@ -109,7 +111,7 @@ class Copier:
     def _path(self, image: int, part: int) -> Path:
         return Path(self._folder.name) / f"{image}-{part}"
 
-    def _read_shard(self, number: int, images: Sequence[int]) -> dict[int, Copied | RowError]:
+    def _read_shard(self, number: int, images: Sequence[int]) -> dict[int, CopiedImage | RowError]:
         """Read images of a shard; store other images of the same row groups that later shards need."""
         scored = self.run.shards[number]
         records: dict[int, Mapping[str, Any]] = {}
@@ -146,12 +148,12 @@ class Copier:
         The records use our column names.
         """
         shard = scored.shard
-        with opened(shard) as stream:
+        with open_shard(shard) as stream:
             file = ParquetReader(stream, shard.size, self._footers.get(shard.url))
             self._footers[shard.url] = file.footer
             while len(self._footers) > MAX_CACHED_FOOTERS:
                 del self._footers[next(iter(self._footers))]
-            names = own_names(shard, (*IMAGE_COLUMNS, *SOURCES) if self.edited else IMAGE_COLUMNS)
+            names = map_column_names(shard, (*IMAGE_COLUMNS, *SOURCES) if self.edited else IMAGE_COLUMNS)
             present = {ours: name for ours, name in names.items() if name in file.names}
             file_rows = shard.picked or range(shard.rows)
             first = 0
@@ -168,12 +170,12 @@ class Copier:
                         yield row, {ours: record[name] for ours, name in present.items()}
                 first = end
 
-    def _copy(self, image: int, record: Mapping[str, Any] | None, number: int) -> Copied | RowError:
+    def _copy(self, image: int, record: Mapping[str, Any] | None, number: int) -> CopiedImage | RowError:
         """Return the image in a record, or an error if it is not the image that was scored."""
         scored, digests = self.run.shards[number], self._digests(number)
         generator = scored.shard.group
         scored_digest = str(digests[image - scored.first]) if digests is not None else ""
-        image_id, prompt = self.run.image_id(image), int(self.run.prompts[image])
+        image_id, prompt = self.run.get_image_id(image), int(self.run.prompts[image])
         prompt_id = self.run.sources.prompts.column("prompt_id")[prompt].as_py()
         if record is None or identify({**record, "prompt_id": prompt_id}, generator).image_id != image_id:
             return RowError("missing_image", f"{generator}/{image_id} is no longer at the same position: {CHANGED}")
@@ -199,4 +201,4 @@ class Copier:
         if any(len(source) > limits.max_bytes for source in sources):
             return edit_error(too_large, "source")
         uri = record.get("uri")
-        return Copied(content, uri if isinstance(uri, str) else "", bool(scored_digest), sources)
+        return CopiedImage(content, uri if isinstance(uri, str) else "", bool(scored_digest), sources)

@@ -21,16 +21,14 @@ from plumbline.operators.images.image_formats import JPEG, PNG
 from plumbline.operators.rewards.formats.format import Format, Sample, ScoredImage, Source
 from plumbline.operators.rewards.selection import HELD_OUT, Example
 from plumbline.operators.rewards.values import Floats
-from plumbline.pipelines.rewards.copied_images import SEVERAL, Copied, Copier
+from plumbline.pipelines.rewards.copied_images import SEVERAL, CopiedImage, Copier
 from plumbline.pipelines.rewards.output import ExportedShardRecord, Output
 from plumbline.pipelines.rewards.scored_images import ScoredRun, read_elements
 from plumbline.pipelines.store.store import Store
 
 IDENTICAL, UNFIT, APART = "identical_images", "not_representable", "different_sources"
-NO_FAILURE = (IDENTICAL, UNFIT, APART, SEVERAL)
-"""Reasons for leaving out an example that do not count as failures: its images are the same, or the format cannot
-represent the example.
-"""
+HARMLESS_REASONS = (IDENTICAL, UNFIT, APART, SEVERAL)
+"""Reasons for leaving out an example without counting it as a failure, such as identical images."""
 MAX_MESSAGES = 5
 MAX_CACHED_SHARDS = 64
 SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -56,7 +54,7 @@ class Rewards:
     rank_advantages: Floats
 
 
-class MadeShard(NamedTuple):
+class BuiltShard(NamedTuple):
     """A shard in memory."""
 
     record: ExportedShardRecord
@@ -68,10 +66,10 @@ class MadeShard(NamedTuple):
     @property
     def failed(self) -> int:
         """Number of examples left out because of faulty sources."""
-        return sum(count for kind, count in self.record.left_out.items() if kind not in NO_FAILURE)
+        return sum(count for kind, count in self.record.left_out.items() if kind not in HARMLESS_REASONS)
 
 
-class ShardMaker:
+class ShardBuilder:
     """Makes the shards of an export."""
 
     def __init__(
@@ -87,9 +85,9 @@ class ShardMaker:
     ) -> None:
         self.run, self.store, self.output, self.form, self.rewards = run, store, output, form, rewards
         self.copier, self.scorer, self.ended = copier, scorer, ended
-        self._elements = lru_cache(maxsize=MAX_CACHED_SHARDS)(lambda first: read_elements(store, run.shard_of(first)))
+        self._elements = lru_cache(maxsize=MAX_CACHED_SHARDS)(lambda first: read_elements(store, run.find_shard(first)))
 
-    def commit(self, made: MadeShard) -> ExportedShardRecord:
+    def commit(self, made: BuiltShard) -> ExportedShardRecord:
         """Write a shard: its images, then its table, and finally its record."""
         for path, data in made.files.items():
             self.output.write(path, data)
@@ -98,14 +96,14 @@ class ShardMaker:
         self.output.commit(made.record)
         return made.record
 
-    def make(self, planned: PlannedShard) -> MadeShard:
+    def make(self, planned: PlannedShard) -> BuiltShard:
         """Read the images of a shard and convert its examples to rows."""
-        copied = self.copier.read(self._needed_images(planned.examples))
+        copied = self.copier.read(self._find_needed_images(planned.examples))
         left_out: Counter[str] = Counter()
         messages: list[str] = []
         complete: list[tuple[int, Example]] = []
         for number, example in enumerate(planned.examples, planned.first):
-            error = self._check(example, copied)
+            error = self._find_problem(example, copied)
             if error is None:
                 complete.append((number, example))
             else:
@@ -131,31 +129,31 @@ class ShardMaker:
             examples=len(made),
             left_out=dict(+left_out),
             messages=messages[:MAX_MESSAGES],
-            unverified=sum(isinstance(image, Copied) and not image.verified for image in copied.values()),
+            unverified=sum(isinstance(image, CopiedImage) and not image.verified for image in copied.values()),
             files=list(table),
             sha256="".join(hashlib.sha256(data).hexdigest() for data in table.values()),
         )
-        return MadeShard(record, {**files, **table}, piece)
+        return BuiltShard(record, {**files, **table}, piece)
 
     def expect(self, shards: Sequence[PlannedShard]) -> None:
         """Register the shards that will be made."""
-        self.copier.expect(self._needed_images(shard.examples) for shard in shards)
+        self.copier.expect(self._find_needed_images(shard.examples) for shard in shards)
 
-    def _needed_images(self, examples: Sequence[Example]) -> set[int]:
+    def _find_needed_images(self, examples: Sequence[Example]) -> set[int]:
         if self.form.images == "none":
             return set()
-        return {image for example in examples for image in self._images_to_copy(example)}
+        return {image for example in examples for image in self._list_images_to_copy(example)}
 
-    def _images_to_copy(self, example: Example) -> Sequence[int]:
+    def _list_images_to_copy(self, example: Example) -> Sequence[int]:
         return example.images[:1] if self.form.unit == "best" else example.images
 
-    def _check(self, example: Example, copied: Mapping[int, Copied | RowError]) -> RowError | None:
+    def _find_problem(self, example: Example, copied: Mapping[int, CopiedImage | RowError]) -> RowError | None:
         """Return the reason for leaving out an example: an image cannot be read, or two images are the same."""
         if self.form.images == "none":
             return None
-        images = [copied[image] for image in self._images_to_copy(example)]
+        images = [copied[image] for image in self._list_images_to_copy(example)]
         error = next((image for image in images if isinstance(image, RowError)), None)
-        copies = [image for image in images if isinstance(image, Copied)]
+        copies = [image for image in images if isinstance(image, CopiedImage)]
         if error is None and len({image.content for image in copies}) < len(images):
             return RowError(IDENTICAL, "two images of the prompt have the same bytes, but different scores")
         if error is None and len({tuple(image.sources) for image in copies}) > 1:
@@ -163,7 +161,7 @@ class ShardMaker:
         return error
 
     def _make_samples(
-        self, examples: Sequence[tuple[int, Example]], split: str, copied: Mapping[int, Copied | RowError]
+        self, examples: Sequence[tuple[int, Example]], split: str, copied: Mapping[int, CopiedImage | RowError]
     ) -> list[Sample]:
         counts = Counter(example.prompt for _, example in examples)
         images = {
@@ -190,28 +188,28 @@ class ShardMaker:
     def _prompts(self) -> pa.Table:
         return self.run.sources.prompts.select(["prompt_id", "text", "skills"]).combine_chunks()  # faster to index
 
-    def _make_image(self, image: int, copied: Copied | RowError | None) -> ScoredImage:
-        image_id, scored = self.run.image_id(image), self.run.shard_of(image)
+    def _make_image(self, image: int, copied: CopiedImage | RowError | None) -> ScoredImage:
+        image_id, scored = self.run.get_image_id(image), self.run.find_shard(image)
         generator, row = scored.shard.group, image - scored.first
-        raw = {name: _number(scores[image]) for name, scores in self.run.scores.items()}
+        raw = {name: _convert_number(scores[image]) for name, scores in self.run.scores.items()}
         unscored = [name for name, score in raw.items() if score is None] if self.form.unit == "image" else []
         elements = self._elements(scored.first) if self.form.elements else {}
         scored_image = ScoredImage(
             image_id=image_id,
             generator=generator,
-            reward=_number(self.rewards.values[image]),
-            z_score=_number(self.rewards.z_scores[image]),
-            rank_advantage=_number(self.rewards.rank_advantages[image]),
+            reward=_convert_number(self.rewards.values[image]),
+            z_score=_convert_number(self.rewards.z_scores[image]),
+            rank_advantage=_convert_number(self.rewards.rank_advantages[image]),
             raw=raw,
             errors={name: self._errors.get((generator, image_id, name), "not_scored") for name in unscored},
             elements={name: rows[row] or () for name, rows in elements.items()},
         )
-        if not isinstance(copied, Copied):
+        if not isinstance(copied, CopiedImage):
             return scored_image
         sha256 = hashlib.sha256(copied.content).hexdigest()
         is_safe = SAFE_NAME.fullmatch(generator)
         folder = generator if is_safe else hashlib.sha256(generator.encode(errors="replace")).hexdigest()[:24]
-        path = f"images/{folder}/{sha256[:24]}.{extension(copied.content)}"
+        path = f"images/{folder}/{sha256[:24]}.{find_extension(copied.content)}"
         return scored_image._replace(content=copied.content, digest=sha256, path=path, uri=copied.uri)
 
     @cached_property
@@ -235,25 +233,25 @@ class ShardMaker:
         if container == "tar":
             data = to_tar(rows, [f"{sample.split}-{sample.number:08d}" for sample, rows in made for _ in rows])
         else:
-            data = to_parquet(_row_groups(made), self.form.schema)
+            data = to_parquet(_group_rows(made), self.form.schema)
         return {f"data/{name}.{container}": data}, None
 
 
-def _make_sources(copied: Copied | RowError | None) -> list[Source]:
+def _make_sources(copied: CopiedImage | RowError | None) -> list[Source]:
     return [
-        Source(content, f"images/source/{hashlib.sha256(content).hexdigest()[:24]}.{extension(content)}")
-        for content in (copied.sources if isinstance(copied, Copied) else ())
+        Source(content, f"images/source/{hashlib.sha256(content).hexdigest()[:24]}.{find_extension(content)}")
+        for content in (copied.sources if isinstance(copied, CopiedImage) else ())
     ]
 
 
-def _number(value: Any) -> float | None:
+def _convert_number(value: Any) -> float | None:
     return None if value != value else float(value)
 
 
 MIN_ROW_GROUP_ROWS = 64
 MAX_ROW_GROUP_BYTES = 64 << 20
-"""Maximum bytes of images over the rows of a row group, all of which a reader has in memory; each image is stored once
-in the file.
+"""Maximum bytes of the images in all rows of a row group, because a reader has the whole group in memory. In the file
+itself, each image is stored once.
 """
 MAX_DICTIONARY = 1 << 30
 """Maximum total bytes of the distinct images in a row group."""
@@ -261,7 +259,7 @@ EXTENSIONS = ((PNG, "png"), (JPEG, "jpg"), (b"GIF8", "gif"), (b"BM", "bmp"), (b"
 Row = Mapping[str, Any]
 
 
-def _row_groups(made: Sequence[tuple[Sample, Sequence[Row]]]) -> Iterator[list[Row]]:
+def _group_rows(made: Sequence[tuple[Sample, Sequence[Row]]]) -> Iterator[list[Row]]:
     """Yield the rows in groups that fit in a reader's memory.
 
     If possible, all rows of a prompt are in the same group, because they share images.
@@ -306,7 +304,7 @@ def to_tar(rows: Sequence[Row], keys: Sequence[str]) -> bytes:
     return buffer.getvalue()
 
 
-def extension(encoded: bytes) -> str:
+def find_extension(encoded: bytes) -> str:
     """Return the file name extension of an encoded image."""
     if encoded[:4] == b"RIFF" and encoded[8:12] == b"WEBP":
         return "webp"

@@ -33,7 +33,7 @@ class ExportedShardRecord(NamedTuple):
     messages: Sequence[str]
     """Messages about the first examples that were left out."""
     unverified: int
-    """Number of images whose digest at the time of scoring is no longer known."""
+    """Number of images that could not be verified, because their digests at the time of scoring were deleted."""
 
 
 class Output:
@@ -56,7 +56,7 @@ class Output:
                 occupied = self.place.exists() and self.place.list()
             if occupied:
                 raise ConfigError(
-                    f"output {self.place.url}: expected an empty folder, or one of this export; choose another"
+                    f"output {self.place.url}: expected an empty folder, or the output of this export; choose another"
                 )
             (self.place / UNFINISHED).create(_encode({"key": self.key, "export": self.identity}))
             known = self._read(UNFINISHED) or {}
@@ -64,7 +64,7 @@ class Output:
             raise ConfigError(f"output {self.place.url}: {_describe_conflict(known.get('export', {}), self.identity)}")
         return manifest
 
-    def record(self, name: str) -> ExportedShardRecord | None:
+    def read_record(self, name: str) -> ExportedShardRecord | None:
         """Return the record of a shard; None if the shard is not committed."""
         known = self._read(f"{RECORDS}/{name}.json")
         return ExportedShardRecord(**known) if known is not None else None
@@ -86,7 +86,7 @@ class Output:
         """Write a split's file from the shards' parts, with one part in memory at a time, and return its SHA-256."""
         sha256 = hashlib.sha256()
         pieces = (self._content(f"{RECORDS}/{name}.jsonl") or b"" for name in names)
-        with (self.place / path).writing() as draft, draft.open("wb") as file:
+        with (self.place / path).open_draft() as draft, draft.open("wb") as file:
             for data in _convert_to_list(pieces) if as_list else pieces:
                 sha256.update(data)
                 file.write(data)

@@ -31,10 +31,10 @@ from plumbline.operators.rewards.selection import (
     spread_examples,
 )
 from plumbline.operators.rewards.values import measure_noise, rank_advantages, z_scores
-from plumbline.pipelines.base.exit_codes import OVER_BUDGET, exit_code
+from plumbline.pipelines.base.exit_codes import OVER_BUDGET, compute_exit_code
 from plumbline.pipelines.rewards.baseline_scores import read_baseline
 from plumbline.pipelines.rewards.copied_images import Copier
-from plumbline.pipelines.rewards.exported_shard import NO_FAILURE, PlannedShard, Rewards, ShardMaker
+from plumbline.pipelines.rewards.exported_shard import HARMLESS_REASONS, PlannedShard, Rewards, ShardBuilder
 from plumbline.pipelines.rewards.output import RUN_PLACEHOLDER, ExportedShardRecord, Output
 from plumbline.pipelines.rewards.rewards_config import VERSION, RewardsConfig
 from plumbline.pipelines.rewards.scored_images import ScoredRun, gather_scores, read_elements
@@ -44,10 +44,10 @@ from plumbline.pipelines.store.store import Store, open_existing_store
 
 JOINED = ("json", "jsonl")
 MAX_USES = 4
-"""If the mean number of examples per image is higher, a note suggests the option that limits it."""
+"""Mean number of examples per image above which a note suggests the option that limits it."""
 
 
-class Exported(NamedTuple):
+class ExportResult(NamedTuple):
     """A complete export."""
 
     url: str
@@ -63,7 +63,7 @@ class Exported(NamedTuple):
     """Notes to read before training, about different settings and about images in many examples."""
 
 
-def export_rewards(config: RewardsConfig, report: Callable[[ExportedShardRecord], None]) -> Exported:
+def export_rewards(config: RewardsConfig, report: Callable[[ExportedShardRecord], None]) -> ExportResult:
     """Write the missing shards, and then the manifest; call `report` for each shard.
 
     Raises ConfigError if the run, its sources or the output cannot be used, or if there is nothing to export, and
@@ -103,20 +103,20 @@ def export_rewards(config: RewardsConfig, report: Callable[[ExportedShardRecord]
         # Parquet columns of timestamps are in UTC, without a time zone.
         ended = datetime.fromisoformat(run.manifest.get("ended", "1970-01-01T00:00:00")).replace(tzinfo=None)
         with Copier(run, store, edited=run.edited and form.edits != "no") as copier:
-            maker = ShardMaker(run, store, output, form, rewards, copier, digest(scorer), ended)
+            maker = ShardBuilder(run, store, output, form, rewards, copier, digest(scorer), ended)
             written = _write_shards(planned, maker, report, config.max_failed)
         manifest = _describe_export(run, config, rewards, scorer) | _join_shards(output, planned, form.container)
         output.finish(manifest)
-    failed = sum(count for kind, count in manifest["left_out"].items() if kind not in NO_FAILURE)
+    failed = sum(count for kind, count in manifest["left_out"].items() if kind not in HARMLESS_REASONS)
     examples = sum(split["examples"] for split in manifest["splits"].values())
-    return Exported(
+    return ExportResult(
         url=output.place.url,
         splits=manifest["splits"],
         left_out=manifest["left_out"],
         messages=manifest["messages"],
         unverified=manifest["images_unverified"],
         written=written,
-        exit_code=exit_code(failed, failed + examples, config.max_failed),
+        exit_code=compute_exit_code(failed, failed + examples, config.max_failed),
         notes=notes,
     )
 
@@ -161,22 +161,25 @@ def _check_format(run: ScoredRun, store: Store, name: str) -> None:
         others = ", ".join(
             other for other in FORMATS if FORMATS[other].edits != "no" or FORMATS[other].images == "none"
         )
-        raise ConfigError(f"format={name}: it cannot represent the sources of the run's edits; use {others}")
+        raise ConfigError(f"format={name}: cannot represent the sources of the run's edits; use {others}")
     if form.edits == "only" and not run.edited:
         raise ConfigError(
-            f"format={name}: is for edits, but the run's benchmark does not specify sources (benchmark.columns.source)"
+            f"format={name}: expected a run of edits, found a benchmark without sources (benchmark.columns.source)"
         )
 
 
 def _write_shards(
-    planned: Sequence[PlannedShard], maker: ShardMaker, report: Callable[[ExportedShardRecord], None], max_failed: float
+    planned: Sequence[PlannedShard],
+    maker: ShardBuilder,
+    report: Callable[[ExportedShardRecord], None],
+    max_failed: float,
 ) -> int:
     """Write the missing shards and return their number.
 
     Shards with unreadable images are written last, so that each of these images is tried twice. If there are too many,
     the shards are not written: SourceError is raised, and the export stays unfinished.
     """
-    missing = [shard for shard in planned if maker.output.record(shard.name) is None]
+    missing = [shard for shard in planned if maker.output.read_record(shard.name) is None]
     maker.expect(missing)
     faulty: list[PlannedShard] = []
     messages: list[str] = []
@@ -190,7 +193,7 @@ def _write_shards(
         else:
             report(maker.commit(made))
     examples = sum(len(shard.examples) for shard in planned)
-    if exit_code(failed, examples, max_failed) == OVER_BUDGET:
+    if compute_exit_code(failed, examples, max_failed) == OVER_BUDGET:
         raise SourceError(
             f"{failed} of {examples} examples cannot be made ({messages[0]}), over max_failed={max_failed:g}; repair "
             "the images and run the same command again, or raise max_failed"
@@ -207,8 +210,10 @@ def _make_reward(run: ScoredRun, store: Store, config: RewardsConfig) -> Reward:
     combination.check_parts(run.metrics)
     lower_is_better = frozenset(name for name, metric in run.metrics.items() if metric.prefers_lower)
     if config.baseline is not None:
-        recipes = run.recipes(combination.weights)
-        scales = read_baseline(store, config.baseline, config.baseline_generator, recipes).scales(combination.unit)
+        recipes = run.list_recipes(combination.weights)
+        scales = read_baseline(store, config.baseline, config.baseline_generator, recipes).compute_scales(
+            combination.unit
+        )
     else:
         scores = {name: run.scores[name] for name in combination.weights}
         scales = compute_scales(scores, run.prompts, combination.unit, f"run {run.run_id}")
@@ -218,7 +223,7 @@ def _make_reward(run: ScoredRun, store: Store, config: RewardsConfig) -> Reward:
 def _compute_rewards(run: ScoredRun, reward: Reward, config: RewardsConfig) -> Rewards:
     absent = [name for name in config.selection.agree if name not in run.metrics]
     if absent:
-        raise ConfigError(f"selection.agree: the run has no {absent[0]!r}; it has {', '.join(run.metrics)}")
+        raise ConfigError(f"selection.agree: expected metrics of the run ({', '.join(run.metrics)}), got {absent[0]!r}")
     values = np.where(run.prompts == len(run.sources.prompts), np.nan, reward.compute_all(run.scores))
     noise = measure_noise(values, run.prompts)
     return Rewards(
@@ -237,8 +242,8 @@ def _plan_shards(run: ScoredRun, config: RewardsConfig, rewards: Rewards) -> Ite
         prompts=run.prompts,
         noise=rewards.noise,
         agreeing=[run.higher_is_better(name) for name in config.selection.agree],
-        ids=lambda image: f"{run.generator(image)}/{run.image_id(image)}",
-        generator=run.generator,
+        ids=lambda image: f"{run.get_generator(image)}/{run.get_image_id(image)}",
+        generator=run.get_generator,
         skills=lambda prompt: ", ".join(skills[prompt].as_py() or ()),
     )
     texts = run.sources.prompts.column("text")
@@ -290,7 +295,7 @@ def _describe_scorer(run: ScoredRun, reward: Reward) -> dict[str, Any]:
 
 def _join_shards(output: Output, planned: Sequence[PlannedShard], container: str) -> dict[str, Any]:
     """Describe the output by split; if the format has one file per split, write that file."""
-    records = [record for shard in planned if (record := output.record(shard.name)) is not None]
+    records = [record for shard in planned if (record := output.read_record(shard.name)) is not None]
     splits: dict[str, Any] = {}
     for split in dict.fromkeys(record.split for record in records):
         shards = [record for record in records if record.split == split]

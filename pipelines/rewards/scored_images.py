@@ -16,10 +16,10 @@ from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.rewards.values import Codes, Floats
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.sources.image_file_cache import FileMemory
+from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.shards import run_shard_size
 from plumbline.pipelines.sources.sources import Sources, open_sources
-from plumbline.pipelines.sources.uris import Uris, benchmark_uris
+from plumbline.pipelines.sources.uris import UriReader, open_benchmark_uris
 from plumbline.pipelines.store.cells import Shard
 from plumbline.pipelines.store.runs import find_run, read_manifest
 from plumbline.pipelines.store.store import Store, draft_path
@@ -30,7 +30,7 @@ IDS = ("image_id", "prompt_id")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunMetrics:
-    """The metrics section of a run's configuration."""
+    """The section `metrics` of a run's configuration."""
 
     metrics: Mapping[str, AnyMetric]
 
@@ -54,7 +54,7 @@ class ScoredRun:
     metrics: Mapping[str, AnyMetric]
     sources: Sources
     limits: ImageLimits
-    uris: Uris
+    uris: UriReader
     shards: Sequence[ScoredShard]
     image_ids: pa.ChunkedArray
     prompts: Codes
@@ -66,16 +66,16 @@ class ScoredRun:
     parts: Sequence[str]
     """Names of the run's score files, which identify their content."""
 
-    def shard_of(self, image: int) -> ScoredShard:
+    def find_shard(self, image: int) -> ScoredShard:
         return self.shards[bisect_right(self.shards, image, key=lambda scored: scored.first) - 1]
 
-    def generator(self, image: int) -> str:
-        return self.shard_of(image).shard.group
+    def get_generator(self, image: int) -> str:
+        return self.find_shard(image).shard.group
 
-    def image_id(self, image: int) -> str:
+    def get_image_id(self, image: int) -> str:
         return str(self.image_ids[image].as_py())
 
-    def recipes(self, metrics: Collection[str]) -> dict[str, str]:
+    def list_recipes(self, metrics: Collection[str]) -> dict[str, str]:
         """Return the first eight characters of each metric's recipe digest."""
         paths = {name: path for scored in self.shards for name, path in scored.cells.items()}
         return {name: paths[name].split("/")[1] for name in metrics if name in paths}
@@ -100,7 +100,7 @@ def gather_scores(store: Store, run: str, names: Sequence[str] | None) -> Scored
     benchmark = read_config(config.get("benchmark", {}), BenchmarkConfig)
     limits = read_config(config.get("limits", {}), ImageLimits)
     sources = open_sources(
-        benchmark, store.place.storage, shard_size=run_shard_size(config), memory=FileMemory(store, benchmark)
+        benchmark, store.place.storage, shard_size=run_shard_size(config), cache=ImageFileCache(store, benchmark)
     )
     shards: dict[tuple[str, str], ScoredShard] = {}
     total = 0
@@ -130,7 +130,7 @@ def gather_scores(store: Store, run: str, names: Sequence[str] | None) -> Scored
         metrics=metrics,
         sources=sources,
         limits=limits,
-        uris=benchmark_uris(benchmark, store.place.storage, limits),
+        uris=open_benchmark_uris(benchmark, store.place.storage, limits),
         shards=list(shards.values()),
         image_ids=pa.chunked_array(
             [image_ids.get(key, none) for key, none in zip(shards, no_ids, strict=True)], pa.string()
@@ -147,7 +147,7 @@ def _read_metrics(config: Mapping[str, Any], names: Sequence[str] | None) -> dic
     options = config.get("metrics", {})
     absent = [name for name in names or () if name not in options]
     if absent:
-        raise ConfigError(f"reward: the run has no {absent[0]!r}; it has {', '.join(options) or 'none'}")
+        raise ConfigError(f"reward: expected metrics of the run ({', '.join(options) or 'none'}), got {absent[0]!r}")
     metrics = dict(read_config({"metrics": {name: options[name] for name in names or options}}, RunMetrics).metrics)
     unranked = [name for name, metric in metrics.items() if not metric.ranks]
     if names and unranked:

@@ -96,7 +96,7 @@ class StageActor:
             settings.environment.apply()
             tune_process(pool.threads if node.model is not None else None)
             machine = find_own_resources()
-            decoders = pool.decoders_on(machine.cpus, machine.gpus)
+            decoders = pool.count_decoders(machine.cpus, machine.gpus)
             self.stages = make_stages(node, settings.contexts, decoders=decoders)
         except Exception as error:
             with add_log_fields(**self.log_fields):

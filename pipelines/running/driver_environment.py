@@ -14,7 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.models.service_config import ServiceModel
-from plumbline.pipelines.base.storage import Place, cloud_variables, readable_errors
+from plumbline.pipelines.base.storage import Place, list_cloud_variables, readable_errors
 from plumbline.pipelines.running.errors import RunnerError
 from plumbline.pipelines.running.progress import list_machines
 from plumbline.pipelines.running.workload import Workload
@@ -111,7 +111,7 @@ def driver_environment(
     try:
         named = {name: os.environ[name] for name in names if name in os.environ}
         probes = (probe_file(what, marker), *sources)
-        environment = DriverEnvironment(variables=cloud_variables() | named, probes=probes)
+        environment = DriverEnvironment(variables=list_cloud_variables() | named, probes=probes)
         _check_machines(environment)
         yield environment
     finally:

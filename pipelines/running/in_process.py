@@ -49,7 +49,7 @@ def compute_here(workload: Workload, cluster: ClusterConfig, watch: Watch) -> di
     outcomes: dict[str, Outcome] = {}
     shards = [*workload.shards_with_work("prompts"), *workload.shards_with_work("images")]
     for node in (item.node for item in workload.nodes if item.missing):
-        _compute_node(node, shards, workload, cluster.pool(node.name), watch, outcomes)
+        _compute_node(node, shards, workload, cluster.find_pool(node.name), watch, outcomes)
     return outcomes
 
 
@@ -68,7 +68,7 @@ def compute_quick_cells(workload: Workload, cluster: ClusterConfig, watch: Watch
         own = [(work, cell) for work in shards for cell in work.select_cells(node.name)]
         rows = sum(work.shard.rows for work in {work.shard: work for work, _ in own}.values())
         if own and rows <= MAX_FIRST_ROWS and not any(waiting & {*cell.upstream} for _, cell in own):
-            _compute_node(node, shards, workload, cluster.pool(node.name), watch, outcomes)
+            _compute_node(node, shards, workload, cluster.find_pool(node.name), watch, outcomes)
             waiting -= outcomes.keys()
     return outcomes
 

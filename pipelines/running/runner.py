@@ -24,7 +24,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from plumbline.operators.base.stopping import STOP
 from plumbline.pipelines.base.cluster_config import ClusterConfig
-from plumbline.pipelines.base.logs import current_field, find_level, relay
+from plumbline.pipelines.base.logs import find_level, get_field, relay
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunSettings, StageActor
 from plumbline.pipelines.running.driver_environment import sweep_environment
@@ -65,7 +65,7 @@ class Runner:
         self.settings = settings
         self.cluster = cluster
         self.watch = watch
-        self.pools = {node.name: node.pool(cluster) for node in nodes}
+        self.pools = {node.name: node.find_pool(cluster) for node in nodes}
         self.nodes = {node.name: node for node in nodes}
         self.outcomes: dict[str, Outcome] = {}
 
@@ -224,7 +224,7 @@ def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> di
 
 def _describe_sweep(workload: Workload) -> str:
     """Describe the sweep to other sweeps that wait for room on the cluster."""
-    run = f"run {current_field('run')} " if current_field("run") else ""
+    run = f"run {get_field('run')} " if get_field("run") else ""
     with suppress(OSError, KeyError):  # the user may have no name
         run += f"by {getpass.getuser()} "
     began = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"

@@ -22,7 +22,7 @@ from plumbline.pipelines.sources.edit_columns import append_edit_columns
 from plumbline.pipelines.sources.prompts import read_prompts
 from plumbline.pipelines.sources.question_packs import PackFile, read_pack
 from plumbline.pipelines.sources.shards import read_shard
-from plumbline.pipelines.sources.uris import Uris
+from plumbline.pipelines.sources.uris import UriReader
 from plumbline.pipelines.store.cells import Cell, Shard, Work, is_draft
 from plumbline.pipelines.store.reused_rows import read_earlier
 from plumbline.pipelines.store.store import BrokenCell, Store
@@ -41,7 +41,7 @@ class StageContext:
     metrics: tuple[str, ...]
     limits: ImageLimits
     clips: Clips
-    uris: Uris
+    uris: UriReader
     prompt_shards: tuple[Shard, ...]
     packed: PackFile | None = None
     """The benchmark's own questions, if it has any."""

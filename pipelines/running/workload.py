@@ -73,7 +73,7 @@ def fits_this_process(nodes: Iterable[NodePlan], cluster: ClusterConfig) -> bool
     if cluster.address or os.environ.get("RAY_ADDRESS") or (ray is not None and ray.is_initialized()):
         return False
     with_model = [item for item in nodes if item.missing and item.node.model is not None]
-    if any(cluster.pool(item.node.name).num_gpus for item in with_model):
+    if any(cluster.find_pool(item.node.name).num_gpus for item in with_model):
         return False
     return sum(item.model_calls for item in with_model) <= count_small_calls()
 

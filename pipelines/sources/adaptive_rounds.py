@@ -1,4 +1,4 @@
-"""Sources of an adaptive sweep in rounds of prompts; a round's shard has some of the rows of a file's shard."""
+"""Sources of an adaptive sweep, divided into rounds of prompts. A round's shard has some rows of an original shard."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.operators.statistics.sequential import NO_PROMPT, PER_LOOK, Indices, balanced_order
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.sources.image_file_cache import FileMemory
+from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.prompts import PromptTables, match_prompts, split_images, split_prompts
 from plumbline.pipelines.sources.sources import Sources
-from plumbline.pipelines.sources.uris import Uris
+from plumbline.pipelines.sources.uris import UriReader
 from plumbline.pipelines.store.cells import Shard
 
 FIRST_PROMPTS = 64
@@ -22,7 +22,7 @@ FIRST_PROMPTS = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rounds:
-    """A benchmark's prompts in random order, with its shards divided by the rounds of their prompts."""
+    """A benchmark's prompts in random order, and its shards, which are split so that each belongs to one round."""
 
     order: Indices
     """Indices into `prompt_ids`, of shape (looks, per_look)."""
@@ -36,7 +36,7 @@ class Rounds:
     round_of_prompt: NDArray[np.int64]
     """Round of each row in the table of prompts."""
 
-    def up_to(self, round: int) -> Sources:
+    def select_up_to(self, round: int) -> Sources:
         """Return the sources restricted to the prompts of all rounds up to `round`."""
         whole = self.sources
 
@@ -49,21 +49,21 @@ class Rounds:
             prompts=whole.prompts.filter(pa.array(self.round_of_prompt <= round)),
             prompt_shards=[shard for shard in whole.prompt_shards if shard in read],
             prompts_of=prompts_of,
-            named={shard: rows for shard, rows in whole.named.items() if is_in(shard)},
+            prompt_rows={shard: rows for shard, rows in whole.prompt_rows.items() if is_in(shard)},
         )
 
-    def round_with(self, prompts: int) -> int:
-        """Return the first round by which at least this number of prompts is included."""
+    def find_round(self, prompts: int) -> int:
+        """Return the first round that, together with all earlier rounds, has at least this number of prompts."""
         included = [int((self.order[:end] != NO_PROMPT).sum()) for end in self.ends]
         return int(np.searchsorted(included, min(prompts, included[-1])))
 
 
 def split_rounds(
-    sources: Sources, benchmark: BenchmarkConfig, uris: Uris, options: Adaptive, memory: FileMemory
+    sources: Sources, benchmark: BenchmarkConfig, uris: UriReader, options: Adaptive, cache: ImageFileCache
 ) -> Rounds:
-    """Draw the order of the prompts, and divide every shard accordingly.
+    """Draw a random order of the prompts, divide them into rounds, and split every shard by round.
 
-    The images' prompt ids are read again, but no images.
+    The prompt ids of the images are read again, but not the images themselves.
     """
     ids = sorted(sources.prompts.column("prompt_id").to_pylist())
     skills = sources.skills
@@ -75,11 +75,11 @@ def split_rounds(
     for number, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
         round_of_id |= {ids[index]: number for index in order[first:end].ravel() if index != NO_PROMPT}
     last = len(ends) - 1  # images whose prompts are not in the benchmark are in the last round
-    pieces = list(split_images(sources.image_shards, lambda prompt_id: round_of_id.get(prompt_id, last), memory))
+    pieces = list(split_images(sources.image_shards, lambda prompt_id: round_of_id.get(prompt_id, last), cache))
     prompts = None
     if benchmark.prompts is not None:
         prompts = split_prompts(PromptTables(sources.prompts, sources.prompt_shards), round_of_id.__getitem__)
-    matched = match_prompts([piece for piece, _ in pieces], prompts, benchmark.name, uris.locate, memory)
+    matched = match_prompts([piece for piece, _ in pieces], prompts, benchmark.name, uris.locate, cache)
     table = matched.prompts.table
     return Rounds(
         order=order,
@@ -89,7 +89,7 @@ def split_rounds(
             prompts=table,
             prompt_shards=matched.prompts.shards,
             prompts_of=matched.images,
-            named=matched.named,
+            prompt_rows=matched.prompt_rows,
             broken=sources.broken + matched.broken,
         ),
         round_of={(piece.group, piece.name): number for piece, number in pieces},

@@ -18,20 +18,20 @@ GENERATORS = ("generator", "model", "model_name")
 """Usual names for the column with each row's generator."""
 
 
-def generator_of_folder(name: str) -> str:
-    """Return the generator from a folder's name; Spark and DuckDB name partition folders COLUMN=GENERATOR."""
+def parse_generator(name: str) -> str:
+    """Return the generator that a folder's name contains; Spark and DuckDB name partition folders COLUMN=GENERATOR."""
     column, mark, value = name.partition("=")
     return unquote(value) if mark and value and column.lower() in GENERATORS else name
 
 
 def name_generators(folders: Iterable[str]) -> dict[str, str]:
     """Return the generator of each folder, or the folders' own names if two folders would have the same generator."""
-    named = {folder: generator_of_folder(folder) for folder in folders}
+    named = {folder: parse_generator(folder) for folder in folders}
     return named if len({*named.values()}) == len(named) else dict(zip(named, named, strict=True))
 
 
 PromptsFrom = Literal["tables", "list", "beside", "names", "ids"]
-"""Layouts of a folder of image files, which differ in where the prompts are (pipelines/ingest/layouts.py)."""
+"""Layouts of a folder of image files; each stores the prompts in a different way (pipelines/ingest/layouts.py)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,7 @@ class ColumnsConfig:
     """A path or an address of an image, used if `image` is absent or null."""
     source: str | None = None
     """Column with the source of an edited image: encoded bytes, as in `image`. It can be in the image tables or in the
-    prompts file; null if there are no sources.
+    prompts file; null for images that are not edits.
     """
     source_uri: str | None = None
     """The path or address of the source, as in `uri`; in a prompts file, the path may also be relative to the file's
@@ -58,7 +58,7 @@ class ColumnsConfig:
     mask: str | None = None
     """Column with the mask of an edited image: encoded bytes of a black-and-white image of the same size as the source,
     white in the edited area. Metrics that compare pixels use only the pixels outside this area
-    (plugins/edits/README.md); null if there are no masks.
+    (plugins/edits/README.md); null for edits without masks.
     """
     mask_uri: str | None = None
     """The path or address of the mask, in the same form as for the source."""
@@ -91,7 +91,7 @@ class ColumnsConfig:
                 "or benchmark.columns.source_uri"
             )
 
-    def renamed(self, *, prompts: bool) -> tuple[tuple[str, str], ...]:
+    def list_renamed(self, *, prompts: bool) -> tuple[tuple[str, str], ...]:
         """Return pairs of our name and the file's name for each column that has a different name in the file.
 
         The columns of sources, masks and captions are always included, and `prompt` if the rows contain `prompts`.
@@ -133,7 +133,7 @@ class PromptColumnsConfig:
             if not condition.partition(":")[0] or ":" not in condition:
                 raise ConfigError(f"benchmark.prompt_columns.where: expected COLUMN:VALUE, got {condition!r}")
 
-    def renamed(self) -> tuple[tuple[str, str], ...]:
+    def list_renamed(self) -> tuple[tuple[str, str], ...]:
         """Return pairs of our name and the file's name for each column that has a different name in the file."""
         return _renamed_columns(self, PROMPT_COLUMNS)
 
@@ -161,15 +161,15 @@ class BenchmarkConfig(PackConfig):
     prompt_columns: PromptColumnsConfig = field(default_factory=PromptColumnsConfig)
     """Names of columns in the prompts file."""
     uri_roots: Roots = ()
-    """Folders and cloud prefixes, in addition to those of the images themselves, from which rows may reference images.
+    """Additional folders and cloud prefixes that rows may reference images from, besides the folders of the images.
     """
     prompts_from: PromptsFrom | None = None
     """Layout of the folder of image files that is passed to jobs.score (docs/ingest.md); null uses the first layout
     that fits. Image names are used as prompts only if the folder has no tables and the names of each generator differ.
     """
     images_inside: str | None = None
-    """Name of inner folders: if the folder of image files that is passed to jobs.score has any with this name, only the
-    images in them are scored.
+    """Name of the subfolders to score: if the folder of image files that is passed to jobs.score contains subfolders
+    with this name, all other images are skipped.
     """
     require_every_prompt: bool = True
     """True to count each missing image of a prompt as a failed row."""
@@ -185,7 +185,7 @@ class BenchmarkConfig(PackConfig):
     """
     skills: str | None = None
     """Name of a JSON file, in the folder of benchmark.prompts, that lists the prompts of each skill, like GenAI-Bench's
-    genai_skills.json: {skill: [prompt_id, ...]}. If there is no such file, skills are read from the prompts file.
+    genai_skills.json: {skill: [prompt_id, ...]}. If the file is missing, skills are read from the prompts file.
     """
     questions: str | None = None
     """The released file or folder with the benchmark's own questions; if it is the same as benchmark.prompts, the
@@ -222,8 +222,9 @@ class BenchmarkConfig(PackConfig):
             # a question pack would replace the questions about words
             other = "questions" if self.questions is not None else "prompts"
             raise ConfigError(
-                f"benchmark.columns.words: it is a column of the prompts file; got {self.columns.words!r} with "
-                f"benchmark.{other}={getattr(self, other)}; name a prompts file with it, or set it to null"
+                f"benchmark.columns.words: expected a prompts file with the column {self.columns.words!r}, and no "
+                f"questions, got benchmark.{other}={getattr(self, other)}; correct it, or set "
+                "benchmark.columns.words=null"
             )
         for name in self.generators or ():
             if not name or "/" in name:
@@ -239,6 +240,6 @@ def check_extra(names: Sequence[str]) -> None:
     for name in names:
         if name in schemas.SCORES.names:
             raise ConfigError(
-                f"benchmark.columns.extra: scores have a column {name!r} of their own; rename it in the images "
-                "tables, or name only the other columns"
+                f"benchmark.columns.extra: the scores already have a column {name!r}; rename yours in the images "
+                "tables, or list only the other columns"
             )

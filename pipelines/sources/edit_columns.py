@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.images.rows import ADDRESSES, CAPTIONS, MASKS, SOURCES, id_text, image_records
-from plumbline.pipelines.sources.prompts import PromptTables, prompt_records
-from plumbline.pipelines.sources.shards import where
+from plumbline.pipelines.sources.prompts import PromptTables, read_prompt_records
+from plumbline.pipelines.sources.shards import describe_row
 from plumbline.pipelines.sources.uris import LocateImage, StoredObjects
 from plumbline.pipelines.store.cells import Shard, digest
 
@@ -74,7 +74,7 @@ def _number_shards(shards: tuple[Shard, ...]) -> dict[str, int]:
 def read_edit_columns(shard: Shard, columns: Sequence[str]) -> list[dict[str, Any]]:
     """Return the ids and these columns for a shard's prompts; relative addresses start at the file's folder."""
     folder = shard.place.parent.url
-    records = prompt_records(shard, ("prompt_id", *columns))
+    records = read_prompt_records(shard, ("prompt_id", *columns))
     for row, record in enumerate(records):
         record["prompt_id"] = id_text(record["prompt_id"]) or ""
         for name in ADDRESSES:
@@ -88,5 +88,5 @@ def _make_absolute(address: Any, folder: str, shard: Shard, row: int) -> Any:
         return [_make_absolute(each, folder, shard, row) for each in address]
     if not isinstance(address, str):
         found = type(address).__name__
-        raise SourceError(f"{where(shard, row)}: expected the address of an image as text, found {found}")
+        raise SourceError(f"{describe_row(shard, row)}: expected the address of an image as text, found {found}")
     return address if address.startswith("/") or "://" in address else f"{folder}/{address}"

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.images.rows import ADDRESSES, id_text, image_records
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.sources.shards import ListedFile, picked_rows, read_each, read_footer, resolve_links
+from plumbline.pipelines.sources.shards import ListedFile, read_each, read_footer, resolve_links, select_picked_rows
 from plumbline.pipelines.store.cells import Shard, digest
 from plumbline.pipelines.store.store import Store, StoreError
 
@@ -32,14 +32,16 @@ SCHEMA = pa.schema(
 """One row per file of a generator. The lists have one id or text per row of the file; null means that the file itself
 must be read.
 """
-MEMORY = "sources"
+CACHE_FOLDER = "sources"
 """Folder of the cache in a store; below it are the benchmark, a digest of the column names, and the generator."""
 PROMPT = ("prompt_id", "prompt")
 VERSION = 1
 """Version of the cache, raised when its content changes."""
 
 
-class Known(NamedTuple):
+class CachedFile(NamedTuple):
+    """Content of an image file that is cached."""
+
     footer: bytes
     """A Parquet file that consists of the footer alone."""
     prompts: pa.Table | None = None
@@ -50,17 +52,17 @@ class Known(NamedTuple):
         return pq.read_metadata(pa.BufferReader(self.footer))
 
 
-class FileMemory:
+class ImageFileCache:
     """The image files of a benchmark, read from a store's cache if possible, and otherwise from the files."""
 
     def __init__(self, store: Store | None, benchmark: BenchmarkConfig) -> None:
-        names = benchmark.columns.renamed(prompts=benchmark.prompts is None)
+        names = benchmark.columns.list_renamed(prompts=benchmark.prompts is None)
         self.store = store
-        self.folder = f"{MEMORY}/{benchmark.name}/{digest([VERSION, names])[:8]}"
+        self.folder = f"{CACHE_FOLDER}/{benchmark.name}/{digest([VERSION, names])[:8]}"
         self.tables: dict[str, pa.Table] = {}
         self.row_of: dict[tuple[str, str, int, str], int] = {}
         """Row of a file in its generator's cache table, by generator, address, size and ETag."""
-        self.seen: dict[tuple[str, str, int, str], Known] = {}
+        self.seen: dict[tuple[str, str, int, str], CachedFile] = {}
         self.changed: set[str] = set()
         """Generators whose cache tables must be written, because some of their files had to be read."""
 
@@ -86,7 +88,7 @@ class FileMemory:
         footer = read_footer(file)
         sink = io.BytesIO()
         footer.write_metadata_file(sink)
-        self.seen[key] = Known(sink.getvalue())
+        self.seen[key] = CachedFile(sink.getvalue())
         self.changed.add(file.group)
         return footer
 
@@ -101,7 +103,7 @@ class FileMemory:
             table = known.prompts.select(wanted)
             # `picked` counts from the first row of the row groups, whose number of rows a shard of picked rows lacks
             parts = [table.slice(shard.first_row, None if shard.picked else shard.rows) for shard in shards]
-            return [picked_rows(part, shard) for part, shard in zip(parts, shards, strict=True)]
+            return [select_picked_rows(part, shard) for part, shard in zip(parts, shards, strict=True)]
         tables = read_each(shards, columns, known.metadata)
         # the absence of addresses only shows that rows have none if they were requested
         prompts = _join_shards(shards, tables, known.metadata.num_rows) if set(ADDRESSES) <= set(columns) else None
@@ -120,15 +122,15 @@ class FileMemory:
             self.store.write_table(f"{self.folder}/{name}.parquet", pa.table(columns, schema=SCHEMA))
         self.changed.clear()
 
-    def _recall(self, key: tuple[str, str, int, str]) -> Known | None:
+    def _recall(self, key: tuple[str, str, int, str]) -> CachedFile | None:
         if (row := self.row_of.get(key)) is None:
             return None
         columns = {name: self.tables[key[0]].column(name)[row] for name in ("footer", *PROMPT)}
         known = {name: columns[name].values for name in PROMPT if columns[name].is_valid}
-        return Known(columns["footer"].as_py(), pa.table(known) if known else None)
+        return CachedFile(columns["footer"].as_py(), pa.table(known) if known else None)
 
 
-def _make_list(known: Known, column: str) -> pa.ListArray:
+def _make_list(known: CachedFile, column: str) -> pa.ListArray:
     """Return a column of one file as an array with a single element: a list or null."""
     if known.prompts is None or column not in known.prompts.column_names:
         return pa.nulls(1, pa.list_(pa.string()))

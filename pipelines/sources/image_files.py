@@ -22,7 +22,7 @@ from plumbline.operators.images.generation_settings import (
     settings_type,
 )
 from plumbline.operators.images.rows import SOURCES
-from plumbline.pipelines.base.arrow_views import schema_without_views
+from plumbline.pipelines.base.arrow_views import remove_views_from_schema
 from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
 from plumbline.pipelines.base.tables import NO_GENERATOR, REJECTED, Rejection, printable
 from plumbline.pipelines.sources.benchmark import (
@@ -33,13 +33,13 @@ from plumbline.pipelines.sources.benchmark import (
     check_extra,
     name_generators,
 )
-from plumbline.pipelines.sources.image_file_cache import FileMemory
+from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.origins import (
     MANIFEST,
     Origins,
     count_suffixes,
+    describe_ignored,
     name_some,
-    pass_over,
     read_origins,
 )
 from plumbline.pipelines.sources.prompts import PromptTables
@@ -65,9 +65,9 @@ from plumbline.pipelines.store.store import MARK, Store, is_store
 
 PARQUET = (".parquet",)
 REJECTED_FILE = "rejected.parquet"
-"""File in which an ingest lists its rejected rows, next to the generators' folders."""
+"""File for the rejected rows of an ingest, next to the generators' folders."""
 MAX_REJECTED, MAX_REJECTED_BYTES = 1_000_000, 256 * 2**20
-"""Maximum number of rejected rows that a sweep reads, and of their bytes, whether compressed or not."""
+"""Maximum number of rejected rows that a sweep reads, and the maximum number of their bytes, compressed or not."""
 MAX_SIZE = ShardSize(rows=32_768, bytes=512 << 20)
 """Maximum size of a shard. Its scores take about 1 MB, and a worker keeps the bytes of two or three shards in memory.
 """
@@ -76,7 +76,7 @@ MIN_SHARDS = 128
 
 
 class ImageFiles(NamedTuple):
-    """The listed files of all generators, none of which has been opened."""
+    """Files of all generators, listed but not opened."""
 
     places: Mapping[str, Place]
     """Folder or file of each generator, in alphabetical order or in the order of the configuration."""
@@ -103,6 +103,8 @@ class ImageFiles(NamedTuple):
 
 
 class Images(NamedTuple):
+    """The images of all generators as shards, and the files that cannot be read."""
+
     shards: list[Shard]
     broken: list[BrokenFile]
     rejected: tuple[Rejection, ...]
@@ -114,7 +116,7 @@ class Images(NamedTuple):
     origins: Origins
 
 
-class _ImagesFile(NamedTuple):
+class _OpenedFile(NamedTuple):
     schema: pa.Schema
     shards: list[Shard]
     is_ingested: bool
@@ -132,7 +134,7 @@ def list_images(benchmark: BenchmarkConfig, storage: StorageConfig) -> ImageFile
             found = ", ".join(places) or "none"
             raise ConfigError(f"benchmark.generators: no folder {absent[0]!r} in {images.url}; found {found}")
         if not places:
-            raise _no_tables(benchmark, siblings)
+            raise _make_no_tables_error(benchmark, siblings)
         places = {name: places[name] for name in benchmark.generators or places}
     listings = {}
     for name, place in places.items():
@@ -179,7 +181,7 @@ def _may_have_images(file: Place, benchmark: BenchmarkConfig) -> bool:
         return True
 
 
-def _no_tables(benchmark: BenchmarkConfig, others: Sequence[str]) -> ConfigError:
+def _make_no_tables_error(benchmark: BenchmarkConfig, others: Sequence[str]) -> ConfigError:
     images = benchmark.images or "PATH"
     inside = "" if benchmark.prompts is None else ", with the prompts in that folder itself (docs/ingest.md)"
     return ConfigError(
@@ -226,7 +228,7 @@ def open_images(
     storage: StorageConfig,
     shard_size: ShardSize,
     prompts: PromptTables | None,
-    memory: FileMemory,
+    cache: ImageFileCache,
     files: ImageFiles | None = None,
 ) -> Images:
     """Read the footers of every generator's files; an unreadable file does not affect the others.
@@ -235,19 +237,19 @@ def open_images(
     """
     files = files or list_images(benchmark, storage)
     places, columns = files.places, benchmark.columns
-    memory.load(places)
+    cache.load(places)
     listed = [file for listing in files.listings.values() for file in listing.tables]
     if places and not listed:
-        raise _no_tables(benchmark, files.others)
+        raise _make_no_tables_error(benchmark, files.others)
     optional = set() if prompts is None else prompts.edit_columns
     with ThreadPoolExecutor(FILE_READERS) as pool:
-        results = list(pool.map(lambda file: _open_file(file, benchmark, shard_size, optional, memory.footer), listed))
+        results = list(pool.map(lambda file: _open_file(file, benchmark, shard_size, optional, cache.footer), listed))
     broken = [result for result in results if isinstance(result, BrokenFile)]
     for name, listing in files.listings.items():
         if not listing.tables:
             advice = "expected Parquet files, found none; add the images, or leave it out (benchmark.generators)"
             broken.append(BrokenFile(name, f"{places[name].url}: {advice}"))
-    tables = [result for result in results if isinstance(result, _ImagesFile)]
+    tables = [result for result in results if isinstance(result, _OpenedFile)]
     if broken and not tables and (benchmark.prompts is None or columns != ColumnsConfig()):
         raise ConfigError(f"benchmark.images: {broken[0].message}")
     schemas = [table.schema for table in tables]
@@ -271,15 +273,15 @@ def _open_file(
     shard_size: ShardSize,
     optional: Container[str],
     footer_of: Callable[[ListedFile], pq.FileMetaData],
-) -> _ImagesFile | BrokenFile:
+) -> _OpenedFile | BrokenFile:
     """Read a file's schema and shards; raise ConfigError if the sweep would mix up several generators in the file."""
     columns = benchmark.columns
-    names = columns.renamed(prompts=benchmark.prompts is None)
+    names = columns.list_renamed(prompts=benchmark.prompts is None)
     required = [name for name, own in names if own and name not in optional]
     required += [] if benchmark.prompts is None else ["prompt_id"]
     try:
         footer = footer_of(file)
-        schema = schema_without_views(footer.schema.to_arrow_schema())
+        schema = remove_views_from_schema(footer.schema.to_arrow_schema())
         require_columns(schema, required, names, "benchmark.columns", file.url)
         ids = [name for name in (columns.image_id, columns.prompt_id) if name is not None]
         check_columns(schema, _list_columns_to_read(benchmark, schema), ids, file.url)
@@ -290,7 +292,7 @@ def _open_file(
     is_ingested = INGESTED in (footer.metadata or {})
     if not is_ingested:
         _check_single_generator(file, footer, benchmark)
-    return _ImagesFile(schema, split_file(file, footer, names, shard_size), is_ingested)
+    return _OpenedFile(schema, split_file(file, footer, names, shard_size), is_ingested)
 
 
 def _check_single_generator(file: ListedFile, footer: pq.FileMetaData, benchmark: BenchmarkConfig) -> None:
@@ -368,7 +370,7 @@ def _describe_origins(
     benchmark: BenchmarkConfig,
     storage: StorageConfig,
     files: ImageFiles,
-    tables: Sequence[_ImagesFile],
+    tables: Sequence[_OpenedFile],
     settings: Mapping[str, ColumnAlternatives],
 ) -> Origins:
     """Return the origins of prompts, generators, sources and settings, and the columns and files that are ignored."""
@@ -384,7 +386,7 @@ def _describe_origins(
             benchmark.prompts or f"the column {columns.prompt!r} of the images' tables",
             "benchmark.generators" if benchmark.images is None else f"{of_folder} {benchmark.images}",
             [] if columns.extra == "*" else [name for name in names if name not in read],
-            pass_over(files.others),
+            describe_ignored(files.others),
         )
     if columns.sources and not origins.sources:
         own = sum(not {*columns.sources}.isdisjoint(schema.names) for schema in schemas)
@@ -401,7 +403,7 @@ def _describe_origins(
     return origins._replace(settings=", ".join(words), unread=unread)
 
 
-def ingested_sources(benchmark: BenchmarkConfig, storage: StorageConfig) -> dict[str, str]:
+def find_ingested_sources(benchmark: BenchmarkConfig, storage: StorageConfig) -> dict[str, str]:
     """Return the source columns, under our names, that an ingest wrote; empty if none.
 
     Only the first readable image table is checked.

@@ -26,9 +26,9 @@ class InputColumnsConfig:
     prompt: str | None = None
     """The prompt's text. Usual names: prompt, text, caption."""
     prompt_id: str | None = None
-    """The prompt's id; if there is none, a hash of the text is used."""
+    """The prompt's id. By default, a hash of its text."""
     image_id: str | None = None
-    """The image's id; if there is none, its path is used, or the names of the tar and the sample."""
+    """The image's id. By default, its path, or the names of its tar and sample."""
     generator: str | None = None
     """The generator's name, unless `generator` sets one for all rows. Usual names: generator, model, model_name."""
     skills: str | None = None

@@ -17,7 +17,7 @@ from plumbline.operators.base.errors import SourceError
 from plumbline.operators.images.rows import id_text
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import printable
-from plumbline.pipelines.sources.shards import read_shard, where
+from plumbline.pipelines.sources.shards import describe_row, read_shard
 from plumbline.pipelines.store.cells import Shard
 
 MANIFEST = "manifest.json"
@@ -25,21 +25,22 @@ MANIFEST = "manifest.json"
 MAX_NAMED = 8
 """Maximum number of generators, columns or file suffixes that are named in a line."""
 MAX_CHARACTERS = 100
-"""Maximum number of characters of a prompt that are shown."""
+"""Maximum number of characters of a prompt in an example pair."""
 
 
 class Origins(NamedTuple):
-    """Where prompts and generators were found, and which columns and files were ignored."""
+    """Record of where prompts and generators were found, and of the columns and files that were ignored."""
 
     prompts: str
-    """Where the prompts were found, in words, for example: the column 'caption' of images.csv."""
+    """Source of the prompts, in words, for example: the column 'caption' of images.csv."""
     generators: str
+    """Source of the generators' names, in words, for example: the folders' names."""
     unread: Sequence[str] = ()
     """Columns or fields that were not read."""
     passed_over: str = ""
     """Number of files that were not read, by suffix, with an example."""
     sources: str = ""
-    """Number of source images of edits and where they were found, in words."""
+    """Number and location of the source images of edits, in words."""
     settings: str = ""
     """The generation settings, with the columns that contain them."""
     warnings: Sequence[str] = ()
@@ -59,7 +60,7 @@ class Origins(NamedTuple):
 
 
 def read_origins(folder: Place) -> Origins | None:
-    """Return the origins that ingests recorded in their output; None if there is no record.
+    """Return the origins that ingests recorded in their output; None if nothing was recorded.
 
     Raise ConfigError if the storage cannot be reached.
     """
@@ -69,7 +70,7 @@ def read_origins(folder: Place) -> Origins | None:
             origins = [Origins(**ingest["origins"]) for ingest in ingests]
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
-    return combine(sorted(origins, key=lambda each: each.generators)) if origins else None
+    return combine_origins(sorted(origins, key=lambda each: each.generators)) if origins else None
 
 
 @dataclass(slots=True)
@@ -91,7 +92,7 @@ class SeenOrigins:
         return Origins(" and ".join(self.prompts), generators, list(self.unread))
 
 
-def combine(origins: Sequence[Origins]) -> Origins:
+def combine_origins(origins: Sequence[Origins]) -> Origins:
     prompts, generators, passed_over, sources = (
         " and ".join(dict.fromkeys(text for each in origins if (text := getattr(each, name))))
         for name in ("prompts", "generators", "passed_over", "sources")
@@ -101,7 +102,7 @@ def combine(origins: Sequence[Origins]) -> Origins:
     return Origins(prompts, generators, unread, passed_over, sources, warnings=warnings)
 
 
-def pass_over(paths: Sequence[str]) -> str:
+def describe_ignored(paths: Sequence[str]) -> str:
     """Describe files that are ignored: their number by suffix, and an example."""
     return f"{count_suffixes(paths)}, such as {min(paths)}" if paths else ""
 
@@ -135,7 +136,7 @@ class ExamplePair(NamedTuple):
         return printable(f"pair: {self.image} of {self.generator}: {prompt}")
 
 
-def ends_and_middle(count: int) -> list[int]:
+def pick_ends_and_middle(count: int) -> list[int]:
     """Return the indices of the first, the middle and the last of `count` items, without duplicates."""
     return sorted({0, count // 2, count - 1}) if count else []
 
@@ -148,7 +149,7 @@ def read_pairs(images: Sequence[Shard], prompts: pa.Table) -> list[ExamplePair]:
     ends = list(accumulate(shard.rows for shard in images))
     pairs: list[ExamplePair] = []
     # three, because prompts that are shifted against their images often agree at the start
-    for row in ends_and_middle(ends[-1] if ends else 0):
+    for row in pick_ends_and_middle(ends[-1] if ends else 0):
         number = bisect_right(ends, row)
         shard, row_in_shard = images[number], row - ends[number] + images[number].rows
         with suppress(SourceError):
@@ -157,6 +158,6 @@ def read_pairs(images: Sequence[Shard], prompts: pa.Table) -> list[ExamplePair]:
             prompt_id = id_text(found["prompt_id"]) or ""
             known = pc.index(prompts.column("prompt_id"), prompt_id).as_py()
             text = prompts.column("text")[known].as_py() if known >= 0 else None
-            image = id_text(found.get("image_id")) or found.get("uri") or where(shard, row_in_shard)
+            image = id_text(found.get("image_id")) or found.get("uri") or describe_row(shard, row_in_shard)
             pairs.append(ExamplePair(image, shard.group, prompt_id, text))
     return pairs

@@ -25,7 +25,7 @@ SUFFIXES = (*SEPARATORS, *JSON_LINES, ".json", LIST)
 MAX_BYTES = 256 * 2**20
 MAX_PROMPTS = 1_000_000
 GECKO_COLUMNS = ("dataset_id", "prompt", "prompt_type", "prompt_id")
-"""Columns by which Gecko2K's prompts.csv is recognised."""
+"""Columns that identify Gecko2K's prompts.csv."""
 DEFAULT_NAMES = {"prompt_id": "prompt_id", "text": "text", "skills": "skills"}
 TEXT_COLUMNS = (("text",), ("prompt", "prompts"), ("caption", "captions"), ("prompt_en", "prompt_cn", "prompt_zh"))
 """Names of the prompt column in releases, in any case. The first group with a column in the file is used."""
@@ -57,12 +57,12 @@ class PromptColumns(NamedTuple):
 def read_prompts(content: bytes, url: str, columns: PromptColumns) -> list[dict[str, Any]]:
     """Read the prompts of a file in file order, under our column names.
 
-    If the file lacks the default columns, TEXT_COLUMNS and ID_COLUMNS are tried. If there is no id column, the prompts
-    have no `prompt_id`. Raise SourceError naming the file and the row (counted from 0).
+    If the file lacks the default columns, TEXT_COLUMNS and ID_COLUMNS are tried. Without an id column, the prompts get
+    no `prompt_id`. Raise SourceError naming the file and the row (counted from 0).
     """
     table = _read_table(content, url, columns.names["skills"], columns.names["text"])
-    text = _text_column(table, columns, url)
-    own_id = _id_column(table, columns, text)
+    text = _find_text_column(table, columns, url)
+    own_id = _find_id_column(table, columns, text)
     own = {**columns.names, "text": text, **({"prompt_id": own_id} if own_id else {})}
     required = [own[name] for name in ("prompt_id", "text") if name == "text" or own_id]
     require_once(table.names, own.values(), url)
@@ -74,7 +74,7 @@ def read_prompts(content: bytes, url: str, columns: PromptColumns) -> list[dict[
 
 
 def read_prompts_with_ids(content: bytes, url: str, columns: PromptColumns) -> list[dict[str, Any]]:
-    """Read a file's prompts under our column names; if there are no ids, use hashes and drop repeated texts.
+    """Read a file's prompts under our column names; if the file has no ids, use hashes and drop repeated texts.
 
     Raise SourceError naming the file and the row if a row cannot be read, or has neither id nor text.
     """
@@ -98,7 +98,7 @@ def _drop_repeats(prompts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(first.values())
 
 
-def _text_column(table: TableRecords, columns: PromptColumns, url: str) -> str:
+def _find_text_column(table: TableRecords, columns: PromptColumns, url: str) -> str:
     """Return the file's name for the prompt column; raise SourceError with the option to set if it is unclear."""
     configured = columns.names["text"]
     if not columns.is_default("text"):
@@ -121,7 +121,7 @@ def _text_column(table: TableRecords, columns: PromptColumns, url: str) -> str:
     )
 
 
-def _id_column(table: TableRecords, columns: PromptColumns, text: str) -> str | None:
+def _find_id_column(table: TableRecords, columns: PromptColumns, text: str) -> str | None:
     """Return the file's name for the id column, or None; unless configured, the column must distinguish prompts."""
     configured = columns.names["prompt_id"]
     if configured in table.names or (columns.needs_ids and not columns.is_default("prompt_id")):

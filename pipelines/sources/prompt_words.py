@@ -10,14 +10,14 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, BenchmarkConfig
 from plumbline.pipelines.sources.prompts import (
     list_prompt_files,
+    list_prompt_shards,
     locate_skills,
-    prompt_records,
-    prompt_shards,
-    prompts_table,
+    make_prompts_table,
+    read_prompt_records,
 )
 from plumbline.pipelines.sources.question_packs import PackFile
 from plumbline.pipelines.sources.question_packs.pack import PackRow, PackRows, questions_or_error, the_texts
-from plumbline.pipelines.sources.shards import ShardSize, where
+from plumbline.pipelines.sources.shards import ShardSize, describe_row
 
 READ_SIZE = ShardSize(10_000)
 """Number of prompts that are read at once."""
@@ -35,13 +35,13 @@ class WordsColumn(PackFile):
         column, has_texts = str(self.benchmark.columns.words), False
         files = list_prompt_files(self.place, self.benchmark.name)
         skills = locate_skills(self.place, self.benchmark)
-        for shard in [shard for file in files for shard in prompt_shards(file, self.benchmark, READ_SIZE, skills)]:
-            records = prompt_records(
+        for shard in [shard for file in files for shard in list_prompt_shards(file, self.benchmark, READ_SIZE, skills)]:
+            records = read_prompt_records(
                 replace(shard, columns=(*shard.columns, ("words", column))), (*PROMPT_COLUMNS, "words")
             )
-            prompts = prompts_table(records, shard).to_pylist()
+            prompts = make_prompts_table(records, shard).to_pylist()
             for row, (record, prompt) in enumerate(zip(records, prompts, strict=True)):
-                blank = PackRow(where(shard, row), prompt["prompt_id"], prompt["text"] or "")
+                blank = PackRow(describe_row(shard, row), prompt["prompt_id"], prompt["text"] or "")
                 texts = _ask_for_texts(blank, column, record.get("words"))
                 for question in questions_or_error(blank.where, blank.prompt_id, blank.text, texts):
                     has_texts = True
@@ -50,7 +50,7 @@ class WordsColumn(PackFile):
             raise SourceError(f"{self.place}: no prompt has a text in the column {column!r}; correct the name")
 
 
-def words_of(benchmark: BenchmarkConfig, storage: StorageConfig) -> WordsColumn | None:
+def find_words_column(benchmark: BenchmarkConfig, storage: StorageConfig) -> WordsColumn | None:
     """Return the column of texts to be written in images; None if benchmark.columns.words is null."""
     if benchmark.columns.words is None:
         return None

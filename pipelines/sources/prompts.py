@@ -19,7 +19,7 @@ from plumbline.pipelines.base.storage import Place, StorageConfig, readable_erro
 from plumbline.pipelines.base.tables import WORKBOOKS, as_list
 from plumbline.pipelines.sources import prompt_files
 from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, BenchmarkConfig
-from plumbline.pipelines.sources.image_file_cache import FileMemory
+from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.question_packs import PackFile, read_pack
 from plumbline.pipelines.sources.shards import (
     FILE_READERS,
@@ -27,17 +27,17 @@ from plumbline.pipelines.sources.shards import (
     ListedFile,
     ShardSize,
     check_columns,
-    column_values,
+    describe_row,
     list_files,
-    opened,
-    picked_rows,
-    prompt_text,
+    open_shard,
+    read_column,
     read_each,
     read_footer,
     read_shard,
     require_columns,
+    require_prompt_text,
+    select_picked_rows,
     split_file,
-    where,
 )
 from plumbline.pipelines.sources.uris import LocateImage, StoredObjects
 from plumbline.pipelines.store.cells import Shard, digest
@@ -47,7 +47,7 @@ ReadFile = Callable[[Sequence[Shard], Sequence[str]], list[pa.Table | SourceErro
 FILES_AT_ONCE = 2 * FILE_READERS
 """Number of files whose ids or prompts are in memory at the same time."""
 LEFT_OUT = -1
-"""Round for rows that are not in any shard."""
+"""Round number for rows that are left out of all shards."""
 RoundOf = Callable[[str], int]
 """Function that returns the round of a prompt's rows, counted from 0, or LEFT_OUT. The argument is the prompt's id, or
 an empty string for a row without a prompt.
@@ -58,7 +58,7 @@ class PromptTables(NamedTuple):
     """The prompts, and the shards that they are read from."""
 
     table: pa.Table
-    """Prompts in the schema PROMPTS, shard after shard."""
+    """Prompts in the schema PROMPTS, in the order of the shards."""
     shards: list[Shard]
 
     @property
@@ -68,11 +68,11 @@ class PromptTables(NamedTuple):
 
 
 class UnknownPrompts(NamedTuple):
-    """Images whose prompts are not in the benchmark."""
+    """Number of images whose prompts are not in the benchmark, with an example."""
 
     images: int = 0
     prompt_id: str = ""
-    """The id of the first such prompt."""
+    """The id of the first prompt that is not in the benchmark."""
 
 
 class MatchedImages(NamedTuple):
@@ -81,9 +81,9 @@ class MatchedImages(NamedTuple):
     prompts: PromptTables
     images: Mapping[Shard, tuple[Shard, ...]]
     """Every readable shard of images, with the shards that contain its prompts."""
-    named: Mapping[Shard, NDArray[np.int32]]
-    """Rows of the table of prompts that each shard of images refers to, sorted by id; empty if rows contain their
-    prompts.
+    prompt_rows: Mapping[Shard, NDArray[np.int32]]
+    """Row numbers in the table of prompts for the prompts of each shard of images, sorted by prompt_id. Empty if the
+    images' rows contain their prompts.
     """
     broken: list[BrokenFile]
     unknown: UnknownPrompts = UnknownPrompts()
@@ -92,7 +92,7 @@ class MatchedImages(NamedTuple):
 def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_size: ShardSize) -> PromptTables:
     """Read the prompts of benchmark.prompts; raise ConfigError for any error in them, before anything is computed."""
     place = storage.locate(str(benchmark.prompts))
-    packed = benchmark.packed(storage)
+    packed = benchmark.find_pack_file(storage)
     if packed is not None and packed.place == place:
         return _read_packed_prompts(packed, benchmark.name)
     with readable_errors(place, "benchmark.prompts"):
@@ -101,7 +101,7 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_size:
     size = shard_size if shard_size.bytes is None else ShardSize()
     try:
         skills = locate_skills(place, benchmark)
-        shards = [shard for file in files for shard in prompt_shards(file, benchmark, size, skills)]
+        shards = [shard for file in files for shard in list_prompt_shards(file, benchmark, size, skills)]
         tables: list[pa.Table] = []
         if any(shard.url.lower().endswith(prompt_files.SUFFIXES) for shard in shards):
             tables = [read_prompts(shard) for shard in shards]
@@ -109,7 +109,7 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_size:
             for shard, table in read_files(shards, PROMPT_COLUMNS, read_each):
                 if isinstance(table, SourceError):
                     raise table
-                tables.append(prompts_table(_list_records(table, shard), shard))
+                tables.append(make_prompts_table(_list_records(table, shard), shard))
     except SourceError as error:
         raise ConfigError(f"benchmark.prompts: {error}") from error
     if not shards and benchmark.prompt_columns.where:
@@ -121,7 +121,8 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_size:
         raise ConfigError(f"benchmark.prompts {place.url}: expected {kinds}, found none; {remedy}")
     _check_prompts(shards, tables)
     keyed = [
-        replace(shard, prompts=digest(sorted(pairs_of(table)))) for shard, table in zip(shards, tables, strict=True)
+        replace(shard, prompts=digest(sorted(list_prompt_pairs(table))))
+        for shard, table in zip(shards, tables, strict=True)
     ]
     return PromptTables(pa.concat_tables(tables), keyed)
 
@@ -129,10 +130,12 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_size:
 def read_texts_without_ids(benchmark: BenchmarkConfig, storage: StorageConfig) -> list[str] | None:
     """Return every line or row of a prompts file, including empty and repeated ones; None if the file has ids."""
     place = storage.locate(str(benchmark.prompts))
-    packed = benchmark.packed(storage)
+    packed = benchmark.find_pack_file(storage)
     if not place.path.lower().endswith(prompt_files.SUFFIXES) or (packed is not None and packed.place == place):
         return None
-    columns = prompt_files.PromptColumns(dict(prompt_files.DEFAULT_NAMES) | dict(benchmark.prompt_columns.renamed()))
+    columns = prompt_files.PromptColumns(
+        dict(prompt_files.DEFAULT_NAMES) | dict(benchmark.prompt_columns.list_renamed())
+    )
     try:
         with readable_errors(place, "benchmark.prompts"):
             return prompt_files.read_texts_without_ids(place.read(prompt_files.MAX_BYTES + 1), place.url, columns)
@@ -165,17 +168,17 @@ def locate_skills(place: Place, benchmark: BenchmarkConfig) -> Shard | None:
 @lru_cache(maxsize=1)
 def _read_skills(file: Shard) -> Mapping[str, Sequence[str]]:
     prompt_files.check_size(file.size, file.url)
-    with opened(file) as stream:
+    with open_shard(file) as stream:
         content = stream.read()
     return prompt_files.read_skills(content, file.url)
 
 
-def _skills_in_file(prompt_id: str | None, shard: Shard) -> Sequence[str]:
+def _find_skills(prompt_id: str | None, shard: Shard) -> Sequence[str]:
     return () if shard.skills is None else _read_skills(shard.skills).get(prompt_id or "", ())
 
 
 def _read_packed_prompts(packed: PackFile, suite: str) -> PromptTables:
-    """Return the prompts of a question pack as a single shard, however many there are."""
+    """Return all prompts of a question pack as a single shard."""
     place = packed.place
     try:
         table = read_pack(packed, suite).prompts
@@ -189,18 +192,18 @@ def _read_packed_prompts(packed: PackFile, suite: str) -> PromptTables:
     size, tag = (entry.size, entry.etag) if entry.type == "file" else (0, "")
     shard = Shard(
         group=suite, name=place.name, place=place, size=size,
-        etag=tag, row_groups=(), rows=len(table), prompts=digest(sorted(pairs_of(table))), pack=packed.pack,
+        etag=tag, row_groups=(), rows=len(table), prompts=digest(sorted(list_prompt_pairs(table))), pack=packed.pack,
     )  # fmt: skip
     return PromptTables(table, [shard])
 
 
-def pairs_of(table: pa.Table) -> list[tuple[str, str]]:
-    """Return the id and text of every prompt, which is everything about a prompt that can change a result."""
+def list_prompt_pairs(table: pa.Table) -> list[tuple[str, str]]:
+    """Return the id and text of every prompt: only these can change a result."""
     return list(zip(*(table.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True))
 
 
 def match_prompts(
-    images: Sequence[Shard], prompts: PromptTables | None, suite: str, locate_image: LocateImage, memory: FileMemory
+    images: Sequence[Shard], prompts: PromptTables | None, suite: str, locate_image: LocateImage, cache: ImageFileCache
 ) -> MatchedImages:
     """Match the images to their prompts: the benchmark's or, if `prompts` is None, the prompts in the images' rows.
 
@@ -208,16 +211,16 @@ def match_prompts(
     only the keys of these shards.
     """
     if prompts is None:
-        return _gather_prompts(images, suite, locate_image, memory)
+        return _gather_prompts(images, suite, locate_image, cache)
     ids, texts = (prompts.table.column(name).to_pylist() for name in ("prompt_id", "text"))
     row_of = {prompt_id: row for row, prompt_id in enumerate(ids)}
     first_rows = list(accumulate((shard.rows for shard in prompts.shards), initial=0))
     matched: dict[Shard, tuple[Shard, ...]] = {}
-    named: dict[Shard, NDArray[np.int32]] = {}
+    prompt_rows: dict[Shard, NDArray[np.int32]] = {}
     broken: list[BrokenFile] = []
     unknown = UnknownPrompts()
     objects = StoredObjects(locate_image)
-    for shard, table in read_files(images, ("prompt_id", *ADDRESSES), memory.read):
+    for shard, table in read_files(images, ("prompt_id", *ADDRESSES), cache.read):
         if isinstance(table, SourceError):
             broken.append(BrokenFile(shard.group, str(table), shard.rows))
             continue
@@ -233,9 +236,9 @@ def match_prompts(
         ]
         sources = objects.digest_edits(table, [holder.sources for holder in holders])
         keyed = replace(shard, prompts=digest(pairs), objects=objects.digest(table), sources=sources)
-        named[keyed] = np.array(known_rows, np.int32)
+        prompt_rows[keyed] = np.array(known_rows, np.int32)
         matched[keyed] = tuple(holders)
-    return MatchedImages(prompts, matched, named, broken, unknown)
+    return MatchedImages(prompts, matched, prompt_rows, broken, unknown)
 
 
 def read_files(
@@ -253,14 +256,14 @@ def read_files(
                 yield from zip(of_file, read, strict=True)
 
 
-def prompt_shards(
+def list_prompt_shards(
     file: ListedFile, benchmark: BenchmarkConfig, shard_size: ShardSize, skills: Shard | None
 ) -> list[Shard]:
     """Return the shards of a prompts file; a CSV or JSON file is one shard.
 
-    The shards have those of the configured source, mask and caption columns that the file has.
+    Of the configured source, mask and caption columns, the shards contain only the columns that are in the file.
     """
-    names, edits = benchmark.prompt_columns.renamed(), benchmark.columns.edit_columns
+    names, edits = benchmark.prompt_columns.list_renamed(), benchmark.columns.edit_columns
     if not file.url.lower().endswith(prompt_files.SUFFIXES):
         footer = read_footer(file)
         schema, own_names = footer.schema.to_arrow_schema(), dict(names)
@@ -275,7 +278,7 @@ def prompt_shards(
         columns=names, skills=skills,
     )  # fmt: skip
     count = len(read_prompts(whole))
-    records = prompt_records(replace(whole, columns=(*names, *edits.items())), list(edits)) if edits else []
+    records = read_prompt_records(replace(whole, columns=(*names, *edits.items())), list(edits)) if edits else []
     columns = {name: own for name, own in edits.items() if any(record.get(name) for record in records)}
     for name in columns:
         if name not in (*ADDRESSES, *CAPTIONS):
@@ -295,8 +298,8 @@ def _filter_shards(shards: list[Shard], conditions: Sequence[str]) -> list[Shard
     filtered: list[Shard] = []
     for shard in shards:
         picked: list[int] = []
-        for row, record in enumerate(prompt_records(shard, ("prompt_id", *(name for name, _ in wanted)))):
-            values = {("skills", skill) for skill in _skills_in_file(id_text(record["prompt_id"]), shard)}
+        for row, record in enumerate(read_prompt_records(shard, ("prompt_id", *(name for name, _ in wanted)))):
+            values = {("skills", skill) for skill in _find_skills(id_text(record["prompt_id"]), shard)}
             for name, _ in wanted:
                 value = record.get(name)
                 values |= {(name, str(each)) for each in (value if isinstance(value, list) else [value])}
@@ -324,12 +327,15 @@ def _check_prompts(shards: Sequence[Shard], tables: Sequence[pa.Table]) -> None:
     named = {} if skills is None else _read_skills(skills)
     if skills is not None and seen.isdisjoint(named):
         raise ConfigError(
-            f"benchmark.skills {skills.url}: none of its prompts, such as {next(iter(named), None)!r}, is in "
-            f"{shards[0].url}; put the file of these prompts there, or set benchmark.skills=null"
+            f"benchmark.skills {skills.url}: expected skills of the prompts in {shards[0].url}, found only other "
+            f"prompts, such as {next(iter(named), None)!r}; use the skills file of these prompts, or set "
+            "benchmark.skills=null"
         )
 
 
-def _gather_prompts(images: Sequence[Shard], name: str, locate_image: LocateImage, memory: FileMemory) -> MatchedImages:
+def _gather_prompts(
+    images: Sequence[Shard], name: str, locate_image: LocateImage, cache: ImageFileCache
+) -> MatchedImages:
     """Gather the prompts from the images' rows, reading only the columns with ids and texts.
 
     Each shard of images gets a shard of prompts that is named after its prompts and not after its file. Shards with the
@@ -340,17 +346,17 @@ def _gather_prompts(images: Sequence[Shard], name: str, locate_image: LocateImag
     asked: dict[str, Shard] = {}
     broken: list[BrokenFile] = []
     objects = StoredObjects(locate_image)
-    for shard, table in read_files(images, ("prompt_id", "prompt", *ADDRESSES), memory.read):
+    for shard, table in read_files(images, ("prompt_id", "prompt", *ADDRESSES), cache.read):
         if isinstance(table, SourceError):
             broken.append(BrokenFile(shard.group, str(table), shard.rows))
             continue
-        pairs = _own_pairs(table)
+        pairs = _list_own_pairs(table)
         for prompt_id, text in pairs:
             known, url = unique.setdefault(prompt_id, (text, shard.url))
             if known != text:
                 other = "" if url == shard.url else f" in {url}"
                 raise ConfigError(
-                    f"{shard.url}: prompt_id {prompt_id!r} has the text {text!r}, and {known!r}{other}; make ids "
+                    f"{shard.url}: prompt_id {prompt_id!r} has the text {text!r}, and also {known!r}{other}; make ids "
                     "unique, or set benchmark.columns.prompt_id=null to make ids from the texts"
                 )
         content = digest(sorted(pairs))
@@ -363,16 +369,16 @@ def _gather_prompts(images: Sequence[Shard], name: str, locate_image: LocateImag
     return MatchedImages(PromptTables(table, list(asked.values())), matched, {}, broken)
 
 
-def own_ids(images: Sequence[Shard], memory: FileMemory) -> list[str]:
+def list_own_ids(images: Sequence[Shard], cache: ImageFileCache) -> list[str]:
     """Return the distinct prompt ids in the images' rows, in order."""
     ids: dict[str, None] = {}
-    for _, table in read_files(images, ("prompt_id",), memory.read):
+    for _, table in read_files(images, ("prompt_id",), cache.read):
         if not isinstance(table, SourceError):
             ids |= dict.fromkeys(id_text(record["prompt_id"]) or "" for record in image_records(table))
     return list(ids)
 
 
-def _own_pairs(table: pa.Table) -> list[tuple[str, str]]:
+def _list_own_pairs(table: pa.Table) -> list[tuple[str, str]]:
     pairs = zip(*(table.column(name).to_pylist() for name in ("prompt_id", "prompt")), strict=True)
     return list(dict.fromkeys((prompt_id, text or "") for prompt_id, text in pairs))
 
@@ -384,17 +390,17 @@ def read_prompts(shard: Shard) -> pa.Table:
     file if prompts cannot be read.
     """
     if shard.pack:
-        table = picked_rows(read_pack(PackFile(pack=shard.pack, place=shard.place), shard.group).prompts, shard)
-        if digest(sorted(pairs_of(table))) != shard.prompts:
+        table = select_picked_rows(read_pack(PackFile(pack=shard.pack, place=shard.place), shard.group).prompts, shard)
+        if digest(sorted(list_prompt_pairs(table))) != shard.prompts:
             raise SourceError(f"{shard.url}: the prompts have changed since the run was planned; run again")
         return table
     if shard.contains_prompts:
-        pairs = _own_pairs(read_shard(shard, ("prompt_id", "prompt")))
-        return prompts_table([{"prompt_id": prompt_id, "text": text} for prompt_id, text in pairs], shard)
-    return prompts_table(prompt_records(shard), shard)
+        pairs = _list_own_pairs(read_shard(shard, ("prompt_id", "prompt")))
+        return make_prompts_table([{"prompt_id": prompt_id, "text": text} for prompt_id, text in pairs], shard)
+    return make_prompts_table(read_prompt_records(shard), shard)
 
 
-def prompts_table(found_rows: Iterable[Mapping[str, Any]], shard: Shard) -> pa.Table:
+def make_prompts_table(found_rows: Iterable[Mapping[str, Any]], shard: Shard) -> pa.Table:
     """Return the rows of a prompts file in the schema PROMPTS; raise SourceError naming an invalid row."""
     records = []
     for row, found in enumerate(found_rows):
@@ -402,29 +408,29 @@ def prompts_table(found_rows: Iterable[Mapping[str, Any]], shard: Shard) -> pa.T
         if isinstance(own_id, bytes | list | dict | bool):
             kind = type(own_id).__name__
             raise SourceError(
-                f"{where(shard, row)}: expected prompt_id as text or a number, found {kind}; write it as text"
+                f"{describe_row(shard, row)}: expected prompt_id as text or a number, found {kind}; write it as text"
             )
-        prompt_id, text = id_text(own_id), prompt_text(found["text"], shard, row)
-        skills = [*_list_skills(found.get("skills"), shard, row), *_skills_in_file(prompt_id, shard)]
+        prompt_id, text = id_text(own_id), require_prompt_text(found["text"], shard, row)
+        skills = [*_list_skills(found.get("skills"), shard, row), *_find_skills(prompt_id, shard)]
         unique_skills = list(dict.fromkeys(skills))
         records.append({"prompt_id": prompt_id, "text": text, "skills": unique_skills, "suite": shard.group})
     return rows.table(records, schemas.PROMPTS)
 
 
-def prompt_records(shard: Shard, columns: Sequence[str] = PROMPT_COLUMNS) -> list[dict[str, Any]]:
+def read_prompt_records(shard: Shard, columns: Sequence[str] = PROMPT_COLUMNS) -> list[dict[str, Any]]:
     """Return a shard's rows of a prompts file, unconverted, under our names; from Parquet, read only `columns`."""
     if not shard.url.lower().endswith(prompt_files.SUFFIXES):
         return _list_records(read_shard(shard, columns), shard)
     names = {name: dict(shard.columns).get(name, name) for name in (*PROMPT_COLUMNS, *columns)}
     prompt_files.check_size(shard.size, shard.url)
-    with opened(shard) as stream:
+    with open_shard(shard) as stream:
         content = stream.read()
     found = prompt_files.read_prompts_with_ids(content, shard.url, prompt_files.PromptColumns(names))
     return [found[row] for row in shard.picked] if shard.picked else found
 
 
 def _list_records(table: pa.Table, shard: Shard) -> list[dict[str, Any]]:
-    columns = {name: column_values(table, name, shard) for name in table.column_names}
+    columns = {name: read_column(table, name, shard) for name in table.column_names}
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
@@ -436,20 +442,22 @@ def _list_skills(value: Any, shard: Shard, row: int) -> list[str]:
         return [str(skill) for skill in as_list(value)]
     if not isinstance(value, list):
         found = type(value).__name__
-        raise SourceError(f"{where(shard, row)}: expected `skills` to be a list of text, found {found}; write a list")
+        raise SourceError(
+            f"{describe_row(shard, row)}: expected `skills` to be a list of text, found {found}; write a list"
+        )
     odd = [skill for skill in value if isinstance(skill, bytes | list | dict)]
     if odd:
         found = type(odd[0]).__name__
         raise SourceError(
-            f"{where(shard, row)}: expected `skills` to contain text, found {found}; write skills as text"
+            f"{describe_row(shard, row)}: expected `skills` to contain text, found {found}; write skills as text"
         )
     return [str(skill) for skill in value if not rows.is_missing(skill)]
 
 
-def split_images(shards: Sequence[Shard], round_of: RoundOf, memory: FileMemory) -> Iterator[tuple[Shard, int]]:
+def split_images(shards: Sequence[Shard], round_of: RoundOf, cache: ImageFileCache) -> Iterator[tuple[Shard, int]]:
     """Split shards of images by round, and yield each part with its round; unreadable shards are in the first round."""
     # addresses are read too, because the memory keeps ids only of rows without addresses
-    for shard, table in read_files(shards, ("prompt_id", *ADDRESSES), memory.read):
+    for shard, table in read_files(shards, ("prompt_id", *ADDRESSES), cache.read):
         if isinstance(table, SourceError):
             yield shard, 0
             continue
@@ -465,7 +473,7 @@ def split_prompts(prompts: PromptTables, round_of: RoundOf) -> PromptTables:
         table = prompts.table.slice(start, shard.rows)
         for piece, round, numbers in _split_shard(shard, table.column("prompt_id").to_pylist(), round_of):
             part = table.take(pa.array(numbers))
-            pieces.append((round, replace(piece, prompts=digest(sorted(pairs_of(part)))), part))
+            pieces.append((round, replace(piece, prompts=digest(sorted(list_prompt_pairs(part)))), part))
     pieces.sort(key=lambda piece: piece[0])
     return PromptTables(pa.concat_tables(part for _, _, part in pieces), [shard for _, shard, _ in pieces])
 

@@ -148,13 +148,13 @@ def read_again(read: Callable[Read, Found]) -> Callable[Read, Found]:
     """
 
     @wraps(read)
-    def reading(*args: Read.args, **options: Read.kwargs) -> Found:
+    def read_twice(*args: Read.args, **options: Read.kwargs) -> Found:
         try:
             return read(*args, **options)
         except UnreadableFile:
             return read(*args, **options)
 
-    return reading
+    return read_twice
 
 
 @read_again
@@ -234,8 +234,8 @@ def read_shard(shard: Shard, columns: Sequence[str]) -> pa.Table:
     If rows contain their own prompts, each row gets a prompt_id. Raise SourceError naming the file if it cannot be read
     or has changed since the plan was made.
     """
-    with opened(shard) as stream:
-        return _read_named(ParquetReader(stream, shard.size), shard, columns)
+    with open_shard(shard) as stream:
+        return _read_renamed(ParquetReader(stream, shard.size), shard, columns)
 
 
 def read_own_files(shard: Shard) -> list[str]:
@@ -243,34 +243,36 @@ def read_own_files(shard: Shard) -> list[str]:
     if not shard.objects:
         return []
     try:
-        with opened(shard) as stream:
+        with open_shard(shard) as stream:
             file = ParquetReader(stream, shard.size)
             if INGESTED not in (file.footer.metadata or {}):
                 return []
-            files: list[str | None] = _read_named(file, shard, ("uri",)).column("uri").to_pylist()
+            files: list[str | None] = _read_renamed(file, shard, ("uri",)).column("uri").to_pylist()
     except (SourceError, KeyError):  # the caller can still name the row in the shard's file
         return []
     return [each for each in files if each] if all(files) else []
 
 
-def _read_named(file: ParquetReader, shard: Shard, columns: Sequence[str]) -> pa.Table:
+def _read_renamed(file: ParquetReader, shard: Shard, columns: Sequence[str]) -> pa.Table:
     """Return the shard's rows from an open file, under our column names.
 
     Rows with their own prompts get a prompt_id: their own, or a hash of the prompt.
     """
     if not (shard.contains_prompts and "prompt_id" in columns):
-        return _read_row_groups(file, shard, own_names(shard, columns))
-    table = _read_row_groups(file, shard, own_names(shard, (*columns, "prompt")))
-    texts = [prompt_text(value, shard, row) or "" for row, value in enumerate(column_values(table, "prompt", shard))]
+        return _read_row_groups(file, shard, map_column_names(shard, columns))
+    table = _read_row_groups(file, shard, map_column_names(shard, (*columns, "prompt")))
+    texts = [
+        require_prompt_text(value, shard, row) or "" for row, value in enumerate(read_column(table, "prompt", shard))
+    ]
     given: list[Any] = [None] * len(texts)
     if "prompt_id" in table.column_names:
-        given, table = column_values(table, "prompt_id", shard), table.drop_columns(["prompt_id"])
+        given, table = read_column(table, "prompt_id", shard), table.drop_columns(["prompt_id"])
     ids = [id_text(prompt_id) or text_id(text) for prompt_id, text in zip(given, texts, strict=True)]
     table = table.append_column("prompt_id", pa.array(ids, pa.string()))
     return table.select([name for name in columns if name in table.column_names])
 
 
-def own_names(shard: Shard, columns: Sequence[str]) -> dict[str, str]:
+def map_column_names(shard: Shard, columns: Sequence[str]) -> dict[str, str]:
     """Map our names to the file's names; sources, masks and captions are included only if configured."""
     names = dict(shard.columns)
     return {name: names.get(name, name) for name in columns if name in names or name not in EDIT_COLUMNS}
@@ -293,7 +295,7 @@ def _read_file(
 ) -> list[pa.Table | SourceError]:
     without_addresses = [name for name in columns if name != "uri"]
     try:
-        with opened(shards[0]) as stream:
+        with open_shard(shards[0]) as stream:
             file = ParquetReader(stream, shards[0].size, footer)
             tables: list[pa.Table | SourceError] = []
             for (_, may_lack_bytes), run in _group_shards(file.footer, shards):
@@ -333,13 +335,13 @@ def _read_together(
     """
     try:
         if len(shards) == 1:
-            return [_read_named(file, shards[0], columns)]
+            return [_read_renamed(file, shards[0], columns)]
         runs = list(dict.fromkeys(shard.row_groups for shard in shards))
-        table = _read_named(file, replace(shards[0], row_groups=tuple(chain.from_iterable(runs)), picked=()), columns)
+        table = _read_renamed(file, replace(shards[0], row_groups=tuple(chain.from_iterable(runs)), picked=()), columns)
         sizes = [_count_rows(file.footer, run) for run in runs]
         starts = accumulate(sizes, initial=0)
         tables = {run: table.slice(start, size) for run, start, size in zip(runs, starts, sizes, strict=False)}
-        return [picked_rows(tables[shard.row_groups], shard) for shard in shards]
+        return [select_picked_rows(tables[shard.row_groups], shard) for shard in shards]
     except (pa.ArrowException, OSError, UnicodeDecodeError, SourceError) as error:
         if len(shards) > 1:
             return list(chain.from_iterable(_read_together(file, [shard], columns) for shard in shards))
@@ -350,7 +352,7 @@ def _count_rows(footer: pq.FileMetaData, row_groups: Sequence[int]) -> int:
     return sum(footer.row_group(index).num_rows for index in row_groups)
 
 
-def picked_rows(table: pa.Table, shard: Shard) -> pa.Table:
+def select_picked_rows(table: pa.Table, shard: Shard) -> pa.Table:
     """Select the shard's rows from the rows of its row groups or of its whole file."""
     return table.take(pa.array(shard.picked)) if shard.picked else table
 
@@ -361,7 +363,7 @@ def read_extra(shard: Shard, extra: pa.Schema, settings: Mapping[str, ColumnAlte
 
     The settings column is assembled from the columns that contain generation settings.
     """
-    with opened(shard) as stream:
+    with open_shard(shard) as stream:
         file = ParquetReader(stream, shard.size)
         found = _read_row_groups(
             file, shard, {name: name for name in (*extra.names, *list_source_columns(settings))}, labels=True
@@ -386,11 +388,11 @@ def _read_row_groups(file: ParquetReader, shard: Shard, names: Mapping[str, str]
     table = remove_views(file.read(shard.row_groups, wanted))
     if not labels:
         table = name_labels(table, exclude=[names[role] for role in ("image_id", "prompt_id") if role in names])
-    return picked_rows(table, shard).select(list(present.values())).rename_columns(list(present))
+    return select_picked_rows(table, shard).select(list(present.values())).rename_columns(list(present))
 
 
 @contextmanager
-def opened(shard: Shard) -> Iterator[Any]:
+def open_shard(shard: Shard) -> Iterator[Any]:
     """Open the shard's file; raise SourceError if it is unreadable, or has changed since it was planned."""
     try:
         with shard.place.open(size=shard.size, etag=shard.etag, cache_type="none") as stream:
@@ -430,7 +432,7 @@ def text_id(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def column_values(table: pa.Table, name: str, shard: Shard) -> list[Any]:
+def read_column(table: pa.Table, name: str, shard: Shard) -> list[Any]:
     """Return a column of a shard; raise SourceError naming the first row whose text is not UTF-8."""
     column, values = table.column(name), []
     with suppress(UnicodeDecodeError):
@@ -439,19 +441,21 @@ def column_values(table: pa.Table, name: str, shard: Shard) -> list[Any]:
         try:
             values.append(value.as_py())
         except UnicodeDecodeError as error:
-            raise SourceError(f"{where(shard, row)}: {name} is not UTF-8 ({error}); write the file in UTF-8") from error
+            raise SourceError(
+                f"{describe_row(shard, row)}: {name} is not UTF-8 ({error}); write the file in UTF-8"
+            ) from error
     return values
 
 
-def where(shard: Shard, row: int) -> str:
+def describe_row(shard: Shard, row: int) -> str:
     """Return how messages refer to a shard's row: by its file, and its row number there, counted from 0."""
     return f"{shard.url}, row {shard.row_in_file(row)}"
 
 
-def prompt_text(value: Any, shard: Shard, row: int) -> str | None:
+def require_prompt_text(value: Any, shard: Shard, row: int) -> str | None:
     """Return a prompt if it is text; otherwise raise SourceError naming the row."""
     if rows.is_missing(value):
         return None
     if isinstance(value, str):
         return value
-    raise SourceError(f"{where(shard, row)}: expected the prompt as text, found {type(value).__name__}")
+    raise SourceError(f"{describe_row(shard, row)}: expected the prompt as text, found {type(value).__name__}")

@@ -21,21 +21,21 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.base.tables import DAMAGED, Rejection
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.edit_columns import digest_edit_columns
-from plumbline.pipelines.sources.image_file_cache import FileMemory
+from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.image_files import ImageFiles, open_images
 from plumbline.pipelines.sources.origins import ExamplePair, Origins, read_pairs
 from plumbline.pipelines.sources.prompts import (
     LEFT_OUT,
     UnknownPrompts,
+    list_own_ids,
     match_prompts,
     open_prompts,
-    own_ids,
     split_images,
     split_prompts,
 )
-from plumbline.pipelines.sources.question_packs import PackFile, pack_digest, read_pack
+from plumbline.pipelines.sources.question_packs import PackFile, digest_pack, read_pack
 from plumbline.pipelines.sources.shards import BrokenFile, ShardSize
-from plumbline.pipelines.sources.uris import benchmark_uris
+from plumbline.pipelines.sources.uris import open_benchmark_uris
 from plumbline.pipelines.store.cells import Shard, digest
 
 PROMPTS_AT_ONCE = 4096
@@ -55,9 +55,9 @@ class Sources(NamedTuple):
     """All prompts, in the schema PROMPTS."""
     prompt_shards: list[Shard]
     prompts_of: Mapping[Shard, tuple[Shard, ...]]
-    """The shards with the prompts for each shard of images."""
-    named: Mapping[Shard, NDArray[np.int32]]
-    """Rows of `prompts` that each shard of images refers to by id; empty if images contain their own prompts."""
+    """The shards that contain the prompts of each shard of images."""
+    prompt_rows: Mapping[Shard, NDArray[np.int32]]
+    """Row numbers in `prompts` for the prompts of each shard of images; empty if images contain their own prompts."""
     broken: list[BrokenFile]
     rejected: tuple[Rejection, ...]
     """Rows that an ingest rejected; each counts as a row without a score."""
@@ -71,11 +71,11 @@ class Sources(NamedTuple):
     pack_problems: tuple[str, ...] = ()
     """A line for each row of questions that is left out or not read literally."""
     pack_choices: frozenset[int] = frozenset()
-    """The different numbers of choices that questions have."""
-    asked: Mapping[str, str] = {}
+    """Numbers of choices that occur among the questions."""
+    question_digests: Mapping[str, str] = {}
     """Digest of each prompt's questions, if they affect only the keys of that prompt's shards."""
     unknown: UnknownPrompts = UnknownPrompts()
-    """Images whose prompts are not in the benchmark."""
+    """Number of images whose prompts are not in the benchmark, with an example."""
     full_size: FullSize | None = None
     """Full size of the benchmark, if some of its prompts are left out."""
     origins: Origins | None = None
@@ -91,13 +91,13 @@ class Sources(NamedTuple):
         return any(shard.objects or shard.sources for shard in (*self.prompt_shards, *self.prompts_of))
 
     @property
-    def every_generator(self) -> list[str]:
+    def all_generators(self) -> list[str]:
         """All generators, including those with only rejected rows."""
         return list(dict.fromkeys([*self.generators, *(str(row.generator) for row in self.rejected)]))
 
     @property
-    def uncounted(self) -> list[str]:
-        """Files from which an unknown number of rows was lost."""
+    def damaged_files(self) -> list[str]:
+        """Damaged files; the number of rows lost from them is unknown."""
         return sorted({row.file for row in self.rejected if row.kind in DAMAGED})
 
     @property
@@ -107,7 +107,7 @@ class Sources(NamedTuple):
 
     @property
     def origin_lines(self) -> list[str]:
-        """Lines that tell the user where prompts and generators were found."""
+        """Lines for the user about the origins of the prompts and generators."""
         if self.origins is None:
             return []
         images = Counter(dict.fromkeys(self.generators, 0))
@@ -122,7 +122,7 @@ class Sources(NamedTuple):
 
     @property
     def skills(self) -> Skills:
-        return skills_of(self.prompts)
+        return collect_skills(self.prompts)
 
     @property
     def skill_labels(self) -> NDArray[np.uint64]:
@@ -130,7 +130,7 @@ class Sources(NamedTuple):
         return hash_ids(pc.binary_join(self.prompts.column("skills"), "\0").to_pylist())
 
 
-def skills_of(prompts: pa.Table) -> Skills:
+def collect_skills(prompts: pa.Table) -> Skills:
     """Return the skills of each prompt in a table with the schema PROMPTS."""
     batches = prompts.select(["prompt_id", "skills"]).to_batches(max_chunksize=PROMPTS_AT_ONCE)
     columns = ([column.to_pylist() for column in batch.columns] for batch in batches)
@@ -142,22 +142,22 @@ def open_sources(
     storage: StorageConfig,
     *,
     shard_size: ShardSize,
-    memory: FileMemory,
+    cache: ImageFileCache,
     files: ImageFiles | None = None,
 ) -> Sources:
     """List the sources, and read their footers, the prompts, and the prompt of each image; no image is read.
 
-    Files in `memory` are not opened, and `files` that have been listed already are not listed again. Raise ConfigError
-    if prompts or images are missing or cannot be reached, or if no file has the configured columns.
+    Files in the cache are not opened. If `files` is given, images are not listed again. Raise ConfigError if prompts or
+    images are missing or cannot be reached, or if no file has the configured columns.
     """
     prompts = open_prompts(benchmark, storage, shard_size) if benchmark.prompts is not None else None
-    uris = benchmark_uris(benchmark, storage, ImageLimits())
+    uris = open_benchmark_uris(benchmark, storage, ImageLimits())
     if prompts is not None:
         prompts = digest_edit_columns(prompts, uris.locate)
-    images = open_images(benchmark, storage, shard_size, prompts, memory, files)
+    images = open_images(benchmark, storage, shard_size, prompts, cache, files)
     shards, full_size = images.shards, None
     if benchmark.limit is not None or (prompts is not None and not benchmark.require_every_image):
-        ids = own_ids(shards, memory) if prompts is None else prompts.table.column("prompt_id").to_pylist()
+        ids = list_own_ids(shards, cache) if prompts is None else prompts.table.column("prompt_id").to_pylist()
         if benchmark.limit_seed is None:
             chosen = ids[: benchmark.limit]
         else:
@@ -172,13 +172,13 @@ def open_sources(
             full_size = FullSize(len(ids), sum(shard.rows for shard in shards))
             prompts = prompts and split_prompts(prompts, round_of)
         if leaves_out or not benchmark.require_every_image:
-            shards = [piece for piece, _ in split_images(shards, round_of, memory)]
-    matched = match_prompts(shards, prompts, benchmark.name, uris.locate, memory)
+            shards = [piece for piece, _ in split_images(shards, round_of, cache)]
+    matched = match_prompts(shards, prompts, benchmark.name, uris.locate, cache)
     return Sources(
         prompts=matched.prompts.table,
         prompt_shards=matched.prompts.shards,
         prompts_of=matched.images,
-        named=matched.named,
+        prompt_rows=matched.prompt_rows,
         broken=images.broken + matched.broken,
         rejected=images.rejected,
         generators=images.generators,
@@ -190,7 +190,7 @@ def open_sources(
     )
 
 
-def with_pack(sources: Sources, packed: PackFile, suite: str) -> Sources:
+def add_pack(sources: Sources, packed: PackFile, suite: str) -> Sources:
     """Return the sources with the benchmark's own questions and the problems found in them.
 
     Raise ConfigError if the questions cannot be read at all.
@@ -203,7 +203,9 @@ def with_pack(sources: Sources, packed: PackFile, suite: str) -> Sources:
     index = PackIndex(pack.questions)
     known = {prompt_id: index.find_id(prompt_id, text or "") for prompt_id, text in zip(ids, texts, strict=True)}
     named = set(known.values())
-    asked = {prompt_id: digest(index.questions[name]) for prompt_id, name in known.items() if isinstance(name, str)}
+    question_digests = {
+        prompt_id: digest(index.questions[name]) for prompt_id, name in known.items() if isinstance(name, str)
+    }
     unknown = [] if sources.full_size else [prompt_id for prompt_id in pack.places if prompt_id not in named]
     problems = [*pack.problems]
     if unknown:
@@ -213,8 +215,8 @@ def with_pack(sources: Sources, packed: PackFile, suite: str) -> Sources:
             "nothing is asked about it"
         )
     return sources._replace(
-        packed=replace(packed, digest=pack_digest(pack)),
+        packed=replace(packed, digest=digest_pack(pack)),
         pack_problems=tuple(problems),
         pack_choices=pack.choices,
-        asked=asked if packed.by_prompt else {},
+        question_digests=question_digests if packed.by_prompt else {},
     )

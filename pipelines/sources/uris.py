@@ -20,18 +20,18 @@ from plumbline.pipelines.store.cells import digest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Uris:
-    """Reader of images by address that never reads outside `roots`, whatever a table contains."""
+class UriReader:
+    """Reader of images by address, which refuses any address outside `roots`."""
 
     roots: tuple[str, ...]
     """Folders, or prefixes of other addresses."""
     storage: StorageConfig
     max_bytes: int
     """Maximum number of bytes per file; one more byte is read to detect larger files."""
-    whose: str = "the benchmark's folders"
-    """What messages call the roots."""
+    roots_name: str = "the benchmark's folders"
+    """Name of the roots in messages."""
     option: str = "benchmark.uri_roots"
-    """The option that adds roots."""
+    """Option that adds roots, for messages."""
 
     def locate(self, uri: str) -> Place:
         """Return the file at an address; raise RefusedUri without accessing it if it is outside the roots."""
@@ -40,7 +40,7 @@ class Uris:
         below = (f"{address}/".startswith(root.rstrip("/") + "/") for root in _resolve_roots(self.roots))
         if has_parents or not any(below):
             remedy = f"move the image there, or add its folder to {self.option}"
-            raise RefusedUri(f"it lies outside of {self.whose}; {remedy}")
+            raise RefusedUri(f"it lies outside of {self.roots_name}; {remedy}")
         return self.storage.locate(address)
 
     def read(self, uri: str) -> bytes:
@@ -80,9 +80,9 @@ class StoredObjects:
             return ""
         return digest([self.identify(record[column]) for record in image_records(images.select([column]))])
 
-    def digest_edits(self, images: pa.Table, of_prompts: Sequence[str] = ()) -> str:
-        """Return a digest of the sources and masks of the images and of their prompts; empty if there are none."""
-        digests = [*(self.digest(images, name) for name in ADDRESSES[1:]), *of_prompts]
+    def digest_edits(self, images: pa.Table, prompt_digests: Sequence[str] = ()) -> str:
+        """Return a digest of the sources and masks of the images and of their prompts; empty without any of these."""
+        digests = [*(self.digest(images, name) for name in ADDRESSES[1:]), *prompt_digests]
         return digest(digests) if any(digests) else ""
 
     def identify(self, uri: Any) -> str | list[Any]:
@@ -116,8 +116,11 @@ def _identify_files(list_entries: Callable[[], Mapping[str, Entry]]) -> dict[str
         return {}
 
 
-def benchmark_uris(benchmark: BenchmarkConfig, storage: StorageConfig, limits: ImageLimits) -> Uris:
-    """Return a reader with the image folders and `uri_roots` as roots, and prompts that name sources or masks."""
+def open_benchmark_uris(benchmark: BenchmarkConfig, storage: StorageConfig, limits: ImageLimits) -> UriReader:
+    """Return a reader of a benchmark's images.
+
+    Its roots are the image folders, `uri_roots` and, if prompts refer to sources or masks, the folder of the prompts.
+    """
     generators = benchmark.generators.values() if isinstance(benchmark.generators, Mapping) else ()
     images = [benchmark.images] if benchmark.images is not None else list(generators)
     if benchmark.prompts is not None and {*ADDRESSES} & {*benchmark.columns.edit_columns}:
@@ -125,7 +128,7 @@ def benchmark_uris(benchmark: BenchmarkConfig, storage: StorageConfig, limits: I
     files = (".parquet", *SUFFIXES)
     folders = [url[: url.rfind("/") + 1] if url.lower().endswith(files) else url for url in images]
     roots = tuple(_make_absolute(url or ".") for url in (*folders, *benchmark.uri_roots))
-    return Uris(roots=roots, storage=storage, max_bytes=limits.max_bytes)
+    return UriReader(roots=roots, storage=storage, max_bytes=limits.max_bytes)
 
 
 @lru_cache(maxsize=8)

@@ -44,7 +44,7 @@ def run_adaptive(
     for round in range(len(rounds.ends)):
         # plan again on the current store, leaving out the cells that this run has tried
         deletions = count_deletions(now.store)  # read before the cells are listed
-        now = replace(now, sources=rounds.up_to(round), deletions=deletions, outcomes=outcomes)
+        now = replace(now, sources=rounds.select_up_to(round), deletions=deletions, outcomes=outcomes)
         plan = now.plan_again()
         if outcomes:
             plan = with_missing(plan, {cell for cell in plan.missing if cell.path not in outcomes}, now.sources)

@@ -18,7 +18,7 @@ from plumbline.pipelines.running.events import NodeProgress, Totals, Watch, comb
 from plumbline.pipelines.running.executor import Executor
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.running.workload import Workload
-from plumbline.pipelines.sources.uris import benchmark_uris
+from plumbline.pipelines.sources.uris import open_benchmark_uris
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, Shard, is_draft
 from plumbline.pipelines.store.store import BrokenCell, Store
 from plumbline.pipelines.sweeps.planning import PlannedSweep
@@ -170,7 +170,7 @@ def make_stage_context(planned: PlannedSweep) -> StageContext:
         metrics=tuple(config.metrics),
         limits=config.limits,
         clips=config.clips,
-        uris=benchmark_uris(config.benchmark, config.storage, config.limits),
+        uris=open_benchmark_uris(config.benchmark, config.storage, config.limits),
         prompt_shards=tuple(planned.sources.prompt_shards),
         packed=planned.sources.packed,
     )

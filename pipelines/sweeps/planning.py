@@ -18,14 +18,14 @@ from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.events import NodeProgress
 from plumbline.pipelines.running.executor import Executor, choose_executor
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.sources.image_file_cache import FileMemory
-from plumbline.pipelines.sources.image_files import ImageFiles, ingested_sources, list_images, load_shard_size
-from plumbline.pipelines.sources.prompt_words import words_of
+from plumbline.pipelines.sources.image_file_cache import ImageFileCache
+from plumbline.pipelines.sources.image_files import ImageFiles, find_ingested_sources, list_images, load_shard_size
+from plumbline.pipelines.sources.prompt_words import find_words_column
 from plumbline.pipelines.sources.prompts import locate_skills
 from plumbline.pipelines.sources.question_packs import check_choices
 from plumbline.pipelines.sources.shards import ShardSize
-from plumbline.pipelines.sources.sources import Sources, open_sources, with_pack
-from plumbline.pipelines.sources.uris import benchmark_uris
+from plumbline.pipelines.sources.sources import Sources, add_pack, open_sources
+from plumbline.pipelines.sources.uris import open_benchmark_uris
 from plumbline.pipelines.store.cells import Outcome, digest
 from plumbline.pipelines.store.store import Store, open_store
 from plumbline.pipelines.sweeps.verifying import VerifiedCells, verify_cells
@@ -147,11 +147,11 @@ def _list_versions(benchmark: BenchmarkConfig, storage: StorageConfig, key: str)
 def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -> PlannedSweep:
     """Plan a sweep whose inputs have already been listed, like `plan_sweep`."""
     config, store = inputs.config, inputs.store
-    memory = FileMemory(store, config.benchmark)
-    sources = open_inputs(inputs, memory)
-    packed = config.benchmark.packed(config.storage) or words_of(config.benchmark, config.storage)
+    cache = ImageFileCache(store, config.benchmark)
+    sources = open_inputs(inputs, cache)
+    packed = config.benchmark.find_pack_file(config.storage) or find_words_column(config.benchmark, config.storage)
     if packed is not None and any(map(takes_questions, config.metrics.values())):
-        sources = with_pack(sources, packed, config.benchmark.name)
+        sources = add_pack(sources, packed, config.benchmark.name)
         check_choices(config.metrics, sources.pack_choices, str(config.benchmark.questions))
         for problem in sources.pack_problems:
             LOG.warning("%s", problem)
@@ -159,8 +159,8 @@ def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -
     if config.adaptive is not None:
         from plumbline.pipelines.sources.adaptive_rounds import split_rounds  # imports scipy, which takes a second
 
-        uris = benchmark_uris(config.benchmark, config.storage, config.limits)
-        rounds = split_rounds(sources, config.benchmark, uris, config.adaptive, memory)
+        uris = open_benchmark_uris(config.benchmark, config.storage, config.limits)
+        rounds = split_rounds(sources, config.benchmark, uris, config.adaptive, cache)
         sources = rounds.sources
     deletions = count_deletions(store)  # read before the cells are listed
     plan = make_plan(config, sources, store, wanted=wanted)
@@ -181,14 +181,14 @@ def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -
     )
 
 
-def open_inputs(inputs: SweepInputs, memory: FileMemory) -> Sources:
+def open_inputs(inputs: SweepInputs, cache: ImageFileCache) -> Sources:
     """Open the sources of a sweep, except for image files that the store already knows."""
     config = inputs.config
     assert config.shard_rows is not None, "it was chosen when the inputs were listed"
     size = ShardSize(config.shard_rows, config.shard_bytes)
-    sources = open_sources(config.benchmark, config.storage, shard_size=size, files=inputs.images, memory=memory)
+    sources = open_sources(config.benchmark, config.storage, shard_size=size, files=inputs.images, cache=cache)
     if not config.dry_run:
-        memory.save()
+        cache.save()
     return sources
 
 
@@ -198,7 +198,7 @@ def with_ingested_sources(
     """Fill in the columns of ingested source images if a metric needs them and the benchmark configures none."""
     if benchmark.columns.sources or not list_source_metrics(metrics):
         return benchmark
-    ingested = ingested_sources(benchmark, storage)
+    ingested = find_ingested_sources(benchmark, storage)
     columns = replace(benchmark.columns, source=ingested.get("source"), source_uri=ingested.get("source_uri"))
     return replace(benchmark, columns=columns)
 

@@ -238,7 +238,7 @@ def _split_into_parts(plan: Plan, sources: Sources, store: Store, run_id: str) -
         for run in _split_cells(cells):
             shard = run[0].shard
             if (shard.group, shard.name) not in labels_of:  # the same for every metric
-                named = [sources.named[cell.shard] for cell in run if cell.shard in sources.named]
+                named = [sources.prompt_rows[cell.shard] for cell in run if cell.shard in sources.prompt_rows]
                 skills = b"".join(labels[numbers].tobytes() for numbers in named)
                 labels_of[shard.group, shard.name] = hashlib.sha256(skills).hexdigest()
             key = _make_part_key(metric, run, plan, sources, stored, labels_of[shard.group, shard.name])
@@ -367,7 +367,7 @@ def _list_missing_rows(
     rows as it had, even if their prompts are unknown. No MissingRows has more rows than a part may have.
     """
     ids = sources.prompts.column("prompt_id").combine_chunks()
-    for generator in sources.every_generator:
+    for generator in sources.all_generators:
         rejected = [row for row in sources.rejected if row.generator == generator]
         numbers = pc.index_in(pa.array([row.prompt_id for row in rejected], ids.type), ids)
         rejections = [RowError(row.kind, str(row), retryable=False) for row in rejected]
@@ -381,7 +381,7 @@ def _list_missing_rows(
             # prompts that occur neither in a readable shard of the generator nor in a rejected row
             is_absent = np.ones(len(sources.prompts), bool)
             is_absent[numbers.drop_null().to_numpy()] = False
-            for shard, prompts in sources.named.items():
+            for shard, prompts in sources.prompt_rows.items():
                 if shard.group == generator and shard not in lost:
                     is_absent[prompts] = False
             absent = np.flatnonzero(is_absent)

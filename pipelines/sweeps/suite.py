@@ -21,7 +21,7 @@ from plumbline.pipelines.running.events import (
 )
 from plumbline.pipelines.running.executor import Executor, choose_executor
 from plumbline.pipelines.running.workload import Workload
-from plumbline.pipelines.sources.image_file_cache import FileMemory
+from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.computing import compute_workload, make_workload, registered_sweeps, with_times
 from plumbline.pipelines.sweeps.planning import (
@@ -69,7 +69,7 @@ class PlannedSuite:
             if name in self.sweeps:
                 sources = self.sweeps[name].sources
             else:
-                sources = open_inputs(inputs, FileMemory(inputs.store, inputs.config.benchmark))
+                sources = open_inputs(inputs, ImageFileCache(inputs.store, inputs.config.benchmark))
             texts[name] = set(sources.prompts.column("text").to_pylist())
         for one, other in combinations(texts, 2):
             if common := len(texts[one] & texts[other]):

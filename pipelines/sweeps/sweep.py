@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from plumbline.operators.results.summary import best_first
-from plumbline.pipelines.base.exit_codes import OVER_BUDGET, Ending, end
+from plumbline.pipelines.base.exit_codes import OVER_BUDGET, Ending, make_ending
 from plumbline.pipelines.base.logs import add_log_fields
 from plumbline.pipelines.plans.costs import sum_costs
 from plumbline.pipelines.plans.plan import Plan
@@ -81,10 +81,10 @@ def _run(
 
     planned, outcomes, results = compute_and_repair(planned, combine_displays(totals.add, watch), gather)
     planned, outcomes = with_rounds(with_times(planned, totals), outcomes)
-    if lost := planned.sources.uncounted:  # this exceeds every failure budget
+    if lost := planned.sources.damaged_files:  # this exceeds every failure budget
         ending = Ending(OVER_BUDGET, f"{name_some(lost)} lost an unknown number of rows")
     else:
-        ending = end(results.n_null, results.rows, config.max_failed)
+        ending = make_ending(results.n_null, results.rows, config.max_failed)
     write_run(planned, run_id, results, outcomes, began=began, ending=ending, assert_lease=assert_lease)
     if is_complete(planned, results, outcomes.values()):
         note_unchanged(planned, run_id)

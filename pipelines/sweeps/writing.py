@@ -87,7 +87,7 @@ def _describe_run(planned: PlannedSweep, results: Results, outcomes: Mapping[str
         "note": config.note,
         "command": config.command,
         "benchmark": config.benchmark.name,
-        "generators": sources.every_generator,
+        "generators": sources.all_generators,
         COLUMN: results.settings,
         "metrics": list(config.metrics),
         "lower_is_better": sorted(config.lower_is_better),

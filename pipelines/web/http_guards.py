@@ -18,7 +18,7 @@ LOG = logging.getLogger(__name__)
 MAX_HEAD = 65_536
 """Maximum number of bytes in a request's head, or in the trailers after a body."""
 PIECE = 16_384
-"""Number of bytes to parse before the count is checked."""
+"""Number of bytes that are parsed between two checks of a head's length."""
 TOO_LONG = f"expected a head of at most {MAX_HEAD} bytes".encode()
 TOO_LONG_REPLY = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\n"

@@ -46,7 +46,7 @@ def page_guards(names: Sequence[str], token: str | None, policy: str) -> list[Mi
 
 
 async def read_json_body(request: Request, what: str) -> bytes:
-    """Return the body of a request; error messages call it `what`.
+    """Return the body of a request; `what` names it in error messages.
 
     The content type must be JSON. This keeps out pages of other sites, because browsers ask the server before they send
     JSON to another site.

@@ -13,8 +13,8 @@ from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.running.tasks import Tasks
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.edit_columns import read_edit_columns
-from plumbline.pipelines.sources.shards import read_shard, where
-from plumbline.pipelines.sources.uris import Uris
+from plumbline.pipelines.sources.shards import describe_row, read_shard
+from plumbline.pipelines.sources.uris import UriReader
 from plumbline.pipelines.store.cells import Shard
 from plumbline.plugins.benchmark_builder.image_leaks import Fingerprint, compute_fingerprint
 from plumbline.plugins.benchmark_builder.leaks import Kind, Target
@@ -26,7 +26,7 @@ class ImageOptions(NamedTuple):
     """Options for reading a benchmark's images."""
 
     limits: ImageLimits
-    uris: Uris
+    uris: UriReader
     kinds: Sequence[Kind]
     prompts: Mapping[str, str]
     """Prompt text by prompt_id; images of other prompts are skipped."""
@@ -112,7 +112,7 @@ def _compute_fingerprints(row_images: Iterator[_RowImage], shard: Shard, options
             decoded = decode_row_image(row_image.record, options.limits, options.uris.read)
             result = decoded if isinstance(decoded, RowError) else compute_fingerprint(decoded) or TOO_PLAIN
             if isinstance(result, RowError):
-                name = f"{where(shard, row_image.row)}, {row_image.kind}"
+                name = f"{describe_row(shard, row_image.row)}, {row_image.kind}"
                 rejections.append(Rejection(name, None, result.kind, result.message))
             else:
                 images.append(BenchmarkImage(row_image.target, row_image.kind, result))

@@ -15,7 +15,7 @@ from plumbline.operators.base.sentences import ShownTable
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.operators.results.prompt_properties import Property, properties
-from plumbline.pipelines.base.exit_codes import exit_code
+from plumbline.pipelines.base.exit_codes import compute_exit_code
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.plans.costs import Cost, sum_costs
 from plumbline.pipelines.running.events import Watch
@@ -188,7 +188,7 @@ def build_benchmark(planned: PlannedBuild, written: Mapping[str, WrittenTexts]) 
         table=table,
         usage={kind: texts.usage for kind, texts in written.items() if texts.usage.calls},
         costs={kind: texts.cost for kind, texts in written.items() if texts.cost is not None},
-        exit_code=exit_code(len(failed), n_requests, config.max_failed),
+        exit_code=compute_exit_code(len(failed), n_requests, config.max_failed),
     )
 
 

@@ -26,11 +26,11 @@ from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.report.finished_run import find_originals
 from plumbline.pipelines.running.tasks import Tasks, open_tasks
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.sources.image_file_cache import FileMemory
+from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.prompts import open_prompts
 from plumbline.pipelines.sources.shards import ShardSize
 from plumbline.pipelines.sources.sources import open_sources
-from plumbline.pipelines.sources.uris import Uris, benchmark_uris
+from plumbline.pipelines.sources.uris import UriReader, open_benchmark_uris
 from plumbline.pipelines.store.cells import Shard
 from plumbline.pipelines.store.run_scores import read_run_scores
 from plumbline.pipelines.store.runs import find_run, name_by_time, read_manifest
@@ -176,7 +176,7 @@ class _Benchmark(NamedTuple):
     prompt_shards: Sequence[Shard]
     image_shards: Sequence[Shard]
     limits: ImageLimits
-    uris: Uris
+    uris: UriReader
     manifest: Mapping[str, Any]
     """The run's manifest; empty if a benchmark is searched for instead of a run."""
     scores: RunScores | None = None
@@ -197,11 +197,13 @@ def _open_benchmark(store: Store, config: LeaksConfig) -> _Benchmark:
 
 def _open_configured(store: Store, config: LeaksConfig, benchmark: BenchmarkConfig) -> _Benchmark:
     """Open a benchmark; open its images only if they are compared or if their tables contain the source images."""
-    uris, kinds = benchmark_uris(benchmark, config.storage, config.limits), config.select_kinds(IMAGE_KINDS)
+    uris, kinds = open_benchmark_uris(benchmark, config.storage, config.limits), config.select_kinds(IMAGE_KINDS)
     prompts = open_prompts(benchmark, config.storage, ShardSize()) if benchmark.prompts is not None else None
     edit_columns = prompts.edit_columns if prompts is not None else set()
     if "image" in kinds or (kinds and not edit_columns & {*SOURCES}):
-        sources = open_sources(benchmark, config.storage, shard_size=ShardSize(), memory=FileMemory(store, benchmark))
+        sources = open_sources(
+            benchmark, config.storage, shard_size=ShardSize(), cache=ImageFileCache(store, benchmark)
+        )
         shards = sources.prompt_shards, sources.image_shards
         return _Benchmark(sources.prompts, *shards, config.limits, uris, {})
     if prompts is None:

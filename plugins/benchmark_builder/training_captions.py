@@ -85,14 +85,14 @@ def _read_tar(file: TrainingFile) -> Captions:
 
 def _read_member(suffix: str, content: bytes | Refused, file: TrainingFile, row: str) -> Captions:
     if isinstance(content, Refused):
-        yield content.at(file.place.url)
+        yield content.to_rejection(file.place.url)
     elif suffix == "txt":
         yield from _make_captions(content.decode("utf-8", "replace"), file, row)
     else:
         try:
             fields = parse_object(content)
         except Refused as refused:
-            yield refused.at(file.place.url)
+            yield refused.to_rejection(file.place.url)
             return
         names = [file.column] if file.column else [name for name in COMMON_COLUMNS if name in fields]
         yield from (caption for name in names[:1] for caption in _make_captions(fields.get(name), file, row))

@@ -92,4 +92,4 @@ def read_tar(file: TrainingFile, max_bytes: int) -> Iterator[Member | Rejection]
     try:
         yield from read_members(tar, max_bytes)
     except Damage as damage:
-        yield damage.at(file.place.url)
+        yield damage.to_rejection(file.place.url)

@@ -11,7 +11,7 @@ from plumbline.operators.images.rows import FetchUri, id_text, image_records
 from plumbline.pipelines.base.tables import Refused, Rejection
 from plumbline.pipelines.ingest.input_rows import IMAGES
 from plumbline.pipelines.ingest.tars import ENDINGS as TARS
-from plumbline.pipelines.sources.uris import Uris
+from plumbline.pipelines.sources.uris import UriReader
 from plumbline.plugins.benchmark_builder.image_leaks import TrainingImage, compute_fingerprint
 from plumbline.plugins.benchmark_builder.training_files import (
     TrainingFile,
@@ -37,11 +37,11 @@ def make_image_reader(limits: ImageLimits, uri_roots: Sequence[str]) -> Training
 
 
 def _read_parquet(limits: ImageLimits, uri_roots: Sequence[str], file: TrainingFile) -> Images:
-    uris = Uris(
+    uris = UriReader(
         roots=(file.place.parent.url, *uri_roots),
         storage=file.place.storage,
         max_bytes=limits.max_bytes,
-        whose="the table's folder",
+        roots_name="the table's folder",
         option="uri_roots",
     )
 
@@ -66,7 +66,7 @@ def _read_tar(limits: ImageLimits, file: TrainingFile) -> Images:
         if isinstance(member, Rejection):
             yield member
         elif isinstance(member.content, Refused):
-            yield member.content.at(file.place.url)
+            yield member.content.to_rejection(file.place.url)
         elif member.suffix.rpartition(".")[2] in IMAGES:
             where = f"sample {member.key}"
             yield _read_image({"image": member.content}, limits, _refuse_address, file, where, member.key)

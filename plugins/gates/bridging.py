@@ -16,7 +16,7 @@ from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.report.comparable_runs import BRIDGES
 from plumbline.pipelines.report.finished_run import find_originals
 from plumbline.pipelines.running.events import Watch
-from plumbline.pipelines.sources.sources import skills_of
+from plumbline.pipelines.sources.sources import collect_skills
 from plumbline.pipelines.store.run_scores import read_run_scores
 from plumbline.pipelines.store.runs import find_run, name_by_time, read_manifest
 from plumbline.pipelines.store.store import Store
@@ -105,7 +105,7 @@ def read_run_side(store: Store, run: str, metric: str, key: str) -> Side:
     if metric not in scores.metrics:
         raise ConfigError(f"{key}={run}: the run has no scores by {metric!r}; {suggest(metric, scores.metrics)}")
     originals, _ = find_originals(manifest, store)
-    skills = Skills(()) if originals is None else skills_of(originals.prompts)
+    skills = Skills(()) if originals is None else collect_skills(originals.prompts)
     version = Version(metric=metric, run_id=run_id, recipe=recipe_of(manifest, metric))
     return Side(version, scores, metric in read_lower_is_better(manifest), str(manifest.get("benchmark")), skills)
 

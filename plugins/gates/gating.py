@@ -20,7 +20,7 @@ from plumbline.operators.results.summary import Skills
 from plumbline.pipelines.base.tables import NO_GENERATOR
 from plumbline.pipelines.report.comparable_runs import find_compared_run, find_obstacle
 from plumbline.pipelines.report.finished_run import find_originals
-from plumbline.pipelines.sources.sources import Sources, skills_of
+from plumbline.pipelines.sources.sources import Sources, collect_skills
 from plumbline.pipelines.store.run_scores import read_run_scores
 from plumbline.pipelines.store.runs import find_run, read_manifest
 from plumbline.pipelines.store.store import Store
@@ -207,4 +207,4 @@ def _read_skills(store: Store, manifest: Mapping[str, Any], sources: Sources | N
     originals, unreadable = find_originals(manifest, store, sources)
     if originals is None:
         raise ConfigError(f"the prompts' skills can no longer be read ({unreadable}); use skill: overall")
-    return skills_of(originals.prompts)
+    return collect_skills(originals.prompts)

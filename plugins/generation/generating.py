@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.usage import Usage
-from plumbline.pipelines.base.exit_codes import exit_code
+from plumbline.pipelines.base.exit_codes import compute_exit_code
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.plans.costs import Cost, sum_costs
 from plumbline.pipelines.running.events import Watch
-from plumbline.pipelines.sources.image_file_cache import FileMemory
+from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.shards import ShardSize
 from plumbline.pipelines.sources.sources import open_sources
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, is_draft
@@ -72,8 +72,8 @@ def plan_generation(config: GenerateConfig) -> PlannedGeneration:
             f"{config.folder / strangers[0]}: not made by jobs.generate, which would add its images to this folder; "
             "choose another name=NAME or another folder"
         )
-    memory = FileMemory(None, config.texts)
-    prompts = open_sources(config.texts, config.storage, shard_size=ShardSize(), memory=memory).prompts
+    cache = ImageFileCache(None, config.texts)
+    prompts = open_sources(config.texts, config.storage, shard_size=ShardSize(), cache=cache).prompts
     wanted = list_wanted_images(prompts, config.pictures.seeds)
     if not wanted:
         raise ConfigError(f"benchmark.prompts {config.benchmark.prompts}: expected prompts, found none")
@@ -100,7 +100,7 @@ def generate(planned: PlannedGeneration, watch: Watch) -> Generated:
         repaired=tuple(folder.damaged),
         usage=usage,
         costs=sum_costs(drawing.plan, usage),
-        exit_code=exit_code(published.failed, planned.pictures, planned.config.max_failed),
+        exit_code=compute_exit_code(published.failed, planned.pictures, planned.config.max_failed),
     )
 
 

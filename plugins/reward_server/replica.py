@@ -49,7 +49,7 @@ class Replica:
         """Load the models. The pool's deadline applies separately to decoding a batch and to its model calls."""
         tune_process(pool.threads)
         machine = find_own_resources()
-        config = replace(config, decoders=pool.decoders_on(machine.cpus, machine.gpus))
+        config = replace(config, decoders=pool.count_decoders(machine.cpus, machine.gpus))
         self.deadline = Deadline(pool.deadline)
         self.scorer = Scorer(config, self._watch, pack=pack, written=written)
         uses_service = any(stage.side_by_side and node.roles for node, stage, _ in self.scorer.nodes)

@@ -20,9 +20,9 @@ from plumbline.pipelines.plans.costs import try_services
 from plumbline.pipelines.plans.plan import Node, make_metric_recipes
 from plumbline.pipelines.rewards.baseline_scores import Baseline, read_baseline
 from plumbline.pipelines.running.session import ray_session
-from plumbline.pipelines.sources.question_packs import check_choices, pack_digest, read_pack
+from plumbline.pipelines.sources.question_packs import check_choices, digest_pack, read_pack
 from plumbline.pipelines.sources.question_packs.pack import QuestionPack
-from plumbline.pipelines.sources.uris import Uris
+from plumbline.pipelines.sources.uris import UriReader
 from plumbline.pipelines.store.cells import digest
 from plumbline.pipelines.store.store import open_store
 from plumbline.pipelines.web.listening import allowed_hosts, listening, run_app, server_url, take_token
@@ -72,7 +72,7 @@ def find_served(config: ServeConfig, nodes: Sequence[Node], pack: QuestionPack |
     """
     resolved = {name: metric for node in nodes for name, metric in node.metrics.items()}
     metrics = {name: resolved[name] for name in config.metrics}
-    questions = "" if pack is None else pack_digest(pack)
+    questions = "" if pack is None else digest_pack(pack)
     digests = {
         name: make_metric_recipes(name, metric, nodes, config.clips, questions)["scores"].digest
         for name, metric in metrics.items()
@@ -84,7 +84,7 @@ def find_served(config: ServeConfig, nodes: Sequence[Node], pack: QuestionPack |
         return Served(digests, config.find_reward(), lower_is_better, unranked, needs, watched=config.sentinel)
     recipes = {name: digests[name] for name in config.reward.weights}
     baseline = _read_baseline(config, recipes, recipes) if config.reward.unit != "score" else None
-    scales = {} if baseline is None else baseline.scales(config.reward.unit)
+    scales = {} if baseline is None else baseline.compute_scales(config.reward.unit)
     reward = Reward(config.reward, lower_is_better, scales)
     digests |= {REWARD: digest({"parts": recipes, **reward.describe()})}
     return Served(digests, REWARD, lower_is_better, unranked, needs, reward, config.sentinel)
@@ -109,7 +109,7 @@ def read_served_pack(config: ServeConfig) -> QuestionPack | None:
 
     Raises ConfigError if the pack cannot be read or a metric cannot use its questions.
     """
-    file = config.pack.packed(config.storage)
+    file = config.pack.find_pack_file(config.storage)
     if file is None:
         return None
     try:
@@ -218,13 +218,13 @@ def _run(
     run_app(app, listener, patience=BODY_TIMEOUT + config.deadline)
 
 
-def make_video_reader(config: ServeConfig) -> Uris:
+def make_video_reader(config: ServeConfig) -> UriReader:
     """Return a reader for videos that requests name by path. It only reads the configured `video_folders`."""
-    return Uris(
+    return UriReader(
         roots=config.video_folders,
         storage=config.storage,
         max_bytes=config.limits.max_bytes,
-        whose="the folders that may be read",
+        roots_name="the folders that may be read",
         option="video_folders",
     )
 
@@ -237,7 +237,7 @@ def make_sentinel(config: ServeConfig, served: Served) -> Sentinel | None:
     names = [reward, *config.sentinel]
     metrics = {name: config.metrics[name] for name in names if name in config.metrics}
     baseline = _read_baseline(config, served.metrics_to_compute(names), served.metrics)
-    means = None if baseline is None else baseline.with_reward(served.combination).prompt_means(names)
+    means = None if baseline is None else baseline.add_reward(served.combination).compute_prompt_means(names)
     return Sentinel(reward, metrics, config.sentinel_images, means)
 
 

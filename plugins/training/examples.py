@@ -17,8 +17,8 @@ from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import Preprocess, prepare_images
 from plumbline.operators.images.videos import Clips
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
-from plumbline.pipelines.sources.shards import read_shard, where
-from plumbline.pipelines.sources.uris import Uris
+from plumbline.pipelines.sources.shards import describe_row, read_shard
+from plumbline.pipelines.sources.uris import UriReader
 from plumbline.pipelines.store.cells import Shard
 from plumbline.plugins.training.exercises import make_rating_exercises
 from plumbline.plugins.training.trainee import Trainee
@@ -107,7 +107,7 @@ class Examples:
     shards: Sequence[ExampleShard]
     texts: tuple[str, ...]
     """Names of the text columns after renaming: `caption`, or `question` and `answer`."""
-    uris: Uris
+    uris: UriReader
     limits: ImageLimits
     clips: Clips
 
@@ -169,7 +169,7 @@ class RowReader:
             images = [next(pixels) for _ in range(count)]
             missing = [name for name, value in text.items() if not isinstance(value, str) or not value.strip()]
             reason = error.message if error is not None else f"no text in {missing[0]!r}" if missing else None
-            problem = None if reason is None else f"{where(shard, index)}: {reason}"
+            problem = None if reason is None else f"{describe_row(shard, index)}: {reason}"
             rows.append(ReadRow(TrainingExample(number, index), images if problem is None else [], text, problem))
         return rows
 
@@ -223,7 +223,7 @@ class Batches:
                 ]
             except HopelessRow as refused:
                 shard = self.reader.examples.shards[row.example.shard].shard
-                self.problems.append(f"{where(shard, row.example.row)}: {refused.error.message}")
+                self.problems.append(f"{describe_row(shard, row.example.row)}: {refused.error.message}")
                 continue
             pixels += row.pixels
             exercises += row_exercises

@@ -22,7 +22,7 @@ from plumbline.pipelines.sources.shards import (
     require_columns,
     split_file,
 )
-from plumbline.pipelines.sources.uris import Uris, benchmark_uris
+from plumbline.pipelines.sources.uris import UriReader, open_benchmark_uris
 from plumbline.pipelines.store.cells import digest
 from plumbline.plugins.training.checkpoint import assemble_checkpoint
 from plumbline.plugins.training.conversations import SUFFIX as CONVERSATIONS
@@ -171,7 +171,7 @@ def _make_examples(config: FinetuneConfig, shards: Sequence[ExampleShard]) -> Ex
         kind=config.kind,
         shards=shards,
         texts=(),
-        uris=benchmark_uris(config.benchmark, config.storage, config.limits),
+        uris=open_benchmark_uris(config.benchmark, config.storage, config.limits),
         limits=config.limits,
         clips=config.clips,
     )
@@ -202,11 +202,11 @@ def _list_examples(config: StageConfig) -> Examples:
         kind=config.kind,
         shards=shards,
         texts=config.texts,
-        uris=Uris(
+        uris=UriReader(
             roots=(folder, *config.uri_roots),
             storage=config.storage,
             max_bytes=config.limits.max_bytes,
-            whose="the data's folder",
+            roots_name="the data's folder",
             option="uri_roots",
         ),
         limits=config.limits,

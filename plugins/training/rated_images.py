@@ -20,7 +20,7 @@ from plumbline.pipelines.metaeval.metaeval import Findings, judge
 from plumbline.pipelines.metaeval.protocols import ProtocolConfig
 from plumbline.pipelines.metaeval.release_selection import open_release
 from plumbline.pipelines.metaeval.releases.release import Release
-from plumbline.pipelines.sources.image_file_cache import FileMemory
+from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.shards import ShardSize, read_shard
 from plumbline.pipelines.sources.sources import open_sources
 from plumbline.pipelines.store.cells import Shard
@@ -46,7 +46,7 @@ def read_rated_shards(config: FinetuneConfig, profile: VqaProfile) -> RatedShard
         config.benchmark,
         config.storage,
         shard_size=ShardSize(config.shard_rows),
-        memory=FileMemory(None, config.benchmark),
+        cache=ImageFileCache(None, config.benchmark),
     )
     if sources.broken:
         raise SourceError(f"{sources.broken[0].message}; training needs all images of its benchmark")

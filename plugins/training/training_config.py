@@ -116,7 +116,7 @@ class TrainingConfig(BoundsChecked):
 
     @property
     def pool(self) -> PoolConfig:
-        return self.cluster.pool(POOL)
+        return self.cluster.find_pool(POOL)
 
     @property
     def workers(self) -> int:

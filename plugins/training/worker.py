@@ -234,7 +234,7 @@ def _write_checkpoint(task: Task, trainee: Trainee, output: Place) -> None:
         trainee.save(task.model, Path(drafts))
         files = [path for path in sorted(Path(drafts).rglob("*")) if path.is_file()]
         for file in sorted(files, key=lambda file: file == Path(drafts) / CONFIG):
-            with (folder / str(file.relative_to(drafts))).writing() as draft:
+            with (folder / str(file.relative_to(drafts))).open_draft() as draft:
                 shutil.copyfile(file, draft)
 
 
@@ -264,7 +264,7 @@ class TrainingState(NamedTuple):
 def save_state(folder: Place, state: TrainingState, part: StatePart) -> None:
     """Write a worker's part of a state atomically."""
     metadata = {"step": str(state.step), "failed": str(state.failed)}
-    with (folder / part.file_name(state.step)).writing() as draft:
+    with (folder / part.file_name(state.step)).open_draft() as draft:
         save_file({name: tensor.contiguous() for name, tensor in state.tensors.items()}, draft, metadata=metadata)
 
 

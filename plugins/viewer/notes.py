@@ -111,7 +111,7 @@ class Notes:
     def is_writable(self) -> bool:
         """Return True if notes can be written to the store."""
         try:
-            self._store.place.writable()
+            self._store.place.get_writable()
         except ConfigError:
             return False
         return True

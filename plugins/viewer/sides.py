@@ -15,7 +15,7 @@ from plumbline.operators.results.bridge import UNCHANGED, Bridge
 from plumbline.operators.results.run_scores import PromptTexts
 from plumbline.operators.results.summary import Skills
 from plumbline.pipelines.report.comparable_runs import find_obstacle, read_bridges
-from plumbline.pipelines.sources.sources import skills_of
+from plumbline.pipelines.sources.sources import collect_skills
 from plumbline.pipelines.store.run_scores import read_prompt_texts
 from plumbline.plugins.viewer.addresses import Choice, Side, check_name, check_settings
 from plumbline.plugins.viewer.browser import BrowsedRun, Browser, NotFound, make_pick
@@ -124,7 +124,7 @@ class Comparisons:
         return compare(
             sides.left.rows.read_compared(left, choice.right.generator).with_texts(self._read_texts(choice.left)),
             sides.right.rows.read_compared(right, choice.right.generator).with_texts(self._read_texts(choice.right)),
-            Skills(()) if sides.right.originals is None else skills_of(sides.right.originals.prompts),
+            Skills(()) if sides.right.originals is None else collect_skills(sides.right.originals.prompts),
             sides.manifests,
             bridges=sides.bridges,
         )._replace(run_id=choice.left.run)

@@ -17,7 +17,7 @@ from plumbline.operators.images.decoding import ImageLimits, decode_bytes
 from plumbline.operators.images.preparing import PreparedImages, prepare_images
 from plumbline.operators.models.processing import PixelTransform
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.sources.uris import Uris
+from plumbline.pipelines.sources.uris import UriReader
 from tests.benchmarks.photographs import make_photograph
 from tests.benchmarks.size import choose_size, expect, start_fresh_process
 from tests.operators.tiny import encode_image
@@ -37,7 +37,7 @@ class Shard(NamedTuple):
 
     embedded: pa.Table
     by_uri: pa.Table
-    uris: Uris
+    uris: UriReader
 
 
 @pytest.fixture(scope="module", params=FORMATS)
@@ -46,7 +46,8 @@ def shard(request: pytest.FixtureRequest, s3_server: S3Server) -> Iterator[Shard
     fs, bucket = s3_server.filesystem(), f"feeding-{request.param.lower()}"
     fs.mkdir(bucket)
     contents = [
-        encoded(make_photograph(seed, SIDE), request.param, **FORMATS[request.param]) for seed in range(PHOTOGRAPHS)
+        encode_image(make_photograph(seed, SIDE), request.param, **FORMATS[request.param])
+        for seed in range(PHOTOGRAPHS)
     ]
     contents *= 12 if request.param == "JPEG" else 4
     places = [f"s3://{bucket}/{number}" for number in range(len(contents))]
@@ -54,7 +55,7 @@ def shard(request: pytest.FixtureRequest, s3_server: S3Server) -> Iterator[Shard
         fs.pipe_file(place, content)
     ids = {"image_id": places, "prompt_id": ["p"] * len(places)}
     server = StorageConfig(endpoint_url=s3_server.endpoint, key=s3_server.key, secret=s3_server.secret)
-    uris = Uris(roots=(f"s3://{bucket}",), storage=server, max_bytes=ImageLimits().max_bytes)
+    uris = UriReader(roots=(f"s3://{bucket}",), storage=server, max_bytes=ImageLimits().max_bytes)
     yield Shard(pa.table(ids | {"image": contents}), pa.table(ids | {"uri": places}), uris)
     fs.rm(bucket, recursive=True)
 
@@ -70,7 +71,7 @@ def measure_rates(*calls: Callable[[], int]) -> list[float]:
     return [1 / statistics.median(taken) for taken in seconds]
 
 
-def run_bare_loop(table: pa.Table, uris: Uris) -> int:
+def run_bare_loop(table: pa.Table, uris: UriReader) -> int:
     """Prepare images like a careful script on one core: fetch, decode and preprocess one image after the other."""
     torch.set_num_threads(1)
     preprocess = PixelTransform(CLIP_L_336, pad_to_square=True)
@@ -82,7 +83,7 @@ def run_bare_loop(table: pa.Table, uris: Uris) -> int:
 
 
 @contextmanager
-def start_loops_on_all_cores(table: pa.Table, uris: Uris) -> Iterator[Callable[[], int]]:
+def start_loops_on_all_cores(table: pa.Table, uris: UriReader) -> Iterator[Callable[[], int]]:
     """Run one looping process per core; together they measure the limit of the cores, even on a busy machine."""
     share = -(-len(table) // CORES)
     shares = [table.take(list(range(len(table)))[first : first + share]) for first in range(0, len(table), share)]

@@ -38,7 +38,7 @@ def list_pairs(run: ScoredRun, metric: str) -> Iterator[tuple[float, int]]:
         for first, second in combinations(images, 2):
             better, worse = (first, second) if scores[first] > scores[second] else (second, first)
             margin = (scores[better] - scores[worse]) / noise
-            gap = truth[run.image_id(better)] - truth[run.image_id(worse)]
+            gap = truth[run.get_image_id(better)] - truth[run.get_image_id(worse)]
             if margin > TIE:
                 yield float(margin), int(gap > 0) - int(gap < 0)
 

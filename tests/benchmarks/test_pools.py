@@ -141,4 +141,4 @@ def test_the_shipped_pools_feed_every_model(
 
 
 def count_decoders(cluster: ClusterConfig, stage: str) -> tuple[int, ...]:
-    return tuple(cluster.pool(stage).decoders_on(cores, 1) for cores in CORES)
+    return tuple(cluster.find_pool(stage).count_decoders(cores, 1) for cores in CORES)

@@ -207,7 +207,7 @@ def test_the_workers_have_the_resources_and_labels_that_the_pools_need() -> None
         accelerators=frozenset({"H100"}), labels=group["labels"],
     )  # fmt: skip
     assert "H100" in group["template"]["spec"]["nodeSelector"]["nvidia.com/gpu.product"]
-    pools = [config.cluster.pool(name) for name in config.cluster.pools]
+    pools = [config.cluster.find_pool(name) for name in config.cluster.pools]
     assert all(machine.suits(pool) for pool in pools)
     assert all(fits([pool] * pool.max_size, [machine]) for pool in pools), "every pool can grow to its full size"
     assert not all(NodeResources(cpus=64, gpus=8).suits(pool) for pool in pools), "another machine does not"

@@ -27,7 +27,7 @@ from tests.faults.driving import (
     wait_until,
 )
 from tests.faults.outcomes import read_scores
-from tests.pipelines.ingest.test_ingest import source_rows, write_csv, write_files
+from tests.pipelines.ingest.test_ingest import make_source_rows, write_csv, write_files
 from tests.ray_head import head_environment, run_head
 from tests.s3 import S3Server
 
@@ -160,7 +160,7 @@ def test_an_ingest_uses_no_machine_that_does_not_see_the_images_or_the_output(
 ) -> None:
     for folder in ("images", "output"):
         (tmp_path / folder).mkdir()
-    rows = write_files(tmp_path / "images", source_rows(4))
+    rows = write_files(tmp_path / "images", make_source_rows(4))
     write_csv(tmp_path / "table.csv", rows)
     arguments = [f"table={tmp_path}/table.csv", f"images={tmp_path}/images", f"output={tmp_path}/output"]
     with cluster.node(WORKER, without=tmp_path / hidden):

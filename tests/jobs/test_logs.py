@@ -9,7 +9,7 @@ import pytest
 
 from plumbline.jobs.logs import write_log
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.base.logs import Forwarder, Line, LogConfig, add_log_fields, find_level, relay, to_line
+from plumbline.pipelines.base.logs import Forwarder, Line, LogConfig, add_log_fields, find_level, make_line, relay
 from tests.commands import refusal
 
 SECRET = "hush-hush-hush"
@@ -80,7 +80,7 @@ def test_lines_of_workers_have_the_workers_time_and_the_drivers_run(tmp_path: Pa
     (lines,) = sent
     assert [line["message"] for line in forwarder.take()] == ["it goes on"], "a line that is kept until the next report"
     record = logging.makeLogRecord({"msg": "later"})
-    assert lines[0]["time"] < to_line(record)["time"]
+    assert lines[0]["time"] < make_line(record)["time"]
     with write_log(LogConfig(format="json", file=f"{tmp_path}/log"), NONE), add_log_fields(run="r"):
         relay(lines)
     (line,) = read_lines(tmp_path / "log")

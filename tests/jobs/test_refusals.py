@@ -41,7 +41,7 @@ REFUSED: Refusals = {
     ],
     "rewards store={store} output={out}": [
         ("format=pair", "format: expected one of pairs, "),
-        ("format=pairs reward=tifa", "reward: the run has no 'tifa'; it has gecko, clipscore"),
+        ("format=pairs reward=tifa", "reward: expected metrics of the run (gecko, clipscore), got 'tifa'"),
         ("format=pairs run=yesterday", "run=yesterday: no such run"),
         ("format=pairs selection.margin=wide", "config key 'selection.margin': "),
         ("", "config key 'format' is required"),

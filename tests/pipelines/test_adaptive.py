@@ -1,4 +1,4 @@
-"""A sweep that stops once its generators are told apart keeps its results, and decides the same when run again."""
+"""A sweep that stops once all comparisons are decided keeps its results, and decides the same when run again."""
 
 import json
 import shutil
@@ -51,9 +51,9 @@ def watch() -> Iterator[Watch]:
 
 
 def sweep(
-    config: SweepConfig, tell: Callable[[SeenPrompts], None] = lambda seen: None
+    config: SweepConfig, report: Callable[[SeenPrompts], None] = lambda seen: None
 ) -> tuple[FinishedSweep, PlannedSweep]:
-    return run_adaptive(plan_sweep(config), watch, tell)
+    return run_adaptive(plan_sweep(config), watch, report)
 
 
 def list_seen(now: PlannedSweep) -> SeenPrompts:
@@ -61,7 +61,7 @@ def list_seen(now: PlannedSweep) -> SeenPrompts:
     return now.seen
 
 
-class TwoSecondsARound(Executor):
+class SlowExecutor(Executor):
     """An executor in this process that reports two additional seconds of work per round."""
 
     def compute(self, workload: Workload, watch: Watch) -> dict[str, Outcome]:
@@ -70,7 +70,7 @@ class TwoSecondsARound(Executor):
         return Executor.compute(self, workload, lambda event: None)
 
 
-class Stopped(NamedTuple):
+class StoppedSweep(NamedTuple):
     """A sweep that stopped early, and its decisions after each round; tests must not write to its store."""
 
     finished: FinishedSweep
@@ -79,14 +79,14 @@ class Stopped(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def stopped(folder: Path, small_rounds: None) -> Stopped:
+def stopped(folder: Path, small_rounds: None) -> StoppedSweep:
     told: list[SeenPrompts] = []
     planned = plan_bench(folder, folder.parent / "stopped", *EQUAL_OPTIONS)
-    planned = replace(planned, executor=TwoSecondsARound(planned.config.cluster, on_ray=False))
-    return Stopped(*run_adaptive(planned, watch, told.append), told)
+    planned = replace(planned, executor=SlowExecutor(planned.config.cluster, on_ray=False))
+    return StoppedSweep(*run_adaptive(planned, watch, told.append), told)
 
 
-def test_a_sweep_stops_when_enough_is_seen_and_names_the_unseen_rest(stopped: Stopped) -> None:
+def test_a_sweep_stops_after_enough_prompts_and_reports_the_remaining_ones(stopped: StoppedSweep) -> None:
     finished, now, told = stopped
     seen = list_seen(now)
     assert [one.is_done for one in told] == [False] * (len(told) - 1) + [True]
@@ -120,14 +120,14 @@ def test_an_adaptive_sweep_without_a_range_warns_that_nothing_is_guaranteed(
         assert "adaptive=asymptotic does not guarantee that at most 5% of such decisions are false" in text
 
 
-def test_the_same_command_again_computes_nothing_and_names_the_same_run(stopped: Stopped) -> None:
+def test_the_same_command_again_computes_nothing_and_names_the_same_run(stopped: StoppedSweep) -> None:
     write_report(stopped.now.store, stopped.finished.run_id)
     again, _ = sweep(stopped.now.config)
     assert (again.run_id, again.computed, again.unchanged) == (stopped.finished.run_id, 0, True)
 
 
 def test_a_sweep_killed_after_a_round_continues_and_decides_the_same(
-    folder: Path, stopped: Stopped, tmp_path: Path
+    folder: Path, stopped: StoppedSweep, tmp_path: Path
 ) -> None:
     def die(seen: SeenPrompts) -> None:
         raise KeyboardInterrupt
@@ -140,7 +140,7 @@ def test_a_sweep_killed_after_a_round_continues_and_decides_the_same(
     assert 0 < resumed.computed < stopped.finished.computed
 
 
-def test_a_later_full_sweep_only_computes_the_rest(folder: Path, stopped: Stopped, tmp_path: Path) -> None:
+def test_a_later_full_sweep_only_computes_the_rest(folder: Path, stopped: StoppedSweep, tmp_path: Path) -> None:
     shutil.copytree(stopped.now.store.place.url, tmp_path / "store")
     planned = plan_bench(folder, tmp_path / "store", "metric=[clipscore]")
     full = run_plan(planned)
@@ -182,9 +182,9 @@ def test_rows_with_their_own_prompts_are_split_into_rounds_too(tmp_path: Path) -
 def test_each_row_is_in_exactly_one_round(folder: Path, tmp_path: Path) -> None:
     planned = plan_bench(folder, tmp_path, *EQUAL_OPTIONS)
     assert planned.rounds is not None
-    sizes = [len(planned.rounds.up_to(round).prompts) for round in range(len(planned.rounds.ends))]
+    sizes = [len(planned.rounds.select_up_to(round).prompts) for round in range(len(planned.rounds.ends))]
     assert sizes == sorted(set(sizes)) and sizes[0] == 16 and sizes[-1] == PROMPTS
-    assert [planned.rounds.round_with(size) for size in sizes] == list(range(len(sizes)))
+    assert [planned.rounds.find_round(size) for size in sizes] == list(range(len(sizes)))
     held = [
         (shard.group, shard.row_in_file(row)) for shard in planned.sources.image_shards for row in range(shard.rows)
     ]
@@ -193,7 +193,7 @@ def test_each_row_is_in_exactly_one_round(folder: Path, tmp_path: Path) -> None:
     first = {planned.rounds.prompt_ids[place] for place in planned.rounds.order[:2].ravel()}
     rows = [
         shard.row_in_file(row)
-        for shard in planned.rounds.up_to(0).image_shards
+        for shard in planned.rounds.select_up_to(0).image_shards
         if shard.group == "atlas"
         for row in range(shard.rows)
     ]

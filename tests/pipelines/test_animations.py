@@ -1,4 +1,4 @@
-"""In a sweep over animations and still images, each is scored as its kind, and keys of still images do not change."""
+"""A sweep over animations and still images scores each as its kind, and keys of still images do not change."""
 
 import io
 import random
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_an_animation_has_the_mean_score_of_its_images(folder: Path) -> None:
+def test_an_animation_has_the_mean_score_of_its_frames(folder: Path) -> None:
     scores = read_scores(run_bench(folder, folder.parent / "store", *WORDS))
     taken = [scores[still["image_id"]] for still in images("atlas", 7)[2:5]]
     assert scores["animation"] == pytest.approx(sum(taken) / 3, abs=1e-6)

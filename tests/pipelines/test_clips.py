@@ -1,4 +1,4 @@
-"""In a sweep over videos, files and lists of frames are scored alike, and a damaged video only fails its own row."""
+"""A sweep scores video files and lists of frames alike, and a damaged video only fails its own row."""
 
 from pathlib import Path
 from typing import Any

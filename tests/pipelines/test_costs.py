@@ -25,12 +25,12 @@ PRICES = "models.vqa.prices={read: 2, written: 10}"
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv(VARIABLE, KEY)
     started = Server()
-    started.script = answer
+    started.script = make_answer
     yield started
     started.close()
 
 
-def answer(number: int, body: dict[str, Any]) -> Answer:
+def make_answer(number: int, body: dict[str, Any]) -> Answer:
     said = make_token_completion(("Yes", -0.1))
     assert isinstance(said.body, dict)
     return said._replace(body={**said.body, "usage": {"prompt_tokens": 500_000, "completion_tokens": 100_000}})
@@ -44,7 +44,7 @@ def planned_sweep(server: Server, folder: Path, *overrides: str, count: int = 4)
     return plan_bench(bench, folder / "store", *metric, *model, *where, *overrides)
 
 
-def ask(planned: PlannedSweep) -> None:
+def ask_models(planned: PlannedSweep) -> None:
     try_services(item.node for item in planned.plan.nodes if item.missing)
 
 
@@ -80,10 +80,11 @@ TWIN = "+metrics.twin={kind: vqascore, model: vqa, reduction: product}"
 def test_gpu_seconds_are_priced_and_divided_among_the_metrics_that_share_a_stage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each image has two cells of answers: one for vqascore and its twin, and one for vnli.
+    """Each image has two answers: one for vqascore and its twin, and one for vnli.
 
-    Each takes 1.5 calls, including half of the encoding, so vqascore and its twin get a quarter of the stage each, and
-    vnli half of it. Half a GPU for 7,200 seconds is one GPU-hour. Time in which models wait is only in the GPU-seconds.
+    An answer takes 1.5 calls, including half of the encoding, so vqascore and its twin get a quarter of the stage each,
+    and vnli half of it. Half a GPU for 7,200 seconds is one GPU-hour. Time that models spend waiting counts only as
+    GPU-seconds.
     """
     bench = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
     planned = plan_bench(bench, tmp_path / "store", "metric=[vqascore,vnli,clipscore]", TWIN, *GPUS)
@@ -147,14 +148,14 @@ def test_a_service_that_refuses_the_key_is_reported_before_ray_is_imported(
 
 def test_only_needed_services_are_tried_and_each_once(server: Server, tmp_path: Path) -> None:
     nobody = ("model@models.llm=api", "models.llm.checkpoint=m", "models.llm.endpoint=http://127.0.0.1:9/v1")
-    ask(planned_sweep(server, tmp_path, *nobody))
+    ask_models(planned_sweep(server, tmp_path, *nobody))
     assert len(server.bodies) == 1 and server.bodies[0]["top_logprobs"] == 20
 
 
 def test_a_service_that_only_writes_text_need_not_report_likelihoods(server: Server, tmp_path: Path) -> None:
     in_words = ("metric=[tifa]", "metrics.tifa.answers=reply")
-    ask(planned_sweep(server, tmp_path, *in_words))
+    ask_models(planned_sweep(server, tmp_path, *in_words))
     assert len(server.bodies) == 1 and "logprobs" not in server.bodies[0]
     both = ("metric=[tifa,vqascore]", "metrics.tifa.answers=reply")
-    ask(planned_sweep(server, tmp_path, *both))
+    ask_models(planned_sweep(server, tmp_path, *both))
     assert server.bodies[1]["logprobs"] is True

@@ -29,7 +29,7 @@ def proxy(bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> 
         yield passing
 
 
-def profile(server: S3Server) -> str:
+def make_profile(server: S3Server) -> str:
     return f"[default]\naws_access_key_id = {server.key}\naws_secret_access_key = {server.secret}\n"
 
 
@@ -38,18 +38,18 @@ def test_a_rewritten_credentials_file_is_read_again_after_a_refusal(
 ) -> None:
     file = tmp_path / "credentials"
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
-    file.write_text(profile(s3_server.other(0)))
+    file.write_text(make_profile(s3_server.other(0)))
     place = StorageConfig().locate(bucket)
     assert (place / "cell").create(b"first")
 
     proxy.valid = s3_server.other(1).key
     with pytest.raises(OSError, match=r"Bad Request|expired|fault of the test"):
         (place / "cell").read()
-    file.write_text(profile(s3_server.other(1)))
+    file.write_text(make_profile(s3_server.other(1)))
     assert (place / "cell").read() == b"first"
 
     proxy.valid = s3_server.other(2).key
-    file.write_text(profile(s3_server.other(2)))
+    file.write_text(make_profile(s3_server.other(2)))
     assert not (place / "cell").create(b"second")
     assert (place / "cell").exists()
     assert proxy.counts["400"] > 0
@@ -79,16 +79,16 @@ def test_a_credential_process_is_asked_again_before_its_credentials_expire(
     script.write_text(f"[default]\ncredential_process = {command}\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(script))
 
-    def give(number: int, minutes: int) -> None:
+    def write_credentials(number: int, minutes: int) -> None:
         server, ends = s3_server.other(number), datetime.now(UTC) + timedelta(minutes=minutes)
         keys = {"AccessKeyId": server.key, "SecretAccessKey": server.secret, "Expiration": ends.isoformat()}
         answer.write_text(json.dumps({"Version": 1, **keys}))
 
-    give(0, 1)  # within the period in which botocore refreshes credentials
+    write_credentials(0, 1)  # within the period in which botocore refreshes credentials
     store = store_at(bucket)
     store.write_text("note", "first")
     proxy.valid = s3_server.other(1).key
-    give(1, 60)
+    write_credentials(1, 60)
     assert store.read_text("note") == "first"
     assert proxy.counts["400"] == 0
 
@@ -96,7 +96,7 @@ def test_a_credential_process_is_asked_again_before_its_credentials_expire(
 def test_explicitly_configured_credentials_are_not_renewed(
     bucket: str, proxy: FaultProxy, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "credentials").write_text(profile(s3_server.other(1)))
+    (tmp_path / "credentials").write_text(make_profile(s3_server.other(1)))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     given = s3_server.other(0)
     place = StorageConfig(key=given.key, secret=given.secret).locate(bucket)

@@ -91,7 +91,7 @@ DENIALS = ("metric=[vqascore]", "+metrics.denied={kind: vqascore, model: vqa, an
 """VQAScore, and its variant from Table 14: the likelihood that the model denies that the image fits."""
 
 
-def test_the_likelihood_of_no_ranks_and_rewards_like_the_likelihood_of_yes(tmp_path: Path) -> None:
+def test_a_likelihood_of_denial_ranks_and_rewards_like_the_likelihood_of_yes(tmp_path: Path) -> None:
     folder, store = write_benchmark(tmp_path / "bench", GENERATORS, count=24), tmp_path / "store"
     assert run("sweep", *list_arguments(folder, store, *DENIALS, *UNJUDGED)).code == 0
     summary = pd.read_parquet(newest(store) / "summary.parquet")

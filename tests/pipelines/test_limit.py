@@ -49,7 +49,7 @@ def run(config: SweepConfig) -> tuple[FinishedSweep, PlannedSweep, dict[str, Any
     return finished, planned, json.loads(planned.store.read_text(f"runs/{finished.run_id}/manifest.json") or "")
 
 
-def ids(finished: FinishedSweep) -> list[str]:
+def list_ids(finished: FinishedSweep) -> list[str]:
     return finished.results.read_scores().column("prompt_id").to_pylist()
 
 
@@ -58,7 +58,7 @@ def test_only_the_first_prompts_and_their_images_are_scored_and_the_output_says_
 ) -> None:
     finished, planned, manifest = run(sweep_config(folder, tmp_path / "s", CLIP, "benchmark.limit=5"))
     first = [row["prompt_id"] for row in prompts(5)]
-    assert ids(finished) == first * 2 and finished.exit_code == 0 and not finished.results.n_null
+    assert list_ids(finished) == first * 2 and finished.exit_code == 0 and not finished.results.n_null
     assert manifest["limited"] == {"prompts": 5, "of_prompts": 12, "images": 10, "of_images": 24}
     show_plan(make_console(), planned)
     written = write_report(planned.store, finished.run_id)
@@ -138,7 +138,7 @@ def test_a_trial_is_left_out_of_trends_and_never_compared_with(folder: Path, tmp
 def test_images_of_prompts_outside_a_subset_are_reported_in_one_line_with_the_remedy(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of 66 rows 54 are affected: the benchmark has few prompts, and its tables have images of many."""
+    """54 of 66 rows are reported, because the tables have images of many more prompts than the benchmark."""
     write_rows(folder / "prompts.parquet", prompts(12)[3:5])
     rows = [*images("atlas", 12), {**images("atlas", 1)[0], "prompt_id": None, "image_id": "nobody's"}]
     write_rows(folder / "images/atlas/00000.parquet", rows)

@@ -17,7 +17,7 @@ import pytest
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.filesystems import open_filesystem
-from plumbline.pipelines.base.storage import Place, StorageConfig, WriteError, cloud_variables, readable_errors
+from plumbline.pipelines.base.storage import Place, StorageConfig, WriteError, list_cloud_variables, readable_errors
 from plumbline.pipelines.store.store import Store
 from tests.azure import AzureServer, run_azure
 from tests.bench_of import list_arguments, plan_bench, write_benchmark
@@ -120,7 +120,7 @@ def test_files_of_any_name_are_listed_replaced_copied_and_removed(anywhere: Plac
 def test_a_large_file_is_read_in_parts_or_completely_or_as_a_stream(anywhere: Place, tmp_path: Path) -> None:
     data = os.urandom(17 * 2**20)  # object stores write this in two parts
     place = anywhere / "large"
-    with place.writing() as draft:
+    with place.open_draft() as draft:
         draft.write_bytes(data)
     assert place.read() == data and place.read(5) == data[:5] and place.entry().size == len(data)
     with place.open() as stream:
@@ -222,7 +222,7 @@ def test_workers_inherit_the_variables_of_every_cloud_and_no_others(monkeypatch:
     names = {"AWS_PROFILE", "GOOGLE_APPLICATION_CREDENTIALS", "AZURE_STORAGE_ACCOUNT_KEY"}
     for name in (*names, "GITHUB_TOKEN"):
         monkeypatch.setenv(name, "of this test")
-    assert {name for name, value in cloud_variables().items() if value == "of this test"} == names
+    assert {name for name, value in list_cloud_variables().items() if value == "of this test"} == names
 
 
 def test_a_cloud_whose_library_is_not_installed_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +251,7 @@ def test_an_invalid_address_is_refused_with_the_reason(address: str, message: st
     assert str(refusal.value).startswith(message) and "secret" not in str(refusal.value)
 
 
-class Quiet(SimpleHTTPRequestHandler):
+class QuietFileServer(SimpleHTTPRequestHandler):
     """A server for the files of a folder, without support for range requests."""
 
     def log_message(self, format: str, *arguments: object) -> None:
@@ -260,7 +260,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 def test_read_only_storage_may_contain_prompts_and_images_but_no_store(tmp_path: Path) -> None:
     bench = write_benchmark(tmp_path / "bench", ("atlas",), count=4)
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(bench))) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietFileServer, directory=str(bench))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}"
         planned = plan_bench(url, tmp_path / "store", "metric=[edge_density]")
@@ -280,7 +280,7 @@ import sys
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.sources.image_file_cache import FileMemory
+from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.shards import ShardSize
 from plumbline.pipelines.sources.sources import open_sources
 place = StorageConfig().locate("hf://datasets/acme/bench@main")
@@ -290,7 +290,7 @@ assert all(entry.etag and entry.type == "file" for entry in files.values()), fil
 print(*sorted(files))
 print((place / "prompts.parquet").read(4), [name for name, entry in place.list().items() if entry.type == "directory"])
 benchmark = BenchmarkConfig(name="bench", prompts=f"{place}/prompts.parquet", images=f"{place}/images")
-sources = open_sources(benchmark, StorageConfig(), shard_size=ShardSize(4), memory=FileMemory(None, benchmark))
+sources = open_sources(benchmark, StorageConfig(), shard_size=ShardSize(4), cache=ImageFileCache(None, benchmark))
 print(sum(shard.rows for shard in sources.prompts_of), sources.broken)
 try:
     StorageConfig().locate("hf://datasets/acme/bench/store", writable=True)
@@ -299,7 +299,7 @@ except ConfigError as error:
 """
 
 
-class Hub(Quiet):
+class Hub(QuietFileServer):
     """A Hugging Face server with one dataset, for clients that send the token."""
 
     folder: Path
@@ -307,15 +307,15 @@ class Hub(Quiet):
     def do_GET(self) -> None:
         path = unquote(self.path).partition("?")[0]
         if self.headers.get("authorization") != "Bearer hf_secret":
-            self._tell(None, 401)
+            self._send_json(None, 401)
         elif path.startswith("/api/datasets/acme/bench/revision/"):
-            self._tell({"id": "acme/bench", "sha": "1" * 40, "siblings": [], "tags": [], "private": True})
+            self._send_json({"id": "acme/bench", "sha": "1" * 40, "siblings": [], "tags": [], "private": True})
         elif path.startswith("/api/datasets/acme/bench/tree/main"):
             below = self.folder / path.removeprefix("/api/datasets/acme/bench/tree/main").lstrip("/")
             found = (
                 below.rglob("*") if "recursive=True" in self.path or "recursive=true" in self.path else below.glob("*")
             )
-            self._tell([self._facts(file) for file in sorted(found)])
+            self._send_json([self._describe_file(file) for file in sorted(found)])
         else:
             file = self.folder / path.removeprefix("/datasets/acme/bench/resolve/main/")
             first, _, last = self.headers.get("range", "bytes=0-").removeprefix("bytes=").partition("-")
@@ -324,15 +324,15 @@ class Hub(Quiet):
 
     def do_POST(self) -> None:
         asked = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())["paths"]
-        self._tell([self._facts(self.folder / path) for path in asked if (self.folder / path).exists()])
+        self._send_json([self._describe_file(self.folder / path) for path in asked if (self.folder / path).exists()])
 
-    def _facts(self, file: Path) -> dict[str, Any]:
+    def _describe_file(self, file: Path) -> dict[str, Any]:
         path = str(file.relative_to(self.folder))
         if file.is_dir():
             return {"type": "directory", "path": path, "oid": "0" * 40}
         return {"type": "file", "path": path, "size": file.stat().st_size, "oid": sha1(file.read_bytes()).hexdigest()}
 
-    def _tell(self, content: Any, status: int = 200) -> None:
+    def _send_json(self, content: Any, status: int = 200) -> None:
         self._send(json.dumps(content).encode(), status)
 
     def _send(self, data: bytes, status: int) -> None:

@@ -14,7 +14,7 @@ from tests.bench_of import run_plan, sweep_config, write_benchmark
 NAME = "vqascore_normalised"
 
 
-def log_odds(share: float) -> float:
+def compute_log_odds(share: float) -> float:
     return math.log(share / (1 - share))
 
 
@@ -41,8 +41,8 @@ def test_the_prior_subtracts_the_answer_about_a_grey_image_from_the_score(tmp_pa
         scores[row["metric"]][f"{row['generator']} {row['image_id']}"] = row["score"]
     assert len(scores["less"]) == 12
     for image, score in scores["less"].items():
-        expected = log_odds(scores["own"][image]) - log_odds(scores["blank"][image])
-        assert log_odds(score) == pytest.approx(expected, abs=1e-3)
+        expected = compute_log_odds(scores["own"][image]) - compute_log_odds(scores["blank"][image])
+        assert compute_log_odds(score) == pytest.approx(expected, abs=1e-3)
         assert scores["less_blank"][image] == pytest.approx(0.5, abs=1e-3), "a grey image carries no information"
 
 

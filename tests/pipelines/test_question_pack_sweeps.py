@@ -1,4 +1,4 @@
-"""In sweeps over a benchmark's own questions, prompts, questions, answers and scores come from one released file."""
+"""Sweeps over a benchmark's own questions take prompts, questions and expected answers from one released file."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,7 +44,7 @@ def planned(folder: Path, store: Path, pack: str, questions: Path, *overrides: s
     return plan_bench(folder, store, *given, "benchmark.prompts=${benchmark.questions}", *overrides)
 
 
-class Swept(NamedTuple):
+class SweptPack(NamedTuple):
     """A finished sweep with DSG-1k's questions, shared by tests that do not write."""
 
     plan: PlannedSweep
@@ -54,11 +54,11 @@ class Swept(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def swept(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Swept:
+def swept(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> SweptPack:
     home = tmp_path_factory.mktemp("swept")
     questions = write_propositions(home / "dsg.csv")
     plan = planned(folder, home / "store", "dsg_1k", questions)
-    return Swept(plan, run_plan(plan), home / "store", questions)
+    return SweptPack(plan, run_plan(plan), home / "store", questions)
 
 
 def read_rows(plan: PlannedSweep, stage: str) -> list[dict[str, Any]]:
@@ -67,17 +67,17 @@ def read_rows(plan: PlannedSweep, stage: str) -> list[dict[str, Any]]:
     return [dict(row) for cell in cells for row in cell.to_pylist()]
 
 
-def elements(plan: PlannedSweep) -> list[list[float]]:
+def list_element_scores(plan: PlannedSweep) -> list[list[float]]:
     """Return the scores of every image's questions."""
     return [[one["score"] for one in row["elements"] or ()] for row in read_rows(plan, "scores")]
 
 
-def test_a_sweep_takes_all_its_questions_from_a_released_file(swept: Swept) -> None:
+def test_a_sweep_takes_all_its_questions_from_a_released_file(swept: SweptPack) -> None:
     plan, finished = swept.plan, swept.finished
     assert "llm" not in {item.node.name.partition(":")[2] for item in plan.plan.nodes}, "no writer is planned"
     scores = finished.results.read_scores().to_pylist()
     assert finished.exit_code == 0 and len(scores) == 4
-    for row, of_questions in zip(scores, elements(plan), strict=True):
+    for row, of_questions in zip(scores, list_element_scores(plan), strict=True):
         assert len(of_questions) == row["n_questions"] == 3
         assert row["score"] == pytest.approx(sum(of_questions) / 3)
 
@@ -160,7 +160,7 @@ def test_prompts_with_other_ids_are_found_by_their_texts(folder: Path, tmp_path:
 
 
 def test_changed_questions_change_the_cells_but_another_file_with_the_same_does_not(
-    folder: Path, swept: Swept, tmp_path: Path
+    folder: Path, swept: SweptPack, tmp_path: Path
 ) -> None:
     store = swept.store
     copied = planned(folder, store, "dsg_1k", write_propositions(tmp_path / "copy.csv"))
@@ -169,15 +169,15 @@ def test_changed_questions_change_the_cells_but_another_file_with_the_same_does_
             for row in make_propositions(one["prompt_id"], one["text"])[:2]]  # fmt: skip
     fewer = planned(folder, store, "dsg_1k", write_csv(tmp_path / "fewer.csv", ANNOTATIONS, rows))
     assert len(fewer.plan.missing) == len(fewer.plan.cells)
-    assert {len(scores) for scores in elements(planned_and_run(fewer))} == {2}
+    assert {len(scores) for scores in list_element_scores(run_planned(fewer))} == {2}
 
 
-def planned_and_run(plan: PlannedSweep) -> PlannedSweep:
+def run_planned(plan: PlannedSweep) -> PlannedSweep:
     run_plan(plan)
     return plan
 
 
-def test_changing_the_arithmetic_asks_no_model_again(folder: Path, swept: Swept) -> None:
+def test_changing_the_arithmetic_asks_no_model_again(folder: Path, swept: SweptPack) -> None:
     again = planned(folder, swept.store, "dsg_1k", swept.questions, "metrics.dsg_1k.zeroing=recursive")
     assert {cell.recipe.stage for cell in again.plan.missing} == {"scores"}
 

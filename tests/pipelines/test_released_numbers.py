@@ -13,7 +13,7 @@ from tests.bench_of import images, plan_bench, prompts, run_plan, write_rows
 from tests.commands import store_at
 from tests.question_packs import ANNOTATIONS, make_proposition, write_csv
 
-ASKED = [
+QUESTIONS = [
     (1, "0", 'Does this figure show "{}"?', "entity - whole"),
     (2, "1", "Is there a triangle?", "entity - whole"),
     (3, "2", "Is there a circle?", "global"),
@@ -21,7 +21,7 @@ ASKED = [
     (5, "3", "Is there a blue triangle?", "attribute - shape"),
     (6, "1,2", "Is there a square?", "relation - spatial"),
 ]
-"""Questions, one of which depends on a later question.
+"""Questions about every prompt; question 4 depends on question 5, which comes later.
 
 For "two green circles", garnet shows a triangle, a circle and a star.
 """
@@ -44,7 +44,7 @@ def write_pairs(folder: Path) -> Path:
     return folder
 
 
-class Ran(NamedTuple):
+class SweepScores(NamedTuple):
     scores: Mapping[str, Mapping[str, float | None]]
     """Scores by metric and prompt_id."""
     answers: Answers
@@ -52,14 +52,14 @@ class Ran(NamedTuple):
     run_id: str
 
 
-def run(folder: Path, store: Path, *overrides: str) -> Ran:
+def run(folder: Path, store: Path, *overrides: str) -> SweepScores:
     planned = plan_bench(folder, store, *overrides, "benchmark.name=packed")
     finished = run_plan(planned)
     scores: dict[str, dict[str, float | None]] = defaultdict(dict)
     for row in finished.results.read_scores().to_pylist():
         scores[row["metric"]][row["prompt_id"]] = row["score"]
     opened = store_at(planned.store.place.url)
-    return Ran(scores, read_answers(planned, opened), opened, finished.run_id)
+    return SweepScores(scores, read_answers(planned, opened), opened, finished.run_id)
 
 
 def read_answers(planned: PlannedSweep, store: Store) -> Answers:
@@ -81,15 +81,15 @@ def says_yes(logprobs: Sequence[Sequence[float]]) -> bool:
     return sum(logprobs[0]) >= sum(logprobs[1])
 
 
-def annotations() -> list[dict[str, Any]]:
+def make_annotations() -> list[dict[str, Any]]:
     return [
         make_proposition(one["prompt_id"], one["text"], number, needs, question.format(one["text"]), kind)
         for one in prompts(4)
-        for number, needs, question, kind in ASKED
+        for number, needs, question, kind in QUESTIONS
     ]
 
 
-def gated(answered: Mapping[int, bool], parents: Mapping[int, Sequence[int]]) -> float:
+def compute_gated_score(answered: Mapping[int, bool], parents: Mapping[int, Sequence[int]]) -> float:
     """Compute DSG's calc_vqa_score and OneIG's alignment_score, which use the raw answers to parent questions."""
     counts = [yes and all(answered[parent] for parent in parents.get(one, ())) for one, yes in answered.items()]
     return sum(counts) / len(counts)
@@ -98,17 +98,17 @@ def gated(answered: Mapping[int, bool], parents: Mapping[int, Sequence[int]]) ->
 @pytest.mark.parametrize("convention", ["released", "fixed"])
 def test_dsg_counts_a_yes_if_its_parents_are_yes(convention: str, folder: Path, tmp_path: Path) -> None:
     """A dependency of each prompt contains a word, so the release's loader drops all of the prompt's dependencies."""
-    rows = [row | {"dependency": "3, shape"} if row["proposition_id"] == 5 else row for row in annotations()]
+    rows = [row | {"dependency": "3, shape"} if row["proposition_id"] == 5 else row for row in make_annotations()]
     file = write_csv(tmp_path / "dsg.csv", ANNOTATIONS, rows)
     given = [f"benchmark.questions={file}", "metric=[dsg_1k]", "benchmark.prompts=${benchmark.questions}"]
     ran = run(folder, tmp_path / "store", "benchmark=dsg_1k", *given, f"benchmark.convention={convention}")
-    needed = {number: [int(one) for one in needs.split(",") if one != "0"] for number, needs, _, _ in ASKED}
+    needed = {number: [int(one) for one in needs.split(",") if one != "0"] for number, needs, _, _ in QUESTIONS}
     for one in prompts(4):
         each = [
-            gated(
+            compute_gated_score(
                 {
                     number: says_yes(ran.answers[one["prompt_id"], image, question.format(one["text"])])
-                    for number, _, question, _ in ASKED
+                    for number, _, question, _ in QUESTIONS
                 },
                 {} if convention == "released" else needed,
             )

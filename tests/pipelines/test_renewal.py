@@ -50,18 +50,18 @@ def planned(folder: Path, tmp_path: Path) -> PlannedSweep:
     return plan_bench(folder, tmp_path / "store", METRICS)
 
 
-def cells(plan: PlannedSweep, stage: str) -> list[Cell]:
+def list_cells(plan: PlannedSweep, stage: str) -> list[Cell]:
     return [cell for cell in plan.plan.cells if cell.recipe.stage == stage]
 
 
-def flip(store: Store, path: str) -> None:
+def flip_bit(store: Store, path: str) -> None:
     file = Path((store.place / path).path)
     content = bytearray(file.read_bytes())
     content[len(content) // 3] ^= 1
     file.write_bytes(content)
 
 
-def forget(store: Store, *paths: str) -> None:
+def remove_cells(store: Store, *paths: str) -> None:
     for path in paths:
         Path((store.place / path).path).unlink()
 
@@ -75,10 +75,10 @@ def test_damaged_cells_of_every_stage_are_computed_again_and_counted(
 ) -> None:
     plan = planned(folder, tmp_path)
     assert not plan.plan.missing
-    harmed = [cells(plan, stage)[0] for stage in ("questions", "entailment", "answers", "similarities", "scores")]
+    harmed = [list_cells(plan, stage)[0] for stage in ("questions", "entailment", "answers", "similarities", "scores")]
     for cell in harmed:
-        flip(plan.store, cell.path)
-    forget(plan.store, *(cell.path for cell in cells(plan, "scores")[1:]))
+        flip_bit(plan.store, cell.path)
+    remove_cells(plan.store, *(cell.path for cell in list_cells(plan, "scores")[1:]))
     totals = Totals()
     done = run_sweep(planned(folder, tmp_path), totals.add)
     assert (done.exit_code, done.results.n_null) == (0, 0)
@@ -127,16 +127,16 @@ def test_everything_that_depends_on_rewritten_questions_is_computed_again(
 ) -> None:
     """A question writer may use other words when it writes a lost cell again."""
     plan = planned(folder, tmp_path)
-    asked = cells(plan, "questions")[0]
+    asked = list_cells(plan, "questions")[0]
     written = plan.store.read(asked.path)
     prompt_id = written.column("prompt_id").to_pylist()[0]
     rewritten = rewrite(written)
     assert prompt_id in rewritten.column("prompt_id").to_pylist(), "the prompt has another question"
-    forget(plan.store, asked.path)
+    remove_cells(plan.store, asked.path)
     plan.store.save(plan.plan.make_cell(asked), rewritten)
     done = run_plan(planned(folder, tmp_path))
     assert (done.exit_code, done.results.n_null) == (0, 0)
-    [scored] = [cell for cell in cells(plan, "scores") if asked in plan.plan.upstream(cell).get("questions", ())]
+    [scored] = [cell for cell in list_cells(plan, "scores") if asked in plan.plan.upstream(cell).get("questions", ())]
     elements = {row["prompt_id"]: row["elements"] for row in plan.store.read(scored.path).to_pylist()}
     now = [row["question_id"] for row in rewritten.to_pylist() if row["prompt_id"] == prompt_id]
     assert [element["question_id"] for element in elements[prompt_id]] == now
@@ -144,11 +144,11 @@ def test_everything_that_depends_on_rewritten_questions_is_computed_again(
 
 def test_only_damaged_questions_are_written_again(folder: Path, tmp_path: Path) -> None:
     plan = planned(folder, tmp_path)
-    flip(plan.store, cells(plan, "questions")[0].path)
+    flip_bit(plan.store, list_cells(plan, "questions")[0].path)
     config = sweep_config(folder, tmp_path / "store", "metric=[gecko]")
     written = write_questions(plan_questions(config), lambda progress: None)
     assert not written.failed and written.quality["gecko"].failed == 0
-    assert plan.store.read(cells(plan, "questions")[0].path) is not None
+    assert plan.store.read(list_cells(plan, "questions")[0].path) is not None
 
 
 def test_repeated_damage_is_reported_and_loses_no_row(
@@ -157,12 +157,12 @@ def test_repeated_damage_is_reported_and_loses_no_row(
     for part in (tmp_path / "store/runs").glob("*/scores.parquet/*-*.parquet"):
         part.unlink()  # so that it is made from its cells
     plan = planned(folder, tmp_path)
-    harmed = next(cell for cell in cells(plan, "scores") if cell.recipe.metric == "clipscore")
+    harmed = next(cell for cell in list_cells(plan, "scores") if cell.recipe.metric == "clipscore")
 
     def failing(read: Callable[..., pa.Table]) -> Callable[..., pa.Table]:
         def damaged(self: Store, path: str, **options: object) -> pa.Table:
             if path == harmed.path:
-                flip(self, path)
+                flip_bit(self, path)
             return read(self, path, **options)
 
         return damaged
@@ -179,11 +179,11 @@ def test_a_renewed_cell_with_a_retryable_row_is_a_draft_that_the_run_uses(
     """The draft is used although the committed file next to it is damaged, and other damage is found later."""
     config = sweep_config(folder, tmp_path / "store", "metric=[gecko,clipscore]")  # so that answers are read first
     plan = plan_sweep(config)
-    [similar, *_], [answered, *_] = cells(plan, "similarities"), cells(plan, "answers")
+    [similar, *_], [answered, *_] = list_cells(plan, "similarities"), list_cells(plan, "answers")
     failing = plan.store.read(answered.path).column("image_id")[0].as_py()
     for cell in (similar, answered):
-        flip(plan.store, cell.path)
-    forget(plan.store, *(cell.path for cell in cells(plan, "scores")))
+        flip_bit(plan.store, cell.path)
+    remove_cells(plan.store, *(cell.path for cell in list_cells(plan, "scores")))
     tabulate = AnswersStage.tabulate_answers
 
     def fail_first(stage: AnswersStage, images: Any, index: Any, answers: Sequence[Any]) -> pa.Table:

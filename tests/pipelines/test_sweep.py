@@ -57,7 +57,7 @@ def test_a_second_sweep_computes_nothing_and_a_new_revision_only_dependent_cells
 
 
 def test_a_prompt_without_an_image_is_a_null_that_the_summary_counts(tmp_path: Path) -> None:
-    """All other ways in which a row can fail are tested in tests/faults/test_bad_rows.py."""
+    """Other failures of rows are tested in tests/faults/test_bad_rows.py."""
     folder = write_benchmark(tmp_path / "bench", ["atlas", "borealis", "cobalt"])
     write_rows(folder / "images/borealis/00000.parquet", images("borealis", 6))
     (folder / "images/cobalt/00000.parquet").write_bytes(b"PAR1")

@@ -11,7 +11,7 @@ from tests.bench_of import sweep_config, write_benchmark
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, make_completion
 
 
-def thought(number: int, body: dict[str, Any]) -> Answer:
+def make_thought(number: int, body: dict[str, Any]) -> Answer:
     """Return a finished thought with a rating and an unfinished one by turns, the finished one first."""
     if number % 2:
         return make_completion("<think>\nA star, or is it", reason="length")
@@ -23,7 +23,7 @@ def test_a_thinking_judge_rates_and_the_error_of_a_cut_thought_names_the_key_to_
 ) -> None:
     monkeypatch.setenv(VARIABLE, KEY)
     server = Server()
-    server.script = thought
+    server.script = make_thought
     bench = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
     judge = ("+model@models.vlm=api", "models.vlm.checkpoint=m", f"models.vlm.key_variable={VARIABLE}")
     thinks = (f"models.vlm.endpoint={server.url}", "models.vlm.thinking=allowed", "models.vlm.thinking_tokens=100")

@@ -1,4 +1,4 @@
-"""Rows of several images are the frames of a video or the views of a model."""
+"""Rows with several images are scored as the frames of a video or the views of a 3D model."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""In whole sweeps with question-based metrics, questions are written once, answered once, and scored one by one."""
+"""Sweeps with question-based metrics write questions once, answer them once, and score them one by one."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def done(folder: Path, store: Path) -> FinishedSweep:
     return run_bench(folder, store, METRIC)
 
 
-def cells(store: Path, stage: str, metric: str, folder: Path) -> pa.Table:
+def read_cells(store: Path, stage: str, metric: str, folder: Path) -> pa.Table:
     plan = plan_bench(folder, store, METRIC).plan
     mine = [cell for cell in plan.cells if cell.recipe.stage == stage and cell.recipe.metric == metric]
     return pa.concat_tables([store_at(store).read(cell.path) for cell in mine])
@@ -39,7 +39,7 @@ def test_every_question_keeps_its_own_score_and_its_words_of_the_prompt(
 ) -> None:
     prompts = plan_bench(folder, store).sources.prompts
     texts = dict(zip(prompts["prompt_id"].to_pylist(), prompts["text"].to_pylist(), strict=True))
-    for row in cells(store, "scores", "gecko", folder).to_pylist():
+    for row in read_cells(store, "scores", "gecko", folder).to_pylist():
         scores = [element["score"] for element in row["elements"] if element["score"] is not None]
         assert row["score"] == pytest.approx(sum(scores) / len(scores)) and row["n_questions"] == len(scores)
         for element in row["elements"]:

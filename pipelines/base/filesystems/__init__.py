@@ -9,7 +9,7 @@ from plumbline.pipelines.base.filesystems.filesystem import Filesystem, Settings
 OBJECT_STORES = ("s3://", "gs://", "az://")
 
 
-def filesystem_of(url: str, settings: Settings) -> Filesystem:
+def choose_filesystem(url: str, settings: Settings) -> Filesystem:
     """Return the filesystem of an absolute path or an address; raise ConfigError if its client rejects the settings.
 
     All addresses of a cloud share one client; other addresses share one client per host.

@@ -21,7 +21,7 @@ CLIENT = {"allow_http": True, "connect_timeout": "5s", "read_timeout": "60s", "t
 MAX_RETRIES = 5
 RETRY = {"max_retries": MAX_RETRIES, "retry_timeout": timedelta(minutes=2)}
 CUT_SHORT = "Error getting list response body"
-"""Text of obstore's error for a truncated listing. Unlike other requests, obstore does not retry this one."""
+"""Text of obstore's error for a truncated listing, the only request that obstore does not retry."""
 LIST_CHUNK = 1000
 STREAM_BYTES = 2**20
 """Minimum number of bytes that a stream requests at a time."""

@@ -24,7 +24,7 @@ class Disk(Writable):
     def list(self, path: str) -> dict[str, Entry]:
         """Return the entries of a folder by name; a link has the entry of its target."""
         return {
-            str(item["name"]).rpartition("/")[2]: entry_at(item["name"]) if item.get("islink") else entry_of(item)
+            str(item["name"]).rpartition("/")[2]: read_entry(item["name"]) if item.get("islink") else entry_of(item)
             for item in self.fs.ls(path, detail=True)
         }
 
@@ -40,7 +40,7 @@ class Disk(Writable):
             seen.add(real)
             for name in files:
                 file = f"{folder}/{name}"
-                yield file.removeprefix(path).lstrip("/"), entry_at(file)
+                yield file.removeprefix(path).lstrip("/"), read_entry(file)
 
     def create(self, path: str, data: bytes) -> bool:
         with _temporary_file(Path(path), data) as draft:
@@ -62,7 +62,7 @@ class Disk(Writable):
     def move_draft(self, draft: Path, path: str, *, replace: bool) -> bool:
         with draft.open("rb") as file:
             os.fsync(file.fileno())  # committed files survive a crash of the machine
-        _share(draft, Path(path).parent)
+        _make_group_writable(draft, Path(path).parent)
         if not replace:
             return self._link(draft, path)
         draft.replace(path)
@@ -70,7 +70,7 @@ class Disk(Writable):
 
     def copy(self, source: str, target: str) -> None:
         _make_folder(Path(target).parent)
-        link = _hidden_sibling(Path(target))
+        link = _make_hidden_path(Path(target))
         os.link(source, link)
         try:
             link.replace(target)
@@ -93,10 +93,10 @@ class Disk(Writable):
 def _temporary_file(path: Path, data: bytes) -> Iterator[Path]:
     """Write a file under a temporary name in the folder of `path`, and remove that name when the context ends."""
     _make_folder(path.parent)
-    draft = _hidden_sibling(path)
+    draft = _make_hidden_path(path)
     try:
         write_new(draft, data)
-        _share(draft, path.parent)
+        _make_group_writable(draft, path.parent)
         yield draft
     finally:
         draft.unlink(missing_ok=True)
@@ -121,16 +121,16 @@ def _make_shared_folder(folder: Path) -> None:
 
     If the name is taken, or the folder cannot be created, nothing is left behind.
     """
-    draft = _hidden_sibling(folder)
+    draft = _make_hidden_path(folder)
     with suppress(OSError):
         draft.mkdir()
-        _share(draft, folder.parent)
+        _make_group_writable(draft, folder.parent)
         draft.rename(folder)  # can only replace an empty folder
     with suppress(OSError):
         draft.rmdir()
 
 
-def _share(path: Path, folder: Path) -> None:
+def _make_group_writable(path: Path, folder: Path) -> None:
     """Make a new file or folder group-writable if its parent folder is, regardless of the umask.
 
     Otherwise two people with the usual umask of 022 could not compute in the same store.
@@ -143,7 +143,7 @@ def _share(path: Path, folder: Path) -> None:
                 path.chmod(stat.S_IMODE(own) | rights)
 
 
-def _hidden_sibling(path: Path) -> Path:
+def _make_hidden_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
 
 
@@ -156,7 +156,7 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def entry_at(path: str) -> Entry:
+def read_entry(path: str) -> Entry:
     """Return the entry of a local file; a broken link is neither a file nor a folder."""
     try:
         found = Path(path).stat()

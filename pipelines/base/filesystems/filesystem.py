@@ -56,9 +56,9 @@ class Filesystem:
     """A filesystem that can be read, with paths as in fsspec."""
 
     check = "the network"
-    """What to check if the server cannot be reached."""
+    """Things for the user to check if the server cannot be reached."""
     rights = "the credentials' rights"
-    """What to check if access is denied."""
+    """Things for the user to check if access is denied."""
     reads_one_version = False
     """True if reading a stream that was opened with an ETag fails as soon as the file has a different ETag."""
 
@@ -68,7 +68,7 @@ class Filesystem:
         self.fs = fs
 
     def entry(self, path: str) -> Entry:
-        """Return the entry at a path; raise FileNotFoundError if there is none."""
+        """Return the entry at a path; raise FileNotFoundError if the path does not exist."""
         return entry_of(self.fs.info(path))
 
     def open(self, path: str, size: int | None, etag: str | None, **options: Any) -> IO[bytes]:
@@ -79,7 +79,7 @@ class Filesystem:
         return cast(IO[bytes], self.fs.open(path, "rb", **options))
 
     def read(self, path: str, limit: int | None) -> bytes:
-        """Return a file's bytes, or the first `limit`. No more are read, even if the server does not support ranges."""
+        """Return a file's first `limit` bytes, or all. No more are read, even if the server does not support ranges."""
         with self.fs.open(path, "rb") as stream:
             return bytes(stream.read() if limit is None else stream.read(limit))
 
@@ -137,7 +137,7 @@ class Writable(Filesystem, ABC):
 
     @abstractmethod
     def draft_folder(self, path: str) -> Path:
-        """Return the local folder in which drafts of a file are written."""
+        """Return the local folder for drafts of a file."""
 
     @abstractmethod
     def move_draft(self, draft: Path, path: str, *, replace: bool) -> bool:
@@ -145,7 +145,7 @@ class Writable(Filesystem, ABC):
 
     @abstractmethod
     def copy(self, source: str, target: str) -> None:
-        """Give a file that never changes a second name without reading it, replacing any existing file."""
+        """Make a file that never changes available at a second path without reading it; replace any existing file."""
 
     @abstractmethod
     def remove_all(self, paths: Sequence[str]) -> None:
@@ -153,7 +153,7 @@ class Writable(Filesystem, ABC):
 
 
 class ObjectStore(Writable):
-    """Object store whose fsspec client supports `mode="create"`, so that one conditional write is a commit."""
+    """Object store whose fsspec client supports `mode="create"`, so that a single conditional write commits a file."""
 
     def open(self, path: str, size: int | None, etag: str | None, **options: Any) -> IO[bytes]:
         return cast(IO[bytes], self.fs.open(path, "rb", size=size, **options))

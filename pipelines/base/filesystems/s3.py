@@ -223,7 +223,7 @@ def _delay_if_busy(response: tuple[Any, Any] | None, attempts: int, **_: Any) ->
     return random() * 2.0 ** (attempts - 1)
 
 
-def s3_settings(settings: Settings) -> dict[str, str]:
+def collect_s3_settings(settings: Settings) -> dict[str, str]:
     """Return the known settings for other libraries' S3 clients: endpoint_url, region, key, secret and token.
 
     Settings that are not configured come from the same sources as for AWS tools: environment variables, profiles, and

@@ -42,7 +42,8 @@ class PackConfig(BoundsChecked):
         if self.question_pack is not None:
             check_known(self.pack_key, self.question_pack, PACKS)
 
-    def packed(self, storage: StorageConfig) -> "PackFile | None":
+    def find_pack_file(self, storage: StorageConfig) -> "PackFile | None":
+        """Return the configured question pack, or None if no questions are configured."""
         if self.questions is None or self.question_pack is None:
             return None
         place, key = storage.locate(self.questions), self.key_of("questions")
@@ -54,7 +55,7 @@ class PackFile:
     """The file or folder of a benchmark's own questions, and how to read it."""
 
     by_prompt: ClassVar[bool] = False
-    """True if changing a question only invalidates the cells of shards with its prompt, and not of the whole pack."""
+    """True if a changed question invalidates only the cells of shards with its prompt, and not all cells."""
     pack: str
     """A key of PACKS."""
     place: Place
@@ -76,7 +77,7 @@ def read_pack(file: PackFile, suite: str) -> QuestionPack:
     """
     with readable_errors(file.place, file.key):
         pack = gather(file.rows(), suite)
-    if file.digest and pack_digest(pack) != file.digest:
+    if file.digest and digest_pack(pack) != file.digest:
         raise SourceError(
             f"{file.place}: the questions have changed since the run was planned; run again to make a new plan"
         )
@@ -91,6 +92,6 @@ def check_choices(metrics: Mapping[str, Metric], choices: Collection[int], where
             raise ConfigError(f"metrics.{name}: with the questions of {where}, {refusal}")
 
 
-def pack_digest(pack: QuestionPack) -> str:
+def digest_pack(pack: QuestionPack) -> str:
     """Return the digest of everything in a pack that can change a result."""
     return digest(pack.questions.to_pylist())

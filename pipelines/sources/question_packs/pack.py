@@ -68,7 +68,7 @@ class QuestionPack(NamedTuple):
     problems: tuple[str, ...]
     """A line for each row that could not be read, or was not read literally."""
     places: dict[str, str]
-    """File and row in which each prompt first occurs, by prompt_id."""
+    """File and row of each prompt's first occurrence, by prompt_id."""
 
     @property
     def choices(self) -> frozenset[int]:
@@ -124,7 +124,7 @@ def gather(found: Iterable[PackRow | str], suite: str) -> QuestionPack:
 
 
 def _make_question_rows(prompt_id: str, prompt: _Prompt) -> list[dict[str, Any]]:
-    """Return a row per question of a prompt, or one row with the error if there are no questions."""
+    """Return a row per question of a prompt, or one row with the error if the prompt has no questions."""
     own = {"prompt_id": prompt_id, "prompt": prompt.text}
     error = prompt.error
     if error is None and not prompt.questions:

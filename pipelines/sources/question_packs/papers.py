@@ -43,7 +43,7 @@ def _read_multiple_choice(line: PackLine) -> Iterator[PackRow]:
     choices, answer = the_texts(values.get("choices"), "choices"), the_text(values, "answer")
     if answer not in choices or len(set(choices)) < 2:
         found = f"found {quote(list(choices))}"
-        raise Refused("no_choice", f"expected the answer {quote(answer)} among two choices at least, {found}")
+        raise Refused("no_choice", f"expected the answer {quote(answer)} among at least two choices, {found}")
     asked = WrittenQuestion(
         question_id=line.where,
         text=the_text(values, "question"),
@@ -55,7 +55,7 @@ def _read_multiple_choice(line: PackLine) -> Iterator[PackRow]:
     yield PackRow(line.where, the_id(values, "id"), the_text(values, "caption"), asked)
 
 
-def proposition(line: PackLine) -> Iterator[PackRow]:
+def read_proposition(line: PackLine) -> Iterator[PackRow]:
     """Read a row with `item_id`, `text`, `proposition_id`, `dependency`, `tuple` and `question_natural_language`.
 
     In a dependency such as `5, background`, only the number is used; 0 or an empty cell means no parents.
@@ -80,15 +80,15 @@ def proposition(line: PackLine) -> Iterator[PackRow]:
     yield PackRow(line.where, the_id(values, "item_id"), the_text(values, "text"), asked)
 
 
-def _unread_dependencies(lines: Iterable[PackLine | str]) -> list[PackLine]:
-    """Return the rows whose parents are not all numbers."""
+def _find_lost_dependencies(lines: Iterable[PackLine | str]) -> list[PackLine]:
+    """Return the rows whose dependencies are not all numbers; the release's own code cannot read them."""
     rows = (line for line in lines if isinstance(line, PackLine))
     return [line for line in rows if not NUMBERS.fullmatch(str(line.values.get("dependency") or "0"))]
 
 
-def dependency_notes(lines: Iterable[PackLine | str], effect: str) -> Iterator[str]:
-    """Yield a line for each row whose parents are not all numbers."""
-    for line in _unread_dependencies(lines):
+def describe_lost_dependencies(lines: Iterable[PackLine | str], effect: str) -> Iterator[str]:
+    """Yield a line for each row whose dependencies are not all numbers; `effect` describes the consequence."""
+    for line in _find_lost_dependencies(lines):
         found = quote(line.values.get("dependency"))
         yield f"{line.where}: the dependency {found} is not all numbers; {effect}"
 
@@ -105,14 +105,14 @@ def read_dsg_1k(place: Place, convention: Convention) -> PackRows:
     """
     lines = [*read_lines(place)]
     if convention == "fixed":
-        yield from dependency_notes(lines, "its words do not count")
-        yield from read_rows(lines, proposition)
+        yield from describe_lost_dependencies(lines, "its words do not count")
+        yield from read_rows(lines, read_proposition)
         return
-    yield from dependency_notes(lines, "none of the prompt's questions has parents, as in the release")
-    without_parents = {str(line.values.get("item_id")) for line in _unread_dependencies(lines)}
+    yield from describe_lost_dependencies(lines, "none of the prompt's questions has parents, as in the release")
+    without_parents = {str(line.values.get("item_id")) for line in _find_lost_dependencies(lines)}
 
     def read_row(line: PackLine) -> Iterator[PackRow]:
-        for row in proposition(line):
+        for row in read_proposition(line):
             loses_parents = row.question is not None and str(line.values.get("item_id")) in without_parents
             yield row._replace(question=row.question._replace(parents=())) if loses_parents and row.question else row
 

@@ -8,17 +8,17 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.plugins.diagnosis.question_kinds import pool_kinds
 from tests.commands import printed, refusal
 from tests.pipelines import test_question_pack_sweeps
-from tests.pipelines.test_question_pack_sweeps import Swept
+from tests.pipelines.test_question_pack_sweeps import SweptPack
 
 folder, swept = test_question_pack_sweeps.folder, test_question_pack_sweeps.swept
 
 
-def test_kinds_are_shown_with_their_counts(swept: Swept) -> None:
+def test_kinds_are_shown_with_their_counts(swept: SweptPack) -> None:
     said = printed("kinds", f"store={swept.store}", "of=dsg_1k")
     assert "dsg_1k by kind" in said and "attribute - color" in said and "(4)" in said
 
 
-def test_a_metric_that_the_run_lacks_is_refused_by_name(swept: Swept) -> None:
+def test_a_metric_that_the_run_lacks_is_refused_by_name(swept: SweptPack) -> None:
     with pytest.raises(ConfigError, match=r"of=tifa_v1: run .* does not contain this metric; it has dsg_1k"):
         pool_kinds(swept.plan.store, swept.finished.run_id, "tifa_v1")
 

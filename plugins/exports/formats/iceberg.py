@@ -134,7 +134,7 @@ def _open_catalog(target: Target) -> Catalog:
 
 
 def _list_s3_properties(target: Target) -> Mapping[str, str]:
-    from plumbline.pipelines.base.filesystems.s3 import s3_settings  # takes a second, and only s3:// needs it
+    from plumbline.pipelines.base.filesystems.s3 import collect_s3_settings  # takes a second, and only s3:// needs it
 
-    settings = s3_settings(target.place.storage)
+    settings = collect_s3_settings(target.place.storage)
     return {f"s3.{theirs}": settings[name] for name, theirs in S3_PROPERTIES.items() if name in settings}

@@ -88,8 +88,8 @@ def _is_untyped(stored: pa.Schema, name: str) -> bool:
 
 
 def _list_s3_options(target: Target) -> Mapping[str, str]:
-    from plumbline.pipelines.base.filesystems.s3 import s3_settings  # takes a second, and only s3:// needs it
+    from plumbline.pipelines.base.filesystems.s3 import collect_s3_settings  # takes a second, and only s3:// needs it
 
-    settings = s3_settings(target.place.storage)
+    settings = collect_s3_settings(target.place.storage)
     options = {theirs: settings[name] for name, theirs in S3_OPTIONS.items() if name in settings}
     return {**options, "allow_http": str(settings.get("endpoint_url", "").startswith("http://")).lower()}

@@ -12,14 +12,14 @@ from plumbline.plugins.reward_server.sentinel import Sentinel
 from plumbline.plugins.reward_server.wires.wire import Served
 from tests.bench_of import write_benchmark
 from tests.commands import config_of, printed
-from tests.pipelines.rewards.conftest import Scored, run_benchmark
+from tests.pipelines.rewards.conftest import ScoredBenchmark, run_benchmark
 
 COUNT = 21
 METRICS = ["metric=[edge_density,saturation]", "models=shapes"]
 
 
 @pytest.fixture(scope="module")
-def scored(tmp_path_factory: pytest.TempPathFactory) -> Scored:
+def scored(tmp_path_factory: pytest.TempPathFactory) -> ScoredBenchmark:
     folder = write_benchmark(tmp_path_factory.mktemp("baseline") / "bench", ("atlas", "flint"), COUNT)
     return run_benchmark(folder, folder.parent / "store", METRICS[0])
 
@@ -30,7 +30,7 @@ def configure_sentinel(store: Path, *words: str) -> Sentinel | None:
     return make_sentinel(config, find_served(config, find_nodes(config)))
 
 
-def test_the_baseline_contains_one_generators_scores_from_the_run(scored: Scored) -> None:
+def test_the_baseline_contains_one_generators_scores_from_the_run(scored: ScoredBenchmark) -> None:
     watching = configure_sentinel(scored.store, "baseline=latest", "baseline_generator=flint")
     assert watching is not None and watching.baseline is not None
     rows = scored.scores[scored.scores.generator == "flint"].pivot(index="prompt_id", columns="metric", values="score")
@@ -42,7 +42,7 @@ def test_the_baseline_contains_one_generators_scores_from_the_run(scored: Scored
     "words, complaint",
     [
         (["baseline=yesterday"], "baseline=yesterday: no such run in"),
-        (["baseline=latest"], "baseline_generator: expected one of run .*, of atlas, flint, got none"),
+        (["baseline=latest"], "baseline_generator: expected a generator of run .* \\(atlas, flint\\), got none"),
         (["baseline=latest", "baseline_generator=ember"], "baseline_generator: .* got ember"),
         (
             ["baseline=latest", "baseline_generator=atlas", "metrics.edge_density.statistic=entropy"],

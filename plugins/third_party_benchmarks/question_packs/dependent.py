@@ -19,7 +19,7 @@ from plumbline.pipelines.sources.question_packs.pack import (
     read_whole,
     the_text,
 )
-from plumbline.pipelines.sources.question_packs.papers import dependency_notes, proposition
+from plumbline.pipelines.sources.question_packs.papers import describe_lost_dependencies, read_proposition
 
 
 def read_dpg_bench(place: Place, convention: Convention) -> PackRows:
@@ -33,8 +33,8 @@ def read_dpg_bench(place: Place, convention: Convention) -> PackRows:
     `released` reports an error for this prompt; `fixed` reads every row.
     """
     lines = [*read_lines(place)]
-    yield from dependency_notes(lines, "its words do not count")
-    found = [*read_rows(lines, proposition)]
+    yield from describe_lost_dependencies(lines, "its words do not count")
+    found = [*read_rows(lines, read_proposition)]
     first = found[0] if convention == "released" and found else None
     if not isinstance(first, PackRow):
         yield from found

@@ -13,7 +13,7 @@ from plugins.third_party_benchmarks.tests.packs import (
 )
 from plumbline.operators.base.errors import SourceError
 from plumbline.plugins.third_party_benchmarks.question_packs.independent import LAST
-from tests.pipelines.sources.test_question_packs import pack_of, parents, questions
+from tests.pipelines.sources.test_question_packs import list_parents, list_questions, read_pack_file
 from tests.question_packs import ANNOTATIONS, make_propositions, write_csv, write_geneval2, write_json
 
 
@@ -22,26 +22,26 @@ def test_dpg_bench_as_released_skips_the_first_row_and_fails_on_the_first_prompt
     path = write_csv(
         tmp_path / "q.csv", ANNOTATIONS, [*make_propositions("a", "a circle"), *make_propositions("b", "a square")]
     )
-    released, fixed = pack_of("dpg_bench", path, "released"), pack_of("dpg_bench", path, "fixed")
-    (failed,) = questions(released, "a")
+    released, fixed = read_pack_file("dpg_bench", path, "released"), read_pack_file("dpg_bench", path, "fixed")
+    (failed,) = list_questions(released, "a")
     assert failed["error"]["kind"] == "no_questions" and not failed["error"]["retryable"]
     assert f"{path}, row 0: the release skips the row" in failed["error"]["message"]
-    assert len(questions(fixed, "a")) == 3 and fixed.problems == ()
-    assert questions(released, "b") == questions(fixed, "b")
+    assert len(list_questions(fixed, "a")) == 3 and fixed.problems == ()
+    assert list_questions(released, "b") == list_questions(fixed, "b")
     assert released.problems == (f"{path}, row 0: left out, as in the release; benchmark.convention=fixed reads it",)
 
 
 def test_dpg_bench_as_released_keeps_a_first_prompt_whose_questions_are_independent(tmp_path: Path) -> None:
     apart = [row | {"dependency": "0"} for row in make_propositions("a", "a circle")]
-    pack = pack_of("dpg_bench", write_csv(tmp_path / "q.csv", ANNOTATIONS, apart))
-    assert [row["text"] for row in questions(pack, "a")] == ["Is the circle red?", "Is the circle above a square?"]
+    pack = read_pack_file("dpg_bench", write_csv(tmp_path / "q.csv", ANNOTATIONS, apart))
+    assert [row["text"] for row in list_questions(pack, "a")] == ["Is the circle red?", "Is the circle above a square?"]
 
 
 def test_geneval2_has_a_question_with_one_choice_for_each_atom(tmp_path: Path) -> None:
-    pack = pack_of("geneval2", write_geneval2(tmp_path / "q.jsonl", count=2))
+    pack = read_pack_file("geneval2", write_geneval2(tmp_path / "q.jsonl", count=2))
     assert pack.prompts["prompt_id"].to_pylist() == ["0", "1"]
     assert pack.prompts["skills"].to_pylist() == [["3 atoms"]] * 2
-    count, there = questions(pack, "1")
+    count, there = list_questions(pack, "1")
     assert (count["choices"], count["answer"], count["kind"]) == (["one"], "one", "count")
     assert (there["choices"], there["kind"]) == (["Yes"], "object")
 
@@ -51,17 +51,17 @@ def test_an_invalid_line_of_geneval2_only_affects_its_own_prompt(tmp_path: Path)
     good = path.read_text().splitlines()
     odd = json.loads(good[0]) | {"skills": ["count"]}
     path.write_text("\n".join([good[0], json.dumps(odd), "{", good[1]]))
-    pack = pack_of("geneval2", path)
+    pack = read_pack_file("geneval2", path)
     assert pack.prompts["prompt_id"].to_pylist() == ["0", "1", "3"], "a row's number stays its own"
-    assert [row["error"]["kind"] for row in questions(pack, "1")] == ["no_questions"]
+    assert [row["error"]["kind"] for row in list_questions(pack, "1")] == ["no_questions"]
     assert [line.split(": ")[0] for line in pack.problems] == [f"{path}, row 1", f"{path}, row 2"]
 
 
 def test_oneig_prompts_are_joined_with_questions_from_other_files(tmp_path: Path) -> None:
-    pack = pack_of("oneig", write_oneig(tmp_path / "oneig", count=2))
+    pack = read_pack_file("oneig", write_oneig(tmp_path / "oneig", count=2))
     assert pack.prompts["prompt_id"].to_pylist() == ["object_000", "object_001"]
     assert pack.prompts["skills"].to_pylist() == [["object", "short", "NP"]] * 2
-    assert parents(pack, "object_001") == [[], ["Is there a circle?"]]
+    assert list_parents(pack, "object_001") == [[], ["Is there a circle?"]]
 
 
 def test_invalid_oneig_questions_are_reported_with_file_and_row(tmp_path: Path) -> None:
@@ -69,32 +69,32 @@ def test_invalid_oneig_questions_are_reported_with_file_and_row(tmp_path: Path) 
     file = folder / "scripts/alignment/Q_D/object.json"
     asked = json.loads(file.read_text())
     write_json(file, {**asked, "777": asked["000"], "001": {"question": "[]", "dependency": "{}"}})
-    pack = pack_of("oneig", folder)
-    assert [row["error"] is None for row in questions(pack, "object_000")] == [True, True]
-    assert [row["error"]["kind"] for row in questions(pack, "object_001")] == ["no_questions"]
+    pack = read_pack_file("oneig", folder)
+    assert [row["error"] is None for row in list_questions(pack, "object_000")] == [True, True]
+    assert [row["error"]["kind"] for row in list_questions(pack, "object_001")] == ["no_questions"]
     assert [line.split(": ")[0] for line in pack.problems] == [f"{file}, row 1", f"{file}, row 2"], pack.problems
 
 
 def test_a_folder_without_the_release_is_an_error_that_names_the_missing_file(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"OneIG-Bench\.csv: not found"):
-        pack_of("oneig", tmp_path)
+        read_pack_file("oneig", tmp_path)
 
 
 def test_t2i_corebench_questions_have_their_first_tag_as_kind(tmp_path: Path) -> None:
-    pack = pack_of("t2i_corebench", write_t2i_corebench(tmp_path / "q.json", count=1))
+    pack = read_pack_file("t2i_corebench", write_t2i_corebench(tmp_path / "q.json", count=1))
     (prompt,) = pack.prompts.to_pylist()
-    asked = questions(pack, prompt["prompt_id"])
+    asked = list_questions(pack, prompt["prompt_id"])
     assert [(row["answer"], row["kind"]) for row in asked] == [("yes", "content"), ("yes", "layout")]
     assert prompt["skills"] == ["Composition", "Multi-Instance"]
 
 
 def test_tiif_bench_has_the_same_questions_for_both_lengths_of_a_prompt(tmp_path: Path) -> None:
     folder = write_tiif_bench(tmp_path / "testmini_eval_prompts", count=2)
-    pack = pack_of("tiif_bench", folder)
+    pack = read_pack_file("tiif_bench", folder)
     assert pack.prompts["prompt_id"].to_pylist() == [
         "numeracy_0_short", "numeracy_0_long", "numeracy_1_short", "numeracy_1_long"
     ]  # fmt: skip
-    assert [(row["text"], row["answer"], row["kind"]) for row in questions(pack, "numeracy_1_long")] == [
+    assert [(row["text"], row["answer"], row["kind"]) for row in list_questions(pack, "numeracy_1_long")] == [
         ("Is there a circle?", "yes", "numeracy"),
         ("Is it square?", "no", "numeracy"),
     ]
@@ -102,7 +102,7 @@ def test_tiif_bench_has_the_same_questions_for_both_lengths_of_a_prompt(tmp_path
 
 
 def test_prism_bench_prompts_are_numbered_by_track_and_have_no_questions(tmp_path: Path) -> None:
-    pack = pack_of("prism_bench", write_prism_bench(tmp_path / "en"))
+    pack = read_pack_file("prism_bench", write_prism_bench(tmp_path / "en"))
     assert [(row["prompt_id"], row["text"], row["skills"]) for row in pack.prompts.to_pylist()][:2] == [
         ("affection_0", "a affection", ["affection"]), ("composition_0", "a composition", ["composition"]),
     ]  # fmt: skip
@@ -112,10 +112,10 @@ def test_prism_bench_prompts_are_numbered_by_track_and_have_no_questions(tmp_pat
 def test_wise_prompts_have_an_explanation_and_a_category_that_follows_from_the_number(tmp_path: Path) -> None:
     rows = [{"Prompt": "p", "Explanation": "e", "prompt_id": number} for number in (1, 400, 401, 520, 641, 1000, 1001)]
     path = write_json(tmp_path / "merge.json", rows)
-    pack = pack_of("wise_verified", path)
+    pack = read_pack_file("wise_verified", path)
     skills = ["culture", "culture", "time", "time", "biology", "chemistry"]
     assert pack.prompts["skills"].to_pylist() == [[skill] for skill in skills]
-    assert (questions(pack, "401")[0]["text"], questions(pack, "401")[0]["choices"]) == ("e", [])
+    assert (list_questions(pack, "401")[0]["text"], list_questions(pack, "401")[0]["choices"]) == ("e", [])
     assert pack.problems == (f"{path}, row 6: expected 'prompt_id' from 1 to 1000, found '1001'; the row is left out",)
 
 
@@ -131,7 +131,7 @@ def test_wise_can_be_read_from_a_folder_with_three_files(tmp_path: Path) -> None
     for name, number in parts.items():
         row = {"Prompt": "p", "Explanation": "e", "prompt_id": number}
         write_json(tmp_path / f"{name}_verified.json", [row])
-    assert pack_of("wise_verified", tmp_path).prompts["prompt_id"].to_pylist() == ["1", "401", "641"]
+    assert read_pack_file("wise_verified", tmp_path).prompts["prompt_id"].to_pylist() == ["1", "401", "641"]
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_unigenbench_checkpoints_have_a_name_and_a_description(
     names = ["index", f"prompt_{language}", f"sub_dims_{language}"]
     good, odd = ({names[0]: number, names[1]: "pandas in ink", names[2]: one} for number, one in enumerate([told, "{"]))
     path = write_csv(tmp_path / "q.csv", names, [good, odd])
-    pack = pack_of("unigenbench", path)
-    assert [(row["kind"], row["text"]) for row in questions(pack, "0")] == [("Style", "ink"), ("Style 2", "wash")]
+    pack = read_pack_file("unigenbench", path)
+    assert [(row["kind"], row["text"]) for row in list_questions(pack, "0")] == [("Style", "ink"), ("Style 2", "wash")]
     assert pack.prompts["skills"].to_pylist() == [["Art"], []]
-    assert [row["error"]["kind"] for row in questions(pack, "1")] == ["no_questions"]
+    assert [row["error"]["kind"] for row in list_questions(pack, "1")] == ["no_questions"]
     assert len(pack.problems) == 1 and pack.problems[0].startswith(f"{path}, row 1: not JSON")

@@ -10,19 +10,19 @@ from tests.pipelines.sources.test_question_packs_fuzz import (
     PROPOSITIONS,
     Encoded,
     Fields,
-    json_copy,
-    require_row_alone,
-    rows,
+    copy_json,
+    make_rows,
+    require_others_unaffected,
 )
 
 
 def make_oneig_questions() -> Fields:
     asked = {"question": Encoded({"1": "Is it red?", "2": "Is it large?"}), "dependency": Encoded({"1": [0], "2": [1]})}
-    return {f"{number:03}": json_copy(asked) for number in range(COUNT)}
+    return {f"{number:03}": copy_json(asked) for number in range(COUNT)}
 
 
 def make_oneig_files(csv: str, prompt: str, suffix: str, classes: Mapping[str, str]) -> dict[str, Any]:
-    prompts = rows(lambda n: {"category": classes["object"], "id": f"{n:03}", prompt: f"bird {n}", "type": "NP"})
+    prompts = make_rows(lambda n: {"category": classes["object"], "id": f"{n:03}", prompt: f"bird {n}", "type": "NP"})
     questions = {name: make_oneig_questions() if name == "object" else {} for name in classes}
     asked = {f"scripts/alignment/Q_D/{name}{suffix}.json": content for name, content in questions.items()}
     return {csv: prompts, **asked}
@@ -39,29 +39,31 @@ FILES: Mapping[str, Mapping[str, Any]] = {
         "OneIG-Bench-ZH.csv", "prompt_cn", "_zh", {**CLASSES, "multilingualism": "Multilingualism"}
     ),
     "geneval2": {
-        "q.jsonl": rows(lambda n: {
+        "q.jsonl": make_rows(lambda n: {
             "prompt": f"bird {n}", "atom_count": 2, "vqa_list": [["How many?", "one"]], "skills": ["count"]
         })
     },
-    "unigenbench": {"q.csv": rows(lambda n: {"index": n, "prompt_en": f"bird {n}", "sub_dims_en": json_copy(POINTS)})},
+    "unigenbench": {
+        "q.csv": make_rows(lambda n: {"index": n, "prompt_en": f"bird {n}", "sub_dims_en": copy_json(POINTS)})
+    },
     "wise_verified": {
-        "q.json": rows(lambda n: {"Prompt": f"bird {n}", "Explanation": "red", "prompt_id": 401 + n})
+        "q.json": make_rows(lambda n: {"Prompt": f"bird {n}", "Explanation": "red", "prompt_id": 401 + n})
     },
     "prism_bench": {
-        f"{track}.jsonl": rows(lambda n: {"prompt": f"bird {n}"})
+        f"{track}.jsonl": make_rows(lambda n: {"prompt": f"bird {n}"})
         for track in ("affection", "composition", "entity", "imagination", "long_text", "style", "text_rendering")
     },
     "t2i_corebench": {
         "q.json": {
-            f"C-{n}": {"Prompt": f"bird {n}", "Main Class": "C", "Sub Class": "MI", "Checklist": json_copy(CHECKLIST)}
+            f"C-{n}": {"Prompt": f"bird {n}", "Main Class": "C", "Sub Class": "MI", "Checklist": copy_json(CHECKLIST)}
             for n in range(COUNT)
         }
     },
     "tiif_bench": {
-        "mini_prompts/style_prompts.jsonl": rows(
+        "mini_prompts/style_prompts.jsonl": make_rows(
             lambda n: {"short_description": f"bird {n}", "long_description": f"a large bird {n}"}
         ),
-        "mini_eval_prompts/style_eval_prompts.jsonl": rows(
+        "mini_eval_prompts/style_eval_prompts.jsonl": make_rows(
             lambda n: {"type": "style", "yn_question_list": ["Is it red?"], "yn_answer_list": ["yes"]}
         ),
     },
@@ -74,4 +76,4 @@ NUMBERED = ("geneval2", "prism_bench", "tiif_bench")
 @pytest.mark.parametrize("name", FILES)
 def test_a_field_of_the_wrong_type_only_fails_its_own_row(name: str) -> None:
     both_lengths = {"inner": "mini_eval_prompts", "losses": 2} if name == "tiif_bench" else {}
-    require_row_alone(name, FILES[name], numbered=name in NUMBERED, **both_lengths)
+    require_others_unaffected(name, FILES[name], numbered=name in NUMBERED, **both_lengths)

@@ -11,7 +11,15 @@ from scipy.stats import gmean
 
 from plugins.third_party_benchmarks.tests.packs import write_oneig
 from tests.bench_of import prompts
-from tests.pipelines.test_released_numbers import Answers, Ran, annotations, gated, run, says_yes, write_pairs
+from tests.pipelines.test_released_numbers import (
+    Answers,
+    SweepScores,
+    compute_gated_score,
+    make_annotations,
+    run,
+    says_yes,
+    write_pairs,
+)
 from tests.question_packs import ANNOTATIONS, write_csv, write_geneval2
 
 
@@ -36,7 +44,7 @@ def compute_dpg_bench(answers: Answers, *, first_row: int, last_image_only: bool
     for the last image before they are set to zero.
     """
     items: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in annotations()[first_row:]:
+    for row in make_annotations()[first_row:]:
         items[row["item_id"]].append(row)
     scores: dict[str, float] = {}
     levels, categories = defaultdict(list), defaultdict(list)
@@ -68,29 +76,29 @@ def compute_dpg_bench(answers: Answers, *, first_row: int, last_image_only: bool
 
 @pytest.fixture(scope="module")
 def dpg_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_csv(tmp_path_factory.mktemp("dpg") / "dpg_bench.csv", ANNOTATIONS, annotations())
+    return write_csv(tmp_path_factory.mktemp("dpg") / "dpg_bench.csv", ANNOTATIONS, make_annotations())
 
 
 DPG = ("benchmark=dpg_bench", "metric=[dpg_bench,dpg_bench_levels]", "benchmark.prompts=${benchmark.questions}")
 
 
 @pytest.fixture(scope="module")
-def fixed(folder: Path, dpg_file: Path) -> Ran:
+def fixed(folder: Path, dpg_file: Path) -> SweepScores:
     given = (f"benchmark.questions={dpg_file}", "benchmark.convention=fixed", "metrics.dpg_bench_levels.images=mean")
     return run(folder, folder / "fixed", *DPG, *given)
 
 
 @pytest.fixture(scope="module")
-def released(folder: Path, dpg_file: Path) -> Ran:
+def released(folder: Path, dpg_file: Path) -> SweepScores:
     return run(folder, folder / "released", *DPG, f"benchmark.questions={dpg_file}")
 
 
-def read_levels(ran: Ran, level: int) -> dict[str, float]:
+def read_levels(ran: SweepScores, level: int) -> dict[str, float]:
     pool_kinds = pytest.importorskip("plumbline.plugins.diagnosis.question_kinds").pool_kinds
     return {row.kind: row.mean for row in pool_kinds(ran.store, ran.run_id, "dpg_bench_levels") if row.level == level}
 
 
-def test_dpg_bench_as_released(released: Ran, fixed: Ran) -> None:
+def test_dpg_bench_as_released(released: SweepScores, fixed: SweepScores) -> None:
     """The first prompt lacks an answer and fails. The levels only use the original answers for the last image."""
     expected = compute_dpg_bench(fixed.answers, first_row=1, last_image_only=True)
     first, *others = [one["prompt_id"] for one in prompts(4)]
@@ -102,7 +110,7 @@ def test_dpg_bench_as_released(released: Ran, fixed: Ran) -> None:
     assert read_levels(released, 2) == pytest.approx(dashed)
 
 
-def test_dpg_bench_with_the_fixed_convention(released: Ran, fixed: Ran) -> None:
+def test_dpg_bench_with_the_fixed_convention(released: SweepScores, fixed: SweepScores) -> None:
     expected = compute_dpg_bench(fixed.answers, first_row=0, last_image_only=False)
     assert fixed.scores["dpg_bench"] == pytest.approx(dict(expected.scores))
     assert read_levels(fixed, 1) == pytest.approx(dict(expected.levels))
@@ -110,7 +118,9 @@ def test_dpg_bench_with_the_fixed_convention(released: Ran, fixed: Ran) -> None:
 
 
 @pytest.mark.parametrize("zeroing", ["direct", "recursive"])
-def test_other_zeroing_options_lead_to_other_scores(zeroing: str, fixed: Ran, folder: Path, dpg_file: Path) -> None:
+def test_other_zeroing_options_lead_to_other_scores(
+    zeroing: str, fixed: SweepScores, folder: Path, dpg_file: Path
+) -> None:
     given = (f"benchmark.questions={dpg_file}", "benchmark.convention=fixed", f"metrics.dpg_bench.zeroing={zeroing}")
     other = run(folder, folder / "fixed", *DPG, *given)
     assert other.scores["dpg_bench"] != pytest.approx(dict(fixed.scores["dpg_bench"]))
@@ -145,7 +155,7 @@ def test_oneig_counts_a_yes_only_if_the_parent_question_has_a_yes(folder: Path, 
     ran = run(folder, tmp_path / "store", "benchmark=oneig", f"benchmark.questions={place}", "metric=[oneig]")
     for one in prompts(4):
         each = [
-            gated(
+            compute_gated_score(
                 {
                     number: says_yes(ran.answers[one["prompt_id"], image, question])
                     for number, question in ((1, "Is there a circle?"), (2, "Is the circle red?"))

@@ -104,7 +104,11 @@ def test_editing_a_word_recomputes_only_the_shards_of_its_prompt(tmp_path: Path)
     ("more", "code", "refusal"),
     [
         ("benchmark.columns.words=text_wanted", 1, "no prompt has a text in the column 'text_wanted'"),
-        ("benchmark.prompts=null benchmark.columns.words=wanted", 64, "it is a column of the prompts file"),
+        (
+            "benchmark.prompts=null benchmark.columns.words=wanted",
+            64,
+            "expected a prompts file with the column 'wanted'",
+        ),
     ],
 )
 def test_a_missing_column_is_refused_when_planning(

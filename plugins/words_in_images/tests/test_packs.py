@@ -7,27 +7,27 @@ from typing import Any
 import pytest
 
 from plumbline.pipelines.sources.question_packs.pack import QuestionPack
-from tests.pipelines.sources.test_question_packs import pack_of, questions
-from tests.pipelines.sources.test_question_packs_fuzz import require_row_alone, rows
+from tests.pipelines.sources.test_question_packs import list_questions, read_pack_file
+from tests.pipelines.sources.test_question_packs_fuzz import make_rows, require_others_unaffected
 from tests.question_packs import write_csv, write_json
 
 FILES: dict[str, dict[str, Any]] = {
     "cvtg_2k": {
-        f"{folder}/{area}.json": {"data_list": rows(lambda n: {"index": n, "prompt": f"a sign 'OPEN' {n}"})}
+        f"{folder}/{area}.json": {"data_list": make_rows(lambda n: {"index": n, "prompt": f"a sign 'OPEN' {n}"})}
         for folder in ("CVTG", "CVTG-Style") for area in (2, 3, 4, 5)
     },
     "longtext_bench": {
-        "q.jsonl": rows(lambda n: {
+        "q.jsonl": make_rows(lambda n: {
             "prompt_id": n, "prompt": f"a sign {n}", "text": ["OPEN"], "category": "sign", "length": "short"
         })
     },
-    "oneig_text": {"q.csv": rows(lambda n: {"id": n, "prompt_en": f"a sign {n}", "text_content": "['OPEN']"})},
+    "oneig_text": {"q.csv": make_rows(lambda n: {"id": n, "prompt_en": f"a sign {n}", "text_content": "['OPEN']"})},
 }  # fmt: skip
 """File contents of each pack."""
 
 
 def read_texts(pack: QuestionPack, prompt_id: str) -> list[str]:
-    return [row["answer"] for row in questions(pack, prompt_id)]
+    return [row["answer"] for row in list_questions(pack, prompt_id)]
 
 
 def test_longtext_bench_has_a_list_of_texts_for_each_prompt(tmp_path: Path) -> None:
@@ -36,10 +36,10 @@ def test_longtext_bench_has_a_list_of_texts_for_each_prompt(tmp_path: Path) -> N
         {"prompt": "a bus", "text": "stop", "prompt_id": 1},
     ]
     (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    pack = pack_of("longtext_bench", tmp_path / "q.jsonl")
+    pack = read_pack_file("longtext_bench", tmp_path / "q.jsonl")
     assert read_texts(pack, "0") == ["OPEN", "24 h"] and pack.prompts["skills"].to_pylist()[0] == ["sign", "short"]
-    assert questions(pack, "0")[0]["start"] == 8
-    assert "row 1: expected 'text' as a list of texts" in questions(pack, "1")[0]["error"]["message"]
+    assert list_questions(pack, "0")[0]["start"] == 8
+    assert "row 1: expected 'text' as a list of texts" in list_questions(pack, "1")[0]["error"]["message"]
 
 
 @pytest.mark.parametrize("prompt", ["prompt_en", "prompt_cn"])
@@ -47,8 +47,8 @@ def test_oneigs_texts_are_a_python_list_literal(prompt: str, tmp_path: Path) -> 
     wanted = ["Baker's", 'say "hi"', "two\nlines"]
     rows = [{"": 0, "id": "000", prompt: "a slide", "text_content": str(wanted)}]
     path = write_csv(tmp_path / "q.csv", [*rows[0]], rows)
-    assert read_texts(pack_of("oneig_text", path), "000") == ["Baker's", 'say "hi"', r"two\nlines"]
-    assert read_texts(pack_of("oneig_text", path, "fixed"), "000") == ["Baker's", 'say "hi"', "two lines"]
+    assert read_texts(read_pack_file("oneig_text", path), "000") == ["Baker's", 'say "hi"', r"two\nlines"]
+    assert read_texts(read_pack_file("oneig_text", path, "fixed"), "000") == ["Baker's", 'say "hi"', "two lines"]
 
 
 def test_cvtg_2k_expects_the_texts_in_single_quotes(tmp_path: Path) -> None:
@@ -60,11 +60,11 @@ def test_cvtg_2k_expects_the_texts_in_single_quotes(tmp_path: Path) -> None:
                 {"index": 1, "prompt": "a shop"},
             ]
             write_json(tmp_path / f"{folder}/{area}.json", {"data_list": listed})
-    pack = pack_of("cvtg_2k", tmp_path)
+    pack = read_pack_file("cvtg_2k", tmp_path)
     assert len(pack.prompts) == 16 and read_texts(pack, "CVTG-Style_3_0") == ["Fresh", "Open 3"]
-    assert questions(pack, "CVTG_2_1")[0]["error"]["kind"] == "no_questions"
+    assert list_questions(pack, "CVTG_2_1")[0]["error"]["kind"] == "no_questions"
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_field_of_the_wrong_type_fails_only_its_row_and_is_reported_with_file_and_row(name: str) -> None:
-    require_row_alone(name, FILES[name], is_row=3 if name == "cvtg_2k" else 2)
+    require_others_unaffected(name, FILES[name], is_row=3 if name == "cvtg_2k" else 2)

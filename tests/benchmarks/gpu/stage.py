@@ -65,7 +65,7 @@ def measure_sweep(resolved: ResolvedModel, model: LikelihoodModel, shards: Shard
             with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as kernels:
                 profiled = _compute(make_sweep_config(resolved, shards, store="profiled"))
             busy = sum_kernel_seconds(kernels) / profiled.seconds
-    return Sweep(node.rows / node.seconds, busy, config.cluster.pool(NODE).decoders or 0)
+    return Sweep(node.rows / node.seconds, busy, config.cluster.find_pool(NODE).decoders or 0)
 
 
 def sum_kernel_seconds(kernels: Any) -> float:
@@ -88,8 +88,8 @@ def make_sweep_config(resolved: ResolvedModel, shards: Shards, store: str = "sto
         f"shard_rows={len(shards.texts)}", "cluster=gpu1", "cluster.executor=here",
     ]  # fmt: skip
     given += [] if resolved.on_gpu else ["cluster.pools.answers.num_gpus=0"]
-    pool = read_config(load_values(get_command("sweep"), given), SweepConfig).cluster.pool(NODE)
-    decoders = pool.decoders_on(len(os.sched_getaffinity(0)), torch.cuda.device_count())
+    pool = read_config(load_values(get_command("sweep"), given), SweepConfig).cluster.find_pool(NODE)
+    decoders = pool.count_decoders(len(os.sched_getaffinity(0)), torch.cuda.device_count())
     values = load_values(get_command("sweep"), [*given, f"cluster.pools.answers.decoders={decoders}"])
     return read_config(values, SweepConfig)
 

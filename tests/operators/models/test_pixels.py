@@ -9,13 +9,13 @@ import transformers
 from PIL import Image
 
 from plumbline.operators.models.pixels import make_pixel_input
-from tests.operators.tiny import picture
+from tests.operators.tiny import draw_image
 from tests.releases import CHAT_MODELS, is_older
 
 pytestmark = pytest.mark.skipif(
     is_older(CHAT_MODELS), reason="some processors of chat models convert bytes in other ways"
 )
-LEAVING = {
+PER_CHANNEL = {
     "CLIPImageProcessorPil": {},
     "SiglipImageProcessorPil": {},
     "BlipImageProcessorPil": {},

@@ -277,7 +277,9 @@ def test_a_failed_row_is_tried_again_and_the_others_are_reused() -> None:
 
 def test_captions_and_regions_of_different_images_are_never_joined() -> None:
     chain = run_llmscore(tiny.make_image_table(pictures(2), ["p0", "p1"])).run()
-    other = run_llmscore(tiny.make_image_table([pictures(1)[0], tiny.encode_image(tiny.draw_image(9))], ["p0", "p1"])).run()
+    other = run_llmscore(
+        tiny.make_image_table([pictures(1)[0], tiny.encode_image(tiny.draw_image(9))], ["p0", "p1"])
+    ).run()
     stage = STAGES["descriptions"](chain.metrics, {"describer": chain.models["describer"]}, options())
     read = {"captions": upstream(chain.tables["llmscore", "captions"])}
     read |= {"regions": upstream(other.tables["llmscore", "regions"])}

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.ingest.ingest import Ingested, ingest
+from plumbline.pipelines.ingest.ingest import IngestResult, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.score_input import ingest_images
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, PromptColumnsConfig
@@ -22,11 +22,11 @@ PIXELS = b"\x89PNG, as far as anybody looks here"
 CAT, DOG = "three cats", "a red dog"
 
 
-def take(table: Path, **options: Any) -> Ingested:
+def ingest_table(table: Path, **options: Any) -> IngestResult:
     return ingest(IngestConfig(output=str(table.parent / "out"), table=str(table), **options), lambda record: None)
 
 
-def read_taken(ended: Ingested) -> list[tuple[str, str, str, bytes]]:
+def read_ingested(ended: IngestResult) -> list[tuple[str, str, str, bytes]]:
     """Return the generator, id, prompt and image of every row."""
     return [
         (shard.generator, row["image_id"], row["prompt"], row["image"])
@@ -53,14 +53,14 @@ def write_arrow(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 def test_one_table_has_the_images_of_several_generators(tmp_path: Path) -> None:
     rows = [{"image": {"bytes": PIXELS, "path": None}, "text": text, "generator": name, "seed": 7, "skills": ["pets"]}
             for text in (CAT, DOG) for name in ("flux", "sdxl")]  # fmt: skip
-    ended = take(write_parquet(tmp_path / "all.parquet", rows))
-    assert read_taken(ended) == [
+    ended = ingest_table(write_parquet(tmp_path / "all.parquet", rows))
+    assert read_ingested(ended) == [
         ("flux", "all/1", CAT, PIXELS), ("flux", "all/3", DOG, PIXELS),
         ("sdxl", "all/2", CAT, PIXELS), ("sdxl", "all/4", DOG, PIXELS),
     ]  # fmt: skip
     shard = pq.read_table(f"{ended.url}/{ended.shards[0].path}").to_pylist()
     assert '"seed": 7' in shard[0]["sample"] and shard[0]["skills"] == ["pets"]
-    assert not any(record.written for record in take(tmp_path / "all.parquet").shards)
+    assert not any(record.written for record in ingest_table(tmp_path / "all.parquet").shards)
 
 
 def test_tables_whose_shortened_names_collide_keep_all_their_rows(tmp_path: Path) -> None:
@@ -68,9 +68,9 @@ def test_tables_whose_shortened_names_collide_keep_all_their_rows(tmp_path: Path
     for name in names:
         rows = [{"image": PIXELS, "text": f"{name} {number}", "generator": "flux"} for number in range(3)]
         (write_arrow if name.endswith("arrow") else write_parquet)(tmp_path / "tables" / name, rows)
-    ended = take(tmp_path / "tables")
-    ids = [image_id for _, image_id, _, _ in read_taken(ended)]
-    prompts = [prompt for _, _, prompt, _ in read_taken(ended)]
+    ended = ingest_table(tmp_path / "tables")
+    ids = [image_id for _, image_id, _, _ in read_ingested(ended)]
+    prompts = [prompt for _, _, prompt, _ in read_ingested(ended)]
     assert len(ids) == len(set(ids)) == 18 and sorted(prompts) == sorted(
         f"{n} {row}" for n in names for row in range(3)
     )
@@ -96,8 +96,8 @@ def test_class_labels_of_hugging_face_are_read_as_names(saved: str, tmp_path: Pa
         dataset.to_parquet(tmp_path / "mine/all.parquet")
     else:
         dataset.save_to_disk(tmp_path / "mine")
-    ended = take(tmp_path / "mine")
-    assert [(row[0], row[2]) for row in read_taken(ended)] == [
+    ended = ingest_table(tmp_path / "mine")
+    assert [(row[0], row[2]) for row in read_ingested(ended)] == [
         (name, text) for name in ("flux", "sdxl") for text in (CAT, DOG)
     ]
     assert [(one.kind, one.line) for one in ended.rejected] == [("no_generator", 5), ("no_generator", 6)]
@@ -130,8 +130,8 @@ def test_a_row_of_pick_a_pic_has_two_images(tmp_path: Path) -> None:
         "model_1": "sdxl",
         "label_0": 1.0,
     }
-    ended = take(write_parquet(tmp_path / "pairs.parquet", [row, {**row, "jpg_1": None}]))
-    assert read_taken(ended) == [
+    ended = ingest_table(write_parquet(tmp_path / "pairs.parquet", [row, {**row, "jpg_1": None}]))
+    assert read_ingested(ended) == [
         ("flux", "pairs/1-0", CAT, PIXELS),
         ("flux", "pairs/2-0", CAT, PIXELS),
         ("sdxl", "pairs/1-1", CAT, PIXELS + b"1"),
@@ -146,8 +146,8 @@ def test_the_output_of_save_to_disk_is_read(tmp_path: Path) -> None:
             folder / split / "data-00000-of-00001.arrow", [{"image": {"bytes": PIXELS, "path": "a"}, "text": text}] * 3
         )
         (folder / split / "state.json").write_text("{}")
-    ended = take(folder, generator="flux")
-    assert sorted(row[1:3] for row in read_taken(ended)) == [
+    ended = ingest_table(folder, generator="flux")
+    assert sorted(row[1:3] for row in read_ingested(ended)) == [
         *((f"test-data-00000-of-00001/{n}", DOG) for n in (1, 2, 3)),
         *((f"train-data-00000-of-00001/{n}", CAT) for n in (1, 2, 3)),
     ]
@@ -159,8 +159,8 @@ def test_a_cell_may_name_a_file_but_none_outside_the_folder(tmp_path: Path) -> N
     write_parquet(folder / "t.parquet", [{"image": {"bytes": None, "path": path}, "prompt": CAT} for path in paths])
     (folder / "a.png").write_bytes(PIXELS)
     (tmp_path / "secret.png").write_bytes(b"secret")
-    ended = take(folder / "t.parquet", generator="flux", max_failed=1)
-    assert [row[3] for row in read_taken(ended)] == [PIXELS, PIXELS]
+    ended = ingest_table(folder / "t.parquet", generator="flux", max_failed=1)
+    assert [row[3] for row in read_ingested(ended)] == [PIXELS, PIXELS]
     assert [one.kind for one in ended.rejected] == ["outside_folder", "outside_folder", "missing_image"]
 
 
@@ -171,7 +171,7 @@ def test_a_damaged_table_is_named_and_its_unknown_losses_exceed_every_budget(
     table = write(tmp_path / name, [{"image": PIXELS * 50, "prompt": CAT, "generator": "flux"}] * 8)
     whole = table.read_bytes()
     table.write_bytes(whole[: len(whole) - 700])
-    ended = take(table, max_failed=1)
+    ended = ingest_table(table, max_failed=1)
     (rejection,) = ended.rejected
     assert (rejection.kind, rejection.file, ended.exit_code) == ("damaged_table", str(table), 1)
     assert ended.damaged == [str(table)]
@@ -183,7 +183,7 @@ def test_flipped_bits_of_a_table_cost_rows_and_no_crash(tmp_path: Path) -> None:
     for place in range(8, len(whole), 131):
         (tmp_path / "t.arrow").write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
         try:
-            ended = take(tmp_path / "t.arrow", on_change="replace", max_failed=1)
+            ended = ingest_table(tmp_path / "t.arrow", on_change="replace", max_failed=1)
         except ConfigError:
             continue
         assert ended.rows + len(ended.rejected) >= 1
@@ -192,14 +192,14 @@ def test_flipped_bits_of_a_table_cost_rows_and_no_crash(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "row, complaint",
     [
-        ({"pixels": PIXELS, "prompt": CAT}, "cannot tell which column contains the image files"),
-        ({"image": PIXELS, "words": CAT}, "cannot tell which column contains the prompts"),
+        ({"pixels": PIXELS, "prompt": CAT}, "expected a column of image files"),
+        ({"image": PIXELS, "words": CAT}, "expected a column of prompts"),
         ({"image": PIXELS, "prompt": CAT}, "no column contains the generator"),
     ],
 )
 def test_a_table_that_lacks_a_column_is_refused(row: dict[str, Any], complaint: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        take(write_parquet(tmp_path / "t.parquet", [row]))
+        ingest_table(write_parquet(tmp_path / "t.parquet", [row]))
 
 
 def test_tables_that_sweeps_can_read_are_refused_with_that_hint(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.pipelines.base.filesystems import disk
-from plumbline.pipelines.ingest.ingest import Ingested, ingest
+from plumbline.pipelines.ingest.ingest import IngestResult, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from tests.damage import PIECES, Edit, apply_edits, bounded, draw_edits
 from tests.histories.damage import ROT, damage_file
@@ -28,12 +28,12 @@ byte_edits = draw_edits(st.binary(max_size=600), longest=600)
 """Edits of arbitrary length, so that they rarely keep the blocks of a tar aligned."""
 
 
-def read_written(folder: Path, ended: Ingested) -> int:
+def read_written(folder: Path, ended: IngestResult) -> int:
     """Return the rows in the written shards."""
     return sum(pq.read_metadata(folder / record.path).num_rows for record in ended.shards)
 
 
-def outcome(folder: Path, **options: Any) -> Ingested | None:
+def run_ingest(folder: Path, **options: Any) -> IngestResult | None:
     """Return the result of an ingest, or None after a one-line error; check its counts against the written rows."""
     try:
         ended = ingest(IngestConfig(output=str(folder / "out"), generator="flux", **options), lambda record: None)
@@ -90,7 +90,7 @@ def test_every_line_of_a_table_is_written_or_counted(name: str, images: Path) ->
         content = apply_edits(TABLES[name], changes)
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / name).write_bytes(content)
-            ended = outcome(Path(folder), table=f"{folder}/{name}", images=str(images))
+            ended = run_ingest(Path(folder), table=f"{folder}/{name}", images=str(images))
         lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
         if ended is not None and "json" in name:
             assert ended.rows + len(ended.rejected) == sum(bool(line.strip()) for line in lines)
@@ -109,7 +109,7 @@ def test_each_stray_quote_in_a_csv_costs_at_most_a_row(images: Path) -> None:
         content = apply_edits(body, [Edit(place, 0, b'"') for place in quotes])
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "t.csv").write_bytes(header + b"\n" + content)
-            ended = outcome(Path(folder), table=f"{folder}/t.csv", images=str(images))
+            ended = run_ingest(Path(folder), table=f"{folder}/t.csv", images=str(images))
         assert ended is not None and ended.rows >= ROWS - len(quotes)
         assert ended.rows + len(ended.rejected) >= ROWS
 
@@ -143,7 +143,7 @@ TARS = {
 
 @pytest.mark.parametrize("pack", [bytes, lambda content: gzip.compress(content, mtime=0)], ids=["plain", "gz"])
 @pytest.mark.parametrize("format", TARS)
-def test_every_sample_of_a_tar_is_written_or_counted_or_the_tar_is_named(
+def test_every_sample_of_a_tar_is_written_or_counted_or_the_tar_is_reported(
     format: str, pack: Callable[[bytes], bytes]
 ) -> None:
     @bounded
@@ -153,7 +153,7 @@ def test_every_sample_of_a_tar_is_written_or_counted_or_the_tar_is_named(
         content = content[: int(kept * len(content))] if kept < 0.5 else content
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "t.tar").write_bytes(content)
-            ended = outcome(Path(folder), tars=f"{folder}/t.tar", max_failed=1.0)
+            ended = run_ingest(Path(folder), tars=f"{folder}/t.tar", max_failed=1.0)
         if ended is not None and ended.exit_code == 1:
             assert [Path(file).name for file in ended.damaged] == ["t.tar"]
         elif ended is not None:
@@ -194,11 +194,11 @@ contents = st.one_of(
 
 @bounded
 @given(st.lists(st.tuples(headers, contents), min_size=1, max_size=6))
-def test_any_headers_lead_to_rows_or_to_a_named_tar(members: list[tuple[bytes, bytes]]) -> None:
+def test_any_headers_give_rows_or_an_error_that_names_the_tar(members: list[tuple[bytes, bytes]]) -> None:
     content = b"".join(header + content.ljust(512, b"\0") for header, content in members) + bytes(1024)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "t.tar").write_bytes(content)
-        outcome(Path(folder), tars=f"{folder}/t.tar")
+        run_ingest(Path(folder), tars=f"{folder}/t.tar")
 
 
 @bounded
@@ -207,13 +207,13 @@ def test_a_damaged_output_is_repaired_or_refused(file: str, changes: list[Edit])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "t.tar").write_bytes(TARS["ustar"])
-        assert outcome(folder, tars=str(folder / "t.tar")) is not None
+        assert run_ingest(folder, tars=str(folder / "t.tar")) is not None
         [receipt] = (folder / "out/.ingest").glob("*.json")
         [record] = (folder / "out/.ingest/records").iterdir()
         files = {"shard": folder / "out/flux/00000.parquet", "manifest": folder / "out/manifest.json",
                  "receipt": receipt, "record": record}  # fmt: skip
         files[file].write_bytes(apply_edits(files[file].read_bytes(), changes))
-        ended = outcome(folder, tars=str(folder / "t.tar"))
+        ended = run_ingest(folder, tars=str(folder / "t.tar"))
         assert ended is None or ended.rows + len(ended.rejected) == ROWS
 
 
@@ -224,7 +224,7 @@ def test_a_flipped_bit_in_an_ingests_records_changes_none_of_its_messages(file: 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "t.tar").write_bytes(TARS["ustar"])
-        first = outcome(folder, tars=str(folder / "t.tar"))
+        first = run_ingest(folder, tars=str(folder / "t.tar"))
         assert first is not None
         rejected = pq.read_table(folder / "out/rejected.parquet")
         [receipt] = (folder / "out/.ingest").glob("*.json")
@@ -232,7 +232,7 @@ def test_a_flipped_bit_in_an_ingests_records_changes_none_of_its_messages(file: 
         files = {"receipt": receipt, "record": record, "manifest": folder / "out/manifest.json"}
         before = (folder / "out/manifest.json").read_bytes()
         assert damage_file(files[file], chance.choice([*ROT, "truncate"]), chance)
-        ended = outcome(folder, tars=str(folder / "t.tar"))
+        ended = run_ingest(folder, tars=str(folder / "t.tar"))
         if ended is None:
             assert file == "manifest"
             return

@@ -15,14 +15,14 @@ from plumbline.pipelines.ingest.ingest import ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, WorkersConfig
 from plumbline.pipelines.ingest.shards import ShardRecord
 from tests.pipelines.ingest.test_ingest import (
-    contents,
-    kinds,
     list_members,
-    messy_input,
-    run,
-    source_rows,
+    list_rejections,
+    make_source_rows,
+    read_files,
+    run_ingest,
     write_csv,
     write_files,
+    write_messy_input,
     write_tar,
 )
 
@@ -38,7 +38,7 @@ def always_use_ray(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def repeated_input(folder: Path) -> dict[str, Any]:
     """Write four tars; the later ones repeat ids but with other prompt texts."""
-    rows = [{**row, "prompt_id": f"p{index % 7}"} for index, row in enumerate(source_rows(20))]
+    rows = [{**row, "prompt_id": f"p{index % 7}"} for index, row in enumerate(make_source_rows(20))]
     named = [{**row, "text": f"a text of {row['prompt_id']}"} for row in rows]
     wrong = [{**row, "image_id": f"other-{row['image_id']}", "text": "another text"} for row in named[:3]]
     for index, part in enumerate([named[:8], named[4:12], [*wrong, *named[12:16]], named]):
@@ -52,20 +52,23 @@ def repeated_input(folder: Path) -> dict[str, Any]:
     "kind, place", [("tars", "s3"), pytest.param("table", "folder", marks=pytest.mark.slow)], indirect=["place"]
 )
 def test_two_workers_write_the_same_as_one(kind: str, place: str, tmp_path: Path, always_use_ray: None) -> None:
-    options = messy_input(tmp_path / "in", kind)
-    one = run(f"{place}/one", **options, cluster=ONE)
-    two = run(f"{place}/two", **options, cluster=TWO)
-    assert contents(f"{place}/two") == contents(f"{place}/one") and len(one.shards) > 4
+    options = write_messy_input(tmp_path / "in", kind)
+    one = run_ingest(f"{place}/one", **options, cluster=ONE)
+    two = run_ingest(f"{place}/two", **options, cluster=TWO)
+    assert read_files(f"{place}/two") == read_files(f"{place}/one") and len(one.shards) > 4
     assert (two.rejected, sorted(two.shards)) == (one.rejected, sorted(one.shards))
 
 
 def test_ids_of_an_earlier_tar_are_refused_in_every_worker(tmp_path: Path, always_use_ray: None) -> None:
     options = repeated_input(tmp_path / "in")
-    one = run(tmp_path / "one", **options, cluster=ONE)
-    assert one.rows == 20 and {kind for _, kind in kinds(tmp_path / "one")} == {"duplicate_id", "other_prompt"}
-    run(tmp_path / "two", **options, cluster=TWO)
-    assert contents(tmp_path / "two") == contents(tmp_path / "one")
-    assert not any(record.written for record in run(tmp_path / "two", **options).shards)
+    one = run_ingest(tmp_path / "one", **options, cluster=ONE)
+    assert one.rows == 20 and {kind for _, kind in list_rejections(tmp_path / "one")} == {
+        "duplicate_id",
+        "other_prompt",
+    }
+    run_ingest(tmp_path / "two", **options, cluster=TWO)
+    assert read_files(tmp_path / "two") == read_files(tmp_path / "one")
+    assert not any(record.written for record in run_ingest(tmp_path / "two", **options).shards)
 
 
 def list_drafters() -> list[int]:
@@ -86,8 +89,8 @@ def is_drafter(process: Path, session: str) -> bool:
 
 @pytest.mark.slow
 def test_units_of_a_worker_that_dies_are_tried_again(tmp_path: Path, always_use_ray: None) -> None:
-    options = messy_input(tmp_path / "in", "table") | {"shard_rows": 2}
-    run(tmp_path / "one", **options, cluster=ONE)
+    options = write_messy_input(tmp_path / "in", "table") | {"shard_rows": 2}
+    run_ingest(tmp_path / "one", **options, cluster=ONE)
     killed: list[int] = []
 
     def kill_one(record: ShardRecord) -> None:
@@ -97,12 +100,12 @@ def test_units_of_a_worker_that_dies_are_tried_again(tmp_path: Path, always_use_
 
     ended = ingest(IngestConfig(output=str(tmp_path / "two"), **options, cluster=TWO), kill_one)
     assert killed and ended.rows == 18
-    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+    assert read_files(tmp_path / "two") == read_files(tmp_path / "one")
 
 
 @pytest.mark.slow
 def test_units_of_rejected_rows_are_tried_again_if_their_workers_die(tmp_path: Path, always_use_ray: None) -> None:
-    for number, row in enumerate(source_rows(7)):
+    for number, row in enumerate(make_source_rows(7)):
         members = list_members([row])
         write_tar(tmp_path / f"in/{number}.tar", members if number < 3 else members[1:])
     killed: list[int] = []
@@ -116,8 +119,8 @@ def test_units_of_rejected_rows_are_tried_again_if_their_workers_die(tmp_path: P
     options = {"tars": f"{tmp_path}/in", "generator": "flux", "max_failed": 1.0}
     ended = ingest(IngestConfig(output=str(tmp_path / "two"), **options, cluster=TWO), kill_all)
     assert killed and (ended.rows, ended.kinds) == (3, {"missing_image": 4})
-    run(tmp_path / "one", **options, cluster=ONE)
-    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+    run_ingest(tmp_path / "one", **options, cluster=ONE)
+    assert read_files(tmp_path / "two") == read_files(tmp_path / "one")
 
 
 KILLED = """
@@ -138,28 +141,28 @@ ingest(IngestConfig(output=sys.argv[1], tars=sys.argv[2], shard_rows=2, cluster=
 
 @pytest.mark.slow
 def test_an_ingest_whose_driver_was_killed_can_be_continued(tmp_path: Path) -> None:
-    options = messy_input(tmp_path / "in", "tars")
-    run(tmp_path / "one", **options)
+    options = write_messy_input(tmp_path / "in", "tars")
+    run_ingest(tmp_path / "one", **options)
     command = [sys.executable, "-c", KILLED, f"{tmp_path}/two", options["tars"]]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
-    assert run(tmp_path / "two", **options).exit_code == 1
-    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+    assert run_ingest(tmp_path / "two", **options).exit_code == 1
+    assert read_files(tmp_path / "two") == read_files(tmp_path / "one")
 
 
 def test_an_error_in_a_worker_is_reported_in_one_line_and_leaves_no_draft(tmp_path: Path, always_use_ray: None) -> None:
-    table = write_csv(tmp_path / "table.csv", write_files(tmp_path, source_rows(8)))
+    table = write_csv(tmp_path / "table.csv", write_files(tmp_path, make_source_rows(8)))
     options = {"table": str(table), "shard_rows": 2, "cluster": TWO}
-    run(tmp_path / "out", **{**options, "cluster": ONE})
+    run_ingest(tmp_path / "out", **{**options, "cluster": ONE})
     (tmp_path / "out/atlas/00002.parquet").write_bytes(b"")
     with pytest.raises(ConfigError, match=r"00002\.parquet: not written by an ingest, or damaged; move it"):
-        run(tmp_path / "out", **options)
+        run_ingest(tmp_path / "out", **options)
     (tmp_path / "out/atlas/00002.parquet").unlink()
     with pytest.raises(ConfigError, match=r"00002\.parquet: this shard was made from|on_change=replace"):
-        run(tmp_path / "out", **options, row_group_rows=1)
+        run_ingest(tmp_path / "out", **options, row_group_rows=1)
     assert sorted(path.name for path in (tmp_path / "out/atlas").iterdir()) == [
         "00000.parquet", "00001.parquet", "00003.parquet"
     ]  # fmt: skip
-    again = run(tmp_path / "out", **{**options, "cluster": ONE})
+    again = run_ingest(tmp_path / "out", **{**options, "cluster": ONE})
     assert [record.written for record in again.shards] == [False, False, True, False]
 
 
@@ -174,7 +177,7 @@ print(sum(record.written for record in ended.shards))
 
 
 def test_a_small_ingest_and_an_unchanged_one_import_no_ray(tmp_path: Path) -> None:
-    table = write_csv(tmp_path / "table.csv", write_files(tmp_path, source_rows(6)))
+    table = write_csv(tmp_path / "table.csv", write_files(tmp_path, make_source_rows(6)))
     command = [sys.executable, "-c", WITHOUT_RAY, f"{tmp_path}/out", str(table)]
     for written in ("3", "0"):
         done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)

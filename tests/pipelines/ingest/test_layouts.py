@@ -1,4 +1,4 @@
-"""In every common folder layout, images get their own prompts, and nothing is guessed."""
+"""Images get their own prompts in every common folder layout, and no prompt is guessed."""
 
 import json
 import os
@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.ingest.image_folders import NUMBERED
-from plumbline.pipelines.ingest.ingest import Ingested, ingest
+from plumbline.pipelines.ingest.image_folders import NUMBER_SUFFIX
+from plumbline.pipelines.ingest.ingest import IngestResult, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 from tests.commands import store_at
@@ -20,19 +20,19 @@ PIXELS = b"\x89PNG, as far as anybody looks here"
 CAT, DOG = "three cats", "a red dog"
 
 
-def take(folder: Path, **options: Any) -> Ingested:
+def ingest_folder(folder: Path, **options: Any) -> IngestResult:
     output = str(folder.parent / "out")
     return ingest(IngestConfig(output=output, images=str(folder), **options), lambda record: None)
 
 
-def prompts_by_id(ended: Ingested) -> dict[str, tuple[str, str]]:
+def read_prompts_by_id(ended: IngestResult) -> dict[str, tuple[str, str]]:
     """Return the generator and the prompt of each image id."""
     rows = [row | {"generator": shard.generator} for shard in ended.shards
             for row in pq.read_table(f"{ended.url}/{shard.path}").to_pylist()]  # fmt: skip
     return {row["image_id"]: (row["generator"], row["prompt"]) for row in rows}
 
 
-def skills(ended: Ingested) -> dict[str, list[str]]:
+def read_skills(ended: IngestResult) -> dict[str, list[str]]:
     return {row["text"]: row["skills"] for row in pq.read_table(f"{ended.url}/prompts.parquet").to_pylist()}
 
 
@@ -167,11 +167,11 @@ LAYOUTS: dict[str, tuple[dict[str, str | bytes], dict[str, tuple[str, str]]]] = 
 def test_every_image_gets_its_prompt_and_its_generator(
     files: dict[str, str | bytes], expected: dict[str, tuple[str, str]], tmp_path: Path
 ) -> None:
-    ended = take(write_files(tmp_path / "in", files))
-    assert prompts_by_id(ended) == expected and not ended.rejected
+    ended = ingest_folder(write_files(tmp_path / "in", files))
+    assert read_prompts_by_id(ended) == expected and not ended.rejected
     before = pq.read_table(f"{ended.url}/prompts.parquet")
-    again = take(tmp_path / "in")
-    assert not any(shard.written for shard in again.shards) and prompts_by_id(again) == expected
+    again = ingest_folder(tmp_path / "in")
+    assert not any(shard.written for shard in again.shards) and read_prompts_by_id(again) == expected
     assert pq.read_table(f"{ended.url}/prompts.parquet").equals(before)
 
 
@@ -210,10 +210,10 @@ REFUSED: dict[str, tuple[dict[str, str | bytes], str, str]] = {
 
 
 @pytest.mark.parametrize("files, kind, remedy", REFUSED.values(), ids=REFUSED)
-def test_an_image_without_a_prompt_is_named(
+def test_an_image_without_a_prompt_is_rejected_by_name(
     files: dict[str, str | bytes], kind: str, remedy: str, tmp_path: Path
 ) -> None:
-    ended = take(write_files(tmp_path / "in", files), max_failed=0.5)
+    ended = ingest_folder(write_files(tmp_path / "in", files), max_failed=0.5)
     (rejection,) = ended.rejected
     assert rejection.kind == kind and remedy in rejection.message and rejection.file.startswith(str(tmp_path / "in"))
     assert ended.rows == len([name for name in files if name.endswith("png") and ".." not in name]) - (
@@ -245,7 +245,7 @@ def test_an_image_without_a_prompt_is_named(
 )
 def test_a_folder_without_any_prompts_is_refused(files: dict[str, str | bytes], complaint: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        take(write_files(tmp_path / "in", files))
+        ingest_folder(write_files(tmp_path / "in", files))
 
 
 NOT_PROMPTS: dict[str, dict[str, str | bytes]] = {
@@ -266,8 +266,8 @@ def test_names_are_prompts_if_requested_or_if_they_differ_and_there_is_no_table(
     with pytest.raises(
         ConfigError, match=r"prompts_from=names uses the images' names, such as '(sdxl turbo|a red dog)'"
     ):
-        take(folder)
-    ended = take(folder, prompts_from="names")
+        ingest_folder(folder)
+    ended = ingest_folder(folder, prompts_from="names")
     assert ended.rows == sum(name.endswith(".png") for name in files)
     assert ended.origin_lines[0].startswith(f"prompts: {ended.prompts}, from the images' names")
 
@@ -289,25 +289,25 @@ NO_MATCH: dict[str, dict[str, str | bytes]] = {
 @pytest.mark.parametrize("files", NO_MATCH.values(), ids=NO_MATCH)
 def test_no_image_gets_a_prompt_by_an_ambiguous_id(files: dict[str, str | bytes], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"found no prompts.*columns\.image=NAME or columns\.prompt_id=NAME"):
-        take(write_files(tmp_path / "in", files))
+        ingest_folder(write_files(tmp_path / "in", files))
 
 
 def test_contradictory_columns_are_named_and_one_can_be_chosen(tmp_path: Path) -> None:
     table = f"first,second,prompt\na,b,{CAT}\nb,a,{DOG}\n"
     folder = write_files(tmp_path / "in", {"p.csv": table, "a.png": PIXELS, "b.png": PIXELS})
     with pytest.raises(ConfigError, match=r"p.csv: .* columns 'first' and 'second', .*prompt_id=first or col"):
-        take(folder)
-    assert prompts_by_id(take(folder, columns=InputColumnsConfig(prompt_id="second"))) == {
+        ingest_folder(folder)
+    assert read_prompts_by_id(ingest_folder(folder, columns=InputColumnsConfig(prompt_id="second"))) == {
         "a.png": ("in", DOG), "b.png": ("in", CAT)
     }  # fmt: skip
 
 
 def test_rows_of_ids_without_an_image_give_a_warning(tmp_path: Path) -> None:
     table = f"id,prompt\nx,{CAT}\ny,{DOG}\nz,{DOG}\n"
-    ended = take(
+    ended = ingest_folder(
         write_files(tmp_path / "in", {"p.csv": table, "x.png": PIXELS, "X.heic": PIXELS, "w.png": PIXELS}), max_failed=1
     )
-    assert prompts_by_id(ended) == {"x.png": ("in", CAT)}
+    assert read_prompts_by_id(ended) == {"x.png": ("in", CAT)}
     assert "warning: 2 rows of p.csv belong to no image, such as id 'y'" in ended.origin_lines
     assert {Path(each.file).name: each.kind for each in ended.rejected} == {
         "w.png": "empty_prompt", "X.heic": "foreign_format"
@@ -317,10 +317,12 @@ def test_rows_of_ids_without_an_image_give_a_warning(tmp_path: Path) -> None:
 def test_the_source_of_prompts_can_be_chosen(tmp_path: Path) -> None:
     files = {"metadata.csv": f"file_name,text\na_red_dog.png,{CAT}\n", "a_red_dog.png": PIXELS, "a_red_dog.txt": DOG}
     folder = write_files(tmp_path / "in", files)
-    assert prompts_by_id(take(folder)) == {"a_red_dog.png": ("in", CAT)}
-    assert prompts_by_id(take(folder, prompts_from="beside", on_change="replace")) == {"a_red_dog.png": ("in", DOG)}
+    assert read_prompts_by_id(ingest_folder(folder)) == {"a_red_dog.png": ("in", CAT)}
+    assert read_prompts_by_id(ingest_folder(folder, prompts_from="beside", on_change="replace")) == {
+        "a_red_dog.png": ("in", DOG)
+    }
     with pytest.raises(ConfigError, match=r"prompts_from=list expects a prompts.txt.*; found none"):
-        take(folder, prompts_from="list")
+        ingest_folder(folder, prompts_from="list")
     with pytest.raises(ConfigError, match="expected null together with table or tars"):
         IngestConfig(output="x", tars="t.tar", prompts_from="names")
 
@@ -329,8 +331,8 @@ def test_every_file_of_a_folder_is_written_or_rejected_or_mentioned(tmp_path: Pa
     images = ("0.avif", "1.jfif", "2.PNG", "3.heic", "4.JXL")
     others = {"prompts.txt": "\n".join([CAT] * 5), "all.zip": CAT, "more/readme": CAT, "more/b.zip": CAT}
     files: dict[str, str | bytes] = {**dict.fromkeys(images, PIXELS), **others}
-    ended = take(write_files(tmp_path / "in", files), max_failed=1.0)
-    assert sorted(prompts_by_id(ended)) == ["0.avif", "1.jfif", "2.PNG"]
+    ended = ingest_folder(write_files(tmp_path / "in", files), max_failed=1.0)
+    assert sorted(read_prompts_by_id(ended)) == ["0.avif", "1.jfif", "2.PNG"]
     assert {(rejection.kind, Path(rejection.file).name) for rejection in ended.rejected} == {
         ("foreign_format", "3.heic"), ("foreign_format", "4.JXL")
     }  # fmt: skip
@@ -342,13 +344,13 @@ def test_a_store_among_the_images_is_ignored(tmp_path: Path) -> None:
     folder = write_files(tmp_path / "in", {"three cats.png": PIXELS, "a red dog.png": PIXELS})
     store_at(folder / "store").check()
     write_files(folder / "store", {"latest/two small birds.png": PIXELS})
-    assert sorted(prompts_by_id(take(folder))) == ["a red dog.png", "three cats.png"]
+    assert sorted(read_prompts_by_id(ingest_folder(folder))) == ["a red dog.png", "three cats.png"]
 
 
 def test_a_row_of_a_table_that_names_no_image_is_rejected(tmp_path: Path) -> None:
     files = {"t.csv": f"file,prompt\na.png,{CAT}\n,{DOG}\n", "a.png": PIXELS}
-    ended = take(write_files(tmp_path / "in", files), max_failed=1.0)
-    assert prompts_by_id(ended) == {"a.png": ("in", CAT)}
+    ended = ingest_folder(write_files(tmp_path / "in", files), max_failed=1.0)
+    assert read_prompts_by_id(ended) == {"a.png": ("in", CAT)}
     assert [(rejection.kind, "names no image" in rejection.message) for rejection in ended.rejected] == [
         ("missing_image", True)
     ]
@@ -356,22 +358,22 @@ def test_a_row_of_a_table_that_names_no_image_is_rejected(tmp_path: Path) -> Non
 
 def test_skills_from_folders_and_tables_are_kept(tmp_path: Path) -> None:
     files, _ = LAYOUTS["geneval's folder per prompt"]
-    assert skills(take(write_files(tmp_path / "in", files))) == {CAT: ["counting"], DOG: ["colors"]}
+    assert read_skills(ingest_folder(write_files(tmp_path / "in", files))) == {CAT: ["counting"], DOG: ["colors"]}
     table = f"file,prompt,generator,skills\n0.png,{CAT},flux,counting; scene\n0.png,{CAT},sdxl,counting;style\n"
     write_files(tmp_path / "tables", {"0.png": PIXELS, "t.csv": f"{table}0.png,{DOG},other,\n"})
     config = IngestConfig(output=str(tmp_path / "two"), table=str(tmp_path / "tables/t.csv"))
     for _ in range(2):
-        assert skills(ingest(config, lambda record: None)) == {CAT: ["counting", "scene", "style"], DOG: []}
+        assert read_skills(ingest(config, lambda record: None)) == {CAT: ["counting", "scene", "style"], DOG: []}
     lines = '{"file": "0.png", "prompt": "a bird", "generator": "third", "skills": ["scene"]}\n'
     more = write_files(tmp_path / "more", {"0.png": PIXELS, "t.jsonl": lines + lines.replace('["scene"]', "7")})
     ended = ingest(IngestConfig(output=config.output, table=str(more / "t.jsonl")), lambda record: None)
     assert [rejection.kind for rejection in ended.rejected] == ["bad_value"]
-    assert skills(ended) == {CAT: ["counting", "scene", "style"], DOG: [], "a bird": ["scene"]}
+    assert read_skills(ended) == {CAT: ["counting", "scene", "style"], DOG: [], "a bird": ["scene"]}
 
 
 def test_image_files_may_be_left_in_place(tmp_path: Path) -> None:
     folder = write_files(tmp_path / "in", {"three cats.png": PIXELS})
-    ended = take(folder, copy=False, prompts_from="names")
+    ended = ingest_folder(folder, copy=False, prompts_from="names")
     (row,) = pq.read_table(f"{ended.url}/{ended.shards[0].path}").to_pylist()
     assert row["uri"] == str(folder / "three cats.png") and "image" not in row
     with pytest.raises(ConfigError, match="images in a tar have no addresses"):
@@ -392,14 +394,14 @@ NAMELESS: dict[str, dict[str, str | bytes]] = {
 @pytest.mark.parametrize("tables", NAMELESS.values(), ids=NAMELESS)
 def test_a_table_without_images_is_not_used_for_all_images(tables: dict[str, str | bytes], tmp_path: Path) -> None:
     images = dict.fromkeys([f"{n}.png" for n in range(3)], PIXELS)
-    ended = take(write_files(tmp_path / "in", {**tables, **images}))
+    ended = ingest_folder(write_files(tmp_path / "in", {**tables, **images}))
     assert ended.rows == 0 and [Path(rejection.file).name for rejection in ended.rejected] == sorted(images)
     columns = "img_file, prompt" if "metadata.csv" in tables else "tag, prompt"
     assert all(f"(found {columns})" in rejection.message for rejection in ended.rejected)
     assert all("columns.image=NAME" in rejection.message for rejection in ended.rejected)
 
 
-def skipped(ended: Ingested) -> dict[str, str]:
+def list_skipped(ended: IngestResult) -> dict[str, str]:
     """Return the reason for each image that was deliberately skipped."""
     return {image.file.removeprefix(f"{Path(ended.url).parent}/in/"): image.message for image in ended.skipped}
 
@@ -459,7 +461,7 @@ SKIPPED: dict[str, tuple[dict[str, str | bytes], dict[str, Any], dict[str, str],
 
 def test_a_name_of_a_million_separators_has_its_number_removed_in_linear_time() -> None:
     name = "a_2" + " _-" * 1_000_000
-    assert NUMBERED.sub("", name + "b") == name + "b" and NUMBERED.sub("", name + "(3)") == "a_2"
+    assert NUMBER_SUFFIX.sub("", name + "b") == name + "b" and NUMBER_SUFFIX.sub("", name + "(3)") == "a_2"
 
 
 @pytest.mark.parametrize("files, options, expected, left_out", SKIPPED.values(), ids=SKIPPED)
@@ -470,9 +472,9 @@ def test_images_that_are_not_samples_are_skipped_with_their_reasons(
     left_out: dict[str, str],
     tmp_path: Path,
 ) -> None:
-    ended = take(write_files(tmp_path / "in", files), **options)
-    assert {image: prompt for image, (_, prompt) in prompts_by_id(ended).items()} == expected
-    assert skipped(ended) == left_out and not ended.rejected and ended.exit_code == 0
+    ended = ingest_folder(write_files(tmp_path / "in", files), **options)
+    assert {image: prompt for image, (_, prompt) in read_prompts_by_id(ended).items()} == expected
+    assert list_skipped(ended) == left_out and not ended.rejected and ended.exit_code == 0
     assert (
         ended.total_lines[0]
         == f"{ended.n_found} found = {len(expected)} ingested + 0 rejected + {len(left_out)} skipped"
@@ -511,8 +513,8 @@ DOUBTFUL: dict[str, tuple[list[str], dict[str, str], str]] = {
 def test_an_image_with_an_ambiguous_number_is_rejected(
     images: list[str], expected: dict[str, str], reason: str, tmp_path: Path
 ) -> None:
-    ended = take(write_files(tmp_path / "in", {"prompts.txt": f"{CAT}\n{DOG}\n", **dict.fromkeys(images, PIXELS)}))
-    assert {image: prompt for image, (_, prompt) in prompts_by_id(ended).items()} == expected
+    ended = ingest_folder(write_files(tmp_path / "in", {"prompts.txt": f"{CAT}\n{DOG}\n", **dict.fromkeys(images, PIXELS)}))
+    assert {image: prompt for image, (_, prompt) in read_prompts_by_id(ended).items()} == expected
     assert len(ended.rejected) == len(images) - len(expected)
     assert all(one.kind == "empty_prompt" and reason in one.message for one in ended.rejected)
 
@@ -525,24 +527,24 @@ def test_an_image_with_an_ambiguous_number_is_rejected(
 def test_numbers_that_could_count_from_0_or_from_1_are_refused(images: list[str], tmp_path: Path) -> None:
     files = {"prompts.txt": "".join(f"prompt {n}\n" for n in range(2 + (images == ["1.png"])))}
     with pytest.raises(ConfigError, match=r"count from 0.* from 1; add the first or the last image, or remove one"):
-        take(write_files(tmp_path / "in", {**files, **dict.fromkeys(images, PIXELS)}))
+        ingest_folder(write_files(tmp_path / "in", {**files, **dict.fromkeys(images, PIXELS)}))
 
 
 def test_lines_without_an_image_give_a_warning(tmp_path: Path) -> None:
     files = {"prompts.txt": f"{CAT}\n{DOG}\n{CAT}\n{DOG}\n", "0.png": PIXELS, "1.png": PIXELS}
-    ended = take(write_files(tmp_path / "in", files))
+    ended = ingest_folder(write_files(tmp_path / "in", files))
     assert ended.origin_lines[-1] == (
         "warning: no image belongs to the last 2 lines of prompts.txt: it has 4 lines, and images have numbers up to 1"
     )
 
 
-def test_a_name_that_is_not_utf8_costs_its_own_image(tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf8_only_costs_its_own_image(tmp_path: Path) -> None:
     folder = write_files(tmp_path / "in", {"prompts.txt": f"{CAT}\n{DOG}\n", "0.png": PIXELS, "1.png": PIXELS})
     for name in (b"caf\xe9 2.png", b"m\xfcll.zip"):
         Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_bytes(PIXELS)
     for _ in range(2):
-        ended = take(folder, max_failed=0.5)
-        assert sorted(prompts_by_id(ended)) == ["0.png", "1.png"]
+        ended = ingest_folder(folder, max_failed=0.5)
+        assert sorted(read_prompts_by_id(ended)) == ["0.png", "1.png"]
         assert [(one.kind, one.file) for one in ended.rejected] == [("not_utf8", rf"{folder}/caf\xe9 2.png")]
         assert r"files passed over: 1 .zip, such as m\xfcll.zip" in ended.origin_lines
         assert pq.read_table(f"{ended.url}/rejected.parquet").to_pylist() == [one._asdict() for one in ended.rejected]
@@ -551,7 +553,7 @@ def test_a_name_that_is_not_utf8_costs_its_own_image(tmp_path: Path) -> None:
 def test_every_kind_of_video_in_a_folder_is_ingested_or_rejected_by_name(tmp_path: Path) -> None:
     taken = ("0.mp4", "1.M4V", "2.mov", "3.3gp", "4.3g2", "5.webm", "6.mkv", "7.avi", "8.apng")
     files: dict[str, str | bytes] = dict.fromkeys((*taken, "9.ts"), PIXELS)
-    ended = take(write_files(tmp_path / "in", {**files, "prompts.txt": "\n".join([CAT] * 10)}), max_failed=1.0)
-    assert sorted(prompts_by_id(ended)) == sorted(taken)
+    ended = ingest_folder(write_files(tmp_path / "in", {**files, "prompts.txt": "\n".join([CAT] * 10)}), max_failed=1.0)
+    assert sorted(read_prompts_by_id(ended)) == sorted(taken)
     (rejection,) = ended.rejected
     assert rejection.kind == "foreign_format" and "convert it to MP4" in rejection.message

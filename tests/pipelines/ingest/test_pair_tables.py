@@ -18,8 +18,8 @@ Scores = Mapping[tuple[int, int, int], float]
 """Scores by (sample, caption, image)."""
 
 
-def winoground_lines(folder: Path) -> str:
-    """Write Hugging Face's examples.jsonl, in which image names have no extension."""
+def write_winoground_lines(folder: Path) -> str:
+    """Write Hugging Face's examples.jsonl; its image names have no extension."""
     rows = [
         {"id": n, "image_0": f"ex_{n}_img_0", "image_1": f"ex_{n}_img_1", "caption_0": f"{n} c0",
          "caption_1": f"{n} c1", "tag": "Noun", "secondary_tag": "", "num_main_preds": 1, "collapsed_tag": "Object"}
@@ -29,7 +29,7 @@ def winoground_lines(folder: Path) -> str:
     return "examples.jsonl"
 
 
-def winoground_sheet(folder: Path) -> str:
+def write_winoground_sheet(folder: Path) -> str:
     """Write t2v_metrics' metadata.csv."""
     names = ["id", "image_0", "image_1", "caption_0", "caption_1", "collapsed_tag"]
     with (folder / "metadata.csv").open("w", newline="") as file:
@@ -42,7 +42,7 @@ def winoground_sheet(folder: Path) -> str:
     return "metadata.csv"
 
 
-def eqben_mini(folder: Path) -> str:
+def write_eqben_mini(folder: Path) -> str:
     """Write all_select.json of the mini subset, a list without ids."""
     rows = [
         {"image0": f"images/ex_{n}_img_0.png", "image1": f"images/ex_{n}_img_1.png", "caption0": f"{n} c0",
@@ -53,7 +53,7 @@ def eqben_mini(folder: Path) -> str:
     return "all_select.json"
 
 
-def eqben_labelled(folder: Path) -> str:
+def write_eqben_labels(folder: Path) -> str:
     """Write EqBen's annotations with labels: one record per pairing, in random order."""
     rows = [
         {"image": f"images/ex_{n}_img_{image}.png", "caption": f"{n} c{caption}",
@@ -82,7 +82,7 @@ def scores(tmp_path: Path) -> Scores:
     return drawn
 
 
-def expect(scores: Scores) -> dict[str, float]:
+def compute_expected(scores: Scores) -> dict[str, float]:
     """Compute Winoground's three scores from their definitions (Thrush et al. 2022, section 4.1)."""
     right: dict[str, list[bool]] = {"text": [], "image": [], "group": []}
     for n in range(SAMPLES):
@@ -96,10 +96,10 @@ def expect(scores: Scores) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("write", "protocol", "images"),
     [
-        (winoground_lines, "winoground", "images"),
-        (winoground_sheet, "winoground", "."),
-        (eqben_mini, "eqben", "."),
-        (eqben_labelled, "eqben", "."),
+        (write_winoground_lines, "winoground", "images"),
+        (write_winoground_sheet, "winoground", "."),
+        (write_eqben_mini, "eqben", "."),
+        (write_eqben_labels, "eqben", "."),
     ],
 )
 def test_a_released_file_of_pairs_is_ingested_scored_and_judged(
@@ -116,17 +116,17 @@ def test_a_released_file_of_pairs_is_ingested_scored_and_judged(
     printed("sweep", "sweep=own_images", *bench, *own)
     printed("metaeval", *judge, "run=latest", f"store={tmp_path}/store", f"output={tmp_path}/out")
     found = pd.read_parquet(tmp_path / "out/judgements.parquet").query("metric == 'fit' and subset == 'overall'")
-    assert found.set_index("statistic")["value"].to_dict() == pytest.approx(expect(scores))
+    assert found.set_index("statistic")["value"].to_dict() == pytest.approx(compute_expected(scores))
     assert set(found["n"]) == {SAMPLES} and not found["n_unscored"].any()
 
 
 def test_the_four_pairs_are_scored_in_one_command(tmp_path: Path, scores: Scores) -> None:
-    table = tmp_path / winoground_sheet(tmp_path)
+    table = tmp_path / write_winoground_sheet(tmp_path)
     own = [f"metric=[{tmp_path}/own.py:fit]", f"store={tmp_path}/store", "cluster=here"]
     printed("score", f"images={table}", *own, "protocol=winoground", f"protocol.path={table}")
     (judged,) = (tmp_path / "store/runs").glob("*/metaeval/judgements.parquet")
     found = pd.read_parquet(judged).query("subset == 'overall'").set_index("statistic")["value"]
-    assert found.to_dict() == pytest.approx(expect(scores))
+    assert found.to_dict() == pytest.approx(compute_expected(scores))
     (summary,) = (tmp_path / "store/runs").glob("*/summary.parquet")
     means = pd.read_parquet(summary).query("skill == 'overall'").set_index("generator")["mean"]
     assert means["matched"] == pytest.approx(np.mean([value for (_, c, i), value in scores.items() if c == i]))
@@ -134,12 +134,12 @@ def test_the_four_pairs_are_scored_in_one_command(tmp_path: Path, scores: Scores
 
 
 def test_a_table_of_pairs_names_its_own_generators(tmp_path: Path, scores: Scores) -> None:
-    words = [f"table={tmp_path}/{winoground_sheet(tmp_path)}", f"output={tmp_path}/data", "generator=winoground"]
+    words = [f"table={tmp_path}/{write_winoground_sheet(tmp_path)}", f"output={tmp_path}/data", "generator=winoground"]
     assert "has the generators matched and swapped, got 'winoground'" in refusal("ingest", *words)
 
 
 def test_a_sample_without_a_caption_only_costs_itself(tmp_path: Path, scores: Scores) -> None:
-    rows: list[dict[str, Any]] = json.loads((tmp_path / eqben_mini(tmp_path)).read_text())
+    rows: list[dict[str, Any]] = json.loads((tmp_path / write_eqben_mini(tmp_path)).read_text())
     rows[3]["caption1"] = ""
     (tmp_path / "all_select.json").write_text(json.dumps([*rows, 7]))
     words = [f"table={tmp_path}/all_select.json", f"output={tmp_path}/data", "cluster.num_cpus=1", "max_failed=1"]

@@ -1,4 +1,4 @@
-"""In any layout, each image is scored against its own prompt, or rejected for the right reason.
+"""Each image in any layout is scored against its own prompt, or rejected for the right reason.
 
 Every supported layout is written with common libraries from random images: in any order, with any number of images per
 prompt, prompts in any script, dots in names, other files in between, columns under any of their usual names, and some
@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from plumbline.pipelines.base.filesystems import disk
-from plumbline.pipelines.ingest.ingest import Ingested
+from plumbline.pipelines.ingest.ingest import IngestResult
 from plumbline.pipelines.ingest.score_input import ingest_images
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sources.sources import Sources
@@ -52,14 +52,14 @@ PAIR = re.compile(r"^pair: (.*?) of (flux|sdxl|Flux\.1 dev|in|all): (.*)$", re.M
 
 
 @cache
-def png(number: int) -> bytes:
+def make_png(number: int) -> bytes:
     """Return an image that is unique to this number."""
     encoded = io.BytesIO()
     Image.new("RGB", (8, 8), (number % 256, number // 256, 77)).save(encoded, "PNG")
     return encoded.getvalue()
 
 
-class Drawn(NamedTuple):
+class DrawnImage(NamedTuple):
     """An image that a generator made for a prompt."""
 
     number: int
@@ -71,29 +71,29 @@ class Drawn(NamedTuple):
 
     @property
     def content(self) -> bytes:
-        return png(self.number)
+        return make_png(self.number)
 
 
 @dataclass(frozen=True)
-class World:
-    """Random prompts and images in any order, the folder they are in, and the images that have no prompt."""
+class RandomInput:
+    """Random prompts and images in any order, and the folder that a layout is written to."""
 
     folder: Path
     prompts: list[str]
-    images: list[Drawn]
+    images: list[DrawnImage]
     chance: random.Random
     lost: dict[int, str] = field(default_factory=dict)
-    """The end of the location reported when an image without a prompt is rejected, by image number."""
+    """End of the location in the expected rejection of each image without a prompt, by image number."""
     others: list[str] = field(default_factory=list)
     """Other images, and rows without an image; each of them is rejected or skipped."""
 
-    def prompt(self, image: Drawn) -> str:
+    def prompt(self, image: DrawnImage) -> str:
         return self.prompts[image.line]
 
-    def any_of(self, *choices: Any) -> Any:
+    def choose(self, *choices: Any) -> Any:
         return self.chance.choice(choices)
 
-    def loses(self, image: Drawn, place: str, kept: int = 6) -> bool:
+    def loses(self, image: DrawnImage, place: str, kept: int = 6) -> bool:
         """Decide whether the image loses its prompt, with probability 1 in `kept`, and never for the first image."""
         lost = image.number != 0 and self.chance.randrange(kept) == 0
         if lost:
@@ -103,18 +103,18 @@ class World:
     def write_files(self, files: Mapping[str, bytes | str]) -> None:
         write_files(self.folder, files)
 
-    def put_clutter(self, *pictures: str) -> None:
+    def write_clutter(self, *pictures: str) -> None:
         """Write a random selection of these images and of other files."""
         for name in (*pictures, "notes.md", "Thumbs.db", "all.zip", ".DS_Store"):
-            if self.any_of(True, False):
-                self.put({name: png(60_000)})
+            if self.choose(True, False):
+                self.write_files({name: make_png(60_000)})
                 self.others.extend([name] if name in pictures else [])
 
-    def put_text(self, name: str, text: str) -> None:
+    def write_text_file(self, name: str, text: str) -> None:
         """Write UTF-8 with or without a byte order mark, at random."""
-        self.put({name: self.any_of("", "\ufeff") + text})
+        self.write_files({name: self.choose("", "\ufeff") + text})
 
-    def columns(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def shuffle_columns(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return the rows with their columns in random order."""
         names = list(rows[0])
         self.chance.shuffle(names)
@@ -124,103 +124,103 @@ class World:
 CLUTTER = ("grid.png", "grid-0000.png", "._0.png", "raw.heic")
 
 
-class Lay(NamedTuple):
-    """The files that a world was written to."""
+class WrittenLayout(NamedTuple):
+    """The files of a layout, and how to score them."""
 
     images: Path
     words: Sequence[str] = ()
-    whose: Callable[[Drawn], str] = lambda image: image.generator
+    whose: Callable[[DrawnImage], str] = lambda image: image.generator
     """Function that returns the generator under which an image is found."""
 
 
-def write_table(world: World, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    rows = world.columns(rows)
+def write_table(world: RandomInput, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    rows = world.shuffle_columns(rows)
     if name.endswith("jsonl"):
-        escaped = world.any_of(True, False)
-        world.put_text(name, "".join(json.dumps(row, ensure_ascii=escaped) + "\n" for row in rows))
+        escaped = world.choose(True, False)
+        world.write_text_file(name, "".join(json.dumps(row, ensure_ascii=escaped) + "\n" for row in rows))
         return
     sink = io.StringIO()
-    separator, end = "\t" if name.endswith("tsv") else ",", world.any_of("\n", "\r\n")
+    separator, end = "\t" if name.endswith("tsv") else ",", world.choose("\n", "\r\n")
     writer = csv.DictWriter(sink, list(rows[0]), delimiter=separator, lineterminator=end)
     writer.writeheader()
     writer.writerows(rows)
-    world.put_text(name, sink.getvalue())
+    world.write_text_file(name, sink.getvalue())
 
 
-def file_of(world: World, image: Drawn) -> str:
+def choose_file_name(world: RandomInput, image: DrawnImage) -> str:
     """Return a random name for an image's file, in a random folder."""
     n, line = image.number, image.line
-    name = world.any_of(f"{n}", f"cfg7.5_{n}", f"猫 {n}.v2", f"p{line}-{n}", f"{line}_{n}")
-    return f"{world.any_of('out/', 'a.b/c/', 'ü/', '')}{name}.{world.any_of('png', 'PNG')}"
+    name = world.choose(f"{n}", f"cfg7.5_{n}", f"猫 {n}.v2", f"p{line}-{n}", f"{line}_{n}")
+    return f"{world.choose('out/', 'a.b/c/', 'ü/', '')}{name}.{world.choose('png', 'PNG')}"
 
 
-def table_in_folder(world: World) -> Lay:
+def write_table_in_folder(world: RandomInput) -> WrittenLayout:
     """Write a table next to image files, with rows that lack a prompt or an image and images that lack a row."""
-    image_name, prompt_name, generator_name = (world.any_of(*names) for names in (FILES, PROMPTS, WHOSE))
+    image_name, prompt_name, generator_name = (world.choose(*names) for names in (FILES, PROMPTS, WHOSE))
     rows = []
     for image in world.images:
-        file = file_of(world, image)
-        world.put({file: image.content})
+        file = choose_file_name(world, image)
+        world.write_files({file: image.content})
         lost = world.loses(image, file)
-        if not lost or world.any_of(True, False):
+        if not lost or world.choose(True, False):
             rows.append({image_name: file, prompt_name: "" if lost else world.prompt(image),
                          generator_name: image.generator, "seed": "1"})  # fmt: skip
-    if world.any_of(True, False):
+    if world.choose(True, False):
         rows.append({image_name: "gone.png", prompt_name: "a", generator_name: "flux", "seed": "1"})
         world.others.append("gone.png")
-    write_table(world, world.any_of("metadata.csv", "images.csv", "metadata.jsonl", "all.jsonl", "all.tsv"), rows)
-    world.put_clutter(*CLUTTER)
-    return Lay(world.folder)
+    write_table(world, world.choose("metadata.csv", "images.csv", "metadata.jsonl", "all.jsonl", "all.tsv"), rows)
+    world.write_clutter(*CLUTTER)
+    return WrittenLayout(world.folder)
 
 
-def table_alone(world: World) -> Lay:
+def write_table_alone(world: RandomInput) -> WrittenLayout:
     """Write a table that is itself the input, with paths relative to its folder."""
-    image_name, prompt_name, generator_name = (world.any_of(*names) for names in (FILES, PROMPTS, WHOSE))
+    image_name, prompt_name, generator_name = (world.choose(*names) for names in (FILES, PROMPTS, WHOSE))
     rows = []
     for number, image in enumerate(world.images):
-        world.put({(file := file_of(world, image)): image.content})
+        world.write_files({(file := choose_file_name(world, image)): image.content})
         lost = world.loses(image, f"all.csv:{number + 2}")
         rows.append({image_name: file, prompt_name: "" if lost else world.prompt(image),
                      generator_name: image.generator})  # fmt: skip
     write_table(world, "all.csv", rows)
-    return Lay(world.folder / "all.csv")
+    return WrittenLayout(world.folder / "all.csv")
 
 
-def hugging_face_file_names(world: World) -> Lay:
+def write_file_names_column(world: RandomInput) -> WrittenLayout:
     """Write rows with several files each, in the column `file_names`."""
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for image in world.images:
-        world.put({(file := file_of(world, image)): image.content})
+        world.write_files({(file := choose_file_name(world, image)): image.content})
         if world.loses(image, file):
             continue
         row = {"file_names": [], "text": world.prompt(image), "model": image.generator}
         rows.setdefault((image.generator, image.line), row)["file_names"].append(file)
     write_table(world, "metadata.jsonl", list(rows.values()))
-    world.put_clutter(*CLUTTER)
-    return Lay(world.folder)
+    world.write_clutter(*CLUTTER)
+    return WrittenLayout(world.folder)
 
 
-def hugging_face_columns(world: World) -> Lay:
+def write_columns_by_generator(world: RandomInput) -> WrittenLayout:
     """Write a column of image files for each generator."""
     generators = sorted({image.generator for image in world.images})
     rows: dict[tuple[int, int], dict[str, Any]] = {}
     for image in world.images:
-        world.put({(file := f"{image.generator}/{file_of(world, image)}"): image.content})
+        world.write_files({(file := f"{image.generator}/{choose_file_name(world, image)}"): image.content})
         row = dict.fromkeys((f"{name}_file_name" for name in generators), "")
         rows.setdefault((image.line, image.sample), {**row, "text": world.prompt(image)})[
             f"{image.generator}_file_name"
         ] = file
-    write_table(world, world.any_of("metadata.csv", "metadata.jsonl"), list(rows.values()))
-    world.put_clutter(*CLUTTER)
-    return Lay(world.folder)
+    write_table(world, world.choose("metadata.csv", "metadata.jsonl"), list(rows.values()))
+    world.write_clutter(*CLUTTER)
+    return WrittenLayout(world.folder)
 
 
-def prompt_list(world: World) -> Lay:
+def write_prompt_list(world: RandomInput) -> WrittenLayout:
     """Write one prompts.txt for all generators or one for each; images are numbered from 0 or from 1."""
-    first, end = world.any_of(0, 1), world.any_of("\n", "\r\n", "\r")
+    first, end = world.choose(0, 1), world.choose("\n", "\r\n", "\r")
     edge = 0 if first == 0 else len(world.prompts) - 1
     several = any(image.sample for image in world.images)
-    style = world.any_of(
+    style = world.choose(
         *("{n:05d}_{s}", "{n}/x{s}", "{n:05d}/samples/{s:04d}", "{n:03d}_cfg7.5_seed{s}"),
         *(() if several else ("{n}", "image-{n}", "猫 {n}", "prompt{n}_seed7", "v1.5 {n:04d}")),
     )
@@ -228,98 +228,98 @@ def prompt_list(world: World) -> Lay:
         own = [image for image in world.images if image.generator == generator]
         if edge not in [image.line for image in own]:
             number = max(image.number for image in world.images) + 1
-            own.append(Drawn(number, generator, edge, 0))
+            own.append(DrawnImage(number, generator, edge, 0))
             world.images.append(own[-1])
         for image in own:
-            world.put({f"{generator}/{style.format(n=image.line + first, s=image.sample)}.png": image.content})
+            world.write_files({f"{generator}/{style.format(n=image.line + first, s=image.sample)}.png": image.content})
         stray = f"{generator}/{style.format(n=len(world.prompts) + 7, s=0)}.png"
-        world.put({stray: png(60_001), f"{generator}/cover.png": png(60_002)})
+        world.write_files({stray: make_png(60_001), f"{generator}/cover.png": make_png(60_002)})
         world.others.extend((stray, "cover.png"))
-    text = end.join(world.prompts) + world.any_of("", end)
-    for place in world.any_of([""], [f"{image.generator}/" for image in world.images]):
-        world.put_text(f"{place}prompts.txt", text)
-    world.put_clutter(*CLUTTER)
-    return Lay(world.folder)
+    text = end.join(world.prompts) + world.choose("", end)
+    for place in world.choose([""], [f"{image.generator}/" for image in world.images]):
+        world.write_text_file(f"{place}prompts.txt", text)
+    world.write_clutter(*CLUTTER)
+    return WrittenLayout(world.folder)
 
 
-def ids_in_names(world: World) -> Lay:
+def write_ids_in_names(world: RandomInput) -> WrittenLayout:
     """Write a table of ids and prompts, and images whose names consist of the id and the sample number."""
     several = any(image.sample for image in world.images)
-    scheme, numeric = world.any_of(("p{n}", False), ("猫-{n}x", False), ("{n}", True), ("A_b{n}", False))
+    scheme, numeric = world.choose(("p{n}", False), ("猫-{n}x", False), ("{n}", True), ("A_b{n}", False))
     ids = [scheme.format(n=line + 1) for line in range(len(world.prompts))]
-    behind = world.any_of("_{s}", "-{s}", "_seed{s}", " ({s})", *(() if several else ("",)))
+    behind = world.choose("_{s}", "-{s}", "_seed{s}", " ({s})", *(() if several else ("",)))
     for image in world.images:
-        name = ids[image.line].zfill(5) if numeric else world.any_of(ids[image.line], ids[image.line].upper())
+        name = ids[image.line].zfill(5) if numeric else world.choose(ids[image.line], ids[image.line].upper())
         name = f"{name}{behind.format(s=image.sample)}"
         lost = not numeric and world.loses(image, f"{image.generator}/stray{image.number}.png")
-        world.put({f"{image.generator}/{f'stray{image.number}' if lost else name}.png": image.content})
-    prompt, column = world.any_of(*PROMPTS, "Prompt"), world.any_of("id", "ID", "prompt_id", "item_id", "Index")
+        world.write_files({f"{image.generator}/{f'stray{image.number}' if lost else name}.png": image.content})
+    prompt, column = world.choose(*PROMPTS, "Prompt"), world.choose("id", "ID", "prompt_id", "item_id", "Index")
     rows = [{column: name, prompt: text, "note": "x"} for name, text in zip(ids, world.prompts, strict=True)]
     world.chance.shuffle(rows)
-    write_table(world, world.any_of("prompts.csv", "All prompts.CSV", "prompts.jsonl", "p.tsv"), rows)
-    world.put_clutter(*CLUTTER)
-    return Lay(world.folder)
+    write_table(world, world.choose("prompts.csv", "All prompts.CSV", "prompts.jsonl", "p.tsv"), rows)
+    world.write_clutter(*CLUTTER)
+    return WrittenLayout(world.folder)
 
 
-def ids_as_folders(world: World) -> Lay:
+def write_ids_as_folders(world: RandomInput) -> WrittenLayout:
     """Write a table of ids and prompts, and a folder of images for each id."""
     several = any(image.sample for image in world.images)
-    place = world.any_of("{p}/{g}/{s}.png", *(() if several else ("{p}/{g}.png",)))
+    place = world.choose("{p}/{g}/{s}.png", *(() if several else ("{p}/{g}.png",)))
     for image in world.images:
-        world.put({place.format(p=f"p{image.line}", g=image.generator, s=image.sample): image.content})
+        world.write_files({place.format(p=f"p{image.line}", g=image.generator, s=image.sample): image.content})
     rows = [{"prompt": text, "id": f"p{line}"} for line, text in enumerate(world.prompts)]
     world.chance.shuffle(rows)
     write_table(world, "prompts.csv", rows)
     shared = len(world.images) > len({image.generator for image in world.images})
-    return Lay(world.folder, whose=(lambda image: image.generator) if shared else lambda image: "in")
+    return WrittenLayout(world.folder, whose=(lambda image: image.generator) if shared else lambda image: "in")
 
 
-def files_of_each_generator(world: World) -> Lay:
+def write_files_of_generators(world: RandomInput) -> WrittenLayout:
     """Write a row for each image with its generator and with its file name, but not its folder."""
     rows = []
     for image in world.images:
         name = f"{image.line}-{image.sample}.png"
-        world.put({f"{image.generator}/{name}": image.content})
+        world.write_files({f"{image.generator}/{name}": image.content})
         rows.append({"filename": name, "model": image.generator, "prompt": world.prompt(image)})
-    write_table(world, world.any_of("results.csv", "metadata.csv", "all.jsonl"), rows)
-    return Lay(world.folder)
+    write_table(world, world.choose("results.csv", "metadata.csv", "all.jsonl"), rows)
+    return WrittenLayout(world.folder)
 
 
-def text_next_to_image(world: World) -> Lay:
+def write_texts_next_to_images(world: RandomInput) -> WrittenLayout:
     """Write a .txt or .json file with the same name next to each image."""
     for image in world.images:
-        name = f"{image.generator}/{world.any_of('cfg7.5_', 'x', '猫.')}{image.number}"
-        world.put({f"{name}.png": image.content})
+        name = f"{image.generator}/{world.choose('cfg7.5_', 'x', '猫.')}{image.number}"
+        world.write_files({f"{name}.png": image.content})
         if world.loses(image, f"{name}.png"):
-            if world.any_of(True, False):
-                world.put({f"{name}.txt": b"\xff\xfe"})
+            if world.choose(True, False):
+                world.write_files({f"{name}.txt": b"\xff\xfe"})
                 world.lost[image.number] = f"{name}.txt"
-        elif world.any_of(True, False):
-            world.put_text(f"{name}.txt", world.prompt(image) + world.any_of("", "\n", "\r\n"))
+        elif world.choose(True, False):
+            world.write_text_file(f"{name}.txt", world.prompt(image) + world.choose("", "\n", "\r\n"))
         else:
-            world.put({f"{name}.json": json.dumps({"seed": 1, world.any_of(*PROMPTS): world.prompt(image)})})
-    world.put_clutter(*CLUTTER)
-    return Lay(world.folder)
+            world.write_files({f"{name}.json": json.dumps({"seed": 1, world.choose(*PROMPTS): world.prompt(image)})})
+    world.write_clutter(*CLUTTER)
+    return WrittenLayout(world.folder)
 
 
-def prompts_as_names(world: World) -> Lay:
+def write_prompts_as_names(world: RandomInput) -> WrittenLayout:
     """Name images by their prompts, as T2I-CompBench does."""
     texts = ("a red cube", "two dogs. 3d render", "l'été à Paris", "ein großes Haus, nachts", "a cat and v1.5 of it")
     world.prompts[:] = texts[: len(world.prompts)]
     for image in world.images:
         text = world.prompt(image)
-        style = world.any_of("{}_{:06d}", "{} ({})", "{}-{}")
-        if world.any_of(True, False):
+        style = world.choose("{}_{:06d}", "{} ({})", "{}-{}")
+        if world.choose(True, False):
             text, style = text.replace(" ", "_"), "{}_{:03d}"
         name = style.format(text, image.number)
         if world.loses(image, f"{image.generator}/IMG_{image.number}.png"):
             name = f"IMG_{image.number}"
-        world.put({f"{image.generator}/{name}.png": image.content})
-    world.put_clutter(*CLUTTER, "contact_sheet.png")
-    return Lay(world.folder, ["benchmark.prompts_from=names"])
+        world.write_files({f"{image.generator}/{name}.png": image.content})
+    world.write_clutter(*CLUTTER, "contact_sheet.png")
+    return WrittenLayout(world.folder, ["benchmark.prompts_from=names"])
 
 
-def geneval_folders(world: World) -> Lay:
+def write_geneval_folders(world: RandomInput) -> WrittenLayout:
     """Write a folder per prompt with samples, metadata and a grid; a single metadata file may cover all prompts."""
     for line, generator in sorted({(image.line, image.generator) for image in world.images}):
         base = f"{generator}/{line:05d}"
@@ -328,55 +328,57 @@ def geneval_folders(world: World) -> Lay:
         if all(image.number for image in own) and world.chance.randrange(5) == 0:
             rows *= 2
         for image in own:
-            world.put({(file := f"{base}/samples/{image.sample:04d}.png"): image.content})
+            world.write_files({(file := f"{base}/samples/{image.sample:04d}.png"): image.content})
             world.lost.update({image.number: file} if len(rows) > 1 else {})
-        world.put({f"{base}/metadata.jsonl": "\n".join(map(json.dumps, rows)), f"{base}/grid.png": png(60_003)})
+        world.write_files(
+            {f"{base}/metadata.jsonl": "\n".join(map(json.dumps, rows)), f"{base}/grid.png": make_png(60_003)}
+        )
         world.others.append(f"{base}/grid.png")
-    return Lay(world.folder)
+    return WrittenLayout(world.folder)
 
 
-def tars(world: World) -> Lay:
+def tars(world: RandomInput) -> WrittenLayout:
     """Write WebDataset tars in any order, with a .txt or a .json for each image and dots in names."""
     generators = sorted({image.generator for image in world.images})
     for generator in generators:
         members: list[tuple[str, bytes]] = []
         for image in (image for image in world.images if image.generator == generator):
-            key = f"{world.any_of('', 'a.b/')}{world.any_of('', '猫')}{image.number:04d}"
+            key = f"{world.choose('', 'a.b/')}{world.choose('', '猫')}{image.number:04d}"
             told: dict[str, Any] = {"model": generator, "seed": 1}
             lost = world.loses(image, f"{generator}.tar/{key}")
-            ending = world.any_of("png", "PNG")
-            if lost and world.any_of(True, False):
+            ending = world.choose("png", "PNG")
+            if lost and world.choose(True, False):
                 ending = "5_1.png"
                 world.lost[image.number] = f"{generator}.tar/{key}.{ending}"
             texts = {} if lost else {"txt": world.prompt(image).encode()}
-            if texts and world.any_of(True, False):
-                told[world.any_of(*PROMPTS)] = texts.pop("txt").decode()
+            if texts and world.choose(True, False):
+                told[world.choose(*PROMPTS)] = texts.pop("txt").decode()
             fields = {ending: image.content, "json": json.dumps(told).encode(), **texts}
-            if not lost and world.any_of(True, False):
-                fields["depth.png"] = png(60_004)
+            if not lost and world.choose(True, False):
+                fields["depth.png"] = make_png(60_004)
                 world.others.append(f"{key}.depth.png")
             endings = list(fields)
             world.chance.shuffle(endings)
             members += [(f"{key}.{each}", fields[each]) for each in endings]
-        world.put({f"{generator}.tar": make_tar(members)})
-    return Lay(world.folder)
+        world.write_files({f"{generator}.tar": make_tar(members)})
+    return WrittenLayout(world.folder)
 
 
-def webdataset_tars(world: World) -> Lay:
+def write_webdataset_tars(world: RandomInput) -> WrittenLayout:
     """Write tars with the webdataset library, shard by shard; the tars do not name a generator."""
     world.folder.mkdir(parents=True)
-    with webdataset.ShardWriter(f"{world.folder}/%05d.tar", maxcount=world.any_of(1, 2, 100), verbose=0) as writer:
+    with webdataset.ShardWriter(f"{world.folder}/%05d.tar", maxcount=world.choose(1, 2, 100), verbose=0) as writer:
         for image in world.images:
             writer.write({"__key__": f"{image.number:06d}", "png": image.content, "txt": world.prompt(image)})
-    return Lay(world.folder, whose=lambda image: "")
+    return WrittenLayout(world.folder, whose=lambda image: "")
 
 
-def hugging_face_rows(world: World) -> Lay:
+def write_hugging_face_rows(world: RandomInput) -> WrittenLayout:
     """Write a dataset with embedded images, as saved or as Parquet, whose models are class labels or strings."""
     generators = sorted({image.generator for image in world.images})
-    labels, prompt = world.any_of(True, False), world.any_of(*PROMPTS)
-    saved = world.any_of(True, False)
-    rows = [{"image": {"bytes": image.content, "path": world.any_of(None, "x.png")}, "seed": 1,
+    labels, prompt = world.choose(True, False), world.choose(*PROMPTS)
+    saved = world.choose(True, False)
+    rows = [{"image": {"bytes": image.content, "path": world.choose(None, "x.png")}, "seed": 1,
              "model": generators.index(image.generator) if labels else image.generator,
              prompt: None if world.loses(image, f":{row}") else world.prompt(image)}
             for row, image in enumerate(world.images, start=1)]  # fmt: skip
@@ -393,30 +395,30 @@ def hugging_face_rows(world: World) -> Lay:
         dataset.save_to_disk(world.folder)
     else:
         dataset.to_parquet(world.folder / "data/train-00000-of-00001.parquet")
-    world.put_clutter("grid.png", "assets/logo.png")
-    return Lay(world.folder)
+    world.write_clutter("grid.png", "assets/logo.png")
+    return WrittenLayout(world.folder)
 
 
-def write_pandas(world: World, rows: list[dict[str, Any]], path: Path) -> None:
+def write_pandas(world: RandomInput, rows: list[dict[str, Any]], path: Path) -> None:
     frame = pd.DataFrame(rows)
-    frame.index += world.any_of(0, 7)
+    frame.index += world.choose(0, 7)
     frame.to_parquet(path, row_group_size=2)
 
 
-def write_polars(world: World, rows: list[dict[str, Any]], path: Path) -> None:
-    pl.DataFrame(rows).write_parquet(path, row_group_size=2, compression=world.any_of("zstd", "snappy"))
+def write_polars(world: RandomInput, rows: list[dict[str, Any]], path: Path) -> None:
+    pl.DataFrame(rows).write_parquet(path, row_group_size=2, compression=world.choose("zstd", "snappy"))
 
 
-def write_duckdb(world: World, rows: list[dict[str, Any]], path: Path) -> None:
+def write_duckdb(world: RandomInput, rows: list[dict[str, Any]], path: Path) -> None:
     frame = pd.DataFrame(rows)
     duckdb.sql(f"COPY (SELECT * FROM frame) TO '{path}' (FORMAT parquet)")
     assert len(frame) == len(rows)
 
 
-def write_spark(world: World, rows: list[dict[str, Any]], path: Path) -> None:
+def write_spark(world: RandomInput, rows: list[dict[str, Any]], path: Path) -> None:
     """Write a folder of part files with checksums, a marker and timestamps, like Spark."""
     path.unlink(missing_ok=True)
-    size = world.any_of(1, 2, 100)
+    size = world.choose(1, 2, 100)
     for part in range(0, len(rows), size):
         name = f"part-{part:05d}-6cf3ab0d-c000.snappy.parquet"
         table = pa.Table.from_pylist([{**row, "made": datetime(2026, 1, 2)} for row in rows[part : part + size]])
@@ -428,56 +430,58 @@ def write_spark(world: World, rows: list[dict[str, Any]], path: Path) -> None:
 WRITERS = {"pandas": write_pandas, "polars": write_polars, "duckdb": write_duckdb, "spark": write_spark}
 
 
-def parquet_rows(
-    world: World, images: Sequence[Drawn], names: tuple[str, str], whose: str | None
+def make_parquet_rows(
+    world: RandomInput, images: Sequence[DrawnImage], names: tuple[str, str], whose: str | None
 ) -> list[dict[str, Any]]:
     column, prompt = names
     rows = [{column: image.content, "steps": 4, prompt: world.prompt(image)} for image in images]
     for row, image in zip(rows, images, strict=True):
         row.update({whose: image.generator} if whose else {})
-    return world.columns(rows)
+    return world.shuffle_columns(rows)
 
 
-def parquet_by(write: Callable[[World, list[dict[str, Any]], Path], None]) -> Callable[[World], Lay]:
+def make_parquet_writer(
+    write: Callable[[RandomInput, list[dict[str, Any]], Path], None],
+) -> Callable[[RandomInput], WrittenLayout]:
     """Write one table whose rows name their generators, or one table per generator; some rows have no prompt."""
 
-    def lay(world: World) -> Lay:
+    def lay(world: RandomInput) -> WrittenLayout:
         world.folder.mkdir(parents=True)
-        names = world.any_of(*BYTES), (prompt := world.any_of(*PROMPTS))
-        if world.any_of(True, False):
-            rows = parquet_rows(world, world.images, names, world.any_of(*WHOSE))
+        names = world.choose(*BYTES), (prompt := world.choose(*PROMPTS))
+        if world.choose(True, False):
+            rows = make_parquet_rows(world, world.images, names, world.choose(*WHOSE))
             for row, image in enumerate(world.images):
                 if write is not write_spark and world.loses(image, f":{row + 1}"):
                     rows[row][prompt] = None
             write(world, rows, world.folder / "all.parquet")
-            return Lay(world.folder)
+            return WrittenLayout(world.folder)
         for generator in sorted({image.generator for image in world.images}):
             own = [image for image in world.images if image.generator == generator]
-            rows = parquet_rows(world, own, names, None)
+            rows = make_parquet_rows(world, own, names, None)
             for row, image in zip(rows, own, strict=True):
                 row[prompt] = "" if world.loses(image, "") else row[prompt]
             (world.folder / generator).mkdir()
             write(world, rows, world.folder / generator / "all.parquet")
-        return Lay(world.folder)
+        return WrittenLayout(world.folder)
 
     return lay
 
 
-def parquet_paths(world: World) -> Lay:
+def write_parquet_paths(world: RandomInput) -> WrittenLayout:
     """Write a table of file paths, and other files that no row refers to."""
     rows = []
     for image in world.images:
-        world.put({(file := file_of(world, image)): image.content})
+        world.write_files({(file := choose_file_name(world, image)): image.content})
         if not world.loses(image, file):
             rows.append({"image": file, "prompt": world.prompt(image), "model": image.generator})
-    world.any_of(write_pandas, write_polars)(world, world.columns(rows), world.folder / "all.parquet")
-    world.put_clutter("grid.png")
-    return Lay(world.folder)
+    world.choose(write_pandas, write_polars)(world, world.shuffle_columns(rows), world.folder / "all.parquet")
+    world.write_clutter("grid.png")
+    return WrittenLayout(world.folder)
 
 
-def prompts_by_id(world: World) -> Lay:
+def write_prompts_by_id(world: RandomInput) -> WrittenLayout:
     """Write prompts to a separate file, and tables of images that refer to them; some rows refer to no prompt."""
-    ids = [world.any_of(f"p.{line}", f"{line}", f"猫{line}") for line in range(len(world.prompts))]
+    ids = [world.choose(f"p.{line}", f"{line}", f"猫{line}") for line in range(len(world.prompts))]
     order = list(range(len(ids)))
     world.chance.shuffle(order)
     rows = [{"prompt_id": ids[line], "text": world.prompts[line]} for line in order]
@@ -489,11 +493,11 @@ def prompts_by_id(world: World) -> Lay:
         images = [{"prompt_id": "none" if world.loses(image, "") else ids[image.line], "image": image.content}
                   for image in own]  # fmt: skip
         (world.folder / generator).mkdir(parents=True)
-        world.any_of(write_pandas, write_polars, write_duckdb)(world, images, world.folder / generator / "0.parquet")
-    return Lay(world.folder, [f"benchmark.prompts={folder}/prompts.parquet"])
+        world.choose(write_pandas, write_polars, write_duckdb)(world, images, world.folder / generator / "0.parquet")
+    return WrittenLayout(world.folder, [f"benchmark.prompts={folder}/prompts.parquet"])
 
 
-def files_by_id(world: World) -> Lay:
+def write_files_by_id(world: RandomInput) -> WrittenLayout:
     """Write prompts to a separate file, and image files named by the prompt ids."""
     world.images[:] = [image for image in world.images if image.sample == 0 or image.number == 0]
     rows = [{"prompt_id": f"p.{line}", "text": text} for line, text in enumerate(world.prompts)]
@@ -503,34 +507,34 @@ def files_by_id(world: World) -> Lay:
     )
     for image in world.images:
         name = "none" if world.loses(image, "") else f"p.{image.line}"
-        world.put({f"{image.generator}/{name}{image.number if name == 'none' else ''}.png": image.content})
-    return Lay(world.folder, [f"benchmark.prompts={world.folder.parent}/prompts.csv"])
+        world.write_files({f"{image.generator}/{name}{image.number if name == 'none' else ''}.png": image.content})
+    return WrittenLayout(world.folder, [f"benchmark.prompts={world.folder.parent}/prompts.csv"])
 
 
-LAYOUTS: dict[str, Callable[[World], Lay]] = {
-    "a table among image files": table_in_folder,
-    "a table alone": table_alone,
-    "Hugging Face's file_names": hugging_face_file_names,
-    "Hugging Face's columns of files": hugging_face_columns,
-    "a list of prompts": prompt_list,
-    "a table of ids that are in images' names": ids_in_names,
-    "a table of ids that are folders": ids_as_folders,
-    "a table of files without their folders": files_of_each_generator,
-    "a text beside each image": text_next_to_image,
-    "prompts as names": prompts_as_names,
-    "GenEval's folders": geneval_folders,
+LAYOUTS: dict[str, Callable[[RandomInput], WrittenLayout]] = {
+    "a table among image files": write_table_in_folder,
+    "a table alone": write_table_alone,
+    "Hugging Face's file_names": write_file_names_column,
+    "Hugging Face's columns of files": write_columns_by_generator,
+    "a list of prompts": write_prompt_list,
+    "a table of ids that are in images' names": write_ids_in_names,
+    "a table of ids that are folders": write_ids_as_folders,
+    "a table of files without their folders": write_files_of_generators,
+    "a text beside each image": write_texts_next_to_images,
+    "prompts as names": write_prompts_as_names,
+    "GenEval's folders": write_geneval_folders,
     "tars": tars,
-    "WebDataset's tars": webdataset_tars,
-    "Hugging Face's rows": hugging_face_rows,
-    **{f"Parquet by {name}": parquet_by(write) for name, write in WRITERS.items()},
-    "Parquet with paths": parquet_paths,
-    "prompts by their ids": prompts_by_id,
-    "image files by the ids of prompts": files_by_id,
+    "WebDataset's tars": write_webdataset_tars,
+    "Hugging Face's rows": write_hugging_face_rows,
+    **{f"Parquet by {name}": make_parquet_writer(write) for name, write in WRITERS.items()},
+    "Parquet with paths": write_parquet_paths,
+    "prompts by their ids": write_prompts_by_id,
+    "image files by the ids of prompts": write_files_by_id,
 }
 
 
 @st.composite
-def draw_contents(draw: st.DrawFn) -> tuple[list[str], list[Drawn], random.Random]:
+def draw_contents(draw: st.DrawFn) -> tuple[list[str], list[DrawnImage], random.Random]:
     """Draw prompts, any number of images per generator and prompt in random order, and a random generator."""
     prompts = draw(
         st.lists(st.lists(st.sampled_from(PIECES), min_size=1, max_size=3).map(" ".join), min_size=1, max_size=5)
@@ -539,7 +543,7 @@ def draw_contents(draw: st.DrawFn) -> tuple[list[str], list[Drawn], random.Rando
     counts = st.lists(st.integers(0, 3), min_size=len(prompts), max_size=len(prompts))
     triples = [(generator, line, sample) for generator in generators for line, count in enumerate(draw(counts))
                for sample in range(count)] or [(generators[0], 0, 0)]  # fmt: skip
-    images = [Drawn(number, *triple) for number, triple in enumerate(triples)]
+    images = [DrawnImage(number, *triple) for number, triple in enumerate(triples)]
     return prompts, draw(st.permutations(images)), draw(st.randoms(use_true_random=False))
 
 
@@ -553,7 +557,7 @@ def list_pairs(sources: Sources) -> Iterator[tuple[bytes, str, str | None]]:
             yield content or Path(row["uri"]).read_bytes(), shard.group, texts.get(str(row["prompt_id"])) or None
 
 
-def check_pairs(world: World, lay: Lay, sources: Sources | None, ingested: Ingested | None) -> None:
+def check_pairs(world: RandomInput, lay: WrittenLayout, sources: Sources | None, ingested: IngestResult | None) -> None:
     """Check that each image has its own prompt or its own reason for rejection, and that nothing else was found."""
     by_content = {image.content: image for image in world.images}
     pairs = list(list_pairs(sources)) if sources is not None else []
@@ -575,7 +579,7 @@ def check_pairs(world: World, lay: Lay, sources: Sources | None, ingested: Inges
         assert ingested.rows == len(scored) and ingested.n_found == len(world.images) + len(world.others), reasons
 
 
-def check_output(world: World, lay: Lay, out: str, ingested: Ingested | None) -> None:
+def check_output(world: RandomInput, lay: WrittenLayout, out: str, ingested: IngestResult | None) -> None:
     """Check that the totals add up and that the displayed pairs are correct."""
     if ingested is not None:
         [(found, taken, rejected, skipped)] = [tuple(map(int, counts)) for counts in FOUND.findall(out)]
@@ -600,7 +604,7 @@ def skip_disk_flushes() -> Iterator[None]:
 
 @pytest.mark.parametrize("worlds", [4, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_each_image_has_its_own_prompt_or_its_own_reason(layout: str, worlds: int) -> None:
+def test_each_image_gets_its_own_prompt_or_its_own_rejection(layout: str, worlds: int) -> None:
     @settings(
         max_examples=worlds,
         derandomize=True,
@@ -609,10 +613,10 @@ def test_each_image_has_its_own_prompt_or_its_own_reason(layout: str, worlds: in
         suppress_health_check=list(HealthCheck),
     )
     @given(draw_contents())
-    def check(given_world: tuple[list[str], list[Drawn], random.Random]) -> None:
+    def check(given_world: tuple[list[str], list[DrawnImage], random.Random]) -> None:
         prompts, images, chance = given_world
         with tempfile.TemporaryDirectory() as name:
-            world = World(Path(name) / "in", list(prompts), list(images), chance)
+            world = RandomInput(Path(name) / "in", list(prompts), list(images), chance)
             lay = LAYOUTS[layout](world)
             words = ["metric=[edge_density]", *lay.words]
             store = f"{name}/store"

@@ -8,17 +8,17 @@ import pandas as pd
 import pytest
 
 from plumbline.pipelines.plans.sweep_config import read_config
-from plumbline.pipelines.rewards.rewards import Exported, export_rewards
+from plumbline.pipelines.rewards.rewards import ExportResult, export_rewards
 from plumbline.pipelines.rewards.rewards_config import RewardsConfig
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import images, prompts, run_bench, write_rows
 
 GENERATORS = ("atlas", "drift", "garnet")
 COUNT = 12
-Export = Callable[..., Exported]
+Export = Callable[..., ExportResult]
 
 
-class Scored(NamedTuple):
+class ScoredBenchmark(NamedTuple):
     """A run with its benchmark and scores."""
 
     folder: Path
@@ -35,13 +35,13 @@ class Scored(NamedTuple):
         return float(chosen.score.iloc[0])
 
 
-def run_benchmark(folder: Path, store: Path, *overrides: str) -> Scored:
+def run_benchmark(folder: Path, store: Path, *overrides: str) -> ScoredBenchmark:
     finished = run_bench(folder, store, *overrides)
-    return Scored(folder, store, finished, finished.results.read_scores().to_pandas())
+    return ScoredBenchmark(folder, store, finished, finished.results.read_scores().to_pandas())
 
 
 @pytest.fixture(scope="session")
-def scored(tmp_path_factory: pytest.TempPathFactory) -> Scored:
+def scored(tmp_path_factory: pytest.TempPathFactory) -> ScoredBenchmark:
     folder = tmp_path_factory.mktemp("rewards") / "bench"
     write_rows(folder / "prompts.parquet", prompts(COUNT))
     for generator in GENERATORS:
@@ -53,7 +53,7 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> Scored:
     return run_benchmark(folder, folder.parent / "store", *options)
 
 
-def config(scored: Scored, output: str | Path, form: str, **options: Any) -> RewardsConfig:
+def make_config(scored: ScoredBenchmark, output: str | Path, form: str, **options: Any) -> RewardsConfig:
     """Return a configuration that exports all pairs except ties, unless the options set another margin."""
     values = {"store": str(scored.store), "output": str(output), "format": form, "held_out": 0.25, "shard_rows": 5}
     selection = {"margin": 0.0, **options.pop("selection", {})}
@@ -61,15 +61,15 @@ def config(scored: Scored, output: str | Path, form: str, **options: Any) -> Rew
 
 
 @pytest.fixture
-def export(scored: Scored, tmp_path: Path) -> Iterator[Export]:
+def export(scored: ScoredBenchmark, tmp_path: Path) -> Iterator[Export]:
     """Return a function that exports the run into the test's folder."""
 
-    def run(form: str, output: str | Path = tmp_path / "out", **options: Any) -> Exported:
-        return export_rewards(config(scored, output, form, **options), lambda record: None)
+    def run(form: str, output: str | Path = tmp_path / "out", **options: Any) -> ExportResult:
+        return export_rewards(make_config(scored, output, form, **options), lambda record: None)
 
     yield run
 
 
-def files(output: Path) -> dict[str, bytes]:
+def read_files(output: Path) -> dict[str, bytes]:
     """Return the content of all output files."""
     return {str(path.relative_to(output)): path.read_bytes() for path in sorted(output.rglob("*")) if path.is_file()}

@@ -20,40 +20,40 @@ from PIL import Image
 
 from plumbline.operators.rewards.formats.pair_formats import PAIRS_SCHEMA
 from tests.operators.tiny import TRL_OPTIONS, save_llava_siglip
-from tests.pipelines.rewards.conftest import COUNT, GENERATORS, Export, Scored
+from tests.pipelines.rewards.conftest import COUNT, GENERATORS, Export, ScoredBenchmark
 
 torch.set_num_threads(1)
 
 
-def loaded(folder: Path, cache: Path, split: str = "train") -> Dataset:
+def load_split(folder: Path, cache: Path, split: str = "train") -> Dataset:
     """Load a split of an export with `datasets`."""
     return load_dataset(str(folder), split=split, cache_dir=str(cache))
 
 
-def opened(content: bytes) -> Image.Image:
+def open_image(content: bytes) -> Image.Image:
     return Image.open(io.BytesIO(content)).convert("RGB")
 
 
-def normalised(image: Image.Image) -> torch.Tensor:
+def normalise(image: Image.Image) -> torch.Tensor:
     pixels = torch.from_numpy(np.asarray(image.resize((16, 16)), np.float32))
     return pixels.permute(2, 0, 1) / 127.5 - 1
 
 
 @pytest.mark.slow
-def test_a_diffusion_dpo_step_learns_from_pairs(export: Export, scored: Scored, tmp_path: Path) -> None:
+def test_a_diffusion_dpo_step_learns_from_pairs(export: Export, scored: ScoredBenchmark, tmp_path: Path) -> None:
     """The test uses DiffusionDPO's loader and loss (Wallace et al. 2023, eq. 14), a tiny random UNet and no text."""
     from diffusers import DDPMScheduler, UNet2DConditionModel
 
     export("pairs", reward="clipscore")
-    pairs = loaded(tmp_path / "out", tmp_path / "cache").with_format("python")
+    pairs = load_split(tmp_path / "out", tmp_path / "cache").with_format("python")
     assert pairs.column_names == PAIRS_SCHEMA.names
     batch = pairs[:8]
     assert set(batch["label_0"]) == {0.0, 1.0}, "the better image is sometimes first, sometimes second"
     wins, losses = [], []
     for first, second, label in zip(batch["jpg_0"], batch["jpg_1"], batch["label_0"], strict=True):
         ordered = (first, second) if label == 1 else (second, first)
-        wins.append(normalised(opened(ordered[0])))
-        losses.append(normalised(opened(ordered[1])))
+        wins.append(normalise(open_image(ordered[0])))
+        losses.append(normalise(open_image(ordered[1])))
     torch.manual_seed(0)
     unet = UNet2DConditionModel(
         sample_size=16, in_channels=3, out_channels=3, layers_per_block=1, block_out_channels=(8, 16),
@@ -67,16 +67,16 @@ def test_a_diffusion_dpo_step_learns_from_pairs(export: Export, scored: Scored, 
     noisy = DDPMScheduler().add_noise(pixels, noise, steps)
     text = torch.zeros(16, 4, 8)
 
-    def gap() -> torch.Tensor:
+    def compute_gap() -> torch.Tensor:
         errors = (unet(noisy, steps, text).sample - noise).pow(2).mean(dim=(1, 2, 3))
         return errors[:8] - errors[8:]
 
     with torch.no_grad():
-        reference = gap()
+        reference = compute_gap()
     optimizer = torch.optim.SGD(unet.parameters(), lr=1e-3)
     seen = []
     for _ in range(2):
-        loss = -torch.nn.functional.logsigmoid(-0.5 * 50 * (gap() - reference)).mean()
+        loss = -torch.nn.functional.logsigmoid(-0.5 * 50 * (compute_gap() - reference)).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -85,10 +85,10 @@ def test_a_diffusion_dpo_step_learns_from_pairs(export: Export, scored: Scored, 
 
 
 @pytest.mark.parametrize("metric, sign", [("clipscore", 1), ("gecko", -1)])
-def test_the_better_image_of_a_pair_is_that_of_the_better_score(
-    metric: str, sign: int, export: Export, scored: Scored, tmp_path: Path
+def test_the_preferred_image_of_a_pair_has_the_better_score(
+    metric: str, sign: int, export: Export, scored: ScoredBenchmark, tmp_path: Path
 ) -> None:
-    """For metrics that prefer lower scores, the better image is the one with the lower score."""
+    """For a lower-is-better metric, the preferred image has the lower score."""
     export("pairs", reward=metric)
     table = pd.concat(pd.read_parquet(path) for path in sorted((tmp_path / "out" / "data").glob("*.parquet")))
     assert len(table) > COUNT
@@ -103,7 +103,7 @@ def test_the_better_image_of_a_pair_is_that_of_the_better_score(
     assert table.ranking_id.is_unique and table.user_id.nunique() == 1
 
 
-def test_a_dpo_trainer_takes_the_first_image_of_a_tar_for_the_better_one(export: Export, tmp_path: Path) -> None:
+def test_a_dpo_trainer_prefers_the_first_image_of_a_tar_sample(export: Export, tmp_path: Path) -> None:
     """The trainer is diffusers' diffusion ORPO example; it compares a label, which is a string, with the number 0."""
     export("pairs_webdataset", reward="clipscore")
     tars = [str(path) for path in sorted((tmp_path / "out" / "data").glob("train-*.tar"))]
@@ -139,8 +139,8 @@ def test_a_row_of_verl_omni_never_has_the_loser_above_the_winner(export: Export,
             assert Image.open(data.parent / row[name]).size == (96, 96)
 
 
-def test_ms_swift_gets_as_many_images_as_tags_on_either_side(export: Export, tmp_path: Path) -> None:
-    """In RowPreprocessor and TemplateInputs, rejected_messages also requires rejected_images."""
+def test_ms_swift_gets_one_image_per_tag_in_both_answers(export: Export, tmp_path: Path) -> None:
+    """RowPreprocessor and TemplateInputs require rejected_images whenever a row has rejected_messages."""
     export("ms_swift", reward="clipscore")
     rows = load_dataset("json", data_files=str(tmp_path / "out" / "train.jsonl"), cache_dir=str(tmp_path / "c"))[
         "train"
@@ -153,8 +153,8 @@ def test_ms_swift_gets_as_many_images_as_tags_on_either_side(export: Export, tmp
         assert row["margin"] > 0
 
 
-def test_imagereward_makes_pairs_of_a_ranking_lower_first(export: Export, scored: Scored, tmp_path: Path) -> None:
-    """In rank_pair_dataset the image with the lower rank of each two is the better one, and ranks are unique."""
+def test_imagereward_prefers_the_lower_rank_of_a_pair(export: Export, scored: ScoredBenchmark, tmp_path: Path) -> None:
+    """ImageReward's rank_pair_dataset prefers the image with the lower rank; the ranks of a prompt are unique."""
     export("imagereward", reward="clipscore")
     items = json.loads((tmp_path / "out" / "train.json").read_text())
     by_digest = scores_by_content(scored, "clipscore")
@@ -167,7 +167,7 @@ def test_imagereward_makes_pairs_of_a_ranking_lower_first(export: Export, scored
             assert item["ranking"][left] != item["ranking"][right]
 
 
-def test_hpsv2_trains_on_pairs_and_is_tested_by_ranks(export: Export, scored: Scored, tmp_path: Path) -> None:
+def test_hpsv2_trains_on_pairs_and_is_tested_by_ranks(export: Export, scored: ScoredBenchmark, tmp_path: Path) -> None:
     """HPDDataset and RankingDataset read a list loaded with json.load, with images in a separate folder."""
     export("hpsv2", reward="clipscore")
     by_digest = scores_by_content(scored, "clipscore")
@@ -188,7 +188,7 @@ def test_hpsv2_trains_on_pairs_and_is_tested_by_ranks(export: Export, scored: Sc
         assert [of_images[place] for place in np.argsort(rank)] == sorted(of_images, reverse=True)
 
 
-def test_hpdv3_prefers_the_first_path(export: Export, scored: Scored, tmp_path: Path) -> None:
+def test_hpdv3_prefers_the_first_path(export: Export, scored: ScoredBenchmark, tmp_path: Path) -> None:
     """HPDv3Handler resolves paths relative to the folder of the JSON file."""
     export("hpdv3", reward="clipscore")
     by_digest = scores_by_content(scored, "clipscore")
@@ -199,10 +199,10 @@ def test_hpdv3_prefers_the_first_path(export: Export, scored: Scored, tmp_path: 
         assert {item["model1"], item["model2"]} <= set(GENERATORS)
 
 
-def test_the_best_of_n_is_an_image_with_its_text(export: Export, scored: Scored, tmp_path: Path) -> None:
+def test_the_best_of_n_is_an_image_with_its_text(export: Export, scored: ScoredBenchmark, tmp_path: Path) -> None:
     """Diffusers' text-to-image training example reads the columns image and text."""
     export("best_of_n", reward="clipscore")
-    best = loaded(tmp_path / "out", tmp_path / "cache")
+    best = load_split(tmp_path / "out", tmp_path / "cache")
     rows = scored.scores[scored.scores.metric == "clipscore"]
     for row in best:
         assert row["image"].convert("RGB").size == (96, 96) and row["text"]
@@ -211,9 +211,11 @@ def test_the_best_of_n_is_an_image_with_its_text(export: Export, scored: Scored,
         assert row["mean_reward"] == pytest.approx(of_prompt.mean())
 
 
-def test_every_image_has_its_row_of_rewards_and_none_is_made_up(export: Export, scored: Scored, tmp_path: Path) -> None:
+def test_every_image_has_a_row_of_rewards_and_missing_rewards_stay_missing(
+    export: Export, scored: ScoredBenchmark, tmp_path: Path
+) -> None:
     export("rewards", reward="clipscore")
-    rows = pd.concat(loaded(tmp_path / "out", tmp_path / "cache", split).to_pandas() for split in ("train", "test"))
+    rows = pd.concat(load_split(tmp_path / "out", tmp_path / "cache", split).to_pandas() for split in ("train", "test"))
     assert len(rows) == len(GENERATORS) * COUNT
     (bad,) = rows[rows.reward.isna()].to_dict("records")
     assert np.isnan(bad["z_score"]) and np.isnan(bad["rank_advantage"])
@@ -228,7 +230,7 @@ def test_every_image_has_its_row_of_rewards_and_none_is_made_up(export: Export, 
 
 def test_dense_rewards_are_the_metrics_own_scores_of_questions_and_words(export: Export, tmp_path: Path) -> None:
     export("dense", reward={"gecko": 1.0, "clipscore": 1.0})
-    rows = [row for split in ("train", "test") for row in loaded(tmp_path / "out", tmp_path / "cache", split)]
+    rows = [row for split in ("train", "test") for row in load_split(tmp_path / "out", tmp_path / "cache", split)]
     assert len(rows) == len(GENERATORS) * COUNT and {row["metric"] for row in rows} == {"gecko"}
     (bad,) = (row for row in rows if row["score"] is None)
     assert bad["questions"] == [] and bad["error"].startswith("corrupt_image")
@@ -250,7 +252,7 @@ def test_trl_shows_a_judge_both_images_and_has_it_choose(export: Export, tmp_pat
     from trl import DPOConfig, DPOTrainer
 
     export("trl_vision_dpo", reward="clipscore")
-    rows = loaded(tmp_path / "out", tmp_path / "cache")
+    rows = load_split(tmp_path / "out", tmp_path / "cache")
     folder = str(save_llava_siglip(tmp_path / "judge"))
     judge, processor = AutoModelForImageTextToText.from_pretrained(folder), AutoProcessor.from_pretrained(folder)
     processor.patch_size = judge.config.vision_config.patch_size
@@ -273,7 +275,7 @@ def test_trl_shows_a_judge_both_images_and_has_it_choose(export: Export, tmp_pat
         assert answers == {"1", "2"} and row["prompt"][0]["role"] == "user"
 
 
-def scores_by_content(scored: Scored, metric: str) -> dict[bytes, float]:
+def scores_by_content(scored: ScoredBenchmark, metric: str) -> dict[bytes, float]:
     """Return the scores, keyed by the bytes of the images."""
     found: dict[bytes, Any] = {}
     for generator in GENERATORS:

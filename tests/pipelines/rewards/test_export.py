@@ -18,7 +18,7 @@ from plumbline.operators.rewards.formats import FORMATS
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.rewards.output import ExportedShardRecord
-from plumbline.pipelines.rewards.rewards import Exported, export_rewards
+from plumbline.pipelines.rewards.rewards import ExportResult, export_rewards
 from plumbline.pipelines.rewards.rewards_config import RewardsConfig
 from tests.bench_of import (
     CAPTIONED,
@@ -32,16 +32,24 @@ from tests.bench_of import (
     score_config,
     write_rows,
 )
-from tests.pipelines.rewards.conftest import COUNT, GENERATORS, Export, Scored, config, files, run_benchmark
+from tests.pipelines.rewards.conftest import (
+    COUNT,
+    GENERATORS,
+    Export,
+    ScoredBenchmark,
+    make_config,
+    read_files,
+    run_benchmark,
+)
 
 EVERY = tuple(name for name in FORMATS if FORMATS[name].edits != "only")
 
 
-class Killed(BaseException):
-    """Exception that stands for the death of the process."""
+class SimulatedDeath(BaseException):
+    """Exception that simulates the death of the process."""
 
 
-def killed_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def die_at_write(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Let the process die before its n-th write."""
     done, before = 0, Place.create
 
@@ -49,7 +57,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         nonlocal done
         done += 1
         if done > number:
-            raise Killed
+            raise SimulatedDeath
         return before(place, data)
 
     monkeypatch.setattr(Place, "create", create)
@@ -61,43 +69,43 @@ def test_an_export_that_is_killed_at_any_write_goes_on_to_the_same_output(
 ) -> None:
     options = {"reward": "clipscore", "shard_rows": 2, "selection": {"max_examples": 3}}
     export(form, tmp_path / "whole", **options)
-    whole = files(tmp_path / "whole")
+    whole = read_files(tmp_path / "whole")
     assert not [path for path in whole if "_export" in path or "unfinished" in path]
     for number in range(100):
         place = tmp_path / f"killed-{number}"
         with monkeypatch.context() as patch:
-            killed_at(patch, number)
+            die_at_write(patch, number)
             try:
                 export(form, place, **options)
                 break
-            except Killed:
+            except SimulatedDeath:
                 pass
         assert not (place / "manifest.json").exists()
         assert number == 0 or (place / "unfinished.json").exists()
         export(form, place, **options)
-        assert files(place) == whole
+        assert read_files(place) == whole
         shutil.rmtree(place)
     assert number > 5
 
 
-def test_a_row_group_of_the_sources_is_read_once_however_many_shards_want_of_it(
-    export: Export, scored: Scored, monkeypatch: pytest.MonkeyPatch
+def test_a_row_group_is_read_once_even_if_many_shards_need_it(
+    export: Export, scored: ScoredBenchmark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[tuple[int, int]] = []
     read_row_groups = pq.ParquetFile.read_row_groups
 
-    def counted(file: pq.ParquetFile, row_groups: list[int], **options: object) -> object:
+    def count_reads(file: pq.ParquetFile, row_groups: list[int], **options: object) -> object:
         if "image" in options["columns"]:  # type: ignore[operator]
             read.append((file.metadata.serialized_size, *row_groups))
         return read_row_groups(file, row_groups, **options)
 
-    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", counted)
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", count_reads)
     ended = export("pairs", reward="clipscore", shard_rows=1)
     assert ended.written > 2 * len(GENERATORS) and ended.unverified == 0
     assert len(read) == len(GENERATORS) * COUNT // 4, "row groups of four"
 
 
-def test_a_file_of_all_pairs_has_about_each_image_once_and_says_that_there_are_many(tmp_path: Path) -> None:
+def test_a_file_of_all_pairs_stores_images_about_once_and_notes_the_number_of_pairs(tmp_path: Path) -> None:
     draws = np.random.default_rng(7)
     generators = [f"generator{number}" for number in range(10)]
     write_rows(tmp_path / "bench/prompts.parquet", prompts(3))
@@ -123,23 +131,23 @@ def test_a_file_of_all_pairs_has_about_each_image_once_and_says_that_there_are_m
     assert sum(pairs) == 3 * 45 and written < 2.1 * size, "both columns have an image that wins and loses"
 
 
-def test_what_stands_is_not_written_again(scored: Scored, tmp_path: Path) -> None:
+def test_a_complete_export_is_not_written_again(scored: ScoredBenchmark, tmp_path: Path) -> None:
     reported: list[ExportedShardRecord] = []
-    asked = config(scored, tmp_path / "out", "pairs", reward="clipscore")
+    asked = make_config(scored, tmp_path / "out", "pairs", reward="clipscore")
     first = export_rewards(asked, reported.append)
     assert first.written == len(reported) > 2
-    before = {path: (tmp_path / "out" / path).stat().st_mtime_ns for path in files(tmp_path / "out")}
+    before = {path: (tmp_path / "out" / path).stat().st_mtime_ns for path in read_files(tmp_path / "out")}
     again = export_rewards(asked, reported.append)
     assert again.written == 0 and len(reported) == first.written
     assert again._replace(written=first.written) == first
-    assert before == {path: (tmp_path / "out" / path).stat().st_mtime_ns for path in files(tmp_path / "out")}
+    assert before == {path: (tmp_path / "out" / path).stat().st_mtime_ns for path in read_files(tmp_path / "out")}
 
 
 @pytest.mark.parametrize(
     "other, named",
     [({"reward": "gecko"}, "reward"), ({"held_out": 0.5}, "held_out"), ({"form": "hpdv3"}, "format")],
 )
-def test_an_output_holds_one_export(other: dict[str, object], named: str, export: Export) -> None:
+def test_an_output_contains_a_single_export(other: dict[str, object], named: str, export: Export) -> None:
     export("pairs", reward="clipscore")
     with pytest.raises(ConfigError, match=rf"holds another export \(with another {named}\); choose another output"):
         export(**{"form": "pairs", "reward": "clipscore", **other})
@@ -150,22 +158,24 @@ def test_a_folder_with_something_else_in_it_is_refused(export: Export, tmp_path:
     (tmp_path / "out" / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match="expected an empty folder"):
         export("pairs")
-    assert list(files(tmp_path / "out")) == ["notes.txt"]
+    assert list(read_files(tmp_path / "out")) == ["notes.txt"]
 
 
 @pytest.mark.parametrize("form", EVERY)
-def test_no_prompt_is_in_both_splits_in_any_format(form: str, export: Export, tmp_path: Path, scored: Scored) -> None:
+def test_no_prompt_is_in_both_splits_in_any_format(
+    form: str, export: Export, tmp_path: Path, scored: ScoredBenchmark
+) -> None:
     ended = export(form)
     assert set(ended.splits) == {"train", "test"} and not ended.left_out and ended.exit_code == 0
     texts = [prompt["text"] for prompt in prompts(COUNT)]
-    sides = {split: _prompts(tmp_path / "out", split, texts) for split in ("train", "test")}
+    sides = {split: _find_prompts(tmp_path / "out", split, texts) for split in ("train", "test")}
     assert not sides["train"] & sides["test"] and sides["train"] | sides["test"] <= set(texts)
     whole = pd.concat([scored.scores]).dropna(subset="score").groupby("prompt_id").generator.nunique()
     assert len(sides["train"] | sides["test"]) == len(whole)
-    assert len({frozenset(_prompts(tmp_path / "out", split, texts)) for split in sides}) == 2
+    assert len({frozenset(_find_prompts(tmp_path / "out", split, texts)) for split in sides}) == 2
 
 
-def _prompts(folder: Path, split: str, texts: list[str]) -> set[str]:
+def _find_prompts(folder: Path, split: str, texts: list[str]) -> set[str]:
     """Return the prompts whose text occurs in the files of a split."""
     found: set[str] = set()
     for path in [*folder.glob(f"data/{split}-*"), *folder.glob(f"{split}.json*")]:
@@ -185,10 +195,12 @@ def _prompts(folder: Path, split: str, texts: list[str]) -> set[str]:
 @pytest.mark.parametrize("form", [name for name in EVERY if FORMATS[name].images != "none"])
 def test_an_image_without_a_score_is_in_no_example(form: str, export: Export, tmp_path: Path) -> None:
     export(form)
-    assert not any(content == b"no image" or b"no image" in content for content in files(tmp_path / "out").values())
+    assert not any(
+        content == b"no image" or b"no image" in content for content in read_files(tmp_path / "out").values()
+    )
 
 
-def test_the_manifest_says_where_everything_comes_from(export: Export, tmp_path: Path, scored: Scored) -> None:
+def test_the_manifest_records_the_origin_of_everything(export: Export, tmp_path: Path, scored: ScoredBenchmark) -> None:
     export(
         "pairs",
         reward={"weights": {"clipscore": 2.0, "gecko": 1.0}, "unit": "noise"},
@@ -214,19 +226,19 @@ def test_the_manifest_says_where_everything_comes_from(export: Export, tmp_path:
             assert pq.read_metadata(tmp_path / "out" / file["path"]).num_rows == file["rows"]
 
 
-def test_metrics_that_must_agree_leave_out_what_they_see_differently(
-    export: Export, tmp_path: Path, scored: Scored
+def test_pairs_on_which_the_chosen_metrics_disagree_are_left_out(
+    export: Export, tmp_path: Path, scored: ScoredBenchmark
 ) -> None:
     every = export("pairs", tmp_path / "every", reward="clipscore")
     agreed = export("pairs", tmp_path / "agreed", reward="clipscore", selection={"agree": ("gecko",)})
-    assert 0 < _examples(agreed) < _examples(every)
+    assert 0 < _count_examples(agreed) < _count_examples(every)
     for path in (tmp_path / "agreed" / "data").glob("*.parquet"):
         for row in pd.read_parquet(path).itertuples():
             worse = row.image_1_uid if row.label_0 else row.image_0_uid
             assert scored.score("gecko", row.best_image_uid) < scored.score("gecko", worse)
 
 
-def _examples(ended: Exported) -> int:
+def _count_examples(ended: ExportResult) -> int:
     return sum(split["examples"] for split in ended.splits.values())
 
 
@@ -236,7 +248,7 @@ def test_the_direction_of_a_metric_is_known() -> None:
 
 
 @pytest.fixture
-def own(scored: Scored, tmp_path: Path) -> Scored:
+def own(scored: ScoredBenchmark, tmp_path: Path) -> ScoredBenchmark:
     """Make a run over image files that rows refer to by address."""
     folder = tmp_path / "bench"
     write_rows(folder / "prompts.parquet", prompts(4))
@@ -251,24 +263,24 @@ def own(scored: Scored, tmp_path: Path) -> Scored:
     return run_benchmark(folder, tmp_path / "store", "metric=[clipscore]")
 
 
-def replace_by_another(own: Scored) -> None:
+def replace_by_another(own: ScoredBenchmark) -> None:
     (own.folder / "images" / "atlas" / "1.png").write_bytes(images("cobalt", 2)[1]["image"])
 
 
-def delete_image(own: Scored) -> None:
+def delete_image(own: ScoredBenchmark) -> None:
     (own.folder / "images" / "atlas" / "1.png").unlink()
 
 
 @pytest.mark.parametrize(
     "harm, kind", [(replace_by_another, "not the image that was scored"), (delete_image, "nothing at")]
 )
-def test_an_image_that_is_not_the_scored_one_any_more_is_left_out(
-    harm: Callable[[Scored], None], kind: str, own: Scored, tmp_path: Path
+def test_an_image_that_has_changed_since_it_was_scored_is_left_out(
+    harm: Callable[[ScoredBenchmark], None], kind: str, own: ScoredBenchmark, tmp_path: Path
 ) -> None:
     """Above the error budget the export is not finished; the same command continues once the image is back."""
     kept = (own.folder / "images" / "atlas" / "1.png").read_bytes()
     harm(own)
-    asked = config(own, tmp_path / "out", "pairs", held_out=0.0, shard_rows=1)
+    asked = make_config(own, tmp_path / "out", "pairs", held_out=0.0, shard_rows=1)
     with pytest.raises(SourceError, match=rf"1 of 4 examples cannot be made \(missing_image: .*{kind}"):
         export_rewards(asked, lambda record: None)
     assert not (tmp_path / "out" / "manifest.json").exists()
@@ -279,8 +291,10 @@ def test_an_image_that_is_not_the_scored_one_any_more_is_left_out(
     assert {*table.image_0_url, *table.image_1_url} == {str(path) for path in own.folder.rglob("*.png")}
 
 
-def test_images_whose_rows_hold_their_own_prompts_make_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The columns have custom names, and there are no ids of images or prompts."""
+def test_images_whose_rows_contain_their_own_prompts_make_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The columns have custom names, and the rows have neither image ids nor prompt ids."""
     for generator in GENERATORS[::2]:
         write_rows(tmp_path / "images" / generator / "00000.parquet", list_captioned_images(generator, 6))
     asked = score_config(tmp_path / "images", tmp_path / "store", "metric=[clipscore]", *CAPTIONED)
@@ -298,36 +312,41 @@ def test_images_whose_rows_hold_their_own_prompts_make_pairs(tmp_path: Path, mon
         assert row.label_0 == float(first > second) and {row.jpg_0, row.jpg_1} <= contents
 
 
-def test_rows_of_several_images_have_rewards_and_no_place_in_a_pair(tmp_path: Path) -> None:
+def test_rows_of_several_images_have_rewards_but_are_in_no_pair(tmp_path: Path) -> None:
     folder = tmp_path / "bench"
     write_rows(folder / "prompts.parquet", prompts(4))
     for generator in GENERATORS[::2]:
         frames = [{**row, "image": [row["image"], row["image"]]} for row in images(generator, 4)]
         write_rows(folder / "images" / generator / "00000.parquet", frames)
     own = run_benchmark(folder, tmp_path / "store", "metric=[clipscore]")
-    pairs = export_rewards(config(own, tmp_path / "pairs", "pairs", held_out=0.0), lambda record: None)
-    assert (pairs.exit_code, pairs.left_out, _examples(pairs)) == (0, {"several_images": 4}, 0)
-    rewards = export_rewards(config(own, tmp_path / "rewards", "rewards", held_out=0.0), lambda record: None)
-    assert (rewards.left_out, _examples(rewards)) == ({}, 8)
+    pairs = export_rewards(make_config(own, tmp_path / "pairs", "pairs", held_out=0.0), lambda record: None)
+    assert (pairs.exit_code, pairs.left_out, _count_examples(pairs)) == (0, {"several_images": 4}, 0)
+    rewards = export_rewards(make_config(own, tmp_path / "rewards", "rewards", held_out=0.0), lambda record: None)
+    assert (rewards.left_out, _count_examples(rewards)) == ({}, 8)
 
 
-def test_within_the_budget_an_example_without_its_image_is_counted(own: Scored, tmp_path: Path) -> None:
+def test_an_example_without_its_image_is_counted_within_the_error_budget(own: ScoredBenchmark, tmp_path: Path) -> None:
     delete_image(own)
-    ended = export_rewards(config(own, tmp_path / "out", "pairs", held_out=0.0, max_failed=0.25), lambda record: None)
+    ended = export_rewards(
+        make_config(own, tmp_path / "out", "pairs", held_out=0.0, max_failed=0.25), lambda record: None
+    )
     assert (ended.exit_code, ended.left_out, ended.splits["train"]["examples"]) == (2, {"missing_image": 1}, 3)
 
 
-def test_images_whose_cells_are_pruned_are_counted_as_unverified(own: Scored, tmp_path: Path) -> None:
+def test_images_whose_cells_are_pruned_are_counted_as_unverified(own: ScoredBenchmark, tmp_path: Path) -> None:
     shutil.rmtree(own.store / "similarities")
-    ended = export_rewards(config(own, tmp_path / "out", "pairs", held_out=0.0), lambda record: None)
+    ended = export_rewards(make_config(own, tmp_path / "out", "pairs", held_out=0.0), lambda record: None)
     assert (ended.unverified, ended.exit_code) == (8, 0)
 
 
 @pytest.mark.parametrize(
     "options, complaint",
     [
-        ({"reward": "tifa"}, "reward: the run has no 'tifa'; it has clipscore, gecko"),
-        ({"selection": {"agree": ("tifa",)}}, "selection.agree: the run has no 'tifa'"),
+        ({"reward": "tifa"}, r"reward: expected metrics of the run \(clipscore, gecko\), got 'tifa'"),
+        (
+            {"selection": {"agree": ("tifa",)}},
+            "selection.agree: expected metrics of the run .*, got 'tifa'",
+        ),
         ({"reward": {"gecko": -1.0}}, "reward.weights.gecko: expected a weight above 0 and at most 1e.06, got -1"),
         ({"reward": {}}, "reward: expected at least one metric, got none"),
         (
@@ -355,7 +374,7 @@ def test_images_whose_cells_are_pruned_are_counted_as_unverified(own: Scored, tm
     ],
     ids=str,
 )
-def test_what_cannot_be_exported_is_one_line_and_writes_nothing(
+def test_an_impossible_export_is_refused_in_one_line_and_writes_nothing(
     options: dict[str, object], complaint: str, export: Export, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=complaint) as refused:
@@ -364,11 +383,13 @@ def test_what_cannot_be_exported_is_one_line_and_writes_nothing(
 
 
 @pytest.mark.parametrize("form", ["pairs", "ms_swift"])
-def test_an_export_to_s3_is_the_same(form: str, export: Export, scored: Scored, bucket: str, tmp_path: Path) -> None:
+def test_an_export_to_s3_equals_an_export_to_a_folder(
+    form: str, export: Export, scored: ScoredBenchmark, bucket: str, tmp_path: Path
+) -> None:
     options = {"reward": "clipscore"}
     export(form, **options)
     for _ in range(2):
         export(form, f"{bucket}/out", **options)
     place = StorageConfig().locate(f"{bucket}/out")
     below = {path: (place / path).read() for path, _ in place.files()}
-    assert below == files(tmp_path / "out")
+    assert below == read_files(tmp_path / "out")

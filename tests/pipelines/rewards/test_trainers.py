@@ -15,7 +15,7 @@ import torch
 from datasets import load_dataset
 from PIL import Image
 
-from tests.pipelines.rewards.conftest import Export, Scored
+from tests.pipelines.rewards.conftest import Export, ScoredBenchmark
 from tests.pipelines.rewards.test_consumers import scores_by_content
 
 pytestmark = pytest.mark.elsewhere
@@ -44,7 +44,7 @@ def test_ms_swifts_own_preprocessor_and_inputs_take_the_rows(export: Export, tmp
         assert row["margin"] == source["margin"] > 0
 
 
-def test_hpsv2s_own_datasets_take_pairs_and_rankings(export: Export, scored: Scored, tmp_path: Path) -> None:
+def test_hpsv2s_own_datasets_take_pairs_and_rankings(export: Export, scored: ScoredBenchmark, tmp_path: Path) -> None:
     """HPSv2's classes skip an unreadable item without an error, so every item is compared."""
     data = import_module("hpsv2.src.training.data")
     export("hpsv2", reward="clipscore")
@@ -66,7 +66,7 @@ def test_hpsv2s_own_datasets_take_pairs_and_rankings(export: Export, scored: Sco
 
 
 def test_the_dataset_class_of_imagereward_in_hpsv2_takes_rankings(
-    export: Export, scored: Scored, tmp_path: Path
+    export: Export, scored: ScoredBenchmark, tmp_path: Path
 ) -> None:
     data = import_module("hpsv2.src.training.data")
     export("imagereward", reward="clipscore")
@@ -84,7 +84,7 @@ def test_the_dataset_class_of_imagereward_in_hpsv2_takes_rankings(
 
 
 def test_hpsv3s_own_dataset_takes_pairs(
-    export: Export, scored: Scored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    export: Export, scored: ScoredBenchmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """HPSv3's class reads paths relative to the working directory.
 

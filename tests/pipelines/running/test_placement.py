@@ -81,7 +81,7 @@ L4 = NodeResources(8, 1, frozenset({"L4"}), {"zone": "b"})
 def test_an_actor_decodes_on_the_cores_of_its_gpus(
     given: dict[str, Any], machine: tuple[float, float], decoders: int
 ) -> None:
-    assert PoolConfig(**given).decoders_on(*machine) == decoders
+    assert PoolConfig(**given).count_decoders(*machine) == decoders
 
 
 def make_pool_of_kind(accelerator_type: str | None = None, **labels: str) -> PoolConfig:
@@ -113,7 +113,7 @@ def test_a_missing_kind_of_machine_is_refused_by_name(pool: PoolConfig) -> None:
 def test_a_nodes_own_pool_takes_precedence_over_its_stages_pool_and_the_default() -> None:
     answers, large, default = make_pool(1), make_pool(2), make_pool(3)
     cluster = ClusterConfig(pools={"answers": answers, "answers:large": large}, default=default)
-    assert [cluster.pool(node) for node in ("answers:large", "answers:vqa", "new")] == [large, answers, default]
+    assert [cluster.find_pool(node) for node in ("answers:large", "answers:vqa", "new")] == [large, answers, default]
 
 
 @pytest.mark.parametrize(

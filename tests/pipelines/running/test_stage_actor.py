@@ -27,7 +27,7 @@ from plumbline.pipelines.running.events import Totals
 from plumbline.pipelines.running.outcomes import CallReporter, FinishedShard, ModelTime, ShardName, name_shard
 from plumbline.pipelines.running.progress import ProgressLog, Report
 from plumbline.pipelines.running.stages import StageContext
-from plumbline.pipelines.sources.uris import Uris
+from plumbline.pipelines.sources.uris import UriReader
 from plumbline.pipelines.store.cells import Cell, Outcome, Shard, Work
 from plumbline.pipelines.store.store import Store
 from tests.bench_of import compute, plan_bench, write_benchmark
@@ -35,7 +35,7 @@ from tests.commands import store_at
 
 TIMEOUT = 20
 FIRST = ShardName("bench", "bench", "first")
-NOWHERE = Uris(roots=(), storage=StorageConfig(), max_bytes=0)
+NOWHERE = UriReader(roots=(), storage=StorageConfig(), max_bytes=0)
 
 
 class OverlappingStage:

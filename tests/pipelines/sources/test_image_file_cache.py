@@ -1,4 +1,4 @@
-"""Image files recorded in the store's file memory are not opened, and a damaged memory does not change a plan."""
+"""Image files that are in the store's cache are not opened, and a damaged cache does not change a plan."""
 
 import shutil
 from collections.abc import Callable
@@ -36,11 +36,11 @@ def bench(tmp_path: Path) -> Bench:
     return bench
 
 
-def keys(plan: Plan) -> set[str]:
+def list_keys(plan: Plan) -> set[str]:
     return {cell.key for cell in plan.cells}
 
 
-def read_memory(bench: Bench, generator: str = "atlas") -> Path:
+def find_cache_file(bench: Bench, generator: str = "atlas") -> Path:
     (path,) = Path(bench.store.place.url).glob(f"sources/*/*/{generator}.parquet")
     return path
 
@@ -52,9 +52,9 @@ def test_only_new_and_changed_files_are_opened(bench: Bench) -> None:
     bench.write("flint", images("flint", 8), "00001")
     after = bench.plan()
     assert not after.sources.broken and len(after.sources.image_shards) == 2 + 1 + 2
-    both = keys(before.plan) & keys(after.plan)
+    both = list_keys(before.plan) & list_keys(after.plan)
     assert both == {cell.key for cell in before.plan.cells if cell.shard.group == "atlas"} != set()
-    assert keys(bench.plan("benchmark.limit=3").plan), "the ids of single rows are remembered as well"
+    assert list_keys(bench.plan("benchmark.limit=3").plan), "the ids of single rows are remembered as well"
 
 
 @pytest.mark.parametrize(
@@ -67,33 +67,35 @@ def test_only_new_and_changed_files_are_opened(bench: Bench) -> None:
     ],
     ids=["removed", "truncated", "of other files", "newer"],
 )
-def test_files_that_are_not_remembered_are_opened(harm: Callable[[Path], object], bench: Bench) -> None:
-    before, path = keys(bench.plan().plan), read_memory(bench)
+def test_files_without_a_valid_cache_entry_are_opened(harm: Callable[[Path], object], bench: Bench) -> None:
+    before, path = list_keys(bench.plan().plan), find_cache_file(bench)
     whole = path.read_bytes()
     harm(path)
-    assert keys(bench.plan().plan) == before
-    assert read_memory(bench).read_bytes() == whole
+    assert list_keys(bench.plan().plan) == before
+    assert find_cache_file(bench).read_bytes() == whole
 
 
-def test_an_older_memory_is_not_used_for_files_that_have_changed_since(bench: Bench) -> None:
-    older = read_memory(bench).read_bytes()
+def test_an_older_cache_is_not_used_for_files_that_have_changed_since(bench: Bench) -> None:
+    older = find_cache_file(bench).read_bytes()
     bench.write("atlas", images("atlas", 4))
-    now = keys(bench.plan().plan)
-    read_memory(bench).write_bytes(older)
-    assert keys(bench.plan().plan) == now
+    now = list_keys(bench.plan().plan)
+    find_cache_file(bench).write_bytes(older)
+    assert list_keys(bench.plan().plan) == now
 
 
-def test_prompts_in_the_images_rows_are_remembered(tmp_path: Path) -> None:
+def test_prompts_in_the_images_rows_are_cached(tmp_path: Path) -> None:
     file = tmp_path / "images/atlas/00000.parquet"
     write_rows(file, list_captioned_images("atlas", 8))
     config = score_config(tmp_path / "images", tmp_path / "store", METRIC, *CAPTIONED, "benchmark.columns.generator=no")
     before = plan_sweep(config)
     corrupt(file)
     after = plan_sweep(config)
-    assert keys(after.plan) == keys(before.plan) != set() and after.sources.prompts.equals(before.sources.prompts)
+    assert list_keys(after.plan) == list_keys(before.plan) != set() and after.sources.prompts.equals(
+        before.sources.prompts
+    )
 
 
-def test_benchmarks_with_the_same_generators_remember_their_own(bench: Bench, tmp_path: Path) -> None:
+def test_benchmarks_with_the_same_generators_have_separate_caches(bench: Bench, tmp_path: Path) -> None:
     other = write_benchmark(tmp_path / "other", count=4)
     bench.plan("benchmark.name=other", f"benchmark.images={other}/images")
     corrupt(bench.folder / "images/atlas/00000.parquet")
@@ -124,4 +126,4 @@ def test_rows_with_addresses_of_images_are_read_each_time(tmp_path: Path) -> Non
     before = bench.plan()
     assert not before.inputs_digest, "a listing does not show whether it has changed"
     picture.write_bytes(images("atlas", 2)[1]["image"])
-    assert not keys(bench.plan().plan) & keys(before.plan)
+    assert not list_keys(bench.plan().plan) & list_keys(before.plan)

@@ -140,7 +140,9 @@ def test_an_id_with_two_texts_is_named(files: tuple[str, str], tmp_path: Path) -
         write_rows(
             tmp_path / f"data/{file}.parquet", [row for row, its in zip(rows, files, strict=True) if its == file]
         )
-    with pytest.raises(ConfigError, match=rf"{files[1]}\.parquet: prompt_id '7' has the text 'a dog', and 'a cat'"):
+    with pytest.raises(
+        ConfigError, match=rf"{files[1]}\.parquet: prompt_id '7' has the text 'a dog', and also 'a cat'"
+    ):
         plan_sweep(score_config(tmp_path / "data", tmp_path / "store"))
     without = plan_sweep(score_config(tmp_path / "data", tmp_path / "store", "benchmark.columns.prompt_id=null"))
     assert sorted(without.sources.prompts.column("text").to_pylist()) == ["a cat", "a dog"]
@@ -170,7 +172,7 @@ def write_extra(path: Path) -> pa.Table:
     return table
 
 
-def test_further_columns_are_read_in_the_order_of_the_rows_and_affect_no_key(tmp_path: Path) -> None:
+def test_extra_columns_are_read_in_row_order_and_affect_no_key(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["atlas", "flint"])
     table = write_extra(folder / "images/atlas/00000.parquet")
     plain = plan_bench(folder, tmp_path / "store")
@@ -185,13 +187,13 @@ def test_further_columns_are_read_in_the_order_of_the_rows_and_affect_no_key(tmp
     assert read[2].column("tags").null_count == 4
 
 
-def test_a_further_column_of_two_types_or_of_the_scores_own_is_refused(tmp_path: Path) -> None:
+def test_an_extra_column_with_two_types_or_with_a_name_of_the_scores_is_refused(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["atlas", "flint"])
     write_extra(folder / "images/atlas/00000.parquet")
     write_rows(folder / "images/flint/00000.parquet", [{**row, "seed": "1"} for row in images("flint", 4)])
     with pytest.raises(ConfigError, match=r"extra: 'seed' is int16 in one images table and string in another"):
         plan_bench(folder, tmp_path / "store", "benchmark.columns.extra=*")
-    with pytest.raises(ConfigError, match=r"columns\.extra: scores have a column 'metric' of their own"):
+    with pytest.raises(ConfigError, match=r"columns\.extra: the scores already have a column 'metric'"):
         ColumnsConfig(extra=("metric",))
 
 

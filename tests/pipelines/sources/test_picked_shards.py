@@ -18,10 +18,10 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources import adaptive_rounds
 from plumbline.pipelines.sources.adaptive_rounds import split_rounds
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
-from plumbline.pipelines.sources.image_file_cache import FileMemory
+from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.shards import ShardSize, read_shard
 from plumbline.pipelines.sources.sources import Sources
-from plumbline.pipelines.sources.uris import benchmark_uris
+from plumbline.pipelines.sources.uris import open_benchmark_uris
 from plumbline.pipelines.store.cells import digest
 from tests.bench_of import images, list_sources, prompts, run_config, sweep_config, write_rows
 
@@ -29,7 +29,7 @@ STORAGE = StorageConfig()
 GENERATORS = ("atlas", "flint")
 
 
-def write_groups(path: Path, rows: Sequence[Any], sizes: Sequence[int]) -> None:
+def write_row_groups(path: Path, rows: Sequence[Any], sizes: Sequence[int]) -> None:
     """Write rows as a Parquet file with row groups of these sizes, repeated cyclically."""
     table = pa.Table.from_pylist([{**row, "row": number} for number, row in enumerate(rows)])
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,8 +43,8 @@ def write_groups(path: Path, rows: Sequence[Any], sizes: Sequence[int]) -> None:
 
 
 @st.composite
-def benches(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw benchmarks in which generators have several images or none for a prompt, shuffled, in uneven row groups."""
+def draw_benchmark(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw a benchmark with any number of images per generator and prompt, shuffled, in uneven row groups."""
     count = draw(st.integers(1, 40))
     generator_rows = {}
     for generator in GENERATORS:
@@ -62,14 +62,14 @@ def benches(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def opened(folder: Path, bench: dict[str, Any]) -> tuple[BenchmarkConfig, Sources]:
+def open_bench(folder: Path, bench: dict[str, Any]) -> tuple[BenchmarkConfig, Sources]:
     texts = [{"prompt_id": one, "text": f"text of {one}"} for one in bench["order"]]
     if bench["some"]:
         texts = texts[: (len(texts) + 1) // 2]
-    write_groups(folder / "prompts.parquet", texts, bench["sizes"][::-1])
+    write_row_groups(folder / "prompts.parquet", texts, bench["sizes"][::-1])
     for generator, of_images in bench["images"].items():
         rows = [{"prompt_id": one, "prompt": f"text of {one}", "image": b"pixels"} for one in of_images]
-        write_groups(folder / f"images/{generator}/0.parquet", rows, bench["sizes"])
+        write_row_groups(folder / f"images/{generator}/0.parquet", rows, bench["sizes"])
     config = BenchmarkConfig(
         name="drawn",
         prompts=None if bench["own"] else f"{folder}/prompts.parquet",
@@ -96,7 +96,7 @@ def check(sources: Sources, bench: dict[str, Any]) -> None:
             assert shard.prompts == digest(pairs) and [holder.prompts for holder in holders] == [shard.prompts]
         else:
             assert shard.prompts == digest(pairs)
-            named = {sources.prompts.column("prompt_id")[int(row)].as_py() for row in sources.named[shard]}
+            named = {sources.prompts.column("prompt_id")[int(row)].as_py() for row in sources.prompt_rows[shard]}
             assert named == set(ids) & known.keys()
     assert len(seen) == len(set(seen))
     left_out = bench["limit"] is not None or bench["some"]
@@ -110,24 +110,24 @@ def check(sources: Sources, bench: dict[str, Any]) -> None:
 
 
 @settings(max_examples=30)
-@given(bench=benches())
+@given(bench=draw_benchmark())
 def test_shards_of_some_prompts_depend_on_the_prompts_of_their_own_rows(bench: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        check(opened(Path(folder), bench)[1], bench)
+        check(open_bench(Path(folder), bench)[1], bench)
 
 
 @settings(max_examples=30)
-@given(bench=benches(), seed=st.integers(0, 1000))
+@given(bench=draw_benchmark(), seed=st.integers(0, 1000))
 def test_shards_of_rounds_depend_on_the_prompts_of_their_own_rows(bench: dict[str, Any], seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(adaptive_rounds, "FIRST_PROMPTS", 4)
-        config, sources = opened(Path(folder), bench)
+        config, sources = open_bench(Path(folder), bench)
         cut = split_rounds(
             sources,
             config,
-            benchmark_uris(config, STORAGE, ImageLimits()),
+            open_benchmark_uris(config, STORAGE, ImageLimits()),
             Adaptive(method="betting", range=(0, 1), seed=seed),
-            FileMemory(None, config),
+            ImageFileCache(None, config),
         )
         check(cut.sources, bench)
         ids = cut.sources.prompts.column("prompt_id").to_pylist()
@@ -138,12 +138,12 @@ def test_shards_of_rounds_depend_on_the_prompts_of_their_own_rows(bench: dict[st
             assert {of_round[one] for one in named} <= {cut.round_of[shard.group, shard.name]}
 
 
-def test_a_prompt_after_others_left_out_by_the_limit_is_scored_and_edited_as_itself(tmp_path: Path) -> None:
-    """All of the first row group is used, but only a part of the second."""
+def test_prompts_that_follow_left_out_prompts_keep_their_own_scores(tmp_path: Path) -> None:
+    """The limit includes all rows of the first row group, but only the last row of the second."""
     texts = [*prompts(2), prompts(3)[2], *prompts(10)[9:]]
     of_prompt = images("atlas", 10)
     for generator in GENERATORS:
-        write_groups(tmp_path / f"images/{generator}/0.parquet", [of_prompt[n] for n in (0, 1, 9, 2)], [2])
+        write_row_groups(tmp_path / f"images/{generator}/0.parquet", [of_prompt[n] for n in (0, 1, 9, 2)], [2])
     write_rows(tmp_path / "prompts.parquet", texts)
     config = sweep_config(tmp_path, tmp_path / "store", "metric=[clipscore]", "benchmark.limit=3", "shard_rows=2")
     scored = run_config(config)
@@ -151,10 +151,10 @@ def test_a_prompt_after_others_left_out_by_the_limit_is_scored_and_edited_as_its
     texts[2] = {**texts[2], "text": "a green circle"}
     write_rows(tmp_path / "prompts.parquet", texts)
     edited = run_config(config)
-    before, after = (dict(scores_by_image(run.results.read_scores())) for run in (scored, edited))
+    before, after = (dict(list_scores(run.results.read_scores())) for run in (scored, edited))
     changed = {image for image, score in after.items() if score != before[image]}
     assert changed == {image for image in after if image[1] == texts[2]["prompt_id"]}
 
 
-def scores_by_image(scores: pa.Table) -> list[tuple[tuple[str, str], float]]:
+def list_scores(scores: pa.Table) -> list[tuple[tuple[str, str], float]]:
     return [((row["generator"], row["prompt_id"]), row["score"]) for row in scores.to_pylist()]

@@ -33,7 +33,7 @@ tifa_45,a dog,Gecko(R),31,False
 """
 
 
-def opened(benchmark: str, prompts: Path, folder: Path, *overrides: str) -> Sources:
+def open_predefined(benchmark: str, prompts: Path, folder: Path, *overrides: str) -> Sources:
     """Open a predefined benchmark with this prompt file and one generator's images."""
     write_rows(folder / "images/atlas/0.parquet", images("atlas", 1))
     given = [f"benchmark={benchmark}", f"benchmark.prompts={prompts}", f"benchmark.images={folder}/images"]
@@ -47,7 +47,7 @@ def write_text(file: Path, text: str) -> Path:
 
 
 def test_genai_bench_is_read_by_the_names_of_its_images(tmp_path: Path) -> None:
-    sources = opened("genai_bench", write_text(tmp_path / "g.json", json.dumps(GENAI)), tmp_path)
+    sources = open_predefined("genai_bench", write_text(tmp_path / "g.json", json.dumps(GENAI)), tmp_path)
     assert sources.prompts.select(["prompt_id", "text", "suite"]).to_pylist() == [
         {"prompt_id": "00007", "text": "Two cubes.", "suite": "genai_bench"},
         {"prompt_id": "00008", "text": "A red ball.", "suite": "genai_bench"},
@@ -63,7 +63,7 @@ def read_skills(sources: Sources) -> dict[str, list[str]]:
 
 
 def test_gecko2k_is_read_with_its_skills(tmp_path: Path) -> None:
-    sources = opened("gecko2k", write_text(tmp_path / "prompts.csv", "\ufeff" + GECKO), tmp_path)
+    sources = open_predefined("gecko2k", write_text(tmp_path / "prompts.csv", "\ufeff" + GECKO), tmp_path)
     assert sources.prompts.column("text").to_pylist() == ["One cup, two spoons", "a dog"]
     assert read_skills(sources) == {"0": ["Gecko(S)", "att/count"], "31": ["Gecko(R)", "tifa"]}
 
@@ -73,7 +73,7 @@ def test_a_users_files_have_the_configured_columns(suffix: str, tmp_path: Path) 
     listed = [{"key": 1, "caption": "a\ncat", "kind": ["pets", "at home"]}, {"key": 2, "caption": "", "kind": None}]
     text = 'key,caption,kind\n1,"a\ncat",pets; at home\n2,,\n' if suffix == "csv" else json.dumps(listed)
     names = [f"benchmark.prompt_columns.{name}" for name in ("prompt_id=key", "text=caption", "skills=kind")]
-    sources = opened("own", write_text(tmp_path / f"p.{suffix}", text), tmp_path, *names)
+    sources = open_predefined("own", write_text(tmp_path / f"p.{suffix}", text), tmp_path, *names)
     assert read_skills(sources) == {"1": ["pets", "at home"], "2": []}
     assert sources.prompts.column("text").to_pylist() == ["a\ncat", ""]
 
@@ -81,7 +81,7 @@ def test_a_users_files_have_the_configured_columns(suffix: str, tmp_path: Path) 
 def test_a_file_with_one_prompt_per_line_is_read_too(tmp_path: Path) -> None:
     rows = [{"prompt_id": 2**53 + 1, "text": "a\u2028b"}, {"prompt_id": 2.5, "text": None, "skills": [None, "x", 7]}]
     text = "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + '\r\n{"prompt_id": "c", "text": NaN}'
-    sources = opened("own", write_text(tmp_path / "p.jsonl", text), tmp_path)
+    sources = open_predefined("own", write_text(tmp_path / "p.jsonl", text), tmp_path)
     assert sources.prompts.column("text").to_pylist() == ["a\u2028b", None, None]
     assert read_skills(sources) == {"9007199254740993": [], "2.5": ["x", "7"], "c": []}
 
@@ -130,7 +130,7 @@ def test_a_file_with_one_prompt_per_line_is_read_too(tmp_path: Path) -> None:
 )
 def test_a_malformed_value_is_reported_by_name(name: str, content: str, complaint: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        opened("own", write_text(tmp_path / name, content), tmp_path)
+        open_predefined("own", write_text(tmp_path / name, content), tmp_path)
 
 
 def test_text_that_is_not_utf8_is_reported_by_name() -> None:
@@ -140,7 +140,7 @@ def test_text_that_is_not_utf8_is_reported_by_name() -> None:
 
 @needs_reference
 def test_the_released_genai_bench_file_is_read_completely(tmp_path: Path) -> None:
-    sources = opened("genai_bench", REFERENCE / "genai_bench/genai_bench_527_image_ratings.json", tmp_path)
+    sources = open_predefined("genai_bench", REFERENCE / "genai_bench/genai_bench_527_image_ratings.json", tmp_path)
     ids = sources.prompts.column("prompt_id").to_pylist()
     assert ids == [f"{number:05d}" for number in range(1, 528)]
     assert all(text.strip() for text in sources.prompts.column("text").to_pylist())
@@ -148,7 +148,7 @@ def test_the_released_genai_bench_file_is_read_completely(tmp_path: Path) -> Non
 
 @needs_reference
 def test_the_released_gecko2k_file_is_read_completely(tmp_path: Path) -> None:
-    sources = opened("gecko2k", REFERENCE / "gecko/gecko_prompts.csv", tmp_path)
+    sources = open_predefined("gecko2k", REFERENCE / "gecko/gecko_prompts.csv", tmp_path)
     assert len(sources.prompts) == 1485
     counts = Counter(skill for skills in read_skills(sources).values() for skill in skills)
     assert (counts["Gecko(S)"], counts["Gecko(R)"]) == (930, 555)
@@ -159,12 +159,12 @@ def test_a_file_of_prompts_is_opened_once_for_all_its_shards(tmp_path: Path, mon
     """A file's footer grows with its row groups, so opening the file for each shard would take quadratic time."""
     opened_files: list[str] = []
 
-    def noted(shard: Shard) -> AbstractContextManager[IO[bytes]]:
+    def count_opening(shard: Shard) -> AbstractContextManager[IO[bytes]]:
         opened_files.append(shard.url)
         return opens(shard)
 
-    opens = shards.opened
-    monkeypatch.setattr(shards, "opened", noted)
+    opens = shards.open_shard
+    monkeypatch.setattr(shards, "open_shard", count_opening)
     records = [{"prompt_id": f"p{number}", "text": f"text {number}"} for number in range(12)]
     write_rows(tmp_path / "prompts.parquet", records, row_group=2)
     write_rows(tmp_path / "images/atlas/0.parquet", images("atlas", 1))

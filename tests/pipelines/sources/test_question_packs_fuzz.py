@@ -29,15 +29,15 @@ class Encoded(dict[str, Any]):
     """An object that is stored as JSON text in its file."""
 
 
-def rows(row: Callable[[int], Fields]) -> list[Fields]:
+def make_rows(row: Callable[[int], Fields]) -> list[Fields]:
     return [row(number) for number in range(COUNT)]
 
 
-def json_copy(value: Any) -> Any:
+def copy_json(value: Any) -> Any:
     """Copy a tree of objects and lists, keeping each Encoded object."""
     if isinstance(value, dict):
-        return type(value)((name, json_copy(one)) for name, one in value.items())
-    return [json_copy(one) for one in value] if isinstance(value, list) else value
+        return type(value)((name, copy_json(one)) for name, one in value.items())
+    return [copy_json(one) for one in value] if isinstance(value, list) else value
 
 
 PROPOSITIONS = [row for number in range(COUNT) for row in make_propositions(f"p{number}", f"a circle {number}")]
@@ -45,7 +45,7 @@ PROPOSITIONS = [row for number in range(COUNT) for row in make_propositions(f"p{
 FILES: Mapping[str, Mapping[str, Any]] = {
     "dsg_1k": {"q.json": PROPOSITIONS},
     "tifa_v1": {
-        "q.json": rows(lambda n: make_choice_question(f"p{n}", f"a circle {n}", "is it?", ["yes", "no"], "yes"))
+        "q.json": make_rows(lambda n: make_choice_question(f"p{n}", f"a circle {n}", "is it?", ["yes", "no"], "yes"))
     },
 }  # fmt: skip
 """Content of the files of each pack."""
@@ -72,7 +72,7 @@ def list_paths(value: Any, path: Where = ()) -> Iterator[Where]:
 
 def change(files: Mapping[str, Any], path: Where, value: Any) -> dict[str, Any]:
     """Return the files with the value at a path replaced or removed."""
-    copy: dict[str, Any] = json_copy(dict(files))
+    copy: dict[str, Any] = copy_json(dict(files))
     holder: Any = copy
     for name in path[:-1]:
         holder = holder[name]
@@ -136,13 +136,13 @@ def test_a_pack_has_a_maximum_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_field_of_another_type_only_costs_its_row_and_is_reported_by_file_and_row(name: str) -> None:
-    require_row_alone(name, FILES[name])
+    require_others_unaffected(name, FILES[name])
 
 
-def require_row_alone(
+def require_others_unaffected(
     name: str, files: Mapping[str, Any], is_row: int = 2, *, inner: str = "", numbered: bool = False, losses: int = 1
 ) -> None:
-    """Fail if a changed field of a row, at a path of this length, affects another row.
+    """Fail if changing a field of a row affects another row; `is_row` is the length of a row's path.
 
     `inner` is the folder that the pack is read from, relative to the files. `numbered` is True if prompts are named by
     line numbers, so that a missing line renames the following prompts. `losses` is the number of prompts that a row

@@ -21,7 +21,7 @@ from plumbline.pipelines.sources.prompt_files import read_prompts
 from tests.bench_of import images, list_sources, write_rows
 from tests.commands import config_of, newest, printed, refusal
 
-ODD = (
+ODD_PROMPTS = (
     'A sign says "OPEN, all day"; it\'s new.',
     "two  cats\u2028on a\x0bmat",
     'Ein Bär – süß, 5" hoch',
@@ -37,20 +37,20 @@ class Released(NamedTuple):
     content: str
     ids: Sequence[str] | None = None
     """Expected ids, or None if the ids are hashes of the texts."""
-    texts: Sequence[str] = ODD
+    texts: Sequence[str] = ODD_PROMPTS
     option: str | None = None
     """Column that the user must specify."""
 
 
-def lines(texts: Sequence[str], end: str = "\n") -> str:
+def join_lines(texts: Sequence[str], end: str = "\n") -> str:
     return "".join(text + end for text in texts)
 
 
-def jsonl(rows: Sequence[Mapping[str, Any]], *, ascii: bool = True) -> str:
-    return lines([json.dumps(row, ensure_ascii=ascii) for row in rows])
+def make_jsonl(rows: Sequence[Mapping[str, Any]], *, ascii: bool = True) -> str:
+    return join_lines([json.dumps(row, ensure_ascii=ascii) for row in rows])
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+def make_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     file = io.StringIO()
     writer = csv.DictWriter(file, list(rows[0]), lineterminator="\r\n")
     writer.writeheader()
@@ -60,73 +60,73 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def fill(**fields: Any) -> list[dict[str, Any]]:
     """Return a row for each prompt: PROMPT becomes its text, NUMBER its index from 1, PLACE its index from 0."""
-    values = [{"PROMPT": text, "NUMBER": place + 1, "PLACE": place} for place, text in enumerate(ODD)]
+    values = [{"PROMPT": text, "NUMBER": place + 1, "PLACE": place} for place, text in enumerate(ODD_PROMPTS)]
     return [
         {name: one[field] if isinstance(field, str) and field in one else field for name, field in fields.items()}
         for one in values
     ]
 
 
-def number_ids(pattern: str, first: int) -> list[str]:
-    return [pattern.format(first + place) for place in range(len(ODD))]
+def make_ids(pattern: str, first: int) -> list[str]:
+    return [pattern.format(first + place) for place in range(len(ODD_PROMPTS))]
 
 
-UNQUOTED = ('"L O U D" in chalk', 'a "small" sign', *ODD[1:])
+UNQUOTED = ('"L O U D" in chalk', 'a "small" sign', *ODD_PROMPTS[1:])
 QUESTION = {"keywords": "bird", "dependency": "0", "tuple": "entity - whole (bird)", "question_natural_language": "?"}
 
 RELEASES = {
     "PartiPrompts": Released(
         "PartiPrompts.tsv",
-        lines(["Prompt\tCategory\tChallenge\tNote", *(f"{text}\tArts\tBasic\t" for text in UNQUOTED)]),
+        join_lines(["Prompt\tCategory\tChallenge\tNote", *(f"{text}\tArts\tBasic\t" for text in UNQUOTED)]),
         texts=UNQUOTED,
     ),
-    "DrawBench": Released("drawbench.csv", table(fill(Prompts="PROMPT", Category="Gary Marcus et al. "))),
-    "DALL-E 3's evaluation": Released("dalle3_eval.txt", lines(ODD, "\r\n")),
-    "HPSv2": Released("anime.json", json.dumps(ODD)),
+    "DrawBench": Released("drawbench.csv", make_csv(fill(Prompts="PROMPT", Category="Gary Marcus et al. "))),
+    "DALL-E 3's evaluation": Released("dalle3_eval.txt", join_lines(ODD_PROMPTS, "\r\n")),
+    "HPSv2": Released("anime.json", json.dumps(ODD_PROMPTS)),
     "GenEval": Released(
         "evaluation_metadata.jsonl",
-        jsonl(fill(tag="counting", include=[{"class": "cow", "count": 2}], prompt="PROMPT")),
+        make_jsonl(fill(tag="counting", include=[{"class": "cow", "count": 2}], prompt="PROMPT")),
     ),
     "GenEval 2": Released(
         "geneval2_data.jsonl",
-        jsonl(fill(prompt="PROMPT", atom_count=3, vqa_list=[["How many?", "one"]], skills=["count"])),
+        make_jsonl(fill(prompt="PROMPT", atom_count=3, vqa_list=[["How many?", "one"]], skills=["count"])),
     ),
-    "T2I-CompBench": Released("color_val.txt", lines(ODD)),
+    "T2I-CompBench": Released("color_val.txt", join_lines(ODD_PROMPTS)),
     "DPG-Bench": Released(
         "dpg_bench.csv",
-        table([
+        make_csv([
             {"item_id": f"coco_{place}", "text": text, "proposition_id": number, **QUESTION}
-            for place, text in enumerate(ODD) for number in (1, 2)
+            for place, text in enumerate(ODD_PROMPTS) for number in (1, 2)
         ]),
-        ids=number_ids("coco_{}", 0),
+        ids=make_ids("coco_{}", 0),
     ),
     "DSG-1k": Released(
         "dsg-1k-anns.csv",
-        table([
+        make_csv([
             {"item_id": f"whoops_{place}", "text": text, "proposition_id": number, **QUESTION}
-            for number in (1, 2) for place, text in enumerate(ODD)
+            for number in (1, 2) for place, text in enumerate(ODD_PROMPTS)
         ]),
-        ids=number_ids("whoops_{}", 0),
+        ids=make_ids("whoops_{}", 0),
     ),
     "TIFA v1.0": Released(
         "tifa_v1.0_text_inputs.json",
         json.dumps([{**row, "id": f"coco_{row['id']}"} for row in fill(id="NUMBER", caption="PROMPT", coco="7")]),
-        ids=number_ids("coco_{}", 1),
+        ids=make_ids("coco_{}", 1),
     ),
     "GenAI-Bench": Released(
         "genai_image.json",
         json.dumps({f"{row['id']:05}": {**row, "id": str(row["id"])} for row in fill(id="NUMBER", prompt="PROMPT")}),
-        ids=number_ids("{:05}", 1),
+        ids=make_ids("{:05}", 1),
     ),
     "Gecko2K": Released(
         "prompts.csv",
-        table(fill(**{"": "PLACE"}, dataset_id="att/count:additive_2", prompt="PROMPT", prompt_type="Gecko(S)",
+        make_csv(fill(**{"": "PLACE"}, dataset_id="att/count:additive_2", prompt="PROMPT", prompt_type="Gecko(S)",
                    prompt_id="PLACE")),
-        ids=number_ids("{}", 0),
+        ids=make_ids("{}", 0),
     ),
     "OneIG-Bench": Released(
         "OneIG-Bench.csv",
-        table([
+        make_csv([
             {**row, "category": category, "id": f"{place % 2:03}"}
             for place, (row, category) in enumerate(
                 zip(fill(category="", id="", prompt_en="PROMPT", type="NP"), ["Anime", "Anime", "Portrait", "Portrait"],
@@ -134,72 +134,75 @@ RELEASES = {
         ]),
     ),
     "OneIG-Bench, Chinese": Released(
-        "OneIG-Bench-ZH.csv", table(fill(category="Portrait", id="PLACE", prompt_cn="PROMPT")), ids=number_ids("{}", 0)
+        "OneIG-Bench-ZH.csv", make_csv(fill(category="Portrait", id="PLACE", prompt_cn="PROMPT")), ids=make_ids("{}", 0)
     ),
     "WISE": Released(
         "merge.json", json.dumps(fill(Prompt="PROMPT", Explanation="It is red", prompt_id="NUMBER"), indent=2),
-        ids=number_ids("{}", 1),
+        ids=make_ids("{}", 1),
     ),
     "UniGenBench": Released(
-        "test_prompts_en.csv", table(fill(index="PLACE", prompt_en="PROMPT", sub_dims_en='{"Testpoints": ["Style"]}')),
-        ids=number_ids("{}", 0),
+        "test_prompts_en.csv",
+        make_csv(fill(index="PLACE", prompt_en="PROMPT", sub_dims_en='{"Testpoints": ["Style"]}')),
+        ids=make_ids("{}", 0),
     ),
     "LongText-Bench": Released(
         "text_prompts.jsonl",
-        jsonl(fill(category="sign", length="short", prompt="PROMPT", prompt_id="PLACE", text=["OPEN"]), ascii=False),
-        ids=number_ids("{}", 0),
+        make_jsonl(
+            fill(category="sign", length="short", prompt="PROMPT", prompt_id="PLACE", text=["OPEN"]), ascii=False
+        ),
+        ids=make_ids("{}", 0),
     ),
     "TIIF-Bench": Released(
         "style_prompts.jsonl",
-        jsonl(fill(type="style", short_description="PROMPT", long_description="a longer one")),
+        make_jsonl(fill(type="style", short_description="PROMPT", long_description="a longer one")),
         option="short_description",
     ),
     "T2I-CoReBench": Released(
         "C-MA.json",
         json.dumps({f"C-MA-{row.pop('n'):03}": row for row in fill(n="NUMBER", Prompt="PROMPT", Checklist=[])}),
-        ids=number_ids("C-MA-{:03}", 1),
+        ids=make_ids("C-MA-{:03}", 1),
     ),
     "T2I-ReasonBench": Released(
         "entity_reasoning.json", json.dumps(fill(id="NUMBER", prompt="PROMPT", explicit_meaning="a bird", tag="Event")),
-        ids=number_ids("{}", 1),
+        ids=make_ids("{}", 1),
     ),
-    "PRISM-Bench": Released("style.jsonl", jsonl(fill(prompt="PROMPT"))),
+    "PRISM-Bench": Released("style.jsonl", make_jsonl(fill(prompt="PROMPT"))),
     "CVTG-2K": Released(
         "2.json", json.dumps({"data_list": fill(index="PLACE", prompt="PROMPT", sentence_list=["OPEN"])}),
-        ids=number_ids("{}", 0),
+        ids=make_ids("{}", 0),
     ),
     "ImageReward": Released(
         "benchmark-prompts.json",
         json.dumps([{**row, "id": f"00{row['id']}-0057"} for row in fill(id="NUMBER", prompt="PROMPT")]),
-        ids=number_ids("00{}-0057", 1),
+        ids=make_ids("00{}-0057", 1),
     ),
     "VBench": Released("VBench_full_info.json", json.dumps(fill(prompt_en="PROMPT", dimension=["color"]))),
     "VBench 2.0": Released(
         "VBench2_full_text_info.json",
         json.dumps({row["caption"]: row for row in fill(caption="PROMPT", dimension=["Mechanics"])}),
-        ids=ODD,
+        ids=ODD_PROMPTS,
     ),
     "HRS-Bench": Released(
-        "synthetic_writing_prompts.csv", table(fill(meta_prompt="one sentence", n1=2, synthetic_prompt="PROMPT")),
+        "synthetic_writing_prompts.csv", make_csv(fill(meta_prompt="one sentence", n1=2, synthetic_prompt="PROMPT")),
         option="synthetic_prompt",
     ),
-    "DALL-Eval": Released("prompt_list.json", json.dumps(ODD, indent=2, ensure_ascii=False)),
-    "ABC-6K": Released("ABC-6K.txt", lines(ODD)),
+    "DALL-Eval": Released("prompt_list.json", json.dumps(ODD_PROMPTS, indent=2, ensure_ascii=False)),
+    "ABC-6K": Released("ABC-6K.txt", join_lines(ODD_PROMPTS)),
     "MJHQ-30K": Released(
         "meta_data.json",
         json.dumps({f"{row.pop('n'):x}": row for row in fill(n="NUMBER", category="animals", prompt="PROMPT")}),
-        ids=number_ids("{:x}", 1),
+        ids=make_ids("{:x}", 1),
     ),
     "Winoground": Released(
         "examples.jsonl",
-        jsonl(fill(id="PLACE", caption_0="PROMPT", caption_1="another", tag="Object")),
-        ids=number_ids("{}", 0),
+        make_jsonl(fill(id="PLACE", caption_0="PROMPT", caption_1="another", tag="Object")),
+        ids=make_ids("{}", 0),
         option="caption_0",
     ),
 }  # fmt: skip
 
 
-def sweep_words(released: Released, folder: Path, *options: str) -> list[str]:
+def list_sweep_arguments(released: Released, folder: Path, *options: str) -> list[str]:
     (folder / released.name).write_text(released.content, encoding="utf-8", newline="")
     write_rows(folder / "images/atlas/0.parquet", images("atlas", 1))
     return ["sweep=own_images", f"benchmark.prompts={folder / released.name}", f"benchmark.images={folder}/images",
@@ -209,7 +212,7 @@ def sweep_words(released: Released, folder: Path, *options: str) -> list[str]:
 @pytest.mark.parametrize("benchmark", RELEASES)
 def test_a_release_is_read_unchanged(benchmark: str, tmp_path: Path) -> None:
     released = RELEASES[benchmark]
-    words = sweep_words(released, tmp_path)
+    words = list_sweep_arguments(released, tmp_path)
     if released.option:
         option = f"benchmark.prompt_columns.text={released.option}"
         with pytest.raises(ConfigError, match=option):
@@ -223,9 +226,9 @@ def test_a_release_is_read_unchanged(benchmark: str, tmp_path: Path) -> None:
 
 def test_the_commands_read_a_release_or_name_the_option_that_it_needs(tmp_path: Path) -> None:
     words = [f"store={tmp_path}/store", "metric=[edge_density]", "dry_run=true", "benchmark.require_every_image=false"]
-    out = printed("sweep", *sweep_words(RELEASES["PartiPrompts"], tmp_path, *words))
+    out = printed("sweep", *list_sweep_arguments(RELEASES["PartiPrompts"], tmp_path, *words))
     assert f"{len(UNQUOTED)} prompts" in " ".join(out.split())
-    line = refusal("sweep", *sweep_words(RELEASES["TIIF-Bench"], tmp_path, *words))
+    line = refusal("sweep", *list_sweep_arguments(RELEASES["TIIF-Bench"], tmp_path, *words))
     assert line.endswith(
         "set benchmark.prompt_columns.text=short_description or benchmark.prompt_columns.text=long_description"
     )
@@ -252,13 +255,13 @@ def test_a_column_with_repeated_values_is_not_an_id_and_a_configured_column_must
 
 def test_one_value_that_is_not_text_does_not_make_another_column_the_prompts(tmp_path: Path) -> None:
     rows = [{"id": 1, "text": "a", "caption": "b"}, {"id": 2, "text": 7, "caption": "c"}]
-    words = sweep_words(Released("p.jsonl", jsonl(rows)), tmp_path)
+    words = list_sweep_arguments(Released("p.jsonl", make_jsonl(rows)), tmp_path)
     with pytest.raises(ConfigError, match=r"p\.jsonl, row 1: expected the prompt as text, found int"):
         list_sources(config_of("sweep", *words).benchmark)
 
 
 def test_a_prompt_without_id_and_text_is_reported(tmp_path: Path) -> None:
-    words = sweep_words(Released("p.jsonl", '{"prompt": "a"}\n{"prompt": ""}\n'), tmp_path)
+    words = list_sweep_arguments(Released("p.jsonl", '{"prompt": "a"}\n{"prompt": ""}\n'), tmp_path)
     with pytest.raises(ConfigError, match=r"p\.jsonl, row 1: the prompt has no id and no text; fill one in or remove"):
         list_sources(config_of("sweep", *words).benchmark)
 
@@ -274,7 +277,7 @@ def test_files_have_a_maximum_size_and_number_of_prompts(monkeypatch: pytest.Mon
         read("p.json", " " * 2**20 + '["a"]')
 
 
-def genai_bench(folder: Path) -> list[str]:
+def write_genai_bench(folder: Path) -> list[str]:
     """Return a sweep's arguments for some of GenAI-Bench's prompts, and random images of these by two generators."""
     random = np.random.default_rng(3)
     numbers = random.permutation(np.arange(1, 60))[:16]
@@ -298,7 +301,7 @@ def draw_skills(folder: Path, seed: int) -> dict[str, list[int]]:
     return skills
 
 
-def means_by_skill(run: Path, skills: Mapping[str, Sequence[int]]) -> tuple[dict[Any, float], dict[Any, float]]:
+def compute_means_by_skill(run: Path, skills: Mapping[str, Sequence[int]]) -> tuple[dict[Any, float], dict[Any, float]]:
     """Return a run's means by skill and generator, and the same means computed directly from its scores."""
     scores = pd.read_parquet(run / "scores.parquet")
     expected = {
@@ -312,7 +315,7 @@ def means_by_skill(run: Path, skills: Mapping[str, Sequence[int]]) -> tuple[dict
 
 def test_means_of_genai_bench_have_the_skills_in_the_neighbouring_file(tmp_path: Path) -> None:
     """Figure 4b and tables 10b and 10d of the VQAScore paper have these means; other skills make a new run."""
-    words = genai_bench(tmp_path)
+    words = write_genai_bench(tmp_path)
     printed("sweep", *words)
     first = newest(tmp_path / "store")
     assert set(pd.read_parquet(first / "summary.parquet")["skill"]) == {"overall"}
@@ -321,7 +324,7 @@ def test_means_of_genai_bench_have_the_skills_in_the_neighbouring_file(tmp_path:
         assert "0 cells to compute" in printed("sweep", *words, "dry_run=true")
         printed("sweep", *words)
         run = newest(tmp_path / "store")
-        found, expected = means_by_skill(run, skills)
+        found, expected = compute_means_by_skill(run, skills)
         assert len(found) == 6 and found == pytest.approx(expected)
     counting = [f"{number:05d}" for number in skills["counting"]]
     chosen = list_sources(config_of("sweep", *words, "benchmark.prompt_columns.where=[skills:counting]").benchmark)
@@ -334,10 +337,10 @@ def test_means_of_genai_bench_have_the_skills_in_the_neighbouring_file(tmp_path:
         ([7], "genai_skills.json: expected an object of prompts by skill, found list"),
         ({"counting": 7}, "genai_skills.json, 'counting': expected a list of prompts, found int"),
         ({"counting": [True]}, "genai_skills.json, 'counting': expected a prompt's number or id, found True"),
-        ({"counting": [99]}, "none of its prompts, such as '00099', is in "),
+        ({"counting": [99]}, "found only other prompts, such as '00099'"),
     ],
 )
 def test_a_malformed_file_of_skills_is_refused(tmp_path: Path, content: Any, complaint: str) -> None:
-    words = genai_bench(tmp_path)
+    words = write_genai_bench(tmp_path)
     (tmp_path / "genai_skills.json").write_text(json.dumps(content))
     assert complaint in refusal("sweep", *words)

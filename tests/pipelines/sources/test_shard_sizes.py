@@ -47,22 +47,22 @@ def plan(folder: Path, *words: str) -> PlannedSweep:
     return plan_bench(folder, folder.parent / "store", "metric=[edge_density]", "shard_rows=null", *words)
 
 
-def sizes(planned: PlannedSweep) -> list[int]:
+def list_sizes(planned: PlannedSweep) -> list[int]:
     return [shard.rows for shard in planned.sources.image_shards]
 
 
-def paths(planned: PlannedSweep) -> set[str]:
+def list_paths(planned: PlannedSweep) -> set[str]:
     return {cell.path for cells in planned.plan.scores.values() for cell in cells}
 
 
 def test_a_growing_benchmark_keeps_the_shards_of_its_first_sweep(folder: Path) -> None:
     first = plan(folder)
-    assert sizes(first) == [300] * 128
+    assert list_sizes(first) == [300] * 128
     assert (first.config.shard_rows, first.config.shard_bytes) == (300, 512 << 20), "as recorded in the manifest"
     write_images(folder, "another")
     grown = plan(folder)
-    assert sizes(grown) == [300] * 256
-    assert paths(first) < paths(grown)
+    assert list_sizes(grown) == [300] * 256
+    assert list_paths(first) < list_paths(grown)
 
 
 @pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-9])])
@@ -76,16 +76,16 @@ def test_if_the_stored_size_is_lost_or_damaged_the_newest_run_provides_it(
     harm(store / "cuts/small.json")
     write_images(folder, "another")
     grown = plan(folder)
-    assert sizes(grown) == [4] + [200] * 192, "neither 300, as for a new benchmark, nor 100"
+    assert list_sizes(grown) == [4] + [200] * 192, "neither 300, as for a new benchmark, nor 100"
     assert {cell.shard.name.partition("-")[0] for cell in grown.plan.missing} == {"another"}
 
 
 def test_a_small_benchmark_has_shards_of_256_rows_and_a_dry_run_decides_nothing(folder: Path) -> None:
     write_images(folder, "first", rows=1000)
-    assert sizes(plan(folder, "dry_run=true")) == [200] * 5
+    assert list_sizes(plan(folder, "dry_run=true")) == [200] * 5
     assert not (folder.parent / "store").exists()
     write_images(folder, "first")
-    assert sizes(plan(folder)) == [300] * 128
+    assert list_sizes(plan(folder)) == [300] * 128
 
 
 def test_rows_of_many_bytes_make_small_shards(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tests.commands import store_at
 FAILED = {"kind": "model_failed", "message": "out of memory", "retryable": True}
 
 
-def opened(folder: Path, *, shard_rows: int = 4, generators: tuple[str, ...] | None = None) -> Sources:
+def open_folder(folder: Path, *, shard_rows: int = 4, generators: tuple[str, ...] | None = None) -> Sources:
     benchmark = BenchmarkConfig(
         name="small", prompts=f"{folder}/prompts.parquet", images=f"{folder}/images", generators=generators
     )
@@ -29,7 +29,7 @@ def opened(folder: Path, *, shard_rows: int = 4, generators: tuple[str, ...] | N
 
 @pytest.mark.parametrize("shard_rows, shards", [(1, 3), (4, 3), (8, 2), (9, 2), (100, 1)])
 def test_shards_are_consecutive_row_groups_up_to_the_wanted_size(tmp_path: Path, shard_rows: int, shards: int) -> None:
-    sources = opened(write_benchmark(tmp_path, ["atlas"], count=10), shard_rows=shard_rows)
+    sources = open_folder(write_benchmark(tmp_path, ["atlas"], count=10), shard_rows=shard_rows)
     assert len(sources.image_shards) == shards
     read = [read_shard(shard, ["image_id"]) for shard in sources.image_shards]
     assert pa.concat_tables(read).column("image_id").to_pylist() == [row["image_id"] for row in images("atlas", 10)]
@@ -40,14 +40,14 @@ def test_shards_are_consecutive_row_groups_up_to_the_wanted_size(tmp_path: Path,
 def test_files_in_subfolders_get_different_names(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["atlas"])
     write_rows(folder / "images/atlas/more/00000.parquet", images("atlas", 4))
-    assert {shard.name for shard in opened(folder).image_shards} == {"00000-00000", "00000-00001", "more__00000"}
+    assert {shard.name for shard in open_folder(folder).image_shards} == {"00000-00000", "00000-00001", "more__00000"}
 
 
 def test_a_file_named_like_a_part_of_another_gets_a_different_name(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["atlas"])
     for name in ("00000-00001", "00000-000001", "00001-00000"):
         write_rows(folder / f"images/atlas/{name}.parquet", images("atlas", 3))
-    names = [shard.name for shard in opened(folder).image_shards]
+    names = [shard.name for shard in open_folder(folder).image_shards]
     assert len(set(names)) == len(names) == 5 and {"00000-00000", "00000-00001", "00001-00000"} < set(names)
 
 
@@ -69,16 +69,16 @@ def test_long_and_nested_names_leave_room_for_the_rest_of_a_cells_name(path: str
 
 def test_generators_are_the_folders_or_the_configured_ones(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["atlas", "flint"])
-    assert opened(folder).generators == ["atlas", "flint"]
-    assert opened(folder, generators=("flint",)).generators == ["flint"]
+    assert open_folder(folder).generators == ["atlas", "flint"]
+    assert open_folder(folder, generators=("flint",)).generators == ["flint"]
     with pytest.raises(ConfigError, match=r"no folder 'golem' in .*; found atlas, flint"):
-        opened(folder, generators=("golem",))
+        open_folder(folder, generators=("golem",))
 
 
 def test_an_empty_generator_is_reported_by_name(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path)
     (folder / "images/golem").mkdir()
-    [broken] = opened(folder).broken
+    [broken] = open_folder(folder).broken
     assert broken.generator == "golem" and "found none" in broken.message
 
 
@@ -88,7 +88,7 @@ def test_pages_that_do_not_decode_fail_with_file_and_row_groups(tmp_path: Path) 
     content = bytearray(file.read_bytes())
     content[4:2000] = b"\xff" * 1996
     file.write_bytes(content)
-    found = opened(folder)
+    found = open_folder(folder)
     [broken] = found.broken
     assert (broken.generator, broken.rows) == ("atlas", 4)
     assert "00000.parquet, row groups 0-0: unreadable" in broken.message
@@ -110,7 +110,7 @@ def test_bad_prompts_stop_the_sweep_before_anything_is_computed(
     folder = write_benchmark(tmp_path)
     write_rows(folder / "prompts.parquet", rows)
     with pytest.raises(ConfigError, match=problem):
-        opened(folder)
+        open_folder(folder)
 
 
 # Layouts
@@ -129,7 +129,7 @@ def test_a_folder_without_tables_next_to_files_is_ignored(extra: str, tmp_path: 
     elif extra:
         (folder / "images" / extra.partition("/")[0]).mkdir()
         (folder / "images/logs/out.txt").touch()
-    sources = opened(folder)
+    sources = open_folder(folder)
     assert sources.generators == ["images"] and sum(shard.rows for shard in sources.image_shards) == 4
 
 
@@ -139,16 +139,16 @@ def test_files_next_to_the_folders_of_generators_are_refused_by_name(tmp_path: P
     with pytest.raises(
         ConfigError, match=r"Parquet files \(0\.parquet\) next to folders with Parquet files \(flint\); move the files"
     ):
-        opened(folder)
+        open_folder(folder)
     (folder / "images/0.parquet").write_bytes(b"PAR1")
     with pytest.raises(ConfigError, match=r"\(0\.parquet\) next to folders"):
-        opened(folder)
+        open_folder(folder)
 
 
 def test_tables_without_images_may_be_next_to_the_folders_as_ingest_writes_them(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["flint"])
     write_rows(folder / "images/prompts.parquet", prompts(8))
-    assert opened(folder).generators == ["flint"]
+    assert open_folder(folder).generators == ["flint"]
 
 
 @pytest.mark.parametrize("inside", ["store", "flint/store"])
@@ -156,7 +156,7 @@ def test_a_store_among_the_images_is_not_a_generator(inside: str, tmp_path: Path
     folder = write_benchmark(tmp_path, ["flint"])
     store_at(folder / "images" / inside).check()
     write_images(folder / "images" / inside / "scores/01234567/flint/0-01234567.parquet")
-    sources = opened(folder)
+    sources = open_folder(folder)
     assert sources.generators == ["flint"] and sum(shard.rows for shard in sources.image_shards) == 8
     assert sources.broken == []
 
@@ -168,7 +168,7 @@ def test_images_and_store_in_one_folder_are_refused(tmp_path: Path) -> None:
     assert not (folder / "images/store.json").exists()
     store_at(folder / "images").check()
     with pytest.raises(ConfigError, match=r"benchmark\.images .*: is a store of scores"):
-        opened(folder)
+        open_folder(folder)
 
 
 def test_links_are_followed_once_and_broken_links_are_named(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_links_are_followed_once_and_broken_links_are_named(tmp_path: Path) -> N
     (folder / "images/flint/gone.parquet").symlink_to(tmp_path / "nothing")
     (folder / "images/circle").symlink_to(folder / "images/circle")
     os.mkfifo(folder / "images/flint/pipe.parquet")
-    sources = opened(folder)
+    sources = open_folder(folder)
     assert sources.generators == ["flint", "linked"]
     assert {shard.group: shard.rows for shard in sources.image_shards} == {"flint": 4, "linked": 4}
     for shard in sources.image_shards:
@@ -205,7 +205,7 @@ def test_a_repeated_column_of_the_prompts_stops_the_sweep(name: str, tmp_path: P
     folder = write_benchmark(tmp_path, ["flint"])
     write_twice(folder / "prompts.parquet", pa.Table.from_pylist(prompts(8)), name)
     with pytest.raises(ConfigError, match=rf"prompts\.parquet: 2 columns are called '{name}'; rename or remove"):
-        opened(folder)
+        open_folder(folder)
 
 
 @pytest.mark.parametrize("extra", ["*", ()])
@@ -227,21 +227,21 @@ def test_ids_that_are_neither_text_nor_numbers_are_refused(values: list[Any], tm
     folder = write_benchmark(tmp_path, ["flint", "atlas"])
     for name in ("image_id", "prompt_id"):
         write_rows(folder / "images/atlas/00000.parquet", [{**images("atlas", 1)[0], name: values[0]}])
-        (broken,) = opened(folder).broken
+        (broken,) = open_folder(folder).broken
         assert f"00000.parquet: expected '{name}' to contain text or numbers, found" in broken.message
     write_rows(folder / "prompts.parquet", [{"prompt_id": values[0], "text": "a"}])
     with pytest.raises(ConfigError, match=r"prompts\.parquet: expected 'prompt_id' to contain text or numbers"):
-        opened(folder)
+        open_folder(folder)
 
 
 def test_a_missing_number_is_not_an_id_and_a_null_is_not_a_skill(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["flint"])
     asked = [{"prompt_id": 7.5, "text": "a", "skills": ["x", None]}, {"prompt_id": 8.5, "text": "b", "skills": None}]
     write_rows(folder / "prompts.parquet", asked)
-    assert [opened(folder).skills.find(prompt) for prompt in ("7.5", "8.5")] == [("x",), ()]
+    assert [open_folder(folder).skills.find(prompt) for prompt in ("7.5", "8.5")] == [("x",), ()]
     write_rows(folder / "prompts.parquet", [*asked, {"prompt_id": float("nan"), "text": "c", "skills": []}])
     with pytest.raises(ConfigError, match=r"row 2: the prompt has no prompt_id"):
-        opened(folder)
+        open_folder(folder)
 
 
 def write_latin(path: Path, **columns: list[bytes]) -> None:
@@ -258,7 +258,7 @@ def test_text_of_a_prompt_that_is_not_utf8_is_named_by_its_row(name: str, tmp_pa
         folder / "prompts.parquet", **{"prompt_id": [b"1", b"2"], "text": [b"a", b"b"], name: [b"1", b"caf\xe9"]}
     )
     with pytest.raises(ConfigError, match=rf"prompts\.parquet, row 1: {name} is not UTF-8 .*; write the file in UTF-8"):
-        opened(folder)
+        open_folder(folder)
 
 
 @pytest.mark.parametrize("name", ["prompt_id", "prompt"])
@@ -283,7 +283,7 @@ def test_missing_paths_are_named(tmp_path: Path) -> None:
 def test_numbers_as_ids_and_absent_skills_are_understood(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path)
     write_rows(folder / "prompts.parquet", [{"prompt_id": 7, "text": "a cat"}])
-    prompts = opened(folder).prompts
+    prompts = open_folder(folder).prompts
     assert prompts.select(["prompt_id", "skills"]).to_pylist() == [{"prompt_id": "7", "skills": []}]
 
 

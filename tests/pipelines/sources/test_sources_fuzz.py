@@ -39,7 +39,7 @@ PROMPTS = [
 ]
 
 
-def allow_one_line(read: Callable[[], Any]) -> Any:
+def allow_one_line_error(read: Callable[[], Any]) -> Any:
     """Return the result, or None after a one-line error; any other error fails the test."""
     try:
         return read()
@@ -60,15 +60,15 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read_all(benchmark: BenchmarkConfig) -> Sources | None:
     """Read every shard of the sources as the stages do."""
-    sources = allow_one_line(lambda: list_sources(benchmark, ShardSize(2)))
+    sources = allow_one_line_error(lambda: list_sources(benchmark, ShardSize(2)))
     if sources is None:
         return None
     names = (*IMAGE_COLUMNS, "prompt") if benchmark.prompts is None else IMAGE_COLUMNS
     for shard in sources.prompt_shards:
-        allow_one_line(lambda shard=shard: read_prompts(shard))
+        allow_one_line_error(lambda shard=shard: read_prompts(shard))
     for shard in sources.image_shards:
-        allow_one_line(lambda shard=shard: read_shard(shard, names))
-        allow_one_line(lambda shard=shard: read_extra(shard, sources.extra, sources.settings))
+        allow_one_line_error(lambda shard=shard: read_shard(shard, names))
+        allow_one_line_error(lambda shard=shard: read_extra(shard, sources.extra, sources.settings))
     assert all(broken.message.strip() for broken in sources.broken)
     return sources
 
@@ -99,7 +99,7 @@ def make_content(suffix: str) -> bytes:
 @pytest.mark.parametrize("suffix", ["csv", "json", "jsonl", "parquet"])
 @bounded
 @given(changes=draw_edits(st.sampled_from(PIECES) | st.binary(max_size=60)))
-def test_damaged_prompt_files(suffix: str, bench: Path, changes: list[Edit]) -> None:
+def test_damaged_prompt_files_are_read_or_refused_in_one_line(suffix: str, bench: Path, changes: list[Edit]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"prompts.{suffix}"
         file.write_bytes(apply_edits(make_content(suffix), changes))
@@ -115,7 +115,9 @@ records = st.lists(
 @pytest.mark.parametrize("suffix", ["json", "jsonl"])
 @bounded
 @given(records=records)
-def test_odd_values_in_json(suffix: str, bench: Path, records: list[dict[str, Any]]) -> None:
+def test_odd_values_in_json_are_read_or_refused_in_one_line(
+    suffix: str, bench: Path, records: list[dict[str, Any]]
+) -> None:
     lines = [json.dumps(record, default=repr) for record in records]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"prompts.{suffix}"
@@ -123,7 +125,7 @@ def test_odd_values_in_json(suffix: str, bench: Path, records: list[dict[str, An
         assert_prompts_are_usable(read_all(open_prompts(bench, file)))
 
 
-def column(values: Sequence[Any]) -> pa.Array | None:
+def make_column(values: Sequence[Any]) -> pa.Array | None:
     """Return the values as the type that Arrow infers, or as (possibly invalid) text; None without a common type."""
     if all(isinstance(value, bytes) for value in values):
         return pa.array(values, pa.binary()).view(pa.string())
@@ -134,8 +136,8 @@ def column(values: Sequence[Any]) -> pa.Array | None:
 
 
 def write_columns(path: Path, columns: Sequence[tuple[str, Sequence[Any]]]) -> bool:
-    """Write a table in which column names may repeat; return False if Parquet cannot store it."""
-    arrays = [(name, array) for name, values in columns if (array := column(values)) is not None]
+    """Write a table whose column names may repeat; return False if Parquet cannot store it."""
+    arrays = [(name, array) for name, values in columns if (array := make_column(values)) is not None]
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         pq.write_table(pa.table([array for _, array in arrays], names=[name for name, _ in arrays]), path)
@@ -151,7 +153,9 @@ def draw_columns(*names: str) -> st.SearchStrategy[list[tuple[str, list[Any]]]]:
 
 @bounded
 @given(columns=draw_columns("prompt_id", "text", "skills", "other"))
-def test_odd_columns_of_prompts(bench: Path, columns: list[tuple[str, list[Any]]]) -> None:
+def test_odd_columns_of_prompts_are_read_or_refused_in_one_line(
+    bench: Path, columns: list[tuple[str, list[Any]]]
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "prompts.parquet"
         if write_columns(file, columns):
@@ -163,7 +167,9 @@ def test_odd_columns_of_prompts(bench: Path, columns: list[tuple[str, list[Any]]
 @given(
     columns=draw_columns("prompt_id", "image_id", "image", "uri", "prompt", "seed"), extra=st.sampled_from(["*", ()])
 )
-def test_odd_columns_of_images(bench: Path, own: bool, columns: list[tuple[str, list[Any]]], extra: Any) -> None:
+def test_odd_columns_of_images_are_read_or_refused_in_one_line(
+    bench: Path, own: bool, columns: list[tuple[str, list[Any]]], extra: Any
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         if write_columns(Path(folder) / "images/flint/0.parquet", columns):
             write_rows(Path(folder) / "prompts.parquet", PROMPTS)
@@ -175,7 +181,7 @@ def test_odd_columns_of_images(bench: Path, own: bool, columns: list[tuple[str, 
 @pytest.mark.parametrize("own", [True, False], ids=["own prompts", "a benchmark's"])
 @bounded
 @given(changes=draw_edits(st.binary(max_size=60)))
-def test_damaged_images(own: bool, changes: list[Edit]) -> None:
+def test_damaged_images_are_read_or_refused_in_one_line(own: bool, changes: list[Edit]) -> None:
     rows = [
         {"prompt_id": f"p{n}", "image": b"x" * 50, "uri": "a.png", "prompt": f"a cat {n}", "seed": n} for n in range(4)
     ]
@@ -205,12 +211,14 @@ def show_all(store: Store, content: bytes) -> None:
     (run_id,) = (run.run_id for run in list_runs(store))
     (store.place / f"runs/{run_id}/manifest.json").write(content)
     show_runs(JobConsole(file=io.StringIO(), width=140), list_runs(store))
-    allow_one_line(lambda: open_run(store, find_run(store, "latest"), None, map_sequentially))
+    allow_one_line_error(lambda: open_run(store, find_run(store, "latest"), None, map_sequentially))
 
 
 @bounded
 @given(changes=draw_edits(st.sampled_from(PIECES) | st.binary(max_size=60)))
-def test_damaged_manifests(store: Store, whole_manifest: dict[str, Any], changes: list[Edit]) -> None:
+def test_damaged_manifests_are_read_or_refused_in_one_line(
+    store: Store, whole_manifest: dict[str, Any], changes: list[Edit]
+) -> None:
     show_all(store, apply_edits(json.dumps(whole_manifest).encode(), changes))
 
 
@@ -224,7 +232,9 @@ def whole_manifest(store: Store) -> dict[str, Any]:
 @example(values={182: "\ud800"})
 @example(values={83: None})
 @given(values=st.dictionaries(st.integers(0, 200), odd, min_size=1, max_size=3))
-def test_odd_values_in_manifests(store: Store, whole_manifest: dict[str, Any], values: dict[int, Any]) -> None:
+def test_odd_values_in_manifests_are_read_or_refused_in_one_line(
+    store: Store, whole_manifest: dict[str, Any], values: dict[int, Any]
+) -> None:
     content = json.loads(json.dumps(whole_manifest))
     for place, value in values.items():
         keys = list_dotted_keys(content)
@@ -255,6 +265,6 @@ VALUES = [
     value=st.sampled_from(VALUES),
     prefix=st.sampled_from(["", "", "+", "++", "~"]),
 )
-def test_odd_overrides(key: str, value: str, prefix: str) -> None:
+def test_odd_overrides_are_accepted_or_refused_in_one_line(key: str, value: str, prefix: str) -> None:
     given = ["sweep=shapes", f"{prefix}{key}={value}"]
-    allow_one_line(lambda: config_of("sweep", *given))
+    allow_one_line_error(lambda: config_of("sweep", *given))

@@ -12,7 +12,7 @@ from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import RowError, decode_row_image
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.sources.uris import StoredObjects, Uris, benchmark_uris
+from plumbline.pipelines.sources.uris import StoredObjects, UriReader, open_benchmark_uris
 from tests.operators.tiny import draw_image, encode_image
 from tests.s3 import S3Server
 
@@ -29,12 +29,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def make_uris(images: object, *allowed: object, storage: StorageConfig | None = None) -> Uris:
+def make_uris(images: object, *allowed: object, storage: StorageConfig | None = None) -> UriReader:
     benchmark = BenchmarkConfig(name="own", prompts=None, images=str(images), uri_roots=tuple(map(str, allowed)))
-    return benchmark_uris(benchmark, storage or StorageConfig(), ImageLimits())
+    return open_benchmark_uris(benchmark, storage or StorageConfig(), ImageLimits())
 
 
-def refusal(uris: Uris, uri: object) -> RowError:
+def get_refusal(uris: UriReader, uri: object) -> RowError:
     error = decode_row_image({"uri": str(uri)}, ImageLimits(), uris.read)
     assert isinstance(error, RowError)
     return error
@@ -82,7 +82,7 @@ def test_an_address_outside_is_refused_with_the_remedy_and_without_any_content_o
 ) -> None:
     monkeypatch.chdir(folder)
     uri = uri.replace("FOLDER", str(folder))
-    error = refusal(make_uris(folder / "images"), uri)
+    error = get_refusal(make_uris(folder / "images"), uri)
     assert error.kind == "uri_refused" and "benchmark.uri_roots" in error.message
     assert error.retryable, "the allowed folders are not part of any key"
     text = error.message.replace(uri, "")
@@ -93,15 +93,15 @@ def test_an_address_outside_is_refused_with_the_remedy_and_without_any_content_o
 def test_a_link_out_of_the_images_is_refused_without_naming_its_target(folder: Path, target: str) -> None:
     link = folder / "images" / "link.png"
     link.symlink_to(folder / target)
-    error = refusal(make_uris(folder / "images"), link)
+    error = get_refusal(make_uris(folder / "images"), link)
     assert error.kind == "uri_refused" and target not in error.message
 
 
-def test_a_linked_folder_is_followed_before_the_address_is_judged(folder: Path) -> None:
+def test_links_are_resolved_before_an_address_is_checked(folder: Path) -> None:
     (folder / "images" / "outside").symlink_to(folder)
     (folder / "images" / "inside").symlink_to(folder / "images" / "atlas")
     uris = make_uris(folder / "images")
-    assert refusal(uris, folder / "images" / "outside" / "passwd").kind == "uri_refused"
+    assert get_refusal(uris, folder / "images" / "outside" / "passwd").kind == "uri_refused"
     assert uris.read(f"{folder}/images/inside/a.png") == PNG
 
 
@@ -115,16 +115,16 @@ def test_an_allowed_folder_is_read_directly_and_through_links(folder: Path) -> N
     (folder / "others").mkdir()
     (folder / "others" / "b.png").write_bytes(PNG)
     (folder / "images" / "b.png").symlink_to(folder / "others" / "b.png")
-    assert refusal(make_uris(folder / "images"), folder / "images" / "b.png").kind == "uri_refused"
+    assert get_refusal(make_uris(folder / "images"), folder / "images" / "b.png").kind == "uri_refused"
     uris = make_uris(folder / "images", folder / "others")
     assert uris.read(f"{folder}/others/b.png") == uris.read(f"{folder}/images/b.png") == PNG
-    assert refusal(uris, folder / "passwd").kind == "uri_refused"
+    assert get_refusal(uris, folder / "passwd").kind == "uri_refused"
 
 
 def test_the_folder_of_a_single_file_belongs_to_the_benchmark(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = folder / "images" / "atlas.parquet"
     assert make_uris(table).read(f"{folder}/images/atlas/a.png") == PNG
-    assert refusal(make_uris(table), folder / "passwd").kind == "uri_refused"
+    assert get_refusal(make_uris(table), folder / "passwd").kind == "uri_refused"
     monkeypatch.chdir(folder / "images")
     assert make_uris("atlas.parquet").roots == (f"{folder}/images",)
     assert make_uris("/atlas.parquet").roots == ("/",) and make_uris("s3://b/x/a.parquet").roots == ("s3://b/x/",)
@@ -133,7 +133,7 @@ def test_the_folder_of_a_single_file_belongs_to_the_benchmark(folder: Path, monk
 def test_each_generator_given_by_path_is_a_root(folder: Path) -> None:
     places = {"atlas": f"{folder}/images/atlas", "flint": "s3://bucket/flint"}
     benchmark = BenchmarkConfig(name="own", prompts=None, images=None, generators=places)
-    uris = benchmark_uris(benchmark, StorageConfig(), ImageLimits())
+    uris = open_benchmark_uris(benchmark, StorageConfig(), ImageLimits())
     assert uris.read(f"{folder}/images/atlas/a.png") == PNG
     assert uris.roots == tuple(places.values())
 
@@ -142,11 +142,11 @@ def test_a_file_that_is_not_regular_is_refused_without_waiting(folder: Path) -> 
     os.mkfifo(folder / "images" / "pipe.png")
     uris = make_uris(folder / "images", "/dev")
     for uri in (folder / "images" / "pipe.png", "/dev/zero", "/dev/tty0"):
-        error = refusal(uris, uri)
+        error = get_refusal(uris, uri)
         assert error.kind in ("unreadable_uri", "missing_image"), error
-    assert "expected a regular file" in refusal(uris, folder / "images" / "pipe.png").message
-    assert "expected a regular file" in refusal(uris, "/dev/zero").message
-    assert refusal(uris, folder / "images" / "atlas").kind == "unreadable_uri"
+    assert "expected a regular file" in get_refusal(uris, folder / "images" / "pipe.png").message
+    assert "expected a regular file" in get_refusal(uris, "/dev/zero").message
+    assert get_refusal(uris, folder / "images" / "atlas").kind == "unreadable_uri"
 
 
 def test_an_invalid_allowed_root_is_refused_by_name(folder: Path) -> None:
@@ -173,7 +173,7 @@ def test_an_invalid_allowed_root_is_refused_by_name(folder: Path) -> None:
     ],
 )
 def test_prefixes_on_s3_are_bounds_too(root: str, uri: str, inside: bool) -> None:
-    uris = Uris(roots=(root,), storage=StorageConfig(anon=True), max_bytes=1)
+    uris = UriReader(roots=(root,), storage=StorageConfig(anon=True), max_bytes=1)
     if inside:
         assert uris.locate(uri).path == uri.removeprefix("s3://").removeprefix("hf://")
     else:
@@ -189,8 +189,8 @@ def test_an_image_on_s3_is_read_below_its_prefix(s3_server: S3Server) -> None:
     files.pipe_file("uris/secret", SECRET)
     uris = make_uris("s3://uris/images", storage=storage)
     assert uris.read("s3://uris/images/a.png") == PNG
-    assert refusal(uris, "s3://uris/images/b.png").kind == "missing_image"
-    assert refusal(uris, "s3://uris/secret").kind == "uri_refused"
+    assert get_refusal(uris, "s3://uris/images/b.png").kind == "missing_image"
+    assert get_refusal(uris, "s3://uris/secret").kind == "uri_refused"
 
 
 def test_an_object_on_s3_is_identified_by_its_etag_and_its_folder_is_listed_once(bucket: str) -> None:
@@ -198,7 +198,7 @@ def test_an_object_on_s3_is_identified_by_its_etag_and_its_folder_is_listed_once
     for name in ("a", "b"):
         fs.pipe_file(f"{bucket}/images/{name}.png", name.encode())
     images = pa.table({"uri": [f"{bucket}/images/{name}.png" for name in ("a", "b", "gone")]})
-    reader = Uris(roots=(f"{bucket}/images",), storage=StorageConfig(), max_bytes=10)
+    reader = UriReader(roots=(f"{bucket}/images",), storage=StorageConfig(), max_bytes=10)
     objects = StoredObjects(reader.locate)
     before = objects.digest(images)
     assert list(objects.listings) == [f"{bucket}/images"]
