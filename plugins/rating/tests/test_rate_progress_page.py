@@ -59,7 +59,7 @@ def page(browser: WebDriver, address: str, width: int) -> WebDriver:
 
 
 def wait_until(page: WebDriver, condition: Callable[[WebDriver], object]) -> None:
-    WebDriverWait(page, SECONDS, ignored_exceptions=[WebDriverException]).wait_until(condition)
+    WebDriverWait(page, SECONDS, ignored_exceptions=[WebDriverException]).until(condition)
 
 
 def test_the_page_shows_the_progress_and_never_scrolls_sideways(page: WebDriver, width: int) -> None:

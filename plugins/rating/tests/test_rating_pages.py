@@ -112,7 +112,7 @@ def run_script(page: WebDriver, code: str, *given: object) -> Any:
 
 
 def wait_until(page: WebDriver, condition: Callable[[WebDriver], object]) -> None:
-    WebDriverWait(page, SECONDS, poll_frequency=0.05).wait_until(condition)
+    WebDriverWait(page, SECONDS, poll_frequency=0.05).until(condition)
 
 
 def wait_until_ready(page: WebDriver) -> None:

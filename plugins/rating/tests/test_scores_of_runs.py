@@ -9,12 +9,14 @@ from tests.jobs.test_command_line import SWEEP_WORDS, parse_words
 from tests.operators.report.made import MadeRun
 from tests.pipelines.metaeval import test_scores_source
 
-run, rated = test_scores_source.run, test_scores_source.rated
+run, rating_options = test_scores_source.run, test_scores_source.rating_options
 
 
-def test_labels_and_rehearsals_accept_the_name_of_a_run(tmp_path: Path, run: MadeRun, rated: list[str]) -> None:
+def test_labels_and_rehearsals_accept_the_name_of_a_run(
+    tmp_path: Path, run: MadeRun, rating_options: list[str]
+) -> None:
     store = f"store={run.folder.parent.parent}"
-    given = [*rated, "metrics=[gecko]", f"output={tmp_path}/labels.csv"]
+    given = [*rating_options, "metrics=[gecko]", f"output={tmp_path}/labels.csv"]
     by_name = printed("labels", *given, "run=latest", store, code=2)
     assert by_name == printed("labels", *given, f"scores={run.folder}", code=2)
     few = ["orders=20", "metrics=[gecko]"]

@@ -55,7 +55,7 @@ def test_the_baseline_contains_one_generators_scores_from_the_run(scored: Scored
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_an_unusable_baseline_is_refused_in_one_line(words: list[str], complaint: str, scored: Scored) -> None:
+def test_an_unusable_baseline_is_refused_in_one_line(words: list[str], complaint: str, scored: ScoredBenchmark) -> None:
     with pytest.raises(ConfigError, match=complaint) as refused:
         configure_sentinel(scored.store, *words)
     assert "\n" not in str(refused.value)

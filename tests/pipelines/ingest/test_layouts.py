@@ -513,7 +513,9 @@ DOUBTFUL: dict[str, tuple[list[str], dict[str, str], str]] = {
 def test_an_image_with_an_ambiguous_number_is_rejected(
     images: list[str], expected: dict[str, str], reason: str, tmp_path: Path
 ) -> None:
-    ended = ingest_folder(write_files(tmp_path / "in", {"prompts.txt": f"{CAT}\n{DOG}\n", **dict.fromkeys(images, PIXELS)}))
+    ended = ingest_folder(
+        write_files(tmp_path / "in", {"prompts.txt": f"{CAT}\n{DOG}\n", **dict.fromkeys(images, PIXELS)})
+    )
     assert {image: prompt for image, (_, prompt) in read_prompts_by_id(ended).items()} == expected
     assert len(ended.rejected) == len(images) - len(expected)
     assert all(one.kind == "empty_prompt" and reason in one.message for one in ended.rejected)

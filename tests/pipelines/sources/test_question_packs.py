@@ -97,7 +97,9 @@ def test_a_missing_file_is_reported_by_name(name: str, tmp_path: Path) -> None:
 
 
 def test_dsg_has_yes_no_questions_with_their_parents(tmp_path: Path) -> None:
-    pack = read_pack_file("dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATIONS, make_propositions("tifa_1", "a red circle")))
+    pack = read_pack_file(
+        "dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATIONS, make_propositions("tifa_1", "a red circle"))
+    )
     first, second, _ = list_questions(pack, "tifa_1")
     assert (first["choices"], first["answer"], first["kind"]) == (["yes", "no"], "yes", "entity - whole")
     assert second["kind"] == "attribute - color"
@@ -119,7 +121,9 @@ def test_the_release_drops_all_dependencies_of_a_prompt_if_one_contains_words(tm
 
 def test_the_last_row_of_a_repeated_number_counts(tmp_path: Path) -> None:
     again = make_proposition("a", "a circle", 2, "0", "Is it round?", "attribute - shape")
-    pack = read_pack_file("dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATIONS, [*make_propositions("a", "a circle"), again]))
+    pack = read_pack_file(
+        "dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATIONS, [*make_propositions("a", "a circle"), again])
+    )
     assert [row["text"] for row in list_questions(pack, "a")][1] == "Is it round?"
     assert "occurs twice" in pack.problems[0]
 
