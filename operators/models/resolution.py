@@ -76,7 +76,11 @@ def check_installed(config: ModelConfig) -> None:
 
 
 def find_vqa_profile(config: ModelConfig) -> VqaProfile:
-    """Return the profile of a VQA model from its checkpoint's config.json. Raise ModelError if it cannot be read."""
+    """Return the profile of a VQA model from its checkpoint's config.json. Raise ModelError if it cannot be read.
+
+    Raises ConfigError if a package that the family needs is missing or too old.
+    """
+    check_installed(config)
     family = FAMILIES[config.family]
     assert family.profile is not None, f"family {config.family} serves VQA models"
     if not family.local:

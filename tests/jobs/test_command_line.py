@@ -484,3 +484,21 @@ def test_a_console_that_cannot_show_a_letter_shows_its_number(encoding: str, tmp
     )
     assert done.returncode == 0, done.stderr.decode(encoding)
     assert r"\u65e5\u672c" in done.stdout.decode(encoding) and "Traceback" not in done.stderr.decode(encoding)
+
+
+def test_a_model_family_that_needs_a_newer_transformers_says_so_when_it_is_chosen(tmp_path: Path) -> None:
+    installed = tmp_path / "site/transformers-5.6.0.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: transformers\nVersion: 5.6.0\n")
+    environment = os.environ | {"PYTHONPATH": f"{installed.parent}{os.pathsep}{ROOT}"}
+    words = ["sweep=shapes", "metric=[vqascore]", "dry_run=true", f"store={tmp_path}/store"]
+    command = [sys.executable, "-m", "jobs.sweep", *words]
+    refused = subprocess.run(
+        [*command, "model@models.vqa=llava_1_5_7b"], env=environment, capture_output=True, text=True
+    )
+    assert refused.returncode == 1
+    assert refused.stderr == (
+        "error: family vlm needs transformers 5.16 or later, found 5.6.0; "
+        "upgrade it: pip install 'transformers>=5.16'\n"
+    )
+    assert subprocess.run(command, env=environment, capture_output=True).returncode == 0
