@@ -114,6 +114,8 @@ def _make_folder(folder: Path) -> None:
     except FileExistsError:
         if not stat.S_ISDIR(folder.stat().st_mode):  # stat raises an error that names circular links
             raise
+    else:  # making a shared folder fails if another writer replaces the parent folder at that moment
+        _make_group_writable(folder, folder.parent)
 
 
 def _make_shared_folder(folder: Path) -> None:
