@@ -64,7 +64,7 @@ def list_captioned_images(generator: str, count: int) -> list[dict[str, Any]]:
 
 
 CAPTIONED = ("benchmark.columns.image=picture", "benchmark.columns.prompt=caption")
-"""Options for reading the rows that `captioned` returns."""
+"""Options for reading the rows that `list_captioned_images` returns."""
 
 
 UNJUDGED = ("sweep=own_images", "models=shapes")
@@ -93,7 +93,7 @@ def write_benchmark(folder: Path, generators: Sequence[str] = ("atlas", "flint")
 
 
 def list_arguments(folder: str | Path, store: str | Path, *more: str) -> list[str]:
-    """Return a sweep's arguments for such a small benchmark: embedded checkpoints, four rows per shard, no Ray.
+    """Return the arguments of a sweep over a small benchmark: embedded checkpoints, four rows per shard, no Ray.
 
     The metrics are VQAScore and CLIPScore unless others are given.
     """

@@ -1,4 +1,4 @@
-"""Commands are refused in one line that contains the remedy, before anything is written."""
+"""Helpers for tests that invalid commands are refused with a one-line message that says how to fix them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,11 +11,11 @@ from tests.files import write_files
 from tests.operators.report.made import make_run
 
 Refusals = Mapping[str, Sequence[tuple[str, str]]]
-"""Refused commands by the start of the command: the rest of it, and a fragment of the error message."""
+"""Ends of invalid commands, each with a fragment of the expected error message, keyed by the start of the command."""
 
 
 def list_refusals(refusals: Refusals) -> list[tuple[str, str]]:
-    """Return each command with a fragment of its error message."""
+    """Return each complete command with a fragment of its expected error message."""
     return [(f"{start} {rest}", said) for start, each in refusals.items() for rest, said in each]
 
 
@@ -33,9 +33,10 @@ def refusal_places(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str
 def check_refusal(
     refusal_places: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str, str], None]:
-    """Return a function that checks that a command is refused in one line with this text, and writes nothing.
+    """Return a function that checks that a command fails with a one-line message, and writes nothing.
 
-    The command may use {store}, {mine} and {prompts} for the paths above, and {out} for an empty folder.
+    Its arguments are the command and a fragment of the message. The command may contain {store}, {mine} and {prompts},
+    which stand for the paths in `refusal_places`, and {out}, which stands for an empty folder.
     """
     monkeypatch.setenv("REFERENCE_DATA", "")
 

@@ -33,7 +33,7 @@ class Running(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Address with the token as its password, the only place for it in trainers' unmodified clients."""
+        """Address with the token as its password, which is how trainers' unmodified clients can send the token."""
         return f"http://trainer:{TOKEN}@127.0.0.1:{self.port}"
 
     def replicas(self) -> list[int]:

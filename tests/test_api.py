@@ -1,4 +1,4 @@
-"""Tables of scores and ratings may have integer ids, rows in any order, and any container."""
+"""The Python API accepts scores and ratings in any kind of table, with integer ids and rows in any order."""
 
 import io
 import subprocess
@@ -28,7 +28,7 @@ def scores() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def ratings() -> pd.DataFrame:
-    """Return ratings by up to three people per image, shuffled; some images have none."""
+    """Return shuffled ratings of some images by different people."""
     random = np.random.default_rng(5)
     images = random.choice(IDS, 90)
     frame = pd.DataFrame({"image_id": images, "rater": np.arange(90), "rating": random.integers(1, 6, 90)})
@@ -151,7 +151,7 @@ def test_an_unknown_choice_is_refused_by_name(
         plumbline.judge(scores, ratings, **options)
 
 
-def test_both_calls_choose_metrics_and_every_frame_has_the_same_columns() -> None:
+def test_score_and_open_scorer_choose_metrics_alike_and_return_the_same_columns() -> None:
     picture = np.random.default_rng(0).integers(0, 256, (32, 48, 3), np.uint8)
     metric = ["edge_density", "entropy"]
     scorers = [

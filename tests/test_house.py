@@ -39,7 +39,7 @@ def list_imported_packages(tree: ast.AST) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_a_module_keeps_to_its_room_and_calls_nothing_unsafe(file: Path) -> None:
+def test_a_module_only_imports_what_its_folder_may_and_calls_nothing_unsafe(file: Path) -> None:
     tree = ast.parse(file.read_text())
     room = file.relative_to(ROOT).parts[0]
     assert not FORBIDDEN[room] & set(list_imported_packages(tree))

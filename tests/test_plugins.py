@@ -195,7 +195,7 @@ def service(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
 
 
 @pytest.mark.slow
-def test_the_reward_service_serves_a_packages_metric_and_answers_on_its_wire(service: Running) -> None:
+def test_the_reward_service_serves_a_packages_metric_and_its_wire_format(service: Running) -> None:
     encoded = images("atlas", 1)[0]["image"]
     asked: dict[str, Any] = {"images": [base64.b64encode(encoded).decode()], "prompts": ["three red circles"]}
     bearer = {"Authorization": f"Bearer {TOKEN}"}
@@ -208,7 +208,7 @@ def test_the_reward_service_serves_a_packages_metric_and_answers_on_its_wire(ser
 
 
 def _find_score(value: Any, metric: str) -> float:
-    """Return a metric's score, the only number in a reply."""
+    """Return a metric's score from a JSON reply, at any depth."""
     found = value.get(metric) if isinstance(value, dict) else None
     if found is not None:
         return float(found[0] if isinstance(found, list) else found["score"] if isinstance(found, dict) else found)

@@ -96,7 +96,7 @@ def test_the_core_works_without_any_plugin_and_says_what_a_missing_command_needs
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_the_core_and_the_other_plugins_work_without_one(name: str, tmp_path: Path) -> None:
+def test_the_core_and_the_other_plugins_work_if_one_plugin_is_missing(name: str, tmp_path: Path) -> None:
     said = run_core_commands(tmp_path, keep_plugins(tmp_path, [other for other in NAMES if other != name]))
     assert all((f"  {job} " in said) == (plugin != name) for job, plugin in PLUGIN_JOBS.items())
 

@@ -34,7 +34,7 @@ def notify_of_calls(listener: Callable[[int], None]) -> Iterator[None]:
 
 
 def count_calls(made: int) -> None:
-    """Count calls that a model has answered: images that it encoded, questions or replies."""
+    """Count calls that a model has answered; each is an encoded image, an answered question or a reply."""
     _CALLS.made += made
     for listener in dict.fromkeys(tuple(_LISTENERS)):  # parallel shards may add the same listener twice
         listener(made)
@@ -123,20 +123,20 @@ def isolate_uncounted(
 
 
 class UseWindow(Protocol[Used]):
-    """Function that uses the rows of one window: rows that were encoded together."""
+    """Callback of `encode_in_windows` that processes one window: rows that were encoded together."""
 
     def __call__(self, first: int, encoded: Sequence[Used | RowError], /, *, raise_oom: bool) -> None:
-        """Use the encoded rows; `first` is the index of the first of them among all rows.
+        """Process the encoded rows; `first` is the index of the first of them among all rows.
 
-        If `raise_oom`, an out-of-memory error must be raised before any result is stored; a smaller window follows.
-        Otherwise the window has a single row, and running out of memory is an error of that row.
+        If `raise_oom` is True, raise an out-of-memory error before storing any result; the rows are then processed
+        again in smaller windows. Otherwise the window has a single row, which gets the out-of-memory error.
         """
 
 
 def encode_in_windows(
     encode: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequence[Row], size: BatchSize, use: UseWindow[Result]
 ) -> None:
-    """Repeatedly encode `size` rows and use them; like batches, windows shrink when memory runs out."""
+    """Encode the rows in windows of `size` rows and pass each to `use`; windows shrink when memory runs out."""
     first = failed = 0
     before = size.rows
     while first < len(rows):

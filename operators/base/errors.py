@@ -76,7 +76,7 @@ def describe_missing_plugin(what: str, plugin: str) -> str:
 
 
 MAX_NAME = 200
-"""Maximum length, in characters, of a name for which similar names are suggested."""
+"""Maximum length, in characters, of an unknown name. For longer names, no similar names are suggested."""
 
 
 def suggest(name: str, known: Iterable[str], otherwise: str = "remove it or correct its name") -> str:

@@ -28,7 +28,7 @@ MAX_REASON = 300
 
 
 class Extensions(Mapping[str, T], Generic[T]):
-    """The objects of a group by name. Each is loaded when it is first looked up.
+    """Mapping from names to the objects of a group; an object is loaded when it is first looked up.
 
     All are declared as entry points, `module:attribute`, of the group `plumbline.GROUP` (docs/plugins.md). The core's
     entry points come first, then those of our plugins, then those of other packages, each in the order of declaration.
@@ -43,7 +43,7 @@ class Extensions(Mapping[str, T], Generic[T]):
             expected: Class that every object must be an instance or subclass of; None for functions.
         """
         self.group = f"plumbline.{group}"
-        self.ours = {**ours, **_declared_by_plugins().get(self.group, {})}
+        self.ours = {**ours, **_read_plugin_entry_points().get(self.group, {})}
         self.expected = expected
         self.loaded: dict[str, T] = {}
 
@@ -51,14 +51,14 @@ class Extensions(Mapping[str, T], Generic[T]):
     def declared(self) -> Mapping[str, EntryPoint]:
         """Entry points by name. Raise ConfigError if a name is invalid, or if two packages declare the same name."""
         points = {name: EntryPoint(name, value, self.group) for name, value in self.ours.items()}
-        for point in sorted(entry_points(group=self.group), key=_owner):
+        for point in sorted(entry_points(group=self.group), key=_name_package):
             if not NAME.fullmatch(point.name):
                 raise ConfigError(
-                    f"{_owner(point)}: {self.group} {point.name[:100]!r}: expected up to 100 letters, digits, "
-                    f"underscores, hyphens and dots; {_remedy(point)}"
+                    f"{_name_package(point)}: {self.group} {point.name[:100]!r}: expected up to 100 letters, digits, "
+                    f"underscores, hyphens and dots; {_find_remedy(point)}"
                 )
             if point.name in points:
-                owners = f"{_owner(points[point.name])} and {_owner(point)}"
+                owners = f"{_name_package(points[point.name])} and {_name_package(point)}"
                 raise ConfigError(f"{owners} both declare {self.group} {point.name!r}; uninstall or rename one")
             points[point.name] = point
         return points
@@ -77,10 +77,10 @@ class Extensions(Mapping[str, T], Generic[T]):
             if name in self.ours and not isinstance(error, ImportError):
                 raise
             reason = f"{type(error).__name__}: {str(error)[:MAX_REASON]}"
-            raise ConfigError(f"{self.describe(name)}: {reason}; {_remedy(point)}") from error
+            raise ConfigError(f"{self.describe(name)}: {reason}; {_find_remedy(point)}") from error
         if self.expected is not None and not fits:
             problem = f"expected a {self.expected.__name__}, got a value of type {type(found).__name__}"
-            raise ConfigError(f"{self.describe(name)}: {problem}; {_remedy(point)}")
+            raise ConfigError(f"{self.describe(name)}: {problem}; {_find_remedy(point)}")
         self.loaded[name] = found
         return self.loaded[name]
 
@@ -96,11 +96,11 @@ class Extensions(Mapping[str, T], Generic[T]):
     def describe(self, name: str) -> str:
         """Return an extension's group, name and package, for messages."""
         point = self.declared[name]
-        return f"{self.group.removeprefix('plumbline.')} {point.name!r} of {_owner(point)} ({point.value})"
+        return f"{self.group.removeprefix('plumbline.')} {point.name!r} of {_name_package(point)} ({point.value})"
 
 
 @cache
-def _declared_by_plugins() -> Mapping[str, Mapping[str, str]]:
+def _read_plugin_entry_points() -> Mapping[str, Mapping[str, str]]:
     """Return the entry points of our plugins by group and name, as `module:attribute`."""
     declared: dict[str, dict[str, str]] = {}
     for file in sorted(PLUGINS.glob("*/entry_points.txt")):
@@ -117,11 +117,11 @@ def declare_modules(package: str, names: Iterable[str], attribute: str) -> dict[
     return {name: f"{package}.{name}:{attribute}" for name in names}
 
 
-def _owner(point: EntryPoint) -> str:
+def _name_package(point: EntryPoint) -> str:
     return "Plumbline" if point.dist is None else f"{point.dist.name} {point.dist.version}"
 
 
-def _remedy(point: EntryPoint) -> str:
+def _find_remedy(point: EntryPoint) -> str:
     return install_remedy(point.name) if point.dist is None else f"fix or uninstall {point.dist.name}"
 
 

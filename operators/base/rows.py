@@ -38,7 +38,7 @@ def add_missing_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def split_by_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Split a row of ANSWERS, SIMILARITIES or another schema over images into one row per image."""
+    """Split a row of ANSWERS, SIMILARITIES or a similar schema into one row for each of its images."""
     for column in ("statistics", "comparisons", "values"):
         if column in row:
             return [{**row, **image} for image in row[column]]
@@ -54,7 +54,7 @@ def split_by_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def split_by_call(row: Mapping[str, Any]) -> list[list[Mapping[str, Any] | None]]:
-    """Return a list of rows per image: one row, or one per call of a judge (None if the reply is unreadable)."""
+    """Return a list of rows for each image: one row, or one per call of a judge (None for an unreadable reply)."""
     if "verdicts" not in row:
         return [[image] for image in split_by_image(row)]
     verdicts, size = row["verdicts"], row.get("repeats") or 1

@@ -5,14 +5,14 @@ from functools import partial
 import pyarrow as pa
 
 
-def _columns(dtype: pa.DataType, *names: str) -> list[tuple[str, pa.DataType]]:
+def _make_columns(dtype: pa.DataType, *names: str) -> list[tuple[str, pa.DataType]]:
     return [(name, dtype) for name in names]
 
 
-texts, text_lists = partial(_columns, pa.string()), partial(_columns, pa.list_(pa.string()))
-ints, longs = partial(_columns, pa.int32()), partial(_columns, pa.int64())
-float32s, floats = partial(_columns, pa.float32()), partial(_columns, pa.float64())
-bools = partial(_columns, pa.bool_())
+texts, text_lists = partial(_make_columns, pa.string()), partial(_make_columns, pa.list_(pa.string()))
+ints, longs = partial(_make_columns, pa.int32()), partial(_make_columns, pa.int64())
+float32s, floats = partial(_make_columns, pa.float32()), partial(_make_columns, pa.float64())
+bools = partial(_make_columns, pa.bool_())
 
 ERROR = pa.struct([*texts("kind", "message"), *bools("retryable")])
 
@@ -284,9 +284,9 @@ GRAPH_NODES = pa.schema(
 """The images of semantic error graphs (T2IScoreScore): `node` is the set of errors that the image has, and `level` the
 number of errors; a node may have several images.
 
-`generator` made the image, and `prompt_source` is the origin of the graph's prompt. There is an edge from each of
-`parents` to the node. `errors` are all errors of the node, as `type: error`. Each of these is null if unknown. Walks do
-not follow the edges, as in the release.
+`generator` made the image, and `prompt_source` is the origin of the graph's prompt. `parents` are the nodes from which
+an edge leads to this node; as in the release, walks do not follow these edges. `errors` are all errors of the node, as
+`type: error`. These four columns are null if unknown.
 """
 
 GRAPH_CONTENTS = pa.schema([*texts("about", "subset", "name"), ("n", pa.int64()), *floats("share")])
@@ -413,7 +413,8 @@ CONTRADICTED = pa.schema(texts("template", "metric", "image_id", "prompt_id", "g
 """
 
 CORRELATIONS = pa.schema([*texts("metric", "other", "kind", "generator"), *floats("rho", "low", "high"), *longs("n")])
-"""Spearman's rank correlation between a generator's scores and those of another metric, or a property of its prompts.
+"""Spearman's rank correlation of a generator's scores on one metric with its scores on another metric, or with a
+property of the prompts.
 """
 
 DECISIONS = pa.schema(
@@ -425,6 +426,7 @@ DECISIONS = pa.schema(
 )
 """Decisions of an adaptive sweep between two generators.
 
-`verdict` is the better generator (a or b), `alike` if they differ by at most the indifference, or `undecided`.
-`difference` is mean a - mean b over the `n` prompts that both have scores for. `decided_after` is the number of prompts
-after which the decision was made (null if undecided)."""
+`verdict` is the better generator (a or b), `alike` if their means differ by at most `adaptive.indifference`, or
+`undecided`. `difference` is mean a - mean b over the `n` prompts that both have scores for. `decided_after` is the
+number of prompts after which the decision was made (null if undecided).
+"""

@@ -1,4 +1,4 @@
-"""Stores columns of numbers that together exceed memory."""
+"""Stores columns of numbers that together do not fit in memory."""
 
 from tempfile import TemporaryFile
 

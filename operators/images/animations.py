@@ -28,8 +28,8 @@ class Animation:
     height: int = 0
     """Size of the smallest canvas that contains all frames; 0 if Pillow reads the size from the header."""
     first: int = 0
-    """Pillow's index of the first frame. In a PNG, the image at index 0 may be meant only for viewers without
-    animation.
+    """Pillow's index of the first frame. In a PNG, the image at index 0 may be meant only for viewers that do not
+    support animation.
     """
 
 

@@ -35,7 +35,8 @@ NODES_PREFIX = "prompt:"
 """Prefix that ComfyUI writes before the nodes in EXIF."""
 MAX_LINE = 1 << 16
 LINE = re.compile(r"""(?:^|,[ ])([\w][\w /-]{0,60}):[ ]("(?:\\.|[^"\\])*(?:"|$)|[^,]*)""", re.VERBOSE)
-"""Pattern for one setting in AUTOMATIC1111's line. Values with commas are quoted; names inside quotes are not settings.
+"""Pattern for one setting in the line of settings that AUTOMATIC1111 writes. Values with commas are quoted; names
+inside quotes are not settings.
 """
 JSON_KEYS = {
     "cfg": ("cfg", "cfg_scale", "guidance_scale", "cfgscale", "Guidance Scale"),

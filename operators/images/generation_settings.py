@@ -1,7 +1,7 @@
 """The settings that images were generated with: reads them from columns, counts their values and describes differences.
 
-A setting's values are strings by name, such as `cfg: 7.5`. If two sides differ in a setting, no difference between
-their scores is called clear, because the setting may be the cause.
+A setting's values are strings by name, such as `cfg: 7.5`. If the two sides of a comparison differ in a setting, no
+difference between their scores is called clear, because the setting may be the cause.
 """
 
 import math
@@ -16,7 +16,7 @@ from plumbline.operators.base import rows
 from plumbline.operators.base.sentences import names
 
 SETTINGS = ("cfg", "steps", "size", "seed", "sampler")
-"""The names of the usual settings."""
+"""Names of the usual settings."""
 COLUMN = "settings"
 """Column of a run's scores that contains the settings. An ingest fills it with the settings embedded in the images."""
 ColumnAlternatives = tuple[tuple[str, ...], ...]
@@ -29,9 +29,11 @@ USUAL: Mapping[str, ColumnAlternatives] = {
     "sampler": (("sampler",), ("scheduler",)),
 }
 REPEATS = "seed"
-"""Setting that may differ between two sides: images of a prompt with different seeds are repeats."""
+"""Setting that may differ between the sides of a comparison: images of a prompt with different seeds are repeats."""
 Choice = Literal["compare", "ignore"]
-"""`compare` never calls a difference clear between sides with different settings; `ignore` disregards settings."""
+"""Treatment of settings: with `compare`, no difference between two sides with different settings is called clear;
+`ignore` disregards settings.
+"""
 COMPARE: Choice = "compare"
 MAX_VALUES = 16
 """Maximum number of distinct values of a setting that are counted separately."""
@@ -47,7 +49,7 @@ SIZE = re.compile(r"[(\[]?\s*(\d{1,6})\s*(?:[x×*,]\s*(\d{1,6}))?\s*[)\]]?", re.
 Values = Mapping[str, int]
 """Number of images with each value of a setting."""
 Known = Mapping[str, Values | int]
-"""Counts per value for each setting. If a setting has more than MAX_VALUES values, only its number of images."""
+"""Number of images with each value, by setting; for a setting with more than MAX_VALUES values, the total number."""
 
 
 def list_setting_columns(asked: Sequence[str] | Mapping[str, str] | None = None) -> dict[str, ColumnAlternatives]:
@@ -182,7 +184,7 @@ def _count_images(values: Values | int) -> int:
 
 
 class Difference(NamedTuple):
-    """A setting that differs between two sides."""
+    """A setting that differs between the two sides of a comparison."""
 
     name: str
     ours: str

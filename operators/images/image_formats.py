@@ -36,7 +36,9 @@ CHECKED_FRAMES = {0xC0, 0xC1, 0xC2}
 """Frame markers of baseline, extended and progressive Huffman-coded JPEGs. Arithmetic-coded data may end anywhere."""
 END, SCAN = 0xD9, 0xDA
 PIXEL_SEGMENTS = {*range(0xC0, 0xC8), *range(0xC9, 0xD0), *range(0xD9, 0xDE), 0xE0, 0xEE}
-"""Frames, tables, scans, the end marker, and the two application segments that specify the colour space."""
+"""Segments that affect pixels: frames, tables, scans, the end marker, and two application segments with the colour
+space.
+"""
 COEFFICIENTS = 64
 """Number of coefficients per block and component."""
 COLOUR_SPACES = {"L": "GRAY", "RGB": "RGB", "CMYK": "CMYK"}
@@ -47,7 +49,7 @@ UNKNOWN_SAMPLING = "Could not determine subsampling"
 CHECKED_TIFFS = {
     "raw", "packbits", "tiff_lzw", "tiff_deflate", "tiff_adobe_deflate", "lzma", "zstd",
 }  # fmt: skip
-"""Compressions for which libtiff reports missing data; it does not for fax and JPEG compression."""
+"""TIFF compressions for which libtiff reports missing data. It does not for fax and JPEG compression."""
 RLE8, RLE4 = 1, 2
 """Run-length encodings of a BMP with 8 and 4 bits per pixel."""
 END_OF_BITMAP, DELTA = 1, 2
@@ -155,7 +157,7 @@ def open_image(encoded: bytes, seconds: float, n_frames: int = 1) -> Image.Image
 def decode_png(image: Image.Image, png: bytes) -> Image.Image | None:
     """Decode an opened PNG in half the time that Pillow takes, and without blocking other Python threads.
 
-    Return None for other kinds of PNG, and for a PNG with a fault that Pillow describes better.
+    Return None for a kind of PNG that this does not support, and for a damaged PNG: Pillow describes faults better.
     """
     import imagecodecs
 
@@ -199,7 +201,7 @@ def load_whole(image: Image.Image, encoded: bytes) -> None:
 
 
 def _require_strips(image: Image.Image) -> None:
-    """Raise BrokenImage if the strips or tiles of a TIFF do not cover it, UncheckedImage if its decoder hides gaps."""
+    """Raise BrokenImage if a TIFF's strips or tiles do not cover it, or UncheckedImage if its decoder hides gaps."""
     compression = image.info.get("compression", "raw")
     if compression not in CHECKED_TIFFS:
         raise UncheckedImage(f"a TIFF compressed as {compression}")
@@ -208,7 +210,7 @@ def _require_strips(image: Image.Image) -> None:
     for _, (left, upper, right, lower), _, arguments in image.tile:  # type: ignore[attr-defined]
         covered[arguments[0]] += (right - left) * (lower - upper)
     if min(covered.values(), default=0) < image.width * image.height:
-        raise BrokenImage("its strips do not cover it")
+        raise BrokenImage("its strips do not cover the whole image")
 
 
 def _iterate_runs(bmp: bytes, *, pixels_in_byte: int) -> Iterator[int]:

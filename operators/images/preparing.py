@@ -32,11 +32,13 @@ from plumbline.operators.images.rows import (
 from plumbline.operators.images.videos import DEFAULT_CLIPS, FRAME_SECONDS, LISTED_SECONDS, Clips, make_grid
 
 FETCHES = 8
-"""Number of extra threads that read addresses while others decode: a server takes about as long as a decoder."""
+"""Number of extra threads that fetch images from addresses while other threads decode: fetching an image takes about as
+long as decoding it.
+"""
 
 Preprocess = Callable[[Image.Image], Any]
 PreprocessVideo = Callable[[Sequence[Image.Image], float], Any]
-"""Preprocesses a video's frames, given the seconds that each frame represents."""
+"""Function that preprocesses a video's frames, given the number of seconds that each frame represents."""
 
 
 class Edit(NamedTuple):
@@ -50,8 +52,8 @@ class Edit(NamedTuple):
 
 PreprocessEdit = Callable[[Image.Image, Edit], Any]
 IsKnown = Callable[[int, ImageRow, str, str | None], bool]
-"""Returns True if the result for a row of a table is already known. Arguments: the row's index, its ids, the digest of
-its image, and the digest of its sources if they are used.
+"""Function that returns True if the result for a row of a table is already known. Arguments: the row's index, its ids,
+the digest of its image, and the digest of its sources if they are used.
 """
 
 

@@ -202,7 +202,7 @@ def identify(record: Mapping[str, Any], generator: str) -> ImageRow:
     """Return the ids of a source row; without an `image_id`, it is a hash of the generator, prompt and content."""
     prompt_id, image_id = id_text(record.get("prompt_id")), id_text(record.get("image_id"))
     if image_id is None:
-        contents = [_content(image) for image in _split_images(record)]
+        contents = [_read_content(image) for image in _split_images(record)]
         content = contents[0] if len(contents) == 1 else b"".join(hashlib.sha256(one).digest() for one in contents)
         image_id = hashlib.sha256(f"{generator}\0{prompt_id}\0".encode() + content).hexdigest()[:16]
     return ImageRow(image_id, prompt_id, generator)
@@ -213,7 +213,7 @@ def id_text(value: Any) -> str | None:
     return None if rows.is_missing(value) else str(value)
 
 
-def _content(record: Mapping[str, Any]) -> bytes:
+def _read_content(record: Mapping[str, Any]) -> bytes:
     """Return an image's bytes, or its address if the bytes are not in the row."""
     embedded = _embedded_image(record)
     address = record.get("uri") or (record["image"].get("path") if isinstance(record.get("image"), Mapping) else None)

@@ -180,7 +180,7 @@ def _decode(
     last: FrameTime | None = None
     leads_in = False
     for packet in container.demux(video):
-        _require_time(stop)
+        _check_deadline(stop)
         time_shown = packet.pts if packet.pts is not None else packet.dts
         start = time_shown if start is None else start
         early = time_shown is None or (start is not None and time_shown < start)
@@ -239,7 +239,7 @@ def _require_declared_size(encoded: bytes, demuxer: str, stop: float) -> None:
     """
     end = 0
     while end < len(encoded):
-        _require_time(stop)
+        _check_deadline(stop)
         start = end
         if demuxer == "mp4":
             size = int.from_bytes(encoded[start : start + 4])
@@ -284,7 +284,7 @@ def _read_times(encoded: bytes, demuxer: str, stop: float) -> list[FrameTime]:
         shown: list[int] = []
         end, count = 0.0, 0
         for packet in container.demux():
-            _require_time(stop)
+            _check_deadline(stop)
             if packet.is_corrupt:
                 raise BrokenImage("its data end within a frame")
             start = packet.pts if packet.pts is not None else packet.dts
@@ -305,7 +305,7 @@ def _read_times(encoded: bytes, demuxer: str, stop: float) -> list[FrameTime]:
             ) as unedited:
                 count_all = 0
                 for video_packet in unedited.demux(_find_video(unedited)):
-                    _require_time(stop)
+                    _check_deadline(stop)
                     count_all += video_packet.size > 0
             if count_all < video.frames:
                 raise BrokenImage(NO_LAST_FRAME)
@@ -319,7 +319,7 @@ def _read_times(encoded: bytes, demuxer: str, stop: float) -> list[FrameTime]:
     return [(start, number - bisect_left(shown, start)) for number, start in enumerate(shown)]
 
 
-def _require_time(stop: float) -> None:
+def _check_deadline(stop: float) -> None:
     if time.thread_time() > stop:
         raise CostlyImage
 

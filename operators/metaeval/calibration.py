@@ -21,7 +21,7 @@ HIGH = 0.75  # default pass mark as a fraction of a template's scale: 4 on a sca
 
 
 class Thresholds(NamedTuple):
-    """Thresholds for passing an image."""
+    """Thresholds by which people and a metric pass an image."""
 
     rating: float  # minimum mean rating of images that people pass
     score: float  # minimum score of images that the metric passes; higher is better
@@ -30,7 +30,7 @@ class Thresholds(NamedTuple):
 
 
 class PassMarks(NamedTuple):
-    """Configured thresholds for passing an image."""
+    """Configured minimum ratings and scores for an image to pass."""
 
     ratings: Mapping[str, float] = {}  # minimum mean rating by template
     scores: Mapping[str, float] = {}  # minimum score by metric, higher is better; others follow from the ratings
@@ -64,8 +64,9 @@ NO_MARKS = PassMarks()
 
 
 def rating_marks(ratings: pa.Table, scales: Mapping[str, Scale], given: Mapping[str, float]) -> Mapping[str, float]:
-    """Return the minimum mean rating for an image to pass, by template: the configured one, or `HIGH` on its scale.
+    """Return the minimum mean rating for an image to pass, by template.
 
+    The default for a template without a configured minimum is the fraction HIGH of its scale.
     If a template's scale is unknown, it is taken to range from the template's lowest rating to its highest.
     """
     ranges = ratings.to_pandas().groupby("template", dropna=False)["rating"].agg(["min", "max"])

@@ -1,8 +1,9 @@
 """Estimates people's mean ratings and win rates over all prompts that a metric scored.
 
 People rate only some of the prompts. The metric predicts their ratings of every prompt, and the rated prompts reveal
-the metric's error for each generator: prediction-powered inference (statistics/prediction_powered.py). Each prediction
-is fitted on other prompts (Zrnic and Candès 2024, Cross-prediction-powered inference).
+the metric's error for each generator. The method is prediction-powered inference (statistics/prediction_powered.py);
+each rating is predicted by a line that was fitted on other prompts (Zrnic and Candès 2024, Cross-prediction-powered
+inference).
 """
 
 import math
@@ -116,8 +117,8 @@ def correct(data: Labelled) -> Corrected:
     """Return the mean over all prompts, assuming that the labelled prompts were drawn at random."""
     rated, other = np.isfinite(data.labels), np.isfinite(data.others)
     labels, predictions, others = data.labels[rated], data.predictions[rated], data.others[other]
-    people = _mean(data.labels, rated)
-    predicted = _mean(np.where(rated, data.predictions, data.others), rated | other)
+    people = _estimate_mean(data.labels, rated)
+    predicted = _estimate_mean(np.where(rated, data.predictions, data.others), rated | other)
     if not has_enough_labels(labels):
         note = f"not enough ratings: {len(labels)} prompts, at least {MIN_LABELS} are needed"
         if len(labels) >= MIN_LABELS:
@@ -134,7 +135,7 @@ def correct(data: Labelled) -> Corrected:
     return Corrected(Estimate(float(found.estimate), shares, len(labels)), people, predicted)
 
 
-def _mean(values: Floats, known: NDArray[np.bool_]) -> Estimate:
+def _estimate_mean(values: Floats, known: NDArray[np.bool_]) -> Estimate:
     shares, n = np.zeros(len(values)), int(known.sum())
     value = float(values[known].mean()) if n else math.nan
     shares[known] = (values[known] - value) / max(n, 1)
@@ -282,7 +283,7 @@ class _AveragedScores(NamedTuple):
     scores: Floats  # mean scores (generators, prompts), higher is better; nan if missing
 
     def average(self, generator: "pd.Series[str]", rows: pd.DataFrame, column: str) -> Floats:
-        """Return the means of a column in `rows`, in an array of the same shape."""
+        """Return the mean of a column of `rows` by generator and prompt, as an array of the shape of `scores`."""
         codes = {name: code for code, name in enumerate(self.generators)}
         prompt = np.searchsorted(self.prompts, hash_ids(rows["prompt_id"].to_list()))
         return mean_matrix(self.scores.shape, generator.map(codes).to_numpy(np.int64), prompt, rows[column].to_numpy())
@@ -295,7 +296,7 @@ def _average_scores(
     generators: "pd.Series[str]",
     prompt_ids: "pd.Series[str]",
 ) -> _AveragedScores:
-    """Average the run's scores by generator and prompt, including the given (judged) generators and prompts."""
+    """Average the run's scores by generator and prompt; add the given generators and prompts, which people judged."""
     columns = run.select_rows(metric).scored()
     names = list(dict.fromkeys([*run.generators, *generators]))
     prompts = np.unique(np.concatenate([columns.prompt, hash_ids(prompt_ids.to_list())]))
@@ -317,8 +318,8 @@ def rating_rows(
     for a, b in combinations(complete, 2):
         pairs[a, b] = combine((1, -1), (scored[a], scored[b]))
         difference = scores[a] - scores[b]
-        alone[a, b] = _mean(difference, np.isfinite(difference))
-    yield from _rows(template, metric, "rating", scored, pairs, alone)
+        alone[a, b] = _estimate_mean(difference, np.isfinite(difference))
+    yield from _make_rows(template, metric, "rating", scored, pairs, alone)
 
 
 def choice_rows(template: str, metric: str, pairs: Mapping[tuple[str, str], Corrected]) -> Iterator[CorrectedMean]:
@@ -329,10 +330,12 @@ def choice_rows(template: str, metric: str, pairs: Mapping[tuple[str, str], Corr
         weights = [(1 if pair[0] == name else -1) / len(own) for pair in own]
         lost = sum(pair[1] == name for pair in own) / len(own)
         means[name] = combine(weights, list(own.values()), lost)
-    yield from _rows(template, metric, "win_rate", means, pairs, {pair: mean.predicted for pair, mean in pairs.items()})
+    yield from _make_rows(
+        template, metric, "win_rate", means, pairs, {pair: mean.predicted for pair, mean in pairs.items()}
+    )
 
 
-def _rows(
+def _make_rows(
     template: str,
     metric: str,
     scale: Scale,
@@ -342,16 +345,16 @@ def _rows(
 ) -> Iterator[CorrectedMean]:
     """Yield the rows of single generators and of pairs; `alone` has each pair's difference by the metric alone."""
     for name, mean in means.items():
-        yield _row(template, metric, scale, (name, ""), mean, CONFIDENCE)
+        yield _make_row(template, metric, scale, (name, ""), mean, CONFIDENCE)
     level = 1 - (1 - CONFIDENCE) / max(len(pairs), 1)  # the intervals of pairs are valid simultaneously
     for names, mean in pairs.items():
-        row = _row(template, metric, scale, names, mean, level)
+        row = _make_row(template, metric, scale, names, mean, level)
         better = _find_better(names, row.interval, scale)
         metric_better = _find_better(names, alone[names].interval(level), scale)
         yield row._replace(better=better, metric_better=metric_better)
 
 
-def _row(
+def _make_row(
     template: str, metric: str, scale: Scale, names: tuple[str, str], mean: Corrected, level: float
 ) -> CorrectedMean:
     """Return a row; if nearly all votes are equal, use people's win rate alone, with an exact interval."""

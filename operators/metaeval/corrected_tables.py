@@ -30,9 +30,9 @@ ByMetric = Mapping[tuple[str, str], Sequence[CorrectedMean]]
 
 
 def mean_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
-    """Return, for each template, a table of the generators' means by metric, best first; then the orders."""
+    """Return, for each template, a table of the generators' means by metric, best first, then tables of the orders."""
     tables: dict[tuple[str, Scale], list[tuple[str, ...]]] = {}
-    passing = sorted((mean for mean in means if mean.scale == "passing"), key=_best_first)
+    passing = sorted((mean for mean in means if mean.scale == "passing"), key=_best_first_key)
     for mean in chain(*single_means(means).values(), passing):
         cells = (
             mean.generator,
@@ -54,9 +54,9 @@ def mean_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
 
 
 def single_means(means: Sequence[CorrectedMean]) -> ByMetric:
-    """Return the means of single generators, best first."""
+    """Return the means of single generators by template and metric, best first."""
     single = [mean for mean in means if not mean.other and mean.scale != "passing"]
-    return {key: sorted(rows, key=_best_first) for key, rows in _group(single).items()}
+    return {key: sorted(rows, key=_best_first_key) for key, rows in _group(single).items()}
 
 
 def _group(means: Sequence[CorrectedMean]) -> ByMetric:
@@ -66,7 +66,7 @@ def _group(means: Sequence[CorrectedMean]) -> ByMetric:
     return found
 
 
-def _best_first(mean: CorrectedMean) -> tuple[bool, float]:
+def _best_first_key(mean: CorrectedMean) -> tuple[bool, float]:
     """Return a sort key; generators without a corrected mean come last, ordered by the metric alone."""
     unknown = math.isnan(mean.corrected)
     return unknown, -(mean.predicted if unknown else mean.corrected)

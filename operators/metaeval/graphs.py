@@ -32,7 +32,7 @@ CONTENTS = {
     "prompts": ("source", "Graphs by source of their prompts."),
     "errors": ("type", "Errors added by edges, by type."),
 }
-"""Heading of the first column and caption of each table about the graphs' contents, by counted item (figure 2)."""
+"""Heading of the first column, and caption, of each table of `contents_tables`, by counted item (figure 2)."""
 
 
 def measure_graphs(
@@ -159,7 +159,7 @@ def count_contents(graph_nodes: pa.Table) -> pd.DataFrame:
 
 
 def contents_tables(contents: pd.DataFrame) -> list[ShownTable]:
-    """Return a table of each kind, with sources or types down and subsets across, as in `46.2% (1312)`."""
+    """Return a table per counted item: a row per source or type, a column per subset, cells like `46.2% (1312)`."""
     tables = []
     for about, rows in contents.groupby("about", sort=False):
         cells = {
@@ -173,7 +173,10 @@ def contents_tables(contents: pd.DataFrame) -> list[ShownTable]:
 
 
 class CorrelationMatrix(NamedTuple):
-    """Correlations between metrics on one measure, over the graphs of one subset: are the same graphs hard for them?"""
+    """Correlations between metrics on one measure, over the graphs of one subset.
+
+    They show whether the same graphs are hard for different metrics.
+    """
 
     measure: str
     subset: str

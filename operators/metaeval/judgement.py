@@ -61,7 +61,7 @@ class Comparison(NamedTuple):
 
 
 class Order(NamedTuple):
-    """One judge's order of two generators."""
+    """The order of two generators according to one judge: a metric or people."""
 
     judge: str  # a metric, or `people`; if metrics scored different images, `people, where <metric> scored`
     generator_a: str

@@ -48,7 +48,7 @@ class PairingScores(NamedTuple):
     image: NDArray[np.bool_]
     """True if the right image scores higher for both captions."""
     group: NDArray[np.bool_]
-    """True if both are true."""
+    """True if both `text` and `image` are true."""
 
 
 def pairing_scores(scores: Floats) -> PairingScores:

@@ -118,7 +118,7 @@ def _judge(
             passed = marks.find_thresholds(rated.template, rated.metric, rated.frame)
             judgements.append(judge_calibration(rated.metric, statistic, frame, passed))
         else:
-            compute = _row_statistic(statistic, frame)
+            compute = _make_row_statistic(statistic, frame)
             judgements.append(_correlate(rated.metric, statistic, compute, human, score, prompts))
     unscored, unrated = (rated.n_unscored, rated.n_unrated) if frame is rated.frame else (0, 0)
     return [
@@ -133,7 +133,7 @@ def _judge(
     ]
 
 
-def _row_statistic(statistic: str, frame: pd.DataFrame) -> Callable[[Longs], float]:
+def _make_row_statistic(statistic: str, frame: pd.DataFrame) -> Callable[[Longs], float]:
     """Return the statistic as a function of row indices."""
     human, score = frame["human"].to_numpy(), frame["score"].to_numpy()
     if statistic == VIESCORE:
@@ -147,8 +147,8 @@ def judge_means(
 ) -> list[Judgement]:
     """Return each correlation, and AUROC, averaged over groups of images (LLMScore, figure 5).
 
-    A group has the images of one skill and generator; without skills it has those of one generator, and without
-    generators those of one skill. Groups whose statistic is undefined are left out.
+    Images are grouped by skill and generator, or by one of the two if the other is unknown. Groups whose statistic is
+    undefined are left out.
     """
     judgements = list[Judgement]()
     for each in rated:
@@ -160,14 +160,14 @@ def judge_means(
             for rows in [own for _, own in split_generators(rows_of_skill)] or [rows_of_skill]
         ]
         for statistic in (name for name in statistics if name in STATISTICS):
-            compute = _mean_of_groups(STATISTICS[statistic], human, score, groups)
+            compute = _make_group_mean(STATISTICS[statistic], human, score, groups)
             judged = _correlate(each.metric, statistic, compute, human, score, rated_prompts(each.frame, sampling))
             words = f"mean over {len(groups)} groups, each of a skill's images by one generator; {judged.convention}"
             judgements.append(judged._replace(convention=words, template=each.template, subset=MEAN))
     return judgements
 
 
-def _mean_of_groups(
+def _make_group_mean(
     compute: Callable[[Floats, Floats], float], human: Floats, score: Floats, groups: Sequence[NDArray[np.bool_]]
 ) -> Callable[[Longs], float]:
     """Return a function that maps row indices to a statistic's mean over groups; nan if undefined in all groups."""
@@ -310,7 +310,7 @@ def warn_off_scale(ratings: pa.Table) -> list[str]:
     for template, rows in frame.groupby("template", sort=False):
         values = rows["rating"].to_numpy(np.float64)
         negative = values[values < 0]
-        scale = next((scale for scale in SCALES if _fits(values, *scale)), None)
+        scale = next((scale for scale in SCALES if _fits_scale(values, *scale)), None)
         if scale is not None:
             outside = rows[(values < scale[0]) | (values > scale[1])]
             for first in outside.head(1).itertuples():
@@ -328,7 +328,7 @@ def warn_off_scale(ratings: pa.Table) -> list[str]:
     return warnings
 
 
-def _fits(values: Floats, low: int, high: int) -> bool:
+def _fits_scale(values: Floats, low: int, high: int) -> bool:
     """Return True if nearly all ratings are on a scale; for fractions, at least one rating must be below 1."""
     inside = (values >= low) & (values <= high)
     is_possible = high > 1 or bool((values[inside] < 1).any())

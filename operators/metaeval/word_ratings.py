@@ -79,7 +79,7 @@ def judge_words(
                 matched.append({**ids, **word._asdict(), "score": score, "n_questions": len(scores)})
     if not matched:
         raise SourceError(
-            "words: no metric of the run asks about the words of a rated image; add one that does, such "
+            "words: no metric of the run asks about the words of the rated images; add one that does, such "
             "as gecko, to the run"
         )
     matches = pd.DataFrame(matched)

@@ -321,5 +321,5 @@ def describe_error(error: BaseException, file: str | None = None) -> str:
 
 
 def is_function_name(metric: Any) -> bool:
-    """Return True if an entry in a list of metrics is a function or names one; others name predefined metrics."""
+    """Return True if an entry in a list of metrics is a function or names one, and not a predefined metric."""
     return callable(metric) or (isinstance(metric, str) and (":" in metric or metric.endswith(".py")))

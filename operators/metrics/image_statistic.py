@@ -1,4 +1,4 @@
-"""Image statistics: properties of an image that do not depend on its prompt, and for which no direction is better.
+"""Image statistics: properties of an image that do not depend on its prompt. No value is better than another.
 
 They reveal reward hacking (operators/results/reward_hacking.py): exploiting a reward leaves traces in them.
 """

@@ -219,7 +219,7 @@ class PackedMetric(Protocol):
     """Protocol of metrics whose questions come with the benchmark and are not written by a model."""
 
     def refusal_of_pack(self, choices: Collection[int]) -> str | None:
-        """Return why the metric cannot use questions with these numbers of choices; None if it can."""
+        """Return the reason why the metric cannot use questions with these numbers of choices; None if it can."""
 
 
 @runtime_checkable
@@ -289,14 +289,14 @@ def average_images(scored: Sequence[Scored], each: str = "Image") -> Scored:
     questions = zip(*(image.elements or () for image in scored), strict=True)
     return first._replace(
         score=math.fsum(image.score or 0.0 for image in scored) / len(scored),
-        elements=None if first.elements is None else tuple(map(_mean_element, questions)),
+        elements=None if first.elements is None else tuple(map(_average_element, questions)),
         truncated=any(image.truncated for image in scored),
         ratings=None if first.ratings is None else ratings,
         rationale=None if first.rationale is None else rationale,
     )
 
 
-def _mean_element(images: Sequence[Element]) -> Element:
+def _average_element(images: Sequence[Element]) -> Element:
     """Return a question's mean score over the images, and its answer if all images have the same one."""
     scores = [element.score for element in images if element.score is not None]
     given = {element.given for element in images}

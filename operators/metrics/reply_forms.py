@@ -92,7 +92,10 @@ def list_schema(name: str, entry: Schema, tokens: int) -> Callable[[int], Schema
 
 
 def blocks_schema(**subject: Schema) -> Callable[[int], Schema]:
-    """Return the schema of questions with a subject: at least one yes/no question, and others with choices."""
+    """Return a function that makes the schema of a reply with questions, each with the fields in `subject`.
+
+    The reply must have at least one yes/no question; it may have questions with choices.
+    """
     text, choice = string(MAX_WRITTEN_QUESTION), string(MAX_WRITTEN_CHOICE)
     closed = record(**subject, question=text, answer=one_of(parsing.YES_NO))
     # a schema cannot require that the wrong choices differ from the right one; if they do not, questions may be lost

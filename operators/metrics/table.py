@@ -60,7 +60,7 @@ def read_metrics(manifest: Mapping[str, Any]) -> dict[str, Metric]:
     read = {}
     for name, options in manifest.get("config", {}).get("metrics", {}).items():
         with suppress(ValidationError, PlumblineError):
-            read[name] = _adapter().validate_python(options)
+            read[name] = _make_validator().validate_python(options)
     return read
 
 
@@ -69,7 +69,7 @@ def read_lower_is_better(manifest: Mapping[str, Any]) -> frozenset[str]:
 
 
 @cache
-def _adapter() -> TypeAdapter[Metric]:
+def _make_validator() -> TypeAdapter[Metric]:
     """Return the validator for all metrics. It is cached, because building its schema takes a tenth of a second."""
     return TypeAdapter(AnyMetric)
 

@@ -168,10 +168,13 @@ def _read_own_templates(folder: Path, names: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Release(ABC):
-    """Prompts read from a checkout, and how they are sent and parsed. All fields are part of the keys of requests."""
+    """Base class of releases: their prompts, read from a checkout, and methods that send these and parse the replies.
+
+    All fields are part of the keys of requests.
+    """
 
     repository: ClassVar[str]
-    """Owner and name on GitHub."""
+    """Owner and name of the repository on GitHub."""
     marker_file: ClassVar[str]
     """File whose presence identifies a checkout."""
     fixed_options: ClassVar[tuple[str, ...]]
@@ -220,7 +223,7 @@ Text = tuple[str | Slot, ...]
 class Checkout(NamedTuple):
     folder: Path
     repository: str
-    """Owner and name on GitHub."""
+    """Owner and name of the repository on GitHub."""
 
     def text(self, path: str) -> str:
         """Read a text file; raise ConfigError if it is missing or not text."""
@@ -283,8 +286,8 @@ class PythonFile(NamedTuple):
 
     def texts_under(self, name: str, key: str) -> dict[str, str]:
         """Return the plain strings under a key of the nested dictionary that is assigned to a name."""
-        inner = _members(self.assigned(name)).get(key)
-        texts = _members(inner) if inner is not None else {}
+        inner = _read_members(self.assigned(name)).get(key)
+        texts = _read_members(inner) if inner is not None else {}
         return {
             member: node.value
             for member, node in texts.items()
@@ -298,7 +301,7 @@ class PythonFile(NamedTuple):
             self.text_of(member, function)
             for body in bodies
             for node in ast.walk(body)
-            if isinstance(node, ast.Dict) and (member := _members(node).get(key)) is not None
+            if isinstance(node, ast.Dict) and (member := _read_members(node).get(key)) is not None
         ]
         if len(found) != count:
             raise self.checkout.refusal(self.path, f"has {len(found)} texts in {function}, expected {count}")
@@ -320,7 +323,7 @@ class PythonFile(NamedTuple):
         raise self.checkout.refusal(self.path, f"has no text in {name}")
 
 
-def _members(node: ast.expr) -> dict[str, ast.expr]:
+def _read_members(node: ast.expr) -> dict[str, ast.expr]:
     """Return the values of a dict literal by key, for string keys; return nothing for any other syntax node."""
     pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
     return {key.value: value for key, value in pairs if isinstance(key, ast.Constant) and isinstance(key.value, str)}

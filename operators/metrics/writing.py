@@ -18,7 +18,7 @@ The requests of one `yield` are answered together; the programs of many prompts 
 """
 
 STOP = ("\nDescription:",)
-"""Text at which to stop, because a base model would otherwise continue with another example."""
+"""Texts at which replies stop; a base model would otherwise continue with another example."""
 RETRY = "That reply could not be read: {error}. Write the whole reply again, exactly in the form of the examples."
 
 

@@ -85,14 +85,14 @@ class Generation(NamedTuple):
 
 
 class GenerateModel(Protocol):
-    """`generate(conversations) -> text`."""
+    """Model that serves the call `generate(conversations) -> text`."""
 
     def generate(self, requests: Sequence[Request]) -> list[Generation | RowError]:
         """Return the reply to each request, or an error. May be called from several threads at once."""
 
 
 class ImageModel(Protocol):
-    """Methods common to all models that read images.
+    """Base protocol of models that read images.
 
     What `preprocess` and `encode` return depends on the model, and is only passed to the model's own next call.
     """
@@ -123,7 +123,7 @@ class ImageRequest(NamedTuple):
 
 
 class ImageGenerateModel(ImageModel, Protocol):
-    """`generate_from_images(images, conversations) -> text`: captioners and chat models that see images."""
+    """Captioner or chat model that serves the call `generate_from_images(images, conversations) -> text`."""
 
     def generate_from_images(
         self, features: Sequence[Any], requests: Sequence[ImageRequest]
@@ -142,7 +142,7 @@ class Region(NamedTuple):
 
 
 class RegionModel(ImageModel, Protocol):
-    """`regions(images) -> labelled boxes`: models that name or describe regions of an image."""
+    """Model that serves the call `regions(images) -> labelled boxes`, which names or describes regions of images."""
 
     def regions(self, features: Sequence[Any]) -> Sequence[list[Region] | RowError]:
         """Return the regions of each image in the model's order; an image may have none."""
@@ -173,21 +173,21 @@ class Box(NamedTuple):
 
 
 class DetectionModel(ImageModel, Protocol):
-    """`detect(images, phrases) -> boxes`: open-vocabulary detectors."""
+    """Open-vocabulary detector, which serves the call `detect(images, phrases) -> boxes`."""
 
     def detect(self, features: Sequence[Any], requests: Sequence[DetectionRequest]) -> Sequence[list[Box] | RowError]:
         """Return the boxes for each phrase in the model's order; an empty list if nothing is found."""
 
 
 class ReadingModel(ImageModel, Protocol):
-    """`ocr(images) -> text`: models that read the text in an image."""
+    """Model that serves the call `ocr(images) -> text`, which reads the text in images."""
 
     def ocr(self, features: Sequence[Any]) -> Sequence[str | RowError]:
         """Return the text in each image, line by line; an empty string if the image has no text."""
 
 
 class EntailmentModel(Protocol):
-    """`entailment(premises, hypotheses) -> probability`."""
+    """Model that serves the call `entailment(premises, hypotheses) -> probability`."""
 
     def entailment(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """Return the probability of entailment for each (premise, hypothesis) pair."""
@@ -203,7 +203,7 @@ class Question(NamedTuple):
 
 
 class LikelihoodModel(ImageModel, Protocol):
-    """`likelihood(images, questions with candidate answers) -> log-probability of each answer`."""
+    """Model that serves the call `likelihood(images, questions with choices) -> log-probability of each choice`."""
 
     @property
     def usage(self) -> Usage:
@@ -257,19 +257,23 @@ class TextFeatures(NamedTuple):
     """Unit-length text embeddings, and whether each text was longer than the model's context."""
 
     features: "torch.Tensor"
-    """(n, width), float32."""
+    """Embeddings (n, width), float32."""
     truncated: list[bool]
 
 
 class TextEmbedder(Protocol):
-    """`embedding(texts) -> vectors`: texts with similar meanings have similar vectors."""
+    """Model that serves the call `embedding(texts) -> vectors`: similar texts have similar vectors."""
 
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
         """Return unit-length embeddings of the texts; texts longer than the context are cut and reported."""
 
 
 class Pair(NamedTuple):
-    """An image and the text or source image that it is compared with; or, with both sources, the change of each."""
+    """An image, and the text or the source image that it is compared with.
+
+    If there are a source image and a source text, the change from source image to image is compared with the change
+    from source text to text.
+    """
 
     image: int
     """Index of the image among the images of the call."""
@@ -291,7 +295,7 @@ class ComparisonResult(NamedTuple):
 
 
 class SimilarityModel(ImageModel, Protocol):
-    """`similarity(images, texts) -> number`.
+    """Model that serves the call `similarity(images, texts) -> number`.
 
     A dual encoder compares embeddings; a matching model or a reward model reads image and text together.
     """

@@ -48,7 +48,7 @@ class Family(Generic[Config]):
     """Models that are configured, found, checked and loaded in the same way. Only loading imports torch."""
 
     config: type[Any] = LocalModel
-    """Class of the options."""
+    """Class of the family's options."""
     loads: Loads[Config]
     """Loader for each call that the family serves."""
     vllm: Loads[Config] = field(default_factory=dict)
@@ -64,23 +64,25 @@ class Family(Generic[Config]):
     file_patterns: tuple[str, ...] = tuple(WANTED_FILES)
     """Patterns of the checkpoint's files that are loaded and that identify it; the last pattern is for the weights."""
     find_tensors: Callable[[Part, str | None], Sequence[str]] = check_weights
-    """Returns the names of a checkpoint's tensors; raises ModelError unless all weights are present, as safetensors."""
+    """Function that returns the names of a checkpoint's tensors; raises ModelError unless all weights are present, as
+    safetensors.
+    """
     read: Callable[[Part], Fields] = read_fields
-    """Reads the description of the network: config.json, or the family's substitute for it."""
+    """Function that reads the description of the network: config.json, or the family's substitute for it."""
     form: str = ""
     """Description of the config.json that the family expects; follows the word `expected` in messages."""
     suits: Callable[[Fields], bool] = lambda fields: False
-    """Returns True if a config.json belongs to the family."""
+    """Function that returns True if a config.json belongs to the family."""
     files: tuple[Files, ...] = (TOKENIZER,)
     """Files needed in addition to config.json and weights."""
     parts: Callable[[Config, Checkpoint, FileDigest], Mapping[str, Part]] = lambda config, checkpoint, digest: {}
-    """Finds the model's parts other than the checkpoint and its tokenizer, by name."""
+    """Function that finds the model's parts, by name, other than the checkpoint and its tokenizer."""
     check: Callable[[Config, Mapping[str, Part], Fields], None] = lambda config, parts, fields: None
-    """Raises ModelError if a checkpoint that `suits` would not load, or would give wrong answers."""
+    """Function that raises ModelError if a checkpoint, although it `suits`, would not load or would answer wrongly."""
     preflight: Callable[[ResolvedModel[Config], Call], None] | None = None
-    """For services: makes one small call, and raises ModelError if no call can succeed."""
+    """For services: function that makes one small call, and raises ModelError if no call can succeed."""
     profile: Callable[[Config, Fields], VqaProfile] | None = None
-    """For VQA models: returns the profile for a checkpoint's config.json (empty for a service)."""
+    """For VQA models: function that returns the profile for a checkpoint's config.json (empty for a service)."""
     measures: tuple[Measure, ...] = ("cosine",)
     """For `similarity`: measures that the family supports."""
     compares: tuple[Compares, ...] = ("prompt", "caption")
@@ -98,7 +100,7 @@ class Family(Generic[Config]):
     version: int = 1
     """Version of the results; incremented when the results of the family's models change."""
     options_in_key: Callable[[Config, VqaProfile | None], Mapping[str, Any]] = lambda config, profile: {}
-    """Returns the options that can change a result, for the keys of cells."""
+    """Function that returns the options that can change a result, for the keys of cells."""
 
     @property
     def local(self) -> bool:

@@ -83,7 +83,7 @@ class ResolvedModel(Generic[Config]):
     on_gpu: bool = False
     """True if the model runs on a GPU. The device does not change results, but the precision can."""
     profile: VqaProfile | None = None
-    """Profile of a VQA model."""
+    """Profile, if the model is a VQA model."""
     version: int = 1
     """Version of the family's results."""
     options: Mapping[str, Any] = field(default_factory=dict)

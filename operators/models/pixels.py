@@ -42,7 +42,7 @@ class Patches(NamedTuple):
 
 
 class PixelInput:
-    """Converts a processor's pixels, on the CPU, to a network's input, on the network's device."""
+    """Converter of a processor's pixels, on the CPU, to a network's input, on the network's device."""
 
     def __init__(
         self, colours: torch.Tensor | None, patches: Patches | None = None, *, device: Any = "cpu", dtype: Any = None

@@ -208,5 +208,7 @@ def load_pretrained(architecture: Any, model: ResolvedModel[Any], *, unused: str
 def find_device(model: ResolvedModel) -> str:
     """Return torch's name for the model's device. Raise ModelError if the model needs a GPU and torch finds none."""
     if model.on_gpu and not torch.cuda.is_available():
-        raise ModelError("the pool has num_gpus > 0 but torch sees no CUDA device; use a CPU pool, or a CUDA torch")
+        raise ModelError(
+            "the pool has num_gpus > 0 but torch sees no CUDA device; use a CPU pool, or install torch with CUDA"
+        )
     return "cuda" if model.on_gpu else "cpu"

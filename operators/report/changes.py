@@ -210,13 +210,16 @@ def compare(
 def _lone_score_sentences(
     before: RunScores, after: RunScores, lone_scores: Mapping[str, Mapping[str, tuple[int, int]]]
 ) -> list[Sentence]:
-    """Describe data of only one run; `lone_scores` counts both runs' unpaired scores by metric and generator."""
+    """Describe the data that only one run has.
+
+    `lone_scores` has the number of unpaired scores in each of the runs, by metric and generator.
+    """
     only_before, only_after = dict[tuple[str, str], int](), dict[tuple[str, str], int]()
     for metric, by_generator in lone_scores.items():
         for generator, counts in by_generator.items():
             only_before[metric, generator], only_after[metric, generator] = counts
-    alone = _alone_sentences("Only in this run:", after, before, only_after)
-    return alone + _alone_sentences("Only in the earlier run:", before, after, only_before)
+    alone = _unshared_sentences("Only in this run:", after, before, only_after)
+    return alone + _unshared_sentences("Only in the earlier run:", before, after, only_before)
 
 
 def clear_first(changes: Sequence[Change]) -> FirstRows[Change]:
@@ -301,7 +304,7 @@ def _excluded_sentences(
         yield Sentence(f"{metric} is not the same metric in both runs,", f"{compared}: {values}.")
 
 
-def _alone_sentences(
+def _unshared_sentences(
     lead: str, scores: RunScores, other: RunScores, lone_scores: Mapping[tuple[str, str], int]
 ) -> list[Sentence]:
     """Return a sentence about generators, metrics, prompts and scores that exist in only one of the runs.
@@ -330,8 +333,8 @@ def _compare_metric(runs: _Runs, metric: str) -> tuple[list[Change], dict[str, t
     """Compare each generator's scores in the two runs on one metric, as if they came from two generators.
 
     Returns:
-        The changes, with uncorrected p-values; empty if the metric is not compared. And, by generator, the number of
-        shared prompts that have a score only in the earlier run, and only in the later run.
+        The changes with uncorrected p-values (empty if the metric is not compared), and two numbers for each generator:
+        the shared prompts that have a score only in the earlier run, and those that have one only in the later run.
     """
     prompts = runs.before.shared_prompts(runs.after).prompts
     changes = list[Change]()

@@ -30,7 +30,8 @@ ROW_HEIGHT = 30
 MAX_LABEL = 15
 BINS = 32
 MAX_MARKED = 40
-"""Maximum number of times or steps in a trend at which every point is marked; beyond it, only a line's last point is.
+"""Maximum number of times or steps in a trend at which every point is marked; if there are more, only the last point of
+each line is.
 """
 VIOLIN_STEPS = 96
 """Number of points at which the width of a violin is computed."""

@@ -27,7 +27,7 @@ from plumbline.operators.report.page_tables import MAX_GENERATORS
 
 SPANS: dict[str, Span] = {"ordering": (-1.0, 1.0), "separation": (0.0, 1.0)}
 SHOWN_PAIRS = 2
-"""Number of pairs to draw of the most correlated metrics, and of the least correlated ones."""
+"""Number of pairs of metrics drawn from each end of the ranking: the most and the least correlated pairs."""
 MAX_SUBSETS = 5
 """Maximum number of subsets drawn in different colours and shapes; if there are more, all look the same."""
 MAX_POINTS = 2000
@@ -96,7 +96,7 @@ def _sample_evenly(count: int, limit: int) -> NDArray[np.int64]:
 
 
 SHOWN_METRICS = 2
-"""Number of metrics to draw that order a graph's images best, and of metrics that order them worst."""
+"""Number of metrics drawn from each end of the ranking: those that order a graph's images best and worst."""
 MAX_TABLE_METRICS = 10
 MAX_NODE_LINES = 6
 MAX_TABLE_NODES = 20

@@ -24,7 +24,7 @@ Boards = Mapping[str, Board]
 
 
 class Decision(NamedTuple):
-    """All sentences of a run, in reading order."""
+    """All conclusions about a run, as sentences in reading order."""
 
     headline: Sentence
     by_metric: list[Sentence]
@@ -79,8 +79,8 @@ def mean_ranks(overall: Boards) -> dict[str, float | None]:
     return dict(sorted(means.items(), key=lambda rank: (math.inf if rank[1] is None else rank[1], rank[0])))
 
 
-def _best_and_leading(overall: Boards) -> tuple[Counter[str], Counter[str]]:
-    """Count the metrics that each generator wins as the best, and those that it leads, alone or jointly."""
+def _count_best_and_leading(overall: Boards) -> tuple[Counter[str], Counter[str]]:
+    """Count, for each generator, the metrics on which it is best, and those on which it leads, alone or jointly."""
     best = Counter(first.generator for board in overall.values() if (first := board.best_row()))
     return best, Counter(name for board in overall.values() for name in generator_names(board.leaders()))
 
@@ -90,7 +90,7 @@ def _find_reference(overall: Boards) -> str:
 
     Ties are broken by the number of metrics that the generator leads, alone or jointly, and then by the mean rank.
     """
-    best, leading = _best_and_leading(overall)
+    best, leading = _count_best_and_leading(overall)
     return max(mean_ranks(overall), key=lambda name: (best[name], leading[name]), default="")
 
 
@@ -138,7 +138,7 @@ def _baseline_headline(overall: Boards, baseline: str) -> Sentence:
 def _winner_headline(overall: Boards) -> Sentence:
     """Return the headline for a run with at least one clear difference."""
     first, count = _find_reference(overall), len(overall)
-    best, leading = _best_and_leading(overall)
+    best, leading = _count_best_and_leading(overall)
     if len(best) > 1:
         return Sentence("The metrics disagree on the best generator:", f"{_counts_text(best, count)}.")
     every = {1: next(iter(overall)), 2: "both metrics"}.get(count, f"all {count} metrics")
@@ -201,7 +201,7 @@ def agreement_sentences(overall: Boards) -> list[Sentence]:
         if len(metrics) > 1
     ]
     if split:
-        return _first_pairs(split, "The metrics disagree on")
+        return _limit_pairs(split, "The metrics disagree on")
     n_common = sum(len(metrics) > 1 for winners in better.values() for metrics in winners.values())
     if not n_common:
         return [Sentence("No difference is clear", "by more than one metric.")]
@@ -211,7 +211,7 @@ def agreement_sentences(overall: Boards) -> list[Sentence]:
     return [Sentence("The metrics agree", rest)]
 
 
-def _first_pairs(sentences: Sequence[Sentence], lead: str) -> list[Sentence]:
+def _limit_pairs(sentences: Sequence[Sentence], lead: str) -> list[Sentence]:
     """Return the first few sentences, each about one pair, and a sentence that counts the remaining pairs."""
     more = len(sentences) - MAX_PAIRS
     rest = [Sentence(lead, f"{plural(more, 'more pair')} of generators.")] if more > 0 else []
@@ -229,7 +229,7 @@ def contrary_sentences(overall: Boards) -> list[Sentence]:
         for duel in _list_duels(overall)
         if duel.is_contrary
     ]
-    return _first_pairs(contrary, "Signed ranks and means disagree on")
+    return _limit_pairs(contrary, "Signed ranks and means disagree on")
 
 
 def certainty_sentence(overall: Boards) -> Sentence:

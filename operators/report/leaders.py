@@ -194,7 +194,7 @@ def _find_followers(board: Board) -> list[LeaderboardRow]:
 
 
 def _describe_leader_notes(board: Board, leader: LeaderboardRow) -> str:
-    """Return notes about generators that have a better mean than the leader but lose to another, and missing scores."""
+    """Return notes on generators with a better mean that are clearly worse than another, and on missing scores."""
     above = [row for row in board.scored_rows() if row.worth > leader.worth]
     beaten = [name for name in generator_names(above) if board.better_than(name)]
     end = "Lower" if board.lower_is_better else "Higher"

@@ -37,7 +37,7 @@ NOTHING_UNSCORED = Unscored(np.zeros(0, np.uint64), np.zeros(0, np.int64), np.ze
 
 
 class _UnscoredRows:
-    """Collects a metric's rows that have no score, one generator after another."""
+    """Collector of a metric's rows that have no score, one generator after another."""
 
     def __init__(self, prompts: Hashes) -> None:
         """Collect rows for `prompts`, the ascending hashes of the prompt ids."""

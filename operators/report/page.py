@@ -87,7 +87,7 @@ class GatheredRun:
 
 
 class MetricPanel(NamedTuple):
-    """Section on one metric."""
+    """Section of the report on one metric."""
 
     name: str
     lower_is_better: bool
@@ -99,7 +99,7 @@ class MetricPanel(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Content of the whole page."""
+    """Content of a run's report page."""
 
     run_id: str
     benchmark: str
@@ -144,7 +144,7 @@ class Page(NamedTuple):
 
     @property
     def kinds(self) -> list[str]:
-        """Kinds of reasons in the gallery."""
+        """Kinds of the reasons why images are in the gallery."""
         return list(dict.fromkeys(kind for card in self.cards for kind in card.kinds))
 
     @property

@@ -62,7 +62,7 @@ class Pairs(NamedTuple):
 
 
 class Lead(NamedTuple):
-    """Leader for one skill on one metric."""
+    """The leader at one skill on one metric, or the reason why there is none."""
 
     note: str
     """Generators that do not differ clearly from the leader, or the reason why no generator leads."""
@@ -72,7 +72,7 @@ class Lead(NamedTuple):
 
 
 class BestAt(NamedTuple):
-    """Leaders for one skill on each metric."""
+    """The leaders at one skill on each metric."""
 
     skill: str
     n: int

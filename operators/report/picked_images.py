@@ -32,7 +32,7 @@ ImageRow = tuple[int, int]
 
 
 class _DifferingPrompts:
-    """Finds the prompts whose images by different generators have the most different ranks."""
+    """Finder of the prompts whose images by different generators have the most different ranks."""
 
     def __init__(self, scores: RunScores, share: float) -> None:
         """Consider only this fraction of the prompts, sampled by hash."""
@@ -66,11 +66,11 @@ class _DifferingPrompts:
         if not self._ranks or self._images.shape[1] < 2 or not len(self._prompts):
             return []
         ranks = np.stack(self._ranks)
-        sides = np.sort(np.argsort(-_mean(ranks, (0, 1)), kind="stable")[: min(MAX_SIDES, max_images)])
+        sides = np.sort(np.argsort(-_average_finite(ranks, (0, 1)), kind="stable")[: min(MAX_SIDES, max_images)])
         images, rows, ranks = self._images[:, sides], self._rows[:, sides], ranks[:, :, sides]
         n_images = (images != NONE).sum(axis=1)
-        deviations = np.sqrt(_mean((ranks - _mean(ranks, 2)[:, :, None]) ** 2, 2))
-        order = np.lexsort((-_mean(deviations, 0), -n_images))
+        deviations = np.sqrt(_average_finite((ranks - _average_finite(ranks, 2)[:, :, None]) ** 2, 2))
+        order = np.lexsort((-_average_finite(deviations, 0), -n_images))
         n_prompts = min(MAX_PROMPTS, max_images // len(sides)) if len(sides) > 1 else 0
         return [
             [(int(image), int(row)) for image, row in zip(images[at], rows[at], strict=True) if image != NONE]
@@ -79,7 +79,7 @@ class _DifferingPrompts:
         ]
 
 
-def _mean(values: Floats, axes: int | tuple[int, ...]) -> Floats:
+def _average_finite(values: Floats, axes: int | tuple[int, ...]) -> Floats:
     """Return the mean of the finite values, or 0 if there are none."""
     finite = np.isfinite(values)
     total = np.where(finite, values, 0.0).sum(axis=axes)
@@ -155,7 +155,7 @@ class GalleryQuotas(NamedTuple):
     by_kind: Mapping[Kind, int]
     """Number of images that each metric contributes, by kind of reason."""
     ends: tuple[Kind, Kind]
-    """Kinds for the lowest and the highest scores."""
+    """Kinds of the reasons for showing the lowest-scoring and the highest-scoring images."""
     metrics: frozenset[str]
     """Metrics that contribute images."""
     image_share: float
@@ -206,7 +206,7 @@ class SeenImages(NamedTuple):
 
 
 class _ImageRanks:
-    """Computes percentile ranks among all of a metric's images; the scores are kept on disk."""
+    """Percentile ranks among all of a metric's images; the scores are kept on disk."""
 
     def __init__(self) -> None:
         self._worths = SpilledColumns()
@@ -231,7 +231,7 @@ class _ImageRanks:
 
 
 class ImageCollector:
-    """Collects a metric's images that may be shown, one generator after another."""
+    """Collector of a metric's images that may be shown, one generator after another."""
 
     def __init__(self, towards: int, quotas: GalleryQuotas) -> None:
         """Collect images for these quotas; `towards` is 1 if a higher score is better, else -1."""
@@ -357,7 +357,7 @@ def pick_contradicted(
     lower_is_better: Container[str] = (),
     each: OrderedMap = map_sequentially,
 ) -> list[Pick]:
-    """Return those of the given images that are in the run, with their scores on all metrics."""
+    """Return the given images that are in the run, with their scores on all metrics."""
     if not images:
         return []
     ids = (hash_ids([getattr(image, name) for image in images]) for name in ("image_id", "prompt_id", "generator"))
@@ -368,7 +368,7 @@ def pick_contradicted(
 
 
 class _DisputedImages:
-    """Finds the images that metrics rank most differently, in a sample drawn by hash."""
+    """Finder of the images that metrics rank most differently, in a sample drawn by hash."""
 
     def __init__(self, share: float) -> None:
         """Consider only this fraction of the images."""

@@ -59,7 +59,7 @@ class Download(NamedTuple):
     name: str
     label: str
     address: str
-    """Data URI."""
+    """Data URI with the content of the file."""
 
 
 def render(page: Page) -> str:

@@ -73,7 +73,7 @@ class Health(NamedTuple):
     unscored: list[Sentence]
     """Sentences about the prompts that fail for every generator."""
     uneven: FirstRows[Gap]
-    """Generators and metrics with other rows that lack a score, lowest coverage first."""
+    """Gaps that are not due to prompts that fail for every generator, lowest coverage first."""
     failures: FirstRows[Failure]
     truncated: list[tuple[str, int]]
     """Metrics, each with the number of rows that were scored on a truncated prompt."""
@@ -84,7 +84,7 @@ class Health(NamedTuple):
     facts: Named
     costs: list[StageCost]
     metric_costs: Mapping[str, Mapping[str, Any]]
-    """Seconds and amounts of money by metric, as recorded in the manifest."""
+    """Seconds and costs by metric, as recorded in the manifest."""
     cost_note: str
 
     @property
@@ -132,7 +132,7 @@ def build_health(
 
 
 def _unscored_sentences(unscored: Mapping[str, Unscored], scores: RunScores) -> list[Sentence]:
-    """Return a sentence about the prompts that have no score on any metric, and one for each metric that lacks more."""
+    """Return a sentence about prompts without any score, and one for each metric that lacks scores for more prompts."""
     if not unscored:
         return []
     common = reduce(np.intersect1d, [of_metric.prompts for of_metric in unscored.values()])

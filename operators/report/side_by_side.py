@@ -25,7 +25,7 @@ class GeneratorImage(NamedTuple):
 
 
 class ScoreRow(NamedTuple):
-    """A metric's scores of the images, formatted as strings."""
+    """One metric's scores of a prompt's images, formatted as strings."""
 
     metric: str
     lower_is_better: bool
@@ -48,7 +48,7 @@ class QuestionRow(NamedTuple):
 
 
 class Questions(NamedTuple):
-    """Questions of one metric."""
+    """One metric's questions about a prompt, with the answers for each image."""
 
     metric: str
     rows: FirstRows[QuestionRow]

@@ -44,8 +44,8 @@ class SuiteRun(NamedTuple):
     manifest: Mapping[str, Any]
     summary: pa.Table
     duels: Sequence[Duel]
-    """Duels of every pair of generators on every metric that ranks images, over all prompts. Their correction is
-    replaced by the page's.
+    """Duels of every pair of generators on every metric that ranks images, over all prompts. Their p-values are
+    corrected again, over all duels of the page.
     """
 
     @property
@@ -65,7 +65,7 @@ class SuiteRun(NamedTuple):
 
 
 class Matchup(NamedTuple):
-    """Benchmarks with a clear win against another generator, a clear loss, or no clear difference (level)."""
+    """One generator against another: the benchmarks with a clear win, a clear loss, or no clear difference (level)."""
 
     won: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
@@ -129,7 +129,7 @@ class Across(NamedTuple):
 
 
 class SuitePage(NamedTuple):
-    """Content of the whole page."""
+    """Content of a suite's page."""
 
     suite_id: str
     headline: Sentence
@@ -179,9 +179,9 @@ def build_suite(
         suite_id=suite_id,
         headline=_headline(shared, every),
         facts=[*(plural(count, word) for word, count in counts.items()), *([f"{began} UTC"] if began else [])],
-        warnings=[*notes, *_warnings(runs, compared, every)],
+        warnings=[*notes, *_list_warnings(runs, compared, every)],
         overall=[sentence for across in shared for sentence in _overall_sentences(across)],
-        certainty=_certainty(every),
+        certainty=_describe_certainty(every),
         left_out=list(left_out),
         metrics=metrics,
         runs=runs,
@@ -301,7 +301,7 @@ def _leader_sentence(across: Across) -> Sentence:
     return Sentence(lead, f"{rest}.")
 
 
-def _certainty(duels: Sequence[Duel]) -> str:
+def _describe_certainty(duels: Sequence[Duel]) -> str:
     """Describe the number of clear comparisons, and the test."""
     if not duels:
         return ""
@@ -315,7 +315,7 @@ def _certainty(duels: Sequence[Duel]) -> str:
     )
 
 
-def _warnings(
+def _list_warnings(
     runs: Sequence[SuiteRun], compared: Sequence[Sequence[Duel]], comparable: Sequence[Duel]
 ) -> Iterator[str]:
     """Yield warnings about partly scored benchmarks, generators that are not compared, and too few prompts."""

@@ -21,7 +21,7 @@ from plumbline.operators.results.metric_recipes import Recipe, recipe_of
 from plumbline.operators.results.summary import OVERALL
 
 COLOURS = 8
-"""Number of lines in a chart; style sheets define as many colours, --s0 to --s7."""
+"""Maximum number of lines in a chart: the number of colours that the style sheets define, --s0 to --s7."""
 MAX_SKILLS = 8
 MAX_BREAKS = 20
 MAX_LISTED = 60
@@ -61,7 +61,7 @@ class Trend(NamedTuple):
 
 
 class Trends(NamedTuple):
-    """Content of the whole page."""
+    """Content of the trends page."""
 
     benchmark: str
     facts: list[str]

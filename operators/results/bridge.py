@@ -94,7 +94,7 @@ class Bridge:
     turned: Sequence[str]
     """Pairs that differ clearly according to both versions, but in opposite directions."""
     clear_misses: int
-    """Number of rows in groups.parquet that are marked as clear."""
+    """Number of means that are clearly off the map: the rows in groups.parquet that are marked as clear."""
 
     @property
     def joins(self) -> bool:

@@ -79,9 +79,9 @@ class LeaderboardRow(NamedTuple):
     rank: int | None
     """Rank of the mean, starting at 1; equal means share a rank. None if no image has a score."""
     group: str
-    """Letters of the tie groups: two generators share a letter exactly if they are compared and do not differ clearly.
-    With a baseline, one of MARKS. Empty if no image has a score, or if the generator's settings differ from those of
-    all others.
+    """Letters of the tie groups: two generators share a letter if and only if they are compared and do not differ
+    clearly. With a baseline, one of MARKS. Empty if no image has a score, or if the generator's settings differ from
+    those of all others.
     """
     rating: float | None = None
     """Bradley-Terry rating over all prompts, if requested."""
@@ -122,7 +122,7 @@ class Duel(NamedTuple):
     p_value: float
     """Two-sided p-value of Wilcoxon's signed-rank test."""
     p_holm: float
-    """P-value corrected over all pairs for this metric and skill; nan if settings differ."""
+    """P-value corrected over all pairs for this metric and skill; nan if the generators' settings differ."""
     effect: float
     """Matched-pairs rank-biserial correlation from -1 to 1: the signed-rank statistic, positive if it favours a."""
     win_rate: float
@@ -191,7 +191,7 @@ class Board(NamedTuple):
 
     @property
     def n_possible_pairs(self) -> int:
-        """Number of comparisons if every generator had a score for every prompt."""
+        """Number of comparisons that there would be if every generator had a score for every prompt."""
         scored = generator_names(self.scored_rows())
         every = math.comb(len(scored), 2) if not self.baseline else len({*scored} - {self.baseline})
         return every - len(self.unlike)

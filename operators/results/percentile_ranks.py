@@ -51,7 +51,7 @@ def merge(sketches: Sequence[Sketch]) -> Sketch:
 
 
 def sketch(scores: pa.ChunkedArray) -> Sketch:
-    """Summarise scores, which must not contain nulls."""
+    """Return a sketch of scores, which must not contain nulls."""
     values = scores.drop_null().to_numpy().astype(np.float64)
     return merge([Sketch(len(values), values)])
 

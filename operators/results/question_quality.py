@@ -1,4 +1,4 @@
-"""Quality of written questions: prompts without questions, words that are covered, and questions that are dropped."""
+"""Measures written questions: how many prompts have none, which words are covered, and how many are dropped."""
 
 import re
 from collections.abc import Sequence

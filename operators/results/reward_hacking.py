@@ -16,7 +16,7 @@ even an invisible change is significant. Metrics that rank images need no margin
 
 
 class Movement(NamedTuple):
-    """A metric's mean on earlier images and on later ones."""
+    """A metric's means on earlier and on later images, and the direction of a significant change."""
 
     metric: str
     before: float

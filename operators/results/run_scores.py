@@ -75,7 +75,7 @@ class PromptTexts(NamedTuple):
     prompts: Hashes
     """Hashes of the ids in ascending order."""
     texts: Hashes
-    """Hashes of the texts."""
+    """Hashes of the texts, in the order of `prompts`."""
 
     def find_texts(self, prompts: Hashes) -> Hashes:
         """Return the text hash of each prompt, or NONE if the text is not known."""
@@ -111,7 +111,7 @@ class _Part(NamedTuple):
     """The rows of one part as arrays."""
 
     metrics: list[str]
-    """Metrics in order of appearance, as are the generators."""
+    """Metrics in order of appearance. The generators are in order of appearance too."""
     generators: list[str]
     metric: NDArray[np.int32]
     """Indices into `metrics`."""
@@ -229,7 +229,7 @@ class RunScores:
     def with_reward(self, reward: Reward) -> "RunScores":
         """Return the same scores with an additional metric, REWARD.
 
-        It has a row for each image that all parts of the reward scored.
+        It has a row for each image that has a score on every metric in the reward.
         """
         combined = copy(self)
         combined.metrics, combined._reward = [*self.metrics, REWARD], reward

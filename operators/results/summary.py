@@ -80,18 +80,18 @@ class Skills:
 
 @dataclass(slots=True)
 class Sums:
-    """Sums over one generator's scores by one metric.
+    """Sums over one generator's scores on one metric.
 
     Each array is indexed by skill, with `overall` first. The arrays of several parts can be added up.
     """
 
     rows: Floats
-    """Number of rows."""
+    """Number of rows by skill."""
     n: Floats
-    """Number of rows with a score."""
+    """Number of rows with a score, by skill."""
     mean: Floats
     squares: Floats
-    """Sums of squared differences from the mean."""
+    """Sums of squared differences from the mean, by skill."""
     totals: Floats = field(repr=False)
     """Weighted sums of scores, by skill and resample."""
     counts: Floats = field(repr=False)

@@ -12,7 +12,7 @@ Codes = NDArray[np.int32]
 Std = Literal["population", "sample"]
 
 TIE = 1e-9
-"""Differences below this fraction of the noise are rounding errors, so they count as ties."""
+"""Fraction of the noise below which a difference is a rounding error and counts as a tie."""
 
 
 def measure_noise(values: Floats, prompts: Codes) -> float:
@@ -33,7 +33,7 @@ def measure_noise(values: Floats, prompts: Codes) -> float:
 def prompt_means(values: Floats, prompts: Codes) -> Floats:
     """Return, for each image, the mean of its prompt's values (n,); nan if the prompt has no values."""
     with np.errstate(invalid="ignore"):
-        means: Floats = (_sums(values, prompts) / _counts(values, prompts))[prompts]
+        means: Floats = (_sum_by_prompt(values, prompts) / _count_by_prompt(values, prompts))[prompts]
     return means
 
 
@@ -46,8 +46,8 @@ def z_scores(values: Floats, prompts: Codes, noise: float, std: Std, epsilon: fl
     if noise == 0:
         return np.where(np.isnan(values), np.nan, 0.0)
     deviations = values - prompt_means(values, prompts)
-    degrees = _counts(values, prompts) - (1 if std == "sample" else 0)
-    spread = np.sqrt(_sums(deviations**2, prompts) / np.maximum(degrees, 1))[prompts]
+    degrees = _count_by_prompt(values, prompts) - (1 if std == "sample" else 0)
+    spread = np.sqrt(_sum_by_prompt(deviations**2, prompts) / np.maximum(degrees, 1))[prompts]
     equal = spread <= TIE * noise
     scores = np.where(equal, 0.0, deviations / np.where(equal, 1.0, spread + epsilon * noise))
     return np.where(np.isnan(values), np.nan, scores)
@@ -73,10 +73,10 @@ def rank_advantages(values: Floats, prompts: Codes, noise: float) -> Floats:
     return advantages
 
 
-def _sums(values: Floats, prompts: Codes) -> Floats:
+def _sum_by_prompt(values: Floats, prompts: Codes) -> Floats:
     return np.asarray(np.bincount(prompts, np.nan_to_num(values)), np.float64)
 
 
-def _counts(values: Floats, prompts: Codes) -> NDArray[np.int64]:
+def _count_by_prompt(values: Floats, prompts: Codes) -> NDArray[np.int64]:
     known = (~np.isnan(values)).astype(np.float64)
     return np.bincount(prompts, known).astype(np.int64)

@@ -13,7 +13,7 @@ DEFAULT_KEPT_PROMPTS = 20_000
 """Default number of cached prompts: the number of training prompts of GenEval2."""
 Rows = Sequence[Mapping[str, Any]]
 Make = Callable[[Sequence[str]], Mapping[str, pa.Table]]
-"""Returns a stage's tables for the prompts with these ids, by metric."""
+"""Function that returns a stage's tables, by metric, for the prompts with the given ids."""
 
 
 class PromptCache:

@@ -267,7 +267,7 @@ class Scorer:
         return {name: table.replace_schema_metadata(None) for name, table in made.items()}
 
     def _make_pack_table(self, asked: Sequence[AskedPrompt]) -> pa.Table:
-        """Return the questions (schema QUESTIONS) passed with the prompts; if a prompt has none, those of the pack."""
+        """Return the questions passed with the prompts, or the pack's for prompts without any (schema QUESTIONS)."""
         records = []
         for prompt in asked:
             found: Sequence[Mapping[str, Any]] | RowError

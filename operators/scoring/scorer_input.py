@@ -117,7 +117,7 @@ def find_prompt_error(prompt: Any) -> RowError | None:
 
 
 def hash_prompt(prompt: str) -> str:
-    """Return an id for a prompt that has no id."""
+    """Return an id for a prompt without an id, derived from its text."""
     return hashlib.sha256(prompt.encode()).hexdigest()[:16]
 
 
@@ -129,7 +129,7 @@ def read_file(path: str) -> bytes:
 
 
 def _read_prompt(prompt: Any, questions: Any, unusable: dict[str, RowError]) -> AskedPrompt:
-    """Return the prompt with an id made of its text and questions; if it has an error, add this to `unusable`."""
+    """Return the prompt with an id made of its text and questions; if it is unusable, add its error to `unusable`."""
     error = find_prompt_error(prompt)
     suffix = "" if questions is None else f"-{hash_prompt(repr(questions))}"
     if error is None or error == EMPTY_PROMPT:

@@ -20,7 +20,7 @@ IDS = ("image_id", "prompt_id", "generator", "image_digest")
 
 
 class DerivedRow(NamedTuple):
-    """The input for one row."""
+    """The input from which one row is computed."""
 
     ids: Mapping[str, Any]
     """Id columns (IDS), which the row shares with its input tables."""

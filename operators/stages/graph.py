@@ -54,7 +54,9 @@ def check_models(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig]) 
             role = next(iter(node.roles.values()))
             refusal = node.stage.unsupported_option(metric, FAMILIES[models[role].family])
             if refusal is not None:
-                raise ConfigError(f"metrics.{name}: the role {role!r} is a {models[role].family}, which {refusal}")
+                raise ConfigError(
+                    f"metrics.{name}: the model of role {role!r} is a {models[role].family}, which {refusal}"
+                )
 
 
 def _check_model(where: str, kind: str, role: str, call: Call, models: Mapping[str, ModelConfig]) -> None:
@@ -68,7 +70,7 @@ def _check_model(where: str, kind: str, role: str, call: Call, models: Mapping[s
         family, engine = models[role].family, models[role].engine
         served = f"a {family} on {engine}" if call in FAMILIES[family].calls else f"a {family}"
         raise ConfigError(
-            f"{where}: {kind} needs a {list_families_serving(call)} model, and the role {role!r} is {served}"
+            f"{where}: {kind} needs a {list_families_serving(call)} model, but the model of role {role!r} is {served}"
         )
     if call == "likelihood" and models[role].thinking == "allowed":
         raise ConfigError(f"{where}, role {role!r}: {LIKELIHOOD_PROBLEM}")
@@ -103,13 +105,13 @@ def check_image_inputs(nodes: Sequence[GraphNode], models: Mapping[str, ModelCon
         _check_views(node, role, model, clips)
         if clips.shown != "video" and FAMILIES[model.family].reads_videos:
             raise ConfigError(
-                f"clips.shown: the role {role!r} is a {model.family}, which sees a video as a whole, but "
+                f"clips.shown: the model of role {role!r} is a {model.family}, which sees a video as a whole, but "
                 f"clips.shown={clips.shown}; set clips.shown=video and clips.rate=2"
             )
         if clips.shown == "video" and not takes_videos(model):
             raise ConfigError(
                 "clips.shown: video requires a model that takes videos (a Qwen2-VL or Qwen2.5-VL of family vlm on "
-                f"engine=transformers, or VideoAlign's), and the role {role!r} is {model.checkpoint}; set "
+                f"engine=transformers, or VideoAlign's), but the model of role {role!r} is {model.checkpoint}; set "
                 "clips.shown=each or clips.shown=grid, or another model"
             )
 
@@ -124,15 +126,15 @@ def _check_views(node: GraphNode, role: str, model: ModelConfig, clips: Clips) -
         )
     if showing and not takes_several_images(model):
         raise ConfigError(
-            f"metrics.{showing[0]}: it shows a model the source of an edit and its result in one question, and the "
-            f"role {role!r} is {model.checkpoint}, which takes one image; use a model that takes several, such as a "
+            f"metrics.{showing[0]}: it shows a model the source of an edit and its result in one question, but the "
+            f"model of role {role!r}, {model.checkpoint}, takes one image; use a model that takes several, such as a "
             "Qwen2.5-VL of family vlm, or a service of family openai (plugins/edits/README.md)"
         )
     limit = find_image_limit(model)
     if showing and limit is not None and limit < 2:
         raise ConfigError(
-            f"models.{role}.engine_options.limit_mm_per_prompt: it allows {limit} image(s) in a question, and "
-            f"metrics.{showing[0]} shows the source of an edit and its result in one; set image to 2, or leave it out"
+            f"models.{role}.engine_options.limit_mm_per_prompt: it allows {limit} image(s) in a question, but "
+            f"metrics.{showing[0]} shows the source of an edit and its result together; set image to 2, or leave it out"
         )
 
 

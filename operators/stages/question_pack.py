@@ -34,7 +34,7 @@ class PackIndex:
         for row in questions.to_pylist():
             self.questions[row["prompt_id"]].append(row)
         self.ids_by_text: dict[str, list[str]] = defaultdict(list)
-        """Ids of the prompts that have a text, by text."""
+        """Ids of the prompts with each text."""
         for prompt_id, asked in self.questions.items():
             self.ids_by_text[one_line(asked[0]["prompt"])].append(prompt_id)
 
@@ -57,7 +57,7 @@ class PackIndex:
 
 
 def select_questions(prompts: pa.Table, pack: PackIndex, metric: PackedMetric) -> pa.Table:
-    """Return those questions (schema QUESTIONS) about the prompts (schema PROMPTS) that the metric uses."""
+    """Return the questions (schema QUESTIONS) about the prompts (schema PROMPTS) that the metric uses."""
     records = []
     for prompt_id, text in read_prompts(prompts):
         found = check_prompt(text) or pack.find_id(prompt_id, text)

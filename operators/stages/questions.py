@@ -29,14 +29,14 @@ Written = Mapping[str, Sequence[Mapping[str, Any]]]
 
 @runtime_checkable
 class QuestionMetric(Protocol):
-    """Protocol of metrics with questions, which a model writes, the benchmark ships, or texts in the image imply."""
+    """Protocol of metrics with questions: written by a model, shipped by the benchmark, or made from given texts."""
 
     def question_options(self) -> dict[str, Any]:
         """Return all options that determine the questions, except the writer and the pack's content."""
 
 
 class QuestionWritingMetric(QuestionMetric, Protocol):
-    """Protocol of metrics whose questions are written."""
+    """Protocol of metrics that write their questions, with or without a model."""
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]] | Writing[list[WrittenQuestion] | RowError]:
         """Write the questions about a prompt; a program that makes no requests needs no model.
@@ -50,7 +50,7 @@ class PreparedPrompts(NamedTuple):
 
     prompts: pa.Table
     written: Mapping[str, Written]
-    """Known questions by metric; no others are written about the same texts."""
+    """Known questions by metric. No new questions are written about their texts."""
     pack: PackIndex | None = None
     """Questions shipped by the benchmark or sent with images; None if the prompts get an error."""
 

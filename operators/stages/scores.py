@@ -23,7 +23,7 @@ from plumbline.operators.metrics.writing import WrittenQuestion, is_asked
 from plumbline.operators.models.calls import Box
 from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, StaleInput, Upstream, cache_upstream
 
-STALE = "of questions that have been rewritten since"
+STALE = "the questions that it was computed from have been rewritten"
 
 
 @runtime_checkable
@@ -77,7 +77,7 @@ class ScoresStage(Stage):
             if "questions" in upstream:
                 written = self._written(*map(upstream.get, ("questions", "entailment", "priors")))
                 if not written.matches(measured):
-                    raise StaleInput(first.names[0], "answers to questions that have been rewritten since")
+                    raise StaleInput(first.names[0], "the questions that it answers have been rewritten")
             prepared[name] = PreparedScores(measured, written)
         return prepared
 
@@ -176,12 +176,12 @@ class WrittenIndex:
         self.errors: dict[str, RowError] = {}
         """Errors of prompts whose questions or entailments failed, by prompt_id."""
         self.bases = score_input_digests(questions, entailments)
-        for row in self._sound_rows(questions):
+        for row in self._iterate_valid_rows(questions):
             fields = {name: row[name] for name in WrittenQuestion._fields}
             fields |= {"choices": tuple(row["choices"]), "parents": tuple(row["parents"] or ())}
             self.questions.setdefault(row["prompt_id"], []).append(WrittenQuestion(**fields))
         if entailments is not None:
-            for row in self._sound_rows(entailments):
+            for row in self._iterate_valid_rows(entailments):
                 self.p_entail[row["prompt_id"], row["question_id"]] = row["p_entail"]
             for prompt_id, written in self.questions.items():
                 for question in written:
@@ -190,7 +190,7 @@ class WrittenIndex:
                             prompt_id, incomplete_cell("entailment", f"lacks {_describe_question(question)}")
                         )
 
-    def _sound_rows(self, table: pa.Table) -> Iterator[dict[str, Any]]:
+    def _iterate_valid_rows(self, table: pa.Table) -> Iterator[dict[str, Any]]:
         """Yield the rows without an error; record the first error of each prompt."""
         for row in table.to_pylist():
             error = rows.row_error(row["error"])
@@ -201,7 +201,7 @@ class WrittenIndex:
 
     def add_priors(self, priors: pa.Table) -> None:
         """Add a table of priors (schema PRIORS) to these questions."""
-        for row in self._sound_rows(priors):
+        for row in self._iterate_valid_rows(priors):
             for answer in row["answers"]:
                 self.priors[row["prompt_id"], answer["question_id"]] = _read_logprobs(answer)
 

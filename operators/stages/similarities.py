@@ -29,7 +29,7 @@ class SimilarityMetric(Protocol):
 
     @property
     def measure(self) -> Measure:
-        """Name of the model's number that is used."""
+        """Name of the number that the model returns."""
 
     @property
     def compares(self) -> Compares:

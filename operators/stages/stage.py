@@ -164,7 +164,7 @@ class Stage(ABC):
 
     @classmethod
     def unsupported_option(cls, metric: Any, family: Family[Any]) -> str | None:
-        """Return why no model of this family supports the metric's options, such as "returns cosine, not match"."""
+        """Return why the family does not support the metric's options, such as "returns cosine, not match", or None."""
         return None
 
     @abstractmethod
@@ -191,7 +191,7 @@ class RowStage(Stage):
 
     @abstractmethod
     def refuse(self, inputs: Inputs, error: RowError) -> Any:
-        """Replace `prepare` for rows that get this error: read only their ids."""
+        """Prepare rows that get this error, as `prepare` does for other rows: read only their ids."""
 
 
 def cache_upstream(method: Callable[..., Any]) -> Any:

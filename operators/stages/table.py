@@ -42,5 +42,6 @@ def _order_stages() -> list[str]:
 
 
 STAGES: Mapping[str, type[Stage]] = {name: KNOWN[name] for name in _order_stages()}
-"""Stages by name in the order of the data flow: each stage comes after those that it reads, and the scores come last.
+"""Stages by name in the order of the data flow: each stage comes after the stages that it reads, and the scores come
+last.
 """

@@ -2,8 +2,8 @@
 
 A look is an interim analysis; there is one after every PER_LOOK prompts.
 
-After only some prompts of a benchmark, they decide which of two generators has the higher mean over all of its prompts.
-Scores may have any distribution: probabilities are over the random order of the prompts.
+After only some prompts of a benchmark, a comparison decides which of two generators has the higher mean over all
+prompts. Scores may have any distribution: probabilities are over the random order of the prompts.
 """
 
 import math

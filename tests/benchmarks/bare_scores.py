@@ -22,7 +22,7 @@ BATCH = 64
 Scorer = Callable[[Sequence[Image.Image], Sequence[str]], list[float]]
 
 
-def clip_scorer() -> Scorer:
+def load_clip_scorer() -> Scorer:
     from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPModel
 
     folder = ASSETS / "clip-shapes"
@@ -37,7 +37,7 @@ def clip_scorer() -> Scorer:
     return score
 
 
-def vqa_scorer() -> Scorer:
+def load_vqa_scorer() -> Scorer:
     from plumbline.operators.models.calls import Question
     from plumbline.operators.models.families import model_config
     from plumbline.operators.models.loading import load
@@ -56,7 +56,7 @@ def vqa_scorer() -> Scorer:
     return score
 
 
-SCORERS = {"clipscore": clip_scorer, "vqascore": vqa_scorer}
+SCORERS = {"clipscore": load_clip_scorer, "vqascore": load_vqa_scorer}
 
 if __name__ == "__main__":
     metric, prompts_file, images = sys.argv[1:]

@@ -31,7 +31,7 @@ from plumbline.pipelines.store.store import Store
 SHARDS, WORKERS, CALLS = 3_200, 8, 25
 BUNDLES = (1, 4, 16)
 EMPTY_CALLS = 20
-"""Number of empty calls per concurrent call."""
+"""Number of times that a worker repeats its concurrent calls of an actor that does nothing."""
 ROWS = 256
 METRICS = ("vqascore", "other")
 NODE = Node(name="answers:vqa", stage="answers", models={}, metrics={})
@@ -122,7 +122,7 @@ class Samples:
         sampler.join()
 
     def average(self, shards: int) -> tuple[float, Mapping[str, float]]:
-        """Return shards per second and each role's milliseconds per shard, after the first tenth."""
+        """Return shards per second, and each role's CPU milliseconds per shard, after the first tenth of the shards."""
         first = next(sample for sample in self.taken if sample[0] >= shards / 10)
         last = max((sample for sample in self.taken if sample[2]["workers"] >= first[2]["workers"]), key=lambda s: s[0])
         count = max(1, last[0] - first[0])
@@ -141,7 +141,7 @@ class IdleActor:
 
 
 def send_calls(idle: Any, calls: int, each: int) -> None:
-    """Send `calls` concurrent calls, `each` times in a row."""
+    """Send `calls` calls at once to an idle actor, and wait for all replies; do that `each` times."""
     with ThreadPoolExecutor(calls) as pool:
         for _ in range(each):
             list(pool.map(lambda _: ray.get(idle.ignore.remote(None)), range(calls)))
@@ -175,7 +175,7 @@ def main(shards: int = SHARDS, workers: int = WORKERS, calls: int = CALLS) -> No
 
 
 def make_actor(calls: int) -> type[EmptyActor]:
-    """Create the actor with this number of concurrent calls."""
+    """Return a subclass of EmptyActor that serves this number of concurrent calls."""
 
     class CountingActor(EmptyActor):
         def __init__(self, node: Node, pool: PoolConfig, terms: actor.RunSettings) -> None:

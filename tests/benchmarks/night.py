@@ -2,7 +2,7 @@
 
 python -m tests.benchmarks.night CELLS FILES
 
-The cells have no rows, because a plan and a night without news read none. Everything else is real.
+The cells have no rows, because a plan reads none, and neither does a night with nothing new. Everything else is real.
 """
 
 import io
@@ -26,7 +26,7 @@ from plumbline.pipelines.sweeps.unchanged_run import note_unchanged
 from tests.bench_of import images, prompts
 from tests.benchmarks.size import ROOT, list_one_row_arguments
 from tests.benchmarks.test_requests import describe_counts, find_request_kind
-from tests.benchmarks.test_scale import RUN_ID, peak_memory, plan_overrides, write_existing_run
+from tests.benchmarks.test_scale import RUN_ID, plan_overrides, read_peak_memory, write_existing_run
 from tests.faults.proxy import FaultProxy, run_proxy
 from tests.s3 import S3Server, run_server
 
@@ -94,7 +94,9 @@ def measure_job(what: str, proxy: FaultProxy, job: str, *line: str) -> Measured:
     before, seen, peak, waiting = os.times(), len(proxy.requests), 0.0, threading.Event()
     process = subprocess.Popen([sys.executable, "-m", job, *line], cwd=ROOT, stdout=subprocess.DEVNULL)
     while process.poll() is None:
-        peak = max(peak, peak_memory(process.pid))  # at its end, the kernel would report the peak of a larger parent
+        peak = max(
+            peak, read_peak_memory(process.pid)
+        )  # at its end, the kernel would report the peak of a larger parent
         waiting.wait(0.1)
     assert process.returncode == 0, f"{job}: exit code {process.returncode}"
     after = os.times()

@@ -11,7 +11,7 @@ from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.models.families import model_config
 from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from tests.bench_of import PACK
-from tests.benchmarks.scripted_sweep import peak_megabytes
+from tests.benchmarks.scripted_sweep import read_peak_megabytes
 from tests.operators import tiny
 
 if __name__ == "__main__":
@@ -20,4 +20,4 @@ if __name__ == "__main__":
     scorer = Scorer(ScorerConfig(models={"vqa": vqa}, metrics={"vqascore": tiny.make_vqascore()}, limits=limits))
     (row,) = scorer.score_table([Path(sys.argv[1])], ["a red circle"]).to_pylist()
     assert row["error"] is None, row["error"]
-    print(json.dumps({"score": row["score"], "peak": peak_megabytes()}))
+    print(json.dumps({"score": row["score"], "peak": read_peak_megabytes()}))

@@ -15,7 +15,7 @@ from plumbline.operators.report.metric_figures import MetricInputs, measure_metr
 from plumbline.operators.report.picked_images import MAX_CARDS, gallery_quotas, pick_images
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import Skills
-from tests.benchmarks.scripted_sweep import peak_megabytes
+from tests.benchmarks.scripted_sweep import read_peak_megabytes
 from tests.benchmarks.size import choose_size
 
 GENERATORS = 5
@@ -24,7 +24,7 @@ ROWS = choose_size(1 << 15, 1 << 10)
 
 
 def make_part(generator: int, first: int, columns: Sequence[str]) -> pa.Table:
-    """Return a score for each of some prompts."""
+    """Return these columns of a generator's scores for ROWS prompts, starting at prompt number `first`."""
     ids = [f"prompt-{number:08d}" for number in range(first, first + ROWS)]
     made = {
         "image_id": [f"{generator}-{one}" for one in ids],
@@ -44,7 +44,7 @@ def measure_peak(prompts: int) -> float:
     quotas = gallery_quotas(scores, scores.metrics, MAX_CARDS)
     figures = measure_metrics(MetricInputs(scores, Skills(()), quotas))
     pick_images(scores, {metric: of_metric.seen for metric, of_metric in figures.items()}, quotas, MAX_CARDS)
-    return peak_megabytes()
+    return read_peak_megabytes()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.store.store import Store
 from plumbline.plugins.viewer.browser import Browser
 from plumbline.plugins.viewer.run_database import Database, RunRows, WantedRows
-from tests.benchmarks.scripted_sweep import peak_megabytes
+from tests.benchmarks.scripted_sweep import read_peak_megabytes
 
 
 def time_call(call: Callable[[], object]) -> float:
@@ -65,7 +65,7 @@ def measure(folder: Path, middle: int) -> dict[str, Any]:
     took["what two metrics rank differently"] = time_call(lambda: read_page(rows, "", apart))
     took["its second page"] = time_call(lambda: rows.find(apart, 50, 50))
     took["a prompt with its ranks"] = min(time_call(lambda: rows.read_prompt_scores(of_prompt, 600)) for _ in range(3))
-    peak = peak_megabytes()
+    peak = read_peak_megabytes()
     browser.close()
     return {"took": took, "whole": time_call(lambda: read_with_pandas(folder, run_id)), "peak": peak}
 

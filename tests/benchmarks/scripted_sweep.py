@@ -116,7 +116,7 @@ def record_time(seconds: dict[str, float], name: str, call: Callable[..., Any]) 
             return call(*arguments, **options)
         finally:
             seconds[name] = seconds.get(name, 0.0) + time.process_time() - began
-            peaks[name] = peak_megabytes()
+            peaks[name] = read_peak_megabytes()
             moments[name] = (wall, time.time())
 
     return timed_call
@@ -128,7 +128,7 @@ moments: dict[str, tuple[float, float]] = {}
 """Start and end of each step, in seconds since 1970."""
 
 
-def peak_megabytes() -> float:
+def read_peak_megabytes() -> float:
     status = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
 
@@ -165,7 +165,7 @@ def measure(
         code = job.main(config)
     return {
         "exit_code": code, "cells_read": len(read), "seconds": seconds, "moments": moments, "peaks": peaks,
-        "peak": peak_megabytes(),
+        "peak": read_peak_megabytes(),
     }  # fmt: skip
 
 

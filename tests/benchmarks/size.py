@@ -19,7 +19,7 @@ TINY = os.environ.get("BENCHMARKS") == "tiny"
 HERE: Sequence[str] = ("cluster=here",) if TINY else ()
 """Overrides of a sweep; a tiny sweep does not need to wait for workers."""
 RAY = () if TINY else ("ray_cluster",)
-"""Fixtures for other code that runs on Ray."""
+"""Names of the fixtures for tests on Ray; in the tiny size, the tests run without Ray."""
 T = TypeVar("T")
 
 
@@ -65,7 +65,7 @@ def _run_here(module: str, *arguments: str) -> str:
 
 
 def list_one_row_arguments(place: str) -> list[str]:
-    """Return the arguments of a sweep with one row per shard over the benchmark in `bench` below a location."""
+    """Return the arguments of a sweep with one row per shard; the benchmark is in the subfolder `bench` of `place`."""
     return [
         "sweep=shapes",
         "metric=[vqascore,clipscore]",

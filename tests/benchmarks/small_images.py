@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from tests.benchmarks.size import ROOT
-from tests.benchmarks.test_scale import list_processes, peak_memory
+from tests.benchmarks.test_scale import list_processes, read_peak_memory
 
 SIDE = 64
 TAR_IMAGES = 10_000
@@ -41,13 +41,13 @@ def encode_images() -> list[bytes]:
     return images
 
 
-def write_tars(folder: Path, count: int, of_tar: int = TAR_IMAGES) -> None:
-    """Write tars with this number of samples, each an image and its prompt; prompts repeat every 50,000 images."""
+def write_tars(folder: Path, count: int, per_tar: int = TAR_IMAGES) -> None:
+    """Write `count` samples (an image and its prompt) to tars of `per_tar` samples; prompts repeat after 50,000."""
     images = encode_images()
     folder.mkdir(parents=True, exist_ok=True)
-    for first in range(0, count, of_tar):
-        with tarfile.open(folder / f"{first // of_tar:05d}.tar", "w") as archive:
-            for number in range(first, min(first + of_tar, count)):
+    for first in range(0, count, per_tar):
+        with tarfile.open(folder / f"{first // per_tar:05d}.tar", "w") as archive:
+            for number in range(first, min(first + per_tar, count)):
                 prompt = f"a prompt of some ten words about number {number % 50_000} of them".encode()
                 for kind, content in (("jpg", images[number % DIFFERENT]), ("txt", prompt)):
                     header = tarfile.TarInfo(f"{number:08d}.{kind}")
@@ -64,8 +64,8 @@ def run_ingest(folder: Path, until: int | None = None) -> dict[str, Any]:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
         while process.poll() is None:
             waiting.wait(0.2)
-            driver = max(driver, peak_memory(process.pid))
-            workers = max([workers, *(peak_memory(pid) for pid in list_processes(process.pid, b"Drafter"))])
+            driver = max(driver, read_peak_memory(process.pid))
+            workers = max([workers, *(read_peak_memory(pid) for pid in list_processes(process.pid, b"Drafter"))])
             if until is not None and len(list((folder / "out/sdxl").glob("*.parquet"))) >= until:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()

@@ -10,7 +10,7 @@ from tests.benchmarks.size import choose_size, expect, read_output
 
 WIDTH, HEIGHT = choose_size((640, 480), (64, 48))
 SHORT, LONG = 8, choose_size(1600, 16)
-"""Numbers of frames; the long video's take 1.4 GB when decoded, more than everything else in the process."""
+"""Numbers of frames; decoding the long video at once would take 1.4 GB, more than everything else in the process."""
 
 
 def write_video(path: Path, frames: int) -> Path:

@@ -28,9 +28,9 @@ def read_requirements_met() -> dict[str, float]:
 
 
 def list_pairs(run: ScoredRun, metric: str) -> Iterator[tuple[float, int]]:
-    """Yield the margin of every pair except ties, in units of noise, and 1 if the better image is truly better.
+    """Yield, for every pair except ties, the margin in units of noise and the truth about the pair.
 
-    The second value is 0 if both images are truly equal, and -1 if the other one is better.
+    The truth is 1 if the image with the better score is truly better, 0 if both are equally good, and -1 otherwise.
     """
     scores, truth = run.higher_is_better(metric), read_requirements_met()
     noise = measure_noise(scores, run.prompts)
@@ -44,7 +44,7 @@ def list_pairs(run: ScoredRun, metric: str) -> Iterator[tuple[float, int]]:
 
 
 def count_pairs(store: Path) -> dict[str, dict[bool, Counter[int]]]:
-    """Return, by metric and for pairs within and beyond the default margin, how many are better, equal or worse."""
+    """Count each metric's pairs by the truth that `list_pairs` yields, within the default margin (True) and above."""
     run = gather_scores(Store(StorageConfig().locate(str(store))), "latest", METRICS)
     counts = {metric: {True: Counter[int](), False: Counter[int]()} for metric in METRICS}
     for metric in METRICS:

@@ -56,7 +56,7 @@ class FeedingCost(NamedTuple):
     milliseconds: float
     """Processor milliseconds for one image."""
     decoders: tuple[int, ...]
-    """Decoders of an actor of its pool, by CORES."""
+    """Number of decoders of an actor in the model's pool, for each number in CORES."""
 
     @property
     def rate(self) -> float:
@@ -89,7 +89,7 @@ def make_model(name: str, folder: Path, **options: Any) -> Load:
 
 
 def make_shard_reader(server: S3Server, load: Load) -> Callable[[], pa.Table]:
-    """Read a shard of its images like a worker."""
+    """Save the model's images as a shard; return a function that reads the shard like a worker."""
     shards = Shards(load.encoded, [of_image[0] for of_image in load.texts], 1, bucket="bench-pools")
     shards.save(server)
     plan = plan_sweep(make_sweep_config(load.resolved, shards)).plan
@@ -97,8 +97,8 @@ def make_shard_reader(server: S3Server, load: Load) -> Callable[[], pa.Table]:
     return lambda: read_shard(work.shard, IMAGE_COLUMNS)
 
 
-def milliseconds(call: Callable[[], object]) -> float:
-    """Return an image's processor time: the minimum of several rounds, because other processes only add to it."""
+def measure_image_milliseconds(call: Callable[[], object]) -> float:
+    """Return the processor time per image in a call, as the minimum of several rounds."""
     least = float("inf")
     for _ in range(ROUNDS + 1):
         began = time.process_time()
@@ -116,10 +116,10 @@ def test_the_shipped_pools_feed_every_model(
     with patch.dict(os.environ, s3_server.environment()):
         first = make_model(MODELS[0][0], tmp_path / "first")
         read = make_shard_reader(s3_server, first)
-        table, reading = read(), milliseconds(read)
+        table, reading = read(), measure_image_milliseconds(read)
 
     def measure_feeding(name: str, stage: str, operations: float, preprocess: Callable[[Any], Any]) -> FeedingCost:
-        preparing = milliseconds(
+        preparing = measure_image_milliseconds(
             lambda: prepare_images(table, "g", preprocess=preprocess, limits=ImageLimits(), fetch=no_fetch)
         )
         return FeedingCost(name, operations, reading + preparing, count_decoders(cluster, stage))

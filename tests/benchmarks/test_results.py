@@ -16,7 +16,7 @@ MAX_GROWTH = 1.25
 MAX_MEGABYTES = 1_000
 """Maximum memory of the driver, in MB, at a million rows."""
 MAX_NIGHT = 0.5
-"""Maximum cost of the results of a night with a sixth generator, relative to the first five."""
+"""Maximum cost of a night's tables if a sixth generator is added, relative to the night with the first five."""
 
 
 MAX_ROW_BYTES = 256

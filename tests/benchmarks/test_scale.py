@@ -39,14 +39,14 @@ from tests.benchmarks.size import (
 
 GENERATORS = ("atlas", "flint")
 FILES, SHARDS = choose_size((250, 500), (10, 2))
-"""Files per generator and shards per file; each shard has four cells, over a million with those of the questions."""
+"""Files per generator and shards per file: with four cells per shard, there are over a million cells."""
 MAX_PLANNING_SECONDS = 60
 MAX_PLANNING_MEGABYTES = 1_000
 MAX_NIGHT_SECONDS = 10
 RUN_ID = "2026-01-02"
 """Id of the earlier run that a nightly sweep finds."""
 ROWS, COPIES = choose_size((125, 80), (4, 1))
-"""Numbers of rows and copies: first 10,000 rows, then ten times as many."""
+"""Rows per file and number of files in the small sweep; the large sweep has ten times as many files."""
 MAX_GROWTH = 1.25
 """Maximum growth of memory when the number of rows grows tenfold."""
 
@@ -102,7 +102,7 @@ def measure_planning(overrides: Sequence[str]) -> PlanningCost:
     assert not plan.missing
     recipes = {cell.path.rsplit("/", 2)[0] for cell in plan.cells}
     assert recipes | {f"{LEASES}/{DELETING}"} <= set(listed), "and the lease for deletion"
-    return PlanningCost(len(plan.cells), listed, seconds, peak_memory(os.getpid()))
+    return PlanningCost(len(plan.cells), listed, seconds, read_peak_memory(os.getpid()))
 
 
 def test_planning_over_a_million_committed_cells_takes_less_than_a_minute_and_lists_no_folder_twice(
@@ -183,7 +183,7 @@ def test_memory_stays_flat_while_rows_grow_tenfold(tmp_path: Path, capsys: pytes
 
 
 def measure_peaks(folder: Path, copies: int) -> Peaks:
-    """Measure a sweep with the tiny CLIP over this number of copies of a generator's images."""
+    """Measure the peak memory of a sweep with the tiny CLIP over `copies` copies of a generator's images."""
     write_rows(folder / "bench/prompts.parquet", prompts(ROWS))
     records = images("atlas", ROWS)
     for copy in range(copies):
@@ -192,7 +192,7 @@ def measure_peaks(folder: Path, copies: int) -> Peaks:
     command += [f"benchmark.prompts={folder}/bench/prompts.parquet", f"benchmark.images={folder}/bench/images"]
     if TINY:
         run_module(*command)
-        return Peaks(peak_memory(os.getpid()), 0.0)
+        return Peaks(read_peak_memory(os.getpid()), 0.0)
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", *command], cwd=ROOT, stdout=log, stderr=log, start_new_session=True
@@ -201,8 +201,8 @@ def measure_peaks(folder: Path, copies: int) -> Peaks:
     waiting = threading.Event()
     while process.poll() is None:
         waiting.wait(0.1)
-        driver = max(driver, peak_memory(process.pid))
-        worker = max([worker, *(peak_memory(pid) for pid in list_processes(process.pid, b"MapWorker"))])
+        driver = max(driver, read_peak_memory(process.pid))
+        worker = max([worker, *(read_peak_memory(pid) for pid in list_processes(process.pid, b"MapWorker"))])
     assert process.returncode == 0, (folder / "log").read_text()
     return Peaks(driver, worker)
 
@@ -220,7 +220,7 @@ def list_processes(session: int, mark: bytes) -> list[int]:
     return found
 
 
-def peak_memory(pid: int) -> float:
+def read_peak_memory(pid: int) -> float:
     """Return the peak resident memory of a process in MB, or 0 if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()

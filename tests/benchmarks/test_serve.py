@@ -1,4 +1,4 @@
-"""The reward service withstands load: 64 clients with one image each, compared offline, and a killed replica."""
+"""The reward service withstands load: 64 clients come close to the offline rate, and a replica may be killed."""
 
 import asyncio
 import base64
@@ -191,7 +191,8 @@ def test_many_clients_reach_most_of_a_tiny_models_offline_rate(
 ) -> None:
     """The service's own cost matters most here, because the model takes less than 2 ms per image.
 
-    Clients and service share a core, on some machines with the replica as well: the medians were 0.92 and 0.78.
+    The clients and the service share a core. The median fraction of the offline rate was 0.92, or 0.78 on machines
+    where the replica shares that core as well.
     """
     shares = compare_with_offline(service, scorer, pairs, "vqascore", IMAGES)
     expect(statistics.median(shares) >= 0.7)

@@ -17,7 +17,7 @@ from plumbline.operators.statistics.ties import calibrate_ties
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.releases.readers import read_release
 from tests.benchmarks.size import choose_size, expect, start_fresh_process
-from tests.benchmarks.test_scale import peak_memory
+from tests.benchmarks.test_scale import read_peak_memory
 
 BRUTE_FORCE_ROWS = choose_size(3_000, 100)
 SIZES = choose_size({BRUTE_FORCE_ROWS: 3, 9_600: 10, 100_000: 40}, {BRUTE_FORCE_ROWS: 0, 200: 0})
@@ -63,7 +63,7 @@ def time_call(call: Callable[[], object]) -> float:
 def measure_peak_megabytes(make: Callable[[int], tuple[np.ndarray, np.ndarray]]) -> float:
     """Return this process's peak memory after the largest calibration; ru_maxrss would include that of its parent."""
     calibrate_ties(*make(max(SIZES)))
-    return peak_memory(os.getpid())
+    return read_peak_memory(os.getpid())
 
 
 def test_tie_calibration_is_exact_and_faster_than_all_pairs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,6 +132,6 @@ def test_metrics_are_compared_faster_than_by_drawing_for_each_pair(capsys: pytes
 
 
 def _count_walks(nodes: pd.DataFrame) -> int:
-    """Return a graph's walks as released: every ordered pair of roots, with one node of every other level."""
+    """Count a graph's walks like the released code; a walk has a pair of roots and one node of every other level."""
     of_level = nodes.groupby("level")["node"].nunique()
     return int(of_level.drop(0, errors="ignore").prod() * of_level.get(0, 1) ** 2)

@@ -18,7 +18,7 @@ MAX_PAGE = 0.35
 MAX_DIFFERENCES = 4.0
 """Maximum cost of the first page of images that two metrics rank differently, relative to pandas."""
 MAX_SECOND_PAGE = 0.1
-"""Maximum cost of the second such page, relative to the first."""
+"""Maximum cost of the second page of images that two metrics rank differently, relative to the first."""
 MAX_MEGABYTES = 1_500
 """Maximum memory of the process in MB, including up to 1,000 MB for DuckDB."""
 

@@ -29,7 +29,7 @@ MEMORY_NOTE = "memory"
 
 
 class Bait(NamedTuple):
-    """Position of an image that contains BAIT, and the file for the id of the process that decodes it."""
+    """Position of an image that contains BAIT, and the file in which the process that decodes it writes its id."""
 
     generator: str
     row: int
@@ -58,7 +58,7 @@ def install() -> None:
 
 
 def run_out_of_memory(isolate: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap isolate so that a single call runs out of device memory if a MEMORY_NOTE exists."""
+    """Wrap `isolate` so that a single call runs out of device memory if a MEMORY_NOTE exists."""
 
     def isolate_with_fault(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         def call_with_fault(batch: Any) -> Any:
@@ -86,7 +86,7 @@ def _take_note(note: str) -> bool:
 
 
 def hang(measure: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap measure so that it never returns for images named HANGING_CALL."""
+    """Wrap `measure` so that it never returns for an image whose id is HANGING_CALL."""
 
     def measure_with_fault(stage: Any, images: Any, *arguments: Any) -> Any:
         if images.pixels and any(row.image_id == HANGING_CALL for row in images.rows):
@@ -126,7 +126,7 @@ def _take_disk_full_file(room: Path) -> bool:
 
 
 def fill_disk(write: Callable[[Path, bytes], None]) -> Callable[[Path, bytes], None]:
-    """Wrap write so that it fails halfway through the cell that a DISK_FULL_FILE selects."""
+    """Wrap `write` so that it fails halfway through the cell that a DISK_FULL_FILE selects."""
 
     def write_with_fault(path: Path, data: bytes) -> None:
         if _take_disk_full_file(path.parents[3] / DISK_FULL_FILE):

@@ -37,7 +37,7 @@ def read_run_table(folder: str, name: str, order: Sequence[str], storage: Storag
 def assert_same_tables(folder: str, undisturbed: str, *, rtol: float = 0, storage: StorageConfig | None = None) -> None:
     """Assert that the tables of two runs are equal, given the addresses of the runs' folders.
 
-    `storage` must give access to both. Scores are between about 0 and 1, so `rtol` is relative to 1 for scores near 0.
+    `storage` must give access to both. Values may differ by a fraction `rtol` or, near 0, by `rtol` itself.
     """
     reached = storage or StorageConfig()
     for name, order in ORDERS.items():

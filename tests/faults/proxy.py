@@ -1,4 +1,4 @@
-"""Simulates a faulty network: a local proxy makes a fraction of the calls to a real object store fail, by a seed."""
+"""Simulates a faulty network: a local proxy makes random calls to a real object store fail, chosen by a seed."""
 
 import asyncio
 import random

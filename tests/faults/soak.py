@@ -34,7 +34,7 @@ from tests.faults.machines import Machines
 from tests.faults.outcomes import assert_same_counts, assert_same_tables
 from tests.faults.places import BENCHES, PROMPTS, SHARD, DamagedFile, RoundStorage, write_masters
 from tests.faults.proxy import FaultProxy, run_proxy
-from tests.histories.damage import DRAWN_WAYS, damage_pictures, find_kind
+from tests.histories.damage import DRAWN_WAYS, damage_images, find_kind
 from tests.histories.painter import PAINTER, Painter
 from tests.operators.models.endpoint import KEY, VARIABLE
 from tests.ray_head import RayNode, head_environment
@@ -188,7 +188,9 @@ class DisturbedSweep:
 
     def _damage_finished_store(self) -> bool:
         """Apply pending damage to files that exist only after a sweep; return False if nothing was damaged."""
-        due = [event for event in self.pending if event.kind in DAMAGE_EVENTS and self._damaged(event) is not None]
+        due = [
+            event for event in self.pending if event.kind in DAMAGE_EVENTS and self._trigger_damage(event) is not None
+        ]
         for event in due:
             self._record_event(event, self.damaged[-1].path)
         self.pending = [event for event in self.pending if event not in due]
@@ -221,24 +223,29 @@ class DisturbedSweep:
             if time.monotonic() > ends:
                 raise SoakError(f"a sweep has not ended after {MAX_TRY_SECONDS} s; see {job.printed}")
             self._end_due_events()
-            stand = len(self.place.cells()) - self.before if self.pending else 0
-            for event in [event for event in self.pending if self._is_due(event, stand)]:
+            n_committed = len(self.place.cells()) - self.before if self.pending else 0
+            for event in [event for event in self.pending if self._is_due(event, n_committed)]:
                 if not job.ended() and self._trigger(event, job):
                     self.pending.remove(event)
             waiting.wait(POLL_SECONDS)
 
-    def _is_due(self, event: Event, stand: int) -> bool:
+    def _is_due(self, event: Event, n_committed: int) -> bool:
         """Return True if the event's fraction of the cells is committed, and its pause has passed."""
         if event not in self.due:
-            if stand < event.share * self.soak.cells_of[self.phase.bench, self.phase.options]:
+            if n_committed < event.share * self.soak.cells_of[self.phase.bench, self.phase.options]:
                 return False
             self.due[event] = time.monotonic() + event.pause
         return time.monotonic() >= self.due[event]
 
     def _trigger(self, event: Event, job: Driver) -> bool:
-        """Trigger an event; return False if it has no target yet."""
+        """Trigger an event; return False if it has no target yet.
+
+        The methods `_trigger_KIND` return the target of the event, or None if there is none.
+        """
         befall = getattr(
-            self, "_" + event.kind.replace("-", "_"), self._damaged if event.kind in DAMAGE_EVENTS else self._s3_faults
+            self,
+            "_trigger_" + event.kind.replace("-", "_"),
+            self._trigger_damage if event.kind in DAMAGE_EVENTS else self._trigger_s3_faults,
         )
         victim = befall(event, job)
         if victim is None:
@@ -278,11 +285,11 @@ class DisturbedSweep:
             kind, bit = self.effect_checks.pop()
             (self.soak.events if bit() else self.soak.idle)[kind] += 1
 
-    def _driver_killed(self, event: Event, job: Driver) -> str | None:
+    def _trigger_driver_killed(self, event: Event, job: Driver) -> str | None:
         job.kill()
         return f"pid {job.process.pid}"
 
-    def _damaged(self, event: Event, job: Driver | None = None) -> str | None:
+    def _trigger_damage(self, event: Event, job: Driver | None = None) -> str | None:
         """Damage one of the store's newest files, which the next run is most likely to read.
 
         If a driver is running, it is killed first.
@@ -299,67 +306,67 @@ class DisturbedSweep:
         self.known_cells = self.place.cells()
         return damaged.path
 
-    def _worker_killed(self, event: Event, job: Driver) -> str | None:
+    def _trigger_worker_killed(self, event: Event, job: Driver) -> str | None:
         workers = self.machines.workers()
         return _kill(workers[int(event.choice * len(workers))]) if workers else None
 
-    def _worker_out_of_memory(self, event: Event, job: Driver) -> str | None:
+    def _trigger_worker_out_of_memory(self, event: Event, job: Driver) -> str | None:
         """Kill the largest worker, as the kernel does when it runs out of memory."""
         workers = self.machines.workers()
         return _kill(workers[0]) if workers else None
 
-    def _model_out_of_memory(self, event: Event, job: Driver) -> str | None:
+    def _trigger_model_out_of_memory(self, event: Event, job: Driver) -> str | None:
         (self.soak.notes / MEMORY_NOTE).touch()
         return "the next batch"
 
-    def _progress_log_killed(self, event: Event, job: Driver) -> str | None:
+    def _trigger_progress_log_killed(self, event: Event, job: Driver) -> str | None:
         logs = self.machines.progress_logs()
         return _kill(logs[0]) if logs else None
 
-    def _raylet_killed(self, event: Event, job: Driver) -> str | None:
+    def _trigger_raylet_killed(self, event: Event, job: Driver) -> str | None:
         """Kill a raylet, and add another machine."""
         node = self._choose_node(event)
         self.machines.lose_raylet(node)
         self.machines.join()
         return f"machine {node.mark}"
 
-    def _node_lost(self, event: Event, job: Driver) -> str | None:
+    def _trigger_node_lost(self, event: Event, job: Driver) -> str | None:
         """Kill a node, and add another machine."""
         node = self._choose_node(event)
         self.machines.lose(node)
         self.machines.join()
         return f"machine {node.mark}"
 
-    def _node_leaves(self, event: Event, job: Driver) -> str | None:
+    def _trigger_node_leaves(self, event: Event, job: Driver) -> str | None:
         if len(self.machines.nodes) < 2:
             return None
         self.machines.leave(node := self._choose_node(event))
         return f"machine {node.mark}, {len(self.machines.nodes)} left"
 
-    def _node_joins(self, event: Event, job: Driver) -> str | None:
+    def _trigger_node_joins(self, event: Event, job: Driver) -> str | None:
         return f"{len(self.machines.nodes)} machines" if self.machines.join() else None
 
     def _choose_node(self, event: Event) -> RayNode:
         nodes = list(self.machines.nodes)
         return nodes[int(event.choice * len(nodes))]
 
-    def _head_lost(self, event: Event, job: Driver) -> str | None:
+    def _trigger_head_lost(self, event: Event, job: Driver) -> str | None:
         """Kill the machine with the driver, progress log and GCS; the driver ends, and the next one gets a new head."""
         self.machines.lose_head()
         return "the whole cluster"
 
-    def _rival(self, event: Event, job: Driver) -> str | None:
+    def _trigger_rival(self, event: Event, job: Driver) -> str | None:
         stack = ExitStack()
         self.rivals.append((stack.enter_context(self._sweep()), stack))
         return f"pid {self.rivals[-1][0].process.pid}"
 
-    def _s3_faults(self, event: Event, job: Driver) -> str | None:
+    def _trigger_s3_faults(self, event: Event, job: Driver) -> str | None:
         self.soak.proxy.faults = S3_FAULTS[event.kind]
         self.soak.proxy.share = 0.3 + 0.6 * event.choice
         self._schedule_end(event)
         return f"{self.soak.proxy.share:.2f} of the calls for {event.seconds} s"
 
-    def _credentials_expire(self, event: Event, job: Driver) -> str | None:
+    def _trigger_credentials_expire(self, event: Event, job: Driver) -> str | None:
         """Let the credentials expire; new ones are written to the file at once, or only after some seconds."""
         self.soak.expire_credentials()
         if event.choice < 0.5:
@@ -368,7 +375,7 @@ class DisturbedSweep:
         self._schedule_end(event)
         return f"new ones come in {event.seconds} s"
 
-    def _disk_full(self, event: Event, job: Driver) -> str | None:
+    def _trigger_disk_full(self, event: Event, job: Driver) -> str | None:
         self._disk_full_file.parent.mkdir(exist_ok=True)
         self._disk_full_file.write_text("0")
         return "the next cell"
@@ -437,7 +444,7 @@ def require_no_traceback(printed: Path) -> None:
 
 
 def run_undisturbed(soak: Soak, machines: Machines, wanted: Set[tuple[str, str]]) -> None:
-    """Run sweeps one after the other on one store without faults; each is a state of the benchmark and its options."""
+    """Run the wanted sweeps without faults on one store; each is a state of the benchmark and a sweep's options."""
     place = soak.place("folder", "undisturbed")
     for bench, options in sorted(wanted, key=lambda one: (list(BENCHES).index(one[0]), one[1])):
         place.set_bench_state(bench)
@@ -494,7 +501,7 @@ def run_generation(soak: Soak, place: RoundStorage, bench: str) -> None:
     prompts = pq.read_table(place.masters / BENCHES[bench][PROMPTS]).to_pylist()
     with Painter() as painter:
         for way in (None, *chance.sample(DRAWN_WAYS, 2)):
-            harmed = damage_pictures(images, PAINTER, way, chance) if way is not None else ""
+            harmed = damage_images(images, PAINTER, way, chance) if way is not None else ""
             soak.log.write("pictures", harmed=harmed)
             _run_job_successfully(soak, "generate", f"{soak.totals['jobs']}", [*painter.list_arguments(), *words])
             painter.assert_drawn(images / PAINTER, prompts)

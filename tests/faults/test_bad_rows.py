@@ -94,34 +94,41 @@ class Kind(NamedTuple):
 
 
 def corrupt_image(name: str, image: Any, found: str, remedy: str = "generate it again", **more: Any) -> Kind:
+    """Return the kind of a row whose image cannot be decoded."""
     return Kind(name, {"image": image}, "corrupt_image", found, remedy, **more)
 
 
 def too_large_image(name: str, image: bytes, found: str, remedy: str) -> Kind:
+    """Return the kind of a row whose image exceeds a limit."""
     return Kind(name, {"image": image}, "image_too_large", found, remedy)
 
 
 def missing_image(
     name: str, row: Mapping[str, Any], found: str, remedy: str = "generate the image", **more: Any
 ) -> Kind:
+    """Return the kind of a row that has no image."""
     return Kind(name, {"image": None, **row}, "missing_image", found, remedy, **more)
 
 
 def unreadable_uri(name: str, uri: str, found: str) -> Kind:
+    """Return the kind of a row whose address cannot be read."""
     return Kind(name, {"image": None, "uri": uri}, "unreadable_uri", found, "check the address", retried=True)
 
 
 def refused_uri(name: str, uri: str) -> Kind:
+    """Return the kind of a row whose address lies outside the benchmark's folders."""
     found = "is not read: it lies outside of the benchmark's folders"
     return Kind(name, {"image": None, "uri": uri}, "uri_refused", found, "benchmark.uri_roots", retried=True)
 
 
 def bad_prompt(name: str, text: str | None, error: str | None = None, file: str = "bytes") -> Kind:
+    """Return the kind of a row whose prompt has a missing or unusual text."""
     found = "no text" if error else ""
     return Kind(name, {"prompt_id": name}, error, found, "drop the prompt", file=file, prompt={"text": text})
 
 
 def bad_id(name: str, prompt_id: Any, error: str | None, found: str, remedy: str, file: str = "bytes") -> Kind:
+    """Return the kind of a row with a missing, invalid or unusual prompt id."""
     return Kind(name, {"prompt_id": prompt_id}, error, found, remedy, file=file)
 
 
@@ -334,7 +341,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Swee
 
 
 @pytest.mark.parametrize("kind", BAD, ids=lambda kind: kind.name)
-def test_a_bad_row_is_an_error_row_with_kind_row_and_remedy(sweep: Sweep, kind: Kind) -> None:
+def test_a_bad_row_becomes_an_error_row_with_its_kind_and_remedy(sweep: Sweep, kind: Kind) -> None:
     failed = [row for row in sweep.errors if (row["generator"], row["image_id"]) == (kind.file, kind.name)]
     assert sorted(row["metric"] for row in failed) == ["clipscore", "vqascore"]
     for row in failed:
@@ -344,7 +351,7 @@ def test_a_bad_row_is_an_error_row_with_kind_row_and_remedy(sweep: Sweep, kind: 
 
 
 @pytest.mark.parametrize("kind", ODD, ids=lambda kind: kind.name)
-def test_an_odd_row_is_scored(sweep: Sweep, kind: Kind) -> None:
+def test_an_unusual_but_valid_row_is_scored(sweep: Sweep, kind: Kind) -> None:
     mine = sweep.select_scores(kind.file, kind.row.get("image_id", kind.name))
     assert len(mine) == 2 * kind.copies
     for row in mine:

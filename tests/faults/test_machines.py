@@ -230,7 +230,7 @@ its first pool.
 def test_two_sweeps_that_need_the_same_resources_both_end_and_report_their_wait(
     cluster: Cluster, bench: Path, tmp_path: Path
 ) -> None:
-    def waits(job: Driver) -> bool:
+    def is_waiting(job: Driver) -> bool:
         return "waiting for room on the cluster for image_statistics, scores" in job.printed.read_text() or job.ended()
 
     def store(name: str) -> str:
@@ -245,9 +245,9 @@ def test_two_sweeps_that_need_the_same_resources_both_end_and_report_their_wait(
         run_sweep(cluster, bench, store("first"), *SHARED_POOLS) as first,
     ):  # fmt: skip
         assert holder.stdout is not None and holder.stdin is not None and holder.stdout.readline() == "holds\n"
-        assert wait_until(lambda: waits(first))
+        assert wait_until(lambda: is_waiting(first))
         with run_sweep(cluster, bench, store("second"), *SHARED_POOLS) as second:
-            assert wait_until(lambda: waits(second))
+            assert wait_until(lambda: is_waiting(second))
             holder.stdin.close()
             codes = [job.process.wait(240) for job in (first, second)]
             assert codes == [0, 0], first.printed.read_text() + second.printed.read_text()

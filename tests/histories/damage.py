@@ -92,7 +92,7 @@ def _damage(store: Path, files: list[Path], way: str, chance: Random) -> str:
     return f"{way} {path.relative_to(store)}" if damage_file(path, way, chance, others) else ""
 
 
-def damage_pictures(folder: Path, generator: str, way: str, chance: Random) -> str:
+def damage_images(folder: Path, generator: str, way: str, chance: Random) -> str:
     """Damage a file of generated images (its cell or its list); return its path, or an empty string."""
     kept = folder / ".generate"
     files = [*(folder / generator).glob("*.parquet"), *(kept / "pictures").rglob("*.parquet")]

@@ -22,7 +22,7 @@ from plumbline.jobs.command import Command, Terminated, run_job
 from plumbline.jobs.table import JOBS
 from tests.faults.outcomes import assert_same_counts, assert_same_tables
 from tests.histories.bench import CHANGES, Bench
-from tests.histories.damage import DRAWN_WAYS, WAYS, damage, damage_pictures, list_files_by_kind
+from tests.histories.damage import DRAWN_WAYS, WAYS, damage, damage_images, list_files_by_kind
 from tests.histories.painter import PAINTER, Painter
 from tests.operators.models.endpoint import KEY, VARIABLE
 
@@ -83,7 +83,7 @@ class History:
     def draw(self, way: str) -> str:
         """Let a generator draw an image for every prompt, after damage to its earlier images."""
         images = self.bench.folder / self.bench.images
-        harmed = damage_pictures(images, PAINTER, way, self.chance)
+        harmed = damage_images(images, PAINTER, way, self.chance)
         self.bench.version += 1
         code, printed = run(JOBS["generate"].COMMAND, JOBS["generate"].main, [
             *self.painter.list_arguments(), f"prompts={self.bench.folder}/prompts.parquet", f"images={images}",
@@ -181,7 +181,7 @@ STEPS = st.one_of(
 """Steps between two sweeps."""
 
 
-def rounds(most: int) -> st.SearchStrategy[list[tuple[list[Step], Step]]]:
+def draw_rounds(most: int) -> st.SearchStrategy[list[tuple[list[Step], Step]]]:
     """Draw up to `most` rounds of steps; each round ends with a sweep."""
     sweep = st.tuples(st.just("sweep"), *SWEEPS)
     return st.lists(st.tuples(st.lists(STEPS, min_size=1, max_size=3), sweep), min_size=2, max_size=most)
@@ -212,7 +212,7 @@ def run_histories(count: int, most: int, *, shrink: bool) -> None:
         database=None,
         suppress_health_check=list(HealthCheck),
     )
-    @given(st.integers(0, 2**32 - 1), st.tuples(st.just("sweep"), *SWEEPS), rounds(most))
+    @given(st.integers(0, 2**32 - 1), st.tuples(st.just("sweep"), *SWEEPS), draw_rounds(most))
     def run_history(seed: int, first: Step, later: list[tuple[list[Step], Step]]) -> None:
         with (
             tempfile.TemporaryDirectory(prefix="history-") as folder,

@@ -135,7 +135,7 @@ EVERYWHERE = [
     ("shapes", "auto"),
     ("gecko_ablation", "auto"),
 ]
-"""One sweep paired with every cluster, and the other sweeps paired with one cluster each."""
+"""Pairs of a sweep and a cluster: one sweep with every cluster, and the other sweeps with one cluster each."""
 
 
 @pytest.mark.parametrize(("sweep", "cluster"), EVERYWHERE)
@@ -174,7 +174,7 @@ def test_every_ready_made_sweep_and_cluster_is_valid_with_every_metric(sweep: st
         (["metric=[clipscor]"], "metric=clipscor: no such choice; did you mean clipscore"),
         (["+models.other={family: clip}"], "config key 'models.other.checkpoint' is required and not set"),
         (["+models.clip.chekpoint=x"], "unknown config key 'models.clip.chekpoint'; did you mean checkpoint"),
-        (["metrics.gecko.nli=vqa"], "metrics.gecko.nli: gecko needs a nli model, and the role 'vqa' is a clip_flant5"),
+        (["metrics.gecko.nli=vqa"], "gecko.nli: gecko needs a nli model, but the model of role 'vqa' is a clip_flant5"),
         (["metrics.gecko.threshold=7"], "gecko threshold: expected a fraction between 0 and 1, got 7.0"),
         (["metrics.dsg.writer=nobody"], "metrics.dsg.writer: no model has the role 'nobody'"),
         (
@@ -397,7 +397,7 @@ DOUBLING = {
     "mapping": "{x: '${cluster.%s}', y: '${cluster.%s}'}",
     "name": "${name_of:${cluster.%s}}${name_of:${cluster.%s}}",
 }
-"""Values that refer to another value twice."""
+"""Configuration values that refer to another value twice, by the kind of reference."""
 
 
 def assert_refused_for_its_length(folder: Path, values: Mapping[str, str]) -> None:
@@ -427,10 +427,10 @@ def test_a_users_configuration_may_name_a_value_a_thousand_times(tmp_path: Path)
 def test_the_texts_of_help_are_only_gathered_for_help(monkeypatch: pytest.MonkeyPatch) -> None:
     """Help texts come from all of conf/, and reading it would take most of the time needed to parse a command line."""
 
-    def unasked(*_: object, whole: bool) -> str:
+    def fail_if_called(*_: object, whole: bool) -> str:
         raise AssertionError("the help texts were gathered")
 
-    monkeypatch.setattr("plumbline.jobs.command.describe", unasked)
+    monkeypatch.setattr("plumbline.jobs.command.describe", fail_if_called)
     assert run_job(COMMAND, lambda config: 0, ["sweep=shapes"]) == 0
     with pytest.raises(AssertionError, match="texts were gathered"):
         run_job(COMMAND, main, ["--help"])

@@ -13,7 +13,10 @@ MESSAGE = f"{EDITED} prompts have different texts under the same id in the earli
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Ended]:
-    """Run two nightly runs with CLIPScore on the same images; 20 random prompts are edited between them."""
+    """Run a nightly CLIPScore job, edit 20 random prompts, and run it again on the same images.
+
+    Return the option that names the store, and the result of the second job.
+    """
     folder = tmp_path_factory.mktemp("edited")
     random = np.random.default_rng(0)
     given = prompts(PROMPTS)

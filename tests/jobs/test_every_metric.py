@@ -36,11 +36,11 @@ CHOICES = {name: file.stem for file in FILES for name in read_choice(file)}
 """The choice in conf/ that configures each metric."""
 NAMES = sorted(CHOICES)
 FORM = ("metrics.vpeval.replies=json", "metrics.vpeval.max_tokens=512")
-"""Options for the reply format of VPEval, which the embedded question writer has not learned."""
+"""Options that replace VPEval's own reply format, which the embedded question writer has not learned."""
 PACKS = {"dsg_1k": "dsg_1k", "tifa_v1": "tifa_v1"}
 """Question packs, by the metric that uses the benchmark's own questions."""
 VIDEOS = {name: "videos" for name in NAMES if name.startswith(("videoalign", "xclip"))}
-"""Kind of input for metrics that accept only videos; an image is turned into a video of identical frames."""
+"""Kind of input of the metrics that accept only videos; each image is turned into a video of identical frames."""
 SCORELESS = {"vq2_released", "text"}
 """Metrics that give no scores in this test.
 
@@ -48,7 +48,7 @@ The embedded question writer gives unreadable replies at vq2_released's temperat
 for text in the image.
 """
 EDITS = {"editreward": "edits"}
-"""Kind of input for metrics that compare with a source; in this test every image is its own source."""
+"""Kind of input of the metrics that compare an edit with its source; in this test every image is its own source."""
 GROUPS = PACKS | VIDEOS | EDITS
 Rows = Sequence[Mapping[str, Any]]
 

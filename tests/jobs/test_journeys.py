@@ -37,8 +37,8 @@ def to_json_lines(rows: Sequence[Mapping[str, Any]]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def score_them(tmp_path: Path, *words: str, job: str = "score") -> Ended:
-    """Score with a metric that needs no model."""
+def score_images(tmp_path: Path, *words: str, job: str = "score") -> Ended:
+    """Run a job that scores images with a metric that needs no model."""
     return run(job, f"store={tmp_path}/store", "metric=[entropy]", "models=shapes", "cluster=here", *words)
 
 
@@ -139,7 +139,7 @@ def write_table_next_to_images(folder: Path) -> Path:
     return write_files(folder, {**files, "images.csv": "\n".join(["filename,prompt,model_name", *rows])})
 
 
-def write_odd_endings(folder: Path) -> Path:
+def write_unusual_extensions(folder: Path) -> Path:
     png = Image.open(io.BytesIO(PNGS[0]))
     files = {}
     for n, ending in enumerate(("avif", "jfif", "PNG")):
@@ -163,7 +163,7 @@ JOURNEYS: dict[str, tuple[Callable[[Path], Path], Mapping[tuple[str, str], int]]
     "a dataset's column model": (write_models_in_a_dataset, BOTH),
     "the field model in the JSON of tars": (write_models_in_tars, BOTH),
     "a CSV next to the images": (write_table_next_to_images, BOTH),
-    "AVIF, and other endings": (write_odd_endings, {("mine", text): 1 for text in TEXTS}),
+    "AVIF, and other endings": (write_unusual_extensions, {("mine", text): 1 for text in TEXTS}),
     "prompts as names of images": (write_names_only, {("mine", text): 1 for text in TEXTS}),
 }
 
@@ -210,7 +210,7 @@ def test_one_command_scores_images_in_any_layout_and_says_how_it_reads_them(name
     write, expected = JOURNEYS[name]
     folder = write(tmp_path / "mine")
     for again in ([], ["dry_run=true"])[: 1 + (name in EXPECTED_LINES)]:
-        code, printed, _ = score_them(tmp_path, f"images={folder}", *again)
+        code, printed, _ = score_images(tmp_path, f"images={folder}", *again)
         assert code == 0
         assert all(line.format(mine=folder) in printed for line in EXPECTED_LINES.get(name, [])), printed
         assert printed.count("prompts: ") == printed.count("generators: ") == 1
@@ -219,11 +219,11 @@ def test_one_command_scores_images_in_any_layout_and_says_how_it_reads_them(name
 
 def test_a_later_command_can_find_prompts_in_a_different_way(tmp_path: Path) -> None:
     folder = write_table_next_to_images(tmp_path / "mine")
-    assert score_them(tmp_path, f"images={folder}", "prompts_from=names").code == 0
+    assert score_images(tmp_path, f"images={folder}", "prompts_from=names").code == 0
     assert count_scored(tmp_path) == {("img", "flux dev"): 3, ("img", "sdxl dev"): 3}
-    assert score_them(tmp_path, f"images={folder}").code == 0
+    assert score_images(tmp_path, f"images={folder}").code == 0
     assert count_scored(tmp_path) == BOTH
-    assert score_them(tmp_path, f"images={folder}", "benchmark.columns.generator=prompt").code == 0
+    assert score_images(tmp_path, f"images={folder}", "benchmark.columns.generator=prompt").code == 0
     assert count_scored(tmp_path) == {(text, text): 2 for text in TEXTS}
 
 
@@ -231,7 +231,7 @@ def test_a_sweep_of_ingested_images_repeats_where_prompts_and_generators_were_fo
     printed = ingest(tmp_path, "flux").out + ingest(tmp_path, "sdxl").out
     assert f"from the column 'prompt' of {tmp_path}/renders/flux.csv" in printed
     assert "generators: 1, from generator=flux: flux (3 images)" in printed
-    printed = sweep_them(tmp_path, None, "dry_run=true").out
+    printed = sweep_images(tmp_path, None, "dry_run=true").out
     assert "prompts: 3, from the column 'prompt' of " in printed and "renders/sdxl.csv" in printed
     assert "generators: 2, from generator=flux and generator=sdxl: flux (3 images), sdxl (3 images)" in printed
 
@@ -239,7 +239,7 @@ def test_a_sweep_of_ingested_images_repeats_where_prompts_and_generators_were_fo
 def test_a_sweep_of_image_files_is_refused_with_the_jobs_that_take_them(tmp_path: Path) -> None:
     for folder in (write_prompt_list(tmp_path / "both"), write_names_only(tmp_path / "flat")):
         where = [f"benchmark.prompts={tmp_path}/both/prompts.txt", f"benchmark.images={folder}"]
-        code, _, complaint = score_them(tmp_path, "sweep=own_images", *where, job="sweep")
+        code, _, complaint = score_images(tmp_path, "sweep=own_images", *where, job="sweep")
         kinds = "6 .png, 1 .txt" if folder.name == "both" else "3 .png"
         assert f"expected one folder per generator, or Parquet files, found {kinds}; " in complaint
         assert code == 1 and f"plumbline score images={folder}" in complaint and "plumbline ingest" in complaint
@@ -249,7 +249,7 @@ def test_a_sweep_of_image_files_is_refused_with_the_jobs_that_take_them(tmp_path
 def test_a_benchmarks_prompts_may_be_a_text_file(tmp_path: Path) -> None:
     assert ingest(tmp_path, "flux").code == 0
     listed = write_files(tmp_path, {"prompts.txt": "\n".join(["", *TEXTS[1:], TEXTS[1], ""])}) / "prompts.txt"
-    assert sweep_them(tmp_path, listed, "benchmark.require_every_image=false").code == 0
+    assert sweep_images(tmp_path, listed, "benchmark.require_every_image=false").code == 0
     assert count_scored(tmp_path) == {("flux", text): 1 for text in TEXTS[1:]}
 
 
@@ -261,35 +261,35 @@ def test_a_sweep_refuses_to_read_several_generators_as_one(tmp_path: Path) -> No
             for n, png in enumerate(PNGS) for name in ("sdxl", "flux")]  # fmt: skip
     write_parquet(tmp_path / "mine/0.parquet", rows)
     where = ["sweep=own_images", f"benchmark.prompts={known}/prompts.csv"]
-    code, _, complaint = score_them(tmp_path, *where, f"benchmark.images={tmp_path}/mine", job="sweep")
+    code, _, complaint = score_images(tmp_path, *where, f"benchmark.images={tmp_path}/mine", job="sweep")
     assert code == 1 and "the column 'model' names several generators ('flux' to 'sdxl')" in complaint
     assert "benchmark.generators={mine: PATH}" in complaint
     one = [f"benchmark.generators={{mine: {tmp_path}/mine}}", "benchmark.images=null"]
-    assert score_them(tmp_path, *where, *one, job="sweep").code == 0
+    assert score_images(tmp_path, *where, *one, job="sweep").code == 0
     assert count_scored(tmp_path) == {("mine", text): 2 for text in TEXTS}
     write_parquet(tmp_path / "mine/0.parquet", [row for row in rows if row["model"] == "flux"])
-    assert score_them(tmp_path, *where, f"benchmark.images={tmp_path}/mine", job="sweep").code == 0
+    assert score_images(tmp_path, *where, f"benchmark.images={tmp_path}/mine", job="sweep").code == 0
 
 
 def test_every_folder_is_a_separate_benchmark(tmp_path: Path) -> None:
     for name in ("first", "second"):
-        assert score_them(tmp_path, f"images={write_names_only(tmp_path / name)}").code == 0
+        assert score_images(tmp_path, f"images={write_names_only(tmp_path / name)}").code == 0
         assert read_manifest(tmp_path)["benchmark"] == name
     store = store_at(f"{tmp_path}/store")
     assert not drop_runs(store, KeepRuns(last=1)), "the newest run of each folder is kept"
     with pytest.raises(ConfigError, match=r"cannot be compared with it \(it is of the benchmark 'first'"):
         write_report(store, compare="previous")
-    assert score_them(tmp_path, f"images={tmp_path}/first", "name=renders").code == 0
+    assert score_images(tmp_path, f"images={tmp_path}/first", "name=renders").code == 0
     assert read_manifest(tmp_path)["benchmark"] == "renders"
 
 
 def test_a_limit_scores_only_the_first_images(tmp_path: Path) -> None:
     folder = write_prompt_list(tmp_path / "mine")
-    assert score_them(tmp_path, f"images={folder}", "limit=2").code == 0
+    assert score_images(tmp_path, f"images={folder}", "limit=2").code == 0
     first = pq.read_table(next((tmp_path / "store/ingested").glob("*/prompts.parquet"))).column("text").to_pylist()[:2]
     assert count_scored(tmp_path) == {(name, text): 1 for name in ("flux", "sdxl") for text in first}
     assert read_manifest(tmp_path)["limited"] == {"prompts": 2, "of_prompts": 3, "images": 4, "of_images": 6}
-    assert score_them(tmp_path, f"images={folder}").code == 0
+    assert score_images(tmp_path, f"images={folder}").code == 0
     assert count_scored(tmp_path) == BOTH and read_manifest(tmp_path)["counts"]["rows_kept"] == 4
 
 
@@ -305,25 +305,25 @@ def ingest(tmp_path: Path, generator: str, *arguments: str, **written: Any) -> E
     return run("ingest", f"table={table}", f"generator={generator}", f"output={tmp_path}/own", *arguments)
 
 
-def sweep_them(tmp_path: Path, prompt_file: Path | None = None, *arguments: str) -> Ended:
+def sweep_images(tmp_path: Path, prompt_file: Path | None = None, *arguments: str) -> Ended:
     where = [f"benchmark.prompts={prompt_file or tmp_path / 'own/prompts.parquet'}", f"benchmark.images={tmp_path}/own"]
-    return score_them(tmp_path, "sweep=own_images", *where, *arguments, job="sweep")
+    return score_images(tmp_path, "sweep=own_images", *where, *arguments, job="sweep")
 
 
 def test_a_table_with_absolute_paths_keeps_its_skills(tmp_path: Path) -> None:
-    assert ingest(tmp_path, "flux").code == 0 and sweep_them(tmp_path).code == 0
+    assert ingest(tmp_path, "flux").code == 0 and sweep_images(tmp_path).code == 0
     assert count_scored(tmp_path) == {("flux", text): 1 for text in TEXTS}
     summary = pq.read_table(tmp_path / "store/runs" / read_manifest(tmp_path)["run_id"] / "summary.parquet").to_pylist()
     assert {row["skill"]: row["n"] for row in summary} == {"overall": 3, "counting": 3, "colour": 3}
 
 
 def test_ingesting_adds_one_generator_and_refreshes_another(tmp_path: Path) -> None:
-    assert ingest(tmp_path, "flux").code == 0 and sweep_them(tmp_path).code == 0
-    assert ingest(tmp_path, "sdxl").code == 0 and sweep_them(tmp_path).code == 0
+    assert ingest(tmp_path, "flux").code == 0 and sweep_images(tmp_path).code == 0
+    assert ingest(tmp_path, "sdxl").code == 0 and sweep_images(tmp_path).code == 0
     counts = read_manifest(tmp_path)["counts"]
     assert count_scored(tmp_path) == BOTH and (counts["cells_computed"], counts["cells_cached"]) == (2, 2)
     others = [PNGS[0], PNGS[1], images("flint", 3)[2]["image"]]
-    assert ingest(tmp_path, "flux", "on_change=replace", pngs=others).code == 0 and sweep_them(tmp_path).code == 0
+    assert ingest(tmp_path, "flux", "on_change=replace", pngs=others).code == 0 and sweep_images(tmp_path).code == 0
     counts = read_manifest(tmp_path)["counts"]
     assert count_scored(tmp_path) == BOTH and (counts["cells_computed"], counts["cells_cached"]) == (2, 2)
     assert counts["rows_kept"] == 2, "one of the three images was replaced"
@@ -336,7 +336,7 @@ def test_a_subset_of_the_prompts_is_a_benchmark(tmp_path: Path) -> None:
         write_files(tmp_path, {"few.csv": f'prompt_id,text\n{known[0]["prompt_id"]},"{known[0]["text"]}"\n'})
         / "few.csv"
     )
-    said = sweep_them(tmp_path, few, "dry_run=true").out
+    said = sweep_images(tmp_path, few, "dry_run=true").out
     assert "2 of 3 images belong to prompts that are not in benchmark.prompts" in said
-    assert sweep_them(tmp_path, few, "benchmark.require_every_image=false").code == 0
+    assert sweep_images(tmp_path, few, "benchmark.require_every_image=false").code == 0
     assert count_scored(tmp_path) == {("flux", known[0]["text"]): 1}

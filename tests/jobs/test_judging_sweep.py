@@ -20,10 +20,10 @@ EXPECTED = {
     "viescore": (8 * 6) ** 0.5,
     "gpt4v_eval": 7.0,
 }
-"""Expected scores, given a judge's statements, which are in a separate file."""
+"""Expected score of each metric; the tiny judges always give the same replies."""
 MATCHING = ("capclip", "capmeteor", "descclip", "descmeteor")
 UNREADABLE = "babble"
-"""LLMScore with a judge that has random weights, so that its replies match no schema."""
+"""Name of an LLMScore metric whose judge has random weights, so that its replies match no schema."""
 
 ASKED_TWICE = "twice"
 
@@ -43,7 +43,7 @@ def sweep_words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(scope="module", params=["here", pytest.param("local", marks=pytest.mark.slow)])
 def store(request: pytest.FixtureRequest, sweep_words: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run a sweep whose judge with random weights fails, and only that judge; return its store."""
+    """Run a sweep in which only the judge with random weights fails; return the sweep's store."""
     store = tmp_path_factory.mktemp(request.param)
     metrics = f"metric=[{','.join([*EXPECTED, *MATCHING])}]"
     babble = f"+metrics.{UNREADABLE}={{kind: llmscore, judge: babbler, replies: text, max_tokens: 8}}"

@@ -71,11 +71,11 @@ RUNNING = SweepStatus(
 )
 
 
-def render_watch(looks: list[list[RunningSweep]], *, terminal: bool) -> tuple[str, list[float]]:
+def render_watch(polls: list[list[RunningSweep]], *, terminal: bool) -> tuple[str, list[float]]:
     """Return the console output of successive polls, and the waits between them."""
     console = Console(file=io.StringIO(), force_terminal=terminal, width=140, highlight=False)
     waited: list[float] = []
-    watch(console, lambda: looks.pop(0), waited.append)
+    watch(console, lambda: polls.pop(0), waited.append)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue(), waited
 
@@ -166,7 +166,7 @@ def test_a_sweep_reports_the_number_of_computed_cells(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("rights", [0o2775, 0o2755])
 def test_everyone_who_may_write_to_a_stores_folder_may_write_to_a_sweeps_files(rights: int, tmp_path: Path) -> None:
-    """The umask is the usual one. Parts of an earlier run are linked, and a file that is rewritten is replaced."""
+    """Files are writable under the usual umask, even if they are linked from an earlier run or replaced."""
     bench = Bench(tmp_path, "metric=[edge_density]")
     store = Path(bench.store.place.url)
     store.mkdir()

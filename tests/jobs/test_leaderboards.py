@@ -36,13 +36,14 @@ def make_failure(kind: str, message: str) -> dict[str, Any]:
 
 
 def render(show: Any, *arguments: Any) -> str:
+    """Return what `show` prints to a console."""
     stream = io.StringIO()
     show(Console(file=stream, width=140, highlight=False), *arguments)
     return stream.getvalue()
 
 
 NO_STORE: Any = None
-"""The leaderboards of a run that was just computed need no store."""
+"""Value in place of a store, which the leaderboards of a newly computed run do not need."""
 
 
 def show_boards(console: Console, finished: Any) -> None:

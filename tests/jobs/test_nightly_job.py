@@ -202,14 +202,14 @@ def test_a_rewritten_report_of_a_night_keeps_the_changes_on_both_pages(nights: N
     nights.add("flint", 0.4)
     assert nights.run().code == 3
 
-    def pages() -> set[bool]:
+    def find_changes_on_pages() -> set[bool]:
         own = nights.store.read_text(f"runs/{find_newest_run(nights.store)}/report.html") or ""
         return {f"Changes since run {first}," in page for page in (own, nights.read_latest_report())}
 
     report = ("report", f"store={nights.store.place.url}", "run=latest")
     for words, changed in (((), True), (("compare=none",), False), ((), False)):
         printed(*report, *words)
-        assert pages() == {changed}
+        assert find_changes_on_pages() == {changed}
 
 
 def test_a_night_reports_the_change_although_another_sweep_published_it_first(nights: Nights) -> None:

@@ -92,7 +92,10 @@ def suite(tmp_path: Path) -> Suite:
 
 
 def test_nights_over_two_benchmarks_report_both_at_once_and_only_changes(suite: Suite) -> None:
-    """Flint gets worse on all 8 prompts, which has a probability of 1 in 2^7 by chance; two generators are compared."""
+    """Flint gets worse on all 8 prompts of one benchmark.
+
+    By chance, this has a probability of 1 in 2^7, which is significant even after correction for two generators.
+    """
     with serve([200] * 3) as hook:
         webhook = f"nightly.webhook={hook.url}"
         suite.score()

@@ -35,7 +35,7 @@ def scrape() -> str:
 
 
 def read_counters() -> Counts:
-    """Count by the counter's name and our labels, summed over all processes."""
+    """Return the value of each counter, keyed by its name and our labels and summed over all processes."""
     counts: Counts = Counter()
     for name, text, value in LINE.findall(scrape()):
         labels = dict(LABEL.findall(text))
@@ -64,7 +64,7 @@ class Observed(NamedTuple):
             waiting.wait(0.5)
 
     def await_counts(self, expected: Mapping[tuple[str, ...], float], *names: str) -> None:
-        """Wait until the run's additions to these counters are as expected; fail if they are not in time."""
+        """Wait until the run has increased these counters as expected; fail if that takes too long."""
         waiting = threading.Event()
         for _ in range(MAX_POLLS):
             added = {key: value for key, value in (read_counters() - self.before).items() if key[0] in names}
@@ -153,7 +153,7 @@ def test_every_computed_cell_has_a_log_line(sweeps: tuple[Observed, Observed]) -
 
 
 def test_progress_counts_the_calls_of_models(sweeps: tuple[Observed, Observed]) -> None:
-    """Seven images are valid; they and their prompts are counted."""
+    """The seven valid images are counted, and so are their prompts."""
     (line,) = (line for line in sweeps[0].printed.splitlines() if line.startswith("similarities:clip: 2/2 cells"))
     assert ", 14 of about 16 calls, 1 failed rows" in line
 

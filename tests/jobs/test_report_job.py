@@ -65,7 +65,7 @@ def score_many_noisy(generator: str, metric: str, prompt: int) -> float:
 
 
 def test_no_report_claims_that_there_is_no_difference_from_too_few_prompts(tmp_path: Path) -> None:
-    """The claim is missing if no outcome could separate the generators, and if more prompts would separate them."""
+    """With 14 prompts, no scores could separate the generators; with 16 prompts, these scores do not separate them."""
     names = [f"g{number:02d}" for number in range(30)]
     for prompts, headline, wanted in (
         (14, "Too few prompts to say who is better by m.", "at least 15 prompts are needed"),
@@ -159,13 +159,13 @@ def test_later_ratings_correct_a_sweeps_means_and_the_report_shows_where_a_metri
     made = make_run(tmp_path, prompts=plain_prompts(40), score=score)
     ratings = tmp_path / "ratings.csv"
 
-    def rate(prompts: int) -> str:
+    def rate_and_report(prompts: int) -> str:
         lines = [f"{name}-p{at:04d},ann,{round(1 + 4 * fit(name, at), 2)}" for name in QUALITY for at in range(prompts)]
         ratings.write_text("\n".join(["image_id,rater,rating", *lines]) + "\n")
         words = [f"store={tmp_path}/store", "run=latest", "protocol=long", f"protocol.path={ratings}"]
         return printed("report", *words)
 
-    said = rate(20)
+    said = rate_and_report(20)
     assert "clipscore contradicts people on atlas and cobalt: people find atlas better by +" in said
     assert "clipscore alone puts too high cobalt (" in said
     assert "<b>clipscore contradicts people on atlas and cobalt:</b>" in made.html
@@ -175,8 +175,8 @@ def test_later_ratings_correct_a_sweeps_means_and_the_report_shows_where_a_metri
     assert "<b>gecko beside people&#39;s likert</b> agrees" in made.html
     corrected = pq.read_table(made.folder / "metaeval/corrected.parquet").to_pylist()
     assert {row["n_rated"] for row in corrected} == {20} and {row["n_scored"] for row in corrected} == {40}
-    rate(40)
+    rate_and_report(40)
     corrected = pq.read_table(made.folder / "metaeval/corrected.parquet").to_pylist()
     assert {row["n_rated"] for row in corrected} == {40}
-    rate(5)
+    rate_and_report(5)
     assert "not enough ratings: 5 prompts, at least 12 are needed" in made.html

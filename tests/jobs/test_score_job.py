@@ -218,7 +218,7 @@ def test_the_folders_current_content_is_scored_after_any_earlier_attempt(tmp_pat
     folder = write_folder(tmp_path / "mine")
     given = [f"images={folder}", "metric=[edge_density]", "cluster=here", f"store={tmp_path}/store"]
 
-    def scored() -> dict[str, int]:
+    def count_scored_images() -> dict[str, int]:
         printed("score", *given)
         rows = pq.read_table(newest(tmp_path / "store") / "scores.parquet").to_pylist()
         assert all(row["score"] is not None for row in rows)
@@ -227,20 +227,20 @@ def test_the_folders_current_content_is_scored_after_any_earlier_attempt(tmp_pat
     (folder / "images.csv").write_text("file,prompt,model\ngone.png,a circle,atlas\n")
     assert "every image was rejected" in refusal("score", *given, code=1)
     (folder / "images.csv").unlink()
-    assert scored() == {"atlas": 4, "flint": 4}
+    assert count_scored_images() == {"atlas": 4, "flint": 4}
     (folder / "flint").rename(folder / "Flint v2")
-    assert scored() == {"atlas": 4, "Flint v2": 4}
+    assert count_scored_images() == {"atlas": 4, "Flint v2": 4}
     (folder / "atlas").rename(tmp_path / "elsewhere")
-    assert scored() == {"Flint v2": 4}
+    assert count_scored_images() == {"Flint v2": 4}
     [shard] = (tmp_path / "store/ingested").glob("mine-*/Flint v2/00000.parquet")
     for damaged in (shard, shard.parent.parent / "manifest.json"):
         damaged.write_bytes(b"damaged")
         (tmp_path / "elsewhere").rename(folder / "atlas")
-        assert scored() == {"atlas": 4, "Flint v2": 4}
+        assert count_scored_images() == {"atlas": 4, "Flint v2": 4}
         (folder / "atlas").rename(tmp_path / "elsewhere")
     rows = list_captioned_images("flint", 3)
     write_rows(folder / "all.parquet", [{"image": row["picture"], "prompt": row["caption"]} for row in rows])
-    assert scored() == {"mine": 3}
+    assert count_scored_images() == {"mine": 3}
 
 
 def test_a_name_that_is_not_utf8_costs_only_its_own_file(tmp_path: Path) -> None:

@@ -44,7 +44,10 @@ def write_settings(bench: Path, generator: str, columns: dict[str, list[Any]]) -
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], str]:
-    """Sweep two generators whose tables record their settings, each with different column names."""
+    """Sweep two generators whose tables record their settings under different column names.
+
+    Return the store, the command-line words of the sweep, and its output.
+    """
     folder = tmp_path_factory.mktemp("swept")
     bench = write_benchmark(folder / "bench", ["atlas", "flint"], count=8)
     write_settings(bench, "atlas", {"guidance_scale": [4.0] * 8, "seed": list(range(8)), "width": [64] * 8,
@@ -90,7 +93,7 @@ def test_generation_settings_do_not_change_keys_and_can_be_left_out_or_ignored(
 
 
 def test_a_night_and_its_rewards_report_changed_settings(swept: tuple[Path, list[str], str], tmp_path: Path) -> None:
-    """A copy contains images with a different guidance scale, two for each prompt."""
+    """In a copy of the benchmark, atlas has another guidance scale and two images for each prompt."""
     folder = shutil.copytree(swept[0].parent, tmp_path / "copy")
     words = [word.replace(str(swept[0].parent), str(folder)) for word in swept[1]]
     earlier = min(run.name for run in (folder / "store/runs").iterdir())
@@ -120,15 +123,15 @@ def make_two_runs(folder: Path, *, before: Any, after: Any) -> Store:
     """Make two runs, between which atlas becomes clearly worse and borealis does not change."""
     prompts, generators = plain_prompts(24), ["atlas", "borealis"]
 
-    def worse(generator: str, metric: str, prompt: int) -> float:
+    def score_after(generator: str, metric: str, prompt: int) -> float:
         return 0.2 + prompt / 100 if generator == "atlas" else 0.5
 
-    def better(generator: str, metric: str, prompt: int) -> float:
+    def score_before(generator: str, metric: str, prompt: int) -> float:
         return 0.6 + prompt / 100 if generator == "atlas" else 0.5
 
     given = {"prompts": prompts, "generators": generators, "metrics": ["gecko"]}
-    make_run(folder, run_id=EARLIER, score=better, settings=before, **given)
-    return make_run(folder, run_id=LATER, score=worse, settings=after, **given).store
+    make_run(folder, run_id=EARLIER, score=score_before, settings=before, **given)
+    return make_run(folder, run_id=LATER, score=score_after, settings=after, **given).store
 
 
 def report(folder: Path, *words: str) -> Ended:

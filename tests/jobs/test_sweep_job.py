@@ -18,7 +18,7 @@ from tests.environment import ROOT
 
 PACK = ROOT / "assets" / "shapes"
 MIN_SEPARATION = 3.0
-"""A generator is truly better than another if their paired difference is above this many standard errors."""
+"""Minimum paired difference, in standard errors, for which a generator counts as truly better than another."""
 
 PROMPTS = 96
 WORDS = ("sweep=shapes", f"benchmark.limit={PROMPTS}")

@@ -23,12 +23,12 @@ PROMPTS = 10
 """Number of prompts used, out of 32."""
 
 
-def clips_config(store: Path, *words: str) -> SweepConfig:
+def make_clips_config(store: Path, *words: str) -> SweepConfig:
     return config_of("sweep", "sweep=shapes_video", f"store={store}", *words)
 
 
 def run(store: Path, *words: str) -> FinishedSweep:
-    return run_config(clips_config(store, *words))
+    return run_config(make_clips_config(store, *words))
 
 
 def read_clips(generator: str) -> list[dict[str, Any]]:
@@ -67,14 +67,16 @@ def test_a_score_is_the_mean_over_evenly_spaced_frames(finished: FinishedSweep) 
 
 
 def test_the_sampling_of_clips_is_in_the_keys_unless_it_is_the_default(tmp_path: Path) -> None:
-    def paths(*words: str) -> set[str]:
-        return {cell.path for cell in plan_sweep(clips_config(tmp_path, "dry_run=true", METRIC, *words)).plan.cells}
+    def list_paths(*words: str) -> set[str]:
+        return {
+            cell.path for cell in plan_sweep(make_clips_config(tmp_path, "dry_run=true", METRIC, *words)).plan.cells
+        }
 
-    usual = paths()
-    assert paths("clips.frames=4", "clips.shown=each") == usual
-    assert not usual & paths("clips.frames=5")
-    assert not usual & paths("clips.shown=grid")
-    assert not usual & paths("clips.listed=sampled")
+    usual = list_paths()
+    assert list_paths("clips.frames=4", "clips.shown=each") == usual
+    assert not usual & list_paths("clips.frames=5")
+    assert not usual & list_paths("clips.shown=grid")
+    assert not usual & list_paths("clips.listed=sampled")
 
 
 def test_a_grid_is_one_image_and_a_damaged_clip_is_one_error(tmp_path: Path) -> None:
@@ -118,4 +120,4 @@ def test_the_committed_clips_equal_those_that_the_code_makes() -> None:
 
 def test_a_video_is_refused_for_a_model_of_images_before_anything_is_computed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"clips\.shown: video requires a model that takes videos .*the role 'vqa'"):
-        plan_sweep(clips_config(tmp_path, "clips.shown=video", "metric=[vqascore]"))
+        plan_sweep(make_clips_config(tmp_path, "clips.shown=video", "metric=[vqascore]"))

@@ -36,7 +36,7 @@ def make_answer(number: int, body: dict[str, Any]) -> Answer:
     return said._replace(body={**said.body, "usage": {"prompt_tokens": 500_000, "completion_tokens": 100_000}})
 
 
-def planned_sweep(server: Server, folder: Path, *overrides: str, count: int = 4) -> PlannedSweep:
+def plan_costly_sweep(server: Server, folder: Path, *overrides: str, count: int = 4) -> PlannedSweep:
     bench = write_benchmark(folder / "bench", ["atlas"], count=count)
     model = ("model@models.vqa=api", "models.vqa.checkpoint=m", f"models.vqa.key_variable={VARIABLE}")
     metric = () if any(one.startswith("metric=") for one in overrides) else ("metric=[vqascore]",)
@@ -56,7 +56,7 @@ def show(planned: PlannedSweep, capsys: pytest.CaptureFixture[str]) -> str:
 def test_a_sweep_reports_its_cost_before_and_after(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    planned = planned_sweep(server, tmp_path, PRICES)
+    planned = plan_costly_sweep(server, tmp_path, PRICES)
     (before,) = estimate_costs(planned.plan, planned.store)
     assert (before.node, before.run_id, before.read, before.written) == ("answers:vqa", None, 1000, 250)
     assert before.cost.amount == pytest.approx(before.calls * (1000 * 2 + 250 * 10) / 1e6)
@@ -111,14 +111,14 @@ def test_gpu_seconds_are_priced_and_divided_among_the_metrics_that_share_a_stage
 
 def test_prices_of_gpus_and_services_are_in_one_currency(server: Server, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"models.vqa.prices.currency: expected cluster.currency \(EUR\), got USD"):
-        planned_sweep(server, tmp_path, PRICES, *GPUS)
+        plan_costly_sweep(server, tmp_path, PRICES, *GPUS)
 
 
 def test_the_usage_of_a_run_is_the_estimate_for_the_next_one(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    finished = run_plan(planned_sweep(server, tmp_path, PRICES))
-    planned = planned_sweep(server, tmp_path, PRICES, "clips.shown=grid", count=8)
+    finished = run_plan(plan_costly_sweep(server, tmp_path, PRICES))
+    planned = plan_costly_sweep(server, tmp_path, PRICES, "clips.shown=grid", count=8)
     (told_by_run,) = estimate_costs(planned.plan, planned.store)
     assert (told_by_run.run_id, told_by_run.read, told_by_run.written) == (finished.run_id, 500_000, 100_000)
     assert told_by_run.cost == Cost(2.0 * told_by_run.calls, "USD")
@@ -128,7 +128,7 @@ def test_the_usage_of_a_run_is_the_estimate_for_the_next_one(
 def test_without_prices_the_output_says_how_to_get_the_cost(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    planned = planned_sweep(server, tmp_path)
+    planned = plan_costly_sweep(server, tmp_path)
     assert estimate_costs(planned.plan, planned.store) == [] and sum_costs(planned.plan, {}) == {}
     assert "calls of a service; models.vqa.prices adds their cost" in show(planned, capsys)
 
@@ -139,23 +139,23 @@ def test_a_service_that_refuses_the_key_is_reported_before_ray_is_imported(
     monkeypatch.setitem(sys.modules, "plumbline.pipelines.running.runner", None)  # importing it fails
     server.script = lambda number, body: make_error(401, "no such key")
     with pytest.raises(ModelError, match="answered 401 for the key"):
-        run_plan(planned_sweep(server, tmp_path))
+        run_plan(plan_costly_sweep(server, tmp_path))
     monkeypatch.delenv(VARIABLE)
     with pytest.raises(ModelError, match=f"{VARIABLE} is not set"):
-        run_plan(planned_sweep(server, tmp_path))
+        run_plan(plan_costly_sweep(server, tmp_path))
     assert len(server.bodies) == 1
 
 
 def test_only_needed_services_are_tried_and_each_once(server: Server, tmp_path: Path) -> None:
     nobody = ("model@models.llm=api", "models.llm.checkpoint=m", "models.llm.endpoint=http://127.0.0.1:9/v1")
-    ask_models(planned_sweep(server, tmp_path, *nobody))
+    ask_models(plan_costly_sweep(server, tmp_path, *nobody))
     assert len(server.bodies) == 1 and server.bodies[0]["top_logprobs"] == 20
 
 
 def test_a_service_that_only_writes_text_need_not_report_likelihoods(server: Server, tmp_path: Path) -> None:
     in_words = ("metric=[tifa]", "metrics.tifa.answers=reply")
-    ask_models(planned_sweep(server, tmp_path, *in_words))
+    ask_models(plan_costly_sweep(server, tmp_path, *in_words))
     assert len(server.bodies) == 1 and "logprobs" not in server.bodies[0]
     both = ("metric=[tifa,vqascore]", "metrics.tifa.answers=reply")
-    ask_models(planned_sweep(server, tmp_path, *both))
+    ask_models(plan_costly_sweep(server, tmp_path, *both))
     assert server.bodies[1]["logprobs"] is True

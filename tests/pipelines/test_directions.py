@@ -23,7 +23,7 @@ GENERATORS = ["atlas", "drift"]
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> PlannedSweep:
-    """Plan eight prompts by a good and a poor generator, with one person's ratings, which agree."""
+    """Plan a sweep over a good and a poor generator; one person's ratings confirm which is better."""
     folder = write_benchmark(tmp_path_factory.mktemp("falling"), GENERATORS)
     asked = [prompt["prompt_id"] for prompt in prompts(8)]
     rated = [(prompt, generator, 5 - 4 * at) for prompt in asked for at, generator in enumerate(GENERATORS)]
@@ -88,7 +88,7 @@ def test_agreement_with_people_counts_low_scores_as_good(
 
 
 DENIALS = ("metric=[vqascore]", "+metrics.denied={kind: vqascore, model: vqa, answer: 'No'}")
-"""VQAScore, and its variant from Table 14: the likelihood that the model denies that the image fits."""
+"""VQAScore, and the variant from table 14 of its paper: the likelihood that the model answers "no"."""
 
 
 def test_a_likelihood_of_denial_ranks_and_rewards_like_the_likelihood_of_yes(tmp_path: Path) -> None:

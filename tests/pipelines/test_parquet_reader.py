@@ -40,7 +40,7 @@ class CountingFile(io.FileIO):
         return data
 
 
-def shuffled_table(seed: int, *, struct: bool) -> pa.Table:
+def make_shuffled_table(seed: int, *, struct: bool) -> pa.Table:
     """Return images of various sizes, some of them null, as bytes or Hugging Face structs, between other columns."""
     draws = np.random.default_rng(seed)
     images = [draws.bytes(int(size)) for size in draws.integers(20_000, 120_000, 150)]
@@ -57,7 +57,7 @@ def shuffled_table(seed: int, *, struct: bool) -> pa.Table:
 @pytest.mark.parametrize("writer", WRITERS)
 def test_any_rows_of_any_writers_file_are_read(writer: str, struct: bool, tmp_path: Path) -> None:
     draws = np.random.default_rng(3)
-    table, path = shuffled_table(5, struct=struct), tmp_path / "images.parquet"
+    table, path = make_shuffled_table(5, struct=struct), tmp_path / "images.parquet"
     pq.write_table(table, path, row_group_size=GROUP, **WRITERS[writer])
     with CountingFile(path) as file:
         reader = ParquetReader(file, path.stat().st_size)
@@ -72,7 +72,7 @@ def test_any_rows_of_any_writers_file_are_read(writer: str, struct: bool, tmp_pa
 
 
 def test_reading_a_few_rows_fetches_their_pages_and_reading_ids_their_columns(tmp_path: Path) -> None:
-    table, path = shuffled_table(8, struct=False), tmp_path / "images.parquet"
+    table, path = make_shuffled_table(8, struct=False), tmp_path / "images.parquet"
     pq.write_table(table, path, row_group_size=GROUP, **WRITERS["ingest"])
     with CountingFile(path) as file:
         reader = ParquetReader(file, path.stat().st_size)
@@ -98,7 +98,7 @@ def test_reading_a_few_rows_fetches_their_pages_and_reading_ids_their_columns(tm
     ids=["an integer without end", "numbers without end", "a text without end", "lists in lists", "zeros"],
 )
 def test_a_damaged_page_index_is_ignored_and_costs_no_more_than_its_bytes(damage: bytes, tmp_path: Path) -> None:
-    table, path = shuffled_table(2, struct=False), tmp_path / "images.parquet"
+    table, path = make_shuffled_table(2, struct=False), tmp_path / "images.parquet"
     pq.write_table(table, path, row_group_size=GROUP, **WRITERS["ingest"])
     content = bytearray(path.read_bytes())
     for place in (place for group in locate_indices(pq.read_metadata(path)) for place in group if place is not None):

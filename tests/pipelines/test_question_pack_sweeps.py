@@ -188,7 +188,7 @@ def test_the_questions_can_be_listed_without_images(folder: Path, tmp_path: Path
     assert written.quality["dsg_1k"].prompts == 4 and written.quality["dsg_1k"].failed == 0
 
 
-def test_a_report_of_such_a_run_does_not_need_the_file_of_questions(folder: Path, tmp_path: Path) -> None:
+def test_a_report_does_not_need_the_file_of_questions(folder: Path, tmp_path: Path) -> None:
     questions = write_propositions(tmp_path / "q.csv")
     prompts = f"benchmark.prompts={folder}/prompts.parquet"
     plan = planned(folder, tmp_path / "store", "dsg_1k", questions, prompts)

@@ -1,4 +1,4 @@
-"""Sweeps reproduce the releases' numbers; their arithmetic is repeated here step by step on the same answers."""
+"""Sweeps reproduce the releases' numbers: the tests repeat the arithmetic of the released code on the same answers."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -97,7 +97,10 @@ def compute_gated_score(answered: Mapping[int, bool], parents: Mapping[int, Sequ
 
 @pytest.mark.parametrize("convention", ["released", "fixed"])
 def test_dsg_counts_a_yes_if_its_parents_are_yes(convention: str, folder: Path, tmp_path: Path) -> None:
-    """A dependency of each prompt contains a word, so the release's loader drops all of the prompt's dependencies."""
+    """A word among each prompt's dependencies makes the released loader drop all of the prompt's dependencies.
+
+    The convention `fixed` keeps the dependencies that are numbers.
+    """
     rows = [row | {"dependency": "3, shape"} if row["proposition_id"] == 5 else row for row in make_annotations()]
     file = write_csv(tmp_path / "dsg.csv", ANNOTATIONS, rows)
     given = [f"benchmark.questions={file}", "metric=[dsg_1k]", "benchmark.prompts=${benchmark.questions}"]

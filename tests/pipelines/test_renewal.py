@@ -46,7 +46,7 @@ def folder(complete_run: FinishedSweep, tmp_path: Path) -> Path:
     return origin / "bench"
 
 
-def planned(folder: Path, tmp_path: Path) -> PlannedSweep:
+def make_plan(folder: Path, tmp_path: Path) -> PlannedSweep:
     return plan_bench(folder, tmp_path / "store", METRICS)
 
 
@@ -73,14 +73,14 @@ def read_scores(done: FinishedSweep) -> dict[tuple[str, str], float]:
 def test_damaged_cells_of_every_stage_are_computed_again_and_counted(
     complete_run: FinishedSweep, folder: Path, tmp_path: Path
 ) -> None:
-    plan = planned(folder, tmp_path)
+    plan = make_plan(folder, tmp_path)
     assert not plan.plan.missing
     harmed = [list_cells(plan, stage)[0] for stage in ("questions", "entailment", "answers", "similarities", "scores")]
     for cell in harmed:
         flip_bit(plan.store, cell.path)
     remove_cells(plan.store, *(cell.path for cell in list_cells(plan, "scores")[1:]))
     totals = Totals()
-    done = run_sweep(planned(folder, tmp_path), totals.add)
+    done = run_sweep(make_plan(folder, tmp_path), totals.add)
     assert (done.exit_code, done.results.n_null) == (0, 0)
     assert read_scores(done) == pytest.approx(read_scores(complete_run), abs=1e-5)
     assert {state.cells - state.missing for state in totals.nodes.values()} == {0}, "of all rounds together"
@@ -88,7 +88,7 @@ def test_damaged_cells_of_every_stage_are_computed_again_and_counted(
     assert nodes == totals.nodes.keys() and sum(state.cells for state in totals.nodes.values()) >= done.computed
     counts = read_manifest(plan.store, done.run_id)["counts"]
     assert counts["cells_renewed"] == done.renewed == len(harmed) and counts["cells_failed"] == 0
-    assert not planned(folder, tmp_path).plan.missing
+    assert not make_plan(folder, tmp_path).plan.missing
     for cell in harmed:
         assert plan.store.read(cell.path, key=cell.key) is not None
 
@@ -107,7 +107,7 @@ def test_failing_to_show_progress_is_logged_once_and_does_not_stop_the_sweep(
     with pytest.raises(BrokenPipeError):
         console.print("a line")
     shutil.rmtree(tmp_path / "store/scores")
-    done = run_sweep(planned(folder, tmp_path), ProgressDisplay(console).update)
+    done = run_sweep(make_plan(folder, tmp_path), ProgressDisplay(console).update)
     assert (done.exit_code, done.computed) == (0, 4)
     (said,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert said.startswith("the progress cannot be shown: ") and "Broken pipe" in said
@@ -126,7 +126,7 @@ def test_everything_that_depends_on_rewritten_questions_is_computed_again(
     folder: Path, tmp_path: Path, rewrite: Callable[[pa.Table], pa.Table]
 ) -> None:
     """A question writer may use other words when it writes a lost cell again."""
-    plan = planned(folder, tmp_path)
+    plan = make_plan(folder, tmp_path)
     asked = list_cells(plan, "questions")[0]
     written = plan.store.read(asked.path)
     prompt_id = written.column("prompt_id").to_pylist()[0]
@@ -134,7 +134,7 @@ def test_everything_that_depends_on_rewritten_questions_is_computed_again(
     assert prompt_id in rewritten.column("prompt_id").to_pylist(), "the prompt has another question"
     remove_cells(plan.store, asked.path)
     plan.store.save(plan.plan.make_cell(asked), rewritten)
-    done = run_plan(planned(folder, tmp_path))
+    done = run_plan(make_plan(folder, tmp_path))
     assert (done.exit_code, done.results.n_null) == (0, 0)
     [scored] = [cell for cell in list_cells(plan, "scores") if asked in plan.plan.upstream(cell).get("questions", ())]
     elements = {row["prompt_id"]: row["elements"] for row in plan.store.read(scored.path).to_pylist()}
@@ -143,7 +143,7 @@ def test_everything_that_depends_on_rewritten_questions_is_computed_again(
 
 
 def test_only_damaged_questions_are_written_again(folder: Path, tmp_path: Path) -> None:
-    plan = planned(folder, tmp_path)
+    plan = make_plan(folder, tmp_path)
     flip_bit(plan.store, list_cells(plan, "questions")[0].path)
     config = sweep_config(folder, tmp_path / "store", "metric=[gecko]")
     written = write_questions(plan_questions(config), lambda progress: None)
@@ -156,19 +156,19 @@ def test_repeated_damage_is_reported_and_loses_no_row(
 ) -> None:
     for part in (tmp_path / "store/runs").glob("*/scores.parquet/*-*.parquet"):
         part.unlink()  # so that it is made from its cells
-    plan = planned(folder, tmp_path)
+    plan = make_plan(folder, tmp_path)
     harmed = next(cell for cell in list_cells(plan, "scores") if cell.recipe.metric == "clipscore")
 
-    def failing(read: Callable[..., pa.Table]) -> Callable[..., pa.Table]:
-        def damaged(self: Store, path: str, **options: object) -> pa.Table:
+    def damage_before_reading(read: Callable[..., pa.Table]) -> Callable[..., pa.Table]:
+        def flip_bit_and_read(self: Store, path: str, **options: object) -> pa.Table:
             if path == harmed.path:
                 flip_bit(self, path)
             return read(self, path, **options)
 
-        return damaged
+        return flip_bit_and_read
 
-    monkeypatch.setattr(Store, "read", failing(Store.read))
-    done = run_plan(planned(folder, tmp_path))
+    monkeypatch.setattr(Store, "read", damage_before_reading(Store.read))
+    done = run_plan(make_plan(folder, tmp_path))
     kinds = {row["kind"] for row in done.results.read_errors().to_pylist()}
     assert kinds == {"cell_unreadable"} and done.results.n_null == 4 and done.results.rows == 16
 
@@ -176,7 +176,10 @@ def test_repeated_damage_is_reported_and_loses_no_row(
 def test_a_renewed_cell_with_a_retryable_row_is_a_draft_that_the_run_uses(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The draft is used although the committed file next to it is damaged, and other damage is found later."""
+    """The run uses the draft although the committed cell next to it is damaged.
+
+    A later round finds a second damaged cell, and still uses the draft.
+    """
     config = sweep_config(folder, tmp_path / "store", "metric=[gecko,clipscore]")  # so that answers are read first
     plan = plan_sweep(config)
     [similar, *_], [answered, *_] = list_cells(plan, "similarities"), list_cells(plan, "answers")

@@ -32,23 +32,23 @@ def test_every_call_to_a_busy_server_is_repeated(given: bool, bucket: str, s3_se
         (place / "cells/a").remove()
 
 
-def planned_cells(planned: PlannedSweep) -> set[str]:
+def list_planned_cells(planned: PlannedSweep) -> set[str]:
     return {cell.path for cell in planned.plan.missing}
 
 
 def test_downloads_that_are_garbled_once_do_not_change_the_plan(
     tmp_path: Path, bucket: str, s3_server: S3Server
 ) -> None:
-    """Every object of sources and store is covered, with its own checksum or as part of a table without one."""
+    """All objects of the benchmark and the store are covered, both those with a checksum and tables without one."""
     write_benchmark(tmp_path)
     place = StorageConfig().locate(bucket)
     for file in ("prompts.parquet", "images/atlas/00000.parquet", "images/flint/00000.parquet"):
         (place / file).write((tmp_path / file).read_bytes())
-    expected = planned_cells(plan_bench(bucket, f"{bucket}/store"))
+    expected = list_planned_cells(plan_bench(bucket, f"{bucket}/store"))
     proxy = FaultProxy(s3_server, 0, share=1.0, faults=["garbled"], once=True)
     with run_proxy(proxy) as endpoint:
         planned = plan_bench(bucket, f"{bucket}/store", f"storage.endpoint_url={endpoint}")
-    assert planned_cells(planned) == expected
+    assert list_planned_cells(planned) == expected
     assert not planned.sources.broken and sum(".parquet" in request for request in proxy.requests) > 6
 
 

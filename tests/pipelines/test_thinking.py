@@ -12,13 +12,13 @@ from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, make_
 
 
 def make_thought(number: int, body: dict[str, Any]) -> Answer:
-    """Return a finished thought with a rating and an unfinished one by turns, the finished one first."""
+    """Return, alternately, a finished thought with a rating and an unfinished one, starting with the finished one."""
     if number % 2:
         return make_completion("<think>\nA star, or is it", reason="length")
     return make_completion('<think>\nI would say {"rating": 3}\n</think>\n\n{"rating": 85, "rationale": "It fits."}')
 
 
-def test_a_thinking_judge_rates_and_the_error_of_a_cut_thought_names_the_key_to_change(
+def test_a_thinking_judge_rates_and_the_error_for_a_truncated_thought_names_the_key_to_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, KEY)

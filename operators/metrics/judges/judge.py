@@ -250,7 +250,7 @@ def read_object(reply: str, scales: Sequence[Scale]) -> Verdict:
 
 def _read_rating(scale: Scale, value: Any) -> Rating | None:
     """Parse a number, or a string such as `85` or `85/100`, as a rating; return None for an N/A that is allowed."""
-    if _does_not_apply(scale, value):
+    if _is_not_applicable(scale, value):
         return None
     if value is None:
         raise UnreadableReply(f"it has no number for {scale.name!r}")
@@ -260,7 +260,7 @@ def _read_rating(scale: Scale, value: Any) -> Rating | None:
     return _check_range(scale, match)
 
 
-def _does_not_apply(scale: Scale, value: Any) -> bool:
+def _is_not_applicable(scale: Scale, value: Any) -> bool:
     return scale.optional and isinstance(value, str) and parsing.normalise(value) == parsing.normalise(NOT_APPLICABLE)
 
 
@@ -279,7 +279,7 @@ def read_lines(reply: str, scales: Sequence[Scale]) -> Verdict:
     matches = {
         scale: _NUMBER_LINE.fullmatch(line)
         for scale, line in numbers.items()
-        if not _does_not_apply(scale, line.rpartition(": ")[2])
+        if not _is_not_applicable(scale, line.rpartition(": ")[2])
     }
     if len(numbers) < len(scales) or not all(matches.values()):
         raise UnreadableReply(f"expected {len(scales)} lines of one number each, then the explanation")

@@ -131,7 +131,7 @@ def _read_counts(reply: str) -> Verdict:
     counts = [int(line) for line in lines]
     objects, matched, attributes, attributes_matched = counts
     if objects < 1 or min(matched, attributes, attributes_matched) < 0:
-        raise ValueError("expected four counts, the first above 0, and an explanation, a line each")
+        raise ValueError("expected four counts, the first above 0, and an explanation, each on a line of its own")
     names = (scale.name for scale in SCALES["rule_enhanced"])
     return Verdict(tuple(map(Rating, names, counts)), rationale)
 

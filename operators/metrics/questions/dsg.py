@@ -197,7 +197,8 @@ class DsgConfig(WriterConfig):
             )
         if self.prior is not None and self.answers == "reply":
             raise ConfigError(
-                f"dsg prior: {self.prior} divides likelihoods, which replies do not have; set one to null"
+                f"dsg prior: {self.prior} divides likelihoods, which replies do not have; "
+                "set prior=null or answers=likelihood"
             )
         if self.questions == "released" and self.replies != "text":
             raise ConfigError(
@@ -340,7 +341,9 @@ def read_questions(numbers: Sequence[int], reply: str, pieces: Pieces = parsing.
         number: texts[number] for number in numbers if len(texts.get(number, "")) in range(2, parsing.MAX_QUESTION)
     }
     if not questions:
-        raise UnreadableReply('no line such as "1 | Is there a motorcycle?" was found with the number of a tuple')
+        raise UnreadableReply(
+            'expected lines such as "1 | Is there a motorcycle?" numbered like the tuples, found none'
+        )
     return questions
 
 
@@ -356,7 +359,9 @@ def read_released_questions(numbers: Sequence[int], reply: str) -> dict[int, str
         texts[int(number)] = text[0]
     questions = {number: texts[number] for number in numbers if number in texts}
     if not questions:
-        raise UnreadableReply('no line such as "1 | Is there a motorcycle?" was found with the number of a tuple')
+        raise UnreadableReply(
+            'expected lines such as "1 | Is there a motorcycle?" numbered like the tuples, found none'
+        )
     return questions
 
 

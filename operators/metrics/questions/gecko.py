@@ -73,8 +73,8 @@ class GeckoConfig(WriterConfig):
     nli: str | None = "nli"
     """Role of the entailment model that finds hallucinated questions (gecko.txt, sec. 5); null skips this filter."""
     coverage: bool = True
-    """Label the prompt's words, then ask about each of them (gecko.txt, sec. 5); if false, write all questions in one
-    step, as TIFA does.
+    """If true, label the prompt's words, then ask about each of them (gecko.txt, sec. 5). If false, write all questions
+    in one step, as TIFA does.
     """
     min_groundable: Share = 0.0
     """Minimum groundability score of the words to ask about. The paper states no threshold; 0 asks about all words."""

@@ -24,16 +24,16 @@ class BadQuestion(PlumblineError):
 
 @checked(frozen=True, config=ConfigDict(extra="forbid"))
 class ListedQuestion:
-    """A question given as a JSON object, with those columns of the table QUESTIONS that a person can fill in."""
+    """A question given as a JSON object, with the columns of the table QUESTIONS that a person can fill in."""
 
     text: str
     choices: list[str] | None = None
-    """Possible answers; None for a checkpoint that a judge rates."""
+    """Possible answers; None for a requirement that a judge rates."""
     answer: str | None = None
     """The correct choice."""
     kind: str | None = None
     question_id: str | None = None
-    """Name for the lists of `parents` of other questions."""
+    """Id by which other questions refer to this question in `parents`."""
     parents: list[str] | None = None
 
 
@@ -106,7 +106,7 @@ def _read_entry(entry: Any, number: int) -> WrittenQuestion:
     except BadQuestion as error:
         raise BadQuestion(f"{name}: {error}") from error
     except UnicodeEncodeError as error:
-        raise BadQuestion(f"{name}: expected text, found an incomplete character") from error
+        raise BadQuestion(f"{name}: expected text, found a lone surrogate; remove it") from error
     return question
 
 

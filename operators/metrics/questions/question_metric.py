@@ -44,8 +44,8 @@ class QuestionMetricConfig(Metric):
     selects the metric's default, or `likelihood` if the model cannot reply in words.
     """
     letters: bool | None = None
-    """Show multiple choices as A, B, C and compare the likelihoods of the letters. Null does so for services, which
-    report only the likelihoods of single tokens. Yes and no are not replaced by letters.
+    """If true, show multiple choices as A, B, C and compare the likelihoods of the letters. Null does so for services,
+    which report only the likelihoods of single tokens. Yes and no are not replaced by letters.
     """
     yes_no: Literal["capitalised", "as_written"] | None = None
     """Send yes and no as `Yes` and `No` (vqascore_genai_bench.txt), or as they are written. Null uses the case of the
@@ -88,8 +88,8 @@ class QuestionMetricConfig(Metric):
         is_capitalised = DEFAULT_QUESTIONS[profile.question].answer.istitle()
         if profile.compares and self.answers == "reply":
             raise ConfigError(
-                f"{self.kind} answers: the role {self.model!r} is a {profile.name} model, which compares choices and "
-                "cannot reply in words; set answers=likelihood, or use another VQA model"
+                f"{self.kind} answers: the model of role {self.model!r} is a {profile.name} model, which compares "
+                "choices and cannot reply in words; set answers=likelihood, or use another VQA model"
             )
         return replace(
             self,

@@ -63,13 +63,13 @@ class QuestionPackConfig(QuestionMetricConfig):
     `apply_zeroing_in_order`). Null counts each question on its own.
     """
     images: Literal["mean", "last"] = "mean"
-    """For a row with several images: use the mean of their scores, or the last score."""
+    """Score of a row with several images: the `mean` of their scores, or the `last` score."""
 
     def __post_init__(self) -> None:
         QuestionMetricConfig.__post_init__(self)
         if self.soft and (self.zeroing is not None or self.form == "reply"):
             raise ConfigError(
-                f"question_pack aggregate: {self.aggregate} compares spellings; expected zeroing=null and no reply, "
+                f"question_pack aggregate: {self.aggregate} compares spellings; expected zeroing=null and likelihoods, "
                 f"got zeroing={self.zeroing} and answers={self.answers}; leave them out, or use aggregate=share"
             )
 
@@ -97,8 +97,8 @@ class QuestionPackConfig(QuestionMetricConfig):
         kind = profile_of(self.model)
         if kind.compares and self.soft:
             raise ConfigError(
-                f"question_pack model: the role {self.model!r} is a {kind.name} model, which compares choices and "
-                "cannot score one alone; use another VQA model, or aggregate=share"
+                f"question_pack model: the model of role {self.model!r} is a {kind.name} model, which compares "
+                "choices and cannot score a single answer; use another VQA model, or aggregate=share"
             )
         return QuestionMetricConfig.with_model_defaults(self, profile_of)
 
@@ -106,7 +106,7 @@ class QuestionPackConfig(QuestionMetricConfig):
         return CallEstimate(0, words)
 
     def refusal_of_pack(self, choices: Collection[int]) -> str | None:
-        """Return why questions with these numbers of choices cannot be scored; None if they can.
+        """Return the reason why questions with these numbers of choices cannot be scored; None if they can.
 
         A soft mean requires exactly one choice, the correct answer. A share requires at least two.
         """
@@ -193,7 +193,10 @@ def list_spellings(answer: str, spelling: Spelling) -> list[str]:
 
 
 def _weigh_spellings(answered: Answered, spelling: Spelling) -> Element:
-    """Score the probability that the reply begins with one of the spellings, ignoring the end-of-turn token."""
+    """Return an element whose score is the probability that the reply begins with one of the spellings.
+
+    The end-of-turn token is ignored.
+    """
     logs = [
         log_likelihood(tokens, "first") if spelling == "released" else math.fsum(tokens[:-1])
         for tokens in answered.token_logprobs

@@ -100,7 +100,8 @@ class TifaConfig(WriterConfig):
     release).
     """
     filter: bool = True
-    """Drop repeated questions, and questions that the writer cannot answer from the prompt alone (as in the release).
+    """If true, drop repeated questions, and questions that the writer cannot answer from the prompt alone (as in the
+    release).
     """
     min_f1: Share = 0.6
     """The filter keeps a multiple-choice question only if the token F1 of its free answer is above this, as in the

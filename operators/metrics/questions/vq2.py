@@ -175,14 +175,14 @@ class Vq2Config(WriterConfig):
 
 
 def read_spans(prompt: str, reply: str, pieces: Callable[[str], Sequence[str]] = parsing.split_lines) -> list[TextSpan]:
-    """Return the positions of the phrases found in the prompt, without repeats; raise UnreadableReply if none is."""
+    """Return the distinct positions of phrases found in the prompt; raise UnreadableReply if there are none."""
     spans: dict[str, TextSpan] = {}
     phrases = (phrase for line in pieces(reply) for phrase in _split_phrases(prompt, line))
     for phrase in islice(phrases, MAX_LINES):
         if span := parsing.find_words(phrase, prompt):
             spans.setdefault(parsing.normalise(phrase), span)
     if not spans:
-        raise UnreadableReply("no line is a phrase of the description")
+        raise UnreadableReply("expected lines that are phrases of the description, found none")
     if len(spans) > MAX_SPANS:
         raise UnreadableReply(f"expected at most {MAX_SPANS} phrases, found {len(spans)}")
     return list(spans.values())

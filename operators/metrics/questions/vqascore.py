@@ -148,8 +148,9 @@ class VqaScoreConfig(Metric):
         profile = profile_of(self.model)
         if profile.compares and self.normalise is None:
             raise ConfigError(
-                f"vqascore model: the role {self.model!r} is a {profile.name} model, which compares choices and cannot "
-                "score a single answer; set normalise=yes_no (metric=[vqascore_normalised]), or use another VQA model"
+                f"vqascore model: the model of role {self.model!r} is a {profile.name} model, which compares choices "
+                "and cannot score a single answer; set normalise=yes_no (metric=[vqascore_normalised]), or use another "
+                "VQA model"
             )
         open_fields = ("template",) if self.normalise is not None else YesQuestion._fields
         asked = DEFAULT_QUESTIONS[profile.question]._asdict()

@@ -69,7 +69,7 @@ class SimilarityConfig(Metric):
 
     @property
     def ranks(self) -> bool:
-        """Return False for comparisons with the source: an editor that changes nothing would score best."""
+        """Return False for comparisons with the source, because an editor that changes nothing would score best."""
         return self.compares != "source"
 
     @property

@@ -40,7 +40,7 @@ class WordNet(NamedTuple):
 
     folder: str
     digest: str
-    """SHA-256 of those files that are used."""
+    """SHA-256 of the files that METEOR reads."""
 
 
 class _NoSynonyms:

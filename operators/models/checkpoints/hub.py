@@ -76,7 +76,7 @@ def find_missing_files(repo: str, commit: str, patterns: Sequence[str]) -> dict[
 
 
 def list_files(repo: str, commit: str) -> list[str]:
-    """Return the paths of a repository's files; offline, only those in the cache."""
+    """Return the paths of a repository's files; offline, only of the cached files."""
     try:
         return list(HfApi().list_repo_files(repo, revision=commit))
     except (HTTPError, errors.HfHubHTTPError, errors.OfflineModeIsEnabled, OSError):

@@ -22,7 +22,7 @@ CONVERT_TO_SAFETENSORS = (
 )
 
 Fields = Mapping[str, Any]
-"""A checkpoint's config.json."""
+"""Content of a checkpoint's config.json."""
 FileDigest = Callable[[Path], str]
 
 

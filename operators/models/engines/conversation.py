@@ -29,7 +29,7 @@ THOUGHT_MARKS = (
 )
 """Opening and closing marks of a thought in different model families."""
 THINKING_NAME = re.compile(r"(^|[-_. ])thinking($|[-_. ])", re.IGNORECASE)
-"""Pattern for the names of thinking models."""
+"""Pattern for the names of models that think before they reply."""
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
 THINKING_PROBLEM = (
     "a thinking model, which would be scored on the first token of a thought instead of an answer; "
@@ -52,7 +52,7 @@ class Conversation(NamedTuple):
 
     request: Request
     ids: list[int]
-    """Tokens of the prompt; only those after the prefix if the model has read an image's prefix beforehand."""
+    """Tokens of the prompt, without the image's prefix if the model has read the prefix beforehand."""
     image: Any = None
     """The images, in the form that the model's engine reads."""
 

@@ -23,7 +23,7 @@ def fix_white_space(schema: str) -> str:
 
 
 class SchemaGrammars:
-    """Compiles JSON schemas to grammars over the tokens of a model's tokenizer."""
+    """Compiler of JSON schemas to grammars over the tokens of a model's tokenizer."""
 
     def __init__(self, tokenizer: Any, *, end_ids: Sequence[int], width: int) -> None:
         """Read the tokenizer; raise ModelError if llguidance cannot read it.

@@ -262,7 +262,7 @@ class VllmGenerate:
 
 def _reply_to_each(engine: VllmEngine, tokenizer: Any, conversations: Sequence[Conversation]) -> list[Reply]:
     prompts = [Prompt(one.ids, one.image) for one in conversations]
-    outputs = engine.run(prompts, [_sampling_params(one.request) for one in conversations])
+    outputs = engine.run(prompts, [_make_sampling_params(one.request) for one in conversations])
     replies: list[Reply] = []
     for conversation, output in zip(conversations, outputs, strict=True):
         if isinstance(output, Refusal):
@@ -276,7 +276,7 @@ def _reply_to_each(engine: VllmEngine, tokenizer: Any, conversations: Sequence[C
     return replies
 
 
-def _sampling_params(request: Request) -> Any:
+def _make_sampling_params(request: Request) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 

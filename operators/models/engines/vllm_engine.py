@@ -106,7 +106,7 @@ def make_processor(engine: Any) -> Any:
 
 @contextmanager
 def limit_torch_threads() -> Iterator[None]:
-    """Limit torch to one thread, because there are already as many callers as cores they may use."""
+    """Limit torch to one thread, because the calling threads alone can already use all available cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -200,7 +200,7 @@ class VllmEngine:
                 (rendered,) = self._engine.renderer.render_cmpl([{"prompt_token_ids": list(prompt.ids)}])
             with self._entry:
                 if self._failure is not None:
-                    raise _engine_error(self._failure)
+                    raise _make_engine_error(self._failure)
                 self._submitted.put(_Submission(rendered, params, future))
         except self._refusals as error:
             future.set_result(Refusal(_summarize_error(error)))
@@ -237,7 +237,7 @@ class VllmEngine:
             submitted = self._submitted.get()
             abandoned += [submitted.future] if submitted else []
         for future in abandoned:
-            future.set_exception(_engine_error(failure))
+            future.set_exception(_make_engine_error(failure))
         engine.engine_core.shutdown()
 
     def _admit(self, engine: Any) -> bool:
@@ -258,7 +258,7 @@ class VllmEngine:
             except self._refusals as error:  # such as a prompt that is too long, or a schema it cannot enforce
                 submitted.future.set_result(Refusal(_summarize_error(error)))
             except BaseException as error:
-                submitted.future.set_exception(_engine_error(error))
+                submitted.future.set_exception(_make_engine_error(error))
                 raise
             else:
                 self._waiting[name] = submitted.future
@@ -321,7 +321,7 @@ def _make_engine(arguments: Mapping[str, Any]) -> Any:
     return LLMEngine.from_engine_args(EngineArgs(**arguments), usage_context=UsageContext.LLM_CLASS)
 
 
-def _engine_error(cause: BaseException) -> EngineError:
+def _make_engine_error(cause: BaseException) -> EngineError:
     error = EngineError(
         f"the vLLM engine has failed ({type(cause).__name__}: {_summarize_error(cause)}); the actor needs a new one"
     )

@@ -160,8 +160,8 @@ BLIP_VQA_FAMILY = Family(
 
 
 BLIP2 = VqaProfile(name="blip2", question="blip2")
-"""Profile with InstructBLIP's question, because both have the same FlanT5, but without the `Question: ` that BLIP-2's
-template adds.
+"""Profile of BLIP-2 with FlanT5. It uses InstructBLIP's question, because both have the same FlanT5, but without the
+`Question: ` that BLIP-2's template adds.
 """
 
 

@@ -26,7 +26,7 @@ class _Search(NamedTuple):
 
 
 class GroundingDino(LoadedImageModel):
-    """The `detect` call served by Grounding DINO (Liu et al. 2023), in one pass per phrase and image as in VPEval.
+    """Grounding DINO (Liu et al. 2023), which serves the `detect` call; as in VPEval, each phrase takes its own pass.
 
     The network mixes words and pixels from its first layers on, so padding would change the boxes. A batch therefore
     only contains images of equal shape and phrases of equal length.
@@ -101,15 +101,15 @@ class Candidates(NamedTuple):
     """Candidate boxes of one image with their features, and the size of the image."""
 
     features: "torch.Tensor"
-    """(boxes, width)."""
+    """Features of each box, (boxes, width)."""
     boxes: "torch.Tensor"
-    """(boxes, 4): centre and size, as fractions of the padded square image."""
+    """Centre and size of each box, (boxes, 4), as fractions of the padded square image."""
     width: int
     height: int
 
 
 class Owlv2(LoadedImageModel):
-    """The `detect` call served by OWLv2, which compares each phrase with the candidate boxes of an image."""
+    """OWLv2, which serves the `detect` call by comparing each phrase with the candidate boxes of an image."""
 
     architecture = "Owlv2ForObjectDetection"
 

@@ -25,7 +25,7 @@ RESIZE_RATIO = 256 / 224
 
 
 class DinoSimilarity(LoadedImageModel):
-    """The `similarity` call for an edited image and its source, which compares their class tokens."""
+    """DINO or DINOv2, which serves the `similarity` call for edits: it compares class tokens of image and source."""
 
     architecture = "AutoModel"
 
@@ -80,7 +80,7 @@ POOLING_MODES = {"cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens
 
 
 class SentenceEmbedder(TextEncoder):
-    """Embeds texts with a BERT-like encoder such as MiniLM: the mean over a text's tokens, at unit length."""
+    """BERT-like text embedder such as MiniLM: an embedding is the mean over a text's tokens, at unit length."""
 
     architecture = "AutoModel"
 

@@ -27,7 +27,7 @@ BLIP = "BlipForConditionalGeneration"
 
 
 class Captioner(LoadedImageModel):
-    """The `generate_from_images` call served by a captioner, which replies to every request with a caption.
+    """A captioner, which serves the `generate_from_images` call; it replies to every request with a caption.
 
     The caption is the likeliest one under the checkpoint's own generation settings; a request's temperature is ignored.
     """
@@ -99,7 +99,7 @@ BOX = re.compile(r"<loc_(\d+)><loc_(\d+)><loc_(\d+)><loc_(\d+)>")
 
 
 class Florence2(LoadedImageModel):
-    """The `generate_from_images`, `regions` and `ocr` calls served by Florence-2; the first always returns a caption.
+    """Florence-2, which serves `regions`, `ocr` and `generate_from_images`; the latter always returns a caption.
 
     Replies are the likeliest ones under the checkpoint's own generation settings (beam search, no repeated words); a
     request's temperature is ignored.
@@ -209,7 +209,7 @@ END_OF_REPLY = "<|im_end|>"
 
 
 class GotOcr2(LoadedImageModel):
-    """The `ocr` call served by GOT-OCR 2.0 (Wei et al. 2024), which returns the likeliest text.
+    """GOT-OCR 2.0 (Wei et al. 2024), which serves the `ocr` call and returns the likeliest text.
 
     All images take the same number of tokens.
     """

@@ -36,7 +36,7 @@ def _is_t5(fields: Fields) -> bool:
 
 
 TEXT_ONLY_T5 = VqaProfile(name="text_only_t5", question=BLIP2.question)
-"""Profile with BLIP-2's question, because BLIP-2's language model is a FlanT5."""
+"""Profile of a T5 that sees no image. It uses BLIP-2's question, because BLIP-2's language model is a FlanT5."""
 T5 = Family(
     loads={"likelihood": defer_import("networks.text_only:TextOnlyT5.load")},
     form="a T5ForConditionalGeneration",
@@ -51,7 +51,7 @@ ENTAILMENT = ("entailment", "entail", "entails", "entailed")
 
 
 class CrossEncoderNli(LoadedModel):
-    """Computes entailment with a sequence classifier that has an entailment label, such as those trained on MNLI."""
+    """Entailment model: a sequence classifier with an entailment label, such as a classifier trained on MNLI."""
 
     architecture = "AutoModelForSequenceClassification"
 
@@ -72,7 +72,7 @@ class CrossEncoderNli(LoadedModel):
 
 
 class Seq2SeqNli(LoadedModel):
-    """Computes entailment with a T5 trained to answer `1` or `0`, as on the TRUE mixture."""
+    """Entailment model: a T5 that was trained to answer `1` or `0`, as on the TRUE mixture."""
 
     architecture = "AutoModelForSeq2SeqLM"
 

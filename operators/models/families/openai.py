@@ -69,11 +69,11 @@ MIN_SECRET_LENGTH = 8
 class HttpRequest(NamedTuple):
     arguments: dict[str, Any]
     read: Callable[[Any], Any]
-    """Converts the completion to the result or to a RowError."""
+    """Function that converts the completion to the result or to a RowError."""
 
 
 class RequestPacer:
-    """Spaces requests evenly across all threads that make them."""
+    """Rate limiter that spaces requests evenly, across all threads that make them."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class OpenAiService(ThreadUsage, ABC):
 
 
 class OpenAiModel(OpenAiService):
-    """The calls that a chat endpoint serves."""
+    """A chat model at an OpenAI-compatible endpoint."""
 
     side_by_side = True
 
@@ -201,7 +201,7 @@ class OpenAiModel(OpenAiService):
 
         Raises ModelError if no request can succeed because the key is refused or the endpoint has no such model.
         """
-        return self._send_all([HttpRequest(self._arguments(request), self._read_reply) for request in requests])
+        return self._send_all([HttpRequest(self._make_arguments(request), self._read_reply) for request in requests])
 
     def preprocess(self, image: Image.Image) -> tuple[bytes, ...]:
         """Encode the image as PNG, which keeps every pixel, or as JPEG."""
@@ -230,7 +230,7 @@ class OpenAiModel(OpenAiService):
     def generate_from_images(
         self, features: Sequence[tuple[str, ...]], requests: Sequence[ImageRequest]
     ) -> list[Generation | RowError]:
-        arguments = [self._arguments(request, features[image]) for image, request in requests]
+        arguments = [self._make_arguments(request, features[image]) for image, request in requests]
         return self._send_all([HttpRequest(one, self._read_reply) for one in arguments])
 
     def likelihood(
@@ -250,13 +250,13 @@ class OpenAiModel(OpenAiService):
                 remedy = "set the metric's letters=true, or use a model whose weights run here, or one-word choices"
                 errors[index] = RowError("no_likelihood", f"{problem}; {remedy}")
                 continue
-            arguments = {**self._question(features, question, 1), **LOGPROBS}
+            arguments = {**self._make_question_arguments(features, question, 1), **LOGPROBS}
             http_requests.append(HttpRequest(arguments, partial(self._read_logprobs, question.choices)))
         answers = iter(self._send_all(http_requests))
         return [errors[index] if index in errors else next(answers) for index in range(len(questions))]
 
     def reply(self, features: Sequence[tuple[str, ...]], questions: Sequence[Question]) -> list[str | RowError]:
-        arguments = [self._question(features, question, MAX_ANSWER_TOKENS) for question in questions]
+        arguments = [self._make_question_arguments(features, question, MAX_ANSWER_TOKENS) for question in questions]
         replies: list[Generation | RowError] = self._send_all([HttpRequest(one, self._read_reply) for one in arguments])
         self.add_usage(Usage(cut=sum(not reply.complete for reply in replies if isinstance(reply, Generation))))
         return [reply if isinstance(reply, RowError) else reply.text.strip() for reply in replies]
@@ -265,7 +265,7 @@ class OpenAiModel(OpenAiService):
         """Request one token, in the form of the call. Raise ModelError if the answer does not have this form."""
         grey = Image.new("RGB", (64, 64), "grey")
         (images,) = [()] if call == "generate" else self.encode([self.preprocess(grey)])
-        arguments = self._arguments(Request((Message("user", "Answer yes or no: yes?"),), 1), images)
+        arguments = self._make_arguments(Request((Message("user", "Answer yes or no: yes?"),), 1), images)
         arguments["max_tokens"] = 1  # without a thought
         trial = HttpRequest(arguments, self._read_choice)
         if call == "likelihood":
@@ -274,9 +274,11 @@ class OpenAiModel(OpenAiService):
         if isinstance(answer, RowError) and answer.kind != "reply_refused":
             raise ModelError(f"{answer.message}; the sweep has not started, so correct this and run again")
 
-    def _question(self, features: Sequence[tuple[str, ...]], question: Question, max_tokens: int) -> dict[str, Any]:
+    def _make_question_arguments(
+        self, features: Sequence[tuple[str, ...]], question: Question, max_tokens: int
+    ) -> dict[str, Any]:
         request = Request((Message("user", question.text),), max_tokens)
-        return self._arguments(request, features[question.image])
+        return self._make_arguments(request, features[question.image])
 
     def _send(self, arguments: Mapping[str, Any]) -> Any:
         """Send one request; if the model refuses the older name of the token limit, send it with the newer name.
@@ -295,7 +297,7 @@ class OpenAiModel(OpenAiService):
         self.limit_name = "max_completion_tokens"
         return create(**_rename_limit(self.limit_name, arguments))
 
-    def _arguments(self, request: Request, images: Sequence[str] = ()) -> dict[str, Any]:
+    def _make_arguments(self, request: Request, images: Sequence[str] = ()) -> dict[str, Any]:
         """Return the arguments of a request, with the images, as data URLs, in its first message."""
         first, *others = request.messages
         content: Any = first.text
@@ -406,7 +408,7 @@ def load_openai(model: ResolvedModel[ServiceModel]) -> OpenAiModel:
 
 
 def open_client(model: ResolvedModel[Any], max_reply: int) -> "OpenAI":
-    """Return a client for the endpoint that refuses replies of more than `max_reply` bytes; do not use the network.
+    """Return a client for the endpoint that refuses replies of more than `max_reply` bytes; nothing is sent yet.
 
     Raises ModelError if the openai package or the key is missing.
     """

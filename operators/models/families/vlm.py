@@ -59,7 +59,7 @@ TEMPLATES: Mapping[str, str] = {
 FUYU_END = "|ENDOFTEXT|"
 """The token that ends a reply from Fuyu; its tokenizer files may name another token."""
 MAX_VICUNA_ENTRIES = 40_000
-"""Vocabulary size between that of Vicuna, which is Llama 2's, and that of Llama 3."""
+"""Vocabulary size that separates Vicuna, which has the smaller vocabulary of Llama 2, from models based on Llama 3."""
 
 
 class ChatType(NamedTuple):
@@ -206,11 +206,11 @@ def _load(model: ResolvedModel[ChatModel]) -> "ChatVlm":
 
 
 def _load_writer(model: ResolvedModel[ChatModel]) -> "CausalLM":
-    """Load the language half for conversations without images. Raise ModelError if the model cannot have any."""
+    """Load the language half for conversations without images. Raise ModelError if the model requires images."""
     from plumbline.operators.models.networks.causal_lm import CausalLM
 
     if model.profile is not None and model.profile.name in TEMPLATES:
-        raise ModelError(f"{model.config.checkpoint}: the model only answers questions about images; use another")
+        raise ModelError(f"{model.config.checkpoint}: the model only answers questions about images; use another model")
     return CausalLM.load(model, _load_network(model))
 
 

@@ -44,7 +44,7 @@ def load_blip(architecture: str, model: ResolvedModel[Any]) -> Any:
 
 
 class Blip2Likelihood(T5Answers):
-    """The `likelihood` call served by a BLIP-2 with a T5, which reads 32 image tokens before the question."""
+    """A BLIP-2 with a T5, which serves the `likelihood` call; it reads 32 image tokens before the question."""
 
     architecture = "Blip2ForConditionalGeneration"
 
@@ -58,7 +58,7 @@ class Blip2Likelihood(T5Answers):
 
 
 class InstructBlipLikelihood(T5Answers):
-    """The `likelihood` call served by an InstructBLIP with a T5; its Q-Former also reads the question.
+    """An InstructBLIP with a T5, which serves the `likelihood` call; its Q-Former also reads the question.
 
     The released code cuts questions to their last 128 tokens; here, a question longer than the Q-Former's positions is
     refused.
@@ -104,7 +104,7 @@ class InstructBlipLikelihood(T5Answers):
 
 
 class BlipVqaLikelihood(EncoderDecoder):
-    """The `likelihood` call served by a BLIP for question answering; its decoder scores answers.
+    """A BLIP for question answering, which serves the `likelihood` call; its decoder scores answers.
 
     As released, a question starts with the token [ENC] and an answer with [DEC]; transformers' processor leaves [CLS]
     before the question. The released ranking also smooths labels, which does not give a likelihood and is omitted, and
@@ -210,7 +210,7 @@ REWARD_MEAN, REWARD_DEVIATION = 0.16717362830052426, 1.0333394966054072
 
 
 class RewardHead(nn.Module):
-    """Maps the text encoder's first token to a reward; the weights keep the names used in the release."""
+    """Layers that map the text encoder's first token to a reward; the weights keep the names used in the release."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -27,7 +27,9 @@ from plumbline.operators.models.networks.loaded import LoadedModel
 from plumbline.operators.models.processing import load_chat_tokenizer, load_pretrained
 
 SPARE_TOKENS = 4
-"""Tokens searched for a stop string beyond its number of bytes, because some tokens decode to nothing."""
+"""Number of tokens that are searched for a stop string, in addition to one per byte of the string, because some tokens
+decode to nothing.
+"""
 
 
 def find_reply_ends(network: Any, tokenizer: Any) -> list[int]:
@@ -38,7 +40,7 @@ def find_reply_ends(network: Any, tokenizer: Any) -> list[int]:
 
 
 class CausalLM(LoadedModel):
-    """The `generate` call served by a decoder-only language model.
+    """A decoder-only language model, which serves the `generate` call.
 
     A reply depends only on its own request: greedy replies (temperature 0) are batched, and each sampled reply is
     generated alone, with a random generator seeded by the request. A request's `schema` is enforced.
@@ -174,7 +176,7 @@ class ReplyStoppingCriteria(StoppingCriteria):  # type: ignore[misc]
 
 
 class GumbelNoise(LogitsProcessor):  # type: ignore[misc]
-    """Turns greedy decoding into sampling: argmax(logits / temperature + Gumbel noise) is a sample from the softmax."""
+    """Noise that turns greedy decoding into sampling: argmax(logits / temperature + noise) samples from the softmax."""
 
     def __init__(self, request: Request) -> None:
         self.temperature = request.temperature

@@ -98,7 +98,7 @@ def make_projector(hidden: int, width: int) -> nn.Sequential:
 
 
 class ClipFlanT5Likelihood(T5Answers):
-    """The `likelihood` call served by a CLIP-FlanT5 checkpoint.
+    """A CLIP-FlanT5 checkpoint, which serves the `likelihood` call.
 
     The embedding may have more rows than the tokenizer has entries; as in the released code, the extra rows are
     excluded from the softmax.

@@ -37,13 +37,16 @@ class EncodedQuestions(NamedTuple):
     """The encoder's output for a batch of questions, each with its image."""
 
     states: torch.Tensor
-    """(n, tokens, width)."""
+    """Output states, (n, tokens, width)."""
     mask: torch.Tensor
-    """(n, tokens), 1 for tokens and 0 for padding."""
+    """Mask (n, tokens): 1 for tokens and 0 for padding."""
 
 
 class EncoderDecoder(LoadedImageModel, ABC):
-    """The `likelihood` call served by an encoder, which reads image features with a question, and a decoder."""
+    """Base class of encoder-decoder models, which serve the `likelihood` call.
+
+    The encoder reads image features together with a question, and the decoder scores or writes answers.
+    """
 
     pad_id: int
 
@@ -148,7 +151,7 @@ class T5Answers(EncoderDecoder):
         fuse_kernels(self.t5)
         self.pad_id = int(self.t5.config.pad_token_id)
         self.before = torch.empty(0, dtype=torch.long, device=self.device)
-        """Tokens before the image."""
+        """Tokens of the prompt before the image."""
         suppressed = list(range(self.entries, self.rows)) or None
         self.t5.generation_config = greedy_settings(self.t5.config, self.tokenizer, suppress_tokens=suppressed)
         self.alignment = ALIGNMENT if self.device.type == "cuda" else 1

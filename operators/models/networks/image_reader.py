@@ -28,9 +28,9 @@ class ReaderState(NamedTuple):
     """States (n, tokens, width) of the tokens that were read in the last call."""
     cache: DynamicCache
     real: torch.Tensor
-    """(n, all tokens): True for cached tokens that are not padding."""
+    """Mask (n, all tokens): True for cached tokens that are not padding."""
     indices: torch.Tensor
-    """(n, all tokens): number of tokens before each cached token in the same conversation."""
+    """Number of tokens before each cached token in the same conversation, (n, all tokens)."""
 
 
 LINEAR = "linear_attention"
@@ -81,7 +81,7 @@ class ImageReader:
     @torch.inference_mode()
     def encode(self, pixels: Sequence[Pixels]) -> list[Prefix]:
         """Run each image's prefix through the model; images with the same shapes run together."""
-        return call_by_group(self._encode_batch, pixels, key=_shape)
+        return call_by_group(self._encode_batch, pixels, key=_shape_key)
 
     def _encode_batch(self, pixels: Sequence[Pixels]) -> list[Prefix]:
         ids = torch.tensor([image.ids for image in pixels], device=self.device)
@@ -89,7 +89,7 @@ class ImageReader:
         inputs = self.vision_inputs(pixels)
         # positions are (n, tokens), or (3, n, tokens) if an image's are time, row and column
         if "video_grid_thw" in inputs:
-            positions: torch.Tensor = torch.stack([self._video_positions(video) for video in pixels], dim=1)
+            positions: torch.Tensor = torch.stack([self._compute_video_positions(video) for video in pixels], dim=1)
         elif hasattr(self.model.model, "get_rope_index"):
             positions = self.model.model.get_rope_index(
                 ids, mm_token_type_ids=is_image, image_grid_thw=inputs["image_grid_thw"]
@@ -121,7 +121,7 @@ class ImageReader:
         """Return the inputs for the vision half for images of the same shape."""
         return {name: self.pixels([image.inputs[name] for image in pixels]) for name in pixels[0].inputs}
 
-    def _video_positions(self, video: Pixels) -> torch.Tensor:
+    def _compute_video_positions(self, video: Pixels) -> torch.Tensor:
         """Return time, row and column (3, tokens) for a prefix that ends with a video, as in Qwen's releases.
 
         The next token comes after the largest of these. Transformers 5.3 to 5.19 put it after the last row or column,
@@ -150,7 +150,9 @@ class ImageReader:
         tokens = torch.tensor([[prefix.tokens] for prefix in shared], device=self.device)
         indices = torch.cat([before.indices, tokens + offsets], dim=1)
         masks = self._make_masks(seen, indices, packs)
-        states = self._run(self._text_inputs(ids, packs), masks, offsets + self._start_positions(shared), before.cache)
+        states = self._run(
+            self._make_text_inputs(ids, packs), masks, offsets + self._find_start_positions(shared), before.cache
+        )
         lengths = torch.tensor([[len(row)] for row in rows], device=self.device)
         real = torch.cat([before.real, torch.arange(width, device=self.device) < lengths], dim=1)
         return ReaderState(states, before.cache, real, indices)
@@ -193,14 +195,18 @@ class ImageReader:
         real = torch.cat([before.real, torch.ones_like(before.real[:, :1])], dim=1)
         indices = torch.cat([before.indices, tokens + offsets], dim=1)
         masks = self._make_masks(real[:, None], indices)
-        states = self._run(self._text_inputs(ids), masks, offsets + self._start_positions(shared), before.cache)
+        states = self._run(
+            self._make_text_inputs(ids), masks, offsets + self._find_start_positions(shared), before.cache
+        )
         return ReaderState(states, before.cache, real, indices)
 
-    def _text_inputs(self, ids: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()) -> dict[str, torch.Tensor]:
-        """Return the language half's inputs for tokens (n, tokens), which are those of `packs`, if given."""
+    def _make_text_inputs(self, ids: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()) -> dict[str, torch.Tensor]:
+        """Return the language half's inputs for tokens (n, tokens); `packs`, if given, must consist of these tokens."""
         return {"input_ids": ids}
 
-    def _distances(self, indices: torch.Tensor, width: int, packs: Sequence[Sequence[Tail]] = ()) -> torch.Tensor:
+    def _compute_distances(
+        self, indices: torch.Tensor, width: int, packs: Sequence[Sequence[Tail]] = ()
+    ) -> torch.Tensor:
         """Return the distance of each of the last `width` tokens from every token: (n, `width`, all tokens)."""
         return indices[:, -width:, None] - indices[:, None, :]
 
@@ -221,7 +227,9 @@ class ImageReader:
             if kind == LINEAR:
                 masks[kind] = None
                 continue
-            visible = seen if window is None else seen & (self._distances(indices, seen.shape[1], packs) < window)
+            visible = (
+                seen if window is None else seen & (self._compute_distances(indices, seen.shape[1], packs) < window)
+            )
             mask = torch.zeros(visible.shape, dtype=self.model.dtype, device=self.device)
             mask.masked_fill_(~visible, torch.finfo(self.model.dtype).min)
             # rows are aligned for fast kernels, and repeat for each head that shares keys
@@ -246,12 +254,12 @@ class ImageReader:
         ).last_hidden_state
         return states
 
-    def _start_positions(self, shared: Sequence[Prefix]) -> torch.Tensor:
+    def _find_start_positions(self, shared: Sequence[Prefix]) -> torch.Tensor:
         """Return the position (n, 1) at which each prefix continues."""
         return torch.tensor([[prefix.next_position] for prefix in shared], device=self.device)
 
 
-def _shape(pixels: Pixels) -> tuple[Any, ...]:
+def _shape_key(pixels: Pixels) -> tuple[Any, ...]:
     """Return everything that must be equal for two images to run together: numbers of tokens, grid and shapes."""
     grid = pixels.inputs.get("image_grid_thw", pixels.inputs.get("video_grid_thw"))
     shapes = sorted((name, tuple(tensor.shape)) for name, tensor in pixels.inputs.items())
@@ -273,7 +281,7 @@ class ImageFeatures(Prefix):
     """An image that is read again with every question, so only its features are kept."""
 
     features: torch.Tensor
-    """(tokens, width): embeddings that replace those of the image tokens."""
+    """Embeddings (tokens, width) that replace the embeddings of the image tokens."""
 
 
 class PrefixLmReader(ImageReader):
@@ -295,18 +303,20 @@ class PrefixLmReader(ImageReader):
             for image, own in zip(pixels, features, strict=True)
         ]
 
-    def _text_inputs(self, ids: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()) -> dict[str, torch.Tensor]:
+    def _make_text_inputs(self, ids: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()) -> dict[str, torch.Tensor]:
         """Return the tokens' embeddings, with the image tokens' embeddings replaced by the features of their image."""
         features = [tail.prefix.features for pack in packs for tail in pack if isinstance(tail.prefix, ImageFeatures)]
         if not features:
-            return super()._text_inputs(ids)
+            return super()._make_text_inputs(ids)
         shown = ids == self.image_id
         embedded = self.model.get_input_embeddings()(ids.masked_fill(shown, 0))
         return {"inputs_embeds": embedded.masked_scatter(shown[..., None], torch.cat(features).to(embedded.dtype))}
 
-    def _distances(self, indices: torch.Tensor, width: int, packs: Sequence[Sequence[Tail]] = ()) -> torch.Tensor:
+    def _compute_distances(
+        self, indices: torch.Tensor, width: int, packs: Sequence[Sequence[Tail]] = ()
+    ) -> torch.Tensor:
         """Return the distances, with 0 within a prompt, so that no window separates a prompt's tokens."""
-        distances = super()._distances(indices, width)
+        distances = super()._compute_distances(indices, width)
         for row, pack in zip(distances, packs, strict=False):
             for start, tail in iterate_starts(pack):
                 row[start : start + len(tail.prompt)] = 0

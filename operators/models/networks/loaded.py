@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 UNLIMITED = 100_000
-"""A tokenizer whose limit is larger than this has no limit."""
+"""Limit, in tokens, above which a tokenizer is treated as having no limit."""
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl")
 """Model types whose first position is the padding token's id plus one."""
 

@@ -17,7 +17,7 @@ class KeysAndValues(NamedTuple):
     """Memory of an attention layer: keys and values of the tokens that it has read."""
 
     keys: torch.Tensor
-    """(heads, tokens, head width)."""
+    """Keys, (heads, tokens, head width)."""
     values: torch.Tensor
 
 
@@ -27,7 +27,7 @@ class LayerState(NamedTuple):
     convolved: torch.Tensor
     """Inputs of the layer for the last few tokens, (channels, tokens)."""
     recurrent: torch.Tensor
-    """(heads, key width, value width)."""
+    """The sum, (heads, key width, value width)."""
 
 
 def copy_memory(layer: Any, row: int, tokens: int) -> KeysAndValues | LayerState:
@@ -81,9 +81,9 @@ class CopiedPrefixes(NamedTuple):
 
     cache: DynamicCache
     real: torch.Tensor
-    """(n, tokens): True for tokens, False for padding."""
+    """Mask (n, tokens): True for tokens, False for padding."""
     indices: torch.Tensor
-    """(n, tokens): index of each token in its prefix."""
+    """Index of each token in its prefix, (n, tokens)."""
 
 
 def copy_prefixes(prefixes: Sequence[Prefix], device: torch.device) -> CopiedPrefixes:
@@ -132,7 +132,7 @@ def iterate_starts(pack: Sequence[Tail]) -> Iterator[tuple[int, Tail]]:
         start += len(tail.ids)
 
 
-def _choice_ranges(tail: Tail) -> Iterator[range]:
+def _iterate_choice_ranges(tail: Tail) -> Iterator[range]:
     """Yield the indices of each choice's tokens within the tail."""
     first = len(tail.prompt)
     for choice in tail.choices:
@@ -150,7 +150,7 @@ def find_visible_tokens(pack: Sequence[Tail], width: int, *, two_way: bool = Fal
         own = seen[start : start + len(tail.ids), start : start + len(tail.ids)]
         own |= torch.ones_like(own).tril()
         own[: len(tail.prompt), : len(tail.prompt)] |= two_way
-        for choice in _choice_ranges(tail):
+        for choice in _iterate_choice_ranges(tail):
             own[choice.start : choice.stop, len(tail.prompt) : choice.start] = False
     return seen
 
@@ -160,13 +160,13 @@ def find_position_offsets(pack: Sequence[Tail], width: int) -> torch.Tensor:
     offsets = torch.zeros(width, dtype=torch.long)
     for start, tail in iterate_starts(pack):
         offsets[start : start + len(tail.ids)] = torch.arange(len(tail.ids))
-        for choice in _choice_ranges(tail):
+        for choice in _iterate_choice_ranges(tail):
             offsets[start + choice.start : start + choice.stop] = torch.arange(len(choice)) + len(tail.prompt)
     return offsets
 
 
 def iterate_predictions(tail: Tail) -> Iterator[tuple[int, int, list[int]]]:
     """Yield, for every token of every choice, the index of the token that predicts it, the token, and all before it."""
-    for choice, indices in zip(tail.choices, _choice_ranges(tail), strict=True):
+    for choice, indices in zip(tail.choices, _iterate_choice_ranges(tail), strict=True):
         for number, predicting in enumerate([len(tail.prompt) - 1, *indices]):
             yield predicting, choice[number], [*tail.prefix.ids, *tail.prompt, *choice[:number]]

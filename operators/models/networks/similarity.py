@@ -27,11 +27,14 @@ if TYPE_CHECKING:
 MAX_REMEMBERED_TEXTS = 20_000
 """Number of embedded texts above which the cache is cleared."""
 COSINE = VqaProfile(name="cosine", compares=True)
-"""An ablation from "What makes a good metric?": a metric that scores equally well with it does not need a VQA model."""
+"""Profile of dual encoders used as VQA models, which is an ablation from "What makes a good metric?".
+
+A metric that scores equally well with such a model does not need a VQA model.
+"""
 
 
 class TextEncoder(LoadedModel, ABC):
-    """The `embedding` call served by a network that embeds texts."""
+    """Base class of text-embedding networks, which serve the `embedding` call."""
 
     context: int | None
     """Maximum number of tokens of a text, including special ones; longer texts are cut. None for no limit."""
@@ -72,7 +75,7 @@ def normalize_rows(features: "torch.Tensor") -> "list[torch.Tensor]":
 
 
 class DualEncoder(ABC):
-    """The `compare` step of the `similarity` call, for models that embed images and texts separately."""
+    """Base class of models that embed images and texts separately; implements `compare` for the `similarity` call."""
 
     scale = 1.0
     """Factor that converts a cosine to the logit of a match between image and text."""
@@ -162,7 +165,7 @@ class Towers(LoadedImageModel, TextEncoder, DualEncoder):
 
 
 class JointEncoder(LoadedImageModel, ABC):
-    """The `similarity` call served by a network whose text half attends to the states of its `vision_model`."""
+    """Base class of networks that serve the `similarity` call, and whose text half attends to the image's states."""
 
     context: int
     """Maximum number of tokens of a text; longer texts are cut."""
@@ -207,7 +210,7 @@ class JointEncoder(LoadedImageModel, ABC):
 
 
 class MatchingEncoder(JointEncoder, TextEncoder, DualEncoder):
-    """A JointEncoder that can also embed images and texts: `match` uses joint reading, `cosine` uses embeddings."""
+    """A JointEncoder that can also embed images and texts: `match` reads them together, `cosine` uses embeddings."""
 
     context: int
 
@@ -236,7 +239,7 @@ class MatchingEncoder(JointEncoder, TextEncoder, DualEncoder):
 
 
 class CosineVqa:
-    """The `likelihood` call served by a dual encoder, which cannot `reply`.
+    """A dual encoder used as a VQA model: it serves the `likelihood` call, but cannot `reply`.
 
     Each choice is compared with the image as the text "question choice", with a question mark between them unless the
     question ends with one. The choices' likelihoods are the softmax of their cosines at the model's learned scale, so

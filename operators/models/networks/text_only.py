@@ -71,7 +71,7 @@ class TextOnly(ABC):
 
 
 class TextOnlyVqa(TextOnly):
-    """The `likelihood` call served by a decoder-only language model, from the question alone."""
+    """A decoder-only language model, which serves the `likelihood` call from the question alone."""
 
     def __init__(self, language: CausalLM) -> None:
         """Check the tokenizer; raise ModelError if no token ends an answer, or if the chat template opens a thought."""
@@ -135,7 +135,7 @@ class TextOnlyVqa(TextOnly):
 
 
 class TextOnlyT5(TextOnly, LoadedModel):
-    """The `likelihood` call served by a T5, from the question alone: the encoder reads it, and the decoder answers."""
+    """A T5 that serves the `likelihood` call: its encoder reads only the question, and its decoder answers."""
 
     architecture = "T5ForConditionalGeneration"
 

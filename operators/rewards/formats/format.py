@@ -89,7 +89,7 @@ class Format:
     """A file layout that an unmodified trainer can load; its source is given in docs/rewards.md."""
 
     unit: Unit
-    """Kind of example."""
+    """Kind of example that the format contains."""
     container: Literal["parquet", "tar", "json", "jsonl"]
     """`parquet` and `tar` are sharded; `json` (a single list) and `jsonl` have one file per split."""
     images: Literal["none", "embedded", "files"]

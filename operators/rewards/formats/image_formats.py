@@ -86,7 +86,9 @@ REWARDS_SCHEMA = pa.schema(
         ("raw", RAW),
     ]
 )
-"""Columns of the format. `reward`, `z_score` and `rank_advantage` are null if a score is missing; `raw` has errors."""
+"""Columns of the format. If a score is missing, `raw` has the error, and `reward`, `z_score` and `rank_advantage` are
+null.
+"""
 
 
 def _rewards_rows(sample: Sample) -> list[dict[str, Any]]:
@@ -122,8 +124,8 @@ DENSE_SCHEMA = pa.schema(
         ("error", pa.string()),
     ]
 )
-"""Question scores are as the metric returns them, and null if a question was left out. A word's score is the mean of
-the `n` questions whose span overlaps the word, and null if there are none.
+"""Columns of the format. Question scores are as the metric returns them, and null if a question was left out. A word's
+score is the mean of the `n` questions whose span overlaps the word, and null if there are none.
 """
 WORDS = re.compile(r"\w+(?:['’-]\w+)*")
 

@@ -95,7 +95,7 @@ PAIRS_WEBDATASET = Format(unit="pair", container="tar", images="embedded", rows=
 
 
 NEGATIVE_PROMPT = " "
-"""Default in verl-omni's own script."""
+"""Negative prompt that verl-omni's own script uses by default."""
 VERL_OMNI_SCHEMA = pa.schema(
     [
         *texts("data_source", "prompt", "negative_prompt", "img_win", "img_lose"),
@@ -108,8 +108,8 @@ VERL_OMNI_SCHEMA = pa.schema(
         ),
     ]
 )
-"""Image paths are relative to the table's folder, which is how verl-omni's dataset class resolves them for a single
-file.
+"""Columns of the format. Image paths are relative to the table's folder, which is how verl-omni's dataset class
+resolves them for a single file.
 
 The prompt is plain text, because pandas reads a list of messages as an array, which the class does not accept.
 """

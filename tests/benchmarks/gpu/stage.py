@@ -49,7 +49,7 @@ class Sweep(NamedTuple):
     rate: float
     """Images per wall-clock second."""
     busy: float
-    """Fraction of that time that the device was computing or, on a CPU, that the model was busy."""
+    """Fraction of the sweep's time that the device was computing or, on a CPU, that the model was busy."""
     decoders: int
     """Number of images read, decoded and preprocessed in parallel."""
 

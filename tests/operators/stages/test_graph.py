@@ -111,7 +111,7 @@ def test_metrics_of_one_model_that_need_two_matchers_are_refused() -> None:
 
 def test_a_role_without_a_model_and_a_model_without_the_call_are_refused_by_key() -> None:
     models = {"clip": model_config(family="nli", checkpoint="owner/name")}
-    with pytest.raises(ConfigError, match=r"metrics\.c\.model: clipscore needs a clip or .* model, and the role"):
+    with pytest.raises(ConfigError, match=r"metrics\.c\.model: clipscore needs a clip or .* model, but the model of"):
         check_models(make_nodes({"c": ClipScoreConfig()}), models)
     with pytest.raises(ConfigError, match=r"metrics\.t\.matcher: no model has the role 'matcher'"):
         served = {role: model_config(family=family, checkpoint="owner/name") for role, family in SERVED.items()}
@@ -124,7 +124,7 @@ def test_a_role_without_a_model_and_a_model_without_the_call_are_refused_by_key(
 def test_an_unsupported_measure_is_refused_with_the_supported_ones() -> None:
     models = {"clip": model_config(family="clip", checkpoint="owner/name")}
     check_models(make_nodes({"p": SimilarityConfig(model="clip", measure="logit")}), models)
-    wanted = r"metrics\.p: the role 'clip' is a clip, which returns cosine or logit, not match; set another measure"
+    wanted = r"metrics\.p: the model of role 'clip' is a clip, which returns .* logit, not match; set another measure"
     with pytest.raises(ConfigError, match=wanted):
         check_models(make_nodes({"p": SimilarityConfig(model="clip", measure="match")}), models)
 

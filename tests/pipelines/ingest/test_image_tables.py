@@ -1,4 +1,4 @@
-"""Published tables with images are read: several generators, several images per row, paths, and Arrow files."""
+"""An ingest reads published tables with several generators, several images per row, file paths, or Arrow files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -177,7 +177,7 @@ def test_a_damaged_table_is_named_and_its_unknown_losses_exceed_every_budget(
     assert ended.damaged == [str(table)]
 
 
-def test_flipped_bits_of_a_table_cost_rows_and_no_crash(tmp_path: Path) -> None:
+def test_flipped_bits_in_a_table_only_lose_rows(tmp_path: Path) -> None:
     rows = [{"image": PIXELS, "prompt": f"prompt {number}", "generator": "flux"} for number in range(6)]
     whole = write_arrow(tmp_path / "t.arrow", rows).read_bytes()
     for place in range(8, len(whole), 131):

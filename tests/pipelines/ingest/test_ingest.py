@@ -541,7 +541,7 @@ def test_a_tar_in_several_compressed_parts_is_read_completely(tmp_path: Path) ->
 
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
 def test_a_tar_that_unpacks_without_end_is_abandoned(compress: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    """Samples before that point are kept."""
+    """The samples that were unpacked before are kept."""
     members = [*list_members(make_source_rows(2)), ("zeros.bin", bytes(FREE_BYTES + 30_000_000))]
     whole = write_tar(tmp_path / "whole", members).read_bytes()
     (tmp_path / "bomb.tar.gz").write_bytes(compress(whole))

@@ -25,11 +25,11 @@ from tests.histories.damage import ROT, damage_file
 ROWS = 12
 text_edits = draw_edits(st.sampled_from(PIECES))
 byte_edits = draw_edits(st.binary(max_size=600), longest=600)
-"""Edits of arbitrary length, so that they rarely keep the blocks of a tar aligned."""
+"""Random edits; most of them change the length of a file, which misaligns the blocks of a tar."""
 
 
-def read_written(folder: Path, ended: IngestResult) -> int:
-    """Return the rows in the written shards."""
+def count_written_rows(folder: Path, ended: IngestResult) -> int:
+    """Return the number of rows in the written shards."""
     return sum(pq.read_metadata(folder / record.path).num_rows for record in ended.shards)
 
 
@@ -40,7 +40,7 @@ def run_ingest(folder: Path, **options: Any) -> IngestResult | None:
     except PlumblineError as error:
         assert str(error).strip()
         return None
-    assert ended.rows == read_written(folder / "out", ended)
+    assert ended.rows == count_written_rows(folder / "out", ended)
     assert len(pq.read_table(folder / "out/rejected.parquet")) == len(ended.rejected)
     assert (ended.exit_code == 0) == (ended.rejected == [])
     return ended
@@ -61,7 +61,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def make_separated(mark: str) -> bytes:
+def make_delimited(mark: str) -> bytes:
     rows = [[f"{n}.png", f"a cat number {n}", str(n)] for n in range(ROWS)]
     return "".join(mark.join(row) + "\n" for row in [["file", "prompt", "seed"], *rows]).encode()
 
@@ -75,8 +75,8 @@ def make_json_lines() -> bytes:
 
 
 TABLES = {
-    "t.csv": make_separated(","),
-    "t.tsv": make_separated("\t"),
+    "t.csv": make_delimited(","),
+    "t.tsv": make_delimited("\t"),
     "t.jsonl": make_json_lines(),
     "t.ndjson": make_json_lines(),
 }

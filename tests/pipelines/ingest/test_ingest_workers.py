@@ -36,8 +36,8 @@ def always_use_ray(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draft_workers, "PATIENCE", -1.0)
 
 
-def repeated_input(folder: Path) -> dict[str, Any]:
-    """Write four tars; the later ones repeat ids but with other prompt texts."""
+def write_repeated_ids(folder: Path) -> dict[str, Any]:
+    """Write four tars that repeat ids, some with other prompt texts; return the options of an ingest."""
     rows = [{**row, "prompt_id": f"p{index % 7}"} for index, row in enumerate(make_source_rows(20))]
     named = [{**row, "text": f"a text of {row['prompt_id']}"} for row in rows]
     wrong = [{**row, "image_id": f"other-{row['image_id']}", "text": "another text"} for row in named[:3]]
@@ -60,7 +60,7 @@ def test_two_workers_write_the_same_as_one(kind: str, place: str, tmp_path: Path
 
 
 def test_ids_of_an_earlier_tar_are_refused_in_every_worker(tmp_path: Path, always_use_ray: None) -> None:
-    options = repeated_input(tmp_path / "in")
+    options = write_repeated_ids(tmp_path / "in")
     one = run_ingest(tmp_path / "one", **options, cluster=ONE)
     assert one.rows == 20 and {kind for _, kind in list_rejections(tmp_path / "one")} == {
         "duplicate_id",
@@ -72,7 +72,7 @@ def test_ids_of_an_earlier_tar_are_refused_in_every_worker(tmp_path: Path, alway
 
 
 def list_drafters() -> list[int]:
-    """Return the processes that draft shards on this test's Ray."""
+    """Return the ids of the processes that draft shards in this test's Ray session."""
     import ray
 
     session = ray._private.worker._global_node.get_session_dir_path()  # type: ignore[attr-defined]

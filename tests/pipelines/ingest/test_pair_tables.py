@@ -120,7 +120,7 @@ def test_a_released_file_of_pairs_is_ingested_scored_and_judged(
     assert set(found["n"]) == {SAMPLES} and not found["n_unscored"].any()
 
 
-def test_the_four_pairs_are_scored_in_one_command(tmp_path: Path, scores: Scores) -> None:
+def test_all_four_pairs_of_a_sample_are_scored_in_one_command(tmp_path: Path, scores: Scores) -> None:
     table = tmp_path / write_winoground_sheet(tmp_path)
     own = [f"metric=[{tmp_path}/own.py:fit]", f"store={tmp_path}/store", "cluster=here"]
     printed("score", f"images={table}", *own, "protocol=winoground", f"protocol.path={table}")

@@ -83,7 +83,7 @@ class RandomInput:
     images: list[DrawnImage]
     chance: random.Random
     lost: dict[int, str] = field(default_factory=dict)
-    """End of the location in the expected rejection of each image without a prompt, by image number."""
+    """Images without a prompt: the image's number, and how the location in its expected rejection ends."""
     others: list[str] = field(default_factory=list)
     """Other images, and rows without an image; each of them is rejected or skipped."""
 
@@ -93,9 +93,9 @@ class RandomInput:
     def choose(self, *choices: Any) -> Any:
         return self.chance.choice(choices)
 
-    def loses(self, image: DrawnImage, place: str, kept: int = 6) -> bool:
-        """Decide whether the image loses its prompt, with probability 1 in `kept`, and never for the first image."""
-        lost = image.number != 0 and self.chance.randrange(kept) == 0
+    def loses_prompt(self, image: DrawnImage, place: str, odds: int = 6) -> bool:
+        """Decide at random (1 in `odds`, never for the first image) that an image gets no prompt, and record it."""
+        lost = image.number != 0 and self.chance.randrange(odds) == 0
         if lost:
             self.lost[image.number] = place
         return lost
@@ -103,12 +103,12 @@ class RandomInput:
     def write_files(self, files: Mapping[str, bytes | str]) -> None:
         write_files(self.folder, files)
 
-    def write_clutter(self, *pictures: str) -> None:
-        """Write a random selection of these images and of other files."""
-        for name in (*pictures, "notes.md", "Thumbs.db", "all.zip", ".DS_Store"):
+    def write_clutter(self, *image_names: str) -> None:
+        """Write a random selection of images with these names and of other files."""
+        for name in (*image_names, "notes.md", "Thumbs.db", "all.zip", ".DS_Store"):
             if self.choose(True, False):
                 self.write_files({name: make_png(60_000)})
-                self.others.extend([name] if name in pictures else [])
+                self.others.extend([name] if name in image_names else [])
 
     def write_text_file(self, name: str, text: str) -> None:
         """Write UTF-8 with or without a byte order mark, at random."""
@@ -129,8 +129,8 @@ class WrittenLayout(NamedTuple):
 
     images: Path
     words: Sequence[str] = ()
-    whose: Callable[[DrawnImage], str] = lambda image: image.generator
-    """Function that returns the generator under which an image is found."""
+    expected_generator: Callable[[DrawnImage], str] = lambda image: image.generator
+    """Function that returns the generator that an image is expected to be read under."""
 
 
 def write_table(world: RandomInput, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -161,7 +161,7 @@ def write_table_in_folder(world: RandomInput) -> WrittenLayout:
     for image in world.images:
         file = choose_file_name(world, image)
         world.write_files({file: image.content})
-        lost = world.loses(image, file)
+        lost = world.loses_prompt(image, file)
         if not lost or world.choose(True, False):
             rows.append({image_name: file, prompt_name: "" if lost else world.prompt(image),
                          generator_name: image.generator, "seed": "1"})  # fmt: skip
@@ -179,7 +179,7 @@ def write_table_alone(world: RandomInput) -> WrittenLayout:
     rows = []
     for number, image in enumerate(world.images):
         world.write_files({(file := choose_file_name(world, image)): image.content})
-        lost = world.loses(image, f"all.csv:{number + 2}")
+        lost = world.loses_prompt(image, f"all.csv:{number + 2}")
         rows.append({image_name: file, prompt_name: "" if lost else world.prompt(image),
                      generator_name: image.generator})  # fmt: skip
     write_table(world, "all.csv", rows)
@@ -191,7 +191,7 @@ def write_file_names_column(world: RandomInput) -> WrittenLayout:
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for image in world.images:
         world.write_files({(file := choose_file_name(world, image)): image.content})
-        if world.loses(image, file):
+        if world.loses_prompt(image, file):
             continue
         row = {"file_names": [], "text": world.prompt(image), "model": image.generator}
         rows.setdefault((image.generator, image.line), row)["file_names"].append(file)
@@ -251,7 +251,7 @@ def write_ids_in_names(world: RandomInput) -> WrittenLayout:
     for image in world.images:
         name = ids[image.line].zfill(5) if numeric else world.choose(ids[image.line], ids[image.line].upper())
         name = f"{name}{behind.format(s=image.sample)}"
-        lost = not numeric and world.loses(image, f"{image.generator}/stray{image.number}.png")
+        lost = not numeric and world.loses_prompt(image, f"{image.generator}/stray{image.number}.png")
         world.write_files({f"{image.generator}/{f'stray{image.number}' if lost else name}.png": image.content})
     prompt, column = world.choose(*PROMPTS, "Prompt"), world.choose("id", "ID", "prompt_id", "item_id", "Index")
     rows = [{column: name, prompt: text, "note": "x"} for name, text in zip(ids, world.prompts, strict=True)]
@@ -271,7 +271,9 @@ def write_ids_as_folders(world: RandomInput) -> WrittenLayout:
     world.chance.shuffle(rows)
     write_table(world, "prompts.csv", rows)
     shared = len(world.images) > len({image.generator for image in world.images})
-    return WrittenLayout(world.folder, whose=(lambda image: image.generator) if shared else lambda image: "in")
+    return WrittenLayout(
+        world.folder, expected_generator=(lambda image: image.generator) if shared else lambda image: "in"
+    )
 
 
 def write_files_of_generators(world: RandomInput) -> WrittenLayout:
@@ -290,7 +292,7 @@ def write_texts_next_to_images(world: RandomInput) -> WrittenLayout:
     for image in world.images:
         name = f"{image.generator}/{world.choose('cfg7.5_', 'x', '猫.')}{image.number}"
         world.write_files({f"{name}.png": image.content})
-        if world.loses(image, f"{name}.png"):
+        if world.loses_prompt(image, f"{name}.png"):
             if world.choose(True, False):
                 world.write_files({f"{name}.txt": b"\xff\xfe"})
                 world.lost[image.number] = f"{name}.txt"
@@ -312,7 +314,7 @@ def write_prompts_as_names(world: RandomInput) -> WrittenLayout:
         if world.choose(True, False):
             text, style = text.replace(" ", "_"), "{}_{:03d}"
         name = style.format(text, image.number)
-        if world.loses(image, f"{image.generator}/IMG_{image.number}.png"):
+        if world.loses_prompt(image, f"{image.generator}/IMG_{image.number}.png"):
             name = f"IMG_{image.number}"
         world.write_files({f"{image.generator}/{name}.png": image.content})
     world.write_clutter(*CLUTTER, "contact_sheet.png")
@@ -337,7 +339,7 @@ def write_geneval_folders(world: RandomInput) -> WrittenLayout:
     return WrittenLayout(world.folder)
 
 
-def tars(world: RandomInput) -> WrittenLayout:
+def write_tars(world: RandomInput) -> WrittenLayout:
     """Write WebDataset tars in any order, with a .txt or a .json for each image and dots in names."""
     generators = sorted({image.generator for image in world.images})
     for generator in generators:
@@ -345,7 +347,7 @@ def tars(world: RandomInput) -> WrittenLayout:
         for image in (image for image in world.images if image.generator == generator):
             key = f"{world.choose('', 'a.b/')}{world.choose('', '猫')}{image.number:04d}"
             told: dict[str, Any] = {"model": generator, "seed": 1}
-            lost = world.loses(image, f"{generator}.tar/{key}")
+            lost = world.loses_prompt(image, f"{generator}.tar/{key}")
             ending = world.choose("png", "PNG")
             if lost and world.choose(True, False):
                 ending = "5_1.png"
@@ -370,7 +372,7 @@ def write_webdataset_tars(world: RandomInput) -> WrittenLayout:
     with webdataset.ShardWriter(f"{world.folder}/%05d.tar", maxcount=world.choose(1, 2, 100), verbose=0) as writer:
         for image in world.images:
             writer.write({"__key__": f"{image.number:06d}", "png": image.content, "txt": world.prompt(image)})
-    return WrittenLayout(world.folder, whose=lambda image: "")
+    return WrittenLayout(world.folder, expected_generator=lambda image: "")
 
 
 def write_hugging_face_rows(world: RandomInput) -> WrittenLayout:
@@ -380,7 +382,7 @@ def write_hugging_face_rows(world: RandomInput) -> WrittenLayout:
     saved = world.choose(True, False)
     rows = [{"image": {"bytes": image.content, "path": world.choose(None, "x.png")}, "seed": 1,
              "model": generators.index(image.generator) if labels else image.generator,
-             prompt: None if world.loses(image, f":{row}") else world.prompt(image)}
+             prompt: None if world.loses_prompt(image, f":{row}") else world.prompt(image)}
             for row, image in enumerate(world.images, start=1)]  # fmt: skip
     model = datasets.ClassLabel(names=generators) if labels else datasets.Value("string")
     features = {"image": datasets.Image(), "seed": datasets.Value("int64"), "model": model,
@@ -431,12 +433,12 @@ WRITERS = {"pandas": write_pandas, "polars": write_polars, "duckdb": write_duckd
 
 
 def make_parquet_rows(
-    world: RandomInput, images: Sequence[DrawnImage], names: tuple[str, str], whose: str | None
+    world: RandomInput, images: Sequence[DrawnImage], names: tuple[str, str], generator_column: str | None
 ) -> list[dict[str, Any]]:
     column, prompt = names
     rows = [{column: image.content, "steps": 4, prompt: world.prompt(image)} for image in images]
     for row, image in zip(rows, images, strict=True):
-        row.update({whose: image.generator} if whose else {})
+        row.update({generator_column: image.generator} if generator_column else {})
     return world.shuffle_columns(rows)
 
 
@@ -451,7 +453,7 @@ def make_parquet_writer(
         if world.choose(True, False):
             rows = make_parquet_rows(world, world.images, names, world.choose(*WHOSE))
             for row, image in enumerate(world.images):
-                if write is not write_spark and world.loses(image, f":{row + 1}"):
+                if write is not write_spark and world.loses_prompt(image, f":{row + 1}"):
                     rows[row][prompt] = None
             write(world, rows, world.folder / "all.parquet")
             return WrittenLayout(world.folder)
@@ -459,7 +461,7 @@ def make_parquet_writer(
             own = [image for image in world.images if image.generator == generator]
             rows = make_parquet_rows(world, own, names, None)
             for row, image in zip(rows, own, strict=True):
-                row[prompt] = "" if world.loses(image, "") else row[prompt]
+                row[prompt] = "" if world.loses_prompt(image, "") else row[prompt]
             (world.folder / generator).mkdir()
             write(world, rows, world.folder / generator / "all.parquet")
         return WrittenLayout(world.folder)
@@ -472,7 +474,7 @@ def write_parquet_paths(world: RandomInput) -> WrittenLayout:
     rows = []
     for image in world.images:
         world.write_files({(file := choose_file_name(world, image)): image.content})
-        if not world.loses(image, file):
+        if not world.loses_prompt(image, file):
             rows.append({"image": file, "prompt": world.prompt(image), "model": image.generator})
     world.choose(write_pandas, write_polars)(world, world.shuffle_columns(rows), world.folder / "all.parquet")
     world.write_clutter("grid.png")
@@ -490,7 +492,7 @@ def write_prompts_by_id(world: RandomInput) -> WrittenLayout:
     pl.DataFrame(rows).write_parquet(folder / "prompts.parquet")
     for generator in sorted({image.generator for image in world.images}):
         own = [image for image in world.images if image.generator == generator]
-        images = [{"prompt_id": "none" if world.loses(image, "") else ids[image.line], "image": image.content}
+        images = [{"prompt_id": "none" if world.loses_prompt(image, "") else ids[image.line], "image": image.content}
                   for image in own]  # fmt: skip
         (world.folder / generator).mkdir(parents=True)
         world.choose(write_pandas, write_polars, write_duckdb)(world, images, world.folder / generator / "0.parquet")
@@ -506,7 +508,7 @@ def write_files_by_id(world: RandomInput) -> WrittenLayout:
         world.folder.parent / "prompts.csv", index=False
     )
     for image in world.images:
-        name = "none" if world.loses(image, "") else f"p.{image.line}"
+        name = "none" if world.loses_prompt(image, "") else f"p.{image.line}"
         world.write_files({f"{image.generator}/{name}{image.number if name == 'none' else ''}.png": image.content})
     return WrittenLayout(world.folder, [f"benchmark.prompts={world.folder.parent}/prompts.csv"])
 
@@ -523,7 +525,7 @@ LAYOUTS: dict[str, Callable[[RandomInput], WrittenLayout]] = {
     "a text beside each image": write_texts_next_to_images,
     "prompts as names": write_prompts_as_names,
     "GenEval's folders": write_geneval_folders,
-    "tars": tars,
+    "tars": write_tars,
     "WebDataset's tars": write_webdataset_tars,
     "Hugging Face's rows": write_hugging_face_rows,
     **{f"Parquet by {name}": make_parquet_writer(write) for name, write in WRITERS.items()},
@@ -565,8 +567,8 @@ def check_pairs(world: RandomInput, lay: WrittenLayout, sources: Sources | None,
     assert len(scored) == len(pairs), "no image is scored twice"
     for image in world.images:
         if image.number not in world.lost:
-            whose = lay.whose(image) or lay.images.name.removesuffix(".csv")
-            assert scored[image.number] == (whose, world.prompt(image)), image
+            generator = lay.expected_generator(image) or lay.images.name.removesuffix(".csv")
+            assert scored[image.number] == (generator, world.prompt(image)), image
     reasons = [] if ingested is None else [*ingested.rejected, *ingested.skipped]
     places = [(one.file if one.line is None else f"{one.file}:{one.line}", f"/{one.image_id}") for one in reasons]
     for number, place in world.lost.items():
@@ -584,7 +586,7 @@ def check_output(world: RandomInput, lay: WrittenLayout, out: str, ingested: Ing
     if ingested is not None:
         [(found, taken, rejected, skipped)] = [tuple(map(int, counts)) for counts in FOUND.findall(out)]
         assert found == taken + rejected + skipped == len(world.images) + len(world.others) and taken == ingested.rows
-    true = {(lay.whose(image) or lay.images.name.removesuffix(".csv"), repr(world.prompt(image)))
+    true = {(lay.expected_generator(image) or lay.images.name.removesuffix(".csv"), repr(world.prompt(image)))
             for image in world.images if image.number not in world.lost}  # fmt: skip
     shown = PAIR.findall(out)
     assert 1 <= len(shown) <= 3

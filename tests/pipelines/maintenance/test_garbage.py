@@ -133,7 +133,7 @@ def test_after_a_collection_every_kept_run_is_complete_and_its_sweep_computes_no
 
 
 def break_off_after(count: int, collecting: Callable[[], object]) -> None:
-    """Stop the collection after this number of files was removed, as if the process had been killed."""
+    """Stop the collection once `count` files have been removed, as if the process had been killed."""
     left = [count]
 
     class Killed(Exception):

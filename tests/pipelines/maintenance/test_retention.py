@@ -18,9 +18,9 @@ from tests.commands import store_at
 FIRST = datetime(2026, 1, 1, 2, tzinfo=UTC)
 
 
-def make_runs(days: int, *, benchmark: str = "small", a_day: int = 2) -> list[Run]:
-    """Return runs on consecutive days, `a_day` per day at intervals of eight hours."""
-    moments = [FIRST + timedelta(days=day, hours=8 * turn) for day in range(days) for turn in range(a_day)]
+def make_runs(days: int, *, benchmark: str = "small", per_day: int = 2) -> list[Run]:
+    """Return runs on consecutive days: `per_day` runs each day, eight hours apart."""
+    moments = [FIRST + timedelta(days=day, hours=8 * turn) for day in range(days) for turn in range(per_day)]
     return [
         Run(f"{benchmark}-{began:%m%d-%H}", {"benchmark": benchmark, "began": began.isoformat()}, "", latest=False)
         for began in moments
@@ -43,7 +43,7 @@ def test_each_rule_keeps_its_runs(rules: KeepRuns, expected: list[str]) -> None:
 
 
 def test_the_last_runs_are_those_that_ended_last_even_if_clocks_disagree() -> None:
-    first, second, third = make_runs(3, a_day=1)
+    first, second, third = make_runs(3, per_day=1)
     assert select_kept_runs([second, third, first], KeepRuns(last=2)) == {third.run_id, first.run_id}
 
 
@@ -76,7 +76,7 @@ class TwoBenchmarks:
 
     def __init__(self, url: str) -> None:
         self.store = store_at(url)
-        for run in [*make_runs(3, a_day=1), *make_runs(2, a_day=1, benchmark="other")]:
+        for run in [*make_runs(3, per_day=1), *make_runs(2, per_day=1, benchmark="other")]:
             self.store.write_text(f"runs/{run.run_id}/manifest.json", json.dumps(run.manifest))
             self.store.write_text(f"runs/{run.run_id}/errors.parquet", "")
 
@@ -97,7 +97,7 @@ def two_benchmarks(tmp_path: Path) -> TwoBenchmarks:
 NEWEST = "small-0103-02"
 
 
-def test_only_one_benchmarks_runs_are_removed_except_needed_ones(two_benchmarks: TwoBenchmarks) -> None:
+def test_only_unneeded_runs_of_the_given_benchmark_are_removed(two_benchmarks: TwoBenchmarks) -> None:
     with send_heartbeats(two_benchmarks.store, run="small-0101-02"):
         assert two_benchmarks.retain("small-0102-02") == ()
     assert two_benchmarks.retain("small-0102-02") == ("small-0101-02",)

@@ -43,7 +43,7 @@ def test_a_question_without_an_answer_is_wrong_or_left_out() -> None:
     assert accumulate({"1": None}, CHAIN, "none", "wrong") == 0
 
 
-def config(folder: Path, content: str, *overrides: str) -> AccumulateConfig:
+def make_config(folder: Path, content: str, *overrides: str) -> AccumulateConfig:
     (folder / "answers.csv").write_text(content)
     names = {"image_id": "image", "prompt_id": "prompt", "generator": "model", "question_id": "q", "parents": "above"}
     given = [f"answers={folder}/answers.csv", f"output={folder}/scores.parquet", "given=[blip,mplug]", "separator='-'",
@@ -52,7 +52,7 @@ def config(folder: Path, content: str, *overrides: str) -> AccumulateConfig:
 
 
 def test_answers_are_compared_with_the_right_answers_and_written_as_scores(tmp_path: Path) -> None:
-    asked = config(tmp_path, RELEASED, "columns.answer=wanted", "accumulation=direct")
+    asked = make_config(tmp_path, RELEASED, "columns.answer=wanted", "accumulation=direct")
     assert main(asked) == 2, "an image without an answer has a null score"
     scores = read_scores(StorageConfig().locate(asked.output))
     assert scores.schema == schemas.SCORES
@@ -67,7 +67,7 @@ def test_answers_are_compared_with_the_right_answers_and_written_as_scores(tmp_p
 
 def test_answers_marked_as_right_or_wrong_need_no_right_answers(tmp_path: Path) -> None:
     content = "image,q,blip,mplug\ni,1,1,true\ni,2,0,False\n"
-    found = accumulate_answers(config(tmp_path, content)).scores.to_pylist()
+    found = accumulate_answers(make_config(tmp_path, content)).scores.to_pylist()
     assert [(row["metric"], row["score"], row["prompt_id"]) for row in found] == [
         ("blip", 0.5, None),
         ("mplug", 0.5, None),
@@ -91,7 +91,7 @@ def test_an_invalid_answer_is_an_error_with_file_row_and_remedy(
     tmp_path: Path, content: str, overrides: list[str], said: str
 ) -> None:
     with pytest.raises(SourceError, match=said):
-        accumulate_answers(config(tmp_path, content, *overrides))
+        accumulate_answers(make_config(tmp_path, content, *overrides))
 
 
 DSG = {
@@ -135,7 +135,7 @@ def write_release(folder: Path, files: dict[str, str]) -> Path:
     return folder
 
 
-def config_of_format(name: str, answers: Path, *overrides: str) -> AccumulateConfig:
+def make_format_config(name: str, answers: Path, *overrides: str) -> AccumulateConfig:
     given = [f"answers={answers}", f"format={name}", f"output={answers}.parquet", *overrides]
     return config_of("accumulate", *given)
 
@@ -145,13 +145,13 @@ def compute_scores(config: AccumulateConfig) -> dict[tuple[str, str], float | No
 
 
 def test_dsgs_unanswered_questions_are_read_too(tmp_path: Path) -> None:
-    config = config_of_format(
+    config = make_format_config(
         "dsg", write_release(tmp_path, DSG), "given=[mplug_dsg]", "accumulation=direct", "missing=wrong"
     )
     assert compute_scores(config) == {
         ("mplug_dsg", "tifa160_0/mini-dalle"): 0, ("mplug_dsg", "tifa160_1/mini-dalle"): 0,
     }, "a yes whose parent is no, and a prompt without answers"  # fmt: skip
-    (row, lost) = accumulate_answers(config_of_format("dsg", tmp_path, "given=[mplug_dsg]")).scores.to_pylist()
+    (row, lost) = accumulate_answers(make_format_config("dsg", tmp_path, "given=[mplug_dsg]")).scores.to_pylist()
     assert (row["prompt_id"], row["generator"], row["score"]) == ("tifa160_0", "mini-dalle", 0.5)
     assert lost["score"] is None and lost["error"]["kind"] == "not_scored"
     (note,) = accumulate_answers(config).notes
@@ -159,7 +159,7 @@ def test_dsgs_unanswered_questions_are_read_too(tmp_path: Path) -> None:
 
 
 def test_dsgs_answers_to_questions_of_tifa_and_vq2_are_compared_as_in_its_code(tmp_path: Path) -> None:
-    config = config_of_format("dsg", write_release(tmp_path, DSG), "given=[pali17b_tifa,mplug_vq2a]", "missing=wrong")
+    config = make_format_config("dsg", write_release(tmp_path, DSG), "given=[pali17b_tifa,mplug_vq2a]", "missing=wrong")
     assert compute_scores(config) == {
         ("pali17b_tifa", "tifa160_0/mini-dalle"): 0.5, ("mplug_vq2a", "tifa160_0/mini-dalle"): 1,
     }, "yes is the right answer to yes/no questions, whatever TIFA's file says"  # fmt: skip
@@ -186,12 +186,12 @@ TIFA_RESULT = {
 def test_tifas_results_have_one_file_per_generator(tmp_path: Path) -> None:
     write_file(tmp_path / "sd.json", json.dumps(TIFA_RESULT))
     write_file(tmp_path / "vq.json", json.dumps({**TIFA_RESULT, "caption_scores": {"coco_12": 2 / 3}}))
-    found = accumulate_answers(config_of_format("tifa", tmp_path, "given=[tifa_mplug]"))
+    found = accumulate_answers(make_format_config("tifa", tmp_path, "given=[tifa_mplug]"))
     assert [(row["metric"], row["image_id"], row["generator"], row["score"]) for row in found.scores.to_pylist()] == [
         ("tifa_mplug", "coco_12/sd", "sd", 0.5), ("tifa_mplug", "coco_12/vq", "vq", 0.5),
     ]  # fmt: skip
     assert len(found.notes) == 1 and "vq.json: caption_scores of 1 prompts, first 'coco_12'" in found.notes[0]
-    assert compute_scores(config_of_format("tifa", tmp_path / "sd.json")) == {("tifa", "coco_12/sd"): 0.5}
+    assert compute_scores(make_format_config("tifa", tmp_path / "sd.json")) == {("tifa", "coco_12/sd"): 0.5}
 
 
 TS2 = {
@@ -212,7 +212,7 @@ FIRST, SECOND = (str(row["file_name"]) for row in TS2_METADATA[:2])
 
 
 def test_t2iscorescores_answers_are_in_the_order_of_the_metadata(tmp_path: Path) -> None:
-    config = config_of_format("t2iscorescore", write_release(tmp_path, TS2), "accumulation=recursive")
+    config = make_format_config("t2iscorescore", write_release(tmp_path, TS2), "accumulation=recursive")
     assert compute_scores(config) == {
         ("mplug_dsg", FIRST): 0, ("mplug_dsg", SECOND): 1, ("mplug_tifa", FIRST): 1, ("mplug_tifa", SECOND): 0,
     }  # fmt: skip
@@ -220,7 +220,7 @@ def test_t2iscorescores_answers_are_in_the_order_of_the_metadata(tmp_path: Path)
         "metadata.csv": TS2["data/metadata.csv"],
         "ts2_dsg_correct.csv": "id,image_row,question_id,parents,fuyu,llava\n0,0,0,-1,1,1\n0,1,0,-1,0,1\n",
     }
-    config = config_of_format("t2iscorescore", write_release(tmp_path / "wide", wide), "given=[fuyu_dsg]")
+    config = make_format_config("t2iscorescore", write_release(tmp_path / "wide", wide), "given=[fuyu_dsg]")
     assert compute_scores(config) == {("fuyu_dsg", FIRST): 1, ("fuyu_dsg", SECOND): 0}
 
 
@@ -250,21 +250,21 @@ def test_an_invalid_release_is_an_error_of_one_line(
     else:
         write_file(tmp_path / file, content)
     with pytest.raises(SourceError, match=said) as caught:
-        accumulate_answers(config_of_format(name, tmp_path, "given=[]"))
+        accumulate_answers(make_format_config(name, tmp_path, "given=[]"))
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_model_and_unsupported_options_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"given: .* has no answers of 'blip'; there are mplug_dsg, mplug_tifa"):
-        accumulate_answers(config_of_format("t2iscorescore", write_release(tmp_path, TS2), "given=[blip]"))
+        accumulate_answers(make_format_config("t2iscorescore", write_release(tmp_path, TS2), "given=[blip]"))
     with pytest.raises(ConfigError, match=r"format: expected one of dsg, .* or null, got 'vq2'"):
-        config_of_format("vq2", tmp_path)
+        make_format_config("vq2", tmp_path)
     for key, value in (("columns.image_id", "image"), ("separator", "'-'"), ("no_parent", "'-1'")):
         said = f"{key.split('.')[0]}: cannot be set for format=tifa, whose file format is known; leave it out"
         with pytest.raises(ConfigError, match=said):
-            config_of_format("tifa", tmp_path, f"{key}={value}")
+            make_format_config("tifa", tmp_path, f"{key}={value}")
 
 
 def test_a_table_requires_columns_of_answers(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="given: expected the columns of answers, got none"):
-        config(tmp_path, RELEASED, "given=[]")
+        make_config(tmp_path, RELEASED, "given=[]")

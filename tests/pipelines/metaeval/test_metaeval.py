@@ -37,7 +37,7 @@ def config(folder: Path, *overrides: str) -> MetaevalConfig:
     return found
 
 
-def value(found: Findings, metric: str, statistic: str) -> Judgement:
+def find_judgement(found: Findings, metric: str, statistic: str) -> Judgement:
     return next(
         its for its in found.judgements if (its.metric, its.statistic, its.group) == (metric, statistic, "overall")
     )
@@ -53,7 +53,7 @@ def ratings(tmp_path: Path) -> Path:
     return path
 
 
-def table(folder: Path, **metrics: list[float | None]) -> Path:
+def write_scores(folder: Path, **metrics: list[float | None]) -> Path:
     path = folder / "scores.csv"
     pd.DataFrame({"image_id": [f"i{n}" for n in range(len(next(iter(metrics.values()))))], **metrics}).to_csv(
         path, index=False
@@ -62,12 +62,15 @@ def table(folder: Path, **metrics: list[float | None]) -> Path:
 
 
 def test_any_table_of_scores_is_judged_by_any_table_of_ratings(tmp_path: Path, ratings: Path) -> None:
-    scores = table(tmp_path, good=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6], bad=[0.5, None, 0.3, 0.2, 0.1, 0.0])
+    scores = write_scores(tmp_path, good=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6], bad=[0.5, None, 0.3, 0.2, 0.1, 0.0])
     found = run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}"))
-    assert value(found, "good", "spearman").value == pytest.approx(1)
-    assert value(found, "bad", "spearman").value == pytest.approx(-1)
-    assert (value(found, "bad", "spearman").n_unscored, value(found, "bad", "spearman").n_unrated) == (1, 1)
-    assert value(found, "people", "alpha_ordinal").value == pytest.approx(1)
+    assert find_judgement(found, "good", "spearman").value == pytest.approx(1)
+    assert find_judgement(found, "bad", "spearman").value == pytest.approx(-1)
+    assert (
+        find_judgement(found, "bad", "spearman").n_unscored,
+        find_judgement(found, "bad", "spearman").n_unrated,
+    ) == (1, 1)
+    assert find_judgement(found, "people", "alpha_ordinal").value == pytest.approx(1)
     written = {path.name for path in (tmp_path / "out").iterdir()}
     tables = {
         f"{name}.parquet"
@@ -83,7 +86,10 @@ def test_any_table_of_scores_is_judged_by_any_table_of_ratings(tmp_path: Path, r
 
 
 def test_ratings_of_some_images_correct_the_scores_of_all_images(tmp_path: Path) -> None:
-    """The metric flatters g. It scores 60 prompts; people rated 16, in a table that only names images."""
+    """The metric scores g too high, but people rated enough images to correct that.
+
+    The metric scores the images of 60 prompts. People rated the images of 16 of them, in a table with image ids only.
+    """
     random = np.random.default_rng(0)
     fit = {name: mean + random.normal(0, 1, 60) for name, mean in (("f", 3.4), ("g", 2.0))}
     images = [
@@ -111,8 +117,8 @@ OTHER_NAMES = {"rating": "stars", "prompt_id": "caption id", "generator": "model
 
 
 @pytest.fixture(params=["csv", "parquet", "jsonl"])
-def other_names(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """Write scores, and shuffled ratings by two raters with user-defined column names; return the ratings' path."""
+def renamed_ratings(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """Write scores, and shuffled ratings whose columns have other names; return the path of the ratings."""
     drawn = [
         (f"p{n}", f"g{n % 3}", rater, "fit", 1 + n % 5) for n in range(11) for rater in "ab" if (n, rater) != (3, "b")
     ]
@@ -126,20 +132,20 @@ def other_names(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return path
 
 
-def test_ratings_with_configured_column_names_are_read(other_names: Path) -> None:
+def test_ratings_with_configured_column_names_are_read(renamed_ratings: Path) -> None:
     named = [f"protocol.columns.{ours}={theirs}" for ours, theirs in OTHER_NAMES.items()]
-    given = ["protocol=long", f"protocol.path={other_names}", f"scores={other_names.parent}/scores.csv", *named]
-    found = run_metaeval(config(other_names.parent, *given, "protocol.statistics=[kendall_a,spearman]"))
-    assert value(found, "good", "spearman").value == pytest.approx(1)
-    assert value(found, "good", "kendall_a").value == pytest.approx(1 - 7 / 55)  # 7 of 55 pairs are ties
-    assert value(found, "good", "spearman").n == 11
+    given = ["protocol=long", f"protocol.path={renamed_ratings}", f"scores={renamed_ratings.parent}/scores.csv", *named]
+    found = run_metaeval(config(renamed_ratings.parent, *given, "protocol.statistics=[kendall_a,spearman]"))
+    assert find_judgement(found, "good", "spearman").value == pytest.approx(1)
+    assert find_judgement(found, "good", "kendall_a").value == pytest.approx(1 - 7 / 55)  # 7 of 55 pairs are ties
+    assert find_judgement(found, "good", "spearman").n == 11
     assert {judged.template for judged in found.judgements} == {"fit"}
     assert not any("not read" in note for note in found.notes)
 
 
-def test_ratings_with_unknown_column_names_are_an_error_with_a_remedy(other_names: Path) -> None:
-    folder = other_names.parent
-    given = ["protocol=long", f"protocol.path={other_names}", f"scores={folder}/scores.csv", f"output={folder}/out"]
+def test_ratings_with_unknown_column_names_are_an_error_with_a_remedy(renamed_ratings: Path) -> None:
+    folder = renamed_ratings.parent
+    given = ["protocol=long", f"protocol.path={renamed_ratings}", f"scores={folder}/scores.csv", f"output={folder}/out"]
     for named, message in (
         ([], "expected column(s) rating, found caption id, model, who, asked, stars; set protocol.columns.rating"),
         (["protocol.columns.rating=stars"], "expected column(s) prompt_id, generator, found caption id, model, who"),
@@ -165,18 +171,18 @@ def test_the_values_of_every_error_graph_are_written(tmp_path: Path) -> None:
     }
     assert {*graphs.columns} == {*schemas.GRAPHS.names} and set(graphs["subset"]) == {"synth", "nat", "real"}
     own = graphs[(graphs["metric"] == "clipscore") & (graphs["convention"] == "paper")]["ordering"].mean()
-    assert value(found, "clipscore", "ordering_paper").value == pytest.approx(own)
+    assert find_judgement(found, "clipscore", "ordering_paper").value == pytest.approx(own)
 
 
 LADDERS = {1.0: (2, 1, 0), 0.5: (2, 0, 1), -0.5: (0, 2, 1), -1.0: (0, 1, 2)}
-"""Scores of images with no, one and two errors, by their ordering."""
+"""Scores of three images (with no, one and two errors), keyed by the ordering statistic that these scores give."""
 ORDERINGS = {
     "clip": (1.0, 0.5, -0.5, -1.0, 1.0),
     "dsg": (0.5, 1.0, -1.0, -0.5, -1.0),
     "llmscore_ec": (-1.0, -0.5, 0.5, 1.0, -1.0),  # counts errors, so its signs are reversed
     "fuyu": (0.5, 0.5, 0.5, 0.5, 0.5),
 }
-"""Orderings of graphs 0 to 3, which are synthetic, and of graph 164, which is real and unpublished."""
+"""Each metric's ordering statistic for five error graphs: 0 to 3 (synthetic), and 164 (real and unpublished)."""
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -236,8 +242,8 @@ def write_csv(path: Path, columns: dict[str, list[object]]) -> Path:
     return path
 
 
-def ids(names: str, image: str = "{prompt}-{generator}") -> dict[str, list[object]]:
-    """Return id columns for ten images: five prompts by two generators."""
+def make_ids(names: str, image: str = "{prompt}-{generator}") -> dict[str, list[object]]:
+    """Return the named id columns for ten images, which two generators made for five prompts."""
     made: dict[str, list[object]] = {
         "image_id": [image.format(prompt=prompt, generator=generator) for prompt, generator in IMAGES],
         "prompt_id": [prompt for prompt, _ in IMAGES],
@@ -252,17 +258,25 @@ BY_PROMPT = "scores and judgements are matched by prompt_id and generator"
 @pytest.mark.parametrize(
     ("rated", "scored", "note"),
     [
-        (ids("prompt_id generator"), ids("prompt_id generator"), BY_PROMPT),
-        (ids("image_id prompt_id generator"), ids("image_id prompt_id generator", "{prompt}#{generator}"), BY_PROMPT),
-        (ids("image_id prompt_id generator", "{prompt}"), ids("image_id prompt_id generator", "{prompt}"), BY_PROMPT),
+        (make_ids("prompt_id generator"), make_ids("prompt_id generator"), BY_PROMPT),
         (
-            ids("prompt_id generator"),
-            ids("image_id", "{prompt}/{generator}"),
+            make_ids("image_id prompt_id generator"),
+            make_ids("image_id prompt_id generator", "{prompt}#{generator}"),
+            BY_PROMPT,
+        ),
+        (
+            make_ids("image_id prompt_id generator", "{prompt}"),
+            make_ids("image_id prompt_id generator", "{prompt}"),
+            BY_PROMPT,
+        ),
+        (
+            make_ids("prompt_id generator"),
+            make_ids("image_id", "{prompt}/{generator}"),
             BY_PROMPT.replace("prompt_id and generator", "image_id"),
         ),
         (
-            ids("image_id"),
-            ids("image_id prompt_id generator"),
+            make_ids("image_id"),
+            make_ids("image_id prompt_id generator"),
             BY_PROMPT.replace("prompt_id and generator", "image_id"),
         ),
     ],
@@ -280,20 +294,23 @@ def test_scores_and_ratings_are_matched_by_ids_that_both_files_have(
     ratings = write_csv(tmp_path / "r.csv", {**rated, "rating": [1 + row % 5 for row in range(10)]})
     scores = write_csv(tmp_path / "s.csv", {**scored, "m": [row % 5 / 10 for row in range(10)]})
     found = run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}"))
-    assert (value(found, "m", "pearson").value, value(found, "m", "pearson").n) == (pytest.approx(1), 10)
+    assert (find_judgement(found, "m", "pearson").value, find_judgement(found, "m", "pearson").n) == (
+        pytest.approx(1),
+        10,
+    )
     assert note in found.notes
 
 
 def test_ratings_without_prompts_get_those_of_the_scores(tmp_path: Path) -> None:
-    ratings = write_csv(tmp_path / "r.csv", {**ids("image_id"), "rating": [1, 2, 3, 4, 5, 5, 4, 3, 2, 1]})
+    ratings = write_csv(tmp_path / "r.csv", {**make_ids("image_id"), "rating": [1, 2, 3, 4, 5, 5, 4, 3, 2, 1]})
     asked = ["protocol=long", f"protocol.path={ratings}", f"scores={tmp_path / 's.csv'}"]
     for names, unit in [
         ("image_id prompt_id generator", "no interval: too few of 5 prompts differ"),
         ("image_id", "bootstrap of 10 images without a prompt,"),
     ]:
-        write_csv(tmp_path / "s.csv", {**ids(names), "m": list(range(10))})
+        write_csv(tmp_path / "s.csv", {**make_ids(names), "m": list(range(10))})
         found = run_metaeval(config(tmp_path, *asked))
-        pearson = value(found, "m", "pearson")
+        pearson = find_judgement(found, "m", "pearson")
         assert unit in pearson.convention
         assert "no interval" in unit or pearson.interval.low < pearson.value < pearson.interval.high
         generators = {its.generator for its in found.judgements if its.statistic == "mean_rating"}
@@ -324,7 +341,7 @@ def test_a_release_without_any_judgement_is_an_error(
 ) -> None:
     path = tmp_path / name
     path.write_text(content)
-    scores = table(tmp_path, m=[0.1, 0.2])
+    scores = write_scores(tmp_path, m=[0.1, 0.2])
     left_out = ["protocol.rating_range=[1,5]", "protocol.out_of_range=left_out"]
     with pytest.raises(SourceError, match=complaint):
         run_metaeval(config(tmp_path, f"protocol={protocol}", f"protocol.path={path}", f"scores={scores}", *left_out))
@@ -342,15 +359,15 @@ def test_only_the_tables_that_a_task_needs_count_as_judgements(tmp_path: Path) -
 
 
 def test_a_table_of_empty_scores_is_an_error_with_the_reason(tmp_path: Path, ratings: Path) -> None:
-    scores = table(tmp_path, m=[None, None])
+    scores = write_scores(tmp_path, m=[None, None])
     with pytest.raises(SourceError, match=r"scores.csv: all 2 scores are empty \(the table has no score here; .*score"):
         run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}"))
 
 
 def test_a_rating_outside_the_scale_of_the_others_gives_a_warning_unless_the_scale_is_set(tmp_path: Path) -> None:
     rating = [1, 2, 3, 4, 5, 5, 4, 3, 2, 55]
-    ratings = write_csv(tmp_path / "r.csv", {**ids("image_id"), "rating": rating})
-    scores = write_csv(tmp_path / "s.csv", {**ids("image_id"), "m": list(range(10))})
+    ratings = write_csv(tmp_path / "r.csv", {**make_ids("image_id"), "rating": rating})
+    scores = write_csv(tmp_path / "s.csv", {**make_ids("image_id"), "m": list(range(10))})
     asked = ["protocol=long", f"protocol.path={ratings}", f"scores={scores}"]
     found = run_metaeval(config(tmp_path, *asked))
     [warning] = found.warnings
@@ -370,7 +387,11 @@ def test_an_image_rated_under_two_prompt_ids_gives_a_warning(tmp_path: Path) -> 
     rated = {"image_id": images, "prompt_id": prompts, "rater": [str(n // 12) for n in range(24)]}
     ratings = tmp_path / "ratings.csv"
     pd.DataFrame({**rated, "rating": [1 + n % 5 for n in range(24)]}).sample(frac=1, random_state=0).to_csv(ratings)
-    asked = ["protocol=long", f"protocol.path={ratings}", f"scores={table(tmp_path, m=[n % 7 for n in range(12)])}"]
+    asked = [
+        "protocol=long",
+        f"protocol.path={ratings}",
+        f"scores={write_scores(tmp_path, m=[n % 7 for n in range(12)])}",
+    ]
     [warning] = run_metaeval(config(tmp_path, *asked)).warnings
     assert warning.startswith("3 images are rated under several prompt ids, first ")
     assert "protocol.match=image_and_prompt" in warning
@@ -391,7 +412,7 @@ def test_peoples_order_uses_only_prompts_that_the_metric_scored(tmp_path: Path) 
     asked = ["protocol=long", f"protocol.path={ratings}", "protocol.tasks=[ratings,orders]"]
     found = run_metaeval(config(tmp_path, *asked, f"scores={few}"))
     assert {(its.judge, its.n, its.better) for its in found.orders} == {("people", 20, "h"), ("few", 20, "h")}
-    assert value(found, "few", "model_ordering").value == 1.0
+    assert find_judgement(found, "few", "model_ordering").value == 1.0
     whole = write_csv(
         tmp_path / "both.csv",
         {
@@ -407,10 +428,10 @@ def test_peoples_order_uses_only_prompts_that_the_metric_scored(tmp_path: Path) 
         ("all", 40),
         ("few", 20),
     }
-    assert {value(found, metric, "model_ordering").value for metric in ("all", "few")} == {1.0}
+    assert {find_judgement(found, metric, "model_ordering").value for metric in ("all", "few")} == {1.0}
 
 
-def random_study(folder: Path, seed: int, *, prompts: int, alike: bool = False) -> list[str]:
+def write_random_study(folder: Path, seed: int, *, prompts: int, alike: bool = False) -> list[str]:
     """Write shuffled ratings of two generators by three raters, and scores by two metrics; return the options.
 
     All ratings are random or, if `alike`, equal.
@@ -428,12 +449,12 @@ def random_study(folder: Path, seed: int, *, prompts: int, alike: bool = False) 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_agreement_on_orders_is_undefined_if_people_order_no_generators(tmp_path: Path, seed: int) -> None:
-    asked = random_study(tmp_path, seed, prompts=4)
+    asked = write_random_study(tmp_path, seed, prompts=4)
     found = run_metaeval(config(tmp_path, *asked, "protocol.tasks=[ratings,orders]"))
     assert {order.better for order in found.orders} == {None}
     for metric in ("first", "second"):
         for name in ("model_ordering", "orders_reversed", "orders_missed"):
-            judged = value(found, metric, name)
+            judged = find_judgement(found, metric, name)
             assert math.isnan(judged.value) and judged.n == 1
             assert judged.convention == "undefined: people tell no two generators apart by significance, of 1 pair"
     kept = pd.read_parquet(tmp_path / "out/judgements.parquet").query("statistic == 'model_ordering'")
@@ -442,7 +463,7 @@ def test_agreement_on_orders_is_undefined_if_people_order_no_generators(tmp_path
 
 def test_agreement_is_undefined_with_a_reason_if_all_ratings_are_equal(tmp_path: Path) -> None:
     statistics = "pearson,spearman,kendall_b,pairwise_accuracy,pairwise_accuracy_grouped,sensitivity,specificity"
-    asked = [*random_study(tmp_path, 2, prompts=8, alike=True), f"protocol.statistics=[{statistics}]"]
+    asked = [*write_random_study(tmp_path, 2, prompts=8, alike=True), f"protocol.statistics=[{statistics}]"]
     found = run_metaeval(config(tmp_path, *asked, "protocol.tasks=[ratings,orders]"))
     judged = [one for one in found.judgements if one.metric != PEOPLE or one.statistic.startswith("alpha")]
     assert {one.statistic for one in judged} > {
@@ -462,7 +483,7 @@ def test_results_of_other_ratings_or_scores_are_not_overwritten_silently(tmp_pat
     studies = {}
     for name, seed in (("first", 3), ("second", 4)):
         (tmp_path / name).mkdir()
-        studies[name] = random_study(tmp_path / name, seed, prompts=4)
+        studies[name] = write_random_study(tmp_path / name, seed, prompts=4)
     (protocol, path, scores), (_, other_path, _) = studies.values()
     shutil.copy(tmp_path / "second/metrics.csv", tmp_path / "first/others.csv")
     shutil.copy(tmp_path / "second/raters.csv", tmp_path / "first/more.csv")
@@ -586,17 +607,20 @@ def test_equation_1_ranks_a_falling_metrics_scores_without_negating_them(tmp_pat
     metadata[["id"]].assign(llmscore_ec=counts).to_csv(folder / "ts2_scores_per_image.csv", index=False)
     found = run_metaeval(config(tmp_path, "protocol=t2iscorescore", f"protocol.path={folder}"))
 
-    def below(values: np.ndarray) -> list[int]:
+    def count_smaller(values: np.ndarray) -> list[int]:
         return [int((values < value).sum()) for value in values]
 
     grouped = metadata.assign(counts=counts).groupby("id")
-    rho = [np.corrcoef(below(of["rank"].to_numpy()), below(of["counts"].to_numpy()))[0, 1] for _, of in grouped]
-    assert value(found, "llmscore_ec", "ordering_paper").value == pytest.approx(np.mean(rho))
+    rho = [
+        np.corrcoef(count_smaller(of["rank"].to_numpy()), count_smaller(of["counts"].to_numpy()))[0, 1]
+        for _, of in grouped
+    ]
+    assert find_judgement(found, "llmscore_ec", "ordering_paper").value == pytest.approx(np.mean(rho))
 
 
 def test_every_statistic_is_shown_with_its_number_of_rows(tmp_path: Path) -> None:
-    ratings = write_csv(tmp_path / "r.csv", {**ids("image_id"), "rating": [1, 2, 3, 4, 5, 5, 4, 3, 2, 1]})
-    scores = write_csv(tmp_path / "s.csv", {**ids("image_id"), "m": list(range(10)), "k": [None, *range(9)]})
+    ratings = write_csv(tmp_path / "r.csv", {**make_ids("image_id"), "rating": [1, 2, 3, 4, 5, 5, 4, 3, 2, 1]})
+    scores = write_csv(tmp_path / "s.csv", {**make_ids("image_id"), "m": list(range(10)), "k": [None, *range(9)]})
     found = run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}"))
     lines = (tmp_path / "out" / "judgements.md").read_text().splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
@@ -609,12 +633,12 @@ def test_every_statistic_is_shown_with_its_number_of_rows(tmp_path: Path) -> Non
 
 
 def test_ratings_out_of_range_are_refused_or_left_out_with_a_note(tmp_path: Path, ratings: Path) -> None:
-    scores = table(tmp_path, m=[0.1, 0.2, 0.3, 0.4, 0.5])
+    scores = write_scores(tmp_path, m=[0.1, 0.2, 0.3, 0.4, 0.5])
     asked = ["protocol=long", f"protocol.path={ratings}", f"scores={scores}", "protocol.rating_range=[1,4]"]
     with pytest.raises(SourceError, match="2 ratings are outside 1 to 4, first 5 of image i4 by rater a"):
         run_metaeval(config(tmp_path, *asked))
     found = run_metaeval(config(tmp_path, *asked, "protocol.out_of_range=left_out"))
-    assert value(found, "m", "pearson").n == 4
+    assert find_judgement(found, "m", "pearson").n == 4
     assert any("left out" in note for note in found.notes)
 
 
@@ -683,7 +707,7 @@ def test_results_about_people_are_the_same_with_and_without_scores(tmp_path: Pat
 def test_an_unknown_metric_is_an_error(tmp_path: Path, ratings: Path) -> None:
     with pytest.raises(ConfigError, match="the release has no scores; set run=latest, or scores=PATH"):
         run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", "metrics=[n]"))
-    scores = table(tmp_path, m=[0.1, 0.2, 0.3, 0.4, 0.5])
+    scores = write_scores(tmp_path, m=[0.1, 0.2, 0.3, 0.4, 0.5])
     asked = ["protocol=long", f"protocol.path={ratings}", f"scores={scores}"]
     with pytest.raises(ConfigError, match="no scores of 'n'; there are m"):
         run_metaeval(config(tmp_path, *asked, "metrics=[n]"))
@@ -700,10 +724,10 @@ def test_only_reliable_prompts_can_be_used(tmp_path: Path) -> None:
     ratings = tmp_path / "ratings.csv"
     frame = pd.DataFrame(rows, columns=["image_id", "prompt_id", "rater", "rating"]).assign(generator="g")
     frame.to_csv(ratings, index=False)
-    scores = table(tmp_path, m=[0.1, 0.2, 0.3])
+    scores = write_scores(tmp_path, m=[0.1, 0.2, 0.3])
     asked = ["protocol=long", f"protocol.path={ratings}", f"scores={scores}", "protocol.reliable=true"]
     found = run_metaeval(config(tmp_path, *asked))
-    assert value(found, "m", "pearson").n == 2
+    assert find_judgement(found, "m", "pearson").n == 2
     assert any(note.startswith("2 of 3 prompts are reliable") for note in found.notes)
 
 
@@ -715,11 +739,13 @@ def test_the_true_scores_of_the_embedded_benchmark_agree_with_its_ratings_and_gr
     truth[["image_id", "prompt_id", "generator"]].assign(truth=met).to_parquet(scores)
     asked = ["protocol=shapes", f"scores={scores}", "protocol.by_skill=false", "protocol.conventions=[paper,current]"]
     found = run_metaeval(config(tmp_path, *asked))
-    assert value(found, "truth", "spearman").value > 0.85
-    separated = value(found, "truth", "separation_paper").value
-    assert value(found, "truth", "ordering_current").value == pytest.approx(separated)
-    assert 0.9 < value(found, "truth", "ordering_paper").value < separated, "equation 1 ranks ties by the lowest rank"
-    assert value(found, "truth", "model_ordering").value > 0.9
+    assert find_judgement(found, "truth", "spearman").value > 0.85
+    separated = find_judgement(found, "truth", "separation_paper").value
+    assert find_judgement(found, "truth", "ordering_current").value == pytest.approx(separated)
+    assert 0.9 < find_judgement(found, "truth", "ordering_paper").value < separated, (
+        "equation 1 ranks ties by the lowest rank"
+    )
+    assert find_judgement(found, "truth", "model_ordering").value > 0.9
 
 
 @needs_reference
@@ -745,41 +771,48 @@ def test_reproduction_without_published_files_is_an_error_with_a_remedy(monkeypa
 def test_a_published_release_is_judged_by_its_own_scores(tmp_path: Path) -> None:
     path = Path(str(REFERENCE)) / "t2vscore"
     found = run_metaeval(config(tmp_path, "protocol=t2vscore", f"protocol.path={path}", "protocol.by_skill=false"))
-    accuracy = value(found, "CLIP Score", "pairwise_accuracy")
+    accuracy = find_judgement(found, "CLIP Score", "pairwise_accuracy")
     assert round(accuracy.value, 3) == 0.599
     assert accuracy.interval.low < accuracy.value < accuracy.interval.high
     assert json.dumps(list(found.notes))
 
 
 def test_sensitivity_and_specificity_compare_passing_scores_with_passing_ratings(tmp_path: Path) -> None:
-    """People pass six of ten prompts (rated 4 or 5); `judge` passes as many, and `errors` passes counts up to 2."""
+    """People pass six of ten images, those rated 4 or 5.
+
+    The metric `judge` passes six images as well, but people reject one of these. The metric `errors` counts errors, and
+    passes the images with at most two.
+    """
     rated = pd.DataFrame({"rating": [5, 5, 4, 4, 5, 4, 1, 2, 3, 1]})
     rated = rated.assign(image_id=[f"i{n}" for n in range(10)], prompt_id=[f"p{n}" for n in range(10)])
     rated.assign(rater="a", generator="g", template="likert").to_csv(tmp_path / "ratings.csv", index=False)
     judge = [9, 9, 8, 8, 7, 2, 7, 1, 1, 0]
     errors = [0, 1, 2, 2, 5, 6, 2, 4, 8, 9]
-    scores = table(tmp_path, judge=judge, errors=errors, flat=[1] * 10)
+    scores = write_scores(tmp_path, judge=judge, errors=errors, flat=[1] * 10)
     pd.read_csv(scores).assign(generator="g").to_csv(scores, index=False)
     asked = ["protocol=long", f"protocol.path={tmp_path / 'ratings.csv'}", f"scores={scores}"]
     asked += ["protocol.falling=[errors]", "protocol.passing_scores={errors: 2}"]
     found = run_metaeval(config(tmp_path, *asked))
-    right, wrong = (value(found, "judge", name) for name in ("sensitivity", "specificity"))
+    right, wrong = (find_judgement(found, "judge", name) for name in ("sensitivity", "specificity"))
     assert (right.value, right.n, wrong.value, wrong.n) == (pytest.approx(5 / 6), 6, pytest.approx(3 / 4), 4)
     assert right.interval == pytest.approx(stats.binomtest(5, 6).proportion_ci(0.95, "exact"))
     assert "mean rating of 4 or more, the metric those with a score of 7 or more" in right.convention
-    few = [value(found, "errors", name) for name in ("sensitivity", "specificity")]
+    few = [find_judgement(found, "errors", name) for name in ("sensitivity", "specificity")]
     assert [one.value for one in few] == pytest.approx([4 / 6, 3 / 4])
-    flat = [value(found, "flat", name) for name in ("sensitivity", "specificity")]
+    flat = [find_judgement(found, "flat", name) for name in ("sensitivity", "specificity")]
     assert all(math.isnan(one.value) and one.convention.count("undefined: all scores are equal") for one in flat)
     shares = {one.metric: one for one in found.corrected if one.scale == "passing"}
     assert (shares["judge"].generator, shares["judge"].people, shares["judge"].predicted) == ("g", 0.6, 0.6)
     assert "add up to 1.58, which is not clearly above 1" in shares["judge"].note, "there are too few images"
     strict = run_metaeval(config(tmp_path, *asked, "protocol.passing_ratings={likert: 5}"))
-    assert value(strict, "judge", "sensitivity").n == 3
+    assert find_judgement(strict, "judge", "sensitivity").n == 3
 
 
 def test_ratings_of_one_generator_correct_the_pass_rate_of_another(tmp_path: Path) -> None:
-    """People pass 20 of g's 40 images; the judge passes 18 of these and 4 others, and 30 of h's unrated images."""
+    """Ratings of g's images show how often the judge is wrong, which corrects the pass rate of h's unrated images.
+
+    People pass 20 of g's 40 images. The judge passes 18 of these 20 and 4 of the others, and 30 of h's 40 images.
+    """
     passes = {"g": [1] * 18 + [0] * 2 + [1] * 4 + [0] * 16, "h": [1] * 30 + [0] * 10}
     ids = [{"image_id": f"{name}{at}", "prompt_id": f"p{at}", "generator": name} for name in "gh" for at in range(40)]
     pd.DataFrame(ids).assign(judge=passes["g"] + passes["h"]).to_csv(tmp_path / "scores.csv", index=False)
@@ -787,7 +820,10 @@ def test_ratings_of_one_generator_correct_the_pass_rate_of_another(tmp_path: Pat
     rated.to_csv(tmp_path / "ratings.csv", index=False)
     asked = ["protocol=long", f"protocol.path={tmp_path / 'ratings.csv'}", f"scores={tmp_path / 'scores.csv'}"]
     found = run_metaeval(config(tmp_path, *asked, "protocol.passing_scores={judge: 1}"))
-    assert value(found, "judge", "sensitivity").value == 0.9 and value(found, "judge", "specificity").value == 0.8
+    assert (
+        find_judgement(found, "judge", "sensitivity").value == 0.9
+        and find_judgement(found, "judge", "specificity").value == 0.8
+    )
     g, h = (one for one in found.corrected if one.scale == "passing")
     assert (g.people, g.predicted, g.corrected) == pytest.approx((0.5, 22 / 40, (22 / 40 + 0.8 - 1) / 0.7))
     assert (h.n_rated, h.predicted, h.corrected) == pytest.approx((0, 0.75, (0.75 + 0.8 - 1) / 0.7))

@@ -21,8 +21,8 @@ NAMES = {"likert": [], "wl": ["word"], "dsg_h": ["question_id"]}
 VALUES = {str(grade): (grade - 1) / 4 for grade in range(1, 6)} | {"Aligned": 1, "Not aligned": 0, "Yes": 1, "No": 0}
 
 
-def draw(random: np.random.Generator, template: str, quality: float) -> str:
-    """Draw a rater's answer about an image, or a part of it, whose quality is from 0 to 1; it can be "unsure"."""
+def draw_answer(random: np.random.Generator, template: str, quality: float) -> str:
+    """Draw a rater's answer about an image, or about a part of it; the quality of the image is from 0 to 1."""
     if random.random() < {"likert": 0.1, "wl": 0.2, "dsg_h": 0.3}[template]:
         return "Subjective" if template == "dsg_h" and random.random() < 0.5 else "Unsure"
     if template == "likert":
@@ -32,9 +32,9 @@ def draw(random: np.random.Generator, template: str, quality: float) -> str:
 
 @pytest.fixture(scope="module")
 def tables() -> dict[str, pd.DataFrame]:
-    """Return answers of two or three raters by template, in random order; `sxs` has pairwise choices.
+    """Return each template's table of raters' answers, in random order; the table `sxs` has choices between two images.
 
-    In the words template, people rank sdxl and imagen the other way round than in the other templates.
+    Under the template `wl` (words), people rank sdxl and imagen in the opposite order.
     """
     random = np.random.default_rng(7)
     rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in (*SURE, "sxs")}
@@ -48,7 +48,7 @@ def tables() -> dict[str, pd.DataFrame]:
                 parts = [()] if template == "likert" else [(str(part),) for part in range(2 + prompt % 3)]
                 for rater in random.permutation(["a", "b", "c"])[: random.integers(2, 4)]:
                     rows[template] += [
-                        (f"p{prompt}", generator, rater, *part, draw(random, template, quality[liked]))
+                        (f"p{prompt}", generator, rater, *part, draw_answer(random, template, quality[liked]))
                         for part in parts
                     ]
         for pair in combinations(GENERATORS, 2):
@@ -81,7 +81,7 @@ def findings(release: Path) -> Findings:
     return judge_gecko(release)
 
 
-def value(findings: Findings, template: str, statistic: str, group: str) -> Judgement:
+def find_judgement(findings: Findings, template: str, statistic: str, group: str) -> Judgement:
     (only,) = (
         one
         for one in findings.judgements
@@ -90,7 +90,7 @@ def value(findings: Findings, template: str, statistic: str, group: str) -> Judg
     return only
 
 
-def alpha(units: dict[Any, list[float]]) -> float:
+def compute_alpha(units: dict[Any, list[float]]) -> float:
     """Compute Krippendorff's alpha with interval distance pair by pair, from observed and expected disagreement."""
     paired = [values for values in units.values() if len(values) > 1]
     every = np.concatenate(paired)
@@ -99,7 +99,7 @@ def alpha(units: dict[Any, list[float]]) -> float:
     return float(1 - observed / expected)
 
 
-def units(table: pd.DataFrame, keys: list[str], values: dict[str, float]) -> dict[Any, list[float]]:
+def group_answers(table: pd.DataFrame, keys: list[str], values: dict[str, float]) -> dict[Any, list[float]]:
     sure = table.assign(value=table["answer"].map(values)).dropna(subset=["value"])
     return {key: rows["value"].tolist() for key, rows in sure.groupby(keys)}
 
@@ -109,10 +109,12 @@ def units(table: pd.DataFrame, keys: list[str], values: dict[str, float]) -> dic
 def test_agreement_of_raters_is_computed_by_generator_and_template(
     tables: dict[str, pd.DataFrame], findings: Findings, template: str, generator: str
 ) -> None:
-    """Table 3 has Krippendorff's alpha over images, words or questions."""
+    """Table 3 of the Gecko paper has Krippendorff's alpha over images, words or questions."""
     own = tables[template].query("generator == @generator")
-    expected = alpha(units(own, ["prompt_id", *NAMES[template]], VALUES))
-    assert value(findings, template, "alpha_interval", f"generator {generator}").value == pytest.approx(expected)
+    expected = compute_alpha(group_answers(own, ["prompt_id", *NAMES[template]], VALUES))
+    assert find_judgement(findings, template, "alpha_interval", f"generator {generator}").value == pytest.approx(
+        expected
+    )
 
 
 @pytest.mark.parametrize("generator", GENERATORS)
@@ -120,12 +122,12 @@ def test_agreement_of_raters_is_computed_by_generator_and_template(
 def test_ratings_have_a_mean_and_deviation_on_a_scale_from_0_to_1(
     tables: dict[str, pd.DataFrame], findings: Findings, template: str, generator: str
 ) -> None:
-    """In table 3, a rater's rating is a fraction of words or questions, and an image has the mean over raters."""
+    """In table 3, a rater's rating is the fraction of positive answers, and an image has the mean over its raters."""
     own = tables[template].query("generator == @generator")
     own = own.assign(value=own["answer"].map(VALUES))
     images = own.groupby(["prompt_id", "rater"])["value"].mean().groupby("prompt_id").mean().dropna()
     mean, deviation = (
-        value(findings, template, name, f"generator {generator}") for name in ("mean_0_1", "deviation_0_1")
+        find_judgement(findings, template, name, f"generator {generator}") for name in ("mean_0_1", "deviation_0_1")
     )
     assert (mean.value, deviation.value) == pytest.approx((images.mean(), images.std()))
     assert mean.interval.low < mean.value < mean.interval.high and mean.n == deviation.n == len(images)
@@ -138,7 +140,7 @@ def test_unsure_answers_are_counted_by_generator_and_template(
 ) -> None:
     """Table 9 counts unsure answers: `Subjective` means unsure (appendix D.1), and `Invalid` is not an answer."""
     answers = tables[template].query("generator == @generator and answer != 'Invalid'")["answer"]
-    share = value(findings, template, "unsure", f"generator {generator}")
+    share = find_judgement(findings, template, "unsure", f"generator {generator}")
     assert share.value == pytest.approx(answers.isin(["Unsure", "Subjective"]).mean()) and share.n == len(answers)
 
 
@@ -153,13 +155,13 @@ def test_agreement_on_choices_does_not_depend_on_the_order_of_a_pair(
         pair = tables["sxs"].query("generator_a in [@first, @second] and generator_b in [@first, @second]")
         turned = pair["generator_a"].eq(second)
         pair = pair.assign(answer=pair["answer"].mask(turned, pair["answer"].replace({"a": "b", "b": "a"})))
-        expected = alpha(units(pair, ["prompt_id"], {"a": 1, "b": -1, "Unsure": 0}))
+        expected = compute_alpha(group_answers(pair, ["prompt_id"], {"a": 1, "b": -1, "Unsure": 0}))
         subset = f"generators {first} and {second}"
-        assert value(findings, "side_by_side", "alpha_interval", subset).value == pytest.approx(expected)
-        assert value(reliable, "side_by_side", "alpha_interval", subset).n == kept
+        assert find_judgement(findings, "side_by_side", "alpha_interval", subset).value == pytest.approx(expected)
+        assert find_judgement(reliable, "side_by_side", "alpha_interval", subset).n == kept
 
 
-def image_means(table: pd.DataFrame) -> pd.Series:
+def compute_image_means(table: pd.DataFrame) -> pd.Series:
     """Return each image's mean rating, from 0 to 1, over the raters who were sure."""
     rated = table.assign(value=table["answer"].map(VALUES))
     by_rater = rated.groupby(["prompt_id", "generator", "rater"])["value"].mean()
@@ -169,13 +171,13 @@ def image_means(table: pd.DataFrame) -> pd.Series:
 @pytest.mark.parametrize("pair", ["likert and wl", "dsg_h and likert", "dsg_h and wl"])
 def test_templates_are_correlated_by_generator(tables: dict[str, pd.DataFrame], findings: Findings, pair: str) -> None:
     """Table 10 has Pearson's and Spearman's correlations of the images' mean ratings."""
-    means = pd.concat([image_means(tables[name]).rename(name) for name in pair.split(" and ")], axis=1).dropna()
+    means = pd.concat([compute_image_means(tables[name]).rename(name) for name in pair.split(" and ")], axis=1).dropna()
     groups = {f"generator {name}": means.xs(name, level="generator") for name in GENERATORS}
     for subset, rows in {"overall": means, **groups}.items():
         one, other = rows.round(12).to_numpy().T
         expected = {"pearson": stats.pearsonr(one, other).statistic, "spearman": stats.spearmanr(one, other).statistic}
         for statistic, correlation in expected.items():
-            judged = value(findings, pair, statistic, subset)
+            judged = find_judgement(findings, pair, statistic, subset)
             assert judged.value == pytest.approx(correlation) and judged.n == len(rows)
 
 
@@ -184,7 +186,7 @@ def test_ratings_predict_the_choice_between_two_images(
     tables: dict[str, pd.DataFrame], findings: Findings, template: str
 ) -> None:
     """Table 12 has the fraction of pairs with a majority whose preferred image is rated higher."""
-    means = image_means(tables[template]).round(12)
+    means = compute_image_means(tables[template]).round(12)
     right: dict[str, list[float]] = {"overall": []}
     for (prompt, *sides), rows in tables["sxs"].groupby(["prompt_id", "generator_a", "generator_b"]):
         votes = rows["answer"].value_counts()
@@ -196,24 +198,27 @@ def test_ratings_predict_the_choice_between_two_images(
                 right.setdefault(subset, []).append((difference + 1) / 2)
     assert len(right) == 4
     for subset, expected in right.items():
-        judged = value(findings, f"side_by_side by {template}", "binary_accuracy", subset)
+        judged = find_judgement(findings, f"side_by_side by {template}", "binary_accuracy", subset)
         assert judged.value == pytest.approx(np.mean(expected)) and judged.n == len(expected)
 
 
-def relations(findings: Findings, template: str) -> dict[tuple[str, str], str | None]:
+def list_preferences(findings: Findings, template: str) -> dict[tuple[str, str], str | None]:
     return {
         (order.generator_a, order.generator_b): order.better for order in findings.orders if order.template == template
     }
 
 
 def test_metrics_are_judged_by_the_relation_that_most_templates_find(release: Path, tmp_path: Path) -> None:
-    """Section 6.4 uses four templates with one relation each; figure 2 shows all relations in one table."""
+    """For each pair of generators, every template says which one people prefer, and the majority of templates counts.
+
+    Section 6.4 of the Gecko paper uses this majority, and figure 2 shows the preferences under all templates.
+    """
     means = {"sdxl": 0.1, "imagen": 0.5, "muse": 0.9}
     scores = [(f"p{prompt}", name, mean + prompt / 1000) for prompt in range(60) for name, mean in means.items()]
     pd.DataFrame(scores, columns=["prompt_id", "generator", "ours"]).to_csv(tmp_path / "scores.csv", index=False)
     findings = judge_gecko(release, f"scores={tmp_path}/scores.csv", "protocol.alpha=0.001")
-    by_template = {name: relations(findings, name) for name in (*SURE, "side_by_side")}
-    majority = relations(findings, "majority")
+    by_template = {name: list_preferences(findings, name) for name in (*SURE, "side_by_side")}
+    majority = list_preferences(findings, "majority")
     page = (release / "out/judgements.md").read_text()
     (table,) = page.split("### relations of generators by people\n")[1:]
     cells_of = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line[:1] == "|"]
@@ -236,7 +241,7 @@ def test_metrics_are_judged_by_the_relation_that_most_templates_find(release: Pa
     ordering = next(
         one for one in findings.judgements if (one.template, one.statistic) == ("majority", "model_ordering")
     )
-    ours = relations(findings, "")
+    ours = list_preferences(findings, "")
     assert ordering.value == pytest.approx(np.mean([majority[pair] == ours[pair] for pair in majority]))
 
 

@@ -11,7 +11,7 @@ from tests.pipelines.metaeval.releases.files import ROOT, as_parquet, write_file
 PACK = ROOT / "assets/shapes"
 
 
-def seetrue(folder: Path) -> Path:
+def write_seetrue(folder: Path) -> Path:
     """Write eight images of the embedded benchmark in SeeTRUE's layout, each with its own prompt and with another."""
     texts = pd.read_parquet(PACK / "prompts.parquet").set_index("prompt_id")["text"]
     truth = pd.read_parquet(PACK / "truth.parquet").set_index("image_id")["correct"]
@@ -28,7 +28,7 @@ def seetrue(folder: Path) -> Path:
 
 
 def test_vnli_is_judged_by_seetrues_labels(tmp_path: Path) -> None:
-    file = seetrue(tmp_path)
+    file = write_seetrue(tmp_path)
     names = {"image_id": "name", "prompt_id": "text", "prompt": "text"}
     given = [f"benchmark.images={file}", "metric=[vnli]", "models=shapes", "cluster=here", f"store={tmp_path}/store",
              "protocol=seetrue", f"protocol.path={file}",

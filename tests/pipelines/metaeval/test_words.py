@@ -16,13 +16,16 @@ GENERATORS = ("atlas", "cobalt")
 
 
 def score(generator: str, metric: str, prompt: int) -> float:
-    """Return the score of the question about red: low for cobalt, except for the last prompt."""
+    """Return gecko's score for the question about the word "red": low for cobalt, except for the last prompt."""
     return 0.9 if generator == "atlas" or prompt == 3 else 0.1
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
-    """Make a run of four prompts by two generators: gecko asks about red (scored by `score`) and star (correct)."""
+    """Make a run of four prompts by two generators, in which gecko asks about the words "red" and "star".
+
+    The function `score` returns the score for "red"; every image is correct about "star".
+    """
     folder = tmp_path_factory.mktemp("made")
     return make_run(folder, prompts=plain_prompts(4), generators=GENERATORS, score=score)
 
@@ -54,14 +57,14 @@ def judge_words(folder: Path, scores: str, *overrides: str) -> Findings:
     return run_metaeval(config_of("metaeval", *given))
 
 
-def values(findings: Findings, subset: str = "overall") -> dict[str, float]:
+def list_values(findings: Findings, subset: str = "overall") -> dict[str, float]:
     return {one.statistic: one.value for one in findings.judgements if one.subset == subset}
 
 
 def test_a_metric_is_judged_on_the_words_that_its_questions_are_about(tmp_path: Path, run: MadeRun) -> None:
     found = judge_words(write_ratings(tmp_path), str(run.folder))
     assert {(one.metric, one.template) for one in found.judgements} == {("gecko", "words")}
-    assert values(found) == {
+    assert list_values(found) == {
         "accuracy": 15 / 16,  # the metric considers cobalt's last red correct
         "precision": 1.0,
         "recall": 3 / 4,
@@ -84,7 +87,7 @@ def test_words_do_not_count_if_people_disagree_or_are_unsure(tmp_path: Path, run
     text = (folder / "wl.csv").read_text()
     (folder / "wl.csv").write_text(text.replace("cobalt,b,1,Not aligned", "cobalt,b,1,Aligned"))
     found = judge_words(folder, f"{run.folder}/scores.parquet", "metrics=[gecko]")
-    assert values(found)["coverage"] == 1 and values(found)["accuracy"] == 1
+    assert list_values(found)["coverage"] == 1 and list_values(found)["accuracy"] == 1
     recall = next(one for one in found.judgements if one.statistic == "recall")
     assert recall.n == 0 and recall.convention == "undefined: every word is aligned"
 
@@ -96,7 +99,7 @@ def test_scores_and_prompts_that_cannot_be_used_for_words_are_errors(tmp_path: P
         ConfigError, match=r"to judge words, expected a run in its store \(STORE/runs/ID\).*scores\.csv"
     ):
         judge_words(folder, f"{folder}/scores.csv")
-    with pytest.raises(SourceError, match="no metric of the run asks about the words of a rated image"):
+    with pytest.raises(SourceError, match="no metric of the run asks about the words of the rated images"):
         judge_words(folder, str(run.folder), "metrics=[clipscore]")
     write_file(folder / "prompts.csv", (folder / "prompts.csv").read_text().replace("a red star", "A tall man"))
     with pytest.raises(

@@ -21,7 +21,7 @@ DAYS = ("2026-01-01", "2026-01-02")
 
 
 def halve(generator: str, metric: str, prompt: int) -> float:
-    """Return the scores under the new wording: half the old score, plus 0.1, plus noise."""
+    """Return the score of an image under the new wording: half the old score, plus 0.1, plus noise."""
     return 0.1 + noisy_score(generator, metric, prompt) / 2 + 0.04 * (noisy_score(generator, "other", prompt) - 0.5)
 
 
@@ -43,7 +43,7 @@ def make_both_nights(folder: Path, second: Score = halve) -> MadeRun:
 
 
 def write_bridge(run: MadeRun, **other: Any) -> None:
-    """Write a bridge between the wordings of the two nights to where `plumbline bridge` stores it."""
+    """Write a bridge between the two nights' wordings to the store, in the format of `plumbline bridge`."""
     old, new = (
         Version(metric="gecko", run_id=day, recipe=recipe_of(read_manifest(run.store, day), "gecko")) for day in DAYS
     )
@@ -87,7 +87,7 @@ def test_a_bridge_joins_the_line_of_trends_with_a_mark_and_wider_intervals(joine
     assert raw.recipe.tolist() == [0, 1] and raw["mean"].iloc[0] > 0.8, "the table keeps what was measured"
 
 
-def test_a_night_is_compared_through_the_bridge_and_noise_of_the_map_is_not_a_regression(joined: MadeRun) -> None:
+def test_a_night_is_compared_through_the_bridge_and_the_bridges_noise_is_not_a_regression(joined: MadeRun) -> None:
     manifest = read_manifest(joined.store, DAYS[1])
     assert find_baseline(joined.store, DAYS[1], manifest, "previous").run_id == DAYS[0]
     changes = write_report(joined.store, DAYS[1], compare="previous").page.changes
@@ -101,11 +101,11 @@ def test_a_night_is_compared_through_the_bridge_and_noise_of_the_map_is_not_a_re
 def test_a_fall_beyond_the_margin_is_a_regression_through_the_bridge(joined: MadeRun, tmp_path: Path) -> None:
     """The first night uses the old wording; in the third night, cobalt is much worse under the new wording."""
 
-    def worse(generator: str, metric: str, prompt: int) -> float:
+    def score_cobalt_worse(generator: str, metric: str, prompt: int) -> float:
         return halve(generator, metric, prompt) - (0.2 if generator == "cobalt" else 0)
 
     shutil.copytree(joined.folder.parents[1], tmp_path / "store")
-    run = make_night(tmp_path, "2026-01-03", worse, "no?")
+    run = make_night(tmp_path, "2026-01-03", score_cobalt_worse, "no?")
     changes = write_report(run.store, "2026-01-03", compare=DAYS[0]).page.changes
     assert changes is not None
     assert {(change.generator, change.verdict) for change in changes.clear} == {("cobalt", "worse")}

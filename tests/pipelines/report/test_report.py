@@ -52,7 +52,11 @@ def test_a_report_consists_of_a_page_and_tables(tmp_path: Path) -> None:
 
 
 def test_scores_get_percentile_ranks_among_all_runs_of_the_benchmark(tmp_path: Path) -> None:
-    """The latest run has 36 images by three generators, an earlier one 12 by another with other clipscore settings."""
+    """Scores of earlier runs count for a metric if its settings are the same.
+
+    The newest run scores 36 images. An earlier run scores 12 images of the same benchmark, with other settings of
+    clipscore, so gecko's ranks are among 48 images and clipscore's among 36.
+    """
     made: Any = {"score": lambda generator, metric, prompt: 0.0, "generators": ["delta"]}
     earlier = make_run(tmp_path, run_id="20260101-030405-000006", **made)
     config = (earlier.store.read_json(f"runs/{earlier.run_id}/manifest.json") or {})["config"]
@@ -78,7 +82,7 @@ def test_scores_get_percentile_ranks_among_all_runs_of_the_benchmark(tmp_path: P
 
 
 def make_sources(prompt: int) -> list[bytes]:
-    """Return one source, then two for the next prompt, and then a damaged one."""
+    """Return the sources of a prompt's edits: by turns one source, two sources, and a damaged one."""
     return [[png(200 + prompt)], [png(300), png(301)], [png(400)[:-30]]][prompt % 3]
 
 

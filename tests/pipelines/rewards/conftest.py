@@ -1,4 +1,4 @@
-"""The run that all export tests share: three generators, twelve prompts, a lower-is-better metric, a bad image."""
+"""The run that all export tests share: three generators, twelve prompts, a lower-is-better metric and a bad image."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -157,7 +157,7 @@ def test_imagereward_prefers_the_lower_rank_of_a_pair(export: Export, scored: Sc
     """ImageReward's rank_pair_dataset prefers the image with the lower rank; the ranks of a prompt are unique."""
     export("imagereward", reward="clipscore")
     items = json.loads((tmp_path / "out" / "train.json").read_text())
-    by_digest = scores_by_content(scored, "clipscore")
+    by_digest = index_scores_by_content(scored, "clipscore")
     assert len(items) > 3
     for item in items:
         assert set(item) == {"id", "prompt", "generations", "ranking"}
@@ -170,7 +170,7 @@ def test_imagereward_prefers_the_lower_rank_of_a_pair(export: Export, scored: Sc
 def test_hpsv2_trains_on_pairs_and_is_tested_by_ranks(export: Export, scored: ScoredBenchmark, tmp_path: Path) -> None:
     """HPDDataset and RankingDataset read a list loaded with json.load, with images in a separate folder."""
     export("hpsv2", reward="clipscore")
-    by_digest = scores_by_content(scored, "clipscore")
+    by_digest = index_scores_by_content(scored, "clipscore")
 
     def scores(names: list[str]) -> list[float]:
         return [by_digest[(tmp_path / "out" / "images" / name).read_bytes()] for name in names]
@@ -191,7 +191,7 @@ def test_hpsv2_trains_on_pairs_and_is_tested_by_ranks(export: Export, scored: Sc
 def test_hpdv3_prefers_the_first_path(export: Export, scored: ScoredBenchmark, tmp_path: Path) -> None:
     """HPDv3Handler resolves paths relative to the folder of the JSON file."""
     export("hpdv3", reward="clipscore")
-    by_digest = scores_by_content(scored, "clipscore")
+    by_digest = index_scores_by_content(scored, "clipscore")
     for item in json.loads((tmp_path / "out" / "train.json").read_text()):
         better, worse = (by_digest[(tmp_path / "out" / item[name]).read_bytes()] for name in ("path1", "path2"))
         assert better > worse and item["prompt"] and item["source"]
@@ -275,7 +275,7 @@ def test_trl_shows_a_judge_both_images_and_has_it_choose(export: Export, tmp_pat
         assert answers == {"1", "2"} and row["prompt"][0]["role"] == "user"
 
 
-def scores_by_content(scored: ScoredBenchmark, metric: str) -> dict[bytes, float]:
+def index_scores_by_content(scored: ScoredBenchmark, metric: str) -> dict[bytes, float]:
     """Return the scores, keyed by the bytes of the images."""
     found: dict[bytes, Any] = {}
     for generator in GENERATORS:

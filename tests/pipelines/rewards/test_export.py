@@ -248,7 +248,7 @@ def test_the_direction_of_a_metric_is_known() -> None:
 
 
 @pytest.fixture
-def own(scored: ScoredBenchmark, tmp_path: Path) -> ScoredBenchmark:
+def scored_files(scored: ScoredBenchmark, tmp_path: Path) -> ScoredBenchmark:
     """Make a run over image files that rows refer to by address."""
     folder = tmp_path / "bench"
     write_rows(folder / "prompts.parquet", prompts(4))
@@ -263,32 +263,30 @@ def own(scored: ScoredBenchmark, tmp_path: Path) -> ScoredBenchmark:
     return run_benchmark(folder, tmp_path / "store", "metric=[clipscore]")
 
 
-def replace_by_another(own: ScoredBenchmark) -> None:
-    (own.folder / "images" / "atlas" / "1.png").write_bytes(images("cobalt", 2)[1]["image"])
+def replace_image(scored_files: ScoredBenchmark) -> None:
+    (scored_files.folder / "images" / "atlas" / "1.png").write_bytes(images("cobalt", 2)[1]["image"])
 
 
-def delete_image(own: ScoredBenchmark) -> None:
-    (own.folder / "images" / "atlas" / "1.png").unlink()
+def delete_image(scored_files: ScoredBenchmark) -> None:
+    (scored_files.folder / "images" / "atlas" / "1.png").unlink()
 
 
-@pytest.mark.parametrize(
-    "harm, kind", [(replace_by_another, "not the image that was scored"), (delete_image, "nothing at")]
-)
+@pytest.mark.parametrize("harm, kind", [(replace_image, "not the image that was scored"), (delete_image, "nothing at")])
 def test_an_image_that_has_changed_since_it_was_scored_is_left_out(
-    harm: Callable[[ScoredBenchmark], None], kind: str, own: ScoredBenchmark, tmp_path: Path
+    harm: Callable[[ScoredBenchmark], None], kind: str, scored_files: ScoredBenchmark, tmp_path: Path
 ) -> None:
     """Above the error budget the export is not finished; the same command continues once the image is back."""
-    kept = (own.folder / "images" / "atlas" / "1.png").read_bytes()
-    harm(own)
-    asked = make_config(own, tmp_path / "out", "pairs", held_out=0.0, shard_rows=1)
+    kept = (scored_files.folder / "images" / "atlas" / "1.png").read_bytes()
+    harm(scored_files)
+    asked = make_config(scored_files, tmp_path / "out", "pairs", held_out=0.0, shard_rows=1)
     with pytest.raises(SourceError, match=rf"1 of 4 examples cannot be made \(missing_image: .*{kind}"):
         export_rewards(asked, lambda record: None)
     assert not (tmp_path / "out" / "manifest.json").exists()
-    (own.folder / "images" / "atlas" / "1.png").write_bytes(kept)
+    (scored_files.folder / "images" / "atlas" / "1.png").write_bytes(kept)
     ended = export_rewards(asked, lambda record: None)
     assert (ended.written, ended.exit_code, ended.splits["train"]["examples"]) == (1, 0, 4)
     table = pd.concat(pd.read_parquet(path) for path in (tmp_path / "out" / "data").glob("*"))
-    assert {*table.image_0_url, *table.image_1_url} == {str(path) for path in own.folder.rglob("*.png")}
+    assert {*table.image_0_url, *table.image_1_url} == {str(path) for path in scored_files.folder.rglob("*.png")}
 
 
 def test_images_whose_rows_contain_their_own_prompts_make_pairs(
@@ -318,24 +316,26 @@ def test_rows_of_several_images_have_rewards_but_are_in_no_pair(tmp_path: Path) 
     for generator in GENERATORS[::2]:
         frames = [{**row, "image": [row["image"], row["image"]]} for row in images(generator, 4)]
         write_rows(folder / "images" / generator / "00000.parquet", frames)
-    own = run_benchmark(folder, tmp_path / "store", "metric=[clipscore]")
-    pairs = export_rewards(make_config(own, tmp_path / "pairs", "pairs", held_out=0.0), lambda record: None)
+    run = run_benchmark(folder, tmp_path / "store", "metric=[clipscore]")
+    pairs = export_rewards(make_config(run, tmp_path / "pairs", "pairs", held_out=0.0), lambda record: None)
     assert (pairs.exit_code, pairs.left_out, _count_examples(pairs)) == (0, {"several_images": 4}, 0)
-    rewards = export_rewards(make_config(own, tmp_path / "rewards", "rewards", held_out=0.0), lambda record: None)
+    rewards = export_rewards(make_config(run, tmp_path / "rewards", "rewards", held_out=0.0), lambda record: None)
     assert (rewards.left_out, _count_examples(rewards)) == ({}, 8)
 
 
-def test_an_example_without_its_image_is_counted_within_the_error_budget(own: ScoredBenchmark, tmp_path: Path) -> None:
-    delete_image(own)
+def test_an_example_without_its_image_is_counted_within_the_error_budget(
+    scored_files: ScoredBenchmark, tmp_path: Path
+) -> None:
+    delete_image(scored_files)
     ended = export_rewards(
-        make_config(own, tmp_path / "out", "pairs", held_out=0.0, max_failed=0.25), lambda record: None
+        make_config(scored_files, tmp_path / "out", "pairs", held_out=0.0, max_failed=0.25), lambda record: None
     )
     assert (ended.exit_code, ended.left_out, ended.splits["train"]["examples"]) == (2, {"missing_image": 1}, 3)
 
 
-def test_images_whose_cells_are_pruned_are_counted_as_unverified(own: ScoredBenchmark, tmp_path: Path) -> None:
-    shutil.rmtree(own.store / "similarities")
-    ended = export_rewards(make_config(own, tmp_path / "out", "pairs", held_out=0.0), lambda record: None)
+def test_images_whose_cells_are_pruned_are_counted_as_unverified(scored_files: ScoredBenchmark, tmp_path: Path) -> None:
+    shutil.rmtree(scored_files.store / "similarities")
+    ended = export_rewards(make_config(scored_files, tmp_path / "out", "pairs", held_out=0.0), lambda record: None)
     assert (ended.unverified, ended.exit_code) == (8, 0)
 
 

@@ -16,13 +16,13 @@ from datasets import load_dataset
 from PIL import Image
 
 from tests.pipelines.rewards.conftest import Export, ScoredBenchmark
-from tests.pipelines.rewards.test_consumers import scores_by_content
+from tests.pipelines.rewards.test_consumers import index_scores_by_content
 
 pytestmark = pytest.mark.elsewhere
 
 
-def brightness(image: Image.Image) -> torch.Tensor:
-    """Resize an image to a fixed size, as the trainers' datasets require."""
+def extract_pixels(image: Image.Image) -> torch.Tensor:
+    """Return an image's pixels at a fixed size, in place of a trainer's preprocessing."""
     return torch.from_numpy(np.asarray(image.convert("RGB").resize((4, 4)), np.float32))
 
 
@@ -49,8 +49,8 @@ def test_hpsv2s_own_datasets_take_pairs_and_rankings(export: Export, scored: Sco
     data = import_module("hpsv2.src.training.data")
     export("hpsv2", reward="clipscore")
     folder = str(tmp_path / "out" / "images")
-    pairs = data.HPDDataset(str(tmp_path / "out" / "train.json"), folder, brightness, str)
-    rankings = data.RankingDataset(str(tmp_path / "out" / "test.json"), folder, brightness, str)
+    pairs = data.HPDDataset(str(tmp_path / "out" / "train.json"), folder, extract_pixels, str)
+    rankings = data.RankingDataset(str(tmp_path / "out" / "test.json"), folder, extract_pixels, str)
     for dataset, name, files, label in (
         (pairs, "train", "file_path", "human_preference"),
         (rankings, "test", "image_path", "rank"),
@@ -58,7 +58,7 @@ def test_hpsv2s_own_datasets_take_pairs_and_rankings(export: Export, scored: Sco
         sources = json.loads((tmp_path / "out" / f"{name}.json").read_text())
         assert len(dataset) == len(sources) > 0
         for (images, given, prompt), source in zip((dataset[n] for n in range(len(sources))), sources, strict=True):
-            shown = [brightness(Image.open(Path(folder) / file)) for file in source[files]]
+            shown = [extract_pixels(Image.open(Path(folder) / file)) for file in source[files]]
             assert all(torch.equal(*pair) for pair in zip(images, shown, strict=True))
             assert (given, prompt) == (source[label], source["prompt"])
     images, labels, _ = data.collate_HPD([(images, label, torch.zeros(1)) for images, label, _ in (pairs[0], pairs[1])])
@@ -71,8 +71,8 @@ def test_the_dataset_class_of_imagereward_in_hpsv2_takes_rankings(
     data = import_module("hpsv2.src.training.data")
     export("imagereward", reward="clipscore")
     folder = tmp_path / "out" / "images"
-    dataset = data.ImageRewardDataset(str(tmp_path / "out" / "train.json"), str(folder), brightness, str)
-    by_content = scores_by_content(scored, "clipscore")
+    dataset = data.ImageRewardDataset(str(tmp_path / "out" / "train.json"), str(folder), extract_pixels, str)
+    by_content = index_scores_by_content(scored, "clipscore")
     items = json.loads((tmp_path / "out" / "train.json").read_text())
     assert len(dataset) == len(items) > 3
     for number, item in enumerate(items):
@@ -100,7 +100,7 @@ def test_hpsv3s_own_dataset_takes_pairs(
     spec.loader.exec_module(dataset)
     export("hpdv3", reward="clipscore")
     monkeypatch.chdir(tmp_path / "out")
-    by_content = scores_by_content(scored, "clipscore")
+    by_content = index_scores_by_content(scored, "clipscore")
     for threshold in (None, 0.9):
         pairs = dataset.PairwiseOriginalDataset(["train.json"], confidence_threshold=threshold)
         assert len(pairs) == len(json.loads(Path("train.json").read_text())) > 0

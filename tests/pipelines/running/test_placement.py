@@ -119,7 +119,7 @@ def test_a_nodes_own_pool_takes_precedence_over_its_stages_pool_and_the_default(
 @pytest.mark.parametrize(
     "name, nearest", [("anwers", "answers"), ("answers:lrge", "answers:large"), ("answrs:large", "answers:large")]
 )
-def test_a_pool_for_something_unknown_is_refused_with_the_nearest(name: str, nearest: str) -> None:
+def test_a_pool_for_an_unknown_node_or_stage_is_refused_with_the_nearest_name(name: str, nearest: str) -> None:
     cluster = ClusterConfig(pools={"answers": make_pool(), "answers:large": make_pool(), name: make_pool()})
     with pytest.raises(ConfigError, match=f"{name}'; did you mean .*{nearest}"):
         cluster.check_pools(["answers", "scores"], ["large"])

@@ -1,4 +1,4 @@
-"""A process that runs models has the right settings."""
+"""A deadline ends a process whose code hangs, and has no effect on code that finishes in time."""
 
 import signal
 import subprocess
@@ -11,13 +11,13 @@ def run(body: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([sys.executable, "-c", BEGIN + body], capture_output=True, text=True, timeout=120)
 
 
-def test_a_body_that_hangs_ends_its_process_with_a_traceback() -> None:
+def test_code_that_exceeds_its_deadline_ends_the_process_with_a_traceback() -> None:
     ended = run("\nwith Deadline(0.2)():\n    forever()")
     assert ended.returncode == 1
     assert "Timeout" in ended.stderr and "threading.py" in ended.stderr
 
 
-def test_another_threads_success_does_not_give_a_hanging_body_more_time() -> None:
+def test_another_threads_success_does_not_extend_the_deadline_of_hanging_code() -> None:
     ended = run(
         "deadline = Deadline(0.2)\n"
         "def other():\n"
@@ -34,11 +34,11 @@ def test_another_threads_success_does_not_give_a_hanging_body_more_time() -> Non
     assert ended.returncode in (1, crashed) and "Timeout" in ended.stderr
 
 
-def test_a_body_that_ended_leaves_no_timer_behind() -> None:
+def test_code_that_finishes_in_time_leaves_no_timer_behind() -> None:
     ended = run("\nwith Deadline(0.2)():\n    pass\nforever(1)\nprint('goes on')")
     assert (ended.returncode, ended.stdout) == (0, "goes on\n")
 
 
-def test_without_a_deadline_a_body_may_take_any_time() -> None:
+def test_without_a_deadline_code_may_take_any_time() -> None:
     ended = run("\nwith Deadline(None)():\n    print('goes on')")
     assert (ended.returncode, ended.stdout) == (0, "goes on\n")

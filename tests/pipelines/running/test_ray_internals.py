@@ -22,7 +22,7 @@ def test_the_drivers_of_the_cluster_are_listed(ray_cluster: None) -> None:
     assert any(not driver["IsDead"] and driver["DriverPid"] for driver in list_drivers())
 
 
-def test_without_these_names_a_warning_is_logged_and_nothing_is_called(
+def test_if_rays_private_names_are_missing_a_warning_is_logged_and_nothing_is_called(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(DataContext.get_current(), CALLBACKS, [])

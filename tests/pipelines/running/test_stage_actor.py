@@ -68,7 +68,7 @@ class OverlappingStage:
 
 
 class NewProgressLog(ProgressLog):
-    """A new log for each test, in an actor process that the tests share because it takes seconds to start."""
+    """A progress log that is cleared for each test; all tests share its process, which takes seconds to start."""
 
     def forget(self) -> None:
         vars(self).clear()
@@ -174,8 +174,11 @@ class RowStage:
         return {"vqascore": table([{"prompt_id": prepared, "question_id": prepared}], QUESTIONS)}
 
 
-def begin(actor: StageActor, *machines: str, row: int | None = None) -> None:
-    """Mark the first shard as started but unfinished on these machines, as by processes that died; `here` is alive."""
+def mark_as_started(actor: StageActor, *machines: str, row: int | None = None) -> None:
+    """Note in the progress log that processes on these machines started the first shard, and died.
+
+    The name `here` stands for the actor's own machine; all other machines are lost.
+    """
     import ray
 
     for machine in machines:
@@ -208,7 +211,7 @@ def test_a_shard_is_repeated_after_one_death_then_split_into_rows_and_lost_machi
     machines: list[str], row: int | None, how: list[str], actor: StageActor
 ) -> None:
     actor.stages = {"bench": RowStage()}  # type: ignore[dict-item]
-    begin(actor, *machines, row=row)
+    mark_as_started(actor, *machines, row=row)
     assert compute_shard(actor) == how
 
 
@@ -247,7 +250,7 @@ def test_a_bundle_whose_worker_died_continues_and_the_interrupted_shard_comes_la
 def test_a_repeated_shard_whose_cells_are_committed_is_not_computed_again(actor: StageActor) -> None:
     actor.stages = {"bench": RowStage()}  # type: ignore[dict-item]
     assert compute_shard(actor) == ["whole"]
-    begin(actor, "lost")
+    mark_as_started(actor, "lost")
     actor.stages = {}
     done = Work.from_json(actor(make_batch("first"))["work"][0], StorageConfig())
     assert [(outcome.state, outcome.rows) for outcome in done.outcomes.values()] == [("committed", 1)]

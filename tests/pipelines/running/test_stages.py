@@ -1,4 +1,4 @@
-"""A stage does what its metrics declare, with their models and without Ray."""
+"""Stages compute the cells of their metrics with loaded models, as a whole shard or row by row, without Ray."""
 
 from pathlib import Path
 

@@ -84,7 +84,7 @@ def test_the_driver_handles_all_rows_if_ray_is_not_used(tmp_path: Path) -> None:
 
 
 def read_tables(bench: Bench, *words: str) -> dict[str, bytes]:
-    """Return the files of a run's tables over committed cells, by name."""
+    """Plan and run a sweep; return the content of the files of its tables, keyed by path."""
     run = Path(run_plan(bench.plan(*words)).folder)
     every = (path for name in ("scores", "errors", "summary", "usual_scores") for path in run.rglob(f"{name}.parquet*"))
     files = (file for path in every for file in ([path] if path.is_file() else path.iterdir()))

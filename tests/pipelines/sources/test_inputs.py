@@ -1,4 +1,4 @@
-"""Inputs are read in any usual form: column names, prompts in rows, generators anywhere, and changing files."""
+"""Inputs may have any column names, prompts in the rows, and generators at any path; changed files are not read."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Each release's question file is read as by its own code; an unreadable row is one line and affects no other row."""
+"""Each release's question file is read as by its own code; an unreadable row is reported and affects no other row."""
 
 import json
 from pathlib import Path

@@ -48,7 +48,7 @@ FILES: Mapping[str, Mapping[str, Any]] = {
         "q.json": make_rows(lambda n: make_choice_question(f"p{n}", f"a circle {n}", "is it?", ["yes", "no"], "yes"))
     },
 }  # fmt: skip
-"""Content of the files of each pack."""
+"""Content of each pack's files, by file name."""
 MISSING = "(missing)"
 NESTED = json.loads("[" * 300 + "]" * 300)
 LEAVES = (None, True, 7, -5, 1.5, 10**30, float("nan"), float("inf"), "", " ", "7", "9" * 5000, "²", "x" * 100_000,
@@ -119,7 +119,7 @@ def read(name: str, folder: Path, files: Mapping[str, Any], inner: str = "") -> 
     return read_pack(PackFile(pack=name, place=STORAGE.locate(str(place)), convention="fixed"), "suite")
 
 
-def questions_by_prompt(pack: QuestionPack) -> dict[str, Any]:
+def index_questions_by_prompt(pack: QuestionPack) -> dict[str, Any]:
     """Return each prompt's text and questions, keyed by prompt_id."""
     found = {row["prompt_id"]: [row["text"]] for row in pack.prompts.to_pylist()}
     for row in pack.questions.to_pylist():
@@ -140,18 +140,18 @@ def test_a_field_of_another_type_only_costs_its_row_and_is_reported_by_file_and_
 
 
 def require_others_unaffected(
-    name: str, files: Mapping[str, Any], is_row: int = 2, *, inner: str = "", numbered: bool = False, losses: int = 1
+    name: str, files: Mapping[str, Any], row_depth: int = 2, *, inner: str = "", numbered: bool = False, losses: int = 1
 ) -> None:
-    """Fail if changing a field of a row affects another row; `is_row` is the length of a row's path.
+    """Fail if changing a field of a row affects another row.
 
-    `inner` is the folder that the pack is read from, relative to the files. `numbered` is True if prompts are named by
-    line numbers, so that a missing line renames the following prompts. `losses` is the number of prompts that a row
-    contains.
+    `row_depth` is the length of the paths of rows. `inner` is the folder that the pack is read from, relative to the
+    files. `numbered` is True if prompts are named by line numbers, so that a missing line renames the prompts after it.
+    `losses` is the number of prompts that a row contains.
     """
     with TemporaryDirectory() as folder:
-        before = questions_by_prompt(read(name, Path(folder), files, inner))
-    cells = is_row + 1  # values of a CSV have no other type
-    paths = [p for p in list_paths(dict(files)) if len(p) >= (cells if str(p[0]).endswith(".csv") else is_row)]
+        before = index_questions_by_prompt(read(name, Path(folder), files, inner))
+    cells = row_depth + 1  # values of a CSV have no other type
+    paths = [p for p in list_paths(dict(files)) if len(p) >= (cells if str(p[0]).endswith(".csv") else row_depth)]
 
     @settings(max_examples=60, derandomize=True, deadline=None)
     @given(st.sampled_from(paths), values)
@@ -160,7 +160,7 @@ def require_others_unaffected(
             return
         with TemporaryDirectory() as folder:
             pack = read(name, Path(folder), change(files, path, value), inner)
-        after = questions_by_prompt(pack)
+        after = index_questions_by_prompt(pack)
         lost = [prompt for prompt, content in before.items() if after.get(prompt) != content]
         assert len(lost) <= losses
         for line in pack.problems:

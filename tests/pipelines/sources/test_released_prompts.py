@@ -59,7 +59,10 @@ def make_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def fill(**fields: Any) -> list[dict[str, Any]]:
-    """Return a row for each prompt: PROMPT becomes its text, NUMBER its index from 1, PLACE its index from 0."""
+    """Return a row with these fields for each prompt.
+
+    The values PROMPT, NUMBER and PLACE become the prompt's text, its index from 1 and its index from 0.
+    """
     values = [{"PROMPT": text, "NUMBER": place + 1, "PLACE": place} for place, text in enumerate(ODD_PROMPTS)]
     return [
         {name: one[field] if isinstance(field, str) and field in one else field for name, field in fields.items()}
@@ -278,7 +281,7 @@ def test_files_have_a_maximum_size_and_number_of_prompts(monkeypatch: pytest.Mon
 
 
 def write_genai_bench(folder: Path) -> list[str]:
-    """Return a sweep's arguments for some of GenAI-Bench's prompts, and random images of these by two generators."""
+    """Write some prompts in GenAI-Bench's format, and images by two generators; return the arguments of a sweep."""
     random = np.random.default_rng(3)
     numbers = random.permutation(np.arange(1, 60))[:16]
     prompts = {f"{number:05d}": {"id": str(number), "prompt": f"prompt {number}"} for number in numbers}
@@ -314,7 +317,7 @@ def compute_means_by_skill(run: Path, skills: Mapping[str, Sequence[int]]) -> tu
 
 
 def test_means_of_genai_bench_have_the_skills_in_the_neighbouring_file(tmp_path: Path) -> None:
-    """Figure 4b and tables 10b and 10d of the VQAScore paper have these means; other skills make a new run."""
+    """Figure 4b and tables 10b and 10d of the VQAScore paper have these means. Changed skills make a new run."""
     words = write_genai_bench(tmp_path)
     printed("sweep", *words)
     first = newest(tmp_path / "store")

@@ -67,13 +67,13 @@ def test_the_order_of_fields_in_a_config_does_not_matter() -> None:
     assert make_recipe("answers", 1, {"dtype": "float32", "model": "m"}) == RECIPE
 
 
-def test_a_path_contains_stage_recipe_generator_and_shard() -> None:
+def test_a_cells_path_contains_its_stage_recipe_generator_and_shard() -> None:
     stage, recipe, generator, name = make_cell().path.split("/")
     assert (stage, generator, name) == ("answers", "atlas", f"00000-{make_cell().key[:8]}.parquet")
     assert len(recipe) == 8
 
 
-def test_work_is_unchanged_after_a_ray_dataset() -> None:
+def test_work_survives_a_round_trip_through_json_without_its_secrets() -> None:
     outcomes = {make_cell().path: Outcome(state="failed", message='a "quoted" reason', broken=("questions/x.parquet",))}
     told = Cell(
         node="answers:vqa", stage="answers", metric="vqascore", key=make_cell().key, path=make_cell().path,

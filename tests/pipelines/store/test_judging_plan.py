@@ -1,4 +1,4 @@
-"""Cells that several metrics share are planned once: captions, regions, descriptions, and a judge's view of images."""
+"""Cells that several metrics share are planned once: captions, regions, descriptions, and encodings of images."""
 
 from pathlib import Path
 
@@ -64,19 +64,24 @@ def test_judges_with_vision_share_a_pass_and_not_their_verdicts(bench: Path, mod
 
 
 def test_only_options_that_change_a_verdict_change_its_cells(bench: Path, models: list[str], tmp_path: Path) -> None:
-    def paths(*words: str) -> dict[str, set[str]]:
+    def list_paths(*words: str) -> dict[str, set[str]]:
         cells = make_plan(bench, tmp_path, "metric=[llmscore]", *models, *words).cells
         return {cell.recipe.stage: {cell.path} for cell in cells}
 
-    def changed(*words: str) -> set[str]:
-        return {stage for stage, path in paths(*words).items() if path != before[stage]}
+    def list_changed_stages(*words: str) -> set[str]:
+        return {stage for stage, path in list_paths(*words).items() if path != before[stage]}
 
-    before = paths()
-    assert changed("metrics.llmscore.max_tokens=9") == {"verdicts", "scores"}
-    assert changed("metrics.llmscore.replies=text") == {"verdicts", "scores"}
-    assert changed("metrics.llmscore.description_tokens=9") == {"descriptions", "verdicts", "scores"}
-    assert changed("metrics.llmscore.caption_tokens=9") == {"captions", "descriptions", "verdicts", "scores"}
-    assert changed("+models.grounder.image_batch=3") == set()
+    before = list_paths()
+    assert list_changed_stages("metrics.llmscore.max_tokens=9") == {"verdicts", "scores"}
+    assert list_changed_stages("metrics.llmscore.replies=text") == {"verdicts", "scores"}
+    assert list_changed_stages("metrics.llmscore.description_tokens=9") == {"descriptions", "verdicts", "scores"}
+    assert list_changed_stages("metrics.llmscore.caption_tokens=9") == {
+        "captions",
+        "descriptions",
+        "verdicts",
+        "scores",
+    }
+    assert list_changed_stages("+models.grounder.image_batch=3") == set()
 
 
 @pytest.mark.parametrize(
@@ -89,5 +94,5 @@ def test_a_role_without_a_model_is_refused_in_one_line(metric: str, role: str, b
 
 
 def test_a_model_without_vision_is_refused_as_a_judge_of_images(bench: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"viescore needs a captioner .*model, and the role 'llm' is a causal_lm"):
+    with pytest.raises(ConfigError, match=r"viescore needs a captioner .*, but the model of role 'llm' is a causal_lm"):
         sweep_config(bench, tmp_path / "store", "metric=[viescore]", "metrics.viescore.judge=llm")

@@ -183,7 +183,9 @@ def test_an_invalid_checkpoint_fails_the_plan(folder: Path, override: str, probl
 def test_a_metric_without_its_model_fails_the_config(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"metrics\.clipscore\.model: no model has the role 'nobody'"):
         make_plan(folder, "metrics.clipscore.model=nobody")
-    with pytest.raises(ConfigError, match=r"clipscore needs a clip or .* model, and the role 'vqa' is a clip_flant5"):
+    with pytest.raises(
+        ConfigError, match=r"clipscore needs a clip or .*, but the model of role 'vqa' is a clip_flant5"
+    ):
         make_plan(folder, "metrics.clipscore.model=vqa")
 
 

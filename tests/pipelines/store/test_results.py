@@ -1,4 +1,4 @@
-"""A run copies parts that earlier runs made from the same cells, and only reads the others; its tables are the same."""
+"""A run copies the parts of tables that earlier runs made from the same cells, and reads only the other cells."""
 
 import shutil
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.bench_of import Bench, images, prompts, run_plan, run_tables, save_sc
 
 
 class Nights(Bench):
-    """A benchmark whose cells get scores when they are planned, and a sweep after each change."""
+    """A benchmark that is swept after each change; missing cells get made-up scores, so no model runs."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(folder, "metric=[clipscore]")

@@ -23,7 +23,7 @@ SLOW = RowError("image_too_slow", "decoding takes too long", retryable=True)
 
 
 class Decoder:
-    """A decoder that records images, and raises for those in `slow` as if they had timed out."""
+    """A decoder that records every image, and returns a timeout error for the images in `slow`."""
 
     def __init__(self) -> None:
         self.decode = module.decode_bytes
@@ -123,7 +123,7 @@ def test_a_run_without_some_cells_does_not_replace_a_complete_run(folder: Path, 
 
 
 def test_an_image_that_has_appeared_at_its_address_since_is_retried(folder: Path, decoder: Decoder) -> None:
-    """The image's cell now has another path, and the draft with its failure another key."""
+    """The image is retried although its cell now has another path and another key than the draft with the failure."""
     places = folder / "images/atlas"
     rows = images("atlas", 4)
     for number, row in enumerate(rows[1:], 1):

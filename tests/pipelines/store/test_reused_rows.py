@@ -217,7 +217,7 @@ def test_no_row_is_reused_from_a_cell_with_another_recipe(
 ) -> None:
     first, second = plan("metric=[gecko]"), plan("metric=[gecko]", OTHER_WRITER)
     compute(second)
-    for target, source in zip(question_files(first), question_files(second), strict=True):
+    for target, source in zip(list_question_files(first), list_question_files(second), strict=True):
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target.with_name(source.name) if keeps_name else target)
     edited = prompts(8)
@@ -231,7 +231,7 @@ def test_no_row_is_reused_from_a_cell_with_another_recipe(
     assert read_rows(after, "questions", {}) != read_rows(second, "questions", {})
 
 
-def question_files(planned: PlannedSweep) -> list[Path]:
+def list_question_files(planned: PlannedSweep) -> list[Path]:
     """Return the files of a plan's questions cells."""
     return [
         Path((planned.store.place / cell.path).path) for cell in planned.plan.cells if cell.recipe.stage == "questions"

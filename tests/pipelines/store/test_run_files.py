@@ -66,7 +66,7 @@ def flip_bit(path: Path, seed: int) -> None:
     path.write_bytes(data)
 
 
-def assert_like_the_first(swept: SweptStore, run: FinishedSweep) -> None:
+def assert_equals_first_run(swept: SweptStore, run: FinishedSweep) -> None:
     assert run.exit_code == swept.first.exit_code == 2 and not run.computed
     for name, table in run_tables(run).items():
         pd.testing.assert_frame_equal(table, swept.tables[name])
@@ -80,7 +80,7 @@ def test_a_run_with_a_flipped_bit_is_made_again_from_its_cells(file: str, seed: 
     flip_bit(path, seed)
     again = swept.sweep()
     assert not again.unchanged and again.run_id != swept.first.run_id
-    assert_like_the_first(swept, again)
+    assert_equals_first_run(swept, again)
 
 
 @pytest.mark.parametrize("file", FILES[1:])
@@ -93,7 +93,7 @@ def test_a_planned_sweep_notices_damage_that_leaves_size_and_time_unchanged(
     assert damage_file(path, way, random.Random(file))
     again = swept.sweep()
     assert not again.unchanged and swept.sweep().unchanged
-    assert_like_the_first(swept, again)
+    assert_equals_first_run(swept, again)
 
 
 def test_a_run_whose_parts_were_swapped_is_made_again_from_its_cells(swept: SweptStore) -> None:
@@ -105,7 +105,7 @@ def test_a_run_whose_parts_were_swapped_is_made_again_from_its_cells(swept: Swep
         path.write_bytes(exchanged)
     again = swept.sweep()
     assert not again.unchanged and swept.sweep().unchanged
-    assert_like_the_first(swept, again)
+    assert_equals_first_run(swept, again)
 
 
 def test_files_of_a_run_written_by_other_programs_are_read(swept: SweptStore) -> None:
@@ -148,9 +148,9 @@ def test_every_reader_of_a_damaged_file_names_it_in_one_line(
 
 
 def check_flipped_bits(store: Store, path: str, read: Callable[[], object], expected: object) -> None:
-    """Assert that a small file is read with the expected content if any of 200 random bits is flipped.
+    """Flip 200 random bits of a small file, one at a time; assert that each time `read` returns the expected content.
 
-    A bit in the name of the digest's field may be flipped without any effect.
+    A flipped bit in the name of the digest's field may have no effect, in which case the original content is returned.
     """
     place, sound = store.place, read()
     whole = bytearray((place / path).read())

@@ -20,7 +20,10 @@ ONE, TWO, THREE = (f"benchmark.generators=[{','.join(('atlas', 'cobalt', 'flint'
 
 @pytest.fixture(scope="module")
 def swept_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """Sweep one generator, then two, in folders with more cells than a page of a listing; a third is not swept."""
+    """Sweep one generator, then a second one, and leave a third unswept.
+
+    The folders contain more cells than one page of a listing.
+    """
     words = ("metric=[edge_density]",)
     bench = Bench(tmp_path_factory.mktemp("made"), *words, generators=("atlas", "cobalt", "flint"))
     run_plan(bench.plan(ONE))
@@ -110,7 +113,7 @@ def test_two_sweeps_planned_at_the_same_time_both_have_all_rows(bench: Bench) ->
     assert not bench.plan(THREE).plan.missing
 
 
-def test_a_night_without_news_opens_no_source(bench: Bench, tmp_path: Path) -> None:
+def test_a_night_with_nothing_new_opens_no_source(bench: Bench, tmp_path: Path) -> None:
     """An unreadable file is not noticed while its size and modification time are unchanged; otherwise it is."""
     bench.folder = Path(shutil.copytree(bench.folder, tmp_path / "bench"))
     assert bench.run(TWO).code == 0

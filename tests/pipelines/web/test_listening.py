@@ -47,14 +47,14 @@ class Server:
     def post(self, seconds: str) -> str:
         return requests.post(f"http://127.0.0.1:{self.port}/", data=seconds, timeout=20).text
 
-    def errors(self) -> str:
+    def stop_and_read_errors(self) -> str:
         """Stop the server, and return its standard error."""
         self.process.terminate()
         return self.process.communicate(timeout=20)[1]
 
 
 @contextmanager
-def serving(patience: str) -> Iterator[Server]:
+def run_server(patience: str) -> Iterator[Server]:
     command = [sys.executable, "-c", SERVER, patience]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
     with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
@@ -90,7 +90,7 @@ def wait_for_end(connection: socket.socket) -> None:
 
 def test_a_connection_without_a_request_is_closed_and_a_slow_body_is_read() -> None:
     """Connections are silent, or send half a head, a byte at a time, or a late body; one sends its body slowly."""
-    with serving("5") as server, ExitStack() as opened:
+    with run_server("5") as server, ExitStack() as opened:
         slow, silent, half, trickling = (opened.enter_context(server.connect()) for _ in range(4))
         slow.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nConnection: close\r\n\r\n0")
         half.sendall(b"POST / HTTP/1.1\r\nHost: loc")
@@ -114,13 +114,13 @@ def test_a_connection_without_a_request_is_closed_and_a_slow_body_is_read() -> N
             wait_for_end(connection)
         slow.sendall(b"0")
         assert slow.recv(4096).startswith(b"HTTP/1.1 200")
-        assert server.errors() == ""
+        assert server.stop_and_read_errors() == ""
 
 
 @pytest.mark.parametrize("line", [b"X: y\r\n", b"X: " + b"y" * 9000 + b"\r\n"])
 def test_a_head_of_64_kb_is_answered_and_a_longer_one_is_refused_while_it_arrives(line: bytes) -> None:
     """The limit also applies to a connection's second request; a body may follow in the same packet."""
-    with serving("5") as server:
+    with run_server("5") as server:
         with server.connect() as connection:
             for _ in range(2):
                 connection.sendall(make_head(65_534, line) + b"\r\n0")
@@ -129,13 +129,13 @@ def test_a_head_of_64_kb_is_answered_and_a_longer_one_is_refused_while_it_arrive
             refusal = connection.recv(4096)
             wait_for_end(connection)
         assert refusal.startswith(b"HTTP/1.1 431 ") and refusal.endswith(b"expected a head of at most 65536 bytes")
-        assert server.errors() == ""
+        assert server.stop_and_read_errors() == ""
 
 
 def test_data_after_a_chunked_body_is_limited_too() -> None:
     """Trailers and chunk extensions are limited; the body itself may be longer."""
     start = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\n0\r\n" * 30_000
-    with serving("5") as server:
+    with run_server("5") as server:
         for endless in (b"0\r\n" + b"X: y\r\n" * 40_000, b"0\r\nX: " + b"y" * 200_000, b"1;" + b"y" * 200_000):
             with server.connect() as connection, suppress(BrokenPipeError, ConnectionResetError):
                 connection.sendall(start + endless)
@@ -146,17 +146,17 @@ def test_data_after_a_chunked_body_is_limited_too() -> None:
 
 
 def test_a_stopping_server_answers_its_open_requests() -> None:
-    with serving("15") as server, ThreadPoolExecutor(4) as clients:
+    with run_server("15") as server, ThreadPoolExecutor(4) as clients:
         answers = [clients.submit(server.post, "1.5") for _ in range(4)]
         for _ in answers:
             server.lines.readline()
         server.process.send_signal(signal.SIGTERM)
         assert [answer.result() for answer in answers] == ["answered"] * 4
-        assert server.errors() == "finishing the requests in progress: 4; a second Ctrl-C cuts them off\n"
+        assert server.stop_and_read_errors() == "finishing the requests in progress: 4; a second Ctrl-C cuts them off\n"
 
 
 def test_a_second_interruption_aborts_open_requests() -> None:
-    with serving("60") as server, ThreadPoolExecutor(1) as clients:
+    with run_server("60") as server, ThreadPoolExecutor(1) as clients:
         answer = clients.submit(server.post, "60")
         server.lines.readline()
         server.process.send_signal(signal.SIGINT)
@@ -168,9 +168,9 @@ def test_a_second_interruption_aborts_open_requests() -> None:
 
 
 def test_requests_that_take_too_long_are_aborted_with_one_line_and_no_traceback() -> None:
-    with serving("0.5") as server, ThreadPoolExecutor(4) as clients:
+    with run_server("0.5") as server, ThreadPoolExecutor(4) as clients:
         answers = [clients.submit(server.post, "60") for _ in range(4)]
         for _ in answers:
             server.lines.readline()
-        said = server.errors()
+        said = server.stop_and_read_errors()
         assert "Cancel 4 running task(s)" in said and "Traceback" not in said

@@ -253,7 +253,7 @@ def test_questions_can_be_scored_by_the_likelihood_of_yes_as_in_vqascores_table_
 def test_missing_likelihoods_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="expected answers=likelihood and prior=null"):
         DsgConfig(aggregate="soft_mean", **options)
-    with pytest.raises(ConfigError, match="which replies do not have; set one to null"):
+    with pytest.raises(ConfigError, match="which replies do not have; set prior=null"):
         DsgConfig(answers="reply", prior="blank_image")
 
 

@@ -143,6 +143,6 @@ def test_hpsv2_sees_whole_images_on_black_as_released(folder: Path) -> None:
 
 
 def test_an_unsupported_image_preprocessing_is_refused() -> None:
-    wanted = r"metrics\.hpsv2: the role 'hpsv2' is a siglip, which supports pixels=processor, not padded"
+    wanted = r"metrics\.hpsv2: the model of role 'hpsv2' is a siglip, which supports pixels=processor, not padded"
     with pytest.raises(ConfigError, match=wanted):
         open_scorer("metric=[hpsv2]", "models=shapes", "+models.hpsv2={family: siglip, checkpoint: owner/name}")

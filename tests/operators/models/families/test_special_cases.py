@@ -303,7 +303,7 @@ def test_metrics_ask_a_dual_encoder_only_questions_that_it_can_answer(
             metric_in_words.with_model_defaults(lambda role: COSINE)
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=2)
     config = sweep_config(folder, tmp_path / "store", "metric=[vqascore]", "model@models.vqa=clip_shapes")
-    with pytest.raises(ConfigError, match="vqascore model: the role 'vqa' is a cosine model, which compares choices"):
+    with pytest.raises(ConfigError, match="vqascore model: the model of role 'vqa' is a cosine model, which compares"):
         plan_sweep(config)
 
 
@@ -344,7 +344,7 @@ def test_a_blind_model_that_thinks_or_runs_on_vllm_is_refused(tmp_path: Path) ->
     with pytest.raises(ModelError, match="a thinking model"):
         load_kind("causal_lm", tiny.save_causal_lm(tmp_path / "thinking", template=thinking), "likelihood")
     vqa = ("models.vqa.family=causal_lm", "models.vqa.checkpoint=owner/name", "+models.vqa.engine=vllm")
-    with pytest.raises(ConfigError, match=r"the role 'vqa' is a causal_lm on vllm$"):
+    with pytest.raises(ConfigError, match=r"the model of role 'vqa' is a causal_lm on vllm$"):
         sweep_config(tmp_path, tmp_path / "store", "metric=[vqascore]", *vqa)
 
 

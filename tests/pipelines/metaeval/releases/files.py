@@ -213,7 +213,7 @@ class Layout(NamedTuple):
 
     reader: str
     files: Mapping[str, Any]
-    """Rows, JSON values, text or bytes by file name. Unless `of_folder`, the reader gets the path of the first file."""
+    """Rows, a JSON value, text or bytes, by file name. The reader gets the first file, unless `reads_folder`."""
     reads_folder: bool = False
 
     def write(self, folder: Path) -> Path:

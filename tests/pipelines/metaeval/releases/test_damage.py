@@ -166,7 +166,7 @@ IMAGES = table(
     ("", "07", "sdxl", 9), ("coco_1_mini_dalle", "", "", 2), ("i", "p", "g", 1), ("001", "07", "atlas", 1),
     ("Text-Guided_IE/One/a.jpg", "Text-Guided_IE/a.jpg", "One", 1), ("0/left", "0", "", 1), ("0/right", "0", "", 2),
 )  # fmt: skip
-"""Scores of some images of every layout."""
+"""Rows of a score table with a few images of every layout, so that each layout has something to judge."""
 
 
 @pytest.mark.parametrize("values", [True, False], ids=["values", "bytes"])

@@ -15,7 +15,7 @@ from tests.pipelines.metaeval.releases.files import REFERENCE, ROOT, needs_refer
 Image = str
 
 
-def mean_by(table: pa.Table, key: str) -> dict[str, float]:
+def compute_means_by(table: pa.Table, key: str) -> dict[str, float]:
     found = table.group_by(key).aggregate([("rating", "mean")])
     return dict(zip(found.column(key).to_pylist(), found.column("rating_mean").to_pylist(), strict=True))
 
@@ -83,7 +83,7 @@ def test_the_embedded_benchmark_is_a_release() -> None:
     release = read_with("shapes", ROOT / "assets/shapes")
     assert (len(release.ratings), len(release.graph_nodes), len(release.skills)) == (5376, 1792, 256)
     assert release.ratings.schema == schemas.RATINGS and release.graph_nodes.schema == schemas.GRAPH_NODES
-    rated = mean_by(release.ratings, "image_id")
+    rated = compute_means_by(release.ratings, "image_id")
     levels = {row["image_id"]: row["level"] for row in release.graph_nodes.to_pylist()}
     assert spearmanr([levels[image] for image in rated], list(rated.values())).statistic < -0.5
     for row in release.graph_nodes.to_pylist():

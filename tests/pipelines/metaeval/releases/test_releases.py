@@ -62,7 +62,7 @@ SCHEMAS = {
 NAN, INFINITE = float("nan"), float("inf")
 
 
-def cells(found: pa.Table, names: str) -> list[tuple[object, ...]]:
+def select_cells(found: pa.Table, names: str) -> list[tuple[object, ...]]:
     return [tuple(row.values()) for row in found.select(names.split()).to_pylist()]
 
 
@@ -198,7 +198,10 @@ EXPECTED: dict[str, dict[str, Any]] = {
     },
     "long": LONG_RATINGS, "long, Parquet": LONG_RATINGS,
 }  # fmt: skip
-"""Expected content by layout and table: columns, the index of the first compared row, and rows; skills and notes."""
+"""Expected content of each layout.
+
+The value of a table consists of the compared columns, the index of the first compared row, and the expected rows.
+"""
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -214,7 +217,7 @@ def check_tables(release: Release, parts: Mapping[str, Any]) -> None:
         found = getattr(release, part)
         if part in SCHEMAS:
             names, first, wanted = content
-            assert cells(found, names)[first : first + max(len(wanted), 1)] == wanted
+            assert select_cells(found, names)[first : first + max(len(wanted), 1)] == wanted
         else:
             assert found == content
     for row in release.scores.to_pylist():
@@ -240,8 +243,8 @@ FULL_AGREEMENT = {
 """Statistics that equal 1 if a metric scores a layout's images as people do."""
 
 
-def scores_as_people_do(release: Release) -> pd.DataFrame:
-    """Return scores that agree with all judgements of a release."""
+def make_agreeing_scores(release: Release) -> pd.DataFrame:
+    """Return a table of scores that agree with all human judgements of a release."""
     ids = ["image_id", "prompt_id", "generator"]
     rated = release.ratings.to_pandas().groupby(ids, dropna=False)["rating"].mean().rename("score").reset_index()
     paired = release.pairings.to_pandas()
@@ -266,7 +269,7 @@ def scores_as_people_do(release: Release) -> pd.DataFrame:
 def test_a_metric_with_peoples_own_scores_agrees_fully(name: str, tmp_path: Path) -> None:
     layout = LAYOUTS[name]
     path = layout.write(tmp_path / "release")
-    scores = scores_as_people_do(read_with(layout.reader, path)).sample(frac=1, random_state=0)
+    scores = make_agreeing_scores(read_with(layout.reader, path)).sample(frac=1, random_state=0)
     scores.assign(metric="oracle").to_csv(tmp_path / "scores.csv", index=False)
     asked = [f"protocol={layout.reader}", f"protocol.path={path}", f"scores={tmp_path / 'scores.csv'}"]
     printed("metaeval", *asked, f"output={tmp_path / 'out'}", "sampling.resamples=20", "sampling.permutations=20")
@@ -351,7 +354,7 @@ def test_image_names_in_seetrues_parquet_are_read_from_structs_or_strings(as_str
 def test_a_seetrue_pair_with_another_id_counts_as_another_rater(tmp_path: Path) -> None:
     again = {**SEETRUE[0], "original_dataset_id": "t_9", "label": 1}
     release = read_changed("seetrue", "SeeTRUE.csv", [*SEETRUE, again], tmp_path)
-    assert cells(release.ratings, "rater rating")[3] == ("1", 1.0)
+    assert select_cells(release.ratings, "rater rating")[3] == ("1", 1.0)
     assert release.notes[0].startswith("1 pairs occur again with another original_dataset_id")
 
 
@@ -393,18 +396,17 @@ def test_only_the_clean_choices_of_pick_a_pic_can_be_judged(tmp_path: Path) -> N
 def test_missing_clean_choices_are_an_error_with_a_remedy(tmp_path: Path) -> None:
     path = write_file(tmp_path / "test_captions.json", PICK_CAPTIONS)
 
-    def opened(*asked: str) -> Release:
+    def open_clean_choices(*asked: str) -> Release:
         return open_release(config_of("metaeval", "protocol=pick_a_pic_clean", *asked).protocol, StorageConfig())
 
     with pytest.raises(SourceError, match=r"captions.json: expected a choice with the id 5, found ids from 0 to 3"):
-        opened(f"protocol.path={path}")
+        open_clean_choices(f"protocol.path={path}")
     with pytest.raises(PlumblineError, match=r"test_captions.json has ids of choices, got some for .*parquet"):
-        opened("protocol.path=test_unique.parquet")
+        open_clean_choices("protocol.path=test_unique.parquet")
     with pytest.raises(PlumblineError, match=r"protocol.choices: expected each id once, got 1 more than once"):
-        opened(f"protocol.path={path}", "protocol.choices=[1,0,1]")
-    assert opened(f"protocol.path={path}", "protocol.choices=[3,1]").preferences.column("prompt_id").to_pylist() == [
-        "a cat 1", "a cat 3",
-    ]  # fmt: skip
+        open_clean_choices(f"protocol.path={path}", "protocol.choices=[1,0,1]")
+    preferences = open_clean_choices(f"protocol.path={path}", "protocol.choices=[3,1]").preferences
+    assert preferences.column("prompt_id").to_pylist() == ["a cat 1", "a cat 3"]
 
 
 def test_gecko_notes_missing_tables(tmp_path: Path) -> None:
@@ -426,7 +428,7 @@ def test_t2iscorescore_is_read_under_upstreams_file_names(data: str, output: str
     write_file(tmp_path / f"{scored}siglip_scores.csv", one)
     scores = read_with("t2iscorescore", tmp_path).scores
     assert set(scores.column("metric").to_pylist()) == {"clip", "siglip"}
-    assert cells(scores, "metric image_id score")[-1] == ("siglip", "images/164-03.jpg", 15.0)
+    assert select_cells(scores, "metric image_id score")[-1] == ("siglip", "images/164-03.jpg", 15.0)
 
 
 def test_a_checkout_of_t2iscorescore_has_every_metric_and_warns_about_unread_scores(
@@ -464,7 +466,7 @@ def test_a_checkout_of_t2iscorescore_has_every_metric_and_warns_about_unread_sco
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet", "jsonl"])
 def test_a_long_table_reads_the_same_in_every_format(suffix: str, tmp_path: Path) -> None:
     release = read_with("long", write_file(tmp_path / f"r.{suffix}", [{**row, "age": 33} for row in LONG]))
-    assert cells(release.ratings, RATED)[0] == ("001", "07", "atlas", "ann", "wl", 0.5)
+    assert select_cells(release.ratings, RATED)[0] == ("001", "07", "atlas", "ann", "wl", 0.5)
     assert release.skills == {"07": ["color"], "08": []} and release.notes == ["column(s) age are not read"]
 
 
@@ -482,7 +484,7 @@ def test_missing_columns_of_a_long_table_have_defaults(
     given: dict[str, object], expected: tuple[object, ...], suffix: str, tmp_path: Path
 ) -> None:
     both: Rows = [given]
-    assert cells(read_with("long", write_file(tmp_path / f"r.{suffix}", both)).ratings, RATED) == [expected]
+    assert select_cells(read_with("long", write_file(tmp_path / f"r.{suffix}", both)).ratings, RATED) == [expected]
 
 
 @pytest.mark.parametrize("number, text", [(7.0, "7"), (7.5, "7.5"), (1e300, "1e+300")])
@@ -490,7 +492,7 @@ def test_ids_that_pandas_converted_to_floats_become_text(number: float, text: st
     """If a cell is empty, pandas writes the integers in its column as floats."""
     given = table("image_id rater rating", (number, 1, 3), (number, 2, 3))
     release = read_with("long", write_file(tmp_path / "r.parquet", given))
-    assert cells(release.ratings, "image_id rater") == [(text, "1"), (text, "2")]
+    assert select_cells(release.ratings, "image_id rater") == [(text, "1"), (text, "2")]
 
 
 def test_json_lines_end_only_at_line_feeds(tmp_path: Path) -> None:
@@ -503,21 +505,21 @@ def test_json_lines_end_only_at_line_feeds(tmp_path: Path) -> None:
 # Invalid files
 
 
-def tifa(**fields: Any) -> dict[str, Any]:
+def make_tifa(**fields: Any) -> dict[str, Any]:
     return {"coco_1_mini_dalle": {**TIFA["coco_1_mini_dalle"], **fields}}
 
 
-def genai(models: Any) -> dict[str, Any]:
+def make_genai(models: Any) -> dict[str, Any]:
     return {"00007": {"id": "7", "prompt": "x", "models": models}}
 
 
 def change_row(place: int, **cells: str) -> list[dict[str, Any]]:
-    """Return the error graph with these cells changed in one row."""
+    """Return the rows of the error graph, with these cells changed in one row."""
     return [{**row, **cells} if number == place else row for number, row in enumerate(GRAPH)]
 
 
-def wide_graph(levels: int, nodes: int) -> list[dict[str, Any]]:
-    """Return a graph with `levels` levels of `nodes` nodes below the root."""
+def make_wide_graph(levels: int, nodes: int) -> list[dict[str, Any]]:
+    """Return an error graph with `levels` levels below the root, each with `nodes` nodes."""
     root = {**GRAPH[0], "image_id": "root.png"}
     names = [(level, node) for level in range(1, levels + 1) for node in range(nodes)]
     return [root, *(
@@ -529,23 +531,23 @@ def wide_graph(levels: int, nodes: int) -> list[dict[str, Any]]:
 
 COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
     "tifa160": [
-        (tifa(human_scores=["five", 4]), r"row 0 \('coco_1_m.*expected a rating as a number, found 'five'; c"),
-        (tifa(human_scores=[True, 4]), "expected a rating as a finite number, found True"),
-        (tifa(human_scores=[INFINITE, 4]), "expected a rating as a finite number, found inf"),
-        (tifa(human_scores=[10**400]), "expected a rating as a number, found 1000"),
-        (tifa(human_scores=[]), "expected a list of ratings, found an empty list"),
-        (tifa(human_scores=None), "expected a list of ratings, found NoneType"),
-        (tifa(text_id=""), "row 0: expected a text_id, found none; fill it in"),
-        (tifa(text_id="x_1"), "expected an image named x_1_<generator>"),
-        (tifa(meteor="high"), "expected a number as meteor, found 'high'"),
+        (make_tifa(human_scores=["five", 4]), r"row 0 \('coco_1_m.*expected a rating as a number, found 'five'; c"),
+        (make_tifa(human_scores=[True, 4]), "expected a rating as a finite number, found True"),
+        (make_tifa(human_scores=[INFINITE, 4]), "expected a rating as a finite number, found inf"),
+        (make_tifa(human_scores=[10**400]), "expected a rating as a number, found 1000"),
+        (make_tifa(human_scores=[]), "expected a list of ratings, found an empty list"),
+        (make_tifa(human_scores=None), "expected a list of ratings, found NoneType"),
+        (make_tifa(text_id=""), "row 0: expected a text_id, found none; fill it in"),
+        (make_tifa(text_id="x_1"), "expected an image named x_1_<generator>"),
+        (make_tifa(meteor="high"), "expected a number as meteor, found 'high'"),
         ({}, "contains no rows; it may be truncated"),
         ([], "expected an object of records by id, found list"),
         (b"\xff\xfe{}", "line 1: expected UTF-8 text, found the byte 0xff, as UTF-16 has; save the"),
     ],
     "genai_bench": [
         ({"00007": {"prompt": "x"}}, r"row 0 \('00007'\): expected models, found prompt"),
-        (genai({"One": 3}), "One: expected a list of ratings, found int"),
-        (genai([1]), "expected an object, found list"),
+        (make_genai({"One": 3}), "One: expected a list of ratings, found int"),
+        (make_genai([1]), "expected an object, found list"),
         ("genai_skills.json", ["counting"], "expected an object of prompts by skill, found list"),
     ],
     "t2vscore": [
@@ -632,7 +634,7 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         (change_row(2, prompt="a dog"), "row 2: graph 'g', prompt: expected 'a red .*row 0, found 'a dog'; write"),
         (change_row(2, prompt=""), "row 2: expected a prompt, found none"),
         ("graph_id,node\ng,0\n", r"expected column\(s\) prompt, parents, errors, image_id, found graph_id, node; docs"),
-        (wide_graph(4, 11), r"graph 'g': expected at most 10,000 walks, .*, found 14,641; split the graph"),
+        (make_wide_graph(4, 11), r"graph 'g': expected at most 10,000 walks, .*, found 14,641; split the graph"),
     ],
     "long": [
         ("image_id\n1\n", r"expected column\(s\) rating, found image_id; set protocol.columns.rating"),
@@ -650,7 +652,10 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         (as_parquet([{"image_id": "word", "rating": 1}]).replace(b"word", b"w\xffrd"), "not readable as Parquet"),
     ],
 }  # fmt: skip
-"""Damaged content by layout, and the expected message; the content replaces the first file or the named file."""
+"""Invalid contents by layout, each with the expected message.
+
+A content replaces the layout's first file, unless the name of another file precedes it.
+"""
 
 
 @pytest.mark.parametrize("name, complaint", [(name, one) for name, several in COMPLAINTS.items() for one in several])
@@ -661,7 +666,7 @@ def test_invalid_content_is_reported_with_its_file_and_row(
 
 
 def check_complaint(layout: Layout, complaint: tuple[Any, ...], folder: Path) -> None:
-    """Check the error for a file with other content (by default the first file); it names the file and the row."""
+    """Check the error message for one entry of COMPLAINTS; it must be one line that names the file."""
     *file, content, said = complaint
     changed = file[0] if file else next(iter(layout.files))
     with pytest.raises(SourceError, match=said) as caught:

@@ -37,7 +37,7 @@ WIDE: Rows = [
 ERROR = {"kind": "corrupt_image", "message": "not an image", "retryable": False}
 
 
-def scores(path: Path | str) -> pa.Table:
+def read_score_table(path: Path | str) -> pa.Table:
     table = read_scores(StorageConfig().locate(str(path)))
     assert table.schema == schemas.SCORES
     for row in table.to_pylist():
@@ -49,13 +49,15 @@ def scores(path: Path | str) -> pa.Table:
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet"])
 def test_a_long_table_keeps_its_ids_and_numbers(suffix: str, tmp_path: Path) -> None:
     content = as_parquet(LONG) if suffix == "parquet" else as_csv(LONG, "\t" if suffix == "tsv" else ",")
-    found = scores(write_file(tmp_path / f"s.{suffix}", content))
+    found = read_score_table(write_file(tmp_path / f"s.{suffix}", content))
     assert found.select(list(LONG[0])).to_pylist() == [{**row, "score": float(row["score"])} for row in LONG]
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_a_wide_table_is_read_metric_by_metric(suffix: str, tmp_path: Path) -> None:
-    found = scores(write_file(tmp_path / f"s.{suffix}", as_csv(WIDE) if suffix == "csv" else as_parquet(WIDE)))
+    found = read_score_table(
+        write_file(tmp_path / f"s.{suffix}", as_csv(WIDE) if suffix == "csv" else as_parquet(WIDE))
+    )
     names = ("image_id", "prompt_id", "generator", "metric", "score")
     assert [tuple(row[name] for name in names) for row in found.to_pylist()] == [
         (None, "07", "atlas", "clip", 0.1),
@@ -67,7 +69,7 @@ def test_a_wide_table_is_read_metric_by_metric(suffix: str, tmp_path: Path) -> N
 
 
 def test_the_metric_of_a_wide_table_can_be_called_score(tmp_path: Path) -> None:
-    found = scores(write_file(tmp_path / "s.csv", "image_id,score\n1,2\n"))
+    found = read_score_table(write_file(tmp_path / "s.csv", "image_id,score\n1,2\n"))
     assert found.to_pylist()[0]["metric"] == "score"
 
 
@@ -75,38 +77,38 @@ def test_the_metric_of_a_wide_table_can_be_called_score(tmp_path: Path) -> None:
     "cell, kind", [("nan", "not_finite"), ("-inf", "not_finite"), ("", "not_scored"), (" ", "not_scored")]
 )
 def test_a_missing_score_has_a_reason(cell: str, kind: str, tmp_path: Path) -> None:
-    found = scores(write_file(tmp_path / "s.csv", f"image_id,metric,score\n1,clip,{cell}\n")).to_pylist()[0]
+    found = read_score_table(write_file(tmp_path / "s.csv", f"image_id,metric,score\n1,clip,{cell}\n")).to_pylist()[0]
     assert (found["score"], found["error"]["kind"], found["error"]["retryable"]) == (None, kind, False)
 
 
-def run_table(*changed: dict[str, object]) -> pa.Table:
+def make_run_table(*changed: dict[str, object]) -> pa.Table:
     row = {**LONG[0], "n_questions": 3, "truncated": False}
     failed = {"prompt_id": "09", "generator": "atlas", "metric": "clip", "error": ERROR}
     return rows.table([row, failed, failed, *changed], schemas.SCORES)
 
 
 def test_a_runs_table_is_read_unchanged_from_its_file_or_folder(tmp_path: Path) -> None:
-    pq.write_table(run_table(), tmp_path / "scores.parquet")
+    pq.write_table(make_run_table(), tmp_path / "scores.parquet")
     for path in (tmp_path, tmp_path / "scores.parquet"):
-        assert scores(path).equals(run_table())
+        assert read_score_table(path).equals(make_run_table())
 
 
 def test_a_runs_scores_may_be_a_folder_of_parts(tmp_path: Path) -> None:
     parts = tmp_path / "scores.parquet"
     parts.mkdir()
     for number in range(3):
-        pq.write_table(run_table().slice(number, 1), parts / f"{number:05d}-0123.parquet")
+        pq.write_table(make_run_table().slice(number, 1), parts / f"{number:05d}-0123.parquet")
     for path in (tmp_path, parts):
-        assert scores(path).combine_chunks().equals(run_table())
-    pq.write_table(run_table().drop_columns(["metric"]), parts / "00003-0123.parquet")
+        assert read_score_table(path).combine_chunks().equals(make_run_table())
+    pq.write_table(make_run_table().drop_columns(["metric"]), parts / "00003-0123.parquet")
     with pytest.raises(SourceError, match=r"scores\.parquet: the score files have different columns"):
-        scores(tmp_path)
+        read_score_table(tmp_path)
 
 
 def test_a_run_keeps_its_errors_and_scores_that_are_not_finite_get_one(tmp_path: Path) -> None:
     spoilt = {**LONG[1], "score": NAN}
-    pq.write_table(run_table(spoilt, {**LONG[2], "score": None}), tmp_path / "scores.parquet")
-    kinds = [row["error"] and row["error"]["kind"] for row in scores(tmp_path).to_pylist()]
+    pq.write_table(make_run_table(spoilt, {**LONG[2], "score": None}), tmp_path / "scores.parquet")
+    kinds = [row["error"] and row["error"]["kind"] for row in read_score_table(tmp_path).to_pylist()]
     assert kinds == [None, "corrupt_image", "corrupt_image", "not_finite", "not_scored"]
 
 
@@ -114,7 +116,7 @@ def test_a_run_keeps_its_errors_and_scores_that_are_not_finite_get_one(tmp_path:
 @given(values=st.lists(st.floats(), min_size=1, max_size=20))
 def test_numbers_in_csv_are_read_exactly(values: list[float], tmp_path: Path) -> None:
     text = "image_id,clip\n" + "".join(f"{place:03},{value!r}\n" for place, value in enumerate(values))
-    found = scores(write_file(tmp_path / "s.csv", text))
+    found = read_score_table(write_file(tmp_path / "s.csv", text))
     assert found.column("score").to_pylist() == [value if math.isfinite(value) else None for value in values]
     assert found.column("image_id").to_pylist() == [f"{place:03}" for place in range(len(values))]
 
@@ -154,7 +156,7 @@ def test_numbers_in_csv_are_read_exactly(values: list[float], tmp_path: Path) ->
 )
 def test_an_invalid_table_is_an_error_with_a_remedy(content: str, complaint: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=complaint) as caught:
-        scores(write_file(tmp_path / "s.csv", content))
+        read_score_table(write_file(tmp_path / "s.csv", content))
     assert "\n" not in str(caught.value) and "s.csv" in str(caught.value)
 
 
@@ -179,19 +181,19 @@ def test_columns_of_other_metrics_may_contain_text(content: str, tmp_path: Path)
 
 def test_parquet_without_scores_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"column 'vector', which should contain numbers, contains list"):
-        scores(write_file(tmp_path / "s.parquet", as_parquet([{"image_id": "1", "vector": [1.0]}])))
+        read_score_table(write_file(tmp_path / "s.parquet", as_parquet([{"image_id": "1", "vector": [1.0]}])))
     with pytest.raises(SourceError, match=r"not readable as Parquet"):
-        scores(write_file(tmp_path / "s.parquet", as_parquet(LONG)[:-30]))
+        read_score_table(write_file(tmp_path / "s.parquet", as_parquet(LONG)[:-30]))
     wrong = [dict.fromkeys(schemas.SCORES.names, "x")]
     with pytest.raises(SourceError, match=r"expected the columns of a run's scores, found others .*; give a run"):
-        scores(write_file(tmp_path / "s.parquet", as_parquet(wrong)))
+        read_score_table(write_file(tmp_path / "s.parquet", as_parquet(wrong)))
 
 
 def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^file .*scores\.parquet: not found; check the path"):
-        scores(tmp_path)
+        read_score_table(tmp_path)
     with pytest.raises(ConfigError, match=r"^scores .*none\.csv: not found; check the path"):
-        scores(tmp_path / "none.csv")
+        read_score_table(tmp_path / "none.csv")
 
 
 def test_everything_can_be_read_from_s3(bucket: str) -> None:
@@ -205,7 +207,7 @@ def test_everything_can_be_read_from_s3(bucket: str) -> None:
     for name, content in files.items():
         place = StorageConfig().locate(f"{bucket}/{name}")
         place.write(content)
-    assert (len(scores(f"{bucket}/run")), len(scores(f"{bucket}/wide.csv"))) == (3, 4)
+    assert (len(read_score_table(f"{bucket}/run")), len(read_score_table(f"{bucket}/wide.csv"))) == (3, 4)
     release = read_with("t2iscorescore", f"{bucket}/ts2")
     assert (len(release.graph_nodes), len(release.scores)) == (16, 32)
     assert len(read_with("pick_a_pic", f"{bucket}/pick").preferences) == 4
