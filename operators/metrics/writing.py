@@ -23,7 +23,10 @@ RETRY = "That reply could not be read: {error}. Write the whole reply again, exa
 
 
 class UnreadableReply(PlumblineError):
-    """A reply that does not have the requested form; the message gives the reason."""
+    """A reply that does not have the requested form; the message gives the reason.
+
+    The model gets the message too when it is asked again, so a changed message can change results.
+    """
 
 
 class WrittenQuestion(NamedTuple):

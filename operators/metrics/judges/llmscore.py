@@ -314,4 +314,4 @@ def _require_counts(rated: Mapping[str, float]) -> None:
     for name in ("objects", "attributes"):
         total, matched = rated[name], rated[f"{name}_matched"]
         if matched > total:
-            raise UnreadableReply(f"expected {name}_matched to be at most {name}, {total:g}, found {matched:g}")
+            raise UnreadableReply(f"{name}_matched, {matched:g}, is more than {name}, {total:g}")

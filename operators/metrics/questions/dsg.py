@@ -341,9 +341,7 @@ def read_questions(numbers: Sequence[int], reply: str, pieces: Pieces = parsing.
         number: texts[number] for number in numbers if len(texts.get(number, "")) in range(2, parsing.MAX_QUESTION)
     }
     if not questions:
-        raise UnreadableReply(
-            'expected lines such as "1 | Is there a motorcycle?" numbered like the tuples, found none'
-        )
+        raise UnreadableReply('no line such as "1 | Is there a motorcycle?" was found with the number of a tuple')
     return questions
 
 
@@ -359,9 +357,7 @@ def read_released_questions(numbers: Sequence[int], reply: str) -> dict[int, str
         texts[int(number)] = text[0]
     questions = {number: texts[number] for number in numbers if number in texts}
     if not questions:
-        raise UnreadableReply(
-            'expected lines such as "1 | Is there a motorcycle?" numbered like the tuples, found none'
-        )
+        raise UnreadableReply('no line such as "1 | Is there a motorcycle?" was found with the number of a tuple')
     return questions
 
 

@@ -182,7 +182,7 @@ def read_spans(prompt: str, reply: str, pieces: Callable[[str], Sequence[str]] =
         if span := parsing.find_words(phrase, prompt):
             spans.setdefault(parsing.normalise(phrase), span)
     if not spans:
-        raise UnreadableReply("expected lines that are phrases of the description, found none")
+        raise UnreadableReply("no line is a phrase of the description")
     if len(spans) > MAX_SPANS:
         raise UnreadableReply(f"expected at most {MAX_SPANS} phrases, found {len(spans)}")
     return list(spans.values())

@@ -117,7 +117,7 @@ def test_contradictory_counts_are_requested_again() -> None:
     counts = '{{"objects": 2, "objects_matched": {}, "attributes": 1, "attributes_matched": 1, "rationale": ""}}'
     program = LlmScoreConfig(variant="rule_enhanced").judge_description("a", "b")
     ran = run(program, [counts.format(3)], [counts.format(2)])
-    assert "expected objects_matched to be at most objects, 2, found 3" in ran.rounds[1][0].messages[-1].text
+    assert "objects_matched, 3, is more than objects, 2" in ran.rounds[1][0].messages[-1].text
 
 
 def test_verdicts_can_be_requested_as_plain_text() -> None:
