@@ -66,7 +66,7 @@ from plumbline.pipelines.plans.sweep_config import list_alternatives, read_confi
 from plumbline.pipelines.running.process import tune_process
 
 READ_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError)
-"""Errors that Hydra and the libraries it reads files with raise for invalid files."""
+"""Errors that Hydra and its file readers raise for invalid files."""
 RESOLVER_ERROR = "ConfigError raised while resolving interpolation: "
 """Prefix that Hydra adds to errors raised by our resolvers."""
 UNKNOWN_CHOICE = re.compile(r"Could not (?:find|load) '(?P<group>[^'/]+)/(?P<name>[^']*)'")
@@ -77,7 +77,7 @@ OWN = "own"
 """Benchmark name for a user's own images if their path contains no name."""
 TABLE_ENDING = re.compile(r"\.(parquet|arrow|csv|tsv|jsonl|ndjson|tar|tgz|tar\.(gz|bz2|xz))$")
 SEVERAL = "benchmarks"
-"""Key for running several benchmarks at once."""
+"""Configuration key for running several benchmarks at once."""
 KEPT = "stopped; computed results are kept; run the same command to continue"
 """Line that is printed after a sweep has been stopped."""
 Config = TypeVar("Config")
@@ -117,8 +117,8 @@ class UsageError(ConfigError):
 
 class _Parser(argparse.ArgumentParser):
     describe: Callable[[bool], tuple[str, str]]
-    """Function that returns the description and the end of the help, complete or short. It is slow, so only --help
-    calls it.
+    """Function that returns the description and the end of the help text; its argument selects the complete help. It is
+    slow, so only --help calls it.
     """
     whole = False
 
@@ -363,7 +363,7 @@ def _get_name_of_path(key: str, *, _parent_: DictConfig) -> str:
 
 
 def _compose(name: str, overrides: Sequence[str], config_dir: str | None) -> DictConfig:
-    """Compose a job's configuration: first apply the overrides that choose files, then those that set keys."""
+    """Compose a job's configuration: first apply the overrides that choose files, then the overrides that set keys."""
     folders = list_config_folders(config_dir)
     parsed = OverridesParser.create().parse_overrides([to_override(word) for word in overrides])
     choices = [str(word.input_line) for word in parsed if _is_choice(word, folders)]

@@ -49,7 +49,7 @@ def collect_defaults(schema: Any) -> dict[str, Any]:
 
 @cache
 def register_defaults(schema: Any) -> None:
-    """Register `any_NAME` for use in conf/: the defaults of each class `NameConfig` or `Name` within a schema."""
+    """Register the defaults of each class `NameConfig` or `Name` in a schema as `any_NAME`, for use in conf/."""
     for config in {base for each in list_classes(schema) for base in each.__mro__ if _is_schema(base)}:
         if not issubclass(config, Metric | ModelConfig):
             name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", config.__name__.removesuffix("Config")).lower()
@@ -111,7 +111,8 @@ def list_foreign_kinds() -> list[str]:
 def list_keys(schema: Any, values: Mapping[str, Any], path: str = "") -> Iterator[Key]:
     """Yield the keys of a schema with their defaults or the given values, then other keys in the given values.
 
-    Keys of objects that are chosen by name are left out: models, metrics, and objects that are null by default.
+    The options of models and metrics are left out, because they depend on the choice. Options of objects that are null
+    by default are left out too.
     """
     own = {field.name: field for each in list_alternatives(schema) for field in fields(each)}
     meanings = {name: text for each in list_alternatives(schema) for name, text in read_field_docs(each).items()}

@@ -28,7 +28,7 @@ MAX_LINES = 45
 MAX_CHOICES = 6
 """Maximum number of choices per group in a shortened help; fewer if they do not fit on a line."""
 REMARK_COLUMN = 30
-"""Column where remarks start."""
+"""Column at which remarks start."""
 MAX_LISTED = 8
 """Maximum number of choices that a message lists."""
 EXAMPLE = re.compile(r"^# .*: (plumbline [a-z_]+\b.*)$", flags=re.MULTILINE)
@@ -182,7 +182,7 @@ def list_dotted_keys(values: Mapping[Any, Any], prefix: str = "") -> list[str]:
 
 
 def list_choice_names(group: str, config_dir: str | None) -> list[str]:
-    """Return the names of a group's choices: ours, those in other packages, and the user's own."""
+    """Return the names of a group's choices, from Plumbline, from other packages and from the user's folder."""
     subfolder = GROUP_FOLDERS.get(group, group)
     files = {file.stem for folder in list_config_folders(config_dir) for file in (folder / subfolder).glob("*.yaml")}
     return sorted(files | set(list_foreign_kinds() if group == "metric" else ()))
@@ -198,7 +198,7 @@ def _list_group_files(group: str) -> list[Path]:
 
 
 def list_config_folders(config_dir: str | None) -> list[Path]:
-    """Return the folders with choices: ours, those in other packages, and the user's own.
+    """Return the folders with choices: Plumbline's folders, folders in other packages, and the user's folder.
 
     Raise ConfigError if the folder of another package was not installed.
     """

@@ -27,9 +27,9 @@ class JsonFormatter(logging.Formatter):
         self.secrets = secrets
 
     def format(self, record: logging.LogRecord) -> str:
-        return json.dumps(self.fields(record))
+        return json.dumps(self.collect_fields(record))
 
-    def fields(self, record: logging.LogRecord) -> dict[str, Any]:
+    def collect_fields(self, record: logging.LogRecord) -> dict[str, Any]:
         """Return a record as plain values without secrets, with the time in UTC."""
         line = make_line(record)
         time = datetime.fromtimestamp(line.pop("time"), UTC).isoformat(timespec="milliseconds")
@@ -41,7 +41,7 @@ class TextFormatter(JsonFormatter):
     """Formatter that writes a record as a readable line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = self.fields(record)
+        fields = self.collect_fields(record)
         context = [fields[name] for name in CONTEXT if name in fields]
         line = " ".join([fields["time"], fields["level"], *context]) + f": {fields['message']}"
         return "".join(character if character.isprintable() else "?" for character in line)
@@ -59,9 +59,9 @@ class Writer(logging.StreamHandler):  # type: ignore[type-arg]
 
 @contextmanager
 def write_log(log: LogConfig, secrets: Iterable[str | None]) -> Iterator[None]:
-    """Log the run in the body, including an exception that ends it; log nothing if no format is set.
+    """Write a run's log within the context, including an exception that ends the run; do nothing without a format.
 
-    The given secrets and those in the environment are masked. Raise ConfigError if the file cannot be opened.
+    The given secrets and the secrets in the environment are masked. Raise ConfigError if the file cannot be opened.
     """
     logger = logging.getLogger(LOGGER)
     before = logger.handlers, logger.propagate, logger.level

@@ -21,7 +21,7 @@ COMMAND = Command(
 
 
 def main(config: MetaevalConfig) -> int:
-    """Judge the metrics, write all tables, and show the main table, or all of them, with the conclusion."""
+    """Judge the metrics, write all tables, and show the conclusion with the main table or with all tables."""
     console, findings = make_console(), run_metaeval(config)
     show = show_findings if config.verbose else show_agreement
     show(console, findings)

@@ -37,7 +37,7 @@ from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.store.lease import LeaseHeld, LeaseLost, LeaseRecord, take_lease
 from plumbline.pipelines.store.runs import LATEST_REPORT, has_report, make_newest, name_by_date, name_by_time
 from plumbline.pipelines.store.store import Store, open_store
-from plumbline.pipelines.store.suites import Suite, name_newest_of
+from plumbline.pipelines.store.suites import Suite, make_suite_newest
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs, list_inputs, plan_inputs, plan_sweep
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from plumbline.pipelines.sweeps.suite import PlannedSuite, compute_suite, plan_suite
@@ -70,7 +70,7 @@ class Night(NamedTuple):
     computed: int
     """Number of cells that were computed."""
     ending: Ending
-    """Ending for this outcome; if the outcome was reported before, regressions are ignored."""
+    """Exit code and its reason; regressions are ignored if the outcome was reported earlier."""
     new: bool
     """True if the outcome is reported now, False if it was reported earlier."""
 
@@ -171,7 +171,7 @@ def _run_one(console: Console, config: NightlyConfig, assert_lease: Callable[[],
 
 
 def _run_suite(console: Console, config: NightlySuiteConfig, assert_lease: Callable[[], None]) -> Night:
-    """Compute several benchmarks together, compare each run with the benchmark's last one, and report all at once."""
+    """Compute several benchmarks together, compare each run with its benchmark's last run, and report all at once."""
     planned = _plan_suite(config)
     store = planned.store
     show_suite_plan(console, planned)
@@ -193,7 +193,7 @@ def _run_suite(console: Console, config: NightlySuiteConfig, assert_lease: Calla
             compared.append(_compare(console, inputs, runs[name], sources, config.nightly, assert_lease))
     console.rule("all benchmarks", align="left")
     run_ids = {name: finished.run_id for name, finished in runs.items()}
-    name_newest_of(store, run_ids, assert_lease)
+    make_suite_newest(store, run_ids, assert_lease)
     ending = reduce(Ending.choose_worse, (finished.ending.add_name(name) for name, finished in runs.items()))
     assert_lease()
     suite = show_suite(console, planned, suite_id, run_ids, ending.code)

@@ -38,11 +38,11 @@ SWEEP_KEYS = {
 
 
 class UnknownKeyError(Exception):
-    """A configuration lacks a key, which is the only argument."""
+    """Raised if a configuration lacks a key; the key is the exception's only argument."""
 
 
 def expand_key(word: str, short: Mapping[str, str], first: str | None) -> str:
-    """Return a command-line argument with its full key; without a key, it is taken as the value of `first`.
+    """Return a command-line argument with its full key; an argument without a key is a value of the key `first`.
 
     Raise ConfigError for an argument without a key if the job has no `first` key.
     """
@@ -129,13 +129,13 @@ def name_store(store: str, storage: StorageConfig) -> str:
 
 
 def chooses_benchmark(words: Sequence[str], key: str) -> bool:
-    """Return True if an argument chooses the sweep, by the group `key` or by giving prompts, images or questions."""
+    """Return True if an argument chooses a benchmark: with the group `key`, or with prompts, images or questions."""
     choice = rf"({re.escape(key)}|benchmark(\.(images|prompts|generators|questions)[\w.]*)?)="
     return any(re.match(choice, word) for word in words)
 
 
 def choose_functions(words: Sequence[str]) -> list[str]:
-    """Return the overrides, with a choice for each function given by `metric=`; the functions are not run yet.
+    """Replace each function in `metric=` by an override that chooses it as a metric; do not run the functions yet.
 
     Raise ConfigError if a file or module does not exist, or if two metrics have the same name.
     """

@@ -79,7 +79,7 @@ def show_report(console: Console, report: WrittenReport, *, full: bool = True) -
 
 
 def _show_percentile_ranks(console: Console, page: Page) -> None:
-    """Show each mean's percentile rank among all of the metric's scores, if the metric also scored other images."""
+    """Show the percentile rank of each mean among all scores of the metric, if the metric also scored other images."""
     rows: dict[str, dict[str, str]] = {name: {} for name in page.generators.rows}
     for column in page.columns:
         own = sum(row.n for row in column.by_generator.values())

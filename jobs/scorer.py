@@ -1,4 +1,4 @@
-"""Scorers for notebooks: opens the metrics chosen by command-line arguments in this process."""
+"""Opens scorers for notebooks, which compute the metrics chosen by command-line arguments in this process."""
 
 import json
 import re

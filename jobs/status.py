@@ -13,7 +13,7 @@ from rich.text import Text
 
 from plumbline.jobs.command import Command, Terminated, run_job
 from plumbline.jobs.display.console import EMPTY, make_console, make_table, say, warn
-from plumbline.jobs.display.progress_lines import describe_rate, minutes
+from plumbline.jobs.display.progress_lines import describe_rate, format_minutes
 from plumbline.operators.base.sentences import plural
 from plumbline.operators.results.summary import describe_part
 from plumbline.operators.stages.table import STAGES
@@ -42,7 +42,8 @@ WATCH_SECONDS = 2.0
 SECONDS_BETWEEN_LINES = 10.0
 MAX_SUITES = 5
 SILENT_SECONDS = 60.0
-"""Seconds without a heartbeat after which a sweep is shown as silent: it may have died, or cannot reach its storage."""
+"""Seconds without a heartbeat after which a sweep is shown as silent. It may have died, or it cannot reach its storage.
+"""
 
 
 def main(config: StatusConfig) -> int:
@@ -73,7 +74,7 @@ def main(config: StatusConfig) -> int:
     show_runs(console, runs)
     for sweep in unfinished:
         status = sweep.status
-        state = f"was killed, last seen {minutes(sweep.silent)} ago," if sweep.killed else "running"
+        state = f"was killed, last seen {format_minutes(sweep.silent)} ago," if sweep.killed else "running"
         cells_done = f"{sweep.committed} of {plural(sweep.cells, 'cell')} committed"
         advice = "run the same command to continue" if sweep.killed else "--watch follows it"
         host = f"on {status.host} since {status.began}"
@@ -115,7 +116,7 @@ def _describe_sweep(sweep: RunningSweep) -> str:
 def _render_sweeps(sweeps: Iterable[RunningSweep]) -> RenderableType:
     tables: list[RenderableType] = []
     for sweep in sweeps:
-        silent = f", silent for {minutes(sweep.silent)}" if sweep.silent > SILENT_SECONDS else ""
+        silent = f", silent for {format_minutes(sweep.silent)}" if sweep.silent > SILENT_SECONDS else ""
         status = sweep.status
         title = f"{status.benchmark}: {_describe_sweep(sweep)} on {status.host} since {status.began}{silent}"
         rows = [(name, *_format_stage(name, state)) for name, state in sweep.status.stages.items()]
@@ -130,7 +131,7 @@ def _format_stage(name: str, state: StageState) -> tuple[str, str, str, str, str
     return (
         f"{state.done}/{state.missing}",
         describe_rate(name, state.rows, state.seconds),
-        f"{EMPTY if left is None else minutes(left)} left",
+        f"{EMPTY if left is None else format_minutes(left)} left",
         f"{state.calls} calls",
         f"{state.failed_rows} failed rows",
     )

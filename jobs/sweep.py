@@ -22,7 +22,7 @@ from plumbline.pipelines.base.exit_codes import OVER_BUDGET, Ending
 from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.store.runs import has_report, make_newest, name_by_time
-from plumbline.pipelines.store.suites import Suite, find_suite_of, name_newest_of
+from plumbline.pipelines.store.suites import Suite, find_suite_of, make_suite_newest
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs, list_inputs, plan_inputs
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from plumbline.pipelines.sweeps.suite import PlannedSuite, compute_suite, plan_suite
@@ -107,7 +107,7 @@ def _sweep_suite(console: Console, config: SuiteConfig) -> int:
             ending = _conclude(console, planned.sweeps[name], finished)
         worst = worst.choose_worse(ending.add_name(name))
         runs[name] = finished.run_id
-    name_newest_of(planned.store, runs)
+    make_suite_newest(planned.store, runs)
     console.rule("all benchmarks", align="left")
     made = _make_page(
         console,
@@ -187,7 +187,7 @@ def _show_end(console: Console, finished: FinishedSweep, ending: Ending) -> None
 
 
 def _run_adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, FinishedSweep]:
-    """Run rounds until the generators can be distinguished; return the sweep of the prompts that were used."""
+    """Run rounds until the generators can be distinguished; return a sweep of only the prompts that were needed."""
     from plumbline.operators.metaeval.decided_pairs import describe_certainty  # imports scipy
     from plumbline.pipelines.sweeps.adaptive import run_adaptive
 

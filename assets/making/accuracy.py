@@ -106,7 +106,7 @@ def _encode(model: LikelihoodModel | SimilarityModel, pngs: Sequence[bytes]) -> 
 
 
 def measure_vqa(model: LikelihoodModel, trials: Sequence[GoldTrial]) -> dict[str, dict[str, Any]]:
-    """Return, by form and topic, the number of questions and the fraction whose likeliest choice is right."""
+    """Return, by form and topic, the number of questions and the fraction for which the likeliest choice is right."""
     features = _encode(model, [trial.png for trial in trials])
     questions = [Question(index, trial.gold.text, trial.choices) for index, trial in enumerate(trials)]
     outcomes: dict[str, list[bool]] = {}
@@ -194,7 +194,7 @@ QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 
 
 class Sheet(NamedTuple):
-    """Questions about one prompt: those that the writer wrote, and those that it should have written."""
+    """The questions that the writer wrote about a prompt, and the questions that it should have written."""
 
     prompt: Prompt
     written: list[WrittenQuestion]

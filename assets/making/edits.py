@@ -28,8 +28,8 @@ EDIT_PROMPTS = pa.schema([*PROMPTS, ("source_caption", pa.string()), ("target_ca
 _IDS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
 IMAGES = pa.schema([*_IDS, ("image", pa.binary()), ("source", pa.binary())])
 TRUTH = pa.schema([*_IDS, ("correct", pa.list_(pa.bool_())), ("score", pa.float64())])
-"""Ground truth. `correct` is true for each question whose right answer is yes. `score` is the fraction of such
-questions, or 0 if the instruction was not followed.
+"""Ground truth. `correct` contains, for each question, True if the right answer is yes. `score` is the fraction of True
+values, or 0 if the instruction was not followed.
 """
 
 
@@ -38,8 +38,8 @@ class AppliedEdit(NamedTuple):
 
     text: str
     scene: Scene
-    shown: tuple[Claim, ...]
-    """Claims that are true after the edit; the first claim was false before."""
+    new_claims: tuple[Claim, ...]
+    """Claims that are true after the edit; the first claim was false before it."""
 
 
 def describe_entity(entity: Entity) -> Description:
@@ -49,8 +49,8 @@ def describe_entity(entity: Entity) -> Description:
 
 def _recolour(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
     old, new = describe_entity(thing), replace(thing, colour=spare.colour)
-    shown = (Exists(describe_entity(new)), Lacks(old))
-    return AppliedEdit(f"make the {old.noun} {new.colour}", source.changed({thing: new}), shown)
+    new_claims = (Exists(describe_entity(new)), Lacks(old))
+    return AppliedEdit(f"make the {old.noun} {new.colour}", source.replace_entities({thing: new}), new_claims)
 
 
 def _remove(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
@@ -71,12 +71,12 @@ def _move(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
     new_relations = [name for name in RELATIONS if IS_RELATED[name](moved, other) > IS_RELATED[name](thing, other)]
     claim = Relates(describe_entity(thing), Description(shape=other.shape), next(iter(new_relations), RELATIONS[0]))
     text = f"move the {claim.first.noun} {claim.relation} the {claim.second.noun}"
-    return AppliedEdit(text, source.changed({thing: moved}), (claim,))
+    return AppliedEdit(text, source.replace_entities({thing: moved}), (claim,))
 
 
 def _replace(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
     old, new = describe_entity(thing), describe_entity(spare)
-    scene = source.changed({thing: replace(spare, cell=thing.cell)})
+    scene = source.replace_entities({thing: replace(spare, cell=thing.cell)})
     return AppliedEdit(f"replace the {old.noun} with {new.indefinite}", scene, (Exists(new), Lacks(old)))
 
 
@@ -112,12 +112,12 @@ class Edit:
     @property
     def claims(self) -> tuple[Claim, ...]:
         """Claims to ask about: the requested change, and everything that must stay the same."""
-        return (*self.done.shown, *(Exists(describe_entity(thing)) for thing in self.kept))
+        return (*self.done.new_claims, *(Exists(describe_entity(thing)) for thing in self.kept))
 
     @property
     def is_sound(self) -> bool:
         """Return True if the first claim is enough to show that the instruction was followed."""
-        first = self.done.shown[0]
+        first = self.done.new_claims[0]
         return not (first.holds(self.source) or first.holds(self.missed)) and all(
             claim.holds(self.done.scene) for claim in self.claims
         )
@@ -156,7 +156,7 @@ def make_edits(seed: int) -> list[Edit]:
 
 def _repaint(edit: Edit) -> Scene:
     """Return the correctly edited scene, but with another colour for all other entities."""
-    return edit.done.scene.changed({
+    return edit.done.scene.replace_entities({
         thing: replace(thing, colour=COLOURS[COLOURS.index(thing.colour) - 1]) for thing in edit.kept
     })  # fmt: skip
 
@@ -213,14 +213,14 @@ def make_edit_tables(seed: int) -> dict[str, pa.Table]:
 
 
 def write_questions_csv(edits: Sequence[Edit]) -> str:
-    """Write the questions in DSG-1k's layout; all depend on the first: whether the instruction was followed."""
+    """Write the questions in DSG-1k's layout; all depend on the first one, whether the instruction was followed."""
     columns = ("item_id", "text", "proposition_id", "dependency", "tuple", "question_natural_language")
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(columns)
     for edit in edits:
         for number, claim in enumerate(edit.claims, 1):
-            kind = "followed" if claim in edit.done.shown else "kept"
+            kind = "followed" if claim in edit.done.new_claims else "kept"
             row = (edit.prompt_id, edit.done.text, number, int(number > 1), f"{kind} ({claim.text})", claim.question)
             writer.writerow(row)
     return file.getvalue()

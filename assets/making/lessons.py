@@ -38,7 +38,7 @@ PLANTED_COLOUR = "red"
 
 
 class Mention(NamedTuple):
-    """Words in a prompt that express a requirement itself, not the requirements that it presupposes."""
+    """Words in a prompt that express a requirement, without the words for requirements that it presupposes."""
 
     claim: Claim
     text: str
@@ -70,7 +70,7 @@ def _ask_how_many(what: Description) -> str:
     return f"How many {what.plural} are there?"
 
 
-def mentions(prompt: Prompt) -> list[Mention]:
+def find_mentions(prompt: Prompt) -> list[Mention]:
     """Find the words for each requirement, in text order and without overlaps."""
     by_claim: dict[Claim, Mention] = {}
     end = 0
@@ -163,14 +163,14 @@ def map_phrases(prompt: Prompt) -> dict[str, str]:
     things = [thing for claim in prompt.claims if not isinstance(claim, Lacks | Every) for thing in claim.things]
     questions = {prompt.text: "What is there?"}
     for phrase, question in [
-        *(pair for claim in prompt.claims for pair in _claim_questions(claim)),
-        *(pair for thing in things for pair in _property_questions(thing, things)),
+        *(pair for claim in prompt.claims for pair in _ask_about_claim(claim)),
+        *(pair for thing in things for pair in _ask_about_properties(thing, things)),
     ]:
         questions.setdefault(phrase, question)
     return questions
 
 
-def _claim_questions(claim: Claim) -> Iterator[tuple[str, str]]:
+def _ask_about_claim(claim: Claim) -> Iterator[tuple[str, str]]:
     match claim:
         case Counts(what, number):
             yield NUMBERS[number], _ask_how_many(what)
@@ -185,7 +185,7 @@ def _claim_questions(claim: Claim) -> Iterator[tuple[str, str]]:
             yield value, f"What {'color' if field == 'colour' else field} are the {what.plural}?"
 
 
-def _property_questions(what: Description, things: Sequence[Description]) -> Iterator[tuple[str, str]]:
+def _ask_about_properties(what: Description, things: Sequence[Description]) -> Iterator[tuple[str, str]]:
     """Ask for the thing's size, colour and part; skip a property if the thing is not identified without it."""
     for field, question in (
         ("size", "What size is the {}?"),
@@ -236,13 +236,13 @@ class GoldWriter:
         try:
             requests = next(program)
             while True:
-                answered = [self._lesson(request) for request in requests]
+                answered = [self._make_lesson(request) for request in requests]
                 lessons += answered
                 requests = program.send([Generation(lesson.reply, True, Usage()) for lesson in answered])
         except StopIteration as end:
             return GoldQuestions(end.value, lessons)
 
-    def _lesson(self, request: Request) -> Lesson:
+    def _make_lesson(self, request: Request) -> Lesson:
         text = "\n".join(message.text for message in request.messages)
         instruction = next((opening for opening in REPLIES if text.startswith(opening)), None)
         if instruction is None:
@@ -251,7 +251,7 @@ class GoldWriter:
 
     @cached_property
     def mentions(self) -> list[Mention]:
-        return mentions(self.prompt)
+        return find_mentions(self.prompt)
 
     @cached_property
     def phrases(self) -> dict[str, str]:
@@ -333,7 +333,7 @@ def _find_line_after(text: str, heading: str) -> str:
 
 
 def _format_question(question: ChoiceQuestion) -> str:
-    """Format a question like those in the metrics' examples."""
+    """Format a question in the same way as the metrics' examples."""
     return f"Q: {question.text}\nChoices: {', '.join(question.choices)}\nA: {question.answer}\n"
 
 

@@ -113,12 +113,12 @@ def build_clip_flant5(tokenizer: PreTrainedTokenizerFast) -> ClipFlanT5:
     )
     model = ClipFlanT5(language, make_vision_config())
     nn.init.normal_(model.language_model.lm_head.weight, std=WIDTH**-0.5)
-    _hear_order(model.language_model.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight)
+    _attend_to_neighbours(model.language_model.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight)
     return model
 
 
 @torch.no_grad()
-def _hear_order(biases: torch.Tensor) -> None:
+def _attend_to_neighbours(biases: torch.Tensor) -> None:
     """Make one head attend to the previous word, and another to the next word.
 
     `biases` has the shape (buckets, heads); the second half of the buckets is for following words.

@@ -1,4 +1,4 @@
-"""Compares the figures of "What makes a good metric?" with those of released scores: `make validity`.
+"""Compares figures printed in "What makes a good metric?" with figures computed from released scores: `make validity`.
 
 The tables are shown on the page of the diagnosis plugin.
 """

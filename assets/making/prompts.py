@@ -72,7 +72,7 @@ class Prompt:
     def holds(self, scene: Scene) -> bool:
         return all(claim.holds(scene) for claim in self.claims)
 
-    def broken(self, scene: Scene) -> list[str]:
+    def list_broken(self, scene: Scene) -> list[str]:
         """Return the requirements that the scene does not meet."""
         return [node.requirement_id for node in self.requirements if not node.claim.holds(scene)]
 

@@ -140,7 +140,7 @@ def _ask_shape(rng: Random, scene: Scene) -> tuple[str, str] | None:
     return (f"What shape is the {what.noun}?", entity.shape) if _is_unique(scene, what) else None
 
 
-def _ask_at_place(rng: Random, scene: Scene) -> tuple[str, str]:
+def _ask_what_is_at(rng: Random, scene: Scene) -> tuple[str, str]:
     entity = rng.choice(scene.entities)
     return f"What is at the {place(entity)}?", f"a {entity.colour} {entity.shape}"
 
@@ -212,7 +212,7 @@ OPEN_QUESTIONS: Mapping[str, AskOpenly] = {
     "part": _ask_of_unique("What does the {} have?", part, part=0),
     "count": _ask_count,
     "place": _ask_of_unique("Where is the {}?", place),
-    "at place": _ask_at_place,
+    "at place": _ask_what_is_at,
     "relation": _ask_relation,
 }
 LESSONS: Mapping[str, AskOpenly] = {"places": _ask_places}

@@ -51,7 +51,7 @@ class Scene:
         taken = {entity.cell for entity in self.entities}
         return [cell for cell in CELLS if cell not in taken]
 
-    def changed(self, new: Mapping[Entity, Entity]) -> "Scene":
+    def replace_entities(self, new: Mapping[Entity, Entity]) -> "Scene":
         """Return the scene with some entities replaced by others."""
         return Scene(entities=tuple(new.get(entity, entity) for entity in self.entities))
 
@@ -101,7 +101,7 @@ def edit_scene(rng: Random, scene: Scene, palette: Palette) -> Scene:
         case "swap colours":
             return _swap(rng, scene, "colour")
     entity = rng.choice(scene.entities)
-    return scene.changed({entity: replace(entity, **{edit: rng.choice(VALUES[edit](scene, palette))})})
+    return scene.replace_entities({entity: replace(entity, **{edit: rng.choice(VALUES[edit](scene, palette))})})
 
 
 VALUES: Mapping[str, Callable[[Scene, Palette], Sequence[Any]]] = {
@@ -118,7 +118,7 @@ def _swap(rng: Random, scene: Scene, field: str) -> Scene:
     if len(scene.entities) < 2:
         return scene
     first, second = rng.sample(scene.entities, 2)
-    return scene.changed(
+    return scene.replace_entities(
         {
             first: replace(first, **{field: getattr(second, field)}),
             second: replace(second, **{field: getattr(first, field)}),
@@ -127,7 +127,7 @@ def _swap(rng: Random, scene: Scene, field: str) -> Scene:
 
 
 def _add(rng: Random, scene: Scene, palette: Palette) -> Scene:
-    """Add an entity; half of the time a copy of an existing one, so that there are several to count."""
+    """Add an entity; half of the time it is a copy of an existing entity, so that there are several to count."""
     if len(scene.entities) >= MAX_ENTITIES:
         return scene
     cell = rng.choice(scene.free_cells)

@@ -27,7 +27,7 @@ TEXTS = (
     "RIVER BRIDGE",
 )
 MISSPELT: Mapping[str, int] = {"quill": 0, "stencil": 3, "marker": 7, "smudge": 13}
-"""Number of misspelt words, out of 16, by generator; each has a wrong letter in the middle."""
+"""Number of misspelt words out of 16, by generator. A misspelt word has a wrong letter in the middle."""
 IDS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
 IMAGES = pa.schema([*IDS, ("image", pa.binary())])
 TRUTH = pa.schema([*IDS, ("text", pa.string()), ("wrong", pa.int32())])
@@ -57,7 +57,7 @@ def make_signs(generator: str, seed: int) -> list[Sign]:
 
 
 def misspell(word: str, rng: Random) -> str:
-    """Replace a letter in the middle of the word by one that is clearly different."""
+    """Replace a letter in the middle of the word by a letter that is clearly different."""
     place = len(word) // 2
     return word[:place] + rng.choice([letter for letter in "KXZ" if letter != word[place]]) + word[place + 1 :]
 

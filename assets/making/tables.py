@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.assets.making.claims import SKILLS, Every
-from plumbline.assets.making.lessons import mentions
+from plumbline.assets.making.lessons import find_mentions
 from plumbline.assets.making.prompts import Prompt, make_content_id, make_prompts
 from plumbline.assets.making.scenes import (
     COLOURS,
@@ -110,7 +110,7 @@ def _find_violating_scene(prompt: Prompt, wanted: frozenset[str], start: Scene, 
 
 
 def _count_misses(prompt: Prompt, scene: Scene, wanted: frozenset[str]) -> int:
-    return len(wanted.symmetric_difference(prompt.broken(scene)))
+    return len(wanted.symmetric_difference(prompt.list_broken(scene)))
 
 
 SUITE = "shapes"
@@ -169,7 +169,7 @@ class Depiction:
     @property
     def broken(self) -> list[str]:
         """The requirements that the scene violates."""
-        return self.prompt.broken(self.scene)
+        return self.prompt.list_broken(self.scene)
 
     @property
     def ids(self) -> Row:
@@ -179,7 +179,7 @@ class Depiction:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Benchmark:
-    """The whole benchmark in memory: depictions by generator, in the order of the prompts."""
+    """A complete benchmark in memory: the images of each generator, in the order of the prompts."""
 
     seed: int
     prompts: Sequence[Prompt]
@@ -244,7 +244,7 @@ def make_prompts_table(prompts: Sequence[Prompt]) -> pa.Table:
 
 
 def _make_requirement_rows(prompt: Prompt) -> list[Row]:
-    places = {mention.claim: mention for mention in mentions(prompt)}
+    places = {mention.claim: mention for mention in find_mentions(prompt)}
     return [
         {
             "prompt_id": prompt.prompt_id,
@@ -288,7 +288,7 @@ CLIP_TRUTH = pa.schema([*_COLUMNS, ("correct", pa.float64())])
 """Ground truth: `correct` is the fraction of a clip's frames that violate no requirement."""
 
 
-class Filming(NamedTuple):
+class VideoGenerator(NamedTuple):
     """A simulated generator of videos."""
 
     name: str
@@ -314,27 +314,29 @@ def encode_video(frames: Sequence[Pixels], container: str, codec: str) -> bytes:
     return buffer.getvalue()
 
 
-FILMINGS = (
-    Filming("reel", "atlas", "atlas", pa.binary(), lambda frames: encode_video(frames, "mp4", "libx264")),
-    Filming("strip", "atlas", "garnet", pa.list_(pa.binary()), lambda frames: [to_png(frame) for frame in frames]),
-    Filming("orbit", "garnet", "garnet", pa.binary(), lambda frames: encode_video(frames, "webm", "libvpx-vp9")),
+VIDEO_GENERATORS = (
+    VideoGenerator("reel", "atlas", "atlas", pa.binary(), lambda frames: encode_video(frames, "mp4", "libx264")),
+    VideoGenerator(
+        "strip", "atlas", "garnet", pa.list_(pa.binary()), lambda frames: [to_png(frame) for frame in frames]
+    ),
+    VideoGenerator("orbit", "garnet", "garnet", pa.binary(), lambda frames: encode_video(frames, "webm", "libvpx-vp9")),
 )
 
 
-def list_clip_scenes(filming: Filming, prompt: Prompt, seed: int) -> list[Scene]:
+def list_clip_scenes(video_generator: VideoGenerator, prompt: Prompt, seed: int) -> list[Scene]:
     """Return the scene in each frame: one of two scenes made for the prompt by generators of the embedded benchmark."""
     generators_by_name: Mapping[str, Generator] = {generator.name: generator for generator in GENERATORS}
 
     def scene(name: str) -> Scene:
         return imagine(generators_by_name[name], prompt, Random(f"scene/{seed}/{name}/{prompt.prompt_id}"))
 
-    first, second = scene(filming.first), scene(filming.second)
+    first, second = scene(video_generator.first), scene(video_generator.second)
     return [first] * (FRAMES // 2) + [second] * (FRAMES - FRAMES // 2)
 
 
-def draw_frames(filming: Filming, prompt: Prompt, scenes: Sequence[Scene], seed: int) -> list[Pixels]:
+def draw_frames(video_generator: VideoGenerator, prompt: Prompt, scenes: Sequence[Scene], seed: int) -> list[Pixels]:
     """Draw the frames; things move slightly from one frame to the next."""
-    name = f"clip/{seed}/{filming.name}/{prompt.prompt_id}"
+    name = f"clip/{seed}/{video_generator.name}/{prompt.prompt_id}"
     return [draw_scene(scene, f"{name}/{number}") for number, scene in enumerate(scenes)]
 
 
@@ -343,18 +345,18 @@ def make_clip_tables(seed: int) -> dict[str, pa.Table]:
     prompts = make_prompts(seed, PROMPTS_PER_SKILL)[::EVERY]
     tables = {"prompts.parquet": make_prompts_table(prompts)}
     truth: list[Row] = []
-    for filming in FILMINGS:
+    for video_generator in VIDEO_GENERATORS:
         images: list[Row] = []
         for prompt in prompts:
-            scenes = list_clip_scenes(filming, prompt, seed)
-            clip = filming.encode(draw_frames(filming, prompt, scenes, seed))
+            scenes = list_clip_scenes(video_generator, prompt, seed)
+            clip = video_generator.encode(draw_frames(video_generator, prompt, scenes, seed))
             ids = {
-                "image_id": make_content_id(filming.name.encode(), prompt.prompt_id.encode(), b"clip"),
+                "image_id": make_content_id(video_generator.name.encode(), prompt.prompt_id.encode(), b"clip"),
                 "prompt_id": prompt.prompt_id,
-                "generator": filming.name,
+                "generator": video_generator.name,
             }
             images.append(ids | {"image": clip})
-            truth.append(ids | {"correct": sum(not prompt.broken(scene) for scene in scenes) / len(scenes)})
-        schema = pa.schema([*_COLUMNS, ("image", filming.column)])
-        tables[f"images/{filming.name}/00000.parquet"] = table(images, schema)
+            truth.append(ids | {"correct": sum(not prompt.list_broken(scene) for scene in scenes) / len(scenes)})
+        schema = pa.schema([*_COLUMNS, ("image", video_generator.column)])
+        tables[f"images/{video_generator.name}/00000.parquet"] = table(images, schema)
     return tables | {"truth.parquet": table(truth, CLIP_TRUTH)}

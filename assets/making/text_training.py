@@ -46,20 +46,20 @@ PROPERTIES = (("colour", COLOURS), ("size", SIZES), ("part", PARTS))
 OPPOSITES = {"more": "fewer", "fewer": "more", LARGER: SMALLER, SMALLER: LARGER}
 
 
-class Illustrated(NamedTuple):
-    """A prompt, and a scene that it is true of."""
+class IllustratedPrompt(NamedTuple):
+    """A prompt, and a scene for which the prompt is true."""
 
     prompt: Prompt
     scene: Scene
 
 
-def sample_illustrated(rng: Random, *, held_out: bool) -> Illustrated:
+def sample_illustrated(rng: Random, *, held_out: bool) -> IllustratedPrompt:
     """Sample a prompt of any skill, whose wording is held out if `held_out` is True."""
     while True:
         scene = sample_scene(rng)
         prompt = sample_prompt(rng, scene, rng.choice(SKILLS))
         if prompt is not None and is_held_out(prompt.text) == held_out:
-            return Illustrated(prompt, scene)
+            return IllustratedPrompt(prompt, scene)
 
 
 def sample_entailed(rng: Random, prompt: Prompt) -> Claim:
@@ -70,7 +70,7 @@ def sample_entailed(rng: Random, prompt: Prompt) -> Claim:
     return claim
 
 
-def sample_not_entailed(rng: Random, illustrated: Illustrated) -> Claim | None:
+def sample_not_entailed(rng: Random, illustrated: IllustratedPrompt) -> Claim | None:
     """Return a claim that can be false although the prompt is true; return None if the draws fail."""
     for _ in range(TRIES):
         claim = _draw_candidate(rng, illustrated.prompt)
@@ -86,7 +86,7 @@ def _draw_candidate(rng: Random, prompt: Prompt) -> Claim:
     return vary(rng, rng.choice(prompt.requirements).claim)
 
 
-def _draw_fitting_scenes(rng: Random, illustrated: Illustrated) -> list[Scene]:
+def _draw_fitting_scenes(rng: Random, illustrated: IllustratedPrompt) -> list[Scene]:
     scenes = [illustrated.scene]
     for _ in range(EDITS_TRIED):
         edited = edit_scene(rng, rng.choice(scenes), Palette())
@@ -156,7 +156,7 @@ HYPOTHESIS_WORDS = (
     'The answer to the question "How many circles are there?" is two. It is not true that there is a circle. '
     "There are circles. A circle is above every circle. All circles are red. Every circle has a dot."
 )
-"""Sentences that contain the words used in hypotheses besides those of the world."""
+"""Sentences with the words that hypotheses use in addition to the words for shapes."""
 DENIED_SHARE = 0.15
 PLAIN_SHARE = 0.1
 
@@ -274,7 +274,7 @@ POOLED = 8
 
 
 def make_writer_tokenizer(seed: int) -> PreTrainedTokenizerFast:
-    """Make the writer's tokenizer from all words of the world; each of the metrics' instructions is a single token."""
+    """Make the writer's tokenizer from all words about shapes; each of the metrics' instructions is a single token."""
     rng = Random(f"writer words/{seed}")
     lessons = [lesson for _ in range(VOCABULARY_PROMPTS) for lesson in make_training_lessons(rng)]
     texts = {lesson.text.removeprefix(lesson.instruction) for lesson in lessons} | {lesson.reply for lesson in lessons}
@@ -286,7 +286,7 @@ def make_training_lessons(rng: Random) -> list[Lesson]:
     return make_lessons(rng, sample_illustrated(rng, held_out=False))
 
 
-def make_lessons(rng: Random, illustrated: Illustrated) -> list[Lesson]:
+def make_lessons(rng: Random, illustrated: IllustratedPrompt) -> list[Lesson]:
     """Make all metrics' requests about the prompt, and questions about other things, each with the right reply."""
     writer = GoldWriter(illustrated.prompt)
     doubting = GoldWriter(illustrated.prompt, doubted=_make_doubts(rng, illustrated))
@@ -299,8 +299,8 @@ def _is_choice(lesson: Lesson) -> bool:
     return lesson.instruction == tifa.CHOOSE["text"].instructions
 
 
-def _make_doubts(rng: Random, illustrated: Illustrated) -> list[ChoiceQuestion]:
-    """Make yes/no questions whose answer the prompt does not imply, and one whose answer it does."""
+def _make_doubts(rng: Random, illustrated: IllustratedPrompt) -> list[ChoiceQuestion]:
+    """Make yes/no questions whose answers the prompt does not imply, and one question whose answer it implies."""
     claims = [sample_not_entailed(rng, illustrated) for _ in range(DOUBTS)]
     denied = [make_yes_no_question(claim, truth=False) for claim in claims if claim is not None]
     return [*denied, make_yes_no_question(sample_entailed(rng, illustrated.prompt))]
@@ -312,7 +312,7 @@ class Sequences(NamedTuple):
     ids: torch.Tensor
     """Token ids (n, tokens), padded on the right."""
     labels: torch.Tensor
-    """For each position of a reply, the token that follows; IGNORED elsewhere. (n, tokens)."""
+    """For each position of a reply, the token that follows; IGNORED elsewhere. The shape is (n, tokens)."""
 
 
 def make_lesson_batches(tokenizer: PreTrainedTokenizerFast, rng: Random, size: int) -> Iterator[Sequences]:
@@ -328,7 +328,8 @@ def make_lesson_batches(tokenizer: PreTrainedTokenizerFast, rng: Random, size: i
 
 
 Row = tuple[torch.Tensor, torch.Tensor]
-"""Tokens of a lesson, and the same tokens with IGNORED in place of those that the model only reads."""
+"""Tokens of a lesson, and the same tokens with IGNORED in place of the tokens that the model reads but does not write.
+"""
 
 
 def _tokenize(tokenizer: PreTrainedTokenizerFast, lessons: Sequence[Lesson]) -> list[Row]:

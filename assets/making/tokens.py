@@ -1,7 +1,7 @@
 """The tokenizers of the tiny models.
 
-Three of them consist of words counted in the world's own sentences, and spell unknown words letter by letter. The
-question writer's consists of words and phrases, decodes exactly, and spells unknown text byte by byte.
+Three tokenizers have a vocabulary of words counted in sentences about shapes, and spell unknown words letter by letter.
+The question writer's tokenizer has words and phrases, decodes exactly, and spells unknown text byte by byte.
 """
 
 import math
@@ -164,7 +164,7 @@ def build_writer_tokenizer(
 
 
 def split_pieces(text: str, phrases: Sequence[str]) -> list[str]:
-    """Split the text into phrases, words with the space before them, digits and marks; joined, they give the text."""
+    """Split the text into phrases, words (with the space before them), digits and marks, without losing a character."""
     return re.findall(_make_pattern(phrases), text)
 
 

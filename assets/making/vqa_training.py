@@ -67,7 +67,7 @@ class Mixture:
     topics: Weights = field(default_factory=dict)
     """Weights of open questions, by topic."""
     fewest: int = MIN_ENTITIES
-    """Maximum number of entities per scene at the first step."""
+    """Maximum number of entities per scene at the first training step."""
 
     def draw(self, rng: Random, scene: Scene) -> GoldQuestion | None:
         """Draw a question about the scene, never with held-out wording; return None if the draws fail."""
@@ -121,36 +121,36 @@ class ExerciseMaker:
         self.tokenizer = tokenizer
         self.rng = rng
 
-    def captions(self, stage: TrainingStage, step: int) -> ExerciseBatch:
+    def make_captions(self, stage: TrainingStage, step: int) -> ExerciseBatch:
         """Make captions, split at a random word: the model reads the first part and writes the second (appendix D)."""
-        return self._captions(stage.size, stage.each, find_max_entities(stage, step))
+        return self._make_captions(stage.size, stage.each, find_max_entities(stage, step))
 
-    def questions(self, mixture: Mixture, stage: TrainingStage, step: int) -> ExerciseBatch:
+    def make_questions(self, mixture: Mixture, stage: TrainingStage, step: int) -> ExerciseBatch:
         """Make questions as at inference, and occasionally captions, so that the model does not forget them."""
         most = find_max_entities(stage, step, mixture.fewest)
         if step % CAPTIONS_EVERY == 0:
-            return self._captions(stage.size, CAPTIONS_EACH, most)
-        scenes = self._scenes(stage.size, most)
+            return self._make_captions(stage.size, CAPTIONS_EACH, most)
+        scenes = self._draw_scenes(stage.size, most)
         exercises = [
             make_question_exercise(index, question.text, question.answer)
             for index, scene in enumerate(scenes)
             for question in make_training_questions(self.rng, scene, mixture, stage.each)
         ]
-        return self._batch(scenes, exercises)
+        return self._make_batch(scenes, exercises)
 
-    def _captions(self, images: int, each: int, most: int) -> ExerciseBatch:
-        scenes = self._scenes(images, most)
+    def _make_captions(self, images: int, each: int, most: int) -> ExerciseBatch:
+        scenes = self._draw_scenes(images, most)
         exercises = [
             split_caption(index, write_caption(self.rng, scene), self.rng)
             for index, scene in enumerate(scenes)
             for _ in range(each)
         ]
-        return self._batch(scenes, exercises)
+        return self._make_batch(scenes, exercises)
 
-    def _scenes(self, count: int, most: int) -> list[Scene]:
+    def _draw_scenes(self, count: int, most: int) -> list[Scene]:
         return [sample_scene(self.rng, most=most) for _ in range(count)]
 
-    def _batch(self, scenes: Sequence[Scene], exercises: Sequence[Exercise]) -> ExerciseBatch:
+    def _make_batch(self, scenes: Sequence[Scene], exercises: Sequence[Exercise]) -> ExerciseBatch:
         return make_batch(self.tokenizer, draw_pixels(self.rng, scenes), exercises)
 
 

@@ -199,14 +199,16 @@ def make_clip(config: WorldConfig, report: Report) -> None:
 
 
 def make_vqa(config: WorldConfig, report: Report) -> None:
-    """Train the tiny CLIP-FlanT5 with the saved CLIP's frozen tower, on captions and then on MIXTURES' questions."""
+    """Train the tiny CLIP-FlanT5 with the frozen tower of the saved CLIP: first on captions, then on questions."""
     tokenizer = make_t5_tokenizer(write_sentences(config.seed))
     model = build_clip_flant5(tokenizer)
     clip = CLIPModel.from_pretrained(Path(config.output) / CLIP_FOLDER, dtype=torch.float32)
     model.vision_tower.load_state_dict(clip.vision_model.state_dict())
     train_only(model, PARTS)
     maker = ExerciseMaker(tokenizer, Random(f"vqa/{config.seed}"))
-    batches = {"caption": maker.captions} | {name: partial(maker.questions, asked) for name, asked in MIXTURES.items()}
+    batches = {"caption": maker.make_captions} | {
+        name: partial(maker.make_questions, asked) for name, asked in MIXTURES.items()
+    }
     for name, batch_of in batches.items():
         stage = config.stage(name)
         train(f"{name}s", StageTrainer(model, stage), compute_exercise_loss, partial(batch_of, stage), report)

@@ -77,7 +77,7 @@ def show_conclusion(console: Console, findings: Findings) -> None:
 
 
 def show_findings(console: Console, findings: Findings) -> None:
-    """Print all statistics overall, the first of them by skill, which metrics differ, and all conventions."""
+    """Print all statistics overall, the first statistic by skill, the metrics that differ, and all conventions."""
     for warning in findings.warnings:
         warn(console, warning)
     _show_overall(console, findings)
@@ -137,7 +137,7 @@ def _show_first_statistics(console: Console, findings: Findings) -> None:
 
 
 def _group_by_template(findings: Findings) -> dict[str, list[Judgement]]:
-    """Group the judgements of metrics by the titles of the templates' tables."""
+    """Return the judgements of the metrics (not of people) by table title; each rating template has its own table."""
     titled: dict[str, list[Judgement]] = {}
     for judged in findings.judgements:
         if judged.metric != PEOPLE:
@@ -147,7 +147,7 @@ def _group_by_template(findings: Findings) -> dict[str, list[Judgement]]:
 
 
 def _show_subsets(console: Console, title: str, judgements: Sequence[Judgement]) -> None:
-    """Print the first statistic by subset (with its n) and metric."""
+    """Print a table of the first statistic: a row per subset, labelled with its n, and a column per metric."""
     if not judgements:
         return
     statistic = judgements[0].statistic
@@ -162,7 +162,7 @@ def _show_subsets(console: Console, title: str, judgements: Sequence[Judgement])
 
 
 def _arrange_rows(cells: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:
-    """Arrange cells with two names each in rows and columns; the names with fewer values become columns."""
+    """Arrange cells in rows and columns by their two names; the names with fewer distinct values become columns."""
     first, second = (dict.fromkeys(pair[kind] for pair in cells) for kind in (0, 1))
     if len(second) <= len(first):
         return {down: {across: cells.get((down, across), EMPTY) for across in second} for down in first}

@@ -20,7 +20,7 @@ from plumbline.pipelines.sweeps.results import FinishedSweep, Results
 
 
 def show_leaderboards(console: Console, finished: FinishedSweep, store: Store, *, verbose: bool = False) -> None:
-    """Print each metric's boards if `verbose`; otherwise print the report's leaderboard if the run existed before.
+    """Print the boards of every metric if `verbose`; otherwise print the leaderboard of a run that existed before.
 
     The report of a new run prints its own leaderboard.
     """
@@ -70,7 +70,7 @@ def _show_boards(console: Console, finished: FinishedSweep) -> None:
 
 
 def _show_skills(console: Console, metric: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print the means by generator and skill, with scored/expected images if these differ; the heading has n."""
+    """Print the means by generator and skill, with the counts of scored and expected images if they differ."""
     expected: dict[str, int] = {}
     for row in rows:
         if row["skill"] != OVERALL:

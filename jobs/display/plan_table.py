@@ -22,8 +22,7 @@ from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.suite import PlannedSuite
 
 NO_MODEL = "none"
-"""Shown instead of model calls for a stage without a model, such as questions from a template or scores by arithmetic.
-"""
+"""Text in place of the model calls for a stage that uses no model, such as questions from a template."""
 ASSETS = f"{(ROOT / 'assets').resolve()}/"
 """Folder with the embedded benchmark."""
 MAX_BROKEN = 10
@@ -68,7 +67,7 @@ def show_suite_plan(console: Console, planned: PlannedSuite, *, full: bool = Tru
 
 
 def _show_sources(console: Console, planned: PlannedSweep, *, full: bool) -> None:
-    """Print a benchmark, the origin of its prompts and images, and the undecided options of its metrics."""
+    """Print a benchmark, the origins of its prompts and images, and metric options that the sweep or a model sets."""
     sources, config, images = planned.sources, planned.config, _count_images(planned)
     pairs = f" x {len(sources.generators)} generators = {images} images" if sources.generators else ""
     whole = f" of {sources.full_size.prompts}" if sources.full_size is not None else ""
@@ -157,7 +156,7 @@ def _show_problems(console: Console, planned: PlannedSweep) -> None:
 
 
 def _explain_complete(planned: PlannedSweep) -> str:
-    """Return why there may be nothing to compute; empty if that has already been printed."""
+    """Return the reason to print if there is nothing to compute; empty if it has already been printed."""
     if planned.config.retry_failed:
         return ""
     return "everything is in the store" if planned.plan.cells else "no image can be read"

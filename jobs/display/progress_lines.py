@@ -22,7 +22,7 @@ PHASE_DELAY = 10.0
 """Seconds after which a phase, such as starting workers, gets a line in a log; shorter phases get none."""
 BAR_WIDTH = 20
 AFTER_SECONDS = 4.0
-"""Seconds taken by the tables and the report of the smallest run, mostly for imports."""
+"""Seconds needed for the tables and the report of the smallest run; most of them are spent on imports."""
 AFTER_ROW_SECONDS = 4e-4
 """Additional seconds per score; measured with jobs.sweep sweep=shapes metric=[edge_density], with and without limit=40.
 """
@@ -36,7 +36,7 @@ def estimate_seconds_afterwards(sweeps: Iterable[PlannedSweep]) -> float:
 
 @contextmanager
 def show_phase(console: Console, phase: str, *, verbose: bool) -> Iterator[None]:
-    """Show this phase on a terminal while the body runs; in a log, print a line if `verbose`."""
+    """Show this phase on a terminal until the context ends; in a log, print a line if `verbose`."""
     if verbose and not console.is_terminal:
         say(console, phase)
     with console.status(escape(phase)) if console.is_terminal else nullcontext():
@@ -120,7 +120,7 @@ class ProgressDisplay:
     def _describe_rest(self) -> str:
         """Return the line below the bars."""
         if self.phase is not None:
-            return f"{self.phase}, {minutes(time.monotonic() - self.phase_began)}"
+            return f"{self.phase}, {format_minutes(time.monotonic() - self.phase_began)}"
         return _describe_time_left(self.totals.nodes.values(), self.afterwards)
 
     def _advance(self, name: str, state: NodeProgress) -> bool:
@@ -141,7 +141,7 @@ class ProgressDisplay:
                 left = _estimate_seconds_left(state)
                 self.console.print(
                     f"{name}: {state.cells}/{state.missing} cells, {describe_rate(name, state.rows, state.seconds)}, "
-                    f"{'?' if left is None else minutes(left)} left, "
+                    f"{'?' if left is None else format_minutes(left)} left, "
                     f"{_format_calls(state)}{state.failed_rows} failed rows"
                 )
         if due:
@@ -158,11 +158,11 @@ def _describe_time_left(nodes: Iterable[NodeProgress], afterwards: float) -> str
         return ""
     is_partial = any(state.expected_calls and not state.cells for state in unfinished)
     tail = ", with tables and report" if afterwards else ""
-    return f"{'at least' if is_partial else 'about'} {minutes(max(known) + afterwards)} left in all{tail}"
+    return f"{'at least' if is_partial else 'about'} {format_minutes(max(known) + afterwards)} left in all{tail}"
 
 
 def _format_calls(state: NodeProgress) -> str:
-    """Return the number of completed model calls, including those for unfinished cells, and the planned number."""
+    """Return the number of completed model calls, including calls for unfinished cells, and the planned number."""
     return f"{state.calls} of about {state.expected_calls} calls, " if state.expected_calls and state.calls else ""
 
 
@@ -170,7 +170,7 @@ def _estimate_seconds_left(state: NodeProgress) -> float | None:
     return state.seconds / state.cells * (state.missing - state.cells) if state.cells else None
 
 
-def minutes(seconds: float) -> str:
+def format_minutes(seconds: float) -> str:
     """Format seconds as minutes and seconds: 1:20."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 

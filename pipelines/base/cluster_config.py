@@ -11,7 +11,7 @@ from plumbline.operators.base.sentences import plural
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolConfig(BoundsChecked):
-    """The actor pool of a stage or of one of its nodes."""
+    """Actor pool of a stage, or of a single node of the stage."""
 
     section: ClassVar[str] = "pool."
     num_cpus: float = 1.0
@@ -82,24 +82,26 @@ class ClusterConfig(BoundsChecked):
     machines.
     """
     max_attempts: Positive = 5  # applied by pipelines/running/attempts.py
-    """Number of workers that may die on a shard before the shard is given up. After the first death, the shard is
-    retried on its own; after the second, it is computed row by row, and each further death excludes the row that caused
-    it.
+    """Number of workers that may die while computing a shard before the shard fails. After the first death, the shard
+    is retried on its own. After the second, it is computed row by row, and each further death excludes the row that
+    caused it.
     """
     driver_rows: Natural = 1_000_000
     """Maximum number of score rows of runs whose results and reports the driver computes itself. For larger runs, Ray
     workers compute them, except with `here`, which has no workers.
     """
     bundle: Positive | None = None
-    """Number of shards that a worker takes at a time, at most 16; by default few enough that each worker gets hundreds
-    of such bundles.
+    """Number of shards in a bundle, which a worker takes at once; at most 16. The default is small enough for each
+    worker to get hundreds of bundles.
     """
     price_per_gpu_hour: NotNegative | None = None
     """Price of one GPU hour, for a sweep's total cost (docs/cost.md); null excludes GPUs from the total."""
     currency: str = "USD"
     """Currency of `price_per_gpu_hour`."""
     pools: Mapping[str, PoolConfig] = field(default_factory=dict)
-    """Pools by stage (`answers`) or node (`answers:vqa`); a node's own pool takes precedence over that of its stage."""
+    """Pools by stage (`answers`) or node (`answers:vqa`); the pool of a node takes precedence over the pool of its
+    stage.
+    """
     default: PoolConfig = field(default_factory=PoolConfig)
     """The pool of stages that are not listed in `pools`."""
 
@@ -112,7 +114,7 @@ class ClusterConfig(BoundsChecked):
         )
 
     def check_pools(self, stages: Collection[str], roles: Collection[str]) -> None:
-        """Raise ConfigError if the name of a pool is neither a stage nor a stage with the role of a model."""
+        """Raise ConfigError if the key of a pool is neither a stage nor a node, such as `answers:vqa`."""
         for name in self.pools:
             stage, _, role = name.partition(":")
             if stage not in stages or (role not in roles if ":" in name else False):

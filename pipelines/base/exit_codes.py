@@ -1,11 +1,11 @@
-"""Exit codes of jobs: complete, within or above the budget of failed rows, and additional codes of jobs.nightly."""
+"""Exit codes of jobs, which depend on the number of failed rows, and additional exit codes of jobs.nightly."""
 
 from typing import NamedTuple
 
 COMPLETE, OVER_BUDGET, WITHIN_BUDGET = 0, 1, 2
 REGRESSION, HELD, LOST, LATE = 3, 4, 5, 6
-"""Exit codes of jobs.nightly: a regression was found; another run has the lease; another run took the lease from this
-one; the deadline has passed.
+"""Exit codes of jobs.nightly: a regression was found; another run has the lease; another run took this run's lease; the
+deadline has passed.
 """
 GATE_FAILED = 7
 """Exit code of a run that did not pass its gate."""
@@ -30,7 +30,7 @@ class Ending(NamedTuple):
 
 
 def make_ending(failed: int, rows: int, max_failed: float) -> Ending:
-    """Return the ending of a job with `failed` failures in `rows` rows, if the fraction `max_failed` may fail."""
+    """Return the ending of a job in which `failed` of `rows` rows failed; the fraction `max_failed` may fail."""
     if not failed:
         return Ending()
     within = failed / rows <= max_failed
@@ -40,7 +40,7 @@ def make_ending(failed: int, rows: int, max_failed: float) -> Ending:
 
 
 def compute_exit_code(failed: int, rows: int, max_failed: float) -> int:
-    """Return the exit code of a job with `failed` failures in `rows` rows, if the fraction `max_failed` may fail."""
+    """Return the exit code of a job in which `failed` of `rows` rows failed; the fraction `max_failed` may fail."""
     return make_ending(failed, rows, max_failed).code
 
 

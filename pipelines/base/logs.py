@@ -104,7 +104,7 @@ class Forwarder(logging.Handler):
 
 
 def relay(lines: Iterable[Mapping[str, Any]]) -> None:
-    """Log the workers' lines in this process, with their original times and this process's fields of the run."""
+    """Log the workers' lines in this process with their original times, adding the log fields of this process."""
     logger = logging.getLogger(__name__)
     for line in lines:
         fields = dict(line)

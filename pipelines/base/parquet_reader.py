@@ -28,13 +28,13 @@ one.
 MAX_SPAN = 8 << 20
 """Maximum bytes of neighbouring chunks that are read with one request."""
 MAX_BUFFERED = 64 << 20
-"""Maximum bytes from such requests that are kept until pyarrow reads them."""
+"""Maximum bytes of prefetched chunks that are kept until pyarrow reads them."""
 PAGE_BUFFER = 16 << 10
 """Number of bytes that pyarrow reads for a page's header."""
 STREAM_BYTES = 1 << 20
 """Number of bytes that are read at a time from a large chunk without a page index."""
 ROWS_AT_ONCE = 16
-"""Number of rows of such a chunk that are in memory at the same time."""
+"""Number of rows of a large chunk without a page index that are in memory at the same time."""
 MAX_FOOTER = 4 << 20
 """Maximum size in bytes of a footer that is searched for page indices."""
 MAX_INDEX = 4 << 20
@@ -159,7 +159,7 @@ class ExactStream(io.RawIOBase):
         self._buffered: OrderedDict[range, bytes] = OrderedDict()
         self._dropped: set[range] = set()
         self.jump = (size, 0)
-        """A position, and the number of bytes by which reads at or after it are shifted forward."""
+        """A position in the file, and a number of bytes that is added to every position from there on."""
 
     def announce(self, ranges: Sequence[range]) -> None:
         """Register the ranges that will be read next, so that ranges close to each other are read together."""
@@ -216,7 +216,7 @@ class ExactStream(io.RawIOBase):
 
 
 def merge(ranges: Iterable[range]) -> list[range]:
-    """Return the ranges, with small ones that are close together merged into one."""
+    """Return the ranges, merging small ranges that are close together."""
     ordered = sorted(ranges, key=lambda each: each.start)
     merged = [each for each in ordered if len(each) > SMALL_CHUNK]
     run = range(0)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from plumbline.operators.base.bounds import Bound
 from plumbline.operators.base.errors import ConfigError, PlumblineError, hide_secrets
 from plumbline.pipelines.base.filesystems import OBJECT_STORES, choose_filesystem
-from plumbline.pipelines.base.filesystems.filesystem import STORES, Filesystem, Settings, Writable, entry_of
+from plumbline.pipelines.base.filesystems.filesystem import STORES, Filesystem, Settings, Writable, make_entry
 from plumbline.pipelines.base.filesystems.filesystem import Entry as Entry
 
 CLIENTS = ("botocore.", "aiobotocore.", "obstore.", "aiohttp.", "httpx.", "huggingface_hub.")
@@ -197,7 +197,7 @@ class Place:
     def glob(self) -> Iterator[tuple["Place", Entry]]:
         """Yield the files that match the address, which is a pattern with *."""
         for path, found in self.fs.glob(self.path, detail=True).items():
-            yield Place(self.filesystem.root + path, self.storage), entry_of(found)
+            yield Place(self.filesystem.root + path, self.storage), make_entry(found)
 
     def create(self, data: bytes) -> bool:
         """Write a file unless it exists; return False if another writer was first. Raise WriteError if that fails.
@@ -246,7 +246,7 @@ class Place:
         return self.get_writable().move_draft(draft, self.path, replace=replace)
 
     def copy_to(self, target: "Place") -> None:
-        """Make a file that never changes available under a second name, by a copy within its bucket or a hard link.
+        """Make an immutable file available under a second name, with a copy within the bucket or a hard link.
 
         The file is not read. Any existing file with the second name is replaced.
         """
@@ -303,7 +303,7 @@ def write_errors(place: Place) -> Iterator[None]:
     except Exception as error:
         if not is_storage_error(error):
             raise
-        remedy = place.filesystem.renewal(error)
+        remedy = place.filesystem.find_renewal_remedy(error)
         if remedy is None and isinstance(error, PermissionError) and not place.is_local:
             remedy = f"check {place.filesystem.rights}"
         if remedy is None:
@@ -319,7 +319,7 @@ def readable_errors(place: Place, what: str) -> Iterator[None]:
         yield
     except PermissionError as error:
         filesystem = place.filesystem
-        remedy = filesystem.renewal(error) or f"check {filesystem.rights}"
+        remedy = filesystem.find_renewal_remedy(error) or f"check {filesystem.rights}"
         raise ConfigError(f"{what} {place}: access denied ({first_line(error)}); {remedy}") from error
     except FileNotFoundError as error:
         remedy = "check the path" if place.is_local else "check the path and its bucket"
@@ -329,7 +329,7 @@ def readable_errors(place: Place, what: str) -> Iterator[None]:
             raise
         if isinstance(error, OSError) and error.errno in OS_REMEDIES:
             raise ConfigError(f"{what} {place}: {OS_REMEDIES[error.errno]}") from error
-        remedy = place.filesystem.renewal(error) or f"check {place.filesystem.check}"
+        remedy = place.filesystem.find_renewal_remedy(error) or f"check {place.filesystem.check}"
         raise ConfigError(f"{what} {place}: cannot be reached ({first_line(error)}); {remedy}") from error
 
 

@@ -246,7 +246,7 @@ class _Record:
         return self.line + 1
 
     def give_back(self) -> None:
-        """Return all lines of the record except the first to the iterator, so that they are read again."""
+        """Put all lines of the record except the first back into the iterator, so that they are read again."""
         self._unread.extendleft(reversed(self.texts[1:]))
         self.line -= len(self.texts[1:])
 

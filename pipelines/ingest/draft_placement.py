@@ -70,7 +70,7 @@ class Shards:
             for path, source in ((path, shard.footer.source) for path, shard in self.existing.items())
             if source != self.source
         }
-        """Inputs of other ingests, as command-line options, by the generators that they wrote."""
+        """Command-line options that specify the input of each other ingest, by the generator that it wrote."""
         self.ledger = Ledger()
         self._read_others()
         self.records: list[ShardRecord] = []
@@ -90,19 +90,19 @@ class Shards:
         """Return True if the output already has a file at the path of the generator's next shard."""
         return _shard_path(generator, self._numbers[generator]) in self.existing
 
-    def restore(self, outline: DraftedUnit) -> list[ShardRecord] | None:
-        """Keep a unit's shards and return their records; return None unless all are in the output with these keys."""
+    def restore(self, predicted: DraftedUnit) -> list[ShardRecord] | None:
+        """Return the records of a unit's predicted shards; return None unless all of them are in the output."""
         key, numbers = self._last_key, Counter(self._numbers)
-        for generator, content, _ in outline.shards:
+        for generator, content, _ in predicted.shards:
             key = hash_json([key, content])
             path = _shard_path(generator, numbers[generator])
             if path not in self.existing or self.existing[path].footer.key != key:
                 return None
             numbers[generator] += 1
-        self.rejected += outline.rejected
+        self.rejected += predicted.rejected
         return [
             self._restore(generator, *self._advance_path(generator, content))
-            for generator, content, _ in outline.shards
+            for generator, content, _ in predicted.shards
         ]
 
     def place(self, draft: DraftedShard) -> Placement | ShardRecord:

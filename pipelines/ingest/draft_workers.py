@@ -22,7 +22,7 @@ from plumbline.pipelines.sources.origins import Origins
 PATIENCE = 5.0
 """Seconds that this process drafts on its own before it starts Ray."""
 MAX_UNITS_PER_WORKER = 3
-"""Maximum number of units in progress per worker: one is being drafted while the others wait to be placed."""
+"""Maximum number of units in progress per worker: one unit is being drafted while others wait to be placed."""
 RESTART_INTERVAL = 0.2
 """Seconds between checks whether a worker has restarted."""
 CLEANUP_TIMEOUT = 10.0
@@ -72,8 +72,8 @@ class Source(ABC):
         """Yield the units in order; append rows that belong to no unit to `rejected`."""
 
     @abstractmethod
-    def outline(self, unit: Any, shards: Shards) -> DraftedUnit | None:
-        """Return the unit's shards as expected without reading images; None if the output cannot have them yet."""
+    def predict_shards(self, unit: Any, shards: Shards) -> DraftedUnit | None:
+        """Predict the unit's shards without reading images; return None if they cannot be in the output yet."""
 
     @abstractmethod
     def draft(self, unit: Any, start_draft: StartDraft) -> list[Rejection]:
@@ -229,7 +229,9 @@ class UnitInProgress:
     """Pending call to the drafter."""
     drafted: DraftedUnit = DraftedUnit((), ())  # noqa: RUF009  # it is immutable
     placements: list[Placement | None] | None = None
-    """Placements of the unit's drafts, once decided; from then on `call` is the commit."""
+    """Placements of the unit's drafts; None before they are decided. Afterwards, `call` is the call that commits the
+    drafts.
+    """
     deaths: int = 0
 
 
@@ -250,8 +252,8 @@ class DraftingQueue:
     def run(self) -> None:
         """Draft, or restore, the shards of every unit."""
         for number, unit in enumerate(self.source.units(self.shards.rejected)):
-            if not self.drafting and (outline := self.source.outline(unit, self.shards)) is not None:
-                restored = self.shards.restore(outline)
+            if not self.drafting and (predicted := self.source.predict_shards(unit, self.shards)) is not None:
+                restored = self.shards.restore(predicted)
                 for record in restored or ():
                     self.report(record)
                 if restored is not None:

@@ -71,7 +71,7 @@ class FoundRow(NamedTuple):
     candidate: Candidate
     image: ImageFile | Rejection
     sources: Sequence[ImageFile | str] = ()
-    """Source images of an edit; a source that cannot be read is given by its path."""
+    """Source images of an edit; a source that cannot be read is replaced by its path."""
 
 
 class FileUnit(NamedTuple):
@@ -179,8 +179,8 @@ class FileSource(Source):
         sources = [path for path in (cell if isinstance(cell, list) else [cell]) if path and isinstance(path, str)]
         return TableRow(candidate, path, sources)
 
-    def outline(self, unit: FileUnit, shards: Shards) -> DraftedUnit | None:
-        """Return the unit's shard, identified by a hash of its rows and of each image's size and ETag.
+    def predict_shards(self, unit: FileUnit, shards: Shards) -> DraftedUnit | None:
+        """Predict the unit's shard, which is identified by a hash of its rows and of each image's size and ETag.
 
         Returns None if the output does not have the shard yet.
         """

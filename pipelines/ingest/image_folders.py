@@ -143,7 +143,7 @@ class Folder:
         return found
 
     def find_sources(self, image: str) -> list[str]:
-        """Return the source images that match an edit's name, from the nearest folder of sources that has any.
+        """Return the source images that match an edit's name, from the nearest folder of sources with a match.
 
         If no source has the edit's exact name, a number at the end is ignored. Inner folders such as `result` are
         ignored too.

@@ -192,9 +192,9 @@ class TableInspection(NamedTuple):
     has_image_paths: bool = False
     """True if the table contains paths to images, and no images."""
     image: str | None = None
-    """Column with the images; None if the table has no column with the configured name or a usual one."""
+    """Column with the images; None if the table has no column with the configured name or a usual name."""
     prompt: str | None = None
-    """Column with the prompts; None if the table has no column with the configured name or a usual one."""
+    """Column with the prompts; None if the table has no column with the configured name or a usual name."""
 
 
 def inspect_table(place: Place, columns: InputColumnsConfig) -> TableInspection:

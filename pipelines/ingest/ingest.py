@@ -30,7 +30,7 @@ class IngestResult(NamedTuple):
     rejected: list[Rejection]
     prompts: int
     unfinished: list[str]
-    """Generators of other ingests into the same output that are unfinished."""
+    """Generators that other, unfinished ingests write into the same output."""
     exit_code: int
     """0 if complete; 2 if rows were rejected, up to the fraction `max_failed`; 1 if more rows or an unknown number of
     rows were lost.

@@ -48,7 +48,7 @@ FOREIGN_IMAGES = ("heic", "heif", "jxl", "jp2", "psd", "exr", "hdr", "svg", "tga
 FOREIGN = (*FOREIGN_IMAGES, *FOREIGN_VIDEOS)
 EDIT_SOURCES = ("source", "source_image", "input", "input_image", "original", "original_image")
 EDIT_RESULTS = ("result", "output", "output_image", "edited", "edited_image")
-"""Names for the result of an edit, as EDIT_SOURCES has names for its source.
+"""Usual names for the result of an edit; EDIT_SOURCES contains the names for its source.
 
 A tar may contain 0.source.png next to 0.png, or 0.original_image.jpg next to 0.edited_image.jpg, like the columns of
 InstructPix2Pix.

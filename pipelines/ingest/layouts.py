@@ -40,7 +40,7 @@ from plumbline.pipelines.sources.origins import Origins, SeenOrigins, count_suff
 TABLES = (*SEPARATORS, *JSON_LINES, ".json", ".parquet", ".arrow", *WORKBOOKS)
 WORDS = re.compile(r"[^\W\d_]{2,}")
 PROMPTS_FILE = re.compile(r"(?!\.).*(prompt|caption|metadata).*\.(csv|tsv|jsonl?|ndjson|txt|parquet)", re.IGNORECASE)
-"""File name that suggests a prompts file."""
+"""Pattern of file names that suggest a prompts file."""
 MIN_FOLDER_WORDS = 3
 """Minimum number of words in a folder name for it to be a prompt, unlike `run one`."""
 DESCRIBED_IN = "described in"
@@ -55,7 +55,7 @@ class Layout(NamedTuple):
     name: PromptsFrom
     """The layout's name in `prompts_from`."""
     contents: str
-    """Description of what such a folder contains."""
+    """Description of the contents of a folder with this layout."""
     files: Callable[[Folder], Collection[str]]
     """Function that returns the files with the prompts; none if the folder has another layout."""
     read: Callable[[Folder], Iterator[DescribedImage | Rejection]]
@@ -110,7 +110,7 @@ def _parse_description(folder: Folder, name: str, content: bytes) -> dict[str, A
 
 
 def _find_prompt_in_name(image: str) -> str:
-    """Return the prompt given by an image's name or, within a generator's folder, by its folder's name; empty if none.
+    """Return the prompt in the name of an image or, within a generator's folder, of the image's folder; empty if none.
 
     A prompt has at least two words, unlike `image_001` and `00001`. In a name without spaces, underscores count as
     spaces.
@@ -144,7 +144,7 @@ def _may_use_names_as_prompts(folder: Folder) -> bool:
     return not tables and bool(prompts) and all(len(different) > 1 for different in prompts.values())
 
 
-def _read_names(folder: Folder) -> Iterator[DescribedImage | Rejection]:
+def _read_prompts_from_names(folder: Folder) -> Iterator[DescribedImage | Rejection]:
     for image in folder.images:
         prompt = _find_prompt_in_name(image)
         if prompt and not is_contact_sheet(image):
@@ -228,12 +228,12 @@ LAYOUTS = (
         name="names",
         contents="prompts as the images' names, such as a_red_cube_000.png",
         files=_list_images_named_by_prompt,
-        read=_read_names,
+        read=_read_prompts_from_names,
     ),
     # The name of an image is its prompt's id, as in GEdit-Bench and ImgEdit; only if the configuration asks for it.
     Layout(name="ids", contents="images", files=lambda folder: folder.images, read=_read_ids),
 )
-"""All layouts; the first that fits is used."""
+"""All layouts; the first layout that fits a folder is used."""
 
 
 def read_layout(

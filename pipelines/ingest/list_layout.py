@@ -188,7 +188,7 @@ def _find_numbered_folder(image: str) -> PurePosixPath | None:
 def _find_last_numbers(stems: Mapping[str, str]) -> dict[str, int | str]:
     """Return the last number in each name, or the only number that differs among names with the same words.
 
-    If images with different words have the same number, only those with the most frequent words get it.
+    If images with different words have the same number, only the images with the most frequent words get the number.
     """
     numbers: dict[str, int | str] = {}
     words = {image: NUMBER.sub("#", stem) for image, stem in stems.items()}

@@ -90,8 +90,8 @@ class SampleSource(Source):
         rejected += self.skip_unnamed()
         return iter(self.sample_files)
 
-    def outline(self, file: SampleFile, shards: Shards) -> DraftedUnit | None:
-        """Return the shards of a file that an earlier run read completely; None if the file has no valid receipt."""
+    def predict_shards(self, file: SampleFile, shards: Shards) -> DraftedUnit | None:
+        """Return the shards of a file that an earlier ingest read completely; None if the file has no valid receipt."""
         key = self._key(file)
         with readable_errors(shards.output, "output"):
             try:

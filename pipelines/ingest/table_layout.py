@@ -2,7 +2,8 @@
 
 An image's name contains a value if the value is the file's path or name, with or without the extension and sample
 numbers at the end (`p7.png`, `p7_0.png` and `p7_seed3.png` all contain p7), or the number in the name, or the name of a
-folder above the file. A whole table uses one column and one of these ways: the pair that matches the most images.
+folder above the file. All rows of a table are matched in the same way and by the same column: the combination that
+matches the most images.
 """
 
 import re
@@ -116,7 +117,7 @@ def _match_own_images(folder: Folder, table: str, rows: Sequence[Row]) -> RowMat
         return None
     base = table.rpartition("/")[0]
     images = [image for image in folder.images if not is_contact_sheet(image)]
-    inner = [image for image in images if base in _folders_above(image)]
+    inner = [image for image in images if base in _list_folders_above(image)]
     try:
         return match_rows(inner or images, rows, names, folder.columns.prompt_id, folder)
     except ConfigError as error:
@@ -240,10 +241,10 @@ def _describe_nameless(
     folder: Folder, images: Sequence[str], nameless: Mapping[str, _NamelessTable], first_table: str
 ) -> Iterator[DescribedImage | Rejection]:
     """Describe images by the nearest metadata file whose only row names no image."""
-    folders = {above for image in folder.images for above in _folders_above(image)}
+    folders = {above for image in folder.images for above in _list_folders_above(image)}
     used: set[str] = set()
     for image in sorted(images):
-        base = next((base for base in _folders_above(image) if base in nameless), None)
+        base = next((base for base in _list_folders_above(image) if base in nameless), None)
         if base is None:
             message = f"no row in {PurePosixPath(first_table).name} has its prompt; add one"
             yield folder.reject_without_prompt(image, message)
@@ -253,7 +254,7 @@ def _describe_nameless(
         samples = f"{base}/samples".removeprefix("/")
         if problem or is_contact_sheet(image):
             yield folder.reject_without_prompt(image, problem)
-        elif samples in folders and samples not in _folders_above(image):
+        elif samples in folders and samples not in _list_folders_above(image):
             yield folder.skip(image, "next to samples/, which has the images of its prompt")
         else:
             name, url = PurePosixPath(table).name, folder.url(table)
@@ -263,7 +264,7 @@ def _describe_nameless(
         yield Refused("missing_image", message).to_rejection(folder.url(table), row.line)
 
 
-def _folders_above(image: str) -> list[str]:
+def _list_folders_above(image: str) -> list[str]:
     return ["" if str(parent) == "." else str(parent) for parent in PurePosixPath(image).parents]
 
 
@@ -305,7 +306,7 @@ def _list_paths(value: Any) -> list[Any]:
 
 
 def _find_image(folder: Folder, named: str, table: str) -> str:
-    """Return the image at a path that is relative to the table's folder, the image folder or the parent of that."""
+    """Return the image at a path relative to the table's folder, the image folder or the image folder's parent."""
     named = named.removeprefix(f"{folder.place.url.rstrip('/')}/")
     below = str(PurePosixPath(named))
     own_name = PurePosixPath(folder.place.path).name

@@ -112,7 +112,7 @@ class Member(NamedTuple):
     key: str
     """The path up to the first dot in the file name."""
     suffix: str
-    """The file name after that dot, in lower case."""
+    """The file name after the first dot, in lower case."""
     content: bytes | Refused
 
 

@@ -45,7 +45,7 @@ N_FIRST_ROWS = 8
 """Number of rows of a JSON file that are read to list its columns."""
 MAX_LIST_BYTES = 256 * 2**20
 MAX_EXACT = 2**53
-"""Largest integer such that floats represent it and all smaller positive integers exactly."""
+"""Largest integer up to which floats represent every positive integer exactly."""
 TYPES = {
     "null": pa.string(),
     "bool": pa.bool_(),
@@ -108,7 +108,7 @@ class Table:
         return pa.schema([(name, TYPES[self.types[name]]) for name in names])
 
     def values(self, row: Row, names: list[str]) -> dict[str, Any]:
-        """Return these columns of a row, converted to the types of the columns."""
+        """Return the named columns of a row, each converted to its column's type."""
         return {name: _convert(row.values.get(name), self.types[name]) for name in names}
 
 

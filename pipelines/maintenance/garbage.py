@@ -81,7 +81,7 @@ class References(NamedTuple):
 
 
 def collect_garbage(config: GcConfig) -> Collected:
-    """Find removable files in a store and, with `delete`, remove them: first runs not to be kept, then other files.
+    """Find removable files in a store and, if `delete` is set, remove them: first runs, then other files.
 
     Cells of recipes that a running sweep uses are left alone, and a sweep that starts in the meantime waits until the
     collection has ended. Raise ConfigError if the folder is not a store, or if the references of a kept run cannot be
@@ -152,7 +152,7 @@ def _find_garbage(
                 reason = _find_reason(file, references, min_written, prune=stage in config.prune)
                 if reason is not None:
                     yield GarbageFile(stage, file, reason)
-    yield from _find_unused_memory(store, kept, min_written)
+    yield from _find_unused_caches(store, kept, min_written)
     yield from _find_leftovers(store, min_written, sweeps)
 
 
@@ -200,8 +200,8 @@ def _find_reason(file: StoredFile, references: References, min_written: float, *
     return "no kept run refers to it"
 
 
-def _find_unused_memory(store: Store, kept: Iterable[Run], min_written: float) -> Iterator[GarbageFile]:
-    """Yield remembered digests of image files whose generator is in no kept run of the benchmark.
+def _find_unused_caches(store: Store, kept: Iterable[Run], min_written: float) -> Iterator[GarbageFile]:
+    """Yield cached information about image files whose generator is in no kept run of their benchmark.
 
     A later sweep of these images reads the files again.
     """

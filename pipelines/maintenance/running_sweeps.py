@@ -31,7 +31,7 @@ LOG = logging.getLogger(__name__)
 SWEEPS = "sweeps"
 """Folder with the heartbeats of running sweeps."""
 DELETING = "deleting"
-"""Name of the lease for jobs that delete; its number increases by one with every such job."""
+"""Name of the lease for jobs that delete files. Each of these jobs increases the lease's number by one."""
 RENEW_INTERVAL = 5.0
 """Seconds between two heartbeats of a sweep."""
 HEARTBEAT_TIMEOUT = 600.0
@@ -145,7 +145,7 @@ class StageState:
     seconds: float
     """Seconds from the node's first cell to its last report."""
     calls: int = 0
-    """Number of answered model calls, including those of unfinished cells."""
+    """Number of answered model calls, including calls for unfinished cells."""
 
     @property
     def seconds_left(self) -> float | None:
@@ -193,7 +193,7 @@ class RunningSweep(NamedTuple):
 
     @property
     def committed(self) -> int:
-        """Number of these cells that are already in the store."""
+        """Number of the cells in `cells` that are already in the store."""
         return sum(state.cells - state.missing + state.done for state in self.status.stages.values())
 
 

@@ -14,8 +14,8 @@ from plumbline.pipelines.metaeval.answers import FORMATS, Answer, AnswerColumns,
 
 Accumulation = Literal["none", "direct", "recursive"]
 """Condition under which a right answer counts: always (`none`, as in TIFA), if the answers to the question's parents
-are also right (`direct`, as in the DSG release), or if those to all its ancestors are (`recursive`, as in
-T2IScoreScore).
+are right too (`direct`, as in the DSG release), or if the answers to all of its ancestors are right too (`recursive`,
+as in T2IScoreScore).
 """
 Missing = Literal["wrong", "left_out"]
 """Treatment of a question without an answer: count it as wrong, or ignore it."""
@@ -59,8 +59,8 @@ class AccumulateConfig:
     with answers; for a release, an empty list means all models.
     """
     accumulation: Accumulation = "none"
-    """Answers that must be right for a question to count: only its own (`none`), also those to its parents (`direct`),
-    or also those to all its ancestors (`recursive`).
+    """Answers that must be right for a question to count: only the answer to the question (`none`), the answers to its
+    parents as well (`direct`), or the answers to all of its ancestors as well (`recursive`).
     """
     missing: Missing = "left_out"
     """Treatment of a question without an answer: `wrong` or `left_out`."""

@@ -56,7 +56,9 @@ def select_models(found: Mapping[str, Found], given: Collection[str], where: str
     """Select the `given` models, or all models if none are given; raise ConfigError if a model is missing."""
     for name in given:
         if name not in found:
-            raise ConfigError(f"given: {where} has no answers of {name!r}; there are {', '.join(found) or 'none'}")
+            raise ConfigError(
+                f"given: {where} has no answers of {name!r}; it has answers of {', '.join(found) or 'none'}"
+            )
     return {name: found[name] for name in given} if given else dict(found)
 
 
@@ -182,7 +184,7 @@ def _make_answer(metric: str, row: _Row, question_id: str, right_answer: str, pa
 
 
 def _read_dsg_questions(metric: str, sheet: Sheet, place: Place, notes: list[str]) -> Iterator[Answer]:
-    """Yield the answers to DSG's questions, with missing answers for the other images of the same splits."""
+    """Yield the answers to DSG's questions, including empty answers for images of the same splits that have none."""
     sheet.require(("question_id",), DSG_RELEASED)
     file = find_required(place, QUESTIONS)
     asked: dict[str, dict[str, Sequence[str]]] = {}
@@ -262,8 +264,8 @@ KEYS = ("id", "image_row", "question_id", "parents")
 def read_t2iscorescore(place: Place, given: Sequence[str]) -> Answered:
     """Read T2IScoreScore's records of right and wrong answers by six VQA models about 2,840 images.
 
-    The questions are those of DSG and TIFA. Models have the names of their scores, such as mplug_dsg, and images are
-    named after their files.
+    The questions come from DSG and TIFA. Models have the names of their scores, such as mplug_dsg, and images are named
+    after their files.
 
     Source: michaelsaxon/T2IScoreScore. A folder with metadata.csv (in upstream's data/), as for the protocol
     t2iscorescore, and one or both of
@@ -271,7 +273,7 @@ def read_t2iscorescore(place: Place, given: Sequence[str]) -> Answered:
       image), vqa_answer, mc_answer, correct, and for DSG parent_question_id;
     - ts2_dsg_correct.csv: id, image_row (an image's row in the metadata), question_id, parents, and a column of 1 or 0
       per model.
-    The rows of the first are in the order of the metadata's images; parents are joined by `-`, and `-1` means none.
+    The rows of the first file are in the order of the metadata's images. Parents are joined by `-`; `-1` means none.
     """
     metadata = read_sheet(find_required(place, METADATA)).require(COLUMNS, UPSTREAM)
     found: dict[str, Callable[[str], Iterator[Answer]]] = {}
@@ -341,7 +343,7 @@ def read_tifa(place: Place, given: Sequence[str]) -> Answered:
     A question that occurs twice counts twice in `caption_scores`, but only once in `question_details`, which is read.
     """
     if len(given) > 1:
-        raise ConfigError(f"given: TIFA's results are of one model, got {', '.join(given)}; name one")
+        raise ConfigError(f"given: expected a single model, as in a TIFA result, got {', '.join(given)}; name one")
     metric = given[0] if given else METRIC
     files = list_files(place, ".json") if is_folder(place) else [place]
     if not files:

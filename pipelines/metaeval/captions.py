@@ -98,7 +98,7 @@ def read_captions(place: Place) -> list[Caption]:
 
 
 def _read_table(place: Place) -> Iterator[tuple[str, Caption]]:
-    """Yield the rows; missing ids are replaced by those that plumbline score assigns to the same table."""
+    """Yield the rows, with missing ids filled in as plumbline score does for the same table."""
     sheet, names, image = read_image_rows(place, ("references", "prompt_id", *DEFAULT_NAMES["prompt"]))
     caption = names.prompt or "caption"
     sheet.require([image, caption, "references"], EXAMPLE)
@@ -129,7 +129,7 @@ def score_captions(config: CaptionsConfig) -> pa.Table:
                 "models.clip: RefCLIPScore requires a model that embeds texts; set model@models.clip=clip_vit_b32"
             )
         clipscores = _read_clipscores(table, config.metric)
-    measures = text_measures([caption for caption in captions if caption.error is None])
+    measures = make_text_measures([caption for caption in captions if caption.error is None])
     records = [
         _make_row(caption, name, caption.error or measure(caption))
         for name, measure in measures.items()
@@ -143,8 +143,8 @@ def score_captions(config: CaptionsConfig) -> pa.Table:
     return rows.table(records, schemas.SCORES)
 
 
-def text_measures(captions: Sequence[Caption]) -> Mapping[str, Callable[[Caption], float]]:
-    """Return the measures that need no model; CIDEr's word counts are from the references of these captions' images."""
+def make_text_measures(captions: Sequence[Caption]) -> Mapping[str, Callable[[Caption], float]]:
+    """Return the measures that need no model, by name. CIDEr counts words in the references of the given captions."""
     by_image: dict[str, dict[str, Words]] = {}
     for caption in captions:
         by_image.setdefault(caption.image_id, {}).update((text, split_words(text)) for text in caption.references)

@@ -1,4 +1,4 @@
-"""Meta-evaluation: how well metrics agree with people, given a release's judgements and a table of scores."""
+"""Meta-evaluation: measures how well metrics agree with people, given a release's judgements and a table of scores."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,7 +30,7 @@ from plumbline.operators.statistics.bootstrap import SHARES, Scale
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match, Sampling
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.metaeval.protocols import MetaevalConfig, ProtocolConfig, Task
-from plumbline.pipelines.metaeval.release_selection import TASK_TABLES, open_release, protocol_scales
+from plumbline.pipelines.metaeval.release_selection import TASK_TABLES, get_protocol_scales, open_release
 from plumbline.pipelines.metaeval.releases.release import Release
 from plumbline.pipelines.metaeval.releases.scores import (
     SCORES_FILE,
@@ -84,13 +84,13 @@ class Findings:
     comparisons: list[Comparison] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
     corrected: list[corrected_means.CorrectedMean] = field(default_factory=list)
-    """Generators' means estimated from people and each metric together."""
+    """Mean of each generator, estimated from people's ratings combined with the scores of each metric."""
     contradicted: list[contradicted_images.ContradictedImage] = field(default_factory=list)
-    """Images that a metric and people judge most differently."""
+    """Images that people and a metric judge most differently."""
     correlations: Sequence[Correlation] = ()
     """Correlations between every pair of metrics, by generator."""
     frames: dict[str, pd.DataFrame] = field(default_factory=dict)
-    """Tables by their names in TABLES: those about error graphs, `words` and `mean_ratings`."""
+    """Other tables by their names in TABLES: `words`, `mean_ratings` and the tables about error graphs."""
     notes: Sequence[str] = ()
     """Notes on rows that were changed or left out."""
     warnings: Sequence[str] = ()
@@ -183,7 +183,7 @@ def judge(
     elements: Iterable[pa.Table] = (),
     run: RunScores | None = None,
 ) -> Findings:
-    """Judge scores by the judgements of a release, with the tasks of a protocol.
+    """Compare scores with people's judgements, using the tasks of a protocol.
 
     Args:
         protocol: The protocol. Scores of its `falling` metrics are negated, so that every statistic measures agreement.
@@ -258,7 +258,7 @@ class Case(NamedTuple):
         """Known scales by template; fractions of words or questions are on a scale from 0 to 1."""
         templates = self.people.column("template").unique().to_pylist()
         shares = self.release.parts.column("template").unique().to_pylist()
-        return dict.fromkeys(shares, SHARES) | protocol_scales(self.protocol, templates)
+        return dict.fromkeys(shares, SHARES) | get_protocol_scales(self.protocol, templates)
 
 
 def _judge_ratings(case: Case, findings: Findings) -> None:

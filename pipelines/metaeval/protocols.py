@@ -87,15 +87,17 @@ class ProtocolConfig(BoundsChecked):
     unsure: Unsure = "left_out"
     """Treatment of pairs of images without a decision by people."""
     equal_scores: EqualScores = "half"
-    """Value of a metric's equal scores for a pair that people decide: half a right pair, or nothing."""
+    """Credit for a metric that scores two images equally although people prefer one of them: half a right pair, or
+    none.
+    """
     alpha: Probability = GECKO_SIGNIFICANCE
     """Significance level for differences between two generators."""
     zeros: ZeroHandling = "wilcox"
-    """Treatment of prompts without a difference in the signed-rank test."""
+    """Treatment, in the signed-rank test, of prompts for which two generators have equal scores."""
     conventions: tuple[Convention, ...] = ("published",)
     """Conventions of T2IScoreScore to compute."""
     unpublished: tuple[str, ...] = ()
-    """Error graphs that the published averages leave out, and therefore also the convention `published`."""
+    """Error graphs that the published averages leave out; the convention `published` leaves them out too."""
     falling: tuple[str, ...] = ()
     """Metrics for which lower scores are better; for plumbline runs they are known and need not be listed."""
 

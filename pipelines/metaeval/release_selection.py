@@ -1,4 +1,4 @@
-"""Reads a release's judgements and selects those that a protocol uses."""
+"""Reads a release and selects the judgements that a protocol uses."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -100,15 +100,15 @@ def _leave_out_skills(protocol: ProtocolConfig, release: Release) -> Release:
     return replace(release, skills=kept, notes=(*release.notes, note))
 
 
-def protocol_scales(protocol: ProtocolConfig, templates: Iterable[str]) -> dict[str, Scale]:
-    """Return the scales that the protocol defines for these templates."""
+def get_protocol_scales(protocol: ProtocolConfig, templates: Iterable[str]) -> dict[str, Scale]:
+    """Return the rating scales that the protocol defines for these templates."""
     found = {name: (protocol.scales or {}).get(name, protocol.rating_range) for name in templates}
     return {name: Scale(*scale) for name, scale in found.items() if scale is not None}
 
 
 def _check_range(protocol: ProtocolConfig, release: Release) -> Release:
     """Leave out ratings outside the protocol's range, or raise SourceError if the protocol refuses them."""
-    scales = protocol_scales(protocol, release.ratings.column("template").unique().to_pylist())
+    scales = get_protocol_scales(protocol, release.ratings.column("template").unique().to_pylist())
     names = pa.array(scales, pa.string())
     unknown = release.ratings.filter(pc.invert(pc.is_in(release.ratings.column("template"), names)))
     release = replace(release, warnings=(*release.warnings, *warn_off_scale(unknown)))
@@ -146,7 +146,7 @@ def _replace_ratings(table: pa.Table, ratings: pa.ChunkedArray) -> pa.Table:
 def _reverse_ratings(protocol: ProtocolConfig, release: Release) -> Release:
     """Reverse ratings that count errors, so that higher is better; raise ConfigError if a scale is unknown."""
     known = sorted(release.ratings.column("template").unique().to_pylist())
-    scales = protocol_scales(protocol, known)
+    scales = get_protocol_scales(protocol, known)
     for name in protocol.fewer_is_better:
         check_known("protocol.fewer_is_better", name, known)
         if name not in scales:

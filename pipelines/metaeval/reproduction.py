@@ -34,9 +34,9 @@ from plumbline.pipelines.metaeval.releases.sheets import Sheet, read_sheet
 POINT = Sampling(resamples=1, permutations=1)  # published numbers have no intervals, so nothing is resampled
 FOLDER = Path(__file__).parent
 PUBLISHED = FOLDER / "published.csv"
-"""Published numbers that a protocol computes, as printed. Those of T2IScoreScore are results of
-src/T2IScoreScore/evaluators (michaelsaxon/T2IScoreScore, commit 93ebf89, April 2025) for a metric with all scores and
-for four that lack a score, overall and for the subset of graph 164.
+"""Published numbers that a protocol computes, as printed. The numbers of T2IScoreScore are results of
+src/T2IScoreScore/evaluators (michaelsaxon/T2IScoreScore, commit 93ebf89, April 2025) for one metric with all scores and
+for four metrics that lack a score, overall and for the subset of graph 164.
 """
 MAX_NAMED_COLUMNS = 8  # tables with more columns have numbered rows and columns
 
@@ -47,7 +47,7 @@ TABLE_3 = FOLDER / "published_table_3.csv"
 w/TIFA accumulation" repeats table 2, whose DSG is `recursive`.
 """
 FIGURES = FOLDER / "published_figures_12_13.csv"
-"""Figures 12 and 13 below their diagonals. Figures 6 and 7 (pages 10 and 11) repeat panels a and d."""
+"""Values below the diagonals of figures 12 and 13. Figures 6 and 7 (pages 10 and 11) repeat panels a and d."""
 MAX_DIFFERENCE = 1e-9  # maximum difference from a released per-graph number that counts as equal
 MAX_SCORE_DIFFERENCE = 1e-6  # maximum difference from an image's released score that counts as equal
 PER_GRAPH = {"spearman": "spearman_corrs", "kendall": "kendall", "separation": "kstest", "delta": "delta"}
@@ -83,8 +83,8 @@ FIGURE_9 = {
     "mplug_dsg": "1.0 0.89 0.30",
     "llmscore_ec": "0.33 1.6 5.2",
 }
-"""Mean scores of graph 71 in figure 9: both nodes without errors together, node 1a, and node 1b. DSG's are scores of
-single questions.
+"""Mean scores of graph 71 in figure 9: both nodes without errors together, node 1a, and node 1b. DSG's numbers are
+scores of single questions.
 """
 SECTION_6 = {"synth": 70, "nat": 55, "real": 56}
 LAST_DIGIT = "only the last digit differs"
@@ -160,7 +160,7 @@ def reproduce(config: ReproductionConfig) -> list[PublishedNumber]:
 
 
 def _judge_release(config: ReproductionConfig, name: str, numbers: pd.DataFrame) -> Iterator[PublishedNumber]:
-    """Compare numbers in PUBLISHED with those that their protocol computes from the release's own scores."""
+    """Compare the numbers in PUBLISHED with the numbers that the protocol computes from the release's own scores."""
     protocol = config.protocols[name]
     release = open_release(protocol, config.storage)
     judgements = judge(protocol, release, release.scores, POINT).judgements
@@ -256,7 +256,7 @@ def _compare_printed(group: str, row: str, column: str, printed: str, ours: floa
 
 
 def _rename_dsg(metric: str) -> str:
-    """Return the name under which a metric uses DSG scores of single questions; other metrics keep their names."""
+    """Return the name of a DSG metric's scores of single questions; return the name of any other metric unchanged."""
     return UNACCUMULATED.format(metric) if metric.endswith("_dsg") else metric
 
 
@@ -281,7 +281,7 @@ def _compare_table_3(percents: Mapping[str, Mapping[tuple[str, str], float]]) ->
 
 
 def _explain_exchanged(table: Sequence[PublishedNumber], other: Sequence[PublishedNumber]) -> Iterator[PublishedNumber]:
-    """Yield a table's numbers, with an explanation for those that are swapped with a number of the other table."""
+    """Yield a table's numbers; explain each number that the paper swapped with a number of the other table."""
     for cell in table:
         candidates = (
             candidate
@@ -296,7 +296,7 @@ def _explain_exchanged(table: Sequence[PublishedNumber], other: Sequence[Publish
 
 
 def _compare_figures_12_and_13(averaged: pd.DataFrame) -> Iterator[PublishedNumber]:
-    """Yield correlations between metrics over graphs; DSG's scores are those of single questions."""
+    """Yield correlations between metrics over graphs; DSG's scores are of single questions."""
     printed = pd.read_csv(FIGURES)
     metrics = {_rename_dsg(metric): metric for metric in printed["metric"]}
     named = averaged[averaged["metric"].isin(metrics)].replace({"metric": metrics}).assign(convention="published")
@@ -357,10 +357,10 @@ def _count_released_scores(config: ReproductionConfig) -> Iterator[PublishedNumb
 
 def write_reproduction(checks: Sequence[PublishedNumber], config: ReproductionConfig) -> None:
     """Write the comparison as Markdown."""
-    config.storage.locate(config.output, writable=True).write(reproduction_text(checks).encode())
+    config.storage.locate(config.output, writable=True).write(format_reproduction(checks).encode())
 
 
-def reproduction_text(checks: Sequence[PublishedNumber]) -> str:
+def format_reproduction(checks: Sequence[PublishedNumber]) -> str:
     """Return the comparison as Markdown: totals by paper, numbers that do not match, and all numbers."""
     environment = Environment(trim_blocks=True, undefined=StrictUndefined)
     template = environment.from_string((FOLDER / "reproduction.md.j2").read_text("utf-8"))

@@ -26,8 +26,8 @@ class NightConfig(BoundsChecked):
     smallest_change: NotNegative = 0.0
     """Changes of a mean that are smaller than this are not reported as regressions, even if they are significant."""
     gate: str | None = None
-    """File with rules that the run must pass (plugins/gates/README.md). They decide, instead of regressions, whether
-    the nightly run succeeds; exit code 7 means that a rule failed.
+    """File with rules that the run must pass (plugins/gates/README.md). The rules decide, instead of regressions,
+    whether the nightly run succeeds; exit code 7 means that a rule failed.
     """
     wait: NotNegative = 0.0
     """Seconds to wait for another nightly run in the same store before ending with exit code 4."""

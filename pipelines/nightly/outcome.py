@@ -61,7 +61,7 @@ class NightOutcome:
     ended: str
     report: str
     counts: Mapping[str, Any]
-    """Numbers of rows, rows without a score, and cells, and the coverage, as recorded in the manifest."""
+    """Numbers of cells, rows and rows without a score, and the coverage, as recorded in the manifest."""
     compared_with: str | None
     not_compared: str | None
     """Reason why the run is not compared; None if it is."""
@@ -72,7 +72,7 @@ class NightOutcome:
     can_tell: bool = True
     """False if there are too few prompts for any change to be significant."""
     unlike: Sequence[str] = field(default_factory=list)
-    """Generators whose generation settings differ from those in the earlier run; their changes do not count."""
+    """Generators whose generation settings differ between the two runs; changes of their scores do not count."""
     edited: int = 0
     """Number of prompts that are not compared because their text differs in the earlier run."""
     trends: str | None = None
@@ -203,7 +203,7 @@ def post_json(
     seconds: float = WEBHOOK_TIMEOUT,
     pause: Callable[[float], None] = time.sleep,
 ) -> str | None:
-    """Post a message as JSON; return None, or the reason if it fails.
+    """Post a message as JSON; return None if it is delivered, otherwise the reason for the failure.
 
     Temporary failures (a refused connection, 429, 5xx) are retried a few times. The reason names only the host, because
     the rest of the URL may be secret.

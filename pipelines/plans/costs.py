@@ -35,7 +35,7 @@ class Estimate(NamedTuple):
     node: str
     calls: int
     read: float
-    """Number of tokens read per call; `written` is the number of tokens written per call."""
+    """Number of tokens that a call reads; `written` is the number that it writes."""
     written: float
     cost: Cost
     run_id: str | None
@@ -50,7 +50,7 @@ def sum_costs(
 ) -> dict[str, Cost]:
     """Return the cost of model calls and GPU-seconds by node, for nodes with configured prices.
 
-    `occupied` contains the number of seconds that workers had a shard, by node.
+    `occupied` contains the seconds during which workers had a shard, by node.
     """
     priced = {node.name: prices for node, prices in _list_priced_nodes(plan)}
     costs = {
@@ -80,8 +80,8 @@ def describe_costs(
 
     `worked` contains the seconds that each node's models spent computing. GPU-seconds also include the time that models
     waited for rows. If several metrics use a node, its cost is divided in proportion to the model calls planned for
-    each metric. A cell that several metrics read counts equally for each of them, and so does work done once for all
-    metrics.
+    each metric. The cost of a cell that several metrics read, and of work that is done once for all metrics, is divided
+    equally.
     """
     gpus, costs = count_gpu_seconds(plan, cluster, occupied), sum_costs(plan, usage, cluster, occupied)
     by_metric: dict[str, dict[str, Any]] = {}

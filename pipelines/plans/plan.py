@@ -47,7 +47,7 @@ class Node:
     """Stage, followed by the role of the stage's own model if it has one: `answers:vqa`."""
     stage: str
     models: Mapping[str, ResolvedModel]
-    """Models by the metric option that names their role, starting with the node's own model."""
+    """Models by the metric option that contains the name of their role, starting with the node's own model."""
     metrics: Mapping[str, Metric]
 
     @property
@@ -81,8 +81,8 @@ class NodePlan(NamedTuple):
     no model.
     """
     calls_of: Mapping[str, float] = MappingProxyType({})
-    """Number of model calls by metric: calls for the metric's own rows, plus an equal share of calls such as encoding
-    that serve several metrics.
+    """Number of model calls by metric: the calls for the metric's own rows, plus an equal share of the calls that serve
+    several metrics, such as encoding an image.
     """
 
 
@@ -178,7 +178,7 @@ class Plan:
             path=path,
             inputs={stage: tuple(read.path for read in cells) for stage, cells in self.upstream(cell).items()},
             recipe=recipe.digest,
-            earlier=self.earlier.similar_cells(path, renew=renew),
+            earlier=self.earlier.find_similar_cells(path, renew=renew),
             renew=renew,
         )
 
@@ -243,7 +243,7 @@ def make_plan(
 
 
 def with_missing(plan: Plan, missing: Set[PlannedCell], sources: Sources) -> Plan:
-    """Return the plan with `missing` as its missing cells."""
+    """Return the plan with its missing cells replaced by `missing`."""
     return _plan_nodes(plan, [item.node for item in plan.nodes], missing, sources)
 
 

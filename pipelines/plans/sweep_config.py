@@ -69,7 +69,7 @@ class AnySweep(BoundsChecked):
     pictures: PicturesConfig = field(default_factory=PicturesConfig)
     """Settings of the image model, and the number of images per prompt."""
     adaptive: Adaptive | None = None
-    """Rule for when enough prompts have been scored to distinguish the generators; null scores all prompts."""
+    """Rule that ends the sweep as soon as the scored prompts distinguish the generators; null scores all prompts."""
     log: LogConfig = field(default_factory=LogConfig)
     """Format and level of the log that is written during the run (docs/observing.md)."""
     protocol: ProtocolConfig | None = None
@@ -158,7 +158,7 @@ class SuiteConfig(AnySweep):
     """Several benchmarks that are planned and computed together, each with its generators and the metrics that fit."""
 
     benchmarks: Mapping[str, BenchmarkConfig]
-    """Benchmarks by their option in conf/benchmark."""
+    """Benchmarks, by the name of their file in conf/benchmark."""
     benchmark: EveryBenchmark = field(default_factory=EveryBenchmark)
     metrics_of: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     """Metrics that score each benchmark; null means all that fit."""
@@ -170,7 +170,9 @@ class SuiteConfig(AnySweep):
         of_one = {"adaptive": self.adaptive, "protocol": self.protocol, "image_model": self.image_model}
         for key, lacks in of_one.items():
             if lacks is not None:
-                raise ConfigError(f"{key}: only applies to a single benchmark; leave it out, or sweep it alone")
+                raise ConfigError(
+                    f"{key}: only applies to a single benchmark; leave it out, or sweep each benchmark alone"
+                )
         names = Counter(benchmark.name for benchmark in self.benchmarks.values())
         for key, benchmark in self.benchmarks.items():
             if names[benchmark.name] > 1:

@@ -1,4 +1,4 @@
-"""Reads a finished run's data for a report: prompts, images, agreement with people, and usual scores."""
+"""Reads the data of a finished run for a report: prompts, images, agreement with people, and score distributions."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.image_files import open_images
 from plumbline.pipelines.sources.prompts import open_prompts
-from plumbline.pipelines.sources.shards import run_shard_size
+from plumbline.pipelines.sources.shards import get_run_shard_size
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.sources.uris import UriReader, open_benchmark_uris
 from plumbline.pipelines.store.cells import Shard
@@ -41,7 +41,7 @@ from plumbline.pipelines.store.store import Store
 FRAMES = {"graphs": "graphs", "graph_images": "graph_images", "ratings": "mean_ratings"}
 """File names of the optional tables of a judged run, by the field of Agreement that contains them."""
 MAX_RUNS = 120
-"""Maximum number of runs (the newest ones) that contribute to the usual scores."""
+"""Maximum number of runs, newest first, that contribute to the usual scores."""
 
 
 class Originals(NamedTuple):
@@ -79,7 +79,7 @@ def _open_originals(manifest: Mapping[str, Any], store: Store, sources: Sources 
     config = manifest.get("config", {})
     limits = read_config(config.get("limits", {}), ImageLimits)
     benchmark = read_config(config.get("benchmark", {}), BenchmarkConfig)
-    size, storage, cache = run_shard_size(config), store.place.storage, ImageFileCache(store, benchmark)
+    size, storage, cache = get_run_shard_size(config), store.place.storage, ImageFileCache(store, benchmark)
     uris = open_benchmark_uris(benchmark, storage, limits)
     whole = benchmark.limit is None and benchmark.require_every_image and not manifest.get("seen")
     if sources is None and (benchmark.prompts is None or not whole):

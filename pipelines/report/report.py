@@ -81,8 +81,8 @@ class ReportConfig:
     """Add Bradley-Terry ratings of the generators, based on the prompts that each wins, to summary.csv and summary.md.
     """
     settings: Choice = COMPARE
-    """`compare` means that no difference is clear between images generated with different settings (docs/decide.md);
-    `ignore` compares them anyway.
+    """`compare` treats no difference as clear between images that were generated with different settings
+    (docs/decide.md); `ignore` compares them anyway.
     """
     protocol: ProtocolConfig | None = None
     """Protocol for comparing the metrics with human ratings before the report is written; null shows the results of the
@@ -233,7 +233,7 @@ def _make_page(
 
 
 def _find_earlier(store: Store, run: GatheredRun, compare: str | None, each: OrderedMap) -> EarlierRun:
-    """Return the run to compare with, which `compare` or the last report names; its sources are not read."""
+    """Return the run to compare with, as named by `compare` or by the last report, without reading its sources."""
     if compare == NO_RUN:
         return EarlierRun()
     if compare is not None:

@@ -28,7 +28,7 @@ def write_suite(
 ) -> tuple[Suite, SuitePage]:
     """Write the page of a suite, with summary.csv and summary.md in the same folder.
 
-    `runs` maps benchmarks to run ids. Raises PlumblineError if a run cannot be read.
+    `runs` contains the run id of each benchmark. Raises PlumblineError if a run cannot be read.
     """
     page = build_suite(
         suite_id, [_read_suite_run(store, run_id, settings) for run_id in runs.values()], left_out=left_out, notes=notes

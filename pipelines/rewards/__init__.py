@@ -1,1 +1,1 @@
-"""Exports runs as training data; an export is visibly incomplete until its manifest exists."""
+"""Exports runs as training data; an export is complete once its manifest exists."""

@@ -44,13 +44,13 @@ class CopiedImage(NamedTuple):
     uri: str
     """Address of the image in the run's sources; empty if it has none."""
     verified: bool
-    """True if the digest matches the image that was scored; False if only the id is known to be the same."""
+    """True if the image has the digest of the scored image; False if only their ids are known to be equal."""
     sources: Sequence[bytes] = ()
     """Source images of this image, if it is an edit and the copier reads them."""
 
 
 class Copier:
-    """Reads images of a run by their index; each row group of the sources is usually read only once.
+    """Reads images of a run, given their indices; each row group of the sources is usually read only once.
 
     Images that later shards need are stored in files on the local disk until they are last used.
     """
@@ -133,7 +133,7 @@ class Copier:
             return dict(zip(images, copied, strict=True))
 
     def _read_sources(self, scored: ScoredShard, images: Collection[int]) -> dict[int, dict[str, Any]]:
-        """Read, by prompt, the sources of images that are needed now or later, from the prompts file."""
+        """Read the sources of images that are needed now or later from the prompts file; return them by prompt."""
         if not self.edited:
             return {}
         in_shard = range(scored.first, scored.first + scored.shard.rows)

@@ -1,4 +1,4 @@
-"""Output of an export: each shard is written once, and the manifest last; until then the export is unfinished."""
+"""Output of an export. Each shard is written once; the manifest is written last and marks the export as complete."""
 
 import hashlib
 import json
@@ -71,7 +71,7 @@ class Output:
 
     def write(self, path: str, data: bytes) -> None:
         """Create a file; raise ConfigError if it already exists with different content."""
-        if not (self.place / path).create(data) and self._content(path) != data:
+        if not (self.place / path).create(data) and self._read_bytes(path) != data:
             raise ConfigError(f"{self.place / path}: already exists with different content; choose another output")
 
     def commit(self, record: ExportedShardRecord) -> None:
@@ -85,7 +85,7 @@ class Output:
     def join(self, path: str, names: Iterable[str], *, as_list: bool) -> str:
         """Write a split's file from the shards' parts, with one part in memory at a time, and return its SHA-256."""
         sha256 = hashlib.sha256()
-        pieces = (self._content(f"{RECORDS}/{name}.jsonl") or b"" for name in names)
+        pieces = (self._read_bytes(f"{RECORDS}/{name}.jsonl") or b"" for name in names)
         with (self.place / path).open_draft() as draft, draft.open("wb") as file:
             for data in _convert_to_list(pieces) if as_list else pieces:
                 sha256.update(data)
@@ -103,7 +103,7 @@ class Output:
             for unneeded in (self.place / RECORDS, self.place / UNFINISHED):
                 unneeded.remove_folder()
 
-    def _content(self, path: str) -> bytes | None:
+    def _read_bytes(self, path: str) -> bytes | None:
         with readable_errors(self.place, "output"):
             try:
                 return (self.place / path).read()
@@ -111,7 +111,7 @@ class Output:
                 return None
 
     def _read(self, path: str) -> dict[str, Any] | None:
-        content = self._content(path)
+        content = self._read_bytes(path)
         if content is None:
             return None
         try:

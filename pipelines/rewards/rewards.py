@@ -44,7 +44,7 @@ from plumbline.pipelines.store.store import Store, open_existing_store
 
 JOINED = ("json", "jsonl")
 MAX_USES = 4
-"""Mean number of examples per image above which a note suggests the option that limits it."""
+"""Mean number of examples per image above which a note suggests the option that limits this number."""
 
 
 class ExportResult(NamedTuple):

@@ -38,7 +38,7 @@ class RewardsConfig(BoundsChecked):
     baseline: str | None = None
     """Run whose scores define the units of the reward: an id, or `latest`. null uses the exported run."""
     baseline_generator: str | None = None
-    """Use only this generator's images of the baseline; null uses those of all generators."""
+    """Generator whose images define the units of the reward; null uses the images of all generators."""
     std: Std = "population"
     """Standard deviation for z-scores: `population` divides by n, `sample` by n - 1."""
     epsilon: NotNegative = 1e-4

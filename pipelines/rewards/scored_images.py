@@ -17,7 +17,7 @@ from plumbline.operators.rewards.values import Codes, Floats
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.image_file_cache import ImageFileCache
-from plumbline.pipelines.sources.shards import run_shard_size
+from plumbline.pipelines.sources.shards import get_run_shard_size
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.sources.uris import UriReader, open_benchmark_uris
 from plumbline.pipelines.store.cells import Shard
@@ -100,7 +100,7 @@ def gather_scores(store: Store, run: str, names: Sequence[str] | None) -> Scored
     benchmark = read_config(config.get("benchmark", {}), BenchmarkConfig)
     limits = read_config(config.get("limits", {}), ImageLimits)
     sources = open_sources(
-        benchmark, store.place.storage, shard_size=run_shard_size(config), cache=ImageFileCache(store, benchmark)
+        benchmark, store.place.storage, shard_size=get_run_shard_size(config), cache=ImageFileCache(store, benchmark)
     )
     shards: dict[tuple[str, str], ScoredShard] = {}
     total = 0
@@ -184,7 +184,7 @@ def _read_cells(
 
 
 def read_digests(store: Store, scored: ScoredShard) -> NDArray[np.str_] | None:
-    """Read the digests of a shard's images from when they were scored; None if no cell with digests exists."""
+    """Read the digests that a shard's images had when they were scored; None if no cell with digests exists."""
     for path in scored.cells.values():
         try:
             upstream = store.read_cell(path, ["image_id"]).provenance["inputs"]

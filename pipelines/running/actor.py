@@ -44,7 +44,7 @@ from plumbline.pipelines.store.store import Store
 
 LOG = logging.getLogger(__name__)
 CALLS_PER_ACTOR = 2
-"""Number of concurrent calls per actor: one computes while the other reads the next shard or commits the last one."""
+"""Number of concurrent calls per actor: while one call computes, the other reads the next shard or commits the last."""
 DEADLY_ROW = RowError(
     "killed_worker",
     "the process that computed this row died, or exceeded the pool's deadline; check the image, or give the stage "
@@ -125,8 +125,8 @@ class StageActor:
     def _compute_bundle(self, works: Sequence[Work]) -> dict[ShardName, Mapping[str, Outcome]]:
         """Compute the shards, report their outcomes, and return them by shard and metric.
 
-        The report on a shard is sent together with the request to start the next shard. Shards that an earlier worker
-        died on are computed last, one at a time.
+        The report on a shard is sent together with the request to start the next shard. If an earlier worker died on a
+        shard, the shard is computed last, on its own.
         """
         outcomes: dict[ShardName, Mapping[str, Outcome]] = {}
         suspects: list[tuple[Work, History]] = []
@@ -152,7 +152,7 @@ class StageActor:
             work, history = suspects.pop(0)
             if STOP.is_set():
                 done = None
-            elif history.reason_to_give_up(self.settings.max_attempts):
+            elif history.explain_giving_up(self.settings.max_attempts):
                 done = self._compute_shard(work, history)
             else:
                 with self.calls_lock.exclusive():
@@ -176,7 +176,7 @@ class StageActor:
         ):
             if history != NO_HISTORY:
                 LOG.warning("retrying after %d deaths and %d lost machines", history.deaths, history.losses)
-            if reason := history.reason_to_give_up(self.settings.max_attempts):
+            if reason := history.explain_giving_up(self.settings.max_attempts):
                 outcomes = {cell.path: Outcome(state="failed", message=reason) for cell in cells}
             else:
                 try:

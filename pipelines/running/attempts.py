@@ -32,7 +32,7 @@ class History(NamedTuple):
         """True if the shard's rows must be tried one by one."""
         return self.deaths > 1
 
-    def reason_to_give_up(self, max_attempts: int) -> str:
+    def explain_giving_up(self, max_attempts: int) -> str:
         """Return the reason why the shard is not retried, or an empty string if it may be."""
         if self.deaths >= max_attempts:
             return f"the worker died {self.deaths} times on this shard"

@@ -168,7 +168,7 @@ def _compute_shard(
 
 @contextmanager
 def _name_stage(node: Node) -> Iterator[None]:
-    """Convert any error raised in the body to a RunnerError that names the stage."""
+    """Convert any error raised within the context to a RunnerError that names the stage."""
     try:
         yield
     except Exception as error:

@@ -30,7 +30,7 @@ PATIENCE = 15.0
 ANSWER_TIMEOUT = 5.0
 """Seconds allowed for other sweeps to describe themselves."""
 SWEEPS = "plumbline-sweeps"
-"""Ray namespace of all ProgressLogs. Each one's name consists of its driver's job id and a random id."""
+"""Ray namespace of all ProgressLogs. The name of a ProgressLog consists of its driver's job id and a random id."""
 RAY_ENTRYPOINT = "ray::"
 """Prefix of the entrypoints of Ray's internal drivers, such as the dashboard."""
 
@@ -95,7 +95,7 @@ class Room(NamedTuple):
     watch: "RoomWatch"
 
     def options(self, name: str) -> Callable[[], dict[str, Any]]:
-        """Return a function that returns the Ray options of the pool's next actor: a reserved bundle if one is left."""
+        """Return a function that returns the Ray options of a pool's next actor: a reserved bundle, if any is left."""
         owners = [pool for pool in self.pools for _ in range(self.pools[pool].min_size)]
         bundles = iter([number for number, pool in enumerate(owners) if pool == name])
 
@@ -108,7 +108,7 @@ class Room(NamedTuple):
         return next_options
 
     def poll(self) -> None:
-        """Raise NoRoom if machines were lost and the rest are too small; report if the rest are merely occupied."""
+        """Raise NoRoom if machines were lost and the others are too small; report if the others are only occupied."""
         if not fits(self.pools.values(), list_resources()):
             raise NoRoom("the machines that are left have no room for its workers")
         self.watch.update(waiting=placement_group_table(self.group)["state"] != "CREATED")

@@ -32,7 +32,7 @@ SHORT_KEY = 8
 CALLS_INTERVAL = 1.0
 """Minimum number of seconds between two reports of answered model calls."""
 SAVE_INTERVAL = 300.0
-"""Seconds between saves of the finished rows of a slow shard, and so the most work that is lost if a process dies."""
+"""Seconds between saves of a slow shard's finished rows. A process that dies loses at most this much work."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class ModelTime:
 
     @contextmanager
     def measure(self, waiting_since: float | None = None) -> Iterator[None]:
-        """Count the time and model calls of the body, and the waiting time since the models became idle."""
+        """Count the time and model calls within the context, and the waiting time since the models became idle."""
 
         def add_calls(made: int) -> None:
             self.calls += made
@@ -60,7 +60,7 @@ class ModelTime:
 
 
 class ShardName(NamedTuple):
-    """Identifies a shard among all shards that are computed together."""
+    """Name of a shard, unique among all shards that are computed together."""
 
     benchmark: str
     group: str

@@ -99,7 +99,7 @@ class _FreeResources:
             self.gpus[index] -= min(actor.num_gpus, 1.0)
 
     def _choose_gpus(self, actor: PoolConfig) -> list[int] | None:
-        """Return GPUs for an actor: free ones, or the fullest that has room for its fraction; None if too few."""
+        """Return GPUs for an actor: free GPUs or, for a fraction, the fullest GPU with room; None if too few exist."""
         if actor.num_gpus == 0:
             return []
         count, fraction = (int(actor.num_gpus), 1.0) if actor.num_gpus >= 1 else (1, actor.num_gpus)

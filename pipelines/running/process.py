@@ -18,7 +18,7 @@ from plumbline.operators.base.stopping import STOP
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt, as numbered in malloc.h."""
 MAX_MMAP_THRESHOLD = 32 << 20
-"""Allocations of at least this many bytes are mapped separately; the largest threshold that glibc allows."""
+"""Minimum size in bytes of an allocation that is mapped separately; the largest value that glibc allows."""
 TRIM_THRESHOLD = 1 << 30
 """Bytes of free memory that glibc keeps at the top of the heap."""
 GC_THRESHOLD = 50_000
@@ -31,17 +31,17 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 
 
 class Deadline:
-    """Context manager that ends this process, and logs a traceback, if its body takes too long.
+    """Deadline for calls: `with deadline():` ends this process, and logs a traceback, if the block takes too long.
 
     Nothing else ends a call that hangs. The timer is not a Python thread, so it also runs while the call holds the
-    interpreter lock. Several threads may use it at the same time, each with the full time limit.
+    interpreter lock. Several threads may use a deadline at the same time; each has the full time limit.
     """
 
     def __init__(self, seconds: float | None) -> None:
-        """Allow each body this many seconds; None means no deadline."""
+        """Create a deadline that allows each `with` block this many seconds; None means no time limit."""
         self.seconds = seconds
         self.due: dict[object, float] = {}
-        """Deadline of each thread that is inside a body, earliest first."""
+        """Time at which each running block is due, earliest first."""
         self.changing = threading.Lock()
 
     @contextmanager
@@ -103,11 +103,11 @@ class Stopping(KeyboardInterrupt):
 
 @contextmanager
 def defer_stop_signals() -> Iterator[Callable[[], None]]:
-    """Set STOP on a signal that would raise KeyboardInterrupt, and raise KeyboardInterrupt only after the body.
+    """Set STOP on a signal that would raise KeyboardInterrupt, and raise KeyboardInterrupt when the context ends.
 
-    The body ends by raising Stopping or another error, or because it is done. A second signal raises immediately, and
-    so does the first one once a thread has called the function that this yields. Only the main thread receives signals,
-    so a body that runs in another thread is never stopped.
+    The code within the context notices STOP and raises Stopping, or runs to its end. A second signal raises
+    immediately, and so does the first signal once a thread has called the function that this yields. Only the main
+    thread receives signals, so a context in another thread is never stopped.
     """
     main = threading.main_thread()
     if threading.current_thread() is not main or main.ident is None:

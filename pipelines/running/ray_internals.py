@@ -1,4 +1,4 @@
-"""The APIs of Ray that are private, or that differ between releases: their purpose, and how a sweep does without them.
+"""The APIs of Ray that are private or differ between releases: their purpose, and what a sweep does without them.
 
 Tested with Ray 2.54 to 2.60; `make test-oldest` tests 2.54.
 """
@@ -60,7 +60,7 @@ def call_while_actors_wait(poll: Callable[[], None], interval: float) -> None:
     setattr(DataContext.get_current(), CALLBACKS, [Watch])
 
 
-def arguments_of_pool(min_size: int, max_size: int, calls: int) -> dict[str, Any]:
+def make_pool_arguments(min_size: int, max_size: int, calls: int) -> dict[str, Any]:
     """Return arguments of Ray Data's `map_batches` for a pool of actors with `calls` concurrent calls per actor.
 
     Releases up to 2.57 expect the number of calls among the actor's own arguments.

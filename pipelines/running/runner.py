@@ -34,7 +34,7 @@ from plumbline.pipelines.running.in_process import compute_quick_cells
 from plumbline.pipelines.running.machines import SWEEPS, NoRoom, Room, choose_next_wave, reserve_room
 from plumbline.pipelines.running.process import defer_stop_signals
 from plumbline.pipelines.running.progress import ProgressLog
-from plumbline.pipelines.running.ray_internals import arguments_of_pool, call_while_actors_wait
+from plumbline.pipelines.running.ray_internals import call_while_actors_wait, make_pool_arguments
 from plumbline.pipelines.running.session import ray_session
 from plumbline.pipelines.running.workload import Workload
 from plumbline.pipelines.store.cells import Outcome, Work
@@ -51,7 +51,7 @@ MAX_BUNDLE = 16
 MIN_BUNDLES_PER_WORKER = 200
 """Minimum number of bundles per worker of a wave's largest pool, if there are enough shards."""
 MAX_FRUITLESS_RETRIES = 3
-"""Consecutive retries of a wave without a newly committed cell before the run fails."""
+"""Maximum number of consecutive attempts at a wave that commit no new cell; the run then fails."""
 
 
 class LostWave(Exception):
@@ -143,7 +143,7 @@ class Runner:
                 fn_constructor_args=(self.nodes[name], pool, settings),
                 batch_size=None,
                 batch_format="numpy",
-                **arguments_of_pool(pool.min_size, pool.max_size, CALLS_PER_ACTOR),
+                **make_pool_arguments(pool.min_size, pool.max_size, CALLS_PER_ACTOR),
                 num_cpus=pool.num_cpus,
                 num_gpus=pool.num_gpus,
                 accelerator_type=pool.accelerator_type,
@@ -193,7 +193,7 @@ class Runner:
 
 
 def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
-    """Compute the missing cells: those over prompts first, because any image shard may need any prompt's questions."""
+    """Compute the missing cells: first cells over prompts, because any image shard may need any prompt's questions."""
     first = compute_quick_cells(workload, cluster, watch)
     try:
         with (

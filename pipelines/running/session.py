@@ -65,7 +65,7 @@ def ray_session(cluster: ClusterConfig) -> Iterator[ClusterConfig]:
 
 @contextmanager
 def exit_if_abandoned(listener: Path | None, pause: float = WATCH_INTERVAL) -> Iterator[None]:
-    """End this process if nothing listens on a Unix socket any more while the body runs.
+    """End this process if nothing listens on a Unix socket any more, as long as the context lasts.
 
     Ray's core normally ends the process itself, but not if another cluster has taken over the lost cluster's address:
     then the driver would wait forever for objects that the new cluster does not know.
@@ -95,7 +95,7 @@ def exit_if_abandoned(listener: Path | None, pause: float = WATCH_INTERVAL) -> I
 
 @contextmanager
 def print_if_killed(line: str) -> Iterator[None]:
-    """Print a line on stderr if this process is killed during the body.
+    """Print a line on stderr if this process is killed within the context.
 
     Ray's core kills its driver when the raylet or the GCS dies, and the system kills a process that runs out of memory.
     A shell reads from a pipe and prints the line if the pipe closes before anything was written to it.

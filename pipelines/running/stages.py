@@ -28,7 +28,9 @@ from plumbline.pipelines.store.reused_rows import read_earlier
 from plumbline.pipelines.store.store import BrokenCell, Store
 
 COLUMNS = (*IMAGE_COLUMNS, "error")
-"""Columns to read from image tables. In tables that Plumbline wrote, `error` is the reason why a row has no image."""
+"""Columns to read from image tables. In tables that Plumbline wrote, `error` contains the reason why a row has no
+image.
+"""
 WINDOW = 256
 """Number of rows of a shard that are decoded and computed together."""
 

@@ -25,9 +25,9 @@ class Rounds:
     """A benchmark's prompts in random order, and its shards, which are split so that each belongs to one round."""
 
     order: Indices
-    """Indices into `prompt_ids`, of shape (looks, per_look)."""
+    """Indices into `prompt_ids`, of shape (looks, per_look). A look is an interim analysis after `per_look` prompts."""
     ends: Sequence[int]
-    """Number of looks after which each round ends."""
+    """Number of looks up to the end of each round."""
     prompt_ids: Sequence[str]
     sources: Sources
     """The sources of all rounds."""

@@ -97,7 +97,7 @@ class ColumnsConfig:
         The columns of sources, masks and captions are always included, and `prompt` if the rows contain `prompts`.
         """
         prompt = [("prompt", self.prompt)] if prompts else []
-        return (*_renamed_columns(self, IMAGE_COLUMNS), *self.edit_columns.items(), *prompt)
+        return (*_list_renamed_columns(self, IMAGE_COLUMNS), *self.edit_columns.items(), *prompt)
 
     @property
     def sources(self) -> list[str]:
@@ -135,7 +135,7 @@ class PromptColumnsConfig:
 
     def list_renamed(self) -> tuple[tuple[str, str], ...]:
         """Return pairs of our name and the file's name for each column that has a different name in the file."""
-        return _renamed_columns(self, PROMPT_COLUMNS)
+        return _list_renamed_columns(self, PROMPT_COLUMNS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,7 +180,7 @@ class BenchmarkConfig(PackConfig):
     limit=N.
     """
     limit_seed: int | None = None
-    """Seed for choosing the prompts of `limit` at random instead of taking the first; a higher limit chooses the same
+    """Seed for choosing the prompts of `limit` at random; null takes the first prompts. A higher limit chooses the same
     prompts and more.
     """
     skills: str | None = None
@@ -231,7 +231,7 @@ class BenchmarkConfig(PackConfig):
                 raise ConfigError(f"benchmark.generators: expected names without '/', got {name!r}")
 
 
-def _renamed_columns(config: Any, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def _list_renamed_columns(config: Any, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return tuple((name, getattr(config, name) or "") for name in names if getattr(config, name) != name)
 
 

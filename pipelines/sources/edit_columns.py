@@ -39,9 +39,9 @@ def digest_edit_columns(prompts: PromptTables, locate: LocateImage) -> PromptTab
 
 
 def append_edit_columns(images: pa.Table, prompts: Sequence[Shard]) -> pa.Table:
-    """Return the images with their prompts' sources, masks and captions, unless the image table has such columns.
+    """Append the sources, masks and captions of the images' prompts, except columns that the image table has itself.
 
-    Only the ids and the required row groups of the prompts' files are read.
+    Of the prompts' files, only the ids and the required row groups are read.
     """
     shards = tuple(shard for shard in prompts if shard.edit_columns and not shard.contains_prompts)
     kinds = (SOURCES, MASKS, *((name,) for name in CAPTIONS))
@@ -72,7 +72,7 @@ def _number_shards(shards: tuple[Shard, ...]) -> dict[str, int]:
 
 
 def read_edit_columns(shard: Shard, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the ids and these columns for a shard's prompts; relative addresses start at the file's folder."""
+    """Return the ids and given columns of a shard's prompts; relative addresses are resolved from the file's folder."""
     folder = shard.place.parent.url
     records = read_prompt_records(shard, ("prompt_id", *columns))
     for row, record in enumerate(records):

@@ -52,11 +52,11 @@ from plumbline.pipelines.sources.shards import (
     ShardSize,
     check_columns,
     digest_files,
+    get_run_shard_size,
     is_table,
     list_files,
     read_footer,
     require_columns,
-    run_shard_size,
     split_file,
 )
 from plumbline.pipelines.store.cells import Shard, digest
@@ -67,7 +67,7 @@ PARQUET = (".parquet",)
 REJECTED_FILE = "rejected.parquet"
 """File for the rejected rows of an ingest, next to the generators' folders."""
 MAX_REJECTED, MAX_REJECTED_BYTES = 1_000_000, 256 * 2**20
-"""Maximum number of rejected rows that a sweep reads, and the maximum number of their bytes, compressed or not."""
+"""Maximum number of rejected rows that a sweep reads, and maximum size of their file, compressed or uncompressed."""
 MAX_SIZE = ShardSize(rows=32_768, bytes=512 << 20)
 """Maximum size of a shard. Its scores take about 1 MB, and a worker keeps the bytes of two or three shards in memory.
 """
@@ -144,7 +144,7 @@ def list_images(benchmark: BenchmarkConfig, storage: StorageConfig) -> ImageFile
 
 
 def _find_folders(images: Place, benchmark: BenchmarkConfig) -> tuple[dict[str, Place], list[str]]:
-    """Return the folder of each generator, and other files; a Parquet file or a folder of them is one generator.
+    """Return the folder of each generator, and the other files. A Parquet file, or a folder of them, is one generator.
 
     Raise ConfigError for a store, or if there are Parquet files of an unknown generator next to generators' folders.
     """
@@ -429,7 +429,7 @@ def load_shard_size(benchmark: str, images: ImageFiles, store: Store, *, remembe
     note = f"cuts/{benchmark}.json"
     if known := store.read_json(note):
         return ShardSize(known["rows"], known["bytes"])
-    sizes = (run_shard_size((run.manifest or {}).get("config", {})) for run in read_newest_runs(store, benchmark))
+    sizes = (get_run_shard_size((run.manifest or {}).get("config", {})) for run in read_newest_runs(store, benchmark))
     size = next((size for size in sizes if size.bytes is not None), None) or choose_shard_size(images)
     if remember and not store.create_json(note, size._asdict()):
         return load_shard_size(benchmark, images, store, remember=False)  # another sweep was first

@@ -34,7 +34,7 @@ ID_COLUMNS = ("id", "item_id", "index")
 LIST_FIELDS = ("data", "data_list", "prompts")
 """Fields of a JSON object that may contain the list of all prompts."""
 TEXT_HINTS = ("prompt", "caption", "description", "text")
-"""Words in column names; a message suggests such columns as the prompt column."""
+"""Words in column names that suggest prompts; an error message offers these columns as the prompt column."""
 MAX_NAMES = 12
 """Maximum number of columns that a message lists."""
 
@@ -99,7 +99,7 @@ def _drop_repeats(prompts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _find_text_column(table: TableRecords, columns: PromptColumns, url: str) -> str:
-    """Return the file's name for the prompt column; raise SourceError with the option to set if it is unclear."""
+    """Return the name of the file's prompt column; if it is unclear, raise SourceError with the option to set."""
     configured = columns.names["text"]
     if not columns.is_default("text"):
         return configured
@@ -122,7 +122,7 @@ def _find_text_column(table: TableRecords, columns: PromptColumns, url: str) -> 
 
 
 def _find_id_column(table: TableRecords, columns: PromptColumns, text: str) -> str | None:
-    """Return the file's name for the id column, or None; unless configured, the column must distinguish prompts."""
+    """Return the name of the file's id column, or None; unless it is configured, ids must distinguish the prompts."""
     configured = columns.names["prompt_id"]
     if configured in table.names or (columns.needs_ids and not columns.is_default("prompt_id")):
         return configured

@@ -339,7 +339,7 @@ def _gather_prompts(
     """Gather the prompts from the images' rows, reading only the columns with ids and texts.
 
     Each shard of images gets a shard of prompts that is named after its prompts and not after its file. Shards with the
-    same prompts, such as those of two generators, therefore share their questions.
+    same prompts, for example of two generators, therefore share their questions.
     """
     unique: dict[str, tuple[str, str]] = {}
     matched: dict[Shard, tuple[Shard, ...]] = {}
@@ -370,7 +370,7 @@ def _gather_prompts(
 
 
 def list_own_ids(images: Sequence[Shard], cache: ImageFileCache) -> list[str]:
-    """Return the distinct prompt ids in the images' rows, in order."""
+    """Return the distinct prompt ids in the rows of images, in order of appearance."""
     ids: dict[str, None] = {}
     for _, table in read_files(images, ("prompt_id",), cache.read):
         if not isinstance(table, SourceError):

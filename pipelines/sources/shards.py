@@ -57,7 +57,7 @@ class ShardSize(NamedTuple):
     """Maximum number of bytes; None for no limit."""
 
 
-def run_shard_size(config: Mapping[str, Any]) -> ShardSize:
+def get_run_shard_size(config: Mapping[str, Any]) -> ShardSize:
     """Return the shard size of a run from the configuration in its manifest."""
     return ShardSize(config.get("shard_rows", ShardSize().rows), config.get("shard_bytes"))
 
@@ -229,7 +229,7 @@ def split_file(
 
 @read_again
 def read_shard(shard: Shard, columns: Sequence[str]) -> pa.Table:
-    """Return a shard's rows with those of the `columns` (our names) that the file has.
+    """Return a shard's rows with the requested `columns` (our names), except columns that the file lacks.
 
     If rows contain their own prompts, each row gets a prompt_id. Raise SourceError naming the file if it cannot be read
     or has changed since the plan was made.
@@ -345,7 +345,7 @@ def _read_together(
     except (pa.ArrowException, OSError, UnicodeDecodeError, SourceError) as error:
         if len(shards) > 1:
             return list(chain.from_iterable(_read_together(file, [shard], columns) for shard in shards))
-        return [error if isinstance(error, SourceError) else _unreadable_error(shards[0], error)]
+        return [error if isinstance(error, SourceError) else _make_unreadable_error(shards[0], error)]
 
 
 def _count_rows(footer: pq.FileMetaData, row_groups: Sequence[int]) -> int:
@@ -401,12 +401,12 @@ def open_shard(shard: Shard) -> Iterator[Any]:
         _check_unchanged(shard)
         if not isinstance(error, (pa.ArrowException, UnicodeDecodeError)) and not is_storage_error(error):
             raise
-        raise _unreadable_error(shard, error) from error
+        raise _make_unreadable_error(shard, error) from error
     if not shard.place.filesystem.reads_one_version:
         _check_unchanged(shard)
 
 
-def _unreadable_error(shard: Shard, error: Exception) -> UnreadableFile:
+def _make_unreadable_error(shard: Shard, error: Exception) -> UnreadableFile:
     groups = f", row groups {shard.row_groups[0]}-{shard.row_groups[-1]}" if shard.row_groups else ""
     return UnreadableFile(f"{shard.url}{groups}: unreadable ({first_line(error)}); write or upload the file again")
 

@@ -88,7 +88,7 @@ class StoredObjects:
     def identify(self, uri: Any) -> str | list[Any]:
         """Return an object's size and its ETag, or a file's size and modification time; empty if it is not readable.
 
-        For a list of addresses, return a list.
+        If a list of addresses is given, return a list.
         """
         if isinstance(uri, list):
             return [self.identify(each) for each in uri]

@@ -50,7 +50,9 @@ class Shard:
     first_row: int = 0
     """Number of rows that precede the shard in its file. It follows from the row groups, so it is not part of keys."""
     columns: tuple[tuple[str, str], ...] = ()
-    """Pairs of our column name and the name in the file, if they differ; always contains `prompt` if the rows do."""
+    """Pairs of our column name and the file's column name, if they differ; `prompt` is always included if rows have
+    prompts.
+    """
     prompts: str = ""
     """Digest of the ids and texts of the shard's prompts, or of the prompts that its images were generated from."""
     objects: str = ""
@@ -62,7 +64,7 @@ class Shard:
     skills: "Shard | None" = None
     """File with the skills of the shard's prompts, if they are in a separate file."""
     picked: tuple[int, ...] = ()
-    """Rows of the row groups that the shard consists of, in ascending order; empty means all rows."""
+    """Rows of the row groups that belong to the shard, in ascending order; empty means all rows."""
 
     @property
     def url(self) -> str:
@@ -102,7 +104,7 @@ def _resolve_links(url: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """Everything except the input rows that can change a stage's results."""
+    """Everything that can change a stage's results, except the input rows."""
 
     stage: str
     digest: str

@@ -95,7 +95,7 @@ class Clock:
 
 
 class Lease:
-    """A lease that this process holds. Used as a context manager, a thread renews it, and the end releases it."""
+    """A lease that this process holds; within its context, a thread renews it. It is released when the context ends."""
 
     def __init__(self, store: Store, name: str, holder: Holder, clock: Clock) -> None:
         self._store, self._name, self._holder, self._clock = store, name, holder, clock
@@ -111,7 +111,7 @@ class Lease:
         """Callback for the renewing thread to call if it finds that the lease is lost."""
 
     def claim(self, number: int) -> bool:
-        """Take a number and delete lower ones; return False if another holder has taken this number or a higher one."""
+        """Take a number and delete lower numbers; return False if another holder has taken this or a higher number."""
         began = self._clock.now()
         if not (self._store.place / _path(self._name, number)).create(_encode(self._holder)):
             return False

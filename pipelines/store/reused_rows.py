@@ -30,12 +30,12 @@ class EarlierCells:
     def __init__(self, stored: Mapping[str, float]) -> None:
         """Index the stored paths that are not in the plan; `stored` maps them to modification times."""
         self.by_group: dict[str, list[str]] = defaultdict(list)
-        """Paths by group (see `_similar_groups`), newest first."""
+        """Paths by group (see `_list_similar_groups`), newest first."""
         for path in sorted(stored, key=stored.__getitem__, reverse=True):
-            for group in _similar_groups(path):
+            for group in _list_similar_groups(path):
                 self.by_group[group].append(path)
 
-    def similar_cells(self, path: str, *, renew: bool) -> tuple[str, ...]:
+    def find_similar_cells(self, path: str, *, renew: bool) -> tuple[str, ...]:
         """Return the path of a cell's draft, if any, and the paths of the newest cells most similar to the cell.
 
         Other cells are returned even if there is a draft, because it may contain few rows. A cell to renew comes first,
@@ -43,13 +43,13 @@ class EarlierCells:
         """
         if not _find_stage(path).keeps_rows:
             return ()
-        draft, groups = draft_path(path), [self.by_group.get(group, []) for group in _similar_groups(path)]
+        draft, groups = draft_path(path), [self.by_group.get(group, []) for group in _list_similar_groups(path)]
         own = [*([path] if renew else ()), *([draft] if draft in groups[0] else ())]
         others = next((found for group in groups if (found := [other for other in group if other != draft])), [])
         return (*own, *others[:MAX_EARLIER])
 
 
-def _similar_groups(path: str) -> tuple[str, ...]:
+def _list_similar_groups(path: str) -> tuple[str, ...]:
     """Return the names of groups whose cells are likely to have equal rows, the most similar group first.
 
     Cells over prompts are grouped by the folder of their benchmark. Cells over images are grouped by shard (which
@@ -75,7 +75,7 @@ def _find_stage(path: str) -> type[Stage]:
 def read_earlier(cell: Cell, limits: ImageLimits, read: Callable[[str], StoredCell]) -> list[pa.Table]:
     """Return the tables of the earlier cells that a cell may reuse, newest first.
 
-    Skips damaged cells, cells of another recipe and cells with images that `limits` might refuse.
+    Cells that are damaged, have another recipe, or have images that `limits` might refuse are skipped.
     """
     stage = STAGES[cell.stage]
     tables = []
@@ -162,7 +162,7 @@ def count_failed(failed: Mapping[PlannedCell, str], store: Store) -> dict[str, F
 
 
 def count_retried(failed: Mapping[str, FailedRows], outcomes: Mapping[str, Outcome]) -> RetryCounts:
-    """Count the rows that were retried, and those among them that have a result now."""
+    """Count the rows that were retried, and the retried rows that now have a result."""
     succeeded = 0
     for path, before in failed.items():
         outcome = outcomes.get(path)

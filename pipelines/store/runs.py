@@ -171,7 +171,7 @@ def _list_positions(store: Store) -> list[Position]:
 
 @contextmanager
 def _publish(store: Store, run_id: str, *, made_newest: bool, assert_lease: Callable[[], None]) -> Iterator[None]:
-    """Append a run to the order, then run the body; remove the position again if `assert_lease` raises LeaseLost."""
+    """Append a run to the order when the context begins; remove the run again if `assert_lease` raises LeaseLost."""
     assert_lease()
     positions = _list_positions(store)
     position = Position(positions[-1].number + 1 if positions else 1, run_id, made_newest)

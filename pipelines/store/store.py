@@ -208,7 +208,7 @@ class Store:
             # a cell's file name ends with the first digits of its key
             digits = path.rpartition("/")[2].removesuffix(".parquet").removesuffix(".draft").rpartition("-")[2]
             if not str(stored.provenance.get("key", "")).startswith(digits):
-                raise DamagedError("it is another cell's file")
+                raise DamagedError("the file contains another cell")
             return stored
         except StoreError as error:
             if isinstance(error.__cause__, FileNotFoundError):
@@ -232,8 +232,8 @@ class Store:
             check_table(data)
             table = _read_parquet(data, columns, encoded)
             name = json.loads((table.schema.metadata or {}).get(b"plumbline", b"{}")).get("table")
-            if name not in (None, _table_name(path)):  # tables written by other programs have no name
-                raise DamagedError(f"it is the table {name}")
+            if name not in (None, _get_table_name(path)):  # tables written by other programs have no name
+                raise DamagedError(f"the file contains the table {name}")
             return table.replace_schema_metadata(None)
         except (DamagedError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
             problem = first_line(error)
@@ -246,7 +246,7 @@ class Store:
 
     def write_table(self, path: str, table: pa.Table, counted: pa.Table | None = None) -> None:
         """Write one file of a run's table; counts of its rows, if given, go into the file's metadata."""
-        (self.place / path).write(encode_table(_table_name(path), table, counted))
+        (self.place / path).write(encode_table(_get_table_name(path), table, counted))
 
     def adopt(self, source: str, target: str, columns: Sequence[str]) -> tuple[pa.Table, pa.Table] | None:
         """Copy one file of an earlier run's table to another run.
@@ -416,7 +416,7 @@ def _read_bytes(place: Place) -> bytes:
     except Exception as error:
         if not is_storage_error(error):
             raise
-        renew = f"{remedy} and " if (remedy := place.filesystem.renewal(error)) else ""
+        renew = f"{remedy} and " if (remedy := place.filesystem.find_renewal_remedy(error)) else ""
         raise StoreError(f"{place}: the cell cannot be read ({first_line(error)}); {renew}run again") from error
 
 
@@ -448,7 +448,7 @@ def decode_cell(data: bytes, columns: Sequence[str] | None = None) -> StoredCell
     return StoredCell(table.replace_schema_metadata(None), provenance, digest)
 
 
-def _table_name(path: str) -> str:
+def _get_table_name(path: str) -> str:
     """Return a table's name, or the key of a part of the scores; both are the same in every run."""
     name = path.rpartition("/")[2].removesuffix(".parquet").rpartition("-")[2]
     return "" if name.isdigit() else name

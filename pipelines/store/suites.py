@@ -52,12 +52,12 @@ def find_named_run(store: Store, name: str, benchmark: str, key: str) -> str | N
 
 
 def find_suite_of(store: Store, runs: Mapping[str, str]) -> Suite | None:
-    """Return the newest suite of these benchmarks if it consists of exactly these runs."""
+    """Return the newest suite of these benchmarks if it consists of exactly these runs; otherwise return None."""
     newest = next((suite for suite in newest_suites(store) if list(suite.runs) == list(runs)), None)
     return newest if newest is not None and newest.runs == runs else None
 
 
-def name_newest_of(store: Store, runs: Mapping[str, str], assert_lease: Callable[[], None] = lambda: None) -> None:
+def make_suite_newest(store: Store, runs: Mapping[str, str], assert_lease: Callable[[], None] = lambda: None) -> None:
     """Make the last run of a suite the newest run, unless one of the suite's runs already is."""
     if find_newest_run(store) not in runs.values():
         make_newest(store, [*runs.values()][-1], assert_lease)

@@ -1,7 +1,7 @@
 """Adaptive sweeps: rounds of prompts, in a fixed random order, until every pair of generators is decided.
 
-Each round plans its own prompts and those of all earlier rounds. Its decisions depend only on its cells, so a sweep
-that was killed makes the same decisions when it is run again.
+Each round plans its own prompts and the prompts of all earlier rounds. Its decisions depend only on its cells, so a
+sweep that was killed makes the same decisions when it is run again.
 """
 
 from collections.abc import Callable, Mapping
@@ -60,7 +60,7 @@ def run_adaptive(
 def _compute_round(
     now: PlannedSweep, round: int, display: Callable[[], AbstractContextManager[Watch]]
 ) -> tuple[PlannedSweep, dict[str, Outcome], SeenPrompts]:
-    """Compute a round's missing cells and decide. If none is missing, do not register the sweep in the store."""
+    """Compute a round's missing cells and make its decisions. If no cell is missing, the sweep is not registered."""
     rounds, options = now.rounds, now.config.adaptive
     assert rounds is not None and options is not None
     ranking = {name: metric.prefers_lower for name, metric in now.config.metrics.items() if metric.ranks}

@@ -1,4 +1,4 @@
-"""Computes the cells of a planned sweep, and recomputes those that turn out to be damaged."""
+"""Computes the cells of a planned sweep, and recomputes cells that turn out to be damaged."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -144,7 +144,7 @@ def compute_missing(planned: PlannedSweep, watch: Watch) -> dict[str, Outcome]:
 
 
 def compute_workload(workload: Workload, executor: Executor, watch: Watch) -> dict[str, Outcome]:
-    """Compute the missing cells of one or more sweeps. If none is missing, no executor module is imported."""
+    """Compute the missing cells of one or more sweeps. If no cell is missing, no executor module is imported."""
     nodes = [item for item in workload.nodes if item.missing]
     if not nodes:
         return {}
@@ -186,7 +186,7 @@ def with_rounds(planned: PlannedSweep, outcomes: dict[str, Outcome]) -> tuple[Pl
 
 
 def with_times(planned: PlannedSweep, totals: Totals) -> PlannedSweep:
-    """Return the sweep with these node times added to those of earlier rounds."""
+    """Return the sweep with the node times in `totals` added to the times of earlier rounds."""
     times = dict(planned.times)
     for node, progress in totals.nodes.items():
         before = times.get(node, NodeProgress())

@@ -68,7 +68,7 @@ class QuestionCells(NamedTuple):
 
 
 class InputDigests(NamedTuple):
-    """Digest of each prompt's questions and entailment; valid scores were computed from exactly these.
+    """Digest of each prompt's questions and entailment, from which a score must have been computed to be valid.
 
     The digests are in two parallel arrays of hashes. Prompts whose questions are not in the store any more, for example
     after pruning, are left out.
@@ -183,7 +183,7 @@ def read_input_digests(
 
 
 def gather_parts(shared: SharedInputs, task: PartsTask) -> list[CountedPart]:
-    """Write parts to the run's folder: copy those that an earlier run has, and make the others from the cells."""
+    """Write parts to the run's folder: copy parts that an earlier run has, and make other parts from their cells."""
     adopted = {part.path: _adopt(shared, part) for part in task.parts if part.earlier is not None}
     left = [part for part in task.parts if adopted.get(part.path) is None]
     made = dict(zip((part.path for part in left), PartMaker(shared, task).make(left), strict=True))
@@ -274,11 +274,11 @@ class PartMaker:
     def _read_cell(self, metric: str, cell: PlannedCell, current: InputDigests) -> CellRows:
         """Return the rows of a cell with the shard's extra columns, or null rows if the cell cannot be used."""
         if cell in self.task.untried:
-            return self._null_rows(metric, cell.shard, NOT_TRIED)
+            return self._make_null_rows(metric, cell.shard, NOT_TRIED)
         outcome = self.task.outcomes.get(cell.path)
         if outcome is not None and outcome.state == "failed":
             self.broken.update(outcome.broken)
-            return self._null_rows(metric, cell.shard, RowError("shard_failed", outcome.message, retryable=True))
+            return self._make_null_rows(metric, cell.shard, RowError("shard_failed", outcome.message, retryable=True))
         draft = is_draft(cell.path, self.task.outcomes)
         try:
             scores = self.store.read(cell.path, key=cell.key, draft=draft, columns=[*schemas.SCORES.names, "basis"])
@@ -287,10 +287,10 @@ class PartMaker:
         except (OSError, PlumblineError) as error:
             if isinstance(error, BrokenCell):
                 self.broken.add(error.path)
-            return self._null_rows(metric, cell.shard, RowError("cell_unreadable", str(error), retryable=True))
+            return self._make_null_rows(metric, cell.shard, RowError("cell_unreadable", str(error), retryable=True))
         return CellRows(cell.shard, table, sound=not draft and len(table) == cell.shard.rows)
 
-    def _null_rows(self, metric: str, shard: Shard, error: RowError) -> CellRows:
+    def _make_null_rows(self, metric: str, shard: Shard, error: RowError) -> CellRows:
         """Return one null row per image of a failed shard; return no rows if the ids cannot be read."""
         extra = self.shared.extra
         try:

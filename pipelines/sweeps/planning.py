@@ -63,7 +63,7 @@ class PlannedSweep:
     wanted: tuple[str, ...] = ("scores",)
     """Stages whose cells must exist when the sweep is done."""
     verified: VerifiedCells | None = None
-    """Result of reading the committed cells if `verify` is set; the broken ones are computed again."""
+    """Result of reading the committed cells if `verify` is set; broken cells are computed again."""
     deletions: int = 0
     """Number of garbage collections in the store before the plan was made; -1 if one was running."""
     rounds: "Rounds | None" = None

@@ -60,7 +60,8 @@ MAX_PART_ROWS = 1 << 15
 """Maximum number of rows in a part, unless a single shard has more. If a generator grows, only its last part changes.
 """
 MAX_TASK_ROWS = 1 << 19
-"""Maximum number of rows in a task, whose parts are all on the same shards, unless a single part has more."""
+"""Maximum number of rows in a task, unless a single part has more. All parts in a task are made from the same shards.
+"""
 COPY_SPEED = 4
 """Speed of copying rows from an earlier run relative to making them from cells."""
 PROMPT_STAGES = tuple(stage.name for stage in STAGES.values() if stage.row_kind == "prompts")
@@ -177,7 +178,7 @@ def gather_results(
     every = [*of_cells, *of_missing]
     paths = [*(part.path for part in parts), *(path for path, _ in missing)]
     _remove_others(store, paths, every, folder)
-    settings, first_rows = _number_rows(parts, of_cells)
+    settings, first_rows = _combine_counts(parts, of_cells)
     return Results(
         store=store,
         path=folder,
@@ -197,7 +198,7 @@ def gather_results(
 def _read_input_digests(
     tasks: Tasks, part_tasks: Iterable[PartsTask], store: Store
 ) -> dict[tuple[str, str], tuple[InputDigests, frozenset[str]]]:
-    """Call `read_input_digests` for the parts that must be made; return its results by QuestionCells paths.
+    """Call `read_input_digests` for the parts that must be made; return its results by the paths of QuestionCells.
 
     Generators with the same prompts share questions cells, so each of these cells is read only once.
     """
@@ -211,7 +212,7 @@ def _read_input_digests(
     return dict(zip(needed, tasks.map(read_input_digests, needed.values(), shared=store), strict=True))
 
 
-def _number_rows(
+def _combine_counts(
     parts: Iterable[ScoresPart], counts: Iterable[CountedPart]
 ) -> tuple[dict[str, Known], dict[PlannedCell, int]]:
     """Return the counts of generation settings by generator, if any, and the index of each cell's first row."""

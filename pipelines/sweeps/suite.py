@@ -49,8 +49,8 @@ class PlannedSuite:
     sweeps: Mapping[str, PlannedSweep]
     """Planned sweeps of all other benchmarks, by benchmark."""
     left_out: tuple[str, ...]
-    """Sentences about metrics that cannot score some of the benchmarks, because the benchmarks lack something they
-    need.
+    """Sentences about metrics that cannot score some of the benchmarks, because these lack something that the metric
+    needs.
     """
     executor: Executor
 
@@ -119,7 +119,7 @@ def plan_suite(config: SuiteConfig) -> PlannedSuite:
 
 @contextmanager
 def _name_benchmark(key: str) -> Iterator[None]:
-    """Prefix errors raised in the body with the key of the benchmark."""
+    """Prefix errors raised within the context with the key of the benchmark."""
     try:
         yield
     except PlumblineError as error:
@@ -129,7 +129,7 @@ def _name_benchmark(key: str) -> Iterator[None]:
 def _fit_metrics(config: SuiteConfig, key: str) -> tuple[SweepConfig, dict[str, str]]:
     """Return a benchmark's sweep with the metrics that fit, and the reasons why the other metrics do not.
 
-    Raises ConfigError if no metric fits, or if one that `metrics_of` names explicitly does not.
+    Raises ConfigError if no metric fits, or if `metrics_of` names a metric that does not fit.
     """
     wanted = config.metrics_of.get(key)
     asked = {name: metric for name, metric in config.metrics.items() if wanted is None or name in wanted}

@@ -108,7 +108,7 @@ def _run(
 
 
 def _count_copied(plan: Plan, outcomes: Mapping[str, Outcome]) -> int:
-    """Count the cells whose rows all come from earlier cells, and the cells that only read such cells."""
+    """Count the cells whose rows all come from earlier cells, and the cells whose inputs are all cells of this kind."""
     copied = set[str]()
     for cell in plan.cells:  # inputs come before the cells that read them
         outcome = outcomes.get(cell.path)

@@ -47,7 +47,7 @@ def find_unchanged_by_listing(inputs: SweepInputs) -> FinishedSweep | None:
 
     Opens no source and plans no cells. If the folder of the scores cells can be listed in one page, this checks that
     the cells still exist; in larger folders it assumes so if the run's own tables are undamaged. Returns None for
-    adaptive sweeps and those with `retry_failed` or `verify`, which always need a plan.
+    adaptive sweeps and for sweeps with `retry_failed` or `verify`, which always need a plan.
     """
     config, store = inputs.config, inputs.store
     if config.adaptive is not None or config.retry_failed or config.verify:

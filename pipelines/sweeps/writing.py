@@ -33,7 +33,7 @@ from plumbline.pipelines.sweeps.results import Results
 
 PACKAGES = (DISTRIBUTION, "ray", "torch", "transformers", "pyarrow")
 SETTINGS_WITHOUT_EFFECT = ("cluster", "models", "log", "retry_failed", "verify")
-"""Settings that do not affect the content of tables. The options of `models` that do affect it are in the recipes."""
+"""Settings that do not affect the content of tables. The recipes contain the options of `models` that affect it."""
 NOISE_COLUMNS = ("generator", "score", "asks")
 MAX_CELLS_IN_MEMORY = 1 << 15
 """Maximum number of rows of a run's cell table that exist as Python objects at the same time."""
@@ -133,7 +133,7 @@ def _measure_judge_noise(
 
 
 def describe_metrics(planned: PlannedSweep) -> dict[str, Any]:
-    """Return the manifest fields that `recipe_of` derives the recipes of the metrics from."""
+    """Return the manifest fields from which `recipe_of` derives the metrics' recipes."""
     return {
         "config": make_public_config(planned.config),
         "models": {item.node.name: item.node.model.semantic() for item in planned.plan.nodes if item.node.model},

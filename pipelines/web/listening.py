@@ -37,7 +37,7 @@ def check_address(port: int, hosts: Sequence[str]) -> None:
 def allowed_hosts(host: str, hosts: Sequence[str]) -> list[str]:
     """Return the host names that a server at `host` accepts: this machine's own names, the host, and `hosts`.
 
-    A server that listens at all addresses, and therefore needs a token, accepts any name if `hosts` is empty.
+    If `hosts` is empty, a server that listens at all addresses (and therefore needs a token) accepts any host name.
     """
     try:
         is_everywhere = ipaddress.ip_address(host).is_unspecified

@@ -95,10 +95,14 @@ def test_a_few_caption_steps_lower_the_loss_and_leave_the_tower_alone(sentences:
     train_only(model, PARTS)
     tower = {name: tensor.clone() for name, tensor in model.vision_tower.state_dict().items()}
     maker, stage = ExerciseMaker(tokenizer, Random(2)), TrainingStage(steps=8, peak=2e-3, size=4, each=2)
-    batch = maker.captions(stage, 0)
+    batch = maker.make_captions(stage, 0)
     before = compute_exercise_loss(model, batch).item()
     train(
-        "captions", StageTrainer(model, stage), compute_exercise_loss, partial(maker.captions, stage), lambda line: None
+        "captions",
+        StageTrainer(model, stage),
+        compute_exercise_loss,
+        partial(maker.make_captions, stage),
+        lambda line: None,
     )
     assert compute_exercise_loss(model, batch).item() < 0.9 * before
     assert all(torch.equal(tower[name], tensor) for name, tensor in model.vision_tower.state_dict().items())

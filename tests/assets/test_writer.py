@@ -12,12 +12,12 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFas
 
 from plumbline.assets.making.accuracy import count_filtered, measure_sheets, write_sheets
 from plumbline.assets.making.claims import Counts
-from plumbline.assets.making.lessons import METRICS, REPLIES, GoldWriter, Lesson, find_planted, mentions
+from plumbline.assets.making.lessons import METRICS, REPLIES, GoldWriter, Lesson, find_mentions, find_planted
 from plumbline.assets.making.networks import WRITER_FOLDER, build_writer, resolve_checkpoint
 from plumbline.assets.making.prompts import Prompt, is_held_out, make_prompts
 from plumbline.assets.making.text_training import (
     PHRASES,
-    Illustrated,
+    IllustratedPrompt,
     compute_reply_loss,
     make_lesson_batches,
     make_lessons,
@@ -33,7 +33,7 @@ RETRAIN = "a metric's instructions changed: train the question writer again (mak
 
 
 @cache
-def illustrated_prompts() -> list[Illustrated]:
+def illustrated_prompts() -> list[IllustratedPrompt]:
     rng = Random("test writer")
     return [sample_illustrated(rng, held_out=index % 2 == 0) for index in range(200)]
 
@@ -58,12 +58,12 @@ def test_the_claims_of_a_prompt_are_the_requirements_that_nothing_else_presuppos
         parents = {parent for node in prompt.requirements for parent in node.parents}
         assert prompt.holds(scene)
         assert [node.claim for node in prompt.requirements if node.requirement_id not in parents] == list(prompt.claims)
-        assert {mention.claim for mention in mentions(prompt)} == {node.claim for node in prompt.requirements}
+        assert {mention.claim for mention in find_mentions(prompt)} == {node.claim for node in prompt.requirements}
 
 
 def test_every_requirement_has_its_own_words() -> None:
     for prompt, _ in illustrated_prompts():
-        mentioned = mentions(prompt)
+        mentioned = find_mentions(prompt)
         assert all(prompt.text[mention.start : mention.end] == mention.text for mention in mentioned)
         assert all(first.end <= second.start for first, second in pairwise(mentioned))
 
@@ -73,7 +73,7 @@ def test_gecko_and_tifa_ask_about_every_requirement_in_the_order_of_the_text(met
     for prompt, _ in illustrated_prompts():
         written = GoldWriter(prompt, plant=False).write(metric).questions
         assert len(written) == len(prompt.requirements)
-        for one, mention in zip(written, mentions(prompt), strict=True):
+        for one, mention in zip(written, find_mentions(prompt), strict=True):
             wanted = f"How many {mention.claim.what.plural} are there?" if isinstance(mention.claim, Counts) else None
             assert one.text == (wanted or mention.claim.question)
             assert one.span == mention.text and one.answer in one.choices and one.keep is not False

@@ -16,7 +16,7 @@ class DoubtConfig(VqaScoreConfig):
     """The score of an image that the model is sure does not show the prompt."""
 
     def score_options(self) -> dict[str, object]:
-        """Return everything that affects the score once the model has answered."""
+        """Return the options that affect how the model's answer becomes a score."""
         return {**VqaScoreConfig.score_options(self), "doubt": self.scale}
 
     def score(self, evidence: Evidence) -> Scored:

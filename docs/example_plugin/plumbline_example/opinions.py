@@ -1,4 +1,4 @@
-"""The opinions stage: the probability that an image's description entails its prompt."""
+"""The opinions stage: computes the probability that an image's description entails its prompt."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar

@@ -14,7 +14,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedEr
 from obstore.fsspec import FsspecStore
 
 from plumbline.operators.base.errors import ConfigError, hide_secrets
-from plumbline.pipelines.base.filesystems.filesystem import UPLOAD_BYTES, Entry, ObjectStore, Settings, entry_of
+from plumbline.pipelines.base.filesystems.filesystem import UPLOAD_BYTES, Entry, ObjectStore, Settings, make_entry
 
 CLIENT = {"allow_http": True, "connect_timeout": "5s", "read_timeout": "60s", "timeout": "10m"}
 """Client options. Plain http is allowed for servers given by an endpoint; the clouds themselves use https."""
@@ -45,9 +45,9 @@ class Cloud(ObjectStore):
         try:
             self.fs.resolve(path)
         except (BaseError, ValueError) as error:
-            raise ConfigError(f"{self.root}: {_message(error)}; {self.credentials}") from None
+            raise ConfigError(f"{self.root}: {_format_message(error)}; {self.credentials}") from None
 
-    def renewal(self, error: Exception) -> str | None:
+    def find_renewal_remedy(self, error: Exception) -> str | None:
         return self.credentials if NO_CREDENTIALS in str(error) else None
 
     def _below(self, path: str) -> Iterator[tuple[str, Entry]]:
@@ -59,7 +59,7 @@ class Cloud(ObjectStore):
                     for chunk in obstore.list(store, key or None, offset=last, chunk_size=LIST_CHUNK):
                         for found in chunk:
                             last = found["path"]
-                            yield last.removeprefix(key).lstrip("/"), entry_of({**found, "type": "file"})
+                            yield last.removeprefix(key).lstrip("/"), make_entry({**found, "type": "file"})
                     return
                 except BaseError as error:
                     attempts += 1
@@ -213,7 +213,7 @@ async def _list_folder(store: Any, key: str) -> Any:
 
 
 def _raise_unless_cut_short(error: BaseError, attempts: int) -> None:
-    """Raise the error unless it is due to a truncated listing that can be retried."""
+    """Raise the error unless it is due to a truncated listing and another attempt is left."""
     if CUT_SHORT not in str(error) or attempts > MAX_RETRIES:
         raise error
 
@@ -224,12 +224,12 @@ def os_errors() -> Iterator[None]:
     try:
         yield
     except AlreadyExistsError as error:
-        raise FileExistsError(_message(error)) from None
+        raise FileExistsError(_format_message(error)) from None
     except (FileNotFoundError, BaseError, ValueError) as error:
-        raise _error_class(error)(_message(error)) from None
+        raise _find_error_class(error)(_format_message(error)) from None
 
 
-def _error_class(error: Exception) -> type[OSError]:
+def _find_error_class(error: Exception) -> type[OSError]:
     """Return the OSError class for an error; a refused listing is recognised only by the status in its message."""
     status = re.search(r"status code: (\d+)", str(error))
     if isinstance(error, FileNotFoundError) or (status and status[1] == "404"):
@@ -238,7 +238,7 @@ def _error_class(error: Exception) -> type[OSError]:
     return PermissionError if denied and NO_CREDENTIALS not in str(error) else OSError
 
 
-def _message(error: Exception) -> str:
+def _format_message(error: Exception) -> str:
     """Return the first line of an error's message with the server's error code."""
     code = re.search(r"<Code>(\w+)</Code>", str(error))
     line = re.sub(r": (<.*)?$", "", hide_secrets(str(error).splitlines()[0]))

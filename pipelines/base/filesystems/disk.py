@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fsspec.implementations.local import LocalFileSystem
 
-from plumbline.pipelines.base.filesystems.filesystem import Entry, Writable, entry_of
+from plumbline.pipelines.base.filesystems.filesystem import Entry, Writable, make_entry
 
 LOCAL = LocalFileSystem()
 GROUP_RIGHTS = stat.S_IRGRP | stat.S_IWGRP
@@ -24,12 +24,12 @@ class Disk(Writable):
     def list(self, path: str) -> dict[str, Entry]:
         """Return the entries of a folder by name; a link has the entry of its target."""
         return {
-            str(item["name"]).rpartition("/")[2]: read_entry(item["name"]) if item.get("islink") else entry_of(item)
+            str(item["name"]).rpartition("/")[2]: read_entry(item["name"]) if item.get("islink") else make_entry(item)
             for item in self.fs.ls(path, detail=True)
         }
 
     def _below(self, path: str) -> Iterator[tuple[str, Entry]]:
-        """Yield the files below a folder, following links; a folder is read once even if several links lead to it."""
+        """Yield the files below a folder, following links; if several links lead to a folder, it is read only once."""
         if not self.fs.isdir(path):
             return
         seen: set[str] = set()

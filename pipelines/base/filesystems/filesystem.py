@@ -69,17 +69,20 @@ class Filesystem:
 
     def entry(self, path: str) -> Entry:
         """Return the entry at a path; raise FileNotFoundError if the path does not exist."""
-        return entry_of(self.fs.info(path))
+        return make_entry(self.fs.info(path))
 
     def open(self, path: str, size: int | None, etag: str | None, **options: Any) -> IO[bytes]:
         """Open a file for reading; passing `size` and `etag` from a listing saves some clients a request.
 
-        See `reads_one_version` for a file that has changed.
+        If the file has changed in the meantime, `reads_one_version` determines what happens.
         """
         return cast(IO[bytes], self.fs.open(path, "rb", **options))
 
     def read(self, path: str, limit: int | None) -> bytes:
-        """Return a file's first `limit` bytes, or all. No more are read, even if the server does not support ranges."""
+        """Return the first `limit` bytes of a file, or all bytes.
+
+        No further bytes are read, even if the server does not support ranges.
+        """
         with self.fs.open(path, "rb") as stream:
             return bytes(stream.read() if limit is None else stream.read(limit))
 
@@ -110,12 +113,12 @@ class Filesystem:
     def _entry(self, path: str, listed: Mapping[str, Any]) -> Entry:
         # a web server's listing has only names, so the file itself is requested
         is_known = listed.get("size") is not None or listed.get("type") == "directory"
-        return entry_of(listed) if is_known else self.entry(path)
+        return make_entry(listed) if is_known else self.entry(path)
 
     def prepare(self, path: str) -> None:
         """Prepare the client for a path without sending a request; raise ConfigError if it rejects the settings."""
 
-    def renewal(self, error: Exception) -> str | None:
+    def find_renewal_remedy(self, error: Exception) -> str | None:
         """Return the remedy if an error may be due to expired credentials; otherwise None."""
         return None
 
@@ -129,7 +132,7 @@ class Writable(Filesystem, ABC):
 
     @abstractmethod
     def heeds_conditions(self, path: str, data: bytes) -> bool:
-        """Write a file with constant content; return False if a second conditional write replaces the first."""
+        """Write a file with constant content unless it exists; return False if the server ignores this condition."""
 
     @abstractmethod
     def write(self, path: str, data: bytes) -> None:
@@ -145,7 +148,7 @@ class Writable(Filesystem, ABC):
 
     @abstractmethod
     def copy(self, source: str, target: str) -> None:
-        """Make a file that never changes available at a second path without reading it; replace any existing file."""
+        """Make an immutable file available at a second path without reading it; replace any file that exists there."""
 
     @abstractmethod
     def remove_all(self, paths: Sequence[str]) -> None:
@@ -212,7 +215,7 @@ def open_readable(root: str) -> Filesystem:
     return Filesystem(f"{root}/x".removesuffix(path), fs)
 
 
-def entry_of(found: Mapping[str, Any]) -> Entry:
+def make_entry(found: Mapping[str, Any]) -> Entry:
     """Return the entry of a file, given fsspec's information."""
     etag = next((found[name] for name in ETAGS if found.get(name)), "")
     written = next((found[name] for name in TIMES if found.get(name)), 0.0)

@@ -47,7 +47,7 @@ REFUSED = (400, 401, 403)
 reply to a HEAD request has no body with further details.
 """
 REPEATED = "plumbline_renewed"
-"""Key in the context of a call that marks it as repeated with renewed credentials."""
+"""Key in a call's context that marks the call as a repetition with renewed credentials."""
 
 
 class S3(ObjectStore):
@@ -59,7 +59,7 @@ class S3(ObjectStore):
     def __init__(self, settings: Settings) -> None:
         """Create the client without contacting the server; raise ConfigError if it rejects the settings."""
         try:
-            super().__init__("s3://", _client(settings))
+            super().__init__("s3://", _make_client(settings))
         except (BotoCoreError, ValueError) as error:
             raise ConfigError(f"s3://: {hide_secrets(str(error).splitlines()[0])}; {SETTINGS}") from error
 
@@ -100,7 +100,7 @@ class S3(ObjectStore):
             for refused in reply.get("Errors", ()):
                 raise PermissionError(f"{refused['Key']}: {refused.get('Message') or refused.get('Code')}")
 
-    def renewal(self, error: Exception) -> str | None:
+    def find_renewal_remedy(self, error: Exception) -> str | None:
         for source in (error, error.__cause__, error.__context__):
             code = (getattr(source, "response", None) or {}).get("Error", {}).get("Code")
             if code in ENDED_SESSION:
@@ -110,7 +110,7 @@ class S3(ObjectStore):
         return None
 
 
-def _client(settings: Settings) -> fsspec.AbstractFileSystem:
+def _make_client(settings: Settings) -> fsspec.AbstractFileSystem:
     named = settings.anon or settings.key is not None
     if not named and Session().get_credentials() is None:
         raise ConfigError(f"s3://: no credentials found; {CREDENTIALS}")

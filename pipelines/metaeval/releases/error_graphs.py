@@ -110,7 +110,7 @@ def _read_nodes(metadata: Sheet) -> Iterator[dict[str, Any]]:
 
 
 def _read_metrics(folder: Place, metadata: Sheet, notes: list[str]) -> dict[str, pa.Array]:
-    """Read scores by metric, in the metadata's order, from the file with all metrics and the files with one each."""
+    """Read scores by metric, in the metadata's order, from the file with all metrics and files of single metrics."""
     metrics: dict[str, pa.Array] = {}
     found = [name for name in SCORES if exists(folder / name)]
     for first in found[:1]:
@@ -136,7 +136,7 @@ def _read_metrics(folder: Place, metadata: Sheet, notes: list[str]) -> dict[str,
 
 
 def _find_unread_tables(folder: Place, metrics: Collection[str]) -> Iterator[str]:
-    """Yield unread tables that look like scores by name but have no column in the file with all metrics."""
+    """Yield tables that are named like scores but not read, unless the file with all metrics contains their scores."""
     known = {PurePosixPath(name).name for name in SCORES}
     listed = [file for name in UNREAD_FOLDERS for file in list_files(folder / name if name else folder, ".csv")]
     for file in [file for file in listed if file.parent.path != folder.path or not file.path.endswith(OF_ONE)]:
@@ -147,7 +147,7 @@ def _find_unread_tables(folder: Place, metrics: Collection[str]) -> Iterator[str
 
 
 def _check_order(sheet: Sheet, metadata: Sheet, names: tuple[str, ...]) -> Sheet:
-    """Return the table; raise SourceError if the given columns differ from those of the metadata."""
+    """Return the table; raise SourceError if the given columns differ from the same columns in the metadata."""
     sheet.require(names, UPSTREAM)
     if len(sheet) != len(metadata):
         raise SourceError(
@@ -345,7 +345,7 @@ def _check_graph(graph: str, nodes: Mapping[str, _Node]) -> None:
 def require_few_walks(url: str, nodes: Iterable[Mapping[str, Any]]) -> None:
     """Raise SourceError if a graph (rows in schema GRAPH_NODES) has more walks than MAX_WALKS.
 
-    A walk contains one node from every level, except for two roots.
+    A walk contains one node of every level, but two nodes of the level without errors.
     """
     levels: dict[str, dict[int, set[str]]] = {}
     for node in nodes:

@@ -1,4 +1,4 @@
-"""Reads ratings of whole images: TIFA160 and DSG's, GenAI-Bench, StanfordT23D, T2VScore, Flickr8K-CF and SeeTRUE."""
+"""Reads ratings of whole images: TIFA160 (two releases), GenAI-Bench, StanfordT23D, T2VScore, Flickr8K-CF, SeeTRUE."""
 
 import math
 from collections import Counter

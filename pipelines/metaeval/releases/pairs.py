@@ -102,7 +102,9 @@ def _read_plain_samples(records: Records) -> list[PairingSample]:
     for row, (where, record) in enumerate(records):
         if missing := [name for name in PAIR if not record.get(name)]:
             fields = ", ".join(record) or "nothing"
-            raise SourceError(f"{where}: expected {', '.join(missing)}, found {fields}; is this EqBen's annotation?")
+            raise SourceError(
+                f"{where}: expected the fields {', '.join(missing)}, found {fields}; is this EqBen's annotation?"
+            )
         part, slash, _ = as_text(record, "image0", where).partition("/")
         samples.append(PairingSample(str(row), [part] if slash else [], where))
     return samples
@@ -117,7 +119,7 @@ def _read_labelled_samples(records: Records) -> list[PairingSample]:
         sample = PairingSample(f"{dataset}/{as_text(label, 'sample_cnt', where)}", [dataset], where)
         if name not in NAMES:
             raise SourceError(
-                f"{where}: expected a name of {', '.join(NAMES)}, found {name!r}; is this EqBen's annotation?"
+                f"{where}: expected one of the names {', '.join(NAMES)}, found {name!r}; is this EqBen's annotation?"
             )
         remember(rows_by_pairing, (sample.sample_id, name), where, f"pairing {name} of this sample occurs twice")
         samples.setdefault(sample.sample_id, sample)

@@ -116,8 +116,8 @@ def released(
 ) -> Release:
     """Return a release with the given rows, and notes on empty ratings and scores.
 
-    The means of `parts` also become ratings. Raises SourceError naming a row that occurs twice, that is, one in which
-    the same rater answers the same template about the same image and part.
+    The means of `parts` also become ratings. Raises SourceError naming a row with the same rater, template, image and
+    part as an earlier row.
     """
     answers = list(parts)
     by_image: dict[tuple[str, str | None, str | None, str, str], tuple[str, list[float]]] = {}

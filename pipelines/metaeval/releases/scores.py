@@ -98,7 +98,7 @@ def _read_parts(place: Place) -> Sheet:
 
 
 def _read_run(sheet: Sheet) -> pa.Table:
-    """Return a run's table with the errors it contains; add our errors for other scores that are not finite."""
+    """Return a run's scores with their recorded errors; add an error for any other score that is not finite."""
     try:
         table = sheet.table.select(schemas.SCORES.names).cast(schemas.SCORES).combine_chunks()
     except (pa.ArrowException, ValueError) as error:
@@ -160,7 +160,7 @@ def _make_long_scores(ids: Mapping[str, Sequence[str | None]], metric: pa.Array,
 
 
 def _check_finite(score: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return the scores with null for those that are not finite, and an error for each of these."""
+    """Replace scores that are not finite by null; return the scores, and an error for each replaced score."""
     finite, missing = pc.fill_null(pc.is_finite(score), False), pc.is_null(score)
     kind, message = (pc.if_else(missing, absent, wrong) for absent, wrong in zip(NOT_SCORED, NOT_FINITE, strict=True))
     retryable = pa.array([False] * len(score))
@@ -177,7 +177,7 @@ def select_metrics(scores: pa.Table, metrics: Collection[str]) -> pa.Table:
 def _require_metrics(metrics: Collection[str], known: Sequence[str]) -> None:
     for metric in metrics:
         if metric not in known:
-            raise ConfigError(f"metrics: no scores of {metric!r}; there are {', '.join(known)}")
+            raise ConfigError(f"metrics: no scores of {metric!r}; there are scores of {', '.join(known)}")
 
 
 def check_unique(scores: pa.Table, url: str, n_rows: int) -> pa.Table:

@@ -73,7 +73,7 @@ class Sheet:
         return [[str(part) for part in cell or () if part is not None] for cell in cells]
 
     def integers(self, name: str, remedy: str = NO_NUMBER) -> list[int | None]:
-        """Return a column as integers from 0, None for empty cells; raise SourceError naming any other cell."""
+        """Return a column as integers of at least 0, None for empty cells; raise SourceError naming any other cell."""
         texts = self.texts(name)
         for row, text in enumerate(texts):
             if text is not None and not (text.isdecimal() and len(text) <= MAX_DIGITS):
@@ -194,7 +194,8 @@ def as_text(record: Mapping[str, Any], name: str, where: str) -> str:
     value = record.get(name)
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         keys = ", ".join(record)
-        raise SourceError(f"{where}: expected {name} as text, found {value!r} among {keys}; is this the released file?")
+        found = f"{value!r} (among the fields {keys})"
+        raise SourceError(f"{where}: expected text in {name}, found {found}; is this the released file?")
     return str(value)
 
 
@@ -252,7 +253,7 @@ def _read_parquet(place: Place, only: Collection[str] | None) -> Sheet:
 
 
 def _open(place: Place, only: Collection[str] | None) -> IO[bytes]:
-    """Open a file to read columns; if all columns are read, first verify its checksum (if we wrote one)."""
+    """Open a file to read columns; if all columns are read, first verify the file's checksum, if it has one."""
     if only is not None:
         return place.open()
     content = read_content(place)

@@ -35,10 +35,9 @@ def read_gecko(place: Place) -> Release:
 
     A prompt has the skill `reliable` if its raters agree.
 
-    google-deepmind/gecko_benchmark_t2i has released only the prompts. Its DATABASE.md announces images and ratings
-    ("Working on"). THIS FORMAT OF THE RATINGS IS OURS, after App. D.1 of the paper, for people who have these ratings;
-    only prompts.csv has been released. A folder with one or more of these tables, each .csv or .parquet, with a row per
-    answer:
+    google-deepmind/gecko_benchmark_t2i has released only prompts.csv; its DATABASE.md announces images and ratings. The
+    format of the ratings is therefore our own, based on App. D.1 of the paper, for people who have these ratings. A
+    folder with one or more of these tables, each .csv or .parquet, with a row per answer:
     - likert: prompt_id, generator, rater, answer: 1 to 5, or Unsure;
     - wl: prompt_id, generator, rater, word (its index in the prompt, from 0; spaces separate words), answer: Aligned,
       Not aligned or Unsure;

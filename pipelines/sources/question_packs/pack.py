@@ -66,7 +66,7 @@ class QuestionPack(NamedTuple):
     questions: pa.Table
     """Questions in the schema QUESTIONS."""
     problems: tuple[str, ...]
-    """A line for each row that could not be read, or was not read literally."""
+    """A message for each row that could not be read, or was not read literally."""
     places: dict[str, str]
     """File and row of each prompt's first occurrence, by prompt_id."""
 

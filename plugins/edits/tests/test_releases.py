@@ -107,7 +107,7 @@ COMPLAINTS: Mapping[str, list[tuple[Any, ...]]] = {
     ],
     "genai_arena": [
         ([{**VOTES[0], "human_vote": "left"}], "row 0: expected the human_vote leftvote or .*, found 'left'"),
-        ([{**VOTES[0], "idx": None}], "row 0: expected idx as text, found None among idx"),
+        ([{**VOTES[0], "idx": None}], "row 0: expected text in idx, found None"),
         ([VOTES[0]] * 2, r"row 1: pair 0 occurs twice \(first in .*row 0\)"),
         ("random/pairwise.json", [{**VOTES[0], "human_vote": "tievote"}], "the human_vote leftvote, found 'tievote'"),
     ],

@@ -255,7 +255,9 @@ def test_an_invalid_release_is_an_error_of_one_line(
 
 
 def test_a_missing_model_and_unsupported_options_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"given: .* has no answers of 'blip'; there are mplug_dsg, mplug_tifa"):
+    with pytest.raises(
+        ConfigError, match=r"given: .* has no answers of 'blip'; it has answers of mplug_dsg, mplug_tifa"
+    ):
         accumulate_answers(make_format_config("t2iscorescore", write_release(tmp_path, TS2), "given=[blip]"))
     with pytest.raises(ConfigError, match=r"format: expected one of dsg, .* or null, got 'vq2'"):
         make_format_config("vq2", tmp_path)

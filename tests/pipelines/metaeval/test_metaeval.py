@@ -22,7 +22,7 @@ from plumbline.operators.metaeval.judgement import PEOPLE, Judgement
 from plumbline.pipelines.metaeval.metaeval import Findings, run_metaeval
 from plumbline.pipelines.metaeval.protocols import MetaevalConfig
 from plumbline.pipelines.metaeval.releases.release import Release
-from plumbline.pipelines.metaeval.reproduction import ReproductionConfig, reproduce, reproduction_text
+from plumbline.pipelines.metaeval.reproduction import ReproductionConfig, format_reproduction, reproduce
 from plumbline.pipelines.plans.sweep_config import read_config
 from tests.commands import config_of, printed, refusal
 from tests.pipelines.metaeval.releases.files import LAYOUTS, Layout, read_with
@@ -709,7 +709,7 @@ def test_an_unknown_metric_is_an_error(tmp_path: Path, ratings: Path) -> None:
         run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", "metrics=[n]"))
     scores = write_scores(tmp_path, m=[0.1, 0.2, 0.3, 0.4, 0.5])
     asked = ["protocol=long", f"protocol.path={ratings}", f"scores={scores}"]
-    with pytest.raises(ConfigError, match="no scores of 'n'; there are m"):
+    with pytest.raises(ConfigError, match="no scores of 'n'; there are scores of m"):
         run_metaeval(config(tmp_path, *asked, "metrics=[n]"))
 
 
@@ -758,7 +758,7 @@ def test_every_published_number_is_reproduced_or_its_difference_explained() -> N
     correlations = [check for check in checks if ", correlation of " in check.group]
     assert len(correlations) == 8 * 17 * 16 / 2 and all(check.matches for check in correlations)
     assert sum(check.reason.startswith("exchanged with table") for check in unmatched) == 8
-    assert Path("docs/reproduction.md").read_text() == reproduction_text(checks)
+    assert Path("docs/reproduction.md").read_text() == format_reproduction(checks)
 
 
 def test_reproduction_without_published_files_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,9 @@ def test_a_damaged_cell_and_a_cell_of_another_key_are_refused_by_name(store: Sto
     neighbour = "scores/12345678/atlas/1-jjjjjjjj.parquet"
     for path in (neighbour, draft_path(neighbour)):
         (place / path).write((place / CELL.path).read())
-        with pytest.raises(BrokenCell, match=r"1-jjjjjjjj\..*parquet: .* \(it is another cell's file\); run .* again"):
+        with pytest.raises(
+            BrokenCell, match=r"1-jjjjjjjj\..*parquet: .* \(the file contains another cell\); run .* again"
+        ):
             store.read_cell(path)
     (place / CELL.path).write(b"PAR1 cut short")
     with pytest.raises(BrokenCell, match=r"0-kkkkkkkk\.parquet: the cell is damaged"):

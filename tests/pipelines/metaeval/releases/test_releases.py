@@ -564,7 +564,7 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
     "winoground, Parquet": [(as_parquet(WINOGROUND)[:-20], "not readable as Parquet .*; it may be truncated")],
     "eqben": [
         ([], "expected a list of samples, found an empty list"),
-        ([{**EQBEN[0], "caption1": ""}], "row 0: expected caption1, found image0"),
+        ([{**EQBEN[0], "caption1": ""}], "row 0: expected the fields caption1, found image0"),
         (EQBEN_FULL[:-1], r"sample 'eqbensd/12' lacks the pairing\(s\) c0i1"),
         ([*EQBEN_FULL, EQBEN_FULL[0]], "row 8: pairing c1i0 of this sample occurs twice"),
     ],

@@ -175,7 +175,7 @@ def test_columns_of_other_metrics_may_contain_text(content: str, tmp_path: Path)
         {"image_id": "1", "metric": "clip", "score": 0.5},
         {"image_id": "2", "metric": "clip", "score": 0.25},
     ]
-    with pytest.raises(ConfigError, match=r"metrics: no scores of 'clap'; there are .*clip"):
+    with pytest.raises(ConfigError, match=r"metrics: no scores of 'clap'; there are scores of .*clip"):
         read_scores(place, ["clap"])
 
 
