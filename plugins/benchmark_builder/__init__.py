@@ -1,4 +1,4 @@
-"""Builds the prompts of a benchmark (tagging, sampling and writing them), and looks for leaks into training sets."""
+"""Tags, samples and writes the prompts of a benchmark, and searches training sets for its prompts and images."""
 
 from pathlib import Path
 

@@ -48,7 +48,7 @@ class BenchmarkImages(NamedTuple):
 
 
 class _RowImage(NamedTuple):
-    """An image from a row of a table."""
+    """An image from a row of a prompt table or an image table."""
 
     target: Target
     kind: Kind

@@ -64,7 +64,7 @@ class PlannedBuild(NamedTuple):
     writer_sweeps: Mapping[str, PlannedSweep]
     """Planned sweeps of the models that write text, by kind: `tagging` and `generation`."""
     published: Sequence[DraftPrompt]
-    """Gecko2K's prompts; empty if no reference is configured."""
+    """Gecko2K's published prompts, for comparison; empty if no reference is configured."""
     properties: Mapping[str, Property]
 
 
@@ -72,14 +72,14 @@ class WrittenTexts(NamedTuple):
     """The texts that a model wrote, with their usage and cost."""
 
     rows: list[dict[str, Any]]
-    """Rows of the schema QUESTIONS."""
+    """Rows with the schema QUESTIONS."""
     usage: Usage
     cost: Cost | None
     """Cost of the calls, or None if the model has no prices."""
 
 
 class BuiltBenchmark(NamedTuple):
-    """A finished benchmark."""
+    """A finished benchmark, with its failures and the usage of the models."""
 
     url: str
     prompts: int
@@ -166,7 +166,7 @@ def _read_written(kind: str, planned: PlannedSweep, outcomes: Mapping[str, Outco
 
 
 def build_benchmark(planned: PlannedBuild, written: Mapping[str, WrittenTexts]) -> BuiltBenchmark:
-    """Write the benchmark from the prompts that were read and those that the model wrote."""
+    """Write the benchmark from the prompts in the file and the prompts that the model wrote."""
     config = planned.config
     tags = written["tagging"].rows if "tagging" in written else []
     generated = written["generation"].rows if "generation" in written else []

@@ -43,7 +43,7 @@ class DrawingConfig(BoundsChecked):
     count: Positive
     """Number of prompts to keep."""
     lengths: tuple[int, ...] = (50, 100, 200)
-    """Boundaries, in characters, of the length classes that are balanced as well as skills; [] ignores length."""
+    """Boundaries, in characters, of length classes, which are balanced along with the skills; [] ignores length."""
     seed: int = 0
     """Seed of the random selection."""
 

@@ -19,7 +19,7 @@ from plumbline.operators.metrics.writing import UnreadableReply, Writing, Writte
 from plumbline.plugins.benchmark_builder.taxonomy import Check, Tag, Template, Value
 from plumbline.plugins.benchmark_builder.writer import TextWriter
 
-VERSION = 1
+VERSION = 2
 """Increase this number when the requests or the parsing of replies change."""
 ANOTHER = "This is number {}: make it unlike the examples, and unlike the others."
 MAX_FIELD = 2_000
@@ -53,12 +53,16 @@ def make_requests(
 ) -> Iterator[PromptRequest]:
     """Yield `count` requests per template, using every combination of its control values equally often.
 
-    `controls` overrides the values of template controls with the same names. With a larger `count`, the same requests
-    come first. Raises ConfigError if no template has a control that `controls` names.
+    `controls` overrides the values of template controls with the same names. If `count` increases, each
+    template keeps its first requests and gets additional ones.
+
+    Raises ConfigError if no template has a control that `controls` names.
     """
     if absent := controls.keys() - {name for template in templates.values() for name in template.controls}:
         known = sorted({name for template in templates.values() for name in template.controls})
-        raise ConfigError(f"generation.controls: no template has {min(absent)!r}; they have {', '.join(known)}")
+        raise ConfigError(
+            f"generation.controls: no template has a control {min(absent)!r}; controls are {', '.join(known)}"
+        )
     for tag, template in templates.items():
         options = {name: controls.get(name, values) for name, values in template.controls.items()}
         combinations = list(product(*options.values()))
@@ -143,7 +147,7 @@ def _read_text_fields(fields: Sequence[str], reply: str) -> list[str]:
         lines_by_field[current].append(line)
     texts = {name: parsing.one_line(" ".join(lines)) for name, lines in lines_by_field.items()}
     if missing := [name for name in fields if not texts.get(name)]:
-        raise UnreadableReply(f"expected {', '.join(fields)}, each on a line behind its name; {missing[0]} is missing")
+        raise UnreadableReply(f"expected a line `NAME: TEXT` for each of {', '.join(fields)}; {missing[0]} is missing")
     return [texts[name] for name in fields]
 
 
@@ -171,7 +175,7 @@ def _remove_quotes(text: str) -> str:
 def _check_field(check: Check, text: str, other: str) -> None:
     if check.contains is not None:
         if parsing.find_words(_remove_quotes(other), text) is None:
-            raise UnreadableReply(f"the {check.field} has not the words {parsing.shorten(other)} of {check.contains}")
+            raise UnreadableReply(f"the {check.field} lacks the words {parsing.shorten(other)} of {check.contains}")
         return
     unit, length = ("words", len(text.split())) if check.words is not None else ("characters", len(text))
     match = _RANGE.fullmatch(other.strip())
@@ -179,4 +183,4 @@ def _check_field(check: Check, text: str, other: str) -> None:
         raise UnreadableReply(f"{check.other}: expected a number or a range such as 8-15, got {other!r}")
     lowest, highest = int(match[1]), int(match[2] or match[1])
     if not lowest <= length <= highest:
-        raise UnreadableReply(f"the {check.field} has {length} {unit}, and {other} were asked for")
+        raise UnreadableReply(f"expected {other} {unit} in the {check.field}, found {length}")

@@ -52,7 +52,7 @@ def read_prompts(place: Place, columns: PromptColumnsConfig) -> list[DraftPrompt
 
 
 def _read_records(place: Place, columns: PromptColumnsConfig) -> Sequence[Mapping[str, Any]]:
-    """Return the rows of the file, with our names for the columns."""
+    """Return the rows of the file, with the columns renamed to Plumbline's names."""
     suffix = place.path.lower()
     if suffix.endswith(prompt_files.LIST):
         return [{"text": line.strip()} for line in split_lines(read_text(place)) if line.strip()]
@@ -80,9 +80,10 @@ def _make_prompt(record: Mapping[str, Any], columns: PromptColumnsConfig, where:
 
 
 def read_gecko(place: Place) -> list[DraftPrompt]:
-    """Return Gecko2K's prompts with their skills and sub-skills (`att/count:additive`), or Gecko(R)'s collections.
+    """Return Gecko2K's prompts with their skills and sub-skills (`att/count:additive`).
 
-    In the file, `dataset_id` ends with a colon, the sub-skill, and the prompt's number.
+    The skills of Gecko(R)'s prompts are the collections that they come from. In the file, `dataset_id` ends with a
+    colon, the sub-skill, and the prompt's number.
     """
     prompts = []
     for row, record in enumerate(

@@ -118,7 +118,7 @@ class LeaksConfig(BoundsChecked):
                 raise ConfigError(f"kinds: expected some of {', '.join(kinds)} for {key}, got {', '.join(self.kinds)}")
 
     def select_kinds(self, kinds: Sequence[Kind]) -> list[Kind]:
-        """Return the configured kinds among TEXT_KINDS or IMAGE_KINDS; empty without a training set for them."""
+        """Return which of these kinds are configured; empty if no training set is configured for them."""
         path = self.captions if kinds is TEXT_KINDS else self.images
         return [] if path is None else [kind for kind in kinds if kind in self.kinds]
 
@@ -134,7 +134,7 @@ class Board(NamedTuple):
 
 
 class ScanResult(NamedTuple):
-    """The captions or images of a training set, compared with the benchmark."""
+    """Result of comparing the captions or the images of a training set with the benchmark."""
 
     what: str
     """Kind of the compared rows: `caption` or `image`."""
@@ -178,7 +178,7 @@ class _Benchmark(NamedTuple):
     limits: ImageLimits
     uris: UriReader
     manifest: Mapping[str, Any]
-    """The run's manifest; empty if a benchmark is searched for instead of a run."""
+    """The run's manifest; empty if a benchmark is configured instead of a run."""
     scores: RunScores | None = None
 
 

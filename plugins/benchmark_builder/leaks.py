@@ -17,8 +17,8 @@ Kind = Literal["exact", "reordered", "near", "contained", "source", "image"]
 TEXT_KINDS: tuple[Kind, ...] = ("exact", "reordered", "near", "contained")
 """Kinds of text matches, most certain first.
 
-They are: the same words; the same words in another order; most three-word sequences in common; all words of a long
-prompt, in order, within a longer caption.
+`exact` means the same words, and `reordered` the same words in another order. `near` means that the texts share most of
+their three-word sequences. `contained` means that a caption contains all words of a long prompt, in order.
 """
 IMAGE_KINDS: tuple[Kind, ...] = ("source", "image")
 """Kinds of image matches: the source image of an edit, and a generated image."""
@@ -28,7 +28,7 @@ MIN_CONTAINED_WORDS = 8
 SOURCES = "sources"
 """Name under which source images are counted, next to the generators."""
 MAX_ROWS = 5
-"""Maximum number of training rows listed per prompt or image; the count includes all of them."""
+"""Maximum number of training rows listed per prompt or image; all matching rows are counted."""
 
 LEAKS = pa.schema(
     [
@@ -179,7 +179,7 @@ class SearchResult(NamedTuple):
 
 
 def make_leaks_table(results: Iterable[SearchResult]) -> pa.Table:
-    """Return the leaks as a table of the schema LEAKS."""
+    """Return the leaks as a table with the schema LEAKS."""
     records = [
         {
             **target._asdict(),

@@ -145,7 +145,7 @@ Statistics = Mapping[str, SkillStatistics]
 
 
 def make_statistics_table(own: Statistics, published: Mapping[str, Statistics]) -> ShownTable:
-    """Return a table of statistics by skill: all columns for this benchmark, and fewer for each published one."""
+    """Return a table of statistics by skill: all columns for this benchmark, but only some for published ones."""
     skills = [ALL, *sorted({skill for statistics in (own, *published.values()) for skill in statistics} - {ALL})]
     properties = [*own[ALL].means]
     names = ["skill", "prompts", "share", "characters", "longest", *properties]

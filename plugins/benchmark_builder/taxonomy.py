@@ -29,7 +29,8 @@ class Check:
         options = [name for name in (self.words, self.characters, self.contains) if name is not None]
         if len(options) != 1:
             raise ConfigError(
-                f"a template's check of {self.field!r}: expected one of words, characters, contains, got {len(options)}"
+                f"a template's check of {self.field!r}: expected exactly one of words, characters and "
+                f"contains, got {len(options)}"
             )
         return options[0]
 
@@ -40,7 +41,7 @@ class Template:
 
     instructions: str
     controls: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
-    """Properties of a prompt, with the values of each; all values are requested equally often."""
+    """Configurable properties of a prompt and their values; all values are requested equally often."""
     fields: tuple[str, ...] = ("Caption",)
     """Fields that the model writes, in this order; the last field is the prompt."""
     examples: tuple[Mapping[str, Value], ...] = ()
@@ -61,8 +62,8 @@ class Template:
         for check in self.checks:
             if check.field not in self.fields or check.other not in names:
                 raise ConfigError(
-                    f"a template's check of {check.field!r} against {check.other!r}: they are not among its fields "
-                    f"({', '.join(self.fields)}) and controls ({', '.join(self.controls)})"
+                    f"a template's check of {check.field!r} against {check.other!r}: expected names of its fields "
+                    f"({', '.join(self.fields)}) or controls ({', '.join(self.controls)})"
                 )
 
 
@@ -132,7 +133,9 @@ class Taxonomy:
             yield from (Tag(name, part) for part in skill.sub_skills)
 
     def find(self, label: str) -> Tag:
-        """Return the tag with this label, ignoring case, and any text after a skill that has no sub-skills.
+        """Return the tag with this label.
+
+        Case is ignored. Text after the name of a skill that has no sub-skills is ignored too.
 
         Raises ConfigError, suggesting the nearest tag, if the taxonomy has no such tag.
         """

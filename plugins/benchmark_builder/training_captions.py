@@ -28,7 +28,7 @@ COMMON_COLUMNS = ("caption", "text", "prompt", "TEXT", "captions")
 ROWS_AT_ONCE = 4096
 LIST = ".txt"
 NO_BYTES = 0
-"""Maximum image size, in bytes, when captions are read from a tar: no image is read."""
+"""Size limit that skips all images in a tar, because only captions are needed."""
 
 
 Captions = Iterator[Caption | Rejection]

@@ -50,7 +50,9 @@ class TrainingReader(Generic[Row]):
             if entry.type == "file" and file.name.lower().endswith(tuple(self.readers)) and file.name[0] not in "._"
         ]
         if not found:
-            raise ConfigError(f"{self.key}={place}: no file there ends in {', '.join(self.readers)}; correct the path")
+            raise ConfigError(
+                f"{self.key}={place}: expected files that end in {', '.join(self.readers)}; correct the path"
+            )
         return sorted(found, key=lambda file: file.place.url)
 
     def read(self, file: TrainingFile) -> Iterator[Row | Rejection]:

@@ -21,7 +21,7 @@ class AblationEffect(NamedTuple):
 
     metric: str
     denied: str
-    """The missing input, or the model that answered instead of the metric's own."""
+    """The missing input, or the model that answered instead of the metric's own model."""
     whole: float
     """Mean score with the input."""
     left: float

@@ -1,4 +1,4 @@
-"""Diagnoses a sweep's metrics by running variants of them that lack some of their input."""
+"""Diagnoses a sweep's metrics by running variants of them without some of their inputs."""
 
 import math
 from collections.abc import Iterator, Mapping

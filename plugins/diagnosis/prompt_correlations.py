@@ -26,7 +26,7 @@ class PromptNumbers(NamedTuple):
 
 
 def make_prompt_numbers(prompts: Hashes, values: Sequence[float]) -> PromptNumbers:
-    """Sort the values (n,) of prompts in any order; if a prompt is repeated, its first value is used."""
+    """Return the values (n,) of the prompts, sorted by prompt; if a prompt is repeated, its first value is used."""
     unique, rows = np.unique(prompts, return_index=True)
     return PromptNumbers(unique, np.asarray(values, np.float64)[rows])
 
@@ -34,7 +34,10 @@ def make_prompt_numbers(prompts: Hashes, values: Sequence[float]) -> PromptNumbe
 def correlate_properties(
     scores: RunScores, properties: Mapping[str, Mapping[str, PromptNumbers]]
 ) -> Iterator[Correlation]:
-    """Correlate the prompts' mean scores with each of the metric's properties, for each metric and generator."""
+    """Yield correlations between prompts' mean scores and their properties, for each metric, generator and property.
+
+    `properties` contains, for each metric, the properties to correlate it with, by name.
+    """
     for metric, numbers_by_name in properties.items():
         columns = scores.select_rows(metric).scored()
         for code, generator in enumerate(scores.generators):
@@ -53,7 +56,7 @@ def compute_prompt_means(columns: ScoreColumns) -> PromptNumbers:
 
 
 def correlate_value_means(means: PromptNumbers, numbers: PromptNumbers) -> float:
-    """Return the rank correlation of a property's distinct values with the mean score of the prompts with that value.
+    """Return the rank correlation between a property's distinct values and the mean scores of prompts with each value.
 
     It can be high even for a weak trend, because each mean covers many prompts.
     """

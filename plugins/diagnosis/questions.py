@@ -58,7 +58,7 @@ class AnswerStatistics(NamedTuple):
 
     metric: str
     denied: str
-    """The missing input, or the model that answered instead of the metric's own; empty for the unchanged metric."""
+    """The missing input, or the model that replaced the metric's own model; empty for the unchanged metric."""
     answers: int
     right: float
     """Fraction of right answers."""

@@ -76,5 +76,5 @@ def read_ratings(key: str, words: WordRatings, table: Place) -> RatedWords:
             if name := word.strip().replace("_", " ").casefold():
                 ratings.setdefault(name, rating)
     if not ratings:
-        raise ConfigError(f"{key}.path: {words.path} has no word with a rating; correct the columns")
+        raise ConfigError(f"{key}.path: expected a word with a rating in {words.path}, found none; correct the columns")
     return RatedWords(ratings, words.unlisted_words)

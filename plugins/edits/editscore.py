@@ -56,7 +56,7 @@ class EditScoreConfig(InspectedConfig):
         return self.request_options(*self.templates)
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
-        """Request a verdict in two replies: on the source and the edited image, and on the edited image alone."""
+        """Request two replies: one about the source and the edited image, and one about the edited image alone."""
         release = self.find_release(EditScoreRelease)
         if release is not None:
             return combine_ratings((yield from release.inspect(prompt, self.sampling)))

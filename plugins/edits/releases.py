@@ -35,7 +35,7 @@ PAIR = re.compile(r"\[\s*([^,\s]+)\s*,\s*([^,\s]+)\s*\]")
 
 
 def read_imagenhub(place: Place) -> Release:
-    """Return human ratings of edits (templates SC, PQ and O), judges' scores of the same three, and the measures.
+    """Return human ratings of edits (SC, PQ and O), and the scores by judges and by measures such as LPIPS.
 
     ImagenHub: edits by nine text-guided, four mask-guided and three subject-driven editors, each rated by three people
     for semantic consistency and perceptual quality with 0, 0.5 or 1.
@@ -46,7 +46,8 @@ def read_imagenhub(place: Place) -> Release:
     - _answers/results_autometrics/ImagenHub_<task>_IE/<editor>.json: `{uid: {"LPIPS": number}}`.
 
     As in the release's analyze_json.ipynb, a judge's SC and PQ are the lowest integer in a reply, divided by ten and
-    clipped to 0 to 1; both must have been answered. O is the square root of SC times PQ, for people and judges alike.
+    clipped to 0 to 1; edits without an answer to both are skipped. For people and judges alike, O is the square root of
+    SC times PQ.
 
     Metrics are named `<judge>_SC` and so on; measures keep the names in their files. A prompt's skill is its task. An
     image is named `<task>/<editor>/<uid>`, and its prompt `<task>/<uid>`. Generation tasks are not read.

@@ -36,5 +36,5 @@ class SourceComparisonConfig(Metric):
         return {"comparison": self.comparison}
 
     def score(self, evidence: Evidence) -> Scored:
-        """Return the image's value of the chosen comparison."""
+        """Return the value of the chosen comparison for the image."""
         return Scored(evidence.row[self.comparison])

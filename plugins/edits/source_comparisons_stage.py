@@ -15,7 +15,7 @@ from plumbline.operators.stages.images import PixelsStage
 from plumbline.plugins.edits.source_comparison import SourceComparisonConfig
 
 MAX_SIDE = 1024
-"""Longest side, in pixels, at which images are compared; larger sources are scaled down so that costs are bounded."""
+"""Longest side, in pixels, at which images are compared; larger sources are scaled down to bound the cost."""
 RADIUS, SIGMA = 5, 1.5
 """Radius and standard deviation, in pixels, of SSIM's Gaussian window of 11 x 11 pixels."""
 MIN_SIDE = 2 * RADIUS + 1
@@ -23,7 +23,10 @@ C1, C2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
 WHITE = 128
 """Minimum brightness of a white pixel in a mask."""
 CLEAR, MAX_GREY = 64, 0.1
-"""Grey pixels of a mask are at least CLEAR levels from black and from white; at most this fraction may be grey."""
+"""A pixel of a mask is grey if it is at least CLEAR levels from black and from white.
+
+At most the fraction MAX_GREY of a mask's pixels may be grey.
+"""
 
 
 class SourceComparison(NamedTuple):

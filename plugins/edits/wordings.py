@@ -25,7 +25,7 @@ class GEditRelease(VieScoreEditRelease):
 
 
 MAX_RATING, TRIES = 25, 3
-"""The score_range that replaces 10 in the rules, and the number of tries after which EditScore.evaluate guesses."""
+"""Highest rating, which replaces 10 in the rules, and the number of tries after which EditScore.evaluate guesses."""
 
 
 class EditScoreRelease(VieScoreEditRelease):

@@ -12,7 +12,7 @@ from plumbline.pipelines.base.storage import Place, first_line
 
 
 class ExportError(PlumblineError):
-    """Scores could not be written to a table."""
+    """Raised if scores cannot be written to a table."""
 
 
 class StoredPart(NamedTuple):

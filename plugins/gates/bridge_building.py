@@ -111,8 +111,8 @@ def _require_enough(pairs: Pairs, metrics: tuple[str, str]) -> None:
             )
         if (differing := resampled.count_differing(scores)) < MIN_DIFFERING:
             raise ConfigError(
-                f"{metric}: {plural(differing, 'prompt')} of {prompts} differ from the most common score, but an "
-                f"interval needs {MIN_DIFFERING}; score images of more prompts with both versions"
+                f"{metric}: expected at least {MIN_DIFFERING} prompts whose score differs from the most common score, "
+                f"found {differing} of {prompts}; score images of more prompts with both versions"
             )
 
 

@@ -1,4 +1,4 @@
-"""Scores one held-out set of images with two versions of a metric, to map the scores of one to the other's scale."""
+"""Scores a held-out set of images with two versions of a metric, in order to map old scores to the new scale."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
@@ -77,7 +77,9 @@ class BridgeSweepConfig(SweepConfig):
         wanted: dict[str, AnyMetric] = {}
         for side, metric, run in self.bridge.sides():
             if run is None and metric not in self.metrics:
-                raise ConfigError(f"bridge.{side}: the sweep has no such metric; {suggest(metric, list(self.metrics))}")
+                raise ConfigError(
+                    f"bridge.{side}: the sweep has no metric {metric}; {suggest(metric, list(self.metrics))}"
+                )
             wanted |= {metric: self.metrics[metric]} if run is None else {}
         if not wanted:
             return None

@@ -55,7 +55,7 @@ class Check(NamedTuple):
     """One-sided p-value, not corrected for multiple tests; small if the rule holds."""
     prompts: int | None = None
     smallest: float | None = None
-    """Distance between bound and true mean that as many similar prompts detect with 80% power."""
+    """Smallest distance of the true mean from the bound that this number of similar prompts detects with 80% power."""
     needed: int | None = None
     """Number of similar prompts that pass the rule with 80% power; None if the mean is beyond the bound."""
 
@@ -112,7 +112,7 @@ class OtherSide(NamedTuple):
     generator: str
     scores: RunScores
     same_images: Callable[[], Hashes]
-    """Returns the prompts, in ascending order, whose images are byte-identical to those of the candidate."""
+    """Function that returns the prompts, in ascending order, for which both sides have byte-identical images."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,7 +122,7 @@ class JudgedRun:
     summary: Mapping[tuple[str, str, str], SummaryRow]
     """Summaries by generator, metric and skill."""
     scores: Callable[[], RunScores]
-    """Reads the scores, which are needed only for tested rules."""
+    """Function that reads the scores, which are needed only for tested rules."""
     skills: Callable[[], Skills]
     lower_is_better: frozenset[str]
     unranked: frozenset[str]
@@ -132,9 +132,9 @@ class JudgedRun:
     candidates: Sequence[str]
     """Generators to judge if a rule names no candidate."""
     other: str
-    """Description of the run or generator to compare with, for rules without a baseline; empty if there is neither."""
+    """Description of the run or generator to compare with, for rules without a baseline; empty if there is none."""
     find_other: Callable[[Rule, str], OtherSide | str]
-    """Returns the scores that a rule compares a generator with, or the reason why they cannot be compared."""
+    """Function that returns the scores to compare a generator with under a rule, or the reason why there are none."""
 
     @property
     def generators(self) -> list[str]:

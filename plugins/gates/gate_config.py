@@ -51,11 +51,11 @@ class GateConfig:
     def __post_init__(self) -> None:
         if self.against is not None and self.baseline is not None:
             raise ConfigError(
-                f"baseline={self.baseline}: names a generator of the same run, but against={self.against} is set too; "
+                f"baseline={self.baseline} names a generator of the same run, but against={self.against} is set too; "
                 "leave one of them out"
             )
         if self.baseline is not None and self.baseline == self.candidate:
-            raise ConfigError(f"baseline={self.baseline}: is the candidate itself; name another generator")
+            raise ConfigError(f"baseline={self.baseline} is the candidate itself; name another generator")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -132,7 +132,7 @@ def run_gate(store: Store, gate: Gate, config: GateConfig) -> list[GateResult]:
 
 
 WRITERS: Mapping[str, Callable[[Sequence[GateResult]], str]] = {"junit": to_junit, "summary": to_markdown}
-"""Functions that write each kind of result file."""
+"""Functions that format the results for a file, by configuration key."""
 
 
 class _Sides:

@@ -56,7 +56,7 @@ class MarginTest(NamedTuple):
     """One-sided p-value of the hypothesis that the mean is at least the bound; small if the mean is below it."""
     n: int
     spread: float
-    """Standard deviation; 0 for a single value."""
+    """Standard deviation of the values; 0 for a single value."""
 
 
 def run_margin_test(values: Floats, bound: float, alpha: float, worst: float, best: float) -> MarginTest:
@@ -167,7 +167,7 @@ def find_lowest_mean(sample: Sample, alpha: float) -> float:
 
 
 def find_smallest_difference(test: MarginTest, chance: float = DEFAULT_POWER) -> float:
-    """Return how far above the bound a true mean must be for the same number of prompts to detect it at this power."""
+    """Return how far above the bound the true mean must be for as many prompts to show it with power `chance`."""
     return test.mean - test.low + _find_shortfall(test.spread, test.n, chance)
 
 
@@ -199,5 +199,5 @@ def count_needed_prompts(
 
 
 def _find_shortfall(spread: float, n: int, chance: float) -> float:
-    """Return an amount; with probability `chance`, the mean of n prompts is below the true mean by at most this."""
+    """Return the distance that the mean of n prompts can be below the true mean, at probability `chance`."""
     return float(scipy.stats.norm.ppf(chance)) * spread / math.sqrt(n)

@@ -32,7 +32,7 @@ class DiffusersModel(LocalModel):
     """Options of a diffusers pipeline, optionally with a LoRA."""
 
     image_batch: Positive = 4
-    """Number of images generated together; images depend on it only by rounding errors."""
+    """Number of images generated together; it affects the images only by rounding errors."""
     lora: str | None = None
     """Hub id, folder or file of a LoRA that is merged into the pipeline."""
     lora_scale: float = 1.0

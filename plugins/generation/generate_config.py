@@ -20,7 +20,7 @@ IMAGE_STORE = ".generate"
 ROLE = "image_model"
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 SWEEP_KEYS = ("benchmark", "pictures", "cluster", "storage", "limits", "max_failed", "dry_run", "log")
-"""Options that a generation takes over from a sweep that generates its images first."""
+"""Options that are copied from a sweep to the generation that makes its images."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -64,7 +64,7 @@ class Generated(NamedTuple):
 def plan_generation(config: GenerateConfig) -> PlannedGeneration:
     """Name every image and find the existing ones, without loading a model or generating anything.
 
-    Raises ConfigError, SourceError or ModelError, each with a one-line message that contains the remedy.
+    Raises ConfigError, SourceError or ModelError, each with a one-line message that says how to fix the problem.
     """
     strangers = [name for name in _list_tables(config.folder) if OWN_FILE.fullmatch(name) is None]
     if strangers:
@@ -113,7 +113,7 @@ def _list_tables(folder: Place) -> list[str]:
             return []
 
 
-class Published(NamedTuple):
+class FolderProblems(NamedTuple):
     """Problems in a generator's folder after its cells were published there."""
 
     failed: int
@@ -134,7 +134,7 @@ class GeneratorFolder:
         self.damaged: dict[str, None] = {}
         """Addresses of damaged cells and files found so far."""
 
-    def publish(self, drawing: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[Published]:
+    def publish(self, drawing: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[FolderProblems]:
         """Make the folder contain exactly the cells, and return the damaged cells that no file can replace."""
         cells = drawing.plan.select_prompt_cells("pictures")["pictures"]
         lost = {cell for cell in cells if cell.path in outcomes and outcomes[cell.path].state == "failed"}
@@ -158,7 +158,7 @@ class GeneratorFolder:
                 else:
                     failed += int(result.provenance["errors"])
         self.folder.remove_below([name for name in there if name not in made])
-        return Inspection(Published(failed, tuple(dict.fromkeys(problems))), broken)
+        return Inspection(FolderProblems(failed, tuple(dict.fromkeys(problems))), broken)
 
     def _publish_cell(self, name: str, cell: PlannedCell, store: Store, *, is_there: bool) -> StoredCell:
         """Copy a cell into the folder unless the same bytes are there; raise BrokenCell if both copies are damaged."""

@@ -119,7 +119,7 @@ def read_annotations(place: Place, columns: RatingColumns = USUAL) -> Release:
 def _find_readable(annotations: Sequence[Annotation], columns: RatingColumns) -> set[str]:
     """Return the questions whose answers can be read as ratings or choices.
 
-    Raises SourceError if this is true of only some of a question's answers.
+    Raises SourceError if only some of a question's answers can be read.
     """
     good: dict[str, Annotation] = {}
     bad: dict[str, Annotation] = {}
@@ -283,7 +283,7 @@ def _read_records(place: Place) -> Sequence[Any]:
 
 
 Reader = Callable[[Mapping[str, Any], str, RatingColumns], Iterator[Annotation]]
-"""Yields the annotations of a record; the second argument names the file and the record in error messages."""
+"""Function that yields the annotations of a record; the second argument is the file and record, for messages."""
 
 
 def _choose_reader(record: Mapping[str, Any], where: str) -> Reader:

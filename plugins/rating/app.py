@@ -74,7 +74,7 @@ class Pages:
         rater, count = _parse_rater(request), _parse_number(request, "count", 3, MAX_TASKS)
         progress = self.study.choose_turns(rater, count)._asdict() | {"left_out": len(self.study.omitted)}
         turns = progress.pop("turns")
-        return JSONResponse([self._show(turn.task, rater, turn.repeat) | progress for turn in turns])
+        return JSONResponse([self._make_task_json(turn.task, rater, turn.repeat) | progress for turn in turns])
 
     def send_task(self, request: Request) -> Response:
         """Send a task with the rater's last answer to it."""
@@ -82,10 +82,10 @@ class Pages:
         self.study.refresh(rater)
         task = self._find_task(request)
         last = self.study.answers.find_last(AnswerKey(rater, task.task_id, repeat))
-        stored = {"answer": None, "note": "", "revision": None} if last is None else _show_answer(last)
-        return JSONResponse(stored | self._show(task, rater, repeat) | {"version": self.study.served.version})
+        stored = {"answer": None, "note": "", "revision": None} if last is None else _make_answer_json(last)
+        return JSONResponse(stored | self._make_task_json(task, rater, repeat) | {"version": self.study.served.version})
 
-    def _show(self, task: Task, rater: str, repeat: int) -> dict[str, Any]:
+    def _make_task_json(self, task: Task, rater: str, repeat: int) -> dict[str, Any]:
         """Return a task as JSON without its generators and without revealing that it is a gold question."""
         sources = range(len(self.study.served.images.read_sources(task)))
         shown, template = self.study.order_images(task, rater, repeat), TEMPLATES[task.template]
@@ -127,7 +127,7 @@ class Pages:
         """Store the answer that a page sends."""
         sent = parse_answer(await read_json_body(request, "an answer"))
         stored = await run_in_threadpool(self.study.add, sent)
-        return JSONResponse(_show_answer(stored.revision), 201 if stored.new else 200)
+        return JSONResponse(_make_answer_json(stored.revision), 201 if stored.new else 200)
 
     def refuse(self, request: Request, error: Exception) -> Response:
         """Report an error in one line: on the name page if a page was requested, otherwise as JSON."""
@@ -136,7 +136,7 @@ class Pages:
             message, status = error.detail, error.status_code
         elif isinstance(error, RefusedAnswer):
             status = error.status
-            content = {} if error.kept is None else {"kept": _show_answer(error.kept)}
+            content = {} if error.kept is None else {"kept": _make_answer_json(error.kept)}
         else:
             status = 400 if isinstance(error, (BadAnswer, BadName)) else 500
         if request.url.path in ("/", "/rate"):
@@ -144,7 +144,7 @@ class Pages:
         return JSONResponse({"error": message, **content}, status)
 
 
-def _show_answer(stored: Revision) -> dict[str, Any]:
+def _make_answer_json(stored: Revision) -> dict[str, Any]:
     """Return an answer as JSON for the rater who gave it."""
     fields = ("version", "task_id", "repeat", "rater", "answer", "note", "seconds", "at")
     return {name: getattr(stored.answer, name) for name in fields} | {"revision": stored.revision}

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 MIN_ANSWERS = 3
-"""Minimum number of answers per task: the rater's own, and those of two others whose agreement can be compared."""
+"""Minimum number of answers per task: the rater's own, and two others, whose agreement is used for comparison."""
 FIRST_DRAWS = 499
 DRAWS = 9999
 """Number of random draws if the p-value from the first draws is at most MAX_FIRST_P_VALUE."""
@@ -51,7 +51,7 @@ def run_exchange_test(answers: Floats, templates: NDArray[np.intp], rater: int, 
 
 
 def _standardise(answers: Floats, templates: NDArray[np.intp]) -> Floats:
-    """Standardise by template over all raters together, so that exchanges do not affect it; equal answers become 0."""
+    """Standardise by template over all raters together, so that exchanges have no effect; equal answers become 0."""
     result = np.full(answers.shape, math.nan)
     for template in np.unique(templates):
         rows = templates == template

@@ -42,7 +42,7 @@ Floats = NDArray[np.float64]
 LABEL_COUNTS = (12, 16, 20, 25, 30, 40, 50)
 """Numbers of rated prompts for which coverage is measured."""
 CHOICE_LIMITS = (-0.5, 0.5)
-"""Rating limits if people choose between two images: choosing the first is a difference of 1, the second of -1."""
+"""Rating limits if people choose between two images: the difference is 1 for the first and -1 for the second."""
 DRAWS = 1000
 """Number of random sets of rated prompts per pair and metric when measuring coverage."""
 
@@ -53,7 +53,7 @@ class LabelsConfig(ScoresSource):
 
     protocol: ProtocolConfig
     output: str = "labels.csv"
-    """CSV file of the images to rate next: prompt_id, generator, image_id."""
+    """CSV file for the images to rate next, with the columns prompt_id, generator and image_id."""
     metrics: tuple[str, ...] = ()
     """The metric whose scores narrow the intervals, such as [vqascore]; not needed if there is only one metric."""
     generators: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class LabelPlan(NamedTuple):
     metric: str
     pairs: Sequence[PairLabels]
     next_prompts: pa.Table
-    """prompt_id, generator, image_id: images to rate, in this order."""
+    """Images to rate, in this order, with the columns prompt_id, generator and image_id."""
     limits: tuple[float, float]
     """The lowest and highest rating that the intervals assume, or CHOICE_LIMITS for choices between two images."""
 

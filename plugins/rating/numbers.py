@@ -85,11 +85,11 @@ class StudyRatings(NamedTuple):
 
     tasks: Sequence[Task]
     answers: pd.DataFrame
-    """rater, task_id, template, number (mean of its parts; nan if unsure), answer (as a string), seconds (nan if
-    unknown).
+    """Table of answers: rater, task_id, template, number (mean of its parts; nan if unsure), answer (as a string),
+    seconds (nan if unknown).
     """
     parts: pd.DataFrame
-    """unit, prompt_id, template, rater, rating: one row per number in an answer."""
+    """Table with a row per number in an answer: unit, prompt_id, template, rater, rating."""
 
 
 def collect_ratings(answers: Sequence[Answer], tasks: Sequence[Task]) -> StudyRatings:

@@ -8,7 +8,7 @@ UNSURE, CANNOT_TELL, INVALID = "unsure", "cannot_tell", "invalid"
 WHOLE_ANSWERS = (UNSURE, CANNOT_TELL)
 """Answers that are valid for every template."""
 MARKS = ("wrong", "unsure")
-"""Marks that a rater can give a word; a word without a mark is shown in the image."""
+"""Marks that a rater can give a word; a word without a mark counts as shown in the image."""
 REPLIES = ("yes", "no", UNSURE, "subjective", INVALID, CANNOT_TELL)
 """The replies of Gecko's DSG(H) (gecko.txt, D.1); its `I do not know the answer` is called `cannot_tell` here. A
 question that contradicts another one is `invalid`.

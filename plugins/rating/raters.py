@@ -62,11 +62,11 @@ class Likeness(NamedTuple):
     correlation: float
     """Pearson correlation over tasks, with answers standardised by template; nan if one side is constant."""
     p_value: float
-    """Probability that answers unrelated to the images agree this well with the others', times the number of raters."""
+    """P-value of a positive correlation, multiplied by the number of raters, at most 1."""
     n: int
     """Number of tasks that another rater answered too."""
     p_unlike: float
-    """Uncorrected p-value of the test whether the others agree better with each other than with this rater; 1 if no
+    """Uncorrected p-value of the test of whether the others agree better with each other than with this rater; 1 if no
     task has three answers.
     """
 
@@ -80,11 +80,11 @@ class RaterQuality(NamedTuple):
     seconds: float
     """Median time per answer in seconds."""
     repeats: Tally
-    """Repeated tasks that were answered as before."""
+    """Number of repeated tasks that were answered as before."""
     gold: Tally
-    """Correct answers to gold questions."""
+    """Number of correct answers to gold questions."""
     fast: Tally
-    """Answers faster than MIN_SECONDS."""
+    """Number of answers that took less than MIN_SECONDS."""
     entropy: float
     """Entropy of the answers in bits; 0 if all are equal."""
     likeness: Likeness
@@ -116,10 +116,12 @@ def find_agreement(ratings: StudyRatings, sampling: Sampling) -> list[TemplateAg
 def judge_raters(ratings: StudyRatings, answers: Sequence[Answer], seed: int = 0) -> list[RaterQuality]:
     """Return the quality of each rater of a study, sorted by name; `answers` include repeats and gold questions."""
     by_rater = {str(rater): rows for rater, rows in ratings.answers.groupby("rater")}
-    gold = _tally((answer.rater, is_correct(answer)) for answer in answers if answer.gold is not None)
+    gold = _count_hits((answer.rater, is_correct(answer)) for answer in answers if answer.gold is not None)
     first = {(answer.rater, answer.task_id): answer.answer for answer in answers if not answer.repeat}
     repeated = [answer for answer in answers if answer.repeat and (answer.rater, answer.task_id) in first]
-    repeats = _tally((answer.rater, agrees_with(answer, first[answer.rater, answer.task_id])) for answer in repeated)
+    repeats = _count_hits(
+        (answer.rater, agrees_with(answer, first[answer.rater, answer.task_id])) for answer in repeated
+    )
     likeness = _compare_with_others(ratings, sorted(by_rater), seed)
     flags = _find_flags(ratings.answers, by_rater, gold, repeats, likeness)
     return [
@@ -139,7 +141,7 @@ def judge_raters(ratings: StudyRatings, answers: Sequence[Answer], seed: int = 0
     ]
 
 
-def _tally(hits: Iterable[tuple[str, bool]]) -> dict[str, Tally]:
+def _count_hits(hits: Iterable[tuple[str, bool]]) -> dict[str, Tally]:
     tallies: dict[str, Tally] = {}
     for rater, hit in hits:
         tally = tallies.get(rater, NOTHING)
@@ -252,7 +254,7 @@ def _find_flags(
 def _suspect_random(rater: str, likeness: Likeness, raters: int) -> _Suspicion | None:
     """Return a suspicion if the rater's answers may be random.
 
-    Its p-value is that of the test whether the others agree better with each other than with this rater.
+    Its p-value is that of the test of whether the others agree better with each other than with this rater.
     """
     if likeness.p_value <= SIGNIFICANCE:
         return None

@@ -58,7 +58,7 @@ class RehearsedDecisions(NamedTuple):
     pairs: Sequence[GeneratorPair]
     prompts: int
     decisions: Decisions
-    """Verdicts and numbers of looks (orders, pairs)."""
+    """Verdict on each pair in each order, and the number of interim tests until then (orders, pairs)."""
     indifference: float
 
     def measure_cost(self) -> Floats:
@@ -144,7 +144,7 @@ def _draw_orders(labels: Sequence[str], orders: int, seed: int) -> Iterator[Indi
 
 
 def decide_naively(pairs: Sequence[GeneratorPair], labels: Sequence[str], orders: int, seed: int) -> NDArray[np.int8]:
-    """Return the verdicts (orders, pairs) of a t-test after every prompt that stops at the first p-value below 5%."""
+    """Return the verdicts (orders, pairs) of a t-test after every prompt, stopping at the first p-value below 5%."""
     return np.concatenate(
         [
             np.stack([_find_first_significant(order_differences(pair.differences, drawn)) for pair in pairs], axis=-1)

@@ -47,14 +47,14 @@ from plumbline.plugins.rating.study_files import (
     AnswerReader,
     Revision,
     StudyVersion,
-    answer_path,
     list_versions,
+    make_answer_path,
     make_key,
+    make_tasks_path,
+    make_version_path,
     read_revision,
     read_study,
     read_version,
-    tasks_path,
-    version_path,
 )
 from plumbline.plugins.rating.task_images import TaskImages
 from plumbline.plugins.rating.tasks import Task, encode_tasks
@@ -115,7 +115,7 @@ class RaterProgress(NamedTuple):
     done: int
     total: int
     remaining_minutes: float | None
-    """Estimated minutes to the rater's last task; None if too few answers were timed."""
+    """Estimated minutes until the rater has answered all tasks; None if too few answers were timed."""
 
 
 class OpenVersion(NamedTuple):
@@ -249,7 +249,7 @@ class Study:
             seconds=sent.seconds,
             at=_now(),
         )
-        key, place = make_key(answer), self.place / answer_path(make_key(answer), sent.revision)
+        key, place = make_key(answer), self.place / make_answer_path(make_key(answer), sent.revision)
         if sent.revision > (following := self.answers.find_next_revision(key)):
             raise RefusedAnswer(400, f"revision: expected at most {following}, got {sent.revision}")
         new = place.create(encode_answer(answer))
@@ -272,7 +272,7 @@ class Study:
         if last is not None and (last.answer.at >= answer.at or _are_equal(last.answer, answer)):
             return False
         revision = self.answers.find_next_revision(key)
-        while not (self.place / answer_path(key, revision)).create(encode_answer(answer)):
+        while not (self.place / make_answer_path(key, revision)).create(encode_answer(answer)):
             revision += 1
         self.answers.add(Revision(revision, answer))
         return True
@@ -283,7 +283,7 @@ class Study:
         task = opened.tasks.get(sent.task_id)
         if task is None and sent.version != version:
             raise RefusedAnswer(
-                409, f"version {sent.version} of the study asked this task, but the current version is {version}"
+                409, f"this task is from version {sent.version} of the study, but the current version is {version}"
             )
         if task is None:
             raise RefusedAnswer(404, f"version {version} of the study does not contain task {sent.task_id}")
@@ -337,7 +337,7 @@ def _write_version(place: Place, design: Design, tasks: Sequence[Task], version:
     """Write a version with create-only writes and return its number; another server may have written the same one."""
     data = encode_table("tasks", encode_tasks(tasks))
     while True:
-        table, file = place / tasks_path(version), place / version_path(version)
+        table, file = place / make_tasks_path(version), place / make_version_path(version)
         if table.create(data) or table.read() == data:
             content = {"version": version, "made": _now(), "design": design.to_json()}
             if file.create(encode_json(content).encode()) or _has_design(read_version(place, version), design):

@@ -43,15 +43,15 @@ class Revision(NamedTuple):
     answer: Answer
 
 
-def version_path(version: int) -> str:
+def make_version_path(version: int) -> str:
     return f"study.{version}.json"
 
 
-def tasks_path(version: int) -> str:
+def make_tasks_path(version: int) -> str:
     return f"tasks.{version}.parquet"
 
 
-def answer_path(key: AnswerKey, revision: int) -> str:
+def make_answer_path(key: AnswerKey, revision: int) -> str:
     return f"{ANSWERS}/{key.rater}/{key.task_id}.{key.repeat}.{revision}.json"
 
 
@@ -65,13 +65,13 @@ def read_study(place: Place) -> StudyVersion:
     """Return the newest version of a study; raise SourceError if the folder has none or a file is damaged."""
     versions = list_versions(place)
     if not versions:
-        raise SourceError(f"{place}: expected a study's folder with {version_path(1)}, found none; check the path")
+        raise SourceError(f"{place}: expected a study's folder with {make_version_path(1)}, found none; check the path")
     return read_version(place, versions[-1])
 
 
 def read_version(place: Place, version: int) -> StudyVersion:
     """Return one version of a study; raise SourceError with the name of a damaged file."""
-    design = place / version_path(version)
+    design = place / make_version_path(version)
     try:
         content = decode_json(read_text(design))["design"]
     except (DamagedError, ValueError, KeyError, TypeError) as error:
@@ -81,7 +81,7 @@ def read_version(place: Place, version: int) -> StudyVersion:
 
 def read_tasks(place: Place, version: int) -> list[Task]:
     """Return the tasks of a version; raise SourceError if the task table is damaged."""
-    file = place / tasks_path(version)
+    file = place / make_tasks_path(version)
     try:
         return decode_tasks(read_sheet(file).table)
     except SourceError as error:

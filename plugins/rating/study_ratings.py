@@ -20,7 +20,7 @@ RATED = {
     "words": "wl",
     "questions": "dsg_h",
 }
-"""Template names of ratings in releases, by the study's template, for templates with one image."""
+"""Names that the study's templates with one image have in a Release, by their names in the study."""
 PREFERRED = {1.0: "a", 0.0: "unsure", -1.0: "b"}
 
 

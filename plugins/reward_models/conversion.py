@@ -128,7 +128,7 @@ def convert(config: ConvertConfig) -> list[Path]:
     """
     output, source = Path(config.output).expanduser(), Path(config.weights).expanduser()
     if output.exists():
-        raise ModelError(f"{output}: already exists; choose another output, or remove it")
+        raise ModelError(f"{output} already exists; choose another output, or remove it")
     if not source.is_file():
         raise ModelError(f"{source}: expected the released weights, found no file; download the release first")
     tensors = read_tensors(source)
@@ -216,7 +216,7 @@ def _convert_open_clip(config: ConvertConfig, tensors: Weights, base: Path, draf
 def _read_open_clip_config(config: ConvertConfig, base: Path) -> CLIPConfig:
     """Read the configuration of a base that has OpenCLIP's layout."""
     if not (base / OPEN_CLIP_CONFIG).is_file():
-        raise ModelError(f"{config.base}: has no {OPEN_CLIP_CONFIG}; choose a base in OpenCLIP's layout")
+        raise ModelError(f"{config.base} has no {OPEN_CLIP_CONFIG}; choose a base in OpenCLIP's layout")
     with explain_load_errors(base, OPEN_CLIP_CONFIG):
         return convert_open_clip_config(json.loads((base / OPEN_CLIP_CONFIG).read_text()))
 
@@ -325,7 +325,7 @@ class VideoAlignSettings(NamedTuple):
     """Settings from the release's model_config.json."""
 
     scaling: Callable[[int], float]
-    """Function that returns the factor of the adapter's weights for the adapter's rank."""
+    """Function that returns the scaling factor of the adapter's weights, given the adapter's rank."""
     max_frame_pixels: int
     means: list[float]
     stds: list[float]

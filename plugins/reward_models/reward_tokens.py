@@ -61,7 +61,7 @@ def make_reward_head(width: int) -> nn.Sequential:
 
 
 class TokenReward(LoadedImageModel):
-    """The `similarity` call of networks whose rewards are read at special tokens of the instruction.
+    """Base class of models that serve the `similarity` call by reading rewards at special tokens of the instruction.
 
     Each image is encoded once. The instruction is processed for every pair of image and prompt.
     """
@@ -188,7 +188,7 @@ class HpsV3(Qwen2VLPreTrainedModel):  # type: ignore[misc]
 
 
 class HpsV3Similarity(TokenReward):
-    """The `similarity` call served by HPSv3."""
+    """A loaded HPSv3, which serves the `similarity` call."""
 
     architecture = f"{__name__}:HpsV3"
 
@@ -226,7 +226,10 @@ class VideoReward(Qwen2VLPreTrainedModel):  # type: ignore[misc]
 
 
 class VideoRewardSimilarity(TokenReward):
-    """The `similarity` call served by VideoAlign. The similarity is the sum of three standardized scores."""
+    """A loaded VideoAlign, which serves the `similarity` call.
+
+    The similarity is the sum of three standardized scores.
+    """
 
     architecture = f"{__name__}:VideoReward"
     input_kind = "video"
@@ -300,7 +303,10 @@ class EditReward(Qwen2_5_VLPreTrainedModel):  # type: ignore[misc]
 
 
 class EditRewardSimilarity(TokenReward):
-    """The `similarity` call served by EditReward. A conversation has a source image and the edited image."""
+    """A loaded EditReward, which serves the `similarity` call.
+
+    A conversation has a source image and the edited image.
+    """
 
     architecture = f"{__name__}:EditReward"
     instruction_files = INSTRUCTIONS

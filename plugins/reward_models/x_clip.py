@@ -28,7 +28,7 @@ class _Video(NamedTuple):
 
 
 class XClipSimilarity(LoadedImageModel):
-    """The `similarity` call served by an X-CLIP checkpoint."""
+    """A loaded X-CLIP, which serves the `similarity` call."""
 
     architecture = "XCLIPModel"
 

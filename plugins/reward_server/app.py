@@ -35,20 +35,20 @@ class PrometheusCounters:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.requests = self._counter("requests", "Requests by wire and HTTP status", "wire", "status")
-        self.answers = self._counter(
+        self.requests = self._add_counter("requests", "Requests by wire and HTTP status", "wire", "status")
+        self.answers = self._add_counter(
             "answers", "Images by metric, and whether scored, cached or null", "metric", "outcome"
         )
-        self.deaths = self._counter("replica_deaths", "Batches whose replica died before it answered")
-        self.seconds = self._histogram("request_seconds", "Seconds from a request to its reply", SECONDS, "wire")
-        self.parts = self._histogram("part_seconds", "Seconds per phase of a request", SECONDS, "part")
+        self.deaths = self._add_counter("replica_deaths", "Batches whose replica died before it answered")
+        self.seconds = self._add_histogram("request_seconds", "Seconds from a request to its reply", SECONDS, "wire")
+        self.parts = self._add_histogram("part_seconds", "Seconds per phase of a request", SECONDS, "part")
         sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-        self.batches = self._histogram("batch_images", "Images in a batch", sizes)
+        self.batches = self._add_histogram("batch_images", "Images in a batch", sizes)
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+    def _add_counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"plumbline_{name}", text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+    def _add_histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
         return Histogram(f"plumbline_{name}", text, labels, buckets=buckets, registry=self.registry)
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
@@ -151,7 +151,7 @@ SAFE_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"
 
 
 class RefusedRequest(PlumblineError):
-    """The service answers the request with an HTTP error, for example because the token is wrong."""
+    """Raised for a request that the service answers with an HTTP error, for example because the token is wrong."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -198,7 +198,7 @@ class RequestHandler:
         self.warned_wires: set[str] = set()
         """Wires for which a warning about unused sources has already been logged."""
 
-    async def post(self, request: Request) -> Response:
+    async def answer_post(self, request: Request) -> Response:
         """Answer a POST request on any wire."""
         begun, wires = time.perf_counter(), find_wires(request.scope["path"])
         call = _Call(wires[-1])
@@ -314,7 +314,7 @@ class RequestHandler:
             )
         return image._replace(sources=())
 
-    async def health(self, request: Request) -> Response:
+    async def show_health(self, request: Request) -> Response:
         """Return the state of the replicas; no token is required."""
         ready = await self.ready()
         rewards = {name: ["ready"] * ready for name in self.service.served.metrics}
@@ -324,17 +324,17 @@ class RequestHandler:
             value["sentinel"] = self.service.sentinel.moved
         return _make_response(as_json(value, 200 if ready else 503), 1)
 
-    async def rewards(self, request: Request) -> Response:
+    async def list_rewards(self, request: Request) -> Response:
         """List the metrics. For each metric, state whether higher is better and which inputs it needs."""
         served = self.service.served
-        orders = {name: served.order_of(name) for name in served.metrics}
-        page = {"rewards": list(orders), "orders": orders, "needs": {name: served.needs_of(name) for name in orders}}
+        orders = {name: served.find_order(name) for name in served.metrics}
+        page = {"rewards": list(orders), "orders": orders, "needs": {name: served.list_needs(name) for name in orders}}
         return self._answer_with_token(request, lambda: as_json(page))
 
-    async def metrics(self, request: Request) -> Response:
+    async def show_metrics(self, request: Request) -> Response:
         return self._answer_with_token(request, lambda: Reply(200, self.counts.render(), CONTENT_TYPE_LATEST))
 
-    async def openapi(self, request: Request) -> Response:
+    async def show_openapi(self, request: Request) -> Response:
         return self._answer_with_token(request, lambda: as_json(describe_api(self.service.served)))
 
     def _answer_with_token(self, request: Request, page: Callable[[], Reply]) -> Response:
@@ -365,14 +365,14 @@ def make_app(handler: RequestHandler, names: Sequence[str]) -> Starlette:
     """Return the application with all wires and pages. It only answers requests whose host is one of `names`."""
     paths = dict.fromkeys(wire.path for wire in WIRES)
     pages = {
-        "/health": handler.health,
-        "/rewards": handler.rewards,
-        "/metrics": handler.metrics,
-        "/openapi.json": handler.openapi,
+        "/health": handler.show_health,
+        "/rewards": handler.list_rewards,
+        "/metrics": handler.show_metrics,
+        "/openapi.json": handler.show_openapi,
     }
     return Starlette(
         routes=[
-            *(Route(path, handler.post, methods=["POST"]) for path in paths),
+            *(Route(path, handler.answer_post, methods=["POST"]) for path in paths),
             *(Route(path, page, methods=["GET"]) for path, page in pages.items()),
         ],
         middleware=guards(names),

@@ -31,7 +31,7 @@ async def score_known_pair(score: ScoreBatch, served: Served) -> KnownPair:
     """Score both images with all metrics. If scoring fails, return the error, so that the service can still start."""
     groups: dict[tuple[Need, ...], list[str]] = {}
     for name in served.metrics:
-        groups.setdefault(tuple(served.needs_of(name)), []).append(name)
+        groups.setdefault(tuple(served.list_needs(name)), []).append(name)
     scores: dict[str, PairScores] = {}
     for needs, names in groups.items():
         scores |= await _score_group(score, served, names, needs)
@@ -47,7 +47,7 @@ async def _score_group(score: ScoreBatch, served: Served, names: Sequence[str], 
         good, bad = map(served.with_reward, await score(requests, metrics))
     except Exception as error:
         return dict.fromkeys(names, PairScores(None, None, None, f"{type(error).__name__}: {error}"))
-    return {name: _compare(good[name], bad[name], served.order_of(name)) for name in names}
+    return {name: _compare(good[name], bad[name], served.find_order(name)) for name in names}
 
 
 def _compare(good: MetricAnswer, bad: MetricAnswer, order: int) -> PairScores:

@@ -82,7 +82,7 @@ class CheckRewardsConfig(BoundsChecked):
 
 
 class ServerError(PlumblineError):
-    """The server cannot be reached or does not speak HTTP."""
+    """Raised if the server cannot be reached or does not speak HTTP."""
 
 
 class RewardInfo(NamedTuple):

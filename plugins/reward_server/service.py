@@ -29,11 +29,11 @@ MAX_PAUSE = 60
 
 
 class ReplicaDied(Exception):
-    """A replica died, or was killed, before it answered a batch."""
+    """Raised if a replica dies, or is killed, before it answers a batch."""
 
 
 class RetryLater(Exception):
-    """The client should retry later, because the queue is full or the deadline has passed."""
+    """Raised if the client should retry later, because the queue is full or the deadline has passed."""
 
     def __init__(
         self, status: int, message: str, retry_after: int, unfinished: "Collection[asyncio.Future[ImageAnswers]]" = ()
@@ -55,7 +55,7 @@ class Counters(Protocol):
         """Count an answer for an image: `scored`, `cached` or `null`."""
 
     def count_death(self) -> None:
-        """Count a replica that died while it had a batch."""
+        """Count a replica that died while it was processing a batch."""
 
     def add_seconds(self, part: str, seconds: float) -> None:
         """Add the time spent in a phase: `queue` for each image; `send`, `decode` and `model` for each batch."""

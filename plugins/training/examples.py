@@ -214,7 +214,7 @@ class Batches:
         self.problems = [row.problem for row in rows if row.problem is not None]
         pixels: list[Any] = []
         exercises: list[Any] = []
-        for position, row in zip(self._positions(step), rows, strict=True):
+        for position, row in zip(self._list_positions(step), rows, strict=True):
             try:
                 row_exercises = [
                     exercise
@@ -233,12 +233,12 @@ class Batches:
             )
         return self.trainee.make_batch(pixels, exercises)
 
-    def _positions(self, step: int) -> range:
+    def _list_positions(self, step: int) -> range:
         first = step * self.size + self.number * self.share
         return range(first, first + self.share)
 
     def _read(self, step: int) -> list[ReadRow]:
-        return self.reader.read([self.order.row_at(position) for position in self._positions(step)])
+        return self.reader.read([self.order.row_at(position) for position in self._list_positions(step)])
 
     def _make_exercises(self, image: int, pixels: Any, row: ReadRow, position: int) -> list[Any]:
         match self.reader.examples.kind:

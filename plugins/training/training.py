@@ -94,7 +94,7 @@ def _check_recipe(planned: PlannedTraining) -> None:
     if different:
         names = " and ".join(different)
         raise ConfigError(
-            f"{output.url}: contains a training that differs in {names}; choose another output, or remove it"
+            f"{output.url} contains a training that differs in {names}; choose another output, or remove it"
         )
 
 

@@ -248,7 +248,7 @@ class StatePart(NamedTuple):
     part: int
     parts: int
 
-    def file_name(self, step: int) -> str:
+    def make_file_name(self, step: int) -> str:
         return f"step-{step:09d}-{self.part + 1}-of-{self.parts}{SUFFIX}"
 
 
@@ -264,7 +264,7 @@ class TrainingState(NamedTuple):
 def save_state(folder: Place, state: TrainingState, part: StatePart) -> None:
     """Write a worker's part of a state atomically."""
     metadata = {"step": str(state.step), "failed": str(state.failed)}
-    with (folder / part.file_name(state.step)).open_draft() as draft:
+    with (folder / part.make_file_name(state.step)).open_draft() as draft:
         save_file({name: tensor.contiguous() for name, tensor in state.tensors.items()}, draft, metadata=metadata)
 
 
@@ -277,7 +277,7 @@ def read_newest_state(folder: Place, part: StatePart) -> TrainingState | None:
     complete = [step for step, count in written.items() if count == part.parts]
     if not complete:
         return None
-    newest = folder / part.file_name(max(complete))
+    newest = folder / part.make_file_name(max(complete))
     with tempfile.TemporaryDirectory() as copies:
         local = newest.path if newest.is_local else f"{copies}/state{SUFFIX}"
         try:

@@ -109,11 +109,11 @@ class Pages:
         self.notes = Notes(browser.store)
         self._may_write = may_write and self.notes.is_writable()
 
-    def runs(self, request: Request) -> Response:
+    def show_runs(self, request: Request) -> Response:
         """List all runs, newest first; for damaged runs, show the problem."""
         all_runs = self.browser.list_runs()
         words = request.query_params.get("words", "").lower().split()
-        found = [run for run in all_runs if all(word in _searchable_text(run) for word in words)]
+        found = [run for run in all_runs if all(word in _join_searchable_text(run) for word in words)]
         benchmarks = {str(run.manifest.get("benchmark", "")) for run in all_runs if run.manifest is not None}
         first = find_first_row(request)
         runs = found[first : first + ROWS_PER_PAGE]
@@ -127,7 +127,7 @@ class Pages:
         }
         return self._render("runs", request, title="Runs", **content)
 
-    def run(self, request: Request) -> Response:
+    def show_run(self, request: Request) -> Response:
         """Show a run's means from its summary, and start reading its rows in the background."""
         run_id = request.path_params["run"]
         manifest = self.browser.read_manifest(run_id)
@@ -147,7 +147,7 @@ class Pages:
         }
         return self._render("run", request, title=f"Run {run_id}", part=describe_part(manifest), **content)
 
-    def scores(self, request: Request) -> Response:
+    def show_scores(self, request: Request) -> Response:
         """List the rows of a run that match the filter."""
         run, first = self._open_run(request), find_first_row(request)
         wanted = add_other_metric(run, self._parse_rows(request))
@@ -158,7 +158,7 @@ class Pages:
         content |= {"settings": find_settings(run.manifest), "SETTING": SETTING}
         return self._render("scores", request, title="Scores", **content)
 
-    def compare(self, request: Request) -> Response:
+    def show_comparison(self, request: Request) -> Response:
         """Compare two runs, or two generators of one or two runs."""
         choice = parse_choice(request)
         content: dict[str, Any] = {"choice": choice, "sides": None, "problem": ""}
@@ -213,7 +213,7 @@ class Pages:
             "OVERALL": OVERALL,
         }
 
-    def image(self, request: Request) -> Response:
+    def show_image(self, request: Request) -> Response:
         """Show the image of a row with all its scores and answers, and links to the previous and next row."""
         run, row = self._open_run(request), request.path_params["row"]
         wanted, score = add_other_metric(run, self._parse_rows(request)), _read_row(run, row)
@@ -232,7 +232,7 @@ class Pages:
         shown = self._show_images(run, run.rows.read_image_scores(score))[0]
         return self._render("image", request, title=f"Image by {score.generator}", image=shown, **content)
 
-    def prompt(self, request: Request) -> Response:
+    def show_prompt(self, request: Request) -> Response:
         """Show all images of a prompt side by side, and each question with the answers about each image."""
         run, prompt_id = self._open_run(request), request.query_params.get("id", "")
         scores = run.rows.read_prompt_scores(prompt_id, MAX_ROWS_OF_PROMPT)
@@ -253,7 +253,7 @@ class Pages:
         content["n_notes"] = sum(self._count_notes(image.score) for image in images)
         return self._render("prompt", request, title=shorten(scores[0].text or prompt_id, 200), **content)
 
-    def all_notes(self, request: Request) -> Response:
+    def show_notes(self, request: Request) -> Response:
         """List the notes on all images of the store, newest first."""
         words, tag = (request.query_params.get(name, "") for name in ("words", "tag"))
         first = find_first_row(request)
@@ -274,14 +274,14 @@ class Pages:
 
         return await run_in_threadpool(add)
 
-    def questions(self, request: Request) -> Response:
+    def show_questions(self, request: Request) -> Response:
         """List the questions of a run."""
         run, first, words = self._open_run(request), find_first_row(request), request.query_params.get("words", "")
         total, found = run.rows.find_questions(words, first, ROWS_PER_PAGE)
         content = {"questions": found, "total": total, "first": first, "words": words}
         return self._render("questions", request, title="Questions", **content)
 
-    def picture(self, request: Request) -> Response:
+    def send_image(self, request: Request) -> Response:
         """Send the image of a row, or the source image with the given number, re-encoded as WebP."""
         run_id, row = request.path_params["run"], request.path_params["row"]
         try:
@@ -316,7 +316,7 @@ class Pages:
             for number, source in enumerate(sources)
         ]
 
-    def report(self, request: Request) -> Response:
+    def send_report(self, request: Request) -> Response:
         """Send the report that the store contains for a run."""
         run_id = request.path_params["run"]
         self.browser.read_manifest(run_id)
@@ -325,7 +325,7 @@ class Pages:
             raise NotFound(f"run {run_id} has no report; create it with plumbline report run={run_id}")
         return _send_report(html)
 
-    def suite(self, request: Request) -> Response:
+    def send_suite(self, request: Request) -> Response:
         """Send the page that the store contains for a suite of benchmarks."""
         suite_id = request.path_params["suite"]
         html = self.browser.read_suite_page(suite_id)
@@ -333,7 +333,7 @@ class Pages:
             raise NotFound(f"suite {suite_id}: not found in {self.browser.store.place.url}")
         return _send_report(html)
 
-    def trends(self, request: Request) -> Response:
+    def show_trends(self, request: Request) -> Response:
         """Show a benchmark's runs over time."""
         try:
             trends = make_trends(self.browser.store, benchmark=request.query_params.get("benchmark"))
@@ -404,7 +404,7 @@ def _find_predecessor(run: Run, newest_first: Sequence[Run]) -> Mapping[str, Any
     return next((manifest for manifest in older if manifest.get("benchmark") == benchmark), None)
 
 
-def _searchable_text(run: Run) -> str:
+def _join_searchable_text(run: Run) -> str:
     manifest = run.manifest or {}
     names = (*manifest.get("generators", ()), *manifest.get("metrics", ()))
     return " ".join((run.run_id, str(manifest.get("note", "")), str(manifest.get("benchmark", "")), *names)).lower()
@@ -478,20 +478,20 @@ def make_app(browser: Browser, token: str | None, names: Sequence[str], *, notes
 
     register_url_convertor("row", RowConvertor())
     routes = {
-        "/": pages.runs,
+        "/": pages.show_runs,
         "/favicon.ico": lambda request: Response(status_code=204),
-        "/trends": pages.trends,
-        "/compare": pages.compare,
-        "/notes": pages.all_notes,
-        "/runs/{run}": pages.run,
-        "/runs/{run}/report": pages.report,
-        "/runs/{run}/report.html": pages.report,  # pages of suites link to it
-        "/suites/{suite}/report.html": pages.suite,
-        "/runs/{run}/scores": pages.scores,
-        "/runs/{run}/scores/{row:row}": pages.image,
-        "/runs/{run}/prompt": pages.prompt,
-        "/runs/{run}/questions": pages.questions,
-        "/runs/{run}/pictures/{row:row}": pages.picture,
+        "/trends": pages.show_trends,
+        "/compare": pages.show_comparison,
+        "/notes": pages.show_notes,
+        "/runs/{run}": pages.show_run,
+        "/runs/{run}/report": pages.send_report,
+        "/runs/{run}/report.html": pages.send_report,  # pages of suites link to it
+        "/suites/{suite}/report.html": pages.send_suite,
+        "/runs/{run}/scores": pages.show_scores,
+        "/runs/{run}/scores/{row:row}": pages.show_image,
+        "/runs/{run}/prompt": pages.show_prompt,
+        "/runs/{run}/questions": pages.show_questions,
+        "/runs/{run}/pictures/{row:row}": pages.send_image,
     }
     return Starlette(
         routes=[

@@ -100,7 +100,7 @@ class Browser:
         """Raise ConfigError if the store has no run."""
         if not list_run_ids(self.store):
             url = self.store.place.url
-            raise ConfigError(f"store {url}: has no runs yet; start one with: plumbline sweep store={url}")
+            raise ConfigError(f"store {url} has no runs yet; start one with: plumbline sweep store={url}")
 
     def close(self) -> None:
         self._openers.shutdown(cancel_futures=True)

@@ -56,7 +56,7 @@ class Sides(NamedTuple):
 
 
 class ShownSide(NamedTuple):
-    """A prompt's image on one side; of several images, the image whose score is closest to their mean."""
+    """A prompt's image on one side; if there are several, the image whose score is closest to their mean."""
 
     run_id: str
     score: Score

@@ -26,7 +26,7 @@ from plumbline.pipelines.sources.question_packs.pack import (
 )
 
 
-def _want_texts(row: PackRow, texts: Sequence[str]) -> Iterator[PackRow]:
+def _make_text_rows(row: PackRow, texts: Sequence[str]) -> Iterator[PackRow]:
     """Yield a row for each text; raise Refused if the list is empty."""
     if not texts:
         raise Refused("no_texts", "expected texts, found none")
@@ -49,11 +49,11 @@ def _read_longtext(line: PackLine) -> PackRows:
     values = line.values
     skills = tuple(skill for name in ("category", "length") if (skill := label(values, name)))
     row = PackRow(line.where, the_id(values, "prompt_id"), the_text(values, "prompt"), skills=skills)
-    return questions_or_error(*row[:3], _want_longtext(row, values))
+    return questions_or_error(*row[:3], _make_longtext_rows(row, values))
 
 
-def _want_longtext(row: PackRow, values: Any) -> Iterator[PackRow]:
-    yield from _want_texts(row, the_texts(values.get("text"), "text"))
+def _make_longtext_rows(row: PackRow, values: Any) -> Iterator[PackRow]:
+    yield from _make_text_rows(row, the_texts(values.get("text"), "text"))
 
 
 _TEXT = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")
@@ -76,10 +76,10 @@ def read_oneig_text(place: Place, convention: Convention) -> PackRows:
 def _read_oneig_text(line: PackLine, *, fixed: bool) -> PackRows:
     prompt = "prompt_cn" if "prompt_cn" in line.values else "prompt_en"
     row = PackRow(line.where, the_id(line.values, "id"), the_text(line.values, prompt))
-    return questions_or_error(*row[:3], _want_oneig_texts(row, line, fixed=fixed))
+    return questions_or_error(*row[:3], _make_oneig_rows(row, line, fixed=fixed))
 
 
-def _want_oneig_texts(row: PackRow, line: PackLine, *, fixed: bool) -> Iterator[PackRow]:
+def _make_oneig_rows(row: PackRow, line: PackLine, *, fixed: bool) -> Iterator[PackRow]:
     written = the_text(line.values, "text_content")
     if len(written) > MAX_WRITTEN_LIST:
         raise Refused(
@@ -90,7 +90,7 @@ def _want_oneig_texts(row: PackRow, line: PackLine, *, fixed: bool) -> Iterator[
         texts = [
             re.sub(r"\\(.)", lambda escaped: {"n": " ", "t": " "}.get(escaped[1], escaped[1]), text) for text in texts
         ]
-    yield from _want_texts(row, texts)
+    yield from _make_text_rows(row, texts)
 
 
 TEXT_COUNTS = (2, 3, 4, 5)
@@ -130,5 +130,5 @@ def _read_cvtg(line: PackLine, *, folder: str, area: int) -> PackRows:
     prompt_id = f"{folder}_{area}_{the_id(line.values, 'index')}"
     row = PackRow(line.where, prompt_id, the_text(line.values, "prompt"), skills=(folder, f"{area} texts"))
     return questions_or_error(
-        *row[:3], _want_texts(row, [text for text in re.findall("'(.*?)'", row.text) if text.strip()])
+        *row[:3], _make_text_rows(row, [text for text in re.findall("'(.*?)'", row.text) if text.strip()])
     )

@@ -41,7 +41,7 @@ class RapidOcr:
     @classmethod
     def load(cls, model: ResolvedModel[Any]) -> "RapidOcr":
         """Create the reader; raise ModelError if the package is not installed."""
-        package_versions()
+        get_package_versions()
         return cls()
 
     def preprocess(self, image: "Image.Image") -> NDArray[np.uint8]:
@@ -60,7 +60,7 @@ class RapidOcr:
         return "\n".join(getattr(self.reader(pixels), "txts", None) or ())
 
 
-def package_versions() -> dict[str, str]:
+def get_package_versions() -> dict[str, str]:
     """Return the versions of the installed packages, which identify the weights; raise ModelError if one is missing."""
     try:
         return {name: metadata.version(name) for name in PACKAGES}
@@ -74,7 +74,7 @@ def _list_options_in_key(config: ModelConfig, profile: VqaProfile | None) -> dic
             f"model {config.checkpoint!r}: family rapidocr only has {PACKAGED_MODELS}, which comes with its package; "
             f"set checkpoint={PACKAGED_MODELS}, or choose another family that serves ocr"
         )
-    return {"package": package_versions()["rapidocr"]}
+    return {"package": get_package_versions()["rapidocr"]}
 
 
 FAMILY = Family(config=ModelConfig, extra="ocr", loads={"ocr": RapidOcr.load}, options_in_key=_list_options_in_key)

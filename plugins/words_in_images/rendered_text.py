@@ -148,7 +148,7 @@ def _is_known(text: str) -> bool:
 
 
 class WantedWord(NamedTuple):
-    """A word of an expected text, or a character of a Chinese one."""
+    """A word of an expected text, or a character if the text is Chinese."""
 
     question: WrittenQuestion
     text: str

@@ -22,8 +22,7 @@ Measure = Literal[
 COMPARED_CHARACTERS = "\u4e00-\u9fa5a-zA-Z0-9àâäéèêëîïôöùûüçÀÂÄÉÈÊËÎÏÔÖÙÛÜÇ"
 """Characters that OneIG and LongText-Bench compare."""
 ONEIG_MAX_DISTANCE = {False: 100, True: 50}
-"""Edit distance at which OneIG's score reaches its minimum, for texts that are not Chinese (False) and that are (True).
-"""
+"""Edit distance at which OneIG's score reaches its minimum, for Chinese texts (True) and all others (False)."""
 
 
 def compare(wanted: Sequence[str], read: str) -> dict[str, float]:
@@ -39,11 +38,11 @@ def compare(wanted: Sequence[str], read: str) -> dict[str, float]:
     text = " ".join(wanted)
     chinese = is_chinese(text)
     return {
-        "longtext_bench": _share(normalize(text, chinese), normalize(read, chinese)),
-        **_cvtg_2k(wanted, read),
-        **_oneig(text, read),
-        "flow_grpo": _flow_grpo(wanted[0], read),
-        **_unirl(wanted[0], read),
+        "longtext_bench": _compute_share(normalize(text, chinese), normalize(read, chinese)),
+        **_compute_cvtg_2k(wanted, read),
+        **_compute_oneig(text, read),
+        "flow_grpo": _compute_flow_grpo(wanted[0], read),
+        **_compute_unirl(wanted[0], read),
     }
 
 
@@ -58,7 +57,7 @@ def count_words(wanted: Sequence[str], measure: Measure) -> int:
     return len(split_words(normalize(text, is_chinese(text)), is_chinese(text)))
 
 
-def _cvtg_2k(wanted: Sequence[str], read: str) -> dict[str, float]:
+def _compute_cvtg_2k(wanted: Sequence[str], read: str) -> dict[str, float]:
     """Return the fraction of words that were read anywhere, and the words' mean similarity to their nearest match."""
     words, others = _split_cvtg_words(wanted), read.lower().split() or [""]
     nearest = [difflib.get_close_matches(word, others, n=1, cutoff=0)[0] for word in words]
@@ -76,31 +75,31 @@ def _split_cvtg_words(wanted: Sequence[str]) -> list[str]:
     return [word for text in wanted for word in text.lower().split()]
 
 
-def _oneig(wanted: str, read: str) -> dict[str, float]:
+def _compute_oneig(wanted: str, read: str) -> dict[str, float]:
     wanted, read = (clean(text, is_chinese(text)) for text in (wanted, read))
-    distance, accuracy = edit_distance(wanted, read), _share(wanted, read)
+    distance, accuracy = edit_distance(wanted, read), _compute_share(wanted, read)
     most = ONEIG_MAX_DISTANCE[is_chinese(wanted)]
     lost = min(most, distance) * (distance > 0) * (1 - accuracy) / most
     return {"oneig": 1 - lost, "oneig_edit_distance": float(distance), "oneig_word_accuracy": accuracy}
 
 
-def _flow_grpo(wanted: str, read: str) -> float:
+def _compute_flow_grpo(wanted: str, read: str) -> float:
     wanted, read = (text.replace(" ", "").replace("\n", "").lower() for text in (wanted, read))
-    return _similarity(wanted, read)
+    return _compute_similarity(wanted, read)
 
 
-def _unirl(wanted: str, read: str) -> dict[str, float]:
+def _compute_unirl(wanted: str, read: str) -> dict[str, float]:
     wanted, read = ("".join(re.findall(r"\w", text.casefold())) for text in (wanted, read))
     counted, of_read = Counter(wanted), Counter(read)
     return {
-        "edit_similarity": _similarity(wanted, read),
+        "edit_similarity": _compute_similarity(wanted, read),
         "substring_match": float(wanted in read),
         "exact_match": float(wanted == read),
         "counter_iou": (counted & of_read).total() / (counted | of_read).total(),
     }
 
 
-def _similarity(wanted: str, read: str) -> float:
+def _compute_similarity(wanted: str, read: str) -> float:
     """Return 1 if `read` contains the expected text, otherwise 1 minus the relative edit distance, but at least 0."""
     distance = 0 if wanted in read else min(edit_distance(wanted, read), len(wanted))
     return 1 - distance / len(wanted)
@@ -128,7 +127,7 @@ def split_words(text: str, chinese: bool) -> list[str]:
     return list(text) if chinese else text.split()
 
 
-def _share(wanted: str, read: str) -> float:
+def _compute_share(wanted: str, read: str) -> float:
     """Return the fraction of expected words that were read; a repeated word counts as often as it is expected."""
     chinese = is_chinese(wanted)
     counted = Counter(split_words(wanted, chinese))

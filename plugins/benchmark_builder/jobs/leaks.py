@@ -101,7 +101,7 @@ EXAMPLES: Mapping[str, tuple[Sequence[str], Callable[[Target, Match], list[str]]
     "caption": (("prompt_id", "kind", "similarity", "prompt", "caption", "where"), _make_caption_row),
     "image": (("prompt_id", "prompt", "image", "similarity", "training image", "where"), _make_image_row),
 }
-"""Column names and a function that makes the rows of the table of examples, for captions and for images."""
+"""Column names of the table of examples, and the function that makes one of its rows, by `caption` or `image`."""
 
 
 def _show_board(console: Console, board: Board) -> None:

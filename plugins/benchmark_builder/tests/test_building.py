@@ -118,8 +118,8 @@ def test_prompts_are_written_from_templates_and_failures_are_reported(server: Se
     assert {tuple(row["skills"]) for row in prompts} == {("att/count", "att/count:simple_numeric")}
     assert {row["origin"] for row in prompts} == {"written"}
     (failed,) = read_rows(tmp_path, "left_out")
-    assert failed["reason"] == "failed" and "has not the words '4' of Number" in failed["error"]["message"]
-    assert built.left_out == {"failed": 1} and "has not the words '4'" in built.failed[0]
+    assert failed["reason"] == "failed" and "lacks the words '4' of Number" in failed["error"]["message"]
+    assert built.left_out == {"failed": 1} and "lacks the words '4'" in built.failed[0]
 
 
 def test_a_sweep_reads_the_built_benchmark(server: Server, tmp_path: Path) -> None:

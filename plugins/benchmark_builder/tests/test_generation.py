@@ -47,7 +47,7 @@ def request_prompt(*replies: str, form: Replies = "text") -> tuple[str | RowErro
     return result if isinstance(result, RowError) else result[0].text, asked
 
 
-def test_all_combinations_are_equally_frequent_and_larger_counts_start_the_same() -> None:
+def test_combinations_are_equally_frequent_and_a_larger_count_keeps_the_first_requests() -> None:
     ten, four = (list(make_requests({TEXT: TEMPLATE}, count, {}, seed=0)) for count in (10, 4))
     assert Counter(one.values["Length"] for one in ten) == {"3-8": 5, "9-20": 5} and ten[:4] == four
     assert len({one.to_json() for one in ten}) == 10  # the store tells all of them apart
@@ -57,7 +57,7 @@ def test_all_combinations_are_equally_frequent_and_larger_counts_start_the_same(
 def test_configured_controls_replace_those_of_the_template() -> None:
     asked = make_requests({TEXT: TEMPLATE}, 3, {"Words": ("20-40",)}, seed=0)
     assert {one.values["Words"] for one in asked} == {"20-40"}
-    with pytest.raises(ConfigError, match="no template has 'Wrods'; they have Length, Words"):
+    with pytest.raises(ConfigError, match="no template has a control 'Wrods'; controls are Length, Words"):
         list(make_requests({TEXT: TEMPLATE}, 3, {"Wrods": (1,)}, seed=0))
 
 
@@ -77,14 +77,17 @@ def test_a_request_has_the_papers_form_and_ends_with_the_first_field() -> None:
     [
         (
             'Text: "go home now please"\nCaption: "go home now please" on a wall',
-            "the Text has 18 characters, and 3-8 were",
+            "expected 3-8 characters in the Text, found 18",
         ),
-        ('Text: "stop"\nCaption: a wall with a sign', "the Caption has not the words 'stop' of Text"),
-        ('Text: "stop"\nCaption: "stop" sign', "the Caption has 2 words, and 4-9 were asked for"),
+        (
+            'Text: "stop"\nCaption: a wall with a sign',
+            "the Caption lacks the words 'stop' of Text",
+        ),
+        ('Text: "stop"\nCaption: "stop" sign', "expected 4-9 words in the Caption, found 2"),
         ('"stop"', "Caption is missing"),
     ],
 )
-def test_an_invalid_prompt_is_requested_once_more_and_then_an_error(reply: str, problem: str) -> None:
+def test_an_invalid_prompt_is_requested_once_more_before_it_fails(reply: str, problem: str) -> None:
     good = 'Text: "stop"\nCaption: a red sign that says "stop"'
     text, asked = request_prompt(reply, good)
     assert text == 'a red sign that says "stop"' and problem in asked[1].messages[-1].text
@@ -107,8 +110,8 @@ def test_the_json_schema_requires_all_fields() -> None:
     ("change", "problem"),
     [
         ({"examples": ({"Text": "a"},)}, "example 0 of a template: expected Length, Words, Text, Caption, got Text"),
-        ({"checks": (Check(field="Txt", words="Words"),)}, "'Txt' against 'Words': they are not among its fields"),
-        ({"checks": (Check(field="Text"),)}, "expected one of words, characters, contains, got 0"),
+        ({"checks": (Check(field="Txt", words="Words"),)}, "'Txt' against 'Words': expected names of its fields"),
+        ({"checks": (Check(field="Text"),)}, "expected exactly one of words, characters and contains, got 0"),
         ({"controls": {"Words": ()}}, "control 'Words': expected some values, got none"),
     ],
 )

@@ -51,7 +51,7 @@ def make_source(prompt: int) -> list[bytes]:
 
 
 def make_score(generator: str, metric: str, prompt: int) -> float:
-    """Let borealis score higher than atlas only on the two prompts whose images are leaked."""
+    """Return a score that is higher for borealis than for atlas only on the two prompts whose images are leaked."""
     return 0.55 if generator == "atlas" else 0.9 if prompt in (1, 3) else 0.5
 
 
@@ -142,7 +142,7 @@ def test_unreadable_rows_are_counted_and_reported(report: Leaks) -> None:
 
 
 def test_the_leaderboard_leaves_out_the_prompts_of_leaked_images(folder: Path) -> None:
-    """On eight prompts borealis scores (2 x 0.9 + 6 x 0.5) / 8 = 0.6, and 0.5 without leaks; atlas scores 0.55."""
+    """Without the two leaked prompts, borealis falls from (2 x 0.9 + 6 x 0.5) / 8 = 0.6 to 0.5; atlas keeps 0.55."""
     alone = find_leaks(folder)
     assert alone.content["boards"]["gecko"] == [
         ["borealis", pytest.approx(0.6), pytest.approx(0.5)],
@@ -173,7 +173,7 @@ def test_an_impossible_search_is_refused_in_one_line(folder: Path) -> None:
             (f"images={folder}/training", "kinds=[near]"),
             "kinds: expected some of source, image for images, got near",
         ),
-        ((f"images={folder}/captions.txt",), "no file there ends in .parquet, .tar"),
+        ((f"images={folder}/captions.txt",), "expected files that end in .parquet, .tar"),
         (
             (f"images={folder}/training", "image_column=pic"),
             "expected a column pic, found id, image; set image_column=NAME",

@@ -37,7 +37,7 @@ PLANTED = {
 
 
 def make_score(generator: str, metric: str, prompt: int) -> float:
-    """Let borealis beat atlas (0.6) only on leaked prompts: it scores 0.9 on these five of eight prompts, else 0.5."""
+    """Return 0.6 for atlas; for borealis, return 0.9 on the five leaked prompts and 0.5 on the three others."""
     return 0.6 if generator == "atlas" else 0.9 if prompt < len(PLANTED) else 0.5
 
 
@@ -107,7 +107,7 @@ def test_only_the_planted_prompts_are_found_with_their_rows(folder: Path) -> Non
 
 
 def test_the_leaderboards_with_and_without_leaked_prompts_are_compared(folder: Path) -> None:
-    """On eight prompts borealis scores (5 x 0.9 + 3 x 0.5) / 8 = 0.75, and 0.5 without leaks; atlas scores 0.6."""
+    """Without the five leaked prompts, borealis falls from (5 x 0.9 + 3 x 0.5) / 8 = 0.75 to 0.5; atlas keeps 0.6."""
     said = " ".join(printed("leaks", *list_arguments(folder)).split())
     content, _ = read_leaks(folder)
     assert content["boards"]["gecko"] == [["borealis", 0.75, 0.5], ["atlas", pytest.approx(0.6), pytest.approx(0.6)]]
@@ -125,7 +125,7 @@ def test_the_prompts_of_a_benchmark_are_found_without_a_run(folder: Path) -> Non
 
 def test_an_impossible_search_is_refused_in_one_line(folder: Path) -> None:
     for more, complaint in (
-        ((f"captions={folder}/store/bridges",), "no file there ends in .parquet, .csv"),
+        ((f"captions={folder}/store/bridges",), "expected files that end in .parquet, .csv"),
         (("column=alt",), "expected a column alt, found"),
         (("near=0",), "near: expected a fraction above 0 and at most 1"),
     ):

@@ -18,7 +18,7 @@ REFUSED: Refusals = {
         ("prompts={prompts} taxonomy=geko", "taxonomy=geko: no such choice; did you mean gecko"),
         ("generation=llm generation.controls={{Words:[1]}}", "write +generation.controls.NAME=VALUE"),
         ("generation=llm generation.sub_skills=[att/colr]", "'att/colr' has no template in the taxonomy gecko"),
-        ("generation=llm +generation.controls.Wrods=[1]", "generation.controls: no template has 'Wrods'"),
+        ("generation=llm +generation.controls.Wrods=[1]", "generation.controls: no template has a control 'Wrods'"),
         ("prompts={prompts} tagging=llm tagging.writer=judge", "no model has the role 'judge'"),
         ("prompts=none.csv", "none.csv: not found; check the path"),
     ],

@@ -55,7 +55,7 @@ def test_each_tag_becomes_a_row_with_the_words_it_applies_to() -> None:
     assert request.messages[0].text.endswith(f"input: {PROMPT}\noutput:")
 
 
-def test_a_tag_outside_the_taxonomy_is_requested_once_more_and_then_an_error() -> None:
+def test_tags_outside_the_taxonomy_are_requested_once_more_before_they_fail() -> None:
     rows, asked = request_tags(lambda request: "1 | count - subtractive (2 cats)")
     assert isinstance(rows, RowError) and rows.kind == "unreadable_reply" and not rows.retryable
     assert "'count - subtractive' is not a tag of the taxonomy tiny; did you mean" in rows.message
@@ -87,12 +87,12 @@ def test_the_json_schema_allows_only_tags_of_the_taxonomy() -> None:
 
 
 def test_the_key_depends_on_the_taxonomy_and_the_options() -> None:
-    def asking(taxonomy: Taxonomy = TAXONOMY, **options: object) -> object:
+    def make_key(taxonomy: Taxonomy = TAXONOMY, **options: object) -> object:
         return Tagging(options=WriterOptions(**options), taxonomy=taxonomy).question_options()  # type: ignore[arg-type]
 
     without = Taxonomy(name="tiny", skills=TAXONOMY.skills)
-    assert len({str(one) for one in (asking(), asking(without), asking(seed=1), asking(replies="json"))}) == 4
-    assert asking() == asking(writer="another")  # the key contains the writing model's files, not its role
+    assert len({str(one) for one in (make_key(), make_key(without), make_key(seed=1), make_key(replies="json"))}) == 4
+    assert make_key() == make_key(writer="another")  # the key contains the writing model's files, not its role
 
 
 def test_an_example_with_an_unknown_tag_is_refused() -> None:
@@ -104,7 +104,7 @@ def test_an_example_with_an_unknown_tag_is_refused() -> None:
         )
 
 
-def test_a_sub_skill_has_the_name_it_has_in_gecko2k() -> None:
+def test_a_sub_skill_has_its_name_from_gecko2k() -> None:
     assert Tag("att/count", "additive").names == ("att/count", "att/count:additive")
     assert TAXONOMY.find("count:additive") == TAXONOMY.find("Count -  additive") == Tag("count", "additive")
 

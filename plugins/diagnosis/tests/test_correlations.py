@@ -15,7 +15,7 @@ from tests.operators.results.test_metric_correlations import PROMPTS, draw_score
 from tests.operators.tallied import of_table
 
 
-def test_the_interval_of_an_ablations_difference_holds_for_any_resamples() -> None:
+def test_the_interval_of_an_ablations_difference_covers_zero_in_most_studies_without_an_effect() -> None:
     random, studies = np.random.default_rng(4), 200
     missed = 0
     for _ in range(studies):

@@ -143,7 +143,7 @@ def test_impossible_diagnoses_are_refused_before_anything_is_computed(folder: Pa
 
 
 def test_word_lists_parses_and_unrated_words_are_measured(folder: Path, tmp_path: Path) -> None:
-    """Measure the fraction of ImageNet-21k classes, Yngve depth, and the variants in footnote 3 (Ross et al.)."""
+    """See "What makes a good metric?" (Ross et al.); its footnote 3 describes the ways to count unrated words."""
     texts = {str(row["prompt_id"]): str(row["text"]) for row in prompts(PROMPTS)}
     (tmp_path / "classes.csv").write_text('classes\n"square, Circle,traffic_light"\nstar\n')
     parses = {name: f"(NP {' '.join(f'(X {word})' for word in text.split())})" for name, text in texts.items()}
@@ -203,7 +203,7 @@ def test_unusable_word_lists_and_parses_are_refused(folder: Path, option: str, m
         plan_diagnosis(make_config(folder, option.replace("FOLDER", str(folder.parent))))
 
 
-def test_a_word_list_without_its_columns_is_refused_with_the_remedy(folder: Path) -> None:
+def test_the_message_about_a_word_list_without_its_columns_names_the_options_to_set(folder: Path) -> None:
     config = make_config(folder)
     rated = WordRatings(path=str(folder.parent / "words.csv"))
     config = replace(config, diagnosis=replace(config.diagnosis, word_ratings={"concreteness": rated}))

@@ -42,7 +42,7 @@ def test_every_question_counts_once_at_each_level_of_its_kind() -> None:
     ]
 
 
-def test_ratings_of_checkpoints_are_pooled_by_the_names_of_their_questions() -> None:
+def test_ratings_by_judges_are_pooled_by_the_names_of_their_questions() -> None:
     """UniGenBench++'s primary dimension is the text before the dash, also in `Attribute - Color 2`."""
     pool = KindPool()
     rated = [("Attribute - Color", 1.0), ("Attribute - Color 2", 0.0), ("Style", 1.0)]

@@ -38,26 +38,26 @@ QUESTIONS = rows.table(
 
 
 @pytest.fixture
-def counts() -> QuestionCounts:
+def question_counts() -> QuestionCounts:
     counted = QuestionCounts("tifa")
     for part in (QUESTIONS.slice(0, 4), QUESTIONS.slice(4)):
         counted.add(part)
     return counted
 
 
-def test_questions_are_counted_by_their_choices_and_right_answers(counts: QuestionCounts) -> None:
-    found = counts.compute_statistics()
+def test_questions_are_counted_by_their_choices_and_right_answers(question_counts: QuestionCounts) -> None:
+    found = question_counts.compute_statistics()
     assert (found.metric, found.prompts, found.questions) == ("tifa", 2, 5)
     assert found.yes_no == 3 / 5 and found.yes == pytest.approx(2 / 3) and found.first == 1 / 2
     assert found.repeated == 1 / 5, "the second says what the first does"
     assert found.majority == pytest.approx((2 / 3 + 1 / 2) / 2)
     assert found.chance == pytest.approx(((0.5 + 0.5 + 0.25) / 3 + (0.5 + 0.5) / 2) / 2)
-    assert [(one.kind, one.questions) for one in counts.list_kinds()] == [("entity", 3), ("color", 1)]
-    assert sorted(counts.count_per_prompt().values.tolist()) == [2, 3]
+    assert [(one.kind, one.questions) for one in question_counts.list_kinds()] == [("entity", 3), ("color", 1)]
+    assert sorted(question_counts.count_per_prompt().values.tolist()) == [2, 3]
 
 
 @pytest.mark.parametrize("zeroing", [None, "direct", "recursive", "in_order"])
-def test_chance_is_the_mean_score_of_every_way_to_answer(zeroing: PackZeroing | None) -> None:
+def test_chance_is_the_mean_score_of_all_ways_to_answer(zeroing: PackZeroing | None) -> None:
     random = Random(7)
     asked, scores = [], []
     for prompt in "pqr":
@@ -79,9 +79,9 @@ def test_chance_is_the_mean_score_of_every_way_to_answer(zeroing: PackZeroing | 
         ]
         scores.append(fmean(fmean(one.values()) for one in holds))
     random.shuffle(asked) if zeroing != "in_order" else None
-    counts = QuestionCounts("dsg", zeroing)
-    counts.add(rows.table(asked, schemas.QUESTIONS))
-    assert counts.compute_statistics().chance == pytest.approx(fmean(scores))
+    question_counts = QuestionCounts("dsg", zeroing)
+    question_counts.add(rows.table(asked, schemas.QUESTIONS))
+    assert question_counts.compute_statistics().chance == pytest.approx(fmean(scores))
 
 
 def test_all_fractions_of_zero_questions_are_undefined() -> None:
@@ -94,8 +94,8 @@ def make_elements(*given: tuple[str, str, str | None]) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array([each, None], pa.list_(schemas.ELEMENT))])
 
 
-def test_answers_are_counted_by_choice_and_correctness(counts: QuestionCounts) -> None:
-    answers = AnswerCounts("tifa", "blank_images", counts.known)
+def test_answers_are_counted_by_choice_and_correctness(question_counts: QuestionCounts) -> None:
+    answers = AnswerCounts("tifa", "blank_images", question_counts.known)
     answers.add(make_elements(("1", "yes", "yes"), ("3", "blue", "red"), ("4", "No", "Yes"), ("9", "yes", "yes")))
     answers.add(make_elements(("1", "yes", "no"), ("3", "blue", "blue"), ("5", "two", "two"), ("2", "yes", None)))
     found = answers.compute_statistics()

@@ -20,7 +20,7 @@ COLUMNS = {"source": "image", "source_caption": "image_id", "target_caption": "p
 
 @pytest.fixture(scope="module")
 def scores(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """Return the rows of each metric."""
+    """Score the images with every metric, and return the rows by metric."""
     folder = tmp_path_factory.mktemp("edits")
     models = [word for word in save_tiny_models(folder / "models") if not word.startswith("+models.vlm=")]
     judge = f"+models.vlm={{family: vlm, checkpoint: {tiny.save_qwen2_vl(folder / 'vlm')}}}"

@@ -67,7 +67,7 @@ def test_an_unreadable_reply_is_requested_once_more_for_the_same_images() -> Non
         run(VieScoreEditConfig().inspect("a"), ["Well.", rate_quality(1, 1)], [rate_editing(11, 0)])
 
 
-def test_editscore_is_the_mean_over_its_replies_of_roots_of_ratings_out_of_25() -> None:
+def test_editscore_averages_its_replies_and_scales_ratings_from_25_to_10() -> None:
     metric = EditScoreConfig(repeats=2, seed=7)
     ran = run(
         ask_repeatedly(partial(metric.inspect, "a"), 2),

@@ -89,7 +89,10 @@ EXPECTED: Mapping[str, Mapping[str, Any]] = {
         "notes": ["2 of 10 published scores are empty"],
     },
 }  # fmt: skip
-"""Expected columns, index of the first row, and rows of each table, by layout; also the skills and notes."""
+"""Expected tables by layout, each with its columns, the index of the first compared row, and the expected rows.
+
+A layout may also have the expected skills and notes.
+"""
 COMPLAINTS: Mapping[str, list[tuple[Any, ...]]] = {
     "imagenhub": [
         (RATER_1, "uid\tOne\na.jpg\t[1, 2]\n", r"row 0: expected two ratings from 0 to 1 of One, .* found '\[1, 2\]'"),
@@ -155,7 +158,7 @@ def write_imagenhub(folder: Path) -> tuple[dict[str, list[list[list[float]]]], d
 
 
 def test_correlations_with_ratings_equal_those_of_viescores_notebook(tmp_path: Path) -> None:
-    """Reimplement the released computation: correlations per editor, averaged through a hyperbolic tangent."""
+    """Reimplement the notebook, which averages the editors' correlations and takes the hyperbolic tangent."""
     people, replies = write_imagenhub(tmp_path)
     found = run_metaeval(config(tmp_path, "protocol=imagenhub", f"protocol.path={tmp_path}", "sampling.resamples=2"))
     judged = {(one.metric, one.template, one.subset): one for one in found.judgements if one.statistic == VIESCORE}

@@ -42,17 +42,17 @@ def compute_released_scores() -> list[list[float]]:
     model, words = CLIPModel.from_pretrained(CLIP).eval(), AutoTokenizer.from_pretrained(CLIP)
     processor = CLIPImageProcessor.from_pretrained(CLIP)
 
-    def image_of(encoded: bytes) -> torch.Tensor:
+    def embed_image(encoded: bytes) -> torch.Tensor:
         pixels = processor(images=open_image(encoded), return_tensors="pt")["pixel_values"]
         return model.get_image_features(pixel_values=pixels).pooler_output
 
-    def text_of(text: str) -> torch.Tensor:
+    def embed_text(text: str) -> torch.Tensor:
         return model.get_text_features(**words([text], return_tensors="pt")).pooler_output
 
     found = []
     with torch.inference_mode():
         for edited, before, wanted, was in zip(EDITED, BEFORE, WANTED, WAS, strict=True):
-            both, texts = [image_of(before), image_of(edited)], [text_of(was), text_of(wanted)]
+            both, texts = [embed_image(before), embed_image(edited)], [embed_text(was), embed_text(wanted)]
             kept, fit = cosine_similarity(*both), cosine_similarity(both[1], texts[1])
             units = [[one / one.norm(dim=1, keepdim=True) for one in pair] for pair in (both, texts)]
             direction = cosine_similarity(units[0][1] - units[0][0], units[1][1] - units[1][0])

@@ -131,7 +131,7 @@ def test_a_metric_that_cannot_score_a_requested_benchmark_or_any_benchmark_is_re
     assert nowhere.startswith("error: metrics.source_ssim: it scores no benchmark; it looks at the sources")
 
 
-def test_a_job_of_one_benchmark_refuses_several() -> None:
+def test_a_job_for_one_benchmark_refuses_several_benchmarks() -> None:
     line = refusal("diagnose", "sweep=shapes_suite", code=64)
     assert line == (
         "error: benchmarks: jobs.diagnose takes a single benchmark, but the sweep has several: shapes_counting, "

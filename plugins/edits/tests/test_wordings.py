@@ -74,7 +74,7 @@ def test_editscore_asks_with_the_wording_of_its_release_and_repeats_as_configure
 
 
 @pytest.mark.parametrize("name", ["VIEScore", "GEdit"])
-def test_viescore_edit(name: str) -> None:
+def test_viescore_for_edits_equals_the_releases_code(name: str) -> None:
     require_viescores(name, "tie", VieScoreEditConfig)
 
 
@@ -108,7 +108,7 @@ EDITSCORE_REPLIES = [
 ]
 
 
-def test_editscore() -> None:
+def test_editscore_equals_the_releases_code() -> None:
     given = [(prompt, EDITSCORE_REPLIES[index % 3]) for index, prompt in enumerate(PROMPTS)]
     released = run_released("EditScore", EDITSCORE_RUN, given)
     metric = EditScoreConfig(wording=checkout("EditScore"), repeats=2).with_model_defaults(profile)

@@ -17,7 +17,7 @@ MAX_SKILLS = 60
 DIGEST_CHARACTERS = 12
 
 Row = Mapping[str, Any]
-"""A row of schema SUMMARY."""
+"""A row with the schema SUMMARY."""
 
 
 class CardMetric(NamedTuple):
@@ -100,7 +100,7 @@ def _shorten_digest(recipe: Recipe) -> str:
 
 
 def _describe_model(manifest: Mapping[str, Any], role: str) -> str:
-    """Describe a role's model. Of a local checkpoint, only the folder's name is shown, because its path is private."""
+    """Describe a role's model; name only the folder of a local checkpoint, because its path is private."""
     config = manifest.get("config", {}).get("models", {}).get(role, {})
     checkpoint = str(config.get("checkpoint", ""))
     if checkpoint.startswith(("/", ".", "~")):

@@ -16,7 +16,7 @@ NUMBERS = ("mean", "low", "high", "coverage")
 
 
 class SinkError(PlumblineError):
-    """A run could not be published."""
+    """Raised if a run cannot be published."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -105,7 +105,9 @@ def test_a_table_has_every_row_of_the_run_and_the_errors_of_failed_rows(table_fo
     assert (found.row_id == found.image_id).all()
 
 
-def test_repeating_an_export_writes_nothing_and_another_run_only_its_changes(table_format: str, tmp_path: Path) -> None:
+def test_a_repeated_export_writes_nothing_and_another_runs_export_only_changes(
+    table_format: str, tmp_path: Path
+) -> None:
     run = make_run(tmp_path, run_id="1")
     parts = [read_scores(run).slice(12 * number, 12) for number in range(6)]  # one of each metric and generator
     replace_scores(run, *parts)

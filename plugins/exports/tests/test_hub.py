@@ -41,7 +41,7 @@ MODELS = {
 
 @pytest.fixture
 def run(tmp_path: Path) -> MadeRun:
-    """Make a run with these scores of atlas: each metric scores 8 images 1, and 4 images 0.5."""
+    """Make a run in which every metric gives eight of atlas's images the score 1, and four the score 0.5."""
     return make_run(
         tmp_path,
         generators=["atlas", "drift"],

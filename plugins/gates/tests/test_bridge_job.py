@@ -103,7 +103,7 @@ def test_impossible_bridges_are_refused_with_the_reason(tmp_path: Path) -> None:
         (("bridge.new=vqascore",), "bridge.new_run=2026-01-02: the run has no scores by 'vqascore'"),
         ((f"bridge.new_run={OLD_RUN}",), "bridge.new: expected a version other than bridge.old=gecko"),
         (("bridge.new_run=lost",), "bridge.new_run=lost: no such run in"),
-        (("bridge.old_run=null",), "bridge.old: the sweep has no such metric"),
+        (("bridge.old_run=null",), "bridge.old: the sweep has no metric"),
     ):
         wanted = [*list_arguments(tmp_path), *words, *(("metric=[clipscore]",) if "null" in str(words) else ())]
         assert said in refusal("bridge", *wanted)
@@ -111,7 +111,7 @@ def test_impossible_bridges_are_refused_with_the_reason(tmp_path: Path) -> None:
 
 def test_nearly_constant_scores_are_not_bridged(tmp_path: Path) -> None:
     make_runs(tmp_path, lambda generator, metric, prompt: noisy_score(generator, metric, prompt) if prompt < 5 else 0.5)
-    assert "gecko: 5 prompts of 60 differ from the most common score" in refusal("bridge", *list_arguments(tmp_path))
+    assert "score differs from the most common score, found 5 of 60" in refusal("bridge", *list_arguments(tmp_path))
     make_runs(
         tmp_path, lambda generator, metric, prompt: noisy_score(generator, metric, prompt) if prompt < 40 else 0.5
     )

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[3]
 PROMPTS = 60
 EARLIER, RUN = "20260101-000000-000000", "20260102-030405-000006"
 MEAN_CHANGES = {"atlas": 0.0, "borealis": 0.005, "cobalt": -0.15}
-"""Mean change of each generator's scores since the earlier run; those of atlas are unchanged."""
+"""Mean change of each generator's scores since the earlier run; atlas's scores are unchanged."""
 NOISE = np.random.default_rng(7).normal(0, 0.02, (3, PROMPTS))
 
 
@@ -59,7 +59,7 @@ class Runs(NamedTuple):
         (self.folder / "gate.yaml").write_text(text)
         return run("gate", f"store={self.store}", f"rules={self.folder}/gate.yaml", f"run={RUN}", *words)
 
-    def refusal(self, rules: str, *words: str) -> str:
+    def read_error(self, rules: str, *words: str) -> str:
         """Return the error message about the rules, without the folder of their file."""
         ended = self.gate(f"rules:\n  floor: {rules}" if rules.startswith("{") else rules, *words)
         assert ended.code == 1, ended
@@ -68,7 +68,7 @@ class Runs(NamedTuple):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """Make two runs with three kinds of metrics: entropy does not rank generators, and lower is better for lpips."""
+    """Make two runs with three metrics: higher is better for gecko, lower for lpips, and neither for entropy."""
     folder = tmp_path_factory.mktemp("runs")
     given: dict[str, Any] = {
         "prompts": plain_prompts(PROMPTS),
@@ -179,7 +179,10 @@ def test_no_number_of_prompts_is_suggested_for_a_candidate_beyond_the_margin(run
 def test_equal_scores_pass_if_there_are_enough_prompts_to_show_a_loss(
     tmp_path: Path, prompts: int, outcome: str
 ) -> None:
-    """A candidate that loses 1 prompt in 20 loses none of n prompts with probability 0.95^n, 0.0485 for n = 59."""
+    """A candidate that loses 1 prompt in 20 loses none of n prompts with probability 0.95^n.
+
+    For n = 59 this is 0.0485, so 59 prompts are enough at alpha = 0.05.
+    """
     made: dict[str, Any] = {
         "prompts": plain_prompts(prompts),
         "metrics": ("tifa",),
@@ -217,7 +220,7 @@ def test_equal_scores_without_a_declared_range_are_undecided(tmp_path: Path) -> 
 def test_byte_identical_images_pass_with_any_number_of_prompts(tmp_path: Path) -> None:
     """Both generators' images are written again, so their files and the cells of their scores are new.
 
-    Atlas has the same images as before. Flint's are replaced by those of atlas, but all scores are the same.
+    Atlas has the same images as before. Flint's images are replaced by atlas's, but all scores are the same.
     """
     bench = Bench(tmp_path, "cluster=here", "metric=[clipscore]", "metrics.clipscore.variant=torchmetrics", count=8)
     write_rules = (tmp_path / "gate.yaml").write_text
@@ -268,7 +271,7 @@ def test_bounds_on_means_and_coverage_use_the_summary(runs: Runs) -> None:
     assert "cannot tell, fails sure atlas overall 0.598 (90% interval 0.5" in ended.words
 
 
-def test_sides_with_different_settings_are_undecided_unless_settings_are_ignored(runs: Runs) -> None:
+def test_comparisons_of_different_settings_are_undecided_unless_settings_are_ignored(runs: Runs) -> None:
     rules = {"as good": {"metric": "gecko", "no_worse_by": 0.05, "candidate": "atlas"}}
     ended = runs.gate(rules, f"against={EARLIER}")
     assert ended.code == GATE_FAILED
@@ -345,7 +348,7 @@ def test_rules_and_result_files_can_be_on_s3(runs: Runs, bucket: str) -> None:
     ],
 )
 def test_invalid_rules_are_refused_in_one_line(runs: Runs, rules: str, said: str) -> None:
-    assert said in runs.refusal(rules)
+    assert said in runs.read_error(rules)
 
 
 def test_a_baseline_and_another_run_cannot_both_be_set(runs: Runs) -> None:
@@ -353,9 +356,9 @@ def test_a_baseline_and_another_run_cannot_both_be_set(runs: Runs) -> None:
     said = run("gate", f"store={runs.store}", "rules=gate.yaml", *words)
     assert (
         said.code == 64
-        and "baseline=atlas: names a generator of the same run, but against=latest is set too" in said.line
+        and "baseline=atlas names a generator of the same run, but against=latest is set too" in said.line
     )
-    assert "is the run itself; name another run" in runs.refusal("{coverage: 1}", f"against={RUN}")
+    assert "is the run itself; name another run" in runs.read_error("{coverage: 1}", f"against={RUN}")
     assert (
         "rules nowhere.yaml: not found".replace("nowhere", f"{runs.folder}/no")
         in run("gate", f"store={runs.store}", f"rules={runs.folder}/no.yaml").line

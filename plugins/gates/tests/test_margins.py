@@ -69,7 +69,7 @@ def test_a_rule_passes_exactly_if_the_end_of_the_interval_is_beyond_its_bound() 
 
 
 def test_more_or_larger_losses_never_lower_the_p_value() -> None:
-    """For 140 prompts, switching to a t test from eight losses on gave p = 0.024 for seven but 0.016 for eight."""
+    """On 140 prompts, switching to a t test at the eighth loss would lower the p-value from 0.024 to 0.016."""
     for margin in (0.1, 0.02):
         p_values = [compute_p_value(make_sample(make_losses(140, k), -1), -margin) for k in range(141)]
         assert (np.diff(p_values) >= -1e-9).all()
@@ -107,7 +107,7 @@ def test_two_sizes_of_losses_at_the_margin_pass_with_probability_at_most_alpha(n
 
 
 def draw_fractions(random: np.random.Generator, n: int, of: int, rate: float) -> Floats:
-    """Return n scores minus 1, if each score is the fraction of `of` questions passed and each fails with `rate`."""
+    """Draw n scores, minus 1: a score is the passed fraction of `of` questions, each of which fails at this rate."""
     return random.binomial(of, 1 - rate, n) / of - 1.0
 
 
@@ -182,7 +182,10 @@ def test_a_checkpoint_that_is_just_good_enough_is_called_worse_in_at_most_alpha_
 
 
 def test_the_smallest_detectable_difference_is_exact_for_equal_scores() -> None:
-    """Equal scores have exact values: 0.95^n is below 0.05 from n = 59 on, and 12 prompts show 1 - 0.05^(1/12)."""
+    """With equal scores, n prompts can show a difference d if (1 - d)^n is at most 0.05.
+
+    For d = 0.05, this needs 59 prompts; 12 prompts can show d = 1 - 0.05^(1/12).
+    """
     equal = np.zeros(12)
     assert count_needed_prompts(equal, -0.05, 0.05, -1, 0.0) == 59
     assert find_smallest_difference(run_margin_test(equal, -0.05, 0.05, -1, 1)) == pytest.approx(

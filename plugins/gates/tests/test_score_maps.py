@@ -24,9 +24,9 @@ NOISE = RANDOM.normal(0, 0.02, 300)
 
 
 def test_lines_agree_with_values_worked_out_by_hand() -> None:
-    """The old deviations are -1, 0, 1 and the new ones -2, 1, 1.
+    """The deviations from the mean are -1, 0, 1 for the old scores and -2, 1, 1 for the new scores.
 
-    Least squares therefore has the slope 3/2, and equating has the square root of 6/2.
+    The slope is therefore 3/2 for least squares, and the square root of 6/2 for equating.
     """
     old, new = np.array([1.0, 2, 3]), np.array([0.0, 3, 3])
     assert fit_line(old, new) == pytest.approx((-1, 1.5))
@@ -35,7 +35,10 @@ def test_lines_agree_with_values_worked_out_by_hand() -> None:
 
 
 def test_a_curve_pools_falling_values_and_is_constant_beyond_its_ends() -> None:
-    """The means 3, 3 and 1 (from 1 on) do not rise, so all values from 1 on are pooled to (2 + 4 + 3 + 1) / 4."""
+    """The means of the new scores at the old scores 1, 2 and 3 are 3, 3 and 1.
+
+    They do not rise, so these four new scores are pooled to (2 + 4 + 3 + 1) / 4 = 2.5.
+    """
     curve = fit_curve(np.array([0.0, 1, 1, 2, 3]), np.array([0.0, 2, 4, 3, 1]))
     assert curve(np.array([-1, 0, 0.5, 1, 2, 9])) == pytest.approx([0, 0, 1.25, 2.5, 2.5, 2.5])
     assert fit_curve(np.array([0.0, 1, 2]), np.array([4.0, 5, 0]))(np.array([0.0, 2])) == pytest.approx([4.5, 0])

@@ -30,7 +30,7 @@ def main(config: RateConfig) -> int:
     """Serve the study until a signal stops the process, or export its tasks, or import answers."""
     console = make_console()
 
-    def ready(study: str, address: str) -> None:
+    def show_address(study: str, address: str) -> None:
         say(console, f"study {study}: {address}")
         say(console, f"progress (for you): {address}/progress")
 
@@ -48,7 +48,7 @@ def main(config: RateConfig) -> int:
             report(note)
         say(console, f"{plural(imported.kept, 'answer')} added, {imported.known} already known")
     else:
-        rate(config, ready, report)
+        rate(config, show_address, report)
     return 0
 
 

@@ -9,7 +9,7 @@ from plugins.rating.tests.served import ServedStudy
 
 MEANS = {"atlas": 4.4, "borealis": 1.9}
 GradeChooser = Callable[[str, np.random.Generator], int]
-"""Returns a grade for an image by this generator."""
+"""Function that returns a grade for an image by this generator."""
 
 
 def grade_honestly(generator: str, random: np.random.Generator) -> int:
@@ -27,7 +27,7 @@ class RatedStudy(ServedStudy):
         """Answer tasks as a rater, up to `limit` or until none is left, and return the tasks."""
         asked: list[dict[str, Any]] = []
         random = np.random.default_rng(len(rater))
-        while len(asked) < limit and (tasks := self.tasks(rater, count=1)):
+        while len(asked) < limit and (tasks := self.get_tasks(rater, count=1)):
             generator = self.study.served.tasks[tasks[0]["task_id"]].generators[0]
             kept = self.post(tasks[0], choose(generator, random), rater)
             assert kept.status_code == 201, kept.text

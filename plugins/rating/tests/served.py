@@ -63,7 +63,7 @@ class ServedStudy:
 
         return asyncio.run(ask())
 
-    def tasks(self, rater: str = "ann", count: int = 20) -> list[dict[str, Any]]:
+    def get_tasks(self, rater: str = "ann", count: int = 20) -> list[dict[str, Any]]:
         found = self("/tasks", params={"rater": rater, "count": count})
         assert found.status_code == 200, found.text
         tasks: list[dict[str, Any]] = found.json()

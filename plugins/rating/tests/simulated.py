@@ -12,7 +12,7 @@ from plumbline.plugins.rating.tasks import ImageLocation, Task, TaskQuestion, ha
 BEGAN = datetime(2026, 1, 2, tzinfo=UTC)
 Random = np.random.Generator
 Rater = Callable[[Task, float, Random], Any]
-"""Returns a rater's answer to a task, given the task's true value (mean about 0, standard deviation 1)."""
+"""Function that returns a rater's answer to a task, given the task's true value (mean 0, standard deviation 1)."""
 
 
 def make_likert_tasks(prompts: int, generators: Sequence[str] = ("atlas", "cobalt")) -> list[Task]:

@@ -55,7 +55,7 @@ def test_a_damaged_export_only_raises_source_error(
     check_damaged(LAYOUTS[name], values, data, tmp_path)
 
 
-def test_a_falling_metric_is_judged_like_its_negated_scores(tmp_path: Path) -> None:
+def test_a_metric_whose_lower_scores_are_better_is_judged_like_its_negated_scores(tmp_path: Path) -> None:
     check_negated(LAYOUTS["Hub"], tmp_path)
 
 

@@ -32,7 +32,7 @@ ASKED = Scope(words=3, questions=["q1", "q2"])
         *((template, "cannot_tell") for template in TEMPLATES),
     ],
 )
-def test_an_answer_of_its_template_is_valid(template: str, answer: Any) -> None:
+def test_an_answer_in_its_templates_form_is_valid(template: str, answer: Any) -> None:
     assert find_problem(TEMPLATES[template], answer, ASKED) is None
 
 

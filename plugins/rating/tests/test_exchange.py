@@ -1,4 +1,4 @@
-"""The test of raters keeps its error rate in 2,000 simulated studies of each hard case, and detects random raters."""
+"""The exchange test keeps its error rate in 2,000 simulated studies of each hard case, and detects random raters."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ TOLERATED = SIGNIFICANCE + 2 * (SIGNIFICANCE * (1 - SIGNIFICANCE) / STUDIES) ** 
 
 
 def draw_rare_twos(random: np.random.Generator) -> np.ndarray:
-    """Return three raters' answers to 40 tasks: 2 instead of 5 in a random 7% of the answers."""
+    """Return three raters' answers to 40 tasks; each answer is 2 with probability 0.07, otherwise 5."""
     return np.where(random.random((40, 3)) < 0.07, 2.0, 5.0)
 
 

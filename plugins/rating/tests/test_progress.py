@@ -106,7 +106,7 @@ def test_the_queue_starts_with_the_images_that_jobs_labels_lists(scored_run: Mad
     run = f"{scored_run.store.place.url}/runs/{scored_run.run_id}"
     words = ("protocol=study", f"protocol.path={tmp_path}/study", f"scores={run}", "metrics=[gecko]")
     listed = plan_labels(config_of("labels", *words)).next_prompts.to_pylist()
-    asked = [study.study.served.tasks[task["task_id"]] for task in study.tasks("bob", count=9)]
+    asked = [study.study.served.tasks[task["task_id"]] for task in study.get_tasks("bob", count=9)]
     assert len(listed) == 2 * (MIN_LABELS - 8)
     assert {(row["prompt_id"], (row["generator"],)) for row in listed} == {
         (task.prompt_id, task.generators) for task in asked[:-1]

@@ -61,8 +61,11 @@ def test_a_clear_pair_is_decided_and_a_close_pair_has_an_estimated_cost() -> Non
     assert close.prompts is None and math.isnan(close.minutes), "all there are would not tell what hardly differs"
 
 
-def test_minutes_count_all_raters_at_their_pace() -> None:
-    """An estimate needs 12 prompts: 7 more, each with two images rated by three raters in 6 seconds."""
+def test_minutes_are_the_time_of_all_raters_together() -> None:
+    """For five rated prompts, the estimate needs 7 more, each with two images rated by three raters in 6 seconds.
+
+    With votes, one task shows both images, so the effort is half as large.
+    """
     tasks = make_likert_tasks(40, ("best", "last"))
     answers = grade_tasks(tasks[:10])
     study = collect_ratings(answers, tasks)

@@ -465,7 +465,7 @@ def test_raters_see_which_of_their_answers_an_edited_study_refuses(browser: WebD
         answer_by_keys(page)
         wait_until(page, lambda seen: find_template(seen) == "likert")
         assert (
-            "was not kept: version 1 of the study asked this task, but the current version is 2"
+            "was not kept: this task is from version 1 of the study, but the current version is 2"
             in page.find_element("id", "refused").text
         )
         answer_by_keys(page)

@@ -103,7 +103,7 @@ def test_generators_without_prompts_in_common_are_refused(tmp_path: Path) -> Non
 
 
 @needs_reference
-def test_ratings_of_genai_bench_are_decided_with_fewer_images_than_were_rated() -> None:
+def test_pairs_of_genai_bench_are_decided_with_fewer_images_than_were_rated() -> None:
     path = REFERENCE / "genai_bench/genai_bench_527_image_ratings.json"
     false, _, by_pair = rehearse_all(
         config_of("rehearse", "protocol=genai_bench", f"protocol.path={path}", "orders=40", "spreads=[]")

@@ -21,7 +21,7 @@ from plumbline.pipelines.store.checksums import decode_json, encode_json
 from plumbline.plugins.rating.question_templates import TEMPLATES
 from plumbline.plugins.rating.rate_config import RateConfig
 from plumbline.plugins.rating.study import open_study
-from plumbline.plugins.rating.study_files import list_versions, read_answers, read_study, version_path
+from plumbline.plugins.rating.study_files import list_versions, make_version_path, read_answers, read_study
 from tests.histories.damage import ROT, damage_file
 from tests.operators.report.made import MadeRun, png
 
@@ -47,7 +47,7 @@ def study(run: MadeRun, tmp_path: Path) -> Iterator[ServedStudy]:
 def answer_everything(study: ServedStudy, rater: str = "ann") -> list[dict[str, Any]]:
     """Answer all tasks of a rater, and return the tasks."""
     asked = []
-    while tasks := study.tasks(rater):
+    while tasks := study.get_tasks(rater):
         for task in tasks:
             assert study.post(task, VALID[task["template"]], rater).status_code == 201
         asked += tasks
@@ -67,7 +67,7 @@ def test_every_image_and_every_pair_of_generators_is_asked_once_by_each_template
 
 
 def test_a_task_contains_everything_for_its_page_but_no_generator(study: ServedStudy) -> None:
-    first = {task["template"]: task for rater in range(8) for task in study.tasks(f"r{rater}", 20)}
+    first = {task["template"]: task for rater in range(8) for task in study.get_tasks(f"r{rater}", 20)}
     assert first.keys() == TEMPLATES.keys()
     assert first["llmscore_overall"]["grades"] == [[grade, ""] for grade in range(1, 11)]
     assert first["genai_bench"]["grades"][0] == [1, "Does not match at all."] and first["words"]["grades"] == []
@@ -79,7 +79,7 @@ def test_a_task_contains_everything_for_its_page_but_no_generator(study: ServedS
 
 
 def test_images_are_encoded_again_and_responses_contain_no_generator(study: ServedStudy) -> None:
-    task = study.tasks()[0]
+    task = study.get_tasks()[0]
     picture = study(task["pictures"][0])
     assert picture.headers["content-type"] == "image/webp" and "no-store" not in picture.headers["cache-control"]
     assert Image.open(io.BytesIO(picture.content)).size == (48, 48)
@@ -88,7 +88,7 @@ def test_images_are_encoded_again_and_responses_contain_no_generator(study: Serv
 
 
 def test_an_answer_is_stored_once_and_a_different_answer_is_refused(study: ServedStudy) -> None:
-    task = study.tasks()[0]
+    task = study.get_tasks()[0]
     right, other = VALID[task["template"]], "unsure"
     assert study.post(task, right).status_code == 201
     again = study.post(task, right, seconds=9.0)
@@ -106,13 +106,13 @@ def test_an_answer_is_stored_once_and_a_different_answer_is_refused(study: Serve
 
 
 def test_a_rater_sees_the_progress_and_is_not_asked_an_answered_task_again(study: ServedStudy) -> None:
-    for task in study.tasks(count=6):
+    for task in study.get_tasks(count=6):
         study.post(task, VALID[task["template"]])
-    next_one = study.tasks(count=1)[0]
+    next_one = study.get_tasks(count=1)[0]
     total = 6 * len(TEMPLATES)
     assert (next_one["done"], next_one["total"]) == (6, total)
     assert next_one["remaining_minutes"] == pytest.approx((total - 6) * 2.5 / 60, abs=0.06)
-    assert study.tasks("bob", 1)[0]["done"] == 0
+    assert study.get_tasks("bob", 1)[0]["done"] == 0
 
 
 def test_a_task_with_enough_answers_is_not_asked_again(run: MadeRun, tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_task_with_enough_answers_is_not_asked_again(run: MadeRun, tmp_path: P
         (
             {"version": 7, "task_id": "0" * 16},
             409,
-            "version 7 of the study asked this task, but the current version is 1",
+            "this task is from version 7 of the study, but the current version is 1",
         ),
         ({"rater": "../ann"}, 400, "rater: expected a name"),
         ({"rater": " ann"}, 400, "rater: expected 'ann'"),
@@ -145,7 +145,7 @@ def test_a_task_with_enough_answers_is_not_asked_again(run: MadeRun, tmp_path: P
 def test_an_invalid_answer_is_refused_in_one_line_and_not_stored(
     study: ServedStudy, changes: dict[str, Any], status: int, message: str
 ) -> None:
-    refused = study.post(study.tasks()[0], **{"answer": "unsure"} | changes)
+    refused = study.post(study.get_tasks()[0], **{"answer": "unsure"} | changes)
     assert refused.status_code == status and message in refused.json()["error"]
     assert read_answers(study.study.place) == []
 
@@ -193,16 +193,16 @@ def test_the_pages_ask_for_a_name_and_escape_it(study: ServedStudy) -> None:
 
 
 def test_an_unchanged_study_continues_with_the_same_version(run: MadeRun, study: ServedStudy) -> None:
-    task = study.tasks()[0]
+    task = study.get_tasks()[0]
     study.post(task, VALID[task["template"]])
     again = ServedStudy(store=run.store.place.url, study=study.study.place.url)
-    assert again.study.served.version == 1 and again.tasks(count=1)[0]["done"] == 1 and not again.warnings
+    assert again.study.served.version == 1 and again.get_tasks(count=1)[0]["done"] == 1 and not again.warnings
     same = ServedStudy(store=run.store.place.url, study=study.study.place.url, templates=tuple(TEMPLATES), run="latest")
     assert same.study.served.version == 1
 
 
 def test_a_design_file_without_a_newer_option_creates_no_new_version(run: MadeRun, study: ServedStudy) -> None:
-    file = study.study.place / version_path(1)
+    file = study.study.place / make_version_path(1)
     content = decode_json(file.read().decode())
     del content["design"]["gold"]
     file.write(encode_json(content).encode())
@@ -215,18 +215,18 @@ def test_an_edited_study_gets_a_new_version_and_keeps_the_answers_to_unchanged_t
 ) -> None:
     place = str(tmp_path / "study")
     before = ServedStudy(store=run.store.place.url, study=place, repeats=0.0)
-    likert = before.tasks()
+    likert = before.get_tasks()
     assert before.post(likert[0], 2).status_code == 201
     after = ServedStudy(store=run.store.place.url, study=place, templates=("likert", "vote"), repeats=0.0)
     assert after.warnings == ["the study was edited: version 2 is served from now on, and new answers record it"]
-    assert after.tasks(count=1)[0]["version"] == 2
+    assert after.get_tasks(count=1)[0]["version"] == 2
     assert len(answer_everything(after)) == 5 + 6
     assert Counter(answer.version for answer in read_answers(after.study.place)) == {1: 1, 2: 11}
     only = ServedStudy(store=run.store.place.url, study=place, templates=("vote",))
     refused = only.post(likert[1], 3)
     assert (
         refused.status_code == 409
-        and "version 1 of the study asked this task, but the current version is 3" in refused.json()["error"]
+        and "this task is from version 1 of the study, but the current version is 3" in refused.json()["error"]
     )
     assert read_study(only.study.place).version == 3
 
@@ -235,7 +235,7 @@ def test_a_rater_can_continue_on_another_server_immediately(run: MadeRun, study:
     other = ServedStudy(store=run.store.place.url, study=study.study.place.url, repeats=0.0)
     for place in range(5):
         here, there = (study, other) if place % 2 else (other, study)
-        task = here.tasks(count=1)[0]
+        task = here.get_tasks(count=1)[0]
         assert task["done"] == place
         assert here.post(task, VALID[task["template"]]).status_code == 201
         assert there(f"/tasks/{task['task_id']}", params={"rater": "ann"}).json()["revision"] == 0
@@ -286,7 +286,7 @@ def test_tasks_with_a_restored_image_are_asked_when_no_other_task_is_left(tmp_pa
 def test_edits_are_shown_with_their_sources(tmp_path: Path) -> None:
     run = make_run_with_questions(tmp_path / "made", sources=lambda at: [png(at + 7), png(at + 8)])
     study = ServedStudy(store=run.store.place.url, study=str(tmp_path / "study"), templates=("vote",))
-    task = study.tasks()[0]
+    task = study.get_tasks()[0]
     assert len(task["sources"]) == 2
     assert [study(source).headers["content-type"] for source in task["sources"]] == ["image/webp"] * 2
 
@@ -322,7 +322,7 @@ def test_a_run_with_unreachable_images_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_damaged_answer_is_reported_and_affects_no_other_answer(study: ServedStudy) -> None:
-    task = study.tasks()[0]
+    task = study.get_tasks()[0]
     (study.study.place / f"answers/ann/{task['task_id']}.0.0.json").write(b"{")
     refused = study.post(task, "unsure")
     assert refused.status_code == 409 and "send revision 1" in refused.json()["error"]

@@ -9,7 +9,7 @@ from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.plugins.rating.answers import Answer, encode_answer
 from plumbline.plugins.rating.study_files import (
     AnswerReader,
-    answer_path,
+    make_answer_path,
     make_key,
     read_answers,
     read_study,
@@ -26,7 +26,7 @@ def make_answer(rater: str, value: int, repeat: int = 0, minute: int = 0) -> Ans
 
 
 def store_answer(study: Place, given: Answer, revision: int = 0) -> None:
-    assert (study / answer_path(make_key(given), revision)).create(encode_answer(given))
+    assert (study / make_answer_path(make_key(given), revision)).create(encode_answer(given))
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_new_answers_are_read_without_reading_earlier_answers_again(study: Place
     store_answer(study, make_answer("ann", 2))
     answers = AnswerReader(study)
     answers.refresh()
-    Path(study.path, answer_path(make_key(make_answer("ann", 2)), 0)).write_bytes(b"changed meanwhile")
+    Path(study.path, make_answer_path(make_key(make_answer("ann", 2)), 0)).write_bytes(b"changed meanwhile")
     store_answer(study, make_answer("bob", 3))
     answers.refresh()
     assert [one.answer for one in answers.list_answers()] == [2, 3] and not answers.problems

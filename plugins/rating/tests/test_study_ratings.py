@@ -22,7 +22,13 @@ from plumbline.plugins.rating.labelling import plan_labels
 from plumbline.plugins.rating.numbers import collect_ratings
 from plumbline.plugins.rating.question_templates import TEMPLATES
 from plumbline.plugins.rating.raters import find_agreement
-from plumbline.plugins.rating.study_files import answer_path, make_key, read_answers, tasks_path, version_path
+from plumbline.plugins.rating.study_files import (
+    make_answer_path,
+    make_key,
+    make_tasks_path,
+    make_version_path,
+    read_answers,
+)
 from plumbline.plugins.rating.study_ratings import RATED, read_study
 from plumbline.plugins.rating.tasks import Task, encode_tasks
 from tests.commands import config_of
@@ -36,12 +42,12 @@ SIDES, VOTE = (make_task(name, "p1", ("atlas", "flint"), skills=("color",)) for 
 
 
 def write_version(study: Place, tasks: Sequence[Task], version: int = 1) -> None:
-    (study / tasks_path(version)).write(encode_table("tasks", encode_tasks(tasks)))
-    (study / version_path(version)).write(encode_json({"version": version, "design": {}}).encode())
+    (study / make_tasks_path(version)).write(encode_table("tasks", encode_tasks(tasks)))
+    (study / make_version_path(version)).write(encode_json({"version": version, "design": {}}).encode())
 
 
 def store_answer(study: Place, given: Answer, revision: int = 0) -> None:
-    (study / answer_path(make_key(given), revision)).write(encode_answer(given))
+    (study / make_answer_path(make_key(given), revision)).write(encode_answer(given))
 
 
 @pytest.fixture
@@ -54,7 +60,7 @@ def study(tmp_path: Path) -> Place:
 def test_every_template_has_its_own_judgements(study: Place) -> None:
     """Words and questions that a rater is unsure about do not count.
 
-    Of "a red cube", the rater is sure about two words and finds one of them shown. Of two questions, one is answered.
+    In "a red cube", one word is marked wrong and one unsure, so the rating is 1/2. Of two questions, one is answered.
     """
     said: dict[str, tuple[Task, Any]] = {
         "ann": (LIKERT, 4), "bob": (LIKERT, "unsure"), "cy": (WORDS, {"wrong": [1], "unsure": [0]}),

@@ -46,7 +46,7 @@ def argilla() -> Any:
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_label_studio_takes_configurations_tasks_and_annotations(
+def test_label_studio_accepts_configurations_tasks_and_annotations(
     template: str, study: list[str], folder: Path, tmp_path: Path
 ) -> None:
     from label_studio_sdk.converter.converter import Converter
@@ -83,7 +83,7 @@ def test_label_studios_own_json_min_is_read_as_its_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_argilla_takes_settings_and_records_and_its_answers_come_back(
+def test_argilla_accepts_settings_and_records_and_its_answers_come_back(
     template: str, argilla: Any, study: list[str], folder: Path, tmp_path: Path
 ) -> None:
     from argilla.records._io import JsonIO

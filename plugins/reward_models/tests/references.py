@@ -132,7 +132,7 @@ def make_video_patches(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the frames as patches of 2 x 4 x 4, and the patch grid.
 
-    Frames are resized like by Qwen-VL's smart_resize and torchvision's resizing of byte tensors: the sides are
+    Frames are resized as by Qwen-VL's smart_resize and torchvision's resizing of byte tensors: the sides are
     multiples of 8 pixels, and the number of pixels is between `min_pixels` and `max_pixels`.
     """
     width, height = frames[0].size

@@ -69,7 +69,7 @@ VIDEO_INSTRUCTION = (
 )
 REWARD_MEANS, REWARD_STDS = [3.5, -1.25, 2.75], [2.25, 1.5, 0.5]
 FRAME_PIXELS = 10_000
-"""Maximum number of pixels in a video frame. They are less than 157 tokens of the tiny model."""
+"""Maximum number of pixels in a video frame, which the tiny model encodes in fewer than 157 tokens."""
 
 
 def save_videoalign(folder: Path, *, seed: int = 0, heads: int = 1) -> Path:

@@ -26,13 +26,13 @@ def main(config: ServeConfig) -> int:
     console = make_console()
     wires = ", ".join(f"{wire.name} POST {wire.path}" for wire in WIRES)
 
-    def ready(address: str, known_pair: KnownPair) -> None:
+    def show_address(address: str, known_pair: KnownPair) -> None:
         for line in explain_known_pair(known_pair):
             warn(console, line)
         say(console, "known pair: " + ", ".join(f"{name} {scores}" for name, scores in known_pair.items()))
         say(console, f"serving {', '.join(config.metrics)} at {address} ({wires}; GET /health /metrics /openapi.json)")
 
-    serve(config, ready)
+    serve(config, show_address)
     return 0
 
 

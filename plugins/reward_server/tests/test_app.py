@@ -128,12 +128,12 @@ def test_our_wire_accepts_images_as_multipart_parts() -> None:
     """The bytes of images may contain line breaks and dashes."""
     seen: list[ScoreRequest] = []
 
-    async def remember(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
+    async def record_batch(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         seen.extend(batch)
         return await score(batch, metrics)
 
     client, images = Client(), (b"a\r\n--b--\r\n\r\n", b"corrupt", b"\r\n")
-    client.service.score_batch = remember
+    client.service.score_batch = record_batch
     form = json.dumps({"prompts": ["one", "two", "three"], "metrics": ["align"]}).encode()
     reply = client("POST", "/score", files=make_parts(form, *images)).json()
     assert reply["scores"] == [{"align": 3.0}, {"align": None}, {"align": 5.0}]
@@ -161,8 +161,8 @@ def test_invalid_parts_are_refused_with_a_reason(files: Any, message: str) -> No
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"", "an end after the last"),
-        (b'--b\r\nContent-Disposition: form-data; name="request"\r\n\r\n{', "an end after the last"),
+        (b"", "an end after the last one, found no end"),
+        (b'--b\r\nContent-Disposition: form-data; name="request"\r\n\r\n{', "an end after the last one, found no end"),
         (b"--b\r\n\r\n{}\r\n--b--", "part 0: expected Content-Disposition"),
         (b"\r\n--b" * 20_000 + b"--", "at most 10000 parts"),
     ],
@@ -204,7 +204,7 @@ UNUSABLE = {
     "encode", [lambda prompt: json.dumps(prompt), lambda prompt: json.dumps(prompt, ensure_ascii=False)]
 )
 @pytest.mark.parametrize("bad", UNUSABLE)
-def test_an_unusable_prompt_only_costs_its_own_image_a_score(bad: Any, encode: Any) -> None:
+def test_an_unusable_prompt_only_fails_its_own_image(bad: Any, encode: Any) -> None:
     prompts, reason = ["one", bad, "three"], UNUSABLE[bad]
     body = encode({"images": [b64(b"a")] * 3, "prompts": prompts, "metrics": ["align"]})
     reply = Client()("POST", "/score", content=body.encode(errors="surrogatepass")).json()
@@ -231,12 +231,12 @@ def test_a_body_with_a_lone_surrogate_is_parsed_as_strictly_as_any_other() -> No
 def test_base64_may_be_broken_into_lines_or_be_a_data_url(form: str) -> None:
     seen: list[ScoreRequest] = []
 
-    async def remember(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
+    async def record_batch(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         seen.extend(batch)
         return await score(batch, metrics)
 
     client = Client()
-    client.service.score_batch = remember
+    client.service.score_batch = record_batch
     image = np.random.default_rng(len(form)).bytes(500)
     sent = form.format(b64(image), base64.encodebytes(image).decode())
     client.post("/score", {"images": [sent], "prompts": ["p"]})
@@ -254,12 +254,12 @@ def test_a_path_that_is_valid_base64_is_decoded_and_never_opened() -> None:
     """`etc/passwd00` is valid base64, and no file is opened for it."""
     seen: list[ScoreRequest] = []
 
-    async def remember(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
+    async def record_batch(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         seen.extend(batch)
         return await score(batch, metrics)
 
     client = Client()
-    client.service.score_batch = remember
+    client.service.score_batch = record_batch
     client.post("/score", {"images": ["etc/passwd00"], "prompts": ["p"]})
     assert seen[0].images == (base64.b64decode("etc/passwd00"),)
 
@@ -328,12 +328,12 @@ def collect_sources(path: str, **sent: Any) -> list[tuple[bytes, ...]]:
     """Send a request, and return the sources of each image that the scorer receives for the metric `align`."""
     seen: list[ScoreRequest] = []
 
-    async def remember(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
+    async def record_batch(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         seen.extend(batch)
         return await score(batch, metrics)
 
     client = Client(EDITS)
-    client.service.score_batch = remember
+    client.service.score_batch = record_batch
     response = client("POST", path, **sent)
     assert response.status_code == 200, response.content
     return [one.sources for one in sorted(seen, key=lambda one: one.prompt)]
@@ -395,7 +395,7 @@ def test_a_reward_needs_sources_if_it_or_a_watched_metric_reads_them() -> None:
     def list_metrics_with_sources(asked: str, **words: Any) -> list[str]:
         config = ServeConfig(models={}, metrics=metrics, **words)
         served = find_served(config, find_nodes(config))
-        assert served.needs_of("kept") == ["sources"] and not served.needs_of("brightness")
+        assert served.list_needs("kept") == ["sources"] and not served.list_needs("brightness")
         return served.select_needing("sources", [asked])
 
     watched = {"reward": Combination(weights={"brightness": 1}), "sentinel": ("kept",)}
@@ -559,12 +559,12 @@ def test_wires_with_several_numbers_also_return_the_parts_of_a_combined_reward()
 def test_the_part_of_a_combined_reward_that_reads_sources_receives_them() -> None:
     """If the source is missing, the part and the reward are null, and the error names the part."""
 
-    async def look(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
+    async def score_by_source(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         answers = {True: MetricAnswer(4.0), False: MetricAnswer(None, CORRUPT)}
         return [{name: answers[name != "align" or one.sources == (b"before",)] for name in metrics} for one in batch]
 
     client = Client(COMBINED._replace(needs={"sources": frozenset({"align", "reward"})}))
-    client.service.score_batch = look
+    client.service.score_batch = score_by_source
     factory = {"prompt": ["p", "p"], "image": [b64(b"a"), b64(b"b")], "condition_images": 2 * [[b64(b"before")]]}
     assert client.post("/compute", factory) == {"rewards": [2.0, 2.0]}
     factory["condition_images"] = [[], [b64(b"before")]]
@@ -593,13 +593,13 @@ def test_a_combined_reward_of_two_judges_of_edits_equals_the_scorers(
     )
     scorer = Scorer(config.scorer())
 
-    async def look(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
+    async def score_with_scorer(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         return score_batch(scorer, batch, metrics)
 
     served = find_served(config, find_nodes(config))
-    assert served.needs_of("reward") == ["sources"]
+    assert served.list_needs("reward") == ["sources"]
     client = Client(served)
-    client.service.score_batch = look
+    client.service.score_batch = score_with_scorer
     factory = {"prompt": ["make it blue"], "image": [b64(after)], "condition_images": [[b64(before)]]}
     assert client.post("/compute", factory) == {"rewards": [pytest.approx(18**0.5 + 0.5 * 6)]}
     judge.close()
@@ -701,13 +701,13 @@ def test_the_health_page_shows_the_scores_of_the_known_pair(order: int, ordered:
 def test_the_known_pair_has_the_inputs_that_each_metric_needs() -> None:
     asked: dict[tuple[str, ...], list[ScoreRequest]] = {}
 
-    async def remember(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
+    async def record_batch(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         asked[tuple(metrics)] = list(batch)
         return await score(batch, metrics)
 
     needs: dict[Need, frozenset[str]] = {"sources": frozenset({"edit"}), "words": frozenset({"text"})}
     served = Served(dict.fromkeys(("plain", "edit", "text"), "recipe"), None, needs=needs)
-    assert list(asyncio.run(score_known_pair(remember, served))) == ["plain", "edit", "text"]
+    assert list(asyncio.run(score_known_pair(record_batch, served))) == ["plain", "edit", "text"]
     assert not asked["plain",][0].sources and '"' not in asked["plain",][0].prompt
     good, bad = asked["edit",]
     assert good.sources == bad.sources and len({good.images, bad.images, good.sources}) == 3
@@ -760,11 +760,11 @@ def test_the_size_of_a_body_and_the_number_of_images_are_limited() -> None:
     client = Client(max_body=1000, max_request_images=2)
     assert client("POST", "/score", content=b"x" * 1001).status_code == 413
 
-    async def chunks() -> Any:
+    async def yield_chunks() -> Any:
         for _ in range(20):
             yield b"x" * 100
 
-    assert client("POST", "/score", content=chunks()).status_code == 413
+    assert client("POST", "/score", content=yield_chunks()).status_code == 413
     three = {"images": [[b64(b"a")], [b64(b"b"), b64(b"c")]], "prompts": ["p", "q"]}
     response = client("POST", "/score", json=three)
     assert response.status_code == 413 and "at most 2 images" in response.json()["error"]

@@ -19,7 +19,7 @@ METRICS = ["metric=[edge_density,saturation]", "models=shapes"]
 
 
 @pytest.fixture(scope="module")
-def scored(tmp_path_factory: pytest.TempPathFactory) -> ScoredBenchmark:
+def scored_benchmark(tmp_path_factory: pytest.TempPathFactory) -> ScoredBenchmark:
     folder = write_benchmark(tmp_path_factory.mktemp("baseline") / "bench", ("atlas", "flint"), COUNT)
     return run_benchmark(folder, folder.parent / "store", METRICS[0])
 
@@ -30,10 +30,12 @@ def configure_sentinel(store: Path, *words: str) -> Sentinel | None:
     return make_sentinel(config, find_served(config, find_nodes(config)))
 
 
-def test_the_baseline_contains_one_generators_scores_from_the_run(scored: ScoredBenchmark) -> None:
-    watching = configure_sentinel(scored.store, "baseline=latest", "baseline_generator=flint")
+def test_the_baseline_contains_one_generators_scores_from_the_run(scored_benchmark: ScoredBenchmark) -> None:
+    watching = configure_sentinel(scored_benchmark.store, "baseline=latest", "baseline_generator=flint")
     assert watching is not None and watching.baseline is not None
-    rows = scored.scores[scored.scores.generator == "flint"].pivot(index="prompt_id", columns="metric", values="score")
+    rows = scored_benchmark.scores[scored_benchmark.scores.generator == "flint"].pivot(
+        index="prompt_id", columns="metric", values="score"
+    )
     assert len(watching.baseline) == COUNT
     assert np.array_equal(watching.baseline, rows[["edge_density", "saturation"]].to_numpy())
 
@@ -55,9 +57,11 @@ def test_the_baseline_contains_one_generators_scores_from_the_run(scored: Scored
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_an_unusable_baseline_is_refused_in_one_line(words: list[str], complaint: str, scored: ScoredBenchmark) -> None:
+def test_an_unusable_baseline_is_refused_in_one_line(
+    words: list[str], complaint: str, scored_benchmark: ScoredBenchmark
+) -> None:
     with pytest.raises(ConfigError, match=complaint) as refused:
-        configure_sentinel(scored.store, *words)
+        configure_sentinel(scored_benchmark.store, *words)
     assert "\n" not in str(refused.value)
 
 

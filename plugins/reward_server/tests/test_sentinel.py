@@ -21,7 +21,7 @@ METRICS: dict[str, Metric] = {
 }
 SERVED = Served({}, None)
 GROUP, PROMPTS = 4, 30
-"""Number of images per prompt, which are similar to each other, and number of prompts per comparison."""
+"""Number of images per prompt (similar to each other), and number of prompts per comparison."""
 
 
 def add_images(
@@ -35,7 +35,7 @@ def add_images(
             sentinel.add_image(prompt, {name: MetricAnswer(level) for name, level in zip(METRICS, levels, strict=True)})
 
 
-def new_sentinel() -> Sentinel:
+def create_sentinel() -> Sentinel:
     return Sentinel("reward", METRICS, GROUP * PROMPTS)
 
 
@@ -54,7 +54,7 @@ def new_sentinel() -> Sentinel:
 def test_metrics_that_move_while_the_reward_does_not_fall_are_reported(
     reward: float, edges: float, held_out: float, moved: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    sentinel, random = new_sentinel(), np.random.default_rng(0)
+    sentinel, random = create_sentinel(), np.random.default_rng(0)
     add_images(sentinel, random, 0.3, 0.1)
     assert sentinel.moved == []
     with caplog.at_level(logging.WARNING):
@@ -71,7 +71,7 @@ def test_false_alarms_are_at_most_as_frequent_as_stated() -> None:
     """Images of the same prompt are similar, the reward rises, and there are many comparisons."""
     random, alarms, services = np.random.default_rng(2), 0, 100
     for _ in range(services):
-        sentinel = new_sentinel()
+        sentinel = create_sentinel()
         add_images(sentinel, random, 0.3, 0.1)
         raised = False
         for look in range(6):
@@ -92,7 +92,7 @@ def test_with_a_stored_baseline_the_first_comparison_can_raise_an_alarm() -> Non
 
 
 def test_an_image_that_lacks_a_score_is_skipped() -> None:
-    sentinel, null = new_sentinel(), MetricAnswer(None, RowError("corrupt_image", "no"))
+    sentinel, null = create_sentinel(), MetricAnswer(None, RowError("corrupt_image", "no"))
     sentinel.add_image("a", {"reward": MetricAnswer(0.5), "held_out": null, "edge_density": MetricAnswer(0.1)})
     sentinel.add_image("a", {"reward": MetricAnswer(0.5)})
     assert sentinel.count == 0

@@ -60,7 +60,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def offline() -> dict[Pair, dict[str, float]]:
-    """Score images in this process, each with its own and another prompt. Return the scores by pair and metric."""
+    """Score images in this process, each with its own prompt and another one; return the scores by pair and metric."""
     pairs = pack_pairs(24, ("atlas", "flint"))
     pairs += [Pair(pair.image, other.prompt) for pair, other in zip(pairs, reversed(pairs), strict=True)]
     pairs = list(dict.fromkeys(pairs))
@@ -68,10 +68,10 @@ def offline() -> dict[Pair, dict[str, float]]:
     scores: dict[Pair, dict[str, float]] = {pair: {} for pair in pairs}
     for row in table.select(["image_id", "metric", "score"]).to_pylist():
         scores[pairs[int(row["image_id"])]][row["metric"]] = row["score"]
-    return {pair: {**of_pair, "reward": combine(of_pair)} for pair, of_pair in scores.items()}
+    return {pair: {**of_pair, "reward": combine_scores(of_pair)} for pair, of_pair in scores.items()}
 
 
-def combine(scores: Mapping[str, float]) -> float:
+def combine_scores(scores: Mapping[str, float]) -> float:
     return 0.6 * scores["vqascore"] + 0.4 * max(scores["clipscore"], 0)
 
 
@@ -154,23 +154,23 @@ def test_flow_grpos_unifiedreward_gets_the_offline_score_as_a_rating(
 
 
 def test_a_videos_reward_is_the_offline_score_or_an_error(service: Running) -> None:
-    """Videos are sent as MP4 or WebM bytes, by path, or as a list of frames. Truncated files have an error."""
+    """Videos are sent as MP4 or WebM bytes, by path, or as a list of frames. Truncated files get an error."""
     (reel, text), (orbit, other), (strip, another) = (read_clip(name) for name in ("reel", "orbit", "strip"))
     scorer = open_scorer(METRICS, "models=shapes")
 
-    def offline_score(film: bytes | list[bytes], prompt: str, metric: str = "vqascore") -> float:
+    def compute_offline_score(film: bytes | list[bytes], prompt: str, metric: str = "vqascore") -> float:
         (score,) = scorer.score_table([film], [prompt], metric).column("score").to_pylist()
         return float(score)
 
     with requests.Session() as session:
         for film, prompt in ((reel, text), (orbit, other)):
             (scores,) = ask_score(session, service.url, [Pair(film, prompt)])
-            assert scores["vqascore"] == offline_score(film, prompt)
+            assert scores["vqascore"] == compute_offline_score(film, prompt)
     frames = [base64.b64encode(frame).decode() for frame in strip]
     sent = {"prompt": [another], "image": None, "video": [frames]}
     rewards = requests.post(f"{service.url}/compute", json=sent, timeout=60).json()
-    parts = {metric: offline_score(strip, another, metric) for metric in ("vqascore", "clipscore")}
-    assert rewards == {"rewards": [pytest.approx(combine(parts))]}
+    parts = {metric: compute_offline_score(strip, another, metric) for metric in ("vqascore", "clipscore")}
+    assert rewards == {"rewards": [pytest.approx(combine_scores(parts))]}
 
     folder = service.log.parent / "videos"
     (folder / "reel.mp4").write_bytes(reel)
@@ -184,7 +184,7 @@ def test_a_videos_reward_is_the_offline_score_or_an_error(service: Running) -> N
     ]
     asked = [{"history": [{"text": text, **turn}], "required_rewards": ["vqascore"]} for turn in turns]
     body = requests.post(f"{service.url}/score", json={"requests": asked}, timeout=60).json()
-    scored = {"vqascore": {"score": offline_score(reel, text)}}
+    scored = {"vqascore": {"score": compute_offline_score(reel, text)}}
     assert body["results"] == [scored, scored, {}, {}, {}]
     reasons = [errors["vqascore"].partition(":")[0] for errors in body["errors"][2:]]
     assert reasons == ["corrupt_video", "corrupt_video", "uri_refused"]
@@ -284,7 +284,7 @@ def test_only_known_host_names_and_the_same_origin_are_accepted(service: Running
     assert get_status(Origin="http://evil.example") == 403
 
 
-def fade(pair: Pair) -> Pair:
+def fade_image(pair: Pair) -> Pair:
     """Return the pair with paler colours in its image."""
     picture = ImageEnhance.Color(Image.open(io.BytesIO(pair.image)).convert("RGB")).enhance(0.1)
     encoded = io.BytesIO()
@@ -294,7 +294,7 @@ def fade(pair: Pair) -> Pair:
 
 def test_reward_hacking_is_reported_on_the_health_page_and_in_the_log(service: Running) -> None:
     """The images of two comparisons are paler than those of the run, but do not score worse."""
-    pairs = [fade(pair) for pair in pack_pairs(2 * WATCHED - 1)]
+    pairs = [fade_image(pair) for pair in pack_pairs(2 * WATCHED - 1)]
     with requests.Session() as session:
         ask_score(session, service.url, pairs)
     assert requests.get(f"{service.url}/health", timeout=60).json()["sentinel"] == ["saturation"]
@@ -302,7 +302,7 @@ def test_reward_hacking_is_reported_on_the_health_page_and_in_the_log(service: R
     assert "The generator may game reward: while reward went from " in line and ", saturation fell from " in line
 
 
-def sample(rng: Random, logits: np.ndarray) -> int:
+def draw_index(rng: Random, logits: np.ndarray) -> int:
     weights = np.exp(logits - logits.max())
     return rng.choices(range(len(logits)), list(weights / weights.sum()))[0]
 
@@ -314,14 +314,18 @@ def test_ten_steps_of_policy_optimization_increase_the_reward(service: Running) 
     means = []
     with requests.Session() as session:
         for step in range(10):
-            choices = [(pair, sample(rng, policy[pair][0]), sample(rng, policy[pair][1])) for pair in wanted * 16]
+            choices = [
+                (pair, draw_index(rng, policy[pair][0]), draw_index(rng, policy[pair][1])) for pair in wanted * 16
+            ]
             drawn = [Pair(draw_toy_image(COLOURS[c], SHAPES[s], f"{step}"), f"a {p[0]} {p[1]}") for p, c, s in choices]
             scores = [answer["vqascore"] for answer in ask_score(session, service.url, drawn)]
             rewards = np.array([math.nan if score is None else score for score in scores])
             assert not np.isnan(rewards).any()
             means.append(float(rewards.mean()))
             for pair in wanted:
-                learn(policy[pair], [(c, s, r) for (p, c, s), r in zip(choices, rewards, strict=True) if p == pair])
+                update_policy(
+                    policy[pair], [(c, s, r) for (p, c, s), r in zip(choices, rewards, strict=True) if p == pair]
+                )
     assert np.mean(means[-2:]) > np.mean(means[:2]) + 0.3, means
 
 
@@ -330,7 +334,7 @@ def draw_toy_image(colour: str, shape: str, seed: str) -> bytes:
     return to_png(draw_scene(Scene(entities=(entity,)), seed))
 
 
-def learn(logits: tuple[np.ndarray, np.ndarray], group: list[tuple[int, int, float]]) -> None:
+def update_policy(logits: tuple[np.ndarray, np.ndarray], group: list[tuple[int, int, float]]) -> None:
     """Take one policy gradient step with the normalised rewards of a group."""
     rewards = np.array([reward for _, _, reward in group])
     advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-4)

@@ -252,7 +252,7 @@ def test_an_image_that_kills_replicas_is_isolated_and_only_it_is_null() -> None:
     assert replicas.batches == [["a", "deadly", "bb"]] * 2 + [["a"], ["deadly"], ["bb"]]
 
 
-def test_a_batch_in_advance_survives_an_image_that_kills_replicas() -> None:
+def test_a_batch_sent_in_advance_survives_an_image_that_kills_replicas() -> None:
     """There is only one replica, so all batches that were sent to it are lost together."""
     under_way: list[asyncio.Event] = []
 

@@ -15,7 +15,7 @@ HEADERS = BytesHeaderParser()
 
 
 class BrokenMultipart(PlumblineError):
-    """A body does not match the boundary in its Content-Type, or a part has no name."""
+    """Raised if a body does not match the boundary in its Content-Type, or a part has no name."""
 
 
 def read_multipart(body: bytes, media: str) -> dict[str, list[bytes]]:
@@ -23,7 +23,7 @@ def read_multipart(body: bytes, media: str) -> dict[str, list[bytes]]:
     boundary = _read_boundary(media)
     _, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary, MAX_PARTS)
     if not parts or not parts.pop().startswith(b"--"):
-        raise BrokenMultipart(f"expected at most {MAX_PARTS} parts and an end after the last, found none")
+        raise BrokenMultipart(f"expected at most {MAX_PARTS} parts with an end after the last one, found no end")
     contents: dict[str, list[bytes]] = {}
     for number, part in enumerate(parts):
         end = part.find(b"\r\n\r\n", 0, MAX_PART_HEAD)

@@ -84,7 +84,7 @@ class PickledWire(Wire):
 
 
 class EditR1Wire(PickledWire):
-    """The same pickles on Edit-R1's path."""
+    """Edit-R1's wire: PickledWire's pickles at another path."""
 
     name = "edit_r1"
     path = "/mode/logits_non_cot"

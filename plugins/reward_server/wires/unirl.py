@@ -114,7 +114,7 @@ class UniRlWire(JsonWire):
             errors.append({})
             for name, (score, error) in image_answers.items():
                 if score is not None:
-                    results[-1][name] = {SUB_METRICS.get(name, "score"): served.reward_of(name, score)}
+                    results[-1][name] = {SUB_METRICS.get(name, "score"): served.compute_reward(name, score)}
                 if error is not None:
                     errors[-1][name] = f"{error.kind}: {error.message}"
         identities = [_make_identity(request, served) for request in requests]

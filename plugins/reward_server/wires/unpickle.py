@@ -12,13 +12,13 @@ MAX_OPCODES = 200_000
 MAX_DEPTH = 16
 """Maximum nesting depth of containers."""
 MAX_KEY = 1000
-"""Maximum number of characters or bytes in a dict key. The time to compare equal keys is proportional to it."""
+"""Maximum number of characters or bytes in a dict key. Comparing equal keys takes time proportional to their length."""
 MAX_STRINGS = 100_000
 """Maximum number of strings in a NumPy array."""
 
 
 class RefusedPickle(PlumblineError):
-    """The bytes are not a pickle, or contain more than plain values. None of their code was run."""
+    """Raised for bytes that are not a pickle, or that contain more than plain values. None of their code is run."""
 
 
 class _Name(NamedTuple):
@@ -86,10 +86,10 @@ class _Reader:
         self.alive: list[Any] = []
         """All containers, kept alive so that no `id` is reused."""
         self.unconverted = 0
-        """Number of characters and bytes that may still be converted; a pickle can refer to the same bytes repeatedly.
+        """Number of characters and bytes that may still be converted.
 
-        Protocols 0 to 2 convert the text of an array to bytes and the bytes to strings, which is twice the size of the
-        pickle.
+        The limit is needed because a pickle can refer to the same bytes repeatedly. It starts at twice the size of the
+        pickle, because protocols 0 to 2 convert an array's text twice: to bytes, and then to strings.
         """
 
     def read(self, encoded: bytes) -> Any:
@@ -205,7 +205,7 @@ class _Reader:
         """Count text and bytes that are about to be converted; raise RefusedPickle if there are too many."""
         self.unconverted -= sum(len(value) for value in values if isinstance(value, (str, bytes, bytearray)))
         if self.unconverted < 0:
-            raise RefusedPickle("expected each text and array once, found the same bytes converted repeatedly")
+            raise RefusedPickle("expected each text and array to be converted once, found repeated conversions")
 
     def _build(self) -> None:
         state, target = self.stack.pop(), self.stack[-1]

@@ -32,16 +32,15 @@ prompt.
 
 
 class BadRequest(PlumblineError):
-    """A request does not match the wire's form, or names a metric that is not served."""
+    """Raised if a request does not match the wire's form, or names a metric that is not served."""
 
 
 class BadReply(PlumblineError):
-    """A server's reply does not match the wire's form."""
+    """Raised if a server's reply does not match the wire's form."""
 
 
 Prompt = Annotated[Any, WithJsonSchema({"type": "string"})]
-"""A prompt in a form. The form accepts any value, so that a prompt that is not text only costs its own image's score.
-"""
+"""A prompt in a form. The form accepts any value, so that an invalid prompt only fails its own image."""
 
 
 class ScoreRequest(NamedTuple):
@@ -89,7 +88,7 @@ class Served(NamedTuple):
     needs: Mapping[Need, frozenset[str]] = MappingProxyType({})
     """Metrics that need each input; REWARD needs the inputs of all its parts."""
     combination: Reward | None = None
-    """Computes REWARD from the scores of its parts. If it is set, `metrics` contains a digest for REWARD."""
+    """Combination of scores that defines REWARD. If it is set, `metrics` contains a digest for REWARD."""
     watched: tuple[str, ...] = ()
     """Metrics that the sentinel adds to every request for the reward."""
 
@@ -102,14 +101,14 @@ class Served(NamedTuple):
         """Return the metrics that read a list sent with the image, which contains questions or expected words."""
         return self.select_needing("questions", metrics) + self.select_needing("words", metrics)
 
-    def needs_of(self, metric: str) -> list[Need]:
+    def list_needs(self, metric: str) -> list[Need]:
         return [need for need, metrics in self.needs.items() if metric in metrics]
 
-    def order_of(self, metric: str) -> int:
+    def find_order(self, metric: str) -> int:
         """Return 1 if higher is better, -1 if lower is better, and 0 if neither is."""
         return 0 if metric in self.unranked else direction(metric, self.lower_is_better)
 
-    def reward_of(self, metric: str, score: float) -> float:
+    def compute_reward(self, metric: str, score: float) -> float:
         """Return the score, negated if lower is better."""
         return -score if metric in self.lower_is_better else score
 
@@ -390,6 +389,6 @@ def require_only_image(request: ScoreRequest, wire: str) -> bytes:
 def collect_rewards(answers: Answers, served: Served) -> list[float]:
     """Return the reward of each image; every image must have one."""
     scores = [(name, answer.score) for image_answers in answers for name, answer in image_answers.items()]
-    rewards = [served.reward_of(name, score) for name, score in scores if score is not None]
+    rewards = [served.compute_reward(name, score) for name, score in scores if score is not None]
     assert len(rewards) == len(answers)
     return rewards

@@ -87,14 +87,14 @@ class QwenImageBenchConfig(InspectedConfig):
             points.setdefault((key, capability), []).append(POINTS[int(rating.value)])
         if not points:
             return Scored(None, error=NOTHING_APPLIES)
-        of_capabilities = {names: _mean(facets) for names, facets in points.items()}
+        of_capabilities = {names: _compute_mean(facets) for names, facets in points.items()}
         dimensions: dict[str, list[float]] = {}
         for (key, _), mean in of_capabilities.items():
             dimensions.setdefault(key, []).append(mean)
-        of_dimensions = {key: _mean(means) for key, means in dimensions.items()}
+        of_dimensions = {key: _compute_mean(means) for key, means in dimensions.items()}
         named = {**of_dimensions, **{BETWEEN.join(names): mean for names, mean in of_capabilities.items()}}
         ratings = tuple(Rating(name, mean) for name, mean in named.items())
-        return Scored(_mean(of_dimensions.values()), ratings=ratings, rationale=evidence.row["rationale"])
+        return Scored(_compute_mean(of_dimensions.values()), ratings=ratings, rationale=evidence.row["rationale"])
 
 
 def require_marks(rated: Mapping[str, float]) -> None:
@@ -104,7 +104,7 @@ def require_marks(rated: Mapping[str, float]) -> None:
             raise UnreadableReply(f"expected 0, 1 or 2 for {name!r}, found {value:g}")
 
 
-def _mean(numbers: Iterable[float]) -> float:
+def _compute_mean(numbers: Iterable[float]) -> float:
     listed = list(numbers)
     return math.fsum(listed) / len(listed)
 

@@ -26,7 +26,7 @@ def read_examples(place: Place) -> Iterator[dict[str, list[Any]]]:
         while head := stream.read(HEAD):
             where = f"{place.url}, record {number}"
             if number == 0 and head.startswith(POINTER):
-                raise SourceError(f"{place.url}: is a Git LFS pointer, not the file itself; run git lfs pull there")
+                raise SourceError(f"{place.url} is a Git LFS pointer, not the file itself; run git lfs pull there")
             yield _parse_features(_read_record(stream, head, where), where)
             number += 1
 
@@ -37,7 +37,7 @@ def _read_record(stream: Any, head: bytes, where: str) -> bytes:
         raise SourceError(f"{where}: not a TFRecord; {AGAIN}")
     record = bytes(stream.read(length))
     if len(record) < length or len(stream.read(TAIL)) < TAIL:
-        raise SourceError(f"{where}: is truncated; {AGAIN}")
+        raise SourceError(f"{where} is truncated; {AGAIN}")
     return record
 
 

@@ -48,7 +48,10 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "notes": ["2 images have no prompt in a prompts.csv next to the records, so no word ratings"],
     },
 }  # fmt: skip
-"""Expected content by layout: each table's columns, index of the first row and rows; also skills and notes."""
+"""Expected tables by layout, each with its columns, the index of the first compared row, and the expected rows.
+
+A layout may also have the expected skills and notes.
+"""
 WORDS_OF = "expected a 1 or a 0 for each of the 3 words of 'a cat asleep'"
 
 
@@ -59,7 +62,7 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         (table("prompt_id total_score", ("p", [1])), "row 0: expected img_path as text"),
     ],
     "richhf": [
-        (encode_tfrecord(encode_richhf())[:-40], "record 0: is truncated; it may be"),
+        (encode_tfrecord(encode_richhf())[:-40], "record 0 is truncated; it may be"),
         (b"\x00" * 40, "record 0: not a TFRecord; it may be truncated"),
         (POINTER, "is a Git LFS pointer, not the"),
         (encode_tfrecord(b"\xff\xff\xff"), "record 0: not a TensorFlow Example"),
@@ -70,7 +73,10 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         ("prompts.csv", "filename,prompt\ntrain/0a1b.png,a cat asleep\n", f"record 0: {WORDS_OF}"),
     ],
 }
-"""Damaged content and the expected message, by layout. An additional first value names another file than the first."""
+"""Damaged content of a layout's first file, and the expected message, by layout.
+
+If there are three values, the first names the file to damage instead.
+"""
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -118,7 +124,7 @@ def test_a_damaged_release_is_judged_or_refused_in_one_line(
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_lower_is_better_metric_is_judged_like_its_reversed_twin(name: str, tmp_path: Path) -> None:
+def test_a_metric_whose_lower_scores_are_better_is_judged_like_its_negated_scores(name: str, tmp_path: Path) -> None:
     check_negated(LAYOUTS[name], tmp_path)
 
 

@@ -83,13 +83,13 @@ DPG = ("benchmark=dpg_bench", "metric=[dpg_bench,dpg_bench_levels]", "benchmark.
 
 
 @pytest.fixture(scope="module")
-def fixed(folder: Path, dpg_file: Path) -> SweepScores:
+def fixed_scores(folder: Path, dpg_file: Path) -> SweepScores:
     given = (f"benchmark.questions={dpg_file}", "benchmark.convention=fixed", "metrics.dpg_bench_levels.images=mean")
     return run(folder, folder / "fixed", *DPG, *given)
 
 
 @pytest.fixture(scope="module")
-def released(folder: Path, dpg_file: Path) -> SweepScores:
+def released_scores(folder: Path, dpg_file: Path) -> SweepScores:
     return run(folder, folder / "released", *DPG, f"benchmark.questions={dpg_file}")
 
 
@@ -98,32 +98,34 @@ def read_levels(ran: SweepScores, level: int) -> dict[str, float]:
     return {row.kind: row.mean for row in pool_kinds(ran.store, ran.run_id, "dpg_bench_levels") if row.level == level}
 
 
-def test_dpg_bench_as_released(released: SweepScores, fixed: SweepScores) -> None:
+def test_dpg_bench_as_released_equals_the_release(released_scores: SweepScores, fixed_scores: SweepScores) -> None:
     """The first prompt lacks an answer and fails. The levels only use the original answers for the last image."""
-    expected = compute_dpg_bench(fixed.answers, first_row=1, last_image_only=True)
+    expected = compute_dpg_bench(fixed_scores.answers, first_row=1, last_image_only=True)
     first, *others = [one["prompt_id"] for one in prompts(4)]
     assert set(expected.scores) == set(others)
-    assert released.scores["dpg_bench"][first] is None
-    assert {one: released.scores["dpg_bench"][one] for one in others} == pytest.approx(dict(expected.scores))
-    assert read_levels(released, 1) == pytest.approx(dict(expected.levels))
+    assert released_scores.scores["dpg_bench"][first] is None
+    assert {one: released_scores.scores["dpg_bench"][one] for one in others} == pytest.approx(dict(expected.scores))
+    assert read_levels(released_scores, 1) == pytest.approx(dict(expected.levels))
     dashed = {name: value for name, value in expected.categories.items() if "-" in name}
-    assert read_levels(released, 2) == pytest.approx(dashed)
+    assert read_levels(released_scores, 2) == pytest.approx(dashed)
 
 
-def test_dpg_bench_with_the_fixed_convention(released: SweepScores, fixed: SweepScores) -> None:
-    expected = compute_dpg_bench(fixed.answers, first_row=0, last_image_only=False)
-    assert fixed.scores["dpg_bench"] == pytest.approx(dict(expected.scores))
-    assert read_levels(fixed, 1) == pytest.approx(dict(expected.levels))
-    assert read_levels(fixed, 1) != pytest.approx(read_levels(released, 1)), "the two are told apart by this fixture"
+def test_dpg_bench_as_fixed_counts_every_question(released_scores: SweepScores, fixed_scores: SweepScores) -> None:
+    expected = compute_dpg_bench(fixed_scores.answers, first_row=0, last_image_only=False)
+    assert fixed_scores.scores["dpg_bench"] == pytest.approx(dict(expected.scores))
+    assert read_levels(fixed_scores, 1) == pytest.approx(dict(expected.levels))
+    assert read_levels(fixed_scores, 1) != pytest.approx(read_levels(released_scores, 1)), (
+        "the two are told apart by this fixture"
+    )
 
 
 @pytest.mark.parametrize("zeroing", ["direct", "recursive"])
 def test_other_zeroing_options_lead_to_other_scores(
-    zeroing: str, fixed: SweepScores, folder: Path, dpg_file: Path
+    zeroing: str, fixed_scores: SweepScores, folder: Path, dpg_file: Path
 ) -> None:
     given = (f"benchmark.questions={dpg_file}", "benchmark.convention=fixed", f"metrics.dpg_bench.zeroing={zeroing}")
     other = run(folder, folder / "fixed", *DPG, *given)
-    assert other.scores["dpg_bench"] != pytest.approx(dict(fixed.scores["dpg_bench"]))
+    assert other.scores["dpg_bench"] != pytest.approx(dict(fixed_scores.scores["dpg_bench"]))
 
 
 @pytest.mark.parametrize("convention", ["released", "fixed"])

@@ -22,7 +22,7 @@ def test_without_a_bridge_the_scores_are_not_compared(tmp_path: Path) -> None:
     assert "Images whose scores changed" not in page
 
 
-def test_with_a_bridge_only_noise_is_left_of_the_change(joined: MadeRun, tmp_path: Path) -> None:
+def test_with_a_bridge_only_noise_remains_of_the_change(joined: MadeRun, tmp_path: Path) -> None:
     with open_client(joined.store, tmp_path / "rows") as ask:
         page = read_text(ask, f"{SIDES}&generator=atlas")
     assert "and its earlier scores are compared by bridge" in page and "Nothing changed." in page

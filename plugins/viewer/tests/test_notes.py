@@ -25,7 +25,7 @@ def ask(shared_run: MadeRun, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield pages
 
 
-def image_address(row: int) -> str:
+def make_image_address(row: int) -> str:
     return f"{RUN}/scores/{row}"
 
 
@@ -40,16 +40,16 @@ def list_note_files(shared_run: MadeRun) -> list[str]:
 def test_every_viewer_shows_a_note_on_its_image_and_in_the_list(
     ask: PageClient, shared_run: MadeRun, tmp_path: Path
 ) -> None:
-    assert "This image has no notes yet." in ask(image_address(3)).text
-    assert send(ask, image_address(3)).status_code == 201
-    assert send(ask, image_address(3), json={"author": "bob", "text": "no, it has two"}).status_code == 201
+    assert "This image has no notes yet." in ask(make_image_address(3)).text
+    assert send(ask, make_image_address(3)).status_code == 201
+    assert send(ask, make_image_address(3), json={"author": "bob", "text": "no, it has two"}).status_code == 201
     assert [path.rpartition("/")[2] for path in list_note_files(shared_run)] == ["000000.json", "000001.json"]
     with open_client(shared_run.store, tmp_path / "rows") as others:
-        page = others(image_address(3)).text
+        page = others(make_image_address(3)).text
         assert page.index("no, it has two") < page.index("a handle too many"), "the newest first"
-        assert "This image has no notes" in others(image_address(4)).text
+        assert "This image has no notes" in others(make_image_address(4)).text
         for listed in (f"{RUN}/scores", f"{RUN}/scores?notes=any&words=p0003", f"{RUN}/prompt?id=p0003"):
-            assert f'href="{image_address(3)}#notes">2 notes</a>' in others(listed).text
+            assert f'href="{make_image_address(3)}#notes">2 notes</a>' in others(listed).text
         assert "1 row" in others(f"{RUN}/scores?notes=any&generator=atlas").text
         assert "no row matches" in others(f"{RUN}/scores?notes=any&words=p0004").text
         for asked, said in (("", "1–2 of 2 notes"), ("?tag=wrong-object", "1–1 of 1 note"),
@@ -59,15 +59,15 @@ def test_every_viewer_shows_a_note_on_its_image_and_in_the_list(
 
 def test_a_repeated_note_is_stored_only_once(ask: PageClient, shared_run: MadeRun) -> None:
     before = len(list_note_files(shared_run))
-    assert [send(ask, image_address(5)).status_code for _ in range(2)] == [201, 201] and len(
+    assert [send(ask, make_image_address(5)).status_code for _ in range(2)] == [201, 201] and len(
         list_note_files(shared_run)
     ) == before + 1
 
 
 def test_notes_are_escaped(ask: PageClient) -> None:
-    before = ask(image_address(6)).text.count("<script")
-    assert send(ask, image_address(6), json={"author": "נחש", "text": HOSTILE[0]}).status_code == 201
-    for path in (image_address(6), "/notes"):
+    before = ask(make_image_address(6)).text.count("<script")
+    assert send(ask, make_image_address(6), json={"author": "נחש", "text": HOSTILE[0]}).status_code == 201
+    for path in (make_image_address(6), "/notes"):
         page = ask(path).text
         assert "&lt;script&gt;window.hacked" in page and page.count("<script") == before
 
@@ -75,21 +75,21 @@ def test_notes_are_escaped(ask: PageClient) -> None:
 @pytest.mark.parametrize(
     ("page", "request_", "status", "said"),
     [
-        (image_address(7), {"json": NOTE | {"text": "  "}}, 400, "text: String should have at least 1 character"),
+        (make_image_address(7), {"json": NOTE | {"text": "  "}}, 400, "text: String should have at least 1 character"),
         (
-            image_address(7),
+            make_image_address(7),
             {"json": NOTE | {"text": "a" * 2001}},
             400,
             "text: String should have at most 2000 characters",
         ),
-        (image_address(7), {"json": NOTE | {"author": "../ann"}}, 400, "author: expected a name"),
-        (image_address(7), {"json": NOTE | {"tag": "<b>"}}, 400, "tag: String should match"),
-        (image_address(7), {"json": NOTE | {"row": 5}}, 400, "row: Unexpected keyword argument"),
-        (image_address(7), {"json": NOTE | {"text": "a" * 70_000}}, 413, "expected a note of at most 65536 bytes"),
-        (image_address(7), {"json": None, "data": NOTE}, 415, "expected a note as application/json"),
-        (image_address(7), {"headers": {"Origin": "http://evil.example"}}, 403, "another origin"),
-        (image_address(7), {"headers": {"Origin": "null"}}, 403, "another origin"),
-        (image_address(999), {}, 404, "has no row 999"),
+        (make_image_address(7), {"json": NOTE | {"author": "../ann"}}, 400, "author: expected a name"),
+        (make_image_address(7), {"json": NOTE | {"tag": "<b>"}}, 400, "tag: String should match"),
+        (make_image_address(7), {"json": NOTE | {"row": 5}}, 400, "row: Unexpected keyword argument"),
+        (make_image_address(7), {"json": NOTE | {"text": "a" * 70_000}}, 413, "expected a note of at most 65536 bytes"),
+        (make_image_address(7), {"json": None, "data": NOTE}, 415, "expected a note as application/json"),
+        (make_image_address(7), {"headers": {"Origin": "http://evil.example"}}, 403, "another origin"),
+        (make_image_address(7), {"headers": {"Origin": "null"}}, 403, "another origin"),
+        (make_image_address(999), {}, 404, "has no row 999"),
         ("/runs/20200101-000000-000000/scores/3", {}, 404, "not found in"),
     ],
 )
@@ -103,20 +103,22 @@ def test_invalid_notes_and_notes_from_other_sites_are_refused(
 def test_notes_need_the_token_and_can_be_switched_off(ask: PageClient, shared_run: MadeRun, tmp_path: Path) -> None:
     before = len(list_note_files(shared_run))
     with open_client(shared_run.store, tmp_path / "token", token="secret") as guarded:
-        assert send(guarded, image_address(8)).status_code == 401 and len(list_note_files(shared_run)) == before
-        assert send(guarded, image_address(8), auth=("anybody", "secret")).status_code == 201
+        assert send(guarded, make_image_address(8)).status_code == 401 and len(list_note_files(shared_run)) == before
+        assert send(guarded, make_image_address(8), auth=("anybody", "secret")).status_code == 201
     with open_client(shared_run.store, tmp_path / "shown", notes=False) as shown:
-        page = shown(image_address(8)).text
-        assert "a handle too many" in page and 'id="note"' not in page and 'id="note"' in ask(image_address(8)).text
-        assert send(shown, image_address(9)).status_code == 403 and len(list_note_files(shared_run)) == before + 1
+        page = shown(make_image_address(8)).text
+        assert (
+            "a handle too many" in page and 'id="note"' not in page and 'id="note"' in ask(make_image_address(8)).text
+        )
+        assert send(shown, make_image_address(9)).status_code == 403 and len(list_note_files(shared_run)) == before + 1
 
 
 def test_a_damaged_note_is_named_and_the_others_are_shown(ask: PageClient, shared_run: MadeRun, tmp_path: Path) -> None:
     before = list_note_files(shared_run)
     for text in ("the first", "the second"):
-        send(ask, image_address(10), json=NOTE | {"text": text})
+        send(ask, make_image_address(10), json=NOTE | {"text": text})
     (first, _) = (path for path in list_note_files(shared_run) if path not in before)
     shared_run.store.write_text(first, "{half")
     with open_client(shared_run.store, tmp_path / "rows") as others:
-        page = others(image_address(10)).text
+        page = others(make_image_address(10)).text
         assert "the second" in page and "the first" not in page and f"{first}: not a note" in page

@@ -98,7 +98,7 @@ def test_two_generators_of_a_run_are_compared_prompt_by_prompt(ask: PageClient) 
 
 
 def test_two_settings_of_a_run_are_compared_prompt_by_prompt(tmp_path: Path) -> None:
-    with open_client(run_with_two_settings(tmp_path).store, tmp_path / "rows") as pages:
+    with open_client(make_run_with_two_settings(tmp_path).store, tmp_path / "rows") as pages:
         both = f"/compare?left={RIGHT}&right={RIGHT}&left.cfg=4&right.cfg=7"
         page = read_text(pages, both)
         assert "atlas is better by gecko (+0.100)." in page and f"left: {RIGHT} , cfg 4" in page
@@ -111,7 +111,7 @@ def test_two_settings_of_a_run_are_compared_prompt_by_prompt(tmp_path: Path) -> 
         assert "cfg=9: not in run" in read_text(pages, both.replace("cfg=7", "cfg=9"), 404)
 
 
-def run_with_two_settings(folder: Path) -> MadeRun:
+def make_run_with_two_settings(folder: Path) -> MadeRun:
     """Make a run that contains every image twice.
 
     The second copy, at cfg 7, has a better score; cobalt's copies were also made with more steps.

@@ -82,18 +82,18 @@ def test_a_column_of_the_prompts_file_takes_precedence_over_quotes(
 
 
 def test_editing_a_word_recomputes_only_the_shards_of_its_prompt(tmp_path: Path) -> None:
-    def prompt(number: int, wanted: str) -> None:
+    def write_prompt(number: int, wanted: str) -> None:
         row = {"prompt_id": str(number), "text": f"sign {number}", "wanted": wanted}
         write_rows(tmp_path / f"prompts/{number}.parquet", [row])
 
     for number in (0, 1):
-        prompt(number, "OPEN")
+        write_prompt(number, "OPEN")
         image = {"image_id": str(number), "prompt_id": str(number), "image": draw_sign("OPEN")}
         write_rows(tmp_path / f"images/mine/{number}.parquet", [image])
     given = ["sweep=own_images", f"benchmark.prompts={tmp_path}/prompts", f"benchmark.images={tmp_path}/images"]
     given += [f"store={tmp_path}/store", "benchmark.columns.words=wanted", *WORDS]
     printed("sweep", *given)
-    prompt(1, "SALE")
+    write_prompt(1, "SALE")
     assert printed("sweep", *given, "dry_run=true").count("│     2 │      1 │       1 │") == 3  # questions, ocr, scores
     printed("sweep", *given)
     scores = pq.read_table(newest(tmp_path / "store") / "scores.parquet").to_pylist()

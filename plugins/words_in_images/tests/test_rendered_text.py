@@ -111,7 +111,7 @@ def test_the_edit_distance_is_levenshteins(first: str, second: str) -> None:
 
 
 @given(st.lists(SHORT.filter(lambda text: any(map(str.isalnum, text))), min_size=1, max_size=3), SHORT)
-def test_all_measures_except_the_distance_are_in_0_to_1_and_1_for_the_text_itself(
+def test_all_measures_except_the_distance_are_between_0_and_1_and_1_for_the_text_itself(
     wanted: Sequence[str], read: str
 ) -> None:
     compared = compare(wanted, read)

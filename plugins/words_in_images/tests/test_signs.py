@@ -1,4 +1,4 @@
-"""For the embedded signs, the real PP-OCRv6 finds as many wrong words as were misspelt, and ranks them correctly."""
+"""On the embedded signs, the real PP-OCRv6 finds all misspelt words, and the generators are ranked correctly."""
 
 from pathlib import Path
 

@@ -32,7 +32,7 @@ def test_words_are_counted_as_in_the_releases() -> None:
 @pytest.mark.skipif(not RELEASES, reason="TEXT_RELEASES names no folder of checkouts")
 def test_the_stored_values_equal_the_releases_output() -> None:
     releases = Releases(Path(RELEASES))
-    assert [[*reading, releases.measures(reading)] for reading in make_readings()] == [
+    assert [[*reading, releases.compute_measures(reading)] for reading in make_readings()] == [
         [*case] for case in COMPARED_CHARACTERS
     ]
     assert len(COMPARED_CHARACTERS) == CASES

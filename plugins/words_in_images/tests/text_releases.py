@@ -67,36 +67,36 @@ class Releases:
         known = {"re": re, "Counter": Counter, "np": np, "Levenshtein": distance, "distance": edit_distance}
         known |= {"difflib": difflib, "logging": SimpleNamespace(error=_fail), "print": _fail}
 
-        def take(path: str, *names: str) -> Any:
+        def extract(path: str, *names: str) -> Any:
             return SimpleNamespace(**_extract_functions(folder / path, names, known))
 
-        self.x_omni = take(
+        self.x_omni = extract(
             "X-Omni/textbench/summary_scores.py", "preprocess_string", "counter2list", "calculate_char_match_ratio"
         )
-        self.oneig = take(
+        self.oneig = extract(
             "OneIG-Benchmark/scripts/text/text_utils.py",
             *("preprocess_string", "levenshtein_distance", "contains_chinese", "calculate_char_match_ratio"),
         )
-        self.cvtg = take(
+        self.cvtg = extract(
             "i1/benchmark_eval/cvtg-2k/unified_metrics_eval.py",
             *("get_ld", "extract_words_from_prompt", "compute_ocr_metrics"),
         )
-        self.flow_grpo = take("flow_grpo/flow_grpo/ocr.py", "__call__")
-        self.unirl = take(
+        self.flow_grpo = extract("flow_grpo/flow_grpo/ocr.py", "__call__")
+        self.unirl = extract(
             "UniRL/unirl/reward/local/ocr.py", "_score_text", "_normalize_text", "_counter_iou", "_extract_target_text"
         )
 
-    def measures(self, reading: Reading) -> dict[str, float]:
+    def compute_measures(self, reading: Reading) -> dict[str, float]:
         """Return the measures under their names in plugins/words_in_images/text_measures.py, and the word counts."""
         return {
-            **self._longtext_bench(reading),
-            **self._cvtg_2k(reading),
-            **self._oneig(reading),
-            "flow_grpo": self._flow_grpo(reading),
-            **self._unirl(reading),
+            **self._compute_longtext_bench(reading),
+            **self._compute_cvtg_2k(reading),
+            **self._compute_oneig(reading),
+            "flow_grpo": self._compute_flow_grpo(reading),
+            **self._compute_unirl(reading),
         }
 
-    def _longtext_bench(self, reading: Reading) -> dict[str, float]:
+    def _compute_longtext_bench(self, reading: Reading) -> dict[str, float]:
         mode = "zh" if self.oneig.contains_chinese("".join(reading.wanted)) else "en"
         wanted, read = (
             self.x_omni.preprocess_string(" ".join(texts), mode) for texts in (reading.wanted, reading.lines)
@@ -104,7 +104,7 @@ class Releases:
         match, words, _ = self.x_omni.calculate_char_match_ratio(wanted, read, mode)
         return {"longtext_bench": len(match) / len(words), "words": len(words)}
 
-    def _cvtg_2k(self, reading: Reading) -> dict[str, float]:
+    def _compute_cvtg_2k(self, reading: Reading) -> dict[str, float]:
         page = [[None, (line, 1.0)] for line in reading.lines] or None
         evaluator = SimpleNamespace(
             paddleocr_available=True, models={"ocr": SimpleNamespace(ocr=lambda path, cls: [page])}
@@ -115,7 +115,7 @@ class Releases:
         total, right, similar = self.cvtg.compute_ocr_metrics(evaluator, "", words)
         return {"cvtg_2k": right / total, "cvtg_2k_ned": float(np.mean(similar)), "cvtg_2k_words": total}
 
-    def _oneig(self, reading: Reading) -> dict[str, float]:
+    def _compute_oneig(self, reading: Reading) -> dict[str, float]:
         wanted, read = map(self.oneig.preprocess_string, (str(reading.wanted), "\n".join(reading.lines)))
         distance = float(self.oneig.levenshtein_distance(read, wanted))
         _, accuracy, _ = self.oneig.calculate_char_match_ratio(wanted, read)
@@ -123,13 +123,13 @@ class Releases:
         score = 1 - min(most, distance) * (1 - whole) * (1 - accuracy) / most  # text_score.py, of one image
         return {"oneig": score, "oneig_edit_distance": distance, "oneig_word_accuracy": accuracy}
 
-    def _flow_grpo(self, reading: Reading) -> float:
+    def _compute_flow_grpo(self, reading: Reading) -> float:
         page = [[None, (line, 1.0)] for line in reading.lines]
         scorer = SimpleNamespace(ocr=SimpleNamespace(ocr=lambda image, cls: [page]))
         (reward,) = self.flow_grpo.__call__(scorer, [np.zeros(1)], [f'A sign "{reading.wanted[0]}"'])
         return float(reward)
 
-    def _unirl(self, reading: Reading) -> dict[str, float]:
+    def _compute_unirl(self, reading: Reading) -> dict[str, float]:
         scorer = SimpleNamespace(_levenshtein_distance=edit_distance, _counter_iou=self.unirl._counter_iou)
         scorer._normalize_text = self.unirl._normalize_text
         target = self.unirl._extract_target_text(scorer, f'A sign "{reading.wanted[0]}"')
@@ -156,11 +156,11 @@ def _make_module(name: str, **names: Any) -> ModuleType:
 
 
 def _fail(*words: Any) -> None:
-    """Fail when a release prints an error, because it would then give a score of zero."""
+    """Fail if a release prints an error, because it would otherwise return a score of zero."""
     raise AssertionError(words)
 
 
 if __name__ == "__main__":
     releases = Releases(Path(sys.argv[1]))
     for reading in make_readings():
-        print(json.dumps([*reading, releases.measures(reading)], ensure_ascii=False))
+        print(json.dumps([*reading, releases.compute_measures(reading)], ensure_ascii=False))
