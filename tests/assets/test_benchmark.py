@@ -52,7 +52,7 @@ def test_requirements_form_a_graph_with_parents_first() -> None:
             seen.add(node.requirement_id)
 
 
-def test_committed_tables_are_what_the_code_makes(benchmark: Benchmark) -> None:
+def test_committed_tables_equal_the_codes_output(benchmark: Benchmark) -> None:
     tables = make_benchmark_tables(benchmark)
     assert {str(path.relative_to(SHAPES)) for path in SHAPES.rglob("*.parquet")} == tables.keys()
     for name, table in tables.items():
@@ -68,7 +68,7 @@ def test_images_show_the_scenes_behind_the_ground_truth(benchmark: Benchmark) ->
 
 
 def test_generators_break_requirements_as_often_as_their_profiles_say(benchmark: Benchmark) -> None:
-    """Each generator breaks about the fraction given in its profile, of the requirements whose parents are met."""
+    """A generator's profile gives the fraction that it breaks of the requirements whose parents are met."""
     for generator in GENERATORS:
         for kind in SKILLS:
             outcomes = [

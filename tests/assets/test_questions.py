@@ -73,13 +73,13 @@ def evaluate(scene: Scene, text: str) -> bool:
         return bool(find_fitting(scene, match[1])) and not find_fitting(scene, match[2])
     phrases = re.split(r", | and ", text)
     if re.match(r"every|all", text):
-        return all(_every(scene, phrase) for phrase in phrases)
+        return all(_is_true_of_every(scene, phrase) for phrase in phrases)
     if re.match(rf"({numbers}) ", text):
         return all(len(find_fitting(scene, phrase)) == NUMBERS.index(phrase.split()[0]) for phrase in phrases)
     return all(find_fitting(scene, phrase) for phrase in phrases)
 
 
-def _every(scene: Scene, phrase: str) -> bool:
+def _is_true_of_every(scene: Scene, phrase: str) -> bool:
     match = re.fullmatch(r"(?:every|all) (\w+) (?:is|are|has a|have a) (\w+)", phrase)
     assert match, phrase
     members = find_fitting(scene, match[1])

@@ -122,7 +122,7 @@ def test_lessons_never_show_held_out_wordings() -> None:
     assert described and not any(is_held_out(text) for text in described)
 
 
-def test_pieces_joined_are_the_text() -> None:
+def test_the_pieces_of_a_text_join_to_the_text() -> None:
     text = "About {1}:\nQ: Is there a zebra?\n\nA:  42 é\n"
     pieces = split_pieces(text, PHRASES)
     assert "".join(pieces) == text and pieces[:3] == ["About {", "1", "}:\nQ: "]

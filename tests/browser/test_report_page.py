@@ -92,7 +92,7 @@ def test_right_to_left_prompts_read_from_the_right(page: WebDriver) -> None:
 
 
 @ON_DESKTOP
-def test_tables_sort_by_the_keyboard(page: WebDriver) -> None:
+def test_tables_can_be_sorted_with_the_keyboard(page: WebDriver) -> None:
     table = page.find_element(By.CSS_SELECTOR, "table.board")
     by_name, _, by_gecko = (head.find_element(By.TAG_NAME, "button") for head in find(table, "thead th")[:3])
     press(page, by_gecko)
@@ -253,7 +253,7 @@ def test_the_leaderboard_can_be_downloaded_from_the_file(page: WebDriver, report
 
 
 @ON_DESKTOP
-def test_a_metric_is_chosen_for_skills_and_pairs_alike(page: WebDriver) -> None:
+def test_choosing_a_metric_changes_both_skills_and_pairs(page: WebDriver) -> None:
     def panels() -> set[str | None]:
         return {one.get_attribute("data-panel") for one in find_shown(page, "[data-panel]")}
 
@@ -284,7 +284,7 @@ def test_changes_and_failures_are_shown(page: WebDriver) -> None:
 
 
 @ON_DESKTOP
-def test_everything_with_a_name_can_be_reached_and_every_control_has_one(page: WebDriver) -> None:
+def test_everything_named_can_be_reached_and_every_control_has_a_name(page: WebDriver) -> None:
     for control in find_shown(page, "button, select, input"):
         assert control.accessible_name, control.get_attribute("outerHTML")
     assert all(image.get_attribute("alt") for image in find(page, "img"))

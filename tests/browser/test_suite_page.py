@@ -60,7 +60,7 @@ def test_no_name_runs_or_becomes_markup_and_every_run_is_linked(page: WebDriver)
 
 
 @ON_DESKTOP
-def test_the_means_sort_by_the_keyboard(page: WebDriver) -> None:
+def test_the_means_can_be_sorted_with_the_keyboard(page: WebDriver) -> None:
     table = find(page, "#means table")[0]
     press(page, find(table, "thead button")[1])
     values = [float(cell.get_attribute("data-value") or "nan") for cell in find(table, "tbody td:nth-child(2)")]

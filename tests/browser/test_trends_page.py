@@ -84,7 +84,7 @@ def test_choosing_a_skill_changes_all_charts_and_the_table(page: WebDriver) -> N
 
 
 @ON_DESKTOP
-def test_the_table_of_newest_means_sorts(page: WebDriver) -> None:
+def test_the_table_of_newest_means_can_be_sorted(page: WebDriver) -> None:
     table = next(one for one in find(page, "#newest table") if one.is_displayed())
     press(page, find(table, "thead button")[1])
     values = [float(cell.get_attribute("data-value") or "nan") for cell in find(table, "tbody td:nth-child(2)")]

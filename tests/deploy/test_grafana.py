@@ -1,4 +1,4 @@
-"""The dashboard shows exactly the numbers that a run exports, with the labels that they have."""
+"""The dashboard shows exactly the numbers that a run exports, with their labels."""
 
 import json
 from collections.abc import Iterator

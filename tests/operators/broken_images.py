@@ -31,7 +31,7 @@ def split_segments(jpeg: bytes) -> list[bytes]:
 
 
 def drop_intervals(first: int, count: int) -> bytes:
-    """Encode a JPEG with one restart interval per row of blocks, and remove `count` intervals from `first` on."""
+    """Encode a JPEG with one restart interval per row of blocks, and remove `count` intervals, starting at `first`."""
     jpeg = encode_image(PICTURE, "JPEG", restart_marker_rows=1, subsampling=0)
     scan = jpeg.rindex(b"\xff\xda")
     starts = [scan + 14, *(match.end() for match in RESTARTS.finditer(jpeg, scan)), len(jpeg)]

@@ -1,4 +1,4 @@
-"""The summary, comparisons and gallery of scores that are all in memory."""
+"""Computes the summary, the comparisons and the gallery of a table of scores in memory."""
 
 from collections.abc import Container, Mapping, Sequence
 
@@ -33,7 +33,7 @@ def paired(
 
 
 def picked_of(scores: RunScores, metrics: Sequence[str], most: int, falling: Container[str] = ()) -> Picked:
-    """Return the images that a report shows for these metrics."""
+    """Return the images that a report's gallery shows for these metrics."""
     inputs = MetricInputs(scores, Skills(()), gallery_quotas(scores, metrics, most), lower_is_better=falling)
     seen = {metric: figures.seen for metric, figures in measure_metrics(inputs).items()}
     return pick_images(scores, {metric: seen.get(metric) for metric in metrics}, inputs.quotas, most, falling)

@@ -1,4 +1,4 @@
-"""Fixtures of the operators' tests: the same tiny checkpoints."""
+"""Fixtures for the tiny checkpoints that the tests of operators also use."""
 
 from tests.operators.fixtures import checkpoints, likelihood, similarity
 

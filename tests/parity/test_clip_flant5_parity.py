@@ -42,7 +42,7 @@ CHOICES = ("Yes", "No", "maybe not a circle")
 
 
 class PlainClipFlanT5:
-    """The released method without sharing, batching or shortcuts; it shares no code with the code under test."""
+    """An implementation of the released method without batches or caches, independent of the code under test."""
 
     def __init__(self, checkpoint: Path, tower: Path, before: str = f"{SYSTEM_MESSAGE} USER: ") -> None:
         self.before = before
@@ -117,15 +117,15 @@ def load(folder: Path, **options: Any) -> ClipFlanT5Likelihood:
     return loading.load(resolve_model(config, on_gpu=False), "likelihood")
 
 
-def likelihoods(model: ClipFlanT5Likelihood, choices: Sequence[str] = ("Yes",)) -> list[list[list[float]]]:
+def compute_likelihoods(model: ClipFlanT5Likelihood, choices: Sequence[str] = ("Yes",)) -> list[list[list[float]]]:
     """Return the log-probabilities of the choices for every pair, with one `encode` and one `likelihood` call."""
     features = model.encode([model.preprocess(image) for image in PICTURES])
     asked = [Question(image, METRIC.question(text), tuple(choices)) for image, text in PAIRS]
     return model.likelihood(features, asked)
 
 
-def mean_scores(model: ClipFlanT5Likelihood) -> list[float]:
-    return [reduce_answer(choices[0], "mean") for choices in likelihoods(model)]
+def compute_mean_scores(model: ClipFlanT5Likelihood) -> list[float]:
+    return [reduce_answer(choices[0], "mean") for choices in compute_likelihoods(model)]
 
 
 def test_the_scores_differ_between_images_and_questions(plain_scores: list[float]) -> None:
@@ -138,14 +138,14 @@ def test_the_mean_reduction_is_the_plain_score_for_any_batch(
     checkpoints: Path, plain_scores: list[float], pair_batch: int
 ) -> None:
     model = load(checkpoints / "flant5", pair_batch=pair_batch)
-    assert mean_scores(model) == pytest.approx(plain_scores, abs=0, rel=1e-5)
+    assert compute_mean_scores(model) == pytest.approx(plain_scores, abs=0, rel=1e-5)
 
 
 @pytest.mark.parametrize(("system", "before"), [("", "USER: "), ("a red circle", "a red circle USER: ")])
 def test_the_system_message_can_be_left_out_or_replaced(
     checkpoints: Path, plain_scores: list[float], system: str, before: str
 ) -> None:
-    scores = mean_scores(load(checkpoints / "flant5", system=system))
+    scores = compute_mean_scores(load(checkpoints / "flant5", system=system))
     expected = PlainClipFlanT5(checkpoints / "flant5", checkpoints / "clip", before).yes_scores()
     assert scores == pytest.approx(expected, abs=0, rel=1e-5) and scores != pytest.approx(plain_scores, rel=1e-5)
 
@@ -154,21 +154,18 @@ def test_the_system_message_can_be_left_out_or_replaced(
 def test_a_compiled_encoder_gives_the_same_scores_with_one_compilation(
     checkpoints: Path, plain_scores: list[float]
 ) -> None:
-    """The code is compiled by Inductor for a CPU.
-
-    The questions have two lengths after padding; a single question is a separate case.
-    """
+    """Inductor compiles for the CPU at most three times: for two padded lengths, and for a batch of one question."""
     for pair_batch in (5, 64, 1):
         model = load(checkpoints / "flant5", pair_batch=pair_batch, compiled=True)
         before = counters["stats"]["unique_graphs"]
-        assert mean_scores(model) == pytest.approx(plain_scores, abs=0, rel=1e-5)
+        assert compute_mean_scores(model) == pytest.approx(plain_scores, abs=0, rel=1e-5)
         assert counters["stats"]["unique_graphs"] - before <= 3
 
 
 def test_several_choices_have_the_same_scores_as_alone(
     likelihood: ClipFlanT5Likelihood, plain: PlainClipFlanT5
 ) -> None:
-    answered = likelihoods(likelihood, CHOICES)
+    answered = compute_likelihoods(likelihood, CHOICES)
     for (image, text), choices in zip(PAIRS, answered, strict=True):
         for choice, given in zip(CHOICES, choices, strict=True):
             assert len(given) == len(choice.split()) + 1, "every word and the end of sequence"
@@ -184,11 +181,11 @@ def test_a_tokens_probability_is_over_the_full_vocabulary(likelihood: ClipFlanT5
     total = math.fsum(math.exp(choice[0]) for choice in choices)
     assert 0.8 < total < 1.0
     specials = 1 - total
-    assert specials == pytest.approx(special_mass(likelihood, features[0], "a circle ?"), abs=1e-4)
+    assert specials == pytest.approx(compute_special_token_probability(likelihood, features[0], "a circle ?"), abs=1e-4)
 
 
 @torch.inference_mode()
-def special_mass(model: ClipFlanT5Likelihood, feature: torch.Tensor, question: str) -> float:
+def compute_special_token_probability(model: ClipFlanT5Likelihood, feature: torch.Tensor, question: str) -> float:
     """Return the probability that the first answer token is special, from the network's logits."""
     after = torch.tensor([model.tokenizer(f"\n{question} ASSISTANT: ").input_ids])
     encoded = model.model.encode_questions(feature[None], model.before, after)
@@ -206,7 +203,7 @@ def test_rows_of_the_embedding_without_a_token_do_not_count(
     folder = tiny.save_flant5(tmp_path / "wide", weights, tower_name=str(checkpoints / "clip"))
     tiny.edit_json(folder / "config.json", vocab_size=len(tiny.VOCABULARY) + 28)
     model = load(folder)
-    assert mean_scores(model) == pytest.approx(plain_scores, abs=0, rel=1e-5)
+    assert compute_mean_scores(model) == pytest.approx(plain_scores, abs=0, rel=1e-5)
     asked = [Question(0, METRIC.question(text), ()) for text in TEXTS]
     plain = load(checkpoints / "flant5")
     replies = [one.reply(one.encode([one.preprocess(PICTURES[0])]), asked) for one in (model, plain)]
@@ -252,7 +249,7 @@ def test_the_output_matrix_is_the_checkpoints_and_not_the_embedding(
     weights = tiny.make_flant5_weights()
     assert not torch.equal(weights["lm_head.weight"], weights["shared.weight"])
     tied = weights | {"lm_head.weight": weights["shared.weight"].clone()}
-    scores = mean_scores(load(tiny.save_flant5(tmp_path / "tied", tied, tower_name=tower)))
+    scores = compute_mean_scores(load(tiny.save_flant5(tmp_path / "tied", tied, tower_name=tower)))
     plain = PlainClipFlanT5(tmp_path / "tied", checkpoints / "clip")
     assert scores == pytest.approx(plain.yes_scores(), abs=0, rel=1e-5)
     assert max(abs(one - other) for one, other in zip(scores, plain_scores, strict=True)) > 1e-3
@@ -268,9 +265,9 @@ def test_a_network_built_here_is_the_same_after_saving_and_loading(checkpoints: 
     tiny.save_tokenizer(folder, template="$A </s>")
     loaded = load(folder)
     in_memory = ClipFlanT5Likelihood(network, loaded.tokenizer, loaded.processor, pair_batch=64)
-    assert likelihoods(loaded, CHOICES) == likelihoods(in_memory, CHOICES)
+    assert compute_likelihoods(loaded, CHOICES) == compute_likelihoods(in_memory, CHOICES)
     plain = PlainClipFlanT5(folder, checkpoints / "clip")
-    assert mean_scores(loaded) == pytest.approx(plain.yes_scores(), abs=0, rel=1e-5)
+    assert compute_mean_scores(loaded) == pytest.approx(plain.yes_scores(), abs=0, rel=1e-5)
 
 
 def test_a_saved_network_has_the_released_layout(tmp_path: Path) -> None:
@@ -294,7 +291,7 @@ def test_weights_stored_in_half_precision_are_widened_before_use(checkpoints: Pa
     weights = {name: tensor.half() for name, tensor in tiny.make_flant5_weights().items()}
     tower = str((checkpoints / "clip").resolve())
     folder = tiny.save_flant5(tmp_path / "half", weights, tower_name=tower)
-    scores = mean_scores(load(folder))
+    scores = compute_mean_scores(load(folder))
     save_file({name: tensor.float() for name, tensor in weights.items()}, folder / "model.safetensors")
     plain = PlainClipFlanT5(folder, checkpoints / "clip")
     assert scores == pytest.approx(plain.yes_scores(), abs=0, rel=1e-5)

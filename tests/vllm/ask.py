@@ -46,7 +46,7 @@ MAX_TOKENS = 12
 """Maximum number of tokens in a reply."""
 
 
-def noise_images() -> list[Image.Image]:
+def make_noise_images() -> list[Image.Image]:
     """Return two images that fill more than one block of vLLM's cache, which has 128 tokens on a CPU."""
     draw = np.random.default_rng(0)
     return [Image.fromarray(draw.integers(0, 256, (392, 392, 3), dtype=np.uint8)) for _ in range(2)]
@@ -80,7 +80,7 @@ def _compute_logprobs(
 
 
 def _lay_out_prompt(processor: Any, images: QuestionImages, question: Question, system: str | None) -> tuple[str, Any]:
-    """Return the text of a question about images, and both together as the processor lays them out."""
+    """Return the prompt's text, and the processor's output for the text and the images."""
     asked = [Message("user", question.text)]
     text = render_image_conversation(processor.tokenizer, asked, system=system, images=len(images))
     return text, processor(text=[text], images=list(images), return_tensors="pt")
@@ -177,7 +177,7 @@ def main(folder: Path) -> None:
     )
     model = load(resolve_model(config, on_gpu=False), "likelihood")
     assert isinstance(model, VllmLikelihood)
-    seen = noise_images()
+    seen = make_noise_images()
     images = model.encode([model.preprocess(image) for image in seen])
     pairs = order_both_ways(seen)
     joined = model.encode([model.preprocess_several(pair) for pair in pairs])

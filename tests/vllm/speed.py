@@ -1,8 +1,9 @@
-"""Measures a question about an image with vLLM: processor time in the model's thread and around it.
+"""Measures the processor time of a question about an image with vLLM, in the engine's thread and outside it.
 
 OMP_NUM_THREADS=1 PYTHONPATH=build/torchvision:tests/vllm/site python -m tests.vllm.speed
 
-The model is a tiny Qwen2-VL with random weights; the images have 1024 x 1024 pixels, and are new in every line.
+The model is a tiny Qwen2-VL with random weights; the images have 1024 x 1024 pixels, and every line
+of the output is about new images.
 """
 
 import tempfile
@@ -39,13 +40,13 @@ def main() -> None:
         )  # fmt: skip
         model = load(resolve_model(config, on_gpu=False), "likelihood")
         assert isinstance(model, VllmLikelihood)
-        measure(model, noise_images(4), 1, ("Yes",))
+        measure(model, make_noise_images(4), 1, ("Yes",))
         for seed, (name, (count, choices)) in enumerate(QUESTION_SETS.items(), 1):
-            print(f"{name}: {measure(model, noise_images(seed), count, choices)}", flush=True)
+            print(f"{name}: {measure(model, make_noise_images(seed), count, choices)}", flush=True)
         model.engine.close()
 
 
-def noise_images(seed: int) -> list[Image.Image]:
+def make_noise_images(seed: int) -> list[Image.Image]:
     """Return images that are different for every seed, so that no answer about them is cached."""
     draw = np.random.default_rng(seed)
     coarse = [Image.fromarray(draw.integers(0, 256, (32, 32, 3), dtype=np.uint8)) for _ in range(IMAGES)]
@@ -53,7 +54,7 @@ def noise_images(seed: int) -> list[Image.Image]:
 
 
 def measure(model: VllmLikelihood, images: Sequence[Image.Image], count: int, choices: tuple[str, ...]) -> str:
-    """Measure a shard of these images with this number of questions each, prepared by threads as in a stage."""
+    """Ask `count` questions about each image, and return a line with the speed and the processor time per question."""
     questions = [
         Question(image, f"Is there a thing of kind {number}?", choices)
         for image in range(len(images))
@@ -83,7 +84,7 @@ def measure(model: VllmLikelihood, images: Sequence[Image.Image], count: int, ch
 
 
 def measure_engine_time(model: VllmLikelihood) -> float:
-    """Return the processor seconds of the engine's thread."""
+    """Return the seconds of processor time that the engine's thread has used."""
     return time.clock_gettime(time.pthread_getcpuclockid(model.engine._thread.ident or 0))
 
 

@@ -62,20 +62,20 @@ class CountingEngine:
 
     def step(self) -> list[Any]:
         assert self.may_step.wait(TIMEOUT)
-        self.most_waiting = max(self.most_waiting, self.waiting())
+        self.most_waiting = max(self.most_waiting, self.count_waiting())
         names = list(self.requests)[:CAPACITY]
         self.batches.append(len(names))
         return [make_output(name, *self.requests.pop(name)) for name in names]
 
-    def waiting(self) -> int:
+    def count_waiting(self) -> int:
         """Return the number of requests that were received but are not finished."""
         return len(self.server._waiting) + self.server._submitted.qsize()
 
     def wait_for(self, count: int) -> None:
         """Wait until this number of requests is pending."""
         ends = time.monotonic() + TIMEOUT
-        while self.waiting() < count:
-            assert time.monotonic() < ends, f"{self.waiting()} of {count}"
+        while self.count_waiting() < count:
+            assert time.monotonic() < ends, f"{self.count_waiting()} of {count}"
             self.may_step.wait(0.01)
 
 

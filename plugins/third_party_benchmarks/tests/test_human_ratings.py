@@ -19,7 +19,7 @@ from tests.pipelines.metaeval.releases.files import read_with, table
 from tests.pipelines.metaeval.releases.test_damage import check_damaged, few
 from tests.pipelines.metaeval.releases.test_releases import (
     RATED,
-    cells,
+    select_cells,
     check_complaint,
     check_missing,
     check_tables,
@@ -89,10 +89,10 @@ def test_richhf_has_word_ratings_if_there_is_a_prompt_table(tmp_path: Path) -> N
         tmp_path
     )
     words = read_with("richhf", tmp_path).words
-    assert cells(words, "word start end aligned") == [
+    assert select_cells(words, "word start end aligned") == [
         ("A", 0, 1, 1), ("cat", 2, 5, 0), ("asleep", 8, 14, 1), ("in", 16, 18, 1), ("a", 19, 20, 1), ("box", 21, 24, 0)
     ]  # fmt: skip
-    assert cells(words, "prompt_id") == [(RICHHF_PROMPT,)] * 6
+    assert select_cells(words, "prompt_id") == [(RICHHF_PROMPT,)] * 6
 
 
 def test_checksums_equal_tensorflows() -> None:

@@ -67,4 +67,4 @@ def test_cvtg_2k_expects_the_texts_in_single_quotes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_field_of_the_wrong_type_fails_only_its_row_and_is_reported_with_file_and_row(name: str) -> None:
-    require_others_unaffected(name, FILES[name], is_row=3 if name == "cvtg_2k" else 2)
+    require_others_unaffected(name, FILES[name], row_depth=3 if name == "cvtg_2k" else 2)

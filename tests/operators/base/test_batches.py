@@ -31,7 +31,7 @@ def make_model_failing_on(*bad: int) -> Callable[[Sequence[int]], list[int]]:
 
 
 @pytest.mark.parametrize("bad", [(0,), (36,), (99,), (0, 99), (10, 11, 12), tuple(range(0, 100, 2))])
-def test_bad_rows_cost_only_themselves_and_the_order_is_kept(bad: tuple[int, ...]) -> None:
+def test_bad_rows_fail_alone_and_the_order_is_kept(bad: tuple[int, ...]) -> None:
     results = isolate(make_model_failing_on(*bad), range(100))
     assert [row for row, result in enumerate(results) if isinstance(result, RowError)] == list(bad)
     assert all(result == row * row for row, result in enumerate(results) if row not in bad)
@@ -60,7 +60,7 @@ def test_if_all_rows_fail_each_keeps_its_own_retryable_error() -> None:
     assert results == [RowError("model_failed", f"ValueError: cannot do {row}", retryable=True) for row in range(3)]
 
 
-def test_an_impossible_row_costs_only_itself_and_is_not_tried_again() -> None:
+def test_an_impossible_row_fails_alone_and_is_not_tried_again() -> None:
     hopeless = RowError("prompt_too_long", "shorten it")
 
     def call(rows: Sequence[int]) -> list[int]:
@@ -183,10 +183,10 @@ class Encoded:
 
 
 class Device:
-    """A device with memory for `room` encoded rows. Using a row takes room for `using` more."""
+    """A device whose memory fits `room` encoded rows; a call on encoded rows needs memory for `using` more."""
 
     def __init__(self, room: int, *, using: int = 0, large: Sequence[int] = ()) -> None:
-        """Create a device; using one of the `large` rows takes room for `room` more."""
+        """Create a device; a call on one of the `large` rows needs the whole memory."""
         self.room, self.using, self.large = room, using, large
         self.held: WeakSet[Encoded] = WeakSet()
         self.tried: list[int] = []

@@ -38,7 +38,7 @@ def test_usual_columns_are_found_by_their_names() -> None:
     assert find_setting_columns(both, list_setting_columns()) == {"cfg": ("cfg",), "size": ("size",)}
 
 
-def test_requested_columns_keep_their_usual_or_their_own_names() -> None:
+def test_requested_columns_become_the_usual_settings_or_keep_their_names() -> None:
     assert list_setting_columns(["guidance_scale", "lora"]) == {"cfg": (("guidance_scale",),), "lora": (("lora",),)}
     assert list_setting_columns(["height", "width"]) == {"size": (("width", "height"),)}
     assert list_setting_columns({"cfg": "my_cfg"}) == {"cfg": (("my_cfg",),)}
@@ -108,7 +108,7 @@ def describe(ours: Known, theirs: Known) -> str:
     return describe_differences(compare_settings(ours, theirs))
 
 
-def test_two_sides_differ_if_a_twentieth_of_the_images_do() -> None:
+def test_a_setting_differs_if_it_does_for_at_least_5_percent_of_the_images() -> None:
     whole = {"cfg": {"4": 100}, "seed": {"1": 100}, "steps": {"20": 100}}
     assert describe(whole, {"cfg": {"7.5": 50}, "seed": {"2": 50}, "steps": {"20": 50}}) == "cfg 4 against 7.5"
     assert describe(whole, {"cfg": {"4": 96, "7.5": 4}}) == ""
@@ -122,7 +122,7 @@ def test_a_setting_that_one_side_lacks_is_not_a_difference() -> None:
     assert describe({}, {"cfg": {"4": 1}}) == ""
 
 
-def test_runs_and_mixtures_are_described_in_words() -> None:
+def test_differences_between_runs_and_mixed_settings_are_described_in_words() -> None:
     found = compare_settings({"cfg": {"4": 8}, "steps": {"20": 8}}, {"cfg": {"7.5": 8}, "steps": {"50": 8}})
     assert (
         describe_differences([difference.swap_sides() for difference in found])

@@ -578,7 +578,7 @@ def test_a_row_without_prompt_id_is_not_even_fetched() -> None:
 
 
 @pytest.mark.parametrize("raised", [ValueError("no"), OSError("no"), MemoryError(), RuntimeError("no")])
-def test_an_image_that_cannot_be_preprocessed_costs_only_itself(raised: Exception) -> None:
+def test_an_image_that_cannot_be_preprocessed_fails_alone(raised: Exception) -> None:
     def preprocess(image: Image.Image) -> torch.Tensor:
         if image.width == 5:
             raise raised
@@ -605,7 +605,7 @@ def limit_memory(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("backend", ["likelihood", "similarity"])
-def test_a_sliver_that_preprocessing_would_blow_up_costs_only_itself(
+def test_a_sliver_that_preprocessing_would_blow_up_fails_alone(
     backend: str, likelihood: ClipFlanT5Likelihood, similarity: ClipSimilarity
 ) -> None:
     """A 2,000,000 x 1 image has 2 megapixels, but would have 4 terapixels after padding or resizing."""
@@ -618,7 +618,7 @@ def test_a_sliver_that_preprocessing_would_blow_up_costs_only_itself(
     assert [error and error.kind for error in prepared.errors] == [None, "image_too_large", None]
 
 
-def test_an_empty_shard_prepares_to_nothing() -> None:
+def test_preparing_an_empty_shard_returns_nothing() -> None:
     prepared = prepare_images(
         make_image_table([], []), "gen", preprocess=compute_mean_colour, limits=LIMITS, fetch=no_fetch
     )
@@ -753,7 +753,7 @@ def test_the_digest_and_the_id_of_a_row_cover_all_of_its_images_in_order() -> No
     assert len(set(prepared.digests)) == len({row.image_id for row in prepared.rows}) == len(rows)
 
 
-def test_limits_admit_images_read_under_tighter_limits_but_not_those_decoded_differently() -> None:
+def test_limits_admit_images_decoded_under_tighter_limits_but_not_in_another_way() -> None:
     ours, tighter = ImageLimits(), ImageLimits(max_images=8)
     assert ours.admit(tighter.semantic()) and ours.admit(ours.semantic())
     assert not tighter.admit(ours.semantic())

@@ -95,7 +95,7 @@ def iterate_boxes(mp4: bytes, start: int, end: int) -> Iterator[tuple[bytes, int
 
 
 def find_box(mp4: bytes, *kinds: bytes) -> tuple[int, int]:
-    """Return the offset and the size of the box with this path."""
+    """Return the offset and the size of the box at this path of box types."""
     start, end = 0, len(mp4)
     for kind in kinds:
         place, size = next((place, size) for found, place, size in iterate_boxes(mp4, start, end) if found == kind)
@@ -104,7 +104,7 @@ def find_box(mp4: bytes, *kinds: bytes) -> tuple[int, int]:
 
 
 def write_edit_list(path: Path, target: Path, edits: Sequence[tuple[int, int]]) -> Path:
-    """Write an MP4 with an edit list of entries (frames, first frame). The first frame -1 means an empty edit."""
+    """Write an MP4 with edit list entries (number of frames, first frame); a first frame of -1 is an empty edit."""
     with av.open(path) as file:
         video = file.streams.video[0]
         assert video.time_base is not None and video.start_time == 0
@@ -180,7 +180,7 @@ def test_a_file_that_lacks_frames_is_refused_even_with_an_edit_list(tmp_path: Pa
 @pytest.mark.parametrize("ending", ["mp4", "mov", "mkv"])
 @pytest.mark.parametrize("codec", ["libx264", "mpeg4", "mpeg2video"])
 def test_frames_that_depend_on_cut_frames_are_ignored(codec: str, ending: str, tmp_path: Path) -> None:
-    """Frames that follow a keyframe in the file may be shown before it, and depend on the frames before it."""
+    """A frame stored after a keyframe may be shown before the keyframe, and may depend on frames that were cut."""
     options = {"x264-params": "open-gop=1:bframes=3"} if codec == "libx264" else {"bf": "2"}
     source = record(tmp_path / "source.mp4", codec=codec, **options)
     path = trim(source, tmp_path / f"cut.{ending}", first=2)

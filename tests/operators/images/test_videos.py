@@ -72,7 +72,10 @@ def test_frames_are_sampled_evenly_from_the_first_to_the_last(
 def test_frames_per_second_are_sampled_like_qwen_vl_utils(
     kind: str, rate: float, places: list[int], tmp_path: Path
 ) -> None:
-    """20 frames at 8 fps last 2.5 s: at least 4 frames are sampled, and 5 (2 fps) or 7.5 (3 fps) is rounded to even."""
+    """The number of sampled frames is rounded to an even number, and is at least 4.
+
+    The video has 20 frames at 8 fps (2.5 s), so 2 fps means 5 frames, and 3 fps means 7.5.
+    """
     clip = write_video(tmp_path / "clip", kind)
     assert read_shades(clip, Clips(rate=rate)) == pytest.approx(SHADES[places], abs=4)
     assert read_shades(clip, Clips(rate=100)) == pytest.approx(SHADES, abs=4)
@@ -88,7 +91,7 @@ def test_a_clip_that_ends_early_is_refused(kind: str, share: float, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_flipped_bytes_give_a_refusal_or_a_clip_and_nothing_else(kind: str, tmp_path: Path) -> None:
+def test_a_video_with_flipped_bytes_is_decoded_or_refused(kind: str, tmp_path: Path) -> None:
     clip = write_video(tmp_path / "clip", kind)
     rng = np.random.default_rng(0)
     for _ in range(20):
@@ -146,7 +149,7 @@ def test_a_grid_is_read_row_by_row() -> None:
         (4, 4, [0, 1, 2, 3]),
     ],
 )
-def test_views_of_a_list_are_sampled_uniformly(count: int, frames: int, views: list[int]) -> None:
+def test_images_of_a_list_are_sampled_uniformly(count: int, frames: int, views: list[int]) -> None:
     shades = np.random.default_rng(count).permutation(count).astype(np.uint8) * 2
     views_given = [encode_image(Image.new("RGB", (8, 8), (int(shade),) * 3)) for shade in shades]
     table = pa.table({"prompt_id": ["p"], "image_id": ["i"], "image": [views_given]})

@@ -22,7 +22,7 @@ from plumbline.operators.metaeval.corrected_means import (
 )
 from plumbline.operators.metaeval.corrected_tables import contradictions, order_tables
 from plumbline.operators.results.run_scores import RunScores
-from tests.operators.metaeval.test_ratings import scores
+from tests.operators.metaeval.test_ratings import make_scores
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -135,7 +135,10 @@ def test_the_difference_of_corrected_means_equals_the_corrected_difference() -> 
 
 
 def test_a_constant_metric_leaves_peoples_mean_unchanged() -> None:
-    """12 rated prompts have the ratings 1 to 4 three times each: mean 2.5, variance 1.25 / (12 - 2), t(11) = 2.201."""
+    """Twelve prompts are rated, three of them with each rating from 1 to 4, so the mean is 2.5.
+
+    Its squared standard error is 1.25 / (12 - 2), and the 97.5% quantile of t(11) is 2.201.
+    """
     labels = np.concatenate([np.tile([1.0, 2.0, 3.0, 4.0], 3), np.full(20, np.nan)])
     rated, scores = np.isfinite(labels), np.full(32, 0.7)
     (said,) = predict(labels[None], np.where(rated, scores, np.nan)[None], np.where(rated, np.nan, scores)[None])
@@ -202,7 +205,7 @@ def test_win_rates_also_use_the_metrics_scores_on_prompts_that_nobody_compared()
         for n, said in enumerate(prefers)
         for rater in "xy"
     ]  # fmt: skip
-    table = scores(
+    table = make_scores(
         *((f"p{n}", name, "m", -score * sign) for n, score in enumerate(metric) for name, sign in (("g", 1), ("h", -1)))
     )
     turned = table.set_column(4, "score", pc.negate(table.column("score")))

@@ -17,12 +17,12 @@ from plumbline.operators.metaeval.paper_tables import to_latex, to_markdown
 from plumbline.operators.metaeval.people import judge_raters
 from plumbline.operators.metaeval.preferences import choices_as_ratings, judge_preferences
 from plumbline.operators.statistics.options import Sampling
-from tests.operators.metaeval.test_ratings import ratings, scores
+from tests.operators.metaeval.test_ratings import make_ratings, make_scores
 
 FEW = Sampling(resamples=50, permutations=99)
 
 
-def preferences(*votes: tuple[str, str], template: str = "side_by_side") -> pa.Table:
+def make_votes(*votes: tuple[str, str], template: str = "side_by_side") -> pa.Table:
     """Return votes between the generators g and h, given as (prompt, preferred)."""
     return rows.table(
         [
@@ -42,23 +42,23 @@ def preferences(*votes: tuple[str, str], template: str = "side_by_side") -> pa.T
     )
 
 
-def pair_scores(**by_prompt: tuple[float | None, float | None]) -> pa.Table:
+def make_pair_scores(**by_prompt: tuple[float | None, float | None]) -> pa.Table:
     given = [(prompt, "gh"[side], "m", its[side]) for prompt, its in by_prompt.items() for side in (0, 1)]
-    return scores(*given)
+    return make_scores(*given)
 
 
-VOTES = preferences(("p", "a"), ("p", "a"), ("p", "b"), ("q", "b"), ("r", "a"), ("r", "b"), ("s", "a"))
+VOTES = make_votes(("p", "a"), ("p", "a"), ("p", "b"), ("q", "b"), ("r", "a"), ("r", "b"), ("s", "a"))
 
 
 @pytest.mark.parametrize(("unsure", "right", "n"), [("left_out", 1.5, 2), ("tied", 2.5, 3)])
 def test_accuracy_follows_the_majority_and_equal_scores_count_half(unsure: str, right: float, n: int) -> None:
-    table = pair_scores(p=(0.9, 0.1), q=(0.5, 0.5), r=(0.3, 0.3), s=(0.2, None))
+    table = make_pair_scores(p=(0.9, 0.1), q=(0.5, 0.5), r=(0.3, 0.3), s=(0.2, None))
     [found], _ = judge_preferences(VOTES, table, match="image", unsure=unsure, sampling=FEW)  # type: ignore[arg-type]
     assert (found.value, found.n, found.n_unscored) == (pytest.approx(right / n), n, 1)
 
 
 def test_equal_scores_can_count_as_wrong_on_pairs_that_people_decide() -> None:
-    table = pair_scores(p=(0.9, 0.1), q=(0.1 + 0.2, 0.3), r=(0.3, 0.3))
+    table = make_pair_scores(p=(0.9, 0.1), q=(0.1 + 0.2, 0.3), r=(0.3, 0.3))
     for unsure, right, n in (("left_out", 1, 2), ("tied", 2, 3)):
         [found], _ = judge_preferences(
             VOTES,
@@ -74,8 +74,8 @@ def test_equal_scores_can_count_as_wrong_on_pairs_that_people_decide() -> None:
 
 def test_each_template_of_choices_is_judged_separately() -> None:
     """In the template `side_by_side`, the metric is right about p and wrong about q; in `vote`, it is wrong about p."""
-    both = pa.concat_tables([VOTES, preferences(*[("p", "b")] * 9, template="vote")])
-    table = pair_scores(p=(0.9, 0.1), q=(0.7, 0.5))
+    both = pa.concat_tables([VOTES, make_votes(*[("p", "b")] * 9, template="vote")])
+    table = make_pair_scores(p=(0.9, 0.1), q=(0.7, 0.5))
     found, _ = judge_preferences(both, table, match="image", unsure="left_out", sampling=FEW)
     assert [(one.template, one.value, one.n) for one in found] == [("side_by_side", 0.5, 2), ("vote", 0, 1)]
     orders = order_by_preferences(both, alpha=0.5, zeros="wilcox")
@@ -88,7 +88,7 @@ def test_each_template_of_choices_is_judged_separately() -> None:
 def test_agreement_on_choices_is_krippendorffs_alpha() -> None:
     """Two raters agree on two of three pairs. Each side gets three of the six choices: alpha = 1 - (2/6) / (18/30)."""
     said = [("p", "a"), ("p", "a"), ("q", "b"), ("q", "b"), ("r", "a"), ("r", "b")]
-    rated = choices_as_ratings(preferences(*said))
+    rated = choices_as_ratings(make_votes(*said))
     raters = rated.set_column(3, "rater", pa.array(["ann", "bob"] * 3))
     [nominal, interval] = judge_raters(raters, ("nominal", "interval"))
     assert (nominal.template, nominal.n) == ("side_by_side", 3)
@@ -97,26 +97,26 @@ def test_agreement_on_choices_is_krippendorffs_alpha() -> None:
 
 @pytest.mark.parametrize(("match", "n"), [("prompt_and_generator", 2), ("image_and_prompt", 0)])
 def test_choices_match_scores_by_prompt_and_generator_even_if_image_ids_differ(match: Any, n: int) -> None:
-    table = pair_scores(p=(0.9, 0.1), q=(0.5, 0.7))
+    table = make_pair_scores(p=(0.9, 0.1), q=(0.5, 0.7))
     ours = table.set_column(0, "image_id", pa.array([f"hash{row}" for row in range(len(table))]))
     [found], _ = judge_preferences(VOTES, ours, match=match, unsure="left_out", sampling=FEW)
     assert (found.n, found.n_unscored) == (n, 3 - n)
 
 
 def test_two_scores_of_an_image_in_a_pair_are_an_error() -> None:
-    twice = pa.concat_tables([pair_scores(p=(0.9, 0.1)), pair_scores(p=(0.8, 0.1))])
+    twice = pa.concat_tables([make_pair_scores(p=(0.9, 0.1)), make_pair_scores(p=(0.8, 0.1))])
     with pytest.raises(SourceError, match="metric m has image_id 'p/g', prompt_id 'p' in 2 rows"):
         judge_preferences(VOTES, twice, match="image_and_prompt", unsure="left_out", sampling=FEW)
 
 
 def test_accuracy_is_undefined_without_a_decided_pair() -> None:
     [found], _ = judge_preferences(
-        preferences(("p", "unsure")), pair_scores(p=(1, 0)), match="image", unsure="left_out", sampling=FEW
+        make_votes(("p", "unsure")), make_pair_scores(p=(1, 0)), match="image", unsure="left_out", sampling=FEW
     )
     assert math.isnan(found.value) and "no decided pair" in found.convention
 
 
-def pairings(*samples: str, tags: Mapping[str, Sequence[str]] | None = None) -> pa.Table:
+def make_pairings(*samples: str, tags: Mapping[str, Sequence[str]] | None = None) -> pa.Table:
     return rows.table(
         [
             {
@@ -135,7 +135,7 @@ def pairings(*samples: str, tags: Mapping[str, Sequence[str]] | None = None) -> 
     )
 
 
-def pairing_scores(sample: str, *values: float | None) -> list[dict[str, object]]:
+def make_pairing_scores(sample: str, *values: float | None) -> list[dict[str, object]]:
     slots = [(0, 0), (0, 1), (1, 0), (1, 1)]
     return [
         {"prompt_id": f"{sample}_c{caption}", "image_id": f"{sample}_i{image}", "metric": "m", "score": value}
@@ -145,11 +145,17 @@ def pairing_scores(sample: str, *values: float | None) -> list[dict[str, object]
 
 def test_pairings_give_text_image_and_group_scores_and_skip_incomplete_samples() -> None:
     table = rows.table(
-        [*pairing_scores("0", 2, 1, 1, 2), *pairing_scores("1", 2, 3, 1, 4), *pairing_scores("2", 1, 1, None, 1)],
+        [
+            *make_pairing_scores("0", 2, 1, 1, 2),
+            *make_pairing_scores("1", 2, 3, 1, 4),
+            *make_pairing_scores("2", 1, 1, None, 1),
+        ],
         schemas.SCORES,
     )
     found = {
-        its.statistic: its for its in judge_pairings(pairings("0", "1", "2"), table, FEW) if its.subset == "overall"
+        its.statistic: its
+        for its in judge_pairings(make_pairings("0", "1", "2"), table, FEW)
+        if its.subset == "overall"
     }
     assert {name: its.value for name, its in found.items()} == {"text": 1.0, "image": 0.5, "group": 0.5}
     assert {(its.n, its.n_unscored) for its in found.values()} == {(2, 1)}
@@ -162,9 +168,9 @@ def test_a_sample_counts_for_each_of_its_tags() -> None:
     tags = {sample: [skill for skill in rng.permutation(skills) if rng.random() < 0.6] for sample in samples}
     is_right = {sample: bool(rng.random() < 0.5) for sample in samples}
     scores_of = {True: (2, 1, 1, 2), False: (1, 2, 2, 1)}
-    scored = [row for sample in samples for row in pairing_scores(sample, *scores_of[is_right[sample]])]
+    scored = [row for sample in samples for row in make_pairing_scores(sample, *scores_of[is_right[sample]])]
     table = rows.table([scored[at] for at in rng.permutation(len(scored))], schemas.SCORES)
-    judged = judge_pairings(pairings(*samples, tags=tags), table, FEW)
+    judged = judge_pairings(make_pairings(*samples, tags=tags), table, FEW)
     found = {its.subset: its for its in judged if its.statistic == "group"}
     assert set(found) == {"overall", *skills}
     for skill in skills:
@@ -173,7 +179,7 @@ def test_a_sample_counts_for_each_of_its_tags() -> None:
     assert sum(found[skill].n for skill in skills) > len(samples) == found["overall"].n
 
 
-def graphs(*given: tuple[str, str]) -> pa.Table:
+def make_graphs(*given: tuple[str, str]) -> pa.Table:
     """Return three images for each graph and subset: with no error, one error and two errors."""
     return rows.table(
         [
@@ -185,7 +191,7 @@ def graphs(*given: tuple[str, str]) -> pa.Table:
     )
 
 
-def graph_scores(*given: tuple[str, str, int, float | None]) -> pa.Table:
+def make_graph_scores(*given: tuple[str, str, int, float | None]) -> pa.Table:
     """Return scores given as (metric, graph, level, score)."""
     return rows.table(
         [{"image_id": f"{graph}{level}", "metric": metric, "score": value} for metric, graph, level, value in given],
@@ -193,14 +199,14 @@ def graph_scores(*given: tuple[str, str, int, float | None]) -> pa.Table:
     )
 
 
-NODES = graphs(("0", "synth"), ("1", "real"), ("2", "real"))
+NODES = make_graphs(("0", "synth"), ("1", "real"), ("2", "real"))
 FALLING = [("good", graph, level, -level if graph != "2" else level) for graph in "012" for level in (0, 1, 2)]
 
 
 def test_only_the_published_convention_leaves_out_the_unpublished_graphs() -> None:
     found = judge_graphs(
         NODES,
-        graph_scores(*FALLING),
+        make_graph_scores(*FALLING),
         conventions=["published", "paper", "current"],
         unpublished=["2"],
         sampling=FEW,
@@ -215,7 +221,7 @@ def test_only_the_published_convention_leaves_out_the_unpublished_graphs() -> No
 
 
 def test_an_unscored_graph_is_named_and_the_current_convention_leaves_it_out() -> None:
-    scored = graph_scores(*[given for given in FALLING if given[1] != "1"], ("good", "1", 0, None))
+    scored = make_graph_scores(*[given for given in FALLING if given[1] != "1"], ("good", "1", 0, None))
     paper, current = (
         next(
             its
@@ -230,7 +236,7 @@ def test_an_unscored_graph_is_named_and_the_current_convention_leaves_it_out() -
 
 
 def test_two_scores_of_an_image_in_an_error_graph_are_an_error() -> None:
-    table = graph_scores(*FALLING)
+    table = make_graph_scores(*FALLING)
     with pytest.raises(SourceError, match="metric good has image_id '00' in 2 rows"):
         measure_graphs(NODES, pa.concat_tables([table, table.slice(0, 1)]), "paper")
 
@@ -241,7 +247,7 @@ def test_a_clear_difference_orders_two_generators_and_a_tie_does_not() -> None:
         for n in range(30)
         for g, level in (("g", 4), ("h", 2), ("i", 2))
     ]
-    people = order_by_ratings(ratings(*given), "image", alpha=0.001, zeros="wilcox")
+    people = order_by_ratings(make_ratings(*given), "image", alpha=0.001, zeros="wilcox")
     assert {(its.generator_a, its.generator_b): its.better for its in people} == {
         ("g", "h"): "g",
         ("g", "i"): "g",
@@ -249,7 +255,7 @@ def test_a_clear_difference_orders_two_generators_and_a_tie_does_not() -> None:
     }
     metric = order_by_scores(
         "m",
-        scores(
+        make_scores(
             *[(f"p{n}", g, "m", value + n * 0.001) for n in range(30) for g, value in (("g", 0), ("h", 1), ("i", 1))]
         ),
         alpha=0.001,
@@ -267,29 +273,31 @@ def test_a_pair_is_undecided_if_ranks_and_means_contradict_each_other() -> None:
     """On 54 of 60 prompts g is slightly better, and on six much worse: its mean is lower, but its ranks are higher."""
     given = [(f"p{n}", "g", "m", 0.6 - 0.7 * (n % 10 == 0) + n * 1e-4) for n in range(60)]
     [order] = order_by_scores(
-        "m", scores(*given, *((f"p{n}", "h", "m", 0.55) for n in range(60))), alpha=0.001, zeros="wilcox"
+        "m", make_scores(*given, *((f"p{n}", "h", "m", 0.55) for n in range(60))), alpha=0.001, zeros="wilcox"
     )
     assert order.p_value < 0.001 and order.difference < 0
     assert order.better is None
     assert order.convention.endswith("undecided: the signed ranks favour the generator with the lower mean")
     lifted = [(prompt, g, m, value + 0.2) for prompt, g, m, value in given]
     [clear] = order_by_scores(
-        "m", scores(*lifted, *((f"p{n}", "h", "m", 0.55) for n in range(60))), alpha=0.001, zeros="wilcox"
+        "m", make_scores(*lifted, *((f"p{n}", "h", "m", 0.55) for n in range(60))), alpha=0.001, zeros="wilcox"
     )
     assert clear.better == "g" and clear.convention.endswith("better mean wins")
 
 
 def test_side_by_side_requires_more_wins_than_losses_and_more_wins_than_ties() -> None:
     wins = [(f"p{n}", "a") for n in range(20)]
-    [better] = order_by_preferences(preferences(*wins, ("z", "b")), alpha=0.001, zeros="wilcox")
+    [better] = order_by_preferences(make_votes(*wins, ("z", "b")), alpha=0.001, zeros="wilcox")
     assert better.better == "g"
     ties = [(f"t{n}", "unsure") for n in range(40)]
-    [unsure] = order_by_preferences(preferences(*wins, *ties), alpha=0.001, zeros="wilcox")
+    [unsure] = order_by_preferences(make_votes(*wins, *ties), alpha=0.001, zeros="wilcox")
     assert (unsure.better, unsure.p_value < 0.001) == (None, True)
 
 
 def test_tables_for_papers_escape_names_and_list_conventions_and_notes() -> None:
-    [found], _ = judge_preferences(VOTES, pair_scores(p=(0.9, 0.1)), match="image", unsure="left_out", sampling=FEW)
+    [found], _ = judge_preferences(
+        VOTES, make_pair_scores(p=(0.9, 0.1)), match="image", unsure="left_out", sampling=FEW
+    )
     markdown, latex = to_markdown([found], ["a note"]), to_latex([found._replace(metric="a_b&c")])
     assert "| m " in markdown and "- binary_accuracy: majority of raters" in markdown and "- a note" in markdown
     assert r"a\_b\&c" in latex

@@ -27,14 +27,14 @@ from plumbline.operators.statistics.options import Sampling
 FEW = Sampling(resamples=50, permutations=499)
 
 
-def ratings(*given: tuple[str, str, str, str, float | None]) -> pa.Table:
+def make_ratings(*given: tuple[str, str, str, str, float | None]) -> pa.Table:
     """Return ratings given as (prompt, generator, rater, template, rating)."""
     return rows.table(
         [dict(zip(schemas.RATINGS.names, ("/".join(one[:2]), *one), strict=True)) for one in given], schemas.RATINGS
     )
 
 
-def scores(*given: tuple[str, str, str, float | None], **more: Any) -> pa.Table:
+def make_scores(*given: tuple[str, str, str, float | None], **more: Any) -> pa.Table:
     """Return scores given as (prompt, generator, metric, score)."""
     return rows.table(
         [dict(zip((*IDS, "metric", "score"), ("/".join(one[:2]), *one), strict=True)) for one in given], schemas.SCORES
@@ -45,12 +45,12 @@ def find_judgement(found: list[Judgement], statistic: str, metric: str = "m", su
     return next(its for its in found if (its.statistic, its.metric, its.subset) == (statistic, metric, subset))
 
 
-RATED = ratings(
+RATED = make_ratings(
     ("p", "g", "a", "likert", 1), ("p", "g", "b", "likert", 3), ("p", "h", "a", "likert", 4),
     ("p", "h", "b", "likert", None), ("q", "g", "a", "likert", 5), ("q", "h", "a", "likert", None),
     ("q", "h", "b", "likert", None), ("r", "g", "a", "likert", 1),
 )  # fmt: skip
-SCORED = scores(
+SCORED = make_scores(
     ("p", "g", "m", 0.2), ("p", "h", "m", 0.7), ("q", "g", "m", 0.9), ("r", "g", "m", None), ("s", "g", "m", 0.1)
 )
 
@@ -86,7 +86,7 @@ def test_each_skill_is_judged_separately() -> None:
     ("score", "why"), [(0.5, "all scores are equal"), (None, "0 images with both a rating and a score")]
 )
 def test_an_undefined_statistic_has_a_reason(score: float | None, why: str) -> None:
-    flat = scores(("p", "g", "m", score), ("p", "h", "m", score), ("q", "g", "m", score))
+    flat = make_scores(("p", "g", "m", score), ("p", "h", "m", score), ("q", "g", "m", score))
     [found] = judge_ratings(match_scores(RATED, flat, "image"), ["kendall_b"], {}, FEW)
     assert math.isnan(found.value)
     assert why in found.convention
@@ -99,7 +99,7 @@ def test_auroc_of_more_than_two_labels_is_an_error_with_a_remedy() -> None:
 
 def test_two_scores_of_a_rated_image_are_an_error_that_names_the_image() -> None:
     with pytest.raises(SourceError, match="metric m has image_id 'p/g' in 2 rows; keep one row"):
-        match_scores(RATED, scores(("p", "g", "m", 0.2), ("p", "g", "m", 0.3)), "image")
+        match_scores(RATED, make_scores(("p", "g", "m", 0.2), ("p", "g", "m", 0.3)), "image")
 
 
 def test_rows_without_an_image_are_left_out() -> None:
@@ -121,12 +121,12 @@ def test_missing_ids_are_filled_in_only_if_they_are_unambiguous() -> None:
 
 
 def test_each_template_is_judged_separately() -> None:
-    both = pa.concat_tables([RATED, ratings(("p", "g", "a", "wl", 0.5), ("q", "g", "a", "wl", 0.7))])
+    both = pa.concat_tables([RATED, make_ratings(("p", "g", "a", "wl", 0.5), ("q", "g", "a", "wl", 0.7))])
     assert [its.template for its in match_scores(both, SCORED, "image")] == ["likert", "wl"]
 
 
 def test_agreement_is_undefined_for_one_rater_but_generators_are_ranked() -> None:
-    alone = ratings(("p", "g", "a", "likert", 1), ("p", "h", "a", "likert", 4))
+    alone = make_ratings(("p", "g", "a", "likert", 1), ("p", "h", "a", "likert", 4))
     alphas = judge_raters(alone, ["ordinal"])
     assert [alpha.group for alpha in alphas] == ["overall", "generator g", "generator h"]
     assert all(math.isnan(alpha.value) and "no image has two ratings" in alpha.convention for alpha in alphas)
@@ -146,7 +146,7 @@ def test_a_metric_that_follows_people_differs_significantly_from_noise() -> None
             scored.append((str(prompt), generator, "good", rating + random.normal()))
             scored.append((str(prompt), generator, "twin", rating + random.normal()))
             scored.append((str(prompt), generator, "noise", random.normal()))
-    rated = match_scores(ratings(*given), scores(*scored), "image")
+    rated = match_scores(make_ratings(*given), make_scores(*scored), "image")
     compared = compare_metrics(rated, ["pearson", "spearman", "kendall_b", "pairwise_accuracy_grouped"], FEW)
     told = {(its.statistic, its.metric_a, its.metric_b): its.p_holm < 0.05 for its in compared}
     for statistic in ("pearson", "spearman", "pairwise_accuracy_grouped"):
@@ -166,7 +166,7 @@ def test_comparisons_of_metrics_do_not_treat_images_of_a_prompt_as_independent()
             scored += [
                 (str(prompt), generator, name, float(rating + value)) for name, value in zip("mk", values, strict=True)
             ]
-    rated = match_scores(ratings(*given), scores(*scored), "image")
+    rated = match_scores(make_ratings(*given), make_scores(*scored), "image")
     for compared in compare_metrics(rated, ["pearson", "spearman"], FEW):
         assert compared.p_value > 0.05
         assert "by prompt" in compared.test and "independent" not in compared.test
@@ -176,7 +176,7 @@ def test_comparisons_of_metrics_do_not_treat_images_of_a_prompt_as_independent()
 
 
 def warn_about(*values: float) -> list[str]:
-    return warn_off_scale(ratings(*((f"p{row}", "g", "a", "likert", value) for row, value in enumerate(values))))
+    return warn_off_scale(make_ratings(*((f"p{row}", "g", "a", "likert", value) for row, value in enumerate(values))))
 
 
 @pytest.mark.parametrize(
@@ -219,5 +219,5 @@ def test_unusual_scales_give_no_warning(values: list[float]) -> None:
 def test_every_template_has_its_own_scale() -> None:
     both = [("p", "g", str(rater), "wl", rater / 10) for rater in range(10)]
     likert = [("p", "g", str(rater), "likert", float(rater % 5 + 1)) for rater in range(10)]
-    assert warn_off_scale(ratings(*both, *likert)) == []
-    assert len(warn_off_scale(ratings(*both, *likert, ("p", "g", "x", "wl", 4.0)))) == 1
+    assert warn_off_scale(make_ratings(*both, *likert)) == []
+    assert len(warn_off_scale(make_ratings(*both, *likert, ("p", "g", "x", "wl", 4.0)))) == 1

@@ -9,7 +9,7 @@ from plumbline.operators.metaeval.contradicted_images import contradicted_choice
 from plumbline.operators.metaeval.judgement import Judgement
 from plumbline.operators.metaeval.trust import trust, trust_sentences, trust_tables
 from plumbline.operators.statistics.bootstrap import Interval
-from tests.operators.metaeval.test_ratings import ratings, scores
+from tests.operators.metaeval.test_ratings import make_ratings, make_scores
 
 
 def make_judgement(
@@ -52,10 +52,10 @@ def test_skills_are_listed_by_how_far_the_metric_can_be_trusted() -> None:
 
 
 def test_the_image_on_which_people_and_the_metric_disagree_is_listed_with_both_ranks() -> None:
-    """The metric ranks the image that people rank last of ten first; the other nine ranks agree."""
+    """People rank one of ten images last, and the metric ranks it first; the other nine are in the same order."""
     given = [(f"p{n}", "g", "ann", "likert", float(n)) for n in range(10)]
-    scored = scores(*((f"p{n}", "g", "m", 20.0 if n == 0 else n / 10) for n in range(10)))
-    (image,) = contradicted_ratings(ratings(*given), scored, "image")
+    scored = make_scores(*((f"p{n}", "g", "m", 20.0 if n == 0 else n / 10) for n in range(10)))
+    (image,) = contradicted_ratings(make_ratings(*given), scored, "image")
     assert (image.image_id, image.prompt_id, image.generator, image.metric) == ("p0/g", "p0", "g", "m")
     assert image.why == (
         "people rate it 0.0 (likert), percentile rank 5%; m has it at percentile rank 95% of the same images"
@@ -68,7 +68,7 @@ def test_both_images_of_a_choice_that_the_metric_reverses_are_listed() -> None:
          "generator_b": "h", "template": "vote", "preferred": preferred}
         for prompt, preferred in (("p", "a"), ("q", "b"), ("r", "unsure"))
     ]  # fmt: skip
-    scored = scores(*((prompt, name, "m", score) for prompt in "pqr" for name, score in (("g", 0.1), ("h", 0.9))))
+    scored = make_scores(*((prompt, name, "m", score) for prompt in "pqr" for name, score in (("g", 0.1), ("h", 0.9))))
     liked, other = contradicted_choices(rows.table(votes, schemas.PREFERENCES), scored, "image")
     assert (liked.image_id, liked.why) == ("p/g", "people prefer it to that of h (vote), m does not")
     assert (other.image_id, other.why) == ("p/h", "m prefers it to that of g, people do not (vote)")

@@ -23,19 +23,19 @@ class Example(NamedTuple):
 
 
 def list_examples(instructions: str, heading: str) -> list[Example]:
-    """Return the examples from the instructions, whose replies are written below this line."""
+    """Return the examples in the instructions; in each of them, the reply follows the line `heading`."""
     texts = instructions.split("Description:\n")[1:]
     return [Example(text.partition("\n")[0], text.partition(f"\n{heading}\n")[2].rstrip("\n")) for text in texts]
 
 
-def reply(text: str, *, complete: bool = True) -> Generation:
+def make_reply(text: str, *, complete: bool = True) -> Generation:
     return Generation(text, complete, Usage(new_tokens=7))
 
 
 def run(program: Writing[Any], *rounds: Sequence[str | Generation]) -> Run:
     """Run a program to its end with these replies for each round; fail if a round needs more or fewer replies."""
     asked: list[Sequence[Request]] = []
-    script = [[reply(one) if isinstance(one, str) else one for one in replies] for replies in rounds]
+    script = [[make_reply(one) if isinstance(one, str) else one for one in replies] for replies in rounds]
     try:
         requests = next(program)
         for replies in script:

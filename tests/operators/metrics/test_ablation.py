@@ -15,7 +15,7 @@ from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
 from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
 
 
-def shard(*prompts: str) -> pa.Table:
+def make_shard(*prompts: str) -> pa.Table:
     places = range(len(prompts))
     images = [None if place == 1 else f"{prompt}/{place}".encode() for place, prompt in enumerate(prompts)]
     columns = {"image_id": [f"i{place}" for place in places], "prompt_id": prompts, "image": images}
@@ -24,7 +24,7 @@ def shard(*prompts: str) -> pa.Table:
 
 @pytest.mark.parametrize("prompts", ["abcdefgh", "aabbccdd", "aaabbbc", "ab", "aabb"])
 def test_every_row_gets_the_image_of_another_prompt_and_every_image_is_used_once(prompts: str) -> None:
-    rows = shard(*prompts)
+    rows = make_shard(*prompts)
     shown = replace_images(rows, "shuffled_images")
     for name in ("image_id", "prompt_id"):
         assert shown.column(name).equals(rows.column(name))
@@ -37,12 +37,12 @@ def test_every_row_gets_the_image_of_another_prompt_and_every_image_is_used_once
 
 def test_a_shard_of_one_prompt_has_no_other_image() -> None:
     with pytest.raises(SourceError, match="found 2 of 3; raise shard_rows"):
-        replace_images(shard("a", "a", "b"), "shuffled_images")
-    assert len(replace_images(shard(), "shuffled_images")) == 0
+        replace_images(make_shard("a", "a", "b"), "shuffled_images")
+    assert len(replace_images(make_shard(), "shuffled_images")) == 0
 
 
 def test_a_blank_image_is_grey_for_every_row() -> None:
-    shown = replace_images(shard("a", "b", "c"), "blank_images")
+    shown = replace_images(make_shard("a", "b", "c"), "blank_images")
     assert shown.column_names == ["image_id", "prompt_id", "image"]
     (one,) = set(shown.column("image").to_pylist())
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(one))), np.asarray(make_blank_image()))
@@ -50,7 +50,7 @@ def test_a_blank_image_is_grey_for_every_row() -> None:
 
 
 def test_a_metric_without_ablation_sees_the_rows_unchanged() -> None:
-    rows = shard("a", "b")
+    rows = make_shard("a", "b")
     assert replace_images(rows, None) is rows and replace_images(rows, "shuffled_words") is rows
 
 

@@ -14,7 +14,7 @@ from plumbline.operators.metrics.reply_forms import read_blocks
 from plumbline.operators.metrics.writing import UnreadableReply
 
 Reader = Callable[[str, str], Any]
-"""Function that checks a claim about a prompt and a reply."""
+"""Function that parses a reply about a prompt, and returns a true value if the result is consistent."""
 
 
 def read_labels(prompt: str, reply: str) -> bool:
@@ -61,7 +61,7 @@ READERS: Mapping[str, Reader] = {
     "VQ2's question": lambda prompt, reply: vq2.read_question(reply).endswith("?"),
     "VPEval's program": read_statements,
 }
-"""Functions that return True if their claim about the parsed reply is true."""
+"""Functions that parse a reply and check the result, by the kind of reply."""
 WORDS = "Q:~A:~Choices:~About~{1}:~{2}[~{1}[~(3)[~9 [~yes~no~A)~B)~red~dog~,~|~;~[~]~(~)~?~\"~'~**~1.~:~</think>~0"
 CODE = "1 | ~2 | ~, entity~, 1.0~ and ~objectEval(image, 'dog')~vqa(~=~\\~_.~\n~\n```\n~\n- "
 PIECES = st.sampled_from(f"{WORDS}~{CODE}".split("~"))

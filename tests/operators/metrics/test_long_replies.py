@@ -43,7 +43,7 @@ LONG: dict[str, tuple[Callable[[str], object], str]] = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_reply_is_read_like_the_releases_expressions(name: str) -> None:
+def test_a_reply_is_parsed_like_the_releases_regular_expressions_do(name: str) -> None:
     assert_read_as_released(*READERS[name])
 
 

@@ -170,7 +170,7 @@ DSG_REPLIES: list[tuple[str, str, str]] = [
 ]
 
 
-def test_dsg() -> None:
+def test_dsgs_requests_and_questions_equal_the_releases() -> None:
     replies = [DSG_REPLIES[index % len(DSG_REPLIES)] for index in range(len(PROMPTS))]
     released = run_released("DSG", DSG, list(zip(PROMPTS, replies, strict=True)))
     metric = DsgConfig(wording=checkout("DSG")).with_model_defaults(profile)
@@ -208,18 +208,18 @@ TIFA_REPLIES = [
 ]
 
 
-def test_tifa() -> None:
+def test_tifas_requests_and_questions_equal_the_releases() -> None:
     replies = [TIFA_REPLIES[index % len(TIFA_REPLIES)] for index in range(len(PROMPTS))]
     released = run_released("tifa", TIFA, list(zip(PROMPTS, replies, strict=True)))
     metric = TifaConfig(wording=checkout("tifa"), filter=False).with_model_defaults(profile)
     for prompt, reply, theirs in zip(PROMPTS, replies, released, strict=True):
         ours = run_ours(metric.write(prompt), [reply])
         assert ours.requests == drop_model(theirs.requests)
-        assert _tifa_questions(ours.result) == theirs.result
+        assert _list_tifa_questions(ours.result) == theirs.result
     assert sum(one.result is not None for one in released) > 40 < sum(one.result is None for one in released)
 
 
-def _tifa_questions(questions: Sequence[WrittenQuestion] | None) -> list[Any] | None:
+def _list_tifa_questions(questions: Sequence[WrittenQuestion] | None) -> list[Any] | None:
     return [[one.text, list(one.choices), one.answer, one.span] for one in questions] if questions else None
 
 
@@ -245,7 +245,7 @@ VPEVAL_REPLIES = [
 ]
 
 
-def test_vpeval() -> None:
+def test_vpevals_requests_and_questions_equal_the_releases() -> None:
     replies = [VPEVAL_REPLIES[index % len(VPEVAL_REPLIES)] for index in range(len(PROMPTS))]
     released = run_released("VPEval", VPEVAL, list(zip(PROMPTS, replies, strict=True)))
     metric = VpevalConfig(wording=checkout("VPEval")).with_model_defaults(profile)
@@ -279,7 +279,7 @@ LLMSCORE_REPLIES = ["80\n2\nGood.\nOne is missing.", "80\n\n2\n\nGood.\nTwo.\nMo
 REGIONS = [Region("a cat: on a mat", 1, 2, 30, 40), Region("a red car", 5, 6, 7, 8)]
 
 
-def test_llmscore() -> None:
+def test_llmscores_requests_and_ratings_equal_the_releases() -> None:
     seen = "a cat: on a mat: [1, 2, 30, 40]; a red car: [5, 6, 7, 8]; "
     replies = [[f" A cat\non {index}.\n", LLMSCORE_REPLIES[index % 4]] for index in range(len(PROMPTS))]
     given = [(prompt, f"{prompt}!", seen, both) for prompt, both in zip(PROMPTS, replies, strict=True)]
@@ -330,12 +330,12 @@ VIESCORE_REPLIES = [
 ]
 
 
-def test_viescore() -> None:
+def test_viescores_requests_and_ratings_equal_the_releases() -> None:
     require_viescores("VIEScore", "t2i", VieScoreConfig)
 
 
 def require_viescores(name: str, task: str, config: type[TwoQuestionsConfig]) -> None:
-    """Fail if a metric's requests or ratings differ from a release's that uses VIEScore's code, for this task."""
+    """Fail if a metric's requests or ratings differ from those of a release that uses VIEScore's code."""
     replies = [VIESCORE_REPLIES[index % len(VIESCORE_REPLIES)] for index in range(len(PROMPTS))]
     given = [(task, prompt, each) for prompt, each in zip(PROMPTS, replies, strict=True)]
     released = run_released(name, VIESCORE, given)
@@ -354,7 +354,7 @@ def require_viescores(name: str, task: str, config: type[TwoQuestionsConfig]) ->
 
 
 def merge_images(message: dict[str, Any]) -> dict[str, Any]:
-    """Return the message with its images merged into one; the metric's `views` decide which images a question gets."""
+    """Return the message with only its first image; the metric's `views` decide which images a question gets."""
     text, image, *_ = message["content"]
     return {**message, "content": [text, image]}
 

@@ -45,7 +45,7 @@ QUESTIONS = (
 ONE_LIST = {"questions": [part for parts in json.loads(QUESTIONS).values() for part in parts]}
 
 
-def comparable(part: Any) -> Any:
+def drop_form_differences(part: Any) -> Any:
     """Return a parsed item without the differences between forms: the text around a label and the order of choices."""
     if isinstance(part, Block):
         subject = (part.subject or "").strip("{}: ")
@@ -58,7 +58,7 @@ def test_the_examples_of_both_forms_have_the_same_content(kind: Any, heading: st
     shown = [list_examples(kind[form].instructions, heading) for form in ("text", "json")]
     for in_text, in_json in zip(*shown, strict=True):
         assert in_json.prompt == in_text.prompt
-        parts = [sorted(map(comparable, kind[form].pieces(one.reply))) for form, one in
+        parts = [sorted(map(drop_form_differences, kind[form].pieces(one.reply))) for form, one in
                  (("text", in_text), ("json", in_json))]  # fmt: skip
         assert parts[0] == parts[1] != []
 

@@ -71,7 +71,7 @@ def test_dsg_asks_in_its_releases_words_and_passes_tuples_on_literally(dsg: DsgC
         ("1 | entity - whole (dog)", "1 | Is there a dog?", "1 | none"),
     ],
 )
-def test_a_reply_that_stops_the_release_is_unreadable_and_requested_once(
+def test_a_reply_that_makes_the_release_fail_is_unreadable_and_requested_once(
     dsg: DsgConfig, tuples: str, questions: str, dependencies: str
 ) -> None:
     rounds = [[tuples], [questions, dependencies]]
@@ -168,13 +168,17 @@ def test_a_judge_is_asked_several_times_if_its_release_samples(tmp_path: Path) -
 
 
 def test_the_keys_of_a_wording_depend_on_its_texts_and_not_on_its_folder(tmp_path: Path) -> None:
-    def asking(name: str, files: Mapping[str, str]) -> Any:
+    def make_question_options(name: str, files: Mapping[str, str]) -> Any:
         return fill_in_defaults(DsgConfig(wording=made_releases.write(tmp_path / name, files))).question_options()
 
     other = {**made_releases.DSG, "dsg/query_utils.py": made_releases.DSG["dsg/query_utils.py"].replace("Ask.", "Ask!")}
-    first, same, changed = asking("a", made_releases.DSG), asking("b", made_releases.DSG), asking("c", other)
+    first, same, changed = (
+        make_question_options("a", made_releases.DSG),
+        make_question_options("b", made_releases.DSG),
+        make_question_options("c", other),
+    )
     assert first == same and len({str(each) for each in (first, changed, DsgConfig().question_options())}) == 3
-    more = asking("d", {**made_releases.DSG, "README.md": "Read me."})
+    more = make_question_options("d", {**made_releases.DSG, "README.md": "Read me."})
     assert more == first
 
 

@@ -21,25 +21,25 @@ from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, 
 from plumbline.operators.models.families.blip import INSTRUCTBLIP
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
 from plumbline.operators.models.families.openai import OPENAI
-from tests.operators.metrics.scripted import reply, run
+from tests.operators.metrics.scripted import make_reply, run
 
 CONFIGS = (GeckoConfig, TifaConfig, DsgConfig, Vq2Config)
 REQUEST = ReplySampling(max_tokens=50, temperature=0.5, seed=3).request("How many?")
 
 
-def number(text: str) -> int:
+def parse_number(text: str) -> int:
     if not text.isdecimal():
         raise UnreadableReply(f"expected a number, found {text!r}")
     return int(text)
 
 
 def test_a_readable_reply_is_requested_once() -> None:
-    result, rounds = run(ask(REQUEST, number), ["4"])
+    result, rounds = run(ask(REQUEST, parse_number), ["4"])
     assert (result, rounds) == (4, [[REQUEST]])
 
 
 def test_an_unreadable_reply_is_requested_again_with_the_reason_and_the_same_sampling() -> None:
-    result, rounds = run(ask(REQUEST, number), ["four"], ["4"])
+    result, rounds = run(ask(REQUEST, parse_number), ["four"], ["4"])
     again = rounds[1][0]
     assert result == 4
     assert [message.role for message in again.messages] == ["user", "assistant", "user"]
@@ -50,29 +50,32 @@ def test_an_unreadable_reply_is_requested_again_with_the_reason_and_the_same_sam
 
 def test_a_reply_that_stays_unreadable_is_an_error() -> None:
     with pytest.raises(UnreadableReply, match="found '5 or 6'"):
-        run(ask(REQUEST, number), ["four"], ["5 or 6"])
+        run(ask(REQUEST, parse_number), ["four"], ["5 or 6"])
 
 
 def test_a_cut_reply_is_requested_again_and_then_read_as_far_as_possible() -> None:
-    result, rounds = run(ask(REQUEST, number), [reply("4", complete=False)], ["42"])
+    result, rounds = run(ask(REQUEST, parse_number), [make_reply("4", complete=False)], ["42"])
     assert result == 42
     assert "cut after 7 tokens; raise the metric's max_tokens" in rounds[1][0].messages[2].text
-    assert run(ask(REQUEST, number), [reply("4", complete=False)], [reply("42", complete=False)]).result == 42
+    assert (
+        run(ask(REQUEST, parse_number), [make_reply("4", complete=False)], [make_reply("42", complete=False)]).result
+        == 42
+    )
 
 
 def test_the_error_of_an_unreadable_cut_reply_says_that_it_was_cut() -> None:
     with pytest.raises(UnreadableReply, match=r"found 'fo'; it was cut at max_tokens \(finish_reason=length\)"):
-        run(ask(REQUEST, number), [reply("fo", complete=False)], [reply("fo", complete=False)])
+        run(ask(REQUEST, parse_number), [make_reply("fo", complete=False)], [make_reply("fo", complete=False)])
 
 
 def test_only_the_unreadable_of_several_replies_are_requested_again() -> None:
-    result, rounds = run(read_each([REQUEST] * 3, [number] * 3), ["1", "two", "3"], ["2"])
+    result, rounds = run(read_each([REQUEST] * 3, [parse_number] * 3), ["1", "two", "3"], ["2"])
     assert result == [1, 2, 3]
     assert [len(requests) for requests in rounds] == [3, 1]
 
 
 def test_replies_that_may_fail_alone_do_not_affect_the_others() -> None:
-    result, _ = run(read_each([REQUEST] * 2, [number] * 2), ["1", "two"], ["deux"])
+    result, _ = run(read_each([REQUEST] * 2, [parse_number] * 2), ["1", "two"], ["deux"])
     assert result[0] == 1
     assert isinstance(result[1], UnreadableReply)
 
@@ -273,7 +276,9 @@ def test_choices_are_split_as_they_are_written(written: str, choices: list[str])
         (Vq2Config(convention="released", temperature=1.0), 16, 15),
     ],
 )
-def test_assumed_calls_and_questions_of_six_content_words(metric: WriterConfig, calls: float, questions: float) -> None:
+def test_a_prompt_of_six_content_words_has_the_assumed_calls_and_questions(
+    metric: WriterConfig, calls: float, questions: float
+) -> None:
     assert metric.estimate_calls(6) == (calls, questions)
 
 

@@ -36,7 +36,7 @@ IMAGES = (
     tiny.draw_image(3, width=16, height=16),
 )
 BEFORE = tiny.draw_image(4, width=40, height=32)
-"""The source of every image, for models that score edits and for models without text input."""
+"""Image before every edit, for models that score edits and for models without text input."""
 TEXTS = (
     "a red circle",
     "two blue stars left of a green square",

@@ -52,7 +52,7 @@ def flip_last_byte(path: Path) -> None:
 # Parts of a model
 
 
-def test_a_clip_is_its_own_folder(checkpoints: Path) -> None:
+def test_a_clip_has_its_checkpoint_and_tokenizer_in_one_folder(checkpoints: Path) -> None:
     model = resolve_clip(checkpoints)
     assert set(model.parts) == {"checkpoint", "tokenizer"}
     assert {part.folder() for part in model.parts.values()} == {(checkpoints / "clip").resolve()}
@@ -397,7 +397,7 @@ def test_a_checkpoint_in_another_form_is_refused(
         resolve(KINDS[kind].family, tmp_path / "own")
 
 
-def test_no_remedy_suggests_a_family_for_an_unserved_architecture(saved_checkpoints: Path, tmp_path: Path) -> None:
+def test_no_remedy_suggests_a_family_for_an_unsupported_architecture(saved_checkpoints: Path, tmp_path: Path) -> None:
     shutil.copytree(saved_checkpoints / "causal_lm", tmp_path / "own")
     tiny.edit_json(tmp_path / "own" / "config.json", architectures=["WhisperForSpeech"], model_type="whisper")
     for family in [name for name, family in FAMILIES.items() if family.local and "draw" not in family.calls]:

@@ -98,9 +98,9 @@ LAYOUTS: dict[str, Callable[[dict[str, torch.Tensor]], object]] = {
     **{f"{name} alone": lambda weights, name=name: weights.update({name: weights.pop("shared.weight")})
        for name in ALIASES},
 }  # fmt: skip
-"""Changes to the weights, by layout. Safetensors stores a shared tensor only once, under one of its names.
+"""Functions that change the weights, by layout.
 
-The Hub's converter keeps the name that sorts first.
+Safetensors stores a shared tensor only once, under one of its names; the Hub's converter keeps the first in order.
 """
 
 

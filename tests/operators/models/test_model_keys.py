@@ -61,7 +61,7 @@ IDENTITIES = {
 """Digest of the files in each folder."""
 
 
-def key_part(checkpoint: str, **others: Any) -> dict[str, Any]:
+def make_key_part(checkpoint: str, **others: Any) -> dict[str, Any]:
     """Return the key part that all local models share, updated with the fields and parts in `others`."""
     parts = {"checkpoint": checkpoint, "tokenizer": checkpoint} | others.pop("parts", {})
     identities = {role: IDENTITIES[folder] for role, folder in parts.items()}
@@ -79,55 +79,67 @@ WRITER = {"kind": "text_only"}
 SERVICE = {"version": 1, "kind": "openai", "model": "judge", "image_format": "png"}
 JUDGE = {"endpoint": "http://host/v1/", "revision": "a", "concurrency": 2, "max_retries": 0, "key_variable": "K"}
 KEYS: list[tuple[str, str, dict[str, Any], bool, dict[str, Any]]] = [
-    ("clip", "clip", {}, False, key_part("clip", kind="cosine")),
+    ("clip", "clip", {}, False, make_key_part("clip", kind="cosine")),
     (
         "clip",
         "clip",
         {"revision": "a", "dtype": "bfloat16"},
         False,
-        key_part("clip", kind="cosine", label="a", dtype="bfloat16"),
+        make_key_part("clip", kind="cosine", label="a", dtype="bfloat16"),
     ),
     (
         "clip",
         "clip",
         {"tokenizer": "chat"},
         True,
-        key_part("clip", kind="cosine", dtype="bfloat16", parts={"tokenizer": "chat"}),
+        make_key_part("clip", kind="cosine", dtype="bfloat16", parts={"tokenizer": "chat"}),
     ),
-    ("clip_flant5", "flant5", {}, False, key_part("flant5", padding="released", **FLANT5_KIND)),
+    ("clip_flant5", "flant5", {}, False, make_key_part("flant5", padding="released", **FLANT5_KIND)),
     (
         "clip_flant5",
         "flant5",
         {"padding": "processor"},
         True,
-        key_part("flant5", dtype="bfloat16", padding="processor", **FLANT5_KIND),
+        make_key_part("flant5", dtype="bfloat16", padding="processor", **FLANT5_KIND),
     ),
     (
         "clip_flant5",
         "flant5",
         {"vision_tower": "clip", "tokenizer": "t5"},
         False,
-        key_part("flant5", padding="released", **FLANT5_KIND | {"parts": {"tokenizer": "t5"} | TOWER}),
+        make_key_part("flant5", padding="released", **FLANT5_KIND | {"parts": {"tokenizer": "t5"} | TOWER}),
     ),
-    ("causal_lm", "language", {}, False, key_part("language", **WRITER | PLAIN)),
-    ("causal_lm", "language", {"engine_options": {"max_model_len": 9}}, False, key_part("language", **WRITER | PLAIN)),
-    ("causal_lm", "language", VLLM, True, key_part("language", dtype="bfloat16", **WRITER | SERVED)),
-    ("vlm", "llava_1_5", {}, False, key_part("llava_1_5", **PLAIN | LLAVA_1_5_KIND)),
+    ("causal_lm", "language", {}, False, make_key_part("language", **WRITER | PLAIN)),
+    (
+        "causal_lm",
+        "language",
+        {"engine_options": {"max_model_len": 9}},
+        False,
+        make_key_part("language", **WRITER | PLAIN),
+    ),
+    ("causal_lm", "language", VLLM, True, make_key_part("language", dtype="bfloat16", **WRITER | SERVED)),
+    ("vlm", "llava_1_5", {}, False, make_key_part("llava_1_5", **PLAIN | LLAVA_1_5_KIND)),
     (
         "vlm",
         "llava_1_5",
         {"padding": "processor"},
         False,
-        key_part("llava_1_5", **PLAIN | LLAVA_1_5_KIND | {"padding": "processor"}),
+        make_key_part("llava_1_5", **PLAIN | LLAVA_1_5_KIND | {"padding": "processor"}),
     ),
-    ("vlm", "llava_1_5", VLLM, False, key_part("llava_1_5", **SERVED | LLAVA_1_5_KIND)),
-    ("vlm", "llava", {}, False, key_part("llava", **PLAIN | LLAVA_KIND)),
-    ("vlm", "chat", {"padding": "processor"}, True, key_part("chat", kind="chat", dtype="bfloat16", **PLAIN | CHAT)),
-    ("nli", "classifier", {}, True, key_part("classifier")),
-    ("nli", "t5", {"dtype": "bfloat16"}, True, key_part("t5", dtype="bfloat16")),
-    ("sentences", "encoder", {}, True, key_part("encoder")),
-    ("blip_itm", "blip", {}, False, key_part("blip")),
-    ("blip_itm", "blip_2", {}, False, key_part("blip_2")),
+    ("vlm", "llava_1_5", VLLM, False, make_key_part("llava_1_5", **SERVED | LLAVA_1_5_KIND)),
+    ("vlm", "llava", {}, False, make_key_part("llava", **PLAIN | LLAVA_KIND)),
+    (
+        "vlm",
+        "chat",
+        {"padding": "processor"},
+        True,
+        make_key_part("chat", kind="chat", dtype="bfloat16", **PLAIN | CHAT),
+    ),
+    ("nli", "classifier", {}, True, make_key_part("classifier")),
+    ("nli", "t5", {"dtype": "bfloat16"}, True, make_key_part("t5", dtype="bfloat16")),
+    ("sentences", "encoder", {}, True, make_key_part("encoder")),
+    ("blip_itm", "blip", {}, False, make_key_part("blip")),
+    ("blip_itm", "blip_2", {}, False, make_key_part("blip_2")),
     ("openai", "judge", {}, True, SERVICE | {"endpoint": None, "label": None}),
     ("openai", "judge", JUDGE, False, SERVICE | {"endpoint": "http://host/v1", "label": "a"}),
 ]

@@ -41,7 +41,7 @@ Score = Callable[[str, str, int], float | None]
 
 
 class MadeRun(NamedTuple):
-    """A run in a separate store."""
+    """A synthetic run in a store of its own, and the folder with its report."""
 
     store: Store
     run_id: str
@@ -110,7 +110,7 @@ def make_run(
         image: Function that returns the encoded image for a seed.
         sources: Function that returns the source images of a prompt, if the images are edits.
         sources_in: Table that contains the source images.
-        questions: Yes/no questions of the first metric about every prompt, in a cell of their own.
+        questions: Yes/no questions of the first metric about every prompt, stored in a separate cell.
         run_id: Id of the run.
         first_recipe: Number of the first recipe; runs in the same store need different recipes.
         image_settings: Function that returns the generation settings of a prompt's images.

@@ -31,7 +31,7 @@ FOUND = [
 ]
 
 
-def test_the_best_metric_is_only_separated_from_metrics_that_a_test_separates_it_from() -> None:
+def test_the_best_metric_is_only_called_clearly_better_after_a_significant_test() -> None:
     pairs = [make_comparison("m", "k", 0.01), make_comparison("k", "l", 0.2), make_comparison("m", "l", 0.001)]
     (sentence,) = show_agreement(Agreement(FOUND, pairs, ())).sentences
     assert str(sentence) == (
@@ -41,7 +41,7 @@ def test_the_best_metric_is_only_separated_from_metrics_that_a_test_separates_it
 
 
 @pytest.mark.parametrize(("n", "low", "high"), [(10, 0.3, 0.5), (90, -0.7, 0.9)])
-def test_too_few_ratings_name_no_metric_as_the_best(n: int, low: float, high: float) -> None:
+def test_with_too_few_ratings_no_metric_is_named_as_the_best(n: int, low: float, high: float) -> None:
     found = make_judgement("dsg", 0.382)._replace(n=n, interval=Interval(low, high))
     shown = show_agreement(Agreement([found, make_judgement("m", 0.1)._replace(n=n)], (), ()))
     assert str(shown.sentences[0]).startswith(
@@ -136,7 +136,7 @@ def test_metrics_are_columns_with_intervals_below_and_raters_are_separate() -> N
 
 @pytest.mark.parametrize("count", [3, MAX_CORRELATED, 90])
 def test_tables_of_correlations_show_the_first_of_many_metrics(count: int) -> None:
-    """Correlations of further metrics are only counted; the scatter plots choose from pairs of all metrics."""
+    """Further metrics are only counted in the tables, but the scatter plots choose from pairs of all metrics."""
     rng, metrics = np.random.default_rng(count), [f"metric {place}" for place in range(count)]
     values = rng.uniform(-1, 1, (20, count))
     values[:, -1] = values[:, 0]
@@ -159,7 +159,9 @@ def test_tables_of_correlations_show_the_first_of_many_metrics(count: int) -> No
     assert len(correlations[0].metrics) == count
 
 
-def graph_rows(scores: NDArray[np.float64], levels: Sequence[int], metrics: Sequence[str]) -> list[dict[str, object]]:
+def make_graph_rows(
+    scores: NDArray[np.float64], levels: Sequence[int], metrics: Sequence[str]
+) -> list[dict[str, object]]:
     """Return the images of one graph in the schema GRAPH_IMAGES."""
     return [
         {"metric": metric, "subset": "a", "node": f"{level}a", "level": level, "image_id": f"i{place:03}",
@@ -177,9 +179,9 @@ def test_the_best_and_worst_ordered_graphs_and_the_most_disputed_ones_are_drawn(
         [
             {"graph_id": name, **row}
             for name in rng.permutation([*orderings, "flat"])
-            for row in graph_rows(rng.random((302, 12)), [0] * 302 if name == "flat" else levels, metrics)
+            for row in make_graph_rows(rng.random((302, 12)), [0] * 302 if name == "flat" else levels, metrics)
         ]
-        + [{"graph_id": "gone", **row} for row in graph_rows(np.full((302, 12), np.nan), levels, metrics)]
+        + [{"graph_id": "gone", **row} for row in make_graph_rows(np.full((302, 12), np.nan), levels, metrics)]
     )
     graphs = pd.DataFrame(
         [

@@ -17,7 +17,7 @@ GECKO = {"kind": "gecko", "model": "vqa"}
 SKILLS = Skills((str(prompt), ["counting" if prompt < 15 else "colour"]) for prompt in range(40))
 
 
-def table(gain: float = 0.0, *, generators: tuple[str, ...] = ("borealis", "cobalt"), first: int = 0) -> pa.Table:
+def make_scores(gain: float = 0.0, *, generators: tuple[str, ...] = ("borealis", "cobalt"), first: int = 0) -> pa.Table:
     """Return scores for the prompts from `first` on; borealis scores higher by `gain`."""
     return rows.table(
         [
@@ -34,7 +34,7 @@ def compare_tables(before: pa.Table, after: pa.Table, **manifest: object) -> Cha
 
 
 def test_the_same_scores_are_unchanged() -> None:
-    found = compare_tables(table(), table())
+    found = compare_tables(make_scores(), make_scores())
     assert {one.verdict for one in found.overall.rows} == {"unchanged"}
     assert [str(one) for one in found.sentences] == ["Nothing changed."]
     assert found.settings.rows == [] and found.by_skill.rows == [] and found.run_id == "r1"
@@ -42,7 +42,7 @@ def test_the_same_scores_are_unchanged() -> None:
 
 @pytest.mark.parametrize(("gain", "verdict"), [(0.05, "better"), (-0.05, "worse")])
 def test_a_change_has_its_direction_and_size(gain: float, verdict: str) -> None:
-    found = compare_tables(table(), table(gain))
+    found = compare_tables(make_scores(), make_scores(gain))
     borealis, cobalt = found.overall.rows
     assert (borealis.verdict, cobalt.verdict) == (verdict, "unchanged")
     assert borealis.duel.difference == pytest.approx(gain) and borealis.after == pytest.approx(borealis.before + gain)
@@ -61,13 +61,13 @@ def test_too_few_prompts_never_lead_to_the_claim_that_nothing_changed() -> None:
         ),
         (26, "borealis is worse by gecko"),
     ):
-        found = compare_tables(table(first=first), table(-0.05, first=first))
+        found = compare_tables(make_scores(first=first), make_scores(-0.05, first=first))
         assert str(found.sentences[0]).startswith(said) and found.can_tell == (first == 26)
-    assert compare_tables(table(first=33), table(first=33)).can_tell, "equal scores are certainly unchanged"
+    assert compare_tables(make_scores(first=33), make_scores(first=33)).can_tell, "equal scores are certainly unchanged"
 
 
 def test_only_prompts_scored_in_both_runs_are_compared_and_the_rest_is_named() -> None:
-    found = compare_tables(table(), table(generators=("borealis", "drift"), first=10))
+    found = compare_tables(make_scores(), make_scores(generators=("borealis", "drift"), first=10))
     (borealis,) = found.overall.rows
     assert borealis.duel.n == 30 and borealis.verdict == "unchanged"
     assert [str(one) for one in found.sentences] == [
@@ -78,7 +78,7 @@ def test_only_prompts_scored_in_both_runs_are_compared_and_the_rest_is_named() -
 
 
 def test_an_added_generator_is_reported_as_a_change() -> None:
-    found = compare_tables(table(), table(generators=("borealis", "cobalt", "drift")))
+    found = compare_tables(make_scores(), make_scores(generators=("borealis", "cobalt", "drift")))
     assert [str(one) for one in found.sentences] == [
         "Nothing changed in the scores that both runs have.",
         "Only in this run: generator drift.",
@@ -86,29 +86,29 @@ def test_an_added_generator_is_reported_as_a_change() -> None:
 
 
 def test_scores_that_only_one_run_has_are_counted_by_generator_and_metric() -> None:
-    failed = table().to_pylist()
+    failed = make_scores().to_pylist()
     for row in failed:
         if row["generator"] == "cobalt" and int(row["prompt_id"]) < 3:
             row["score"] = None
-    found = compare_tables(rows.table(failed, schemas.SCORES), table())
+    found = compare_tables(rows.table(failed, schemas.SCORES), make_scores())
     assert str(found.sentences[-1]) == "Only in this run: scores of cobalt by gecko on 3 prompts."
 
 
 def test_ranks_and_not_means_decide_if_a_change_is_an_improvement() -> None:
     """On nine of ten prompts borealis is slightly better than before, and on the tenth much worse."""
-    mixed = table().to_pylist()
+    mixed = make_scores().to_pylist()
     for row in mixed:
         if row["generator"] == "borealis":
             row["score"] += 0.05 + int(row["prompt_id"]) * 1e-4 if int(row["prompt_id"]) % 10 else -0.9
-    borealis = compare_tables(table(), rows.table(mixed, schemas.SCORES)).overall.rows[0]
+    borealis = compare_tables(make_scores(), rows.table(mixed, schemas.SCORES)).overall.rows[0]
     assert borealis.duel.difference < 0 < borealis.duel.effect and borealis.verdict == "better"
-    said = str(compare_tables(table(), rows.table(mixed, schemas.SCORES)).sentences[0])
+    said = str(compare_tables(make_scores(), rows.table(mixed, schemas.SCORES)).sentences[0])
     assert said.startswith("borealis is better by gecko (−0.0") and "in the mean, signed ranks +0." in said
 
 
 def test_different_settings_are_named_but_not_the_address_of_the_store() -> None:
     config = {"store": "y", "metrics": {"gecko": {"kind": "gecko", "threshold": 0.5, "about": "asks"}}}
-    found = compare_tables(table(), table(), config=config)
+    found = compare_tables(make_scores(), make_scores(), config=config)
     assert [tuple(one) for one in found.settings.rows] == [("config.metrics.gecko.threshold", "– → 0.5")]
 
 
@@ -127,7 +127,7 @@ def test_a_metric_with_other_settings_or_models_is_not_compared(after: dict[str,
     config = {"metrics": {"gecko": GECKO}, "models": {"vqa": {"image_batch": 16}}}
     manifest = {"config": config, "models": {"answers:vqa": {"label": "v1"}}, "versions": {}}
     later = {**manifest, **after, "config": {**config, **after.get("config", {})}}
-    found = compare(of_table(table()), of_table(table(0.05)), SKILLS, (manifest, later))
+    found = compare(of_table(make_scores()), of_table(make_scores(0.05)), SKILLS, (manifest, later))
     said = str(found.sentences[0])
     if difference:
         assert said == f"gecko is not the same metric in both runs, so its scores are not compared: {difference}."
@@ -137,13 +137,13 @@ def test_a_metric_with_other_settings_or_models_is_not_compared(after: dict[str,
 
 
 def test_runs_without_a_common_generator_say_so() -> None:
-    found = compare_tables(table(generators=("borealis",)), table(generators=("drift",)))
+    found = compare_tables(make_scores(generators=("borealis",)), make_scores(generators=("drift",)))
     assert found.overall.rows == [] and "share no generator" in str(found.sentences[0])
 
 
 @pytest.mark.parametrize(("gain", "verdict"), [(-0.05, "better"), (0.05, "worse")])
 def test_if_lower_is_better_a_fall_is_an_improvement_and_keeps_its_sign(gain: float, verdict: str) -> None:
-    found = compare_tables(table(), table(gain), lower_is_better=["gecko"])
+    found = compare_tables(make_scores(), make_scores(gain), lower_is_better=["gecko"])
     borealis, cobalt = found.overall.rows
     assert (borealis.verdict, cobalt.verdict) == (verdict, "unchanged")
     assert borealis.duel.difference == pytest.approx(gain) and (borealis.duel.effect > 0) == (verdict == "better")
@@ -155,8 +155,8 @@ def test_if_lower_is_better_a_fall_is_an_improvement_and_keeps_its_sign(gain: fl
 
 
 def test_changes_are_corrected_for_all_comparisons_of_both_runs() -> None:
-    """All 8 prompts got worse (probability 1 in 2^7): significant (Holm) among 4 comparisons, but not among 8."""
-    alone = compare_tables(table(first=32), table(-0.05, first=32))
+    """All 8 prompts got worse, so p is 1/128: significant after Holm's correction for 4 comparisons, but not for 8."""
+    alone = compare_tables(make_scores(first=32), make_scores(-0.05, first=32))
     assert [(one.generator, one.verdict, one.duel.p_holm) for one in alone.clear] == [("borealis", "worse", 1 / 32)] * 2
     assert correct_together([alone]) == [alone]
     for changes in correct_together([alone, alone]):

@@ -45,7 +45,7 @@ class Case(NamedTuple):
     outliers: float
     """Fraction of the scores that are far below the others, so that means and ranks can disagree."""
 
-    def scores(self) -> pa.Table:
+    def draw_scores(self) -> pa.Table:
         random = np.random.default_rng(self.seed)
         levels = random.normal(0, self.spread, (self.metrics, self.generators))
         lacking = random.uniform(0, self.missing, self.generators) * random.integers(0, 2, self.generators)
@@ -69,7 +69,7 @@ class Case(NamedTuple):
             schemas.SCORES,
         )
 
-    def skills(self) -> dict[str, list[str]]:
+    def assign_skills(self) -> dict[str, list[str]]:
         return {f"p{prompt}": [SKILLS[prompt % 2]] for prompt in range(self.prompts)}
 
 
@@ -90,43 +90,47 @@ DRAWN = settings(
 
 
 class Pairs:
-    """The table of pairs, which defines the meaning of "best", "leads" and "tied"."""
+    """Comparisons of all pairs of generators, which define the meaning of "best", "leads" and "tied"."""
 
     def __init__(self, rows: list[LeaderboardRow], duels: list[Duel]) -> None:
         self.rows, self.duels = rows, duels
         self.won = {(one.metric, one.skill, one.better, one.worse) for one in duels if one.better is not None}
         self.metrics = list(dict.fromkeys(one.metric for one in rows))
 
-    def scored(self, metric: str) -> set[str]:
+    def list_scored(self, metric: str) -> set[str]:
         return {one.generator for one in self.rows if (one.metric, one.skill) == (metric, OVERALL) and one.n}
 
     def beats(self, one: str, other: str, metric: str, skill: str = OVERALL) -> bool:
         return (metric, skill, one, other) in self.won
 
-    def tied(self, one: str, other: str, metric: str) -> bool:
-        both = {one, other} <= self.scored(metric) and one != other
+    def are_tied(self, one: str, other: str, metric: str) -> bool:
+        both = {one, other} <= self.list_scored(metric) and one != other
         return both and not self.beats(one, other, metric) and not self.beats(other, one, metric)
 
     def is_best(self, name: str, metric: str) -> bool:
-        others = self.scored(metric) - {name}
-        return name in self.scored(metric) and bool(others) and all(self.beats(name, other, metric) for other in others)
+        others = self.list_scored(metric) - {name}
+        return (
+            name in self.list_scored(metric)
+            and bool(others)
+            and all(self.beats(name, other, metric) for other in others)
+        )
 
-    def unbeaten(self, metric: str) -> set[str]:
-        scored = self.scored(metric)
+    def list_unbeaten(self, metric: str) -> set[str]:
+        scored = self.list_scored(metric)
         return {name for name in scored if not any(self.beats(one, name, metric) for one in scored)}
 
     def leads(self, name: str, metric: str) -> bool:
         wins = Counter(str(one[2]) for one in self.won if one[:2] == (metric, OVERALL))
-        unbeaten = self.unbeaten(metric)
+        unbeaten = self.list_unbeaten(metric)
         return name in unbeaten and wins[name] == max(wins[one] for one in unbeaten) > 0
 
     def leads_alone(self, name: str, metric: str) -> bool:
-        return [one for one in self.unbeaten(metric) if self.leads(one, metric)] == [name]
+        return [one for one in self.list_unbeaten(metric) if self.leads(one, metric)] == [name]
 
     def count_metrics(self, holds: Callable[[str], bool]) -> int:
         return sum(holds(metric) for metric in self.metrics)
 
-    def behind(self, worse: str, better: str, skill: str) -> bool:
+    def is_behind(self, worse: str, better: str, skill: str) -> bool:
         """Return True if most metrics that compare the two generators on a skill agree, and none contradicts them."""
         mine = [
             one for one in self.duels if one.skill == skill and {one.generator_a, one.generator_b} == {worse, better}
@@ -134,7 +138,7 @@ class Pairs:
         ahead = sum(one.better == better for one in mine)
         return ahead > len(mine) / 2 and not any(one.better == worse for one in mine)
 
-    def between(self, one: str, other: str) -> list[Duel]:
+    def list_duels(self, one: str, other: str) -> list[Duel]:
         """Return the comparisons of the two generators on the skills."""
         return [
             duel
@@ -147,7 +151,7 @@ class Pairs:
         family = sum((one.metric, one.skill) == (duel.metric, duel.skill) for one in self.duels)
         return family * 2 ** (1 - duel.n) < SIGNIFICANCE
 
-    def skills(self) -> list[str]:
+    def list_skills(self) -> list[str]:
         return list(dict.fromkeys(one.skill for one in self.duels if one.skill != OVERALL))
 
 
@@ -168,17 +172,17 @@ def parse_counts(text: str, pairs: Pairs) -> dict[str, int]:
 def check_rivals(name: str, rest: str, pairs: Pairs) -> None:
     tied, better = re.search(r"No clear difference from it: ([^.]*)", rest), re.search(r"Clearly better: ([^.]*)", rest)
     for other, count in parse_counts(tied[1], pairs).items() if tied else ():
-        assert count == pairs.count_metrics(lambda metric, other=other: pairs.tied(name, other, metric))  # type: ignore[misc]
+        assert count == pairs.count_metrics(lambda metric, other=other: pairs.are_tied(name, other, metric))  # type: ignore[misc]
     for other, count in parse_counts(better[1], pairs).items() if better else ():
         assert count == pairs.count_metrics(lambda metric, other=other: pairs.beats(other, name, metric))  # type: ignore[misc]
-    unscored = pairs.count_metrics(lambda metric: name not in pairs.scored(metric))
+    unscored = pairs.count_metrics(lambda metric: name not in pairs.list_scored(metric))
     assert ("did not score it" in rest) == (unscored > 0)
 
 
 def check_headline(sentence: str, pairs: Pairs) -> bool:
     best = lambda name: pairs.count_metrics(lambda metric: pairs.is_best(name, metric))  # noqa: E731
     leads = lambda name: pairs.count_metrics(lambda metric: pairs.leads(name, metric))  # noqa: E731
-    scored = set[str]().union(*(pairs.scored(metric) for metric in pairs.metrics))
+    scored = set[str]().union(*(pairs.list_scored(metric) for metric in pairs.metrics))
     overall = [one for one in pairs.duels if one.skill == OVERALL]
     if sentence.startswith("Nothing could be scored."):
         assert not scored
@@ -227,9 +231,9 @@ def check_board(sentence: str, pairs: Pairs) -> bool:
     plain = re.sub(r" \([^)]*\)", "", sentence)
     by = r"(\w+(?:, \w+)*(?: and \w+)?)"
     if found := re.fullmatch(rf"{by} scored nothing\.", plain):
-        assert not any(map(pairs.scored, parse_names(found[1])))
+        assert not any(map(pairs.list_scored, parse_names(found[1])))
     elif found := re.match(rf"(?:Only )?(\w+) (?:has .*|was scored) by {by}\.", plain):
-        assert all(pairs.scored(metric) == {found[1]} for metric in parse_names(found[2]))
+        assert all(pairs.list_scored(metric) == {found[1]} for metric in parse_names(found[2]))
     elif found := re.match(rf"{by} compares? no two generators:", plain):
         assert not any(one.metric in parse_names(found[1]) for one in pairs.duels)
     elif found := re.match(rf"No generator leads by {by}: no two differ clearly\.", plain):
@@ -242,7 +246,9 @@ def check_board(sentence: str, pairs: Pairs) -> bool:
         easiest = min(map(len, of_metric))
         assert int(found[2]) == max(max(counts) for counts in of_metric if len(counts) == easiest)
     elif found := re.match(rf"No generator leads by {by}: each generator that beats another is itself beaten", plain):
-        assert not any(pairs.leads(name, metric) for metric in parse_names(found[1]) for name in pairs.scored(metric))
+        assert not any(
+            pairs.leads(name, metric) for metric in parse_names(found[1]) for name in pairs.list_scored(metric)
+        )
     elif found := re.match(rf"(\w+) is best by {by}\.", plain):
         assert all(pairs.is_best(found[1], metric) for metric in parse_names(found[2]))
         check_behind(found[1], parse_names(found[2]), plain, pairs)
@@ -252,17 +258,17 @@ def check_board(sentence: str, pairs: Pairs) -> bool:
             first = parse_names(found[1])
             assert all(pairs.leads(name, metric) for name in first)
             others = [*first, *parse_names(close[1] if close else found[1])]
-            assert all(pairs.tied(a, b, metric) for a in first for b in others if a != b)
+            assert all(pairs.are_tied(a, b, metric) for a in first for b in others if a != b)
     elif found := re.match(rf"(\w+) leads by {by}; no clear difference from (.*?)\.", plain):
         assert pairs.leads_alone(found[1], found[2])
-        assert all(pairs.tied(found[1], name, found[2]) for name in parse_names(found[3]))
+        assert all(pairs.are_tied(found[1], name, found[2]) for name in parse_names(found[3]))
     elif found := re.fullmatch(rf"(\w+) leads by {by}\. No clear difference from it: (.*)\.", plain):
         check_close(found[1], parse_names(found[2]), found[3], pairs)
     else:
         return False
     if noted := re.search(r"Higher mean, but clearly worse than another prompt by prompt: (.*?)\.", plain):
         metric = str(re.search(r" by (\w+)", plain)[1])  # type: ignore[index]
-        assert not pairs.unbeaten(metric) & set(parse_names(noted[1]))
+        assert not pairs.list_unbeaten(metric) & set(parse_names(noted[1]))
     return True
 
 
@@ -272,8 +278,8 @@ def check_behind(best: str, metrics: list[str], sentence: str, pairs: Pairs) -> 
     followed = re.search(r"\. (\w+) follows", sentence)
     behind = parse_names(tied[1]) if tied else [followed[1]] if followed else []
     for metric in metrics:
-        assert all(pairs.tied(a, b, metric) for a in behind for b in behind if a != b)
-        others = pairs.scored(metric) - {best}
+        assert all(pairs.are_tied(a, b, metric) for a in behind for b in behind if a != b)
+        others = pairs.list_scored(metric) - {best}
         assert not any(pairs.beats(other, name, metric) for name in behind for other in others)
 
 
@@ -283,9 +289,11 @@ def check_close(leader: str, metrics: list[str], sentence: str, pairs: Pairs) ->
     parts = dict(part.split(" by ") for part in sentence.split("; ") if " by " in part)
     for name, by in parts.items():
         named = set(metrics) if by in ("both", "all of these") else set(parse_names(by))
-        assert named == {metric for metric in metrics if pairs.tied(leader, name, metric)}
+        assert named == {metric for metric in metrics if pairs.are_tied(leader, name, metric)}
     if "; and " not in sentence:
-        every = {name for metric in metrics for name in pairs.scored(metric) if pairs.tied(leader, name, metric)}
+        every = {
+            name for metric in metrics for name in pairs.list_scored(metric) if pairs.are_tied(leader, name, metric)
+        }
         assert every == set(parts)
 
 
@@ -293,30 +301,32 @@ def check_skills(sentence: str, pairs: Pairs) -> bool:
     most = " by most metrics" if len(pairs.metrics) > 1 else "(?: by most metrics)?"
     if found := re.fullmatch(rf"No clear difference from (\w+) at any skill(?:{most})?: (.*)\.", sentence):
         assert not any(
-            pairs.behind(*pair, skill)
+            pairs.is_behind(*pair, skill)
             for name in parse_names(found[2])
             for pair in ((name, found[1]), (found[1], name))
-            for skill in pairs.skills()
+            for skill in pairs.list_skills()
         )  # fmt: skip
         assert all(
             any(
                 pairs.can_tell(one) for one in pairs.duels if one.skill != OVERALL
-                and (one.metric, one.skill) in {(two.metric, two.skill) for two in pairs.between(name, found[1])}
+                and (one.metric, one.skill) in {(two.metric, two.skill) for two in pairs.list_duels(name, found[1])}
             )
             for name in parse_names(found[2])
         )  # fmt: skip
     elif found := re.fullmatch(r"Too few prompts at every skill to compare with (\w+): (.*)\.", sentence):
-        assert all(pairs.between(name, found[1]) for name in parse_names(found[2]))
-        assert not any(pairs.can_tell(one) for name in parse_names(found[2]) for one in pairs.between(name, found[1]))
+        assert all(pairs.list_duels(name, found[1]) for name in parse_names(found[2]))
+        assert not any(
+            pairs.can_tell(one) for name in parse_names(found[2]) for one in pairs.list_duels(name, found[1])
+        )
     elif found := re.fullmatch(r"Not compared with (\w+) at any skill: (.*)\.", sentence):
         compared = {frozenset((one.generator_a, one.generator_b)) for one in pairs.duels if one.skill != OVERALL}
         assert not any(frozenset((name, found[1])) in compared for name in parse_names(found[2]))
     elif found := re.fullmatch(
         r"(\w+) is clearly (behind|better than) (\w+)(?: by most metrics)? at (.*?)(?:, most of all.*)?\.", sentence
     ):
-        named = pairs.skills() if found[4] in ("both skills",) else parse_names(found[4])
+        named = pairs.list_skills() if found[4] in ("both skills",) else parse_names(found[4])
         pair = (found[1], found[3]) if found[2] == "behind" else (found[3], found[1])
-        assert {skill for skill in pairs.skills() if pairs.behind(*pair, skill)} == set(named)
+        assert {skill for skill in pairs.list_skills() if pairs.is_behind(*pair, skill)} == set(named)
     else:
         return False
     return True
@@ -368,7 +378,7 @@ def check_letters(board: Board) -> None:
 @DRAWN
 @given(CASES)
 def test_no_sentence_and_no_letter_contradicts_the_table_of_pairs(case: Case) -> None:
-    scores, skills = case.scores(), case.skills()
+    scores, skills = case.draw_scores(), case.assign_skills()
     compared = paired(scores, skills)
     ranked = rank_generators(summarise(scores, skills), compared)
     pairs, found = Pairs(ranked, compared), build_boards(ranked, compared)
@@ -417,7 +427,7 @@ def check_baseline(sentence: str, board: Board) -> bool:
 @settings(DRAWN, max_examples=25)
 @given(CASES)
 def test_no_sentence_about_a_baseline_compares_two_other_generators(case: Case) -> None:
-    scores, skills = case.scores(), case.skills()
+    scores, skills = case.draw_scores(), case.assign_skills()
     compared = paired(scores, skills, baseline="g1")
     found = build_boards(rank_generators(summarise(scores, skills), compared, baseline="g1"), compared, "g1")
     overall = overall_boards(found)

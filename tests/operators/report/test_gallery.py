@@ -17,7 +17,7 @@ from tests.operators import tallied
 from tests.operators.report.made import noise_png, noisy_score, png
 
 
-def scores(metrics: tuple[str, ...] = ("gecko", "clipscore"), prompts: int = 40) -> list[dict[str, object]]:
+def make_score_rows(metrics: tuple[str, ...] = ("gecko", "clipscore"), prompts: int = 40) -> list[dict[str, object]]:
     return [
         {"image_id": f"{generator}{prompt}", "prompt_id": str(prompt), "generator": generator, "metric": metric,
          "score": noisy_score(generator, metric, prompt)}
@@ -38,7 +38,7 @@ def pick_images(
 
 def test_the_gallery_has_the_extremes_and_all_generators() -> None:
     rng = random.Random(5)
-    found = [one | {"score": rng.random()} for one in scores()]
+    found = [one | {"score": rng.random()} for one in make_score_rows()]
     picks = pick_images(found, ["gecko", "clipscore"], 40)
     lowest = min((one for one in found if one["metric"] == "gecko"), key=lambda one: one["score"])  # type: ignore[arg-type,return-value]
     reasons = {pick.key.image_id: {(one.kind, one.metric) for one in pick.reasons} for pick in picks}
@@ -56,7 +56,7 @@ def test_no_image_is_both_worst_and_best_and_few_images_are_all_shown(seed: int)
     metrics, steps = ["gecko", "clipscore"][: rng.randint(1, 2)], rng.choice([1, 2, 5, 1000])
     rows_of = [
         one | {"score": rng.randrange(steps) / steps}
-        for one in scores(tuple(metrics), rng.randint(1, 7))
+        for one in make_score_rows(tuple(metrics), rng.randint(1, 7))
         if one["generator"] == "atlas"
     ]
     rng.shuffle(rows_of)
@@ -76,16 +76,18 @@ def test_no_image_is_both_worst_and_best_and_few_images_are_all_shown(seed: int)
 
 @pytest.mark.parametrize("most", [0, 1, 7, 100])
 def test_the_gallery_never_exceeds_its_limit(most: int) -> None:
-    assert len(pick_images(scores(), ["gecko", "clipscore"], most)) <= most
+    assert len(pick_images(make_score_rows(), ["gecko", "clipscore"], most)) <= most
 
 
 def test_with_one_metric_nothing_is_disputed() -> None:
-    picks = pick_images(scores(("gecko",)), ["gecko"], 10)
+    picks = pick_images(make_score_rows(("gecko",)), ["gecko"], 10)
     assert picks and {one.kind for pick in picks for one in pick.reasons} == {"worst", "best"}
 
 
 def test_rows_without_score_or_image_are_never_picked() -> None:
-    broken = [one | {"score": None} for one in scores()] + [one | {"image_id": None} for one in scores()]
+    broken = [one | {"score": None} for one in make_score_rows()] + [
+        one | {"image_id": None} for one in make_score_rows()
+    ]
     assert pick_images(broken, ["gecko", "clipscore"], 10) == []
 
 
@@ -110,14 +112,14 @@ def test_an_image_beyond_the_limits_is_not_decoded_and_shows_the_reason() -> Non
 
 
 def test_a_card_without_image_or_prompt_says_so() -> None:
-    pick = pick_images(scores(), ["gecko", "clipscore"], 4)[0]
+    pick = pick_images(make_score_rows(), ["gecko", "clipscore"], 4)[0]
     card = make_card(pick, NO_DETAIL, None, ())
     assert card.image.url is None and card.image.missing
     assert card.prompt[0].text == f"(the text of prompt {pick.prompt_id} cannot be read)"
 
 
-def test_a_judges_ratings_and_reasons_are_on_the_card() -> None:
-    pick = pick_images(scores(("llmscore",)), ["llmscore"], 4)[0]
+def test_a_card_shows_a_judges_ratings_and_reasons() -> None:
+    pick = pick_images(make_score_rows(("llmscore",)), ["llmscore"], 4)[0]
     reasons = {"llmscore": "Two are missing. " * 200}
     said = NO_DETAIL._replace(rationales=reasons, ratings={"llmscore": {"rating": 35.0}})
     (view,) = make_card(pick, said, "two dogs", ()).views
@@ -125,8 +127,8 @@ def test_a_judges_ratings_and_reasons_are_on_the_card() -> None:
     assert view.rationale.startswith("Two are missing.") and len(view.rationale) == 2001
 
 
-def test_wanted_read_missing_and_extra_words_are_on_the_card() -> None:
-    pick = pick_images(scores(("text",)), ["text"], 4)[0]
+def test_a_card_shows_wanted_read_missing_and_extra_words() -> None:
+    pick = pick_images(make_score_rows(("text",)), ["text"], 4)[0]
     prompt = 'a sign "GRAND NEW OPENING"'
     asked = "Which words are written?"
     compared = [
@@ -148,7 +150,7 @@ def test_wanted_read_missing_and_extra_words_are_on_the_card() -> None:
 
 
 def test_if_lower_is_better_the_worst_images_have_the_highest_scores() -> None:
-    found = scores()
+    found = make_score_rows()
     turned = [one | ({"score": -float(str(one["score"]))} if one["metric"] == "gecko" else {}) for one in found]
     metrics = ["gecko", "clipscore"]
     picks = pick_images(found, metrics, 40)

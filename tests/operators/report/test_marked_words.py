@@ -15,7 +15,7 @@ from plumbline.operators.report.marked_words import (
 )
 
 
-def element(start: int | None, end: int | None, score: float | None, given: str = "no") -> dict[str, Any]:
+def make_element(start: int | None, end: int | None, score: float | None, given: str = "no") -> dict[str, Any]:
     return {"question_id": "1", "text": "so?", "span": "x", "start": start, "end": end, "wanted": "yes", "given": given,
             "score": score}  # fmt: skip
 
@@ -37,14 +37,16 @@ def test_a_question_is_wrong_if_the_image_does_not_show_it(score: float | None, 
 
 
 def test_characters_with_several_questions_show_the_worst_of_them() -> None:
-    marked = mark_prompt("a red star", [element(2, 10, 0.9, "yes"), element(6, 10, 0.1), element(0, 1, None)])
+    marked = mark_prompt(
+        "a red star", [make_element(2, 10, 0.9, "yes"), make_element(6, 10, 0.1), make_element(0, 1, None)]
+    )
     assert [(one.text, one.state) for one in marked] == [("a ", None), ("red ", "right"), ("star", "wrong")]
     assert marked[2].note == "so? yes (0.90)\nso? no (0.10)"
     assert [(one.score, one.heat) for one in marked] == [(None, 0), (0.9, 10), (0.1, 90)]
 
 
 ELEMENTS = st.builds(
-    element, st.none() | st.integers(-5, 40), st.none() | st.integers(-5, 40), st.none() | st.floats(0, 1)
+    make_element, st.none() | st.integers(-5, 40), st.none() | st.integers(-5, 40), st.none() | st.floats(0, 1)
 )
 
 
@@ -54,10 +56,10 @@ def test_the_text_stays_the_same_at_any_positions(prompt: str, elements: list[di
 
 
 def test_a_very_long_prompt_is_cut_with_its_length() -> None:
-    shown = "".join(one.text for one in mark_prompt("x" * 20_000, [element(19_000, 19_500, 0.1)]))
+    shown = "".join(one.text for one in mark_prompt("x" * 20_000, [make_element(19_000, 19_500, 0.1)]))
     assert shown == "x" * MAX_CHARACTERS + "… (20,000 characters)"
 
 
 def test_wrong_questions_come_first_and_the_list_is_bounded() -> None:
-    asked = mark_questions([element(0, 1, 0.9, "yes")] * 40 + [element(0, 1, 0.1)])
+    asked = mark_questions([make_element(0, 1, 0.9, "yes")] * 40 + [make_element(0, 1, 0.1)])
     assert len(asked) == MAX_QUESTIONS and asked[0].state == "wrong"

@@ -43,12 +43,12 @@ def gather(scores: pa.Table, prompts: dict[str, str], **manifest: Any) -> Gather
     )
 
 
-def page_of(run: GatheredRun, details: dict[ImageKey, ImageDetail] | None = None, images: int = 96) -> Page:
+def make_page(run: GatheredRun, details: dict[ImageKey, ImageDetail] | None = None, images: int = 96) -> Page:
     picks = picked_of(run.scores, run.manifest["metrics"], images)
-    return build_page(run, figures_of(run), picks=picks, details=details or {})
+    return build_page(run, compute_figures(run), picks=picks, details=details or {})
 
 
-def figures_of(run: GatheredRun, *, rated: bool = False) -> dict[str, MetricFigures]:
+def compute_figures(run: GatheredRun, *, rated: bool = False) -> dict[str, MetricFigures]:
     quotas = gallery_quotas(run.scores, run.scores.metrics, 0)
     inputs = MetricInputs(
         run.scores, run.skills, quotas, run.unranked(), read_lower_is_better(run.manifest), rated=rated
@@ -56,7 +56,7 @@ def figures_of(run: GatheredRun, *, rated: bool = False) -> dict[str, MetricFigu
     return measure_metrics(inputs)
 
 
-def hostile_run() -> GatheredRun:
+def make_hostile_run() -> GatheredRun:
     prompts = dict(zip("<abc>", HOSTILE, strict=True))
     error = {"kind": "<b>kind", "message": "<script>hacked()</script>", "retryable": False}
     records = [
@@ -69,7 +69,7 @@ def hostile_run() -> GatheredRun:
 
 
 def test_no_text_of_a_run_becomes_markup() -> None:
-    html = render(page_of(hostile_run()))
+    html = render(make_page(make_hostile_run()))
     outside = re.sub(r"<style>.*?</style>|<script>\n?\"use strict\";.*?</script>", "", html, flags=re.S)
     tags = {tag.lower() for tag in re.findall(r"<\s*/?\s*([a-zA-Z!][\w-]*)", outside)}
     assert not tags & {"script", "style", "u", "link", "iframe", "base", "object"}
@@ -83,7 +83,7 @@ def test_a_metric_has_its_own_description_or_that_of_its_kind() -> None:
         for metric in ("itm", "plain", "old")
     ]
     options = {"itm": {"kind": "similarity", "about": "reads <i>both</i>"}, "plain": {"kind": "similarity"}}
-    page = page_of(
+    page = make_page(
         gather(rows.table(records, schemas.SCORES), {"a": "a"}, config={"metrics": options}, metrics=[*options])
     )
     stories = {panel.name: panel.story for panel in page.panels}
@@ -92,7 +92,7 @@ def test_a_metric_has_its_own_description_or_that_of_its_kind() -> None:
 
 
 def test_the_page_loads_nothing() -> None:
-    html = render(page_of(hostile_run()))
+    html = render(make_page(make_hostile_run()))
     assert "default-src &#39;none&#39;" in html and "unsafe-eval" not in html
     assert (
         re.findall(r"(?:src|href|action)=\"(?!#|data:image/webp|data:text/csv|data:application/x-tex)[^\"]*\"", html)
@@ -103,14 +103,14 @@ def test_the_page_loads_nothing() -> None:
 
 
 def test_markdown_and_csv_show_names_as_text() -> None:
-    page = page_of(hostile_run())
+    page = make_page(make_hostile_run())
     markdown = to_markdown(page)
     assert "<img" not in markdown.replace("\\<img", "") and "a\\|b\\`c\\`" in markdown
     assert "\n'=cmd()," in to_csv(page.leaderboard_rows)
     assert to_csv(page.leaderboard_rows).splitlines()[0].startswith("generator,metric,skill,mean,low,high")
 
 
-def large_scores(generators: int, prompts: int, metrics: list[str]) -> pa.Table:
+def make_large_scores(generators: int, prompts: int, metrics: list[str]) -> pa.Table:
     rng = np.random.default_rng(0)
     tables = []
     for metric in metrics:
@@ -130,7 +130,7 @@ def large_scores(generators: int, prompts: int, metrics: list[str]) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def fullest_detail(place: int) -> ImageDetail:
+def make_fullest_detail(place: int) -> ImageDetail:
     """Return the largest possible card: full-size thumbnails of image and source, and 40 long questions per metric."""
     question = {"question_id": "1", "text": "q" * 900, "span": "s" * 900, "start": 0, "end": 4, "wanted": "w" * 900,
                 "given": "g" * 900, "score": 0.4}  # fmt: skip
@@ -140,25 +140,25 @@ def fullest_detail(place: int) -> ImageDetail:
     return ImageDetail(Thumbnail(thumbnail), asked, {"m": "r" * 9000}, rated, (source,))
 
 
-def downloads(html: str) -> dict[str, str]:
+def extract_downloads(html: str) -> dict[str, str]:
     """Return the files embedded in a page, by name."""
     held = re.findall(r'download="([^"]+)" href="data:[^"]+;base64,([^"]+)"', html)
     return {name: base64.b64decode(content).decode() for name, content in held}
 
 
 def test_the_page_contains_its_leaderboard_as_csv_and_latex() -> None:
-    page = page_of(hostile_run())
-    held = downloads(render(page))
+    page = make_page(make_hostile_run())
+    held = extract_downloads(render(page))
     assert held == {"leaderboard.csv": to_csv(page.leaderboard_rows), "leaderboard.tex": to_latex(page)}
     assert "<i>counting</i>" in held["leaderboard.csv"]
 
 
 def test_a_csv_that_would_be_too_large_is_included_without_skills(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = page_of(hostile_run())
+    page = make_page(make_hostile_run())
     assert len(to_csv(page.leaderboard_rows)) < MAX_IN_CSV
     monkeypatch.setattr("plumbline.operators.report.rendering.MAX_IN_CSV", 200)
     html = render(page)
-    overall = downloads(html)["leaderboard.csv"]
+    overall = extract_downloads(html)["leaderboard.csv"]
     assert "counting" not in overall and overall.count("\n") == 1 + len(NAMES) and ">CSV, overall</a>" in html
 
 
@@ -170,7 +170,7 @@ def make_latex() -> str:
         {"generator": name, "metric": "[m_1]", "prompt_id": str(prompt), "score": place / 10 + (prompt - 205.5) / 1000}
         for place, name in enumerate(LATEX_NAMES) for prompt in range(12)
     ]  # fmt: skip
-    return to_latex(page_of(gather(rows.table(records, schemas.SCORES), {}, metrics=["[m_1]"], benchmark="b%&_")))
+    return to_latex(make_page(gather(rows.table(records, schemas.SCORES), {}, metrics=["[m_1]"], benchmark="b%&_")))
 
 
 def test_latex_shows_every_name_as_text() -> None:
@@ -193,7 +193,7 @@ def test_means_without_an_interval_are_drawn_at_their_values() -> None:
         for name, mean in (("low", 0.1), ("middle", 0.3), ("high", 0.9))
         for prompt in range(3)
     ]
-    (column,) = page_of(gather(rows.table(make_scores, schemas.SCORES), {}, metrics=["m"])).columns
+    (column,) = make_page(gather(rows.table(make_scores, schemas.SCORES), {}, metrics=["m"])).columns
     drawn = {name: column.percent(row.mean) for name, row in column.by_generator.items()}
     assert drawn == pytest.approx({"low": 0, "middle": 25, "high": 100})
 
@@ -204,7 +204,7 @@ def test_latex_names_generators_that_lack_scores() -> None:
         {"generator": name, "metric": "m", "prompt_id": str(prompt), "score": 0.5 if place < 2 else None}
         for place, (name, prompt) in enumerate((name, prompt) for name in "ab" for prompt in range(4))
     ]  # fmt: skip
-    lines = to_latex(page_of(gather(rows.table(make_scores, schemas.SCORES), {}, metrics=["m"]))).splitlines()
+    lines = to_latex(make_page(gather(rows.table(make_scores, schemas.SCORES), {}, metrics=["m"]))).splitlines()
     small = [line for line in lines if "scriptsize" in line]
     assert small == [
         r" & & {\scriptsize no interval; 50.0\%} \\",
@@ -222,7 +222,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
 
 
 def test_a_hundred_thousand_images_give_a_page_below_15_megabytes_at_worst_and_edits_below_19() -> None:
-    scores = large_scores(8, 12_500, ["m", "k"])
+    scores = make_large_scores(8, 12_500, ["m", "k"])
     prompts = {f"{prompt:06d}": "ש" * 6000 for prompt in range(12_500)}
     skills = Skills((prompt, ["even" if int(prompt) % 2 else "odd"]) for prompt in prompts)
     run = GatheredRun(run_id="r", manifest={"metrics": ["m", "k"]}, scores=of_table(scores), prompts=prompts,
@@ -230,16 +230,16 @@ def test_a_hundred_thousand_images_give_a_page_below_15_megabytes_at_worst_and_e
                       failures=schemas.FAILURES.empty_table(), skills=skills)  # fmt: skip
     picks = picked_of(run.scores, ["m", "k"], 100)
     assert 80 <= len(picks.gallery) <= 100 and len(picks.side_by_side) == 12
-    edits = {pick.key: fullest_detail(place) for place, pick in enumerate(picks.every())}
+    edits = {pick.key: make_fullest_detail(place) for place, pick in enumerate(picks.every())}
     images = {key: detail._replace(sources=()) for key, detail in edits.items()}
-    assert len(render(build_page(run, figures_of(run), picks=picks, details=images)).encode()) < 15_000_000
-    assert len(render(build_page(run, figures_of(run), picks=picks, details=edits)).encode()) < 19_000_000
+    assert len(render(build_page(run, compute_figures(run), picks=picks, details=images)).encode()) < 15_000_000
+    assert len(render(build_page(run, compute_figures(run), picks=picks, details=edits)).encode()) < 19_000_000
 
 
 def test_tables_and_charts_are_bounded_for_many_generators() -> None:
-    scores = large_scores(70, 20, ["m"])
+    scores = make_large_scores(70, 20, ["m"])
     run = gather(scores, {}, metrics=["m"])
-    page = page_of(run)
+    page = make_page(run)
     compared = page.panels[0].pairs.generators
     assert (len(compared.rows), compared.left_out) == (40, 30)
     assert page.panels[0].interval.left_out == 10 and (len(page.generators.rows), page.generators.left_out) == (60, 10)
@@ -250,7 +250,7 @@ def test_tables_and_charts_are_bounded_for_many_generators() -> None:
 def test_a_run_without_a_score_still_has_a_page(rows_: list[dict[str, Any]]) -> None:
     error = {"kind": "corrupt_image", "message": "no", "retryable": False}
     scores = rows.table([one | {"error": error} for one in rows_], schemas.SCORES)
-    html = render(page_of(gather(scores, {}, metrics=["m"])))
+    html = render(make_page(gather(scores, {}, metrics=["m"])))
     assert "Nothing could be scored." in html
 
 
@@ -262,7 +262,7 @@ def test_a_cell_of_the_matrix_compares_the_row_with_the_column_by_ranks() -> Non
         for name, scores in (("a", [0.5] * 60), ("b", levels))
         for prompt, score in enumerate(scores)
     ]
-    page = page_of(gather(rows.table(records, schemas.SCORES), {}, metrics=["m"]))
+    page = make_page(gather(rows.table(records, schemas.SCORES), {}, metrics=["m"]))
     html = render(page)
     cells = dict(re.findall(r'<td class="(better|worse)" title="(.*?)</td>', html))
     assert cells["better"].startswith("b is clearly better than a: effect +0.62, p ")
@@ -277,8 +277,8 @@ def test_a_cell_of_the_matrix_compares_the_row_with_the_column_by_ranks() -> Non
 @pytest.mark.parametrize("metrics", [["m", "edge_density"], ["edge_density"]])
 def test_no_generator_is_better_by_an_image_statistic(metrics: list[str]) -> None:
     options = {"m": {}, "edge_density": {"kind": "image_statistic", "statistic": "edge_density"}}
-    run = gather(large_scores(3, 60, metrics), {}, metrics=metrics, config={"metrics": options})
-    page = page_of(run)
+    run = gather(make_large_scores(3, 60, metrics), {}, metrics=metrics, config={"metrics": options})
+    page = make_page(run)
     said = " ".join(map(str, page.decision.sentences()))
     assert "edge_density" not in said and (said.startswith("Nothing is ranked:") == (metrics == ["edge_density"]))
     statistic = page.columns[-1]
@@ -303,7 +303,7 @@ def test_a_page_where_lower_is_better_reads_like_a_page_of_the_negated_scores() 
         skills = {str(prompt): [("counting", "colour")[prompt % 2]] for prompt in range(40)}
         run = gather(scores, {}, metrics=["gecko", "nll"], **manifest)
         run = replace(run, skills=Skills(skills.items()), summary=summarise(scores, skills))
-        return build_page(run, figures_of(run, rated=True))
+        return build_page(run, compute_figures(run, rated=True))
 
     up, down = page(1), page(-1, lower_is_better=["nll"])
     assert down.ranks == up.ranks == {"atlas": 1.0, "borealis": 2.0, "cobalt": 3.0}
@@ -347,7 +347,7 @@ def test_weaknesses_of_a_generator_follow_the_direction_of_the_metric() -> None:
         run = gather(scores, {}, metrics=["m"], **manifest)
         skills = {str(prompt): [("text", "colour", "counting")[prompt % 3]] for prompt in range(60)}
         run = replace(run, skills=Skills(skills.items()), summary=summarise(scores, skills))
-        return [str(sentence) for sentence in build_page(run, figures_of(run)).decision.by_skill]
+        return [str(sentence) for sentence in build_page(run, compute_figures(run)).decision.by_skill]
 
     assert any("cobalt" in said and "most of all at text" in said for said in sentences(1))
     assert sentences(-1, lower_is_better=["m"]) == sentences(1)
@@ -359,7 +359,7 @@ def test_the_direction_is_known_even_if_the_prompts_are_not() -> None:
         for name, score in (("high", 0.9), ("low", 0.1)) for prompt in range(4)
     ]  # fmt: skip
     run = gather(rows.table(records, schemas.SCORES), {str(prompt): "" for prompt in range(4)}, lower_is_better=["m"])
-    page = build_page(bare := replace(run, skills=Skills(())), figures_of(bare))
+    page = build_page(bare := replace(run, skills=Skills(())), compute_figures(bare))
     heat = page.panels[0].heat
     assert heat is not None and list(heat.skills.rows[0].by_generator) == ["low", "high"]
     assert heat.skills.rows[0].strength(0.1) == 100 and heat.skills.rows[0].strength(0.9) == 0
@@ -379,13 +379,13 @@ def make_scores(names: Sequence[str], score: float | None) -> pa.Table:
 
 
 def test_the_numbers_and_their_bars_come_before_any_prose() -> None:
-    html = render(page_of(gather(make_scores(["a", "b"], 0.5), {}, metrics=["m"])))
+    html = render(make_page(gather(make_scores(["a", "b"], 0.5), {}, metrics=["m"])))
     assert html.index("<h1>") < html.index('class="board') < html.index('id="decision"')
     assert html.index('<a href="#leaderboard">') < html.index('<a href="#decision">')
 
 
 def test_a_right_to_left_name_does_not_reverse_a_sentence() -> None:
-    html = render(page_of(gather(make_scores(["مولد", "أطلس-2.5"], 0.5), {}, metrics=["m"])))
+    html = render(make_page(gather(make_scores(["مولد", "أطلس-2.5"], 0.5), {}, metrics=["m"])))
     assert "<h1><bdi>أطلس-2.5</bdi> is the best generator." in html
     assert "<b><bdi>أطلس-2.5</bdi> is best</b> by m (1.505, 95% interval" in html
     assert " <bdi>مولد</bdi> follows with 0.50" in html
@@ -405,7 +405,7 @@ def test_a_name_of_a_million_letters_is_isolated_in_linear_time() -> None:
 
 def test_a_page_without_scores_does_not_claim_that_prompts_name_no_skills() -> None:
     prompts = {str(prompt): "a cat" for prompt in range(12)}
-    html = render(page_of(gather(make_scores(["a", "b"], None), prompts, metrics=["m"])))
+    html = render(make_page(gather(make_scores(["a", "b"], None), prompts, metrics=["m"])))
     assert "No image has a score at the skills that the prompts name." in html
     assert "The prompts name no skills" not in html
-    assert "The prompts name no skills." in render(page_of(gather(make_scores(["a", "b"], 0.5), {}, metrics=["m"])))
+    assert "The prompts name no skills." in render(make_page(gather(make_scores(["a", "b"], 0.5), {}, metrics=["m"])))

@@ -15,7 +15,7 @@ from tests.operators.tallied import of_table, picked_of
 METRICS = ("gecko", "clipscore")
 
 
-def run_of(
+def make_run(
     score: Callable[[str, int], float | None], generators: str = "abc", prompts: int = 30, images: int = 1
 ) -> RunScores:
     """Return scores from two metrics with different scales, with this number of images per prompt and generator."""
@@ -34,12 +34,12 @@ def differ_at(*prompts: int) -> Callable[[str, int], float]:
     return lambda name, prompt: 0.5 + 0.001 * prompt + (0.4 * (ord(name) - 98) if prompt in prompts else 0)
 
 
-def prompts_of(scores: RunScores, most: int = 96) -> list[str]:
+def select_prompts(scores: RunScores, most: int = 96) -> list[str]:
     return [picks[0].prompt_id for picks in picked_of(scores, METRICS, most).side_by_side]
 
 
 def test_the_prompts_on_which_generators_differ_most_come_first() -> None:
-    picked = picked_of(run_of(differ_at(7, 20)), METRICS, 96).side_by_side
+    picked = picked_of(make_run(differ_at(7, 20)), METRICS, 96).side_by_side
     assert {picks[0].prompt_id for picks in picked[:2]} == {"7", "20"}
     assert all([pick.key.generator for pick in picks] == ["a", "b", "c"] for picks in picked)
     assert all(len({pick.prompt_id for pick in picks}) == 1 for picks in picked) and len(picked) == MAX_PROMPTS
@@ -48,30 +48,30 @@ def test_the_prompts_on_which_generators_differ_most_come_first() -> None:
 
 @pytest.mark.parametrize(("most", "prompts"), [(0, 0), (1, 0), (2, 1), (5, 1), (9, 3)])
 def test_the_number_of_images_is_limited(most: int, prompts: int) -> None:
-    picked = picked_of(run_of(differ_at(7)), METRICS, most).side_by_side
+    picked = picked_of(make_run(differ_at(7)), METRICS, most).side_by_side
     assert len(picked) == prompts and sum(map(len, picked)) <= most
 
 
 def test_one_generator_has_nothing_to_compare() -> None:
-    assert prompts_of(run_of(differ_at(7), "a")) == []
+    assert select_prompts(make_run(differ_at(7), "a")) == []
 
 
 def test_prompts_with_all_generators_come_first() -> None:
     def score(name: str, prompt: int) -> float | None:
         return None if (name, prompt) == ("c", 7) else differ_at(7)(name, prompt)
 
-    chosen = picked_of(run_of(score, prompts=8), METRICS, 96).side_by_side
+    chosen = picked_of(make_run(score, prompts=8), METRICS, 96).side_by_side
     assert chosen[-1][0].prompt_id == "7" and [pick.key.generator for pick in chosen[-1]] == ["a", "b"]
 
 
 def test_every_metric_shows_the_first_of_several_images() -> None:
-    picked = picked_of(run_of(differ_at(7), images=3), METRICS, 96).side_by_side
+    picked = picked_of(make_run(differ_at(7), images=3), METRICS, 96).side_by_side
     assert {pick.key.image_id.partition("-")[2] for picks in picked for pick in picks} == {"0"}
 
 
-def test_the_generators_with_the_best_images_are_shown_of_many() -> None:
+def test_if_there_are_many_generators_those_with_the_best_images_are_shown() -> None:
     names = "".join(chr(97 + place) for place in range(MAX_SIDES + 8))
-    scores = run_of(lambda name, prompt: 0.01 * ord(name) + 0.0001 * prompt, names)
+    scores = make_run(lambda name, prompt: 0.01 * ord(name) + 0.0001 * prompt, names)
     shown = picked_of(scores, METRICS, 96).side_by_side
     assert "".join(pick.key.generator for pick in shown[0]) == names[-MAX_SIDES:] and len(shown) == 96 // MAX_SIDES
     fewer = picked_of(scores, METRICS, 8).side_by_side
@@ -80,7 +80,7 @@ def test_the_generators_with_the_best_images_are_shown_of_many() -> None:
 
 def test_prompts_are_sampled_if_there_are_too_many_images(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plumbline.operators.report.picked_images.MAX_COMPARED", 30)
-    drawn = prompts_of(run_of(differ_at(7), prompts=60))
+    drawn = select_prompts(make_run(differ_at(7), prompts=60))
     assert 1 <= len(drawn) < 25 and len(set(drawn)) == len(drawn)
 
 
@@ -89,7 +89,7 @@ def compare_answers(
 ) -> SideBySide:
     picks: list[Pick] = [
         pick._replace(scores={"gecko": score} if score is not None else {})
-        for pick, score in zip(picked_of(run_of(differ_at(7)), METRICS, 96).side_by_side[0], scores, strict=True)
+        for pick, score in zip(picked_of(make_run(differ_at(7)), METRICS, 96).side_by_side[0], scores, strict=True)
     ]
     details = {
         pick.key: NO_DETAIL._replace(elements={"gecko": one}) for pick, one in zip(picks, asked, strict=True) if one

@@ -6,7 +6,7 @@ import pytest
 
 from plumbline.operators.report.rendering import suite_csv, suite_markdown
 from plumbline.operators.report.suite import SuiteRun, Tally, build_suite, correct_together
-from tests.operators.results.test_comparison import scores_table
+from tests.operators.results.test_comparison import make_scores
 from tests.operators.tallied import paired, summarise
 
 PROMPTS = 10
@@ -14,7 +14,10 @@ STEPS = tuple(0.01 * (number + 1) for number in range(PROMPTS))
 
 
 def make_levels(*levels: str, prompts: int = PROMPTS) -> dict[str, list[float | None]]:
-    """Return scores of generators, each level better than the next on every prompt; scores within a level are equal."""
+    """Return the scores of generators with one-letter names, by name.
+
+    On every prompt, the generators of a level have equal scores, which are higher than those of the next level.
+    """
     return {
         name: [0.9 - 0.2 * place + (place + 1) * STEPS[number % PROMPTS] for number in range(prompts)]
         for place, level in enumerate(levels)
@@ -22,10 +25,10 @@ def make_levels(*levels: str, prompts: int = PROMPTS) -> dict[str, list[float | 
     }
 
 
-def suite_run(
+def make_suite_run(
     benchmark: str, scores: Mapping[str, list[float | None]], metric: str = "clipscore", kind: str = "clipscore"
 ) -> SuiteRun:
-    table = scores_table(dict(scores), metric)
+    table = make_scores(dict(scores), metric)
     ranks = kind == "clipscore"
     options = {"kind": kind} | ({} if ranks else {"statistic": "edge_density"})
     manifest = {"benchmark": benchmark, "metrics": [metric], "config": {"metrics": {metric: options}}}
@@ -38,7 +41,7 @@ def describe_suite(runs: Sequence[SuiteRun]) -> list[str]:
 
 def test_one_correction_covers_the_comparisons_of_all_benchmarks() -> None:
     """Eight prompts in the same direction give p = 2^(1-8) = 1/128: significant among six comparisons, not seven."""
-    runs = [suite_run(f"b{number}", make_levels("a", "b", prompts=8)) for number in range(7)]
+    runs = [make_suite_run(f"b{number}", make_levels("a", "b", prompts=8)) for number in range(7)]
     assert [duel.p_value for run in runs for duel in run.duels] == pytest.approx([1 / 128] * 7)
     for count in (1, 2, 6, 7):
         duels = [duel for of_run in correct_together(runs[:count]) for duel in of_run]
@@ -54,7 +57,7 @@ def test_one_correction_covers_the_comparisons_of_all_benchmarks() -> None:
 
 
 def test_a_generator_that_beats_every_other_and_loses_to_none_leads_overall() -> None:
-    runs = [suite_run("one", make_levels("a", "b", "c")), suite_run("two", make_levels("ab", "c"))]
+    runs = [make_suite_run("one", make_levels("a", "b", "c")), make_suite_run("two", make_levels("ab", "c"))]
     assert describe_suite(runs) == [
         "a leads overall by clipscore: clearly better than each of the 2 others on at least one of 2 benchmarks, and "
         "clearly worse on none."
@@ -69,12 +72,12 @@ def test_a_generator_that_beats_every_other_and_loses_to_none_leads_overall() ->
         ["a", "b", "c"],
         ["a", "a", "b"],
     ]
-    both = [suite_run(name, make_levels("a", "b")) for name in ("one", "two")]
+    both = [make_suite_run(name, make_levels("a", "b")) for name in ("one", "two")]
     assert describe_suite(both) == ["a is best on every benchmark by clipscore: clearly better than b."]
 
 
 def test_benchmarks_that_disagree_have_no_leader_and_are_named() -> None:
-    runs = [suite_run("one", make_levels("a", "b", "c")), suite_run("two", make_levels("b", "a", "c"))]
+    runs = [make_suite_run("one", make_levels("a", "b", "c")), make_suite_run("two", make_levels("b", "a", "c"))]
     assert describe_suite(runs) == [
         "No generator leads overall by clipscore: each is clearly worse than another on some benchmark.",
         "a or b depends on the benchmark by clipscore: a is clearly better on one, b on two.",
@@ -85,31 +88,35 @@ def test_benchmarks_that_disagree_have_no_leader_and_are_named() -> None:
 
 
 def test_unbeaten_generators_that_do_not_differ_share_the_lead() -> None:
-    runs = [suite_run(name, make_levels("ab", "c")) for name in ("one", "two")]
+    runs = [make_suite_run(name, make_levels("ab", "c")) for name in ("one", "two")]
     assert describe_suite(runs) == [
         "No generator leads overall by clipscore: a and b are never clearly worse than another, and cannot be told "
         "apart."
     ]
-    [most] = describe_suite([suite_run("one", make_levels("ab", "c", "d")), suite_run("two", make_levels("a", "bcd"))])
+    [most] = describe_suite(
+        [make_suite_run("one", make_levels("ab", "c", "d")), make_suite_run("two", make_levels("a", "bcd"))]
+    )
     assert most.startswith("a leads overall"), "a is clearly better than b on two benchmarks"
-    [most, _] = describe_suite([suite_run("one", make_levels("abc", "d")), suite_run("two", make_levels("abd", "c"))])
+    [most, _] = describe_suite(
+        [make_suite_run("one", make_levels("abc", "d")), make_suite_run("two", make_levels("abd", "c"))]
+    )
     assert most.endswith("a and b are never clearly worse than another, and cannot be told apart.")
     seldom = {"b": [0.5] * 6 + [None] * 4}  # six prompts are too few for significance
-    [most] = describe_suite([suite_run(name, make_levels("a", "c") | seldom) for name in ("one", "two")])
+    [most] = describe_suite([make_suite_run(name, make_levels("a", "c") | seldom) for name in ("one", "two")])
     assert most.endswith("cannot be told apart; a is ahead of the most others, 1 of 2.")
-    alone = [suite_run("one", make_levels("a", "b", "c")), suite_run("two", make_levels("abc"))]
+    alone = [make_suite_run("one", make_levels("a", "b", "c")), make_suite_run("two", make_levels("abc"))]
     assert describe_suite(alone)[0].startswith("a leads overall")
-    tied = [suite_run("one", make_levels("ab", "c")), suite_run("two", make_levels("ac", "b"))]
+    tied = [make_suite_run("one", make_levels("ab", "c")), make_suite_run("two", make_levels("ac", "b"))]
     assert describe_suite(tied)[0].startswith("a leads overall"), "a is ahead of b on two benchmarks, and of c on one"
 
 
 def test_a_generator_that_lacks_a_benchmark_is_not_ranked_overall() -> None:
-    runs = [suite_run("one", make_levels("d", "a", "b")), suite_run("two", make_levels("a", "b"))]
+    runs = [make_suite_run("one", make_levels("d", "a", "b")), make_suite_run("two", make_levels("a", "b"))]
     assert describe_suite(runs) == [
         "a is best on every benchmark by clipscore: clearly better than b.",
         "Not ranked overall by clipscore: d, because it lacks scores on some benchmark.",
     ]
-    apart = [suite_run("one", make_levels("a", "b")), suite_run("two", make_levels("c", "d"))]
+    apart = [make_suite_run("one", make_levels("a", "b")), make_suite_run("two", make_levels("c", "d"))]
     assert describe_suite(apart) == [
         "By clipscore there is no overall result: no two generators have scores on all 2 benchmarks."
     ]
@@ -117,10 +124,10 @@ def test_a_generator_that_lacks_a_benchmark_is_not_ranked_overall() -> None:
 
 def test_a_metric_of_one_benchmark_or_without_direction_names_no_leader() -> None:
     runs = [
-        suite_run("one", make_levels("a", "b"), "other"),
-        suite_run("two", make_levels("a", "b")),
-        suite_run("three", make_levels("a", "b"), "edges", "image_statistic"),
-        suite_run("four", make_levels("a", "b"), "edges", "image_statistic"),
+        make_suite_run("one", make_levels("a", "b"), "other"),
+        make_suite_run("two", make_levels("a", "b")),
+        make_suite_run("three", make_levels("a", "b"), "edges", "image_statistic"),
+        make_suite_run("four", make_levels("a", "b"), "edges", "image_statistic"),
     ]
     page = build_suite("s", runs)
     assert page.overall == []
@@ -132,7 +139,7 @@ def test_a_metric_of_one_benchmark_or_without_direction_names_no_leader() -> Non
 
 
 def test_the_files_contain_every_mean_of_every_benchmark() -> None:
-    runs = [suite_run("one", make_levels("a", "=")), suite_run("two", make_levels("a", "="))]
+    runs = [make_suite_run("one", make_levels("a", "=")), make_suite_run("two", make_levels("a", "="))]
     page = build_suite(
         "s", runs, left_out=["ssim does not score one: it has no sources"], notes=["they share prompts."]
     )

@@ -18,7 +18,7 @@ from tests.operators.tallied import of_table
 PATTERN = re.compile(CHECKPOINTS)
 
 
-def manifest(day: int = 1, **options: Any) -> dict[str, Any]:
+def make_manifest(day: int = 1, **options: Any) -> dict[str, Any]:
     return {
         "run_id": f"2026-01-{day:02d}",
         "began": f"2026-01-{day:02d}T02:00:00+00:00",
@@ -32,22 +32,22 @@ def manifest(day: int = 1, **options: Any) -> dict[str, Any]:
     }
 
 
-def run(day: int, means: dict[str, float | None], **options: Any) -> TrendRun:
+def make_trend_run(day: int, means: dict[str, float | None], **options: Any) -> TrendRun:
     made = [
         {"generator": name, "metric": "gecko", "skill": skill, "mean": mean, "n": 8, "coverage": 1.0}
         | ({} if mean is None else {"low": mean - 0.1, "high": mean + 0.1})
         for name, mean in means.items()
         for skill in ("overall", "counting")
     ]
-    return TrendRun(f"2026-01-{day:02d}", manifest(day, **options), rows.table(made, schemas.SUMMARY))
+    return TrendRun(f"2026-01-{day:02d}", make_manifest(day, **options), rows.table(made, schemas.SUMMARY))
 
 
-def trends(*runs: TrendRun, drawn: int = 9) -> Trends:
+def make_trends(*runs: TrendRun, drawn: int = 9) -> Trends:
     return build_trends(runs[-drawn:], to_frame(runs), PATTERN)
 
 
-class Drawn(NamedTuple):
-    """The inputs of a chart."""
+class DrawnChart(NamedTuple):
+    """The arguments that a chart was drawn with."""
 
     lines: Sequence[ChartLine]
     breaks: Sequence[str | int]
@@ -55,21 +55,23 @@ class Drawn(NamedTuple):
 
 
 @pytest.fixture
-def charts(monkeypatch: pytest.MonkeyPatch) -> list[Drawn]:
+def charts(monkeypatch: pytest.MonkeyPatch) -> list[DrawnChart]:
     """Return the charts of a page in drawing order: for each panel the chart over runs, then the chart over steps."""
-    drawn: list[Drawn] = []
+    drawn: list[DrawnChart] = []
 
     def draw(*given: Any) -> Chart:
-        drawn.append(Drawn(*given))
+        drawn.append(DrawnChart(*given))
         return trend_chart(*given)
 
     monkeypatch.setattr(trends_room, "trend_chart", draw)
     return drawn
 
 
-def test_a_line_breaks_where_the_metric_changed_and_the_page_says_so(charts: list[Drawn]) -> None:
+def test_a_line_breaks_where_the_metric_changed_and_the_page_says_so(charts: list[DrawnChart]) -> None:
     means = [{"a": 0.5}, {"a": 0.6}, {"a": 0.2}, {"a": 0.3}]
-    page = trends(*(run(day, mean, template="so?" if day < 3 else "no?") for day, mean in enumerate(means, 1)))
+    page = make_trends(
+        *(make_trend_run(day, mean, template="so?" if day < 3 else "no?") for day, mean in enumerate(means, 1))
+    )
     (said,) = page.breaks.rows
     assert str(said) == "gecko is a different metric since run 2026-01-03: template so? → no?."
     assert [[point.mean for point in line.points] for line in charts[0].lines] == [[0.5, 0.6], [0.2, 0.3]]
@@ -78,33 +80,33 @@ def test_a_line_breaks_where_the_metric_changed_and_the_page_says_so(charts: lis
     chart = page.panels["overall"][0].over_runs
     assert chart is not None and chart.svg.count("stroke-dasharray") == 1
     charts.clear()
-    assert trends(*(run(day, mean) for day, mean in enumerate(means, 1))).breaks.rows == []
+    assert make_trends(*(make_trend_run(day, mean) for day, mean in enumerate(means, 1))).breaks.rows == []
     assert [[point.mean for point in line.points] for line in charts[0].lines] == [[0.5, 0.6, 0.2, 0.3]]
     assert [(point.low, point.high) for point in charts[0].lines[0].points][:1] == [(0.4, 0.6)]
 
 
 def test_changes_are_only_reported_within_one_recipe() -> None:
-    page = trends(run(1, {"a": 0.5, "b": 0.5}), run(2, {"a": 0.6}, template="no?"))
+    page = make_trends(make_trend_run(1, {"a": 0.5, "b": 0.5}), make_trend_run(2, {"a": 0.6}, template="no?"))
     newest = page.panels["overall"][0].newest
     assert newest["a"].change is None and newest["a"].mean == pytest.approx(0.6)
     assert page.listed.rows == [("a", ""), ("b", "2026-01-01")]
 
 
 def test_generators_are_listed_by_the_direction_of_the_metric() -> None:
-    usual = run(1, {"a": 0.5, "b": 0.9, "c": 0.7})
+    usual = make_trend_run(1, {"a": 0.5, "b": 0.9, "c": 0.7})
     falling = usual._replace(manifest={**usual.manifest, "lower_is_better": ["gecko"]})
-    assert trends(usual).generators.rows == ["b", "c", "a"]
-    assert trends(falling).generators.rows == ["a", "c", "b"]
-    assert [trends(one).panels["overall"][0].lower_is_better for one in (usual, falling)] == [False, True]
+    assert make_trends(usual).generators.rows == ["b", "c", "a"]
+    assert make_trends(falling).generators.rows == ["a", "c", "b"]
+    assert [make_trends(one).panels["overall"][0].lower_is_better for one in (usual, falling)] == [False, True]
 
 
 def test_runs_that_are_not_drawn_are_counted() -> None:
-    page = trends(*(run(day, {"a": 0.5}) for day in range(1, 6)), drawn=2)
+    page = make_trends(*(make_trend_run(day, {"a": 0.5}) for day in range(1, 6)), drawn=2)
     assert page.facts == ["2 runs", "2026-01-04 to 2026-01-05", "3 earlier runs not drawn", "1 generator"]
 
 
 def test_a_page_may_have_a_generator_without_a_score() -> None:
-    page = trends(run(1, {"a": 0.5, "b": None}), run(2, {"a": None, "b": None}))
+    page = make_trends(make_trend_run(1, {"a": 0.5, "b": None}), make_trend_run(2, {"a": None, "b": None}))
     assert set(page.panels["overall"][0].newest) == {"a"} and [*page.panels] == ["overall", "counting"]
 
 
@@ -124,15 +126,15 @@ def test_checkpoints_are_recognised_by_their_names(name: str, place: tuple[str, 
     assert parse_checkpoint(PATTERN, name) == place
 
 
-def test_checkpoints_of_a_training_run_are_drawn_in_order_with_the_newest_scores(charts: list[Drawn]) -> None:
-    first = run(1, {"x-step-10": 0.1, "x-step-9": 0.2, "alone-step-3": 0.7, "a": 0.5})
-    page = trends(first, run(2, {"x-step-10": 0.4, "x-step-100": 0.6, "a": 0.5}))
+def test_checkpoints_of_a_training_run_are_drawn_in_order_with_the_newest_scores(charts: list[DrawnChart]) -> None:
+    first = make_trend_run(1, {"x-step-10": 0.1, "x-step-9": 0.2, "alone-step-3": 0.7, "a": 0.5})
+    page = make_trends(first, make_trend_run(2, {"x-step-10": 0.4, "x-step-100": 0.6, "a": 0.5}))
     assert page.families.rows == ["x"]
     assert page.generators.rows == ["a", "alone-step-3"]
     assert [(point.x, point.mean) for point in charts[1].lines[0].points] == [(9, 0.2), (10, 0.4), (100, 0.6)]
     assert charts[1].label.endswith("last: x 0.600 at 100") and charts[1].breaks == []
     charts.clear()
-    trends(first, run(2, {"x-step-100": 0.6, "x-step-10": 0.4, "a": 0.5}, template="no?"))
+    make_trends(first, make_trend_run(2, {"x-step-100": 0.6, "x-step-10": 0.4, "a": 0.5}, template="no?"))
     assert [(point.x, point.mean) for point in charts[1].lines[0].points] == [(10, 0.4), (100, 0.6)]
 
 
@@ -153,7 +155,7 @@ ALTERATIONS = {
 
 @pytest.mark.parametrize("name", ALTERATIONS)
 def test_trends_and_reports_agree_on_when_a_metric_has_changed(name: str) -> None:
-    before, after = manifest(1), manifest(2)
+    before, after = make_manifest(1), make_manifest(2)
     if name == "unresolved revision":
         before["models"].clear()
         after["models"].clear()
@@ -161,6 +163,6 @@ def test_trends_and_reports_agree_on_when_a_metric_has_changed(name: str) -> Non
     nothing = of_table(schemas.SCORES.empty_table())
     changes = compare(nothing, nothing, Skills(()), (before, after))
     is_named = any("is not the same metric" in str(sentence) for sentence in changes.sentences)
-    means = run(1, {"a": 0.5}).summary
-    page = trends(TrendRun("1", before, means), TrendRun("2", after, means))
+    means = make_trend_run(1, {"a": 0.5}).summary
+    page = make_trends(TrendRun("1", before, means), TrendRun("2", after, means))
     assert bool(page.breaks.rows) == is_named == (name in ("template", "files", "family", "unresolved revision"))

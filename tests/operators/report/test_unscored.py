@@ -5,7 +5,7 @@ import pytest
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.report.charts import MAX_LABEL, short_labels
-from tests.operators.report.test_page import gather, page_of
+from tests.operators.report.test_page import gather, make_page
 
 METRICS = ("m", "k")
 
@@ -30,7 +30,7 @@ def test_prompts_that_fail_everywhere_are_one_sentence_and_the_table_has_the_oth
     by_chance = {metric: {prompt for prompt in prompts if all(missing[metric, prompt])} for metric in METRICS}
     everywhere = by_chance["m"] & by_chance["k"]
     draw.shuffle(records)
-    page = page_of(gather(rows.table(records, schemas.SCORES), {}, metrics=[*METRICS]))
+    page = make_page(gather(rows.table(records, schemas.SCORES), {}, metrics=[*METRICS]))
     said = [str(sentence) for sentence in page.health.unscored]
     counted = {"any metric": everywhere} | {metric: by_chance[metric] - everywhere for metric in METRICS}
     expected = [f"{len(found)} prompt" for found in counted.values() if found]
@@ -61,7 +61,7 @@ def test_prompts_that_fail_everywhere_are_one_sentence_and_the_table_has_the_oth
 def test_every_failed_row_of_a_single_generator_is_in_the_table() -> None:
     records = [{"prompt_id": str(prompt), "generator": "a", "metric": "m", "score": 0.5 if prompt else None}
                for prompt in range(4)]  # fmt: skip
-    health = page_of(gather(rows.table(records, schemas.SCORES), {}, metrics=["m"])).health
+    health = make_page(gather(rows.table(records, schemas.SCORES), {}, metrics=["m"])).health
     assert health.unscored == [] and [gap.n_null for gap in health.uneven.rows] == [1]
 
 

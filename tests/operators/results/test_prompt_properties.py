@@ -45,9 +45,9 @@ def test_the_depth_is_the_longest_path_to_the_root_of_any_sentence() -> None:
     assert math.isnan(depth([]))
 
 
-def central_depth_of_the_paper(children: list[list[int]], node: int) -> tuple[int, int]:
+def compute_central_depth_as_printed(children: list[list[int]], node: int) -> tuple[int, int]:
     """Follow the pseudo-code in Gecko's appendix B.4.11 as printed; the depth is 0 without children."""
-    of_children = {child: central_depth_of_the_paper(children, child) for child in children[node]}
+    of_children = {child: compute_central_depth_as_printed(children, child) for child in children[node]}
     return (
         max((depths[1] + 1 for child, depths in of_children.items() if child < node), default=0),
         max((depths[0] + 1 for child, depths in of_children.items() if child > node), default=0),
@@ -62,7 +62,7 @@ def test_the_central_depth_equals_that_of_the_papers_pseudo_code() -> None:
         heads[order[0]] = order[0]
         children = [[child for child, head in heads.items() if head == word != child] for word in range(len(order))]
         roots = [word for word, head in heads.items() if head == word]
-        expected = max(max(central_depth_of_the_paper(children, root)) for root in roots)
+        expected = max(max(compute_central_depth_as_printed(children, root)) for root in roots)
         assert central_depth([heads[word] for word in range(len(order))]) == expected
     assert central_depth([1, 1, 1]) == 1 and math.isnan(central_depth([]))
     chain = [max(0, word - 1) for word in range(5000)]

@@ -10,7 +10,7 @@ TEXTS = {"p0": "a red dog on the green grass", "p1": "two cats", "p2": "  "}
 FAILED = rows.error_value(RowError("empty_prompt", "no text"))
 
 
-def question(prompt_id: str, number: int, span: str | None, *, keep: bool | None = None) -> dict[str, object]:
+def make_question(prompt_id: str, number: int, span: str | None, *, keep: bool | None = None) -> dict[str, object]:
     start = TEXTS[prompt_id].index(span) if span else None
     place = {"span": span, "start": start, "end": start + len(span) if span and start is not None else None}
     return {"prompt_id": prompt_id, "question_id": str(number), "text": "?", "choices": ["yes"], "keep": keep, **place}
@@ -19,9 +19,9 @@ def question(prompt_id: str, number: int, span: str | None, *, keep: bool | None
 def test_prompts_questions_and_words_are_counted() -> None:
     prompts = rows.table([{"prompt_id": name, "text": text} for name, text in TEXTS.items()], schemas.PROMPTS)
     asked = [
-        question("p0", 1, "red dog"),
-        question("p0", 2, "grass", keep=False),
-        question("p1", 1, None),
+        make_question("p0", 1, "red dog"),
+        make_question("p0", 2, "grass", keep=False),
+        make_question("p1", 1, None),
         {"prompt_id": "p2", "error": FAILED},
     ]
     entailed = [{"prompt_id": "p0", "question_id": str(n), "p_entail": p} for n, p in ((1, 0.9), (2, 0.001))]

@@ -70,7 +70,7 @@ def toy() -> ToyGenerator:
     return ToyGenerator([row["text"] for row in prompts(COUNT)], shown)
 
 
-def run_of(scores: Mapping[str, Sequence[float]]) -> pa.Table:
+def make_run(scores: Mapping[str, Sequence[float]]) -> pa.Table:
     """Return a run's scores for a single generator."""
     records = [
         {"image_id": str(at), "prompt_id": f"p{at:03d}", "generator": "toy", "metric": metric, "score": score}
@@ -120,7 +120,7 @@ def test_an_honest_improvement_gives_a_warning_only_at_the_stated_rate() -> None
     for _ in range(rounds):
         before, after = draw(), draw()
         after["clipscore"] += 0.1
-        alarms += "may game" in describe_hacking(run_of(before), run_of(after))[0]
+        alarms += "may game" in describe_hacking(make_run(before), make_run(after))[0]
     assert alarms <= 0.05 * rounds + 3 * (rounds * 0.05 * 0.95) ** 0.5
 
 
@@ -131,18 +131,18 @@ def test_a_combined_reward_is_watched_as_one_and_its_parts_are_not_independent_m
     before = {name: random.normal(0.5, 0.1, 40) for name in ("clipscore", "itm", "saturation")}
     after = {**before, "clipscore": before["clipscore"] - 0.1, "itm": before["itm"] + 0.3}
     reward = Combination(weights={"clipscore": 1.0, "itm": 2.0}, unit=unit)
-    assert not any("game" in sentence for sentence in describe_hacking(run_of(before), run_of(after), reward))
+    assert not any("game" in sentence for sentence in describe_hacking(make_run(before), make_run(after), reward))
     after["saturation"] = before["saturation"] - 0.2
-    first, *others = describe_hacking(run_of(before), run_of(after), reward)
+    first, *others = describe_hacking(make_run(before), make_run(after), reward)
     mean = float(np.mean(before["clipscore"] + 2 * before["itm"])) if unit == "score" else 0.0
     assert f"toy may game reward: while reward went from {mean:.3f} to " in first.replace("−0.000", "0.000")
     assert ", saturation fell from " in first and "clipscore fell" not in first
     assert any("toy is better by itm" in sentence and "reward (" in sentence for sentence in others)
     alone = {name: scores for name, scores in after.items() if name != "itm"}
-    assert not any("reward" in sentence for sentence in describe_hacking(run_of(before), run_of(alone), reward))
+    assert not any("reward" in sentence for sentence in describe_hacking(make_run(before), make_run(alone), reward))
 
 
-def movement(metric: str, before: float, after: float, towards: int) -> Movement:
+def make_movement(metric: str, before: float, after: float, towards: int) -> Movement:
     return Movement(metric, before, after, towards)
 
 
@@ -156,24 +156,26 @@ METRICS: dict[str, Metric] = {
 @pytest.mark.parametrize(
     ("reward", "other", "warns"),
     [
-        (1, movement("edge_density", 0.2, 0.1, -1), True),
-        (1, movement("edge_density", 0.2, 0.3, 1), True),
-        (0, movement("edge_density", 0.2, 0.1, -1), True),
-        (-1, movement("edge_density", 0.2, 0.1, -1), False),
-        (1, movement("edge_density", 0.2, 0.1, 0), False),
-        (1, movement("edge_density", 0.2, 0.19, -1), False),
-        (1, movement("clipscore", 0.3, 0.29, -1), True),
-        (1, movement("clipscore", 0.3, 0.35, 1), False),
-        (1, movement("nll", 2.0, 2.1, 1), True),
-        (1, movement("nll", 2.0, 1.5, -1), False),
-        (1, movement("unknown", 0.3, 0.2, -1), True),
+        (1, make_movement("edge_density", 0.2, 0.1, -1), True),
+        (1, make_movement("edge_density", 0.2, 0.3, 1), True),
+        (0, make_movement("edge_density", 0.2, 0.1, -1), True),
+        (-1, make_movement("edge_density", 0.2, 0.1, -1), False),
+        (1, make_movement("edge_density", 0.2, 0.1, 0), False),
+        (1, make_movement("edge_density", 0.2, 0.19, -1), False),
+        (1, make_movement("clipscore", 0.3, 0.29, -1), True),
+        (1, make_movement("clipscore", 0.3, 0.35, 1), False),
+        (1, make_movement("nll", 2.0, 2.1, 1), True),
+        (1, make_movement("nll", 2.0, 1.5, -1), False),
+        (1, make_movement("unknown", 0.3, 0.2, -1), True),
     ],
 )
-def test_movements_that_give_a_warning(reward: int, other: Movement, warns: bool) -> None:
-    assert bool(find_suspicious(movement("reward", 0.5, 0.6, reward), [other], METRICS)) == warns
+def test_a_warning_depends_on_how_the_reward_and_another_metric_moved(
+    reward: int, other: Movement, warns: bool
+) -> None:
+    assert bool(find_suspicious(make_movement("reward", 0.5, 0.6, reward), [other], METRICS)) == warns
 
 
 def test_a_reward_whose_lower_values_are_better_is_gamed_if_it_falls() -> None:
-    fallen = movement("edge_density", 0.2, 0.1, -1)
-    assert find_suspicious(movement("nll", 2.0, 1.0, -1), [fallen], METRICS) == [fallen]
-    assert find_suspicious(movement("nll", 2.0, 3.0, 1), [fallen], METRICS) == []
+    fallen = make_movement("edge_density", 0.2, 0.1, -1)
+    assert find_suspicious(make_movement("nll", 2.0, 1.0, -1), [fallen], METRICS) == [fallen]
+    assert find_suspicious(make_movement("nll", 2.0, 3.0, 1), [fallen], METRICS) == []

@@ -24,7 +24,7 @@ GENERATORS = ("atlas", "borealis")
 SKILLS = Skills((f"p{number}", ["counting", "colour"][: number % 3]) for number in range(60))
 
 
-def part(metric: str, generator: str, prompts: int = 60) -> pa.Table:
+def make_part(metric: str, generator: str, prompts: int = 60) -> pa.Table:
     """Return a score for each prompt: every seventh failed, number 10 has no image, and number 3 was truncated."""
     scores = np.random.default_rng([*metric.encode(), *generator.encode()]).random(prompts)
     return rows.table(
@@ -38,7 +38,7 @@ def part(metric: str, generator: str, prompts: int = 60) -> pa.Table:
 
 
 METRICS = ("gecko", "clipscore", "dsg")
-WHOLE = pa.concat_tables([part(metric, generator) for metric in METRICS for generator in GENERATORS])
+WHOLE = pa.concat_tables([make_part(metric, generator) for metric in METRICS for generator in GENERATORS])
 
 
 def split_parts(sizes: Sequence[int]) -> RunScores:
@@ -48,7 +48,7 @@ def split_parts(sizes: Sequence[int]) -> RunScores:
     return RunScores([partial(_select, table) for table in parts])
 
 
-def figures_of(scores: RunScores) -> dict[str, MetricFigures]:
+def compute_figures(scores: RunScores) -> dict[str, MetricFigures]:
     return measure_metrics(MetricInputs(scores, SKILLS, gallery_quotas(scores, METRICS, 12), rated=True))
 
 
@@ -78,7 +78,7 @@ def test_results_are_the_same_for_any_parts(sizes: list[int], kept: int, monkeyp
     whole, parts = of_table(WHOLE), split_parts(sizes)
     assert picked_of(parts, METRICS, 12) == picked_of(whole, METRICS, 12)
     for metric in METRICS:
-        of_parts, of_whole = (figures_of(scores)[metric] for scores in (parts, whole))
+        of_parts, of_whole = (compute_figures(scores)[metric] for scores in (parts, whole))
         assert str(of_parts.duels) == str(of_whole.duels), "as text, because nan is not equal to itself"
         assert of_parts.ratings == of_whole.ratings
         assert str(of_parts.spreads) == str(of_whole.spreads)

@@ -23,7 +23,7 @@ SKILLS = {"p0": ["colour", "count"], "p1": ["colour"], "p2": []}
 FAILED = rows.error_value(RowError("corrupt_image", "it does not decode"))
 
 
-def scores_table(*scored: tuple[str, str, str | None, float | None]) -> pa.Table:
+def make_scores_table(*scored: tuple[str, str, str | None, float | None]) -> pa.Table:
     """Return scores given as (generator, metric, prompt_id, score)."""
     return rows.table(
         [
@@ -41,7 +41,7 @@ def scores_table(*scored: tuple[str, str, str | None, float | None]) -> pa.Table
     )
 
 
-def summary_rows(
+def list_summary_rows(
     scores: pa.Table, skills: Mapping[str, Sequence[str]] = SKILLS
 ) -> dict[tuple[str, str, str], dict[str, Any]]:
     """Return the rows of a summary by (generator, metric, skill)."""
@@ -50,41 +50,41 @@ def summary_rows(
 
 def test_mean_standard_error_and_counts_are_those_of_the_scores() -> None:
     numbers = [0.1, 0.4, 0.4, 0.9]
-    scores = scores_table(*[("gen", "m", f"p{number % 3}", score) for number, score in enumerate(numbers)])
-    row = summary_rows(scores)["gen", "m", "overall"]
+    scores = make_scores_table(*[("gen", "m", f"p{number % 3}", score) for number, score in enumerate(numbers)])
+    row = list_summary_rows(scores)["gen", "m", "overall"]
     assert row["mean"] == pytest.approx(statistics.fmean(numbers))
     assert row["sem"] == pytest.approx(statistics.stdev(numbers) / math.sqrt(4))
     assert (row["n"], row["n_null"], row["coverage"]) == (4, 0, 1.0)
 
 
 def test_a_null_is_excluded_from_the_mean_and_lowers_the_coverage() -> None:
-    scores = scores_table(("gen", "m", "p0", 0.8), ("gen", "m", "p1", None), ("gen", "m", "p2", 0.6),
+    scores = make_scores_table(("gen", "m", "p0", 0.8), ("gen", "m", "p1", None), ("gen", "m", "p2", 0.6),
                           ("gen", "m", None, None))  # fmt: skip
-    row = summary_rows(scores)["gen", "m", "overall"]
+    row = list_summary_rows(scores)["gen", "m", "overall"]
     assert row["mean"] == pytest.approx(0.7)
     assert (row["n"], row["n_null"], row["coverage"]) == (2, 2, 0.5)
 
 
 def test_a_true_zero_counts() -> None:
-    row = summary_rows(scores_table(("gen", "m", "p0", 0.0), ("gen", "m", "p1", 1.0)))["gen", "m", "overall"]
+    row = list_summary_rows(make_scores_table(("gen", "m", "p0", 0.0), ("gen", "m", "p1", 1.0)))["gen", "m", "overall"]
     assert (row["mean"], row["n"]) == (0.5, 2)
 
 
 def test_one_score_has_a_mean_and_no_standard_error() -> None:
-    row = summary_rows(scores_table(("gen", "m", "p2", 0.3)))["gen", "m", "overall"]
+    row = list_summary_rows(make_scores_table(("gen", "m", "p2", 0.3)))["gen", "m", "overall"]
     assert (row["mean"], row["sem"], row["n"]) == (0.3, None, 1)
 
 
 def test_a_generator_without_any_score_is_listed_without_mean_and_coverage() -> None:
-    scores = scores_table(("bad", "m", "p0", None), ("bad", "m", "p1", None), ("good", "m", "p0", 0.2))
-    row = summary_rows(scores)["bad", "m", "overall"]
+    scores = make_scores_table(("bad", "m", "p0", None), ("bad", "m", "p1", None), ("good", "m", "p0", 0.2))
+    row = list_summary_rows(scores)["bad", "m", "overall"]
     assert (row["mean"], row["sem"]) == (None, None)
     assert (row["n"], row["n_null"], row["coverage"]) == (0, 2, 0.0)
 
 
 def test_every_skill_averages_its_own_prompts_and_overall_all_of_them() -> None:
-    scores = scores_table(("gen", "m", "p0", 0.1), ("gen", "m", "p1", 0.5), ("gen", "m", "p2", 0.9))
-    summary = summary_rows(scores)
+    scores = make_scores_table(("gen", "m", "p0", 0.1), ("gen", "m", "p1", 0.5), ("gen", "m", "p2", 0.9))
+    summary = list_summary_rows(scores)
     assert {skill: (row["mean"], row["n"]) for (_, _, skill), row in summary.items()} == {
         "overall": (pytest.approx(0.5), 3),
         "colour": (pytest.approx(0.3), 2),
@@ -93,29 +93,29 @@ def test_every_skill_averages_its_own_prompts_and_overall_all_of_them() -> None:
 
 
 def test_a_prompt_that_is_unknown_or_has_no_skills_only_counts_overall() -> None:
-    scores = scores_table(("gen", "m", "p2", 0.4), ("gen", "m", "p99", 0.6), ("gen", "m", None, None))
-    ((key, row),) = summary_rows(scores).items()
+    scores = make_scores_table(("gen", "m", "p2", 0.4), ("gen", "m", "p99", 0.6), ("gen", "m", None, None))
+    ((key, row),) = list_summary_rows(scores).items()
     assert key == ("gen", "m", "overall")
     assert (row["n"], row["n_null"]) == (2, 1)
 
 
 @pytest.mark.parametrize("named", [["colour", "colour"], ["colour", "overall"]])
 def test_a_score_counts_once_per_skill_even_if_its_prompt_repeats_the_skill(named: list[str]) -> None:
-    scores = scores_table(("gen", "m", "p0", 1.0), ("gen", "m", "p1", 0.0))
-    summary = summary_rows(scores, {"p0": named, "p1": ["colour"]})
+    scores = make_scores_table(("gen", "m", "p0", 1.0), ("gen", "m", "p1", 0.0))
+    summary = list_summary_rows(scores, {"p0": named, "p1": ["colour"]})
     for skill in ("colour", "overall"):
         row = summary["gen", "m", skill]
         assert (row["mean"], row["n"]) == (0.5, 2)
 
 
 def test_metrics_are_summarised_separately() -> None:
-    scores = scores_table(("gen", "a", "p2", 0.2), ("gen", "b", "p2", 30.0))
-    summary = summary_rows(scores)
+    scores = make_scores_table(("gen", "a", "p2", 0.2), ("gen", "b", "p2", 30.0))
+    summary = list_summary_rows(scores)
     assert [summary["gen", metric, "overall"]["mean"] for metric in ("a", "b")] == [0.2, 30.0]
 
 
 def test_the_best_mean_comes_first_within_a_metric_and_missing_means_last() -> None:
-    scores = scores_table(
+    scores = make_scores_table(
         ("low", "b", "p1", 0.1), ("high", "b", "p1", 0.9), ("none", "b", "p1", None), ("tied", "b", "p1", 0.1),
         ("low", "a", "p2", 0.8), ("high", "a", "p2", 0.7),
     )  # fmt: skip
@@ -135,7 +135,7 @@ def test_the_best_mean_comes_first_within_a_metric_and_missing_means_last() -> N
 
 
 def test_if_lower_is_better_the_lowest_mean_comes_first_and_no_number_changes() -> None:
-    scores = scores_table(
+    scores = make_scores_table(
         ("low", "b", "p1", 0.1), ("high", "b", "p1", 0.9), ("none", "b", "p1", None), ("tied", "b", "p1", 0.1),
         ("low", "a", "p2", 0.8), ("high", "a", "p2", 0.7),
     )  # fmt: skip
@@ -147,8 +147,8 @@ def test_if_lower_is_better_the_lowest_mean_comes_first_and_no_number_changes() 
 
 
 def test_the_table_has_exactly_the_summary_schema_even_if_empty() -> None:
-    full = summarise(scores_table(("gen", "m", "p0", 0.5)), SKILLS)
-    nulls = summarise(scores_table(("gen", "m", "p0", None)), SKILLS)
+    full = summarise(make_scores_table(("gen", "m", "p0", 0.5)), SKILLS)
+    nulls = summarise(make_scores_table(("gen", "m", "p0", None)), SKILLS)
     empty = summarise(schemas.SCORES.empty_table(), SKILLS)
     assert full.schema == nulls.schema == empty.schema == schemas.SUMMARY
     assert empty.num_rows == 0
@@ -157,7 +157,7 @@ def test_the_table_has_exactly_the_summary_schema_even_if_empty() -> None:
 def make_scores(prompts: int, seed: int = 0) -> pa.Table:
     """Return scores of two generators on two metrics, with one in ten missing."""
     random = Random(seed)
-    return scores_table(
+    return make_scores_table(
         *[
             (generator, metric, f"p{prompt}", None if random.random() < 0.1 else random.gauss(0.5, 0.2))
             for prompt in range(prompts)
@@ -190,7 +190,7 @@ def test_the_summary_does_not_depend_on_parts_and_order_of_the_rows(cuts: list[i
 
 def test_the_interval_is_about_as_wide_as_a_bootstrap_over_prompts() -> None:
     scores = make_scores(60)
-    row = summary_rows(scores, MANY_SKILLS)["g", "m", "overall"]
+    row = list_summary_rows(scores, MANY_SKILLS)["g", "m", "overall"]
     mine = [one for one in scores.to_pylist() if (one["generator"], one["metric"]) == ("g", "m") and one["score"]]
     direct = Prompts([one["prompt_id"] for one in mine]).mean_interval(np.array([one["score"] for one in mine]))
     assert (row["low"], row["high"]) == pytest.approx(direct, abs=0.02)
@@ -198,8 +198,8 @@ def test_the_interval_is_about_as_wide_as_a_bootstrap_over_prompts() -> None:
 
 def test_prompts_are_resampled_whole_so_that_copies_of_images_do_not_narrow_the_interval() -> None:
     once = make_scores(60)
-    row = summary_rows(once)["g", "m", "overall"]
-    tenfold = summary_rows(pa.concat_tables([once] * 10))["g", "m", "overall"]
+    row = list_summary_rows(once)["g", "m", "overall"]
+    tenfold = list_summary_rows(pa.concat_tables([once] * 10))["g", "m", "overall"]
     assert (tenfold["low"], tenfold["high"]) == pytest.approx((row["low"], row["high"]))
     assert tenfold["sem"] < row["sem"] / 2
 
@@ -209,13 +209,13 @@ def test_the_interval_contains_the_truth_at_about_its_stated_rate() -> None:
     for trial in range(200):
         random = Random(trial)
         names = [("g", "m", f"{trial}/{n}", random.gauss(0, 1)) for n in range(50)]
-        row = summary_rows(scores_table(*names), {})["g", "m", "overall"]
+        row = list_summary_rows(make_scores_table(*names), {})["g", "m", "overall"]
         covered += row["low"] <= 0 <= row["high"]
     assert 172 <= covered <= 199
 
 
 def test_the_images_of_one_prompt_have_no_interval() -> None:
-    row = summary_rows(scores_table(("gen", "m", "p0", 0.1), ("gen", "m", "p0", 0.7)))["gen", "m", "overall"]
+    row = list_summary_rows(make_scores_table(("gen", "m", "p0", 0.1), ("gen", "m", "p0", 0.7)))["gen", "m", "overall"]
     assert (row["low"], row["high"], row["n"]) == (None, None, 2)
 
 

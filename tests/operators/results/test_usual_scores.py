@@ -43,7 +43,7 @@ def test_a_generator_that_several_runs_scored_counts_once_with_the_most_images()
     )
 
 
-def test_a_few_scores_represent_many_in_any_parts() -> None:
+def test_two_hundred_values_represent_many_scores_however_they_are_split() -> None:
     draws = np.random.default_rng(0)
     scores = draws.beta(2, 5, size=20_000)
     parts = [(SketchKey("m", "a"), sketch(pa.chunked_array([part]))) for part in np.split(np.sort(scores), [50, 9_000])]

@@ -25,7 +25,7 @@ nan = float("nan")
 rewards = st.lists(st.one_of(st.integers(-8, 8).map(float), st.just(nan)), min_size=1, max_size=24)
 
 
-def candidates(values: list[float], *agreeing: list[float], size: int = 4) -> Candidates:
+def make_candidates(values: list[float], *agreeing: list[float], size: int = 4) -> Candidates:
     """Return prompts with `size` images each, from three generators in turn."""
     prompts = np.arange(len(values), dtype=np.int32) // size
     array = np.array(values, float)
@@ -48,7 +48,7 @@ def select(given: Candidates, unit: str = "pair", **options: object) -> list[Exa
 
 @given(rewards)
 def test_pairs_closer_than_half_the_noise_are_left_out_by_default(values: list[float]) -> None:
-    given = candidates(values)
+    given = make_candidates(values)
     by_default = [example.images for example in select_examples("pair", given, SelectionConfig())]
     wide = [pair.images for pair in select(given) if values[pair.images[0]] - values[pair.images[1]] >= given.noise / 2]
     assert by_default == wide
@@ -58,7 +58,7 @@ def test_pairs_closer_than_half_the_noise_are_left_out_by_default(values: list[f
 def test_each_image_of_an_example_is_better_than_the_next_by_the_margin(
     values: list[float], margin: int, unit: str
 ) -> None:
-    for example in select(candidates(values), unit, margin=float(margin)):
+    for example in select(make_candidates(values), unit, margin=float(margin)):
         of_example = [values[image] for image in example.images]
         assert not any(np.isnan(of_example))
         assert all(a - b >= margin and a > b for a, b in pairwise(of_example))
@@ -73,12 +73,12 @@ def test_all_pairs_except_ties_are_selected_without_a_margin(values: list[float]
         for b, second in enumerate(values)
         if a // 4 == b // 4 and first > second
     }
-    assert {example.images for example in select(candidates(values))} == wanted
+    assert {example.images for example in select(make_candidates(values))} == wanted
 
 
 @given(rewards, st.integers(1, 4), st.sampled_from(["widest", "hash"]))
 def test_limits_per_prompt_are_kept(values: list[float], cap: int, pick: str) -> None:
-    given = candidates(values)
+    given = make_candidates(values)
     everything = Counter(example.prompt for example in select(given))
     capped = Counter(example.prompt for example in select(given, per_prompt=cap, pick=pick))
     assert capped == {prompt: min(count, cap) for prompt, count in everything.items()}
@@ -91,18 +91,18 @@ def test_a_margin_in_units_of_noise_does_not_depend_on_the_metrics_scale(
 ) -> None:
     scaled = [value * 2.0**power for value in values]
     options = {"margin": margin, "margin_unit": "noise"}
-    assert select(candidates(values), **options) == select(candidates(scaled), **options)
+    assert select(make_candidates(values), **options) == select(make_candidates(scaled), **options)
 
 
 @given(rewards, rewards)
 def test_only_pairs_that_another_metric_orders_alike_are_selected(values: list[float], other: list[float]) -> None:
     other = (other * len(values))[: len(values)]
-    agreed = select(candidates(values, other), agree=("other",))
-    assert agreed == [one for one in select(candidates(values)) if other[one.images[0]] > other[one.images[1]]]
+    agreed = select(make_candidates(values, other), agree=("other",))
+    assert agreed == [one for one in select(make_candidates(values)) if other[one.images[0]] > other[one.images[1]]]
 
 
 def test_the_widest_pair_is_selected_first_and_a_thinned_ranking_keeps_its_ends() -> None:
-    given = candidates([5.0, 9.0, 1.0, 4.0])
+    given = make_candidates([5.0, 9.0, 1.0, 4.0])
     assert [example.images for example in select(given, per_prompt=1)] == [(1, 2)]
     assert [example.images for example in select(given, "ranking", per_prompt=2)] == [(1, 2)]
     assert [example.images for example in select(given, "ranking", margin=2.0)] == [(1, 0, 2)]
@@ -110,8 +110,8 @@ def test_the_widest_pair_is_selected_first_and_a_thinned_ranking_keeps_its_ends(
 
 def test_best_of_n_requires_images_with_different_rewards() -> None:
     alike, differing = [2.0, 2.0, 2.0, nan], [2.0, 3.0, 3.0, nan]
-    assert select(candidates(alike), "best") == []
-    assert [example.images for example in select(candidates(differing), "best")] == [(1, 2, 0)]
+    assert select(make_candidates(alike), "best") == []
+    assert [example.images for example in select(make_candidates(differing), "best")] == [(1, 2, 0)]
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.integers(0, 100))
@@ -125,7 +125,7 @@ def test_quotas_are_even_except_for_groups_that_are_too_small(sizes: list[int], 
 
 @pytest.mark.parametrize("balance", [("winner",), ("loser",), ("skills",), ("winner", "loser", "skills")])
 def test_examples_are_spread_over_generators_and_skills(balance: tuple[str, ...]) -> None:
-    given = candidates([float((7 * number) % 13) for number in range(64)])
+    given = make_candidates([float((7 * number) % 13) for number in range(64)])
     config = SelectionConfig(max_examples=24, balance=balance)  # type: ignore[arg-type]
     everything = list(select_examples("pair", given, config))
     taken = spread_examples(everything, given, config)

@@ -20,8 +20,8 @@ def scorer() -> Scorer:
     return open_scorer("metric=[vqascore,clipscore]", "models=shapes")
 
 
-def as_trl_calls(reward: Any, **columns: Any) -> list[float]:
-    """Convert None to NaN, as GRPOTrainer._calculate_rewards does."""
+def call_like_trl(reward: Any, **columns: Any) -> list[float]:
+    """Return the rewards with NaN instead of None, as GRPOTrainer._calculate_rewards computes them."""
     given = reward(completion_ids=[[1]] * len(columns["prompts"]), trainer_state=object(), **columns)
     return [score if score is not None else math.nan for score in given]
 
@@ -33,15 +33,15 @@ def test_the_reward_of_a_completion_is_its_score(scorer: Scorer) -> None:
     reward = trl_reward(scorer, "vqascore")
     assert reward.__name__ == "vqascore"
     questions = ["Describe the image."] * 3
-    assert as_trl_calls(reward, prompts=questions, completions=texts, image=images) == pytest.approx(expected)
+    assert call_like_trl(reward, prompts=questions, completions=texts, image=images) == pytest.approx(expected)
     spoken = [[{"role": "assistant", "content": text}] for text in texts]
     parts = [[{"role": "assistant", "content": [{"type": "text", "text": text}]}] for text in texts]
     structs = [{"bytes": image, "path": "ignored.png"} for image in images]
     for completions in (spoken, parts):
-        given = as_trl_calls(reward, prompts=questions, completions=completions, image=structs)
+        given = call_like_trl(reward, prompts=questions, completions=completions, image=structs)
         assert given == pytest.approx(expected)
     made = trl_reward(scorer, "vqascore", images="generated", texts="prompts")
-    given = as_trl_calls(made, prompts=texts, completions=[""] * 3, generated=[[image] for image in images])
+    given = call_like_trl(made, prompts=texts, completions=[""] * 3, generated=[[image] for image in images])
     assert given == pytest.approx(expected)
 
 
@@ -89,7 +89,7 @@ def test_a_missing_score_becomes_none(scorer: Scorer) -> None:
         image=[b"no", pair.image, pair.image, None],
     )
     assert [score is None for score in given] == [True, False, True, True]
-    nan = as_trl_calls(trl_reward(scorer, "clipscore"), prompts=["?"], completions=[pair.prompt], image=[b"no"])
+    nan = call_like_trl(trl_reward(scorer, "clipscore"), prompts=["?"], completions=[pair.prompt], image=[b"no"])
     assert math.isnan(nan[0])
 
 

@@ -364,7 +364,7 @@ def test_options_may_be_keyword_arguments_and_models_load_without_false_warnings
 def test_questions_passed_with_images_are_asked_by_the_benchmarks_metric(
     images: list[bytes], prompts: list[str]
 ) -> None:
-    """Lists contain pairs, or objects with choices and parents.
+    """A list of questions contains pairs, or objects with choices and parents.
 
     A child counts only if its parent is true. Texts that the image should contain are in the same list, but are not
     questions.

@@ -1,4 +1,4 @@
-"""Inputs for stages in tests, without cells."""
+"""Inputs for testing a stage without a store."""
 
 from typing import Any
 
@@ -20,14 +20,14 @@ def options(*, image_batch: int = 100) -> StageOptions:
     return StageOptions(ImageLimits(), no_fetch, image_batch=image_batch)
 
 
-def upstream(table: pa.Table) -> Upstream:
+def make_upstream(table: pa.Table) -> Upstream:
     return Upstream(("given",), lambda: [table], table.schema)
 
 
-def inputs(metric: str, *, shard_rows: pa.Table | None = None, **tables: pa.Table) -> Inputs:
-    """Return one metric's inputs, with the tables that it reads by stage."""
-    read = {stage: upstream(table) for stage, table in tables.items()}
-    prompts = upstream(schemas.PROMPTS.empty_table())
+def make_inputs(metric: str, *, shard_rows: pa.Table | None = None, **tables: pa.Table) -> Inputs:
+    """Return the inputs of one metric; `tables` are the tables that it reads, by stage."""
+    read = {stage: make_upstream(table) for stage, table in tables.items()}
+    prompts = make_upstream(schemas.PROMPTS.empty_table())
     return Inputs("gen", shard_rows if shard_rows is not None else pa.table({}), (metric,), {metric: read}, prompts)
 
 
@@ -47,9 +47,9 @@ def ask(prompts: pa.Table, metric: Any) -> pa.Table:
 
 
 def entail(questions: pa.Table, model: Any) -> pa.Table:
-    return run_stage(EntailmentStage({}, {"nli": model}, options()), inputs("metric", questions=questions))
+    return run_stage(EntailmentStage({}, {"nli": model}, options()), make_inputs("metric", questions=questions))
 
 
 def score(measured: pa.Table, name: str, metric: Metric, written: WrittenIndex | None = None) -> pa.Table:
-    """Score the table that the metric's scores are based on, together with the written questions, if any."""
+    """Return the metric's scores, computed from a stage's table and from the written questions, if any."""
     return ScoresStage({name: metric}, {}, options()).compute({name: PreparedScores(measured, written)})[name]

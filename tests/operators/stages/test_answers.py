@@ -86,13 +86,13 @@ class ScriptedModel:
         raise NotImplementedError
 
 
-def vqascore_questions(**options: str) -> QuestionIndex:
+def make_vqascore_questions(**options: str) -> QuestionIndex:
     prompts = rows.table([{"prompt_id": name, "text": text} for name, text in PROMPTS.items()], schemas.PROMPTS)
     metric = tiny.make_vqascore(**options)
     return QuestionIndex(ask(prompts, metric), metric)
 
 
-def several_questions(*texts: str, prompt_id: str = "p0") -> QuestionIndex:
+def make_questions(*texts: str, prompt_id: str = "p0") -> QuestionIndex:
     """Return the question index of a metric with many questions, each with two choices."""
     asked = [
         {"prompt_id": prompt_id, "question_id": f"q{number}", "text": text, "choices": ["Yes", "No"]}
@@ -113,7 +113,7 @@ def answer_one(model: LikelihoodModel, images: pa.Table, questions: QuestionInde
     return answered
 
 
-def error_kinds(answered: Sequence[Mapping[str, Any]]) -> list[str | None]:
+def list_error_kinds(answered: Sequence[Mapping[str, Any]]) -> list[str | None]:
     return [row["error"] and row["error"]["kind"] for row in answered]
 
 
@@ -134,9 +134,9 @@ def test_each_image_is_encoded_once_for_all_metrics_and_questions(
 ) -> None:
     model = CountingModel(likelihood)
     questions = {
-        "vqascore": vqascore_questions(),
-        "other": vqascore_questions(template="{} ?", answer="No"),
-        "many": several_questions("a circle ?", "two star ?", "red ?"),
+        "vqascore": make_vqascore_questions(),
+        "other": make_vqascore_questions(template="{} ?", answer="No"),
+        "many": make_questions("a circle ?", "two star ?", "red ?"),
     }
     answer(model, make_image_table(PICTURES, PROMPT_IDS), questions, image_batch=image_batch)
     expected = [model.preprocess(draw_image(number)).numpy().tobytes() for number in range(len(PICTURES))]
@@ -147,13 +147,13 @@ def test_each_image_is_encoded_once_for_all_metrics_and_questions(
 def test_the_window_does_not_change_the_answers(likelihood: ClipFlanT5Likelihood) -> None:
     images = make_image_table([*PICTURES[:4], b"broken", *PICTURES[4:7]], PROMPT_IDS)
     tables = [
-        answer(likelihood, images, {"metric": vqascore_questions()}, image_batch=image_batch)["metric"]
+        answer(likelihood, images, {"metric": make_vqascore_questions()}, image_batch=image_batch)["metric"]
         for image_batch in (1, 3, 100)
     ]
     sound = [table.filter(pc.is_valid(table["answers"])) for table in tables]
     assert len(set(list_logprobs(sound[0]))) == 14, "seven images, two tokens each, all answers differ"
     for table, kept in zip(tables, sound, strict=True):
-        assert error_kinds(table.to_pylist()) == [None] * 4 + ["corrupt_image"] + [None] * 3
+        assert list_error_kinds(table.to_pylist()) == [None] * 4 + ["corrupt_image"] + [None] * 3
         assert table["image_id"].to_pylist() == [f"i{number}" for number in range(8)]
         assert list_logprobs(kept) == pytest.approx(list_logprobs(sound[0]), abs=1e-5)
 
@@ -170,15 +170,15 @@ def test_a_window_out_of_memory_is_made_smaller_once_and_every_image_is_answered
 
     model = SmallMemory(likelihood)
     images = make_image_table(PICTURES, PROMPT_IDS)
-    answered = answer(model, images, {"metric": vqascore_questions()}, image_batch=6)["metric"]
-    expected = answer(likelihood, images, {"metric": vqascore_questions()})["metric"]
+    answered = answer(model, images, {"metric": make_vqascore_questions()}, image_batch=6)["metric"]
+    expected = answer(likelihood, images, {"metric": make_vqascore_questions()})["metric"]
     assert list_logprobs(answered) == pytest.approx(list_logprobs(expected), abs=1e-5)
     assert [size for size in model.batches if size > 2] == [6, 3]
 
 
 def test_metrics_that_share_a_model_get_the_same_answers_as_alone(likelihood: ClipFlanT5Likelihood) -> None:
     images = make_image_table(PICTURES, PROMPT_IDS)
-    questions = {"yes": vqascore_questions(), "no": vqascore_questions(template="{} ?", answer="No maybe")}
+    questions = {"yes": make_vqascore_questions(), "no": make_vqascore_questions(template="{} ?", answer="No maybe")}
     together = answer(likelihood, images, questions)
     assert list(together) == ["yes", "no"]
     for name, index in questions.items():
@@ -190,9 +190,7 @@ def test_metrics_that_share_a_model_get_the_same_answers_as_alone(likelihood: Cl
 
 def test_an_answer_is_about_its_own_image_and_its_own_question(likelihood: ClipFlanT5Likelihood) -> None:
     questions = ("a circle ?", "two blue star ?")
-    table = answer(likelihood, make_image_table(PICTURES[:3], ["p0"] * 3), {"many": several_questions(*questions)})[
-        "many"
-    ]
+    table = answer(likelihood, make_image_table(PICTURES[:3], ["p0"] * 3), {"many": make_questions(*questions)})["many"]
     features = likelihood.encode([likelihood.preprocess(draw_image(number)) for number in range(3)])
     for number, row in enumerate(table.to_pylist()):
         assert [question["question_id"] for question in row["answers"]] == ["q0", "q1"]
@@ -208,7 +206,7 @@ def answer_certainly(question: Question) -> list[list[float]]:
 
 
 def test_the_table_has_exactly_the_answers_schema() -> None:
-    questions = {"metric": vqascore_questions()}
+    questions = {"metric": make_vqascore_questions()}
     asked = {"question_id": questions["metric"].find("p0").questions[0].question_id}
     full = answer(ScriptedModel(answer_certainly), make_image_table(PICTURES, PROMPT_IDS), questions)["metric"]
     empty = answer(ScriptedModel(answer_certainly), make_image_table([], []), questions)["metric"]
@@ -253,19 +251,19 @@ STARS = ["not_finite" if "star" in PROMPTS[prompt_id] else None for prompt_id in
 @pytest.mark.parametrize(
     ("contents", "prompt_ids", "script", "questions", "kinds"),
     [
-        ([b"broken", PICTURES[0], None, PICTURES[1]], ["p0", "p1", "p2", None], answer_certainly, vqascore_questions(),
-         ["corrupt_image", None, "missing_image", "missing_prompt_id"]),
-        ([b"a", None], ["p0", "p1"], fail_if_asked, vqascore_questions(), ["corrupt_image", "missing_image"]),
-        (PICTURES[:2], ["p0", "p99"], answer_certainly, vqascore_questions(), [None, "unknown_prompt"]),
+        ([b"broken", PICTURES[0], None, PICTURES[1]], ["p0", "p1", "p2", None], answer_certainly,
+         make_vqascore_questions(), ["corrupt_image", None, "missing_image", "missing_prompt_id"]),
+        ([b"a", None], ["p0", "p1"], fail_if_asked, make_vqascore_questions(), ["corrupt_image", "missing_image"]),
+        (PICTURES[:2], ["p0", "p99"], answer_certainly, make_vqascore_questions(), [None, "unknown_prompt"]),
         (PICTURES[:3], ["p1", "p0", "p1"], answer_certainly,
          QuestionIndex(ask(ONE_FAILED, tiny.make_vqascore()), tiny.make_vqascore()),
          ["empty_prompt", None, "empty_prompt"]),
-        ([b"broken"], ["p99"], answer_certainly, vqascore_questions(), ["corrupt_image"]),
-        *((PICTURES, PROMPT_IDS, answer_wrongly_about("star", number=number), vqascore_questions(), STARS)
+        ([b"broken"], ["p99"], answer_certainly, make_vqascore_questions(), ["corrupt_image"]),
+        *((PICTURES, PROMPT_IDS, answer_wrongly_about("star", number=number), make_vqascore_questions(), STARS)
           for number in (float("nan"), float("inf"), float("-inf"))),
-        (PICTURES, PROMPT_IDS, run_out_of_memory_about("the circle"), vqascore_questions(),
+        (PICTURES, PROMPT_IDS, run_out_of_memory_about("the circle"), make_vqascore_questions(),
          [None, None, None, "model_failed", None, None, None, "model_failed"]),
-        (PICTURES[:1], ["p0"], answer_wrongly_about("second"), several_questions("first", "second", "third"),
+        (PICTURES[:1], ["p0"], answer_wrongly_about("second"), make_questions("first", "second", "third"),
          ["not_finite"]),
     ],
     ids=["images", "nothing is asked about failed ones", "unknown prompt", "failed question", "image before question",
@@ -280,7 +278,7 @@ def test_a_failed_row_keeps_its_position_with_its_own_error_and_no_answers(
 ) -> None:
     answered = answer_one(ScriptedModel(script), make_image_table(contents, prompt_ids), questions)
     assert [row["image_id"] for row in answered] == [f"i{number}" for number in range(len(contents))]
-    assert error_kinds(answered) == kinds
+    assert list_error_kinds(answered) == kinds
     assert [row["answers"] is None for row in answered] == [kind is not None for kind in kinds]
     errors = [row["error"] for row in answered if row["error"]]
     assert all(error["retryable"] == (error["kind"] == "model_failed") for error in errors)
@@ -291,7 +289,7 @@ def test_a_metric_that_fails_does_not_affect_the_others() -> None:
     def script(question: Question) -> list[list[float]]:
         return [[float("nan")]] if question.choices == ("No",) else answer_certainly(question)
 
-    questions = {"sound": vqascore_questions(), "failing": vqascore_questions(answer="No")}
+    questions = {"sound": make_vqascore_questions(), "failing": make_vqascore_questions(answer="No")}
     answered = answer(ScriptedModel(script), make_image_table(PICTURES, PROMPT_IDS), questions)
     assert answered["sound"]["error"].null_count == 8
     assert answered["failing"]["error"].null_count == 0
@@ -300,15 +298,15 @@ def test_a_metric_that_fails_does_not_affect_the_others() -> None:
 @pytest.mark.parametrize("image_batch", [1, 2, 100])
 def test_an_image_that_cannot_be_encoded_only_fails_itself_in_every_metric(image_batch: int) -> None:
     contents = [encode_image(draw_image(0, width=width)) for width in (10, 11, 12, 13)]
-    questions = {"one": vqascore_questions(), "two": vqascore_questions(answer="No")}
+    questions = {"one": make_vqascore_questions(), "two": make_vqascore_questions(answer="No")}
     model = ScriptedModel(answer_certainly, blind_to=12)
     answered = answer(model, make_image_table(contents, PROMPT_IDS[:4]), questions, image_batch=image_batch)
     for table in answered.values():
-        assert error_kinds(table.to_pylist()) == [None, None, "model_failed", None]
+        assert list_error_kinds(table.to_pylist()) == [None, None, "model_failed", None]
 
 
 class SmallDevice(ScriptedModel):
-    """A device that uses memory for every image whose features are referenced, and for two more during questions."""
+    """A model on a device whose memory fits the features of `room` images; answering needs memory for two more."""
 
     def __init__(self, room: int) -> None:
         super().__init__(answer_certainly)
@@ -336,7 +334,7 @@ def test_every_image_is_answered_with_little_memory_and_the_batch_size_is_rememb
     model = SmallDevice(room=5)
     stage = AnswersStage({}, {"model": model}, options(image_batch=8))
     images = decode(stage, make_image_table(PICTURES, PROMPT_IDS))
-    questions = {"one": vqascore_questions(), "two": vqascore_questions(answer="No")}
+    questions = {"one": make_vqascore_questions(), "two": make_vqascore_questions(answer="No")}
     for expected in ([8, 4, 2, 2, 2, 2], [2, 2, 2, 2]):  # four are encoded, which leaves no memory for the questions
         model.encoded = []
         tables = stage.measure(images, questions)
@@ -349,7 +347,7 @@ def test_a_lost_device_is_raised_and_no_row_gets_an_error() -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     with pytest.raises(RuntimeError, match="illegal memory access"):
-        answer_one(ScriptedModel(script), make_image_table(PICTURES, PROMPT_IDS), vqascore_questions())
+        answer_one(ScriptedModel(script), make_image_table(PICTURES, PROMPT_IDS), make_vqascore_questions())
 
 
 def test_questions_are_found_by_prompt_and_one_failed_question_fails_its_prompt() -> None:
@@ -411,7 +409,7 @@ def test_a_free_answer_means_the_equal_or_else_the_nearest_choice(words: str, ch
 def test_vqascore_of_a_reply_is_1_only_if_it_is_the_answer(words: str, score: float) -> None:
     metric = tiny.make_vqascore(answers="reply")
     (row,) = answer_one(
-        TalkingModel(words), make_image_table(PICTURES[:1], ["p0"]), vqascore_questions(answers="reply")
+        TalkingModel(words), make_image_table(PICTURES[:1], ["p0"]), make_vqascore_questions(answers="reply")
     )
     assert row["answers"][0]["reply"] == words
     assert metric.score(Evidence(row)).score == score

@@ -24,7 +24,7 @@ class ScriptedModel:
         return [sum(word in premise for word in words) / len(words) for premise, words in shares]
 
 
-def questions(*texts: str) -> pa.Table:
+def make_questions(*texts: str) -> pa.Table:
     about = {"prompt_id": "p0", "prompt": "a red dog", "choices": ["yes", "no"], "answer": "yes"}
     return rows.table(
         [{**about, "question_id": str(n), "text": text} for n, text in enumerate(texts)], schemas.QUESTIONS
@@ -33,14 +33,14 @@ def questions(*texts: str) -> pa.Table:
 
 def test_the_premise_is_the_prompt_and_the_hypothesis_the_answered_question() -> None:
     model = ScriptedModel()
-    table = entail(questions("is there a dog?", "is there a horse?"), model)
+    table = entail(make_questions("is there a dog?", "is there a horse?"), model)
     assert model.asked == [("a red dog", "There is a dog."), ("a red dog", "There is a horse.")]
     assert table.schema.equals(schemas.ENTAILMENTS)
     assert table.column("p_entail").to_pylist() == pytest.approx([0.5, 0.25])
 
 
 def test_a_question_that_the_model_fails_on_keeps_its_row_with_its_error() -> None:
-    table = entail(questions("is there a dog?", "is there a mouse?", "is there a cat?"), ScriptedModel())
+    table = entail(make_questions("is there a dog?", "is there a mouse?", "is there a cat?"), ScriptedModel())
     assert [row["p_entail"] is None for row in table.to_pylist()] == [False, True, False]
     assert [row["error"] and row["error"]["kind"] for row in table.to_pylist()] == [None, "model_failed", None]
 

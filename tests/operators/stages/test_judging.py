@@ -21,7 +21,7 @@ from plumbline.operators.results.judge_noise import noise_by_generator
 from plumbline.operators.stages.stage import Inputs, RowStage, Stage
 from plumbline.operators.stages.table import STAGES
 from tests.operators import tiny
-from tests.operators.stages.given import options, upstream
+from tests.operators.stages.given import make_upstream, options
 from tests.operators.stages.test_writing import ScriptedModel
 
 PROMPTS = {"p0": "a red car", "p1": "two sheep", "p2": "a vase", "empty": " "}
@@ -105,13 +105,13 @@ class Chain:
 
     def _inputs(self, stage: type[Stage], metrics: dict[str, Metric], earlier: "Chain | None") -> Inputs:
         read = {
-            name: {other: upstream(self.tables[name, other]) for other in stage.input_stages(metric)}
+            name: {other: make_upstream(self.tables[name, other]) for other in stage.input_stages(metric)}
             for name, metric in metrics.items()
         }
         texts = rows.table([{"prompt_id": one, "text": text} for one, text in PROMPTS.items()], schemas.PROMPTS)
         before = {name: [earlier.tables[name, stage.name]] for name in metrics} if earlier else {}
         shard = self.images if issubclass(stage, RowStage) else pa.table({})
-        return Inputs("gen", shard, tuple(metrics), read, upstream(texts), before if stage.keeps_rows else {})
+        return Inputs("gen", shard, tuple(metrics), read, make_upstream(texts), before if stage.keeps_rows else {})
 
     def rows(self, metric: str, stage: str = "scores") -> list[dict[str, Any]]:
         return list(self.tables[metric, stage].to_pylist())
@@ -154,7 +154,10 @@ def test_an_image_becomes_a_caption_and_regions_a_description_a_verdict_and_a_sc
 
 
 def test_the_score_of_a_repeated_judge_is_the_mean_of_the_readable_ratings() -> None:
-    """The first image is rated 40, 50 and unreadably, the second 90 each time, and the third always unreadably."""
+    """The first image gets the ratings 40 and 50 and an unreadable reply, and the second gets 90 each time.
+
+    All replies about the third are unreadable.
+    """
 
     def rate(image: str, request: Request) -> str:
         rated = {colour(0): (40, 50, None), colour(1): (90, 90, 90), colour(2): (None, None, None)}[image]
@@ -281,9 +284,11 @@ def test_captions_and_regions_of_different_images_are_never_joined() -> None:
         tiny.make_image_table([pictures(1)[0], tiny.encode_image(tiny.draw_image(9))], ["p0", "p1"])
     ).run()
     stage = STAGES["descriptions"](chain.metrics, {"describer": chain.models["describer"]}, options())
-    read = {"captions": upstream(chain.tables["llmscore", "captions"])}
-    read |= {"regions": upstream(other.tables["llmscore", "regions"])}
-    inputs = Inputs("gen", pa.table({}), ("llmscore",), {"llmscore": read}, upstream(schemas.PROMPTS.empty_table()))
+    read = {"captions": make_upstream(chain.tables["llmscore", "captions"])}
+    read |= {"regions": make_upstream(other.tables["llmscore", "regions"])}
+    inputs = Inputs(
+        "gen", pa.table({}), ("llmscore",), {"llmscore": read}, make_upstream(schemas.PROMPTS.empty_table())
+    )
     assert error_kinds(stage.compute(stage.prepare(inputs))["llmscore"].to_pylist()) == [None, "incomplete_cell"]
 
 

@@ -67,7 +67,7 @@ class ScriptedModels:
         return ["No." for _ in questions]
 
 
-def questions_table() -> pa.Table:
+def make_questions_table() -> pa.Table:
     records = []
     for prompt_id, program in PROGRAMS.items():
         statements = [
@@ -78,32 +78,32 @@ def questions_table() -> pa.Table:
     return rows.table(records, schemas.QUESTIONS)
 
 
-def models(**named: Any) -> Mapping[str, Any]:
+def make_models(**named: Any) -> Mapping[str, Any]:
     return {"model": ScriptedModels(), "detector": ScriptedModels(), "reader": ScriptedModels()} | named
 
 
 def observe(images: pa.Table, loaded: Mapping[str, Any], **metrics: VpevalConfig) -> Mapping[str, pa.Table]:
     metrics = metrics or {"vpeval": VpevalConfig()}
     stage = ModulesStage(metrics, loaded, options(image_batch=2))
-    table = questions_table()
+    table = make_questions_table()
     return stage.measure(decode(stage, images), {name: QuestionIndex(table, one) for name, one in metrics.items()})
 
 
 def score_observations(seen: pa.Table, metric: VpevalConfig | None = None) -> list[dict[str, Any]]:
-    index = WrittenIndex(questions_table(), None)
+    index = WrittenIndex(make_questions_table(), None)
     assert index.matches(seen)
     return list(score(seen, "vpeval", metric or VpevalConfig(), index).to_pylist())
 
 
-def images(*prompt_ids: str) -> pa.Table:
+def make_images(*prompt_ids: str) -> pa.Table:
     return make_image_table(
         [encode_image(draw_image(n, width=16 + n)) for n in range(len(prompt_ids))], list(prompt_ids)
     )
 
 
 def test_every_query_is_sent_once_to_its_model() -> None:
-    loaded = models()
-    table = observe(images("p0", "p1", "p0"), loaded)["vpeval"]
+    loaded = make_models()
+    table = observe(make_images("p0", "p1", "p0"), loaded)["vpeval"]
     assert table.schema.equals(schemas.MODULES)
     assert loaded["detector"].asked == [(16, "cow"), (16, "sign"), (17, "hen"), (18, "cow"), (18, "sign")]
     assert loaded["reader"].asked == [(17, "")]
@@ -112,15 +112,15 @@ def test_every_query_is_sent_once_to_its_model() -> None:
 
 
 def test_metrics_that_share_the_models_share_their_queries() -> None:
-    loaded = models()
-    tables = observe(images("p0"), loaded, plain=VpevalConfig(), released=VpevalConfig(relations="released"),
+    loaded = make_models()
+    tables = observe(make_images("p0"), loaded, plain=VpevalConfig(), released=VpevalConfig(relations="released"),
                   strict=VpevalConfig(box_threshold=0.9))  # fmt: skip
     assert loaded["detector"].asked == [(16, "cow"), (16, "sign")] * 2, "another threshold is another query"
     assert tables["plain"].equals(tables["released"])
 
 
 def test_the_score_is_the_fraction_of_statements_that_hold_with_the_evidence_for_each() -> None:
-    first, second = score_observations(observe(images("p0", "p1"), models())["vpeval"])
+    first, second = score_observations(observe(make_images("p0", "p1"), make_models())["vpeval"])
     assert (first["score"], first["n_questions"], first["error"]) == (1.0, 3, None)
     assert [(one["text"], one["given"], one["score"]) for one in first["elements"]] == [
         ("objectEval(image, 'cow')", "2 x cow", 1.0),
@@ -131,14 +131,16 @@ def test_the_score_is_the_fraction_of_statements_that_hold_with_the_evidence_for
         ("Pro Milk", 1.0), ("no", 0.0), ("0 x hen", 0.0),
     ]  # fmt: skip
     assert second["score"] == pytest.approx(1 / 3)
-    [released] = score_observations(observe(images("p0"), models())["vpeval"], VpevalConfig(relations="released"))
+    [released] = score_observations(
+        observe(make_images("p0"), make_models())["vpeval"], VpevalConfig(relations="released")
+    )
     assert released["score"] == pytest.approx(2 / 3), "the same query results, interpreted the other way"
 
 
 def test_a_failure_affects_only_its_row() -> None:
     shown = [encode_image(draw_image(0, width=width)) for width in (16, 17, 18, 19)]
     table = make_image_table([*shown, b"no image"], ["p1", "p1", "p0", "p9", "p0"])
-    rows_scored = score_observations(observe(table, models(reader=ScriptedModels(blind_to=17)))["vpeval"])
+    rows_scored = score_observations(observe(table, make_models(reader=ScriptedModels(blind_to=17)))["vpeval"])
     kinds = [row["error"] and row["error"]["kind"] for row in rows_scored]
     assert kinds == [None, "model_failed", None, "unknown_prompt", "corrupt_image"]
     assert [row["score"] is None for row in rows_scored] == [kind is not None for kind in kinds]
@@ -153,7 +155,7 @@ def test_the_score_of_several_images_is_the_mean_over_them() -> None:
 
     frames = [encode_image(draw_image(n, width=16 + n)) for n in range(2)]
     table = pa.table({"image_id": ["i"], "prompt_id": ["p0"], "image": [frames]})
-    [row] = score_observations(observe(table, models(detector=FirstImageOnly()))["vpeval"])
+    [row] = score_observations(observe(table, make_models(detector=FirstImageOnly()))["vpeval"])
     assert (row["score"], row["n_questions"]) == (0.5, 3)
 
 
@@ -166,7 +168,7 @@ def test_tiny_checkpoints_of_the_released_families_see_images(tmp_path: Path) ->
     ):
         config = model_config(family=family, checkpoint=str(save(tmp_path / key)))
         loaded[key] = loading.load(resolve_model(config, on_gpu=False), call)  # type: ignore[call-overload]
-    rows_scored = score_observations(observe(images("p0", "p1"), loaded)["vpeval"])
+    rows_scored = score_observations(observe(make_images("p0", "p1"), loaded)["vpeval"])
     assert [row["error"] for row in rows_scored] == [None, None]
     assert all(0 <= row["score"] <= 1 for row in rows_scored)
 
@@ -175,7 +177,7 @@ def test_a_dual_encoder_as_the_vqa_model_takes_the_choice_that_fits_best(tmp_pat
     config = model_config(family="clip", checkpoint=str(save_clip(tmp_path)))
     model = loading.load(resolve_model(config, on_gpu=False), "likelihood")
     metric = VpevalConfig().with_model_defaults(lambda role: COSINE)
-    (row,) = score_observations(observe(images("p1"), models(model=model), vpeval=metric)["vpeval"], metric)
+    (row,) = score_observations(observe(make_images("p1"), make_models(model=model), vpeval=metric)["vpeval"], metric)
     encoded_image = model.encode([model.preprocess(draw_image(0, width=16))])
     (logprobs,) = model.likelihood(encoded_image, [Question(0, "is it red?", ("yes", "no"))])
     likeliest = "yes" if logprobs[0] > logprobs[1] else "no"

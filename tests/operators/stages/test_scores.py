@@ -23,17 +23,17 @@ IDS = {"image_id": "i", "prompt_id": "p", "generator": "gen"}
 FAILED = rows.error_value(RowError("corrupt_image", "it does not decode"))
 
 
-def answers_table(*questions: list[list[float]]) -> pa.Table:
+def make_answers_table(*questions: list[list[float]]) -> pa.Table:
     """Return one image's answers: the log-probabilities of the tokens of each choice, for every question."""
     answers = [{"question_id": str(number), "token_logprobs": choices} for number, choices in enumerate(questions)]
     return rows.table([{**IDS, "answers": answers}], schemas.ANSWERS)
 
 
-def similarity_table(similarity: float, *, truncated: bool = False) -> pa.Table:
+def make_similarity_table(similarity: float, *, truncated: bool = False) -> pa.Table:
     return rows.table([{**IDS, "similarity": similarity, "truncated": truncated}], schemas.SIMILARITIES)
 
 
-def only_row(table: pa.Table) -> dict[str, Any]:
+def read_only_row(table: pa.Table) -> dict[str, Any]:
     assert table.schema == schemas.ELEMENT_SCORES
     (row,) = table.to_pylist()
     return dict(row)
@@ -43,21 +43,23 @@ def only_row(table: pa.Table) -> dict[str, Any]:
     ("reduction", "expected"), [("mean", math.sqrt(0.5 * 0.125)), ("product", 0.0625), ("first", 0.5)]
 )
 def test_vqascore_of_two_tokens_follows_the_reduction(reduction: Reduction, expected: float) -> None:
-    answers = answers_table([[math.log(0.5), math.log(0.125)]])
-    row = only_row(score(answers, "vqascore", tiny.make_vqascore(reduction=reduction)))
+    answers = make_answers_table([[math.log(0.5), math.log(0.125)]])
+    row = read_only_row(score(answers, "vqascore", tiny.make_vqascore(reduction=reduction)))
     assert row["score"] == pytest.approx(expected, rel=1e-6)
     assert (row["metric"], row["n_questions"], row["error"]) == ("vqascore", 1, None)
     assert {name: row[name] for name in IDS} == IDS
 
 
 def test_only_the_first_choice_counts() -> None:
-    answers = answers_table([[math.log(0.25)], [math.log(0.75)]])
-    assert only_row(score(answers, "m", tiny.make_vqascore()))["score"] == pytest.approx(0.25)
+    answers = make_answers_table([[math.log(0.25)], [math.log(0.75)]])
+    assert read_only_row(score(answers, "m", tiny.make_vqascore()))["score"] == pytest.approx(0.25)
 
 
 def test_several_questions_are_averaged_after_the_reduction() -> None:
-    answers = answers_table([[math.log(0.5), math.log(0.5)]], [[math.log(0.25), math.log(1.0)]], [[math.log(0.125)]])
-    row = only_row(score(answers, "m", tiny.make_vqascore(reduction="product")))
+    answers = make_answers_table(
+        [[math.log(0.5), math.log(0.5)]], [[math.log(0.25), math.log(1.0)]], [[math.log(0.125)]]
+    )
+    row = read_only_row(score(answers, "m", tiny.make_vqascore(reduction="product")))
     assert row["score"] == pytest.approx((0.25 + 0.25 + 0.125) / 3)
     assert row["n_questions"] == 3
 
@@ -74,22 +76,22 @@ def test_several_questions_are_averaged_after_the_reduction() -> None:
     ],
 )
 def test_clipscore_is_the_cosine_in_the_variants_scale(variant: Variant, cosine: float, expected: float) -> None:
-    row = only_row(score(similarity_table(cosine), "clipscore", ClipScoreConfig(variant=variant)))
+    row = read_only_row(score(make_similarity_table(cosine), "clipscore", ClipScoreConfig(variant=variant)))
     assert row["score"] == expected
     assert row["n_questions"] is None
 
 
 def test_truncation_is_passed_on() -> None:
     for truncated in (True, False):
-        table = similarity_table(0.5, truncated=truncated)
-        assert only_row(score(table, "m", ClipScoreConfig()))["truncated"] is truncated
+        table = make_similarity_table(0.5, truncated=truncated)
+        assert read_only_row(score(table, "m", ClipScoreConfig()))["truncated"] is truncated
 
 
 @pytest.mark.parametrize(
     ("schema", "metric"), [(schemas.ANSWERS, tiny.make_vqascore()), (schemas.SIMILARITIES, ClipScoreConfig())]
 )
 def test_a_failed_row_has_no_score_and_keeps_its_error(schema: pa.Schema, metric: Any) -> None:
-    row = only_row(score(rows.table([{**IDS, "error": FAILED}], schema), "m", metric))
+    row = read_only_row(score(rows.table([{**IDS, "error": FAILED}], schema), "m", metric))
     assert (row["score"], row["n_questions"], row["error"]) == (None, None, FAILED)
     assert {name: row[name] for name in IDS} == IDS
 
@@ -128,14 +130,14 @@ def make_index(p_entail: float | None = None, *, error: Any = None) -> WrittenIn
     return WrittenIndex(rows.table(both, schemas.QUESTIONS), entailments)
 
 
-def two_answers() -> pa.Table:
+def make_two_answers() -> pa.Table:
     logs = [[[math.log(0.6)], [math.log(0.2)]], [[math.log(0.1)], [math.log(0.3)]]]
     answers = [{"question_id": str(n), "token_logprobs": its} for n, its in enumerate(logs, start=1)]
     return rows.table([{**IDS, "answers": answers}], schemas.ANSWERS)
 
 
 def test_every_element_of_the_prompt_keeps_its_own_score() -> None:
-    row = only_row(score(two_answers(), "gecko", GeckoConfig(nli=None), make_index()))
+    row = read_only_row(score(make_two_answers(), "gecko", GeckoConfig(nli=None), make_index()))
     assert (row["score"], row["n_questions"]) == (pytest.approx((0.75 + 0.25) / 2, rel=1e-6), 2)
     dog, cat = row["elements"]
     assert (dog["span"], dog["start"], dog["end"], dog["given"]) == ("dog", 2, 5, "yes")
@@ -144,22 +146,22 @@ def test_every_element_of_the_prompt_keeps_its_own_score() -> None:
 
 
 def test_a_question_that_the_prompt_does_not_entail_has_no_score() -> None:
-    row = only_row(score(two_answers(), "gecko", GeckoConfig(), make_index(0.001)))
+    row = read_only_row(score(make_two_answers(), "gecko", GeckoConfig(), make_index(0.001)))
     assert (row["score"], row["n_questions"]) == (pytest.approx(0.75, rel=1e-6), 1)
     assert [element["score"] is None for element in row["elements"]] == [False, True]
 
 
-def colour_question(colour: str, *, keep: bool | None = None) -> WrittenQuestion:
+def make_colour_question(colour: str, *, keep: bool | None = None) -> WrittenQuestion:
     choices = ("red", "blue", "green")
     return WrittenQuestion("1", f"is the dog {colour}?", choices, colour, keep=keep)
 
 
-def index_of(*questions: WrittenQuestion) -> WrittenIndex:
+def make_written_index(*questions: WrittenQuestion) -> WrittenIndex:
     table = rows.table([{"prompt_id": "p", **one._asdict()} for one in assign_ids(questions)], schemas.QUESTIONS)
     return WrittenIndex(table, None)
 
 
-def answers_to(*questions: WrittenQuestion) -> pa.Table:
+def make_answers_to(*questions: WrittenQuestion) -> pa.Table:
     """Return one image's answers, which choose the first choice of every question."""
     logs = [[math.log(0.8)], [math.log(0.1)], [math.log(0.1)]]
     given = [
@@ -169,7 +171,7 @@ def answers_to(*questions: WrittenQuestion) -> pa.Table:
     return rows.table([{**IDS, "answers": given}], schemas.ANSWERS)
 
 
-def failed_questions(kind: str) -> WrittenIndex:
+def make_failed_questions(kind: str) -> WrittenIndex:
     error = rows.error_value(RowError(kind, "no form"))
     return WrittenIndex(rows.table([{"prompt_id": "p", "error": error}], schemas.QUESTIONS), None)
 
@@ -182,7 +184,7 @@ def add_foreign_entailment(question: WrittenQuestion) -> WrittenIndex:
     return WrittenIndex(asked, rows.table(found, schemas.ENTAILMENTS))
 
 
-RED, BLUE = colour_question("red"), colour_question("blue")
+RED, BLUE = make_colour_question("red"), make_colour_question("blue")
 ASKED = [WrittenQuestion(str(n), f"{n}?", ("yes", "no"), "yes") for n in range(2)]
 NO_MEMORY = rows.error_value(RowError("model_failed", "no memory", retryable=True))
 
@@ -190,14 +192,14 @@ NO_MEMORY = rows.error_value(RowError("model_failed", "no memory", retryable=Tru
 @pytest.mark.parametrize(
     ("answers", "metric", "written", "kind"),
     [
-        (two_answers(), GeckoConfig(threshold=0.95), make_index(0.01), "no_questions"),
-        (two_answers(), GeckoConfig(), make_index(error=NO_MEMORY), "model_failed"),
-        (two_answers(), DsgConfig(), failed_questions("unreadable_reply"), "unreadable_reply"),
-        (two_answers(), DsgConfig(), WrittenIndex(schemas.QUESTIONS.empty_table(), None), "incomplete_cell"),
-        (answers_to(RED), GeckoConfig(nli=None), index_of(BLUE), "incomplete_cell"),
-        (answers_to(RED), GeckoConfig(), add_foreign_entailment(RED), "incomplete_cell"),
-        (answers_table(), tiny.make_vqascore(), None, "incomplete_cell"),
-        *((answers_to(ASKED[0]), metric, index_of(*ASKED), "incomplete_cell")
+        (make_two_answers(), GeckoConfig(threshold=0.95), make_index(0.01), "no_questions"),
+        (make_two_answers(), GeckoConfig(), make_index(error=NO_MEMORY), "model_failed"),
+        (make_two_answers(), DsgConfig(), make_failed_questions("unreadable_reply"), "unreadable_reply"),
+        (make_two_answers(), DsgConfig(), WrittenIndex(schemas.QUESTIONS.empty_table(), None), "incomplete_cell"),
+        (make_answers_to(RED), GeckoConfig(nli=None), make_written_index(BLUE), "incomplete_cell"),
+        (make_answers_to(RED), GeckoConfig(), add_foreign_entailment(RED), "incomplete_cell"),
+        (make_answers_table(), tiny.make_vqascore(), None, "incomplete_cell"),
+        *((make_answers_to(ASKED[0]), metric, make_written_index(*ASKED), "incomplete_cell")
           for metric in (GeckoConfig(nli=None), DsgConfig(), TifaConfig(), Vq2Config())),
     ],
     ids=["no question left", "entailment failed", "questions failed", "no questions", "answers to another writing",
@@ -206,18 +208,18 @@ NO_MEMORY = rows.error_value(RowError("model_failed", "no memory", retryable=Tru
 def test_missing_evidence_gives_a_null_with_the_reason_and_never_a_no(
     answers: pa.Table, metric: Any, written: WrittenIndex | None, kind: str
 ) -> None:
-    row = only_row(score(answers, "m", metric, written))
+    row = read_only_row(score(answers, "m", metric, written))
     assert (row["score"], row["error"]["kind"]) == (None, kind)
     assert row["error"]["retryable"] == (kind in ("incomplete_cell", "model_failed"))
 
 
 def test_answers_to_questions_that_are_no_longer_asked_do_not_matter() -> None:
-    answers = answers_to(RED, BLUE._replace(question_id="2"))
-    row = only_row(score(answers, "gecko", GeckoConfig(nli=None), index_of(RED)))
+    answers = make_answers_to(RED, BLUE._replace(question_id="2"))
+    row = read_only_row(score(answers, "gecko", GeckoConfig(nli=None), make_written_index(RED)))
     assert (row["score"], row["n_questions"], row["error"]) == (pytest.approx(0.8, rel=1e-6), 1, None)
 
 
 def test_a_question_that_the_filter_dropped_needs_no_answer() -> None:
-    written = index_of(RED, colour_question("blue", keep=False)._replace(question_id="2"))
-    row = only_row(score(answers_to(RED), "tifa", TifaConfig(), written))
+    written = make_written_index(RED, make_colour_question("blue", keep=False)._replace(question_id="2"))
+    row = read_only_row(score(make_answers_to(RED), "tifa", TifaConfig(), written))
     assert (row["score"], row["n_questions"], row["error"]) == (1.0, 1, None)

@@ -86,7 +86,7 @@ def compare(
     return dict(operator.measure(decode(operator, images), texts))
 
 
-def error_kinds(table: pa.Table) -> list[str | None]:
+def list_error_kinds(table: pa.Table) -> list[str | None]:
     return [error and error["kind"] for error in table["error"].to_pylist()]
 
 
@@ -179,10 +179,10 @@ def test_a_text_that_failed_is_tried_again_with_the_next_shard(similarity: ClipS
     images = make_image_table(PICTURES[:2], ["p0", "p1"])
     model.failing = {PROMPTS["p0"]}
     failed = compare(operator, images)["clipscore"]
-    assert error_kinds(failed) == ["model_failed", None]
+    assert list_error_kinds(failed) == ["model_failed", None]
     assert failed["error"][0]["retryable"].as_py()
     model.failing = set()
-    assert error_kinds(compare(operator, images)["clipscore"]) == [None, None]
+    assert list_error_kinds(compare(operator, images)["clipscore"]) == [None, None]
 
 
 @pytest.mark.parametrize("image_batch", [1, 2, 100])
@@ -197,7 +197,7 @@ def test_bad_images_keep_their_rows_and_do_not_affect_the_others(image_batch: in
     expected += ["empty_prompt"] * 2  # even for the variant with a prefix
     for table in compare(operator, images, {**PROMPTS, "none": "", "blank": " \n"}, metrics).values():
         assert table["image_id"].to_pylist() == [f"i{number}" for number in range(9)]
-        assert error_kinds(table) == expected and "'p99'" in table["error"][6]["message"].as_py()
+        assert list_error_kinds(table) == expected and "'p99'" in table["error"][6]["message"].as_py()
         similarities = [number and round(number, 6) for number in table["similarity"].to_pylist()]
         assert similarities == [None if kind else 0.6 for kind in expected]
 
@@ -205,7 +205,7 @@ def test_bad_images_keep_their_rows_and_do_not_affect_the_others(image_batch: in
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_cosine_that_is_not_a_number_is_an_error_and_never_stored(number: float) -> None:
     table = compare(make_stage(ScriptedModel([number, 0.0])), make_image_table(PICTURES[:1], ["p0"]))["clipscore"]
-    assert error_kinds(table) == ["not_finite"]
+    assert list_error_kinds(table) == ["not_finite"]
     assert table["similarity"].to_pylist() == [None]
 
 
@@ -259,5 +259,5 @@ def test_a_model_that_reads_image_and_text_together_works_like_a_dual_encoder() 
     table = compare(make_stage(model), make_image_table(images, ["p", "q", "r"]), prompts)["clipscore"]
     assert table["similarity"].to_pylist() == [60 + 5, 61 + 13, None]
     assert table["truncated"].to_pylist() == [False, True, None]
-    assert error_kinds(table) == [None, None, "model_failed"]
+    assert list_error_kinds(table) == [None, None, "model_failed"]
     assert model.encoded == 3, "each image once, with the only rule that is requested"

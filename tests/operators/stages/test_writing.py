@@ -39,7 +39,7 @@ class ScriptedModel:
         ]
 
 
-def gecko_reply(request: Request) -> str:
+def make_gecko_reply(request: Request) -> str:
     return QUESTIONS if "About {1}" in request.messages[0].text else SPANS
 
 
@@ -49,7 +49,7 @@ def write_with(model: ScriptedModel, *texts: str, metric: WriterConfig | None = 
 
 
 def test_all_prompts_of_a_shard_are_written_in_parallel() -> None:
-    model = ScriptedModel(gecko_reply)
+    model = ScriptedModel(make_gecko_reply)
     table = write_with(model, "a red dog", "one red dog", "the red dog")
     assert model.calls == 2, "one call for the words of all prompts, one for all questions"
     assert len(table) == 6 and table.schema.equals(schemas.QUESTIONS)
@@ -60,7 +60,7 @@ def test_all_prompts_of_a_shard_are_written_in_parallel() -> None:
 
 
 def test_prompts_with_the_same_text_are_written_once() -> None:
-    model = ScriptedModel(gecko_reply)
+    model = ScriptedModel(make_gecko_reply)
     table = write_with(model, "a red dog", "a red dog", "a red dog")
     assert len(model.asked) == 2
     assert table.column("prompt_id").to_pylist() == ["p0", "p0", "p1", "p1", "p2", "p2"]
@@ -79,14 +79,16 @@ def test_an_unreadable_reply_is_requested_once_more_with_the_reason_and_then_an_
 
 def test_a_readable_second_reply_counts() -> None:
     def reply(request: Request) -> str:
-        return gecko_reply(request) if len(request.messages) > 1 or "About {1}" in request.messages[0].text else "?"
+        return (
+            make_gecko_reply(request) if len(request.messages) > 1 or "About {1}" in request.messages[0].text else "?"
+        )
 
     assert write_with(ScriptedModel(reply), "a red dog").column("error").null_count == 2
 
 
 def test_a_failed_prompt_does_not_affect_the_others() -> None:
     def reply(request: Request) -> str | RowError:
-        return UNSURE if "blue cat" in request.messages[0].text else gecko_reply(request)
+        return UNSURE if "blue cat" in request.messages[0].text else make_gecko_reply(request)
 
     table = write_with(ScriptedModel(reply), "a red dog", "a blue cat", " ", "the red dog")
     kinds = [row["error"] and row["error"]["kind"] for row in table.to_pylist()]

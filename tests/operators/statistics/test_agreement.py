@@ -27,18 +27,18 @@ TEXTBOOK = {
 }
 
 
-def textbook() -> pd.DataFrame:
+def make_textbook_ratings() -> pd.DataFrame:
     rows = [(unit, rater, value) for rater, values in TEXTBOOK.items() for unit, value in enumerate(values)]
     return pd.DataFrame(rows, columns=["unit", "rater", "rating"]).dropna()
 
 
 @pytest.mark.parametrize(("level", "published"), [("nominal", 0.743), ("ordinal", 0.815), ("interval", 0.849)])
 def test_alpha_equals_the_textbooks(level: str, published: float) -> None:
-    assert krippendorff_alpha(textbook(), level) == pytest.approx(published, abs=5e-4)  # type: ignore[arg-type]
+    assert krippendorff_alpha(make_textbook_ratings(), level) == pytest.approx(published, abs=5e-4)  # type: ignore[arg-type]
 
 
 def test_alpha_of_one_rater_is_undefined() -> None:
-    assert math.isnan(krippendorff_alpha(textbook().query("rater == 'A'"), "ordinal"))
+    assert math.isnan(krippendorff_alpha(make_textbook_ratings().query("rater == 'A'"), "ordinal"))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_reliable_prompts_agree_for_every_generator_and_template() -> None:
 
 
 def test_disagreement_is_the_mean_over_words_of_the_variance_between_raters() -> None:
-    """A prompt with exactly half of the largest variance is not below half of it, in spite of rounded thirds."""
+    """A prompt with exactly half of the largest variance is not below half, although its variance is rounded."""
     random = np.random.default_rng(5)
     rejected = {"full": 2, "half": 1, "less": 0}  # number of words that one of three raters rejects
     rows = [
@@ -132,9 +132,9 @@ def test_auroc_counts_ties_half_and_requires_two_labels() -> None:
         auroc(HUMAN, METRIC)
 
 
-def test_the_interval_of_alpha_resamples_prompts() -> None:
-    """Two prompts with identical units are no evidence about others: every resample has the same alpha."""
-    units = textbook().assign(prompt_id="p1")
+def test_the_interval_of_alpha_needs_prompts_that_differ() -> None:
+    """If two prompts have identical units, every resample has the same alpha, so there is no interval."""
+    units = make_textbook_ratings().assign(prompt_id="p1")
     both = pd.concat([units, units.assign(prompt_id="p2", unit=units["unit"] + 100)])
     for few in (units, both):
         assert math.isnan(alpha_interval(few, Sampling()).low)

@@ -17,11 +17,11 @@ from plumbline.operators.statistics.error_graphs import (
 )
 
 
-def node(level: int, *scores: float) -> ErrorNode:
+def make_node(level: int, *scores: float) -> ErrorNode:
     return ErrorNode(level, np.array(scores, float)[:, None])
 
 
-LADDER = [node(0, 0.9, 0.8), node(1, 0.6, 0.5), node(2, 0.2, 0.1)]
+LADDER = [make_node(0, 0.9, 0.8), make_node(1, 0.6, 0.5), make_node(2, 0.2, 0.1)]
 
 
 @pytest.mark.parametrize("convention", ["published", "paper", "current"])
@@ -33,8 +33,8 @@ def test_a_metric_that_falls_with_errors_orders_and_separates_fully(convention: 
 
 
 def test_published_walks_start_with_every_ordered_pair_of_roots() -> None:
-    roots = [node(0, 0.9), node(0, 0.7)]
-    others = [node(1, 0.5), node(1, 0.6), node(2, 0.1)]
+    roots = [make_node(0, 0.9), make_node(0, 0.7)]
+    others = [make_node(1, 0.5), make_node(1, 0.6), make_node(2, 0.1)]
     assert len(list(iterate_walks([*roots, *others], root_pairs=True))) == 4 * 2 * 1
     assert len(list(iterate_walks([*roots, *others], root_pairs=False))) == 2 * 2 * 1
 
@@ -78,16 +78,16 @@ def test_the_papers_rank_of_a_value_is_the_number_of_values_below_it(seed: int) 
 
 
 def test_images_without_a_score_are_left_out_and_a_constant_metric_has_no_order() -> None:
-    gaps = [node(0, 0.9, math.nan), node(1, 0.1, 0.2)]
+    gaps = [make_node(0, 0.9, math.nan), make_node(1, 0.1, 0.2)]
     assert score_graph(gaps, "published").spearman[0] == pytest.approx(
-        score_graph([ErrorNode(0, np.array([[0.9]])), node(1, 0.1, 0.2)], "published").spearman[0]
+        score_graph([ErrorNode(0, np.array([[0.9]])), make_node(1, 0.1, 0.2)], "published").spearman[0]
     )
-    flat = score_graph([node(0, 0.5), node(1, 0.5)], "published")
+    flat = score_graph([make_node(0, 0.5), make_node(1, 0.5)], "published")
     assert (flat.spearman[0], flat.kendall[0], flat.separation[0], flat.delta[0]) == (0, 0, 0, 0)
 
 
 def test_a_graph_without_errors_counts_as_0() -> None:
-    alone = score_graph([node(0, 0.5, 0.7)], "published")
+    alone = score_graph([make_node(0, 0.5, 0.7)], "published")
     assert (alone.spearman[0], alone.separation[0], alone.delta[0]) == (0, 0, 0)
 
 
@@ -109,22 +109,22 @@ def test_the_kolmogorov_smirnov_statistic_equals_scipys_with_missing_scores() ->
 
 
 def test_in_the_current_code_a_missing_score_only_removes_the_pairs_with_its_node() -> None:
-    nodes = [node(0, 0.9, math.nan), node(1, 0.5), node(1, 0.4), node(2, 0.1)]
+    nodes = [make_node(0, 0.9, math.nan), make_node(1, 0.5), make_node(1, 0.4), make_node(2, 0.1)]
     found = score_graph(nodes, "current")
     assert found.delta == pytest.approx([(0.4 + 0.3) / 2])
     assert found.separation == pytest.approx([1.0])
-    assert math.isnan(score_graph([node(0, math.nan), node(1, math.nan)], "current").separation[0])
-    assert score_graph([node(0, 0.9, math.nan), node(1, 0.5)], "current").separation == pytest.approx([0.0])
+    assert math.isnan(score_graph([make_node(0, math.nan), make_node(1, math.nan)], "current").separation[0])
+    assert score_graph([make_node(0, 0.9, math.nan), make_node(1, 0.5)], "current").separation == pytest.approx([0.0])
 
 
 def test_in_the_current_code_walks_are_weighted_by_scored_images_and_need_two() -> None:
-    nodes = [node(0, 0.9, 0.8), node(1, 0.1, 0.2, 0.3), node(1, 0.95, *[math.nan] * 9)]
+    nodes = [make_node(0, 0.9, 0.8), make_node(1, 0.1, 0.2, 0.3), make_node(1, 0.95, *[math.nan] * 9)]
     walks = [([0, 0, 1, 1, 1], [0.9, 0.8, 0.1, 0.2, 0.3]), ([0, 0, 1], [0.9, 0.8, 0.95])]
     rho = [stats.spearmanr(*walk).statistic for walk in walks]
     assert score_graph(nodes, "current").spearman == pytest.approx([np.average(rho, weights=[5, 3])])
-    lonely = [node(0, math.nan), node(1, 0.3), node(1, 0.2, 0.1)]
+    lonely = [make_node(0, math.nan), make_node(1, 0.3), make_node(1, 0.2, 0.1)]
     assert score_graph(lonely, "current").spearman == pytest.approx([0.0])
-    assert math.isnan(score_graph([node(1, 0.3), node(2, 0.2)], "current").spearman[0])
+    assert math.isnan(score_graph([make_node(1, 0.3), make_node(2, 0.2)], "current").spearman[0])
 
 
 def test_the_current_codes_numbers_equal_scipys_for_each_pair_and_walk() -> None:

@@ -1,4 +1,4 @@
-"""Tests, families of tests and agreement keep their error rates in 2,000 simulated studies of each hard case."""
+"""Significance tests and intervals keep their error rates in 2,000 simulated studies of each hard case."""
 
 from collections.abc import Callable
 from itertools import combinations
@@ -19,31 +19,31 @@ Draw = Callable[[np.random.Generator, int, int], np.ndarray]
 """Function that draws scores of equally good generators, of shape (generators, prompts)."""
 
 
-def rare_losses(random: np.random.Generator, generators: int, prompts: int) -> np.ndarray:
+def draw_rare_losses(random: np.random.Generator, generators: int, prompts: int) -> np.ndarray:
     return (random.random((generators, prompts)) < 0.95).astype(float)
 
 
-def shares(random: np.random.Generator, generators: int, prompts: int) -> np.ndarray:
+def draw_fractions(random: np.random.Generator, generators: int, prompts: int) -> np.ndarray:
     """Return k/n with a different n for every prompt, so that many differences are equal except for rounding."""
     n = random.integers(1, 8, prompts)
     return random.binomial(n, 0.7, (generators, prompts)) / n
 
 
-def clustered_seeds(random: np.random.Generator, generators: int, prompts: int) -> np.ndarray:
+def draw_clustered_seeds(random: np.random.Generator, generators: int, prompts: int) -> np.ndarray:
     """Return the means of four images per prompt that succeed or fail mostly together."""
     luck = random.normal(size=(generators, prompts, 1))
     return np.asarray((luck + 0.2 * random.normal(size=(generators, prompts, 4)) > 0).mean(axis=2))
 
 
-def prompts_that_differ_in_spread(random: np.random.Generator, generators: int, prompts: int) -> np.ndarray:
+def draw_prompts_of_different_spread(random: np.random.Generator, generators: int, prompts: int) -> np.ndarray:
     return random.normal(size=(generators, prompts)) * random.lognormal(0, 2, prompts)
 
 
-HARD = [rare_losses, shares, clustered_seeds, prompts_that_differ_in_spread]
+HARD = [draw_rare_losses, draw_fractions, draw_clustered_seeds, draw_prompts_of_different_spread]
 
 
-def some_slow(*slow: Draw) -> list[object]:
-    """Return the hard cases; those passed as arguments only run in `make slow`."""
+def mark_slow_cases(*slow: Draw) -> list[object]:
+    """Return the hard cases, and mark the given ones, so that they only run in `make slow`."""
     return [pytest.param(draw, marks=pytest.mark.slow) if draw in slow else draw for draw in HARD]
 
 
@@ -57,7 +57,7 @@ def test_two_equal_generators_differ_significantly_in_at_most_5_of_100_studies(
     assert np.mean(np.array(found) < SIGNIFICANCE) <= TOLERATED
 
 
-@pytest.mark.parametrize("draw", some_slow(rare_losses, clustered_seeds))
+@pytest.mark.parametrize("draw", mark_slow_cases(draw_rare_losses, draw_clustered_seeds))
 def test_equal_generators_next_to_a_flattered_one_get_different_letters_in_at_most_5_of_100_studies(
     draw: Draw,
 ) -> None:
@@ -72,7 +72,7 @@ def test_equal_generators_next_to_a_flattered_one_get_different_letters_in_at_mo
     assert false / STUDIES <= TOLERATED
 
 
-@pytest.mark.parametrize("draw", some_slow(shares, prompts_that_differ_in_spread))
+@pytest.mark.parametrize("draw", mark_slow_cases(draw_fractions, draw_prompts_of_different_spread))
 def test_nights_that_differ_only_by_chance_report_a_regression_in_at_most_5_of_100(draw: Draw) -> None:
     """Three generators are compared with the previous night, overall and for three skills of eight prompts each.
 
@@ -110,7 +110,7 @@ def test_sign_flips_find_a_difference_between_equal_metrics_in_at_most_5_of_100_
 def test_an_interval_of_agreement_on_nearly_equal_ratings_misses_the_truth_in_at_most_5_of_100_studies(
     prompts: int,
 ) -> None:
-    """Three raters give 5, or 2 to images that they see as bad: 70% of the bad images and 2% of the others."""
+    """Three raters give each image 5 or 2; they give 2 to 70% of the bad images and to 2% of the others."""
     bad, seen, unseen = 0.15, 0.7, 0.02
     twos = bad * seen + (1 - bad) * unseen
     disagreement = bad * seen * (1 - seen) + (1 - bad) * unseen * (1 - unseen)
@@ -126,23 +126,23 @@ def test_an_interval_of_agreement_on_nearly_equal_ratings_misses_the_truth_in_at
     assert missed / STUDIES <= TOLERATED
 
 
-def rarely_varying_scores(random: np.random.Generator, prompts: int) -> np.ndarray:
+def draw_rarely_varying_scores(random: np.random.Generator, prompts: int) -> np.ndarray:
     """Return scores by two versions of a metric, which both rate nearly all images as perfect."""
     old = np.where(random.random(prompts) < 0.1, random.random(prompts) / 2, 1)
     return np.array([old, 0.1 + 0.8 * old + 0.02 * random.normal(size=prompts)])
 
 
-def thirds(random: np.random.Generator, prompts: int) -> np.ndarray:
+def draw_multiples_of_a_third(random: np.random.Generator, prompts: int) -> np.ndarray:
     return random.binomial(3, random.beta(3, 0.6, prompts), (2, prompts)) / 3
 
 
-def nearly_the_same_order(random: np.random.Generator, prompts: int) -> np.ndarray:
+def draw_nearly_the_same_order(random: np.random.Generator, prompts: int) -> np.ndarray:
     old = random.lognormal(size=prompts)
     return np.array([old, old * random.lognormal(0, 0.3, prompts)])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("draw", [rarely_varying_scores, thirds, nearly_the_same_order])
+@pytest.mark.parametrize("draw", [draw_rarely_varying_scores, draw_multiples_of_a_third, draw_nearly_the_same_order])
 def test_an_interval_of_a_rank_correlation_misses_the_truth_in_at_most_5_of_100_studies(
     draw: Callable[[np.random.Generator, int], np.ndarray],
 ) -> None:

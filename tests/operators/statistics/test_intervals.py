@@ -18,41 +18,41 @@ Draw = Callable[[np.random.Generator, int], np.ndarray]
 """Function that draws a study's values, one for each of n prompts."""
 
 
-def rare_twos(random: np.random.Generator, n: int) -> np.ndarray:
+def draw_rare_twos(random: np.random.Generator, n: int) -> np.ndarray:
     return np.where(random.random((n, 3)) < 0.07, 2.0, 5.0).mean(axis=1)
 
 
-def very_rare_ones(random: np.random.Generator, n: int) -> np.ndarray:
+def draw_very_rare_ones(random: np.random.Generator, n: int) -> np.ndarray:
     return np.where(random.random((n, 3)) < 0.02, 1.0, 5.0).mean(axis=1)
 
 
-def any_grade(random: np.random.Generator, n: int) -> np.ndarray:
+def draw_equally_likely_grades(random: np.random.Generator, n: int) -> np.ndarray:
     return random.integers(1, 6, n).astype(float)
 
 
-def nearly_all_right(random: np.random.Generator, n: int) -> np.ndarray:
+def draw_nearly_all_right(random: np.random.Generator, n: int) -> np.ndarray:
     return (random.random(n) < 0.95).astype(float)
 
 
-def thirds(random: np.random.Generator, n: int) -> np.ndarray:
+def draw_multiples_of_a_third(random: np.random.Generator, n: int) -> np.ndarray:
     return random.binomial(3, 0.95, n) / 3
 
 
-def mostly_ends(random: np.random.Generator, n: int) -> np.ndarray:
+def draw_values_near_0_and_1(random: np.random.Generator, n: int) -> np.ndarray:
     return random.beta(0.3, 0.1, n)
 
 
 HARD: dict[str, tuple[Draw, float, Scale]] = {
-    "7% twos": (rare_twos, 5 - 3 * 0.07, LIKERT),
-    "2% ones": (very_rare_ones, 5 - 4 * 0.02, LIKERT),
-    "all grades": (any_grade, 3.0, LIKERT),
-    "95% right": (nearly_all_right, 0.95, SHARES),
-    "k of 3": (thirds, 0.95, SHARES),
-    "mostly ends": (mostly_ends, 0.75, SHARES),
+    "7% twos": (draw_rare_twos, 5 - 3 * 0.07, LIKERT),
+    "2% ones": (draw_very_rare_ones, 5 - 4 * 0.02, LIKERT),
+    "all grades": (draw_equally_likely_grades, 3.0, LIKERT),
+    "95% right": (draw_nearly_all_right, 0.95, SHARES),
+    "k of 3": (draw_multiples_of_a_third, 0.95, SHARES),
+    "mostly ends": (draw_values_near_0_and_1, 0.75, SHARES),
 }
 
 
-def miss_rate(intervals: list[Interval], truth: float) -> float:
+def compute_miss_rate(intervals: list[Interval], truth: float) -> float:
     """Return the fraction of intervals that do not contain the truth; a missing interval does not count as a miss."""
     return sum(one.low > truth + 1e-9 or one.high < truth - 1e-9 for one in intervals) / len(intervals)
 
@@ -67,17 +67,19 @@ def test_a_mean_on_a_known_scale_always_has_a_valid_interval(case: str, prompts:
         for seed in range(STUDIES)
     ]
     assert not any(math.isnan(one.low) for one in found)
-    assert miss_rate(found, truth) <= TOLERATED
+    assert compute_miss_rate(found, truth) <= TOLERATED
     assert all(scale.least <= one.low and one.high <= scale.greatest for one in found)
 
 
 def test_equal_images_of_a_prompt_count_once() -> None:
     random, names = np.random.default_rng(1), [str(n) for n in range(15) for _ in range(4)]
     found = [
-        Prompts(names, Sampling(resamples=400, seed=seed)).mean_interval(np.repeat(thirds(random, 15), 4), SHARES)
+        Prompts(names, Sampling(resamples=400, seed=seed)).mean_interval(
+            np.repeat(draw_multiples_of_a_third(random, 15), 4), SHARES
+        )
         for seed in range(STUDIES)
     ]
-    assert miss_rate(found, 0.95) <= TOLERATED
+    assert compute_miss_rate(found, 0.95) <= TOLERATED
 
 
 @pytest.mark.parametrize("prompts", [6, 10, 25])
@@ -90,7 +92,7 @@ def test_a_summary_mean_on_an_unknown_scale_has_a_valid_interval_or_none(case: s
     weights = poisson_weights(hashes.ravel()).reshape(STUDIES, prompts, -1)
     totals = sum(values[:, each, None] * weights[:, each] for each in range(prompts))
     found = ratio_intervals(totals, weights.sum(axis=1, dtype=np.float64))
-    assert miss_rate([Interval(*ends) for ends in found.T.tolist()], truth) <= TOLERATED
+    assert compute_miss_rate([Interval(*ends) for ends in found.T.tolist()], truth) <= TOLERATED
 
 
 def test_ten_equal_ratings_have_no_interval_unless_the_scale_is_known() -> None:
@@ -102,19 +104,21 @@ def test_ten_equal_ratings_have_no_interval_unless_the_scale_is_known() -> None:
     assert "Gaffke's, 10 prompts, scale from 1 to 5" in prompts.describe(known, LIKERT)
 
 
-def ratings_and_scores(random: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+def draw_ratings_and_scores(random: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Return ratings, nine tenths of them 5, and scores whose variance is half due to image quality."""
     quality = random.normal(size=n)
     bad = np.where(quality < -1.3, 0.6, 0.01)[:, None]
     return np.where(random.random((n, 3)) < bad, 2.0, 5.0).mean(axis=1), quality + random.normal(size=n)
 
 
-def correlated_normals(random: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+def draw_correlated_normals(random: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
     quality = random.normal(size=n)
     return quality, quality + 0.8 * random.normal(size=n)
 
 
-@pytest.mark.parametrize("draw", [ratings_and_scores, pytest.param(correlated_normals, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "draw", [draw_ratings_and_scores, pytest.param(draw_correlated_normals, marks=pytest.mark.slow)]
+)
 def test_a_correlation_has_a_valid_interval_or_none(
     draw: Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]],
 ) -> None:
@@ -127,12 +131,12 @@ def test_a_correlation_has_a_valid_interval_or_none(
             prompts = Prompts(names, Sampling(resamples=60, seed=seed))
             interval = UNDEFINED
             if prompts.all_vary(human, score):
-                interval = prompts.interval(lambda rows: pearson(human[rows], score[rows]), CORRELATIONS)  # noqa: B023
+                interval = prompts.interval(lambda rows: compute_pearson(human[rows], score[rows]), CORRELATIONS)  # noqa: B023
             found.append(interval)
-        assert miss_rate(found, truth) <= TOLERATED
+        assert compute_miss_rate(found, truth) <= TOLERATED
 
 
-def pearson(a: np.ndarray, b: np.ndarray) -> float:
+def compute_pearson(a: np.ndarray, b: np.ndarray) -> float:
     a, b = a - a.mean(), b - b.mean()
     size = math.sqrt(float((a @ a) * (b @ b)))
     return float(a @ b) / size if size else math.nan

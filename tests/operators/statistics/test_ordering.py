@@ -89,7 +89,9 @@ def test_holm_multiplies_by_the_number_of_remaining_tests_and_keeps_the_order() 
     assert holm([]) == []
 
 
-def equal_metrics(random: np.random.Generator, prompts: int, images: int) -> tuple[list[np.ndarray], list[str]]:
+def simulate_equal_metrics(
+    random: np.random.Generator, prompts: int, images: int
+) -> tuple[list[np.ndarray], list[str]]:
     """Return ratings and two equally good metrics, whose errors are correlated between images of the same prompt."""
 
     def errors() -> np.ndarray:
@@ -103,7 +105,7 @@ def test_equal_metrics_with_errors_shared_within_prompts_differ_in_at_most_5_of_
     random = np.random.default_rng(0)
     told = 0
     for case in range(400):
-        columns, prompt_ids = equal_metrics(random, 30, 5)
+        columns, prompt_ids = simulate_equal_metrics(random, 30, 5)
         told += correlation_p_value(*columns, prompt_ids, resamples=99, seed=case) < 0.05
     assert 6 <= told <= 36
 

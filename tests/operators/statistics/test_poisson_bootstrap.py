@@ -10,7 +10,7 @@ MASK = 2**64 - 1
 
 
 def compute_weight(prompt: int, resample: int) -> int:
-    """Compute a weight from the published SplitMix64: the number of CUMULATIVE steps that the drawn number reaches."""
+    """Draw a number with the published SplitMix64, and return how many steps of CUMULATIVE are at most this number."""
     mixed = (prompt + (resample + 1) * 0x9E3779B97F4A7C15) & MASK
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & MASK

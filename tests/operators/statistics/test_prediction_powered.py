@@ -80,7 +80,10 @@ LOOKS = (1, 2, 3, 5, 8, 12, 14, 17, 20, 25, 30, 40, 50, 65, 80, 100)
 def test_checking_the_interval_while_labels_come_in_keeps_its_error_rate(
     name: str, level: float, follows: float
 ) -> None:
-    """Predictions follow the labels or do not, in 2,000 studies; three standard errors are tolerated."""
+    """Each case has 2,000 studies, in which the predictions follow the labels or are independent of them.
+
+    The error rate may exceed its limit by three standard errors.
+    """
     widest, draw = LABELS[name]
     random = np.random.default_rng(0)
     labels = draw(random, (STUDIES, LOOKS[-1] + 60))
@@ -95,7 +98,7 @@ def test_checking_the_interval_while_labels_come_in_keeps_its_error_rate(
 
 @pytest.mark.parametrize("name", LABELS)
 def test_sampling_prompts_without_repetition_keeps_the_error_rate(name: str) -> None:
-    """Prompts come in random order without repetition, and the mean to be estimated is that of all 120 prompts."""
+    """The 120 prompts come in random order without repetition, and the mean of all of them is estimated."""
     widest, draw = LABELS[name]
     random = np.random.default_rng(3)
     labels = draw(random, (1, 120))[0]

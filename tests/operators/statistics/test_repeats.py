@@ -13,9 +13,10 @@ from tests.operators.tallied import summarise
 
 
 def test_variances_of_two_prompts_by_hand() -> None:
-    """For prompts (1, 3) and (5, 9), within is (2 + 8) / 2 = 5, and between ((2 - 4.5)^2 + (7 - 4.5)^2) * 2 = 25.
+    """The scores of the two prompts are (1, 3) and (5, 9).
 
-    The variance between prompts is then (25 - 5) / 2.
+    The mean square within prompts is (2 + 8) / 2 = 5, and between prompts ((2 - 4.5)^2 + (7 - 4.5)^2) * 2 = 25, so
+    the variance between prompts is (25 - 5) / 2 = 10.
     """
     found = estimate_repeats(np.array([0, 0, 4, 4]), np.array([1.0, 3.0, 5.0, 9.0]))
     assert found == pytest.approx(Repeats(images=2.0, between=10.0, within=5.0))
@@ -24,9 +25,10 @@ def test_variances_of_two_prompts_by_hand() -> None:
 
 
 def test_groups_of_unequal_size_by_hand() -> None:
-    """For prompts (0, 2, 4) and (7), within is 8 / 2 = 4, and between 3 * 1.25^2 + 3.75^2 = 18.75.
+    """The scores of the two prompts are (0, 2, 4) and (7).
 
-    The effective group size is (4 - 10 / 4) / 1 = 1.5.
+    The mean square within prompts is 8 / 2 = 4, and between prompts 3 * 1.25^2 + 3.75^2 = 18.75. The effective group
+    size is (4 - 10 / 4) / 1 = 1.5.
     """
     found = estimate_repeats(np.array([0, 0, 0, 1]), np.array([0.0, 2.0, 4.0, 7.0]))
     assert found == pytest.approx(Repeats(images=2.0, between=14.75 / 1.5, within=4.0))

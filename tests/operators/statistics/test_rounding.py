@@ -11,14 +11,14 @@ from plumbline.operators.statistics.rounding import exact_means, merge_equal, ro
 from plumbline.statistics import calibrate_ties, signed_rank
 
 
-def shares(random: np.random.Generator, n: int) -> list[Fraction]:
+def draw_fractions(random: np.random.Generator, n: int) -> list[Fraction]:
     return [Fraction(int(random.integers(0, k + 1)), int(k)) for k in random.integers(1, 13, n)]
 
 
 def test_shares_with_equal_differences_are_tied_like_exact_fractions() -> None:
     random = np.random.default_rng(0)
     for n in (20, 60, 400):
-        a, b = shares(random, n), shares(random, n)
+        a, b = draw_fractions(random, n), draw_fractions(random, n)
         apart = [x - y for x, y in zip(a, b, strict=True)]
         common = math.lcm(*(one.denominator for one in apart))
         whole = np.array([int(one * common) for one in apart], float)
@@ -63,7 +63,7 @@ def test_ties_are_calibrated_on_shares_like_on_whole_numbers() -> None:
     random = np.random.default_rng(3)
     for case in range(30):
         n = 40
-        metric = shares(random, n)
+        metric = draw_fractions(random, n)
         common = math.lcm(*(one.denominator for one in metric))
         thirds = random.integers(3, 16, n)
         whole = calibrate_ties(thirds.astype(float), np.array([int(one * common) for one in metric], float))

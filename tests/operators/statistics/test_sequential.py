@@ -27,7 +27,7 @@ BETTING = Adaptive(range=(0, 1))
 ASYMPTOTIC = Adaptive(method="asymptotic")
 
 
-def differences(mean: float, prompts: int = 256, seed: int = 0) -> Floats:
+def draw_differences(mean: float, prompts: int = 256, seed: int = 0) -> Floats:
     """Return random differences between scores from 0 to 1."""
     random = np.random.default_rng(seed)
     return np.clip(random.normal(mean, 0.3, prompts), -1, 1)
@@ -39,7 +39,7 @@ def decide_pairs(options: Adaptive, *pairs: Floats, seed: int = 0, indifference:
     return decide(found, options.alpha).verdict.tolist()
 
 
-def test_every_prompt_occurs_once_and_every_look_has_its_share_of_each_label() -> None:
+def test_every_prompt_occurs_once_and_every_check_has_its_share_of_each_label() -> None:
     labels = ["counting"] * 30 + ["text"] * 11 + ["colour"] * 20
     order = balanced_order(labels, seed=3, per_look=8)
     assert sorted(place for place in order.ravel() if place != NO_PROMPT) == list(range(61))
@@ -78,7 +78,7 @@ def test_betting_is_fair_against_a_difference_at_the_edge_of_the_indifference() 
 @pytest.mark.parametrize("options", [BETTING, ASYMPTOTIC], ids=lambda options: str(options.method))
 def test_a_clear_difference_is_found_early_and_in_its_direction(options: Adaptive) -> None:
     order = balanced_order([""] * 256, 0)
-    found = [compute_evidence(order_differences(differences(mean), order), options, 0, 2) for mean in (0.3, -0.3)]
+    found = [compute_evidence(order_differences(draw_differences(mean), order), options, 0, 2) for mean in (0.3, -0.3)]
     verdict, look = decide(found, 0.05)
     assert verdict.tolist() == [A_BETTER, B_BETTER]
     assert (look < len(order) // 3).all()
@@ -86,21 +86,21 @@ def test_a_clear_difference_is_found_early_and_in_its_direction(options: Adaptiv
 
 @pytest.mark.parametrize("options", [BETTING, ASYMPTOTIC], ids=lambda options: str(options.method))
 def test_a_difference_below_the_indifference_is_decided_as_alike(options: Adaptive) -> None:
-    close = differences(0.0) - differences(0.0).mean()
+    close = draw_differences(0.0) - draw_differences(0.0).mean()
     assert decide_pairs(options, close, indifference=0.15) == [ALIKE]
     assert decide_pairs(options, close) == [UNDECIDED], "without an indifference margin a tie stays undecided"
-    assert decide_pairs(options, differences(0.4), indifference=0.15) == [A_BETTER]
+    assert decide_pairs(options, draw_differences(0.4), indifference=0.15) == [A_BETTER]
 
 
 @pytest.mark.parametrize("options", [BETTING, ASYMPTOTIC], ids=lambda options: str(options.method))
 def test_every_pair_is_decided_after_all_prompts(options: Adaptive) -> None:
-    little = differences(0.0)
+    little = draw_differences(0.0)
     assert decide_pairs(options, little) == [A_BETTER if little.mean() > 0 else B_BETTER]
 
 
 @pytest.mark.parametrize("options", [BETTING, ASYMPTOTIC], ids=lambda options: str(options.method))
 def test_tied_generators_are_decided_falsely_with_probability_alpha_at_most(options: Adaptive) -> None:
-    pairs = [pair - pair.mean() for pair in (differences(0, seed=seed) for seed in range(3))]
+    pairs = [pair - pair.mean() for pair in (draw_differences(0, seed=seed) for seed in range(3))]
     orders = np.stack([balanced_order(["a", "b"] * 128, seed) for seed in range(400)])
     found = [compute_evidence(order_differences(pair, orders), options, 0, 3) for pair in pairs]
     assert (decide(found, 0.05).verdict != UNDECIDED).any(axis=-1).mean() <= 0.05
@@ -187,7 +187,7 @@ def test_a_prompt_that_only_one_generator_has_is_ignored() -> None:
         compute_evidence(order_differences(one, order), BETTING, 0, 1) for one in (np.nan_to_num(half), half)
     )
     assert both.not_above.tolist() == lacking.not_above.tolist()
-    assert decide_pairs(BETTING, np.where(np.arange(256) % 2, math.nan, differences(0.4))) == [A_BETTER]
+    assert decide_pairs(BETTING, np.where(np.arange(256) % 2, math.nan, draw_differences(0.4))) == [A_BETTER]
     nothing = np.full(64, math.nan)
     assert decide_pairs(BETTING, nothing) == decide_pairs(ASYMPTOTIC, nothing) == [UNDECIDED]
 

@@ -31,8 +31,11 @@ def test_images_of_a_prompt_with_equal_outcomes_count_as_one() -> None:
     assert mixed.effective == 100  # if prompts do not differ, their images count like independent ones
 
 
-def test_a_corrected_share_equals_that_of_lee_and_others_package() -> None:
-    """UW-Madison-Lee-Lab/LLM-judge-reporting 082884d, README: 40% of 1000 pass; accuracies 0.9 and 0.7 of 200."""
+def test_a_corrected_share_equals_the_example_of_lee_and_others_package() -> None:
+    """In the package's example, 40% of 1,000 outputs pass, and the test is right about 90% and 70% of 200 outputs.
+
+    The package is UW-Madison-Lee-Lab/LLM-judge-reporting at commit 082884d; the example is in its README.
+    """
     found = correct_share(Share(0.4, 1000, 1000), Share(0.9, 200, 200), Share(0.7, 200, 200))
     assert found.value == pytest.approx((0.4 + 0.7 - 1) / 0.6)
     # worked out by hand: p, sensitivity and specificity with z^2, 2 and 2 extra rows, half of which pass
@@ -53,7 +56,7 @@ def test_a_test_that_may_be_no_better_than_chance_gives_no_corrected_share() -> 
 
 
 def test_intervals_are_valid_if_images_of_a_prompt_are_similar() -> None:
-    """A prompt's images share half of the variance of their fit and of the metric's errors, in 200 simulations."""
+    """In 200 simulations, a prompt's images share half of the variance of their fit, and of the metric's errors."""
     draws, rated = np.random.default_rng(0), 30
     prompts = np.repeat(np.arange(200)[:, None], 4, axis=1)
     truths = 0.9, 0.7, 0.85  # sensitivity, specificity, and fraction that fits

@@ -1,4 +1,4 @@
-"""Tie calibration equals brute force in accuracy and first threshold, however the search is partitioned."""
+"""Tie calibration finds the same accuracy and threshold as brute force, however the search is partitioned."""
 
 import math
 
@@ -12,8 +12,8 @@ from plumbline.operators.statistics.rounding import merge_equal, step_of
 from plumbline.operators.statistics.ties import calibrate_ties
 
 
-def brute_force(human: np.ndarray, metric: np.ndarray, groups: np.ndarray | None) -> tuple[float, float]:
-    """Return the first best threshold among 0 and all differences, by trying every pair."""
+def calibrate_by_brute_force(human: np.ndarray, metric: np.ndarray, groups: np.ndarray | None) -> tuple[float, float]:
+    """Return the best accuracy and the lowest threshold that reaches it, by trying 0 and all differences."""
     metric, step = merge_equal(metric), step_of(metric)
     i, j = np.triu_indices(len(human), 1)
     if groups is not None:
@@ -58,7 +58,7 @@ def test_calibration_equals_brute_force_on_random_and_tie_heavy_rows(
     if groups is not None and len(set(groups.tolist())) == len(groups):
         assert found.pairs == 0 and math.isnan(found.accuracy)
         return
-    accuracy, epsilon = brute_force(human, metric, groups)
+    accuracy, epsilon = calibrate_by_brute_force(human, metric, groups)
     assert found.accuracy == pytest.approx(accuracy, abs=1e-12)
     assert found.epsilon == epsilon
 

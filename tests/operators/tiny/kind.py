@@ -1,4 +1,4 @@
-"""A kind of network that the tests have a tiny checkpoint for."""
+"""Kinds of networks for which the tests have tiny checkpoints."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -94,7 +94,7 @@ def test_reasons_are_text_that_a_table_can_store() -> None:
     assert verdict.rationale.encode() == b"half ? of\x00 it"
 
 
-def test_the_schema_agrees_with_the_form() -> None:
+def test_the_schema_of_a_verdict_agrees_with_its_described_form() -> None:
     schema = json.loads(verdict_schema(TWO))
     assert list(schema["properties"]) == schema["required"] == ["naturalness", "artifacts", "rationale"]
     assert schema["properties"]["artifacts"] == {"type": "integer", "minimum": 0, "maximum": 10}

@@ -8,7 +8,7 @@ from plumbline.operators.metrics.metric import Evidence, Rating
 from plumbline.operators.metrics.similarities.sentence_matching import SentenceMatchingConfig
 from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.operators.models.calls import Region
-from tests.operators.metrics.scripted import reply, run
+from tests.operators.metrics.scripted import make_reply, run
 
 SIGHT = CaptionedImage("Two sheep on the road.", (Region("white car is parked", 590, 272, 767, 495),), 768, 512)
 
@@ -71,7 +71,7 @@ def test_the_number_of_errors_is_the_score_and_fewer_is_better(errors: int) -> N
     assert not LlmScoreConfig(variant="error_counting").prefers_lower
 
 
-def test_the_rule_is_the_mean_of_two_shares() -> None:
+def test_the_rule_enhanced_score_is_the_mean_of_two_fractions() -> None:
     """Section 3.2 of the paper defines the mean."""
     counts = {"objects": 2, "objects_matched": 1, "attributes": 4, "attributes_matched": 1}
     assert score_ratings("rule_enhanced", **counts) == pytest.approx((1 / 2) / 2 + (1 / 4) / 2)
@@ -110,7 +110,9 @@ def test_an_unreadable_reply_is_requested_once_more_with_the_reason() -> None:
 
 def test_a_reply_that_was_cut_is_not_a_verdict() -> None:
     with pytest.raises(UnreadableReply):
-        run(LlmScoreConfig().judge_description("a", "b"), [reply('{"rating": 4', complete=False)], ['{"rating": 4'])
+        run(
+            LlmScoreConfig().judge_description("a", "b"), [make_reply('{"rating": 4', complete=False)], ['{"rating": 4']
+        )
 
 
 def test_contradictory_counts_are_requested_again() -> None:
@@ -128,7 +130,7 @@ def test_verdicts_can_be_requested_as_plain_text() -> None:
 
 
 def test_a_cut_caption_is_used_as_it_is() -> None:
-    ran = run(LlmScoreConfig(caption_tokens=5).caption(), [reply("two sheep on", complete=False)])
+    ran = run(LlmScoreConfig(caption_tokens=5).caption(), [make_reply("two sheep on", complete=False)])
     assert ran.result == "two sheep on" and ran.rounds[0][0].max_tokens == 5
     with pytest.raises(UnreadableReply, match="empty"):
         run(LlmScoreConfig().caption(), [" \n"])

@@ -14,7 +14,7 @@ CONSISTENT = '{"semantic_consistency": 8, "rationale": "One of two is missing."}
 WELL_MADE = '{"naturalness": 9, "artifacts": 6, "rationale": "A blurred face."}'
 
 
-def row(**rated: float) -> Evidence:
+def make_evidence(**rated: float) -> Evidence:
     return Evidence({"ratings": [{"name": name, "value": value} for name, value in rated.items()], "rationale": "so"})
 
 
@@ -27,8 +27,10 @@ def test_viescore_asks_about_the_prompt_and_separately_about_the_image() -> None
 
 
 def test_viescore_is_the_root_of_the_product_of_the_lowest_ratings() -> None:
-    assert VieScoreConfig().score(row(semantic_consistency=8, naturalness=9, artifacts=6)).score == math.sqrt(8 * 6)
-    assert VieScoreConfig().score(row(semantic_consistency=0, naturalness=9, artifacts=6)).score == 0
+    assert VieScoreConfig().score(make_evidence(semantic_consistency=8, naturalness=9, artifacts=6)).score == math.sqrt(
+        8 * 6
+    )
+    assert VieScoreConfig().score(make_evidence(semantic_consistency=0, naturalness=9, artifacts=6)).score == 0
 
 
 def test_only_the_unreadable_verdict_is_requested_again_and_no_number_is_invented() -> None:
@@ -41,4 +43,4 @@ def test_only_the_unreadable_verdict_is_requested_again_and_no_number_is_invente
 def test_gpt4v_evals_score_is_its_rating() -> None:
     ran = run(Gpt4vEvalConfig().inspect("a dog"), ['{"rating": 0, "rationale": "A cat."}'])
     assert ran.result == ((Rating("rating", 0),), "A cat.")
-    assert Gpt4vEvalConfig().score(row(rating=35)).score == 35
+    assert Gpt4vEvalConfig().score(make_evidence(rating=35)).score == 35

@@ -263,7 +263,7 @@ def test_an_image_without_questions_has_an_error() -> None:
 
 TS2 = Path(os.environ.get("REFERENCE_DATA", Path(__file__).parents[5] / "shared" / "reference")) / "ts2"
 OFF = {"65"}
-"""The graph with images for which the released scores of three models ignore the parent of the last question."""
+"""Id of the graph for which three models' released scores ignore the parent of the last question."""
 
 
 @pytest.mark.skipif(not TS2.is_dir(), reason="REFERENCE_DATA is not set or empty")

@@ -34,14 +34,14 @@ A: yes"""
 PROMPT = "A red colored dog on a mat"
 
 
-def question(choices: Sequence[str] = ("yes", "no"), answer: str = "yes") -> WrittenQuestion:
+def make_question(choices: Sequence[str] = ("yes", "no"), answer: str = "yes") -> WrittenQuestion:
     return WrittenQuestion("1", "is it?", tuple(choices), answer)
 
 
 def make_answered(*probabilities: float, answer: str = "a", p_entail: float | None = None) -> Answered:
     """Return a question whose choices a, b, ... have these probabilities; the EOS token contributes a factor of 0.5."""
     logprobs = tuple((math.log(p) / 2, math.log(p) / 2) for p in probabilities)
-    return Answered(question("abcdefgh"[: len(probabilities)], answer), logprobs, p_entail=p_entail)
+    return Answered(make_question("abcdefgh"[: len(probabilities)], answer), logprobs, p_entail=p_entail)
 
 
 def test_a_prompt_is_labelled_then_asked_about() -> None:
@@ -217,7 +217,7 @@ def test_a_question_may_be_on_one_line() -> None:
 # The score.
 
 
-def test_a_questions_score_is_its_answers_share_of_the_choices() -> None:
+def test_a_questions_score_is_the_probability_of_its_answer_among_the_choices() -> None:
     scored = GeckoConfig().weigh([make_answered(0.2, 0.05), make_answered(0.3, 0.1, 0.6, answer="c")])
     assert [one.score for one in scored.elements] == pytest.approx([0.8, 0.6])
     assert [one.given for one in scored.elements] == ["a", "c"]
@@ -244,7 +244,7 @@ def test_the_reduction_equals_vqascores(reduction: str, share: float) -> None:
 
 
 def test_long_answers_do_not_underflow() -> None:
-    one = Answered(question("ab", "a"), ((-1000.0, -1000.0), (-1000.0, -1001.0)))
+    one = Answered(make_question("ab", "a"), ((-1000.0, -1000.0), (-1000.0, -1001.0)))
     assert GeckoConfig().weigh([one]).score == pytest.approx(1 / (1 + math.exp(-1)))
 
 
@@ -259,7 +259,7 @@ def test_the_shares_of_all_choices_add_up(logs: list[float], likelihood: str) ->
     metric = GeckoConfig(likelihood=likelihood)  # type: ignore[arg-type]
     choices = "abcdef"[: len(logs)]
     token_logprobs = tuple((log,) for log in logs)
-    shares = [metric.weigh([Answered(question(choices, one), token_logprobs)]).score or 0.0 for one in choices]
+    shares = [metric.weigh([Answered(make_question(choices, one), token_logprobs)]).score or 0.0 for one in choices]
     assert sum(shares) == pytest.approx(1.0)
     assert all(0.0 <= share <= 1.0 for share in shares)
 
@@ -303,7 +303,7 @@ def test_a_question_and_its_answer_become_a_statement(asked: str, answer: str, s
 
 
 @given(st.text() | st.text().map(lambda text: f"is there {text}?"), st.text() | st.sampled_from(["yes", "no"]))
-def test_anything_becomes_one_line_that_ends_in_a_stop(asked: str, answer: str) -> None:
+def test_any_question_and_answer_become_one_line_that_ends_in_a_full_stop(asked: str, answer: str) -> None:
     said = write_hypothesis(asked, answer)
     assert said.endswith(".")
     assert said == one_line(said)

@@ -18,7 +18,7 @@ YES_NO = ("yes", "no")
 LIKELY, UNLIKELY = (math.log(0.9),), (math.log(0.1),)
 
 
-def answers(right: Sequence[bool], parents: Mapping[int, Sequence[int]]) -> list[Answered]:
+def make_answered(right: Sequence[bool], parents: Mapping[int, Sequence[int]]) -> list[Answered]:
     """Return yes/no questions, numbered from 1, with these answers and parents."""
     return [
         Answered(
@@ -47,13 +47,13 @@ CHAIN = {2: [1], 3: [2], 4: [3]}
         ("in_order", 0 / 4),
     ],
 )
-def test_zeroing_after_a_no_at_the_head_of_a_chain(zeroing: Any, expected: float) -> None:
-    assert score(answers([False, True, True, True], CHAIN), zeroing=zeroing) == pytest.approx(expected)
+def test_each_kind_of_zeroing_handles_a_no_at_the_head_of_a_chain(zeroing: Any, expected: float) -> None:
+    assert score(make_answered([False, True, True, True], CHAIN), zeroing=zeroing) == pytest.approx(expected)
 
 
 def test_zeroing_in_order_uses_earlier_zeros_and_ignores_later_ones() -> None:
     """DPG-Bench zeroes in place: question 1 depends on 3, but question 2 zeroes 3 only after 1 has been scored."""
-    answered = answers([True, False, True], {1: [3], 3: [2]})
+    answered = make_answered([True, False, True], {1: [3], 3: [2]})
     assert score(answered, zeroing="in_order") == pytest.approx(1 / 3)
     assert score(answered, zeroing="recursive") == 0
     right = {"1": True, "2": False, "3": True}
@@ -75,7 +75,7 @@ def test_without_questions_there_is_no_score() -> None:
 # Soft means
 
 
-def test_the_spellings_are_the_releases_or_those_without_a_space() -> None:
+def test_spellings_are_the_releases_or_only_those_without_a_leading_space() -> None:
     assert list_spellings("four", "released") == ["four", " four", "Four", " Four", "4", " 4"]
     assert list_spellings("four", "fixed") == ["four", "Four", "4"]
     assert list_spellings("Yes", "released") == ["Yes", " Yes", "yes", " yes"]
@@ -85,13 +85,13 @@ def test_the_spellings_are_the_releases_or_those_without_a_space() -> None:
 
 
 def make_soft(*tokens: Sequence[float]) -> Answered:
-    """Return a question with the token probabilities of every spelling; the last one belongs to the end token."""
+    """Return a question whose spellings have these token probabilities, followed by an end token with 0.5."""
     logs = tuple((*map(math.log, spelling), math.log(0.5)) for spelling in tokens)
     return Answered(WrittenQuestion("1", "?", ("two",), "two"), logs)
 
 
 def test_soft_tifa_sums_the_spellings_and_takes_either_mean() -> None:
-    """The expected means of 0.5 and 0.2 are scipy's gmean, and the arithmetic mean as in the release."""
+    """The spellings of two answers add up to 0.5 and 0.2, whose arithmetic and geometric means are expected."""
     answered = [make_soft([0.3], [0.15], [0.05]), make_soft([0.1], [0.1])]
     assert score(answered, aggregate="soft_mean") == pytest.approx(0.35)
     assert score(answered, aggregate="soft_geometric") == pytest.approx(math.sqrt(0.5 * 0.2))
@@ -115,7 +115,7 @@ def test_a_geometric_mean_with_an_impossible_answer_is_zero() -> None:
 @pytest.mark.parametrize(("images", "expected"), [("mean", 0.5), ("last", 0.0)])
 def test_the_score_of_several_images_is_their_mean_or_the_last(images: Any, expected: float) -> None:
     metric = QuestionPackConfig(images=images)
-    each = [metric.score(Evidence({}, answers([yes], {}))) for yes in (True, False)]
+    each = [metric.score(Evidence({}, make_answered([yes], {}))) for yes in (True, False)]
     assert metric.combine_images(each).score == expected
 
 

@@ -38,8 +38,8 @@ vqa(image, 'what animals are there?', 'pigs,cows,hens', 'cows')"""
 LEFT, RIGHT = Box("cow", 0.9, 0, 0, 10, 10), Box("sign", 0.9, 20, 0, 60, 40)
 
 
-def make_seen(statement: Statement, *found: Any) -> list[QueryResult]:
-    """Return the results of a statement's queries to the image: boxes or words."""
+def make_query_results(statement: Statement, *found: Any) -> list[QueryResult]:
+    """Return the results of a statement's queries about the image; each result is a list of boxes or a text."""
     assert len(list_queries(statement)) == len(found)
     return [QueryResult(text=one) if isinstance(one, str) else QueryResult(tuple(one)) for one in found]
 
@@ -47,7 +47,7 @@ def make_seen(statement: Statement, *found: Any) -> list[QueryResult]:
 def holds(text: str, *found: Any, relations: Relations = "stated") -> bool:
     statement = read_statement(text)
     assert isinstance(statement, Statement)
-    return check_statement(statement, make_seen(statement, *found), relations)[0]
+    return check_statement(statement, make_query_results(statement, *found), relations)[0]
 
 
 # Programs
@@ -162,7 +162,7 @@ def test_other_code_makes_a_reply_unreadable_and_is_not_run(code: str, monkeypat
         read_program(f"objectEval(image, 'dog')\n{code}")
 
 
-def test_a_program_that_stays_code_is_an_error_of_its_prompt() -> None:
+def test_a_prompt_whose_program_keeps_containing_code_fails() -> None:
     asked = collect_refused_requests(VpevalConfig(), "objectEval(image, 'cow')\nimport os; os.system('true')")
     assert "is not a call of one of the modules" in asked[1].messages[-1].text, "the request is repeated"
 
@@ -175,7 +175,7 @@ def collect_refused_requests(metric: VpevalConfig, reply: str) -> list[Request]:
     with pytest.raises(UnreadableReply):
         while True:
             asked += requests
-            requests = program.send([scripted.reply(reply)])
+            requests = program.send([scripted.make_reply(reply)])
     return asked
 
 
@@ -217,7 +217,7 @@ def test_an_object_exists_if_a_box_was_found() -> None:
 @pytest.mark.parametrize(
     ("relation", "stated"), [("left", True), ("left to", True), ("right of", False), ("above", True), ("below", False)]
 )
-def test_positions_are_compared_by_centres_and_the_release_swaps_the_two(relation: str, stated: bool) -> None:
+def test_positions_are_compared_by_centres_and_the_release_swaps_the_objects(relation: str, stated: bool) -> None:
     text = f"spatialEval(image, 'cow,sign,{relation}')"
     assert holds(text, [LEFT], [RIGHT]) is stated
     assert holds(text, [LEFT], [RIGHT], relations="released") is not stated

@@ -50,7 +50,7 @@ def test_set_options_are_kept_for_every_kind_of_model() -> None:
         *((yes, False) for yes in ("Yes", "True", "Correct", "Yes it does", "Yes, not a doubt", "a cat", "North")),
     ],
 )
-def test_a_likely_no_is_worse_and_any_other_answer_better_unless_stated_otherwise(answer: str, falls: bool) -> None:
+def test_lower_is_better_for_the_answer_no_unless_the_option_says_otherwise(answer: str, falls: bool) -> None:
     assert VqaScoreConfig(answer=answer).prefers_lower == falls
     assert VqaScoreConfig(answer=answer, lower_is_better=not falls).prefers_lower != falls
     assert VqaScoreConfig(answer=answer).with_model_defaults(lambda role: CHAT).prefers_lower == falls
@@ -101,12 +101,12 @@ def test_the_question_does_not_depend_on_the_reduction() -> None:
 # Options with normalise=yes_no
 
 
-def score_normalised(**options: Any) -> VqaScoreConfig:
+def make_normalised_metric(**options: Any) -> VqaScoreConfig:
     return VqaScoreConfig(normalise="yes_no", **options).with_model_defaults(lambda role: CHAT)
 
 
 def test_yes_is_compared_with_no_in_every_spelling() -> None:
-    (question,) = run(score_normalised().write("a cat")).result
+    (question,) = run(make_normalised_metric().write("a cat")).result
     assert question.text == 'Does this figure show "a cat"? Please answer Yes or No.'
     assert question.choices == ("Yes", " Yes", "yes", " yes", "No", " No", "no", " no")
     shares = (0.4, 0.1, 0.05, 0.05, 0.2, 0.05, 0.03, 0.02)
@@ -130,9 +130,9 @@ def test_the_share_of_yes_is_finite_even_if_both_answers_are_unlikely(yes: float
 
 
 def test_normalising_changes_the_key_of_the_score_and_no_other_key() -> None:
-    assert score_normalised().score_options() == {"normalise": "yes_no"}
+    assert make_normalised_metric().score_options() == {"normalise": "yes_no"}
     assert (
-        score_normalised().question_options()
+        make_normalised_metric().question_options()
         != VqaScoreConfig().with_model_defaults(lambda role: CHAT).question_options()
     )
     plain = VqaScoreConfig().with_model_defaults(lambda role: CHAT)
@@ -142,6 +142,6 @@ def test_normalising_changes_the_key_of_the_score_and_no_other_key() -> None:
         "answer": "Yes",
     }
     assert plain.score_options() == {"reduction": "first"}
-    assert score_normalised().with_model_defaults(lambda role: CLIP_FLANT5) == score_normalised(), (
+    assert make_normalised_metric().with_model_defaults(lambda role: CLIP_FLANT5) == make_normalised_metric(), (
         "applying the defaults twice changes nothing"
     )

@@ -254,7 +254,10 @@ print(json.dumps({role: sorted(file.name for file in model.folder(role).iterdir(
 
 
 def test_only_the_weights_that_are_loaded_are_fetched(hub: Hub, checkpoints: Path, tmp_path: Path) -> None:
-    """No weights come from the tokenizer's repository, and only one layout's from a repository with two layouts."""
+    """No weights are fetched from the tokenizer's repository.
+
+    If a repository has weights in two layouts, only one layout is fetched.
+    """
     shutil.copytree(checkpoints / "clip", tmp_path / "words")
     (tmp_path / "words" / "model.safetensors").rename(tmp_path / "words" / "large.safetensors")
     hub.repositories["acme/words"] = tmp_path / "words"

@@ -24,7 +24,10 @@ from tests.operators.models.alike import BEFORE, IMAGES, Answer
 from tests.operators.tiny import rewards, vqa_models
 
 Reference = Callable[[Path, Any, Measure], Answer]
-"""Function that returns a checkpoint folder's answer to one input; only models that compare need the measure."""
+"""Function that returns the expected answer of the checkpoint in a folder to one input.
+
+The measure is only used for models that compare images with texts.
+"""
 
 
 @cache

@@ -159,7 +159,7 @@ def test_a_low_temperature_is_nearly_greedy(model: CausalLM) -> None:
 # Failures
 
 
-def test_a_prompt_beyond_the_context_costs_only_itself(tmp_path: Path) -> None:
+def test_a_prompt_beyond_the_context_fails_alone(tmp_path: Path) -> None:
     model = load(tiny.save_causal_lm(tmp_path / "own", max_position_embeddings=64))
     room = 64 - len("user\n\nassistant\n") - 3
     answered = model.generate([make_request("hi"), make_request("x" * (room - 11)), make_request("x" * (room - 12))])

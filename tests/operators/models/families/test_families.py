@@ -34,7 +34,7 @@ CALLS = [(name, call) for name, kind in KINDS.items() for call in sorted(FAMILIE
 SHORT = {"owlv2": lambda wanted: len(wanted.phrase) < 11}
 """Functions that select the inputs that fit into a tiny model's context."""
 ELSEWHERE = {"clip_flant5": "tests/parity", "llava": "test_vlm.py", "qwen2_vl": "test_vlm.py", "gemma3": "test_vlm.py"}
-"""Test files or folders with the comparisons of the remaining kinds of network."""
+"""Files or folders with the tests that compare the remaining kinds of network with the library."""
 TOLERANCES: Mapping[str, float] = {"logit": 1e-3, "detect": 1e-2, "entailment": 1e-9}
 """Tolerances for numbers larger or smaller than most: logits, pixel coordinates, and the probability of a word."""
 
@@ -84,7 +84,7 @@ def has_config(family: Any) -> bool:
     return family.local and "draw" not in family.calls
 
 
-def test_every_family_with_weights_is_in_the_table() -> None:
+def test_every_family_with_weights_has_a_tiny_checkpoint() -> None:
     assert {kind.family for kind in KINDS.values()} == {name for name, family in FAMILIES.items() if has_config(family)}
 
 
@@ -111,7 +111,7 @@ ANSWERS = [
 
 
 def test_every_call_is_compared_with_the_library() -> None:
-    """Calls without a reference here are tested in other files, or embed texts the same way as in their comparison."""
+    """A call without a reference here is compared in another file, or embeds texts exactly as a comparison does."""
     left = [(name, call) for name, call in WITHOUT_REFERENCE if name not in ELSEWHERE and call != "embedding"]
     assert left == [("causal_lm", "generate")], "test_causal_lm.py tests it"
 

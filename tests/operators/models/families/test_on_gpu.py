@@ -47,7 +47,7 @@ def test_a_chat_model_gives_the_same_answers_on_a_gpu_as_on_a_cpu(tmp_path: Path
 
 
 def require_same(family: str, folder: Path, call: Call, measure: Any, inputs: Sequence[Any], **options: Any) -> None:
-    """Fail if the GPU's answer in float32 differs from the CPU's, or if bfloat16 (the GPU's default) gives none."""
+    """Fail if the GPU's answer in float32 differs from the CPU's, or if bfloat16 (the GPU's default) fails."""
 
     def answers(dtype: str, *, on_gpu: bool) -> list[Answer]:
         config = model_config(family=family, checkpoint=str(folder), dtype=dtype, **options)

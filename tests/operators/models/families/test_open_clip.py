@@ -95,7 +95,7 @@ def test_weights_of_another_size_are_refused_when_they_load(folder: Path, tmp_pa
         load(resolve(larger), "similarity")
 
 
-def test_texts_and_images_are_preprocessed_like_in_the_release(folder: Path) -> None:
+def test_texts_and_images_are_preprocessed_as_in_the_release(folder: Path) -> None:
     model = load(resolve(folder), "similarity")
     words = model.encode_texts(["l&#39;art  of a cat", "L'ART of a cat"]).features
     torch.testing.assert_close(words[0], words[1])

@@ -139,7 +139,7 @@ def test_replies_keep_the_order_of_the_requests_and_concurrency_is_limited(serve
     assert server.most_at_once == 3
 
 
-def test_a_failing_request_costs_only_itself(server: Server) -> None:
+def test_a_failing_request_fails_alone(server: Server) -> None:
     def script(number: int, body: dict[str, Any]) -> Answer:
         return make_error(400, "too long") if body["messages"][0]["content"] == "1" else make_completion("yes")
 
@@ -238,7 +238,7 @@ The error is given by its kind, True if it is retryable, and a fragment of its m
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_an_answer_that_is_not_a_reply_is_an_error_of_its_row_without_the_key(server: Server, name: str) -> None:
+def test_an_answer_that_is_not_a_reply_is_an_error_that_does_not_show_the_key(server: Server, name: str) -> None:
     answer, kind, retryable, words = ERRORS[name]
     server.script = lambda number, body: answer
     timeout = {"timeout": 0.15} if answer in (LATE, TRICKLE) else {}

@@ -39,7 +39,7 @@ from tests.operators.tiny.families import KINDS
 
 @pytest.fixture(scope="module")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return a function that saves a kind's checkpoint once and returns its folder, which tests must not change."""
+    """Return a function that saves a kind of checkpoint once and returns its folder, which tests must not change."""
     torch.set_num_threads(1)
     saved: dict[str, Path] = {}
 
@@ -323,7 +323,7 @@ def test_a_blind_model_without_a_chat_template_reads_only_the_question(tmp_path:
     require_equal_to_library(load_kind("causal_lm", folder, "likelihood"), folder, "causal_lm", "likelihood")
 
 
-def test_a_blind_models_reply_is_what_it_would_generate(kinds: Callable[[str], Path]) -> None:
+def test_a_blind_models_reply_equals_that_of_its_language_model(kinds: Callable[[str], Path]) -> None:
     model = load_kind("causal_lm", kinds("causal_lm"), "likelihood")
     assert isinstance(model, TextOnlyVqa)
     expected = model.language.generate([Request((Message("user", question.text),), 32) for question in QUESTIONS])

@@ -1,4 +1,4 @@
-"""A video is read as by the released models: in patches of two frames, with their own tokens and positions."""
+"""Videos are split into patches of two frames with their own tokens and positions, as in the released models."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from plumbline.operators.stages.captions import CaptionsStage
 from plumbline.operators.stages.stage import StageOptions
 from tests.operators import tiny
 from tests.operators.images.test_videos import SIZE, write_video
-from tests.operators.stages.given import inputs, run_stage
+from tests.operators.stages.given import make_inputs, run_stage
 
 KINDS = ("qwen2_vl", "qwen2_5_vl")
 FACTOR = 8
@@ -188,13 +188,13 @@ def test_a_captioner_reads_a_video_as_one_input(model: ChatVlm, tmp_path: Path) 
     filming = StageOptions(ImageLimits(), tiny.no_fetch, clips=Clips(shown="video", frames=2))
     stage = CaptionsStage({"llmscore": metric}, {"captioner": model}, filming)
     rows = pa.table({"image_id": ["i0"], "prompt_id": ["p0"], "image": [write_video(tmp_path / "clip", "mp4")]})
-    (row,) = run_stage(stage, inputs("llmscore", shard_rows=rows)).to_pylist()
+    (row,) = run_stage(stage, make_inputs("llmscore", shard_rows=rows)).to_pylist()
     assert row["error"] is None
     assert [(caption["width"], caption["height"]) for caption in row["captions"]] == [SIZE]
 
 
 def test_frames_of_a_file_represent_equal_parts_of_it(tmp_path: Path) -> None:
-    """20 frames at 8 fps last 2.5 seconds; qwen-vl-utils expresses the sampling as a rate."""
+    """Each of the four frames sampled from a video of 2.5 seconds represents 0.625 seconds."""
     shown = list(decode_each(write_video(tmp_path / "clip", "mp4"), ImageLimits(), Clips(frames=4)))
     assert [image.info[FRAME_SECONDS] for image in shown if isinstance(image, Image.Image)] == pytest.approx(
         [0.625] * 4

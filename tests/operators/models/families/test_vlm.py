@@ -178,7 +178,7 @@ CHECKPOINTS = {
 }
 
 
-def chat_template(folder: Path) -> str | None:
+def read_chat_template(folder: Path) -> str | None:
     """Return the chat template from its separate file, or None if the tokenizer contains it."""
     file = folder / "chat_template.json"
     return str(json.loads(file.read_text())["chat_template"]) if file.is_file() else None
@@ -255,12 +255,12 @@ class WholeModel:
 
     @torch.inference_mode()
     def compute_logprobs_of_two(self, images: list[Image.Image], question: str, choice: str) -> list[float]:
-        """Return `logprobs` for the chat template's text with two images."""
+        """Return the log-probabilities of the choice's tokens for a question about two images."""
         answer = self.checkpoint.gap + choice + self.checkpoint.end
         content = [{"type": "image"}, {"type": "image"}, {"type": "text", "text": question}]
         shown = AutoTokenizer.from_pretrained(self.folder).apply_chat_template(
             [{"role": "user", "content": content}],
-            chat_template=chat_template(self.folder),
+            chat_template=read_chat_template(self.folder),
             tokenize=False,
             add_generation_prompt=True,
             enable_thinking=False,
@@ -525,7 +525,7 @@ def test_later_questions_about_an_image_read_its_prefix_from_the_cache(whole_mod
 
 
 @pytest.mark.parametrize("whole_model", USUAL_NAMES, indirect=True)
-def test_a_question_beyond_the_context_or_with_an_images_mark_in_it_is_refused(
+def test_a_question_beyond_the_context_or_with_an_image_marker_is_refused(
     whole_model: tuple[Path, WholeModel],
 ) -> None:
     model = load(whole_model[0])
@@ -671,7 +671,9 @@ SCHEMA = json.dumps(
 
 
 @pytest.mark.parametrize("whole_model", USUAL_NAMES, indirect=True)
-def test_a_reply_with_a_schema_follows_it_and_other_replies_are_free(whole_model: tuple[Path, WholeModel]) -> None:
+def test_a_reply_with_a_schema_follows_it_and_other_replies_are_unconstrained(
+    whole_model: tuple[Path, WholeModel],
+) -> None:
     model = load(whole_model[0])
     judged = [
         make_request(0, "Rate it.", schema=SCHEMA, max_tokens=40),
@@ -711,8 +713,8 @@ def test_a_conversation_beyond_the_context_is_an_error_and_the_others_get_replie
 
 
 @pytest.mark.parametrize("kind", ["qwen2_5_vl", "llava"])
-def test_a_released_penalty_equals_generates_token_by_token(tmp_path: Path, kind: str) -> None:
-    """t2v_metrics asks Qwen2.5-VL this way: it takes the softmax of `generate`'s scores for the answer's tokens."""
+def test_a_released_penalty_gives_the_token_scores_of_generate(tmp_path: Path, kind: str) -> None:
+    """t2v_metrics scores Qwen2.5-VL by the softmax of the scores that `generate` returns for the answer's tokens."""
     folder = CHECKPOINTS[kind].save(tmp_path)
     tiny.write_json(folder / "generation_config.json", {"repetition_penalty": 1.7, "temperature": 0.1, "top_k": 1})
     model, whole_model = load(folder, repetition_penalty="released"), WholeModel(CHECKPOINTS[kind], folder)
@@ -827,7 +829,7 @@ def score_image(model: ChatVlm, metric: VqaScoreConfig, image: Image.Image, text
 
 
 def test_a_chat_model_is_scored_by_the_probability_of_yes_as_the_first_token(tmp_path: Path) -> None:
-    """The reference runs transformers' model on the whole prompt with an empty reply; softmax over the vocabulary."""
+    """The reference runs transformers' model on the whole prompt, and takes the softmax over the vocabulary."""
     folder = tiny.save_qwen2_vl(tmp_path / "qwen")
     metric, model = VqaScoreConfig().with_model_defaults(lambda role: CHAT), load(folder)
     whole_model = WholeModel(CHECKPOINTS["qwen2_vl"], folder)
@@ -890,7 +892,7 @@ def test_a_system_message_that_a_model_would_ignore_is_refused(tmp_path: Path) -
 
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
 def test_a_chat_template_that_opens_a_thought_is_refused(tmp_path: Path, engine: Engine) -> None:
-    """Planning only reads the template's text, and this template hides the marker of the thought there."""
+    """Planning only reads the template's text, in which this template hides the marker that starts a thought."""
     folder = tiny.save_qwen2_vl(tmp_path / "qwen")
     hidden = tiny.QWEN_TEMPLATE.replace("assistant\n{% endif", "assistant\n{{ '<thi' + 'nk>' }}{% endif")
     tiny.save_byte_tokenizer(folder, template=hidden)
