@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from plumbline.jobs.command import Command, load_values
@@ -35,15 +35,32 @@ def open_scorer(*words: str, metrics: Metrics | None = None, metric: Metrics | N
         ModelError: a model cannot be loaded.
     """
     chosen = choose_metrics(metrics, metric)
-    entries = [] if chosen is None else list_metrics(chosen)
+    return Scorer(read_config(compose_values(COMMAND, words, chosen, options), ScorerConfig))
+
+
+def compose_values(
+    command: Command, words: Sequence[str], metrics: Metrics | None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the configuration of a command that is called from Python, with the code of the functions among `metrics`.
+
+    Args:
+        command: the command, whose file in conf/ has the defaults.
+        words: command-line arguments.
+        metrics: the metrics; None if `words` choose them.
+        options: other command-line keys.
+
+    Raises:
+        ConfigError: an argument is invalid.
+    """
+    entries = [] if metrics is None else list_metrics(metrics)
     given = [
         entry if isinstance(entry, Source) else GivenFunction(entry) for entry in entries if not isinstance(entry, str)
     ]
     names = [entry for entry in entries if isinstance(entry, str)]
-    named = options if chosen is None else {"metric": names, **options}
+    named = options if metrics is None else {"metric": names, **options}
     all_words = [*words, *(f"{name}={_write_value(value)}" for name, value in named.items())]
-    values = load_values(COMMAND, [expand_key(word, COMMAND.short, COMMAND.first) for word in all_words])
-    return Scorer(read_config(load_functions(values, given), ScorerConfig))
+    values = load_values(command, [expand_key(word, command.short, command.first) for word in all_words])
+    return load_functions(values, given)
 
 
 def choose_metrics(metrics: Metrics | None, metric: Metrics | None) -> Metrics | None:

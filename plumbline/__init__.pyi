@@ -10,5 +10,6 @@ from .operators.base.errors import SourceError as SourceError
 from .operators.metrics.function import metric as metric
 from .operators.rewards.trl import trl_reward as trl_reward
 from .operators.scoring.scorer import Scorer as Scorer
+from .plugins.training_loop.evaluation import Evaluation as Evaluation
 
 __version__: str

@@ -89,6 +89,14 @@ def test_the_core_works_without_any_plugin_and_says_what_a_missing_command_needs
         "error: nightly.gate: rules are a part of the plugin 'gates', which is not installed; reinstall plumbline-t2i, "
         "or restore the folder plugins/gates\n"
     )
+    code = "import plumbline\ntry: plumbline.Evaluation\nexcept plumbline.ConfigError as error: print(error)"
+    named = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert named.stdout == (
+        "plumbline.Evaluation: a part of the plugin 'training_loop', which is not installed; reinstall plumbline-t2i, "
+        "or restore the folder plugins/training_loop\n"
+    )
     for group, plugin in PLUGIN_CHOICES.items():
         line = read_refusal(tmp_path, environment, "sweep", f"{group}=any", f"{group}.checkpoint=any")
         assert line.startswith(f"error: {group}=any: a choice of the plugin {plugin!r}, which is not installed; ")

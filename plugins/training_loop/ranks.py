@@ -1,0 +1,96 @@
+"""The processes of a distributed training: each generates a part of a step's images, and the first one scores them."""
+
+import os
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, TypeVar
+
+from plumbline.operators.base.errors import PlumblineError
+
+T = TypeVar("T")
+MAX_WAIT = timedelta(hours=6)
+"""Time for which the other processes wait while the first one scores. PyTorch's own limit is 10 to 30 minutes."""
+
+
+class RankError(PlumblineError):
+    """Another process of the training failed in the same step."""
+
+
+class Ranks:
+    """This process among those of the training; alone if torch.distributed is not initialised."""
+
+    @cached_property
+    def group(self) -> Any:
+        """A group of all processes on CPUs, or None for a single process. All processes make it at their first step."""
+        import torch.distributed as dist
+
+        if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+            return None
+        return dist.new_group(backend="gloo", timeout=MAX_WAIT)
+
+    @property
+    def rank(self) -> int:
+        """Number of this process; before torch.distributed is initialised, the launcher's variable RANK."""
+        import torch.distributed as dist
+
+        if dist.is_available() and dist.is_initialized():
+            return int(dist.get_rank())
+        launched = os.environ.get("RANK", "")
+        return int(launched) if launched.isdecimal() else 0
+
+    @property
+    def count(self) -> int:
+        """Number of processes."""
+        import torch.distributed as dist
+
+        return 1 if self.group is None else int(dist.get_world_size())
+
+    def share_from_first(self, compute: Callable[[], T]) -> T:
+        """Compute a value on the first process and return it on all; if that fails, all raise."""
+        import torch.distributed as dist
+
+        if self.group is None:
+            return compute()
+        outcome: list[Any] = [None, None]
+        if self.rank == 0:
+            try:
+                outcome = [compute(), None]
+            except Exception as error:
+                dist.broadcast_object_list([None, _describe(error)], src=0, group=self.group)
+                raise
+        dist.broadcast_object_list(outcome, src=0, group=self.group)
+        if outcome[1] is not None:
+            raise RankError(f"the first process failed: {outcome[1]}; its own message has the details")
+        return outcome[0]  # type: ignore[no-any-return]
+
+    def compute_parts(self, items: Sequence[Any], compute: Callable[[Sequence[Any]], Sequence[T]]) -> list[T]:
+        """Compute each item on one of the processes; return all values on the first process, and none on the others.
+
+        Every process gets the same number of items, because a model that is split over processes needs all of them for
+        each of its calls. Some items are therefore computed twice. If one process fails, all raise.
+        """
+        import torch.distributed as dist
+
+        if self.group is None:
+            return list(compute(items))
+        filled = [*items, *(items[number % len(items)] for number in range(-len(items) % self.count))]
+        own: tuple[Sequence[T], str] = ((), "")
+        failure: Exception | None = None
+        try:
+            own = (compute(filled[self.rank :: self.count]), "")
+        except Exception as error:
+            own, failure = ((), _describe(error)), error
+        gathered: list[Any] | None = [None] * self.count if self.rank == 0 else None
+        dist.gather_object(own, gathered, dst=0, group=self.group)
+        problems = self.share_from_first(lambda: [problem for _, problem in gathered or () if problem])
+        if failure is not None:
+            raise failure
+        if problems:
+            raise RankError(f"another process failed: {problems[0]}; its own message has the details")
+        parts = [part for part, _ in gathered or ()]
+        return [parts[number % self.count][number // self.count] for number in range(len(items))] if parts else []
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:500]

@@ -1,0 +1,32 @@
+"""A function that draws shapes and can be made better or worse, in place of a pipeline that is being trained."""
+
+from collections.abc import Callable
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+COLOURS = ("red", "green", "blue", "yellow", "purple", "black", "orange")
+Draw = Callable[[list[str], list[int]], list[Image.Image | None]]
+
+
+def make_pipeline(skill: float, calls: list[int] | None = None) -> Draw:
+    """Return a pipeline that uses the prompt's first colour in this share of its images, and grey in the others.
+
+    The number of prompts of each call is added to `calls`.
+    """
+
+    def draw(prompts: list[str], seeds: list[int]) -> list[Image.Image | None]:
+        if calls is not None:
+            calls.append(len(prompts))
+        return [_draw_one(prompt, seed, skill) for prompt, seed in zip(prompts, seeds, strict=True)]
+
+    return draw
+
+
+def _draw_one(prompt: str, seed: int, skill: float) -> Image.Image:
+    random = np.random.default_rng(seed)
+    found = next((word for word in prompt.split() if word in COLOURS), "gray")
+    image = Image.new("RGB", (64, 64), "white")
+    x, y = (int(value) for value in random.integers(0, 30, 2))
+    ImageDraw.Draw(image).ellipse([x, y, x + 28, y + 28], fill=found if random.random() < skill else "gray")
+    return image

@@ -1,0 +1,43 @@
+"""Sends steps to the active run of MLflow, or to a run of its own, which a restarted loop continues."""
+
+import hashlib
+import io
+import time
+
+import mlflow
+from mlflow import MlflowClient
+from mlflow.entities import Metric
+from PIL import Image
+
+from plumbline.plugins.training_loop.trackers.tracker import PREFIX, StepSender, StepUpdate
+
+TAG = "plumbline.evaluation"
+
+
+class Sender(StepSender):
+    """Client of MLflow; the server comes from MLFLOW_TRACKING_URI, or from the loop's own settings."""
+
+    active: str | None = None
+
+    def find_run(self) -> None:
+        """Note the active run, which belongs to the loop's thread."""
+        run = mlflow.active_run()
+        self.active = None if run is None else run.info.run_id
+
+    def send(self, update: StepUpdate) -> None:
+        """Log the numbers and the worst images."""
+        client = MlflowClient()
+        run_id = self.active or self._find_own_run(client)
+        now = int(time.time() * 1000)
+        client.log_batch(run_id, [Metric(name, value, now, update.step) for name, value in update.values.items()])
+        for image in update.worst:
+            path = f"{PREFIX}/{update.step:08d}/{image.metric}-{image.number}.png"
+            client.log_image(run_id, Image.open(io.BytesIO(image.encoded)), artifact_file=path)
+
+    def _find_own_run(self, client: MlflowClient) -> str:
+        folder = hashlib.sha256(self.folder.encode()).hexdigest()[:16]  # an address may contain quotation marks
+        known = client.get_experiment_by_name("plumbline")
+        experiment = client.create_experiment("plumbline") if known is None else known.experiment_id
+        earlier = client.search_runs([experiment], f"tags.`{TAG}` = '{folder}'", max_results=1)
+        run = earlier[0] if earlier else client.create_run(experiment, tags={TAG: folder})
+        return str(run.info.run_id)

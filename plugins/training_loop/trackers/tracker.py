@@ -1,0 +1,104 @@
+"""Sends the results of a step to trackers. A tracker that fails or does not answer never stops the training."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from threading import Thread
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from plumbline.operators.base.errors import hide_secrets
+from plumbline.pipelines.base.storage import first_line
+from plumbline.plugins.training_loop.step_folder import WorstImage
+from plumbline.plugins.training_loop.step_results import MetricResult, StepResult
+
+LOG = logging.getLogger(__name__)
+PREFIX = "plumbline"
+"""First part of the names of all values."""
+VERDICTS = {"better": 1.0, "worse": -1.0, "no clear difference": 0.0, "too few prompts": 0.0}
+
+
+class StepUpdate(NamedTuple):
+    """Results of a step as trackers get them."""
+
+    step: int
+    values: Mapping[str, float]
+    """Numbers by name, such as plumbline/vqascore/mean."""
+    worst: Sequence[WorstImage]
+
+
+class StepSender:
+    """Base class of the trackers that are chosen by their names."""
+
+    def __init__(self, folder: str) -> None:
+        """Connect nothing yet; `folder` is the address of the evaluation's folder."""
+        self.folder = folder
+
+    def find_run(self) -> None:
+        """Find the run that the training loop has started; called in the loop's own thread before each step is sent."""
+
+    def send(self, update: StepUpdate) -> None:
+        """Send a step; called in a thread of its own, which is left behind if it takes too long."""
+        raise NotImplementedError
+
+
+@runtime_checkable
+class GivenTracker(Protocol):
+    """A tracker of the training loop: one of accelerate's, or a run of W&B."""
+
+    def log(self, values: dict[str, float], step: int) -> object:
+        """Log numbers at a step."""
+
+
+def list_values(result: StepResult) -> dict[str, float]:
+    """Return a step's numbers by name. A verdict is 1 for better, -1 for worse and 0 for no clear difference."""
+    return {f"{PREFIX}/{metric.metric}/{name}": value for metric in result.metrics for name, value in _each(metric)}
+
+
+def _each(metric: MetricResult) -> Iterator[tuple[str, float]]:
+    for name in ("mean", "low", "high"):
+        if (value := getattr(metric, name)) is not None:
+            yield name, value
+    yield "coverage", metric.n / max(metric.n + metric.n_null, 1)
+    for name, compared in (("previous", metric.previous), ("best", metric.best)):
+        if compared is not None and compared.difference is not None:
+            yield f"difference_from_{name}", compared.difference
+            yield f"verdict_against_{name}", VERDICTS[compared.verdict]
+
+
+class TrackerCalls:
+    """Calls a tracker, and turns its failures into warnings."""
+
+    def __init__(self, name: str, tracker: StepSender | GivenTracker, timeout: float) -> None:
+        self.name, self.tracker, self.timeout = name, tracker, timeout
+        self._thread: Thread | None = None
+
+    def send(self, update: StepUpdate) -> None:
+        """Send a step; log a warning if that fails or takes too long."""
+        tracker = self.tracker
+        if isinstance(tracker, StepSender):
+            problem = self._call_within_limit(tracker, update)
+        else:  # in this thread, because the trackers of a loop may belong to the thread
+            problem = _describe_failure(lambda: tracker.log(dict(update.values), step=update.step))
+        if problem:
+            LOG.warning("tracker %s: step %d was not sent (%s); the folder has it", self.name, update.step, problem)
+
+    def _call_within_limit(self, tracker: StepSender, update: StepUpdate) -> str:
+        if self._thread is not None and self._thread.is_alive():
+            return "it has not answered to an earlier step yet"
+        if problem := _describe_failure(tracker.find_run):
+            return problem
+        problems: list[str] = []
+        self._thread = Thread(
+            target=lambda: problems.append(_describe_failure(lambda: tracker.send(update))), daemon=True
+        )
+        self._thread.start()
+        self._thread.join(self.timeout)
+        return problems[0] if problems else f"no answer within {self.timeout:g} seconds"
+
+
+def _describe_failure(call: Callable[[], object]) -> str:
+    """Call a function; return why it failed in one line without secrets, or an empty string."""
+    try:
+        call()
+    except Exception as error:  # whatever the tracker's own client raises
+        return hide_secrets(f"{type(error).__name__}: {first_line(error)}")
+    return ""

@@ -1,0 +1,30 @@
+"""Sends steps to the active run of Weights & Biases, or to a run of its own, which a restarted loop continues."""
+
+import hashlib
+import io
+
+import wandb
+from PIL import Image
+
+from plumbline.plugins.training_loop.trackers.tracker import PREFIX, StepSender, StepUpdate
+
+STEP = f"{PREFIX}/step"
+
+
+class Sender(StepSender):
+    """Client of Weights & Biases; the server and the user come from the WANDB_ variables."""
+
+    def send(self, update: StepUpdate) -> None:
+        """Log the numbers and the worst images; their axis is the step, whatever else the run has logged."""
+        run = wandb.run
+        if run is None:
+            name = hashlib.sha256(self.folder.encode()).hexdigest()[:16]
+            settings = wandb.Settings(console="off", silent=True)
+            run = wandb.init(project="plumbline", id=name, resume="allow", settings=settings)
+        run.define_metric(STEP)
+        run.define_metric(f"{PREFIX}/*", step_metric=STEP)
+        images: dict[str, list[wandb.Image]] = {}
+        for image in update.worst:
+            shown = wandb.Image(Image.open(io.BytesIO(image.encoded)), caption=f"{image.score:.3f}: {image.prompt}")
+            images.setdefault(f"{PREFIX}/{image.metric}/worst", []).append(shown)
+        run.log({**update.values, **images, STEP: update.step})
