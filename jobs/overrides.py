@@ -5,6 +5,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -16,14 +17,17 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from plumbline.jobs.defaults import collect_defaults
 from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.metrics.environments import Environment, EnvironmentConfig, resolve
 from plumbline.operators.metrics.function import (
     FunctionConfig,
     Origin,
     is_function_name,
+    read_function,
     read_function_options,
-    read_source,
+    split_name,
 )
 from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.plans.sweep_config import read_config
 
 METRIC_KEYS = ("metric", "metrics")
 """Keys for metrics. A job has one of them and accepts the other as a synonym; the value is a single name or a list."""
@@ -135,9 +139,9 @@ def chooses_benchmark(words: Sequence[str], key: str) -> bool:
 
 
 def choose_functions(words: Sequence[str]) -> list[str]:
-    """Replace each function in `metric=` by an override that chooses it as a metric; do not run the functions yet.
+    """Replace each function in `metric=` by an override that chooses it as a metric; do not read the functions yet.
 
-    Raise ConfigError if a file or module does not exist, or if two metrics have the same name.
+    Raise ConfigError if two metrics have the same name.
     """
     return [_choose_functions(word) if word.startswith("metric=[") else word for word in words]
 
@@ -149,7 +153,7 @@ def _choose_functions(word: str) -> str:
     metrics = [entry.text if isinstance(entry, QuotedString) else entry for entry in entries]
     if not any(map(is_function_name, metrics)):
         return word
-    names = [read_source(metric).name if is_function_name(metric) else metric for metric in metrics]
+    names = [split_name(metric)[1] if is_function_name(metric) else metric for metric in metrics]
     _check_names(names)
     choices: list[Any] = []
     for metric, name in zip(metrics, names, strict=True):
@@ -182,7 +186,25 @@ def load_functions(values: Mapping[str, Any], given: Sequence[Origin] = ()) -> d
     for name, options in (metrics or {}).items():
         loaded[name] = options
         if isinstance(options, Mapping) and options.get("kind") == "function":
-            code = read_function_options(read_source(str(options.get("function"))))
+            environment = _resolve_environment(name, options.get("environment"))
+            code = read_function_options(read_function(str(options.get("function")), environment))
             loaded[name] = {**options, **code, "about": options.get("about") or code["about"]}
     _check_names([*loaded, *(origin.name for origin in given)])
     return {**values, "metrics": loaded | {origin.name: read_function_options(origin) for origin in given}}
+
+
+@dataclass(frozen=True)
+class _WithEnvironment:
+    """An environment under its own key, for messages."""
+
+    environment: EnvironmentConfig
+
+
+def _resolve_environment(metric: str, options: Any) -> Environment | None:
+    """Return the environment of a metric's function with exact packages; raise ConfigError if it is invalid."""
+    if options is None:
+        return None
+    try:
+        return resolve(read_config({"environment": options}, _WithEnvironment).environment)
+    except ConfigError as error:
+        raise ConfigError(f"metrics.{metric}: {error}") from error

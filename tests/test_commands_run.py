@@ -39,6 +39,7 @@ NOT_HERE = {
     r"gs://|az://|hf://": "another cloud",
     r"\$IMAGES|candidate=tonight": "the files of a continuous integration",
     r"videoalign|hpsv3": "a converted reward",
+    r"\.environment=": "packages from an index",
     r"releases/winoground|images=TABLE": "the files of a release",
 }
 RELEASED = re.compile(r"REFERENCE_DATA|tifa160_human")

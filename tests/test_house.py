@@ -67,7 +67,7 @@ def test_only_one_module_uses_private_names_of_ray() -> None:
     assert private == {RAY_INTERNALS}
 
 
-USER_CODE = ROOT / "operators/metrics/function.py"
+USER_CODE = ROOT / "operators/metrics/user_code.py"
 """Module that loads the functions that a user names as metrics."""
 
 

@@ -168,6 +168,8 @@ def is_device_lost(error: Exception) -> bool:
     """Return True if the process can no longer use its GPU or engine. Running out of memory does not count."""
     if isinstance(error, EngineError):
         return True
+    if isinstance(error, HopelessRow):  # it may quote such an error of another process
+        return False
     return "CUDA error" in str(error) and not is_out_of_memory(error)
 
 

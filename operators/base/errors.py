@@ -111,6 +111,7 @@ REMEDIES: Mapping[str, str] = {
     "corrupt_video": "generate the video again, as MP4 or WebM",
     "empty_prompt": "fill in the prompt's text, or drop the prompt",
     "empty_reply": "run again; if the error persists, raise the metric's max_tokens or use another model",
+    "environment_failed": "run again; if the error persists, check that the machine has uv, space and a connection",
     "function_failed": "correct the function; if its file has changed, its values are computed again",
     "image_not_embedded": "embed the images' bytes, or put their addresses in `uri`",
     "image_too_large": "check the image, or raise limits.max_pixels, limits.max_bytes or limits.max_scans; "
@@ -147,6 +148,7 @@ REMEDIES: Mapping[str, str] = {
     "unreadable_reply": "use a more capable model as writer or judge, or raise the metric's max_tokens",
     "unusable_prompt": "pass the prompt as text, without lone surrogates",
     "unusable_value": "have the function return a finite number within its score_range",
+    "worker_died": "check the image, give the machine more memory, or raise the environment's timeout",
     "unusable_mask": "draw the mask as large as the source, white where the edit is and black elsewhere",
     "unreadable_uri": "check the address, and that the credentials allow reading it",
     "uri_refused": "move the image below the benchmark's folders, or add its folder to benchmark.uri_roots; "

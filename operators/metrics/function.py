@@ -1,43 +1,51 @@
-"""Metrics defined by a user's own Python function. Only this module loads code that users name.
+"""Metrics defined by a user's own Python function.
 
 A function is named on the command line, in the user's own configuration file or in Python. Its source text is read
 once, when the command starts, and sent to the workers. Content of a store, a run or a request is never loaded here.
+operators/metrics/user_code.py runs the text, in this process or in an environment of the function's own.
 """
 
 import hashlib
-import importlib.abc
 import importlib.util
 import inspect
 import os
 import re
 import sys
 import tokenize
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from threading import RLock
-from types import CodeType, ModuleType
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, cast, get_args
+
+from PIL import Image
 
 from plumbline.operators.base.errors import ConfigError, suggest
+from plumbline.operators.base.rows import list_values
+from plumbline.operators.metrics.environments import Environment, EnvironmentConfig, EnvironmentFailed
 from plumbline.operators.metrics.metric import Evidence, Metric, Scored, ScoreRange
+from plumbline.operators.metrics.user_code import (
+    DECLARATION,
+    describe_error,
+    find_other_parameters,
+    import_text,
+    list_functions,
+    read_first_line,
+)
+from plumbline.operators.metrics.worker import Worker, WorkerDied
 
 Better = Literal["higher", "lower", "neither"]
 """Direction of the scores: whether the higher or the lower of two scores is better, or neither."""
 Function = TypeVar("Function", bound=Callable[..., Any])
-DECLARATION = "__plumbline_metric__"
-"""Name of the function attribute that contains its Declaration."""
 NAME = r"[A-Za-z_][A-Za-z0-9_]{0,99}"
 NAMED = re.compile(rf"(?P<location>.+):(?P<name>{NAME})")
 """Pattern for FILE.py:NAME or PACKAGE.MODULE:NAME."""
 MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 MAX_BYTES = 1_000_000
 """Maximum size of a source file in bytes."""
-MAX_REASON = 300
-"""Maximum number of characters quoted from an error message."""
-_LOADING = RLock()
+Call = Callable[[Sequence[Image.Image], Sequence[str]], list[Any]]
+"""Function that returns a value for each image with its prompt."""
 
 
 class Declaration(NamedTuple):
@@ -46,6 +54,17 @@ class Declaration(NamedTuple):
     score_range: ScoreRange | None = None
     better: Better = "higher"
     batches: bool = False
+
+
+class Description(NamedTuple):
+    """Declaration of a function, with the first line of its docstring."""
+
+    declared: Declaration
+    about: str
+
+
+class CallFailed(Exception):
+    """A function in an environment of its own raised an exception, which the message describes."""
 
 
 def metric(
@@ -91,6 +110,8 @@ class Code:
     score_range: ScoreRange | None = None
     better: Better = "higher"
     batches: bool = False
+    packages: tuple[str, ...] = ()
+    """Python version and exact packages of the function's environment; empty for a function without its own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,6 +124,10 @@ class FunctionConfig(Metric):
     """FILE.py:NAME or PACKAGE.MODULE:NAME; records contain only the name."""
     about: str = ""
     """Description for newcomers, shown in the report. Defaults to the first line of the function's docstring."""
+    environment: EnvironmentConfig | None = None
+    """Environment of the function's own: `{packages: ["hpsv3==1.0.0"], python: "3.11"}`. By default the function runs
+    with the packages that are installed here.
+    """
     code: Code
     """Code of the named function; it cannot be set in a configuration."""
 
@@ -119,7 +144,8 @@ class FunctionConfig(Metric):
         return self.code.score_range
 
     def function_options(self) -> Mapping[str, Any]:
-        return {"function": self.function, "code": self.code.digest, "score_range": self.code.score_range}
+        options = {"function": self.function, "code": self.code.digest, "score_range": self.code.score_range}
+        return options | ({"packages": self.code.packages} if self.code.packages else {})
 
     def score_options(self) -> dict[str, Any]:
         return {}
@@ -144,18 +170,26 @@ class Source(NamedTuple):
     def digest(self) -> str:
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
+    @property
+    def packages(self) -> tuple[str, ...]:
+        return ()
+
     def load(self) -> Callable[..., Any]:
         try:
-            found = vars(_import_text(self))
+            module = import_text(self.text, self.file, self.package)
         except (Exception, SystemExit) as error:
             raise ConfigError(
                 f"metric {self.location}: {describe_error(error, self.file)}; correct the file"
             ) from error
-        if not callable(found.get(self.name)):
-            functions = [name for name, value in found.items() if inspect.isfunction(value)]
-            raise ConfigError(f"metric {self.location}: no function {self.name!r}; {suggest(self.name, functions)}")
-        function: Callable[..., Any] = found[self.name]
-        return function
+        if not callable(function := vars(module).get(self.name)):
+            raise _missing_function(self.location, self.name, list_functions(module))
+        return cast(Callable[..., Any], function)
+
+    def describe(self) -> Description:
+        return _describe_function(self.load(), self.location, self.name)
+
+    def open(self, *, batches: bool) -> Call:
+        return partial(_call_function, self.load(), batches, self.name)
 
 
 class GivenFunction(NamedTuple):
@@ -179,11 +213,102 @@ class GivenFunction(NamedTuple):
     def digest(self) -> str:
         return ""
 
-    def load(self) -> Callable[..., Any]:
-        return self.function
+    @property
+    def packages(self) -> tuple[str, ...]:
+        return ()
+
+    def describe(self) -> Description:
+        return _describe_function(self.function, self.location, self.name)
+
+    def open(self, *, batches: bool) -> Call:
+        return partial(_call_function, self.function, batches, self.name)
 
 
-Origin = Source | GivenFunction
+class EnvironmentFunction(NamedTuple):
+    """A function that runs in an environment of its own: of a Source, or of a module of the environment's packages."""
+
+    name: str
+    location: str
+    environment: Environment
+    source: Source | None
+    """None for a module of the environment's packages."""
+
+    @property
+    def file(self) -> str | None:
+        return None if self.source is None else self.source.file
+
+    @property
+    def digest(self) -> str:
+        """Digest of the source text; the packages of a module are in the key themselves."""
+        return hashlib.sha256(self.location.encode()).hexdigest()[:16] if self.source is None else self.source.digest
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        return (f"python=={self.environment.python_version}", *self.environment.pins)
+
+    def describe(self) -> Description:
+        """Load the function in its environment and describe it; raise ConfigError if it cannot be used."""
+        worker = self._make_worker()
+        try:
+            found = worker.describe()
+        except WorkerDied as error:
+            raise ConfigError(
+                f"metric {self.location}: {error}, while loading; correct the file or packages"
+            ) from error
+        except EnvironmentFailed as error:
+            raise ConfigError(f"metric {self.location}: environment: {error}") from error
+        finally:
+            worker.stop()
+        if "raised" in found:
+            raise ConfigError(f"metric {self.location}: {found['raised']}; correct the file or environment.packages")
+        if "functions" in found:
+            raise _missing_function(self.location, self.name, found["functions"])
+        _check_parameters(self.location, self.name, found["other_parameters"])
+        declared = found["declared"] or Declaration()
+        checked = metric(**dict(zip(Declaration._fields, declared, strict=True)))(lambda: None)
+        return Description(getattr(checked, DECLARATION), str(found["about"]))
+
+    def open(self, *, batches: bool) -> Call:
+        return partial(_call_worker, self._make_worker(), batches)
+
+    def _make_worker(self) -> Worker:
+        of_text = {"text": None, "file": "", "package": ""}
+        if self.source is not None:
+            of_text = {"text": self.source.text, "file": self.source.file, "package": ""}
+        return Worker(self.environment, {"name": self.name, "location": self.location, **of_text})
+
+
+Origin = Source | GivenFunction | EnvironmentFunction
+
+
+def _call_function(
+    function: Callable[..., Any], batches: bool, name: str, images: Sequence[Image.Image], texts: Sequence[str]
+) -> list[Any]:
+    copies = [image.copy() for image in images]  # in case the function changes them: others get the same images
+    return list_values(function(copies, [*texts]), name) if batches else list(map(function, copies, texts))
+
+
+def _call_worker(worker: Worker, batches: bool, images: Sequence[Image.Image], texts: Sequence[str]) -> list[Any]:
+    reply = worker.call(images, texts, batches=batches)
+    if "raised" in reply:
+        raise CallFailed(str(reply["raised"]))
+    return list(reply["values"])
+
+
+def _describe_function(function: Callable[..., Any], location: str, name: str) -> Description:
+    _check_parameters(location, name, find_other_parameters(function))
+    return Description(getattr(function, DECLARATION, Declaration()), read_first_line(function))
+
+
+def _check_parameters(location: str, name: str, other_parameters: str | None) -> None:
+    if other_parameters is not None:
+        raise ConfigError(
+            f"metric {location}: expected a function {name}(image, prompt), found {name}{other_parameters}; correct it"
+        )
+
+
+def _missing_function(location: str, name: str, functions: Sequence[str]) -> ConfigError:
+    return ConfigError(f"metric {location}: no function {name!r}; {suggest(name, functions)}")
 
 
 class UserCode(Code):
@@ -195,7 +320,7 @@ class UserCode(Code):
     origin: Origin
 
     def __init__(self, origin: Origin, declared: Declaration) -> None:
-        super().__init__(origin.digest, *declared)
+        super().__init__(origin.digest, *declared, origin.packages)
         self.__dict__["origin"] = origin  # not a field, so no record contains it
 
     @property
@@ -203,53 +328,31 @@ class UserCode(Code):
         """Return the function's name with its file or module, for messages."""
         return f"{self.origin.name} of {self.origin.location}"
 
-    def load(self) -> Callable[..., Any]:
-        """Return the function; raise ConfigError if its source text fails to run here."""
-        return self.origin.load()
+    def open(self) -> Call:
+        """Return the function, to be called with several images; raise ConfigError if its text fails to run here."""
+        return self.origin.open(batches=self.batches)
 
 
-class _TextLoader(importlib.abc.InspectLoader):
-    def __init__(self, source: Source) -> None:
-        self.source = source
-
-    def get_source(self, fullname: str) -> str:
-        return self.source.text
-
-    def get_code(self, fullname: str) -> CodeType:
-        return self.source_to_code(self.source.text, self.source.file)
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__file__ = self.source.file
-        super().exec_module(module)
+def split_name(named: str) -> tuple[str, str]:
+    """Return the location and the name of a function FILE.py:NAME or PACKAGE.MODULE:NAME."""
+    found = NAMED.fullmatch(named)
+    if found is None:
+        raise ConfigError(f"metric {named!r}: expected FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION")
+    return found["location"], found["name"]
 
 
-def _import_text(source: Source) -> ModuleType:
-    """Return the module defined by a source text.
-
-    A process executes each text only once, so that its functions share the models they load.
-    """
-    digest = hashlib.sha256(f"{source.file}\0{source.text}".encode()).hexdigest()[:16]
-    name = ".".join(filter(None, (source.package, f"plumbline_metric_{digest}")))
-    with _LOADING:
-        if name not in sys.modules:
-            spec = importlib.util.spec_from_loader(name, _TextLoader(source))
-            assert spec is not None and spec.loader is not None
-            module = sys.modules[name] = importlib.util.module_from_spec(spec)
-            try:
-                with redirect_stdout(sys.stderr):  # programs read the standard output of jobs
-                    spec.loader.exec_module(module)
-            except BaseException:
-                del sys.modules[name]
-                raise
-        return sys.modules[name]
+def read_function(named: str, environment: Environment | None) -> Origin:
+    """Return the function FILE.py:NAME or PACKAGE.MODULE:NAME, to be run in this environment, if one is given."""
+    if environment is None:
+        return read_source(named)
+    location, name = split_name(named)
+    is_module = MODULE.fullmatch(location) is not None and not location.endswith(".py")
+    return EnvironmentFunction(name, location, environment, None if is_module else read_source(named))
 
 
 def read_source(named: str) -> Source:
     """Read the source of FILE.py:NAME or PACKAGE.MODULE:NAME without executing it; raise ConfigError if unusable."""
-    found = NAMED.fullmatch(named)
-    if found is None:
-        raise ConfigError(f"metric {named!r}: expected FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION")
-    location, name = found["location"], found["name"]
+    location, name = split_name(named)
     if "://" in location:
         raise ConfigError(f"metric {location}: expected a local file; copy it to this machine")
     package = ""
@@ -291,18 +394,7 @@ def read_function_options(origin: Origin) -> dict[str, Any]:
             f"metric {origin.name!r}: expected a function with a name of up to 100 letters, digits and underscores; "
             "define it with def"
         )
-    function = origin.load()
-    try:
-        inspect.signature(function).bind(None, None)
-    except TypeError as error:
-        raise ConfigError(
-            f"metric {origin.location}: expected a function {origin.name}(image, prompt), found "
-            f"{origin.name}{inspect.signature(function)}; correct it"
-        ) from error
-    except ValueError:
-        pass  # the parameters of a builtin are unknown
-    declared = getattr(function, DECLARATION, Declaration())
-    about, _, _ = (inspect.getdoc(function) or "").strip().partition("\n")
+    declared, about = origin.describe()
     return {"kind": "function", "function": origin.name, "about": about, "code": UserCode(origin, declared)}
 
 
@@ -311,13 +403,6 @@ def require_runnable(code: Code) -> UserCode:
     if not isinstance(code, UserCode):
         raise ConfigError("records do not contain a function's code; give its file, as in metric=FILE.py:FUNCTION")
     return code
-
-
-def describe_error(error: BaseException, file: str | None = None) -> str:
-    """Return an error as one line of text, with the line number in `file` at which it was raised."""
-    text = " ".join(" ".join(traceback.format_exception_only(error)).split())
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    return text[:MAX_REASON] + (f" at line {lines[-1]}" if lines else "")
 
 
 def is_function_name(metric: Any) -> bool:

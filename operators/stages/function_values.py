@@ -2,7 +2,7 @@
 
 import math
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -10,10 +10,12 @@ from PIL import Image
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.batches import is_device_lost, isolate_uncounted
-from plumbline.operators.base.errors import HopelessRow, RowError
-from plumbline.operators.base.rows import list_values
+from plumbline.operators.base.errors import REMEDIES, HopelessRow, RowError
 from plumbline.operators.images.preparing import Edit, PreparedImages
-from plumbline.operators.metrics.function import FunctionConfig, describe_error, require_runnable
+from plumbline.operators.metrics.environments import EnvironmentFailed
+from plumbline.operators.metrics.function import CallFailed, FunctionConfig, require_runnable
+from plumbline.operators.metrics.user_code import describe_error, to_float
+from plumbline.operators.metrics.worker import WorkerDied
 from plumbline.operators.stages.images import ImagesStage
 from plumbline.operators.stages.stage import Inputs, StageOptions, cache_upstream, find_text, texts_of
 
@@ -87,7 +89,7 @@ class UserFunction:
     def __init__(self, metric: FunctionConfig) -> None:
         """Load the function; raise ConfigError if it cannot be loaded."""
         self.code = require_runnable(metric.code)
-        self.function: Callable[..., Any] = self.code.load()
+        self.function = self.code.open()
 
     def compute(self, shown: Sequence[ImageAndPrompt], batch: int) -> list[float | RowError]:
         """Return a value for each image with its prompt; functions that take several images get `batch` per call."""
@@ -99,39 +101,32 @@ class UserFunction:
         ]
 
     def _call(self, shown: Sequence[ImageAndPrompt]) -> list[float | RowError]:
-        images = [image.copy() for image, _ in shown]  # in case a function changes it: others get the same image
-        texts = [text for _, text in shown]
+        images, texts = [image for image, _ in shown], [text for _, text in shown]
         try:
-            if self.code.batches:
-                values = list_values(self.function(images, texts), self.code.where)
-                if len(values) != len(shown):
-                    raise ValueError(f"expected a value for each of {len(shown)} images, found {len(values)}")
-            else:
-                values = [self.function(image, text) for image, text in zip(images, texts, strict=True)]
+            values = self.function(images, texts)
+            if len(values) != len(shown):
+                raise ValueError(f"expected a value for each of {len(shown)} images, found {len(values)}")
             return [self._read(value) for value in values]
+        except EnvironmentFailed as error:
+            message = f"the environment of {self.code.where} could not be made: {error}"
+            raise HopelessRow(RowError("environment_failed", message, retryable=True)) from error
+        except WorkerDied as error:
+            message = f"the worker of {self.code.where} {error}; {REMEDIES['worker_died']}"
+            raise HopelessRow(RowError("worker_died", message, retryable=True)) from error
         except (Exception, SystemExit) as error:
-            if isinstance(error, Exception) and is_device_lost(error):
+            is_of_worker = isinstance(error, CallFailed)
+            if isinstance(error, Exception) and not is_of_worker and is_device_lost(error):
                 raise
-            raised = describe_error(error, self.code.origin.file)
+            raised = str(error) if is_of_worker else describe_error(error, self.code.origin.file)
             message = f"{self.code.where} raised {raised}; correct the function"
             raise HopelessRow(RowError("function_failed", message, retryable=True)) from error
 
     def _read(self, value: Any) -> float | RowError:
-        number = _to_float(value)
+        number = to_float(value)
         low, high = self.code.score_range or (-math.inf, math.inf)
         if math.isfinite(number) and low <= number <= high:
             return number
         within = "" if self.code.score_range is None else f" between {low:g} and {high:g}"
-        found = reprlib.repr(value)
+        found = value if self.code.packages else reprlib.repr(value)  # a worker sends a description
         message = f"{self.code.where} returned {found}; expected a finite number{within}; correct the function"
         return RowError("unusable_value", message)
-
-
-def _to_float(value: Any) -> float:
-    """Convert a number, or an array library's scalar, to float; return nan for anything else."""
-    if isinstance(value, str | bytes) or getattr(value, "ndim", None):
-        return math.nan
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan

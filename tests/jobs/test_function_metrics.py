@@ -157,7 +157,7 @@ def test_a_run_records_no_code_and_jobs_that_read_it_run_none(bench: Bench, tmp_
     manifest = json.loads((folder / "manifest.json").read_text())
     recorded = manifest["config"]["metrics"]["brightness"]
     assert recorded["function"] == "brightness" and recorded["code"].keys() == {
-        "digest", "score_range", "better", "batches"
+        "digest", "score_range", "better", "batches", "packages"
     }  # fmt: skip
     before = {file: file.read_text() for file in bench.folder.parent.glob("*.py")}
     for file, text in before.items():

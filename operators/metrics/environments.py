@@ -1,0 +1,193 @@
+"""Environments of their own for scorers whose packages conflict with ours or with each other, made by uv.
+
+The packages are resolved once, when a command starts. The result is cached, is part of the cells' keys, and is what
+every worker installs, so all workers have the same packages.
+"""
+
+import json
+import logging
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from plumbline.operators.base.bounds import BoundsChecked, Seconds
+from plumbline.operators.base.errors import ConfigError, PlumblineError, hide_secrets
+
+LOG = logging.getLogger(__name__)
+RESOLVE_TIMEOUT = 300.0
+"""Seconds allowed for resolving the packages of an environment."""
+INSTALL_TIMEOUT = 3600.0
+"""Seconds allowed for installing the packages of an environment."""
+MAX_PACKAGES = 100
+"""Maximum number of packages that a configuration lists."""
+MAX_REQUIREMENT = 300
+"""Maximum length of a package with its version, in characters."""
+MAX_REASON = 400
+"""Maximum number of characters quoted from a message of uv."""
+NEEDED = "pillow"
+"""Package that every worker needs, to pass images to the function."""
+PYTHON = re.compile(r"3\.\d{1,2}(\.\d{1,2})?")
+PACKAGE = re.compile(
+    r"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?(\[[\w.,\s-]*\])?\s*([<>=!~][^@/\\]*|@\s*git\+https://[\w.-]+(:\d+)?/[\w./~-]+(@[\w./-]+)?)?"
+)
+"""Pattern for a package from an index with versions, or from a git repository. Files are not allowed, because their
+content would not be part of a key, and neither are options of uv.
+"""
+PLATFORM = f"{sys.platform}-{platform.machine()}"
+
+
+class EnvironmentFailed(PlumblineError):
+    """An environment cannot be made now; the same command may succeed later."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EnvironmentConfig(BoundsChecked):
+    """Packages and Python version of a scorer with an environment of its own."""
+
+    section: ClassVar[str] = "environment."
+    packages: tuple[str, ...]
+    """Packages as for pip: `hpsv3==1.0.0`, `numpy<2` or `name @ git+https://host/repository@commit`."""
+    python: str | float | None = None
+    """Python version in quotes, such as "3.11"; as a number, 3.10 would be 3.1. Defaults to the version that runs
+    Plumbline. uv downloads versions that are not installed.
+    """
+    folder: str = "~/.cache/plumbline/environments"
+    """Folder for finished environments. It can be deleted at any time."""
+    timeout: Seconds = 600
+    """Seconds allowed for loading the function, and for each call of it."""
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a version or package that uv could misread as something else."""
+        BoundsChecked.__post_init__(self)
+        if self.python is not None and not (isinstance(self.python, str) and PYTHON.fullmatch(self.python)):
+            raise ConfigError(
+                f'environment.python: expected a version in quotes, such as "3.11", got {self.python!r}; correct it'
+            )
+        if not 0 < len(self.packages) <= MAX_PACKAGES:
+            raise ConfigError(
+                f"environment.packages: expected 1 to {MAX_PACKAGES} packages, got {len(self.packages)}; list the "
+                "packages that the function imports"
+            )
+        for package in self.packages:
+            if len(package) > MAX_REQUIREMENT or not PACKAGE.fullmatch(package):
+                raise ConfigError(
+                    f"environment.packages: expected packages such as numpy==2.0.0 or NAME @ git+https://ADDRESS, got "
+                    f"{hide_secrets(package[:MAX_REQUIREMENT])!r}; correct it"
+                )
+
+    @property
+    def python_version(self) -> str:
+        return str(self.python) if self.python else f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+class Environment(NamedTuple):
+    """A resolved environment: the exact version of every package. It is made where and when it is first used."""
+
+    python_version: str
+    pins: tuple[str, ...]
+    """Every package with its version, as uv resolved them."""
+    folder: str
+    timeout: float
+
+    def ensure_python(self) -> Path:
+        """Make the environment if it does not exist, and return its Python; raise EnvironmentFailed if that fails.
+
+        Several processes may do this at the same time: each makes a folder of its own, and the first to rename its
+        folder wins.
+        """
+        folder = _open_folder(self.folder)
+        target = folder / _digest(self.python_version, self.pins)
+        python = target / "bin" / "python"
+        if python.exists():
+            return python
+        LOG.info("making an environment of %d packages in %s", len(self.pins), target)
+        try:
+            with tempfile.TemporaryDirectory(prefix=".making-", dir=folder) as making:
+                draft, pins = Path(making) / "environment", Path(making) / "pins.txt"
+                pins.write_text("\n".join(self.pins))
+                _run_uv("venv", "--relocatable", "--python", self.python_version, str(draft), timeout=INSTALL_TIMEOUT)
+                into = ("--python", str(draft / "bin" / "python"))
+                _run_uv("pip", "install", *into, "--no-deps", "-r", str(pins), timeout=INSTALL_TIMEOUT)
+                with suppress(OSError):  # another process was faster
+                    draft.rename(target)
+        except OSError as error:
+            raise EnvironmentFailed(f"environment.folder: {error}; choose a folder with space for packages") from error
+        if not python.exists():
+            raise EnvironmentFailed(f"{target}: expected an environment, found something else; delete this folder")
+        return python
+
+
+def resolve(config: EnvironmentConfig) -> Environment:
+    """Return the environment with the exact version of every package; raise ConfigError if uv finds no solution.
+
+    The result is kept in the folder, so that later commands have the same packages without asking an index.
+    """
+    python_version = config.python_version
+    wanted = [*config.packages, NEEDED]
+    try:
+        kept = _open_folder(config.folder) / f"{_digest(python_version, sorted(wanted))}.txt"
+        if not kept.exists():
+            options = ("--python-version", python_version, "--no-header", "--no-annotate")
+            found = _run_uv("pip", "compile", "-", *options, text="\n".join(wanted), timeout=RESOLVE_TIMEOUT)
+            with tempfile.NamedTemporaryFile("w", dir=kept.parent, prefix=".resolving-", delete=False) as draft:
+                draft.write(found)
+            Path(draft.name).replace(kept)
+        pins = tuple(line.strip() for line in kept.read_text().splitlines() if line.strip())
+    except OSError as error:
+        raise ConfigError(f"environment.folder: {error}; choose a folder that can be written to") from error
+    except EnvironmentFailed as error:
+        raise ConfigError(f"environment: {error}") from error
+    return Environment(python_version, pins, config.folder, config.timeout)
+
+
+def _open_folder(folder: str) -> Path:
+    opened = Path(os.path.expanduser(folder)).absolute()  # noqa: PTH111 - leaves an unknown user's ~ as it is
+    opened.mkdir(parents=True, exist_ok=True)
+    return opened
+
+
+def _digest(python_version: str, packages: "tuple[str, ...] | list[str]") -> str:
+    return sha256(json.dumps([python_version, PLATFORM, packages]).encode()).hexdigest()[:16]
+
+
+def _run_uv(*words: str, text: str = "", timeout: float) -> str:
+    """Run uv in an empty folder, so that no project's settings apply, and return its output."""
+    uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
+    if uv is None:
+        raise EnvironmentFailed("expected the command uv, found none; install it, for example with pip install uv")
+    with tempfile.TemporaryDirectory(prefix="plumbline-uv-") as folder:
+        try:
+            done = subprocess.run(
+                [uv, *words, "--quiet", "--color", "never"],
+                input=text,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                cwd=folder,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise EnvironmentFailed(
+                f"uv {words[0]} took more than {timeout:g} seconds; check the connection to the package index"
+            ) from error
+    if done.returncode != 0:
+        raise EnvironmentFailed(
+            f"{_read_reason(done.stderr)}; correct the packages or the Python version, or check the connection"
+        )
+    return done.stdout
+
+
+def _read_reason(message: str) -> str:
+    """Return uv's reason as one line, without the title and the frame around it."""
+    message = message[max(message.rfind("error:"), message.rfind("×"), 0) :]
+    _, _, reason = message.replace("╰─▶", "cause:").partition("cause:")
+    words = re.sub(r"[\s│]+", " ", reason or message.removeprefix("error:")).strip()
+    return hide_secrets(words.replace(" cause:", ":"))[:MAX_REASON].rstrip(".")

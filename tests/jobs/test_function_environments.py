@@ -1,0 +1,330 @@
+"""A function runs in an environment of its own, and what goes wrong there costs its own rows at most."""
+
+import json
+import os
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import plumbline
+from plumbline.operators.metrics.environments import EnvironmentConfig, resolve
+from tests.bench_of import Bench, images, prompts, run_plan, run_tables
+from tests.commands import newest, refusal
+from tests.wheels import copy_installed, write_wheel
+
+COUNT = 9
+TEXTS = {prompt["prompt_id"]: str(prompt["text"]) for prompt in prompts(COUNT)}
+SCORER = """
+def rate(image, prompt):
+    return {value} + len(prompt) / 1000
+
+def three(a, b, c): ...
+"""
+NOISE = """
+import os, subprocess, sys
+print("noise while loading")
+os.write(1, b"x" * 100_000)
+
+def noisy(image, prompt):
+    print("noise" * 50_000)
+    subprocess.run(["echo", "noise of a child"])
+    return float(sum(image.convert("L").tobytes())) / image.width / image.height
+"""
+BAD = """
+import os, signal, sys, time
+import plumbline
+
+def dies(image, prompt):
+    if len(prompt) % 3 == 0:
+        print("out of luck", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return len(prompt)
+
+def always(image, prompt):
+    os._exit(3)
+
+@plumbline.metric(score_range=(0, 50), better="lower", batches=True)
+def batched(images, prompts):
+    if any(len(prompt) % 3 == 0 for prompt in prompts):
+        raise KeyError("three")
+    return [{0: "7", 1: None}.get(len(prompt) % 4, float(len(prompt))) for prompt in prompts]
+
+def talks(image, prompt):
+    for pipe in range(3, 20):
+        try:
+            os.write(pipe, b"\\x7f\\xff\\xff\\xff")
+        except OSError:
+            pass
+    return 1.0
+
+@plumbline.metric(batches=True)
+def floods(images, prompts):
+    return ["x"] * 1_000_000
+
+LOST = []
+
+def loses(image, prompt):
+    LOST.extend([True] * (len(prompt) % 3 == 0))
+    if LOST:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    return len(prompt)
+
+def hangs(image, prompt):
+    time.sleep(3600)
+"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Let uv find only the wheels of a folder: two versions of a scorer, and a package that needs the second."""
+    folder = tmp_path_factory.mktemp("wheels")
+    for version in (1, 2):
+        write_wheel(folder, "tinyscorer", f"{version}.0", SCORER.format(value=version))
+    write_wheel(folder, "newer", "1.0", "", ["tinyscorer==2.0"])
+    copy_installed(folder, "pillow")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("UV_NO_INDEX", "1")
+    patch.setenv("UV_FIND_LINKS", str(folder))
+    patch.setenv("UV_CACHE_DIR", str(tmp_path_factory.mktemp("uv")))
+    yield folder
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder for environments, shared by the tests of this module."""
+    return tmp_path_factory.mktemp("environments")
+
+
+def choose(name: str, folder: Path, *packages: str, timeout: float = 60) -> str:
+    """Return the argument that gives the metric `name` an environment."""
+    listed = ",".join(f'"{package}"' for package in packages)
+    return f"metrics.{name}.environment={{packages: [{listed}], folder: {folder}, timeout: {timeout}}}"
+
+
+def read_scores(bench: Bench) -> pd.DataFrame:
+    return pd.read_parquet(newest(bench.store.place.url) / "scores.parquet")
+
+
+def test_two_scorers_with_conflicting_packages_score_the_same_images(environments: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from tinyscorer import rate\n\ndef old(image, prompt): return rate(image, prompt)\n"
+    )
+    metric = f"metric=[{tmp_path}/mine.py:old,tinyscorer:rate,edge_density]"
+    words = (choose("old", environments, "tinyscorer<2"), choose("rate", environments, "tinyscorer==2.0"))
+    bench = Bench(tmp_path, metric, *words, generators=["atlas", "flint"], count=COUNT)
+    assert bench.run().code == 0
+    scores = read_scores(bench)
+    for name, version in (("old", 1), ("rate", 2)):
+        rows = scores[scores["metric"] == name]
+        assert len(rows) == 2 * COUNT
+        assert [row.score for row in rows.itertuples()] == [
+            version + len(TEXTS[row.prompt_id]) / 1000 for row in rows.itertuples()
+        ]
+    assert scores.query("metric == 'edge_density'")["score"].notna().all()
+    recorded = json.loads((newest(bench.store.place.url) / "manifest.json").read_text())["config"]["metrics"]
+    assert {"tinyscorer==1.0"} < set(recorded["old"]["code"]["packages"])
+    assert not bench.plan().plan.missing
+
+
+def test_other_packages_compute_the_scores_again_and_another_wording_does_not(
+    environments: Path, tmp_path: Path
+) -> None:
+    bench = Bench(tmp_path, "metric=[tinyscorer:rate]", generators=["atlas"], count=COUNT)
+    assert bench.run(choose("rate", environments, "tinyscorer==1.0")).code == 0
+    assert not bench.plan(choose("rate", environments, "tinyscorer<2", timeout=50)).plan.missing
+    planned = bench.plan(choose("rate", environments, "tinyscorer>1"))
+    assert {cell.recipe.stage for cell in planned.plan.missing} == {"function_values", "scores"}
+
+
+def test_what_packages_print_reaches_no_score_and_images_arrive_unchanged(environments: Path, tmp_path: Path) -> None:
+    (tmp_path / "noise.py").write_text(NOISE)
+    (tmp_path / "quiet.py").write_text(NOISE.replace("noisy", "quiet").replace("print(", "str("))
+    metric = f"metric=[{tmp_path}/noise.py:noisy,{tmp_path}/quiet.py:quiet]"
+    bench = Bench(tmp_path, metric, choose("noisy", environments, "tinyscorer"), generators=["atlas"], count=COUNT)
+    assert bench.run().code == 0
+    wide = read_scores(bench).pivot_table(index="image_id", columns="metric", values="score")
+    assert len(wide) == COUNT and (wide["noisy"] == wide["quiet"]).all() and wide["noisy"].nunique() > 1
+
+
+def test_a_worker_that_dies_costs_the_rows_that_it_died_on(environments: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(BAD)
+    names = ("dies", "always", "talks", "floods")
+    metric = f"metric=[{','.join(f'{tmp_path}/bad.py:{name}' for name in names)},edge_density]"
+    words = [choose(name, environments, "tinyscorer") for name in names]
+    bench = Bench(tmp_path, metric, *words, generators=["atlas", "flint"], count=COUNT)
+    assert bench.run("max_failed=1").code == 2
+    scores = read_scores(bench)
+    for row in scores.query("metric == 'dies'").itertuples():
+        unlucky = len(TEXTS[row.prompt_id]) % 3 == 0
+        assert pd.isna(row.score) if unlucky else row.score == len(TEXTS[row.prompt_id])
+        assert (row.error and row.error["kind"]) == ("worker_died" if unlucky else None)
+        assert not unlucky or (row.error["retryable"] and "SIGKILL" in row.error["message"])
+        assert not unlucky or "out of luck" in row.error["message"]
+    for name, said in (("always", "exit code 3"), ("talks", "something else"), ("floods", "something else")):
+        errors = scores[scores["metric"] == name]["error"]
+        assert {error["kind"] for error in errors} == {"worker_died"}
+        messages = [error["message"] for error in errors]
+        assert len(messages) == 2 * COUNT and all(said in one or "no other is started" in one for one in messages)
+        assert any(said in one for one in messages) and any("no other is started" in one for one in messages)
+    assert scores.query("metric == 'edge_density'")["score"].notna().all()
+
+
+def test_exceptions_and_unusable_values_are_reported_as_of_any_function(environments: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(BAD)
+    words = (f"metric=[{tmp_path}/bad.py:batched]", choose("batched", environments, "tinyscorer"))
+    bench = Bench(tmp_path, *words, generators=["atlas"], count=COUNT)
+    assert bench.run("max_failed=1").code == 2
+    line = BAD.splitlines().index('        raise KeyError("three")') + 1
+    for row in read_scores(bench).itertuples():
+        length = len(TEXTS[row.prompt_id])
+        kind = "function_failed" if length % 3 == 0 else "unusable_value" if length % 4 < 2 or length > 50 else None
+        assert (row.error and row.error["kind"]) == kind
+        assert kind or row.score == length
+        assert kind != "function_failed" or row.error["message"].endswith(
+            f"KeyError: 'three' at line {line}; correct the function"
+        )
+    assert json.loads((newest(bench.store.place.url) / "manifest.json").read_text())["lower_is_better"] == ["batched"]
+
+
+def test_a_process_that_lost_its_gpu_is_replaced(environments: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(BAD)
+    words = (f"metric=[{tmp_path}/bad.py:loses]", choose("loses", environments, "tinyscorer"))
+    bench = Bench(tmp_path, *words, generators=["atlas"], count=COUNT)
+    assert bench.run("max_failed=1").code == 2
+    for row in read_scores(bench).itertuples():
+        length = len(TEXTS[row.prompt_id])
+        assert pd.isna(row.score) if length % 3 == 0 else row.score == length
+        assert (row.error and row.error["kind"]) == ("function_failed" if length % 3 == 0 else None)
+
+
+def test_a_function_that_hangs_is_ended_after_its_time(environments: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(BAD)
+    words = (f"metric=[{tmp_path}/bad.py:hangs]", choose("hangs", environments, "tinyscorer", timeout=0.5))
+    bench = Bench(tmp_path, *words, generators=["atlas"], count=2)
+    assert bench.run("max_failed=1").code == 2
+    errors = read_scores(bench)["error"]
+    assert all(error["kind"] == "worker_died" and "more than 0.5 seconds" in error["message"] for error in errors)
+
+
+def test_processes_that_make_an_environment_at_the_same_time_share_it(tmp_path: Path) -> None:
+    environment = resolve(EnvironmentConfig(packages=("newer",), folder=str(tmp_path)))
+    assert {"newer==1.0", "tinyscorer==2.0"} < set(environment.pins)
+    made: list[Path] = []
+    makers = [threading.Thread(target=lambda: made.append(environment.ensure_python())) for _ in range(4)]
+    for maker in makers:
+        maker.start()
+    for maker in makers:
+        maker.join()
+    assert len(made) == 4 and len(set(made)) == 1 and made[0].exists()
+    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1
+
+
+def test_resolved_packages_are_kept_until_their_folder_is_deleted(index: Path, tmp_path: Path) -> None:
+    config = EnvironmentConfig(packages=("growing",), folder=str(tmp_path / "environments"))
+    write_wheel(index, "growing", "1.0", "")
+    first = resolve(config)
+    write_wheel(index, "growing", "1.1", "")
+    assert resolve(config) == first and "growing==1.0" in first.pins
+
+
+def test_an_environment_that_cannot_be_made_costs_only_its_own_rows(index: Path, tmp_path: Path) -> None:
+    """The packages are resolved and loaded, and then the folder of environments is lost together with the index."""
+    write_wheel(index, "fleeting", "1.0", SCORER.format(value=1))
+    folder = tmp_path / "environments"
+    words = ("metric=[fleeting:rate,edge_density]", choose("rate", folder, "fleeting"))
+    bench = Bench(tmp_path, *words, generators=["atlas"], count=COUNT)
+    planned = bench.plan()
+    for path in (*folder.glob("*/bin/python"), index / "fleeting-1.0-py3-none-any.whl"):
+        path.unlink()
+    scores = run_tables(run_plan(planned))["scores"]
+    failed, others = scores.query("metric == 'rate'"), scores.query("metric == 'edge_density'")
+    assert {error["kind"] for error in failed["error"]} == {"environment_failed"} and len(failed) == COUNT
+    assert all(error["retryable"] for error in failed["error"]) and others["score"].notna().all()
+
+
+@pytest.mark.slow
+def test_workers_on_ray_run_the_function_in_its_environment(
+    ray_cluster: None, environments: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.py").write_text(BAD)
+    names = {"rate": "tinyscorer:rate", "dies": f"{tmp_path}/bad.py:dies"}
+    words = (f"metric=[{','.join(names.values())}]", *(choose(name, environments, "tinyscorer==1.0") for name in names))
+    bench = Bench(tmp_path, *words, generators=["atlas"], count=COUNT)
+    scores = run_tables(run_plan(bench.plan("cluster=local")))["scores"].set_index("prompt_id")
+    for metric, value in (("rate", 1.0), ("dies", None)):
+        for prompt_id, row in scores[scores["metric"] == metric].iterrows():
+            length = len(TEXTS[str(prompt_id)])
+            dead = metric == "dies" and length % 3 == 0
+            assert pd.isna(row["score"]) if dead else row["score"] == (length if value is None else 1 + length / 1000)
+            assert (row["error"] and row["error"]["kind"]) == ("worker_died" if dead else None)
+
+
+def test_an_ended_program_leaves_no_worker(environments: Path, tmp_path: Path) -> None:
+    file = tmp_path / "pid.py"
+    file.write_text("import os\n\ndef pid(image, prompt):\n    return os.getpid()\n")
+    scorer = plumbline.open_scorer("models=shapes", choose("pid", environments, "tinyscorer"), metrics=f"{file}:pid")
+    scores = scorer.score([images("atlas", 1)[0]["image"]], ["any"])
+    worker = int(scores["score"][0])
+    assert worker != os.getpid()
+    os.kill(worker, 0)
+    del scorer
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
+
+
+REFUSED = [
+    ('{{packages: ["tinyscorer==9"]}}', "there is no version of tinyscorer==9"),
+    ('{{packages: ["newer", "tinyscorer==1.0"]}}', "newer depend on tinyscorer==2.0"),
+    ('{{packages: ["absent-package"]}}', "absent-package was not found"),
+    ('{{packages: ["--index-url=https://host"]}}', "expected packages such as"),
+    ('{{packages: ["./folder"]}}', "expected packages such as"),
+    ('{{packages: ["x @ git+https://me:secret@host/x"]}}', "expected packages such as"),
+    ('{{packages: ["tinyscorer"], python: 3.10}}', 'expected a version in quotes, such as "3.11", got 3.1'),
+    ('{{packages: ["tinyscorer"], python: "2.7"}}', "expected a version in quotes"),
+    ('{{packages: tinyscorer}}', "expected a list"),
+    ('{{packages: []}}', "expected 1 to 100 packages"),
+    ('{{packges: ["tinyscorer"]}}', "packages.* is required"),
+    ('{{packages: ["tinyscorer"], timeout: 0}}', "positive number of seconds"),
+    ("tinyscorer", "expected keys of its own"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("environment", "said"), REFUSED)
+def test_an_invalid_environment_is_refused_in_one_line_before_any_work(
+    environment: str, said: str, tmp_path: Path
+) -> None:
+    given = environment.format()
+    if given.startswith("{"):
+        given = f"{given[:-1]}, folder: {tmp_path}/environments}}"
+    words = (f"images={tmp_path}", f"store={tmp_path}/store", "models=shapes", "metric=tinyscorer:rate")
+    line = refusal("score", *words, f"metrics.rate.environment={given}", code=64)
+    assert re.search(said, line) and line.startswith("error: metrics.rate: ") and "secret" not in line, line
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("tinyscorer:raet", "metric tinyscorer: no function 'raet'; did you mean rate?"),
+        ("tinyscorer:three", "expected a function three(image, prompt), found three(a, b, c)"),
+        ("tinyscorer.absent:rate", "No module named 'tinyscorer.absent'"),
+        ("{folder}/ends.py:rate", "ended its process (exit code 5), while loading"),
+        ("{folder}/declares.py:rate", "expected better to be one of higher, lower, neither, got 'best'"),
+    ],
+)
+def test_a_package_without_the_function_is_refused_before_any_work(
+    function: str, said: str, environments: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "ends.py").write_text("import os\nos._exit(5)\n")
+    (tmp_path / "declares.py").write_text(
+        "import plumbline\n\n@plumbline.metric(better='best')\ndef rate(image, prompt): ...\n"
+    )
+    name = function.partition(":")[2]
+    words = (f"images={tmp_path}", f"store={tmp_path}/store", "models=shapes", f"metric={function}")
+    line = refusal("score", *(word.format(folder=tmp_path) for word in words), choose(name, environments, "tinyscorer"))
+    assert said in line and not (tmp_path / "store").exists()
