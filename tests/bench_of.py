@@ -116,7 +116,7 @@ def score_config(images: str | Path, store: str | Path, *overrides: str) -> Swee
 
 
 def list_sources(benchmark: BenchmarkConfig, shard_size: ShardSize = SMALL_SHARDS) -> Sources:
-    """List a benchmark's rows like a job without a store."""
+    """Return the sources of a benchmark's rows, listed as by a job that has no store."""
     return open_sources(benchmark, StorageConfig(), shard_size=shard_size, cache=ImageFileCache(None, benchmark))
 
 

@@ -186,7 +186,10 @@ def _ask_about_claim(claim: Claim) -> Iterator[tuple[str, str]]:
 
 
 def _ask_about_properties(what: Description, things: Sequence[Description]) -> Iterator[tuple[str, str]]:
-    """Ask for the thing's size, colour and part; skip a property if the thing is not identified without it."""
+    """Yield questions about the thing's size, colour and part, with answers.
+
+    A property is skipped if the question needs it to identify the thing.
+    """
     for field, question in (
         ("size", "What size is the {}?"),
         ("colour", "What color is the {}?"),

@@ -194,7 +194,7 @@ def _find_followers(board: Board) -> list[LeaderboardRow]:
 
 
 def _describe_leader_notes(board: Board, leader: LeaderboardRow) -> str:
-    """Return notes on generators with a better mean that are clearly worse than another, and on missing scores."""
+    """Return notes on missing scores, and on generators that lead by mean but clearly lose to another."""
     above = [row for row in board.scored_rows() if row.worth > leader.worth]
     beaten = [name for name in generator_names(above) if board.better_than(name)]
     end = "Lower" if board.lower_is_better else "Higher"

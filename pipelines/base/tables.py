@@ -63,7 +63,7 @@ class Rejection(NamedTuple):
     """A rejected row; the fields are the columns of REJECTED."""
 
     file: str
-    """The table or tar, or the member of the tar."""
+    """Path of the table or tar; for an entry of a tar, the entry's name."""
     line: int | None
     """The row's first line in a table, counted from 1."""
     kind: str

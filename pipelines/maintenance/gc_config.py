@@ -20,11 +20,11 @@ class KeepRuns(BoundsChecked):
     last: Natural = 0
     """Number of newest runs to keep."""
     daily: Natural = 0
-    """Number of days (UTC) for which the last run is kept; only days with runs count."""
+    """Number of latest days (UTC) with runs; the last run of each is kept."""
     weekly: Natural = 0
-    """Number of weeks for which the last run is kept; only weeks with runs count."""
+    """Number of latest weeks with runs; the last run of each is kept."""
     monthly: Natural = 0
-    """Number of months for which the last run is kept; only months with runs count."""
+    """Number of latest months with runs; the last run of each is kept."""
     named: tuple[str, ...] = ()
     """Ids of other runs to keep."""
 

@@ -28,10 +28,10 @@ TOO_LONG_REPLY = (
 
 def guards(names: Sequence[str]) -> list[Middleware]:
     """Return middleware that refuses requests to other host names, and requests from other sites' pages."""
-    return [Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False), Middleware(OwnOrigin)]
+    return [Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False), Middleware(SameOriginGuard)]
 
 
-class OwnOrigin:
+class SameOriginGuard:
     """Middleware that refuses requests from pages of other origins; clients that are not browsers send no Origin."""
 
     def __init__(self, app: ASGIApp) -> None:

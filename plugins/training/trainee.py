@@ -1,4 +1,4 @@
-"""Interface of a network to train: its parts, exercises, loss and checkpoint."""
+"""Interface of a network that can be trained: its modules, training examples, loss and checkpoint."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

@@ -32,7 +32,7 @@ COLUMNS = (
     "MB written", "CPU s",
 )  # fmt: skip
 METRIC = "edge_density"
-"""A metric that decodes its images but asks no model."""
+"""A metric that decodes its images but calls no model."""
 
 
 def write_images(path: Path, count: int) -> None:

@@ -83,7 +83,7 @@ def test_cells_whose_rows_are_all_in_earlier_cells_are_copied_and_not_computed(t
 
 
 @pytest.mark.parametrize("word", ["cluster=local", "cluster.max_attempts=7", "models.clip.image_batch=7"])
-def test_options_of_computing_do_not_make_another_run_for_a_sweep_or_a_night(word: str, sweep: Sweep) -> None:
+def test_execution_options_do_not_change_which_run_a_sweep_or_night_belongs_to(word: str, sweep: Sweep) -> None:
     """Nightly runs use Ray by default, and sweeps do not."""
     assert sweep.run().code == 0
     (run_id,) = list_run_ids(sweep.store)

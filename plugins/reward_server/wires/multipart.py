@@ -23,7 +23,7 @@ def read_multipart(body: bytes, media: str) -> dict[str, list[bytes]]:
     boundary = _read_boundary(media)
     _, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary, MAX_PARTS)
     if not parts or not parts.pop().startswith(b"--"):
-        raise BrokenMultipart(f"expected at most {MAX_PARTS} parts with an end after the last one, found no end")
+        raise BrokenMultipart(f"expected a closing boundary after at most {MAX_PARTS} parts, found none")
     contents: dict[str, list[bytes]] = {}
     for number, part in enumerate(parts):
         end = part.find(b"\r\n\r\n", 0, MAX_PART_HEAD)

@@ -217,7 +217,7 @@ class _Reader:
             self._count_converted(data)
             target.extend(_read_strings(data, dtype, shape))
         else:
-            raise RefusedPickle("expected a pickle of plain values, found the state of another object")
+            raise RefusedPickle("expected a pickle of plain values, found an object with a state of its own")
 
 
 def _require_byte_order(order: Any, dtype: _DType) -> str:

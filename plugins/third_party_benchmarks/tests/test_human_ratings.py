@@ -19,10 +19,10 @@ from tests.pipelines.metaeval.releases.files import read_with, table
 from tests.pipelines.metaeval.releases.test_damage import check_damaged, few
 from tests.pipelines.metaeval.releases.test_releases import (
     RATED,
-    select_cells,
     check_complaint,
     check_missing,
     check_tables,
+    select_cells,
 )
 from tests.pipelines.metaeval.test_metaeval import check_negated, check_without_scores
 

@@ -38,7 +38,7 @@ def test_usual_columns_are_found_by_their_names() -> None:
     assert find_setting_columns(both, list_setting_columns()) == {"cfg": ("cfg",), "size": ("size",)}
 
 
-def test_requested_columns_become_the_usual_settings_or_keep_their_names() -> None:
+def test_known_columns_are_renamed_to_standard_settings_and_others_keep_their_names() -> None:
     assert list_setting_columns(["guidance_scale", "lora"]) == {"cfg": (("guidance_scale",),), "lora": (("lora",),)}
     assert list_setting_columns(["height", "width"]) == {"size": (("width", "height"),)}
     assert list_setting_columns({"cfg": "my_cfg"}) == {"cfg": (("my_cfg",),)}

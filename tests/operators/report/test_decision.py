@@ -273,7 +273,7 @@ def check_board(sentence: str, pairs: Pairs) -> bool:
 
 
 def check_behind(best: str, metrics: list[str], sentence: str, pairs: Pairs) -> None:
-    """Check that the generators listed after the best one are not beaten by any other generator."""
+    """Check that, apart from the best one, no generator beats the generators that the sentence lists."""
     tied = re.search(r"\. ([^.]+) are tied behind it\.", sentence)
     followed = re.search(r"\. (\w+) follows", sentence)
     behind = parse_names(tied[1]) if tied else [followed[1]] if followed else []
