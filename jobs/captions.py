@@ -14,6 +14,7 @@ COMMAND = Command(
     "run=latest or scores=PATH with the original CLIPScore of the pairs adds RefCLIPScore.\n"
     "plumbline metaeval scores=OUTPUT then compares them with people's ratings.",
     CaptionsConfig,
+    extra="captions",
     first="captions",
 )
 

@@ -51,6 +51,7 @@ from plumbline.jobs.overrides import (
     to_override,
 )
 from plumbline.jobs.table import JOBS, PLUGIN_CHOICES
+from plumbline.operators.base.cores import count_cores
 from plumbline.operators.base.errors import (
     DISTRIBUTION,
     ConfigError,
@@ -352,7 +353,7 @@ def _register_resolvers() -> None:
     OmegaConf.register_new_resolver("name_of", _get_name_of_path, replace=True)
     OmegaConf.register_new_resolver("assets", lambda path="": str(ROOT / "assets" / path), replace=True)
     OmegaConf.register_new_resolver("reference_data", lambda: os.environ.get("REFERENCE_DATA", ""), replace=True)
-    OmegaConf.register_new_resolver("cpus", lambda shares: max(1, len(os.sched_getaffinity(0)) // shares), replace=True)
+    OmegaConf.register_new_resolver("cpus", lambda shares: max(1, count_cores() // shares), replace=True)
 
 
 def _get_name_of_path(key: str, *, _parent_: DictConfig) -> str:

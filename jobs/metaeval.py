@@ -16,6 +16,7 @@ COMMAND = Command(
     "judges the scores of a run, scores=PATH judges a table; by default, the release's own scores are judged.",
     MetaevalConfig,
     LISTS,
+    extra="people",
     first="protocol",
 )
 

@@ -10,6 +10,7 @@ COMMAND = Command(
     "reproduce",
     "Recompute published numbers from the released files, and write both side by side.",
     ReproductionConfig,
+    extra="people",
 )
 
 

@@ -12,9 +12,9 @@ folders. They are only imported as `plumbline.NAME`, so that each module exists 
 from importlib.metadata import version
 from typing import Any
 
-import lazy_loader
+from plumbline.lazy_names import read_stub
 
-_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, __dir__, __all__ = read_stub(__file__)
 PLUGINS = "plumbline.plugins."
 
 

@@ -1,5 +1,5 @@
 """Stable names that extensions in other packages can rely on (docs/plugins.md)."""
 
-import lazy_loader
+from plumbline.lazy_names import read_stub
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub("plumbline", __file__)
+__getattr__, __dir__, __all__ = read_stub(__file__)

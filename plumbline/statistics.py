@@ -1,5 +1,5 @@
 """The statistics behind reports and meta-evaluation, as pure functions of NumPy arrays (docs/python.md)."""
 
-import lazy_loader
+from plumbline.lazy_names import read_stub
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub("plumbline", __file__)
+__getattr__, __dir__, __all__ = read_stub(__file__)

@@ -1,17 +1,25 @@
-"""The installed package has a single top-level name, and works in a project with folders named like ours."""
+"""What is built of the project: it is complete, light, and works in a project with folders named like ours."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
+import zipfile
+from collections.abc import Sequence
+from email import message_from_bytes
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from packaging.requirements import Requirement
 
+from plumbline.operators.base.errors import install_remedy
 from tests.bench_of import images, prompts
 from tests.environment import ROOT
 
+MAX_DEPENDENCIES = 15
 SCORED = """
 import json, sys
 import conf, jobs, operators, pipelines
@@ -27,17 +35,161 @@ print(json.dumps({
 """
 
 
+OPTIONS = ("--quiet", "--no-deps", "--no-build-isolation")
+SDIST = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
+CORE = """
+import importlib.util, json, sys
+import plumbline
+
+loaded = {"numpy", "pyarrow", "torch", "transformers", "hydra"} & set(sys.modules)
+scores = plumbline.score(["0000.png", sys.argv[1], "0001.png"], sys.argv[2:5], "clipscore", models="shapes")
+found = [name for name in ("ray", "s3fs", "av", "vl_convert", "imagecodecs") if importlib.util.find_spec(name)]
+errors = [None if error is None else error["message"] for error in scores["error"]]
+print(json.dumps({"loaded": sorted(loaded), "found": found, "scores": scores["score"].tolist(), "errors": errors}))
+"""
+
+
+class Built(NamedTuple):
+    """The distributions that are made of the project."""
+
+    wheel: Path
+    wheel_of_sdist: Path
+
+
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the wheel into a folder."""
-    folder = tmp_path_factory.mktemp("wheel")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Build the wheel, the sdist, and the wheel of the unpacked sdist."""
+    folder = tmp_path_factory.mktemp("built")
     source = folder / "source"
     shutil.copytree(ROOT / "plumbline", source / "plumbline", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
         shutil.copy(ROOT / name, source / name)
-    options = ["--quiet", "--no-deps", "--no-build-isolation", "--target", folder / "site"]
-    subprocess.run([sys.executable, "-m", "pip", "install", *options, source], check=True, cwd=folder)
-    return folder / "site"
+    subprocess.run([sys.executable, "-c", SDIST, folder / "sdist"], check=True, cwd=source, capture_output=True)
+    (sdist,) = (folder / "sdist").glob("*.tar.gz")
+    pip = [sys.executable, "-m", "pip", "wheel", *OPTIONS, "--wheel-dir"]
+    subprocess.run([*pip, folder / "wheel", source], check=True, cwd=folder)
+    subprocess.run([*pip, folder / "wheel_of_sdist", sdist], check=True, cwd=folder)
+    (wheel,), (wheel_of_sdist,) = (folder.glob(f"{name}/*.whl") for name in ("wheel", "wheel_of_sdist"))
+    return Built(wheel, wheel_of_sdist)
+
+
+@pytest.fixture(scope="module")
+def site(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel into a folder."""
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run([sys.executable, "-m", "pip", "install", *OPTIONS, "--target", folder, built.wheel], check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def light(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make an environment with the wheel of the sdist and the packages that it requires, without those of extras."""
+    venv = tmp_path_factory.mktemp("light") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    (packages,) = venv.glob("lib/*/site-packages")
+    required = [text for text in read_requirements(built.wheel) if "extra ==" not in text]
+    for installed in find_distributions(required):
+        link_files(installed, packages)
+    pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin/python"), "install", "--quiet", "--no-deps"]
+    subprocess.run([*pip, "--no-index", built.wheel_of_sdist], check=True)
+    return venv
+
+
+def read_requirements(wheel: Path) -> list[str]:
+    """Return what a wheel requires, including its extras."""
+    with zipfile.ZipFile(wheel) as content:
+        (name,) = (name for name in content.namelist() if name.endswith(".dist-info/METADATA"))
+        return message_from_bytes(content.read(name)).get_all("Requires-Dist", [])
+
+
+def find_distributions(required: Sequence[str]) -> list[Distribution]:
+    """Return the installed distributions that the requirements need, directly or indirectly."""
+    waiting, found = [Requirement(text) for text in required], dict[tuple[str, frozenset[str]], Distribution]()
+    while waiting:
+        wanted = waiting.pop()
+        key = wanted.name, frozenset(wanted.extras)
+        if key not in found:
+            found[key] = distribution(wanted.name)
+            for inner in map(Requirement, found[key].requires or ()):
+                if inner.marker is None or any(inner.marker.evaluate({"extra": extra}) for extra in ("", *key[1])):
+                    waiting.append(inner)
+    return list(found.values())
+
+
+def link_files(installed: Distribution, packages: Path) -> None:
+    """Link a distribution's packages and modules into a folder; several distributions may share a package."""
+    for file in installed.files or ():
+        top = Path(str(installed.locate_file(file.parts[0])))
+        shared = top.is_dir() and top.suffix != ".dist-info" and not (top / "__init__.py").exists()
+        name = Path(*file.parts[: 2 if shared else 1])
+        link, target = packages / name, top.parent / name
+        if file.parts[0] not in ("..", "__pycache__") and target.exists() and not link.exists():
+            link.parent.mkdir(exist_ok=True)
+            link.symlink_to(target)
+
+
+def run_light(light: Path, folder: Path, program: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    """Run a program of the light environment in a folder outside of the checkout."""
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [light / "bin" / program, *words]
+    return subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True)
+
+
+def test_the_sdist_makes_the_same_wheel(built: Built) -> None:
+    sums = []
+    for wheel in built:
+        with zipfile.ZipFile(wheel) as content:
+            sums.append(
+                {file.filename: file.CRC for file in content.infolist() if not file.filename.endswith("/RECORD")}
+            )
+    assert sums[0] == sums[1]
+    for name in ("conf/score.yaml", "assets/clip-shapes/model.safetensors", "plugins/edits/entry_points.txt"):
+        assert f"plumbline/{name}" in sums[0]
+    assert not [name for name in sums[0] if "/tests/" in name]
+
+
+def test_the_core_has_few_dependencies(built: Built) -> None:
+    required = [text for text in read_requirements(built.wheel) if "extra ==" not in text]
+    assert len(required) <= MAX_DEPENDENCIES
+    assert not {Requirement(text).name for text in required} & {"ray", "s3fs", "av", "vl-convert-python"}
+
+
+def test_the_core_scores_a_folder_and_names_the_extras_that_are_missing(light: Path, tmp_path: Path) -> None:
+    """`plumbline score` and `plumbline.score` work without any extra, and each missing extra costs one line."""
+    for number, row in enumerate(images("atlas", 2)):
+        (tmp_path / f"{number:04}.png").write_bytes(row["image"])
+    texts = [row["text"] for row in prompts(2)]
+    done = run_light(light, tmp_path, "python", "-c", CORE, make_clip(tmp_path), texts[0], "a clip", texts[1])
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["loaded"] == [] and told["found"] == []
+    assert [score is not None and -1 <= score <= 1 for score in (told["scores"][0], told["scores"][2])] == [True, True]
+    assert told["errors"] == [None, f"a video needs av; {install_remedy('video')}", None]
+
+    outputs = tmp_path / "outputs" / "atlas"
+    outputs.mkdir(parents=True)
+    for number in range(2):
+        (tmp_path / f"{number:04}.png").rename(outputs / f"{number:04}.png")
+    (tmp_path / "outputs" / "prompts.txt").write_text("\n".join(texts) + "\n")
+    score = ("score", "outputs", "models=shapes", "metric=[clipscore]")
+    scored = run_light(light, tmp_path, "plumbline", *score)
+    assert scored.returncode == 0 and "exit code 0" in scored.stdout, scored.stdout + scored.stderr
+    (report,) = tmp_path.glob("store/runs/*/report.html")
+    assert "A chart needs vl_convert" in report.read_text("utf-8")
+    refusals = {
+        "cluster=local": f"this cluster needs Ray; {install_remedy('ray')}, or set cluster.executor=here",
+        "store=s3://bucket/store": f"store: s3:// needs aiobotocore; {install_remedy('s3')}",
+    }
+    for word, need in refusals.items():
+        refused = run_light(light, tmp_path, "plumbline", *score, "retry_failed=true", "limit=1", word)
+        assert (refused.returncode, refused.stderr.splitlines()[-1:]) == (1, [f"error: {need}"]), refused.stderr
+
+
+def make_clip(folder: Path) -> str:
+    """Write the start of an MP4 file, by which it is known as a video, and return its path."""
+    path = folder / "clip.mp4"
+    path.write_bytes(b"\x00\x00\x00\x18ftypisom\x00\x00\x02\x00isommp41" + bytes(1000))
+    return str(path)
 
 
 def test_a_wheel_contains_one_package_and_one_command(site: Path) -> None:

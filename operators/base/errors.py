@@ -14,6 +14,10 @@ class ConfigError(PlumblineError):
     """The configuration is invalid; raised before any model loads."""
 
 
+class MissingExtra(ConfigError):
+    """A feature needs a package that an extra of this distribution installs."""
+
+
 class SourceError(PlumblineError):
     """A source table is missing, truncated or has the wrong schema."""
 
@@ -120,6 +124,7 @@ REMEDIES: Mapping[str, str] = {
     "image_too_slow": "save the image again as PNG or JPEG, or raise limits.max_seconds",
     "incomplete_cell": "run again; if the error persists, delete the folder that the message names",
     "killed_worker": "check the image, or give the stage more memory or time (cluster.pools)",
+    "missing_extra": "install the extra that the message names, and run again",
     "missing_image": "generate the image, or set benchmark.require_every_prompt=false",
     "missing_prompt_id": "fill in the row's prompt_id",
     "model_failed": "run again; if the error persists, set a smaller image_batch",

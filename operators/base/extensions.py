@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from configparser import ConfigParser
-from contextlib import redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from functools import cache, cached_property
 from importlib import metadata
 from importlib.metadata import EntryPoint, entry_points
@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from packaging.version import Version
 
-from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, install_remedy
+from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, MissingExtra, install_remedy
 
 T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -143,9 +143,18 @@ def find_missing_packages(extra: str) -> tuple[str, ...]:
 
 
 def require_extra(extra: str, what: str) -> None:
-    """Raise ConfigError if a package of the extra is not installed; `what` names the feature that needs it."""
+    """Raise MissingExtra if a package of the extra is not installed; `what` names the feature that needs it."""
     if missing := find_missing_packages(extra):
-        raise ConfigError(f"{what} needs {', '.join(missing)}; {install_remedy(extra)}")
+        raise MissingExtra(f"{what} needs {', '.join(missing)}; {install_remedy(extra)}")
+
+
+@contextmanager
+def explain_missing_extra(extra: str, what: str) -> Iterator[None]:
+    """Raise MissingExtra if a module that is imported in the context is not installed; `what` names the feature."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"{what} needs {error.name}; {install_remedy(extra)}") from error
 
 
 def require_release(package: str, oldest: str, what: str) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from plumbline.operators.base.bounds import BoundsChecked, Positive, Seconds
-from plumbline.operators.base.errors import RowError
+from plumbline.operators.base.errors import MissingExtra, RowError
 from plumbline.operators.images.animations import find_animation, sample_animation
 from plumbline.operators.images.image_formats import (
     FORMATS,
@@ -90,7 +90,7 @@ def decode_each(encoded: bytes, limits: ImageLimits, clips: Clips) -> Iterator[I
     """Yield an encoded image as RGB, or the sampled frames of a video or animation.
 
     If decoding fails, the last item is a RowError. Any exception of a decoder is taken to be about these bytes, so it
-    only fails this row. If a decoder is not installed, the shard fails and is tried again.
+    only fails this row. If a decoder of images is not installed, the shard fails and is tried again.
     """
 
     def check_size(width: int, height: int) -> None:
@@ -111,6 +111,8 @@ def decode_each(encoded: bytes, limits: ImageLimits, clips: Clips) -> Iterator[I
         yield failure.error
     except CostlyImage:
         yield _slow_error(limits)
+    except MissingExtra as missing:
+        yield RowError("missing_extra", str(missing), retryable=True)
     except ImportError:  # the machine's fault, not the image's
         raise
     except Exception as error:

@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 from plumbline.operators.base.bounds import AboveZero, BoundsChecked, Positive
+from plumbline.operators.base.extensions import explain_missing_extra
 from plumbline.operators.images.image_formats import BrokenImage, CostlyImage
 
 if TYPE_CHECKING:
@@ -119,10 +120,11 @@ def sample_video(
     at a time, and not kept. `check_size` is called with the width and height of each frame before it becomes an
     image, and may raise. The `info` of each image has FRAME_SECONDS.
 
-    Raises BrokenImage if the video is damaged or ends early, CostlyImage after `seconds` of processor time.
+    Raises BrokenImage if the video is damaged or ends early, CostlyImage after `seconds` of processor time, and
+    MissingExtra without PyAV.
     """
-    import av
-
+    with explain_missing_extra("video", "a video"):
+        import av
     av.logging.set_level(av.logging.PANIC)
     stop = time.thread_time() + seconds
     _require_declared_size(encoded, demuxer, stop)

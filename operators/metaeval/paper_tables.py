@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from plumbline.operators.base.extensions import require_extra
 from plumbline.operators.base.sentences import ShownTable, escape_latex
 from plumbline.operators.metaeval.judgement import OVERALL, PEOPLE, Judgement
 
@@ -12,7 +13,11 @@ EMPTY = "-"
 
 
 def to_markdown(judgements: Sequence[Judgement], notes: Sequence[str] = (), further: Sequence[ShownTable] = ()) -> str:
-    """Return a table for each template and subset, then the `further` tables, and then the conventions and notes."""
+    """Return a table for each template and subset, then the `further` tables, and then the conventions and notes.
+
+    Raise MissingExtra if tabulate, with which pandas formats tables, is not installed.
+    """
+    require_extra("people", "a table of agreement with people")
     parts = [
         f"### {title}\n\n{frame.to_markdown(disable_numparse=True)}\n"
         for title, frame in make_tables(judgements)

@@ -162,6 +162,11 @@ class Metric(BoundsChecked, ABC):
         return {key: getattr(self, key) for key in self.role_keys}
 
     @property
+    def json_role(self) -> str | None:
+        """Option in `roles` whose model replies as JSON that follows a schema; None if no model does."""
+        return None
+
+    @property
     def image_ablation(self) -> Ablation | None:
         """The ablation if it replaces the images."""
         return None if self.ablation == "shuffled_words" else self.ablation

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import scipy
-import vl_convert
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from plumbline.operators.base.errors import printable
+from plumbline.operators.base.errors import MissingExtra, printable
+from plumbline.operators.base.extensions import explain_missing_extra
 from plumbline.operators.base.sentences import interval_text, number
 from plumbline.operators.metaeval.corrected_means import CorrectedMean
 from plumbline.operators.metaeval.corrected_tables import single_means
@@ -271,8 +271,13 @@ def draw(
     """Draw a template with the given datasets and parameters, as an SVG that scales with its container.
 
     The SVG is hidden from screen readers, because its container has the chart's label. `options` override properties of
-    the template.
+    the template. Without vl-convert, a sentence that says so takes the place of the SVG.
     """
+    try:
+        with explain_missing_extra("charts", "A chart"):
+            import vl_convert
+    except MissingExtra as missing:
+        return Markup('<p class="note">{}</p>').format(f"{missing}.")
 
     def read_template(file: str) -> dict[str, Any]:
         template: dict[str, Any] = json.loads((TEMPLATES / f"{file}.vl.json").read_text("utf-8"))

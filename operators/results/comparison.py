@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from plumbline.operators.base.extensions import explain_missing_extra
 from plumbline.operators.base.spilled import ALL, SpilledColumns
 from plumbline.operators.images.generation_settings import Difference, Known, compare_settings, describe_differences
 from plumbline.operators.metrics.metric import direction
@@ -529,8 +530,8 @@ def bradley_terry(metric: str, means: PromptMeans, lower_is_better: Container[st
     match, which the better score wins. Each pair of generators gets an extra match that counts as a draw, so that even
     a generator that never wins has a rating. A metric's ratings have mean 0.
     """
-    import evalica  # takes a second, and few reports ask for ratings
-
+    with explain_missing_extra("people", "bradley_terry=true"):
+        import evalica  # takes a second, and few reports ask for ratings
     towards, matches = direction(metric, lower_is_better), []
     for a, b in means.pairs():
         of_a, of_b = means.read(a), means.read(b)

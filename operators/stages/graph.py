@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.extensions import require_extra
 from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.calls import Call
@@ -45,11 +46,16 @@ def make_nodes(metrics: Mapping[str, Metric]) -> list[GraphNode]:
 
 
 def check_models(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig]) -> None:
-    """Raise ConfigError unless every model used by a stage exists, and supports the call and the metrics' options."""
+    """Raise ConfigError unless every model used by a stage exists, and supports the call and the metrics' options.
+
+    Raise MissingExtra if a model that runs here is to follow a schema, and the library for that is not installed.
+    """
     for node in nodes:
         for key, role in node.roles.items():
             name, metric = next((name, metric) for name, metric in node.metrics.items() if key in metric.roles)
             _check_model(f"metrics.{name}.{key}", metric.kind, role, node.stage.calls[key], models)
+            if key == metric.json_role and FAMILIES[models[role].family].local:
+                require_extra("judges", f"metrics.{name}.replies=json")
         for name, metric in node.metrics.items() if node.roles else ():
             role = next(iter(node.roles.values()))
             refusal = node.stage.unsupported_option(metric, FAMILIES[models[role].family])

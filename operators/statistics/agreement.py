@@ -10,6 +10,7 @@ import pandas as pd
 import scipy
 from numpy.typing import NDArray
 
+from plumbline.operators.base.extensions import explain_missing_extra
 from plumbline.operators.statistics.bootstrap import CORRELATIONS, UNDEFINED, Interval, Prompts, student_interval
 from plumbline.operators.statistics.options import Level, Sampling
 from plumbline.operators.statistics.rounding import exact_means, merge_equal, round_to, step_of
@@ -119,8 +120,8 @@ def krippendorff_alpha(ratings: pd.DataFrame, level: Level) -> float:
     pairable = ratings[ratings.groupby("unit")["rating"].transform("count") > 1]
     if pairable["rating"].nunique() < 2:
         return math.nan
-    import evalica  # takes a second, and only ratings of several people need it
-
+    with explain_missing_extra("people", "Krippendorff's alpha"):
+        import evalica  # takes a second, and only ratings of several people need it
     wide = ratings.pivot(index="rater", columns="unit", values="rating")
     try:
         return float(evalica.alpha(wide, distance=level).alpha)

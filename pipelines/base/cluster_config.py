@@ -2,11 +2,16 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from typing import ClassVar, Literal
 
 from plumbline.operators.base.bounds import BoundsChecked, Natural, NotNegative, Positive, Seconds
 from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.base.sentences import plural
+
+
+def is_ray_installed() -> bool:
+    return find_spec("ray") is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +75,7 @@ class ClusterConfig(BoundsChecked):
     section: ClassVar[str] = "cluster."
     executor: Literal["here", "ray", "auto"] = "ray"
     """`here` computes in this process, without Ray; a crash or running out of memory ends the run. `auto` does the same
-    for a small sweep, unless `address` or RAY_ADDRESS specifies a Ray cluster.
+    for a small sweep, or for any sweep if Ray is not installed, unless `address` or RAY_ADDRESS specifies a cluster.
     """
     address: str | None = None
     """A running Ray cluster (`auto`, or host:port); null uses RAY_ADDRESS or, if that is not set, starts Ray locally.

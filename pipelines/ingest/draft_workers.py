@@ -11,7 +11,10 @@ from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 
+from plumbline.operators.base.cores import count_cores
 from plumbline.operators.base.errors import PlumblineError
+from plumbline.operators.base.extensions import explain_missing_extra
+from plumbline.pipelines.base.cluster_config import ClusterConfig, is_ray_installed
 from plumbline.pipelines.base.storage import Place, first_line
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.draft_placement import Shards
@@ -180,18 +183,20 @@ class Workers:
     def start_ray_if_slow(self) -> None:
         """Start one drafter per CPU on Ray once the ingest has taken longer than PATIENCE, if there are several CPUs.
 
+        Without Ray and without the address of a cluster, this process goes on alone.
         Raises RunnerError if a machine of the cluster cannot reach the input or the output.
         """
         config = self.source.config
         cluster, locate = config.cluster, config.storage.locate
         address = cluster.address or os.environ.get("RAY_ADDRESS")
-        cpus = cluster.num_cpus or len(os.sched_getaffinity(0))
+        cpus = cluster.num_cpus or count_cores()
         is_late = time.monotonic() - self._started > PATIENCE
-        if self._on_ray or not is_late or cluster.num_cpus == 1 or (address is None and cpus == 1):
+        if self._on_ray or not is_late or cluster.num_cpus == 1:
             return
-        import ray  # takes a second, and only a large ingest needs it
-
-        from plumbline.pipelines.base.cluster_config import ClusterConfig
+        if address is None and (cpus == 1 or not is_ray_installed()):
+            return
+        with explain_missing_extra("ray", f"the cluster {address}"):
+            import ray  # takes a second, and only a large ingest needs it
         from plumbline.pipelines.running.driver_environment import VisibilityProbe, driver_environment
         from plumbline.pipelines.running.session import ray_session
 

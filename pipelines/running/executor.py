@@ -4,7 +4,8 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from plumbline.pipelines.base.cluster_config import ClusterConfig
+from plumbline.operators.base.errors import MissingExtra, install_remedy
+from plumbline.pipelines.base.cluster_config import ClusterConfig, is_ray_installed
 from plumbline.pipelines.plans.plan import NodePlan
 from plumbline.pipelines.running.events import PhaseStarted, Watch
 from plumbline.pipelines.running.workload import Workload, fits_this_process
@@ -46,6 +47,11 @@ class Executor:
 
 
 def choose_executor(cluster: ClusterConfig, nodes: Iterable[NodePlan]) -> Executor:
-    """Return the configured executor; `auto` means this process if little is missing and no Ray is configured."""
+    """Return the configured executor; `auto` means this process if little is missing and no Ray is configured.
+
+    Raise MissingExtra if cells are to be computed on Ray and Ray is not installed.
+    """
     here = cluster.executor == "here" or (cluster.executor == "auto" and fits_this_process(nodes, cluster))
+    if not here and not is_ray_installed():
+        raise MissingExtra(f"this cluster needs Ray; {install_remedy('ray')}, or set cluster.executor=here")
     return Executor(cluster, on_ray=not here)

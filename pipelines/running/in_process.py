@@ -1,6 +1,5 @@
 """Computes a plan's missing cells in this process, one stage after another, without Ray."""
 
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from plumbline.operators.base.batches import notify_of_calls
+from plumbline.operators.base.cores import count_cores
 from plumbline.operators.base.stopping import STOP
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
@@ -86,7 +86,7 @@ def _compute_node(
         watch(PhaseStarted(f"loading the models of {node.name}"))
     with _name_stage(node):
         set_torch_threads(pool.threads if node.model is not None else None)
-        cores = len(os.sched_getaffinity(0))  # all of them, because no other stage computes now
+        cores = count_cores()  # all of them, because no other stage computes now
         stages = make_stages(node, workload.contexts, decoders=pool.decoders or cores)
     calls = CallReporter(lambda made: watch(CallsAnswered(node.name, made)))
     with defer_stop_signals(), ThreadPoolExecutor(1) as reader:

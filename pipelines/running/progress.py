@@ -42,7 +42,7 @@ COUNTERS: Mapping[str, CounterSpec] = {
 class Counters:
     """Counters of a run, which Prometheus reads from Ray's own endpoint on the driver's machine.
 
-    The ProgressLog counts, not the workers: each worker's series would stay at Ray's endpoint forever after the worker ended.
+    The ProgressLog counts, not the workers: a worker's series would stay at Ray's endpoint forever after it ended.
     Labels are names from the configuration (stages, nodes and metrics) and kinds of error. Generators are not
     labels, because every checkpoint of a training run is a generator. Ray takes half a millisecond to count a shard, so
     counts are summed before they are sent.

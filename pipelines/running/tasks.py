@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from typing import Protocol
 
-from plumbline.pipelines.base.cluster_config import ClusterConfig
+from plumbline.operators.base.extensions import explain_missing_extra
+from plumbline.pipelines.base.cluster_config import ClusterConfig, is_ray_installed
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.running.ordered_calls import Item, Result, Shared, call_in_order
 from plumbline.pipelines.store.store import Store
@@ -46,12 +47,15 @@ class TasksHere:
 def open_tasks(cluster: ClusterConfig, store: Store, *, rows: int, sources: Sequence[Place] = ()) -> Iterator[Tasks]:
     """Open tasks on Ray, or in this process if there are at most `cluster.driver_rows` rows or cluster=here is set.
 
+    Without Ray, `cluster=auto` opens them in this process, too.
+
     On Ray, every process must see the same store and `sources` as the driver.
     """
-    if cluster.executor == "here" or rows <= cluster.driver_rows:
+    without_ray = cluster.executor == "auto" and cluster.address is None and not is_ray_installed()
+    if cluster.executor == "here" or rows <= cluster.driver_rows or without_ray:
         yield TasksHere()
         return
-    from plumbline.pipelines.running.ray_tasks import open_ray_tasks  # imports Ray, which takes seconds
-
+    with explain_missing_extra("ray", f"a run of more than {cluster.driver_rows} rows (cluster.driver_rows)"):
+        from plumbline.pipelines.running.ray_tasks import open_ray_tasks  # imports Ray, which takes seconds
     with open_ray_tasks(cluster, store, sources) as tasks:
         yield tasks

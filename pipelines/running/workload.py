@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal
 
+from plumbline.operators.base.cores import count_cores
 from plumbline.operators.stages.graph import make_nodes
-from plumbline.pipelines.base.cluster_config import ClusterConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig, is_ray_installed
 from plumbline.pipelines.plans.plan import NodePlan, Plan
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.store.cells import Work
@@ -67,11 +68,14 @@ class Workload:
 def fits_this_process(nodes: Iterable[NodePlan], cluster: ClusterConfig) -> bool:
     """Return True if cluster=auto means this process: few missing model calls, no GPU and no Ray cluster.
 
-    Ray counts as a cluster if it is configured, named by RAY_ADDRESS (as inside a Ray job) or already connected.
+    Ray counts as a cluster if it is configured, named by RAY_ADDRESS (as inside a Ray job) or already connected. If Ray
+    is not installed and no cluster is named, cluster=auto always means this process.
     """
     ray = sys.modules.get("ray")
     if cluster.address or os.environ.get("RAY_ADDRESS") or (ray is not None and ray.is_initialized()):
         return False
+    if not is_ray_installed():
+        return True
     with_model = [item for item in nodes if item.missing and item.node.model is not None]
     if any(cluster.find_pool(item.node.name).num_gpus for item in with_model):
         return False
@@ -80,4 +84,4 @@ def fits_this_process(nodes: Iterable[NodePlan], cluster: ClusterConfig) -> bool
 
 def count_small_calls() -> int:
     """Return the maximum number of model calls that counts as a small plan on this machine."""
-    return max(MIN_SMALL_CALLS, MAX_CALLS_TIMES_CORES // len(os.sched_getaffinity(0)))
+    return max(MIN_SMALL_CALLS, MAX_CALLS_TIMES_CORES // count_cores())

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from hashlib import sha256
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import pyarrow as pa
@@ -173,7 +173,12 @@ def collect_settings(config: SweepConfig) -> dict[str, Any]:
 
 
 def _collect_versions() -> dict[str, str]:
-    return {package: version(package) for package in PACKAGES}
+    """Return the version of each of PACKAGES that is installed."""
+    versions = {}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):  # Ray is an extra
+            versions[package] = version(package)
+    return versions
 
 
 def _count_cells(plan: Plan, results: Results, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:

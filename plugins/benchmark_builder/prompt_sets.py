@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from datasketch import MinHash, MinHashLSH
-
 from plumbline.operators.base.sentences import ShownTable, number
 from plumbline.operators.results.prompt_properties import Property
 
@@ -86,6 +84,8 @@ def find_near_duplicates(texts: Sequence[str], threshold: float) -> list[int | N
     long. Candidates are found by MinHash with locality-sensitive hashing (Broder 1997; datasketch) and then compared
     exactly, so there are no false positives, but pairs close to the threshold may be missed.
     """
+    from datasketch import MinHash, MinHashLSH
+
     sets = [make_shingles(text) for text in texts]
     index = MinHashLSH(threshold=threshold, num_perm=PERMUTATIONS, weights=(0.1, 0.9))
     hashes = MinHash.generator(

@@ -19,7 +19,6 @@ from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.plans.costs import try_services
 from plumbline.pipelines.plans.plan import Node, make_metric_recipes
 from plumbline.pipelines.rewards.baseline_scores import Baseline, read_baseline
-from plumbline.pipelines.running.session import ray_session
 from plumbline.pipelines.sources.question_packs import check_choices, digest_pack, read_pack
 from plumbline.pipelines.sources.question_packs.pack import QuestionPack
 from plumbline.pipelines.sources.uris import UriReader
@@ -142,6 +141,8 @@ def serve(config: ServeConfig, ready: Callable[[str, KnownPair], None]) -> None:
 
     Raises ConfigError or ModelError before anything starts, and OSError if the port is in use.
     """
+    from plumbline.pipelines.running.session import ray_session  # imports Ray, which may not be installed
+
     token, nodes = take_token(config.host, config.token_variable), find_nodes(config)
     pack = read_served_pack(config)
     served = find_served(config, nodes, pack)

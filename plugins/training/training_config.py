@@ -1,6 +1,5 @@
 """Configuration of a training: model, data, pace and workers."""
 
-import os
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
@@ -14,6 +13,7 @@ from plumbline.operators.base.bounds import (
     Share,
     SomeShare,
 )
+from plumbline.operators.base.cores import count_cores
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.videos import Clips
@@ -65,7 +65,7 @@ class PaceConfig(BoundsChecked):
 
 def _make_two_worker_cluster() -> ClusterConfig:
     """Return a cluster of two workers, each with half of this machine's CPUs."""
-    threads = max(1, len(os.sched_getaffinity(0)) // 2)
+    threads = max(1, count_cores() // 2)
     pool = PoolConfig(num_cpus=0.5, min_size=2, max_size=2, threads=threads, deadline=None)
     return ClusterConfig(pools={POOL: pool})
 

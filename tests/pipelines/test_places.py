@@ -228,7 +228,7 @@ def test_workers_inherit_the_variables_of_every_cloud_and_no_others(monkeypatch:
 def test_a_cloud_whose_library_is_not_installed_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "plumbline.pipelines.base.filesystems.clouds", raising=False)
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(ConfigError, match=r"gs://: needs obstore; install the extra 'clouds' of"):
+    with pytest.raises(ConfigError, match=r"gs:// needs obstore; install the extra 'clouds' of"):
         StorageConfig(region="without-obstore").locate("gs://bucket/store")
 
 

@@ -121,6 +121,10 @@ class JudgedConfig(WordedMetric):
         if self.wording is None:
             self._check_repeats(self.temperature, "set a temperature, or repeats=1")
 
+    @property
+    def json_role(self) -> str | None:
+        return "judge" if self.replies == "json" else None
+
     def with_model_defaults(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
         """Return the metric with its wording; raise ConfigError if repeated questions would all get the same reply."""
         metric = WordedMetric.with_model_defaults(self, profile_of)

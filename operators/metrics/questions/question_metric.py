@@ -147,6 +147,10 @@ class WriterConfig(QuestionMetricConfig, WordedMetric):
                 raise ConfigError(f"{self.kind} {name}: expected the role of one of the sweep's models, got {role!r}")
 
     @property
+    def json_role(self) -> str | None:
+        return "writer" if self.replies == "json" else None
+
+    @property
     @abstractmethod
     def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
         """All forms of the writer's replies."""

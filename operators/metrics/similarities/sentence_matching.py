@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.extensions import require_extra
 from plumbline.operators.metrics.judges.llmscore import DESCRIBE, DescribedConfig, LlmScoreRelease
 from plumbline.operators.metrics.metric import SHARES, Evidence, Scored, ScoreRange
 from plumbline.operators.metrics.similarities.word_overlap import WordNet, find_wordnet
@@ -40,8 +41,13 @@ class SentenceMatchingConfig(DescribedConfig):
             raise ConfigError(f"{self.key_of('wordnet')}: only measure=meteor matches synonyms; leave it out")
 
     def with_model_defaults(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
-        """Return the metric with its WordNet digest filled in; raise ConfigError if files are missing or changed."""
+        """Return the metric with its WordNet digest filled in; raise ConfigError if files are missing or changed.
+
+        Raise MissingExtra if METEOR is not installed.
+        """
         metric = DescribedConfig.with_model_defaults(self, profile_of)
+        if metric.measure == "meteor":
+            require_extra("captions", f"metric {self.kind} with measure=meteor")
         if metric.wordnet is None:
             return metric
         try:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.extensions import explain_missing_extra
 
 WORDNET_FILES = (
     "lexnames",
@@ -60,8 +61,8 @@ def meteor(candidate: str, reference: str, wordnet: WordNet | None = None) -> fl
     Two words match if they are equal except for case, or if they have the same stem (by the stemmer of Porter's paper),
     or if they are synonyms in `wordnet`. Punctuation is ignored.
     """
-    from nltk.translate.meteor_score import single_meteor_score  # takes a second
-
+    with explain_missing_extra("captions", "METEOR"):
+        from nltk.translate.meteor_score import single_meteor_score  # takes a second
     words, wanted = split_words(candidate), split_words(reference)
     synonyms = _NoSynonyms() if wordnet is None else _open_wordnet(wordnet)
     return float(single_meteor_score(wanted, words, stemmer=_load_stemmer(), wordnet=synonyms))

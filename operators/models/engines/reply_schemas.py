@@ -2,14 +2,17 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from llguidance import LLMatcher, LLTokenizer
 from transformers import LogitsProcessor
 
 from plumbline.operators.base.errors import HopelessRow, ModelError, RowError
+from plumbline.operators.base.extensions import explain_missing_extra
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
 
 SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
@@ -26,10 +29,12 @@ class SchemaGrammars:
     """Compiler of JSON schemas to grammars over the tokens of a model's tokenizer."""
 
     def __init__(self, tokenizer: Any, *, end_ids: Sequence[int], width: int) -> None:
-        """Read the tokenizer; raise ModelError if llguidance cannot read it.
+        """Read the tokenizer; raise ModelError if llguidance cannot read it, MissingExtra if it is not installed.
 
         Each of `end_ids` ends a reply. `width` is the number of scores that the model computes per position.
         """
+        with explain_missing_extra("judges", "enforcing a schema (replies=json)"):
+            from llguidance import LLTokenizer
         self.end_ids = list(end_ids)
         try:
             self.tokens = LLTokenizer(_serialize_tokenizer(tokenizer), n_vocab=width, eos_token=self.end_ids)
@@ -39,8 +44,10 @@ class SchemaGrammars:
                 "tokenizer.json, or set the metric's replies=text"
             ) from error
 
-    def matcher(self, schema: str) -> LLMatcher:
+    def matcher(self, schema: str) -> "LLMatcher":
         """Return a matcher for one reply. Raise HopelessRow for a schema that cannot be enforced."""
+        from llguidance import LLMatcher
+
         matcher = LLMatcher(self.tokens, LLMatcher.grammar_from_json_schema(fix_white_space(schema)))
         if matcher.is_error():
             reason = " ".join(matcher.get_error().split())[:300]

@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from plumbline.operators.base.errors import ConfigError, install_remedy
+from plumbline.operators.base.extensions import explain_missing_extra
 from plumbline.pipelines.base.filesystems.disk import Disk
 from plumbline.pipelines.base.filesystems.filesystem import Filesystem, Settings, open_readable
 
@@ -26,14 +26,12 @@ def open_filesystem(root: str, settings: Settings) -> Filesystem:
         case "":
             return Disk()
         case "s3://":
-            from plumbline.pipelines.base.filesystems.s3 import S3
-
+            with explain_missing_extra("s3", root):
+                from plumbline.pipelines.base.filesystems.s3 import S3
             return S3(settings)
         case "gs://" | "az://":
-            try:
+            with explain_missing_extra("clouds", root):
                 from plumbline.pipelines.base.filesystems.clouds import CLOUDS
-            except ImportError as error:
-                raise ConfigError(f"{root}: needs obstore; {install_remedy('clouds')}") from error
             return CLOUDS[root](settings)
         case _:
             return open_readable(root)

@@ -20,6 +20,7 @@ COMMAND = Command(
     "write new prompts from a taxonomy's templates (generation=llm), drop near-duplicates, and show statistics.",
     BuildConfig,
     {"per_sub_skill": "generation.per_sub_skill", "count": "drawing.count"},
+    extra="benchmarks",
     stopped=KEPT,
 )
 MAX_FAILED_SHOWN = 5

@@ -10,7 +10,6 @@ from plumbline.jobs.display.console import make_console, say
 from plumbline.jobs.display.findings import show_agreement, show_conclusion, show_written
 from plumbline.pipelines.base.exit_codes import COMPLETE, WITHIN_BUDGET
 from plumbline.plugins.training.planning import plan_training
-from plumbline.plugins.training.training import run_training
 from plumbline.plugins.training.training_config import FinetuneConfig, StageConfig
 
 AnyTraining: Any = Annotated[StageConfig | FinetuneConfig, Discriminator("kind")]
@@ -19,12 +18,15 @@ COMMAND = Command(
     "Train stage 1 (captions) or 2 (questions) of a CLIP-FlanT5 or a LLaVA, or a checkpoint on people's ratings of\n"
     "images (finetune), by workers on Ray.",
     AnyTraining,
+    extra="ray",
     stopped="stopped; the same command continues from the last state",
 )
 
 
 def main(config: StageConfig | FinetuneConfig) -> int:
     """Train and print the progress. Return 0, or 2 if unreadable rows were left out."""
+    from plumbline.plugins.training.training import run_training  # imports Ray, which may not be installed
+
     console = make_console()
     planned = plan_training(config)
     say(console, planned.summary)
