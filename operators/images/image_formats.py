@@ -157,7 +157,7 @@ def open_image(encoded: bytes, seconds: float, n_frames: int = 1) -> Image.Image
 def decode_png(image: Image.Image, png: bytes) -> Image.Image | None:
     """Decode an opened PNG in half the time that Pillow takes, and without blocking other Python threads.
 
-    Return None for a kind of PNG that this does not support, for a damaged PNG, whose fault Pillow describes better, and
+    Return None for a kind of PNG that this does not support, for a damaged PNG (Pillow describes faults better), and
     without imagecodecs, which the extra `fast` installs.
     """
     try:
