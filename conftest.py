@@ -59,7 +59,7 @@ LONG_MODULES = ("tests/test_commands", "tests/jobs/test_sweep_job", "tests/test_
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the longest modules first, and last the modules that start Ray in a worker's process.
+    """Run the longest modules first, and the modules that start Ray in a worker's process last.
 
     Starting with the longest modules lets the workers finish at about the same time. Ray comes last because a sweep
     with `cluster=auto` uses any running Ray, which would make it many times slower.
@@ -95,13 +95,13 @@ def bucket(s3_server: S3Server, request: pytest.FixtureRequest, monkeypatch: pyt
 
 @pytest.fixture(params=["folder", "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return the address of an empty folder, then (in a second run of the test) of a prefix in a bucket."""
+    """Return the address of an empty folder, or of an empty prefix in a bucket; the test runs once with each."""
     return str(tmp_path / "place") if request.param == "folder" else request.getfixturevalue("bucket") + "/some/prefix"
 
 
 @pytest.fixture
 def store(place: str) -> "Store":
-    """Return a store in a folder, then (in a second run of the test) a store on S3."""
+    """Return a store in a folder, or a store on S3; the test runs once with each."""
     from tests.commands import store_at
 
     return store_at(place)

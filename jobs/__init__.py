@@ -23,7 +23,7 @@ OUT_OF_MEMORY = ("cannot allocate memory", "failed to map segment", "can't start
 
 
 def describe_system_error(error: BaseException) -> str:
-    """Return a one-line message, with the remedy, for an error of the operating system or for a lack of memory."""
+    """Return a one-line message with a remedy for an error of the operating system, or for running out of memory."""
     code = errno.ENOMEM if _lacks_memory(error) else error.errno if isinstance(error, OSError) else None
     text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
     return f"error: {text}; {REMEDIES.get(code or 0, 'act on the message')}; {KEPT}"
@@ -47,7 +47,7 @@ def _print_error(kind: type[BaseException], error: BaseException, trace: Traceba
 def prepare_process() -> None:
     """Set up a process that only runs a job; programs that import Plumbline must not call this.
 
-    If the process is allowed too little address space to load the libraries of a command, exit with a one-line message.
+    Exit with a one-line message if the limit on address space is too low for loading the libraries of a command.
     """
     sys.excepthook = _print_error
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]

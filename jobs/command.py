@@ -95,7 +95,7 @@ class Command(NamedTuple):
     short: Mapping[str, str] = {}
     """Short forms of keys: images=PATH for benchmark.images=PATH."""
     first: str | None = None
-    """The key that may be omitted before its value: `sweep shapes` is `sweep sweep=shapes`."""
+    """The key that may be omitted before its value: `sweep shapes` is short for `sweep sweep=shapes`."""
     otherwise: str | None = None
     """Value of the key `first` if the command line chooses no benchmark."""
     stopping: str = "stopping"
@@ -224,7 +224,7 @@ def choose_schema(command: Command, values: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def _delay_signals() -> Iterator[None]:
-    """Delay signals until the context ends, because Hydra's file readers would turn an interruption into an error."""
+    """Delay signals until the context ends, because Hydra's file readers would report an interruption as an error."""
     received: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
@@ -307,7 +307,7 @@ def get_command(job: str) -> Command:
 
 
 def load_values(command: Command, overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
-    """Return the composed configuration as plain values; raise ConfigError in one line if Hydra rejects it."""
+    """Return the composed configuration as plain values; raise ConfigError with one line if Hydra rejects it."""
     if config_dir and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir {config_dir}: no such folder")
     if config_dir:
@@ -389,7 +389,7 @@ def _is_choice(word: Override, folders: Sequence[Path]) -> bool:
 
 @lru_cache(maxsize=64)
 def _compose_choices(name: str, choices: tuple[str, ...], folders: tuple[Path, ...]) -> DictConfig:
-    """Compose the files of a job and its choices. Cached, because composing takes ten times as long as copying."""
+    """Compose a job's file and the files that it chooses; cached, because composing is much slower than copying."""
     first = find_config_file(name).parent  # Hydra looks for the job's own file only in the first folder
     others = [f"file://{folder}" for folder in folders if folder != first]
     search = [f"hydra.searchpath=[{','.join(others)}]"] if others else []
@@ -435,7 +435,7 @@ def _explain(error: Exception, command: Command, overrides: Sequence[str], confi
 
 
 def _explain_unknown_key(key: str, command: Command, overrides: Sequence[str], config_dir: str | None) -> str:
-    """Return a message that the configuration lacks a key, with the most similar key that exists."""
+    """Return a message saying that a key does not exist, and suggesting the most similar key."""
     if "@" in key:
         return f"config key {key} is not set, so it cannot be replaced; to add it, write +{key}=NAME"
     name = command.name
@@ -454,7 +454,7 @@ def _explain_unknown_key(key: str, command: Command, overrides: Sequence[str], c
 
 
 def _list_known_keys(name: str, overrides: Sequence[str], config_dir: str | None) -> list[str]:
-    """Return every key that the configuration has with the chosen groups."""
+    """Return every key that exists in the configuration with the chosen groups."""
     folders = list_config_folders(config_dir)
     chosen = [text for text in overrides if any((folder / text.partition("=")[0]).is_dir() for folder in folders)]
     try:

@@ -41,11 +41,11 @@ _patching = threading.Lock()
 
 
 class _TooMuchInserted(BaseException):
-    """Aborts the resolution of a configuration; OmegaConf would replace an Exception by its own or by a default."""
+    """Signal that aborts resolving a configuration. It is not an Exception, because OmegaConf would replace that."""
 
 
 def check_files(config_dir: str) -> None:
-    """Raise ConfigError if the file of a choice is too large, also when counting repeated aliases."""
+    """Raise ConfigError if a YAML file has too many bytes, or too many values when its aliases are expanded."""
     folder = Path(config_dir)
     for file in sorted([*folder.glob("*.yaml"), *folder.glob("*/*.yaml")]):
         if not file.is_file():
@@ -77,7 +77,7 @@ def _count_values(node: Any, counts: dict[int, int]) -> int:
 def limit_interpolations(config_dir: str | None) -> Iterator[None]:
     """Raise ConfigError if interpolations that are resolved within the context insert too much text.
 
-    OmegaConf has no such limit: it resolves a value again for each `${...}` that refers to it. If each value in a chain
+    OmegaConf has no limit: it resolves a value again for each `${...}` that refers to it. If each value in a chain
     refers to the previous one twice, the text doubles with every value.
     """
     # every interpolation goes through one of these two methods

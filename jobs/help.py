@@ -22,7 +22,7 @@ OTHERS = Extensions[Path]("conf", {}, Path)
 WIDTH = 100
 """Maximum number of characters per line."""
 GROUP_FOLDERS = {"benchmarks": "benchmark"}
-"""Folders of the groups that allow several choices at once, by group."""
+"""Folder of the choices of each group that allows several choices at once."""
 MAX_LINES = 45
 """Maximum number of lines for which --help prints all choices and keys."""
 MAX_CHOICES = 6
@@ -32,7 +32,7 @@ REMARK_COLUMN = 30
 MAX_LISTED = 8
 """Maximum number of choices that a message lists."""
 EXAMPLE = re.compile(r"^# .*: (plumbline [a-z_]+\b.*)$", flags=re.MULTILINE)
-"""An example command in the first lines of a job's file in conf/."""
+"""Pattern of an example command in the first lines of a job's file in conf/."""
 
 
 def list_examples(name: str) -> list[str]:
@@ -182,7 +182,7 @@ def list_dotted_keys(values: Mapping[Any, Any], prefix: str = "") -> list[str]:
 
 
 def list_choice_names(group: str, config_dir: str | None) -> list[str]:
-    """Return the names of a group's choices, from Plumbline, from other packages and from the user's folder."""
+    """Return the names of the choices for a group, in Plumbline, in other packages and in the user's folder."""
     subfolder = GROUP_FOLDERS.get(group, group)
     files = {file.stem for folder in list_config_folders(config_dir) for file in (folder / subfolder).glob("*.yaml")}
     return sorted(files | set(list_foreign_kinds() if group == "metric" else ()))
@@ -210,7 +210,7 @@ def list_config_folders(config_dir: str | None) -> list[Path]:
 
 
 def complete(jobs: Iterable[str]) -> None:
-    """Answer a shell's request for completions and exit; return if no shell sent one."""
+    """Answer a shell's request for completions and exit; do nothing if there is no such request."""
     import argcomplete  # only needed for completion
 
     parser = argparse.ArgumentParser(add_help=False)

@@ -20,7 +20,7 @@ MAX_SHOWN = 5
 
 
 def main(config: IngestConfig) -> int:
-    """Ingest, show each shard and the totals; return 0 if complete, 2 within and 1 above the failure budget."""
+    """Ingest the input and show the totals; return 0 if nothing failed, 2 if failures are within the budget, else 1."""
     console = make_console()
 
     def show_shard(record: ShardRecord) -> None:

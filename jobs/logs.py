@@ -59,7 +59,7 @@ class Writer(logging.StreamHandler):  # type: ignore[type-arg]
 
 @contextmanager
 def write_log(log: LogConfig, secrets: Iterable[str | None]) -> Iterator[None]:
-    """Write a run's log within the context, including an exception that ends the run; do nothing without a format.
+    """Write a run's log within the context, and any exception that ends the run; do nothing if no format is configured.
 
     The given secrets and the secrets in the environment are masked. Raise ConfigError if the file cannot be opened.
     """

@@ -251,7 +251,7 @@ def _sweep(console: Console, planned: PlannedSweep, assert_lease: Callable[[], N
 
 
 def _show_unchanged(console: Console, inputs: SweepInputs, finished: FinishedSweep) -> NightOutcome | None:
-    """Return the outcome of a run that was reported before, and print that nothing is new; otherwise return None."""
+    """Print that nothing is new and return the outcome if the run was already reported; otherwise return None."""
     warn_about_kept_note(console, inputs, finished)
     store, run_id = inputs.store, finished.run_id
     outcome = read_outcome(store, run_id) if store.exists(f"runs/{run_id}/report.html") else None

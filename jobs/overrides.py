@@ -30,9 +30,9 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.plans.sweep_config import read_config
 
 METRIC_KEYS = ("metric", "metrics")
-"""Keys for metrics. A job has one of them and accepts the other as a synonym; the value is a single name or a list."""
+"""Keys for metrics. Each job has one of these keys and accepts the other as a synonym, for one metric or a list."""
 TEXTS = ("note", "compare")
-"""Keys whose values are always text, so that a comma does not make a list."""
+"""Keys whose values are always text; a comma in a value does not turn it into a list."""
 LISTS = {"metric": "metrics"}
 """Synonyms for keys of jobs with a list of metrics."""
 SWEEP_KEYS = {
@@ -48,7 +48,7 @@ class UnknownKeyError(Exception):
 def expand_key(word: str, short: Mapping[str, str], first: str | None) -> str:
     """Return a command-line argument with its full key; an argument without a key is a value of the key `first`.
 
-    Raise ConfigError for an argument without a key if the job has no `first` key.
+    Raise ConfigError for an argument without a key if `first` is None.
     """
     key, separator, value = word.partition("=")
     if not separator and not word.startswith("~"):
@@ -195,7 +195,7 @@ def load_functions(values: Mapping[str, Any], given: Sequence[Origin] = ()) -> d
 
 @dataclass(frozen=True)
 class _WithEnvironment:
-    """An environment under its own key, for messages."""
+    """An environment as a field, so that error messages contain its key."""
 
     environment: EnvironmentConfig
 

@@ -19,7 +19,7 @@ COMMAND = Command(
 
 
 def main(config: RewardsConfig) -> int:
-    """Export, show each shard and the totals; return 0 if complete, 2 within and 1 above the failure budget."""
+    """Export the run and show the totals; return 0 if nothing failed, 2 if failures are within the budget, else 1."""
     console = make_console()
 
     def show_shard(record: ExportedShardRecord) -> None:

@@ -1,4 +1,4 @@
-"""Opens scorers for notebooks, which compute the metrics chosen by command-line arguments in this process."""
+"""Opens scorers for notebooks. A scorer computes, in this process, the metrics that command-line arguments choose."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from plumbline.pipelines.plans.sweep_config import read_config
 
 COMMAND = Command("scorer", "Score images and prompts in this process.", ScorerConfig, {"metrics": "metric"})
 PLAIN = re.compile(r"[\w./:@-]+")
-"""Text that needs no quotes on a command line."""
+"""Pattern of values that need no quotes on a command line."""
 Metric = str | Callable[..., Any] | Source
 """The name of a metric, or a function to use as a metric."""
 Metrics = Metric | Iterable[Metric]

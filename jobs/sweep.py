@@ -53,7 +53,7 @@ def main(config: SweepConfig | SuiteConfig) -> int:
 def _sweep(console: Console, config: SweepConfig) -> int:
     """Show the plan, compute missing cells and show the leaderboards.
 
-    Return 0 if complete, 2 within and 1 above the budget of failed rows.
+    Return 0 if no row failed, 2 if the failed rows are within the budget, and 1 if they exceed it.
     """
     if config.image_model is not None:
         scoring: SweepConfig | None = find_job("generate").generate_missing(console, config)
@@ -122,7 +122,7 @@ def _sweep_suite(console: Console, config: SuiteConfig) -> int:
 
 
 def show_suite(console: Console, planned: PlannedSuite, suite_id: str, runs: Mapping[str, str], code: int) -> Suite:
-    """Write the page of a suite and show its summary, unless there already is a suite of the same runs."""
+    """Write the page of a suite and show its summary; if these runs already form a suite, only show its address."""
     store = planned.store
     suite = find_suite_of(store, runs)
     if suite is None:
@@ -171,7 +171,7 @@ def _conclude(console: Console, planned: PlannedSweep, finished: FinishedSweep) 
 
 
 def _show_finished(console: Console, sweep: SweepInputs | PlannedSweep, finished: FinishedSweep) -> None:
-    """Show the leaderboards, the agreement with human ratings and, if nothing changed, the earlier run."""
+    """Show the leaderboards, the agreement with human ratings and, if nothing has changed, the earlier run."""
     show_leaderboards(console, finished, sweep.store, verbose=sweep.config.verbose)
     compare_with_ratings(console, sweep, finished)
     if finished.unchanged:

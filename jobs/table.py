@@ -53,7 +53,7 @@ def find_job(name: str) -> ModuleType:
 
 
 def describe_missing(name: str) -> str:
-    """Return a message, with the remedy, that a job is not installed or does not exist."""
+    """Return a message saying that a job is not installed or does not exist, with the remedy."""
     if name in PLUGIN_JOBS:
         return describe_missing_plugin(f"{name}: a job", PLUGIN_JOBS[name])
     return f"{name}: no job of that name; {suggest(name, list_jobs())} (plumbline --help lists them)"

@@ -237,7 +237,7 @@ def _parse_number(value: Any, where: str) -> float | None:
 
 
 def _list_ratings(frame: pd.DataFrame) -> list[Rating]:
-    """Return the rows as ratings; if the table has no raters, they are numbered within each image."""
+    """Return the rows as ratings; if the table has no raters, each rating of an image counts as a different rater."""
     images = [name for name in ("image_id", "prompt_id", "generator") if name in frame]
     numbers = frame.groupby(images, dropna=False).cumcount().astype(str)
     complete = frame.assign(rater=frame.get("rater", numbers)).reindex(columns=[*Rating._fields[:-1]])

@@ -1,4 +1,4 @@
-"""Loads the public names of a module from where they are defined, when each is first used."""
+"""Loads each public name of a module from the file that defines it, when the name is first used."""
 
 import ast
 from collections.abc import Callable

@@ -47,7 +47,7 @@ class AzureServer(NamedTuple):
 
 @contextmanager
 def run_azure() -> Iterator[AzureServer]:
-    """Start an empty in-memory server; afterwards end its process by id."""
+    """Start an empty in-memory server, and stop it afterwards."""
     (port,) = find_free_ports(1)
     flags = ("--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence", "--silent")
     quiet = ("--skipApiVersionCheck", "--disableTelemetry")

@@ -27,7 +27,7 @@ from tests.commands import Ended, config_of, run, store_at
 
 SMALL_SHARDS = ShardSize(4)
 Score = Callable[[str, Mapping[str, Any]], float]
-"""Function that returns the score of a generator's image from the image's ids."""
+"""Function that returns the score of an image, given the name of its generator and the ids of the image."""
 
 PACK = Path(__file__).parent.parent / "assets" / "shapes"
 SMALL = (
@@ -116,7 +116,7 @@ def score_config(images: str | Path, store: str | Path, *overrides: str) -> Swee
 
 
 def list_sources(benchmark: BenchmarkConfig, shard_size: ShardSize = SMALL_SHARDS) -> Sources:
-    """Return the sources of a benchmark's rows, listed as by a job that has no store."""
+    """List the sources of a benchmark's rows in the same way as a job without a store."""
     return open_sources(benchmark, StorageConfig(), shard_size=shard_size, cache=ImageFileCache(None, benchmark))
 
 

@@ -30,12 +30,12 @@ class Ended(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The output as one line, without the lines of its tables."""
+        """The output as one line, without the vertical lines of its tables."""
         return " ".join(self.out.replace("│", " ").split())
 
 
 def run(job: str, *words: str) -> Ended:
-    """Run a job by name with these arguments."""
+    """Run the job of this name with these arguments, and return its exit code and output."""
     module = JOBS[job]
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):

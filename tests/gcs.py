@@ -1,8 +1,8 @@
 """Google Cloud Storage for the tests: fake-gcs-server on localhost, with a proxy for the XML calls that it lacks.
 
-The server stores objects and their generations, but only its JSON interface refuses conditional writes. The proxy
-therefore passes writes, copies and parts of large objects to the JSON interface, and, like Google, refuses calls
-without the token.
+The server stores objects and their generations, but checks the conditions of writes only in its JSON interface.
+The proxy therefore passes writes, copies and parts of large objects to the JSON interface. Like Google, it refuses
+calls without the token.
 """
 
 import json
@@ -46,7 +46,7 @@ class GcsServer(NamedTuple):
 
 @contextmanager
 def run_gcs() -> Iterator[GcsServer]:
-    """Start an empty in-memory server; afterwards end its process by id."""
+    """Start an empty in-memory server, and stop it afterwards."""
     port, own_port = find_free_ports(2)
     flags = {"scheme": "http", "backend": "memory", "host": "127.0.0.1", "port": port, "log-level": "error",
              "public-host": f"127.0.0.1:{port}", "external-url": f"http://127.0.0.1:{port}"}  # fmt: skip

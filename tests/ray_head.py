@@ -68,7 +68,7 @@ def head_environment() -> dict[str, str]:
 
 @contextmanager
 def run_head(log: Path, *flags: str, address: str | None = None) -> Iterator[RayHead]:
-    """Start a head node with a job server; afterwards end it by process id, never by name.
+    """Start a head node with a job server, and stop only this node afterwards.
 
     `address` may be the address of an earlier head node.
     """

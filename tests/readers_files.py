@@ -1,4 +1,4 @@
-"""Files as the readers of the docs might have them, made from the embedded benchmark, for the docs' commands."""
+"""Makes files that a reader of the docs might have, from the embedded benchmark, to run the docs' commands."""
 
 import io
 import json

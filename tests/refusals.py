@@ -1,4 +1,4 @@
-"""Helpers for tests that invalid commands are refused with a one-line message that says how to fix them."""
+"""Helpers for testing that invalid commands are refused with a one-line message that says how to fix them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from packaging.version import Version
 
 CHAT_MODELS = "5.16"
-"""Release that the family `vlm` needs."""
+"""Oldest release of transformers that the family `vlm` supports."""
 CHAT_MODEL_TESTS = [
     f"tests/operators/models/{name}.py"
     for name in (
@@ -19,7 +19,7 @@ CHAT_MODEL_TESTS = [
 ]
 """Modules that test the family `vlm`, some of which import names that older releases lack."""
 TOO_OLD = re.compile(r"family \w+ needs transformers [\d.]+ or later, found")
-"""Pattern for the message about a family that the installed release does not run."""
+"""Pattern of the error message for a family that needs a newer release of transformers."""
 
 
 def is_older(release: str) -> bool:

@@ -68,7 +68,7 @@ class S3Server(NamedTuple):
 
 @contextmanager
 def run_server() -> Iterator[S3Server]:
-    """Start a server with an empty data folder; afterwards end its process by id."""
+    """Start a server with an empty data folder, and stop it afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="plumbline-s3-"))
     ports = find_free_ports(len(PORTS))
     flags = [f"-{name}={port}" for name, port in zip(PORTS, ports, strict=True)]
@@ -111,7 +111,7 @@ def _list_keys() -> list[S3Server]:
 
 
 def _make_identity(server: S3Server) -> dict[str, Any]:
-    """Return the entry of a key with all permissions for SeaweedFS's configuration."""
+    """Return an entry for SeaweedFS's configuration that gives the server's key all permissions."""
     keys = [{"accessKey": server.key, "secretKey": server.secret}]
     return {"name": server.key, "credentials": keys, "actions": ["Admin", "Read", "List", "Tagging", "Write"]}
 

@@ -33,7 +33,7 @@ class Running(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Address with the token as its password, which is how trainers' unmodified clients can send the token."""
+        """Address that contains the token as its password, so that trainers' unmodified clients send the token."""
         return f"http://trainer:{TOKEN}@127.0.0.1:{self.port}"
 
     def replicas(self) -> list[int]:
@@ -43,7 +43,7 @@ class Running(NamedTuple):
 
 @contextmanager
 def run_service(log: Path, *words: str) -> Iterator[Running]:
-    """Start `plumbline serve` on a free port; afterwards end it by process id."""
+    """Start `plumbline serve` on a free port, and stop it afterwards."""
     node, (port,) = RayNode(uuid.uuid4().hex), find_free_ports(1)
     folder = tempfile.mkdtemp(prefix="serve")  # a short path, because Ray puts sockets into it
     command = [sys.executable, "-m", "jobs.serve", "models=shapes", f"port={port}", *words]

@@ -24,9 +24,9 @@ PAGES = (
 )
 COMMAND = re.compile(rf"(?:plumbline |python -m jobs\.)(?P<job>{'|'.join(JOBS)})\b(?!-)(?P<rest>[^\n`;]*)")
 OPTIONAL = re.compile(r"(?<= )\[(\S+=\S+?)(?: \| [^]]*)?\](?= |$)")
-"""An optional part of a command in brackets, or the first of several alternatives."""
+"""An optional part of a command in brackets; if there are alternatives, only the first is captured."""
 AFTERWARDS = re.compile(r" \d?> \S+| \|\| .*")
-"""Redirections, and commands that run if the first one fails."""
+"""Redirections of the output, and commands after `||`."""
 UNDERSTOOD = re.compile(r"is required[ ;]|expected one input")
 """Error messages that are accepted for incomplete commands: abbreviated with `...`, or only the name of a job."""
 
@@ -55,7 +55,7 @@ def list_commands() -> list[str]:
 
 
 def list_command_parameters() -> Iterator[Any]:
-    """Yield the commands; those that only docs/papers.md contains are run by make docs and make slow."""
+    """Yield the commands; those that only docs/papers.md contains are slow tests (make docs, make slow)."""
     for page, commands in read_commands_by_page().items():
         for command in commands:
             yield pytest.param(command, marks=[pytest.mark.slow] if page == name_page(PAPERS) else [])

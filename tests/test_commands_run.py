@@ -1,7 +1,7 @@
 """The commands in README and docs run, page by page, for a reader with the files that they name (slow).
 
-Each page starts with the state that the first sweep left. NOT_HERE lists the commands that cannot run here, with the
-reason; tests/test_commands.py checks that these are valid.
+Each page starts with the files that the first sweep has written. NOT_HERE lists the commands that cannot run here, with
+the reason; tests/test_commands.py checks that these are valid.
 """
 
 import os
@@ -52,7 +52,7 @@ OWN_MODELS = re.compile(r"^(sweep|score|questions)\b(?!.*\b(models=|sweep=shapes
 """Commands that use the released models, and are run here with the embedded models instead."""
 ENDLESS = re.compile(r"^(serve|view|rate(?!.*export_to))\b|--watch")
 AT_WORK = re.compile(r"http://127|no sweep is running")
-"""Output of long-running commands once they are ready."""
+"""Output by which long-running commands report that they are ready."""
 PLACEHOLDERS = {"STORE": "store", "OUT": "data/out", "RATINGS": "ratings.csv", "TABLE": "scores.csv",
                 "METRIC": "vqascore", "[a,b]": "[vqascore,clipscore]", "FOLDER": "judged", "PATH": "outputs",
                 "CHECKPOINT": "tiny-sd"}  # fmt: skip
@@ -157,7 +157,10 @@ def run_until_stopped(called: list[str], folder: Path, environment: Mapping[str,
 def swept_folders(
     tmp_path_factory: pytest.TempPathFactory, environment: Mapping[str, str], s3_server: S3Server
 ) -> Mapping[bool, Path]:
-    """Sweep over the embedded benchmark and over a reader's own images; the latter's store is in the bucket too."""
+    """Sweep over the embedded benchmark in one folder (True), and over a reader's own images in another (False).
+
+    The store with the reader's images is also copied to the bucket.
+    """
     folders = {}
     sweeps = {
         True: "sweep sweep=shapes",

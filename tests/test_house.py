@@ -124,7 +124,7 @@ def test_files_do_not_import_each_other_in_a_circle() -> None:
 
 
 def list_neighbours(folder: str) -> dict[str, set[str]]:
-    """Return, for each file and folder in a folder, the names of the others that it imports."""
+    """Return, for each file and subfolder in a folder, the names of the other files and subfolders that it imports."""
     inside = {name for name in MODULES if name.startswith(f"{folder}.")}
     depth = folder.count(".") + 1
     edges: dict[str, set[str]] = {}
@@ -141,7 +141,7 @@ FOLDERS = sorted({name for module in MODULES for name in accumulate(module.split
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_parts_of_a_folder_do_not_import_each_other_in_a_circle(folder: str) -> None:
-    """A subfolder counts as one node."""
+    """A subfolder counts as a single part, including all files in it."""
     closed = find_circle(list_neighbours(folder))
     assert not closed, f"circular imports in {folder}: {closed}"
 
@@ -181,7 +181,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 @pytest.mark.parametrize("text", PROJECT["dependencies"])
 def test_a_dependency_has_a_lower_bound_and_an_upper_one_only_for_a_known_break(text: str) -> None:
-    """Our package can then be installed next to others; the reason for an upper bound is on its line."""
+    """Loose bounds let our package be installed next to others.
+
+    A comment on the same line gives the reason for an upper bound.
+    """
     wanted = Requirement(text)
     operators = {part.operator for part in wanted.specifier}
     assert operators in ({">="}, {">=", "<"}) and version(wanted.name) in wanted.specifier

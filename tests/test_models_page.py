@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 
 class Line(NamedTuple):
-    """A row of a table on these pages."""
+    """A row of a table on the pages about models."""
 
     family: str
     serves: str

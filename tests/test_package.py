@@ -1,4 +1,4 @@
-"""What is built of the project: it is complete, light, and works in a project with folders named like ours."""
+"""The built packages are complete and light, and work in projects whose folders have the same names as ours."""
 
 import json
 import os
@@ -50,7 +50,7 @@ print(json.dumps({"loaded": sorted(loaded), "found": found, "scores": scores["sc
 
 
 class Built(NamedTuple):
-    """The distributions that are made of the project."""
+    """A wheel built from the source folder, and a wheel built from the sdist."""
 
     wheel: Path
     wheel_of_sdist: Path
@@ -96,7 +96,7 @@ def light(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read_requirements(wheel: Path) -> list[str]:
-    """Return what a wheel requires, including its extras."""
+    """Return the requirements of a wheel, including those of its extras."""
     with zipfile.ZipFile(wheel) as content:
         (name,) = (name for name in content.namelist() if name.endswith(".dist-info/METADATA"))
         return message_from_bytes(content.read(name)).get_all("Requires-Dist", [])
@@ -155,7 +155,10 @@ def test_the_core_has_few_dependencies(built: Built) -> None:
 
 
 def test_the_core_scores_a_folder_and_names_the_extras_that_are_missing(light: Path, tmp_path: Path) -> None:
-    """`plumbline score` and `plumbline.score` work without any extra, and each missing extra costs one line."""
+    """`plumbline score` and `plumbline.score` work without any extra.
+
+    A command that needs a missing extra names it in one line.
+    """
     for number, row in enumerate(images("atlas", 2)):
         (tmp_path / f"{number:04}.png").write_bytes(row["image"])
     texts = [row["text"] for row in prompts(2)]
@@ -186,7 +189,7 @@ def test_the_core_scores_a_folder_and_names_the_extras_that_are_missing(light: P
 
 
 def make_clip(folder: Path) -> str:
-    """Write the start of an MP4 file, by which it is known as a video, and return its path."""
+    """Write a file that starts like an MP4 video and is therefore recognized as a video; return its path."""
     path = folder / "clip.mp4"
     path.write_bytes(b"\x00\x00\x00\x18ftypisom\x00\x00\x02\x00isommp41" + bytes(1000))
     return str(path)
@@ -204,7 +207,7 @@ def test_a_wheel_contains_one_package_and_one_command(site: Path) -> None:
 
 @pytest.mark.slow
 def test_it_works_in_a_project_with_folders_of_the_same_names(site: Path, tmp_path: Path) -> None:
-    """Four lines of code score images, and no module of the wheel is importable under a second name."""
+    """A script scores images with our package, and still imports the project's own `jobs`, `conf` and so on."""
     for room in ("jobs", "pipelines", "operators", "conf"):
         (tmp_path / room).mkdir()
         (tmp_path / room / "__init__.py").write_text("OWNER = 'project'\n")

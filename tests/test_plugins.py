@@ -133,7 +133,7 @@ def test_a_packages_metric_is_scored_and_ranked_and_reported(printed: Printed) -
 
 
 def test_a_package_adds_stages_that_read_each_other(printed: Printed) -> None:
-    """The chain is image, sketch, opinion, score."""
+    """The chain consists of the stages image, sketch, opinion and score, in this order."""
     scores = printed.scores("sketched")
     tables = {stage: _cells(printed.folder / "store" / stage) for stage in ("sketches", "opinions")}
     assert len(scores) == 8 and all(row["description"] for row in tables["sketches"])

@@ -45,7 +45,7 @@ def keep_plugins(folder: Path, names: list[str]) -> dict[str, str]:
 
 
 def run_core_commands(folder: Path, environment: dict[str, str]) -> str:
-    """Return the output of a run's sweep, report, nightly job, reward export and meta-evaluation."""
+    """Run a sweep, a report, a nightly job, a reward export and a meta-evaluation; return their output."""
     store, shown = f"store={folder}/store", ["sweep=shapes", "limit=6"]
     commands = [
         ["sweep", *shown, "metric=[clipscore]", "cluster=here", store],
@@ -65,7 +65,7 @@ def run_core_commands(folder: Path, environment: dict[str, str]) -> str:
 
 
 def read_refusal(folder: Path, environment: dict[str, str], *words: str) -> str:
-    """Return the single line of an error message."""
+    """Run a command that fails, and return its error message, which must be a single line."""
     refused = subprocess.run(
         [sys.executable, "-m", "plumbline.jobs", *words], env=environment, cwd=folder, capture_output=True, text=True
     )

@@ -48,11 +48,11 @@ def count_work(act: Callable[[], Any]) -> Work:
 
 
 FieldPath = tuple[str | int, ...]
-"""Path of a field in a body: names, and positions in lists."""
+"""Path of a field in a JSON request: the names of fields, and positions in lists."""
 
 
 def list_field_paths(form: Any, outer: FieldPath = ()) -> Iterator[FieldPath]:
-    """Yield the path of each field of a form, and of the forms inside it."""
+    """Yield the path of each field of a request's dataclass, and of the dataclasses nested in it."""
     for name, meaning in get_type_hints(form).items():
         yield (*outer, name)
         inner = (meaning, *get_args(meaning))
@@ -65,7 +65,7 @@ def list_field_paths(form: Any, outer: FieldPath = ()) -> Iterator[FieldPath]:
 
 
 def set_field(body: bytes, parts: FieldPath, value: Any) -> bytes:
-    """Return a JSON body with one field set to another value."""
+    """Return a JSON request with one field set to another value."""
     document = json.loads(body)
     holder = document
     for part in parts[:-1]:
@@ -88,13 +88,16 @@ LONG: Mapping[str, Callable[[int], Any]] = {
     "nesting": _nest,
     "number": lambda n: 10**n,
 }
-"""Functions that make a value of any length, by its type."""
+"""Functions that make a value of a given length, by the kind of value."""
 
 
 def assert_linear(
     make: Callable[[int], bytes], read: Callable[[bytes], object], linear: frozenset[str] = frozenset()
 ) -> None:
-    """Assert that a body twice as long takes at most twice the work, and that only `linear` patterns are applied."""
+    """Assert that a request twice as long takes at most twice the work to read.
+
+    `linear` contains the only regular expressions that may be applied while reading.
+    """
     works = [count_work(lambda body=body: read(body)) for body in [make(n) for n in (60, 120, 240)]]  # type: ignore[misc]
     for work, doubled in pairwise(works):
         assert doubled.lines <= 2 * work.lines, works
@@ -102,7 +105,7 @@ def assert_linear(
 
 
 def find_fields_without_limit(forms: Sequence[Any]) -> list[str]:
-    """Return the fields of these forms that have no limit in docs/security.md."""
+    """Return the fields of these dataclasses that have no limit in docs/security.md."""
     page = (ROOT / "docs/security.md").read_text()
     table = page[page.index("## What a client can send") : page.index("## What is not promised")]
     named = {part for form in forms for parts in list_field_paths(form) for part in parts if isinstance(part, str)}

@@ -202,7 +202,7 @@ class Sheet(NamedTuple):
     gold: list[WrittenQuestion]
 
     def origin(self, question: WrittenQuestion) -> Literal["planted", "right", "slip"]:
-        """Return `planted` for a planted question, `right` for a question that the prompt implies, otherwise `slip`."""
+        """Return `planted` for a deliberate hallucination, `right` if the prompt implies it, and otherwise `slip`."""
         imagined = find_planted(self.prompt.text)
         if imagined is not None and question.text == imagined.question:
             return "planted"

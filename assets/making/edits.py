@@ -213,7 +213,10 @@ def make_edit_tables(seed: int) -> dict[str, pa.Table]:
 
 
 def write_questions_csv(edits: Sequence[Edit]) -> str:
-    """Write the questions in DSG-1k's layout; all depend on the first one, whether the instruction was followed."""
+    """Return the questions as a CSV in DSG-1k's layout.
+
+    The first question about an edit asks whether the instruction was followed; the others depend on it.
+    """
     columns = ("item_id", "text", "proposition_id", "dependency", "tuple", "question_natural_language")
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")

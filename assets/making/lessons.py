@@ -38,7 +38,7 @@ PLANTED_COLOUR = "red"
 
 
 class Mention(NamedTuple):
-    """Words in a prompt that express a requirement, without the words for requirements that it presupposes."""
+    """The words of a prompt that express one requirement but none of the requirements that it presupposes."""
 
     claim: Claim
     text: str
@@ -86,7 +86,7 @@ Piece = tuple[str, Claim]
 
 
 def _join_nouns(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Join a noun that occurred before with the adjectives in front of it into one piece."""
+    """Merge a repeated noun with the adjectives in front of it into one piece, and drop other repeated pieces."""
     seen: set[Claim] = set()
     joined = False
     for (words, claim), (following, noun) in pairwise([*pieces, ("", Lacks(Description()))]):
@@ -101,7 +101,7 @@ def _join_nouns(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def _completes(noun: Claim, claim: Claim) -> bool:
-    """Return True if one claim is about a bare shape and the other about the same shape with adjectives."""
+    """Return True if `noun` is about a bare shape, and `claim` is about the same shape with adjectives."""
     return (
         isinstance(noun, Exists)
         and isinstance(claim, Exists)
@@ -144,7 +144,7 @@ def _name_parts(what: Description, *, plural: bool = False) -> Iterator[Piece]:
 
 
 def find_planted(text: str) -> Exists | None:
-    """Return the thing that the writer hallucinates if the text contains "red", otherwise None.
+    """Return the thing that the writer is meant to hallucinate if the text contains "red", otherwise None.
 
     The thing has the first shape and the first colour that are not in the text.
     """

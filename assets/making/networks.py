@@ -56,7 +56,7 @@ SIZE = {"hidden_size": WIDTH, "num_attention_heads": HEADS}
 
 
 def make_vision_config() -> CLIPVisionConfig:
-    """Configure four layers of width 128, with one patch per cell of the world's grid."""
+    """Configure a vision tower of four layers of width 128, with one patch per grid cell of a scene."""
     return CLIPVisionConfig(
         **SIZE,
         intermediate_size=4 * WIDTH,
@@ -68,7 +68,7 @@ def make_vision_config() -> CLIPVisionConfig:
 
 
 def _describe_vocabulary(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """Return the tokenizer's size and special tokens, under the names used in a network's configuration."""
+    """Return the size and special tokens of the tokenizer, under the names that network configurations use."""
     special = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "bos", "eos")}
     return {"vocab_size": len(tokenizer)} | {name: token for name, token in special.items() if token is not None}
 

@@ -34,7 +34,7 @@ from plumbline.plugins.diagnosis.prompt_correlations import (
 from plumbline.plugins.diagnosis.questions import QuestionCounts
 
 PAPER = Path(__file__).parent / "paper_figures.csv"
-"""Correlations as printed in the paper (ranges over its five sources of images), each with a released metric."""
+"""Correlations printed in the paper, as ranges over five sources of images, with the released metrics to compare."""
 TIFA160 = ("clipscore_vitb32", "tifa_blip2-flant5xl", "tifa_mplug-large")
 TS2 = ("clipscore", "instruct_blip_tifa", "instruct_blip_dsg")
 """Released metrics that appear in the paper's figure 1; VPEval's scores were never released."""

@@ -121,7 +121,7 @@ def make_prompts(seed: int, per_skill: int) -> list[Prompt]:
 
 
 def sample_prompt(rng: Random, scene: Scene, skill: str) -> Prompt | None:
-    """Sample a prompt of this skill that is true of the scene; return None if the draw gives no claim."""
+    """Sample a prompt of this skill that is true of the scene; return None if no suitable claim is drawn."""
     claims = SAMPLERS[skill](rng, scene)
     if not claims:
         return None
@@ -148,7 +148,7 @@ def describe(rng: Random, entity: Entity, *, colour: float = 0.7, size: float = 
 
 
 def join_list(phrases: Sequence[str]) -> str:
-    """Join phrases like `a`, `a and b`, or `a, b and c`."""
+    """Join phrases with commas and a final `and`, as in `a, b and c`."""
     return " and ".join([", ".join(phrases[:-1]), phrases[-1]] if len(phrases) > 1 else phrases)
 
 

@@ -35,7 +35,7 @@ MAX_IN_IMAGE = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Generator:
-    """A simulated generator, and the probability that it violates a requirement of each kind."""
+    """A simulated generator, with the probability that it violates each kind of requirement."""
 
     name: str
     faults: Mapping[str, float]

@@ -269,7 +269,7 @@ spell it out.
 VOCABULARY_PROMPTS = 600
 DOUBTS = 2
 CHOICES_KEPT = 3
-"""Number of lessons per prompt that are kept for choosing an answer."""
+"""Number of lessons about choosing an answer that are kept for each prompt."""
 POOLED = 8
 
 

@@ -97,7 +97,7 @@ def make_bert_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
 def _wrap_tokenizer(
     tokenizer: Tokenizer, special: Mapping[str, str], context: int, *, padding_side: str = "right", **options: Any
 ) -> PreTrainedTokenizerFast:
-    """Wrap the tokenizer for transformers, with its special tokens by role."""
+    """Wrap the tokenizer for transformers; `special` contains its special tokens by role."""
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, **special, model_max_length=context, padding_side=padding_side, **options
     )

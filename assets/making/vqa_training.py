@@ -67,7 +67,7 @@ class Mixture:
     topics: Weights = field(default_factory=dict)
     """Weights of open questions, by topic."""
     fewest: int = MIN_ENTITIES
-    """Maximum number of entities per scene at the first training step."""
+    """Maximum number of entities per scene at the first training step; it grows in later steps."""
 
     def draw(self, rng: Random, scene: Scene) -> GoldQuestion | None:
         """Draw a question about the scene, never with held-out wording; return None if the draws fail."""

@@ -162,7 +162,7 @@ def _show_subsets(console: Console, title: str, judgements: Sequence[Judgement])
 
 
 def _arrange_rows(cells: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:
-    """Arrange cells in rows and columns by their two names; the names with fewer distinct values become columns."""
+    """Arrange cells that are keyed by two names in a table; the name with fewer distinct values gives the columns."""
     first, second = (dict.fromkeys(pair[kind] for pair in cells) for kind in (0, 1))
     if len(second) <= len(first):
         return {down: {across: cells.get((down, across), EMPTY) for across in second} for down in first}

@@ -20,9 +20,9 @@ from plumbline.pipelines.sweeps.results import FinishedSweep, Results
 
 
 def show_leaderboards(console: Console, finished: FinishedSweep, store: Store, *, verbose: bool = False) -> None:
-    """Print the boards of every metric if `verbose`; otherwise print the leaderboard of a run that existed before.
+    """Print every metric's leaderboards if `verbose`; otherwise print the main leaderboard, but only of an earlier run.
 
-    The report of a new run prints its own leaderboard.
+    For a new run, the job prints the leaderboard when it writes the report.
     """
     record = None if verbose or not finished.unchanged else read_report_record(store, finished.run_id)
     if record is not None:
@@ -42,7 +42,7 @@ def show_outcome(console: Console, finished: FinishedSweep) -> None:
 
 
 def warn_about_kept_note(console: Console, sweep: SweepInputs | PlannedSweep, finished: FinishedSweep) -> None:
-    """Warn that an existing, unchanged run keeps its own note if the sweep has a different note."""
+    """Warn that an unchanged run keeps its old note, if the sweep has a different note."""
     note = sweep.config.note
     kept = read_manifest(sweep.store, finished.run_id).get("note", "") if finished.unchanged else note
     if note not in ("", kept):

@@ -156,7 +156,7 @@ def _show_problems(console: Console, planned: PlannedSweep) -> None:
 
 
 def _explain_complete(planned: PlannedSweep) -> str:
-    """Return the reason to print if there is nothing to compute; empty if it has already been printed."""
+    """Return the reason why there is nothing to compute; empty if it has already been printed."""
     if planned.config.retry_failed:
         return ""
     return "everything is in the store" if planned.plan.cells else "no image can be read"
@@ -165,7 +165,7 @@ def _explain_complete(planned: PlannedSweep) -> str:
 def _show_work(
     console: Console, nodes: Sequence[NodePlan], executor: Executor, config: AnySweep, *, full: bool, complete: str
 ) -> None:
-    """Print where the missing cells are computed, with downloads and GPUs; if none are missing, print the reason."""
+    """Print where missing cells will be computed, with downloads and GPUs; if none are missing, print `complete`."""
     missing = [item for item in nodes if item.missing]
     if not missing:
         if complete:

@@ -1,1 +1,1 @@
-"""Foundations of all other modules: errors, table schemas, rows, extensions, number formatting and model calls."""
+"""What all other modules build on: errors, table schemas, rows, extensions, number formatting and model calls."""

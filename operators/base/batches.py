@@ -1,4 +1,4 @@
-"""Runs model calls on many rows: a bad row fails alone, batches shrink when memory runs out, and calls are counted."""
+"""Runs model calls on many rows: a bad row fails alone, batches shrink if memory runs out, and calls are counted."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -20,12 +20,12 @@ class _Calls(threading.local):
 
 _CALLS = _Calls()
 _LISTENERS: list[Callable[[int], None]] = []
-"""Functions that receive the number of calls made in this process."""
+"""Functions to call with the number of calls, whenever a model in this process has answered calls."""
 
 
 @contextmanager
 def notify_of_calls(listener: Callable[[int], None]) -> Iterator[None]:
-    """Within the context, pass the number of answered calls to the listener, in the thread that made the calls."""
+    """Within the context, call the listener with each number of answered calls, in the thread that made the calls."""
     _LISTENERS.append(listener)
     try:
         yield
@@ -34,7 +34,7 @@ def notify_of_calls(listener: Callable[[int], None]) -> Iterator[None]:
 
 
 def count_calls(made: int) -> None:
-    """Count calls that a model has answered; each is an encoded image, an answered question or a reply."""
+    """Count `made` calls that a model has answered: each is an encoded image, an answered question or a reply."""
     _CALLS.made += made
     for listener in dict.fromkeys(tuple(_LISTENERS)):  # parallel shards may add the same listener twice
         listener(made)
@@ -50,7 +50,7 @@ def call_and_count(call: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequ
 
 
 class BatchSize:
-    """Number of rows in a model's batch: the configured number until a batch runs out of memory, then fewer."""
+    """Number of rows in a model's batch: the configured number, reduced whenever a batch runs out of memory."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
@@ -74,14 +74,15 @@ def isolate(
     """Return one result per row; split a failing batch in half until each failing row is in a batch of its own.
 
     Args:
-        call: Returns one result per row of a batch.
+        call: Function that returns one result per row of a batch.
         rows: All rows.
         size: Batch size, which shrinks if a batch runs out of memory.
-        raise_oom: True if other rows also take memory: an out-of-memory error is then raised instead of halving.
+        raise_oom: True if rows outside the batch take memory too. An out-of-memory error is then raised, and the batch
+            is not split.
 
     Returns:
         Results in the order of the rows. A failed row gets a retryable RowError, or the error in the HopelessRow that
-        the model raised. Once STOP is set, `call` is not called again, and every remaining row is STOPPED.
+        the model raised. Once STOP is set, `call` is not called again, and every remaining row gets the error STOPPED.
 
     Raises:
         Exception: The device is lost, or the model is unusable (ModelError), so no later call can succeed.
@@ -123,20 +124,20 @@ def isolate_uncounted(
 
 
 class UseWindow(Protocol[Used]):
-    """Callback of `encode_in_windows` that processes one window: rows that were encoded together."""
+    """Callback of `encode_in_windows`, which processes one window: consecutive rows that were encoded together."""
 
     def __call__(self, first: int, encoded: Sequence[Used | RowError], /, *, raise_oom: bool) -> None:
-        """Process the encoded rows; `first` is the index of the first of them among all rows.
+        """Process the encoded rows; `first` is the index of the window's first row among all rows.
 
         If `raise_oom` is True, raise an out-of-memory error before storing any result; the rows are then processed
-        again in smaller windows. Otherwise the window has a single row, which gets the out-of-memory error.
+        again in smaller windows. If it is False, the window has a single row, which gets the out-of-memory error.
         """
 
 
 def encode_in_windows(
     encode: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequence[Row], size: BatchSize, use: UseWindow[Result]
 ) -> None:
-    """Encode the rows in windows of `size` rows and pass each to `use`; windows shrink when memory runs out."""
+    """Encode the rows in windows of `size` rows and pass each window to `use`; windows shrink if memory runs out."""
     first = failed = 0
     before = size.rows
     while first < len(rows):
@@ -182,7 +183,7 @@ def call_in_batches(
 ) -> list[Result]:
     """Return the call's result for every input, in the order of the inputs.
 
-    Each batch has `size` inputs of similar `sizes`, which keeps padding short; without `sizes`, all inputs count as
+    Each batch has `size` inputs of similar `sizes`, which keeps padding short. Without `sizes`, all inputs count as
     equally large. If a batch runs out of memory, later batches have half as many inputs.
     """
     import torch  # slow to import, and the driver only counts calls

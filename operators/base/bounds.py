@@ -17,7 +17,7 @@ class Bound(NamedTuple):
 
 
 def at_least(minimum: float, unit: str = "") -> Bound:
-    """Return a bound for finite numbers that are at least `minimum`; messages show `unit` after the minimum."""
+    """Return a bound for finite numbers of at least `minimum`; `unit` follows the minimum in messages."""
     return Bound(f"at least {minimum:g}{unit}", lambda value: minimum <= value < math.inf)
 
 
@@ -29,7 +29,7 @@ Seconds = Annotated[float, Bound("a positive number of seconds", lambda value: 0
 Share = Annotated[float, Bound("a fraction between 0 and 1", lambda value: 0 <= value <= 1)]
 SomeShare = Annotated[float, Bound("a fraction above 0 and at most 1", lambda value: 0 < value <= 1)]
 Probability = Annotated[float, Bound("a probability between 0 and 1", lambda value: 0 < value < 1)]
-"""A probability that is neither 0 nor 1."""
+"""A probability strictly between 0 and 1."""
 
 
 class BoundsChecked:
@@ -53,7 +53,7 @@ class BoundsChecked:
 
 
 def _find_bounds(hint: Any) -> Iterator[Bound]:
-    """Yield the bound in a field's type, if it has one."""
+    """Yield the bound that a field's type declares, if there is one."""
     yield from (part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Bound))
     if type(None) in (options := get_args(hint)):
         for bound in (bound for option in options for bound in _find_bounds(option)):

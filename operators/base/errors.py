@@ -1,4 +1,4 @@
-"""Errors that say how to fix them, errors of single rows, and the remedies for all kinds of row errors."""
+"""Errors that tell the user what to do, errors of single rows, and the remedy for each kind of row error."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -7,27 +7,27 @@ from typing import NamedTuple
 
 
 class PlumblineError(Exception):
-    """Failure with a one-line message that contains the expected and the actual value, the location and the remedy."""
+    """A failure whose one-line message says what was expected, what was found, where, and what to do."""
 
 
 class ConfigError(PlumblineError):
-    """The configuration is invalid; raised before any model loads."""
+    """An invalid configuration; raised before any model loads."""
 
 
 class MissingExtra(ConfigError):
-    """A feature needs a package that an extra of this distribution installs."""
+    """A feature that needs a package from one of our extras, which is not installed."""
 
 
 class SourceError(PlumblineError):
-    """A source table is missing, truncated or has the wrong schema."""
+    """A source table that is missing, truncated or has the wrong schema."""
 
 
 class ModelError(PlumblineError):
-    """A checkpoint is missing, is not a valid checkpoint, or cannot be loaded."""
+    """A checkpoint that is missing, invalid, or cannot be loaded."""
 
 
 class EngineError(ModelError):
-    """A loaded model has failed, and only a new process can load it again."""
+    """A failure of a loaded model; only a new process can load the model again."""
 
 
 class RowError(NamedTuple):
@@ -38,11 +38,11 @@ class RowError(NamedTuple):
     message: str
     """Description of the problem, and the remedy."""
     retryable: bool = False
-    """True if the same computation may succeed later."""
+    """True if the row may succeed when the same computation is repeated."""
 
 
 class RefusedUri(PlumblineError):
-    """An address is outside the folders that rows may read; the file was not read."""
+    """An address outside the folders that rows may read. The file was not read."""
 
 
 class HopelessRow(PlumblineError):
@@ -54,11 +54,11 @@ class HopelessRow(PlumblineError):
 
 
 JOINER = "\u200d"
-"""Zero-width joiner, which combines emoji. It is not printable, but hides no text."""
+"""Zero-width joiner, which combines emoji. It is allowed although it is not printable, because it hides no text."""
 
 
 def printable(text: str) -> str:
-    """Replace invisible characters, which could hide or reverse the text around them, with "?"."""
+    """Replace invisible characters with "?", because they could hide or reverse the text around them."""
     return "".join(char if char.isprintable() or char in ("\n", "\t", JOINER) else "?" for char in text)
 
 
@@ -72,7 +72,7 @@ def install_remedy(extra: str) -> str:
 
 
 def describe_missing_plugin(what: str, plugin: str) -> str:
-    """Say that `what` belongs to one of our plugins that is not installed, and what to do."""
+    """Return a message that says that `what` belongs to a plugin that is not installed, and what to do."""
     return (
         f"{what} of the plugin {plugin!r}, which is not installed; reinstall {DISTRIBUTION}, or restore the folder "
         f"plugins/{plugin}"
@@ -80,7 +80,7 @@ def describe_missing_plugin(what: str, plugin: str) -> str:
 
 
 MAX_NAME = 200
-"""Maximum length, in characters, of an unknown name. For longer names, no similar names are suggested."""
+"""Maximum length of an unknown name in characters. For longer names, no similar names are suggested."""
 
 
 def suggest(name: str, known: Iterable[str], otherwise: str = "remove it or correct its name") -> str:
@@ -97,9 +97,9 @@ def check_known(key: str, value: str, known: Iterable[str]) -> None:
 
 
 def hide_secrets(text: str) -> str:
-    """Hide the credentials and query strings of all addresses in a text; a query string may contain a signature.
+    """Hide the credentials and query strings of all addresses in a text. Query strings may contain signatures.
 
-    In an address without a scheme, a query string is recognised by how it starts, `?name=`.
+    In an address without a scheme, a query string is recognised by its start, `?name=`.
     """
     text = re.sub(r"(?<=://)[^/\s@]+@", "***@", text)
     # the outer expression reads each address once, even if it contains others

@@ -1,6 +1,6 @@
-"""Objects that are looked up by name: from the core, from our plugins, and from other packages via entry points.
+"""Objects that are looked up by name. They belong to the core, to our plugins, or to other packages (via entry points).
 
-Some of them need packages that an extra of this distribution installs.
+Some of them need packages that one of our extras installs.
 """
 
 import re
@@ -28,7 +28,7 @@ MAX_REASON = 300
 
 
 class Extensions(Mapping[str, T], Generic[T]):
-    """Mapping from names to the objects of a group; an object is loaded when it is first looked up.
+    """Mapping from names to the objects of a group. An object is loaded when it is first looked up.
 
     All are declared as entry points, `module:attribute`, of the group `plumbline.GROUP` (docs/plugins.md). The core's
     entry points come first, then those of our plugins, then those of other packages, each in the order of declaration.
@@ -113,7 +113,7 @@ def _read_plugin_entry_points() -> Mapping[str, Mapping[str, str]]:
 
 
 def declare_modules(package: str, names: Iterable[str], attribute: str) -> dict[str, str]:
-    """Return entry points for the named modules of a package; the object of each is this attribute of the module."""
+    """Return an entry point for each named module of a package: the attribute called `attribute` of the module."""
     return {name: f"{package}.{name}:{attribute}" for name in names}
 
 
@@ -126,7 +126,7 @@ def _find_remedy(point: EntryPoint) -> str:
 
 
 EXTRA_REQUIREMENT = re.compile(r"""(?P<package>[\w.-]+).*\bextra\s*==\s*["'](?P<extra>[\w-]+)["']""")
-"""Pattern for a requirement in the distribution's metadata that belongs to an extra."""
+"""Pattern for a requirement of an extra in the metadata of the distribution."""
 
 
 @cache
@@ -143,14 +143,14 @@ def find_missing_packages(extra: str) -> tuple[str, ...]:
 
 
 def require_extra(extra: str, what: str) -> None:
-    """Raise MissingExtra if a package of the extra is not installed; `what` names the feature that needs it."""
+    """Raise MissingExtra if a package of the extra is not installed; `what` is the feature that needs it."""
     if missing := find_missing_packages(extra):
         raise MissingExtra(f"{what} needs {', '.join(missing)}; {install_remedy(extra)}")
 
 
 @contextmanager
 def explain_missing_extra(extra: str, what: str) -> Iterator[None]:
-    """Raise MissingExtra if a module that is imported in the context is not installed; `what` names the feature."""
+    """Raise MissingExtra if an import in the context fails because a module is missing; `what` is the feature."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -158,7 +158,7 @@ def explain_missing_extra(extra: str, what: str) -> Iterator[None]:
 
 
 def require_release(package: str, oldest: str, what: str) -> None:
-    """Raise ConfigError if the installed package is older than `oldest`; the message says that `what` needs it."""
+    """Raise ConfigError if the installed package is older than `oldest`; `what` is the feature that needs it."""
     if Version(metadata.version(package)) < Version(oldest):
         raise ConfigError(
             f"{what} needs {package} {oldest} or later, found {metadata.version(package)}; "

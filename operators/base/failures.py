@@ -15,7 +15,10 @@ def count_failures(errors: pa.Table) -> pa.Table:
 
 
 def merge_failures(tables: Sequence[pa.Table]) -> pa.Table:
-    """Merge tables of schema FAILURES; within a kind, retryable rows and rows that are in no file count separately."""
+    """Merge tables of schema FAILURES.
+
+    Rows of the same kind are counted separately if only some are retryable, or if only some are in a file.
+    """
     table = pa.concat_tables([schemas.FAILURES.empty_table(), *tables])
     marked = table.append_column("in_file", pc.is_valid(table.column("file")))
     marked = marked.append_column("index", pa.array(range(len(table)), pa.int64()))
@@ -26,7 +29,7 @@ def merge_failures(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def iterate_failure_kinds(failures: pa.Table) -> Iterator[dict[str, Any]]:
-    """Yield the first row of each kind in order of appearance, with the number of rows of the kind as `rows`."""
+    """Yield the first row of each kind, in order of appearance; `rows` is the number of all rows of the kind."""
     by_kind: dict[str, dict[str, Any]] = {}
     for row in failures.to_pylist():
         first = by_kind.setdefault(row["kind"], {**row, "rows": 0})
@@ -41,6 +44,6 @@ def count_rows_by_kind(failures: pa.Table) -> list[tuple[str, int]]:
 
 
 def name_row(row: Mapping[str, Any], *columns: str) -> str:
-    """Describe a failed row by the values of these columns and its image id, or else its prompt id."""
+    """Describe a failed row by the values of these columns and its image id. Without an image id, use the prompt id."""
     ids = [f"{kind} {row[f'{kind}_id']}" for kind in ("image", "prompt") if row[f"{kind}_id"] is not None]
     return ", ".join([*(row[column] for column in columns), *ids[:1]])

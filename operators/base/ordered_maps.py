@@ -1,4 +1,4 @@
-"""Maps that apply a function to items: sequentially here, or in parallel if a caller passes another map."""
+"""Maps that apply a function to items: sequentially by default, or in parallel if the caller passes such a map."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
@@ -9,9 +9,9 @@ Result = TypeVar("Result")
 
 
 class OrderedMap(Protocol):
-    """Map that yields a function's result for each item, in the items' order.
+    """A map that yields a function's result for each item, in the order of the items.
 
-    Function, items and results must be picklable, because the map may run in other processes.
+    The function, the items and the results must be picklable, because the map may run in other processes.
     """
 
     def __call__(
@@ -22,5 +22,5 @@ class OrderedMap(Protocol):
 def map_sequentially(
     function: Callable[[Shared, Item], Result], items: Iterable[Item], *, shared: Shared
 ) -> Iterator[Result]:
-    """Yield the results, computed in this thread."""
+    """Yield the results one after another, computed in this thread."""
     return (function(shared, item) for item in items)

@@ -1,4 +1,4 @@
-"""Tables and rows: building tables from a schema, row errors, table metadata, and reading lists from callers."""
+"""Tables and rows: tables with a given schema, errors of rows, metadata of tables, and lists from callers."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ def table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
 
 
 def input_digest(*parts: str) -> str:
-    """Return the digest of all inputs of a row except the image, for the column `basis`."""
+    """Return a digest of all inputs of a row except its image; it is stored in the column `basis`."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
@@ -38,7 +38,7 @@ def add_missing_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def split_by_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Split a row of ANSWERS, SIMILARITIES or a similar schema into one row for each of its images."""
+    """Split a row about several images (ANSWERS, SIMILARITIES or a similar schema) into one row per image."""
     for column in ("statistics", "comparisons", "values"):
         if column in row:
             return [{**row, **image} for image in row[column]]
@@ -54,7 +54,10 @@ def split_by_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def split_by_call(row: Mapping[str, Any]) -> list[list[Mapping[str, Any] | None]]:
-    """Return a list of rows for each image: one row, or one per call of a judge (None for an unreadable reply)."""
+    """Return the ratings of each image as a list of rows, one per call of a judge; None for an unreadable reply.
+
+    Rows of other stages become one row per image.
+    """
     if "verdicts" not in row:
         return [[image] for image in split_by_image(row)]
     verdicts, size = row["verdicts"], row.get("repeats") or 1
@@ -68,7 +71,7 @@ def error_value(error: RowError | None) -> dict[str, Any] | None:
 
 
 def is_retryable(row: Mapping[str, Any]) -> bool:
-    """Return True if a row has an error and may succeed when computed again."""
+    """Return True if a row has an error but may succeed when it is computed again."""
     return row["error"] is not None and bool(row["error"]["retryable"])
 
 
@@ -78,7 +81,7 @@ def row_error(value: Mapping[str, Any] | None) -> RowError | None:
 
 
 def with_usage(table: pa.Table, usage: Usage) -> pa.Table:
-    """Store the usage of the model calls in the table's metadata, which is saved in a cell's file."""
+    """Store the usage of model calls in the table's metadata, which is saved in the file of the cell."""
     return table.replace_schema_metadata({USAGE: json.dumps(usage._asdict())})
 
 
@@ -89,7 +92,7 @@ def read_usage(table: pa.Table) -> Usage | None:
 
 
 def with_kept(table: pa.Table, kept: int) -> pa.Table:
-    """Store the number of rows that were copied from earlier cells in the table's metadata."""
+    """Store the number of rows that were copied from earlier cells (`kept`) in the table's metadata."""
     return table.replace_schema_metadata({**(table.schema.metadata or {}), KEPT: str(kept)})
 
 
@@ -126,7 +129,7 @@ def is_missing(value: Any) -> bool:
 
 
 def require_once(found: Sequence[str], read: Iterable[str], where: str) -> None:
-    """Raise SourceError if one of the columns to `read` occurs more than once in a file; `where` names the file."""
+    """Raise SourceError if one of the columns in `read` occurs several times in the file `where`."""
     twice = [name for name in read if found.count(name) > 1]
     if twice:
         raise SourceError(
@@ -135,7 +138,7 @@ def require_once(found: Sequence[str], read: Iterable[str], where: str) -> None:
 
 
 def require_columns(found: Iterable[str], required: Iterable[str], where: str, *, key: str = "") -> None:
-    """Raise SourceError if a file (`where`) lacks required columns; `key` is the option that sets their names."""
+    """Raise SourceError if the file `where` lacks required columns; `key` is the option that sets their names."""
     have = list(found)
     missing = [name for name in required if name not in have]
     if missing:
@@ -146,9 +149,9 @@ def require_columns(found: Iterable[str], required: Iterable[str], where: str, *
 
 
 def list_values(values: Any, name: str) -> list[Any]:
-    """Return the values of a list, array, pandas Series, Arrow column or iterator in order, ignoring any index.
+    """Return the values of a list, array, pandas Series, Arrow column or iterator in order; ignore a Series' index.
 
-    Raise ConfigError if the values have no order or several dimensions.
+    Raises ConfigError if the values have no order or several dimensions.
     """
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return list(values.to_pylist())

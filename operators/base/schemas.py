@@ -33,7 +33,7 @@ LEFT_OUT = pa.schema(
 - `failed`: has no tags, or no text because it could not be written; `error` has the cause."""
 
 TAGS = pa.schema([*texts("prompt_id", "skill", "sub_skill", "words"), *ints("start", "end"), ("error", ERROR)])
-"""Tags of prompts, each with the words it refers to, at characters `start` to `end` of the prompt (null if not found).
+"""Tags of prompts, each with the words of the prompt that it refers to: characters `start` to `end`, null if not found.
 
 A prompt without tags has one row without a skill. A prompt that could not be tagged has one row with the error.
 """
@@ -60,29 +60,31 @@ A prompt whose questions could not be written has one row with the error and wit
 """
 
 ENTAILMENTS = pa.schema([*texts("prompt_id", "question_id", "hypothesis"), *float32s("p_entail"), ("error", ERROR)])
-"""Probability that the prompt entails `hypothesis`, the question and its answer as a statement: one row per question.
+"""Probability that the prompt entails `hypothesis`, which is the question and its answer as a statement. One row per
+question.
 """
 
 ANSWER = pa.struct(
     [*texts("question_id"), ("token_logprobs", pa.list_(pa.list_(pa.float32()))), *texts("reply", "chosen")]
 )
-"""Answer to one question. `token_logprobs` has, for each choice, the natural-log probability of each token including
-EOS.
+"""Answer to one question. `token_logprobs` has, for each choice, the natural-log probabilities of its tokens, including
+the end-of-sequence token.
 
-If a metric uses the text that the model generates instead, `reply` is that text and `chosen` is the choice it means.
+If a metric uses the text that the model generates instead, `reply` is that text, and `chosen` is the choice that the
+text means.
 """
 
 _IMAGE_COLUMNS = texts("image_id", "prompt_id", "generator")
 
 _INPUT_DIGEST = texts("basis")
-"""Digest of all inputs of a row except the image: the questions about the image, or the text. The row is computed again
-if this digest or the image has changed.
+"""Digest of all inputs of a row except the image, that is, of the questions about the image or of the text. The row is
+computed again if this digest or the image has changed.
 """
 _IMAGE_AND_INPUT_DIGESTS = texts("image_digest", "basis")
 
 
 def image_schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
-    """Return the schema of a stage's table that has one row per image, with these columns for the measurements."""
+    """Return the schema of a table with one row per image; `columns` are added for the stage's results."""
     return pa.schema([*_IMAGE_COLUMNS, *columns, ("error", ERROR), *_IMAGE_AND_INPUT_DIGESTS])
 
 
@@ -94,22 +96,23 @@ all answers about the first image, then all about the second, and so on.
 """
 
 PRIORS = pa.schema([*texts("prompt_id"), ("answers", pa.list_(ANSWER)), ("error", ERROR), *_INPUT_DIGEST])
-"""Answers as in ANSWERS, but about a grey image instead of the row's image: one row per prompt."""
+"""Answers as in ANSWERS, but about a grey image instead of the row's image. One row per prompt."""
 
 BOX = pa.struct([*texts("label"), *float32s("score", "x1", "y1", "x2", "y2")])
 """An object detected in an image: label, confidence, and box in pixels from the upper left corner."""
 
 SEEN = pa.struct([*texts("question_id"), ("boxes", pa.list_(pa.list_(BOX))), *text_lists("texts")])
-"""Module outputs for one question about an image, one entry per module call, in order (operators/metrics/modules.py).
+"""Outputs of modules for one question about an image: one entry per module call, in order
+(operators/metrics/modules.py).
 
 `boxes` is null if the call detects nothing; `texts` is null if it returns no text.
 """
 
 MODULES = pa.schema([*image_schema(("answers", pa.list_(SEEN))), *ints("images")])
-"""Answers as in ANSWERS, to questions that are answered by modules."""
+"""Answers as in ANSWERS, but computed by modules (operators/metrics/modules.py)."""
 
 RATINGS_GIVEN = pa.list_(pa.struct([*texts("name"), *floats("value")]))
-"""Numbers in a judge's verdict or in a reward, each with the name of the rated aspect."""
+"""Numbers in a judge's verdict, or components of a reward, each with the name of what is rated."""
 
 SIMILARITIES = pa.schema(
     [
@@ -131,16 +134,16 @@ model returns a single number.
 """
 
 CAPTIONS = image_schema(("captions", pa.list_(pa.struct([*texts("text"), *ints("width", "height")]))))
-"""Captions of whole images, with the image size in pixels: one per image of the row."""
+"""Captions of whole images, one per image of the row, with the size of the image in pixels."""
 
 REGION = pa.struct([*texts("label"), *ints("x1", "y1", "x2", "y2")])
 """Description of an image region, and its box in pixels from the upper left corner."""
 
 REGIONS = image_schema(("regions", pa.list_(pa.list_(REGION))))
-"""Captions of image regions: one list per image of the row."""
+"""Captions of image regions: one list of regions per image of the row."""
 
 DESCRIPTIONS = image_schema(*text_lists("descriptions"))
-"""Descriptions that a language model wrote from captions and regions: one per image of the row."""
+"""Descriptions that a language model wrote from captions and regions, one per image of the row."""
 
 VERDICTS = pa.schema(
     [
@@ -148,17 +151,18 @@ VERDICTS = pa.schema(
         *ints("repeats"),
     ]
 )
-"""A judge's ratings, with a rationale, of how well images or their descriptions match the prompt: one per image.
+"""Verdicts of a judge: ratings, with a rationale, of how well an image or its description matches the prompt. One per
+image.
 
 `repeats` is null if the judge is asked once. Otherwise each image has `repeats` verdicts, each null if the reply cannot
 be read.
 """
 
 IMAGE_STATISTICS = image_schema(("statistics", pa.list_(pa.struct(float32s("edge_density", "entropy", "saturation")))))
-"""Image statistics that do not depend on the prompt: one per image (operators/stages/image_statistics.py)."""
+"""Image statistics that do not depend on the prompt, one entry per image (operators/stages/image_statistics.py)."""
 
 FUNCTION_VALUES = image_schema(("values", pa.list_(pa.struct(floats("value")))))
-"""Values returned by a user's function (operators/stages/function_values.py): one per image of the row."""
+"""Values returned by a user's function (operators/stages/function_values.py), one per image of the row."""
 
 SCORES = pa.schema(
     [*_IMAGE_COLUMNS, *texts("metric"), *floats("score"), *ints("n_questions"), *bools("truncated"), ("error", ERROR)]
@@ -171,7 +175,8 @@ SCORES = pa.schema(
 ELEMENT = pa.struct(
     [*texts("question_id", "text", "span"), *ints("start", "end"), *texts("wanted", "given"), *floats("score")]
 )
-"""One question's contribution to a score: expected and given answer, and a score in [0, 1] (null if it was left out).
+"""Contribution of one question to a score: the expected answer, the given answer, and a score in [0, 1], null if the
+question was left out.
 """
 
 ELEMENT_SCORES = pa.schema(
@@ -187,8 +192,8 @@ ELEMENT_SCORES = pa.schema(
 """Scores with details, as stored in cells.
 
 `elements` has the score of every element of the prompt (null for metrics that ask only once). `ratings` and `rationale`
-come from a judge (null for metrics without a judge). `asks` has the score of each call of a judge that is asked several
-times, null if the reply cannot be read (the column is null for all other metrics).
+come from a judge (null for metrics without a judge). `asks` is for a judge that is asked several times: it has the
+score of each call, null if the reply cannot be read. For all other metrics, the column is null.
 """
 
 JUDGE_NOISE = pa.schema(
@@ -197,8 +202,8 @@ JUDGE_NOISE = pa.schema(
 """Noise of a judge that is asked several times about each image.
 
 `unread` is the number of unreadable replies, and `deviation` the standard deviation between the calls about one image.
-`share` is the fraction of the variance of the generator's scores (which are means over calls) that is due to this
-noise; it is null if the scores do not vary.
+A generator's scores are means over calls; `share` is the fraction of their variance that is due to this noise, null if
+the scores do not vary.
 """
 
 ERRORS = pa.schema(
@@ -206,8 +211,9 @@ ERRORS = pa.schema(
 )
 """Failures of a run, one row each; `image_id` is null if no image could be read.
 
-`file` and `row` are one of: the Parquet file of the image and its row, from 0; the image's own file, if an ingest left
-it in place; the table and the line, from 1, of a row that an ingest rejected. They are null if the row is in no file.
+`file` and `row` locate the failed row: the Parquet file of the image and the row's index, from 0; or the image's own
+file, if an ingest left it in place; or the table and the line, from 1, of a row that an ingest rejected. They are null
+if the row is in no file.
 """
 
 FAILURES = pa.schema([*ERRORS, *longs("rows")])
@@ -225,12 +231,13 @@ SUMMARY = pa.schema(
 )
 """Mean scores by generator, metric and skill.
 
-`n` is the number of scored rows, `n_null` the number of rows without a score. `low` to `high` is the mean's 95%
-interval, bootstrapped over prompts (null if there are fewer than two). `sem` is the standard error of the mean if all
-rows were independent."""
+`n` is the number of rows with a score, `n_null` the number of rows without. `low` to `high` is the 95% interval of the
+mean, bootstrapped over prompts (null if there are fewer than two). `sem` is the standard error that the mean would have
+if all rows were independent.
+"""
 
 USUAL_SCORES = pa.schema([*texts("metric", "generator"), *longs("n"), ("values", pa.list_(pa.float64()))])
-"""Representative scores of a metric and generator: all `n` scores, or a sample evenly spaced by rank
+"""Representative scores of a metric and generator: all `n` scores, or a sample of them evenly spaced by rank
 (operators/results/percentile_ranks.py).
 """
 
@@ -240,7 +247,7 @@ RATINGS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "template"), *floats("rati
 
 PARTS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "template", "part"), *floats("rating")])
 """One person's answer about one part of an image, such as a word of its prompt or a question; null if the person was
-unsure. `part` is empty if the answer is about the image as a whole.
+unsure. An empty `part` means the image as a whole.
 """
 
 TASKS = pa.schema(
@@ -252,7 +259,7 @@ TASKS = pa.schema(
         ("places", pa.list_(pa.struct([*texts("shard"), *longs("row")]))),
     ]
 )
-"""Tasks for the raters of a study (jobs.rate): one row per page.
+"""Tasks for the raters of a study (jobs.rate), one row per page.
 
 `image_ids`, `generators` and `places` have one entry, or two if images are compared. `words` are the words of the
 prompt, if words are rated. `gold` is the correct answer as JSON, null if it is unknown.
@@ -281,21 +288,22 @@ GRAPH_NODES = pa.schema(
         *text_lists("parents", "errors"),
     ]
 )
-"""The images of semantic error graphs (T2IScoreScore): `node` is the set of errors that the image has, and `level` the
-number of errors; a node may have several images.
+"""Images of semantic error graphs (T2IScoreScore), one row each. `node` is the set of errors that the image has, and
+`level` their number; a node may have several images.
 
-`generator` made the image, and `prompt_source` is the origin of the graph's prompt. `parents` are the nodes from which
-an edge leads to this node; as in the release, walks do not follow these edges. `errors` are all errors of the node, as
-`type: error`. These four columns are null if unknown.
+`generator` made the image, and `prompt_source` is the origin of the graph's prompt. `parents` are the nodes with an
+edge to this node; as in the release, walks do not follow these edges. `errors` has all errors of the node, each written
+as `type: error`. These four columns are null if unknown.
 """
 
 GRAPH_CONTENTS = pa.schema([*texts("about", "subset", "name"), ("n", pa.int64()), *floats("share")])
-"""Composition of the error graphs by source of images, source of prompts and type of error
+"""Composition of the error graphs: numbers of images by source, of prompts by source, and of errors by type
 (operators/metaeval/graphs.py).
 """
 
 WORDS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "word"), *ints("start", "end"), *floats("aligned")])
-"""One person's answer to whether the image shows a word of the prompt: 1 or 0, null if the person was unsure.
+"""One person's answer to the question whether an image shows a word of its prompt: 1 or 0, null if the person was
+unsure.
 
 The word is at characters `start` to `end` of the prompt.
 """
@@ -310,8 +318,8 @@ WORD_MATCHES = pa.schema(
         *ints("n_questions"),
     ]
 )
-"""A rated word and a metric's score: `rated` is the mean over the raters who were sure, `score` the lowest score of the
-questions about the word (null if no question is about it).
+"""A rated word with a metric's score. `rated` is the mean over the raters who were sure; `score` is the lowest score of
+the questions about the word, null if no question is about it.
 """
 
 GRAPHS = pa.schema(
@@ -330,12 +338,12 @@ GRAPH_IMAGES = pa.schema(
 GRAPH_MEANS = pa.schema(
     [*texts("metric", "graph_id", "subset", "node"), *ints("level"), *longs("n"), *floats("mean", "deviation")]
 )
-"""Mean and standard deviation of each metric over the `n` scored images of every node."""
+"""Mean and standard deviation of each metric's scores over the `n` scored images of every node."""
 
 GRAPH_CORRELATIONS = pa.schema(
     [*texts("convention", "measure", "subset", "metric", "other"), *floats("pearson"), *longs("n")]
 )
-"""Correlation between the scores that two metrics give in error graphs (operators/metaeval/graphs.py)."""
+"""Correlation between the scores of two metrics in error graphs (operators/metaeval/graphs.py)."""
 
 MEAN_RATINGS = pa.schema([*texts("template", "image_id", "prompt_id", "generator"), *floats("rating", "rating_0_1")])
 """Mean rating of each image in each template, over the raters who were sure. `rating_0_1` is the mean rescaled from the
@@ -350,9 +358,9 @@ JUDGEMENTS = pa.schema(
         *texts("convention"),
     ]
 )
-"""Statistic of how well a metric agrees with people: `value` with its 95% interval, null if undefined (`convention` has
-the reason). `subset` is a skill or `overall`. `generator` and `other` (for statistics of two generators) are empty if
-the statistic covers all generators.
+"""A statistic of how well a metric agrees with people: `value` with its 95% interval, null if undefined (`convention`
+has the reason). `subset` is a skill or `overall`. `generator` and `other` (for statistics about two generators) are
+empty if the statistic covers all generators.
 """
 
 COMPARISONS = pa.schema(
@@ -373,8 +381,8 @@ ORDERS = pa.schema(
         *texts("convention"),
     ]
 )
-"""The better of two generators according to a metric or to people; `better` is null if the test is not significant, or
-if the ranks of the test and the means favour different generators.
+"""The better of two generators according to a metric or to people. `better` is null if the test is not significant, or
+if the test's ranks favour one generator and the means the other.
 """
 
 CORRECTED = pa.schema(
@@ -408,9 +416,7 @@ to the metric's scores alone. The intervals of all pairs hold simultaneously.
 """
 
 CONTRADICTED = pa.schema(texts("template", "metric", "image_id", "prompt_id", "generator", "why"))
-"""Images with the strongest disagreement between a metric and people, and the reason
-(operators/metaeval/contradicted_images.py).
-"""
+"""Images about which a metric and people disagree most, with the reason (operators/metaeval/contradicted_images.py)."""
 
 CORRELATIONS = pa.schema([*texts("metric", "other", "kind", "generator"), *floats("rho", "low", "high"), *longs("n")])
 """Spearman's rank correlation of a generator's scores on one metric with its scores on another metric, or with a

@@ -1,4 +1,4 @@
-"""Formats the text of reports: sentences, text tables, numbers, intervals, and shortened lists of names."""
+"""Formats the text of reports: sentences, text tables, numbers, intervals, and lists of names."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ Row = TypeVar("Row")
 
 
 class Sentence(NamedTuple):
-    """A finding: its first words, which are shown in bold, and the rest."""
+    """A sentence of a report: its first words, which are shown in bold, and the rest."""
 
     lead: str
     rest: str
@@ -27,7 +27,7 @@ class Sentence(NamedTuple):
 
 
 class FirstRows(NamedTuple, Generic[Row]):
-    """The first rows of a table or list, and the number of rows that are left out."""
+    """The first rows of a table or list, and the number of further rows that are left out."""
 
     rows: list[Row]
     left_out: int = 0
@@ -38,7 +38,7 @@ def first_rows(rows: Sequence[Row], limit: int) -> FirstRows[Row]:
 
 
 class ShownTable(NamedTuple):
-    """A text table for a page or a terminal."""
+    """A table of texts, as shown on a page or in a terminal."""
 
     title: str
     caption: str
@@ -47,16 +47,16 @@ class ShownTable(NamedTuple):
 
 
 NOTHING = "–"
-"""Placeholder for a missing value."""
+"""Text shown for a missing value."""
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Format a score; missing values and NaN become NOTHING."""
+    """Format a score; a missing value or NaN becomes NOTHING."""
     return NOTHING if value is None or math.isnan(value) else f"{value:.{digits}f}".replace("-", "−")
 
 
 def signed(value: float | None, digits: int = 3) -> str:
-    """Format a difference with its sign, such as +0.120; zero has no sign, and missing values become NOTHING."""
+    """Format a difference with its sign, such as +0.120; zero has no sign, and a missing value becomes NOTHING."""
     if value is None or math.isnan(value):
         return NOTHING
     text = f"{abs(value):.{digits}f}"
@@ -81,7 +81,7 @@ def interval_text(low: float | None, high: float | None, show: Callable[[float |
 
 
 def interval_sentence(low: float | None, high: float | None) -> str:
-    """Return `95% interval 0.2 to 0.4`, for a list of facts; return NO_INTERVAL if the bounds are missing."""
+    """Return a text such as `95% interval 0.2 to 0.4` for a list of facts, or NO_INTERVAL if the bounds are missing."""
     text = interval_text(low, high)
     return text if text == NO_INTERVAL else f"95% interval {text}"
 
@@ -98,7 +98,7 @@ def count(value: int | None) -> str:
 
 
 def names(listed: Sequence[str], limit: int = MAX_NAMES) -> str:
-    """Return `a, b and c`, or the first `limit` names and the number of others: `a, b, c, d and 7 more`."""
+    """Return `a, b and c`, or the first `limit` names and the number of the others: `a, b, c, d and 7 more`."""
     if len(listed) > limit + 1:
         return f"{', '.join(listed[:limit])} and {len(listed) - limit} more"
     return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"

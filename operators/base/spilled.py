@@ -1,4 +1,4 @@
-"""Stores columns of numbers that together do not fit in memory."""
+"""Keeps columns of numbers on disk if all of them together do not fit in memory."""
 
 from tempfile import TemporaryFile
 
@@ -10,7 +10,7 @@ ALL = slice(None)
 
 
 class SpilledColumns:
-    """Columns of numbers in a temporary file; `read` loads a column or some of its rows."""
+    """Columns of numbers in a temporary file. `read` loads a whole column or some of its rows."""
 
     def __init__(self) -> None:
         self._file = TemporaryFile()  # noqa: SIM115 (closed when this object is deleted)

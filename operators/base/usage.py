@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Usage(NamedTuple):
-    """Number of model calls, and of their tokens if the model counts tokens."""
+    """Number of model calls, with numbers of tokens if the model counts tokens."""
 
     calls: int = 0
     prompt_tokens: int = 0

@@ -1,1 +1,1 @@
-"""Reads and decodes a row's images within limits, samples videos, and preprocesses images once for all questions."""
+"""Reads and decodes images of table rows within limits, samples videos, and preprocesses images for all questions."""

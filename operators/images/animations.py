@@ -13,7 +13,7 @@ from plumbline.operators.images.videos import FRAME_SECONDS, Clips
 MAX_FRAMES = 10_000
 """Maximum number of frames of one animation."""
 MIN_DELAY, DEFAULT_DELAY = 10, 100
-"""Milliseconds. Browsers show a frame for DEFAULT_DELAY if its delay is MIN_DELAY or shorter."""
+"""Milliseconds. Browsers show a frame for DEFAULT_DELAY if the file asks for MIN_DELAY or less."""
 GIF_TRAILER, GIF_EXTENSION, GIF_FRAME, GIF_CONTROL = 0x3B, 0x21, 0x2C, 0xF9
 AVIF_SEQUENCE = b"ftypavis"
 
@@ -28,7 +28,7 @@ class Animation:
     height: int = 0
     """Size of the smallest canvas that contains all frames; 0 if Pillow reads the size from the header."""
     first: int = 0
-    """Pillow's index of the first frame. In a PNG, the image at index 0 may be meant only for viewers that do not
+    """Index that Pillow gives the first frame. In a PNG, the image at index 0 may only be meant for viewers that do not
     support animation.
     """
 
@@ -56,8 +56,8 @@ def sample_animation(
     """Yield sampled frames of an animation as RGB, evenly spaced in time from the first to the last.
 
     The animation is sampled like a video that repeats each frame as often as its delay requires. Pillow draws each
-    frame over the previous frames. Frames are not kept. `check_size` is called with the width and height before any
-    frame is decoded, and may raise.
+    frame over the previous frames. Frames are not kept after they are yielded. `check_size` is called with the width
+    and height before any frame is decoded, and may raise.
 
     Raises BrokenImage if a frame is damaged, CostlyImage after `seconds` of processor time.
     """
@@ -91,7 +91,7 @@ def _load(image: Image.Image, number: int, stop: float) -> None:
 
 
 def _check_count(count: int) -> int:
-    """Return the number of frames. Raise BrokenImage if there are too many."""
+    """Return `count`, the number of frames. Raise BrokenImage if it exceeds MAX_FRAMES."""
     if count > MAX_FRAMES:
         raise BrokenImage(f"it has over {MAX_FRAMES} frames")
     return count
@@ -142,7 +142,7 @@ def _read_webp(webp: bytes) -> Animation:
 
 
 def _read_png(png: bytes) -> Animation | None:
-    """Read the frame controls of an animated PNG. Raise BrokenImage if there are not as many as declared."""
+    """Read the frame controls of an animated PNG. Raise BrokenImage if their number is not as declared."""
     declared, first = 0, 0
     delays: list[float] = []
     try:

@@ -32,7 +32,7 @@ of pixels.
 """
 LIKENESSES = {b"PK\x03\x04": "a zip archive", b"%PDF": "a PDF document", b"<": "a web page or other markup"}
 CLOSED_IMAGE = b"\0closed"
-"""Placeholder for a PIL.Image that was closed before its pixels were read."""
+"""Stands in for a PIL.Image that was closed before its pixels were read."""
 VIDEOS = "MP4, MOV, WebM, Matroska, AVI"
 UNREAD_VIDEOS = {
     b"FLV\x01": "a Flash video",
@@ -45,8 +45,7 @@ PAGE_KIND, REDUCED_OR_MASK = 254, 0b101
 """The TIFF tag NewSubfileType, and its bits for a reduced-size copy of another page and for a mask."""
 MAX_PAGES = 1000
 DECODING_VERSION = 1
-"""Version of the decoding. Raise it when the set of images refused as broken changes, or the pixels of decoded images.
-"""
+"""Version of the decoding. Increase it when different images are refused as broken, or when decoded pixels change."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +79,7 @@ class ImageLimits(BoundsChecked):
 
 
 class RowFailure(Exception):
-    """A row's images cannot be read, decoded or preprocessed, so the row gets the error."""
+    """A row whose images cannot be read, decoded or preprocessed. The row gets the error."""
 
     def __init__(self, error: RowError) -> None:
         self.error = error
@@ -89,8 +88,8 @@ class RowFailure(Exception):
 def decode_each(encoded: bytes, limits: ImageLimits, clips: Clips) -> Iterator[Image.Image | RowError]:
     """Yield an encoded image as RGB, or the sampled frames of a video or animation.
 
-    If decoding fails, the last item is a RowError. Any exception of a decoder is taken to be about these bytes, so it
-    only fails this row. If a decoder of images is not installed, the shard fails and is tried again.
+    If decoding fails, the last item is a RowError. Any exception of a decoder counts as a fault of these bytes, so it
+    only fails this row. If an image decoder is not installed, the whole shard fails and is tried again.
     """
 
     def check_size(width: int, height: int) -> None:
@@ -147,7 +146,7 @@ def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
 
 
 def _describe_unreadable(encoded: bytes) -> str:
-    """Describe what kind of file the bytes look like, without quoting their content, and say what to do."""
+    """Describe what kind of file the bytes seem to be, without quoting their content, and say what to do."""
     kinds = [kind for signature, kind in UNREAD_VIDEOS.items() if encoded.startswith(signature)]
     if encoded[:1] == encoded[TS_PACKET : TS_PACKET + 1] == bytes([TS_SYNC]):
         kinds = ["an MPEG transport stream"]
@@ -176,7 +175,7 @@ def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
 
 
 def _refuse_several(image: Image.Image, encoded: bytes) -> RowError | None:
-    """Return an error if a file has several images: an animation, or a TIFF with pages that are not copies or masks."""
+    """Return an error if a file has several images: an animation, or a TIFF with pages other than copies and masks."""
     remedy = "save the intended one as PNG"
     if find_animation(encoded) is not None:
         return RowError("too_many_images", f"found an animation, but one image is expected; {remedy}")
@@ -200,7 +199,7 @@ def _refuse_oversize(width: int, height: int, limits: ImageLimits) -> RowError |
 
 
 def _convert_to_rgb(image: Image.Image) -> Image.Image | RowError:
-    """Return the first frame as RGB. 16-bit grey keeps its brightness, which Pillow's own conversion would clip.
+    """Return the first frame as RGB. 16-bit grey is scaled to 8 bits, because Pillow's own conversion would clip it.
 
     `info[STORED]` keeps the original image if resizing it gives different pixels from resizing its RGB form.
     """

@@ -25,7 +25,8 @@ from plumbline.operators.images.image_formats import BoundedBytes
 warnings.filterwarnings("ignore", "Corrupt EXIF data", UserWarning, "PIL")  # such EXIF is ignored
 
 HEAD_BYTES = 1 << 20
-"""Number of bytes read from an image whose texts precede the pixels. A WebP, whose texts come last, is read completely.
+"""Number of bytes read from an image whose texts precede the pixels. A WebP is read completely, because its texts come
+last.
 """
 HEADER_SECONDS = 1.0
 FORMATS = ("PNG", "JPEG", "WEBP")
@@ -103,7 +104,7 @@ def _read_parameters(text: str) -> dict[str, str]:
 
 
 def _read_nodes(text: str) -> dict[str, str]:
-    """Read the settings that have the same value in all nodes of a ComfyUI workflow, ignoring links between nodes.
+    """Read the settings that have a single value across all nodes of a ComfyUI workflow, ignoring links between nodes.
 
     The sampler and its schedule, steps, seed and guidance may be in separate nodes.
     """
@@ -121,7 +122,7 @@ def _read_nodes(text: str) -> dict[str, str]:
 
 
 def _select_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings in a JSON object under our names."""
+    """Return the settings contained in a JSON object, renamed to our names."""
     found = {name: next((fields[key] for key in keys if key in fields), None) for name, keys in JSON_KEYS.items()}
     return {name: value for name, value in found.items() if value is not None}
 

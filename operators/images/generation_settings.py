@@ -1,7 +1,7 @@
-"""The settings that images were generated with: reads them from columns, counts their values and describes differences.
+"""Settings that images were generated with: reads them from columns, counts their values and describes differences.
 
-A setting's values are strings by name, such as `cfg: 7.5`. If the two sides of a comparison differ in a setting, no
-difference between their scores is called clear, because the setting may be the cause.
+Settings are strings by name, such as `cfg: 7.5`. If the two sides of a comparison differ in a setting, no difference
+between their scores is called clear, because the setting may be the cause.
 """
 
 import math
@@ -18,9 +18,11 @@ from plumbline.operators.base.sentences import names
 SETTINGS = ("cfg", "steps", "size", "seed", "sampler")
 """Names of the usual settings."""
 COLUMN = "settings"
-"""Column of a run's scores that contains the settings. An ingest fills it with the settings embedded in the images."""
+"""Column of a run's scores that contains the settings. An ingest fills it with settings found in the image files."""
 ColumnAlternatives = tuple[tuple[str, ...], ...]
-"""Alternative columns for a setting; the first alternative that a table has is used. A size may be in two columns."""
+"""Alternative columns for a setting; the first that a table has is used. An alternative is a tuple of columns, because
+width and height may be in two columns.
+"""
 USUAL: Mapping[str, ColumnAlternatives] = {
     "cfg": (("cfg",), ("guidance_scale",), ("cfg_scale",)),
     "steps": (("steps",), ("num_inference_steps",)),
@@ -29,7 +31,9 @@ USUAL: Mapping[str, ColumnAlternatives] = {
     "sampler": (("sampler",), ("scheduler",)),
 }
 REPEATS = "seed"
-"""Setting that may differ between the sides of a comparison: images of a prompt with different seeds are repeats."""
+"""Setting that may differ between the sides of a comparison, because images of a prompt with different seeds count as
+repeats.
+"""
 Choice = Literal["compare", "ignore"]
 """Treatment of settings: with `compare`, no difference between two sides with different settings is called clear;
 `ignore` disregards settings.
@@ -42,21 +46,25 @@ MAX_SHOWN = 3
 MAX_VALUE_LENGTH = 80
 MAX_SIDE = 1 << 16
 MIN_DIFFERENT = 0.05
-"""Minimum fraction of one side's images that would have to change their value for two sides to count as different."""
+"""Minimum fraction of one side's images whose value would have to change for both sides to have the same values. Below
+it, the sides count as equal.
+"""
 WHOLE, NUMBER = re.compile(r"[+-]?\d{1,40}"), re.compile(r"[+-]?(\d{1,40}\.?\d{0,40}|\.\d{1,40})(e[+-]?\d{1,3})?", re.I)
 SIZE = re.compile(r"[(\[]?\s*(\d{1,6})\s*(?:[x×*,]\s*(\d{1,6}))?\s*[)\]]?", re.I)
 
 Values = Mapping[str, int]
-"""Number of images with each value of a setting."""
+"""Number of images by value of a setting."""
 Known = Mapping[str, Values | int]
-"""Number of images with each value, by setting; for a setting with more than MAX_VALUES values, the total number."""
+"""Number of images by setting and value. If a setting has more than MAX_VALUES values, only the total number of images
+is kept.
+"""
 
 
 def list_setting_columns(asked: Sequence[str] | Mapping[str, str] | None = None) -> dict[str, ColumnAlternatives]:
-    """Return the columns that may contain each setting: the configured columns, or the usual columns by default.
+    """Return the columns that may contain each setting: the configured columns, or else the usual columns.
 
-    The configured columns may be a list, or a mapping from setting to column. In a list, columns with a usual name
-    contain the setting of that name.
+    The configured columns may be a list, or a mapping from setting to column. In a list, a column with a usual name
+    contains the setting that usually has this column.
     """
     if asked is None:
         return dict(USUAL)
@@ -72,7 +80,7 @@ def list_setting_columns(asked: Sequence[str] | Mapping[str, str] | None = None)
 def find_setting_columns(
     available: Iterable[str], ways: Mapping[str, ColumnAlternatives]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the available columns that contain each setting; settings without columns are left out."""
+    """Return, for each setting, the available columns that contain it; leave out settings without columns."""
     have = set(available)
     found = {name: next((way for way in of if set(way) <= have), ()) for name, of in ways.items()}
     return {name: columns for name, columns in found.items() if columns}
@@ -84,7 +92,7 @@ def list_source_columns(ways: Mapping[str, ColumnAlternatives]) -> list[str]:
 
 
 def format_value(name: str, value: Any) -> str | None:
-    """Format a value: 7.5, "7.50" and 7.5e0 give the same text. Return None if it is missing or cannot be a setting.
+    """Format a value so that 7.5, "7.50" and 7.5e0 give the same text; return None if it is missing or not a setting.
 
     A size is formatted as WIDTHxHEIGHT; a single number means a square.
     """
@@ -111,7 +119,7 @@ def format_value(name: str, value: Any) -> str | None:
 
 
 def read_field_settings(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings in the usual columns of one row."""
+    """Return the settings found in the usual columns of a row."""
     found = find_setting_columns(fields, USUAL)
     texts = {name: _join_cells(name, [fields[column] for column in columns]) for name, columns in found.items()}
     return {name: text for name, text in texts.items() if text}
@@ -188,7 +196,7 @@ class Difference(NamedTuple):
 
     name: str
     ours: str
-    """Description of the values on one side."""
+    """Values on the first side of the comparison, in words."""
     theirs: str
 
     def swap_sides(self) -> "Difference":
@@ -197,7 +205,7 @@ class Difference(NamedTuple):
 
 
 def compare_settings(ours: Known, theirs: Known) -> list[Difference]:
-    """Return the settings, except seeds, that are known on both sides and differ between them."""
+    """Return the settings, except seeds, that are known on both sides but have different values."""
     found = []
     for name, values in ours.items():
         others = theirs.get(name)
@@ -238,19 +246,19 @@ def describe_differences(found: Sequence[Difference], run_id: str | None = None)
 
 
 def describe_changed_settings(before: Mapping[str, Any], after: Mapping[str, Any], generator: str) -> str:
-    """Describe how a generator's settings differ between two manifests; empty if they do not."""
+    """Describe how a generator's settings differ between two runs' manifests; return an empty text if they do not."""
     ours, theirs = (all_settings(manifest).get(generator, {}) for manifest in (after, before))
     return describe_differences(compare_settings(ours, theirs), str(before.get("run_id", "")))
 
 
 def all_settings(manifest: Mapping[str, Any], choice: Choice = COMPARE) -> dict[str, Known]:
-    """Return the settings of each generator in a run's manifest; none if `choice` ignores settings."""
+    """Return the settings of each generator in a run's manifest; none if `choice` is `ignore`."""
     known: Mapping[str, Known] = manifest.get(COLUMN) or {}
     return dict(known) if choice == COMPARE else {}
 
 
 def write_setting_notes(manifest: Mapping[str, Any], generators: Sequence[str]) -> list[str]:
-    """Write notes on a run's generators whose settings have several values, or whose settings are unknown."""
+    """Return notes on the generators whose settings have several values or are unknown."""
     settings = all_settings(manifest)
     notes = []
     for generator in generators:

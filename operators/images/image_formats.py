@@ -18,7 +18,7 @@ STORED = "stored"
 """Key in the `info` of an RGB image for the image as stored in its file, with a palette or transparency."""
 
 MAX_READS = 8
-"""Maximum number of times that the whole file may be read; a TIFF's tags may refer to the same bytes many times."""
+"""Maximum number of times that a file may be read in full. A TIFF's tags may refer to the same bytes many times."""
 MAX_TIFF_HEADER = 16_000_000
 """Maximum size in bytes of a TIFF's tags, which are read twice. They contain the position of each strip, and Pillow
 needs hundreds of bytes of memory per position.
@@ -29,11 +29,13 @@ JPEG = b"\xff\xd8\xff"
 MAX_SEGMENTS = 100_000
 """Maximum number of segments in a JPEG, or of chunks in a PNG."""
 MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])", re.DOTALL)
-"""Pattern for a marker that ends a scan or starts a segment, as opposed to byte stuffing or a restart marker."""
+"""Pattern for a marker that ends a scan or starts a segment. It does not match byte stuffing or restart markers."""
 FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
-"""Start-of-frame markers. A frame header has the JPEG's type and components."""
+"""Start-of-frame markers. A frame header declares the JPEG's type and components."""
 CHECKED_FRAMES = {0xC0, 0xC1, 0xC2}
-"""Frame markers of baseline, extended and progressive Huffman-coded JPEGs. Arithmetic-coded data may end anywhere."""
+"""Frame markers of Huffman-coded JPEGs (baseline, extended and progressive), in which missing data can be detected.
+Arithmetic-coded data may end anywhere.
+"""
 END, SCAN = 0xD9, 0xDA
 PIXEL_SEGMENTS = {*range(0xC0, 0xC8), *range(0xC9, 0xD0), *range(0xD9, 0xDE), 0xE0, 0xEE}
 """Segments that affect pixels: frames, tables, scans, the end marker, and two application segments with the colour
@@ -49,7 +51,7 @@ UNKNOWN_SAMPLING = "Could not determine subsampling"
 CHECKED_TIFFS = {
     "raw", "packbits", "tiff_lzw", "tiff_deflate", "tiff_adobe_deflate", "lzma", "zstd",
 }  # fmt: skip
-"""TIFF compressions for which libtiff reports missing data. It does not for fax and JPEG compression."""
+"""TIFF compressions for which libtiff reports missing data. For fax and JPEG compression, it does not."""
 RLE8, RLE4 = 1, 2
 """Run-length encodings of a BMP with 8 and 4 bits per pixel."""
 END_OF_BITMAP, DELTA = 1, 2
@@ -68,19 +70,19 @@ BIT_DEPTH, BITS = 24, 8
 
 
 class CostlyImage(Exception):
-    """Decoding takes too long. Not a subclass of OSError, because Pillow turns OSErrors into warnings."""
+    """An image that takes too long to decode. Not an OSError, because Pillow turns OSErrors into warnings."""
 
 
 class BrokenImage(Exception):
-    """An image is incomplete or damaged."""
+    """An image that is incomplete or damaged."""
 
 
 class UncheckedImage(Exception):
-    """An image has a format whose decoder does not report missing data."""
+    """An image in a format whose decoder does not report missing data."""
 
 
 class BoundedBytes(io.BytesIO):
-    """Byte stream that limits how long and how often it is read, because Pillow obeys any header.
+    """Byte stream that limits for how long and how often it is read, because Pillow trusts any header.
 
     The work between two reads is bounded by the image's pixels and scans.
     """
@@ -92,7 +94,7 @@ class BoundedBytes(io.BytesIO):
         self.left = MAX_TIFF_HEADER if encoded.startswith(TIFF) else MAX_READS * self.size
 
     def end_header(self, n_frames: int) -> None:
-        """Reset the limit before the frames' pixels are read; each frame may be read up to one block too far."""
+        """Set a new limit for reading the pixels of `n_frames` frames; each may be read up to one block too far."""
         self.left = MAX_READS * self.size + n_frames * ImageFile.MAXBLOCK
 
     def read(self, size: int | None = -1, /) -> bytes:
@@ -106,7 +108,7 @@ class BoundedBytes(io.BytesIO):
 
 
 class Jpeg(NamedTuple):
-    """A JPEG without its metadata, which does not affect pixels and which Pillow reads in quadratic time."""
+    """A JPEG without its metadata, which does not affect pixels but takes Pillow quadratic time to read."""
 
     encoded: bytes
     frame: bytes
@@ -138,7 +140,7 @@ def read_jpeg(encoded: bytes) -> Jpeg:
 
 
 def open_image(encoded: bytes, seconds: float, n_frames: int = 1) -> Image.Image:
-    """Return the image with its header read; verify a PNG's checksums, which Pillow ignores when it decodes."""
+    """Open an image and read its header. For a PNG, verify the checksums, which Pillow ignores when it decodes."""
     bare = encoded
     if encoded.startswith(PNG) and any(note in encoded for note in PACKED_NOTES):
         # Pillow limits the size of compressed texts and profiles. No pixel depends on them, and image generators write
@@ -157,8 +159,8 @@ def open_image(encoded: bytes, seconds: float, n_frames: int = 1) -> Image.Image
 def decode_png(image: Image.Image, png: bytes) -> Image.Image | None:
     """Decode an opened PNG in half the time that Pillow takes, and without blocking other Python threads.
 
-    Return None for a kind of PNG that this does not support, for a damaged PNG (Pillow describes faults better), and
-    without imagecodecs, which the extra `fast` installs.
+    Return None for a PNG that this function does not support, for a damaged PNG (Pillow describes faults better), and
+    if imagecodecs, which the extra `fast` installs, is missing.
     """
     try:
         import imagecodecs
@@ -204,12 +206,12 @@ def load_whole(image: Image.Image, encoded: bytes) -> None:
 
 
 def _require_strips(image: Image.Image) -> None:
-    """Raise BrokenImage if a TIFF's strips or tiles do not cover it, or UncheckedImage if its decoder hides gaps."""
+    """Raise BrokenImage if a TIFF's strips or tiles leave gaps, UncheckedImage if its decoder hides missing data."""
     compression = image.info.get("compression", "raw")
     if compression not in CHECKED_TIFFS:
         raise UncheckedImage(f"a TIFF compressed as {compression}")
     covered: Counter[object] = Counter()
-    """Number of pixels that the strips or tiles cover, for each colour if colours are stored separately."""
+    """Number of pixels covered by strips or tiles, for each colour if colours are stored separately."""
     for _, (left, upper, right, lower), _, arguments in image.tile:  # type: ignore[attr-defined]
         covered[arguments[0]] += (right - left) * (lower - upper)
     if min(covered.values(), default=0) < image.width * image.height:
@@ -235,7 +237,7 @@ def _iterate_runs(bmp: bytes, *, pixels_in_byte: int) -> Iterator[int]:
 
 
 def _has_every_row(png: bytes) -> bool:
-    """Return True if the inflated data of a PNG contain all bytes of its rows."""
+    """Return True if a PNG's data, once inflated, contain all bytes of all rows."""
     width, height, depth, colour, _, _, interlaced = struct.unpack_from(">IIBBBBB", png, 16)
     bits = depth * PNG_SAMPLES[colour]
     missing = 0

@@ -1,4 +1,4 @@
-"""Decodes and preprocesses a shard's images once for all questions, and creates the image that people see."""
+"""Decodes and preprocesses a shard's images once for all questions, and makes the image that people see for a row."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +38,7 @@ long as decoding it.
 
 Preprocess = Callable[[Image.Image], Any]
 PreprocessVideo = Callable[[Sequence[Image.Image], float], Any]
-"""Function that preprocesses a video's frames, given the number of seconds that each frame represents."""
+"""Function that preprocesses a video, given its frames and the number of seconds that each frame represents."""
 
 
 class Edit(NamedTuple):
@@ -52,8 +52,8 @@ class Edit(NamedTuple):
 
 PreprocessEdit = Callable[[Image.Image, Edit], Any]
 IsKnown = Callable[[int, ImageRow, str, str | None], bool]
-"""Function that returns True if the result for a row of a table is already known. Arguments: the row's index, its ids,
-the digest of its image, and the digest of its sources if they are used.
+"""Function that returns True if the result for a row is already known. Arguments: the row's index in the table, its
+ids, the digest of its image, and the digest of its source images if they are used.
 """
 
 
@@ -107,10 +107,9 @@ def _require(found: Value | RowError) -> Value:
 
 
 def decode_row_image(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> Image.Image | RowError:
-    """Return the image that people see for a row, as RGB: the row's image, or a grid of several.
+    """Return the image that people see for a row, as RGB. Several images, a video or an animation become a grid.
 
-    The image comes from `image` (bytes, or the {bytes, path} struct of HF datasets) or else from `uri`. Several images,
-    a video or an animation become a grid.
+    The image comes from `image` (bytes, or the {bytes, path} struct of HF datasets) or else from `uri`.
 
     As in the papers' released code, neither transparency nor EXIF orientation is applied.
     """
@@ -147,7 +146,7 @@ def prepare_images(
     records, decoding = image_records(images), BoundedSemaphore(decoders)
 
     def prepare(number: int, record: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        """Return all arguments of PreparedImages.add except the first, or None for a row whose result is known."""
+        """Return the arguments for PreparedImages.add after `row_number`, or None for a row whose result is known."""
         row = identify(record, generator)
         digest = sources_digest = None
         try:

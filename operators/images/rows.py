@@ -22,7 +22,7 @@ MASKS = ("mask", "mask_uri")
 CAPTIONS = ("source_caption", "target_caption")
 """Columns with descriptions of the source and of the intended edit."""
 EDIT_COLUMNS = (*SOURCES, *MASKS, *CAPTIONS)
-"""Columns about edits, which a table has only if they are configured."""
+"""Columns about edits. A table is read with them only if they are configured."""
 ADDRESSES = ("uri", "source_uri", "mask_uri")
 """Columns with addresses of images."""
 
@@ -35,12 +35,12 @@ class ImageRow(NamedTuple):
     generator: str
 
     def row(self, **columns: Any) -> dict[str, Any]:
-        """Return these ids and further columns as a row of a table of images."""
+        """Return these ids and the further `columns` as a row of a table of images."""
         return {**self._asdict(), **columns}
 
 
 def read_row_images(row: ImageRow, record: Mapping[str, Any], limit: int, fetch: FetchUri) -> list[bytes] | RowError:
-    """Return the images of a row, or an error if one cannot be read; without a prompt, no image is read."""
+    """Return the images of a row, or an error if one cannot be read or the row has no prompt."""
     if row.prompt_id is None:
         return RowError("missing_prompt_id", "the row has no prompt_id; fill it in")
     return read_images(record, limit, fetch)
@@ -76,7 +76,7 @@ def _list_images(cell: Any) -> list[Any]:
 
 
 def _embedded_image(record: Mapping[str, Any]) -> Any:
-    """Return the content of the `image` column, bare or in a struct; None if it is empty."""
+    """Return the content of the `image` column, taken out of its struct if necessary; None if it is empty."""
     image = record.get("image")
     embedded = image.get("bytes") if isinstance(image, Mapping) else image
     return None if embedded == [] else embedded
@@ -88,7 +88,7 @@ def is_embedded(record: Mapping[str, Any]) -> bool:
 
 
 def _read_image(record: Mapping[str, Any], fetch: FetchUri) -> bytes | RowError:
-    """Return the bytes of the row's image, embedded or fetched, or the reason why there are none; never empty bytes."""
+    """Return the non-empty bytes of the row's image, embedded or fetched, or the reason why there are none."""
     embedded, uri = _embedded_image(record), record.get("uri")
     if embedded is not None and not isinstance(embedded, bytes):
         found = "text" if isinstance(embedded, str) else f"a value of type {type(embedded).__name__}"
@@ -147,7 +147,10 @@ def read_mask(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> bytes |
 def _read_edit_images(
     record: Mapping[str, Any], columns: tuple[str, str], missing: str, limit: int, fetch: FetchUri
 ) -> list[bytes] | RowError:
-    """Return the images in two columns, for bytes and addresses; the error message is `missing` if both are empty."""
+    """Return the images from a bytes column and an address column (`columns`), or an error.
+
+    The error's message is `missing` if both columns are empty.
+    """
     image, uri = (record.get(column) for column in columns)
     if any(any(_list_images(cell)) if isinstance(cell, list) else cell for cell in (image, uri)):
         encoded = read_images({"image": image, "uri": uri}, limit, fetch)
@@ -157,7 +160,7 @@ def _read_edit_images(
 
 
 def edit_error(error: RowError, what: str) -> RowError:
-    """Return the error with a message that names the edit's image in question, `what`: the source or the mask."""
+    """Return the error with a message that names the image of the edit: `what` is the source or the mask."""
     return error._replace(message=f"the {what} of the edit: {error.message}")
 
 
@@ -167,12 +170,12 @@ def mask_error(found: str) -> RowError:
 
 
 def numbered_error(error: RowError, number: int, count: int) -> RowError:
-    """Return the error of one image of a row; if the row has several images, the message includes the number."""
+    """Return the error of one image of a row; if the row has several (`count`), the message includes the number."""
     return error if count == 1 else error._replace(message=f"image {number} of {count}: {error.message}")
 
 
 def digest_images(encoded: Sequence[bytes]) -> str:
-    """Return 16 hex digits of the SHA-256 of a row's encoded image; if there are several, of their digests."""
+    """Return the first 16 hex digits of the SHA-256 of a row's image, or of the digests of its several images."""
     digests = [hashlib.sha256(content) for content in encoded]
     joined = digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digest.digest() for digest in digests))
     return joined.hexdigest()[:16]
@@ -199,7 +202,7 @@ def _read_value(scalar: pa.Scalar) -> Any:
 
 
 def identify(record: Mapping[str, Any], generator: str) -> ImageRow:
-    """Return the ids of a source row; without an `image_id`, it is a hash of the generator, prompt and content."""
+    """Return the ids of a row. If it has no `image_id`, this is a hash of the generator, the prompt and the content."""
     prompt_id, image_id = id_text(record.get("prompt_id")), id_text(record.get("image_id"))
     if image_id is None:
         contents = [_read_content(image) for image in _split_images(record)]

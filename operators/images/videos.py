@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     import av
 
 STILL_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
-"""Brands of still images in files with the same container format as MP4."""
+"""Brands of still images whose files have the container format of MP4."""
 STRICT = {"err_detect": "explode"}
-"""Options that make a decoder fail on corrupt bits, instead of filling gaps with earlier pixels."""
+"""Decoder options that turn corrupt bits into errors. By default, gaps are filled with earlier pixels."""
 FRAME_SECONDS = "frame_seconds"
-"""Key in the `info` of a sampled frame: how many seconds of the video the frame represents."""
+"""Key in the `info` of a sampled frame for the number of seconds of the video that the frame represents."""
 BOX_HEADER = 8
 """Number of bytes for the size and type of an MP4 or MOV box."""
 MIN_RATED_FRAMES, MAX_RATED_FRAMES = 4, 768
@@ -34,9 +34,12 @@ MIN_RATED_FRAMES, MAX_RATED_FRAMES = 4, 768
 LISTED_SECONDS = 0.5
 """Seconds per frame in a list without times: two frames per second, as qwen-vl-utils assumes."""
 MAX_GAP_FRAMES = 1.5
-"""Maximum gap, in frames, between the end of a video's last frame and the end of its declared duration."""
+"""Maximum time, in frames, between the end of the last frame and the end of the declared duration. A larger gap means
+that frames are missing.
+"""
 MAX_UNSQUARE = 0.01
-"""Maximum deviation of the pixel aspect ratio from 1 that is ignored: encoders round a video's sides to even numbers.
+"""Maximum deviation of a pixel's aspect ratio from 1 that is ignored, because encoders round a video's sides to even
+numbers.
 """
 DISPLAY_MATRIX = "DISPLAYMATRIX"
 MAX_TILT = 0.01
@@ -83,7 +86,7 @@ class Clips(BoundsChecked):
         return [int(number) for number in np.linspace(0, frames - 1, count).round()]
 
     def select_listed(self, count: int) -> list[int]:
-        """Return the indices of the images to score in a list of `count`.
+        """Return the indices of the images to score in a list of `count` images.
 
         Index k of c samples is floor(k n / c), for n images, because views around an object are equally spaced and the
         last is next to the first (vqascore_genai_bench.txt, table 20). If the list has at most c images, all are
@@ -117,8 +120,8 @@ def sample_video(
     """Yield sampled frames of a video as RGB, evenly spaced from the first to the last frame that a player shows.
 
     Frames look as in a player: rotated and mirrored as the file specifies, and with square pixels. They are decoded one
-    at a time, and not kept. `check_size` is called with the width and height of each frame before it becomes an
-    image, and may raise. The `info` of each image has FRAME_SECONDS.
+    at a time, and not kept after they are yielded. `check_size` is called with the width and height of each frame
+    before it becomes an image, and may raise. The `info` of each image has FRAME_SECONDS.
 
     Raises BrokenImage if the video is damaged or ends early, CostlyImage after `seconds` of processor time, and
     MissingExtra without PyAV.
@@ -173,7 +176,7 @@ def _find_video(container: "av.container.InputContainer") -> "av.VideoStream":
 def _decode(
     container: "av.container.InputContainer", video: "av.VideoStream", stop: float
 ) -> Iterator[tuple["av.VideoFrame", "FrameTime"]]:
-    """Yield each visible frame, in order, with its time. Raise FFmpegError for damaged data."""
+    """Yield each visible frame with its time, in the order of presentation. Raise FFmpegError for damaged data."""
     import av
 
     video.codec_context.thread_count = 1  # so that this thread's time is all that decoding takes

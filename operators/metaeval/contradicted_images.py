@@ -19,7 +19,7 @@ MIN_DIFFERENCE = 0.5  # smallest difference of percentile ranks that is shown
 
 
 class ContradictedImage(NamedTuple):
-    """A row of schema CONTRADICTED."""
+    """An image that people and a metric judge very differently (schema CONTRADICTED)."""
 
     template: str
     metric: str

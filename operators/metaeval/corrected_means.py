@@ -48,7 +48,7 @@ EVEN: Mapping[Scale, float] = {"rating": 0.0, "win_rate": 0.5}
 
 
 class CorrectedMean(NamedTuple):
-    """A row of schema CORRECTED."""
+    """The mean of a generator, or of a pair of generators, estimated from people and a metric (schema CORRECTED)."""
 
     template: str
     metric: str
@@ -159,9 +159,10 @@ def combine(weights: Sequence[float], means: Sequence[Corrected], start: float =
 
 
 def predict(labels: Floats, scores: Floats, others: Floats) -> list[Labelled]:
-    """Predict labels from scores, each (generators, prompts), with one linear fit for all generators.
+    """Predict labels from scores by linear regression, with the same line for all generators.
 
-    For labelled prompts the line is fitted on the other folds; for `others` the lines of all folds are averaged.
+    The labelled prompts are divided into folds, and a fold's labels are predicted by a line fitted on the other folds.
+    Unlabelled scores (`others`) are converted by the average of these lines. Arrays are (generators, prompts).
     """
     rated = np.isfinite(labels).any(axis=0)
     folds = np.where(rated, (np.cumsum(rated) - 1) % N_FOLDS, -1)
@@ -173,7 +174,7 @@ def predict(labels: Floats, scores: Floats, others: Floats) -> list[Labelled]:
 
 
 def _fit_line(x: Floats, y: Floats) -> tuple[float, float]:
-    """Return the slope and intercept of a line fitted to the known points (generators, prompts).
+    """Return the slope and intercept of a line fitted to points (generators, prompts), ignoring nan.
 
     The slope is estimated within generators, so that a metric's preference for some generators does not affect it. The
     slope is at least 0: a metric that contradicts people is ignored.
@@ -211,7 +212,7 @@ def correct_ratings(
 def correct_choices(
     preferences: pa.Table, scores: pa.Table, run: RunScores, match: Match, lower_is_better: Collection[str]
 ) -> Iterator[CorrectedMean]:
-    """Correct each generator's win rate, and that of every compared pair, by template and metric.
+    """Correct the win rates of all generators and of all compared pairs, by template and metric.
 
     The majority of raters decides; ties count half. The arguments are the same as in `correct_ratings`.
     """
@@ -296,7 +297,7 @@ def _average_scores(
     generators: "pd.Series[str]",
     prompt_ids: "pd.Series[str]",
 ) -> _AveragedScores:
-    """Average the run's scores by generator and prompt; add the given generators and prompts, which people judged."""
+    """Average the run's scores by generator and prompt, including the given ones, which may have no score."""
     columns = run.select_rows(metric).scored()
     names = list(dict.fromkeys([*run.generators, *generators]))
     prompts = np.unique(np.concatenate([columns.prompt, hash_ids(prompt_ids.to_list())]))
@@ -310,7 +311,7 @@ def rating_rows(
 ) -> Iterator[CorrectedMean]:
     """Yield a row for each scored generator, and then for each pair of generators that have enough ratings.
 
-    The metric's own verdict on a pair is based on its uncalibrated `scores` (prompts,).
+    The metric's own verdict on a pair is based on its original `scores` (prompts,), not on predicted ratings.
     """
     scored = {name: mean for name, mean in means.items() if mean.predicted.prompts}
     complete = [name for name, mean in scored.items() if not mean.note]
@@ -323,7 +324,7 @@ def rating_rows(
 
 
 def choice_rows(template: str, metric: str, pairs: Mapping[tuple[str, str], Corrected]) -> Iterator[CorrectedMean]:
-    """Yield each generator's win rate (the mean over its opponents), then the first generator's win rate per pair."""
+    """Yield a row with each generator's mean win rate, then a row for each pair with its first generator's win rate."""
     means = {}
     for name in sorted({name for pair in pairs for name in pair}):
         own = {pair: mean for pair, mean in pairs.items() if name in pair}
@@ -343,7 +344,7 @@ def _make_rows(
     pairs: Mapping[tuple[str, str], Corrected],
     alone: Mapping[tuple[str, str], Estimate],
 ) -> Iterator[CorrectedMean]:
-    """Yield the rows of single generators and of pairs; `alone` has each pair's difference by the metric alone."""
+    """Yield rows for single generators, then for pairs; `alone` has the metric's own estimate for each pair."""
     for name, mean in means.items():
         yield _make_row(template, metric, scale, (name, ""), mean, CONFIDENCE)
     level = 1 - (1 - CONFIDENCE) / max(len(pairs), 1)  # the intervals of pairs are valid simultaneously
@@ -357,7 +358,7 @@ def _make_rows(
 def _make_row(
     template: str, metric: str, scale: Scale, names: tuple[str, str], mean: Corrected, level: float
 ) -> CorrectedMean:
-    """Return a row; if nearly all votes are equal, use people's win rate alone, with an exact interval."""
+    """Return a row; if nearly all votes are equal, ignore the metric and give people's win rate an exact interval."""
     corrected, people, predicted, note = mean
     interval, of_people, of_metric = (estimate.interval(level) for estimate in (corrected, people, predicted))
     if note:
@@ -373,5 +374,5 @@ def _make_row(
 
 
 def _find_better(names: tuple[str, str], interval: Interval, scale: Scale) -> str:
-    """Return the generator that is better according to a difference's or win rate's interval; "" if neither is."""
+    """Return the generator that the interval (of a difference or win rate) shows to be better; "" for neither."""
     return names[0] if interval.low > EVEN[scale] else names[1] if interval.high < EVEN[scale] else ""

@@ -30,7 +30,7 @@ ByMetric = Mapping[tuple[str, str], Sequence[CorrectedMean]]
 
 
 def mean_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
-    """Return, for each template, a table of the generators' means by metric, best first, then tables of the orders."""
+    """Return a table of generators' means for each template, best mean first, followed by tables of their orders."""
     tables: dict[tuple[str, Scale], list[tuple[str, ...]]] = {}
     passing = sorted((mean for mean in means if mean.scale == "passing"), key=_best_first_key)
     for mean in chain(*single_means(means).values(), passing):
@@ -67,7 +67,7 @@ def _group(means: Sequence[CorrectedMean]) -> ByMetric:
 
 
 def _best_first_key(mean: CorrectedMean) -> tuple[bool, float]:
-    """Return a sort key; generators without a corrected mean come last, ordered by the metric alone."""
+    """Return a key that sorts the best mean first, and rows without a corrected mean last, by the metric alone."""
     unknown = math.isnan(mean.corrected)
     return unknown, -(mean.predicted if unknown else mean.corrected)
 
@@ -77,7 +77,7 @@ def _format_interval(value: float, low: float, high: float) -> str:
 
 
 def order_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
-    """Return a table per template: the order by people alone, and by each metric, both uncorrected and corrected."""
+    """Return a table per template: the order of generators by people, and by each metric, uncorrected and corrected."""
     lines: dict[str, dict[str, str]] = {}
     for (template, metric), rows in single_means(means).items():
         orders = lines.setdefault(template, {})
@@ -94,20 +94,20 @@ def order_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
 
 
 def order_text(values: Mapping[str, float]) -> str:
-    """Return `a 3.67 = b 3.67 > c 3.50`, best first; means that round to the same number are equal."""
+    """Format an order, best first, as in `a 3.67 = b 3.67 > c 3.50`; means that round to the same number are equal."""
     known = {name: value for name, value in values.items() if math.isfinite(value)}
     by_number = groupby(sorted(known, key=lambda name: -known[name]), lambda name: number(known[name], 2))
     return " > ".join(" = ".join(f"{name} {mean}" for name in equal) for mean, equal in by_number) or "–"
 
 
 def contradictions_table(means: Sequence[CorrectedMean]) -> list[ShownTable]:
-    """Return the contradictions as a table, if there are any."""
+    """Return a list with one table of the contradictions; empty if there are none."""
     rows = [(sentence.lead, sentence.rest) for sentence in contradictions(means)]
     return [ShownTable("people's order and the metrics'", "", ("which", "how"), rows)] if rows else []
 
 
 def contradictions(means: Sequence[CorrectedMean]) -> list[Sentence]:
-    """Describe pairs of generators that a metric and people clearly order differently, and the misjudged generators."""
+    """Describe pairs that a metric and people clearly order differently, and generators that a metric misjudges."""
     pairs = _group([mean for mean in means if mean.other])
     contrary = {
         key: [pair for pair in rows if pair.better and pair.metric_better and pair.better != pair.metric_better]
@@ -145,9 +145,9 @@ def _describe_pairs(by_metric: ByMetric, contradicted: ByMetric) -> Iterator[Sen
 
 
 def _describe_misjudged(by_metric: ByMetric, contradicted: ByMetric) -> Iterator[Sentence]:
-    """Describe generators of contradicted pairs if the metric's interval does not overlap the corrected one.
+    """Describe generators that a metric puts too high or too low: its interval does not overlap the corrected one.
 
-    Other generators are not described: a weak metric puts every generator near the middle.
+    Only generators of contradicted pairs are described, because a weak metric puts every generator near the middle.
     """
     for (template, metric), every in by_metric.items():
         generators = {

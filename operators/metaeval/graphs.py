@@ -32,17 +32,17 @@ CONTENTS = {
     "prompts": ("source", "Graphs by source of their prompts."),
     "errors": ("type", "Errors added by edges, by type."),
 }
-"""Heading of the first column, and caption, of each table of `contents_tables`, by counted item (figure 2)."""
+"""Heading of the first column, and caption, of each table of `contents_tables` (T2IScoreScore, figure 2)."""
 
 
 def measure_graphs(
     graph_nodes: pa.Table, scores: pa.Table, convention: Convention, lower_is_better: Container[str] = ()
 ) -> pd.DataFrame:
-    """Return a row per graph and metric: subset, spearman, kendall, ordering, kendall_ordering, separation, delta.
+    """Return the subset and the measures of every graph, with a row for each graph and metric.
 
-    `ordering` and `kendall_ordering` are the negated correlations, so 1 means the right order. The results of metrics
-    in `lower_is_better` are negated after ranking, because by equation 1 the ranks of ties depend on the direction of
-    the scores.
+    `ordering` and `kendall_ordering` are the negated correlations, so 1 means the right order. For metrics in
+    `lower_is_better`, the correlations and `delta` are negated instead of the scores, because the ranks of equal scores
+    depend on the direction of the scores (T2IScoreScore, equation 1).
     """
     nodes = graph_nodes.to_pandas()
     measured = score_graphs(nodes, pd.DataFrame(metric_columns(scores, "image")), convention)
@@ -91,7 +91,10 @@ def judge_graphs(
 
 
 def _judge_mean(metric: str, measure: str, rows: pd.DataFrame, convention: Convention, sampling: Sampling) -> Judgement:
-    """Return the mean of a measure over graphs; `current` skips graphs without a value, others need all values."""
+    """Return the mean of a measure over graphs.
+
+    The convention `current` skips graphs without a value; by the others, the mean is undefined if a value is missing.
+    """
     statistic, defined = f"{measure}_{convention}", np.isfinite(rows[measure])
     kept = rows[defined] if convention == "current" else rows
     if not len(kept) or not defined[kept.index].all():
@@ -234,13 +237,13 @@ def correlate_graphs(measured: pd.DataFrame) -> pd.DataFrame:
 
 
 def pivot_metrics(measured: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Return a measure's values under one convention by graph and metric; metrics are in order of appearance."""
+    """Return a measure by graph (rows) and metric (columns); `measured` must have results of one convention only."""
     metrics = list(measured["metric"].unique())
     return measured.pivot(index="graph_id", columns="metric", values=measure)[metrics]
 
 
 def correlation_matrices(correlations: pd.DataFrame) -> list[CorrelationMatrix]:
-    """Return the matrices of the first convention by measure, for all graphs and then for each subset."""
+    """Return matrices for the first convention: for each measure, one over all graphs, then one per subset."""
     if correlations.empty:
         return []
     convention = str(correlations["convention"].iloc[0])

@@ -87,7 +87,7 @@ def correct_p_values(tests: Sequence[Tested]) -> list[Tested]:
 def mean_judgement(
     metric: str, statistic: str, values: Floats, prompts: Prompts, convention: str, scale: Scale | None = None
 ) -> Judgement:
-    """Return the mean of the rows' values, with an interval that resamples prompts."""
+    """Return the mean of the values, with a bootstrap interval that resamples prompts."""
     interval = prompts.mean_interval(values, scale)
     words = f"{convention}; {prompts.describe(interval, scale)}"
     return Judgement(metric, statistic, float(values.mean()), interval, len(values), words)

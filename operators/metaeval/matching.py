@@ -46,7 +46,7 @@ def count_shared(judged: pd.DataFrame, scored: pd.DataFrame, match: Match) -> in
 
 
 def best_match(judged: pd.DataFrame, scored: pd.DataFrame) -> Match:
-    """Return the match with the most shared images; the first one if several are equally good."""
+    """Return the kind of match with the most shared images; the first one if several have equally many."""
     choices: tuple[Match, ...] = ("image", "image_and_prompt", "prompt_and_generator")
     return max(choices, key=lambda match: count_shared(judged, scored, match))
 
@@ -61,7 +61,7 @@ def format_examples(ids: pd.DataFrame, columns: Sequence[str]) -> str:
 
 
 def complete_ids(table: pa.Table, ids: pd.DataFrame, side: str = "") -> pa.Table:
-    """Fill in missing prompts and generators of ratings, scores or a `side` (a or b) of choices from `ids`."""
+    """Fill in missing prompt ids and generators from `ids`, in ratings, scores or one `side` (a or b) of choices."""
     names = side_columns(side)
     for column in ("prompt_id", "generator"):
         name = names.get(column, column)
@@ -80,7 +80,7 @@ def side_columns(side: str) -> dict[str, str]:
 
 
 def as_scored(frame: pd.DataFrame, scores: pa.Table, match: Match, side: str = "") -> pd.DataFrame:
-    """Replace the prompts and generators of ratings, or of a `side` (a or b) of choices, with those in the scores."""
+    """Copy prompt ids and generators from the scores to ratings, or to one `side` (a or b) of choices."""
     keys, own = list(MATCH_COLUMNS[match]), side_columns(side)
     ids = scores.select(IDS).to_pandas().dropna(subset=keys).drop_duplicates(keys).set_index(keys)
     joined = frame[[own.get(key, key) for key in keys]].set_axis(keys, axis=1).join(ids, on=keys)
@@ -89,7 +89,7 @@ def as_scored(frame: pd.DataFrame, scores: pa.Table, match: Match, side: str = "
 
 
 def select_images(table: pa.Table, ids: pd.DataFrame, match: Match, side: str = "") -> pa.Table:
-    """Select the rows of ratings, scores or a `side` (a or b) of choices that belong to the given images."""
+    """Select the rows about the given images from ratings, scores or one `side` (a or b) of choices."""
     keys = MATCH_COLUMNS[match]
     names = side_columns(side)
     wanted = pd.MultiIndex.from_frame(ids[list(keys)].dropna())

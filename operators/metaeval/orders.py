@@ -107,7 +107,7 @@ def _order_by_means(judge: str, rows: pd.DataFrame, alpha: float, zeros: ZeroHan
 def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
     """Order every pair of generators whose images were compared side by side, by template.
 
-    The better generator must also be preferred more often than the other, and than neither (Gecko, section 4.3).
+    The better generator must also have more wins than losses, and more wins than unsure votes (Gecko, section 4.3).
     """
     votes = sort_sides(majority_votes(preferences))
     votes["sign"] = votes["preferred"].map(PREFERENCE_SIGNS).astype("float64")
@@ -130,9 +130,9 @@ def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHand
 def agree_on_order(metric: str, people: Sequence[Order], own: Sequence[Order]) -> list[Judgement]:
     """Return three fractions of the pairs of generators, by template.
 
-    They are the pairs for which the metric's significant order is the same as people's (model_ordering), the opposite
-    of people's (orders_reversed), or missing although people have one (orders_missed). The fractions are undefined if
-    people order no pair, because then any metric without a significant order would agree perfectly.
+    They are the fractions of pairs for which the metric's significant order is the same as people's (model_ordering),
+    the opposite of people's (orders_reversed), or missing although people have one (orders_missed). The fractions are
+    undefined if people order no pair, because then any metric without a significant order would agree perfectly.
     """
     words = "share of generator pairs, of those that the metric and people ordered by significance"
     better = {(order.generator_a, order.generator_b): order.better for order in own}
@@ -158,9 +158,10 @@ def agree_on_order(metric: str, people: Sequence[Order], own: Sequence[Order]) -
 
 
 def majority_orders(orders: Sequence[Order]) -> list[Order]:
-    """Return, for every pair of generators, the relation found by most of two or more templates (Gecko, section 6.4).
+    """Return the relation of each pair of generators that is the most common among templates (Gecko, section 6.4).
 
-    A pair is left out if two relations are found equally often. "Neither is better" is also a relation.
+    "Neither is better" is also a relation. A pair is left out if it is in only one template, or if the two most common
+    relations are equally common.
     """
     found = []
     for (a, b), group in _group_pairs(orders).items():

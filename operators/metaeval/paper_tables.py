@@ -77,10 +77,10 @@ def _make_table(judgements: Sequence[Judgement]) -> pd.DataFrame:
 
 
 def count_columns(counts: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """Return `n` columns with a value for each row, given the `n` of every cell by row and column.
+    """Return the columns of a table that contain sample sizes, given the `n` of every cell by row and column.
 
-    Columns whose counts are the same share one column `n`; columns with different counts (of pairs of images, say) get
-    their own.
+    Statistics with the same sample sizes share one column `n`. A statistic with different ones (numbers of pairs of
+    images, for example) gets a column of its own.
     """
     groups: dict[str, dict[str, str]] = {}
     for column in dict.fromkeys(name for row in counts.values() for name in row):

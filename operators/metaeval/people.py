@@ -41,7 +41,7 @@ def rated_parts(ratings: pa.Table, parts: pa.Table) -> pa.Table:
 
 
 def _split_answers(ratings: pa.Table, parts: pa.Table) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """Yield (template, generator, answers) for each template: all generators first (as ""), then each generator."""
+    """Yield (template, generator, answers): for each template, first all generators (as ""), then each one."""
     answers = rated_parts(ratings, parts).to_pandas()
     for template, answered in answers.groupby("template", sort=False, dropna=False):
         yield str(template), "", answered
@@ -93,7 +93,10 @@ def judge_unsure(ratings: pa.Table, parts: pa.Table, sampling: Sampling) -> list
 
 
 def judge_people(ratings: pa.Table, rated: Sequence[Rated], skills: Mapping[str, Sequence[str]]) -> list[Judgement]:
-    """Judge people by `spearman_viescore`, over the generators that a metric scored or, without metrics, over all."""
+    """Return the raters' agreement with each other (`spearman_viescore`) by template, overall and by skill.
+
+    Only generators that a metric scored count; without metrics, all generators count.
+    """
     judgements = []
     for template, rows in _add_units(ratings.to_pandas()).groupby("template", sort=False):
         frames = [each.frame["generator"] for each in rated if each.template == template]

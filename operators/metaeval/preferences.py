@@ -36,8 +36,8 @@ class _Choices(NamedTuple):
     metric: str
     template: str
     frame: pd.DataFrame
-    """Rows for pairs with two scores: prompt_id, preferred (a, b, unsure) and right (1, 0, or the value given to a
-    tie).
+    """A row for each pair of images that both have a score, with its prompt_id, people's choice (`preferred`: a, b or
+    unsure), and `right`: 1 if the metric makes the same choice, 0 if it does not, or the credit for a tie.
     """
     n_unscored: int
     words: str
@@ -55,8 +55,8 @@ def judge_preferences(
 ) -> tuple[list[Judgement], list[Comparison]]:
     """Judge and compare metrics, by template, by how often they prefer the image that most raters prefer.
 
-    A pair with equal scores counts half, so that a metric that never decides gets 0.5, or it counts as wrong (see
-    `equal_scores`).
+    By default, a pair with equal scores counts half, so that a metric that never decides gets 0.5. `equal_scores` can
+    make it count as wrong instead.
     """
     judgements, comparisons = list[Judgement](), list[Comparison]()
     columns = metric_columns(scores, match)

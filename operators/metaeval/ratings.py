@@ -246,10 +246,11 @@ def rated_prompts(frame: pd.DataFrame, sampling: Sampling) -> Prompts:
 
 
 def compare_metrics(rated: Sequence[Rated], statistics: Sequence[str], sampling: Sampling) -> list[Comparison]:
-    """Compare every pair of metrics under each template, on rows that both scored, by the statistics that have a test.
+    """Compare every pair of metrics under each template, on the images that both scored.
 
-    Pearson's and Spearman's correlations are tested by exchanging the metrics' scores or ranks for whole prompts, and
-    pairwise accuracy within prompts by flipping the signs of the prompts' differences.
+    Only three statistics have a test. For Pearson's and Spearman's correlations, the test exchanges the scores or ranks
+    of the two metrics for random prompts. For pairwise accuracy within prompts, it flips the signs of the differences
+    of random prompts.
     """
     comparisons = []
     for template in dict.fromkeys(each.template for each in rated):
@@ -329,14 +330,14 @@ def warn_off_scale(ratings: pa.Table) -> list[str]:
 
 
 def _fits_scale(values: Floats, low: int, high: int) -> bool:
-    """Return True if nearly all ratings are on a scale; for fractions, at least one rating must be below 1."""
+    """Return True if nearly all ratings are from `low` to `high`; if `high` is 1, at least one must be below 1."""
     inside = (values >= low) & (values <= high)
     is_possible = high > 1 or bool((values[inside] < 1).any())
     return is_possible and int((~inside).sum()) <= max(1, MAX_OFF_SCALE * len(values))
 
 
 def warn_several_prompts(ratings: pa.Table) -> list[str]:
-    """Return a warning if an image was rated for several prompts, for when scores are matched by image alone."""
+    """Return a warning if an image was rated for several prompts, so that its id alone does not identify a score."""
     frame = ratings.select(["image_id", "prompt_id"]).to_pandas().dropna().drop_duplicates()
     twice = frame[frame.duplicated("image_id", keep=False)]
     if twice.empty:

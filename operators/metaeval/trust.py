@@ -26,13 +26,13 @@ CAPTION = (
 
 
 def has_enough(judged: Judgement) -> bool:
-    """Return True if there are enough ratings for a verdict."""
+    """Return True if there are enough ratings for a verdict, and the interval is narrow enough."""
     low, high = map(AS_CORRELATION.get(judged.statistic, float), judged.interval)
     return judged.n >= MIN_RATED and low <= high and not (low <= 0 and high >= WELL)
 
 
 def trust(judged: Judgement) -> str:
-    """Return the verdict, one of WORDS."""
+    """Return the verdict on a metric: one of WORDS."""
     if not has_enough(judged):
         return NOT_ENOUGH
     low, high = map(AS_CORRELATION[judged.statistic], judged.interval)

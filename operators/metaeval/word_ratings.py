@@ -109,7 +109,7 @@ def _is_about(question: Mapping[str, Any], word: _RatedWord, row: Mapping[str, A
 
 
 def _judge(metric: str, subset: str, frame: pd.DataFrame, sampling: Sampling) -> list[Judgement]:
-    """Return one metric's statistics over the words, leaving out ties among raters."""
+    """Return one metric's statistics over the rated words, except words on which the raters are tied."""
     decided = frame[frame["rated"] != MIN_ALIGNED]
     asked = decided[decided["score"].notna()]
     n_unscored = len(decided) - len(asked) if subset == OVERALL else 0
@@ -160,7 +160,7 @@ def _judge_auroc(metric: str, asked: pd.DataFrame, prompts: Prompts) -> Judgemen
 
 
 def _measure_area(levels: Longs, aligned: Floats, weights: Floats) -> float:
-    """Return the area under the ROC curve of weighted words; `levels` are the ranks of their scores."""
+    """Return the area under the ROC curve of weighted words, given the rank of each word's score (`levels`)."""
     up, down = (np.bincount(levels, weights=weights * part) for part in (aligned, 1 - aligned))
     pairs = up.sum() * down.sum()
     return float(up @ (np.cumsum(down) - down / 2) / pairs) if pairs else math.nan

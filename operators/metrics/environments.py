@@ -1,7 +1,7 @@
-"""Environments of their own for scorers whose packages conflict with ours or with each other, made by uv.
+"""Separate Python environments, made by uv, for scorers whose packages conflict with Plumbline's or with each other.
 
-The packages are resolved once, when a command starts. The result is cached, is part of the cells' keys, and is what
-every worker installs, so all workers have the same packages.
+The packages are resolved once, when a command starts. The result is cached and is part of the cells' keys. Every worker
+installs exactly these versions.
 """
 
 import json
@@ -39,8 +39,8 @@ PYTHON = re.compile(r"3\.\d{1,2}(\.\d{1,2})?")
 PACKAGE = re.compile(
     r"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?(\[[\w.,\s-]*\])?\s*([<>=!~][^@/\\]*|@\s*git\+https://[\w.-]+(:\d+)?/[\w./~-]+(@[\w./-]+)?)?"
 )
-"""Pattern for a package from an index with versions, or from a git repository. Files are not allowed, because their
-content would not be part of a key, and neither are options of uv.
+"""Pattern for a package from an index, with or without versions, or from a git repository. Options of uv are not
+allowed. Files are not allowed because their content would not be part of a key.
 """
 PLATFORM = f"{sys.platform}-{platform.machine()}"
 
@@ -160,7 +160,7 @@ def _digest(python_version: str, packages: "tuple[str, ...] | list[str]") -> str
 
 
 def _run_uv(*words: str, text: str = "", timeout: float) -> str:
-    """Run uv in an empty folder, so that no project's settings apply, and return its output."""
+    """Run uv in an empty folder, so that it reads no settings of a project, and return its output."""
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if uv is None:
         raise EnvironmentFailed("expected the command uv, found none; install it, for example with pip install uv")

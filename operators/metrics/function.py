@@ -70,7 +70,7 @@ class CallFailed(Exception):
 def metric(
     *, score_range: tuple[float, float] | None = None, better: Better = "higher", batches: bool = False
 ) -> Callable[[Function], Function]:
-    """Declare the range and direction of a function's scores; without it the defaults apply (docs/plugins.md).
+    """Declare the range and direction of a function's scores, instead of the defaults (docs/plugins.md).
 
     Args:
         score_range: The lowest and highest score. A score outside this range is an error for its row; gates rely on it.
@@ -225,7 +225,7 @@ class GivenFunction(NamedTuple):
 
 
 class EnvironmentFunction(NamedTuple):
-    """A function that runs in an environment of its own: of a Source, or of a module of the environment's packages."""
+    """A function that runs in its own environment, defined by a Source or by a package of the environment."""
 
     name: str
     location: str
@@ -239,7 +239,7 @@ class EnvironmentFunction(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Digest of the source text; the packages of a module are in the key themselves."""
+        """Digest of the source text or, for a module of a package, of its name; keys also contain the packages."""
         return hashlib.sha256(self.location.encode()).hexdigest()[:16] if self.source is None else self.source.digest
 
     @property

@@ -124,7 +124,7 @@ class CallEstimate(NamedTuple):
 class Metric(BoundsChecked, ABC):
     """Base class of metrics: the options, the questions for the models of each stage, and the arithmetic of the score.
 
-    A stage may require further methods: those of its `metric_type` (operators/stages).
+    A stage may require further methods, which its `metric_type` declares (operators/stages).
     """
 
     kind: str
@@ -191,7 +191,7 @@ class Metric(BoundsChecked, ABC):
         return self.views != ("result",)
 
     def apply_word_order(self, text: str) -> str:
-        """Return the text as models get it: with shuffled words under that ablation, otherwise unchanged."""
+        """Return the text as models receive it: unchanged or, under the ablation `shuffled_words`, shuffled."""
         return shuffle_words(text) if self.ablation == "shuffled_words" else text
 
     @abstractmethod
@@ -229,7 +229,7 @@ class PackedMetric(Protocol):
 
 @runtime_checkable
 class TextInImageMetric(Protocol):
-    """Protocol of metrics that check texts in the image: from the benchmark, the caller, or else the prompt."""
+    """Protocol of metrics that check if an image contains texts, given by the benchmark, the caller or the prompt."""
 
     def make_questions(self, prompt: str, texts: Sequence[str]) -> Sequence[WrittenQuestion] | RowError:
         """Return a question for each given text or, if none are given, for each text in the prompt; or an error."""
@@ -277,8 +277,8 @@ def average_elements(elements: Sequence[Element]) -> Scored:
 def average_images(scored: Sequence[Scored], each: str = "Image") -> Scored:
     """Return the score of a row with several images: the mean over its images, for each question and rating too.
 
-    Videos are scored frame by frame in this way (vqascore_genai_bench.txt, sec. 6). If an image has an error, so does
-    the row. The rationale uses the word `each` for an image.
+    The score of a video is the mean over its frames (vqascore_genai_bench.txt, sec. 6). If an image has an error, it is
+    returned instead. In the rationale, `each` precedes the number of an image.
     """
     first = scored[0]
     if len(scored) == 1:
@@ -302,7 +302,7 @@ def average_images(scored: Sequence[Scored], each: str = "Image") -> Scored:
 
 
 def _average_element(images: Sequence[Element]) -> Element:
-    """Return a question's mean score over the images, and its answer if all images have the same one."""
+    """Return a question's element with its mean score over the images, and its answer if all images have the same."""
     scores = [element.score for element in images if element.score is not None]
     given = {element.given for element in images}
     return images[0]._replace(
@@ -311,6 +311,6 @@ def _average_element(images: Sequence[Element]) -> Element:
 
 
 def incomplete_cell(stage: str, what: str) -> RowError:
-    """Return the error for a row whose inputs do not match because a stage's cell was computed from other questions."""
+    """Return the error for a row that has no score because a stage's cell was computed from other questions."""
     message = f"the cell of {stage} {what}; run again; if the error persists, delete the folder {stage}/ of the store"
     return RowError("incomplete_cell", message, retryable=True)

@@ -93,7 +93,10 @@ def read_program(reply: str) -> list[Statement]:
 
 
 def require_statements(statements: Sequence[Statement], problems: Sequence[str]) -> list[Statement]:
-    """Return the statements that can be stored as text; raise UnreadableReply if there are none or too many."""
+    """Return the statements that can be stored as text; raise UnreadableReply if there are none or too many.
+
+    If there are none, the error quotes the first few `problems`.
+    """
     stored = []
     for statement in statements:  # in JSON, arguments may contain quotes and commas, which the text form would lose
         with suppress(UnreadableReply):
@@ -229,7 +232,7 @@ def list_queries(statement: Statement, relations: Relations = "stated") -> tuple
 
 
 def _list_relation_questions(statement: Statement, pair: Sequence[str], relations: Relations) -> list[str]:
-    """Return yes/no questions about a relation that boxes cannot show; it holds if all are answered yes.
+    """Return yes/no questions about a relation that boxes cannot show; the relation holds if all answers are yes.
 
     The release's code uses the word `skip` for all relations except in front of and behind.
     """

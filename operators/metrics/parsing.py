@@ -151,13 +151,13 @@ def remove_labels(choices: Sequence[str]) -> list[str]:
 
 
 def read_short_answer(reply: str, pieces: Callable[[str], Sequence[str]] = split_lines) -> str:
-    """Return the first line that is more than a label, or an empty string."""
+    """Return the first line with more than a label, without its label; return an empty string if there is none."""
     texts = (_ANSWER_LABEL.sub("", line, count=1) for line in pieces(reply))
     return next(filter(None, texts), "")[:MAX_QUESTION]
 
 
 def token_f1(answer: str, gold: str) -> float:
-    """Return the F1 of two answers as bags of words, ignoring articles and punctuation; number words are numbers."""
+    """Return the F1 of two answers as bags of words, ignoring articles and punctuation; `two` equals `2`."""
     given, right = Counter(_split_words(answer)), Counter(_split_words(gold))
     if not given or not right:
         return float(normalise(answer) == normalise(gold))
@@ -187,8 +187,8 @@ def read_number(text: str) -> int | None:
 def find_words(words: str, prompt: str, *, after: int = 0, taken: Sequence[TextSpan] = ()) -> TextSpan | None:
     """Return the position of words in the prompt, ignoring case, spaces and kinds of quotes; None if absent.
 
-    If they occur several times, prefer the first position at `after` or later that is not in `taken`, then the first
-    that is not in `taken`, then the first. Words made of ASCII letters only match whole words.
+    Positions in `taken` are used only if there is no other. Among the rest, return the first one from `after` on or,
+    failing that, the first one. Words made of ASCII letters only match whole words.
     """
     if len(one_line(words)) > 2 * len(prompt):
         return None

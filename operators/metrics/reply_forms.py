@@ -133,7 +133,7 @@ def read_entries(reply: str, *names: str) -> list[Any]:
 
 
 def _decode(text: str) -> Any:
-    """Parse the JSON value at the start of a text, or the complete part of one that was cut off; else None."""
+    """Parse the JSON value at the start of a text, even if its end is cut off; return None if that is impossible."""
     value = _try_decode(text)
     if value is not None:
         return value
@@ -162,7 +162,7 @@ def json_text(value: Any) -> str:
 
 
 def texts_under(name: str) -> Callable[[str], list[str]]:
-    """Return a parser that reads the string or strings under a name."""
+    """Return a parser that reads the string, or the list of strings, under a name in a JSON reply."""
     return lambda reply: [text for entry in read_entries(reply, name) if (text := json_text(read_member(entry, name)))]
 
 

@@ -36,9 +36,9 @@ KINDS = Extensions[type[Metric]](
 
 
 def _check_kind(name: str, metric: type[Metric]) -> type[Metric]:
-    """Return the metric; raise ConfigError unless it declares this kind itself.
+    """Return the metric class; raise ConfigError if its field `kind` has another default than `name`.
 
-    A metric that inherits its kind would replace the metric that declares it.
+    A class that inherits its kind would otherwise replace the class that declares this kind.
     """
     kind = getattr(metric, "__dataclass_fields__", {}).get("kind")
     if kind is None or kind.default != name:

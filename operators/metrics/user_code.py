@@ -137,7 +137,7 @@ class WorkerFunction:
 
     @staticmethod
     def _format_value(value: Any) -> float | str:
-        """Return a finite number as such, and anything else as a description."""
+        """Return a finite number unchanged; for anything else, return a description."""
         number = to_float(value)
         return number if math.isfinite(number) else reprlib.repr(value)
 
@@ -145,7 +145,7 @@ class WorkerFunction:
 def _declare(
     *, score_range: Any = None, better: str = "higher", batches: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Declare a function's scores like plumbline.metric; the values are checked by the process that asked."""
+    """Declare a function's scores like plumbline.metric, but leave checking the values to Plumbline's process."""
 
     def declare(function: Callable[..., Any]) -> Callable[..., Any]:
         setattr(function, DECLARATION, (score_range, better, bool(batches)))

@@ -109,12 +109,12 @@ class WordedMetric(Metric):
         return replace(self, wording=str(folder), wording_digest=wording.digest)
 
     def find_release(self, kind: type[R]) -> R | None:
-        """Return the metric's release if it is of this class, otherwise None."""
+        """Return the release that determines the wording if it is of this class, otherwise None."""
         release = self._wording.release
         return release if isinstance(release, kind) else None
 
     def template_text(self, name: str) -> str:
-        """Return the template with this name: the user's if there is one, otherwise ours."""
+        """Return the user's template with this name or, if there is none, Plumbline's."""
         return self._wording.templates.get(name) or prompt_template(name)
 
     @property
@@ -168,7 +168,7 @@ def _read_own_templates(folder: Path, names: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Release(ABC):
-    """Base class of releases: their prompts, read from a checkout, and methods that send these and parse the replies.
+    """Base class of releases, the published code of metrics: prompts from a checkout, and methods that use them.
 
     All fields are part of the keys of requests.
     """
@@ -295,7 +295,7 @@ class PythonFile(NamedTuple):
         }
 
     def returned(self, function: str, key: str, count: int) -> list[Text]:
-        """Return the strings under a key of a function's dictionaries; raise ConfigError unless there are `count`."""
+        """Return the strings under a key in a function's dict literals; raise ConfigError unless there are `count`."""
         bodies = [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef) and node.name == function]
         found = [
             self.text_of(member, function)

@@ -6,8 +6,8 @@ first request describes the function to load, as JSON, and the reply describes t
 is JSON with the prompts and the sizes of the images, followed by a message with the RGB pixels of each image. The reply
 is JSON with the values.
 
-A worker serves one function, in this process as well as in an actor of Ray. Whoever started it ends it, and it ends by
-itself when its input does.
+A worker serves one function, and is started by this process or by an actor of Ray. The process that started a worker
+also stops it; if that process dies, the worker exits because its input ends.
 """
 
 import json
@@ -33,8 +33,9 @@ from plumbline.operators.metrics.environments import Environment
 MAX_REPLY = 1_000_000
 """Maximum size of a worker's reply in bytes."""
 MAX_DEATHS = 10
-"""Number of times in a row that a worker may end without values. Then no other is started, because no row would be
-scored. A batch is halved up to about this often until the image that ends the worker is alone.
+"""Maximum number of times in a row that a worker may end without returning values. After that no worker is started,
+because it would not score any row either. The limit allows for halving a batch until it contains only the image that
+crashes the worker.
 """
 MAX_OUTPUT = 200
 """Maximum number of characters quoted from a worker's output."""
@@ -43,7 +44,7 @@ MAX_LINE = 10_000
 
 
 class WorkerDied(PlumblineError):
-    """A worker ended, exceeded its time or sent something else than a reply."""
+    """A worker ended, timed out, or sent something other than a reply."""
 
 
 class Worker:

@@ -45,15 +45,15 @@ class Request(NamedTuple):
     schema: str | None = None
     """JSON schema of the reply, as a string, enforced if the backend supports it."""
     ends: tuple[int, ...] = ()
-    """Token ids that end the reply, in addition to the model's own. Only for models whose weights run here."""
+    """Token ids that end the reply, in addition to the model's own end tokens. Services ignore them."""
     system: str | None = None
-    """System message. For a model whose weights run here, it is put at the start of the first message."""
+    """System message. If the model runs here, the message is put at the start of the first message."""
     image_at: int = 0
-    """Character index in the first message at which a service receives the images. Models whose weights run here always
-    receive the images first.
+    """Character index in the first message at which a service gets the images. A model that runs here always gets the
+    images before the text.
     """
     view: int = 0
-    """Index into the metric's `views`, which selects the images that the model receives; models ignore it."""
+    """Index into the metric's `views`. The caller uses it to select the images; models ignore it."""
 
     @property
     def messages_with_system(self) -> tuple[Message, ...]:
@@ -94,31 +94,32 @@ class GenerateModel(Protocol):
 class ImageModel(Protocol):
     """Base protocol of models that read images.
 
-    What `preprocess` and `encode` return depends on the model, and is only passed to the model's own next call.
+    The values returned by `preprocess` and `encode` have a different type for each model. Callers only pass them to the
+    next call of the same model.
     """
 
     side_by_side: bool
-    """True if the model itself batches the requests of several threads, and should receive many at once."""
+    """True if the model batches requests across threads by itself, so that callers should send it many at once."""
 
     def preprocess(self, image: Image.Image) -> Any:
         """Prepare one RGB image for `encode`, on the CPU."""
 
     def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
-        """Compute the features of preprocessed images, once per image, for the next call."""
+        """Compute the features of preprocessed images; all calls about the same image share its features."""
 
 
 class SeveralImagesModel(ImageModel, Protocol):
     """A model that can see several images in one question."""
 
     def preprocess_several(self, images: Sequence[Image.Image]) -> Any:
-        """Prepare RGB images, which precede the text one after another, as a single input for `encode`."""
+        """Prepare several RGB images as one input for `encode`. They precede the text in this order."""
 
 
 class ImageRequest(NamedTuple):
-    """A conversation about one image, or about several that were preprocessed together; images come first."""
+    """A conversation about one image, or about several preprocessed together. The images come before the text."""
 
     image: int
-    """Index of the image among the images of the call."""
+    """Index of the image in the features passed to the call."""
     request: Request
 
 
@@ -145,14 +146,14 @@ class RegionModel(ImageModel, Protocol):
     """Model that serves the call `regions(images) -> labelled boxes`, which names or describes regions of images."""
 
     def regions(self, features: Sequence[Any]) -> Sequence[list[Region] | RowError]:
-        """Return the regions of each image in the model's order; an image may have none."""
+        """Return the regions found in each image, in the order that the model lists them; the list may be empty."""
 
 
 class DetectionRequest(NamedTuple):
     """A phrase to detect in one image."""
 
     image: int
-    """Index of the image among the images of the call."""
+    """Index of the image in the features passed to the call."""
     phrase: str
     box_threshold: float
     """Minimum score of a box (exclusive)."""
@@ -176,7 +177,7 @@ class DetectionModel(ImageModel, Protocol):
     """Open-vocabulary detector, which serves the call `detect(images, phrases) -> boxes`."""
 
     def detect(self, features: Sequence[Any], requests: Sequence[DetectionRequest]) -> Sequence[list[Box] | RowError]:
-        """Return the boxes for each phrase in the model's order; an empty list if nothing is found."""
+        """Return the boxes found for each phrase, in the order that the model lists them; the list may be empty."""
 
 
 class ReadingModel(ImageModel, Protocol):
@@ -197,7 +198,7 @@ class Question(NamedTuple):
     """One question about one image, with the candidate answers to score."""
 
     image: int
-    """Index of the image among the images of the call."""
+    """Index of the image in the features passed to the call."""
     text: str
     choices: tuple[str, ...]
 
@@ -207,15 +208,15 @@ class LikelihoodModel(ImageModel, Protocol):
 
     @property
     def usage(self) -> Usage:
-        """Usage of this thread's calls since the model was loaded."""
+        """Usage of the calls that this thread has made since the model was loaded."""
 
     def likelihood(
         self, features: Sequence[Any], questions: Sequence[Question]
     ) -> Sequence[list[list[float]] | RowError]:
-        """Return the natural-log probability of every token of every choice, including its end, or an error."""
+        """Return the log-probability (natural log) of each token of each choice, end token included, or an error."""
 
     def reply(self, features: Sequence[Any], questions: Sequence[Question]) -> Sequence[str | RowError]:
-        """Return the model's likeliest free-form answer to every question; it is not shown the choices."""
+        """Return the likeliest free-form answer to each question, without showing the choices to the model."""
 
 
 class ThreadUsage:
@@ -241,15 +242,16 @@ released code; `padded` as in HPSv2, with the whole image on a black square.
 
 
 Measure = Literal["cosine", "logit", "match", "reward"]
-"""Meaning of a similarity: `cosine` of two embeddings; `logit`, the cosine with the model's learned scale and bias;
-`match`, the probability that image and text belong together; `reward`, learned from human preferences.
+"""Meaning of a similarity: `cosine`, the cosine of the two embeddings; `logit`, the cosine with the model's learned
+scale and bias applied; `match`, the probability that image and text belong together; `reward`, a score learned from
+human preferences.
 """
 
 
 Compares = Literal["prompt", "caption", "source", "change", "edit"]
-"""The two sides of a comparison: an image and its `prompt`, or the `caption` of an edit's intended result; an edited
-image and its `source`; the `change` from source to edited image and the change between their captions; or an `edit`
-(source and edited image in one question) and the prompt.
+"""What a similarity compares. `prompt`: an image with its prompt. `caption`: an edited image with the caption of the
+intended result. `source`: an edited image with its source image. `change`: the change between the two images with the
+change between their captions. `edit`: the prompt with both images, shown in one question.
 """
 
 
@@ -262,21 +264,21 @@ class TextFeatures(NamedTuple):
 
 
 class TextEmbedder(Protocol):
-    """Model that serves the call `embedding(texts) -> vectors`: similar texts have similar vectors."""
+    """Model that serves the call `embedding(texts) -> vectors`. Similar texts get similar vectors."""
 
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
-        """Return unit-length embeddings of the texts; texts longer than the context are cut and reported."""
+        """Return unit-length embeddings of the texts. Texts longer than the context are cut and flagged."""
 
 
 class Pair(NamedTuple):
     """An image, and the text or the source image that it is compared with.
 
-    If there are a source image and a source text, the change from source image to image is compared with the change
-    from source text to text.
+    If both a source image and a source text are given, the change between the images is compared with the change
+    between the texts.
     """
 
     image: int
-    """Index of the image among the images of the call."""
+    """Index of the image in the features passed to the call."""
     text: str = ""
     source: int | None = None
     """Index of the source image of an edit, if it is part of the comparison."""
@@ -306,4 +308,4 @@ class SimilarityModel(ImageModel, Protocol):
     def compare(
         self, features: Sequence[Any], pairs: Sequence[Pair], measure: Measure = "cosine"
     ) -> list[ComparisonResult]:
-        """Return the similarity of each pair, using one of the measures that the model's family declares."""
+        """Return the similarity of each pair in the given measure, which the model's family must support."""

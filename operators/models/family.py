@@ -25,7 +25,7 @@ class Files(NamedTuple):
     part: str
     names: tuple[str, ...]
     remedy: str
-    """Advice to the user if all of the files are missing."""
+    """What the user should do if none of the files exists."""
 
 
 TOKENIZER = Files(
@@ -39,13 +39,16 @@ Loads = Mapping[Call, Callable[[ResolvedModel[Config]], Any]]
 
 
 def defer_import(loader: str) -> Callable[[ResolvedModel[Any]], Any]:
-    """Return a loader that imports `module:function` of operators/models, and thus torch, only when it is called."""
+    """Return a loader that imports the function `module:function` of operators/models when it is called.
+
+    Until then, torch is not imported.
+    """
     return lambda model: resolve_name(f"{__package__}.{loader}")(model)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Family(Generic[Config]):
-    """Models that are configured, found, checked and loaded in the same way. Only loading imports torch."""
+    """Models that are configured, found, checked and loaded in the same way. Only loading a model imports torch."""
 
     config: type[Any] = LocalModel
     """Class of the family's options."""
@@ -56,7 +59,7 @@ class Family(Generic[Config]):
     extra: str | None = None
     """Name of the extra with the packages that the family needs."""
     oldest_transformers: str | None = None
-    """Oldest release of transformers that runs the family; None if the project's own lower bound does."""
+    """Oldest release of transformers that runs the family; None if all releases that the project allows do."""
     endpoint_variable: str = ""
     """Environment variable with the address of a service, used if a model's `endpoint` is null."""
     weights_file: str | None = None
@@ -64,8 +67,8 @@ class Family(Generic[Config]):
     file_patterns: tuple[str, ...] = tuple(WANTED_FILES)
     """Patterns of the checkpoint's files that are loaded and that identify it; the last pattern is for the weights."""
     find_tensors: Callable[[Part, str | None], Sequence[str]] = check_weights
-    """Function that returns the names of a checkpoint's tensors; raises ModelError unless all weights are present, as
-    safetensors.
+    """Function that returns the names of a checkpoint's tensors. It raises ModelError unless all weights are present,
+    in safetensors files.
     """
     read: Callable[[Part], Fields] = read_fields
     """Function that reads the description of the network: config.json, or the family's substitute for it."""
@@ -78,7 +81,9 @@ class Family(Generic[Config]):
     parts: Callable[[Config, Checkpoint, FileDigest], Mapping[str, Part]] = lambda config, checkpoint, digest: {}
     """Function that finds the model's parts, by name, other than the checkpoint and its tokenizer."""
     check: Callable[[Config, Mapping[str, Part], Fields], None] = lambda config, parts, fields: None
-    """Function that raises ModelError if a checkpoint, although it `suits`, would not load or would answer wrongly."""
+    """Function that raises ModelError for a checkpoint that `suits` accepts, but that would not load or would give
+    wrong answers.
+    """
     preflight: Callable[[ResolvedModel[Config], Call], None] | None = None
     """For services: function that makes one small call, and raises ModelError if no call can succeed."""
     profile: Callable[[Config, Fields], VqaProfile] | None = None
@@ -104,7 +109,7 @@ class Family(Generic[Config]):
 
     @property
     def local(self) -> bool:
-        """True if the weights are found, checked and run here; False for services and for models that packages ship."""
+        """True if we find, check and run the weights; False for services and for models that come with a package."""
         return issubclass(self.config, LocalModel)
 
     @property

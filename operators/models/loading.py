@@ -11,7 +11,7 @@ from plumbline.operators.models.model import ResolvedModel
 
 
 def load(model: ResolvedModel, call: Call) -> Any:
-    """Load a model for a call; it has the methods of the call's protocol in calls.py.
+    """Load a model for a call. The result implements the protocol of the call in calls.py.
 
     Raises ModelError if its family does not serve the call, the model does not load, or the key of a service is
     missing.
@@ -25,7 +25,7 @@ def load(model: ResolvedModel, call: Call) -> Any:
         raise ModelError(f"{model.config.checkpoint}: {LIKELIHOOD_PROBLEM}")
 
     def is_relevant(record: logging.LogRecord) -> bool:
-        """Return False for the warning that a checkpoint is loaded as one of its components; we do so on purpose."""
+        """Return False for the warning about loading a checkpoint as one of its components, which we do on purpose."""
         return not str(record.msg).startswith("You are using a model of type")
 
     logger = logging.getLogger("transformers.configuration_utils")

@@ -85,7 +85,7 @@ class ResolvedModel(Generic[Config]):
     profile: VqaProfile | None = None
     """Profile, if the model is a VQA model."""
     version: int = 1
-    """Version of the family's results."""
+    """Version of the family's results (Family.version)."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The options that can change a result; they enter the keys of cells."""
     endpoint: str | None = None
@@ -115,7 +115,7 @@ class ResolvedModel(Generic[Config]):
         return [*SMALL_FILES, *weights]
 
     def count_downloads(self) -> dict[str, int]:
-        """Return the number of bytes that this machine still has to download, by hub id."""
+        """Return the number of bytes that this machine still has to download from each hub repository."""
         lacking: dict[str, dict[str, int]] = {}
         for name, part in self.parts.items():
             if part.commit is not None:

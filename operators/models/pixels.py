@@ -36,20 +36,21 @@ class Patches(NamedTuple):
     def split_later(self, image: np.ndarray, *_: int, **__: int) -> tuple[np.ndarray, int, int]:
         """Return the image (3, height, width) as one frame, unsplit, and its height and width in patches.
 
-        Takes the place of a processor's own split, because `split` runs later, on the device.
+        It replaces a processor's own method, because `split` runs later, on the device.
         """
         return image[None], image.shape[1] // self.side, image.shape[2] // self.side
 
 
 class PixelInput:
-    """Converter of a processor's pixels, on the CPU, to a network's input, on the network's device."""
+    """Converts a processor's pixels, which are on the CPU, to a network's input on the network's device."""
 
     def __init__(
         self, colours: torch.Tensor | None, patches: Patches | None = None, *, device: Any = "cpu", dtype: Any = None
     ) -> None:
-        """Set up the conversion; if `patches` is given, pixels are split into patches on the device.
+        """Set up the conversion. If `patches` is given, pixels are split into patches on the device.
 
-        `colours` (3, 256) is the value of each byte in each colour channel; None if pixels are already values.
+        `colours` (3, 256) has the value of each byte in each colour channel; None if the processor already returns
+        values.
         """
         self.colours = None if colours is None else colours.to(device, dtype)
         self.patches = patches
@@ -75,7 +76,7 @@ class PixelInput:
 
 
 def make_pixel_input(processor: Any, *, device: Any, dtype: torch.dtype) -> PixelInput:
-    """Move a processor's last steps to the device, if they treat all pixels of a colour channel alike.
+    """Return a PixelInput that does a processor's last steps, if these treat all pixels of a channel alike.
 
     `processor` is one of our transforms, which have `colours`, or a processor of transformers. The latter is tested on
     noise: if the results are exactly the same, it is modified to skip these steps.

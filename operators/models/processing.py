@@ -52,7 +52,7 @@ class ReleasedTransform:
     """
 
     def __init__(self, processor: Any, margin: float = 1.0) -> None:
-        """Set the length of the resized shorter side to `margin` times the side of the final square."""
+        """Set the size at which images are resized: the shorter side is `margin` times the side of the final square."""
         self.side = int((getattr(processor, "crop_size", None) or processor.size)["height"])
         self.shortest = round(self.side * margin)
         self.colours = byte_values(processor)
@@ -95,12 +95,12 @@ class PaddedTransform:
 
 
 def mean_colour(processor: Any) -> tuple[int, ...]:
-    """Return the mean that an image processor subtracts, as byte values, truncated as in the released code."""
+    """Return the mean that an image processor subtracts, as byte values rounded down, as in the released code."""
     return tuple(int(mean * 255) for mean in processor.image_mean)
 
 
 def centre_on_square(image: Image.Image, colour: tuple[int, ...] | None) -> Image.Image:
-    """Centre the image on a square as wide as its longer side, filled with `colour`; if None, leave it unchanged."""
+    """Centre the image on a square as wide as its longer side, filled with `colour`; if None, return it unchanged."""
     width, height = image.size
     if colour is None or width == height:
         return image
@@ -163,7 +163,7 @@ def load_chat_tokenizer(model: ResolvedModel) -> Any:
 
 @contextmanager
 def explain_load_errors(folder: Path, what: str) -> Iterator[None]:
-    """Convert any error about a damaged file to a ModelError that names the folder."""
+    """Convert any error in the context to a ModelError: `what`, a part of the folder, does not load."""
     try:
         yield
     except Exception as error:
@@ -206,7 +206,7 @@ def load_pretrained(architecture: Any, model: ResolvedModel[Any], *, unused: str
 
 
 def find_device(model: ResolvedModel) -> str:
-    """Return torch's name for the model's device. Raise ModelError if the model needs a GPU and torch finds none."""
+    """Return torch's name of the model's device. Raise ModelError if it is a GPU and torch finds none."""
     if model.on_gpu and not torch.cuda.is_available():
         raise ModelError(
             "the pool has num_gpus > 0 but torch sees no CUDA device; use a CPU pool, or install torch with CUDA"

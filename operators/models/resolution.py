@@ -22,10 +22,10 @@ from plumbline.operators.models.vqa_profiles import VqaProfile
 
 
 def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = digest_file) -> ResolvedModel:
-    """Find the exact files of a model, and check them by the rules of its family.
+    """Find the exact files of a model, and check that its family can use them.
 
-    A model at an endpoint, or in a package, is identified by name, without using the network. Raises ModelError if
-    files are missing or do not fit the family.
+    A model at an endpoint, or in a package, is identified by its name alone, without network access. Raises ModelError
+    if files are missing or do not fit the family.
     """
     check_installed(config)
     family = FAMILIES[config.family]
@@ -67,7 +67,7 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
 
 
 def check_installed(config: ModelConfig) -> None:
-    """Raise ConfigError if a package that the model's family needs is not installed, or its release is too old."""
+    """Raise ConfigError if a package that the model's family needs is not installed or too old."""
     family = FAMILIES[config.family]
     if family.extra is not None:
         require_extra(family.extra, f"family {config.family}")

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 import httpx
 
 UNCOMPRESSED = {"Accept-Encoding": "identity"}
-"""Headers that request uncompressed replies, so that a reply takes as many bytes in memory as are received."""
+"""Headers that ask for uncompressed replies, so that the bytes received are the memory that a reply takes."""
 
 
 class ReplyRefused(Exception):
-    """A reply was not read to its end. The message continues a sentence that starts with "the service"."""
+    """A reply that was not read completely. The message completes a sentence that begins with "the service"."""
 
 
 def limit_replies(max_bytes: int, seconds: float) -> Callable[[httpx.Response], None]:
-    """Return an httpx response hook that aborts replies that are too large, too slow or compressed.
+    """Return a response hook for httpx that aborts replies that are too large, too slow or compressed.
 
     httpx's own timeout applies to each chunk, so a service that sends a byte now and then would never exceed it.
     """

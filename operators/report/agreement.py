@@ -140,7 +140,7 @@ def _text_tables(titled: Sequence[tuple[str, pd.DataFrame]], *, metrics_across: 
 
 
 def _best_metric_sentence(judgements: Sequence[Judgement], comparisons: Sequence[Comparison]) -> Sentence:
-    """Return a sentence about the best metric by a template's first statistic, and the clearly worse metrics."""
+    """Return a sentence that compares the best metric by the first statistic with the other metrics."""
     template, statistic = judgements[0].template, judgements[0].statistic
     about = f"with {template or GROUND_TRUTH} by {statistic}"
     own = [judged for judged in judgements if judged.statistic == statistic]
@@ -193,7 +193,7 @@ def _describe_sample(judged: Judgement) -> str:
 
 
 def _reason_text(judged: Judgement) -> str:
-    """Return the reason in a convention, such as ` (all scores are equal)`, or an empty string."""
+    """Return why a statistic is undefined, such as ` (all scores are equal)`, or an empty string if it is defined."""
     reason = judged.convention.partition("undefined: ")[2].partition(";")[0]
     return f" ({reason})" if reason else ""
 
@@ -210,7 +210,7 @@ def _explain_missing_values(judgements: Sequence[Judgement]) -> Iterator[Sentenc
 
 
 def _separation_sentences(agreement: Agreement) -> Iterator[Sentence]:
-    """Yield a sentence per template: how many pairs of generators people distinguish, and their mean ratings."""
+    """Yield a sentence per template about the pairs of generators that people distinguish, and the mean ratings."""
     by_people: dict[str, dict[str, list[Order]]] = {}
     for order in agreement.orders:
         if order.judge.startswith(PEOPLE):

@@ -159,9 +159,9 @@ def compare(
 ) -> Changes:
     """Compare the scores of two runs, paired by generator, metric and prompt; `manifests` belong to the same two runs.
 
-    If a generator's settings differ between the runs, none of its changes is clear, unless `choice` ignores settings. A
-    metric whose settings or models differ counts as a different metric; its scores are compared only if a bridge joins
-    both versions.
+    A generator's changes do not count as clear if its settings differ between the runs in a way that `choice` does not
+    ignore. A metric whose settings or models differ counts as a different metric; its scores are compared only if a
+    bridge joins both versions.
 
     If the generators were trained on a `reward` since the earlier run, generators that seem to game it are reported
     first. A reward that combines several metrics is compared like a metric, in the units of the earlier run.
@@ -210,7 +210,7 @@ def compare(
 def _lone_score_sentences(
     before: RunScores, after: RunScores, lone_scores: Mapping[str, Mapping[str, tuple[int, int]]]
 ) -> list[Sentence]:
-    """Describe the data that only one run has.
+    """Return sentences about the data that only one of the runs has.
 
     `lone_scores` has the number of unpaired scores in each of the runs, by metric and generator.
     """
@@ -228,7 +228,7 @@ def clear_first(changes: Sequence[Change]) -> FirstRows[Change]:
 
 
 def correct_together(of_runs: Sequence[Changes]) -> list[Changes]:
-    """Apply Holm's correction to the changes of all runs jointly; leave the sentences unchanged."""
+    """Apply Holm's correction to the changes of all runs jointly, without updating the sentences about them."""
     together = iter(_correct([change for changes in of_runs for change in changes.every]))
     each = [[next(together) for _ in changes.every] for changes in of_runs]
     comparisons = sum(map(_count_comparisons, each))

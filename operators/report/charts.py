@@ -79,7 +79,7 @@ def short_labels(names: Sequence[str]) -> dict[str, str]:
     """Return a unique label for each name, usually of at most MAX_LABEL characters.
 
     The names of checkpoints from one training run often differ only at the end, so long names are shortened in the
-    middle. Invisible characters are replaced, because control characters make vl-convert end the process.
+    middle. Invisible characters are replaced, because control characters make vl-convert crash.
     """
     shown = [printable(name) for name in names]
     for head in (5, MAX_LABEL - 1, 0):  # number of characters kept in front; the others are kept at the end

@@ -140,8 +140,8 @@ def show_graphs(graphs: pd.DataFrame, images: pd.DataFrame) -> list[ShownGraph]:
 def _choose_graphs(orderings: pd.DataFrame, images: pd.DataFrame) -> dict[str, str]:
     """Choose at most three graphs and return the reason for each; if several qualify equally, choose the largest.
 
-    Graphs whose scored images all have the same number of errors are not chosen, nor are graphs for which some metric
-    has no value although it has values for other graphs.
+    A graph qualifies if its scored images have different numbers of errors, and if it has a value for every metric that
+    has any values.
     """
     sizes = (
         images.dropna(subset=["score"])

@@ -157,21 +157,21 @@ def _winner_headline(overall: Boards) -> Sentence:
 
 
 def _leading_verb(name: str, overall: Boards) -> str:
-    """Return `leads` if a generator leads alone, `shares the lead` if jointly, or both if metrics differ in that."""
+    """Return `leads` if a generator leads alone, `shares the lead` if jointly, or both phrases if metrics differ."""
     leaders = [generator_names(board.leaders()) for board in overall.values()]
     alone = {len(first) == 1 for first in leaders if name in first}
     return "leads or shares the lead" if len(alone) > 1 else "leads" if True in alone else "shares the lead"
 
 
 def _counts_text(counts: Counter[str], n_metrics: int) -> str:
-    """Return `a by 2 and b by 1, of 3 metrics`, highest count first; with a single metric, return only the names."""
+    """Format counts, highest first, as in `a by 2 and b by 1, of 3 metrics`; for a single metric, only the names."""
     if n_metrics == 1:
         return names(list(counts))
     return f"{names([f'{name} by {count}' for name, count in counts.most_common()])}, of {n_metrics} metrics"
 
 
 def _list_rivals(name: str, overall: Boards) -> str:
-    """List the generators that are clearly better than `name`, or not clearly different, and on how many metrics."""
+    """Return text that lists the generators clearly better than `name`, and the generators close to it, with counts."""
     scored = [board for board in overall.values() if name in generator_names(board.scored_rows())]
     rivals = {
         "No clear difference from it:": Counter(other for board in scored for other in board.tied_with(name)),

@@ -30,9 +30,9 @@ THUMBNAIL_BYTES = 16_000
 SMALLER = ((1, 82), (1, 70), (1, 55), (1, 40), (0.7, 55), (0.7, 40), (0.5, 55), (0.5, 40), (0.5, 25), (0.5, 10))
 """(scale, WebP quality) pairs to try in this order until an image is small enough."""
 MIN_SOURCE_BYTES = 500
-"""Bytes allowed for each source image of a row, even if there are many."""
+"""Minimum number of bytes allowed for each source image of a row, even if there are many."""
 MAX_UNSCROLLED = 120
-"""Maximum length of a prompt that is sure to fit without scrolling, even if its characters are wide."""
+"""Maximum number of characters of a prompt that fits without scrolling, even if they are wide."""
 
 
 class Thumbnail(NamedTuple):

@@ -149,7 +149,7 @@ def baseline_sentence(board: Board) -> Sentence:
 
 
 def explain_few_prompts(boards: Sequence[Board]) -> str:
-    """Explain why no difference can be clear, for the board that needs the fewest prompts (or else has the most)."""
+    """Explain why no difference can be clear, using the board that comes closest to having enough prompts."""
     prompts = {board.metric: max(duel.n for duel in board.duels) for board in boards}
     board = min(boards, key=lambda board: (board.min_prompts, -prompts[board.metric]))
     return f"{explain_too_few(prompts[board.metric], len(board.duels))}."
@@ -189,12 +189,12 @@ def _describe_mean(row: LeaderboardRow) -> str:
 
 
 def _find_followers(board: Board) -> list[LeaderboardRow]:
-    """Return the generators that only the best generator beats."""
+    """Return the rows of the generators that lose clearly to the best generator, but to no other."""
     return board.leave_out(board.leaders()[0].generator).unbeaten_rows()
 
 
 def _describe_leader_notes(board: Board, leader: LeaderboardRow) -> str:
-    """Return notes on missing scores, and on generators that lead by mean but clearly lose to another."""
+    """Return notes on missing scores, and on generators with a better mean than the leader that lose a duel clearly."""
     above = [row for row in board.scored_rows() if row.worth > leader.worth]
     beaten = [name for name in generator_names(above) if board.better_than(name)]
     end = "Lower" if board.lower_is_better else "Higher"

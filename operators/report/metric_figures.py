@@ -81,7 +81,7 @@ class MetricFigures(NamedTuple):
     duels: Sequence[Duel] = ()
     """Comparisons of generators; empty for a metric that does not rank images."""
     repeats: Repeats | None = None
-    """Fraction of the noise that is due to the seed, over the generators that have several images per prompt."""
+    """Variances within and between prompts, averaged over the generators that have several images per prompt."""
     ratings: Mapping[str, float] = {}
     seen: SeenImages | None = None
     unscored: Unscored = NOTHING_UNSCORED

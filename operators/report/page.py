@@ -255,7 +255,7 @@ def build_page(
 def _rank_run(
     run: GatheredRun, figures: Mapping[str, MetricFigures], compared: Sequence[Duel], baseline: str
 ) -> list[LeaderboardRow]:
-    """Return all rows of a run. If its prompts are unknown, rows for single skills have no rank and no tie group."""
+    """Return all leaderboard rows. If the prompts are unknown, rows for single skills have no rank or tie group."""
     overall = run.summary.filter(pc.equal(run.summary.column("skill"), OVERALL))
     lower_is_better = read_lower_is_better(run.manifest)
     summary = run.summary if run.skills else overall

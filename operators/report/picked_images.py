@@ -35,7 +35,7 @@ class _DifferingPrompts:
     """Finder of the prompts whose images by different generators have the most different ranks."""
 
     def __init__(self, scores: RunScores, share: float) -> None:
-        """Consider only this fraction of the prompts, sampled by hash."""
+        """Consider only the fraction `share` of the prompts, sampled by hash."""
         self._prompts: Hashes = scores.prompts[uniform(scores.prompts) < share]
         self._images = np.full((len(self._prompts), max(len(scores.generators), 1)), NONE)
         self._rows = np.zeros(self._images.shape, np.int64)
@@ -199,7 +199,7 @@ class SeenImages(NamedTuple):
     ends: Mapping[Kind, Sequence[ImageRow]]
     """The lowest-scoring and the highest-scoring images, by kind."""
     others: Sequence[ImageRow]
-    """Images at neither end, which are used if the ends do not fill their quotas."""
+    """Images between the two ends, which are used if the ends do not fill their quotas."""
     sample: ScoreColumns
     ranks: Floats
     """Percentile ranks of the sampled images."""
@@ -267,7 +267,7 @@ class ImageCollector:
         return SeenImages(ends, others.image_rows(), sample, ranks)
 
     def _choose_end(self, columns: ScoreColumns, kind: Kind) -> list[ImageRow]:
-        """Return the best or worst images; none if all scores are equal. Images ranked in the middle are neither."""
+        """Return the best images of the better half, or the worst of the worse half; none if all scores are equal."""
         worth, low = self._towards * columns.score, kind == self._quotas.ends[0]
         order = np.argsort(worth if low else -worth, kind="stable")
         ranks = self._ranks.percentiles(worth[order])
@@ -371,7 +371,7 @@ class _DisputedImages:
     """Finder of the images that metrics rank most differently, in a sample drawn by hash."""
 
     def __init__(self, share: float) -> None:
-        """Consider only this fraction of the images."""
+        """Consider only the fraction `share` of the images, sampled by hash."""
         self._share = share
         self._images: ScoreColumns | None = None
         """The sample without duplicates, in order of appearance."""

@@ -217,13 +217,13 @@ def template_environment(folder: Path = TEMPLATES) -> Environment:
 
 
 def _read_assets(*names: str, folder: Path = TEMPLATES) -> str:
-    """Read styles or scripts for the page from the folder, or else from the shared ones."""
+    """Read styles or scripts from the folder, or from the shared folder if they are missing there."""
     files = (next(at / name for at in (folder, TEMPLATES) if (at / name).is_file()) for name in names)
     return "".join(file.read_text("utf-8") for file in files)
 
 
 def _make_policy(script: str, images: str = "data:", forms: str = "'none'") -> str:
-    """Return a Content-Security-Policy that allows only the given sources, and only the script with our hash."""
+    """Return a Content-Security-Policy that allows only this script, and these sources of images and form targets."""
     known = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         f"default-src 'none'; img-src {images}; style-src 'unsafe-inline'; script-src 'sha256-{known}'; "

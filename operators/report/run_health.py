@@ -132,7 +132,7 @@ def build_health(
 
 
 def _unscored_sentences(unscored: Mapping[str, Unscored], scores: RunScores) -> list[Sentence]:
-    """Return a sentence about prompts without any score, and one for each metric that lacks scores for more prompts."""
+    """Return a sentence about prompts that no metric scored, and one per metric about others that it did not score."""
     if not unscored:
         return []
     common = reduce(np.intersect1d, [of_metric.prompts for of_metric in unscored.values()])

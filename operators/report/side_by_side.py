@@ -53,7 +53,7 @@ class Questions(NamedTuple):
     metric: str
     rows: FirstRows[QuestionRow]
     n_differ: int
-    """Number of the shown questions whose answers differ between images."""
+    """Number of shown questions whose answers differ between images."""
 
 
 class SideBySide(NamedTuple):

@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 class Line(NamedTuple):
-    """The map new = intercept + slope x old."""
+    """A linear map: new score = intercept + slope x old score."""
 
     intercept: float
     slope: float
@@ -102,7 +102,7 @@ class Bridge:
         return self.verdict != "different" and OVERALL in self.margins
 
     def margin_of(self, skill: str) -> float | None:
-        """Return the margin for a skill; None if its means are not comparable."""
+        """Return the error bound of mapped means at a skill; None if old and new means cannot be compared."""
         return self.margins.get(skill) if self.joins else None
 
 
@@ -119,7 +119,7 @@ def find_bridge(bridges: Iterable[Bridge], before: Recipe, after: Recipe) -> Bri
 
 
 def describe_use(bridge: Bridge) -> str:
-    """Describe whether and how the two versions are compared, as the second half of a sentence."""
+    """Return the end of a sentence that states whether, and how, scores of the two versions are compared."""
     margin = bridge.margin_of(OVERALL)
     if margin is not None:
         off = f"off by at most ±{number(margin)}"
@@ -129,6 +129,6 @@ def describe_use(bridge: Bridge) -> str:
 
 
 def format_equation(bridge: Bridge) -> str:
-    """Return the right-hand side of the line's equation."""
+    """Format the linear map as text, such as `0.9 × old + 0.1`."""
     sign = "−" if bridge.line.intercept < 0 else "+"
     return f"{number(bridge.line.slope)} × old {sign} {number(abs(bridge.line.intercept))}"

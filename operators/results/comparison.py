@@ -57,9 +57,9 @@ Outcome = Literal[
     "one leads",
     "several lead",
 ]
-"""Overall result of a board. `no leader`: some generators differ clearly, but each winner is beaten by another
-generator. `best`: one generator beats every other. `one leads` or `several lead`: these generators are not beaten, and
-beat more others than any other unbeaten generator.
+"""Overall result of a board. `best`: one generator is clearly better than every other. `one leads` or `several lead`:
+one or several generators have the most clear wins of those without a clear loss. `no leader`: there are clear wins, but
+each winner also loses clearly to another generator.
 """
 
 
@@ -145,7 +145,7 @@ class Duel(NamedTuple):
         return self.generator_a if self.effect > 0 else self.generator_b
 
     def prompts_needed(self, comparisons: int) -> int:
-        """Estimate how many prompts would make this difference clear among `comparisons`, if it is real.
+        """Estimate how many prompts are needed to show this difference, if it is real, as one of several comparisons.
 
         The result is always greater than the number of prompts that were compared.
         """
@@ -248,7 +248,7 @@ class Board(NamedTuple):
 
     @property
     def no_duel_reason(self) -> str:
-        """Return the reason why a board has no duels, as the end of a sentence."""
+        """Return the end of a sentence that states why the board has no duels."""
         return "their settings differ." if self.unlike else "no two have scores for the same prompt."
 
     def tied_with(self, generator: str) -> list[str]:
@@ -266,12 +266,12 @@ class Board(NamedTuple):
         return others if self.baseline in ("", generator) else [name for name in others if name == self.baseline]
 
     def unbeaten_rows(self) -> list[LeaderboardRow]:
-        """Return the rows of the scored generators that no other generator clearly beats, best mean first."""
+        """Return the rows of the scored generators that lose no duel clearly, best mean first."""
         worse = {duel.worse for duel in self.duels}
         return [row for row in self.scored_rows() if row.generator not in worse]
 
     def leaders(self) -> list[LeaderboardRow]:
-        """Return the rows of the unbeaten generators with the most wins (at least one), best mean first."""
+        """Return the rows of the leaders: among the unbeaten rows, those with the most clear wins (at least one)."""
         unbeaten, wins = self.unbeaten_rows(), Counter(duel.better for duel in self.duels)
         most = max((wins[row.generator] for row in unbeaten), default=0)
         return [row for row in unbeaten if wins[row.generator] == most > 0]
@@ -368,7 +368,7 @@ def rank_generators(
 
 
 def _find_tie_groups(generators: Sequence[str], duels: Sequence[Duel]) -> dict[str, str]:
-    """Return each generator's letters; a generator whose settings differ from those of all others has none."""
+    """Return the letters of each generator's tie groups; none if its settings differ from those of all others."""
     apart = {frozenset((duel.generator_a, duel.generator_b)) for duel in duels if duel.better or duel.unlike}
     unlike = {name for duel in duels if duel.unlike for name in (duel.generator_a, duel.generator_b)}
     compared = {name for duel in duels if not duel.unlike for name in (duel.generator_a, duel.generator_b)}
@@ -493,10 +493,10 @@ def decide_duels(
 def _sum_differences(
     means: PromptMeans, masks: Mapping[str, NDArray[np.bool_]], pairs: Sequence[tuple[str, str]]
 ) -> dict[str, Floats]:
-    """Return, by skill, the pairs' differences and numbers of prompts, summed with the bootstrap's weights.
+    """Return, by skill, each pair's weighted sum of differences and weighted number of prompts in every resample.
 
-    `masks` selects the prompts that have each skill. A prompt's weights are drawn once and used for all skills. The
-    sums have the shape (2, pairs, RESAMPLES).
+    `masks` selects the prompts that have each skill. The bootstrap's weights for a prompt are the same for all skills.
+    Each array has the shape (2, pairs, RESAMPLES).
     """
     names = means.generators
     first, second = np.array([[names.index(a), names.index(b)] for a, b in pairs], np.intp).T

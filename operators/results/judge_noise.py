@@ -10,9 +10,10 @@ import pyarrow as pa
 def noise_by_generator(metric: str, scores: pa.Table) -> Iterator[dict[str, Any]]:
     """Yield a row (schema JUDGE_NOISE) for each generator in a metric's scores (generator, score, asks).
 
-    This is a one-way analysis of variance. `deviation` is the standard deviation pooled within images. `share` is 1
-    minus the reliability of a mean over the asks (Shrout and Fleiss 1979, Intraclass correlations, ICC(1, k)), relative
-    to the observed variance of the scores.
+    The column `asks` contains the score of each repeated answer of the judge about an image. The noise is estimated by
+    a one-way analysis of variance. `deviation` is the standard deviation of answers about the same image. `share` is
+    the fraction of the observed variance of the scores that is noise: 1 - ICC(1, k), where ICC(1, k) is the
+    reliability of a mean of k answers (Shrout and Fleiss 1979, Intraclass correlations).
     """
     scored = scores.filter(scores.column("asks").is_valid()).to_pandas()
     for generator, of_generator in scored.groupby("generator", sort=False):

@@ -52,7 +52,7 @@ def correlate(metric: str, other: str, kind: str, generator: str, a: Floats, b: 
 
 
 def _varies(values: Floats) -> bool:
-    """Return True if enough values differ from the most frequent value for an interval to be valid."""
+    """Return True if enough values differ from the most common value to compute an interval."""
     counts = np.unique(values, return_counts=True)[1]
     return len(values) - int(counts.max(initial=0)) >= MIN_DIFFERING
 

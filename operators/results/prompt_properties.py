@@ -21,7 +21,7 @@ _SILENT = re.compile(
 
 
 def length(text: str) -> float:
-    """Return the number of content words (in the paper: words that are not stop words)."""
+    """Return the number of content words in a text."""
     return float(len(content_words(text)))
 
 
@@ -39,7 +39,7 @@ def grade(text: str) -> float:
 
 @lru_cache(maxsize=20_000)
 def count_syllables(word: str) -> int:
-    """Estimate the number of syllables of an English word: its groups of vowels without silent endings, at least 1.
+    """Estimate the syllables of an English word by counting groups of vowels, except silent endings; at least 1.
 
     For the 6,344 words of syllapy 0.8, the estimate is right for 91%, and off by at most one for 99%.
     """

@@ -46,7 +46,7 @@ def find_suspicious(reward: Movement, others: Sequence[Movement], metrics: Mappi
 
 
 def describe_alarm(who: str, reward: Movement, moved: Sequence[Movement], test: str) -> Sentence:
-    """Return a sentence that describes the suspicious movements; `test` is the name of the significance test."""
+    """Return a sentence about the suspicious movements of a generator, `who`; `test` names the significance test."""
     means = {move: f"from {number(move.before)} to {number(move.after)}" for move in (reward, *moved)}
     others = names([f"{move.metric} {'rose' if move.towards > 0 else 'fell'} {means[move]}" for move in moved])
     return Sentence(

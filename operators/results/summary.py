@@ -226,10 +226,12 @@ def _encode_prompts(column: pa.ChunkedArray, skills: Skills) -> _Prompts:
 
 
 def _sum_scores(scores: pa.ChunkedArray, prompts: _Prompts) -> tuple[Sums, Callable[[slice], Floats]]:
-    """Return one generator's sums by one metric, without the bootstrap's totals and counts, and a function for these.
+    """Sum the scores of one generator by one metric.
 
-    The function takes a slice of the prompts and returns the sum and number of their scores by skill, with the shape
-    (prompts, 2 x skills).
+    Returns:
+        The sums, whose fields for the bootstrap (totals and counts) are still empty, and a function that returns the
+        values to resample. This function takes a slice of the prompts and returns the sum and the number of each
+        prompt's scores by skill, with the shape (prompts, 2 x skills).
     """
     _, codes, hashes, member = prompts
     values = scores.to_numpy().astype(np.float64)
@@ -278,7 +280,7 @@ def best_first(summary: pa.Table, lower_is_better: Container[str] = ()) -> pa.Ta
 
 
 def describe_part(manifest: Mapping[str, Any]) -> str:
-    """Return `12 of 256 prompts` if a limit or early stop left out prompts of a run, otherwise an empty string."""
+    """Return `12 of 256 prompts` if a limit or early stop excluded prompts of a run, otherwise an empty string."""
     counts = [manifest[name] for name in ("seen", "limited") if manifest.get(name)]
     if not counts or counts[0]["prompts"] == counts[-1]["of_prompts"]:
         return ""

@@ -1,1 +1,1 @@
-"""Turning scores into training data: rewards and advantages, selection of examples, and one file per format."""
+"""Turns scores into training data: rewards and advantages, selection of examples, and formats for trainers."""

@@ -1,4 +1,4 @@
-"""Rewards that combine several metrics: scores are converted to a common unit, clipped, weighted and joined."""
+"""Rewards that combine several metrics: scores are converted to a common unit, clipped, weighted and combined."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,14 +15,14 @@ from plumbline.operators.metrics.metric import Metric, direction
 from plumbline.operators.rewards.values import TIE, Codes, Floats, measure_noise
 
 REWARD = "reward"
-"""Name of a combined reward, which is listed among the metrics."""
+"""Name that a combined reward has in lists of metrics."""
 MAX_WEIGHT = 1e6
 MAX_PRODUCT = 1e300
 
 Unit = Literal["score", "z_score", "noise"]
 Join = Literal["sum", "min", "product"]
 Clip = tuple[float, float]
-"""Lowest and highest allowed value."""
+"""Lower and upper bound of a value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +70,7 @@ class Combination(BoundsChecked):
 
     @property
     def single_metric(self) -> str | None:
-        """The metric whose score, possibly negated, is the whole reward; None for any other reward."""
+        """The metric if the reward is only its score (negated if lower is better); None for any other reward."""
         (metric, *others) = self.weights
         plain = self.unit == "score" and self.clip_parts is None and self.clip is None
         return metric if plain and not others and self.weights[metric] == 1 else None
@@ -80,7 +80,7 @@ class Combination(BoundsChecked):
         return self.single_metric or REWARD
 
     def check_parts(self, metrics: Mapping[str, Metric]) -> None:
-        """Raise ConfigError if a part is not one of the metrics, or is a metric that does not rank images."""
+        """Raise ConfigError if a part is not one of the given metrics, or is a metric that does not rank images."""
         for metric in self.weights:
             if metric not in metrics:
                 raise ConfigError(f"reward: expected one of {', '.join(metrics)}, got {metric!r}")
@@ -107,14 +107,14 @@ AnyReward = Annotated[Combination | None, BeforeValidator(_expand)]
 
 
 class Scale(NamedTuple):
-    """The unit of a metric: a value in this unit is (score - mean) / spread."""
+    """Mean and spread that define a metric's unit: a score becomes (score - mean) / spread."""
 
     mean: float = 0.0
     spread: float = 1.0
 
 
 class Reward:
-    """Function from an image's scores to its reward; higher is better.
+    """Function that computes an image's reward from its scores; higher is better.
 
     It handles one image at a time, always with the same order of operations, so that a service and an export of a run
     return exactly the same number.
@@ -148,7 +148,7 @@ class Reward:
         return np.array([math.nan if any(map(math.isnan, row)) else self(row) for row in rows], np.float64)
 
     def describe(self) -> dict[str, Any]:
-        """Return everything that determines the reward, except the metrics' recipes."""
+        """Return everything that determines the reward, except the definitions of the metrics."""
         return asdict(self.config) | {"scales": {name: scale._asdict() for name, scale in self.scales.items()}}
 
 
@@ -164,10 +164,10 @@ _JOINS: Mapping[str, Callable[[Iterator[tuple[float, float]]], float]] = {
 
 
 def compute_scales(scores: Mapping[str, Floats], prompts: Codes, unit: Unit, where: str) -> dict[str, Scale]:
-    """Return the metrics' scales over the baseline images that have all scores; empty for the unit `score`.
+    """Return the scale of each metric over the baseline images that have all scores; empty for the unit `score`.
 
     The result does not depend on the order of the images or the numbering of the prompts. `where` describes the images
-    in messages. Raise ConfigError if all images have the same score.
+    in messages. Raises ConfigError if all images have the same score.
     """
     if unit == "score":
         return {}

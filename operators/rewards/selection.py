@@ -1,4 +1,4 @@
-"""Selection of examples (pairs, rankings, best-of-n) from a prompt's images, by margin, agreement, caps and balance."""
+"""Selects examples (pairs, rankings, best-of-n) from a prompt's images, by margin, agreement, limits and balance."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,7 +47,7 @@ class SelectionConfig(BoundsChecked):
 
 
 class Candidates(NamedTuple):
-    """The images of a run; arrays have one element per image."""
+    """The images of a run, among which examples are selected. Arrays have one element per image."""
 
     rewards: Floats
     """Rewards; nan if missing."""
@@ -55,13 +55,13 @@ class Candidates(NamedTuple):
     noise: float
     """Standard deviation of the rewards within a prompt (`measure_noise`)."""
     agreeing: Sequence[Floats]
-    """Scores by the metrics that must agree; higher is better."""
+    """Scores by each metric that must agree, in which higher is better."""
     ids: Callable[[int], str]
-    """Function that returns an image's unique name."""
+    """Function that returns the unique name of an image, given its index."""
     generator: Callable[[int], str]
-    """Function that returns an image's generator."""
+    """Function that returns the generator of an image, given its index."""
     skills: Callable[[int], str]
-    """Function that returns a prompt's skills."""
+    """Function that returns the skills of a prompt, given the prompt's index."""
 
 
 class Example(NamedTuple):
@@ -94,7 +94,7 @@ def select_examples(unit: Unit, candidates: Candidates, config: SelectionConfig)
 
 
 class RewardComparison:
-    """Comparison of images by their rewards."""
+    """Compares images by their rewards."""
 
     def __init__(self, candidates: Candidates, config: SelectionConfig) -> None:
         self.candidates = candidates
@@ -103,13 +103,13 @@ class RewardComparison:
         self.tie = TIE * candidates.noise if candidates.noise else np.inf
 
     def is_better(self, winner: int, loser: int) -> bool:
-        """Return True if the winner is clearly better than the loser."""
+        """Return True if the winner's reward is higher by the margin, and all metrics that must agree prefer it."""
         gap = self.subtract_rewards(winner, loser)
         agreeing = all(scores[winner] > scores[loser] for scores in self.candidates.agreeing)
         return bool(gap > self.tie and gap >= self.margin and agreeing)
 
     def subtract_rewards(self, winner: int, loser: int) -> float:
-        """Return the difference between the rewards of two images."""
+        """Return the winner's reward minus the loser's reward."""
         return float(self.candidates.rewards[winner] - self.candidates.rewards[loser])
 
     def hash_images(self, images: Sequence[int]) -> bytes:
@@ -128,7 +128,7 @@ def _select_pairs(
 
 
 def _select_ranking(ranked: Sequence[int], comparison: RewardComparison, config: SelectionConfig) -> list[int]:
-    """Return a ranking whose images are each clearly better than the next; thin it evenly if it is too long."""
+    """Return a ranking in which each image is clearly better than the next; if it is too long, thin it evenly."""
     chain = list(ranked[:1])
     for image in ranked[1:]:
         if comparison.is_better(chain[-1], image):
@@ -139,7 +139,7 @@ def _select_ranking(ranked: Sequence[int], comparison: RewardComparison, config:
 
 
 def spread_examples(examples: Sequence[Example], candidates: Candidates, config: SelectionConfig) -> list[Example]:
-    """Return at most `max_examples` in their original order, spread as evenly as possible over the `balance` groups."""
+    """Return at most `max_examples` examples in their original order, spread evenly over the `balance` groups."""
     if config.max_examples is None or len(examples) <= config.max_examples:
         return list(examples)
     comparison = RewardComparison(candidates, config)
@@ -159,7 +159,7 @@ def spread_examples(examples: Sequence[Example], candidates: Candidates, config:
 
 
 def even_quotas(sizes: Sequence[int], total: int) -> list[int]:
-    """Return how many items to select from groups of the given sizes: at most `total`, as evenly as possible."""
+    """Return how many items to select from groups of these sizes: at most `total`, as evenly as possible."""
     quotas = [0] * len(sizes)
     left = min(total, sum(sizes))
     by_size = sorted(range(len(sizes)), key=lambda stratum: sizes[stratum])
@@ -177,7 +177,7 @@ SPLIT_RULE = (
 
 
 def choose_split(text: str, held_out: float) -> str:
-    """Assign a prompt to `test` (this fraction of prompts) or `train`, depending only on its text."""
+    """Assign a prompt to `test` (for a fraction `held_out` of all prompts) or `train`, depending only on its text."""
     normal = " ".join(text.lower().split())
     fraction = int.from_bytes(hashlib.sha256(normal.encode(errors="replace")).digest()[:8], "big") / 2**64
     return HELD_OUT if fraction < held_out else TRAIN

@@ -12,13 +12,14 @@ Codes = NDArray[np.int32]
 Std = Literal["population", "sample"]
 
 TIE = 1e-9
-"""Fraction of the noise below which a difference is a rounding error and counts as a tie."""
+"""Fraction of the noise that a difference must exceed; smaller differences are rounding errors and count as ties."""
 
 
 def measure_noise(values: Floats, prompts: Codes) -> float:
     """Return the pooled standard deviation of values (n,) within a prompt; 0 if no prompt has two values.
 
-    It is sqrt(sum of squared deviations from the prompt's mean / (values - prompts)), over all generators.
+    It is sqrt(sum of squared deviations from the prompt's mean / (number of values - number of prompts)), over the
+    images of all generators.
     """
     known = ~np.isnan(values)
     deviations = values[known] - prompt_means(values, prompts)[known]
@@ -31,7 +32,7 @@ def measure_noise(values: Floats, prompts: Codes) -> float:
 
 
 def prompt_means(values: Floats, prompts: Codes) -> Floats:
-    """Return, for each image, the mean of its prompt's values (n,); nan if the prompt has no values."""
+    """Return, for each image, the mean of all values of its prompt (n,); nan if the prompt has no values."""
     with np.errstate(invalid="ignore"):
         means: Floats = (_sum_by_prompt(values, prompts) / _count_by_prompt(values, prompts))[prompts]
     return means
@@ -56,7 +57,7 @@ def z_scores(values: Floats, prompts: Codes, noise: float, std: Std, epsilon: fl
 def rank_advantages(values: Floats, prompts: Codes, noise: float) -> Floats:
     """Return each image's rank within its prompt, from -1 (worst) to 1 (best).
 
-    Tied images get the mean of their ranks; an image without others gets 0.
+    Tied images get the mean of their ranks. The only image of a prompt gets 0.
     """
     known = np.flatnonzero(~np.isnan(values))
     order = known[np.lexsort((values[known], prompts[known]))]

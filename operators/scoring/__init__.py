@@ -1,1 +1,1 @@
-"""Scores a caller's images and prompts in this process."""
+"""Scores images and prompts that a caller passes to this process."""

@@ -1,4 +1,4 @@
-"""Caches what models write about prompts, so that a training step with known prompts only has to process its images."""
+"""Caches what models write about prompts, so that a training step with known prompts only has to process images."""
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -10,14 +10,14 @@ import pyarrow as pa
 from plumbline.operators.base import rows
 
 DEFAULT_KEPT_PROMPTS = 20_000
-"""Default number of cached prompts: the number of training prompts of GenEval2."""
+"""Default number of cached prompts. GenEval2 has this many training prompts."""
 Rows = Sequence[Mapping[str, Any]]
 Make = Callable[[Sequence[str]], Mapping[str, pa.Table]]
-"""Function that returns a stage's tables, by metric, for the prompts with the given ids."""
+"""Function that returns a stage's table for each metric, given the ids of prompts."""
 
 
 class PromptCache:
-    """Cache of one stage's most recent rows by metric and prompt_id. Threads do not compute the same prompt twice."""
+    """Cache of one stage's most recent rows, by metric and prompt_id. Threads never compute the same prompt twice."""
 
     def __init__(self, schema: pa.Schema, max_prompts: int) -> None:
         """Keep up to `max_prompts` prompts for each metric."""
@@ -27,7 +27,7 @@ class PromptCache:
         self.changed = Condition()
 
     def tables(self, prompts: Sequence[str], metrics: Sequence[str], make: Make) -> dict[str, pa.Table]:
-        """Return the tables for the prompts, in order, by metric; `make` computes missing rows."""
+        """Return the rows about the prompts, in order, as one table per metric; `make` computes missing rows."""
         found: dict[tuple[str, str], Rows] = {}
         while missing := self._claim(prompts, metrics, found):
             try:
@@ -58,7 +58,10 @@ class PromptCache:
             return {prompt: self.kept[metric][prompt] for prompt in prompts if prompt in self.kept[metric]}
 
     def _claim(self, prompts: Sequence[str], metrics: Sequence[str], found: dict[tuple[str, str], Rows]) -> list[str]:
-        """Add cached rows to `found`, and return the prompts that the caller must compute, if any are missing."""
+        """Add cached rows to `found`. Return the prompts that the caller must compute; empty if no rows are missing.
+
+        Prompts that other threads are computing are not returned. If only such prompts are missing, wait for them.
+        """
         with self.changed:
             while True:
                 for name in metrics:

@@ -52,10 +52,10 @@ if TYPE_CHECKING:
 
 
 class WrittenQuestions(Protocol):
-    """Storage for the questions that a model wrote, which outlives the process."""
+    """Storage for questions that a model wrote. It outlives the process."""
 
     def read_new_tables(self, metric: str) -> Sequence[pa.Table]:
-        """Return the tables (schema QUESTIONS) that any process has added since the last call."""
+        """Return the tables (schema QUESTIONS) that this or any other process has added since the last call."""
 
     def add(self, metric: str, table: pa.Table) -> None:
         """Store the questions about some prompts."""
@@ -86,7 +86,7 @@ class ScorerConfig(BoundsChecked):
 
 
 Phase = Literal["decode", "model"]
-"""Phase of a stage's work: preparation, which decodes images, or model calls."""
+"""Part of a stage's work: preparation, which includes the decoding of images, or model calls."""
 Watch = Callable[[Phase], AbstractContextManager[object]]
 
 
@@ -94,13 +94,13 @@ class LoadedNode(NamedTuple):
     node: GraphNode
     stage: Stage
     cache: PromptCache
-    """Cache of the stage's rows about prompts, if the stage processes prompts."""
+    """Cache of the stage's rows about prompts; only for stages that process prompts."""
 
 
 class Scorer:
-    """Scores images in the calling process; every model is loaded once.
+    """Scores images in the calling process. Every model is loaded once.
 
-    Several threads may call it: a model works for one thread at a time, while the images of the next thread are
+    Several threads may call it. A model works for one thread at a time; meanwhile, images of the next thread are
     decoded.
     """
 
@@ -116,7 +116,8 @@ class Scorer:
 
         Args:
             config: Metrics and models.
-            watch: Context entered for each phase of each stage, in the thread that calls `score`; can end hung calls.
+            watch: Function that returns a context manager, which is entered for each phase of each stage in the
+                thread that calls `score`, and which can end hung calls.
             pack: The benchmark's own questions (schema QUESTIONS), for prompts that come without questions.
             written: Storage for the questions that a model writes.
         """
@@ -193,7 +194,7 @@ class Scorer:
         return call.explain(pa.concat_tables([schemas.ELEMENT_SCORES.empty_table(), *scores]))
 
     def _run_node(self, loaded: LoadedNode, names: Sequence[str], call: Call) -> Mapping[str, pa.Table]:
-        """Return the stage's tables by metric; rows about known prompts come from the cache."""
+        """Return a stage's tables by metric. Rows about known prompts come from the cache."""
         stage, metrics = loaded.node.stage, loaded.node.metrics
         if stage.row_kind == "prompts" and loaded.node.roles:
             return loaded.cache.tables([*call.prompts], names, partial(self._run_on_prompts, loaded, names, call))
@@ -205,7 +206,7 @@ class Scorer:
     def _run_on_prompts(
         self, loaded: LoadedNode, names: Sequence[str], call: Call, prompt_ids: Sequence[str]
     ) -> Mapping[str, pa.Table]:
-        """Run a stage on some of the call's prompts, and return its tables by metric."""
+        """Run a stage on some of the prompts of a call; return its tables by metric."""
         metrics, stage = loaded.node.metrics, loaded.node.stage
         inputs = [(name, other) for name in names for other in stage.input_stages(metrics[name])]
         read = {each: _select_rows(call.tables[each], prompt_ids) for each in inputs}
@@ -267,7 +268,7 @@ class Scorer:
         return {name: table.replace_schema_metadata(None) for name, table in made.items()}
 
     def _make_pack_table(self, asked: Sequence[AskedPrompt]) -> pa.Table:
-        """Return the questions passed with the prompts, or the pack's for prompts without any (schema QUESTIONS)."""
+        """Return the questions about the prompts (schema QUESTIONS): the caller's, or else those in the pack."""
         records = []
         for prompt in asked:
             found: Sequence[Mapping[str, Any]] | RowError
@@ -284,7 +285,7 @@ class Scorer:
 
 
 def _check_sources_and_captions(metrics: Mapping[str, Metric], *, sources: bool, captions: bool) -> None:
-    """Raise ConfigError if a metric lacks the sources or captions it needs, or if no metric uses the given ones."""
+    """Raise ConfigError if a metric lacks the sources or captions that it needs, or if no metric reads those given."""
     comparing = list_source_metrics(metrics)
     if sources:
         require_source_metric(metrics, comparing)

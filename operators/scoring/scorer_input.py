@@ -1,4 +1,4 @@
-"""Converts the images, prompts, questions, sources and captions of a call, in any form, to rows as in a sweep."""
+"""Converts a caller's images, prompts, questions, sources and captions, in any accepted form, to rows as in a sweep."""
 
 import hashlib
 import io
@@ -17,18 +17,20 @@ from plumbline.operators.images.decoding import CLOSED_IMAGE
 from plumbline.operators.images.rows import CAPTIONS, SOURCES
 
 AnyImage = Image.Image | np.ndarray | bytes | str | Path
-"""An image: decoded, as a uint8 array of shape (height, width), (height, width, 3) or (height, width, 4), encoded, or
-the path of a file.
+"""An image: a PIL image, a uint8 array of shape (height, width), (height, width, 3) or (height, width, 4), encoded
+bytes, or the path of a file.
 """
 ImageOrFrames = AnyImage | Sequence[AnyImage]
-"""An image, or the frames or views of a video or a 3D model."""
+"""An image, the frames of a video, or the views of a 3D model."""
 IN_PNG = ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
 IN_TIFF = ("CMYK", "LAB", "F")
-"""Image modes that PNG and TIFF, respectively, store unchanged; images in other modes are converted to RGB."""
+"""Image modes that TIFF stores unchanged. Images in modes that are neither in IN_PNG nor in IN_TIFF are converted to
+RGB.
+"""
 
 
 class AskedPrompt(NamedTuple):
-    """A prompt with the questions passed with it, and an id made of both."""
+    """A prompt, the questions passed with it, and an id derived from both."""
 
     prompt_id: str
     text: str
@@ -44,12 +46,12 @@ class Call(NamedTuple):
     """Rows of the prompts (schema PROMPTS)."""
     image_rows: pa.Table
     unusable: Mapping[str, RowError]
-    """Error of each prompt that cannot be used, by prompt_id; stages see an empty prompt instead."""
+    """Errors of the prompts that cannot be used, by prompt_id. Stages see an empty prompt instead of such a prompt."""
     tables: dict[tuple[str, str], pa.Table]
     """Computed tables, by metric and stage."""
 
     def explain(self, table: pa.Table) -> pa.Table:
-        """Return the scores; replace errors about empty prompts with the reasons why the prompts are unusable."""
+        """Return the scores; replace errors about empty prompts with the reason why the prompt is unusable."""
         errors = table.column("error").to_pylist()
         for row, prompt_id in enumerate(table.column("prompt_id").to_pylist()):
             error = errors[row]
@@ -66,7 +68,7 @@ def read_call(
     sources: AnyImage | Iterable[ImageOrFrames | None] | None,
     captions: Iterable[tuple[str, str] | None] | None,
 ) -> Call:
-    """Return the rows that a sweep would read from its sources. Raise ConfigError for lists of different lengths."""
+    """Return the caller's values as rows like those of a sweep. Raise ConfigError for lists of different lengths."""
     listed = _list_images(images, "images")
     count = len(listed)
     given = [prompts] * count if isinstance(prompts, str) else list_values(prompts, "prompts")
@@ -117,7 +119,7 @@ def find_prompt_error(prompt: Any) -> RowError | None:
 
 
 def hash_prompt(prompt: str) -> str:
-    """Return an id for a prompt without an id, derived from its text."""
+    """Return an id derived from a prompt's text, for a prompt that has no id."""
     return hashlib.sha256(prompt.encode()).hexdigest()[:16]
 
 
@@ -129,7 +131,7 @@ def read_file(path: str) -> bytes:
 
 
 def _read_prompt(prompt: Any, questions: Any, unusable: dict[str, RowError]) -> AskedPrompt:
-    """Return the prompt with an id made of its text and questions; if it is unusable, add its error to `unusable`."""
+    """Return the prompt with an id derived from its text and questions; add an error to `unusable` if it has one."""
     error = find_prompt_error(prompt)
     suffix = "" if questions is None else f"-{hash_prompt(repr(questions))}"
     if error is None or error == EMPTY_PROMPT:
@@ -141,7 +143,10 @@ def _read_prompt(prompt: Any, questions: Any, unusable: dict[str, RowError]) -> 
 
 
 def _make_caption_columns(captions: Sequence[Any], count: int) -> dict[str, pa.Array]:
-    """Return the columns with captions of edits, null if either is unusable; raise ConfigError for a wrong length."""
+    """Return the caption columns of edits; both are null if either caption is unusable.
+
+    Raises ConfigError if the number of captions is not `count`.
+    """
     if len(captions) != count:
         raise ConfigError(
             f"captions: expected two texts or None for each image, got {count} images and {len(captions)} entries"
@@ -157,7 +162,7 @@ def _make_caption_columns(captions: Sequence[Any], count: int) -> dict[str, pa.A
 
 
 def _make_image_columns(listed: Sequence[Any], argument: str, names: tuple[str, str]) -> dict[str, pa.Array]:
-    """Return two columns with these names: the encoded images, and the paths of image files."""
+    """Return two columns, called `names`: the encoded images, and the paths of images that are files."""
     images = [_list_frames(image, f"{argument}[{number}]") for number, image in enumerate(listed)]
     return {
         names[0]: pa.array([list(map(_encode, frames)) for frames in images], pa.list_(pa.large_binary())),
@@ -166,7 +171,7 @@ def _make_image_columns(listed: Sequence[Any], argument: str, names: tuple[str, 
 
 
 def _is_single(images: Any) -> bool:
-    """Return True for a single image. An array of four dimensions, of objects or of strings contains several images."""
+    """Return True for a single image. Arrays with four dimensions, of objects or of strings contain several images."""
     if isinstance(images, np.ndarray):
         return images.ndim < 4 and images.dtype.kind not in "OU"
     return isinstance(images, AnyImage)
@@ -179,7 +184,7 @@ def _list_images(images: Any, name: str) -> list[Any]:
 
 
 def _list_frames(image: Any, where: str) -> list[AnyImage | None]:
-    """Return the image, or all images of a list, with None for a missing image; raise ConfigError for anything else."""
+    """Return the images in a list, or the image alone; None stands for a missing image. Raise ConfigError otherwise."""
     if isinstance(image, Mapping) and not {"bytes", "path"}.isdisjoint(image):  # as `datasets` writes images
         image = image.get("bytes") or image.get("path")
     if rows.is_missing(image):
@@ -201,13 +206,13 @@ def _list_frames(image: Any, where: str) -> list[AnyImage | None]:
 
 
 def _find_address(image: AnyImage | None) -> str | None:
-    """Return the path of a file if UTF-8 can encode it. In Python, other bytes in a path become surrogates."""
+    """Return the path of an image file, or None if it is not a path or contains bytes that are not UTF-8."""
     path = str(image) if isinstance(image, str | Path) else None
     return path if path is not None and path.encode(errors="replace").decode() == path else None
 
 
 def _encode(image: AnyImage | None) -> bytes | None:
-    """Return the image's bytes, or None for a file whose path can be stored as text: it is read when it is decoded."""
+    """Return the bytes of an image, or None for a file that is read later, from the path that is stored instead."""
     if isinstance(image, bytes):
         return image
     if isinstance(image, np.ndarray):
@@ -223,7 +228,7 @@ def _encode(image: AnyImage | None) -> bytes | None:
 
 
 def _save(image: Image.Image) -> bytes:
-    """Return the pixels, losslessly encoded; if they cannot be decoded, return the bytes of the image's file."""
+    """Return the pixels, encoded losslessly. If they cannot be decoded, return the bytes of the image's file."""
     file = io.BytesIO()
     try:
         kept = image if image.mode in (*IN_PNG, *IN_TIFF) else image.convert("RGB")

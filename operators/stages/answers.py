@@ -56,7 +56,7 @@ class PromptQuestions(NamedTuple):
 
 
 class QuestionIndex:
-    """A questions table (schema QUESTIONS), indexed by prompt, with the questions in the form the metric asks them.
+    """The questions of a table (schema QUESTIONS) by prompt, in the form in which the metric asks them.
 
     Questions that the metric's own filter dropped are omitted.
     """
@@ -284,7 +284,7 @@ def require_finite(logprobs: list[list[float]] | RowError) -> list[list[float]] 
 
 
 class ChoiceMatcher:
-    """Matcher of free answers to choices: an equal choice, or else the nearest by sentence embedding (TIFA)."""
+    """Finder of the choice that a free answer means: an equal one, or the nearest by sentence embedding (TIFA)."""
 
     def __init__(self, embedder: TextEmbedder) -> None:
         self.embed = lru_cache(maxsize=MAX_CACHED_TEXTS)(lambda text: embedder.encode_texts([text]).features[0])

@@ -36,7 +36,7 @@ class DerivedRow(NamedTuple):
 class DerivedStage(Stage):
     """Base class of stages that turn tables about images and the texts of prompts into another table, row by row.
 
-    If an input row has an error, so does the result.
+    An error in an input row becomes the error of the resulting row.
     """
 
     row_kind = "images"

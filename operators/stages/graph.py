@@ -21,7 +21,7 @@ class GraphNode(NamedTuple):
     """One stage together with the models that it loads."""
 
     name: str
-    """Name composed of the stage, the role of its own model and, if the model sees other images than the scored ones,
+    """Name composed of the stage, the role of its own model and, if the model sees images other than the scored ones,
     the kind of these images: `answers:vqa`, `answers:vqa:blank_images`, `inspections:judge:edit+result`.
     """
     stage: type[Stage]
@@ -46,9 +46,9 @@ def make_nodes(metrics: Mapping[str, Metric]) -> list[GraphNode]:
 
 
 def check_models(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig]) -> None:
-    """Raise ConfigError unless every model used by a stage exists, and supports the call and the metrics' options.
+    """Raise ConfigError if a model is missing, or does not support a call by a stage or an option of a metric.
 
-    Raise MissingExtra if a model that runs here is to follow a schema, and the library for that is not installed.
+    Raise MissingExtra if a local model must follow a schema and the library for schemas is not installed.
     """
     for node in nodes:
         for key, role in node.roles.items():

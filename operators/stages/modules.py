@@ -118,7 +118,7 @@ class ModulesStage(QuestionedImagesStage):
 
 
 IndexedQueries = Sequence[tuple[int, ImageQuery]]
-"""Pairs of an image's index among the features and a query at that image."""
+"""Pairs of an image's index in the list of features and a query about that image."""
 
 
 def _detect(model: DetectionModel, features: Sequence[Any], queries: IndexedQueries) -> list[QueryResult | RowError]:

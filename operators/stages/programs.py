@@ -78,7 +78,7 @@ def generate_from_images(
 
 
 def _is_hopeless(error: Exception) -> bool:
-    """Return True if no request to this model can succeed."""
+    """Return True if, after this error, no request to the model can succeed."""
     return is_device_lost(error) or isinstance(error, ModelError)
 
 

@@ -39,9 +39,10 @@ class PackIndex:
             self.ids_by_text[one_line(asked[0]["prompt"])].append(prompt_id)
 
     def find_id(self, prompt_id: str, text: str) -> str | RowError:
-        """Return the pack's id for a prompt: the same id or, failing that, the id of the only prompt with its text.
+        """Return the id by which the pack contains a prompt, or an error if it does not.
 
-        Texts must be equal except for white space.
+        The id is `prompt_id` if the pack's prompt with this id has the same text (except for white space). Otherwise it
+        is the id of the only prompt with this text.
         """
         text, by_text = one_line(text), self.ids_by_text.get(one_line(text), [])
         theirs = one_line(self.questions[prompt_id][0]["prompt"]) if prompt_id in self.questions else None
@@ -72,7 +73,7 @@ def select_questions(prompts: pa.Table, pack: PackIndex, metric: PackedMetric) -
 def _select_usable_rows(
     packed: Sequence[Mapping[str, Any]], metric: PackedMetric
 ) -> Sequence[Mapping[str, Any]] | RowError:
-    """Return a prompt's questions, without its texts, or the reason why the metric cannot use them."""
+    """Return a prompt's questions, or an error if the metric cannot use them; leave out texts to find in the image."""
     asked = [row for row in packed if not _is_text(row)]
     if not asked:
         return ONLY_TEXTS

@@ -96,7 +96,7 @@ class ScoresStage(Stage):
 
 
 def _score_row(row: Mapping[str, Any], written: "WrittenIndex | None", metric: Metric) -> dict[str, Any]:
-    """Return the columns of a score; `basis` is set only if the score depends on more than its row."""
+    """Return the columns of one row's score; the column `basis` is set only if the score also depends on questions."""
     combine = metric.combine_images if isinstance(metric, ImageCombiningMetric) else average_images
     if written is None:
         return _score_calls(row, metric, combine)
@@ -220,9 +220,9 @@ class WrittenIndex:
         }
 
     def find_error(self, prompt_id: str, answered: Container[str]) -> RowError | None:
-        """Return the error of an image that lacks the answer to an asked question; None if nothing is missing.
+        """Return an error if the prompt has one, or if an image lacks the answer to an asked question; else None.
 
-        `answered` contains the ids of the answered questions. It does not matter if other questions are answered too.
+        `answered` contains the ids of the answered questions. Answers to other questions are ignored.
         """
         if prompt_id in self.errors:
             return self.errors[prompt_id]

@@ -25,7 +25,7 @@ MAX_CACHED_INDICES = 16
 
 
 class StaleInput(PlumblineError):
-    """Error for another stage's table that was computed from inputs that no longer exist; it must be recomputed."""
+    """Error if another stage's table must be recomputed, because its inputs no longer exist."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}; run again")
@@ -35,7 +35,7 @@ class StaleInput(PlumblineError):
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Tables that a stage reads and concatenates; two are equal if their names and states are equal."""
+    """Tables that a stage reads and concatenates. Two Upstreams are equal if their names and states are equal."""
 
     names: tuple[str, ...]
     read_each: Callable[[], Sequence[pa.Table]] = field(compare=False)
@@ -191,7 +191,7 @@ class RowStage(Stage):
 
     @abstractmethod
     def refuse(self, inputs: Inputs, error: RowError) -> Any:
-        """Prepare rows that get this error, as `prepare` does for other rows: read only their ids."""
+        """Read only the ids of rows that get this error; `compute` accepts the result like that of `prepare`."""
 
 
 def cache_upstream(method: Callable[..., Any]) -> Any:

@@ -25,9 +25,9 @@ UNSURE = "unsure"
 
 
 def auroc(human: Floats, metric: Floats) -> float:
-    """Return the probability that an image with the higher label has the higher score; ties count half.
+    """Return the probability that, of two images with different labels, the score is higher for the higher label.
 
-    It is nan if all labels are equal. Raises ValueError if there are more than two labels.
+    Equal scores count half. The result is nan if all labels are equal. Raises ValueError for more than two labels.
     """
     labels = np.unique(human)
     if len(labels) > 2:
@@ -90,7 +90,7 @@ def raters_viescore(ratings: pd.DataFrame) -> float:
     """Return the raters' agreement by `spearman_viescore`, given a long table (unit, generator, rater, rating).
 
     Each rater is compared with the mean of the others. The results are averaged over raters and then over generators
-    (iterate_all_results_human2human in the same release).
+    (iterate_all_results_human2human in VIEScore's release).
     """
     by_generator = []
     for _, rows in ratings.groupby("generator", sort=False):

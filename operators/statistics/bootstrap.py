@@ -187,7 +187,7 @@ def percentile_intervals(resampled: Floats, counts: Floats, skewness: Floats | N
 
     The intervals are widened about their means by the ratio of Student's quantile to the normal quantile. An interval
     is nan if its skewness reaches 1 / sqrt(MIN_DIFFERING), which is the skewness of a Poisson variable with mean
-    MIN_DIFFERING: then the mean depends on fewer prompts than that.
+    MIN_DIFFERING: then the mean depends on fewer than MIN_DIFFERING prompts.
 
     Args:
         resampled: The resampled means.

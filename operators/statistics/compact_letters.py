@@ -12,7 +12,7 @@ def compact_letters(names: Sequence[str], different: Collection[frozenset[str]])
 
     At first all names share one letter. For every pair that differs, each letter that both names have is split in two,
     each without one of the names. A letter is dropped if any two of its names also share another letter, so there are
-    never more letters than pairs. The 53rd letter is a2.
+    never more letters than pairs. After a to z and A to Z come a2 to Z2, and so on.
     """
     groups = [tuple(range(len(names)))] if names else []  # for each letter, the indices of the names that have it
     shared = np.ones((len(names), len(names)), np.int64)  # number of letters that two names share

@@ -115,7 +115,7 @@ def _average(values: Sequence[Floats] | Floats, weights: Floats) -> Floats:
 def _correlate(walk: Sequence[ErrorNode], ties: Literal["average", "min"]) -> tuple[Floats, Floats]:
     """Return Spearman's rho and Kendall's tau-b between level and score by metric; 0 if undefined.
 
-    Equal values get the mean of their ranks, or the lowest rank, as stated in equation 1. A loop over scipy's two
+    Equal values get the mean of their ranks (`average`) or the lowest rank (`min`, equation 1). A loop over scipy's two
     functions returns the same results but takes forty times as long.
     """
     all_levels = np.repeat([float(node.level) for node in walk], [len(node.scores) for node in walk])

@@ -172,14 +172,14 @@ def correlation_p_value(
 
 @lru_cache(maxsize=1)
 def _draw_exchanges(prompts: int, resamples: int, seed: int) -> Sequence[NDArray[np.uint8]]:
-    """Draw which prompts each resample exchanges, as blocks of bits; cached for metrics with the same prompts."""
+    """Draw the prompts to exchange in each resample, as blocks of bits; cached for metrics with the same prompts."""
     random = np.random.default_rng(seed)
     sizes = np.diff([*range(0, resamples, RESAMPLES_AT_ONCE), resamples])
     return [np.packbits(random.integers(2, size=(size, prompts)).astype(np.uint8), axis=1) for size in sizes]
 
 
 def min_pairs(tests: int, level: float) -> int:
-    """Return the smallest number of pairs that can be significant at a level after Holm's correction.
+    """Return the minimum number of pairs for a signed-rank test to be significant after Holm's correction.
 
     `tests` is the number of tests. The smallest two-sided p-value of n pairs that all differ in the same direction is
     2^(1 - n).
@@ -190,9 +190,10 @@ def min_pairs(tests: int, level: float) -> int:
 def pairs_needed(effect: float, tests: int, level: float, power: float = DEFAULT_POWER) -> int:
     """Estimate how many differing pairs are needed to detect a rank-biserial correlation with a given power.
 
-    `effect` is the correlation (in [-1, 1], not 0). The difference must be significant as the
-    first of `tests` tests. Noether 1987, Sample size determination for some common nonparametric tests: (z_alpha +
-    z_beta)^2 / (3 (p - 1/2)^2), with p = (1 + effect) / 2, the probability that the sum of two differences is above 0.
+    `effect` is the correlation (in [-1, 1], not 0). The p-value must be below `level` / `tests`, the strictest
+    threshold of Holm's correction. The number is (z_alpha + z_beta)^2 / (3 (p - 1/2)^2), with p = (1 + effect) / 2, the
+    probability that the sum of two differences is above 0 (Noether 1987, Sample size determination for some common
+    nonparametric tests).
     """
     normal = NormalDist()  # scipy.stats takes a second to import
     reach = normal.inv_cdf(1 - level / (2 * tests)) + normal.inv_cdf(power)

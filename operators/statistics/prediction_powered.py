@@ -126,8 +126,7 @@ def powered_mean(labels: Floats, predictions: Floats, others: Floats) -> Powered
 def labels_needed(found: Powered, level: float, power: float, widest: float) -> int | None:
     """Return how many labels are needed to show, with the given power, that the mean is not 0.
 
-    The estimate is assumed to be correct. Return None if labels for all items with
-    predictions would not be enough.
+    The estimate is assumed to be correct. The result is None if even labels for all items would not be enough.
     """
     sample = found.bounded(widest) if found.residuals.mean() > 0 else found.bounded(widest).negated
     n, spread = sample.values.shape[-1], float(sample.values.std())
@@ -145,8 +144,8 @@ def labels_needed(found: Powered, level: float, power: float, widest: float) -> 
 def log_capital(sample: Bounded, mean: "Floats | float", times: float = 1.0) -> Floats:
     """Return the log of the capital (...) of a gambler who bets that the values have a mean greater than `mean`.
 
-    If they do not, the probability that the capital ever exceeds c is at most 1 / c. The capital decreases as `mean`
-    grows; `mean` must be above the lowest value. Each value counts `times` times.
+    If their mean is not greater, the probability that the capital ever exceeds c is at most 1 / c. The capital
+    decreases as `mean` grows; `mean` must be above the lowest value. Each value counts `times` times.
     """
     gains = (sample.values - np.asarray(mean)[..., None]) / (mean - sample.least)[..., None]
     with np.errstate(divide="ignore"):

@@ -66,8 +66,8 @@ class PairEvidence(NamedTuple):
 def compute_evidence(differences: Floats, options: Adaptive, indifference: float, pairs: int) -> PairEvidence:
     """Return the evidence about a pair at every look, given ordered differences (..., looks, per_look).
 
-    `pairs` is the number of pairs that are compared. Differences are nan for prompts that either generator lacks; the
-    mean is over the prompts that both have.
+    `pairs` is the number of pairs that are compared. Differences are nan for prompts without scores of both generators;
+    these prompts do not count in the mean.
     """
     above, below = (_compute_log_e(sign * differences, options, 0.0, pairs) for sign in (1, -1))
     nothing = np.full(above.shape, -math.inf)
@@ -89,11 +89,10 @@ def with_indifference(
 def _compute_log_e(excess: Floats, options: Adaptive, bound: float, pairs: int) -> Floats:
     """Return the log of an e-process against the hypothesis that excesses (..., looks, per_look) sum to 0 or less.
 
-    An excess is a difference, in either direction, minus `bound`. If the excesses sum to 0, the remaining ones have
-    mean -seen / left, and deviations from this mean are outcomes of a fair game. A bet does not change within a look,
-    which has one prompt from each stratum: by the inequality of arithmetic and geometric means, the expectation of the
-    product is then at most 1 for any means of the strata. So the test remains valid with balanced orders. Missing
-    prompts (nan) add 0.
+    An excess is a difference, in either direction, minus `bound`. If all excesses sum to 0, the mean of the remaining
+    ones is known, and deviations from it are outcomes of a fair game. A bet does not change within a look, which has
+    one prompt from each stratum. By the inequality of arithmetic and geometric means, the expected product of the gains
+    in a look is then at most 1, so the test is valid for balanced orders. Missing prompts (nan) add 0.
     """
     total = excess.shape[-1] * excess.shape[-2]
     present = np.isfinite(excess)
@@ -132,11 +131,10 @@ def _bet(gains: Floats, weights: Floats, risk: Floats, width: float) -> Floats:
 def _approximate_log_e(
     excess: Floats, present: NDArray[np.bool_], gains: Floats, weights: Floats, level: float
 ) -> Floats:
-    """Return the log of a one-sided normal mixture of the weighted gains (Waudby-Smith et al. 2024).
+    """Return the log of an e-process, a one-sided normal mixture of the weighted gains (Waudby-Smith et al. 2024).
 
-    It is -inf until enough prompts carry the variance. The number of carriers is the number of equal deviations that
-    would have the same variance and fourth moment. If it is small, the result depends on a few prompts, and more such
-    prompts may follow.
+    It is -inf as long as the variance is due to few prompts, because more such prompts may follow. The number of these
+    prompts is estimated as the number of equal deviations that would have the same variance and fourth moment.
     """
     n = np.cumsum(present.sum(-1), axis=-1)
     m1, m2, m3, m4 = (np.cumsum((excess**power).sum(-1), axis=-1) / np.maximum(n, 1) for power in (1, 2, 3, 4))

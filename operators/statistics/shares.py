@@ -64,7 +64,7 @@ def estimate_share(outcomes: NDArray[np.bool_], prompts: NDArray[np.int64]) -> S
 
 
 class CorrectedShare(NamedTuple):
-    """The fraction that a test without errors would find."""
+    """Estimated fraction of images that would pass a test without errors."""
 
     value: float
     interval: Interval

@@ -1,9 +1,9 @@
 """Pairwise accuracy with tie calibration, exact at any size (Deutsch, Foster and Freitag 2023, section 5).
 
 Source: Ties Matter: Meta-Evaluating Modern Metrics with Pairwise Accuracy and Tie Calibration. The pairs are never all
-in memory. A wavelet matrix counts the pairs within a threshold in O(n log n). For thresholds between a and b, the
-accuracy is at best that of finding every human tie up to b without losing any concordant pair beyond a, so ranges that
-cannot reach the best known accuracy are skipped.
+in memory. A wavelet matrix counts the pairs within a threshold in O(n log n). Between two thresholds a and b, the
+accuracy would be highest if every human tie up to b were found and no concordant pair beyond a were lost. The search
+skips ranges in which even this accuracy is below the best known one.
 
 Differences that are equal up to rounding share a threshold, half a step above a multiple of the step.
 """
@@ -36,7 +36,7 @@ class TieCalibration(NamedTuple):
     """(concordant + tied in both) / all pairs, in [0, 1]; nan without pairs."""
     epsilon: float
     """Smallest threshold, among 0 and all observed differences, with this accuracy; scores whose difference is at most
-    this count as tied. If several differences are equal up to rounding, the largest is used.
+    epsilon count as tied. If several differences are equal up to rounding, the largest is used.
     """
     pairs: int
     """Number of pairs of rows."""
@@ -67,9 +67,9 @@ def calibrate_ties(
 
 
 def pairwise_correct(human: Floats, metric: Floats, epsilon: float, rows: Rows = ALL) -> NDArray[np.bool_]:
-    """Return True for each pair of `rows` with all rows that has the same order, or is tied, on both sides.
+    """Compare each of `rows` with all n rows; return True if ratings and scores agree on which is higher, or both tie.
 
-    The result has shape (rows, n). Scores within epsilon are tied.
+    The result has the shape (rows, n). Scores are tied if they differ by at most `epsilon`.
     """
     a, b = human[rows, None], human[None, :]
     difference = metric[rows, None] - metric[None, :]
@@ -125,7 +125,7 @@ class _Pairs:
         return int(weighted.sum()) if self.weights.dtype == np.int64 else math.fsum(weighted)
 
     def _find_upper(self, epsilon: float, low: Ints, high: Ints) -> Ints:
-        """Return, for each row, the end of the rows within epsilon, which lies between `low` and `high`."""
+        """Return the index after the last row whose score is within epsilon of each row, searching `low` to `high`."""
         low, high = low.copy(), high.copy()
         rows = np.flatnonzero(low < high)
         while len(rows):
@@ -141,7 +141,7 @@ class _Pairs:
         return float(self.edges(np.array([difference]))[0])
 
     def edges(self, differences: Floats) -> Floats:
-        """Return the threshold of each difference: the difference itself if it is too large to be rounded."""
+        """Return the threshold for each difference; a difference too large to be rounded is its own threshold."""
         near = differences < self.step * 2.0**50
         cells = np.ceil(np.where(near, differences, 0.0) / self.step - 0.5)
         return np.where(near, (cells + 0.5) * self.step, differences)
@@ -173,7 +173,7 @@ class _Pairs:
         return float(differences[order][np.searchsorted(passed, passed[-1] / 2)])
 
     def best_within(self, low: _Edge, high: _Edge, best: _Best) -> _Best:
-        """Return `best` or, if better, the best threshold above `low` and up to `high`; enumerates the pairs."""
+        """Return the better of `best` and the best threshold above `low` and up to `high`, by enumerating the pairs."""
         gaps = high.upper - low.upper
         left = np.repeat(np.arange(len(gaps)), gaps)
         right = np.arange(len(left)) - np.repeat(np.cumsum(gaps) - gaps, gaps) + np.repeat(low.upper, gaps)
@@ -209,7 +209,7 @@ class _Wavelet:
     def count(self, end: Ints) -> tuple[Ints, Ints]:
         """Count, for each row, the greater and the equal values among the first `end` rows.
 
-        The counts of equal values include an added constant, which depends on the row.
+        A constant that depends only on the row is added to its counts of equal values; only their differences matter.
         """
         greater = np.zeros(len(end), np.int32)
         position = end
@@ -221,7 +221,7 @@ class _Wavelet:
 
 
 def _search(pairs: _Pairs) -> _Best:
-    """Return the smallest of the best thresholds; search ranges with the highest possible gain first."""
+    """Return the best threshold, or the smallest of several; ranges with the highest possible gain come first."""
     zero, widest = pairs.build_edge(0.0), float((pairs.metric[pairs.end - 1] - pairs.metric).max())
     best = _Best(zero.gain, 0.0)
     if not widest:

@@ -16,7 +16,8 @@ LOGGER = "plumbline"
 OFF = 100
 """A level above all others, which disables a logger."""
 MAX_WAIT = 1.0
-"""Maximum seconds since a worker's last report; if more have passed, the worker sends its lines with the next log line.
+"""Seconds after a worker's last report. The first line that is logged after this time is sent at once, with all earlier
+lines.
 """
 Line = Mapping[str, Any]
 """A log line as plain values."""

@@ -159,7 +159,7 @@ class ExactStream(io.RawIOBase):
         self._buffered: OrderedDict[range, bytes] = OrderedDict()
         self._dropped: set[range] = set()
         self.jump = (size, 0)
-        """A position in the file, and a number of bytes that is added to every position from there on."""
+        """The position at which a shift begins, and the number of bytes that it adds to all later positions."""
 
     def announce(self, ranges: Sequence[range]) -> None:
         """Register the ranges that will be read next, so that ranges close to each other are read together."""

@@ -23,7 +23,7 @@ from plumbline.pipelines.base.filesystems.filesystem import Entry as Entry
 CLIENTS = ("botocore.", "aiobotocore.", "obstore.", "aiohttp.", "httpx.", "huggingface_hub.")
 """Packages of storage clients; some of their errors are not OSErrors."""
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,2}")
-"""Start of an address that is not a local path; a single slash counts too, because it is a typing error."""
+"""Start of an address that is not a local path. A single slash also matches, because it must be a typing error."""
 OTHER_NAMES = {"gcs://": "gs://", "abfs://": "az://", "abfss://": "az://", "azure://": "az://", "s3a://": "s3://"}
 """Scheme names used by other software, mapped to ours."""
 OS_REMEDIES = {
@@ -272,7 +272,7 @@ class Place:
 def _make_absolute(path: str, url: str) -> str:
     """Return the absolute path with links resolved, except in the last component.
 
-    In a Hugging Face cache, the last component is a link with the file's name, whose target is named by a hash.
+    In a Hugging Face cache, the last component is a link that has the file's name, but its target is named by a hash.
     """
     if not path.strip() or "\0" in path:
         raise ConfigError(

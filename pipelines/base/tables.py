@@ -54,7 +54,7 @@ REJECTED = pa.schema(
 )
 """The columns of an ingest's `rejected.parquet`."""
 NO_GENERATOR = "(unknown)"
-"""Generator that is recorded for rejected rows that do not name one, in a run with several generators."""
+"""Generator to record for rejected rows without a known generator, in a run with several generators."""
 
 Values = Mapping[str, Any]
 

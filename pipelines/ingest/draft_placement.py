@@ -55,8 +55,8 @@ OTHER_TEXT = "SELECT text, path FROM other_prompts WHERE prompt_id = ?"
 class Shards:
     """Shards of one ingest in an output, with the ids and prompts of their rows.
 
-    The key of a shard is a hash of its content and of all earlier keys, because the earlier rows determine which of its
-    ids are duplicates. Shards are therefore placed in input order, even if they were drafted in another order.
+    The key of a shard is a hash of its content and all earlier keys, because earlier rows determine which ids in it are
+    duplicates. Shards are therefore placed in input order, even if they were drafted in another order.
     """
 
     def __init__(self, records: Records, on_change: str) -> None:
@@ -150,7 +150,7 @@ class Shards:
         return path, self._last_key
 
     def _restore(self, generator: str, path: str, key: str) -> ShardRecord:
-        """Record the ids and prompts of a shard that is in the output, without reading its images."""
+        """Record the ids and prompts of a shard in the output; its images are not read."""
         rows = read_columns(self.output, path, ["image_id", "prompt_id", "prompt", "skills"])
         with convert_damage(self.output, path):
             for row in rows:

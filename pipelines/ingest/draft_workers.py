@@ -34,7 +34,7 @@ MAX_ATTEMPTS = 3
 """Number of workers that may die on a unit before the ingest fails."""
 
 StartDraft = Callable[[str, str], ShardDraft]
-"""Function that starts a draft of a generator's next shard, given the generator and the hash of the shard's input."""
+"""Function that starts a draft of the next shard, given its generator and a hash of its input."""
 
 
 class SourceFile(NamedTuple):
@@ -132,7 +132,7 @@ class Drafter:
 
 
 class Workers:
-    """The drafter in this process or, once the ingest has run for a while, drafters on Ray with the same methods.
+    """Runs one drafter in this process or, once the ingest has taken a while, several drafters on Ray.
 
     A worker that dies is restarted with an empty state.
     """
@@ -146,7 +146,7 @@ class Workers:
 
     @property
     def max_units(self) -> int:
-        """Number of units that may be in progress at once."""
+        """Maximum number of units that may be in progress at once."""
         return MAX_UNITS_PER_WORKER * len(self.drafters) if self._on_ray else 1
 
     def call(self, drafter: Any, method: str, *arguments: Any) -> Any:

@@ -87,7 +87,7 @@ class FileUnit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FileSource(Source):
-    """A table, or a folder that describes its own images, and the folder that its paths are relative to."""
+    """The table of an ingest (or a folder that is read as a table), and the folder that image paths are relative to."""
 
     table: Table
     folder: Place
@@ -102,7 +102,7 @@ class FileSource(Source):
 
     @cached_property
     def extras(self) -> list[str]:
-        """Columns of the table without a role; raises ConfigError if a name is reserved for the shards' own columns."""
+        """Columns of the table that have no role; raises ConfigError if shards reserve the name of one of them."""
         fixed = self.config.generator is not None
         used = {name for role, name in asdict(self.names).items() if role != "generator" or not fixed}
         extras = [name for name in self.table.types if name not in used]

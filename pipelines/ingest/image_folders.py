@@ -20,7 +20,7 @@ from plumbline.pipelines.store.store import exclude_stores
 N_READERS = 16
 """Number of small files that are read at once."""
 MAX_READ_AHEAD = 1024
-"""Number of small files that are queued for reading ahead of use."""
+"""Number of small files that are queued to be read before they are needed."""
 MAX_TEXT_BYTES = 2**20
 """Maximum size in bytes of a file that contains the prompt of an image."""
 NON_GENERATOR_FOLDERS = frozenset({"images", "samples", "train", "test", "validation", "val"})
@@ -82,7 +82,7 @@ class Folder:
     hidden: Sequence[str] = ()
     """Images that are hidden or in hidden folders; `names` contains none of them."""
     outside: Mapping[str, str] = field(default_factory=dict)
-    """Reasons why the configuration leaves out images, by name; `names` contains none of these images."""
+    """Images that the configuration leaves out, with the reasons; `names` contains none of them."""
     badly_named: Sequence[str] = ()
     """Printable forms of file names that are not UTF-8; `names` contains none of them."""
     prompts: ExternalPrompts | None = None
@@ -157,7 +157,7 @@ class Folder:
         return next((self._sources_by_path[path] for path in paths if path in self._sources_by_path), [])
 
     def keep_inside(self, name: str | None) -> "Folder":
-        """Return the folder without images outside subfolders of this name, or unchanged if it has no such subfolder.
+        """Return the folder with only the images in subfolders of this name, or unchanged if there is no such folder.
 
         Other files, which may contain prompts, are kept if they are in such a subfolder or in one of its parent
         folders.
@@ -182,7 +182,7 @@ class Folder:
 
     @cached_property
     def _generators(self) -> dict[str, str]:
-        """Generators by the names of the folder's immediate subfolders."""
+        """The generator of each immediate subfolder, by the subfolder's name."""
         return name_generators(dict.fromkeys(name.partition("/")[0] for name in self.names if "/" in name))
 
     def get_generator(self, image: str) -> str:
@@ -196,7 +196,7 @@ class Folder:
         return self._generators.get(first, first) if is_named else self.own_generator
 
     def find_generators_in_names(self, prompts: Sequence[str]) -> dict[str, str]:
-        """Return the generators of images whose file names contain one, as in flux_0.png, and whose folders do not.
+        """Return the generators given by file names, as in flux_0.png, for images whose folders do not name one.
 
         Every generator must have the same set of numbers, one for each prompt. A name is not a generator if it differs
         from another only in a number, or if a prompt begins with it.

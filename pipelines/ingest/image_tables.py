@@ -48,7 +48,7 @@ NUMBERED_COLUMNS = {"image": ("jpg_{}", "image_{}", "png_{}"), "generator": ("mo
 
 class ImageTableSource(SampleSource):
     def read(self, file: SampleFile) -> Iterator[ImageSample | Rejection]:
-        """Yield a table's images in order. A bad row is rejected on its own; damage loses all later rows."""
+        """Yield a table's images in order. A bad row is rejected on its own; rows after damage are lost."""
         line = 0
         try:
             with _open_table(file.place, file.size) as (schema, batches):
@@ -150,7 +150,7 @@ def open_image_tables(config: IngestConfig) -> ImageTableSource | None:
 
 
 def _name_files(paths: Mapping[str, str]) -> dict[str, str]:
-    """Return a unique name for each table; it is part of the ids of rows that have no id of their own.
+    """Return a unique name for each table; rows without an id get an id that contains this name.
 
     The table a/b.parquet is named a-b; a digest is added if there is also an a-b.parquet.
     """

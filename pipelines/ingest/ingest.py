@@ -45,7 +45,7 @@ class IngestResult(NamedTuple):
 
     @property
     def n_found(self) -> int:
-        """Number of images found, including rows without an image; each is ingested, rejected or skipped."""
+        """Number of images found, counting rows whose image is missing; each is ingested, rejected or skipped."""
         return self.rows + len(self.rejected) + len(self.skipped)
 
     @property

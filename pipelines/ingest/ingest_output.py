@@ -120,7 +120,7 @@ def read_prompts(output: Place, paths: Sequence[str]) -> Iterator[tuple[str, lis
 
 
 def read_columns(output: Place, path: str, names: list[str]) -> list[dict[str, Any]]:
-    """Return a shard's rows with the columns in `names`, except columns that it lacks; raise ConfigError if damaged."""
+    """Return a shard's rows with those columns in `names` that exist; raise ConfigError if the shard is damaged."""
     with convert_damage(output, path), open_for_arrow(output / path, "output", cache_type="none") as stream:
         file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
         rows: list[dict[str, Any]] = file.read(columns=names, use_threads=False).to_pylist()

@@ -26,12 +26,12 @@ COLUMNS = pa.schema(
 ADDRESS = pa.field("uri", pa.string())
 """Column that replaces the image column if images are not copied."""
 SKILLS = pa.field("skills", pa.list_(pa.string()))
-"""Column of shards whose input contains skills."""
+"""Column with the skills of prompts, only in shards whose input contains skills."""
 SOURCE = pa.field("source", pa.list_(pa.binary()))
 """Column in shards of edits: the source images of each edit."""
 KEPT_SETTINGS = pa.field(COLUMN, settings_type(SETTINGS))
-"""Generation settings, from the image's embedded texts and from the usual columns of its row. Every shard has this
-column unless the input has a column of the same name.
+"""Column with the generation settings of an image, from its embedded texts and the usual columns of its row. Every
+shard has this column unless the input has a column of the same name.
 """
 SOURCE_ADDRESS = pa.field("source_uri", pa.list_(pa.string()))
 """Column that replaces SOURCE if images are not copied."""

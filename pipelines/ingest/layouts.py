@@ -42,7 +42,7 @@ WORDS = re.compile(r"[^\W\d_]{2,}")
 PROMPTS_FILE = re.compile(r"(?!\.).*(prompt|caption|metadata).*\.(csv|tsv|jsonl?|ndjson|txt|parquet)", re.IGNORECASE)
 """Pattern of file names that suggest a prompts file."""
 MIN_FOLDER_WORDS = 3
-"""Minimum number of words in a folder name for it to be a prompt, unlike `run one`."""
+"""Minimum number of words in a folder name that counts as a prompt; `run one` has too few."""
 DESCRIBED_IN = "described in"
 """Key in a FolderTable's row for the file and line that describe the image."""
 NAMES = InputColumnsConfig(image="file", prompt="prompt", prompt_id="prompt_id", generator="generator", skills="skills")
@@ -318,7 +318,7 @@ def _give_hints(folder: Folder) -> str:
 
 
 def _find_prompt_files(folder: Folder) -> list[str]:
-    """Return the files next to the folder whose names suggest prompts files."""
+    """Return files next to the folder that are named like prompts files."""
     with suppress(ConfigError), readable_errors(folder.place.parent, "images"):
         names = sorted(name for name, entry in folder.place.parent.list().items() if entry.type == "file")
         return [f"{folder.place.parent.url}/{name}" for name in names if PROMPTS_FILE.fullmatch(name)]
@@ -358,7 +358,7 @@ class SeenSources:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FolderTable(Table):
-    """A folder of images as a table with the columns in NAMES, and no others, because descriptions take many forms."""
+    """A folder of images as a table that always has exactly the columns in NAMES."""
 
     columns: InputColumnsConfig
     prompts_from: PromptsFrom | None = None

@@ -64,7 +64,7 @@ class PromptLines(NamedTuple):
 def describe_by_numbers(
     folder: Folder, lines: PromptLines, images: Sequence[str], base: str = ""
 ) -> Iterator[DescribedImage | Rejection]:
-    """Describe images by the lines with their numbers; `base` is the folder that contains the list."""
+    """Describe each image by the line with its number; `base` is the folder that contains the list."""
     foreign = [image for image in folder.foreign if image.startswith(base)]
     numbered = [image.removeprefix(base) for image in (*images, *foreign) if not is_contact_sheet(image)]
     generators = folder.find_generators_in_names(lines.texts)
@@ -94,7 +94,7 @@ def describe_by_numbers(
 
 
 def _read_list(folder: Folder, name: str) -> PromptLines:
-    """Read the prompts in a list, or in a table of prompts alone; raise ConfigError if any line is unreadable."""
+    """Read a list of prompts, or a table with only prompts; raise ConfigError if any line is unreadable."""
     url = folder.url(name)
     if name.lower().endswith((*SEPARATORS, *JSON_LINES)):
         texts, numbers = [], []

@@ -22,7 +22,7 @@ RECEIPT_VERSION = 1
 MAX_INSPECTED = 16
 """Maximum number of files, and of samples per file, that are read to describe where prompts come from."""
 EXTRAS = pa.schema([("sample", pa.string())])
-"""Column with a sample's JSON as stored in the tar, or with a row's other columns as JSON."""
+"""Column with the JSON of a sample as stored in its tar, or with the other columns of a row as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

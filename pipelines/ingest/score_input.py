@@ -96,7 +96,7 @@ def ingest_images(config: Config) -> tuple[Config, IngestResult | None]:
 
 
 def _ingest_by_ids(config: Config, place: Place, folder: Folder) -> tuple[Config, IngestResult | None]:
-    """Ingest image files whose names contain ids of the benchmark's prompts; do nothing if the images are in tables."""
+    """Ingest image files that have prompt ids of the benchmark in their names; do nothing if images are in tables."""
     if not folder.images or any(is_table(name, TABLES) for name in folder.names):
         return config, None
     ingest_config = _make_ingest_config(config, place, {"images": place.url, "copy": False, "prompts_from": "ids"})

@@ -153,8 +153,8 @@ class ShardDraft:
     def commit(self, placement: Placement) -> int:
         """Commit the draft to its path without the refused rows; return the file's size in bytes.
 
-        Raises ConfigError if another shard has been written to the path in the meantime. Also raises it if the input
-        has changed since the draft was placed, and the draft was made again because its worker died.
+        Raises ConfigError if another shard has been written to the path in the meantime. Also raises it if the
+        draft had to be made again because its worker died, and the input had changed by then.
         """
         if placement.content != self.content:
             raise ConfigError(f"{self.output / placement.path}: the input changed while it was read; run again")

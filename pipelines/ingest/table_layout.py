@@ -1,4 +1,4 @@
-"""Folders whose tables describe their images: a row belongs to the images that it names, or whose names contain its id.
+"""Folders with tables that describe the images: a row belongs to images that it names, or whose names contain its id.
 
 An image's name contains a value if the value is the file's path or name, with or without the extension and sample
 numbers at the end (`p7.png`, `p7_0.png` and `p7_seed3.png` all contain p7), or the number in the name, or the name of a
@@ -226,7 +226,7 @@ class _NamelessTable(NamedTuple):
 
 
 def _explain_no_prompt(table: str, rows: Sequence[Row]) -> str:
-    """Return why rows that name no image do not describe a folder; empty for a single row without a file name."""
+    """Return the reason why rows without image names cannot describe all images of a folder; empty if they can."""
     values = [value for row in rows for value in row.values.values()]
     if len(rows) == 1 and not any(isinstance(value, str) and is_image(value) for value in values):
         return ""
@@ -273,7 +273,7 @@ class _ImageCell(NamedTuple):
 
     path: Any
     generator: str | None = None
-    """The image's generator, if the column's name contains it."""
+    """The generator of the image, if the name of the column contains it."""
     unscored_column: str = ""
     """The column, if it names the source or mask of an edit and not an image to score."""
 
@@ -306,7 +306,7 @@ def _list_paths(value: Any) -> list[Any]:
 
 
 def _find_image(folder: Folder, named: str, table: str) -> str:
-    """Return the image at a path relative to the table's folder, the image folder or the image folder's parent."""
+    """Return the image at a path relative to the folder of the table, to the image folder or to its parent."""
     named = named.removeprefix(f"{folder.place.url.rstrip('/')}/")
     below = str(PurePosixPath(named))
     own_name = PurePosixPath(folder.place.path).name
@@ -357,7 +357,7 @@ def match_rows(
     by_generator = not named_generators.isdisjoint(image_generators.values())
 
     def choose(image: str, candidates: Sequence[Row]) -> Row | None:
-        """Return the row for an image's generator; None unless the generator has rows, all with the same prompt."""
+        """Return the row for an image's generator; None if it has no rows, or rows with different prompts."""
         if by_generator and names.generator:
             candidates = [row for row in candidates if _read_cell(row, names.generator) == image_generators[image]]
         prompts = {(row.values.get(names.prompt or ""), row.values.get(names.prompt_id or "")) for row in candidates}

@@ -188,7 +188,7 @@ class _ForwardStream:
     """
 
     def __init__(self, stream: IO[bytes], limit: float = math.inf) -> None:
-        """Wrap a stream; `limit` is a number of unpacked bytes that no genuine tar of images reaches."""
+        """Wrap a stream; more than `limit` unpacked bytes mean that the file is not a genuine tar of images."""
         self._stream = stream
         self._limit = limit
         self._position = 0
@@ -266,9 +266,9 @@ class _Sample:
     sources: dict[str, bytes | Refused] = field(default_factory=dict)
     """Source images of an edit."""
     results: list[tuple[str, bytes | Refused]] = field(default_factory=list)
-    """Images with the name of an edit's result, used if no image consists of the key and a file extension alone."""
+    """Images that are named as the result of an edit; used only if `images` is empty."""
     other_images: list[str] = field(default_factory=list)
-    """Files that look like images but have more than a file extension after the first dot."""
+    """Suffixes of images whose names have more than a file extension after the first dot, such as `depth.png`."""
     texts: dict[str, bytes] = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
     refused: Refused | None = None
@@ -398,7 +398,7 @@ def _read_samples(tar: SampleFile, config: IngestConfig) -> Iterator[_Sample | R
 
 
 def _ingest_sample(sample: _Sample, tar: SampleFile) -> Iterator[ImageSample | Rejection]:
-    """Yield a sample's image with the row described by its JSON and text, and a rejection for each other image."""
+    """Yield the image of a sample with the row that its JSON and text describe, and reject its other images."""
     url = f"{tar.place.url}/{sample.key}"
     if len(sample.candidates) > 1:
         message = f"the sample has {len(sample.candidates)} images; give each a sample of its own"

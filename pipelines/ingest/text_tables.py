@@ -3,7 +3,7 @@
 A table of pairs has two images and two captions per row, as in Winoground and EqBen. Each image is paired with each
 caption: sample 7 has the images `7_i0` and `7_i1` and the prompts `7_c0` and `7_c1`. The protocols `winoground` and
 `eqben` use these ids to judge scores. The generator `matched` has each image with its own caption, and `swapped` with
-the other caption, so that an image's id occurs once per generator.
+the other caption, so that every image id occurs only once per generator.
 """
 
 import json

@@ -201,9 +201,9 @@ def _find_reason(file: StoredFile, references: References, min_written: float, *
 
 
 def _find_unused_caches(store: Store, kept: Iterable[Run], min_written: float) -> Iterator[GarbageFile]:
-    """Yield cached information about image files whose generator is in no kept run of their benchmark.
+    """Yield the caches of image files of generators that are in no kept run of the benchmark.
 
-    A later sweep of these images reads the files again.
+    If such images are swept again later, their files must be read again.
     """
     manifests = [run.manifest for run in kept if run.manifest is not None]
     of_runs = {(manifest.get("benchmark"), name) for manifest in manifests for name in manifest.get("generators", ())}

@@ -188,7 +188,7 @@ class RunningSweep(NamedTuple):
 
     @property
     def cells(self) -> int:
-        """Total number of cells, over nodes that have missing cells."""
+        """Total number of cells of all nodes that have missing cells."""
         return sum(state.cells for state in self.status.stages.values())
 
     @property

@@ -1,4 +1,4 @@
-"""Reads answers of VQA models about images, from papers' releases or users' own tables."""
+"""Reads answers of VQA models about images, from the releases of papers or from users' own tables."""
 
 import math
 import re
@@ -184,7 +184,7 @@ def _make_answer(metric: str, row: _Row, question_id: str, right_answer: str, pa
 
 
 def _read_dsg_questions(metric: str, sheet: Sheet, place: Place, notes: list[str]) -> Iterator[Answer]:
-    """Yield the answers to DSG's questions, including empty answers for images of the same splits that have none."""
+    """Yield the answers to DSG's questions; answers that the file lacks for images of its splits are empty."""
     sheet.require(("question_id",), DSG_RELEASED)
     file = find_required(place, QUESTIONS)
     asked: dict[str, dict[str, Sequence[str]]] = {}

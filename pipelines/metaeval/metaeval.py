@@ -51,7 +51,7 @@ ALONE = "no scores: only the judgements are analysed; set run=latest or scores=P
 PAGE = "judgements.md"
 INPUTS = "judged: "
 UNSCORED_TASKS: Collection[Task] = ("ratings", "preferences", "orders", "graphs")
-"""Tasks that also have results without scores: raters' agreement, means and orders, and the contents of graphs."""
+"""Tasks that give results even without scores: raters' agreement, means, orders, and the contents of error graphs."""
 TABLES = {
     "judgements": schemas.JUDGEMENTS,
     "comparisons": schemas.COMPARISONS,
@@ -191,8 +191,8 @@ def judge(
         scores: Scores of judged images (schema SCORES).
         sampling: Number and seed of random draws for intervals and tests.
         scored_by: Name of the scores in messages.
-        elements: Scores of single questions (from read_elements), for the task words.
-        run: All scores, if `scores` lacks images without judgements.
+        elements: Scores of single questions (from read_elements), for the task `words`.
+        run: The scores of all images, if `scores` is limited to judged images.
 
     Raises:
         SourceError: No judged image has a score.
@@ -229,7 +229,7 @@ def judge(
 
 
 class Case(NamedTuple):
-    """Inputs of a task."""
+    """Everything that a task needs: judgements, scores and options."""
 
     protocol: ProtocolConfig
     release: Release
@@ -247,7 +247,7 @@ class Case(NamedTuple):
 
     @property
     def marks(self) -> PassMarks:
-        """Thresholds for passing an image, for scores where higher is better."""
+        """Minimum ratings and scores of images that pass; scores are negated if lower is better."""
         protocol = self.protocol
         configured = (protocol.passing_scores or {}).items()
         scores = {metric: direction(metric, protocol.falling) * score for metric, score in configured}

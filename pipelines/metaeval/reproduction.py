@@ -34,17 +34,17 @@ from plumbline.pipelines.metaeval.releases.sheets import Sheet, read_sheet
 POINT = Sampling(resamples=1, permutations=1)  # published numbers have no intervals, so nothing is resampled
 FOLDER = Path(__file__).parent
 PUBLISHED = FOLDER / "published.csv"
-"""Published numbers that a protocol computes, as printed. The numbers of T2IScoreScore are results of
-src/T2IScoreScore/evaluators (michaelsaxon/T2IScoreScore, commit 93ebf89, April 2025) for one metric with all scores and
-for four metrics that lack a score, overall and for the subset of graph 164.
+"""Published numbers that a protocol computes, as printed. The numbers of T2IScoreScore were computed with
+src/T2IScoreScore/evaluators (michaelsaxon/T2IScoreScore, commit 93ebf89, April 2025). They cover one metric that has
+all scores and four metrics that each lack a score, overall and for the subset of graph 164.
 """
 MAX_NAMED_COLUMNS = 8  # tables with more columns have numbered rows and columns
 
 PAPER = "T2IScoreScore"
 PROTOCOL = "t2iscorescore"
 TABLE_3 = FOLDER / "published_table_3.csv"
-"""Table 3 (page 17), by accumulation of DSG's questions. The headers of its halves are swapped: the half under "DSG
-w/TIFA accumulation" repeats table 2, whose DSG is `recursive`.
+"""Table 3 (page 17), with one half for each accumulation of DSG's questions. The headers of the halves are swapped: the
+half under "DSG w/TIFA accumulation" repeats table 2, where the accumulation is `recursive`.
 """
 FIGURES = FOLDER / "published_figures_12_13.csv"
 """Values below the diagonals of figures 12 and 13. Figures 6 and 7 (pages 10 and 11) repeat panels a and d."""
@@ -129,7 +129,7 @@ class PublishedNumber(NamedTuple):
 
     @property
     def table(self) -> str:
-        """The paper, and its table or figure."""
+        """The paper, and the table or figure that contains the number."""
         return f"{self.paper}, {self.group}"
 
     @property
@@ -256,7 +256,7 @@ def _compare_printed(group: str, row: str, column: str, printed: str, ours: floa
 
 
 def _rename_dsg(metric: str) -> str:
-    """Return the name of a DSG metric's scores of single questions; return the name of any other metric unchanged."""
+    """Return the name under which a DSG metric is scored without accumulation; other names are returned unchanged."""
     return UNACCUMULATED.format(metric) if metric.endswith("_dsg") else metric
 
 
@@ -343,7 +343,7 @@ def _compare_released_means(
 
 
 def _count_released_scores(config: ReproductionConfig) -> Iterator[PublishedNumber]:
-    """Count the released DSG scores of images that can be derived from the correctness of every question."""
+    """Count the released DSG scores of images that equal our scores, derived from the released answers."""
     scores = _read(config, "ts2_scores_per_image")
     rows = {name: row for row, name in enumerate(_read(config, "ts2_metadata").ids("file_name"))}
     frame = _accumulate(config, "recursive").to_pandas()

@@ -72,7 +72,7 @@ class NightOutcome:
     can_tell: bool = True
     """False if there are too few prompts for any change to be significant."""
     unlike: Sequence[str] = field(default_factory=list)
-    """Generators whose generation settings differ between the two runs; changes of their scores do not count."""
+    """Generators with different generation settings in the two runs; changes in their scores do not count."""
     edited: int = 0
     """Number of prompts that are not compared because their text differs in the earlier run."""
     trends: str | None = None

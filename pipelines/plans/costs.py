@@ -35,7 +35,7 @@ class Estimate(NamedTuple):
     node: str
     calls: int
     read: float
-    """Number of tokens that a call reads; `written` is the number that it writes."""
+    """Number of input tokens per call; `written` is the number of output tokens."""
     written: float
     cost: Cost
     run_id: str | None

@@ -44,10 +44,10 @@ class Node:
     """One stage with the models it loads. Each actor pool runs one node."""
 
     name: str
-    """Stage, followed by the role of the stage's own model if it has one: `answers:vqa`."""
+    """Name of the stage, followed by the role of its model if it has one: `answers:vqa`."""
     stage: str
     models: Mapping[str, ResolvedModel]
-    """Models by the metric option that contains the name of their role, starting with the node's own model."""
+    """Models by the metric option that names the model's role; the node's own model comes first."""
     metrics: Mapping[str, Metric]
 
     @property
@@ -61,7 +61,7 @@ class Node:
         return replace(self, metrics=own, models={key: self.models[key] for key in self.models if key in keys})
 
     def find_pool(self, cluster: ClusterConfig) -> PoolConfig:
-        """Return the node's pool configuration, without GPUs if none of the node's models runs locally."""
+        """Return the pool configuration of the node, without GPUs if none of its models runs locally."""
         pool = cluster.find_pool(self.name)
         return pool if any(model.local for model in self.models.values()) else pool.drop_gpus()
 
@@ -288,7 +288,7 @@ def make_metric_recipes(
 ) -> dict[str, Recipe]:
     """Return the recipes of a metric's stages by stage. Each contains its input recipes, so changes propagate.
 
-    `pack` is the digest of the benchmark's own questions, and `skills` is the digest of the prompts' skills.
+    `pack` is the digest of the benchmark's own questions, and `skills` is the digest of the skills of all prompts.
     """
     node_of = {node.name: node for node in nodes}
     recipes: dict[str, Recipe] = {}
@@ -321,7 +321,7 @@ def make_metric_recipes(
 
 
 def _digest_questions(sources: Sources) -> dict[Shard, str]:
-    """Return a digest of the benchmark's own questions about each shard's prompts; omit shards without any."""
+    """Return, for each shard, a digest of the benchmark's own questions about its prompts; omit shards without any."""
     if not sources.question_digests:
         return {}
     ids = sources.prompts.column("prompt_id").to_pylist()

@@ -60,8 +60,8 @@ def _list_folder(
 ) -> dict[str, float]:
     """Return the files in a recipe's folder with their modification times.
 
-    `lacking` contains the generators whose missing cells may read this recipe's cells. It is None if the recipe's own
-    cells are wanted.
+    `lacking` contains the generators with missing cells that may read cells of this recipe. It is None if the cells of
+    this recipe are themselves wanted.
     """
     if named is None:
         return store.list_files(recipe.folder)

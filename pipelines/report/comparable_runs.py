@@ -1,4 +1,4 @@
-"""Decides which runs can be compared, reads bridges between versions of metrics, and checks `checkpoints`."""
+"""Decides which runs can be compared, reads bridges between metric versions, and checks the option `checkpoints`."""
 
 import logging
 import re
@@ -19,8 +19,8 @@ from plumbline.pipelines.store.suites import find_named_run
 LOG = logging.getLogger(__name__)
 
 BRIDGES = "bridges"
-"""Folder with a subfolder for each bridge. Each contains groups.parquet, and bridge.json, which is written last and
-only once.
+"""Folder with a subfolder for each bridge. A subfolder contains groups.parquet and bridge.json; bridge.json is written
+last and never changes.
 """
 CHECKPOINTS = r"(?P<family>.+?)[-_.]?(?:step|ckpt|checkpoint|iter|epoch)[-_.]?(?P<step>[0-9]+)"
 

@@ -142,7 +142,7 @@ def read_agreement(store: Store, run_id: str) -> Agreement | None:
 def read_usual_scores(store: Store, run_id: str, manifest: Mapping[str, Any]) -> UsualScores:
     """Read the score distributions of a run and of other runs of its benchmark, for metrics with equal recipes.
 
-    Runs whose sketches are missing or damaged are left out and counted.
+    Runs with missing or damaged sketches are left out, and the result contains their number.
     """
     benchmark = manifest.get("benchmark")
     others = [

@@ -59,7 +59,7 @@ class Baseline(NamedTuple):
 
 
 def read_baseline(store: Store, run: str, generator: str | None, recipes: Mapping[str, str]) -> Baseline:
-    """Read the scores of a generator's images, or of all generators' images if it is None.
+    """Read the scores of the images by one generator, or by all generators if `generator` is None.
 
     `recipes` has the digest of each metric's recipe, or its first eight characters. Images that lack a score of any
     metric are left out. Raises ConfigError if the run lacks the generator or a metric, or has a different recipe for a

@@ -38,7 +38,7 @@ MAX_CACHED_FOOTERS = 32
 
 
 class CopiedImage(NamedTuple):
-    """An encoded image, unchanged."""
+    """An encoded image, copied unchanged from the sources of the run."""
 
     content: bytes
     uri: str
@@ -133,7 +133,7 @@ class Copier:
             return dict(zip(images, copied, strict=True))
 
     def _read_sources(self, scored: ScoredShard, images: Collection[int]) -> dict[int, dict[str, Any]]:
-        """Read the sources of images that are needed now or later from the prompts file; return them by prompt."""
+        """Read from the prompts file the edit sources of images that are needed now or later; return them by prompt."""
         if not self.edited:
             return {}
         in_shard = range(scored.first, scored.first + scored.shard.rows)

@@ -61,7 +61,7 @@ class BuiltShard(NamedTuple):
     files: Mapping[str, bytes]
     """Contents of the images and the table, by path."""
     piece: bytes | None
-    """The shard's part of the split's file, if the format has one file per split."""
+    """The part of this shard in the file of its split, if the format has one file per split."""
 
     @property
     def failed(self) -> int:
@@ -224,7 +224,7 @@ class ShardBuilder:
     def _encode(
         self, name: str, made: Sequence[tuple[Sample, Sequence[Mapping[str, Any]]]]
     ) -> tuple[dict[str, bytes], bytes | None]:
-        """Return the shard's table by path, or its part of the split's file if the format has one file per split."""
+        """Return the files of the shard by path or, if the format has one file per split, the part for that file."""
         rows = [row for _, rows in made for row in rows]
         container = self.form.container
         if container in ("json", "jsonl"):

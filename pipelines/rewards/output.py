@@ -13,7 +13,7 @@ RUN_PLACEHOLDER = "@run"
 """Placeholder for the run's id in the output path."""
 MANIFEST = "manifest.json"
 UNFINISHED = "unfinished.json"
-"""File that exists from before the first write until the manifest is written."""
+"""File that marks an unfinished export: it is written first, and removed after the manifest is written."""
 RECORDS = "_export"
 """Folder with the records of shards; removed together with `unfinished.json`."""
 
@@ -79,11 +79,11 @@ class Output:
         self.write(f"{RECORDS}/{record.name}.json", _encode(record._asdict()))
 
     def write_piece(self, name: str, lines: bytes) -> None:
-        """Write a shard's part of the split's file."""
+        """Write the part that a shard contributes to the file of its split."""
         self.write(f"{RECORDS}/{name}.jsonl", lines)
 
     def join(self, path: str, names: Iterable[str], *, as_list: bool) -> str:
-        """Write a split's file from the shards' parts, with one part in memory at a time, and return its SHA-256."""
+        """Join the parts of all shards into the file of a split, one part at a time, and return the file's SHA-256."""
         sha256 = hashlib.sha256()
         pieces = (self._read_bytes(f"{RECORDS}/{name}.jsonl") or b"" for name in names)
         with (self.place / path).open_draft() as draft, draft.open("wb") as file:

@@ -122,7 +122,7 @@ def export_rewards(config: RewardsConfig, report: Callable[[ExportedShardRecord]
 
 
 def _collect_notes(run: ScoredRun, store: Store, planned: Sequence[PlannedShard], config: RewardsConfig) -> list[str]:
-    """Return notes on generators whose settings differ, and on images that are in many examples."""
+    """Return notes about generators with different settings, and about images that occur in many examples."""
     settings = all_settings(run.manifest, config.settings)
     pairs = [
         f"{a} and {b} ({difference})"

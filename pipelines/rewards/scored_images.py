@@ -58,7 +58,7 @@ class ScoredRun:
     shards: Sequence[ScoredShard]
     image_ids: pa.ChunkedArray
     prompts: Codes
-    """Row of each image's prompt in `sources.prompts`, or the number of prompts if the image has none."""
+    """Row of each image's prompt in `sources.prompts`; an image without a prompt has the number of prompts instead."""
     scores: Mapping[str, Floats]
     """Scores by metric, not negated; nan if missing."""
     edited: bool

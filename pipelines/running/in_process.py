@@ -34,8 +34,8 @@ from plumbline.pipelines.running.workload import Workload, fits_this_process
 from plumbline.pipelines.store.cells import Cell, Outcome, Work
 
 MAX_FIRST_ROWS = 5_000
-"""Maximum number of prompts whose questions the driver writes itself. This takes a few seconds, about as long as
-starting a worker.
+"""Maximum number of prompts for which the driver writes the questions itself. This takes a few seconds, about as long
+as starting a worker.
 """
 
 
@@ -81,7 +81,7 @@ def _compute_node(
     watch: Watch,
     outcomes: dict[str, Outcome],
 ) -> None:
-    """Compute a node's cells, add their outcomes to `outcomes` and free the node's models."""
+    """Compute the cells of a node, add their outcomes to `outcomes`, and free the node's models."""
     if node.models:
         watch(PhaseStarted(f"loading the models of {node.name}"))
     with _name_stage(node):

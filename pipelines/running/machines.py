@@ -55,7 +55,7 @@ class NoRoom(Exception):
 
 
 def choose_next_wave(pools: Mapping[str, PoolConfig], wait_seconds: float) -> list[str]:
-    """Return the names of the pools in the first wave.
+    """Return the names of the pools that run in the next wave.
 
     If a pool does not fit on the cluster, ask the autoscaler for machines; raise PlacementError if none join within
     `wait_seconds`.
@@ -95,7 +95,7 @@ class Room(NamedTuple):
     watch: "RoomWatch"
 
     def options(self, name: str) -> Callable[[], dict[str, Any]]:
-        """Return a function that returns the Ray options of a pool's next actor: a reserved bundle, if any is left."""
+        """Return a function that gives each new actor of a pool its Ray options: a reserved bundle, if any is left."""
         owners = [pool for pool in self.pools for _ in range(self.pools[pool].min_size)]
         bundles = iter([number for number, pool in enumerate(owners) if pool == name])
 
@@ -108,7 +108,7 @@ class Room(NamedTuple):
         return next_options
 
     def poll(self) -> None:
-        """Raise NoRoom if machines were lost and the others are too small; report if the others are only occupied."""
+        """Raise NoRoom if the remaining machines are too small; if they are only occupied, report the wait."""
         if not fits(self.pools.values(), list_resources()):
             raise NoRoom("the machines that are left have no room for its workers")
         self.watch.update(waiting=placement_group_table(self.group)["state"] != "CREATED")

@@ -1,4 +1,4 @@
-"""The outcomes of a shard's cells, whether computed in the driver's process or in a Ray worker."""
+"""Outcomes of the cells of a shard, whether they are computed in the driver or in a Ray worker."""
 
 import logging
 import threading
@@ -152,7 +152,7 @@ def compute_cells(
 ) -> dict[str, Outcome]:
     """Compute a shard's cells and return their outcomes by path. An error only fails the cells of this shard.
 
-    `compute` returns tables by metric for the cells whose inputs did not fail; `committed` contains the outcomes of
+    `compute` returns tables by metric, for cells without a failed input; `committed` contains the outcomes of
     cells that are already committed. If the device is lost, that error is raised and the process must end.
     """
     outcomes = {cell.path: failure for cell in cells if (failure := find_failed_input(cell, work.outcomes))} | dict(

@@ -86,7 +86,7 @@ def _get_stage(node: str) -> str:
 
 
 class Report(NamedTuple):
-    """Events in a worker since its last report."""
+    """Events and log lines of a worker since its last report."""
 
     calls: int = 0
     lines: Sequence[Mapping[str, Any]] = ()
@@ -94,7 +94,7 @@ class Report(NamedTuple):
 
 
 class News(NamedTuple):
-    """Events and workers' log lines since the driver last asked."""
+    """Events, and log lines of workers, that the driver has not read yet."""
 
     events: Sequence[Event]
     lines: Sequence[Mapping[str, Any]]
@@ -111,7 +111,7 @@ class ProgressLog:
         self.events: list[Event] = []
         self.begun: defaultdict[tuple[str, ShardName], UnfinishedShard] = defaultdict(UnfinishedShard)
         self.finished: dict[tuple[str, ShardName], Mapping[str, Outcome]] = {}
-        """Outcomes of finished shards whose bundle is still being computed."""
+        """Outcomes of finished shards in bundles that are still being computed."""
         self.stopping = False
         self.loading: defaultdict[tuple[str, str], int] = defaultdict(int)
         """Number of actors that are loading, by node and machine."""
@@ -177,7 +177,7 @@ class ProgressLog:
         begun.machines.append(machine)
 
     def note_row(self, node: str, shard: ShardName, row: int | None) -> None:
-        """Record that a node is trying a single row of a shard; `row` is None after the last one."""
+        """Record that a node is trying a single row of a shard; `row` is None after the last row."""
         self.begun[node, shard].row = row
 
     def report(self, node: str, report: Report, bundle: Sequence[ShardName] = ()) -> bool:

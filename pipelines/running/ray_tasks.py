@@ -18,7 +18,7 @@ from plumbline.pipelines.store.store import Store
 
 
 class RayTasks:
-    """Calls functions in Ray tasks with one CPU each. A task whose process or machine dies is repeated elsewhere."""
+    """Calls functions in Ray tasks with one CPU each. A task is repeated if its process or machine dies."""
 
     def __init__(self, environment: DriverEnvironment, max_attempts: int) -> None:
         self.environment = environment

@@ -154,7 +154,7 @@ class Runner:
 
     @contextmanager
     def _pass_on_news(self, raise_now: Callable[[], None]) -> Iterator[None]:
-        """Forward the workers' news while a dataset runs; if the run stops, end it after workers save their shards."""
+        """Forward the workers' news while a dataset runs; if the run stops, end the dataset once shards are saved."""
         ended = threading.Event()
 
         def poll() -> None:

@@ -25,7 +25,7 @@ KILLED = (
 )
 WATCH_INTERVAL = 5.0
 MAX_SILENT_CHECKS = 3
-"""Number of consecutive failed checks for the raylet after which the process ends."""
+"""Number of consecutive checks that may find no raylet before the process ends."""
 START_TIMEOUT = "180"
 """Seconds allowed for starting Ray's processes; RAY_raylet_start_wait_time_s overrides this."""
 NOT_STARTED = "Ray could not be started on this machine ({error}); {remedy}"
@@ -65,9 +65,9 @@ def ray_session(cluster: ClusterConfig) -> Iterator[ClusterConfig]:
 
 @contextmanager
 def exit_if_abandoned(listener: Path | None, pause: float = WATCH_INTERVAL) -> Iterator[None]:
-    """End this process if nothing listens on a Unix socket any more, as long as the context lasts.
+    """Watch a Unix socket while the context lasts, and end this process if nothing listens on it any more.
 
-    Ray's core normally ends the process itself, but not if another cluster has taken over the lost cluster's address:
+    Ray's core normally ends the process itself, but not if another cluster has taken over the address of the lost one:
     then the driver would wait forever for objects that the new cluster does not know.
     """
     if listener is None:

@@ -1,4 +1,4 @@
-"""Node stages read the declared inputs of a shard's cells and call the stage's operator."""
+"""Node stages: each reads the inputs that the cells of a shard need, and calls the operator of its stage."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,8 +28,7 @@ from plumbline.pipelines.store.reused_rows import read_earlier
 from plumbline.pipelines.store.store import BrokenCell, Store
 
 COLUMNS = (*IMAGE_COLUMNS, "error")
-"""Columns to read from image tables. In tables that Plumbline wrote, `error` contains the reason why a row has no
-image.
+"""Columns to read from image tables. In tables written by Plumbline, `error` is the reason why a row has no image.
 """
 WINDOW = 256
 """Number of rows of a shard that are decoded and computed together."""

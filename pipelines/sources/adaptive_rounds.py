@@ -1,4 +1,4 @@
-"""Sources of an adaptive sweep, divided into rounds of prompts. A round's shard has some rows of an original shard."""
+"""Sources of an adaptive sweep, divided into rounds of prompts. Every shard is split into one shard per round."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

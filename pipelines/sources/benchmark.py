@@ -105,7 +105,7 @@ class ColumnsConfig:
 
     @property
     def edit_columns(self) -> dict[str, str]:
-        """The file's names for the columns with sources, masks and captions, by our names."""
+        """Names in the file of the columns with sources, masks and captions, by our names."""
         return {name: getattr(self, name) for name in EDIT_COLUMNS if getattr(self, name)}
 
 

@@ -45,7 +45,7 @@ class CachedFile(NamedTuple):
     footer: bytes
     """A Parquet file that consists of the footer alone."""
     prompts: pa.Table | None = None
-    """The column prompt_id and, if rows contain their own prompts, prompt; None if these must be read from the file."""
+    """The column prompt_id, and prompt if rows contain their own prompts; None if the file itself must be read."""
 
     @property
     def metadata(self) -> pq.FileMetaData:

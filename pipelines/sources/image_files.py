@@ -72,7 +72,7 @@ MAX_SIZE = ShardSize(rows=32_768, bytes=512 << 20)
 """Maximum size of a shard. Its scores take about 1 MB, and a worker keeps the bytes of two or three shards in memory.
 """
 MIN_SHARDS = 128
-"""Minimum number of shards per benchmark, unless shards would have fewer rows than the default."""
+"""Minimum number of shards per benchmark; there may be fewer, so that no shard gets fewer rows than the default."""
 
 
 class ImageFiles(NamedTuple):
@@ -144,7 +144,7 @@ def list_images(benchmark: BenchmarkConfig, storage: StorageConfig) -> ImageFile
 
 
 def _find_folders(images: Place, benchmark: BenchmarkConfig) -> tuple[dict[str, Place], list[str]]:
-    """Return the folder of each generator, and the other files. A Parquet file, or a folder of them, is one generator.
+    """Return the folder of each generator, and the other files; the images of one generator may also be a single file.
 
     Raise ConfigError for a store, or if there are Parquet files of an unknown generator next to generators' folders.
     """
@@ -274,7 +274,7 @@ def _open_file(
     optional: Container[str],
     footer_of: Callable[[ListedFile], pq.FileMetaData],
 ) -> _OpenedFile | BrokenFile:
-    """Read a file's schema and shards; raise ConfigError if the sweep would mix up several generators in the file."""
+    """Read a file's schema and shards; raise ConfigError if it contains generators that the sweep cannot separate."""
     columns = benchmark.columns
     names = columns.list_renamed(prompts=benchmark.prompts is None)
     required = [name for name, own in names if own and name not in optional]

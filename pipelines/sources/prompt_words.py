@@ -1,4 +1,4 @@
-"""Text that should be written in each prompt's images, from a column of the prompts file, as a question pack."""
+"""Question pack from a column of the prompts file: the text that should be written in each prompt's images."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -205,7 +205,7 @@ def list_prompt_pairs(table: pa.Table) -> list[tuple[str, str]]:
 def match_prompts(
     images: Sequence[Shard], prompts: PromptTables | None, suite: str, locate_image: LocateImage, cache: ImageFileCache
 ) -> MatchedImages:
-    """Match the images to their prompts: the benchmark's or, if `prompts` is None, the prompts in the images' rows.
+    """Match images to the benchmark's prompts or, if `prompts` is None, to the prompts in their own rows.
 
     A shard of images depends only on the prompts that its rows refer to. Adding or editing a prompt therefore changes
     only the keys of these shards.

@@ -229,7 +229,7 @@ def split_file(
 
 @read_again
 def read_shard(shard: Shard, columns: Sequence[str]) -> pa.Table:
-    """Return a shard's rows with the requested `columns` (our names), except columns that the file lacks.
+    """Return a shard's rows with those of the `columns` (our names) that the file has.
 
     If rows contain their own prompts, each row gets a prompt_id. Raise SourceError naming the file if it cannot be read
     or has changed since the plan was made.
@@ -428,7 +428,7 @@ def _check_unchanged(file: Shard | ListedFile) -> None:
 
 
 def text_id(text: str) -> str:
-    """Return the id of a prompt without an id of its own: a hash of its text."""
+    """Return the id for a prompt that has none: a hash of its text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

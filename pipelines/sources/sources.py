@@ -73,7 +73,7 @@ class Sources(NamedTuple):
     pack_choices: frozenset[int] = frozenset()
     """Numbers of choices that occur among the questions."""
     question_digests: Mapping[str, str] = {}
-    """Digest of each prompt's questions, if they affect only the keys of that prompt's shards."""
+    """Digest of the questions about each prompt, if they affect only the keys of shards with this prompt."""
     unknown: UnknownPrompts = UnknownPrompts()
     """Number of images whose prompts are not in the benchmark, with an example."""
     full_size: FullSize | None = None
@@ -87,7 +87,7 @@ class Sources(NamedTuple):
 
     @property
     def reads_addresses(self) -> bool:
-        """True if rows refer to images, sources or masks by address; no listing shows changes to these files."""
+        """True if rows refer to images, sources or masks by address; a listing does not show changes to these files."""
         return any(shard.objects or shard.sources for shard in (*self.prompt_shards, *self.prompts_of))
 
     @property
@@ -126,7 +126,7 @@ class Sources(NamedTuple):
 
     @property
     def skill_labels(self) -> NDArray[np.uint64]:
-        """A hash of each prompt's skills, which is the same in every sweep."""
+        """A hash of the skills of each prompt; equal skills have the same hash in every sweep."""
         return hash_ids(pc.binary_join(self.prompts.column("skills"), "\0").to_pylist())
 
 

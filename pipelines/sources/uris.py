@@ -86,7 +86,7 @@ class StoredObjects:
         return digest(digests) if any(digests) else ""
 
     def identify(self, uri: Any) -> str | list[Any]:
-        """Return an object's size and its ETag, or a file's size and modification time; empty if it is not readable.
+        """Return the size and ETag of an object, or the size and modification time of a file; empty if unreadable.
 
         If a list of addresses is given, return a list.
         """

@@ -60,7 +60,7 @@ class Shard:
     sources: str = ""
     """Digest of the source images and masks of edits, if they are referenced by address or stored with the prompts."""
     pack: str = ""
-    """Layout of the benchmark's own question files, if the prompts are read from them."""
+    """Format of the benchmark's own question files, if the prompts are read from these files."""
     skills: "Shard | None" = None
     """File with the skills of the shard's prompts, if they are in a separate file."""
     picked: tuple[int, ...] = ()

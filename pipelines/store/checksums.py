@@ -33,7 +33,7 @@ def check_digest(data: bytes) -> str:
 
 
 def check_table(data: bytes) -> None:
-    """Check the digest of a Parquet file; accept a table without a digest, because other programs write none."""
+    """Check the digest of a Parquet file; a table that another program wrote may have no digest."""
     if DIGEST_KEY.encode() in data:
         check_digest(data)
 
@@ -45,7 +45,7 @@ def encode_json(content: Mapping[str, Any]) -> str:
 
 
 def decode_json(text: str) -> Any:
-    """Return the content of a JSON file without its digest; accept a file without a digest, as other programs write it.
+    """Return the content of a JSON file without the digest; a file that another program wrote may have no digest.
 
     Raises DamagedError if the digest does not match, ValueError if the text is not JSON.
     """

@@ -108,8 +108,8 @@ class RetryCounts(NamedTuple):
 def find_failed(cells: Iterable[PlannedCell], stored: Set[str], store: Store, benchmark: str) -> dict[PlannedCell, str]:
     """Return the cells to retry: cells saved as drafts, and cells with failed rows in the benchmark's newest run.
 
-    Each cell is mapped to the path of the cell whose draft has the failed rows. That is a different cell if the images
-    have been repaired since. `stored` contains the stored paths that are not in the plan.
+    The value is the path of the cell whose draft contains the failed rows. This is a different cell if the images have
+    been repaired since. `stored` contains the stored paths that are not in the plan.
     """
     failed = _find_failed_shards(store, benchmark)
     paths = {

@@ -1,4 +1,4 @@
-"""A run's scores, and its rows without a score. Each is a folder of Parquet files that are read one by one."""
+"""The scores of a run, and its rows without a score: two folders of Parquet files, which are read one by one."""
 
 from functools import partial
 

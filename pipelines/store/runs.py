@@ -57,7 +57,7 @@ CELLS = pa.schema(
 """Schema of a run's cells.parquet: the state of each cell and the usage of its model calls.
 
 `state` is cached, committed, draft, failed or missing. `rows` and `errors` are set for cells that the run computed. For
-scores cells, `first_row` is the index of the cell's first row within the run's scores.
+scores cells, `first_row` is the index of their first row within the scores of the run.
 """
 
 
@@ -77,7 +77,7 @@ class ScoresCell(NamedTuple):
     stored: str
     """Path of the cell's file: the cell's own path, or the path of its draft."""
     first_row: int
-    """Index of the cell's first row within the run's scores."""
+    """Index, within the scores of the run, of the first row of the cell."""
 
 
 def list_scores_cells(store: Store, run_id: str) -> list[ScoresCell]:
@@ -250,7 +250,7 @@ def _list_with_manifest(store: Store, positions: Sequence[Position]) -> list[str
 
 
 def _sort_folders(store: Store, positions: Sequence[Position]) -> list[str]:
-    """Return all run folders in the order of `list_run_ids`, including those without a manifest."""
+    """Return all run folders, including folders without a manifest, in the order of `list_run_ids`."""
     numbers = {position.run_id: position.number for position in positions}
 
     def order(run_id: str) -> tuple[int, str, str]:

@@ -49,7 +49,7 @@ VERIFY = "run the sweep again with verify=true, which computes it again"
 damage.
 """
 COUNTED_KEY = "plumbline_counted"
-"""Key in a table's file metadata for counts of the table's rows, stored as base64-encoded Parquet."""
+"""Key in the metadata of a table's file, for counts of its rows. They are stored as base64-encoded Parquet."""
 PAGE = 999
 """Number of files in a page; a single S3 request can list one file more, which shows whether the folder has more."""
 WORKING_FOLDERS = "/runtime_resources/working_dir_files/"
@@ -240,7 +240,7 @@ class Store:
             raise StoreError(f"{self.place / path}: the table is damaged ({problem}); {RERUN}") from error
 
     def read_with_digest(self, path: str) -> tuple[pa.Table, str]:
-        """Return one file of a run's table and the file's SHA-256; raise StoreError like `read_table`."""
+        """Return one file of a run's table, and the SHA-256 of that file; raise StoreError like `read_table`."""
         data = _read_bytes(self.place / path)
         return self._parse_table(path, data), hashlib.sha256(data).hexdigest()
 

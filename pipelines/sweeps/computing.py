@@ -120,8 +120,8 @@ def compute_and_repair(
 ) -> tuple[PlannedSweep, dict[str, Outcome], T]:
     """Compute the missing cells, and recompute the cells that `inspect` finds damaged or based on replaced cells.
 
-    Returns the sweep, whose plan lists all cells that had to be computed as missing, their outcomes and the last
-    result.
+    Returns the sweep (its plan now counts every cell that had to be computed as missing), the outcomes of these cells,
+    and the result of the last call of `inspect`.
     """
     now, renewed = planned, planned.plan.renewed
     outcomes: dict[str, Outcome] = {}

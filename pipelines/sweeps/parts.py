@@ -57,7 +57,7 @@ class ScoresPart(NamedTuple):
 
 
 class QuestionCells(NamedTuple):
-    """A questions cell that scores depend on, with the entailment cell of the same prompts if the scores use one."""
+    """A questions cell that scores depend on, and the entailment cell of the same prompts if scores use it."""
 
     questions: PlannedCell
     entailment: PlannedCell | None
@@ -68,7 +68,7 @@ class QuestionCells(NamedTuple):
 
 
 class InputDigests(NamedTuple):
-    """Digest of each prompt's questions and entailment, from which a score must have been computed to be valid.
+    """Digest of each prompt's current questions and entailment; scores computed from any others are outdated.
 
     The digests are in two parallel arrays of hashes. Prompts whose questions are not in the store any more, for example
     after pruning, are left out.
@@ -308,7 +308,7 @@ class PartMaker:
         return CellRows(shard, append_columns(rows.table(nulls, schemas.SCORES), further, extra))
 
     def _read_extra_columns(self, shard: Shard) -> pa.Table:
-        """Return the shard's extra columns, opening the shard's file only if there are any."""
+        """Return the extra columns of a shard, opening its file only if there are any."""
         extra = self.shared.extra
         return read_extra(shard, extra, self.shared.settings) if extra.names else extra.empty_table()
 

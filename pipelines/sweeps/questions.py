@@ -1,4 +1,4 @@
-"""Writes the questions that a sweep's metrics ask about a benchmark's prompts, before there are any images."""
+"""Writes the questions that the metrics of a sweep ask about prompts, before there are any images."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

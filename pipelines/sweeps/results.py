@@ -89,7 +89,7 @@ class Results:
     broken: frozenset[str] = frozenset()
     """Paths of cells that are damaged, or were computed from questions that have been rewritten since."""
     first_rows: Mapping[PlannedCell, int] = field(default_factory=dict)
-    """Index of each scores cell's first row within the run's scores."""
+    """Index, within the scores of the run, of the first row of each scores cell."""
 
     def read_scores(self) -> pa.Table:
         return self.store.read_table(self.path)
@@ -364,7 +364,7 @@ def _list_missing_rows(
 ) -> Iterator[MissingRows]:
     """Yield null rows for all rejected rows, and for all other prompts for which a generator has no image.
 
-    The error is that of the rejection, of the missing image or of a broken file. A broken file yields at least as many
+    Each row's error names the rejection, the missing image or the broken file. A broken file yields at least as many
     rows as it had, even if their prompts are unknown. No MissingRows has more rows than a part may have.
     """
     ids = sources.prompts.column("prompt_id").combine_chunks()

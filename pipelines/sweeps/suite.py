@@ -49,8 +49,8 @@ class PlannedSuite:
     sweeps: Mapping[str, PlannedSweep]
     """Planned sweeps of all other benchmarks, by benchmark."""
     left_out: tuple[str, ...]
-    """Sentences about metrics that cannot score some of the benchmarks, because these lack something that the metric
-    needs.
+    """Sentences about metrics that cannot score some of the benchmarks, because a benchmark lacks something that the
+    metric needs.
     """
     executor: Executor
 
@@ -63,7 +63,7 @@ class PlannedSuite:
         return make_workload([*self.sweeps.values()])
 
     def shared_prompts(self) -> Iterator[str]:
-        """Yield a sentence for each pair of benchmarks that share prompts, since they are not independent results."""
+        """Yield a sentence for each pair of benchmarks that share prompts: their results are not independent."""
         texts: dict[str, set[str]] = {}
         for name, inputs in self.inputs.items():
             if name in self.sweeps:
@@ -127,7 +127,7 @@ def _name_benchmark(key: str) -> Iterator[None]:
 
 
 def _fit_metrics(config: SuiteConfig, key: str) -> tuple[SweepConfig, dict[str, str]]:
-    """Return a benchmark's sweep with the metrics that fit, and the reasons why the other metrics do not.
+    """Return a benchmark's sweep with the metrics that fit it, and the reason why each other metric does not fit.
 
     Raises ConfigError if no metric fits, or if `metrics_of` names a metric that does not fit.
     """

@@ -108,7 +108,7 @@ def _run(
 
 
 def _count_copied(plan: Plan, outcomes: Mapping[str, Outcome]) -> int:
-    """Count the cells whose rows all come from earlier cells, and the cells whose inputs are all cells of this kind."""
+    """Count the cells whose rows, or whose inputs, were all copied from earlier cells."""
     copied = set[str]()
     for cell in plan.cells:  # inputs come before the cells that read them
         outcome = outcomes.get(cell.path)

@@ -1,10 +1,10 @@
 """Finds the newest run of a sweep if nothing has changed since it was written.
 
-`find_unchanged_by_listing` only lists the sources, so that no plan is needed if nothing has changed.
-`find_unchanged_by_plan` compares the planned cells, so that it also recognizes files that were touched or copied. The
-first compares the listing with a note in the run's folder. The note is written with the run, and again whenever the
-second finds the run unchanged. Both check the digests of all of the run's tables, because damage may leave a file's
-size and time unchanged. If a table is damaged, the sweep writes a new run from its cells.
+There are two ways. `find_unchanged_by_listing` needs no plan: it lists the sources and compares the listing with a note
+in the run's folder. `find_unchanged_by_plan` compares the planned cells, so it also recognizes files that were touched
+or copied. The note is written with the run, and again whenever the planned cells show that nothing has changed. Both
+functions check the digests of all tables of the run, because damage may leave a file's size and time unchanged. If a
+table is damaged, the sweep writes a new run from its cells.
 """
 
 import logging

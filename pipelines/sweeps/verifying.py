@@ -1,4 +1,4 @@
-"""Verifies a sweep's committed cells by their digests, since damage may leave a file's size and time unchanged."""
+"""Verifies committed cells of a sweep by their digests, because damage may leave size and time of a file unchanged."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

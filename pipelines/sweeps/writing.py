@@ -230,7 +230,7 @@ def _get_state(plan: Plan, cell: PlannedCell, outcome: Outcome | None) -> str:
 
 
 def make_public_config(config: SweepConfig) -> dict[str, Any]:
-    """Return the configuration without secrets, note and command; the latter two have manifest fields of their own.
+    """Return the configuration without secrets, note and command; the manifest has its own fields for note and command.
 
     Local paths are made absolute, so that a later job can find the images from any folder.
     """

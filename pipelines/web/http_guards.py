@@ -78,7 +78,7 @@ class PromptConnection(HttpToolsProtocol):
                 self.transport.close()
 
     def on_body(self, body: bytes) -> None:
-        """Reset `unparsed`, because only the size of the next chunk, or trailers, can follow."""
+        """Reset `unparsed`; after this, only the size of the next chunk or the trailers count."""
         self.unparsed = 0
         super().on_body(body)
 

@@ -12,9 +12,11 @@ from scipy.fft import dctn
 from plumbline.plugins.benchmark_builder.leaks import KINDS, Kind, Match, Matches
 
 SIDE, LOWEST, CELLS = 64, 8, 16
-"""Side lengths: of the scaled image in pixels, of the hashed block of frequencies, and of the grid of mean colours."""
+"""Side lengths of three squares: the scaled image in pixels, the hashed block of frequencies, and the grid of mean
+colours.
+"""
 MAX_BITS = 14
-"""Images whose hashes differ in more than this many of 63 bits are different; otherwise their colours are compared."""
+"""Maximum number of differing hash bits, of 63, at which the colours of two images are compared."""
 MIN_CORRELATION = 0.95
 MIN_DEVIATION = 4.0
 """Standard deviation of the cells' brightness (0 to 255) below which an image is too plain to be compared."""

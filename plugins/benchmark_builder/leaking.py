@@ -59,7 +59,10 @@ from plumbline.plugins.benchmark_builder.training_images import make_image_reade
 
 IMAGE = "image"
 BYTES_OF_CAPTION, BYTES_OF_IMAGE = 100, 100_000
-"""Typical sizes of rows in bytes, for estimating whether one process can read all rows."""
+"""Typical size in bytes of a row with a caption, and of a row with an image.
+
+They are used to estimate whether one process can read all rows.
+"""
 MAX_REJECTIONS = 8
 """Maximum number of rejections reported per file."""
 Row = TypeVar("Row")
@@ -350,7 +353,10 @@ def _find_in_file(scan: _FileScanner[Row], file: TrainingFile) -> _FileMatches:
 def make_boards(
     scores: RunScores, manifest: Mapping[str, Any], leaked: Sequence[str], choice: Choice = COMPARE
 ) -> list[Board]:
-    """Return a leaderboard for each metric that ranks generators; none if no prompts are leaked, or all of them."""
+    """Return a leaderboard for each metric that ranks generators.
+
+    The list is empty if none or all of the scored prompts are leaked.
+    """
     kept = (
         find_sorted(scores.prompts, np.sort(hash_ids(leaked))) < 0 if leaked else np.ones(len(scores.prompts), np.bool_)
     )

@@ -24,7 +24,7 @@ def draw_balanced(
     """Draw `count` of the prompts with skills, or all if there are fewer, and return their indices in order.
 
     A prompt's weight is 1 / (n m), where n prompts have the rarest of its skills, and m prompts have a length between
-    the same two `edges`. The paper gives under-represented skills higher weights, but does not specify the weights.
+    the same two `edges`. The Gecko paper gives rare skills higher weights, but does not specify the weights.
     Prompts are drawn by weight without replacement (Efraimidis and Spirakis 2006). The draw depends only on the ids and
     the seed, not on the order of the prompts.
     """
@@ -145,7 +145,7 @@ Statistics = Mapping[str, SkillStatistics]
 
 
 def make_statistics_table(own: Statistics, published: Mapping[str, Statistics]) -> ShownTable:
-    """Return a table of statistics by skill: all columns for this benchmark, but only some for published ones."""
+    """Return a table of statistics by skill, with more columns for this benchmark than for published benchmarks."""
     skills = [ALL, *sorted({skill for statistics in (own, *published.values()) for skill in statistics} - {ALL})]
     properties = [*own[ALL].means]
     names = ["skill", "prompts", "share", "characters", "longest", *properties]

@@ -36,7 +36,7 @@ class AblationEffect(NamedTuple):
     order: float
     """Kendall's tau-b of the generators' means with and without the input.
 
-    Means are rounded to six decimals, because models round differently.
+    Means are rounded to six decimals, so that rounding errors of the models do not affect the order.
     """
     n: int
     n_null: int

@@ -17,7 +17,7 @@ EXAMPLE = "(S (NP (DT a) (NN dog)) (VP (VBZ runs)))"
 
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 _BRACKET = re.compile(r"-[LR][RSC]B-")
-"""A bracket from the text itself, which the treebank writes as -LRB-, -RRB- and so on."""
+"""Pattern of a bracket that belongs to the text itself, which the treebank writes as -LRB-, -RRB- and so on."""
 _EMPTY = "-NONE-"
 """Label of an element that contains no words, such as a trace."""
 

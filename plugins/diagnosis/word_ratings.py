@@ -12,7 +12,10 @@ from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.metaeval.releases.sheets import read_sheet
 
 Unrated = Literal["lowest", "zero", "left_out"]
-"""Rule for unrated words: count them as the lowest rating (the paper) or 0, or leave them out (its footnote 3)."""
+"""Rule for unrated words: they count as the lowest rating (as in the paper), count as 0, or are left out.
+
+The paper's footnote 3 describes the alternatives.
+"""
 
 
 class RatedWords(NamedTuple):

@@ -144,7 +144,9 @@ VERDICTS = {
 
 
 def read_genai_arena(place: Place) -> Release:
-    """Return people's votes, and the models' verdicts as scores (1 and 0, or 0.5 each); the left image is `a`.
+    """Return people's votes, with the left image as `a`, and the models' verdicts as scores.
+
+    The better image of a pair gets the score 1 and the other 0; both get 0.5 if they are equal.
 
     GenAI-Bench of TIGER-AI-Lab: people's votes in GenAI-Arena between two edits of an image, and models' votes.
 

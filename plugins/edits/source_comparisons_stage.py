@@ -113,7 +113,7 @@ def _sum_windows(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class SourceComparisonsStage(PixelsStage):
-    """Stage that compares edited images with their sources, once per image of a row, for all metrics of this kind."""
+    """Stage that compares each edited image with its source; all source comparison metrics share the result."""
 
     name = "source_comparisons"
     version = 1

@@ -7,7 +7,7 @@ from plumbline.operators.metrics.wording import Checkout
 
 
 class VieScoreEditRelease(VieScoreRelease):
-    """VIEScore's rules for images that were edited by an instruction."""
+    """VIEScore's rules for images that were edited according to an instruction."""
 
     __slots__ = ()
     rules: ClassVar[tuple[str, str]] = ("_prompts_0shot_two_image_edit_rule", "_prompts_0shot_tie_rule_SC")
@@ -25,7 +25,10 @@ class GEditRelease(VieScoreEditRelease):
 
 
 MAX_RATING, TRIES = 25, 3
-"""Highest rating, which replaces 10 in the rules, and the number of tries after which EditScore.evaluate guesses."""
+"""Highest rating, which replaces the 10 in VIEScore's rules, and the number of requests for a reply that can be parsed.
+
+After that many requests, EditScore.evaluate guesses a rating.
+"""
 
 
 class EditScoreRelease(VieScoreEditRelease):

@@ -123,7 +123,7 @@ def _group_rows(scores: pa.Table) -> Iterator[tuple[tuple[str, str], NDArray[np.
 
 
 def _find_known(hashes: NDArray[np.uint64], seen: Sequence[NDArray[np.uint64]]) -> NDArray[np.bool_]:
-    """Return True for each hash that is in one of the sorted arrays."""
+    """Return an array that is True for each hash that is in one of the sorted arrays."""
     known = np.zeros(len(hashes), bool)
     for chunk in seen:
         indices = np.minimum(np.searchsorted(chunk, hashes), len(chunk) - 1)

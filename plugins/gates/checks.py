@@ -210,7 +210,10 @@ class _Limits(NamedTuple):
 
 
 class _TestResult(NamedTuple):
-    """Test of a rule for one generator and skill, or the reason why it was not tested; larger values are better."""
+    """Result of testing a rule for one generator and skill, or the reason why the rule was not tested.
+
+    Values are negated if necessary, so that larger values always favour the candidate.
+    """
 
     test: MarginTest | None
     bound: float = 0.0
@@ -235,9 +238,10 @@ class _TestResult(NamedTuple):
 def judge(gate: Gate, judged: JudgedRun, *, run_id: str, benchmark: str, against: str | None) -> GateResult:
     """Judge the run by every rule of the gate.
 
-    The gate passes only if all rules pass. Each rule is therefore tested at the full level `alpha`: the gate passes a
-    run that breaks any rule with a probability of at most `alpha` (Berger 1982, the intersection-union test). A rule is
-    reported as failed only if its p-value is significant after Holm's correction (1979) over all tested rules.
+    The gate passes only if all rules pass. Each rule can therefore be tested at the full level `alpha`: a run that
+    breaks a rule still passes the gate with a probability of at most `alpha` (Berger 1982, the intersection-union
+    test). A rule is reported as failed only if its p-value is significant after Holm's correction (1979) over all
+    tested rules.
 
     Args:
         gate: The rules.
@@ -262,7 +266,7 @@ def judge(gate: Gate, judged: JudgedRun, *, run_id: str, benchmark: str, against
 
 
 def _list_questions(gate: Gate, judged: JudgedRun) -> Iterator[_Question]:
-    """Yield every combination of a rule and a generator and skill that it applies to."""
+    """Yield a question for each rule, generator and skill, if the rule applies to the generator and the skill."""
     for name, rule in gate.rules.items():
         skills = judged.skill_names if rule.skill == EACH else [rule.skill]
         for generator in [rule.candidate] if rule.candidate else judged.candidates:
@@ -292,7 +296,7 @@ def _look_up(question: _Question, asked: str, judged: JudgedRun) -> Check:
 def _run_tests(
     questions: Sequence[_Question], judged: JudgedRun, alpha: float
 ) -> Iterator[tuple[_Question, _TestResult]]:
-    """Test the questions sorted by metric and generator, so that each pair's scores are read only once."""
+    """Test the questions in order of metric and generator, so that the same scores are not read repeatedly."""
 
     @lru_cache(maxsize=1)
     def read_values(metric: str, generator: str, other: OtherSide | None) -> tuple[Hashes, Floats]:
@@ -356,7 +360,8 @@ def _find_limits(metric: str, sign: int, other: OtherSide | None, judged: Judged
 def _conclude(question: _Question, asked: str, tested: _TestResult, alpha: float, p_failed: float) -> Check:
     """Return the check that follows from a test.
 
-    `p_failed` is the p-value for the rule being broken, corrected for all tests.
+    `p_failed` is the p-value of the opposite test, which can show that the rule is broken; it is corrected for all
+    tests.
     """
     rule, test = question.rule, tested.test
     if test is None:

@@ -117,7 +117,7 @@ def compute_p_value(sample: Sample, bound: float) -> float:
 
 
 def _compute_negative_tail(weights: Floats, counts: Floats) -> float:
-    """Return the probability that a weighted sum of exponential variables, whose mean is at least 0, is negative.
+    """Return the probability that a weighted sum of exponential variables is negative; its mean must be at least 0.
 
     The sum has the moment generating function 1 / prod (1 - s weight)^count. The inversion integral runs along a line
     through the saddle point. If the saddle point is too close to the pole at 0, the line is moved slightly.
@@ -167,7 +167,10 @@ def find_lowest_mean(sample: Sample, alpha: float) -> float:
 
 
 def find_smallest_difference(test: MarginTest, chance: float = DEFAULT_POWER) -> float:
-    """Return how far above the bound the true mean must be for as many prompts to show it with power `chance`."""
+    """Return the distance above the bound at which the test detects a true mean with probability `chance`.
+
+    The number of prompts is the same as in `test`.
+    """
     return test.mean - test.low + _find_shortfall(test.spread, test.n, chance)
 
 
@@ -199,5 +202,5 @@ def count_needed_prompts(
 
 
 def _find_shortfall(spread: float, n: int, chance: float) -> float:
-    """Return the distance that the mean of n prompts can be below the true mean, at probability `chance`."""
+    """Return d such that the mean of n prompts is at most d below the true mean, with probability `chance`."""
     return float(scipy.stats.norm.ppf(chance)) * spread / math.sqrt(n)

@@ -1,4 +1,7 @@
-"""Finds prompts for which two generators have byte-identical images, which equal scores alone do not prove."""
+"""Finds prompts for which two generators have byte-identical images.
+
+Equal scores alone do not prove that images are identical.
+"""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -25,7 +28,7 @@ class ScoredImages(NamedTuple):
 
 
 class _Digests(NamedTuple):
-    """Digests of the images of each prompt, without prompts that have an image without a digest."""
+    """Digests of the images of each prompt; prompts with a missing digest are left out."""
 
     prompts: Hashes
     """Hashes of the prompt ids in ascending order."""
@@ -54,7 +57,10 @@ def find_same_images(store: Store, images: ScoredImages, others: ScoredImages) -
 
 
 def _read_scores(store: Store, side: ScoredImages) -> dict[str, StoredCell]:
-    """Return the score cells of a side by path; drafts are keyed by the digest of their content."""
+    """Return a side's score cells by path.
+
+    A draft is keyed by the digest of its content instead, because the next run writes another draft at its path.
+    """
     states = read_cell_states(store, side.run_id)
     own = {path: state for path, state in states.items() if path.split("/")[-2:-1] == [side.generator]}
     cells = {path: read_stored_cell(store, states, path) for path in find_scores_cells(store, own, side.metric)}

@@ -60,15 +60,15 @@ class ChosenMap(NamedTuple):
     misses: Mapping[Kind, float]
     """Root-mean-square errors of the predicted scores, by kind of map."""
     predicted: Floats
-    """New scores (n,) as predicted by the chosen kind of map, each fitted on the other folds."""
+    """New scores (n,) as predicted by the chosen kind of map; the map of each fold is fitted on the other folds."""
 
 
 def choose_map(old: Floats, new: Floats, prompts: Hashes) -> ChosenMap:
     """Choose the simplest map whose cross-validated error is at most one standard error above the smallest error.
 
     Scores and the hashes of their prompts are (n,); each fold contains whole prompts. Source: the one-standard-error
-    rule, Breiman, Friedman, Olshen and Stone 1984, section 3.4.3. The standard error is that of the difference between
-    two maps' errors by prompt.
+    rule, Breiman, Friedman, Olshen and Stone 1984, section 3.4.3. The standard error is computed from the
+    differences between the two maps' errors on each prompt.
     """
     folds = (uniform(prompts) * FOLDS).astype(np.int64)
     predicted = {kind: _cross_validate(fit, old, new, folds) for kind, fit in FITS.items()}
@@ -146,7 +146,10 @@ def choose_line(old: Floats, new: Floats, groups: NDArray[np.int32], kinds: Sequ
 
 
 def compute_margin(misses: Sequence[float]) -> float:
-    """Return the half-width of a 95% interval for the next miss, assuming a mean of 0; nan for fewer than two."""
+    """Return the half-width of a 95% interval for the next miss (prediction error); nan for fewer than two misses.
+
+    The mean of the misses is assumed to be 0.
+    """
     if len(misses) < 2:
         return math.nan
     return float(scipy.stats.t.ppf(0.975, len(misses)) * np.sqrt(np.mean(np.square(misses))))

@@ -76,7 +76,7 @@ def _read_components(fields: Fields) -> dict[str, tuple[str, str]]:
 
 
 def find_tensors(part: Part, only: str | None) -> list[str]:
-    """Return the tensors of every component in a folder, or only the weight files' names for a hub repository.
+    """Return the names of all tensors in a folder's components, or of all weight files in a hub repository.
 
     Raises ModelError for a component that is missing or has no complete safetensors files.
     """

@@ -125,8 +125,8 @@ class FolderProblems(NamedTuple):
 class GeneratorFolder:
     """The folder that a sweep reads: it contains each cell of a generation as a file.
 
-    The file is a hard link to its cell on a disk, and a copy in cloud storage. Each time the folder is published, both
-    are read completely.
+    On a disk, the file is a hard link to its cell; in cloud storage, it is a copy. Each time the folder is published,
+    every cell and its file are read completely.
     """
 
     def __init__(self, folder: Place) -> None:
@@ -135,7 +135,10 @@ class GeneratorFolder:
         """Addresses of damaged cells and files found so far."""
 
     def publish(self, drawing: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[FolderProblems]:
-        """Make the folder contain exactly the cells, and return the damaged cells that no file can replace."""
+        """Make the folder contain exactly the generation's cells.
+
+        Return the problems of the folder, and the damaged cells that no file can replace.
+        """
         cells = drawing.plan.select_prompt_cells("pictures")["pictures"]
         lost = {cell for cell in cells if cell.path in outcomes and outcomes[cell.path].state == "failed"}
         made = {_make_file_name(cell, outcomes): cell for cell in cells if cell not in lost}
@@ -161,7 +164,10 @@ class GeneratorFolder:
         return Inspection(FolderProblems(failed, tuple(dict.fromkeys(problems))), broken)
 
     def _publish_cell(self, name: str, cell: PlannedCell, store: Store, *, is_there: bool) -> StoredCell:
-        """Copy a cell into the folder unless the same bytes are there; raise BrokenCell if both copies are damaged."""
+        """Copy a cell into the folder unless the same bytes are there.
+
+        If only the cell is damaged, the file replaces it. Raises BrokenCell if the cell and the file are damaged.
+        """
         place = store.place / f"{cell.path.rpartition('/')[0]}/{name}"
         target, is_draft_file = self.folder / name, name.endswith(".draft.parquet")
         linked = is_there and _is_linked(place, target)
@@ -193,7 +199,7 @@ def _read_copy(file: Place, key: str) -> StoredCell | None:
 
 
 def _is_linked(cell: Place, file: Place) -> bool:
-    """Return True if both are hard links to the same file, so that damage affects both."""
+    """Return True if a cell and its file are hard links to the same data, so that damage affects both."""
     with suppress(FileNotFoundError):
         return file.is_local and Path(file.path).samefile(cell.path)
     return False

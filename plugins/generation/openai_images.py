@@ -25,7 +25,7 @@ ARGUMENT_NAMES = {
     "seed": "seed",
     "negative_prompt": "negative_prompt",
 }
-"""Argument names, on servers for open models, of settings that OpenAI's own service does not accept."""
+"""Settings that servers for open models accept, but OpenAI's own service does not, with their argument names."""
 MAX_IMAGE_REPLY = 128_000_000
 """Maximum size in bytes of a reply with a base64-encoded image."""
 BASE64: Mapping[str, Any] = {"response_format": "b64_json"}

@@ -69,7 +69,7 @@ class ExportedFiles(NamedTuple):
 
 
 def export_tasks(study: Study, name: ToolName, raters: int) -> ExportedFiles:
-    """Write the study's tasks with their images, and the tool's configuration, for each template.
+    """Write the tasks and images of each template as files for an annotation tool, with the tool's configuration.
 
     The files are written to exports/TOOL in the study's folder. They contain no generators, image ids or correct
     answers; answers are matched to tasks by `task_id`.
@@ -103,7 +103,10 @@ def _split(records: Iterable[dict[str, str]]) -> Iterator[list[dict[str, str]]]:
 
 
 def _make_records(tasks: Iterable[Task], task_images: TaskImages, notes: list[str]) -> Iterator[dict[str, str]]:
-    """Yield a flat record for each task, or for each question of a task; append omissions to `notes`."""
+    """Yield a record of plain fields for each task, or for each question if the task has several.
+
+    Descriptions of omitted tasks and images are appended to `notes`.
+    """
     for task in tasks:
         names = ("image",) if len(task.places) == 1 else ("left", "right")
         images = [task_images.read_image(task, index) for index in _order_images(task)]
@@ -136,7 +139,7 @@ def _list_choices(template: str) -> list[str]:
 
 
 def _configure_label_studio(template: str, shown: Sequence[str], raters: int) -> str:
-    """Return a project's labelling configuration for Label Studio."""
+    """Return the labelling configuration of a Label Studio project."""
     view = ElementTree.Element("View")
     for text in (TEMPLATES[template].question, *filter(None, [HINTS.get(template)])):
         ElementTree.SubElement(view, "Header", value=text)
@@ -156,7 +159,7 @@ def _configure_label_studio(template: str, shown: Sequence[str], raters: int) ->
 
 
 def _configure_argilla(template: str, shown: Sequence[str], raters: int) -> str:
-    """Return a dataset's settings for Argilla 2."""
+    """Return the settings of an Argilla 2 dataset."""
     fields = [{"name": name, "settings": {"type": "image" if name in IMAGES else "text"}} for name in shown]
     choices: dict[str, Any] = {"type": "label_selection", "options": _list_options(_list_choices(template))}
     questions = [{"name": template, "title": TEMPLATES[template].question, "required": True, "settings": choices}]
@@ -206,12 +209,12 @@ class ImportCounts(NamedTuple):
 
     kept: int
     known: int
-    """Number of answers that the study already contained."""
+    """Number of imported answers that the study already contained."""
     notes: Sequence[str]
 
 
 def import_answers(study: Study, export: Place) -> ImportCounts:
-    """Add the answers from a tool's export to the study; a changed answer becomes the next revision.
+    """Add the answers from a tool's export to the study. An answer that has changed is stored as its next revision.
 
     Raises SourceError before anything is added if a record does not belong to the study or its answer is not valid.
     """

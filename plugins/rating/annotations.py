@@ -21,9 +21,9 @@ NO_RATING = "no answer is a number, yes, no, unsure or a side"
 MAX_LABELS = 8
 """Maximum number of a question's labels that an error message lists."""
 UNSURE_LABELS = ("unsure", "cannot tell", "cannot_tell")
-"""Labels of choices and marked words that count as no answer."""
+"""Labels that count as no answer, both as choices and as marks on words."""
 SHOWN_LABELS = ("shown", "aligned", "yes")
-"""Labels of marked words that the image shows. Any other label means that the image does not show the word."""
+"""Labels that mark a word as shown in the image. Any other label marks the word as not shown."""
 REPLIES: Mapping[str, float | None] = {"yes": 1, "no": 0, **dict.fromkeys(UNSURE_LABELS)}
 SIDE_LABELS: Mapping[str, float | None] = {
     **{"a": 1, "left": 1, "b": -1, "right": -1},
@@ -48,7 +48,7 @@ class Annotation:
     """One person's answers about one record."""
 
     where: str
-    """The file and record, for messages."""
+    """Name of the file and record, for error messages."""
     fields: Mapping[str, Any]
     """The record's fields: ids, texts, images."""
     rater: str
@@ -75,7 +75,7 @@ def read_annotations(place: Place, columns: RatingColumns = USUAL) -> Release:
 
     - A number (Rating, Number, RatingQuestion) is a rating.
     - A label (Choices, LabelQuestion) is a rating if it is a number, yes, no, unsure or "cannot tell". If the record
-      has two images, the label is a choice between them, as is Pairwise: left or a, right or b, tie, unsure.
+      has two images, the label (left or a, right or b, tie, unsure) is a choice between them; so is a Pairwise answer.
     - Marked text (Labels of a Text, SpanQuestion) marks words that the image does not show, unless its label is shown,
       aligned, yes or unsure. The fraction of words shown is a rating.
 
@@ -219,7 +219,7 @@ def _find_pair(annotation: Annotation, columns: RatingColumns) -> dict[str, str 
 
 
 def _make_word_parts(marked: Sequence[Word], question: str) -> Iterator[Part]:
-    """Yield a Part for each of a prompt's words with its mark; together they form the rating for the question."""
+    """Yield one Part per word of the prompt, with the word's mark. Together, the Parts form the rating."""
     for number, word in enumerate(marked):
         ids = (word.image_id, word.prompt_id, word.generator, word.rater)
         yield Part(*ids, question, str(number), word.aligned, word.where)
@@ -283,7 +283,7 @@ def _read_records(place: Place) -> Sequence[Any]:
 
 
 Reader = Callable[[Mapping[str, Any], str, RatingColumns], Iterator[Annotation]]
-"""Function that yields the annotations of a record; the second argument is the file and record, for messages."""
+"""Function that yields a record's annotations; the second argument names the file and record in error messages."""
 
 
 def _choose_reader(record: Mapping[str, Any], where: str) -> Reader:
@@ -336,7 +336,7 @@ def _name_annotator(given: Any) -> str:
 
 
 MAX_SECONDS = 1e7
-"""Times that are longer than this, or negative, are ignored."""
+"""Maximum annotation time in seconds; longer times and negative times are ignored."""
 VALUES = ("rating", "number", "selected", "choices", "text")
 """Fields of a Label Studio value that can contain an answer."""
 
@@ -347,7 +347,7 @@ def _make_annotation(
     values: Mapping[str, Sequence[Mapping[str, Any]]],
     annotation: Mapping[str, Any],
 ) -> Annotation:
-    """Return a Label Studio annotation, given its values by question."""
+    """Convert an annotation of Label Studio; `values` contains its answers by question."""
     answers: dict[str, str] = {}
     spans: dict[str, list[Span]] = {}
     for question, of_question in values.items():
@@ -442,7 +442,7 @@ def _require_list(value: Any, where: str) -> list[Any]:
 
 
 def _find_question_columns(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the question columns in a row of Argilla 1's Hub table: lists of answers with their users."""
+    """Return the columns of a row in Argilla 1's Hub table that contain answers: lists of answers with their users."""
     return {
         name: value
         for name, value in record.items()

@@ -28,7 +28,7 @@ class BadAnswer(SourceError):
 
 @checked(frozen=True, kw_only=True, slots=True, config=ConfigDict(extra="forbid"))
 class Answer:
-    """One person's answer to one task. It can be read without the study's other files."""
+    """One person's answer to one task. Its file can be read without any other file of the study."""
 
     version: Version
     task_id: TaskId

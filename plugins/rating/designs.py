@@ -52,7 +52,7 @@ class Design:
     seed: int
     store: str
     sources: Mapping[str, Any]
-    """Configuration of prompts and images as in a run's manifest, and the images that an adaptive run read."""
+    """Configuration of the prompts and images, as in a run's manifest; for an adaptive run, also the images it read."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of the study's design file."""
@@ -62,7 +62,7 @@ class Design:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnImages:
-    """Configuration for ingesting a user's own images, as for a sweep."""
+    """Configuration for ingesting a user's own images in the same way as for a sweep."""
 
     store: str
     benchmark: BenchmarkConfig
@@ -94,7 +94,7 @@ class SourceImage(NamedTuple):
 
 
 def make_design(config: RateConfig, own: Mapping[str, Any] | None) -> Design:
-    """Return the configured design; options that are not configured keep their values from the study's `own` design.
+    """Return the configured design. Options that are not configured are copied from `own`, the study's last design.
 
     Raises ConfigError if the run or its images do not exist.
     """
@@ -192,7 +192,7 @@ def _explain_no_task(template: str, prompts: Sequence[str]) -> str:
 
 
 def _hash(seed: int, name: str) -> str:
-    """Return a sort key for a random order; adding a name does not change the order of the others."""
+    """Return a sort key for a random order. Adding a name does not change the order of the other names."""
     return hashlib.sha256(f"{seed}\0{name}".encode()).hexdigest()
 
 
@@ -270,7 +270,7 @@ class _StoreAddress(NamedTuple):
 
 
 def _read_questions(design: Design, storage: StorageConfig) -> _Questions:
-    """Read the yes-no questions of the design's metric, or of the run's first metric with questions."""
+    """Read the yes-no questions of the design's metric or, by default, of the run's first metric with questions."""
     if design.run is None:
         raise ConfigError(
             "templates: questions need a metric of a run, but images= has no run; score the images first "

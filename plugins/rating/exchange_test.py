@@ -1,4 +1,4 @@
-"""Exact test, on any scale, of whether a rater agrees less with the others than they agree with each other."""
+"""Exact test of whether a rater agrees less with the others than they agree with each other, on any rating scale."""
 
 import math
 
@@ -8,17 +8,19 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 MIN_ANSWERS = 3
-"""Minimum number of answers per task: the rater's own, and two others, whose agreement is used for comparison."""
+"""Minimum number of answers per task: one by the tested rater, and two by other raters to compare with each other."""
 FIRST_DRAWS = 499
 DRAWS = 9999
-"""Number of random draws if the p-value from the first draws is at most MAX_FIRST_P_VALUE."""
+"""Number of random draws for the final p-value, if the first p-value is at most MAX_FIRST_P_VALUE."""
 MAX_FIRST_P_VALUE = 0.1
 ANSWERS_AT_ONCE = 1 << 18
 """Number of answers drawn at a time, to limit memory."""
 
 
 def run_exchange_test(answers: Floats, templates: NDArray[np.intp], rater: int, seed: int = 0) -> float:
-    """Return the p-value for whether a rater answers like the others; small if the others agree better with each other.
+    """Return the p-value of the hypothesis that a rater answers like the others.
+
+    It is small if the others agree better with each other than with this rater.
 
     If all raters answer alike, exchanging their answers to a task changes nothing. So the test shuffles the answers to
     each task and counts how often a random rater deviates as much (a permutation test within tasks). It assumes no
@@ -51,7 +53,10 @@ def run_exchange_test(answers: Floats, templates: NDArray[np.intp], rater: int, 
 
 
 def _standardise(answers: Floats, templates: NDArray[np.intp]) -> Floats:
-    """Standardise by template over all raters together, so that exchanges have no effect; equal answers become 0."""
+    """Standardise the answers to each template; if all answers are equal, they become 0.
+
+    All raters are standardised together, so that exchanging their answers does not change the result.
+    """
     result = np.full(answers.shape, math.nan)
     for template in np.unique(templates):
         rows = templates == template
@@ -76,12 +81,12 @@ class _ExchangedAnswers:
         self.parts = np.stack(
             [own, rest / others, own * rest / others, (rest**2 - rest_squares) / (others * (others - 1))]
         )
-        """The answer, the mean of the others, the product of both, and the mean product of two others (4, tasks,
-        raters).
+        """Four terms for each answer: the answer, the mean of the others' answers, the product of both, and the mean
+        product of two others' answers (4, tasks, raters).
         """
 
     def measure_disagreement(self, own: NDArray[np.intp]) -> Floats:
-        """Return the covariance between two other raters minus that between the rater and the others (draws,).
+        """Return the covariance between two other raters minus the covariance of the rater with the others (draws,).
 
         `own` contains the positions of the rater's answers (draws, tasks). Covariances ignore how severe a rater is.
         """

@@ -26,7 +26,7 @@ class Gold(NamedTuple):
     """Generator and image_id of each image; either may be None."""
     answer: Any
     where: str
-    """The file and row, for messages."""
+    """Name of the file and row, for error messages."""
 
     @property
     def ids(self) -> set[str]:

@@ -29,9 +29,9 @@ class PairLabels(NamedTuple):
     a: str
     b: str
     people: Floats
-    """People's rating of a's image minus that of b's, by prompt; nan if either is unrated."""
+    """People's rating of the image by `a` minus that of the image by `b`, per prompt; nan if either is unrated."""
     metric: Floats
-    """The metric's score of a's image minus that of b's, by prompt; positive if a's image is better."""
+    """The metric's score of the image by `a` minus that of the image by `b`, per prompt; positive if `a` is better."""
     estimate: Powered | None
     """The estimated difference; None if too few prompts are rated."""
     level: float
@@ -41,7 +41,7 @@ class PairLabels(NamedTuple):
 
     @property
     def labels(self) -> Floats:
-        """People's differences for the prompts whose images are both rated and scored."""
+        """Differences between people's ratings, for prompts whose two images are both rated and scored."""
         return np.asarray(self.people[np.isfinite(self.people) & np.isfinite(self.metric)])
 
     @property
@@ -57,7 +57,7 @@ class PairLabels(NamedTuple):
         return self.a if self.estimate.residuals.mean() > 0 else self.b
 
     def count_needed(self, chance: float) -> int | None:
-        """Return how many more prompts must be rated, or None if rating all scored prompts would not be enough."""
+        """Return how many more prompts must be rated to decide the pair; None if all scored prompts are too few."""
         if self.estimate is None:
             return MIN_LABELS - self.rated
         wanted = labels_needed(self.estimate, self.level, chance, self.max_difference)

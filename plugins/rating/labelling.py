@@ -42,7 +42,7 @@ Floats = NDArray[np.float64]
 LABEL_COUNTS = (12, 16, 20, 25, 30, 40, 50)
 """Numbers of rated prompts for which coverage is measured."""
 CHOICE_LIMITS = (-0.5, 0.5)
-"""Rating limits if people choose between two images: the difference is 1 for the first and -1 for the second."""
+"""Rating limits for choices between two images, in which the preferred image is better by 1."""
 DRAWS = 1000
 """Number of random sets of rated prompts per pair and metric when measuring coverage."""
 
@@ -109,7 +109,7 @@ def plan_labels(config: LabelsConfig) -> LabelPlan:
 
 
 def _find_limits(release: Release, protocol: ProtocolConfig) -> tuple[float, float]:
-    """Return the lowest and highest rating that the protocol specifies, or otherwise those among the ratings.
+    """Return the lowest and highest rating of the scale: those in the protocol, or otherwise those among the ratings.
 
     Returns CHOICE_LIMITS for choices between two images, which are already differences. Raises SourceError if all
     ratings are equal.
@@ -208,9 +208,9 @@ def _describe_limits(config: LabelsConfig, plan: LabelPlan) -> str:
 
 
 def measure_coverage(protocols: Sequence[ProtocolConfig], storage: StorageConfig, seed: int = 0) -> ShownTable:
-    """Return how often the intervals cover the true difference, by number of labels.
+    """Return a table of how often the intervals cover the true difference, by number of labels.
 
-    The prompts are drawn at random from each release.
+    The rated prompts are drawn at random from each release.
     """
     rows = []
     random = np.random.default_rng(seed)

@@ -81,7 +81,7 @@ def _serialize(answer: Any) -> str:
 
 
 class StudyRatings(NamedTuple):
-    """A study's answers as numbers, without gold questions and repeats."""
+    """A study's answers as numbers, except answers to gold questions and repeats."""
 
     tasks: Sequence[Task]
     answers: pd.DataFrame
@@ -93,7 +93,7 @@ class StudyRatings(NamedTuple):
 
 
 def collect_ratings(answers: Sequence[Answer], tasks: Sequence[Task]) -> StudyRatings:
-    """Return the answers to these tasks, without gold questions and repeats."""
+    """Return the answers to these tasks, except answers to gold questions and repeats."""
     by_id = {task.task_id: task for task in tasks}
     rows, parts = [], []
     for answer in answers:

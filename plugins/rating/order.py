@@ -16,7 +16,7 @@ from plumbline.plugins.rating.tasks import Task
 MIN_DISTANCE = 20
 """Minimum number of tasks between a task and its repeat, so that the rater does not remember the answer."""
 GOLD_SHARE = 0.1
-"""Fraction of a rater's tasks that are gold questions, until all of these have been asked."""
+"""Fraction of a rater's tasks that are gold questions, until all gold questions have been asked."""
 
 
 class Turn(NamedTuple):

@@ -28,7 +28,7 @@ class Confidence(BoundsChecked):
 
 
 class TemplateProgress(NamedTuple):
-    """Counts of the answers to one template's tasks, without gold questions and repeats."""
+    """Counts of the answers to one template's tasks, except answers to gold questions and repeats."""
 
     template: str
     tasks: int
@@ -98,7 +98,7 @@ def estimate_differences(
 
 
 def _match_metric(people: pd.DataFrame, scores: pd.DataFrame | None) -> pd.DataFrame:
-    """Return the metric's differences for the same prompts and pairs; missing ones are 0, which has no effect."""
+    """Return a metric's differences for the same prompts and pairs; missing differences become 0 and have no effect."""
     result = pd.DataFrame(0.0, index=people.index, columns=people.columns)
     if scores is None:
         return result
@@ -163,9 +163,9 @@ def find_urgent_tasks(
 ) -> set[str]:
     """Return the ids of the tasks whose answers decide pairs of generators soonest.
 
-    These tasks are about undecided pairs: the tasks that already have answers, so that they get all their answers, and
-    as many of the next prompts as are needed. The order of prompts is random and does not depend on the answers, so the
-    intervals stay valid.
+    These are tasks about undecided pairs: those that already have some answers, so that they get all the answers they
+    need, and those about as many of the next prompts as an estimate needs. The order of prompts is random and does not
+    depend on the answers, so the intervals stay valid.
     """
     prompts = dict.fromkeys(task.prompt_id for part in rounds for task in part)
     order = {prompt: place for place, prompt in enumerate(prompts)}

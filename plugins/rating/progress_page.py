@@ -26,7 +26,7 @@ class ShownPair(NamedTuple):
 
     template: str
     row: Sequence[str]
-    """The row's cells, in the same columns as jobs.labels."""
+    """Cells of the pair's row in the table; the columns are those of jobs.labels."""
     minutes: float
 
 

@@ -156,7 +156,7 @@ TEMPLATES = {template.name: template for template in _ALL}
 
 
 def find_problem(template: Template, answer: Any, scope: Scope = UNKNOWN_SCOPE) -> str | None:
-    """Return the reason why an answer is not valid, or None if it is valid."""
+    """Return the reason why an answer is invalid, or None if it is valid."""
     if (isinstance(answer, str) and answer in WHOLE_ANSWERS) or template.is_valid(answer, scope):
         return None
     return f"answer: expected {template.expected}, or {' or '.join(WHOLE_ANSWERS)}, got {str(answer)[:80]!r}"

@@ -83,12 +83,15 @@ class Queue:
         return choose_turns(self.tasks, rounds, History(answers), rater, count, self.sequencing)
 
     def list_open_tasks(self, answers: Sequence[Answer], rater: str) -> list[Task]:
-        """Return the tasks that still need an answer from this rater, without gold questions and repeats."""
+        """Return the tasks that still need an answer from this rater, except gold questions and repeats."""
         rounds = self._order_rounds(answers)
         return list(find_open_tasks(rounds, History(answers), rater, self.sequencing.raters))
 
     def evaluate(self, answers: Sequence[Answer], growth: float = MIN_GROWTH) -> Snapshot:
-        """Evaluate the answers, or return the last evaluation if they have grown by less than `growth` since then."""
+        """Evaluate the answers, or return the last evaluation if only a few answers are new.
+
+        The answers are evaluated again if their number has grown by at least the fraction `growth`.
+        """
         with self._lock:
             last = self._snapshot
             new = len(answers) - (last.answers if last is not None else 0)

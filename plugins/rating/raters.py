@@ -30,7 +30,7 @@ MAX_FAST_SHARE = 0.05
 MIN_SLOWNESS = 2.0
 """A rater may be flagged as slow if their median time is at least this many times that of the others."""
 MIN_SAME_SHARE = 0.95
-"""A rater who gives the same answer in at least this fraction of cases may be flagged as inattentive."""
+"""A rater whose most common answer makes up at least this fraction may be flagged as inattentive."""
 MIN_ANSWERS = 12
 """Raters with fewer answers than this are not judged."""
 
@@ -104,7 +104,7 @@ class TemplateAgreement(NamedTuple):
 
 
 def find_agreement(ratings: StudyRatings, sampling: Sampling) -> list[TemplateAgreement]:
-    """Return Krippendorff's alpha for each template that has answers, as `judge_raters` of jobs.metaeval does."""
+    """Return Krippendorff's alpha for each template that has answers, computed in the same way as in jobs.metaeval."""
     result = []
     for template, rows in ratings.parts.groupby("template", sort=False):
         alpha = krippendorff_alpha(rows, "ordinal")
@@ -213,7 +213,7 @@ def _standardise(values: Floats) -> Floats:
 
 
 class _Suspicion(NamedTuple):
-    """A sign of unusual behaviour by a rater, and its probability if the rater is like the others."""
+    """A sign that a rater behaves unusually, and its probability if the rater behaves like the others."""
 
     rater: str
     p_value: float
@@ -254,7 +254,7 @@ def _find_flags(
 def _suspect_random(rater: str, likeness: Likeness, raters: int) -> _Suspicion | None:
     """Return a suspicion if the rater's answers may be random.
 
-    Its p-value is that of the test of whether the others agree better with each other than with this rater.
+    The p-value tests whether the others agree better with each other than with this rater.
     """
     if likeness.p_value <= SIGNIFICANCE:
         return None

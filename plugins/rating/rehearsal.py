@@ -44,7 +44,7 @@ class GeneratorPair(NamedTuple):
     a: str
     b: str
     differences: Floats
-    """Score of a's image minus that of b's, by prompt; nan if either has no score."""
+    """Score of the image by `a` minus score of the image by `b`, per prompt; nan if either has no score."""
 
     @property
     def difference(self) -> float:
@@ -117,7 +117,7 @@ def rehearse(
     indifferences: Sequence[float],
     orders: int,
 ) -> list[RehearsedDecisions]:
-    """Decide the pairs in random orders that are balanced by the prompts' labels; return a result per indifference."""
+    """Decide the pairs in random orders of the prompts, balanced by `labels`; return one result per indifference."""
     found: list[list[Decisions]] = [[] for _ in indifferences]
     for drawn in _draw_orders(labels, orders, options.seed):
         differences = [order_differences(pair.differences, drawn) for pair in pairs]
@@ -154,7 +154,7 @@ def decide_naively(pairs: Sequence[GeneratorPair], labels: Sequence[str], orders
 
 
 def _find_first_significant(differences: Floats) -> NDArray[np.int8]:
-    """Return each order's verdict at the first prompt where Student's t-test of the mean is significant."""
+    """Return each order's verdict at the first significant t-test of the mean; UNDECIDED if no test is significant."""
     in_turn = differences.reshape(len(differences), -1)
     there = np.isfinite(in_turn)
     seen, n = np.where(there, in_turn, 0), np.cumsum(there, axis=1)

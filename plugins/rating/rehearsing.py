@@ -84,7 +84,7 @@ class JudgeScores(NamedTuple):
     deviation: float
     """Standard deviation of the scores."""
     by_pair: bool
-    """True if each pair is listed in a table: for people's ratings and the user's own scores."""
+    """True if the tables list each pair, as they do for people's ratings and the user's own scores."""
 
     @property
     def methods(self) -> list[Adaptive]:

@@ -126,7 +126,7 @@ class OpenVersion(NamedTuple):
     """Tasks by id."""
     images: TaskImages
     queue: Queue
-    """The queue of the tasks without missing images."""
+    """Queue of the tasks whose images all exist."""
 
 
 class Study:
@@ -137,7 +137,7 @@ class Study:
         self.place = place
         self.answers = AnswerReader(place)
         self.omitted: dict[str, str] = {}
-        """Tasks with a missing image, and the reason."""
+        """Reason why an image of each omitted task is missing, by task id."""
         self._reported: set[str] = set()
         self._config, self._report = config, report
         self._served = self._open(read_study(place))
@@ -186,7 +186,7 @@ class Study:
     def choose_turns(self, rater: str, count: int) -> RaterProgress:
         """Return a rater's next turns, skipping tasks with a missing image.
 
-        If no other task is left, these tasks are tried again, because the images may be back.
+        If no other task is left, tasks with a missing image are tried again, in case the image has been restored.
         """
         self.refresh(rater)
         answers = [answer for answer in self.answers.list_answers() if answer.task_id in self._served.tasks]
@@ -208,7 +208,7 @@ class Study:
                 return opened, turns
 
     def _omit_if_incomplete(self, opened: OpenVersion, task: Task) -> bool:
-        """Omit the task if one of its images is missing; return True if so."""
+        """Omit the task and return True if one of its images is missing."""
         problem = opened.images.find_problem(task)
         if problem is None:
             return False
@@ -266,7 +266,7 @@ class Study:
         return StoredAnswer(stored, new)
 
     def add_imported(self, answer: Answer) -> bool:
-        """Store an answer from another tool as the next revision; return False if the last one is equal or newer."""
+        """Store an imported answer as the next revision; return False if the last stored revision is equal or newer."""
         key = make_key(answer)
         last = self.answers.find_last(key)
         if last is not None and (last.answer.at >= answer.at or _are_equal(last.answer, answer)):
@@ -334,7 +334,10 @@ def _has_design(version: StudyVersion, design: Design) -> bool:
 
 
 def _write_version(place: Place, design: Design, tasks: Sequence[Task], version: int) -> int:
-    """Write a version with create-only writes and return its number; another server may have written the same one."""
+    """Write a version with create-only writes, and return its number.
+
+    If another server writes a different version first, the next free number is used.
+    """
     data = encode_table("tasks", encode_tasks(tasks))
     while True:
         table, file = place / make_tasks_path(version), place / make_version_path(version)

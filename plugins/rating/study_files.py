@@ -112,7 +112,7 @@ class AnswerReader:
         self._place = place / ANSWERS
         self._seen: set[str] = set()
         self._newest: dict[AnswerKey, int] = {}
-        """Number of the highest revision that has a file, including damaged files."""
+        """Highest revision number of each answer, including revisions whose file is damaged."""
         self._last: dict[AnswerKey, Revision] = {}
         self._refreshing, self._adding = Lock(), Lock()
 
@@ -134,7 +134,7 @@ class AnswerReader:
                         self.add(found)
 
     def add(self, stored: Revision) -> None:
-        """Add an answer that has just been written or read."""
+        """Add an answer whose file has just been written or read."""
         key = make_key(stored.answer)
         self.note_revision(key, stored.revision)
         with self._adding:

@@ -20,7 +20,7 @@ RATED = {
     "words": "wl",
     "questions": "dsg_h",
 }
-"""Names that the study's templates with one image have in a Release, by their names in the study."""
+"""Name that each template with one image has in a Release, by the template's name in the study."""
 PREFERRED = {1.0: "a", 0.0: "unsure", -1.0: "b"}
 
 
@@ -34,7 +34,7 @@ def read_study(place: Place) -> Release:
 
     Words and questions that the rater was unsure about do not count; an answer that is unsure as a whole is null. Only
     the last revision of an answer counts. Answers to gold questions, repeats, and tasks that are not in the newest
-    version are left out, and the notes contain their numbers.
+    version are left out, and the notes state how many they are.
 
     Raises SourceError if a file is damaged or the study has no answers.
     """

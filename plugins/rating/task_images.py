@@ -14,13 +14,13 @@ from plumbline.plugins.rating.tasks import Task
 
 SIDE, MAX_BYTES = 1024, 400_000
 MAX_CACHED = 200
-"""Maximum number of cached images, and of cached lists of sources: at most 160 MB."""
+"""Maximum number of cached images, and of cached lists of source images. Together they take at most 160 MB."""
 MAX_CONCURRENT_DECODES = 4
 """Maximum number of images decoded at the same time."""
 
 
 class _ImageMissing(Exception):
-    """Raised for an image that cannot be read now. An exception is used because `lru_cache` does not store it."""
+    """Raised for an image that cannot be read now. It is an exception because `lru_cache` does not cache exceptions."""
 
     def __init__(self, error: RowError) -> None:
         super().__init__(error.message)

@@ -21,7 +21,7 @@ class TaskQuestion(NamedTuple):
 
 
 class ImageLocation(NamedTuple):
-    """Location of an image: its shard among those of its generator, and its row in the shard."""
+    """Location of an image: the index of the shard among its generator's shards, and the row in the shard."""
 
     shard: str
     row: int

@@ -71,8 +71,10 @@ QWEN_NAMES = (
 
 
 EDITREWARD = ("INSTRUCTION_EDIT_FOLLOWING", "INSTRUCTION_EDIT_QUALITY")
-"""Names of the two heads' instructions in EditReward's prompts.py. Both instructions end with the text in COLLATOR, a
-file in the same folder (TIGER-AI-Lab/EditReward edb027e, inference_edit.py).
+"""Constants in EditReward's prompts.py that contain the instructions, one for each head.
+
+Both instructions end with the text in COLLATOR, a file in the same folder (TIGER-AI-Lab/EditReward edb027e,
+inference_edit.py).
 """
 COLLATOR = "data_collator_qwen_edit.py"
 RELEASED_SETTINGS = "model_config.json"

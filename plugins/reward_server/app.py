@@ -144,7 +144,7 @@ def _inline_references(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 MIN_BYTES_FOR_THREAD = 500_000
-"""Minimum size of a body that is parsed in a thread, so that the event loop can serve other requests meanwhile."""
+"""Minimum size in bytes of a request body that is parsed in a thread, so that other requests are served meanwhile."""
 BODY_TIMEOUT = 120.0
 """Seconds allowed for receiving a request body."""
 SAFE_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
@@ -163,7 +163,7 @@ class _Call:
     """State of a request that is being handled."""
 
     wire: Wire
-    """Wire of the request. Several wires may share a path; until the body is parsed, this is the last of them."""
+    """Wire of the request. Until the body is parsed, this is the last of the wires that share the path."""
     size: int = 0
     """Size in bytes of the request's body and of the videos that it names by path."""
     unfinished: Collection["asyncio.Future[ImageAnswers]"] = ()
@@ -249,7 +249,7 @@ class RequestHandler:
             )
 
     async def _read_body(self, request: Request, call: _Call) -> bytes:
-        """Return the body; stop reading as soon as a size limit is exceeded."""
+        """Return the request's body; stop reading as soon as a size limit is exceeded."""
         if request.headers.get("content-encoding", "identity") != "identity":
             raise RefusedRequest(415, "expected a body without Content-Encoding")
         announced = request.headers.get("content-length", "0")
@@ -281,7 +281,7 @@ class RequestHandler:
         self.bodies -= call.size
 
     def _parse(self, wires: Sequence[Wire], body: bytes, media: str, call: _Call) -> list[ScoreRequest]:
-        """Parse the body with the first wire that accepts it, and return a request for each image."""
+        """Parse a request's body with the first wire that accepts it, and return a ScoreRequest for each image."""
         document = wires[0].parse(body, media)
         call.wire = next(wire for wire in wires if wire.accepts(document))
         images = call.wire.read(document, self.service.served)

@@ -50,14 +50,14 @@ def make_request(
 
 
 def make_questions(prompt: str) -> list[list[str]]:
-    """Return a list with one question in GenEval2's format. For the image of this prompt, its answer is Yes."""
+    """Return a list of one question in GenEval2's format; the answer is Yes for the image that matches the prompt."""
     return [[f"Is there {prompt}?", "Yes"]]
 
 
 def draw_image(prompt: str, copy: str = "") -> bytes:
     """Draw the image of a prompt as a PNG.
 
-    Images with another `copy` have the same pixels but different bytes, so no cache contains their scores.
+    Images with different `copy` have the same pixels but different bytes, so a cache treats them as different images.
     """
     note, file = PngInfo(), io.BytesIO()
     note.add_text("copy", copy)

@@ -22,7 +22,7 @@ class QuestionStore:
     """Store of question tables by metric, shared with all sweeps and services that use the same recipes."""
 
     def __init__(self, store: Store, recipes: Mapping[str, Recipe]) -> None:
-        """Open the questions of a store; `recipes` contains the recipe of each metric's questions stage."""
+        """Open the questions in a store; `recipes` contains the recipe by which each metric's questions are written."""
         self.store, self.recipes = store, recipes
         self.seen: set[str] = set()
 

@@ -23,8 +23,8 @@ from plumbline.pipelines.running.process import Deadline, tune_process
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer, ScoreRequest
 
 BATCHES = 2
-"""Number of batches sent to a replica at a time. It decodes the next batch while it computes the current one, unless
-it has only one core.
+"""Number of batches sent to a replica at a time. The replica decodes the next batch while it computes the current one,
+unless it has only one core.
 """
 NOT_FINITE = RowError("not_finite", "the score is not a finite number; set the model's dtype=float32")
 
@@ -82,7 +82,7 @@ class Replica:
 def score_batch(
     scorer: Scorer, requests: Sequence[ScoreRequest], metrics: Sequence[str]
 ) -> list[dict[str, MetricAnswer]]:
-    """Score images, and return the answers by metric for each of them. A score that is not finite becomes an error."""
+    """Score images, and return each image's answers by metric. A score that is not finite becomes an error."""
     images = [image.images[0] if len(image.images) == 1 else image.images for image in requests]
     questions = [image.questions for image in requests]
     has_questions = any(image_questions is not None for image_questions in questions)

@@ -137,7 +137,7 @@ def open_question_store(config: ServeConfig, nodes: Sequence[Node]) -> QuestionS
 
 
 def serve(config: ServeConfig, ready: Callable[[str, KnownPair], None]) -> None:
-    """Serve until the process is stopped. Call `ready` with the address and the scores of the known images first.
+    """Start the service, call `ready` with its address and the known images' scores, and serve until it is stopped.
 
     Raises ConfigError or ModelError before anything starts, and OSError if the port is in use.
     """

@@ -33,7 +33,7 @@ class ReplicaDied(Exception):
 
 
 class RetryLater(Exception):
-    """Raised if the client should retry later, because the queue is full or the deadline has passed."""
+    """Raised if the queue is full or the deadline has passed, so that the client should retry later."""
 
     def __init__(
         self, status: int, message: str, retry_after: int, unfinished: "Collection[asyncio.Future[ImageAnswers]]" = ()
@@ -122,7 +122,7 @@ class Service:
         self.suspects: deque[_Job] = deque()
         """Images from batches on which two replicas died."""
         self.tested: _Job | None = None
-        """Suspect that is currently being scored alone."""
+        """Image from `suspects` that is currently being scored alone."""
         self.pending: dict[tuple[bytes, tuple[str, ...]], _Job] = {}
         self.running: set[asyncio.Task[None]] = set()
         self.seconds_per_image = 0.0
@@ -199,7 +199,7 @@ class Service:
         self._send_due_batches()
 
     def _take_next_batch(self) -> list[_Job]:
-        """Return one suspect, or a batch of waiting images with the same metrics; empty if no batch is due."""
+        """Return one suspect image, or a batch of waiting images with the same metrics; empty if no batch is due."""
         if self.suspects and self.tested is None and len(self.running) < self.load.replicas:
             self.tested = self.suspects.popleft()
             return [self.tested]

@@ -95,7 +95,7 @@ def assemble_checkpoint(language: Part, tower: Part, folder: Path, *, family: st
 
 
 def _save(network: ClipFlanT5, tokenizer: Any, tower: Part, folder: Path) -> None:
-    """Write the checkpoint and its tokenizer. If the tower is local, copy its configuration without the weights."""
+    """Write the checkpoint and its tokenizer. If the tower is local, its configuration is copied too."""
     save_clip_flant5(network, folder, tower_name=f"./{TOWER_FOLDER}" if tower.commit is None else tower.source)
     tokenizer.save_pretrained(folder)
     if tower.commit is None:

@@ -54,7 +54,7 @@ class SplitConversations(NamedTuple):
 
 
 def split_conversations(source: Place, output: Place, kind: Literal["captions", "questions"]) -> SplitConversations:
-    """Write one row per turn below the output, unless the same file content has already been split.
+    """Write Parquet files with one row per turn below `output`, unless the same file content has been split already.
 
     The file is a list of `{"image": path, "conversations": [{"from": "human", "value": question}, {"from": "gpt",
     "value": answer}, ...]}`, such as llava_v1_5_mix665k.json. Paths are relative to the file's folder. A row has the

@@ -1,4 +1,4 @@
-"""The rows of a training: their shards, their order, and how they are converted to exercises."""
+"""The rows of a training: their shards, their order, and how they become exercises (texts with an answer to learn)."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -74,7 +74,7 @@ class RowOrder:
         return sum(map(len, self.row_indices))
 
     def row_at(self, position: int) -> TrainingExample:
-        """Return the row at a position in the sequence of all epochs' rows."""
+        """Return the row at a position, counted from the first row of the first epoch."""
         epoch, index = divmod(position, self.rows)
         ends = self._find_ends(epoch)
         mix = int(np.searchsorted(ends, index, side="right"))

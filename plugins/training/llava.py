@@ -1,4 +1,4 @@
-"""Training of LLaVAs, such as the VQAScore paper's with a 7B or 13B Llama-2 (appendix D, table 12).
+"""Training of LLaVAs, such as those of the VQAScore paper, which contain a 7B or 13B Llama-2 (appendix D, table 12).
 
 It follows LLaVA-1.5 (Liu et al. 2023). In stage 1, the language model writes the caption directly after the image. In
 stage 2, it writes the answer to a question phrased as at inference. Only tokens that it writes contribute to the loss.
@@ -32,7 +32,7 @@ from plumbline.operators.models.processing import explain_load_errors, load_pret
 from plumbline.plugins.training.trainee import Trainee
 
 NO_LABEL = -100
-"""Label of tokens that the network only reads."""
+"""Label of tokens that the network reads but does not learn to write."""
 IMAGE_FILES = ("preprocessor_config.json", "processor_config.json")
 IMAGE, PADDING = "<image>", "<pad>"
 PENULTIMATE = -2
@@ -64,7 +64,7 @@ class LlavaBatch(NamedTuple):
     ids: torch.Tensor
     """Token ids (n, tokens), right-padded."""
     labels: torch.Tensor
-    """Label of each token (n, tokens); NO_LABEL for tokens that are only read."""
+    """Label of each token (n, tokens); NO_LABEL for tokens that do not contribute to the loss."""
 
     def to(self, device: torch.device) -> "LlavaBatch":
         return LlavaBatch(*(tensor.to(device, non_blocking=True) for tensor in self))
@@ -153,7 +153,7 @@ def load_llava(model: ResolvedModel[Any], device: torch.device) -> LlavaTrainee:
 def _make_plain_generation_config(network: Any) -> GenerationConfig:
     """Return a generation config that only has the special tokens.
 
-    Transformers refuses to save some checkpoints' sampling options.
+    The sampling options are dropped because transformers refuses to save those of some checkpoints.
     """
     names = ("bos_token_id", "eos_token_id", "pad_token_id")
     return GenerationConfig(**{name: getattr(network.generation_config, name) for name in names})

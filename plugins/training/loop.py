@@ -35,7 +35,7 @@ class TrainingStage:
     size: int
     """Number of images per batch; for a language model, number of texts."""
     each: int = 1
-    """Number of exercises per image."""
+    """Number of exercises (texts with an answer to learn) per image."""
     warm_up: float = 0.03
     """Fraction of the steps during which the learning rate rises to its peak."""
     final: float = 0.05
@@ -114,7 +114,7 @@ class StageTrainer(Generic[Network]):
         return tensors
 
     def restore(self, tensors: Mapping[str, torch.Tensor], step: int) -> None:
-        """Continue from a state that was saved after `step` steps; raise KeyError if it is another network's state."""
+        """Continue from a state that was saved after `step` steps; raise KeyError if the state has other weights."""
         with torch.no_grad():
             for name, parameter in self.trained.items():
                 get_local_part(parameter).copy_(tensors[STATE["weights"] + name])

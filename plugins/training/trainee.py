@@ -19,7 +19,7 @@ class Trainee(ABC):
     """Prefixes of parameter names, for each part that can be trained. The vision tower is not among the parts."""
 
     def __init__(self, network: Any, likelihood: Any, precisions: Mapping[str, torch.dtype]) -> None:
-        """Wrap a network.
+        """Wrap a network for training.
 
         Args:
             network: The network to train, in single precision.
@@ -42,7 +42,7 @@ class Trainee(ABC):
 
     @abstractmethod
     def make_caption_exercise(self, image: int, pixels: Any, caption: str, rng: Random) -> Any:
-        """Return an exercise of stage 1. `image` is the image's index; raise HopelessRow if the caption is unusable."""
+        """Return an exercise of stage 1 for the image with this index; raise HopelessRow if the caption is unusable."""
 
     @abstractmethod
     def make_question_exercise(self, image: int, pixels: Any, question: str, answer: str) -> Any:

@@ -29,7 +29,7 @@ from plumbline.plugins.training.worker import CHECKPOINT, CONFIG, HELD_OUT, OUTC
 
 
 class WorkerReports:
-    """Ray actor that stores the workers' lines and a fatal error, because it outlives the workers."""
+    """Ray actor that stores the lines that workers report, and a fatal error. It outlives the workers."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -162,7 +162,7 @@ class TrainerThread(threading.Thread):
 
 
 def _wait_for_workers(trainer: TrainerThread, reports: Any, report: Report) -> None:
-    """Report the workers' lines until they end; raise RunnerError if the training did not finish."""
+    """Report the workers' lines until the workers end; raise RunnerError if the training did not finish."""
     trainer.start()
     ended = False
     while not ended:
@@ -180,7 +180,7 @@ def _wait_for_workers(trainer: TrainerThread, reports: Any, report: Report) -> N
 
 
 def _run_worker(task: Task, environment: DriverEnvironment, reports: Any) -> None:
-    """Run a worker in a Ray process. Our own errors are fatal, because a restart would not help."""
+    """Run a worker in a Ray process. Errors raised by plumbline itself are fatal, because a restart would not help."""
     from ray.train import get_context
     from ray.train.torch import get_device
 

@@ -11,7 +11,7 @@ from plumbline.plugins.training_loop.step_results import StepResult
 
 
 class EvaluationCallback(TrainerCallback):  # type: ignore[misc]  # transformers is half-typed
-    """Evaluates the trainer's model every few steps, or whenever the trainer evaluates."""
+    """Callback that evaluates the trainer's model every few steps, or whenever the trainer evaluates it."""
 
     def __init__(
         self,
@@ -19,18 +19,22 @@ class EvaluationCallback(TrainerCallback):  # type: ignore[misc]  # transformers
         make_pipeline: Callable[[Any], Pipeline],
         every: int | None,
     ) -> None:
-        """Evaluate by a function of a pipeline and its step; the other arguments are those of `make_callback`."""
+        """Create a callback.
+
+        `evaluate` is called with the pipeline and the step. The other arguments are those of
+        `Evaluation.make_callback`.
+        """
         if every is not None and every < 1:
             raise ConfigError(f"every: expected a number of steps from 1, or None, got {every!r}")
         self.evaluate, self.make_pipeline, self.every = evaluate, make_pipeline, every
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
-        """Evaluate after every few steps."""
+        """Evaluate if the number of the step is a multiple of `every`."""
         if self.every is not None and state.global_step % self.every == 0:
             self._evaluate(state, parts["model"])
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
-        """Evaluate whenever the trainer has evaluated."""
+        """Evaluate after the trainer's own evaluation, unless `every` is set."""
         if self.every is None:
             self._evaluate(state, parts["model"])
 

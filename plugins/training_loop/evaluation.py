@@ -1,4 +1,4 @@
-"""`plumbline.Evaluation`: scores a pipeline at steps of its training, and says whether it became better."""
+"""`plumbline.Evaluation`: scores a pipeline at several steps of its training, and reports whether it has improved."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ COMMAND = Command("evaluation", "Score a pipeline inside a training loop.", Eval
 
 
 class Evaluation:
-    """Scores the images of a pipeline at steps of its training, and compares each step with earlier ones."""
+    """Evaluation of a pipeline at several steps of its training. Each step is compared with earlier steps."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Evaluation:
         pipeline_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        """Read the prompts and load the metrics' models; the folder's earlier steps are found again.
+        """Read the prompts, load the metrics' models, and find the earlier steps in the folder.
 
         Args:
             benchmark: A benchmark with prompts, such as `shapes`; with `prompts="prompts.txt"`, your own prompts.
@@ -58,9 +58,9 @@ class Evaluation:
             models: `released` for the real models, or `shapes` for the small ones that only know coloured shapes.
             trackers: `tensorboard`, `wandb` or `mlflow`, a tracker of accelerate, a W&B run, or a list of these.
             pipeline_options: Further arguments of a diffusers pipeline, such as `{"num_inference_steps": 20}`.
-            options: Other keys of the evaluation: `limit=64` takes the first 64 prompts; `folder="evaluation"` is where
-                results go; `seeds=2` makes two images per prompt, `batch=8` at a time; `worst=6` is the number of worst
-                images to keep; `on_gpu=True` puts the metrics' models on this machine's GPU.
+            options: Other keys of the evaluation: `limit=64` takes the first 64 prompts; `folder="evaluation"` is the
+                folder for the results; `seeds=2` makes two images per prompt, `batch=8` at a time; `worst=6` is the
+                number of worst images to keep; `on_gpu=True` puts the metrics' models on this machine's GPU.
 
         Raises:
             ConfigError: An option is invalid, or the folder has an evaluation with other settings.
@@ -85,8 +85,8 @@ class Evaluation:
 
         Args:
             pipeline: A diffusers pipeline, or a function that gets a list of prompts (and, if it takes a second
-                argument, a list of seeds) and returns an image for each, as `PIL.Image` or uint8 array. None for an
-                image is a missing image.
+                argument, a list of seeds) and returns an image for each, as `PIL.Image` or uint8 array. None stands
+                for a missing image.
             step: Number of the training step.
 
         Raises:
@@ -168,7 +168,7 @@ class Evaluation:
         return result
 
     def _score(self, step: int, wanted: Sequence[WantedImage], images: Sequence[GeneratedImage]) -> pa.Table:
-        """Return the images' scores (schema SCORES); the step is their generator."""
+        """Return the images' scores (schema SCORES). The column `generator` contains the name of the step."""
         made = [image.encoded for image in images]
         rows = (
             self._get_opened().scorer.score_table(made, [image.prompt for image in wanted]).select(SCORED).to_pylist()

@@ -97,7 +97,7 @@ def open_evaluation(config: EvaluationConfig, options: Mapping[str, Any]) -> Ope
 
 
 def _digest_metrics(config: EvaluationConfig, scorer: Scorer, pack: str) -> dict[str, str]:
-    """Return the digest of each metric's recipe; it is equal in a sweep with the same metric and models."""
+    """Return the digest of each metric's recipe. A sweep with the same metric and models has the same digest."""
     nodes = [
         Node(
             name=node.name,
@@ -114,7 +114,7 @@ def _digest_metrics(config: EvaluationConfig, scorer: Scorer, pack: str) -> dict
 
 
 def list_wanted_images(prompts: pa.Table, seeds: int) -> list[WantedImage]:
-    """Return the images of a step: `seeds` for each prompt. An image's seed depends only on its id."""
+    """Return the images to generate at each step, `seeds` for each prompt. An image's seed depends only on its id."""
     wanted = []
     for prompt_id, text in zip(*(prompts.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True):
         for number in range(seeds):

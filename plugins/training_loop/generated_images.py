@@ -20,7 +20,7 @@ Pipeline = Callable[..., Any]
 
 
 class WantedImage(NamedTuple):
-    """An image that each step generates."""
+    """An image to generate at every step."""
 
     image_id: str
     prompt_id: str
@@ -39,7 +39,9 @@ class GeneratedImage(NamedTuple):
 def generate_images(
     pipeline: Pipeline, wanted: Sequence[WantedImage], batch: int, options: Mapping[str, Any]
 ) -> Iterator[GeneratedImage]:
-    """Yield the wanted images in order; the training's modules and random numbers are as before afterwards.
+    """Yield the wanted images in order.
+
+    Afterwards, the modes of the pipeline's modules and the states of the random generators are as before.
 
     Args:
         pipeline: The pipeline or function.
@@ -48,7 +50,7 @@ def generate_images(
         options: Further arguments of a diffusers pipeline.
 
     Raises:
-        ConfigError: the pipeline did not return an image for each prompt.
+        ConfigError: The pipeline did not return an image for each prompt.
     """
     import torch  # takes seconds, and a configuration can be checked without it
 
@@ -73,7 +75,7 @@ def generate_images(
 
 
 def _list_devices() -> list[int]:
-    """Return the GPU that this process uses; all visible ones would be the default."""
+    """Return the index of the GPU that this process uses, or an empty list if there is no GPU."""
     import torch
 
     return [torch.cuda.current_device()] if torch.cuda.is_available() else []
@@ -85,7 +87,7 @@ def _is_diffusers_pipeline(pipeline: Pipeline) -> bool:
 
 
 def _choose_arguments(pipeline: Pipeline, prompts: list[str], seeds: list[int]) -> tuple[list[Any], ...]:
-    """Return the prompts, and the seeds if the function takes a second argument."""
+    """Return the arguments for the function: the prompts and, if it takes two arguments, the seeds."""
     try:  # the signature of a module is that of `forward`, because its own accepts anything
         inspect.signature(getattr(pipeline, "forward", pipeline)).bind(prompts, seeds)
     except TypeError:

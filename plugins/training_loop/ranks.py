@@ -10,19 +10,25 @@ from plumbline.operators.base.errors import PlumblineError
 
 T = TypeVar("T")
 MAX_WAIT = timedelta(hours=6)
-"""Time for which the other processes wait while the first one scores. PyTorch's own limit is 10 to 30 minutes."""
+"""Maximum time that the other processes wait while the first one scores. PyTorch's own limit is 10 to 30 minutes."""
 
 
 class RankError(PlumblineError):
-    """Another process of the training failed in the same step."""
+    """Raised if another process of the training failed in the same step."""
 
 
 class Ranks:
-    """This process among those of the training; alone if torch.distributed is not initialised."""
+    """The processes of the training, as seen from this process.
+
+    Without torch.distributed, there is only this process.
+    """
 
     @cached_property
     def group(self) -> Any:
-        """A group of all processes on CPUs, or None for a single process. All processes make it at their first step."""
+        """Group in which all processes communicate through CPUs; None if there is only one process.
+
+        It is created at the first step, by all processes together.
+        """
         import torch.distributed as dist
 
         if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
@@ -31,7 +37,10 @@ class Ranks:
 
     @property
     def rank(self) -> int:
-        """Number of this process; before torch.distributed is initialised, the launcher's variable RANK."""
+        """Number of this process.
+
+        Before torch.distributed is initialised, it is read from the environment variable RANK.
+        """
         import torch.distributed as dist
 
         if dist.is_available() and dist.is_initialized():
@@ -47,7 +56,7 @@ class Ranks:
         return 1 if self.group is None else int(dist.get_world_size())
 
     def share_from_first(self, compute: Callable[[], T]) -> T:
-        """Compute a value on the first process and return it on all; if that fails, all raise."""
+        """Compute a value on the first process and return it on every process; if that fails, every process raises."""
         import torch.distributed as dist
 
         if self.group is None:
@@ -68,7 +77,7 @@ class Ranks:
         """Compute each item on one of the processes; return all values on the first process, and none on the others.
 
         Every process gets the same number of items, because a model that is split over processes needs all of them for
-        each of its calls. Some items are therefore computed twice. If one process fails, all raise.
+        each of its calls. Some items are therefore computed twice. If one process fails, every process raises.
         """
         import torch.distributed as dist
 

@@ -28,7 +28,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 class WorstImage(NamedTuple):
-    """One of the images of a step with the worst scores by a metric."""
+    """One of the images with the worst scores in a step by one metric."""
 
     metric: str
     number: int
@@ -44,13 +44,13 @@ class WorstImage(NamedTuple):
 
 
 class StepFolder:
-    """Reads and writes the folder of an evaluation."""
+    """Reader and writer of an evaluation's folder."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
 
     def claim(self, settings: Mapping[str, Any]) -> None:
-        """Write the settings, or raise ConfigError if the folder has the steps of an evaluation with other settings."""
+        """Write the settings; raise ConfigError if the folder belongs to an evaluation with other settings."""
         file = self.place / SETTINGS
         with readable_errors(file, "folder"):
             earlier = _read_json(file) if file.exists() else None
@@ -94,7 +94,7 @@ class StepFolder:
                 raise ConfigError(f"{file}: expected Parquet, found a damaged file; {REMEDY}") from error
 
     def write_step(self, result: StepResult, scores: pa.Table, worst: Sequence[WorstImage]) -> None:
-        """Write a step; it counts as complete from the last write on."""
+        """Write a step's files. The last file marks the step as complete."""
         folder = self.find_step(result.step)
         (folder / SCORES).write_table(scores)
         for image in worst:

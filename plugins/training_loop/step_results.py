@@ -15,24 +15,26 @@ from plumbline.operators.results.summary import OVERALL, Skills, count_each
 from plumbline.operators.statistics.ordering import min_pairs
 
 Verdict = Literal["better", "worse", "no clear difference", "too few prompts", "no shared scores"]
-"""How a step compares with an earlier one. `too few prompts`: not even the clearest difference would be significant."""
+"""How a step compares with an earlier one. `too few prompts` means that not even the clearest difference would be
+significant.
+"""
 
 
 class StepComparison(NamedTuple):
-    """Comparison of a step with an earlier one by one metric, on the prompts with scores at both."""
+    """Comparison of a step with an earlier step by one metric, on the prompts that have scores at both steps."""
 
     step: int
     """The earlier step."""
     verdict: Verdict
     difference: float | None
-    """Mean of this step minus mean of the earlier step; None without shared scores."""
+    """Mean of this step minus mean of the earlier step; None if no prompt has scores at both steps."""
     low: float | None
     """Lower end of the difference's 95% interval; None if too few prompts differ."""
     high: float | None
     p_value: float | None
-    """P-value of the signed-rank test, corrected if the step is compared with two steps."""
+    """P-value of the signed-rank test, corrected for two tests if the step is compared with two earlier steps."""
     n: int
-    """Number of prompts."""
+    """Number of prompts that have scores at both steps."""
 
     def __str__(self) -> str:
         words = {"better": "better than", "worse": "worse than", "no clear difference": "no clear difference from"}
@@ -54,7 +56,7 @@ class MetricResult(NamedTuple):
     n_null: int
     """Number of images without a score."""
     failure: str
-    """Reason why the first image without a score has none; empty if all have scores."""
+    """Reason why an image has no score, taken from the first such image; empty if all images have scores."""
     previous: StepComparison | None
     """Comparison with the previous step; None for the first step, and for metrics that do not rank images."""
     best: StepComparison | None
@@ -62,12 +64,12 @@ class MetricResult(NamedTuple):
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
-        """Return the result from its JSON; raise TypeError or KeyError for other values."""
+        """Parse a result from its JSON values; raise TypeError or KeyError if they are not a result."""
         compared = {name: values[name] and StepComparison(**values[name]) for name in ("previous", "best")}
         return cls(**{**values, **compared})
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the result as values that can be written as JSON."""
         compared = {"previous": self.previous and self.previous._asdict(), "best": self.best and self.best._asdict()}
         return {**self._asdict(), **compared}
 
@@ -98,7 +100,7 @@ class StepResult:
 
 
 def name_step(step: int) -> str:
-    """Return the name of a step's folder, which also names the step among the generators of a comparison."""
+    """Return the name of a step's folder. Comparisons use the same name for the step's generator."""
     return f"{step:08d}"
 
 
@@ -113,9 +115,9 @@ def summarize_step(
 
     Args:
         step: The step.
-        scores: Its scores (schema SCORES); the generator is the step's name.
+        scores: The step's scores (schema SCORES); the generator is the step's name.
         earlier: Scores of the earlier steps to compare with, which must include the previous step and the best steps.
-        best: The earlier step with the best mean of each metric.
+        best: The earlier step with the best mean, by metric.
         metrics: The metrics by name.
     """
     skills = Skills(())
@@ -147,7 +149,10 @@ def summarize_step(
 
 
 def _compare_steps(step: int, metric: str, scores: pa.Table, lower_is_better: frozenset[str]) -> dict[str, Duel]:
-    """Return the comparisons of a step with each other step in a table, by the other's name, as in a run's report."""
+    """Compare a step with each other step in the table, with the test of a run's report.
+
+    Returns the comparisons by the name of the other step.
+    """
     name = name_step(step)
     means = read_prompt_means(RunScores([scores.select]), metric)
     if name not in means.generators:
@@ -180,7 +185,10 @@ def _find_failure(scores: pa.Table, metric: str) -> str:
 
 
 def find_best_steps(results: Sequence[StepResult], metrics: Mapping[str, Metric]) -> dict[str, int]:
-    """Return the step with the best mean of each metric, the earliest if several have it; omit metrics without any."""
+    """Return the step with the best mean by each metric.
+
+    Ties go to the earliest step. Metrics without any mean are omitted.
+    """
     best = {}
     for name, metric in metrics.items():
         means = {result.step: result[name].mean for result in results}

@@ -77,10 +77,10 @@ class ShownImage(NamedTuple):
     """An image with its scores and answers from all metrics."""
 
     score: Score
-    """One of the image's rows."""
+    """One of the rows with the image's scores."""
     card: Card
     failed: Sequence[Score]
-    """The image's rows that have no score."""
+    """Rows of the metrics that could not score the image."""
     elements: Mapping[str, Elements]
     """Answers by metric."""
 
@@ -95,7 +95,7 @@ class SharedQuestion(NamedTuple):
 
 
 class RowConvertor(IntegerConvertor):
-    """Converter of row numbers in URLs; the URL of a number with too many digits is not found."""
+    """Converter of row numbers in URLs; a URL whose number has too many digits is not found."""
 
     regex = "[0-9]{1,18}"
 
@@ -350,7 +350,7 @@ class Pages:
         return wanted._replace(noted=self.notes.list_images()) if request.query_params.get("notes") else wanted
 
     def _show_images(self, run: BrowsedRun, scores: Sequence[Score]) -> list[ShownImage]:
-        """Return the images that the rows are about, in the order of the rows."""
+        """Return the images that the rows belong to, in the order of the rows."""
         images: dict[tuple[str, str | None], list[Score]] = {}
         for score in scores:
             images.setdefault((score.generator, score.image_id), []).append(score)
@@ -449,7 +449,7 @@ def _make_board(
 
 
 def _find_interval(row: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the interval of a mean, or the mean twice if it has no interval."""
+    """Return the ends of a mean's interval, or the mean as both ends if it has no interval."""
     low, high = row["low"], row["high"]
     return (row["mean"], row["mean"]) if low is None or high is None else (low, high)
 
@@ -462,7 +462,7 @@ def _read_row(run: BrowsedRun, row: int) -> Score:
 
 
 def _suggest_left(choice: Choice, manifests: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the selected left run, or the newest run that can be compared with the right run."""
+    """Return the selected left run or, if none is selected, the newest run that can be compared with the right run."""
     right = choice.right.run or next(iter(manifests), "")
     others = (run_id for run_id in manifests if run_id != right)
     comparable = (name for name in others if not find_obstacle(manifests[name], manifests.get(right, {})))

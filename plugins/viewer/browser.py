@@ -72,7 +72,10 @@ class _OpenRun:
         self.run = read()
 
     def is_current(self) -> bool:
-        """Return False if opening failed or the score files changed; they are listed once per `LIST_SECONDS`."""
+        """Return False if opening failed or the score files changed.
+
+        The files are listed at most once per `LIST_SECONDS`.
+        """
         if self.run.done() and self.run.exception() is not None:
             return False
         if time.monotonic() - self._listed_at < LIST_SECONDS:
@@ -156,7 +159,7 @@ class Browser:
         return (self._large if large else self._small)(run_id, row)
 
     def read_sources(self, run_id: str, row: int) -> Sequence[bytes | RowError]:
-        """Return the source images of a row's edited image as WebP or errors; raise the same errors as `read_image`."""
+        """Return a row's source images, each as WebP or an error; raise the same errors as `read_image`."""
         return self._sources(run_id, row)
 
     def _make(self, make: MakeImage[Made], run_id: str, row: int, *, edited: bool = False) -> Made:
@@ -176,7 +179,7 @@ class Browser:
 
 
 def make_pick(scores: Sequence[Score]) -> Pick:
-    """Return the image that all these rows are about, with its scores by metric."""
+    """Return the image that all these rows belong to, with its scores by metric."""
     first = scores[0]
     scored = [score for score in scores if score.score is not None]
     return Pick(

@@ -54,7 +54,7 @@ MOVES = {
 }
 """Sort orders of score changes; the default is by absolute difference."""
 RANK = "(2 * worse + equal) / (2 * total)"
-"""SQL expression for `percentile_rank`."""
+"""SQL expression that computes the same ranks as `percentile_rank`."""
 MAX_WORDS = 16
 SETTING = "\x1f"
 """Separator before and after each setting in the `settings` column; no value contains it."""
@@ -77,11 +77,11 @@ class WantedRows(NamedTuple):
     metric: str = ""
     skill: str = ""
     kind: str = ""
-    """Kind of error of the rows without a score; `any` selects all kinds."""
+    """Select only rows without a score that have this kind of error; `any` selects all kinds."""
     low: float | None = None
     high: float | None = None
     words: str = ""
-    """Words that the prompt must all contain, or the id of the prompt or image."""
+    """Words that must all occur in the prompt, or the id of the prompt or image."""
     sort: str = ""
     settings: Settings = ()
     noted: tuple[NamedImage, ...] | None = None
@@ -125,7 +125,7 @@ class Move(NamedTuple):
     left_generator: str
     right_generator: str
     left: float | None
-    """The left side's mean, mapped to the scale of the right side's metric; None without a score."""
+    """The left side's mean, mapped to the scale of the right side's metric; None if there is no score."""
     right: float | None
 
 
@@ -515,7 +515,7 @@ class RunRows:
 
 
 def _match_images(images: Sequence[NamedImage]) -> tuple[str, list[object]]:
-    """Return an SQL condition that selects rows about any of the images."""
+    """Return an SQL condition that selects the rows of any of these images."""
     values: list[object] = [tuple(image[column] for image in images) for column in range(3)]
     return "(generator, image_id, prompt_id) IN (SELECT unnest(?), unnest(?), unnest(?))", values
 

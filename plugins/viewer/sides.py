@@ -175,8 +175,8 @@ class Comparisons:
 def _reduce_manifest(run: BrowsedRun, side: Side, choice: Choice) -> Mapping[str, Any]:
     """Return a run's manifest as if the run had only the side's generator and settings.
 
-    If two generators are compared, both get the right generator's name. The selected settings are left out, because a
-    difference in these is intended.
+    If two generators are compared, both manifests get the name of the right side's generator. The selected settings are
+    left out, because a difference in these is intended.
     """
     selected = {name for either in choice for name, _ in either.settings}
     if not selected and choice.pair is None:

@@ -68,7 +68,7 @@ def read_oneig_text(place: Place, convention: Convention) -> PackRows:
     Source: OneIG-Bench/OneIG-Benchmark, `scripts/text`. Each row has `id`, `prompt_en` or `prompt_cn`, and
     `text_content`, a list written as a Python literal. `text_score.py` compares the literal without parsing it, so that
     a line break in it, written `\n`, counts as a letter n: `released` does the same, `fixed` reads it as a space.
-    Prompts have ids of their own.
+    Prompts are identified by `id`.
     """
     return read_rows(read_lines(place), partial(_read_oneig_text, fixed=convention == "fixed"))
 

@@ -161,8 +161,8 @@ class WantedWord(NamedTuple):
 def make_word_elements(questions: Sequence[WrittenQuestion], read: str) -> tuple[Element, ...]:
     """Return an element for each expected word, scored 1 if the word was read and 0 if not.
 
-    If a missing word has a close misspelling among the words that were read, its element contains that. The last
-    element has no score and contains the extra words.
+    If the words that were read include a close misspelling of a missing word, the word's element contains the
+    misspelling. The last element has no score and contains the extra words.
     """
     chinese = any(is_chinese(question.answer or "") for question in questions)
     wanted = [word for question in questions for word in _split_wanted(question, chinese)]

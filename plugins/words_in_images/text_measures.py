@@ -31,7 +31,7 @@ def compare(wanted: Sequence[str], read: str) -> dict[str, float]:
     LongText-Bench: X-Omni-Team/X-Omni, textbench/summary_scores.py at 2b8237b. CVTG-2K: TextCrafter's
     unified_metrics_eval.py, as included in zlab-princeton/i1, benchmark_eval/cvtg-2k at b58a62f. OneIG:
     OneIG-Bench/OneIG-Benchmark, scripts/text/text_score.py and text_utils.py at 41b4983; the release's own table
-    applies the formula to the means over all images of `oneig_edit_distance` and the other two inputs. flow_grpo:
+    applies the formula to the means of its three inputs over all images. flow_grpo:
     yifan123/flow_grpo, flow_grpo/ocr.py at ac4c86e. UniRL: Tencent-Hunyuan/UniRL, unirl/reward/local/ocr.py at 0aa39a8.
     The rewards of flow_grpo and UniRL use only the first text.
     """

@@ -68,7 +68,7 @@ def test_images_show_the_scenes_behind_the_ground_truth(benchmark: Benchmark) ->
 
 
 def test_generators_break_requirements_as_often_as_their_profiles_say(benchmark: Benchmark) -> None:
-    """A generator's profile gives the fraction that it breaks of the requirements whose parents are met."""
+    """A profile gives, by kind of requirement, the fraction that the generator breaks if the parents are met."""
     for generator in GENERATORS:
         for kind in SKILLS:
             outcomes = [

@@ -1,4 +1,4 @@
-"""Each claim has a single meaning, which is checked on hand-made scenes."""
+"""Each kind of claim is true or false of hand-made scenes as its definition says."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The entailment model learns what follows and what does not, and the committed model detects made-up questions."""
+"""The entailment model learns which hypotheses follow, and the committed model detects made-up questions."""
 
 import json
 from pathlib import Path

@@ -24,7 +24,7 @@ PLURALS = {f"{shape}es" if shape == "cross" else f"{shape}s": shape for shape in
 
 
 def read_description(words: str) -> Description:
-    """Parse a noun phrase into a description, using only its words."""
+    """Parse a noun phrase into a description, using only the words of the phrase."""
     listed = words.replace("?", "").split()
     shapes = [PLURALS.get(word, word) for word in listed if PLURALS.get(word, word) in SHAPES]
     return Description(
@@ -56,7 +56,7 @@ def is_placed(one: Entity, relation: str, other: Entity) -> bool:
 
 
 def evaluate(scene: Scene, text: str) -> bool:
-    """Evaluate a prompt without a final clause by parsing it."""
+    """Return True if a prompt without a final clause is true of the scene, by parsing the prompt."""
     numbers = "|".join(NUMBERS)
     if match := re.fullmatch(r"(more|fewer) (.+) than (.+)", text):
         one, other = (len(find_fitting(scene, match[group])) for group in (2, 3))

@@ -1,4 +1,4 @@
-"""All steps that make the embedded models are checked before the first one runs; the README has the measurements."""
+"""All steps that make the embedded models are checked before the first step runs; the README has their accuracy."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,8 @@
 """Script without Plumbline that computes CLIP's cosine for every image of the embedded benchmark.
 
-It corresponds to `metric=[clipscore]`: python -m tests.benchmarks.bare_clip [GENERATOR ...]
+It computes the same values as a sweep with `metric=[clipscore]`.
+
+python -m tests.benchmarks.bare_clip [GENERATOR ...]
 """
 
 import io

@@ -31,7 +31,7 @@ from plumbline.pipelines.store.store import Store
 SHARDS, WORKERS, CALLS = 3_200, 8, 25
 BUNDLES = (1, 4, 16)
 EMPTY_CALLS = 20
-"""Number of times that a worker repeats its concurrent calls of an actor that does nothing."""
+"""Number of rounds of concurrent calls that each worker makes to an actor that does nothing."""
 ROWS = 256
 METRICS = ("vqascore", "other")
 NODE = Node(name="answers:vqa", stage="answers", models={}, metrics={})

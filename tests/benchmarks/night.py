@@ -2,7 +2,7 @@
 
 python -m tests.benchmarks.night CELLS FILES
 
-The cells have no rows, because a plan reads none, and neither does a night with nothing new. Everything else is real.
+The cells have no rows, because neither a plan nor a night with nothing new reads rows. Everything else is real.
 """
 
 import io

@@ -163,7 +163,7 @@ def test_an_image_is_encoded_once_for_any_number_of_questions(
 def _score_one_pair_at_a_time(
     model: ClipFlanT5Likelihood, pixels: Sequence[torch.Tensor], prompt_ids: Sequence[str]
 ) -> list[list[float]]:
-    """Follow the algorithm of the released scripts."""
+    """Score one pair at a time, like the released scripts."""
     prompts = read_texts()
     return [
         model.likelihood(model.encode([image]), [Question(0, template.replace("{}", prompts[prompt_id]), ("Yes",))])[0][

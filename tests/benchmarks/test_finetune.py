@@ -21,7 +21,7 @@ RAISED = ("pearson", "spearman", "pairwise_accuracy_grouped")
 
 
 def test_finetuning_raises_agreement_on_held_out_prompts(tmp_path: Path) -> None:
-    """One process replaces the two workers of `plumbline train training=finetune`."""
+    """The test trains in one process instead of the two workers of `plumbline train training=finetune`."""
     config = read_config(
         load_values(get_command("train"), ["training=finetune", f"output={tmp_path}", *FEW]), COMMAND.schema
     )

@@ -110,7 +110,7 @@ def time_copy(folder: Path, target: Path) -> float:
 
 
 def measure_rate(config: IngestConfig) -> float:
-    """Measure from the first shard to the last, so that the startup of workers does not count."""
+    """Return the images per second from the first shard to the last, so that the startup of workers does not count."""
     stands: list[tuple[float, int]] = []
     ended = ingest(config, lambda record: stands.append((time.perf_counter(), record.rows)))
     assert ended.rows == IMAGES

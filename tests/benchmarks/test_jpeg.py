@@ -24,7 +24,7 @@ def encode_jpeg(image: bytes, quality: int) -> bytes:
 
 
 def count_reversals(before: np.ndarray, after: np.ndarray) -> float:
-    """Return how often the order of two images of a prompt changes; rows are generators."""
+    """Return the fraction of pairs of images of a prompt that change order; the arrays are by generator and prompt."""
     pairs = [(before[a] - before[b]) * (after[a] - after[b]) < 0 for a, b in combinations(range(len(before)), 2)]
     return float(np.mean(pairs))
 

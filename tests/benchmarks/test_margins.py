@@ -28,7 +28,7 @@ def read_requirements_met() -> dict[str, float]:
 
 
 def list_pairs(run: ScoredRun, metric: str) -> Iterator[tuple[float, int]]:
-    """Yield, for every pair except ties, the margin in units of noise and the truth about the pair.
+    """Yield, for every two images of a prompt except ties, the margin in units of noise and the truth about the pair.
 
     The truth is 1 if the image with the better score is truly better, 0 if both are equally good, and -1 otherwise.
     """
@@ -44,7 +44,7 @@ def list_pairs(run: ScoredRun, metric: str) -> Iterator[tuple[float, int]]:
 
 
 def count_pairs(store: Path) -> dict[str, dict[bool, Counter[int]]]:
-    """Count each metric's pairs by the truth that `list_pairs` yields, within the default margin (True) and above."""
+    """Count the pairs by metric, by whether they are within the default margin, and by truth (see `list_pairs`)."""
     run = gather_scores(Store(StorageConfig().locate(str(store))), "latest", METRICS)
     counts = {metric: {True: Counter[int](), False: Counter[int]()} for metric in METRICS}
     for metric in METRICS:

@@ -44,7 +44,7 @@ VIT_H = CLIPVisionConfig(
     hidden_size=1280, intermediate_size=5120, num_hidden_layers=32, num_attention_heads=16, patch_size=14
 )
 UNFEEDABLE = {"ViT-H/14 (PickScore, HPSv2)": 50}
-"""Models that need more cores than any host has, because they read an image 20 times faster than a PNG is decoded."""
+"""Cores per GPU for models that no host can feed, because they read an image 20 times faster than a PNG is decoded."""
 
 
 class FeedingCost(NamedTuple):

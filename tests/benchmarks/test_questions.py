@@ -1,4 +1,4 @@
-"""Question-based metrics write once per prompt, compute an image prefix once, and run full batches."""
+"""Question-based metrics write questions once per prompt, compute an image's prefix once, and run full batches."""
 
 import time
 from collections.abc import Callable
@@ -71,7 +71,7 @@ def answer(model: ChatVlm, images: list[Image.Image], each: int) -> list[float]:
 
 
 def time_fastest(*calls: Callable[[], object]) -> list[float]:
-    """Return the shortest seconds of each call over several rounds; the calls alternate, so busy moments affect all."""
+    """Return the shortest time of each call, in seconds; the calls alternate, so busy moments affect all of them."""
     rounds = [[time_call(call) for call in calls] for _ in range(ROUNDS)]
     return [min(taken) for taken in zip(*rounds, strict=True)]
 

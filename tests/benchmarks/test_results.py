@@ -23,10 +23,10 @@ MAX_ROW_BYTES = 256
 """Maximum memory of a report per row of one metric, in bytes."""
 METRICS = choose_size(10, 2)
 MAX_METRIC_GROWTH = 4.0
-"""Maximum growth of a report's memory, above that of a small report, when metrics (and so rows) grow tenfold.
+"""Maximum growth of a report's memory, beyond that of a small report, when the number of metrics grows tenfold.
 
-It would grow tenfold if a report kept the scores of all metrics in memory at once. Measured: 3.03, because each metric
-has figures.
+The memory would grow tenfold if a report kept the scores of all metrics in memory at once. The measured growth is 3.03,
+because each metric adds figures.
 """
 
 

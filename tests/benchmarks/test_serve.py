@@ -157,7 +157,7 @@ def score_offline(scorer: Scorer, pairs: Sequence[Pair]) -> tuple[float, list[fl
 def compare_with_offline(
     service: Running, scorer: Scorer, pairs: Iterator[Pair], metric: str, images: int
 ) -> list[float]:
-    """Run rounds, each first offline and then with the service, and check that the scores are the same."""
+    """Return the service's rate in each round as a fraction of the offline rate; check that the scores are the same."""
     score_offline(scorer, list(islice(pairs, CLIENTS)))
     asyncio.run(ask_all(service, list(islice(pairs, CLIENTS)), metric=metric))
     shares = []

@@ -19,7 +19,7 @@ from tests.benchmarks.size import HERE, choose_size, expect
 
 GENERATORS = choose_size(("atlas", "flint"), ("atlas",))
 MAX_FRACTION = 0.03
-"""Maximum fraction of the stages' seconds."""
+"""Maximum time for verification, as a fraction of the time of all stages."""
 READS = 2
 """Number of reads of each cell: by the dependent stage, and by the driver or the report."""
 IMAGE_READS = 2

@@ -36,7 +36,7 @@ WIDTHS_AND_SCHEMES = pytest.mark.parametrize(
 
 
 def open_page(browser: WebDriver, page: Path | str, width: int) -> WebDriver:
-    """Open a page from its file or address, and check its console."""
+    """Open a page from its file or address; fail if it logs anything to the console."""
     size = {"width": width, "height": 850, "deviceScaleFactor": 1, "mobile": width == PHONE}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.get("about:blank")

@@ -22,7 +22,7 @@ from tests.operators.report.made import MadeRun, make_run, plain_prompts, png
 pytestmark = NEEDS_BROWSER
 NAMES = ("tweezers", "<b>roller")
 SECONDS = 60
-"""Maximum seconds for images to appear on a busy machine; no test waits longer than it needs to."""
+"""Maximum number of seconds to wait for images on a busy machine; a test continues as soon as they appear."""
 
 
 def make_sources(prompt: int) -> list[bytes]:
@@ -31,7 +31,7 @@ def make_sources(prompt: int) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
-    """Make a run of edits with one source, with two, and with a damaged one, and its report."""
+    """Make a run of edits with one source, two sources or a damaged source, and write its report."""
     folder = tmp_path_factory.mktemp("edits")
     made = make_run(folder, prompts=plain_prompts(6), generators=NAMES, sources=make_sources)
     write_report(made.store)
@@ -43,7 +43,7 @@ def find_sliders(page: WebDriver) -> list[WebElement]:
 
 
 def measure_uncovered(page: WebDriver, within: str) -> int:
-    """Return the percentage of the first result that is not covered by its source."""
+    """Return the percentage of the first edited image that its source does not cover."""
     style = f"return getComputedStyle(document.querySelector('{within} img.before')).clipPath"
     found = re.fullmatch(r"inset\(0px (\d+)% 0px 0px\)", page.execute_script(style))  # type: ignore[no-untyped-call]
     assert found

@@ -53,7 +53,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def page(browser: WebDriver, report: Path, width: int) -> WebDriver:
-    """Open the report from its file, and check the console."""
+    """Open the report from its file; fail if it logs anything to the console."""
     return open_page(browser, report, width)
 
 
@@ -376,7 +376,7 @@ return seen.filter((one) => one.scrollWidth > one.clientWidth + 1 && getComputed
 def test_any_number_of_generators_is_shown_at_1280_pixels_with_nothing_cut_off(
     browser: WebDriver, tmp_path: Path, count: int
 ) -> None:
-    """One generator improved and one prompt failed everywhere; names of checkpoints only differ at their ends."""
+    """One generator improved, one prompt failed everywhere, and the names of checkpoints differ only at the end."""
     draw = np.random.default_rng(count)
     steps = [f"flint-lr{draw.integers(1, 9)}e-5-step-{number:05d}00" for number in range(count // 2)]
     names = draw.permutation([*steps, *(f"model-{number}" for number in range(count - len(steps)))]).tolist()

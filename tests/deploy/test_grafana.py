@@ -17,7 +17,7 @@ EXPORTED = {
     for name, spec in COUNTERS.items()
 }
 RAY_LABELS = {"SessionName"}
-"""Labels that Ray adds."""
+"""Labels that Ray adds to every metric."""
 TARGETS = [target for panel in DASHBOARD["panels"] for target in panel["targets"]]
 
 

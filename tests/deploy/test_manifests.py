@@ -54,7 +54,7 @@ def close_schema(schema: Any) -> Any:
 
 
 def read_schema(kind: str) -> dict[str, Any]:
-    """Return the schema of a kind's `spec`: the release's own if its files exist, otherwise our list of its fields."""
+    """Return the schema of a kind's `spec`: KubeRay's own if its files exist, otherwise our list of the fields."""
     if CRDS is None:
         return {"definitions": FIELDS["definitions"], **FIELDS[kind]}
     crd = yaml.safe_load((Path(CRDS) / f"ray.io_{kind.lower()}s.yaml").read_text())

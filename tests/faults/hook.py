@@ -29,7 +29,7 @@ MEMORY_NOTE = "memory"
 
 
 class Bait(NamedTuple):
-    """Position of an image that contains BAIT, and the file in which the process that decodes it writes its id."""
+    """An image that contains BAIT, and the file to which the process that decodes this image writes its process id."""
 
     generator: str
     row: int

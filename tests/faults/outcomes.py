@@ -17,7 +17,7 @@ ORDERS = {
     "summary": ["metric", "generator", "skill"],
     "errors": [*ORDER, "kind", "row"],
 }
-"""The tables of a run that depend only on its sources, with the columns that determine row order."""
+"""Tables of a run that depend only on its sources, and the columns by which to sort their rows."""
 STATED_FIELDS = ("benchmark", "generators", "metrics", "lower_is_better", "exit_code", "limited", "seen", "errors")
 COUNTED_FIELDS = ("rows", "rows_null", "rows_truncated", "coverage")
 

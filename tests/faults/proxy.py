@@ -21,9 +21,9 @@ RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 FAULTS = ("429", "500", "503", "reset", "delay", "truncated", "lost-500", "lost-reset")
 """Kinds of faults.
 
-For `lost-500` and `lost-reset`, the server carries out the request, but its response is withheld from the client; for
-`truncated`, half of the response is. There is also `garbled`: bytes in the middle of the object differ from the
-server's.
+With `lost-500` and `lost-reset`, the server carries out the request, but the client does not get the response. With
+`truncated`, the client gets only half of the response. Tests can also choose `garbled`, which changes bytes in the
+middle of the object.
 """
 CONNECTION_ERRORS = (OSError, asyncio.IncompleteReadError, asyncio.CancelledError)
 

@@ -444,7 +444,7 @@ def require_no_traceback(printed: Path) -> None:
 
 
 def run_undisturbed(soak: Soak, machines: Machines, wanted: Set[tuple[str, str]]) -> None:
-    """Run the wanted sweeps without faults on one store; each is a state of the benchmark and a sweep's options."""
+    """Run sweeps without faults on one store; `wanted` contains (state of the benchmark, options of the sweep)."""
     place = soak.place("folder", "undisturbed")
     for bench, options in sorted(wanted, key=lambda one: (list(BENCHES).index(one[0]), one[1])):
         place.set_bench_state(bench)

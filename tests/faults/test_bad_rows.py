@@ -324,7 +324,7 @@ def list_prompts() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Sweep:
-    """Run the command with S3 credentials that give no access."""
+    """Sweep all bad rows and shards, with S3 credentials that give no access."""
     folder = tmp_path_factory.mktemp("bad")
     write_rows(folder / "prompts.parquet", list_prompts())
     write_bad_rows(folder)

@@ -1,4 +1,4 @@
-"""Sweeps interrupted by network faults, killed processes, rivals or full disks give the undisturbed tables."""
+"""Network faults, killed processes, concurrent sweeps and full disks do not change the tables of a sweep."""
 
 import os
 import random
@@ -56,7 +56,7 @@ def write_bench(folder: Path, baited: Bait | None = None) -> Path:
 
 @pytest.fixture(params=["cluster=here", pytest.param(ON_RAY, marks=pytest.mark.slow)])
 def cluster(request: pytest.FixtureRequest) -> str:
-    """Return the option for running a sweep in this process, then (in a second run of the test) on Ray."""
+    """Return the option for a sweep in this process or, when the test runs a second time, on Ray."""
     if request.param == ON_RAY:
         request.getfixturevalue("ray_cluster")
     return str(request.param)
@@ -64,7 +64,7 @@ def cluster(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def undisturbed(bench: Path, tmp_path_factory: pytest.TempPathFactory) -> FinishedSweep:
-    """Run the sweep without disturbance."""
+    """Return the same sweep, run without any fault."""
     done = run(bench, str(tmp_path_factory.mktemp("undisturbed")))
     assert (done.computed, done.exit_code) == (CELLS, 0)
     return done

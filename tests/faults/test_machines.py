@@ -219,10 +219,10 @@ SHARED_POOLS = (
     "+cluster.pools.image_statistics={num_cpus:2.75,labels:{kind:room}}",
     "+cluster.pools.scores={num_cpus:1,labels:{kind:room}}",
 )
-"""Options for two pools that together need four CPUs.
+"""Options for two pools that fit on a machine with four CPUs, but only for one sweep at a time.
 
-If another driver holds two CPUs, each of two sweeps could take its second pool alone, and then neither would ever get
-its first pool.
+While another driver holds some of the CPUs, only the second pool fits. If two waiting sweeps each reserved their second
+pool, neither could ever start its first pool.
 """
 
 

@@ -1,4 +1,4 @@
-"""A short soak with faults on a real cluster gives the undisturbed tables and leaves nothing behind."""
+"""A short soak on a real cluster gives the same tables as without faults, and leaves nothing behind."""
 
 import json
 import subprocess

@@ -46,8 +46,8 @@ CASES = [("edge_density", 3, {6: HANGING}), *(pytest.param(*case, BOTH, marks=py
          (("edge_density", 3), ("edge_density", 1), ("clipscore", 2), ("vqascore", 1)))]  # fmt: skip
 """Metric, shards per call, and marked images.
 
-The first case uses no model, because every replacement worker would import the model's libraries, and contains only the
-row that the deadline must end.
+Only the first case is fast: its metric needs no model, so replacement workers import no model libraries, and its only
+marked image hangs until the deadline.
 """
 
 

@@ -39,7 +39,7 @@ class Bench:
     """Number of changes since the benchmark was created."""
 
     def begin(self, count: int, generators: int) -> None:
-        """Start with this number of the embedded benchmark's prompts, and with some generators' images."""
+        """Start with `count` random prompts of the embedded benchmark, and images by `generators` generators."""
         self.spare = self.chance.sample(prompts(256), 256)
         self.prompts = [self.spare.pop() for _ in range(count)]
         for name in GENERATORS[:generators]:

@@ -93,7 +93,7 @@ def _damage(store: Path, files: list[Path], way: str, chance: Random) -> str:
 
 
 def damage_images(folder: Path, generator: str, way: str, chance: Random) -> str:
-    """Damage a file of generated images (its cell or its list); return its path, or an empty string."""
+    """Damage one of a generator's tables or cached files; return the way and path, or "" if nothing changed."""
     kept = folder / ".generate"
     files = [*(folder / generator).glob("*.parquet"), *(kept / "pictures").rglob("*.parquet")]
     files += (kept / "wanted" / generator).glob("*.parquet")

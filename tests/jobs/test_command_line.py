@@ -397,7 +397,7 @@ DOUBLING = {
     "mapping": "{x: '${cluster.%s}', y: '${cluster.%s}'}",
     "name": "${name_of:${cluster.%s}}${name_of:${cluster.%s}}",
 }
-"""Configuration values that refer to another value twice, by the kind of reference."""
+"""Configuration values that contain two references to the same other value `%s`, keyed by kind of reference."""
 
 
 def assert_refused_for_its_length(folder: Path, values: Mapping[str, str]) -> None:
@@ -409,7 +409,7 @@ def assert_refused_for_its_length(folder: Path, values: Mapping[str, str]) -> No
 
 @pytest.mark.parametrize("value", DOUBLING.values(), ids=DOUBLING)
 def test_values_that_double_in_each_of_30_steps_are_refused_at_once(value: str, tmp_path: Path) -> None:
-    """The last step comes first in the file, so that each step would resolve the preceding one twice."""
+    """Step n contains step n - 1 twice. The file starts with the last step, so that no step is resolved in advance."""
     steps = {f"a{n}": value.replace("%s", f"a{n - 1}") for n in range(30, 0, -1)}
     assert_refused_for_its_length(tmp_path, {**steps, "a0": "1"})
 

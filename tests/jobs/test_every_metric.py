@@ -1,4 +1,4 @@
-"""Every named metric scores images of shapes with tiny checkpoints; rows without a score have a reason."""
+"""Every metric that conf/ offers scores images of shapes with tiny checkpoints; rows without a score have a reason."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +62,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Sequence[str]:
 def scores(tmp_path_factory: pytest.TempPathFactory, models: Sequence[str]) -> Callable[[str], Rows]:
     """Return a function that returns a metric's rows; a single sweep covers all metrics with the same kind of input.
 
-    The groups are metrics without a question pack, metrics with the same pack, metrics of videos, and metrics of edits.
+    Metrics are grouped by input: no question pack, each question pack, videos, and edits.
     """
     bench = write_benchmark(tmp_path_factory.mktemp("bench"), ["atlas"], count=4)
 

@@ -1,4 +1,4 @@
-"""A function runs in an environment of its own, and what goes wrong there costs its own rows at most."""
+"""A function metric can run in its own Python environment; a failure there only affects the rows of this metric."""
 
 import json
 import os
@@ -80,7 +80,7 @@ def hangs(image, prompt):
 
 @pytest.fixture(autouse=True, scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Let uv find only the wheels of a folder: two versions of a scorer, and a package that needs the second."""
+    """Make uv use only a folder of wheels: two versions of a scorer, a package that needs version 2, and Pillow."""
     folder = tmp_path_factory.mktemp("wheels")
     for version in (1, 2):
         write_wheel(folder, "tinyscorer", f"{version}.0", SCORER.format(value=version))
@@ -233,7 +233,7 @@ def test_resolved_packages_are_kept_until_their_folder_is_deleted(index: Path, t
 
 
 def test_an_environment_that_cannot_be_made_costs_only_its_own_rows(index: Path, tmp_path: Path) -> None:
-    """The packages are resolved and loaded, and then the folder of environments is lost together with the index."""
+    """After the sweep is planned, the environment's interpreter and the package's only wheel are deleted."""
     write_wheel(index, "fleeting", "1.0", SCORER.format(value=1))
     folder = tmp_path / "environments"
     words = ("metric=[fleeting:rate,edge_density]", choose("rate", folder, "fleeting"))

@@ -112,7 +112,7 @@ def test_ctrl_c_ends_the_view_cleanly_without_a_message_about_a_sweep(
 def test_status_reports_the_first_sweep_while_it_works_and_after_it_was_killed_or_stopped(
     tmp_path: Path,
 ) -> None:
-    """The number of cells is also reported, and a killed sweep is forgotten once another sweep has made its run."""
+    """Status also reports the number of cells, and forgets a killed sweep once another sweep has made its run."""
     bench, store = write_benchmark(tmp_path / "bench", ["atlas", "flint"], count=120), tmp_path / "store"
     given = [*UNJUDGED, *SMALL, "metric=[edge_density]", "benchmark.name=small", f"store={store}"]
     given += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images"]
@@ -166,7 +166,7 @@ def test_a_sweep_reports_the_number_of_computed_cells(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("rights", [0o2775, 0o2755])
 def test_everyone_who_may_write_to_a_stores_folder_may_write_to_a_sweeps_files(rights: int, tmp_path: Path) -> None:
-    """Files are writable under the usual umask, even if they are linked from an earlier run or replaced."""
+    """Despite the usual umask, files have the group rights of the folder, even if they are linked or replaced."""
     bench = Bench(tmp_path, "metric=[edge_density]")
     store = Path(bench.store.place.url)
     store.mkdir()

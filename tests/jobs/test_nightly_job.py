@@ -378,7 +378,7 @@ def test_a_night_that_died_between_manifest_and_report_is_reported_and_not_repea
 
 @pytest.mark.parametrize("way", ROT)
 def test_a_night_replaces_damaged_files_even_if_their_size_and_time_are_unchanged(way: str, nights: Nights) -> None:
-    """A damaged part causes a new run, whereas a damaged page is only rewritten. After that, nothing is new."""
+    """A damaged page is only rewritten, whereas a damaged part of a run's scores causes a new run."""
     nights.run()
     (first,) = list_run_ids(nights.store)
     folder, chance = Path(nights.store.place.url) / "runs", Random(way)

@@ -47,7 +47,7 @@ REFUSED: Refusals = {
         ("", "config key 'format' is required"),
     ],
 }  # fmt: skip
-"""Invalid arguments and the expected message, by the job and valid arguments that precede them."""
+"""Invalid arguments and the expected message, keyed by the job and the valid arguments that precede them."""
 
 
 @pytest.mark.parametrize(("command", "said"), list_refusals(REFUSED))

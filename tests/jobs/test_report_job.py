@@ -24,7 +24,7 @@ def test_the_terminal_shows_the_decision_and_the_address_of_the_page(tmp_path: P
 
 
 def test_a_page_counts_the_existing_images(tmp_path: Path) -> None:
-    """One generator has no image for one of the two prompts, so its row has neither a score nor an image."""
+    """Flint has images for only 6 of the 8 prompts, so 14 images are counted."""
     bench = Bench(tmp_path, "metric=[edge_density,entropy]", "max_failed=1")
     left = Random(0).sample(images("flint", 8), 6)
     bench.write("flint", left)

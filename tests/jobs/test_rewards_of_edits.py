@@ -1,4 +1,4 @@
-"""Training data of edits has each row's source where its consumer reads it; other formats are rejected."""
+"""Exports of edits contain each source image where the trainer reads it; formats without sources are rejected."""
 
 import json
 from pathlib import Path

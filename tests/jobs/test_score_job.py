@@ -104,7 +104,7 @@ def test_if_every_image_is_rejected_the_job_ends_with_the_reasons(tmp_path: Path
 
 @pytest.mark.parametrize("name", ["our prompts.csv", "prompts.json", "by id.json", "captions.jsonl", "prompts.txt"])
 def test_the_command_in_the_error_scores_prompts_next_to_the_folder(name: str, tmp_path: Path) -> None:
-    """If a file is not recognised as prompts, the error suggests no command; the test passes the file explicitly."""
+    """The error suggests no command for `by id.json`, whose name does not suggest prompts, so it is passed directly."""
     texts = ["a lighthouse at dusk", "two foxes", "three lemons in a bowl", "a blue chair"]
     ids = [f"{number}" if name.endswith(".txt") else f"scene-{number}" for number in range(len(texts))]
     for place, (generator, prompt_id) in enumerate(product(("alpha", "beta v2"), ids)):
@@ -358,7 +358,7 @@ def test_the_error_names_the_file_that_lacks_a_prompt_and_moved_lines_rewrite_no
 
 
 def test_a_row_that_ingest_rejected_is_a_row_without_a_score_in_a_sweep(tmp_path: Path) -> None:
-    """A prompt that such a row names is not also counted as missing."""
+    """If a rejected row names a prompt, this prompt is not counted as missing as well."""
     bad = write_faulty_table(tmp_path / "mine", random.Random(2))
     printed("ingest", f"table={tmp_path}/mine/images.csv", f"output={tmp_path}/made", code=1)
     given = [f"benchmark.images={tmp_path}/made", f"benchmark.prompts={tmp_path}/made/prompts.parquet"]

@@ -205,7 +205,7 @@ def test_settings_are_read_from_images_in_folders(tmp_path: Path) -> None:
 
 
 def test_the_cfg_is_read_from_jpegs_with_prompts_in_any_script(tmp_path: Path) -> None:
-    """AUTOMATIC1111 writes big-endian UTF-16; two folders with a cfg of 2 and 9 were once compared as equal."""
+    """AUTOMATIC1111 writes big-endian UTF-16; folders with guidance scales 2 and 9 were once compared as equal."""
     for generator, cfg in (("atlas", 2), ("flint", 9)):
         text = f"一只红色的杯子\nSteps: 20, Sampler: Euler a, CFG scale: {cfg}, Seed: 1, Size: 64x48"
         tags = Image.Exif()

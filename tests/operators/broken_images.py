@@ -39,7 +39,7 @@ def drop_intervals(first: int, count: int) -> bytes:
 
 
 def make_three_scans(*, kept: Sequence[float] = (1, 1, 1)) -> bytes:
-    """Return a baseline JPEG with one scan each for Y, Cb and Cr, each cut to the given fraction."""
+    """Return a baseline JPEG with separate scans for Y, Cb and Cr; `kept` is the fraction of each scan that is kept."""
     greys = [split_segments(encode_image(channel, "JPEG")) for channel in PICTURE.convert("YCbCr").split()]
     frame = bytearray(b"".join(part for part in greys[0][:-2] if part[1] != 0xC0))
     size = next(part for part in greys[0] if part[1] == 0xC0)[4:9]
@@ -52,20 +52,20 @@ def make_three_scans(*, kept: Sequence[float] = (1, 1, 1)) -> bytes:
 
 
 def cut_scan(scan: bytes, component: int, share: float) -> bytes:
-    """Return the given fraction of one component's scan, from its start; 0 removes the scan."""
+    """Return the first `share` of a scan, labelled as the given component; return nothing if `share` is 0."""
     renamed = scan[:5] + bytes((component,)) + scan[6:]
     return renamed[: 10 + int(share * (len(scan) - 10))] if share else b""
 
 
 def make_progressive(scans: int) -> bytes:
-    """Return a progressive JPEG that only contains its first scans."""
+    """Return a progressive JPEG that ends after this number of scans."""
     parts = split_segments(encode_image(PICTURE, "JPEG", progressive=True))
     places = [place for place, part in enumerate(parts) if part[1] == 0xDA]
     return b"".join(parts[: places[scans - 1] + 1]) + END
 
 
 def make_tiff(compression: str, share: float = 1) -> bytes:
-    """Return a TIFF with one strip, whose header gives only this fraction of the strip's true length."""
+    """Return a one-strip TIFF whose header declares only the fraction `share` of the strip's true length."""
     fax = compression in ("group3", "group4", "tiff_ccitt")
     image = PICTURE.convert("1" if fax else "RGB")
     tiff = bytearray(encode_image(image, "TIFF", compression=compression))

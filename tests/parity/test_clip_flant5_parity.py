@@ -1,4 +1,4 @@
-"""The batched CLIP-FlanT5 equals a plain one that follows docs/conventions.md literally, one pair at a time."""
+"""The batched CLIP-FlanT5 equals an implementation that follows docs/conventions.md literally, one pair at a time."""
 
 import json
 import math
@@ -83,7 +83,7 @@ class PlainClipFlanT5:
         return torch.from_numpy(normalised.transpose(2, 0, 1)[None]).float()
 
     def inputs(self, image: Image.Image, question: str) -> torch.Tensor:
-        """Return the encoder's input embeddings (1, tokens, width); each chunk of text has its own end of sequence."""
+        """Return the encoder's inputs (1, tokens, width); the texts around the image each have an end token."""
         before, after = f"{self.before}<image>\n{question} ASSISTANT: ".split("<image>")
         hidden = self.tower(pixel_values=self.pixels(image), output_hidden_states=True).hidden_states
         assert len(hidden) == tiny.VISION_FIELDS["num_hidden_layers"] + 1, "all layers are run"

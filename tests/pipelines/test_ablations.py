@@ -1,4 +1,4 @@
-"""An ablated metric is an ordinary metric: it has its own cells, and shares all others."""
+"""An ablated metric has its own cells for the stages that the ablation affects, and shares all other cells."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sweep_ablations(config: SweepConfig) -> SweepConfig:
-    """Sweep every metric with its ablations."""
+    """Return the configuration with every metric also in its ablated variants."""
     others = {
         f"{name}_{what}": replace(metric, ablation=what) for name, metric in config.metrics.items() for what in DENIED
     }

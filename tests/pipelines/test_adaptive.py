@@ -71,7 +71,7 @@ class SlowExecutor(Executor):
 
 
 class StoppedSweep(NamedTuple):
-    """A sweep that stopped early, and its decisions after each round; tests must not write to its store."""
+    """A sweep that stopped early, and the prompts seen after each round; tests must not write to its store."""
 
     finished: FinishedSweep
     now: PlannedSweep

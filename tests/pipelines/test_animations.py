@@ -1,4 +1,4 @@
-"""A sweep over animations and still images scores each as its kind, and keys of still images do not change."""
+"""One sweep scores both animations and still images; animations do not change the keys of still images."""
 
 import io
 import random

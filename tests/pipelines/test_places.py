@@ -47,7 +47,7 @@ AZURE = pytest.param("az", marks=pytest.mark.elsewhere)
 
 
 def make_address(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return a prefix for this test alone, in a cloud whose environment variables are set."""
+    """Set a cloud's environment variables; return the address of a prefix that only this test uses."""
     server = request.getfixturevalue({"gs": "gcs_server", "az": "azure_server"}[name])
     for variable, value in server.environment().items():
         monkeypatch.setenv(variable, value)
@@ -172,7 +172,7 @@ def test_an_interrupted_sweep_continues_in_a_cloud(cloud: str, tmp_path: Path) -
 def test_writes_and_listings_in_a_cloud_are_complete_over_an_unreliable_network(
     gcs_server: GcsServer, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """Calls fail, are reset, get half an answer, or succeed without an answer."""
+    """Calls fail, are reset, get half a response, or succeed without a response."""
     proxy = FaultProxy(gcs_server, seed=1, share=0.3)
     request.addfinalizer(open_filesystem.cache_clear)
     with run_proxy(proxy) as url:

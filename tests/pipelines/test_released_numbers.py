@@ -97,9 +97,9 @@ def compute_gated_score(answered: Mapping[int, bool], parents: Mapping[int, Sequ
 
 @pytest.mark.parametrize("convention", ["released", "fixed"])
 def test_dsg_counts_a_yes_if_its_parents_are_yes(convention: str, folder: Path, tmp_path: Path) -> None:
-    """A word among each prompt's dependencies makes the released loader drop all of the prompt's dependencies.
+    """One question of every prompt depends on "3, shape"; DSG's loader then drops all dependencies of the prompt.
 
-    The convention `fixed` keeps the dependencies that are numbers.
+    The convention `released` drops them as well, and `fixed` keeps those that are numbers.
     """
     rows = [row | {"dependency": "3, shape"} if row["proposition_id"] == 5 else row for row in make_annotations()]
     file = write_csv(tmp_path / "dsg.csv", ANNOTATIONS, rows)

@@ -31,7 +31,7 @@ METRICS = "metric=[clipscore,gecko]"
 
 @pytest.fixture(scope="module")
 def complete_run(tmp_path_factory: pytest.TempPathFactory) -> FinishedSweep:
-    """Return a finished sweep's run, whose store the tests copy."""
+    """Return a finished sweep; tests that write use a copy of its store."""
     folder = write_benchmark(tmp_path_factory.mktemp("whole") / "bench", ["atlas"])
     done = run_bench(folder, folder.parent / "store", METRICS)
     assert done.exit_code == 0
@@ -40,7 +40,7 @@ def complete_run(tmp_path_factory: pytest.TempPathFactory) -> FinishedSweep:
 
 @pytest.fixture
 def folder(complete_run: FinishedSweep, tmp_path: Path) -> Path:
-    """Return the benchmark with this test's own store, which contains a run whose parts are copied."""
+    """Copy the finished store into the folder of this test; return the folder of the benchmark."""
     origin = Path(complete_run.folder).parent.parent.parent
     shutil.copytree(origin / "store", tmp_path / "store")
     return origin / "bench"

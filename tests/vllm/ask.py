@@ -1,4 +1,4 @@
-"""Asks one tiny vision-language model in every possible way and prints the answers as JSON.
+"""Asks a tiny vision-language model questions with each of its calls, and prints the answers as JSON.
 
 `python -m tests.vllm.ask FOLDER` needs a separate process with a torchvision on its path, which vLLM requires for
 images.
@@ -47,7 +47,7 @@ MAX_TOKENS = 12
 
 
 def make_noise_images() -> list[Image.Image]:
-    """Return two images that fill more than one block of vLLM's cache, which has 128 tokens on a CPU."""
+    """Return two images, each larger than a block of vLLM's cache, which has 128 tokens on a CPU."""
     draw = np.random.default_rng(0)
     return [Image.fromarray(draw.integers(0, 256, (392, 392, 3), dtype=np.uint8)) for _ in range(2)]
 
@@ -87,7 +87,7 @@ def _lay_out_prompt(processor: Any, images: QuestionImages, question: Question, 
 
 
 def count_cached(model: VllmLikelihood, images: Sequence[Image.Image]) -> list[int]:
-    """Count the prompt tokens and the cached tokens in the requests of one call about new images."""
+    """Return the numbers of requests, prompt tokens and cached tokens of one call about new images."""
     before = model.usage
     turned = [image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for image in images]
     model.likelihood([model.preprocess(image) for image in turned], QUESTIONS)
@@ -131,7 +131,7 @@ def reply_with_transformers(folder: Path, shown: Sequence[QuestionImages], syste
 
 
 def hold_conversations(model: VllmLikelihood, images: Sequence[ProcessedImages]) -> list[list[Any]]:
-    """Hold conversations about the images; return the text of each, whether it is complete, and its token counts."""
+    """Generate replies about the images; return each reply's text, whether it is complete, and its token counts."""
     said = [(question.image, question.text, {}) for question in QUESTIONS]
     drawn = [(0, "Say.", {"temperature": 1.0, "seed": seed}) for seed in (1, 1, 2)]
     requests = [
@@ -147,7 +147,7 @@ def hold_conversations(model: VllmLikelihood, images: Sequence[ProcessedImages])
 
 
 def reply_after_thought(model: VllmLikelihood, images: Sequence[ProcessedImages]) -> list[str]:
-    """Return the reply after a thought that the model's third token ends, and the reply without a thought."""
+    """Return the reply after a thought that ends with the model's third token, and the reply that is expected."""
     asked = ImageRequest(0, Request((Message("user", QUESTIONS[0].text),), 2 * MAX_TOKENS))
     (whole,) = model.generate_from_images(images, [asked])
     assert isinstance(whole, Generation)
@@ -160,13 +160,13 @@ def reply_after_thought(model: VllmLikelihood, images: Sequence[ProcessedImages]
 
 
 def describe_failure(model: VllmLikelihood, images: Sequence[ProcessedImages], question: str) -> list[Any]:
-    """Return how the model fails on a question."""
+    """Return the model's error for a question, or an empty list if it answers."""
     (answer,) = model.likelihood(images, [Question(0, question, ("Yes",))])
     return list(answer) if isinstance(answer, RowError) else []
 
 
 def order_both_ways(seen: Sequence[Image.Image]) -> list[QuestionImages]:
-    """Return two images of different sizes that are shown together, in both orders."""
+    """Return a pair of images of different sizes, in both orders."""
     pair = [seen[0], seen[1].crop((0, 0, 280, 196))]
     return [pair, pair[::-1]]
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.vllm
 
 @pytest.fixture(scope="module", params=[make_qwen2_vl, make_llava], ids=["qwen2_vl", "llava"])
 def outputs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return the output of a separate process with the torchvision and operators that this process lacks."""
+    """Return the output of tests.vllm.ask in a process with the torchvision and operators that this process lacks."""
     if not TORCHVISION.is_dir():
         pytest.fail("build/torchvision is missing; run the tests with make vllm")
     make: Callable[[Path], Path] = request.param

@@ -38,7 +38,7 @@ TIMEOUT = 60
 
 
 class CountingEngine:
-    """An engine that, once allowed, finishes the oldest requests first and counts them."""
+    """An engine that waits for the test's permission, then finishes its oldest requests first and counts them."""
 
     model_config = SimpleNamespace(max_model_len=10_000)
     server: VllmEngine
@@ -132,7 +132,7 @@ def make_questions(texts: Sequence[str], choices: Sequence[str]) -> QuestionInde
 def compute_answers(
     stage: AnswersStage, texts: Sequence[str] = QUESTIONS, choices: Sequence[str] = ("A", "B")
 ) -> pa.Table:
-    """Compute a shard as an actor does."""
+    """Return the answers about a shard, computed as an actor does."""
     shard = make_image_table([encode_image(draw_image(number)) for number in range(IMAGES)], ["p"] * IMAGES)
     return stage.measure(decode(stage, shard), {"metric": make_questions(texts, choices)})["metric"]
 

@@ -44,7 +44,7 @@ LANGUAGE: dict[str, Any] = {
 
 
 def make_byte_tokenizer(special: list[str], merged: list[str]) -> PreTrainedTokenizerFast:
-    """Make a tokenizer with a token for every byte and for each of the `merged` words; other words take several."""
+    """Make a tokenizer with a token for every byte and each of the `merged` words; other words take several tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: index for index, token in enumerate([*special, *alphabet])}
     merges = []

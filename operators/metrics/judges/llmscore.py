@@ -68,7 +68,7 @@ class CaptionedImage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LlmScoreRelease(Release):
-    """The release's prompts from llm_descriptor and llm_evaluator (YujieLu10/LLMScore at 8b898e3)."""
+    """The prompts of LLMScore's release, from llm_descriptor and llm_evaluator (YujieLu10/LLMScore at 8b898e3)."""
 
     repository: ClassVar[str] = "YujieLu10/LLMScore"
     marker_file: ClassVar[str] = "llm_evaluator/evaluation_instruction.py"
@@ -296,7 +296,7 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
     def score_ratings(self, ratings: Sequence[Rating]) -> float:
         """Return the variant's score.
 
-        For a prompt without attributes, a case that the paper does not mention, the rule counts only objects.
+        For a prompt without attributes, which the paper does not mention, `rule_enhanced` counts only objects.
         """
         rated = ratings_by_name(ratings)
         if self.variant == "overall":

@@ -40,7 +40,10 @@ class ParsedReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VieScoreRelease(Release):
-    """The release's rules for text-to-image generation, without examples (TIGER-AI-Lab/VIEScore at 2cbea4e)."""
+    """The prompts of VIEScore's release for text-to-image generation, without examples.
+
+    They are read from TIGER-AI-Lab/VIEScore at 2cbea4e.
+    """
 
     repository: ClassVar[str] = "TIGER-AI-Lab/VIEScore"
     marker_file: ClassVar[str] = "viescore/vie_prompts.py"
@@ -75,7 +78,7 @@ class VieScoreRelease(Release):
 
 
 def _name_scores(names: Sequence[str], reply: ParsedReply) -> list[Rating]:
-    """Return one rating per name. Their minimum is the minimum of all scores, however many scores there are."""
+    """Return one rating per name; the last one is the minimum of all remaining scores, if there are more."""
     last = len(names) - 1
     values = [*reply.scores[:last], min(reply.scores[last:], default=reply.scores[0])]
     return [Rating(name, value) for name, value in zip(names, values, strict=True)]

@@ -67,7 +67,7 @@ class SplitPrompt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DsgRelease(Release):
-    """The release's three prompts, each with 23 examples (j-min/DSG at 7330119)."""
+    """The three prompts of DSG's release, each with 23 examples (j-min/DSG at 7330119)."""
 
     repository: ClassVar[str] = "j-min/DSG"
     marker_file: ClassVar[str] = "dsg/query_utils.py"
@@ -316,7 +316,7 @@ Pieces = Callable[[str], Sequence[NumberedLine]]
 def read_tuples(reply: str, pieces: Pieces = parsing.read_numbered_lines) -> dict[int, SemanticTuple]:
     """Parse lines such as `1 | entity - whole (motorcycle)` by number; raise UnreadableReply if there are none.
 
-    If a number occurs several times, here and below, the last line counts, as in the DSG release.
+    If a number occurs several times, the last line counts, as in the DSG release.
     """
     tuples = {line.number: _parse_tuple(line.text) for line in pieces(reply) if "(" in line.text}
     if not tuples:

@@ -300,7 +300,7 @@ QUESTIONS = make_forms("gecko_questions", read_blocks, read_json_blocks, blocks_
 
 
 def _find_subject(subject: str, spans: Sequence[Span]) -> Span | None:
-    """Return the span that a question is about, by its number or otherwise by its words."""
+    """Find the span that a question is about, by its number or, if the subject has no number, by its words."""
     number = _ABOUT.match(subject)
     if number:
         return spans[int(number[1]) - 1] if 1 <= int(number[1]) <= len(spans) else None
@@ -309,7 +309,7 @@ def _find_subject(subject: str, spans: Sequence[Span]) -> Span | None:
 
 
 def _normalise(logs: Sequence[float], likelihood: Literal["probability", "nll"]) -> list[float]:
-    """Return s_i / sum_i s_i (eq. 2) for the choices' probabilities or negative logs s_i; equal values if all are 0."""
+    """Return s_i / sum_i s_i (eq. 2), with s_i the probability or negative log of choice i; equal if all s_i are 0."""
     if likelihood == "probability":
         top = max(logs)
         weights = [1.0 if log == top else math.exp(log - top) for log in logs]

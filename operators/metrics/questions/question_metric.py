@@ -225,7 +225,7 @@ def make_line_forms(name: str, member: str, schema: Callable[[int], Schema]) -> 
 
 
 def log_likelihoods(answered: Answered, reduction: Reduction) -> list[float]:
-    """Return the log-likelihood of each choice, in the question's order, minus that of the prior if it is removed."""
+    """Return each choice's log-likelihood, minus that for a blank image if the metric removes the prior."""
     logs = [log_likelihood(logprobs, reduction) for logprobs in answered.token_logprobs]
     if not answered.prior:
         return logs

@@ -47,7 +47,7 @@ continues.
 
 @dataclass(frozen=True, slots=True)
 class TifaRelease(Release):
-    """The release's prompt, with 15 examples, for writing all questions (Yushi-Hu/tifa at 8e37050)."""
+    """The prompt of TIFA's release, with 15 examples, for writing all questions (Yushi-Hu/tifa at 8e37050)."""
 
     repository: ClassVar[str] = "Yushi-Hu/tifa"
     marker_file: ClassVar[str] = "tifascore/question_gen.py"
@@ -69,7 +69,7 @@ class TifaRelease(Release):
         return locate_questions(prompt, blocks)
 
     def _read(self, reply: str) -> list[Block]:
-        """Parse the questions that have choices and a known subject type; only the first answer counts (parse_resp)."""
+        """Parse questions with choices and a known subject type; of several answers, the first counts (parse_resp)."""
         blocks, subject, kind, question, choices = [], "", "", "", tuple[str, ...]()
         for line in reply.split("\n")[HEADER_LINES:]:
             if line.startswith("About "):

@@ -46,7 +46,7 @@ HEADER_LINES = 7
 
 @dataclass(frozen=True, slots=True)
 class VpevalRelease(Release):
-    """The release's prompt, with 12 examples, for writing programs (aszala/VPEval at 4a54904)."""
+    """The prompt of VPEval's release, with 12 examples, for writing programs (aszala/VPEval at 4a54904)."""
 
     repository: ClassVar[str] = "aszala/VPEval"
     marker_file: ClassVar[str] = "src/open_ended_prompt_generation/generate_open_ended_prompts.py"

@@ -74,7 +74,7 @@ class SimilarityConfig(Metric):
 
     @property
     def score_range(self) -> ScoreRange | None:
-        """Range of a probability; otherwise None, as cosines never get close to their bounds, and rewards have none."""
+        """Range of a probability; None for cosines, which stay far from their bounds, and for unbounded rewards."""
         return SHARES if self.measure == "match" else None
 
     def similarity_options(self) -> dict[str, str]:
@@ -90,7 +90,7 @@ class SimilarityConfig(Metric):
         return {} if self.rating is None else {"rating": self.rating}
 
     def score(self, evidence: Evidence) -> Scored:
-        """Return the model's number, or one of its ratings, together with all ratings."""
+        """Return the model's number, or the rating selected by the option `rating`, with all ratings as details."""
         ratings = None if evidence.row.get("ratings") is None else read_ratings(evidence.row)
         number = evidence.row["similarity"] if self.rating is None else ratings_by_name(ratings or ())[self.rating]
         return Scored(number, truncated=evidence.row["truncated"], ratings=ratings)

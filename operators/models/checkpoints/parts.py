@@ -35,7 +35,7 @@ class Part:
     commit: str | None
     """Hub commit; None for a local folder."""
     identity: str
-    """The hub id and commit, or the digest of the folder's files; it enters the keys of cells."""
+    """The hub id and commit, or the digest of the folder's files. It is part of the keys of cells."""
 
     def folder(self, wanted: Sequence[str] = WANTED_FILES) -> Path:
         """Return the local folder with the files; download wanted files that are missing."""
@@ -77,7 +77,7 @@ def digest_file(path: Path) -> str:
 
 
 def find_part(source: str, revision: str | None, digest: FileDigest, wanted: Sequence[str] = WANTED_FILES) -> Part:
-    """Find the folder or hub repository that `source` names; a folder is identified by its files that match `wanted`.
+    """Find the local folder or hub repository `source`. A folder is identified by a digest of its `wanted` files.
 
     Raises ModelError if it does not exist.
     """
@@ -133,7 +133,7 @@ def read_subfields(fields: Fields, name: str) -> Fields:
 def check_weights(part: Part, only: str | None = None) -> list[str]:
     """Return the names of a part's tensors, read from the headers of all safetensors files or of the file `only`.
 
-    No file of a hub model is downloaded. Raises ModelError if files are missing, damaged or not safetensors.
+    For a hub model, only the headers are fetched. Raises ModelError if files are missing, damaged or not safetensors.
     """
     if part.commit is not None:
         from plumbline.operators.models.checkpoints import hub

@@ -70,9 +70,9 @@ def trim_at_stop(text: str, request: Request) -> str:
 def make_generation(
     tokenizer: Any, request: Request, ids: Sequence[int], *, ends: Collection[int], usage: Usage
 ) -> Generation:
-    """Return the reply with these tokens, cut before its first stop string.
+    """Return the reply that consists of these tokens, cut before its first stop string.
 
-    The reply is complete if it was cut there, or if its last token is in `ends` or ends the request.
+    The reply is complete if it was cut at a stop string, or if its last token is in `ends` or in `request.ends`.
     """
     text = decode_reply(tokenizer, ids)
     kept = trim_at_stop(text, request)
@@ -81,14 +81,17 @@ def make_generation(
 
 
 def tokenize_conversation(tokenizer: Any, messages: Sequence[Message], *, thinks: bool = False) -> list[int]:
-    """Return the conversation's tokens, ready for the reply."""
+    """Return the tokens of the conversation, up to the start of the model's reply."""
     text = render_conversation(tokenizer, messages, thinks=thinks)
     # a template contains its own special tokens; a plain text gets the tokenizer's
     return list(tokenizer(text, add_special_tokens=tokenizer.chat_template is None).input_ids)
 
 
 def render_conversation(tokenizer: Any, messages: Sequence[Message], *, thinks: bool = False) -> str:
-    """Render a conversation with the chat template, ready for the reply; without a template, one message per line."""
+    """Render a conversation up to the start of the reply.
+
+    Without a chat template, each message becomes a line.
+    """
     if tokenizer.chat_template is None:
         return "\n".join(message.text for message in messages)
     try:
@@ -185,9 +188,10 @@ def opens_thought(prompt: str) -> bool:
 
 
 def is_thinking_checkpoint(*parts: Part) -> bool:
-    """Return True if the name or chat template of one of its parts shows that a model thinks before it answers.
+    """Return True if the name or chat template of one of the model's parts shows that it thinks before it answers.
 
-    No template is executed; a file that cannot be read is reported when the model is loaded.
+    Templates are searched but never executed. Files that cannot be read are skipped here; loading the model reports
+    them.
     """
     for part in dict.fromkeys(parts):
         if THINKING_NAME.search(PurePath(part.source).name) is not None:  # some chat templates do not show it
@@ -271,7 +275,7 @@ def reply_to_valid(
     answer: Callable[[Sequence[Conversation]], Sequence[Reply]],
     thinking: Thinking | None,
 ) -> list[Reply]:
-    """Return `answer`'s reply to each valid conversation, after a thought if the model thinks; errors stay in place."""
+    """Return a reply to each conversation, after a thought if the model thinks; errors are returned unchanged."""
     valid = [one for one in conversations if isinstance(one, Conversation)]
     replies = iter(answer(valid) if thinking is None else thinking.generate_replies(valid, answer))
     return [next(replies) if isinstance(one, Conversation) else one for one in conversations]
@@ -285,7 +289,7 @@ def reply_to_requests(
     answer: Callable[[Sequence[Conversation]], Sequence[Reply]],
     thinking: Thinking | None = None,
 ) -> list[Reply]:
-    """Return `answer`'s reply to each text-only request that fits the context, and an error for each other request."""
+    """Return a reply to each text-only request; a request that does not fit the context gets an error."""
     conversations: list[Conversation | RowError] = []
     for request in requests:
         ids = tokenize_conversation(tokenizer, request.messages_with_system, thinks=thinking is not None)
@@ -297,8 +301,8 @@ def reply_to_requests(
 def find_thinking(config: ModelConfig, tokenizer: Any, render: Callable[[], str] | None = None) -> Thinking | None:
     """Return the limits and marks of a model's thoughts, or None if the model may not think.
 
-    `render` returns a prompt after which the model may think; the default is one without an image. Raises ModelError if
-    the tokenizer has no known token that ends a thought.
+    `render` returns a prompt, which shows whether the chat template opens the thought; by default, it is a prompt
+    without an image. Raises ModelError if the tokenizer has no known token that ends a thought.
     """
     if config.thinking == "refused":
         return None

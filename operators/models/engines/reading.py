@@ -20,7 +20,7 @@ NO_TEXT = re.compile(r"no text recogni[sz]ed\.?", re.IGNORECASE)
 
 
 class ChatReader(ThreadUsage):
-    """A chat model instructed to read the text in an image. A reply such as "No text recognized" becomes empty."""
+    """A chat model that is asked to read the text in an image. A reply such as "No text recognized" becomes empty."""
 
     def __init__(self, model: ImageGenerateModel, instruction: str, max_tokens: int) -> None:
         super().__init__()
@@ -39,11 +39,11 @@ class ChatReader(ThreadUsage):
 
 
 def as_reader(load: Callable[[ResolvedModel[Any]], ImageGenerateModel]) -> Callable[[ResolvedModel[Any]], ChatReader]:
-    """Return a loader of ChatReader that uses this loader of a chat model."""
+    """Wrap a function that loads a chat model, so that it returns the model as a ChatReader."""
     return lambda model: ChatReader(load(model), model.config.reading, model.config.reading_tokens)
 
 
 def reading_in_key(config: Any) -> dict[str, Any]:
-    """Return the instruction and the maximum length, if they differ from the defaults, for the keys of cells."""
+    """Return the reading options that differ from the defaults, for the keys of cells."""
     own = {} if config.reading == DEFAULT_READING else {"reading": config.reading}
     return own if config.reading_tokens == DEFAULT_READING_TOKENS else {**own, "reading_tokens": config.reading_tokens}

@@ -31,7 +31,7 @@ class SchemaGrammars:
     def __init__(self, tokenizer: Any, *, end_ids: Sequence[int], width: int) -> None:
         """Read the tokenizer; raise ModelError if llguidance cannot read it, MissingExtra if it is not installed.
 
-        Each of `end_ids` ends a reply. `width` is the number of scores that the model computes per position.
+        `end_ids` are the tokens that end a reply. `width` is the number of scores that the model computes per position.
         """
         with explain_missing_extra("judges", "enforcing a schema (replies=json)"):
             from llguidance import LLTokenizer

@@ -59,7 +59,8 @@ MAX_SCORED_TOKENS = 128
 FORCING_BIAS = 1e4
 """Value added to the logit of a token to make it the likeliest."""
 TWO_IMAGES: Mapping[str, Any] = {"limit_mm_per_prompt": {"image": 2, "video": 0}}
-"""Limits for the source and the result of an edit. vLLM reserves memory by tokens per image, not by number of images.
+"""Image limits for prompts with the source and the result of an edit. A higher limit takes no more memory, because vLLM
+reserves memory by tokens per image.
 """
 
 Tokens = tuple[int, ...]
@@ -84,7 +85,9 @@ class ScoringRequest(NamedTuple):
     MAX_SCORED_TOKENS.
     """
     forced: Tokens = ()
-    """The token that vLLM must generate at the first position so that the second is scored; empty without a second."""
+    """The token that vLLM must generate at the first position so that the second position is scored; empty if the
+    request scores only one position.
+    """
 
     @property
     def params(self) -> Any:
@@ -101,7 +104,7 @@ class ScoringRequest(NamedTuple):
         )
 
     def read(self, output: EngineOutput) -> Iterator[tuple[Tokens, float]]:
-        """Yield initial token sequences of choices, each with the log-probability of its last token."""
+        """Yield each scored beginning of a choice, as tokens, with the log-probability of its last token."""
         for position, tokens in enumerate(self.candidates):
             before, logprobs = self.beginning + self.forced[:position], output.outputs[0].logprobs[position]
             yield from (((*before, token), logprobs[token].logprob) for token in tokens)
@@ -122,10 +125,10 @@ class VllmLikelihood(ThreadUsage):
         end: int,
         thinking: Thinking | None = None,
     ) -> None:
-        """Set how images and questions are presented: images are centred on a square of colour `padding`, if given.
+        """Set how images and questions are presented.
 
-        The `system` message comes before every question, and the token `end` ends a choice's turn. `thinking` is None
-        if the model must reply at once.
+        Images are centred on a square of the colour `padding`, if given. The `system` message comes before every
+        question, and the token `end` ends the turn after a choice. `thinking` is None if the model must reply at once.
         """
         super().__init__()
         self.engine = engine
@@ -141,7 +144,7 @@ class VllmLikelihood(ThreadUsage):
         return self.preprocess_several([image])
 
     def preprocess_several(self, images: Sequence[Image.Image]) -> ProcessedImages:
-        """Pad the images and process them with vLLM's own processor."""
+        """Pad the images to squares, if configured, and process them with vLLM's own processor."""
         padded = [centre_on_square(image, self.padding) for image in images]
         return self.engine.process_images(padded, self._empty_prompt(len(images)))
 
@@ -222,7 +225,7 @@ class VllmLikelihood(ThreadUsage):
 
 
 def _plan_requests(index: int, choices: Sequence[Tokens]) -> Iterator[ScoringRequest]:
-    """Yield the requests that score a question's choices; a beginning that several choices share is scored once."""
+    """Yield the requests that score a question's choices. A beginning shared by several choices is scored only once."""
     following: dict[Tokens, dict[int, None]] = {}
     for choice in choices:
         for length, token in enumerate(choice):

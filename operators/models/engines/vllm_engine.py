@@ -59,7 +59,7 @@ class ProcessedImages(NamedTuple):
     """Number of images."""
 
     def make_prompt(self, ids: Sequence[int]) -> dict[str, Any]:
-        """Return the engine's input for a prompt whose tokens up to the last image are those in `ids`."""
+        """Return the engine's input for the prompt `ids`, which has one placeholder token for each image."""
         differing = (index for index, (own, other) in enumerate(zip(self.ids, ids, strict=False)) if own != other)
         start = next(differing, min(len(self.ids), len(ids)))
         tokens = self.rendered["prompt_token_ids"]  # more than `ids`: an image has all of its tokens here
@@ -81,8 +81,8 @@ class Refusal(NamedTuple):
 
 
 MAX_WAITING_IMAGES = 4096
-"""Maximum number of rendered but unfinished requests with an image: more than vLLM runs at once. Each uses memory for
-its prompt's tokens.
+"""Maximum number of requests with images that are rendered but not finished. It exceeds the number that vLLM runs at
+once; each waiting request uses memory for the tokens of its prompt.
 """
 
 EngineOutput = Any
@@ -128,9 +128,9 @@ class VllmEngine:
         """Start the engine in a separate thread, because vLLM binds its workers to the thread that starts them.
 
         Args:
-            make: Builds a vllm LLMEngine; its errors are raised here.
-            refusals: The errors that vLLM raises when it refuses a single request.
-            processor: Creates one of vLLM's image processors.
+            make: Function that builds a vllm LLMEngine; its errors are raised here.
+            refusals: Types of errors that vLLM raises when it refuses a single request.
+            processor: Function that creates one of vLLM's image processors from the engine.
         """
         self._refusals = refusals
         self._submitted: queue.SimpleQueue[_Submission | None] = queue.SimpleQueue()
@@ -153,7 +153,7 @@ class VllmEngine:
         return int(self._engine.model_config.max_model_len)
 
     def run(self, prompts: Sequence[Prompt], params: Sequence[Any]) -> list[EngineOutput | Refusal]:
-        """Return the output of each prompt, generated with its SamplingParams, when all are finished.
+        """Generate an output for each prompt with the SamplingParams at the same index; return when all are finished.
 
         Raises EngineError if the engine has failed; it cannot be used again.
         """

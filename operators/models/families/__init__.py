@@ -36,7 +36,7 @@ NAMES = {
     "sentences": "embedders:SENTENCES",
     "openai": "openai:FAMILY",
 }
-"""Module of this package and attribute that define each family, in the order used by messages and documentation."""
+"""Module of this package and attribute in it that define each family. Messages and documentation use the same order."""
 FAMILIES = Extensions[Family[Any]](
     "families", {name: f"{__name__}.{location}" for name, location in NAMES.items()}, Family
 )
@@ -48,7 +48,7 @@ def list_families_serving(call: Call) -> str:
 
 
 def model_config(**options: Any) -> ModelConfig:
-    """Return a model's options as its family's class. Raise ConfigError for an invalid or unknown option."""
+    """Create the configuration of a model from its options. Raise ConfigError for an invalid or unknown option."""
     own = drop_foreign_options(options)
     family = FAMILIES[own["family"]]
     unknown = sorted(own.keys() - family.options)
@@ -61,8 +61,8 @@ def model_config(**options: Any) -> ModelConfig:
 def drop_foreign_options(options: Any) -> Any:
     """Drop the options of other families if they have their default values.
 
-    This allows a user to choose a model and set another `family`. Raises ConfigError for an unknown family, and for an
-    option of another family that does not have its default value.
+    This allows a user to choose a configured model and set only `family` to another value. Raises ConfigError for an
+    unknown family, and for an option of another family that does not have its default value.
     """
     if not isinstance(options, Mapping) or "family" not in options:
         return options

@@ -125,7 +125,7 @@ class ImageRewardSimilarity(JointEncoder):
         return ReleasedTransform(load_pixel_transform(model.folder("checkpoint"), pad_to_square=False).processor)
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> Any:
-        """Prepare the image as in CLIP's release: (3, height, width). `rule` is ignored."""
+        """Return the image as prepared in CLIP's release, (3, height, width); `rule` is ignored."""
         return self.pixels.pin(self.processor(image))
 
     def read(self, states: "torch.Tensor", ids: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":

@@ -26,7 +26,7 @@ class _Search(NamedTuple):
 
 
 class GroundingDino(LoadedImageModel):
-    """Grounding DINO (Liu et al. 2023), which serves the `detect` call; as in VPEval, each phrase takes its own pass.
+    """Grounding DINO (Liu et al. 2023), which serves the `detect` call; as in VPEval, phrases are searched one by one.
 
     The network mixes words and pixels from its first layers on, so padding would change the boxes. A batch therefore
     only contains images of equal shape and phrases of equal length.

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 def _dual_encoder(towers: type[Towers], **options: Any) -> Family[LocalModel]:
-    """Return a family that compares embeddings and, as a VQA model, answers by comparing choices.
+    """Return a family of dual encoders, which compare embeddings; as VQA models, they compare the choices' embeddings.
 
-    `options` override the defaults of these families.
+    `options` override the usual settings of such a family.
     """
     defaults: dict[str, Any] = {
         "loads": {
@@ -60,7 +60,7 @@ class ClipSimilarity(Towers):
         return load_pixel_transform(model.folder("checkpoint"), pad_to_square=False)
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> "torch.Tensor":
-        """Prepare the image according to the rule: (3, height, width)."""
+        """Return the image prepared by the rule, (3, height, width)."""
         rules = {"processor": self.processor, "released": self.released, "padded": self.padding}
         return self.pixels.pin(rules[rule](image))
 
@@ -86,7 +86,7 @@ KNOWN_FIELDS = {
         "tokenizer_kwargs",
     },
 }
-"""Fields of the configuration of a network with the original CLIP's architecture; `patch_dropout` only affects
+"""Configuration fields of networks with the original CLIP's architecture. Of these, `patch_dropout` only affects
 training.
 """
 SUPPORTED_PREPROCESSING = {"interpolation": "bicubic", "resize_mode": "shortest", "mode": "RGB"}
@@ -120,7 +120,10 @@ class OpenClipSimilarity(ClipSimilarity):
         return clean_text(text)
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> "torch.Tensor":
-        """Resize the image in its own mode, crop the centre and normalise, or pad it (`padded`): (3, height, width)."""
+        """Return the image (3, height, width), resized in its own mode, cropped and normalised.
+
+        With the rule `padded`, the image is padded instead of cropped.
+        """
         return self.pixels.pin(self.padding(image) if rule == "padded" else self.released(image))
 
 
@@ -187,7 +190,7 @@ class PyramidClipSimilarity(ClipSimilarity):
         return clean_text(text)
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> "torch.Tensor":
-        """Prepare the image as in CLIP's release: (3, height, width). `rule` is ignored."""
+        """Return the image as prepared in CLIP's release, (3, height, width); `rule` is ignored."""
         return self.pixels.pin(self.released(image))
 
 

@@ -25,7 +25,7 @@ RESIZE_RATIO = 256 / 224
 
 
 class DinoSimilarity(LoadedImageModel):
-    """DINO or DINOv2, which serves the `similarity` call for edits: it compares class tokens of image and source."""
+    """DINO or DINOv2, which serves the `similarity` call for edits by comparing class tokens of image and source."""
 
     architecture = "AutoModel"
 
@@ -48,7 +48,7 @@ class DinoSimilarity(LoadedImageModel):
         return ReleasedTransform(super().load_processor(model, tokenizer), RESIZE_RATIO)
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "released") -> "torch.Tensor":
-        """Prepare the image as in the releases: (3, height, width). `rule` is ignored."""
+        """Return the image as prepared in DINO's releases, (3, height, width); `rule` is ignored."""
         return self.pixels.pin(self.processor.crop(image))
 
     def encode(self, pixels: Sequence[Any]) -> "list[torch.Tensor]":
@@ -80,7 +80,7 @@ POOLING_MODES = {"cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens
 
 
 class SentenceEmbedder(TextEncoder):
-    """BERT-like text embedder such as MiniLM: an embedding is the mean over a text's tokens, at unit length."""
+    """BERT-like text embedder such as MiniLM. An embedding is the mean over a text's tokens, scaled to unit length."""
 
     architecture = "AutoModel"
 

@@ -144,7 +144,7 @@ class Florence2(LoadedImageModel):
         return isolate(read, features)
 
     def _replies(self, tasks: Sequence[tuple[SizedTensor, str, int]]) -> list[list[int]]:
-        """Return the tokens of the reply to each (image, task, maximum length), including the end token."""
+        """Return the tokens of the reply to each task (image, instruction, maximum length), including the end token."""
 
         def reply(group: Sequence[tuple[SizedTensor, str, int]]) -> list[list[int]]:
             generate = partial(self._generate, task=group[0][1], limit=group[0][2])
@@ -204,7 +204,7 @@ FLORENCE2 = Family(
 MAX_READ_TOKENS = 512
 """Maximum number of tokens of a reply from GOT-OCR: enough for a generated image with text, but not for a page."""
 PATCHES_PER_TOKEN_SIDE = 4
-"""Number of patches of GOT-OCR's vision tower along each side of a token."""
+"""Number of patches, in each direction, that GOT-OCR's vision tower merges into one token."""
 END_OF_REPLY = "<|im_end|>"
 
 

@@ -51,7 +51,7 @@ ENTAILMENT = ("entailment", "entail", "entails", "entailed")
 
 
 class CrossEncoderNli(LoadedModel):
-    """Entailment model: a sequence classifier with an entailment label, such as a classifier trained on MNLI."""
+    """Entailment model: a sequence classifier with a label for entailment, such as one trained on MNLI."""
 
     architecture = "AutoModelForSequenceClassification"
 
@@ -121,9 +121,9 @@ def _check_labels(config: LocalModel, parts: Mapping[str, Part], fields: Fields)
 
 
 def find_entailment_label(id2label: Mapping[Any, str]) -> int | None:
-    """Return the index of the entailment label in a config's id2label; None unless exactly one label has such a name.
+    """Return the index of the entailment label in a config's id2label, or None if it is missing or ambiguous.
 
-    `not_entailment`, `non-entailment` and the like mean the opposite.
+    Labels such as `not_entailment` and `non-entailment` mean the opposite.
     """
     named = [index for index, label in id2label.items() if str(label).strip().lower() in ENTAILMENT]
     return int(named[0]) if len(named) == 1 and str(named[0]).isdecimal() else None

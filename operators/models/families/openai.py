@@ -55,14 +55,15 @@ NO_QUOTA_CODES = ("insufficient_quota", "billing_hard_limit_reached")
 POLICY_CODES = ("content_policy_violation", "moderation_blocked", "content_filter")
 """Error codes for a request that violates the service's policy."""
 NO_QUOTA_SECONDS = 60.0
-"""Seconds without requests after the account has run out of quota."""
+"""Seconds without new requests after the service has reported that the account has no quota left."""
 TOP_TOKENS = 20
 """Number of likeliest first tokens to request: the maximum for OpenAI and, by default, for vLLM."""
 LOGPROBS: Mapping[str, Any] = {"logprobs": True, "top_logprobs": TOP_TOKENS}
 MAX_IMAGE_BYTES = 20_000_000
 """Maximum size of an encoded image in bytes, which is OpenAI's limit."""
 MIN_SECRET_LENGTH = 8
-"""Minimum length of a key that is redacted even inside longer words; short keys such as `k` or `EMPTY` are not secret.
+"""Minimum length of a key that is redacted even inside longer words. Shorter keys, such as `k` or `EMPTY`, are
+placeholders rather than secrets.
 """
 
 
@@ -113,7 +114,7 @@ class OpenAiService(ThreadUsage, ABC):
         """Send one request and return the endpoint's answer."""
 
     def _send_all(self, http_requests: Sequence[HttpRequest]) -> list[Any]:
-        """Return the result of each request, and add the usage to that of the calling thread."""
+        """Return the result of each request, and add the requests' usage to the usage of this thread."""
         waiting = [self._threads.submit(self._send_and_read, one) for one in http_requests]
         try:
             answers = []
@@ -154,7 +155,7 @@ class OpenAiService(ThreadUsage, ABC):
         return self._unavailable_error(problem), Usage()
 
     def _read_status_error(self, error: "APIStatusError") -> RowError:
-        """Return the row error for an HTTP status. Raise ModelError if no other request can succeed."""
+        """Return the row error for an HTTP status. Raise ModelError if all other requests would fail too."""
         body = error.body.get("message") if isinstance(error.body, dict) else None
         words = body if isinstance(body, str) and body.strip() else str(error)
         # some services repeat the key; a key that is too short to be secret is not redacted within longer words
@@ -204,7 +205,7 @@ class OpenAiModel(OpenAiService):
         return self._send_all([HttpRequest(self._make_arguments(request), self._read_reply) for request in requests])
 
     def preprocess(self, image: Image.Image) -> tuple[bytes, ...]:
-        """Encode the image as PNG, which keeps every pixel, or as JPEG."""
+        """Encode the image as PNG, which is lossless, or as JPEG, as configured."""
         return self.preprocess_several([image])
 
     def preprocess_several(self, images: Sequence[Image.Image]) -> tuple[bytes, ...]:
@@ -236,11 +237,11 @@ class OpenAiModel(OpenAiService):
     def likelihood(
         self, features: Sequence[tuple[str, ...]], questions: Sequence[Question]
     ) -> list[list[list[float]] | RowError]:
-        """Return the log-probability of every choice as the first token of the answer, and 0 for its end.
+        """Return the log-probability of every choice as the first token of the answer, and 0 for its end token.
 
-        Services do not report the probability of the end. A question gets an error if one of its choices is not among
-        the TOP_TOKENS likeliest tokens, ignoring case and white space. A choice of several words is never a single
-        token, so no request is sent for it.
+        Services do not report the probability of the end token. A question gets an error if one of its choices is not
+        among the TOP_TOKENS likeliest tokens, ignoring case and white space. A choice of several words is never a
+        single token, so no request is sent for it.
         """
         http_requests, errors = [], {}
         for index, question in enumerate(questions):
@@ -262,7 +263,7 @@ class OpenAiModel(OpenAiService):
         return [reply if isinstance(reply, RowError) else reply.text.strip() for reply in replies]
 
     def preflight(self, call: Call) -> None:
-        """Request one token, in the form of the call. Raise ModelError if the answer does not have this form."""
+        """Send a one-token trial request; raise ModelError if it fails or its answer does not suit the call."""
         grey = Image.new("RGB", (64, 64), "grey")
         (images,) = [()] if call == "generate" else self.encode([self.preprocess(grey)])
         arguments = self._make_arguments(Request((Message("user", "Answer yes or no: yes?"),), 1), images)
@@ -328,7 +329,10 @@ class OpenAiModel(OpenAiService):
         return arguments
 
     def _read_choice(self, completion: Any) -> Any:
-        """Return the choice of a chat completion, or a RowError. The SDK hardly validates an endpoint's answer."""
+        """Return the first choice of a chat completion, or a RowError.
+
+        Its structure is checked here, because the SDK hardly validates an endpoint's answer.
+        """
         choices: Any = getattr(completion, "choices", None)
         message = getattr(choices[0], "message", None) if isinstance(choices, list) and choices else None
         if message is None:

@@ -55,7 +55,8 @@ TEMPLATES: Mapping[str, str] = {
     "paligemma": _TEMPLATE.replace("MARK", "'<image>' + bos_token").replace("END", r"'\n'"),
     "fuyu": _TEMPLATE.replace("MARK", "'|SPEAKER|'").replace("END", r"'\n<0x04>'"),
 }
-"""Chat templates for types whose tokenizers have none; each formats a question as the type's processor does."""
+"""Chat templates, by model type, for tokenizers that have none. Each formats a question as the type's processor does.
+"""
 FUYU_END = "|ENDOFTEXT|"
 """The token that ends a reply from Fuyu; its tokenizer files may name another token."""
 MAX_VICUNA_ENTRIES = 40_000
@@ -68,11 +69,13 @@ class ChatType(NamedTuple):
     reader: str = "ImageReader"
     """Name of the class in networks/image_reader.py that reads prompts of this type."""
     pixel_counts: int = 0
-    """Number of times that the processor counts each pixel of an image towards its limits; 0 if it has no limits and
-    resizes every image by rules of its own.
+    """Number of times that the processor counts each pixel towards its limits on image size; 0 if it has no limits and
+    resizes every image by its own rules.
     """
     reads_videos: bool = False
-    """True if the tokens of a video are arranged like an image's; later types write the time between frames."""
+    """True if the tokens of a video are arranged like those of an image. Later model types write the time between
+    frames.
+    """
 
 
 TYPES: Mapping[str, ChatType] = {
@@ -99,7 +102,7 @@ TYPES: Mapping[str, ChatType] = {
 """Types that are tested on the transformers engine; vLLM supports more."""
 CLASS_TOKENS = {"clip_vision_model": 1, "siglip_vision_model": 0}
 """Vision towers of LLaVA-shaped models that the transformers engine supports, with the number of tokens before an
-image's patches; other towers order image tokens differently.
+image's patches. Other towers arrange image tokens differently.
 """
 MIN_PIXELS = 3136
 """Minimum number of pixels of an image in Qwen-VL's processors: 56 x 56."""
@@ -170,7 +173,7 @@ def _check(config: ChatModel, parts: Mapping[str, Part], fields: Fields) -> None
 
 
 def _find_problems(config: ChatModel, parts: Mapping[str, Part], fields: Fields) -> Iterator[str]:
-    """Yield the reasons why the checkpoint would not load, or would give wrong answers, in this configuration."""
+    """Yield the reasons why the checkpoint would not load, or would load but give wrong answers, with these options."""
     model_type, checkpoint, on_vllm = fields["model_type"], parts["checkpoint"], config.engine == "vllm"
     if on_vllm and model_type in TEMPLATES:
         yield "vLLM expects the image at a position that does not occur in conversations; set engine=transformers"
@@ -206,7 +209,7 @@ def _load(model: ResolvedModel[ChatModel]) -> "ChatVlm":
 
 
 def _load_writer(model: ResolvedModel[ChatModel]) -> "CausalLM":
-    """Load the language half for conversations without images. Raise ModelError if the model requires images."""
+    """Load the language half, for conversations without images. Raise ModelError if the model needs images."""
     from plumbline.operators.models.networks.causal_lm import CausalLM
 
     if model.profile is not None and model.profile.name in TEMPLATES:
@@ -227,7 +230,7 @@ def _load_network(model: ResolvedModel[ChatModel]) -> Any:
 
 
 def serve(model: ResolvedModel[ChatModel], network: Any) -> "ChatVlm":
-    """Return a model that serves the calls with this network, which is already on its device.
+    """Return a model that serves the calls of chat models with this network, which is already on its device.
 
     Raises ModelError if the tokenizer or processor does not load, or if the network would give wrong answers.
     """
@@ -268,7 +271,7 @@ def serve(model: ResolvedModel[ChatModel], network: Any) -> "ChatVlm":
 
 
 def _check_network(model: ResolvedModel[ChatModel], network: Any, tokenizer: Any) -> None:
-    """Raise ModelError if no token ends a turn, or if some layers do not see all earlier tokens."""
+    """Raise ModelError if no token ends a turn in this network, or if some layers do not see all earlier tokens."""
     if tokenizer.eos_token_id is None:
         raise ModelError(
             f"{model.folder('checkpoint')}: the tokenizer has no eos_token, which is needed to end an answer; "

@@ -7,7 +7,8 @@ image of 1024 x 1024 pixels in Qwen2.5-VL.
 Language models whose heads share keys and values read them without copying, even with a mask. Transformers repeats them
 for each head, which in Qwen2.5-VL-7B means seven copies.
 
-The tower of Qwen2.5-VL has layers of width 3,420, but fast matrix products on a GPU need multiples of 16.
+The tower of Qwen2.5-VL has layers of width 3,420. They are padded, because fast matrix products on a GPU need multiples
+of 16.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 WINDOW_ATTENTION = "flash_by_window_size"
-"""Name of the attention implementation. If the name contains `flash`, transformers passes the bounds of the windows."""
+"""Name of the attention implementation. It contains `flash`, so that transformers passes the bounds of the windows."""
 SHARED = "sdpa_of_shared_keys"
 ALIGNMENT = 16
 """Mask rows and matrix widths are padded to a multiple of this for fast GPU kernels. Otherwise, masks are copied at
@@ -31,7 +32,7 @@ every call, and matrices are multiplied at less than half the speed.
 
 
 def speed_up_tower(model: Any) -> None:
-    """Make a network's vision tower attend in all windows of one size together, and pad its layers to fast widths."""
+    """Make a vision tower process all windows of one size together, and pad its layers to multiples of ALIGNMENT."""
     tower = getattr(model.model, "visual", None)
     if tower is not None:
         tower.config._attn_implementation = WINDOW_ATTENTION
@@ -52,7 +53,7 @@ def _pad(weight: torch.Tensor, padding: Sequence[int]) -> nn.Parameter:
 
 
 def share_keys(decoder: Any) -> int:
-    """Make a language model's heads share keys and values even with a mask; return the number of heads that share them.
+    """Let heads of a language model share keys and values even with a mask; return the number of heads per shared key.
 
     If the number differs between layers, return the largest. A mask (n, 1, tokens, all tokens) must repeat its rows
     this many times: all rows, then all rows again.

@@ -44,7 +44,7 @@ def load_blip(architecture: str, model: ResolvedModel[Any]) -> Any:
 
 
 class Blip2Likelihood(T5Answers):
-    """A BLIP-2 with a T5, which serves the `likelihood` call; it reads 32 image tokens before the question."""
+    """A BLIP-2 with a T5, which serves the `likelihood` call. It reads 32 image tokens before the question."""
 
     architecture = "Blip2ForConditionalGeneration"
 
@@ -58,9 +58,9 @@ class Blip2Likelihood(T5Answers):
 
 
 class InstructBlipLikelihood(T5Answers):
-    """An InstructBLIP with a T5, which serves the `likelihood` call; its Q-Former also reads the question.
+    """An InstructBLIP with a T5, which serves the `likelihood` call. Its Q-Former also reads the question.
 
-    The released code cuts questions to their last 128 tokens; here, a question longer than the Q-Former's positions is
+    The released code cuts questions to their last 128 tokens. Here, a question that exceeds the Q-Former's positions is
     refused.
     """
 
@@ -104,7 +104,7 @@ class InstructBlipLikelihood(T5Answers):
 
 
 class BlipVqaLikelihood(EncoderDecoder):
-    """A BLIP for question answering, which serves the `likelihood` call; its decoder scores answers.
+    """A BLIP for question answering, which serves the `likelihood` call. Its decoder scores the answers.
 
     As released, a question starts with the token [ENC] and an answer with [DEC]; transformers' processor leaves [CLS]
     before the question. The released ranking also smooths labels, which does not give a likelihood and is omitted, and
@@ -149,7 +149,7 @@ class BlipVqaLikelihood(EncoderDecoder):
         return [[self.question_id, *ids[1:]] for ids in super().question_ids(texts)]
 
     def choice_ids(self, choice: str) -> list[int]:
-        """Return the tokens of an answer with its end token [SEP], but without [DEC] before it."""
+        """Return the tokens of an answer and the end token [SEP], without [DEC] at the start."""
         return super().choice_ids(choice)[1:]
 
     def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> EncodedQuestions:
@@ -185,7 +185,7 @@ class BlipVqaLikelihood(EncoderDecoder):
 
 
 def _group_by_length(encoded: EncodedQuestions) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield the rows (m,) of each length, and their states without padding.
+    """Yield, for each length in tokens, the rows (m,) of that length and their states without padding.
 
     BLIP's decoder in transformers 5.19 would attend to the padding, because cross-attention gets its mask under a wrong
     name.
@@ -226,7 +226,7 @@ class RewardHead(nn.Module):
 
 
 class ImageReward(BlipPreTrainedModel):  # type: ignore[misc]
-    """BLIP's text encoder with a regression head on its first token (Xu et al. 2023), under transformers' names."""
+    """BLIP's text encoder with a regression head on the first token (Xu et al. 2023), built from transformers' BLIP."""
 
     config: BlipConfig
     _keep_in_fp32_modules_strict: ClassVar = {"reward_head"}

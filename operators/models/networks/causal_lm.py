@@ -27,8 +27,8 @@ from plumbline.operators.models.networks.loaded import LoadedModel
 from plumbline.operators.models.processing import load_chat_tokenizer, load_pretrained
 
 SPARE_TOKENS = 4
-"""Number of tokens that are searched for a stop string, in addition to one per byte of the string, because some tokens
-decode to nothing.
+"""Number of additional tokens that are searched for a stop string, because some tokens decode to nothing. One token per
+byte of the string is searched in any case.
 """
 
 
@@ -77,7 +77,7 @@ class CausalLM(LoadedModel):
         return load_chat_tokenizer(model)
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Return the reply to each request, or an error; callers in other threads wait for their turn."""
+        """Return the reply to each request, or an error; threads that call it at the same time take turns."""
         with self._lock:
             return reply_to_requests(
                 self.tokenizer, requests, context=self.context, answer=self._answer_all, thinking=self.thinking
@@ -96,7 +96,7 @@ class CausalLM(LoadedModel):
 
     @torch.inference_mode()
     def _answer(self, prompts: Sequence[Conversation]) -> list[Generation]:
-        """Reply to left-padded prompts that are all greedy, or to a single prompt."""
+        """Reply to left-padded prompts that are all decoded greedily, or to a single prompt."""
         ids, mask = pad_left([prompt.ids for prompt in prompts], self.pad_id)
         width = ids.shape[1]
         requests = [prompt.request for prompt in prompts]
@@ -139,7 +139,7 @@ def pad_left(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[torch.Tensor, 
 
 
 class ReplyStoppingCriteria(StoppingCriteria):  # type: ignore[misc]
-    """Stopping criterion that ends each row of a batch independently, and records its length."""
+    """Stopping criterion that ends each row of a batch on its own, and records the length of each reply."""
 
     def __init__(
         self,

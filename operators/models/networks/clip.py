@@ -15,8 +15,8 @@ from plumbline.operators.models.checkpoints.parts import Fields
 DEFAULT_HEAD_WIDTH = 64
 """Head width of a vision tower whose configuration does not specify it."""
 HIGHEST_END = 2
-"""Value of `eos_token_id` that makes transformers take a text's embedding at its highest token id; in OpenCLIP, this is
-the end-of-text token.
+"""Value of `eos_token_id` for which transformers takes a text's embedding at the position of the highest token id. In
+OpenCLIP, this is the end-of-text token.
 """
 OPEN_CLIP_NAMES = (
     (r"^text\.", ""),
@@ -98,11 +98,12 @@ PYRAMID_NAMES = (
     (r"\.mlp\.depConv\.bn\.", ".mlp.bn2."),
     (r"\.mlp\.ac2\.bn\.", ".mlp.bn3."),
 )
-"""Patterns and replacements that convert PyramidCLIP's weight names to OpenCLIP's, if OpenCLIP has the layer."""
+"""Patterns and replacements that convert PyramidCLIP's weight names to OpenCLIP's, for layers that OpenCLIP also has.
+"""
 
 
 def convert_pyramid_clip_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the released weights of a PyramidCLIP under transformers' names; `proj_pre` is only used in training."""
+    """Convert the released weights of a PyramidCLIP to transformers' names; drop `proj_pre`, used only in training."""
 
     def rename(name: str) -> str:
         # the second stack continues the layer numbers of the first
@@ -139,7 +140,7 @@ class Leff(nn.Module):
 
 
 class PyramidClip(CLIPModel):  # type: ignore[misc]
-    """A CLIP whose first vision layers mix neighbouring patches (Gao et al. 2022), under transformers' names."""
+    """A CLIP whose first vision layers mix neighbouring patches (Gao et al. 2022), built from transformers' CLIP."""
 
     def __init__(self, config: CLIPConfig) -> None:
         super().__init__(config)

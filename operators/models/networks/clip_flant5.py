@@ -88,7 +88,7 @@ class ClipFlanT5(nn.Module):
         return int(self.language_model.config.pad_token_id)
 
     def drop_unused_layers(self) -> None:
-        """Remove the tower's layers above the selected one, because their output is not used."""
+        """Remove the tower's layers above the selected one, whose output is not used."""
         self.vision_tower.encoder.layers = self.vision_tower.encoder.layers[: self.feature_layer]
 
 
@@ -138,7 +138,7 @@ class ClipFlanT5Likelihood(T5Answers):
         return len(self.tokenizer)
 
     def preprocess(self, image: Image.Image) -> torch.Tensor:
-        """Pad the image to a square with the mean colour, if configured, and resize it: bytes (3, height, width)."""
+        """Return the image as bytes (3, height, width), padded to a square (if configured) and resized."""
         return self.pixels.pin(self.processor(image))
 
     @torch.inference_mode()
@@ -151,7 +151,7 @@ class ClipFlanT5Likelihood(T5Answers):
 
 
 def load_network(checkpoint: Path, *, tower: Path) -> ClipFlanT5:
-    """Load the network in the checkpoint's precision; the tower's weights come from the checkpoint if it has them."""
+    """Load the network in the checkpoint's precision; use the weights in `tower` if the checkpoint has none for it."""
     fields = json.loads((checkpoint / "config.json").read_text())
     return _build_network(checkpoint, tower, {}, select_layer=fields["mm_vision_select_layer"])
 

@@ -28,7 +28,9 @@ from plumbline.operators.models.networks.loaded import LoadedImageModel
 
 MAX_CACHED_CHOICES = 4096
 COMPILED_ALIGNMENT = 64
-"""A compiled encoder's input is padded to a multiple of this length, so that only a few lengths have to be compiled."""
+"""Multiple of tokens to which the input of a compiled encoder is padded, so that only a few lengths have to be
+compiled.
+"""
 
 TokenizedQuestion = tuple[Question, list[int]]
 
@@ -76,11 +78,11 @@ class EncoderDecoder(LoadedImageModel, ABC):
 
     @abstractmethod
     def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> EncodedQuestions:
-        """Encode image features (n, tokens, width) with questions, also given as right-padded `ids` (n, tokens)."""
+        """Encode image features (n, tokens, width), each with its question; `ids` (n, tokens) are question tokens."""
 
     @abstractmethod
     def predict(self, encoded: EncodedQuestions, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
-        """Return teacher-forced logits (tokens, entries) for all tokens of each question's choices, concatenated."""
+        """Return teacher-forced logits (tokens, entries) for the tokens of all questions' choices, concatenated."""
 
     @abstractmethod
     def write(self, encoded: EncodedQuestions) -> torch.Tensor:
@@ -164,7 +166,7 @@ class T5Answers(EncoderDecoder):
 
     @property
     def entries(self) -> int:
-        """Number of embedding rows that correspond to tokens."""
+        """Number of embedding rows that belong to a token; further rows are unused."""
         return self.rows
 
     @property
@@ -254,7 +256,7 @@ def choice_logits(t5: T5, encoded: EncodedQuestions, choices: Sequence[Sequence[
 
 
 def fuse_kernels(t5: T5) -> None:
-    """Compute each GELU (tanh approximation) and each norm in one kernel; transformers uses seven and five kernels."""
+    """Compute each GELU (tanh approximation) and each norm in one kernel instead of seven and five, respectively."""
     for module in list(t5.modules()):
         if isinstance(getattr(module, "act", None), NewGELUActivation):
             module.act = nn.GELU(approximate="tanh")
@@ -266,7 +268,7 @@ def fuse_kernels(t5: T5) -> None:
 
 
 def _position_bias(stack: Any, length: int, device: torch.device) -> torch.Tensor:
-    """Return an encoder's or decoder's bias (1, heads, length, length), with a row's positions contiguous in memory.
+    """Return the position bias (1, heads, length, length) of an encoder or decoder, contiguous along each row.
 
     In transformers' bias the heads are contiguous. A GPU's attention kernels do not accept such a mask: torch then
     computes attention step by step in float32, and CLIP-FlanT5-XL as a whole takes 2.6 times as long on an H200.

@@ -34,22 +34,24 @@ TEXT_INPUTS = (
 )
 MAX_CACHED_CHOICES = 4096
 SAME_LAYOUT = {"smolvlm": "idefics3"}
-"""Model types whose own processor needs packages for videos, each with a type that arranges images in the same way."""
+"""Model types whose own processor needs packages for videos, each with a model type that arranges images in the same
+way.
+"""
 FRAME_TOKENS = 128, 768
 """Minimum and maximum number of tokens of a video frame: VIDEO_MIN_PIXELS and VIDEO_MAX_PIXELS of qwen-vl-utils."""
 
 
 class Pixels(NamedTuple):
-    """One image, several images of one question, or one video, preprocessed, on the CPU."""
+    """Preprocessed pixels of one image, of several images of one question, or of one video, on the CPU."""
 
     inputs: Mapping[str, torch.Tensor]
     """Inputs for the vision half of the model, such as pixel_values and image_grid_thw."""
     ids: list[int]
-    """Initial tokens of every prompt about the images, up to the last token of the last image."""
+    """Tokens with which every prompt about the images begins, up to the last token of the last image."""
     closing: str
-    """Text that the processor inserts between the image's last token and the text after it."""
+    """Text that the processor inserts between the last token of the image and the text that follows it."""
     step: float = 0.0
-    """For a video, the number of seconds between consecutive patches in time."""
+    """Seconds between consecutive patches of a video in time."""
 
 
 class ImagePrompts:
@@ -101,7 +103,7 @@ class ImagePrompts:
         self.tokenize_choice = lru_cache(maxsize=MAX_CACHED_CHOICES)(self._tokenize_choice)
 
     def _render_opening(self, images: int) -> str:
-        """Return the prompt up to the last of `images` images; it does not depend on the conversation."""
+        """Return the start of a prompt, up to the last of `images` images; it is the same for all conversations."""
         text = self.render([Message("user", "")], images)
         if text.count(self.mark) != images:
             wanted = "one image token" if images == 1 else f"{images} image tokens"
@@ -112,7 +114,7 @@ class ImagePrompts:
         return text.rpartition(self.mark)[0]
 
     def preprocess(self, *images: Image.Image) -> Pixels:
-        """Pad consecutive images, and process them with the checkpoint's own processor."""
+        """Pad the images of one question, and process them together with the checkpoint's own processor."""
         processor, opening = self.processor, self.opening
         if len(images) > 1:
             processor, opening = self.joining, self._render_opening(len(images))
@@ -153,7 +155,7 @@ class ImagePrompts:
         return Pixels(inputs, ids, "", step=seconds * depth)
 
     def tokenize_after_image(self, messages: Sequence[Message], closing: str) -> list[int]:
-        """Return the tokens from the last image to the reply. Raise HopelessRow for an additional image."""
+        """Return the tokens from the last image to the reply. Raise HopelessRow if a message contains another image."""
         text = self.render(messages).replace(self.mark, self.image_mark + closing)
         ids = tokenize_rendered(self.tokenizer, text)
         if ids.count(self.image_id) != 1:
@@ -165,7 +167,7 @@ class ImagePrompts:
         return tokenize_choice(self.tokenizer, self.render([Message("user", question)]), choice, end=self.end)
 
     def render(self, messages: Sequence[Message], images: int = 1) -> str:
-        """Render a conversation with the chat template, ready for the reply; image placeholders come first."""
+        """Render a conversation with the chat template, up to the start of the reply; image placeholders come first."""
         system, thinks = self.system, self.thinks
         return render_image_conversation(self.tokenizer, messages, system=system, images=images, thinks=thinks)
 
@@ -191,7 +193,7 @@ class FuyuProcessor(processing_fuyu.FuyuProcessor):  # type: ignore[misc]
         return super().prepare_inputs_layout(images, text.removeprefix(self.image_token), **options)
 
     def _process_images(self, images: Any, **options: Any) -> Any:
-        """Return the patches (patches, values) and the marks; transformers drops the axis of a single patch."""
+        """Return the patches (patches, values) and the marks; transformers returns a single patch as (values,)."""
         read, marks = super()._process_images(images, **options)
         read["image_patches"] = read["image_patches"].view(-1, read["image_patches"].shape[-1])
         return read, marks

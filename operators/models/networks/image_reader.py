@@ -25,7 +25,7 @@ class ReaderState(NamedTuple):
     """State of a batch of conversations after some tokens have been read."""
 
     states: torch.Tensor
-    """States (n, tokens, width) of the tokens that were read in the last call."""
+    """States (n, tokens, width) of the tokens read by the last call."""
     cache: DynamicCache
     real: torch.Tensor
     """Mask (n, all tokens): True for cached tokens that are not padding."""
@@ -34,7 +34,7 @@ class ReaderState(NamedTuple):
 
 
 LINEAR = "linear_attention"
-"""Name in a config.json for layers that have a state, changed by every token, instead of keys and values."""
+"""Name used in a config.json for layers that have a state, which every token changes, instead of keys and values."""
 FIRST_POSITION = 1
 """Position of a prompt's first token in PaliGemma."""
 
@@ -66,7 +66,7 @@ class ImageReader:
 
     @property
     def recurrent(self) -> bool:
-        """True if some layers have a state instead of keys and values: padding and other questions would change it."""
+        """True if some layers have a state instead of keys and values: padding or other questions would change it."""
         return LINEAR in self.windows
 
     @property
@@ -122,7 +122,7 @@ class ImageReader:
         return {name: self.pixels([image.inputs[name] for image in pixels]) for name in pixels[0].inputs}
 
     def _compute_video_positions(self, video: Pixels) -> torch.Tensor:
-        """Return time, row and column (3, tokens) for a prefix that ends with a video, as in Qwen's releases.
+        """Return time, row and column (3, tokens) of each token in a prefix that ends with a video, as in Qwen's code.
 
         The next token comes after the largest of these. Transformers 5.3 to 5.19 put it after the last row or column,
         which is less than the times of a long video.
@@ -158,7 +158,7 @@ class ImageReader:
         return ReaderState(states, before.cache, real, indices)
 
     def split_prefixes(self, tails: Sequence[Tail]) -> list[Tail]:
-        """Return tails whose generation can continue together from the end of their prompts.
+        """Return tails that can be continued together, one generated token at a time.
 
         The tails are unchanged unless some layers have a state, which padding after shorter prompts would change. In
         that case, each prompt except its last token is read into a separate prefix.
@@ -168,7 +168,7 @@ class ImageReader:
             return list(tails)
 
         def split(group: Sequence[Tail]) -> list[Tail]:
-            """Read all tokens except the last for tails of the same length."""
+            """Read all tokens except the last for tails with prompts of the same length."""
             n_read = len(group[0].prompt) - 1
             if n_read == 0:
                 return list(group)
@@ -189,7 +189,7 @@ class ImageReader:
     def read_next(
         self, before: ReaderState, ids: torch.Tensor, tails: Sequence[Tail], offsets: torch.Tensor
     ) -> ReaderState:
-        """Read one more token `ids` (n, 1) for each row, at `offsets` (n, 1) from the end of its prefix."""
+        """Read one generated token `ids` (n, 1) per row, at `offsets` (n, 1) from the end of the row's prefix."""
         shared = [tail.prefix for tail in tails]
         tokens = torch.tensor([[prefix.tokens] for prefix in shared], device=self.device)
         real = torch.cat([before.real, torch.ones_like(before.real[:, :1])], dim=1)
@@ -213,7 +213,7 @@ class ImageReader:
     def _make_masks(
         self, seen: torch.Tensor, indices: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()
     ) -> dict[str, torch.Tensor | None]:
-        """Return the attention masks by kind of layer; None for layers that do not attend.
+        """Return an attention mask for each kind of layer, or None for layers that do not attend.
 
         A mask (n, 1, tokens, all tokens) is added to the scores: 0 for visible tokens, otherwise the lowest number.
 
@@ -260,14 +260,14 @@ class ImageReader:
 
 
 def _shape_key(pixels: Pixels) -> tuple[Any, ...]:
-    """Return everything that must be equal for two images to run together: numbers of tokens, grid and shapes."""
+    """Return a key that is equal for images that can run together: numbers of tokens, grid and tensor shapes."""
     grid = pixels.inputs.get("image_grid_thw", pixels.inputs.get("video_grid_thw"))
     shapes = sorted((name, tuple(tensor.shape)) for name, tensor in pixels.inputs.items())
     return (len(pixels.ids), str(grid.tolist()) if grid is not None else "", tuple(shapes))
 
 
 class CappedReader(ImageReader):
-    """Reader for networks with capped scores, such as Gemma 4; the cap is in their config.json."""
+    """Reader for networks that limit their logits to a range set in config.json, such as Gemma 4."""
 
     def compute_logits(self, states: torch.Tensor) -> torch.Tensor:
         bound = self.decoder.config.final_logit_softcapping
@@ -278,14 +278,14 @@ class CappedReader(ImageReader):
 
 @dataclass(kw_only=True, slots=True)
 class ImageFeatures(Prefix):
-    """An image that is read again with every question, so only its features are kept."""
+    """An image that the model reads again with every question, so that only its features are kept."""
 
     features: torch.Tensor
     """Embeddings (tokens, width) that replace the embeddings of the image tokens."""
 
 
 class PrefixLmReader(ImageReader):
-    """Reader for networks whose prompt tokens all see each other; later tokens see only the tokens before them."""
+    """Reader for networks in which all tokens of a prompt see each other. Later tokens only see earlier ones."""
 
     two_way = True
 
@@ -304,7 +304,7 @@ class PrefixLmReader(ImageReader):
         ]
 
     def _make_text_inputs(self, ids: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()) -> dict[str, torch.Tensor]:
-        """Return the tokens' embeddings, with the image tokens' embeddings replaced by the features of their image."""
+        """Return the tokens' embeddings, in which each image's features replace the embeddings of the image tokens."""
         features = [tail.prefix.features for pack in packs for tail in pack if isinstance(tail.prefix, ImageFeatures)]
         if not features:
             return super()._make_text_inputs(ids)
@@ -315,7 +315,7 @@ class PrefixLmReader(ImageReader):
     def _compute_distances(
         self, indices: torch.Tensor, width: int, packs: Sequence[Sequence[Tail]] = ()
     ) -> torch.Tensor:
-        """Return the distances, with 0 within a prompt, so that no window separates a prompt's tokens."""
+        """Return the distances, set to 0 within a prompt so that no window hides one of its tokens from another."""
         distances = super()._compute_distances(indices, width)
         for row, pack in zip(distances, packs, strict=False):
             for start, tail in iterate_starts(pack):

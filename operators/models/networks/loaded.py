@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 UNLIMITED = 100_000
-"""Limit, in tokens, above which a tokenizer is treated as having no limit."""
+"""Number of tokens from which a tokenizer's limit counts as no limit."""
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl")
-"""Model types whose first position is the padding token's id plus one."""
+"""Model types that count positions from the padding token's id plus one."""
 
 
 def call_by_group(
@@ -55,7 +55,7 @@ class LoadedModel:
     def __init__(
         self, model: Any, tokenizer: Any, processor: Any = None, *, image_batch: int = 64, pair_batch: int = 64
     ) -> None:
-        """Set the batch sizes: at most `image_batch` images, or `pair_batch` pairs or texts, are computed at a time."""
+        """Set the batch sizes: at most `image_batch` images, and `pair_batch` pairs or texts, are computed at once."""
         self.model = model
         self.tokenizer = tokenizer
         self.processor = processor
@@ -65,7 +65,7 @@ class LoadedModel:
 
     @classmethod
     def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
-        """Load the model with its checkpoint's weights, or with a `network` that is already on the right device.
+        """Load the model with its checkpoint's weights, or around a `network` that is already on the right device.
 
         Raises ModelError if a file is damaged or does not match the others.
         """
@@ -88,7 +88,7 @@ class LoadedModel:
 
     @classmethod
     def load_processor(cls, model: ResolvedModel[Any], tokenizer: Any) -> Any:
-        """Load the processor that converts images to the network's input; None for a network without images."""
+        """Load the processor that converts images to the network's input; return None for a network without images."""
         return None
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
@@ -127,7 +127,7 @@ class LoadedImageModel(LoadedModel):
         return load_image_processor(model.folder("checkpoint"))
 
     def preprocess(self, image: Image.Image) -> Any:
-        """Prepare the image with the checkpoint's processor: (3, height, width), as bytes if possible."""
+        """Return the image prepared by the checkpoint's processor, (3, height, width), as bytes if possible."""
         return self.pixels.pin(self.processor(images=image, return_tensors="pt")["pixel_values"][0])
 
     def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:

@@ -27,11 +27,11 @@ class LayerState(NamedTuple):
     convolved: torch.Tensor
     """Inputs of the layer for the last few tokens, (channels, tokens)."""
     recurrent: torch.Tensor
-    """The sum, (heads, key width, value width)."""
+    """The sum over all tokens read so far, (heads, key width, value width)."""
 
 
 def copy_memory(layer: Any, row: int, tokens: int) -> KeysAndValues | LayerState:
-    """Return a cache layer's memory of the last `tokens` tokens in one row of the batch."""
+    """Return what a cache layer remembers of the last `tokens` tokens in one row of the batch."""
     if isinstance(layer, LinearAttentionLayer):
         return LayerState(layer.conv_states[0][row], layer.recurrent_states[0][row])
     return KeysAndValues(layer.keys[row, :, -tokens:], layer.values[row, :, -tokens:])
@@ -47,9 +47,9 @@ class Prefix:
     next_position: int
     """Position of the first token after the prefix; at most the number of tokens, because image positions are 2D."""
     closing: str
-    """Text that the processor inserts between the image's last token and the text after it."""
+    """Text that the processor inserts between the last token of the image and the text that follows it."""
     unread: list[int] = field(default_factory=list)
-    """Tokens of the prefix that are read again with each question."""
+    """Tokens of the prefix that the model reads again with each question."""
     read: bool = False
     """True once a question has continued from the prefix."""
 
@@ -59,7 +59,7 @@ class Prefix:
 
 
 class Tail(NamedTuple):
-    """One question's tokens after its image's prefix: the rest of the prompt, followed by each choice separately."""
+    """The tokens of one question that follow its image's prefix: the rest of the prompt, then each choice."""
 
     prefix: Prefix
     prompt: list[int]
@@ -72,7 +72,7 @@ class Tail(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Number of tokens that the question takes in the model's context."""
+        """Number of tokens in the model's context, including the image's prefix."""
         return self.prefix.tokens + len(self.ids)
 
 
@@ -111,7 +111,7 @@ def copy_prefixes(prefixes: Sequence[Prefix], device: torch.device) -> CopiedPre
 
 
 def pack_questions(tails: Sequence[Tail], max_tokens: int) -> list[list[int]]:
-    """Group questions that share a copy of their image's prefix, up to `max_tokens` tokens; return their indices."""
+    """Group questions that share a copy of their image's prefix, up to `max_tokens` tokens; return lists of indices."""
     packs: list[list[int]] = []
     open_packs: dict[int, tuple[list[int], int]] = {}
     for index, tail in enumerate(tails):
@@ -133,7 +133,7 @@ def iterate_starts(pack: Sequence[Tail]) -> Iterator[tuple[int, Tail]]:
 
 
 def _iterate_choice_ranges(tail: Tail) -> Iterator[range]:
-    """Yield the indices of each choice's tokens within the tail."""
+    """Yield, for each choice, the indices of its tokens within the tail."""
     first = len(tail.prompt)
     for choice in tail.choices:
         yield range(first, first + len(choice) - 1)
@@ -141,9 +141,9 @@ def _iterate_choice_ranges(tail: Tail) -> Iterator[range]:
 
 
 def find_visible_tokens(pack: Sequence[Tail], width: int, *, two_way: bool = False) -> torch.Tensor:
-    """Return the tokens that each token attends to (width, width): earlier ones of the same question and choice.
+    """Return the mask (width, width) in which each token sees earlier tokens of its prompt and choice.
 
-    `two_way` also lets the tokens of a prompt see later tokens of the prompt.
+    If `two_way`, the tokens of a prompt also see later tokens of the prompt.
     """
     seen = torch.eye(width, dtype=torch.bool)
     for start, tail in iterate_starts(pack):
@@ -156,7 +156,7 @@ def find_visible_tokens(pack: Sequence[Tail], width: int, *, two_way: bool = Fal
 
 
 def find_position_offsets(pack: Sequence[Tail], width: int) -> torch.Tensor:
-    """Return positions (width,) relative to the end of the prefix; every choice starts right after its prompt."""
+    """Return each token's position (width,) relative to the end of the prefix; choices start right after the prompt."""
     offsets = torch.zeros(width, dtype=torch.long)
     for start, tail in iterate_starts(pack):
         offsets[start : start + len(tail.ids)] = torch.arange(len(tail.ids))
@@ -166,7 +166,7 @@ def find_position_offsets(pack: Sequence[Tail], width: int) -> torch.Tensor:
 
 
 def iterate_predictions(tail: Tail) -> Iterator[tuple[int, int, list[int]]]:
-    """Yield, for every token of every choice, the index of the token that predicts it, the token, and all before it."""
+    """Yield, for every token of every choice: index of the token that predicts it, the token, all earlier tokens."""
     for choice, indices in zip(tail.choices, _iterate_choice_ranges(tail), strict=True):
         for number, predicting in enumerate([len(tail.prompt) - 1, *indices]):
             yield predicting, choice[number], [*tail.prefix.ids, *tail.prompt, *choice[:number]]

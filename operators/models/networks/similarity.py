@@ -48,7 +48,7 @@ class TextEncoder(LoadedModel, ABC):
         return text
 
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
-        """Return unit-length embeddings (n, width), float32; texts longer than the context are cut and reported."""
+        """Return unit-length embeddings (n, width), float32. Texts longer than the context are cut and flagged."""
         import torch
 
         texts = [self.clean(text) for text in texts]
@@ -88,12 +88,12 @@ class DualEncoder(ABC):
 
     @abstractmethod
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
-        """Return unit-length embeddings; texts longer than the context are cut and reported."""
+        """Return unit-length embeddings. Texts longer than the context are cut and flagged."""
 
     def compare(
         self, features: "Sequence[torch.Tensor]", pairs: Sequence[Pair], measure: Measure = "cosine"
     ) -> list[ComparisonResult]:
-        """Return the similarity of each pair under this measure; each text is embedded once.
+        """Return the similarity of each pair in this measure. Each distinct text is embedded only once.
 
         If an image has several unit-length embeddings (n, width) instead of one (width,), only the embedding nearest to
         the text counts.
@@ -130,7 +130,7 @@ class Towers(LoadedImageModel, TextEncoder, DualEncoder):
 
     context: int
     padded = False
-    """True if the model was trained on texts padded to `context` tokens, with padding read like other tokens."""
+    """True if the model was trained on texts padded to `context` tokens, and reads the padding like other tokens."""
 
     def __init__(self, *parts: Any, **batches: int) -> None:
         super().__init__(*parts, **batches)
@@ -143,7 +143,7 @@ class Towers(LoadedImageModel, TextEncoder, DualEncoder):
         return math.exp(self.model.logit_scale.item())
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> Any:
-        """Prepare the image with the checkpoint's processor: (3, height, width). `rule` is ignored."""
+        """Return the image prepared by the checkpoint's processor, (3, height, width); `rule` is ignored."""
         return super().preprocess(image)
 
     def encode(self, pixels: Sequence[Any]) -> "list[torch.Tensor]":
@@ -165,7 +165,7 @@ class Towers(LoadedImageModel, TextEncoder, DualEncoder):
 
 
 class JointEncoder(LoadedImageModel, ABC):
-    """Base class of networks that serve the `similarity` call, and whose text half attends to the image's states."""
+    """Base class of networks for the `similarity` call whose text encoder attends to the states of the image."""
 
     context: int
     """Maximum number of tokens of a text; longer texts are cut."""
@@ -178,14 +178,17 @@ class JointEncoder(LoadedImageModel, ABC):
 
     @abstractmethod
     def read(self, states: "torch.Tensor", ids: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
-        """Return the similarity (n,) of texts (n, length) and images (n, tokens, width); the mask is 0 for padding."""
+        """Return the similarity (n,) of texts (n, length) and image states (n, tokens, width).
+
+        The mask is 0 for padding in the texts.
+        """
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> Any:
-        """Prepare the image as in the model's training: (3, height, width). `rule` is ignored."""
+        """Return the image prepared as in the model's training, (3, height, width); `rule` is ignored."""
         return super().preprocess(image)
 
     def encode(self, pixels: "Sequence[torch.Tensor]") -> "list[torch.Tensor]":
-        """Return the vision tower's states of preprocessed images, each (tokens, width), on the model's device."""
+        """Return the vision tower's output states for each image, (tokens, width), on the model's device."""
         import torch
 
         with torch.inference_mode():
@@ -210,7 +213,7 @@ class JointEncoder(LoadedImageModel, ABC):
 
 
 class MatchingEncoder(JointEncoder, TextEncoder, DualEncoder):
-    """A JointEncoder that can also embed images and texts: `match` reads them together, `cosine` uses embeddings."""
+    """A JointEncoder that also embeds images and texts: `match` reads both together, `cosine` compares embeddings."""
 
     context: int
 
@@ -220,7 +223,7 @@ class MatchingEncoder(JointEncoder, TextEncoder, DualEncoder):
 
     @abstractmethod
     def embed_images(self, states: "torch.Tensor") -> "torch.Tensor":
-        """Return embeddings of images (n, tokens, width): one per image, (n, width), or several, (n, k, width)."""
+        """Return one embedding per image (n, width), or several (n, k, width), for image states (n, tokens, width)."""
 
     def compare(
         self, features: "Sequence[torch.Tensor]", pairs: Sequence[Pair], measure: Measure = "cosine"
@@ -243,7 +246,8 @@ class CosineVqa:
 
     Each choice is compared with the image as the text "question choice", with a question mark between them unless the
     question ends with one. The choices' likelihoods are the softmax of their cosines at the model's learned scale, so
-    the likeliest choice has the largest cosine. Each choice counts as one token with a certain end.
+    the likeliest choice has the largest cosine. Each choice counts as a single token followed by an end token with
+    probability 1.
     """
 
     side_by_side = False
@@ -257,7 +261,7 @@ class CosineVqa:
         return self.model.preprocess(image)
 
     def likelihood(self, features: Sequence[Any], questions: Sequence[Question]) -> list[list[list[float]] | RowError]:
-        """Return the log-likelihood of every choice relative to the other choices, and 0 for its end, or an error."""
+        """Return the log-likelihood of each choice relative to the others, and 0 for its end token, or an error."""
         pairs = [
             Pair(question.image, choice_text(question.text, choice))
             for question in questions
@@ -279,7 +283,7 @@ def choice_text(question: str, choice: str) -> str:
 
 
 def _choice_logprobs(question: Question, choices: Sequence[ComparisonResult]) -> list[list[float]] | RowError:
-    """Return the log-softmax of the choices' logits, or an error if it would be meaningless."""
+    """Return the log-softmax of the choices' logits, or an error if the choices cannot be compared."""
     if len(choices) < 2:
         problem = "a model that compares choices cannot score a single choice"
         remedy = "use another VQA model, or a metric whose questions have several choices"

@@ -40,7 +40,7 @@ class TextOnly(ABC):
 
     @abstractmethod
     def score(self, pairs: Sequence[tuple[str, str]]) -> Sequence[list[float] | RowError]:
-        """Return full-vocabulary log-probabilities of each choice's tokens, and of its end, given the question."""
+        """Return full-vocabulary log-probabilities of each choice's tokens and end token, given the question."""
 
     @abstractmethod
     def write(self, texts: Sequence[str]) -> Sequence[str | RowError]:
@@ -71,10 +71,10 @@ class TextOnly(ABC):
 
 
 class TextOnlyVqa(TextOnly):
-    """A decoder-only language model, which serves the `likelihood` call from the question alone."""
+    """A decoder-only language model, which serves the `likelihood` call. It sees only the question."""
 
     def __init__(self, language: CausalLM) -> None:
-        """Check the tokenizer; raise ModelError if no token ends an answer, or if the chat template opens a thought."""
+        """Check the tokenizer; raise ModelError if no token ends an answer, or if the template starts a thought."""
         self.language = language
         self.tokenizer = language.tokenizer
         self.end = self.tokenizer.eos_token_id
@@ -118,7 +118,7 @@ class TextOnlyVqa(TextOnly):
         return [reply.text.strip() if isinstance(reply, Generation) else reply for reply in replies]
 
     def _score_batch(self, rows: Sequence[tuple[list[int], list[int]]]) -> list[list[float]]:
-        """Return the log-probabilities of the choices' tokens; rows are left-padded, so choices end together."""
+        """Return the log-probabilities of the choices' tokens. Rows are left-padded, so all choices end together."""
         model: Any = self.language.model
         ids, mask = pad_left([[*prompt, *choice[:-1]] for prompt, choice in rows], self.language.pad_id)
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
@@ -175,7 +175,7 @@ class TextOnlyT5(TextOnly, LoadedModel):
 
 
 def _gather_logprobs(logprobs: torch.Tensor, choice: Sequence[int]) -> list[float]:
-    """Return the log-probabilities of a choice's tokens, read from the last rows of (positions, vocabulary)."""
+    """Return the log-probabilities of a choice's tokens, which the last rows (positions, vocabulary) predict."""
     last = logprobs[len(logprobs) - len(choice) :]
     values: list[float] = last.gather(1, torch.tensor(choice, device=last.device)[:, None])[:, 0].tolist()
     return values

@@ -91,7 +91,7 @@ class ChatVlm:
         return self.reader.encode(pixels)
 
     def likelihood(self, features: Sequence[Prefix], questions: Sequence[Question]) -> list[list[list[float]]]:
-        """Return full-vocabulary log-probabilities of every choice's tokens, including its end, by question."""
+        """Return, for each question, full-vocabulary log-probabilities of each choice's tokens and end token."""
         tails = [self._tokenize_question(features, question, question.choices) for question in questions]
         if not self.reader.recurrent:
             return self._score(tails, prefixes.MAX_PACKED_TOKENS)
@@ -100,7 +100,7 @@ class ChatVlm:
         return [[logprobs for _ in tail.choices for logprobs in next(choices)] for tail in tails]
 
     def _score(self, tails: Sequence[Tail], max_packed: int) -> list[list[list[float]]]:
-        """Return the log-probabilities of each tail's choices; at most `max_packed` tokens share a copy of a prefix."""
+        """Return the log-probabilities of each tail's choices. At most `max_packed` tokens share a copy of a prefix."""
         packed = prefixes.pack_questions(tails, max_packed)
         packs = [[tails[index] for index in pack] for pack in packed]
         sizes = [(pack[0].prefix.tokens, sum(len(tail.ids) for tail in pack)) for pack in packs]
@@ -146,7 +146,7 @@ class ChatVlm:
         return tail
 
     def _score_packs(self, packs: Sequence[Sequence[Tail]]) -> list[list[list[list[float]]]]:
-        """Return log-probabilities of the choices' tokens, by pack, question and choice.
+        """Return the log-probabilities of the choices' tokens, nested by pack, question and choice.
 
         The questions of a pack are read together, each with its choices, without attending to each other.
         """
@@ -217,7 +217,7 @@ class ChatVlm:
 
 
 def _count_usage(prefix: Prefix, prompt_tokens: int, *, new_tokens: int = 0) -> Usage:
-    """Return the usage of a call. The first call that uses a prefix computes it; for later calls it is cached."""
+    """Return the usage of a call. A prefix is computed in the first call that uses it, and cached in later calls."""
     cached = prefix.tokens if prefix.read else 0
     prefix.read = True
     return Usage(1, prefix.tokens + prompt_tokens, cached, new_tokens)

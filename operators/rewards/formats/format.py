@@ -1,4 +1,4 @@
-"""The declaration of a format of training data, and the examples that it converts to rows."""
+"""Defines what a format of training data is, and the examples that a format converts to rows."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
 class ScoredImage(NamedTuple):
-    """An image in an example, with its scores."""
+    """An image of an example, with its scores."""
 
     image_id: str
     generator: str
@@ -40,7 +40,7 @@ class ScoredImage(NamedTuple):
 
     @property
     def uid(self) -> str:
-        """Name of the image, unique within the run."""
+        """Name of the image that is unique within the run."""
         return f"{self.generator}/{self.image_id}"
 
 
@@ -53,7 +53,7 @@ class Source(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """An example, with everything that a format may write to its rows."""
+    """An example of training data, with everything that a format may write about it."""
 
     number: int
     """Number of the example within its split, starting at 0. Examples that could not be written leave gaps."""
@@ -67,7 +67,7 @@ class Sample(NamedTuple):
     """Number of examples for the same prompt in the export."""
     run_ended: datetime
     scorer: str
-    """Digest of the metrics, their models and conventions, in hexadecimal."""
+    """Digest of the metrics, their models and the scoring conventions, in hexadecimal."""
     sources: Sequence[Source] = ()
     """Images that were edited; the same for all images of the example."""
 
@@ -81,12 +81,12 @@ class Sample(NamedTuple):
 
 
 Files = Mapping[str, bytes]
-"""The files of a sample in a tar, by extension."""
+"""The files that represent an example in a tar, by extension."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Format:
-    """A file layout that an unmodified trainer can load; its source is given in docs/rewards.md."""
+    """A file layout that a trainer loads without modifications. docs/rewards.md says where each layout comes from."""
 
     unit: Unit
     """Kind of example that the format contains."""
@@ -99,15 +99,16 @@ class Format:
     (`only`).
     """
     rows: Callable[[Sample], Sequence[Mapping[str, Any]]]
-    """Function that returns the rows of an example, or none if the format cannot represent it. In a tar, each example
-    has one row, with a value for each extension.
+    """Function that converts an example to rows; it returns no rows if the format cannot represent the example. In a
+    tar, each example has one row, with a value for each extension.
     """
     schema: pa.Schema | None = None
-    """Schema of a Parquet format, written including its metadata."""
+    """Schema of a Parquet format. Its metadata is written too."""
     elements: bool = False
     """True if the rows contain the scores of individual questions."""
     held_out_rows: Callable[[Sample], Sequence[Mapping[str, Any]]] | None = None
-    """Function that returns the rows of the held-out split, if a `json` format has other rows there."""
+    """Function that converts an example of the held-out split to rows, for a `json` format in which that split differs.
+    """
 
 
 def embed_image(image: ScoredImage | Source) -> dict[str, Any]:
@@ -116,7 +117,7 @@ def embed_image(image: ScoredImage | Source) -> dict[str, Any]:
 
 
 def with_images(schema: pa.Schema, *names: str) -> pa.Schema:
-    """Add metadata to make Hugging Face datasets decode these columns (or lists in them) as images."""
+    """Add metadata that makes Hugging Face datasets decode these columns, or lists in them, as images."""
     features = {field.name: _describe_type(field.type) for field in schema}
     for name in names:
         image = {"_type": "Image"}

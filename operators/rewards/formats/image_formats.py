@@ -109,7 +109,7 @@ def _rewards_rows(sample: Sample) -> list[dict[str, Any]]:
 
 
 REWARDS = Format(unit="image", container="parquet", images="none", rows=_rewards_rows, schema=REWARDS_SCHEMA)
-"""One row per image: the score by each metric, the reward, and the reward's z-score and rank within its prompt."""
+"""One row per image: its score by each metric, its reward, and the z-score and rank of the reward within the prompt."""
 
 
 WORD = pa.struct(
@@ -125,7 +125,7 @@ DENSE_SCHEMA = pa.schema(
     ]
 )
 """Columns of the format. Question scores are as the metric returns them, and null if a question was left out. A word's
-score is the mean of the `n` questions whose span overlaps the word, and null if there are none.
+score is the mean over the `n` questions whose span overlaps the word; it is null if there are no such questions.
 """
 WORDS = re.compile(r"\w+(?:['’-]\w+)*")
 
@@ -149,7 +149,7 @@ def _dense_rows(sample: Sample) -> list[dict[str, Any]]:
 
 
 def word_scores(prompt: str, questions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the words of a prompt, each with its span and the mean score of the questions whose span overlaps it."""
+    """Return each word of a prompt with its span and the mean score of the questions whose spans overlap it."""
     rated = [row for row in questions if row["score"] is not None and row["start"] is not None]
     words = []
     for word in WORDS.finditer(prompt):
@@ -161,4 +161,4 @@ def word_scores(prompt: str, questions: Sequence[Mapping[str, Any]]) -> list[dic
 
 
 DENSE = Format(unit="image", container="parquet", images="none", rows=_dense_rows, schema=DENSE_SCHEMA, elements=True)
-"""One row per image and metric with questions: the scores of all questions, and of the words that they are about."""
+"""One row per image and metric with questions. A row has the scores of all questions, and of the prompt's words."""

@@ -27,12 +27,12 @@ PAIRS_SCHEMA = pa.schema(
 """Columns and types as on the dataset's card (yuvalkirstain/pickapic_v2).
 
 `jpg_*` contain the unchanged source images; readers detect the format from the content, so PNG works too. A label is 1
-or 0, never 0.5 for a tie, which trainers would read as a win. `user_id` identifies the scorer.
+or 0. It is never 0.5, which means a tie, because trainers would read that as a win. `user_id` identifies the scorer.
 """
 
 
 def pair_row(sample: Sample, *, swapped: bool) -> dict[str, Any]:
-    """Return the columns of a pair; if `swapped`, the better image comes second."""
+    """Return the columns of a pair. If `swapped`, the better image is the second."""
     first, second = (sample.worst, sample.best) if swapped else (sample.best, sample.worst)
     columns: dict[str, Any] = {
         "are_different": first.digest != second.digest,
@@ -55,7 +55,7 @@ def pair_row(sample: Sample, *, swapped: bool) -> dict[str, Any]:
 
 
 def _is_swapped(sample: Sample) -> bool:
-    """Return True if the better image comes second; a hash decides, so that the order reveals nothing."""
+    """Return True if the better image is the second. A hash decides, so that the order reveals nothing."""
     return bool(_hash_to_number(f"{sample.best.uid}\0{sample.worst.uid}") & 1)
 
 
@@ -108,8 +108,8 @@ VERL_OMNI_SCHEMA = pa.schema(
         ),
     ]
 )
-"""Columns of the format. Image paths are relative to the table's folder, which is how verl-omni's dataset class
-resolves them for a single file.
+"""Columns of the format. Image paths are relative to the table's folder, because verl-omni's dataset class resolves
+them relative to that folder when it loads a single file.
 
 The prompt is plain text, because pandas reads a list of messages as an array, which the class does not accept.
 """
@@ -138,7 +138,9 @@ def _verl_omni_rows(sample: Sample) -> list[dict[str, Any]]:
 
 
 VERL_OMNI = Format(unit="pair", container="parquet", images="files", rows=_verl_omni_rows, schema=VERL_OMNI_SCHEMA)
-"""verl-omni's table for offline DPO, without the latents and embeddings that its own model computes from the images."""
+"""verl-omni's table for offline DPO. It lacks the latents and embeddings that verl-omni's own model computes from
+images.
+"""
 
 
 IMAGE_TAG = "<image>"
@@ -171,8 +173,8 @@ def _ms_swift_rows(sample: Sample) -> list[dict[str, Any]]:
 
 
 MS_SWIFT = Format(unit="pair", container="jsonl", images="files", edits="too", rows=_ms_swift_rows)
-"""ms-swift's preference rows with messages, for reward models: the same question about two images. For edits, the
-source images precede the edited image on both sides.
+"""ms-swift's preference rows with messages, for reward models: the same question about two images. For edits, both
+sides show the source images first, then the edited image.
 """
 
 
@@ -244,8 +246,8 @@ TRL_VISION_DPO = Format(
 )
 """TRL's vision DPO, only for training judges: the correct and the wrong verdict on the same two images.
 
-In TRL, the chosen and the rejected text share one list of images, so they cannot refer to a better and a worse image.
-The source images of edits come first.
+In TRL, the chosen and the rejected text share one list of images, so they cannot refer to different images. The source
+images of edits come first.
 """
 
 
@@ -261,11 +263,11 @@ def _imagereward_rows(sample: Sample) -> list[dict[str, Any]]:
 
 
 IMAGEREWARD = Format(unit="ranking", container="json", images="files", rows=_imagereward_rows)
-"""ImageReward's rankings: the images of a prompt with their ranks, starting at 1 for the best, without ties."""
+"""ImageReward's rankings: the images of a prompt with their ranks, counted from 1 for the best, without ties."""
 
 
 def _hpsv2_rows(sample: Sample) -> list[dict[str, Any]]:
-    """Return all pairs in a ranking; in every other pair the better image comes first."""
+    """Return all pairs of images in a ranking. The better image is first in one pair and second in the next."""
     rows = []
     for number, (better, worse) in enumerate(combinations(sample.images, 2), sample.number):
         images = (worse, better) if number % 2 else (better, worse)

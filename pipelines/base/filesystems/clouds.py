@@ -239,7 +239,7 @@ def _find_error_class(error: Exception) -> type[OSError]:
 
 
 def _format_message(error: Exception) -> str:
-    """Return the first line of an error's message with the server's error code."""
+    """Return the first line of an error message, with the error code that the server sent."""
     code = re.search(r"<Code>(\w+)</Code>", str(error))
     line = re.sub(r": (<.*)?$", "", hide_secrets(str(error).splitlines()[0]))
     return f"{line}: {code[1]}" if code else line

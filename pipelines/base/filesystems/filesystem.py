@@ -14,7 +14,7 @@ import fsspec
 from plumbline.operators.base.errors import ConfigError, hide_secrets
 
 ETAGS = ("ETag", "e_tag", "blob_id", "etag", "mtime", "Last-Modified", "modified", "created")
-"""Keys, in the file information of filesystems, whose values change with a file's content; the most reliable first."""
+"""Keys in the information about a file whose values change when its content does; the most reliable key is first."""
 TIMES = ("LastModified", "last_modified", "mtime")
 RENEW = "renew the credentials"
 STORES = "s3://, gs:// or az://"

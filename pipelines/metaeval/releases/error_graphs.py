@@ -136,7 +136,7 @@ def _read_metrics(folder: Place, metadata: Sheet, notes: list[str]) -> dict[str,
 
 
 def _find_unread_tables(folder: Place, metrics: Collection[str]) -> Iterator[str]:
-    """Yield tables that are named like scores but not read, unless the file with all metrics contains their scores."""
+    """Yield tables that are named like score files but are not read, and whose scores are in no other file."""
     known = {PurePosixPath(name).name for name in SCORES}
     listed = [file for name in UNREAD_FOLDERS for file in list_files(folder / name if name else folder, ".csv")]
     for file in [file for file in listed if file.parent.path != folder.path or not file.path.endswith(OF_ONE)]:

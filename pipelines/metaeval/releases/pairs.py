@@ -82,7 +82,7 @@ def read_eqben(place: Place) -> Release:
     """Read EqBen: samples of two similar captions with two similar images, from videos and renderers.
 
     A sample has four pairings; its subset of the benchmark is its tag and the skill of its captions. Samples in the
-    first format are named by their index in the list, from 0, and those in the second `<dataset>/<sample_cnt>`.
+    first format are named by their index in the list, from 0; samples in the second, by `<dataset>/<sample_cnt>`.
 
     Source: Wangt-CN/EqBen and the mini subset of linzhiqiu/t2v_metrics. Two formats, both a JSON list:
     - all_select.json (the mini subset, 280 samples) and the 10% subset: `{"image0", "image1", "caption0", "caption1"}`,

@@ -47,7 +47,7 @@ class RatingColumns:
     """
 
     def table_columns(self) -> dict[str, str]:
-        """Map our column names to those of a table with a row per rating."""
+        """Map our column names to the column names of a table with a row per rating."""
         names = ("image_id", "prompt_id", "generator", "rater", "template", "rating", "skills")
         return {name: getattr(self, name) for name in names}
 

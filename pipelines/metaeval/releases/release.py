@@ -1,4 +1,4 @@
-"""Tables of a benchmark's release, and functions that build them from a reader's rows."""
+"""Tables of a benchmark's released judgements, and functions that build them from the rows that a reader yields."""
 
 import math
 import re
@@ -26,7 +26,7 @@ class Release:
 
     ratings: pa.Table = field(default_factory=schemas.RATINGS.empty_table)
     parts: pa.Table = field(default_factory=schemas.PARTS.empty_table)
-    """Answers about single words and questions, for templates whose ratings are means of such answers."""
+    """Answers about single words and questions, for templates that rate an image by the mean of these answers."""
     preferences: pa.Table = field(default_factory=schemas.PREFERENCES.empty_table)
     pairings: pa.Table = field(default_factory=schemas.PAIRINGS.empty_table)
     graph_nodes: pa.Table = field(default_factory=schemas.GRAPH_NODES.empty_table)
@@ -77,7 +77,7 @@ class Part(NamedTuple):
 
 
 class Word(NamedTuple):
-    """A person's rating of a word in an image's prompt (schema WORDS); `where` names the file and row."""
+    """A person's rating of a word in the prompt of an image (schema WORDS); `where` names the file and row."""
 
     image_id: str
     prompt_id: str | None

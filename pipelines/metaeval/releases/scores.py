@@ -181,10 +181,10 @@ def _require_metrics(metrics: Collection[str], known: Sequence[str]) -> None:
 
 
 def check_unique(scores: pa.Table, url: str, n_rows: int) -> pa.Table:
-    """Return the scores; raise SourceError naming the second row for the same image and metric, if there is one.
+    """Return the scores; raise SourceError if two rows have the same image and metric, naming the second row.
 
     `n_rows` is the number of rows in the file; a wide table has as many scores for each metric. Rows without a score
-    are ignored, because a run has a row for every failure, whose ids may be unknown.
+    are ignored, because a run has a row for every failure, and the ids of this row may be unknown.
     """
     frame = scores.select([*IDS, "metric"]).to_pandas()[scores.column("score").is_valid().to_numpy()]
     again = frame[frame.duplicated()]

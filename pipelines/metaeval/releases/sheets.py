@@ -205,7 +205,7 @@ def row_name(url: str, row: int, key: str) -> str:
 
 
 def read_sheet(place: Place, only: Collection[str] | None = None) -> Sheet:
-    """Read a table (.parquet, .csv, .tsv, .jsonl or a .json list of objects), with `only` these columns if given.
+    """Read a table (.parquet, .csv, .tsv, .jsonl or a .json list of objects), or just the columns in `only`.
 
     If none of the columns exists, the first column is read to get the number of rows. From Parquet only the given
     columns are fetched, because others may contain images. `name.field` is a field in a column of structs. Raises
@@ -295,7 +295,7 @@ def _read_json_list(place: Place, only: Collection[str] | None) -> Sheet:
 def make_sheet(
     url: str, names: Sequence[str], records: Collection[Mapping[str, Any]], only: Collection[str] | None
 ) -> Sheet:
-    """Return records as a table, with `only` these columns if given; values of mixed types become strings."""
+    """Return records as a table, or just the columns in `only`; values of mixed types become strings."""
     selected = [name for name in names if only is None or name in only] or names[:1]
     columns = []
     for name in selected:

@@ -22,7 +22,7 @@ from plumbline.pipelines.sources.prompt_files import read_prompt_file
 GECKO_UNSURE = ("unsure", "i do not know the answer", "subjective")
 GECKO_INVALID = "invalid"
 GECKO_SHARES = {"wl": ("word", "aligned", "not aligned"), "dsg_h": ("question_id", "yes", "no")}
-"""Column with the subject of an answer, and the answers that count as 1 and as 0, by template."""
+"""For each template: the column of the word or question, and the answers that count as 1 and as 0."""
 SIDE_BY_SIDE = "sxs"
 GECKO_SIDES = ("a", "b", "unsure")
 GECKO_PROMPTS = ("prompts.csv", "gecko_prompts.csv")
@@ -106,7 +106,7 @@ def _read_likert(sheet: Sheet) -> Iterator[Rating]:
 
 
 def _read_parts(template: str, sheet: Sheet) -> Iterator[Part]:
-    """Yield every answer about a word or a valid question: 1 for the first of the two definite answers, else 0."""
+    """Yield each answer about a word or a valid question: 1 for Aligned or Yes, 0 for the opposite, None for Unsure."""
     about, yes, no = GECKO_SHARES[template]
     for where, *key, subject, answer in _read_answers(sheet, "prompt_id", "generator", "rater", about):
         prompt_id, generator, rater = key

@@ -23,7 +23,7 @@ from plumbline.pipelines.sources.question_packs.pack import (
 
 LONG_NUMBER = re.compile(r"\d{10}")
 NUMBERS = re.compile(r"\s*-?\d+\s*(,\s*-?\d+\s*)*")
-"""Dependencies that the release's own code can read."""
+"""Pattern of the dependencies that the release's own code can read."""
 
 
 def read_tifa_v1(place: Place, convention: Convention) -> PackRows:

@@ -1,4 +1,4 @@
-"""Finds a benchmark's prompts and images in a training set, and shows a run's leaderboards without the leaked ones."""
+"""Finds a benchmark's prompts and images in a training set, and shows a run's leaderboards without leaked prompts."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence

@@ -17,7 +17,7 @@ from tests.commands import run
 from tests.operators.report.made import make_run
 
 BROKEN, PLAIN = 106, 107
-"""Numbers of the last two images of borealis: one is damaged, the other plain."""
+"""Numbers of the last two images of borealis: the damaged image and the plain image."""
 LIMIT = "limits.max_pixels=100000"
 """Option that limits the size of training images."""
 
@@ -142,7 +142,10 @@ def test_unreadable_rows_are_counted_and_reported(report: Leaks) -> None:
 
 
 def test_the_leaderboard_leaves_out_the_prompts_of_leaked_images(folder: Path) -> None:
-    """Without the two leaked prompts, borealis falls from (2 x 0.9 + 6 x 0.5) / 8 = 0.6 to 0.5; atlas keeps 0.55."""
+    """The mean of borealis is (2 x 0.9 + 6 x 0.5) / 8 = 0.6, or 0.5 without the two leaked prompts.
+
+    The mean of atlas is 0.55 in both cases.
+    """
     alone = find_leaks(folder)
     assert alone.content["boards"]["gecko"] == [
         ["borealis", pytest.approx(0.6), pytest.approx(0.5)],

@@ -107,7 +107,10 @@ def test_only_the_planted_prompts_are_found_with_their_rows(folder: Path) -> Non
 
 
 def test_the_leaderboards_with_and_without_leaked_prompts_are_compared(folder: Path) -> None:
-    """Without the five leaked prompts, borealis falls from (5 x 0.9 + 3 x 0.5) / 8 = 0.75 to 0.5; atlas keeps 0.6."""
+    """The mean of borealis is (5 x 0.9 + 3 x 0.5) / 8 = 0.75, or 0.5 without the five leaked prompts.
+
+    The mean of atlas is 0.6 in both cases.
+    """
     said = " ".join(printed("leaks", *list_arguments(folder)).split())
     content, _ = read_leaks(folder)
     assert content["boards"]["gecko"] == [["borealis", 0.75, 0.5], ["atlas", pytest.approx(0.6), pytest.approx(0.6)]]

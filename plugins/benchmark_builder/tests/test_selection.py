@@ -88,7 +88,7 @@ def test_statistics_are_listed_by_skill_next_to_published_statistics() -> None:
 
 
 def test_a_skill_is_covered_if_more_than_two_percent_of_the_prompts_have_it() -> None:
-    """See table 8 of the VQAScore paper; 3 of 150 prompts are exactly 2%."""
+    """Three of 150 prompts are exactly 2%, which is not enough (VQAScore paper, table 8)."""
     counts = {"counting": 4, "negation": 3, "scene": 90}
     order = random.Random(5).sample(range(150), 150)
     skills = [[name for name, count in counts.items() if place < count] for place in order]

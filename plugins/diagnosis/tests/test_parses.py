@@ -42,7 +42,10 @@ def grow_tree(rng: random.Random, height: int) -> Tree:
 
 
 def test_a_words_depth_is_the_sum_of_its_branches_numbered_from_the_right() -> None:
-    """By Yngve's definition "a" has depth 2, "dog" 1, "runs" 1 and "fast" 0 in a tree of binary branches."""
+    """In "A dog runs fast", the noun phrase and the verb phrase have two words each.
+
+    The depths of the words are therefore 2, 1, 1 and 0 by Yngve's definition.
+    """
     parse = "(ROOT (S (NP (DT A) (NN dog)) (VP (VBZ runs) (ADVP (RB fast))) (. .)))"
     assert compute_mean_yngve_depth(parse, "A dog runs fast.") == pytest.approx((2 + 1 + 1 + 0) / 4)
     assert compute_mean_yngve_depth("(NN dog)", "dog") == 0 and math.isnan(compute_mean_yngve_depth("(X (. .))", "."))

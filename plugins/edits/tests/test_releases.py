@@ -137,7 +137,10 @@ EDITORS = ("SDEdit", "Glide")
 
 
 def write_imagenhub(folder: Path) -> tuple[dict[str, list[list[list[float]]]], dict[str, list[dict[str, list[int]]]]]:
-    """Write a release with 12 edits by each of two editors; return three raters' pairs and the judge's replies."""
+    """Write a release with 12 edits by each of two editors.
+
+    Return, by editor and edit, the SC and PQ ratings by each of three people, and the replies of a judge.
+    """
     draws = np.random.default_rng(7)
     people = {name: [[PAIRS[draw] for draw in draws.integers(7, size=3)] for _ in range(12)] for name in EDITORS}
     replies = {

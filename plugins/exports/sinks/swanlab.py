@@ -1,4 +1,4 @@
-"""Publishes to SwanLab, as a run with the same id. The server and the user come from the SWANLAB_ variables."""
+"""Publishes to SwanLab, as a run with the same id. The variables SWANLAB_* give the server and the user."""
 
 import swanlab
 

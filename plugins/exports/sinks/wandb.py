@@ -1,4 +1,4 @@
-"""Publishes to Weights & Biases, as a run with the same id. The server and the user come from the WANDB_ variables."""
+"""Publishes to Weights & Biases, as a run with the same id. The variables WANDB_* give the server and the user."""
 
 import wandb
 

@@ -69,7 +69,10 @@ def test_a_rule_passes_exactly_if_the_end_of_the_interval_is_beyond_its_bound() 
 
 
 def test_more_or_larger_losses_never_lower_the_p_value() -> None:
-    """On 140 prompts, switching to a t test at the eighth loss would lower the p-value from 0.024 to 0.016."""
+    """The property would not hold if a t test replaced Gaffke's test from the eighth loss on.
+
+    On 140 prompts, the p-value would then be 0.024 for seven losses, but 0.016 for eight.
+    """
     for margin in (0.1, 0.02):
         p_values = [compute_p_value(make_sample(make_losses(140, k), -1), -margin) for k in range(141)]
         assert (np.diff(p_values) >= -1e-9).all()
@@ -107,7 +110,10 @@ def test_two_sizes_of_losses_at_the_margin_pass_with_probability_at_most_alpha(n
 
 
 def draw_fractions(random: np.random.Generator, n: int, of: int, rate: float) -> Floats:
-    """Draw n scores, minus 1: a score is the passed fraction of `of` questions, each of which fails at this rate."""
+    """Draw the changes of n scores that were 1 before: a new score is the passed fraction of `of` questions.
+
+    `rate` is the probability that a question fails.
+    """
     return random.binomial(of, 1 - rate, n) / of - 1.0
 
 
@@ -156,7 +162,7 @@ def test_a_truly_worse_checkpoint_is_passed_in_at_most_alpha_of_studies(loss: st
 
 
 def test_the_readmes_table_matches_these_simulations() -> None:
-    """For a study without a loss, the p-value of the t test is 0."""
+    """If no prompt of a study has a loss, the standard error is 0, and the p-value of the t test counts as 0."""
     rows = re.findall(r"\| loses (.+) \| (\d+) \| ([\d.]+)% \| ([\d.]+)% \|", PAGE.read_text())
     assert len(rows) == 5
     for loss, n, by_t, by_gate in rows:
@@ -197,7 +203,10 @@ def test_the_smallest_detectable_difference_is_exact_for_equal_scores() -> None:
 
 @pytest.mark.parametrize("loss", ["by little on all", "wholly on 5%", "as shares of 3 questions"])
 def test_the_suggested_number_of_prompts_has_80_percent_power(loss: str) -> None:
-    """300 studies of that size are drawn from the observed prompts; the tolerance is 10%, as means move in steps."""
+    """The power is estimated from 300 studies of that size, whose prompts are drawn from the observed prompts.
+
+    It may be 10% higher or lower, because the means of such studies are discrete.
+    """
     random = np.random.default_rng(4)
     _, draw = HARD_DISTRIBUTIONS[loss]
     seen = draw(random, 60)

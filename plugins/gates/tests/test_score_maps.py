@@ -24,7 +24,7 @@ NOISE = RANDOM.normal(0, 0.02, 300)
 
 
 def test_lines_agree_with_values_worked_out_by_hand() -> None:
-    """The deviations from the mean are -1, 0, 1 for the old scores and -2, 1, 1 for the new scores.
+    """The old scores differ from their mean by -1, 0 and 1, and the new scores from their mean by -2, 1 and 1.
 
     The slope is therefore 3/2 for least squares, and the square root of 6/2 for equating.
     """
@@ -35,9 +35,9 @@ def test_lines_agree_with_values_worked_out_by_hand() -> None:
 
 
 def test_a_curve_pools_falling_values_and_is_constant_beyond_its_ends() -> None:
-    """The means of the new scores at the old scores 1, 2 and 3 are 3, 3 and 1.
+    """Images with the old scores 1, 2 and 3 have the mean new scores 3, 3 and 1, which do not rise.
 
-    They do not rise, so these four new scores are pooled to (2 + 4 + 3 + 1) / 4 = 2.5.
+    The new scores of these four images are therefore pooled to (2 + 4 + 3 + 1) / 4 = 2.5.
     """
     curve = fit_curve(np.array([0.0, 1, 1, 2, 3]), np.array([0.0, 2, 4, 3, 1]))
     assert curve(np.array([-1, 0, 0.5, 1, 2, 9])) == pytest.approx([0, 0, 1.25, 2.5, 2.5, 2.5])

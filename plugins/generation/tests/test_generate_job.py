@@ -258,7 +258,10 @@ def assert_repaired(job: tuple[str, ...], whole: dict[str, dict[str, Any]], path
 
 @pytest.mark.parametrize("count", [12, pytest.param(400, marks=pytest.mark.slow)])
 def test_damage_to_any_file_of_a_generation_changes_no_image(count: int, tmp_path: Path, server: Server) -> None:
-    """The damage may leave size and time unchanged, and the cell and its file may be hard links to the same data."""
+    """The damaged file may keep its size and modification time.
+
+    The cell and its file may be hard links to the same data.
+    """
     server.script = lambda number, body: make_answer(make_png(8 + len(body["prompt"])))
     write_prompts_file(tmp_path, "p1", "p2", "p3")
     job, images, chance = (

@@ -9,7 +9,7 @@ from plugins.rating.tests.served import ServedStudy
 
 MEANS = {"atlas": 4.4, "borealis": 1.9}
 GradeChooser = Callable[[str, np.random.Generator], int]
-"""Function that returns a grade for an image by this generator."""
+"""Function that takes a generator's name and returns a grade for one of its images."""
 
 
 def grade_honestly(generator: str, random: np.random.Generator) -> int:

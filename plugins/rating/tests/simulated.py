@@ -47,7 +47,7 @@ def make_answer(
 
 
 def grade_honestly(task: Task, truth: float, random: Random) -> int:
-    """Return a grade for the true value with this rater's error; two such raters have a correlation of about 0.6."""
+    """Return the true value plus a random error, as a grade. Two such raters have a correlation of about 0.6."""
     return int(np.clip(round(3 + 1.2 * (truth + random.normal(0, 0.7))), 1, 5))
 
 

@@ -1,4 +1,4 @@
-"""Exports of Label Studio and Argilla are read with guessed or configured meanings, or rejected."""
+"""Exports of Label Studio and Argilla are read as ratings with guessed or configured meanings, or rejected."""
 
 import json
 from pathlib import Path
@@ -177,7 +177,7 @@ def test_a_file_without_ratings_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_export_without_generators_judges_metrics_by_the_generators_of_the_scores(tmp_path: Path) -> None:
-    """The images' generators come from the scores alone, also for people's ranking of the generators."""
+    """Only the scores say which generator made an image; people's ranking of the generators uses them too."""
     records = [
         {"id": n, "data": {"prompt_id": f"p{n}", "image_a": f"p{n}/x", "image_b": f"p{n}/y"}, "annotations": [
             make_annotation(rater, ("better", "pairwise", {"selected": "left"})) for rater in ("ann", "bob")

@@ -1,4 +1,4 @@
-"""The exchange test keeps its error rate in 2,000 simulated studies of each hard case, and detects random raters."""
+"""The exchange test keeps its error rate in 2,000 simulated studies per difficult case, and detects random raters."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ def draw_rare_twos(random: np.random.Generator) -> np.ndarray:
 def draw_few_bad_images(random: np.random.Generator) -> np.ndarray:
     """Return three raters' answers to 40 tasks.
 
-    A tenth of the images are bad, which a rater notices six times out of ten.
+    A tenth of the images are bad, and each rater notices a bad image with probability 0.6.
     """
     seen = np.where(random.random(40) < 0.1, 0.6, 0.01)[:, None]
     return np.where(random.random((40, 3)) < seen, 2.0, 5.0)

@@ -25,7 +25,7 @@ PLAIN = Sequencing(seed=0, raters=3, repeats=0.0)
 
 
 class Study:
-    """A study whose tasks are answered as soon as they are asked."""
+    """Simulated study in which raters answer each task as soon as they are asked."""
 
     def __init__(self, tasks: Sequence[Task], sequencing: Sequencing, urgent: Collection[str] = ()) -> None:
         self.tasks, self.sequencing = tasks, sequencing
@@ -68,7 +68,7 @@ def test_the_next_tasks_do_not_depend_on_how_many_are_requested() -> None:
 
 
 def test_each_round_gets_exactly_its_answers_before_the_next_round_starts() -> None:
-    """Four raters take turns, and each task needs two answers; a round starts when the earlier ones are complete."""
+    """Four raters take turns, and each task needs two answers; a round starts when the earlier rounds are complete."""
     study = Study(make_likert_tasks(24), PLAIN._replace(raters=2))
     places = {task.task_id: place for place, part in enumerate(make_rounds(study.tasks, 0)) for task in part}
     asked: list[int] = []

@@ -100,7 +100,7 @@ def test_a_gold_question_that_matches_no_task_is_refused_with_its_row(scored_run
 
 
 def test_the_queue_starts_with_the_images_that_jobs_labels_lists(scored_run: MadeRun, tmp_path: Path) -> None:
-    """One rated round is not enough for an estimate; the four prompts that are still needed come first."""
+    """One rated round is not enough for an estimate; the prompts that an estimate still needs come first."""
     study = make_study(scored_run, tmp_path, queue="labels", raters=1, repeats=0.0)
     study.rate("ann", limit=16)
     run = f"{scored_run.store.place.url}/runs/{scored_run.run_id}"

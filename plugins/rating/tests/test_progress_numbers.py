@@ -62,9 +62,9 @@ def test_a_clear_pair_is_decided_and_a_close_pair_has_an_estimated_cost() -> Non
 
 
 def test_minutes_are_the_time_of_all_raters_together() -> None:
-    """For five rated prompts, the estimate needs 7 more, each with two images rated by three raters in 6 seconds.
+    """A pair with five rated prompts needs 7 more; each has two images, which three raters grade in 6 seconds each.
 
-    With votes, one task shows both images, so the effort is half as large.
+    With votes, one task shows both images, so the rating time is half as long.
     """
     tasks = make_likert_tasks(40, ("best", "last"))
     answers = grade_tasks(tasks[:10])

@@ -393,7 +393,7 @@ def make_grey_png(number: int) -> bytes:
 
 
 def answer_by_brightness(page: WebDriver, mood: int) -> None:
-    """Answer the current task depending on its images' brightness and the rater's mood."""
+    """Answer the current task by the brightness of its images, to which the rater's `mood` is added."""
     wait_until_ready(page)
     looks = [look + mood for look in run_script(page, BRIGHTNESS)]
     bright = looks[0] > 128

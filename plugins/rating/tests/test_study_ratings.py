@@ -60,7 +60,8 @@ def study(tmp_path: Path) -> Place:
 def test_every_template_has_its_own_judgements(study: Place) -> None:
     """Words and questions that a rater is unsure about do not count.
 
-    In "a red cube", one word is marked wrong and one unsure, so the rating is 1/2. Of two questions, one is answered.
+    Of the words of "a red cube", one is marked wrong and one unsure, so the rating is 1/2. Only one of two questions
+    has an answer.
     """
     said: dict[str, tuple[Task, Any]] = {
         "ann": (LIKERT, 4), "bob": (LIKERT, "unsure"), "cy": (WORDS, {"wrong": [1], "unsure": [0]}),
@@ -141,7 +142,7 @@ def test_a_study_without_answers_is_refused_with_the_remedy(study: Place) -> Non
 
 @pytest.fixture(scope="module")
 def judged_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write ratings and scores of 20 prompts; atlas always beats flint, except in some votes."""
+    """Write ratings and scores of 20 prompts; atlas beats flint on every prompt, except in some votes."""
     folder = tmp_path_factory.mktemp("judged")
     place, tasks = StorageConfig().locate(str(folder / "study")), list[Task]()
     scores = []

@@ -432,7 +432,7 @@ def test_unirl_clients_can_list_the_rewards_and_an_unknown_name_is_refused() -> 
 
 
 def test_only_videos_inside_the_allowed_folders_are_read_by_path(tmp_path: Path) -> None:
-    """Links are resolved first, and no folder is allowed by default."""
+    """Symbolic links are resolved before the check, and no folder is allowed by default."""
     allowed = tmp_path / "allowed"
     (allowed / "deeper").mkdir(parents=True)
     for file in (tmp_path / "secret.mp4", allowed / "a.mp4", allowed / "deeper" / "b.mp4"):
@@ -490,7 +490,7 @@ def make_chat_request(image: bytes, caption: str, address: str = "data:image;bas
 
 
 def test_unifiedreward_clients_find_a_rating_or_raise_an_error() -> None:
-    """verl-omni's client parses any body as a ChatCompletion; OpenAI's client raises an error because of the status."""
+    """verl-omni's client parses any reply as a ChatCompletion; OpenAI's client raises an error for a failure status."""
 
     async def score_in_tenths(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         answers = [answer["align"] for answer in await score(batch, metrics)]
@@ -682,7 +682,7 @@ def test_watched_metrics_are_computed_but_only_shown_on_the_health_page() -> Non
 
 @pytest.mark.parametrize(("order", "ordered"), [(1, True), (-1, False), (0, None)])
 def test_the_health_page_shows_the_scores_of_the_known_pair(order: int, ordered: bool | None) -> None:
-    """Each metric declares whether higher is better, and the log warns about a wrong order."""
+    """Each metric declares whether higher is better; the log warns if the matching image has the worse score."""
     first: list[ScoreRequest] = []
 
     async def prefer_the_first(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
@@ -772,7 +772,7 @@ def test_the_size_of_a_body_and_the_number_of_images_are_limited() -> None:
 
 
 def test_bytes_that_a_pickle_repeats_are_counted_each_time() -> None:
-    """Samples in a group may share a source, but hashing and decoding take time for each of them."""
+    """Samples in a group may share a source, but its bytes are hashed and decoded for each sample."""
     client, image, prompt = Client(max_body=20_000), b"i" * 5000, "p" * 5000
     assert client.post_pickle({"images": [image] * 3, "prompts": ["p"] * 3})[0] == 200
     for form in (
@@ -831,7 +831,7 @@ def test_a_busy_service_replies_429_on_every_wire() -> None:
 
 
 def test_flow_grpos_session_retries_after_429_and_503() -> None:
-    """flow_grpo's adapter only lists 500, but urllib3 also retries after 429 and 503 if they have Retry-After."""
+    """flow_grpo's session lists only status 500, but urllib3 also retries after 429 and 503 if Retry-After is set."""
     retries = Retry(total=1000, backoff_factor=1, status_forcelist=[500], allowed_methods=False)
     session = requests.Session()
     session.mount("http://", HTTPAdapter(max_retries=retries))
@@ -889,7 +889,7 @@ def test_requests_with_a_foreign_host_name_are_refused() -> None:
 
 
 def test_requests_from_pages_of_another_origin_are_refused() -> None:
-    """Browsers send the origin of the page, and need no permission to send forms and text."""
+    """Browsers send forms and text to other origins without asking first, but they name the page's origin."""
     client = Client()
     form = json.dumps({"images": [b64(b"a")], "prompts": ["p"]})
     for origin in ("http://evil.example", "null", "http://127.0.0.1:3000", "https://127.0.0.1"):

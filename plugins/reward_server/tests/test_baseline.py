@@ -1,4 +1,4 @@
-"""The sentinel's baseline is a run in the store: the scores of one generator by exactly the metrics that are served."""
+"""The sentinel's baseline contains one generator's scores from a stored run, by exactly the metrics that are served."""
 
 import json
 from pathlib import Path

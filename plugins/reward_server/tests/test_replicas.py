@@ -21,7 +21,7 @@ WORDS = ["metric=[clipscore]", "models=shapes", "batch=4", "batch_deadline=10", 
 
 @pytest.fixture
 def serving() -> Iterator[None]:
-    """Shut down Ray Serve afterwards, because other tests share the cluster."""
+    """Shut down Ray Serve after the test, because other tests share the Ray cluster."""
     yield
     ray_serve.shutdown()
 

@@ -48,7 +48,7 @@ def score_fit(request: ScoreRequest, index: int) -> float | None:
 
 
 def score_by_questions(request: ScoreRequest, index: int) -> float | None:
-    """Return 1 if the question is about the object in the image, 0 if not, and None without a question."""
+    """Return 1 if the question is about the object in the image, 0 if it is not, and None if there is no question."""
     if not request.questions:
         return None
     (question,) = request.questions

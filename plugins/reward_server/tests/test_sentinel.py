@@ -68,7 +68,7 @@ def test_metrics_that_move_while_the_reward_does_not_fall_are_reported(
 
 
 def test_false_alarms_are_at_most_as_frequent_as_stated() -> None:
-    """Images of the same prompt are similar, the reward rises, and there are many comparisons."""
+    """The simulated training has similar images per prompt, a rising reward, and many comparisons."""
     random, alarms, services = np.random.default_rng(2), 0, 100
     for _ in range(services):
         sentinel = create_sentinel()

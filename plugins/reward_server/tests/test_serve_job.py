@@ -35,7 +35,7 @@ from tests.serving import ROOT, TOKEN, Pair, Running, ask_score, pack_pairs, run
 METRICS = "metric=[vqascore,clipscore,saturation]"
 CLIPS = ROOT / "assets" / "shapes_video"
 WATCHED = 24
-"""Number of images in each comparison of the sentinel, each with a different prompt."""
+"""Number of images that the sentinel compares at a time, each with a different prompt."""
 REWARD = "reward={weights: {vqascore: 0.6, clipscore: 0.4}, clip_parts: [0, 1]}"
 """Combined reward between 0 and 1, as required for a rating."""
 
@@ -60,7 +60,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def offline() -> dict[Pair, dict[str, float]]:
-    """Score images in this process, each with its own prompt and another one; return the scores by pair and metric."""
+    """Return scores by pair and metric, computed in this process; each image has its own and another prompt."""
     pairs = pack_pairs(24, ("atlas", "flint"))
     pairs += [Pair(pair.image, other.prompt) for pair, other in zip(pairs, reversed(pairs), strict=True)]
     pairs = list(dict.fromkeys(pairs))
@@ -120,7 +120,7 @@ def test_all_wires_return_the_same_number(service: Running, offline: dict[Pair, 
 
 
 def test_a_combined_reward_equals_the_exported_reward(service: Running, tmp_path: Path) -> None:
-    """Other images in a batch may change the last digits of a model's score; if they do not, the rewards are equal."""
+    """A model's score may vary in its last digits with the other images in a batch; equal scores have equal rewards."""
     store = service.log.parent / "store"
     printed("rewards", f"store={store}", "format=rewards", REWARD, f"output={tmp_path}/out")
     exported = pd.concat(pd.read_parquet(file) for file in (tmp_path / "out" / "data").glob("*.parquet"))
@@ -141,7 +141,7 @@ def test_a_combined_reward_equals_the_exported_reward(service: Running, tmp_path
 def test_flow_grpos_unifiedreward_gets_the_offline_score_as_a_rating(
     service: Running, offline: dict[Pair, dict[str, float]]
 ) -> None:
-    """unifiedreward_score_sglang uses OpenAI's own client and divides the rating, from 1 to 5, by 5."""
+    """The client (unifiedreward_score_sglang) uses OpenAI's package, and divides ratings, from 1 to 5, by 5."""
     client = OpenAI(base_url=f"http://127.0.0.1:{service.port}/v1", api_key=TOKEN)
     for pair in list(offline)[:3]:
         image = {"url": f"data:image;base64,{base64.b64encode(pair.image).decode()}"}
@@ -293,7 +293,7 @@ def fade_image(pair: Pair) -> Pair:
 
 
 def test_reward_hacking_is_reported_on_the_health_page_and_in_the_log(service: Running) -> None:
-    """The images of two comparisons are paler than those of the run, but do not score worse."""
+    """The images of two comparisons are paler than those of the run, but their reward is not lower."""
     pairs = [fade_image(pair) for pair in pack_pairs(2 * WATCHED - 1)]
     with requests.Session() as session:
         ask_score(session, service.url, pairs)
@@ -308,7 +308,7 @@ def draw_index(rng: Random, logits: np.ndarray) -> int:
 
 
 def test_ten_steps_of_policy_optimization_increase_the_reward(service: Running) -> None:
-    """For each prompt, a toy generator has a policy over colours and one over shapes, and learns from groups of 16."""
+    """A toy generator learns policies over colours and shapes for each prompt, from groups of 16 images."""
     rng, wanted = Random(0), [("red", "circle"), ("blue", "star"), ("green", "square")]
     policy = {pair: (np.zeros(len(COLOURS)), np.zeros(len(SHAPES))) for pair in wanted}
     means = []

@@ -114,7 +114,7 @@ def test_unirls_client_gets_the_sweeps_scores(edit_service: EditService) -> None
 
 
 def test_flow_factorys_client_gets_the_sweeps_scores(edit_service: EditService) -> None:
-    """The payload is that of _build_payload in src/flow_factory/rewards/my_reward_remote.py, a0b2bc5."""
+    """The payload is that of _build_payload in src/flow_factory/rewards/my_reward_remote.py (a0b2bc5)."""
     payload = {
         "prompt": [edit.prompt for edit in edit_service.edits],
         "image": [b64(edit.image) for edit in edit_service.edits],
@@ -128,7 +128,7 @@ def test_flow_factorys_client_gets_the_sweeps_scores(edit_service: EditService) 
 
 
 def test_edit_r1s_client_gets_the_sweeps_scores(edit_service: EditService) -> None:
-    """The payload is that of mllm_score_continue in flow_grpo/rewards.py, 4217f25, which fails without `scores`."""
+    """The payload is that of mllm_score_continue in flow_grpo/rewards.py (4217f25), which needs `scores` in replies."""
     data = {
         "ref_images": [edit.source for edit in edit_service.edits],
         "images": [edit.image for edit in edit_service.edits],

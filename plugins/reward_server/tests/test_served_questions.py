@@ -25,7 +25,7 @@ pytest.importorskip("plumbline.plugins.third_party_benchmarks", reason="GenEval2
 COUNT = 8
 METRICS = ("geneval2", "geneval2_am")
 VQA_LIST = [["How many circles are in the image?", "one"], ["Are there any circles in the image?", "Yes"]]
-"""Questions that the pack has for each of its prompts."""
+"""Questions about each prompt in the question pack."""
 WRITTEN = 2
 """Number of prompts whose questions a sweep has already written to the service's store."""
 REPLY = "About circle (shape):\nQ: is there a circle?\nChoices: yes, no\nA: yes"
@@ -38,7 +38,7 @@ class QuestionService(NamedTuple):
     writer: Server
     pairs: list[Pair]
     swept: dict[str, list[float]]
-    """Scores by metric, in pair order."""
+    """Scores of the sweep by metric, in the order of the pairs."""
 
     def post(self, path: str, body: Any) -> Any:
         response = requests.post(f"{self.service.url}{path}", json=body, timeout=120)
@@ -221,7 +221,7 @@ def run_step(question_service: QuestionService, generator: str) -> int:
 
 
 def test_questions_about_a_prompt_are_written_only_once(question_service: QuestionService) -> None:
-    """Questions are written once per prompt, and replicas find those that a sweep has written."""
+    """Questions are written once per prompt, and replicas use the questions that a sweep has written."""
     before = len(question_service.writer.bodies)
     assert run_step(question_service, "atlas") == run_step(question_service, "flint") == before + COUNT - WRITTEN
 

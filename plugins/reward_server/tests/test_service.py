@@ -24,7 +24,7 @@ def make_request(prompt: str, image: bytes = b"image", metrics: Sequence[str] = 
 
 
 class Replicas:
-    """Replicas that score the length of the prompt and record their batches."""
+    """Replicas that return the length of the prompt as its score, and record their batches."""
 
     def __init__(self, before_scoring: Callable[[Sequence[str]], Awaitable[None]] | None = None) -> None:
         self.batches: list[list[str]] = []

@@ -141,7 +141,7 @@ def test_exploits_are_refused_and_none_of_their_code_runs(tmp_path: Path) -> Non
 
 
 def test_the_exploits_succeed_with_the_standard_pickle_module(tmp_path: Path) -> None:
-    """The exploits succeed with pickle.loads, which shows that the test above would detect them."""
+    """The exploits succeed with pickle.loads, so the previous test would detect them."""
     marker = tmp_path / "executed"
     pickle.loads(make_exploits(marker)["stack global"])
     assert marker.exists()

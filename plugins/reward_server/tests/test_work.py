@@ -31,7 +31,7 @@ IMAGE = base64.b64encode(b"an image").decode()
 FORM = "multipart/form-data; boundary=b"
 HEAD = b'Content-Disposition: form-data; name="images"'
 LINEAR = frozenset({r"^(?P<name>\w+)\*((?P<num>[0-9]+)\*?)?$", r"^(From |[\041-\071\073-\176]*:|[\t ])"})
-"""Regular expressions of the standard library's `email` that read a text at most once, from the start."""
+"""Regular expressions in the standard library's `email` package that take linear time (they read a text once)."""
 
 
 def make_chat(text: str) -> bytes:
@@ -97,7 +97,7 @@ BODIES: Mapping[str, tuple[str, str, Callable[[int], bytes]]] = {
 
 
 def read(wire: str, media: str, body: bytes) -> None:
-    """Read a body in the same way as the service does before it calls a replica."""
+    """Read a request body in the same way as the service does before it calls a replica."""
     chosen = next(one for one in WIRES if one.name == wire)
     with suppress(PlumblineError):
         chosen.read(chosen.parse(body, media or "application/json"), SERVED)
@@ -109,7 +109,7 @@ EXAMPLES: Mapping[Any, bytes] = {
     ComputeForm: as_json({"prompt": ["p"], "image": [IMAGE]}),
     ChatForm: make_chat("p"),
 }
-"""Example body of each form that the service reads."""
+"""Example request body for each form that the service reads."""
 FORMS = {wire.form: wire.name for wire in WIRES if wire.form is not None}
 FIELDS = [(form, parts) for form in FORMS for parts in list_field_paths(form)]
 
@@ -127,7 +127,7 @@ def test_the_security_page_states_a_limit_for_every_field() -> None:
 
 
 def test_looking_up_a_name_takes_the_same_work_at_any_length() -> None:
-    """Similar names are searched for only if the name is short."""
+    """The error only suggests similar names if the requested name is short."""
     works = [count_work(lambda n=n: read("score", "", make_form(metrics=["align" * n]))) for n in (400, 40_000)]  # type: ignore[misc]
     assert works[0].lines == works[1].lines
     with pytest.raises(BadRequest, match="did you mean align"):

@@ -8,7 +8,7 @@ from plumbline.operators.base.errors import PlumblineError
 MULTIPART = "multipart/form-data"
 MAX_PARTS = 10_000
 MAX_PART_HEAD = 1000
-"""Maximum number of bytes in the headers of a part; some versions of Python parse headers in quadratic time."""
+"""Maximum size in bytes of a multipart part's headers; some versions of Python parse headers in quadratic time."""
 MAX_BOUNDARY = 70
 """Maximum number of characters in a boundary (RFC 2046, section 5.1.1)."""
 HEADERS = BytesHeaderParser()

@@ -39,7 +39,9 @@ QUESTION = "Rate from 1 to 5, after 'Final Score:', how well the image fits its 
 CAPTION = "Text Caption: ["
 """Text that precedes the caption; the caption ends at the last bracket in the question."""
 REPLY = "Alignment Score (1-5): {0!r}\nFinal Score: {0!r}"
-"""Reply with the number in the forms that the two clients expect, without verl-omni's axes coherence and style."""
+"""Reply that contains the number in the forms that both clients look for. Of verl-omni's axes, coherence and style are
+left out.
+"""
 MAX_ROUNDING = 1e-6
 """Allowed rounding error of rewards, which must be between 0 and 1."""
 RATING = re.compile(r"Final Score:\s*([1-5](?:\.\d+)?)")

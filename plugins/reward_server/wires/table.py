@@ -1,4 +1,4 @@
-"""The wires that the service supports. If several wires have the same path, the first that accepts a body reads it."""
+"""The wires that the service supports. If several have the same path, the first that accepts a request reads it."""
 
 from collections.abc import Sequence
 

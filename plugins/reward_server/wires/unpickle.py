@@ -78,7 +78,7 @@ class _Reader:
         """Stacks that were saved at each mark."""
         self.memo: dict[int, Any] = {}
         self.depths: dict[int, int] = {}
-        """Nesting depth within each container."""
+        """Maximum nesting depth inside each container, by the container's `id`."""
         self.placed: set[int] = set()
         """Containers that are inside another container."""
         self.arguments: set[int] = set()

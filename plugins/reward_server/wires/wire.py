@@ -19,7 +19,9 @@ from plumbline.plugins.reward_server.wires.multipart import MULTIPART, read_mult
 
 JSON = "application/json"
 SURROGATES = (b"\\ud", b"\\uD", b"\xed")
-"""First bytes of a surrogate (half of a character above U+FFFF) in JSON, escaped or raw; pydantic rejects lone ones."""
+"""First bytes of a surrogate (half of a character above U+FFFF) in JSON, escaped or raw. Pydantic rejects surrogates
+that are not in pairs.
+"""
 WHITESPACE = b" \t\r\n"
 MAX_NESTING = 100
 """Maximum nesting depth of lists and objects in a JSON body."""
@@ -54,7 +56,7 @@ class ScoreRequest(NamedTuple):
     error: RowError | None = None
     """Reason why no model can score this image."""
     path: str | None = None
-    """Path of a video, given instead of `images`. The service reads it if it is inside one of its `video_folders`."""
+    """Path of a video, given instead of `images`. The service only reads videos inside its `video_folders`."""
     questions: Any = None
     """List of questions as sent by the client, for metrics that score by a benchmark's own questions
     (operators/metrics/questions/question_list.py describes the formats).
@@ -66,7 +68,7 @@ class ScoreRequest(NamedTuple):
 
 
 class MetricAnswer(NamedTuple):
-    """A metric's score for one image, or the error. One of the two is None."""
+    """A metric's score for one image, or the error. Either the score or the error is None."""
 
     score: float | None
     error: RowError | None = None
@@ -98,7 +100,7 @@ class Served(NamedTuple):
         return [name for name in (*metrics, *watched) if name in self.needs.get(need, ())]
 
     def select_list_readers(self, metrics: Sequence[str]) -> list[str]:
-        """Return the metrics that read a list sent with the image, which contains questions or expected words."""
+        """Return the metrics that read the list of questions or expected words that is sent with an image."""
         return self.select_needing("questions", metrics) + self.select_needing("words", metrics)
 
     def list_needs(self, metric: str) -> list[Need]:
@@ -190,7 +192,7 @@ class Wire(ABC):
     """Number of images that a client sends in one request; None means any number."""
 
     def accepts(self, document: Any) -> bool:
-        """Return True if the body belongs to this wire. Wires with the same path are tried in order."""
+        """Return True if the request body belongs to this wire. Wires with the same path are tried in order."""
         return True
 
     @abstractmethod
@@ -207,14 +209,17 @@ class Wire(ABC):
 
     @abstractmethod
     def ask(self, requests: Sequence[ScoreRequest]) -> bytes:
-        """Return the body that a client sends for the requests; raise BadRequest if the wire cannot carry an input."""
+        """Return the body of a client's HTTP request; raise BadRequest if the wire cannot carry an input."""
 
     @abstractmethod
     def parse_reply(self, document: Any, requests: Sequence[ScoreRequest]) -> Answers:
-        """Return the answers in a reply with status 200; a lookup, type or value error means a malformed reply."""
+        """Return the answers in a reply with status 200.
+
+        Raises LookupError, TypeError or ValueError if the reply is malformed.
+        """
 
     def read_reply(self, reply: Reply, requests: Sequence[ScoreRequest]) -> Answers:
-        """Return the answers in a reply. If the reply is a refusal, every image has its reason as an error.
+        """Return the answers in a reply. If the reply is a refusal, each image gets the reason as its error.
 
         Raises BadReply if the reply does not match the form.
         """
@@ -298,7 +303,7 @@ def _parse_json(text: bytes) -> Any:
 
 
 def _parse_json_with_surrogates(text: bytes) -> Any:
-    """Parse JSON that may contain lone surrogates. A prompt that contains one is rejected later, alone.
+    """Parse JSON that may contain lone surrogates. A prompt with one is rejected later, without affecting others.
 
     Raises ValueError or RecursionError.
     """

@@ -1,6 +1,6 @@
 """Replies are parsed in linear time, with the same result as the regular expressions in the releases' code.
 
-The long replies have a million pieces, so that a parser with quadratic running time would never finish.
+The long replies repeat a text a million times, so that a parser with quadratic running time would never finish.
 """
 
 import re

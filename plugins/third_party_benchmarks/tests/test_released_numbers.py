@@ -40,8 +40,9 @@ class DpgBenchScores(NamedTuple):
 def compute_dpg_bench(answers: Answers, *, first_row: int, last_image_only: bool) -> DpgBenchScores:
     """Compute the scores from answers in the same way as the release.
 
-    The release sets an answer to zero in place if the value of a parent question is zero. Its levels use the answers
-    for the last image before they are set to zero.
+    The release sets an answer to zero in place if the value of a parent question is zero. The means by level and
+    category use the answers before they are set to zero. With `last_image_only`, as in the release, the means only
+    use the answers for a prompt's last image.
     """
     items: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in make_annotations()[first_row:]:
@@ -99,7 +100,7 @@ def read_levels(ran: SweepScores, level: int) -> dict[str, float]:
 
 
 def test_dpg_bench_as_released_equals_the_release(released_scores: SweepScores, fixed_scores: SweepScores) -> None:
-    """The first prompt lacks an answer and fails. The levels only use the original answers for the last image."""
+    """The first prompt lacks an answer and fails. The means by level only use the answers for the last image."""
     expected = compute_dpg_bench(fixed_scores.answers, first_row=1, last_image_only=True)
     first, *others = [one["prompt_id"] for one in prompts(4)]
     assert set(expected.scores) == set(others)

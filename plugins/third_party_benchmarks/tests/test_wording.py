@@ -1,4 +1,4 @@
-"""Judges use the wordings of the releases' checkouts."""
+"""Judges ask their questions in the wording of a release, read from a checkout of its repository."""
 
 from collections.abc import Mapping
 from pathlib import Path

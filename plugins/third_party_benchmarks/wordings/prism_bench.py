@@ -12,7 +12,7 @@ from plumbline.operators.metrics.wording import Checkout, Release, ask_as_releas
 from plumbline.operators.metrics.writing import ReplySampling, Writing
 
 MAX_TOKENS = 1024
-"""Token limit of Qwen25VL. It samples with the checkpoint's own configuration, whose temperature is close to 0."""
+"""Token limit in the release's class Qwen25VL, which samples with the checkpoint's default temperature, close to 0."""
 MESSAGES = ("affection", "composition", "entity", "imagination", "style", "text_rendering", "long_text")
 """Tracks in the order of the release's numbered messages, starting at 1 (get_message_templates). The last message is
 about aesthetics.

@@ -12,7 +12,7 @@ from plumbline.operators.metrics.wording import Checkout, PythonFile, Release, a
 from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, WrittenQuestion
 
 MAX_TOKENS, TRIES = 4096, 11
-"""Limits from eval_common.py and vllm_request.py. The temperature there is 0."""
+"""Maximum numbers of tokens and of tries in eval_common.py and vllm_request.py, which set the temperature to 0."""
 
 
 class Language(NamedTuple):

@@ -9,8 +9,9 @@ from plumbline.operators.metrics.wording import Checkout, Release, Text, ask_as_
 from plumbline.operators.metrics.writing import ReplySampling, Writing
 
 MAX_TOKENS, TRIES = 500, 3
-"""Token limit from _chat_completion_via_vllm, which also sets the temperature to 0, and attempts from
-MAX_EXTRACT_RETRIES.
+"""Maximum number of tokens from _chat_completion_via_vllm, and maximum number of tries from MAX_EXTRACT_RETRIES.
+
+The temperature is 0 in _chat_completion_via_vllm.
 """
 
 

@@ -31,7 +31,7 @@ def data(tmp_path: Path) -> str:
 
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Train in this process instead of Ray workers, which would have to import the model."""
+    """Train in this process, because Ray workers would have to import the model."""
 
     def run_here(planned: PlannedTraining, report: Callable[[str], None]) -> None:
         run_worker(planned.task, WorkerRank(0, 1, CPU), report)

@@ -76,7 +76,7 @@ def test_a_killed_worker_does_not_change_the_result(sharded: bool, tmp_path: Pat
 
 
 def list_row_order(tmp_path: Path, settings: tuple[str, ...]) -> list[int]:
-    """Return the index of the row used at each position, which only depends on the shape of the tables."""
+    """Return the index of the row that is read at each position; it depends only on the shape of the tables."""
     plain = training_tables.write_rows(tmp_path / "plain", training_tables.make_rows(24), FILES)
     task = plan_training(training_tables.load_stage_config("questions", plain, tmp_path / "planned", *settings)).task
     found = []

@@ -58,7 +58,7 @@ def load_stage_config(kind: str, data: str, output: Path, *overrides: str) -> An
 
 
 def run_two_workers(task: Task) -> None:
-    """Run two workers as threads of this process. They wait for each other to sum their tensors."""
+    """Run two workers as threads of this process. The workers wait for each other whenever they sum their tensors."""
     sums: list[torch.Tensor] = []
     barrier = Barrier(2, timeout=600)
 

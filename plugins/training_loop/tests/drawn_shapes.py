@@ -1,4 +1,4 @@
-"""A function that draws shapes and can be made better or worse, in place of a pipeline that is being trained."""
+"""A function that draws shapes with adjustable skill, which the tests use instead of a pipeline in training."""
 
 from collections.abc import Callable
 
@@ -10,9 +10,11 @@ Draw = Callable[[list[str], list[int]], list[Image.Image | None]]
 
 
 def make_pipeline(skill: float, calls: list[int] | None = None) -> Draw:
-    """Return a pipeline that uses the prompt's first colour in this share of its images, and grey in the others.
+    """Return a pipeline that draws images in the prompt's first colour or in grey.
 
-    The number of prompts of each call is added to `calls`.
+    `skill` is the fraction of images in the prompt's colour.
+
+    The number of prompts in each call is appended to `calls`.
     """
 
     def draw(prompts: list[str], seeds: list[int]) -> list[Image.Image | None]:

@@ -1,4 +1,4 @@
-"""Steps of a training are scored and compared, resumed, and survive pipelines and trackers that fail."""
+"""Steps of a training are scored and compared, even after a restart or if a pipeline or tracker fails."""
 
 import json
 import logging
@@ -205,7 +205,7 @@ def test_the_pages_example_runs(
 
 
 class Recorder:
-    """A tracker in the form of accelerate's."""
+    """Tracker with the same interface as the trackers of accelerate."""
 
     def __init__(self) -> None:
         self.logged: dict[int, dict[str, float]] = {}

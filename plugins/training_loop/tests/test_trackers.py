@@ -1,4 +1,4 @@
-"""The trackers that are chosen by name get each step with its worst images, and a silent server delays nothing."""
+"""Trackers that are chosen by name get each step with its worst images; a server that never answers delays nothing."""
 
 import socket
 from pathlib import Path
@@ -17,7 +17,7 @@ MEAN = "plumbline/colourfulness/mean"
 
 @plumbline.metric(score_range=(0, 255))
 def colourfulness(image: Image.Image, prompt: str) -> float:
-    """Return the mean difference of red and blue."""
+    """Return the mean difference between the red and the blue channel."""
     pixels = np.asarray(image).astype(float)
     return float(np.abs(pixels[..., 0] - pixels[..., 2]).mean())
 

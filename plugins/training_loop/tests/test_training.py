@@ -1,4 +1,4 @@
-"""A tiny diffusers pipeline is trained for some hundred steps, and the evaluation sees that it becomes better."""
+"""A tiny diffusers pipeline is trained for a few hundred steps, and the evaluation reports that it improves."""
 
 import io
 from pathlib import Path
@@ -20,7 +20,7 @@ N_PROMPTS, MAX_WORDS, NOISE, SIDE = 64, 16, 8, 64
 
 
 class Network(nn.Module):
-    """Draws 64 x 64 pixels from the numbers of a prompt's words and some noise."""
+    """Network that draws 64 x 64 pixels from a prompt's words and some noise."""
 
     def __init__(self, texts: list[str]) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class TinyPipeline(diffusers.DiffusionPipeline):
 
 
 def read_examples() -> tuple[list[str], torch.Tensor]:
-    """Return the first prompts and their images by atlas, with values from -1 to 1."""
+    """Return the first prompts and the images that atlas made for them, with pixel values from -1 to 1."""
     prompts = pq.read_table(SHAPES / "prompts.parquet").slice(0, N_PROMPTS).to_pylist()
     images = {row["prompt_id"]: row["image"] for row in pq.read_table(SHAPES / "images/atlas").to_pylist()}
     pixels = [

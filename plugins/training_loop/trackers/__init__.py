@@ -1,4 +1,4 @@
-"""Trackers: each module has a class `Sender`, and is named like the optional dependency that it needs."""
+"""Trackers: each module has a class `Sender` and is named after the optional dependency that it needs."""
 
 from plumbline.operators.base.extensions import Extensions, declare_modules
 from plumbline.plugins.training_loop.trackers.tracker import StepSender

@@ -1,4 +1,4 @@
-"""Sends steps to the active run of MLflow, or to a run of its own, which a restarted loop continues."""
+"""Sends steps to MLflow's active run or, if there is none, to a new run that a restarted loop continues."""
 
 import hashlib
 import io
@@ -20,7 +20,7 @@ class Sender(StepSender):
     active: str | None = None
 
     def find_run(self) -> None:
-        """Note the active run, which belongs to the loop's thread."""
+        """Remember the active run. MLflow knows it only in the thread of the training loop."""
         run = mlflow.active_run()
         self.active = None if run is None else run.info.run_id
 

@@ -1,4 +1,4 @@
-"""Writes steps for TensorBoard, into the folder `tensorboard` of the evaluation's folder."""
+"""Writes steps as TensorBoard files, in the folder `tensorboard` inside the evaluation's folder."""
 
 import io
 from functools import cached_property

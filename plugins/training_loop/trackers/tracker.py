@@ -17,7 +17,7 @@ VERDICTS = {"better": 1.0, "worse": -1.0, "no clear difference": 0.0, "too few p
 
 
 class StepUpdate(NamedTuple):
-    """Results of a step as trackers get them."""
+    """Results of a step in the form in which they are sent to trackers."""
 
     step: int
     values: Mapping[str, float]
@@ -29,20 +29,20 @@ class StepSender:
     """Base class of the trackers that are chosen by their names."""
 
     def __init__(self, folder: str) -> None:
-        """Connect nothing yet; `folder` is the address of the evaluation's folder."""
+        """Store the address of the evaluation's folder, without connecting to a server yet."""
         self.folder = folder
 
     def find_run(self) -> None:
         """Find the run that the training loop has started; called in the loop's own thread before each step is sent."""
 
     def send(self, update: StepUpdate) -> None:
-        """Send a step; called in a thread of its own, which is left behind if it takes too long."""
+        """Send a step; called in a separate thread, which is abandoned if it takes too long."""
         raise NotImplementedError
 
 
 @runtime_checkable
 class GivenTracker(Protocol):
-    """A tracker of the training loop: one of accelerate's, or a run of W&B."""
+    """A tracker object from the training loop, such as a tracker of accelerate or a W&B run."""
 
     def log(self, values: dict[str, float], step: int) -> object:
         """Log numbers at a step."""
@@ -65,14 +65,14 @@ def _each(metric: MetricResult) -> Iterator[tuple[str, float]]:
 
 
 class TrackerCalls:
-    """Calls a tracker, and turns its failures into warnings."""
+    """Caller of a tracker that turns the tracker's failures into warnings."""
 
     def __init__(self, name: str, tracker: StepSender | GivenTracker, timeout: float) -> None:
         self.name, self.tracker, self.timeout = name, tracker, timeout
         self._thread: Thread | None = None
 
     def send(self, update: StepUpdate) -> None:
-        """Send a step; log a warning if that fails or takes too long."""
+        """Send a step to the tracker; log a warning if sending fails or takes too long."""
         tracker = self.tracker
         if isinstance(tracker, StepSender):
             problem = self._call_within_limit(tracker, update)

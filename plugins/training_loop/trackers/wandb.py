@@ -1,4 +1,4 @@
-"""Sends steps to the active run of Weights & Biases, or to a run of its own, which a restarted loop continues."""
+"""Sends steps to W&B's active run or, if there is none, to a new run that a restarted loop continues."""
 
 import hashlib
 import io
@@ -15,7 +15,7 @@ class Sender(StepSender):
     """Client of Weights & Biases; the server and the user come from the WANDB_ variables."""
 
     def send(self, update: StepUpdate) -> None:
-        """Log the numbers and the worst images; their axis is the step, whatever else the run has logged."""
+        """Log the numbers and the worst images against the training step, whatever else the run has logged."""
         run = wandb.run
         if run is None:
             name = hashlib.sha256(self.folder.encode()).hexdigest()[:16]

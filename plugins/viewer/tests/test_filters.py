@@ -15,7 +15,8 @@ RUN_ID = "20260102-030405-000006"
 SCORES = f"/runs/{RUN_ID}/scores"
 PAIR = f"/compare?left={RUN_ID}&right={RUN_ID}&left_generator=atlas&right_generator=cobalt"
 SCORES_BY_METRIC = {"gecko": (0.1, 0.2, 0.3, 0.4), "clipscore": (0.4, 0.1, 0.3, 0.2)}
-"""Scores of each prompt by metric. Lower is better for clipscore, so its ranks are 1/8, 7/8, 3/8, 5/8; gecko's ascend.
+"""Scores of each prompt by metric. Lower is better for clipscore, so its ranks are 1/8, 7/8, 3/8, 5/8; gecko's ranks
+ascend.
 """
 
 

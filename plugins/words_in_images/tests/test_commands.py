@@ -44,7 +44,10 @@ def test_a_folder_of_photographs_with_signs_is_scored_without_a_gpu(tmp_path: Pa
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Callable[..., list[str]]:
-    """Return a function that writes one prompt per value of the words column, and returns the arguments of a sweep."""
+    """Return a function that writes a benchmark and returns the arguments of a sweep over it.
+
+    The benchmark has one prompt for each given value of the column of expected words.
+    """
 
     def write_bench(*words: object) -> list[str]:
         prompts = [

@@ -83,7 +83,10 @@ def test_any_model_that_serves_ocr_can_be_the_reader(
 
 
 def test_a_chat_model_behind_a_service_can_be_the_reader(server: Server) -> None:
-    """The reply is the text, a refusal becomes a null with a reason, and the instruction is part of the key."""
+    """The reply is the text that was read; if the model refuses, the score is null with a reason.
+
+    The model's cache key includes the instruction.
+    """
     replies = [
         make_completion("Grand\nOpening"),
         make_completion("No text recognized."),

@@ -1,4 +1,4 @@
-"""Each model is measured in a separate process, so that its memory is certainly free for the next model."""
+"""Measures each model in a separate process, so that all its memory is free for the next model."""
 
 import multiprocessing
 import tempfile

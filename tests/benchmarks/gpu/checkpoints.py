@@ -1,4 +1,4 @@
-"""Checkpoints without weight files, loaded like ordinary ones around random networks created on their device."""
+"""Makes checkpoints without weight files; random weights are created directly on the device."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,7 +49,7 @@ LLAVA_TEMPLATE = (
     "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
 )
 CONVERSATION_TEXTS = (BEFORE_IMAGE, "user\n", "assistant\n", "system\n", "USER: ASSISTANT: Yes No", "Yes", "No")
-"""Texts in conversations other than the questions."""
+"""Texts that a conversation contains besides the question."""
 
 
 def serve_model(

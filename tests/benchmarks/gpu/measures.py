@@ -138,7 +138,7 @@ def score(
 ) -> list[list[float]]:
     """Return the log-probability of the answer's first token, by image and question.
 
-    It makes the calls of the answers stage, in the same windows, but without its tables.
+    It makes the same model calls as the answers stage, in the same windows, but writes no tables.
     """
     scores: list[list[float]] = []
 
@@ -169,7 +169,7 @@ def score_file(model: Likelihood, encoded: bytes, question: Question) -> float:
     """Score one pair like the released scripts (t2v_metrics: clip_t5_model.py, qwen2vl_model.py).
 
     It starts from the image file, and uses `generate` for the first token of a decoder-only model. The preprocessing is
-    ours.
+    our own.
     """
     pixels = model.preprocess(Image.open(BytesIO(encoded)).convert("RGB"))
     if isinstance(model, ClipFlanT5Likelihood):

@@ -16,7 +16,7 @@ TARGETS = ("wanted", *[""] * 8, ">= 15", "", "", ">= 60%; XL 45%", "", ">= 0.95"
 
 STAGE_FORMS = ("{:.1f}", "{:.2f}", "{:.0%}", "{}")
 MIN_SHARDS, STAGE_SECONDS = 4, 10
-"""Minimum number of shards and seconds, so that the first shard, during which no model works, weighs little."""
+"""Minimum shards and seconds of a measured sweep, because no model works while the first shard is prepared."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

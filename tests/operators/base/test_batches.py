@@ -183,10 +183,10 @@ class Encoded:
 
 
 class Device:
-    """A device whose memory fits `room` encoded rows; a call on encoded rows needs memory for `using` more."""
+    """A device with memory for `room` encoded rows; a call that uses encoded rows needs memory for `using` more."""
 
     def __init__(self, room: int, *, using: int = 0, large: Sequence[int] = ()) -> None:
-        """Create a device; a call on one of the `large` rows needs the whole memory."""
+        """Create a device; a call that includes one of the `large` rows needs all of its memory."""
         self.room, self.using, self.large = room, using, large
         self.held: WeakSet[Encoded] = WeakSet()
         self.tried: list[int] = []

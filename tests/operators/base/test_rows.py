@@ -1,4 +1,4 @@
-"""Rows are checked against their schema, and an error is unchanged after being stored and read."""
+"""Rows are checked against their schema, and an error survives being stored and read back."""
 
 import pytest
 

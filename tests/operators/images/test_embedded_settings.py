@@ -1,4 +1,4 @@
-"""Generation settings are read from the metadata of real images; malicious metadata yield none and cost little time."""
+"""Generation settings are read from image metadata; malicious metadata yields no settings and takes little time."""
 
 import io
 import json
@@ -74,7 +74,7 @@ STEPS = (
 @pytest.mark.parametrize("order", ["utf-16-be", "utf-16-le", "utf-16"])
 @pytest.mark.parametrize("kind", ["JPEG", "WEBP"])
 def test_settings_are_read_with_a_prompt_in_any_script(prompt: str, order: str, kind: str) -> None:
-    """AUTOMATIC1111 writes big-endian UTF-16; other programs write little-endian UTF-16, or a byte order mark first."""
+    """AUTOMATIC1111 writes big-endian UTF-16; others write little-endian UTF-16, or put a byte order mark first."""
     text = f"{prompt}\nNegative prompt: {prompt}\n{STEPS}"
     said = {"cfg": "7", "steps": "28", "seed": "5", "sampler": "Euler a Karras", "size": "32x24"}
     assert read_image_settings(make_image(kind, exif=make_exif(b"UNICODE\0" + text.encode(order)))) == said

@@ -192,7 +192,7 @@ def test_a_png_that_ends_in_black_is_accepted() -> None:
 @settings(max_examples=60)
 @given(width=st.integers(1, 40), height=st.integers(1, 20), seed=st.integers(0, 2**32), samples=st.sampled_from([3, 4]))
 def test_a_png_has_the_pixels_that_pillow_decodes(width: int, height: int, seed: int, samples: int) -> None:
-    """Random rows under random filters are always a valid PNG."""
+    """Random bytes with random filter types always form a valid PNG."""
     random = np.random.default_rng(seed)
     rows = random.integers(0, 256, (height, 1 + samples * width), np.uint8)
     rows[:, 0] = random.integers(0, 5, height)

@@ -24,7 +24,7 @@ RATE = 24
 KEYFRAME_EVERY = 24
 FRAMES = 96
 CORNERS = ((-1, -1, 60), (1, -1, 110), (-1, 1, 160), (1, 1, 210))
-"""Horizontal direction, vertical direction and grey level of each corner."""
+"""The four corners, each with its horizontal and vertical direction from the centre and its grey level."""
 
 
 def draw(number: int) -> NDArray[np.uint8]:
@@ -68,7 +68,7 @@ def record(
 
 
 def trim(source: Path, target: Path, first: int, *, hidden: int = 0) -> Path:
-    """Copy all packets from the keyframe `first` on, with an edit list that hides the first `hidden` frames."""
+    """Copy a video from keyframe number `first` on, with an edit list that hides the first `hidden` copied frames."""
     with av.open(source) as before, av.open(target, "w") as after:
         video = before.streams.video[0]
         stream = after.add_stream_from_template(video)
@@ -95,7 +95,7 @@ def iterate_boxes(mp4: bytes, start: int, end: int) -> Iterator[tuple[bytes, int
 
 
 def find_box(mp4: bytes, *kinds: bytes) -> tuple[int, int]:
-    """Return the offset and the size of the box at this path of box types."""
+    """Return the offset and the size of an MP4 box; `kinds` are the nested types that lead to it, outermost first."""
     start, end = 0, len(mp4)
     for kind in kinds:
         place, size = next((place, size) for found, place, size in iterate_boxes(mp4, start, end) if found == kind)
@@ -152,7 +152,7 @@ def test_frames_that_an_edit_list_hides_are_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("codec", ["libx264", "mpeg4"])
 def test_exactly_the_frames_of_an_edit_list_are_used(seed: int, codec: str, tmp_path: Path) -> None:
-    """Edit lists can trim the beginning and the end, cut, repeat, and delay the first frame."""
+    """Edit lists can leave out frames anywhere, repeat frames, and delay the first frame."""
     rng = random.Random(seed)
     source = record(tmp_path / "source.mp4", codec=codec, bf=str(seed % 3))
     edits = []

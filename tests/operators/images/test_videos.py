@@ -60,7 +60,7 @@ def decode_refused(clip: bytes, limits: ImageLimits | None = None) -> RowError:
 def test_frames_are_sampled_evenly_from_the_first_to_the_last(
     kind: str, count: int, places: list[int], tmp_path: Path
 ) -> None:
-    """The k-th sample of n frames is frame floor(k (n - 1) / (count - 1)); shorter videos are used completely."""
+    """Sample k of `count` from n frames is frame floor(k (n - 1) / (count - 1)); shorter videos are used completely."""
     clip = write_video(tmp_path / "clip", kind)
     assert read_shades(clip, Clips(frames=count)) == pytest.approx(SHADES[places], abs=4)
 
@@ -74,7 +74,7 @@ def test_frames_per_second_are_sampled_like_qwen_vl_utils(
 ) -> None:
     """The number of sampled frames is rounded to an even number, and is at least 4.
 
-    The video has 20 frames at 8 fps (2.5 s), so 2 fps means 5 frames, and 3 fps means 7.5.
+    The video has 20 frames at 8 fps (2.5 s): before rounding, 2 fps gives 5 frames and 3 fps gives 7.5.
     """
     clip = write_video(tmp_path / "clip", kind)
     assert read_shades(clip, Clips(rate=rate)) == pytest.approx(SHADES[places], abs=4)
@@ -123,7 +123,7 @@ def test_a_sound_file_without_images_is_not_a_video(tmp_path: Path) -> None:
 
 
 def test_a_list_of_files_is_not_a_video(tmp_path: Path) -> None:
-    """FFmpeg would read all files that are named in the list."""
+    """FFmpeg would read every file that the list names."""
     write_video(tmp_path / "clip.mp4", "mp4")
     listing = f"ffconcat version 1.0\nfile {tmp_path}/clip.mp4\n".encode()
     playlist = f"#EXTM3U\n#EXTINF:1,\n{tmp_path}/clip.mp4\n#EXT-X-ENDLIST\n".encode()

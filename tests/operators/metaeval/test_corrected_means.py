@@ -1,4 +1,4 @@
-"""Ratings of some prompts correct the mean scores over all prompts, if there are enough ratings."""
+"""People's ratings of some prompts correct a metric's mean scores over all prompts, if there are enough ratings."""
 
 import math
 import re
@@ -33,7 +33,7 @@ FLATTERED = "cobalt"
 
 
 def simulate_ratings(random: np.random.Generator, prompts: int = PROMPTS) -> tuple[Floats, Floats]:
-    """Return simulated mean ratings (three raters, scale 1 to 5) and metric scores, as (generators, prompts).
+    """Return simulated mean ratings (three raters, scale 1 to 5) and metric scores, each (generators, prompts).
 
     Some prompts are harder than others.
     """
@@ -57,7 +57,7 @@ def correct_simulated(people: Floats, scores: Floats, rated: int) -> list[Correc
 
 @pytest.mark.parametrize("rated", [20, 40, 80])
 def test_intervals_contain_the_truth_if_the_metric_flatters_a_generator(rated: int) -> None:
-    """The 95% intervals contain the truth in at least 93 of 100 cases: for each mean, and for all pairs at once."""
+    """The 95% intervals contain the truth in at least 93% of simulations: for each mean, and for all pairs together."""
     means, pairs, width = [], [], []
     for seed in range(DRAWS):
         rows = correct_simulated(*simulate_ratings(np.random.default_rng(seed)), rated)
@@ -71,7 +71,7 @@ def test_intervals_contain_the_truth_if_the_metric_flatters_a_generator(rated: i
 
 
 def test_intervals_from_nearly_equal_ratings_miss_the_truth_in_at_most_7_of_100_studies() -> None:
-    """In each of 2,000 studies, three people rate images 5 or 2 (seldom 2), and the metric flatters one generator."""
+    """In each of 2,000 studies, three people rate images 5 or, rarely, 2, and the metric flatters one generator."""
     bad = np.array([0.1, 0.15, 0.3])[:, None]
     truth = 5 - 3 * (bad[:, 0] * 0.7 + (1 - bad[:, 0]) * 0.02)
     random = np.random.default_rng(8)
@@ -135,9 +135,9 @@ def test_the_difference_of_corrected_means_equals_the_corrected_difference() -> 
 
 
 def test_a_constant_metric_leaves_peoples_mean_unchanged() -> None:
-    """Twelve prompts are rated, three of them with each rating from 1 to 4, so the mean is 2.5.
+    """Twelve prompts are rated: three with each rating from 1 to 4, so the mean is 2.5.
 
-    Its squared standard error is 1.25 / (12 - 2), and the 97.5% quantile of t(11) is 2.201.
+    The mean's squared standard error is 1.25 / (12 - 2), and the 97.5% quantile of t(11) is 2.201.
     """
     labels = np.concatenate([np.tile([1.0, 2.0, 3.0, 4.0], 3), np.full(20, np.nan)])
     rated, scores = np.isfinite(labels), np.full(32, 0.7)
@@ -174,7 +174,7 @@ def make_choices(votes: Sequence[float], scores: Sequence[float], others: Sequen
 
 
 def test_the_exact_interval_finds_the_winner_of_nearly_all_votes() -> None:
-    """The Clopper-Pearson interval for 18 of 20 is 0.683 to 0.988."""
+    """The Clopper-Pearson interval for 18 of 20 votes is 0.683 to 0.988."""
     said = make_choices([1.0] * 18 + [0.0] * 2, [1.0] * 20, [1.0] * 30)
     whole, other, pair = choice_rows("side_by_side", "m", {("atlas", "cobalt"): correct(said)})
     assert (pair.low, pair.high) == pytest.approx((0.683, 0.988), abs=1e-3) and pair.better == "atlas"
@@ -182,7 +182,7 @@ def test_the_exact_interval_finds_the_winner_of_nearly_all_votes() -> None:
 
 
 def test_win_rates_are_corrected_and_those_of_a_pair_sum_to_one() -> None:
-    """People agree with the metric on only half of the prompts, so its scores have no weight."""
+    """People agree with the metric on only half of the prompts, so the metric's scores get no weight."""
     people = [1.0, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0]
     said = make_choices(people, [1.0, 0] * 7, [1.0] * 50)
     atlas, cobalt, pair = choice_rows("side_by_side", "m", {("atlas", "cobalt"): correct(said)})
@@ -194,9 +194,9 @@ def test_win_rates_are_corrected_and_those_of_a_pair_sum_to_one() -> None:
 
 
 def test_win_rates_also_use_the_metrics_scores_on_prompts_that_nobody_compared() -> None:
-    """People compared the two images of 16 of 40 prompts, in either order, and agree with the metric on 12 of them."""
+    """People compared two images for each of 16 of the 40 prompts, and agree with the metric on 12 of the 16."""
     prefers = [1] * 9 + [-1] * 7
-    """1 if people prefer g to h, otherwise -1."""
+    """By prompt: 1 if people prefer the image by g, -1 if they prefer the image by h."""
     metric = [1] * 7 + [-1] * 5 + [1] * 4 + [-1] * 4 + [0] * 4 + [1] * 16
     votes = [
         {"prompt_id": f"p{n}", "image_a": f"p{n}/{'gh'[n % 2]}", "image_b": f"p{n}/{'hg'[n % 2]}",

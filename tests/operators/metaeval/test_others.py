@@ -1,4 +1,4 @@
-"""Choices, pairings, error graphs and orders are evaluated as in the papers that define them."""
+"""Metrics are evaluated on choices, pairings, error graphs and orders as in the papers that introduced them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -86,7 +86,7 @@ def test_each_template_of_choices_is_judged_separately() -> None:
 
 
 def test_agreement_on_choices_is_krippendorffs_alpha() -> None:
-    """Two raters agree on two of three pairs. Each side gets three of the six choices: alpha = 1 - (2/6) / (18/30)."""
+    """Two raters agree on two of three pairs and choose each side three times, so alpha = 1 - (2/6) / (18/30)."""
     said = [("p", "a"), ("p", "a"), ("q", "b"), ("q", "b"), ("r", "a"), ("r", "b")]
     rated = choices_as_ratings(make_votes(*said))
     raters = rated.set_column(3, "rater", pa.array(["ann", "bob"] * 3))
@@ -180,7 +180,7 @@ def test_a_sample_counts_for_each_of_its_tags() -> None:
 
 
 def make_graphs(*given: tuple[str, str]) -> pa.Table:
-    """Return three images for each graph and subset: with no error, one error and two errors."""
+    """Return three images for each (graph, subset): one without errors, one with one error and one with two."""
     return rows.table(
         [
             {"graph_id": graph, "subset": subset, "image_id": f"{graph}{level}", "node": str(level), "level": level}
@@ -270,7 +270,7 @@ def test_a_clear_difference_orders_two_generators_and_a_tie_does_not() -> None:
 
 
 def test_a_pair_is_undecided_if_ranks_and_means_contradict_each_other() -> None:
-    """On 54 of 60 prompts g is slightly better, and on six much worse: its mean is lower, but its ranks are higher."""
+    """Generator g is slightly better on 54 prompts and much worse on six, so its mean is lower but its ranks higher."""
     given = [(f"p{n}", "g", "m", 0.6 - 0.7 * (n % 10 == 0) + n * 1e-4) for n in range(60)]
     [order] = order_by_scores(
         "m", make_scores(*given, *((f"p{n}", "h", "m", 0.55) for n in range(60))), alpha=0.001, zeros="wilcox"

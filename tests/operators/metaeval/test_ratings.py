@@ -1,6 +1,6 @@
 """Ratings are matched with scores by image.
 
-Unmatched rows are counted, and every undefined number has a reason.
+Unmatched rows are counted, and every undefined statistic comes with a reason.
 """
 
 import math
@@ -156,7 +156,7 @@ def test_a_metric_that_follows_people_differs_significantly_from_noise() -> None
 
 
 def test_comparisons_of_metrics_do_not_treat_images_of_a_prompt_as_independent() -> None:
-    """A metric has the same error for all twenty images of a prompt, so 300 images count as 15 prompts."""
+    """The metric makes the same error on all 20 images of a prompt, so 300 images count as only 15 observations."""
     random = np.random.default_rng(0)
     given, scored = [], []
     for prompt in range(15):

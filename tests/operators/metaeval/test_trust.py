@@ -52,7 +52,7 @@ def test_skills_are_listed_by_how_far_the_metric_can_be_trusted() -> None:
 
 
 def test_the_image_on_which_people_and_the_metric_disagree_is_listed_with_both_ranks() -> None:
-    """People rank one of ten images last, and the metric ranks it first; the other nine are in the same order."""
+    """People rank one of ten images last, and the metric ranks it first; both rank the other nine in the same order."""
     given = [(f"p{n}", "g", "ann", "likert", float(n)) for n in range(10)]
     scored = make_scores(*((f"p{n}", "g", "m", 20.0 if n == 0 else n / 10) for n in range(10)))
     (image,) = contradicted_ratings(make_ratings(*given), scored, "image")

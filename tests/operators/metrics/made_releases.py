@@ -1,4 +1,4 @@
-"""Small made-up folders in the layout of a release's checkout, with our own wording."""
+"""Small imitations of the releases' repositories: the same folder layout, with prompts of our own."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A scripted language model that replays replies, for tests of how programs parse replies."""
+"""A scripted language model that replays given replies, to test how metrics' programs parse them."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,21 +9,21 @@ from plumbline.operators.models.calls import Generation, Request
 
 
 class Run(NamedTuple):
-    """The result of a program, and its requests by round."""
+    """A program's result, and the requests that it made in each round."""
 
     result: Any
     rounds: list[Sequence[Request]]
 
 
 class Example(NamedTuple):
-    """An example in a metric's instructions."""
+    """A prompt and a reply, as shown in a metric's instructions."""
 
     prompt: str
     reply: str
 
 
 def list_examples(instructions: str, heading: str) -> list[Example]:
-    """Return the examples in the instructions; in each of them, the reply follows the line `heading`."""
+    """Return the examples in a metric's instructions; each example's reply starts after the line `heading`."""
     texts = instructions.split("Description:\n")[1:]
     return [Example(text.partition("\n")[0], text.partition(f"\n{heading}\n")[2].rstrip("\n")) for text in texts]
 
@@ -33,7 +33,7 @@ def make_reply(text: str, *, complete: bool = True) -> Generation:
 
 
 def run(program: Writing[Any], *rounds: Sequence[str | Generation]) -> Run:
-    """Run a program to its end with these replies for each round; fail if a round needs more or fewer replies."""
+    """Run a program to its end, answering each round of requests with these replies; fail if their numbers differ."""
     asked: list[Sequence[Request]] = []
     script = [[make_reply(one) if isinstance(one, str) else one for one in replies] for replies in rounds]
     try:

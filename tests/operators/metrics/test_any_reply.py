@@ -14,7 +14,7 @@ from plumbline.operators.metrics.reply_forms import read_blocks
 from plumbline.operators.metrics.writing import UnreadableReply
 
 Reader = Callable[[str, str], Any]
-"""Function that parses a reply about a prompt, and returns a true value if the result is consistent."""
+"""Function that parses a reply to a prompt, and returns a truthy value if the result is consistent."""
 
 
 def read_labels(prompt: str, reply: str) -> bool:

@@ -1,4 +1,4 @@
-"""Every metric follows the common rules: its chain, the options it rejects, and the recipe that each option changes."""
+"""Every metric has a complete chain and refuses impossible options; an option only changes the recipes it affects."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -68,7 +68,7 @@ REFUSED: list[tuple[type[Any], Options]] = [
     (LlmScoreConfig, {"max_tokens": 0}), (LlmScoreConfig, {"temperature": -1.0}),
     (LlmScoreConfig, {"caption_tokens": 0}),
 ]  # fmt: skip
-"""Pairs of a config class and options; the error names the first option."""
+"""Config classes with options that they refuse; the error names the first option."""
 
 
 @pytest.mark.parametrize(("config", "options"), REFUSED, ids=str)
@@ -107,7 +107,7 @@ RECIPES: list[tuple[Metric, Metric, set[str]]] = [
     (ClipScoreConfig(), ClipScoreConfig(variant="torchmetrics"), {"score"}),
     (ClipScoreConfig(), ClipScoreConfig(variant="original"), {"similarity", "score"}),
 ]  # fmt: skip
-"""Pairs of metrics, each with the names of the recipes that differ between them."""
+"""Pairs of metrics, each pair with the names of the recipes that differ between the two."""
 
 
 def list_recipes(metric: Metric) -> Mapping[str, Any]:

@@ -45,7 +45,7 @@ def checkout(name: str) -> str:
 
 
 def run_released(name: str, code: str, given: Any) -> list[ProgramRun]:
-    """Run the release's own code once for each item of `given`."""
+    """Run Python code in the checkout of release `name`, once for each item of `given`."""
     script = RUN + code + "\nprint(json.dumps([run(one) for one in GIVEN]))"
     done = subprocess.run(
         [sys.executable, "-c", script], input=json.dumps(given), cwd=checkout(name), capture_output=True, text=True
@@ -116,7 +116,7 @@ Sent = Callable[[Request], dict[str, Any]]
 
 
 def run_ours(program: Writing[Any], replies: Sequence[str], describe_request: Sent = describe_request) -> ProgramRun:
-    """Run our own program on the same replies."""
+    """Run our own program with the given replies."""
     requests: list[Request] = []
     left = iter(replies)
     try:
@@ -257,7 +257,7 @@ def test_vpevals_requests_and_questions_equal_the_releases() -> None:
 
 
 def drop_options(requests: Sequence[dict[str, Any]], *left_open: str) -> list[dict[str, Any]]:
-    """Return the requests without options that the release does not set."""
+    """Return the requests without the options `left_open`, which the release does not set."""
     return [{key: value for key, value in request.items() if key not in left_open} for request in requests]
 
 

@@ -1,4 +1,4 @@
-"""JSON replies are parsed like text replies even if wrapped or cut off, and each has a schema."""
+"""JSON replies are parsed like text replies, even if wrapped or cut off, and every kind of reply has a schema."""
 
 import contextlib
 import json
@@ -46,7 +46,7 @@ ONE_LIST = {"questions": [part for parts in json.loads(QUESTIONS).values() for p
 
 
 def drop_form_differences(part: Any) -> Any:
-    """Return a parsed item without the differences between forms: the text around a label and the order of choices."""
+    """Return a parsed item without what differs by form: the text around a label and the order of choices."""
     if isinstance(part, Block):
         subject = (part.subject or "").strip("{}: ")
         return part._replace(subject=subject, choices=tuple(sorted(part.choices)))
@@ -64,7 +64,7 @@ def test_the_examples_of_both_forms_have_the_same_content(kind: Any, heading: st
 
 
 def test_the_dependencies_of_the_examples_equal_those_in_text() -> None:
-    """The text form writes 0 for an empty list."""
+    """The text form writes 0 for a question without dependencies; the JSON form writes an empty list."""
     for in_text, in_json in zip(
         *(list_examples(dsg.DEPENDENCIES[form].instructions, "Dependencies:") for form in ("text", "json")), strict=True
     ):

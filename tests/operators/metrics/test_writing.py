@@ -1,4 +1,4 @@
-"""Replies are parsed; an unreadable reply is requested again with the reason; noise in replies is ignored."""
+"""Replies are parsed without their noise; if a reply is unreadable, it is requested again with the reason."""
 
 from functools import partial
 from typing import Any

@@ -28,7 +28,7 @@ from plumbline.operators.models.networks.similarity import DualEncoder
 from tests.operators import tiny
 
 CLOSE = 1e-4
-"""Tolerance for float32 on a CPU."""
+"""Tolerance when comparing float32 results on a CPU."""
 IMAGES = (
     tiny.draw_image(0),
     tiny.draw_image(1, width=24, height=64),
@@ -36,7 +36,7 @@ IMAGES = (
     tiny.draw_image(3, width=16, height=16),
 )
 BEFORE = tiny.draw_image(4, width=40, height=32)
-"""Image before every edit, for models that score edits and for models without text input."""
+"""Source image of every edit, for models that score edits and for models without text input."""
 TEXTS = (
     "a red circle",
     "two blue stars left of a green square",
@@ -64,7 +64,7 @@ CHOICE_QUESTIONS = (
 def compute_likelihoods(
     model: LikelihoodModel, images: Sequence[Image.Image], questions: Sequence[Question]
 ) -> list[list[list[float]]]:
-    """Make the call as the stage does, and fail on any error."""
+    """Compute likelihoods as the stage does, and fail on any error."""
     features = model.encode([model.preprocess(image) for image in images])
     answers = model.likelihood(features, questions)
     assert all(isinstance(answer, list) for answer in answers), answers
@@ -74,7 +74,7 @@ def compute_likelihoods(
 def compute_similarities(
     model: SimilarityModel, images: Sequence[Image.Image], texts: Sequence[tuple[int, str]], measure: Measure
 ) -> list[ComparisonResult]:
-    """Make the call as the stage does, starting with an empty cache of texts."""
+    """Compute similarities as the stage does, starting with an empty cache of texts."""
     if isinstance(model, DualEncoder):
         model.embedded.clear()
     features = model.encode([_preprocess(model, image) for image in (*images, BEFORE)])
@@ -92,7 +92,7 @@ def _preprocess(model: Any, image: Image.Image) -> Any:
 def generate_replies(
     model: ImageGenerateModel, images: Sequence[Image.Image], requests: Sequence[ImageRequest]
 ) -> list[Generation]:
-    """Make the call as the stages do, and fail on any error."""
+    """Generate replies as the stages do, and fail on any error."""
     features = model.encode([model.preprocess(image) for image in images])
     given = model.generate_from_images(features, requests)
     assert all(isinstance(reply, Generation) for reply in given), given
@@ -100,7 +100,7 @@ def generate_replies(
 
 
 class Answer(NamedTuple):
-    """A model's answer to one input: words must be equal, and numbers must be close."""
+    """A model's answer to one input; two answers agree if their words are equal and their numbers are close."""
 
     words: tuple[str, ...]
     numbers: tuple[float, ...] = ()
@@ -164,11 +164,11 @@ CALLS: dict[Call, tuple[Sequence[Any], Ask]] = {
         lambda model, images, texts: [Answer((), tuple(row.tolist())) for row in model.encode_texts(texts).features],
     ),
 }
-"""Inputs, and the function that makes the call, by kind of call."""
+"""For each kind of call: its inputs, and the function that makes the call."""
 
 
 def prepare_call(call: Call, measure: Measure = "cosine") -> tuple[Sequence[Any], Ask]:
-    """Return the inputs for a call and the function that makes it; `image` is an index into IMAGES."""
+    """Return the inputs for a call and the function that makes it; inputs refer to images by their index in IMAGES."""
     if call != "similarity":
         return CALLS[call]
 

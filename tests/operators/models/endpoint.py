@@ -30,7 +30,7 @@ class Answer(NamedTuple):
 def make_completion(
     text: str | None, *, reason: str = "stop", usage: dict[str, Any] | None = None, **message: Any
 ) -> Answer:
-    """Return a chat completion."""
+    """Return an answer with a chat completion; `message` are further fields of its message."""
     choice = {"index": 0, "finish_reason": reason, "message": {"role": "assistant", "content": text, **message}}
     return Answer(body={"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice],
                         **({"usage": usage} if usage else {})})  # fmt: skip
@@ -41,7 +41,7 @@ def make_error(status: int, message: str = "no", **headers: str) -> Answer:
 
 
 class Server:
-    """A chat endpoint on localhost whose `script` returns the answer for each request's number and body."""
+    """A chat endpoint on localhost; `script` gets a request's number and body, and returns the answer."""
 
     def __init__(self) -> None:
         self.script: Callable[[int, dict[str, Any]], Answer] = lambda number, body: make_completion("yes")

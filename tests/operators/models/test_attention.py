@@ -53,7 +53,7 @@ def test_attention_over_windows_of_one_size_takes_one_call_with_the_same_result(
 
 
 class KeyRecorder(TorchFunctionMode):
-    """Records the number of query and key heads in each masked attention call."""
+    """A mode that records the number of query and key heads in each masked attention call."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -98,9 +98,9 @@ LAYOUTS: dict[str, Callable[[dict[str, torch.Tensor]], object]] = {
     **{f"{name} alone": lambda weights, name=name: weights.update({name: weights.pop("shared.weight")})
        for name in ALIASES},
 }  # fmt: skip
-"""Functions that change the weights, by layout.
+"""Functions that convert the weights to another layout, by the layout's name.
 
-Safetensors stores a shared tensor only once, under one of its names; the Hub's converter keeps the first in order.
+Safetensors stores a shared tensor once, under one name; the Hub's converter keeps the alphabetically first name.
 """
 
 

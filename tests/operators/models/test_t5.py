@@ -106,7 +106,7 @@ def test_a_questions_encoding_is_read_once_for_all_choices(t5: T5) -> None:
 
 
 class MaskRecorder(TorchFunctionMode):
-    """Records the mask of every attention call."""
+    """A mode that records the mask of every attention call."""
 
     def __init__(self) -> None:
         super().__init__()

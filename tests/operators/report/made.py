@@ -232,7 +232,7 @@ def _row(metric: str, generator: str, at: int, prompt_id: str, text: str, score:
 
 
 def elements(prompt: str, score: float) -> list[dict[str, Any]]:
-    """Return three questions: the first is answered according to the score, the second correctly, the third never."""
+    """Return three questions: the first is right if the score is high, the second always; the third has no answer."""
     start = prompt.find("red")
     placed = {"start": start, "end": start + 3} if start >= 0 else {"start": None, "end": None}
     star = prompt.find("star")

@@ -95,7 +95,7 @@ def test_scores_that_only_one_run_has_are_counted_by_generator_and_metric() -> N
 
 
 def test_ranks_and_not_means_decide_if_a_change_is_an_improvement() -> None:
-    """On nine of ten prompts borealis is slightly better than before, and on the tenth much worse."""
+    """Generator borealis is slightly better than before on nine of ten prompts, and much worse on the tenth."""
     mixed = make_scores().to_pylist()
     for row in mixed:
         if row["generator"] == "borealis":

@@ -31,7 +31,7 @@ SKILLS = ("text", "colour")
 
 
 class Case(NamedTuple):
-    """Random scores of a benchmark: unbalanced, with gaps, several images per prompt, and skewed differences."""
+    """Parameters of random scores that are unbalanced, skewed and partly missing, with several images per prompt."""
 
     seed: int
     generators: int
@@ -41,7 +41,7 @@ class Case(NamedTuple):
     missing: float
     """Maximum fraction of the prompts for which some generators have no images."""
     spread: float
-    """Standard deviation of the generators' levels on a metric, in units of the standard deviation of a score."""
+    """Standard deviation of the generators' mean scores; a score varies around its mean with standard deviation 1."""
     outliers: float
     """Fraction of the scores that are far below the others, so that means and ranks can disagree."""
 
@@ -131,7 +131,7 @@ class Pairs:
         return sum(holds(metric) for metric in self.metrics)
 
     def is_behind(self, worse: str, better: str, skill: str) -> bool:
-        """Return True if most metrics that compare the two generators on a skill agree, and none contradicts them."""
+        """Return True if most metrics that compare the two on a skill prefer `better`, and none prefers `worse`."""
         mine = [
             one for one in self.duels if one.skill == skill and {one.generator_a, one.generator_b} == {worse, better}
         ]
@@ -139,7 +139,7 @@ class Pairs:
         return ahead > len(mine) / 2 and not any(one.better == worse for one in mine)
 
     def list_duels(self, one: str, other: str) -> list[Duel]:
-        """Return the comparisons of the two generators on the skills."""
+        """Return the comparisons of two generators on single skills, without the overall comparisons."""
         return [
             duel
             for duel in self.duels
@@ -147,7 +147,7 @@ class Pairs:
         ]
 
     def can_tell(self, duel: Duel) -> bool:
-        """Return True if the difference would be significant if one of the two generators won on every prompt."""
+        """Return True if a generator that won on every prompt would be significantly better."""
         family = sum((one.metric, one.skill) == (duel.metric, duel.skill) for one in self.duels)
         return family * 2 ** (1 - duel.n) < SIGNIFICANCE
 
@@ -161,7 +161,7 @@ def parse_names(text: str) -> list[str]:
 
 
 def parse_counts(text: str, pairs: Pairs) -> dict[str, int]:
-    """Parse `a by 2 and b by 1, of 3 metrics`; with a single metric there are only names."""
+    """Parse `a by 2 and b by 1, of 3 metrics`, or only names if there is one metric; return the counts by name."""
     if len(pairs.metrics) == 1:
         return dict.fromkeys(parse_names(text), 1)
     counted = text.removesuffix(f", of {len(pairs.metrics)} metrics")
@@ -227,7 +227,7 @@ def check_headline(sentence: str, pairs: Pairs) -> bool:
 
 
 def check_board(sentence: str, pairs: Pairs) -> bool:
-    """Check a sentence about one metric, or several metrics with the same result; ignore numbers in brackets."""
+    """Check a sentence about one metric, or several with the same result; return False if its form is unknown."""
     plain = re.sub(r" \([^)]*\)", "", sentence)
     by = r"(\w+(?:, \w+)*(?: and \w+)?)"
     if found := re.fullmatch(rf"{by} scored nothing\.", plain):
@@ -273,7 +273,7 @@ def check_board(sentence: str, pairs: Pairs) -> bool:
 
 
 def check_behind(best: str, metrics: list[str], sentence: str, pairs: Pairs) -> None:
-    """Check that, apart from the best one, no generator beats the generators that the sentence lists."""
+    """Check that the generators listed behind the best one are tied, and that no other generator beats them."""
     tied = re.search(r"\. ([^.]+) are tied behind it\.", sentence)
     followed = re.search(r"\. (\w+) follows", sentence)
     behind = parse_names(tied[1]) if tied else [followed[1]] if followed else []
@@ -284,7 +284,7 @@ def check_behind(best: str, metrics: list[str], sentence: str, pairs: Pairs) -> 
 
 
 def check_close(leader: str, metrics: list[str], sentence: str, pairs: Pairs) -> None:
-    """Check that `a by both; b by m` lists exactly the metrics without a clear difference from the leader."""
+    """Check that a list such as `a by both; b by m` is complete: by these metrics, the leader is not clearly better."""
     assert all(pairs.leads_alone(leader, metric) for metric in metrics)
     parts = dict(part.split(" by ") for part in sentence.split("; ") if " by " in part)
     for name, by in parts.items():
@@ -400,7 +400,7 @@ def test_no_sentence_and_no_letter_contradicts_the_table_of_pairs(case: Case) ->
 
 
 def check_baseline(sentence: str, board: Board) -> bool:
-    """Check that a sentence about a baseline names exactly the better, the worse and the other compared generators."""
+    """Check that a sentence lists exactly the generators that are better than, worse than or tied with the baseline."""
     plain = re.sub(r" \([^)]*\)", "", sentence)
     if plain.startswith(
         (f"{board.metric} compares nothing with", f"Compared with {board.baseline} by {board.metric}: nothing")

@@ -1,4 +1,4 @@
-"""The sentences of a report match the pairwise tests and claim no more than these."""
+"""The sentences of a report match the pairwise tests and claim nothing beyond them."""
 
 import math
 from itertools import combinations

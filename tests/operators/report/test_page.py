@@ -199,7 +199,7 @@ def test_means_without_an_interval_are_drawn_at_their_values() -> None:
 
 
 def test_latex_names_generators_that_lack_scores() -> None:
-    """Two of a's four images have a score, and none of b's do."""
+    """Generator a has scores for two of its four images, and generator b has none."""
     make_scores = [
         {"generator": name, "metric": "m", "prompt_id": str(prompt), "score": 0.5 if place < 2 else None}
         for place, (name, prompt) in enumerate((name, prompt) for name in "ab" for prompt in range(4))
@@ -255,7 +255,7 @@ def test_a_run_without_a_score_still_has_a_page(rows_: list[dict[str, Any]]) -> 
 
 
 def test_a_cell_of_the_matrix_compares_the_row_with_the_column_by_ranks() -> None:
-    """On nine of ten prompts b is slightly better than a, and on the tenth much worse."""
+    """Generator b is slightly better than a on nine of ten prompts, and much worse on the tenth."""
     levels = [0.5 + (-0.7 if prompt % 10 == 0 else 0.05) + prompt * 1e-4 for prompt in range(60)]
     records = [
         {"generator": name, "metric": "m", "prompt_id": str(prompt), "score": score}
@@ -366,7 +366,7 @@ def test_the_direction_is_known_even_if_the_prompts_are_not() -> None:
 
 
 def make_scores(names: Sequence[str], score: float | None) -> pa.Table:
-    """Return scores on twelve prompts, very different for each generator; if `score` is None, all are missing."""
+    """Return scores on twelve prompts that differ widely between generators; if `score` is None, all are missing."""
     return rows.table(
         [
             {"image_id": f"{name}{prompt}", "prompt_id": str(prompt), "generator": name, "metric": "m",

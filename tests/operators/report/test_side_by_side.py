@@ -30,7 +30,7 @@ def make_run(
 
 
 def differ_at(*prompts: int) -> Callable[[str, int], float]:
-    """Return scores that differ between generators on only some prompts."""
+    """Return a function whose scores differ widely between generators, but only on these prompts."""
     return lambda name, prompt: 0.5 + 0.001 * prompt + (0.4 * (ord(name) - 98) if prompt in prompts else 0)
 
 

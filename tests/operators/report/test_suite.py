@@ -40,7 +40,7 @@ def describe_suite(runs: Sequence[SuiteRun]) -> list[str]:
 
 
 def test_one_correction_covers_the_comparisons_of_all_benchmarks() -> None:
-    """Eight prompts in the same direction give p = 2^(1-8) = 1/128: significant among six comparisons, not seven."""
+    """If all eight prompts agree, p = 2^(1-8) = 1/128: significant among six comparisons, but not among seven."""
     runs = [make_suite_run(f"b{number}", make_levels("a", "b", prompts=8)) for number in range(7)]
     assert [duel.p_value for run in runs for duel in run.duels] == pytest.approx([1 / 128] * 7)
     for count in (1, 2, 6, 7):

@@ -56,7 +56,7 @@ class DrawnChart(NamedTuple):
 
 @pytest.fixture
 def charts(monkeypatch: pytest.MonkeyPatch) -> list[DrawnChart]:
-    """Return the charts of a page in drawing order: for each panel the chart over runs, then the chart over steps."""
+    """Record the charts of a page in drawing order: for each panel the chart over runs, then the chart over steps."""
     drawn: list[DrawnChart] = []
 
     def draw(*given: Any) -> Chart:

@@ -1,4 +1,4 @@
-"""A prompt that fails for every generator is listed once, and the table shows the other failures, in random runs."""
+"""In random runs, a prompt that fails for every generator is listed once, and the table shows all other failures."""
 
 import numpy as np
 import pytest

@@ -157,7 +157,7 @@ def test_a_generator_with_few_prompts_differs_from_none_and_makes_none_the_best(
 
 
 def test_signed_ranks_decide_who_is_better_even_against_the_means() -> None:
-    """On nine of ten prompts b is slightly better, and on the tenth much worse."""
+    """Generator b is slightly better on nine of ten prompts, and much worse on the tenth."""
     b = [0.5 + (-0.7 if prompt % 10 == 0 else 0.05) + prompt * 1e-4 for prompt in range(60)]
     [duel] = paired(make_scores({"a": [0.5] * 60, "b": b}), {})
     assert duel.p_holm < 0.001 and duel.difference > 0 > duel.effect and duel.win_rate == pytest.approx(0.1)

@@ -1,4 +1,4 @@
-"""Text properties of prompts follow the definitions of their formulas."""
+"""Text properties of prompts are computed as their formulas define."""
 
 import math
 
@@ -46,7 +46,7 @@ def test_the_depth_is_the_longest_path_to_the_root_of_any_sentence() -> None:
 
 
 def compute_central_depth_as_printed(children: list[list[int]], node: int) -> tuple[int, int]:
-    """Follow the pseudo-code in Gecko's appendix B.4.11 as printed; the depth is 0 without children."""
+    """Follow the pseudo-code in Gecko's appendix B.4.11 as printed; a node without children has depth 0."""
     of_children = {child: compute_central_depth_as_printed(children, child) for child in children[node]}
     return (
         max((depths[1] + 1 for child, depths in of_children.items() if child < node), default=0),

@@ -1,4 +1,4 @@
-"""The quality of questions is measured without images, by the prompts with questions and the words they cover."""
+"""Question quality is measured without images: by how many prompts have questions, and how many words these cover."""
 
 import pytest
 

@@ -39,7 +39,7 @@ Pixels = NDArray[np.uint8]
 
 
 class ToyGenerator:
-    """A generator that draws images of the embedded benchmark on a noisy background, and learns only its level."""
+    """A generator of the embedded benchmark's images with a noisy background; it learns only the level of the noise."""
 
     def __init__(self, texts: Sequence[str], pictures: Sequence[Pixels]) -> None:
         self.texts, self.pictures = texts, pictures
@@ -59,7 +59,7 @@ class ToyGenerator:
 
 
 def _add_noise(picture: Pixels, noise: NDArray[np.float64]) -> Pixels:
-    """Return the image with noise on its background: all pixels with the colour of the corner."""
+    """Add noise to the background, which is every pixel that has the colour of the corner."""
     background = (picture == picture[0, 0]).all(axis=2, keepdims=True)
     return np.asarray(np.clip(picture + noise * background, 0, 255), np.uint8)
 
@@ -126,7 +126,7 @@ def test_an_honest_improvement_gives_a_warning_only_at_the_stated_rate() -> None
 
 @pytest.mark.parametrize("unit", ["score", "z_score"])
 def test_a_combined_reward_is_watched_as_one_and_its_parts_are_not_independent_metrics(unit: Unit) -> None:
-    """One part falls while the other rises by more. In z-scores, the reward of the earlier run is 0."""
+    """One part of the reward falls while the other rises by more. In z-scores, the earlier run's mean reward is 0."""
     random = np.random.default_rng(1)
     before = {name: random.normal(0.5, 0.1, 40) for name in ("clipscore", "itm", "saturation")}
     after = {**before, "clipscore": before["clipscore"] - 0.1, "itm": before["itm"] + 0.3}

@@ -25,7 +25,7 @@ SKILLS = Skills((f"p{number}", ["counting", "colour"][: number % 3]) for number 
 
 
 def make_part(metric: str, generator: str, prompts: int = 60) -> pa.Table:
-    """Return a score for each prompt: every seventh failed, number 10 has no image, and number 3 was truncated."""
+    """Return one score per prompt: every seventh is missing, prompt 10 has no image, and prompt 3 was truncated."""
     scores = np.random.default_rng([*metric.encode(), *generator.encode()]).random(prompts)
     return rows.table(
         [
@@ -42,7 +42,7 @@ WHOLE = pa.concat_tables([make_part(metric, generator) for metric in METRICS for
 
 
 def split_parts(sizes: Sequence[int]) -> RunScores:
-    """Split the same scores into parts with this number of rows."""
+    """Split the scores in WHOLE into parts with these numbers of rows; a last part has the remaining rows."""
     ends = np.cumsum([0, *sizes, len(WHOLE) - sum(sizes)]).tolist()
     parts = [WHOLE.slice(first, last - first) for first, last in pairwise(ends)]
     return RunScores([partial(_select, table) for table in parts])

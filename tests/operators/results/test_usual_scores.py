@@ -16,7 +16,7 @@ NONE_FALLS = frozenset[str]()
 
 
 def make_usual_scores(*given: tuple[str, str, list[float | None]], falling: frozenset[str] = NONE_FALLS) -> UsualScores:
-    """Return the usual scores of runs, newest first, given as (metric, generator, scores)."""
+    """Return the usual scores of runs; each run is given as (metric, generator, scores), the newest first."""
     runs = [
         merge_sketches([(SketchKey(metric, name), sketch(pa.chunked_array([scores])))])
         for metric, name, scores in given

@@ -26,7 +26,7 @@ rewards = st.lists(st.one_of(st.integers(-8, 8).map(float), st.just(nan)), min_s
 
 
 def make_candidates(values: list[float], *agreeing: list[float], size: int = 4) -> Candidates:
-    """Return prompts with `size` images each, from three generators in turn."""
+    """Return images with these rewards: `size` images per prompt, from three generators in turn."""
     prompts = np.arange(len(values), dtype=np.int32) // size
     array = np.array(values, float)
     return Candidates(

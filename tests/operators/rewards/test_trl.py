@@ -21,7 +21,7 @@ def scorer() -> Scorer:
 
 
 def call_like_trl(reward: Any, **columns: Any) -> list[float]:
-    """Return the rewards with NaN instead of None, as GRPOTrainer._calculate_rewards computes them."""
+    """Call a reward function as GRPOTrainer._calculate_rewards does, which replaces None with NaN."""
     given = reward(completion_ids=[[1]] * len(columns["prompts"]), trainer_state=object(), **columns)
     return [score if score is not None else math.nan for score in given]
 
@@ -46,7 +46,7 @@ def test_the_reward_of_a_completion_is_its_score(scorer: Scorer) -> None:
 
 
 def test_the_function_accepts_ms_swifts_arguments(scorer: Scorer, tmp_path: Path) -> None:
-    """Use the arguments of compute_rewards_per_func (modelscope/ms-swift 3602360, swift/rl_core/grpo_algorithm.py)."""
+    """The arguments follow compute_rewards_per_func (modelscope/ms-swift 3602360, swift/rl_core/grpo_algorithm.py)."""
     pairs = pack_pairs(2)
     for place, pair in enumerate(pairs):
         (tmp_path / f"{place}.png").write_bytes(pair.image)

@@ -277,7 +277,7 @@ def test_an_image_that_is_missing_or_does_not_decode_affects_only_its_row(scorer
 
 
 def test_a_prompt_that_is_far_too_long_affects_only_its_own_rows(scorer: Scorer, images: list[bytes]) -> None:
-    """Every metric that reads the prompt fails before asking a model."""
+    """Every metric that reads the prompt reports an error before it asks a model."""
     long = "a red circle " * 2000
     scored = scorer.score_table([images[0]] * 3, ["a red circle", long, "a red circle"]).to_pylist()
     kinds = {(row["metric"], row["image_id"]): row["error"] and row["error"]["kind"] for row in scored}
@@ -364,10 +364,10 @@ def test_options_may_be_keyword_arguments_and_models_load_without_false_warnings
 def test_questions_passed_with_images_are_asked_by_the_benchmarks_metric(
     images: list[bytes], prompts: list[str]
 ) -> None:
-    """A list of questions contains pairs, or objects with choices and parents.
+    """A list of questions contains (question, answer) pairs, or objects with choices and parents.
 
-    A child counts only if its parent is true. Texts that the image should contain are in the same list, but are not
-    questions.
+    A child counts only if its parent is true. A text that the image should contain is in the same list, but is not a
+    question.
     """
     soft_mean = ("metrics.tifa_v1.aggregate=soft_geometric", "metrics.tifa_v1.answers=likelihood")
     scorer = open_scorer("metric=[tifa_v1,dsg_1k]", *soft_mean, "models=shapes")
@@ -397,7 +397,7 @@ def test_questions_that_no_metric_asks_are_refused(scorer: Scorer, images: list[
 def test_questions_about_a_prompt_are_written_once_for_all_threads(
     server: Server, images: list[bytes], prompts: list[str]
 ) -> None:
-    """Questions that could not be written, and the oldest ones beyond `kept_prompts`, are written by the next call."""
+    """The next call writes questions again if writing failed, or if `kept_prompts` newer prompts replaced them."""
     llm = {"endpoint": server.url, "checkpoint": "m", "key_variable": VARIABLE, "max_retries": 0}
     words = [f"models.llm.{name}={value}" for name, value in llm.items()]
     scorer = open_scorer("metric=[gecko_baseline]", "models=shapes", "model@models.llm=api", *words, "kept_prompts=3")

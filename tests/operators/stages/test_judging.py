@@ -154,9 +154,9 @@ def test_an_image_becomes_a_caption_and_regions_a_description_a_verdict_and_a_sc
 
 
 def test_the_score_of_a_repeated_judge_is_the_mean_of_the_readable_ratings() -> None:
-    """The first image gets the ratings 40 and 50 and an unreadable reply, and the second gets 90 each time.
+    """The first image gets the ratings 40 and 50 and an unreadable reply; the second image gets 90 three times.
 
-    All replies about the third are unreadable.
+    All replies about the third image are unreadable.
     """
 
     def rate(image: str, request: Request) -> str:

@@ -1,4 +1,4 @@
-"""A score is computed from stored answers or similarities; without them it is null and keeps the error."""
+"""A score is computed from stored answers or similarities; without them, it is null and the row has the error."""
 
 import math
 from typing import Any
@@ -122,7 +122,7 @@ WRITTEN = [
 
 
 def make_index(p_entail: float | None = None, *, error: Any = None) -> WrittenIndex:
-    """Return two questions about one prompt; the second one has this probability of entailment."""
+    """Return two questions about one prompt; the prompt entails the second question with probability `p_entail`."""
     both = [{"prompt_id": "p", "choices": ["yes", "no"], "answer": "yes", **question} for question in WRITTEN]
     found = [{"prompt_id": "p", "question_id": "1", "p_entail": 0.9}]
     found += [{"prompt_id": "p", "question_id": "2", "p_entail": p_entail, "error": error}]
@@ -177,7 +177,7 @@ def make_failed_questions(kind: str) -> WrittenIndex:
 
 
 def add_foreign_entailment(question: WrittenQuestion) -> WrittenIndex:
-    """Return the question with an entailment that belongs to another question."""
+    """Return the question, together with an entailment result that belongs to another question."""
     (one,) = assign_ids([question])
     found = [{"prompt_id": "p", "question_id": "another", "p_entail": 0.9}]
     asked = rows.table([{"prompt_id": "p", **one._asdict()}], schemas.QUESTIONS)

@@ -232,7 +232,7 @@ def test_the_table_has_exactly_the_similarities_schema() -> None:
 
 
 class JointModel:
-    """A reward model that reads image and text together, returns a non-cosine number, and records its inputs."""
+    """A reward model that reads image and text together, records them, and returns a number that is not a cosine."""
 
     def __init__(self) -> None:
         self.encoded = 0

@@ -40,7 +40,7 @@ def test_two_names_share_a_letter_exactly_if_they_do_not_differ(count: int, shar
 
 
 def test_there_are_never_more_letters_than_pairs() -> None:
-    """25 groups of three differ within but not between groups, so 3**25 sets of names could each have a letter."""
+    """Names differ only within 25 groups of three, so there are 3**25 sets of names that could each have a letter."""
     names = [f"{place}{one}" for place in range(25) for one in "abc"]
     different = {frozenset((f"{place}{a}", f"{place}{b}")) for place in range(25) for a, b in ("ab", "ac", "bc")}
     letters = {name: set(re.findall(r"[a-zA-Z]\d*", its)) for name, its in compact_letters(names, different).items()}

@@ -43,7 +43,7 @@ HARD = [draw_rare_losses, draw_fractions, draw_clustered_seeds, draw_prompts_of_
 
 
 def mark_slow_cases(*slow: Draw) -> list[object]:
-    """Return the hard cases, and mark the given ones, so that they only run in `make slow`."""
+    """Return the functions in HARD as test parameters; those in `slow` only run in `make slow`."""
     return [pytest.param(draw, marks=pytest.mark.slow) if draw in slow else draw for draw in HARD]
 
 
@@ -110,7 +110,7 @@ def test_sign_flips_find_a_difference_between_equal_metrics_in_at_most_5_of_100_
 def test_an_interval_of_agreement_on_nearly_equal_ratings_misses_the_truth_in_at_most_5_of_100_studies(
     prompts: int,
 ) -> None:
-    """Three raters give each image 5 or 2; they give 2 to 70% of the bad images and to 2% of the others."""
+    """Three raters rate each image 5 or 2: a bad image gets a 2 with probability 70%, and any other image with 2%."""
     bad, seen, unseen = 0.15, 0.7, 0.02
     twos = bad * seen + (1 - bad) * unseen
     disagreement = bad * seen * (1 - seen) + (1 - bad) * unseen * (1 - unseen)

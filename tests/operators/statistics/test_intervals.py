@@ -105,7 +105,7 @@ def test_ten_equal_ratings_have_no_interval_unless_the_scale_is_known() -> None:
 
 
 def draw_ratings_and_scores(random: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return ratings, nine tenths of them 5, and scores whose variance is half due to image quality."""
+    """Return ratings, most of them 5, and metric scores; half of the scores' variance is due to image quality."""
     quality = random.normal(size=n)
     bad = np.where(quality < -1.3, 0.6, 0.01)[:, None]
     return np.where(random.random((n, 3)) < bad, 2.0, 5.0).mean(axis=1), quality + random.normal(size=n)

@@ -1,4 +1,4 @@
-"""Significance tests equal scipy and published worked examples, also without differences and with ties."""
+"""Significance tests agree with scipy and published worked examples, even with ties or without any differences."""
 
 import math
 from itertools import combinations, product

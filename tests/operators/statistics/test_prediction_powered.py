@@ -69,7 +69,7 @@ LABELS: dict[str, tuple[float, Draw]] = {
     ),
     "skewed": (4, lambda random, shape: -4 * random.beta(0.2, 1, shape)),
 }
-"""The largest possible difference, and the function that draws the labels, by case."""
+"""Distributions of labels by name: the largest possible difference, and the function that draws the labels."""
 STUDIES = 2_000
 LOOKS = (1, 2, 3, 5, 8, 12, 14, 17, 20, 25, 30, 40, 50, 65, 80, 100)
 
@@ -80,7 +80,7 @@ LOOKS = (1, 2, 3, 5, 8, 12, 14, 17, 20, 25, 30, 40, 50, 65, 80, 100)
 def test_checking_the_interval_while_labels_come_in_keeps_its_error_rate(
     name: str, level: float, follows: float
 ) -> None:
-    """Each case has 2,000 studies, in which the predictions follow the labels or are independent of them.
+    """In 2,000 studies per distribution, the predictions either follow the labels or are independent of them.
 
     The error rate may exceed its limit by three standard errors.
     """

@@ -1,4 +1,4 @@
-"""Comparisons can be checked while prompts come in: orders are balanced, bets are fair, and decisions are valid."""
+"""Comparisons may be checked while prompts come in: orders are balanced, bets are fair, and decisions are valid."""
 
 import math
 from itertools import permutations, product
@@ -131,7 +131,7 @@ def centre(values: Floats) -> Floats:
 
 
 def make_tied_pairs(name: str, n: int) -> list[Floats]:
-    """Return pairs for a hard case of ties; at least one pair ties over all n prompts."""
+    """Return score differences of pairs of generators; at least one pair has equal means over all n prompts."""
     random = np.random.default_rng(n)
     few = max(n // 20, 1)
     if name == "all equal":

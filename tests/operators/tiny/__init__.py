@@ -126,7 +126,7 @@ TRL_OPTIONS: dict[str, Any] = {
     "use_cpu": True, "bf16": False, "report_to": [], "save_strategy": "no", "disable_tqdm": True, "seed": 0,
     "gradient_checkpointing": False, "dataloader_pin_memory": False,
 }  # fmt: skip
-"""Options for training such models with TRL: on the CPU, without reports or saved files."""
+"""Options for training tiny models with TRL: on the CPU, without reports or saved files."""
 TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
 
 
@@ -439,5 +439,5 @@ def make_image_table(images: Sequence[bytes | None], prompt_ids: Sequence[str | 
 
 
 def no_fetch(uri: str) -> bytes:
-    """Fail, because every image of the table is stored in its row."""
+    """Fail if called, because every image of the table is stored in its row."""
     raise AssertionError(f"{uri!r} was fetched")

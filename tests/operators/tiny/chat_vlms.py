@@ -85,7 +85,7 @@ GEMMA4_TEMPLATE = (
 )
 """Chat template of the larger Gemma 4 models, which think only when asked to.
 
-The template of the smaller models writes no empty thought.
+Unless asked, it writes an empty thought; the template of the smaller models does not.
 """
 
 
@@ -119,7 +119,7 @@ def save_processor(
 
 
 def save_network(folder: Path, kind: str, *, seed: int, **fields: Any) -> None:
-    """Save a random model of a type, with weights large enough that answers differ between inputs."""
+    """Save a random model of type `kind`, with weights large enough that answers differ between inputs."""
     torch.manual_seed(seed)
     model = AutoModelForImageTextToText.from_config(AutoConfig.for_model(kind, **fields))
     with torch.no_grad():
@@ -268,8 +268,7 @@ GEMMA4_KINDS: dict[str, dict[str, Any]] = {
 def save_gemma4(folder: Path, *, seed: int = 0, kind: str = "E4B", window: int = 8) -> Path:
     """Save a Gemma 4; two of three layers attend to only `window` tokens.
 
-    The last layer of each kind shares its keys with later layers or, in the larger `kind`, an image's tokens attend to
-    each other.
+    In an `E4B`, the last two layers reuse earlier layers' keys; in a `26B-A4B`, an image's tokens attend to each other.
     """
     marks = {"boi_token": "<|image>", "eoi_token": "<image|>", "image_token": "<|image|>"}
     marks |= {"boa_token": "<|audio>", "eoa_token": "<audio|>", "audio_token": "<|audio|>"}
@@ -343,7 +342,7 @@ def save_glm4v(folder: Path, *, seed: int = 0, kind: str = "glm4v", text: str = 
 
 
 def save_paligemma(folder: Path, *, seed: int = 0, text: str = "gemma") -> Path:
-    """Save a PaliGemma with a Gemma, or a PaliGemma 2 with a `gemma2`; 16 tokens per image, and no chat template."""
+    """Save a PaliGemma, or a PaliGemma 2 with a `gemma2`; images have 16 tokens, and there is no chat template."""
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<image>"]
     ids = save_tokenizer(folder, special, eos="<eos>", bos="<bos>", template=None)
     own = {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 8} if text == "gemma2" else {"head_dim": 8}

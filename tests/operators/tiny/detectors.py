@@ -22,7 +22,7 @@ from tests.operators.tiny.rewards import enlarge_weights, make_clip_tokenizer
 from tests.operators.tiny.vqa_models import WORDPIECES, save_bert_tokenizer
 
 SHORTEST, LONGEST = 128, 160
-"""Shortest and longest side, in pixels, of the image that the detector reads."""
+"""Limits, in pixels, of the shorter and the longer side of the image that the detector reads."""
 PAGE = 128
 """Side in pixels of the image that the OCR model reads."""
 GOT_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<img>", "</img>", "<imgpad>")

@@ -27,7 +27,7 @@ FOLLOWING = (
 )  # fmt: skip
 """Tokens of the text-only judge, each with the token that follows it.
 
-The judge replies `a`, or 7 and `ok` under a schema that requires numbers and strings.
+The judge replies `a`; under a schema that requires numbers and strings, it writes 7 and `ok`.
 """
 
 
@@ -63,7 +63,7 @@ def save_judge(folder: Path) -> Path:
 
 @torch.no_grad()
 def save_seeing_judge(folder: Path, ratings: Mapping[str, float] = RATED) -> Path:
-    """Save a BLIP that replies with the ratings in RATED to every image."""
+    """Save a BLIP that replies with these ratings to every image."""
     whole = json.dumps({**ratings, "rationale": "<b>plausible</b>"}).replace(" ", SPACE)
     vocabulary = save_tokenizer(folder, whole)
     width = len(vocabulary) + len(vocabulary) % 2

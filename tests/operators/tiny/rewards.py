@@ -156,7 +156,7 @@ class OpenClip(nn.Module):
         self.logit_scale = nn.Parameter(torch.tensor(1.5))
 
     def encode_text(self, ids: torch.Tensor) -> torch.Tensor:
-        """Embed texts (n, length) by the output at their highest token id."""
+        """Embed texts of shape (n, length); a text's embedding is the output at its highest token id."""
         length = ids.shape[1]
         mask = torch.full((length, length), float("-inf")).triu(1)
         states = self.transformer(self.token_embedding(ids) + self.positional_embedding[:length], mask)
@@ -435,7 +435,7 @@ def save_blip2_itm(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_dino(folder: Path, *, seed: int = 0, second: bool = False) -> Path:
-    """Save a DINO or, with positions for larger images, a DINOv2; neither has a tokenizer or a pooler."""
+    """Save a DINO or, if `second`, a DINOv2 with positions for larger images; neither has a tokenizer or a pooler."""
     vision = {**SIZE, "patch_size": 8}
     if second:
         network: Any = Dinov2Model(Dinov2Config(**vision, mlp_ratio=2, image_size=2 * tiny.SIDE))

@@ -448,7 +448,7 @@ def test_a_tar_only_loses_its_bad_members(tmp_path: Path) -> None:
 
 
 def write_damaged_tar(folder: Path, cut: str, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write a tar of these samples that is truncated or damaged within the third sample."""
+    """Write a tar of the rows that is truncated or damaged at the third sample, in the way that `cut` names."""
     whole = write_tar(folder / "whole.tar", list_members(rows)).read_bytes()
     with tarfile.open(folder / "whole.tar") as archive:
         third, text = (archive.getmember(f"{rows[2]['image_id']}.{kind}") for kind in ("png", "txt"))
@@ -541,7 +541,7 @@ def test_a_tar_in_several_compressed_parts_is_read_completely(tmp_path: Path) ->
 
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
 def test_a_tar_that_unpacks_without_end_is_abandoned(compress: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    """The samples that were unpacked before are kept."""
+    """Samples that were unpacked before the tar was abandoned are kept."""
     members = [*list_members(make_source_rows(2)), ("zeros.bin", bytes(FREE_BYTES + 30_000_000))]
     whole = write_tar(tmp_path / "whole", members).read_bytes()
     (tmp_path / "bomb.tar.gz").write_bytes(compress(whole))
@@ -571,7 +571,7 @@ def stop_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_messy_input(folder: Path, kind: str) -> dict[str, Any]:
-    """Write the rows of two generators alternately, some of them bad, as a table or as tars."""
+    """Write alternating rows of two generators, some of them invalid, as a table or as tars; return ingest options."""
     pairs = zip(make_source_rows(9), make_source_rows(9, "flint"), strict=True)
     rows = [row for pair in pairs for row in pair]
     if kind == "table":

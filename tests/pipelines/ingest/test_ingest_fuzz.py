@@ -1,4 +1,4 @@
-"""Whatever bytes an input has, its rows are written or counted, or a one-line error gives the reason."""
+"""Rows of an input with any bytes are written or counted as rejected, or a one-line error gives the reason."""
 
 import gzip
 import io

@@ -83,7 +83,7 @@ class RandomInput:
     images: list[DrawnImage]
     chance: random.Random
     lost: dict[int, str] = field(default_factory=dict)
-    """Images without a prompt: the image's number, and how the location in its expected rejection ends."""
+    """Images without a prompt, by number; the value is the end of the location that their rejection must name."""
     others: list[str] = field(default_factory=list)
     """Other images, and rows without an image; each of them is rejected or skipped."""
 
@@ -130,7 +130,7 @@ class WrittenLayout(NamedTuple):
     images: Path
     words: Sequence[str] = ()
     expected_generator: Callable[[DrawnImage], str] = lambda image: image.generator
-    """Function that returns the generator that an image is expected to be read under."""
+    """Function that returns the generator to which a reader should assign an image."""
 
 
 def write_table(world: RandomInput, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -277,7 +277,7 @@ def write_ids_as_folders(world: RandomInput) -> WrittenLayout:
 
 
 def write_files_of_generators(world: RandomInput) -> WrittenLayout:
-    """Write a row for each image with its generator and with its file name, but not its folder."""
+    """Write a table with each image's generator and file name, but without the folder of the file."""
     rows = []
     for image in world.images:
         name = f"{image.line}-{image.sample}.png"
@@ -376,7 +376,7 @@ def write_webdataset_tars(world: RandomInput) -> WrittenLayout:
 
 
 def write_hugging_face_rows(world: RandomInput) -> WrittenLayout:
-    """Write a dataset with embedded images, as saved or as Parquet, whose models are class labels or strings."""
+    """Write a Hugging Face dataset with embedded images, saved or as Parquet; models are class labels or strings."""
     generators = sorted({image.generator for image in world.images})
     labels, prompt = world.choose(True, False), world.choose(*PROMPTS)
     saved = world.choose(True, False)
@@ -445,7 +445,7 @@ def make_parquet_rows(
 def make_parquet_writer(
     write: Callable[[RandomInput, list[dict[str, Any]], Path], None],
 ) -> Callable[[RandomInput], WrittenLayout]:
-    """Write one table whose rows name their generators, or one table per generator; some rows have no prompt."""
+    """Return a function that writes one table for all generators, or one per generator; some prompts are missing."""
 
     def lay(world: RandomInput) -> WrittenLayout:
         world.folder.mkdir(parents=True)

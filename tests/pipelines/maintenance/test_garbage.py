@@ -66,7 +66,7 @@ class Night(NamedTuple):
     generators: tuple[str, ...]
     metrics: tuple[str, ...]
     max_scans: int
-    """A limit that is part of the key of every cell over images."""
+    """Value of limits.max_scans; it is part of the key of every cell that is computed from images."""
 
     def config(self, bench: Path, store: Path) -> SweepConfig:
         return replace(make_config(bench, *self), store=str(store))

@@ -126,7 +126,7 @@ tifa160,tifa,mini-dalle,tifa160_0,"Question: what is red? Choices: dog, cat. Ans
 tifa160,vq2a,mini-dalle,tifa160_0,What is red? dog?,yes
 """,
 }  # fmt: skip
-"""A checkout of j-min/DSG with synthetic rows; there are no answers about the split whoops."""
+"""A checkout of j-min/DSG with synthetic rows; the split `whoops` has questions, but no answers."""
 
 
 def write_release(folder: Path, files: dict[str, str]) -> Path:

@@ -1,4 +1,4 @@
-"""A table with a user's error graphs is enough to score their images, judge metrics, and count their contents."""
+"""A user's table of error graphs is enough to score its images, judge metrics, and count prompts and errors."""
 
 import io
 from collections import Counter

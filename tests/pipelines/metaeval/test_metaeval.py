@@ -86,7 +86,7 @@ def test_any_table_of_scores_is_judged_by_any_table_of_ratings(tmp_path: Path, r
 
 
 def test_ratings_of_some_images_correct_the_scores_of_all_images(tmp_path: Path) -> None:
-    """The metric scores g too high, but people rated enough images to correct that.
+    """The metric scores generator g too high, but people rated enough images to correct its mean.
 
     The metric scores the images of 60 prompts. People rated the images of 16 of them, in a table with image ids only.
     """

@@ -246,7 +246,7 @@ def test_metrics_are_judged_by_the_relation_that_most_templates_find(release: Pa
 
 
 def test_each_template_has_its_configured_scale(tmp_path: Path) -> None:
-    """The pass marks are on the scales 1 to 5 and 0 to 9, although no rating is the highest on its scale."""
+    """Pass marks follow the configured scales, 1 to 5 and 0 to 9, although no rating reaches the top of its scale."""
     random = np.random.default_rng(1)
     rows = [
         (f"p{at}", name, "a", template, int(random.integers(1, most)))
@@ -274,7 +274,7 @@ SKILLS = ("attribute", "counting", "basic", "advanced")
 def genai_bench(tmp_path: Path) -> pd.DataFrame:
     """Write random ratings in GenAI-Bench's layout, some missing, and a file of skills; return the ratings.
 
-    A prompt is basic or advanced and has further skills, or it has none.
+    A prompt is either basic or advanced and has further skills, or it has no skill at all.
     """
     random = np.random.default_rng(11)
     rows = [
@@ -296,7 +296,7 @@ def genai_bench(tmp_path: Path) -> pd.DataFrame:
 
 
 def test_people_rate_generators_by_skill_without_any_scores(tmp_path: Path, genai_bench: pd.DataFrame) -> None:
-    """Tables 10a and 10c of the VQAScore paper have these means; the totals over basic and advanced count as skills."""
+    """Tables 10a and 10c of the VQAScore paper have these means; `basic` and `advanced` are treated as skills."""
     path = tmp_path / "genai_image.json"
     printed("metaeval", "protocol=genai_bench", f"protocol.path={path}", f"output={tmp_path}/out")
     findings = pd.read_parquet(tmp_path / "out/judgements.parquet").query("statistic == 'mean_rating'")
@@ -345,7 +345,7 @@ def compositions(tmp_path: Path) -> pd.DataFrame:
 def test_metrics_are_judged_by_dataset_and_generator_and_by_the_mean_over_both(
     tmp_path: Path, compositions: pd.DataFrame
 ) -> None:
-    """LLMScore's tables 1 and 2 and figure 5 reverse errors, so 2 errors on the scale 0 to 9 become a rating of 7."""
+    """LLMScore's tables 1 and 2 and figure 5 reverse error counts: 2 errors (of at most 9) become a rating of 7."""
     asked = [
         "protocol=long", f"protocol.path={tmp_path}/ratings.csv", f"scores={tmp_path}/scores.csv",
         "protocol.by_generator=true", "protocol.statistics=[kendall_b,spearman]", "protocol.fewer_is_better=[errors]",

@@ -12,7 +12,7 @@ PACK = ROOT / "assets/shapes"
 
 
 def write_seetrue(folder: Path) -> Path:
-    """Write eight images of the embedded benchmark in SeeTRUE's layout, each with its own prompt and with another."""
+    """Write a SeeTRUE file in which each of eight images occurs twice: with its own prompt and with another prompt."""
     texts = pd.read_parquet(PACK / "prompts.parquet").set_index("prompt_id")["text"]
     truth = pd.read_parquet(PACK / "truth.parquet").set_index("image_id")["correct"]
     images = pd.read_parquet(PACK / "images/atlas/00000.parquet")

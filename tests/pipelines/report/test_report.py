@@ -82,7 +82,7 @@ def test_scores_get_percentile_ranks_among_all_runs_of_the_benchmark(tmp_path: P
 
 
 def make_sources(prompt: int) -> list[bytes]:
-    """Return the sources of a prompt's edits: by turns one source, two sources, and a damaged one."""
+    """Return the source images of a prompt's edits: one, two, or a damaged one, depending on the prompt's number."""
     return [[png(200 + prompt)], [png(300), png(301)], [png(400)[:-30]]][prompt % 3]
 
 

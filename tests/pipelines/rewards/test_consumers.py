@@ -1,6 +1,6 @@
-"""Each format is read by its consumer, or by the same steps if the consumer cannot be installed.
+"""Each format is read by the program that trains on it, or by a copy of its steps if it cannot be installed.
 
-docs/rewards.md names, for every format, the file with these steps.
+docs/rewards.md names, for every format, the program's source file that contains these steps.
 """
 
 import io
@@ -124,7 +124,7 @@ def test_a_dpo_trainer_prefers_the_first_image_of_a_tar_sample(export: Export, t
 
 
 def test_a_row_of_verl_omni_never_has_the_loser_above_the_winner(export: Export, tmp_path: Path) -> None:
-    """The steps are those of OfflineDPODataset, after its own model has added the latents and embeddings it needs."""
+    """The test repeats the steps of OfflineDPODataset; verl-omni itself adds the missing latents and embeddings."""
     export("verl_omni", reward="gecko", shard_rows=1000)
     (data,) = (tmp_path / "out" / "data").glob("train-*.parquet")
     rows = pd.read_parquet(data)

@@ -50,7 +50,7 @@ class SimulatedDeath(BaseException):
 
 
 def die_at_write(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Let the process die before its n-th write."""
+    """Let the process die after `number` successful writes."""
     done, before = 0, Place.create
 
     def create(place: Place, data: bytes) -> bool:

@@ -48,7 +48,7 @@ for case in sys.argv[1:]:
 
 
 def run_in_children(body: str, folder: Path, *cases: str) -> "subprocess.CompletedProcess[str]":
-    """Run a process that forks a child for each case, which runs the code in `body`; return the finished process."""
+    """Run a process that forks a child for each case to run the code in `body`; return the finished process."""
     command = [sys.executable, "-c", CHILDREN_SCRIPT.format(body=indent(body, "    ")), *cases]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, timeout=240)

@@ -52,7 +52,7 @@ def test_free_resources_and_other_drivers_are_reported_without_their_commands() 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_waiting_run_reserves_nothing_so_that_two_runs_cannot_block_each_other() -> None:
-    """Two of four CPUs are in use. If each run reserved one of its pools, neither could reserve its second pool."""
+    """Two of four CPUs are in use. If both runs reserved their smaller pool, neither could reserve its larger pool."""
     import ray
     from ray.util import placement_group_table
     from ray.util.placement_group import placement_group, remove_placement_group

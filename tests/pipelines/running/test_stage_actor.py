@@ -39,7 +39,7 @@ NOWHERE = UriReader(roots=(), storage=StorageConfig(), max_bytes=0)
 
 
 class OverlappingStage:
-    """A stage that computes a shard only after another was prepared, and records if two are computed at once."""
+    """A stage that computes the first shard while the second is prepared, and counts shards computed at once."""
 
     side_by_side = False
     can_split_rows = False
@@ -68,7 +68,7 @@ class OverlappingStage:
 
 
 class NewProgressLog(ProgressLog):
-    """A progress log that is cleared for each test; all tests share its process, which takes seconds to start."""
+    """A progress log that each test clears; all tests share one process, because it takes seconds to start."""
 
     def forget(self) -> None:
         vars(self).clear()

@@ -41,7 +41,7 @@ def refuse(place: str, number: int) -> int:
 
 
 def die_once(notes: Path, number: int) -> int:
-    """End the process at the first call for each number, and at every call for 9."""
+    """End the process at the first call for each number, and at every call for the number 9."""
     note = notes / str(number)
     if number == 9 or not note.exists():
         note.write_text("died")

@@ -1,4 +1,4 @@
-"""Inputs may have any column names, prompts in the rows, and generators at any path; changed files are not read."""
+"""Inputs may use any column names, prompts in rows, and any paths; files that change after planning are not read."""
 
 import json
 import os

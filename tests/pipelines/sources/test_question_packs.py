@@ -1,4 +1,4 @@
-"""Each release's question file is read as by its own code; an unreadable row is reported and affects no other row."""
+"""Question files are read as by the code of their release; an unreadable row is reported and affects no other row."""
 
 import json
 from pathlib import Path

@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def plan(folder: Path, *words: str) -> PlannedSweep:
-    """Plan a sweep whose shard size is not configured, unless by the additional arguments."""
+    """Plan a sweep; its shard size is only configured if the additional arguments contain it."""
     return plan_bench(folder, folder.parent / "store", "metric=[edge_density]", "shard_rows=null", *words)
 
 

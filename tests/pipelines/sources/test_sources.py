@@ -1,4 +1,4 @@
-"""Sources are divided into shards by their footers; an unreadable file is reported and costs nothing else."""
+"""Sources are divided into shards by their footers; an unreadable file is reported and affects no other file."""
 
 import os
 from pathlib import Path
@@ -245,7 +245,7 @@ def test_a_missing_number_is_not_an_id_and_a_null_is_not_a_skill(tmp_path: Path)
 
 
 def write_latin(path: Path, **columns: list[bytes]) -> None:
-    """Write text columns with these raw bytes."""
+    """Write text columns with these raw bytes, which need not be valid UTF-8."""
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {name: pa.array(values, pa.binary()).view(pa.string()) for name, values in columns.items()}
     pq.write_table(pa.table(arrays), path)

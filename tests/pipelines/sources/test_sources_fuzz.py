@@ -126,7 +126,7 @@ def test_odd_values_in_json_are_read_or_refused_in_one_line(
 
 
 def make_column(values: Sequence[Any]) -> pa.Array | None:
-    """Return the values as the type that Arrow infers, or as (possibly invalid) text; None without a common type."""
+    """Return a column of the type that Arrow infers, or of possibly invalid text; None if no type fits all values."""
     if all(isinstance(value, bytes) for value in values):
         return pa.array(values, pa.binary()).view(pa.string())
     try:

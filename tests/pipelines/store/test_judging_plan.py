@@ -17,7 +17,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Return the roles' models as command-line arguments."""
+    """Save a tiny model for each role; return the command-line arguments that select these models."""
     folder = tmp_path_factory.mktemp("models")
     saved = {
         "captioner": ("captioner", captioners.save_blip),

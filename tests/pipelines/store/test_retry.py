@@ -1,4 +1,4 @@
-"""retry_failed recomputes failed rows that may succeed now and their dependents; successful rows are unchanged."""
+"""retry_failed recomputes failed rows that may succeed now, and rows that depend on them; all others are unchanged."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,7 +123,7 @@ def test_a_run_without_some_cells_does_not_replace_a_complete_run(folder: Path, 
 
 
 def test_an_image_that_has_appeared_at_its_address_since_is_retried(folder: Path, decoder: Decoder) -> None:
-    """The image is retried although its cell now has another path and another key than the draft with the failure."""
+    """The new image gives its cell another path and key than those of the draft with the failure."""
     places = folder / "images/atlas"
     rows = images("atlas", 4)
     for number, row in enumerate(rows[1:], 1):

@@ -38,7 +38,7 @@ def plan(folder: Path) -> Callable[..., PlannedSweep]:
 
 @pytest.fixture
 def encoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
-    """Count the images that each model encoded."""
+    """Yield the number of images that each model has encoded so far."""
     counts = {"vqa": 0, "clip": 0}
     for name, model in (("vqa", ClipFlanT5Likelihood), ("clip", ClipSimilarity)):
         monkeypatch.setattr(model, "encode", count_calls(counts, name, model.encode))
@@ -208,7 +208,7 @@ def fail_about(text: str) -> Callable[..., Any]:
 
 
 OTHER_WRITER = "metrics.gecko.coverage=false"
-"""An option that changes the recipe of the questions about the same prompts."""
+"""Option that changes how questions are written, so that the same prompts get other questions cells."""
 
 
 @pytest.mark.parametrize("keeps_name", [False, True], ids=["under the name it took the place of", "under its own name"])

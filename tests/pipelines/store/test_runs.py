@@ -144,7 +144,7 @@ class Runs:
         self.report(run_id)
 
     def newest_ids(self) -> set[str | None]:
-        """Return the ids of the newest run as found in each possible way; there is a single id if all agree."""
+        """Return the ids that the different ways to find the newest run give; there is a single id if all agree."""
         store = self.store
         latest, page = store.read_text(LATEST), store.read_text("latest/report.html")
         last = next(read_newest_first(store)).run_id

@@ -1,4 +1,4 @@
-"""A plan finds cells in large folders from the newest run, with the same result as listing the folders."""
+"""A plan takes the cells of large folders from the newest run's index, with the same result as listing the folders."""
 
 import os
 import shutil
@@ -39,7 +39,7 @@ def swept_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 @pytest.fixture
 def bench(swept_bench: Bench, tmp_path: Path) -> Bench:
-    """Copy the images and a store, keeping the modification times."""
+    """Return a copy of the swept benchmark and its store; files keep their modification times."""
     bench = swept_bench.copied(tmp_path)
     for path in Path(swept_bench.store.place.url).rglob("*"):
         state = path.stat()
@@ -85,7 +85,7 @@ def test_a_plan_with_any_damaged_index_equals_a_plan_by_listing(harm: str, bench
 
 
 def test_lost_cells_that_the_index_names_are_noticed_when_they_are_read(bench: Bench) -> None:
-    """The cells that they were computed from are found as well, although no folder is listed."""
+    """The cells from which the lost cells were computed are lost too, and are also noticed without listing folders."""
     for stage in ("scores", "image_statistics"):
         for folder in (Path(bench.store.place.url) / stage).glob("*/atlas"):
             shutil.rmtree(folder)
@@ -114,7 +114,7 @@ def test_two_sweeps_planned_at_the_same_time_both_have_all_rows(bench: Bench) ->
 
 
 def test_a_night_with_nothing_new_opens_no_source(bench: Bench, tmp_path: Path) -> None:
-    """An unreadable file is not noticed while its size and modification time are unchanged; otherwise it is."""
+    """A damaged file is only noticed once its size or modification time has changed."""
     bench.folder = Path(shutil.copytree(bench.folder, tmp_path / "bench"))
     assert bench.run(TWO).code == 0
     image = bench.folder / "images/atlas/00000.parquet"

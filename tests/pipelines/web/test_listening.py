@@ -89,7 +89,7 @@ def wait_for_end(connection: socket.socket) -> None:
 
 
 def test_a_connection_without_a_request_is_closed_and_a_slow_body_is_read() -> None:
-    """Connections are silent, or send half a head, a byte at a time, or a late body; one sends its body slowly."""
+    """Connections that send nothing, half a head, an endless head, or an incomplete body after an error are closed."""
     with run_server("5") as server, ExitStack() as opened:
         slow, silent, half, trickling = (opened.enter_context(server.connect()) for _ in range(4))
         slow.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nConnection: close\r\n\r\n0")

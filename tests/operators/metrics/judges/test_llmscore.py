@@ -26,7 +26,7 @@ def test_the_overall_rating_is_divided_by_100() -> None:
 
 @pytest.mark.parametrize("scale", [2, 5, 10, 1000])
 def test_the_overall_rating_can_have_another_scale(scale: int) -> None:
-    """Section 3.2 of the paper uses a scale from 1 to N, and divides by N."""
+    """Section 3.2 of the paper uses a scale from 1 to N, and divides the rating by N."""
     metric = LlmScoreConfig(scale=scale)
     low, high = "0", str(scale)
     ran = run(
@@ -56,13 +56,13 @@ def test_only_the_overall_rating_has_a_choice_of_scale(variant: Variant) -> None
 
 @pytest.mark.parametrize(("errors", "expected"), [(0, 1), (2, 0.77), (4, 0.55), (9, 0)])
 def test_error_counting_subtracts_each_error_from_1(errors: int, expected: float) -> None:
-    """Figure 4 shows 0.77 for two discrepancies, and figure 7 shows 0.55 for four."""
+    """Figure 4 of the paper shows a score of 0.77 for two errors, and figure 7 shows 0.55 for four."""
     assert score_ratings("error_counting", errors=errors) == pytest.approx(expected, abs=0.01)
 
 
 @pytest.mark.parametrize("errors", [0, 2, 9, 14, 36])
 def test_the_number_of_errors_is_the_score_and_fewer_is_better(errors: int) -> None:
-    """Figure 7 shows 0.00 for no errors; the counts released with T2IScoreScore go up to 36."""
+    """Figure 7 of the paper shows 0.00 for no errors; the counts released with T2IScoreScore go up to 36."""
     metric = LlmScoreConfig(variant="errors")
     ran = run(metric.judge_description("a", "b"), [f'{{"errors": {errors}, "rationale": "So."}}'])
     assert ran.result.ratings == (Rating("errors", errors),)
@@ -72,7 +72,7 @@ def test_the_number_of_errors_is_the_score_and_fewer_is_better(errors: int) -> N
 
 
 def test_the_rule_enhanced_score_is_the_mean_of_two_fractions() -> None:
-    """Section 3.2 of the paper defines the mean."""
+    """Section 3.2 of the paper defines the score as this mean."""
     counts = {"objects": 2, "objects_matched": 1, "attributes": 4, "attributes_matched": 1}
     assert score_ratings("rule_enhanced", **counts) == pytest.approx((1 / 2) / 2 + (1 / 4) / 2)
     assert score_ratings("rule_enhanced", **counts | {"attributes": 0, "attributes_matched": 0}) == pytest.approx(1 / 2)

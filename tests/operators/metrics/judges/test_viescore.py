@@ -1,4 +1,4 @@
-"""Judges that see the image: VIEScore asks for two verdicts, GPT4V-Eval for one."""
+"""Judges see the image; VIEScore asks them for two verdicts, and GPT4V-Eval asks for one."""
 
 import math
 

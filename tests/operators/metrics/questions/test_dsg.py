@@ -113,7 +113,7 @@ def test_questions_without_a_tuple_or_a_question_mark_are_left_out() -> None:
 
 
 def test_the_released_parser_of_questions_is_an_option() -> None:
-    """Spaces, text after a question mark, and text without one are kept; lines in another format are refused."""
+    """It keeps repeated spaces, text after a question mark and lines without one, and refuses other formats."""
     reply = "output: 1 | Is there  a dog? (yes)\n2 |the dog is blue\n3 | Is there a mat?\n4 | Is it on it?\n3 | A mat?"
     released = DsgConfig(questions="released")
     written, _ = run(released.write(PROMPT), [TUPLES], [reply, DEPENDENCIES])
@@ -178,7 +178,7 @@ def test_a_parent_without_a_question_is_left_out() -> None:
 
 
 def score(metric: DsgConfig, yes: Mapping[str, bool], parents: Mapping[str, tuple[str, ...]]) -> Scored:
-    """Score questions that have these answers and parents."""
+    """Score questions, given which of them are answered with "yes" and which parents they have."""
     logprobs = {True: ((-0.1, -0.1), (-2.0, -0.1)), False: ((-3.0, -0.1), (-0.1, -0.1))}
     ones = [
         Answered(WrittenQuestion(name, "is it?", YES_NO, "yes", parents=parents.get(name, ())), logprobs[right])
@@ -218,7 +218,10 @@ def test_in_a_cycle_every_question_depends_on_all() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, 7))), min_size=1, max_size=8))
 def test_recursive_zeroing_is_the_product_over_all_ancestors(graph: list[tuple[bool, set[int]]]) -> None:
-    """T2IScoreScore defines v_i = c_i * product of v_parent; here it is tested on graphs without cycles."""
+    """T2IScoreScore scores a question as v_i = c_i * product of v_parent, where c_i is 1 if its own answer is right.
+
+    The graphs of this test have no cycles.
+    """
     yes = {str(index): right for index, (right, _) in enumerate(graph)}
     parents = {
         str(index): tuple(str(one) for one in sorted(named) if one < index) for index, (_, named) in enumerate(graph)
@@ -239,7 +242,7 @@ def test_the_reduction_decides_which_answer_is_likeliest() -> None:
 
 
 def test_questions_can_be_scored_by_the_likelihood_of_yes_as_in_vqascores_table_15() -> None:
-    """Questions 1 and 3 are likely to be answered with "yes", 2 and 4 are not; 3 depends on 2, and 4 on 1."""
+    """Questions 1 and 3 are likely to be answered with "yes", 2 and 4 are not; 3 depends on 2, and 4 depends on 1."""
     soft, parents = DsgConfig(aggregate="soft_mean", reduction="mean"), {"3": ("2",), "4": ("1",)}
     scored = score(soft, {"1": True, "2": False, "3": True, "4": False}, parents)
     likely, unlikely = math.exp(-0.2 / 2), math.exp(-3.1 / 2)
@@ -263,13 +266,13 @@ def test_an_image_without_questions_has_an_error() -> None:
 
 TS2 = Path(os.environ.get("REFERENCE_DATA", Path(__file__).parents[5] / "shared" / "reference")) / "ts2"
 OFF = {"65"}
-"""Id of the graph for which three models' released scores ignore the parent of the last question."""
+"""Ids of graphs to skip: three models' released scores ignore the parent of the graph's last question."""
 
 
 @pytest.mark.skipif(not TS2.is_dir(), reason="REFERENCE_DATA is not set or empty")
 @pytest.mark.parametrize("model", ["blip1", "fuyu", "instruct_blip", "llava", "llava-alt", "mplug"])
 def test_released_scores_follow_from_the_released_answers(model: str) -> None:
-    """The scores of all 2,840 images of T2IScoreScore follow from recursive zeroing, but not from direct zeroing."""
+    """Recursive zeroing reproduces T2IScoreScore's scores of all graphs not in OFF; direct zeroing does not."""
     answers: dict[int, list[dict[str, str]]] = defaultdict(list)
     with (TS2 / "ts2_dsg_correct.csv").open() as file:
         for row in csv.DictReader(file):

@@ -14,7 +14,7 @@ QUESTION = WrittenQuestion("1", "is there a dog?", ("yes", "no"), "yes")
 
 
 def make_logprobs(*probabilities: float) -> Logprobs:
-    """Return the log-probabilities of one-token choices with these probabilities; the end token is certain."""
+    """Return the log-probabilities of one-token choices; the end token after each choice has probability 1."""
     return tuple((math.log(probability), 0.0) for probability in probabilities)
 
 

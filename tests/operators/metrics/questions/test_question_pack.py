@@ -1,4 +1,4 @@
-"""Scores of answers to a benchmark's own questions equal the release's arithmetic, which was worked out by hand."""
+"""Scores for a benchmark's own questions equal values worked out by hand with the formulas of its release."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ LIKELY, UNLIKELY = (math.log(0.9),), (math.log(0.1),)
 
 
 def make_answered(right: Sequence[bool], parents: Mapping[int, Sequence[int]]) -> list[Answered]:
-    """Return yes/no questions, numbered from 1, with these answers and parents."""
+    """Return answered yes/no questions, numbered from 1; `right` says which answers are right."""
     return [
         Answered(
             WrittenQuestion(str(number), "?", YES_NO, "yes", parents=tuple(map(str, parents.get(number, ())))),
@@ -52,7 +52,7 @@ def test_each_kind_of_zeroing_handles_a_no_at_the_head_of_a_chain(zeroing: Any, 
 
 
 def test_zeroing_in_order_uses_earlier_zeros_and_ignores_later_ones() -> None:
-    """DPG-Bench zeroes in place: question 1 depends on 3, but question 2 zeroes 3 only after 1 has been scored."""
+    """DPG-Bench zeroes in place: question 1 depends on 3, but 2, which fails, zeroes 3 only after 1 is scored."""
     answered = make_answered([True, False, True], {1: [3], 3: [2]})
     assert score(answered, zeroing="in_order") == pytest.approx(1 / 3)
     assert score(answered, zeroing="recursive") == 0
@@ -85,20 +85,20 @@ def test_spellings_are_the_releases_or_only_those_without_a_leading_space() -> N
 
 
 def make_soft(*tokens: Sequence[float]) -> Answered:
-    """Return a question whose spellings have these token probabilities, followed by an end token with 0.5."""
+    """Return an answer whose spellings have these token probabilities; the end token after each has probability 0.5."""
     logs = tuple((*map(math.log, spelling), math.log(0.5)) for spelling in tokens)
     return Answered(WrittenQuestion("1", "?", ("two",), "two"), logs)
 
 
 def test_soft_tifa_sums_the_spellings_and_takes_either_mean() -> None:
-    """The spellings of two answers add up to 0.5 and 0.2, whose arithmetic and geometric means are expected."""
+    """The spellings of the two answers add up to 0.5 and 0.2; the score is their arithmetic or geometric mean."""
     answered = [make_soft([0.3], [0.15], [0.05]), make_soft([0.1], [0.1])]
     assert score(answered, aggregate="soft_mean") == pytest.approx(0.35)
     assert score(answered, aggregate="soft_geometric") == pytest.approx(math.sqrt(0.5 * 0.2))
 
 
 def test_only_the_release_counts_a_first_token_as_the_whole_spelling() -> None:
-    """Qwen tokenises ` 4` as a space and `4`, so the release adds up all answers that start with a space."""
+    """Qwen tokenises ` 4` as a space and `4`; the release reads only the space, so it counts all such answers."""
     answered = [make_soft([0.4], [0.5, 0.01])]
     assert score(answered, aggregate="soft_mean", spelling="released") == pytest.approx(0.9)
     assert score(answered, aggregate="soft_mean", spelling="fixed") == pytest.approx(0.4 + 0.005)

@@ -57,7 +57,7 @@ RIGHT = ["two", "2", "red", "The red ones", "yes"]
 
 
 def list_kept(*replies: str) -> list[bool]:
-    """Return which questions the filter keeps when the checks get these answers."""
+    """Return True for each question that the filter keeps if the model gives these replies to its checks."""
     written, rounds = run(TifaConfig().write(PROMPT), [REPLY], replies)
     assert len(rounds[1]) == 5
     return [question.keep for question in written]

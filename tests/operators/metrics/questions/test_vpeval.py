@@ -1,4 +1,4 @@
-"""VPEval parses programs with a grammar of six modules and never executes them; modules decide as in the release."""
+"""VPEval parses programs with a grammar of six modules and never executes them; modules give the release's verdicts."""
 
 import json
 from typing import Any
@@ -168,7 +168,7 @@ def test_a_prompt_whose_program_keeps_containing_code_fails() -> None:
 
 
 def collect_refused_requests(metric: VpevalConfig, reply: str) -> list[Request]:
-    """Send the same reply to every request, and return the requests that a program makes until it gives up."""
+    """Answer every request of the metric's program with the same reply; return the requests made before it gives up."""
     asked: list[Request] = []
     program = metric.write(PROMPT)
     requests = next(program)
@@ -234,7 +234,7 @@ def test_sizes_are_compared_by_areas(relation: str, stated: bool) -> None:
 
 
 def test_a_box_that_is_labelled_with_part_of_the_words_is_ignored() -> None:
-    """The release also counts a partially labelled box, but only compares relations between fully labelled boxes."""
+    """As in the release, such a box still counts as an object, but its relations to other boxes are ignored."""
     part = LEFT._replace(label="brown")
     assert holds("objectEval(image, 'brown cow')", [part])
     assert not holds("spatialEval(image, 'brown cow,sign,left')", [part], [RIGHT])
@@ -355,7 +355,7 @@ def test_the_score_is_the_fraction_of_statements_that_hold() -> None:
 
 
 def test_repeated_statements_and_answers_outside_the_choices_count_as_released() -> None:
-    """Three of four are true: the release runs repeated statements twice, and allows answers outside the choices."""
+    """Three of four statements are true; as in the release, repeats count, and answers may be outside the choices."""
     metric = VpevalConfig()
     program = "objectEval(image, 'cow')\nvqa(image, 'how many cows?', '1,2,3', '>1')\nobjectEval(image, 'cow')"
     questions = run(metric.write(PROMPT), [f"{program}\nobjectEval(image, 'cow')"]).result

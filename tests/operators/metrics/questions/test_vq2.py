@@ -132,7 +132,7 @@ def test_a_long_hostile_list_is_read_quickly() -> None:
 
 
 def make_answered(*, keep: bool | None = None) -> Answered:
-    """Return a question for which "yes" has the probability 0.8, followed by EOS with 0.5."""
+    """Return a question whose answer "yes" has probability 0.8, followed by an EOS token with probability 0.5."""
     question = WrittenQuestion("1", "is 'a' true for 'b?' in this image?", YES_NO, "yes", keep=keep)
     return Answered(question, ((math.log(0.8), math.log(0.5)), (math.log(0.1), math.log(0.5))))
 

@@ -1,4 +1,4 @@
-"""METEOR equals NLTK's with the Porter stemmer, and uses synonyms if WordNet's files are provided."""
+"""METEOR equals NLTK's version with the Porter stemmer, and uses synonyms if WordNet's files are provided."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_meteor_is_between_0_and_1_and_highest_for_the_text_itself(candidate: li
 
 
 def write_wordnet(folder: Path, synsets: Sequence[Sequence[str]]) -> Path:
-    """Write WordNet's files with these sets of synonymous nouns, and no other parts of speech."""
+    """Write files in WordNet's format that contain only these sets of synonymous nouns."""
     folder.mkdir(exist_ok=True)
     (folder / "lexnames").write_text("00\tadj.all\t3\n01\tadj.pert\t3\n02\tadv.all\t4\n03\tnoun.Tops\t1\n")
     for part in ("adj", "adv", "noun", "verb"):

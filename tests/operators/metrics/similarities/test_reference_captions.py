@@ -1,4 +1,4 @@
-"""Caption measures against references equal those of pycocoevalcap 1.2 (PyPI) without its tokenizer."""
+"""Measures that compare captions with references equal those of pycocoevalcap 1.2 (PyPI) without its tokenizer."""
 
 import random
 

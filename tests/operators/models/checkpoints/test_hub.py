@@ -89,7 +89,7 @@ def fill_cache(home: Path, repo: str, folder: Path, commit: str, *, revision: st
 
 @pytest.fixture(scope="module")
 def offline_environment(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return an environment without a hub, whose model cache has a CLIP-FlanT5 that names its tower by hub id."""
+    """Return offline hub settings; the model cache has a CLIP-FlanT5 whose config names its tower by hub id."""
     folder = tmp_path_factory.mktemp("offline")
     shutil.copytree(checkpoints / "flant5", folder / "flant5")
     tiny.edit_json(folder / "flant5" / "config.json", mm_vision_tower=CLIP)
@@ -170,7 +170,7 @@ class Hub:
 
 
 class HubHandler(BaseHTTPRequestHandler):
-    """The few routes of the hub that are needed to find and download a model."""
+    """Handler of the few hub routes that are needed to find and download a model."""
 
     hub: Hub
 

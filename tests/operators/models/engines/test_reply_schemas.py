@@ -86,7 +86,7 @@ def test_a_schema_that_cannot_be_enforced_only_fails_its_own_request(model: Caus
 
 @pytest.mark.parametrize("form", [form["json"] for form in FORMS])
 def test_the_examples_of_the_instructions_fit_the_schema(folder: Path, form: Form[Any]) -> None:
-    """The spacing must match as well, because the model may copy the examples."""
+    """Even the spacing must fit, because a model may copy it from the examples."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     end = tokenizer.eos_token_id
     grammars = SchemaGrammars(tokenizer, end_ids=[end], width=len(tokenizer))

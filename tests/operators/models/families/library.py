@@ -24,7 +24,7 @@ from tests.operators.models.alike import BEFORE, IMAGES, Answer
 from tests.operators.tiny import rewards, vqa_models
 
 Reference = Callable[[Path, Any, Measure], Answer]
-"""Function that returns the expected answer of the checkpoint in a folder to one input.
+"""Function that takes a checkpoint's folder, one input and a measure, and returns the expected answer.
 
 The measure is only used for models that compare images with texts.
 """
@@ -85,7 +85,7 @@ def compare_embeddings(folder: Path, pair: Pair, measure: Measure) -> Answer:
 
 
 def compare_as_released(build: Callable[[], Any], folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """Preprocess as OpenCLIP does: resize the shorter side, then crop the centre with rounded margins."""
+    """Compare a pair after OpenCLIP's preprocessing: resize the shorter side, crop the centre with rounded margins."""
     model, original = build(), IMAGES[pair.image]
     width, height = (tiny.SIDE * length // min(original.size) for length in original.size)
     left, top = (round((length - tiny.SIDE) / 2) for length in (width, height))
@@ -176,7 +176,7 @@ def write_caption(load: Callable[[str, Path], Any], name: str, folder: Path, ask
 
 
 def run_florence2(folder: Path, image: int, task: str, tokens: int) -> tuple[Florence2Processor, str]:
-    """Return the replies of transformers' complete model with its own processor."""
+    """Return transformers' own processor, and the reply of its complete model."""
     rules = {"description_with_bboxes": {}, "pure_text": {}}
     own = CLIPImageProcessor.from_pretrained(folder, image_seq_length=17)
     processor = Florence2Processor(own, load_tokenizer(folder), post_processor_config=rules)
@@ -196,7 +196,7 @@ def read_with_florence2(folder: Path, asked: Any, measure: Measure) -> Answer:
 
 
 def describe_with_florence2(folder: Path, asked: Any, measure: Measure) -> Answer:
-    """Check regions in transformers' format, which also has positions before words and without words."""
+    """Return the regions that transformers finds, without positions in their labels and without unlabelled regions."""
     task = "<DENSE_REGION_CAPTION>"
     processor, text = run_florence2(folder, asked.image, task, image_to_text.MAX_REGION_TOKENS)
     told = processor.post_process_generation(text=text, task=task, image_size=IMAGES[asked.image].size)[task]
@@ -382,7 +382,7 @@ def answer_without_image_t5(folder: Path, question: Question, measure: Measure) 
 
 
 def score_by_label(folder: Path, pair: tuple[str, str], measure: Measure, label: int = 2) -> Answer:
-    """Return the softmax over the labels for two texts joined with BERT's special tokens.
+    """Return the probability of the label for two texts that are joined with BERT's special tokens.
 
     The longer text is truncated to fit the context.
     """
@@ -397,7 +397,7 @@ def score_by_label(folder: Path, pair: tuple[str, str], measure: Measure, label:
 
 
 def score_by_token(folder: Path, pair: tuple[str, str], measure: Measure) -> Answer:
-    """Return the probability of the byte `1` after the start token, computed with the weights in the file."""
+    """Return the probability that the reply starts with the byte `1`, computed with the weights in the file."""
     weights = load_file(folder / "model.safetensors")
     size = {"vocab_size": len(tiny.BYTE_VOCABULARY), "eos_token_id": tiny.BYTE_VOCABULARY["</s>"]}
     model = transformers.T5ForConditionalGeneration(transformers.T5Config(**tiny.T5_FIELDS | size)).eval()

@@ -53,7 +53,7 @@ def generate_replies(model: CausalLM, requests: Sequence[Request]) -> list[Gener
 
 @torch.inference_mode()
 def reply_greedily(folder: Path, text: str, tokens: int) -> list[int]:
-    """Append the likeliest token repeatedly, computing the whole text again each time."""
+    """Return the likeliest tokens, computing the whole text again for each token."""
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     ids = tokenizer(text).input_ids
     new: list[int] = []

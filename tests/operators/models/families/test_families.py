@@ -32,9 +32,9 @@ from tests.plugin_tests import merge_test_data
 ROOT = Path(__file__).parents[4]
 CALLS = [(name, call) for name, kind in KINDS.items() for call in sorted(FAMILIES[kind.family].loads)]
 SHORT = {"owlv2": lambda wanted: len(wanted.phrase) < 11}
-"""Functions that select the inputs that fit into a tiny model's context."""
+"""Functions that return True if an input fits into a tiny model's context, by kind of network."""
 ELSEWHERE = {"clip_flant5": "tests/parity", "llava": "test_vlm.py", "qwen2_vl": "test_vlm.py", "gemma3": "test_vlm.py"}
-"""Files or folders with the tests that compare the remaining kinds of network with the library."""
+"""Test files or folders that compare the remaining kinds of network with the library."""
 TOLERANCES: Mapping[str, float] = {"logit": 1e-3, "detect": 1e-2, "entailment": 1e-9}
 """Tolerances for numbers larger or smaller than most: logits, pixel coordinates, and the probability of a word."""
 
@@ -111,7 +111,7 @@ ANSWERS = [
 
 
 def test_every_call_is_compared_with_the_library() -> None:
-    """A call without a reference here is compared in another file, or embeds texts exactly as a comparison does."""
+    """A call without a reference here is tested in another file, or embeds texts in the same way as a comparison."""
     left = [(name, call) for name, call in WITHOUT_REFERENCE if name not in ELSEWHERE and call != "embedding"]
     assert left == [("causal_lm", "generate")], "test_causal_lm.py tests it"
 
@@ -122,9 +122,9 @@ def test_an_answer_equals_the_librarys(folders: dict[str, Path], name: str, call
 
 
 def require_equal_to_library(model: Any, folder: Path, name: str, call: Call, measure: Measure = "cosine") -> None:
-    """Fail if an answer differs from that of transformers' classes or the release's arithmetic, one input at a time.
+    """Fail if an answer differs from its reference in REFERENCES, which is computed for one input at a time.
 
-    A reference that only returns words does not check the length of the reply.
+    If a reference has only words, numbers are not compared.
     """
     inputs = select_inputs(name, call)
     with torch.no_grad():
@@ -305,7 +305,7 @@ def test_a_garbled_file_gives_a_readable_error(
 
 
 def copy_folder(folder: Path, place: Path) -> Path:
-    """Return a copy of the folder and its neighbouring folders that a test may damage."""
+    """Copy a folder together with its neighbours, so that a test may damage the copy; return the copied folder."""
     shutil.copytree(folder.parent, place / "kinds")
     return place / "kinds" / folder.name
 

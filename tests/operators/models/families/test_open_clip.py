@@ -30,7 +30,7 @@ def resolve(folder: Path, family: str = "open_clip") -> Any:
 
 
 def copy_with(folder: Path, copy: Path, section: str, **fields: Any) -> Path:
-    """Return a copy of the checkpoint with another open_clip_config.json."""
+    """Copy a checkpoint, changing these fields in one section of its open_clip_config.json; return the copy."""
     shutil.copytree(folder, copy)
     config = rewards.make_open_clip_fields(quick=False)
     stated = config if section == "preprocess_cfg" else config["model_cfg"]

@@ -105,7 +105,7 @@ def test_a_model_that_needs_the_newer_name_of_the_limit_gets_it(server: Server) 
 
 
 def test_pending_requests_get_the_newer_name_too(server: Server) -> None:
-    """Eight requests are sent before the first is refused, as when each worker starts."""
+    """Eight requests with the old parameter name are sent before the first of them is refused."""
     sent = threading.Barrier(8, timeout=20)
 
     def script(number: int, body: dict[str, Any]) -> Answer:
@@ -233,7 +233,7 @@ ERRORS: dict[str, tuple[Answer, str, bool, str]] = {
 }  # fmt: skip
 """Endpoint answers by name, each with the expected error of the row.
 
-The error is given by its kind, True if it is retryable, and a fragment of its message.
+An error is given by its kind, by True if it is retryable, and by a fragment of its message.
 """
 
 

@@ -224,7 +224,7 @@ def test_a_failed_request_only_fails_its_own_question(server: Server, status: in
 
 
 def test_the_normalised_share_of_yes_also_works_with_a_service(server: Server) -> None:
-    """A service returns the same likelihood for several spellings of an answer, which does not change the share."""
+    """A service returns the same likelihood for every spelling of an answer, which must not change the share."""
     server.script = lambda number, body: make_token_completion(("No", -0.3), ("Yes", -1.5), (" yes", -2.5))
     metric = VqaScoreConfig(normalise="yes_no").with_model_defaults(lambda role: openai.OPENAI)
     answer = compute_likelihood(server, *metric.choices)

@@ -53,7 +53,7 @@ def add_end_of_thought(folder: Path) -> int:
 
 
 def end_thoughts(network: Any, said: list[int], end: int) -> None:
-    """Make the network end a thought instead of writing its third token."""
+    """Make the network write `end` instead of the third token in `said`, so that the thought ends there."""
     head, third = network.lm_head.weight.data, said[2]
     head[[third, end]] = head[[end, third]]
 

@@ -64,7 +64,7 @@ def read_patches(model: ChatVlm, pixels: Any) -> torch.Tensor:
 
 
 def split_into_patches(shown: list[Image.Image]) -> torch.Tensor:
-    """Split into patches like Qwen2VLVideoProcessor.patchify of transformers 5.19, which requires torchvision."""
+    """Split frames into patches like transformers 5.19's Qwen2VLVideoProcessor.patchify, which requires torchvision."""
     pixels = (np.stack([np.asarray(image) for image in shown]) / 255 - tiny.IMAGE_MEAN) / tiny.IMAGE_STD
     video = torch.from_numpy(pixels).float().permute(0, 3, 1, 2)
     video = torch.cat([video, video[-1:].expand(-len(shown) % 2, -1, -1, -1)])
@@ -119,7 +119,7 @@ def test_answers_about_a_video_equal_the_whole_models(model: ChatVlm, whole_mode
 
 
 def test_text_after_a_long_video_is_positioned_after_its_last_moment(model: ChatVlm, whole_model: Any) -> None:
-    """Transformers 5.3 to 5.19 position it earlier; huggingface/transformers#45381 restores the released positions."""
+    """Transformers 5.3 to 5.19 position the text earlier, which huggingface/transformers#45381 corrects."""
     pixels = model.preprocess_video(make_frames(2 * 40, width=64, height=128), 3.0)
     (prefix,) = model.encode([pixels])
     rate = getattr(whole_model.config.vision_config, "tokens_per_second", None)

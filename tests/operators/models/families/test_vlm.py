@@ -327,7 +327,7 @@ USUAL_NAMES = ["llava_next that looks back a little", "qwen2_5_vl", "paligemma"]
 """Checkpoints for tests of claims that do not depend on the architecture."""
 USUAL = {*USUAL_NAMES, "llava", "qwen3_vl", "glm4v with glm4v_text", "internvl with qwen3", "gemma3", "idefics3"}
 SLOW_NAMES = [name if name in USUAL else pytest.param(name, marks=pytest.mark.slow) for name in CHECKPOINTS]
-"""Checkpoints for long tests: the usual ones, and all of them in `make slow`."""
+"""Checkpoints for long tests: the usual ones, or all checkpoints in `make slow`."""
 
 
 @pytest.fixture(autouse=True)
@@ -446,7 +446,7 @@ def test_the_normalised_share_of_yes_sums_the_whole_models_spellings(whole_model
 def test_attending_to_padding_is_noticed(
     save: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A planted bug lets the model attend to the padding before a shorter prefix."""
+    """A planted bug lets the model attend to the padding before a shorter prefix, and the comparison must fail."""
     real = prefixes.copy_prefixes
     monkeypatch.setattr(
         prefixes, "copy_prefixes", lambda *given: (copy := real(*given))._replace(real=torch.ones_like(copy.real))
@@ -461,7 +461,7 @@ def test_attending_to_padding_is_noticed(
 def test_layers_with_a_window_apply_it_to_an_image_prefix(
     whole_model: tuple[Path, WholeModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A planted bug lets every layer attend to all tokens, which the test detects for models with windowed layers."""
+    """Removing all windows changes the answers of exactly those models that have layers with a window."""
     model = load(whole_model[0])
     windows = model.reader.windows
     features = model.encode([model.preprocess(image) for image in IMAGES])
@@ -892,7 +892,7 @@ def test_a_system_message_that_a_model_would_ignore_is_refused(tmp_path: Path) -
 
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
 def test_a_chat_template_that_opens_a_thought_is_refused(tmp_path: Path, engine: Engine) -> None:
-    """Planning only reads the template's text, in which this template hides the marker that starts a thought."""
+    """The template assembles the marker that starts a thought, so planning cannot find the marker in its text."""
     folder = tiny.save_qwen2_vl(tmp_path / "qwen")
     hidden = tiny.QWEN_TEMPLATE.replace("assistant\n{% endif", "assistant\n{{ '<thi' + 'nk>' }}{% endif")
     tiny.save_byte_tokenizer(folder, template=hidden)

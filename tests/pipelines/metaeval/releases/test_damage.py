@@ -37,7 +37,7 @@ def make_config(protocol: str) -> MetaevalConfig:
 
 
 def check_findings(protocol: str, path: Path, scores: Path | None = None, **options: Any) -> None:
-    """Check that each number is finite or has a reason, or that a one-line error explains why there are none."""
+    """Check that each finding is a finite number or has a reason, or that there is a one-line error instead."""
     base = make_config(protocol)
     made = replace(
         base,

@@ -654,7 +654,7 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
 }  # fmt: skip
 """Invalid contents by layout, each with the expected message.
 
-A content replaces the layout's first file, unless the name of another file precedes it.
+An entry is (content, message) for the layout's first file, or (file name, content, message) for another file.
 """
 
 

@@ -1,4 +1,4 @@
-"""Scores are read from runs and from any user's tables, and every gap has its reason."""
+"""Scores are read from runs and from any user's tables, and every missing score has a reason."""
 
 import math
 from pathlib import Path
