@@ -91,7 +91,8 @@ def light(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for installed in find_distributions(required):
         link_files(installed, packages)
     pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin/python"), "install", "--quiet", "--no-deps"]
-    subprocess.run([*pip, "--no-index", built.wheel_of_sdist], check=True)
+    # the checkout's .egg-info, which pip finds by PYTHONPATH, does not count as installed
+    subprocess.run([*pip, "--no-index", "--ignore-installed", built.wheel_of_sdist], check=True)
     return venv
 
 

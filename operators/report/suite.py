@@ -116,7 +116,7 @@ class Across(NamedTuple):
         return {other: self.between.get((name, other), Matchup()) for other in self.complete if other != name}
 
     def leader(self) -> str | None:
-        """Return the complete generator that is ahead of every other one, if there is one."""
+        """Return the generator that leads all others with scores on the whole suite; None if there is none."""
         for name in self.complete:
             matchups = self.matchups(name).values()
             if matchups and all(matchup.is_ahead for matchup in matchups):

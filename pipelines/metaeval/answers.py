@@ -301,7 +301,7 @@ def _read_graph_answers(metric: str, metadata: Sheet, sheet: Sheet, column: str)
         if image >= len(metadata) or graphs[image] != graph:
             raise SourceError(
                 f"{sheet.where(row)}: expected an answer about image {image} of {metadata.url} and its graph, found "
-                f"graph {graph}; the rows are joined by their order, so both files must be complete"
+                f"graph {graph}; the rows are matched by position, so both files must be complete"
             )
         above = _split_parents(parents[row], "-", "-1")
         yield Answer(

@@ -87,7 +87,9 @@ def _require_recipes(store: Store, run_id: str, metrics: set[str], recipes: Mapp
     """Raise ConfigError if the run lacks a metric or computed it with a different recipe."""
     absent = [name for name in recipes if name not in metrics]
     if absent:
-        raise ConfigError(f"baseline: run {run_id} has no scores of {names(absent)}; score them there: plumbline sweep")
+        raise ConfigError(
+            f"baseline: run {run_id} has no scores for {names(absent)}; add these metrics to it with plumbline sweep"
+        )
     paths = store.read_table(f"runs/{run_id}/cells.parquet", ["path"]).column("path").to_pylist()
     folders = {path.rsplit("/", 2)[0] for path in paths}
     changed = [name for name, digest in recipes.items() if f"scores/{digest[:8]}" not in folders]

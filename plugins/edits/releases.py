@@ -95,7 +95,8 @@ def _parse_ratings(cell: str | None, editor: str, where: str) -> tuple[float, fl
     shares = [value for value in values if value is not None and 0 <= value <= 1]
     if len(shares) != 2:
         raise SourceError(
-            f"{where}: expected two ratings from 0 to 1 of {editor}, as [0.5, 1], found {cell!r}; correct them"
+            f"{where}: expected two ratings of {editor}, each from 0 to 1, such as [0.5, 1], "
+            f"found {cell!r}; correct them"
         )
     return shares[0], shares[1], math.sqrt(shares[0] * shares[1])
 

@@ -67,7 +67,7 @@ QWEN_NAMES = (
     (r"^visual\.", "model.visual."),
     (r"^model\.(?!visual\.|language_model\.)", "model.language_model."),
 )
-"""Patterns and replacements that convert Qwen2-VL's weight names before transformers 4.52 to the current names."""
+"""Patterns and replacements that convert Qwen2-VL's weight names from before transformers 4.52 to today's."""
 
 
 EDITREWARD = ("INSTRUCTION_EDIT_FOLLOWING", "INSTRUCTION_EDIT_QUALITY")

@@ -152,7 +152,7 @@ def _check_order(sheet: Sheet, metadata: Sheet, names: tuple[str, ...]) -> Sheet
     if len(sheet) != len(metadata):
         raise SourceError(
             f"{sheet.url}: expected {len(metadata)} rows, as {metadata.url} has, found {len(sheet)}; the rows are "
-            "joined by their order, so both files must be complete"
+            "matched by position, so both files must be complete"
         )
     for name in names:
         for row, (text, expected) in enumerate(zip(sheet.texts(name), metadata.texts(name), strict=True)):

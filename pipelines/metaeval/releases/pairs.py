@@ -55,7 +55,9 @@ def read_winoground(place: Place) -> Release:
     if file := find_first(place.parent, WHY_HARD):
         assigned = read_json(file)
         if not isinstance(assigned, dict):
-            raise SourceError(f"{file.url}: expected an object of tags by sample, found {type(assigned).__name__}")
+            raise SourceError(
+                f"{file.url}: expected an object that maps samples to their tags, found {type(assigned).__name__}"
+            )
         for row, (sample_id, tags) in enumerate(assigned.items()):
             if not isinstance(tags, list) or not all(isinstance(tag, str) and tag for tag in tags):
                 where = row_name(file.url, row, sample_id)

@@ -95,8 +95,12 @@ A layout may also have the expected skills and notes.
 """
 COMPLAINTS: Mapping[str, list[tuple[Any, ...]]] = {
     "imagenhub": [
-        (RATER_1, "uid\tOne\na.jpg\t[1, 2]\n", r"row 0: expected two ratings from 0 to 1 of One, .* found '\[1, 2\]'"),
-        (RATER_1, "uid\tOne\na.jpg\t\n", "row 0: expected two ratings from 0 to 1 of One, .* found None"),
+        (
+            RATER_1,
+            "uid\tOne\na.jpg\t[1, 2]\n",
+            r"row 0: expected two ratings of One, each from 0 to 1, .* found '\[1, 2\]'",
+        ),
+        (RATER_1, "uid\tOne\na.jpg\t\n", "row 0: expected two ratings of One, each from 0 to 1, .* found None"),
         (RATER_1, "uid\tOne\na.jpg\t[1, x]\n", "row 0: expected a rating as a number, found 'x'"),
         (
             RATER_1,

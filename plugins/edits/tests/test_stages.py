@@ -73,7 +73,7 @@ def test_a_model_that_accepts_a_single_image_is_refused_for_edits() -> None:
     with pytest.raises(ConfigError, match=r"metrics\.e uses sources of images, .* set clips\.shown=each"):
         check_image_inputs(make_nodes(metrics), {"vlm": model_config(**served)}, Clips(shown="video"))
     captioner = {"vlm": model_config(family="captioner", checkpoint="owner/name")}
-    with pytest.raises(ConfigError, match=r"metrics\.e: .* the role 'vlm' is owner/name, which takes one image"):
+    with pytest.raises(ConfigError, match=r"metrics\.e: .* the model of role 'vlm', owner/name, takes one image"):
         check_image_inputs(make_nodes(metrics), captioner, Clips())
 
 
@@ -82,7 +82,7 @@ def test_vllm_accepts_the_same_models_for_edits_as_transformers(tmp_path: Path, 
     fields = {"architectures": ["ForConditionalGeneration"], "model_type": kind, "vision_config": {}}
     (tmp_path / "config.json").write_text(json.dumps(fields))
     served = {"vlm": model_config(family="vlm", checkpoint=str(tmp_path), engine="vllm")}
-    refusal = pytest.raises(ConfigError, match="which takes one image; use a model that takes several")
+    refusal = pytest.raises(ConfigError, match="takes one image; use a model that takes several")
     with nullcontext() if several else refusal:
         check_image_inputs(make_nodes({"e": VieScoreEditConfig()}), served, Clips())
 

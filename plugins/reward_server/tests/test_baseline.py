@@ -52,7 +52,7 @@ def test_the_baseline_contains_one_generators_scores_from_the_run(scored_benchma
         ),
         (
             ["baseline=latest", "baseline_generator=atlas", "metric=[edge_density,entropy]", "sentinel=[entropy]"],
-            "baseline: run .* has no scores of entropy; score them there: plumbline sweep",
+            "baseline: run .* has no scores for entropy; add these metrics to it with plumbline sweep",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else None,

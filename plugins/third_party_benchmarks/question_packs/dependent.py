@@ -132,7 +132,9 @@ def _parse_numbered(values: Any, field: str) -> Mapping[str, Any]:
     found = values.get(field) if isinstance(values, dict) else None
     found = parse_json(found) if isinstance(found, str) else found
     if not isinstance(found, dict) or not found:
-        raise Refused("no_questions", f"expected {field!r} as an object by number, found {quote(found)}")
+        raise Refused(
+            "no_questions", f"expected {field!r} as an object with a number for each key, found {quote(found)}"
+        )
     return found
 
 

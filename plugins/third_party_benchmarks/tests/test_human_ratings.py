@@ -59,7 +59,7 @@ POINTER = "version https://git-lfs.github.com/spec/v1\n"
 COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
     "evalmuse": [
         (table("prompt_id img_path prompt", ("p", "m/1.png", "x")), "row 0: expected a list of ratings, found None"),
-        (table("prompt_id total_score", ("p", [1])), "row 0: expected img_path as text"),
+        (table("prompt_id total_score", ("p", [1])), "row 0: expected text in img_path"),
     ],
     "richhf": [
         (encode_tfrecord(encode_richhf())[:-40], "record 0 is truncated; it may be"),

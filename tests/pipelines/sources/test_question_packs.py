@@ -106,7 +106,7 @@ def test_dsg_has_yes_no_questions_with_their_parents(tmp_path: Path) -> None:
     assert list_parents(pack, "tifa_1") == [[], ["Is there a circle?"], ["Is the circle red?"]]
 
 
-def test_the_release_drops_all_dependencies_of_a_prompt_if_one_contains_words(tmp_path: Path) -> None:
+def test_the_release_drops_all_dependencies_of_a_prompt_if_one_is_not_a_number(tmp_path: Path) -> None:
     odd = make_propositions("a", "a circle")[:2] + [
         make_proposition("a", "a circle", 3, "1, background", "Is it far?", "global")
     ]

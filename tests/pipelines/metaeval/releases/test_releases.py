@@ -557,7 +557,7 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         ([WINOGROUND[0]] * 2, r"row 1: sample '0' occurs twice \(first in .*row 0\)"),
         ([{"id": 1}], "expected column.s. caption_0, caption_1, found id; check"),
         ([{**WINOGROUND[0], "id": None}], "row 0: expected a id, found none"),
-        ("why_winoground_hard.json", [["Unusual Text"]], "expected an object of tags by sample, found list"),
+        ("why_winoground_hard.json", [["Unusual Text"]], "expected an object that maps samples to their tags"),
         ("why_winoground_hard.json", {"0": [], "1": "Unusual"}, r"row 1 \('1'\): expected a list of tags as strings"),
         ("why_winoground_hard.json", {"0": [None]}, r"row 0 \('0'\): expected a list of tags as strings, found"),
     ],
