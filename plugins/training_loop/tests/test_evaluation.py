@@ -258,7 +258,8 @@ def test_a_tracker_that_does_not_answer_is_left_behind(caplog: pytest.LogCapture
 
 
 RANK = """
-import sys, torch.distributed as dist, plumbline
+import json, sys, torch.distributed as dist, plumbline
+from pathlib import Path
 from plugins.training_loop.tests.drawn_shapes import make_pipeline
 from plumbline.operators.base.errors import PlumblineError
 dist.init_process_group("gloo")
@@ -271,7 +272,8 @@ try:
     evaluation.step(good if dist.get_rank() == 0 else lambda prompts: [], step=2)
 except PlumblineError as error:
     failure = str(error)
-print("rank", dist.get_rank(), calls, round(result["clipscore"].mean, 6), failure, flush=True)
+found = {"calls": calls, "mean": result["clipscore"].mean, "failure": failure}
+Path(f"{sys.argv[1]}-{dist.get_rank()}.json").write_text(json.dumps(found))
 dist.barrier()
 dist.destroy_process_group()
 """
@@ -286,12 +288,12 @@ def test_each_rank_generates_a_part_and_all_return_the_same_result(tmp_path: Pat
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    lines = sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
-    alone = round(open_evaluation(tmp_path / "one", limit=9).step(make_pipeline(1.0), step=1)["clipscore"].mean, 6)
-    assert lines[0].startswith(
-        f"rank 0 [4, 1] {alone} another process failed: ConfigError: pipeline: expected 4 images"
-    )
-    assert lines[1].startswith(f"rank 1 [4, 1] {alone} pipeline: expected 4 images for 4 prompts, found 0")
+    ranks = [json.loads((tmp_path / f"two-{rank}.json").read_text()) for rank in range(2)]
+    alone = open_evaluation(tmp_path / "one", limit=9).step(make_pipeline(1.0), step=1)["clipscore"].mean
+    assert [rank["calls"] for rank in ranks] == [[4, 1], [4, 1]]
+    assert [rank["mean"] for rank in ranks] == pytest.approx([alone, alone])
+    assert ranks[0]["failure"].startswith("another process failed: ConfigError: pipeline: expected 4 images")
+    assert ranks[1]["failure"].startswith("pipeline: expected 4 images for 4 prompts, found 0")
     columns = ["image_id", "prompt_id", "generator", "metric", "score"]
     together, apart = (read_scores(tmp_path / name, 1)[columns] for name in ("two", "one"))
     pd.testing.assert_frame_equal(together, apart)
