@@ -10,27 +10,27 @@ from pathlib import Path
 from types import TracebackType
 
 __path__ += [str(folder) for folder in sorted(Path(__file__).parents[1].glob("plugins/*/jobs"))]  # python -m jobs.NAME
-KEPT = "computed results are kept; run the same command to continue"
+RESULTS_KEPT = "computed results are kept; run the same command to continue"
 REMEDIES = {
     errno.ENOSPC: "the disk is full: free some space",
-    errno.EPIPE: "whoever read the output has stopped",
+    errno.EPIPE: "the program that read the output has ended",
     errno.ENOMEM: "memory ran out: raise its limit (ulimit -v) or free some",
     errno.EMFILE: "too many files are open: raise the limit (ulimit -n)",
 }
 MIN_ADDRESS_SPACE = 1 << 30
 """Bytes of address space that a command needs to start. With less, libraries hang or crash while loading."""
-OUT_OF_MEMORY = ("cannot allocate memory", "failed to map segment", "can't start new thread")
+OUT_OF_MEMORY_TEXTS = ("cannot allocate memory", "failed to map segment", "can't start new thread")
 
 
 def describe_system_error(error: BaseException) -> str:
     """Return a one-line message with a remedy for an error of the operating system, or for running out of memory."""
     code = errno.ENOMEM if _lacks_memory(error) else error.errno if isinstance(error, OSError) else None
     text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
-    return f"error: {text}; {REMEDIES.get(code or 0, 'act on the message')}; {KEPT}"
+    return f"error: {text}; {REMEDIES.get(code or 0, 'act on the message')}; {RESULTS_KEPT}"
 
 
 def _lacks_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or any(phrase in str(error).casefold() for phrase in OUT_OF_MEMORY)
+    return isinstance(error, MemoryError) or any(phrase in str(error).casefold() for phrase in OUT_OF_MEMORY_TEXTS)
 
 
 def _print_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -25,9 +25,9 @@ USAGE = """usage: plumbline JOB [key=value ...]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job named by the first argument with the remaining arguments; return 64 if the job does not exist."""
     if "_ARGCOMPLETE" in os.environ:
-        from plumbline.jobs.help import complete  # only needed for completion
+        from plumbline.jobs.help import answer_completion  # only needed for completion
 
-        complete(list_jobs())
+        answer_completion(list_jobs())
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help"):
         names = list_jobs()

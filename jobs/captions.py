@@ -31,7 +31,7 @@ def main(config: CaptionsConfig) -> int:
     for kind in dict.fromkeys(kinds):
         first = failed[kinds.index(kind)]
         count = plural(kinds.count(kind), "score")
-        warn(console, f"{count} null by {kind}, first of image {first['image_id']!r}: {first['error']['message']}")
+        warn(console, f"{count} null ({kind}), such as image {first['image_id']!r}: {first['error']['message']}")
     return WITHIN_BUDGET if null else COMPLETE
 
 

@@ -25,13 +25,13 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from plumbline.jobs import describe_system_error
-from plumbline.jobs.config_safety import check_files, hide_overrides, limit_interpolations, mask, resolve
+from plumbline.jobs.config_safety import check_files, hide_overrides, limit_interpolations, mask_secrets, resolve_values
 from plumbline.jobs.defaults import register_benchmark, register_defaults, register_metrics_and_models
 from plumbline.jobs.help import (
     GROUP_FOLDERS,
     ROOT,
     WIDTH,
-    describe,
+    describe_options,
     find_config_file,
     list_choice_names,
     list_choices,
@@ -72,14 +72,14 @@ RESOLVER_ERROR = "ConfigError raised while resolving interpolation: "
 """Prefix that Hydra adds to errors raised by our resolvers."""
 UNKNOWN_CHOICE = re.compile(r"Could not (?:find|load) '(?P<group>[^'/]+)/(?P<name>[^']*)'")
 UNKNOWN_GROUP = re.compile(r"Could not override '(?P<key>[^']+)'")
-UNCHOSEN = re.compile(r"You must specify '(?P<group>[^']+)'")
-MANUAL = " See https://hydra.cc/docs/1.2/advanced/override_grammar/basic for details"
-OWN = "own"
+UNCHOSEN_GROUP = re.compile(r"You must specify '(?P<group>[^']+)'")
+MANUAL_HINT = " See https://hydra.cc/docs/1.2/advanced/override_grammar/basic for details"
+OWN_IMAGES = "own"
 """Benchmark name for a user's own images if their path contains no name."""
 TABLE_ENDING = re.compile(r"\.(parquet|arrow|csv|tsv|jsonl|ndjson|tar|tgz|tar\.(gz|bz2|xz))$")
-SEVERAL = "benchmarks"
+BENCHMARKS_KEY = "benchmarks"
 """Configuration key for running several benchmarks at once."""
-KEPT = "stopped; computed results are kept; run the same command to continue"
+STOPPED_LINE = "stopped; computed results are kept; run the same command to continue"
 """Line that is printed after a sweep has been stopped."""
 Config = TypeVar("Config")
 
@@ -150,7 +150,7 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
 
     def stop(number: int, frame: object) -> None:
         with suppress(RuntimeError):  # if the signal interrupted a print
-            _say(command.stopping, 0)
+            _print_to_stderr(command.stopping, 0)
         raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
@@ -161,9 +161,9 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with _delay_signals():
-            values, config = _read(command, argv)
+            values, config = _read_configuration(command, argv)
         if config is None:
-            print(OmegaConf.to_yaml(OmegaConf.create(mask(values))), end="")
+            print(OmegaConf.to_yaml(OmegaConf.create(mask_secrets(values))), end="")
             code = 0
         else:
             _require_extra(command)
@@ -171,17 +171,17 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
         sys.stdout.flush()
         return code
     except UsageError as error:
-        return _say(f"error: {error}", os.EX_USAGE)
+        return _print_to_stderr(f"error: {error}", os.EX_USAGE)
     except PlumblineError as error:
-        return _say(f"error: {error}", 1)
+        return _print_to_stderr(f"error: {error}", 1)
     except (OSError, MemoryError, RecursionError) as error:
-        return _say(describe_system_error(error), 1)
+        return _print_to_stderr(describe_system_error(error), 1)
     except KeyboardInterrupt as ended:
         code = 143 if isinstance(ended, Terminated) else 130
-        return _say(command.stopped, code)
+        return _print_to_stderr(command.stopped, code)
 
 
-def _read(command: Command, argv: Sequence[str] | None) -> tuple[dict[str, Any], Any]:
+def _read_configuration(command: Command, argv: Sequence[str] | None) -> tuple[dict[str, Any], Any]:
     """Return the configuration as plain values and as an instance of the job's schema.
 
     The instance is None if the configuration is only to be printed. Raise UsageError if the command line is invalid.
@@ -212,12 +212,12 @@ def _read(command: Command, argv: Sequence[str] | None) -> tuple[dict[str, Any],
 def choose_schema(command: Command, values: Mapping[str, Any]) -> Any:
     """Return the dataclass for the values: the job's schema for one benchmark or for several."""
     known = {each.name for schema in list_alternatives(command.schema) for each in fields(schema)}
-    if SEVERAL not in values or SEVERAL in known:
+    if BENCHMARKS_KEY not in values or BENCHMARKS_KEY in known:
         return command.schema
     if command.suite is None:
         raise ConfigError(
-            f"{SEVERAL}: jobs.{command.name} takes a single benchmark, but the sweep has several: "
-            f"{', '.join(values[SEVERAL])}; choose a sweep with a single benchmark"
+            f"{BENCHMARKS_KEY}: jobs.{command.name} takes a single benchmark, but the sweep has several: "
+            f"{', '.join(values[BENCHMARKS_KEY])}; choose a sweep with a single benchmark"
         )
     return command.suite
 
@@ -238,7 +238,7 @@ def _delay_signals() -> Iterator[None]:
             signal.raise_signal(received[0])
 
 
-def _say(line: str, code: int) -> int:
+def _print_to_stderr(line: str, code: int) -> int:
     """Print a line to stderr unless it is empty, and return the code; ignore errors if the line cannot be written."""
     with suppress(OSError, ValueError):
         if line:
@@ -271,10 +271,10 @@ def _make_parser(command: Command, argv: Sequence[str] | None) -> _Parser:
         except ConfigError as error:  # packages of the job are not installed
             lines.append(str(error))
         config_dir = folder.parse_known_args(argv)[0].config_dir
-        return "\n".join(lines), describe(command.name, command.schema, config_dir, whole=whole)
+        return "\n".join(lines), describe_options(command.name, command.schema, config_dir, whole=whole)
 
     parser.describe = describe_job
-    alone = "" if command.first is None else f"; a value without a key is for {command.first}"
+    alone = "" if command.first is None else f"; a value without a key sets {command.first}"
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=f"keys and choices, see below{alone}")
     for key in _list_flags(command):
         option, spelled_as_key = f"--{key.replace('_', '-')}", f"--{key}"
@@ -323,20 +323,20 @@ def load_values(command: Command, overrides: Sequence[str], config_dir: str | No
     register_defaults(command.schema)
     if command.suite is not None:
         register_defaults(command.suite)
-    for name in list_choice_names(SEVERAL, config_dir):
+    for name in list_choice_names(BENCHMARKS_KEY, config_dir):
         register_benchmark(name)
     try:
         with limit_interpolations(config_dir):
             composed = _compose(command.name, overrides, config_dir)
             missing = OmegaConf.missing_keys(composed)
-            values = resolve(composed)
+            values = resolve_values(composed)
     except ConfigError as error:
         raise ConfigError(hide_overrides(str(error), overrides)) from error
     except UnknownKeyError as error:
         problem = _explain_unknown_key(str(error), command, overrides, config_dir)
         raise ConfigError(hide_overrides(problem, overrides)) from error
     except (*READ_ERRORS, AssertionError) as error:
-        problem = _find_broken_file(config_dir) or _explain(error, command, overrides, config_dir)
+        problem = _find_broken_file(config_dir) or _explain_error(error, command, overrides, config_dir)
         raise ConfigError(hide_overrides(problem, overrides)) from error
     if missing:
         raise ConfigError(f"config key {min(missing)!r} is required; set it, as in {min(missing)}=VALUE")
@@ -357,10 +357,10 @@ def _register_resolvers() -> None:
 
 
 def _get_name_of_path(key: str, *, _parent_: DictConfig) -> str:
-    """Return the last component of the path in a key, without its extension; OWN if the key is not set."""
+    """Return the last component of the path in a key, without its extension; OWN_IMAGES if the key is not set."""
     path = "" if OmegaConf.is_missing(_parent_, key) else str(_parent_.get(key) or "")
     last = (path if "://" in path else os.path.abspath(path)).rstrip("/").rpartition("/")[2]  # noqa: PTH100
-    return (TABLE_ENDING.sub("", last).lstrip("._") if path else "") or OWN
+    return (TABLE_ENDING.sub("", last).lstrip("._") if path else "") or OWN_IMAGES
 
 
 def _compose(name: str, overrides: Sequence[str], config_dir: str | None) -> DictConfig:
@@ -408,7 +408,7 @@ def _find_broken_file(config_dir: str | None) -> str | None:
     return None
 
 
-def _explain(error: Exception, command: Command, overrides: Sequence[str], config_dir: str | None) -> str:
+def _explain_error(error: Exception, command: Command, overrides: Sequence[str], config_dir: str | None) -> str:
     """Return Hydra's error message in one line, with the remedy."""
     if isinstance(error, AssertionError):  # Hydra raises it for an override such as `+=`
         return f"expected overrides as key=value, got {' '.join(overrides)}"
@@ -421,17 +421,17 @@ def _explain(error: Exception, command: Command, overrides: Sequence[str], confi
         return (
             f"{unknown['group']}={unknown['name']}: no such choice; {suggest(unknown['name'], known)} (see --help-all)"
         )
-    unchosen = UNCHOSEN.search(text)
+    unchosen = UNCHOSEN_GROUP.search(text)
     if unchosen is not None:
         group = unchosen["group"]
         choices = list_choice_names(group, config_dir)
-        if group == SEVERAL:
+        if group == BENCHMARKS_KEY:
             return f"config key {group!r} is required; choose some: {group}=[NAME,...] of {list_choices(choices)}"
         return f"config key {group!r} is required; choose one: {list_choices([f'{group}={name}' for name in choices])}"
     group_key = UNKNOWN_GROUP.search(text)
     if group_key is not None:
         return _explain_unknown_key(group_key["key"], command, overrides, config_dir)
-    return " ".join(text.split()).removesuffix(MANUAL)
+    return " ".join(text.split()).removesuffix(MANUAL_HINT)
 
 
 def _explain_unknown_key(key: str, command: Command, overrides: Sequence[str], config_dir: str | None) -> str:

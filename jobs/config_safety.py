@@ -30,7 +30,7 @@ REFERENCE_COST = 200
 """Number of characters charged per interpolation in addition to the text that it inserts, because resolving it takes
 0.2 ms.
 """
-SECRETS = ("storage.key", "storage.secret", "nightly.webhook")
+SECRET_OPTIONS = ("storage.key", "storage.secret", "nightly.webhook")
 """The keys that may be set from the environment."""
 SECRET_NAME = re.compile(r"(?:^|[._])(?:key|secret|token|password|webhook)$")
 SECRET_VARIABLE = re.compile(r"(?:^|_)(?:KEY|SECRET|TOKEN|PASSWORD)$")
@@ -127,12 +127,12 @@ def _count_characters(value: Any) -> int:
     return _count_characters(content) if isinstance(content, Node) else len(str(content))
 
 
-def resolve(composed: DictConfig) -> dict[str, Any]:
+def resolve_values(composed: DictConfig) -> dict[str, Any]:
     """Return the configuration as plain values."""
     OmegaConf.register_new_resolver("oc.env", _read_environment, replace=True)
     # take the secrets out before the rest is resolved, so that no other value can refer to them
     secrets: dict[str, dict[str, Any]] = {}
-    for section, name in (key.split(".") for key in SECRETS):
+    for section, name in (key.split(".") for key in SECRET_OPTIONS):
         options = composed.get(section)
         if isinstance(options, DictConfig) and name in options:
             with open_dict(options):
@@ -145,20 +145,20 @@ def resolve(composed: DictConfig) -> dict[str, Any]:
 def _read_environment(name: str, *default: str | None, _node_: Node) -> str | None:
     """Resolve `${oc.env:NAME}`; raise ConfigError if it is used for a key that is printed and stored."""
     key = _node_._get_full_key("")
-    if key not in SECRETS:
+    if key not in SECRET_OPTIONS:
         raise ConfigError(
-            f"config key {key!r}: only {names(SECRETS)} may use ${{oc.env:...}}, because all other keys are "
+            f"config key {key!r}: only {names(SECRET_OPTIONS)} may use ${{oc.env:...}}, because all other keys are "
             "printed and stored; let the shell insert the value"
         )
     return oc.env(name, *default)
 
 
-def mask(value: Any, name: str = "") -> Any:
+def mask_secrets(value: Any, name: str = "") -> Any:
     """Return a configuration for printing, with secrets masked by key, and credentials in addresses hidden."""
     if isinstance(value, Mapping):
-        return {key: mask(inner, str(key)) for key, inner in value.items()}
+        return {key: mask_secrets(inner, str(key)) for key, inner in value.items()}
     if isinstance(value, list):
-        return [mask(inner, name) for inner in value]
+        return [mask_secrets(inner, name) for inner in value]
     if value and SECRET_NAME.search(name):
         return MASK
     return hide_secrets(value) if isinstance(value, str) else value

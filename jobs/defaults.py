@@ -87,7 +87,7 @@ def _check_plain(extensions: Extensions[Any], name: str, defaults: Mapping[str, 
             OmegaConf.create({option: value})
         except OmegaConfBaseException as error:
             raise ConfigError(
-                f"{extensions.describe(name)}: option {option!r}: expected a default of plain values, such as texts, "
+                f"{extensions.describe(name)}: option {option!r}: expected a default of plain values, such as strings, "
                 f"numbers, lists and mappings ({str(error).partition(chr(10))[0][:200]}); correct the package"
             ) from error
     return defaults

@@ -17,7 +17,7 @@ from plumbline.operators.base.extensions import Extensions
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
-OTHERS = Extensions[Path]("conf", {}, Path)
+EXTENSION_FOLDERS = Extensions[Path]("conf", {}, Path)
 """Folders with choices in plugins and other packages."""
 WIDTH = 100
 """Maximum number of characters per line."""
@@ -40,7 +40,7 @@ def list_examples(name: str) -> list[str]:
     return EXAMPLE.findall(find_config_file(name).read_text(encoding="utf-8"))
 
 
-def describe(name: str, schema: Any, config_dir: str | None, *, whole: bool = True) -> str:
+def describe_options(name: str, schema: Any, config_dir: str | None, *, whole: bool = True) -> str:
     """Return the groups with their choices, and the keys with their defaults and meanings.
 
     The choices include those in the user's folder `config_dir`. A long text is shortened unless `whole`: it has only
@@ -54,7 +54,7 @@ def describe(name: str, schema: Any, config_dir: str | None, *, whole: bool = Tr
         for group, each in groups.items()
     ]
     text = _join_sections(
-        {"choices:": choices, "keys, with those of the choices in --config:": [_explain_key(key) for key in keys]}
+        {"choices:": choices, "keys, including those of the choices in --config:": [_explain_key(key) for key in keys]}
     )
     if whole or text.count("\n") < MAX_LINES:
         return text
@@ -202,14 +202,18 @@ def list_config_folders(config_dir: str | None) -> list[Path]:
 
     Raise ConfigError if the folder of another package was not installed.
     """
-    for name in OTHERS:
-        if not OTHERS[name].is_dir():
-            problem = f"{OTHERS[name]}: no such folder; add it to the package's data and reinstall"
-            raise ConfigError(f"{OTHERS.describe(name)}: {problem}")
-    return [CONF, *(OTHERS[name] for name in OTHERS), *([Path(config_dir).absolute()] if config_dir else [])]
+    for name in EXTENSION_FOLDERS:
+        if not EXTENSION_FOLDERS[name].is_dir():
+            problem = f"{EXTENSION_FOLDERS[name]}: no such folder; add it to the package's data and reinstall"
+            raise ConfigError(f"{EXTENSION_FOLDERS.describe(name)}: {problem}")
+    return [
+        CONF,
+        *(EXTENSION_FOLDERS[name] for name in EXTENSION_FOLDERS),
+        *([Path(config_dir).absolute()] if config_dir else []),
+    ]
 
 
-def complete(jobs: Iterable[str]) -> None:
+def answer_completion(jobs: Iterable[str]) -> None:
     """Answer a shell's request for completions and exit; do nothing if there is no such request."""
     import argcomplete  # only needed for completion
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from plumbline.jobs.config_safety import list_secrets, remove_secrets
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.base.logs import LOGGER, OFF, LogConfig, make_line, take_over
+from plumbline.pipelines.base.logs import LOGGER, LOGGING_OFF, LogConfig, handle_all_lines, make_line
 from plumbline.pipelines.running.errors import format_error
 
 LOG = logging.getLogger(__name__)
-CONTEXT = ("node", "generator", "benchmark", "shard", "metric", "cell")
+CONTEXT_FIELDS = ("node", "generator", "benchmark", "shard", "metric", "cell")
 """Fields that a text line shows after its time and level."""
 
 
@@ -42,7 +42,7 @@ class TextFormatter(JsonFormatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = self.collect_fields(record)
-        context = [fields[name] for name in CONTEXT if name in fields]
+        context = [fields[name] for name in CONTEXT_FIELDS if name in fields]
         line = " ".join([fields["time"], fields["level"], *context]) + f": {fields['message']}"
         return "".join(character if character.isprintable() else "?" for character in line)
 
@@ -50,7 +50,7 @@ class TextFormatter(JsonFormatter):
 FORMATTERS = {"json": JsonFormatter, "text": TextFormatter}
 
 
-class Writer(logging.StreamHandler):  # type: ignore[type-arg]
+class LenientHandler(logging.StreamHandler):  # type: ignore[type-arg]
     """Handler that drops lines that cannot be written, because the log must not make a run fail."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # the name is required by logging
@@ -73,11 +73,11 @@ def write_log(log: LogConfig, secrets: Iterable[str | None]) -> Iterator[None]:
             raise ConfigError(f"log.file {log.file}: {error.strerror}; name a file that can be written") from error
     try:
         if log.format is None:
-            take_over(logging.NullHandler(), OFF)
+            handle_all_lines(logging.NullHandler(), LOGGING_OFF)
         else:
-            writer = Writer(stream)
+            writer = LenientHandler(stream)
             writer.setFormatter(FORMATTERS[log.format](list_secrets(secrets)))
-            take_over(writer, logging.getLevelNamesMapping()[log.level.upper()])
+            handle_all_lines(writer, logging.getLevelNamesMapping()[log.level.upper()])
         yield
     except BaseException as error:
         LOG.error("%s", format_error(error), exc_info=error)

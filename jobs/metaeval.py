@@ -5,7 +5,7 @@ import sys
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console
 from plumbline.jobs.display.findings import show_agreement, show_conclusion, show_findings, show_written
-from plumbline.jobs.overrides import LISTS
+from plumbline.jobs.overrides import LIST_SYNONYMS
 from plumbline.pipelines.metaeval.metaeval import run_metaeval
 from plumbline.pipelines.metaeval.protocols import MetaevalConfig
 
@@ -15,7 +15,7 @@ COMMAND = Command(
     "protocol=NAME chooses the statistics, and protocol.path=PATH is the benchmark's release. run=latest\n"
     "judges the scores of a run, scores=PATH judges a table; by default, the release's own scores are judged.",
     MetaevalConfig,
-    LISTS,
+    LIST_SYNONYMS,
     extra="people",
     first="protocol",
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.console import Console
 from rich.markup import escape
 
-from plumbline.jobs.command import KEPT, Command, run_job
+from plumbline.jobs.command import STOPPED_LINE, Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
 from plumbline.jobs.display.leaderboards import show_leaderboards, show_outcome, warn_about_kept_note
 from plumbline.jobs.display.plan_table import show_plan, show_suite_plan
@@ -20,8 +20,8 @@ from plumbline.jobs.overrides import SWEEP_KEYS, name_store
 from plumbline.jobs.sweep import compare_with_ratings, show_suite, warn_about_recomputed_cells
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.base.sentences import plural
-from plumbline.pipelines.base.exit_codes import HELD, LOST, Ending
-from plumbline.pipelines.maintenance.retention import retain
+from plumbline.pipelines.base.exit_codes import LEASE_HELD, LEASE_LOST, Ending
+from plumbline.pipelines.maintenance.retention import remove_unkept_runs
 from plumbline.pipelines.nightly.deadline import Stop, Stopped, stop_early
 from plumbline.pipelines.nightly.gates import open_gate
 from plumbline.pipelines.nightly.nightly_config import NightConfig, NightlyConfig, NightlySuiteConfig
@@ -54,7 +54,7 @@ COMMAND = Command(
     SWEEP_KEYS,
     first="sweep",
     suite=NightlySuiteConfig,
-    stopped=KEPT,
+    stopped=STOPPED_LINE,
 )
 LEASE = "nightly"
 """Name of the lease in the store; it prevents two nightly runs at the same time."""
@@ -98,7 +98,7 @@ def main(config: NightlyConfig | NightlySuiteConfig) -> int:
         except (LeaseHeld, LeaseLost, Stopped) as error:
             warn(console, str(error))
             is_held = isinstance(error, LeaseHeld)
-            code = error.exit_code if isinstance(error, Stopped) else HELD if is_held else LOST
+            code = error.exit_code if isinstance(error, Stopped) else LEASE_HELD if is_held else LEASE_LOST
             console.print(f"nothing is reported for this night, exit code {code}")
             return code
 
@@ -123,8 +123,8 @@ def _run_leased(console: Console, config: NightlyConfig | NightlySuiteConfig, st
     store.check()
 
     def announce(other: LeaseRecord) -> None:
-        limits = f"up to {options.lease:g} seconds for a sign of life, and {options.wait:g} to end"
-        say(console, f"watching {other}: {limits}")
+        limits = f"up to {options.lease:g} seconds for a sign of life, and {options.wait:g} for it to end"
+        say(console, f"waiting for {other}: {limits}")
 
     with take_lease(store, LEASE, LEASE, seconds=options.lease, wait=options.wait, on_wait=announce) as lease:
         lease.when_lost = stop
@@ -154,7 +154,7 @@ def _run_one(console: Console, config: NightlyConfig, assert_lease: Callable[[],
     if finished is None:
         planned = plan_inputs(inputs)
         show_plan(console, planned)
-        finished, sources = _sweep(console, planned, assert_lease), planned.sources
+        finished, sources = _run_sweep(console, planned, assert_lease), planned.sources
     earlier = _show_unchanged(console, inputs, finished)
     if earlier is not None:
         make_newest(inputs.store, finished.run_id, assert_lease)
@@ -184,7 +184,7 @@ def _run_suite(console: Console, config: NightlySuiteConfig, assert_lease: Calla
     for name, inputs in planned.inputs.items():
         console.rule(escape(name), align="left")
         sweep = planned.sweeps.get(name)
-        runs[name] = planned.unchanged[name] if sweep is None else _sweep(console, sweep, assert_lease)
+        runs[name] = planned.unchanged[name] if sweep is None else _run_sweep(console, sweep, assert_lease)
         earlier = _show_unchanged(console, inputs, runs[name])
         if earlier is not None:
             reported.append(earlier)
@@ -243,7 +243,7 @@ def _report_suite(
     return outcome
 
 
-def _sweep(console: Console, planned: PlannedSweep, assert_lease: Callable[[], None]) -> FinishedSweep:
+def _run_sweep(console: Console, planned: PlannedSweep, assert_lease: Callable[[], None]) -> FinishedSweep:
     with ProgressDisplay(
         console, afterwards=estimate_seconds_afterwards([planned]), verbose=planned.config.verbose
     ) as display:
@@ -329,7 +329,7 @@ def _drop_runs(
     try:
         for outcome in outcomes:
             stay = {outcome.run_id, outcome.compared_with or outcome.run_id, options.compare}
-            dropped += retain(
+            dropped += remove_unkept_runs(
                 store,
                 options.keep_runs,
                 job=LEASE,

@@ -17,7 +17,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from plumbline.jobs.defaults import collect_defaults
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metrics.environments import Environment, EnvironmentConfig, resolve
+from plumbline.operators.metrics.environments import Environment, EnvironmentConfig, resolve_environment
 from plumbline.operators.metrics.function import (
     FunctionConfig,
     Origin,
@@ -31,9 +31,9 @@ from plumbline.pipelines.plans.sweep_config import read_config
 
 METRIC_KEYS = ("metric", "metrics")
 """Keys for metrics. Each job has one of these keys and accepts the other as a synonym, for one metric or a list."""
-TEXTS = ("note", "compare")
+TEXT_KEYS = ("note", "compare")
 """Keys whose values are always text; a comma in a value does not turn it into a list."""
-LISTS = {"metric": "metrics"}
+LIST_SYNONYMS = {"metric": "metrics"}
 """Synonyms for keys of jobs with a list of metrics."""
 SWEEP_KEYS = {
     "limit": "benchmark.limit", "images": "benchmark.images", "prompts": "benchmark.prompts", "metrics": "metric"
@@ -71,7 +71,7 @@ def to_override(word: str) -> str:
     """
     parsed = _parse(word)
     key, separator, value = word.partition("=")
-    if key in TEXTS and value[:1] not in ("'", '"') and value != "null":
+    if key in TEXT_KEYS and value[:1] not in ("'", '"') and value != "null":
         return f"{key}={_quote(value)}"
     if parsed is None or not key:
         quoted = f"{key}={_quote(value)}"
@@ -205,6 +205,6 @@ def _resolve_environment(metric: str, options: Any) -> Environment | None:
     if options is None:
         return None
     try:
-        return resolve(read_config({"environment": options}, _WithEnvironment).environment)
+        return resolve_environment(read_config({"environment": options}, _WithEnvironment).environment)
     except ConfigError as error:
         raise ConfigError(f"metrics.{metric}: {error}") from error

@@ -36,11 +36,12 @@ def main(config: RewardsConfig) -> int:
     for message in ended.messages:
         say(console, f"  {message}")
     if ended.unverified:
-        say(console, f"{ended.unverified} images are only known by their ids: the cells that read them are gone")
+        missing = "because the cells that read them are gone"
+        say(console, f"{ended.unverified} images were only checked by their ids, {missing}")
     for note in ended.notes:
         warn(console, f"{note}; settings=ignore hides this warning")
     state = "written to" if ended.written else "exists already in"
-    say(console, f"{state} {ended.url}/; manifest.json names the origin")
+    say(console, f"{state} {ended.url}/; manifest.json says how it was made")
     return ended.exit_code
 
 

@@ -26,7 +26,7 @@ from plumbline.pipelines.maintenance.running_sweeps import (
 from plumbline.pipelines.plans.sweep_config import StatusConfig
 from plumbline.pipelines.store.runs import Run, list_runs
 from plumbline.pipelines.store.store import open_existing_store
-from plumbline.pipelines.store.suites import newest_suites
+from plumbline.pipelines.store.suites import read_newest_suites
 
 COMMAND = Command(
     "status",
@@ -74,12 +74,12 @@ def main(config: StatusConfig) -> int:
     show_runs(console, runs)
     for sweep in unfinished:
         status = sweep.status
-        state = f"was killed, last seen {format_minutes(sweep.silent)} ago," if sweep.killed else "running"
+        state = f"was killed, last seen {format_minutes(sweep.silent_seconds)} ago," if sweep.killed else "running"
         cells_done = f"{sweep.committed} of {plural(sweep.cells, 'cell')} committed"
         advice = "run the same command to continue" if sweep.killed else "--watch follows it"
         host = f"on {status.host} since {status.began}"
         say(console, f"{_describe_sweep(sweep)}: {status.benchmark}, {state} {host}, {cells_done}; {advice}")
-    for suite in list(islice(newest_suites(store), MAX_SUITES))[::-1]:
+    for suite in list(islice(read_newest_suites(store), MAX_SUITES))[::-1]:
         benchmarks = ", ".join(f"{benchmark} {run_id}" for benchmark, run_id in suite.runs.items())
         console.print(f"suite [bold]{escape(suite.suite_id)}[/]: {escape(benchmarks)}, exit {suite.exit_code}")
         say(console, f"  {store.place.url}/{suite.folder}/report.html")
@@ -116,7 +116,7 @@ def _describe_sweep(sweep: RunningSweep) -> str:
 def _render_sweeps(sweeps: Iterable[RunningSweep]) -> RenderableType:
     tables: list[RenderableType] = []
     for sweep in sweeps:
-        silent = f", silent for {format_minutes(sweep.silent)}" if sweep.silent > SILENT_SECONDS else ""
+        silent = f", silent for {format_minutes(sweep.silent_seconds)}" if sweep.silent_seconds > SILENT_SECONDS else ""
         status = sweep.status
         title = f"{status.benchmark}: {_describe_sweep(sweep)} on {status.host} since {status.began}{silent}"
         rows = [(name, *_format_stage(name, state)) for name, state in sweep.status.stages.items()]

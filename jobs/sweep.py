@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from rich.console import Console
 from rich.markup import escape
 
-from plumbline.jobs.command import KEPT, Command, run_job
+from plumbline.jobs.command import STOPPED_LINE, Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_sentence, warn
 from plumbline.jobs.display.leaderboards import show_leaderboards, show_outcome, warn_about_kept_note
 from plumbline.jobs.display.plan_table import show_plan, show_suite_plan
@@ -38,7 +38,7 @@ COMMAND = Command(
     first="sweep",
     otherwise="shapes",
     suite=SuiteConfig,
-    stopped=KEPT,
+    stopped=STOPPED_LINE,
 )
 
 
@@ -46,11 +46,11 @@ def main(config: SweepConfig | SuiteConfig) -> int:
     """Run a sweep of one or several benchmarks, and write its log."""
     with write_log(config.log, [config.storage.key, config.storage.secret]):
         return (
-            _sweep_suite(make_console(), config) if isinstance(config, SuiteConfig) else _sweep(make_console(), config)
+            _run_suite(make_console(), config) if isinstance(config, SuiteConfig) else _run_one(make_console(), config)
         )
 
 
-def _sweep(console: Console, config: SweepConfig) -> int:
+def _run_one(console: Console, config: SweepConfig) -> int:
     """Show the plan, compute missing cells and show the leaderboards.
 
     Return 0 if no row failed, 2 if the failed rows are within the budget, and 1 if they exceed it.
@@ -82,7 +82,7 @@ def _sweep(console: Console, config: SweepConfig) -> int:
     return _conclude(console, planned, finished).code
 
 
-def _sweep_suite(console: Console, config: SuiteConfig) -> int:
+def _run_suite(console: Console, config: SuiteConfig) -> int:
     """Sweep several benchmarks: compute them together, and write a run for each and a page for all."""
     planned = plan_suite(config)
     show_suite_plan(console, planned, full=config.dry_run or config.verbose)
@@ -199,7 +199,7 @@ def _run_adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep
     options = planned.config.adaptive
     if options is not None and options.method == "asymptotic":
         warn(console, describe_certainty(options.method, options.alpha))
-    finished, shortened = run_adaptive(planned, watch, lambda seen: say(console, seen.line()))
+    finished, shortened = run_adaptive(planned, watch, lambda seen: say(console, seen.describe()))
     return shortened, finished
 
 

@@ -30,7 +30,7 @@ IDS = ("image_id", "prompt_id", "generator", "metric", "rater", "template")
 """Columns of scores and ratings that are compared as text."""
 ONLY_SHAPES = (
     "models='shapes', the default, only knows coloured shapes; its scores for other images are meaningless. Choose "
-    "models='released' for the real models, or models='shapes' to say that you mean it"
+    "models='released' for the real models, or models='shapes' to confirm this choice"
 )
 STATISTICS: tuple[RatingStatistic, ...] = ("spearman", "kendall_b", "pairwise_accuracy")
 

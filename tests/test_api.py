@@ -48,7 +48,7 @@ def as_csv_with_a_gap(frame: pd.DataFrame) -> pd.DataFrame:
     return read.iloc[:-1]
 
 
-FORMS: dict[str, Callable[[pd.DataFrame], Any]] = {
+TABLE_FORMS: dict[str, Callable[[pd.DataFrame], Any]] = {
     "numbers": lambda frame: frame,
     "a CSV file": as_csv,
     "a CSV file with a gap": as_csv_with_a_gap,
@@ -70,14 +70,14 @@ def judged_as_text(scores: pd.DataFrame, ratings: pd.DataFrame) -> pd.DataFrame:
     return judged
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", TABLE_FORMS)
 def test_ids_are_compared_as_text_in_every_form_of_the_tables(
     form: str, scores: pd.DataFrame, ratings: pd.DataFrame, judged_as_text: pd.DataFrame
 ) -> None:
     texts = scores.astype({"image_id": str})
     judge = partial(plumbline.judge, statistics="pearson")
-    pd.testing.assert_frame_equal(judge(FORMS[form](scores), FORMS[form](ratings)), judged_as_text)
-    pd.testing.assert_frame_equal(judge(texts, FORMS[form](ratings)), judged_as_text)
+    pd.testing.assert_frame_equal(judge(TABLE_FORMS[form](scores), TABLE_FORMS[form](ratings)), judged_as_text)
+    pd.testing.assert_frame_equal(judge(texts, TABLE_FORMS[form](ratings)), judged_as_text)
 
 
 def test_prompts_and_generators_may_be_numbers_too(scores: pd.DataFrame, ratings: pd.DataFrame) -> None:
@@ -184,7 +184,7 @@ def test_an_invalid_argument_is_refused_by_name(call: Callable[[], Any], message
         call()
 
 
-CALLER = """
+CALLER_SCRIPT = """
 import gc, logging, os, signal, sys, threading, warnings
 import numpy, pandas, PIL.Image, pyarrow
 
@@ -222,7 +222,7 @@ assert plumbline.__version__.count(".") == 2
 
 
 def test_scoring_and_judging_leave_the_callers_process_unchanged() -> None:
-    done = subprocess.run([sys.executable, "-c", CALLER], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", CALLER_SCRIPT], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

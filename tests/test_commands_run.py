@@ -50,7 +50,7 @@ ABOUT_PACK = re.compile(
 )
 OWN_MODELS = re.compile(r"^(sweep|score|questions)\b(?!.*\b(models=|sweep=shapes|sweep=gecko_ablation))")
 """Commands that use the released models, and are run here with the embedded models instead."""
-ENDLESS = re.compile(r"^(serve|view|rate(?!.*export_to))\b|--watch")
+ENDLESS_COMMAND = re.compile(r"^(serve|view|rate(?!.*export_to))\b|--watch")
 AT_WORK = re.compile(r"http://127|no sweep is running")
 """Output by which long-running commands report that they are ready."""
 PLACEHOLDERS = {"STORE": "store", "OUT": "data/out", "RATINGS": "ratings.csv", "TABLE": "scores.csv",
@@ -119,7 +119,7 @@ def run(command: str, folder: Path, environment: Mapping[str, str]) -> str:
     job, *arguments = split_words(here.replace("/tmp/", f"{folder}/"))
     arguments += ["models=shapes"] * bool(OWN_MODELS.search(command))
     called = [sys.executable, "-m", f"jobs.{job}", *arguments]
-    if ENDLESS.search(command):
+    if ENDLESS_COMMAND.search(command):
         return run_until_stopped(called, folder, environment)
     ended = subprocess.run(called, cwd=folder, env=dict(environment), capture_output=True, text=True)
     undecided = (

@@ -153,14 +153,14 @@ def test_the_embedded_pack_is_small_and_contains_no_pickles() -> None:
 
 
 PIPELINES = ROOT / "pipelines"
-SWEEPING = [
+SWEEP_FILES = [
     file
     for room in ("base", "plans", "running", "sources", "store", "sweeps")
     for file in sorted((PIPELINES / room).rglob("*.py"))
 ]
 
 
-@pytest.mark.parametrize("file", SWEEPING, ids=lambda file: str(file.relative_to(ROOT)))
+@pytest.mark.parametrize("file", SWEEP_FILES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_the_code_of_sweeps_names_no_metric_and_no_model_family(file: Path) -> None:
     """Sweeps only read declarations, so a new metric or family requires no change to them."""
     tree = ast.parse(file.read_text())

@@ -20,7 +20,7 @@ from tests.bench_of import images, prompts
 from tests.environment import ROOT
 
 MAX_DEPENDENCIES = 15
-SCORED = """
+SCORE_SCRIPT = """
 import json, sys
 import conf, jobs, operators, pipelines
 import plumbline
@@ -36,8 +36,8 @@ print(json.dumps({
 
 
 OPTIONS = ("--quiet", "--no-deps", "--no-build-isolation")
-SDIST = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
-CORE = """
+SDIST_SCRIPT = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
+CORE_SCRIPT = """
 import importlib.util, json, sys
 import plumbline
 
@@ -64,7 +64,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     shutil.copytree(ROOT / "plumbline", source / "plumbline", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
         shutil.copy(ROOT / name, source / name)
-    subprocess.run([sys.executable, "-c", SDIST, folder / "sdist"], check=True, cwd=source, capture_output=True)
+    subprocess.run([sys.executable, "-c", SDIST_SCRIPT, folder / "sdist"], check=True, cwd=source, capture_output=True)
     (sdist,) = (folder / "sdist").glob("*.tar.gz")
     pip = [sys.executable, "-m", "pip", "wheel", *OPTIONS, "--wheel-dir"]
     subprocess.run([*pip, folder / "wheel", source], check=True, cwd=folder)
@@ -163,7 +163,7 @@ def test_the_core_scores_a_folder_and_names_the_extras_that_are_missing(light: P
     for number, row in enumerate(images("atlas", 2)):
         (tmp_path / f"{number:04}.png").write_bytes(row["image"])
     texts = [row["text"] for row in prompts(2)]
-    done = run_light(light, tmp_path, "python", "-c", CORE, make_clip(tmp_path), texts[0], "a clip", texts[1])
+    done = run_light(light, tmp_path, "python", "-c", CORE_SCRIPT, make_clip(tmp_path), texts[0], "a clip", texts[1])
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["loaded"] == [] and told["found"] == []
@@ -216,8 +216,8 @@ def test_it_works_in_a_project_with_folders_of_the_same_names(site: Path, tmp_pa
         (tmp_path / f"{name}.png").write_bytes(row["image"])
     texts = json.dumps([row["text"] for row in prompts(2)])
     done = subprocess.run(
-        [sys.executable, "-c", SCORED, texts, str(site)], env=os.environ | {"PYTHONPATH": str(site)}, cwd=tmp_path,
-        capture_output=True, text=True,
+        [sys.executable, "-c", SCORE_SCRIPT, texts, str(site)], env=os.environ | {"PYTHONPATH": str(site)},
+        cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

@@ -218,7 +218,7 @@ def _find_score(value: Any, metric: str) -> float:
     )
 
 
-BROKEN = """
+BROKEN_PACKAGE = """
 import sys
 print("a package that prints")
 from dataclasses import dataclass, field
@@ -275,7 +275,7 @@ def read_refusal(tmp_path: Path, group: str, name: str, value: str) -> str:
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.4\nName: plumbline-broken\nVersion: 2.0\n")
     (installed / "entry_points.txt").write_text(f"[plumbline.{group}]\n{name} = {value}\n")
-    (tmp_path / "broken.py").write_text(BROKEN)
+    (tmp_path / "broken.py").write_text(BROKEN_PACKAGE)
     done = run_python(tmp_path, "-m", "jobs.status", f"store={tmp_path}")
     line = done.stderr.removeprefix("a package that prints\n")
     assert done.returncode in (1, 64) and done.stdout == "" and "plumbline-broken 2.0" in line

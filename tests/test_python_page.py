@@ -12,7 +12,7 @@ from tests.operators.report.made import make_run, noisy_score
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/python.md").read_text()
-CLAIMS = [
+EXAMPLE_CHECKS = [
     "assert abs(alike.score[0] - alike.score[1]) < 1e-4 and alike.error[2]['kind'] == 'missing_image'",
     "assert scores.score.notna().tolist() == [True, True, False] and list(scores.image_id) == ['0', '1', '2']",
     "assert failed.error.map(lambda error: error['kind']).tolist() == ['corrupt_image']",
@@ -35,7 +35,7 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     assert len(pieces) == 9
     monkeypatch.chdir(tmp_path)
-    exec("\n".join([*pieces, *CLAIMS]), {})
+    exec("\n".join([*pieces, *EXAMPLE_CHECKS]), {})
 
 
 def test_every_exported_name_exists_and_has_a_docstring() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.pipelines.store.store import LATEST
+from plumbline.pipelines.store.store import LATEST_FILE
 from tests.operators.report.made import MadeRun, make_run, noisy_score
 from tests.s3 import S3Server
 
@@ -48,7 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
     made = make_run(
         folder, score=lambda name, metric, at: None if (name, at) == ("cobalt", 7) else noisy_score(name, metric, at)
     )
-    made.store.write_text(LATEST, f"{made.run_id}\n")  # as a sweep writes it
+    made.store.write_text(LATEST_FILE, f"{made.run_id}\n")  # as a sweep writes it
     (folder / "bench").rename(folder / "data")
     scores = made.folder / "scores.parquet"
     rows = made.store.read_table(f"runs/{made.run_id}/scores.parquet")

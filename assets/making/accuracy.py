@@ -17,7 +17,7 @@ from plumbline.assets.making.networks import BATCH
 from plumbline.assets.making.prompts import Prompt, is_held_out
 from plumbline.assets.making.questions import (
     OPEN_QUESTIONS,
-    PLACES,
+    PLACE_NAMES,
     GoldQuestion,
     ask_both_ways,
     ask_directly,
@@ -42,12 +42,12 @@ from plumbline.operators.stages.entailment import write_hypothesis
 from plumbline.operators.stages.questions import write_questions
 
 YES_NO = ("Yes", "No")
-CHOICES: Mapping[str, tuple[str, ...]] = {
+CHOICES_BY_TOPIC: Mapping[str, tuple[str, ...]] = {
     "color": COLOURS,
     "size": SIZES,
     "shape": SHAPES,
     "part": (*(f"a {part}" for part in PARTS), "nothing"),
-    "place": tuple(name for row in PLACES for name in row),
+    "place": tuple(name for row in PLACE_NAMES for name in row),
     "at place": tuple(f"a {colour} {shape}" for colour in COLOURS for shape in SHAPES),
     "relation": RELATIONS,
 }
@@ -66,7 +66,7 @@ class GoldTrial(NamedTuple):
             return YES_NO
         if self.gold.topic == "count":
             return tuple(str(number) for number in range(len(NUMBERS))) if self.gold.answer.isdigit() else NUMBERS
-        return CHOICES[self.gold.topic]
+        return CHOICES_BY_TOPIC[self.gold.topic]
 
 
 def sample_held_out_questions(seed: int, each: int) -> list[GoldTrial]:
@@ -98,7 +98,7 @@ def _draw_png(rng: Random, scene: Scene) -> bytes:
     return to_png(draw_scene(scene, rng.getrandbits(32)))
 
 
-def _encode(model: LikelihoodModel | SimilarityModel, pngs: Sequence[bytes]) -> list[Any]:
+def _encode_images(model: LikelihoodModel | SimilarityModel, pngs: Sequence[bytes]) -> list[Any]:
     """Encode PNG images with the model's own preprocessing and vision tower."""
     pixels = [model.preprocess(Image.open(io.BytesIO(png)).convert("RGB")) for png in pngs]
     batches = [pixels[first : first + BATCH] for first in range(0, len(pixels), BATCH)]
@@ -107,13 +107,13 @@ def _encode(model: LikelihoodModel | SimilarityModel, pngs: Sequence[bytes]) -> 
 
 def measure_vqa(model: LikelihoodModel, trials: Sequence[GoldTrial]) -> dict[str, dict[str, Any]]:
     """Return, by form and topic, the number of questions and the fraction for which the likeliest choice is right."""
-    features = _encode(model, [trial.png for trial in trials])
+    features = _encode_images(model, [trial.png for trial in trials])
     questions = [Question(index, trial.gold.text, trial.choices) for index, trial in enumerate(trials)]
     outcomes: dict[str, list[bool]] = {}
     for trial, logprobs in zip(trials, model.likelihood(features, questions), strict=True):
         right = trial.choices[_find_likeliest(logprobs)] == trial.gold.answer
         outcomes.setdefault(f"{trial.gold.form}/{trial.gold.topic}", []).append(right)
-    return {name: _summarize(group) for name, group in outcomes.items()}
+    return {name: _summarize_outcomes(group) for name, group in outcomes.items()}
 
 
 def _find_likeliest(logprobs: Any) -> int:
@@ -134,7 +134,7 @@ def measure_order(model: LikelihoodModel, seed: int, each: int) -> dict[str, Any
         if texts is not None:
             questions += [Question(len(pngs), text, YES_NO) for text in texts]
             pngs.append(_draw_png(rng, scene))
-    yes = [_find_likeliest(logprobs) == 0 for logprobs in model.likelihood(_encode(model, pngs), questions)]
+    yes = [_find_likeliest(logprobs) == 0 for logprobs in model.likelihood(_encode_images(model, pngs), questions)]
     pairs = list(zip(yes[::2], yes[1::2], strict=True))
     return {
         "told_apart": average([true != swapped for true, swapped in pairs]),
@@ -150,7 +150,7 @@ def measure_clip(model: SimilarityModel, seed: int, each: int) -> dict[str, dict
     """
     rng = Random(f"held out clip/{seed}")
     return {
-        skill: _summarize(_find_nearer(model, [_make_choice_trial(rng, skill) for _ in range(each)]))
+        skill: _summarize_outcomes(_find_nearer(model, [_make_choice_trial(rng, skill) for _ in range(each)]))
         for skill in SKILLS
     }
 
@@ -172,7 +172,7 @@ def _make_choice_trial(rng: Random, skill: str) -> ChoiceTrial:
 
 
 def _find_nearer(model: SimilarityModel, trials: Sequence[ChoiceTrial]) -> list[bool]:
-    features = _encode(model, [trial.png for trial in trials])
+    features = _encode_images(model, [trial.png for trial in trials])
     true, false = (
         model.compare(features, [Pair(image, trial.statements[place]) for image, trial in enumerate(trials)])
         for place in (0, 1)
@@ -180,7 +180,7 @@ def _find_nearer(model: SimilarityModel, trials: Sequence[ChoiceTrial]) -> list[
     return [nearer.similarity > other.similarity for nearer, other in zip(true, false, strict=True)]
 
 
-def _summarize(outcomes: Sequence[bool]) -> dict[str, Any]:
+def _summarize_outcomes(outcomes: Sequence[bool]) -> dict[str, Any]:
     return {"accuracy": average(outcomes), "n": len(outcomes)}
 
 
@@ -189,7 +189,7 @@ def average(values: Any) -> float:
     return round(float(np.mean(values)), 4)
 
 
-THRESHOLD = GeckoConfig().threshold
+GECKO_THRESHOLD = GeckoConfig().threshold
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 
 
@@ -249,7 +249,7 @@ def count_entailed(model: EntailmentModel, sheets: Sequence[Sheet]) -> dict[str,
         for sheet in sheets
         for question in sheet.written
     ]
-    return _count_dropped(sheets, [probability < THRESHOLD for probability in model.entailment(pairs)])
+    return _count_dropped(sheets, [probability < GECKO_THRESHOLD for probability in model.entailment(pairs)])
 
 
 def _count_dropped(sheets: Sequence[Sheet], dropped: Sequence[bool]) -> dict[str, Any]:
@@ -281,8 +281,8 @@ def measure_pairs(model: EntailmentModel, pairs: Sequence[TextPair]) -> dict[str
     truth = np.array([pair.entailed for pair in pairs], dtype=bool)
     return {
         "accuracy": average((probabilities >= 0.5) == truth),
-        "not_entailed_caught": average(probabilities[~truth] < THRESHOLD),
-        "entailed_dropped": average(probabilities[truth] < THRESHOLD),
+        "not_entailed_caught": average(probabilities[~truth] < GECKO_THRESHOLD),
+        "entailed_dropped": average(probabilities[truth] < GECKO_THRESHOLD),
         "p_entailed": _compute_quantiles(probabilities[truth]),
         "p_not_entailed": _compute_quantiles(probabilities[~truth]),
         "n": len(pairs),

@@ -18,16 +18,16 @@ from plumbline.operators.base.rows import table
 from plumbline.operators.base.schemas import PROMPTS
 
 EDITS_SUITE = "shapes_edits"
-EACH = 8
+EDITS_PER_KIND = 8
 """Number of instructions of each kind."""
-MISSES = 2
+MISSES_PER_KIND = 2
 """Number of instructions of each kind that the editor `scissors` applies to the wrong thing."""
-THINGS = 4
+THINGS_PER_IMAGE = 4
 """Number of things in a source image; their shapes and colours are all different."""
 EDIT_PROMPTS = pa.schema([*PROMPTS, ("source_caption", pa.string()), ("target_caption", pa.string())])
-_IDS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
-IMAGES = pa.schema([*_IDS, ("image", pa.binary()), ("source", pa.binary())])
-TRUTH = pa.schema([*_IDS, ("correct", pa.list_(pa.bool_())), ("score", pa.float64())])
+_ID_COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
+IMAGES = pa.schema([*_ID_COLUMNS, ("image", pa.binary()), ("source", pa.binary())])
+TRUTH = pa.schema([*_ID_COLUMNS, ("correct", pa.list_(pa.bool_())), ("score", pa.float64())])
 """Ground truth. `correct` contains, for each question, True if the right answer is yes. `score` is the fraction of True
 values, or 0 if the instruction was not followed.
 """
@@ -125,8 +125,8 @@ class Edit:
 
 def sample_edit(rng: Random, kind: str) -> Edit:
     """Sample an instruction of the given kind about the last thing in a random source scene."""
-    *colours, other_colour = rng.sample(COLOURS, THINGS + 2)
-    shapes, cells = rng.sample(SHAPES, THINGS + 1), rng.sample(CELLS, THINGS + 1)
+    *colours, other_colour = rng.sample(COLOURS, THINGS_PER_IMAGE + 2)
+    shapes, cells = rng.sample(SHAPES, THINGS_PER_IMAGE + 1), rng.sample(CELLS, THINGS_PER_IMAGE + 1)
     *things, spare = (
         Entity(shape=shape, colour=colour, size=rng.choice(SIZES), part=None, cell=cell)
         for shape, colour, cell in zip(shapes, colours, cells, strict=True)
@@ -143,10 +143,10 @@ def sample_edit(rng: Random, kind: str) -> Edit:
 
 
 def make_edits(seed: int) -> list[Edit]:
-    """Make `EACH` sound edits of every kind, cycling through the kinds; all instructions are different."""
+    """Make `EDITS_PER_KIND` sound edits of every kind, cycling through the kinds; all instructions are different."""
     rng = Random(f"edits/{seed}")
     edits: dict[str, Edit] = {}
-    for kind in [*KINDS] * EACH:
+    for kind in [*KINDS] * EDITS_PER_KIND:
         edit = sample_edit(rng, kind)
         while not edit.is_sound or edit.done.text in edits:
             edit = sample_edit(rng, kind)
@@ -163,7 +163,7 @@ def _repaint(edit: Edit) -> Scene:
 
 EDITORS: Mapping[str, Callable[[Edit, int], Scene]] = {
     "tweezers": lambda edit, number: edit.done.scene,
-    "scissors": lambda edit, number: edit.missed if number < MISSES else edit.done.scene,
+    "scissors": lambda edit, number: edit.missed if number < MISSES_PER_KIND else edit.done.scene,
     "roller": lambda edit, number: _repaint(edit),
     "glass": lambda edit, number: edit.source,
 }
@@ -173,7 +173,7 @@ One editor is always right, one gets some edits wrong, one also changes everythi
 """
 
 
-def draw(edit: Edit, scene: Scene) -> bytes:
+def draw_edit(edit: Edit, scene: Scene) -> bytes:
     """Draw the scene as a PNG; entities that are also in the source scene have the same pixels as there."""
     return to_png(draw_scene(scene, edit.prompt_id))
 
@@ -202,10 +202,10 @@ def make_edit_tables(seed: int) -> dict[str, pa.Table]:
         images = []
         for number, edit in enumerate(edits):
             scene = carry_out(edit, number // len(KINDS))
-            png = draw(edit, scene)
+            png = draw_edit(edit, scene)
             image_id = make_content_id(editor.encode(), edit.prompt_id.encode(), png)
             ids = {"image_id": image_id, "prompt_id": edit.prompt_id, "generator": editor}
-            images.append(ids | {"image": png, "source": draw(edit, edit.source)})
+            images.append(ids | {"image": png, "source": draw_edit(edit, edit.source)})
             correct = [claim.holds(scene) for claim in edit.claims]
             truth.append(ids | {"correct": correct, "score": correct[0] * sum(correct) / len(correct)})
         tables[f"images/{editor}/00000.parquet"] = table(images, IMAGES)

@@ -209,7 +209,7 @@ METRICS: Mapping[str, GeckoConfig | TifaConfig | DsgConfig | Vq2Config] = {
 
 
 class Lesson(NamedTuple):
-    """The text of a request, which starts with an instruction (a key of REPLIES), and the right reply to it."""
+    """The text of a request, which starts with an instruction (a key of REPLY_WRITERS), and the right reply to it."""
 
     instruction: str
     text: str
@@ -247,10 +247,10 @@ class GoldWriter:
 
     def _make_lesson(self, request: Request) -> Lesson:
         text = "\n".join(message.text for message in request.messages)
-        instruction = next((opening for opening in REPLIES if text.startswith(opening)), None)
+        instruction = next((opening for opening in REPLY_WRITERS if text.startswith(opening)), None)
         if instruction is None:
             raise PlumblineError(f"lesson: expected a text that starts with a metric's instructions, got {text[:80]!r}")
-        return Lesson(instruction, text, REPLIES[instruction](self, text))
+        return Lesson(instruction, text, REPLY_WRITERS[instruction](self, text))
 
     @cached_property
     def mentions(self) -> list[Mention]:
@@ -268,7 +268,7 @@ class GoldWriter:
         answers |= {question.text: question.answer for question in asked}
         return answers | ({self.imagined.question: "no"} if self.imagined else {})
 
-    def gecko_spans(self, text: str) -> str:
+    def write_gecko_spans(self, text: str) -> str:
         labelled, end = "", 0
         for number, mention in enumerate(self.mentions, start=1):
             label = f"{{{number}}}[{mention.text}, {find_span_kind(mention)}, {rate_visibility(mention.claim)}]"
@@ -276,14 +276,14 @@ class GoldWriter:
             end = mention.end
         return labelled + self.prompt.text[end:]
 
-    def gecko_questions(self, text: str) -> str:
+    def write_gecko_questions(self, text: str) -> str:
         blocks = [
             f"About {{{number}}}:\n{_format_question(make_choice_question(mention.claim))}"
             for number, mention in enumerate(self.mentions, start=1)
         ]
         return "".join([*blocks, _format_question(make_yes_no_question(self.imagined)) if self.imagined else ""])
 
-    def tifa_questions(self, text: str) -> str:
+    def write_tifa_questions(self, text: str) -> str:
         blocks = [
             f"About {mention.text} ({_find_element_kind(mention)}):\n"
             f"{_format_question(make_choice_question(mention.claim))}"
@@ -295,39 +295,39 @@ class GoldWriter:
             )
         return "".join(blocks + [_format_question(question) for question in self.doubted])
 
-    def answer(self, text: str) -> str:
+    def write_answer(self, text: str) -> str:
         return self.answers[_find_line_after(text, "Question:")]
 
-    def dsg_tuples(self, text: str) -> str:
+    def write_dsg_tuples(self, text: str) -> str:
         return _number_lines(write_tuple(node.claim) for node in self.prompt.requirements)
 
-    def dsg_questions(self, text: str) -> str:
+    def write_dsg_questions(self, text: str) -> str:
         return _number_lines(node.claim.question for node in self.prompt.requirements)
 
-    def dsg_dependencies(self, text: str) -> str:
+    def write_dsg_dependencies(self, text: str) -> str:
         return _number_lines(
             ",".join(parent.removeprefix("r") for parent in node.parents) or "0" for node in self.prompt.requirements
         )
 
-    def vq2_spans(self, text: str) -> str:
+    def write_vq2_spans(self, text: str) -> str:
         return "".join(f"{phrase}\n" for phrase in self.phrases)
 
-    def vq2_question(self, text: str) -> str:
+    def write_vq2_question(self, text: str) -> str:
         return self.phrases[_find_line_after(text, "Phrase:")]
 
 
-REPLIES: Mapping[str, Callable[[GoldWriter, str], str]] = {
-    gecko.SPANS["text"].instructions: GoldWriter.gecko_spans,
-    gecko.QUESTIONS["text"].instructions: GoldWriter.gecko_questions,
-    tifa.QUESTIONS["text"].instructions: GoldWriter.tifa_questions,
-    tifa.CHOOSE["text"].instructions: GoldWriter.answer,
-    tifa.ANSWER["text"].instructions: GoldWriter.answer,
-    dsg.TUPLES["text"].instructions: GoldWriter.dsg_tuples,
-    dsg.QUESTIONS["text"].instructions: GoldWriter.dsg_questions,
-    dsg.DEPENDENCIES["text"].instructions: GoldWriter.dsg_dependencies,
-    vq2.STEPS["paper"].phrases["text"].instructions: GoldWriter.vq2_spans,
-    vq2.QUESTION["text"].instructions: GoldWriter.vq2_question,
-    vq2.ANSWER["text"].instructions: GoldWriter.answer,
+REPLY_WRITERS: Mapping[str, Callable[[GoldWriter, str], str]] = {
+    gecko.SPAN_FORMS["text"].instructions: GoldWriter.write_gecko_spans,
+    gecko.QUESTION_FORMS["text"].instructions: GoldWriter.write_gecko_questions,
+    tifa.QUESTION_FORMS["text"].instructions: GoldWriter.write_tifa_questions,
+    tifa.CHOICE_FORMS["text"].instructions: GoldWriter.write_answer,
+    tifa.ANSWER_FORMS["text"].instructions: GoldWriter.write_answer,
+    dsg.TUPLE_FORMS["text"].instructions: GoldWriter.write_dsg_tuples,
+    dsg.QUESTION_FORMS["text"].instructions: GoldWriter.write_dsg_questions,
+    dsg.DEPENDENCY_FORMS["text"].instructions: GoldWriter.write_dsg_dependencies,
+    vq2.STEPS_BY_CONVENTION["paper"].phrases["text"].instructions: GoldWriter.write_vq2_spans,
+    vq2.QUESTION_FORMS["text"].instructions: GoldWriter.write_vq2_question,
+    vq2.ANSWER_FORMS["text"].instructions: GoldWriter.write_answer,
 }
 
 

@@ -35,9 +35,9 @@ from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5, save_cli
 from plumbline.operators.models.resolution import resolve_model
 
 IMAGE_SIDE = 48
-PATCH = 16
+PATCH_SIDE = 16
 WIDTH = 128
-HEADS = 4
+ATTENTION_HEADS = 4
 INITIAL_LOGIT_SCALE = 2.6592
 NLI_LABELS = ("not_entailment", "entailment")
 NEIGHBOURS = 4
@@ -52,17 +52,17 @@ POSITION_SPREAD = 0.5
 It is as large as that of the patch embeddings, instead of 50 times smaller as in CLIP, because nine patches must be
 enough to show a shape's position.
 """
-SIZE = {"hidden_size": WIDTH, "num_attention_heads": HEADS}
+LAYER_SIZE = {"hidden_size": WIDTH, "num_attention_heads": ATTENTION_HEADS}
 
 
 def make_vision_config() -> CLIPVisionConfig:
     """Configure a vision tower of four layers of width 128, with one patch per grid cell of a scene."""
     return CLIPVisionConfig(
-        **SIZE,
+        **LAYER_SIZE,
         intermediate_size=4 * WIDTH,
         num_hidden_layers=4,
         image_size=IMAGE_SIDE,
-        patch_size=PATCH,
+        patch_size=PATCH_SIDE,
         projection_dim=WIDTH,
     )
 
@@ -77,7 +77,7 @@ def build_clip(tokenizer: PreTrainedTokenizerFast) -> CLIPModel:
     """Build an untrained CLIP with the tokenizer's special tokens."""
     text = CLIPTextConfig(
         **_describe_vocabulary(tokenizer),
-        **SIZE,
+        **LAYER_SIZE,
         intermediate_size=4 * WIDTH,
         num_hidden_layers=3,
         max_position_embeddings=CLIP_CONTEXT,
@@ -100,11 +100,11 @@ def build_clip_flant5(tokenizer: PreTrainedTokenizerFast) -> ClipFlanT5:
         {
             **_describe_vocabulary(tokenizer),
             "d_model": WIDTH,
-            "d_kv": WIDTH // HEADS,
+            "d_kv": WIDTH // ATTENTION_HEADS,
             "d_ff": 2 * WIDTH,
             "num_layers": 4,
             "num_decoder_layers": 2,
-            "num_heads": HEADS,
+            "num_heads": ATTENTION_HEADS,
             "feed_forward_proj": "gated-gelu",
             "dropout_rate": 0.0,
             "tie_word_embeddings": False,
@@ -133,11 +133,11 @@ def build_writer(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """Build an untrained Llama with four layers and heads of 32 dimensions, a size that serving engines support."""
     config = LlamaConfig(
         **_describe_vocabulary(tokenizer),
-        **SIZE,
+        **LAYER_SIZE,
         intermediate_size=2 * WIDTH,
         num_hidden_layers=4,
-        num_key_value_heads=HEADS,
-        head_dim=WIDTH // HEADS,
+        num_key_value_heads=ATTENTION_HEADS,
+        head_dim=WIDTH // ATTENTION_HEADS,
         max_position_embeddings=WRITER_CONTEXT,
         tie_word_embeddings=True,
     )
@@ -148,7 +148,7 @@ def build_nli(tokenizer: PreTrainedTokenizerFast) -> BertForSequenceClassificati
     """Build an untrained BERT with three layers that classifies pairs as entailed or not."""
     config = BertConfig(
         **_describe_vocabulary(tokenizer),
-        **SIZE,
+        **LAYER_SIZE,
         intermediate_size=2 * WIDTH,
         num_hidden_layers=3,
         max_position_embeddings=NLI_CONTEXT,

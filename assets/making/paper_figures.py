@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.sentences import ShownTable, count, number, percent
-from plumbline.operators.report.rendering import diagnosis_markdown
+from plumbline.operators.report.rendering import format_diagnosis_markdown
 from plumbline.operators.results.metric_correlations import correlate_metrics
-from plumbline.operators.results.prompt_properties import properties
+from plumbline.operators.results.prompt_properties import list_properties
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.base.markdown_sections import write_section
@@ -33,10 +33,10 @@ from plumbline.plugins.diagnosis.prompt_correlations import (
 )
 from plumbline.plugins.diagnosis.questions import QuestionCounts
 
-PAPER = Path(__file__).parent / "paper_figures.csv"
+PAPER_FIGURES = Path(__file__).parent / "paper_figures.csv"
 """Correlations printed in the paper, as ranges over five sources of images, with the released metrics to compare."""
-TIFA160 = ("clipscore_vitb32", "tifa_blip2-flant5xl", "tifa_mplug-large")
-TS2 = ("clipscore", "instruct_blip_tifa", "instruct_blip_dsg")
+TIFA160_METRICS = ("clipscore_vitb32", "tifa_blip2-flant5xl", "tifa_mplug-large")
+TS2_METRICS = ("clipscore", "instruct_blip_tifa", "instruct_blip_dsg")
 """Released metrics that appear in the paper's figure 1; VPEval's scores were never released."""
 MIN_PROMPTS = 20
 """Minimum number of prompts; generators with fewer prompts are left out."""
@@ -71,8 +71,8 @@ def make_published_tables(reference: Place) -> list[ShownTable]:
         "t2iscorescore": _read_t2iscorescore(reference, questions),
     }
     together = [
-        *correlate_metrics(released["tifa160"].scores, TIFA160),
-        *correlate_metrics(released["t2iscorescore"].scores, TS2),
+        *correlate_metrics(released["tifa160"].scores, TIFA160_METRICS),
+        *correlate_metrics(released["t2iscorescore"].scores, TS2_METRICS),
     ]
     between = make_tables(Diagnosis(correlations=together))
     return [_make_correlations(released), *between, _make_question_table(questions)]
@@ -99,7 +99,8 @@ def _make_run_scores(scores: pa.Table) -> RunScores:
 def _measure_texts(texts: Mapping[str, str]) -> dict[str, PromptNumbers]:
     hashes = hash_ids(list(texts))
     return {
-        name: make_prompt_numbers(hashes, [of(text) for text in texts.values()]) for name, of in properties({}).items()
+        name: make_prompt_numbers(hashes, [of(text) for text in texts.values()])
+        for name, of in list_properties({}).items()
     }
 
 
@@ -122,7 +123,7 @@ def _read_dsg_questions(reference: Place) -> QuestionCounts:
 
 
 def _make_correlations(released: Mapping[str, ReleasedScores]) -> ShownTable:
-    figures = [Figure(*row) for row in pd.read_csv(PAPER).itertuples(index=False)]
+    figures = [Figure(*row) for row in pd.read_csv(PAPER_FIGURES).itertuples(index=False)]
     return ShownTable(
         "Correlations with what prompts are like",
         "Spearman's rank correlation, as a range over the sources of images. Over prompts: of each prompt's mean "
@@ -169,4 +170,4 @@ def _make_question_table(counts: QuestionCounts) -> ShownTable:
 
 if __name__ == "__main__":
     tables = make_published_tables(StorageConfig().locate(os.environ["REFERENCE_DATA"]))
-    write_section(StorageConfig().locate(sys.argv[1]), "paper", diagnosis_markdown(tables, 3))
+    write_section(StorageConfig().locate(sys.argv[1]), "paper", format_diagnosis_markdown(tables, 3))

@@ -25,7 +25,7 @@ from plumbline.assets.making.claims import (
 from plumbline.assets.making.scenes import COLOURS, SHAPES, Entity, Scene, sample_scene
 
 MAX_COUNTED = 4
-HELD_OUT_OF = 4
+HELD_OUT_DIVISOR = 4
 TAIL_SHARE = 0.15
 
 
@@ -87,7 +87,7 @@ def make_content_id(*parts: bytes) -> str:
 
 def is_held_out(text: str) -> bool:
     """Return True if this wording must not occur in training: a fixed quarter of all wordings, chosen by hash."""
-    return hashlib.sha256(text.encode()).digest()[0] % HELD_OUT_OF == 0
+    return hashlib.sha256(text.encode()).digest()[0] % HELD_OUT_DIVISOR == 0
 
 
 def _walk_presupposed(claim: Claim) -> Iterator[Claim]:
@@ -122,7 +122,7 @@ def make_prompts(seed: int, per_skill: int) -> list[Prompt]:
 
 def sample_prompt(rng: Random, scene: Scene, skill: str) -> Prompt | None:
     """Sample a prompt of this skill that is true of the scene; return None if no suitable claim is drawn."""
-    claims = SAMPLERS[skill](rng, scene)
+    claims = CLAIM_SAMPLERS[skill](rng, scene)
     if not claims:
         return None
     text = join_list([claim.clause for claim in claims])
@@ -137,7 +137,9 @@ def _list_shapes(claim: Claim) -> set[str | None]:
     return {thing.shape for thing in claim.things}
 
 
-def describe(rng: Random, entity: Entity, *, colour: float = 0.7, size: float = 0.2, part: float = 0.1) -> Description:
+def describe_at_random(
+    rng: Random, entity: Entity, *, colour: float = 0.7, size: float = 0.2, part: float = 0.1
+) -> Description:
     """Describe the entity, including each property with the given probability."""
     return Description(
         shape=entity.shape,
@@ -162,14 +164,14 @@ def _claim_attributes(rng: Random, scene: Scene) -> Sequence[Claim]:
     chosen = _draw_some(rng, scene.entities, (1, 2, 2))
     colour = rng.random() < 0.85
     return _claim_distinct(
-        [describe(rng, entity, colour=colour, size=0.25 if colour else 1, part=0) for entity in chosen]
+        [describe_at_random(rng, entity, colour=colour, size=0.25 if colour else 1, part=0) for entity in chosen]
     )
 
 
 def _claim_parts(rng: Random, scene: Scene) -> Sequence[Claim]:
     marked = [entity for entity in scene.entities if entity.part]
     chosen = _draw_some(rng, marked, (1, 1, 2)) if marked else []
-    return _claim_distinct([describe(rng, entity, colour=0.5, size=0.1, part=1) for entity in chosen])
+    return _claim_distinct([describe_at_random(rng, entity, colour=0.5, size=0.1, part=1) for entity in chosen])
 
 
 def _draw_some(rng: Random, entities: Sequence[Entity], numbers: Sequence[int]) -> list[Entity]:
@@ -184,7 +186,8 @@ def _claim_distinct(descriptions: Sequence[Description]) -> Sequence[Claim]:
 
 def _claim_counts(rng: Random, scene: Scene) -> Sequence[Claim]:
     things = [
-        describe(rng, entity, colour=0.5, size=0, part=0) for entity in _draw_some(rng, scene.entities, (1, 1, 2))
+        describe_at_random(rng, entity, colour=0.5, size=0, part=0)
+        for entity in _draw_some(rng, scene.entities, (1, 1, 2))
     ]
     claims = [Counts(what, len(what.find_in(scene))) for what in things]
     most = max(claim.number for claim in claims)
@@ -197,7 +200,7 @@ def _draw_described_pair(rng: Random, scene: Scene, **shares: float) -> Sequence
     """Draw two entities with descriptions that exclude each other; return an empty list if the draw fails."""
     if len(scene.entities) < 2:
         return []
-    described = [(entity, describe(rng, entity, **shares)) for entity in rng.sample(scene.entities, 2)]
+    described = [(entity, describe_at_random(rng, entity, **shares)) for entity in rng.sample(scene.entities, 2)]
     return described if described[0][1].excludes(described[1][1]) else []
 
 
@@ -222,7 +225,7 @@ def _claim_comparison(rng: Random, scene: Scene) -> Sequence[Claim]:
 
 
 def _claim_negation(rng: Random, scene: Scene) -> Sequence[Claim]:
-    there = describe(rng, rng.choice(scene.entities), colour=0.5, size=0, part=0)
+    there = describe_at_random(rng, rng.choice(scene.entities), colour=0.5, size=0, part=0)
     absence = _draw_absence(rng, scene)
     return [Exists(there), absence] if absence and there.excludes(absence.what) else []
 
@@ -258,7 +261,7 @@ def _draw_common_property(rng: Random, scene: Scene) -> Every | None:
     return claim if claim.holds(scene) else None
 
 
-SAMPLERS: Mapping[str, Callable[[Random, Scene], Sequence[Claim]]] = {
+CLAIM_SAMPLERS: Mapping[str, Callable[[Random, Scene], Sequence[Claim]]] = {
     "object": _claim_objects,
     "attribute": _claim_attributes,
     "counting": _claim_counts,

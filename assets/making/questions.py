@@ -6,15 +6,15 @@ from itertools import groupby
 from random import Random
 
 from plumbline.assets.making.claims import IS_RELATED, NUMBERS, RELATIONS, Claim, Counts, Description, Exists, Relates
-from plumbline.assets.making.prompts import Prompt, describe, is_held_out, join_list, sample_prompt
+from plumbline.assets.making.prompts import Prompt, describe_at_random, is_held_out, join_list, sample_prompt
 from plumbline.assets.making.scenes import Entity, Palette, Scene, draw_palette, edit_scene, sample_scene
 
 VQASCORE_TEMPLATE = 'Does this figure show "{}"? Please answer yes or no.'
-TRIES = 12
+MAX_TRIES = 12
 EASY_SHARE = 0.1
 DIGIT_SHARE = 0.25
 MAX_IN_CAPTION = 3
-PLACES = (
+PLACE_NAMES = (
     ("top left", "top", "top right"),
     ("left", "center", "right"),
     ("bottom left", "bottom", "bottom right"),
@@ -39,7 +39,7 @@ def sample_claiming(rng: Random, scene: Scene, skill: str, *, truth: bool) -> Pr
     A false prompt is true of a scene one or two edits away (rarely: of an unrelated scene). It is therefore nearly
     true, and cannot be recognized as false from its words alone.
     """
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         prompt = sample_prompt(rng, scene if truth else _make_near_miss(rng, scene), skill)
         if prompt is not None and prompt.holds(scene) == truth:
             return prompt
@@ -60,7 +60,7 @@ def _make_near_miss(rng: Random, scene: Scene) -> Scene:
 
 def ask_vqascore(rng: Random, scene: Scene, skill: str, *, truth: bool, held_out: bool) -> GoldQuestion | None:
     """Ask VQAScore's question about a prompt, whose wording is held out if `held_out` is True."""
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         prompt = sample_claiming(rng, scene, skill, truth=truth)
         if prompt is not None and is_held_out(prompt.text) == held_out:
             return _make_yes_no(VQASCORE_TEMPLATE.format(prompt.text), truth, "vqascore", skill)
@@ -69,7 +69,7 @@ def ask_vqascore(rng: Random, scene: Scene, skill: str, *, truth: bool, held_out
 
 def ask_directly(rng: Random, scene: Scene, skill: str, *, truth: bool) -> GoldQuestion | None:
     """Ask a plain yes/no question that needs the skill, about "a" thing that may exist or "the" thing that exists."""
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         prompt = sample_claiming(rng, scene, skill, truth=truth)
         claims = [claim for claim in prompt.claims if claim.kind == skill] if prompt else []
         claims = [claim for claim in claims if claim.holds(scene) == truth]
@@ -109,7 +109,7 @@ def _is_unique(scene: Scene, what: Description) -> bool:
 
 def ask_openly(rng: Random, scene: Scene, topic: str) -> GoldQuestion | None:
     """Ask a question whose answer is a word or two; return None if the scene has nothing to ask about."""
-    asked = {**OPEN_QUESTIONS, **LESSONS}[topic](rng, scene)
+    asked = {**OPEN_QUESTIONS, **TRAINING_QUESTIONS}[topic](rng, scene)
     return asked and GoldQuestion(text=asked[0], answer=asked[1], form="open", topic=topic)
 
 
@@ -120,7 +120,7 @@ AskOpenly = Callable[[Random, Scene], tuple[str, str] | None]
 def _draw_unique_thing(rng: Random, scene: Scene, **shares: float) -> tuple[Entity, Description] | None:
     """Return an entity with a description that nothing else fits."""
     entity = rng.choice(scene.entities)
-    what = describe(rng, entity, **{"colour": 0.5, "size": 0.1, "part": 0.1} | shares)
+    what = describe_at_random(rng, entity, **{"colour": 0.5, "size": 0.1, "part": 0.1} | shares)
     return (entity, what) if _is_unique(scene, what) else None
 
 
@@ -142,13 +142,13 @@ def _ask_shape(rng: Random, scene: Scene) -> tuple[str, str] | None:
 
 def _ask_what_is_at(rng: Random, scene: Scene) -> tuple[str, str]:
     entity = rng.choice(scene.entities)
-    return f"What is at the {place(entity)}?", f"a {entity.colour} {entity.shape}"
+    return f"What is at the {name_place(entity)}?", f"a {entity.colour} {entity.shape}"
 
 
 def _ask_count(rng: Random, scene: Scene) -> tuple[str, str]:
-    what = describe(rng, rng.choice(scene.entities), size=0.1)
+    what = describe_at_random(rng, rng.choice(scene.entities), size=0.1)
     if rng.random() < 0.15:
-        what = describe(rng, rng.choice(sample_scene(rng).entities))
+        what = describe_at_random(rng, rng.choice(sample_scene(rng).entities))
     number = len(what.find_in(scene))
     return f"How many {what.plural} are there?", str(number) if rng.random() < DIGIT_SHARE else NUMBERS[number]
 
@@ -178,7 +178,10 @@ def _ask_places(rng: Random, scene: Scene) -> tuple[str, str] | None:
     if things is None:
         return None
     (first, first_what), (second, second_what) = things
-    return f"Where are the {first_what.noun} and the {second_what.noun}?", f"{place(first)} and {place(second)}"
+    return (
+        f"Where are the {first_what.noun} and the {second_what.noun}?",
+        f"{name_place(first)} and {name_place(second)}",
+    )
 
 
 def ask_both_ways(rng: Random, scene: Scene) -> tuple[str, str] | None:
@@ -194,13 +197,13 @@ def ask_both_ways(rng: Random, scene: Scene) -> tuple[str, str] | None:
     return true, false
 
 
-def place(entity: Entity) -> str:
+def name_place(entity: Entity) -> str:
     """Return the entity's position in the image, from `top left` to `bottom right`."""
     row, column = entity.cell
-    return PLACES[row][column]
+    return PLACE_NAMES[row][column]
 
 
-def part(entity: Entity) -> str:
+def name_part(entity: Entity) -> str:
     """Return the name of the entity's part."""
     return f"a {entity.part}" if entity.part else "nothing"
 
@@ -209,13 +212,13 @@ OPEN_QUESTIONS: Mapping[str, AskOpenly] = {
     "color": _ask_of_unique("What color is the {}?", lambda entity: entity.colour, colour=0),
     "size": _ask_of_unique("What size is the {}?", lambda entity: entity.size, size=0),
     "shape": _ask_shape,
-    "part": _ask_of_unique("What does the {} have?", part, part=0),
+    "part": _ask_of_unique("What does the {} have?", name_part, part=0),
     "count": _ask_count,
-    "place": _ask_of_unique("Where is the {}?", place),
+    "place": _ask_of_unique("Where is the {}?", name_place),
     "at place": _ask_what_is_at,
     "relation": _ask_relation,
 }
-LESSONS: Mapping[str, AskOpenly] = {"places": _ask_places}
+TRAINING_QUESTIONS: Mapping[str, AskOpenly] = {"places": _ask_places}
 """Functions for questions that are only asked in training."""
 
 
@@ -230,7 +233,7 @@ def _describe_places(rng: Random, scene: Scene) -> str:
     ordered = sorted(scene.entities, key=lambda entity: entity.cell)
     first = rng.randrange(max(1, len(ordered) - MAX_IN_CAPTION + 1))
     named = ordered[first : first + MAX_IN_CAPTION]
-    return ", ".join(f"{_describe_fully(entity).indefinite} at the {place(entity)}" for entity in named)
+    return ", ".join(f"{_describe_fully(entity).indefinite} at the {name_place(entity)}" for entity in named)
 
 
 def _describe_fully(entity: Entity) -> Description:

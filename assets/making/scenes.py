@@ -16,8 +16,8 @@ SHAPES = ("circle", "square", "triangle", "star", "heart", "cross")
 COLOURS = ("red", "green", "blue", "yellow", "purple", "black")
 SIZES = ("small", "large")
 PARTS = ("dot", "stripe")
-GRID = 3
-CELLS = tuple((row, column) for row in range(GRID) for column in range(GRID))
+GRID_SIZE = 3
+CELLS = tuple((row, column) for row in range(GRID_SIZE) for column in range(GRID_SIZE))
 MAX_ENTITIES = 6
 PART_SHARE = 0.35
 
@@ -90,21 +90,23 @@ def sample_scene(rng: Random, palette: Palette | None = None, *, most: int = MAX
 
 def edit_scene(rng: Random, scene: Scene, palette: Palette) -> Scene:
     """Make one small random change; return the same scene if the chosen change is impossible."""
-    edit = rng.choice((*VALUES, "swap cells", "swap colours", "add", "remove"))
+    edit = rng.choice((*POSSIBLE_VALUES, "swap cells", "swap colours", "add", "remove"))
     match edit:
         case "add":
-            return _add(rng, scene, palette)
+            return _add_entity(rng, scene, palette)
         case "remove":
-            return _remove(rng, scene)
+            return _remove_entity(rng, scene)
         case "swap cells":
-            return _swap(rng, scene, "cell")
+            return _swap_values(rng, scene, "cell")
         case "swap colours":
-            return _swap(rng, scene, "colour")
+            return _swap_values(rng, scene, "colour")
     entity = rng.choice(scene.entities)
-    return scene.replace_entities({entity: replace(entity, **{edit: rng.choice(VALUES[edit](scene, palette))})})
+    return scene.replace_entities(
+        {entity: replace(entity, **{edit: rng.choice(POSSIBLE_VALUES[edit](scene, palette))})}
+    )
 
 
-VALUES: Mapping[str, Callable[[Scene, Palette], Sequence[Any]]] = {
+POSSIBLE_VALUES: Mapping[str, Callable[[Scene, Palette], Sequence[Any]]] = {
     "colour": lambda scene, palette: palette.colours,
     "shape": lambda scene, palette: palette.shapes,
     "size": lambda scene, palette: SIZES,
@@ -114,7 +116,7 @@ VALUES: Mapping[str, Callable[[Scene, Palette], Sequence[Any]]] = {
 """For each field of an entity, a function that returns the values it can be changed to."""
 
 
-def _swap(rng: Random, scene: Scene, field: str) -> Scene:
+def _swap_values(rng: Random, scene: Scene, field: str) -> Scene:
     if len(scene.entities) < 2:
         return scene
     first, second = rng.sample(scene.entities, 2)
@@ -126,7 +128,7 @@ def _swap(rng: Random, scene: Scene, field: str) -> Scene:
     )
 
 
-def _add(rng: Random, scene: Scene, palette: Palette) -> Scene:
+def _add_entity(rng: Random, scene: Scene, palette: Palette) -> Scene:
     """Add an entity; half of the time it is a copy of an existing entity, so that there are several to count."""
     if len(scene.entities) >= MAX_ENTITIES:
         return scene
@@ -137,7 +139,7 @@ def _add(rng: Random, scene: Scene, palette: Palette) -> Scene:
     return Scene(entities=(*scene.entities, added))
 
 
-def _remove(rng: Random, scene: Scene) -> Scene:
+def _remove_entity(rng: Random, scene: Scene) -> Scene:
     if len(scene.entities) < 2:
         return scene
     removed = rng.choice(scene.entities)
@@ -145,7 +147,7 @@ def _remove(rng: Random, scene: Scene) -> Scene:
 
 
 SIDE = 96
-CELL = SIDE // GRID
+CELL_SIDE = SIDE // GRID_SIZE
 OVERSAMPLING = 8
 RADII = {"small": (8.5, 9.0, 9.5), "large": (12.5, 13.0, 13.5)}
 JITTER = 1
@@ -158,7 +160,7 @@ RGB = {
     "purple": (150, 60, 190),
     "black": (25, 25, 25),
 }
-MARK = (255, 255, 255)
+MARK_COLOUR = (255, 255, 255)
 MARK_ON_YELLOW = (25, 25, 25)
 
 Pixels = NDArray[np.uint8]
@@ -186,11 +188,11 @@ def to_png(pixels: Pixels) -> bytes:
 
 def _draw_entity(canvas: Coverage, entity: Entity, rng: Random) -> None:
     radius = rng.choice(RADII[entity.size])
-    top, left = (CELL * index + JITTER + rng.randint(-JITTER, JITTER) for index in entity.cell)
-    region = canvas[top : top + CELL, left : left + CELL]
+    top, left = (CELL_SIDE * index + JITTER + rng.randint(-JITTER, JITTER) for index in entity.cell)
+    region = canvas[top : top + CELL_SIDE, left : left + CELL_SIDE]
     layers = [(_draw_shape(entity.shape, radius), RGB[entity.colour])]
     if entity.part:
-        mark = MARK_ON_YELLOW if entity.colour == "yellow" else MARK
+        mark = MARK_ON_YELLOW if entity.colour == "yellow" else MARK_COLOUR
         layers.append((_draw_part(entity.shape, entity.part, radius), mark))
     for coverage, colour in layers:
         region += coverage * (np.array(colour, dtype=np.float32) - region)
@@ -210,10 +212,10 @@ def _draw_part(shape: str, part: str, radius: float) -> Coverage:
 
 def _measure_coverage(draw_on: Draw) -> Coverage:
     """Return the fraction of each pixel that a drawing on a larger canvas covers, (32, 32, 1)."""
-    side = CELL * OVERSAMPLING
+    side = CELL_SIDE * OVERSAMPLING
     mask = Image.new("L", (side, side))
     draw_on(ImageDraw.Draw(mask), side / 2, OVERSAMPLING)
-    blocks = np.asarray(mask, dtype=np.float32).reshape(CELL, OVERSAMPLING, CELL, OVERSAMPLING)
+    blocks = np.asarray(mask, dtype=np.float32).reshape(CELL_SIDE, OVERSAMPLING, CELL_SIDE, OVERSAMPLING)
     coverage: Coverage = (blocks.mean(axis=(1, 3)) / 255)[..., None]
     return coverage
 

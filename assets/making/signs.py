@@ -16,7 +16,7 @@ from plumbline.operators.base.schemas import PROMPTS
 SIGNS_SUITE = "shapes_text"
 SIDE = 256
 """Width and height of a sign in pixels."""
-TEXTS = (
+SIGN_TEXTS = (
     "GRAND OPENING",
     "FRESH COFFEE",
     "GARDEN MARKET",
@@ -26,11 +26,11 @@ TEXTS = (
     "BAKERY HOUSE",
     "RIVER BRIDGE",
 )
-MISSPELT: Mapping[str, int] = {"quill": 0, "stencil": 3, "marker": 7, "smudge": 13}
+MISSPELT_WORDS: Mapping[str, int] = {"quill": 0, "stencil": 3, "marker": 7, "smudge": 13}
 """Number of misspelt words out of 16, by generator. A misspelt word has a wrong letter in the middle."""
-IDS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
-IMAGES = pa.schema([*IDS, ("image", pa.binary())])
-TRUTH = pa.schema([*IDS, ("text", pa.string()), ("wrong", pa.int32())])
+ID_COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
+IMAGES = pa.schema([*ID_COLUMNS, ("image", pa.binary())])
+TRUTH = pa.schema([*ID_COLUMNS, ("text", pa.string()), ("wrong", pa.int32())])
 """Ground truth: `text` is the text on the sign, and `wrong` is the number of misspelt words in it."""
 
 
@@ -48,12 +48,12 @@ class Sign(NamedTuple):
 
 def make_signs(generator: str, seed: int) -> list[Sign]:
     """Make the generator's sign for each text, with randomly chosen misspelt words."""
-    words = [word for text in TEXTS for word in text.split()]
+    words = [word for text in SIGN_TEXTS for word in text.split()]
     rng = Random(f"signs/{seed}/{generator}")
-    for place in rng.sample(range(len(words)), MISSPELT[generator]):
+    for place in rng.sample(range(len(words)), MISSPELT_WORDS[generator]):
         words[place] = misspell(words[place], rng)
     pairs = [" ".join(words[place : place + 2]) for place in range(0, len(words), 2)]
-    return [Sign(wanted, text) for wanted, text in zip(TEXTS, pairs, strict=True)]
+    return [Sign(wanted, text) for wanted, text in zip(SIGN_TEXTS, pairs, strict=True)]
 
 
 def misspell(word: str, rng: Random) -> str:
@@ -73,10 +73,10 @@ def draw_sign(text: str) -> bytes:
 
 def make_sign_tables(seed: int) -> dict[str, pa.Table]:
     """Return all tables of the benchmark, by path in the benchmark's folder."""
-    prompts = [{"text": f'a sign that says "{text}"', "skills": ["text"], "suite": SIGNS_SUITE} for text in TEXTS]
+    prompts = [{"text": f'a sign that says "{text}"', "skills": ["text"], "suite": SIGNS_SUITE} for text in SIGN_TEXTS]
     prompts = [prompt | {"prompt_id": make_content_id(str(prompt["text"]).encode())} for prompt in prompts]
     tables, truth = {"prompts.parquet": table(prompts, PROMPTS)}, []
-    for generator in MISSPELT:
+    for generator in MISSPELT_WORDS:
         images = []
         for prompt, sign in zip(prompts, make_signs(generator, seed), strict=True):
             png = draw_sign(sign.text)

@@ -60,7 +60,7 @@ GENERATORS = (
 )
 
 
-def imagine(generator: Generator, prompt: Prompt, rng: Random) -> Scene:
+def imagine_scene(generator: Generator, prompt: Prompt, rng: Random) -> Scene:
     """Return the scene that the generator makes for the prompt."""
     start = sample_scene(rng, make_prompt_palette(prompt), most=MAX_IN_IMAGE)
     faultless = _find_violating_scene(prompt, frozenset(), start, rng)
@@ -113,7 +113,7 @@ def _count_misses(prompt: Prompt, scene: Scene, wanted: frozenset[str]) -> int:
     return len(wanted.symmetric_difference(prompt.list_broken(scene)))
 
 
-SUITE = "shapes"
+SHAPES_SUITE = "shapes"
 PROMPTS_PER_SKILL = 32
 IMAGES_PER_FILE = 128
 _IMAGE_COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
@@ -202,7 +202,7 @@ def make_benchmark(seed: int) -> Benchmark:
 
 def _depict(generator: Generator, prompt: Prompt, seed: int) -> Depiction:
     name = f"{seed}/{generator.name}/{prompt.prompt_id}"
-    scene = imagine(generator, prompt, Random(f"scene/{name}"))
+    scene = imagine_scene(generator, prompt, Random(f"scene/{name}"))
     png = to_png(draw_scene(scene, f"pixels/{name}"))
     return Depiction(prompt=prompt, generator=generator.name, scene=scene, png=png)
 
@@ -237,7 +237,7 @@ def write_tables(tables: Mapping[str, pa.Table], folder: Path) -> None:
 def make_prompts_table(prompts: Sequence[Prompt]) -> pa.Table:
     """Return the prompts as a benchmark's prompt table."""
     rows = [
-        {"prompt_id": prompt.prompt_id, "text": prompt.text, "skills": prompt.skills, "suite": SUITE}
+        {"prompt_id": prompt.prompt_id, "text": prompt.text, "skills": prompt.skills, "suite": SHAPES_SUITE}
         for prompt in prompts
     ]
     return table(rows, PROMPTS)
@@ -279,12 +279,12 @@ def _make_rating_rows(depiction: Depiction, seed: int) -> list[Row]:
 
 
 CLIPS_SUITE = "shapes_video"
-EVERY = 8
-"""Clips are made for every EVERY-th prompt of the embedded benchmark."""
-FRAMES = 8
-FRAMES_A_SECOND = 4
-_COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
-CLIP_TRUTH = pa.schema([*_COLUMNS, ("correct", pa.float64())])
+PROMPTS_PER_CLIP = 8
+"""Every PROMPTS_PER_CLIP-th prompt of the embedded benchmark gets a clip by each video generator."""
+FRAMES_PER_CLIP = 8
+FRAMES_PER_SECOND = 4
+_CLIP_COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
+CLIP_TRUTH = pa.schema([*_CLIP_COLUMNS, ("correct", pa.float64())])
 """Ground truth: `correct` is the fraction of a clip's frames that violate no requirement."""
 
 
@@ -304,7 +304,7 @@ def encode_video(frames: Sequence[Pixels], container: str, codec: str) -> bytes:
     """Encode the frames as a video file, whose bytes may differ between releases of FFmpeg."""
     buffer = io.BytesIO()
     with av.open(buffer, "w", format=container) as file:
-        stream = file.add_stream(codec, rate=FRAMES_A_SECOND, options={"crf": "16", "b:v": "0"})
+        stream = file.add_stream(codec, rate=FRAMES_PER_SECOND, options={"crf": "16", "b:v": "0"})
         assert isinstance(stream, av.VideoStream)
         stream.height, stream.width = frames[0].shape[:2]
         stream.pix_fmt = "yuv420p"
@@ -328,10 +328,10 @@ def list_clip_scenes(video_generator: VideoGenerator, prompt: Prompt, seed: int)
     generators_by_name: Mapping[str, Generator] = {generator.name: generator for generator in GENERATORS}
 
     def scene(name: str) -> Scene:
-        return imagine(generators_by_name[name], prompt, Random(f"scene/{seed}/{name}/{prompt.prompt_id}"))
+        return imagine_scene(generators_by_name[name], prompt, Random(f"scene/{seed}/{name}/{prompt.prompt_id}"))
 
     first, second = scene(video_generator.first), scene(video_generator.second)
-    return [first] * (FRAMES // 2) + [second] * (FRAMES - FRAMES // 2)
+    return [first] * (FRAMES_PER_CLIP // 2) + [second] * (FRAMES_PER_CLIP - FRAMES_PER_CLIP // 2)
 
 
 def draw_frames(video_generator: VideoGenerator, prompt: Prompt, scenes: Sequence[Scene], seed: int) -> list[Pixels]:
@@ -342,7 +342,7 @@ def draw_frames(video_generator: VideoGenerator, prompt: Prompt, scenes: Sequenc
 
 def make_clip_tables(seed: int) -> dict[str, pa.Table]:
     """Return all tables of the benchmark, by path in the benchmark's folder."""
-    prompts = make_prompts(seed, PROMPTS_PER_SKILL)[::EVERY]
+    prompts = make_prompts(seed, PROMPTS_PER_SKILL)[::PROMPTS_PER_CLIP]
     tables = {"prompts.parquet": make_prompts_table(prompts)}
     truth: list[Row] = []
     for video_generator in VIDEO_GENERATORS:
@@ -357,6 +357,6 @@ def make_clip_tables(seed: int) -> dict[str, pa.Table]:
             }
             images.append(ids | {"image": clip})
             truth.append(ids | {"correct": sum(not prompt.list_broken(scene) for scene in scenes) / len(scenes)})
-        schema = pa.schema([*_COLUMNS, ("image", video_generator.column)])
+        schema = pa.schema([*_CLIP_COLUMNS, ("image", video_generator.column)])
         tables[f"images/{video_generator.name}/00000.parquet"] = table(images, schema)
     return tables | {"truth.parquet": table(truth, CLIP_TRUTH)}

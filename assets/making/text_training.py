@@ -27,7 +27,7 @@ from plumbline.assets.making.claims import (
 )
 from plumbline.assets.making.lessons import (
     METRICS,
-    REPLIES,
+    REPLY_WRITERS,
     ChoiceQuestion,
     GoldWriter,
     Lesson,
@@ -40,7 +40,7 @@ from plumbline.assets.making.tokens import build_writer_tokenizer
 from plumbline.operators.metrics.questions import tifa
 from plumbline.operators.stages import entailment
 
-TRIES = 12
+MAX_TRIES = 12
 EDITS_TRIED = 6
 PROPERTIES = (("colour", COLOURS), ("size", SIZES), ("part", PARTS))
 OPPOSITES = {"more": "fewer", "fewer": "more", LARGER: SMALLER, SMALLER: LARGER}
@@ -72,7 +72,7 @@ def sample_entailed(rng: Random, prompt: Prompt) -> Claim:
 
 def sample_not_entailed(rng: Random, illustrated: IllustratedPrompt) -> Claim | None:
     """Return a claim that can be false although the prompt is true; return None if the draws fail."""
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         claim = _draw_candidate(rng, illustrated.prompt)
         if any(not claim.holds(scene) for scene in _draw_fitting_scenes(rng, illustrated)):
             return claim
@@ -83,7 +83,7 @@ def _draw_candidate(rng: Random, prompt: Prompt) -> Claim:
     """Vary one of the prompt's requirements, or occasionally take a requirement of another prompt."""
     if rng.random() < 0.2:
         return rng.choice(sample_illustrated(rng, held_out=False).prompt.requirements).claim
-    return vary(rng, rng.choice(prompt.requirements).claim)
+    return vary_claim(rng, rng.choice(prompt.requirements).claim)
 
 
 def _draw_fitting_scenes(rng: Random, illustrated: IllustratedPrompt) -> list[Scene]:
@@ -95,7 +95,7 @@ def _draw_fitting_scenes(rng: Random, illustrated: IllustratedPrompt) -> list[Sc
     return scenes
 
 
-def vary(rng: Random, claim: Claim) -> Claim:
+def vary_claim(rng: Random, claim: Claim) -> Claim:
     """Change one property, relation or number in the claim, or change the kind of claim."""
     match claim:
         case Exists(what):
@@ -217,7 +217,7 @@ def compute_nli_loss(model: BertForSequenceClassification, batch: EncodedPairs) 
     return cross_entropy(model(**batch.tokens).logits, batch.labels)
 
 
-IGNORED = -100
+IGNORED_LABEL = -100
 PHRASES = (
     "Description:\n",
     "\nThe visually groundable words and their scores are labelled below:\n",
@@ -267,7 +267,7 @@ PHRASES = (
 spell it out.
 """
 VOCABULARY_PROMPTS = 600
-DOUBTS = 2
+DOUBTS_PER_PROMPT = 2
 CHOICES_KEPT = 3
 """Number of lessons about choosing an answer that are kept for each prompt."""
 POOLED = 8
@@ -278,7 +278,7 @@ def make_writer_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     rng = Random(f"writer words/{seed}")
     lessons = [lesson for _ in range(VOCABULARY_PROMPTS) for lesson in make_training_lessons(rng)]
     texts = {lesson.text.removeprefix(lesson.instruction) for lesson in lessons} | {lesson.reply for lesson in lessons}
-    return build_writer_tokenizer(texts, instructions=list(REPLIES), phrases=PHRASES)
+    return build_writer_tokenizer(texts, instructions=list(REPLY_WRITERS), phrases=PHRASES)
 
 
 def make_training_lessons(rng: Random) -> list[Lesson]:
@@ -296,12 +296,12 @@ def make_lessons(rng: Random, illustrated: IllustratedPrompt) -> list[Lesson]:
 
 
 def _is_choice(lesson: Lesson) -> bool:
-    return lesson.instruction == tifa.CHOOSE["text"].instructions
+    return lesson.instruction == tifa.CHOICE_FORMS["text"].instructions
 
 
 def _make_doubts(rng: Random, illustrated: IllustratedPrompt) -> list[ChoiceQuestion]:
     """Make yes/no questions whose answers the prompt does not imply, and one question whose answer it implies."""
-    claims = [sample_not_entailed(rng, illustrated) for _ in range(DOUBTS)]
+    claims = [sample_not_entailed(rng, illustrated) for _ in range(DOUBTS_PER_PROMPT)]
     denied = [make_yes_no_question(claim, truth=False) for claim in claims if claim is not None]
     return [*denied, make_yes_no_question(sample_entailed(rng, illustrated.prompt))]
 
@@ -312,7 +312,7 @@ class Sequences(NamedTuple):
     ids: torch.Tensor
     """Token ids (n, tokens), padded on the right."""
     labels: torch.Tensor
-    """For each position of a reply, the token that follows; IGNORED elsewhere. The shape is (n, tokens)."""
+    """For each position of a reply, the token that follows; IGNORED_LABEL elsewhere. The shape is (n, tokens)."""
 
 
 def make_lesson_batches(tokenizer: PreTrainedTokenizerFast, rng: Random, size: int) -> Iterator[Sequences]:
@@ -321,34 +321,33 @@ def make_lesson_batches(tokenizer: PreTrainedTokenizerFast, rng: Random, size: i
         lessons: list[Lesson] = []
         while len(lessons) < POOLED * size:
             lessons += make_training_lessons(rng)
-        rows = sorted(_tokenize(tokenizer, lessons), key=lambda row: len(row[0]) + rng.random())
+        rows = sorted(_tokenize_lessons(tokenizer, lessons), key=lambda row: len(row[0]) + rng.random())
         batches = [rows[first : first + size] for first in range(0, len(rows), size)]
         rng.shuffle(batches)
-        yield from (_pad(batch, tokenizer.pad_token_id) for batch in batches)
+        yield from (_pad_rows(batch, tokenizer.pad_token_id) for batch in batches)
 
 
 Row = tuple[torch.Tensor, torch.Tensor]
-"""Tokens of a lesson, and the same tokens with IGNORED in place of the tokens that the model reads but does not write.
-"""
+"""Tokens of a lesson, and its labels: the same tokens, but IGNORED_LABEL where the model only reads."""
 
 
-def _tokenize(tokenizer: PreTrainedTokenizerFast, lessons: Sequence[Lesson]) -> list[Row]:
+def _tokenize_lessons(tokenizer: PreTrainedTokenizerFast, lessons: Sequence[Lesson]) -> list[Row]:
     read = tokenizer([lesson.text for lesson in lessons]).input_ids
     written = tokenizer([lesson.reply + tokenizer.eos_token for lesson in lessons], add_special_tokens=False).input_ids
     return [
-        (torch.tensor(before + after), torch.tensor([IGNORED] * len(before) + after))
+        (torch.tensor(before + after), torch.tensor([IGNORED_LABEL] * len(before) + after))
         for before, after in zip(read, written, strict=True)
     ]
 
 
-def _pad(rows: Sequence[Row], pad: int) -> Sequences:
+def _pad_rows(rows: Sequence[Row], pad: int) -> Sequences:
     ids = pad_sequence([ids for ids, _ in rows], batch_first=True, padding_value=pad)
-    labels = pad_sequence([labels for _, labels in rows], batch_first=True, padding_value=IGNORED)
+    labels = pad_sequence([labels for _, labels in rows], batch_first=True, padding_value=IGNORED_LABEL)
     return Sequences(ids[:, :-1], labels[:, 1:])
 
 
 def compute_reply_loss(model: LlamaForCausalLM, batch: Sequences) -> torch.Tensor:
     """Return the mean cross-entropy over the tokens of the replies, including the end tokens."""
     hidden = model.model(input_ids=batch.ids).last_hidden_state
-    labelled = batch.labels != IGNORED
+    labelled = batch.labels != IGNORED_LABEL
     return cross_entropy(model.lm_head(hidden[labelled]), batch.labels[labelled])

@@ -21,9 +21,9 @@ from plumbline.assets.making.questions import OPEN_QUESTIONS, VQASCORE_TEMPLATE,
 from plumbline.assets.making.scenes import sample_scene
 from plumbline.operators.models.networks.clip_flant5 import BEFORE_IMAGE
 
-SENTENCES = 4000
+SENTENCE_COUNT = 4000
 PUNCTUATION = "\"'?!.,:;()"
-SPACE = "▁"
+SPACE_MARK = "▁"
 T5_CONTEXT = 512
 CLIP_CONTEXT = 77
 NLI_CONTEXT = 128
@@ -54,7 +54,7 @@ def write_sentences(seed: int) -> list[str]:
     """Write statements, questions with answers, and captions that together use every word about shapes."""
     rng = Random(f"sentences/{seed}")
     sentences = [BEFORE_IMAGE, VQASCORE_TEMPLATE, OTHER_WORDS, " ".join(NUMBERS), " ".join(digits)]
-    for index in range(SENTENCES):
+    for index in range(SENTENCE_COUNT):
         scene, skill = sample_scene(rng), SKILLS[index % len(SKILLS)]
         prompt = sample_prompt(rng, scene, skill)
         topic = list(OPEN_QUESTIONS)[index % len(OPEN_QUESTIONS)]
@@ -117,8 +117,8 @@ def _make_word_tokenizer(
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKC(), *spaced, normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
     )
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
-    tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE_MARK, prepend_scheme="always")
+    tokenizer.decoder = decoders.Metaspace(replacement=SPACE_MARK, prepend_scheme="always")
     tokenizer.add_special_tokens(names)
     placed = [(name, index) for index, name in enumerate(names) if name in template]
     tokenizer.post_processor = processors.TemplateProcessing(single=template, pair=pair, special_tokens=placed)
@@ -128,9 +128,9 @@ def _make_word_tokenizer(
 def _count_vocabulary(special: Sequence[str], sentences: Iterable[str]) -> list[tuple[str, float]]:
     counts = Counter(word for sentence in sentences for word in split_words(sentence))
     total = sum(counts.values())
-    words = [(SPACE + word, math.log(count / total)) for word, count in sorted(counts.items())]
+    words = [(SPACE_MARK + word, math.log(count / total)) for word, count in sorted(counts.items())]
     known = {piece for piece, _ in words}
-    letters = SPACE + ascii_letters + digits + PUNCTUATION + "-/&%"
+    letters = SPACE_MARK + ascii_letters + digits + PUNCTUATION + "-/&%"
     rare = [(letter, -30.0) for letter in letters if letter not in known]
     return [(name, 0.0) for name in special] + words + rare
 

@@ -52,7 +52,7 @@ from plumbline.plugins.training.loop import TrainingStage
 CAPTIONS_EVERY = 10
 CAPTIONS_EACH = 2
 MIN_ENTITIES = 2
-TRIES = 8
+MAX_TRIES = 8
 GROWING_SHARE = 0.3
 Weights = Mapping[str, float]
 
@@ -71,16 +71,16 @@ class Mixture:
 
     def draw(self, rng: Random, scene: Scene) -> GoldQuestion | None:
         """Draw a question about the scene, never with held-out wording; return None if the draws fail."""
-        form = _draw(rng, self.forms)
+        form = _draw_weighted(rng, self.forms)
         if form == "open":
-            return ask_openly(rng, scene, _draw(rng, self.topics))
-        skill, truth = _draw(rng, self.skills), rng.random() < 0.5
+            return ask_openly(rng, scene, _draw_weighted(rng, self.topics))
+        skill, truth = _draw_weighted(rng, self.skills), rng.random() < 0.5
         if form == "direct":
             return ask_directly(rng, scene, skill, truth=truth)
         return ask_vqascore(rng, scene, skill, truth=truth, held_out=False)
 
 
-def _draw(rng: Random, weights: Weights) -> str:
+def _draw_weighted(rng: Random, weights: Weights) -> str:
     (name,) = rng.choices(list(weights), list(weights.values()))
     return name
 
@@ -156,18 +156,18 @@ class ExerciseMaker:
 
 def make_training_questions(rng: Random, scene: Scene, mixture: Mixture, count: int) -> list[GoldQuestion]:
     """Ask up to `count` questions about the scene; with a narrow mixture there may be nothing to ask."""
-    drawn = (mixture.draw(rng, scene) for _ in range(TRIES * count))
+    drawn = (mixture.draw(rng, scene) for _ in range(MAX_TRIES * count))
     return list(islice(filter(None, drawn), count))
 
 
 MAX_LOGIT_SCALE = 4.6052
-EMPTY = "empty"
-PLAIN = "plain"
-FIELDS = {
-    "shape": (*SHAPES, EMPTY),
-    "colour": (*COLOURS, EMPTY),
-    "size": (*SIZES, EMPTY),
-    "part": (*PARTS, PLAIN, EMPTY),
+EMPTY_CELL = "empty"
+PLAIN_SHAPE = "plain"
+CELL_LABELS = {
+    "shape": (*SHAPES, EMPTY_CELL),
+    "colour": (*COLOURS, EMPTY_CELL),
+    "size": (*SIZES, EMPTY_CELL),
+    "part": (*PARTS, PLAIN_SHAPE, EMPTY_CELL),
     "cell": CELLS,
 }
 
@@ -188,7 +188,7 @@ class CellReader(nn.Module):
         super().__init__()
         self.tower = tower
         width = int(tower.config.hidden_size)
-        self.heads = nn.ModuleDict({field: nn.Linear(width, len(values)) for field, values in FIELDS.items()})
+        self.heads = nn.ModuleDict({field: nn.Linear(width, len(values)) for field, values in CELL_LABELS.items()})
 
 
 def compute_cell_loss(model: CellReader, batch: CellBatch) -> torch.Tensor:
@@ -218,14 +218,14 @@ def label_cells(scenes: Sequence[Scene]) -> dict[str, torch.Tensor]:
         field: torch.tensor(
             [[values.index(_read_value(field, entities.get(cell), cell)) for cell in CELLS] for entities in by_cell]
         )
-        for field, values in FIELDS.items()
+        for field, values in CELL_LABELS.items()
     }
 
 
 def _read_value(field: str, entity: Entity | None, cell: tuple[int, int]) -> object:
     if field == "cell":
         return cell
-    return EMPTY if entity is None else getattr(entity, field) or PLAIN
+    return EMPTY_CELL if entity is None else getattr(entity, field) or PLAIN_SHAPE
 
 
 class PairBatch(NamedTuple):

@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from transformers import CLIPModel
 
 from plumbline.assets.making.accuracy import (
-    THRESHOLD,
+    GECKO_THRESHOLD,
     count_entailed,
     count_filtered,
     measure_clip,
@@ -87,19 +87,19 @@ def render_card(measured: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
         keep_trailing_newline=True,
     )
     template = environment.get_template("card.md.j2")
-    return template.render(**measured, recipe=recipe, threshold=THRESHOLD, planted_colour=PLANTED_COLOUR)
+    return template.render(**measured, recipe=recipe, threshold=GECKO_THRESHOLD, planted_colour=PLANTED_COLOUR)
 
 
 SUITE_FOLDER = "shapes"
 PAIRS_EACH = 10
-BIASES = {"relative_attention_bias": 10.0}
+RATE_FACTORS = {"relative_attention_bias": 10.0}
 STAGES: Mapping[str, TrainingStage] = {
     "tower": TrainingStage(steps=300, peak=1e-3, size=128),
     "clip": TrainingStage(steps=600, peak=1e-3, size=96, each=2),
-    "caption": TrainingStage(steps=500, peak=1e-3, size=64, each=2, quick=BIASES),
-    "place": TrainingStage(steps=1200, peak=7e-4, size=24, each=4, quick=BIASES),
-    "relation": TrainingStage(steps=1200, peak=5e-4, size=24, each=4, quick=BIASES),
-    "question": TrainingStage(steps=6000, peak=6e-4, size=24, each=5, quick=BIASES),
+    "caption": TrainingStage(steps=500, peak=1e-3, size=64, each=2, quick=RATE_FACTORS),
+    "place": TrainingStage(steps=1200, peak=7e-4, size=24, each=4, quick=RATE_FACTORS),
+    "relation": TrainingStage(steps=1200, peak=5e-4, size=24, each=4, quick=RATE_FACTORS),
+    "question": TrainingStage(steps=6000, peak=6e-4, size=24, each=5, quick=RATE_FACTORS),
     "writer": TrainingStage(steps=6000, peak=1.5e-3, size=64),
     "nli": TrainingStage(steps=3000, peak=7e-4, size=96),
 }
@@ -267,7 +267,7 @@ def _measure_text_models(config: WorldConfig, benchmark: Benchmark) -> dict[str,
     return {
         "writer": {metric: measure_sheets(written) for metric, written in sheets.items()},
         "hallucinations": {
-            f"Gecko, NLI at {THRESHOLD}": count_entailed(nli, sheets["gecko"]),
+            f"Gecko, NLI at {GECKO_THRESHOLD}": count_entailed(nli, sheets["gecko"]),
             "TIFA, filter": count_filtered(sheets["tifa"]),
         },
         "nli": measure_pairs(nli, sample_held_out_pairs(config.seed, PAIRS_EACH * config.questions_each)),

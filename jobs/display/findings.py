@@ -9,18 +9,18 @@ from rich.table import Table
 
 from plumbline.jobs.display.console import say, show_sentence, show_table, show_tables, warn
 from plumbline.operators.base.sentences import ShownTable, names
-from plumbline.operators.metaeval.corrected_tables import contradictions, mean_tables
+from plumbline.operators.metaeval.corrected_tables import describe_contradictions, make_mean_tables
 from plumbline.operators.metaeval.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
-from plumbline.operators.metaeval.orders import relations_tables
-from plumbline.operators.metaeval.paper_tables import EMPTY, count_columns, list_conventions, value_text
-from plumbline.operators.report.agreement import Agreement, conclude
+from plumbline.operators.metaeval.orders import make_relations_tables
+from plumbline.operators.metaeval.paper_tables import EMPTY_CELL, count_columns, format_value, list_conventions
+from plumbline.operators.report.agreement import Agreement, describe_conclusions
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
-from plumbline.pipelines.metaeval.metaeval import ALONE, PAGE, Findings
+from plumbline.pipelines.metaeval.metaeval import NO_SCORES_NOTE, PAGE, Findings
 
 MAX_LINES = 40
 """Maximum number of lines in the main table, so that it fits on a screen."""
 MAX_ROWS = 24
-WRITTEN = {
+FILE_DESCRIPTIONS = {
     PAGE: "every statistic, by skill too, with its convention; the raters; corrected means",
     "judgements.parquet": "the same statistics as a table",
     "comparisons.parquet": "which metrics differ",
@@ -62,7 +62,7 @@ def show_written(console: Console, findings: Findings, hint: str = "") -> None:
     """Print the folder with the results, followed by a `hint`, and the files in it."""
     say(console, f"written to {findings.folder}/{hint}:")
     for file in findings.files:
-        say(console, f"  {file:<27}{WRITTEN[file]}")
+        say(console, f"  {file:<27}{FILE_DESCRIPTIONS[file]}")
 
 
 def show_conclusion(console: Console, findings: Findings) -> None:
@@ -70,10 +70,10 @@ def show_conclusion(console: Console, findings: Findings) -> None:
     agreement = Agreement(
         findings.judgements, findings.comparisons, findings.notes, corrected=findings.corrected, orders=findings.orders
     )
-    for sentence in (*conclude(agreement), *contradictions(findings.corrected)):
+    for sentence in (*describe_conclusions(agreement), *describe_contradictions(findings.corrected)):
         show_sentence(console, sentence)
-    if ALONE in findings.notes:
-        say(console, ALONE)
+    if NO_SCORES_NOTE in findings.notes:
+        say(console, NO_SCORES_NOTE)
 
 
 def show_findings(console: Console, findings: Findings) -> None:
@@ -87,7 +87,8 @@ def show_findings(console: Console, findings: Findings) -> None:
     _show_comparisons(console, findings.comparisons)
     _show_orders(console, findings.orders)
     _show_tables(
-        console, [*relations_tables(findings.orders), *mean_tables(findings.corrected), *findings.graph_contents]
+        console,
+        [*make_relations_tables(findings.orders), *make_mean_tables(findings.corrected), *findings.graph_contents],
     )
     for matrix in findings.graph_correlations:
         if matrix.subset == OVERALL:
@@ -111,12 +112,12 @@ def _show_overall(console: Console, findings: Findings) -> None:
         overall = [judged for judged in judgements if judged.group == OVERALL]
         shown = [judged for judged in overall if not judged.statistic.startswith("epsilon")]
         rows = _arrange_rows(
-            {(judged.metric, judged.statistic): value_text(judged).replace(" ", "\n", 1) for judged in shown}
+            {(judged.metric, judged.statistic): format_value(judged).replace(" ", "\n", 1) for judged in shown}
         )
         counts = _arrange_rows({(judged.metric, judged.statistic): str(judged.n) for judged in shown})
         for column, numbers in count_columns(counts).items():
             for name, row in rows.items():
-                row[column] = numbers.get(name, EMPTY)
+                row[column] = numbers.get(name, EMPTY_CELL)
         show_tables(console, title, rows)
 
 
@@ -128,7 +129,7 @@ def _show_first_statistics(console: Console, findings: Findings) -> None:
         first = [judged for judged in judgements if (judged.group, judged.statistic) == (OVERALL, statistic)]
         for judged in sorted(first, key=lambda judged: math.inf if math.isnan(judged.value) else -judged.value):
             template = f"{judged.template or 'ground truth'}: {judged.statistic}"
-            cells[judged.metric, template] = f"{value_text(judged)} n {judged.n:,}"
+            cells[judged.metric, template] = f"{format_value(judged)} n {judged.n:,}"
     rows = _arrange_rows(cells)
     first_rows = dict(list(rows.items())[:MAX_ROWS])
     left = show_tables(console, f"{findings.protocol}: agreement with people", first_rows, max_tables=1)
@@ -156,7 +157,8 @@ def _show_subsets(console: Console, title: str, judgements: Sequence[Judgement])
     for judged in shown:
         n[judged.group] = max(judged.n, n.get(judged.group, 0))
     cells = {
-        (f"{judged.group} ({n[judged.group]})", judged.metric): value_text(judged).partition(" ")[0] for judged in shown
+        (f"{judged.group} ({n[judged.group]})", judged.metric): format_value(judged).partition(" ")[0]
+        for judged in shown
     }
     show_tables(console, f"{title}: {statistic} by skill (n)", _arrange_rows(cells))
 
@@ -165,13 +167,13 @@ def _arrange_rows(cells: Mapping[tuple[str, str], str]) -> dict[str, dict[str, s
     """Arrange cells that are keyed by two names in a table; the name with fewer distinct values gives the columns."""
     first, second = (dict.fromkeys(pair[kind] for pair in cells) for kind in (0, 1))
     if len(second) <= len(first):
-        return {down: {across: cells.get((down, across), EMPTY) for across in second} for down in first}
-    return {down: {across: cells.get((across, down), EMPTY) for across in first} for down in second}
+        return {down: {across: cells.get((down, across), EMPTY_CELL) for across in second} for down in first}
+    return {down: {across: cells.get((across, down), EMPTY_CELL) for across in first} for down in second}
 
 
 def _show_people(console: Console, findings: Findings, max_rows: int) -> None:
     rows = [
-        (judged.group, judged.template, judged.statistic, value_text(judged), str(judged.n))
+        (judged.group, judged.template, judged.statistic, format_value(judged), str(judged.n))
         for judged in findings.judgements
         if judged.metric == PEOPLE
     ]
@@ -208,7 +210,8 @@ def _show_orders(console: Console, orders: Sequence[Order]) -> None:
     if not orders:
         return
     better = {
-        (order.generator_a, order.generator_b, order.judge, order.template): order.better or EMPTY for order in orders
+        (order.generator_a, order.generator_b, order.judge, order.template): order.better or EMPTY_CELL
+        for order in orders
     }
     judges = list(dict.fromkeys((order.judge, order.template) for order in orders))
     table = Table("generators", *(escape(" ".join(filter(None, judge))) for judge in judges), title="which is better")

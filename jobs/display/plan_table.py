@@ -115,7 +115,7 @@ def _show_verified(console: Console, planned: PlannedSweep) -> None:
     if planned.verified is None:
         return
     read, broken = planned.verified
-    found = f"{len(broken)} damaged or lost" if broken else "all are sound"
+    found = f"{len(broken)} damaged or lost" if broken else "all are intact"
     say(console, f"verify: {plural(read, 'cell')} read, {found}")
     for path in broken[:MAX_BROKEN]:
         warn(console, f"{planned.store.place.url}/{path}: damaged or lost, will be recomputed")

@@ -21,9 +21,9 @@ LINE_INTERVAL, MAX_LINE_INTERVAL = 30.0, 600.0
 PHASE_DELAY = 10.0
 """Seconds after which a phase, such as starting workers, gets a line in a log; shorter phases get none."""
 BAR_WIDTH = 20
-AFTER_SECONDS = 4.0
+MIN_FINISHING_SECONDS = 4.0
 """Seconds needed for the tables and the report of the smallest run; most of them are spent on imports."""
-AFTER_ROW_SECONDS = 4e-4
+FINISHING_SECONDS_PER_ROW = 4e-4
 """Additional seconds per score; measured with jobs.sweep sweep=shapes metric=[edge_density], with and without limit=40.
 """
 
@@ -31,7 +31,7 @@ AFTER_ROW_SECONDS = 4e-4
 def estimate_seconds_afterwards(sweeps: Iterable[PlannedSweep]) -> float:
     """Estimate the seconds needed for the tables and reports of these sweeps once their cells have been computed."""
     rows = [sum(item.images for item in planned.plan.nodes if item.node.stage == "scores") for planned in sweeps]
-    return sum(AFTER_SECONDS + AFTER_ROW_SECONDS * count for count in rows)
+    return sum(MIN_FINISHING_SECONDS + FINISHING_SECONDS_PER_ROW * count for count in rows)
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def show_phase(console: Console, phase: str, *, verbose: bool) -> Iterator[None]
         yield
 
 
-class Bars(Progress):
+class ProgressBars(Progress):
     """A bar for each stage, and a line below them."""
 
     last_line: Callable[[], str] = staticmethod(str)
@@ -70,7 +70,7 @@ class ProgressDisplay:
             verbose: True to log a line for each phase immediately, and not only for long phases.
         """
         self.console, self.verbose = console, verbose
-        self.bars = Bars(
+        self.bars = ProgressBars(
             TextColumn("{task.description}"),
             BarColumn(bar_width=BAR_WIDTH),
             MofNCompleteColumn(),

@@ -19,7 +19,7 @@ from packaging.version import Version
 from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, MissingExtra, install_remedy
 
 T = TypeVar("T")
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+EXTENSION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 """Pattern for the name of an extension, which may become part of a path."""
 PLUGINS = Path(__file__).parents[2] / "plugins"
 """Folder of our plugins. Each plugin has a file `entry_points.txt` in the format used by installed packages."""
@@ -52,7 +52,7 @@ class Extensions(Mapping[str, T], Generic[T]):
         """Entry points by name. Raise ConfigError if a name is invalid, or if two packages declare the same name."""
         points = {name: EntryPoint(name, value, self.group) for name, value in self.ours.items()}
         for point in sorted(entry_points(group=self.group), key=_name_package):
-            if not NAME.fullmatch(point.name):
+            if not EXTENSION_NAME.fullmatch(point.name):
                 raise ConfigError(
                     f"{_name_package(point)}: {self.group} {point.name[:100]!r}: expected up to 100 letters, digits, "
                     f"underscores, hyphens and dots; {_find_remedy(point)}"

@@ -13,8 +13,8 @@ import pyarrow as pa
 from plumbline.operators.base.errors import ConfigError, RowError, SourceError
 from plumbline.operators.base.usage import Usage
 
-USAGE = b"usage"
-KEPT = b"kept"
+USAGE_KEY = b"usage"
+KEPT_KEY = b"kept"
 PANDAS_NULLS = ("NAType", "NaTType")
 """Type names of pandas' null values; importing pandas would slow down the start of workers."""
 
@@ -82,23 +82,23 @@ def row_error(value: Mapping[str, Any] | None) -> RowError | None:
 
 def with_usage(table: pa.Table, usage: Usage) -> pa.Table:
     """Store the usage of model calls in the table's metadata, which is saved in the file of the cell."""
-    return table.replace_schema_metadata({USAGE: json.dumps(usage._asdict())})
+    return table.replace_schema_metadata({USAGE_KEY: json.dumps(usage._asdict())})
 
 
 def read_usage(table: pa.Table) -> Usage | None:
     """Return the usage of model calls stored in the table's metadata; None if the metadata has no usage."""
-    found = (table.schema.metadata or {}).get(USAGE)
+    found = (table.schema.metadata or {}).get(USAGE_KEY)
     return Usage(**json.loads(found)) if found is not None else None
 
 
 def with_kept(table: pa.Table, kept: int) -> pa.Table:
     """Store the number of rows that were copied from earlier cells (`kept`) in the table's metadata."""
-    return table.replace_schema_metadata({**(table.schema.metadata or {}), KEPT: str(kept)})
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), KEPT_KEY: str(kept)})
 
 
 def read_kept(table: pa.Table) -> int:
     """Return the number of rows copied from earlier cells, as stored in the table's metadata."""
-    return int((table.schema.metadata or {}).get(KEPT, 0))
+    return int((table.schema.metadata or {}).get(KEPT_KEY, 0))
 
 
 def join_tables(tables: Sequence[pa.Table]) -> pa.Table:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 MAX_NAMES = 4
-LATEX = str.maketrans(
+LATEX_ESCAPES = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
     | {character: f"{{{character}}}" for character in "[]*"}  # else LaTeX may read them as options
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"}
@@ -69,7 +69,7 @@ def percent(share: float) -> str:
 
 
 NO_INTERVAL = "no interval"
-WHY_NO_INTERVAL = "There is no interval if so few prompts differ from the rest that it would not be reliable."
+WHY_NO_INTERVAL = "No interval is shown if too few prompts differ from the rest for it to be reliable."
 """Note below tables that contain NO_INTERVAL."""
 
 
@@ -110,4 +110,4 @@ def plural(count: int, word: str) -> str:
 
 
 def escape_latex(text: str) -> str:
-    return text.translate(LATEX)
+    return text.translate(LATEX_ESCAPES)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-ALL = slice(None)
+ALL_ROWS = slice(None)
 
 
 class SpilledColumns:
@@ -25,7 +25,7 @@ class SpilledColumns:
         self._file.write(np.ascontiguousarray(column, np.float64).data)
         self._ends.append(self._ends[-1] + len(column))
 
-    def read(self, number: int, rows: slice = ALL) -> Floats:
+    def read(self, number: int, rows: slice = ALL_ROWS) -> Floats:
         """Return a column, or a slice of its rows."""
         begin, end, _ = rows.indices(self._ends[number + 1] - self._ends[number])
         self._file.seek(8 * (self._ends[number] + begin))

@@ -13,7 +13,7 @@ from plumbline.operators.images.animations import find_animation, sample_animati
 from plumbline.operators.images.image_formats import (
     FORMATS,
     JPEG,
-    STORED,
+    STORED_IMAGE,
     CostlyImage,
     UncheckedImage,
     decode_jpeg,
@@ -30,10 +30,10 @@ MAX_ELONGATION = 16
 """Maximum ratio of longest to shortest side. Models pad an image to a square, or resize its shortest side to hundreds
 of pixels.
 """
-LIKENESSES = {b"PK\x03\x04": "a zip archive", b"%PDF": "a PDF document", b"<": "a web page or other markup"}
+FILE_KINDS = {b"PK\x03\x04": "a zip archive", b"%PDF": "a PDF document", b"<": "a web page or other markup"}
 CLOSED_IMAGE = b"\0closed"
 """Stands in for a PIL.Image that was closed before its pixels were read."""
-VIDEOS = "MP4, MOV, WebM, Matroska, AVI"
+VIDEO_FORMATS = "MP4, MOV, WebM, Matroska, AVI"
 UNREAD_VIDEOS = {
     b"FLV\x01": "a Flash video",
     b"\x00\x00\x01\xba": "an MPEG programme stream",
@@ -41,7 +41,7 @@ UNREAD_VIDEOS = {
 }
 TS_SYNC, TS_PACKET = 0x47, 188
 """First byte of each packet of an MPEG transport stream, and the length of a packet in bytes."""
-PAGE_KIND, REDUCED_OR_MASK = 254, 0b101
+SUBFILE_TAG, REDUCED_OR_MASK = 254, 0b101
 """The TIFF tag NewSubfileType, and its bits for a reduced-size copy of another page and for a mask."""
 MAX_PAGES = 1000
 DECODING_VERSION = 1
@@ -109,7 +109,7 @@ def decode_each(encoded: bytes, limits: ImageLimits, clips: Clips) -> Iterator[I
     except RowFailure as failure:
         yield failure.error
     except CostlyImage:
-        yield _slow_error(limits)
+        yield _make_slow_error(limits)
     except MissingExtra as missing:
         yield RowError("missing_extra", str(missing), retryable=True)
     except ImportError:  # the machine's fault, not the image's
@@ -124,20 +124,20 @@ def decode_each(encoded: bytes, limits: ImageLimits, clips: Clips) -> Iterator[I
 def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
     """Return an encoded image as RGB, or the reason why it cannot be decoded (see decode_each on exceptions)."""
     if len(encoded) > limits.max_bytes:
-        return too_large_error(f"a file of {len(encoded)} bytes", f"max_bytes={limits.max_bytes}")
+        return make_too_large_error(f"a file of {len(encoded)} bytes", f"max_bytes={limits.max_bytes}")
     if encoded == CLOSED_IMAGE:
         message = "the PIL.Image is closed; score it inside its `with` block, or call its load() there"
         return RowError("corrupt_image", message)
     try:
         return _decode(encoded, limits)
     except UnidentifiedImageError:
-        expected = f"expected an image ({', '.join(FORMATS)}) or a video ({VIDEOS})"
+        expected = f"expected an image ({', '.join(FORMATS)}) or a video ({VIDEO_FORMATS})"
         return RowError("corrupt_image", f"{expected}, found {_describe_unreadable(encoded)}")
     except UncheckedImage as error:
         message = f"found {error}, whose decoder does not report missing data; save the image as PNG"
         return RowError("corrupt_image", message)
     except CostlyImage:
-        return _slow_error(limits)
+        return _make_slow_error(limits)
     except ImportError:
         raise
     except Exception as error:
@@ -152,7 +152,7 @@ def _describe_unreadable(encoded: bytes) -> str:
         kinds = ["an MPEG transport stream"]
     if kinds:
         return f"{kinds[0]}; convert it to MP4"
-    kinds = [kind for signature, kind in LIKENESSES.items() if encoded.lstrip().startswith(signature)]
+    kinds = [kind for signature, kind in FILE_KINDS.items() if encoded.lstrip().startswith(signature)]
     return f"{kinds[0] if kinds else 'something else'}; generate it again"
 
 
@@ -160,7 +160,7 @@ def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
     # The header is checked before any pixel is decoded, so that a decompression bomb costs nothing.
     jpeg = read_jpeg(encoded) if encoded.startswith(JPEG) else None
     if jpeg is not None and len(jpeg.scans) > limits.max_scans:
-        return too_large_error(f"a JPEG of {len(jpeg.scans)} scans", f"max_scans={limits.max_scans}")
+        return make_too_large_error(f"a JPEG of {len(jpeg.scans)} scans", f"max_scans={limits.max_scans}")
     image = open_image(jpeg.encoded if jpeg is not None else encoded, limits.max_seconds)
     refusal = _refuse_oversize(*image.size, limits) or _refuse_several(image, encoded)
     if refusal is not None:
@@ -184,7 +184,7 @@ def _refuse_several(image: Image.Image, encoded: bytes) -> RowError | None:
     pages = 0
     for page in range(min(getattr(image, "n_frames", 1), MAX_PAGES)):
         image.seek(page)
-        pages += not int(image.tag_v2.get(PAGE_KIND, 0)) & REDUCED_OR_MASK  # type: ignore[attr-defined]
+        pages += not int(image.tag_v2.get(SUBFILE_TAG, 0)) & REDUCED_OR_MASK  # type: ignore[attr-defined]
     image.seek(0)
     return RowError("too_many_images", f"found a TIFF of {pages} pages; {remedy}, or all") if pages > 1 else None
 
@@ -192,7 +192,7 @@ def _refuse_several(image: Image.Image, encoded: bytes) -> RowError | None:
 def _refuse_oversize(width: int, height: int, limits: ImageLimits) -> RowError | None:
     """Return an error if an image is too large, or too elongated to be padded to a square."""
     if width * height > limits.max_pixels:
-        return too_large_error(f"{width}x{height} pixels", f"max_pixels={limits.max_pixels}")
+        return make_too_large_error(f"{width}x{height} pixels", f"max_pixels={limits.max_pixels}")
     if max(width, height) > MAX_ELONGATION * min(width, height):
         return RowError("image_too_large", f"{width}x{height} is over {MAX_ELONGATION} times as long as wide; crop it")
     return None
@@ -212,14 +212,14 @@ def _convert_to_rgb(image: Image.Image) -> Image.Image | RowError:
         return image
     rgb = image.convert("RGB")
     if image.mode != "L":
-        rgb.info[STORED] = image
+        rgb.info[STORED_IMAGE] = image
     return rgb
 
 
-def _slow_error(limits: ImageLimits) -> RowError:
+def _make_slow_error(limits: ImageLimits) -> RowError:
     found = f"decoding takes more than limits.max_seconds={limits.max_seconds:g} of processor time"
     return RowError("image_too_slow", f"{found}; save the image again, or raise the limit", retryable=True)
 
 
-def too_large_error(found: str, limit: str) -> RowError:
+def make_too_large_error(found: str, limit: str) -> RowError:
     return RowError("image_too_large", f"{found} is over limits.{limit}; check the image, or raise the limit")

@@ -29,13 +29,13 @@ HEAD_BYTES = 1 << 20
 last.
 """
 HEADER_SECONDS = 1.0
-FORMATS = ("PNG", "JPEG", "WEBP")
+READ_FORMATS = ("PNG", "JPEG", "WEBP")
 EXIF_IFD, USER_COMMENT, CAMERA_MODEL = 0x8769, 0x9286, 0x0110
-UNICODE, ASCII = b"UNICODE\0", b"ASCII\0\0\0"
+UNICODE_PREFIX, ASCII_PREFIX = b"UNICODE\0", b"ASCII\0\0\0"
 NODES_PREFIX = "prompt:"
 """Prefix that ComfyUI writes before the nodes in EXIF."""
 MAX_LINE = 1 << 16
-LINE = re.compile(r"""(?:^|,[ ])([\w][\w /-]{0,60}):[ ]("(?:\\.|[^"\\])*(?:"|$)|[^,]*)""", re.VERBOSE)
+SETTING_PATTERN = re.compile(r"""(?:^|,[ ])([\w][\w /-]{0,60}):[ ]("(?:\\.|[^"\\])*(?:"|$)|[^,]*)""", re.VERBOSE)
 """Pattern for one setting in the line of settings that AUTOMATIC1111 writes. Values with commas are quoted; names
 inside quotes are not settings.
 """
@@ -57,8 +57,8 @@ def read_image_settings(encoded: bytes) -> dict[str, str]:
     """Return the settings in an image file and its size in pixels; an empty dict if the bytes are anything else."""
     try:
         head = encoded if encoded.startswith(b"RIFF") else encoded[:HEAD_BYTES]
-        with Image.open(BoundedBytes(head, HEADER_SECONDS), formats=FORMATS) as image:
-            texts = ((read, image.info.get(key)) for key, read in READERS.items())
+        with Image.open(BoundedBytes(head, HEADER_SECONDS), formats=READ_FORMATS) as image:
+            texts = ((read, image.info.get(key)) for key, read in CHUNK_READERS.items())
             in_texts = (read(text) for read, text in texts if isinstance(text, str))
             settings = next(filter(None, in_texts), None) or _read_exif(image.info.get("exif"))
             size = format_value("size", image.size)
@@ -79,9 +79,9 @@ def _read_exif(exif: bytes | None) -> dict[str, str]:
     comment = parsed.get_ifd(EXIF_IFD).get(USER_COMMENT) or parsed.get(USER_COMMENT)  # Fooocus has no EXIF directory
     if not isinstance(comment, bytes):
         return _read_parameters(str(comment or ""))
-    code, text = comment[: len(UNICODE)], comment[len(UNICODE) :]
-    if code != UNICODE:
-        return _read_parameters((text if code == ASCII else comment).decode("utf-8", "replace"))
+    code, text = comment[: len(UNICODE_PREFIX)], comment[len(UNICODE_PREFIX) :]
+    if code != UNICODE_PREFIX:
+        return _read_parameters((text if code == ASCII_PREFIX else comment).decode("utf-8", "replace"))
     # Tools write UTF-16 of either byte order, mostly without a byte order mark.
     orders = ("utf-16",) if text.startswith((b"\xfe\xff", b"\xff\xfe")) else ("utf-16-be", "utf-16-le")
     return next(filter(None, (_read_parameters(text.decode(order, "replace")) for order in orders)), {})
@@ -94,7 +94,7 @@ def _read_parameters(text: str) -> dict[str, str]:
         swarm = fields.get("sui_image_params")
         return _format_settings(_select_settings(swarm if isinstance(swarm, dict) else fields))
     line = next((line for line in reversed(text.splitlines()) if line.startswith("Steps: ")), "")[:MAX_LINE]
-    found = {name: value for name, value in LINE.findall(line) if not value.startswith('"')}
+    found = {name: value for name, value in SETTING_PATTERN.findall(line) if not value.startswith('"')}
     schedule = found.get("Schedule type", found.get("Scheduler"))
     return _format_settings({
         "cfg": found.get("CFG scale"), "distilled": found.get("Distilled CFG Scale"), "steps": found.get("Steps"),
@@ -158,7 +158,7 @@ def _read_novelai(text: str) -> dict[str, str]:
     return _format_settings(_select_settings({"cfg": fields.get(NOVELAI_CFG), **fields}))
 
 
-READERS: Mapping[str, Callable[[str], dict[str, str]]] = {
+CHUNK_READERS: Mapping[str, Callable[[str], dict[str, str]]] = {
     "parameters": _read_parameters,
     "prompt": _read_nodes,
     "invokeai_metadata": _read_invokeai,

@@ -17,20 +17,20 @@ from plumbline.operators.base.sentences import names
 
 SETTINGS = ("cfg", "steps", "size", "seed", "sampler")
 """Names of the usual settings."""
-COLUMN = "settings"
+SETTINGS_COLUMN = "settings"
 """Column of a run's scores that contains the settings. An ingest fills it with settings found in the image files."""
 ColumnAlternatives = tuple[tuple[str, ...], ...]
 """Alternative columns for a setting; the first that a table has is used. An alternative is a tuple of columns, because
 width and height may be in two columns.
 """
-USUAL: Mapping[str, ColumnAlternatives] = {
+USUAL_COLUMNS: Mapping[str, ColumnAlternatives] = {
     "cfg": (("cfg",), ("guidance_scale",), ("cfg_scale",)),
     "steps": (("steps",), ("num_inference_steps",)),
     "size": (("size",), ("resolution",), ("width", "height")),
     "seed": (("seed",),),
     "sampler": (("sampler",), ("scheduler",)),
 }
-REPEATS = "seed"
+REPEAT_SETTING = "seed"
 """Setting that may differ between the sides of a comparison, because images of a prompt with different seeds count as
 repeats.
 """
@@ -49,12 +49,15 @@ MIN_DIFFERENT = 0.05
 """Minimum fraction of one side's images whose value would have to change for both sides to have the same values. Below
 it, the sides count as equal.
 """
-WHOLE, NUMBER = re.compile(r"[+-]?\d{1,40}"), re.compile(r"[+-]?(\d{1,40}\.?\d{0,40}|\.\d{1,40})(e[+-]?\d{1,3})?", re.I)
-SIZE = re.compile(r"[(\[]?\s*(\d{1,6})\s*(?:[x×*,]\s*(\d{1,6}))?\s*[)\]]?", re.I)
+WHOLE_NUMBER, ANY_NUMBER = (
+    re.compile(r"[+-]?\d{1,40}"),
+    re.compile(r"[+-]?(\d{1,40}\.?\d{0,40}|\.\d{1,40})(e[+-]?\d{1,3})?", re.I),
+)
+IMAGE_SIZE = re.compile(r"[(\[]?\s*(\d{1,6})\s*(?:[x×*,]\s*(\d{1,6}))?\s*[)\]]?", re.I)
 
-Values = Mapping[str, int]
+ValueCounts = Mapping[str, int]
 """Number of images by value of a setting."""
-Known = Mapping[str, Values | int]
+SettingCounts = Mapping[str, ValueCounts | int]
 """Number of images by setting and value. If a setting has more than MAX_VALUES values, only the total number of images
 is kept.
 """
@@ -67,10 +70,10 @@ def list_setting_columns(asked: Sequence[str] | Mapping[str, str] | None = None)
     contains the setting that usually has this column.
     """
     if asked is None:
-        return dict(USUAL)
+        return dict(USUAL_COLUMNS)
     if isinstance(asked, Mapping):
         return {name: ((column,),) for name, column in asked.items()}
-    usual = {name: tuple(way for way in ways if set(way) <= set(asked)) for name, ways in USUAL.items()}
+    usual = {name: tuple(way for way in ways if set(way) <= set(asked)) for name, ways in USUAL_COLUMNS.items()}
     known = {column for ways in usual.values() for way in ways for column in way}
     return {name: ways for name, ways in usual.items() if ways} | {
         column: ((column,),) for column in asked if column not in known
@@ -88,7 +91,11 @@ def find_setting_columns(
 
 def list_source_columns(ways: Mapping[str, ColumnAlternatives]) -> list[str]:
     """Return all columns that may contain one of the settings, including the column that an ingest writes."""
-    return [*dict.fromkeys(column for of in ways.values() for way in of for column in way), COLUMN] if ways else []
+    return (
+        [*dict.fromkeys(column for of in ways.values() for way in of for column in way), SETTINGS_COLUMN]
+        if ways
+        else []
+    )
 
 
 def format_value(name: str, value: Any) -> str | None:
@@ -100,7 +107,7 @@ def format_value(name: str, value: Any) -> str | None:
         text = " x ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
         if isinstance(value, float) and value.is_integer():
             text = str(int(value))
-        found = SIZE.fullmatch(text.strip()) if len(text) <= MAX_VALUE_LENGTH else None
+        found = IMAGE_SIZE.fullmatch(text.strip()) if len(text) <= MAX_VALUE_LENGTH else None
         if found is None:
             return None
         width, height = int(found[1]), int(found[2] or found[1])
@@ -110,9 +117,9 @@ def format_value(name: str, value: Any) -> str | None:
     if rows.is_missing(value) or not isinstance(value, (str, int, float)):
         return None
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in str(value)[:1000]).split())
-    if WHOLE.fullmatch(text):
+    if WHOLE_NUMBER.fullmatch(text):
         return str(int(text))
-    if NUMBER.fullmatch(text):
+    if ANY_NUMBER.fullmatch(text):
         number = float(text)
         return f"{number:.10g}" if abs(number) < 1e15 else text
     return text[:MAX_VALUE_LENGTH] or None
@@ -120,7 +127,7 @@ def format_value(name: str, value: Any) -> str | None:
 
 def read_field_settings(fields: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings found in the usual columns of a row."""
-    found = find_setting_columns(fields, USUAL)
+    found = find_setting_columns(fields, USUAL_COLUMNS)
     texts = {name: _join_cells(name, [fields[column] for column in columns]) for name, columns in found.items()}
     return {name: text for name, text in texts.items() if text}
 
@@ -129,7 +136,7 @@ def _join_cells(name: str, cells: Sequence[Any]) -> str | None:
     return format_value(name, cells if len(cells) > 1 else cells[0])
 
 
-def settings_type(names: Iterable[str]) -> pa.StructType:
+def make_settings_type(names: Iterable[str]) -> pa.StructType:
     """Return the Arrow type of a column that contains these settings."""
     return pa.struct([(name, pa.string()) for name in names])
 
@@ -140,7 +147,7 @@ def read_settings(table: pa.Table, ways: Mapping[str, ColumnAlternatives]) -> pa
     Settings that are not in their own columns are read from the column `settings`, if the table has one.
     """
     columns = find_setting_columns(table.column_names, ways)
-    kept = table.column(COLUMN).to_pylist() if has_settings(table.schema) else [None] * len(table)
+    kept = table.column(SETTINGS_COLUMN).to_pylist() if has_settings(table.schema) else [None] * len(table)
     fields: dict[str, list[str | None]] = {}
     for name in ways:
         cells = [table.column(column).to_pylist() for column in columns.get(name, ())]
@@ -156,10 +163,10 @@ def read_settings(table: pa.Table, ways: Mapping[str, ColumnAlternatives]) -> pa
 
 def has_settings(schema: pa.Schema) -> bool:
     """Return True if a table has a column of settings."""
-    return COLUMN in schema.names and pa.types.is_struct(schema.field(COLUMN).type)
+    return SETTINGS_COLUMN in schema.names and pa.types.is_struct(schema.field(SETTINGS_COLUMN).type)
 
 
-def count_settings(column: pa.Array | pa.ChunkedArray) -> dict[str, Values | int]:
+def count_settings(column: pa.Array | pa.ChunkedArray) -> dict[str, ValueCounts | int]:
     """Return the number of rows with each value of each setting; settings without any value are left out."""
     combined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     counted = {}
@@ -171,13 +178,13 @@ def count_settings(column: pa.Array | pa.ChunkedArray) -> dict[str, Values | int
     return counted
 
 
-def _limit_values(values: Values) -> Values | int:
+def _limit_values(values: ValueCounts) -> ValueCounts | int:
     return dict(values) if len(values) <= MAX_VALUES else sum(values.values())
 
 
-def add_settings(known: Known, more: Known) -> dict[str, Values | int]:
+def add_settings(known: SettingCounts, more: SettingCounts) -> dict[str, ValueCounts | int]:
     """Add up the counts of two disjoint sets of images."""
-    added: dict[str, Values | int] = {}
+    added: dict[str, ValueCounts | int] = {}
     for name in dict.fromkeys([*known, *more]):
         ours, theirs = known.get(name, {}), more.get(name, {})
         if isinstance(ours, int) or isinstance(theirs, int):
@@ -187,7 +194,7 @@ def add_settings(known: Known, more: Known) -> dict[str, Values | int]:
     return added
 
 
-def _count_images(values: Values | int) -> int:
+def _count_images(values: ValueCounts | int) -> int:
     return values if isinstance(values, int) else sum(values.values())
 
 
@@ -204,12 +211,12 @@ class Difference(NamedTuple):
         return self._replace(ours=self.theirs, theirs=self.ours)
 
 
-def compare_settings(ours: Known, theirs: Known) -> list[Difference]:
+def compare_settings(ours: SettingCounts, theirs: SettingCounts) -> list[Difference]:
     """Return the settings, except seeds, that are known on both sides but have different values."""
     found = []
     for name, values in ours.items():
         others = theirs.get(name)
-        if name == REPEATS or others is None:
+        if name == REPEAT_SETTING or others is None:
             continue
         if isinstance(values, int) or isinstance(others, int):
             different = isinstance(values, int) != isinstance(others, int)
@@ -223,7 +230,7 @@ def compare_settings(ours: Known, theirs: Known) -> list[Difference]:
     return found
 
 
-def _describe_values(values: Values | int) -> str:
+def _describe_values(values: ValueCounts | int) -> str:
     """Return a single value as it is, or several values with their percentages, most frequent first."""
     if isinstance(values, int):
         return f"more than {MAX_VALUES} values"
@@ -247,25 +254,25 @@ def describe_differences(found: Sequence[Difference], run_id: str | None = None)
 
 def describe_changed_settings(before: Mapping[str, Any], after: Mapping[str, Any], generator: str) -> str:
     """Describe how a generator's settings differ between two runs' manifests; return an empty text if they do not."""
-    ours, theirs = (all_settings(manifest).get(generator, {}) for manifest in (after, before))
+    ours, theirs = (read_all_settings(manifest).get(generator, {}) for manifest in (after, before))
     return describe_differences(compare_settings(ours, theirs), str(before.get("run_id", "")))
 
 
-def all_settings(manifest: Mapping[str, Any], choice: Choice = COMPARE) -> dict[str, Known]:
+def read_all_settings(manifest: Mapping[str, Any], choice: Choice = COMPARE) -> dict[str, SettingCounts]:
     """Return the settings of each generator in a run's manifest; none if `choice` is `ignore`."""
-    known: Mapping[str, Known] = manifest.get(COLUMN) or {}
+    known: Mapping[str, SettingCounts] = manifest.get(SETTINGS_COLUMN) or {}
     return dict(known) if choice == COMPARE else {}
 
 
 def write_setting_notes(manifest: Mapping[str, Any], generators: Sequence[str]) -> list[str]:
     """Return notes on the generators whose settings have several values or are unknown."""
-    settings = all_settings(manifest)
+    settings = read_all_settings(manifest)
     notes = []
     for generator in generators:
         mixed = [
             f"{name} {_describe_values(values)}"
             for name, values in settings.get(generator, {}).items()
-            if name != REPEATS and (isinstance(values, int) or len(values) > 1)
+            if name != REPEAT_SETTING and (isinstance(values, int) or len(values) > 1)
         ]
         if mixed:
             notes.append(f"The images of {generator} were made with several settings: {names(mixed, MAX_SHOWN)}.")
@@ -274,6 +281,6 @@ def write_setting_notes(manifest: Mapping[str, Any], generators: Sequence[str]) 
     return notes
 
 
-def describe_settings(known: Known) -> str:
+def describe_settings(known: SettingCounts) -> str:
     """Describe all settings of a generator, such as `cfg 4, steps 20`."""
     return ", ".join(f"{name} {_describe_values(values)}" for name, values in known.items())

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageFile
 
 FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
-STORED = "stored"
+STORED_IMAGE = "stored"
 """Key in the `info` of an RGB image for the image as stored in its file, with a palette or transparency."""
 
 MAX_READS = 8
@@ -28,15 +28,15 @@ TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 JPEG = b"\xff\xd8\xff"
 MAX_SEGMENTS = 100_000
 """Maximum number of segments in a JPEG, or of chunks in a PNG."""
-MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])", re.DOTALL)
+MARKER_PATTERN = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])", re.DOTALL)
 """Pattern for a marker that ends a scan or starts a segment. It does not match byte stuffing or restart markers."""
-FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
+FRAME_MARKERS = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 """Start-of-frame markers. A frame header declares the JPEG's type and components."""
-CHECKED_FRAMES = {0xC0, 0xC1, 0xC2}
+CHECKED_FRAME_MARKERS = {0xC0, 0xC1, 0xC2}
 """Frame markers of Huffman-coded JPEGs (baseline, extended and progressive), in which missing data can be detected.
 Arithmetic-coded data may end anywhere.
 """
-END, SCAN = 0xD9, 0xDA
+END_MARKER, SCAN_MARKER = 0xD9, 0xDA
 PIXEL_SEGMENTS = {*range(0xC0, 0xC8), *range(0xC9, 0xD0), *range(0xD9, 0xDE), 0xE0, 0xEE}
 """Segments that affect pixels: frames, tables, scans, the end marker, and two application segments with the colour
 space.
@@ -64,7 +64,7 @@ PNG_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 """Number of samples per pixel, by colour type."""
 ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 """First column, first row, column step and row step of each pass of an interlaced PNG."""
-PIECE = 1 << 16
+PIECE_BYTES = 1 << 16
 BIT_DEPTH, BITS = 24, 8
 """Byte offset of a PNG's bit depth, and the usual depth."""
 
@@ -112,7 +112,7 @@ class Jpeg(NamedTuple):
 
     encoded: bytes
     frame: bytes
-    """The segment with one of the markers FRAMES; empty if the file has no such segment."""
+    """The segment with one of the markers FRAME_MARKERS; empty if the file has no such segment."""
     scans: list[bytes]
 
 
@@ -120,21 +120,21 @@ def read_jpeg(encoded: bytes) -> Jpeg:
     """Return a JPEG's frame and scans. Raise BrokenImage if it has more than MAX_SEGMENTS segments."""
     bare, scans = [JPEG[:2]], list[bytes]()
     frame = b""
-    marker = MARKER.search(encoded, len(JPEG[:2]))
+    marker = MARKER_PATTERN.search(encoded, len(JPEG[:2]))
     for _ in range(MAX_SEGMENTS):
         if marker is None:
             return Jpeg(b"".join(bare), frame, scans)
         code, after = marker[1][0], marker.end()
-        stop = after if code == END else after + int.from_bytes(encoded[after : after + 2])
-        following = MARKER.search(encoded, stop) if code != END else None
-        if code == SCAN:  # it includes the data after it
+        stop = after if code == END_MARKER else after + int.from_bytes(encoded[after : after + 2])
+        following = MARKER_PATTERN.search(encoded, stop) if code != END_MARKER else None
+        if code == SCAN_MARKER:  # it includes the data after it
             stop = following.start() if following is not None else len(encoded)
         segment = encoded[marker.start() : stop]
         if code in PIXEL_SEGMENTS:
             bare.append(segment)
-        if code == SCAN:
+        if code == SCAN_MARKER:
             scans.append(segment)
-        frame = segment if code in FRAMES else frame
+        frame = segment if code in FRAME_MARKERS else frame
         marker = following
     raise BrokenImage(f"it has over {MAX_SEGMENTS} segments")
 
@@ -202,7 +202,7 @@ def load_whole(image: Image.Image, encoded: bytes) -> None:
     if image.format == "BMP" and image.info["compression"] in (RLE8, RLE4):
         n_pixels = sum(_iterate_runs(encoded, pixels_in_byte=image.info["compression"]))
         if n_pixels < image.width * image.height:
-            raise BrokenImage("its runs leave out some of its pixels")
+            raise BrokenImage("its run-length encoding leaves out some pixels")
 
 
 def _require_strips(image: Image.Image) -> None:
@@ -248,8 +248,8 @@ def _has_every_row(png: bytes) -> bool:
     inflate = zlib.decompressobj()
     for chunk_type, data, _ in iterate_png_chunks(png):
         # Pieces stay small when they are inflated.
-        for start in range(0, len(data) if chunk_type == b"IDAT" else 0, PIECE):
-            missing -= len(inflate.decompress(data[start : start + PIECE]))
+        for start in range(0, len(data) if chunk_type == b"IDAT" else 0, PIECE_BYTES):
+            missing -= len(inflate.decompress(data[start : start + PIECE_BYTES]))
             if missing <= 0:
                 return True
     return False
@@ -291,7 +291,7 @@ def decode_jpeg(image: Image.Image, jpeg: Jpeg) -> Image.Image:
         raise
     if image.mode == "CMYK":  # Pillow assumes that inks are inverted, as Adobe writes them
         pixels = ~pixels
-    if jpeg.frame[1] not in CHECKED_FRAMES:
+    if jpeg.frame[1] not in CHECKED_FRAME_MARKERS:
         raise UncheckedImage("an arithmetic-coded or lossless JPEG")
     # libjpeg accepts missing scans: together they must have the last bit of each coefficient of each component.
     sent: set[tuple[int, int]] = set()

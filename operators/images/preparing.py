@@ -13,17 +13,17 @@ from PIL import Image
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.rows import input_digest
 from plumbline.operators.base.stopping import STOP, STOPPED
-from plumbline.operators.images.decoding import ImageLimits, RowFailure, decode_bytes, decode_each, too_large_error
+from plumbline.operators.images.decoding import ImageLimits, RowFailure, decode_bytes, decode_each, make_too_large_error
 from plumbline.operators.images.rows import (
-    ADDRESSES,
+    ADDRESS_COLUMNS,
     FetchUri,
     ImageRow,
     digest_images,
-    edit_error,
     identify,
-    image_records,
     is_embedded,
-    numbered_error,
+    list_image_records,
+    name_edit_error,
+    number_error,
     read_images,
     read_mask,
     read_row_images,
@@ -31,7 +31,7 @@ from plumbline.operators.images.rows import (
 )
 from plumbline.operators.images.videos import DEFAULT_CLIPS, FRAME_SECONDS, LISTED_SECONDS, Clips, make_grid
 
-FETCHES = 8
+FETCH_THREADS = 8
 """Number of extra threads that fetch images from addresses while other threads decode: fetching an image takes about as
 long as decoding it.
 """
@@ -143,7 +143,7 @@ def prepare_images(
     Up to `decoders` images are decoded at once, each in a thread that also calls the functions above. Pillow and numpy
     release Python's lock while they compute.
     """
-    records, decoding = image_records(images), BoundedSemaphore(decoders)
+    records, decoding = list_image_records(images), BoundedSemaphore(decoders)
 
     def prepare(number: int, record: Mapping[str, Any]) -> tuple[Any, ...] | None:
         """Return the arguments for PreparedImages.add after `row_number`, or None for a row whose result is known."""
@@ -171,8 +171,8 @@ def prepare_images(
         except RowFailure as failure:
             return row, digest, failure.error, sources_digest
 
-    has_addresses = any(not is_embedded(record) or any(map(record.get, ADDRESSES[1:])) for record in records)
-    threads = min(decoders + (FETCHES if has_addresses else 0), len(records))
+    has_addresses = any(not is_embedded(record) or any(map(record.get, ADDRESS_COLUMNS[1:])) for record in records)
+    threads = min(decoders + (FETCH_THREADS if has_addresses else 0), len(records))
     prepared = PreparedImages()
     with ThreadPoolExecutor(max(threads, 1)) as pool:
         in_order = (pool.map if threads > 1 else map)(prepare, range(len(records)), records)
@@ -210,10 +210,10 @@ def _decode_edit(sources: Sequence[bytes], mask: bytes | None, limits: ImageLimi
             found = f"{len(decoded)} images in the row, but metrics use only one"
             raise RowFailure(RowError("too_many_images", f"{found}; keep the image that was edited"))
     except RowFailure as failure:
-        raise RowFailure(edit_error(failure.error, "source")) from failure
+        raise RowFailure(name_edit_error(failure.error, "source")) from failure
     decoded_mask = None if mask is None else decode_bytes(mask, limits)
     if isinstance(decoded_mask, RowError):
-        raise RowFailure(edit_error(decoded_mask, "mask"))
+        raise RowFailure(name_edit_error(decoded_mask, "mask"))
     return Edit(decoded[0], decoded_mask)
 
 
@@ -222,7 +222,7 @@ def _decode_images(encoded: Sequence[bytes], limits: ImageLimits, clips: Clips) 
     for index in clips.select_listed(len(encoded)):
         for image in decode_each(encoded[index], limits, clips):
             if isinstance(image, RowError):
-                raise RowFailure(numbered_error(image, index + 1, len(encoded)))
+                raise RowFailure(number_error(image, index + 1, len(encoded)))
             yield image
 
 
@@ -240,7 +240,7 @@ def _collect(images: Iterator[Image.Image], limits: ImageLimits, what: str) -> l
         first = frames[0]
         if len(frames) * first.width * first.height > limits.max_pixels:
             found = f"a {what} of {len(frames)} or more images of {first.width}x{first.height} pixels"
-            raise RowFailure(too_large_error(found, f"max_pixels={limits.max_pixels}"))
+            raise RowFailure(make_too_large_error(found, f"max_pixels={limits.max_pixels}"))
     return frames
 
 

@@ -15,15 +15,15 @@ MAX_ADDRESS = 1000
 MAX_REASON = 1000
 """Maximum number of characters of the reason that a table gives for a missing image."""
 FetchUri = Callable[[str], bytes]
-SOURCES = ("source", "source_uri")
+SOURCE_COLUMNS = ("source", "source_uri")
 """Columns of the source image that was edited, analogous to `image` and `uri` for the row's image."""
-MASKS = ("mask", "mask_uri")
+MASK_COLUMNS = ("mask", "mask_uri")
 """Columns of the mask of an edit: an image that is white in the area of the edit, and black elsewhere."""
-CAPTIONS = ("source_caption", "target_caption")
+CAPTION_COLUMNS = ("source_caption", "target_caption")
 """Columns with descriptions of the source and of the intended edit."""
-EDIT_COLUMNS = (*SOURCES, *MASKS, *CAPTIONS)
+EDIT_COLUMNS = (*SOURCE_COLUMNS, *MASK_COLUMNS, *CAPTION_COLUMNS)
 """Columns about edits. A table is read with them only if they are configured."""
-ADDRESSES = ("uri", "source_uri", "mask_uri")
+ADDRESS_COLUMNS = ("uri", "source_uri", "mask_uri")
 """Columns with addresses of images."""
 
 
@@ -56,7 +56,7 @@ def read_images(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> list[
     for number, image in enumerate(images, 1):
         content = _read_image(image, fetch)
         if isinstance(content, RowError):
-            return numbered_error(content, number, len(images))
+            return number_error(content, number, len(images))
         encoded.append(content)
     return encoded
 
@@ -64,7 +64,7 @@ def read_images(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> list[
 def _split_images(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Split a row with several images into one row per image; a row with at most one image is returned unchanged."""
     images, uris = _list_images(record.get("image")), _list_images(record.get("uri"))
-    if not images and (_embedded_image(record) or not uris):
+    if not images and (_get_embedded_image(record) or not uris):
         return [record]
     return [{"image": image, "uri": uri} for image, uri in zip_longest(images, uris)]
 
@@ -75,7 +75,7 @@ def _list_images(cell: Any) -> list[Any]:
     return cell if several else []
 
 
-def _embedded_image(record: Mapping[str, Any]) -> Any:
+def _get_embedded_image(record: Mapping[str, Any]) -> Any:
     """Return the content of the `image` column, taken out of its struct if necessary; None if it is empty."""
     image = record.get("image")
     embedded = image.get("bytes") if isinstance(image, Mapping) else image
@@ -84,12 +84,12 @@ def _embedded_image(record: Mapping[str, Any]) -> Any:
 
 def is_embedded(record: Mapping[str, Any]) -> bool:
     """Return True if the row contains its image."""
-    return bool(_embedded_image(record))
+    return bool(_get_embedded_image(record))
 
 
 def _read_image(record: Mapping[str, Any], fetch: FetchUri) -> bytes | RowError:
     """Return the non-empty bytes of the row's image, embedded or fetched, or the reason why there are none."""
-    embedded, uri = _embedded_image(record), record.get("uri")
+    embedded, uri = _get_embedded_image(record), record.get("uri")
     if embedded is not None and not isinstance(embedded, bytes):
         found = "text" if isinstance(embedded, str) else f"a value of type {type(embedded).__name__}"
         return RowError(
@@ -130,18 +130,18 @@ def fetch_image(uri: Any, fetch: FetchUri) -> bytes | RowError:
 
 def read_sources(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> list[bytes] | RowError:
     """Return the source images of an edit, or a RowError if one cannot be read."""
-    return _read_edit_images(record, SOURCES, "the row has none; fill it in", limit, fetch)
+    return _read_edit_images(record, SOURCE_COLUMNS, "the row has none; fill it in", limit, fetch)
 
 
 def read_mask(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> bytes | RowError | None:
     """Return the row's mask, a RowError if it cannot be read, or None if the table has no masks."""
-    if not any(name in record for name in MASKS):
+    if not any(name in record for name in MASK_COLUMNS):
         return None
     missing = "the row has none; fill it in, or use a black mask if all pixels count"
-    masks = _read_edit_images(record, MASKS, missing, limit, fetch)
+    masks = _read_edit_images(record, MASK_COLUMNS, missing, limit, fetch)
     if isinstance(masks, RowError):
         return masks
-    return masks[0] if len(masks) == 1 else mask_error(f"{len(masks)} in the row; keep one")
+    return masks[0] if len(masks) == 1 else make_mask_error(f"{len(masks)} in the row; keep one")
 
 
 def _read_edit_images(
@@ -156,20 +156,20 @@ def _read_edit_images(
         encoded = read_images({"image": image, "uri": uri}, limit, fetch)
     else:
         encoded = RowError("missing_image", missing)
-    return edit_error(encoded, columns[0]) if isinstance(encoded, RowError) else encoded
+    return name_edit_error(encoded, columns[0]) if isinstance(encoded, RowError) else encoded
 
 
-def edit_error(error: RowError, what: str) -> RowError:
+def name_edit_error(error: RowError, what: str) -> RowError:
     """Return the error with a message that names the image of the edit: `what` is the source or the mask."""
     return error._replace(message=f"the {what} of the edit: {error.message}")
 
 
-def mask_error(found: str) -> RowError:
+def make_mask_error(found: str) -> RowError:
     """Return an error for a mask that cannot be used."""
-    return edit_error(RowError("unusable_mask", found), "mask")
+    return name_edit_error(RowError("unusable_mask", found), "mask")
 
 
-def numbered_error(error: RowError, number: int, count: int) -> RowError:
+def number_error(error: RowError, number: int, count: int) -> RowError:
     """Return the error of one image of a row; if the row has several (`count`), the message includes the number."""
     return error if count == 1 else error._replace(message=f"image {number} of {count}: {error.message}")
 
@@ -181,7 +181,7 @@ def digest_images(encoded: Sequence[bytes]) -> str:
     return joined.hexdigest()[:16]
 
 
-def image_records(images: pa.Table) -> list[dict[str, Any]]:
+def list_image_records(images: pa.Table) -> list[dict[str, Any]]:
     """Return the table's rows. Invalid UTF-8 gets replacement characters, so that the shard does not fail."""
     try:
         return list(images.to_pylist())
@@ -203,7 +203,7 @@ def _read_value(scalar: pa.Scalar) -> Any:
 
 def identify(record: Mapping[str, Any], generator: str) -> ImageRow:
     """Return the ids of a row. If it has no `image_id`, this is a hash of the generator, the prompt and the content."""
-    prompt_id, image_id = id_text(record.get("prompt_id")), id_text(record.get("image_id"))
+    prompt_id, image_id = format_id(record.get("prompt_id")), format_id(record.get("image_id"))
     if image_id is None:
         contents = [_read_content(image) for image in _split_images(record)]
         content = contents[0] if len(contents) == 1 else b"".join(hashlib.sha256(one).digest() for one in contents)
@@ -211,13 +211,13 @@ def identify(record: Mapping[str, Any], generator: str) -> ImageRow:
     return ImageRow(image_id, prompt_id, generator)
 
 
-def id_text(value: Any) -> str | None:
+def format_id(value: Any) -> str | None:
     """Return an id as a string; None for null values, including NaN, which pandas writes for a missing number."""
     return None if rows.is_missing(value) else str(value)
 
 
 def _read_content(record: Mapping[str, Any]) -> bytes:
     """Return an image's bytes, or its address if the bytes are not in the row."""
-    embedded = _embedded_image(record)
+    embedded = _get_embedded_image(record)
     address = record.get("uri") or (record["image"].get("path") if isinstance(record.get("image"), Mapping) else None)
     return embedded if isinstance(embedded, bytes) and embedded else str(embedded or address).encode()

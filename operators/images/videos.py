@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STILL_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
 """Brands of still images whose files have the container format of MP4."""
-STRICT = {"err_detect": "explode"}
+STRICT_DECODING = {"err_detect": "explode"}
 """Decoder options that turn corrupt bits into errors. By default, gaps are filled with earlier pixels."""
 FRAME_SECONDS = "frame_seconds"
 """Key in the `info` of a sampled frame for the number of seconds of the video that the frame represents."""
@@ -180,7 +180,7 @@ def _decode(
     import av
 
     video.codec_context.thread_count = 1  # so that this thread's time is all that decoding takes
-    video.codec_context.options = STRICT
+    video.codec_context.options = STRICT_DECODING
     start: int | None = None
     last: FrameTime | None = None
     leads_in = False

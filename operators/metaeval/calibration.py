@@ -8,16 +8,16 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from plumbline.operators.metaeval.judgement import Judgement, undefined_judgement
+from plumbline.operators.metaeval.judgement import Judgement, make_undefined_judgement
 from plumbline.operators.statistics.bootstrap import Scale
 from plumbline.operators.statistics.shares import Share, estimate_share
 
-CALIBRATION = {
+CALIBRATION_CONVENTIONS = {
     "sensitivity": "of the images that people pass, the share that the metric passes",
     "specificity": "of the images that people do not pass, the share that the metric does not",
 }
-EXACT = "95% interval: exact (Clopper and Pearson); images of a prompt that are judged alike count as fewer"
-HIGH = 0.75  # default pass mark as a fraction of a template's scale: 4 on a scale from 1 to 5
+EXACT_INTERVAL = "95% interval: exact (Clopper and Pearson); images of a prompt that are judged alike count as fewer"
+DEFAULT_PASSING_FRACTION = 0.75  # default pass mark as a fraction of a template's scale: 4 on a scale from 1 to 5
 
 
 class Thresholds(NamedTuple):
@@ -47,37 +47,39 @@ class PassMarks(NamedTuple):
         people = f"people pass images with a mean rating of {rating:g} or more"
         if metric in self.scores:
             score = self.scores[metric]
-            return Thresholds(rating, score, f"{people}, the metric those with a score of {score:g} or more")
+            return Thresholds(rating, score, f"{people}, the metric passes those with a score of {score:g} or more")
         values, counts = np.unique(frame["score"].to_numpy(np.float64), return_counts=True)
         if len(values) < 2:
-            return Thresholds(rating, math.inf, f"{people}, the metric none", "all scores are equal")
+            return Thresholds(rating, math.inf, f"{people}, the metric passes none", "all scores are equal")
         passed_by_people = int((frame["human"] >= rating).sum())
         passed_by_metric = counts[::-1].cumsum()[::-1][1:]
         score = float(values[1:][np.abs(passed_by_metric - passed_by_people).argmin()])
-        how = f"{score:.4g} or more, by which about as many of the rated images pass as by people"
+        how = f"{score:.4g} or more, about as many of the rated images as people pass"
         extreme = {0: "no rated image", len(frame): "all rated images"}.get(passed_by_people)
         undefined = f"people pass {extreme}" if extreme else ""
-        return Thresholds(rating, score, f"{people}, the metric those with a score of {how}", undefined)
+        return Thresholds(rating, score, f"{people}, the metric passes those with a score of {how}", undefined)
 
 
 NO_MARKS = PassMarks()
 
 
-def rating_marks(ratings: pa.Table, scales: Mapping[str, Scale], given: Mapping[str, float]) -> Mapping[str, float]:
+def choose_rating_marks(
+    ratings: pa.Table, scales: Mapping[str, Scale], given: Mapping[str, float]
+) -> Mapping[str, float]:
     """Return the minimum mean rating for an image to pass, by template.
 
-    The default for a template without a configured minimum is the fraction HIGH of its scale.
+    The default for a template without a configured minimum is DEFAULT_PASSING_FRACTION of its scale.
     If a template's scale is unknown, it is taken to range from the template's lowest rating to its highest.
     """
     ranges = ratings.to_pandas().groupby("template", dropna=False)["rating"].agg(["min", "max"])
     marks = {}
     for template, least_and_greatest in ranges.iterrows():
         least, greatest = scales.get(str(template), Scale(*least_and_greatest))
-        marks[str(template)] = given.get(str(template), float(least + HIGH * (greatest - least)))
+        marks[str(template)] = given.get(str(template), float(least + DEFAULT_PASSING_FRACTION * (greatest - least)))
     return marks
 
 
-def calibrate(frame: pd.DataFrame, thresholds: Thresholds) -> tuple[Share, Share]:
+def calibrate_metric(frame: pd.DataFrame, thresholds: Thresholds) -> tuple[Share, Share]:
     """Return the metric's sensitivity and specificity on rated images that have scores."""
     prompts = frame["prompt_id"].factorize()[0]
     good = (frame["human"] >= thresholds.rating).to_numpy()
@@ -87,9 +89,11 @@ def calibrate(frame: pd.DataFrame, thresholds: Thresholds) -> tuple[Share, Share
 
 def judge_calibration(metric: str, statistic: str, frame: pd.DataFrame, thresholds: Thresholds) -> Judgement:
     """Judge the metric by its sensitivity or specificity."""
-    sensitivity, specificity = calibrate(frame, thresholds)
+    sensitivity, specificity = calibrate_metric(frame, thresholds)
     found = sensitivity if statistic == "sensitivity" else specificity
-    words = f"{CALIBRATION[statistic]}; {thresholds.words}"
+    words = f"{CALIBRATION_CONVENTIONS[statistic]}; {thresholds.words}"
     if thresholds.undefined or not found.n:
-        return undefined_judgement(metric, statistic, found.n, f"{thresholds.undefined or 'there is none'}; {words}")
-    return Judgement(metric, statistic, found.value, found.interval, found.n, f"{words}; {EXACT}")
+        return make_undefined_judgement(
+            metric, statistic, found.n, f"{thresholds.undefined or 'there is none'}; {words}"
+        )
+    return Judgement(metric, statistic, found.value, found.interval, found.n, f"{words}; {EXACT_INTERVAL}")

@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from plumbline.operators.metaeval.matching import IDS, side_columns
-from plumbline.operators.metaeval.preferences import PREFERENCE_SIGNS, majority_votes
-from plumbline.operators.metaeval.ratings import mean_ratings
+from plumbline.operators.metaeval.matching import IDS, name_side_columns
+from plumbline.operators.metaeval.preferences import PREFERENCE_SIGNS, count_majority_votes
+from plumbline.operators.metaeval.ratings import average_ratings
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
-from plumbline.operators.statistics.percentiles import percentile_rank
+from plumbline.operators.statistics.percentiles import compute_percentile_rank
 
 MAX_IMAGES = 4  # images (or pairs) per template and metric, each of a different prompt
 MIN_RATED = 10  # minimum number of rated images for ranks
@@ -29,10 +29,10 @@ class ContradictedImage(NamedTuple):
     why: str
 
 
-def contradicted_ratings(ratings: pa.Table, scores: pa.Table, match: Match) -> Iterator[ContradictedImage]:
+def find_contradicted_ratings(ratings: pa.Table, scores: pa.Table, match: Match) -> Iterator[ContradictedImage]:
     """Yield the images whose ranks by people and by a metric differ most; all rows of `scores` must have ids."""
     keys = list(MATCH_COLUMNS[match])
-    human = mean_ratings(ratings, match)[["template", *keys, "human"]]
+    human = average_ratings(ratings, match)[["template", *keys, "human"]]
     both = _read_scores(scores).merge(human, on=keys)
     for (template, metric), rows in both.groupby(["template", "metric"], sort=False):
         if len(rows) < MIN_RATED:
@@ -40,25 +40,25 @@ def contradicted_ratings(ratings: pa.Table, scores: pa.Table, match: Match) -> I
         ranks = {}
         for name in ("human", "score"):
             first, last = (rows[name].rank(method=method).to_numpy(np.float64) for method in ("min", "max"))
-            ranks[name] = percentile_rank(first - 1, last - first + 1, len(rows))
+            ranks[name] = compute_percentile_rank(first - 1, last - first + 1, len(rows))
         difference = np.abs(ranks["human"] - ranks["score"])
         ranked = rows.assign(rank_by_people=ranks["human"], rank_by_metric=ranks["score"], difference=difference)
         for image in _select_largest(ranked[difference >= MIN_DIFFERENCE]):
             why = (
-                f"people rate it {image.human:.1f} ({template}), percentile rank {image.rank_by_people:.0%}; {metric} "
-                f"has it at percentile rank {image.rank_by_metric:.0%} of the same images"
+                f"people rate it {image.human:.1f} ({template}), percentile rank {image.rank_by_people:.0%}; by "
+                f"{metric} its percentile rank among the same images is {image.rank_by_metric:.0%}"
             )
             yield _make_row(template, metric, image, "", why)
 
 
-def contradicted_choices(preferences: pa.Table, scores: pa.Table, match: Match) -> Iterator[ContradictedImage]:
+def find_contradicted_choices(preferences: pa.Table, scores: pa.Table, match: Match) -> Iterator[ContradictedImage]:
     """Yield both images of the pairs for which a metric most clearly contradicts the majority of raters."""
     keys = list(MATCH_COLUMNS[match])
-    votes = majority_votes(preferences)
+    votes = count_majority_votes(preferences)
     scored = _read_scores(scores)
     both = votes[["template", "preferred"]].assign(pair=votes.index)
     for side in "ab":
-        names = side_columns(side)
+        names = name_side_columns(side)
         ids = votes[[names.get(key, key) for key in keys]].set_axis(keys, axis=1).assign(pair=votes.index)
         own_rows = ids.merge(scored, on=keys)[["pair", "metric", *IDS, "score"]]
         renamed = own_rows.rename(columns={name: f"{name}_{side}" for name in (*IDS, "score")})
@@ -70,8 +70,8 @@ def contradicted_choices(preferences: pa.Table, scores: pa.Table, match: Match) 
         for pair in _select_largest(rows):
             better, worse = ("a", "b") if pair.preferred == "a" else ("b", "a")
             generators = {"a": pair.generator_a, "b": pair.generator_b}
-            why_better = f"people prefer it to that of {generators[worse]} ({template}), {metric} does not"
-            why_worse = f"{metric} prefers it to that of {generators[better]}, people do not ({template})"
+            why_better = f"people prefer it to the image of {generators[worse]} ({template}), {metric} does not"
+            why_worse = f"{metric} prefers it to the image of {generators[better]}, people do not ({template})"
             yield _make_row(template, metric, pair, f"_{better}", why_better)
             yield _make_row(template, metric, pair, f"_{worse}", why_worse)
 

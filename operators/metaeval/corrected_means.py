@@ -17,12 +17,12 @@ import pyarrow as pa
 import scipy
 from numpy.typing import NDArray
 
-from plumbline.operators.metaeval.calibration import PassMarks, calibrate
-from plumbline.operators.metaeval.judgement import mean_matrix
-from plumbline.operators.metaeval.matching import as_scored, metric_columns
-from plumbline.operators.metaeval.preferences import PREFERENCE_SIGNS, majority_votes, scores_of_side
-from plumbline.operators.metaeval.ratings import Rated, mean_ratings
-from plumbline.operators.metrics.metric import direction
+from plumbline.operators.metaeval.calibration import PassMarks, calibrate_metric
+from plumbline.operators.metaeval.judgement import compute_mean_matrix
+from plumbline.operators.metaeval.matching import copy_ids_from_scores, split_by_metric
+from plumbline.operators.metaeval.preferences import PREFERENCE_SIGNS, count_majority_votes, select_scores_of_side
+from plumbline.operators.metaeval.ratings import RatedScores, average_ratings
+from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
 from plumbline.operators.statistics.confidence_levels import CONFIDENCE
@@ -31,19 +31,19 @@ from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.operators.statistics.prediction_powered import (
     MIN_DIFFERENT_LABELS,
     MIN_LABELS,
+    compute_widening_factor,
     count_different,
     has_enough_labels,
     powered_mean,
-    widening_factor,
 )
-from plumbline.operators.statistics.shares import correct_share, estimate_share, exact_interval
+from plumbline.operators.statistics.shares import compute_exact_interval, correct_share, estimate_share
 
 Floats = NDArray[np.float64]
 
 N_FOLDS = 5  # ratings of each fold of the rated prompts are predicted from the other folds
 ROUNDING = 1e-20  # scores are equal if their variance / mean square is below this
 Scale = Literal["rating", "win_rate", "passing"]
-EVEN: Mapping[Scale, float] = {"rating": 0.0, "win_rate": 0.5}
+EQUAL_VALUES: Mapping[Scale, float] = {"rating": 0.0, "win_rate": 0.5}
 """Difference of ratings, or win rate, if two generators are equally good."""
 
 
@@ -86,7 +86,7 @@ class Estimate(NamedTuple):
     @property
     def error(self) -> float:
         """Standard error, slightly widened to account for the fitted parameters."""
-        return math.sqrt(float(self.shares @ self.shares)) * float(widening_factor(self.prompts))
+        return math.sqrt(float(self.shares @ self.shares)) * float(compute_widening_factor(self.prompts))
 
     def interval(self, level: float) -> Interval:
         """Return Student's interval; undefined for fewer than three prompts, or if nearly all values are equal."""
@@ -96,7 +96,7 @@ class Estimate(NamedTuple):
         return Interval(self.value - half_width, self.value + half_width)
 
 
-class Corrected(NamedTuple):
+class CombinedEstimate(NamedTuple):
     """A mean estimated from people and a metric together, from people alone, and from the metric alone."""
 
     corrected: Estimate
@@ -105,7 +105,7 @@ class Corrected(NamedTuple):
     note: str = ""  # reason if the corrected mean is undefined
 
 
-class Labelled(NamedTuple):
+class LabelledPrompts(NamedTuple):
     """Labels and predictions for the prompts of a generator or a pair; each (prompts,), nan if missing."""
 
     labels: Floats  # by people
@@ -113,7 +113,7 @@ class Labelled(NamedTuple):
     others: Floats  # the metric's predictions for the other prompts
 
 
-def correct(data: Labelled) -> Corrected:
+def correct_mean(data: LabelledPrompts) -> CombinedEstimate:
     """Return the mean over all prompts, assuming that the labelled prompts were drawn at random."""
     rated, other = np.isfinite(data.labels), np.isfinite(data.others)
     labels, predictions, others = data.labels[rated], data.predictions[rated], data.others[other]
@@ -124,15 +124,15 @@ def correct(data: Labelled) -> Corrected:
         if len(labels) >= MIN_LABELS:
             equal = len(labels) - int(count_different(labels))
             note = f"not enough ratings that differ: {equal} of {len(labels)} prompts are rated alike"
-        return Corrected(people, people, predicted, note)
+        return CombinedEstimate(people, people, predicted, note)
     if len(others) < 2:  # all prompts are rated, so the metric cannot add anything
-        return Corrected(people, people, predicted)
+        return CombinedEstimate(people, people, predicted)
     found = powered_mean(labels, predictions, others)
     power, shares = float(found.power), np.zeros(len(rated))
     residuals = labels - power * predictions
     shares[rated] = (residuals - residuals.mean()) / len(labels)
     shares[other] = power * (others - others.mean()) / len(others)
-    return Corrected(Estimate(float(found.estimate), shares, len(labels)), people, predicted)
+    return CombinedEstimate(Estimate(float(found.estimate), shares, len(labels)), people, predicted)
 
 
 def _estimate_mean(values: Floats, known: NDArray[np.bool_]) -> Estimate:
@@ -142,7 +142,7 @@ def _estimate_mean(values: Floats, known: NDArray[np.bool_]) -> Estimate:
     return Estimate(value, shares, n)
 
 
-def combine(weights: Sequence[float], means: Sequence[Corrected], start: float = 0.0) -> Corrected:
+def combine_means(weights: Sequence[float], means: Sequence[CombinedEstimate], start: float = 0.0) -> CombinedEstimate:
     """Return `start` plus the weighted sum of means over the same prompts."""
 
     def total(estimates: Sequence[Estimate]) -> Estimate:
@@ -150,7 +150,7 @@ def combine(weights: Sequence[float], means: Sequence[Corrected], start: float =
         shares = [weight * estimate.shares for weight, estimate in zip(weights, estimates, strict=True)]
         return Estimate(start + sum(values), np.sum(shares, axis=0), min(each.prompts for each in estimates))
 
-    return Corrected(
+    return CombinedEstimate(
         corrected=total([mean.corrected for mean in means]),
         people=total([mean.people for mean in means]),
         predicted=total([mean.predicted for mean in means]),
@@ -158,7 +158,7 @@ def combine(weights: Sequence[float], means: Sequence[Corrected], start: float =
     )
 
 
-def predict(labels: Floats, scores: Floats, others: Floats) -> list[Labelled]:
+def predict_labels(labels: Floats, scores: Floats, others: Floats) -> list[LabelledPrompts]:
     """Predict labels from scores by linear regression, with the same line for all generators.
 
     The labelled prompts are divided into folds, and a fold's labels are predicted by a line fitted on the other folds.
@@ -170,7 +170,7 @@ def predict(labels: Floats, scores: Floats, others: Floats) -> list[Labelled]:
     lines = np.array([_fit_line(scores[:, prompts], labels[:, prompts]) for prompts in training])
     slope, intercept = lines[folds].T
     mean_slope, mean_intercept = np.nanmean(lines, axis=0)
-    return list(map(Labelled, labels, slope * scores + intercept, mean_slope * others + mean_intercept))
+    return list(map(LabelledPrompts, labels, slope * scores + intercept, mean_slope * others + mean_intercept))
 
 
 def _fit_line(x: Floats, y: Floats) -> tuple[float, float]:
@@ -198,15 +198,15 @@ def correct_ratings(
     `scores` has the scores of rated images, negated for metrics with `lower_is_better`; `run` has all scores, not
     negated.
     """
-    human = as_scored(mean_ratings(ratings, match), scores, match).dropna(subset=["generator"])
-    for metric, column in metric_columns(scores, match).items():
+    human = copy_ids_from_scores(average_ratings(ratings, match), scores, match).dropna(subset=["generator"])
+    for metric, column in split_by_metric(scores, match).items():
         rated = human.join(column.rename("score"), on=list(MATCH_COLUMNS[match])).dropna(subset=["score"])
         averaged = _average_scores(run, metric, lower_is_better, rated["generator"], rated["prompt_id"])
         for template, rows in rated.groupby("template", sort=False, dropna=False):
             labels, own = (averaged.average(rows["generator"], rows, column) for column in ("human", "score"))
-            data = predict(labels, own, np.where(np.isfinite(labels), math.nan, averaged.scores))
-            means = dict(zip(averaged.generators, map(correct, data), strict=True))
-            yield from rating_rows(str(template), metric, means, dict(zip(means, averaged.scores, strict=True)))
+            data = predict_labels(labels, own, np.where(np.isfinite(labels), math.nan, averaged.scores))
+            means = dict(zip(averaged.generators, map(correct_mean, data), strict=True))
+            yield from make_rating_rows(str(template), metric, means, dict(zip(means, averaged.scores, strict=True)))
 
 
 def correct_choices(
@@ -216,14 +216,14 @@ def correct_choices(
 
     The majority of raters decides; ties count half. The arguments are the same as in `correct_ratings`.
     """
-    votes = majority_votes(preferences)
-    votes = as_scored(as_scored(votes, scores, match, "a"), scores, match, "b")
+    votes = count_majority_votes(preferences)
+    votes = copy_ids_from_scores(copy_ids_from_scores(votes, scores, match, "a"), scores, match, "b")
     votes = votes.dropna(subset=["generator_a", "generator_b"])
     votes = votes[votes["generator_a"] != votes["generator_b"]]
     first = np.where(votes["generator_a"] < votes["generator_b"], 1, -1)
     votes["vote"] = _win_share(first * votes["preferred"].map(PREFERENCE_SIGNS).astype("float64"))
-    for metric, column in metric_columns(scores, match).items():
-        a, b = (scores_of_side(side, column, votes, match) for side in "ab")
+    for metric, column in split_by_metric(scores, match).items():
+        a, b = (select_scores_of_side(side, column, votes, match) for side in "ab")
         both = votes.assign(choice=_win_share(first * np.sign(a - b))).dropna(subset=["choice"])
         names = both[["generator_a", "generator_b"]]
         both = both.assign(generator_a=names.min(axis=1), generator_b=names.max(axis=1))
@@ -237,13 +237,13 @@ def correct_choices(
                     averaged.average(rows["generator_a"], rows, column)[row_a] for column in ("vote", "choice")
                 )
                 others = _win_share(np.sign(averaged.scores[row_a] - averaged.scores[row_b]))
-                data = Labelled(labels, choices, np.where(np.isfinite(labels), math.nan, others))
-                pairs[str(name_a), str(name_b)] = correct(data)
-            yield from choice_rows(str(template), metric, pairs)
+                data = LabelledPrompts(labels, choices, np.where(np.isfinite(labels), math.nan, others))
+                pairs[str(name_a), str(name_b)] = correct_mean(data)
+            yield from make_choice_rows(str(template), metric, pairs)
 
 
 def correct_shares(
-    rated: Sequence[Rated], marks: PassMarks, run: RunScores, lower_is_better: Collection[str]
+    rated: Sequence[RatedScores], marks: PassMarks, run: RunScores, lower_is_better: Collection[str]
 ) -> Iterator[CorrectedMean]:
     """Yield the fraction of images that people would pass, by template, metric and generator.
 
@@ -252,9 +252,9 @@ def correct_shares(
     """
     for template, metric, frame in ((each.template, each.metric, each.frame) for each in rated if len(each.frame)):
         thresholds = marks.find_thresholds(template, metric, frame)
-        sensitivity, specificity = calibrate(frame, thresholds)
+        sensitivity, specificity = calibrate_metric(frame, thresholds)
         scored = run.select_rows(metric).scored()
-        passes = direction(metric, lower_is_better) * scored.score >= thresholds.score
+        passes = get_direction(metric, lower_is_better) * scored.score >= thresholds.score
         for code, generator in enumerate(run.generators):
             own = scored.generator == code
             if not generator or not own.any():
@@ -287,7 +287,9 @@ class _AveragedScores(NamedTuple):
         """Return the mean of a column of `rows` by generator and prompt, as an array of the shape of `scores`."""
         codes = {name: code for code, name in enumerate(self.generators)}
         prompt = np.searchsorted(self.prompts, hash_ids(rows["prompt_id"].to_list()))
-        return mean_matrix(self.scores.shape, generator.map(codes).to_numpy(np.int64), prompt, rows[column].to_numpy())
+        return compute_mean_matrix(
+            self.scores.shape, generator.map(codes).to_numpy(np.int64), prompt, rows[column].to_numpy()
+        )
 
 
 def _average_scores(
@@ -301,13 +303,15 @@ def _average_scores(
     columns = run.select_rows(metric).scored()
     names = list(dict.fromkeys([*run.generators, *generators]))
     prompts = np.unique(np.concatenate([columns.prompt, hash_ids(prompt_ids.to_list())]))
-    scores = direction(metric, lower_is_better) * columns.score
+    scores = get_direction(metric, lower_is_better) * columns.score
     prompt = np.searchsorted(prompts, columns.prompt)
-    return _AveragedScores(names, prompts, mean_matrix((len(names), len(prompts)), columns.generator, prompt, scores))
+    return _AveragedScores(
+        names, prompts, compute_mean_matrix((len(names), len(prompts)), columns.generator, prompt, scores)
+    )
 
 
-def rating_rows(
-    template: str, metric: str, means: Mapping[str, Corrected], scores: Mapping[str, Floats]
+def make_rating_rows(
+    template: str, metric: str, means: Mapping[str, CombinedEstimate], scores: Mapping[str, Floats]
 ) -> Iterator[CorrectedMean]:
     """Yield a row for each scored generator, and then for each pair of generators that have enough ratings.
 
@@ -317,20 +321,22 @@ def rating_rows(
     complete = [name for name, mean in scored.items() if not mean.note]
     pairs, alone = {}, {}
     for a, b in combinations(complete, 2):
-        pairs[a, b] = combine((1, -1), (scored[a], scored[b]))
+        pairs[a, b] = combine_means((1, -1), (scored[a], scored[b]))
         difference = scores[a] - scores[b]
         alone[a, b] = _estimate_mean(difference, np.isfinite(difference))
     yield from _make_rows(template, metric, "rating", scored, pairs, alone)
 
 
-def choice_rows(template: str, metric: str, pairs: Mapping[tuple[str, str], Corrected]) -> Iterator[CorrectedMean]:
+def make_choice_rows(
+    template: str, metric: str, pairs: Mapping[tuple[str, str], CombinedEstimate]
+) -> Iterator[CorrectedMean]:
     """Yield a row with each generator's mean win rate, then a row for each pair with its first generator's win rate."""
     means = {}
     for name in sorted({name for pair in pairs for name in pair}):
         own = {pair: mean for pair, mean in pairs.items() if name in pair}
         weights = [(1 if pair[0] == name else -1) / len(own) for pair in own]
         lost = sum(pair[1] == name for pair in own) / len(own)
-        means[name] = combine(weights, list(own.values()), lost)
+        means[name] = combine_means(weights, list(own.values()), lost)
     yield from _make_rows(
         template, metric, "win_rate", means, pairs, {pair: mean.predicted for pair, mean in pairs.items()}
     )
@@ -340,8 +346,8 @@ def _make_rows(
     template: str,
     metric: str,
     scale: Scale,
-    means: Mapping[str, Corrected],
-    pairs: Mapping[tuple[str, str], Corrected],
+    means: Mapping[str, CombinedEstimate],
+    pairs: Mapping[tuple[str, str], CombinedEstimate],
     alone: Mapping[tuple[str, str], Estimate],
 ) -> Iterator[CorrectedMean]:
     """Yield rows for single generators, then for pairs; `alone` has the metric's own estimate for each pair."""
@@ -356,7 +362,7 @@ def _make_rows(
 
 
 def _make_row(
-    template: str, metric: str, scale: Scale, names: tuple[str, str], mean: Corrected, level: float
+    template: str, metric: str, scale: Scale, names: tuple[str, str], mean: CombinedEstimate, level: float
 ) -> CorrectedMean:
     """Return a row; if nearly all votes are equal, ignore the metric and give people's win rate an exact interval."""
     corrected, people, predicted, note = mean
@@ -364,7 +370,7 @@ def _make_row(
     if note:
         exact = scale == "win_rate" and people.prompts >= MIN_LABELS
         wins = people.value * people.prompts
-        interval = of_people = exact_interval(wins, people.prompts - wins, level) if exact else UNDEFINED
+        interval = of_people = compute_exact_interval(wins, people.prompts - wins, level) if exact else UNDEFINED
     known = not math.isnan(interval.low)
     value = corrected.value if known else math.nan
     worth = (people.error / corrected.error) ** 2 if known and corrected.error else math.nan
@@ -375,4 +381,4 @@ def _make_row(
 
 def _find_better(names: tuple[str, str], interval: Interval, scale: Scale) -> str:
     """Return the generator that the interval (of a difference or win rate) shows to be better; "" for neither."""
-    return names[0] if interval.low > EVEN[scale] else names[1] if interval.high < EVEN[scale] else ""
+    return names[0] if interval.low > EQUAL_VALUES[scale] else names[1] if interval.high < EQUAL_VALUES[scale] else ""

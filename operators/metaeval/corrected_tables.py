@@ -29,11 +29,11 @@ ByMetric = Mapping[tuple[str, str], Sequence[CorrectedMean]]
 """Corrected means by template and metric."""
 
 
-def mean_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
+def make_mean_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
     """Return a table of generators' means for each template, best mean first, followed by tables of their orders."""
     tables: dict[tuple[str, Scale], list[tuple[str, ...]]] = {}
     passing = sorted((mean for mean in means if mean.scale == "passing"), key=_best_first_key)
-    for mean in chain(*single_means(means).values(), passing):
+    for mean in chain(*group_single_means(means).values(), passing):
         cells = (
             mean.generator,
             mean.metric,
@@ -50,10 +50,10 @@ def mean_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
     for (template, scale), rows in tables.items():
         about = "images that pass" if scale == "passing" else "generators"
         shown.append(ShownTable(f"{about} by {template}, corrected", CAPTIONS[scale], columns, rows))
-    return [*shown, *order_tables(means)]
+    return [*shown, *make_order_tables(means)]
 
 
-def single_means(means: Sequence[CorrectedMean]) -> ByMetric:
+def group_single_means(means: Sequence[CorrectedMean]) -> ByMetric:
     """Return the means of single generators by template and metric, best first."""
     single = [mean for mean in means if not mean.other and mean.scale != "passing"]
     return {key: sorted(rows, key=_best_first_key) for key, rows in _group(single).items()}
@@ -76,16 +76,16 @@ def _format_interval(value: float, low: float, high: float) -> str:
     return number(value, 2) if math.isnan(low) else f"{number(value, 2)}\n[{number(low, 2)}, {number(high, 2)}]"
 
 
-def order_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
+def make_order_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
     """Return a table per template: the order of generators by people, and by each metric, uncorrected and corrected."""
     lines: dict[str, dict[str, str]] = {}
-    for (template, metric), rows in single_means(means).items():
+    for (template, metric), rows in group_single_means(means).items():
         orders = lines.setdefault(template, {})
-        people = order_text({mean.generator: mean.people for mean in rows})
+        people = format_order({mean.generator: mean.people for mean in rows})
         same = orders.get("people alone", people) == people
         orders.setdefault("people alone" if same else f"people, where {metric} scored", people)
-        orders[f"{metric} alone"] = order_text({mean.generator: mean.predicted for mean in rows})
-        orders[f"{metric}, corrected"] = order_text({mean.generator: mean.corrected for mean in rows})
+        orders[f"{metric} alone"] = format_order({mean.generator: mean.predicted for mean in rows})
+        orders[f"{metric}, corrected"] = format_order({mean.generator: mean.corrected for mean in rows})
     caption = "Best first. Neighbours may differ by chance: the tables above have the intervals."
     return [
         ShownTable(f"orders of generators by {template}", caption, ("by", "order"), list(orders.items()))
@@ -93,27 +93,27 @@ def order_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
     ]
 
 
-def order_text(values: Mapping[str, float]) -> str:
+def format_order(values: Mapping[str, float]) -> str:
     """Format an order, best first, as in `a 3.67 = b 3.67 > c 3.50`; means that round to the same number are equal."""
     known = {name: value for name, value in values.items() if math.isfinite(value)}
     by_number = groupby(sorted(known, key=lambda name: -known[name]), lambda name: number(known[name], 2))
     return " > ".join(" = ".join(f"{name} {mean}" for name in equal) for mean, equal in by_number) or "–"
 
 
-def contradictions_table(means: Sequence[CorrectedMean]) -> list[ShownTable]:
+def make_contradictions_table(means: Sequence[CorrectedMean]) -> list[ShownTable]:
     """Return a list with one table of the contradictions; empty if there are none."""
-    rows = [(sentence.lead, sentence.rest) for sentence in contradictions(means)]
+    rows = [(sentence.lead, sentence.rest) for sentence in describe_contradictions(means)]
     return [ShownTable("people's order and the metrics'", "", ("which", "how"), rows)] if rows else []
 
 
-def contradictions(means: Sequence[CorrectedMean]) -> list[Sentence]:
+def describe_contradictions(means: Sequence[CorrectedMean]) -> list[Sentence]:
     """Describe pairs that a metric and people clearly order differently, and generators that a metric misjudges."""
     pairs = _group([mean for mean in means if mean.other])
     contrary = {
         key: [pair for pair in rows if pair.better and pair.metric_better and pair.better != pair.metric_better]
         for key, rows in pairs.items()
     }
-    return [*_describe_pairs(pairs, contrary), *_describe_misjudged(single_means(means), contrary)]
+    return [*_describe_pairs(pairs, contrary), *_describe_misjudged(group_single_means(means), contrary)]
 
 
 def _describe_pairs(by_metric: ByMetric, contradicted: ByMetric) -> Iterator[Sentence]:
@@ -145,7 +145,7 @@ def _describe_pairs(by_metric: ByMetric, contradicted: ByMetric) -> Iterator[Sen
 
 
 def _describe_misjudged(by_metric: ByMetric, contradicted: ByMetric) -> Iterator[Sentence]:
-    """Describe generators that a metric puts too high or too low: its interval does not overlap the corrected one.
+    """Describe generators that a metric overrates or underrates: its interval does not overlap the corrected one.
 
     Only generators of contradicted pairs are described, because a weak metric puts every generator near the middle.
     """
@@ -155,8 +155,8 @@ def _describe_misjudged(by_metric: ByMetric, contradicted: ByMetric) -> Iterator
         }
         means = [mean for mean in every if mean.generator in generators]
         for verb, misjudged in (
-            ("puts too high", [mean for mean in means if mean.predicted_low > mean.high]),
-            ("puts too low", [mean for mean in means if mean.predicted_high < mean.low]),
+            ("overrates", [mean for mean in means if mean.predicted_low > mean.high]),
+            ("underrates", [mean for mean in means if mean.predicted_high < mean.low]),
         ):
             if misjudged:
                 values = [

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import ShownTable, count, signed
-from plumbline.operators.metaeval.judgement import mean_matrix
-from plumbline.operators.metrics.metric import direction
+from plumbline.operators.metaeval.judgement import compute_mean_matrix
+from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
@@ -24,13 +24,13 @@ from plumbline.operators.statistics.sequential import (
     Indices,
     PairEvidence,
     compute_evidence,
-    decide,
+    decide_sequentially,
     order_differences,
 )
 
 Floats = NDArray[np.float64]
 
-VERDICTS = {A_BETTER: "a", B_BETTER: "b", ALIKE: "alike"}
+VERDICT_NAMES = {A_BETTER: "a", B_BETTER: "b", ALIKE: "alike"}
 
 
 class SeenPrompts(NamedTuple):
@@ -52,7 +52,7 @@ class SeenPrompts(NamedTuple):
             "undecided": verdicts.count("undecided"),
         }
 
-    def line(self) -> str:
+    def describe(self) -> str:
         """Describe the progress in one line."""
         counts = self.counts()
         decided = f"{counts['told_apart']} told apart, {counts['alike']} alike, {counts['undecided']} undecided"
@@ -91,7 +91,7 @@ def describe_certainty(method: str, alpha: float) -> str:
     )
 
 
-def decisions_table(decisions: pa.Table) -> ShownTable:
+def make_decisions_table(decisions: pa.Table) -> ShownTable:
     """Format the decisions as a table."""
     verdicts = {"a": "{generator_a} is better", "b": "{generator_b} is better"}
     return ShownTable(
@@ -138,7 +138,7 @@ def decide_pairs(
     lower_is_better = {metric for metric, is_lower in metrics.items() if is_lower}
     pairs = []
     for metric in metrics:
-        means = direction(metric, lower_is_better) * _mean_scores(scores, metric, prompt_ids, generators, options)
+        means = get_direction(metric, lower_is_better) * _mean_scores(scores, metric, prompt_ids, generators, options)
         for a, b in combinations(range(len(generators)), 2):
             pairs.append(_Pair(metric, generators[a], generators[b], means[:, a] - means[:, b]))
     every = [
@@ -147,24 +147,28 @@ def decide_pairs(
         )
         for pair in pairs
     ]
-    verdicts, decided_at = decide([PairEvidence(*(log_e[:looks] for log_e in pair)) for pair in every], options.alpha)
+    verdicts, decided_at = decide_sequentially(
+        [PairEvidence(*(log_e[:looks] for log_e in pair)) for pair in every], options.alpha
+    )
     n_seen = [int((order[:end] != NO_PROMPT).sum()) for end in range(looks + 1)]
     seen = order[:looks][order[:looks] != NO_PROMPT]
     records = []
     for pair, verdict, look in zip(pairs, verdicts.tolist(), decided_at.tolist(), strict=True):
         differences = pair.differences[seen]
         both = np.isfinite(differences)
-        difference = float(differences[both].mean()) * direction(pair.metric, lower_is_better) if both.any() else None
+        difference = (
+            float(differences[both].mean()) * get_direction(pair.metric, lower_is_better) if both.any() else None
+        )
         records.append(
             {
                 "metric": pair.metric,
                 "generator_a": pair.a,
                 "generator_b": pair.b,
-                "verdict": VERDICTS.get(verdict, "undecided"),
+                "verdict": VERDICT_NAMES.get(verdict, "undecided"),
                 "difference": difference,
                 "n": int(both.sum()),
                 "n_missing": int((~both).sum()),
-                "decided_after": n_seen[min(look + 1, looks)] if verdict in VERDICTS else None,
+                "decided_after": n_seen[min(look + 1, looks)] if verdict in VERDICT_NAMES else None,
             }
         )
     return SeenPrompts(n_seen[-1], len(prompt_ids), rows.table(records, schemas.DECISIONS))
@@ -190,4 +194,4 @@ def _mean_scores(
     known = hashes[prompt] == columns.prompt
     codes = {name: code for code, name in enumerate(generators)}
     generator = np.array([codes.get(name, 0) for name in scores.generators], np.intp)[columns.generator]
-    return mean_matrix((len(hashes), len(generators)), prompt[known], generator[known], columns.score[known])
+    return compute_mean_matrix((len(hashes), len(generators)), prompt[known], generator[known], columns.score[known])

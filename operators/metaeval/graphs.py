@@ -10,29 +10,33 @@ import pyarrow as pa
 
 from plumbline.operators.base import schemas
 from plumbline.operators.base.sentences import NOTHING, ShownTable, first_rows, number, plural
-from plumbline.operators.metaeval.judgement import OVERALL, Judgement, mean_judgement, to_floats, undefined_judgement
-from plumbline.operators.metaeval.matching import metric_columns
-from plumbline.operators.metrics.metric import direction
+from plumbline.operators.metaeval.judgement import OVERALL, Judgement, judge_mean, make_undefined_judgement, to_floats
+from plumbline.operators.metaeval.matching import split_by_metric
+from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.statistics.bootstrap import CORRELATIONS, SHARES, Prompts
 from plumbline.operators.statistics.error_graphs import score_graphs
 from plumbline.operators.statistics.options import Convention, Sampling
 from plumbline.operators.statistics.rounding import merge_equal
 
 MEASURES = ("ordering", "kendall_ordering", "separation", "delta")
-SCALES = {"ordering": CORRELATIONS, "kendall_ordering": CORRELATIONS, "separation": SHARES}  # delta has no limits
-CORRELATED = ("ordering", "separation")  # the measures of the paper's figures 6, 7, 12 and 13
-WORDS: Mapping[Convention, str] = {
-    "published": "every ordered pair of roots heads a walk, walks weigh by their images",
-    "paper": "one root to a walk, walks weigh alike, separation of adjacent levels, ties have the lowest rank",
-    "current": "one root to a walk, walks weigh by their scored images, "
+MEASURE_SCALES = {
+    "ordering": CORRELATIONS,
+    "kendall_ordering": CORRELATIONS,
+    "separation": SHARES,
+}  # delta has no limits
+CORRELATED_MEASURES = ("ordering", "separation")  # the measures of the paper's figures 6, 7, 12 and 13
+CONVENTION_DESCRIPTIONS: Mapping[Convention, str] = {
+    "published": "every ordered pair of roots starts a walk, walks are weighted by their images",
+    "paper": "one root per walk, equal weights, separation of adjacent levels, ties have the lowest rank",
+    "current": "one root per walk, walks are weighted by their scored images, "
     "separation and delta over pairs of nodes without a gap",
 }
-CONTENTS = {
+CONTENT_HEADINGS = {
     "images": ("source", "Images by source."),
     "prompts": ("source", "Graphs by source of their prompts."),
     "errors": ("type", "Errors added by edges, by type."),
 }
-"""Heading of the first column, and caption, of each table of `contents_tables` (T2IScoreScore, figure 2)."""
+"""Heading of the first column, and caption, of each table of `make_contents_tables` (T2IScoreScore, figure 2)."""
 
 
 def measure_graphs(
@@ -45,8 +49,8 @@ def measure_graphs(
     depend on the direction of the scores (T2IScoreScore, equation 1).
     """
     nodes = graph_nodes.to_pandas()
-    measured = score_graphs(nodes, pd.DataFrame(metric_columns(scores, "image")), convention)
-    signs = measured["metric"].map(lambda metric: direction(metric, lower_is_better))
+    measured = score_graphs(nodes, pd.DataFrame(split_by_metric(scores, "image")), convention)
+    signs = measured["metric"].map(lambda metric: get_direction(metric, lower_is_better))
     measured = measured.assign(**{name: signs * measured[name] for name in ("spearman", "kendall", "delta")})
     return measured.assign(
         subset=measured["graph_id"].map(nodes.groupby("graph_id")["subset"].first()),
@@ -100,10 +104,10 @@ def _judge_mean(metric: str, measure: str, rows: pd.DataFrame, convention: Conve
     if not len(kept) or not defined[kept.index].all():
         gaps = rows.loc[~defined, "graph_id"].astype(str).to_list()
         reason = f"{len(gaps)} of {len(rows)} graphs have a node without any score, first {gaps[0]}"
-        return undefined_judgement(metric, statistic, 0, reason)
+        return make_undefined_judgement(metric, statistic, 0, reason)
     graphs = Prompts(kept["graph_id"].astype(str).to_list(), sampling, name="graphs")
-    words = f"{convention} convention: {WORDS[convention]}; mean over graphs"
-    return mean_judgement(metric, statistic, kept[measure].to_numpy(np.float64), graphs, words, SCALES.get(measure))
+    words = f"{convention} convention: {CONVENTION_DESCRIPTIONS[convention]}; mean over graphs"
+    return judge_mean(metric, statistic, kept[measure].to_numpy(np.float64), graphs, words, MEASURE_SCALES.get(measure))
 
 
 def split_subsets(measured: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -119,7 +123,7 @@ def score_nodes(graph_nodes: pa.Table, scores: pa.Table) -> pd.DataFrame:
     nodes = graph_nodes.select(["graph_id", "subset", "node", "level", "image_id"]).to_pandas()
     order = pd.DataFrame({"graph": pd.factorize(nodes["graph_id"])[0], **nodes[["level", "node", "image_id"]]})
     nodes = nodes.loc[order.sort_values([*order.columns]).index]
-    wide = pd.DataFrame(metric_columns(scores, "image")).reindex(nodes["image_id"])
+    wide = pd.DataFrame(split_by_metric(scores, "image")).reindex(nodes["image_id"])
     columns = [nodes.assign(metric=metric, score=column.to_numpy(np.float64)) for metric, column in wide.items()]
     return pd.concat(columns, ignore_index=True)[schemas.GRAPH_IMAGES.names]
 
@@ -161,7 +165,7 @@ def count_contents(graph_nodes: pa.Table) -> pd.DataFrame:
     return pd.DataFrame(found, columns=schemas.GRAPH_CONTENTS.names)
 
 
-def contents_tables(contents: pd.DataFrame) -> list[ShownTable]:
+def make_contents_tables(contents: pd.DataFrame) -> list[ShownTable]:
     """Return a table per counted item: a row per source or type, a column per subset, cells like `46.2% (1312)`."""
     tables = []
     for about, rows in contents.groupby("about", sort=False):
@@ -170,7 +174,7 @@ def contents_tables(contents: pd.DataFrame) -> list[ShownTable]:
         }
         names, subsets = (list(dict.fromkeys(rows[column])) for column in ("name", "subset"))
         lines = [(name, *(cells.get((name, subset), NOTHING) for subset in subsets)) for name in names]
-        heading, caption = CONTENTS[str(about)]
+        heading, caption = CONTENT_HEADINGS[str(about)]
         tables.append(ShownTable(f"{about} of the error graphs", caption, (heading, *subsets), lines))
     return tables
 
@@ -199,10 +203,10 @@ class CorrelationMatrix(NamedTuple):
         more = f" {plural(self.left_out, 'more metric')} in graph_correlations.parquet." if self.left_out else ""
         return f"Pearson's correlation in % between metrics {over}{more}"
 
-    def first(self, most: int) -> "CorrelationMatrix":
-        """Return the part of the matrix for the first `most` metrics."""
-        metrics, left_out = first_rows(self.metrics, most)
-        values = [row[:most] for row in self.values[:most]]
+    def select_first(self, limit: int) -> "CorrelationMatrix":
+        """Return the part of the matrix for the first `limit` metrics."""
+        metrics, left_out = first_rows(self.metrics, limit)
+        values = [row[:limit] for row in self.values[:limit]]
         return self._replace(metrics=metrics, values=values, left_out=self.left_out + left_out)
 
     def as_table(self) -> ShownTable:
@@ -224,7 +228,7 @@ def correlate_graphs(measured: pd.DataFrame) -> pd.DataFrame:
     found = []
     for convention, convention_rows in measured.groupby("convention", sort=False):
         for subset, rows in split_subsets(convention_rows).items():
-            for measure in CORRELATED:
+            for measure in CORRELATED_MEASURES:
                 values = pivot_metrics(rows, measure).apply(lambda column: merge_equal(column.to_numpy(np.float64)))
                 known = values.notna().to_numpy(np.int64)
                 pearson, n = values.corr().to_numpy(), known.T @ known
@@ -242,7 +246,7 @@ def pivot_metrics(measured: pd.DataFrame, measure: str) -> pd.DataFrame:
     return measured.pivot(index="graph_id", columns="metric", values=measure)[metrics]
 
 
-def correlation_matrices(correlations: pd.DataFrame) -> list[CorrelationMatrix]:
+def make_correlation_matrices(correlations: pd.DataFrame) -> list[CorrelationMatrix]:
     """Return matrices for the first convention: for each measure, one over all graphs, then one per subset."""
     if correlations.empty:
         return []

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Floats, Interval, Prompts, Scale
 from plumbline.operators.statistics.ordering import holm
-from plumbline.operators.statistics.rounding import exact_means
+from plumbline.operators.statistics.rounding import compute_exact_means
 
 OVERALL = "overall"
 PEOPLE = "people"  # in place of a metric's name, for judgements of the raters
@@ -84,7 +84,7 @@ def correct_p_values(tests: Sequence[Tested]) -> list[Tested]:
     return [test._replace(p_holm=p_value) for test, p_value in zip(tests, p_values, strict=True)]
 
 
-def mean_judgement(
+def judge_mean(
     metric: str, statistic: str, values: Floats, prompts: Prompts, convention: str, scale: Scale | None = None
 ) -> Judgement:
     """Return the mean of the values, with a bootstrap interval that resamples prompts."""
@@ -93,18 +93,18 @@ def mean_judgement(
     return Judgement(metric, statistic, float(values.mean()), interval, len(values), words)
 
 
-def undefined_judgement(metric: str, statistic: str, n: int, reason: str) -> Judgement:
+def make_undefined_judgement(metric: str, statistic: str, n: int, reason: str) -> Judgement:
     return Judgement(metric, statistic, math.nan, UNDEFINED, n, f"undefined: {reason}")
 
 
-def group_means(frame: pd.DataFrame, keys: Sequence[str], column: str) -> "pd.Series[float]":
+def compute_group_means(frame: pd.DataFrame, keys: Sequence[str], column: str) -> "pd.Series[float]":
     """Return the exact mean of a column for each value of the keys, in ascending order; nan for empty groups."""
     groups = frame.groupby(list(keys), dropna=False)
-    means = exact_means(frame[column].to_numpy(np.float64), groups.ngroup().to_numpy(), groups.ngroups)
+    means = compute_exact_means(frame[column].to_numpy(np.float64), groups.ngroup().to_numpy(), groups.ngroups)
     return pd.Series(means, groups.size().index, name=column)
 
 
-def mean_matrix(shape: tuple[int, ...], row: NDArray[Any], column: NDArray[Any], values: Floats) -> Floats:
+def compute_mean_matrix(shape: tuple[int, ...], row: NDArray[Any], column: NDArray[Any], values: Floats) -> Floats:
     """Return the mean of the values in each cell of a matrix; nan for empty cells."""
     sums, counts = np.zeros((2, *shape))
     np.add.at(sums, (row, column), values)

@@ -15,24 +15,24 @@ IDS = ("image_id", "prompt_id", "generator")
 MAX_EXAMPLES = 2
 
 
-def rated_ids(ratings: pa.Table) -> pd.DataFrame:
+def list_rated_ids(ratings: pa.Table) -> pd.DataFrame:
     """Return the ids of rated images: image_id, prompt_id, generator."""
-    return distinct_ids(ratings.filter(pc.is_valid(ratings.column("rating"))))
+    return list_distinct_ids(ratings.filter(pc.is_valid(ratings.column("rating"))))
 
 
-def paired_ids(preferences: pa.Table) -> pd.DataFrame:
+def list_paired_ids(preferences: pa.Table) -> pd.DataFrame:
     """Return the ids of both images of each decided pair."""
     decided = preferences.filter(pc.is_valid(preferences.column("preferred")))
-    names = [[side_columns(side).get(name, name) for name in IDS] for side in "ab"]
-    return distinct_ids(pa.concat_tables([decided.select(own).rename_columns(IDS) for own in names]))
+    names = [[name_side_columns(side).get(name, name) for name in IDS] for side in "ab"]
+    return list_distinct_ids(pa.concat_tables([decided.select(own).rename_columns(IDS) for own in names]))
 
 
-def scored_ids(scores: pa.Table) -> pd.DataFrame:
+def list_scored_ids(scores: pa.Table) -> pd.DataFrame:
     """Return the ids of images that a metric scored."""
-    return distinct_ids(scores.filter(pc.fill_null(pc.is_finite(scores.column("score")), False)))
+    return list_distinct_ids(scores.filter(pc.fill_null(pc.is_finite(scores.column("score")), False)))
 
 
-def distinct_ids(judged: pa.Table) -> pd.DataFrame:
+def list_distinct_ids(judged: pa.Table) -> pd.DataFrame:
     """Return the ids of a table's images; tables of pairings and error graphs lack some of the id columns."""
     columns = [name for name in IDS if name in judged.column_names]
     return judged.select(columns).to_pandas().reindex(columns=list(IDS)).drop_duplicates(ignore_index=True)
@@ -45,7 +45,7 @@ def count_shared(judged: pd.DataFrame, scored: pd.DataFrame, match: Match) -> in
     return len(judged_keys.merge(scored_keys)) if len(judged_keys) and len(scored_keys) else 0
 
 
-def best_match(judged: pd.DataFrame, scored: pd.DataFrame) -> Match:
+def choose_match(judged: pd.DataFrame, scored: pd.DataFrame) -> Match:
     """Return the kind of match with the most shared images; the first one if several have equally many."""
     choices: tuple[Match, ...] = ("image", "image_and_prompt", "prompt_and_generator")
     return max(choices, key=lambda match: count_shared(judged, scored, match))
@@ -62,7 +62,7 @@ def format_examples(ids: pd.DataFrame, columns: Sequence[str]) -> str:
 
 def complete_ids(table: pa.Table, ids: pd.DataFrame, side: str = "") -> pa.Table:
     """Fill in missing prompt ids and generators from `ids`, in ratings, scores or one `side` (a or b) of choices."""
-    names = side_columns(side)
+    names = name_side_columns(side)
     for column in ("prompt_id", "generator"):
         name = names.get(column, column)
         if table.column(name).null_count:
@@ -74,14 +74,14 @@ def complete_ids(table: pa.Table, ids: pd.DataFrame, side: str = "") -> pa.Table
     return table
 
 
-def side_columns(side: str) -> dict[str, str]:
+def name_side_columns(side: str) -> dict[str, str]:
     """Map id columns to their names for one side (a or b) of choices; columns not in the mapping keep their names."""
     return {"image_id": f"image_{side}", "generator": f"generator_{side}"} if side else {}
 
 
-def as_scored(frame: pd.DataFrame, scores: pa.Table, match: Match, side: str = "") -> pd.DataFrame:
+def copy_ids_from_scores(frame: pd.DataFrame, scores: pa.Table, match: Match, side: str = "") -> pd.DataFrame:
     """Copy prompt ids and generators from the scores to ratings, or to one `side` (a or b) of choices."""
-    keys, own = list(MATCH_COLUMNS[match]), side_columns(side)
+    keys, own = list(MATCH_COLUMNS[match]), name_side_columns(side)
     ids = scores.select(IDS).to_pandas().dropna(subset=keys).drop_duplicates(keys).set_index(keys)
     joined = frame[[own.get(key, key) for key in keys]].set_axis(keys, axis=1).join(ids, on=keys)
     names = {own.get(name, name): joined[name] for name in ids.columns if own.get(name, name) in frame}
@@ -91,13 +91,13 @@ def as_scored(frame: pd.DataFrame, scores: pa.Table, match: Match, side: str = "
 def select_images(table: pa.Table, ids: pd.DataFrame, match: Match, side: str = "") -> pa.Table:
     """Select the rows about the given images from ratings, scores or one `side` (a or b) of choices."""
     keys = MATCH_COLUMNS[match]
-    names = side_columns(side)
+    names = name_side_columns(side)
     wanted = pd.MultiIndex.from_frame(ids[list(keys)].dropna())
     images = pd.MultiIndex.from_frame(table.select([names.get(key, key) for key in keys]).to_pandas())
     return table.filter(pa.array(images.isin(wanted)))
 
 
-def metric_columns(scores: pa.Table, match: Match) -> dict[str, "pd.Series[float]"]:
+def split_by_metric(scores: pa.Table, match: Match) -> dict[str, "pd.Series[float]"]:
     """Return each metric's scores, indexed by image ids; raise SourceError if an image has two scores.
 
     Scores that differ only by rounding are made equal, so that no statistic orders them. Rows without the ids of an

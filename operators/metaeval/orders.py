@@ -15,19 +15,25 @@ from plumbline.operators.metaeval.judgement import (
     PEOPLE,
     Judgement,
     Order,
+    compute_group_means,
     correct_p_values,
-    group_means,
+    make_undefined_judgement,
     to_floats,
-    undefined_judgement,
 )
-from plumbline.operators.metaeval.matching import complete_ids, paired_ids, rated_ids, scored_ids, select_images
-from plumbline.operators.metaeval.preferences import PREFERENCE_SIGNS, majority_votes, sort_sides
-from plumbline.operators.metaeval.ratings import mean_ratings
+from plumbline.operators.metaeval.matching import (
+    complete_ids,
+    list_paired_ids,
+    list_rated_ids,
+    list_scored_ids,
+    select_images,
+)
+from plumbline.operators.metaeval.preferences import PREFERENCE_SIGNS, count_majority_votes, sort_sides
+from plumbline.operators.metaeval.ratings import average_ratings
 from plumbline.operators.statistics.bootstrap import UNDEFINED
 from plumbline.operators.statistics.options import Match, ZeroHandling
 from plumbline.operators.statistics.ordering import signed_rank
 
-KEYS = ("prompt_id", "generator")
+KEY_COLUMNS = ("prompt_id", "generator")
 ORDERING = "model_ordering"
 UNDECIDED = "undecided: the signed ranks favour the generator with the lower mean"
 MAJORITY = "majority"  # stands for a template in orders that most templates find
@@ -50,15 +56,15 @@ def judge_orders(
         orders = order_by_ratings(ratings, match, alpha=alpha, zeros=zeros)
         if len(preferences):
             orders += order_by_preferences(preferences, alpha=alpha, zeros=zeros)
-        return orders + majority_orders(orders)
+        return orders + find_majority_orders(orders)
 
     if not len(scores):
         return order_by_people(ratings, preferences), []
-    judged = pd.concat([rated_ids(ratings), paired_ids(preferences)], ignore_index=True)
+    judged = pd.concat([list_rated_ids(ratings), list_paired_ids(preferences)], ignore_index=True)
     own, people, agreements = dict[str, list[Order]](), dict[str, list[Order]](), list[Judgement]()
     for metric in scores.column("metric").unique().to_pylist():
         metric_scores = scores.filter(pc.equal(scores.column("metric"), metric))
-        scored, both = scored_ids(metric_scores), select_images(metric_scores, judged, match)
+        scored, both = list_scored_ids(metric_scores), select_images(metric_scores, judged, match)
         own[metric] = order_by_scores(metric, complete_ids(both, judged), alpha=alpha, zeros=zeros)
         pairs = select_images(select_images(preferences, scored, match, "a"), scored, match, "b")
         people[metric] = order_by_people(select_images(ratings, scored, match), pairs)
@@ -75,7 +81,7 @@ def judge_orders(
 
 def order_by_ratings(ratings: pa.Table, match: Match, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
     """Order every pair of generators by their ratings under each template, paired by prompt."""
-    human = mean_ratings(ratings, match).rename(columns={"human": "score"})
+    human = average_ratings(ratings, match).rename(columns={"human": "score"})
     return [
         order._replace(template=str(template))
         for template, rows in human.groupby("template", sort=False, dropna=False)
@@ -90,7 +96,7 @@ def order_by_scores(metric: str, scores: pa.Table, *, alpha: float, zeros: ZeroH
 
 
 def _order_by_means(judge: str, rows: pd.DataFrame, alpha: float, zeros: ZeroHandling) -> list[Order]:
-    wide = group_means(rows.dropna(subset=list(KEYS)), KEYS, "score").unstack("generator")
+    wide = compute_group_means(rows.dropna(subset=list(KEY_COLUMNS)), KEY_COLUMNS, "score").unstack("generator")
     words = f"Wilcoxon signed-rank on prompts, zeros {zeros}, p < {alpha:g} without correction, better mean wins"
     orders = []
     for a, b in combinations(map(str, wide), 2):
@@ -109,7 +115,7 @@ def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHand
 
     The better generator must also have more wins than losses, and more wins than unsure votes (Gecko, section 4.3).
     """
-    votes = sort_sides(majority_votes(preferences))
+    votes = sort_sides(count_majority_votes(preferences))
     votes["sign"] = votes["preferred"].map(PREFERENCE_SIGNS).astype("float64")
     words = f"majority votes, Wilcoxon signed-rank, zeros {zeros}, p < {alpha:g}, preferred more often than unsure"
     orders = []
@@ -152,12 +158,12 @@ def agree_on_order(metric: str, people: Sequence[Order], own: Sequence[Order]) -
             if any(human is not None for human, _ in pairs):
                 judged = Judgement(metric, name, fmean(starmap(holds, pairs)), UNDEFINED, len(pairs), words)
             else:
-                judged = undefined_judgement(metric, name, len(pairs), reason)
+                judged = make_undefined_judgement(metric, name, len(pairs), reason)
             judgements.append(judged._replace(template=template))
     return judgements
 
 
-def majority_orders(orders: Sequence[Order]) -> list[Order]:
+def find_majority_orders(orders: Sequence[Order]) -> list[Order]:
     """Return the relation of each pair of generators that is the most common among templates (Gecko, section 6.4).
 
     "Neither is better" is also a relation. A pair is left out if it is in only one template, or if the two most common
@@ -173,7 +179,7 @@ def majority_orders(orders: Sequence[Order]) -> list[Order]:
     return found
 
 
-def relations_tables(orders: Sequence[Order]) -> list[ShownTable]:
+def make_relations_tables(orders: Sequence[Order]) -> list[ShownTable]:
     """Return tables of people's relations between generators by template, with the majority and any conflicts.
 
     The list is empty if people judged under only one template. If metrics scored different images, each metric has a

@@ -6,12 +6,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plumbline.operators.metaeval.judgement import OVERALL, Judgement, mean_judgement, undefined_judgement
-from plumbline.operators.metaeval.matching import metric_columns
+from plumbline.operators.metaeval.judgement import OVERALL, Judgement, judge_mean, make_undefined_judgement
+from plumbline.operators.metaeval.matching import split_by_metric
 from plumbline.operators.statistics.bootstrap import SHARES, Floats, Prompts
 from plumbline.operators.statistics.options import Sampling
 
-SLOTS = [(0, 0), (0, 1), (1, 0), (1, 1)]  # captions and images of a sample, in the order of their four scores
+CAPTION_IMAGE_SLOTS = [
+    (0, 0),
+    (0, 1),
+    (1, 0),
+    (1, 1),
+]  # captions and images of a sample, in the order of their four scores
 
 
 def judge_pairings(pairings: pa.Table, scores: pa.Table, sampling: Sampling) -> list[Judgement]:
@@ -21,9 +26,11 @@ def judge_pairings(pairings: pa.Table, scores: pa.Table, sampling: Sampling) -> 
     """
     frame = pairings.to_pandas()
     judgements = []
-    for metric, column in metric_columns(scores, "image_and_prompt").items():
+    for metric, column in split_by_metric(scores, "image_and_prompt").items():
         scored = frame.join(column, on=["image_id", "prompt_id"])
-        wide = scored.pivot(index="sample_id", columns=["caption", "image"], values="score")[SLOTS].astype("float64")
+        wide = scored.pivot(index="sample_id", columns=["caption", "image"], values="score")[
+            CAPTION_IMAGE_SLOTS
+        ].astype("float64")
         complete = wide[np.isfinite(wide).all(axis=1)]
         tags = frame.groupby("sample_id")["tags"].first().reindex(complete.index).explode().dropna()
         by_tag = {str(tag): complete.loc[group.index.unique()] for tag, group in tags.groupby(tags)}
@@ -32,10 +39,10 @@ def judge_pairings(pairings: pa.Table, scores: pa.Table, sampling: Sampling) -> 
             unscored = len(wide) - len(complete) if subset == OVERALL else 0
             right = pairing_scores(rows.to_numpy(np.float64).reshape(-1, 2, 2))
             for name, values in right._asdict().items():
-                judged = undefined_judgement(metric, name, 0, "no sample has all four scores")
+                judged = make_undefined_judgement(metric, name, 0, "no sample has all four scores")
                 if len(values):
                     share = values.astype(np.float64)
-                    judged = mean_judgement(metric, name, share, samples, "strict, a tie is wrong", SHARES)
+                    judged = judge_mean(metric, name, share, samples, "strict: a tie counts as wrong", SHARES)
                 judgements.append(judged._replace(subset=subset, n_unscored=unscored))
     return judgements
 

@@ -9,7 +9,7 @@ from plumbline.operators.base.extensions import require_extra
 from plumbline.operators.base.sentences import ShownTable, escape_latex
 from plumbline.operators.metaeval.judgement import OVERALL, PEOPLE, Judgement
 
-EMPTY = "-"
+EMPTY_CELL = "-"
 
 
 def to_markdown(judgements: Sequence[Judgement], notes: Sequence[str] = (), further: Sequence[ShownTable] = ()) -> str:
@@ -69,11 +69,11 @@ def _make_table(judgements: Sequence[Judgement]) -> pd.DataFrame:
         name, column = judged.group if judged.metric == PEOPLE else judged.metric, judged.statistic
         if judged.metric == PEOPLE and judged.is_by_generator_and_skill:
             name, column = judged.subset, judged.generator
-        lines.setdefault(name, {})[column] = value_text(judged)
+        lines.setdefault(name, {})[column] = format_value(judged)
         counts.setdefault(name, {})[column] = str(judged.n)
     columns = list(dict.fromkeys(column for line in lines.values() for column in line))
     values = pd.DataFrame.from_dict(lines, orient="index", columns=columns)
-    return values.assign(**count_columns(counts)).fillna(EMPTY).rename_axis("metric")
+    return values.assign(**count_columns(counts)).fillna(EMPTY_CELL).rename_axis("metric")
 
 
 def count_columns(counts: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
@@ -84,7 +84,7 @@ def count_columns(counts: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str
     """
     groups: dict[str, dict[str, str]] = {}
     for column in dict.fromkeys(name for row in counts.values() for name in row):
-        n = {name: row[column] for name, row in counts.items() if row.get(column, EMPTY) != EMPTY}
+        n = {name: row[column] for name, row in counts.items() if row.get(column, EMPTY_CELL) != EMPTY_CELL}
         same = (group for group in groups.values() if all(group.get(name, n[name]) == n[name] for name in n))
         if (group := next(same, None)) is None:
             group = groups.setdefault(f"n of {column}" if groups else "n", {})
@@ -92,10 +92,10 @@ def count_columns(counts: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str
     return groups
 
 
-def value_text(judged: Judgement) -> str:
+def format_value(judged: Judgement) -> str:
     """Return the value and its interval, such as `0.597 [0.552, 0.640]`, or a dash if the value is undefined."""
     if math.isnan(judged.value):
-        return EMPTY
+        return EMPTY_CELL
     low, high = judged.interval
     return f"{judged.value:.3f}" + ("" if math.isnan(low) else f" [{low:.3f}, {high:.3f}]")
 

@@ -10,25 +10,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.base import schemas
-from plumbline.operators.metaeval.judgement import PEOPLE, Judgement, mean_judgement, undefined_judgement
+from plumbline.operators.metaeval.judgement import PEOPLE, Judgement, judge_mean, make_undefined_judgement
 from plumbline.operators.metaeval.matching import IDS
 from plumbline.operators.metaeval.ratings import (
     VIESCORE,
-    Rated,
+    RatedScores,
+    average_ratings,
     judge_ratings,
-    mean_ratings,
-    rated_prompts,
+    list_rated_prompts,
     split_by_skill,
     split_generators,
 )
-from plumbline.operators.statistics.agreement import krippendorff_alpha, raters_viescore
+from plumbline.operators.statistics.agreement import krippendorff_alpha, measure_raters_viescore
 from plumbline.operators.statistics.bootstrap import SHARES, UNDEFINED, Interval, Prompts, Scale
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Level, Match, Sampling
 
 NO_PARTS = schemas.PARTS.empty_table()  # every rating is about an image as a whole
 
 
-def rated_parts(ratings: pa.Table, parts: pa.Table) -> pa.Table:
+def list_rated_parts(ratings: pa.Table, parts: pa.Table) -> pa.Table:
     """Return the individual answers of raters, in schema PARTS.
 
     Templates in `parts` ask about words or questions, and their ratings are means of these answers. For any other
@@ -42,7 +42,7 @@ def rated_parts(ratings: pa.Table, parts: pa.Table) -> pa.Table:
 
 def _split_answers(ratings: pa.Table, parts: pa.Table) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """Yield (template, generator, answers): for each template, first all generators (as ""), then each one."""
-    answers = rated_parts(ratings, parts).to_pandas()
+    answers = list_rated_parts(ratings, parts).to_pandas()
     for template, answered in answers.groupby("template", sort=False, dropna=False):
         yield str(template), "", answered
         for generator, rows in split_generators(answered):
@@ -64,7 +64,7 @@ def judge_raters(ratings: pa.Table, levels: Sequence[Level], parts: pa.Table = N
             words = f"Krippendorff's alpha by {rated}, {level} distance, {raters} raters, missing ratings allowed for"
             judged = Judgement(PEOPLE, statistic, value, UNDEFINED, count, words)
             if math.isnan(value):
-                judged = undefined_judgement(
+                judged = make_undefined_judgement(
                     PEOPLE, statistic, count, f"no {rated} has two ratings, or all of them are equal"
                 )
             judgements.append(judged._replace(template=template, generator=generator))
@@ -82,17 +82,19 @@ def judge_unsure(ratings: pa.Table, parts: pa.Table, sampling: Sampling) -> list
 
     Each answer is about an image, or about a word or question in `parts`.
     """
-    words = "share of answers, to each word or question if the template asks about these, that are no rating"
+    words = "share of answers without a rating; each word or question counts, if the template asks about these"
     judgements = []
     for template, generator, rows in _split_answers(ratings, parts):
         prompts = Prompts(rows["prompt_id"].fillna("image " + rows["image_id"]).to_list(), sampling)
         empty = rows["rating"].isna().to_numpy(np.float64)
-        judged = mean_judgement(PEOPLE, "unsure", empty, prompts, words, SHARES)
+        judged = judge_mean(PEOPLE, "unsure", empty, prompts, words, SHARES)
         judgements.append(judged._replace(template=template, generator=generator))
     return judgements
 
 
-def judge_people(ratings: pa.Table, rated: Sequence[Rated], skills: Mapping[str, Sequence[str]]) -> list[Judgement]:
+def judge_people(
+    ratings: pa.Table, rated: Sequence[RatedScores], skills: Mapping[str, Sequence[str]]
+) -> list[Judgement]:
     """Return the raters' agreement with each other (`spearman_viescore`) by template, overall and by skill.
 
     Only generators that a metric scored count; without metrics, all generators count.
@@ -102,12 +104,12 @@ def judge_people(ratings: pa.Table, rated: Sequence[Rated], skills: Mapping[str,
         frames = [each.frame["generator"] for each in rated if each.template == template]
         scored = pd.concat(frames or [rows["generator"]])
         for subset, frame in split_by_skill(rows[rows["generator"].isin(scored.dropna())], skills).items():
-            images, value = frame["unit"].nunique(), raters_viescore(frame)
+            images, value = frame["unit"].nunique(), measure_raters_viescore(frame)
             words = "each rater compared with the mean of the others"
             judged = Judgement(PEOPLE, VIESCORE, value, UNDEFINED, images, words)
             if math.isnan(value):
-                judged = undefined_judgement(
-                    PEOPLE, VIESCORE, images, "the raters of some generator do not vary, or are alone"
+                judged = make_undefined_judgement(
+                    PEOPLE, VIESCORE, images, "a generator has only one rater, or its raters' ratings do not vary"
                 )
             judgements.append(judged._replace(template=str(template), subset=subset))
     return judgements
@@ -115,7 +117,7 @@ def judge_people(ratings: pa.Table, rated: Sequence[Rated], skills: Mapping[str,
 
 def rate_images(ratings: pa.Table, match: Match, scales: Mapping[str, Scale]) -> pd.DataFrame:
     """Return the mean rating of every image under each template (schema MEAN_RATINGS)."""
-    means = mean_ratings(ratings, match).rename(columns={"human": "rating"})
+    means = average_ratings(ratings, match).rename(columns={"human": "rating"})
     means["prompt_id"] = means["prompt_id"].mask(means["alone"])
     least, greatest = (
         means["template"].map({name: scale[end] for name, scale in scales.items()}).astype(np.float64) for end in (0, 1)
@@ -138,7 +140,7 @@ def judge_generators(
     table 3). The means by skill correspond to VQAScore's tables 10a and 10c, and to Gecko's appendix E.1.
     """
     judgements = list[Judgement]()
-    for template, rated in mean_ratings(ratings, match).groupby("template"):
+    for template, rated in average_ratings(ratings, match).groupby("template"):
         scale = scales.get(str(template))
         found = []
         for generator, rows in split_generators(rated):
@@ -154,11 +156,11 @@ def _rate_generator(
 ) -> Iterator[Judgement]:
     """Yield a generator's mean rating, its mean and deviation on a scale from 0 to 1, and its means by skill."""
     mean, *by_skill = (
-        mean_judgement(
+        judge_mean(
             PEOPLE,
             "mean_rating",
             own["human"].to_numpy(np.float64),
-            rated_prompts(own, sampling),
+            list_rated_prompts(own, sampling),
             "mean over images of the mean rating",
             scale,
         )._replace(subset=subset)
@@ -173,7 +175,7 @@ def _rate_generator(
         convention = f"{mean.convention}; {words}"
         yield mean._replace(statistic="mean_0_1", value=value, interval=Interval(*ends), convention=convention)
         if len(values) < 2:
-            yield undefined_judgement(PEOPLE, "deviation_0_1", len(values), "one image")
+            yield make_undefined_judgement(PEOPLE, "deviation_0_1", len(values), "one image")
         else:
             words = f"standard deviation (n - 1) over images of the mean rating; {words}"
             deviation = float(values.std(ddof=1)) / width
@@ -187,10 +189,10 @@ def correlate_templates(ratings: pa.Table, match: Match, sampling: Sampling) -> 
     They are computed over all images with both ratings, and then by generator.
     """
     keys = list(MATCH_COLUMNS[match])
-    rated = dict(list(mean_ratings(ratings, match).dropna(subset=keys).groupby("template")))
+    rated = dict(list(average_ratings(ratings, match).dropna(subset=keys).groupby("template")))
     judgements = []
     for one, other in combinations(rated, 2):
         scores = rated[other][[*keys, "human"]].rename(columns={"human": "score"}).drop_duplicates(keys, keep=False)
-        both = Rated(PEOPLE, f"{one} and {other}", rated[one].merge(scores, on=keys), 0, 0)
+        both = RatedScores(PEOPLE, f"{one} and {other}", rated[one].merge(scores, on=keys), 0, 0)
         judgements += judge_ratings([both], ("spearman", "pearson"), {}, sampling, by_generator=True)
     return judgements

@@ -15,18 +15,18 @@ from plumbline.operators.metaeval.judgement import (
     Comparison,
     Judgement,
     correct_p_values,
-    mean_judgement,
-    undefined_judgement,
+    judge_mean,
+    make_undefined_judgement,
 )
-from plumbline.operators.metaeval.matching import metric_columns, side_columns
+from plumbline.operators.metaeval.matching import name_side_columns, split_by_metric
 from plumbline.operators.metaeval.people import judge_raters
-from plumbline.operators.metaeval.ratings import mean_ratings
-from plumbline.operators.statistics.agreement import UNSURE, majority_vote
+from plumbline.operators.metaeval.ratings import average_ratings
+from plumbline.operators.statistics.agreement import UNSURE, find_majority_vote
 from plumbline.operators.statistics.bootstrap import SHARES, Prompts
 from plumbline.operators.statistics.options import MATCH_COLUMNS, EqualScores, Level, Match, Sampling, Unsure
 from plumbline.operators.statistics.ordering import permutation
 
-ACCURACY = "binary_accuracy"
+ACCURACY_STATISTIC = "binary_accuracy"
 PREFERENCE_SIGNS: Mapping[str, int] = {"a": 1, "b": -1, UNSURE: 0}
 
 
@@ -59,26 +59,26 @@ def judge_preferences(
     make it count as wrong instead.
     """
     judgements, comparisons = list[Judgement](), list[Comparison]()
-    columns = metric_columns(scores, match)
-    for _, votes in majority_votes(preferences).groupby("template", sort=False):
+    columns = split_by_metric(scores, match)
+    for _, votes in count_majority_votes(preferences).groupby("template", sort=False):
         chosen = [_choose(metric, column, votes, match, unsure, equal_scores) for metric, column in columns.items()]
         judgements += [_judge_accuracy(choices, sampling) for choices in chosen]
         comparisons += correct_p_values([_compare(a, b, sampling) for a, b in combinations(chosen, 2)])
     return judgements, comparisons
 
 
-def majority_votes(preferences: pa.Table) -> pd.DataFrame:
+def count_majority_votes(preferences: pa.Table) -> pd.DataFrame:
     """Return one row per template and pair of images, with the choice of the majority of raters."""
     keys = ["template", "prompt_id", "image_a", "image_b", "generator_a", "generator_b"]
     votes = (
         preferences.to_pandas()
         .groupby(keys, sort=False, dropna=False)["preferred"]
-        .agg(lambda column: majority_vote([vote if isinstance(vote, str) else None for vote in column]))
+        .agg(lambda column: find_majority_vote([vote if isinstance(vote, str) else None for vote in column]))
     )
     return votes.reset_index()
 
 
-def choices_as_ratings(preferences: pa.Table) -> pa.Table:
+def convert_choices_to_ratings(preferences: pa.Table) -> pa.Table:
     """Convert choices to ratings of pairs, to compute the raters' agreement: 1 for a, 0 for neither, -1 for b."""
     frame = preferences.to_pandas()
     pairs = frame["image_a"].fillna("") + " " + frame["image_b"].fillna("")
@@ -88,7 +88,7 @@ def choices_as_ratings(preferences: pa.Table) -> pa.Table:
 
 def judge_choosers(preferences: pa.Table, levels: Sequence[Level]) -> list[Judgement]:
     """Return Krippendorff's alpha of the choices by template, overall and by pair of generators (Gecko, table 11)."""
-    ratings = choices_as_ratings(preferences)
+    ratings = convert_choices_to_ratings(preferences)
     judgements, rated = judge_raters(ratings, levels), ratings.to_pandas()
     for first, second, rows in _group_pairs(preferences.to_pandas()):
         signs = rated.loc[rows.index].assign(rating=rows["preferred"].map(PREFERENCE_SIGNS))
@@ -113,7 +113,7 @@ def sort_sides(choices: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([choices[~swapped], others]).sort_index()
 
 
-def mean_choices(preferences: pa.Table) -> pd.DataFrame:
+def average_choices(preferences: pa.Table) -> pd.DataFrame:
     """Return the raters' mean choice: 1 for the first generator's image, 0 for neither, -1 for the second's.
 
     Rows are prompts, and columns are pairs of generators, in both orders.
@@ -139,8 +139,8 @@ def predict_choices(
     Accuracies are computed over all pairs of images, and then by pair of generators.
     """
     keys, judgements = list(MATCH_COLUMNS[match]), []
-    means = mean_ratings(ratings, match).dropna(subset=keys).drop_duplicates(["template", *keys], keep=False)
-    for chosen, votes in majority_votes(preferences).groupby("template"):
+    means = average_ratings(ratings, match).dropna(subset=keys).drop_duplicates(["template", *keys], keep=False)
+    for chosen, votes in count_majority_votes(preferences).groupby("template"):
         for template, rated in means.groupby("template"):
             for first, second, rows in [("", "", votes), *_group_pairs(votes)]:
                 choices = _choose(PEOPLE, rated.set_index(keys)["human"], rows, match, unsure, equal_scores)
@@ -157,7 +157,7 @@ def _choose(
     unsure: Unsure,
     equal_scores: EqualScores,
 ) -> _Choices:
-    a, b = (scores_of_side(side, column, votes, match) for side in ("a", "b"))
+    a, b = (select_scores_of_side(side, column, votes, match) for side in ("a", "b"))
     frame = votes[["prompt_id", "preferred"]].assign(sign=np.sign(a - b))
     counted = frame["preferred"].ne(UNSURE) if unsure == "left_out" else pd.Series(True, index=frame.index)
     scored = frame["sign"].notna()
@@ -171,10 +171,12 @@ def _choose(
     return _Choices(metric, str(votes["template"].iloc[0]), rows.assign(right=right), n_unscored, words)
 
 
-def scores_of_side(side: str, column: "pd.Series[float]", votes: pd.DataFrame, match: Match) -> "pd.Series[float]":
+def select_scores_of_side(
+    side: str, column: "pd.Series[float]", votes: pd.DataFrame, match: Match
+) -> "pd.Series[float]":
     """Return the scores of the images on one side (a or b) of every pair."""
     keys = list(MATCH_COLUMNS[match])
-    renamed = votes.rename(columns={own: name for name, own in side_columns(side).items()})
+    renamed = votes.rename(columns={own: name for name, own in name_side_columns(side).items()})
     return renamed[keys].join(column.rename("score"), on=keys)["score"]
 
 
@@ -183,9 +185,11 @@ def _judge_accuracy(chosen: _Choices, sampling: Sampling) -> Judgement:
     words = f"majority of raters; {chosen.words}"
     if len(right):
         prompts = Prompts(chosen.frame["prompt_id"].to_list(), sampling)
-        judged = mean_judgement(chosen.metric, ACCURACY, right, prompts, words, SHARES)
+        judged = judge_mean(chosen.metric, ACCURACY_STATISTIC, right, prompts, words, SHARES)
     else:
-        judged = undefined_judgement(chosen.metric, ACCURACY, 0, f"no decided pair with both scores; {words}")
+        judged = make_undefined_judgement(
+            chosen.metric, ACCURACY_STATISTIC, 0, f"no decided pair with both scores; {words}"
+        )
     n_prompts = chosen.frame["prompt_id"].nunique()
     return judged._replace(template=chosen.template, n_unscored=chosen.n_unscored, n_prompts=n_prompts)
 
@@ -197,4 +201,4 @@ def _compare(a: _Choices, b: _Choices, sampling: Sampling) -> Comparison:
     p_value = permutation(by_prompt, resamples=sampling.permutations, seed=sampling.seed)
     test = f"permutation of prompts' signs, {sampling.permutations} draws"
     difference = float(differences.mean()) if len(both) else math.nan
-    return Comparison(a.metric, b.metric, ACCURACY, difference, p_value, test, len(both), a.template)
+    return Comparison(a.metric, b.metric, ACCURACY_STATISTIC, difference, p_value, test, len(both), a.template)

@@ -11,16 +11,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.metaeval.calibration import CALIBRATION, NO_MARKS, PassMarks, judge_calibration
+from plumbline.operators.metaeval.calibration import CALIBRATION_CONVENTIONS, NO_MARKS, PassMarks, judge_calibration
 from plumbline.operators.metaeval.judgement import (
     OVERALL,
     Comparison,
     Judgement,
+    compute_group_means,
     correct_p_values,
-    group_means,
-    undefined_judgement,
+    make_undefined_judgement,
 )
-from plumbline.operators.metaeval.matching import metric_columns
+from plumbline.operators.metaeval.matching import split_by_metric
 from plumbline.operators.statistics.agreement import STATISTICS, spearman_viescore
 from plumbline.operators.statistics.bootstrap import (
     CORRELATIONS,
@@ -33,17 +33,17 @@ from plumbline.operators.statistics.bootstrap import (
     pairwise_accuracy,
 )
 from plumbline.operators.statistics.options import MATCH_COLUMNS, PAIRWISE, Match, Sampling
-from plumbline.operators.statistics.ordering import correlation_p_value, permutation
+from plumbline.operators.statistics.ordering import compute_correlation_p_value, permutation
 from plumbline.operators.statistics.rounding import merge_equal
 from plumbline.operators.statistics.ties import calibrate_ties
 
 VIESCORE = "spearman_viescore"
-MEAN = "mean of groups"  # subset of the judgements that are means over skills and generators
-SCALES = ((0, 1), (0, 10), (0, 100))  # for fractions and labels, typical ratings, and percentages
+MEAN_OF_GROUPS = "mean of groups"  # subset of the judgements that are means over skills and generators
+USUAL_SCALES = ((0, 1), (0, 10), (0, 100))  # for fractions and labels, typical ratings, and percentages
 MAX_OFF_SCALE = 0.05  # largest fraction of a template's ratings (at least one rating) that may be off its scale
 
 
-class Rated(NamedTuple):
+class RatedScores(NamedTuple):
     """A metric's scores and people's mean ratings of the same images."""
 
     metric: str
@@ -53,14 +53,14 @@ class Rated(NamedTuple):
     n_unrated: int
 
 
-def mean_ratings(ratings: pa.Table, match: Match) -> pd.DataFrame:
+def average_ratings(ratings: pa.Table, match: Match) -> pd.DataFrame:
     """Return the mean rating of each image as `human`, with template, the matching columns, prompt_id and generator.
 
     Images without a rating are left out. An image without a prompt is marked as `alone` and treated as a prompt of its
     own. The order of the ratings does not affect the result, and means that differ only by rounding are equal.
     """
     keys = list(dict.fromkeys(["template", *MATCH_COLUMNS[match], "prompt_id", "generator"]))
-    means = group_means(ratings.to_pandas(), keys, "rating").rename("human").reset_index()
+    means = compute_group_means(ratings.to_pandas(), keys, "rating").rename("human").reset_index()
     means["human"] = merge_equal(means["human"].to_numpy(np.float64))
     alone = means["prompt_id"].isna()
     if "image_id" in keys:
@@ -68,23 +68,23 @@ def mean_ratings(ratings: pa.Table, match: Match) -> pd.DataFrame:
     return means.assign(alone=alone)[means["human"].notna()]
 
 
-def match_scores(ratings: pa.Table, scores: pa.Table, match: Match) -> list[Rated]:
+def match_scores(ratings: pa.Table, scores: pa.Table, match: Match) -> list[RatedScores]:
     """Join the scores and mean ratings of each image, for every template and metric."""
     keys, rated = list(MATCH_COLUMNS[match]), []
-    columns = metric_columns(scores, match)
-    for template, human in mean_ratings(ratings, match).groupby("template", sort=False, dropna=False):
+    columns = split_by_metric(scores, match)
+    for template, human in average_ratings(ratings, match).groupby("template", sort=False, dropna=False):
         rated_images = human.set_index(keys).index
         for metric, column in columns.items():
             scored = column[np.isfinite(column)].rename("score")
             joined = human.join(scored, on=keys)
             both = joined.loc[joined["score"].notna(), ["prompt_id", "generator", "alone", "human", "score"]]
             n_unrated = int((~scored.index.isin(rated_images)).sum())
-            rated.append(Rated(metric, str(template), both, len(joined) - len(both), n_unrated))
+            rated.append(RatedScores(metric, str(template), both, len(joined) - len(both), n_unrated))
     return rated
 
 
 def judge_ratings(
-    rated: Sequence[Rated],
+    rated: Sequence[RatedScores],
     statistics: Sequence[str],
     skills: Mapping[str, Sequence[str]],
     sampling: Sampling,
@@ -107,14 +107,14 @@ def judge_ratings(
 
 
 def _judge(
-    rated: Rated, frame: pd.DataFrame, statistics: Sequence[str], sampling: Sampling, marks: PassMarks
+    rated: RatedScores, frame: pd.DataFrame, statistics: Sequence[str], sampling: Sampling, marks: PassMarks
 ) -> list[Judgement]:
-    human, score, prompts = frame["human"].to_numpy(), frame["score"].to_numpy(), rated_prompts(frame, sampling)
+    human, score, prompts = frame["human"].to_numpy(), frame["score"].to_numpy(), list_rated_prompts(frame, sampling)
     judgements = []
     for statistic in statistics:
         if statistic in PAIRWISE:
             judgements += _judge_pairs(rated.metric, human, score, prompts, grouped=statistic != PAIRWISE[0])
-        elif statistic in CALIBRATION:
+        elif statistic in CALIBRATION_CONVENTIONS:
             passed = marks.find_thresholds(rated.template, rated.metric, rated.frame)
             judgements.append(judge_calibration(rated.metric, statistic, frame, passed))
         else:
@@ -143,7 +143,7 @@ def _make_row_statistic(statistic: str, frame: pd.DataFrame) -> Callable[[Longs]
 
 
 def judge_means(
-    rated: Sequence[Rated], statistics: Sequence[str], skills: Mapping[str, Sequence[str]], sampling: Sampling
+    rated: Sequence[RatedScores], statistics: Sequence[str], skills: Mapping[str, Sequence[str]], sampling: Sampling
 ) -> list[Judgement]:
     """Return each correlation, and AUROC, averaged over groups of images (LLMScore, figure 5).
 
@@ -161,9 +161,9 @@ def judge_means(
         ]
         for statistic in (name for name in statistics if name in STATISTICS):
             compute = _make_group_mean(STATISTICS[statistic], human, score, groups)
-            judged = _correlate(each.metric, statistic, compute, human, score, rated_prompts(each.frame, sampling))
+            judged = _correlate(each.metric, statistic, compute, human, score, list_rated_prompts(each.frame, sampling))
             words = f"mean over {len(groups)} groups, each of a skill's images by one generator; {judged.convention}"
-            judgements.append(judged._replace(convention=words, template=each.template, subset=MEAN))
+            judgements.append(judged._replace(convention=words, template=each.template, subset=MEAN_OF_GROUPS))
     return judgements
 
 
@@ -203,11 +203,13 @@ def _correlate(
     except ValueError as error:
         raise SourceError(f"ratings: {error}; use another statistic") from error
     if len(human) < 2:
-        return undefined_judgement(metric, statistic, len(human), f"{len(human)} images with both a rating and a score")
+        return make_undefined_judgement(
+            metric, statistic, len(human), f"{len(human)} images with both a rating and a score"
+        )
     if math.isnan(value):
         varying = "ratings or scores of a generator" if np.ptp(score) > 0 else "scores"
         equal = varying if np.ptp(human) > 0 else "ratings"
-        return undefined_judgement(metric, statistic, len(human), f"all {equal} are equal")
+        return make_undefined_judgement(metric, statistic, len(human), f"all {equal} are equal")
     scale = SHARES if statistic == "auroc" else CORRELATIONS
     interval = prompts.interval(compute, scale) if prompts.all_vary(human, score) else UNDEFINED
     return Judgement(metric, statistic, value, interval, len(human), prompts.describe(interval))
@@ -224,10 +226,10 @@ def _judge_pairs(metric: str, human: Floats, score: Floats, prompts: Prompts, *,
     words = f"tie calibration over {which}"
     best = calibrate_ties(human, score, prompts.codes.tolist() if grouped else None)
     if not best.pairs:
-        return [undefined_judgement(metric, name, 0, "no pair of images") for name in (accuracy, epsilon)]
+        return [make_undefined_judgement(metric, name, 0, "no pair of images") for name in (accuracy, epsilon)]
     if pd.Series(human).groupby(prompts.codes if grouped else np.zeros(len(human))).nunique().max() < 2:
         reason = f"people rate the images of every pair alike ({which})"
-        return [undefined_judgement(metric, name, best.pairs, reason) for name in (accuracy, epsilon)]
+        return [make_undefined_judgement(metric, name, best.pairs, reason) for name in (accuracy, epsilon)]
     interval = prompts.pairwise_interval(human, score, best.epsilon, grouped=grouped)
     how = f"{prompts.describe(interval, SHARES if grouped else None)}, epsilon fixed"
     if prompts.count > MAX_PROMPTS_IN_PAIRS and not grouped:
@@ -238,14 +240,14 @@ def _judge_pairs(metric: str, human: Floats, score: Floats, prompts: Prompts, *,
     ]
 
 
-def rated_prompts(frame: pd.DataFrame, sampling: Sampling) -> Prompts:
+def list_rated_prompts(frame: pd.DataFrame, sampling: Sampling) -> Prompts:
     """Return the prompts of the rated images, for resampling."""
     alone = frame["alone"]
     name = "images without a prompt" if alone.all() else "prompts and images without one"
     return Prompts(frame["prompt_id"].to_list(), sampling, name if alone.any() else "prompts")
 
 
-def compare_metrics(rated: Sequence[Rated], statistics: Sequence[str], sampling: Sampling) -> list[Comparison]:
+def compare_metrics(rated: Sequence[RatedScores], statistics: Sequence[str], sampling: Sampling) -> list[Comparison]:
     """Compare every pair of metrics under each template, on the images that both scored.
 
     Only three statistics have a test. For Pearson's and Spearman's correlations, the test exchanges the scores or ranks
@@ -263,17 +265,17 @@ def compare_metrics(rated: Sequence[Rated], statistics: Sequence[str], sampling:
     return comparisons
 
 
-def _join_scores(a: Rated, b: Rated) -> pd.DataFrame:
+def _join_scores(a: RatedScores, b: RatedScores) -> pd.DataFrame:
     return a.frame.join(b.frame["score"].rename("score_b"), how="inner")
 
 
-def _compare_correlations(a: Rated, b: Rated, statistic: str, sampling: Sampling) -> Comparison:
+def _compare_correlations(a: RatedScores, b: RatedScores, statistic: str, sampling: Sampling) -> Comparison:
     rows = _join_scores(a, b)
     values = rows[["human", "score", "score_b"]]
     human, scores_a, scores_b = (values.rank() if statistic == "spearman" else values).to_numpy(np.float64).T
     correlate = STATISTICS[statistic]
     difference = correlate(human, scores_a) - correlate(human, scores_b)
-    p_value = correlation_p_value(
+    p_value = compute_correlation_p_value(
         human, scores_a, scores_b, rows["prompt_id"].to_list(), resamples=sampling.permutations, seed=sampling.seed
     )
     scores = "ranks" if statistic == "spearman" else "standardised scores"
@@ -281,7 +283,7 @@ def _compare_correlations(a: Rated, b: Rated, statistic: str, sampling: Sampling
     return Comparison(a.metric, b.metric, statistic, difference, p_value, test, len(rows), a.template)
 
 
-def _compare_accuracies(a: Rated, b: Rated, sampling: Sampling) -> Comparison:
+def _compare_accuracies(a: RatedScores, b: RatedScores, sampling: Sampling) -> Comparison:
     """Compare two metrics' pairwise accuracies on prompts with several images, each metric at its best threshold."""
     rows = _join_scores(a, b)
     human, prompts = rows["human"].to_numpy(), rows["prompt_id"].to_list()
@@ -311,7 +313,7 @@ def warn_off_scale(ratings: pa.Table) -> list[str]:
     for template, rows in frame.groupby("template", sort=False):
         values = rows["rating"].to_numpy(np.float64)
         negative = values[values < 0]
-        scale = next((scale for scale in SCALES if _fits_scale(values, *scale)), None)
+        scale = next((scale for scale in USUAL_SCALES if _fits_scale(values, *scale)), None)
         if scale is not None:
             outside = rows[(values < scale[0]) | (values > scale[1])]
             for first in outside.head(1).itertuples():

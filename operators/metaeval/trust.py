@@ -6,9 +6,9 @@ from plumbline.operators.base.sentences import NOTHING, Sentence, ShownTable, co
 from plumbline.operators.metaeval.judgement import PEOPLE, Judgement
 
 MIN_RATED = 20  # minimum number of images (or pairs) for a verdict
-WELL, FAIRLY = 0.5, 0.3  # minimum lower end of the interval for agreeing well or fairly
+MIN_GOOD_AGREEMENT, MIN_FAIR_AGREEMENT = 0.5, 0.3  # minimum lower end of the interval for agreeing well or fairly
 NOT_ENOUGH = "not enough ratings"
-WORDS = ("agrees well", "agrees fairly", "agrees weakly", "hardly agrees", "contradicts people", NOT_ENOUGH)
+VERDICTS = ("agrees well", "agrees fairly", "agrees weakly", "hardly agrees", "contradicts people", NOT_ENOUGH)
 AS_CORRELATION: Mapping[str, Callable[[float], float]] = {
     "spearman": lambda value: value,
     "binary_accuracy": lambda value: 2 * value - 1,
@@ -17,28 +17,35 @@ AS_CORRELATION: Mapping[str, Callable[[float], float]] = {
 }
 """Statistics in order of preference, with functions that rescale them so that 0 is chance and 1 is people's own order.
 """
-CAPTION = (
+TRUST_CAPTION = (
     "By the 95% interval, over prompts, of the agreement with people: well where even its lower end is "
-    f"{WELL} or more, fairly from {FAIRLY}, weakly from 0; hardly where it does not exclude chance, but does exclude "
-    f"{WELL}. Not enough ratings: fewer than {MIN_RATED} images or pairs, or an interval that excludes neither. A "
-    "share of right choices counts as twice its distance from a half. n: images, or pairs of images."
+    f"{MIN_GOOD_AGREEMENT} or more, fairly from {MIN_FAIR_AGREEMENT}, weakly from 0; hardly where it does not exclude "
+    f"chance, but does exclude {MIN_GOOD_AGREEMENT}. Not enough ratings: fewer than {MIN_RATED} images or pairs, or an "
+    "interval that excludes neither. A share of right choices counts as twice its distance from a half. n: images, or "
+    "pairs of images."
 )
 
 
 def has_enough(judged: Judgement) -> bool:
     """Return True if there are enough ratings for a verdict, and the interval is narrow enough."""
     low, high = map(AS_CORRELATION.get(judged.statistic, float), judged.interval)
-    return judged.n >= MIN_RATED and low <= high and not (low <= 0 and high >= WELL)
+    return judged.n >= MIN_RATED and low <= high and not (low <= 0 and high >= MIN_GOOD_AGREEMENT)
 
 
-def trust(judged: Judgement) -> str:
-    """Return the verdict on a metric: one of WORDS."""
+def judge_trust(judged: Judgement) -> str:
+    """Return the verdict on a metric: one of VERDICTS."""
     if not has_enough(judged):
         return NOT_ENOUGH
     low, high = map(AS_CORRELATION[judged.statistic], judged.interval)
     if low <= 0:
         return "contradicts people" if high < 0 else "hardly agrees"
-    return "agrees well" if low >= WELL else "agrees fairly" if low >= FAIRLY else "agrees weakly"
+    return (
+        "agrees well"
+        if low >= MIN_GOOD_AGREEMENT
+        else "agrees fairly"
+        if low >= MIN_FAIR_AGREEMENT
+        else "agrees weakly"
+    )
 
 
 def _select(judgements: Sequence[Judgement]) -> dict[str, list[Judgement]]:
@@ -54,21 +61,21 @@ def _select(judgements: Sequence[Judgement]) -> dict[str, list[Judgement]]:
     return found
 
 
-def trust_sentences(judgements: Sequence[Judgement]) -> list[Sentence]:
+def describe_trust(judgements: Sequence[Judgement]) -> list[Sentence]:
     """Return a sentence for each template and metric that lists the skills by verdict."""
     sentences = []
     for template, own in _select(judgements).items():
         for metric in dict.fromkeys(judged.metric for judged in own):
-            groups: dict[str, list[str]] = {words: [] for words in WORDS}
+            groups: dict[str, list[str]] = {words: [] for words in VERDICTS}
             for judged in own:
                 if judged.metric == metric:
-                    groups[trust(judged)].append(judged.group)
+                    groups[judge_trust(judged)].append(judged.group)
             parts = [f"{words}: {names(subsets)}" for words, subsets in groups.items() if subsets]
             sentences.append(Sentence(f"{metric} beside people's {template or 'knowledge'}", f"{'; '.join(parts)}."))
     return sentences
 
 
-def trust_tables(judgements: Sequence[Judgement]) -> list[ShownTable]:
+def make_trust_tables(judgements: Sequence[Judgement]) -> list[ShownTable]:
     """Return a table of verdicts for each template, with skills down and metrics across."""
     tables = []
     for template, own in _select(judgements).items():
@@ -76,12 +83,12 @@ def trust_tables(judgements: Sequence[Judgement]) -> list[ShownTable]:
         for judged in own:
             low, high = judged.interval
             interval = f" [{number(low, 2)}, {number(high, 2)}]" if low <= high else ""
-            found = f"{trust(judged)}\n{number(judged.value, 2)}{interval}, n {count(judged.n)}"
+            found = f"{judge_trust(judged)}\n{number(judged.value, 2)}{interval}, n {count(judged.n)}"
             cells[judged.group, judged.metric] = found
         subsets, metrics = (list(dict.fromkeys(each)) for each in zip(*cells, strict=True))
         lines = [(subset, *(cells.get((subset, metric), NOTHING) for metric in metrics)) for subset in subsets]
         title = (
             f"how far to trust each metric, by {template or 'the ground truth'} ({own[0].statistic.replace('_', ' ')})"
         )
-        tables.append(ShownTable(title, CAPTION, ("", *metrics), lines))
+        tables.append(ShownTable(title, TRUST_CAPTION, ("", *metrics), lines))
     return tables

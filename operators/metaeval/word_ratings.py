@@ -10,20 +10,20 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.metaeval.judgement import OVERALL, Judgement, group_means, undefined_judgement
+from plumbline.operators.metaeval.judgement import OVERALL, Judgement, compute_group_means, make_undefined_judgement
 from plumbline.operators.metaeval.matching import IDS
 from plumbline.operators.metaeval.ratings import split_by_skill
-from plumbline.operators.statistics.bootstrap import SHARES, UNDEFINED, Floats, Longs, Prompts, student_interval
+from plumbline.operators.statistics.bootstrap import SHARES, UNDEFINED, Floats, Longs, Prompts, compute_student_interval
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match, Sampling
 
 TEMPLATE = "words"
 MIN_ALIGNED = 0.5  # below this score or mean rating a word is not aligned; exactly here, people are undecided
-ACCURACY = (
+ACCURACY_CONVENTION = (
     "a word's score is the lowest of the questions about it, and below 0.5 says that it is not aligned; people say so "
     "by the mean of those who were sure, undecided words are left out"
 )
-WORDS = {
-    "accuracy": ACCURACY,
+STATISTIC_CONVENTIONS = {
+    "accuracy": ACCURACY_CONVENTION,
     "precision": "of the words that are not aligned, as for accuracy",
     "recall": "of the words that are not aligned, as for accuracy",
     "auroc": "aligned words against the others by their scores, as for accuracy",
@@ -62,7 +62,7 @@ def judge_words(
     """
     keys = list(MATCH_COLUMNS[match])
     columns = [*keys, *_RatedWord._fields[:3]]
-    means = group_means(words.to_pandas().dropna(subset=keys), columns, "aligned")
+    means = compute_group_means(words.to_pandas().dropna(subset=keys), columns, "aligned")
     rated: dict[tuple[Any, ...], list[_RatedWord]] = {}
     for row in means.dropna().reset_index().sort_values([*keys, "start"]).itertuples(index=False):
         rated.setdefault(tuple(row[: len(keys)]), []).append(_RatedWord(*row[len(keys) :]))
@@ -135,13 +135,13 @@ def _judge_share(
 ) -> Judgement:
     """Return the fraction of the words in `among` that are in `counted`, with an interval that resamples prompts."""
     if not among.any():
-        return undefined_judgement(metric, name, 0, reason)
+        return make_undefined_judgement(metric, name, 0, reason)
     sums, sizes = (
         np.bincount(prompts.codes, weights=words, minlength=prompts.count).astype(np.float64)
         for words in (counted, among)
     )
     value, interval = float(counted.sum() / among.sum()), prompts.ratio_interval(sums, sizes, SHARES)
-    words = f"{WORDS[name]}; {prompts.describe(interval, SHARES)}"
+    words = f"{STATISTIC_CONVENTIONS[name]}; {prompts.describe(interval, SHARES)}"
     return Judgement(metric, name, value, interval, int(among.sum()), words)
 
 
@@ -150,12 +150,12 @@ def _judge_auroc(metric: str, asked: pd.DataFrame, prompts: Prompts) -> Judgemen
     levels = np.unique(asked["score"].to_numpy(np.float64), return_inverse=True)[1]
     value = _measure_area(levels, aligned, np.ones(len(asked)))
     if math.isnan(value):
-        return undefined_judgement(metric, "auroc", len(asked), "all words are rated alike")
+        return make_undefined_judgement(metric, "auroc", len(asked), "all words are rated alike")
     interval = UNDEFINED
     if prompts.all_vary(aligned, levels.astype(np.float64)):
         drawn = [_measure_area(levels, aligned, times[prompts.codes]) for times in prompts.multiplicities()]
-        interval = student_interval(value, np.asarray(drawn), prompts.count, SHARES)
-    words = f"{WORDS['auroc']}; {prompts.describe(interval)}"
+        interval = compute_student_interval(value, np.asarray(drawn), prompts.count, SHARES)
+    words = f"{STATISTIC_CONVENTIONS['auroc']}; {prompts.describe(interval)}"
     return Judgement(metric, "auroc", value, interval, len(asked), words)
 
 

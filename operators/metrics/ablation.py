@@ -22,9 +22,9 @@ gets the same grey image; `shuffled_words`: the words of each question, or of th
 are shuffled (the choices of a question are kept).
 """
 
-IMAGES = ("image", "uri")
+IMAGE_COLUMNS = ("image", "uri")
 """Columns that contain a row's image."""
-GREY, SIDE = (127, 127, 127), 336
+GREY, BLANK_SIDE = (127, 127, 127), 336
 
 
 def replace_images(rows: pa.Table, ablation: Ablation | None) -> pa.Table:
@@ -35,7 +35,7 @@ def replace_images(rows: pa.Table, ablation: Ablation | None) -> pa.Table:
     if ablation == "shuffled_images":
         return _shuffle_images(rows)
     if ablation == "blank_images":
-        rows = rows.drop_columns([name for name in IMAGES if name in rows.column_names])
+        rows = rows.drop_columns([name for name in IMAGE_COLUMNS if name in rows.column_names])
         file = io.BytesIO()
         make_blank_image().save(file, "PNG")
         return rows.append_column("image", pa.array([file.getvalue()] * len(rows), pa.binary()))
@@ -61,13 +61,13 @@ def _shuffle_images(rows: pa.Table) -> pa.Table:
     source = {row: ring[(place + most) % len(ring)] for place, row in enumerate(ring)}
     order = pa.array([source[row] for row in range(len(prompts))], pa.int64())
     for index, name in enumerate(rows.column_names):
-        if name in IMAGES:
+        if name in IMAGE_COLUMNS:
             rows = rows.set_column(index, rows.field(name), rows.column(name).take(order))
     return rows
 
 
 def make_blank_image() -> Image.Image:
-    return Image.new("RGB", (SIDE, SIDE), GREY)
+    return Image.new("RGB", (BLANK_SIDE, BLANK_SIDE), GREY)
 
 
 def shuffle_words(text: str) -> str:

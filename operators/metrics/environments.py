@@ -33,10 +33,10 @@ MAX_REQUIREMENT = 300
 """Maximum length of a package with its version, in characters."""
 MAX_REASON = 400
 """Maximum number of characters quoted from a message of uv."""
-NEEDED = "pillow"
+REQUIRED_PACKAGE = "pillow"
 """Package that every worker needs, to pass images to the function."""
-PYTHON = re.compile(r"3\.\d{1,2}(\.\d{1,2})?")
-PACKAGE = re.compile(
+PYTHON_VERSION = re.compile(r"3\.\d{1,2}(\.\d{1,2})?")
+PACKAGE_PATTERN = re.compile(
     r"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?(\[[\w.,\s-]*\])?\s*([<>=!~][^@/\\]*|@\s*git\+https://[\w.-]+(:\d+)?/[\w./~-]+(@[\w./-]+)?)?"
 )
 """Pattern for a package from an index, with or without versions, or from a git repository. Options of uv are not
@@ -68,7 +68,7 @@ class EnvironmentConfig(BoundsChecked):
     def __post_init__(self) -> None:
         """Raise ConfigError for a version or package that uv could misread as something else."""
         BoundsChecked.__post_init__(self)
-        if self.python is not None and not (isinstance(self.python, str) and PYTHON.fullmatch(self.python)):
+        if self.python is not None and not (isinstance(self.python, str) and PYTHON_VERSION.fullmatch(self.python)):
             raise ConfigError(
                 f'environment.python: expected a version in quotes, such as "3.11", got {self.python!r}; correct it'
             )
@@ -78,7 +78,7 @@ class EnvironmentConfig(BoundsChecked):
                 "packages that the function imports"
             )
         for package in self.packages:
-            if len(package) > MAX_REQUIREMENT or not PACKAGE.fullmatch(package):
+            if len(package) > MAX_REQUIREMENT or not PACKAGE_PATTERN.fullmatch(package):
                 raise ConfigError(
                     f"environment.packages: expected packages such as numpy==2.0.0 or NAME @ git+https://ADDRESS, got "
                     f"{hide_secrets(package[:MAX_REQUIREMENT])!r}; correct it"
@@ -126,13 +126,13 @@ class Environment(NamedTuple):
         return python
 
 
-def resolve(config: EnvironmentConfig) -> Environment:
+def resolve_environment(config: EnvironmentConfig) -> Environment:
     """Return the environment with the exact version of every package; raise ConfigError if uv finds no solution.
 
     The result is kept in the folder, so that later commands have the same packages without asking an index.
     """
     python_version = config.python_version
-    wanted = [*config.packages, NEEDED]
+    wanted = [*config.packages, REQUIRED_PACKAGE]
     try:
         kept = _open_folder(config.folder) / f"{_digest(python_version, sorted(wanted))}.txt"
         if not kept.exists():

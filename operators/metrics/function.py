@@ -38,10 +38,10 @@ from plumbline.operators.metrics.worker import Worker, WorkerDied
 Better = Literal["higher", "lower", "neither"]
 """Direction of the scores: whether the higher or the lower of two scores is better, or neither."""
 Function = TypeVar("Function", bound=Callable[..., Any])
-NAME = r"[A-Za-z_][A-Za-z0-9_]{0,99}"
-NAMED = re.compile(rf"(?P<location>.+):(?P<name>{NAME})")
+FUNCTION_NAME = r"[A-Za-z_][A-Za-z0-9_]{0,99}"
+FUNCTION_REFERENCE = re.compile(rf"(?P<location>.+):(?P<name>{FUNCTION_NAME})")
 """Pattern for FILE.py:NAME or PACKAGE.MODULE:NAME."""
-MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 MAX_BYTES = 1_000_000
 """Maximum size of a source file in bytes."""
 Call = Callable[[Sequence[Image.Image], Sequence[str]], list[Any]]
@@ -117,7 +117,7 @@ class Code:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FunctionConfig(Metric):
     kind: Literal["function"] = "function"
-    story: ClassVar[str] = "is computed by a function of the user's own"
+    story: ClassVar[str] = "is computed by the user's own function"
     chain: ClassVar[tuple[str, ...]] = ("function_values", "scores")
     role_keys: ClassVar[tuple[str, ...]] = ()
     function: str
@@ -182,7 +182,7 @@ class Source(NamedTuple):
                 f"metric {self.location}: {describe_error(error, self.file)}; correct the file"
             ) from error
         if not callable(function := vars(module).get(self.name)):
-            raise _missing_function(self.location, self.name, list_functions(module))
+            raise _make_missing_function_error(self.location, self.name, list_functions(module))
         return cast(Callable[..., Any], function)
 
     def describe(self) -> Description:
@@ -262,7 +262,7 @@ class EnvironmentFunction(NamedTuple):
         if "raised" in found:
             raise ConfigError(f"metric {self.location}: {found['raised']}; correct the file or environment.packages")
         if "functions" in found:
-            raise _missing_function(self.location, self.name, found["functions"])
+            raise _make_missing_function_error(self.location, self.name, found["functions"])
         _check_parameters(self.location, self.name, found["other_parameters"])
         declared = found["declared"] or Declaration()
         checked = metric(**dict(zip(Declaration._fields, declared, strict=True)))(lambda: None)
@@ -307,7 +307,7 @@ def _check_parameters(location: str, name: str, other_parameters: str | None) ->
         )
 
 
-def _missing_function(location: str, name: str, functions: Sequence[str]) -> ConfigError:
+def _make_missing_function_error(location: str, name: str, functions: Sequence[str]) -> ConfigError:
     return ConfigError(f"metric {location}: no function {name!r}; {suggest(name, functions)}")
 
 
@@ -335,7 +335,7 @@ class UserCode(Code):
 
 def split_name(named: str) -> tuple[str, str]:
     """Return the location and the name of a function FILE.py:NAME or PACKAGE.MODULE:NAME."""
-    found = NAMED.fullmatch(named)
+    found = FUNCTION_REFERENCE.fullmatch(named)
     if found is None:
         raise ConfigError(f"metric {named!r}: expected FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION")
     return found["location"], found["name"]
@@ -346,7 +346,7 @@ def read_function(named: str, environment: Environment | None) -> Origin:
     if environment is None:
         return read_source(named)
     location, name = split_name(named)
-    is_module = MODULE.fullmatch(location) is not None and not location.endswith(".py")
+    is_module = MODULE_NAME.fullmatch(location) is not None and not location.endswith(".py")
     return EnvironmentFunction(name, location, environment, None if is_module else read_source(named))
 
 
@@ -376,7 +376,7 @@ def _find_file_of_module(module: str) -> Path:
     """Return the file of an importable module; this imports the packages that contain it."""
     try:
         with redirect_stdout(sys.stderr):
-            spec = importlib.util.find_spec(module) if MODULE.fullmatch(module) else None
+            spec = importlib.util.find_spec(module) if MODULE_NAME.fullmatch(module) else None
     except (Exception, SystemExit) as error:
         raise ConfigError(f"metric {module}: {describe_error(error)}; install or correct the package") from error
     if spec is None or not spec.has_location or not str(spec.origin).endswith(".py"):
@@ -389,7 +389,7 @@ def _find_file_of_module(module: str) -> Path:
 
 def read_function_options(origin: Origin) -> dict[str, Any]:
     """Return the options of a metric defined by this function; raise ConfigError if it cannot be loaded or called."""
-    if not re.fullmatch(NAME, origin.name):
+    if not re.fullmatch(FUNCTION_NAME, origin.name):
         raise ConfigError(
             f"metric {origin.name!r}: expected a function with a name of up to 100 letters, digits and underscores; "
             "define it with def"

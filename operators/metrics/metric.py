@@ -183,7 +183,7 @@ class Metric(BoundsChecked, ABC):
 
     @property
     def captions(self) -> tuple[str, ...]:
-        """Columns with captions of edits that the metric uses (image_rows.CAPTIONS)."""
+        """Columns with captions of edits that the metric uses (operators/images/rows.py, CAPTION_COLUMNS)."""
         return ()
 
     @property
@@ -246,7 +246,7 @@ def insert_prior(chain: tuple[str, ...], prior: Prior | None) -> tuple[str, ...]
     return chain if prior is None else (*chain[:index], "priors", *chain[index:])
 
 
-def direction(metric: str, lower_is_better: Container[str]) -> int:
+def get_direction(metric: str, lower_is_better: Container[str]) -> int:
     """Return 1 if higher scores of the metric are better, and -1 if lower ones are.
 
     Multiply scores by this before sorting or comparing them. Scores are displayed as the metric returns them.
@@ -254,7 +254,7 @@ def direction(metric: str, lower_is_better: Container[str]) -> int:
     return -1 if metric in lower_is_better else 1
 
 
-def repeats_of(metric: Metric) -> int:
+def count_repeats(metric: Metric) -> int:
     """Return how many times the metric's judge is asked about each image; 1 for metrics without this option."""
     return int(getattr(metric, "repeats", 1))
 
@@ -310,7 +310,7 @@ def _average_element(images: Sequence[Element]) -> Element:
     )
 
 
-def incomplete_cell(stage: str, what: str) -> RowError:
+def make_incomplete_cell_error(stage: str, what: str) -> RowError:
     """Return the error for a row that has no score because a stage's cell was computed from other questions."""
     message = f"the cell of {stage} {what}; run again; if the error persists, delete the folder {stage}/ of the store"
     return RowError("incomplete_cell", message, retryable=True)

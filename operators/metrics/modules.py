@@ -139,7 +139,7 @@ def read_statement(text: str) -> Statement | str | None:
 
 def make_statement(module: Module, arguments: Sequence[str]) -> Statement | str:
     """Return a statement with these arguments, or the reason why it is invalid."""
-    arguments = [parsing.one_line(argument) for argument in arguments]
+    arguments = [parsing.collapse_spaces(argument) for argument in arguments]
     named = parsing.shorten(f"{module} {', '.join(arguments)}")
     if not all(arguments) or max(map(len, arguments)) > parsing.MAX_QUESTION:
         return f"{named} lacks an argument, or has one of more than {parsing.MAX_QUESTION} characters"
@@ -299,7 +299,7 @@ _COMPARES: Mapping[str, Callable[[int, int], bool]] = {
 
 
 def _normalise(text: str) -> str:
-    return parsing.one_line(re.sub(r"[.,?!*]", "", text)).casefold()
+    return parsing.collapse_spaces(re.sub(r"[.,?!*]", "", text)).casefold()
 
 
 def _check_relation(statement: Statement, results: Sequence[QueryResult], relations: Relations) -> tuple[bool, str]:

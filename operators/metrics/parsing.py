@@ -70,11 +70,11 @@ def strip_markup(reply: str) -> str:
 
 def split_lines(reply: str) -> list[str]:
     """Return the nonempty lines of the reply, with bullets removed and white space collapsed."""
-    flat = (one_line(line) for line in strip_markup(reply).splitlines())
+    flat = (collapse_spaces(line) for line in strip_markup(reply).splitlines())
     return [rest for line in flat if (rest := _BULLETS.sub("", line, count=1))]
 
 
-def one_line(text: str) -> str:
+def collapse_spaces(text: str) -> str:
     """Collapse white space to single spaces, and replace lone surrogates (which JSON can contain) by `?`."""
     return " ".join(text.split()).encode("utf-8", "replace").decode()
 
@@ -95,7 +95,7 @@ def read_numbered_lines(reply: str) -> list[NumberedLine]:
 
 def normalise(text: str) -> str:
     """Return the text in lower case without surrounding punctuation, for comparing answers."""
-    folded = one_line(text).casefold()
+    folded = collapse_spaces(text).casefold()
     return folded.strip(_EDGE) or folded
 
 
@@ -119,7 +119,7 @@ def match_choice(answer: str, choices: Sequence[str]) -> str | None:
 def read_choice(answer: str, choices: Sequence[str]) -> str | None:
     """Return the choice that an answer gives by its words or letter (`B`, `(b)`, `B) blue`), ignoring brackets."""
     choice = match_choice(answer, choices) or match_choice(answer.partition(" (")[0], choices)
-    letter = _LETTER.fullmatch(one_line(answer))
+    letter = _LETTER.fullmatch(collapse_spaces(answer))
     if choice is not None or letter is None:
         return choice
     if normalise(letter[2] or ""):
@@ -136,7 +136,7 @@ def split_choices(text: str) -> list[str]:
     separator = next((mark for mark in "|;" if mark in text), ",")
     quoted = next(csv.reader([text], delimiter=separator, skipinitialspace=True), [])
     choices = []
-    for part in map(one_line, quoted if len(quoted) > 1 else text.split(separator)):
+    for part in map(collapse_spaces, quoted if len(quoted) > 1 else text.split(separator)):
         in_quotes = len(part) > 2 and part[0] == part[-1] and part[0] in "\"'"
         choices.append(part[1:-1].strip() if in_quotes else part)
     return remove_labels(list(filter(None, choices)))
@@ -144,7 +144,7 @@ def split_choices(text: str) -> list[str]:
 
 def remove_labels(choices: Sequence[str]) -> list[str]:
     """Remove labels such as `A) ` from the choices if all choices have one."""
-    choices = [one_line(choice) for choice in choices]
+    choices = [collapse_spaces(choice) for choice in choices]
     if len(choices) > 1 and all(_CHOICE_LABEL.match(choice) for choice in choices):
         return [_CHOICE_LABEL.sub("", choice, count=1) for choice in choices]
     return choices
@@ -190,9 +190,9 @@ def find_words(words: str, prompt: str, *, after: int = 0, taken: Sequence[TextS
     Positions in `taken` are used only if there is no other. Among the rest, return the first one from `after` on or,
     failing that, the first one. Words made of ASCII letters only match whole words.
     """
-    if len(one_line(words)) > 2 * len(prompt):
+    if len(collapse_spaces(words)) > 2 * len(prompt):
         return None
-    found = list(islice(_find_all(one_line(words), prompt), 64))
+    found = list(islice(_find_all(collapse_spaces(words), prompt), 64))
     free = [span for span in found if all(span.end <= other.start or other.end <= span.start for other in taken)]
     return next((span for span in free if span.start >= after), next(iter([*free, *found]), None))
 

@@ -62,49 +62,52 @@ class Form(NamedTuple, Generic[Piece]):
 # Schemas: only the parts of JSON Schema that vLLM, llguidance and OpenAI's strict mode all support
 
 
-def record(**fields: Schema) -> Schema:
+def make_object_schema(**fields: Schema) -> Schema:
     """Return the schema of an object with exactly these fields in this order."""
     return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
 
 
-def string(most: int) -> Schema:
-    return {"type": "string", "minLength": 1, "maxLength": most}
+def make_string_schema(max_length: int) -> Schema:
+    return {"type": "string", "minLength": 1, "maxLength": max_length}
 
 
-def one_of(words: Sequence[str]) -> Schema:
+def make_choice_schema(words: Sequence[str]) -> Schema:
     return {"type": "string", "enum": list(words)}
 
 
-def integer(most: int, least: int = 1) -> Schema:
-    return {"type": "integer", "minimum": least, "maximum": most}
+def make_integer_schema(maximum: int, minimum: int = 1) -> Schema:
+    return {"type": "integer", "minimum": minimum, "maximum": maximum}
 
 
-def list_of(entry: Schema, most: int, least: int = 1) -> Schema:
-    return {"type": "array", "items": entry, "minItems": least, "maxItems": most}
+def make_array_schema(entry: Schema, max_items: int, min_items: int = 1) -> Schema:
+    return {"type": "array", "items": entry, "minItems": min_items, "maxItems": max_items}
 
 
-def list_schema(name: str, entry: Schema, tokens: int) -> Callable[[int], Schema]:
+def make_list_schema(name: str, entry: Schema, tokens: int) -> Callable[[int], Schema]:
     """Return a function that makes the schema of `{"name": [entry, ...]}`, with as many entries as fit into a reply.
 
     An entry has about `tokens` tokens.
     """
-    return lambda max_tokens: record(**{name: list_of(entry, max(1, max_tokens // tokens))})
+    return lambda max_tokens: make_object_schema(**{name: make_array_schema(entry, max(1, max_tokens // tokens))})
 
 
-def blocks_schema(**subject: Schema) -> Callable[[int], Schema]:
+def make_blocks_schema(**subject: Schema) -> Callable[[int], Schema]:
     """Return a function that makes the schema of a reply with questions, each with the fields in `subject`.
 
     The reply must have at least one yes/no question; it may have questions with choices.
     """
-    text, choice = string(MAX_WRITTEN_QUESTION), string(MAX_WRITTEN_CHOICE)
-    closed = record(**subject, question=text, answer=one_of(parsing.YES_NO))
+    text, choice = make_string_schema(MAX_WRITTEN_QUESTION), make_string_schema(MAX_WRITTEN_CHOICE)
+    closed = make_object_schema(**subject, question=text, answer=make_choice_schema(parsing.YES_NO))
     # a schema cannot require that the wrong choices differ from the right one; if they do not, questions may be lost
-    opened = record(**subject, question=text, answer=choice, wrong=list_of(choice, 3))
+    opened = make_object_schema(**subject, question=text, answer=choice, wrong=make_array_schema(choice, 3))
 
     def schema(max_tokens: int) -> Schema:
         half = max_tokens // 2
-        lists = {CLOSED: list_of(closed, max(1, half // 40)), OPEN: list_of(opened, max(1, half // 72), least=0)}
-        return record(**lists)
+        lists = {
+            CLOSED: make_array_schema(closed, max(1, half // 40)),
+            OPEN: make_array_schema(opened, max(1, half // 72), min_items=0),
+        }
+        return make_object_schema(**lists)
 
     return schema
 
@@ -154,16 +157,18 @@ def read_member(entry: Any, name: str) -> Any:
     return entry.get(name) if isinstance(entry, dict) else entry
 
 
-def json_text(value: Any) -> str:
+def read_json_text(value: Any) -> str:
     """Return a JSON value as text on one line; return an empty string for values that are not text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return parsing.one_line(str(value)) if isinstance(value, str | int | float) else ""
+    return parsing.collapse_spaces(str(value)) if isinstance(value, str | int | float) else ""
 
 
-def texts_under(name: str) -> Callable[[str], list[str]]:
+def make_texts_reader(name: str) -> Callable[[str], list[str]]:
     """Return a parser that reads the string, or the list of strings, under a name in a JSON reply."""
-    return lambda reply: [text for entry in read_entries(reply, name) if (text := json_text(read_member(entry, name)))]
+    return lambda reply: [
+        text for entry in read_entries(reply, name) if (text := read_json_text(read_member(entry, name)))
+    ]
 
 
 # Questions in blocks
@@ -230,18 +235,18 @@ def _split_labels(reply: str) -> Iterator[tuple[str, str]]:
 
 
 def read_json_blocks(reply: str) -> list[Block]:
-    """Parse the questions of a JSON reply (`blocks_schema`).
+    """Parse the questions of a JSON reply (`make_blocks_schema`).
 
     The choices are sorted, because the writer puts the correct choice first.
     """
     drafts = []
     for entry in read_entries(reply, CLOSED, OPEN, "questions"):
         answer, subject, kind, text = (
-            json_text(read_member(entry, name)) for name in ("answer", "about", "type", "question")
+            read_json_text(read_member(entry, name)) for name in ("answer", "about", "type", "question")
         )
         wrong = read_member(entry, "wrong")
         choices = read_member(entry, "choices") or [answer, *(wrong if isinstance(wrong, list) else [])]
-        unique = set(map(json_text, choices)) if isinstance(choices, list) else set()
+        unique = set(map(read_json_text, choices)) if isinstance(choices, list) else set()
         subject = f"{subject} ({kind})" if kind else subject
         drafts.append(_Draft(subject or None, [text], sorted(unique), [answer]))
     return _check_blocks(drafts, f'no question under "{CLOSED}" or "{OPEN}" was found')

@@ -21,7 +21,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.extensions import PLUGINS
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.parsing import MAX_REPLY
-from plumbline.operators.metrics.writing import RETRY, STOP, UnreadableReply, Writing
+from plumbline.operators.metrics.writing import RETRY, STOP_TEXTS, UnreadableReply, Writing
 from plumbline.operators.models.calls import Request
 
 if TYPE_CHECKING:
@@ -39,15 +39,15 @@ READER_ERRORS = (ValueError, LookupError, TypeError, ArithmeticError, RecursionE
 
 
 @cache
-def prompt_template(name: str) -> str:
+def read_prompt_template(name: str) -> str:
     """Return templates/NAME.txt unchanged, because its digest is part of the keys of the questions' cells."""
     file = next(folder / f"{name}.txt" for folder in TEMPLATES if (folder / f"{name}.txt").is_file())
     return file.read_text("utf-8")
 
 
-def template_digest(*templates: str) -> str:
+def digest_templates(*templates: str) -> str:
     """Return a digest, in 16 hexadecimal digits, of these templates and the texts that all requests share."""
-    return hashlib.sha256("\0".join([*STOP, RETRY, *templates]).encode()).hexdigest()[:16]
+    return hashlib.sha256("\0".join([*STOP_TEXTS, RETRY, *templates]).encode()).hexdigest()[:16]
 
 
 class Wording(NamedTuple):
@@ -115,7 +115,7 @@ class WordedMetric(Metric):
 
     def template_text(self, name: str) -> str:
         """Return the user's template with this name or, if there is none, Plumbline's."""
-        return self._wording.templates.get(name) or prompt_template(name)
+        return self._wording.templates.get(name) or read_prompt_template(name)
 
     @property
     def _wording(self) -> Wording:
@@ -160,7 +160,7 @@ def _read_own_templates(folder: Path, names: Sequence[str]) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{folder}: a template cannot be read as UTF-8 ({error}); correct the file") from error
     for name, text in own.items():
-        absent = sorted(set(PLACEHOLDER.findall(prompt_template(name))) - set(PLACEHOLDER.findall(text)))
+        absent = sorted(set(PLACEHOLDER.findall(read_prompt_template(name))) - set(PLACEHOLDER.findall(text)))
         if absent:
             raise ConfigError(f"{folder}/{name}.txt lacks {absent[0]}, which is filled in for each prompt; add it")
     return own

@@ -156,7 +156,7 @@ class _Process:
 
     def _describe_end(self, error: Exception) -> str:
         if not isinstance(error, EOFError | BrokenPipeError | ConnectionError):
-            return f"sent something else than a reply of at most {MAX_REPLY:,} bytes"
+            return f"sent something other than a reply of at most {MAX_REPLY:,} bytes"
         with suppress(subprocess.TimeoutExpired):
             self.popen.wait(timeout=10)
         self.reader.join(timeout=1)

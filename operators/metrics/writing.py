@@ -17,7 +17,7 @@ Writing = Generator[Sequence[Request], Sequence[Generation], T]
 The requests of one `yield` are answered together; the programs of many prompts run concurrently.
 """
 
-STOP = ("\nDescription:",)
+STOP_TEXTS = ("\nDescription:",)
 """Texts at which replies stop; a base model would otherwise continue with another example."""
 RETRY = "That reply could not be read: {error}. Write the whole reply again, exactly in the form of the examples."
 
@@ -65,7 +65,7 @@ def assign_ids(questions: Sequence[WrittenQuestion]) -> list[WrittenQuestion]:
     ids: dict[str, str] = {}
     alike: Counter[str] = Counter()
     for question in questions:
-        content = content_id(question.text, question.choices, question.answer)
+        content = hash_content(question.text, question.choices, question.answer)
         alike[content] += 1
         ids[question.question_id] = content if alike[content] == 1 else f"{content}-{alike[content]}"
     return [
@@ -74,7 +74,7 @@ def assign_ids(questions: Sequence[WrittenQuestion]) -> list[WrittenQuestion]:
     ]
 
 
-def content_id(text: str, choices: Sequence[str], answer: str | None) -> str:
+def hash_content(text: str, choices: Sequence[str], answer: str | None) -> str:
     """Return a question's id: 16 hexadecimal digits that are the same in every run, metric and prompt."""
     return hashlib.sha256(json.dumps([text, [*choices], answer]).encode()).hexdigest()[:16]
 
@@ -94,7 +94,7 @@ class ReplySampling(NamedTuple):
     seed: int = 0
     """Random seed for sampling; has no effect at temperature 0."""
 
-    def request(self, text: str, *, stop: tuple[str, ...] = STOP, schema: str | None = None) -> Request:
+    def request(self, text: str, *, stop: tuple[str, ...] = STOP_TEXTS, schema: str | None = None) -> Request:
         return Request((Message("user", text),), self.max_tokens, self.temperature, self.seed, stop, schema)
 
 

@@ -89,8 +89,8 @@ def make_pixel_input(processor: Any, *, device: Any, dtype: torch.dtype) -> Pixe
     noise = np.random.default_rng(0)
     shapes = [(height, width, 3) for width, height in TEST_SIZES]
     images = [Image.fromarray(noise.integers(N_BYTES, size=shape, dtype=np.uint8)) for shape in shapes]
-    expected = [_pixel_values(processor, image) for image in images]
-    colours, patches = byte_values(processor), None
+    expected = [_compute_pixel_values(processor, image) for image in images]
+    colours, patches = compute_byte_values(processor), None
     before = vars(processor).copy()
     processor.do_rescale = processor.do_normalize = False
     if hasattr(processor, "patchify"):
@@ -98,7 +98,7 @@ def make_pixel_input(processor: Any, *, device: Any, dtype: torch.dtype) -> Pixe
         processor.patchify = patches.split_later
     on_cpu = PixelInput(colours, patches)
     for image, values in zip(images, expected, strict=True):
-        pixels = _pixel_values(processor, image)
+        pixels = _compute_pixel_values(processor, image)
         if pixels.dtype != torch.uint8 or not torch.equal(on_cpu([pixels]), values):
             vars(processor).clear()
             vars(processor).update(before)
@@ -106,7 +106,7 @@ def make_pixel_input(processor: Any, *, device: Any, dtype: torch.dtype) -> Pixe
     return PixelInput(colours, patches, device=device, dtype=dtype)
 
 
-def byte_values(processor: Any) -> torch.Tensor:
+def compute_byte_values(processor: Any) -> torch.Tensor:
     """Return the value (3, 256) that a transformers processor assigns to each byte in each colour channel."""
     values = np.tile(np.arange(N_BYTES, dtype=np.uint8), (3, 1, 1))
     if processor.do_rescale:
@@ -116,6 +116,6 @@ def byte_values(processor: Any) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(values[:, 0], dtype=np.float32))
 
 
-def _pixel_values(processor: Any, image: Image.Image) -> torch.Tensor:
+def _compute_pixel_values(processor: Any, image: Image.Image) -> torch.Tensor:
     pixels: torch.Tensor = processor(images=image, return_tensors="pt")["pixel_values"]
     return pixels

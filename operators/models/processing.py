@@ -16,9 +16,9 @@ from transformers.models.auto.image_processing_auto import AutoImageProcessor  #
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from plumbline.operators.base.errors import ModelError
-from plumbline.operators.images.image_formats import STORED
+from plumbline.operators.images.image_formats import STORED_IMAGE
 from plumbline.operators.models.model import ResolvedModel
-from plumbline.operators.models.pixels import byte_values
+from plumbline.operators.models.pixels import compute_byte_values
 
 
 class PixelTransform:
@@ -26,8 +26,8 @@ class PixelTransform:
 
     def __init__(self, processor: CLIPImageProcessorPil, *, pad_to_square: bool) -> None:
         self.processor = processor
-        self.padding = mean_colour(processor) if pad_to_square else None
-        self.colours = byte_values(processor)
+        self.padding = compute_mean_colour(processor) if pad_to_square else None
+        self.colours = compute_byte_values(processor)
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
         """Return an RGB image of any size as bytes (3, height, width); `colours` maps the bytes to values."""
@@ -55,11 +55,11 @@ class ReleasedTransform:
         """Set the size at which images are resized: the shorter side is `margin` times the side of the final square."""
         self.side = int((getattr(processor, "crop_size", None) or processor.size)["height"])
         self.shortest = round(self.side * margin)
-        self.colours = byte_values(processor)
+        self.colours = compute_byte_values(processor)
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
         """Return an image as bytes (3, height, width); `colours` maps the bytes to values."""
-        return self.crop(image.info.get(STORED, image))
+        return self.crop(image.info.get(STORED_IMAGE, image))
 
     def crop(self, image: Image.Image) -> torch.Tensor:
         """Resize the image in its own mode so that its shorter side is `shortest`, and return its centre."""
@@ -94,7 +94,7 @@ class PaddedTransform:
         return (square - self.mean) / self.deviation
 
 
-def mean_colour(processor: Any) -> tuple[int, ...]:
+def compute_mean_colour(processor: Any) -> tuple[int, ...]:
     """Return the mean that an image processor subtracts, as byte values rounded down, as in the released code."""
     return tuple(int(mean * 255) for mean in processor.image_mean)
 

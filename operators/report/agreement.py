@@ -18,16 +18,16 @@ from plumbline.operators.base.sentences import (
 )
 from plumbline.operators.metaeval.contradicted_images import ContradictedImage
 from plumbline.operators.metaeval.corrected_means import CorrectedMean
-from plumbline.operators.metaeval.corrected_tables import contradictions, mean_tables, order_text
+from plumbline.operators.metaeval.corrected_tables import describe_contradictions, format_order, make_mean_tables
 from plumbline.operators.metaeval.graphs import MEASURES, CorrelationMatrix
 from plumbline.operators.metaeval.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
 from plumbline.operators.metaeval.orders import ORDERING
 from plumbline.operators.metaeval.paper_tables import make_tables
-from plumbline.operators.metaeval.preferences import ACCURACY
-from plumbline.operators.metaeval.trust import has_enough, trust_sentences, trust_tables
+from plumbline.operators.metaeval.preferences import ACCURACY_STATISTIC
+from plumbline.operators.metaeval.trust import describe_trust, has_enough, make_trust_tables
 from plumbline.operators.metaeval.word_ratings import TEMPLATE as WORDS
-from plumbline.operators.report.charts import NamedChart, corrected_charts, violin_charts
-from plumbline.operators.report.error_graphs import ShownGraph, graph_charts, show_graphs
+from plumbline.operators.report.charts import NamedChart, draw_corrected_charts, draw_violin_charts
+from plumbline.operators.report.error_graphs import ShownGraph, draw_graph_charts, show_graphs
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.options import PAIRWISE
 
@@ -85,40 +85,40 @@ def show_agreement(agreement: Agreement) -> ShownAgreement:
     """Return the section on agreement, with at most MAX_TABLES tables by skill."""
     people = [judged for judged in agreement.judgements if judged.metric == PEOPLE]
     by_skill = [judged for judged in agreement.judgements if judged.metric != PEOPLE and judged.group != OVERALL]
-    overall = _overall_by_template(agreement.judgements)
+    overall = _group_overall_by_template(agreement.judgements)
     matrices = [matrix for matrix in agreement.graph_correlations if matrix.subset == OVERALL]
     matrices_by_skill = [matrix for matrix in agreement.graph_correlations if matrix.subset != OVERALL]
     graphs, images, ratings = agreement.graphs, agreement.graph_images, agreement.ratings
     whole = [(template or GROUND_TRUTH, frame) for template in overall for _, frame in make_tables(overall[template])]
     return ShownAgreement(
-        sentences=conclude(agreement),
-        tables=[*_text_tables(whole), *_text_tables(make_tables(people), metrics_across=False)],
-        by_skill=first_rows(_text_tables(make_tables(by_skill)), MAX_TABLES),
-        trust=trust_sentences(agreement.judgements),
-        trust_tables=trust_tables(agreement.judgements),
-        contradictions=contradictions(agreement.corrected),
-        corrected=mean_tables(agreement.corrected),
-        charts=corrected_charts(agreement.corrected),
+        sentences=describe_conclusions(agreement),
+        tables=[*_format_tables(whole), *_format_tables(make_tables(people), metrics_across=False)],
+        by_skill=first_rows(_format_tables(make_tables(by_skill)), MAX_TABLES),
+        trust=describe_trust(agreement.judgements),
+        trust_tables=make_trust_tables(agreement.judgements),
+        contradictions=describe_contradictions(agreement.corrected),
+        corrected=make_mean_tables(agreement.corrected),
+        charts=draw_corrected_charts(agreement.corrected),
         notes=agreement.notes,
-        graph_correlations=[matrix.first(MAX_CORRELATED) for matrix in matrices],
+        graph_correlations=[matrix.select_first(MAX_CORRELATED) for matrix in matrices],
         graph_correlations_by_skill=first_rows(
-            [matrix.first(MAX_CORRELATED).as_table() for matrix in matrices_by_skill], MAX_TABLES
+            [matrix.select_first(MAX_CORRELATED).as_table() for matrix in matrices_by_skill], MAX_TABLES
         ),
-        graph_charts=[] if graphs is None else graph_charts(graphs, matrices),
+        graph_charts=[] if graphs is None else draw_graph_charts(graphs, matrices),
         shown_graphs=[] if graphs is None or images is None else show_graphs(graphs, images),
-        rating_charts=[] if ratings is None else violin_charts(ratings),
+        rating_charts=[] if ratings is None else draw_violin_charts(ratings),
     )
 
 
-def conclude(agreement: Agreement) -> list[Sentence]:
+def describe_conclusions(agreement: Agreement) -> list[Sentence]:
     """Return sentences about the best metric per template, undefined statistics, and how people rank the generators."""
     sentences: list[Sentence] = []
-    for judgements in _overall_by_template(agreement.judgements).values():
-        sentences += [_best_metric_sentence(judgements, agreement.comparisons), *_explain_missing_values(judgements)]
-    return [*sentences, *_separation_sentences(agreement)]
+    for judgements in _group_overall_by_template(agreement.judgements).values():
+        sentences += [_describe_best_metric(judgements, agreement.comparisons), *_explain_missing_values(judgements)]
+    return [*sentences, *_describe_separation(agreement)]
 
 
-def _overall_by_template(judgements: Sequence[Judgement]) -> dict[str, list[Judgement]]:
+def _group_overall_by_template(judgements: Sequence[Judgement]) -> dict[str, list[Judgement]]:
     """Return the metrics' judgements over all images, grouped by template."""
     overall: dict[str, list[Judgement]] = {}
     for judged in judgements:
@@ -127,7 +127,7 @@ def _overall_by_template(judgements: Sequence[Judgement]) -> dict[str, list[Judg
     return overall
 
 
-def _text_tables(titled: Sequence[tuple[str, pd.DataFrame]], *, metrics_across: bool = True) -> list[ShownTable]:
+def _format_tables(titled: Sequence[tuple[str, pd.DataFrame]], *, metrics_across: bool = True) -> list[ShownTable]:
     """Format tables as text, with each value's interval on the line below the value."""
     tables_of_text = []
     for title, frame in titled:
@@ -139,14 +139,14 @@ def _text_tables(titled: Sequence[tuple[str, pd.DataFrame]], *, metrics_across: 
     return tables_of_text
 
 
-def _best_metric_sentence(judgements: Sequence[Judgement], comparisons: Sequence[Comparison]) -> Sentence:
+def _describe_best_metric(judgements: Sequence[Judgement], comparisons: Sequence[Comparison]) -> Sentence:
     """Return a sentence that compares the best metric by the first statistic with the other metrics."""
     template, statistic = judgements[0].template, judgements[0].statistic
     about = f"with {template or GROUND_TRUTH} by {statistic}"
     own = [judged for judged in judgements if judged.statistic == statistic]
     values = [judged for judged in own if math.isfinite(judged.value)]
     if not values:
-        return Sentence("No metric has a value", f"for its agreement {about}{_reason_text(own[0])}.")
+        return Sentence("No metric has a value", f"for its agreement {about}{_format_reason(own[0])}.")
     best = max(values, key=lambda judged: judged.value)
     if statistic == ORDERING:
         leading = [judged.metric for judged in values if judged.value == best.value]
@@ -172,14 +172,14 @@ def _best_metric_sentence(judgements: Sequence[Judgement], comparisons: Sequence
         others = [judged.metric for judged in values if judged is not best]
         if metrics := [metric for metric in others if is_clear.get(metric) == wanted]:
             parts.append(f"{lead}: {names(metrics)}.")
-    if missing := [f"{judged.metric}{_reason_text(judged)}" for judged in own if judged not in values]:
+    if missing := [f"{judged.metric}{_format_reason(judged)}" for judged in own if judged not in values]:
         parts.append(f"Without a value: {names(missing)}.")
     return Sentence(f"{best.metric} agrees best", " ".join(parts))
 
 
 def _describe_sample(judged: Judgement) -> str:
     """Describe the sample of a statistic, such as `1,792 images of 256 prompts`."""
-    if judged.statistic in (*PAIRWISE, ACCURACY):
+    if judged.statistic in (*PAIRWISE, ACCURACY_STATISTIC):
         rows = f"{plural(judged.n, 'pair')} of images"
     elif judged.statistic == ORDERING:
         rows = f"{plural(judged.n, 'pair')} of generators"
@@ -192,7 +192,7 @@ def _describe_sample(judged: Judgement) -> str:
     return f"{rows} of {plural(judged.n_prompts, 'prompt')}" if judged.n_prompts else rows
 
 
-def _reason_text(judged: Judgement) -> str:
+def _format_reason(judged: Judgement) -> str:
     """Return why a statistic is undefined, such as ` (all scores are equal)`, or an empty string if it is defined."""
     reason = judged.convention.partition("undefined: ")[2].partition(";")[0]
     return f" ({reason})" if reason else ""
@@ -204,12 +204,12 @@ def _explain_missing_values(judgements: Sequence[Judgement]) -> Iterator[Sentenc
     for statistic in list(dict.fromkeys(judged.statistic for judged in judgements))[1:]:
         own = [judged for judged in judgements if judged.statistic == statistic]
         if all(math.isnan(judged.value) for judged in own) and not statistic.startswith("epsilon"):
-            reasons.setdefault(_reason_text(own[0]), []).append(statistic)
+            reasons.setdefault(_format_reason(own[0]), []).append(statistic)
     for reason, statistics in reasons.items():
         yield Sentence("No value", f"for {names(statistics)} with {judgements[0].template or GROUND_TRUTH}{reason}.")
 
 
-def _separation_sentences(agreement: Agreement) -> Iterator[Sentence]:
+def _describe_separation(agreement: Agreement) -> Iterator[Sentence]:
     """Yield a sentence per template about the pairs of generators that people distinguish, and the mean ratings."""
     by_people: dict[str, dict[str, list[Order]]] = {}
     for order in agreement.orders:
@@ -226,7 +226,7 @@ def _separation_sentences(agreement: Agreement) -> Iterator[Sentence]:
         }
         first = dict(sorted(means.items(), key=lambda mean: -mean[1])[:MAX_ORDERED])
         more = f" and {len(means) - len(first)} more" if len(means) > len(first) else ""
-        ratings = f"; mean ratings: {order_text(first)}{more}" if first else ""
+        ratings = f"; mean ratings: {format_order(first)}{more}" if first else ""
         yield Sentence(
             f"People's ratings distinguish {n_clear} of {plural(len(orders), 'pair')} of generators",
             f"by {template}{ratings}.",

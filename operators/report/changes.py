@@ -14,9 +14,9 @@ from plumbline.operators.images.generation_settings import (
     COMPARE,
     Choice,
     Difference,
-    all_settings,
     compare_settings,
     describe_differences,
+    read_all_settings,
 )
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.table import read_lower_is_better, read_metrics
@@ -24,23 +24,23 @@ from plumbline.operators.report.leaders import explain_too_few
 from plumbline.operators.report.marked_words import shorten
 from plumbline.operators.results.bridge import Bridge, describe_use, find_bridge
 from plumbline.operators.results.comparison import SIGNIFICANT, Duel, PromptMeans, average_prompts, compare_generators
-from plumbline.operators.results.metric_recipes import Recipe, differing_paths, recipe_of, unranked_metrics
+from plumbline.operators.results.metric_recipes import Recipe, list_differing_paths, list_unranked_metrics, read_recipe
 from plumbline.operators.results.reward_hacking import Movement, describe_alarm, find_suspicious
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import OVERALL, Skills
 from plumbline.operators.rewards.combination import REWARD, Combination, Reward, Scale, compute_scales
-from plumbline.operators.statistics.ordering import holm, min_pairs
+from plumbline.operators.statistics.ordering import compute_min_pairs, holm
 
 Floats = NDArray[np.float64]
 
 MAX_SENTENCES = 6
-TEST = f"Wilcoxon's signed-rank test, Holm, p < {SIGNIFICANT:g}"
+TEST_NAME = f"Wilcoxon's signed-rank test, Holm, p < {SIGNIFICANT:g}"
 MAX_ROWS = 300
 MAX_SETTINGS = 60
 MAX_CHARACTERS = 200
 IGNORED_SETTINGS = ("store", "dry_run", "cluster", "storage", "max_failed", "shard_rows", "shard_bytes", "settings")
 """Settings that do not affect scores."""
-UNLIKE = "not comparable"
+NOT_COMPARABLE = "not comparable"
 
 Setting = tuple[str, str]
 """Path of a setting that differs, and its values as `old value → new value`."""
@@ -79,7 +79,7 @@ class Change(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        return self.verdict not in ("unchanged", "not clear", UNLIKE)
+        return self.verdict not in ("unchanged", "not clear", NOT_COMPARABLE)
 
     @property
     def movement(self) -> Movement:
@@ -113,22 +113,22 @@ class Changes(NamedTuple):
         return [change for change in self.every if change.is_clear]
 
 
-def altered_metrics(
+def find_altered_metrics(
     before: Mapping[str, Any], after: Mapping[str, Any], bridges: Sequence[Bridge] = ()
 ) -> dict[str, AlteredMetric]:
     """Return the metrics that are in both manifests but have different settings or models."""
     altered = {}
     for metric in _find_shared_metrics(before, after):
-        old, new = recipe_of(before, metric), recipe_of(after, metric)
-        if settings := altered_settings(old, new):
+        old, new = read_recipe(before, metric), read_recipe(after, metric)
+        if settings := list_altered_settings(old, new):
             altered[metric] = AlteredMetric(settings, find_bridge(bridges, old, new))
     return altered
 
 
-def altered_settings(old: Recipe, new: Recipe, max_characters: int = MAX_CHARACTERS) -> list[Setting]:
+def list_altered_settings(old: Recipe, new: Recipe, max_characters: int = MAX_CHARACTERS) -> list[Setting]:
     """Return the settings that differ between two recipes, with long values shortened."""
     settings = []
-    for path in differing_paths(old, new):
+    for path in list_differing_paths(old, new):
         before, after = (shorten(recipe.get(path, "–"), max_characters) for recipe in (old, new))
         settings.append((path, f"{before} → {after}"))
     return settings
@@ -139,15 +139,15 @@ def _find_shared_metrics(before: Mapping[str, Any], after: Mapping[str, Any]) ->
     return [metric for metric in later if metric in earlier]
 
 
-def comparable_metrics(
+def list_comparable_metrics(
     before: Mapping[str, Any], after: Mapping[str, Any], bridges: Sequence[Bridge] = ()
 ) -> list[str]:
     """Return the metrics in both manifests that have the same settings and models, or whose versions a bridge joins."""
-    altered = altered_metrics(before, after, bridges)
+    altered = find_altered_metrics(before, after, bridges)
     return [metric for metric in _find_shared_metrics(before, after) if metric not in altered or altered[metric].joins]
 
 
-def compare(
+def compare_runs(
     before: RunScores,
     after: RunScores,
     skills: Skills,
@@ -166,17 +166,17 @@ def compare(
     If the generators were trained on a `reward` since the earlier run, generators that seem to game it are reported
     first. A reward that combines several metrics is compared like a metric, in the units of the earlier run.
     """
-    altered = altered_metrics(*manifests, bridges)
+    altered = find_altered_metrics(*manifests, bridges)
     joined = {metric: found.bridge for metric, found in altered.items() if found.bridge is not None and found.joins}
     in_both = [metric for metric in before.metrics if metric in after.metrics]
-    earlier, later = (all_settings(manifest, choice) for manifest in manifests)
+    earlier, later = (read_all_settings(manifest, choice) for manifest in manifests)
     runs = _Runs(
         before=before,
         after=after,
         compared=[metric for metric in in_both if metric not in altered or metric in joined],
         skills=skills,
         lower_is_better=read_lower_is_better(manifests[1]),
-        unranked=unranked_metrics(manifests[1]),
+        unranked=list_unranked_metrics(manifests[1]),
         unlike={name: tuple(compare_settings(own, earlier[name])) for name, own in later.items() if name in earlier},
         joined=joined,
     )
@@ -188,26 +188,26 @@ def compare(
     overall = _select_overall(changes)
     at_skills = [change for change in changes if change.duel.skill != OVERALL and change.is_clear]
     lone_scores = {metric: counts for metric, (_, counts) in zip(measured, by_metric, strict=True)}
-    alone = _lone_score_sentences(before, after, lone_scores)
+    alone = _describe_lone_scores(before, after, lone_scores)
     edited = before.shared_prompts(after).edited
     partial = bool(alone or edited or len(altered) > len(joined))
-    clear = _change_sentences(overall, _count_comparisons(changes), partial=partial)
+    clear = _describe_changes(overall, _count_comparisons(changes), partial=partial)
     run_id = str(manifests[0].get("run_id", ""))
-    excluded = list(_excluded_sentences(edited, overall, altered, run_id))
+    excluded = list(_describe_exclusions(edited, overall, altered, run_id))
     main = [*clear, *excluded] if overall else [*excluded, *clear]
     return Changes(
         run_id=run_id,
-        sentences=[*_alarm_sentences(overall, reward, read_metrics(manifests[1])), *main, *alone],
-        overall=clear_first(overall),
+        sentences=[*_describe_alarms(overall, reward, read_metrics(manifests[1])), *main, *alone],
+        overall=sort_clear_first(overall),
         by_skill=first_rows(sorted(at_skills, key=lambda change: change.duel.effect), MAX_ROWS),
-        settings=first_rows(list(differing_settings(*manifests)), MAX_SETTINGS),
+        settings=first_rows(list(list_differing_settings(*manifests)), MAX_SETTINGS),
         every=changes,
         can_tell=_can_tell(overall, _count_comparisons(changes)),
         edited=edited,
     )
 
 
-def _lone_score_sentences(
+def _describe_lone_scores(
     before: RunScores, after: RunScores, lone_scores: Mapping[str, Mapping[str, tuple[int, int]]]
 ) -> list[Sentence]:
     """Return sentences about the data that only one of the runs has.
@@ -218,11 +218,11 @@ def _lone_score_sentences(
     for metric, by_generator in lone_scores.items():
         for generator, counts in by_generator.items():
             only_before[metric, generator], only_after[metric, generator] = counts
-    alone = _unshared_sentences("Only in this run:", after, before, only_after)
-    return alone + _unshared_sentences("Only in the earlier run:", before, after, only_before)
+    alone = _describe_unshared("Only in this run:", after, before, only_after)
+    return alone + _describe_unshared("Only in the earlier run:", before, after, only_before)
 
 
-def clear_first(changes: Sequence[Change]) -> FirstRows[Change]:
+def sort_clear_first(changes: Sequence[Change]) -> FirstRows[Change]:
     """Return the first changes for a table, with clear changes before the others."""
     return first_rows(sorted(changes, key=lambda change: not change.is_clear), MAX_ROWS)
 
@@ -282,7 +282,7 @@ def _count_comparisons(changes: Sequence[Change]) -> int:
     return sum(not change.duel.unlike for change in changes)
 
 
-def _excluded_sentences(
+def _describe_exclusions(
     edited: int, overall: Sequence[Change], altered: Mapping[str, AlteredMetric], run_id: str
 ) -> Iterator[Sentence]:
     """Yield sentences about edited prompts, generators with different settings, and altered metrics."""
@@ -304,7 +304,7 @@ def _excluded_sentences(
         yield Sentence(f"{metric} is not the same metric in both runs,", f"{compared}: {values}.")
 
 
-def _unshared_sentences(
+def _describe_unshared(
     lead: str, scores: RunScores, other: RunScores, lone_scores: Mapping[tuple[str, str], int]
 ) -> list[Sentence]:
     """Return a sentence about generators, metrics, prompts and scores that exist in only one of the runs.
@@ -371,7 +371,7 @@ def _compare_metric(runs: _Runs, metric: str) -> tuple[list[Change], dict[str, t
     return changes, lone_scores
 
 
-def _alarm_sentences(
+def _describe_alarms(
     overall: Sequence[Change], reward: Combination | None, metrics: Mapping[str, Metric]
 ) -> list[Sentence]:
     """Return a sentence for each generator that seems to game the reward.
@@ -386,7 +386,7 @@ def _alarm_sentences(
         trained = moves.pop(reward.name, None)
         others = [move for metric, move in moves.items() if metric not in reward.weights]
         if trained and (moved := find_suspicious(trained, others, metrics)):
-            sentences.append(describe_alarm(name, trained, moved, TEST))
+            sentences.append(describe_alarm(name, trained, moved, TEST_NAME))
     return sentences
 
 
@@ -402,7 +402,7 @@ def _correct(changes: Sequence[Change]) -> list[Change]:
 
 def _decide_verdict(change: Change, p_holm: float) -> str:
     if change.duel.unlike:
-        return UNLIKE
+        return NOT_COMPARABLE
     if change.verdict == "unchanged":
         return change.verdict
     is_within_margin = change.margin and abs(change.duel.difference) <= change.margin
@@ -418,11 +418,11 @@ def _select_overall(changes: Sequence[Change]) -> list[Change]:
 
 def _can_tell(changes: Sequence[Change], comparisons: int) -> bool:
     """Return True if a change in the same direction on every prompt would be clear, or if no score changed at all."""
-    changed = [change for change in changes if change.verdict not in ("unchanged", UNLIKE)]
-    return not changed or any(change.duel.n >= min_pairs(comparisons, SIGNIFICANT) for change in changed)
+    changed = [change for change in changes if change.verdict not in ("unchanged", NOT_COMPARABLE)]
+    return not changed or any(change.duel.n >= compute_min_pairs(comparisons, SIGNIFICANT) for change in changed)
 
 
-def _change_sentences(overall: Sequence[Change], comparisons: int, *, partial: bool) -> list[Sentence]:
+def _describe_changes(overall: Sequence[Change], comparisons: int, *, partial: bool) -> list[Sentence]:
     """Return sentences about the generators with clear changes, and about the others.
 
     `partial` is True if only some of the runs' scores were compared.
@@ -461,7 +461,7 @@ def _change_sentences(overall: Sequence[Change], comparisons: int, *, partial: b
     return sentences
 
 
-def differing_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Setting]:
+def list_differing_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Setting]:
     """Yield the differences in configuration, models and versions between two manifests."""
     earlier, later = (_flatten_settings(manifest) for manifest in (before, after))
     for key in dict.fromkeys([*earlier, *later]):

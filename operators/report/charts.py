@@ -21,14 +21,14 @@ from plumbline.operators.base.errors import MissingExtra, printable
 from plumbline.operators.base.extensions import explain_missing_extra
 from plumbline.operators.base.sentences import interval_text, number
 from plumbline.operators.metaeval.corrected_means import CorrectedMean
-from plumbline.operators.metaeval.corrected_tables import single_means
+from plumbline.operators.metaeval.corrected_tables import group_single_means
 from plumbline.operators.report.page_tables import MAX_GENERATORS
 from plumbline.operators.results.comparison import Board
 
 TEMPLATES = Path(__file__).parent / "templates"
 ROW_HEIGHT = 30
 MAX_LABEL = 15
-BINS = 32
+N_BINS = 32
 MAX_MARKED = 40
 """Maximum number of times or steps in a trend at which every point is marked; if there are more, only the last point of
 each line is.
@@ -75,7 +75,7 @@ class ChartLine(NamedTuple):
     colour: str
 
 
-def short_labels(names: Sequence[str]) -> dict[str, str]:
+def shorten_labels(names: Sequence[str]) -> dict[str, str]:
     """Return a unique label for each name, usually of at most MAX_LABEL characters.
 
     The names of checkpoints from one training run often differ only at the end, so long names are shortened in the
@@ -90,11 +90,11 @@ def short_labels(names: Sequence[str]) -> dict[str, str]:
     return {name: f"{number} {shown[number - 1][: MAX_LABEL - 4]}…" for number, name in enumerate(names, 1)}
 
 
-def interval_chart(board: Board) -> Chart:
+def draw_interval_chart(board: Board) -> Chart:
     """Draw every generator's mean with its interval, best mean first, and highlight the leading group."""
     scored = board.scored_rows()[:MAX_GENERATORS]
     first = board.highlighted_generators()
-    labels = short_labels([row.generator for row in scored])
+    labels = shorten_labels([row.generator for row in scored])
     means = [
         {
             "generator": labels[row.generator],
@@ -108,18 +108,18 @@ def interval_chart(board: Board) -> Chart:
     values = [f"{row.generator} {number(row.mean)} ({interval_text(row.low, row.high)})" for row in scored]
     better = ", lower is better" if board.lower_is_better else ""
     label = f"Mean {board.metric} with 95% intervals{better}: {'; '.join(values)}"
-    return Chart(draw("interval", {"means": means}), label, len(board.rows) - len(scored))
+    return Chart(draw_template("interval", {"means": means}), label, len(board.rows) - len(scored))
 
 
-def corrected_charts(means: Sequence[CorrectedMean]) -> list[NamedChart]:
+def draw_corrected_charts(means: Sequence[CorrectedMean]) -> list[NamedChart]:
     """Draw every generator's corrected mean with its interval, for each template and metric, best mean first.
 
     Small marks show the means based on people alone and on the metric alone.
     """
     charts = []
-    for (template, metric), rows in single_means(means).items():
+    for (template, metric), rows in group_single_means(means).items():
         drawn = [row for row in rows if math.isfinite(row.low)][:MAX_GENERATORS]
-        labels = short_labels([row.generator for row in drawn])
+        labels = shorten_labels([row.generator for row in drawn])
         corrected = [
             {"generator": labels[row.generator], "mean": row.corrected, "low": row.low, "high": row.high}
             for row in drawn
@@ -136,7 +136,7 @@ def corrected_charts(means: Sequence[CorrectedMean]) -> list[NamedChart]:
         ]
         label = f"Generators by {template}, corrected with {metric}, with 95% intervals: {'; '.join(values)}"
         if drawn:
-            svg = draw("corrected", {"means": corrected, "alone": alone})
+            svg = draw_template("corrected", {"means": corrected, "alone": alone})
             charts.append(NamedChart(f"{template}, with {metric}", Chart(svg, label, len(rows) - len(drawn))))
     return charts
 
@@ -146,7 +146,7 @@ class Spread(NamedTuple):
 
     median: float
     counts: NDArray[np.int64]
-    """Number of scores in each of BINS bins, from the metric's lowest score to its highest."""
+    """Number of scores in each of N_BINS bins, from the metric's lowest score to its highest."""
 
 
 Span = tuple[float, float]
@@ -156,15 +156,15 @@ Span = tuple[float, float]
 def measure_spread(scores: NDArray[np.float64], span: Span) -> Spread | None:
     """Return the distribution of a generator's scores, or None if it has no scores."""
     values = scores[~np.isnan(scores)]
-    return Spread(float(np.median(values)), np.histogram(values, _bin_edges(span))[0]) if len(values) else None
+    return Spread(float(np.median(values)), np.histogram(values, _compute_bin_edges(span))[0]) if len(values) else None
 
 
-def _bin_edges(span: Span) -> NDArray[np.float64]:
+def _compute_bin_edges(span: Span) -> NDArray[np.float64]:
     low, high = span
-    return np.linspace(low, high, BINS + 1) if high > low else np.linspace(low - 0.5, high + 0.5, BINS + 1)
+    return np.linspace(low, high, N_BINS + 1) if high > low else np.linspace(low - 0.5, high + 0.5, N_BINS + 1)
 
 
-def distribution_chart(board: Board, spreads: Mapping[str, Spread], span: Span) -> Chart:
+def draw_distribution_chart(board: Board, spreads: Mapping[str, Spread], span: Span) -> Chart:
     """Draw each generator's distribution of scores as a histogram with its median."""
     order = [row.generator for row in board.scored_rows()[:MAX_GENERATORS] if row.generator in spreads]
     label = f"Distribution of {board.metric}; {describe_medians(order, spreads)}"
@@ -178,7 +178,7 @@ def describe_medians(order: Sequence[str], spreads: Mapping[str, Spread]) -> str
 
 def draw_histograms(order: Sequence[str], spreads: Mapping[str, Spread], span: Span) -> Markup:
     """Draw one histogram per row; bar heights are square roots of the counts, and the tallest bar fills the row."""
-    xs = np.round(_bin_edges(span), 6).tolist()
+    xs = np.round(_compute_bin_edges(span), 6).tolist()
     bars = []
     for row, name in enumerate(order):
         counts = spreads[name].counts
@@ -193,18 +193,18 @@ def draw_histograms(order: Sequence[str], spreads: Mapping[str, Spread], span: S
 
 def draw_rows(order: Sequence[str], bars: Values, medians: Sequence[float], span: Span) -> Markup:
     """Draw a row for each name, with its bars (from `row` to `top`) and its median."""
-    labels = short_labels(order)
+    labels = shorten_labels(order)
     data: dict[str, Values] = {
         "bars": bars,
         "medians": [{"row": row + 0.94, "top": row + 0.1, "x": median} for row, median in enumerate(medians)],
         "names": [{"row": row + 0.62, "generator": labels[name]} for row, name in enumerate(order)],
     }
-    rows, edges = max(len(order), 1), _bin_edges(span)
+    rows, edges = max(len(order), 1), _compute_bin_edges(span)
     params = {"rows": rows, "low": float(edges[0]), "high": float(edges[-1])}
-    return draw("distribution", data, params, height=ROW_HEIGHT * rows)
+    return draw_template("distribution", data, params, height=ROW_HEIGHT * rows)
 
 
-def trend_chart(lines: Sequence[ChartLine], breaks: Sequence[str | int], label: str) -> Chart:
+def draw_trend_chart(lines: Sequence[ChartLine], breaks: Sequence[str | int], label: str) -> Chart:
     """Draw means over time, or over training steps, with their intervals as bands.
 
     Lines are interrupted at `breaks` (ISO times or steps), which are drawn as dashed lines. If there are more than
@@ -223,10 +223,10 @@ def trend_chart(lines: Sequence[ChartLine], breaks: Sequence[str | int], label: 
     scale = {"type": "temporal", "scale": {"type": "utc"}} if timed else {"type": "quantitative"}
     x = {"field": "x", "axis": axis, **scale}
     data: dict[str, Values] = {"means": means, "marks": marks, "breaks": [{"x": at} for at in breaks]}
-    return Chart(draw("trend", data, encoding={"x": x}), label, 0)
+    return Chart(draw_template("trend", data, encoding={"x": x}), label, 0)
 
 
-def violin_charts(ratings: pd.DataFrame) -> list[NamedChart]:
+def draw_violin_charts(ratings: pd.DataFrame) -> list[NamedChart]:
     """Draw people's mean ratings of images by generator, for each template, best mean first.
 
     The charts are violin plots (Gecko, figures 14 and 15). Ratings are rescaled to 0 to 1 if the template's scale is
@@ -265,7 +265,7 @@ def _draw_violin(row: int, values: NDArray[np.float64], span: Span) -> Values:
     ]
 
 
-def draw(
+def draw_template(
     name: str, data: dict[str, Values], params: Mapping[str, float] = MappingProxyType({}), **options: Any
 ) -> Markup:
     """Draw a template with the given datasets and parameters, as an SVG that scales with its container.

@@ -11,29 +11,29 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from plumbline.operators.base.sentences import ShownTable, first_rows, number, plural
-from plumbline.operators.metaeval.graphs import CORRELATED, CorrelationMatrix, average_nodes, pivot_metrics
+from plumbline.operators.metaeval.graphs import CORRELATED_MEASURES, CorrelationMatrix, average_nodes, pivot_metrics
 from plumbline.operators.report.charts import (
     Chart,
     NamedChart,
     Span,
     Values,
     describe_medians,
-    draw,
     draw_histograms,
+    draw_template,
     measure_spread,
-    short_labels,
+    shorten_labels,
 )
 from plumbline.operators.report.page_tables import MAX_GENERATORS
 
-SPANS: dict[str, Span] = {"ordering": (-1.0, 1.0), "separation": (0.0, 1.0)}
-SHOWN_PAIRS = 2
+MEASURE_SPANS: dict[str, Span] = {"ordering": (-1.0, 1.0), "separation": (0.0, 1.0)}
+N_SHOWN_PAIRS = 2
 """Number of pairs of metrics drawn from each end of the ranking: the most and the least correlated pairs."""
 MAX_SUBSETS = 5
 """Maximum number of subsets drawn in different colours and shapes; if there are more, all look the same."""
 MAX_POINTS = 2000
 
 
-def graph_charts(graphs: pd.DataFrame, matrices: Sequence[CorrelationMatrix]) -> list[NamedChart]:
+def draw_graph_charts(graphs: pd.DataFrame, matrices: Sequence[CorrelationMatrix]) -> list[NamedChart]:
     """Return scatter plots of the most and least correlated metrics on each measure, then the metrics' histograms.
 
     Only the first convention in `graphs` (schema GRAPHS) is drawn. `matrices` are the correlations over all graphs.
@@ -41,17 +41,18 @@ def graph_charts(graphs: pd.DataFrame, matrices: Sequence[CorrelationMatrix]) ->
     first = _select_first_convention(graphs)
     subsets = first.groupby("graph_id")["subset"].first()
     scatter_plots, histograms = [], []
-    for measure in CORRELATED if len(first) else ():
+    for measure in CORRELATED_MEASURES if len(first) else ():
         values = pivot_metrics(first, measure)
         for matrix in matrices:
             if matrix.measure == measure:
                 scatter_plots += [_draw_scatter(measure, *pair, values, subsets) for pair in _choose_pairs(matrix)]
         found = {
-            str(name): measure_spread(column.to_numpy(np.float64), SPANS[measure]) for name, column in values.items()
+            str(name): measure_spread(column.to_numpy(np.float64), MEASURE_SPANS[measure])
+            for name, column in values.items()
         }
         spreads = {metric: spread for metric, spread in found.items() if spread is not None}
         order, name = list(spreads)[:MAX_GENERATORS], f"{measure} of all graphs"
-        svg = draw_histograms(order, spreads, SPANS[measure])
+        svg = draw_histograms(order, spreads, MEASURE_SPANS[measure])
         histograms.append(NamedChart(name, Chart(svg, f"{name}; {describe_medians(order, spreads)}", 0)))
     return [*scatter_plots, *histograms]
 
@@ -68,7 +69,7 @@ def _choose_pairs(matrix: CorrelationMatrix) -> list[tuple[str, str, float]]:
         if math.isfinite(matrix.values[first][second])
     ]
     ranked = sorted(pairs, key=lambda pair: -pair[2])
-    return [*ranked[:SHOWN_PAIRS], *ranked[max(SHOWN_PAIRS, len(ranked) - SHOWN_PAIRS) :]]
+    return [*ranked[:N_SHOWN_PAIRS], *ranked[max(N_SHOWN_PAIRS, len(ranked) - N_SHOWN_PAIRS) :]]
 
 
 def _draw_scatter(
@@ -78,14 +79,14 @@ def _draw_scatter(
     both = values[[metric, other]].dropna()
     shown = both.iloc[_sample_evenly(len(both), MAX_POINTS)]
     names = sorted(subsets.unique())
-    labels = short_labels(names) if len(names) <= MAX_SUBSETS else dict.fromkeys(names, f"{len(names)} subsets")
+    labels = shorten_labels(names) if len(names) <= MAX_SUBSETS else dict.fromkeys(names, f"{len(names)} subsets")
     points: Values = [
         {"x": float(x), "y": float(y), "subset": labels[subset]}
         for y, x, subset in zip(shown[metric], shown[other], subsets[shown.index], strict=True)
     ]
     points.sort(key=lambda point: point["subset"])
-    low, high = SPANS[measure]
-    svg = draw("scatter", {"points": points}, {"low": low, "high": high})
+    low, high = MEASURE_SPANS[measure]
+    svg = draw_template("scatter", {"points": points}, {"low": low, "high": high})
     name = f"{measure}: {metric} (up) and {other} (right), r {number(pearson, 2)}"
     return NamedChart(name, Chart(svg, f"{name}, over {len(both)} error graphs", len(both) - len(shown)))
 
@@ -95,7 +96,7 @@ def _sample_evenly(count: int, limit: int) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, count - 1, min(count, limit)).round().astype(np.int64))
 
 
-SHOWN_METRICS = 2
+N_SHOWN_METRICS = 2
 """Number of metrics drawn from each end of the ranking: those that order a graph's images best and worst."""
 MAX_TABLE_METRICS = 10
 MAX_NODE_LINES = 6
@@ -103,7 +104,7 @@ MAX_TABLE_NODES = 20
 MAX_LINE_IMAGES = 200
 NO_ERROR = "no error"
 """Name shown for the node without errors if the release gives it none."""
-ERRORS = "(errors)"
+ERRORS_LABEL = "(errors)"
 """Label of the line that shows each image's number of errors."""
 
 
@@ -170,11 +171,11 @@ def _choose_graphs(orderings: pd.DataFrame, images: pd.DataFrame) -> dict[str, s
 def _draw_images(images: pd.DataFrame, orderings: "pd.Series[float]") -> NamedChart:
     """Draw the images' scores, and their numbers of errors, as lines scaled from 0 to 1."""
     ranked = list(orderings.sort_values(kind="stable", ascending=False).index)
-    metrics = list(dict.fromkeys([*ranked[:SHOWN_METRICS], *ranked[-SHOWN_METRICS:]]))
+    metrics = list(dict.fromkeys([*ranked[:N_SHOWN_METRICS], *ranked[-N_SHOWN_METRICS:]]))
     wide = images.pivot(index=["level", "node", "image_id"], columns="metric", values="score")[metrics]
-    lines = {ERRORS: wide.index.get_level_values("level").to_numpy(np.float64)}
+    lines = {ERRORS_LABEL: wide.index.get_level_values("level").to_numpy(np.float64)}
     lines |= {str(metric): wide[metric].to_numpy(np.float64) for metric in metrics}
-    drawn, labels = _sample_evenly(len(wide), MAX_LINE_IMAGES), short_labels([*lines])
+    drawn, labels = _sample_evenly(len(wide), MAX_LINE_IMAGES), shorten_labels([*lines])
     points: Values = [
         {"x": int(x), "y": float(y), "name": labels[name]}
         for name, values in lines.items()
@@ -200,7 +201,7 @@ def _draw_shares(rows: pd.DataFrame, title: str) -> NamedChart:
     low, high = float(scored["score"].min()), float(scored["score"].max())
     nodes = [(node or NO_ERROR, its["score"].sort_values()) for (_, node), its in scored.groupby(["level", "node"])]
     drawn, left_out = first_rows(nodes, MAX_NODE_LINES)
-    labels = short_labels([node for node, _ in drawn])
+    labels = shorten_labels([node for node, _ in drawn])
     points: Values = [
         {"x": float(x), "y": float(y), "name": labels[node]}
         for node, scores in drawn
@@ -213,7 +214,7 @@ def _draw_shares(rows: pd.DataFrame, title: str) -> NamedChart:
 
 def _draw_lines(points: Values, span: Span, interpolate: str) -> Markup:
     mark = {"type": "line", "interpolate": interpolate, "strokeWidth": 2}
-    return draw("lines", {"points": points}, {"low": span[0], "high": span[1]}, mark=mark)
+    return draw_template("lines", {"points": points}, {"low": span[0], "high": span[1]}, mark=mark)
 
 
 def _tabulate_means(images: pd.DataFrame) -> ShownTable:

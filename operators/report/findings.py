@@ -10,8 +10,13 @@ from statistics import mean
 from typing import NamedTuple
 
 from plumbline.operators.base.sentences import Sentence, names, plural, signed
-from plumbline.operators.report.leaders import NO_LEADER, baseline_sentence, metric_sentences, skill_sentences
-from plumbline.operators.results.comparison import Board, Duel, describe_not_compared, generator_names
+from plumbline.operators.report.leaders import (
+    NO_LEADER,
+    describe_baseline_comparison,
+    describe_leaders,
+    describe_skills,
+)
+from plumbline.operators.results.comparison import Board, Duel, describe_not_compared, list_generator_names
 from plumbline.operators.results.summary import OVERALL
 from plumbline.operators.statistics.repeats import WITH_TWICE_THE_PROMPTS, Repeats
 
@@ -37,26 +42,26 @@ class Decision(NamedTuple):
         return [sentence for sentence in every if str(sentence)]
 
 
-def overall_boards(boards: Mapping[tuple[str, str], Board], metrics: Sequence[str] = ()) -> dict[str, Board]:
+def select_overall_boards(boards: Mapping[tuple[str, str], Board], metrics: Sequence[str] = ()) -> dict[str, Board]:
     """Return the boards over all prompts by metric, starting with `metrics` in the given order."""
     overall = {metric: board for (metric, skill), board in boards.items() if skill == OVERALL}
     return {metric: overall[metric] for metric in dict.fromkeys([*metrics, *overall]) if metric in overall}
 
 
-def decide(boards: Mapping[tuple[str, str], Board], overall: Boards, failed: str = "") -> Decision:
+def draw_conclusions(boards: Mapping[tuple[str, str], Board], overall: Boards, failed: str = "") -> Decision:
     """Return all conclusions of a run; `failed` describes the failed rows, if there are any."""
     each = list(overall.values())
     baseline = each[0].baseline if each else ""
-    first = headline(overall, failed)
+    first = write_headline(overall, failed)
     if unlike := describe_not_compared(duel for board in each for duel in board.unlike):
         note = f"Not compared, as their settings differ: {names(unlike, MAX_UNLIKE)}."
         first = first._replace(rest=f"{first.rest} {note}".strip())
     return Decision(
         headline=first,
-        by_metric=[baseline_sentence(board) for board in each] if baseline else metric_sentences(each),
-        by_skill=skill_sentences(boards, list(mean_ranks(overall)), baseline or _find_reference(overall)),
-        agreement=[*agreement_sentences(overall), *contrary_sentences(overall)],
-        certainty=certainty_sentence(overall),
+        by_metric=[describe_baseline_comparison(board) for board in each] if baseline else describe_leaders(each),
+        by_skill=describe_skills(boards, list(compute_mean_ranks(overall)), baseline or _find_reference(overall)),
+        agreement=[*describe_agreement(overall), *describe_contrary_pairs(overall)],
+        certainty=describe_certainty(overall),
     )
 
 
@@ -64,13 +69,13 @@ def _list_duels(overall: Boards) -> list[Duel]:
     return [duel for board in overall.values() for duel in board.duels]
 
 
-def mean_ranks(overall: Boards) -> dict[str, float | None]:
+def compute_mean_ranks(overall: Boards) -> dict[str, float | None]:
     """Return each generator's mean rank over the metrics, best first.
 
     A generator that some metric did not score has the mean rank None and comes last. Metrics without any score are
     ignored.
     """
-    ranks: dict[str, list[int]] = {name: [] for board in overall.values() for name in generator_names(board.rows)}
+    ranks: dict[str, list[int]] = {name: [] for board in overall.values() for name in list_generator_names(board.rows)}
     for board in overall.values():
         for row in board.scored_rows():
             ranks[row.generator].append(row.rank or 0)
@@ -82,7 +87,7 @@ def mean_ranks(overall: Boards) -> dict[str, float | None]:
 def _count_best_and_leading(overall: Boards) -> tuple[Counter[str], Counter[str]]:
     """Count, for each generator, the metrics on which it is best, and those on which it leads, alone or jointly."""
     best = Counter(first.generator for board in overall.values() if (first := board.best_row()))
-    return best, Counter(name for board in overall.values() for name in generator_names(board.leaders()))
+    return best, Counter(name for board in overall.values() for name in list_generator_names(board.leaders()))
 
 
 def _find_reference(overall: Boards) -> str:
@@ -91,13 +96,13 @@ def _find_reference(overall: Boards) -> str:
     Ties are broken by the number of metrics that the generator leads, alone or jointly, and then by the mean rank.
     """
     best, leading = _count_best_and_leading(overall)
-    return max(mean_ranks(overall), key=lambda name: (best[name], leading[name]), default="")
+    return max(compute_mean_ranks(overall), key=lambda name: (best[name], leading[name]), default="")
 
 
-def headline(overall: Boards, failed: str = "") -> Sentence:
+def write_headline(overall: Boards, failed: str = "") -> Sentence:
     """Return the main conclusion in one line; `failed` describes the failed rows, if there are any."""
     each = list(overall.values())
-    scored = list(dict.fromkeys(name for board in each for name in generator_names(board.scored_rows())))
+    scored = list(dict.fromkeys(name for board in each for name in list_generator_names(board.scored_rows())))
     if not scored:
         return Sentence("Nothing could be scored.", f"Failed rows: {failed}" if failed else "")
     if len(scored) == 1:
@@ -107,40 +112,40 @@ def headline(overall: Boards, failed: str = "") -> Sentence:
             return Sentence("No two generators are compared.", "")
         return Sentence("No two generators can be compared.", "No metric scored two of them on the same prompt.")
     if each[0].baseline:
-        return _baseline_headline(overall, each[0].baseline)
+        return _write_baseline_headline(overall, each[0].baseline)
     if not any(board.has_clear_difference for board in each):
         able = any(board.can_tell for board in each)
-        lead = "No generator is clearly better than another" if able else "Too few prompts to say who is better"
+        lead = "No generator is clearly better than another" if able else "Too few prompts to compare generators"
         return Sentence(lead, f"{_describe_metrics(overall)}.")
-    return _winner_headline(overall)
+    return _write_winner_headline(overall)
 
 
 def _describe_metrics(overall: Boards) -> str:
     return f"by any of {len(overall)} metrics" if len(overall) > 1 else f"by {next(iter(overall))}"
 
 
-def _baseline_headline(overall: Boards, baseline: str) -> Sentence:
+def _write_baseline_headline(overall: Boards, baseline: str) -> Sentence:
     """Return the headline for a run whose generators are compared only with the baseline."""
     each, count, by = overall.values(), len(overall), _describe_metrics(overall)
     better = Counter(name for board in each for name in board.better_than(baseline))
     worse = Counter(name for board in each for name in board.worse_than(baseline))
     if better:
-        behind = f" Clearly worse: {_counts_text(worse, count)}." if worse else ""
-        return Sentence(f"Clearly better than {baseline}:", f"{_counts_text(better, count)}.{behind}")
+        behind = f" Clearly worse: {_format_counts(worse, count)}." if worse else ""
+        return Sentence(f"Clearly better than {baseline}:", f"{_format_counts(better, count)}.{behind}")
     if worse:
-        rest = f"{by}. Clearly worse: {_counts_text(worse, count)}."
+        rest = f"{by}. Clearly worse: {_format_counts(worse, count)}."
         return Sentence(f"No generator is clearly better than {baseline}", rest)
     if any(board.can_tell for board in each):
         return Sentence(f"No generator clearly differs from {baseline}", f"{by}.")
     return Sentence(f"Too few prompts to compare with {baseline}", f"{by}.")
 
 
-def _winner_headline(overall: Boards) -> Sentence:
+def _write_winner_headline(overall: Boards) -> Sentence:
     """Return the headline for a run with at least one clear difference."""
     first, count = _find_reference(overall), len(overall)
     best, leading = _count_best_and_leading(overall)
     if len(best) > 1:
-        return Sentence("The metrics disagree on the best generator:", f"{_counts_text(best, count)}.")
+        return Sentence("The metrics disagree on the best generator:", f"{_format_counts(best, count)}.")
     every = {1: next(iter(overall)), 2: "both metrics"}.get(count, f"all {count} metrics")
     if best[first] == count:
         return Sentence(f"{first} is the best generator{f' — by {every}' if count > 1 else ''}.", "")
@@ -149,21 +154,21 @@ def _winner_headline(overall: Boards) -> Sentence:
             f"{first} is the best generator by {best[first]} of {count} metrics.", _list_rivals(first, overall)
         )
     if 2 * leading[first] <= count:
-        leads = [f"{name} {_leading_verb(name, overall)} on {n}" for name, n in leading.most_common()]
+        leads = [f"{name} {_choose_leading_verb(name, overall)} on {n}" for name, n in leading.most_common()]
         return Sentence("No clear winner:", f"of {count} metrics, {names(leads)}." if leads else NO_LEADER)
     by = every if leading[first] == count else f"{leading[first]} of {count} metrics"
     rest = f"It is not clearly the best. {_list_rivals(first, overall)}"
-    return Sentence(f"{first} {_leading_verb(first, overall)} by {by}.", rest.strip())
+    return Sentence(f"{first} {_choose_leading_verb(first, overall)} by {by}.", rest.strip())
 
 
-def _leading_verb(name: str, overall: Boards) -> str:
+def _choose_leading_verb(name: str, overall: Boards) -> str:
     """Return `leads` if a generator leads alone, `shares the lead` if jointly, or both phrases if metrics differ."""
-    leaders = [generator_names(board.leaders()) for board in overall.values()]
+    leaders = [list_generator_names(board.leaders()) for board in overall.values()]
     alone = {len(first) == 1 for first in leaders if name in first}
     return "leads or shares the lead" if len(alone) > 1 else "leads" if True in alone else "shares the lead"
 
 
-def _counts_text(counts: Counter[str], n_metrics: int) -> str:
+def _format_counts(counts: Counter[str], n_metrics: int) -> str:
     """Format counts, highest first, as in `a by 2 and b by 1, of 3 metrics`; for a single metric, only the names."""
     if n_metrics == 1:
         return names(list(counts))
@@ -172,18 +177,18 @@ def _counts_text(counts: Counter[str], n_metrics: int) -> str:
 
 def _list_rivals(name: str, overall: Boards) -> str:
     """Return text that lists the generators clearly better than `name`, and the generators close to it, with counts."""
-    scored = [board for board in overall.values() if name in generator_names(board.scored_rows())]
+    scored = [board for board in overall.values() if name in list_generator_names(board.scored_rows())]
     rivals = {
         "No clear difference from it:": Counter(other for board in scored for other in board.tied_with(name)),
         "Clearly better:": Counter(other for board in scored for other in board.better_than(name)),
     }
-    parts = [f"{lead} {_counts_text(counts, len(overall))}." for lead, counts in rivals.items() if counts]
+    parts = [f"{lead} {_format_counts(counts, len(overall))}." for lead, counts in rivals.items() if counts]
     if unscored := len(overall) - len(scored):
         parts.append(f"{plural(unscored, 'metric')} did not score it.")
     return " ".join(parts)
 
 
-def agreement_sentences(overall: Boards) -> list[Sentence]:
+def describe_agreement(overall: Boards) -> list[Sentence]:
     """Return sentences on whether metrics agree about pairs of generators that differ clearly on several metrics."""
     duels = _list_duels(overall)
     if len(overall) < 2 or not duels:
@@ -218,7 +223,7 @@ def _limit_pairs(sentences: Sequence[Sentence], lead: str) -> list[Sentence]:
     return [*sentences[:MAX_PAIRS], *rest]
 
 
-def contrary_sentences(overall: Boards) -> list[Sentence]:
+def describe_contrary_pairs(overall: Boards) -> list[Sentence]:
     """Return sentences about pairs that differ clearly although their means do not differ in the same direction."""
     contrary = [
         Sentence(
@@ -232,7 +237,7 @@ def contrary_sentences(overall: Boards) -> list[Sentence]:
     return _limit_pairs(contrary, "Signed ranks and means disagree on")
 
 
-def certainty_sentence(overall: Boards) -> Sentence:
+def describe_certainty(overall: Boards) -> Sentence:
     """Return a sentence about the number of clear comparisons and the test; empty if nothing was compared."""
     duels = _list_duels(overall)
     if not duels:
@@ -251,7 +256,7 @@ def certainty_sentence(overall: Boards) -> Sentence:
     return Sentence("How sure:", rest)
 
 
-def seed_sentences(by_metric: Mapping[str, Repeats]) -> list[Sentence]:
+def describe_seed_noise(by_metric: Mapping[str, Repeats]) -> list[Sentence]:
     """Return a sentence about the metric that the seed affects most, and about the gain from more images."""
     shares = {metric: repeats.share for metric, repeats in by_metric.items() if not math.isnan(repeats.share)}
     if not shares:

@@ -11,13 +11,13 @@ from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.sentences import names
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import decode_row_image
-from plumbline.operators.images.rows import SOURCES, FetchUri, edit_error, numbered_error, read_sources
+from plumbline.operators.images.rows import SOURCE_COLUMNS, FetchUri, name_edit_error, number_error, read_sources
 from plumbline.operators.report.marked_words import (
     ComparedWords,
     MarkedQuestion,
     Segment,
-    compared_words,
     describe_unreadable,
+    find_compared_words,
     mark_prompt,
     mark_questions,
     shorten,
@@ -27,7 +27,18 @@ from plumbline.operators.results.percentile_ranks import NOTHING_USUAL, UsualSco
 
 THUMBNAIL_SIDE = 512
 THUMBNAIL_BYTES = 16_000
-SMALLER = ((1, 82), (1, 70), (1, 55), (1, 40), (0.7, 55), (0.7, 40), (0.5, 55), (0.5, 40), (0.5, 25), (0.5, 10))
+COMPRESSION_STEPS = (
+    (1, 82),
+    (1, 70),
+    (1, 55),
+    (1, 40),
+    (0.7, 55),
+    (0.7, 40),
+    (0.5, 55),
+    (0.5, 40),
+    (0.5, 25),
+    (0.5, 10),
+)
 """(scale, WebP quality) pairs to try in this order until an image is small enough."""
 MIN_SOURCE_BYTES = 500
 """Minimum number of bytes allowed for each source image of a row, even if there are many."""
@@ -57,7 +68,7 @@ class ImageDetail(NamedTuple):
     sources: Sequence[Thumbnail] = ()
 
 
-NO_DETAIL = ImageDetail(Thumbnail(None, "it was not looked for"), {}, {}, {})
+NO_DETAIL = ImageDetail(Thumbnail(None, "it has not been read"), {}, {}, {})
 
 
 class MetricView(NamedTuple):
@@ -144,7 +155,7 @@ def make_card(
 def _make_view(metric: str, pick: Pick, detail: ImageDetail, prompt: str | None, usual: UsualScores) -> MetricView:
     elements = detail.elements.get(metric) or ()
     words = mark_prompt(prompt, elements) if prompt is not None else []
-    compared = compared_words(elements)
+    compared = find_compared_words(elements)
     elements = elements if compared is None else elements[:-1]
     questions = mark_questions(elements)
     return MetricView(
@@ -200,7 +211,7 @@ def encode_sources(
     max_bytes: int = THUMBNAIL_BYTES,
 ) -> list[bytes | RowError]:
     """Return the source images of the row as WebP, about `max_bytes` in total; empty if the row has no sources."""
-    if not any(name in row for name in SOURCES):
+    if not any(name in row for name in SOURCE_COLUMNS):
         return []
     encoded = read_sources(row, limits.max_images, fetch)
     if isinstance(encoded, RowError):
@@ -208,19 +219,19 @@ def encode_sources(
     count, each = len(encoded), max(max_bytes // len(encoded), MIN_SOURCE_BYTES)
     thumbnails = (encode_thumbnail({"image": content}, limits, fetch, side=side, max_bytes=each) for content in encoded)
     return [
-        edit_error(numbered_error(source, number, count), "source") if isinstance(source, RowError) else source
+        name_edit_error(number_error(source, number, count), "source") if isinstance(source, RowError) else source
         for number, source in enumerate(thumbnails, 1)
     ]
 
 
 def _encode(image: Image.Image, max_bytes: int) -> bytes:
-    """Encode the image as WebP with at most `max_bytes`, trying the pairs in SMALLER and then smaller images."""
-    for size, quality in SMALLER:
+    """Encode the image as WebP with at most `max_bytes`: try COMPRESSION_STEPS in order, then smaller images."""
+    for size, quality in COMPRESSION_STEPS:
         buffer = io.BytesIO()
         _scale(image, size).save(buffer, "WEBP", quality=quality, method=0)
         if buffer.tell() <= max_bytes:
             return buffer.getvalue()
-    return _encode(_scale(image, SMALLER[-1][0] / 2), max_bytes)
+    return _encode(_scale(image, COMPRESSION_STEPS[-1][0] / 2), max_bytes)
 
 
 def _scale(image: Image.Image, size: float) -> Image.Image:

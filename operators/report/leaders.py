@@ -8,43 +8,49 @@ import numpy as np
 import pandas as pd
 
 from plumbline.operators.base.sentences import MAX_NAMES, Sentence, interval_sentence, names, number, plural
-from plumbline.operators.results.comparison import SIGNIFICANT, Board, LeaderboardRow, generator_names
+from plumbline.operators.results.comparison import SIGNIFICANT, Board, LeaderboardRow, list_generator_names
 from plumbline.operators.results.summary import OVERALL
-from plumbline.operators.statistics.ordering import min_pairs
+from plumbline.operators.statistics.ordering import compute_min_pairs
 
 MAX_CLOSE = 5
 """Maximum number of generators close to a leader that are listed, each with its metrics."""
 NO_LEADER = "each generator that beats another is itself beaten."
 
 
-def metric_sentences(boards: Sequence[Board]) -> list[Sentence]:
+def describe_leaders(boards: Sequence[Board]) -> list[Sentence]:
     """Return sentences about the leaders on each metric; metrics with the same result share a sentence."""
     alike: dict[tuple[str, ...], list[Board]] = defaultdict(list)
     for board in boards:
-        alike[_result_key(board)].append(board)
-    return [_leader_sentence(group) for group in alike.values()]
+        alike[_make_result_key(board)].append(board)
+    return [_describe_leaders_of(group) for group in alike.values()]
 
 
-def _result_key(board: Board) -> tuple[str, ...]:
+def _make_result_key(board: Board) -> tuple[str, ...]:
     """Return a key that is equal for metrics with the same result, even if their values differ.
 
     A metric with notes has a key of its own.
     """
     outcome, leaders = board.outcome, board.leaders()
     if not leaders:
-        return (outcome, *(generator_names(board.scored_rows()) if outcome == "one scored" else ()))
-    noted = board.metric if _describe_leader_notes(board, leaders[0]) else ""
+        return (outcome, *(list_generator_names(board.scored_rows()) if outcome == "one scored" else ()))
+    noted = board.metric if _format_leader_notes(board, leaders[0]) else ""
     if outcome == "several lead":
-        return (outcome, noted, *sorted(generator_names(leaders)), "", *sorted(generator_names(board.close_rows())))
+        return (
+            outcome,
+            noted,
+            *sorted(list_generator_names(leaders)),
+            "",
+            *sorted(list_generator_names(board.close_rows())),
+        )
     return (
         outcome,
         noted,
         leaders[0].generator,
-        *(generator_names(_find_followers(board)) if outcome == "best" else ()),
+        *(list_generator_names(_find_followers(board)) if outcome == "best" else ()),
     )
 
 
-def _leader_sentence(boards: Sequence[Board]) -> Sentence:
+def _describe_leaders_of(boards: Sequence[Board]) -> Sentence:
     """Return one sentence for metrics with the same result. A single metric also gets intervals and notes."""
     board, is_single = boards[0], len(boards) == 1
     metrics = _join_all([board.metric for board in boards])
@@ -69,11 +75,11 @@ def _leader_sentence(boards: Sequence[Board]) -> Sentence:
             return Sentence(f"No generator leads {by}:", rest.strip())
         case "no leader":
             return Sentence(f"No generator leads {by}:", NO_LEADER)
-    leader, close = leaders[0], generator_names(board.close_rows())
+    leader, close = leaders[0], list_generator_names(board.close_rows())
     by_means = f"{by} ({_describe_mean(leader)})" if is_single else f"by {_describe_means(boards, leader.generator)}"
-    notes = _describe_leader_notes(board, leader) if is_single else ""
+    notes = _format_leader_notes(board, leader) if is_single else ""
     if board.outcome == "best":
-        followers = generator_names(_find_followers(board))
+        followers = list_generator_names(_find_followers(board))
         second = ""
         if len(followers) == 1:
             mean = f" with {number(_find_followers(board)[0].mean)}" if is_single else ""
@@ -83,15 +89,17 @@ def _leader_sentence(boards: Sequence[Board]) -> Sentence:
         return Sentence(f"{leader.generator} is best", f"{by_means}.{second}{notes}")
     unlike = {name for row in leaders for name in board.not_compared_with(row.generator)}
     if board.outcome == "several lead":
-        is_unlike = bool(unlike & {*generator_names(leaders)})
+        is_unlike = bool(unlike & {*list_generator_names(leaders)})
         tied = "are not all compared, as their settings differ" if is_unlike else "cannot be told apart"
         others = f" No clear difference from {names(close)}." if close else ""
         top = f" {_describe_top_mean(board, leaders)}" if is_single else ""
-        return Sentence(f"{names(generator_names(leaders))} share the lead", f"{by} and {tied}.{others}{top}{notes}")
+        return Sentence(
+            f"{names(list_generator_names(leaders))} share the lead", f"{by} and {tied}.{others}{top}{notes}"
+        )
     if is_single:
         others = f"; no clear difference from {names(close)}." if close else "."
     else:
-        others = f". No clear difference from it: {close_by}." if (close_by := _close_by_metric(boards)) else "."
+        others = f". No clear difference from it: {close_by}." if (close_by := _list_close_generators(boards)) else "."
     if unlike:
         others += (
             f" Not compared with it, as their settings differ: {names(board.not_compared_with(leader.generator))}."
@@ -108,11 +116,11 @@ def _describe_means(boards: Sequence[Board], generator: str) -> str:
     return _join_all(means)
 
 
-def _close_by_metric(boards: Sequence[Board]) -> str:
+def _list_close_generators(boards: Sequence[Board]) -> str:
     """Return the generators close to the leader, each with its metrics, such as `c by both; d by m`."""
     by: dict[str, list[str]] = defaultdict(list)
     for board in boards:
-        for name in generator_names(board.close_rows()):
+        for name in list_generator_names(board.close_rows()):
             by[name].append(board.metric)
     every = "both" if len(boards) == 2 else "all of these"
     parts = [f"{name} by {every if len(by[name]) == len(boards) else _join_all(by[name])}" for name in by]
@@ -125,7 +133,7 @@ def _join_all(listed: Sequence[str]) -> str:
     return names(listed, len(listed))
 
 
-def baseline_sentence(board: Board) -> Sentence:
+def describe_baseline_comparison(board: Board) -> Sentence:
     """Return a sentence about the generators that are clearly better or worse than the baseline on one metric."""
     baseline, means = board.baseline, {row.generator: number(row.mean) for row in board.scored_rows()}
     if baseline not in means:
@@ -160,7 +168,7 @@ def explain_too_few(n_prompts: int, n_comparisons: int) -> str:
     among = f" among {n_comparisons} comparisons" if n_comparisons > 1 else ""
     return (
         f"even if all of {plural(n_prompts, 'prompt')} agreed, no difference would be clear{among}; "
-        f"at least {min_pairs(n_comparisons, SIGNIFICANT)} prompts are needed"
+        f"at least {compute_min_pairs(n_comparisons, SIGNIFICANT)} prompts are needed"
     )
 
 
@@ -193,10 +201,10 @@ def _find_followers(board: Board) -> list[LeaderboardRow]:
     return board.leave_out(board.leaders()[0].generator).unbeaten_rows()
 
 
-def _describe_leader_notes(board: Board, leader: LeaderboardRow) -> str:
+def _format_leader_notes(board: Board, leader: LeaderboardRow) -> str:
     """Return notes on missing scores, and on generators with a better mean than the leader that lose a duel clearly."""
     above = [row for row in board.scored_rows() if row.worth > leader.worth]
-    beaten = [name for name in generator_names(above) if board.better_than(name)]
+    beaten = [name for name in list_generator_names(above) if board.better_than(name)]
     end = "Lower" if board.lower_is_better else "Higher"
     note = f" {end} mean, but clearly worse than another prompt by prompt: {names(beaten)}." if beaten else ""
     if leader.coverage <= 0.99:
@@ -209,7 +217,7 @@ MIN_SHORTFALL = 3.0
 """Minimum shortfall of a generator at a skill, in standard errors, for the report to mention it."""
 
 
-def skill_sentences(boards: Mapping[tuple[str, str], Board], order: Sequence[str], best: str) -> list[Sentence]:
+def describe_skills(boards: Mapping[tuple[str, str], Board], order: Sequence[str], best: str) -> list[Sentence]:
     """Return sentences about the skills at which generators differ clearly from a reference, `best`.
 
     `boards` is keyed by metric and skill. The sentences list generators in the given `order`.
@@ -246,8 +254,8 @@ def skill_sentences(boards: Mapping[tuple[str, str], Board], order: Sequence[str
     }
     return [
         *(Sentence(lead, f"{names(generators)}.") for lead, generators in leads.items() if generators),
-        *_skill_list_sentences(f"clearly better than {best}{by}", better, len(at_skills), {}),
-        *_skill_list_sentences(f"clearly behind {best}{by}", worse, len(at_skills), _find_weak_skills(boards)),
+        *_describe_skill_lists(f"clearly better than {best}{by}", better, len(at_skills), {}),
+        *_describe_skill_lists(f"clearly behind {best}{by}", worse, len(at_skills), _find_weak_skills(boards)),
     ]
 
 
@@ -257,7 +265,7 @@ def _list_rivals(board: Board, best: str) -> list[str]:
     return [b if a == best else a for a, b in pairs if best in (a, b)]
 
 
-def _skill_list_sentences(
+def _describe_skill_lists(
     claim: str, skills: Mapping[str, Sequence[str]], n_skills: int, weak: Mapping[str, Sequence[str]]
 ) -> Iterator[Sentence]:
     """Yield a sentence for each of the first generators, with its skills, and one that lists the other generators."""

@@ -6,8 +6,8 @@ from typing import Any, Literal, NamedTuple
 
 from plumbline.operators.metrics.metric import EXTRA_WORDS
 
-RIGHT_FROM = 0.75
-WRONG_BELOW = 0.25
+MIN_RIGHT_SCORE = 0.75
+WRONG_SCORE_LIMIT = 0.25
 MAX_CHARACTERS = 8000
 MAX_QUESTIONS = 24
 MAX_IN_QUESTION = 400
@@ -60,15 +60,15 @@ class MarkedQuestion(NamedTuple):
 def judge_answer(score: float | None, wanted: str | None, given: str | None) -> State:
     """Return the state of a question, given the answer's score and the expected and actual answers.
 
-    A question is wrong if its score is below WRONG_BELOW, or below 0.5 with an answer other than the expected one.
-    Otherwise it is right if its score is at least RIGHT_FROM, and unsure if it is lower. Without a score it is left
-    out.
+    A question is wrong if its score is below WRONG_SCORE_LIMIT, or below 0.5 with an answer other than the expected
+    one. Otherwise it is right if its score is at least MIN_RIGHT_SCORE, and unsure if it is lower. Without a score it
+    is left out.
     """
     if score is None:
         return "left out"
-    if score < WRONG_BELOW or (score < 0.5 and wanted is not None and given != wanted):
+    if score < WRONG_SCORE_LIMIT or (score < 0.5 and wanted is not None and given != wanted):
         return "wrong"
-    return "right" if score >= RIGHT_FROM else "unsure"
+    return "right" if score >= MIN_RIGHT_SCORE else "unsure"
 
 
 def mark_questions(elements: Sequence[Mapping[str, Any]]) -> list[MarkedQuestion]:
@@ -77,7 +77,7 @@ def mark_questions(elements: Sequence[Mapping[str, Any]]) -> list[MarkedQuestion
     return marked[:MAX_QUESTIONS]
 
 
-def compared_words(elements: Sequence[Mapping[str, Any]]) -> ComparedWords | None:
+def find_compared_words(elements: Sequence[Mapping[str, Any]]) -> ComparedWords | None:
     """Return the expected and the read words if the metric compares words; None for any other metric.
 
     If a metric compares words, its last element contains the extra words.

@@ -8,11 +8,17 @@ from numpy.typing import NDArray
 
 from plumbline.operators.base.ordered_maps import OrderedMap, map_sequentially
 from plumbline.operators.base.spilled import SpilledColumns
-from plumbline.operators.images.generation_settings import Known
-from plumbline.operators.metrics.metric import direction
+from plumbline.operators.images.generation_settings import SettingCounts
+from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.report.charts import Spread, measure_spread
 from plumbline.operators.report.picked_images import GalleryQuotas, ImageCollector, SeenImages
-from plumbline.operators.results.comparison import Duel, PromptMeans, average_prompts, bradley_terry, compare_generators
+from plumbline.operators.results.comparison import (
+    Duel,
+    PromptMeans,
+    average_prompts,
+    compare_generators,
+    compute_bradley_terry,
+)
 from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns, find_sorted
 from plumbline.operators.results.summary import Skills
 from plumbline.operators.statistics.repeats import Repeats, estimate_repeats, pool_repeats
@@ -20,7 +26,7 @@ from plumbline.operators.statistics.repeats import Repeats, estimate_repeats, po
 Counts = NDArray[np.int64]
 
 
-class Unscored(NamedTuple):
+class UnscoredPrompts(NamedTuple):
     """Prompts that fail for every generator: several generators have rows for them, but a metric scored none."""
 
     prompts: Hashes
@@ -33,7 +39,7 @@ class Unscored(NamedTuple):
     """Total number of rows of these prompts, by generator."""
 
 
-NOTHING_UNSCORED = Unscored(np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64), {})
+NO_UNSCORED_PROMPTS = UnscoredPrompts(np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64), {})
 
 
 class _UnscoredRows:
@@ -58,10 +64,10 @@ class _UnscoredRows:
         self._missing.append(prompt[missing].astype(np.float64))
         self._missing.append(columns.row[missing].astype(np.float64))
 
-    def collect(self) -> Unscored:
+    def collect(self) -> UnscoredPrompts:
         """Return the prompts without any score; return none if there is only one generator."""
         if len(self._generators) < 2:
-            return NOTHING_UNSCORED
+            return NO_UNSCORED_PROMPTS
         n_rows, row = np.zeros(len(self._prompts), np.int64), np.zeros(len(self._prompts), np.int64)
         by_generator = {}
         for number, generator in enumerate(self._generators):
@@ -71,7 +77,7 @@ class _UnscoredRows:
             n_rows += np.bincount(prompt[everywhere], minlength=len(self._prompts))
             row[prompt[everywhere]] = own_row[everywhere]
         found = n_rows > 0
-        return Unscored(self._prompts[found], n_rows[found], row[found], by_generator)
+        return UnscoredPrompts(self._prompts[found], n_rows[found], row[found], by_generator)
 
 
 class MetricFigures(NamedTuple):
@@ -84,7 +90,7 @@ class MetricFigures(NamedTuple):
     """Variances within and between prompts, averaged over the generators that have several images per prompt."""
     ratings: Mapping[str, float] = {}
     seen: SeenImages | None = None
-    unscored: Unscored = NOTHING_UNSCORED
+    unscored: UnscoredPrompts = NO_UNSCORED_PROMPTS
 
 
 class MetricInputs(NamedTuple):
@@ -99,7 +105,7 @@ class MetricInputs(NamedTuple):
     baseline: str = ""
     """If set, other generators are compared with this generator only."""
     rated: bool = False
-    settings: Mapping[str, Known] = {}
+    settings: Mapping[str, SettingCounts] = {}
     """Settings by generator. Generators with different settings are not compared."""
 
 
@@ -111,7 +117,7 @@ def measure_metrics(inputs: MetricInputs, each: OrderedMap = map_sequentially) -
 
 def _measure(inputs: MetricInputs, metric: str) -> MetricFigures:
     scores = inputs.scores
-    images = ImageCollector(direction(metric, inputs.lower_is_better), inputs.quotas)
+    images = ImageCollector(get_direction(metric, inputs.lower_is_better), inputs.quotas)
     means, spreads, repeats = PromptMeans(scores.prompts), {}, list[Repeats]()
     unscored = _UnscoredRows(scores.prompts)
     for generator, columns in scores.each_generator(metric):
@@ -134,7 +140,7 @@ def _measure(inputs: MetricInputs, metric: str) -> MetricFigures:
             metric, means, inputs.skills, inputs.lower_is_better, inputs.baseline, inputs.settings
         ),
         repeats=pool_repeats(repeats) if repeats else None,
-        ratings=bradley_terry(metric, means, inputs.lower_is_better) if inputs.rated else {},
+        ratings=compute_bradley_terry(metric, means, inputs.lower_is_better) if inputs.rated else {},
         seen=images.collect(),
         unscored=unscored.collect(),
     )

@@ -12,17 +12,29 @@ import pyarrow.compute as pc
 
 from plumbline.operators.base import schemas
 from plumbline.operators.base.sentences import NOTHING, FirstRows, Sentence, ShownTable, first_rows, number, plural
-from plumbline.operators.images.generation_settings import COMPARE, all_settings, describe_settings, write_setting_notes
-from plumbline.operators.metaeval.decided_pairs import decisions_table, describe_subsample
-from plumbline.operators.metrics.metric import direction
+from plumbline.operators.images.generation_settings import (
+    COMPARE,
+    describe_settings,
+    read_all_settings,
+    write_setting_notes,
+)
+from plumbline.operators.metaeval.decided_pairs import describe_subsample, make_decisions_table
+from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.metrics.table import find_story, read_lower_is_better
 from plumbline.operators.report import charts, page_tables
 from plumbline.operators.report.agreement import Agreement, ShownAgreement, show_agreement
 from plumbline.operators.report.changes import Changes
-from plumbline.operators.report.findings import Boards, Decision, decide, mean_ranks, overall_boards, seed_sentences
+from plumbline.operators.report.findings import (
+    Boards,
+    Decision,
+    compute_mean_ranks,
+    describe_seed_noise,
+    draw_conclusions,
+    select_overall_boards,
+)
 from plumbline.operators.report.gallery import NO_DETAIL, Card, ImageDetail, make_card
 from plumbline.operators.report.metric_figures import MetricFigures
-from plumbline.operators.report.picked_images import NOTHING_PICKED, ImageKey, Pick, Picked
+from plumbline.operators.report.picked_images import NOTHING_PICKED, ImageKey, Pick, PickedImages
 from plumbline.operators.report.run_health import Health, build_health, describe_failures
 from plumbline.operators.report.side_by_side import SideBySide, make_side_by_side
 from plumbline.operators.results.comparison import (
@@ -35,7 +47,7 @@ from plumbline.operators.results.comparison import (
     build_boards,
     rank_generators,
 )
-from plumbline.operators.results.metric_recipes import unranked_metrics
+from plumbline.operators.results.metric_recipes import list_unranked_metrics
 from plumbline.operators.results.percentile_ranks import NOTHING_USUAL, UsualScores
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import OVERALL, Skills
@@ -75,7 +87,7 @@ class GatheredRun:
 
     def unranked(self) -> frozenset[str]:
         """Return the metrics that do not rank images."""
-        return unranked_metrics(self.manifest)
+        return list_unranked_metrics(self.manifest)
 
     def ranking(self) -> list[str]:
         unranked = self.unranked()
@@ -195,7 +207,7 @@ def build_page(
     run: GatheredRun,
     figures: Mapping[str, MetricFigures],
     *,
-    picks: Picked = NOTHING_PICKED,
+    picks: PickedImages = NOTHING_PICKED,
     details: Mapping[ImageKey, ImageDetail] = MappingProxyType({}),
     changes: Changes | None = None,
     baseline: str = "",
@@ -207,10 +219,10 @@ def build_page(
     compared = [duel for of_metric in figures.values() for duel in of_metric.duels]
     ranked = _rank_run(run, figures, compared, baseline)
     boards = build_boards(ranked, compared, baseline)
-    overall = overall_boards(boards, run.manifest.get("metrics", ()))
+    overall = select_overall_boards(boards, run.manifest.get("metrics", ()))
     unranked = run.unranked()
     ranking = {name: board for name, board in overall.items() if name not in unranked}
-    ranks = mean_ranks(ranking)
+    ranks = compute_mean_ranks(ranking)
     ranks |= {row.generator: None for board in overall.values() for row in board.rows if row.generator not in ranks}
     repeats = {metric: own.repeats for metric, own in figures.items() if own.repeats is not None}
     cards, contradicted = (_make_cards(own, details, run) for own in (picks.gallery, picks.contradicted))
@@ -218,8 +230,8 @@ def build_page(
     unscored = {metric: of_metric.unscored for metric, of_metric in figures.items()}
     health = build_health(run.manifest, run.scores, run.failures, overall, run.noise, unscored)
     rankable = {key: board for key, board in boards.items() if key[0] in ranking}
-    decision = decide(rankable, ranking, describe_failures(health.failures))
-    decision = decision._replace(agreement=[*decision.agreement, *seed_sentences(repeats)])
+    decision = draw_conclusions(rankable, ranking, describe_failures(health.failures))
+    decision = decision._replace(agreement=[*decision.agreement, *describe_seed_noise(repeats)])
     if overall and not ranking:
         decision = decision._replace(headline=Sentence("Nothing is ranked:", "no metric of the run ranks images."))
     return Page(
@@ -230,7 +242,7 @@ def build_page(
         warnings=_list_warnings(run, health),
         generators=first_rows(list(ranks), page_tables.MAX_GENERATORS),
         ranks=ranks,
-        columns=[page_tables.board_column(board) for board in overall.values()],
+        columns=[page_tables.make_board_column(board) for board in overall.values()],
         skills=sorted({*chain(*(card.skills for card in cards), *(prompt.skills for prompt in prompts))}),
         best_at=page_tables.make_best_at(boards, list(ranking)),
         panels=[_make_panel(board, boards, run, figures) for board in overall.values()],
@@ -241,12 +253,12 @@ def build_page(
         changes=changes,
         agreement=None if run.agreement is None else show_agreement(run.agreement),
         contradicted=contradicted,
-        decided=None if run.decisions is None else decisions_table(run.decisions),
+        decided=None if run.decisions is None else make_decisions_table(run.decisions),
         sections=[section for section in run.sections if section.tables],
         leaderboard_rows=ranked,
         baseline=baseline,
-        seeds=page_tables.seed_table(repeats) if repeats else None,
-        settings=[(name, describe_settings(known)) for name, known in all_settings(run.manifest, COMPARE).items()],
+        seeds=page_tables.make_seed_table(repeats) if repeats else None,
+        settings=[(name, describe_settings(known)) for name, known in read_all_settings(run.manifest, COMPARE).items()],
         ranking=list(ranking),
         has_skills=len(run.skills.names) > 1 or any(row.skill != OVERALL for row in ranked),
     )
@@ -271,7 +283,7 @@ def _rank_run(
         if row["skill"] != OVERALL:
             known = {name: row[name] for name in LeaderboardRow._fields if name in row}
             means = {name: math.nan if row[name] is None else float(row[name]) for name in ("mean", "low", "high")}
-            towards = direction(row["metric"], lower_is_better)
+            towards = get_direction(row["metric"], lower_is_better)
             ranked.append(LeaderboardRow(**(known | means), rank=None, group="", direction=towards))
     return ranked
 
@@ -285,11 +297,13 @@ def _make_cards(picks: Sequence[Pick], details: Mapping[ImageKey, ImageDetail], 
 
 
 def _make_prompts(
-    picks: Picked, details: Mapping[ImageKey, ImageDetail], run: GatheredRun, order: Mapping[str, int]
+    picks: PickedImages, details: Mapping[ImageKey, ImageDetail], run: GatheredRun, order: Mapping[str, int]
 ) -> list[SideBySide]:
     """Return the prompts whose images are shown side by side, with the images in the given order of generators."""
     lower_is_better, unranked = read_lower_is_better(run.manifest), run.unranked()
-    directions = {name: 0 if name in unranked else direction(name, lower_is_better) for name in run.gallery_metrics()}
+    directions = {
+        name: 0 if name in unranked else get_direction(name, lower_is_better) for name in run.gallery_metrics()
+    }
     prompts = []
     for sides in picks.side_by_side:
         sides = sorted(sides, key=lambda pick: order.get(pick.key.generator, len(order)))
@@ -343,8 +357,8 @@ def _make_panel(
         name=board.metric,
         lower_is_better=board.lower_is_better,
         story=str(config.get("about") or find_story(str(config.get("kind", board.metric)))),
-        interval=charts.interval_chart(board),
-        distribution=charts.distribution_chart(board, spreads, run.scores.spans.get(board.metric, (0.0, 1.0))),
+        interval=charts.draw_interval_chart(board),
+        distribution=charts.draw_distribution_chart(board, spreads, run.scores.spans.get(board.metric, (0.0, 1.0))),
         heat=page_tables.make_heat_map(boards, board.metric),
         pairs=page_tables.make_pairs(board),
     )

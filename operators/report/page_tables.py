@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from plumbline.operators.base.sentences import FirstRows, ShownTable, first_rows, names, number
-from plumbline.operators.results.comparison import Board, Duel, LeaderboardRow, Outcome, generator_names
+from plumbline.operators.results.comparison import Board, Duel, LeaderboardRow, Outcome, list_generator_names
 from plumbline.operators.results.summary import OVERALL
 from plumbline.operators.statistics.repeats import WITH_TWICE_THE_PROMPTS, Repeats
 
@@ -79,7 +79,7 @@ class BestAt(NamedTuple):
     leads: list[Lead]
 
 
-def board_column(board: Board) -> Column:
+def make_board_column(board: Board) -> Column:
     """Return a metric's leaderboard column; its axis spans all the intervals."""
     low = min((min(row.ends[0], row.mean) for row in board.scored_rows()), default=0.0)
     high = max((max(row.ends[1], row.mean) for row in board.scored_rows()), default=1.0)
@@ -100,7 +100,7 @@ def make_heat_map(boards: Mapping[tuple[str, str], Board], metric: str) -> HeatM
     low, high = (min(means), max(means)) if means else (0.0, 1.0)
     return HeatMap(
         first_rows([_make_column(board.skill, board, low, high) for board in at_skills], MAX_SKILLS),
-        first_rows(generator_names(boards[metric, OVERALL].rows), MAX_GENERATORS),
+        first_rows(list_generator_names(boards[metric, OVERALL].rows), MAX_GENERATORS),
     )
 
 
@@ -117,7 +117,7 @@ def make_best_at(boards: Mapping[tuple[str, str], Board], metrics: Sequence[str]
     return first_rows(rows, MAX_SKILLS)
 
 
-NO_LEAD: Mapping[Outcome, str] = {
+NO_LEAD_TEXTS: Mapping[Outcome, str] = {
     "nothing scored": "–",
     "one scored": "none leads",
     "not compared": "not compared",
@@ -129,8 +129,8 @@ NO_LEAD: Mapping[Outcome, str] = {
 
 def _find_lead(board: Board | None) -> Lead:
     outcome = "nothing scored" if board is None else board.outcome
-    if board is None or (outcome in NO_LEAD and not (board.baseline and board.duels)):
-        return Lead(NO_LEAD[outcome])
+    if board is None or (outcome in NO_LEAD_TEXTS and not (board.baseline and board.duels)):
+        return Lead(NO_LEAD_TEXTS[outcome])
     if board.baseline and board.duels:
         if better := board.better_than(board.baseline):
             return Lead(f"better: {names(better)}")
@@ -144,7 +144,7 @@ def _find_lead(board: Board | None) -> Lead:
 
 def make_pairs(board: Board) -> Pairs:
     """Return one metric's comparisons as a matrix (row against column), and as a list, clearest first."""
-    generators = first_rows(generator_names(board.scored_rows()), MAX_IN_MATRIX)
+    generators = first_rows(list_generator_names(board.scored_rows()), MAX_IN_MATRIX)
     kept = set(generators.rows)
     every = [*board.duels, *board.unlike]
     inside = [duel for duel in every if {duel.generator_a, duel.generator_b} <= kept]
@@ -160,7 +160,7 @@ SEED_CAPTION = (
 )
 
 
-def seed_table(by_metric: Mapping[str, Repeats]) -> ShownTable:
+def make_seed_table(by_metric: Mapping[str, Repeats]) -> ShownTable:
     """Return a table of each metric's standard deviations, and of how more images or prompts change the interval."""
 
     def percent(share: float) -> str:

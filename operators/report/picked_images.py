@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from plumbline.operators.base.ordered_maps import OrderedMap, map_sequentially
 from plumbline.operators.base.spilled import SpilledColumns
 from plumbline.operators.metaeval.contradicted_images import ContradictedImage
-from plumbline.operators.metrics.metric import direction
-from plumbline.operators.results.run_scores import NONE, Hashes, RunScores, ScoreColumns, find_sorted, mix_ids
-from plumbline.operators.statistics.percentiles import percentile_rank
-from plumbline.operators.statistics.poisson_bootstrap import hash_ids, uniform
+from plumbline.operators.metrics.metric import get_direction
+from plumbline.operators.results.run_scores import NO_ID, Hashes, RunScores, ScoreColumns, find_sorted, mix_ids
+from plumbline.operators.statistics.percentiles import compute_percentile_rank
+from plumbline.operators.statistics.poisson_bootstrap import convert_to_uniform, hash_ids
 
 Floats = NDArray[np.float64]
 MAX_PROMPTS = 16
@@ -36,8 +36,8 @@ class _DifferingPrompts:
 
     def __init__(self, scores: RunScores, share: float) -> None:
         """Consider only the fraction `share` of the prompts, sampled by hash."""
-        self._prompts: Hashes = scores.prompts[uniform(scores.prompts) < share]
-        self._images = np.full((len(self._prompts), max(len(scores.generators), 1)), NONE)
+        self._prompts: Hashes = scores.prompts[convert_to_uniform(scores.prompts) < share]
+        self._images = np.full((len(self._prompts), max(len(scores.generators), 1)), NO_ID)
         self._rows = np.zeros(self._images.shape, np.int64)
         self._ranks: list[Floats] = []
 
@@ -49,7 +49,7 @@ class _DifferingPrompts:
         known = np.flatnonzero(prompt >= 0)
         cells = np.ravel_multi_index((prompt[known], columns.generator[known]), self._images.shape)
         first, at = np.unique(cells, return_index=True)
-        new = self._images.flat[first] == NONE
+        new = self._images.flat[first] == NO_ID
         self._images.flat[first[new]] = columns.image[known[at[new]]]
         self._rows.flat[first[new]] = columns.row[known[at[new]]]
         shown = self._images.flat[cells] == columns.image[known]
@@ -68,12 +68,12 @@ class _DifferingPrompts:
         ranks = np.stack(self._ranks)
         sides = np.sort(np.argsort(-_average_finite(ranks, (0, 1)), kind="stable")[: min(MAX_SIDES, max_images)])
         images, rows, ranks = self._images[:, sides], self._rows[:, sides], ranks[:, :, sides]
-        n_images = (images != NONE).sum(axis=1)
+        n_images = (images != NO_ID).sum(axis=1)
         deviations = np.sqrt(_average_finite((ranks - _average_finite(ranks, 2)[:, :, None]) ** 2, 2))
         order = np.lexsort((-_average_finite(deviations, 0), -n_images))
         n_prompts = min(MAX_PROMPTS, max_images // len(sides)) if len(sides) > 1 else 0
         return [
-            [(int(image), int(row)) for image, row in zip(images[at], rows[at], strict=True) if image != NONE]
+            [(int(image), int(row)) for image, row in zip(images[at], rows[at], strict=True) if image != NO_ID]
             for at in order[:n_prompts]
             if n_images[at] > 1
         ]
@@ -87,7 +87,7 @@ def _average_finite(values: Floats, axes: int | tuple[int, ...]) -> Floats:
 
 
 MAX_CARDS = 100
-CANDIDATES = 200
+CANDIDATES_PER_IMAGE = 200
 """Number of candidates considered for each image of the gallery."""
 
 Kind = Literal["best", "worst", "highest", "lowest", "disagreed", "contradicted"]
@@ -133,7 +133,7 @@ class Pick(NamedTuple):
     """Indices of the image's rows in the run's scores, over all metrics."""
 
 
-class Picked(NamedTuple):
+class PickedImages(NamedTuple):
     """Images that a report shows."""
 
     gallery: Sequence[Pick] = ()
@@ -146,7 +146,7 @@ class Picked(NamedTuple):
         return list({pick.key: pick for pick in (*self.gallery, *sides, *self.contradicted)}.values())
 
 
-NOTHING_PICKED = Picked()
+NOTHING_PICKED = PickedImages()
 
 
 class GalleryQuotas(NamedTuple):
@@ -164,7 +164,7 @@ class GalleryQuotas(NamedTuple):
     """Fraction of the prompts, sampled by hash, for which images of different generators are compared."""
 
 
-def gallery_quotas(
+def compute_gallery_quotas(
     scores: RunScores, metrics: Sequence[str], max_images: int, *, ranking: bool = True
 ) -> GalleryQuotas:
     """Return the quotas for a gallery of at most `max_images`.
@@ -227,7 +227,7 @@ class _ImageRanks:
             below = np.searchsorted(column, worth[order], "left")
             worse[order] += below
             equal[order] += np.searchsorted(column, worth[order], "right") - below
-        return percentile_rank(worse, equal, max(self._n_images, 1))
+        return compute_percentile_rank(worse, equal, max(self._n_images, 1))
 
 
 class ImageCollector:
@@ -249,9 +249,9 @@ class ImageCollector:
         self._generators += 1
         worth = self._towards * columns.score
         for (kind, ends), order in zip(self._ends.items(), (worth, -worth), strict=True):
-            ends.append(columns.where(_find_lowest(order, CANDIDATES * max(self._quotas.by_kind[kind], 1))))
-        is_drawn = uniform(columns.image) < self._quotas.image_share
-        self._sample.append(columns.where(is_drawn | (uniform(columns.prompt) < self._quotas.prompt_share)))
+            ends.append(columns.where(_find_lowest(order, CANDIDATES_PER_IMAGE * max(self._quotas.by_kind[kind], 1))))
+        is_drawn = convert_to_uniform(columns.image) < self._quotas.image_share
+        self._sample.append(columns.where(is_drawn | (convert_to_uniform(columns.prompt) < self._quotas.prompt_share)))
 
     def collect(self) -> SeenImages | None:
         """Return the collected images; None if no image has a score."""
@@ -262,7 +262,7 @@ class ImageCollector:
         left = sum(self._quotas.by_kind[kind] - len(chosen) for kind, chosen in ends.items())
         at_ends = np.array([image for chosen in ends.values() for image, _ in chosen], np.uint64)
         others = sample.where(~np.isin(sample.image, at_ends))
-        others = _choose_evenly(others.where(np.argsort(uniform(others.image))), self._generators, left)
+        others = _choose_evenly(others.where(np.argsort(convert_to_uniform(others.image))), self._generators, left)
         ranks = self._ranks.percentiles(self._towards * sample.score)
         return SeenImages(ends, others.image_rows(), sample, ranks)
 
@@ -277,7 +277,7 @@ class ImageCollector:
 
 def _drop_duplicates(columns: ScoreColumns) -> ScoreColumns:
     """Return the first scored row of each image."""
-    named = (columns.image != NONE) & ~np.isnan(columns.score)
+    named = (columns.image != NO_ID) & ~np.isnan(columns.score)
     columns = columns if named.all() else columns.where(named)
     ordered = np.sort(columns.image)
     if (ordered[1:] == ordered[:-1]).any():
@@ -305,7 +305,7 @@ def pick_images(
     max_images: int,
     lower_is_better: Container[str] = (),
     each: OrderedMap = map_sequentially,
-) -> Picked:
+) -> PickedImages:
     """Choose the images of the gallery, and the images of the prompts with the largest differences.
 
     The gallery shows the best and the worst images on each metric, and the images on which metrics disagree most. No
@@ -347,7 +347,9 @@ def pick_images(
     picks = _make_picks(
         {image: reasons.get(image, ()) for image in wanted}, rows, scores, list(scored), lower_is_better, each
     )
-    return Picked([picks[image] for image in gallery], [[picks[image] for image, _ in prompt] for prompt in sides])
+    return PickedImages(
+        [picks[image] for image in gallery], [[picks[image] for image, _ in prompt] for prompt in sides]
+    )
 
 
 def pick_contradicted(
@@ -379,7 +381,7 @@ class _DisputedImages:
         """Percentile ranks by metric and image."""
 
     def add(self, metric: str, columns: ScoreColumns, ranks: Floats) -> None:
-        drawn = uniform(columns.image) < self._share
+        drawn = convert_to_uniform(columns.image) < self._share
         columns = columns.where(drawn)
         self._ranks[metric] = pd.Series(ranks[drawn], columns.image)
         if self._images is None:
@@ -410,7 +412,7 @@ def _choose_evenly(ordered: ScoreColumns, generators: int, count: int) -> ScoreC
     share = -(-count // generators) if generators else 0
     n_chosen: Counter[int] = Counter()
     chosen: dict[int, int] = {}
-    candidates = ordered.where(slice(CANDIDATES * max(count, 1)))
+    candidates = ordered.where(slice(CANDIDATES_PER_IMAGE * max(count, 1)))
     pairs = zip(candidates.prompt.tolist(), candidates.generator.tolist(), strict=True)
     for index, (prompt, generator) in enumerate(pairs):
         if len(chosen) < count and prompt not in chosen and n_chosen[generator] < share:
@@ -433,7 +435,7 @@ class _Lookup(NamedTuple):
 def _find_images(lookup: _Lookup, metric: str) -> tuple[list[ImageRow], dict[int, tuple[float, float]]]:
     """Return a metric's rows for the images, and each image's score and rank if the metric ranks images."""
     ranks, rows, known = _ImageRanks(), list[ImageRow](), list[ScoreColumns]()
-    towards = direction(metric, lookup.lower_is_better)
+    towards = get_direction(metric, lookup.lower_is_better)
     for _, columns in lookup.scores.each_generator(metric):
         rows += columns.where(find_sorted(columns.image, lookup.images) >= 0).image_rows()
         if metric in lookup.ranking:

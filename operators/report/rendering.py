@@ -44,7 +44,9 @@ FILE_POLICY = (
 MAX_IN_CSV = 400_000
 """Maximum number of characters of the CSV file inside the page. If the file is longer, means by skill are left out."""
 TEMPLATES = Path(__file__).parent / "templates"
-MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>|#~"} | {"\n": " ", "\r": " "})
+MARKDOWN_ESCAPES = str.maketrans(
+    {character: f"\\{character}" for character in "\\`*_{}[]<>|#~"} | {"\n": " ", "\r": " "}
+)
 """Escapes for characters with a special meaning in Markdown."""
 RIGHT_TO_LEFT = r"\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
 """Unicode ranges of right-to-left scripts."""
@@ -84,19 +86,19 @@ def render_trends(page: Trends) -> str:
 
 def render_suite(page: SuitePage) -> str:
     """Return a suite's page as HTML, under the same rules as `render`."""
-    downloads = [Download("suite.csv", "CSV", _make_data_uri("text/csv", suite_csv(page)))]
+    downloads = [Download("suite.csv", "CSV", _make_data_uri("text/csv", format_suite_csv(page)))]
     return _render("suite.html.j2", page=page, downloads=downloads)
 
 
 def _render(template: str, **content: Any) -> str:
     script = _read_assets("report.js")
-    return _fill(template, _read_assets("report.css"), script, _make_policy(script), content)
+    return _fill_template(template, _read_assets("report.css"), script, _make_policy(script), content)
 
 
-def _fill(
+def _fill_template(
     template: str, style: str, script: str, policy: str, content: Mapping[str, Any], folder: Path = TEMPLATES
 ) -> str:
-    page = template_environment(folder).get_template(template)
+    page = make_template_environment(folder).get_template(template)
     return page.render(style=Markup(style), script=Markup(script), policy=policy, **content)
 
 
@@ -104,12 +106,12 @@ def _make_data_uri(kind: str, text: str) -> str:
     return f"data:{kind};charset=utf-8;base64,{base64.b64encode(text.encode()).decode()}"
 
 
-def suite_markdown(page: SuitePage) -> str:
+def format_suite_markdown(page: SuitePage) -> str:
     """Return a suite's conclusions, and every generator's means by metric and benchmark, as Markdown."""
-    return template_environment().get_template("suite.md.j2").render(page=page)
+    return make_template_environment().get_template("suite.md.j2").render(page=page)
 
 
-def suite_csv(page: SuitePage) -> str:
+def format_suite_csv(page: SuitePage) -> str:
     """Return CSV with a row for each benchmark, generator and metric, and the columns of `to_csv`."""
     rows = ((benchmark, *row) for benchmark, own in page.leaderboard_rows.items() for row in own)
     return _format_csv(("benchmark", *LeaderboardRow._fields), rows)
@@ -131,7 +133,7 @@ class ServedPages(NamedTuple):
     def render(self, template: str, content: Mapping[str, Any]) -> str:
         """Return a page as HTML, with all text escaped and with inline styles and scripts."""
         style = _read_assets("report.css", "served.css", *self.styles, folder=self.templates)
-        return _fill(template, style, self._script(), self.policy(), content, self.templates)
+        return _fill_template(template, style, self._script(), self.policy(), content, self.templates)
 
     def policy(self) -> str:
         """Return the Content-Security-Policy of the pages."""
@@ -144,17 +146,17 @@ class ServedPages(NamedTuple):
 
 def to_markdown(page: Page) -> str:
     """Return the conclusions, the warnings, and the overall leaderboard of each metric as Markdown."""
-    return template_environment().get_template("summary.md.j2").render(page=page)
+    return make_template_environment().get_template("summary.md.j2").render(page=page)
 
 
 def to_latex(page: Page) -> str:
     """Return the leaderboard as a LaTeX table (booktabs), with means, letters, intervals and coverage."""
-    return template_environment().get_template("leaderboard.tex.j2").render(page=page)
+    return make_template_environment().get_template("leaderboard.tex.j2").render(page=page)
 
 
-def diagnosis_markdown(tables: Sequence[ShownTable], level: int = 2) -> str:
+def format_diagnosis_markdown(tables: Sequence[ShownTable], level: int = 2) -> str:
     """Return tables with their captions as Markdown, under headings of the given level."""
-    return template_environment().get_template("diagnosis.md.j2").render(tables=tables, mark="#" * level)
+    return make_template_environment().get_template("diagnosis.md.j2").render(tables=tables, mark="#" * level)
 
 
 def to_csv(rows: Sequence[LeaderboardRow]) -> str:
@@ -184,7 +186,7 @@ def isolate(text: str) -> Markup:
 
 
 @lru_cache
-def template_environment(folder: Path = TEMPLATES) -> Environment:
+def make_template_environment(folder: Path = TEMPLATES) -> Environment:
     """Return the environment for templates in a folder; they can also use the templates of reports."""
     environment = Environment(
         loader=FileSystemLoader([folder, TEMPLATES]),
@@ -194,7 +196,7 @@ def template_environment(folder: Path = TEMPLATES) -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "markdown": lambda text: text.translate(MARKDOWN),
+        "markdown": lambda text: text.translate(MARKDOWN_ESCAPES),
         "latex": escape_latex,
         "isolated": isolate,
         "number": number,

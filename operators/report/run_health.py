@@ -14,11 +14,11 @@ from plumbline.operators.base.failures import iterate_failure_kinds, name_row
 from plumbline.operators.base.sentences import MAX_NAMES, FirstRows, Sentence, first_rows, names, plural
 from plumbline.operators.report.findings import Boards
 from plumbline.operators.report.marked_words import shorten
-from plumbline.operators.report.metric_figures import NOTHING_UNSCORED, Unscored
+from plumbline.operators.report.metric_figures import NO_UNSCORED_PROMPTS, UnscoredPrompts
 from plumbline.operators.results.run_scores import Hashes, RunScores
 
 MAX_KINDS = 30
-CELLS = {
+CELL_DESCRIPTIONS = {
     "cells_computed": "computed",
     "cells_cached": "found in the store from earlier runs",
     "cells_renewed": "of them recomputed, because they were damaged or outdated",
@@ -26,7 +26,7 @@ CELLS = {
 }
 """Descriptions of the manifest's cell counts."""
 
-Named = Mapping[str, str]
+NamedTexts = Mapping[str, str]
 
 
 class Failure(NamedTuple):
@@ -79,9 +79,9 @@ class Health(NamedTuple):
     """Metrics, each with the number of rows that were scored on a truncated prompt."""
     noise: FirstRows[Mapping[str, Any]]
     """Noise of judges that answered several times about each image (schema JUDGE_NOISE), noisiest first."""
-    models: dict[str, Named]
-    conventions: dict[str, Named]
-    facts: Named
+    models: dict[str, NamedTexts]
+    conventions: dict[str, NamedTexts]
+    facts: NamedTexts
     costs: list[StageCost]
     metric_costs: Mapping[str, Mapping[str, Any]]
     """Seconds and costs by metric, as recorded in the manifest."""
@@ -99,7 +99,7 @@ def build_health(
     failures: pa.Table,
     overall: Boards,
     noise: pa.Table,
-    unscored: Mapping[str, Unscored],
+    unscored: Mapping[str, UnscoredPrompts],
 ) -> Health:
     """Return the health of a run, based on its manifest and tables.
 
@@ -108,14 +108,14 @@ def build_health(
     metrics = _read_mapping(manifest, "config", "metrics")
     gaps = []
     for board in overall.values():
-        everywhere = unscored.get(board.metric, NOTHING_UNSCORED).by_generator
+        everywhere = unscored.get(board.metric, NO_UNSCORED_PROMPTS).by_generator
         for row in board.rows:
             if n_null := row.n_null - everywhere.get(row.generator, 0):
                 gaps.append(Gap(row.generator, board.metric, n_null, row.coverage))
     return Health(
         rows=len(scores),
         rows_null=scores.n_null,
-        unscored=_unscored_sentences(unscored, scores),
+        unscored=_describe_unscored(unscored, scores),
         uneven=first_rows(sorted(gaps, key=lambda gap: gap.coverage), MAX_KINDS),
         failures=_list_failures(failures, len(scores)),
         truncated=list(scores.truncated.items()),
@@ -127,17 +127,17 @@ def build_health(
         facts=_list_facts(manifest),
         costs=_list_costs(manifest),
         metric_costs=_read_mapping(manifest, "by_metric"),
-        cost_note=cost_note(manifest),
+        cost_note=describe_run_cost(manifest),
     )
 
 
-def _unscored_sentences(unscored: Mapping[str, Unscored], scores: RunScores) -> list[Sentence]:
+def _describe_unscored(unscored: Mapping[str, UnscoredPrompts], scores: RunScores) -> list[Sentence]:
     """Return a sentence about prompts that no metric scored, and one per metric about others that it did not score."""
     if not unscored:
         return []
     common = reduce(np.intersect1d, [of_metric.prompts for of_metric in unscored.values()])
     by_any = f"by {next(iter(unscored))}" if len(unscored) == 1 else "by any metric"
-    groups: list[tuple[str, Hashes, list[Unscored]]] = [(by_any, common, list(unscored.values()))]
+    groups: list[tuple[str, Hashes, list[UnscoredPrompts]]] = [(by_any, common, list(unscored.values()))]
     for metric, of_metric in unscored.items():
         groups.append((f"by {metric}", np.setdiff1d(of_metric.prompts, common), [of_metric]))
     sentences = []
@@ -188,7 +188,7 @@ def _read_mapping(manifest: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _describe_model(stage: str, manifest: Mapping[str, Any]) -> Named:
+def _describe_model(stage: str, manifest: Mapping[str, Any]) -> NamedTexts:
     """Describe the model of a stage: its checkpoint, revision and engine, and the digests of its files."""
     config = _read_mapping(manifest, "config", "models", *stage.split(":")[1:2])
     named = {name: str(config[name]) for name in ("checkpoint", "revision", "engine") if config.get(name)}
@@ -214,7 +214,7 @@ def _format_value(value: Any) -> str:
     return shorten(str(value))
 
 
-def _list_facts(manifest: Mapping[str, Any]) -> Named:
+def _list_facts(manifest: Mapping[str, Any]) -> NamedTexts:
     """Return the run's start and end, its prompt and image files, and package versions."""
     benchmark, versions = _read_mapping(manifest, "config", "benchmark"), _read_mapping(manifest, "versions")
     facts = {name: str(manifest[name]) for name in ("began", "ended") if manifest.get(name)}
@@ -243,7 +243,7 @@ def _list_costs(manifest: Mapping[str, Any]) -> list[StageCost]:
     return costs
 
 
-def cost_note(manifest: Mapping[str, Any]) -> str:
+def describe_run_cost(manifest: Mapping[str, Any]) -> str:
     """Return sentences about the run's duration and cost, and about results that were already in the store."""
     counts = _read_mapping(manifest, "counts")
     words = []
@@ -253,7 +253,7 @@ def cost_note(manifest: Mapping[str, Any]) -> str:
         pass
     else:
         words.append(f"The run took {_format_duration(took.total_seconds())}.")
-    if parts := [f"{counts[key]:,} {verb}" for key, verb in CELLS.items() if counts.get(key)]:
+    if parts := [f"{counts[key]:,} {verb}" for key, verb in CELL_DESCRIPTIONS.items() if counts.get(key)]:
         words.append(f"Of its {counts.get('cells', 0):,} pieces of work: {', '.join(parts)}.")
     amounts: dict[str, float] = defaultdict(float)
     for cost in _read_mapping(manifest, "costs").values():

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from plumbline.operators.base.sentences import FirstRows, Sentence, first_rows, names, plural
 from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.operators.report.leaders import explain_too_few
-from plumbline.operators.report.page_tables import MAX_GENERATORS, MAX_IN_MATRIX, Column, board_column
+from plumbline.operators.report.page_tables import MAX_GENERATORS, MAX_IN_MATRIX, Column, make_board_column
 from plumbline.operators.results.comparison import (
     SIGNIFICANT,
     Board,
@@ -26,12 +26,12 @@ from plumbline.operators.results.comparison import (
     build_boards,
     decide_duels,
     describe_not_compared,
-    generator_names,
+    list_generator_names,
     rank_generators,
 )
-from plumbline.operators.results.metric_recipes import unranked_metrics
+from plumbline.operators.results.metric_recipes import list_unranked_metrics
 from plumbline.operators.results.summary import OVERALL, describe_part
-from plumbline.operators.statistics.ordering import min_pairs
+from plumbline.operators.statistics.ordering import compute_min_pairs
 
 MAX_SPLITS = 5
 """Maximum number of pairs listed because benchmarks disagree about them."""
@@ -90,7 +90,7 @@ class Tally(NamedTuple):
     fought: int
 
 
-class Across(NamedTuple):
+class MetricAcross(NamedTuple):
     """Results on one metric across all benchmarks that use it."""
 
     metric: str
@@ -111,21 +111,21 @@ class Across(NamedTuple):
         """Generators shown in the matrix."""
         return first_rows(self.generators.rows, MAX_IN_MATRIX)
 
-    def matchups(self, name: str) -> dict[str, Matchup]:
+    def get_matchups(self, name: str) -> dict[str, Matchup]:
         """Return a generator's matchup with every other complete generator."""
         return {other: self.between.get((name, other), Matchup()) for other in self.complete if other != name}
 
-    def leader(self) -> str | None:
+    def find_leader(self) -> str | None:
         """Return the generator that leads all others with scores on the whole suite; None if there is none."""
         for name in self.complete:
-            matchups = self.matchups(name).values()
+            matchups = self.get_matchups(name).values()
             if matchups and all(matchup.is_ahead for matchup in matchups):
                 return name
         return None
 
-    def unbeaten(self) -> list[str]:
+    def list_unbeaten(self) -> list[str]:
         """Return the complete generators that no other generator clearly beats on any benchmark."""
-        return [name for name in self.complete if not any(matchup.lost for matchup in self.matchups(name).values())]
+        return [name for name in self.complete if not any(matchup.lost for matchup in self.get_matchups(name).values())]
 
 
 class SuitePage(NamedTuple):
@@ -140,7 +140,7 @@ class SuitePage(NamedTuple):
     certainty: str
     left_out: list[str]
     """Metrics that did not score a benchmark, with the reason."""
-    metrics: list[Across]
+    metrics: list[MetricAcross]
     runs: Sequence[SuiteRun]
     leaderboard_rows: Mapping[str, Sequence[LeaderboardRow]]
     """Rows over all prompts, by benchmark, with tie groups based on the page's correction."""
@@ -162,11 +162,11 @@ def build_suite(
     for run, duels in zip(runs, compared, strict=True):
         overall = run.summary.filter(pc.equal(run.summary.column("skill"), OVERALL))
         ranked[run.benchmark] = rank_generators(
-            overall, duels, read_lower_is_better(run.manifest), unranked=unranked_metrics(run.manifest)
+            overall, duels, read_lower_is_better(run.manifest), unranked=list_unranked_metrics(run.manifest)
         )
         boards[run.benchmark] = build_boards(ranked[run.benchmark], duels)
     metrics = [
-        _results_across(metric, boards, runs)
+        _combine_results(metric, boards, runs)
         for metric in dict.fromkeys(name for run in runs for name in run.manifest.get("metrics", ()))
         if any((metric, OVERALL) in own for own in boards.values())
     ]
@@ -177,10 +177,10 @@ def build_suite(
     counts = {"benchmark": len(runs), "generator": n_generators, "metric": len(metrics)}
     return SuitePage(
         suite_id=suite_id,
-        headline=_headline(shared, every),
+        headline=_write_headline(shared, every),
         facts=[*(plural(count, word) for word, count in counts.items()), *([f"{began} UTC"] if began else [])],
         warnings=[*notes, *_list_warnings(runs, compared, every)],
-        overall=[sentence for across in shared for sentence in _overall_sentences(across)],
+        overall=[sentence for across in shared for sentence in _describe_overall(across)],
         certainty=_describe_certainty(every),
         left_out=list(left_out),
         metrics=metrics,
@@ -195,12 +195,12 @@ def correct_together(runs: Sequence[SuiteRun]) -> list[list[Duel]]:
     return [[next(decided) for _ in run.duels] for run in runs]
 
 
-def _results_across(
+def _combine_results(
     metric: str, boards: Mapping[str, Mapping[tuple[str, str], Board]], runs: Sequence[SuiteRun]
-) -> Across:
+) -> MetricAcross:
     """Return one metric's results, based on the boards of each benchmark."""
     own = {name: of_run[metric, OVERALL] for name, of_run in boards.items() if (metric, OVERALL) in of_run}
-    scored = {name: generator_names(board.scored_rows()) for name, board in own.items()}
+    scored = {name: list_generator_names(board.scored_rows()) for name, board in own.items()}
     outcomes: dict[tuple[str, str], list[tuple[str, str | None]]] = defaultdict(list)
     for benchmark, board in own.items():
         for duel in board.duels:
@@ -220,10 +220,10 @@ def _results_across(
         won, lost = sum(duel.better == name for duel in duels), sum(duel.worse == name for duel in duels)
         tallies[name] = Tally(won, lost, len(duels))
     order = sorted(tallies, key=lambda name: (tallies[name].lost - tallies[name].won, name))
-    return Across(
+    return MetricAcross(
         metric=metric,
-        ranks=not any(metric in unranked_metrics(run.manifest) for run in runs),
-        columns=[board_column(board)._replace(name=name) for name, board in own.items()],
+        ranks=not any(metric in list_unranked_metrics(run.manifest) for run in runs),
+        columns=[make_board_column(board)._replace(name=name) for name, board in own.items()],
         generators=first_rows(order, MAX_GENERATORS),
         tallies=tallies,
         between=between,
@@ -232,7 +232,7 @@ def _results_across(
     )
 
 
-def _headline(shared: Sequence[Across], duels: Sequence[Duel]) -> Sentence:
+def _write_headline(shared: Sequence[MetricAcross], duels: Sequence[Duel]) -> Sentence:
     """Return a sentence on whether a generator leads overall; `shared` has the metrics used by several benchmarks."""
     if not duels:
         return Sentence("No two generators can be compared", "on any benchmark.")
@@ -240,7 +240,7 @@ def _headline(shared: Sequence[Across], duels: Sequence[Duel]) -> Sentence:
         return Sentence("No generator is clearly better than another", "on any benchmark.")
     if not shared:
         return Sentence("No metric scores two of the benchmarks:", "look at each benchmark by itself.")
-    leaders = {across.metric: leader for across in shared if (leader := across.leader())}
+    leaders = {across.metric: leader for across in shared if (leader := across.find_leader())}
     if not leaders:
         return Sentence("No generator leads overall.", "The order depends on the benchmark, or no difference is clear.")
     if len(set(leaders.values())) > 1:
@@ -251,20 +251,20 @@ def _headline(shared: Sequence[Across], duels: Sequence[Duel]) -> Sentence:
     return Sentence(f"{next(iter(leaders.values()))} leads overall by {names(list(leaders), len(leaders))}.", rest)
 
 
-def _overall_sentences(across: Across) -> Iterator[Sentence]:
+def _describe_overall(across: MetricAcross) -> Iterator[Sentence]:
     """Yield sentences about the overall leader on one metric, and about benchmarks that disagree on a pair."""
     metric, n_benchmarks = across.metric, len(across.columns)
     if len(across.complete) < 2:
         rest = f"no two generators have scores on all {n_benchmarks} benchmarks."
         yield Sentence(f"By {metric} there is no overall result:", rest)
         return
-    yield _leader_sentence(across)
+    yield _describe_leader(across)
     if others := [name for name in across.tallies if name not in across.complete]:
         lack = "they lack" if len(others) > 1 else "it lacks"
         yield Sentence(f"Not ranked overall by {metric}:", f"{names(others)}, because {lack} scores on some benchmark.")
     split = [
         Sentence(
-            f"{a} or {b} depends on the benchmark by {metric}:",
+            f"By {metric}, the benchmark decides between {a} and {b}:",
             f"{a} is clearly better on {names(pair.won)}, {b} on {names(pair.lost)}.",
         )
         for a, b in combinations(across.complete, 2)
@@ -272,32 +272,32 @@ def _overall_sentences(across: Across) -> Iterator[Sentence]:
     ]
     yield from split[:MAX_SPLITS]
     if len(split) > MAX_SPLITS:
-        lead = f"{plural(len(split) - MAX_SPLITS, 'more pair')} of generators depend on the benchmark"
+        lead = f"{plural(len(split) - MAX_SPLITS, 'more pair')} of generators differ between benchmarks"
         yield Sentence(lead, f"by {metric}.")
 
 
-def _leader_sentence(across: Across) -> Sentence:
+def _describe_leader(across: MetricAcross) -> Sentence:
     metric, n_benchmarks = across.metric, len(across.columns)
-    leader, unbeaten = across.leader(), across.unbeaten()
+    leader, unbeaten = across.find_leader(), across.list_unbeaten()
     if leader is not None:
-        others = across.matchups(leader)
+        others = across.get_matchups(leader)
         rivals = next(iter(others)) if len(others) == 1 else f"each of the {len(others)} others"
         if all(len(matchup.won) == n_benchmarks for matchup in others.values()):
             return Sentence(f"{leader} is best on every benchmark", f"by {metric}: clearly better than {rivals}.")
         rest = f"clearly better than {rivals} on at least one of {n_benchmarks} benchmarks, and clearly worse on none."
         return Sentence(f"{leader} leads overall", f"by {metric}: {rest}")
     lead = f"No generator leads overall by {metric}:"
-    if not any(matchup.won for name in across.complete for matchup in across.matchups(name).values()):
+    if not any(matchup.won for name in across.complete for matchup in across.get_matchups(name).values()):
         return Sentence(lead, f"no two differ clearly on any of {n_benchmarks} benchmarks.")
     if not unbeaten:
         return Sentence(lead, "each is clearly worse than another on some benchmark.")
     if len(unbeaten) == 1:
-        return Sentence(lead, f"{unbeaten[0]} is clearly worse than no other on any benchmark, but not ahead of each.")
+        return Sentence(lead, f"{unbeaten[0]} is never clearly worse than another, but not ahead of every other.")
     rest = f"{names(unbeaten)} are never clearly worse than another, and cannot be told apart"
-    ahead = {name: sum(matchup.is_ahead for matchup in across.matchups(name).values()) for name in unbeaten}
+    ahead = {name: sum(matchup.is_ahead for matchup in across.get_matchups(name).values()) for name in unbeaten}
     first, second = sorted(ahead, key=lambda name: -ahead[name])[:2]
     if ahead[first] > ahead[second]:
-        rest += f"; {first} is ahead of the most others, {ahead[first]} of {len(across.complete) - 1}"
+        rest += f"; {first} is ahead of the most: {ahead[first]} of {len(across.complete) - 1}"
     return Sentence(lead, f"{rest}.")
 
 
@@ -326,5 +326,5 @@ def _list_warnings(
         if unlike := describe_not_compared(duels):
             yield f"Not compared on {run.benchmark}, as their settings differ: {names(sorted(unlike))}."
     n_prompts = max((duel.n for duel in comparable), default=0)
-    if comparable and n_prompts < min_pairs(len(comparable), SIGNIFICANT):
+    if comparable and n_prompts < compute_min_pairs(len(comparable), SIGNIFICANT):
         yield f"Too few prompts for any clear difference: {explain_too_few(n_prompts, len(comparable))}."

@@ -11,16 +11,16 @@ import pandas as pd
 import pyarrow as pa
 
 from plumbline.operators.base.sentences import FirstRows, Sentence, first_rows, names, number, plural
-from plumbline.operators.images.generation_settings import COMPARE, Choice, all_settings, describe_changed_settings
-from plumbline.operators.metrics.metric import direction
+from plumbline.operators.images.generation_settings import COMPARE, Choice, describe_changed_settings, read_all_settings
+from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.metrics.table import read_lower_is_better
-from plumbline.operators.report.changes import altered_settings
-from plumbline.operators.report.charts import Chart, ChartLine, Point, trend_chart
+from plumbline.operators.report.changes import list_altered_settings
+from plumbline.operators.report.charts import Chart, ChartLine, Point, draw_trend_chart
 from plumbline.operators.results.bridge import Bridge, describe_use, find_bridge
-from plumbline.operators.results.metric_recipes import Recipe, recipe_of
+from plumbline.operators.results.metric_recipes import Recipe, read_recipe
 from plumbline.operators.results.summary import OVERALL
 
-COLOURS = 8
+N_COLOURS = 8
 """Maximum number of lines in a chart: the number of colours that the style sheets define, --s0 to --s7."""
 MAX_SKILLS = 8
 MAX_BREAKS = 20
@@ -116,7 +116,7 @@ def _find_changed_settings(runs: Sequence[TrendRun], choice: Choice) -> Iterator
     """Yield (run, generator, differences) if a generator's settings changed since the last run that recorded any."""
     earlier: dict[str, TrendRun] = {}
     for run in runs:
-        for generator in all_settings(run.manifest, choice):
+        for generator in read_all_settings(run.manifest, choice):
             before = earlier.get(generator)
             if before is not None and (found := describe_changed_settings(before.manifest, run.manifest, generator)):
                 yield run, generator, found
@@ -128,7 +128,7 @@ def _find_changed_recipes(runs: Sequence[TrendRun]) -> Iterator[tuple[TrendRun, 
     recipes: dict[str, Recipe] = {}
     for run in runs:
         for metric in run.manifest.get("metrics", ()):
-            new = recipe_of(run.manifest, metric)
+            new = read_recipe(run.manifest, metric)
             old = recipes.get(metric, new)
             if old != new:
                 yield run, metric, old, new
@@ -152,7 +152,7 @@ def _find_breaks(runs: Sequence[TrendRun], bridges: Sequence[Bridge]) -> Iterato
         bridge = find_bridge(bridges, old, new)
         use = "" if bridge is None else f", {describe_use(bridge)}"
         lead = f"{metric} is a different metric since run {run.run_id}{use}:"
-        values = names([" ".join(setting) for setting in altered_settings(old, new, MAX_CHARACTERS)], 1)
+        values = names([" ".join(setting) for setting in list_altered_settings(old, new, MAX_CHARACTERS)], 1)
         joins = bridge if bridge is not None and bridge.joins else None
         yield Break(metric, run.time, Sentence(lead, f"{values}."), joins)
 
@@ -196,8 +196,8 @@ def build_trends(
             if (means := means_of.get((metric, skill))) is not None:
                 times = [found.time for found in breaks if found.metric == metric]
                 newest = {str(name): _find_newest_mean(rows) for name, rows in means.groupby("generator", sort=False)}
-                over_runs = _draw_runs(metric, skill, means, generators[:COLOURS], times)
-                over_steps = _draw_steps(metric, skill, means, families[:COLOURS], steps)
+                over_runs = _draw_runs(metric, skill, means, generators[:N_COLOURS], times)
+                over_steps = _draw_steps(metric, skill, means, families[:N_COLOURS], steps)
                 panel.append(Trend(metric, metric in lower_is_better, over_runs, over_steps, newest))
     return Trends(
         benchmark=str(runs[-1].manifest.get("benchmark", "")),
@@ -208,8 +208,8 @@ def build_trends(
             plural(len(found), "generator"),
         ],
         warnings=list(warnings),
-        generators=first_rows(generators, COLOURS),
-        families=first_rows(families, COLOURS),
+        generators=first_rows(generators, N_COLOURS),
+        families=first_rows(families, N_COLOURS),
         listed=first_rows(
             [(name, "" if last[name] == runs[-1].time else str(last[name])[:10]) for name in order], MAX_LISTED
         ),
@@ -246,7 +246,7 @@ def _bridge_means(frame: pd.DataFrame, breaks: Sequence[Break]) -> pd.DataFrame:
 def _order_generators(frame: pd.DataFrame, lower_is_better: Container[str]) -> list[str]:
     """Return the generators sorted by the time of their last run, newest first, then by mean rank over the metrics."""
     overall = frame[frame["skill"] == OVERALL]
-    towards = overall["metric"].map(lambda metric: direction(metric, lower_is_better))
+    towards = overall["metric"].map(lambda metric: get_direction(metric, lower_is_better))
     overall = overall.assign(mean=overall["mean"] * towards)
     last = overall.groupby("generator")["began"].max()
     ranks = overall.groupby(["run_id", "metric"])["mean"].rank(ascending=False).groupby(overall["generator"]).mean()
@@ -266,7 +266,7 @@ def _draw_runs(
     ]
     newest = [f"{name} {number(rows['mean'].iloc[-1])}" for name, rows in own.groupby("generator", sort=False)]
     label = f"Mean {metric} over runs, {skill}, with 95% intervals; newest: {'; '.join(newest)}"
-    return trend_chart(lines, breaks, label)
+    return draw_trend_chart(lines, breaks, label)
 
 
 def _draw_steps(
@@ -285,7 +285,7 @@ def _draw_steps(
             lines.append(ChartLine(_make_points(rows["step"], rows), f"var(--s{families.index(str(family))})"))
             ends.append(f"{family} {number(rows['mean'].iloc[-1])} at {rows['step'].iloc[-1]}")
     label = f"Mean {metric} over the steps of a training, {skill}, with 95% intervals; last: {'; '.join(ends)}"
-    return trend_chart(lines, [], label)
+    return draw_trend_chart(lines, [], label)
 
 
 def _make_points(xs: Iterable[Any], rows: pd.DataFrame) -> list[Point]:

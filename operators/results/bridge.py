@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.operators.base.sentences import number
-from plumbline.operators.results.metric_recipes import Recipe, differing_paths
+from plumbline.operators.results.metric_recipes import Recipe, list_differing_paths
 from plumbline.operators.results.summary import OVERALL
 from plumbline.operators.statistics.bootstrap import Interval
 
@@ -112,7 +112,8 @@ def find_bridge(bridges: Iterable[Bridge], before: Recipe, after: Recipe) -> Bri
         (
             bridge
             for bridge in bridges
-            if not differing_paths(bridge.old.recipe, before) and not differing_paths(bridge.new.recipe, after)
+            if not list_differing_paths(bridge.old.recipe, before)
+            and not list_differing_paths(bridge.new.recipe, after)
         ),
         None,
     )
@@ -124,7 +125,8 @@ def describe_use(bridge: Bridge) -> str:
     if margin is not None:
         off = f"off by at most ±{number(margin)}"
         return f"and its earlier scores are compared by bridge {bridge.bridge_id}, as {format_equation(bridge)}, {off}"
-    why = "finds that other things are measured" if bridge.verdict == "different" else "has no margin of one generator"
+    differs = "finds that the two versions measure different things"
+    why = differs if bridge.verdict == "different" else "has no margin for a single generator"
     return f"so its scores are not compared, and bridge {bridge.bridge_id} {why}"
 
 

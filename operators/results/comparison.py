@@ -13,27 +13,32 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plumbline.operators.base.extensions import explain_missing_extra
-from plumbline.operators.base.spilled import ALL, SpilledColumns
-from plumbline.operators.images.generation_settings import Difference, Known, compare_settings, describe_differences
-from plumbline.operators.metrics.metric import direction
+from plumbline.operators.base.spilled import ALL_ROWS, SpilledColumns
+from plumbline.operators.images.generation_settings import (
+    Difference,
+    SettingCounts,
+    compare_settings,
+    describe_differences,
+)
+from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns, find_sorted
-from plumbline.operators.results.summary import OVERALL, Skills, best_first
+from plumbline.operators.results.summary import OVERALL, Skills, sort_best_first
 from plumbline.operators.statistics.compact_letters import compact_letters
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.ordering import (
     SignedRank,
+    compute_min_pairs,
+    estimate_pairs_needed,
     holm,
-    min_pairs,
-    pairs_needed,
-    signed_rank_of,
+    rank_differences,
 )
 from plumbline.operators.statistics.poisson_bootstrap import (
     PROMPTS_AT_ONCE,
     RESAMPLES,
-    poisson_weights,
-    ratio_intervals,
+    compute_ratio_intervals,
+    draw_poisson_weights,
 )
-from plumbline.operators.statistics.rounding import merge_equal, round_to, step_of, sums_in_any_order
+from plumbline.operators.statistics.rounding import choose_step, compute_sums_in_any_order, merge_equal, round_to
 
 Floats = NDArray[np.float64]
 
@@ -100,7 +105,7 @@ class LeaderboardRow(NamedTuple):
         return (self.low, self.high) if math.isfinite(self.low) else (self.mean, self.mean)
 
 
-def generator_names(rows: Iterable[LeaderboardRow]) -> list[str]:
+def list_generator_names(rows: Iterable[LeaderboardRow]) -> list[str]:
     return [row.generator for row in rows]
 
 
@@ -149,7 +154,7 @@ class Duel(NamedTuple):
 
         The result is always greater than the number of prompts that were compared.
         """
-        needed = pairs_needed(self.effect, comparisons, SIGNIFICANCE) * self.n / self.differing
+        needed = estimate_pairs_needed(self.effect, comparisons, SIGNIFICANCE) * self.n / self.differing
         return max(math.ceil(needed), self.n + 1)
 
     @property
@@ -193,14 +198,14 @@ class Board(NamedTuple):
     @property
     def n_possible_pairs(self) -> int:
         """Number of comparisons that there would be if every generator had a score for every prompt."""
-        scored = generator_names(self.scored_rows())
+        scored = list_generator_names(self.scored_rows())
         every = math.comb(len(scored), 2) if not self.baseline else len({*scored} - {self.baseline})
         return every - len(self.unlike)
 
     @property
     def min_prompts(self) -> int:
         """Minimum number of shared prompts for a clear difference between two generators."""
-        return min_pairs(len(self.duels), SIGNIFICANT)
+        return compute_min_pairs(len(self.duels), SIGNIFICANT)
 
     @property
     def can_tell(self) -> bool:
@@ -262,7 +267,7 @@ class Board(NamedTuple):
             *self.worse_than(generator),
             *self.not_compared_with(generator),
         }
-        others = [name for name in generator_names(self.scored_rows()) if name not in apart]
+        others = [name for name in list_generator_names(self.scored_rows()) if name not in apart]
         return others if self.baseline in ("", generator) else [name for name in others if name == self.baseline]
 
     def unbeaten_rows(self) -> list[LeaderboardRow]:
@@ -278,7 +283,7 @@ class Board(NamedTuple):
 
     def close_rows(self) -> list[LeaderboardRow]:
         """Return the rows of the generators that do not differ clearly from any leader, best mean first."""
-        leaders = generator_names(self.leaders())
+        leaders = list_generator_names(self.leaders())
         tied = [set(self.tied_with(leader)) for leader in leaders]
         common = set.intersection(*tied) - set(leaders) if tied else set()
         return [row for row in self.scored_rows() if row.generator in common]
@@ -290,7 +295,7 @@ class Board(NamedTuple):
         """
         if self.baseline:
             return frozenset(self.better_than(self.baseline))
-        first = frozenset(generator_names((*self.leaders(), *self.close_rows())))
+        first = frozenset(list_generator_names((*self.leaders(), *self.close_rows())))
         return first if len(first) < len(self.scored_rows()) else frozenset()
 
     def best_row(self) -> LeaderboardRow | None:
@@ -316,12 +321,12 @@ def build_boards(
     for duel in duels:
         (unlike if duel.unlike else compared)[duel.metric, duel.skill].append(duel)
 
-    def rank_key(row: LeaderboardRow) -> tuple[float, str]:
+    def make_rank_key(row: LeaderboardRow) -> tuple[float, str]:
         # Rounded, so that means that differ only by rounding errors are ordered by name.
         return -float(f"{row.worth:.9g}") if row.n else math.inf, row.generator
 
     return {
-        key: Board(*key, tuple(sorted(own, key=rank_key)), tuple(compared[key]), baseline, tuple(unlike[key]))
+        key: Board(*key, tuple(sorted(own, key=make_rank_key)), tuple(compared[key]), baseline, tuple(unlike[key]))
         for key, own in ranked.items()
     }
 
@@ -348,10 +353,10 @@ def rank_generators(
     for duel in duels:
         by_board[duel.metric, duel.skill].append(duel)
     columns = ["generator", "metric", "skill", "mean", "low", "high", "n", "n_null", "coverage"]
-    frames = best_first(summary, lower_is_better).to_pandas()
+    frames = sort_best_first(summary, lower_is_better).to_pandas()
     board: list[LeaderboardRow] = []
     for (metric, skill), frame in frames.groupby(["metric", "skill"], sort=False):
-        own, towards = by_board[str(metric), str(skill)], direction(str(metric), lower_is_better)
+        own, towards = by_board[str(metric), str(skill)], get_direction(str(metric), lower_is_better)
         groups: dict[str, str] = {}
         if baseline and metric not in unranked:
             others = {({duel.generator_a, duel.generator_b} - {baseline}).pop(): duel for duel in own}
@@ -395,7 +400,7 @@ class PromptMeans:
         """Sorted names of the generators that have a score."""
         return sorted(self._column_of)
 
-    def read(self, generator: str, part: slice = ALL) -> Floats:
+    def read(self, generator: str, part: slice = ALL_ROWS) -> Floats:
         """Return a generator's means for all prompts or for a slice of them."""
         return self._columns.read(self._column_of[generator], part)
 
@@ -410,7 +415,7 @@ def average_prompts(prompts: Hashes, columns: ScoreColumns) -> Floats:
     scored = np.isfinite(columns.score) & (place >= 0)
     place, score = (place, columns.score) if scored.all() else (place[scored], columns.score[scored])
     counts = np.bincount(place, minlength=len(prompts))
-    totals = sums_in_any_order(score, place, len(prompts))
+    totals = compute_sums_in_any_order(score, place, len(prompts))
     return np.asarray(np.divide(totals, counts, out=np.full(len(prompts), math.nan), where=counts > 0))
 
 
@@ -428,13 +433,13 @@ def compare_generators(
     skills: Skills,
     lower_is_better: Container[str] = (),
     baseline: str = "",
-    settings: Mapping[str, Known] = MappingProxyType({}),
+    settings: Mapping[str, SettingCounts] = MappingProxyType({}),
 ) -> list[Duel]:
     """Compare all pairs of generators, or each generator with the baseline, by a metric, overall and for each skill.
 
     If the `settings` of two generators differ, neither is called better.
     """
-    towards = direction(metric, lower_is_better)
+    towards = get_direction(metric, lower_is_better)
     pairs = means.pairs(baseline)
     if not pairs:
         return []
@@ -442,14 +447,14 @@ def compare_generators(
     tests: dict[str, list[SignedRank]] = {skill: [] for skill in masks}
     for a, b in pairs:
         of_a, of_b = means.read(a), means.read(b)
-        apart, step = towards * (of_a - of_b), step_of(of_a, of_b)
+        apart, step = towards * (of_a - of_b), choose_step(of_a, of_b)
         for skill, mask in masks.items():
-            tests[skill].append(signed_rank_of(apart if skill == OVERALL else apart[mask], step))
+            tests[skill].append(rank_differences(apart if skill == OVERALL else apart[mask], step))
     unlike = [tuple(compare_settings(settings.get(a, {}), settings.get(b, {}))) for a, b in pairs]
     duels = []
     for skill, sums in _sum_differences(means, masks, pairs).items():
         compared = [pair for pair, test in enumerate(tests[skill]) if test.n]
-        intervals = ratio_intervals(*sums[:, compared])
+        intervals = compute_ratio_intervals(*sums[:, compared])
         for pair, low, high in zip(compared, *intervals.tolist(), strict=True):
             (a, b), test = pairs[pair], tests[skill][pair]
             duels.append(
@@ -504,7 +509,7 @@ def _sum_differences(
     for begin in range(0, len(means.prompts), PROMPTS_AT_ONCE):
         part = slice(begin, begin + PROMPTS_AT_ONCE)
         values = np.stack([means.read(name, part) for name in names])  # (generators, prompts)
-        weights = poisson_weights(means.prompts[part]).astype(np.float64)  # (prompts, resamples)
+        weights = draw_poisson_weights(means.prompts[part]).astype(np.float64)  # (prompts, resamples)
         having = np.stack([mask[part] for mask in masks.values()])  # (skills, prompts)
         # On prompts for which all generators have a value, a sum of differences is the difference of two sums. So one
         # sum is computed for each generator, and not for each pair.
@@ -523,7 +528,7 @@ def _sum_differences(
     return dict(zip(masks, sums, strict=True))
 
 
-def bradley_terry(metric: str, means: PromptMeans, lower_is_better: Container[str] = ()) -> dict[str, float]:
+def compute_bradley_terry(metric: str, means: PromptMeans, lower_is_better: Container[str] = ()) -> dict[str, float]:
     """Return each generator's Bradley-Terry rating by a metric, on Elo's scale.
 
     An advantage of 400 points means winning 10 of 11 prompts. The images of two generators for the same prompt are a
@@ -532,10 +537,10 @@ def bradley_terry(metric: str, means: PromptMeans, lower_is_better: Container[st
     """
     with explain_missing_extra("people", "bradley_terry=true"):
         import evalica  # takes a second, and few reports ask for ratings
-    towards, matches = direction(metric, lower_is_better), []
+    towards, matches = get_direction(metric, lower_is_better), []
     for a, b in means.pairs():
         of_a, of_b = means.read(a), means.read(b)
-        apart = round_to(towards * (of_a - of_b), step_of(of_a, of_b))
+        apart = round_to(towards * (of_a - of_b), choose_step(of_a, of_b))
         wins = {"X": (apart > 0).sum(), "Y": (apart < 0).sum(), "Draw": (apart == 0).sum() + 1}
         matches += [(a, b, evalica.Winner[winner], float(count)) for winner, count in wins.items()]
     if not matches:

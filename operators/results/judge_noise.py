@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 
-def noise_by_generator(metric: str, scores: pa.Table) -> Iterator[dict[str, Any]]:
+def measure_noise_by_generator(metric: str, scores: pa.Table) -> Iterator[dict[str, Any]]:
     """Yield a row (schema JUDGE_NOISE) for each generator in a metric's scores (generator, score, asks).
 
     The column `asks` contains the score of each repeated answer of the judge about an image. The noise is estimated by

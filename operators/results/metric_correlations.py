@@ -41,13 +41,15 @@ def correlate_metrics(scores: RunScores, metrics: Sequence[str]) -> Iterator[Cor
             a, b = (columns.where(columns.generator == code) for columns in sides)
             _, rows_a, rows_b = np.intersect1d(a.image, b.image, return_indices=True)
             prompts = len(np.unique(a.prompt[rows_a]))
-            yield correlate(metric, other, "metric", generator, a.score[rows_a], b.score[rows_b], prompts)
+            yield correlate_values(metric, other, "metric", generator, a.score[rows_a], b.score[rows_b], prompts)
 
 
-def correlate(metric: str, other: str, kind: str, generator: str, a: Floats, b: Floats, prompts: int) -> Correlation:
+def correlate_values(
+    metric: str, other: str, kind: str, generator: str, a: Floats, b: Floats, prompts: int
+) -> Correlation:
     """Return the correlation of the values `a` and `b` of each image or prompt; `prompts` is the number of prompts."""
     rho = STATISTICS["spearman"](b, a)
-    interval = spearman_interval(rho, prompts) if _varies(a) and _varies(b) else UNDEFINED
+    interval = compute_spearman_interval(rho, prompts) if _varies(a) and _varies(b) else UNDEFINED
     return Correlation(metric, other, kind, generator, rho, *interval, len(a))
 
 
@@ -57,7 +59,7 @@ def _varies(values: Floats) -> bool:
     return len(values) - int(counts.max(initial=0)) >= MIN_DIFFERING
 
 
-def spearman_interval(rho: float, n: int) -> Interval:
+def compute_spearman_interval(rho: float, n: int) -> Interval:
     """Return the 95% interval of the rank correlation of n independent pairs.
 
     It uses Fisher's transformation with the variance (1 + rho^2 / 2) / (n - 3) from Bonett and Wright 2000. The

@@ -7,14 +7,14 @@ from plumbline.operators.metrics.table import read_metrics
 
 MODEL_NAME_OPTIONS = ("checkpoint", "revision")
 """Options that identify a model whose files are unknown."""
-DESCRIPTION = "about"
+DESCRIPTION_OPTION = "about"
 """Option that only describes a metric."""
 
 Recipe = Mapping[str, str]
 """Settings by path, such as `models.vqa.checkpoint`."""
 
 
-def recipe_of(manifest: Mapping[str, Any], metric: str) -> Recipe:
+def read_recipe(manifest: Mapping[str, Any], metric: str) -> Recipe:
     """Return the settings that define a metric in a run: its options, its models, and the versions of its stages.
 
     The names of the metric and of its models' roles are not included, so renaming a metric does not change its recipe.
@@ -24,7 +24,7 @@ def recipe_of(manifest: Mapping[str, Any], metric: str) -> Recipe:
     roles = {option: role for option, role in options.items() if isinstance(role, str) and role in models}
     resolved = {node.split(":")[1]: model for node, model in manifest.get("models", {}).items() if ":" in node}
     parts = {
-        **{option: value for option, value in options.items() if option not in (*roles, DESCRIPTION)},
+        **{option: value for option, value in options.items() if option not in (*roles, DESCRIPTION_OPTION)},
         "models": {
             option: resolved.get(role, {name: models[role].get(name) for name in MODEL_NAME_OPTIONS})
             for option, role in roles.items()
@@ -43,11 +43,11 @@ def _flatten(parts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{name}", value
 
 
-def differing_paths(before: Recipe, after: Recipe) -> list[str]:
+def list_differing_paths(before: Recipe, after: Recipe) -> list[str]:
     """Return the paths at which two recipes have different settings."""
     return [path for path in dict.fromkeys([*before, *after]) if before.get(path) != after.get(path)]
 
 
-def unranked_metrics(manifest: Mapping[str, Any]) -> frozenset[str]:
+def list_unranked_metrics(manifest: Mapping[str, Any]) -> frozenset[str]:
     """Return the metrics of a run that only describe images, so that no score is better than another."""
     return frozenset(name for name, metric in read_metrics(manifest).items() if not metric.ranks)

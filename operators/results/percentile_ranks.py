@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.sentences import number
-from plumbline.operators.metrics.metric import direction
-from plumbline.operators.statistics.percentiles import percentile_rank
+from plumbline.operators.metrics.metric import get_direction
+from plumbline.operators.statistics.percentiles import compute_percentile_rank
 
 Floats = NDArray[np.float64]
 
@@ -36,11 +36,11 @@ class Sketch(NamedTuple):
         return self.n / max(len(self.values), 1)
 
 
-EMPTY = Sketch(0, np.zeros(0))
+EMPTY_SKETCH = Sketch(0, np.zeros(0))
 QUANTILES = (np.arange(MAX_KEPT) + 0.5) / MAX_KEPT
 
 
-def merge(sketches: Sequence[Sketch]) -> Sketch:
+def combine_sketches(sketches: Sequence[Sketch]) -> Sketch:
     """Merge one or more sketches into one."""
     n = sum(part.n for part in sketches)
     values = np.concatenate([part.values for part in sketches])
@@ -50,10 +50,10 @@ def merge(sketches: Sequence[Sketch]) -> Sketch:
     return Sketch(n, np.quantile(values, QUANTILES, weights=weights, method="inverted_cdf"))
 
 
-def sketch(scores: pa.ChunkedArray) -> Sketch:
+def make_sketch(scores: pa.ChunkedArray) -> Sketch:
     """Return a sketch of scores, which must not contain nulls."""
     values = scores.drop_null().to_numpy().astype(np.float64)
-    return merge([Sketch(len(values), values)])
+    return combine_sketches([Sketch(len(values), values)])
 
 
 class SketchKey(NamedTuple):
@@ -68,14 +68,14 @@ def merge_sketches(parts: Iterable[tuple[SketchKey, Sketch]]) -> pa.Table:
     by_key: dict[SketchKey, list[Sketch]] = {}
     for key, part in parts:
         by_key.setdefault(key, []).append(part)
-    merged = {key: merge(sketches) for key, sketches in by_key.items()}
+    merged = {key: combine_sketches(sketches) for key, sketches in by_key.items()}
     records = [
         {**key._asdict(), "n": whole.n, "values": whole.values.tolist()} for key, whole in merged.items() if whole.n
     ]
     return rows.table(records, schemas.USUAL_SCORES)
 
 
-def largest_sketches(tables: Iterable[pa.Table]) -> dict[SketchKey, Sketch]:
+def select_largest_sketches(tables: Iterable[pa.Table]) -> dict[SketchKey, Sketch]:
     """Return the largest sketch of each metric and generator; the first one if several are equally large.
 
     A generator that was scored in several runs therefore counts only once.
@@ -83,7 +83,7 @@ def largest_sketches(tables: Iterable[pa.Table]) -> dict[SketchKey, Sketch]:
     largest: dict[SketchKey, Sketch] = {}
     for row in (row for table in tables for row in table.to_pylist()):
         key = SketchKey(row["metric"], row["generator"])
-        if row["n"] > largest.get(key, EMPTY).n:
+        if row["n"] > largest.get(key, EMPTY_SKETCH).n:
             largest[key] = Sketch(row["n"], np.asarray(row["values"], np.float64))
     return largest
 
@@ -115,10 +115,10 @@ class UsualScores:
         images = sum(part.n for part in sketches)
         if images < MIN_IMAGES:
             return None
-        towards = direction(metric, self._lower_is_better)
+        towards = get_direction(metric, self._lower_is_better)
         worse = sum(part.weight * int((towards * part.values < towards * score).sum()) for part in sketches)
         equal = sum(part.weight * int((part.values == score).sum()) for part in sketches)
-        return ScoreLocation(percentile_rank(worse, equal, images), images)
+        return ScoreLocation(compute_percentile_rank(worse, equal, images), images)
 
     def describe(self, metric: str, score: float) -> str:
         """Describe the position of a score in words; return an empty string for fewer than MIN_IMAGES images."""

@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.results.question_quality import content_words
+from plumbline.operators.results.question_quality import find_content_words
 
 Property = Callable[[str], float]
 """Function that returns a number for a text, or nan if it is undefined."""
@@ -20,12 +20,12 @@ _SILENT = re.compile(
 )
 
 
-def length(text: str) -> float:
+def measure_length(text: str) -> float:
     """Return the number of content words in a text."""
-    return float(len(content_words(text)))
+    return float(len(find_content_words(text)))
 
 
-def grade(text: str) -> float:
+def measure_grade(text: str) -> float:
     """Return the Flesch-Kincaid grade level (Kincaid et al. 1975); nan for a text without words.
 
     It is 0.39 x words per sentence + 11.8 x syllables per word - 15.59.
@@ -82,15 +82,15 @@ def measure_parse(words: Sequence[ParsedWord]) -> ParseProperties:
         for word in words
         if word.part_of_speech in ("NOUN", "PROPN") and word.relation not in PARTS_OF_NAMES
     }
-    return ParseProperties(depth(heads), central_depth(heads), float(len(nouns)) if words else math.nan)
+    return ParseProperties(measure_depth(heads), measure_central_depth(heads), float(len(nouns)) if words else math.nan)
 
 
-def depth(heads: Sequence[int]) -> float:
+def measure_depth(heads: Sequence[int]) -> float:
     """Return the length in arcs of the longest path from a word to its root, given each word's head."""
     return float(max((_measure_distance(heads, word) for word in range(len(heads))), default=math.nan))
 
 
-def central_depth(heads: Sequence[int]) -> float:
+def measure_central_depth(heads: Sequence[int]) -> float:
     """Return the length of the deepest central branch, given each word's head (Gecko, B.4.11, after Ohta et al. 2013).
 
     The paper's pseudo-code computes the depth of a word's branches to its left and to its right. At each word, a branch
@@ -117,14 +117,14 @@ def _measure_distance(heads: Sequence[int], word: int) -> int:
 Parser = Callable[[str], ParseProperties]
 
 
-def properties(others: Mapping[str, Property], parse: Parser | None = None) -> dict[str, Property]:
+def list_properties(others: Mapping[str, Property], parse: Parser | None = None) -> dict[str, Property]:
     """Return functions that measure a prompt, by name: length, grade, `others` and, with a parser, ParseProperties."""
 
     def measure(parse: Parser, name: str, text: str) -> float:
         return float(getattr(parse(text), name))
 
     parsed = {} if parse is None else {name: partial(measure, parse, name) for name in ParseProperties._fields}
-    return {"length": length, "grade": grade, **parsed, **others}
+    return {"length": measure_length, "grade": measure_grade, **parsed, **others}
 
 
 def open_parser(name: str, option: str = "parser") -> Parser:

@@ -37,14 +37,14 @@ class QuestionQuality(NamedTuple):
     """Number of content words within the span of a question."""
 
 
-def assess(
+def assess_questions(
     prompts: pa.Table, questions: pa.Table, entailments: pa.Table | None, *, threshold: float | None
 ) -> QuestionQuality:
     """Return the quality of questions (schema QUESTIONS) about prompts (PROMPTS), with NLI verdicts if available."""
     written = WrittenIndex(questions, entailments)
     texts = dict(zip(prompts.column("prompt_id").to_pylist(), prompts.column("text").to_pylist(), strict=True))
     rows = [row for row in questions.to_pylist() if row["error"] is None]
-    words = {prompt_id: content_words(texts[prompt_id]) for prompt_id in written.questions}
+    words = {prompt_id: find_content_words(texts[prompt_id]) for prompt_id in written.questions}
     spans: dict[str, list[tuple[int, int]]] = {}
     for row in rows:
         if row["start"] is not None and row["keep"] is not False:
@@ -64,13 +64,13 @@ def assess(
     )
 
 
-def mean_content_words(texts: Sequence[str | None]) -> float:
+def average_content_words(texts: Sequence[str | None]) -> float:
     """Return the mean number of content words in about 1,000 evenly spaced texts of the list; 0 for an empty list."""
-    counts = [len(content_words(text or "")) for text in texts[:: max(1, len(texts) // 1_000)]]
+    counts = [len(find_content_words(text or "")) for text in texts[:: max(1, len(texts) // 1_000)]]
     return fmean(counts) if counts else 0.0
 
 
-def content_words(text: str) -> list[tuple[int, int]]:
+def find_content_words(text: str) -> list[tuple[int, int]]:
     """Return the start and end position of each content word in a text."""
     words = re.finditer(r"\w+(?:['’-]\w+)*", text)
     return [match.span() for match in words if match.group().casefold() not in _FUNCTION_WORDS]

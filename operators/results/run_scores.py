@@ -22,16 +22,16 @@ from plumbline.operators.rewards.combination import REWARD, Reward
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 
 IDS = ("image_id", "prompt_id", "generator")
-READ = (*IDS, "metric", "score", "truncated")
+READ_COLUMNS = (*IDS, "metric", "score", "truncated")
 """Columns that are read into arrays."""
 PARTS_KEPT = 16
 """Number of parts, starting with the first, that stay in memory. A part has about 32,000 rows and takes a megabyte."""
 PARTS_AT_ONCE = 4
 HASHES_AT_ONCE = 1 << 20
 """Minimum number of new hashes to collect before duplicates are removed."""
-NONE = np.uint64(0)
+NO_ID = np.uint64(0)
 """Hash of a missing prompt id or image id."""
-MIX = np.uint64(0x9E3779B97F4A7C15)
+MIXING_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 Hashes = NDArray[np.uint64]
 ReadPart = Callable[[Sequence[str]], pa.Table]
@@ -48,7 +48,7 @@ class ScoreColumns(NamedTuple):
     prompt: Hashes
     """Hashes of the prompts' ids (`hash_ids`)."""
     image: Hashes
-    """Hashes of the generator, image and prompt ids combined; NONE if a row has no image id or no prompt id."""
+    """Hashes of the generator, image and prompt ids combined; NO_ID if a row has no image id or no prompt id."""
     score: NDArray[np.float64]
     """Scores; nan for rows that failed."""
 
@@ -58,7 +58,7 @@ class ScoreColumns(NamedTuple):
 
     def scored(self) -> "ScoreColumns":
         """Return the rows that have a score, an image id and a prompt id."""
-        return self.where(np.isfinite(self.score) & (self.image != NONE))
+        return self.where(np.isfinite(self.score) & (self.image != NO_ID))
 
     def followed_by(self, others: "ScoreColumns") -> "ScoreColumns":
         """Return these rows followed by the others."""
@@ -78,14 +78,14 @@ class PromptTexts(NamedTuple):
     """Hashes of the texts, in the order of `prompts`."""
 
     def find_texts(self, prompts: Hashes) -> Hashes:
-        """Return the text hash of each prompt, or NONE if the text is not known."""
+        """Return the text hash of each prompt, or NO_ID if the text is not known."""
         indices = find_sorted(prompts, self.prompts)
-        return np.where(indices >= 0, np.append(self.texts, NONE)[indices], NONE)
+        return np.where(indices >= 0, np.append(self.texts, NO_ID)[indices], NO_ID)
 
     def find_edited(self, later: "PromptTexts", prompts: Hashes) -> NDArray[np.bool_]:
         """Return a mask of the prompts whose text differs in a later run; an unknown text counts as unchanged."""
         own, theirs = self.find_texts(prompts), later.find_texts(prompts)
-        return np.asarray((own != theirs) & (own != NONE) & (theirs != NONE))
+        return np.asarray((own != theirs) & (own != NO_ID) & (theirs != NO_ID))
 
 
 class SharedPrompts(NamedTuple):
@@ -155,7 +155,7 @@ class _Parts:
                 yield from pool.map(self.load, numbers[first : first + PARTS_AT_ONCE])
 
     def load(self, number: int) -> _Part:
-        part = self._kept.get(number) or _make_part(self.read[number](READ))
+        part = self._kept.get(number) or _make_part(self.read[number](READ_COLUMNS))
         if number < PARTS_KEPT:
             self._kept[number] = part
         return part
@@ -181,7 +181,7 @@ def _count_part(parts: _Parts, number: int) -> _PartTotals:
         spans=spans,
         truncated={metric: count for metric, count in zip(part.metrics, truncated.tolist(), strict=True) if count},
         n_null=part.n_null,
-        prompts=np.unique(part.prompt[part.prompt != NONE]),
+        prompts=np.unique(part.prompt[part.prompt != NO_ID]),
     )
 
 
@@ -202,7 +202,7 @@ class RunScores:
         self.spans: dict[str, tuple[float, float]] = {}
         """Lowest and highest score of each metric that has scores."""
         metrics, generators, truncated = dict[str, None](), dict[str, None](), Counter[str]()
-        prompts = _Distinct()
+        prompts = _DistinctHashes()
         for part in each(_count_part, range(len(parts)), shared=self._parts):
             metrics |= dict.fromkeys(part.metrics)
             generators |= dict.fromkeys(part.generators)
@@ -314,7 +314,7 @@ def _make_part(table: pa.Table) -> _Part:
     metrics, metric = _encode(table.column("metric"))
     prompt = _hash_column(table.column("prompt_id"))
     image = _hash_column(table.column("image_id"))
-    named = (image != NONE) & (prompt != NONE)
+    named = (image != NO_ID) & (prompt != NO_ID)
     mixed = mix_ids(image, prompt, hash_ids(generators)[generator])
     return _Part(
         metrics=metrics,
@@ -322,7 +322,7 @@ def _make_part(table: pa.Table) -> _Part:
         metric=metric,
         generator=generator,
         prompt=prompt,
-        image=np.where(named, mixed, NONE),
+        image=np.where(named, mixed, NO_ID),
         score=table.column("score").to_numpy().astype(np.float64, copy=False),
         truncated=pc.fill_null(table.column("truncated"), False).to_numpy(),
         n_null=table.column("score").null_count,
@@ -331,7 +331,7 @@ def _make_part(table: pa.Table) -> _Part:
 
 def mix_ids(image: Hashes, prompt: Hashes, generator: Hashes) -> Hashes:
     """Combine the hashes of image, prompt and generator ids into one hash per image."""
-    mixed = ((image * MIX + prompt) * MIX + generator) * MIX
+    mixed = ((image * MIXING_FACTOR + prompt) * MIXING_FACTOR + generator) * MIXING_FACTOR
     return np.asarray(mixed ^ (mixed >> np.uint64(32)))
 
 
@@ -347,7 +347,7 @@ def _encode(column: pa.ChunkedArray) -> tuple[list[str], NDArray[np.int32]]:
 
 def _hash_column(column: pa.ChunkedArray) -> Hashes:
     hashes = hash_ids(pc.fill_null(column, "").to_numpy())
-    return np.where(column.is_valid().to_numpy(), hashes, NONE)
+    return np.where(column.is_valid().to_numpy(), hashes, NO_ID)
 
 
 def find_sorted(values: Hashes, ascending: Hashes) -> NDArray[np.intp]:
@@ -358,7 +358,7 @@ def find_sorted(values: Hashes, ascending: Hashes) -> NDArray[np.intp]:
     return np.where(ascending[indices] == values, indices, -1)
 
 
-class _Distinct:
+class _DistinctHashes:
     """Collector of distinct hashes. Duplicates are removed whenever the number of hashes has roughly doubled."""
 
     def __init__(self) -> None:
@@ -374,7 +374,7 @@ class _Distinct:
 
     def _merge(self) -> None:
         known = np.unique(np.concatenate([self._known, *self._new]))
-        self._known, self._new, self._n_new = known[known != NONE], [], 0
+        self._known, self._new, self._n_new = known[known != NO_ID], [], 0
 
     def values(self) -> Hashes:
         self._merge()

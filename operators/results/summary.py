@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.metrics.metric import direction
-from plumbline.operators.statistics.poisson_bootstrap import hash_ids, ratio_intervals, weighted_sums
-from plumbline.operators.statistics.rounding import merge_equal, sums_in_any_order
+from plumbline.operators.metrics.metric import get_direction
+from plumbline.operators.statistics.poisson_bootstrap import compute_ratio_intervals, compute_weighted_sums, hash_ids
+from plumbline.operators.statistics.rounding import compute_sums_in_any_order, merge_equal
 
 OVERALL = "overall"
 PROMPTS_AT_ONCE = 4096
@@ -156,7 +156,7 @@ class Tally:
         """Return the summary (schema SUMMARY), highest overall mean first within each metric, omitting empty skills."""
         tables, skills = [], self.skills.names
         for (generator, metric), sums in self.sums.items():
-            low, high = ratio_intervals(sums.totals, sums.counts)
+            low, high = compute_ratio_intervals(sums.totals, sums.counts)
             with np.errstate(invalid="ignore", divide="ignore"):
                 sem = np.where(sums.n > 1, np.sqrt(sums.squares / (sums.n - 1) / sums.n), np.nan)
             columns = {
@@ -174,7 +174,7 @@ class Tally:
             # from_pandas: nan becomes null
             arrays = [pa.array(columns[field.name], field.type, from_pandas=True) for field in schemas.SUMMARY]
             tables.append(pa.table(arrays, schema=schemas.SUMMARY).filter(pa.array(sums.rows > 0)))
-        return best_first(pa.concat_tables(tables)) if tables else schemas.SUMMARY.empty_table()
+        return sort_best_first(pa.concat_tables(tables)) if tables else schemas.SUMMARY.empty_table()
 
 
 def count_each(tables: Sequence[pa.Table], skills: Skills) -> list[Tally]:
@@ -197,7 +197,7 @@ def count_each(tables: Sequence[pa.Table], skills: Skills) -> list[Tally]:
             tally.sums[generator, metric] = sums
             by_prompts.setdefault(prompts.hashes.tobytes(), []).append((prompts, sums, values))
     for group in by_prompts.values():
-        weighted = weighted_sums(group[0][0].hashes, [values for _, _, values in group])
+        weighted = compute_weighted_sums(group[0][0].hashes, [values for _, _, values in group])
         for (_, sums, _), both in zip(group, weighted, strict=True):
             sums.totals, sums.counts = np.split(both, 2)
     return tallies
@@ -238,9 +238,9 @@ def _sum_scores(scores: pa.ChunkedArray, prompts: _Prompts) -> tuple[Sums, Calla
     scored = ~np.isnan(values)
     codes_scored, values = codes[scored], values[scored]
     n = np.bincount(codes_scored, minlength=len(hashes)).astype(np.float64)
-    total = sums_in_any_order(values, codes_scored, len(hashes))
+    total = compute_sums_in_any_order(values, codes_scored, len(hashes))
     own_mean = _divide(total, n)
-    own_squares = sums_in_any_order((values - own_mean[codes_scored]) ** 2, codes_scored, len(hashes))
+    own_squares = compute_sums_in_any_order((values - own_mean[codes_scored]) ** 2, codes_scored, len(hashes))
     n_of_skill = member.T @ n
     mean = _divide(member.T @ total, n_of_skill)
     apart = (own_mean[:, None] - mean[None, :]) ** 2 * n[:, None] + own_squares[:, None]
@@ -265,14 +265,14 @@ def _divide(total: Floats, n: Floats) -> Floats:
     return np.divide(total, n, out=np.zeros_like(total), where=n > 0)
 
 
-def best_first(summary: pa.Table, lower_is_better: Container[str] = ()) -> pa.Table:
+def sort_best_first(summary: pa.Table, lower_is_better: Container[str] = ()) -> pa.Table:
     """Sort a summary by metric, with `overall` before the skills and, within each, the best mean first.
 
     For the metrics in `lower_is_better`, the lowest mean is best. Generators without a mean come last in their group.
     """
     frame = summary.select(["metric", "skill", "generator", "mean"]).to_pandas()
     means = frame.groupby(["metric", "skill"])["mean"].transform(lambda mean: merge_equal(mean.to_numpy(np.float64)))
-    worth = means * np.array([direction(metric, lower_is_better) for metric in frame["metric"]], np.float64)
+    worth = means * np.array([get_direction(metric, lower_is_better) for metric in frame["metric"]], np.float64)
     ordered = frame.assign(later=frame["skill"].ne(OVERALL), worth=worth).sort_values(
         ["metric", "later", "skill", "worth", "generator"], ascending=[True, True, True, False, True]
     )

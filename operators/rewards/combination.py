@@ -11,8 +11,8 @@ from pydantic import BeforeValidator
 from plumbline.operators.base.bounds import BoundsChecked
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import names
-from plumbline.operators.metrics.metric import Metric, direction
-from plumbline.operators.rewards.values import TIE, Codes, Floats, measure_noise
+from plumbline.operators.metrics.metric import Metric, get_direction
+from plumbline.operators.rewards.values import MAX_TIE, Codes, Floats, measure_noise
 
 REWARD = "reward"
 """Name that a combined reward has in lists of metrics."""
@@ -131,7 +131,8 @@ class Reward:
         self.config, self.scales = config, scales
         self.parts = tuple(sorted(config.weights))
         self._conversions = [
-            (direction(name, lower_is_better), scales.get(name, Scale()), config.weights[name]) for name in self.parts
+            (get_direction(name, lower_is_better), scales.get(name, Scale()), config.weights[name])
+            for name in self.parts
         ]
 
     def __call__(self, scores: Sequence[float]) -> float:
@@ -185,7 +186,7 @@ def compute_scales(scores: Mapping[str, Floats], prompts: Codes, unit: Unit, whe
             spread = measure_noise(values, codes)
         else:
             spread = math.sqrt(math.fsum((values - mean) ** 2) / len(values))
-            if spread <= TIE * float(np.max(np.abs(values))):
+            if spread <= MAX_TIE * float(np.max(np.abs(values))):
                 spread = 0.0  # rounding errors of equal values
         scales[name] = Scale(mean, spread)
     constant = [name for name, scale in scales.items() if not scale.spread > 0]

@@ -10,7 +10,7 @@ import numpy as np
 
 from plumbline.operators.base.bounds import BoundsChecked, NotNegative, Positive
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.rewards.values import TIE, Codes, Floats
+from plumbline.operators.rewards.values import MAX_TIE, Codes, Floats
 
 Unit = Literal["pair", "ranking", "best", "image"]
 Stratum = Literal["winner", "loser", "skills"]
@@ -100,7 +100,7 @@ class RewardComparison:
         self.candidates = candidates
         unit = candidates.noise if config.margin_unit == "noise" else 1.0
         self.margin = config.margin * unit
-        self.tie = TIE * candidates.noise if candidates.noise else np.inf
+        self.tie = MAX_TIE * candidates.noise if candidates.noise else np.inf
 
     def is_better(self, winner: int, loser: int) -> bool:
         """Return True if the winner's reward is higher by the margin, and all metrics that must agree prefer it."""
@@ -151,14 +151,14 @@ def spread_examples(examples: Sequence[Example], candidates: Candidates, config:
     strata: dict[tuple[str, ...], list[int]] = {}
     for number, example in enumerate(examples):
         strata.setdefault(tuple(names[name](example) for name in config.balance), []).append(number)
-    quotas = even_quotas([len(numbers) for numbers in strata.values()], config.max_examples)
+    quotas = compute_even_quotas([len(numbers) for numbers in strata.values()], config.max_examples)
     selected: list[int] = []
     for numbers, quota in zip(strata.values(), quotas, strict=True):
         selected += sorted(numbers, key=lambda number: comparison.hash_images(examples[number].images))[:quota]
     return [examples[number] for number in sorted(selected)]
 
 
-def even_quotas(sizes: Sequence[int], total: int) -> list[int]:
+def compute_even_quotas(sizes: Sequence[int], total: int) -> list[int]:
     """Return how many items to select from groups of these sizes: at most `total`, as evenly as possible."""
     quotas = [0] * len(sizes)
     left = min(total, sum(sizes))

@@ -11,7 +11,7 @@ Codes = NDArray[np.int32]
 """Index of each image's prompt, counted from 0 (n,)."""
 Std = Literal["population", "sample"]
 
-TIE = 1e-9
+MAX_TIE = 1e-9
 """Fraction of the noise that a difference must exceed; smaller differences are rounding errors and count as ties."""
 
 
@@ -22,23 +22,23 @@ def measure_noise(values: Floats, prompts: Codes) -> float:
     images of all generators.
     """
     known = ~np.isnan(values)
-    deviations = values[known] - prompt_means(values, prompts)[known]
+    deviations = values[known] - compute_prompt_means(values, prompts)[known]
     freedom = int(known.sum()) - len(np.unique(prompts[known]))
     if freedom <= 0:
         return 0.0
     noise = math.sqrt(math.fsum(deviations**2) / freedom)
     largest = float(np.max(np.abs(values[known])))
-    return noise if noise > TIE * largest else 0.0  # rounding errors of equal values
+    return noise if noise > MAX_TIE * largest else 0.0  # rounding errors of equal values
 
 
-def prompt_means(values: Floats, prompts: Codes) -> Floats:
+def compute_prompt_means(values: Floats, prompts: Codes) -> Floats:
     """Return, for each image, the mean of all values of its prompt (n,); nan if the prompt has no values."""
     with np.errstate(invalid="ignore"):
         means: Floats = (_sum_by_prompt(values, prompts) / _count_by_prompt(values, prompts))[prompts]
     return means
 
 
-def z_scores(values: Floats, prompts: Codes, noise: float, std: Std, epsilon: float) -> Floats:
+def compute_z_scores(values: Floats, prompts: Codes, noise: float, std: Std, epsilon: float) -> Floats:
     """Return (value - mean) / (std + epsilon x noise), using the mean and std of each prompt.
 
     nan stays nan, and equal values become 0. With `std=population` the squared deviations are divided by n, as is
@@ -46,15 +46,15 @@ def z_scores(values: Floats, prompts: Codes, noise: float, std: Std, epsilon: fl
     """
     if noise == 0:
         return np.where(np.isnan(values), np.nan, 0.0)
-    deviations = values - prompt_means(values, prompts)
+    deviations = values - compute_prompt_means(values, prompts)
     degrees = _count_by_prompt(values, prompts) - (1 if std == "sample" else 0)
     spread = np.sqrt(_sum_by_prompt(deviations**2, prompts) / np.maximum(degrees, 1))[prompts]
-    equal = spread <= TIE * noise
+    equal = spread <= MAX_TIE * noise
     scores = np.where(equal, 0.0, deviations / np.where(equal, 1.0, spread + epsilon * noise))
     return np.where(np.isnan(values), np.nan, scores)
 
 
-def rank_advantages(values: Floats, prompts: Codes, noise: float) -> Floats:
+def compute_rank_advantages(values: Floats, prompts: Codes, noise: float) -> Floats:
     """Return each image's rank within its prompt, from -1 (worst) to 1 (best).
 
     Tied images get the mean of their ranks. The only image of a prompt gets 0.
@@ -68,7 +68,7 @@ def rank_advantages(values: Floats, prompts: Codes, noise: float) -> Floats:
     for first, last in zip(starts, [*starts[1:], len(order)], strict=True):
         images = order[first:last]
         ascending, n = values[images], last - first
-        runs = np.cumsum(np.diff(ascending, prepend=ascending[0]) > TIE * noise)  # equal values are one run
+        runs = np.cumsum(np.diff(ascending, prepend=ascending[0]) > MAX_TIE * noise)  # equal values are one run
         ranks = (np.bincount(runs, np.arange(n)) / np.bincount(runs))[runs]
         advantages[images] = (2 * ranks - (n - 1)) / max(n - 1, 1)
     return advantages

@@ -44,7 +44,7 @@ from plumbline.operators.stages.graph import (
     require_source_metric,
 )
 from plumbline.operators.stages.question_pack import NO_QUESTIONS_SENT, PackIndex
-from plumbline.operators.stages.questions import QuestionsStage, reusable_questions
+from plumbline.operators.stages.questions import QuestionsStage, select_reusable_questions
 from plumbline.operators.stages.stage import Inputs, RowStage, Stage, StageOptions, Upstream
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class Scorer:
         known, earlier = {}, {}
         for name in names:  # questions that this process or others have written
             about = {}
-            for text, asked in reusable_questions(written.read_new_tables(name)).items():
+            for text, asked in select_reusable_questions(written.read_new_tables(name)).items():
                 prompt_id = hash_prompt(text)
                 about[prompt_id] = [{**row, "prompt_id": prompt_id, "prompt": text} for row in asked]
             loaded.cache.add({name: about})

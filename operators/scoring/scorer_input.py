@@ -14,7 +14,7 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import EMPTY_PROMPT, ConfigError, RefusedUri, RowError, check_prompt
 from plumbline.operators.base.rows import list_values
 from plumbline.operators.images.decoding import CLOSED_IMAGE
-from plumbline.operators.images.rows import CAPTIONS, SOURCES
+from plumbline.operators.images.rows import CAPTION_COLUMNS, SOURCE_COLUMNS
 
 AnyImage = Image.Image | np.ndarray | bytes | str | Path
 """An image: a PIL image, a uint8 array of shape (height, width), (height, width, 3) or (height, width, 4), encoded
@@ -98,7 +98,7 @@ def read_call(
                 f"sources: expected a source, a list of sources or None for each image, got {count} images and "
                 f"{len(each_source)} sources"
             )
-        columns |= _make_image_columns(each_source, "sources", SOURCES)
+        columns |= _make_image_columns(each_source, "sources", SOURCE_COLUMNS)
     if captions is not None:
         columns |= _make_caption_columns(list_values(captions, "captions"), count)
     return Call(by_id, rows.table(prompt_rows, schemas.PROMPTS), pa.table(columns), unusable, {})
@@ -157,7 +157,8 @@ def _make_caption_columns(captions: Sequence[Any], count: int) -> dict[str, pa.A
             raise ConfigError(f"captions[{number}]: expected two texts, (source, target), got {pair!r}")
     usable = [None if rows.is_missing(pair) or any(map(find_prompt_error, pair)) else pair for pair in captions]
     return {
-        name: pa.array([pair and pair[index] for pair in usable], pa.string()) for index, name in enumerate(CAPTIONS)
+        name: pa.array([pair and pair[index] for pair in usable], pa.string())
+        for index, name in enumerate(CAPTION_COLUMNS)
     }
 
 

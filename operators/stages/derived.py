@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from plumbline.operators.base import rows
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.metrics.metric import incomplete_cell
+from plumbline.operators.metrics.metric import make_incomplete_cell_error
 from plumbline.operators.metrics.writing import Writing
 from plumbline.operators.stages.images import RowKey
 from plumbline.operators.stages.programs import ProgramResults, generate, run_programs
@@ -93,7 +93,9 @@ class DerivedStage(Stage):
         ids = {column: first[column] for column in IDS}
         error = next((rows.row_error(row["error"]) for row in read.values() if row["error"]), None)
         if error is None and any(row[column] != first[column] for row in others for column in IDS):
-            error = incomplete_cell(next(iter(read)), f"does not match the current image {first['image_id']}")
+            error = make_incomplete_cell_error(
+                next(iter(read)), f"does not match the current image {first['image_id']}"
+            )
         images = error or self.inputs_of_images(metric, read, find_text(texts, first["prompt_id"]))
         if isinstance(images, RowError):
             return DerivedRow(ids, error=images)

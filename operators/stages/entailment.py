@@ -67,7 +67,7 @@ def write_hypothesis(question: str, answer: str) -> str:
     Everything else is quoted: 'The answer to the question "what color is the dog?" is red.'. The paper does not say how
     it phrases hypotheses.
     """
-    question, answer = parsing.one_line(question), parsing.one_line(answer)
+    question, answer = parsing.collapse_spaces(question), parsing.collapse_spaces(answer)
     there = _THERE.fullmatch(question)
     if there and parsing.normalise(answer) in parsing.YES_NO:
         statement = f"here {there['verb'].lower()} {there['what']}."

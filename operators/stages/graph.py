@@ -40,7 +40,7 @@ def make_nodes(metrics: Mapping[str, Metric]) -> list[GraphNode]:
         served: dict[str, dict[str, Metric]] = {}
         for name, metric in metrics.items():
             if stage.name in metric.chain:
-                served.setdefault(node_name(stage, metric), {})[name] = metric
+                served.setdefault(make_node_name(stage, metric), {})[name] = metric
         nodes += [GraphNode(name, stage, _merge_roles(stage, of_node), of_node) for name, of_node in served.items()]
     return nodes
 
@@ -144,7 +144,7 @@ def _check_views(node: GraphNode, role: str, model: ModelConfig, clips: Clips) -
         )
 
 
-def node_name(stage: type[Stage], metric: Metric) -> str:
+def make_node_name(stage: type[Stage], metric: Metric) -> str:
     """Return the name of the node for a metric's stage; metrics that see different images have different nodes."""
     role = next(iter(stage.roles(metric).values()), None)
     views = "+".join(metric.views) if metric.needs_sources else None

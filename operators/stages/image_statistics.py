@@ -14,15 +14,15 @@ MAX_SIDE = 512
 """Maximum side in pixels. Larger images are scaled down, so that edges have the same scale and all images take about
 the same time.
 """
-EDGE = 0.1
+MIN_EDGE_STEP = 0.1
 """Minimum difference in brightness across an edge, as a fraction of the full range."""
 
 
 class PixelStatistics(NamedTuple):
     edge_density: float
     """Fraction of pixels on an edge, in [0, 1]. A pixel is on an edge if Sobel's gradient of the brightness (Duda and
-    Hart 1973) is at least that of a step of EDGE. Used as a measure of clutter by Rosenholtz, Li and Nakano 2007, with
-    Canny's edges.
+    Hart 1973) is at least that of a step of MIN_EDGE_STEP. Used as a measure of clutter by Rosenholtz, Li and Nakano
+    2007, with Canny's edges.
     """
     entropy: float
     """Shannon entropy (Shannon 1948) of the brightness histogram with 256 levels, from 0 to 8 bits."""
@@ -42,7 +42,7 @@ def measure_pixels(image: Image.Image) -> PixelStatistics:
     across = padded[:, :-2] + 2 * padded[:, 1:-1] + padded[:, 2:]
     horizontal, vertical = down[:, 2:] - down[:, :-2], across[2:] - across[:-2]
     return PixelStatistics(
-        edge_density=float(np.mean(horizontal**2 + vertical**2 >= (4 * 255 * EDGE) ** 2)),
+        edge_density=float(np.mean(horizontal**2 + vertical**2 >= (4 * 255 * MIN_EDGE_STEP) ** 2)),
         entropy=abs(luma.entropy()),
         saturation=float(np.asarray(image.convert("HSV"))[..., 1].mean()) / 255,
     )

@@ -16,7 +16,7 @@ from plumbline.operators.images.preparing import Edit, PreparedImages
 from plumbline.operators.images.rows import ImageRow
 from plumbline.operators.metrics.writing import Writing
 from plumbline.operators.models.calls import ImageRequest
-from plumbline.operators.stages.images import ImagesStage, QuestionsByPrompt, images_of_view
+from plumbline.operators.stages.images import ImagesStage, QuestionsByPrompt, select_images_of_view
 from plumbline.operators.stages.programs import (
     ProgramRequest,
     ProgramResults,
@@ -74,7 +74,7 @@ class ImageWritingStage(ImagesStage):
         return run_programs([self.program(task) for task in tasks], answer)
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> PreprocessedImage:
-        shown = [images_of_view(view, image, edit) for view in self.views]
+        shown = [select_images_of_view(view, image, edit) for view in self.views]
         views = [
             self.model.preprocess(*images) if len(images) == 1 else self.model.preprocess_several(images)
             for images in shown

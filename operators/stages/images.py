@@ -11,7 +11,7 @@ from plumbline.operators.base import rows
 from plumbline.operators.base.batches import BatchSize
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.images.preparing import Edit, PreparedImages, prepare_images
-from plumbline.operators.images.rows import ImageRow, identify, image_records
+from plumbline.operators.images.rows import ImageRow, identify, list_image_records
 from plumbline.operators.metrics.metric import View
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions
 
@@ -33,7 +33,7 @@ class AnyPrompt:
         return rows.input_digest()  # the same for all prompts: the cell's recipe has everything else
 
 
-def images_of_view(view: View, image: Image.Image, edit: Edit | None) -> list[Image.Image]:
+def select_images_of_view(view: View, image: Image.Image, edit: Edit | None) -> list[Image.Image]:
     """Return the images of a view in display order; `edit` is required for views with a source."""
     source = [] if edit is None or view == "result" else [edit.source]
     return source if view == "source" else [*source, image]
@@ -156,7 +156,7 @@ class ImagesStage(RowStage):
 
     def refuse(self, inputs: Inputs, error: RowError) -> PreparedShard:
         refused = PreparedImages()
-        for position, record in enumerate(image_records(inputs.rows)):
+        for position, record in enumerate(list_image_records(inputs.rows)):
             refused.add(position, identify(record, inputs.group), None, error)
         return PreparedShard(refused, self.read_questions(inputs), {})
 

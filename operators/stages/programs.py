@@ -39,7 +39,7 @@ def run_programs(
     A program ends with an error if a request gets no reply or if the program raises UnreadableReply. After a stop
     signal no further requests are made.
     """
-    running = [_Running(steps) for steps in programs]
+    running = [_RunningProgram(steps) for steps in programs]
     usage = Usage()
     while asked := [
         ProgramRequest(index, request) for index, program in enumerate(running) for request in program.requests
@@ -82,7 +82,7 @@ def _is_hopeless(error: Exception) -> bool:
     return is_device_lost(error) or isinstance(error, ModelError)
 
 
-class _Running(Generic[T]):
+class _RunningProgram(Generic[T]):
     """A started program: its open requests or, if there are none, its result."""
 
     result: T | RowError

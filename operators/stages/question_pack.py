@@ -9,8 +9,8 @@ import pyarrow as pa
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError, check_prompt
 from plumbline.operators.metrics.metric import PackedMetric, TextInImageMetric
-from plumbline.operators.metrics.parsing import one_line, shorten
-from plumbline.operators.metrics.questions.question_list import TEXT
+from plumbline.operators.metrics.parsing import collapse_spaces, shorten
+from plumbline.operators.metrics.questions.question_list import TEXT_KIND
 from plumbline.operators.metrics.writing import WrittenQuestion, assign_ids
 
 NO_QUESTIONS_SENT = RowError(
@@ -36,7 +36,7 @@ class PackIndex:
         self.ids_by_text: dict[str, list[str]] = defaultdict(list)
         """Ids of the prompts with each text."""
         for prompt_id, asked in self.questions.items():
-            self.ids_by_text[one_line(asked[0]["prompt"])].append(prompt_id)
+            self.ids_by_text[collapse_spaces(asked[0]["prompt"])].append(prompt_id)
 
     def find_id(self, prompt_id: str, text: str) -> str | RowError:
         """Return the id by which the pack contains a prompt, or an error if it does not.
@@ -44,8 +44,8 @@ class PackIndex:
         The id is `prompt_id` if the pack's prompt with this id has the same text (except for white space). Otherwise it
         is the id of the only prompt with this text.
         """
-        text, by_text = one_line(text), self.ids_by_text.get(one_line(text), [])
-        theirs = one_line(self.questions[prompt_id][0]["prompt"]) if prompt_id in self.questions else None
+        text, by_text = collapse_spaces(text), self.ids_by_text.get(collapse_spaces(text), [])
+        theirs = collapse_spaces(self.questions[prompt_id][0]["prompt"]) if prompt_id in self.questions else None
         if theirs == text:
             return prompt_id
         if len(by_text) == 1:
@@ -87,7 +87,7 @@ def _select_usable_rows(
 
 def _is_text(row: Mapping[str, Any]) -> bool:
     """Return True if a row contains a text that should appear in the image, and not a question."""
-    return row.get("kind") == TEXT and row.get("answer") is not None and not row.get("choices")
+    return row.get("kind") == TEXT_KIND and row.get("answer") is not None and not row.get("choices")
 
 
 def make_text_questions(prompts: pa.Table, pack: PackIndex, metric: TextInImageMetric) -> pa.Table:

@@ -23,7 +23,7 @@ from plumbline.operators.stages.question_pack import (
 )
 from plumbline.operators.stages.stage import BenchmarkPart, Inputs, RowStage, StageOptions, cache_upstream
 
-Written = Mapping[str, Sequence[Mapping[str, Any]]]
+WrittenRows = Mapping[str, Sequence[Mapping[str, Any]]]
 """Rows (schema QUESTIONS) by the prompt's text."""
 
 
@@ -49,7 +49,7 @@ class PreparedPrompts(NamedTuple):
     """A shard's prompts, with the questions about their texts that are already known."""
 
     prompts: pa.Table
-    written: Mapping[str, Written]
+    written: Mapping[str, WrittenRows]
     """Known questions by metric. No new questions are written about their texts."""
     pack: PackIndex | None = None
     """Questions shipped by the benchmark or sent with images; None if the prompts get an error."""
@@ -83,7 +83,7 @@ class QuestionsStage(RowStage):
         self._pack = cache_upstream(lambda pack: PackIndex(pack.read()))
 
     def prepare(self, inputs: Inputs) -> PreparedPrompts:
-        kept = {name: reusable_questions(inputs.earlier.get(name, ())) for name in inputs.metrics}
+        kept = {name: select_reusable_questions(inputs.earlier.get(name, ())) for name in inputs.metrics}
         asks = inputs.pack is not None and any(takes_questions(self.metrics[name]) for name in inputs.metrics)
         pack = self._pack(inputs.pack) if asks else PackIndex(schemas.QUESTIONS.empty_table())
         return PreparedPrompts(inputs.rows, kept, pack)
@@ -108,7 +108,7 @@ class QuestionsStage(RowStage):
 
 
 def write_questions(
-    prompts: pa.Table, metric: QuestionWritingMetric, model: GenerateModel | None, kept: Written | None = None
+    prompts: pa.Table, metric: QuestionWritingMetric, model: GenerateModel | None, kept: WrittenRows | None = None
 ) -> pa.Table:
     """Return questions (schema QUESTIONS) about prompts (schema PROMPTS), reusing those in `kept` for their texts."""
     kept = kept or {}
@@ -131,9 +131,9 @@ def _write_or_error(text: str, metric: QuestionWritingMetric) -> Writing[Sequenc
     return assign_ids(written) or RowError("unreadable_reply", "the model wrote no question about the prompt")
 
 
-def reusable_questions(earlier: Sequence[pa.Table]) -> Written:
+def select_reusable_questions(earlier: Sequence[pa.Table]) -> WrittenRows:
     """Return the rows of earlier tables (newest first) by prompt text, without retryable errors."""
-    kept: Written = {}
+    kept: WrittenRows = {}
     for table in earlier:
         by_prompt: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
         for row in table.to_pylist():

@@ -15,7 +15,7 @@ from plumbline.operators.metrics.metric import (
     Metric,
     Scored,
     average_images,
-    incomplete_cell,
+    make_incomplete_cell_error,
 )
 from plumbline.operators.metrics.modules import QueryResult
 from plumbline.operators.metrics.parsing import shorten
@@ -23,7 +23,7 @@ from plumbline.operators.metrics.writing import WrittenQuestion, is_asked
 from plumbline.operators.models.calls import Box
 from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, StaleInput, Upstream, cache_upstream
 
-STALE = "the questions that it was computed from have been rewritten"
+STALE_QUESTIONS = "the questions that it was computed from have been rewritten"
 
 
 @runtime_checkable
@@ -151,12 +151,12 @@ def _read_written(questions: Upstream, entailment: Upstream | None, priors: Upst
         entailed = entailment.read_each()
         for name, of_questions, of_entailment in zip(entailment.names, asked, entailed, strict=True):
             if not _list_question_keys(of_questions) <= _list_question_keys(of_entailment):
-                raise StaleInput(name, STALE)
+                raise StaleInput(name, STALE_QUESTIONS)
         entailments = pa.concat_tables([entailment.schema.empty_table(), *entailed])
     index = WrittenIndex(pa.concat_tables([questions.schema.empty_table(), *asked]), entailments)
     for name, prior in zip(priors.names, priors.read_each(), strict=True) if priors is not None else ():
         if not index.matches(prior):
-            raise StaleInput(name, STALE)
+            raise StaleInput(name, STALE_QUESTIONS)
         index.add_priors(prior)
     return index
 
@@ -175,7 +175,7 @@ class WrittenIndex:
         """Answers about a blank image, by prompt_id and question_id."""
         self.errors: dict[str, RowError] = {}
         """Errors of prompts whose questions or entailments failed, by prompt_id."""
-        self.bases = score_input_digests(questions, entailments)
+        self.bases = digest_score_inputs(questions, entailments)
         for row in self._iterate_valid_rows(questions):
             fields = {name: row[name] for name in WrittenQuestion._fields}
             fields |= {"choices": tuple(row["choices"]), "parents": tuple(row["parents"] or ())}
@@ -187,7 +187,7 @@ class WrittenIndex:
                 for question in written:
                     if (prompt_id, question.question_id) not in self.p_entail:
                         self.errors.setdefault(
-                            prompt_id, incomplete_cell("entailment", f"lacks {_describe_question(question)}")
+                            prompt_id, make_incomplete_cell_error("entailment", f"lacks {_describe_question(question)}")
                         )
 
     def _iterate_valid_rows(self, table: pa.Table) -> Iterator[dict[str, Any]]:
@@ -227,14 +227,14 @@ class WrittenIndex:
         if prompt_id in self.errors:
             return self.errors[prompt_id]
         if prompt_id not in self.questions:
-            return incomplete_cell("answers", f"has prompt {prompt_id!r}, which has no questions")
+            return make_incomplete_cell_error("answers", f"has prompt {prompt_id!r}, which has no questions")
         for question in self.questions[prompt_id]:
             if is_asked(question.keep) and question.question_id not in answered:
-                return incomplete_cell("answers", f"lacks {_describe_question(question)}")
+                return make_incomplete_cell_error("answers", f"lacks {_describe_question(question)}")
         return None
 
 
-def score_input_digests(questions: pa.Table, entailments: pa.Table | None) -> dict[str, str]:
+def digest_score_inputs(questions: pa.Table, entailments: pa.Table | None) -> dict[str, str]:
     """Return, by prompt_id, a digest of the questions and entailments that determine the prompt's scores."""
     p_entail: dict[tuple[str, str], float] = {}
     if entailments is not None:

@@ -12,10 +12,10 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.batches import isolate
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.images.preparing import Edit, PreparedImages
-from plumbline.operators.images.rows import CAPTIONS, ImageRow
+from plumbline.operators.images.rows import CAPTION_COLUMNS, ImageRow
 from plumbline.operators.models.calls import Compares, ComparisonResult, Measure, Pair, PixelRule, SimilarityModel
 from plumbline.operators.models.family import Family
-from plumbline.operators.stages.images import ImagesStage, images_of_view
+from plumbline.operators.stages.images import ImagesStage, select_images_of_view
 from plumbline.operators.stages.stage import Inputs, StageOptions, cache_upstream, find_text, texts_of
 
 
@@ -120,7 +120,7 @@ class SimilaritiesStage(ImagesStage):
         def preprocess_view(images: Sequence[Image.Image], rule: PixelRule) -> Any:
             return model.preprocess_several(images) if len(images) > 1 else model.preprocess(images[0], rule)
 
-        views = [images_of_view(view, image, edit) for view in self.views]
+        views = [select_images_of_view(view, image, edit) for view in self.views]
         return {rule: tuple(preprocess_view(images, rule) for images in views) for rule in self.rules}
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Mapping[PixelRule, Any]:
@@ -130,7 +130,7 @@ class SimilaritiesStage(ImagesStage):
 
     def read_questions(self, inputs: Inputs) -> Mapping[str, PromptTexts]:
         prompts, columns = self._texts(inputs.prompts), inputs.rows.column_names
-        captions = {name: inputs.rows.column(name).to_pylist() for name in CAPTIONS if name in columns}
+        captions = {name: inputs.rows.column(name).to_pylist() for name in CAPTION_COLUMNS if name in columns}
         return {name: PromptTexts(prompts, self.metrics[name], captions) for name in inputs.metrics}
 
     def input_digest(self, questions: PromptTexts, row: ImageRow, position: int, sources: str | None) -> str | None:
@@ -153,7 +153,7 @@ class SimilaritiesStage(ImagesStage):
             if comparison not in by_comparison:
                 each = [of_row for of_row, count in zip(texts, images.counts, strict=True) for _ in range(count)]
                 compared = self._compare(features[metric.pixels], each, metric.measure)
-                by_comparison[comparison] = self.tabulate(images, prompts, compared, similarity_columns)
+                by_comparison[comparison] = self.tabulate(images, prompts, compared, make_similarity_columns)
             tables[name] = by_comparison[comparison]
         return tables
 
@@ -193,7 +193,7 @@ def require_finite_similarity(result: ComparisonResult | RowError) -> Comparison
     return RowError("not_finite", f"the similarity is {result.similarity}; try dtype=float32")
 
 
-def similarity_columns(results: Sequence[ComparisonResult]) -> dict[str, Any]:
+def make_similarity_columns(results: Sequence[ComparisonResult]) -> dict[str, Any]:
     """Return the columns of SIMILARITIES, given the comparisons of a row's images."""
     similarities = [result.similarity for result in results]
     columns = {"similarity": fmean(similarities), "truncated": any(result.truncated for result in results)}

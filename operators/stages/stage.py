@@ -13,7 +13,7 @@ from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.rows import FetchUri
 from plumbline.operators.images.videos import DEFAULT_CLIPS, Clips
 from plumbline.operators.metrics.ablation import Ablation
-from plumbline.operators.metrics.metric import Metric, repeats_of
+from plumbline.operators.metrics.metric import Metric, count_repeats
 from plumbline.operators.models.calls import Call
 from plumbline.operators.models.family import Family
 
@@ -149,7 +149,7 @@ class Stage(ABC):
         if not cls.calls:
             return 0.0
         writer, questions = metric.estimate_calls(words)
-        calls = {"questions": questions, "writer": writer, "judge": repeats_of(metric) * writer, "row": 1.0}
+        calls = {"questions": questions, "writer": writer, "judge": count_repeats(metric) * writer, "row": 1.0}
         return calls[cls.call_unit]
 
     @classmethod

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.stages.stage import Stage
 
-CORE = {
+CORE_STAGES = {
     "questions": "plumbline.operators.stages.questions:QuestionsStage",
     "entailment": "plumbline.operators.stages.entailment:EntailmentStage",
     "priors": "plumbline.operators.stages.answers:PriorsStage",
@@ -23,7 +23,7 @@ CORE = {
     "scores": "plumbline.operators.stages.scores:ScoresStage",
 }
 """The core's stages in the order of the data flow."""
-KNOWN = Extensions[type[Stage]]("stages", CORE, Stage)
+KNOWN_STAGES = Extensions[type[Stage]]("stages", CORE_STAGES, Stage)
 
 PLUGIN_STAGES = ("pictures",)
 """Stages of our plugins for which the core's clusters have pools even if the plugin is missing."""
@@ -31,17 +31,17 @@ PLUGIN_STAGES = ("pictures",)
 
 def _order_stages() -> list[str]:
     """Return the stages' names in the order of the data flow, inserting stages of plugins and other packages."""
-    order = list(CORE)
-    others = [name for name in KNOWN if name not in order]
+    order = list(CORE_STAGES)
+    others = [name for name in KNOWN_STAGES if name not in order]
     while others:
-        name = next((name for name in others if KNOWN[name].previous_stage in (None, *order)), others[0])
+        name = next((name for name in others if KNOWN_STAGES[name].previous_stage in (None, *order)), others[0])
         others.remove(name)
-        previous = KNOWN[name].previous_stage
+        previous = KNOWN_STAGES[name].previous_stage
         order.insert(order.index(previous) + 1 if previous in order else -1, name)
     return order
 
 
-STAGES: Mapping[str, type[Stage]] = {name: KNOWN[name] for name in _order_stages()}
+STAGES: Mapping[str, type[Stage]] = {name: KNOWN_STAGES[name] for name in _order_stages()}
 """Stages by name in the order of the data flow: each stage comes after the stages that it reads, and the scores come
 last.
 """

@@ -11,7 +11,7 @@ from plumbline.operators.metrics.similarities.word_overlap import WordNet, meteo
 from plumbline.operators.models.calls import ComparisonResult, TextEmbedder
 from plumbline.operators.stages.derived import DerivedStage
 from plumbline.operators.stages.programs import ProgramResults
-from plumbline.operators.stages.similarities import require_finite_similarity, similarity_columns
+from plumbline.operators.stages.similarities import make_similarity_columns, require_finite_similarity
 
 
 @runtime_checkable
@@ -61,7 +61,7 @@ class TextSimilaritiesStage(DerivedStage):
             return ProgramResults([ComparisonResult(score, False) for score in scores], Usage())
         embedder: TextEmbedder = self.models["embedder"]
 
-        def embed(batch: Sequence[str]) -> list[Embedded]:
+        def embed(batch: Sequence[str]) -> list[EmbeddedText]:
             encoded = embedder.encode_texts(batch)
             return list(zip(encoded.features, encoded.truncated, strict=True))
 
@@ -71,14 +71,14 @@ class TextSimilaritiesStage(DerivedStage):
         return ProgramResults(results, Usage(calls=len(texts)))
 
     def columns(self, results: Sequence[ComparisonResult]) -> dict[str, Any]:
-        return similarity_columns(results)
+        return make_similarity_columns(results)
 
 
-Embedded = tuple[Any, bool]
+EmbeddedText = tuple[Any, bool]
 """A unit-length embedding, and whether the text was truncated."""
 
 
-def _compare(first: Embedded | RowError, second: Embedded | RowError) -> ComparisonResult | RowError:
+def _compare(first: EmbeddedText | RowError, second: EmbeddedText | RowError) -> ComparisonResult | RowError:
     if isinstance(first, RowError):
         return first
     if isinstance(second, RowError):

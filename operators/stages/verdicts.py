@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics.judges.judge import Verdicts, ask_repeatedly
-from plumbline.operators.metrics.metric import Metric, Verdict, incomplete_cell, repeats_of
+from plumbline.operators.metrics.metric import Metric, Verdict, count_repeats, make_incomplete_cell_error
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 from plumbline.operators.stages.derived import DerivedStage
 from plumbline.operators.stages.image_writing import ImageTask, ImageWritingStage
@@ -43,7 +43,7 @@ class JudgingStage(Stage):
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        repeated = {"repeats": metric.repeats} if repeats_of(metric) > 1 else {}
+        repeated = {"repeats": metric.repeats} if count_repeats(metric) > 1 else {}
         return {"kind": metric.kind, "asking": metric.verdict_options(), **repeated}
 
     def columns(self, results: Sequence[Verdicts]) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class VerdictsStage(JudgingStage, DerivedStage):
         return [(text, description) for description in read["descriptions"]["descriptions"]]
 
     def program(self, metric: Any, image: tuple[str, str]) -> Writing[Verdicts | RowError]:
-        return ask_repeatedly(partial(metric.judge_description, *image), repeats_of(metric))
+        return ask_repeatedly(partial(metric.judge_description, *image), count_repeats(metric))
 
 
 @runtime_checkable
@@ -108,7 +108,9 @@ class JudgedPrompts(NamedTuple):
         text = find_text(self.prompts, prompt_id)
         if isinstance(text, RowError) or self.written is None or prompt_id in self.written.questions:
             return text
-        return self.written.errors.get(prompt_id or "") or incomplete_cell("questions", f"lacks prompt {prompt_id!r}")
+        return self.written.errors.get(prompt_id or "") or make_incomplete_cell_error(
+            "questions", f"lacks prompt {prompt_id!r}"
+        )
 
     def context(self, prompt_id: str | None) -> dict[str, Sequence[Any]]:
         """Return the keyword arguments that the metric's program takes besides the prompt's text."""
@@ -162,4 +164,4 @@ class InspectionsStage(JudgingStage, ImageWritingStage):
             return text
         metric = self.metrics[task.metric]
         inspect = partial(metric.inspect, text, **prompts.context(task.row.prompt_id))
-        return (yield from ask_repeatedly(inspect, repeats_of(metric)))
+        return (yield from ask_repeatedly(inspect, count_repeats(metric)))

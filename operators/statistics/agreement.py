@@ -11,9 +11,15 @@ import scipy
 from numpy.typing import NDArray
 
 from plumbline.operators.base.extensions import explain_missing_extra
-from plumbline.operators.statistics.bootstrap import CORRELATIONS, UNDEFINED, Interval, Prompts, student_interval
+from plumbline.operators.statistics.bootstrap import (
+    CORRELATIONS,
+    UNDEFINED,
+    Interval,
+    Prompts,
+    compute_student_interval,
+)
 from plumbline.operators.statistics.options import Level, Sampling
-from plumbline.operators.statistics.rounding import exact_means, merge_equal, round_to, step_of
+from plumbline.operators.statistics.rounding import choose_step, compute_exact_means, merge_equal, round_to
 
 Floats = NDArray[np.float64]
 Statistic = Callable[[Floats, Floats], float]
@@ -86,7 +92,7 @@ def spearman_viescore(human: Floats, metric: Floats, generators: NDArray[np.int6
     return _average_viescore([STATISTICS["spearman"](human[rows], metric[rows]) for rows in within])
 
 
-def raters_viescore(ratings: pd.DataFrame) -> float:
+def measure_raters_viescore(ratings: pd.DataFrame) -> float:
     """Return the raters' agreement by `spearman_viescore`, given a long table (unit, generator, rater, rating).
 
     Each rater is compared with the mean of the others. The results are averaged over raters and then over generators
@@ -99,7 +105,7 @@ def raters_viescore(ratings: pd.DataFrame) -> float:
         by_rater = []
         for rater in range(raters):
             others = np.delete(wide, rater, axis=1)
-            means = exact_means(others.ravel(), np.repeat(np.arange(units), raters - 1), units)
+            means = compute_exact_means(others.ravel(), np.repeat(np.arange(units), raters - 1), units)
             both = np.isfinite(wide[:, rater]) & np.isfinite(means)
             by_rater.append(STATISTICS["spearman"](wide[both, rater], merge_equal(means[both])))
         by_generator.append(_average_viescore(by_rater))
@@ -129,7 +135,7 @@ def krippendorff_alpha(ratings: pd.DataFrame, level: Level) -> float:
         return math.nan
 
 
-def alpha_interval(ratings: pd.DataFrame, sampling: Sampling) -> Interval:
+def compute_alpha_interval(ratings: pd.DataFrame, sampling: Sampling) -> Interval:
     """Return the interval of the ordinal `krippendorff_alpha` of a long table (unit, prompt_id, rater, rating).
 
     Prompts are resampled, because the units of a prompt are not independent. The interval is undefined if fewer than
@@ -151,7 +157,7 @@ def alpha_interval(ratings: pd.DataFrame, sampling: Sampling) -> Interval:
     np.add.at(coincidences, prompt_codes[first][pairable], by_unit / (counts.sum(axis=1) - 1)[:, None, None])
     drawn = prompts.multiplicities() @ coincidences.reshape(prompts.count, -1)
     resampled = _compute_ordinal_alphas(drawn.reshape(-1, *coincidences.shape[1:]))
-    return student_interval(
+    return compute_student_interval(
         float(_compute_ordinal_alphas(coincidences.sum(axis=0))), resampled, prompts.count, CORRELATIONS
     )
 
@@ -169,13 +175,13 @@ def _compute_ordinal_alphas(coincidences: Floats) -> Floats:
     return np.where(total > 0, alphas, math.nan)
 
 
-def majority_vote(votes: Sequence[str | None]) -> str:
+def find_majority_vote(votes: Sequence[str | None]) -> str:
     """Return the most common vote; `unsure` for a tie or without votes (Gecko, App. D.1)."""
     most = multimode(vote for vote in votes if vote is not None)
     return most[0] if len(most) == 1 else UNSURE
 
 
-def reliable_prompts(parts: pd.DataFrame, *, share: float = 0.5) -> set[str]:
+def find_reliable_prompts(parts: pd.DataFrame, *, share: float = 0.5) -> set[str]:
     """Return the prompts whose raters agree for every generator and template (Gecko, section 4.1).
 
     A prompt is reliable if, for each generator and template that was rated, its disagreement is below the fraction
@@ -197,10 +203,10 @@ def reliable_prompts(parts: pd.DataFrame, *, share: float = 0.5) -> set[str]:
     variance = pd.Series(merge_equal(above.to_numpy())).groupby(unit_codes).var(ddof=0)
     owners = parts.assign(unit=unit_codes).drop_duplicates("unit").set_index("unit")[keys].assign(variance=variance)
     prompts = owners.groupby(keys, dropna=False)
-    means = exact_means(owners["variance"].to_numpy(), prompts.ngroup().to_numpy(), prompts.ngroups)
+    means = compute_exact_means(owners["variance"].to_numpy(), prompts.ngroup().to_numpy(), prompts.ngroups)
     disagreement = prompts.size().index.to_frame(index=False).assign(variance=means)
     largest = disagreement.groupby(by, dropna=False)["variance"].transform("max")
-    excess = round_to(means - share * largest.to_numpy(np.float64), step_of(means))
+    excess = round_to(means - share * largest.to_numpy(np.float64), choose_step(means))
     disagreement["agrees"] = (excess < 0) | ((largest == 0) & disagreement["variance"].notna())
     n_rated = parts[by].drop_duplicates().shape[0]
     agreed = disagreement.groupby("prompt_id")["agrees"].agg(["all", "count"])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators.statistics.confidence_levels import CONFIDENCE, CONFIDENCE_QUANTILE
 from plumbline.operators.statistics.options import Sampling
-from plumbline.operators.statistics.ties import pairwise_correct
+from plumbline.operators.statistics.ties import find_correct_pairs
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
@@ -90,7 +90,7 @@ class Prompts:
             statistic(np.concatenate([self.rows[code] for code in random.integers(self.count, size=self.count)]))
             for _ in range(self.sampling.resamples)
         ]
-        return student_interval(statistic(np.arange(len(self.codes))), np.asarray(values), self.count, scale)
+        return compute_student_interval(statistic(np.arange(len(self.codes))), np.asarray(values), self.count, scale)
 
     def mean_interval(self, values: Floats, scale: Scale | None = None) -> Interval:
         """Return the interval of the mean of the rows' values (n,), which must lie on the scale if one is given."""
@@ -103,7 +103,7 @@ class Prompts:
         if self.count < 2 or not denominators.sum():
             return UNDEFINED
         if scale is not None:
-            return gaffke_interval(numerators, denominators, scale, self.sampling)
+            return compute_gaffke_interval(numerators, denominators, scale, self.sampling)
         drawn = self.multiplicities()
         with np.errstate(invalid="ignore"):
             resampled = (drawn @ numerators) / (drawn @ denominators)
@@ -111,7 +111,7 @@ class Prompts:
         residuals = numerators - numerators.sum() / denominators.sum() * denominators
         spread = float((residuals**2).sum())
         skewness = float((residuals**3).sum()) / spread**1.5 if spread > 0 else math.nan
-        ends = percentile_intervals(resampled[None], np.array([self.count]), np.array([skewness]))
+        ends = compute_percentile_intervals(resampled[None], np.array([self.count]), np.array([skewness]))
         return Interval(*ends[:, 0].tolist())
 
     def multiplicities(self) -> Floats:
@@ -136,7 +136,7 @@ class Prompts:
         hits = np.zeros((self.count, self.count))  # number of correct pairs of rows, for every pair of prompts
         for first in range(0, len(order), ROWS_OF_PAIRS):
             rows = np.arange(first, min(first + ROWS_OF_PAIRS, len(order)))
-            is_correct = pairwise_correct(human, metric, epsilon, rows)
+            is_correct = find_correct_pairs(human, metric, epsilon, rows)
             np.add.at(hits, codes[rows], np.add.reduceat(is_correct, starts, axis=1, dtype=np.int32))
         sizes = np.diff(np.append(starts, len(order))).astype(np.float64)
         itself = np.diag(sizes)  # a row is not paired with itself
@@ -144,14 +144,14 @@ class Prompts:
         drawn = self.multiplicities()
         with np.errstate(invalid="ignore"):
             resampled = ((drawn @ correct) * drawn).sum(axis=1) / ((drawn @ pairs) * drawn).sum(axis=1)
-        return student_interval(float(correct.sum() / pairs.sum()), resampled, self.count, SHARES)
+        return compute_student_interval(float(correct.sum() / pairs.sum()), resampled, self.count, SHARES)
 
     def all_vary(self, *columns: Floats) -> bool:
         """Return True if enough prompts differ in every column (n,) for an interval."""
         return all(self.count_differing(values) >= MIN_DIFFERING for values in columns)
 
 
-def student_interval(value: float, resampled: Floats, count: int, scale: Scale | None = None) -> Interval:
+def compute_student_interval(value: float, resampled: Floats, count: int, scale: Scale | None = None) -> Interval:
     """Return Student's interval of a statistic of `count` prompts, with the spread of resamples as standard error.
 
     It is undefined if most resamples are undefined or all are equal. If a `scale` is given, it is computed for the
@@ -164,14 +164,14 @@ def student_interval(value: float, resampled: Floats, count: int, scale: Scale |
     if scale is not None:
         values = (2 * values - scale.greatest - scale.least) / (scale.greatest - scale.least)
         values = np.arctanh(np.clip(values, -FISHER_LIMIT, FISHER_LIMIT))
-    half_width = float(student_quantile(count)) * float(values[1:].std())
+    half_width = float(compute_student_quantiles(count)) * float(values[1:].std())
     ends = np.array([values[0] - half_width, values[0] + half_width])
     if scale is not None:
         ends = (scale.greatest + scale.least + (scale.greatest - scale.least) * np.tanh(ends)) / 2
     return Interval(*ends.tolist())
 
 
-def student_quantile(counts: Floats | int) -> Floats:
+def compute_student_quantiles(counts: Floats | int) -> Floats:
     """Return the half-widths of intervals, in standard deviations of resampled means, given the numbers of prompts.
 
     They are Student's quantile times sqrt(n / (n - 1)), because resampled means vary less than the standard error.
@@ -182,7 +182,7 @@ def student_quantile(counts: Floats | int) -> Floats:
     return np.asarray(scipy.special.stdtrit(degrees, (1 + CONFIDENCE) / 2) * np.sqrt(1 + 1 / degrees))
 
 
-def percentile_intervals(resampled: Floats, counts: Floats, skewness: Floats | None = None) -> Floats:
+def compute_percentile_intervals(resampled: Floats, counts: Floats, skewness: Floats | None = None) -> Floats:
     """Return the ends (2, k) of the middle 95% of k resampled means (k, resamples); nan resamples are ignored.
 
     The intervals are widened about their means by the ratio of Student's quantile to the normal quantile. An interval
@@ -206,12 +206,12 @@ def percentile_intervals(resampled: Floats, counts: Floats, skewness: Floats | N
     skewed = drawn if skewness is None else skewness[known]
     quantiles = np.nanquantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=1)
     valid = (spread > ROUNDING * np.abs(middle)) & (np.abs(skewed) < 1 / math.sqrt(MIN_DIFFERING))
-    factor = student_quantile(count) / CONFIDENCE_QUANTILE
+    factor = compute_student_quantiles(count) / CONFIDENCE_QUANTILE
     ends[:, known] = np.where(valid, middle + factor * (quantiles - middle), math.nan)
     return ends
 
 
-def gaffke_interval(numerators: Floats, denominators: Floats, scale: Scale, sampling: Sampling) -> Interval:
+def compute_gaffke_interval(numerators: Floats, denominators: Floats, scale: Scale, sampling: Sampling) -> Interval:
     """Return Gaffke's interval of a mean on a scale, from the sums and sizes of prompts (k,).
 
     It is valid even for few prompts and for equal values. Each end is a quantile of the means under uniformly drawn
@@ -234,5 +234,5 @@ def gaffke_interval(numerators: Floats, denominators: Floats, scale: Scale, samp
 
 def pairwise_accuracy(human: Floats, metric: Floats, epsilon: float) -> float:
     """Return the fraction of correct pairs among a few rows (n,), n > 1; scores within epsilon count as tied."""
-    correct = pairwise_correct(human, metric, epsilon)
+    correct = find_correct_pairs(human, metric, epsilon)
     return float((correct.sum() - len(human)) / (len(human) * (len(human) - 1)))

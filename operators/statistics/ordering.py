@@ -11,7 +11,7 @@ import scipy
 from numpy.typing import NDArray
 
 from plumbline.operators.statistics.options import ZeroHandling
-from plumbline.operators.statistics.rounding import round_to, step_of
+from plumbline.operators.statistics.rounding import choose_step, round_to
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
@@ -47,11 +47,11 @@ def signed_rank(a: Floats, b: Floats, *, zeros: ZeroHandling = "wilcox") -> Sign
     Pairs that do not differ are dropped (`wilcox`), or ranked and then dropped (`pratt`); the Gecko paper does not say
     which. Differences that are equal up to rounding, such as 1 - 2/3 and 1/3 - 0, count as equal.
     """
-    return signed_rank_of(a - b, step_of(a, b), zeros=zeros)
+    return rank_differences(a - b, choose_step(a, b), zeros=zeros)
 
 
-def signed_rank_of(differences: Floats, step: float, *, zeros: ZeroHandling = "wilcox") -> SignedRank:
-    """Compare paired values, given their differences a - b (n,) rounded to multiples of `step` (`step_of(a, b)`)."""
+def rank_differences(differences: Floats, step: float, *, zeros: ZeroHandling = "wilcox") -> SignedRank:
+    """Compare paired values, given their differences a - b (n,) rounded to multiples of `step` (see `choose_step`)."""
     differences = differences[np.isfinite(differences)]
     n = len(differences)
     if not n:
@@ -139,7 +139,7 @@ def permutation(differences: Floats, *, resamples: int = 9999, seed: int = 0) ->
     return float(test.pvalue)
 
 
-def correlation_p_value(
+def compute_correlation_p_value(
     human: Floats, a: Floats, b: Floats, prompt_ids: Sequence[str], *, resamples: int = 9999, seed: int = 0
 ) -> float:
     """Return the two-sided p-value of the null hypothesis that metrics a and b correlate equally with ratings (n,).
@@ -178,7 +178,7 @@ def _draw_exchanges(prompts: int, resamples: int, seed: int) -> Sequence[NDArray
     return [np.packbits(random.integers(2, size=(size, prompts)).astype(np.uint8), axis=1) for size in sizes]
 
 
-def min_pairs(tests: int, level: float) -> int:
+def compute_min_pairs(tests: int, level: float) -> int:
     """Return the minimum number of pairs for a signed-rank test to be significant after Holm's correction.
 
     `tests` is the number of tests. The smallest two-sided p-value of n pairs that all differ in the same direction is
@@ -187,7 +187,7 @@ def min_pairs(tests: int, level: float) -> int:
     return math.floor(math.log2(tests / level)) + 2
 
 
-def pairs_needed(effect: float, tests: int, level: float, power: float = DEFAULT_POWER) -> int:
+def estimate_pairs_needed(effect: float, tests: int, level: float, power: float = DEFAULT_POWER) -> int:
     """Estimate how many differing pairs are needed to detect a rank-biserial correlation with a given power.
 
     `effect` is the correlation (in [-1, 1], not 0). The p-value must be below `level` / `tests`, the strictest
@@ -197,4 +197,4 @@ def pairs_needed(effect: float, tests: int, level: float, power: float = DEFAULT
     """
     normal = NormalDist()  # scipy.stats takes a second to import
     reach = normal.inv_cdf(1 - level / (2 * tests)) + normal.inv_cdf(power)
-    return max(min_pairs(tests, level), math.ceil(4 * reach**2 / (3 * effect**2)))
+    return max(compute_min_pairs(tests, level), math.ceil(4 * reach**2 / (3 * effect**2)))

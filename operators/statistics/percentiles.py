@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 Counts = TypeVar("Counts", float, NDArray[np.float64])
 
 
-def percentile_rank(worse: Counts, equal: Counts, total: float) -> Counts:
+def compute_percentile_rank(worse: Counts, equal: Counts, total: float) -> Counts:
     """Return percentile ranks, from 0 to 1: the fraction of scores that are worse; equal scores count half.
 
     Args:

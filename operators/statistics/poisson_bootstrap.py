@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.operators.statistics.bootstrap import percentile_intervals
+from plumbline.operators.statistics.bootstrap import compute_percentile_intervals
 
 Floats = NDArray[np.float64]
 
@@ -37,7 +37,7 @@ def hash_ids(ids: Sequence[str]) -> NDArray[np.uint64]:
     return np.asarray(pd.util.hash_array(np.asarray(ids, dtype=object), categorize=False))
 
 
-def uniform(hashes: NDArray[np.uint64]) -> Floats:
+def convert_to_uniform(hashes: NDArray[np.uint64]) -> Floats:
     """Convert hashes to numbers between 0 and 1 (both exclusive)."""
     return np.asarray((hashes >> np.uint64(11)) * 2.0**-53)
 
@@ -55,7 +55,7 @@ def draw_prompts(prompts: NDArray[np.uint64], count: int | None, seed: int) -> N
     return mask
 
 
-def poisson_weights(prompts: NDArray[np.uint64]) -> NDArray[np.uint8]:
+def draw_poisson_weights(prompts: NDArray[np.uint64]) -> NDArray[np.uint8]:
     """Return each prompt's weight in every resample (prompts, RESAMPLES), based on the hash of its id."""
     weights = np.empty((len(prompts), RESAMPLES), np.uint8)
     for first in range(0, len(prompts), PROMPTS_IN_CACHE):
@@ -69,12 +69,14 @@ def poisson_weights(prompts: NDArray[np.uint64]) -> NDArray[np.uint8]:
         looked_up = WEIGHT_OF_FIRST_BITS[(mixed >> np.uint64(64 - FIRST_BITS)).view(np.int64)]
         undecided = np.nonzero(looked_up == UNDECIDED)
         rest = mixed[undecided]
-        looked_up[undecided] = np.searchsorted(CUMULATIVE, uniform(rest ^ (rest >> np.uint64(31))), side="right")
+        looked_up[undecided] = np.searchsorted(
+            CUMULATIVE, convert_to_uniform(rest ^ (rest >> np.uint64(31))), side="right"
+        )
         weights[block] = looked_up
     return weights
 
 
-def weighted_sums(prompts: NDArray[np.uint64], values: Sequence[Callable[[slice], Floats]]) -> list[Floats]:
+def compute_weighted_sums(prompts: NDArray[np.uint64], values: Sequence[Callable[[slice], Floats]]) -> list[Floats]:
     """Return, for each function, the weighted sums of its k values over prompts, per resample (k, RESAMPLES).
 
     `prompts` has the hashes of the prompts' ids (n,). Each function returns the values (prompts, k) for a slice of the
@@ -83,12 +85,12 @@ def weighted_sums(prompts: NDArray[np.uint64], values: Sequence[Callable[[slice]
     sums: list[Floats] = [np.zeros((1, RESAMPLES)) for _ in values]
     for first in range(0, len(prompts), PROMPTS_AT_ONCE):
         block = slice(first, first + PROMPTS_AT_ONCE)
-        weights = poisson_weights(prompts[block]).astype(np.float64)
+        weights = draw_poisson_weights(prompts[block]).astype(np.float64)
         sums = [before + function(block).T @ weights for before, function in zip(sums, values, strict=True)]
     return sums
 
 
-def ratio_intervals(totals: Floats, counts: Floats) -> Floats:
+def compute_ratio_intervals(totals: Floats, counts: Floats) -> Floats:
     """Return the ends (2, k) of the intervals of k ratios, given their weighted totals and counts (k, RESAMPLES).
 
     They are nan if fewer than three prompts have a value, or if the ratio depends on only a few prompts.
@@ -96,4 +98,4 @@ def ratio_intervals(totals: Floats, counts: Floats) -> Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
         ratios = np.where(counts > 0, totals / counts, math.nan)
         prompts = np.nan_to_num(counts.mean(axis=1) ** 2 / counts.var(axis=1))
-    return percentile_intervals(ratios, np.where(prompts > MIN_PROMPTS, prompts, 0.0))
+    return compute_percentile_intervals(ratios, np.where(prompts > MIN_PROMPTS, prompts, 0.0))

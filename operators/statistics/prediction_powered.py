@@ -15,7 +15,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from plumbline.operators.statistics.rounding import step_of
+from plumbline.operators.statistics.rounding import choose_step
 
 Floats = NDArray[np.float64]
 
@@ -37,10 +37,10 @@ def count_different(labels: Floats) -> NDArray[np.int64]:
     if not labels.shape[-1]:
         return np.zeros(labels.shape[:-1], np.int64)
     distances = np.abs(labels - np.median(labels, axis=-1, keepdims=True))
-    return np.asarray((distances > step_of(labels) / 2).sum(axis=-1))
+    return np.asarray((distances > choose_step(labels) / 2).sum(axis=-1))
 
 
-class Bounded(NamedTuple):
+class BoundedValues(NamedTuple):
     """Values (..., n), with the lowest and the highest possible value (...)."""
 
     values: Floats
@@ -48,11 +48,11 @@ class Bounded(NamedTuple):
     greatest: Floats
 
     @property
-    def negated(self) -> "Bounded":
-        return Bounded(-self.values, -self.greatest, -self.least)
+    def negated(self) -> "BoundedValues":
+        return BoundedValues(-self.values, -self.greatest, -self.least)
 
 
-class Powered(NamedTuple):
+class PoweredMeans(NamedTuple):
     """Means estimated from labels and predictions (...)."""
 
     estimate: Floats
@@ -69,10 +69,10 @@ class Powered(NamedTuple):
     predictions: int
     """Number of predictions without labels."""
 
-    def bounded(self, widest: float) -> Bounded:
+    def bounded(self, widest: float) -> BoundedValues:
         """Return the residuals of labels between -widest and widest, with the limits of the residuals."""
         below, above = self.swing
-        return Bounded(self.residuals, -widest + below, widest + above)
+        return BoundedValues(self.residuals, -widest + below, widest + above)
 
     def interval(self, level: float, widest: float) -> tuple[float, float]:
         """Return the ends of the interval of a single mean, for labels between -widest and widest.
@@ -85,16 +85,16 @@ class Powered(NamedTuple):
     def excludes(self, mean: Floats, level: float, widest: float) -> NDArray[np.bool_]:
         """Return True for each interval that does not contain `mean` (...)."""
         sample = self.bounded(widest)
-        capital = np.maximum(log_capital(sample, mean), log_capital(sample.negated, -mean))
+        capital = np.maximum(compute_log_capital(sample, mean), compute_log_capital(sample.negated, -mean))
         return np.asarray(capital >= math.log(2 / (1 - level)))
 
 
-def widening_factor(n: "int | NDArray[np.int64]") -> Floats:
+def compute_widening_factor(n: "int | NDArray[np.int64]") -> Floats:
     """Return the factor that widens the error because the n labels also determined their mean and the power."""
     return np.sqrt(np.asarray(n) / (np.asarray(n) - 2.0))
 
 
-def powered_mean(labels: Floats, predictions: Floats, others: Floats) -> Powered:
+def powered_mean(labels: Floats, predictions: Floats, others: Floats) -> PoweredMeans:
     """Estimate the mean of people's labels for all items.
 
     Args:
@@ -112,7 +112,7 @@ def powered_mean(labels: Floats, predictions: Floats, others: Floats) -> Powered
     variance = power**2 * others.var(axis=-1) / m + residuals.var(axis=-1) / n
     mean = everyone.mean(axis=-1)
     variance_of_labels = labels.var(axis=-1) / n
-    return Powered(
+    return PoweredMeans(
         estimate=power * others.mean(axis=-1) + residuals.mean(axis=-1),
         power=power,
         error=np.sqrt(variance),
@@ -123,7 +123,7 @@ def powered_mean(labels: Floats, predictions: Floats, others: Floats) -> Powered
     )
 
 
-def labels_needed(found: Powered, level: float, power: float, widest: float) -> int | None:
+def estimate_labels_needed(found: PoweredMeans, level: float, power: float, widest: float) -> int | None:
     """Return how many labels are needed to show, with the given power, that the mean is not 0.
 
     The estimate is assumed to be correct. The result is None if even labels for all items would not be enough.
@@ -135,13 +135,13 @@ def labels_needed(found: Powered, level: float, power: float, widest: float) -> 
     def is_enough(labels: int) -> bool:
         shortfall = float(scipy.stats.norm.ppf(power)) * spread / math.sqrt(labels)
         likely = sample._replace(values=np.maximum(sample.values - shortfall, sample.least))
-        return bool(log_capital(likely, 0.0, labels / n) >= threshold)
+        return bool(compute_log_capital(likely, 0.0, labels / n) >= threshold)
 
     needed = n + bisect_left(range(n, n + found.predictions), True, key=is_enough)
     return needed if needed < n + found.predictions else None
 
 
-def log_capital(sample: Bounded, mean: "Floats | float", times: float = 1.0) -> Floats:
+def compute_log_capital(sample: BoundedValues, mean: "Floats | float", times: float = 1.0) -> Floats:
     """Return the log of the capital (...) of a gambler who bets that the values have a mean greater than `mean`.
 
     If their mean is not greater, the probability that the capital ever exceeds c is at most 1 / c. The capital
@@ -153,10 +153,12 @@ def log_capital(sample: Bounded, mean: "Floats | float", times: float = 1.0) -> 
     return np.asarray(scipy.special.logsumexp(times * np.stack(logs), axis=0) - math.log(len(BETS)))
 
 
-def _find_lower_end(sample: Bounded, level: float) -> float:
+def _find_lower_end(sample: BoundedValues, level: float) -> float:
     least, mean = float(sample.least), float(sample.values.mean())
     nearest = least + 1e-9 * (float(sample.greatest) - least)
     threshold = math.log(2 / (1 - level))
-    if mean <= nearest or log_capital(sample, nearest) < threshold:
+    if mean <= nearest or compute_log_capital(sample, nearest) < threshold:
         return least
-    return float(scipy.optimize.brentq(lambda value: float(log_capital(sample, value)) - threshold, nearest, mean))
+    return float(
+        scipy.optimize.brentq(lambda value: float(compute_log_capital(sample, value)) - threshold, nearest, mean)
+    )

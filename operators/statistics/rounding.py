@@ -11,7 +11,7 @@ BITS = 30  # numbers are compared to 2**-30 of their typical size, about 1e-9
 MIN_EXPONENT = -1000  # minimum exponent of a step, so that steps and half steps are normal numbers
 
 
-def step_of(*values: Floats) -> float:
+def choose_step(*values: Floats) -> float:
     """Return the step for rounding these values: a power of two, about 1e-9 of the median absolute value above 0.
 
     The median prevents one enormous value, such as -1e9 for a failure, from hiding the differences between all others.
@@ -44,7 +44,7 @@ def merge_equal(values: Floats) -> Floats:
     return np.asarray(least[inverse])
 
 
-def exact_means(values: Floats, groups: NDArray[np.intp], count: int) -> Floats:
+def compute_exact_means(values: Floats, groups: NDArray[np.intp], count: int) -> Floats:
     """Return the mean of each of `count` groups, using exact sums that do not depend on the order of values (n,).
 
     `groups` (n,) has the group of each value. Values that are nan are ignored; the mean of a group without other values
@@ -62,7 +62,7 @@ def exact_means(values: Floats, groups: NDArray[np.intp], count: int) -> Floats:
     return means
 
 
-def sums_in_any_order(values: Floats, groups: NDArray[np.intp] | NDArray[np.int32], count: int) -> Floats:
+def compute_sums_in_any_order(values: Floats, groups: NDArray[np.intp] | NDArray[np.int32], count: int) -> Floats:
     """Return the sum of each group; values (n,) are added in ascending order, so their original order is irrelevant.
 
     This is faster than exact sums, and accurate enough for the few scores of a prompt.

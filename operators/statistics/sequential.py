@@ -30,7 +30,7 @@ A_BETTER, B_BETTER, ALIKE, UNDECIDED = 1, -1, 2, 0
 """Verdicts on a pair (a, b). ALIKE means that the means differ by at most the indifference."""
 
 
-def balanced_order(labels: Sequence[str], seed: int, per_look: int = PER_LOOK) -> Indices:
+def draw_balanced_order(labels: Sequence[str], seed: int, per_look: int = PER_LOOK) -> Indices:
     """Return prompt indices (looks, per_look) in a random order such that the labels of every look are similar.
 
     Prompts are sorted by label (at random within a label) and divided into `per_look` strata of equal size. Every look
@@ -168,7 +168,7 @@ class Decisions(NamedTuple):
     """Index of the look at which the pair was decided; the number of looks if it is undecided."""
 
 
-def decide(pairs: Sequence[PairEvidence], alpha: float) -> Decisions:
+def decide_sequentially(pairs: Sequence[PairEvidence], alpha: float) -> Decisions:
     """Decide pairs look by look; the probability that any decision is false is at most alpha.
 
     A pair is decided for good once an e-process exceeds 2 u / alpha, where u is the number of undecided pairs: Holm's

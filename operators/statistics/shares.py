@@ -29,10 +29,10 @@ class Share(NamedTuple):
         """Clopper and Pearson's interval at the effective number of rows."""
         if not self.n:
             return UNDEFINED
-        return exact_interval(self.effective * self.value, self.effective * (1 - self.value))
+        return compute_exact_interval(self.effective * self.value, self.effective * (1 - self.value))
 
 
-def exact_interval(successes: float, failures: float, level: float = CONFIDENCE) -> Interval:
+def compute_exact_interval(successes: float, failures: float, level: float = CONFIDENCE) -> Interval:
     """Return Clopper and Pearson's interval of successes / (successes + failures); undefined if both are 0."""
     if not successes + failures:
         return UNDEFINED

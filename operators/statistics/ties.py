@@ -16,13 +16,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.operators.statistics.rounding import merge_equal, step_of
+from plumbline.operators.statistics.rounding import choose_step, merge_equal
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Rows = Longs | slice
-ALL = slice(None)
+ALL_ROWS = slice(None)
 
 PAIRS_AT_ONCE = 1 << 18  # ranges of thresholds with up to this number of pairs are enumerated
 SAMPLED_ROWS = 1024  # larger ranges are split at about the median difference, estimated from this number of rows
@@ -66,7 +66,7 @@ def calibrate_ties(
     return TieCalibration(float((pairs.concordant_in_all + best.gain) / pairs.weight), epsilon, pairs.count)
 
 
-def pairwise_correct(human: Floats, metric: Floats, epsilon: float, rows: Rows = ALL) -> NDArray[np.bool_]:
+def find_correct_pairs(human: Floats, metric: Floats, epsilon: float, rows: Rows = ALL_ROWS) -> NDArray[np.bool_]:
     """Compare each of `rows` with all n rows; return True if ratings and scores agree on which is higher, or both tie.
 
     The result has the shape (rows, n). Scores are tied if they differ by at most `epsilon`.
@@ -99,7 +99,7 @@ class _Pairs:
 
     def __init__(self, human: Floats, metric: Floats, codes: Longs) -> None:
         order = np.lexsort((metric, codes))
-        self.metric, self.step = metric[order], step_of(metric)
+        self.metric, self.step = metric[order], choose_step(metric)
         self.level = np.unique(human, return_inverse=True)[1][order].astype(np.int32)
         sizes = np.bincount(codes).astype(np.int64)
         self.first = np.arange(1, len(order) + 1, dtype=np.int32)

@@ -59,7 +59,7 @@ class PoolConfig(BoundsChecked):
     def describe(self, *, decodes: bool) -> str:
         """Describe the number of workers and their resources, including decoders if the stage decodes images."""
         minimum = f"{self.min_size} to " if self.max_size > self.min_size else ""
-        decoders = plural(self.decoders, "decoder") if self.decoders else "a decoder for each core of its GPU"
+        decoders = plural(self.decoders, "decoder") if self.decoders else "a decoder for each of its CPU cores"
         resources = f"{self.num_gpus:g} GPU{f' and {decoders}' if decodes else ''}"
         return f"{minimum}{plural(self.max_size, 'worker')}{', each' if self.max_size > 1 else ''} with {resources}"
 

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 COMPLETE, OVER_BUDGET, WITHIN_BUDGET = 0, 1, 2
-REGRESSION, HELD, LOST, LATE = 3, 4, 5, 6
+REGRESSION, LEASE_HELD, LEASE_LOST, DEADLINE_PASSED = 3, 4, 5, 6
 """Exit codes of jobs.nightly: a regression was found; another run has the lease; another run took this run's lease; the
 deadline has passed.
 """

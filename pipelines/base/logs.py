@@ -13,7 +13,7 @@ from plumbline.operators.base.errors import ConfigError
 
 LOGGER = "plumbline"
 """Name of the root logger of a run's log."""
-OFF = 100
+LOGGING_OFF = 100
 """A level above all others, which disables a logger."""
 MAX_WAIT = 1.0
 """Seconds after a worker's last report. The first line that is logged after this time is sent at once, with all earlier
@@ -21,7 +21,7 @@ lines.
 """
 Line = Mapping[str, Any]
 """A log line as plain values."""
-_ABOUT: ContextVar[Mapping[str, str]] = ContextVar("about", default={})  # noqa: B039  # replaced, never modified
+_LOG_FIELDS: ContextVar[Mapping[str, str]] = ContextVar("about", default={})  # noqa: B039  # replaced, never modified
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,32 +45,32 @@ class LogConfig:
 @contextmanager
 def add_log_fields(**fields: str) -> Iterator[None]:
     """Add fields such as `node="answers:vqa"` to every line that is logged within the context."""
-    token = _ABOUT.set({**_ABOUT.get(), **fields})
+    token = _LOG_FIELDS.set({**_LOG_FIELDS.get(), **fields})
     try:
         yield
     finally:
-        _ABOUT.reset(token)
+        _LOG_FIELDS.reset(token)
 
 
 def get_field(field: str) -> str:
     """Return the value of a field that was set with `add_log_fields`; empty if it is not set."""
-    return _ABOUT.get().get(field, "")
+    return _LOG_FIELDS.get().get(field, "")
 
 
 def make_line(record: logging.LogRecord) -> dict[str, Any]:
     """Return a log record as plain values: time, level, message, exception type, and the fields of `add_log_fields`."""
     exception = {"exception": record.exc_info[0].__name__} if record.exc_info and record.exc_info[0] else {}
     line = {"time": record.created, "level": record.levelname.lower(), "message": record.getMessage()}
-    return line | {**_ABOUT.get(), **getattr(record, "fields", {})} | exception
+    return line | {**_LOG_FIELDS.get(), **getattr(record, "fields", {})} | exception
 
 
 def find_level() -> int | None:
     """Return the lowest level that this process logs; None if it writes no log."""
     level = logging.getLogger(LOGGER).level
-    return level if 0 < level < OFF else None
+    return level if 0 < level < LOGGING_OFF else None
 
 
-def take_over(handler: logging.Handler, level: int) -> None:
+def handle_all_lines(handler: logging.Handler, level: int) -> None:
     """Send all lines of our loggers at or above a level to this handler, and to no other."""
     logger = logging.getLogger(LOGGER)
     logger.handlers, logger.propagate = [handler], False
@@ -104,7 +104,7 @@ class Forwarder(logging.Handler):
             return lines
 
 
-def relay(lines: Iterable[Mapping[str, Any]]) -> None:
+def log_worker_lines(lines: Iterable[Mapping[str, Any]]) -> None:
     """Log the workers' lines in this process with their original times, adding the log fields of this process."""
     logger = logging.getLogger(__name__)
     for line in lines:

@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plumbline.operators.images.rows import image_records
+from plumbline.operators.images.rows import list_image_records
 from plumbline.pipelines.base.arrow_views import remove_views
 
 TAIL_BYTES = 64 << 10
@@ -163,7 +163,7 @@ class ExactStream(io.RawIOBase):
 
     def announce(self, ranges: Sequence[range]) -> None:
         """Register the ranges that will be read next, so that ranges close to each other are read together."""
-        self._spans = sorted({*merge(ranges), *self._buffered}, key=lambda span: span.start)
+        self._spans = sorted({*merge_ranges(ranges), *self._buffered}, key=lambda span: span.start)
         self._dropped.clear()
 
     def read(self, size: int = -1) -> bytes:
@@ -215,7 +215,7 @@ class ExactStream(io.RawIOBase):
         return True
 
 
-def merge(ranges: Iterable[range]) -> list[range]:
+def merge_ranges(ranges: Iterable[range]) -> list[range]:
     """Return the ranges, merging small ranges that are close together."""
     ordered = sorted(ranges, key=lambda each: each.start)
     merged = [each for each in ordered if len(each) > SMALL_CHUNK]
@@ -260,12 +260,12 @@ class ParquetReader:
         large = [name for name, own in leaves.items() if any(self._is_large(row_group, leaf) for leaf in own)]
         small = [name for name in columns if name not in large]
         table = remove_views(self.read([row_group], small)) if small else None
-        records = [{} for _ in rows] if table is None else image_records(table.take(pa.array(rows, pa.int64())))
+        records = [{} for _ in rows] if table is None else list_image_records(table.take(pa.array(rows, pa.int64())))
         values = {name: [self._read_values(row_group, rows, leaf) for leaf in leaves[name]] for name in large}
         for record in records:
             for name, leaf_values in values.items():
                 fields = [next(values) for values in leaf_values]
-                record[name] = fields[0] if len(fields) == 1 else _join_fields(fields)
+                record[name] = fields[0] if len(fields) == 1 else _merge_structs(fields)
             yield record
 
     def _read_values(self, row_group: int, rows: Sequence[int], leaf: int) -> Iterator[Any]:
@@ -334,7 +334,7 @@ class ParquetReader:
         return len(self._locate_chunk(row_group, leaf)) > SMALL_CHUNK
 
 
-def _join_fields(structs: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+def _merge_structs(structs: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
     """Merge the fields of structs into one struct; return None if all structs are null."""
     known = [struct for struct in structs if struct is not None]
     return {name: value for struct in known for name, value in struct.items()} if known else None

@@ -20,11 +20,11 @@ from plumbline.pipelines.base.filesystems import OBJECT_STORES, choose_filesyste
 from plumbline.pipelines.base.filesystems.filesystem import STORES, Filesystem, Settings, Writable, make_entry
 from plumbline.pipelines.base.filesystems.filesystem import Entry as Entry
 
-CLIENTS = ("botocore.", "aiobotocore.", "obstore.", "aiohttp.", "httpx.", "huggingface_hub.")
+CLIENT_PACKAGES = ("botocore.", "aiobotocore.", "obstore.", "aiohttp.", "httpx.", "huggingface_hub.")
 """Packages of storage clients; some of their errors are not OSErrors."""
-SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,2}")
+SCHEME_PATTERN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,2}")
 """Start of an address that is not a local path. A single slash also matches, because it must be a typing error."""
-OTHER_NAMES = {"gcs://": "gs://", "abfs://": "az://", "abfss://": "az://", "azure://": "az://", "s3a://": "s3://"}
+SCHEME_ALIASES = {"gcs://": "gs://", "abfs://": "az://", "abfss://": "az://", "azure://": "az://", "s3a://": "s3://"}
 """Scheme names used by other software, mapped to ours."""
 OS_REMEDIES = {
     errno.ENOSPC: "the disk is full: free some space",
@@ -38,7 +38,7 @@ OS_REMEDIES = {
 
 
 def is_remote(url: str) -> bool:
-    scheme = SCHEME.match(url)
+    scheme = SCHEME_PATTERN.match(url)
     return scheme is not None and scheme[0].endswith("://") and scheme[0] != "file://"
 
 
@@ -70,14 +70,14 @@ class StorageConfig(Settings):
         Raise ConfigError if the address or the settings are invalid, or if the filesystem is read-only although
         `writable` is set.
         """
-        match = SCHEME.match(url)
+        match = SCHEME_PATTERN.match(url)
         if match is None or match[0] == "file://":
             return Place(_make_absolute(url.removeprefix("file://"), url), self)
         scheme, address = match[0], url.removeprefix(match[0])
         if not scheme.endswith("://"):
-            raise ConfigError(f"{url}: expected a local path or a URL, got one slash; write {match[1]}://")
-        if scheme in OTHER_NAMES:
-            raise ConfigError(f"{scheme}: write {OTHER_NAMES[scheme]} instead (docs/cluster.md)")
+            raise ConfigError(f"{url}: expected a local path or a URL, found a single slash; write {match[1]}://")
+        if scheme in SCHEME_ALIASES:
+            raise ConfigError(f"{scheme}: write {SCHEME_ALIASES[scheme]} instead (docs/cluster.md)")
         # messages show addresses, so an address must not contain credentials
         host = address.partition("/")[0]
         if "@" in host:
@@ -205,7 +205,7 @@ class Place:
         Readers never see a partial file: an object store gets one conditional write, and on a disk a complete file is
         linked to its name.
         """
-        with write_errors(self):
+        with convert_write_errors(self):
             return self.get_writable().create(self.path, data)
 
     def create_mark(self, data: bytes) -> None:
@@ -215,13 +215,13 @@ class Place:
         """
         if not self.get_writable().heeds_conditions(self.path, data):
             raise ConfigError(
-                f"{self.parent}: the S3 server ignores If-None-Match, so that sweeps would replace each other's "
+                f"{self.parent}: the S3 server ignores If-None-Match, so sweeps would overwrite each other's "
                 "results; use a server that honours it, such as AWS, SeaweedFS, MinIO or R2, or a folder"
             )
 
     def write(self, data: bytes) -> None:
         """Write or replace a file; readers see either the old or the new content. Raise WriteError if that fails."""
-        with write_errors(self):
+        with convert_write_errors(self):
             self.get_writable().write(self.path, data)
 
     def write_table(self, table: pa.Table, *, row_group_size: int | None = None) -> None:
@@ -296,7 +296,7 @@ def list_cloud_variables() -> dict[str, str]:
 
 
 @contextmanager
-def write_errors(place: Place) -> Iterator[None]:
+def convert_write_errors(place: Place) -> Iterator[None]:
     """Convert a storage client's errors during a write to WriteError with the file and the remedy."""
     try:
         yield
@@ -336,7 +336,7 @@ def readable_errors(place: Place, what: str) -> Iterator[None]:
 def is_storage_error(error: Exception) -> bool:
     """Return True if the error comes from a disk or a storage client."""
     # recognised by package name, so that no client is imported
-    return isinstance(error, OSError) or type(error).__module__.startswith(CLIENTS)
+    return isinstance(error, OSError) or type(error).__module__.startswith(CLIENT_PACKAGES)
 
 
 def first_line(error: Exception) -> str:

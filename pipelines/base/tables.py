@@ -14,15 +14,15 @@ import pyarrow as pa
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.rows import require_once
 
-QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
+QUOTED_STRING = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 """A quoted string in Python or JSON."""
-WRITTEN_LIST = re.compile(rf"\s*\[\s*(?:(?:{QUOTED.pattern})[\s,]*)*\]\s*", re.DOTALL)
+WRITTEN_LIST = re.compile(rf"\s*\[\s*(?:(?:{QUOTED_STRING.pattern})[\s,]*)*\]\s*", re.DOTALL)
 """A list of strings as printed by Python, JSON or (without commas) NumPy."""
 WORKBOOKS = (".xlsx", ".xls", ".ods")
 """Suffixes of spreadsheets, which are not supported."""
 MAX_WRITTEN_LIST = 10_000
 """Maximum number of characters in a string that is parsed as a WRITTEN_LIST."""
-ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+ESCAPE_PATTERN = re.compile(r"\\(.)", re.DOTALL)
 BLOCK_BYTES = 4 * 2**20
 MAX_LINE_BYTES = 16 * 2**20
 MAX_ROW_LINES = 100
@@ -34,14 +34,14 @@ MAX_QUOTED_CHARACTERS = 40
 """Maximum number of characters of a text that a message quotes."""
 UNREADABLE_LINE = "unreadable_line"
 """Kind of rejection for invalid quotes in a CSV."""
-AGAIN = "it may be truncated: download or write it again"
+DOWNLOAD_AGAIN = "it may be truncated: download or write it again"
 LINE_END = re.compile(r"\r\n|\n|\r")
 SKIPPED = "skipped"
 """Kind for an image that is left out on purpose, such as a contact sheet; it does not count as rejected."""
 DAMAGED_TAR, DAMAGED_TABLE = "damaged_tar", "damaged_table"
-DAMAGED = (DAMAGED_TAR, DAMAGED_TABLE)
+DAMAGED_KINDS = (DAMAGED_TAR, DAMAGED_TABLE)
 """Kinds of rejections for damaged files; the number of rows lost from these files is unknown."""
-REJECTED = pa.schema(
+REJECTED_SCHEMA = pa.schema(
     [
         ("file", pa.string()),
         ("line", pa.int64()),
@@ -60,7 +60,7 @@ Values = Mapping[str, Any]
 
 
 class Rejection(NamedTuple):
-    """A rejected row; the fields are the columns of REJECTED."""
+    """A rejected row; the fields are the columns of REJECTED_SCHEMA."""
 
     file: str
     """Path of the table or tar; for an entry of a tar, the entry's name."""
@@ -260,7 +260,7 @@ def _read_header(reader: Iterator[list[str]], separator: str, url: str) -> list[
             f"{url}, line 1: no readable header ({error}); save it as CSV in UTF-8, with the usual line endings"
         ) from error
     if names is None:
-        raise SourceError(f"{url}: the file is empty; {AGAIN}")
+        raise SourceError(f"{url}: the file is empty; {DOWNLOAD_AGAIN}")
     if not names:
         raise SourceError(f"{url}, line 1: expected a header of column names, found nothing; correct it")
     others = [name for mark, name in SEPARATOR_NAMES.items() if mark != separator and mark in names[0]]
@@ -350,7 +350,7 @@ def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(values) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise Refused("unreadable_json", f"it has the field {twice[:80]!r} twice; leave one of them out")
+        raise Refused("unreadable_json", f"the field {twice[:80]!r} occurs twice; remove one of them")
     return values
 
 
@@ -380,15 +380,15 @@ def as_list(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if len(value) <= MAX_WRITTEN_LIST and WRITTEN_LIST.fullmatch(value):
-        quoted = (item[1:-1].strip() for item in QUOTED.findall(value))
-        return [ESCAPED.sub(r"\1", item) for item in quoted if item]
+        quoted = (item[1:-1].strip() for item in QUOTED_STRING.findall(value))
+        return [ESCAPE_PATTERN.sub(r"\1", item) for item in quoted if item]
     return [item.strip() for item in value.split(";") if item.strip()]
 
 
 def read_json(content: bytes, url: str) -> Any:
     """Parse a JSON file; raise SourceError naming the file if it is invalid."""
     try:
-        return parse_json(read_text(content, url), AGAIN)
+        return parse_json(read_text(content, url), DOWNLOAD_AGAIN)
     except Refused as error:
         raise SourceError(f"{url}: {error}") from error
 
@@ -399,16 +399,16 @@ def read_text(content: bytes, url: str) -> str:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
-        utf_16 = ", as UTF-16 has" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else ""
+        utf_16 = ", which marks UTF-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else ""
         found = f"found the byte {content[error.start]:#04x}{utf_16}"
         raise SourceError(f"{url}, line {line}: expected UTF-8 text, {found}; save the file as UTF-8") from error
     if not text.strip():
-        raise SourceError(f"{url}: the file is empty; {AGAIN}")
+        raise SourceError(f"{url}: the file is empty; {DOWNLOAD_AGAIN}")
     return text
 
 
 def as_object(value: Any, where: str) -> dict[str, Any]:
     """Return the value if it is a JSON object; raise SourceError otherwise."""
     if not isinstance(value, dict):
-        raise SourceError(f"{where}: expected an object, found {type(value).__name__}; {AGAIN}")
+        raise SourceError(f"{where}: expected an object, found {type(value).__name__}; {DOWNLOAD_AGAIN}")
     return value

@@ -31,7 +31,7 @@ CACHE_KIB = 64 * 1024
 """Maximum memory for the ledger's tables in KiB. Anything beyond it goes to a temporary file, which the system deletes
 when the process ends.
 """
-TABLES = """
+CREATE_TABLES = """
 PRAGMA journal_mode = OFF;
 PRAGMA cache_size = -{cache};
 BEGIN;
@@ -40,7 +40,7 @@ CREATE TABLE prompts (prompt_id TEXT PRIMARY KEY, text TEXT) WITHOUT ROWID;
 CREATE TABLE other_prompts (prompt_id TEXT PRIMARY KEY, text TEXT, path TEXT) WITHOUT ROWID;
 CREATE TABLE skills (prompt_id TEXT, skill TEXT, own INTEGER, PRIMARY KEY (prompt_id, skill, own)) WITHOUT ROWID;
 """
-EVERY_PROMPT = """
+SELECT_ALL_PROMPTS = """
 SELECT prompt_id, text, (
     SELECT json_group_array(skill)
     FROM (SELECT DISTINCT skill FROM skills WHERE skills.prompt_id = every.prompt_id ORDER BY skill)
@@ -48,8 +48,8 @@ SELECT prompt_id, text, (
 FROM (SELECT prompt_id, text FROM prompts UNION SELECT prompt_id, text FROM other_prompts) AS every
 ORDER BY 1
 """
-OWN_TEXT = "SELECT text FROM prompts WHERE prompt_id = ?"
-OTHER_TEXT = "SELECT text, path FROM other_prompts WHERE prompt_id = ?"
+SELECT_OWN_TEXT = "SELECT text FROM prompts WHERE prompt_id = ?"
+SELECT_OTHER_TEXT = "SELECT text, path FROM other_prompts WHERE prompt_id = ?"
 
 
 class Shards:
@@ -206,7 +206,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._tables = sqlite3.connect("", isolation_level=None)
-        self._tables.executescript(TABLES.format(cache=CACHE_KIB))
+        self._tables.executescript(CREATE_TABLES.format(cache=CACHE_KIB))
 
     def add(
         self, generator: str, image_id: str, prompt_id: str, prompt: str | None, skills: Sequence[str] | None = None
@@ -219,9 +219,9 @@ class Ledger:
         image_key = blake2b(f"{generator}\0{image_id}".encode(), digest_size=16).digest()
         if self._tables.execute("SELECT 1 FROM images WHERE id = ?", (image_key,)).fetchone():
             raise Refused("duplicate_id", f"image_id {image_id!r} of {generator} is also in an earlier row; rename one")
-        known = self._tables.execute(OWN_TEXT, (prompt_id,)).fetchone()
+        known = self._tables.execute(SELECT_OWN_TEXT, (prompt_id,)).fetchone()
         if prompt is not None and known is None:
-            for other_text, path in self._tables.execute(OTHER_TEXT, (prompt_id,)):
+            for other_text, path in self._tables.execute(SELECT_OTHER_TEXT, (prompt_id,)):
                 _require_same_text(prompt_id, prompt, other_text, f"image_id {image_id!r} of {generator}", path)
             self._tables.execute("INSERT INTO prompts VALUES (?, ?)", (prompt_id, prompt))
         elif prompt is not None and known[0] != prompt:
@@ -240,9 +240,9 @@ class Ledger:
         """Record the prompts in a shard of another ingest; raise ConfigError if two ingests disagree on a text."""
         for prompt_id, text, skills in prompts:
             self._add_skills(prompt_id, skills, own=False)
-            for (own_text,) in self._tables.execute(OWN_TEXT, (prompt_id,)):
+            for (own_text,) in self._tables.execute(SELECT_OWN_TEXT, (prompt_id,)):
                 _require_same_text(prompt_id, own_text, text, "this ingest", path)
-            for other_text, other_path in self._tables.execute(OTHER_TEXT, (prompt_id,)):
+            for other_text, other_path in self._tables.execute(SELECT_OTHER_TEXT, (prompt_id,)):
                 _require_same_text(prompt_id, text, other_text, path, other_path)
         self._tables.executemany(
             "INSERT OR IGNORE INTO other_prompts VALUES (?, ?, ?)", [(*prompt[:2], path) for prompt in prompts]
@@ -257,7 +257,7 @@ class Ledger:
 
     def iterate_prompts(self) -> Iterator[OutputPrompt]:
         """Yield every prompt of the output, sorted by id."""
-        for prompt_id, text, skills in self._tables.execute(EVERY_PROMPT):
+        for prompt_id, text, skills in self._tables.execute(SELECT_ALL_PROMPTS):
             yield OutputPrompt(prompt_id, text, json.loads(skills))
 
 

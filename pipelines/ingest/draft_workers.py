@@ -22,7 +22,7 @@ from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.shards import DraftedUnit, Placement, ShardDraft, ShardRecord, ShardReport
 from plumbline.pipelines.sources.origins import Origins
 
-PATIENCE = 5.0
+RAY_START_DELAY = 5.0
 """Seconds that this process drafts on its own before it starts Ray."""
 MAX_UNITS_PER_WORKER = 3
 """Maximum number of units in progress per worker: one unit is being drafted while others wait to be placed."""
@@ -181,7 +181,7 @@ class Workers:
                 time.sleep(RESTART_INTERVAL)
 
     def start_ray_if_slow(self) -> None:
-        """Start one drafter per CPU on Ray once the ingest has taken longer than PATIENCE, if there are several CPUs.
+        """Start one drafter per CPU on Ray if there are several CPUs and the ingest has taken RAY_START_DELAY seconds.
 
         Without Ray and without the address of a cluster, this process goes on alone.
         Raises RunnerError if a machine of the cluster cannot reach the input or the output.
@@ -190,14 +190,14 @@ class Workers:
         cluster, locate = config.cluster, config.storage.locate
         address = cluster.address or os.environ.get("RAY_ADDRESS")
         cpus = cluster.num_cpus or count_cores()
-        is_late = time.monotonic() - self._started > PATIENCE
+        is_late = time.monotonic() - self._started > RAY_START_DELAY
         if self._on_ray or not is_late or cluster.num_cpus == 1:
             return
         if address is None and (cpus == 1 or not is_ray_installed()):
             return
         with explain_missing_extra("ray", f"the cluster {address}"):
             import ray  # takes a second, and only a large ingest needs it
-        from plumbline.pipelines.running.driver_environment import VisibilityProbe, driver_environment
+        from plumbline.pipelines.running.driver_environment import VisibilityProbe, open_driver_environment
         from plumbline.pipelines.running.session import ray_session
 
         self._session.enter_context(ray_session(ClusterConfig(address=address, num_cpus=cpus, pools={})))
@@ -207,7 +207,9 @@ class Workers:
             for file in self.source.visible_files()
         ]
         output = self.drafters[0].output
-        environment = self._session.enter_context(driver_environment(f"output {output}", output / ".ingest", probes))
+        environment = self._session.enter_context(
+            open_driver_environment(f"output {output}", output / ".ingest", probes)
+        )
         worker = ray.remote(Drafter).options(num_cpus=1, max_restarts=-1)
         self.drafters = [worker.remote(self.source, environment.apply) for _ in range(count)]
         self._on_ray = True
@@ -306,8 +308,8 @@ class DraftingQueue:
                 if job.deaths == MAX_ATTEMPTS:
                     raise PlumblineError(
                         f"the workers died {job.deaths} times on {job.unit} "
-                        f"({first_line(error)}); they may lack memory: make row_group_bytes or cluster.num_cpus "
-                        "smaller, and run the same command to continue"
+                        f"({first_line(error)}); they may lack memory: lower row_group_bytes or "
+                        "cluster.num_cpus, and run the same command to continue"
                     ) from error
                 self.workers.await_restart(job.drafter)
                 job.call = self.workers.call(job.drafter, "draft", job.number, job.unit)

@@ -23,12 +23,12 @@ from plumbline.pipelines.ingest.draft_placement import Shards
 from plumbline.pipelines.ingest.draft_workers import Source, SourceFile, StartDraft
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import (
-    ADDRESS,
-    COLUMNS,
-    KEPT_SETTINGS,
-    SKILLS,
-    SOURCE,
-    SOURCE_ADDRESS,
+    SETTINGS_FIELD,
+    SHARD_COLUMNS,
+    SKILLS_FIELD,
+    SOURCE_FIELD,
+    SOURCE_URI_FIELD,
+    URI_FIELD,
     Candidate,
     get_text,
     hash_json,
@@ -106,7 +106,7 @@ class FileSource(Source):
         fixed = self.config.generator is not None
         used = {name for role, name in asdict(self.names).items() if role != "generator" or not fixed}
         extras = [name for name in self.table.types if name not in used]
-        own_names = (*COLUMNS.names, "uri", *(field.name for field in self._source_columns))
+        own_names = (*SHARD_COLUMNS.names, "uri", *(field.name for field in self._source_columns))
         if clash := next((name for name in extras if name in own_names), None):
             raise ConfigError(
                 f"{self.table.url}: the name of column {clash!r} is reserved for a column of the shards; "
@@ -116,18 +116,18 @@ class FileSource(Source):
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema([*self._hashed_schema, *([] if KEPT_SETTINGS.name in self.extras else [KEPT_SETTINGS])])
+        return pa.schema([*self._hashed_schema, *([] if SETTINGS_FIELD.name in self.extras else [SETTINGS_FIELD])])
 
     @property
     def _hashed_schema(self) -> pa.Schema:
         """Columns that are part of the shards' keys: all except the generation settings, which were added later."""
-        columns = [ADDRESS if field.name == "image" and not self.config.copy else field for field in COLUMNS]
-        skills = [SKILLS] if self.names.skills is not None else []
+        columns = [URI_FIELD if field.name == "image" and not self.config.copy else field for field in SHARD_COLUMNS]
+        skills = [SKILLS_FIELD] if self.names.skills is not None else []
         return pa.schema([*columns, *skills, *self._source_columns, *self.table.schema(self.extras)])
 
     @property
     def _source_columns(self) -> list[pa.Field]:
-        return [] if self.names.source is None else [SOURCE if self.config.copy else SOURCE_ADDRESS]
+        return [] if self.names.source is None else [SOURCE_FIELD if self.config.copy else SOURCE_URI_FIELD]
 
     @property
     def files(self) -> list[SourceFile]:
@@ -308,7 +308,7 @@ def find_image(folder: Place, relative: str, roots: Sequence[Path], max_bytes: i
             message = f"{place}: {error.strerror or error}; correct the path or the rights"
             raise Refused("unreadable_image", message) from error
     if entry.type != "file":
-        raise Refused("missing_image", f"{place} is a {entry.type}; the path of an image file is expected")
+        raise Refused("missing_image", f"{place}: expected an image file, found a {entry.type}; correct the path")
     if entry.size == 0:
         raise Refused("missing_image", f"{place} is empty; generate the image again")
     if entry.size > max_bytes:

@@ -12,7 +12,7 @@ from unicodedata import normalize
 
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, SKIPPED, Refused, Rejection, Row, printable
-from plumbline.pipelines.ingest.input_rows import EDIT_RESULTS, EDIT_SOURCES, FOREIGN, IMAGES
+from plumbline.pipelines.ingest.input_rows import EDIT_RESULTS, EDIT_SOURCES, FOREIGN_SUFFIXES, IMAGE_SUFFIXES
 from plumbline.pipelines.sources.benchmark import name_generators, parse_generator
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 from plumbline.pipelines.store.store import exclude_stores
@@ -102,7 +102,7 @@ class Folder:
     @property
     def foreign(self) -> list[str]:
         """Image files in formats that cannot be decoded."""
-        return [name for name in self.names if _suffix(name) in FOREIGN]
+        return [name for name in self.names if _suffix(name) in FOREIGN_SUFFIXES]
 
     @property
     def text_tables(self) -> list[str]:
@@ -166,7 +166,7 @@ class Folder:
         if not inner:
             return self
         above = {str(folder) for path in inner for folder in PurePosixPath(path).parents}
-        images = {path for path in self.names if _suffix(path) in (*IMAGES, *FOREIGN)}
+        images = {path for path in self.names if _suffix(path) in (*IMAGE_SUFFIXES, *FOREIGN_SUFFIXES)}
         kept = [
             path
             for path in self.names
@@ -304,7 +304,7 @@ def is_contact_sheet(image: str) -> bool:
 
 def is_image(path: str) -> bool:
     """Return True if the path has the suffix of a supported image or video format."""
-    return _suffix(path) in IMAGES
+    return _suffix(path) in IMAGE_SUFFIXES
 
 
 def _suffix(path: str) -> str:

@@ -36,7 +36,7 @@ from plumbline.pipelines.ingest.input_rows import (
 from plumbline.pipelines.ingest.sample_files import ImageSample, SampleFile, SampleSource, remove_ending
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
 from plumbline.pipelines.sources.origins import Origins
-from plumbline.pipelines.sources.shards import BINARY, is_table
+from plumbline.pipelines.sources.shards import BINARY_TYPES, is_table
 
 ENDINGS = (".parquet", ".arrow")
 ROWS_AT_ONCE = 16
@@ -228,7 +228,9 @@ def _read_image_paths(file: SampleFile, config: IngestConfig) -> Iterator[str]:
             names = [each.image for each in _list_columns_by_image(schema.names, config) if each.image is not None]
             types = {name: schema.field(name).type for name in names}
         columns = {
-            name: f"{name}.path" if pa.types.is_struct(of) else name for name, of in types.items() if of not in BINARY
+            name: f"{name}.path" if pa.types.is_struct(of) else name
+            for name, of in types.items()
+            if of not in BINARY_TYPES
         }
         with _open_table(file.place, file.size, list(columns.values())) as (_, batches):
             cells = (cell for batch in batches for name in columns for cell in batch.column(name).to_pylist())

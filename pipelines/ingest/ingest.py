@@ -4,10 +4,10 @@ from collections import Counter
 from typing import NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.images.rows import SOURCES
+from plumbline.operators.images.rows import SOURCE_COLUMNS
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, compute_exit_code
 from plumbline.pipelines.base.storage import readable_errors
-from plumbline.pipelines.base.tables import DAMAGED, SKIPPED, Rejection
+from plumbline.pipelines.base.tables import DAMAGED_KINDS, SKIPPED, Rejection
 from plumbline.pipelines.ingest.draft_placement import Shards
 from plumbline.pipelines.ingest.draft_workers import DraftingQueue, Source, Workers
 from plumbline.pipelines.ingest.files import FileSource
@@ -68,7 +68,7 @@ class IngestResult(NamedTuple):
     @property
     def damaged(self) -> list[str]:
         """Damaged files; the number of rows lost from them is unknown."""
-        return sorted({rejection.file for rejection in self.rejected if rejection.kind in DAMAGED})
+        return sorted({rejection.file for rejection in self.rejected if rejection.kind in DAMAGED_KINDS})
 
     @property
     def rows(self) -> int:
@@ -104,7 +104,7 @@ def ingest(
     generators = {config.generator} if config.generator else {record.generator for record in written}
     only_generator = generators.pop() if len(generators) == 1 else None
     rejected = [each._replace(generator=each.generator or only_generator) for each in left_out if each.kind != SKIPPED]
-    is_damaged = any(rejection.kind in DAMAGED for rejection in rejected)
+    is_damaged = any(rejection.kind in DAMAGED_KINDS for rejection in rejected)
     failed = compute_exit_code(len(rejected), rows + len(rejected), config.max_failed)
     ended = IngestResult(
         url=shards.output.url,
@@ -114,7 +114,7 @@ def ingest(
         unfinished=[],
         exit_code=OVER_BUDGET if is_damaged else failed,
         origins=source.origins,
-        source_columns=[name for name in SOURCES if name in source.schema.names],
+        source_columns=[name for name in SOURCE_COLUMNS if name in source.schema.names],
         skipped=[rejection for rejection in left_out if rejection.kind == SKIPPED],
         pairs=_read_example_pairs(shards, written),
     )

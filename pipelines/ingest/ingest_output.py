@@ -14,18 +14,18 @@ import pyarrow.parquet as pq
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.rows import table as make_table
 from plumbline.pipelines.base.storage import Entry, Place, readable_errors
-from plumbline.pipelines.base.tables import REJECTED, Refused, Rejection, printable
+from plumbline.pipelines.base.tables import REJECTED_SCHEMA, Refused, Rejection, printable
 from plumbline.pipelines.ingest.ingest_config import InputAddresses
-from plumbline.pipelines.ingest.input_rows import SKILLS, hash_json
+from plumbline.pipelines.ingest.input_rows import SKILLS_FIELD, hash_json
 from plumbline.pipelines.sources.origins import MANIFEST
-from plumbline.pipelines.sources.shards import INGESTED
+from plumbline.pipelines.sources.shards import INGEST_KEY
 from plumbline.pipelines.store.checksums import DamagedError, decode_json, encode_json
 
 N_READERS = 16
 """Number of shards that are read at once."""
 RECORDS = ".ingest/records"
 MAX_PROMPTS_AT_ONCE = 65_536
-PROMPTS = pa.schema([("prompt_id", pa.string()), ("text", pa.string()), SKILLS])
+PROMPTS = pa.schema([("prompt_id", pa.string()), ("text", pa.string()), SKILLS_FIELD])
 
 
 class OutputError(ConfigError):
@@ -90,7 +90,7 @@ def _list(folder: Place) -> dict[str, Entry]:
 def read_footer(output: Place, path: str, size: int | None = None) -> Footer:
     """Read a shard's metadata; raise ConfigError if the file is damaged, or was not written by an ingest."""
     with convert_damage(output, path), open_for_arrow(output / path, "output", size=size, cache_type="none") as stream:
-        values = decode_json((pq.read_metadata(stream).metadata or {})[INGESTED].decode())
+        values = decode_json((pq.read_metadata(stream).metadata or {})[INGEST_KEY].decode())
         return Footer(values["key"], [Rejection(*row) for row in values["rejected"]], dict(values["source"]))
 
 
@@ -209,7 +209,7 @@ class Records:
                     writer.write_table(make_table([prompt._asdict() for prompt in batch], PROMPTS))
             rejected = [rejection._asdict() for record in records for rejection in record.rejected]
             buffer = io.BytesIO()
-            pq.write_table(make_table(rejected, REJECTED), buffer, compression="zstd")
+            pq.write_table(make_table(rejected, REJECTED_SCHEMA), buffer, compression="zstd")
             (self.output / "rejected.parquet").write(buffer.getvalue())
             self._write_manifest(records, unfinished)
         return unfinished

@@ -12,31 +12,31 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.images.generation_settings import COLUMN, SETTINGS, settings_type
+from plumbline.operators.images.generation_settings import SETTINGS, SETTINGS_COLUMN, make_settings_type
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Refused, Rejection, as_list, require_utf8
 from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES, InputColumnsConfig, find_names
 from plumbline.pipelines.sources.origins import Origins
-from plumbline.pipelines.sources.shards import text_id
+from plumbline.pipelines.sources.shards import hash_text
 
-COLUMNS = pa.schema(
+SHARD_COLUMNS = pa.schema(
     [("image_id", pa.string()), ("prompt_id", pa.string()), ("image", pa.binary()), ("prompt", pa.string())]
 )
 """Columns of every shard, which precede the table's other columns."""
-ADDRESS = pa.field("uri", pa.string())
+URI_FIELD = pa.field("uri", pa.string())
 """Column that replaces the image column if images are not copied."""
-SKILLS = pa.field("skills", pa.list_(pa.string()))
+SKILLS_FIELD = pa.field("skills", pa.list_(pa.string()))
 """Column with the skills of prompts, only in shards whose input contains skills."""
-SOURCE = pa.field("source", pa.list_(pa.binary()))
+SOURCE_FIELD = pa.field("source", pa.list_(pa.binary()))
 """Column in shards of edits: the source images of each edit."""
-KEPT_SETTINGS = pa.field(COLUMN, settings_type(SETTINGS))
+SETTINGS_FIELD = pa.field(SETTINGS_COLUMN, make_settings_type(SETTINGS))
 """Column with the generation settings of an image, from its embedded texts and the usual columns of its row. Every
 shard has this column unless the input has a column of the same name.
 """
-SOURCE_ADDRESS = pa.field("source_uri", pa.list_(pa.string()))
-"""Column that replaces SOURCE if images are not copied."""
+SOURCE_URI_FIELD = pa.field("source_uri", pa.list_(pa.string()))
+"""Column that replaces SOURCE_FIELD if images are not copied."""
 
-IMAGES = (
+IMAGE_SUFFIXES = (
     *("png", "jpg", "jpeg", "jfif", "webp", "avif", "gif", "bmp", "tif", "tiff"),
     *("mp4", "m4v", "mov", "3gp", "3g2", "webm", "mkv", "avi", "apng"),
 )
@@ -45,7 +45,7 @@ FOREIGN_VIDEOS = ("ts", "m2ts", "mts", "mpg", "mpeg", "wmv", "flv", "ogv")
 """Suffixes of video formats that cannot be decoded."""
 FOREIGN_IMAGES = ("heic", "heif", "jxl", "jp2", "psd", "exr", "hdr", "svg", "tga", "ico", "dng", "cr2", "nef", "arw")
 """Suffixes of image formats that cannot be decoded."""
-FOREIGN = (*FOREIGN_IMAGES, *FOREIGN_VIDEOS)
+FOREIGN_SUFFIXES = (*FOREIGN_IMAGES, *FOREIGN_VIDEOS)
 EDIT_SOURCES = ("source", "source_image", "input", "input_image", "original", "original_image")
 EDIT_RESULTS = ("result", "output", "output_image", "edited", "edited_image")
 """Usual names for the result of an edit; EDIT_SOURCES contains the names for its source.
@@ -75,7 +75,7 @@ class Candidate(NamedTuple):
 
     def row(self, image: bytes | str, sources: Sequence[bytes | str]) -> dict[str, Any]:
         """Return the shard row, with the image and its sources as bytes or as addresses."""
-        columns = ("image", SOURCE.name) if isinstance(image, bytes) else (ADDRESS.name, SOURCE_ADDRESS.name)
+        columns = ("image", SOURCE_FIELD.name) if isinstance(image, bytes) else (URI_FIELD.name, SOURCE_URI_FIELD.name)
         row = {"image_id": self.image_id, "prompt_id": self.prompt_id, "prompt": self.prompt}
         images = dict(zip(columns, (image, list(sources)), strict=True))
         return {**row, **images, "skills": list(self.skills), **self.extras}
@@ -135,7 +135,7 @@ def read_known_ids(
     prompt = get_text(values, names.prompt)
     return {
         "generator": generator,
-        "prompt_id": get_text(values, names.prompt_id) or (text_id(prompt) if prompt and prompt.strip() else None),
+        "prompt_id": get_text(values, names.prompt_id) or (hash_text(prompt) if prompt and prompt.strip() else None),
         "image_id": get_text(values, names.image_id) or default_id,
     }
 
@@ -177,7 +177,7 @@ def make_candidate(
         line=line,
         generator=generator,
         image_id=image_id,
-        prompt_id=prompt_id or text_id(prompt or ""),
+        prompt_id=prompt_id or hash_text(prompt or ""),
         prompt=prompt,
         extras=extras,
         skills=tuple(dict.fromkeys(skills)),

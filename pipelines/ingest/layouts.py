@@ -24,7 +24,7 @@ from plumbline.pipelines.ingest.image_folders import (
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import Candidate, refuse_foreign
 from plumbline.pipelines.ingest.list_layout import (
-    LIST,
+    LIST_FILE,
     PromptLines,
     describe_by_numbers,
     find_lists,
@@ -37,15 +37,17 @@ from plumbline.pipelines.sources.benchmark import PromptsFrom
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
 from plumbline.pipelines.sources.origins import Origins, SeenOrigins, count_suffixes, describe_ignored, name_some
 
-TABLES = (*SEPARATORS, *JSON_LINES, ".json", ".parquet", ".arrow", *WORKBOOKS)
-WORDS = re.compile(r"[^\W\d_]{2,}")
+TABLE_SUFFIXES = (*SEPARATORS, *JSON_LINES, ".json", ".parquet", ".arrow", *WORKBOOKS)
+PROMPT_WORD = re.compile(r"[^\W\d_]{2,}")
 PROMPTS_FILE = re.compile(r"(?!\.).*(prompt|caption|metadata).*\.(csv|tsv|jsonl?|ndjson|txt|parquet)", re.IGNORECASE)
 """Pattern of file names that suggest a prompts file."""
 MIN_FOLDER_WORDS = 3
 """Minimum number of words in a folder name that counts as a prompt; `run one` has too few."""
 DESCRIBED_IN = "described in"
 """Key in a FolderTable's row for the file and line that describe the image."""
-NAMES = InputColumnsConfig(image="file", prompt="prompt", prompt_id="prompt_id", generator="generator", skills="skills")
+FOLDER_TABLE_COLUMNS = InputColumnsConfig(
+    image="file", prompt="prompt", prompt_id="prompt_id", generator="generator", skills="skills"
+)
 """The columns of a FolderTable."""
 
 
@@ -121,7 +123,7 @@ def _find_prompt_in_name(image: str) -> str:
         candidates.append((path.parts[-2], MIN_FOLDER_WORDS))
     for name, least in candidates:
         words = (name if " " in name else name.replace("_", " ")).strip()
-        if len(WORDS.findall(words)) > 1 and len(words.split()) >= least:
+        if len(PROMPT_WORD.findall(words)) > 1 and len(words.split()) >= least:
             return words
     return ""
 
@@ -140,7 +142,7 @@ def _may_use_names_as_prompts(folder: Folder) -> bool:
     prompts: dict[str, set[str]] = {}
     for image in _list_images_named_by_prompt(folder):
         prompts.setdefault(folder.get_generator(image), set()).add(_find_prompt_in_name(image))
-    tables = any(name.lower().endswith(TABLES) for name in folder.names)
+    tables = any(name.lower().endswith(TABLE_SUFFIXES) for name in folder.names)
     return not tables and bool(prompts) and all(len(different) > 1 for different in prompts.values())
 
 
@@ -212,7 +214,7 @@ LAYOUTS = (
     ),
     Layout(
         name="list",
-        contents=f"a {LIST}, with one prompt per line, and line numbers in the image names",
+        contents=f"a {LIST_FILE}, with one prompt per line, and line numbers in the image names",
         files=find_lists,
         read=read_lists,
     ),
@@ -266,9 +268,9 @@ def _find_layout(folder: Folder, prompts_from: PromptsFrom | None) -> Layout:
         contents = next(layout.contents for layout in LAYOUTS if layout.name == prompts_from)
         raise ConfigError(f"images {folder.place.url}: prompts_from={prompts_from} expects {contents}; found none")
     raise ConfigError(
-        f"images {folder.place.url}: found no prompts for its {len(folder.images)} images.{_give_hints(folder)} "
-        "Add a table images.csv with the columns file, prompt and generator; or prompts.txt with one prompt per line, "
-        "for images that are numbered; or a .txt next to each image (docs/ingest.md)"
+        f"images {folder.place.url}: found no prompts for its {len(folder.images)} images."
+        f"{_suggest_prompt_files(folder)} Add a table images.csv with the columns file, prompt and generator; "
+        "or prompts.txt with one prompt per line, for numbered images; or a .txt next to each image (docs/ingest.md)"
     )
 
 
@@ -294,10 +296,10 @@ def _describe_all(folder: Folder, layout: Layout) -> Iterator[DescribedImage | R
             yield folder.reject(image, refused)
 
 
-def _give_hints(folder: Folder) -> str:
+def _suggest_prompt_files(folder: Folder) -> str:
     """Return hints about files and columns that may contain the prompts, with the command or option to read each."""
     hints = ""
-    other_tables = [folder.url(name) for name in folder.names if name.lower().endswith(TABLES)]
+    other_tables = [folder.url(name) for name in folder.names if name.lower().endswith(TABLE_SUFFIXES)]
     if folder.text_tables:
         table = folder.text_tables[0]
         try:
@@ -351,14 +353,14 @@ class SeenSources:
             if self.ambiguous_edits:
                 example = next(iter(self.ambiguous_edits))
                 lines.append(
-                    f"images with several sources of their name: {len(self.ambiguous_edits)}, such as {example}"
+                    f"images with several sources of the same name: {len(self.ambiguous_edits)}, such as {example}"
                 )
         return "; ".join(lines)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FolderTable(Table):
-    """A folder of images as a table that always has exactly the columns in NAMES."""
+    """A folder of images as a table that always has exactly the columns in FOLDER_TABLE_COLUMNS."""
 
     columns: InputColumnsConfig
     prompts_from: PromptsFrom | None = None
@@ -380,7 +382,9 @@ class FolderTable(Table):
     def names(self, config: IngestConfig) -> InputColumnsConfig:
         """Return the column names that `rows` uses."""
         self._listed[:] = [self._list()]
-        return replace(NAMES, source="source" if self._listed[0].source_paths or self.columns.source else None)
+        return replace(
+            FOLDER_TABLE_COLUMNS, source="source" if self._listed[0].source_paths or self.columns.source else None
+        )
 
     def _list(self) -> Folder:
         folder = list_images(self.place, columns=self.columns).keep_inside(self.images_inside)
@@ -410,7 +414,7 @@ class FolderTable(Table):
         self._warnings.update(folder.warnings)
 
     def _read_values(self, description: DescribedImage, folder: Folder) -> dict[str, Any]:
-        """Return a row's values under the columns in NAMES, and record their origins."""
+        """Return a row's values under the columns in FOLDER_TABLE_COLUMNS, and record their origins."""
         image, values, origin = description.image, description.values, description.origin
         names = find_names(values, self.columns)
         roles = {"prompt": names.prompt, "prompt_id": names.prompt_id, "skills": names.skills}

@@ -19,8 +19,8 @@ from plumbline.pipelines.ingest.image_folders import NON_GENERATOR_FOLDERS, Desc
 from plumbline.pipelines.ingest.text_tables import read_column_names, read_rows
 from plumbline.pipelines.sources.input_columns import find_names
 
-LIST = "prompts.txt"
-NUMBER = re.compile(r"\d+")
+LIST_FILE = "prompts.txt"
+NUMBER_PATTERN = re.compile(r"\d+")
 WRITE_TABLE = "or write a table (docs/ingest.md)"
 NO_NUMBER = f"no number in its name shows its line; number it, {WRITE_TABLE}"
 
@@ -30,7 +30,7 @@ def find_lists(folder: Folder) -> list[str]:
 
     If there are none, return tables that contain only prompts; each row counts as a line.
     """
-    lists = [name for name in folder.names if PurePosixPath(name).name.lower() == LIST]
+    lists = [name for name in folder.names if PurePosixPath(name).name.lower() == LIST_FILE]
     for table in folder.text_tables if not lists else ():
         with suppress(ConfigError):
             columns = read_column_names(folder.place / table)
@@ -47,7 +47,7 @@ def read_lists(folder: Folder) -> Iterator[DescribedImage | Rejection]:
         yield from describe_by_numbers(folder, _read_list(folder, name), within, base)
         left = [image for image in left if not image.startswith(base)]
     for image in left:
-        yield folder.reject_without_prompt(image, f"no {LIST} in its folder or above it; write one")
+        yield folder.reject_without_prompt(image, f"no {LIST_FILE} in its folder or above it; write one")
 
 
 class PromptLines(NamedTuple):
@@ -133,16 +133,18 @@ def find_numbers(images: Sequence[str], named_by_generator: Container[str] = ())
             folders[str(PurePosixPath(image).parent)].append(image)
     for in_folder in folders.values():
         stems = {image: PurePosixPath(image).stem for image in in_folder}
-        begin = {image: int(found[0]) for image, stem in stems.items() if (found := NUMBER.match(stem))}
+        begin = {image: int(found[0]) for image, stem in stems.items() if (found := NUMBER_PATTERN.match(stem))}
         others = {image: stem for image, stem in stems.items() if image not in begin}
         if begin:
             expected = f"its name does not begin with the number of its line, as {min(begin)} does"
             message = f"{expected}; number it, {WRITE_TABLE}"
             numbers |= begin
-            numbers |= {image: message if NUMBER.search(stem) else NO_NUMBER for image, stem in others.items()}
+            numbers |= {image: message if NUMBER_PATTERN.search(stem) else NO_NUMBER for image, stem in others.items()}
         else:
             certain = {
-                image: int(NUMBER.findall(stem)[-1]) for image, stem in others.items() if image in named_by_generator
+                image: int(NUMBER_PATTERN.findall(stem)[-1])
+                for image, stem in others.items()
+                if image in named_by_generator
             }
             numbers |= certain
             numbers |= _find_last_numbers({image: stem for image, stem in others.items() if image not in certain})
@@ -191,12 +193,12 @@ def _find_last_numbers(stems: Mapping[str, str]) -> dict[str, int | str]:
     If images with different words have the same number, only the images with the most frequent words get the number.
     """
     numbers: dict[str, int | str] = {}
-    words = {image: NUMBER.sub("#", stem) for image, stem in stems.items()}
+    words = {image: NUMBER_PATTERN.sub("#", stem) for image, stem in stems.items()}
     with_words: dict[str, list[str]] = defaultdict(list)
     for image, own_words in words.items():
         with_words[own_words].append(image)
     for images in with_words.values():
-        found = {image: [int(number) for number in NUMBER.findall(stems[image])] for image in images}
+        found = {image: [int(number) for number in NUMBER_PATTERN.findall(stems[image])] for image in images}
         positions = [index for index, column in enumerate(zip(*found.values(), strict=True)) if len(set(column)) > 1]
         for image, own in found.items():
             if not own:
@@ -216,6 +218,6 @@ def _find_last_numbers(stems: Mapping[str, str]) -> dict[str, int | str]:
         for image in images:
             if words[image] != trusted:
                 other = next(each for each in images if words[each] != words[image])
-                problem = f"{PurePosixPath(other).name} in its folder has the number {number} too, and other words"
+                problem = f"{PurePosixPath(other).name} in its folder has the number {number} too, but other words"
                 numbers[image] = f"{problem}; put images of other kinds into other folders, {WRITE_TABLE}"
     return numbers

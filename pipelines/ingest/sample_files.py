@@ -12,7 +12,14 @@ from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.draft_placement import Shards
 from plumbline.pipelines.ingest.draft_workers import Source, SourceFile, StartDraft
-from plumbline.pipelines.ingest.input_rows import COLUMNS, KEPT_SETTINGS, SKILLS, SOURCE, Candidate, hash_json
+from plumbline.pipelines.ingest.input_rows import (
+    SETTINGS_FIELD,
+    SHARD_COLUMNS,
+    SKILLS_FIELD,
+    SOURCE_FIELD,
+    Candidate,
+    hash_json,
+)
 from plumbline.pipelines.ingest.shards import DraftedShard, DraftedUnit, ShardDraft
 from plumbline.pipelines.sources.origins import Origins, combine_origins
 from plumbline.pipelines.store.checksums import DamagedError, decode_json, encode_json
@@ -21,7 +28,7 @@ RECEIPT_VERSION = 1
 """Version of the receipts, raised when a file's rejected or skipped images would change, so that it is read again."""
 MAX_INSPECTED = 16
 """Maximum number of files, and of samples per file, that are read to describe where prompts come from."""
-EXTRAS = pa.schema([("sample", pa.string())])
+SAMPLE_SCHEMA = pa.schema([("sample", pa.string())])
 """Column with the JSON of a sample as stored in its tar, or with the other columns of a row as JSON."""
 
 
@@ -74,7 +81,9 @@ class SampleSource(Source):
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema([*COLUMNS, SKILLS, *([SOURCE] if self.edited else []), *EXTRAS, KEPT_SETTINGS])
+        return pa.schema(
+            [*SHARD_COLUMNS, SKILLS_FIELD, *([SOURCE_FIELD] if self.edited else []), *SAMPLE_SCHEMA, SETTINGS_FIELD]
+        )
 
     @property
     def files(self) -> list[SourceFile]:

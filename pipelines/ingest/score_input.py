@@ -17,17 +17,17 @@ from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits,
 from plumbline.pipelines.ingest.ingest_output import OutputError
 from plumbline.pipelines.ingest.input_rows import hash_json
 from plumbline.pipelines.ingest.sample_files import remove_ending
-from plumbline.pipelines.ingest.tars import ENDINGS as TARS
+from plumbline.pipelines.ingest.tars import TAR_SUFFIXES as TARS
 from plumbline.pipelines.ingest.tars import has_generators
 from plumbline.pipelines.ingest.text_tables import TEXT_TABLES, open_table
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
 from plumbline.pipelines.sources.origins import count_suffixes, name_some
 from plumbline.pipelines.sources.prompts import list_prompt_pairs, open_prompts, read_texts_without_ids
-from plumbline.pipelines.sources.shards import ShardSize, is_table, text_id
+from plumbline.pipelines.sources.shards import ShardSize, hash_text, is_table
 from plumbline.pipelines.store.store import open_store
 
-FOLDER = "ingested"
+INGEST_FOLDER = "ingested"
 """Folder of a store that contains ingested images."""
 
 
@@ -103,7 +103,7 @@ def _ingest_by_ids(config: Config, place: Place, folder: Folder) -> tuple[Config
     pairs = list_prompt_pairs(open_prompts(config.benchmark, config.storage, ShardSize()).table)
     texts = read_texts_without_ids(config.benchmark, config.storage)
     if texts is not None:  # image names contain row numbers, so rows with repeated texts count too
-        pairs = [(text_id(text), text) for text in texts]
+        pairs = [(hash_text(text), text) for text in texts]
     rows = [Row(line, {"prompt_id": prompt_id, "prompt": text}) for line, (prompt_id, text) in enumerate(pairs, 1)]
     prompts = ExternalPrompts(str(config.benchmark.prompts), rows, has_ids=texts is None)
     open_store(config).check()
@@ -187,7 +187,7 @@ def _make_ingest_config(config: ImagesConfig, place: Place, options: dict[str, A
     )
     ways = [without_output.prompts_from, without_output.columns.generator, without_output.images_inside]
     key = hash_json([without_output.addresses, *ways])
-    return replace(without_output, output=f"{config.store}/{FOLDER}/{_remove_ending(place)}-{key[:8]}")
+    return replace(without_output, output=f"{config.store}/{INGEST_FOLDER}/{_remove_ending(place)}-{key[:8]}")
 
 
 def _ingest(config: IngestConfig, prompts: ExternalPrompts | None = None) -> IngestResult:

@@ -15,8 +15,8 @@ from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.ingest_output import Footer, read_footer
-from plumbline.pipelines.ingest.input_rows import KEPT_SETTINGS, SOURCE, Candidate
-from plumbline.pipelines.sources.shards import INGESTED
+from plumbline.pipelines.ingest.input_rows import SETTINGS_FIELD, SOURCE_FIELD, Candidate
+from plumbline.pipelines.sources.shards import INGEST_KEY
 from plumbline.pipelines.store.checksums import encode_json
 
 PAGE_BYTES = 16 << 10
@@ -103,7 +103,7 @@ class ShardDraft:
         Images are bytes, or addresses if they are not copied.
         """
         self.rows.append(candidate._replace(extras={}))
-        self._write({KEPT_SETTINGS.name: dict(settings) or None, **candidate.row(image, sources)})
+        self._write({SETTINGS_FIELD.name: dict(settings) or None, **candidate.row(image, sources)})
         if self.full:
             self._flush()
 
@@ -113,7 +113,7 @@ class ShardDraft:
         return DraftedShard(self.generator, self.content, self.rows)
 
     def _write(self, row: Mapping[str, Any]) -> None:
-        size = len(row.get("image", b"")) + sum(map(len, row.get(SOURCE.name) or ()))
+        size = len(row.get("image", b"")) + sum(map(len, row.get(SOURCE_FIELD.name) or ()))
         if len(self._group) >= self.config.row_group_rows or self._group_bytes + size > self.config.row_group_bytes:
             self._flush()
         self._group.append(row)
@@ -164,7 +164,7 @@ class ShardDraft:
         path, footer = placement.path, placement.footer
         with readable_errors(self.output, "output"):
             writer = self._open_writer()
-            writer.add_key_value_metadata({INGESTED.decode(): encode_json(footer._asdict())})
+            writer.add_key_value_metadata({INGEST_KEY.decode(): encode_json(footer._asdict())})
             writer.close()
             assert self._file is not None
             size = self._file.stat().st_size

@@ -30,12 +30,12 @@ from plumbline.pipelines.ingest.list_layout import find_numbers
 from plumbline.pipelines.ingest.text_tables import read_column_names, read_rows
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
 
-METADATA = ("metadata.jsonl", "metadata.csv")
+METADATA_FILES = ("metadata.jsonl", "metadata.csv")
 FILE_NAMES = re.compile(r"(?:.+_)?file_names|.+_file_name")
 """Hugging Face's names for columns of image files, other than `file_name`."""
-TARGETS = frozenset({*EDIT_RESULTS, *RESULT_FOLDERS, "target", "target_image", "image"})
+RESULT_WORDS = frozenset({*EDIT_RESULTS, *RESULT_FOLDERS, "target", "target_image", "image"})
 """Words in a column's name that refer to the image itself and are not names of generators."""
-UNSCORED = frozenset({*EDIT_SOURCES, "mask"})
+SOURCE_WORDS = frozenset({*EDIT_SOURCES, "mask"})
 """Words in a column's name that refer to the source or mask of an edit."""
 ID_COLUMNS = ("prompt_id", "id", "item_id", "index", "idx", "number", "unnamed: 0", "")
 """Names of id columns, in any case; the last two are pandas' index."""
@@ -89,7 +89,7 @@ def find_tables(folder: Folder) -> list[str]:
 
 
 def _is_metadata(table: str) -> bool:
-    return PurePosixPath(table).name.lower() in METADATA
+    return PurePosixPath(table).name.lower() in METADATA_FILES
 
 
 def _describes_images(folder: Folder, table: str) -> bool:
@@ -293,10 +293,10 @@ def _find_image_cells(values: Mapping[str, Any], columns: InputColumnsConfig) ->
     if image is None and not others:
         return None
     prefixes = {name: name.removesuffix("s").removesuffix("file_name").removesuffix("_") for name in others}
-    scored = [name for name, prefix in prefixes.items() if prefix.lower() not in UNSCORED and image is None]
+    scored = [name for name, prefix in prefixes.items() if prefix.lower() not in SOURCE_WORDS and image is None]
     cells = [_ImageCell(path) for path in _list_paths(values.get(image or ""))]
     for name, prefix in prefixes.items():
-        generator = prefix if len(scored) > 1 and prefix and prefix.lower() not in TARGETS else None
+        generator = prefix if len(scored) > 1 and prefix and prefix.lower() not in RESULT_WORDS else None
         cells += [_ImageCell(path, generator, "" if name in scored else name) for path in _list_paths(values[name])]
     return cells
 

@@ -30,8 +30,8 @@ from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import (
     EDIT_RESULTS,
     EDIT_SOURCES,
-    FOREIGN,
-    IMAGES,
+    FOREIGN_SUFFIXES,
+    IMAGE_SUFFIXES,
     leads_out,
     make_candidate,
     read_known_ids,
@@ -42,8 +42,8 @@ from plumbline.pipelines.ingest.sample_files import MAX_INSPECTED, ImageSample, 
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
 from plumbline.pipelines.sources.origins import Origins, SeenOrigins
 
-ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-TEXTS = ("json", "txt")
+TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+TEXT_SUFFIXES = ("json", "txt")
 FIELD_NAME = re.compile("[a-z_]+")
 """Name of an additional image in a sample, such as `depth` in 0.depth.png; 0.v2.png may be an image in its own right.
 """
@@ -56,7 +56,7 @@ MAX_TEXT_BYTES = 2**20
 """Maximum bytes of a sample's .json or .txt."""
 MAX_HEADER_BYTES = 2**20
 """Maximum bytes of a long name or other extended header, which tarfile reads into memory as a whole."""
-OPENERS: Mapping[bytes, Callable[[IO[bytes]], Any]] = {
+DECOMPRESSORS: Mapping[bytes, Callable[[IO[bytes]], Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ\0": lzma.open,
@@ -74,7 +74,7 @@ def _find_tars(config: IngestConfig) -> list[SampleFile]:
     place = config.storage.locate(str(config.tars))
     with readable_errors(place, "tars"):
         listed = place.glob() if "*" in place.path else ((place / path, entry) for path, entry in place.files())
-        named = {tar: entry for tar, entry in listed if tar.path.endswith(ENDINGS)}
+        named = {tar: entry for tar, entry in listed if tar.path.endswith(TAR_SUFFIXES)}
     if place.is_local:
         folder = place.path.partition("*")[0].rpartition("/")[0] or "/" if "*" in place.path else place.path
         for tar in named:
@@ -84,16 +84,16 @@ def _find_tars(config: IngestConfig) -> list[SampleFile]:
             with readable_errors(tar, "tars, a link:"):
                 named[tar] = tar.entry()  # follows links
     tars = [
-        SampleFile(place=tar, size=entry.size, etag=entry.etag, name=printable(remove_ending(tar.path, ENDINGS)))
+        SampleFile(place=tar, size=entry.size, etag=entry.etag, name=printable(remove_ending(tar.path, TAR_SUFFIXES)))
         for tar, entry in sorted(named.items(), key=lambda found: found[0].url)
         if entry.type == "file" and not tar.name.startswith(".")
     ]
     if not tars:
-        raise ConfigError(f"tars {place.url}: expected files that end in {', '.join(ENDINGS)}, found none")
+        raise ConfigError(f"tars {place.url}: expected files that end in {', '.join(TAR_SUFFIXES)}, found none")
     return tars
 
 
-class Damage(Refused):
+class TarDamage(Refused):
     """Raised if a tar cannot be read further.
 
     The sample with the key `key` may be incomplete, and all later samples are lost.
@@ -117,7 +117,7 @@ class Member(NamedTuple):
 
 
 def read_members(tar: SampleFile, max_bytes: int) -> Iterator[Member | Rejection]:
-    """Yield the files of a tar in order; raise Damage if it cannot be read further."""
+    """Yield the files of a tar in order; raise TarDamage if it cannot be read further."""
     key = ""
     with readable_errors(tar.place, "tars"), _open_tar(tar) as stream:
         try:
@@ -141,7 +141,7 @@ def read_members(tar: SampleFile, max_bytes: int) -> Iterator[Member | Rejection
         except PlumblineError:
             raise
         except Exception as error:  # the standard library may raise any exception for bytes that are not a tar
-            raise Damage(str(error) or type(error).__name__, key) from error
+            raise TarDamage(str(error) or type(error).__name__, key) from error
     if joined:
         message = (
             "the tar continues after its end mark, like tars joined by cat: everything after the mark is lost, "
@@ -173,7 +173,7 @@ def _open_tar(tar: SampleFile) -> Iterator["_ForwardStream"]:
     with tar.place.open(size=tar.size, block_size=BLOCK_BYTES) as file:
         stored = io.BufferedReader(_StorageStream(file, tar.place), BLOCK_BYTES)
         start = stored.peek(8)
-        opener = next((opener for mark, opener in OPENERS.items() if start.startswith(mark)), None)
+        opener = next((opener for mark, opener in DECOMPRESSORS.items() if start.startswith(mark)), None)
         if opener is None:
             yield _ForwardStream(stored)
         else:
@@ -240,15 +240,17 @@ def _read_content(stream: _ForwardStream, header: tarfile.TarInfo, suffix: str, 
     """Return the content of an image or text file, or the reason for refusing it; empty for any other kind of file."""
     role, _, ending = suffix.rpartition(".")
     suffix = ending if role in EDIT_SOURCES + EDIT_RESULTS else suffix
-    if suffix not in IMAGES + TEXTS:
+    if suffix not in IMAGE_SUFFIXES + TEXT_SUFFIXES:
         return b""
     if not header.isreg() or header.issparse():
         message = f"{header.name!r}: only regular files are read from a tar; add the file itself"
         return Refused("refused_member", message)
-    limit, setting = (max_bytes, "limits.max_bytes") if suffix in IMAGES else (MAX_TEXT_BYTES, "the text's limit")
+    limit, setting = (
+        (max_bytes, "limits.max_bytes") if suffix in IMAGE_SUFFIXES else (MAX_TEXT_BYTES, "the text's limit")
+    )
     if header.size > limit:
         message = f"{header.name!r}: {header.size} bytes are over {setting}={limit}; check the file, or raise the limit"
-        return Refused("image_too_large" if suffix in IMAGES else "text_too_large", message)
+        return Refused("image_too_large" if suffix in IMAGE_SUFFIXES else "text_too_large", message)
     stream.seek(header.offset_data)
     content = stream.read_content(header.size)
     if len(content) != header.size:
@@ -276,17 +278,17 @@ class _Sample:
 
     def add(self, member: Member) -> None:
         role, _, ending = member.suffix.rpartition(".")
-        if role in EDIT_SOURCES and ending in IMAGES:
+        if role in EDIT_SOURCES and ending in IMAGE_SUFFIXES:
             self.sources[member.suffix] = member.content
-        elif role in EDIT_RESULTS and ending in IMAGES:
+        elif role in EDIT_RESULTS and ending in IMAGE_SUFFIXES:
             self.results.append((member.suffix, member.content))
-        elif member.suffix in IMAGES:
+        elif member.suffix in IMAGE_SUFFIXES:
             self.images.append((member.suffix, member.content))
         elif isinstance(member.content, Refused):
             self.refused = self.refused or member.content
-        elif member.suffix in TEXTS:
+        elif member.suffix in TEXT_SUFFIXES:
             self.texts[member.suffix] = member.content
-        elif role and ending in (*IMAGES, *FOREIGN):
+        elif role and ending in (*IMAGE_SUFFIXES, *FOREIGN_SUFFIXES):
             self.other_images.append(member.suffix)
         else:
             self.others.append(member.suffix)
@@ -389,7 +391,7 @@ def _read_samples(tar: SampleFile, config: IngestConfig) -> Iterator[_Sample | R
                 sample = None
             sample = sample or _Sample(key=member.key, config=config)
             sample.add(member)
-    except Damage as damage:
+    except TarDamage as damage:
         yield damage.to_rejection(tar.place.url)
         if sample is None or sample.key == damage.key:
             return
@@ -411,7 +413,7 @@ def _ingest_sample(sample: _Sample, tar: SampleFile) -> Iterator[ImageSample | R
             yield sample.reject(refused, url)
     unused = [*sample.other_images, *(ending for ending, _ in (sample.results if sample.images else ()))]
     if sample.candidates:
-        unused += [ending for ending in sample.others if ending in FOREIGN]
+        unused += [ending for ending in sample.others if ending in FOREIGN_SUFFIXES]
     for ending in unused:
         field_name = ending.rpartition(".")[0]
         if sample.candidates and (not field_name or FIELD_NAME.fullmatch(field_name)):
@@ -433,7 +435,7 @@ def _read_image(sample: _Sample, tar: SampleFile, url: str) -> ImageSample:
     if not sample.candidates:
         for ending in sample.others:
             refuse_foreign(f"{sample.key}.{ending}")
-        raise Refused("missing_image", f"the sample has no image ({', '.join(IMAGES)}); add it")
+        raise Refused("missing_image", f"the sample has no image ({', '.join(IMAGE_SUFFIXES)}); add it")
     [(_, image)] = sample.candidates
     if isinstance(image, Refused):
         raise image

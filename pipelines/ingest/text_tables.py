@@ -35,7 +35,7 @@ from plumbline.pipelines.base.tables import (
 )
 from plumbline.pipelines.ingest.draft_workers import SourceFile
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from plumbline.pipelines.ingest.input_rows import IMAGES, Candidate, describe_column_origins, require_names
+from plumbline.pipelines.ingest.input_rows import IMAGE_SUFFIXES, Candidate, describe_column_origins, require_names
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 from plumbline.pipelines.sources.origins import Origins
 
@@ -46,7 +46,7 @@ N_FIRST_ROWS = 8
 MAX_LIST_BYTES = 256 * 2**20
 MAX_EXACT = 2**53
 """Largest integer up to which floats represent every positive integer exactly."""
-TYPES = {
+ARROW_TYPES = {
     "null": pa.string(),
     "bool": pa.bool_(),
     "int": pa.int64(),
@@ -70,7 +70,7 @@ class Table:
 
     place: Place
     types: Mapping[str, str] = field(default_factory=dict)
-    """Type of each column as a key of TYPES, in file order."""
+    """Type of each column as a key of ARROW_TYPES, in file order."""
 
     @property
     def url(self) -> str:
@@ -100,12 +100,12 @@ class Table:
         """Yield every row; `image` is the column with the image files."""
 
         def is_row(values: Values) -> bool:
-            return PurePosixPath(values[image].removesuffix('"')).suffix[1:].lower() in IMAGES
+            return PurePosixPath(values[image].removesuffix('"')).suffix[1:].lower() in IMAGE_SUFFIXES
 
         return read_rows(self.place, is_row)
 
     def schema(self, names: list[str]) -> pa.Schema:
-        return pa.schema([(name, TYPES[self.types[name]]) for name in names])
+        return pa.schema([(name, ARROW_TYPES[self.types[name]]) for name in names])
 
     def values(self, row: Row, names: list[str]) -> dict[str, Any]:
         """Return the named columns of a row, each converted to its column's type."""
@@ -120,8 +120,8 @@ class PairTable(Table):
         """Return the column names that `rows` uses; raise ConfigError if the configuration sets a single generator."""
         if config.generator is not None:
             raise ConfigError(
-                f"generator: a table of pairs has the generators matched and swapped, got {config.generator!r} for "
-                f"{self.url}; leave it out"
+                f"generator: expected null for the table of pairs {self.url}, whose generators are called matched and "
+                f"swapped, got {config.generator!r}; leave it out"
             )
         return Table.names(self, config)
 

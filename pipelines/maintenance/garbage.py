@@ -14,14 +14,22 @@ from plumbline.pipelines.maintenance.retention import DroppedRun, drop_runs, rem
 from plumbline.pipelines.maintenance.running_sweeps import SWEEPS, Heartbeat, exclusive_deletion, read_heartbeats
 from plumbline.pipelines.sources.image_file_cache import CACHE_FOLDER
 from plumbline.pipelines.store.lease import Lease
-from plumbline.pipelines.store.runs import ORDER, Run, list_run_ids, list_runs, parse_run_id
-from plumbline.pipelines.store.store import DRAFT, MARK, Store, StoredFile, StoreError, draft_path, open_existing_store
-from plumbline.pipelines.store.suites import SUITES, newest_suites
+from plumbline.pipelines.store.runs import ORDER_FOLDER, Run, list_run_ids, list_runs, parse_run_id
+from plumbline.pipelines.store.store import (
+    DRAFT_SUFFIX,
+    STORE_MARK,
+    Store,
+    StoredFile,
+    StoreError,
+    get_draft_path,
+    open_existing_store,
+)
+from plumbline.pipelines.store.suites import SUITES_FOLDER, read_newest_suites
 
 DAY = 24 * 3600.0
 DELETE_BATCH = 1000
 """Number of files to remove at a time; large batches need few requests in a cloud."""
-UNFINISHED = ("draft", "failed", "missing")
+UNFINISHED_STATES = ("draft", "failed", "missing")
 """States, in cells.parquet, of cells that a sweep has yet to compute."""
 
 Reason = Literal[
@@ -59,7 +67,7 @@ class Amount:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Collected:
+class CollectedGarbage:
     """Files and runs in a store that can be removed, or were removed."""
 
     store: str
@@ -80,7 +88,7 @@ class References(NamedTuple):
     """Groups and shards with cells that have yet to be computed for a kept run."""
 
 
-def collect_garbage(config: GcConfig) -> Collected:
+def collect_garbage(config: GcConfig) -> CollectedGarbage:
     """Find removable files in a store and, if `delete` is set, remove them: first runs, then other files.
 
     Cells of recipes that a running sweep uses are left alone, and a sweep that starts in the meantime waits until the
@@ -88,9 +96,9 @@ def collect_garbage(config: GcConfig) -> Collected:
     read.
     """
     store = open_existing_store(config)
-    if not store.exists(MARK):
+    if not store.exists(STORE_MARK):
         raise ConfigError(
-            f"store {store.place.url}: it has runs but no {MARK}, so it may not be a store; check the address"
+            f"store {store.place.url}: it has runs but no {STORE_MARK}, so it may not be a store; check the address"
         )
     if not config.delete:
         return _collect(config, store, time(), None)
@@ -98,7 +106,7 @@ def collect_garbage(config: GcConfig) -> Collected:
         return _collect(config, store, now, lease)
 
 
-def _collect(config: GcConfig, store: Store, now: float, lease: Lease | None) -> Collected:
+def _collect(config: GcConfig, store: Store, now: float, lease: Lease | None) -> CollectedGarbage:
     """Collect garbage, and delete it only if there is a lease. `now` is the time on the store's clock."""
     # List sweeps before runs: a sweep that ends in between has already written its run.
     sweeps = [heartbeat for heartbeat in read_heartbeats(store) if heartbeat.is_alive(now)]
@@ -124,7 +132,7 @@ def _collect(config: GcConfig, store: Store, now: float, lease: Lease | None) ->
             store.remove_all([garbage.file.path for garbage in batch])
         for garbage in batch:
             amounts[garbage.stage, garbage.reason].add(garbage.file)
-    return Collected(
+    return CollectedGarbage(
         store=store.place.url,
         free=dict(amounts),
         runs=tuple(run.run_id for run in dropped),
@@ -171,8 +179,8 @@ def _read_references(store: Store, run_ids: list[str]) -> References:
             ) from error
         for path, state in states:
             paths.add(path)
-            if state in UNFINISHED:
-                paths.add(draft_path(path))
+            if state in UNFINISHED_STATES:
+                paths.add(get_draft_path(path))
                 unfinished.add(_parse_shard(path))
     return References(paths, unfinished)
 
@@ -195,7 +203,7 @@ def _find_reason(file: StoredFile, references: References, min_written: float, *
         return "pruned: the scores computed from it exist" if prune and done else None
     if not old:
         return None
-    if file.path.endswith(DRAFT) and file.path.removesuffix(DRAFT) + ".parquet" in references.paths:
+    if file.path.endswith(DRAFT_SUFFIX) and file.path.removesuffix(DRAFT_SUFFIX) + ".parquet" in references.paths:
         return "its cell is committed, and no kept run reads the draft"
     return "no kept run refers to it"
 
@@ -216,13 +224,13 @@ def _find_unused_caches(store: Store, kept: Iterable[Run], min_written: float) -
 def _find_leftovers(store: Store, min_written: float, sweeps: list[Heartbeat]) -> Iterator[GarbageFile]:
     """Yield markers and heartbeats of dead processes, and positions and suites of runs whose folders were deleted."""
     runs = {*store.list_folders("runs")}
-    for file in store.walk_files(ORDER):
+    for file in store.walk_files(ORDER_FOLDER):
         if file.written < min_written and parse_run_id(file.path) not in runs:
-            yield GarbageFile(ORDER, file, "its run is gone")
-    for suite in newest_suites(store):
+            yield GarbageFile(ORDER_FOLDER, file, "its run is gone")
+    for suite in read_newest_suites(store):
         files = list(store.walk_files(suite.folder))
         if not runs & {*suite.runs.values()} and all(file.written < min_written for file in files):
-            yield from (GarbageFile(SUITES, file, "its runs are gone") for file in files)
+            yield from (GarbageFile(SUITES_FOLDER, file, "its runs are gone") for file in files)
     running = {heartbeat.path for heartbeat in sweeps}
     for folder in ("markers", SWEEPS):
         for file in store.walk_files(folder):

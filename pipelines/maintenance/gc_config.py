@@ -58,5 +58,5 @@ class GcConfig(BoundsChecked):
         for key, chosen, known in (("stages", self.stages or (), tuple(STAGES)), ("prune", self.prune, PRUNABLE)):
             for name in chosen:
                 if name not in known:
-                    expected = f"expected some of {', '.join(known)}, got {name!r}"
+                    expected = f"expected one or more of {', '.join(known)}, got {name!r}"
                     raise ConfigError(f"{key}: {expected}; {suggest(name, known)}")

@@ -40,7 +40,7 @@ def drop_runs(
     """Return the runs that the rules do not keep, oldest first; if `assert_lease` is given, also remove them.
 
     If a `benchmark` is given, only its runs are dropped. Runs in `also_keep` are kept. `assert_lease` is called before
-    each removal; the caller must have the lease for deletions, as in `retain`.
+    each removal; the caller must have the lease for deletions, as in `remove_unkept_runs`.
     """
     runs = list_runs(store)
     kept = select_kept_runs(runs, rules) | set(also_keep)
@@ -54,7 +54,7 @@ def drop_runs(
     return dropped
 
 
-def retain(
+def remove_unkept_runs(
     store: Store, rules: KeepRuns, *, job: str, benchmark: str, also_keep: Collection[str], assert_lease: AssertLease
 ) -> tuple[str, ...]:
     """Remove a benchmark's runs that the rules do not keep, like `jobs.gc`; return their ids, oldest first.

@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.pipelines.plans.plan import NodePlan
 from plumbline.pipelines.running.events import NodeProgress
-from plumbline.pipelines.store.lease import LEASES, Lease, read_lease, take_lease
+from plumbline.pipelines.store.lease import LEASES_FOLDER, Lease, read_lease, take_lease
 from plumbline.pipelines.store.store import Store
 
 LOG = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ def exclusive_deletion(store: Store, job: str) -> Iterator[tuple[Lease, float]]:
     """
     with take_lease(store, DELETING, job) as lease:
         lease.renew()
-        yield lease, max(store.list_files(f"{LEASES}/{DELETING}").values())
+        yield lease, max(store.list_files(f"{LEASES_FOLDER}/{DELETING}").values())
 
 
 def count_deletions(store: Store) -> int:
@@ -123,7 +123,7 @@ def wait_for_deletions(store: Store) -> int:
     lease = read_lease(store, DELETING)
     if lease.is_free:
         return lease.number
-    line = f"waiting while cells are removed from {store.place.url} by {lease}; this sweep continues by itself"
+    line = f"waiting while {lease} removes cells from {store.place.url}; this sweep then continues by itself"
     print(line, file=sys.stderr, flush=True)
     LOG.info(line)
     # The lease of a dead job is taken over, so that the next sweep need not wait.
@@ -171,7 +171,7 @@ class RunningSweep(NamedTuple):
     """A sweep that is running, or was running until it was killed."""
 
     status: SweepStatus
-    silent: float
+    silent_seconds: float
     """Seconds since its last heartbeat."""
 
     @property
@@ -184,7 +184,7 @@ class RunningSweep(NamedTuple):
                 return True
             except (PermissionError, OverflowError):
                 pass  # the process belongs to another user
-        return self.silent >= HEARTBEAT_TIMEOUT
+        return self.silent_seconds >= HEARTBEAT_TIMEOUT
 
     @property
     def cells(self) -> int:

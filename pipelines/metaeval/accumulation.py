@@ -86,12 +86,12 @@ class AccumulateConfig:
                 )
 
 
-class Accumulated(NamedTuple):
+class AccumulatedScores(NamedTuple):
     scores: pa.Table  # scores of every image by every model (schema SCORES)
     notes: tuple[str, ...]  # notes on rows whose values differ from those in the files
 
 
-def accumulate_answers(config: AccumulateConfig) -> Accumulated:
+def accumulate_answers(config: AccumulateConfig) -> AccumulatedScores:
     """Read answers and convert them to scores; raise SourceError with the file and row of an invalid answer."""
     file = config.storage.locate(config.answers)
     if config.format is not None:
@@ -123,10 +123,10 @@ def accumulate_answers(config: AccumulateConfig) -> Accumulated:
         n_questions = sum(each is not None or config.missing == "wrong" for each in right.values())
         error = rows.error_value(NO_ANSWER if score is None else None)
         records.append({**ids, "score": score, "n_questions": n_questions, "error": error})
-    return Accumulated(rows.table(records, schemas.SCORES), tuple(answered.notes))
+    return AccumulatedScores(rows.table(records, schemas.SCORES), tuple(answered.notes))
 
 
-def write_accumulated(config: AccumulateConfig) -> Accumulated:
+def write_accumulated(config: AccumulateConfig) -> AccumulatedScores:
     """Convert answers to scores and write them to a file that jobs.metaeval can read."""
     result = accumulate_answers(config)
     config.storage.locate(config.output, writable=True).write_table(result.scores)

@@ -14,7 +14,7 @@ from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.metrics import parsing
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
-from plumbline.pipelines.metaeval.releases.error_graphs import COLUMNS, METADATA, UPSTREAM
+from plumbline.pipelines.metaeval.releases.error_graphs import CHECK_T2ISCORESCORE, METADATA_COLUMNS, METADATA_FILES
 from plumbline.pipelines.metaeval.releases.image_ratings import LIKERT_FILE
 from plumbline.pipelines.metaeval.releases.sheets import (
     Sheet,
@@ -62,7 +62,7 @@ def select_models(found: Mapping[str, Found], given: Collection[str], where: str
     return {name: found[name] for name in given} if given else dict(found)
 
 
-TRUTH = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
+TRUTH_VALUES = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,19 +117,19 @@ def _split_parents(text: str | None, separator: str, no_parent: str) -> list[str
 def _parse_truth(sheet: Sheet, name: str, remedy: str) -> Iterator[bool | None]:
     """Yield each cell of a column as True or False, or None if it is empty."""
     for row, text in enumerate(sheet.texts(name)):
-        if text is not None and text.strip().casefold() not in TRUTH:
+        if text is not None and text.strip().casefold() not in TRUTH_VALUES:
             raise SourceError(f"{sheet.where(row)}: expected 1 or 0 as {name}, found {text!r}; {remedy}")
-        yield None if text is None else TRUTH[text.strip().casefold()]
+        yield None if text is None else TRUTH_VALUES[text.strip().casefold()]
 
 
-ANSWERS = "vqa_answers_release"
-ANSWER_COLUMNS = ("t2i_model", "item_id", "question", "answer")
-QUESTIONS = ("dsg/data/dsg-1k-anns.csv", "dsg-1k-anns.csv")
-TIFA = ("tifa_ann/tifa_v1.0_question_answers.json", "tifa_v1.0_question_answers.json")
-LIKERT = (f"dsg/data/{LIKERT_FILE}", LIKERT_FILE)
+DSG_ANSWERS_FOLDER = "vqa_answers_release"
+DSG_ANSWER_COLUMNS = ("t2i_model", "item_id", "question", "answer")
+DSG_QUESTION_FILES = ("dsg/data/dsg-1k-anns.csv", "dsg-1k-anns.csv")
+TIFA_QUESTION_FILES = ("tifa_ann/tifa_v1.0_question_answers.json", "tifa_v1.0_question_answers.json")
+DSG_LIKERT_FILES = (f"dsg/data/{LIKERT_FILE}", LIKERT_FILE)
 WITH_CHOICES = re.compile(r"Question: (.*) Choices: .*\. Answer:", re.DOTALL)
 DSG_RELEASED = "check that this is j-min/DSG's file"
-YES = "yes"
+YES_ANSWER = "yes"
 
 
 class _Row(NamedTuple):
@@ -159,15 +159,17 @@ def read_dsg(place: Place, given: Sequence[str]) -> Answered:
     missing; the release counts them as 0 (`missing=wrong`). PaLI's cells for TIFA contain the question with its
     choices.
     """
-    tables = list_files(place / ANSWERS, ".csv") or list_files(place, ".csv")
+    tables = list_files(place / DSG_ANSWERS_FOLDER, ".csv") or list_files(place, ".csv")
     named = {PurePosixPath(file.path).stem: file for file in tables}
     files = {name: file for name, file in named.items() if name.rpartition("_")[2] in QUESTION_READERS}
     if not files:
-        raise SourceError(f"{place.url}: expected a folder with {ANSWERS}/*_dsg.csv, found none; check the path")
+        raise SourceError(
+            f"{place.url}: expected a folder with {DSG_ANSWERS_FOLDER}/*_dsg.csv, found none; check the path"
+        )
     answers: list[Answer] = []
     notes: list[str] = []
     for name, file in select_models(files, given, place.url).items():
-        sheet = read_sheet(file).require(ANSWER_COLUMNS, DSG_RELEASED)
+        sheet = read_sheet(file).require(DSG_ANSWER_COLUMNS, DSG_RELEASED)
         answers += QUESTION_READERS[name.rpartition("_")[2]](name, sheet, place, notes)
     return Answered(answers, list(dict.fromkeys(notes)))
 
@@ -186,7 +188,7 @@ def _make_answer(metric: str, row: _Row, question_id: str, right_answer: str, pa
 def _read_dsg_questions(metric: str, sheet: Sheet, place: Place, notes: list[str]) -> Iterator[Answer]:
     """Yield the answers to DSG's questions; answers that the file lacks for images of its splits are empty."""
     sheet.require(("question_id",), DSG_RELEASED)
-    file = find_required(place, QUESTIONS)
+    file = find_required(place, DSG_QUESTION_FILES)
     asked: dict[str, dict[str, Sequence[str]]] = {}
     for pack_row in _read_pack(read_dsg_1k(file, "released"), notes):
         if pack_row.question is not None:
@@ -208,19 +210,19 @@ def _read_dsg_questions(metric: str, sheet: Sheet, place: Place, notes: list[str
             answered = by_image.get((item, generator), {})
             for question, parents in asked[item].items():
                 missing = _Row(generator, item, question, None, sheet.url)
-                yield _make_answer(metric, answered.get(question, missing), question, YES, parents)
+                yield _make_answer(metric, answered.get(question, missing), question, YES_ANSWER, parents)
 
 
 def _read_tifa_questions(metric: str, sheet: Sheet, place: Place, notes: list[str]) -> Iterator[Answer]:
-    file = find_required(place, TIFA)
+    file = find_required(place, TIFA_QUESTION_FILES)
     right_answers = {
-        (row.prompt_id, row.question.text): YES
+        (row.prompt_id, row.question.text): YES_ANSWER
         if tuple(row.question.choices) == parsing.YES_NO
         else row.question.answer or ""
         for row in _read_pack(read_tifa_v1(file, "released"), notes)
         if row.question is not None
     }
-    names = read_sheet(find_required(place, LIKERT)).require(("item_id", "source_id"), DSG_RELEASED)
+    names = read_sheet(find_required(place, DSG_LIKERT_FILES)).require(("item_id", "source_id"), DSG_RELEASED)
     source = dict(zip(names.ids("item_id"), names.ids("source_id"), strict=True))
     for row in _read_rows(sheet):
         with_choices = WITH_CHOICES.fullmatch(row.question)
@@ -232,7 +234,7 @@ def _read_tifa_questions(metric: str, sheet: Sheet, place: Place, notes: list[st
 
 
 def _read_vq2_questions(metric: str, sheet: Sheet, place: Place, notes: list[str]) -> Iterator[Answer]:
-    return (_make_answer(metric, row, row.question, YES) for row in _read_rows(sheet))
+    return (_make_answer(metric, row, row.question, YES_ANSWER) for row in _read_rows(sheet))
 
 
 def _read_pack(found: PackRows, notes: list[str]) -> Iterator[PackRow]:
@@ -255,10 +257,10 @@ QUESTION_READERS: Mapping[str, Callable[[str, Sheet, Place, list[str]], Iterator
 """Readers by the ending of the file name, which identifies the set of questions."""
 
 
-FOLDERS = ("output/score_per_question/DSG", "output/score_per_question/TIFA", "")
-OF_ONE = "_mc.csv"  # ending of the name of a file with one model's answers
-OF_ALL = "ts2_dsg_correct.csv"
-KEYS = ("id", "image_row", "question_id", "parents")
+ONE_MODEL_FOLDERS = ("output/score_per_question/DSG", "output/score_per_question/TIFA", "")
+ONE_MODEL_SUFFIX = "_mc.csv"  # ending of the name of a file with one model's answers
+ALL_MODELS_FILE = "ts2_dsg_correct.csv"
+KEY_COLUMNS = ("id", "image_row", "question_id", "parents")
 
 
 def read_t2iscorescore(place: Place, given: Sequence[str]) -> Answered:
@@ -275,19 +277,24 @@ def read_t2iscorescore(place: Place, given: Sequence[str]) -> Answered:
       per model.
     The rows of the first file are in the order of the metadata's images. Parents are joined by `-`; `-1` means none.
     """
-    metadata = read_sheet(find_required(place, METADATA)).require(COLUMNS, UPSTREAM)
+    metadata = read_sheet(find_required(place, METADATA_FILES)).require(METADATA_COLUMNS, CHECK_T2ISCORESCORE)
     found: dict[str, Callable[[str], Iterator[Answer]]] = {}
-    for file in (file for name in FOLDERS for file in list_files(place / name if name else place, OF_ONE)):
-        sheet = read_sheet(file).require(("id", "question_id", "correct"), UPSTREAM)
-        found[PurePosixPath(file.path).name.removesuffix(OF_ONE)] = partial(
+    for file in (
+        file for name in ONE_MODEL_FOLDERS for file in list_files(place / name if name else place, ONE_MODEL_SUFFIX)
+    ):
+        sheet = read_sheet(file).require(("id", "question_id", "correct"), CHECK_T2ISCORESCORE)
+        found[PurePosixPath(file.path).name.removesuffix(ONE_MODEL_SUFFIX)] = partial(
             _read_graph_answers, metadata=metadata, sheet=sheet, column="correct"
         )
-    if exists(place / OF_ALL):
-        sheet = read_sheet(place / OF_ALL).require(KEYS, UPSTREAM)
-        for name in (name for name in sheet.names if name not in KEYS):
+    if exists(place / ALL_MODELS_FILE):
+        sheet = read_sheet(place / ALL_MODELS_FILE).require(KEY_COLUMNS, CHECK_T2ISCORESCORE)
+        for name in (name for name in sheet.names if name not in KEY_COLUMNS):
             found[f"{name}_dsg"] = partial(_read_graph_answers, metadata=metadata, sheet=sheet, column=name)
     if not found:
-        raise SourceError(f"{place.url}: expected {FOLDERS[0]}/*{OF_ONE} or {OF_ALL}, found none; check the path")
+        raise SourceError(
+            f"{place.url}: expected {ONE_MODEL_FOLDERS[0]}/*{ONE_MODEL_SUFFIX} or {ALL_MODELS_FILE}, found none; "
+            "check the path"
+        )
     models = select_models(found, given, place.url)
     return Answered([answer for name, answers in models.items() for answer in answers(name)])
 
@@ -296,7 +303,7 @@ def _read_graph_answers(metric: str, metadata: Sheet, sheet: Sheet, column: str)
     files, graphs = metadata.ids("file_name"), metadata.ids("id")
     sources, questions = metadata.texts("image_source"), sheet.ids("question_id")
     parents = sheet.texts("parents" if "parents" in sheet.names else "parent_question_id")
-    right = _parse_truth(sheet, column, UPSTREAM)
+    right = _parse_truth(sheet, column, CHECK_T2ISCORESCORE)
     for row, (image, graph, correct) in enumerate(zip(_find_image_rows(sheet), sheet.ids("id"), right, strict=True)):
         if image >= len(metadata) or graphs[image] != graph:
             raise SourceError(
@@ -323,10 +330,10 @@ def _find_image_rows(sheet: Sheet) -> Iterator[int]:
 
 def _read_integers(sheet: Sheet, name: str) -> Iterator[int]:
     sheet.ids(name)  # raises if a cell is empty
-    yield from (number for number in sheet.integers(name, UPSTREAM) if number is not None)
+    yield from (number for number in sheet.integers(name, CHECK_T2ISCORESCORE) if number is not None)
 
 
-METRIC = "tifa"
+DEFAULT_TIFA_METRIC = "tifa"
 TIFA_RESULT = "check that this is a result of tifa_score_benchmark"
 
 
@@ -344,7 +351,7 @@ def read_tifa(place: Place, given: Sequence[str]) -> Answered:
     """
     if len(given) > 1:
         raise ConfigError(f"given: expected a single model, as in a TIFA result, got {', '.join(given)}; name one")
-    metric = given[0] if given else METRIC
+    metric = given[0] if given else DEFAULT_TIFA_METRIC
     files = list_files(place, ".json") if is_folder(place) else [place]
     if not files:
         raise SourceError(f"{place.url}: expected a result of TIFA, or a folder of them, found none; check the path")

@@ -12,9 +12,9 @@ from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.similarities.word_overlap import (
     Cider,
     Words,
-    best_meteor,
     bleu_4,
-    ref_clipscore,
+    compute_best_meteor,
+    compute_ref_clipscore,
     rouge_l,
     split_words,
 )
@@ -25,16 +25,16 @@ from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
 from plumbline.pipelines.metaeval.releases.scores import read_scores
 from plumbline.pipelines.metaeval.releases.sheets import (
-    EXAMPLE,
+    SEE_EXAMPLE,
     as_list,
     as_text,
+    name_row,
     read_image_rows,
     read_objects,
-    row_name,
 )
 from plumbline.pipelines.metaeval.scores_source import ScoresSource
 from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES
-from plumbline.pipelines.sources.shards import text_id
+from plumbline.pipelines.sources.shards import hash_text
 
 REF_CLIPSCORE = "refclipscore"
 MAX_CHARACTERS = 2_000  # maximum length of a text, because METEOR and ROUGE-L compare every pair of words
@@ -101,16 +101,16 @@ def _read_table(place: Place) -> Iterator[tuple[str, Caption]]:
     """Yield the rows, with missing ids filled in as plumbline score does for the same table."""
     sheet, names, image = read_image_rows(place, ("references", "prompt_id", *DEFAULT_NAMES["prompt"]))
     caption = names.prompt or "caption"
-    sheet.require([image, caption, "references"], EXAMPLE)
+    sheet.require([image, caption, "references"], SEE_EXAMPLE)
     columns = (sheet.ids(image), sheet.texts(names.prompt_id or ""), sheet.texts(caption), sheet.lists("references"))
     for row, (image_id, prompt_id, text, references) in enumerate(zip(*columns, strict=True)):
-        yield sheet.where(row), Caption(image_id, prompt_id or text_id(text or ""), text or "", references)
+        yield sheet.where(row), Caption(image_id, prompt_id or hash_text(text or ""), text or "", references)
 
 
 def _read_release(place: Place) -> Iterator[tuple[str, Caption]]:
     """Yield the judged captions of every image; a caption's id is its text, as in protocol=flickr8k_cf."""
     for row, (image_id, record) in enumerate(read_objects(place).items()):
-        where = row_name(place.url, row, image_id)
+        where = name_row(place.url, row, image_id)
         listed = as_list(record.get("ground_truth"), "references (ground_truth)", where)
         references = [as_text({"reference": text}, "reference", where) for text in listed]
         for number, judged in enumerate(as_list(record.get("human_judgement"), "captions (human_judgement)", where)):
@@ -150,16 +150,16 @@ def make_text_measures(captions: Sequence[Caption]) -> Mapping[str, Callable[[Ca
         by_image.setdefault(caption.image_id, {}).update((text, split_words(text)) for text in caption.references)
     cider = Cider([[*words.values()] for words in by_image.values()])
 
-    def split_first(measure: Callable[[Words, Sequence[Words]], float]) -> Callable[[Caption], float]:
+    def apply_to_words(measure: Callable[[Words, Sequence[Words]], float]) -> Callable[[Caption], float]:
         return lambda caption: measure(
             split_words(caption.text), [by_image[caption.image_id][text] for text in caption.references]
         )
 
     return {
-        "bleu_4": split_first(bleu_4),
-        "meteor": lambda caption: best_meteor(caption.text, caption.references),
-        "rouge_l": split_first(rouge_l),
-        "cider": split_first(cider.score),
+        "bleu_4": apply_to_words(bleu_4),
+        "meteor": lambda caption: compute_best_meteor(caption.text, caption.references),
+        "rouge_l": apply_to_words(rouge_l),
+        "cider": apply_to_words(cider.score),
     }
 
 
@@ -203,7 +203,7 @@ def _compute_ref_clipscores(
         else:
             cosines = [float(features[caption.text] @ features[text]) for text in caption.references]
             is_truncated = any(truncated[text] for text in (caption.text, *caption.references))
-            yield _make_row(caption, REF_CLIPSCORE, ref_clipscore(clipscore, cosines), is_truncated)
+            yield _make_row(caption, REF_CLIPSCORE, compute_ref_clipscore(clipscore, cosines), is_truncated)
 
 
 def write_captions(config: CaptionsConfig) -> pa.Table:

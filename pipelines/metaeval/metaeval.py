@@ -13,16 +13,16 @@ from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.base.sentences import ShownTable
 from plumbline.operators.metaeval import contradicted_images, corrected_means, graphs, matching, people, ratings
-from plumbline.operators.metaeval.calibration import CALIBRATION, PassMarks, rating_marks
-from plumbline.operators.metaeval.corrected_tables import contradictions_table, mean_tables
+from plumbline.operators.metaeval.calibration import CALIBRATION_CONVENTIONS, PassMarks, choose_rating_marks
+from plumbline.operators.metaeval.corrected_tables import make_contradictions_table, make_mean_tables
 from plumbline.operators.metaeval.judgement import Comparison, Judgement, Order
-from plumbline.operators.metaeval.orders import judge_orders, relations_tables
+from plumbline.operators.metaeval.orders import judge_orders, make_relations_tables
 from plumbline.operators.metaeval.pairings import judge_pairings
 from plumbline.operators.metaeval.paper_tables import to_latex, to_markdown
 from plumbline.operators.metaeval.preferences import judge_choosers, judge_preferences, predict_choices
 from plumbline.operators.metaeval.ratings import warn_several_prompts
 from plumbline.operators.metaeval.word_ratings import judge_words
-from plumbline.operators.metrics.metric import direction
+from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.operators.results.metric_correlations import Correlation, correlate_metrics
 from plumbline.operators.results.run_scores import RunScores
@@ -46,10 +46,10 @@ from plumbline.pipelines.store.store import Store, encode_table
 RUN_RESAMPLES = 200  # bootstrap resamples for a run's report; plumbline metaeval draws more
 GRAPH_CORRELATIONS = "graph_correlations"
 GRAPH_CONTENTS = "graph_contents"
-NEGATED = "a lower score is better, so its scores are negated"
-ALONE = "no scores: only the judgements are analysed; set run=latest or scores=PATH to judge metrics by them"
+NEGATED_NOTE = "a lower score is better, so its scores are negated"
+NO_SCORES_NOTE = "no scores: only the judgements are analysed; set run=latest or scores=PATH to judge metrics by them"
 PAGE = "judgements.md"
-INPUTS = "judged: "
+INPUTS_PREFIX = "judged: "
 UNSCORED_TASKS: Collection[Task] = ("ratings", "preferences", "orders", "graphs")
 """Tasks that give results even without scores: raters' agreement, means, orders, and the contents of error graphs."""
 TABLES = {
@@ -100,13 +100,13 @@ class Findings:
     def graph_correlations(self) -> list[graphs.CorrelationMatrix]:
         """Correlations between metrics over error graphs, if graphs were judged."""
         found = self.frames.get(GRAPH_CORRELATIONS)
-        return [] if found is None else graphs.correlation_matrices(found)
+        return [] if found is None else graphs.make_correlation_matrices(found)
 
     @property
     def graph_contents(self) -> list[ShownTable]:
         """Tables of the sources of images and prompts, and of error types, if error graphs were judged."""
         found = self.frames.get(GRAPH_CONTENTS)
-        return [] if found is None else graphs.contents_tables(found)
+        return [] if found is None else graphs.make_contents_tables(found)
 
 
 def run_metaeval(config: MetaevalConfig) -> Findings:
@@ -129,7 +129,7 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
                 f"protocol {protocol.name}: the release has no scores; set run=latest, or scores=PATH to a table"
             )
         protocol, scores = replace(protocol, tasks=tuple(tasks)), schemas.SCORES.empty_table()
-        release = replace(release, notes=(*release.notes, ALONE))
+        release = replace(release, notes=(*release.notes, NO_SCORES_NOTE))
     rated = config.storage.locate(protocol.path)
     scored_by = table or rated
     elements = read_elements(scored_by, config.metrics) if "words" in protocol.tasks else ()
@@ -199,8 +199,8 @@ def judge(
     """
     run = RunScores([_fill_ids(scores).select]) if run is None else run
     scores = _negate(scores, protocol.falling)
-    judged_ids = [matching.rated_ids(release.ratings), matching.paired_ids(release.preferences)]
-    judged = pd.concat([*judged_ids, matching.distinct_ids(release.words)], ignore_index=True)
+    judged_ids = [matching.list_rated_ids(release.ratings), matching.list_paired_ids(release.preferences)]
+    judged = pd.concat([*judged_ids, matching.list_distinct_ids(release.words)], ignore_index=True)
     match = _find_match(judged, protocol, release, scores, scored_by)
     people = release.ratings
     if match == "image":
@@ -211,14 +211,14 @@ def judge(
     matched = len(judged) and len(scores)
     notes = [f"scores and judgements are matched by {' and '.join(MATCH_COLUMNS[match])}"] if matched else []
     metrics = scores.column("metric").unique().to_pylist()
-    notes += [f"{metric}: {NEGATED}" for metric in metrics if metric in protocol.falling]
+    notes += [f"{metric}: {NEGATED_NOTE}" for metric in metrics if metric in protocol.falling]
     findings = Findings(
         protocol=protocol.name,
         correlations=list(correlate_metrics(RunScores([_fill_ids(scores).select]), metrics)),
         notes=(*release.notes, *notes),
         warnings=(*release.warnings, *(warn_several_prompts(people) if match == "image" else ())),
     )
-    case = Case(protocol, release, people, scores, match, sampling, elements, run)
+    case = TaskInputs(protocol, release, people, scores, match, sampling, elements, run)
     for name, judge_task in TASKS.items():
         judged_by_people = any(len(getattr(release, table)) for table in TASK_TABLES[name])
         if name in protocol.tasks and judged_by_people:
@@ -228,7 +228,7 @@ def judge(
     return findings
 
 
-class Case(NamedTuple):
+class TaskInputs(NamedTuple):
     """Everything that a task needs: judgements, scores and options."""
 
     protocol: ProtocolConfig
@@ -250,8 +250,8 @@ class Case(NamedTuple):
         """Minimum ratings and scores of images that pass; scores are negated if lower is better."""
         protocol = self.protocol
         configured = (protocol.passing_scores or {}).items()
-        scores = {metric: direction(metric, protocol.falling) * score for metric, score in configured}
-        return PassMarks(rating_marks(self.people, self.scales, protocol.passing_ratings or {}), scores)
+        scores = {metric: get_direction(metric, protocol.falling) * score for metric, score in configured}
+        return PassMarks(choose_rating_marks(self.people, self.scales, protocol.passing_ratings or {}), scores)
 
     @property
     def scales(self) -> Mapping[str, Scale]:
@@ -261,7 +261,7 @@ class Case(NamedTuple):
         return dict.fromkeys(shares, SHARES) | get_protocol_scales(self.protocol, templates)
 
 
-def _judge_ratings(case: Case, findings: Findings) -> None:
+def _judge_ratings(case: TaskInputs, findings: Findings) -> None:
     statistics = case.protocol.statistics
     rated = ratings.match_scores(case.people, case.scores, case.match)
     findings.judgements += ratings.judge_ratings(
@@ -281,12 +281,12 @@ def _judge_ratings(case: Case, findings: Findings) -> None:
     findings.corrected += corrected_means.correct_ratings(
         case.people, scores, case.run, case.match, case.protocol.falling
     )
-    if CALIBRATION.keys() & set(statistics):
+    if CALIBRATION_CONVENTIONS.keys() & set(statistics):
         findings.corrected += corrected_means.correct_shares(rated, case.marks, case.run, case.protocol.falling)
-    findings.contradicted += contradicted_images.contradicted_ratings(case.people, scores, case.match)
+    findings.contradicted += contradicted_images.find_contradicted_ratings(case.people, scores, case.match)
 
 
-def _judge_preferences(case: Case, findings: Findings) -> None:
+def _judge_preferences(case: TaskInputs, findings: Findings) -> None:
     choices, protocol = case.release.preferences, case.protocol
     match, unsure, equal_scores = case.match, protocol.unsure, protocol.equal_scores
     judgements, comparisons = judge_preferences(
@@ -299,14 +299,14 @@ def _judge_preferences(case: Case, findings: Findings) -> None:
     findings.comparisons += comparisons
     scores = _fill_ids(case.scores)
     findings.corrected += corrected_means.correct_choices(choices, scores, case.run, case.match, case.protocol.falling)
-    findings.contradicted += contradicted_images.contradicted_choices(choices, scores, case.match)
+    findings.contradicted += contradicted_images.find_contradicted_choices(choices, scores, case.match)
 
 
-def _judge_pairings(case: Case, findings: Findings) -> None:
+def _judge_pairings(case: TaskInputs, findings: Findings) -> None:
     findings.judgements += judge_pairings(case.release.pairings, case.scores, case.sampling)
 
 
-def _judge_graphs(case: Case, findings: Findings) -> None:
+def _judge_graphs(case: TaskInputs, findings: Findings) -> None:
     protocol = case.protocol
     findings.frames[GRAPH_CONTENTS] = graphs.count_contents(case.release.graph_nodes)
     if not len(case.scores):
@@ -327,25 +327,25 @@ def _judge_graphs(case: Case, findings: Findings) -> None:
     findings.frames[GRAPH_CORRELATIONS] = graphs.correlate_graphs(measured)
 
 
-def _judge_words(case: Case, findings: Findings) -> None:
+def _judge_words(case: TaskInputs, findings: Findings) -> None:
     judgements, findings.frames["words"] = judge_words(
         case.release.words, case.elements, case.match, case.skills, case.sampling
     )
     findings.judgements += judgements
 
 
-def _judge_orders(case: Case, findings: Findings) -> None:
+def _judge_orders(case: TaskInputs, findings: Findings) -> None:
     alpha, zeros, falling = case.protocol.alpha, case.protocol.zeros, case.protocol.falling
     orders, judgements = judge_orders(
         case.people, case.release.preferences, case.scores, match=case.match, alpha=alpha, zeros=zeros
     )
     findings.orders += [  # with differences that are not negated
-        order._replace(difference=direction(order.judge, falling) * order.difference) for order in orders
+        order._replace(difference=get_direction(order.judge, falling) * order.difference) for order in orders
     ]
     findings.judgements += judgements
 
 
-TASKS: Mapping[Task, Callable[[Case, Findings], None]] = {
+TASKS: Mapping[Task, Callable[[TaskInputs, Findings], None]] = {
     "ratings": _judge_ratings,
     "preferences": _judge_preferences,
     "pairings": _judge_pairings,
@@ -368,7 +368,7 @@ def _negate(scores: pa.Table, falling: Collection[str]) -> pa.Table:
     """Negate the scores of metrics for which lower is better."""
     column = scores.column("metric")
     metrics = column.unique()
-    directions = pa.array([direction(metric, falling) for metric in metrics.to_pylist()], pa.float64())
+    directions = pa.array([get_direction(metric, falling) for metric in metrics.to_pylist()], pa.float64())
     negated = pc.multiply(scores.column("score"), directions.take(pc.index_in(column, metrics)))
     return scores.set_column(scores.schema.get_field_index("score"), "score", negated)
 
@@ -377,13 +377,13 @@ def _find_match(
     people: pd.DataFrame, protocol: ProtocolConfig, release: Release, scores: pa.Table, scored_by: str
 ) -> Match:
     """Return the ids that match scores with judgements; raise SourceError if no judged image has a score."""
-    scored = matching.scored_ids(scores)
+    scored = matching.list_scored_ids(scores)
     if len(scores) and scored.empty:
         errors = scores.column("error").drop_null()
         reason = f" ({errors[0]['message'].as_py()})" if len(errors) else ""
         raise SourceError(f"{scored_by}: all {len(scores)} scores are empty{reason}; score the images again")
-    match = protocol.match or matching.best_match(people, scored)
-    pairings, images = matching.distinct_ids(release.pairings), matching.distinct_ids(release.graph_nodes)
+    match = protocol.match or matching.choose_match(people, scored)
+    pairings, images = matching.list_distinct_ids(release.pairings), matching.list_distinct_ids(release.graph_nodes)
     judged: list[tuple[pd.DataFrame, Match]] = [(people, match), (pairings, "image_and_prompt"), (images, "image")]
     if not len(scores) or any(matching.count_shared(ids, scored, by) for ids, by in judged):
         return match
@@ -402,7 +402,9 @@ def write_findings(findings: Findings, folder: Place) -> None:
     """
     page = folder / PAGE
     lines = page.read().decode(errors="replace").splitlines() if page.exists() else []
-    earlier = next((line.removeprefix(f"- {INPUTS}") for line in lines if line.startswith(f"- {INPUTS}")), "")
+    earlier = next(
+        (line.removeprefix(f"- {INPUTS_PREFIX}") for line in lines if line.startswith(f"- {INPUTS_PREFIX}")), ""
+    )
     records: dict[str, Sequence[Mapping[str, Any]] | pd.DataFrame] = {
         "judgements": [judged._asdict() | judged.interval._asdict() for judged in findings.judgements],
         "comparisons": [compared._asdict() for compared in findings.comparisons],
@@ -416,10 +418,10 @@ def write_findings(findings: Findings, folder: Place) -> None:
         frame = pd.DataFrame(rows, columns=TABLES[name].names)
         table = pa.Table.from_pandas(frame, TABLES[name], preserve_index=False)
         (folder / f"{name}.parquet").write(encode_table(name, table))
-    further = [*mean_tables(findings.corrected), *contradictions_table(findings.corrected)]
-    further += [*relations_tables(findings.orders), *findings.graph_contents]
+    further = [*make_mean_tables(findings.corrected), *make_contradictions_table(findings.corrected)]
+    further += [*make_relations_tables(findings.orders), *findings.graph_contents]
     further += [matrix.as_table() for matrix in findings.graph_correlations]
-    inputs = [f"{INPUTS}{findings.inputs}"] if findings.inputs else []
+    inputs = [f"{INPUTS_PREFIX}{findings.inputs}"] if findings.inputs else []
     text = to_markdown(findings.judgements, (*inputs, *findings.warnings, *findings.notes), further)
     page.write(text.encode())
     (folder / "judgements.tex").write(to_latex(findings.judgements).encode())

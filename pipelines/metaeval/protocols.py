@@ -111,14 +111,14 @@ class ProtocolConfig(BoundsChecked):
             )
         if self.choices and not (self.release == "pick_a_pic" and self.path.lower().endswith(".json")):
             raise ConfigError(
-                "protocol.choices: expected no ids, because only Pick-a-Pic's test_captions.json has ids of choices, "
-                f"got some for {self.path}"
+                f"protocol.choices: expected none for {self.path}, because only Pick-a-Pic's test_captions.json has "
+                f"ids of choices, got {len(self.choices)}; leave them out"
             )
         if len(set(self.choices)) < len(self.choices):
             twice = next(number for number in self.choices if self.choices.count(number) > 1)
             raise ConfigError(f"protocol.choices: expected each id once, got {twice} more than once")
         if not self.tasks:
-            raise ConfigError(f"protocol.tasks: expected some of {', '.join(get_args(Task))}, got none")
+            raise ConfigError(f"protocol.tasks: expected one or more of {', '.join(get_args(Task))}, got none")
 
     @property
     def release(self) -> str:

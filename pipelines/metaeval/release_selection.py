@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.base.errors import ConfigError, SourceError, check_known
-from plumbline.operators.metaeval.people import rated_parts
+from plumbline.operators.metaeval.people import list_rated_parts
 from plumbline.operators.metaeval.ratings import warn_off_scale
-from plumbline.operators.statistics.agreement import reliable_prompts
+from plumbline.operators.statistics.agreement import find_reliable_prompts
 from plumbline.operators.statistics.bootstrap import Scale
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.protocols import ProtocolConfig, Task
@@ -58,7 +58,7 @@ def _select_choices(protocol: ProtocolConfig, release: Release) -> Release:
             f"{protocol.path}: expected a choice with the id {missing[0]}, found ids from 0 to {count - 1}; give the "
             "complete file, or change protocol.choices"
         )
-    note = f"{len(protocol.choices)} of {count} choices count, by protocol.choices"
+    note = f"protocol.choices selects {len(protocol.choices)} of {count} choices"
     selected = release.preferences.take(pa.array(sorted(protocol.choices)))
     return replace(release, preferences=selected, notes=(*release.notes, note))
 
@@ -95,7 +95,7 @@ def _leave_out_skills(protocol: ProtocolConfig, release: Release) -> Release:
     if not left_out:
         return release
     names = " or ".join(protocol.without_skills)
-    note = f"{len(left_out)} prompts with {names} are left out, by protocol.without_skills"
+    note = f"protocol.without_skills leaves out {len(left_out)} prompts with {names}"
     release = _filter(release, (*WITH_TEMPLATE, "pairings", "words"), "prompt_id", left_out, keep=False)
     return replace(release, skills=kept, notes=(*release.notes, note))
 
@@ -166,7 +166,7 @@ def _reverse_ratings(protocol: ProtocolConfig, release: Release) -> Release:
 
 def _select_reliable(protocol: ProtocolConfig, release: Release) -> Release:
     """Select the prompts whose raters agree; raise SourceError if there are none."""
-    kept = reliable_prompts(rated_parts(release.ratings, release.parts).to_pandas())
+    kept = find_reliable_prompts(list_rated_parts(release.ratings, release.parts).to_pandas())
     total = len(pc.unique(release.ratings.column("prompt_id").drop_null()))
     if not kept:
         raise SourceError(f"{protocol.path}: raters agree on none of {total} prompts; set protocol.reliable=false")

@@ -22,7 +22,7 @@ from plumbline.operators.metaeval.graphs import (
     split_subsets,
 )
 from plumbline.operators.metaeval.judgement import OVERALL
-from plumbline.operators.metrics.metric import direction
+from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.statistics.options import Sampling
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.accumulation import AccumulateConfig, Accumulation, accumulate_answers
@@ -31,9 +31,9 @@ from plumbline.pipelines.metaeval.protocols import ProtocolConfig
 from plumbline.pipelines.metaeval.release_selection import open_release
 from plumbline.pipelines.metaeval.releases.sheets import Sheet, read_sheet
 
-POINT = Sampling(resamples=1, permutations=1)  # published numbers have no intervals, so nothing is resampled
-FOLDER = Path(__file__).parent
-PUBLISHED = FOLDER / "published.csv"
+NO_RESAMPLING = Sampling(resamples=1, permutations=1)  # published numbers have no intervals, so nothing is resampled
+PUBLISHED_FOLDER = Path(__file__).parent
+PUBLISHED = PUBLISHED_FOLDER / "published.csv"
 """Published numbers that a protocol computes, as printed. The numbers of T2IScoreScore were computed with
 src/T2IScoreScore/evaluators (michaelsaxon/T2IScoreScore, commit 93ebf89, April 2025). They cover one metric that has
 all scores and four metrics that each lack a score, overall and for the subset of graph 164.
@@ -42,22 +42,22 @@ MAX_NAMED_COLUMNS = 8  # tables with more columns have numbered rows and columns
 
 PAPER = "T2IScoreScore"
 PROTOCOL = "t2iscorescore"
-TABLE_3 = FOLDER / "published_table_3.csv"
+TABLE_3 = PUBLISHED_FOLDER / "published_table_3.csv"
 """Table 3 (page 17), with one half for each accumulation of DSG's questions. The headers of the halves are swapped: the
 half under "DSG w/TIFA accumulation" repeats table 2, where the accumulation is `recursive`.
 """
-FIGURES = FOLDER / "published_figures_12_13.csv"
+FIGURES = PUBLISHED_FOLDER / "published_figures_12_13.csv"
 """Values below the diagonals of figures 12 and 13. Figures 6 and 7 (pages 10 and 11) repeat panels a and d."""
 MAX_DIFFERENCE = 1e-9  # maximum difference from a released per-graph number that counts as equal
 MAX_SCORE_DIFFERENCE = 1e-6  # maximum difference from an image's released score that counts as equal
 PER_GRAPH = {"spearman": "spearman_corrs", "kendall": "kendall", "separation": "kstest", "delta": "delta"}
 """Released files with values per graph, by measure."""
-TITLES = {"ordering": "Ordering", "separation": "Separation"}
+MEASURE_TITLES = {"ordering": "Ordering", "separation": "Separation"}
 TABLE_2_MEASURES = {"rho": "ordering", "ks": "separation"}
-MEANS = {"spearman": "ordering", "ks": "separation"}
+RELEASED_MEANS = {"spearman": "ordering", "ks": "separation"}
 """Measures whose means by subset are released. Means of delta are released too, but in an unknown unit."""
-ACCUMULATIONS = {"recursive": "DSG by ancestors", "none": "DSG by single questions"}
-UNACCUMULATED = "{} of single questions"  # name of a DSG metric with the accumulation `none`
+ACCUMULATION_TITLES = {"recursive": "DSG by ancestors", "none": "DSG by single questions"}
+UNACCUMULATED_TITLE = "{} of single questions"  # name of a DSG metric with the accumulation `none`
 TABLE_1 = {  # published number and decimals
     "prompts": (165, 0),
     "images (thousands)": (2.8, 1),
@@ -87,12 +87,12 @@ FIGURE_9 = {
 scores of single questions.
 """
 SECTION_6 = {"synth": 70, "nat": 55, "real": 56}
-LAST_DIGIT = "only the last digit differs"
+LAST_DIGIT_DIFFERS = "only the last digit differs"
 NOT_ROUNDED = "the last printed digit is truncated instead of rounded"
-EXCHANGED = "exchanged with {other}: each of the two cells prints what we find for the other"
+EXCHANGED_CELLS = "exchanged with {other}: each of the two cells prints what we find for the other"
 GRAPH_65 = (
     "graph 65: the released score counts question 3 though its parent is answered wrongly; the parents released "
-    "beside it say that it must not"
+    "with it say that it must not"
 )
 
 
@@ -163,7 +163,7 @@ def _judge_release(config: ReproductionConfig, name: str, numbers: pd.DataFrame)
     """Compare the numbers in PUBLISHED with the numbers that the protocol computes from the release's own scores."""
     protocol = config.protocols[name]
     release = open_release(protocol, config.storage)
-    judgements = judge(protocol, release, release.scores, POINT).judgements
+    judgements = judge(protocol, release, release.scores, NO_RESAMPLING).judgements
     ours = {(judged.metric, judged.statistic, judged.group): judged.value for judged in judgements}
     for row in numbers.itertuples():
         decimals = len(row.published.partition(".")[2])
@@ -177,12 +177,12 @@ def _compare_graphs(config: ReproductionConfig) -> Iterator[PublishedNumber]:
     protocol = config.protocols[PROTOCOL]
     release = open_release(protocol, config.storage)
     single = _accumulate(config, "none")
-    names = pa.array([UNACCUMULATED.format(name) for name in single.column("metric").to_pylist()], pa.string())
+    names = pa.array([UNACCUMULATED_TITLE.format(name) for name in single.column("metric").to_pylist()], pa.string())
     single = single.set_column(single.schema.get_field_index("metric"), "metric", names)
     scores = pa.concat_tables([release.scores, single])
     measured = measure_graphs(release.graph_nodes, scores, "published", protocol.falling)
     averaged = measured[~measured["graph_id"].isin(protocol.unpublished)]
-    percents = {measure: _average_in_percent(averaged, measure) for measure in TITLES}
+    percents = {measure: _average_in_percent(averaged, measure) for measure in MEASURE_TITLES}
     yield from _compare_table_1(release.graph_nodes.to_pandas())
     contents = count_contents(release.graph_nodes).query("about == 'images' and subset == @OVERALL").set_index("name")
     for source, published in FIGURE_2.items():
@@ -192,7 +192,7 @@ def _compare_graphs(config: ReproductionConfig) -> Iterator[PublishedNumber]:
     table_2, table_3 = list(_compare_table_2(config, percents)), list(_compare_table_3(percents))
     yield from _explain_exchanged(table_2, table_3)
     for subset, published in SECTION_6.items():
-        cells = [cell for cell in table_2 if cell.column == subset and TITLES["ordering"] in cell.group]
+        cells = [cell for cell in table_2 if cell.column == subset and MEASURE_TITLES["ordering"] in cell.group]
         reason = f"the printed numbers of table 2 have the mean {fmean(cell.published for cell in cells):.1f}"
         group, ours = "section 6, mean Ordering over the metrics of table 2 in percent", fmean(c.ours for c in cells)
         yield PublishedNumber(PAPER, group, subset, "", published, ours, 0).explain_mismatch(reason)
@@ -257,7 +257,7 @@ def _compare_printed(group: str, row: str, column: str, printed: str, ours: floa
 
 def _rename_dsg(metric: str) -> str:
     """Return the name under which a DSG metric is scored without accumulation; other names are returned unchanged."""
-    return UNACCUMULATED.format(metric) if metric.endswith("_dsg") else metric
+    return UNACCUMULATED_TITLE.format(metric) if metric.endswith("_dsg") else metric
 
 
 def _compare_table_2(
@@ -267,7 +267,7 @@ def _compare_table_2(
     columns = (*map(printed.ids, ("measure", "subset", "metric")), printed.numbers("value").to_pylist())
     for name, part, metric, published in zip(*columns, strict=True):
         measure, subset = TABLE_2_MEASURES[name], OVERALL if part == "all" else part
-        group, ours = f"table 2, {TITLES[measure]} in percent", percents[measure][subset, metric]
+        group, ours = f"table 2, {MEASURE_TITLES[measure]} in percent", percents[measure][subset, metric]
         yield PublishedNumber(PAPER, group, metric, subset, published, ours, 1)
 
 
@@ -275,7 +275,7 @@ def _compare_table_3(percents: Mapping[str, Mapping[tuple[str, str], float]]) ->
     printed = pd.read_csv(TABLE_3).melt(["accumulation", "measure", "subset"], var_name="metric")
     for cell in printed.itertuples():
         name = _rename_dsg(cell.metric) if cell.accumulation == "none" else cell.metric
-        group = f"table 3, {ACCUMULATIONS[cell.accumulation]}, {TITLES[cell.measure]} in percent"
+        group = f"table 3, {ACCUMULATION_TITLES[cell.accumulation]}, {MEASURE_TITLES[cell.measure]} in percent"
         ours = percents[cell.measure][cell.subset, name]
         yield PublishedNumber(PAPER, group, cell.metric, cell.subset, cell.value, ours, 1)
 
@@ -292,7 +292,9 @@ def _explain_exchanged(table: Sequence[PublishedNumber], other: Sequence[Publish
             and cell._replace(ours=candidate.ours).matches
         )
         found = None if cell.matches else next(candidates, None)
-        yield cell if found is None else cell._replace(reason=EXCHANGED.format(other=f"{found.group}, {found.row}"))
+        yield (
+            cell if found is None else cell._replace(reason=EXCHANGED_CELLS.format(other=f"{found.group}, {found.row}"))
+        )
 
 
 def _compare_figures_12_and_13(averaged: pd.DataFrame) -> Iterator[PublishedNumber]:
@@ -306,7 +308,7 @@ def _compare_figures_12_and_13(averaged: pd.DataFrame) -> Iterator[PublishedNumb
     }
     ids = ["figure", "page", "measure", "subset", "metric"]
     for cell in printed.melt(ids, var_name="other").dropna().itertuples():
-        about = f"correlation of {TITLES[cell.measure]} in percent, {cell.subset}"
+        about = f"correlation of {MEASURE_TITLES[cell.measure]} in percent, {cell.subset}"
         value = ours[cell.measure, cell.subset, frozenset((cell.metric, cell.other))]
         group = f"figure {cell.figure} (page {cell.page}), {about}"
         yield PublishedNumber(PAPER, group, cell.metric, cell.other, cell.value, value, 0)
@@ -324,7 +326,7 @@ def _count_equal_values(
     released = pd.DataFrame(columns, index=sheet.texts(sheet.names[0]))
     ours = measured.pivot(index="graph_id", columns="metric", values=measure).loc[released.index, released.columns]
     if measure != "separation":
-        ours *= [direction(metric, protocol.falling) for metric in released.columns]
+        ours *= [get_direction(metric, protocol.falling) for metric in released.columns]
     equal = int(((ours - released).abs() <= MAX_DIFFERENCE).to_numpy().sum())
     group = f"released files of every graph by {len(released.columns)} metrics, numbers met to {MAX_DIFFERENCE:g}"
     return PublishedNumber(PAPER, group, measure, "", released.size, equal, 0)
@@ -335,11 +337,11 @@ def _compare_released_means(
 ) -> Iterator[PublishedNumber]:
     """Yield each metric's released mean over graphs (up to ten digits), by subset."""
     sheet = _read(config, "ts2_partition_means")
-    for prefix, measure in MEANS.items():
+    for prefix, measure in RELEASED_MEANS.items():
         for part, subset in {"all": OVERALL, "synth": "synth", "nat": "nat", "real": "real"}.items():
             for metric, published in zip(sheet.ids("metric"), sheet.ids(f"{prefix}-{part}"), strict=True):
-                group, ours = f"released means of {TITLES[measure]}", percents[measure][subset, metric] / 100
-                yield _compare_printed(group, metric, part, published, ours).explain_mismatch(LAST_DIGIT)
+                group, ours = f"released means of {MEASURE_TITLES[measure]}", percents[measure][subset, metric] / 100
+                yield _compare_printed(group, metric, part, published, ours).explain_mismatch(LAST_DIGIT_DIFFERS)
 
 
 def _count_released_scores(config: ReproductionConfig) -> Iterator[PublishedNumber]:
@@ -363,7 +365,7 @@ def write_reproduction(checks: Sequence[PublishedNumber], config: ReproductionCo
 def format_reproduction(checks: Sequence[PublishedNumber]) -> str:
     """Return the comparison as Markdown: totals by paper, numbers that do not match, and all numbers."""
     environment = Environment(trim_blocks=True, undefined=StrictUndefined)
-    template = environment.from_string((FOLDER / "reproduction.md.j2").read_text("utf-8"))
+    template = environment.from_string((PUBLISHED_FOLDER / "reproduction.md.j2").read_text("utf-8"))
     papers, tables = _group(checks, lambda check: check.paper), _group(checks, lambda check: check.table)
     return template.render(
         checks=checks,

@@ -26,7 +26,7 @@ class ScoresSource(BoundsChecked):
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
         if self.run is not None and self.scores is not None:
-            raise ConfigError(f"run={self.run}: expected a run or scores, got scores={self.scores} too; leave one out")
+            raise ConfigError(f"run={self.run}, scores={self.scores}: expected only one of the two; leave one out")
 
     def locate_scores(self) -> Place | None:
         """Return the path of the configured scores, if any; raise ConfigError if the store has no such run."""

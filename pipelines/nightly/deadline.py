@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from plumbline.pipelines.base.exit_codes import LATE, LOST
+from plumbline.pipelines.base.exit_codes import DEADLINE_PASSED, LEASE_LOST
 from plumbline.pipelines.store.lease import LeaseLost
 
-GRACE = 120.0
+GRACE_SECONDS = 120.0
 """Seconds that a stopped nightly run has to clean up before it is killed; killing it loses no results."""
 
 
@@ -27,7 +27,7 @@ Stop = Callable[[LeaseLost], None]
 
 
 @contextmanager
-def stop_early(deadline: float | None, grace: float = GRACE) -> Iterator[Stop]:
+def stop_early(deadline: float | None, grace: float = GRACE_SECONDS) -> Iterator[Stop]:
     """Raise Stopped in the main thread after `deadline` seconds, or when the yielded function is called.
 
     If the context has not ended `grace` seconds later, the process is killed.
@@ -37,7 +37,7 @@ def stop_early(deadline: float | None, grace: float = GRACE) -> Iterator[Stop]:
 
     def raise_stopped(signum: int, frame: FrameType | None) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        code = LOST if lost else LATE
+        code = LEASE_LOST if lost else DEADLINE_PASSED
         threading.Thread(target=kill, args=(code,), daemon=True).start()
         if lost:
             raise Stopped(str(lost[0]), code)

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from plumbline.operators.base.sentences import names, plural
 from plumbline.operators.results.summary import OVERALL
 from plumbline.pipelines.store.store import Store
-from plumbline.pipelines.store.suites import SUITES
+from plumbline.pipelines.store.suites import SUITES_FOLDER
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,14 +89,14 @@ class NightOutcome:
     @property
     def path(self) -> str:
         """Path of the outcome's file in the store."""
-        return outcome_path(self.run_id)
+        return get_outcome_path(self.run_id)
 
     def summary(self) -> str:
         """Return the outcome in one line."""
         compared = f"since {self.compared_with}" if self.compared_with else f"not compared: {self.not_compared}"
         none = "no regression" if self.can_tell else "too few prompts to detect a regression"
         found = plural(len(self.regressions), "regression") if self.regressions else none
-        found += f" (other settings: {names(self.unlike)})" if self.unlike else ""
+        found += f" (not counted, as their settings differ: {names(self.unlike)})" if self.unlike else ""
         found += f" (left out: {plural(self.edited, 'prompt')} with edited texts)" if self.edited else ""
         judged = f"; {self.gate['summary']}" if self.gate else ""
         return (
@@ -156,7 +156,7 @@ _SUITE_OUTCOME = TypeAdapter(SuiteOutcome)
 
 def read_outcome(store: Store, run_id: str) -> NightOutcome | None:
     """Return the reported outcome of a run; None if it was not reported or its file is damaged."""
-    return _read(store, outcome_path(run_id), _OUTCOME)
+    return _read(store, get_outcome_path(run_id), _OUTCOME)
 
 
 def read_suite_outcome(store: Store, suite_id: str) -> SuiteOutcome | None:
@@ -181,13 +181,13 @@ def _read(store: Store, path: str, adapter: TypeAdapter[Outcome]) -> Outcome | N
         return None
 
 
-def outcome_path(run_id: str) -> str:
+def get_outcome_path(run_id: str) -> str:
     """Return the path of a run's outcome in the store."""
     return f"runs/{run_id}/nightly.json"
 
 
 def _suite_outcome_path(suite_id: str) -> str:
-    return f"{SUITES}/{suite_id}/nightly.json"
+    return f"{SUITES_FOLDER}/{suite_id}/nightly.json"
 
 
 WEBHOOK_TIMEOUT = 10.0

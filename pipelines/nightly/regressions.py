@@ -23,7 +23,7 @@ from plumbline.pipelines.nightly.outcome import (
     post_json,
     read_outcome,
 )
-from plumbline.pipelines.report.comparable_runs import CHECKPOINTS, find_obstacle, read_bridges
+from plumbline.pipelines.report.comparable_runs import CHECKPOINT_PATTERN, find_obstacle, read_bridges
 from plumbline.pipelines.report.report import NO_RAY, NO_RUN, WrittenReport, write_report
 from plumbline.pipelines.report.trends import write_trends
 from plumbline.pipelines.running.errors import format_error
@@ -91,7 +91,7 @@ def compare_run(
         written = write(compare=NO_RUN)
     assert_lease()
     try:
-        checkpoints = config.checkpoints or CHECKPOINTS
+        checkpoints = config.checkpoints or CHECKPOINT_PATTERN
         _, url = write_trends(store, benchmark=manifest["benchmark"], checkpoints=checkpoints, settings=settings)
         trends = TrendsPage(url)
     except Exception as error:  # a damaged old run, for instance, must not fail the nightly run
@@ -130,7 +130,7 @@ def find_baseline(store: Store, run_id: str, manifest: Mapping[str, Any], compar
         return Baseline(newest)
     if not obstacles:
         return Baseline(None, "it is the first run of this store")
-    more = f", nor can {plural(len(obstacles) - 1, 'run')} before that" if len(obstacles) > 1 else ""
+    more = f", nor can {plural(len(obstacles) - 1, 'earlier run')}" if len(obstacles) > 1 else ""
     return Baseline(None, f"{obstacles[0]}{more}")
 
 

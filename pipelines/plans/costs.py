@@ -15,7 +15,7 @@ from plumbline.pipelines.store.runs import read_newest_first
 from plumbline.pipelines.store.store import Store
 
 HOUR = 3600
-NOTHING: Mapping[str, float] = MappingProxyType({})
+NO_SECONDS: Mapping[str, float] = MappingProxyType({})
 MAX_RUNS_SEARCHED = 8
 """Maximum number of recent runs that are searched for the usage per call."""
 
@@ -46,7 +46,7 @@ def sum_costs(
     plan: Plan,
     usage: Mapping[str, Usage],
     cluster: ClusterConfig | None = None,
-    occupied: Mapping[str, float] = NOTHING,
+    occupied: Mapping[str, float] = NO_SECONDS,
 ) -> dict[str, Cost]:
     """Return the cost of model calls and GPU-seconds by node, for nodes with configured prices.
 

@@ -12,8 +12,8 @@ from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.resolution import resolve_model
-from plumbline.operators.results.question_quality import mean_content_words
-from plumbline.operators.stages.graph import GraphNode, make_nodes, node_name
+from plumbline.operators.results.question_quality import average_content_words
+from plumbline.operators.stages.graph import GraphNode, make_node_name, make_nodes
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
 from plumbline.pipelines.plans.stored_cells import find_stored, list_committed_cells
@@ -248,7 +248,7 @@ def with_missing(plan: Plan, missing: Set[PlannedCell], sources: Sources) -> Pla
 
 
 def _plan_nodes(plan: Plan, nodes: Iterable[Node], missing: Set[PlannedCell], sources: Sources) -> Plan:
-    words = mean_content_words(sources.prompts.column("text").to_pylist())
+    words = average_content_words(sources.prompts.column("text").to_pylist())
     return replace(
         plan, nodes=tuple(_make_node_plan(node, plan, missing, words) for node in nodes), missing=frozenset(missing)
     )
@@ -293,7 +293,7 @@ def make_metric_recipes(
     node_of = {node.name: node for node in nodes}
     recipes: dict[str, Recipe] = {}
     for stage in (STAGES[stage_name] for stage_name in metric.chain):
-        node = node_of[node_name(stage, metric)]
+        node = node_of[make_node_name(stage, metric)]
         own, *others = stage.roles(metric) or (None,)
         models = {key: node.models[key].semantic() for key in others}
         if own is not None:

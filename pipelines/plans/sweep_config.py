@@ -134,13 +134,13 @@ def find_misfit(metric: Metric, benchmark: BenchmarkConfig) -> str:
     """Return a message with a remedy if the benchmark lacks settings that a metric needs; otherwise an empty string."""
     if isinstance(metric, PackedMetric) and benchmark.question_pack is None:
         return (
-            "it scores by questions that the benchmark ships; set benchmark.questions and "
+            "it needs questions that come with the benchmark; set benchmark.questions and "
             "benchmark.question_pack (docs/questions.md)"
         )
     lacking = [f"benchmark.columns.{name}" for name in metric.captions if not getattr(benchmark.columns, name)]
     if lacking:
         names = " and ".join(lacking)
-        return f"it compares with captions of the edit; set their columns with {names} (plugins/edits/README.md)"
+        return f"it needs captions of the edit; set their columns with {names} (plugins/edits/README.md)"
     return ""
 
 
@@ -176,13 +176,13 @@ class SuiteConfig(AnySweep):
         names = Counter(benchmark.name for benchmark in self.benchmarks.values())
         for key, benchmark in self.benchmarks.items():
             if names[benchmark.name] > 1:
-                raise ConfigError(f"benchmarks.{key}.name: several are named {benchmark.name!r}; rename one of them")
+                raise ConfigError(f"benchmarks.{key}.name: several benchmarks are named {benchmark.name!r}; rename one")
         for key, metrics in self.metrics_of.items():
             if key not in self.benchmarks:
                 raise ConfigError(f"metrics_of.{key}: no such benchmark; {suggest(key, list(self.benchmarks))}")
             for name in metrics or ():
                 if name not in self.metrics:
-                    remedy = suggest(name, self.metrics, f"metrics_of.{key}=null takes all that fit")
+                    remedy = suggest(name, self.metrics, f"metrics_of.{key}=null uses all that fit")
                     known = " or ".join(self.metrics)
                     raise ConfigError(
                         f"metrics_of.{key}: expected metrics of the sweep, {known}, got {name!r}; {remedy}"
@@ -271,13 +271,13 @@ def _describe(error: ValidationError, kind: str | None, schema: Any) -> str:
     if first["type"].startswith("missing"):
         return f"config key {key!r} is required and not set"
     expected = first["msg"].replace("Input should be", "expected")
-    if (plain := EXPECTED.get(first["type"].partition("_")[0])) is not None:
+    if (plain := EXPECTED_VALUES.get(first["type"].partition("_")[0])) is not None:
         expected = f"expected {plain.format(**first.get('ctx', {}))}"
     found = "" if path[0] == "storage" else f", got {first['input']!r}"  # secrets are never printed
     return f"config key {key!r}: {expected}{found}"
 
 
-EXPECTED = {
+EXPECTED_VALUES = {
     "bool": "true or false",
     "float": "a number",
     "int": "a whole number",

@@ -7,7 +7,7 @@ from typing import Any
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import names
-from plumbline.operators.report.changes import comparable_metrics
+from plumbline.operators.report.changes import list_comparable_metrics
 from plumbline.operators.results.bridge import Bridge
 from plumbline.operators.results.summary import describe_part
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
@@ -18,18 +18,18 @@ from plumbline.pipelines.store.suites import find_named_run
 
 LOG = logging.getLogger(__name__)
 
-BRIDGES = "bridges"
+BRIDGES_FOLDER = "bridges"
 """Folder with a subfolder for each bridge. A subfolder contains groups.parquet and bridge.json; bridge.json is written
 last and never changes.
 """
-CHECKPOINTS = r"(?P<family>.+?)[-_.]?(?:step|ckpt|checkpoint|iter|epoch)[-_.]?(?P<step>[0-9]+)"
+CHECKPOINT_PATTERN = r"(?P<family>.+?)[-_.]?(?:step|ckpt|checkpoint|iter|epoch)[-_.]?(?P<step>[0-9]+)"
 
 
 def read_bridges(store: Store, benchmark: Any) -> list[Bridge]:
     """Read the bridges of a benchmark, newest first; log and skip damaged ones."""
     bridges = []
-    for bridge_id in sorted(store.list_folders(BRIDGES), reverse=True):
-        path = f"{BRIDGES}/{bridge_id}/bridge.json"
+    for bridge_id in sorted(store.list_folders(BRIDGES_FOLDER), reverse=True):
+        path = f"{BRIDGES_FOLDER}/{bridge_id}/bridge.json"
         content = store.read_json(path)
         if content is None:
             continue  # another process is writing it
@@ -48,15 +48,15 @@ def find_obstacle(before: Mapping[str, Any] | None, after: Mapping[str, Any], br
     if before is None:
         return "its manifest is damaged"
     if before.get("benchmark") != after.get("benchmark"):
-        return f"it is of the benchmark {before.get('benchmark')!r}"
+        return f"its benchmark is {before.get('benchmark')!r}"
     part = describe_part(before)
     if part and part != describe_part(after):
-        return f"it is of {part}"
+        return f"it only scored {part}"
     if before.get("exit_code") == OVER_BUDGET:
         return "more of its rows failed than its budget allows"
     if not set(before.get("generators", ())) & set(after.get("generators", ())):
-        return "the two share no generator"
-    if not comparable_metrics(before, after, bridges):
+        return "the two runs share no generator"
+    if not list_comparable_metrics(before, after, bridges):
         return f"the settings or models of {names(list(after.get('metrics', ())))} differ"
     return ""
 

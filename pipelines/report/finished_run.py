@@ -15,13 +15,13 @@ from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.metaeval.contradicted_images import ContradictedImage
 from plumbline.operators.metaeval.corrected_means import CorrectedMean
-from plumbline.operators.metaeval.graphs import correlation_matrices
+from plumbline.operators.metaeval.graphs import make_correlation_matrices
 from plumbline.operators.metaeval.judgement import Comparison, Judgement, Order
 from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.operators.report.agreement import Agreement
-from plumbline.operators.report.changes import comparable_metrics
-from plumbline.operators.results.metric_recipes import unranked_metrics
-from plumbline.operators.results.percentile_ranks import UsualScores, largest_sketches
+from plumbline.operators.report.changes import list_comparable_metrics
+from plumbline.operators.results.metric_recipes import list_unranked_metrics
+from plumbline.operators.results.percentile_ranks import UsualScores, select_largest_sketches
 from plumbline.operators.statistics.bootstrap import Interval
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.pipelines.base.storage import first_line, is_storage_error
@@ -35,10 +35,10 @@ from plumbline.pipelines.sources.shards import get_run_shard_size
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.sources.uris import UriReader, open_benchmark_uris
 from plumbline.pipelines.store.cells import Shard
-from plumbline.pipelines.store.runs import READERS, read_newest_first
+from plumbline.pipelines.store.runs import N_READERS, read_newest_first
 from plumbline.pipelines.store.store import Store
 
-FRAMES = {"graphs": "graphs", "graph_images": "graph_images", "ratings": "mean_ratings"}
+FRAME_FILES = {"graphs": "graphs", "graph_images": "graph_images", "ratings": "mean_ratings"}
 """File names of the optional tables of a judged run, by the field of Agreement that contains them."""
 MAX_RUNS = 120
 """Maximum number of runs, newest first, that contribute to the usual scores."""
@@ -129,11 +129,11 @@ def read_agreement(store: Store, run_id: str) -> Agreement | None:
         notes=[line.removeprefix("- ") for line in page.splitlines() if line.startswith("- ")],
         corrected=[CorrectedMean(**row) for row in read_rows("corrected")],
         contradicted=[ContradictedImage(**row) for row in read_rows("contradicted")],
-        graph_correlations=correlation_matrices(pd.DataFrame(read_rows("graph_correlations"))),
+        graph_correlations=make_correlation_matrices(pd.DataFrame(read_rows("graph_correlations"))),
         orders=[Order(**row) for row in read_rows("orders")],
         **{
             name: store.read_table(f"{folder}/{file}.parquet").to_pandas()
-            for name, file in FRAMES.items()
+            for name, file in FRAME_FILES.items()
             if store.exists(f"{folder}/{file}.parquet")
         },
     )
@@ -146,7 +146,7 @@ def read_usual_scores(store: Store, run_id: str, manifest: Mapping[str, Any]) ->
     """
     benchmark = manifest.get("benchmark")
     others = [
-        (run.run_id, comparable_metrics(run.manifest, manifest))
+        (run.run_id, list_comparable_metrics(run.manifest, manifest))
         for run in islice(read_newest_first(store), MAX_RUNS)
         if run.manifest is not None and run.manifest.get("benchmark") == benchmark and run.run_id != run_id
     ]
@@ -160,9 +160,9 @@ def read_usual_scores(store: Store, run_id: str, manifest: Mapping[str, Any]) ->
             return None
         return kept.filter(pc.is_in(kept.column("metric"), pa.array(metrics, pa.string())))
 
-    with ThreadPoolExecutor(READERS) as pool:
+    with ThreadPoolExecutor(N_READERS) as pool:
         read = list(pool.map(read_sketches, wanted))
     tables = [table for table in read if table is not None]
-    unranked = unranked_metrics(manifest)
-    ranked = {key: sketch for key, sketch in largest_sketches(tables).items() if key.metric not in unranked}
+    unranked = list_unranked_metrics(manifest)
+    ranked = {key: sketch for key, sketch in select_largest_sketches(tables).items() if key.metric not in unranked}
     return UsualScores(str(benchmark), ranked, read_lower_is_better(manifest), len(read) - len(tables))

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.images.rows import SOURCES, FetchUri, identify
+from plumbline.operators.images.rows import SOURCE_COLUMNS, FetchUri, identify
 from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail, Thumbnail, make_thumbnails
 from plumbline.operators.report.marked_words import shorten
 from plumbline.operators.report.page import GatheredRun
@@ -28,8 +28,8 @@ from plumbline.pipelines.store.cells import Shard
 from plumbline.pipelines.store.runs import ScoresCell, list_scores_cells
 from plumbline.pipelines.store.store import Store
 
-READERS = 8
-GONE = "the sources have changed since the run, so the image's row is unknown"
+N_READERS = 8
+ROW_UNKNOWN = "the sources have changed since the run, so the image's row is unknown"
 
 
 class StoredRow(NamedTuple):
@@ -83,7 +83,7 @@ def read_elements(picks: Sequence[Pick], cells: Sequence[ScoresCell], store: Sto
         except PlumblineError:
             return None  # an image can be shown without its questions
 
-    with ThreadPoolExecutor(READERS) as pool:
+    with ThreadPoolExecutor(N_READERS) as pool:
         tables = list(pool.map(read_cell, wanted))
     found: dict[ImageKey, list[Mapping[str, Any]]] = {}
     for cell_rows, table in zip(wanted.values(), tables, strict=True):
@@ -134,7 +134,7 @@ def read_edit_sources(prompt_ids: Sequence[str], originals: Originals) -> Mappin
         if not _is_unreadable(error):
             raise
         return {}
-    names = [name for name in SOURCES if name in table.column_names]
+    names = [name for name in SOURCE_COLUMNS if name in table.column_names]
     return dict(zip(prompt_ids, table.select(names).to_pylist(), strict=True)) if names else {}
 
 
@@ -164,19 +164,19 @@ def show_images(
     by_file = defaultdict[tuple[str, str], list[LocatedImage]](list)
     for pick in picks:
         if pick.key not in stored:
-            shown[pick.key] = RowError("missing_image", GONE)
+            shown[pick.key] = RowError("missing_image", ROW_UNKNOWN)
             continue
         image = LocatedImage(pick.key, pick.prompt_id, stored[pick.key][0].shard, stored[pick.key][0].row)
         shard = originals.shards.get((pick.key.generator, image.shard))
         by_file[pick.key.generator, "" if shard is None else shard.url].append(image)
     # If there are few files, the images of each are divided, so that all readers have work.
-    n_parts = -(-READERS // max(1, len(by_file)))
+    n_parts = -(-N_READERS // max(1, len(by_file)))
     parts = []
     for images in by_file.values():
         ordered = sorted(images, key=lambda image: (image.shard, image.row))
         size = -(-len(ordered) // n_parts)
         parts += [ordered[first : first + size] for first in range(0, len(ordered), size)]
-    with ThreadPoolExecutor(READERS) as pool:
+    with ThreadPoolExecutor(N_READERS) as pool:
         for made in pool.map(lambda images: _show_images_of_file(images, originals, make, edits), parts):
             shown |= made
     return shown
@@ -201,7 +201,7 @@ def _show_images_of_file(
     for image in images:
         shard = originals.shards.get((image.key.generator, image.shard))
         if shard is None or image.row >= shard.rows:
-            shown[image.key] = RowError("missing_image", GONE)
+            shown[image.key] = RowError("missing_image", ROW_UNKNOWN)
         else:
             rows[image] = (shard, shard.row_in_file(image.row))
     left = sorted(rows, key=lambda image: rows[image][1])
@@ -233,7 +233,7 @@ def read_rows(shard: Shard, rows: Sequence[int]) -> Iterator[dict[str, Any] | No
     """Yield rows of a shard's file in ascending order, with our column names; None for rows beyond the end."""
     with shard.place.open(size=shard.size, cache_type="none") as stream:
         file = ParquetReader(stream, shard.size)
-        own = map_column_names(shard, (*IMAGE_COLUMNS, *SOURCES))
+        own = map_column_names(shard, (*IMAGE_COLUMNS, *SOURCE_COLUMNS))
         names = {ours: name for ours, name in own.items() if name in file.names}
         sizes = [file.footer.row_group(group).num_rows for group in range(file.footer.num_row_groups)]
         ends = list(accumulate(sizes))

@@ -10,12 +10,12 @@ import pyarrow.compute as pc
 from plumbline.operators.base.errors import ConfigError, PlumblineError
 from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.base.ordered_maps import OrderedMap
-from plumbline.operators.images.generation_settings import COMPARE, Choice, all_settings
+from plumbline.operators.images.generation_settings import COMPARE, Choice, read_all_settings
 from plumbline.operators.metrics.table import read_lower_is_better
-from plumbline.operators.report.changes import compare
+from plumbline.operators.report.changes import compare_runs
 from plumbline.operators.report.metric_figures import MetricInputs, measure_metrics
 from plumbline.operators.report.page import GatheredRun, Page, ReportSection, build_page
-from plumbline.operators.report.picked_images import gallery_quotas, pick_contradicted, pick_images
+from plumbline.operators.report.picked_images import compute_gallery_quotas, pick_contradicted, pick_images
 from plumbline.operators.report.rendering import render, to_csv, to_latex, to_markdown
 from plumbline.operators.results.summary import Skills
 from plumbline.operators.rewards.combination import AnyReward, Combination
@@ -209,8 +209,8 @@ def _make_page(
     each: OrderedMap,
 ) -> Page:
     lower_is_better, ranking, shown = read_lower_is_better(run.manifest), run.ranking(), run.gallery_metrics()
-    quotas = gallery_quotas(run.scores, shown, images, ranking=bool(ranking))
-    known = all_settings(run.manifest, settings)
+    quotas = compute_gallery_quotas(run.scores, shown, images, ranking=bool(ranking))
+    known = read_all_settings(run.manifest, settings)
     inputs = MetricInputs(run.scores, run.skills, quotas, run.unranked(), lower_is_better, baseline, rated, known)
     figures = measure_metrics(inputs, each)
     seen = {metric: figures[metric].seen for metric in shown if metric in figures}
@@ -227,7 +227,7 @@ def _make_page(
     changes = None
     if before is not None:
         bridges, manifests = read_bridges(store, run.manifest.get("benchmark")), (before.manifest, run.manifest)
-        changes = compare(before.scores, run.scores, run.skills, manifests, reward, each, settings, bridges)
+        changes = compare_runs(before.scores, run.scores, run.skills, manifests, reward, each, settings, bridges)
         changes = changes._replace(run_id=before.run_id)
     return build_page(run, figures, picks=picks, details=details, changes=changes, baseline=baseline)
 
@@ -246,7 +246,7 @@ def _find_earlier(store: Store, run: GatheredRun, compare: str | None, each: Ord
     try:
         return EarlierRun(last, _read_compared(store, run, last, each))
     except PlumblineError as error:
-        warning = f"What changed since run {last} is not shown any more: {error}; compare=none accepts that."
+        warning = f"The changes since run {last} can no longer be shown: {error}; compare=none accepts that."
         return EarlierRun(last, warning=warning)
 
 

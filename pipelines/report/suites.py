@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from plumbline.operators.images.generation_settings import COMPARE, Choice, all_settings
+from plumbline.operators.images.generation_settings import COMPARE, Choice, read_all_settings
 from plumbline.operators.metrics.table import read_lower_is_better
-from plumbline.operators.report.rendering import render_suite, suite_csv, suite_markdown
+from plumbline.operators.report.rendering import format_suite_csv, format_suite_markdown, render_suite
 from plumbline.operators.report.suite import SuitePage, SuiteRun, build_suite
 from plumbline.operators.results.comparison import compare_generators, read_prompt_means
-from plumbline.operators.results.metric_recipes import unranked_metrics
+from plumbline.operators.results.metric_recipes import list_unranked_metrics
 from plumbline.operators.results.summary import Skills
 from plumbline.pipelines.store.run_scores import read_run_scores
 from plumbline.pipelines.store.runs import read_manifest
@@ -36,8 +36,8 @@ def write_suite(
     suite = Suite(suite_id, dict(runs), exit_code)
     for name, text in (
         ("report.html", render_suite(page)),
-        ("summary.csv", suite_csv(page)),
-        ("summary.md", suite_markdown(page)),
+        ("summary.csv", format_suite_csv(page)),
+        ("summary.md", format_suite_markdown(page)),
     ):
         store.write_text(f"{suite.folder}/{name}", text)
     ended = datetime.now(UTC).isoformat(timespec="seconds")
@@ -49,8 +49,8 @@ def write_suite(
 def _read_suite_run(store: Store, run_id: str, choice: Choice) -> SuiteRun:
     """Read a run, and compare all of its generators over all prompts."""
     manifest, scores = read_manifest(store, run_id), read_run_scores(store, run_id)
-    lower_is_better, unranked = read_lower_is_better(manifest), unranked_metrics(manifest)
-    settings = all_settings(manifest, choice)
+    lower_is_better, unranked = read_lower_is_better(manifest), list_unranked_metrics(manifest)
+    settings = read_all_settings(manifest, choice)
     duels = []
     for name in scores.metrics:
         if name not in unranked:

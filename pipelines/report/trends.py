@@ -18,13 +18,13 @@ from plumbline.operators.report.trends import TrendRun, Trends, build_trends, to
 from plumbline.operators.results.summary import describe_part
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.report.comparable_runs import CHECKPOINTS, check_checkpoints, read_bridges
-from plumbline.pipelines.store.runs import READERS, Run, list_runs
+from plumbline.pipelines.report.comparable_runs import CHECKPOINT_PATTERN, check_checkpoints, read_bridges
+from plumbline.pipelines.store.runs import N_READERS, Run, list_runs
 from plumbline.pipelines.store.store import Store
 
 MAX_RUNS = 120
 MAX_PROBLEMS = 8
-UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+UNSAFE_CHARACTER = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +35,7 @@ class TrendsConfig(BoundsChecked):
     """Folder or cloud prefix of the store."""
     benchmark: str | None = None
     """Benchmark whose runs are shown; null means the benchmark of the newest run."""
-    checkpoints: str = CHECKPOINTS
+    checkpoints: str = CHECKPOINT_PATTERN
     """Regular expression that matches the whole name of a generator that is a training checkpoint, such as
     sdxl-step-2000 or flux_ckpt500. It has the groups `family` and `step` (an integer).
     """
@@ -65,7 +65,7 @@ def write_trends(
     store: Store,
     *,
     benchmark: str | None = None,
-    checkpoints: str = CHECKPOINTS,
+    checkpoints: str = CHECKPOINT_PATTERN,
     runs: int = MAX_RUNS,
     settings: Choice = COMPARE,
 ) -> tuple[TrendsData, str]:
@@ -74,7 +74,7 @@ def write_trends(
     Raises ConfigError if no run of the benchmark can be read.
     """
     made = make_trends(store, benchmark=benchmark, checkpoints=checkpoints, runs=runs, settings=settings)
-    folder = f"trends/{UNSAFE.sub('_', made.page.benchmark)}"
+    folder = f"trends/{UNSAFE_CHARACTER.sub('_', made.page.benchmark)}"
     store.write_table(f"{folder}/trends.parquet", pa.Table.from_pandas(made.means, preserve_index=False))
     store.write_text(f"{folder}/trends.html", render_trends(made.page))
     return made, f"{store.place.url}/{folder}/trends.html"
@@ -84,7 +84,7 @@ def make_trends(
     store: Store,
     *,
     benchmark: str | None = None,
-    checkpoints: str = CHECKPOINTS,
+    checkpoints: str = CHECKPOINT_PATTERN,
     runs: int = MAX_RUNS,
     settings: Choice = COMPARE,
 ) -> TrendsData:
@@ -94,7 +94,7 @@ def make_trends(
     if problems and len(problems) == len(listed):
         raise ConfigError(problems[-1])
     chosen, warnings = _choose_runs(listed, benchmark)
-    with ThreadPoolExecutor(READERS) as pool:
+    with ThreadPoolExecutor(N_READERS) as pool:
         read = list(pool.map(lambda run: _read_run(store, run), chosen))
     whole = [run for run in read if isinstance(run, TrendRun)]
     problems += [run for run in read if isinstance(run, str)]
@@ -117,7 +117,7 @@ def make_trends(
 
 EXCLUSIONS = (
     (lambda manifest: manifest.get("exit_code") == OVER_BUDGET, "more rows failed than the budget of failures allows"),
-    (lambda manifest: bool(describe_part(manifest)), "only some of the prompts, by a limit or an adaptive sweep"),
+    (lambda manifest: bool(describe_part(manifest)), "only some of the prompts were scored (limit or adaptive sweep)"),
 )
 """Conditions under which a run is excluded if there are other runs, each with the reason in words."""
 
@@ -137,7 +137,7 @@ def _choose_runs(listed: Sequence[Run], benchmark: str | None) -> tuple[list[Run
     for is_excluded, reason in EXCLUSIONS:
         others = [run for run in chosen if not is_excluded(manifests[run.run_id])]
         if left := len(chosen) - len(others):
-            notes.append(f"{plural(left, 'run')} {'left out' if others else 'drawn, as there is no other'}: {reason}.")
+            notes.append(f"{plural(left, 'run')} {'left out' if others else 'shown, as there is no other'}: {reason}.")
         chosen = others or chosen
     return chosen, notes
 

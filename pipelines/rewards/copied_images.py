@@ -13,26 +13,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.operators.base.errors import PlumblineError, RowError
-from plumbline.operators.images.preparing import FETCHES
+from plumbline.operators.images.preparing import FETCH_THREADS
 from plumbline.operators.images.rows import (
-    SOURCES,
+    SOURCE_COLUMNS,
     ImageRow,
     digest_images,
-    edit_error,
     identify,
-    image_records,
     is_embedded,
+    list_image_records,
+    name_edit_error,
     read_row_images,
     read_sources,
 )
 from plumbline.pipelines.base.parquet_reader import ParquetReader
-from plumbline.pipelines.rewards.scored_images import CHANGED, ScoredRun, ScoredShard, read_digests
+from plumbline.pipelines.rewards.scored_images import SOURCES_CHANGED, ScoredRun, ScoredShard, read_digests
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.edit_columns import append_edit_columns
 from plumbline.pipelines.sources.shards import map_column_names, open_shard
 from plumbline.pipelines.store.store import Store
 
-SEVERAL = "several_images"
+SEVERAL_IMAGES = "several_images"
 MAX_CACHED_SHARDS = 256
 MAX_CACHED_FOOTERS = 32
 
@@ -49,7 +49,7 @@ class CopiedImage(NamedTuple):
     """Source images of this image, if it is an edit and the copier reads them."""
 
 
-class Copier:
+class ImageCopier:
     """Reads images of a run, given their indices; each row group of the sources is usually read only once.
 
     Images that later shards need are stored in files on the local disk until they are last used.
@@ -128,7 +128,7 @@ class Copier:
             return dict.fromkeys(images, RowError("broken_file", str(error)))
         if all(map(is_embedded, records.values())):
             return {image: self._copy(image, records.get(image), number) for image in images}
-        with ThreadPoolExecutor(FETCHES) as pool:
+        with ThreadPoolExecutor(FETCH_THREADS) as pool:
             copied = pool.map(lambda image: self._copy(image, records.get(image), number), images)
             return dict(zip(images, copied, strict=True))
 
@@ -140,7 +140,7 @@ class Copier:
         rows = sorted({int(self.run.prompts[image]) for image in in_shard if image in images or self._uses[image] > 0})
         ids = self.run.sources.prompts.column("prompt_id").take(pa.array(rows, pa.int64()))
         table = append_edit_columns(pa.table({"prompt_id": ids}), self.run.sources.prompt_shards)
-        return dict(zip(rows, image_records(table.drop_columns(["prompt_id"])), strict=True))
+        return dict(zip(rows, list_image_records(table.drop_columns(["prompt_id"])), strict=True))
 
     def _read_records(self, scored: ScoredShard, rows: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the given rows of a shard, and rows of the same row groups that later shards need.
@@ -153,7 +153,7 @@ class Copier:
             self._footers[shard.url] = file.footer
             while len(self._footers) > MAX_CACHED_FOOTERS:
                 del self._footers[next(iter(self._footers))]
-            names = map_column_names(shard, (*IMAGE_COLUMNS, *SOURCES) if self.edited else IMAGE_COLUMNS)
+            names = map_column_names(shard, (*IMAGE_COLUMNS, *SOURCE_COLUMNS) if self.edited else IMAGE_COLUMNS)
             present = {ours: name for ours, name in names.items() if name in file.names}
             file_rows = shard.picked or range(shard.rows)
             first = 0
@@ -178,7 +178,9 @@ class Copier:
         image_id, prompt = self.run.get_image_id(image), int(self.run.prompts[image])
         prompt_id = self.run.sources.prompts.column("prompt_id")[prompt].as_py()
         if record is None or identify({**record, "prompt_id": prompt_id}, generator).image_id != image_id:
-            return RowError("missing_image", f"{generator}/{image_id} is no longer at the same position: {CHANGED}")
+            return RowError(
+                "missing_image", f"{generator}/{image_id} is no longer at the same position: {SOURCES_CHANGED}"
+            )
         limits = self.run.limits
         encoded = read_row_images(
             ImageRow(image_id, prompt_id, generator), record, limits.max_images, self.run.uris.read
@@ -187,18 +189,20 @@ class Copier:
             return encoded
         if len(encoded) > 1:
             return RowError(
-                SEVERAL, f"{generator}/{image_id} has {len(encoded)} images; the format can only represent one"
+                SEVERAL_IMAGES, f"{generator}/{image_id} has {len(encoded)} images; the format can only represent one"
             )
         (content,) = encoded
         too_large = RowError("image_too_large", f"the file is larger than limits.max_bytes={limits.max_bytes}")
         if len(content) > limits.max_bytes:
             return too_large
         if scored_digest and digest_images(encoded) != scored_digest:
-            return RowError("missing_image", f"{generator}/{image_id} is not the image that was scored: {CHANGED}")
+            return RowError(
+                "missing_image", f"{generator}/{image_id} is not the image that was scored: {SOURCES_CHANGED}"
+            )
         sources = read_sources(record, limits.max_images, self.run.uris.read) if self.edited else []
         if isinstance(sources, RowError):
             return sources
         if any(len(source) > limits.max_bytes for source in sources):
-            return edit_error(too_large, "source")
+            return name_edit_error(too_large, "source")
         uri = record.get("uri")
         return CopiedImage(content, uri if isinstance(uri, str) else "", bool(scored_digest), sources)

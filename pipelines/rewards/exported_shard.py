@@ -21,13 +21,13 @@ from plumbline.operators.images.image_formats import JPEG, PNG
 from plumbline.operators.rewards.formats.format import Format, Sample, ScoredImage, Source
 from plumbline.operators.rewards.selection import HELD_OUT, Example
 from plumbline.operators.rewards.values import Floats
-from plumbline.pipelines.rewards.copied_images import SEVERAL, CopiedImage, Copier
+from plumbline.pipelines.rewards.copied_images import SEVERAL_IMAGES, CopiedImage, ImageCopier
 from plumbline.pipelines.rewards.output import ExportedShardRecord, Output
 from plumbline.pipelines.rewards.scored_images import ScoredRun, read_elements
 from plumbline.pipelines.store.store import Store
 
-IDENTICAL, UNFIT, APART = "identical_images", "not_representable", "different_sources"
-HARMLESS_REASONS = (IDENTICAL, UNFIT, APART, SEVERAL)
+IDENTICAL_IMAGES, NOT_REPRESENTABLE, DIFFERENT_SOURCES = "identical_images", "not_representable", "different_sources"
+HARMLESS_REASONS = (IDENTICAL_IMAGES, NOT_REPRESENTABLE, DIFFERENT_SOURCES, SEVERAL_IMAGES)
 """Reasons for leaving out an example without counting it as a failure, such as identical images."""
 MAX_MESSAGES = 5
 MAX_CACHED_SHARDS = 64
@@ -79,7 +79,7 @@ class ShardBuilder:
         output: Output,
         form: Format,
         rewards: Rewards,
-        copier: Copier,
+        copier: ImageCopier,
         scorer: str,
         ended: datetime,
     ) -> None:
@@ -115,7 +115,7 @@ class ShardBuilder:
             held_out = self.form.held_out_rows if sample.split == HELD_OUT else None
             rows = (held_out or self.form.rows)(sample)
             if not rows:
-                left_out[UNFIT] += 1
+                left_out[NOT_REPRESENTABLE] += 1
                 continue
             made.append((sample, rows))
             if self.form.images == "files":
@@ -155,9 +155,9 @@ class ShardBuilder:
         error = next((image for image in images if isinstance(image, RowError)), None)
         copies = [image for image in images if isinstance(image, CopiedImage)]
         if error is None and len({image.content for image in copies}) < len(images):
-            return RowError(IDENTICAL, "two images of the prompt have the same bytes, but different scores")
+            return RowError(IDENTICAL_IMAGES, "two images of the prompt have the same bytes, but different scores")
         if error is None and len({tuple(image.sources) for image in copies}) > 1:
-            return RowError(APART, "the images of the prompt were edited from different sources")
+            return RowError(DIFFERENT_SOURCES, "the images of the prompt were edited from different sources")
         return error
 
     def _make_samples(
@@ -231,9 +231,9 @@ class ShardBuilder:
             lines = "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
             return {}, lines.encode(errors="replace")
         if container == "tar":
-            data = to_tar(rows, [f"{sample.split}-{sample.number:08d}" for sample, rows in made for _ in rows])
+            data = encode_tar(rows, [f"{sample.split}-{sample.number:08d}" for sample, rows in made for _ in rows])
         else:
-            data = to_parquet(_group_rows(made), self.form.schema)
+            data = encode_parquet(_group_rows(made), self.form.schema)
         return {f"data/{name}.{container}": data}, None
 
 
@@ -280,7 +280,7 @@ def _group_rows(made: Sequence[tuple[Sample, Sequence[Row]]]) -> Iterator[list[R
     yield group
 
 
-def to_parquet(row_groups: Iterable[Sequence[Row]], schema: pa.Schema) -> bytes:
+def encode_parquet(row_groups: Iterable[Sequence[Row]], schema: pa.Schema) -> bytes:
     """Return the rows as Parquet with page checksums; each column stores an image only once per row group."""
     buffer = io.BytesIO()
     with pq.ParquetWriter(
@@ -292,7 +292,7 @@ def to_parquet(row_groups: Iterable[Sequence[Row]], schema: pa.Schema) -> bytes:
     return buffer.getvalue()
 
 
-def to_tar(rows: Sequence[Row], keys: Sequence[str]) -> bytes:
+def encode_tar(rows: Sequence[Row], keys: Sequence[str]) -> bytes:
     """Return the rows as a WebDataset tar, with a file KEY.COLUMN for every row and column."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:

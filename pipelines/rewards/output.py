@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.base.storage import Place, readable_errors, write_errors
+from plumbline.pipelines.base.storage import Place, convert_write_errors, readable_errors
 from plumbline.pipelines.store.cells import digest
 
 RUN_PLACEHOLDER = "@run"
 """Placeholder for the run's id in the output path."""
 MANIFEST = "manifest.json"
-UNFINISHED = "unfinished.json"
+UNFINISHED_FILE = "unfinished.json"
 """File that marks an unfinished export: it is written first, and removed after the manifest is written."""
-RECORDS = "_export"
+RECORDS_FOLDER = "_export"
 """Folder with the records of shards; removed together with `unfinished.json`."""
 
 
@@ -50,7 +50,7 @@ class Output:
         Raises ConfigError if the folder contains anything else.
         """
         manifest = self._read(MANIFEST)
-        known = manifest if manifest is not None else self._read(UNFINISHED)
+        known = manifest if manifest is not None else self._read(UNFINISHED_FILE)
         if known is None:
             with readable_errors(self.place, "output"):
                 occupied = self.place.exists() and self.place.list()
@@ -58,15 +58,15 @@ class Output:
                 raise ConfigError(
                     f"output {self.place.url}: expected an empty folder, or the output of this export; choose another"
                 )
-            (self.place / UNFINISHED).create(_encode({"key": self.key, "export": self.identity}))
-            known = self._read(UNFINISHED) or {}
+            (self.place / UNFINISHED_FILE).create(_encode({"key": self.key, "export": self.identity}))
+            known = self._read(UNFINISHED_FILE) or {}
         if known.get("key") != self.key:
             raise ConfigError(f"output {self.place.url}: {_describe_conflict(known.get('export', {}), self.identity)}")
         return manifest
 
     def read_record(self, name: str) -> ExportedShardRecord | None:
         """Return the record of a shard; None if the shard is not committed."""
-        known = self._read(f"{RECORDS}/{name}.json")
+        known = self._read(f"{RECORDS_FOLDER}/{name}.json")
         return ExportedShardRecord(**known) if known is not None else None
 
     def write(self, path: str, data: bytes) -> None:
@@ -76,16 +76,16 @@ class Output:
 
     def commit(self, record: ExportedShardRecord) -> None:
         """Write the record of a shard whose files have been written."""
-        self.write(f"{RECORDS}/{record.name}.json", _encode(record._asdict()))
+        self.write(f"{RECORDS_FOLDER}/{record.name}.json", _encode(record._asdict()))
 
     def write_piece(self, name: str, lines: bytes) -> None:
         """Write the part that a shard contributes to the file of its split."""
-        self.write(f"{RECORDS}/{name}.jsonl", lines)
+        self.write(f"{RECORDS_FOLDER}/{name}.jsonl", lines)
 
     def join(self, path: str, names: Iterable[str], *, as_list: bool) -> str:
         """Join the parts of all shards into the file of a split, one part at a time, and return the file's SHA-256."""
         sha256 = hashlib.sha256()
-        pieces = (self._read_bytes(f"{RECORDS}/{name}.jsonl") or b"" for name in names)
+        pieces = (self._read_bytes(f"{RECORDS_FOLDER}/{name}.jsonl") or b"" for name in names)
         with (self.place / path).open_draft() as draft, draft.open("wb") as file:
             for data in _convert_to_list(pieces) if as_list else pieces:
                 sha256.update(data)
@@ -99,8 +99,8 @@ class Output:
 
     def tidy(self) -> None:
         """Remove the files that are only needed while the export is unfinished."""
-        with write_errors(self.place):
-            for unneeded in (self.place / RECORDS, self.place / UNFINISHED):
+        with convert_write_errors(self.place):
+            for unneeded in (self.place / RECORDS_FOLDER, self.place / UNFINISHED_FILE):
                 unneeded.remove_folder()
 
     def _read_bytes(self, path: str) -> bytes | None:
@@ -138,7 +138,7 @@ def _describe_conflict(known: Mapping[str, Any], identity: Mapping[str, Any]) ->
     ours = json.loads(json.dumps(identity))
     names = sorted(name for name in {*known, *ours} if known.get(name) != ours.get(name))
     if "run_id" in names:
-        runs = f"the export of run {known.get('run_id')}, and this is of run {identity['run_id']}"
-        return f"holds {runs}; choose another output, or end it in /{RUN_PLACEHOLDER}, so that each run has a folder"
+        runs = f"the export of run {known.get('run_id')}, but this is run {identity['run_id']}"
+        return f"contains {runs}; choose another output, or end it in /{RUN_PLACEHOLDER}, so that each run has a folder"
     differs = f"with another {names[0]}" if names else "of another version"
-    return f"holds another export ({differs}); choose another output"
+    return f"contains another export ({differs}); choose another output"

@@ -13,10 +13,10 @@ import numpy as np
 from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, SourceError
 from plumbline.operators.base.sentences import names
 from plumbline.operators.images.generation_settings import (
-    all_settings,
     compare_settings,
     describe_changed_settings,
     describe_differences,
+    read_all_settings,
 )
 from plumbline.operators.rewards.combination import Combination, Reward, Unit, compute_scales
 from plumbline.operators.rewards.formats import FORMATS
@@ -30,10 +30,10 @@ from plumbline.operators.rewards.selection import (
     select_examples,
     spread_examples,
 )
-from plumbline.operators.rewards.values import measure_noise, rank_advantages, z_scores
+from plumbline.operators.rewards.values import compute_rank_advantages, compute_z_scores, measure_noise
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, compute_exit_code
 from plumbline.pipelines.rewards.baseline_scores import read_baseline
-from plumbline.pipelines.rewards.copied_images import Copier
+from plumbline.pipelines.rewards.copied_images import ImageCopier
 from plumbline.pipelines.rewards.exported_shard import HARMLESS_REASONS, PlannedShard, Rewards, ShardBuilder
 from plumbline.pipelines.rewards.output import RUN_PLACEHOLDER, ExportedShardRecord, Output
 from plumbline.pipelines.rewards.rewards_config import VERSION, RewardsConfig
@@ -42,7 +42,7 @@ from plumbline.pipelines.store.cells import digest
 from plumbline.pipelines.store.runs import find_run, read_manifest
 from plumbline.pipelines.store.store import Store, open_existing_store
 
-JOINED = ("json", "jsonl")
+JOINED_CONTAINERS = ("json", "jsonl")
 MAX_USES = 4
 """Mean number of examples per image above which a note suggests the option that limits this number."""
 
@@ -102,7 +102,7 @@ def export_rewards(config: RewardsConfig, report: Callable[[ExportedShardRecord]
         form = FORMATS[config.format]
         # Parquet columns of timestamps are in UTC, without a time zone.
         ended = datetime.fromisoformat(run.manifest.get("ended", "1970-01-01T00:00:00")).replace(tzinfo=None)
-        with Copier(run, store, edited=run.edited and form.edits != "no") as copier:
+        with ImageCopier(run, store, edited=run.edited and form.edits != "no") as copier:
             maker = ShardBuilder(run, store, output, form, rewards, copier, digest(scorer), ended)
             written = _write_shards(planned, maker, report, config.max_failed)
         manifest = _describe_export(run, config, rewards, scorer) | _join_shards(output, planned, form.container)
@@ -123,18 +123,18 @@ def export_rewards(config: RewardsConfig, report: Callable[[ExportedShardRecord]
 
 def _collect_notes(run: ScoredRun, store: Store, planned: Sequence[PlannedShard], config: RewardsConfig) -> list[str]:
     """Return notes about generators with different settings, and about images that occur in many examples."""
-    settings = all_settings(run.manifest, config.settings)
+    settings = read_all_settings(run.manifest, config.settings)
     pairs = [
         f"{a} and {b} ({difference})"
         for a, b in combinations(settings, 2)
         if (difference := describe_differences(compare_settings(settings[a], settings[b])))
     ]
-    notes = [f"images are set against others of different settings: {names(pairs)}"] if pairs else []
+    notes = [f"images are compared with images of other settings: {names(pairs)}"] if pairs else []
     if config.baseline is not None:
         before = read_manifest(store, find_run(store, config.baseline, key="baseline"))
         differences = {name: describe_changed_settings(before, run.manifest, name) for name in settings}
         changed = [f"{name}: {difference}" for name, difference in differences.items() if difference]
-        notes += [f"the baseline is of other settings: {names(changed)}"] if changed else []
+        notes += [f"the baseline has other settings: {names(changed)}"] if changed else []
     images = Counter(image for shard in planned for example in shard.examples for image in example.images)
     uses = images.total() / len(images)
     if config.selection.per_prompt is None and uses > MAX_USES:
@@ -161,7 +161,7 @@ def _check_format(run: ScoredRun, store: Store, name: str) -> None:
         others = ", ".join(
             other for other in FORMATS if FORMATS[other].edits != "no" or FORMATS[other].images == "none"
         )
-        raise ConfigError(f"format={name}: cannot represent the sources of the run's edits; use {others}")
+        raise ConfigError(f"format={name}: cannot store the source images of edits; use {others}")
     if form.edits == "only" and not run.edited:
         raise ConfigError(
             f"format={name}: expected a run of edits, found a benchmark without sources (benchmark.columns.source)"
@@ -195,8 +195,8 @@ def _write_shards(
     examples = sum(len(shard.examples) for shard in planned)
     if compute_exit_code(failed, examples, max_failed) == OVER_BUDGET:
         raise SourceError(
-            f"{failed} of {examples} examples cannot be made ({messages[0]}), over max_failed={max_failed:g}; repair "
-            "the images and run the same command again, or raise max_failed"
+            f"{failed} of {examples} examples could not be made (first error: {messages[0]}), which is more than "
+            f"max_failed={max_failed:g} allows; repair the images and run the same command again, or raise max_failed"
         )
     for shard in faulty:
         report(maker.commit(maker.make(shard)))
@@ -229,8 +229,8 @@ def _compute_rewards(run: ScoredRun, reward: Reward, config: RewardsConfig) -> R
     return Rewards(
         values=values,
         noise=noise,
-        z_scores=z_scores(values, run.prompts, noise, config.std, config.epsilon),
-        rank_advantages=rank_advantages(values, run.prompts, noise),
+        z_scores=compute_z_scores(values, run.prompts, noise, config.std, config.epsilon),
+        rank_advantages=compute_rank_advantages(values, run.prompts, noise),
     )
 
 
@@ -300,7 +300,7 @@ def _join_shards(output: Output, planned: Sequence[PlannedShard], container: str
     for split in dict.fromkeys(record.split for record in records):
         shards = [record for record in records if record.split == split]
         rows = sum(shard.rows for shard in shards)
-        if container in JOINED:
+        if container in JOINED_CONTAINERS:
             path = f"{split}.{container}"
             sha256 = output.join(path, [shard.name for shard in shards], as_list=container == "json")
             files = [{"path": path, "rows": rows, "sha256": sha256}]

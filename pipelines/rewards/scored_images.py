@@ -22,9 +22,11 @@ from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.sources.uris import UriReader, open_benchmark_uris
 from plumbline.pipelines.store.cells import Shard
 from plumbline.pipelines.store.runs import find_run, read_manifest
-from plumbline.pipelines.store.store import Store, draft_path
+from plumbline.pipelines.store.store import Store, get_draft_path
 
-CHANGED = "the sources have changed since the run; run the sweep again, which asks no model about unchanged images"
+SOURCES_CHANGED = (
+    "the sources have changed since the run; run the sweep again, which asks no model about unchanged images"
+)
 IDS = ("image_id", "prompt_id")
 
 
@@ -169,10 +171,10 @@ def _read_cells(
         *_, generator, file = row["path"].split("/")
         key = (generator, file.removesuffix(".parquet")[:-9])
         if key not in shards:
-            raise ConfigError(f"{generator}: {CHANGED}")
+            raise ConfigError(f"{generator}: {SOURCES_CHANGED}")
         length = shards[key].shard.rows
         length = length if end is None else min(length, end - row["first_row"])
-        path = draft_path(row["path"]) if row["state"] == "draft" else row["path"]
+        path = get_draft_path(row["path"]) if row["state"] == "draft" else row["path"]
         cells.append((key, path, row["first_row"], length))
     first = 0  # row of the run's scores at which the file begins
     for file in store.files(f"{run}/scores.parquet"):

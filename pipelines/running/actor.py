@@ -18,7 +18,7 @@ from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.operators.base.stopping import STOP, STOPPED
 from plumbline.operators.stages.stage import Inputs
 from plumbline.pipelines.base.cluster_config import PoolConfig
-from plumbline.pipelines.base.logs import Forwarder, add_log_fields, take_over
+from plumbline.pipelines.base.logs import Forwarder, add_log_fields, handle_all_lines
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.attempts import NO_HISTORY, History
 from plumbline.pipelines.running.driver_environment import DriverEnvironment
@@ -88,7 +88,7 @@ class StageActor:
         self.machine = ray.get_runtime_context().get_node_id()
         self.log_fields = {"stage": node.stage, "node": node.name, "machine": ray.util.get_node_ip_address()}
         if settings.log_level is not None:
-            take_over(self.lines, settings.log_level)
+            handle_all_lines(self.lines, settings.log_level)
         unfinished = ray.get(self.progress.note_loading.remote(node.name, self.machine))
         try:
             if unfinished > pool.max_size + settings.max_attempts:

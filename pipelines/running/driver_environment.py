@@ -19,7 +19,7 @@ from plumbline.pipelines.running.errors import RunnerError
 from plumbline.pipelines.running.progress import list_machines
 from plumbline.pipelines.running.workload import Workload
 
-VARIABLES = ("HF_TOKEN", "HF_ENDPOINT")
+HUB_VARIABLES = ("HF_TOKEN", "HF_ENDPOINT")
 """Variables that workers inherit from the driver, in addition to `AWS_*`, `GOOGLE_*`, `AZURE_*` and the models' API
 keys.
 """
@@ -78,7 +78,7 @@ def _find_problem(probe: VisibilityProbe) -> str | None:
     )
 
 
-def sweep_environment(workload: Workload) -> AbstractContextManager[DriverEnvironment]:
+def open_sweep_environment(workload: Workload) -> AbstractContextManager[DriverEnvironment]:
     """Return a sweep's environment: API keys of its models, and probes of the store and of each plan's source files."""
     store = workload.store
     models = [model for item in workload.nodes for model in item.node.models.values()]
@@ -94,11 +94,11 @@ def sweep_environment(workload: Workload) -> AbstractContextManager[DriverEnviro
         for shard in shards
         if shard.etag  # folders have no ETag
     ]
-    return driver_environment(f"store {store.place}", store.place, sources, {*keys, *VARIABLES})
+    return open_driver_environment(f"store {store.place}", store.place, sources, {*keys, *HUB_VARIABLES})
 
 
 @contextmanager
-def driver_environment(
+def open_driver_environment(
     what: str, folder: Place, sources: Collection[VisibilityProbe], names: Collection[str] = ()
 ) -> Iterator[DriverEnvironment]:
     """Yield the environment of a run, keeping a marker file in the folder that its processes write to.

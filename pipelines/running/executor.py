@@ -11,7 +11,7 @@ from plumbline.pipelines.running.events import PhaseStarted, Watch
 from plumbline.pipelines.running.workload import Workload, fits_this_process
 from plumbline.pipelines.store.cells import Outcome
 
-RETRIED = r"retries remaining"
+RETRY_LOG_TEXT = r"retries remaining"
 """Text that identifies Ray's log lines about retried tasks, such as the tasks of workers that Ctrl-C ended."""
 
 
@@ -40,7 +40,7 @@ class Executor:
 
             return compute_here(workload, self.cluster, watch)
         watch(PhaseStarted("starting Ray"))
-        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", RETRIED)  # Ray reads it when it is imported
+        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", RETRY_LOG_TEXT)  # Ray reads it when it is imported
         from plumbline.pipelines.running.runner import run_workload  # imports Ray, which takes seconds
 
         return run_workload(workload, self.cluster, watch)

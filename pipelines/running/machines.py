@@ -21,7 +21,7 @@ from plumbline.pipelines.running.placement import SPARE_CPUS, NodeResources, Pla
 from plumbline.pipelines.running.ray_internals import list_drivers
 
 LOG = logging.getLogger(__name__)
-ACCELERATOR = "accelerator_type:"
+ACCELERATOR_PREFIX = "accelerator_type:"
 """Prefix of the Ray resource that names the type of a machine's GPUs."""
 POLL_INTERVAL = 1.0
 """Seconds between checks of whether a cluster that is too small has grown."""
@@ -29,7 +29,7 @@ PATIENCE = 15.0
 """Seconds that a run waits for room before it reports that it is waiting."""
 ANSWER_TIMEOUT = 5.0
 """Seconds allowed for other sweeps to describe themselves."""
-SWEEPS = "plumbline-sweeps"
+RAY_NAMESPACE = "plumbline-sweeps"
 """Ray namespace of all ProgressLogs. The name of a ProgressLog consists of its driver's job id and a random id."""
 RAY_ENTRYPOINT = "ray::"
 """Prefix of the entrypoints of Ray's internal drivers, such as the dashboard."""
@@ -46,7 +46,9 @@ def find_own_resources() -> NodeResources:
 
 def _parse_resources(machine: Mapping[str, Any]) -> NodeResources:
     resources = machine["Resources"]
-    kinds = frozenset(name.removeprefix(ACCELERATOR) for name in resources if name.startswith(ACCELERATOR))
+    kinds = frozenset(
+        name.removeprefix(ACCELERATOR_PREFIX) for name in resources if name.startswith(ACCELERATOR_PREFIX)
+    )
     return NodeResources(resources.get("CPU", 0.0), resources.get("GPU", 0.0), kinds, machine["Labels"])
 
 
@@ -83,7 +85,7 @@ def choose_next_wave(pools: Mapping[str, PoolConfig], wait_seconds: float) -> li
 
 
 def _list_needs(pool: PoolConfig) -> dict[str, float]:
-    kind = {f"{ACCELERATOR}{pool.accelerator_type}": 0.001} if pool.accelerator_type is not None else {}
+    kind = {f"{ACCELERATOR_PREFIX}{pool.accelerator_type}": 0.001} if pool.accelerator_type is not None else {}
     return {"CPU": pool.num_cpus, **({"GPU": pool.num_gpus} if pool.num_gpus else {}), **kind}
 
 
@@ -166,9 +168,9 @@ def describe_cluster() -> str:
     drivers = [driver for driver in list_drivers() if driver["JobID"] != own]
     sweeps: dict[str, str] = {}
     for actor in list_named_actors(all_namespaces=True):
-        if actor["namespace"] == SWEEPS:
+        if actor["namespace"] == RAY_NAMESPACE:
             with suppress(RayError, ValueError):  # the sweep may have ended meanwhile
-                log = ray.get_actor(actor["name"], namespace=SWEEPS)
+                log = ray.get_actor(actor["name"], namespace=RAY_NAMESPACE)
                 job = actor["name"].partition("-")[0]
                 sweeps[job] = ray.get(log.describe.remote(), timeout=ANSWER_TIMEOUT)
     return describe_resources(ray.cluster_resources(), ray.available_resources(), drivers, sweeps)

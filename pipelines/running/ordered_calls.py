@@ -7,7 +7,7 @@ from typing import TypeVar
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Begun = TypeVar("Begun")
+Started = TypeVar("Started")
 
 ITEMS_PER_SLOT = 4
 """Number of items to start per available slot, so that a slow item does not hold up the others."""
@@ -15,13 +15,13 @@ ITEMS_PER_SLOT = 4
 
 def call_in_order(
     items: Iterable[Item],
-    begin: Callable[[Item], Begun],
-    await_result: Callable[[Begun], Result],
-    cancel: Callable[[Begun], object],
+    begin: Callable[[Item], Started],
+    await_result: Callable[[Started], Result],
+    cancel: Callable[[Started], object],
     count_slots: Callable[[], int],
 ) -> Iterator[Result]:
     """Yield the result of each item, in order; `count_slots` returns how many items can run concurrently."""
-    begun: deque[Begun] = deque()
+    begun: deque[Started] = deque()
     try:
         for item in items:
             while len(begun) >= ITEMS_PER_SLOT * count_slots():

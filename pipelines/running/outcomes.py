@@ -23,11 +23,11 @@ from plumbline.pipelines.running.process import Stopping
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.store.cells import Cell, Outcome, Work
 from plumbline.pipelines.store.reused_rows import read_earlier
-from plumbline.pipelines.store.store import BrokenCell, draft_path
+from plumbline.pipelines.store.store import BrokenCell, get_draft_path
 
 LOG = logging.getLogger(__name__)
-LEVELS = {"committed": logging.INFO, "draft": logging.WARNING, "failed": logging.ERROR}
-SHORT_KEY = 8
+LOG_LEVELS = {"committed": logging.INFO, "draft": logging.WARNING, "failed": logging.ERROR}
+SHORT_KEY_DIGITS = 8
 """Number of digits of a cell's key that appear in its file name."""
 CALLS_INTERVAL = 1.0
 """Minimum number of seconds between two reports of answered model calls."""
@@ -140,7 +140,7 @@ class ComputedRows:
 
 def find_draft(cell: Cell) -> tuple[str, ...]:
     """Return the path of a cell's draft; empty if the cell's stage saves no drafts."""
-    return (draft_path(cell.path),) if STAGES[cell.stage].keeps_rows else ()
+    return (get_draft_path(cell.path),) if STAGES[cell.stage].keeps_rows else ()
 
 
 def compute_cells(
@@ -201,8 +201,8 @@ def finish_shard(node: Node, work: Work, outcomes: Mapping[str, Outcome], spent:
         by_metric[cell.metric] = outcome = outcomes[cell.path]
         counts = [f"{outcome.rows} rows", *(f"{count} {kind}" for kind, count in outcome.kinds.items())]
         kept = [f"{outcome.kept} kept"] if outcome.kept else []
-        with add_log_fields(metric=cell.metric, cell=cell.key[:SHORT_KEY]):
-            LOG.log(LEVELS[outcome.state], "%s: %s", outcome.state, outcome.message or ", ".join(counts + kept))
+        with add_log_fields(metric=cell.metric, cell=cell.key[:SHORT_KEY_DIGITS]):
+            LOG.log(LOG_LEVELS[outcome.state], "%s: %s", outcome.state, outcome.message or ", ".join(counts + kept))
     return FinishedShard(name_shard(work), work.shard.rows, by_metric, spent if node.models else ModelTime())
 
 

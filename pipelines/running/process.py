@@ -26,7 +26,7 @@ GC_THRESHOLD = 50_000
 repeatedly takes a fifth of the time of importing torch and transformers.
 """
 MIN_CLOCK = 1e-3
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 """Signals that stop a run: from Ctrl-C, from a scheduler, and from the deadline of a nightly run."""
 
 
@@ -127,7 +127,7 @@ def defer_stop_signals() -> Iterator[Callable[[], None]]:
 
         return handle
 
-    handlers = {number: handler for number in SIGNALS if callable(handler := signal.getsignal(number))}
+    handlers = {number: handler for number in STOP_SIGNALS if callable(handler := signal.getsignal(number))}
     try:
         for number, handler in handlers.items():
             signal.signal(number, defer(handler))

@@ -12,7 +12,7 @@ from typing import Any
 from ray.data import ActorPoolStrategy, DataContext
 
 LOG = logging.getLogger(__name__)
-CALLBACKS = "custom_execution_callback_classes"
+CALLBACKS_FIELD = "custom_execution_callback_classes"
 """DataContext field that lists callback classes; Ray Data calls their instances while it executes a dataset."""
 
 
@@ -57,7 +57,7 @@ def call_while_actors_wait(poll: Callable[[], None], interval: float) -> None:
                 if any(count.pending or count.restarting for count in (pool.get_actor_info() for pool in pools)):
                     poll()
 
-    setattr(DataContext.get_current(), CALLBACKS, [Watch])
+    setattr(DataContext.get_current(), CALLBACKS_FIELD, [Watch])
 
 
 def make_pool_arguments(min_size: int, max_size: int, calls: int) -> dict[str, Any]:

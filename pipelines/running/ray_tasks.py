@@ -10,7 +10,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.running.driver_environment import DriverEnvironment, driver_environment, probe_file
+from plumbline.pipelines.running.driver_environment import DriverEnvironment, open_driver_environment, probe_file
 from plumbline.pipelines.running.errors import RESUME, RunnerError, format_error
 from plumbline.pipelines.running.ordered_calls import Item, Result, Shared, call_in_order
 from plumbline.pipelines.running.session import ray_session
@@ -52,7 +52,7 @@ class RayTasks:
 def open_ray_tasks(cluster: ClusterConfig, store: Store, sources: Sequence[Place]) -> Iterator[RayTasks]:
     """Run tasks on the configured Ray cluster, or on a local Ray that is shut down at the end."""
     probes = [probe_file(f"source {place}", place) for place in sources if place.is_file()]
-    with ray_session(cluster), driver_environment(f"store {store.place}", store.place, probes) as environment:
+    with ray_session(cluster), open_driver_environment(f"store {store.place}", store.place, probes) as environment:
         yield RayTasks(environment, cluster.max_attempts)
 
 

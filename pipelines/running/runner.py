@@ -24,14 +24,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from plumbline.operators.base.stopping import STOP
 from plumbline.pipelines.base.cluster_config import ClusterConfig
-from plumbline.pipelines.base.logs import find_level, get_field, relay
+from plumbline.pipelines.base.logs import find_level, get_field, log_worker_lines
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunSettings, StageActor
-from plumbline.pipelines.running.driver_environment import sweep_environment
+from plumbline.pipelines.running.driver_environment import open_sweep_environment
 from plumbline.pipelines.running.errors import RESUME, RunnerError, format_error
 from plumbline.pipelines.running.events import PhaseStarted, Watch
 from plumbline.pipelines.running.in_process import compute_quick_cells
-from plumbline.pipelines.running.machines import SWEEPS, NoRoom, Room, choose_next_wave, reserve_room
+from plumbline.pipelines.running.machines import RAY_NAMESPACE, NoRoom, Room, choose_next_wave, reserve_room
 from plumbline.pipelines.running.process import defer_stop_signals
 from plumbline.pipelines.running.progress import ProgressLog
 from plumbline.pipelines.running.ray_internals import call_while_actors_wait, make_pool_arguments
@@ -83,7 +83,7 @@ class Runner:
             try:
                 self._run_wave(wave, work, repeated=failures > 0)
             except LostWave as error:
-                LOG.warning("the wave of %s was lost: %s", ", ".join(wave), error)
+                LOG.warning("stages %s were interrupted, their remaining cells are retried: %s", ", ".join(wave), error)
                 failures = failures + 1 if len(self.outcomes) == known else 1
                 if failures == MAX_FRUITLESS_RETRIES:
                     raise RunnerError(
@@ -100,7 +100,7 @@ class Runner:
         shards = [item for item in work if any(cell.path in left for cell in item.cells)]
         waiting = Counter(node for item in shards for node in {cell.node for cell in item.cells if cell.path in left})
         self.watch(PhaseStarted(f"starting the workers of {', '.join(wave)}"))
-        LOG.info("a wave of %s over %d shards", ", ".join(wave), len(shards))
+        LOG.info("starting stages %s on %d shards", ", ".join(wave), len(shards))
         progress = self.settings.progress
         ray.get(progress.set_waiting.remote(dict(waiting)))
         # The driver needs milliseconds for each task, however many shards it has. But every worker must get many
@@ -189,7 +189,7 @@ class Runner:
             news = ray.get(self.settings.progress.take_news.remote())
             for event in news.events:
                 self.watch(event)
-            relay(news.lines)
+            log_worker_lines(news.lines)
 
 
 def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
@@ -198,7 +198,7 @@ def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> di
     try:
         with (
             ray_session(cluster) as cluster,
-            sweep_environment(workload) as environment,
+            open_sweep_environment(workload) as environment,
             start_progress_log(_describe_sweep(workload)) as progress,
         ):
             silence_ray_data()
@@ -241,7 +241,7 @@ def start_progress_log(sweep: str) -> Iterator[Any]:
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     lasting = ray.remote(num_cpus=0, scheduling_strategy=here, max_restarts=-1, max_task_retries=-1)(ProgressLog)
     name = f"{ray.get_runtime_context().get_job_id()}-{uuid.uuid4().hex}"
-    progress = lasting.options(name=name, namespace=SWEEPS).remote(sweep)
+    progress = lasting.options(name=name, namespace=RAY_NAMESPACE).remote(sweep)
     try:
         yield progress
     finally:

@@ -20,23 +20,25 @@ from plumbline.operators.base.errors import hide_secrets
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.running.errors import RESUME, RunnerError, format_error
 
-KILLED = (
-    f"error: this process was killed, by Ray because its own processes (raylet or GCS) died, or by the system; {RESUME}"
+KILLED_MESSAGE = (
+    f"error: Ray killed this process after losing its own raylet or GCS, or the operating system killed it; {RESUME}"
 )
 WATCH_INTERVAL = 5.0
 MAX_SILENT_CHECKS = 3
 """Number of consecutive checks that may find no raylet before the process ends."""
 START_TIMEOUT = "180"
 """Seconds allowed for starting Ray's processes; RAY_raylet_start_wait_time_s overrides this."""
-NOT_STARTED = "Ray could not be started on this machine ({error}); {remedy}"
-BUSY = (
+NOT_STARTED_MESSAGE = "Ray could not be started on this machine ({error}); {remedy}"
+BUSY_REMEDY = (
     "it may be busy, or short of memory or disk: run again, and if it starts too slowly set "
     f"RAY_raylet_start_wait_time_s above {START_TIMEOUT}"
 )
-LONG_PATH = "the path of its temporary files is too long for a socket: set TMPDIR to a short path, such as /tmp"
-UNWRITABLE = "Ray writes a token below HOME and its session below TMPDIR: set each to a folder that can be written"
+LONG_PATH_REMEDY = "the path of its temporary files is too long for a socket: set TMPDIR to a short path, such as /tmp"
+UNWRITABLE_REMEDY = (
+    "Ray writes a token below HOME and its session below TMPDIR: set each to a folder that can be written"
+)
 UNWRITABLE_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
-JOB_SERVER = (
+JOB_SERVER_PROBLEM = (
     "is the address of a job server, for `ray job submit`; unset it to start a local Ray, or name the cluster itself: "
     "ray://HOST:10001 from outside, HOST:6379 on its machines"
 )
@@ -50,7 +52,7 @@ def ray_session(cluster: ClusterConfig) -> Iterator[ClusterConfig]:
     if ray.is_initialized():
         yield cluster
         return
-    with print_if_killed(KILLED):
+    with print_if_killed(KILLED_MESSAGE):
         address = cluster.address or os.environ.get("RAY_ADDRESS") or "local"
         _connect(address, cluster)
         own = ray.get_runtime_context().get_node_id()
@@ -118,7 +120,7 @@ def _connect(address: str, cluster: ClusterConfig) -> None:
     os.environ.setdefault("RAY_raylet_start_wait_time_s", START_TIMEOUT)
     if address.startswith(("http://", "https://")):
         name = "cluster.address" if cluster.address else "RAY_ADDRESS"
-        raise RunnerError(f"{name}={hide_secrets(address)} {JOB_SERVER}")
+        raise RunnerError(f"{name}={hide_secrets(address)} {JOB_SERVER_PROBLEM}")
     try:
         host, _, port = address.removeprefix("ray://").rpartition(":")
         if host and port.isdigit():  # fail at once if nothing listens there: Ray itself would retry for minutes
@@ -130,12 +132,12 @@ def _connect(address: str, cluster: ClusterConfig) -> None:
             signal.signal(signal.SIGTERM, handler)  # Ray has replaced it
     except Exception as error:  # Ray raises a bare Exception if its processes do not start in time
         if address == "local":
-            remedy = BUSY
+            remedy = BUSY_REMEDY
             if "AF_UNIX path length" in str(error):
-                remedy = LONG_PATH
+                remedy = LONG_PATH_REMEDY
             elif isinstance(error, OSError) and error.filename and error.errno in UNWRITABLE_ERRNOS:
-                remedy = UNWRITABLE
-            raise RunnerError(NOT_STARTED.format(error=format_error(error), remedy=remedy)) from error
+                remedy = UNWRITABLE_REMEDY
+            raise RunnerError(NOT_STARTED_MESSAGE.format(error=format_error(error), remedy=remedy)) from error
         token = "AuthToken" in "".join(traceback.format_exception(error))
         remedy = "set RAY_AUTH_MODE=token and the cluster's token" if token else "check cluster.address or RAY_ADDRESS"
         raise RunnerError(f"Ray at {address!r}: cannot be reached ({format_error(error)}); {remedy}") from error

@@ -10,7 +10,7 @@ import pyarrow as pa
 from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.images.rows import CAPTIONS, EDIT_COLUMNS
+from plumbline.operators.images.rows import CAPTION_COLUMNS, EDIT_COLUMNS
 from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.ablation import replace_images
 from plumbline.operators.stages.graph import list_caption_columns, list_source_metrics
@@ -176,7 +176,7 @@ class NodeStage:
             return read_prompts(shard)
         sources, captions = list_source_metrics(self.node.metrics), list_caption_columns(self.node.metrics)
         if sources or captions:
-            images = read_shard(shard, (*COLUMNS, *(EDIT_COLUMNS if sources else CAPTIONS)))
+            images = read_shard(shard, (*COLUMNS, *(EDIT_COLUMNS if sources else CAPTION_COLUMNS)))
             images = append_edit_columns(images, self.context.prompt_shards)
         else:
             images = read_shard(shard, COLUMNS)

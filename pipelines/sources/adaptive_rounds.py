@@ -8,7 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plumbline.operators.statistics.options import Adaptive
-from plumbline.operators.statistics.sequential import NO_PROMPT, PER_LOOK, Indices, balanced_order
+from plumbline.operators.statistics.sequential import NO_PROMPT, PER_LOOK, Indices, draw_balanced_order
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.prompts import PromptTables, match_prompts, split_images, split_prompts
@@ -67,7 +67,7 @@ def split_rounds(
     """
     ids = sorted(sources.prompts.column("prompt_id").to_pylist())
     skills = sources.skills
-    order = balanced_order(["\0".join(sorted(skills.find(prompt_id))) for prompt_id in ids], options.seed)
+    order = draw_balanced_order(["\0".join(sorted(skills.find(prompt_id))) for prompt_id in ids], options.seed)
     ends = [min(len(order), -(-FIRST_PROMPTS // PER_LOOK))]
     while ends[-1] < len(order):  # each round adds the fraction `growth` of the rounds before
         ends.append(min(len(order), ends[-1] + max(1, round(options.growth * ends[-1]))))

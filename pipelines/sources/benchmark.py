@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from plumbline.operators.base import schemas
 from plumbline.operators.base.bounds import Positive
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.images.rows import EDIT_COLUMNS, MASKS, SOURCES
+from plumbline.operators.images.rows import EDIT_COLUMNS, MASK_COLUMNS, SOURCE_COLUMNS
 from plumbline.pipelines.base.storage import Roots
 from plumbline.pipelines.sources.question_packs import PackConfig
 
@@ -85,7 +85,7 @@ class ColumnsConfig:
 
     def __post_init__(self) -> None:
         check_extra([name for name in self.extra if self.extra != "*"])
-        if any(getattr(self, name) for name in MASKS) and not self.sources:
+        if any(getattr(self, name) for name in MASK_COLUMNS) and not self.sources:
             raise ConfigError(
                 "benchmark.columns.mask: a mask belongs to a source image; set benchmark.columns.source "
                 "or benchmark.columns.source_uri"
@@ -101,7 +101,7 @@ class ColumnsConfig:
 
     @property
     def sources(self) -> list[str]:
-        return [getattr(self, name) for name in SOURCES if getattr(self, name)]
+        return [getattr(self, name) for name in SOURCE_COLUMNS if getattr(self, name)]
 
     @property
     def edit_columns(self) -> dict[str, str]:

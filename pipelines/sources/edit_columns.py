@@ -8,7 +8,14 @@ from typing import Any
 import pyarrow as pa
 
 from plumbline.operators.base.errors import ConfigError, SourceError
-from plumbline.operators.images.rows import ADDRESSES, CAPTIONS, MASKS, SOURCES, id_text, image_records
+from plumbline.operators.images.rows import (
+    ADDRESS_COLUMNS,
+    CAPTION_COLUMNS,
+    MASK_COLUMNS,
+    SOURCE_COLUMNS,
+    format_id,
+    list_image_records,
+)
 from plumbline.pipelines.sources.prompts import PromptTables, read_prompt_records
 from plumbline.pipelines.sources.shards import describe_row
 from plumbline.pipelines.sources.uris import LocateImage, StoredObjects
@@ -26,7 +33,7 @@ def digest_edit_columns(prompts: PromptTables, locate: LocateImage) -> PromptTab
         if not shard.edit_columns:
             shards.append(shard)
             continue
-        addresses = [name for name in shard.edit_columns if name in ADDRESSES]
+        addresses = [name for name in shard.edit_columns if name in ADDRESS_COLUMNS]
         try:
             records = read_edit_columns(shard, addresses) if addresses else []
         except SourceError as error:
@@ -44,13 +51,13 @@ def append_edit_columns(images: pa.Table, prompts: Sequence[Shard]) -> pa.Table:
     Of the prompts' files, only the ids and the required row groups are read.
     """
     shards = tuple(shard for shard in prompts if shard.edit_columns and not shard.contains_prompts)
-    kinds = (SOURCES, MASKS, *((name,) for name in CAPTIONS))
+    kinds = (SOURCE_COLUMNS, MASK_COLUMNS, *((name,) for name in CAPTION_COLUMNS))
     wanted = [name for kind in kinds if not {*kind} & {*images.column_names} for name in kind]
     available = {name for shard in shards for name in shard.edit_columns}
     names = [name for name in wanted if name in available]
     if not names:
         return images
-    prompt_ids = [id_text(record["prompt_id"]) or "" for record in image_records(images.select(["prompt_id"]))]
+    prompt_ids = [format_id(record["prompt_id"]) or "" for record in list_image_records(images.select(["prompt_id"]))]
     shard_of, found = _number_shards(shards), dict[str, dict[str, Any]]()
     for number in sorted({shard_of[prompt_id] for prompt_id in prompt_ids if prompt_id in shard_of}):
         records = read_edit_columns(shards[number], shards[number].edit_columns)
@@ -76,8 +83,8 @@ def read_edit_columns(shard: Shard, columns: Sequence[str]) -> list[dict[str, An
     folder = shard.place.parent.url
     records = read_prompt_records(shard, ("prompt_id", *columns))
     for row, record in enumerate(records):
-        record["prompt_id"] = id_text(record["prompt_id"]) or ""
-        for name in ADDRESSES:
+        record["prompt_id"] = format_id(record["prompt_id"]) or ""
+        for name in ADDRESS_COLUMNS:
             if record.get(name):
                 record[name] = _make_absolute(record[name], folder, shard, row)
     return records

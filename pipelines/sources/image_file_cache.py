@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.images.rows import ADDRESSES, id_text, image_records
+from plumbline.operators.images.rows import ADDRESS_COLUMNS, format_id, list_image_records
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.shards import ListedFile, read_each, read_footer, resolve_links, select_picked_rows
 from plumbline.pipelines.store.cells import Shard, digest
 from plumbline.pipelines.store.store import Store, StoreError
 
-SCHEMA = pa.schema(
+CACHE_SCHEMA = pa.schema(
     [
         ("file", pa.string()),
         ("size", pa.int64()),
@@ -34,7 +34,7 @@ must be read.
 """
 CACHE_FOLDER = "sources"
 """Folder of the cache in a store; below it are the benchmark, a digest of the column names, and the generator."""
-PROMPT = ("prompt_id", "prompt")
+PROMPT_FIELDS = ("prompt_id", "prompt")
 VERSION = 1
 """Version of the cache, raised when its content changes."""
 
@@ -74,7 +74,7 @@ class ImageFileCache:
                 table = self.store.read_file(f"{self.folder}/{name}.parquet")
             except StoreError:
                 continue
-            if table.schema.equals(SCHEMA):
+            if table.schema.equals(CACHE_SCHEMA):
                 self.tables[name] = table.combine_chunks()
                 keys = zip(*(table.column(key).to_pylist() for key in ("file", "size", "etag")), strict=True)
                 self.row_of |= {(name, *key): row for row, key in enumerate(keys)}
@@ -98,7 +98,7 @@ class ImageFileCache:
         known = self.seen.get(key) or self._recall(key)
         if known is None:
             return read_each(shards, columns)
-        wanted = [name for name in columns if name in PROMPT]
+        wanted = [name for name in columns if name in PROMPT_FIELDS]
         if known.prompts is not None and set(wanted) <= set(known.prompts.column_names):
             table = known.prompts.select(wanted)
             # `picked` counts from the first row of the row groups, whose number of rows a shard of picked rows lacks
@@ -106,7 +106,9 @@ class ImageFileCache:
             return [select_picked_rows(part, shard) for part, shard in zip(parts, shards, strict=True)]
         tables = read_each(shards, columns, known.metadata)
         # the absence of addresses only shows that rows have none if they were requested
-        prompts = _join_shards(shards, tables, known.metadata.num_rows) if set(ADDRESSES) <= set(columns) else None
+        prompts = (
+            _join_shards(shards, tables, known.metadata.num_rows) if set(ADDRESS_COLUMNS) <= set(columns) else None
+        )
         if prompts is not None:
             self.seen[key] = known._replace(prompts=prompts)
             self.changed.add(key[0])
@@ -118,15 +120,17 @@ class ImageFileCache:
         for name in self.changed:
             files = {key[1:]: known for key, known in self.seen.items() if key[0] == name}
             columns = [*zip(*files, strict=True), [known.footer for known in files.values()]]
-            columns += [pa.concat_arrays([_make_list(known, column) for known in files.values()]) for column in PROMPT]
-            self.store.write_table(f"{self.folder}/{name}.parquet", pa.table(columns, schema=SCHEMA))
+            columns += [
+                pa.concat_arrays([_make_list(known, column) for known in files.values()]) for column in PROMPT_FIELDS
+            ]
+            self.store.write_table(f"{self.folder}/{name}.parquet", pa.table(columns, schema=CACHE_SCHEMA))
         self.changed.clear()
 
     def _recall(self, key: tuple[str, str, int, str]) -> CachedFile | None:
         if (row := self.row_of.get(key)) is None:
             return None
-        columns = {name: self.tables[key[0]].column(name)[row] for name in ("footer", *PROMPT)}
-        known = {name: columns[name].values for name in PROMPT if columns[name].is_valid}
+        columns = {name: self.tables[key[0]].column(name)[row] for name in ("footer", *PROMPT_FIELDS)}
+        known = {name: columns[name].values for name in PROMPT_FIELDS if columns[name].is_valid}
         return CachedFile(columns["footer"].as_py(), pa.table(known) if known else None)
 
 
@@ -144,8 +148,8 @@ def _join_shards(shards: Sequence[Shard], tables: Sequence[pa.Table | SourceErro
     names = set(read[0].column_names) if read else set()
     if len(read) < len(shards) or any(shard.picked for shard in shards) or sum(map(len, read)) != rows:
         return None
-    if not {"prompt_id"} <= names <= {*PROMPT}:
+    if not {"prompt_id"} <= names <= {*PROMPT_FIELDS}:
         return None
-    records = [record for table in read for record in image_records(table)]
-    columns = {name: [id_text(record[name]) for record in records] for name in PROMPT if name in names}
+    records = [record for table in read for record in list_image_records(table)]
+    columns = {name: [format_id(record[name]) for record in records] for name in PROMPT_FIELDS if name in names}
     return pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()})

@@ -13,18 +13,18 @@ import pyarrow.parquet as pq
 from plumbline.operators.base import rows
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.images.generation_settings import (
-    COLUMN,
+    SETTINGS_COLUMN,
     ColumnAlternatives,
     find_setting_columns,
     has_settings,
     list_setting_columns,
     list_source_columns,
-    settings_type,
+    make_settings_type,
 )
-from plumbline.operators.images.rows import SOURCES
+from plumbline.operators.images.rows import SOURCE_COLUMNS
 from plumbline.pipelines.base.arrow_views import remove_views_from_schema
 from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
-from plumbline.pipelines.base.tables import NO_GENERATOR, REJECTED, Rejection, printable
+from plumbline.pipelines.base.tables import NO_GENERATOR, REJECTED_SCHEMA, Rejection, printable
 from plumbline.pipelines.sources.benchmark import (
     GENERATORS,
     IMAGE_COLUMNS,
@@ -45,7 +45,7 @@ from plumbline.pipelines.sources.origins import (
 from plumbline.pipelines.sources.prompts import PromptTables
 from plumbline.pipelines.sources.shards import (
     FILE_READERS,
-    INGESTED,
+    INGEST_KEY,
     BrokenFile,
     ListedFile,
     Listing,
@@ -61,9 +61,9 @@ from plumbline.pipelines.sources.shards import (
 )
 from plumbline.pipelines.store.cells import Shard, digest
 from plumbline.pipelines.store.runs import read_newest_runs
-from plumbline.pipelines.store.store import MARK, Store, is_store
+from plumbline.pipelines.store.store import STORE_MARK, Store, is_store
 
-PARQUET = (".parquet",)
+TABLE_SUFFIXES = (".parquet",)
 REJECTED_FILE = "rejected.parquet"
 """File for the rejected rows of an ingest, next to the generators' folders."""
 MAX_REJECTED, MAX_REJECTED_BYTES = 1_000_000, 256 * 2**20
@@ -139,7 +139,7 @@ def list_images(benchmark: BenchmarkConfig, storage: StorageConfig) -> ImageFile
     listings = {}
     for name, place in places.items():
         with readable_errors(place, f"benchmark.generators.{name}"):
-            listings[name] = list_files(place, name, PARQUET)
+            listings[name] = list_files(place, name, TABLE_SUFFIXES)
     return ImageFiles(places, listings, siblings, _read_rejected(benchmark, storage, places))
 
 
@@ -149,16 +149,16 @@ def _find_folders(images: Place, benchmark: BenchmarkConfig) -> tuple[dict[str, 
     Raise ConfigError for a store, or if there are Parquet files of an unknown generator next to generators' folders.
     """
     entries = images.list()
-    if MARK in entries and is_store(images):
-        raise ConfigError(f"benchmark.images {images.url}: is a store of scores; name the folder with the images")
+    if STORE_MARK in entries and is_store(images):
+        raise ConfigError(f"benchmark.images {images.url}: expected images, found a store of scores; correct it")
     names = sorted(name for name, entry in entries.items() if entry.type == "directory" and not name.startswith("."))
     folders = {printable(name): images / name for name in names}
     folders = {generator: folders[name] for name, generator in name_generators(folders).items()}
     folders = {name: folder for name, folder in folders.items() if not is_store(folder)}
     files = sorted(name for name, entry in entries.items() if entry.type == "file")
     files = [name for name in files if is_table(name, ("",)) and name != MANIFEST]
-    tables = [name for name in files if is_table(name, PARQUET)]
-    full = [name for name, folder in folders.items() if tables and list_files(folder, name, PARQUET).tables]
+    tables = [name for name in files if is_table(name, TABLE_SUFFIXES)]
+    full = [name for name, folder in folders.items() if tables and list_files(folder, name, TABLE_SUFFIXES).tables]
     unclear = [name for name in tables if full and _may_have_images(images / name, benchmark)]
     if unclear:
         raise ConfigError(
@@ -175,7 +175,7 @@ def _may_have_images(file: Place, benchmark: BenchmarkConfig) -> bool:
     """Return True if a Parquet file may contain images; ingests also write other tables next to the folders."""
     columns = {benchmark.columns.image, benchmark.columns.uri}
     try:
-        (listed,) = list_files(file, "", PARQUET).tables
+        (listed,) = list_files(file, "", TABLE_SUFFIXES).tables
         return bool(columns & set(read_footer(listed).schema.to_arrow_schema().names))
     except SourceError:
         return True
@@ -218,7 +218,7 @@ def _read_rejected(
         raise ConfigError(f"{place}: damaged ({error}); run the ingest again") from error
     if not {*Rejection._fields} - {*Rejection._field_defaults} <= {*table.column_names}:
         return ()  # the file is not from an ingest
-    known = table.select([name for name in REJECTED.names if name in table.column_names])
+    known = table.select([name for name in REJECTED_SCHEMA.names if name in table.column_names])
     rejected = [Rejection(**row) for row in known.to_pylist()]
     return tuple(row for row in rejected if benchmark.generators is None or row.generator in generators)
 
@@ -289,7 +289,7 @@ def _open_file(
             rows.require_columns(schema.names, ["image or uri"], file.url, key="benchmark.columns.image or .uri")
     except SourceError as error:
         return BrokenFile(file.group, str(error))
-    is_ingested = INGESTED in (footer.metadata or {})
+    is_ingested = INGEST_KEY in (footer.metadata or {})
     if not is_ingested:
         _check_single_generator(file, footer, benchmark)
     return _OpenedFile(schema, split_file(file, footer, names, shard_size), is_ingested)
@@ -345,13 +345,13 @@ def _make_extra_schema(
 ) -> pa.Schema:
     """Return the extra columns of all files; raise ConfigError if a column is missing or has different types."""
     used = {*(getattr(columns, name) for name in IMAGE_COLUMNS), *columns.edit_columns.values()}
-    used |= {COLUMN} if settings else set()
+    used |= {SETTINGS_COLUMN} if settings else set()
     names = dict.fromkeys(name for schema in schemas for name in schema.names)
     wanted = [name for name in names if name not in used] if columns.extra == "*" else dict.fromkeys(columns.extra)
     check_extra(list(wanted))
     fields: list[pa.Field] = []
     for name in wanted:
-        if not schemas or (settings and name == COLUMN):
+        if not schemas or (settings and name == SETTINGS_COLUMN):
             continue
         types = list(dict.fromkeys(schema.field(name).type for schema in schemas if name in schema.names))
         if not types:
@@ -363,7 +363,7 @@ def _make_extra_schema(
                 "use the same type in both, or leave the column out"
             )
         fields.append(pa.field(name, types[0]))
-    return pa.schema([*fields, *([pa.field(COLUMN, settings_type(settings))] if settings else [])])
+    return pa.schema([*fields, *([pa.field(SETTINGS_COLUMN, make_settings_type(settings))] if settings else [])])
 
 
 def _describe_origins(
@@ -414,8 +414,8 @@ def find_ingested_sources(benchmark: BenchmarkConfig, storage: StorageConfig) ->
                 footer = read_footer(file)
             except SourceError:
                 continue
-            names = footer.schema.to_arrow_schema().names if INGESTED in (footer.metadata or {}) else []
-            return {column: column for column in SOURCES if column in names}
+            names = footer.schema.to_arrow_schema().names if INGEST_KEY in (footer.metadata or {}) else []
+            return {column: column for column in SOURCE_COLUMNS if column in names}
     return {}
 
 

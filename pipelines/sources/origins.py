@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.images.rows import id_text
+from plumbline.operators.images.rows import format_id
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import printable
 from plumbline.pipelines.sources.shards import describe_row, read_shard
@@ -155,9 +155,9 @@ def read_pairs(images: Sequence[Shard], prompts: pa.Table) -> list[ExamplePair]:
         with suppress(SourceError):
             table = read_shard(shard, ("image_id", "prompt_id", "uri")).slice(row_in_shard, 1)
             found = {name: table.column(name)[0].as_py() for name in table.column_names}
-            prompt_id = id_text(found["prompt_id"]) or ""
+            prompt_id = format_id(found["prompt_id"]) or ""
             known = pc.index(prompts.column("prompt_id"), prompt_id).as_py()
             text = prompts.column("text")[known].as_py() if known >= 0 else None
-            image = id_text(found.get("image_id")) or found.get("uri") or describe_row(shard, row_in_shard)
+            image = format_id(found.get("image_id")) or found.get("uri") or describe_row(shard, row_in_shard)
             pairs.append(ExamplePair(image, shard.group, prompt_id, text))
     return pairs

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.rows import require_columns, require_once
-from plumbline.operators.images.rows import id_text
+from plumbline.operators.images.rows import format_id
 from plumbline.pipelines.base.tables import (
     JSON_LINES,
     SEPARATORS,
@@ -18,11 +18,11 @@ from plumbline.pipelines.base.tables import (
     read_text,
     split_lines,
 )
-from plumbline.pipelines.sources.shards import text_id
+from plumbline.pipelines.sources.shards import hash_text
 
-LIST = ".txt"
-SUFFIXES = (*SEPARATORS, *JSON_LINES, ".json", LIST)
-MAX_BYTES = 256 * 2**20
+LIST_SUFFIX = ".txt"
+SUFFIXES = (*SEPARATORS, *JSON_LINES, ".json", LIST_SUFFIX)
+MAX_FILE_BYTES = 256 * 2**20
 MAX_PROMPTS = 1_000_000
 GECKO_COLUMNS = ("dataset_id", "prompt", "prompt_type", "prompt_id")
 """Columns that identify Gecko2K's prompts.csv."""
@@ -78,23 +78,23 @@ def read_prompts_with_ids(content: bytes, url: str, columns: PromptColumns) -> l
 
     Raise SourceError naming the file and the row if a row cannot be read, or has neither id nor text.
     """
-    if url.lower().endswith(LIST):
+    if url.lower().endswith(LIST_SUFFIX):
         lines = dict.fromkeys(_read_prompt_lines(content, url))
-        return [{"prompt_id": text_id(line), "text": line} for line in lines if line]
+        return [{"prompt_id": hash_text(line), "text": line} for line in lines if line]
     prompts = read_prompts(content, url, columns)
     if not prompts or "prompt_id" in prompts[0]:
         return prompts
     for row, prompt in enumerate(prompts):
         if not isinstance(prompt["text"], str) or not prompt["text"].strip():
             raise SourceError(f"{url}, row {row}: the prompt has no id and no text; fill one in or remove the row")
-    return _drop_repeats([{**prompt, "prompt_id": text_id(prompt["text"])} for prompt in prompts])
+    return _drop_repeats([{**prompt, "prompt_id": hash_text(prompt["text"])} for prompt in prompts])
 
 
 def _drop_repeats(prompts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the first row of each prompt; a file with one row per question repeats its prompts."""
     first: dict[str | None, dict[str, Any]] = {}
     for prompt in prompts:
-        first.setdefault(id_text(prompt["prompt_id"]), prompt)
+        first.setdefault(format_id(prompt["prompt_id"]), prompt)
     return list(first.values())
 
 
@@ -151,8 +151,8 @@ def _has_ids(records: Iterable[Mapping[str, Any]], name: str, text: str) -> bool
 
 def check_size(size: int, url: str) -> None:
     """Raise SourceError if a file is too large to be read at once."""
-    if size > MAX_BYTES:
-        limit = f"{MAX_BYTES // 2**20} MiB"
+    if size > MAX_FILE_BYTES:
+        limit = f"{MAX_FILE_BYTES // 2**20} MiB"
         raise SourceError(
             f"{url}: larger than {limit}, the limit for prompts files other than Parquet; write the file as Parquet"
         )
@@ -215,7 +215,7 @@ def read_texts_without_ids(content: bytes, url: str, columns: PromptColumns) -> 
 
     Raise SourceError naming the file and the row if the file cannot be read.
     """
-    if url.lower().endswith(LIST):
+    if url.lower().endswith(LIST_SUFFIX):
         return _read_prompt_lines(content, url)
     prompts = read_prompts(content, url, columns)
     return None if prompts and "prompt_id" in prompts[0] else [str(prompt["text"]) for prompt in prompts]

@@ -16,7 +16,7 @@ from plumbline.pipelines.sources.prompts import (
     read_prompt_records,
 )
 from plumbline.pipelines.sources.question_packs import PackFile
-from plumbline.pipelines.sources.question_packs.pack import PackRow, PackRows, questions_or_error, the_texts
+from plumbline.pipelines.sources.question_packs.pack import PackRow, PackRows, get_texts, questions_or_error
 from plumbline.pipelines.sources.shards import ShardSize, describe_row
 
 READ_SIZE = ShardSize(10_000)
@@ -60,6 +60,6 @@ def find_words_column(benchmark: BenchmarkConfig, storage: StorageConfig) -> Wor
 
 def _ask_for_texts(row: PackRow, column: str, words: Any) -> Iterator[PackRow]:
     texts = [words] if isinstance(words, str) else words
-    for number, wanted in enumerate(the_texts(texts or (), column)):
+    for number, wanted in enumerate(get_texts(texts or (), column)):
         if wanted.strip():
             yield row._replace(question=ask_for_text(number, wanted))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError, SourceError
-from plumbline.operators.images.rows import ADDRESSES, CAPTIONS, id_text, image_records
+from plumbline.operators.images.rows import ADDRESS_COLUMNS, CAPTION_COLUMNS, format_id, list_image_records
 from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
 from plumbline.pipelines.base.tables import WORKBOOKS, as_list
 from plumbline.pipelines.sources import prompt_files
@@ -138,7 +138,7 @@ def read_texts_without_ids(benchmark: BenchmarkConfig, storage: StorageConfig) -
     )
     try:
         with readable_errors(place, "benchmark.prompts"):
-            return prompt_files.read_texts_without_ids(place.read(prompt_files.MAX_BYTES + 1), place.url, columns)
+            return prompt_files.read_texts_without_ids(place.read(prompt_files.MAX_FILE_BYTES + 1), place.url, columns)
     except SourceError as error:
         raise ConfigError(f"benchmark.prompts: {error}") from error
 
@@ -220,11 +220,11 @@ def match_prompts(
     broken: list[BrokenFile] = []
     unknown = UnknownPrompts()
     objects = StoredObjects(locate_image)
-    for shard, table in read_files(images, ("prompt_id", *ADDRESSES), cache.read):
+    for shard, table in read_files(images, ("prompt_id", *ADDRESS_COLUMNS), cache.read):
         if isinstance(table, SourceError):
             broken.append(BrokenFile(shard.group, str(table), shard.rows))
             continue
-        named_ids = [id_text(record["prompt_id"]) or "" for record in image_records(table)]
+        named_ids = [format_id(record["prompt_id"]) or "" for record in list_image_records(table)]
         absent = [prompt_id for prompt_id in named_ids if prompt_id and prompt_id not in row_of]
         unknown = UnknownPrompts(unknown.images + len(absent), unknown.prompt_id or next(iter(absent), ""))
         shard_ids = sorted(set(named_ids))
@@ -281,7 +281,7 @@ def list_prompt_shards(
     records = read_prompt_records(replace(whole, columns=(*names, *edits.items())), list(edits)) if edits else []
     columns = {name: own for name, own in edits.items() if any(record.get(name) for record in records)}
     for name in columns:
-        if name not in (*ADDRESSES, *CAPTIONS):
+        if name not in (*ADDRESS_COLUMNS, *CAPTION_COLUMNS):
             raise SourceError(
                 f"{file.url}: {columns[name]!r} contains text, but benchmark.columns.{name} is for image bytes; set "
                 f"benchmark.columns.{name}_uri instead"
@@ -299,7 +299,7 @@ def _filter_shards(shards: list[Shard], conditions: Sequence[str]) -> list[Shard
     for shard in shards:
         picked: list[int] = []
         for row, record in enumerate(read_prompt_records(shard, ("prompt_id", *(name for name, _ in wanted)))):
-            values = {("skills", skill) for skill in _find_skills(id_text(record["prompt_id"]), shard)}
+            values = {("skills", skill) for skill in _find_skills(format_id(record["prompt_id"]), shard)}
             for name, _ in wanted:
                 value = record.get(name)
                 values |= {(name, str(each)) for each in (value if isinstance(value, list) else [value])}
@@ -346,7 +346,7 @@ def _gather_prompts(
     asked: dict[str, Shard] = {}
     broken: list[BrokenFile] = []
     objects = StoredObjects(locate_image)
-    for shard, table in read_files(images, ("prompt_id", "prompt", *ADDRESSES), cache.read):
+    for shard, table in read_files(images, ("prompt_id", "prompt", *ADDRESS_COLUMNS), cache.read):
         if isinstance(table, SourceError):
             broken.append(BrokenFile(shard.group, str(table), shard.rows))
             continue
@@ -374,7 +374,7 @@ def list_own_ids(images: Sequence[Shard], cache: ImageFileCache) -> list[str]:
     ids: dict[str, None] = {}
     for _, table in read_files(images, ("prompt_id",), cache.read):
         if not isinstance(table, SourceError):
-            ids |= dict.fromkeys(id_text(record["prompt_id"]) or "" for record in image_records(table))
+            ids |= dict.fromkeys(format_id(record["prompt_id"]) or "" for record in list_image_records(table))
     return list(ids)
 
 
@@ -410,7 +410,7 @@ def make_prompts_table(found_rows: Iterable[Mapping[str, Any]], shard: Shard) ->
             raise SourceError(
                 f"{describe_row(shard, row)}: expected prompt_id as text or a number, found {kind}; write it as text"
             )
-        prompt_id, text = id_text(own_id), require_prompt_text(found["text"], shard, row)
+        prompt_id, text = format_id(own_id), require_prompt_text(found["text"], shard, row)
         skills = [*_list_skills(found.get("skills"), shard, row), *_find_skills(prompt_id, shard)]
         unique_skills = list(dict.fromkeys(skills))
         records.append({"prompt_id": prompt_id, "text": text, "skills": unique_skills, "suite": shard.group})
@@ -457,11 +457,11 @@ def _list_skills(value: Any, shard: Shard, row: int) -> list[str]:
 def split_images(shards: Sequence[Shard], round_of: RoundOf, cache: ImageFileCache) -> Iterator[tuple[Shard, int]]:
     """Split shards of images by round, and yield each part with its round; unreadable shards are in the first round."""
     # addresses are read too, because the memory keeps ids only of rows without addresses
-    for shard, table in read_files(shards, ("prompt_id", *ADDRESSES), cache.read):
+    for shard, table in read_files(shards, ("prompt_id", *ADDRESS_COLUMNS), cache.read):
         if isinstance(table, SourceError):
             yield shard, 0
             continue
-        ids = [id_text(record["prompt_id"]) or "" for record in image_records(table)]
+        ids = [format_id(record["prompt_id"]) or "" for record in list_image_records(table)]
         yield from ((piece, round) for piece, round, _ in _split_shard(shard, ids, round_of))
 
 

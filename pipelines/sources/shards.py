@@ -17,12 +17,12 @@ from plumbline.operators.base import rows
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.rows import require_once
 from plumbline.operators.images.generation_settings import (
-    COLUMN,
+    SETTINGS_COLUMN,
     ColumnAlternatives,
     list_source_columns,
     read_settings,
 )
-from plumbline.operators.images.rows import EDIT_COLUMNS, id_text
+from plumbline.operators.images.rows import EDIT_COLUMNS, format_id
 from plumbline.pipelines.base.arrow_views import remove_views
 from plumbline.pipelines.base.hugging_face_labels import name_labels
 from plumbline.pipelines.base.parquet_reader import ParquetReader
@@ -32,16 +32,16 @@ from plumbline.pipelines.store.cells import Shard
 from plumbline.pipelines.store.store import exclude_stores
 
 FILE_READERS = 16
-INGESTED = b"plumbline_ingest"
+INGEST_KEY = b"plumbline_ingest"
 """Key in the metadata of files that an ingest wrote."""
 MAX_ROWS_AT_ONCE = 65_536
 """Maximum number of rows of a file whose ids and texts are read together, across shards."""
-BINARY = (pa.binary(), pa.large_binary(), pa.binary_view())
+BINARY_TYPES = (pa.binary(), pa.large_binary(), pa.binary_view())
 MAX_NAME_BYTES = 120
 """Maximum bytes of a file's name that are used in cell names: a file system allows 255, and cell names are longer."""
-HIDDEN = re.compile("(?:^|/)[._]")
+HIDDEN_PATH = re.compile("(?:^|/)[._]")
 """Start of the name of a hidden file or folder in a path."""
-PART = re.compile(r"-\d{5,}\.parquet$")
+SHARD_LIKE_NAME = re.compile(r"-\d{5,}\.parquet$")
 """End of a file name that could be confused with a shard of another file: shards are named by their first row group."""
 
 Read = ParamSpec("Read")
@@ -106,13 +106,13 @@ def list_files(place: Place, group: str, suffixes: tuple[str, ...]) -> Listing:
     if not found and not place.exists():
         raise FileNotFoundError(place.url)
     paths = {path or place.name: path for path in exclude_stores(place, sorted(found))}
-    visible = [relative for relative in paths if not HIDDEN.search(relative)]
+    visible = [relative for relative in paths if not HIDDEN_PATH.search(relative)]
     others = [relative for relative in visible if not relative.lower().endswith(suffixes)]
     tables: list[ListedFile] = []
     for relative in (relative for relative in visible if relative.lower().endswith(suffixes)):
         entry, shown = found[paths[relative]], printable(relative)
         name = shown.removesuffix(".parquet").replace("/", "__")
-        is_like_shard = PART.search(shown) is not None and PART.sub(".parquet", shown) in paths
+        is_like_shard = SHARD_LIKE_NAME.search(shown) is not None and SHARD_LIKE_NAME.sub(".parquet", shown) in paths
         # names are unique: an ambiguous or a long name gets a hash of the path
         if "__" in shown or len(name.encode()) > MAX_NAME_BYTES or is_like_shard:
             short = name.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
@@ -138,10 +138,10 @@ def resolve_links(place: Place) -> str:
 
 def is_table(relative: str, suffixes: tuple[str, ...]) -> bool:
     """Return True if a file has one of the suffixes, and neither the file nor any folder in its path is hidden."""
-    return relative.lower().endswith(suffixes) and not HIDDEN.search(relative)
+    return relative.lower().endswith(suffixes) and not HIDDEN_PATH.search(relative)
 
 
-def read_again(read: Callable[Read, Found]) -> Callable[Read, Found]:
+def retry_unreadable(read: Callable[Read, Found]) -> Callable[Read, Found]:
     """Decorate a function so that it reads an unreadable file a second time before it fails.
 
     S3 sends byte ranges of objects without a checksum, so the bytes may have been garbled in transit.
@@ -157,7 +157,7 @@ def read_again(read: Callable[Read, Found]) -> Callable[Read, Found]:
     return read_twice
 
 
-@read_again
+@retry_unreadable
 def read_footer(file: ListedFile) -> pq.FileMetaData:
     """Return a Parquet file's footer; raise SourceError if it has none, or if the file's name is not UTF-8."""
     if file.url != printable(file.url):
@@ -191,7 +191,7 @@ def check_columns(schema: pa.Schema, read: Sequence[str], ids: Sequence[str], ur
     require_once(schema.names, read, url)
     for name in set(ids) & set(schema.names):
         dtype = schema.field(name).type
-        if pa.types.is_nested(dtype) or dtype in BINARY or pa.types.is_fixed_size_binary(dtype):
+        if pa.types.is_nested(dtype) or dtype in BINARY_TYPES or pa.types.is_fixed_size_binary(dtype):
             raise SourceError(f"{url}: expected {name!r} to contain text or numbers, found {dtype}; write ids as text")
 
 
@@ -227,7 +227,7 @@ def split_file(
     ]
 
 
-@read_again
+@retry_unreadable
 def read_shard(shard: Shard, columns: Sequence[str]) -> pa.Table:
     """Return a shard's rows with those of the `columns` (our names) that the file has.
 
@@ -245,7 +245,7 @@ def read_own_files(shard: Shard) -> list[str]:
     try:
         with open_shard(shard) as stream:
             file = ParquetReader(stream, shard.size)
-            if INGESTED not in (file.footer.metadata or {}):
+            if INGEST_KEY not in (file.footer.metadata or {}):
                 return []
             files: list[str | None] = _read_renamed(file, shard, ("uri",)).column("uri").to_pylist()
     except (SourceError, KeyError):  # the caller can still name the row in the shard's file
@@ -267,7 +267,7 @@ def _read_renamed(file: ParquetReader, shard: Shard, columns: Sequence[str]) -> 
     given: list[Any] = [None] * len(texts)
     if "prompt_id" in table.column_names:
         given, table = read_column(table, "prompt_id", shard), table.drop_columns(["prompt_id"])
-    ids = [id_text(prompt_id) or text_id(text) for prompt_id, text in zip(given, texts, strict=True)]
+    ids = [format_id(prompt_id) or hash_text(text) for prompt_id, text in zip(given, texts, strict=True)]
     table = table.append_column("prompt_id", pa.array(ids, pa.string()))
     return table.select([name for name in columns if name in table.column_names])
 
@@ -357,7 +357,7 @@ def select_picked_rows(table: pa.Table, shard: Shard) -> pa.Table:
     return table.take(pa.array(shard.picked)) if shard.picked else table
 
 
-@read_again
+@retry_unreadable
 def read_extra(shard: Shard, extra: pa.Schema, settings: Mapping[str, ColumnAlternatives]) -> pa.Table:
     """Return the columns that a shard adds to its scores, in row order; null if the shard's file lacks them.
 
@@ -372,7 +372,7 @@ def read_extra(shard: Shard, extra: pa.Schema, settings: Mapping[str, ColumnAlte
     columns = [found.column(name) if name in found.column_names else absent.cast(extra.field(name).type)
                for name in extra.names]  # fmt: skip
     if settings:
-        columns[extra.get_field_index(COLUMN)] = read_settings(found, settings)
+        columns[extra.get_field_index(SETTINGS_COLUMN)] = read_settings(found, settings)
     return pa.table(columns, schema=extra)
 
 
@@ -427,7 +427,7 @@ def _check_unchanged(file: Shard | ListedFile) -> None:
         )
 
 
-def text_id(text: str) -> str:
+def hash_text(text: str) -> str:
     """Return the id for a prompt that has none: a hash of its text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

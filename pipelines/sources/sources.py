@@ -18,7 +18,7 @@ from plumbline.operators.results.summary import Skills
 from plumbline.operators.stages.question_pack import PackIndex
 from plumbline.operators.statistics.poisson_bootstrap import draw_prompts, hash_ids
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.base.tables import DAMAGED, Rejection
+from plumbline.pipelines.base.tables import DAMAGED_KINDS, Rejection
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.edit_columns import digest_edit_columns
 from plumbline.pipelines.sources.image_file_cache import ImageFileCache
@@ -98,7 +98,7 @@ class Sources(NamedTuple):
     @property
     def damaged_files(self) -> list[str]:
         """Damaged files; the number of rows lost from them is unknown."""
-        return sorted({row.file for row in self.rejected if row.kind in DAMAGED})
+        return sorted({row.file for row in self.rejected if row.kind in DAMAGED_KINDS})
 
     @property
     def has_problems(self) -> bool:

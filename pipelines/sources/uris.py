@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from plumbline.operators.base.errors import PlumblineError, RefusedUri
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.images.rows import ADDRESSES, image_records
+from plumbline.operators.images.rows import ADDRESS_COLUMNS, list_image_records
 from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, is_remote, is_storage_error
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.prompt_files import SUFFIXES
@@ -78,11 +78,11 @@ class StoredObjects:
         """Return a digest of the objects at the rows' addresses; empty if the table has no such column."""
         if column not in images.column_names:
             return ""
-        return digest([self.identify(record[column]) for record in image_records(images.select([column]))])
+        return digest([self.identify(record[column]) for record in list_image_records(images.select([column]))])
 
     def digest_edits(self, images: pa.Table, prompt_digests: Sequence[str] = ()) -> str:
         """Return a digest of the sources and masks of the images and of their prompts; empty without any of these."""
-        digests = [*(self.digest(images, name) for name in ADDRESSES[1:]), *prompt_digests]
+        digests = [*(self.digest(images, name) for name in ADDRESS_COLUMNS[1:]), *prompt_digests]
         return digest(digests) if any(digests) else ""
 
     def identify(self, uri: Any) -> str | list[Any]:
@@ -123,7 +123,7 @@ def open_benchmark_uris(benchmark: BenchmarkConfig, storage: StorageConfig, limi
     """
     generators = benchmark.generators.values() if isinstance(benchmark.generators, Mapping) else ()
     images = [benchmark.images] if benchmark.images is not None else list(generators)
-    if benchmark.prompts is not None and {*ADDRESSES} & {*benchmark.columns.edit_columns}:
+    if benchmark.prompts is not None and {*ADDRESS_COLUMNS} & {*benchmark.columns.edit_columns}:
         images.append(benchmark.prompts)
     files = (".parquet", *SUFFIXES)
     folders = [url[: url.rfind("/") + 1] if url.lower().endswith(files) else url for url in images]

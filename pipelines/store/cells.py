@@ -17,7 +17,7 @@ from plumbline.operators.images.rows import EDIT_COLUMNS
 from plumbline.pipelines.base.storage import Place, StorageConfig
 
 State = Literal["committed", "draft", "failed"]
-PIECE = re.compile(r"(\+w\d+)+$")
+PIECE_SUFFIX = re.compile(r"(\+w\d+)+$")
 """Suffix of the names of shards with only some rows of a file: the rows of one round, or of the scored prompts."""
 
 

@@ -25,7 +25,7 @@ from plumbline.operators.base.errors import PlumblineError
 from plumbline.pipelines.store.checksums import DamagedError, decode_json, encode_json
 from plumbline.pipelines.store.store import Store
 
-LEASES = "leases"
+LEASES_FOLDER = "leases"
 LEASE_TIMEOUT = 120.0
 """Seconds without a renewal after which a holder counts as dead, unless its file specifies another timeout."""
 RENEWALS_PER_TIMEOUT = 6
@@ -135,8 +135,8 @@ class Lease:
                 self.lost = True
                 now = read_lease(self._store, self._name)
                 raise LeaseLost(
-                    f"{self._store.place / LEASES}: this {self._holder.job} did not renew its lease in time, and {now} "
-                    "took its place; finished cells are kept, run again once that has ended"
+                    f"{self._store.place / LEASES_FOLDER}: this {self._holder.job} did not renew its lease in time, "
+                    f"and {now} took its place; finished cells are kept, run again once that has ended"
                 )
 
     def _renew(self) -> bool:
@@ -218,7 +218,7 @@ def take_lease(
             if lease.claim(current.number + 1):
                 return lease
         elif changed and clock.now() >= until:
-            raise LeaseHeld(f"{store.place / LEASES}: {current} is at work; run again once it has ended")
+            raise LeaseHeld(f"{store.place / LEASES_FOLDER}: {current} is at work; run again once it has ended")
         elif not announced:
             announced = True
             on_wait(current)
@@ -242,11 +242,11 @@ def read_lease(store: Store, name: str) -> LeaseRecord:
 
 
 def _path(name: str, number: int) -> str:
-    return f"{LEASES}/{name}/{number:08}.json"
+    return f"{LEASES_FOLDER}/{name}/{number:08}.json"
 
 
 def _list_numbers(store: Store, name: str) -> list[int]:
-    stems = [path.rpartition("/")[2].removesuffix(".json") for path in store.list_files(f"{LEASES}/{name}")]
+    stems = [path.rpartition("/")[2].removesuffix(".json") for path in store.list_files(f"{LEASES_FOLDER}/{name}")]
     return [int(stem) for stem in stems if stem.isdigit()]  # skips the temporary file of a writer that was killed
 
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from plumbline.operators.base.schemas import QUESTIONS
 from plumbline.pipelines.store.runs import CellStates, read_cell_states
-from plumbline.pipelines.store.store import Store, StoredCell, draft_path
+from plumbline.pipelines.store.store import Store, StoredCell, get_draft_path
 
 STATES_WITH_TABLE = ("cached", "committed", "draft")
 
@@ -32,7 +32,7 @@ def select_question_cells(inputs: Iterable[str]) -> list[str]:
 
 def read_stored_cell(store: Store, states: CellStates, path: str) -> StoredCell:
     """Read a run's cell, or its draft if the run only saved a draft."""
-    return store.read_cell(draft_path(path) if states.get(path) == "draft" else path)
+    return store.read_cell(get_draft_path(path) if states.get(path) == "draft" else path)
 
 
 def read_asked_questions(store: Store, run_id: str, metric: str) -> pa.Table:

@@ -12,12 +12,12 @@ from plumbline.operators.base.rows import count_errors
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.stages.stage import Stage
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.store.cells import PIECE, Cell, Outcome, PlannedCell
-from plumbline.pipelines.store.runs import READERS, list_run_ids, read_cell_states, read_manifest
-from plumbline.pipelines.store.store import Store, StoredCell, StoreError, draft_path
+from plumbline.pipelines.store.cells import PIECE_SUFFIX, Cell, Outcome, PlannedCell
+from plumbline.pipelines.store.runs import N_READERS, list_run_ids, read_cell_states, read_manifest
+from plumbline.pipelines.store.store import Store, StoredCell, StoreError, get_draft_path
 
-NOT_TRIED = RowError(
-    "not_computed", "was never tried, and retry_failed=true computes only what failed; run without it", retryable=True
+NOT_TRIED_ERROR = RowError(
+    "not_computed", "retry_failed=true skipped this row, which was never tried; run without it", retryable=True
 )
 """Error of rows whose cells are skipped by a sweep with retry_failed."""
 MAX_EARLIER = 32
@@ -43,7 +43,7 @@ class EarlierCells:
         """
         if not _find_stage(path).keeps_rows:
             return ()
-        draft, groups = draft_path(path), [self.by_group.get(group, []) for group in _list_similar_groups(path)]
+        draft, groups = get_draft_path(path), [self.by_group.get(group, []) for group in _list_similar_groups(path)]
         own = [*([path] if renew else ()), *([draft] if draft in groups[0] else ())]
         others = next((found for group in groups if (found := [other for other in group if other != draft])), [])
         return (*own, *others[:MAX_EARLIER])
@@ -59,7 +59,7 @@ def _list_similar_groups(path: str) -> tuple[str, ...]:
     folder = path.rpartition("/")[0]
     if _find_stage(path).row_kind == "prompts":
         return (folder,)
-    recipe, shard = folder.rpartition("/")[0], PIECE.sub("", _strip_input_digest(path))
+    recipe, shard = folder.rpartition("/")[0], PIECE_SUFFIX.sub("", _strip_input_digest(path))
     return (shard, f"{recipe}/*/{shard.rpartition('/')[2]}", folder)
 
 
@@ -113,7 +113,7 @@ def find_failed(cells: Iterable[PlannedCell], stored: Set[str], store: Store, be
     """
     failed = _find_failed_shards(store, benchmark)
     paths = {
-        cell: path if draft_path(path := cell.path) in stored else failed.get(_strip_input_digest(path))
+        cell: path if get_draft_path(path := cell.path) in stored else failed.get(_strip_input_digest(path))
         for cell in cells
     }
     return {cell: path for cell, path in paths.items() if path is not None}
@@ -157,7 +157,7 @@ def count_failed(failed: Mapping[PlannedCell, str], store: Store) -> dict[str, F
             return FailedRows(cell.shard.rows, cell.shard.rows)
         return FailedRows(count_errors(table), count_errors(table, retryable_only=True))
 
-    with ThreadPoolExecutor(READERS) as pool:
+    with ThreadPoolExecutor(N_READERS) as pool:
         return dict(zip((cell.path for cell in failed), pool.map(count, failed), strict=True))
 
 

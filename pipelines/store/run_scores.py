@@ -11,7 +11,7 @@ from plumbline.operators.results.run_scores import PromptTexts, RunScores
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.store.store import Store
 
-TEXTS = pa.schema([("prompt_id", pa.string()), ("text", pa.uint64())])
+TEXTS_SCHEMA = pa.schema([("prompt_id", pa.string()), ("text", pa.uint64())])
 """Columns of a run's prompt table; `text` is a hash of the prompt's text."""
 DICTIONARY_COLUMNS = ("generator", "metric")
 """Columns with few distinct values, which are read as dictionary arrays."""
@@ -31,7 +31,7 @@ def read_run_scores(store: Store, run_id: str, each: OrderedMap = map_sequential
 def write_prompt_texts(store: Store, run_id: str, prompts: pa.Table) -> None:
     """Write hashes of the texts of a run's prompts (schema PROMPTS), so that a later run can detect edited prompts."""
     texts = pa.array(hash_ids(prompts.column("text").fill_null("").to_pylist()))
-    table = pa.table([prompts.column("prompt_id"), texts], schema=TEXTS)
+    table = pa.table([prompts.column("prompt_id"), texts], schema=TEXTS_SCHEMA)
     store.write_table(_texts_path(run_id), table)
 
 
@@ -50,11 +50,11 @@ def _texts_path(run_id: str) -> str:
     return f"runs/{run_id}/prompt_texts.parquet"
 
 
-def errors_path(run_folder: str) -> str:
+def get_errors_path(run_folder: str) -> str:
     return f"{run_folder}/errors.parquet"
 
 
 def read_failures(store: Store, run_folder: str) -> pa.Table:
     """Return a run's failures by kind (schema FAILURES); raise StoreError if a file is damaged or missing."""
-    path = errors_path(run_folder)
+    path = get_errors_path(run_folder)
     return merge_failures([count_failures(store.read_file(part)) for part in store.files(path) or [path]])

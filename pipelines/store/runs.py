@@ -19,13 +19,13 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.usage import Usage
 from plumbline.pipelines.store.checksums import DamagedError, decode_json
 from plumbline.pipelines.store.lease import LeaseLost
-from plumbline.pipelines.store.store import LATEST, RERUN, Store, draft_path
+from plumbline.pipelines.store.store import LATEST_FILE, RERUN_REMEDY, Store, get_draft_path
 
-READERS = 16
+N_READERS = 16
 """Number of threads that read files of a store concurrently."""
 MAX_RUNS_SEARCHED = 32
-ORDER = "order"
-UNNAMED = ".unnamed"
+ORDER_FOLDER = "order"
+UNNAMED_FOLDER = ".unnamed"
 LATEST_REPORT = "latest/report.html"
 """Copy of the newest run's report at a fixed address in the store."""
 
@@ -42,7 +42,7 @@ class RunCounts(TypedDict, total=False):
     coverage: float
 
 
-CELLS = pa.schema(
+CELLS_SCHEMA = pa.schema(
     [
         ("path", pa.string()),
         ("node", pa.string()),
@@ -85,7 +85,9 @@ def list_scores_cells(store: Store, run_id: str) -> list[ScoresCell]:
     cells = store.read_table(f"runs/{run_id}/cells.parquet", ["path", "state", "first_row"])
     of_scores = cells.filter(pc.is_valid(cells.column("first_row"))).sort_by("first_row")
     return [
-        ScoresCell(row["path"], draft_path(row["path"]) if row["state"] == "draft" else row["path"], row["first_row"])
+        ScoresCell(
+            row["path"], get_draft_path(row["path"]) if row["state"] == "draft" else row["path"], row["first_row"]
+        )
         for row in of_scores.to_pylist()
     ]
 
@@ -120,7 +122,7 @@ class Run(NamedTuple):
 
 NameRun = Callable[[Store, datetime], str]
 """Function that returns the id of a new run, given the store and the time (UTC) at which the run began."""
-DAY = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
+RUN_DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
 
 
 def name_by_time(store: Store, began: datetime) -> str:
@@ -152,25 +154,27 @@ class Position(NamedTuple):
 
     @property
     def path(self) -> str:
-        return f"{ORDER}/{self.number:08}-{self.run_id}{'' if self.made_newest else UNNAMED}"
+        return f"{ORDER_FOLDER}/{self.number:08}-{self.run_id}{'' if self.made_newest else UNNAMED_FOLDER}"
 
 
 def parse_run_id(path: str) -> str:
     """Return the id of the run whose position is encoded in this path."""
-    return path.rpartition("/")[2].partition("-")[2].removesuffix(UNNAMED)
+    return path.rpartition("/")[2].partition("-")[2].removesuffix(UNNAMED_FOLDER)
 
 
 def _list_positions(store: Store) -> list[Position]:
     positions = []
-    for path in store.files(ORDER):
+    for path in store.files(ORDER_FOLDER):
         number = path.rpartition("/")[2].partition("-")[0]
         if number.isdigit():
-            positions.append(Position(int(number), parse_run_id(path), not path.endswith(UNNAMED)))
+            positions.append(Position(int(number), parse_run_id(path), not path.endswith(UNNAMED_FOLDER)))
     return sorted(positions)
 
 
 @contextmanager
-def _publish(store: Store, run_id: str, *, made_newest: bool, assert_lease: Callable[[], None]) -> Iterator[None]:
+def _append_to_order(
+    store: Store, run_id: str, *, made_newest: bool, assert_lease: Callable[[], None]
+) -> Iterator[None]:
     """Append a run to the order when the context begins; remove the run again if `assert_lease` raises LeaseLost."""
     assert_lease()
     positions = _list_positions(store)
@@ -196,7 +200,7 @@ def commit_run(
 
     `assert_lease` raises LeaseLost if the run may no longer be published.
     """
-    with _publish(store, run_id, made_newest=False, assert_lease=assert_lease):
+    with _append_to_order(store, run_id, made_newest=False, assert_lease=assert_lease):
         store.write_json(_manifest_path(run_id), manifest)
 
 
@@ -204,10 +208,10 @@ def make_newest(store: Store, run_id: str, assert_lease: Callable[[], None] = la
     """Make a run the newest and publish its report at the fixed address; do nothing if this was already done."""
     last = max((position for position in _list_positions(store) if position.made_newest), default=None)
     if last is None or last.run_id != run_id:
-        with _publish(store, run_id, made_newest=True, assert_lease=assert_lease):
+        with _append_to_order(store, run_id, made_newest=True, assert_lease=assert_lease):
             pass
         publish_newest(store)
-    elif (store.read_text(LATEST) or "").strip() != run_id or not store.has_page(LATEST_REPORT):
+    elif (store.read_text(LATEST_FILE) or "").strip() != run_id or not store.has_page(LATEST_REPORT):
         publish_newest(store)
 
 
@@ -230,7 +234,7 @@ def publish_newest(store: Store) -> None:
     """
     published = None
     while (newest := find_newest_run(store)) not in (None, published):
-        store.write_text(LATEST, f"{newest}\n")
+        store.write_text(LATEST_FILE, f"{newest}\n")
         html = store.read_text(f"runs/{newest}/report.html")
         if html is not None:
             store.write_text(LATEST_REPORT, html)
@@ -244,7 +248,7 @@ def list_run_ids(store: Store) -> list[str]:
 
 def _list_with_manifest(store: Store, positions: Sequence[Position]) -> list[str]:
     folders = _sort_folders(store, positions)
-    with ThreadPoolExecutor(READERS) as pool:
+    with ThreadPoolExecutor(N_READERS) as pool:
         exist = list(pool.map(lambda run_id: store.exists(_manifest_path(run_id)), folders))
     return [run_id for run_id, exists in zip(folders, exist, strict=True) if exists]
 
@@ -254,7 +258,9 @@ def _sort_folders(store: Store, positions: Sequence[Position]) -> list[str]:
     numbers = {position.run_id: position.number for position in positions}
 
     def order(run_id: str) -> tuple[int, str, str]:
-        time = DAY.sub(r"\1\2\3", run_id, count=1) if DAY.match(run_id) else run_id  # 2026-11-23 is like 20261123
+        time = (
+            RUN_DATE.sub(r"\1\2\3", run_id, count=1) if RUN_DATE.match(run_id) else run_id
+        )  # 2026-11-23 is like 20261123
         return numbers.get(run_id, -1), time, run_id
 
     return sorted(store.list_folders("runs"), key=order)
@@ -332,11 +338,11 @@ def parse_manifest(text: str, url: str) -> dict[str, Any]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the whole"
-        raise ConfigError(f"{url}: not a manifest ({where}: {first['msg']}); {RERUN}") from error
+        raise ConfigError(f"{url}: not a manifest ({where}: {first['msg']}); {RERUN_REMEDY}") from error
     except DamagedError as error:
-        raise ConfigError(f"{url}: the manifest is damaged ({error}); {RERUN}") from error
+        raise ConfigError(f"{url}: the manifest is damaged ({error}); {RERUN_REMEDY}") from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{url}: not a manifest ({error}); {RERUN}") from error
+        raise ConfigError(f"{url}: not a manifest ({error}); {RERUN_REMEDY}") from error
     return dict(content)
 
 
@@ -344,7 +350,7 @@ def list_runs(store: Store) -> list[Run]:
     """Return all runs of a store, oldest first, including those with a damaged manifest."""
     positions = _list_positions(store)
     newest = _find_newest(store, positions)
-    with ThreadPoolExecutor(READERS) as pool:
+    with ThreadPoolExecutor(N_READERS) as pool:
         runs = _list_with_manifest(store, positions)
         return list(pool.map(lambda run_id: _read_run(store, run_id, latest=run_id == newest), runs))
 

@@ -22,10 +22,10 @@ from plumbline.pipelines.base.storage import (
     Entry,
     Place,
     StorageConfig,
+    convert_write_errors,
     first_line,
     is_storage_error,
     readable_errors,
-    write_errors,
 )
 from plumbline.pipelines.store.cells import Cell, Outcome, State
 from plumbline.pipelines.store.checksums import (
@@ -39,18 +39,18 @@ from plumbline.pipelines.store.checksums import (
     insert_digest,
 )
 
-DRAFT = ".draft.parquet"
-LATEST = "runs/latest"
-MARK = "store.json"
-RERUN = "run the sweep again, which writes a new run, or delete the run's folder"
+DRAFT_SUFFIX = ".draft.parquet"
+LATEST_FILE = "runs/latest"
+STORE_MARK = "store.json"
+RERUN_REMEDY = "run the sweep again, which writes a new run, or delete the run's folder"
 """Remedy for a damaged file in a run."""
-VERIFY = "run the sweep again with verify=true, which computes it again"
+VERIFY_REMEDY = "run the sweep again with verify=true, which computes it again"
 """Remedy for a damaged cell. Without verify=true, a sweep that has nothing to compute reads no cells and so finds no
 damage.
 """
 COUNTED_KEY = "plumbline_counted"
 """Key in the metadata of a table's file, for counts of its rows. They are stored as base64-encoded Parquet."""
-PAGE = 999
+PAGE_FILES = 999
 """Number of files in a page; a single S3 request can list one file more, which shows whether the folder has more."""
 WORKING_FOLDERS = "/runtime_resources/working_dir_files/"
 """Folder into which `ray job submit --working-dir` unpacks a job's files. Ray deletes them some time after the job."""
@@ -126,7 +126,7 @@ class Store:
     def check(self) -> None:
         """Mark the folder as a store; raise ConfigError if it is unreachable or does not support create-only writes."""
         with readable_errors(self.place, "store"):
-            (self.place / MARK).create_mark(b'{"plumbline_store": 1}\n')
+            (self.place / STORE_MARK).create_mark(b'{"plumbline_store": 1}\n')
 
     def list_files(self, folder: str) -> dict[str, float]:
         """Return the paths of a folder's files with their modification times."""
@@ -135,13 +135,15 @@ class Store:
     def page(self, folder: str) -> Page:
         """Return the first files of a folder, as many as a single request can list."""
         below = self._below(folder)
-        written = {path: entry.modified for path, entry in islice(below, PAGE)}
+        written = {path: entry.modified for path, entry in islice(below, PAGE_FILES)}
         return Page(written, next(below, None) is None)
 
     def count_cells(self, stages: Iterable[str]) -> CellCount:
         """Count the committed cells of these stages, as far as one request per stage can list them."""
         pages = [self.page(stage) for stage in stages]
-        found = sum(path.endswith(".parquet") and not path.endswith(DRAFT) for page in pages for path in page.written)
+        found = sum(
+            path.endswith(".parquet") and not path.endswith(DRAFT_SUFFIX) for page in pages for path in page.written
+        )
         return CellCount(found, all(page.whole for page in pages))
 
     def walk_files(self, folder: str) -> Iterator[StoredFile]:
@@ -185,13 +187,13 @@ class Store:
 
         Raises WriteError if the draft cannot be written.
         """
-        (self.place / draft_path(cell.path)).write(_encode(cell, table, provenance))
+        (self.place / get_draft_path(cell.path)).write(_encode(cell, table, provenance))
 
     def read(
         self, path: str, *, key: str | None = None, draft: bool = False, columns: Sequence[str] | None = None
     ) -> pa.Table:
         """Return a cell's table after checking its digest; raise BrokenCell if it is damaged or has another key."""
-        cell = self.read_cell(draft_path(path) if draft else path, columns)
+        cell = self.read_cell(get_draft_path(path) if draft else path, columns)
         if key is not None and cell.provenance["key"] != key:
             raise BrokenCell(path, f"{self.place / path}: the cell has a different key; run again")
         return cell.table
@@ -202,7 +204,7 @@ class Store:
         Raises BrokenCell if the file is damaged or contains another cell, GoneCell if it does not exist, and StoreError
         if the store is unreachable.
         """
-        cell = path.removesuffix(DRAFT) + ".parquet" if path.endswith(DRAFT) else path
+        cell = path.removesuffix(DRAFT_SUFFIX) + ".parquet" if path.endswith(DRAFT_SUFFIX) else path
         try:
             stored = decode_cell(_read_bytes(self.place / path), columns)
             # a cell's file name ends with the first digits of its key
@@ -215,7 +217,7 @@ class Store:
                 raise GoneCell(cell, str(error)) from error
             raise
         except DamagedError as error:
-            raise BrokenCell(cell, f"{self.place / path}: the cell is damaged ({error}); {VERIFY}") from error
+            raise BrokenCell(cell, f"{self.place / path}: the cell is damaged ({error}); {VERIFY_REMEDY}") from error
 
     def read_table(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Read a run's table from a file or folder; raise StoreError naming any file that is damaged or unreachable."""
@@ -237,7 +239,7 @@ class Store:
             return table.replace_schema_metadata(None)
         except (DamagedError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
             problem = first_line(error)
-            raise StoreError(f"{self.place / path}: the table is damaged ({problem}); {RERUN}") from error
+            raise StoreError(f"{self.place / path}: the table is damaged ({problem}); {RERUN_REMEDY}") from error
 
     def read_with_digest(self, path: str) -> tuple[pa.Table, str]:
         """Return one file of a run's table, and the SHA-256 of that file; raise StoreError like `read_table`."""
@@ -275,17 +277,17 @@ class Store:
         return sorted(name for name, _ in self._below(path) if not name.rpartition("/")[2].startswith("."))
 
     def remove(self, path: str) -> None:
-        with write_errors(self.place / path):
+        with convert_write_errors(self.place / path):
             (self.place / path).remove()
 
     def remove_all(self, paths: Sequence[str]) -> None:
         """Remove files, in batches if the storage supports it."""
-        with write_errors(self.place):
+        with convert_write_errors(self.place):
             self.place.remove_below(paths)
 
     def remove_folder(self, path: str) -> None:
         """Remove a folder and its content; no process may still be writing to it."""
-        with write_errors(self.place / path):
+        with convert_write_errors(self.place / path):
             (self.place / path).remove_folder()
 
     def is_sound(self, path: str) -> bool:
@@ -381,7 +383,7 @@ def open_store(config: StoreAddress) -> Store:
 def open_existing_store(config: StoreAddress) -> Store:
     """Open the configured store for a job that only reads it; raise ConfigError if it does not exist."""
     store = open_store(config)
-    if not store.exists(MARK) and not store.list_folders("runs"):  # a copied store may contain only runs
+    if not store.exists(STORE_MARK) and not store.list_folders("runs"):  # a copied store may contain only runs
         scheme, separator, path = store.place.url.partition("://")
         bucket = config.storage.locate(f"{scheme}://{path.partition('/')[0]}") if separator else None
         with readable_errors(store.place, "store"):
@@ -395,19 +397,19 @@ def open_existing_store(config: StoreAddress) -> Store:
 
 
 def is_store(folder: Place) -> bool:
-    mark = folder / MARK
+    mark = folder / STORE_MARK
     return mark.is_file() and b"plumbline_store" in mark.read()
 
 
 def exclude_stores(folder: Place, paths: Sequence[str]) -> list[str]:
     """Return the paths, relative to a folder, that are not inside a store."""
-    marked = [path.removesuffix(MARK) for path in paths if path.rpartition("/")[2] == MARK]
+    marked = [path.removesuffix(STORE_MARK) for path in paths if path.rpartition("/")[2] == STORE_MARK]
     stores = tuple(path for path in marked if is_store(folder / path.rstrip("/")))
     return [path for path in paths if not path.startswith(stores)]
 
 
-def draft_path(path: str) -> str:
-    return path.removesuffix(".parquet") + DRAFT
+def get_draft_path(path: str) -> str:
+    return path.removesuffix(".parquet") + DRAFT_SUFFIX
 
 
 def _read_bytes(place: Place) -> bytes:

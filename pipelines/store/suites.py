@@ -6,7 +6,7 @@ from typing import NamedTuple
 from plumbline.pipelines.store.runs import find_newest_run, find_run, make_newest
 from plumbline.pipelines.store.store import Store
 
-SUITES = "suites"
+SUITES_FOLDER = "suites"
 """Folder of the suites. Each suite has a folder with its page, its data and suite.json, which is written last."""
 
 
@@ -19,22 +19,22 @@ class Suite(NamedTuple):
 
     @property
     def folder(self) -> str:
-        return f"{SUITES}/{self.suite_id}"
+        return f"{SUITES_FOLDER}/{self.suite_id}"
 
     def page(self, store: Store) -> str:
         return f"{store.place.url}/{self.folder}/report.html"
 
 
-def newest_suites(store: Store) -> Iterator[Suite]:
+def read_newest_suites(store: Store) -> Iterator[Suite]:
     """Yield the suites of a store, newest first; each suite is read only when it is reached."""
-    for suite_id in sorted(store.list_folders(SUITES), reverse=True):
+    for suite_id in sorted(store.list_folders(SUITES_FOLDER), reverse=True):
         if (suite := find_suite(store, suite_id)) is not None:
             yield suite
 
 
 def find_suite(store: Store, suite_id: str) -> Suite | None:
     """Return the suite with an id, or None if its suite.json (which is written last) is missing or damaged."""
-    content = store.read_json(f"{SUITES}/{suite_id}/suite.json") or {}
+    content = store.read_json(f"{SUITES_FOLDER}/{suite_id}/suite.json") or {}
     runs, code = content.get("runs"), content.get("exit_code")
     if not isinstance(runs, dict) or not isinstance(code, int):
         return None
@@ -53,7 +53,7 @@ def find_named_run(store: Store, name: str, benchmark: str, key: str) -> str | N
 
 def find_suite_of(store: Store, runs: Mapping[str, str]) -> Suite | None:
     """Return the newest suite of these benchmarks if it consists of exactly these runs; otherwise return None."""
-    newest = next((suite for suite in newest_suites(store) if list(suite.runs) == list(runs)), None)
+    newest = next((suite for suite in read_newest_suites(store) if list(suite.runs) == list(runs)), None)
     return newest if newest is not None and newest.runs == runs else None
 
 

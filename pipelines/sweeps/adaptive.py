@@ -19,7 +19,7 @@ from plumbline.pipelines.sweeps.computing import (
     Inspection,
     compute_and_repair,
     inspect_cells,
-    registered_sweep,
+    register_sweep,
     with_rounds,
     with_times,
 )
@@ -77,7 +77,7 @@ def _compute_round(
         if decided.result is not None:
             return now, dict(now.outcomes), decided.result
     totals = Totals()
-    with display() as watch, registered_sweep(now, watch) as (working, watch):
+    with display() as watch, register_sweep(now, watch) as (working, watch):
         done, outcomes, result = compute_and_repair(working, combine_displays(totals.add, watch), decide)
     done, outcomes = with_rounds(with_times(done, totals), outcomes)
     if result is None:

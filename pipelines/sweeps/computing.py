@@ -25,7 +25,7 @@ from plumbline.pipelines.sweeps.planning import PlannedSweep
 
 T = TypeVar("T")
 
-TIMES = ("seconds", "worked", "waited", "calls")
+SUMMED_FIELDS = ("seconds", "worked", "waited", "calls")
 """Fields of NodeProgress that are summed over rounds."""
 
 MAX_ROUNDS = 6
@@ -36,14 +36,14 @@ Cells that are still broken after these rounds fail.
 
 
 @contextmanager
-def registered_sweep(planned: PlannedSweep, watch: Watch, **content: Any) -> Iterator[tuple[PlannedSweep, Watch]]:
-    """Register a single sweep in the same way as `registered_sweeps`."""
-    with registered_sweeps([planned], watch, **content) as ((working,), both):
+def register_sweep(planned: PlannedSweep, watch: Watch, **content: Any) -> Iterator[tuple[PlannedSweep, Watch]]:
+    """Register a single sweep in the same way as `register_sweeps`."""
+    with register_sweeps([planned], watch, **content) as ((working,), both):
         yield working, both
 
 
 @contextmanager
-def registered_sweeps(
+def register_sweeps(
     sweeps: Sequence[PlannedSweep], watch: Watch, **content: Any
 ) -> Iterator[tuple[Sequence[PlannedSweep], Watch]]:
     """Record in the store which cells the sweeps use (for jobs.gc) and their progress (for jobs.status).
@@ -190,7 +190,7 @@ def with_times(planned: PlannedSweep, totals: Totals) -> PlannedSweep:
     times = dict(planned.times)
     for node, progress in totals.nodes.items():
         before = times.get(node, NodeProgress())
-        summed = {name: round(getattr(progress, name) + getattr(before, name), 2) for name in TIMES}
+        summed = {name: round(getattr(progress, name) + getattr(before, name), 2) for name in SUMMED_FIELDS}
         if summed["seconds"]:
             times[node] = NodeProgress(**summed)
     return replace(planned, times=times)

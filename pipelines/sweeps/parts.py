@@ -17,17 +17,22 @@ from numpy.typing import NDArray
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.operators.base.failures import count_failures
-from plumbline.operators.images.generation_settings import COLUMN, ColumnAlternatives, Known, count_settings
-from plumbline.operators.images.rows import identify, image_records
-from plumbline.operators.results.percentile_ranks import Sketch, sketch
+from plumbline.operators.images.generation_settings import (
+    SETTINGS_COLUMN,
+    ColumnAlternatives,
+    SettingCounts,
+    count_settings,
+)
+from plumbline.operators.images.rows import identify, list_image_records
+from plumbline.operators.results.percentile_ranks import Sketch, make_sketch
 from plumbline.operators.results.summary import Skills, Sums, Tally, count_each
-from plumbline.operators.stages.scores import score_input_digests
+from plumbline.operators.stages.scores import digest_score_inputs
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.sources.shards import BrokenFile, read_extra, read_own_files, read_shard
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, Shard, is_draft
-from plumbline.pipelines.store.reused_rows import NOT_TRIED
-from plumbline.pipelines.store.runs import READERS, list_run_ids
+from plumbline.pipelines.store.reused_rows import NOT_TRIED_ERROR
+from plumbline.pipelines.store.runs import N_READERS, list_run_ids
 from plumbline.pipelines.store.store import BrokenCell, GoneCell, Store, StoreError
 
 MAX_SEARCHED_RUNS = 16
@@ -120,7 +125,7 @@ class CountedPart(NamedTuple):
     n_truncated: int
     scores: Sketch
     """Sketch of the score distribution."""
-    settings: Known
+    settings: SettingCounts
     """Number of images by generation setting; only set for parts of the counted metric."""
     cell_rows: NDArray[np.int32]
     """Number of rows of each of the part's cells, in order."""
@@ -178,7 +183,7 @@ def read_input_digests(
         tables.append(table)
     questions, entailment = tables
     complete = questions is not None and (entailment is not None or pair.entailment is None)
-    digests = score_input_digests(questions, entailment) if complete else {}
+    digests = digest_score_inputs(questions, entailment) if complete else {}
     return InputDigests(hash_ids(list(digests)), hash_ids(list(digests.values()))), frozenset(broken)
 
 
@@ -209,7 +214,7 @@ def _repair_earlier(store: Store, part: ScoresPart) -> None:
 def _adopt(shared: SharedInputs, part: ScoresPart) -> CountedPart | None:
     """Copy a part from an earlier run and return its counts; return None if it cannot be copied."""
     assert part.earlier is not None
-    settings = [COLUMN] if shared.counts_settings(part.metric) else []
+    settings = [SETTINGS_COLUMN] if shared.counts_settings(part.metric) else []
     adopted = shared.store.adopt(part.earlier, part.path, (*ERROR_COLUMNS, *COUNTED_COLUMNS, *settings))
     if adopted is None:
         return None
@@ -267,14 +272,14 @@ class PartMaker:
         prompts, hashes = (np.concatenate(column) for column in zip(*inputs, strict=True))
         order = np.argsort(prompts, kind="stable")
         current = InputDigests(prompts[order], hashes[order])
-        with ThreadPoolExecutor(READERS) as readers:
+        with ThreadPoolExecutor(N_READERS) as readers:
             cells = list(readers.map(lambda cell: self._read_cell(part.metric, cell, current), part.cells))
         return cells, frozenset(self.broken)
 
     def _read_cell(self, metric: str, cell: PlannedCell, current: InputDigests) -> CellRows:
         """Return the rows of a cell with the shard's extra columns, or null rows if the cell cannot be used."""
         if cell in self.task.untried:
-            return self._make_null_rows(metric, cell.shard, NOT_TRIED)
+            return self._make_null_rows(metric, cell.shard, NOT_TRIED_ERROR)
         outcome = self.task.outcomes.get(cell.path)
         if outcome is not None and outcome.state == "failed":
             self.broken.update(outcome.broken)
@@ -294,7 +299,7 @@ class PartMaker:
         """Return one null row per image of a failed shard; return no rows if the ids cannot be read."""
         extra = self.shared.extra
         try:
-            records = image_records(read_shard(shard, ("image_id", "prompt_id")))
+            records = list_image_records(read_shard(shard, ("image_id", "prompt_id")))
             further = self._read_extra(shard)
         except PlumblineError:
             nothing = append_columns(schemas.SCORES.empty_table(), extra.empty_table(), extra)
@@ -361,8 +366,8 @@ def _count_part(
         rows=len(table),
         n_null=table.column("score").null_count,
         n_truncated=pc.sum(table.column("truncated")).as_py() or 0,
-        scores=sketch(table.column("score")),
-        settings=count_settings(table.column(COLUMN)) if shared.counts_settings(metric) else {},
+        scores=make_sketch(table.column("score")),
+        settings=count_settings(table.column(SETTINGS_COLUMN)) if shared.counts_settings(metric) else {},
         cell_rows=np.array([n_rows for _, n_rows in shards], np.int32),
     )
 

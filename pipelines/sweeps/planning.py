@@ -208,7 +208,7 @@ def find_missing_sources(metric: Metric, benchmark: BenchmarkConfig) -> str:
     if benchmark.columns.sources or not metric.needs_sources:
         return ""
     return (
-        "it looks at the sources of edited images; name the column that holds these by benchmark.columns.source, or "
-        "their addresses by benchmark.columns.source_uri; beside folders of images, put them in a folder called source "
-        "(plugins/edits/README.md)"
+        "it needs the source images of edits; set benchmark.columns.source to their column, or "
+        "benchmark.columns.source_uri to the column of their addresses; for folders of images, put the source images "
+        "into a folder called source (plugins/edits/README.md)"
     )

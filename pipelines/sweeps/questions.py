@@ -7,14 +7,14 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.results.question_quality import QuestionQuality, assess
+from plumbline.operators.results.question_quality import QuestionQuality, assess_questions
 from plumbline.pipelines.plans.costs import Cost, sum_costs
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, is_draft
-from plumbline.pipelines.store.reused_rows import NOT_TRIED
+from plumbline.pipelines.store.reused_rows import NOT_TRIED_ERROR
 from plumbline.pipelines.store.store import BrokenCell
-from plumbline.pipelines.sweeps.computing import Inspection, compute_and_repair, registered_sweep, sum_usage
+from plumbline.pipelines.sweeps.computing import Inspection, compute_and_repair, register_sweep, sum_usage
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 
 Cells = Sequence[PlannedCell]
@@ -42,7 +42,7 @@ def plan_questions(config: SweepConfig) -> PlannedSweep:
 
 def write_questions(planned: PlannedSweep, watch: Watch) -> WrittenQuestions:
     """Compute the missing cells and assess the questions of every metric."""
-    with registered_sweep(planned, watch) as (planned, watch):
+    with register_sweep(planned, watch) as (planned, watch):
         planned, outcomes, written = compute_and_repair(planned, watch, _inspect)
     usage = sum_usage(planned.plan, outcomes)
     return written._replace(usage=usage, costs=sum_costs(planned.plan, usage))
@@ -62,7 +62,7 @@ def _inspect(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspecti
         threshold = planned.config.metrics[name].score_options().get("threshold")
         asked, entailed = read_cells(questions[name], planned, outcomes), entailment.get(name)
         entailments = read_cells(entailed, planned, outcomes) if entailed else None
-        return assess(planned.sources.prompts, asked, entailments, threshold=threshold)
+        return assess_questions(planned.sources.prompts, asked, entailments, threshold=threshold)
 
     for name, asked in questions.items():
         cells = (*asked, *entailment.get(name, ()))
@@ -81,7 +81,7 @@ def read_if_complete(
 ) -> Inspection[T | None]:
     """Return the result of `make` if all of the cells exist; otherwise return the reason why not."""
     if any(cell in planned.plan.untried for cell in cells):
-        return Inspection(None, message=NOT_TRIED.message)
+        return Inspection(None, message=NOT_TRIED_ERROR.message)
     computed = [outcomes[cell.path] for cell in cells if cell.path in outcomes]
     failures = [outcome for outcome in computed if outcome.state == "failed"]
     if failures:

@@ -21,7 +21,7 @@ from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.failures import merge_failures
 from plumbline.operators.base.rows import error_value
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.images.generation_settings import Known, add_settings
+from plumbline.operators.images.generation_settings import SettingCounts, add_settings
 from plumbline.operators.results.percentile_ranks import SketchKey, merge_sketches
 from plumbline.operators.results.summary import Tally
 from plumbline.operators.stages.table import STAGES
@@ -36,7 +36,7 @@ from plumbline.pipelines.sources.shards import BrokenFile
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, Shard, digest
 from plumbline.pipelines.store.reused_rows import RetryCounts
-from plumbline.pipelines.store.run_scores import errors_path
+from plumbline.pipelines.store.run_scores import get_errors_path
 from plumbline.pipelines.store.runs import list_run_ids
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.parts import (
@@ -84,7 +84,7 @@ class Results:
     """Failures by kind (schema FAILURES)."""
     usual: pa.Table = field(default_factory=schemas.USUAL_SCORES.empty_table)
     """Distribution of the scores (schema USUAL_SCORES)."""
-    settings: Mapping[str, Known] = field(default_factory=dict)
+    settings: Mapping[str, SettingCounts] = field(default_factory=dict)
     """Number of images for each generation setting, by generator."""
     broken: frozenset[str] = frozenset()
     """Paths of cells that are damaged, or were computed from questions that have been rewritten since."""
@@ -95,7 +95,7 @@ class Results:
         return self.store.read_table(self.path)
 
     def read_errors(self) -> pa.Table:
-        return self.store.read_table(errors_path(self.path.rpartition("/")[0]))
+        return self.store.read_table(get_errors_path(self.path.rpartition("/")[0]))
 
     @property
     def coverage(self) -> float:
@@ -214,9 +214,9 @@ def _read_input_digests(
 
 def _combine_counts(
     parts: Iterable[ScoresPart], counts: Iterable[CountedPart]
-) -> tuple[dict[str, Known], dict[PlannedCell, int]]:
+) -> tuple[dict[str, SettingCounts], dict[PlannedCell, int]]:
     """Return the counts of generation settings by generator, if any, and the index of each cell's first row."""
-    settings: dict[str, Known] = {}
+    settings: dict[str, SettingCounts] = {}
     first_rows: dict[PlannedCell, int] = {}
     row = 0
     for part, count in zip(parts, counts, strict=True):
@@ -410,6 +410,6 @@ def _remove_others(store: Store, paths: Sequence[str], counted: Sequence[Counted
         nothing = errors_part_path(f"{folder}/00000.parquet")
         store.write_table(nothing, schemas.ERRORS.empty_table())
         failed = {nothing}
-    errors = errors_path(folder.rpartition("/")[0])
+    errors = get_errors_path(folder.rpartition("/")[0])
     for path in {*store.files(folder), *store.files(errors)} - failed - set(paths):
         store.remove(path)

@@ -23,7 +23,7 @@ from plumbline.pipelines.running.executor import Executor, choose_executor
 from plumbline.pipelines.running.workload import Workload
 from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.store.store import Store
-from plumbline.pipelines.sweeps.computing import compute_workload, make_workload, registered_sweeps, with_times
+from plumbline.pipelines.sweeps.computing import compute_workload, make_workload, register_sweeps, with_times
 from plumbline.pipelines.sweeps.planning import (
     PlannedSweep,
     SweepInputs,
@@ -74,8 +74,8 @@ class PlannedSuite:
         for one, other in combinations(texts, 2):
             if common := len(texts[one] & texts[other]):
                 yield (
-                    f"{one} and {other} share {plural(common, 'prompt')}: a generator that is better on both may be so "
-                    "by the same images."
+                    f"{one} and {other} share {plural(common, 'prompt')}: a generator may be better on both because "
+                    "of the same images."
                 )
 
 
@@ -165,7 +165,7 @@ def compute_suite(planned: PlannedSuite, suite_id: str, watch: Watch) -> Planned
             totals[event.benchmark].add(CallsAnswered(event.node, event.calls))
             totals[event.benchmark].add(event)
 
-    with registered_sweeps([*planned.sweeps.values()], watch, run=suite_id) as (sweeps, watch):
+    with register_sweeps([*planned.sweeps.values()], watch, run=suite_id) as (sweeps, watch):
         outcomes = compute_workload(make_workload(sweeps), planned.executor, combine_displays(count, watch))
     done = dict[str, PlannedSweep]()
     for name, sweep in zip(planned.sweeps, sweeps, strict=True):

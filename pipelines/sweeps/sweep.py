@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from plumbline.operators.results.summary import best_first
+from plumbline.operators.results.summary import sort_best_first
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, Ending, make_ending
 from plumbline.pipelines.base.logs import add_log_fields
 from plumbline.pipelines.plans.costs import sum_costs
@@ -18,7 +18,7 @@ from plumbline.pipelines.store.runs import NameRun, name_by_time
 from plumbline.pipelines.sweeps.computing import (
     Inspection,
     compute_and_repair,
-    registered_sweep,
+    register_sweep,
     sum_usage,
     with_rounds,
     with_times,
@@ -50,7 +50,7 @@ def run_sweep(
         return unchanged
     began = datetime.now(UTC)
     run_id = name(planned.store, began)
-    with add_log_fields(run=run_id), registered_sweep(planned, watch, run=run_id) as (planned, watch):
+    with add_log_fields(run=run_id), register_sweep(planned, watch, run=run_id) as (planned, watch):
         return _run(planned, watch, run_id, began, assert_lease)
 
 
@@ -76,7 +76,7 @@ def _run(
             benchmark=config.benchmark,
             cluster=config.cluster,
         )
-        ordered = best_first(results.summary, config.lower_is_better)
+        ordered = sort_best_first(results.summary, config.lower_is_better)
         return Inspection(replace(results, summary=ordered), results.broken)
 
     planned, outcomes, results = compute_and_repair(planned, combine_displays(totals.add, watch), gather)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.base.errors import PlumblineError
-from plumbline.operators.results.summary import best_first
+from plumbline.operators.results.summary import sort_best_first
 from plumbline.pipelines.base.exit_codes import Ending
 from plumbline.pipelines.plans.plan import Node, make_metric_recipes, resolve_nodes
 from plumbline.pipelines.plans.sweep_config import SweepConfig
@@ -26,7 +26,7 @@ from plumbline.pipelines.store.cells import Outcome, digest
 from plumbline.pipelines.store.run_scores import read_failures
 from plumbline.pipelines.store.runs import (
     MAX_RUNS_SEARCHED,
-    READERS,
+    N_READERS,
     Run,
     has_report,
     read_cell_states,
@@ -38,7 +38,7 @@ from plumbline.pipelines.sweeps.results import FinishedSweep, Results
 from plumbline.pipelines.sweeps.writing import collect_settings, digest_run_inputs
 
 LOG = logging.getLogger(__name__)
-NOTE = "unchanged.json"
+UNCHANGED_FILE = "unchanged.json"
 """File in a run's folder with the digest of the inputs when the run was written or last found unchanged."""
 
 
@@ -54,7 +54,7 @@ def find_unchanged_by_listing(inputs: SweepInputs) -> FinishedSweep | None:
         return None
 
     def is_same(run: Run) -> bool:
-        note = store.read_json(f"runs/{run.run_id}/{NOTE}") or {}
+        note = store.read_json(f"runs/{run.run_id}/{UNCHANGED_FILE}") or {}
         if note.get("inputs") != _digest_inputs(config, inputs.digest, resolve_nodes(config, store)):
             return False
         pages = {name: page.written for name in note["folders"] if (page := store.page(name)).whole}
@@ -124,7 +124,7 @@ def note_unchanged(planned: PlannedSweep, run_id: str) -> None:
         "inputs": _digest_inputs(planned.config, planned.inputs_digest, nodes),
         "folders": sorted({recipes["scores"].folder for recipes in planned.plan.recipes.values()}),
     }
-    planned.store.write_json(f"runs/{run_id}/{NOTE}", note)
+    planned.store.write_json(f"runs/{run_id}/{UNCHANGED_FILE}", note)
 
 
 def is_complete(planned: PlannedSweep, results: Results, outcomes: Iterable[Outcome]) -> bool:
@@ -164,7 +164,7 @@ def _read_undamaged(store: Store, lower_is_better: frozenset[str], folder: str, 
         rows=counts["rows"],
         n_null=counts["rows_null"],
         n_truncated=counts["rows_truncated"],
-        summary=best_first(store.read_table(f"{folder}/summary.parquet"), lower_is_better),
+        summary=sort_best_first(store.read_table(f"{folder}/summary.parquet"), lower_is_better),
         failures=read_failures(store, folder),
     )
     n_failed = pc.sum(results.failures.column("rows")).as_py() or 0
@@ -172,7 +172,7 @@ def _read_undamaged(store: Store, lower_is_better: frozenset[str], folder: str, 
     if (len(parts), n_failed) != (results.parts, results.n_null):
         raise StoreError(f"{store.place / folder}: a table of the run is incomplete")
     others = [path for path in store.files(folder) if path.endswith(".parquet") and path.count("/") == 2]
-    with ThreadPoolExecutor(READERS) as pool:
+    with ThreadPoolExecutor(N_READERS) as pool:
         if not all(pool.map(store.is_sound, [*others, *parts])):
             raise StoreError(f"{store.place / folder}: a table of the run is damaged")
     return results

@@ -9,7 +9,7 @@ from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.running.tasks import open_tasks
 from plumbline.pipelines.store.store import BrokenCell, GoneCell, Store
 
-BATCH = 64
+BATCH_CELLS = 64
 
 
 class VerifiedCells(NamedTuple):
@@ -36,8 +36,11 @@ def verify_cells(plan: Plan, store: Store, cluster: ClusterConfig) -> VerifiedCe
     """
     expected = [cell for cell in plan.cells if cell not in plan.missing and cell not in plan.untried]
     batches = (
-        [CellToRead(cell.path, cell.key, cell.recipe.stage in PRUNABLE) for cell in expected[first : first + BATCH]]
-        for first in range(0, len(expected), BATCH)
+        [
+            CellToRead(cell.path, cell.key, cell.recipe.stage in PRUNABLE)
+            for cell in expected[first : first + BATCH_CELLS]
+        ]
+        for first in range(0, len(expected), BATCH_CELLS)
     )
     with open_tasks(cluster, store, rows=sum(cell.shard.rows for cell in expected)) as tasks:
         found = list(tasks.map(_read_cells, batches, shared=store))

@@ -14,9 +14,9 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import DISTRIBUTION, PlumblineError
 from plumbline.operators.base.failures import count_rows_by_kind
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.images.generation_settings import COLUMN
-from plumbline.operators.metrics.metric import Metric, repeats_of
-from plumbline.operators.results.judge_noise import noise_by_generator
+from plumbline.operators.images.generation_settings import SETTINGS_COLUMN
+from plumbline.operators.metrics.metric import Metric, count_repeats
+from plumbline.operators.results.judge_noise import measure_noise_by_generator
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.exit_codes import Ending
 from plumbline.pipelines.plans.costs import describe_costs
@@ -25,13 +25,13 @@ from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, digest, is_draft
 from plumbline.pipelines.store.reused_rows import count_retried
 from plumbline.pipelines.store.run_scores import write_prompt_texts
-from plumbline.pipelines.store.runs import CELLS, commit_run
+from plumbline.pipelines.store.runs import CELLS_SCHEMA, commit_run
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.computing import sum_usage
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.results import Results
 
-PACKAGES = (DISTRIBUTION, "ray", "torch", "transformers", "pyarrow")
+RECORDED_PACKAGES = (DISTRIBUTION, "ray", "torch", "transformers", "pyarrow")
 SETTINGS_WITHOUT_EFFECT = ("cluster", "models", "log", "retry_failed", "verify")
 """Settings that do not affect the content of tables. The recipes contain the options of `models` that affect it."""
 NOISE_COLUMNS = ("generator", "score", "asks")
@@ -88,7 +88,7 @@ def _describe_run(planned: PlannedSweep, results: Results, outcomes: Mapping[str
         "command": config.command,
         "benchmark": config.benchmark.name,
         "generators": sources.all_generators,
-        COLUMN: results.settings,
+        SETTINGS_COLUMN: results.settings,
         "metrics": list(config.metrics),
         "lower_is_better": sorted(config.lower_is_better),
         "counts": _count_cells(plan, results, outcomes),
@@ -121,19 +121,19 @@ def _measure_judge_noise(
 ) -> pa.Table:
     """Return the noise of judges that are asked repeatedly, by metric and generator (schema JUDGE_NOISE)."""
     records: list[Mapping[str, Any]] = []
-    for name in (name for name in plan.scores if repeats_of(metrics[name]) > 1):
+    for name in (name for name in plan.scores if count_repeats(metrics[name]) > 1):
         tables = [schemas.ELEMENT_SCORES.empty_table().select(NOISE_COLUMNS)]
         for cell in plan.scores[name]:
             # the run already has an error for each row of an unreadable cell
             with suppress(OSError, PlumblineError):
                 draft = is_draft(cell.path, outcomes)
                 tables.append(store.read(cell.path, key=cell.key, draft=draft, columns=NOISE_COLUMNS))
-        records += noise_by_generator(name, pa.concat_tables(tables))
+        records += measure_noise_by_generator(name, pa.concat_tables(tables))
     return rows.table(records, schemas.JUDGE_NOISE)
 
 
 def describe_metrics(planned: PlannedSweep) -> dict[str, Any]:
-    """Return the manifest fields from which `recipe_of` derives the metrics' recipes."""
+    """Return the manifest fields from which `read_recipe` derives the metrics' recipes."""
     return {
         "config": make_public_config(planned.config),
         "models": {item.node.name: item.node.model.semantic() for item in planned.plan.nodes if item.node.model},
@@ -173,9 +173,9 @@ def collect_settings(config: SweepConfig) -> dict[str, Any]:
 
 
 def _collect_versions() -> dict[str, str]:
-    """Return the version of each of PACKAGES that is installed."""
+    """Return the version of each of RECORDED_PACKAGES that is installed."""
     versions = {}
-    for package in PACKAGES:
+    for package in RECORDED_PACKAGES:
         with suppress(PackageNotFoundError):  # Ray is an extra
             versions[package] = version(package)
     return versions
@@ -204,7 +204,7 @@ def _count_cells(plan: Plan, results: Results, outcomes: Mapping[str, Outcome]) 
 
 def _make_cell_table(plan: Plan, outcomes: Mapping[str, Outcome], first_rows: Mapping[PlannedCell, int]) -> pa.Table:
     ordered = sorted(plan.cells, key=lambda cell: cell.path)
-    tables = [CELLS.empty_table()]
+    tables = [CELLS_SCHEMA.empty_table()]
     for first in range(0, len(ordered), MAX_CELLS_IN_MEMORY):
         cells = ordered[first : first + MAX_CELLS_IN_MEMORY]
         computed = [outcomes.get(cell.path) for cell in cells]
@@ -219,7 +219,7 @@ def _make_cell_table(plan: Plan, outcomes: Mapping[str, Outcome], first_rows: Ma
             columns[name] = [getattr(outcome, name, None) for outcome in computed]
         for name in Usage._fields:
             columns[name] = [getattr(usage, name, None) for usage in usages]
-        tables.append(pa.table(columns, schema=CELLS))
+        tables.append(pa.table(columns, schema=CELLS_SCHEMA))
     return pa.concat_tables(tables)
 
 

@@ -17,16 +17,17 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 LOG = logging.getLogger(__name__)
 MAX_HEAD = 65_536
 """Maximum number of bytes in a request's head, or in the trailers after a body."""
-PIECE = 16_384
+PIECE_BYTES = 16_384
 """Number of bytes that are parsed between two checks of a head's length."""
-TOO_LONG = f"expected a head of at most {MAX_HEAD} bytes".encode()
-TOO_LONG_REPLY = (
+HEAD_TOO_LONG = f"expected a head of at most {MAX_HEAD} bytes".encode()
+HEAD_TOO_LONG_REPLY = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\n"
-    b"X-Content-Type-Options: nosniff\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(TOO_LONG), TOO_LONG)
+    b"X-Content-Type-Options: nosniff\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
+    % (len(HEAD_TOO_LONG), HEAD_TOO_LONG)
 )
 
 
-def guards(names: Sequence[str]) -> list[Middleware]:
+def make_guards(names: Sequence[str]) -> list[Middleware]:
     """Return middleware that refuses requests to other host names, and requests from other sites' pages."""
     return [Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False), Middleware(SameOriginGuard)]
 
@@ -44,7 +45,8 @@ class SameOriginGuard:
         if origin is None or origin.partition("://")[2] == headers.get("host"):
             await self.app(scope, receive, send)
         else:
-            refusal = PlainTextResponse("expected no page of another origin to ask; ask from outside a browser", 403)
+            message = "expected no request from a page of another origin; send it from outside a browser"
+            refusal = PlainTextResponse(message, 403)
             await refusal(scope, receive, send)
 
 
@@ -66,15 +68,15 @@ class PromptConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes in small pieces, and refuse a head that is too long."""
-        for start in range(0, len(data), PIECE):
+        for start in range(0, len(data), PIECE_BYTES):
             if self.transport.is_closing():
                 return
-            piece = data[start : start + PIECE]
+            piece = data[start : start + PIECE_BYTES]
             self.unparsed += len(piece)
             super().data_received(piece)
             if self.unparsed > MAX_HEAD:
                 if self._is_idle():
-                    self.transport.write(TOO_LONG_REPLY)
+                    self.transport.write(HEAD_TOO_LONG_REPLY)
                 self.transport.close()
 
     def on_body(self, body: bytes) -> None:

@@ -20,7 +20,7 @@ IDLE_TIMEOUT = 10
 """Seconds without a request before a connection is closed."""
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 """Host names that reach only this machine."""
-NAME = re.compile(r"\*|(?:\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\]")
+HOST_NAME = re.compile(r"\*|(?:\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\]")
 
 
 def check_address(port: int, hosts: Sequence[str]) -> None:
@@ -28,13 +28,13 @@ def check_address(port: int, hosts: Sequence[str]) -> None:
     if not 0 <= port < 65536:
         raise ConfigError(f"port: expected 0 to 65535, got {port}")
     for name in hosts:
-        if not NAME.fullmatch(name):
+        if not HOST_NAME.fullmatch(name):
             raise ConfigError(
                 f"hosts: expected names without scheme and port (gpu-7, *.example.org, [fd00::7] or *), got {name!r}"
             )
 
 
-def allowed_hosts(host: str, hosts: Sequence[str]) -> list[str]:
+def list_allowed_hosts(host: str, hosts: Sequence[str]) -> list[str]:
     """Return the host names that a server at `host` accepts: this machine's own names, the host, and `hosts`.
 
     If `hosts` is empty, a server that listens at all addresses (and therefore needs a token) accepts any host name.
@@ -48,7 +48,7 @@ def allowed_hosts(host: str, hosts: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([*LOOPBACK, _add_brackets(host), *hosts]))
 
 
-def server_url(host: str, listener: socket.socket) -> str:
+def format_server_url(host: str, listener: socket.socket) -> str:
     """Return the URL of a server that listens at `host`."""
     return f"http://{_add_brackets(host)}:{listener.getsockname()[1]}"
 
@@ -105,8 +105,8 @@ def take_token(host: str, variable: str) -> str | None:
     token = os.environ.pop(variable, "") or None
     if token is None and not is_loopback(host):
         raise ConfigError(
-            f"host: expected a token in the environment variable {variable} for {host!r}, which others may reach, "
-            "found none; set it, or listen at 127.0.0.1"
+            f"host: expected a token in the environment variable {variable} for {host!r}, which other machines may "
+            "reach, found none; set it, or listen at 127.0.0.1"
         )
     return token
 

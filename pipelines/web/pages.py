@@ -9,7 +9,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
-from plumbline.pipelines.web.http_guards import guards
+from plumbline.pipelines.web.http_guards import make_guards
 from plumbline.pipelines.web.listening import has_token
 
 HEADERS = {
@@ -26,8 +26,8 @@ BODY_TIMEOUT = 30.0
 """Seconds allowed for receiving a request body."""
 
 
-def page_guards(names: Sequence[str], token: str | None, policy: str) -> list[Middleware]:
-    """Return the middleware of `guards`, and the middleware that is specific to pages.
+def make_page_guards(names: Sequence[str], token: str | None, policy: str) -> list[Middleware]:
+    """Return the middleware of `make_guards`, and the middleware that is specific to pages.
 
     The browser asks for the token as a password, and every response has the Content-Security-Policy `policy`.
     """
@@ -42,7 +42,7 @@ def page_guards(names: Sequence[str], token: str | None, policy: str) -> list[Mi
             response.headers.setdefault(header, value)
         return response
 
-    return [Middleware(BaseHTTPMiddleware, dispatch=guard), *guards(names)]
+    return [Middleware(BaseHTTPMiddleware, dispatch=guard), *make_guards(names)]
 
 
 async def read_json_body(request: Request, what: str) -> bytes:
@@ -63,5 +63,5 @@ async def read_json_body(request: Request, what: str) -> bytes:
     except TimeoutError as error:
         raise HTTPException(408, f"expected {what} within {BODY_TIMEOUT:g} seconds") from error
     except ClientDisconnect as error:
-        raise HTTPException(400, "the client left") from error
+        raise HTTPException(400, "the client closed the connection") from error
     return body

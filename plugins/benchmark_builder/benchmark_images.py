@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from plumbline.operators.base.errors import RowError, SourceError
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import decode_row_image
-from plumbline.operators.images.rows import SOURCES, identify, image_records
+from plumbline.operators.images.rows import SOURCE_COLUMNS, identify, list_image_records
 from plumbline.pipelines.base.storage import first_line
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.running.tasks import Tasks
@@ -84,7 +84,7 @@ def _read_prompts_shard(options: ImageOptions, shard: Shard) -> BenchmarkImages:
 
 def _read_images_shard(options: ImageOptions, shard: Shard) -> BenchmarkImages:
     def read_row_images() -> Iterator[_RowImage]:
-        for row, record in enumerate(image_records(read_shard(shard, (*IMAGE_COLUMNS, *SOURCES)))):
+        for row, record in enumerate(list_image_records(read_shard(shard, (*IMAGE_COLUMNS, *SOURCE_COLUMNS)))):
             ids = identify(record, shard.group)
             text = options.prompts.get(ids.prompt_id or "")
             if text is not None and "image" in options.kinds:
@@ -98,7 +98,7 @@ def _read_images_shard(options: ImageOptions, shard: Shard) -> BenchmarkImages:
 def _find_source(
     record: Mapping[str, Any], prompt_id: str | None, row: int, options: ImageOptions
 ) -> Iterator[_RowImage]:
-    image, uri = (record.get(name) for name in SOURCES)
+    image, uri = (record.get(name) for name in SOURCE_COLUMNS)
     text = options.prompts.get(prompt_id or "")
     if text is not None and "source" in options.kinds and (image or uri):
         yield _RowImage(Target(str(prompt_id), text), "source", row, {"image": image, "uri": uri})

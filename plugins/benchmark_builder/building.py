@@ -13,15 +13,15 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import PlumblineError, SourceError
 from plumbline.operators.base.sentences import ShownTable
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.report.rendering import diagnosis_markdown
-from plumbline.operators.results.prompt_properties import Property, properties
+from plumbline.operators.report.rendering import format_diagnosis_markdown
+from plumbline.operators.results.prompt_properties import Property, list_properties
 from plumbline.pipelines.base.exit_codes import compute_exit_code
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.plans.costs import Cost, sum_costs
 from plumbline.pipelines.running.events import Watch
-from plumbline.pipelines.sources.shards import text_id
+from plumbline.pipelines.sources.shards import hash_text
 from plumbline.pipelines.store.cells import Outcome
-from plumbline.pipelines.sweeps.computing import Inspection, compute_and_repair, registered_sweep, sum_usage
+from plumbline.pipelines.sweeps.computing import Inspection, compute_and_repair, register_sweep, sum_usage
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.questions import read_cells, read_if_complete
 from plumbline.plugins.benchmark_builder.building_config import BuildConfig
@@ -120,8 +120,8 @@ def plan_build(config: BuildConfig) -> PlannedBuild:
         requests = make_requests(templates, options.per_sub_skill, options.controls, options.seed)
         texts = [request.to_json() for request in requests]
         generation = PromptGeneration(options=options)
-        writer_sweeps[generation.kind] = _plan_writer(config, generation, [(text_id(text), text) for text in texts])
-    return PlannedBuild(config, read, writer_sweeps, published, properties({}, parse))
+        writer_sweeps[generation.kind] = _plan_writer(config, generation, [(hash_text(text), text) for text in texts])
+    return PlannedBuild(config, read, writer_sweeps, published, list_properties({}, parse))
 
 
 def _require_skills(prompts: Sequence[DraftPrompt], config: BuildConfig) -> None:
@@ -140,7 +140,7 @@ def _plan_writer(
 ) -> PlannedSweep:
     """Write the texts as a prompt table, and plan the sweep of the model that reads it."""
     place = config.storage.locate(f"{config.output}/.build/{metric.kind}.parquet")
-    records = [{"prompt_id": text_id, "text": text} for text_id, text in texts]
+    records = [{"prompt_id": hash_text, "text": text} for hash_text, text in texts]
     table = rows.table(records, schemas.PROMPTS).select(["prompt_id", "text"])
     place.write_table(table, row_group_size=config.shard_rows)
     return plan_sweep(config.configure_writer_sweep(metric, place.url), wanted=("questions",))
@@ -149,10 +149,10 @@ def _plan_writer(
 def write_texts(planned: PlannedSweep, watch: Watch) -> WrittenTexts:
     """Have the model write all missing texts; raise PlumblineError if a shard fails."""
     (kind,) = planned.config.metrics
-    with registered_sweep(planned, watch) as (planned, watch):
+    with register_sweep(planned, watch) as (planned, watch):
         planned, outcomes, table = compute_and_repair(planned, watch, partial(_read_written, kind))
     if isinstance(table, str):
-        raise PlumblineError(f"{kind}: {table}; finished texts are kept, run the same command again")
+        raise PlumblineError(f"{kind}: {table}; finished texts are kept; run the same command again")
     usage = sum_usage(planned.plan, outcomes)
     (node,) = (item.node.name for item in planned.plan.nodes)
     return WrittenTexts(table.to_pylist(), usage.get(node, Usage()), sum_costs(planned.plan, usage).get(node))
@@ -260,7 +260,7 @@ def _read_generated(generated: Sequence[Mapping[str, Any]]) -> Selection:
                 OmittedPrompt(DraftPrompt(row["prompt_id"], "", skills, "written"), "failed", error=row["error"])
             )
         else:
-            prompt = DraftPrompt(text_id(row["text"]), row["text"], skills, "written")
+            prompt = DraftPrompt(hash_text(row["text"]), row["text"], skills, "written")
             first = kept.setdefault(prompt.prompt_id, prompt)
             kept[prompt.prompt_id] = first._replace(skills=tuple(dict.fromkeys((*first.skills, *skills))))
     return Selection([*kept.values()], failed)
@@ -288,7 +288,7 @@ def _write_benchmark(
     omissions = [{**omission.prompt._asdict(), **omission._asdict()} for omission in left_out]
     (place / "left_out.parquet").write_table(rows.table(omissions, schemas.LEFT_OUT))
     (place / "tags.parquet").write_table(rows.table(list(_make_tag_rows(tags, config)), schemas.TAGS))
-    (place / "statistics.md").write(f"{diagnosis_markdown([table]).strip()}\n".encode())
+    (place / "statistics.md").write(f"{format_diagnosis_markdown([table]).strip()}\n".encode())
     options = {name: value for name, value in asdict(config).items() if name != "storage"}
     manifest = {"config": options, "prompts": len(prompts), "left_out": len(left_out)}
     (place / "manifest.json").write((json.dumps(manifest, indent=1) + "\n").encode())

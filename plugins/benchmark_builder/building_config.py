@@ -101,9 +101,12 @@ class BuildConfig(BoundsChecked):
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
         if self.prompts is None and self.generation is None:
-            raise ConfigError("prompts: expected a file of prompts, or generation=llm to have some written")
+            raise ConfigError(
+                "prompts: expected a file of prompts or generation=llm, got neither; set prompts=FILE, or "
+                "generation=llm to have a model write prompts"
+            )
         if self.prompts is None and (self.tagging is not None or self.drawing is not None):
-            raise ConfigError("prompts: tagging and drawing need a file of prompts; set prompts=FILE")
+            raise ConfigError("prompts: expected a file of prompts for tagging and drawing, got none; set prompts=FILE")
 
     def configure_writer_sweep(self, metric: TextWriter, texts: str) -> SweepConfig:
         """Return the configuration of a sweep that runs a model on a table of texts, without images."""

@@ -13,15 +13,22 @@ from pydantic import TypeAdapter
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.reply_forms import Form, Replies, json_text, read_entries, record, string
-from plumbline.operators.metrics.wording import template_digest
+from plumbline.operators.metrics.reply_forms import (
+    Form,
+    Replies,
+    make_object_schema,
+    make_string_schema,
+    read_entries,
+    read_json_text,
+)
+from plumbline.operators.metrics.wording import digest_templates
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask
 from plumbline.plugins.benchmark_builder.taxonomy import Check, Tag, Template, Value
 from plumbline.plugins.benchmark_builder.writer import TextWriter
 
 VERSION = 2
 """Increase this number when the requests or the parsing of replies change."""
-ANOTHER = "This is number {}: make it unlike the examples, and unlike the others."
+REQUEST_FOR_ANOTHER_TEXT = "This is number {}: make it unlike the examples, and unlike the others."
 MAX_FIELD = 2_000
 """Maximum length, in characters, of a field in a JSON reply."""
 _RANGE = re.compile(r"(\d+)(?:\s*[-–]\s*(\d+))?")
@@ -80,7 +87,7 @@ class PromptGeneration(TextWriter):
 
     def question_options(self) -> dict[str, Any]:
         """Return everything that affects the prompts, except the requests themselves."""
-        words = template_digest(ANOTHER, _describe_json(["Caption"]), str(VERSION))
+        words = digest_templates(REQUEST_FOR_ANOTHER_TEXT, _describe_json(["Caption"]), str(VERSION))
         sampling = self.options.sampling._asdict()
         return {"templates": words, "sampling": sampling, "replies": self.options.replies}
 
@@ -99,14 +106,14 @@ def _make_form(request: PromptRequest, replies: Replies) -> Form[str]:
     text = _write_instructions(request, replies)
     if replies == "text":
         return Form(text, partial(_read_text_fields, fields))
-    schema = record(**{name: string(MAX_FIELD) for name in fields})
+    schema = make_object_schema(**{name: make_string_schema(MAX_FIELD) for name in fields})
     return Form(text, partial(_read_json_fields, fields), lambda max_tokens: schema)
 
 
 def _write_instructions(request: PromptRequest, replies: Replies) -> str:
     template = request.template
     form = [_describe_json(template.fields)] if replies == "json" else []
-    lines = [" ".join([template.instructions.strip(), *form, ANOTHER.format(request.number)]), ""]
+    lines = [" ".join([template.instructions.strip(), *form, REQUEST_FOR_ANOTHER_TEXT.format(request.number)]), ""]
     for example in template.examples:
         lines += [f"{name}: {example[name]}" for name in template.controls]
         lines += [_write_example(example, template, replies), ""]
@@ -145,14 +152,14 @@ def _read_text_fields(fields: Sequence[str], reply: str) -> list[str]:
         elif current == fields[-1] and not line.strip() and any(lines_by_field[current]):
             break  # models often add remarks after the prompt
         lines_by_field[current].append(line)
-    texts = {name: parsing.one_line(" ".join(lines)) for name, lines in lines_by_field.items()}
+    texts = {name: parsing.collapse_spaces(" ".join(lines)) for name, lines in lines_by_field.items()}
     if missing := [name for name in fields if not texts.get(name)]:
         raise UnreadableReply(f"expected a line `NAME: TEXT` for each of {', '.join(fields)}; {missing[0]} is missing")
     return [texts[name] for name in fields]
 
 
 def _read_json_fields(fields: Sequence[str], reply: str) -> list[str]:
-    texts = [json_text(value) for name in fields for value in read_entries(reply, name)[:1]]
+    texts = [read_json_text(value) for name in fields for value in read_entries(reply, name)[:1]]
     if len(texts) != len(fields) or not all(texts):
         raise UnreadableReply(f"expected JSON with {', '.join(fields)}, found {parsing.shorten(reply.strip())}")
     return texts

@@ -11,7 +11,7 @@ from scipy.fft import dctn
 
 from plumbline.plugins.benchmark_builder.leaks import KINDS, Kind, Match, Matches
 
-SIDE, LOWEST, CELLS = 64, 8, 16
+SIDE, FREQUENCIES, CELLS = 64, 8, 16
 """Side lengths of three squares: the scaled image in pixels, the hashed block of frequencies, and the grid of mean
 colours.
 """
@@ -56,7 +56,7 @@ def compute_fingerprint(image: Image.Image) -> Fingerprint | None:
     colours = small.reshape(CELLS, width, CELLS, width, 3).mean(axis=(1, 3))
     if (colours @ GREY).std() < MIN_DEVIATION:  # the cells of a fine pattern also have nearly the same mean colour
         return None
-    frequencies = dctn(small @ GREY)[:LOWEST, :LOWEST].ravel()[1:]
+    frequencies = dctn(small @ GREY)[:FREQUENCIES, :FREQUENCIES].ravel()[1:]
     bits = int.from_bytes(np.packbits(frequencies > np.median(frequencies)).tobytes())
     return Fingerprint(bits, colours.round().astype(np.uint8).ravel())
 
@@ -70,7 +70,7 @@ class ImageFinder:
     def __init__(self, pictures: Sequence[tuple[Kind, Fingerprint]], min_correlation: float = MIN_CORRELATION):
         self.min_correlation = min_correlation
         self._kinds = [KINDS.index(kind) for kind, _ in pictures]
-        self._bits, self._colours = _stack([fingerprint for _, fingerprint in pictures])
+        self._bits, self._colours = _stack_fingerprints([fingerprint for _, fingerprint in pictures])
 
     def find(self, images: Iterable[TrainingImage]) -> Matches:
         """Return all matches between the benchmark's images and these training images."""
@@ -82,25 +82,25 @@ class ImageFinder:
         return matches
 
     def _find_in_batch(self, images: Sequence[TrainingImage], matches: Matches) -> None:
-        bits, colours = _stack([image.fingerprint for image in images if image.fingerprint is not None])
+        bits, colours = _stack_fingerprints([image.fingerprint for image in images if image.fingerprint is not None])
         theirs, own = np.nonzero(np.bitwise_count(bits[:, None] ^ self._bits) <= MAX_BITS)
         for first in range(0, len(own), IMAGES_AT_ONCE):
             rows, places = (found[first : first + IMAGES_AT_ONCE] for found in (theirs, own))
-            correlations = _correlate(colours[rows], self._colours[places])
+            correlations = _correlate_rows(colours[rows], self._colours[places])
             for pair in np.nonzero(correlations >= self.min_correlation)[0].tolist():
                 image, place = images[rows[pair]], int(places[pair])
                 match = Match(self._kinds[place], 1 - float(correlations[pair]), image.file, image.row, image.name)
                 matches.add(place, [match], 1)
 
 
-def _stack(fingerprints: Sequence[Fingerprint]) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
+def _stack_fingerprints(fingerprints: Sequence[Fingerprint]) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
     """Return the bits (n,) and the colours (n, CELLS * CELLS * 3) of n fingerprints."""
     colours = np.array([fingerprint.colours for fingerprint in fingerprints], dtype=np.uint8)
     bits = np.array([fingerprint.bits for fingerprint in fingerprints], dtype=np.uint64)
     return bits, colours.reshape(-1, CELLS * CELLS * 3)
 
 
-def _correlate(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.float32]:
+def _correlate_rows(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Return the Pearson correlation of each pair of rows, capped at 1."""
     centred = [colours - colours.mean(axis=1, keepdims=True, dtype=np.float32) for colours in (first, second)]
     scaled = [colours / np.linalg.norm(colours, axis=1, keepdims=True) for colours in centred]

@@ -7,13 +7,13 @@ from typing import Any, Literal, NamedTuple
 
 from plumbline.operators.base import rows
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.images.rows import id_text
+from plumbline.operators.images.rows import format_id
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import split_lines
 from plumbline.pipelines.metaeval.releases.sheets import read_content, read_sheet, read_text
 from plumbline.pipelines.sources import prompt_files
 from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, PromptColumnsConfig
-from plumbline.pipelines.sources.shards import text_id
+from plumbline.pipelines.sources.shards import hash_text
 
 GECKO = "gecko/gecko_prompts.csv"
 """Path of the prompt file within the folder of published files."""
@@ -36,7 +36,7 @@ def read_prompts(place: Place, columns: PromptColumnsConfig) -> list[DraftPrompt
     """
     records = _read_records(place, columns)
     prompts = [_make_prompt(record, columns, f"{place.url}, row {row}") for row, record in enumerate(records)]
-    file_ids = {record_id for record in records if (record_id := id_text(record.get("prompt_id")))}
+    file_ids = {record_id for record in records if (record_id := format_id(record.get("prompt_id")))}
     counts: Counter[str] = Counter()
     result: list[DraftPrompt] = []
     for row, prompt in enumerate(prompts):
@@ -54,14 +54,14 @@ def read_prompts(place: Place, columns: PromptColumnsConfig) -> list[DraftPrompt
 def _read_records(place: Place, columns: PromptColumnsConfig) -> Sequence[Mapping[str, Any]]:
     """Return the rows of the file, with the columns renamed to Plumbline's names."""
     suffix = place.path.lower()
-    if suffix.endswith(prompt_files.LIST):
+    if suffix.endswith(prompt_files.LIST_SUFFIX):
         return [{"text": line.strip()} for line in split_lines(read_text(place)) if line.strip()]
     names = {name: getattr(columns, name) for name in PROMPT_COLUMNS}
     if suffix.endswith(prompt_files.SUFFIXES):
         named = prompt_files.PromptColumns(names, "prompt_columns", needs_ids=False)
         return prompt_files.read_prompts(read_content(place), place.url, named)
     sheet = read_sheet(place, tuple(names.values())).require(
-        [columns.text], "set prompt_columns.text to the name in the file"
+        [columns.text], "set prompt_columns.text to the name of the column with the prompts"
     )
     return [{name: row.get(its) for name, its in names.items()} for row in sheet.table.to_pylist()]
 
@@ -76,7 +76,7 @@ def _make_prompt(record: Mapping[str, Any], columns: PromptColumnsConfig, where:
     if not rows.is_missing(skills) and not isinstance(skills, list):
         raise SourceError(f"{where}: expected a list of strings in column {columns.skills}, found {skills!r}")
     names = tuple(str(skill) for skill in skills or () if not rows.is_missing(skill) and str(skill))
-    return DraftPrompt(id_text(record.get("prompt_id")) or text_id(text), text, names, "read")
+    return DraftPrompt(format_id(record.get("prompt_id")) or hash_text(text), text, names, "read")
 
 
 def read_gecko(place: Place) -> list[DraftPrompt]:

@@ -12,9 +12,9 @@ from plumbline.operators.base.bounds import BoundsChecked, SomeShare
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import Sentence, names, plural
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.images.generation_settings import COMPARE, Choice, Known, all_settings
-from plumbline.operators.images.rows import SOURCES
-from plumbline.operators.metrics.metric import direction
+from plumbline.operators.images.generation_settings import COMPARE, Choice, SettingCounts, read_all_settings
+from plumbline.operators.images.rows import SOURCE_COLUMNS
+from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.metrics.table import read_lower_is_better, read_metrics
 from plumbline.operators.results.comparison import PromptMeans, compare_generators, read_prompt_means
 from plumbline.operators.results.run_scores import RunScores, find_sorted
@@ -203,7 +203,7 @@ def _open_configured(store: Store, config: LeaksConfig, benchmark: BenchmarkConf
     uris, kinds = open_benchmark_uris(benchmark, config.storage, config.limits), config.select_kinds(IMAGE_KINDS)
     prompts = open_prompts(benchmark, config.storage, ShardSize()) if benchmark.prompts is not None else None
     edit_columns = prompts.edit_columns if prompts is not None else set()
-    if "image" in kinds or (kinds and not edit_columns & {*SOURCES}):
+    if "image" in kinds or (kinds and not edit_columns & {*SOURCE_COLUMNS}):
         sources = open_sources(
             benchmark, config.storage, shard_size=ShardSize(), cache=ImageFileCache(store, benchmark)
         )
@@ -251,7 +251,7 @@ def find_leaks(store: Store, config: LeaksConfig) -> FoundLeaks:
         boards=[] if scores is None else make_boards(scores, manifest, list(kind_of), config.settings),
         no_boards=_explain_no_boards(len(ids), len(kind_of), scores),
     )
-    _write(store, found, config, manifest.get("run_id"))
+    _write_result(store, found, config, manifest.get("run_id"))
     return found
 
 
@@ -275,7 +275,9 @@ def _scan_all(
         if text_kinds:
             targets = [Target(*prompt) for prompt in prompts.items()]
             text_finder = LeakFinder(targets, config.near, text_kinds)
-            scanned.append(_scan(tasks, "caption", captions_files, _FileScanner(CAPTIONS, text_finder.find), targets))
+            scanned.append(
+                _scan_files(tasks, "caption", captions_files, _FileScanner(CAPTIONS, text_finder.find), targets)
+            )
         if image_kinds:
             options = ImageOptions(benchmark.limits, benchmark.uris, image_kinds, prompts)
             pictures, unread = read_benchmark_images(benchmark.prompt_shards, benchmark.image_shards, options, tasks)
@@ -284,11 +286,11 @@ def _scan_all(
                 raise ConfigError(f"images: the benchmark has no {kinds} that can be compared; leave images out")
             finder = ImageFinder([(picture.kind, picture.fingerprint) for picture in pictures], config.near_images)
             targets = [picture.target for picture in pictures]
-            scanned.append(_scan(tasks, IMAGE, images_files, _FileScanner(images, finder.find), targets))
+            scanned.append(_scan_files(tasks, IMAGE, images_files, _FileScanner(images, finder.find), targets))
     return scanned, unread
 
 
-def _scan(
+def _scan_files(
     tasks: Tasks, what: str, files: Sequence[TrainingFile], scan: _FileScanner[Row], targets: Sequence[Target]
 ) -> ScanResult:
     found = list(tasks.map(_find_in_file, files, shared=scan))
@@ -301,7 +303,7 @@ def _scan(
     )
 
 
-def _write(store: Store, found: FoundLeaks, config: LeaksConfig, run_id: str | None) -> None:
+def _write_result(store: Store, found: FoundLeaks, config: LeaksConfig, run_id: str | None) -> None:
     """Write the table of leaks, then leaks.json."""
     whole, *_ = found.shares
     store.write_table(f"{found.folder}/leaks.parquet", found.leaks)
@@ -327,10 +329,10 @@ def _write(store: Store, found: FoundLeaks, config: LeaksConfig, run_id: str | N
 
 def _explain_no_boards(prompts: int, leaked: int, scores: RunScores | None) -> str:
     if scores is None:
-        return "leave out benchmark to see a run's leaderboards without the leaked prompts"
+        return "leave out the option benchmark to see a run's leaderboards without the leaked prompts"
     if not leaked:
         return "no prompt is leaked, so the leaderboards do not change"
-    return "every prompt is leaked, so no prompts are left to rank by" if leaked == prompts else ""
+    return "every prompt is leaked, so none is left to rank the generators by" if leaked == prompts else ""
 
 
 def _find_in_file(scan: _FileScanner[Row], file: TrainingFile) -> _FileMatches:
@@ -363,7 +365,7 @@ def make_boards(
     if kept.all() or not kept.any():
         return []
     metrics = read_metrics(manifest)
-    lower_is_better, settings = read_lower_is_better(manifest), all_settings(manifest, choice)
+    lower_is_better, settings = read_lower_is_better(manifest), read_all_settings(manifest, choice)
     boards = []
     for metric in scores.metrics:
         if metric in metrics and not metrics[metric].ranks:
@@ -377,9 +379,13 @@ def make_boards(
 
 
 def _make_board(
-    metric: str, whole: PromptMeans, rest: PromptMeans, lower_is_better: Container[str], settings: Mapping[str, Known]
+    metric: str,
+    whole: PromptMeans,
+    rest: PromptMeans,
+    lower_is_better: Container[str],
+    settings: Mapping[str, SettingCounts],
 ) -> Board:
-    sign = direction(metric, lower_is_better)
+    sign = get_direction(metric, lower_is_better)
     names_of_both = [name for name in whole.generators if name in rest.generators]
     means = [(name, _compute_mean(whole, name), _compute_mean(rest, name)) for name in names_of_both]
     ranked = sorted(means, key=lambda row: -sign * row[1])
@@ -396,7 +402,7 @@ def _make_board(
     sentences = [
         Sentence(f"{metric}: the order changes", f"to {', '.join(after)}.")
         if after != order
-        else Sentence(f"{metric}: the order stays.", "")
+        else Sentence(f"{metric}: the order stays the same.", "")
     ]
     lost, gained = clear - clear_without, clear_without - clear
     for lead, pairs in (("no longer clear:", lost), ("clear only without the leaked prompts:", gained)):

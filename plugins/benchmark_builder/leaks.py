@@ -104,8 +104,8 @@ class LeakFinder:
     def __init__(self, prompts: Sequence[Target], threshold: float, kinds: Iterable[Kind] = TEXT_KINDS) -> None:
         """Index the prompts; `threshold` is the minimum Jaccard similarity of near-duplicates, in (0, 1]."""
         self.threshold, self.kinds = threshold, frozenset(kinds)
-        self._words = [tuple(split_words(_normalize(target.prompt))) for target in prompts]
-        self._runs = [make_shingles(_normalize(target.prompt)) for target in prompts]
+        self._words = [tuple(split_words(_normalize_letters(target.prompt))) for target in prompts]
+        self._runs = [make_shingles(_normalize_letters(target.prompt)) for target in prompts]
         self._sorted: dict[tuple[str, ...], list[int]] = defaultdict(list)
         for place, words in enumerate(self._words):
             self._sorted[tuple(sorted(words))].append(place)
@@ -126,7 +126,7 @@ class LeakFinder:
         return matches
 
     def _match_caption(self, caption: Caption) -> dict[int, Match]:
-        text = _normalize(caption.text)
+        text = _normalize_letters(caption.text)
         words, runs = tuple(split_words(text)), make_shingles(text)
         places = {*self._sorted.get(tuple(sorted(words)), ())}
         for run in runs:
@@ -152,7 +152,7 @@ class LeakFinder:
         return "contained" if whole and len(own) >= MIN_CONTAINED_WORDS else None
 
 
-def _normalize(text: str) -> str:
+def _normalize_letters(text: str) -> str:
     """Replace variants of letters, such as full-width letters, with their standard forms (Unicode NFKC)."""
     return unicodedata.normalize("NFKC", text)
 

@@ -33,11 +33,13 @@ def draw_balanced(
     bins = [bisect_left(edges, length) for length in lengths]
     by_bin = Counter(bins[place] for place in candidates)
     weights = {place: 1 / min(by_skill[skill] for skill in skills[place]) / by_bin[bins[place]] for place in candidates}
-    first = sorted(candidates, key=lambda place: (-math.log(_draw(ids[place], seed)) / weights[place], ids[place]))
+    first = sorted(
+        candidates, key=lambda place: (-math.log(_draw_number(ids[place], seed)) / weights[place], ids[place])
+    )
     return sorted(first[:count])
 
 
-def _draw(prompt_id: str, seed: int) -> float:
+def _draw_number(prompt_id: str, seed: int) -> float:
     """Return a pseudo-random number in (0, 1] for a prompt."""
     hashed = hashlib.sha256(f"{seed}\0{prompt_id}".encode("utf-8", "replace")).digest()
     return (int.from_bytes(hashed[:7], "big") + 1) / 2**56
@@ -129,10 +131,13 @@ def summarize_skills(
         for skill in dict.fromkeys(own):
             members[skill].append(place)
     groups = {ALL: list(range(len(texts))), **dict(sorted(members.items()))}
-    return {skill: _summarize([measured[place] for place in places], [*properties]) for skill, places in groups.items()}
+    return {
+        skill: _summarize_prompts([measured[place] for place in places], [*properties])
+        for skill, places in groups.items()
+    }
 
 
-def _summarize(measured: Sequence[tuple[int, Mapping[str, float]]], names: Sequence[str]) -> SkillStatistics:
+def _summarize_prompts(measured: Sequence[tuple[int, Mapping[str, float]]], names: Sequence[str]) -> SkillStatistics:
     lengths = [length for length, _ in measured]
     means = {}
     for name in names:
@@ -185,5 +190,5 @@ def _write_caption(benchmarks: Mapping[str, Statistics]) -> str:
     return (
         "Means over prompts: characters, content words (length), Flesch-Kincaid grade. Evenness of skills and of "
         f"sub-skills, 1 if all are equally frequent: {', '.join(parts)}. "
-        f"Skills of more than {PRESENT_PERCENT}% of the prompts, which count as covered: {'; '.join(covered)}."
+        f"Covered skills, which more than {PRESENT_PERCENT}% of the prompts have: {'; '.join(covered)}."
     )

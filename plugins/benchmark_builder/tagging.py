@@ -12,15 +12,15 @@ from plumbline.operators.metrics.parsing import TextSpan
 from plumbline.operators.metrics.reply_forms import (
     Form,
     Replies,
-    json_text,
-    list_schema,
-    one_of,
+    make_choice_schema,
+    make_list_schema,
+    make_object_schema,
+    make_string_schema,
     read_entries,
+    read_json_text,
     read_member,
-    record,
-    string,
 )
-from plumbline.operators.metrics.wording import template_digest
+from plumbline.operators.metrics.wording import digest_templates
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask
 from plumbline.plugins.benchmark_builder.taxonomy import Taxonomy
 from plumbline.plugins.benchmark_builder.writer import TextWriter
@@ -29,7 +29,7 @@ NO_SKILLS = "none"
 """The expected reply for a prompt that requires none of the skills."""
 STOP = ("\ninput:",)
 """Texts that end a reply; after them, base models continue with another example."""
-_FORMS: Mapping[Replies, str] = {
+_REPLY_FORMATS: Mapping[Replies, str] = {
     "text": 'Write one line for each: number | tag (words of the text); or "0 | none" where no tag fits.',
     "json": 'Write {"tags": [{"tag": ..., "words": the words of the text}, ...]}, with the tag "none" where none fits.',
 }
@@ -59,11 +59,11 @@ class Tagging(TextWriter):
     def question_options(self) -> dict[str, Any]:
         """Return everything that affects the tags."""
         identity = (*self._form.identity, *STOP)
-        return {"templates": template_digest(*identity), "sampling": self.options.sampling._asdict()}
+        return {"templates": digest_templates(*identity), "sampling": self.options.sampling._asdict()}
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """Ask the model for a prompt's tags; raise UnreadableReply unless the reply lists only tags of the taxonomy."""
-        request = self._form.request(self.options.sampling, f"input: {parsing.one_line(prompt)}\noutput:")
+        request = self._form.request(self.options.sampling, f"input: {parsing.collapse_spaces(prompt)}\noutput:")
         tags = yield from ask(request._replace(stop=STOP), partial(_read_reply, self._form, self.taxonomy))
         return list(_make_questions(tags, prompt))
 
@@ -73,15 +73,15 @@ class Tagging(TextWriter):
         if self.options.replies == "text":
             return Form(instructions, parse_text_tags)
         names = [tag.label for tag in self.taxonomy.list_tags()]
-        entry = record(tag=one_of([*names, NO_SKILLS]), words=string(80))
-        return Form(instructions, _parse_json_tags, list_schema("tags", entry, _TOKENS_OF_ENTRY))
+        entry = make_object_schema(tag=make_choice_schema([*names, NO_SKILLS]), words=make_string_schema(80))
+        return Form(instructions, _parse_json_tags, make_list_schema("tags", entry, _TOKENS_OF_ENTRY))
 
 
 def _write_instructions(taxonomy: Taxonomy, replies: Replies) -> str:
     lines = [
         "Say which skills it takes to draw each text: tag its words. Use these tags and no others.",
         *_describe_tags(taxonomy),
-        _FORMS[replies],
+        _REPLY_FORMATS[replies],
         "",
     ]
     for example in taxonomy.examples:
@@ -99,20 +99,20 @@ def _describe_tags(taxonomy: Taxonomy) -> Iterator[str]:
 def _write_example(tags: Sequence[str], replies: Replies) -> str:
     if replies == "text":
         return "\n".join(f"{number} | {tag}" for number, tag in enumerate(tags, start=1)) or f"0 | {NO_SKILLS}"
-    split = [_split(tag) for tag in tags] or [WrittenTag(NO_SKILLS, NO_SKILLS)]
+    split = [_parse_tag(tag) for tag in tags] or [WrittenTag(NO_SKILLS, NO_SKILLS)]
     listed = ", ".join(f'{{"tag": "{tag}", "words": "{words}"}}' for tag, words in split)
     return f'{{"tags": [{listed}]}}'
 
 
 def parse_text_tags(reply: str) -> list[WrittenTag]:
     """Parse lines such as `1 | entity - whole (man)`; raise UnreadableReply if the reply has no such line."""
-    tags = [_split(line.text) for line in parsing.read_numbered_lines(reply)]
+    tags = [_parse_tag(line.text) for line in parsing.read_numbered_lines(reply)]
     if not tags:
         raise UnreadableReply("expected lines such as 1 | tag (words), found none")
     return tags
 
 
-def _split(text: str) -> WrittenTag:
+def _parse_tag(text: str) -> WrittenTag:
     match = _LINE.fullmatch(text) if len(text) <= MAX_LINE else None
     return WrittenTag(text, "") if match is None else WrittenTag(match[1], match[2] or "")
 
@@ -120,7 +120,8 @@ def _split(text: str) -> WrittenTag:
 def _parse_json_tags(reply: str) -> list[WrittenTag]:
     return [
         WrittenTag(
-            json_text(read_member(entry, "tag")), json_text(entry.get("words")) if isinstance(entry, dict) else ""
+            read_json_text(read_member(entry, "tag")),
+            read_json_text(entry.get("words")) if isinstance(entry, dict) else "",
         )
         for entry in read_entries(reply, "tags")
     ]
@@ -130,7 +131,7 @@ def _read_reply(form: Form[WrittenTag], taxonomy: Taxonomy, reply: str) -> list[
     """Return the distinct tags in a reply, spelled as in the taxonomy."""
     pieces = [piece for piece in form.pieces(reply) if parsing.normalise(piece.tag) != NO_SKILLS]
     try:
-        tags = [WrittenTag(taxonomy.find(piece.tag).label, parsing.one_line(piece.words)) for piece in pieces]
+        tags = [WrittenTag(taxonomy.find(piece.tag).label, parsing.collapse_spaces(piece.words)) for piece in pieces]
     except ConfigError as error:
         raise UnreadableReply(str(error)) from error
     return list(dict.fromkeys(tags))

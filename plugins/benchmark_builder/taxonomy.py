@@ -139,9 +139,9 @@ class Taxonomy:
 
         Raises ConfigError, suggesting the nearest tag, if the taxonomy has no such tag.
         """
-        by_name = {_normalize(name): tag for tag in self.list_tags() for name in (tag.label, tag.names[-1])}
-        whole = {_normalize(name): Tag(name, None) for name, skill in self.skills.items() if not skill.sub_skills}
-        tag = by_name.get(_normalize(label)) or whole.get(_normalize(label.partition(" - ")[0]))
+        by_name = {_normalize_label(name): tag for tag in self.list_tags() for name in (tag.label, tag.names[-1])}
+        whole = {_normalize_label(name): Tag(name, None) for name, skill in self.skills.items() if not skill.sub_skills}
+        tag = by_name.get(_normalize_label(label)) or whole.get(_normalize_label(label.partition(" - ")[0]))
         if tag is None:
             names = [tag.label for tag in self.list_tags()]
             raise ConfigError(f"{label.strip()!r} is not a tag of the taxonomy {self.name}; {suggest(label, names)}")
@@ -170,5 +170,5 @@ class Taxonomy:
         return {tag: template for tag, template in templates.items() if selected & set(tag.names)}
 
 
-def _normalize(label: str) -> str:
+def _normalize_label(label: str) -> str:
     return normalise(label).replace(" ", "")

@@ -13,7 +13,7 @@ from plumbline.pipelines.base.tables import (
     parse_object,
     read_json_lines,
 )
-from plumbline.pipelines.ingest.tars import ENDINGS as TARS
+from plumbline.pipelines.ingest.tars import TAR_SUFFIXES as TARS
 from plumbline.plugins.benchmark_builder.leaks import Caption
 from plumbline.plugins.benchmark_builder.training_files import (
     TrainingFile,
@@ -26,7 +26,7 @@ from plumbline.plugins.benchmark_builder.training_files import (
 COMMON_COLUMNS = ("caption", "text", "prompt", "TEXT", "captions")
 """Common names of the caption column; the first that exists is used."""
 ROWS_AT_ONCE = 4096
-LIST = ".txt"
+LIST_SUFFIX = ".txt"
 NO_BYTES = 0
 """Size limit that skips all images in a tar, because only captions are needed."""
 
@@ -102,7 +102,7 @@ READERS: Mapping[str, Callable[[TrainingFile], Captions]] = {
     ".parquet": _read_parquet,
     **dict.fromkeys(SEPARATORS, _read_csv),
     **dict.fromkeys(JSON_LINES, _read_json_lines),
-    LIST: _read_list,
+    LIST_SUFFIX: _read_list,
     **dict.fromkeys(TARS, _read_tar),
 }
 """Readers by file suffix."""

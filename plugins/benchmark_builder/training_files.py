@@ -12,7 +12,7 @@ from plumbline.pipelines.base.arrow_views import remove_views
 from plumbline.pipelines.base.storage import Place, StorageConfig, first_line, readable_errors
 from plumbline.pipelines.base.tables import BLOCK_BYTES, Rejection
 from plumbline.pipelines.ingest.sample_files import SampleFile
-from plumbline.pipelines.ingest.tars import Damage, Member, read_members
+from plumbline.pipelines.ingest.tars import Member, TarDamage, read_members
 
 Row = TypeVar("Row")
 
@@ -93,5 +93,5 @@ def read_tar(file: TrainingFile, max_bytes: int) -> Iterator[Member | Rejection]
     tar = SampleFile(place=file.place, size=file.size, etag=file.etag, name=file.place.name)
     try:
         yield from read_members(tar, max_bytes)
-    except Damage as damage:
+    except TarDamage as damage:
         yield damage.to_rejection(file.place.url)

@@ -7,10 +7,10 @@ from typing import Any
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import decode_row_image
-from plumbline.operators.images.rows import FetchUri, id_text, image_records
+from plumbline.operators.images.rows import FetchUri, format_id, list_image_records
 from plumbline.pipelines.base.tables import Refused, Rejection
-from plumbline.pipelines.ingest.input_rows import IMAGES
-from plumbline.pipelines.ingest.tars import ENDINGS as TARS
+from plumbline.pipelines.ingest.input_rows import IMAGE_SUFFIXES
+from plumbline.pipelines.ingest.tars import TAR_SUFFIXES as TARS
 from plumbline.pipelines.sources.uris import UriReader
 from plumbline.plugins.benchmark_builder.image_leaks import TrainingImage, compute_fingerprint
 from plumbline.plugins.benchmark_builder.training_files import (
@@ -23,7 +23,7 @@ from plumbline.plugins.benchmark_builder.training_files import (
 
 COMMON_COLUMNS = ("image", "jpg", "png", "webp", "img", "uri")
 """Common names of columns with images (bytes or {bytes, path}) or their addresses; the first that exists is used."""
-IDS = ("image_id", "id", "key", "__key__")
+ID_COLUMNS = ("image_id", "id", "key", "__key__")
 """Common names of columns with image ids."""
 ROWS_AT_ONCE = 16
 
@@ -48,14 +48,14 @@ def _read_parquet(limits: ImageLimits, uri_roots: Sequence[str], file: TrainingF
     def choose_columns(names: Sequence[str]) -> list[str]:
         return [
             choose_column(names, file, COMMON_COLUMNS, "image_column"),
-            *[name for name in IDS if name in names][:1],
+            *[name for name in ID_COLUMNS if name in names][:1],
         ]
 
     row = 0
     for table in read_parquet(file, choose_columns, ROWS_AT_ONCE):
-        for value, *ids in (record.values() for record in image_records(table)):
+        for value, *ids in (record.values() for record in list_image_records(table)):
             record = {"uri" if isinstance(value, str) else "image": value}
-            name = "".join(id_text(image_id) or "" for image_id in ids)
+            name = "".join(format_id(image_id) or "" for image_id in ids)
             yield _read_image(record, limits, uris.read, file, f"row {row}", name)
             row += 1
 
@@ -67,7 +67,7 @@ def _read_tar(limits: ImageLimits, file: TrainingFile) -> Images:
             yield member
         elif isinstance(member.content, Refused):
             yield member.content.to_rejection(file.place.url)
-        elif member.suffix.rpartition(".")[2] in IMAGES:
+        elif member.suffix.rpartition(".")[2] in IMAGE_SUFFIXES:
             where = f"sample {member.key}"
             yield _read_image({"image": member.content}, limits, _refuse_address, file, where, member.key)
 

@@ -10,9 +10,9 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.ablation import Ablation
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.resolution import find_vqa_profile
-from plumbline.operators.report.rendering import diagnosis_markdown
+from plumbline.operators.report.rendering import format_diagnosis_markdown
 from plumbline.operators.results.metric_correlations import correlate_metrics
-from plumbline.operators.results.prompt_properties import Property, properties
+from plumbline.operators.results.prompt_properties import Property, list_properties
 from plumbline.operators.stages.graph import check_chain, check_models, make_nodes
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
@@ -21,7 +21,7 @@ from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.metaeval.releases.sheets import read_sheet
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.events import Watch
-from plumbline.pipelines.sweeps.computing import CellTables, compute_and_repair, inspect_cells, registered_sweep
+from plumbline.pipelines.sweeps.computing import CellTables, compute_and_repair, inspect_cells, register_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.plugins.diagnosis.ablations import measure_effect
 from plumbline.plugins.diagnosis.diagnosis import Diagnosis, make_tables
@@ -115,7 +115,7 @@ def plan_diagnosis(config: DiagnoseConfig) -> PlannedDiagnosis:
         from plumbline.operators.results.prompt_properties import open_parser  # imports spaCy
 
         parser = open_parser(config.diagnosis.parser, "diagnosis.parser")
-    wanted = properties(rated, parser)
+    wanted = list_properties(rated, parser)
     notes: list[str] = []
     variants = [Variant(name, "", metric) for name, metric in config.metrics.items()]
     variants += _find_computable_variants(config, notes)
@@ -196,9 +196,9 @@ class DiagnosisResult(NamedTuple):
 
 def diagnose(planned: PlannedDiagnosis, watch: Watch) -> DiagnosisResult:
     """Compute the missing cells and return the diagnosis; failed rows of a variant are null and counted."""
-    with registered_sweep(planned.sweep, watch) as (sweep, watch):
+    with register_sweep(planned.sweep, watch) as (sweep, watch):
         sweep, outcomes, diagnosis = compute_and_repair(
-            sweep, watch, lambda now, outcomes: inspect_cells(now, outcomes, partial(_read, planned))
+            sweep, watch, lambda now, outcomes: inspect_cells(now, outcomes, partial(_read_diagnosis, planned))
         )
     failed = {
         metric: outcomes[cell.path].message
@@ -209,7 +209,7 @@ def diagnose(planned: PlannedDiagnosis, watch: Watch) -> DiagnosisResult:
     return DiagnosisResult(Diagnosis() if diagnosis is None else diagnosis, failed)
 
 
-def _read(planned: PlannedDiagnosis, cells: CellTables) -> Diagnosis:
+def _read_diagnosis(planned: PlannedDiagnosis, cells: CellTables) -> Diagnosis:
     """Return the diagnosis; raise BrokenCell if a cell is damaged."""
     metrics = [variant.metric for variant in planned.variants if not variant.denied]
     zeroing = {variant.metric: getattr(variant.options, "zeroing", None) for variant in planned.variants}
@@ -253,5 +253,5 @@ def _count_answers(variant: Variant, questions: QuestionCounts, cells: CellTable
 def write_page(config: DiagnoseConfig, diagnosis: Diagnosis) -> None:
     """Write the tables into the page's section `diagnosis`."""
     assert config.diagnosis.page is not None, "no page is configured"
-    text = diagnosis_markdown(make_tables(diagnosis), 3)
+    text = format_diagnosis_markdown(make_tables(diagnosis), 3)
     write_section(config.storage.locate(config.diagnosis.page), "diagnosis", text)

@@ -73,7 +73,7 @@ def _parse_trees(parse: str) -> list[_Node]:
             raise BadParse(f"expected at most {MAX_DEPTH} levels of nested brackets, found more")
         before = token
     if len(open_nodes) > 1:
-        raise BadParse(f"{len(open_nodes) - 1} brackets are not closed in {shorten(parse)}")
+        raise BadParse(f"unclosed brackets: {len(open_nodes) - 1}, in {shorten(parse)}")
     return [child for child in top.children if isinstance(child, _Node)]
 
 

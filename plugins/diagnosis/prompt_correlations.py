@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plumbline.operators.results.metric_correlations import Correlation, Floats, correlate
+from plumbline.operators.results.metric_correlations import Correlation, Floats, correlate_values
 from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns
 from plumbline.operators.statistics.agreement import STATISTICS
 
@@ -45,7 +45,9 @@ def correlate_properties(
             for name, numbers in numbers_by_name.items():
                 values = numbers.look_up(means.prompts)
                 has = np.isfinite(values)
-                yield correlate(metric, name, "property", generator, means.values[has], values[has], int(has.sum()))
+                yield correlate_values(
+                    metric, name, "property", generator, means.values[has], values[has], int(has.sum())
+                )
 
 
 def compute_prompt_means(columns: ScoreColumns) -> PromptNumbers:

@@ -16,7 +16,7 @@ from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.questions.dsg import find_needed_questions
 from plumbline.operators.metrics.questions.question_pack import PackZeroing
 from plumbline.operators.metrics.writing import is_asked
-from plumbline.operators.results.question_quality import content_words
+from plumbline.operators.results.question_quality import find_content_words
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.plugins.diagnosis.prompt_correlations import PromptNumbers, make_prompt_numbers
 
@@ -129,7 +129,7 @@ class QuestionCounts:
         prompt_id, choices, answer = row["prompt_id"], row["choices"], row["answer"]
         yes_no = parsing.is_yes_no(choices)
         easy = parsing.normalise(answer) == "yes" if yes_no else answer == choices[0]
-        content = frozenset(row["text"][start:end].casefold() for start, end in content_words(row["text"])), answer
+        content = frozenset(row["text"][start:end].casefold() for start, end in find_content_words(row["text"])), answer
         self.known[row["question_id"]] = _KnownQuestion(yes_no, parsing.normalise(choices[0]))
         self._asked[prompt_id] += 1
         self._kinds[row["kind"] or ""] += 1

@@ -9,7 +9,7 @@ import pyarrow as pa
 from plumbline.operators.base import rows
 from plumbline.operators.base.schemas import CORRELATIONS, floats, longs, texts
 from plumbline.operators.report.page import ReportSection
-from plumbline.operators.report.rendering import diagnosis_markdown
+from plumbline.operators.report.rendering import format_diagnosis_markdown
 from plumbline.operators.results.metric_correlations import Correlation
 from plumbline.pipelines.store.store import Store
 from plumbline.plugins.diagnosis.ablations import AblationEffect
@@ -52,7 +52,7 @@ ABLATION_EFFECTS = pa.schema(
 )
 """Comparison of a metric's scores with all inputs and with one input withheld (`denied`)."""
 
-STORED: Mapping[str, tuple[Any, pa.Schema]] = {
+STORED_TABLES: Mapping[str, tuple[Any, pa.Schema]] = {
     "correlations": (Correlation, CORRELATIONS),
     "questions": (QuestionStatistics, QUESTION_STATISTICS),
     "kinds": (QuestionKind, QUESTION_KINDS),
@@ -65,10 +65,10 @@ STORED: Mapping[str, tuple[Any, pa.Schema]] = {
 def write_diagnosis(store: Store, run_id: str, diagnosis: Diagnosis) -> None:
     """Write the tables of a diagnosis as Parquet, followed by diagnosis.md."""
     folder = f"runs/{run_id}/diagnosis"
-    for name, (_, schema) in STORED.items():
+    for name, (_, schema) in STORED_TABLES.items():
         records = [_replace_nan(record) for record in getattr(diagnosis, name)]
         store.write_table(f"{folder}/{name}.parquet", rows.table(records, schema))
-    store.write_text(f"{folder}/diagnosis.md", diagnosis_markdown(make_tables(diagnosis)))
+    store.write_text(f"{folder}/diagnosis.md", format_diagnosis_markdown(make_tables(diagnosis)))
 
 
 def _replace_nan(record: Any) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def read_diagnosis(store: Store, run_id: str) -> Diagnosis | None:
             for row in table.to_pylist()
         ]
 
-    return Diagnosis(**{name: read(name, kind) for name, (kind, _) in STORED.items()})
+    return Diagnosis(**{name: read(name, kind) for name, (kind, _) in STORED_TABLES.items()})
 
 
 def read_section(store: Store, run_id: str) -> ReportSection | None:
@@ -101,8 +101,9 @@ def read_section(store: Store, run_id: str) -> ReportSection | None:
         anchor="metrics",
         link="Metrics",
         title="How good the metrics are",
-        caption="Of the metrics themselves, not of the generators: what they go with, what they ask, and what is left "
-        "of them where they are denied something (“What makes a good metric?”, Ross et al. 2024). Every number with "
+        caption="These tables describe the metrics, not the generators: what they correlate with, which questions "
+        "they ask, and how they score without one of their inputs (“What makes a good metric?”, Ross et al. 2024). "
+        "Every number with "
         "its interval is in diagnosis/ beside this page.",
         tables=make_tables(diagnosis),
     )

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Literal, NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.results.question_quality import content_words
+from plumbline.operators.results.question_quality import find_content_words
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.metaeval.releases.sheets import read_sheet
 
@@ -28,7 +28,7 @@ class RatedWords(NamedTuple):
 
 def compute_mean_rating(rated: RatedWords, text: str) -> float:
     """Return the mean rating of a text's content words; nan if there are none."""
-    words = [text[start:end].casefold() for start, end in content_words(text)]
+    words = [text[start:end].casefold() for start, end in find_content_words(text)]
     if rated.unrated == "left_out":
         words = [word for word in words if word in rated.ratings]
     other = min(rated.ratings.values()) if rated.unrated == "lowest" else 0.0

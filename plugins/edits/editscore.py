@@ -12,7 +12,7 @@ from plumbline.operators.metrics.judges.judge import (
     JudgeQuestion,
     Scale,
     fill_template,
-    ratings_by_name,
+    map_ratings,
     read_ratings,
 )
 from plumbline.operators.metrics.metric import Evidence, Rating, Scored, ScoreRange, Verdict, View
@@ -20,11 +20,11 @@ from plumbline.operators.metrics.wording import Release
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 from plumbline.plugins.edits.wordings import EditScoreRelease
 
-EDIT, PERCEPTUAL = "editscore_edit", "editscore_perceptual"
+EDIT_TEMPLATE, PERCEPTUAL_TEMPLATE = "editscore_edit", "editscore_perceptual"
 MAX_RATING = 25
 """The judge's highest rating; ratings are converted to scores from 0 to 10."""
-EDITING = (Scale("editing_success", 0, MAX_RATING), Scale("overediting", 0, MAX_RATING))
-QUALITY = (Scale("naturalness", 0, MAX_RATING), Scale("artifacts", 0, MAX_RATING))
+EDIT_SCALES = (Scale("editing_success", 0, MAX_RATING), Scale("overediting", 0, MAX_RATING))
+QUALITY_SCALES = (Scale("naturalness", 0, MAX_RATING), Scale("artifacts", 0, MAX_RATING))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +46,7 @@ class EditScoreConfig(InspectedConfig):
     rating: Literal["overall", "prompt_following", "consistency", "perceptual_quality"] = "overall"
     """Rating that is used as the score; the judge gets the same questions in any case."""
     releases: ClassVar[tuple[type[Release], ...]] = (EditScoreRelease,)
-    templates: ClassVar[tuple[str, ...]] = (EDIT, PERCEPTUAL)
+    templates: ClassVar[tuple[str, ...]] = (EDIT_TEMPLATE, PERCEPTUAL_TEMPLATE)
 
     def verdict_options(self) -> dict[str, Any]:
         """Return all options that affect a verdict, except the judge."""
@@ -60,8 +60,11 @@ class EditScoreConfig(InspectedConfig):
         release = self.find_release(EditScoreRelease)
         if release is not None:
             return combine_ratings((yield from release.inspect(prompt, self.sampling)))
-        edit = fill_template(self.template_text(EDIT), instruction=parsing.one_line(prompt))
-        asked = JudgeQuestion(edit, EDITING), JudgeQuestion(self.template_text(PERCEPTUAL), QUALITY, view=1)
+        edit = fill_template(self.template_text(EDIT_TEMPLATE), instruction=parsing.collapse_spaces(prompt))
+        asked = (
+            JudgeQuestion(edit, EDIT_SCALES),
+            JudgeQuestion(self.template_text(PERCEPTUAL_TEMPLATE), QUALITY_SCALES, view=1),
+        )
         return combine_ratings((yield from self.verdicts(asked)))
 
     def score_options(self) -> dict[str, Any]:
@@ -70,7 +73,7 @@ class EditScoreConfig(InspectedConfig):
     def score(self, evidence: Evidence) -> Scored:
         """Return the chosen rating, in [0, 10]."""
         ratings = read_ratings(evidence.row)
-        return Scored(ratings_by_name(ratings)[self.rating], ratings=ratings, rationale=evidence.row["rationale"])
+        return Scored(map_ratings(ratings)[self.rating], ratings=ratings, rationale=evidence.row["rationale"])
 
 
 def combine_ratings(verdict: Verdict) -> Verdict:

@@ -10,7 +10,7 @@ from plumbline.operators.metrics.judges.judge import InspectedConfig, Scale, fil
 from plumbline.operators.metrics.metric import ScoreRange, Verdict, View
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 
-INSPECT, KINDS = "imgedit", "imgedit_kinds"
+INSPECT_TEMPLATE, KINDS_TEMPLATE = "imgedit", "imgedit_kinds"
 NO_KIND = (
     "expected one kind of edit among the prompt's skills ({kinds}), found {found}; set "
     "benchmark.prompt_columns.skills to the column with the kind, or set the metric's edit_kind"
@@ -33,7 +33,7 @@ class ImgEditConfig(InspectedConfig):
 
     kind: Literal["imgedit"] = "imgedit"
     story: ClassVar[str] = (
-        "has a model that sees the source and the edited image rate the edit from 1 to 5 on three criteria, which "
+        "shows the source and the edited image to a model, which rates the edit from 1 to 5 on three criteria that "
         "depend on the kind of edit, such as adding or removing something"
     )
     views: ClassVar[tuple[View, ...]] = ("edit",)
@@ -42,7 +42,7 @@ class ImgEditConfig(InspectedConfig):
         Literal["add", "remove", "replace", "adjust", "style", "action", "extract", "background", "compose"] | None
     ) = None
     """Kind of all edits; null reads the kind from each prompt's skills."""
-    templates: ClassVar[tuple[str, ...]] = (INSPECT, KINDS)
+    templates: ClassVar[tuple[str, ...]] = (INSPECT_TEMPLATE, KINDS_TEMPLATE)
 
     @property
     def uses_skills(self) -> bool:
@@ -57,13 +57,13 @@ class ImgEditConfig(InspectedConfig):
         self, prompt: str, questions: Sequence[WrittenQuestion] = (), skills: Sequence[str] = ()
     ) -> Writing[Verdict | RowError]:
         """Request a verdict on an edit, whose kind is `edit_kind` or the only kind of edit among the skills."""
-        kinds = read_kinds(self.template_text(KINDS))
+        kinds = read_kinds(self.template_text(KINDS_TEMPLATE))
         one = find_kind(kinds, skills, self.edit_kind)
         if one is None:
             found = ", ".join(map(repr, skills)) or "none"
             return RowError("no_edit_kind", NO_KIND.format(kinds=", ".join(kinds), found=found))
-        parts = {"instruction": parsing.one_line(prompt), "task": one.task, "respects": one.criteria}
-        return (yield from self.verdict(fill_template(self.template_text(INSPECT), **parts), one.scales))
+        parts = {"instruction": parsing.collapse_spaces(prompt), "task": one.task, "respects": one.criteria}
+        return (yield from self.verdict(fill_template(self.template_text(INSPECT_TEMPLATE), **parts), one.scales))
 
 
 def read_kinds(text: str) -> Mapping[str, KindOfEdit]:

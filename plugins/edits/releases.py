@@ -20,18 +20,18 @@ from plumbline.pipelines.metaeval.releases.sheets import (
     Sheet,
     as_list,
     as_text,
+    name_row,
     read_list,
     read_objects,
     read_sheet,
-    row_name,
 )
 
-RATERS = "paper_implementation/_human_annotations/ImagenHub_human_eval_results"
-ANSWERS = "paper_implementation/_answers"
-OF_RATER = re.compile(r"ImagenHub_([^/]+_IE)/[^/]+_rater(\d+)\.tsv")
-OF_JUDGE = re.compile(r"results_([^/]+)/ImagenHub_([^/]+_IE)/([^/]+)/SC\.json")
-OF_MEASURES = re.compile(r"results_autometrics/ImagenHub_([^/]+_IE)/([^/]+)\.json")
-PAIR = re.compile(r"\[\s*([^,\s]+)\s*,\s*([^,\s]+)\s*\]")
+RATINGS_FOLDER = "paper_implementation/_human_annotations/ImagenHub_human_eval_results"
+ANSWERS_FOLDER = "paper_implementation/_answers"
+RATER_FILE = re.compile(r"ImagenHub_([^/]+_IE)/[^/]+_rater(\d+)\.tsv")
+JUDGE_FILE = re.compile(r"results_([^/]+)/ImagenHub_([^/]+_IE)/([^/]+)/SC\.json")
+MEASURES_FILE = re.compile(r"results_autometrics/ImagenHub_([^/]+_IE)/([^/]+)\.json")
+RATING_PAIR = re.compile(r"\[\s*([^,\s]+)\s*,\s*([^,\s]+)\s*\]")
 
 
 def read_imagenhub(place: Place) -> Release:
@@ -54,16 +54,17 @@ def read_imagenhub(place: Place) -> Release:
     """
     ratings = [
         rating
-        for file, task, rater in _find_files(place / RATERS, OF_RATER)
+        for file, task, rater in _find_files(place / RATINGS_FOLDER, RATER_FILE)
         for rating in _read_ratings(read_sheet(file), task, rater)
     ]
     if not ratings:
         raise SourceError(
-            f"{place.url}: expected a checkout of TIGER-AI-Lab/VIEScore, found no ratings of edits in {RATERS}; check "
+            f"{place.url}: expected a checkout of TIGER-AI-Lab/VIEScore, found no ratings of edits in "
+            f"{RATINGS_FOLDER}; check "
             "the path"
         )
     skills = group_skills((rating.prompt_id, str(rating.prompt_id).partition("/")[0]) for rating in ratings)
-    return released(ratings=ratings, scores=make_scores(_read_scores(place / ANSWERS)), skills=skills)
+    return released(ratings=ratings, scores=make_scores(_read_scores(place / ANSWERS_FOLDER)), skills=skills)
 
 
 def _find_files(folder: Place, pattern: re.Pattern[str]) -> Iterator[tuple[Any, ...]]:
@@ -90,7 +91,7 @@ def _read_ratings(sheet: Sheet, task: str, rater: str) -> Iterator[Rating]:
 
 def _parse_ratings(cell: str | None, editor: str, where: str) -> tuple[float, float, float]:
     """Return a person's SC and PQ ratings, and the square root of their product."""
-    found = PAIR.fullmatch(cell or "")
+    found = RATING_PAIR.fullmatch(cell or "")
     values = [parse_rating(text, where) for text in found.groups()] if found else []
     shares = [value for value in values if value is not None and 0 <= value <= 1]
     if len(shares) != 2:
@@ -103,23 +104,23 @@ def _parse_ratings(cell: str | None, editor: str, where: str) -> tuple[float, fl
 
 def _read_scores(folder: Place) -> Iterator[Score]:
     """Yield the scores of all judges, followed by all measures."""
-    for file, judge, task, editor in _find_files(folder, OF_JUDGE):
+    for file, judge, task, editor in _find_files(folder, JUDGE_FILE):
         consistency, quality = _read_replies(file), _read_replies(file.parent / "PQ.json")
         for uid in (uid for uid in consistency if uid in quality):
             sc, pq = consistency[uid], quality[uid]
             overall = None if sc is None or pq is None else math.sqrt(sc * pq)
             for aspect, score in {"SC": sc, "PQ": pq, "O": overall}.items():
                 yield Score(f"{judge}_{aspect}", *_make_ids(task, editor, uid), score)
-    for file, task, editor in _find_files(folder, OF_MEASURES):
+    for file, task, editor in _find_files(folder, MEASURES_FILE):
         for row, (uid, measures) in enumerate(read_objects(file).items()):
             for measure, value in measures.items():
-                number = parse_rating(value, row_name(file.url, row, uid))
+                number = parse_rating(value, name_row(file.url, row, uid))
                 yield Score(measure, *_make_ids(task, editor, uid), number)
 
 
 def _read_replies(file: Place) -> dict[str, float | None]:
     records = enumerate(read_objects(file).items())
-    return {uid: _find_lowest(record.get("score"), row_name(file.url, row, uid)) for row, (uid, record) in records}
+    return {uid: _find_lowest(record.get("score"), name_row(file.url, row, uid)) for row, (uid, record) in records}
 
 
 def _find_lowest(reply: Any, where: str) -> float | None:
@@ -130,17 +131,17 @@ def _find_lowest(reply: Any, where: str) -> float | None:
     return min(1.0, max(0.0, min(whole) / 10)) if len(whole) == len(numbers) else None
 
 
-OF_MODEL = re.compile(r"([^/]+)/pairwise\.json")
+VOTES_FILE = re.compile(r"([^/]+)/pairwise\.json")
 PREFERRED = {"leftvote": "a", "rightvote": "b", "tievote": "unsure", "bothbad_vote": "unsure"}
-A_BETTER, B_BETTER, ALIKE = (1.0, 0.0), (0.0, 1.0), (0.5, 0.5)
+A_BETTER, B_BETTER, EQUALLY_GOOD = (1.0, 0.0), (0.0, 1.0), (0.5, 0.5)
 VERDICTS = {
     "[[A>B]]": A_BETTER,
     "[[A>>B]]": A_BETTER,
     "[[B>A]]": B_BETTER,
     "[[B>>A]]": B_BETTER,
-    "[[A=B]]": ALIKE,
-    "[[A=B=Good]]": ALIKE,
-    "[[A=B=Bad]]": ALIKE,
+    "[[A=B]]": EQUALLY_GOOD,
+    "[[A=B=Good]]": EQUALLY_GOOD,
+    "[[A=B=Bad]]": EQUALLY_GOOD,
 }
 
 
@@ -160,7 +161,7 @@ def read_genai_arena(place: Place) -> Release:
     votes: dict[str, str] = {}
     places: dict[tuple[str, str], str] = {}
     scores: list[Score] = []
-    for file, model in _find_files(place, OF_MODEL):
+    for file, model in _find_files(place, VOTES_FILE):
         for where, record in read_list(file, "votes"):
             pair, vote = as_text(record, "idx", where), as_text(record, "human_vote", where)
             remember(places, (model, pair), where, f"pair {pair} occurs twice")

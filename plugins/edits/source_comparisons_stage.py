@@ -10,7 +10,7 @@ from PIL import Image
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.schemas import image_schema
 from plumbline.operators.images.preparing import Edit
-from plumbline.operators.images.rows import edit_error, mask_error
+from plumbline.operators.images.rows import make_mask_error, name_edit_error
 from plumbline.operators.stages.images import PixelsStage
 from plumbline.plugins.edits.source_comparison import SourceComparisonConfig
 
@@ -20,10 +20,10 @@ RADIUS, SIGMA = 5, 1.5
 """Radius and standard deviation, in pixels, of SSIM's Gaussian window of 11 x 11 pixels."""
 MIN_SIDE = 2 * RADIUS + 1
 C1, C2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
-WHITE = 128
+MIN_WHITE = 128
 """Minimum brightness of a white pixel in a mask."""
-CLEAR, MAX_GREY = 64, 0.1
-"""A pixel of a mask is grey if it is at least CLEAR levels from black and from white.
+MIN_GREY_DISTANCE, MAX_GREY = 64, 0.1
+"""A pixel of a mask is grey if it is at least MIN_GREY_DISTANCE levels from black and from white.
 
 At most the fraction MAX_GREY of a mask's pixels may be grey.
 """
@@ -55,7 +55,7 @@ def compare_with_source(
     width, height = (max(round(side * scale), 1) for side in source.size)
     if min(width, height) < MIN_SIDE:
         found = f"{source.width}x{source.height} pixels, but the comparison needs at least {MIN_SIDE} per side"
-        return edit_error(RowError("image_too_small", f"{found}; use a larger one"), "source")
+        return name_edit_error(RowError("image_too_small", f"{found}; use a larger one"), "source")
     kept = np.ones((height, width), bool) if mask is None else _find_outside(mask, source, (width, height))
     if isinstance(kept, RowError):
         return kept
@@ -73,13 +73,15 @@ def _find_outside(mask: Image.Image, source: Image.Image, size: tuple[int, int])
     """Return an array (height, width) that is True for pixels outside the mask, at the size of the compared images."""
     if mask.size != source.size:
         found, expected = (f"{one.width}x{one.height}" for one in (mask, source))
-        return mask_error(f"it has {found} pixels, and the source {expected}; make it as large as the source")
+        return make_mask_error(f"it has {found} pixels, and the source {expected}; make it as large as the source")
     luma = np.asarray(mask.convert("L"))
-    if np.mean((luma >= CLEAR) & (luma < 256 - CLEAR)) > MAX_GREY:
-        return mask_error("expected black and white, found other shades; make the edited area white and the rest black")
-    kept = np.asarray(mask.convert("L").resize(size, Image.Resampling.NEAREST)) < WHITE
+    if np.mean((luma >= MIN_GREY_DISTANCE) & (luma < 256 - MIN_GREY_DISTANCE)) > MAX_GREY:
+        return make_mask_error(
+            "expected black and white, found other shades; make the edited area white and the rest black"
+        )
+    kept = np.asarray(mask.convert("L").resize(size, Image.Resampling.NEAREST)) < MIN_WHITE
     if not kept[RADIUS:-RADIUS, RADIUS:-RADIUS].any():
-        return mask_error(
+        return make_mask_error(
             "it is entirely white, so there are no pixels to compare; leave the row out, or correct the mask"
         )
     return kept
@@ -126,5 +128,5 @@ class SourceComparisonsStage(PixelsStage):
     masks = True
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> SourceComparison | RowError:
-        assert edit is not None, "its metrics look at sources"
+        assert edit is not None, "the stage's metrics compare images with their sources"
         return compare_with_source(image, *edit)

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from plumbline.operators.metrics.judges.judge import JudgeQuestion, Scale, fill_template
-from plumbline.operators.metrics.judges.viescore import PERCEPTUAL, QUALITY, TwoQuestionsConfig
+from plumbline.operators.metrics.judges.viescore import PERCEPTUAL_TEMPLATE, QUALITY_SCALES, TwoQuestionsConfig
 from plumbline.operators.metrics.metric import View
 from plumbline.operators.metrics.wording import Release
 from plumbline.plugins.edits.wordings import GEditRelease, VieScoreEditRelease
 
-EDIT = "viescore_edit"
-EDITING = (Scale("editing_success", 0, 10), Scale("overediting", 0, 10))
+EDIT_TEMPLATE = "viescore_edit"
+EDIT_SCALES = (Scale("editing_success", 0, 10), Scale("overediting", 0, 10))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,15 +20,18 @@ class VieScoreEditConfig(TwoQuestionsConfig):
 
     kind: Literal["viescore_edit"] = "viescore_edit"
     story: ClassVar[str] = (
-        "has a model that sees the source and the edited image rate how well the edit follows the instruction without "
+        "shows the source and the edited image to a model, which rates how well the edit follows the instruction "
+        "without "
         "other changes, and the quality of the edited image, and takes the square root of the product"
     )
     views: ClassVar[tuple[View, ...]] = ("edit", "result")
-    consistency = EDITING
+    consistency = EDIT_SCALES
     releases: ClassVar[tuple[type[Release], ...]] = (VieScoreEditRelease, GEditRelease)
-    templates: ClassVar[tuple[str, ...]] = (EDIT, PERCEPTUAL)
+    templates: ClassVar[tuple[str, ...]] = (EDIT_TEMPLATE, PERCEPTUAL_TEMPLATE)
 
     def judge_questions(self, prompt: str) -> Sequence[JudgeQuestion]:
         """Return a question about the source and the edited image, and a question about the edited image alone."""
-        edit = fill_template(self.template_text(EDIT), instruction=prompt)
-        return JudgeQuestion(edit, EDITING), JudgeQuestion(self.template_text(PERCEPTUAL), QUALITY, view=1)
+        edit = fill_template(self.template_text(EDIT_TEMPLATE), instruction=prompt)
+        return JudgeQuestion(edit, EDIT_SCALES), JudgeQuestion(
+            self.template_text(PERCEPTUAL_TEMPLATE), QUALITY_SCALES, view=1
+        )

@@ -98,7 +98,7 @@ class RowMaker:
             seen = self._seen.setdefault(group, [])
             hashes = pd.util.hash_array(names[indices], categorize=False)
             again = _find_known(hashes, seen) | pd.Series(hashes).duplicated().to_numpy()
-            _remember(hashes, seen)
+            _remember_hashes(hashes, seen)
             for index in indices[again]:
                 names[index] = _make_unique(str(names[index]), seen)
                 renamed.append((int(index), names[index]))
@@ -131,7 +131,7 @@ def _find_known(hashes: NDArray[np.uint64], seen: Sequence[NDArray[np.uint64]]) 
     return known
 
 
-def _remember(hashes: NDArray[np.uint64], seen: list[NDArray[np.uint64]]) -> None:
+def _remember_hashes(hashes: NDArray[np.uint64], seen: list[NDArray[np.uint64]]) -> None:
     """Add hashes to the sorted arrays. Shorter arrays are merged first, so that there are only a few arrays."""
     chunk = np.sort(hashes)
     while seen and len(seen[-1]) <= len(chunk):
@@ -144,5 +144,5 @@ def _make_unique(name: str, seen: list[NDArray[np.uint64]]) -> str:
     number = 2
     while _find_known(digest := pd.util.hash_array(np.array([f"{name}#{number}"], object), categorize=False), seen)[0]:
         number += 1
-    _remember(digest, seen)
+    _remember_hashes(digest, seen)
     return f"{name}#{number}"

@@ -21,7 +21,14 @@ from plumbline.operators.statistics.bootstrap import CORRELATIONS, MIN_DIFFERING
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.ordering import holm
 from plumbline.operators.statistics.poisson_bootstrap import draw_prompts
-from plumbline.plugins.gates.score_maps import LINES, ChosenLine, choose_line, choose_map, compute_margin, fit_curve
+from plumbline.plugins.gates.score_maps import (
+    LINE_FIT_FUNCTIONS,
+    ChosenLine,
+    choose_line,
+    choose_map,
+    compute_margin,
+    fit_curve,
+)
 
 Floats = NDArray[np.float64]
 
@@ -116,7 +123,7 @@ def _require_enough(pairs: Pairs, metrics: tuple[str, str]) -> None:
             )
 
 
-def build(
+def build_from_pairs(
     pairs: Pairs,
     skills: Skills,
     *,
@@ -132,7 +139,9 @@ def build(
     prompts = np.unique(columns.prompt)
     chosen = choose_map(old, new, columns.prompt)
     moved = any(change.p_holm < SIGNIFICANCE for change in _compare_means(pairs, old, prompts, Skills(())))
-    line = choose_line(old, new, columns.generator, [kind for kind in LINES if kind != "unchanged" or not moved])
+    line = choose_line(
+        old, new, columns.generator, [kind for kind in LINE_FIT_FUNCTIONS if kind != "unchanged" or not moved]
+    )
     explained = 1 - chosen.misses[chosen.kind] ** 2 / float(new.var())
     means = {name: _average_by_prompt(pairs, scores, prompts) for name, scores in (("old", old), ("new", new))}
     by_version = [
@@ -275,11 +284,11 @@ def _make_groups(pairs: Pairs, predicted: Floats, prompts: Hashes, skills: Skill
     )
 
 
-def describe(bridge: Bridge) -> list[Sentence]:
+def describe_bridge(bridge: Bridge) -> list[Sentence]:
     """Describe the bridge in sentences, starting with the verdict."""
     (old, new), clear = _name_sides(bridge), bridge.clear
     misses = ", ".join(f"{kind} {number(miss)}" for kind, miss in bridge.misses.items())
-    turned = f"turned round: {names(bridge.turned)}" if bridge.turned else "none of them turned round"
+    turned = f"in opposite directions: {names(bridge.turned)}" if bridge.turned else "none in opposite directions"
     span = interval_text(*bridge.images_interval, partial(number, digits=2))
     return [
         _describe_verdict(bridge),
@@ -291,12 +300,12 @@ def describe(bridge: Bridge) -> list[Sentence]:
         ),
         Sentence(
             "Generators:",
-            f"Kendall {number(bridge.generators_kendall, 2)}; {plural(clear['old'], 'pair')} told apart by {old}, "
-            f"{clear['new']} by {new}, {clear['both']} by both, {turned}.",
+            f"Kendall {number(bridge.generators_kendall, 2)}; {plural(clear['old'], 'pair')} differ clearly by {old}, "
+            f"{clear['new']} by {new}, {clear['both']} by both; {turned}.",
         ),
         Sentence(
-            "Not explained:" if bridge.clear_misses else "Nothing else is clear:",
-            f"{plural(bridge.clear_misses, 'mean')} of generators, overall and by skill, are clearly off the map "
+            "Not explained by the map:" if bridge.clear_misses else "Nothing is left unexplained:",
+            f"{plural(bridge.clear_misses, 'mean')} of generators, overall or by skill, differ clearly from the map's "
             "(Wilcoxon's signed-rank test over prompts, Holm).",
         ),
     ]
@@ -311,18 +320,20 @@ def _name_sides(bridge: Bridge) -> tuple[str, str]:
 def _describe_verdict(bridge: Bridge) -> Sentence:
     old, new = _name_sides(bridge)
     if bridge.verdict == "different":
-        of_means = "" if bridge.means_explained is None else f" and {bridge.means_explained:.0%} over generators' means"
+        of_means = (
+            "" if bridge.means_explained is None else f" and {bridge.means_explained:.0%} between generators' means"
+        )
         return Sentence(
             f"{old} and {new} measure different things:",
-            f"the best map explains {max(bridge.explained, 0):.0%} of the variance over images{of_means}; "
-            f"{bridge.wanted:.0%} of either, and clearly the same direction, would join them.",
+            f"the best map explains {max(bridge.explained, 0):.0%} of the variance between images{of_means}; "
+            f"to join them, it must explain {bridge.wanted:.0%} of either variance, and clearly keep the direction.",
         )
     off = bridge.margin_of(OVERALL)
     known = (
         f"the mean of one more generator is off by at most ±{number(off)} (95%)."
         if off is not None
-        else "how far the mean of another generator may be off, two generators or more tell."
+        else "two or more generators are needed to bound the error of another generator's mean."
     )
     if bridge.verdict == "one scale":
-        return Sentence(f"Scores of {old} and {new} are one scale:", known)
+        return Sentence(f"Scores of {old} and {new} are on the same scale:", known)
     return Sentence(f"A map joins {old} and {new}:", f"new = {format_equation(bridge)}; {known}")

@@ -9,21 +9,21 @@ from plumbline.operators.base.bounds import BoundsChecked, Positive, Share
 from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.metrics.table import AnyMetric, read_lower_is_better
 from plumbline.operators.results.bridge import Version
-from plumbline.operators.results.metric_recipes import recipe_of
+from plumbline.operators.results.metric_recipes import read_recipe
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import Skills
 from plumbline.pipelines.plans.sweep_config import SweepConfig
-from plumbline.pipelines.report.comparable_runs import BRIDGES
+from plumbline.pipelines.report.comparable_runs import BRIDGES_FOLDER
 from plumbline.pipelines.report.finished_run import find_originals
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sources.sources import collect_skills
 from plumbline.pipelines.store.run_scores import read_run_scores
 from plumbline.pipelines.store.runs import find_run, name_by_time, read_manifest
 from plumbline.pipelines.store.store import Store
-from plumbline.pipelines.sweeps.computing import CellTables, compute_and_repair, inspect_cells, registered_sweep
+from plumbline.pipelines.sweeps.computing import CellTables, compute_and_repair, inspect_cells, register_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.writing import describe_metrics
-from plumbline.plugins.gates.bridge_building import MIN_EXPLAINED, BuiltBridge, build, pair_images
+from plumbline.plugins.gates.bridge_building import MIN_EXPLAINED, BuiltBridge, build_from_pairs, pair_images
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,13 +108,13 @@ def read_run_side(store: Store, run: str, metric: str, key: str) -> Side:
         raise ConfigError(f"{key}={run}: the run has no scores by {metric!r}; {suggest(metric, scores.metrics)}")
     originals, _ = find_originals(manifest, store)
     skills = Skills(()) if originals is None else collect_skills(originals.prompts)
-    version = Version(metric=metric, run_id=run_id, recipe=recipe_of(manifest, metric))
+    version = Version(metric=metric, run_id=run_id, recipe=read_recipe(manifest, metric))
     return Side(version, scores, metric in read_lower_is_better(manifest), str(manifest.get("benchmark")), skills)
 
 
 def score_held_out_set(planned: PlannedSweep, watch: Watch) -> RunScores:
     """Compute a sweep's missing cells and return its scores, without writing a run."""
-    with registered_sweep(planned, watch) as (working, both):
+    with register_sweep(planned, watch) as (working, both):
         _, _, scores = compute_and_repair(
             working, both, lambda now, outcomes: inspect_cells(now, outcomes, CellTables.read_scores)
         )
@@ -128,7 +128,7 @@ def score_held_out_set(planned: PlannedSweep, watch: Watch) -> RunScores:
 def make_sweep_side(planned: PlannedSweep, scores: RunScores, metric: str) -> Side:
     """Return the side of the bridge for a sweep that did not write a run."""
     manifest: dict[str, Any] = describe_metrics(planned)
-    version = Version(metric=metric, run_id=None, recipe=recipe_of(manifest, metric))
+    version = Version(metric=metric, run_id=None, recipe=read_recipe(manifest, metric))
     return Side(
         version, scores, metric in planned.config.lower_is_better, planned.config.benchmark.name, planned.sources.skills
     )
@@ -141,7 +141,7 @@ def build_bridge(store: Store, config: BridgeConfig, old: Side, new: Side) -> Bu
             f"bridge: expected two runs of one benchmark, got {old.benchmark!r} and {new.benchmark!r}; name other runs"
         )
     pairs = pair_images((old.scores, old.version.metric), (new.scores, new.version.metric), config.prompts, config.seed)
-    return build(
+    return build_from_pairs(
         pairs,
         new.skills if len(new.skills) else old.skills,
         bridge_id=name_by_time(store, datetime.now(UTC)),
@@ -154,7 +154,7 @@ def build_bridge(store: Store, config: BridgeConfig, old: Side, new: Side) -> Bu
 
 def write_bridge(store: Store, built: BuiltBridge) -> str:
     """Write a bridge and return its path; raise ConfigError if its id is already in use."""
-    folder = f"{BRIDGES}/{built.bridge.bridge_id}"
+    folder = f"{BRIDGES_FOLDER}/{built.bridge.bridge_id}"
     if store.exists(f"{folder}/bridge.json"):
         raise ConfigError(f"{store.place / folder}: a bridge with this name already exists; run again")
     store.write_table(f"{folder}/groups.parquet", built.groups)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators.base.errors import ConfigError, check_known
 from plumbline.operators.base.sentences import format_p_value, names, number, plural, signed
-from plumbline.operators.metrics.metric import ScoreRange, direction
+from plumbline.operators.metrics.metric import ScoreRange, get_direction
 from plumbline.operators.results.comparison import average_prompts
 from plumbline.operators.results.run_scores import Hashes, RunScores
 from plumbline.operators.results.summary import OVERALL, Skills
@@ -235,7 +235,7 @@ class _TestResult(NamedTuple):
         return low, high
 
 
-def judge(gate: Gate, judged: JudgedRun, *, run_id: str, benchmark: str, against: str | None) -> GateResult:
+def judge_by_rules(gate: Gate, judged: JudgedRun, *, run_id: str, benchmark: str, against: str | None) -> GateResult:
     """Judge the run by every rule of the gate.
 
     The gate passes only if all rules pass. Each rule can therefore be tested at the full level `alpha`: a run that
@@ -256,9 +256,9 @@ def judge(gate: Gate, judged: JudgedRun, *, run_id: str, benchmark: str, against
     tests = {question: result.test for question, result in tested.items() if result.test is not None}
     p_failed = dict(zip(tests, holm([test.p_below for test in tests.values()]), strict=True))
     checks = [
-        _conclude(question, asked[question.name], tested[question], gate.alpha, p_failed.get(question, math.nan))
+        _make_check(question, asked[question.name], tested[question], gate.alpha, p_failed.get(question, math.nan))
         if question.rule.is_tested
-        else _look_up(question, asked[question.name], judged)
+        else _look_up_value(question, asked[question.name], judged)
         for question in questions
     ]
     passed = not any(check.fails for check in checks)
@@ -274,7 +274,7 @@ def _list_questions(gate: Gate, judged: JudgedRun) -> Iterator[_Question]:
                 yield from (_Question(name, rule, generator, skill) for skill in skills)
 
 
-def _look_up(question: _Question, asked: str, judged: JudgedRun) -> Check:
+def _look_up_value(question: _Question, asked: str, judged: JudgedRun) -> Check:
     """Return the check of a rule about a mean or coverage, using the run's summary."""
     rule = question.rule
     found = [
@@ -325,7 +325,7 @@ def _run_tests(
         if other is None:
             sign, bound = (-1, -rule.bound) if rule.kind == "at_most" else (1, rule.bound)
         else:
-            sign = direction(metric, judged.lower_is_better)
+            sign = get_direction(metric, judged.lower_is_better)
             bound = rule.bound if rule.kind == "better_by" else -rule.bound
         values, limits = sign * values[chosen], _find_limits(metric, sign, other, judged)
         same = other is not None and not values.any() and bool(np.isin(prompts[chosen], other.same_images()).all())
@@ -357,7 +357,7 @@ def _find_limits(metric: str, sign: int, other: OtherSide | None, judged: Judged
     return _Limits(min(sign * low, sign * high), max(sign * low, sign * high), assumed)
 
 
-def _conclude(question: _Question, asked: str, tested: _TestResult, alpha: float, p_failed: float) -> Check:
+def _make_check(question: _Question, asked: str, tested: _TestResult, alpha: float, p_failed: float) -> Check:
     """Return the check that follows from a test.
 
     `p_failed` is the p-value of the opposite test, which can show that the rule is broken; it is corrected for all
@@ -372,7 +372,7 @@ def _conclude(question: _Question, asked: str, tested: _TestResult, alpha: float
     value, prompts = tested.sign * test.mean, plural(test.n, "prompt")
     interval = f"{1 - 2 * alpha:.0%} interval {shown(low)} to {shown(high)}"
     sure = (
-        f"broken with p {format_p_value(p_failed)} (Holm)"
+        f"violated with p {format_p_value(p_failed)} (Holm)"
         if outcome == "failed"
         else f"p {format_p_value(test.p_above)}"
     )

@@ -8,13 +8,13 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.generation_settings import (
     COMPARE,
     Choice,
-    all_settings,
     compare_settings,
     describe_changed_settings,
     describe_differences,
+    read_all_settings,
 )
 from plumbline.operators.metrics.table import read_lower_is_better, read_metrics
-from plumbline.operators.report.changes import comparable_metrics
+from plumbline.operators.report.changes import list_comparable_metrics
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import Skills
 from plumbline.pipelines.base.tables import NO_GENERATOR
@@ -25,7 +25,7 @@ from plumbline.pipelines.store.run_scores import read_run_scores
 from plumbline.pipelines.store.runs import find_run, read_manifest
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.store.suites import find_suite
-from plumbline.plugins.gates.checks import GateResult, JudgedRun, OtherSide, SummaryRow, check_rules, judge
+from plumbline.plugins.gates.checks import GateResult, JudgedRun, OtherSide, SummaryRow, check_rules, judge_by_rules
 from plumbline.plugins.gates.gate_config import GateConfig
 from plumbline.plugins.gates.junit import to_junit
 from plumbline.plugins.gates.markdown import to_markdown
@@ -81,7 +81,7 @@ def judge_run(
         find_other=cache(sides.find),
     )
     check_rules(gate, judged)
-    return judge(gate, judged, run_id=run_id, benchmark=manifest["benchmark"], against=against or baseline)
+    return judge_by_rules(gate, judged, run_id=run_id, benchmark=manifest["benchmark"], against=against or baseline)
 
 
 def run_gate(store: Store, gate: Gate, config: GateConfig) -> list[GateResult]:
@@ -162,7 +162,7 @@ class _Sides:
         if baseline == generator:
             return "it is the baseline itself"
         if baseline is not None:
-            settings = all_settings(self.manifest)
+            settings = read_all_settings(self.manifest)
             differing = describe_differences(compare_settings(settings.get(generator, {}), settings.get(baseline, {})))
             return self._explain_difference(differing) or self.other(str(rule.metric), generator, self.run_id, baseline)
         if self.before is None:
@@ -189,7 +189,7 @@ class _Sides:
             return f"{self.against} has no {generator}; name a generator of this run by baseline: NAME"
         if obstacle := find_obstacle(before, self.manifest):
             return f"{self.against} cannot be compared with it ({obstacle})"
-        if rule.metric not in comparable_metrics(before, self.manifest):
+        if rule.metric not in list_comparable_metrics(before, self.manifest):
             return f"{self.against} lacks {rule.metric}, or has it with other settings or models"
         return ""
 

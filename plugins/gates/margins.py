@@ -22,7 +22,7 @@ range.
 """
 STEP = 1 / 8
 """Step of the trapezoidal rule, in widths of the saddle point; the error is about exp(-pi / STEP)."""
-NODES = 64
+NODES_AT_ONCE = 64
 """Number of points of the integral that are computed at a time."""
 MAX_NODES = 1 << 16
 NEGLIGIBLE = 1e-9
@@ -136,8 +136,8 @@ def _compute_negative_tail(weights: Floats, counts: Floats) -> float:
     tilted = weights / (1 - line * weights)
     start = -float(counts @ np.log1p(-line * weights))
     total = 0.0
-    for first in range(0, MAX_NODES, NODES):
-        height = STEP * width * (np.arange(first, first + NODES) + 0.5)
+    for first in range(0, MAX_NODES, NODES_AT_ONCE):
+        height = STEP * width * (np.arange(first, first + NODES_AT_ONCE) + 0.5)
         turns = np.outer(tilted, height)
         size = np.exp(start - counts @ np.log1p(turns**2) / 2)
         terms = -(size * np.exp(1j * (counts @ np.arctan(turns))) / (line + 1j * height)).real

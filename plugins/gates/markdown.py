@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from plumbline.operators.report.rendering import template_environment
+from plumbline.operators.report.rendering import make_template_environment
 from plumbline.plugins.gates.checks import GateResult
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -13,4 +13,4 @@ MAX_CHECKS = 100
 
 def to_markdown(results: Sequence[GateResult]) -> str:
     """Return a gate's rules and results as Markdown for a comment on a pull request."""
-    return template_environment(TEMPLATES).get_template("gate.md.j2").render(results=results, most=MAX_CHECKS)
+    return make_template_environment(TEMPLATES).get_template("gate.md.j2").render(results=results, most=MAX_CHECKS)

@@ -97,11 +97,15 @@ class Rule(BoundsChecked):
         condition = {
             "at_least": f"mean of {self.metric}{at} {'surely ' * self.surely}at least {self.bound:g}",
             "at_most": f"mean of {self.metric}{at} {'surely ' * self.surely}at most {self.bound:g}",
-            "no_worse_by": f"{self.metric}{at} no worse by {self.bound:g} than {self.baseline or other}",
+            "no_worse_by": f"{self.metric}{at} worse by less than {self.bound:g} than {self.baseline or other}",
             "better_by": f"{self.metric}{at} better by more than {self.bound:g} than {self.baseline or other}",
             "coverage": f"a score{by}{at} for at least {self.bound:.4g} of the rows",
         }[self.kind]
-        either = "" if self.cannot_tell == "fails" or not self.is_tested else " (passes where prompts cannot tell)"
+        either = (
+            ""
+            if self.cannot_tell == "fails" or not self.is_tested
+            else " (passes if there are too few prompts to decide)"
+        )
         return f"{candidate}{condition}{either}"
 
 

@@ -9,7 +9,7 @@ import scipy
 from numpy.typing import NDArray
 
 from plumbline.operators.results.bridge import UNCHANGED, Curve, Kind, Line, LineKind
-from plumbline.operators.statistics.poisson_bootstrap import uniform
+from plumbline.operators.statistics.poisson_bootstrap import convert_to_uniform
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
@@ -45,7 +45,7 @@ def fit_curve(old: Floats, new: Floats) -> Curve:
     return Curve(values[knots].tolist(), fitted[knots].tolist())
 
 
-FITS: Mapping[Kind, Callable[[Floats, Floats], Line | Curve]] = {
+FIT_FUNCTIONS: Mapping[Kind, Callable[[Floats, Floats], Line | Curve]] = {
     "unchanged": _use_identity,
     "linear": fit_line,
     "monotone": fit_curve,
@@ -70,14 +70,14 @@ def choose_map(old: Floats, new: Floats, prompts: Hashes) -> ChosenMap:
     rule, Breiman, Friedman, Olshen and Stone 1984, section 3.4.3. The standard error is computed from the
     differences between the two maps' errors on each prompt.
     """
-    folds = (uniform(prompts) * FOLDS).astype(np.int64)
-    predicted = {kind: _cross_validate(fit, old, new, folds) for kind, fit in FITS.items()}
+    folds = (convert_to_uniform(prompts) * FOLDS).astype(np.int64)
+    predicted = {kind: _cross_validate(fit, old, new, folds) for kind, fit in FIT_FUNCTIONS.items()}
     codes = np.unique(prompts, return_inverse=True)[1]
     squares = {
         kind: np.bincount(codes, weights=(values - new) ** 2) / np.bincount(codes) for kind, values in predicted.items()
     }
-    best = min(FITS, key=lambda kind: squares[kind].mean())
-    kind = next(kind for kind in FITS if _is_as_good(squares[kind] - squares[best]))
+    best = min(FIT_FUNCTIONS, key=lambda kind: squares[kind].mean())
+    kind = next(kind for kind in FIT_FUNCTIONS if _is_as_good(squares[kind] - squares[best]))
     misses = {kind: math.sqrt(float(((values - new) ** 2).mean())) for kind, values in predicted.items()}
     return ChosenMap(kind, misses, predicted[kind])
 
@@ -94,7 +94,7 @@ def _cross_validate(fit: Callable[[Floats, Floats], Line | Curve], old: Floats, 
     return predicted
 
 
-def equate(old: Floats, new: Floats) -> Line:
+def fit_equating_line(old: Floats, new: Floats) -> Line:
     """Return the line that gives the old scores (n,) the mean and standard deviation of the new scores (n,).
 
     It rises or falls as the least-squares line does. If both versions are noisy, least squares shrinks scores towards
@@ -105,10 +105,10 @@ def equate(old: Floats, new: Floats) -> Line:
     return Line(float(new.mean()) - slope * float(old.mean()), slope)
 
 
-LINES: Mapping[LineKind, Callable[[Floats, Floats], Line]] = {
+LINE_FIT_FUNCTIONS: Mapping[LineKind, Callable[[Floats, Floats], Line]] = {
     "unchanged": _use_identity,
     "linear": fit_line,
-    "equated": equate,
+    "equated": fit_equating_line,
 }
 
 
@@ -132,9 +132,12 @@ def choose_line(old: Floats, new: Floats, groups: NDArray[np.int32], kinds: Sequ
     """
     known = np.unique(groups)
     if len(known) < 2:
-        return ChosenLine(kinds[0], LINES[kinds[0]](old, new), [], math.nan)
+        return ChosenLine(kinds[0], LINE_FIT_FUNCTIONS[kinds[0]](old, new), [], math.nan)
     means = np.array([[old[groups == group].mean(), new[groups == group].mean()] for group in known])
-    without = {kind: [LINES[kind](old[groups != group], new[groups != group]) for group in known] for kind in kinds}
+    without = {
+        kind: [LINE_FIT_FUNCTIONS[kind](old[groups != group], new[groups != group]) for group in known]
+        for kind in kinds
+    }
     squares = {
         kind: float(np.mean([(after - line(before)) ** 2 for line, (before, after) in zip(lines, means, strict=True)]))
         for kind, lines in without.items()
@@ -142,7 +145,7 @@ def choose_line(old: Floats, new: Floats, groups: NDArray[np.int32], kinds: Sequ
     kind = min(kinds, key=squares.__getitem__)
     spread = float(means[:, 1].var())
     explained = 1 - squares[kind] / spread if len(known) >= MIN_GROUPS and spread else math.nan
-    return ChosenLine(kind, LINES[kind](old, new), without[kind], explained)
+    return ChosenLine(kind, LINE_FIT_FUNCTIONS[kind](old, new), without[kind], explained)
 
 
 def compute_margin(misses: Sequence[float]) -> float:

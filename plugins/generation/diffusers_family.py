@@ -124,7 +124,7 @@ def _find_lora(config: DiffusersModel, checkpoint: Checkpoint, digest: FileDiges
     return {"lora": Part(source=str(file.resolve()), commit=None, identity=digest(file))}
 
 
-def _load(model: ResolvedModel[DiffusersModel]) -> Any:
+def _load_pipeline(model: ResolvedModel[DiffusersModel]) -> Any:
     if find_spec("diffusers") is None:
         raise ModelError(f"family diffusers: needs the package diffusers; {install_remedy('generate')}")
     from plumbline.plugins.generation.diffusion import PipelineDrawing
@@ -135,7 +135,7 @@ def _load(model: ResolvedModel[DiffusersModel]) -> Any:
 FAMILY = Family(
     config=DiffusersModel,
     extra="generate",
-    loads={"draw": _load},
+    loads={"draw": _load_pipeline},
     read=read_index,
     form="a pipeline of diffusers",
     suits=lambda fields: "_class_name" in fields,

@@ -19,7 +19,7 @@ from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.processing import explain_load_errors, find_device
 from plumbline.plugins.generation.drawing import DrawingRequest, DrawingSettings, DrawnImage
 
-FILTERED = RowError(
+FILTERED_IMAGE = RowError(
     "reply_refused",
     "the checkpoint's own safety checker blanked out the image; check the prompt, or use another checkpoint",
 )
@@ -43,7 +43,7 @@ class PipelineDrawing:
         with explain_load_errors(folder, "pipeline"), _suppress_output():
             pipeline = _load_text_to_image(folder, getattr(torch, model.dtype))
         if model.config.lora is not None:
-            _merge(pipeline, model)
+            _merge_lora(pipeline, model)
         pipeline.set_progress_bar_config(disable=True)
         revision = part.commit or part.identity
         return cls(pipeline.to(device), _describe_checkpoint(model.config), revision)
@@ -65,7 +65,7 @@ class PipelineDrawing:
             b"", used.get(cfg), used.get("num_inference_steps"), None, type(self.pipeline.scheduler).__name__
         )
         return [
-            FILTERED if flagged else drawn._replace(encoded=_encode_png(image), seed=request.seed)
+            FILTERED_IMAGE if flagged else drawn._replace(encoded=_encode_png(image), seed=request.seed)
             for image, request, flagged in zip(made.images, requests, flags, strict=True)
         ]
 
@@ -134,7 +134,7 @@ def _load_text_to_image(folder: Path, dtype: torch.dtype) -> Any:
     return diffusers.DiffusionPipeline.from_pretrained(folder, **options)
 
 
-def _merge(pipeline: Any, model: ResolvedModel[Any]) -> None:
+def _merge_lora(pipeline: Any, model: ResolvedModel[Any]) -> None:
     place = model.folder("lora")
     files = [place] if place.is_file() else sorted(place.glob("*.safetensors"))
     if len(files) != 1:

@@ -57,7 +57,8 @@ class GenerateConfig(BoundsChecked):
             raise ConfigError("benchmark.prompts: expected a file with the prompts of the images; set prompts=PATH")
         if self.benchmark.columns.edit_columns:
             raise ConfigError(
-                f"benchmark: {self.benchmark.name} has edited images, but images are generated from texts"
+                f"benchmark: {self.benchmark.name} has edited images, but images are generated from texts; "
+                "choose another benchmark"
             )
         if not self.generator or "/" in self.generator or self.generator[0] in "._":
             raise ConfigError(

@@ -19,8 +19,8 @@ from plumbline.pipelines.sources.shards import ShardSize
 from plumbline.pipelines.sources.sources import open_sources
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, is_draft
 from plumbline.pipelines.store.checksums import DamagedError
-from plumbline.pipelines.store.store import BrokenCell, GoneCell, Store, StoredCell, decode_cell, draft_path
-from plumbline.pipelines.sweeps.computing import Inspection, compute_and_repair, registered_sweep, sum_usage
+from plumbline.pipelines.store.store import BrokenCell, GoneCell, Store, StoredCell, decode_cell, get_draft_path
+from plumbline.pipelines.sweeps.computing import Inspection, compute_and_repair, register_sweep, sum_usage
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.plugins.generation.generate_config import GenerateConfig
 from plumbline.plugins.generation.wanted_images import list_wanted_images, write_wanted
@@ -40,7 +40,7 @@ class PlannedGeneration(NamedTuple):
     pictures: int
 
 
-class Generated(NamedTuple):
+class GenerationResult(NamedTuple):
     """Outcome of a generation: the images in a generator's folder."""
 
     url: str
@@ -69,28 +69,29 @@ def plan_generation(config: GenerateConfig) -> PlannedGeneration:
     strangers = [name for name in _list_tables(config.folder) if OWN_FILE.fullmatch(name) is None]
     if strangers:
         raise ConfigError(
-            f"{config.folder / strangers[0]}: not made by jobs.generate, which would add its images to this folder; "
-            "choose another name=NAME or another folder"
+            f"{config.folder}: expected a folder that contains only images made by jobs.generate, found "
+            f"{strangers[0]}; "
+            "choose another folder with name=NAME or images=PATH"
         )
     cache = ImageFileCache(None, config.texts)
     prompts = open_sources(config.texts, config.storage, shard_size=ShardSize(), cache=cache).prompts
     wanted = list_wanted_images(prompts, config.pictures.seeds)
     if not wanted:
-        raise ConfigError(f"benchmark.prompts {config.benchmark.prompts}: expected prompts, found none")
+        raise ConfigError(f"benchmark.prompts {config.benchmark.prompts}: expected prompts, found none; add some")
     write_wanted(Store(config.image_store), config.prompts_folder, wanted, config.shard_rows)
     return PlannedGeneration(config, plan_sweep(config.drawing(), wanted=("pictures",)), len(prompts), len(wanted))
 
 
-def generate(planned: PlannedGeneration, watch: Watch) -> Generated:
+def generate(planned: PlannedGeneration, watch: Watch) -> GenerationResult:
     """Generate missing and damaged images, and publish all images in the generator's folder for the sweep."""
     folder = GeneratorFolder(planned.config.folder)
-    with registered_sweep(planned.drawing, watch) as (drawing, watch):
+    with register_sweep(planned.drawing, watch) as (drawing, watch):
         drawing, outcomes, published = compute_and_repair(drawing, watch, folder.publish)
     kinds = Counter[str]()
     for outcome in outcomes.values():
         kinds.update(outcome.kinds)
     usage = sum_usage(drawing.plan, outcomes)
-    return Generated(
+    return GenerationResult(
         url=planned.config.folder.url,
         pictures=planned.pictures,
         made=sum(outcome.rows - outcome.kept - outcome.errors for outcome in outcomes.values()),
@@ -206,5 +207,5 @@ def _is_linked(cell: Place, file: Place) -> bool:
 
 
 def _make_file_name(cell: PlannedCell, outcomes: Mapping[str, Outcome]) -> str:
-    path = draft_path(cell.path) if is_draft(cell.path, outcomes) else cell.path
+    path = get_draft_path(cell.path) if is_draft(cell.path, outcomes) else cell.path
     return path.rpartition("/")[2]

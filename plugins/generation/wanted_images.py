@@ -26,7 +26,7 @@ def write_wanted(store: Store, folder: str, wanted: Texts, rows: int) -> None:
     cell unless images are removed from it. Images from a damaged table count as new and go into a table of the same
     name; if all of them are still wanted, this is the same shard as before.
     """
-    earlier = {path: _read(store, path) for path in store.files(folder)}
+    earlier = {path: _read_prompts(store, path) for path in store.files(folder)}
     left = dict(wanted)
     tables = {path: {image: left.pop(image) for image in texts if image in left} for path, texts in earlier.items()}
     free = [path for path, texts in earlier.items() if not texts]
@@ -41,7 +41,7 @@ def write_wanted(store: Store, folder: str, wanted: Texts, rows: int) -> None:
     store.remove_all([path for path, texts in tables.items() if not texts])
 
 
-def _read(store: Store, path: str) -> Texts:
+def _read_prompts(store: Store, path: str) -> Texts:
     """Return the prompts in a table by image_id; empty if the table is damaged."""
     with suppress(StoreError, KeyError, ValueError):
         table = store.read_file(path)

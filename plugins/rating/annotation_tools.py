@@ -31,29 +31,29 @@ from plumbline.plugins.rating.study import Study
 from plumbline.plugins.rating.task_images import TaskImages
 from plumbline.plugins.rating.tasks import Task
 
-MARKED = "marked"
-GRADED = {name: template for name, template in TEMPLATES.items() if template.grades}
+MARKED_CHOICE = "marked"
+GRADED_TEMPLATES = {name: template for name, template in TEMPLATES.items() if template.grades}
 CHOICES: Mapping[str, Sequence[str]] = {
-    **{name: list(map(str, template.grades)) for name, template in GRADED.items()},
-    "words": [MARKED],
+    **{name: list(map(str, template.grades)) for name, template in GRADED_TEMPLATES.items()},
+    "words": [MARKED_CHOICE],
     "questions": [reply for reply in REPLIES if reply not in WHOLE_ANSWERS],
     "side_by_side": ["left", "right", "tie"],
     "vote": ["left", "right", "tie"],
 }
 """Choices that each template offers, except `unsure` and `cannot tell`."""
 LABELS = {CANNOT_TELL: "cannot tell"}
-MARKED_WORDS, NOTE = "wrong_words", "note"
+MARKED_WORDS_QUESTION, NOTE_QUESTION = "wrong_words", "note"
 """Names of the additional questions; the main question has the template's name."""
-IMAGES = ("source", "image", "left", "right")
-SHOWN_FIELDS = ("prompt", "question", *IMAGES)
+IMAGE_FIELDS = ("source", "image", "left", "right")
+SHOWN_FIELDS = ("prompt", "question", *IMAGE_FIELDS)
 """Record fields that are shown to raters, in order."""
-PART_SIZE = 50_000_000
+MAX_FILE_CHARACTERS = 50_000_000
 """Number of characters after which a new task file is started."""
 HINTS = {
-    "words": f'Mark the words, then choose "{MARKED}", even if no word is wrong.',
+    "words": f'Mark the words, then choose "{MARKED_CHOICE}", even if no word is wrong.',
     **{
         name: ", ".join(f"{grade}: {anchor.rstrip('.')}" for grade, anchor in template.anchors.items())
-        for name, template in GRADED.items()
+        for name, template in GRADED_TEMPLATES.items()
         if template.anchors
     },
 }
@@ -78,7 +78,7 @@ def export_tasks(study: Study, name: ToolName, raters: int) -> ExportedFiles:
     all_tasks = list(study.served.tasks.values())
     for template in dict.fromkeys(task.template for task in all_tasks):
         tasks = [task for task in all_tasks if task.template == template]
-        for number, part in enumerate(_split(_make_records(tasks, study.served.images, notes))):
+        for number, part in enumerate(_split_records(_make_records(tasks, study.served.images, notes))):
             records = [tool.make_record(record, [name for name in SHOWN_FIELDS if name in record]) for record in part]
             files.append(folder / f"{template}.{number}.json")
             files[-1].write(json.dumps(records).encode())
@@ -89,13 +89,13 @@ def export_tasks(study: Study, name: ToolName, raters: int) -> ExportedFiles:
     return ExportedFiles(files, notes)
 
 
-def _split(records: Iterable[dict[str, str]]) -> Iterator[list[dict[str, str]]]:
-    """Split the records into lists of about PART_SIZE characters, small enough for the tools to import."""
+def _split_records(records: Iterable[dict[str, str]]) -> Iterator[list[dict[str, str]]]:
+    """Split the records into lists of about MAX_FILE_CHARACTERS characters, small enough for the tools to import."""
     part, size = list[dict[str, str]](), 0
     for record in records:
         part.append(record)
         size += sum(map(len, record.values()))
-        if size >= PART_SIZE:
+        if size >= MAX_FILE_CHARACTERS:
             yield part
             part, size = [], 0
     if part:
@@ -144,29 +144,29 @@ def _configure_label_studio(template: str, shown: Sequence[str], raters: int) ->
     for text in (TEMPLATES[template].question, *filter(None, [HINTS.get(template)])):
         ElementTree.SubElement(view, "Header", value=text)
     for name in shown:
-        ElementTree.SubElement(view, "Image" if name in IMAGES else "Text", name=name, value=f"${name}")
+        ElementTree.SubElement(view, "Image" if name in IMAGE_FIELDS else "Text", name=name, value=f"${name}")
     if template == "words":
-        labels = ElementTree.SubElement(view, "Labels", name=MARKED_WORDS, toName="prompt")
+        labels = ElementTree.SubElement(view, "Labels", name=MARKED_WORDS_QUESTION, toName="prompt")
         for mark in MARKS:
             ElementTree.SubElement(labels, "Label", value=mark)
     about, options = shown[-1], {"choice": "single-radio", "required": "true", "showInline": "true"}
     choices = ElementTree.SubElement(view, "Choices", {"name": template, "toName": about, **options})
     for choice in _list_choices(template):
         ElementTree.SubElement(choices, "Choice", value=choice)
-    ElementTree.SubElement(view, "TextArea", name=NOTE, toName=about, placeholder="a note")
+    ElementTree.SubElement(view, "TextArea", name=NOTE_QUESTION, toName=about, placeholder="a note")
     ElementTree.indent(view)
     return ElementTree.tostring(view, encoding="unicode")
 
 
 def _configure_argilla(template: str, shown: Sequence[str], raters: int) -> str:
     """Return the settings of an Argilla 2 dataset."""
-    fields = [{"name": name, "settings": {"type": "image" if name in IMAGES else "text"}} for name in shown]
+    fields = [{"name": name, "settings": {"type": "image" if name in IMAGE_FIELDS else "text"}} for name in shown]
     choices: dict[str, Any] = {"type": "label_selection", "options": _list_options(_list_choices(template))}
     questions = [{"name": template, "title": TEMPLATES[template].question, "required": True, "settings": choices}]
     if template == "words":
         marks = {"type": "span", "field": "prompt", "options": _list_options(MARKS)}
-        questions.append({"name": MARKED_WORDS, "required": False, "settings": marks})
-    questions.append({"name": NOTE, "required": False, "settings": {"type": "text"}})
+        questions.append({"name": MARKED_WORDS_QUESTION, "required": False, "settings": marks})
+    questions.append({"name": NOTE_QUESTION, "required": False, "settings": {"type": "text"}})
     settings = {
         "guidelines": HINTS.get(template),
         "fields": fields,
@@ -268,7 +268,9 @@ def _make_answer(task: Task, version: int, rater: str, answer: Any, annotations:
             gold=task.gold,
             rater=rater,
             answer=answer,
-            note=" ".join(filter(None, (_read_text(annotation, NOTE) for annotation in annotations)))[:MAX_NOTE],
+            note=" ".join(filter(None, (_read_text(annotation, NOTE_QUESTION) for annotation in annotations)))[
+                :MAX_NOTE
+            ],
             seconds=sum(times) if times else None,
             at=max(row.at for row in annotations) or datetime.now(UTC).isoformat(timespec="milliseconds"),
         )
@@ -308,7 +310,7 @@ def _convert_side(task: Task, annotation: Annotation, choice: str) -> str:
 def _convert_marks(task: Task, annotation: Annotation, choice: str) -> dict[str, list[int]]:
     """Return the indices of the marked words by mark; a word marked both wrong and unsure counts as wrong."""
     marked: dict[str, set[int]] = {mark: set() for mark in MARKS}
-    for span in annotation.spans.get(MARKED_WORDS, ()):
+    for span in annotation.spans.get(MARKED_WORDS_QUESTION, ()):
         words = enumerate(split_words(task.prompt))
         marked.setdefault(span.label, set()).update(
             n for n, (_, start, end) in words if start < span.end and span.start < end
@@ -318,7 +320,7 @@ def _convert_marks(task: Task, annotation: Annotation, choice: str) -> dict[str,
 
 
 CONVERTERS: Mapping[str, Callable[[Task, Annotation, str], Any]] = {
-    **dict.fromkeys(GRADED, lambda task, annotation, choice: int(choice) if choice.isdecimal() else choice),
+    **dict.fromkeys(GRADED_TEMPLATES, lambda task, annotation, choice: int(choice) if choice.isdecimal() else choice),
     "words": _convert_marks,
     "side_by_side": _convert_side,
     "vote": _convert_side,

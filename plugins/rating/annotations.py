@@ -12,11 +12,11 @@ from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base import tables
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
-from plumbline.pipelines.metaeval.releases.readers import USUAL, RatingColumns
+from plumbline.pipelines.metaeval.releases.readers import DEFAULT_COLUMNS, RatingColumns
 from plumbline.pipelines.metaeval.releases.release import Part, Release, Word, group_skills, released, split_words
 from plumbline.pipelines.metaeval.releases.sheets import as_list, read_json, read_text
 
-AGAIN = "export it again as JSON"
+EXPORT_AGAIN = "export it again as JSON"
 NO_RATING = "no answer is a number, yes, no, unsure or a side"
 MAX_LABELS = 8
 """Maximum number of a question's labels that an error message lists."""
@@ -24,7 +24,7 @@ UNSURE_LABELS = ("unsure", "cannot tell", "cannot_tell")
 """Labels that count as no answer, both as choices and as marks on words."""
 SHOWN_LABELS = ("shown", "aligned", "yes")
 """Labels that mark a word as shown in the image. Any other label marks the word as not shown."""
-REPLIES: Mapping[str, float | None] = {"yes": 1, "no": 0, **dict.fromkeys(UNSURE_LABELS)}
+REPLY_RATINGS: Mapping[str, float | None] = {"yes": 1, "no": 0, **dict.fromkeys(UNSURE_LABELS)}
 SIDE_LABELS: Mapping[str, float | None] = {
     **{"a": 1, "left": 1, "b": -1, "right": -1},
     **dict.fromkeys(("tie", "equal", "same", "both", "neither"), 0),
@@ -63,7 +63,7 @@ class Annotation:
     """Reason why the annotation does not count (skipped, draft); empty if it counts."""
 
 
-def read_annotations(place: Place, columns: RatingColumns = USUAL) -> Release:
+def read_annotations(place: Place, columns: RatingColumns = DEFAULT_COLUMNS) -> Release:
     """Read the ratings, choices and marked words of an export. The answers to each question form one template.
 
     From Label Studio, read its JSON export (tasks with `annotations`) and its JSON-MIN export (one object per
@@ -160,7 +160,7 @@ def _parse_answer(answer: str, of_pair: bool, columns: RatingColumns) -> float |
     """
     label = answer.strip().lower()
     own = {name.lower(): value for name, value in columns.values.items()}
-    for meanings in (own, SIDE_LABELS if of_pair else REPLIES):
+    for meanings in (own, SIDE_LABELS if of_pair else REPLY_RATINGS):
         if label in meanings:
             return meanings[label]
     if of_pair or not math.isfinite(number := float(label)):
@@ -252,7 +252,7 @@ class Export(NamedTuple):
     notes: list[str]
 
 
-def read_export(place: Place, columns: RatingColumns = USUAL) -> Export:
+def read_export(place: Place, columns: RatingColumns = DEFAULT_COLUMNS) -> Export:
     """Read an export of either tool; raise SourceError naming the first record that is in neither tool's format."""
     annotations: list[Annotation] = []
     for number, record in enumerate(_read_records(place)):
@@ -260,7 +260,7 @@ def read_export(place: Place, columns: RatingColumns = USUAL) -> Export:
         read = _choose_reader(as_object(record, where), where)
         annotations += read(record, where, columns)
     if not annotations:
-        raise SourceError(f"{place.url}: no record has an annotation; {AGAIN} once there are annotations")
+        raise SourceError(f"{place.url}: no record has an annotation; {EXPORT_AGAIN} once there are annotations")
     reasons = Counter(annotation.skip_reason for annotation in annotations if annotation.skip_reason)
     counted = [annotation for annotation in annotations if not annotation.skip_reason]
     last = {
@@ -289,11 +289,11 @@ Reader = Callable[[Mapping[str, Any], str, RatingColumns], Iterator[Annotation]]
 def _choose_reader(record: Mapping[str, Any], where: str) -> Reader:
     if any(name in record for name in ("annotations", "completions", "annotation_id", "data")):
         return _read_label_studio
-    if any(name in ("responses", "external_id") or name.endswith(RESPONSES) for name in record):
+    if any(name in ("responses", "external_id") or name.endswith(RESPONSES_SUFFIX) for name in record):
         return _read_argilla
     raise SourceError(
         f"{where}: expected a task of Label Studio with annotations, or a record of Argilla with responses; found "
-        f"{', '.join(record) or 'nothing'}; {AGAIN}"
+        f"{', '.join(record) or 'nothing'}; {EXPORT_AGAIN}"
     )
 
 
@@ -337,7 +337,7 @@ def _name_annotator(given: Any) -> str:
 
 MAX_SECONDS = 1e7
 """Maximum annotation time in seconds; longer times and negative times are ignored."""
-VALUES = ("rating", "number", "selected", "choices", "text")
+ANSWER_FIELDS = ("rating", "number", "selected", "choices", "text")
 """Fields of a Label Studio value that can contain an answer."""
 
 
@@ -356,7 +356,7 @@ def _make_annotation(
                 label = ", ".join(map(str, _require_list(value["labels"], f"{where}, {question}, labels")))
                 spans.setdefault(question, []).append(_make_span(value, label, f"{where}, {question}"))
             else:
-                given = next((value[name] for name in VALUES if name in value), value.get("kind", "something"))
+                given = next((value[name] for name in ANSWER_FIELDS if name in value), value.get("kind", "something"))
                 answers[question] = "; ".join(map(str, given)) if isinstance(given, list) else str(given)
     at = str(annotation.get("updated_at") or annotation.get("created_at") or "")
     lead_time = annotation.get("lead_time")
@@ -371,7 +371,7 @@ def _make_span(value: Mapping[str, Any], label: str, where: str) -> Span:
     return Span(start, end, label, value.get("text"))
 
 
-RESPONSES = ".responses"
+RESPONSES_SUFFIX = ".responses"
 
 
 class Response(NamedTuple):
@@ -422,22 +422,22 @@ def _read_responses(record: Mapping[str, Any], where: str) -> Iterator[Response]
         for response in _require_list(listed, f"{where}, {question}"):
             answer = as_object(response, f"{where}, {question}")
             yield Response(question, str(answer.get("user_id")), answer.get("value"), answer.get("status"))
-    for name in (name for name in record if name.endswith(RESPONSES)):  # version 2, flattened
+    for name in (name for name in record if name.endswith(RESPONSES_SUFFIX)):  # version 2, flattened
         parts = [
             _require_list(record.get(column), f"{where}, {column}")
             for column in (name, f"{name}.users", f"{name}.status")
         ]
         values, users, statuses = parts[0], parts[1], parts[2] or [None] * len(parts[0])
         if not len(values) == len(users) == len(statuses):
-            raise SourceError(f"{where}, {name}: expected a user for each of {len(values)} answers; {AGAIN}")
+            raise SourceError(f"{where}, {name}: expected a user for each of {len(values)} answers; {EXPORT_AGAIN}")
         for value, user, status in zip(values, users, statuses, strict=True):
-            yield Response(name.removesuffix(RESPONSES), str(user), value, status)
+            yield Response(name.removesuffix(RESPONSES_SUFFIX), str(user), value, status)
 
 
 def _require_list(value: Any, where: str) -> list[Any]:
     """Return the value, or an empty list if it is missing; raise SourceError if it is not a list."""
     if value is not None and not isinstance(value, list):
-        raise SourceError(f"{where}: expected a list, found {type(value).__name__}; {AGAIN}")
+        raise SourceError(f"{where}: expected a list, found {type(value).__name__}; {EXPORT_AGAIN}")
     return value or []
 
 

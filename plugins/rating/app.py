@@ -17,7 +17,7 @@ from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.operators.report.rendering import ServedPages
 from plumbline.pipelines.base.storage import first_line
 from plumbline.pipelines.web.page_input import BadName, clean_name, describe_mistake
-from plumbline.pipelines.web.pages import page_guards, read_json_body
+from plumbline.pipelines.web.pages import make_page_guards, read_json_body
 from plumbline.plugins.rating.answers import MAX_REPEATS, BadAnswer
 from plumbline.plugins.rating.progress_page import make_progress_page
 from plumbline.plugins.rating.question_templates import TEMPLATES
@@ -30,7 +30,7 @@ MAX_TASKS = 20
 """Maximum number of tasks that a page may request at once."""
 REFRESH_SECONDS = 10
 """Interval in seconds at which the progress page reloads itself."""
-_SENT = TypeAdapter(SentAnswer)
+_SENT_ANSWER = TypeAdapter(SentAnswer)
 
 
 class Pages:
@@ -170,7 +170,7 @@ def _parse_number(request: Request, name: str, default: int, highest: int) -> in
 def parse_answer(body: bytes) -> SentAnswer:
     """Parse the answer in a request body; raise BadAnswer or BadName."""
     try:
-        sent = _SENT.validate_json(body, strict=True)
+        sent = _SENT_ANSWER.validate_json(body, strict=True)
     except ValidationError as error:
         raise BadAnswer(describe_mistake(error)) from error
     if (name := clean_name(sent.rater, "rater")) != sent.rater:
@@ -196,6 +196,6 @@ def make_app(study: Study, token: str | None, names: Sequence[str]) -> Starlette
             *(Route(path, page, methods=["GET"]) for path, page in routes.items()),
             Route("/answers", pages.store_answer, methods=["POST"]),
         ],
-        middleware=page_guards(names, token, PAGES.policy()),
+        middleware=make_page_guards(names, token, PAGES.policy()),
         exception_handlers=dict.fromkeys((HTTPException, BadName, PlumblineError, OSError), pages.refuse),
     )

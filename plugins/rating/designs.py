@@ -13,7 +13,7 @@ import pyarrow as pa
 from plumbline.operators.base.errors import ConfigError, SourceError, suggest
 from plumbline.operators.base.sentences import plural
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.images.rows import identify, image_records
+from plumbline.operators.images.rows import identify, list_image_records
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.ingest.score_input import ingest_images
@@ -137,12 +137,13 @@ def open_originals(design: Design, storage: StorageConfig) -> Originals:
     originals, unreadable = find_originals(design.sources, Store(storage.locate(design.store)))
     if originals is None:
         raise UnreadableImages(
-            f"{_describe(design)}: its images cannot be read ({unreadable}); restore them, or choose other images"
+            f"{_describe_source(design)}: its images cannot be read ({unreadable}); restore them, or choose other "
+            "images"
         )
     return originals
 
 
-def _describe(design: Design) -> str:
+def _describe_source(design: Design) -> str:
     return f"images {design.images}" if design.images is not None else f"run {design.run}"
 
 
@@ -154,7 +155,7 @@ def make_tasks(design: Design, originals: Originals, storage: StorageConfig) -> 
     for image in images:
         if image.prompt_id in prompts:
             by_prompt.setdefault(image.prompt_id, {}).setdefault(image.generator, []).append(image)
-    drawn = sorted(by_prompt, key=lambda prompt_id: _hash(design.seed, prompt_id))[: design.pictures]
+    drawn = sorted(by_prompt, key=lambda prompt_id: _hash_name(design.seed, prompt_id))[: design.pictures]
     gold = [] if design.gold is None else _read_gold(storage.locate(design.gold))
     ids = {name for question in gold for name in question.ids}
     gold_prompts = [image.prompt_id for image in images if ids & {image.prompt_id, image.image_id}]
@@ -172,7 +173,7 @@ def make_tasks(design: Design, originals: Originals, storage: StorageConfig) -> 
     for template in design.templates:
         if not any(task.template == template for task in chosen):
             reason = _explain_no_task(template, drawn)
-            raise ConfigError(f"templates: {template} has no task for {_describe(design)}; {reason}")
+            raise ConfigError(f"templates: {template} has no task for {_describe_source(design)}; {reason}")
     omitted = sum(image.prompt_id not in prompts for image in images)
     notes = [f"left out {plural(omitted, 'image')} whose prompt has no text"] if omitted else []
     return DesignedTasks(chosen, [*notes, *questions.notes])
@@ -191,7 +192,7 @@ def _explain_no_task(template: str, prompts: Sequence[str]) -> str:
     return "no prompt has images of two generators; score another generator, or choose another template"
 
 
-def _hash(seed: int, name: str) -> str:
+def _hash_name(seed: int, name: str) -> str:
     """Return a sort key for a random order. Adding a name does not change the order of the other names."""
     return hashlib.sha256(f"{seed}\0{name}".encode()).hexdigest()
 
@@ -201,14 +202,14 @@ def _read_images(originals: Originals, design: Design) -> Iterator[SourceImage]:
     generators = list(dict.fromkeys(generator for generator, _ in originals.shards))
     for name in design.generators:
         if name not in generators:
-            raise ConfigError(f"generators: {_describe(design)} has no {name!r}; {suggest(name, generators)}")
+            raise ConfigError(f"generators: {_describe_source(design)} has no {name!r}; {suggest(name, generators)}")
     for (generator, name), shard in originals.shards.items():
         if design.generators and generator not in design.generators:
             continue
         try:
-            records = image_records(_read_ids(shard))
+            records = list_image_records(_read_ids(shard))
         except SourceError as error:
-            raise UnreadableImages(f"{_describe(design)}: {error}") from error
+            raise UnreadableImages(f"{_describe_source(design)}: {error}") from error
         for row, record in enumerate(records):
             ids = identify(record, generator)
             if ids.prompt_id is not None and ids.image_id is not None:
@@ -235,7 +236,7 @@ def _apply_template(
         groups = ((image,) for generator_images in images.values() for image in generator_images)
     else:
         pairs = (pair for a, b in combinations(images.values(), 2) for pair in zip(a, b, strict=False))
-        groups = (tuple(sorted(pair, key=lambda image: _hash(0, "\0".join(image[:3])))) for pair in pairs)
+        groups = (tuple(sorted(pair, key=lambda image: _hash_name(0, "\0".join(image[:3])))) for pair in pairs)
     for group in groups:
         yield _make_task(template.name, prompt, group, questions if template.name == "questions" else ())
 

@@ -39,7 +39,7 @@ def run_exchange_test(answers: Floats, templates: NDArray[np.intp], rater: int, 
     tasks = answered[:, rater] & (answered.sum(axis=1) >= MIN_ANSWERS)
     if not tasks.any():
         return 1.0
-    exchanged = _ExchangedAnswers(_standardise(answers[tasks], templates[tasks]))
+    exchanged = _ExchangedAnswers(_standardise_answers(answers[tasks], templates[tasks]))
     own = exchanged.positions[:, rater]
     random = np.random.default_rng(seed)
     observed = float(exchanged.measure_disagreement(own[None])[0])
@@ -52,7 +52,7 @@ def run_exchange_test(answers: Floats, templates: NDArray[np.intp], rater: int, 
     return (1 + above) / (1 + drawn)
 
 
-def _standardise(answers: Floats, templates: NDArray[np.intp]) -> Floats:
+def _standardise_answers(answers: Floats, templates: NDArray[np.intp]) -> Floats:
     """Standardise the answers to each template; if all answers are equal, they become 0.
 
     All raters are standardised together, so that exchanging their answers does not change the result.

@@ -85,12 +85,12 @@ def add_gold(tasks: Sequence[Task], gold: Iterable[Gold]) -> list[Task]:
                 "templates"
             )
         (index,) = matching
-        _check(question, result[index])
+        _check_answer(question, result[index])
         result[index] = replace(result[index], gold=question.answer)
     return result
 
 
-def _check(gold: Gold, task: Task) -> None:
+def _check_answer(gold: Gold, task: Task) -> None:
     """Raise SourceError if the answer refers to words or questions that the task does not have."""
     problem = find_problem(TEMPLATES[task.template], gold.answer, Scope(words=len(task.words)))
     known = [question.question_id for question in task.questions]

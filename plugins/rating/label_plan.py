@@ -9,18 +9,18 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from plumbline.operators.base.sentences import number, signed
-from plumbline.operators.metaeval.judgement import group_means
+from plumbline.operators.metaeval.judgement import compute_group_means
 from plumbline.operators.statistics.prediction_powered import (
     MIN_LABELS,
-    Powered,
-    labels_needed,
+    PoweredMeans,
+    estimate_labels_needed,
     powered_mean,
 )
-from plumbline.operators.statistics.sequential import NO_PROMPT, balanced_order
+from plumbline.operators.statistics.sequential import NO_PROMPT, draw_balanced_order
 
 Floats = NDArray[np.float64]
 
-NOT_KNOWN = "–"
+UNKNOWN_CELL = "–"
 
 
 class PairLabels(NamedTuple):
@@ -32,7 +32,7 @@ class PairLabels(NamedTuple):
     """People's rating of the image by `a` minus that of the image by `b`, per prompt; nan if either is unrated."""
     metric: Floats
     """The metric's score of the image by `a` minus that of the image by `b`, per prompt; positive if `a` is better."""
-    estimate: Powered | None
+    estimate: PoweredMeans | None
     """The estimated difference; None if too few prompts are rated."""
     level: float
     """Confidence level of the difference's interval."""
@@ -60,14 +60,14 @@ class PairLabels(NamedTuple):
         """Return how many more prompts must be rated to decide the pair; None if all scored prompts are too few."""
         if self.estimate is None:
             return MIN_LABELS - self.rated
-        wanted = labels_needed(self.estimate, self.level, chance, self.max_difference)
+        wanted = estimate_labels_needed(self.estimate, self.level, chance, self.max_difference)
         return None if wanted is None else max(wanted - self.rated, 0)
 
 
 def pivot_by_generator(frame: pd.DataFrame) -> pd.DataFrame:
     """Pivot scores or ratings (prompt_id, generator, score) to prompts x generators, averaging over images."""
     known = frame.dropna(subset=["prompt_id", "generator", "score"])
-    return group_means(known, ("prompt_id", "generator"), "score").unstack("generator")
+    return compute_group_means(known, ("prompt_id", "generator"), "score").unstack("generator")
 
 
 def subtract_pairs(wide: pd.DataFrame) -> pd.DataFrame:
@@ -104,7 +104,7 @@ def estimate_pairs(
 def order_prompts(prompts: Sequence[str], skills: Mapping[str, Sequence[str]], seed: int) -> list[int]:
     """Return the prompts' indices in random order, with each skill spread evenly over the order."""
     labels = ["\0".join(sorted(skills.get(prompt, ()))) for prompt in prompts]
-    return [int(place) for place in balanced_order(labels, seed).ravel() if place != NO_PROMPT]
+    return [int(place) for place in draw_balanced_order(labels, seed).ravel() if place != NO_PROMPT]
 
 
 def select_images(
@@ -125,7 +125,7 @@ def format_pair(pair: PairLabels, chance: float) -> tuple[str, ...]:
     wanted = pair.count_needed(chance)
     further = "more than available" if wanted is None else str(wanted)
     if pair.estimate is None:
-        return name, rated, NOT_KNOWN, NOT_KNOWN, NOT_KNOWN, _explain_undecided(pair), further
+        return name, rated, UNKNOWN_CELL, UNKNOWN_CELL, UNKNOWN_CELL, _explain_undecided(pair), further
     low, high = pair.estimate.interval(pair.level, pair.max_difference)
     interval = f"{signed(float(low))} to {signed(float(high))}"
     estimates = (number(float(pair.estimate.worth), 2), signed(float(pair.estimate.estimate)), interval)

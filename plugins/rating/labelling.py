@@ -16,9 +16,9 @@ from plumbline.operators.base.bounds import Probability
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.base.sentences import ShownTable, number, percent
 from plumbline.operators.metaeval.matching import IDS, complete_ids
-from plumbline.operators.metaeval.preferences import mean_choices
-from plumbline.operators.metaeval.ratings import mean_ratings
-from plumbline.operators.metrics.metric import direction
+from plumbline.operators.metaeval.preferences import average_choices
+from plumbline.operators.metaeval.ratings import average_ratings
+from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.statistics.confidence_levels import CONFIDENCE, SIGNIFICANCE
 from plumbline.operators.statistics.prediction_powered import powered_mean
 from plumbline.pipelines.base.storage import StorageConfig
@@ -68,7 +68,7 @@ class LabelsConfig(ScoresSource):
     def __post_init__(self) -> None:
         ScoresSource.__post_init__(self)
         if len(self.generators) == 1:
-            raise ConfigError(f"generators: expected two or more, got {self.generators[0]!r} alone")
+            raise ConfigError(f"generators: expected two or more, got only {self.generators[0]!r}")
 
 
 class LabelPlan(NamedTuple):
@@ -95,7 +95,7 @@ def plan_labels(config: LabelsConfig) -> LabelPlan:
     for name in generators:
         if name not in predicted:
             raise ConfigError(f"generators: {metric} has no scores of {name!r}; it scored {', '.join(predicted)}")
-    differences = subtract_pairs(direction(metric, {metric} if falls else ()) * predicted[list(generators)])
+    differences = subtract_pairs(get_direction(metric, {metric} if falls else ()) * predicted[list(generators)])
     people = _subtract_ratings(release, scores, generators).reindex(
         index=differences.index, columns=differences.columns
     )
@@ -140,8 +140,8 @@ def _subtract_ratings(release: Release, scores: pa.Table, generators: Sequence[s
         )
     ids = scores.select(IDS).to_pandas()
     if len(release.preferences):
-        return mean_choices(complete_ids(complete_ids(release.preferences, ids, "a"), ids, "b"))
-    rated = mean_ratings(complete_ids(release.ratings, ids), "image").rename(columns={"human": "score"})
+        return average_choices(complete_ids(complete_ids(release.preferences, ids, "a"), ids, "b"))
+    rated = average_ratings(complete_ids(release.ratings, ids), "image").rename(columns={"human": "score"})
     return subtract_pairs(pivot_by_generator(rated).reindex(columns=list(generators)))
 
 
@@ -152,7 +152,10 @@ def _read_scores(config: LabelsConfig, release: Release) -> tuple[pa.Table, bool
     if (table := config.locate_scores()) is not None:
         scores, falling = read_scores(table), falling | read_falling(table)
     elif not len(scores):
-        raise ConfigError(f"scores: {config.protocol.name} has none; set run=latest, or scores=PATH to a table")
+        raise ConfigError(
+            f"scores: expected a metric's scores, but protocol {config.protocol.name} has none; set run=latest or "
+            "scores=PATH"
+        )
     metrics = scores.column("metric").unique().to_pylist()
     if len(config.metrics or metrics) > 1:
         raise ConfigError(f"metrics: expected one of {', '.join(metrics)}; set metrics=[NAME]")
@@ -252,7 +255,7 @@ def _find_differences(release: Release) -> Iterator[tuple[Floats, Floats]]:
     """Yield people's and the metric's differences by prompt, for each metric and pair of generators."""
     if not len(release.ratings) or not len(release.scores):
         return
-    people = pivot_by_generator(mean_ratings(release.ratings, "image").rename(columns={"human": "score"}))
+    people = pivot_by_generator(average_ratings(release.ratings, "image").rename(columns={"human": "score"}))
     for _, of_metric in release.scores.to_pandas().groupby("metric", sort=False):
         scored = pivot_by_generator(of_metric).reindex(index=people.index, columns=people.columns)
         for a, b in combinations(people, 2):

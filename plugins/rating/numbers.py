@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from plumbline.operators.metaeval.judgement import group_means
+from plumbline.operators.metaeval.judgement import compute_group_means
 from plumbline.plugins.rating.answers import Answer
 from plumbline.plugins.rating.label_plan import pivot_by_generator, subtract_pairs
 from plumbline.plugins.rating.question_templates import TEMPLATES, WHOLE_ANSWERS
 from plumbline.plugins.rating.tasks import Task
 
-SIGNS = {"a": 1.0, "tie": 0.0, "b": -1.0}
-REPLIED = {"yes": 1.0, "no": 0.0}
+SIDE_NUMBERS = {"a": 1.0, "tie": 0.0, "b": -1.0}
+REPLY_NUMBERS = {"yes": 1.0, "no": 0.0}
 MAX_GRADE_DIFFERENCE = 1
 """Largest difference at which two grades count as equal."""
 PartNumbers = Mapping[str, float]
@@ -35,11 +35,11 @@ def _convert_words(answer: Any, task: Task) -> PartNumbers:
 
 
 def _convert_replies(answer: Any, task: Task) -> PartNumbers:
-    return {question: REPLIED[reply] for question, reply in answer.items() if reply in REPLIED}
+    return {question: REPLY_NUMBERS[reply] for question, reply in answer.items() if reply in REPLY_NUMBERS}
 
 
 def _convert_side(answer: Any, task: Task) -> PartNumbers:
-    return {"": SIGNS[answer]}
+    return {"": SIDE_NUMBERS[answer]}
 
 
 CONVERTERS: Mapping[str, Callable[[Any, Task], PartNumbers]] = {
@@ -118,7 +118,7 @@ def find_differences(ratings: StudyRatings, template: str) -> pd.DataFrame:
     The result contains all prompts and generators of the template's tasks, sorted.
     """
     tasks = [task for task in ratings.tasks if task.template == template and task.gold is None]
-    means = group_means(ratings.answers[ratings.answers["template"] == template], ["task_id"], "number")
+    means = compute_group_means(ratings.answers[ratings.answers["template"] == template], ["task_id"], "number")
     prompts = sorted({task.prompt_id for task in tasks})
     rows = [(task.prompt_id, *task.generators, means.get(task.task_id, np.nan)) for task in tasks]
     if TEMPLATES[template].images == 1:
@@ -127,4 +127,4 @@ def find_differences(ratings: StudyRatings, template: str) -> pd.DataFrame:
         return subtract_pairs(pivot_by_generator(frame).reindex(index=prompts, columns=generators))
     ordered = [(prompt, a, b, score) if a < b else (prompt, b, a, -score) for prompt, a, b, score in rows]
     frame = pd.DataFrame(ordered, columns=["prompt_id", "a", "b", "score"])
-    return group_means(frame, ("prompt_id", "a", "b"), "score").unstack(["a", "b"]).reindex(index=prompts)
+    return compute_group_means(frame, ("prompt_id", "a", "b"), "score").unstack(["a", "b"]).reindex(index=prompts)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metrics.metric import direction
+from plumbline.operators.metrics.metric import get_direction
 from plumbline.pipelines.metaeval.releases.scores import read_falling, read_scores
 from plumbline.plugins.rating.designs import Design
 from plumbline.plugins.rating.label_plan import pivot_by_generator
@@ -34,4 +34,4 @@ def _read_metric(design: Design, config: RateConfig) -> MetricScores | None:
     metric = str(scores.column("metric")[0].as_py())
     frame = scores.to_pandas()
     wide = pivot_by_generator(frame[frame["metric"] == metric])
-    return MetricScores(metric, direction(metric, {metric} & read_falling(run)) * wide)
+    return MetricScores(metric, get_direction(metric, {metric} & read_falling(run)) * wide)

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from plumbline.operators.statistics.sequential import NO_PROMPT, balanced_order
+from plumbline.operators.statistics.sequential import NO_PROMPT, draw_balanced_order
 from plumbline.plugins.rating.answers import Answer
 from plumbline.plugins.rating.tasks import Task
 
@@ -66,7 +66,7 @@ def make_rounds(tasks: Sequence[Task], seed: int) -> list[list[Task]]:
             by_prompt[task.prompt_id].append(task)
     prompts = sorted(by_prompt)
     labels = ["\0".join(sorted(by_prompt[prompt][0].skills)) for prompt in prompts]
-    rounds = balanced_order(labels, seed).tolist()
+    rounds = draw_balanced_order(labels, seed).tolist()
     return [[task for place in part if place != NO_PROMPT for task in by_prompt[prompts[place]]] for part in rounds]
 
 

@@ -94,7 +94,7 @@ def _make_graded_template(
     )
 
 
-_ALL = (
+_ALL_TEMPLATES = (
     _make_graded_template(
         "likert",
         "How well does the image show the prompt?",
@@ -152,7 +152,7 @@ _ALL = (
     Template("side_by_side", "Which image shows the prompt better?", 2, " or ".join(SIDES), _is_side),
     Template("vote", "Which image is better?", 2, " or ".join(SIDES), _is_side),
 )
-TEMPLATES = {template.name: template for template in _ALL}
+TEMPLATES = {template.name: template for template in _ALL_TEMPLATES}
 
 
 def find_problem(template: Template, answer: Any, scope: Scope = UNKNOWN_SCOPE) -> str | None:

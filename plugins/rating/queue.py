@@ -61,13 +61,13 @@ class QueueOptions(NamedTuple):
     metric: MetricScores | None = None
 
 
-SEEDED = QueueOptions()
+SEEDED_ORDER = QueueOptions()
 
 
 class Queue:
     """The tasks of a study, in an order that may depend on the answers."""
 
-    def __init__(self, tasks: Sequence[Task], sequencing: Sequencing, options: QueueOptions = SEEDED) -> None:
+    def __init__(self, tasks: Sequence[Task], sequencing: Sequencing, options: QueueOptions = SEEDED_ORDER) -> None:
         self.tasks, self.sequencing, self.options = tasks, sequencing, options
         self._rounds = make_rounds(tasks, sequencing.seed)
         self._snapshot: Snapshot | None = None

@@ -10,12 +10,12 @@ import scipy
 from numpy.typing import NDArray
 
 from plumbline.operators.base.sentences import number
-from plumbline.operators.statistics.agreement import alpha_interval, krippendorff_alpha
+from plumbline.operators.statistics.agreement import compute_alpha_interval, krippendorff_alpha
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.options import Sampling
 from plumbline.operators.statistics.ordering import holm
-from plumbline.operators.statistics.shares import exact_interval
+from plumbline.operators.statistics.shares import compute_exact_interval
 from plumbline.plugins.rating.answers import Answer
 from plumbline.plugins.rating.exchange_test import run_exchange_test
 from plumbline.plugins.rating.numbers import StudyRatings, agrees_with, is_correct
@@ -44,7 +44,7 @@ class Tally(NamedTuple):
     @property
     def interval(self) -> Interval:
         """The exact 95% interval (Clopper-Pearson); nan if n is 0."""
-        return exact_interval(self.hits, self.n - self.hits)
+        return compute_exact_interval(self.hits, self.n - self.hits)
 
     def __str__(self) -> str:
         if not self.n:
@@ -53,7 +53,7 @@ class Tally(NamedTuple):
         return f"{self.hits} of {self.n} ({low:.0%} to {high:.0%})"
 
 
-NOTHING = Tally(0, 0)
+EMPTY_TALLY = Tally(0, 0)
 
 
 class Likeness(NamedTuple):
@@ -108,7 +108,7 @@ def find_agreement(ratings: StudyRatings, sampling: Sampling) -> list[TemplateAg
     result = []
     for template, rows in ratings.parts.groupby("template", sort=False):
         alpha = krippendorff_alpha(rows, "ordinal")
-        interval = UNDEFINED if math.isnan(alpha) else alpha_interval(rows, sampling)
+        interval = UNDEFINED if math.isnan(alpha) else compute_alpha_interval(rows, sampling)
         result.append(TemplateAgreement(str(template), alpha, interval, rows["rater"].nunique()))
     return result
 
@@ -130,8 +130,8 @@ def judge_raters(ratings: StudyRatings, answers: Sequence[Answer], seed: int = 0
             answers=len(rows),
             unsure=Tally(int(rows["number"].isna().sum()), len(rows)),
             seconds=float(rows["seconds"].median()),
-            repeats=repeats.get(rater, NOTHING),
-            gold=gold.get(rater, NOTHING),
+            repeats=repeats.get(rater, EMPTY_TALLY),
+            gold=gold.get(rater, EMPTY_TALLY),
             fast=_count_fast(rows),
             entropy=_compute_entropy(rows),
             likeness=likeness[rater],
@@ -144,7 +144,7 @@ def judge_raters(ratings: StudyRatings, answers: Sequence[Answer], seed: int = 0
 def _count_hits(hits: Iterable[tuple[str, bool]]) -> dict[str, Tally]:
     tallies: dict[str, Tally] = {}
     for rater, hit in hits:
-        tally = tallies.get(rater, NOTHING)
+        tally = tallies.get(rater, EMPTY_TALLY)
         tallies[rater] = Tally(tally.hits + hit, tally.n + 1)
     return tallies
 
@@ -184,7 +184,9 @@ class _SharedTasks:
         shared = np.isfinite(values[:, rater]) & (counts > 0)
         self.n = int(shared.sum())
         by_template = [shared & (templates == name) for name in dict.fromkeys(templates[shared])]
-        self.parts = [(_standardise(values[part, rater]), _standardise(means[part])) for part in by_template]
+        self.parts = [
+            (_standardise_values(values[part, rater]), _standardise_values(means[part])) for part in by_template
+        ]
 
     @property
     def correlation(self) -> float:
@@ -206,7 +208,7 @@ class _SharedTasks:
         return float((1 + (sums >= self.n * self.correlation - 1e-9).sum()) / (1 + DRAWS))
 
 
-def _standardise(values: Floats) -> Floats:
+def _standardise_values(values: Floats) -> Floats:
     """Standardise the values; return zeros if all are equal."""
     spread = values.std()
     return np.zeros_like(values) if spread < 1e-12 else np.asarray((values - values.mean()) / spread)
@@ -259,7 +261,7 @@ def _suspect_random(rater: str, likeness: Likeness, raters: int) -> _Suspicion |
     if likeness.p_value <= SIGNIFICANCE:
         return None
     words = (
-        f"random: the answers may be random (correlation with the others' {number(likeness.correlation, 2)}, "
+        f"random: the answers may be random (correlation with the others: {number(likeness.correlation, 2)}, "
         f"permutation p = {likeness.p_value:.2f} for {raters} raters), and the others agree better with each other"
     )
     return _Suspicion(rater, likeness.p_unlike, words)
@@ -267,14 +269,14 @@ def _suspect_random(rater: str, likeness: Likeness, raters: int) -> _Suspicion |
 
 def _suspect_tally(kind: str, words: str, rater: str, tallies: Mapping[str, Tally]) -> _Suspicion | None:
     """Compare a rater's tally with that of the others, using Fisher's exact test."""
-    own = tallies.get(rater, NOTHING)
+    own = tallies.get(rater, EMPTY_TALLY)
     others = [tally for name, tally in tallies.items() if name != rater]
     theirs = Tally(sum(tally.hits for tally in others), sum(tally.n for tally in others))
     if not own.n or not theirs.n:
         return None
     table = [[own.hits, own.n - own.hits], [theirs.hits, theirs.n - theirs.hits]]
     p_value = float(scipy.stats.fisher_exact(table, alternative="less").pvalue)
-    return _Suspicion(rater, p_value, f"{kind}: {words.format(own)}, the others on {theirs}")
+    return _Suspicion(rater, p_value, f"{kind}: {words.format(own)}, other raters on {theirs}")
 
 
 def _suspect_hasty(rater: str, rows: pd.DataFrame) -> _Suspicion | None:
@@ -314,6 +316,6 @@ def _suspect_same(rater: str, answers: pd.DataFrame) -> _Suspicion | None:
     p_value = float(scipy.stats.fisher_exact(table, alternative="greater").pvalue)
     words = (
         f"same: {hits} of {len(own)} answers to {template} are {commonest}, but only "
-        f"{theirs / len(others):.0%} of the others'"
+        f"{theirs / len(others):.0%} of the other raters' answers"
     )
     return _Suspicion(rater, p_value, words)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from plumbline.operators.base.errors import ConfigError, install_remedy
-from plumbline.pipelines.web.listening import allowed_hosts, listening, run_app, server_url, take_token
+from plumbline.pipelines.web.listening import format_server_url, list_allowed_hosts, listening, run_app, take_token
 from plumbline.plugins.rating.rate_config import RateConfig
 
 SHUTDOWN_SECONDS = 10
@@ -27,5 +27,7 @@ def rate(config: RateConfig, ready: Callable[[str, str], None], report: Callable
     token = take_token(config.host, config.token_variable)
     with listening(config.host, config.port) as listener:
         study = open_study(config, report)
-        ready(study.place.url, server_url(config.host, listener))
-        run_app(make_app(study, token, allowed_hosts(config.host, config.hosts)), listener, patience=SHUTDOWN_SECONDS)
+        ready(study.place.url, format_server_url(config.host, listener))
+        run_app(
+            make_app(study, token, list_allowed_hosts(config.host, config.hosts)), listener, patience=SHUTDOWN_SECONDS
+        )

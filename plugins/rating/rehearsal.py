@@ -21,9 +21,9 @@ from plumbline.operators.statistics.sequential import (
     UNDECIDED,
     Decisions,
     Indices,
-    balanced_order,
     compute_evidence,
-    decide,
+    decide_sequentially,
+    draw_balanced_order,
     order_differences,
     with_indifference,
 )
@@ -127,7 +127,7 @@ def rehearse(
                 with_indifference(one, of_pair, options, indifference, len(pairs))
                 for one, of_pair in zip(evidences, differences, strict=True)
             ]
-            decided.append(decide(of_pairs, options.alpha))
+            decided.append(decide_sequentially(of_pairs, options.alpha))
     return [
         RehearsedDecisions(
             pairs, len(labels), Decisions(*map(np.concatenate, zip(*decided, strict=True))), indifference
@@ -140,7 +140,7 @@ def _draw_orders(labels: Sequence[str], orders: int, seed: int) -> Iterator[Indi
     """Yield balanced random orders as arrays (orders, looks, per_look) of at most ORDERS_AT_ONCE orders."""
     for first in range(seed, seed + orders, ORDERS_AT_ONCE):
         seeds = range(first, min(first + ORDERS_AT_ONCE, seed + orders))
-        yield np.stack([balanced_order(labels, one) for one in seeds])
+        yield np.stack([draw_balanced_order(labels, one) for one in seeds])
 
 
 def decide_naively(pairs: Sequence[GeneratorPair], labels: Sequence[str], orders: int, seed: int) -> NDArray[np.int8]:

@@ -15,8 +15,8 @@ from plumbline.operators.base.bounds import Positive
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import ShownTable, names, number, percent, plural
 from plumbline.operators.metaeval.judgement import PEOPLE
-from plumbline.operators.metaeval.ratings import mean_ratings
-from plumbline.operators.report.rendering import diagnosis_markdown
+from plumbline.operators.metaeval.ratings import average_ratings
+from plumbline.operators.report.rendering import format_diagnosis_markdown
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.pipelines.base.markdown_sections import write_section
 from plumbline.pipelines.metaeval.protocols import ProtocolConfig
@@ -37,7 +37,7 @@ from plumbline.plugins.rating.rehearsal import (
     rehearse,
 )
 
-EMPTY = "–"
+EMPTY_CELL = "–"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +109,10 @@ def rehearse_all(config: RehearseConfig) -> Rehearsal:
     """
     judges = list(_read_judges(config))
     if not judges:
-        raise ConfigError(f"rehearse: no two generators share {MIN_PROMPTS} scored prompts")
+        raise ConfigError(
+            f"rehearse: expected two generators with {MIN_PROMPTS} scored prompts in common, found none; score more "
+            "prompts"
+        )
     outcomes = [[_rehearse_judge(scores, options, config) for options in scores.methods] for scores in judges]
     flat = list(chain.from_iterable(outcomes))
     labels = [measure_coverage(published, config.storage)] if (published := _list_releases(config)) else []
@@ -127,7 +130,7 @@ def _read_judges(config: RehearseConfig) -> Iterator[JudgeScores]:
     for protocol in (*([] if config.protocol is None else [config.protocol]), *_list_releases(config)):
         release = open_release(protocol, config.storage)
         labels = {prompt: "\0".join(skills) for prompt, skills in release.skills.items()}
-        rated = mean_ratings(release.ratings, "image").rename(columns={"human": "score"})
+        rated = average_ratings(release.ratings, "image").rename(columns={"human": "score"})
         for template, ratings in rated.groupby("template", sort=False):
             judge = PEOPLE if rated["template"].nunique() == 1 else f"{PEOPLE}, {template}"
             scale = protocol.rating_range or (float(rated["score"].min()), float(rated["score"].max()))
@@ -264,7 +267,12 @@ def _tabulate_cost(outcomes: Sequence[_Outcome], config: RehearseConfig) -> Show
 def _make_cost_row(outcome: _Outcome, zones: Sequence[str], config: RehearseConfig) -> tuple[str, ...]:
     shares = [percent(float(found.measure_total_cost().mean())) for found in outcome.results]
     by_name = dict(zip(_name_indifferences(outcome.scores, config), shares[1:], strict=True))
-    return (*outcome.row, number(outcome.scores.deviation), shares[0], *(by_name.get(name, EMPTY) for name in zones))
+    return (
+        *outcome.row,
+        number(outcome.scores.deviation),
+        shares[0],
+        *(by_name.get(name, EMPTY_CELL) for name in zones),
+    )
 
 
 def _tabulate_pairs(outcomes: Sequence[_Outcome]) -> ShownTable:
@@ -294,5 +302,5 @@ def _tabulate_pairs(outcomes: Sequence[_Outcome]) -> ShownTable:
 
 def write_page(config: RehearseConfig, tables: Sequence[ShownTable]) -> None:
     """Write the tables to the `rehearsal` section of the page."""
-    assert config.page is not None, "a page was asked for"
-    write_section(config.storage.locate(config.page), "rehearsal", diagnosis_markdown(tables, 3))
+    assert config.page is not None, "a page is configured"
+    write_section(config.storage.locate(config.page), "rehearsal", format_diagnosis_markdown(tables, 3))

@@ -147,7 +147,7 @@ class Study:
 
     def _open(self, version: StudyVersion) -> OpenVersion:
         design = read_config(version.design, Design)
-        images = TaskImages(_retry(lambda: open_originals(design, self.place.storage)))
+        images = TaskImages(_retry_reading(lambda: open_originals(design, self.place.storage)))
         tasks = {task.task_id: task for task in version.tasks}
         return OpenVersion(version.version, tasks, images, open_queue(version.tasks, design, self._config))
 
@@ -247,7 +247,7 @@ class Study:
             answer=sent.answer,
             note=sent.note,
             seconds=sent.seconds,
-            at=_now(),
+            at=_format_current_time(),
         )
         key, place = make_key(answer), self.place / make_answer_path(make_key(answer), sent.revision)
         if sent.revision > (following := self.answers.find_next_revision(key)):
@@ -305,7 +305,7 @@ def open_study(config: RateConfig, report: Report) -> Study:
     versions = list_versions(place)
     own = read_version(place, versions[-1]) if versions else None
     if own is None or any(getattr(config, name) is not None for name in DESIGN_OPTIONS):
-        design, designed = _retry(lambda: _make_tasks(config, None if own is None else own.design))
+        design, designed = _retry_reading(lambda: _make_tasks(config, None if own is None else own.design))
         for note in designed.notes:
             report(note)
         if own is None or not (_has_design(own, design) and own.tasks == designed.tasks):
@@ -320,7 +320,7 @@ def _make_tasks(config: RateConfig, own: Mapping[str, Any] | None) -> tuple[Desi
     return design, make_tasks(design, open_originals(design, config.storage), config.storage)
 
 
-def _retry(read: Callable[[], Result]) -> Result:
+def _retry_reading(read: Callable[[], Result]) -> Result:
     """Retry `read` if images are unreadable, because another server may be ingesting the same images."""
     for _ in range(MAX_TRIES - 1):
         with suppress(UnreadableImages):
@@ -342,13 +342,13 @@ def _write_version(place: Place, design: Design, tasks: Sequence[Task], version:
     while True:
         table, file = place / make_tasks_path(version), place / make_version_path(version)
         if table.create(data) or table.read() == data:
-            content = {"version": version, "made": _now(), "design": design.to_json()}
+            content = {"version": version, "made": _format_current_time(), "design": design.to_json()}
             if file.create(encode_json(content).encode()) or _has_design(read_version(place, version), design):
                 return version
         version += 1
 
 
-def _now() -> str:
+def _format_current_time() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 

@@ -15,10 +15,10 @@ from plumbline.pipelines.store.checksums import DamagedError, decode_json
 from plumbline.plugins.rating.answers import REMEDY, TASK_ID, Answer, parse_answer
 from plumbline.plugins.rating.tasks import Task, decode_tasks
 
-ANSWERS = "answers"
-VERSION = re.compile(r"study\.([1-9]\d*)\.json")
+ANSWERS_FOLDER = "answers"
+VERSION_FILE = re.compile(r"study\.([1-9]\d*)\.json")
 ANSWER_FILE = re.compile(rf"(?P<rater>[^/]+)/(?P<task_id>{TASK_ID})\.(?P<repeat>\d+)\.(?P<revision>\d+)\.json")
-READERS = 16
+MAX_READERS = 16
 
 
 class StudyVersion(NamedTuple):
@@ -52,12 +52,12 @@ def make_tasks_path(version: int) -> str:
 
 
 def make_answer_path(key: AnswerKey, revision: int) -> str:
-    return f"{ANSWERS}/{key.rater}/{key.task_id}.{key.repeat}.{revision}.json"
+    return f"{ANSWERS_FOLDER}/{key.rater}/{key.task_id}.{key.repeat}.{revision}.json"
 
 
 def list_versions(place: Place) -> list[int]:
     """Return the version numbers of a study in ascending order; empty if the folder has none."""
-    found = (VERSION.fullmatch(file.name) for file in list_files(place, ".json"))
+    found = (VERSION_FILE.fullmatch(file.name) for file in list_files(place, ".json"))
     return sorted(int(match[1]) for match in found if match is not None)
 
 
@@ -109,7 +109,7 @@ class AnswerReader:
     def __init__(self, place: Place) -> None:
         self.problems: dict[str, str] = {}
         """Files that cannot be read, with the reason."""
-        self._place = place / ANSWERS
+        self._place = place / ANSWERS_FOLDER
         self._seen: set[str] = set()
         self._newest: dict[AnswerKey, int] = {}
         """Highest revision number of each answer, including revisions whose file is damaged."""
@@ -125,7 +125,7 @@ class AnswerReader:
             with readable_errors(self._place, "study"):
                 names = [f"{rater}/{name}".lstrip("/") for name, _ in (self._place / rater).files()]
             new = [name for name in names if name not in self._seen]
-            with ThreadPoolExecutor(READERS) as pool:
+            with ThreadPoolExecutor(MAX_READERS) as pool:
                 for name, found in zip(new, pool.map(self._read, new), strict=True):
                     self._seen.add(name)
                     if isinstance(found, str):
@@ -165,7 +165,7 @@ class AnswerReader:
         place = self._place / name
         path = ANSWER_FILE.fullmatch(name)
         if path is None:
-            return f"{place}: expected RATER/TASK.REPEAT.REVISION.json below {ANSWERS}; remove the file"
+            return f"{place}: expected RATER/TASK.REPEAT.REVISION.json below {ANSWERS_FOLDER}; remove the file"
         key, revision = AnswerKey(path["rater"], path["task_id"], int(path["repeat"])), int(path["revision"])
         self.note_revision(key, revision)
         try:

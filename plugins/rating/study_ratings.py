@@ -14,14 +14,14 @@ from plumbline.plugins.rating.numbers import PartNumbers, convert_to_numbers
 from plumbline.plugins.rating.question_templates import INVALID, TEMPLATES, WHOLE_ANSWERS
 from plumbline.plugins.rating.tasks import Task
 
-RATED = {
+RATING_NAMES = {
     **{name: name for name, template in TEMPLATES.items() if template.grades},
     "likert": LIKERT,
     "words": "wl",
     "questions": "dsg_h",
 }
 """Name that each template with one image has in a Release, by the template's name in the study."""
-PREFERRED = {1.0: "a", 0.0: "unsure", -1.0: "b"}
+PREFERENCE_NAMES = {1.0: "a", 0.0: "unsure", -1.0: "b"}
 
 
 def read_study(place: Place) -> Release:
@@ -55,8 +55,8 @@ def read_study(place: Place) -> Release:
     ]
     rows = [(answer, tasks[answer.task_id], convert_to_numbers(answer, tasks[answer.task_id])) for answer in used]
     return released(
-        parts=[part for row in rows if row[0].template in RATED for part in _make_parts(*row, place)],
-        preferences=[_make_choice(answer, parts) for answer, _, parts in rows if answer.template not in RATED],
+        parts=[part for row in rows if row[0].template in RATING_NAMES for part in _make_parts(*row, place)],
+        preferences=[_make_choice(answer, parts) for answer, _, parts in rows if answer.template not in RATING_NAMES],
         words=[word for row in rows if row[0].template == "words" for word in _make_words(*row, place)],
         skills={task.prompt_id: task.skills for task in study.tasks},
         notes=notes,
@@ -76,17 +76,17 @@ def _make_parts(answer: Answer, task: Task, parts: PartNumbers, place: Place) ->
 
     Questions that the rater calls invalid are left out; if all are invalid, one Part without a rating is yielded.
     """
-    ids = (answer.image_ids[0], answer.prompt_id, answer.generators[0], answer.rater, RATED[answer.template])
+    ids = (answer.image_ids[0], answer.prompt_id, answer.generators[0], answer.rater, RATING_NAMES[answer.template])
     replies = answer.answer if isinstance(answer.answer, dict) else {}
     words, questions = map(str, range(len(task.words))), (question.question_id for question in task.questions)
     for name in [name for name in (*words, *questions) if replies.get(name) != INVALID] or [""]:
-        yield Part(*ids, name, parts.get(name), _describe(answer, place))
+        yield Part(*ids, name, parts.get(name), _describe_answer(answer, place))
 
 
 def _make_words(answer: Answer, task: Task, parts: PartNumbers, place: Place) -> Iterator[Word]:
     ids = (answer.image_ids[0], answer.prompt_id, answer.generators[0], answer.rater)
     for number, (word, start, end) in enumerate(split_words(task.prompt)):
-        yield Word(*ids, word, start, end, parts.get(str(number)), _describe(answer, place))
+        yield Word(*ids, word, start, end, parts.get(str(number)), _describe_answer(answer, place))
 
 
 def _make_choice(answer: Answer, parts: PartNumbers) -> dict[str, Any]:
@@ -96,9 +96,9 @@ def _make_choice(answer: Answer, parts: PartNumbers) -> dict[str, Any]:
         "prompt_id": answer.prompt_id,
         "rater": answer.rater,
         "template": answer.template,
-        "preferred": next((PREFERRED[sign] for sign in parts.values()), None),
+        "preferred": next((PREFERENCE_NAMES[sign] for sign in parts.values()), None),
     }
 
 
-def _describe(answer: Answer, place: Place) -> str:
+def _describe_answer(answer: Answer, place: Place) -> str:
     return f"{place}, the answer of {answer.rater!r} to task {answer.task_id}"

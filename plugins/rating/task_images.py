@@ -41,14 +41,14 @@ class TaskImages:
     def read_image(self, task: Task, number: int) -> bytes | RowError:
         """Return an image of a task as WebP, or an error."""
         try:
-            return self._image(*_locate(task, number))
+            return self._image(*_locate_image(task, number))
         except _ImageMissing as missing:
             return missing.error
 
     def read_sources(self, task: Task) -> Sequence[bytes | RowError]:
         """Return the source images of a task's edited images, each as WebP or an error; empty if nothing was edited."""
         try:
-            return self._sources(*_locate(task, 0))
+            return self._sources(*_locate_image(task, 0))
         except _ImageMissing:
             return []
 
@@ -69,6 +69,6 @@ class TaskImages:
         return result
 
 
-def _locate(task: Task, number: int) -> tuple[ImageKey, str, str, int]:
+def _locate_image(task: Task, number: int) -> tuple[ImageKey, str, str, int]:
     key = ImageKey(task.generators[number], task.image_ids[number])
     return key, task.prompt_id, *task.places[number]

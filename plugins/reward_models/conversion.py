@@ -30,23 +30,23 @@ from plumbline.operators.models.networks.clip import (
 )
 from plumbline.operators.models.processing import explain_load_errors, load_tokenizer, make_clip_processor
 from plumbline.plugins.reward_models.reward_tokens import (
-    PROMPT,
+    PROMPT_PLACEHOLDER,
     REWARD_TOKEN,
     VIDEO_RATINGS,
     EditReward,
     HpsV3,
     VideoReward,
 )
-from plumbline.plugins.reward_models.token_rewards import INSTRUCTION, INSTRUCTIONS
+from plumbline.plugins.reward_models.token_rewards import EDIT_INSTRUCTION_FILES, INSTRUCTION_FILE
 
 Release = Literal["open_clip", "pyramid_clip", "imagereward", "hpsv3", "videoalign", "editreward"]
 Weights = dict[str, torch.Tensor]
 
-NESTED = ("state_dict", "model")
+NESTED_KEYS = ("state_dict", "model")
 """Keys that may contain the weights in a training checkpoint."""
 HEAD_WIDTH = 64
 """Width of an attention head in BERT and in every ViT of BLIP."""
-PIXELS = 256 * 28 * 28
+PIXELS_PER_IMAGE = 256 * 28 * 28
 """Number of pixels of every image after resizing in HPSv3 and EditReward."""
 BLIP_NAMES = (
     (r"^blip\.", ""),
@@ -70,16 +70,16 @@ QWEN_NAMES = (
 """Patterns and replacements that convert Qwen2-VL's weight names from before transformers 4.52 to today's."""
 
 
-EDITREWARD = ("INSTRUCTION_EDIT_FOLLOWING", "INSTRUCTION_EDIT_QUALITY")
+EDITREWARD_INSTRUCTIONS = ("INSTRUCTION_EDIT_FOLLOWING", "INSTRUCTION_EDIT_QUALITY")
 """Constants in EditReward's prompts.py that contain the instructions, one for each head.
 
-Both instructions end with the text in COLLATOR, a file in the same folder (TIGER-AI-Lab/EditReward edb027e,
+Both instructions end with the text in COLLATOR_FILE, a file in the same folder (TIGER-AI-Lab/EditReward edb027e,
 inference_edit.py).
 """
-COLLATOR = "data_collator_qwen_edit.py"
+COLLATOR_FILE = "data_collator_qwen_edit.py"
 RELEASED_SETTINGS = "model_config.json"
 """File with VideoAlign's settings, in the parent of the weights' folder."""
-VIDEOALIGN: Mapping[str, Any] = {
+VIDEOALIGN_SETTINGS: Mapping[str, Any] = {
     "fps": 2,
     "num_frames": None,
     "eval_dim": ["VQ", "MQ", "TA"],
@@ -170,13 +170,15 @@ def read_tensors(file: Path) -> Weights:
 
 def _select_tensors(file: Path, contents: Any) -> Weights:
     """Return the weights in a training checkpoint, without the name prefix that distributed training adds."""
-    nested = next((contents[name] for name in NESTED if isinstance(contents, Mapping) and name in contents), contents)
+    nested = next(
+        (contents[name] for name in NESTED_KEYS if isinstance(contents, Mapping) and name in contents), contents
+    )
     if not isinstance(nested, Mapping):
         raise ModelError(f"{file}: expected a mapping from names to weights, found a {type(nested).__name__}")
     weights = {str(name): tensor for name, tensor in nested.items() if isinstance(tensor, torch.Tensor)}
     if not weights:
         raise ModelError(
-            f"{file}: expected tensors by name, at the top level or under {' or '.join(NESTED)}, found none"
+            f"{file}: expected tensors by name, at the top level or under {' or '.join(NESTED_KEYS)}, found none"
         )
     if all(name.startswith("module.") for name in weights):
         return {name.removeprefix("module."): tensor for name, tensor in weights.items()}
@@ -261,15 +263,15 @@ def _convert_hpsv3(config: ConvertConfig, tensors: Weights, base: Path, draft: P
     """Add the reward token to Qwen2-VL, fix the image size, and save the release's instruction."""
     parts = ("INSTRUCTION", "prompt_with_special_token")
     texts = _read_texts(config.instruction, "data_collator_qwen.py")
-    (draft / INSTRUCTION).write_text(_join_instruction(config.instruction, texts, parts, (REWARD_TOKEN,)))
+    (draft / INSTRUCTION_FILE).write_text(_join_instruction(config.instruction, texts, parts, (REWARD_TOKEN,)))
     return _convert_qwen_reward(HpsV3, tensors, base, draft)
 
 
 def _convert_editreward(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
     """Add the reward token to Qwen2.5-VL, fix the image size, and save each head's instruction."""
     texts = dict(_read_texts(config.instruction, "prompts.py"))
-    texts |= _read_texts(str(Path(config.instruction or "").with_name(COLLATOR)), COLLATOR)
-    for file, name in zip(INSTRUCTIONS, EDITREWARD, strict=True):
+    texts |= _read_texts(str(Path(config.instruction or "").with_name(COLLATOR_FILE)), COLLATOR_FILE)
+    for file, name in zip(EDIT_INSTRUCTION_FILES, EDITREWARD_INSTRUCTIONS, strict=True):
         parts = (name, "prompt_with_special_token")
         (draft / file).write_text(_join_instruction(config.instruction, texts, parts, (REWARD_TOKEN,)))
     return _convert_qwen_reward(EditReward, tensors, base, draft)
@@ -284,8 +286,10 @@ def _convert_qwen_reward(
     }
     fields = _add_tokens(base, draft, (REWARD_TOKEN,))
     images = json.loads((base / "preprocessor_config.json").read_text())
-    size = {"shortest_edge": PIXELS, "longest_edge": PIXELS}
-    images |= {"min_pixels": PIXELS, "max_pixels": PIXELS} | ({"size": size} if "size" in images else {})
+    size = {"shortest_edge": PIXELS_PER_IMAGE, "longest_edge": PIXELS_PER_IMAGE}
+    images |= {"min_pixels": PIXELS_PER_IMAGE, "max_pixels": PIXELS_PER_IMAGE} | (
+        {"size": size} if "size" in images else {}
+    )
     (draft / "preprocessor_config.json").write_text(json.dumps(images, indent=1))
     with torch.device("meta"):
         made = network(fields)
@@ -300,7 +304,7 @@ def _convert_videoalign(config: ConvertConfig, tensors: Weights, base: Path, dra
     settings = _read_settings(source)
     template = ("DETAILED_PROMPT_WITH_SPECIAL_TOKEN",)
     texts = _read_texts(config.instruction, "prompt_template.py")
-    (draft / INSTRUCTION).write_text(
+    (draft / INSTRUCTION_FILE).write_text(
         _join_instruction(config.instruction, texts, template, tuple(VIDEO_RATINGS.values()))
     )
     merged = {
@@ -351,14 +355,15 @@ def _read_settings(file: Path) -> VideoAlignSettings:
         found = {"fps": data["fps"], "num_frames": data.get("num_frames"), "eval_dim": data["eval_dim"]}
         found |= {name: data[name] for name in ("sample_type", "prompt_template_type")}
         means, stds = (
-            [float(scores.get(f"{dim}_{name}", empty)) for dim in VIDEOALIGN["eval_dim"]]
+            [float(scores.get(f"{dim}_{name}", empty)) for dim in VIDEOALIGN_SETTINGS["eval_dim"]]
             for name, empty in (("mean", 0), ("std", 1))
         )
         most = int(data["max_frame_pixels"])
-    other = [f"{name}={value!r}" for name, value in found.items() if value != VIDEOALIGN[name]]
+    other = [f"{name}={value!r}" for name, value in found.items() if value != VIDEOALIGN_SETTINGS[name]]
     if other:
         raise ModelError(
-            f"{file}: {', '.join(other)}, but the release has {VIDEOALIGN}; only the release's settings are supported"
+            f"{file}: {', '.join(other)}, but the release has {VIDEOALIGN_SETTINGS}; only the release's settings are "
+            "supported"
         )
     return VideoAlignSettings(lambda rank: alpha / (rank**0.5 if root else rank), most, means, stds)
 
@@ -414,9 +419,10 @@ def _join_instruction(file: str | None, texts: Mapping[str, Any], names: Sequenc
     Raises ModelError unless the prompt's placeholder and each token occur exactly once in it.
     """
     instruction = "".join(str(texts.get(name, "")) for name in names)
-    if any(instruction.count(mark) != 1 for mark in (PROMPT, *tokens)):
+    if any(instruction.count(mark) != 1 for mark in (PROMPT_PLACEHOLDER, *tokens)):
         raise ModelError(
-            f"{file}: expected {' and '.join(names)} to contain {', '.join((PROMPT, *tokens))}, each exactly once"
+            f"{file}: expected {' and '.join(names)} to contain {', '.join((PROMPT_PLACEHOLDER, *tokens))}, each "
+            "exactly once"
         )
     return instruction
 

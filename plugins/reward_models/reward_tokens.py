@@ -22,15 +22,15 @@ from plumbline.operators.models.checkpoints.parts import CONVERT_AGAIN
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.loaded import LoadedImageModel
 from plumbline.operators.models.processing import load_chat_tokenizer
-from plumbline.plugins.reward_models.token_rewards import INSTRUCTION, INSTRUCTIONS
+from plumbline.plugins.reward_models.token_rewards import EDIT_INSTRUCTION_FILES, INSTRUCTION_FILE
 
-PROMPT = "{text_prompt}"
+PROMPT_PLACEHOLDER = "{text_prompt}"
 """Placeholder for the prompt in an instruction file."""
 REWARD_TOKEN = "<|Reward|>"
 """Reward token of HPSv3 and EditReward."""
-HIDDEN = (1024, 16)
+HIDDEN_WIDTHS = (1024, 16)
 """Widths of the hidden layers in the heads of HPSv3 and EditReward."""
-MEAN = 0
+MEAN_INDEX = 0
 """Index of a reward's mean in the output of a head. The next value is the standard deviation."""
 
 
@@ -49,7 +49,7 @@ ImageEmbeddings = tuple[torch.Tensor, ...]
 
 def make_reward_head(width: int) -> nn.Sequential:
     """Return a head that maps a hidden state of this width to a reward's mean and standard deviation."""
-    first, second = HIDDEN
+    first, second = HIDDEN_WIDTHS
     return nn.Sequential(
         nn.Linear(width, first),
         nn.ReLU(),
@@ -69,7 +69,7 @@ class TokenReward(LoadedImageModel):
     input_kind: ClassVar[Literal["image", "video"]] = "image"
     reward_tokens: ClassVar[tuple[str, ...]] = (REWARD_TOKEN,)
     """Tokens whose hidden states contain the rewards, in the order of each instruction."""
-    instruction_files: ClassVar[tuple[str, ...]] = (INSTRUCTION,)
+    instruction_files: ClassVar[tuple[str, ...]] = (INSTRUCTION_FILE,)
     instructions: Sequence[str]
     """Texts of the instruction files. Each text is used in a separate conversation, with {text_prompt} replaced by the
     prompt.
@@ -125,7 +125,9 @@ class TokenReward(LoadedImageModel):
     ) -> list[ComparisonResult]:
         """Return the reward of each pair of images and prompt. Prompts are never truncated."""
         asked = [
-            (features[pair.image], read.replace(PROMPT, pair.text)) for pair in pairs for read in self.instructions
+            (features[pair.image], read.replace(PROMPT_PLACEHOLDER, pair.text))
+            for pair in pairs
+            for read in self.instructions
         ]
         read = [(self._tokenize_conversation(text, embeddings), embeddings) for embeddings, text in asked]
         states = call_in_batches(self._compute_states, read, [len(ids) for ids, _ in read], size=self.pair_batch)
@@ -194,7 +196,7 @@ class HpsV3Similarity(TokenReward):
 
     def compute_rewards(self, states: torch.Tensor) -> list[ComparisonResult]:
         """Return the mean of each reward."""
-        means: list[float] = self.model.rm_head(states[:, 0].float())[:, MEAN].tolist()
+        means: list[float] = self.model.rm_head(states[:, 0].float())[:, MEAN_INDEX].tolist()
         return [ComparisonResult(mean, truncated=False) for mean in means]
 
 
@@ -254,7 +256,7 @@ class VideoRewardSimilarity(TokenReward):
             min_pixels=FRAME_TOKENS * side**2,
             max_pixels=self.model.config.max_frame_pixels,
         )
-        shown = [_resize(frame, height, width) for frame in frames]
+        shown = [_resize_frame(frame, height, width) for frame in frames]
         shown += shown[-1:] * (-len(shown) % processor.temporal_patch_size)
         pinned = self.pixels.pin(processor(images=shown, do_resize=False, return_tensors="pt")["pixel_values"])
         times = len(shown) // processor.temporal_patch_size
@@ -271,7 +273,7 @@ class VideoRewardSimilarity(TokenReward):
         return [ComparisonResult(sum(ratings.values()), truncated=False, ratings=ratings) for ratings in rated]
 
 
-def _resize(frame: Image.Image, height: int, width: int) -> Image.Image:
+def _resize_frame(frame: Image.Image, height: int, width: int) -> Image.Image:
     """Resize a frame in the same way as torchvision resizes byte tensors.
 
     The resizing is bicubic with antialiasing, computed in floats, and then rounded.
@@ -309,12 +311,12 @@ class EditRewardSimilarity(TokenReward):
     """
 
     architecture = f"{__name__}:EditReward"
-    instruction_files = INSTRUCTIONS
+    instruction_files = EDIT_INSTRUCTION_FILES
 
     def compute_rewards(self, states: torch.Tensor) -> list[ComparisonResult]:
         """Return the average of the two heads' means, as in the release."""
         heads = self.model.rm_heads.values()
-        means = torch.stack([head(states[:, place].float())[:, MEAN] for place, head in enumerate(heads)], dim=1)
+        means = torch.stack([head(states[:, place].float())[:, MEAN_INDEX] for place, head in enumerate(heads)], dim=1)
         rated = [dict(zip(EDIT_RATINGS, row, strict=True)) for row in means.tolist()]
         pooled = means.mean(dim=1).tolist()
         return [ComparisonResult(mean, truncated=False, ratings=row) for mean, row in zip(pooled, rated, strict=True)]

@@ -12,15 +12,15 @@ from plumbline.operators.models.checkpoints.parts import CONVERT_AGAIN, Fields, 
 from plumbline.operators.models.family import TOKENIZER, Family, Files
 from plumbline.operators.models.model import LocalModel
 
-INSTRUCTION = "instruction.txt"
+INSTRUCTION_FILE = "instruction.txt"
 """File with the instruction in an HPSv3 or VideoAlign checkpoint. It must contain {text_prompt} exactly once."""
-INSTRUCTIONS = ("instruction_following.txt", "visual_quality.txt")
+EDIT_INSTRUCTION_FILES = ("instruction_following.txt", "visual_quality.txt")
 """Files with the two heads' instructions in an EditReward checkpoint."""
 
 
 def _check_instruction(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> None:
     """Raise ModelError if an instruction does not contain the prompt's placeholder exactly once."""
-    for name in (INSTRUCTION, *INSTRUCTIONS):
+    for name in (INSTRUCTION_FILE, *EDIT_INSTRUCTION_FILES):
         file = parts["checkpoint"].file(name)
         if file is not None and file.read_text().count("{text_prompt}") != 1:
             raise ModelError(f"{file}: expected {{text_prompt}} exactly once, for the prompt; {CONVERT_AGAIN}")
@@ -48,18 +48,18 @@ def _make_token_reward_family(name: str, *instructions: str, **options: Any) -> 
     )
 
 
-HPSV3 = _make_token_reward_family("HpsV3", INSTRUCTION)
+HPSV3 = _make_token_reward_family("HpsV3", INSTRUCTION_FILE)
 """Model family HPSv3: a Qwen2-VL with a regression head that predicts human preferences for images (Ma et al. 2025)."""
 VIDEOALIGN = _make_token_reward_family(
     "VideoReward",
-    INSTRUCTION,
+    INSTRUCTION_FILE,
     ratings=("visual_quality", "motion_quality", "text_alignment"),
     reads_videos=True,
 )
 """Model family VideoAlign: a Qwen2-VL that predicts human preferences for videos (Liu et al. 2025)."""
 EDITREWARD = _make_token_reward_family(
     "EditReward",
-    *INSTRUCTIONS,
+    *EDIT_INSTRUCTION_FILES,
     compares=("edit",),
     several_images=True,
     ratings=("instruction_following", "visual_quality"),

@@ -18,16 +18,24 @@ from starlette.routing import Route
 from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.operators.images.rows import FetchUri, fetch_image
 from plumbline.operators.scoring.scorer_input import find_prompt_error
-from plumbline.pipelines.web.http_guards import guards
+from plumbline.pipelines.web.http_guards import make_guards
 from plumbline.pipelines.web.listening import has_token
 from plumbline.plugins.reward_server.known_pair import KnownPair
 from plumbline.plugins.reward_server.service import ImageAnswers, RetryLater, Service
 from plumbline.plugins.reward_server.wires.multipart import MULTIPART
 from plumbline.plugins.reward_server.wires.table import WIRES, find_wires
-from plumbline.plugins.reward_server.wires.wire import JSON, REQUEST_PART, Reply, ScoreRequest, Served, Wire, as_json
+from plumbline.plugins.reward_server.wires.wire import (
+    JSON,
+    REQUEST_PART,
+    Reply,
+    ScoreRequest,
+    Served,
+    Wire,
+    as_json,
+)
 
 LOG = logging.getLogger(__name__)
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
+LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 
 
 class PrometheusCounters:
@@ -40,8 +48,10 @@ class PrometheusCounters:
             "answers", "Images by metric, and whether scored, cached or null", "metric", "outcome"
         )
         self.deaths = self._add_counter("replica_deaths", "Batches whose replica died before it answered")
-        self.seconds = self._add_histogram("request_seconds", "Seconds from a request to its reply", SECONDS, "wire")
-        self.parts = self._add_histogram("part_seconds", "Seconds per phase of a request", SECONDS, "part")
+        self.seconds = self._add_histogram(
+            "request_seconds", "Seconds from a request to its reply", LATENCY_BUCKETS, "wire"
+        )
+        self.parts = self._add_histogram("part_seconds", "Seconds per phase of a request", LATENCY_BUCKETS, "part")
         sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256)
         self.batches = self._add_histogram("batch_images", "Images in a batch", sizes)
 
@@ -75,14 +85,14 @@ class PrometheusCounters:
         return generate_latest(self.registry)
 
 
-REFUSALS = {
+REFUSAL_DESCRIPTIONS = {
     "400": "the body does not match the wire's form",
     "401": "the token is missing or wrong",
     "413": "the request has too many bytes or images",
     "429": "busy; retry after Retry-After seconds",
     "503": "no score yet; retry after Retry-After seconds",
 }
-PAGES = {
+PAGE_DESCRIPTIONS = {
     "/health": "State of the replicas.",
     "/rewards": "The names of the metrics; `orders`: 1 if higher is better, -1 if lower is, 0 if neither is; `needs`: "
     "inputs to send with each image: sources, questions, or a prompt with words in quotes.",
@@ -94,7 +104,7 @@ PAGES = {
 def describe_api(served: Served) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of the service."""
     paths: dict[str, Any] = {wire.path: {"post": _describe_post(find_wires(wire.path))} for wire in WIRES}
-    for path, text in PAGES.items():
+    for path, text in PAGE_DESCRIPTIONS.items():
         paths[path] = {"get": {"summary": text, "responses": {"200": {"description": "OK"}}}}
     return {
         "openapi": "3.1.0",
@@ -113,7 +123,7 @@ def _describe_post(wires: Sequence[Wire]) -> dict[str, Any]:
         fields = {REQUEST_PART: {"type": "object"}, **dict.fromkeys(part_names, files)}
         content[MULTIPART] = {"schema": {"type": "object", "properties": fields, "required": [REQUEST_PART]}}
     replies = _describe_content([wire.reply_form for wire in wires if wire.form is not None])
-    refusals = {status: {"description": text} for status, text in REFUSALS.items()}
+    refusals = {status: {"description": text} for status, text in REFUSAL_DESCRIPTIONS.items()}
     return {
         "summary": " ".join(wire.purpose for wire in wires),
         "requestBody": {"required": True, "content": content},
@@ -375,5 +385,5 @@ def make_app(handler: RequestHandler, names: Sequence[str]) -> Starlette:
             *(Route(path, handler.answer_post, methods=["POST"]) for path in paths),
             *(Route(path, page, methods=["GET"]) for path, page in pages.items()),
         ],
-        middleware=guards(names),
+        middleware=make_guards(names),
     )

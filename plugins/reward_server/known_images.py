@@ -14,7 +14,7 @@ SIDE = 384
 RADIUS = 54
 """Radius of the shape in pixels."""
 OVERSAMPLING = 4
-PAPER = (245, 245, 245)
+BACKGROUND = (245, 245, 245)
 SHAPES: Mapping[str, tuple[str, int]] = {
     "a red circle": ("#d62728", 60),
     "a blue square": ("#1f5adc", 4),
@@ -61,19 +61,19 @@ def draw_image(prompt: str, copy: str = "") -> bytes:
     """
     note, file = PngInfo(), io.BytesIO()
     note.add_text("copy", copy)
-    _draw(prompt).save(file, "PNG", pnginfo=note)
+    _draw_matching_image(prompt).save(file, "PNG", pnginfo=note)
     return file.getvalue()
 
 
 @cache
-def _draw(prompt: str) -> Image.Image:
+def _draw_matching_image(prompt: str) -> Image.Image:
     if prompt in SIGNS:
-        canvas = Image.new("RGB", (SIDE, SIDE), PAPER)
+        canvas = Image.new("RGB", (SIDE, SIDE), BACKGROUND)
         font = ImageFont.load_default(FONT_SIZE)
         ImageDraw.Draw(canvas).text((SIDE / 2, SIDE / 2), SIGNS[prompt], fill="black", font=font, anchor="mm")
         return canvas
     colour, corners = SHAPES[prompt]
     side, radius = SIDE * OVERSAMPLING, RADIUS * OVERSAMPLING
-    canvas = Image.new("RGB", (side, side), PAPER)
+    canvas = Image.new("RGB", (side, side), BACKGROUND)
     ImageDraw.Draw(canvas).regular_polygon((side // 2, side // 2, radius), corners, fill=colour)
     return canvas.resize((SIDE, SIDE), Image.Resampling.BOX)

@@ -47,10 +47,10 @@ async def _score_group(score: ScoreBatch, served: Served, names: Sequence[str], 
         good, bad = map(served.with_reward, await score(requests, metrics))
     except Exception as error:
         return dict.fromkeys(names, PairScores(None, None, None, f"{type(error).__name__}: {error}"))
-    return {name: _compare(good[name], bad[name], served.find_order(name)) for name in names}
+    return {name: _compare_scores(good[name], bad[name], served.find_order(name)) for name in names}
 
 
-def _compare(good: MetricAnswer, bad: MetricAnswer, order: int) -> PairScores:
+def _compare_scores(good: MetricAnswer, bad: MetricAnswer, order: int) -> PairScores:
     error = good.error or bad.error
     if good.score is None or bad.score is None:
         return PairScores(good.score, bad.score, None, f"{error.kind}: {error.message}" if error else None)

@@ -14,7 +14,7 @@ from plumbline.pipelines.store.store import Store
 
 LOG = logging.getLogger(__name__)
 
-GROUP = "served"
+SERVICE_GROUP = "served"
 """Name of the folder for a service's cells within a recipe; sweeps use the name of their benchmark instead."""
 
 
@@ -57,7 +57,7 @@ def _make_cell(recipe: Recipe, metric: str, *, key: str = "", earlier: tuple[str
         stage=recipe.stage,
         metric=metric,
         key=key,
-        path=f"{recipe.folder}/{GROUP}/{key[8:24]}-{key[:8]}.parquet",
+        path=f"{recipe.folder}/{SERVICE_GROUP}/{key[8:24]}-{key[:8]}.parquet",
         inputs={},
         recipe=recipe.digest,
         earlier=earlier,

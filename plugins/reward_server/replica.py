@@ -22,7 +22,7 @@ from plumbline.pipelines.running.machines import find_own_resources
 from plumbline.pipelines.running.process import Deadline, tune_process
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer, ScoreRequest
 
-BATCHES = 2
+BATCHES_PER_REPLICA = 2
 """Number of batches sent to a replica at a time. The replica decodes the next batch while it computes the current one,
 unless it has only one core.
 """
@@ -54,7 +54,9 @@ class Replica:
         self.scorer = Scorer(config, self._watch, pack=pack, written=written)
         uses_service = any(stage.side_by_side and node.roles for node, stage, _ in self.scorer.nodes)
         decodes_ahead = pool.num_gpus > 0 or config.decoders > 1 or uses_service
-        self.threads = ThreadPoolExecutor(BATCHES if decodes_ahead else 1)  # two threads slow each other on one core
+        self.threads = ThreadPoolExecutor(
+            BATCHES_PER_REPLICA if decodes_ahead else 1
+        )  # two threads slow each other on one core
         self.batch = threading.local()
         """Thread-local storage for the `seconds` of the batch that the thread is scoring."""
 

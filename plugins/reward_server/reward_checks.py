@@ -31,12 +31,12 @@ from plumbline.plugins.reward_server.wires.wire import (
 )
 
 MAX_REPLY_BYTES = 16_000_000
-UNKNOWN = "no_such_reward"
+UNKNOWN_REWARD = "no_such_reward"
 NO_SCORE = "a valid image has no score"
-ALL = "all"
+ALL_REWARDS = "all"
 """Name used instead of a reward's name in findings about the whole server."""
 Outcome = Literal["ok", "fails", "unknown"]
-NEEDS: tuple[Need, ...] = get_args(Need)
+NEEDS_IN_ORDER: tuple[Need, ...] = get_args(Need)
 Extra = Literal["frames", "sources", "questions"]
 
 
@@ -148,13 +148,13 @@ class RewardServer:
         headers = {"Content-Type": self.wire.media} if body else {}
         try:
             with self.client.stream(method, self.url + path, content=body, headers=headers) as response:
-                return Reply(response.status_code, _read(response), response.headers.get("content-type", ""))
+                return Reply(response.status_code, _read_body(response), response.headers.get("content-type", ""))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             reason = hide_secrets(f"{type(error).__name__}: {error}".rstrip(": "))
             raise ServerError(f"{hide_secrets(self.url)}{path}: no reply ({reason}); start the server") from error
 
 
-def _read(response: httpx.Response) -> bytes:
+def _read_body(response: httpx.Response) -> bytes:
     body = bytearray()
     for chunk in response.iter_bytes():
         body += chunk
@@ -174,7 +174,7 @@ def connect(config: CheckRewardsConfig) -> Iterator[RewardServer]:
 
 
 def _sort_needs(needs: Collection[str]) -> tuple[Need, ...]:
-    return tuple(need for need in NEEDS if need in needs)
+    return tuple(need for need in NEEDS_IN_ORDER if need in needs)
 
 
 def _find_rewards(server: RewardServer, config: CheckRewardsConfig) -> Mapping[str, RewardInfo]:
@@ -299,7 +299,7 @@ def _check_nulls(trial: Trial) -> Findings:
         elif numbers:
             findings[reward] = Finding("fails", "; ".join(numbers))
         else:
-            findings[reward] = Finding("ok", f"no number for {len(answers)} broken images")
+            findings[reward] = Finding("ok", f"no number for {len(answers)} requests with broken images")
     return findings
 
 
@@ -317,14 +317,14 @@ def _check_batches(trial: Trial) -> Findings:
 def _check_latency(trial: Trial) -> Findings:
     """Measure the median latency of one image and of a batch. Earlier checks have already warmed up the server."""
     if isinstance(_require_scores([answer for image in trial.known_answers for answer in image.values()]), Finding):
-        return {ALL: Finding("unknown", NO_SCORE)}
+        return {ALL_REWARDS: Finding("unknown", NO_SCORE)}
     size = trial.config.batch
-    one, many = (1000 * median(_time(trial, count) for _ in range(trial.config.repeats)) for count in (1, size))
+    one, many = (1000 * median(_time_request(trial, count) for _ in range(trial.config.repeats)) for count in (1, size))
     details = f"p50 {one:.0f} ms for one image, {many:.0f} ms for {size} ({many / size:.1f} ms an image)"
-    return {ALL: Finding("ok", details)}
+    return {ALL_REWARDS: Finding("ok", details)}
 
 
-def _time(trial: Trial, size: int) -> float:
+def _time_request(trial: Trial, size: int) -> float:
     """Send one request with this number of images, and return the seconds until the reply."""
     requests = trial.make_mixed_requests(size)
     begun = perf_counter()
@@ -334,10 +334,14 @@ def _time(trial: Trial, size: int) -> float:
 
 def _check_unknown_reward(trial: Trial) -> Findings:
     if trial.server.wire.rewards_page is None:
-        return {ALL: Finding("unknown", "requests of this wire name no reward")}
-    (answer,) = trial.ask([trial.make_fitting_request()._replace(metrics=(UNKNOWN,))])
-    number = answer[UNKNOWN].score
-    return {ALL: Finding("ok", "refused") if number is None else Finding("fails", f"{UNKNOWN} got {number:g}")}
+        return {ALL_REWARDS: Finding("unknown", "requests in this format do not name a reward")}
+    (answer,) = trial.ask([trial.make_fitting_request()._replace(metrics=(UNKNOWN_REWARD,))])
+    number = answer[UNKNOWN_REWARD].score
+    return {
+        ALL_REWARDS: Finding("ok", "refused")
+        if number is None
+        else Finding("fails", f"{UNKNOWN_REWARD} got {number:g}")
+    }
 
 
 def _check_frames(trial: Trial) -> Findings:
@@ -365,7 +369,7 @@ def _check_use(trial: Trial, extra: Extra, fitting: ScoreRequest, unfitting: Sco
     try:
         (first,), (second,) = trial.ask([fitting]), trial.ask([unfitting])
     except BadRequest as error:
-        return {ALL: Finding("unknown", str(error))}
+        return {ALL_REWARDS: Finding("unknown", str(error))}
     ignored: Outcome = "fails" if extra in trial.config.must_use else "ok"
     findings: dict[str, Finding] = {}
     for name in trial.names:
@@ -401,7 +405,11 @@ def check_rewards(config: CheckRewardsConfig) -> list[Check]:
         trials = [Trial(server, config, orders, needs) for needs, orders in (groups or {(): {}}).items()]
         trials[0].ask([trials[0].make_fitting_request()])
         return [
-            Check(check, _make_printable(", ".join(trial.names) if len(trials) > 1 and name == ALL else name), finding)
+            Check(
+                check,
+                _make_printable(", ".join(trial.names) if len(trials) > 1 and name == ALL_REWARDS else name),
+                finding,
+            )
             for check in CHECKS
             for trial in trials
             for name, finding in _run_check(check, trial).items()
@@ -417,5 +425,5 @@ def _run_check(name: str, trial: Trial) -> Findings:
     try:
         findings = CHECKS[name](trial)
     except PlumblineError as error:
-        findings = {ALL: Finding("fails", hide_secrets(str(error)))}
+        findings = {ALL_REWARDS: Finding("fails", hide_secrets(str(error)))}
     return {reward: finding._replace(details=_make_printable(finding.details)) for reward, finding in findings.items()}

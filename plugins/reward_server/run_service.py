@@ -24,7 +24,7 @@ from plumbline.pipelines.sources.question_packs.pack import QuestionPack
 from plumbline.pipelines.sources.uris import UriReader
 from plumbline.pipelines.store.cells import digest
 from plumbline.pipelines.store.store import open_store
-from plumbline.pipelines.web.listening import allowed_hosts, listening, run_app, server_url, take_token
+from plumbline.pipelines.web.listening import format_server_url, list_allowed_hosts, listening, run_app, take_token
 from plumbline.plugins.reward_server.known_pair import KnownPair, score_known_pair
 from plumbline.plugins.reward_server.question_store import QuestionStore
 from plumbline.plugins.reward_server.sentinel import Sentinel
@@ -37,7 +37,7 @@ LOG = logging.getLogger(__name__)
 HEALTH_SECONDS = 1.0
 """Seconds between Ray Serve's health checks of a replica."""
 
-SAME_PRIORITY = {"RAY_worker_niceness": "0"}
+NORMAL_PRIORITY = {"RAY_worker_niceness": "0"}
 """Environment that gives replicas normal priority. By default, Ray's workers yield to all other processes (niceness
 15), even to clients that are waiting for them.
 """
@@ -165,7 +165,7 @@ def run_replicas(
         from ray import serve as ray_serve
     except ImportError as error:
         raise ConfigError(f"expected Ray Serve; {install_remedy('serve')}") from error
-    from plumbline.plugins.reward_server.replica import BATCHES, Replica
+    from plumbline.plugins.reward_server.replica import BATCHES_PER_REPLICA, Replica
 
     deployment = ray_serve.deployment(Replica).options(
         name="replica",
@@ -173,9 +173,9 @@ def run_replicas(
         ray_actor_options={
             "num_cpus": config.num_cpus,
             "num_gpus": config.num_gpus,
-            "runtime_env": {"env_vars": SAME_PRIORITY},
+            "runtime_env": {"env_vars": NORMAL_PRIORITY},
         },
-        max_ongoing_requests=BATCHES,
+        max_ongoing_requests=BATCHES_PER_REPLICA,
         max_constructor_retry_count=2,
         health_check_period_s=HEALTH_SECONDS,
         graceful_shutdown_timeout_s=5,
@@ -204,7 +204,7 @@ def _run(
     from plumbline.plugins.reward_server.app import BODY_TIMEOUT, PrometheusCounters, RequestHandler, make_app
 
     known_pair = asyncio.run(score_known_pair(make_replica_caller(handle, PrometheusCounters()), served))
-    ready(server_url(config.host, listener), known_pair)
+    ready(format_server_url(config.host, listener), known_pair)
     counts = PrometheusCounters()
     service = Service(make_replica_caller(handle, counts), served, config, counts, sentinel)
     if sentinel is not None:
@@ -215,7 +215,7 @@ def _run(
     counts.watch("cached_scores", "Scores in the cache", lambda: len(service.cache))
     count_ready = partial(asyncio.to_thread, _count_running, handle)
     handler = RequestHandler(service, token, counts, count_ready, make_video_reader(config).read, known_pair)
-    app = make_app(handler, allowed_hosts(config.host, config.hosts))
+    app = make_app(handler, list_allowed_hosts(config.host, config.hosts))
     run_app(app, listener, patience=BODY_TIMEOUT + config.deadline)
 
 

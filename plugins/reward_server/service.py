@@ -19,12 +19,12 @@ ImageAnswers = Mapping[str, MetricAnswer]
 ScoreBatch = Callable[[Sequence[ScoreRequest], Sequence[str]], Awaitable[Sequence[ImageAnswers]]]
 """Function that scores images with the named metrics on a replica. It raises ReplicaDied if the replica dies."""
 
-KILLED = RowError(
+KILLED_REPLICAS = RowError(
     "killed_worker",
     "the replicas that scored this image died, or went over batch_deadline; check the image, or give the replicas "
     "more memory or time",
 )
-MAX_PAUSE = 60
+MAX_RETRY_AFTER = 60
 """Maximum value of Retry-After, in seconds."""
 
 
@@ -153,7 +153,7 @@ class Service:
 
     def estimate_wait(self) -> int:
         """Estimate the seconds until the waiting images are scored."""
-        return max(1, min(MAX_PAUSE, math.ceil(self.count_waiting() * self.seconds_per_image)))
+        return max(1, min(MAX_RETRY_AFTER, math.ceil(self.count_waiting() * self.seconds_per_image)))
 
     def _join_answers(self, request: ScoreRequest, known: ImageAnswers, computed: ImageAnswers) -> ImageAnswers:
         for name in known:
@@ -250,7 +250,7 @@ class Service:
         for job in batch:
             job.deaths += 1
             if job.deaths >= self.load.max_deaths:
-                self._finish(job, {name: MetricAnswer(None, KILLED) for name in job.metrics})
+                self._finish(job, {name: MetricAnswer(None, KILLED_REPLICAS) for name in job.metrics})
         left = [job for job in batch if not job.answers.done()]
         self.suspects.extend(job for job in left if job.deaths > 1)
         self.waiting.extendleft(job for job in reversed(left) if job.deaths <= 1)

@@ -59,7 +59,7 @@ class ClipFlanT5Trainee(Trainee):
         network = _load_stored(model)
         with torch.no_grad():
             gather_weights(self.network, dict(network.named_parameters()))
-        _save(network, self.likelihood.tokenizer, model.parts["vision_tower"], folder)
+        _write_checkpoint(network, self.likelihood.tokenizer, model.parts["vision_tower"], folder)
 
 
 def load_trainee(model: ResolvedModel, device: torch.device, *, sharded: bool = False) -> Trainee:
@@ -91,10 +91,10 @@ def assemble_checkpoint(language: Part, tower: Part, folder: Path, *, family: st
         return
     torch.manual_seed(seed)
     network = assemble_network(language.folder(), tower.folder())
-    _save(network, load_tokenizer(language.folder()), tower, folder)
+    _write_checkpoint(network, load_tokenizer(language.folder()), tower, folder)
 
 
-def _save(network: ClipFlanT5, tokenizer: Any, tower: Part, folder: Path) -> None:
+def _write_checkpoint(network: ClipFlanT5, tokenizer: Any, tower: Part, folder: Path) -> None:
     """Write the checkpoint and its tokenizer. If the tower is local, its configuration is copied too."""
     save_clip_flant5(network, folder, tower_name=f"./{TOWER_FOLDER}" if tower.commit is None else tower.source)
     tokenizer.save_pretrained(folder)

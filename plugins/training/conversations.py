@@ -10,12 +10,12 @@ import pyarrow as pa
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.storage import Place, readable_errors
-from plumbline.pipelines.base.tables import AGAIN, Refused, require_utf8
+from plumbline.pipelines.base.tables import DOWNLOAD_AGAIN, Refused, require_utf8
 from plumbline.pipelines.store.cells import digest
 
-SUFFIX = ".json"
-FOLDER = "turns"
-SUMMARY = "summary.json"
+CONVERSATIONS_SUFFIX = ".json"
+ROWS_FOLDER = "turns"
+SUMMARY_FILE = "summary.json"
 IMAGE_TOKEN = "<image>"
 SPEAKERS = ("human", "gpt")
 WHITESPACE = " \t\r\n"
@@ -63,14 +63,14 @@ def split_conversations(source: Place, output: Place, kind: Literal["captions", 
     """
     with readable_errors(source, "data"):
         entry = source.entry()
-    folder = output / FOLDER / digest([VERSION, kind, source.url, entry.size, entry.etag])
-    if not (folder / SUMMARY).exists():
-        found = _write(source, folder, kind)
-        (folder / SUMMARY).write(json.dumps(found._asdict(), indent=2).encode())
-    return SplitConversations(**json.loads((folder / SUMMARY).read()))
+    folder = output / ROWS_FOLDER / digest([VERSION, kind, source.url, entry.size, entry.etag])
+    if not (folder / SUMMARY_FILE).exists():
+        found = _write_rows(source, folder, kind)
+        (folder / SUMMARY_FILE).write(json.dumps(found._asdict(), indent=2).encode())
+    return SplitConversations(**json.loads((folder / SUMMARY_FILE).read()))
 
 
-def _write(source: Place, folder: Place, kind: str) -> SplitConversations:
+def _write_rows(source: Place, folder: Place, kind: str) -> SplitConversations:
     rows: list[dict[str, str]] = []
     records = written = without_image = left_out = 0
     reasons: list[str] = []
@@ -86,15 +86,15 @@ def _write(source: Place, folder: Place, kind: str) -> SplitConversations:
         without_image += not turns
         rows += [_make_row(source, *turn, kind) for turn in turns]
         if len(rows) >= MAX_ROWS_PER_FILE:
-            written += _flush(rows, folder, written)
-    written += _flush(rows, folder, written)
+            written += _flush_rows(rows, folder, written)
+    written += _flush_rows(rows, folder, written)
     if not written:
         reason = reasons[0] if reasons else f"{source.url}: no conversation is about an image"
         raise SourceError(f"{reason}; expected a list of conversations in LLaVA's format, each with an image")
     return SplitConversations(folder.url, records, written, without_image, left_out, reasons)
 
 
-def _flush(rows: list[dict[str, str]], folder: Place, written: int) -> int:
+def _flush_rows(rows: list[dict[str, str]], folder: Place, written: int) -> int:
     """Write the rows to a file and clear the list. The file is named after the number of rows written before.
 
     Returns the number of rows in the file.
@@ -162,7 +162,7 @@ def read_values(source: Place) -> Iterator[Any]:
 def _parse_values(text: io.TextIOWrapper, url: str) -> Iterator[Any]:
     decoder, unread, row = json.JSONDecoder(), text.read(MAX_RECORD).lstrip(WHITESPACE), 0
     if not unread.startswith("["):
-        raise SourceError(f"{url}: expected a JSON list of conversations, found {unread[:40]!r}; {AGAIN}")
+        raise SourceError(f"{url}: expected a JSON list of conversations, found {unread[:40]!r}; {DOWNLOAD_AGAIN}")
     place = 1
     while True:
         try:
@@ -174,7 +174,7 @@ def _parse_values(text: io.TextIOWrapper, url: str) -> Iterator[Any]:
             more = text.read(MAX_RECORD) if len(unread) - place < MAX_RECORD else ""
             if not more or isinstance(error, RecursionError):
                 problem = f"not JSON, cut off, or longer than {MAX_RECORD:,} characters"
-                raise SourceError(f"{url}, row {row}: {problem}; {AGAIN}") from error
+                raise SourceError(f"{url}, row {row}: {problem}; {DOWNLOAD_AGAIN}") from error
             unread, place = unread[place:] + more, 0
             continue
         yield value

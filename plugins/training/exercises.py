@@ -89,13 +89,13 @@ def make_batch(
         pixels=pixels,
         images=torch.tensor([exercise.image for exercise in exercises]),
         before=torch.tensor(tokenizer(exercises[0].before).input_ids),
-        after=_pad(tokenizer, [exercise.after for exercise in exercises]),
-        labels=_pad(tokenizer, [exercise.answer for exercise in exercises]),
+        after=_pad_texts(tokenizer, [exercise.after for exercise in exercises]),
+        labels=_pad_texts(tokenizer, [exercise.answer for exercise in exercises]),
         weights=torch.tensor([exercise.weight for exercise in exercises]),
     )
 
 
-def _pad(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> torch.Tensor:
+def _pad_texts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> torch.Tensor:
     rows = [torch.tensor(ids) for ids in tokenizer(list(texts)).input_ids]
     return pad_sequence(rows, batch_first=True, padding_value=tokenizer.pad_token_id)
 

@@ -34,10 +34,10 @@ from plumbline.plugins.training.trainee import Trainee
 NO_LABEL = -100
 """Label of tokens that the network reads but does not learn to write."""
 IMAGE_FILES = ("preprocessor_config.json", "processor_config.json")
-IMAGE, PADDING = "<image>", "<pad>"
+IMAGE_TOKEN, PADDING_TOKEN = "<image>", "<pad>"
 PENULTIMATE = -2
 """Index of the vision tower's layer whose output LLaVA-1.5 uses."""
-TEMPLATE = (
+CHAT_TEMPLATE = (
     "{% for message in messages %}{% if message['role'] != 'system' %}{{ message['role'].upper() + ': ' }}{% endif %}"
     "{% for part in message['content'] %}{% if part['type'] == 'image' %}{{ '<image>\n' }}"
     "{% else %}{{ part['text'] + ' ' }}{% endif %}{% endfor %}"
@@ -128,7 +128,7 @@ class LlavaTrainee(Trainee):
 
     def save(self, model: ResolvedModel, folder: Path | None) -> None:
         """Write the weights and the tokenizer, and copy the image processor's files."""
-        assert folder is not None, "a LLaVA's weights are not sharded"
+        assert folder is not None, "the weights of a LLaVA are never sharded"
         for name, parameter in self.network.named_parameters():
             parameter.data = parameter.data.to(self.precisions[name])
         self.network.save_pretrained(folder)
@@ -171,10 +171,10 @@ def assemble_llava(language: Part, tower: Part, folder: Path, *, seed: int) -> N
             "Llama"
         )
     tokenizer = load_tokenizer(language.folder())
-    tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE]})
+    tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE_TOKEN]})
     if tokenizer.pad_token is None:
-        tokenizer.add_special_tokens({"pad_token": PADDING})
-    tokenizer.chat_template = TEMPLATE
+        tokenizer.add_special_tokens({"pad_token": PADDING_TOKEN})
+    tokenizer.chat_template = CHAT_TEMPLATE
     with explain_load_errors(language.folder(), "weights"):
         llama = AutoModelForCausalLM.from_pretrained(language.folder(), dtype="auto", use_safetensors=True)
     with explain_load_errors(tower.folder(), "weights"):
@@ -184,7 +184,7 @@ def assemble_llava(language: Part, tower: Part, folder: Path, *, seed: int) -> N
     config = LlavaConfig(
         text_config=llama.config,
         vision_config=vision.config,
-        image_token_id=tokenizer.convert_tokens_to_ids(IMAGE),
+        image_token_id=tokenizer.convert_tokens_to_ids(IMAGE_TOKEN),
         image_seq_length=(vision.config.image_size // vision.config.patch_size) ** 2,
         vision_feature_layer=PENULTIMATE,
         tie_word_embeddings=llama.config.tie_word_embeddings,

@@ -20,7 +20,7 @@ Average = Callable[[Sequence[torch.Tensor]], None]
 REPORT_EVERY = 100
 MAX_NORM = 1.0
 """Maximum norm of the gradients; larger gradients are scaled down."""
-STATE = {"weights": "weights.", "optimiser": "optimiser."}
+STATE_PREFIXES = {"weights": "weights.", "optimiser": "optimiser."}
 """Prefixes of tensor names in a saved state."""
 
 
@@ -106,21 +106,22 @@ class StageTrainer(Generic[Network]):
     def collect_state(self) -> dict[str, torch.Tensor]:
         """Return the weights and AdamW's moments by name, or only this worker's part if the weights are sharded."""
         tensors = {
-            STATE["weights"] + name: get_local_part(parameter.detach()) for name, parameter in self.trained.items()
+            STATE_PREFIXES["weights"] + name: get_local_part(parameter.detach())
+            for name, parameter in self.trained.items()
         }
         for name, parameter in self.trained.items():
             for moment, tensor in self.optimiser.state[parameter].items():
-                tensors[f"{STATE['optimiser']}{moment}.{name}"] = get_local_part(tensor)
+                tensors[f"{STATE_PREFIXES['optimiser']}{moment}.{name}"] = get_local_part(tensor)
         return tensors
 
     def restore(self, tensors: Mapping[str, torch.Tensor], step: int) -> None:
         """Continue from a state that was saved after `step` steps; raise KeyError if the state has other weights."""
         with torch.no_grad():
             for name, parameter in self.trained.items():
-                get_local_part(parameter).copy_(tensors[STATE["weights"] + name])
+                get_local_part(parameter).copy_(tensors[STATE_PREFIXES["weights"] + name])
         for stored, tensor in tensors.items():
-            if stored.startswith(STATE["optimiser"]):
-                moment, _, name = stored.removeprefix(STATE["optimiser"]).partition(".")
+            if stored.startswith(STATE_PREFIXES["optimiser"]):
+                moment, _, name = stored.removeprefix(STATE_PREFIXES["optimiser"]).partition(".")
                 parameter = self.trained[name]
                 if moment == "step":  # a fused AdamW counts steps on the parameter's device
                     self.optimiser.state[parameter][moment] = tensor.to(parameter.device, copy=True)

@@ -25,7 +25,7 @@ from plumbline.pipelines.sources.shards import (
 from plumbline.pipelines.sources.uris import UriReader, open_benchmark_uris
 from plumbline.pipelines.store.cells import digest
 from plumbline.plugins.training.checkpoint import assemble_checkpoint
-from plumbline.plugins.training.conversations import SUFFIX as CONVERSATIONS
+from plumbline.plugins.training.conversations import CONVERSATIONS_SUFFIX as CONVERSATIONS
 from plumbline.plugins.training.conversations import split_conversations
 from plumbline.plugins.training.examples import Examples, ExampleShard
 from plumbline.plugins.training.rated_images import read_rated_shards
@@ -35,9 +35,9 @@ from plumbline.plugins.training.training_config import (
     StageConfig,
     TextColumnsConfig,
 )
-from plumbline.plugins.training.worker import CONFIG, Task
+from plumbline.plugins.training.worker import CONFIG_FILE, Task
 
-BEGUN = "begun"
+ASSEMBLED_FOLDER = "begun"
 TRAINED_TYPES = ("clip_t5", "llava")
 
 
@@ -61,7 +61,7 @@ def plan_training(config: StageConfig | FinetuneConfig) -> PlannedTraining:
         return _plan_finetune(config, resolve_model(config.model, on_gpu=config.pool.num_gpus > 0))
     config, split_summary = _split_turns(config)
     examples = _list_examples(config)
-    model_config = config.model if config.begin is None else _assemble(config, config.begin)
+    model_config = config.model if config.begin is None else _assemble_checkpoint(config, config.begin)
     model = resolve_model(model_config, on_gpu=config.pool.num_gpus > 0)
     if (kind := read_fields(model.parts["checkpoint"])["model_type"]) not in TRAINED_TYPES:
         known = " and ".join(TRAINED_TYPES)
@@ -88,19 +88,21 @@ def _split_turns(config: StageConfig) -> tuple[StageConfig, str]:
     return replace(config, data=split.folder, columns=TextColumnsConfig(), uri_roots=roots), f" ({split.summary})"
 
 
-def _assemble(config: StageConfig, parts: BeginConfig) -> ModelConfig:
+def _assemble_checkpoint(config: StageConfig, parts: BeginConfig) -> ModelConfig:
     """Assemble a checkpoint from its parts in the output folder, and return the configuration of the new model."""
     if is_remote(config.output):
         raise ConfigError(f"output {config.output}: expected a local folder, because begin= writes a checkpoint there")
-    folder = Path(config.storage.locate(config.output).path) / BEGUN
-    if not (folder / CONFIG).exists():
+    folder = Path(config.storage.locate(config.output).path) / ASSEMBLED_FOLDER
+    if not (folder / CONFIG_FILE).exists():
         language, tower = (
             find_part(source, None, digest_file) for source in (parts.language_model, parts.vision_tower)
         )
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as draft:
-            assemble_checkpoint(language, tower, Path(draft) / BEGUN, family=config.model.family, seed=config.seed)
-            (Path(draft) / BEGUN).replace(folder)
+            assemble_checkpoint(
+                language, tower, Path(draft) / ASSEMBLED_FOLDER, family=config.model.family, seed=config.seed
+            )
+            (Path(draft) / ASSEMBLED_FOLDER).replace(folder)
     unset: dict[str, Any] = {"revision": None, "tokenizer": None}
     if isinstance(config.model, ClipFlanT5Model):
         unset |= {"vision_tower": None, "vision_tower_revision": None}

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.base.errors import ConfigError, SourceError
-from plumbline.operators.images.rows import identify, image_records
+from plumbline.operators.images.rows import identify, list_image_records
 from plumbline.operators.metaeval import matching
-from plumbline.operators.metaeval.ratings import mean_ratings
+from plumbline.operators.metaeval.ratings import average_ratings
 from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
 from plumbline.operators.models.vqa_profiles import VqaProfile
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
@@ -52,12 +52,12 @@ def read_rated_shards(config: FinetuneConfig, profile: VqaProfile) -> RatedShard
         raise SourceError(f"{sources.broken[0].message}; training needs all images of its benchmark")
     images = pd.concat([_read_ids(shard, number) for number, shard in enumerate(sources.image_shards)])
     ratings = matching.complete_ids(release.ratings, images)
-    match = config.protocol.match or matching.best_match(matching.rated_ids(ratings), images)
+    match = config.protocol.match or matching.choose_match(matching.list_rated_ids(ratings), images)
     scale = _find_scale(ratings, config.protocol)
     targets = _compute_targets(ratings, match, scale, config.protocol.path)
     rated = images.merge(targets, on=list(MATCH_COLUMNS[match]), validate="m:1")
     if rated.empty:
-        columns = matching.format_examples(matching.rated_ids(ratings), matching.IDS)
+        columns = matching.format_examples(matching.list_rated_ids(ratings), matching.IDS)
         raise SourceError(
             f"{config.protocol.path}: no image of the benchmark is rated; the ratings have {columns}, the benchmark "
             f"{matching.format_examples(images, matching.IDS)}; use the same ids in both"
@@ -66,7 +66,8 @@ def read_rated_shards(config: FinetuneConfig, profile: VqaProfile) -> RatedShard
     for name, value in (("trained on", False), ("held out", True)):
         if not (rated["held_out"] == value).any():
             raise ConfigError(
-                f"held_out: of {rated['prompt_id'].nunique()} rated prompts, none is {name}; set another value"
+                f"held_out: expected a fraction that leaves rated prompts to train on and to hold out, but none of "
+                f"{rated['prompt_id'].nunique()} is {name}; set another value"
             )
     metric = VqaScoreConfig().with_model_defaults(lambda role: profile)
     ids, texts = (sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
@@ -79,7 +80,7 @@ def read_rated_shards(config: FinetuneConfig, profile: VqaProfile) -> RatedShard
 
 def _read_ids(shard: Shard, number: int) -> pd.DataFrame:
     """Return a table of a shard's images with the columns image_id, prompt_id, generator, shard and row."""
-    records = image_records(read_shard(shard, ("image_id", "prompt_id")))
+    records = list_image_records(read_shard(shard, ("image_id", "prompt_id")))
     frame = pd.DataFrame([identify(record, shard.group) for record in records])
     return frame.assign(shard=number, row=range(len(frame)))
 
@@ -106,7 +107,7 @@ def _compute_targets(ratings: pa.Table, match: Match, scale: tuple[float, float]
             "file"
         )
     low, high = scale
-    human = mean_ratings(ratings, match)
+    human = average_ratings(ratings, match)
     return human.assign(target=(human["human"] - low) / (high - low))[[*MATCH_COLUMNS[match], "target"]]
 
 

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import ray
 
 from plumbline.operators.base.errors import ConfigError, PlumblineError
-from plumbline.pipelines.base.storage import write_errors
+from plumbline.pipelines.base.storage import convert_write_errors
 from plumbline.pipelines.metaeval.metaeval import Findings, write_findings
 from plumbline.pipelines.metaeval.releases.scores import read_scores
 from plumbline.pipelines.running.driver_environment import (
-    VARIABLES,
+    HUB_VARIABLES,
     DriverEnvironment,
     VisibilityProbe,
-    driver_environment,
+    open_driver_environment,
 )
 from plumbline.pipelines.running.errors import RunnerError, format_error
 from plumbline.pipelines.running.machines import choose_next_wave
@@ -25,7 +25,15 @@ from plumbline.plugins.training.loop import Report
 from plumbline.plugins.training.planning import PlannedTraining
 from plumbline.plugins.training.rated_images import measure_held_out_agreement
 from plumbline.plugins.training.training_config import POOL, FinetuneConfig
-from plumbline.plugins.training.worker import CHECKPOINT, CONFIG, HELD_OUT, OUTCOME, Task, WorkerRank, run_worker
+from plumbline.plugins.training.worker import (
+    CHECKPOINT_FOLDER,
+    CONFIG_FILE,
+    HELD_OUT_FILE,
+    OUTCOME_FILE,
+    Task,
+    WorkerRank,
+    run_worker,
+)
 
 
 class WorkerReports:
@@ -51,8 +59,8 @@ class WorkerReports:
         return self.fatal_error
 
 
-RECIPE = "training.json"
-AGREEMENT = "agreement"
+RECIPE_FILE = "training.json"
+AGREEMENT_NAME = "agreement"
 POLL_SECONDS = 0.5
 
 
@@ -72,21 +80,21 @@ def run_training(planned: PlannedTraining, report: Report) -> TrainingResult:
     Raises ConfigError if the output contains a different training, and RunnerError if the workers keep failing.
     """
     output = planned.task.output
-    checkpoint = output / CHECKPOINT
+    checkpoint = output / CHECKPOINT_FOLDER
     _check_recipe(planned)
-    if (checkpoint / CONFIG).exists():
+    if (checkpoint / CONFIG_FILE).exists():
         report(f"{checkpoint.url} is already trained")
     else:
         _run_workers(planned, report)
-    outcome = json.loads((output / OUTCOME).read())
+    outcome = json.loads((output / OUTCOME_FILE).read())
     return TrainingResult(checkpoint.url, outcome["failed"], _measure_agreement(planned))
 
 
 def _check_recipe(planned: PlannedTraining) -> None:
     """Write the recipe to the output; raise ConfigError if the output already contains a different recipe."""
     output = planned.task.output
-    recipe = output / RECIPE
-    with write_errors(recipe):
+    recipe = output / RECIPE_FILE
+    with convert_write_errors(recipe):
         if recipe.create((json.dumps(planned.recipe, indent=2) + "\n").encode()):
             return
         existing = json.loads(recipe.read())
@@ -94,7 +102,7 @@ def _check_recipe(planned: PlannedTraining) -> None:
     if different:
         names = " and ".join(different)
         raise ConfigError(
-            f"{output.url} contains a training that differs in {names}; choose another output, or remove it"
+            f"{output.url} contains a training run that differs in {names}; choose another output, or remove it"
         )
 
 
@@ -102,9 +110,9 @@ def _measure_agreement(planned: PlannedTraining) -> Findings | None:
     if planned.release is None or not isinstance(planned.config, FinetuneConfig):
         return None
     output = planned.task.output
-    scores = output / HELD_OUT
+    scores = output / HELD_OUT_FILE
     findings = measure_held_out_agreement(planned.config, planned.release, read_scores(scores), scores.url)
-    write_findings(findings, output / AGREEMENT)
+    write_findings(findings, output / AGREEMENT_NAME)
     return findings
 
 
@@ -116,7 +124,7 @@ def _run_workers(planned: PlannedTraining, report: Report) -> None:
         choose_next_wave({POOL: config.pool}, cluster.wait_seconds)
         shard = task.examples.shards[0].shard
         source = VisibilityProbe(f"source {shard.place}", shard.place, shard.size, shard.etag)
-        with driver_environment(f"output {output}", output, [source], VARIABLES) as environment:
+        with open_driver_environment(f"output {output}", output, [source], HUB_VARIABLES) as environment:
             reports = ray.remote(num_cpus=0)(WorkerReports).remote()
             _wait_for_workers(_make_trainer(planned, environment, reports), reports, report)
 

@@ -32,9 +32,14 @@ from plumbline.plugins.training.examples import Batches, Examples, RowOrder, Row
 from plumbline.plugins.training.loop import Report, StageTrainer, TrainingStage, train
 from plumbline.plugins.training.trainee import Trainee, train_only
 
-STATES, CHECKPOINT, HELD_OUT, OUTCOME = "states", "checkpoint", "held_out.parquet", "outcome.json"
-CONFIG = "config.json"
-BEFORE, AFTER = "before", "after"
+STATES_FOLDER, CHECKPOINT_FOLDER, HELD_OUT_FILE, OUTCOME_FILE = (
+    "states",
+    "checkpoint",
+    "held_out.parquet",
+    "outcome.json",
+)
+CONFIG_FILE = "config.json"
+BEFORE_METRIC, AFTER_METRIC = "before", "after"
 NOT_SCORED = RowError("not_scored", "the image could not be read; the output of the training contains the reason")
 
 
@@ -99,7 +104,7 @@ def run_worker(task: Task, rank: WorkerRank, report: Report) -> None:
     prefixes = trainee.name_prefixes(task.trained)
     trained = {name: weight for name, weight in trainee.network.named_parameters() if name.startswith(prefixes)}
     initial = {name: weight.clone() for name, weight in trained.items()} if task.blend < 1 else {}
-    failed = _train(task, trainee, rank, output, report)
+    failed = _take_steps(task, trainee, rank, output, report)
     with torch.no_grad():
         for name, weight in initial.items():
             trained[name].lerp_(weight, 1 - task.blend)
@@ -107,23 +112,23 @@ def run_worker(task: Task, rank: WorkerRank, report: Report) -> None:
     after = _score_held_out(task, trainee, rank)
     if rank.number == 0:
         outcome = {"steps": task.stage.steps, "failed": failed}
-        (output / OUTCOME).write(json.dumps(outcome).encode())
+        (output / OUTCOME_FILE).write(json.dumps(outcome).encode())
         if task.held_out is not None:
-            _write_scores(task, output, {BEFORE: before, AFTER: after})
+            _write_scores(task, output, {BEFORE_METRIC: before, AFTER_METRIC: after})
         _write_checkpoint(task, trainee, output)
-        remove_states(output / STATES)
+        remove_states(output / STATES_FOLDER)
     elif task.sharded:
         trainee.save(task.model, None)
 
 
-def _train(task: Task, trainee: Trainee, rank: WorkerRank, output: Place, report: Report) -> int:
+def _take_steps(task: Task, trainee: Trainee, rank: WorkerRank, output: Place, report: Report) -> int:
     """Take the remaining steps, and return the number of rows that all workers together left out."""
     report_once = report if rank.number == 0 else lambda line: None
     train_only(trainee.network, trainee.name_prefixes(task.trained))
     trainer = StageTrainer(trainee.network, task.stage, seed=f"{task.seed}/{rank.number}")
     failed = torch.zeros(1, device=rank.device)
     own_part = StatePart(rank.number, rank.workers) if task.sharded else StatePart(0, 1)
-    state = read_newest_state(output / STATES, own_part)
+    state = read_newest_state(output / STATES_FOLDER, own_part)
     if state is not None:
         trainer.restore(state.tensors, state.step)
         failed += state.failed
@@ -152,10 +157,12 @@ def _train(task: Task, trainee: Trainee, rank: WorkerRank, output: Place, report
         if not last and trainer.step % task.save_every:
             return
         if own_part.part == rank.number:
-            save_state(output / STATES, TrainingState(trainer.collect_state(), trainer.step, int(failed)), own_part)
+            save_state(
+                output / STATES_FOLDER, TrainingState(trainer.collect_state(), trainer.step, int(failed)), own_part
+            )
         rank.sum_over_workers(torch.zeros(1, device=rank.device))  # wait for all parts before removing older states
         if rank.number == 0:
-            remove_states(output / STATES, before=trainer.step)
+            remove_states(output / STATES_FOLDER, before=trainer.step)
 
     train(
         task.examples.kind,
@@ -224,21 +231,21 @@ def _write_scores(task: Task, output: Place, scores: Mapping[str, torch.Tensor])
         ],
         schemas.SCORES,
     )
-    (output / HELD_OUT).write_table(table)
+    (output / HELD_OUT_FILE).write_table(table)
 
 
 def _write_checkpoint(task: Task, trainee: Trainee, output: Place) -> None:
     """Write the checkpoint's files. Its configuration is written last, because it marks the checkpoint as complete."""
-    folder = output / CHECKPOINT
+    folder = output / CHECKPOINT_FOLDER
     with tempfile.TemporaryDirectory() as drafts:
         trainee.save(task.model, Path(drafts))
         files = [path for path in sorted(Path(drafts).rglob("*")) if path.is_file()]
-        for file in sorted(files, key=lambda file: file == Path(drafts) / CONFIG):
+        for file in sorted(files, key=lambda file: file == Path(drafts) / CONFIG_FILE):
             with (folder / str(file.relative_to(drafts))).open_draft() as draft:
                 shutil.copyfile(file, draft)
 
 
-SUFFIX = ".safetensors"
+STATE_SUFFIX = ".safetensors"
 STATE_NAME = re.compile(r"step-(?P<step>\d+)-(?P<part>\d+)-of-(?P<parts>\d+)\.safetensors")
 
 
@@ -249,7 +256,7 @@ class StatePart(NamedTuple):
     parts: int
 
     def make_file_name(self, step: int) -> str:
-        return f"step-{step:09d}-{self.part + 1}-of-{self.parts}{SUFFIX}"
+        return f"step-{step:09d}-{self.part + 1}-of-{self.parts}{STATE_SUFFIX}"
 
 
 class TrainingState(NamedTuple):
@@ -279,7 +286,7 @@ def read_newest_state(folder: Place, part: StatePart) -> TrainingState | None:
         return None
     newest = folder / part.make_file_name(max(complete))
     with tempfile.TemporaryDirectory() as copies:
-        local = newest.path if newest.is_local else f"{copies}/state{SUFFIX}"
+        local = newest.path if newest.is_local else f"{copies}/state{STATE_SUFFIX}"
         try:
             if not newest.is_local:
                 newest.fs.get_file(newest.path, local)

@@ -171,7 +171,10 @@ class Evaluation:
         """Return the images' scores (schema SCORES). The column `generator` contains the name of the step."""
         made = [image.encoded for image in images]
         rows = (
-            self._get_opened().scorer.score_table(made, [image.prompt for image in wanted]).select(SCORED).to_pylist()
+            self._get_opened()
+            .scorer.score_table(made, [image.prompt for image in wanted])
+            .select(SCORE_COLUMNS)
+            .to_pylist()
         )
         for row in rows:
             number = int(row["image_id"])
@@ -197,7 +200,7 @@ class Evaluation:
         return worst
 
 
-SCORED = schemas.SCORES.names
+SCORE_COLUMNS = schemas.SCORES.names
 
 
 def _list_trackers(trackers: str | GivenTracker | Iterable[str | GivenTracker]) -> list[str | GivenTracker]:

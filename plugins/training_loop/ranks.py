@@ -66,7 +66,7 @@ class Ranks:
             try:
                 outcome = [compute(), None]
             except Exception as error:
-                dist.broadcast_object_list([None, _describe(error)], src=0, group=self.group)
+                dist.broadcast_object_list([None, _describe_error(error)], src=0, group=self.group)
                 raise
         dist.broadcast_object_list(outcome, src=0, group=self.group)
         if outcome[1] is not None:
@@ -89,7 +89,7 @@ class Ranks:
         try:
             own = (compute(filled[self.rank :: self.count]), "")
         except Exception as error:
-            own, failure = ((), _describe(error)), error
+            own, failure = ((), _describe_error(error)), error
         gathered: list[Any] | None = [None] * self.count if self.rank == 0 else None
         dist.gather_object(own, gathered, dst=0, group=self.group)
         problems = self.share_from_first(lambda: [problem for _, problem in gathered or () if problem])
@@ -101,5 +101,5 @@ class Ranks:
         return [parts[number % self.count][number // self.count] for number in range(len(items))] if parts else []
 
 
-def _describe(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:500]

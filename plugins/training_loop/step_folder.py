@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import names
-from plumbline.operators.report.rendering import template_environment
+from plumbline.operators.report.rendering import make_template_environment
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.plugins.training_loop.step_results import MetricResult, StepResult, name_step
 
-SETTINGS, REPORT, RESULT, SCORES = "evaluation.json", "report.html", "result.json", "scores.parquet"
-STEP = re.compile(r"[0-9]{8,19}")
+SETTINGS_FILE, REPORT_FILE, RESULT_FILE, SCORES_FILE = "evaluation.json", "report.html", "result.json", "scores.parquet"
+STEP_NAME = re.compile(r"[0-9]{8,19}")
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -51,7 +51,7 @@ class StepFolder:
 
     def claim(self, settings: Mapping[str, Any]) -> None:
         """Write the settings; raise ConfigError if the folder belongs to an evaluation with other settings."""
-        file = self.place / SETTINGS
+        file = self.place / SETTINGS_FILE
         with readable_errors(file, "folder"):
             earlier = _read_json(file) if file.exists() else None
         if earlier is None:
@@ -67,12 +67,12 @@ class StepFolder:
         """Return the results of all complete steps, in order; raise ConfigError if a file is damaged."""
         steps = self.place / "steps"
         with readable_errors(steps, "folder"):
-            listed = sorted(name for name in steps.list() if STEP.fullmatch(name)) if steps.is_folder() else []
-            complete = [name for name in listed if (steps / name / RESULT).is_file()]
+            listed = sorted(name for name in steps.list() if STEP_NAME.fullmatch(name)) if steps.is_folder() else []
+            complete = [name for name in listed if (steps / name / RESULT_FILE).is_file()]
         return [self._read_result(int(name)) for name in complete]
 
     def _read_result(self, step: int) -> StepResult:
-        file = self.find_step(step) / RESULT
+        file = self.find_step(step) / RESULT_FILE
         values = _read_json(file)
         try:
             metrics = tuple(MetricResult.parse(metric) for metric in values["metrics"])
@@ -86,7 +86,7 @@ class StepFolder:
 
     def read_scores(self, step: int) -> pa.Table:
         """Return the scores of a complete step; raise ConfigError if the file is damaged or missing."""
-        file = self.find_step(step) / SCORES
+        file = self.find_step(step) / SCORES_FILE
         with readable_errors(file, "scores"):
             try:
                 return pq.read_table(pa.BufferReader(file.read()))
@@ -96,19 +96,19 @@ class StepFolder:
     def write_step(self, result: StepResult, scores: pa.Table, worst: Sequence[WorstImage]) -> None:
         """Write a step's files. The last file marks the step as complete."""
         folder = self.find_step(result.step)
-        (folder / SCORES).write_table(scores)
+        (folder / SCORES_FILE).write_table(scores)
         for image in worst:
             (folder / image.path).write(image.encoded)
         content = {"step": result.step, "metrics": [metric.to_json() for metric in result.metrics]}
-        (folder / RESULT).write(json.dumps(content, indent=1).encode())
+        (folder / RESULT_FILE).write(json.dumps(content, indent=1).encode())
 
     def write_report(
         self, title: str, results: Sequence[StepResult], shown: StepResult, worst: Sequence[WorstImage]
     ) -> None:
         """Write the page with all steps, and the worst images of one of them."""
-        template = template_environment(TEMPLATES).get_template("training_loop.html.j2")
+        template = make_template_environment(TEMPLATES).get_template("training_loop.html.j2")
         page = template.render(title=title, results=results, shown=shown, worst=worst, folder=name_step(shown.step))
-        (self.place / REPORT).write(page.encode())
+        (self.place / REPORT_FILE).write(page.encode())
 
 
 REMEDY = "delete its folder to evaluate the step again"

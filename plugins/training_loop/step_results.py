@@ -12,7 +12,7 @@ from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.results.comparison import SIGNIFICANT, Duel, compare_generators, read_prompt_means
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import OVERALL, Skills, count_each
-from plumbline.operators.statistics.ordering import min_pairs
+from plumbline.operators.statistics.ordering import compute_min_pairs
 
 Verdict = Literal["better", "worse", "no clear difference", "too few prompts", "no shared scores"]
 """How a step compares with an earlier one. `too few prompts` means that not even the clearest difference would be
@@ -131,7 +131,7 @@ def summarize_step(
             wanted = {"previous": previous, "best": best.get(name, previous)}
             tables = [scores, *(earlier[other] for other in sorted({*wanted.values()}))]
             duels = _compare_steps(step, name, pa.concat_tables(tables), lower_is_better)
-            compared = {which: _describe(step, other, duels) for which, other in wanted.items()}
+            compared = {which: _make_comparison(step, other, duels) for which, other in wanted.items()}
         row = summary[name]
         results.append(
             MetricResult(
@@ -162,14 +162,14 @@ def _compare_steps(step: int, metric: str, scores: pa.Table, lower_is_better: fr
     return {duel.generator_b: duel for duel in turned}
 
 
-def _describe(step: int, other: int, duels: Mapping[str, Duel]) -> StepComparison:
+def _make_comparison(step: int, other: int, duels: Mapping[str, Duel]) -> StepComparison:
     duel = duels.get(name_step(other))
     if duel is None:
         return StepComparison(other, "no shared scores", None, None, None, None, 0)
     verdict: Verdict = "no clear difference"
     if duel.better is not None:
         verdict = "better" if duel.better == name_step(step) else "worse"
-    elif duel.n < min_pairs(len(duels), SIGNIFICANT):
+    elif duel.n < compute_min_pairs(len(duels), SIGNIFICANT):
         verdict = "too few prompts"
     low, high = (None if math.isnan(end) else end for end in (duel.low, duel.high))
     return StepComparison(other, verdict, duel.difference, low, high, duel.p_holm, duel.n)

@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 from starlette.requests import Request
 
 from plumbline.operators.base.errors import PlumblineError
-from plumbline.operators.images.generation_settings import COMPARE, Values, add_settings, all_settings
+from plumbline.operators.images.generation_settings import COMPARE, ValueCounts, add_settings, read_all_settings
 from plumbline.operators.report.marked_words import shorten
 from plumbline.plugins.viewer.browser import BrowsedRun, NotFound
-from plumbline.plugins.viewer.run_database import ORDERS, Settings, WantedRows
+from plumbline.plugins.viewer.run_database import SCORE_ORDERS, Settings, WantedRows
 
 ROWS_PER_PAGE = 50
 """Number of scores, notes or questions on a page."""
 MAX_NUMBER = 10**7
 """Largest page or image number that is accepted."""
-SETTING = "set."
+SETTING_PREFIX = "set."
 """Prefix of query parameters for generation settings."""
 MAX_SETTINGS = 16
 
@@ -55,7 +55,7 @@ class BadAddress(PlumblineError):
     """Raised for a URL with an invalid parameter."""
 
 
-def parse_rows(request: Request, orders: Mapping[str, str] = ORDERS) -> WantedRows:
+def parse_rows(request: Request, orders: Mapping[str, str] = SCORE_ORDERS) -> WantedRows:
     """Parse the filter and order of rows; raise BadAddress if a parameter is invalid."""
     generator, metric, skill, kind, words, against, sort = (
         request.query_params.get(name, "")
@@ -64,7 +64,7 @@ def parse_rows(request: Request, orders: Mapping[str, str] = ORDERS) -> WantedRo
     if sort not in orders:
         raise BadAddress(f"sort={sort}: expected {', '.join(filter(None, orders))}")
     low, high = _parse_real(request, "low"), _parse_real(request, "high")
-    settings = _parse_settings(request, SETTING)
+    settings = _parse_settings(request, SETTING_PREFIX)
     return WantedRows(generator, metric, skill, kind, low, high, words, sort, settings, against=against)
 
 
@@ -121,8 +121,8 @@ def check_name(label: str, name: str, known: Sequence[str] | Mapping[str, Any] |
 
 def find_settings(manifest: Mapping[str, Any]) -> dict[str, list[str] | None]:
     """Return the values of each generation setting in a run; None if there are too many to list."""
-    found: dict[str, Values | int] = {}
-    for generator_settings in all_settings(manifest, COMPARE).values():
+    found: dict[str, ValueCounts | int] = {}
+    for generator_settings in read_all_settings(manifest, COMPARE).values():
         found = add_settings(found, generator_settings)
     return {name: None if isinstance(values, int) else sorted(values, key=_sort_key) for name, values in found.items()}
 

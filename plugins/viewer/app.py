@@ -15,9 +15,9 @@ from starlette.routing import Route
 
 from plumbline.operators.base.errors import ConfigError, PlumblineError, RowError, hide_secrets
 from plumbline.operators.base.sentences import first_rows
-from plumbline.operators.metrics.metric import direction
+from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.metrics.table import read_lower_is_better
-from plumbline.operators.report.changes import clear_first, differing_settings
+from plumbline.operators.report.changes import list_differing_settings, sort_clear_first
 from plumbline.operators.report.gallery import Card, Thumbnail, make_card
 from plumbline.operators.report.marked_words import MarkedQuestion, mark_questions, shorten
 from plumbline.operators.report.rendering import FILE_POLICY, ServedPages, render_trends
@@ -26,10 +26,10 @@ from plumbline.pipelines.base.storage import first_line
 from plumbline.pipelines.report.comparable_runs import find_obstacle
 from plumbline.pipelines.report.trends import make_trends
 from plumbline.pipelines.store.runs import Run
-from plumbline.pipelines.web.pages import page_guards, read_json_body
+from plumbline.pipelines.web.pages import make_page_guards, read_json_body
 from plumbline.plugins.viewer.addresses import (
     ROWS_PER_PAGE,
-    SETTING,
+    SETTING_PREFIX,
     BadAddress,
     Choice,
     add_other_metric,
@@ -42,7 +42,7 @@ from plumbline.plugins.viewer.addresses import (
 )
 from plumbline.plugins.viewer.browser import BrowsedRun, Browser, ImageUnavailable, NotFound, make_pick
 from plumbline.plugins.viewer.notes import MAX_NOTE, MAX_TAG, BadNote, Notes, hash_image, parse_note
-from plumbline.plugins.viewer.run_database import MOVES, ORDERS, Score, WantedRows
+from plumbline.plugins.viewer.run_database import MOVE_ORDERS, SCORE_ORDERS, Score, WantedRows
 from plumbline.plugins.viewer.sides import Comparisons
 
 PAGES = ServedPages(Path(__file__).parent / "templates", scripts=("view.js",))
@@ -121,7 +121,7 @@ class Pages:
         content |= {"benchmarks": sorted(benchmarks - {""}), "first": first, "total": len(found)}
         content["suites"] = self.browser.list_suites(MAX_SUITES)
         content["differing"] = {
-            run.run_id: first_rows([*differing_settings(before, run.manifest)], MAX_DIFFERENCES)
+            run.run_id: first_rows([*list_differing_settings(before, run.manifest)], MAX_DIFFERENCES)
             for run in runs
             if run.manifest is not None and (before := _find_predecessor(run, all_runs))
         }
@@ -155,7 +155,7 @@ class Pages:
         found = run.rows.find(wanted, first, ROWS_PER_PAGE)
         content = {"wanted": wanted, "scores": found, "first": first, "total": run.rows.count(wanted)}
         content |= {"skills": run.rows.list_skills(), "unreadable": run.unreadable, "manifest": run.manifest}
-        content |= {"settings": find_settings(run.manifest), "SETTING": SETTING}
+        content |= {"settings": find_settings(run.manifest), "SETTING": SETTING_PREFIX}
         return self._render("scores", request, title="Scores", **content)
 
     def show_comparison(self, request: Request) -> Response:
@@ -187,7 +187,7 @@ class Pages:
     def _compare_sides(self, request: Request, choice: Choice) -> dict[str, Any]:
         """Return the changes from one side to the other, and a page of images whose scores changed."""
         sides, first = self.comparisons.open(choice), find_first_row(request, PROMPTS_PER_PAGE)
-        wanted = self._parse_rows(request, MOVES)
+        wanted = self._parse_rows(request, MOVE_ORDERS)
         check_rows(sides.right, wanted)
         changes = self.comparisons.find_changes(sides)
         metrics = [*dict.fromkeys(change.duel.metric for change in changes.every)]
@@ -201,11 +201,11 @@ class Pages:
         rows = [change for change in changes.every if wanted.generator in ("", change.generator)]
         at_skills = [change for change in rows if change.duel.skill != OVERALL and change.duel.metric == wanted.metric]
         overall = [change for change in rows if change.duel.skill == OVERALL]
-        content |= {"overall": clear_first(overall), "at_skills": clear_first(at_skills), "metrics": metrics}
+        content |= {"overall": sort_clear_first(overall), "at_skills": sort_clear_first(at_skills), "metrics": metrics}
         generators = [*dict.fromkeys(change.generator for change in changes.every)]
         kinds = {**(sides.left.manifest.get("errors") or {}), **(sides.right.manifest.get("errors") or {})}
         content |= {"generators": generators, "skills": sides.right.rows.list_skills(), "kinds": kinds}
-        content |= {"settings": find_settings(sides.right.manifest), "SETTING": SETTING}
+        content |= {"settings": find_settings(sides.right.manifest), "SETTING": SETTING_PREFIX}
         return content | {
             "sides": sides,
             "changes": changes,
@@ -344,7 +344,7 @@ class Pages:
     def _open_run(self, request: Request) -> BrowsedRun:
         return self.browser.open(request.path_params["run"]).result()
 
-    def _parse_rows(self, request: Request, orders: Mapping[str, str] = ORDERS) -> WantedRows:
+    def _parse_rows(self, request: Request, orders: Mapping[str, str] = SCORE_ORDERS) -> WantedRows:
         """Parse the filter in the URL; if it requests images with notes, add these to the filter."""
         wanted = parse_rows(request, orders)
         return wanted._replace(noted=self.notes.list_images()) if request.query_params.get("notes") else wanted
@@ -437,7 +437,7 @@ def _make_board(
         scored = [row for row in rows if row["n"]]
         start = min((_find_interval(row)[0] for row in scored), default=0.0)
         span = max((_find_interval(row)[1] for row in scored), default=1.0) - start or 1.0
-        order = direction(metric, lower_is_better)
+        order = get_direction(metric, lower_is_better)
         for row in sorted(rows, key=lambda row: order * (row["mean"] or 0.0), reverse=True):
             low, high = _find_interval(row) if row["n"] else (start, start)
             mean = row["mean"] if row["n"] else None
@@ -498,6 +498,6 @@ def make_app(browser: Browser, token: str | None, names: Sequence[str], *, notes
             *(Route(path, page, methods=["GET"]) for path, page in routes.items()),
             Route("/runs/{run}/scores/{row:row}/notes", pages.add_note, methods=["POST"]),
         ],
-        middleware=page_guards(names, token, PAGES.policy()),
+        middleware=make_page_guards(names, token, PAGES.policy()),
         exception_handlers=dict.fromkeys((PlumblineError, OSError, HTTPException), pages.refuse),
     )

@@ -26,7 +26,7 @@ from plumbline.pipelines.report.image_details import (
 )
 from plumbline.pipelines.store.runs import Run, ScoresCell, list_run_ids, list_runs, read_manifest
 from plumbline.pipelines.store.store import Store
-from plumbline.pipelines.store.suites import SUITES, Suite, newest_suites
+from plumbline.pipelines.store.suites import SUITES_FOLDER, Suite, read_newest_suites
 from plumbline.plugins.viewer.notes import LIST_SECONDS
 from plumbline.plugins.viewer.run_database import Database, RunRows, Score
 
@@ -115,12 +115,12 @@ class Browser:
 
     def list_suites(self, limit: int) -> list[Suite]:
         """Return the newest suites (runs of several benchmarks)."""
-        return list(islice(newest_suites(self.store), limit))
+        return list(islice(read_newest_suites(self.store), limit))
 
     def read_suite_page(self, suite_id: str) -> str | None:
         """Return the HTML of a suite, or None if the store does not have it."""
-        exists = suite_id in self.store.list_folders(SUITES)
-        return self.store.read_text(f"{SUITES}/{suite_id}/report.html") if exists else None
+        exists = suite_id in self.store.list_folders(SUITES_FOLDER)
+        return self.store.read_text(f"{SUITES_FOLDER}/{suite_id}/report.html") if exists else None
 
     def read_manifest(self, run_id: str) -> Mapping[str, Any]:
         """Return a run's manifest; raise NotFound if the run does not exist, ConfigError if its manifest is damaged."""

@@ -17,13 +17,13 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
 from plumbline.operators.base.errors import ConfigError, PlumblineError
-from plumbline.pipelines.store.runs import READERS
+from plumbline.pipelines.store.runs import N_READERS
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.web.page_input import BadName, clean_name, describe_mistake
 from plumbline.plugins.viewer.run_database import NamedImage, Score
 
-NOTES = "notes"
-FILE = re.compile(rf"{NOTES}/(?P<image>[0-9a-f]{{32}})/(?P<number>\d{{6}})\.json")
+NOTES_FOLDER = "notes"
+NOTE_FILE = re.compile(rf"{NOTES_FOLDER}/(?P<image>[0-9a-f]{{32}})/(?P<number>\d{{6}})\.json")
 MAX_NOTE, MAX_TAG = 2000, 24
 """Maximum lengths of a note and of a tag, in characters."""
 MAX_PER_IMAGE = 1000
@@ -168,7 +168,7 @@ class Notes:
             return last
         number = int(paths[-1][-11:-5]) + 1 if paths else 0
         while number < MAX_PER_IMAGE:
-            if self._store.create_json(f"{NOTES}/{image}/{number:06d}.json", asdict(note)):
+            if self._store.create_json(f"{NOTES_FOLDER}/{image}/{number:06d}.json", asdict(note)):
                 self._list(now=True)
                 return note
             number += 1
@@ -182,14 +182,18 @@ class Notes:
         with self._lock:
             if not now and time.monotonic() - self._listed_at < LIST_SECONDS:
                 return
-            times = {path: written for path, written in self._store.list_files(NOTES).items() if FILE.fullmatch(path)}
+            times = {
+                path: written
+                for path, written in self._store.list_files(NOTES_FOLDER).items()
+                if NOTE_FILE.fullmatch(path)
+            }
             by_image: dict[str, list[str]] = {}
             for path in sorted(times):
                 by_image.setdefault(path.split("/")[1], []).append(path)
             self._times, self._by_image, self._listed_at = times, by_image, time.monotonic()
 
     def _read_all(self, paths: Sequence[str]) -> list[StoredNote]:
-        with ThreadPoolExecutor(READERS) as pool:
+        with ThreadPoolExecutor(N_READERS) as pool:
             return list(pool.map(self._read, paths))
 
     def _read_file(self, path: str) -> StoredNote:

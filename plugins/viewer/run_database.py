@@ -19,23 +19,29 @@ import pyarrow.compute as pc
 
 from plumbline.operators.base.errors import ConfigError, install_remedy
 from plumbline.operators.base.schemas import QUESTIONS
-from plumbline.operators.images.generation_settings import COLUMN, REPEATS, Known, add_settings, has_settings
+from plumbline.operators.images.generation_settings import (
+    REPEAT_SETTING,
+    SETTINGS_COLUMN,
+    SettingCounts,
+    add_settings,
+    has_settings,
+)
 from plumbline.operators.results.bridge import Line
 from plumbline.operators.results.run_scores import Hashes, ReadPart, RunScores
-from plumbline.operators.statistics.percentiles import percentile_rank
+from plumbline.operators.statistics.percentiles import compute_percentile_rank
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
-from plumbline.pipelines.store.runs import READERS
-from plumbline.pipelines.store.store import Store, draft_path
+from plumbline.pipelines.store.runs import N_READERS
+from plumbline.pipelines.store.store import Store, get_draft_path
 
-SCORES = (
+SCORES_COLUMNS = (
     "row BIGINT, image_id VARCHAR, prompt_id VARCHAR, generator VARCHAR, metric VARCHAR, score DOUBLE, "
     "truncated BOOLEAN, kind VARCHAR, message VARCHAR, settings VARCHAR"
 )
-SCORE_COLUMNS = ("image_id", "prompt_id", "generator", "metric", "score", "truncated", "error", COLUMN)
+SCORE_COLUMNS = ("image_id", "prompt_id", "generator", "metric", "score", "truncated", "error", SETTINGS_COLUMN)
 PROMPT_COLUMNS = ("prompt_id", "text", "skills")
 QUESTION_COLUMNS = ("prompt_id", "question_id", "text", "answer", "kind")
-SHARED = ("generator", "metric")
-ORDERS = {
+SHARED_COLUMNS = ("generator", "metric")
+SCORE_ORDERS = {
     "": "row",
     "lowest": "score NULLS LAST, row",
     "highest": "score DESC NULLS LAST, row",
@@ -47,16 +53,16 @@ ORDERS = {
 BY_DISAGREEMENT = "apart DESC, row"
 MAX_ORDERS = 4
 """Maximum number of cached orders by two metrics per run; each requires joining and sorting all scores of the run."""
-MOVES = {
+MOVE_ORDERS = {
     "": "abs(later.mean - earlier.mean) DESC NULLS LAST",
     "up": "later.mean - earlier.mean DESC NULLS LAST",
     "down": "later.mean - earlier.mean NULLS LAST",
 }
 """Sort orders of score changes; the default is by absolute difference."""
-RANK = "(2 * worse + equal) / (2 * total)"
-"""SQL expression that computes the same ranks as `percentile_rank`."""
+RANK_EXPRESSION = "(2 * worse + equal) / (2 * total)"
+"""SQL expression that computes the same ranks as `compute_percentile_rank`."""
 MAX_WORDS = 16
-SETTING = "\x1f"
+SETTING_SEPARATOR = "\x1f"
 """Separator before and after each setting in the `settings` column; no value contains it."""
 PART_ROWS = 1 << 15
 """Number of scores that a comparison reads at a time."""
@@ -103,7 +109,7 @@ class Score(NamedTuple):
     kind: str | None
     message: str | None
     settings: str | None
-    """Generation settings, each with SETTING before and after it."""
+    """Generation settings, each with SETTING_SEPARATOR before and after it."""
     text: str | None
     """Text of the prompt; None if it cannot be read."""
     rank: float | None = None
@@ -115,7 +121,9 @@ class Score(NamedTuple):
     @property
     def settings_in_words(self) -> str:
         """The settings as text, such as `cfg 7.5, steps 20`."""
-        return ", ".join(setting.replace("=", " ", 1) for setting in (self.settings or "").split(SETTING) if setting)
+        return ", ".join(
+            setting.replace("=", " ", 1) for setting in (self.settings or "").split(SETTING_SEPARATOR) if setting
+        )
 
 
 class Move(NamedTuple):
@@ -243,9 +251,9 @@ class RunRows:
         self._has_questions = self._has_ranks = False
         self._cached_order = lru_cache(MAX_ORDERS)(partial(SortedRows, database))
         parts = store.files(f"runs/{run_id}/scores.parquet")
-        read = partial(store.read_file, columns=SCORE_COLUMNS, encoded=SHARED)
+        read = partial(store.read_file, columns=SCORE_COLUMNS, encoded=SHARED_COLUMNS)
         with database.transaction() as fill:
-            fill(f"CREATE TABLE {self._scores} ({SCORES})")
+            fill(f"CREATE TABLE {self._scores} ({SCORES_COLUMNS})")
             first = 0
             for table in _read_ahead(parts, read):
                 numbered = table.append_column("row", pa.array(np.arange(first, first + len(table))))
@@ -271,7 +279,7 @@ class RunRows:
             found = f"SELECT * FROM {self._scores} JOIN ({page}) USING (row)"
             return self._add_texts(found, [first, first + limit], "place", ", f.rank, f.other, f.other_rank")
         where, values = self._make_condition(wanted)
-        order = ORDERS[wanted.sort]
+        order = SCORE_ORDERS[wanted.sort]
         found = f"SELECT * FROM {self._scores} WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?"
         return self._add_texts(found, [*values, limit, first], order)
 
@@ -285,7 +293,7 @@ class RunRows:
             f"FROM (SELECT * FROM {self._scores} WHERE {where}) s JOIN {self._ranks} r USING (row) "
             f"JOIN {self._ranks} o ON {image} WHERE o.metric = ?"
         )
-        order = ORDERS[wanted.sort] if wanted.sort else BY_DISAGREEMENT
+        order = SCORE_ORDERS[wanted.sort] if wanted.sort else BY_DISAGREEMENT
         return self._cached_order(pairs, (*values, wanted.against), order)
 
     def _rank_scores(self) -> None:
@@ -301,7 +309,7 @@ class RunRows:
                 "count(*) OVER (PARTITION BY metric, worth) AS equal, "
                 "count(*) OVER (PARTITION BY metric) AS total"
             )
-            ranks = f"SELECT {columns}, {RANK} AS rank FROM (SELECT *, {counts} FROM ({worths}))"
+            ranks = f"SELECT {columns}, {RANK_EXPRESSION} AS rank FROM (SELECT *, {counts} FROM ({worths}))"
             with self._database.transaction() as fill:
                 metrics = pa.table({"metric": pa.array(self._lower_is_better, pa.string())})
                 fill(f"CREATE TABLE {self._ranks} AS {ranks}", metrics)
@@ -320,7 +328,7 @@ class RunRows:
         """Return all metrics' scores of a prompt's images, with their ranks."""
         return self._find_ranked("prompt_id = ?", [prompt_id], limit)
 
-    def count_settings(self, wanted: WantedRows) -> dict[str, Known]:
+    def count_settings(self, wanted: WantedRows) -> dict[str, SettingCounts]:
         """Return the generation settings (without seeds) of the matching rows, by generator."""
         where, values = self._make_condition(wanted)
         split = f"SELECT generator, unnest(string_split(settings, ?)) AS setting FROM {self._scores} WHERE {where}"
@@ -328,8 +336,10 @@ class RunRows:
             f"SELECT generator, setting, count(*) FROM ({split}) "
             "WHERE setting <> '' AND NOT starts_with(setting, ?) GROUP BY ALL"
         )
-        settings: dict[str, Known] = {}
-        for generator, setting, rows in self._database.select(counted, [SETTING, *values, f"{REPEATS}="]):
+        settings: dict[str, SettingCounts] = {}
+        for generator, setting, rows in self._database.select(
+            counted, [SETTING_SEPARATOR, *values, f"{REPEAT_SETTING}="]
+        ):
             name, _, value = setting.partition("=")
             settings[generator] = add_settings(settings.get(generator, {}), {name: {value: rows}})
         return settings
@@ -383,7 +393,7 @@ class RunRows:
             f"FROM ({mapped}) earlier JOIN ({later}) later USING ({same}) "
             f"WHERE ({'earlier.failed OR later.failed' if wanted[1].kind else scored}) "
             f"AND (earlier.has_note OR later.has_note) AND NOT list_contains(CAST(? AS VARCHAR[]), prompt_id) "
-            f"ORDER BY {MOVES[wanted[1].sort]}, prompt_id, later.generator LIMIT ? OFFSET ?"
+            f"ORDER BY {MOVE_ORDERS[wanted[1].sort]}, prompt_id, later.generator LIMIT ? OFFSET ?"
         )
         found = self._database.select(statement, [*line, *left_values, *right_values, [*edited], limit, first])
         return found[0][0] if found else 0, [Move(*row[1:]) for row in found]
@@ -443,7 +453,7 @@ class RunRows:
                 return
             cells = self._store.read_table(f"runs/{self._run_id}/cells.parquet", ["path", "state"]).to_pylist()
             paths = [
-                draft_path(cell["path"]) if cell["state"] == "draft" else cell["path"]
+                get_draft_path(cell["path"]) if cell["state"] == "draft" else cell["path"]
                 for cell in cells
                 if cell["path"].startswith("questions/") and cell["state"] not in ("failed", "missing")
             ]
@@ -486,7 +496,7 @@ class RunRows:
             condition, images = _match_images(wanted.noted)
             add(condition, *images)
         for name, value in wanted.settings:
-            add("contains(settings, ?)", f"{SETTING}{name}={value}{SETTING}")
+            add("contains(settings, ?)", f"{SETTING_SEPARATOR}{name}={value}{SETTING_SEPARATOR}")
         return " AND ".join(conditions) or "true", values
 
     def _add_texts(self, statement: str, values: Sequence[object], order: str, ranks: str = "") -> list[Score]:
@@ -510,7 +520,7 @@ class RunRows:
         ranks = {}
         for row, metric, lower, equal, higher in counted:
             worse = higher if metric in self._lower_is_better else lower
-            ranks[row] = percentile_rank(float(worse), equal, lower + equal + higher)
+            ranks[row] = compute_percentile_rank(float(worse), equal, lower + equal + higher)
         return [score._replace(rank=ranks.get(score.row)) for score in found]
 
 
@@ -530,19 +540,19 @@ def _join_settings(part: pa.Table) -> pa.Table:
     """Replace each row's settings by a string, or by null if it has none."""
     texts = pa.nulls(len(part), pa.string())
     if has_settings(part.schema):
-        column = part.column(COLUMN).combine_chunks()
+        column = part.column(SETTINGS_COLUMN).combine_chunks()
         names = (field.name for field in column.type)
         settings = [
-            pc.binary_join_element_wise(f"{SETTING}{name}", values, "=")
+            pc.binary_join_element_wise(f"{SETTING_SEPARATOR}{name}", values, "=")
             for name, values in zip(names, column.flatten(), strict=True)
         ]
-        texts = pc.binary_join_element_wise(*settings, SETTING, "", null_handling="skip")
-    others = part.drop_columns([COLUMN]) if COLUMN in part.column_names else part
-    return others.append_column(COLUMN, texts)
+        texts = pc.binary_join_element_wise(*settings, SETTING_SEPARATOR, "", null_handling="skip")
+    others = part.drop_columns([SETTINGS_COLUMN]) if SETTINGS_COLUMN in part.column_names else part
+    return others.append_column(SETTINGS_COLUMN, texts)
 
 
 def _read_ahead(paths: Sequence[str], read: Callable[[str], Any]) -> Iterator[Any]:
     """Yield the content of each path in order, reading a few paths at the same time."""
-    with ThreadPoolExecutor(READERS) as pool:
-        for first in range(0, len(paths), READERS):
-            yield from pool.map(read, paths[first : first + READERS])
+    with ThreadPoolExecutor(N_READERS) as pool:
+        for first in range(0, len(paths), N_READERS):
+            yield from pool.map(read, paths[first : first + N_READERS])

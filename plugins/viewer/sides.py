@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plumbline.operators.base.sentences import FirstRows, first_rows
-from plumbline.operators.images.generation_settings import COLUMN, COMPARE, all_settings
-from plumbline.operators.report.changes import Changes, altered_metrics, compare
+from plumbline.operators.images.generation_settings import COMPARE, SETTINGS_COLUMN, read_all_settings
+from plumbline.operators.report.changes import Changes, compare_runs, find_altered_metrics
 from plumbline.operators.report.gallery import ImageDetail
 from plumbline.operators.report.marked_words import MarkedQuestion, mark_question, shorten
 from plumbline.operators.results.bridge import UNCHANGED, Bridge
@@ -109,7 +109,7 @@ class Comparisons:
             check_settings(run, side.settings)
         manifests = (_reduce_manifest(left, choice.left, choice), _reduce_manifest(right, choice.right, choice))
         bridges = read_bridges(self._browser.store, right.manifest.get("benchmark"))
-        between = {metric: altered.bridge for metric, altered in altered_metrics(*manifests, bridges).items()}
+        between = {metric: altered.bridge for metric, altered in find_altered_metrics(*manifests, bridges).items()}
         return Sides(choice, left, right, manifests, bridges, between, find_obstacle(*manifests, bridges))
 
     def find_changes(self, sides: Sides) -> Changes:
@@ -121,7 +121,7 @@ class Comparisons:
         """Compare the two sides; the last two arguments serve only as part of the cache key."""
         sides = self.open(choice)
         left, right = (WantedRows(generator=side.generator, settings=side.settings) for side in choice)
-        return compare(
+        return compare_runs(
             sides.left.rows.read_compared(left, choice.right.generator).with_texts(self._read_texts(choice.left)),
             sides.right.rows.read_compared(right, choice.right.generator).with_texts(self._read_texts(choice.right)),
             Skills(()) if sides.right.originals is None else collect_skills(sides.right.originals.prompts),
@@ -181,7 +181,7 @@ def _reduce_manifest(run: BrowsedRun, side: Side, choice: Choice) -> Mapping[str
     selected = {name for either in choice for name, _ in either.settings}
     if not selected and choice.pair is None:
         return run.manifest
-    settings = all_settings(run.manifest, COMPARE)
+    settings = read_all_settings(run.manifest, COMPARE)
     if selected:
         counted = run.rows.count_settings(WantedRows(generator=side.generator, settings=side.settings))
         settings = {
@@ -189,9 +189,9 @@ def _reduce_manifest(run: BrowsedRun, side: Side, choice: Choice) -> Mapping[str
             for generator, known in counted.items()
         }
     if choice.pair is None:
-        return {**run.manifest, COLUMN: settings}
+        return {**run.manifest, SETTINGS_COLUMN: settings}
     name = choice.right.generator
-    return {**run.manifest, "generators": [name], COLUMN: {name: settings.get(side.generator, {})}}
+    return {**run.manifest, "generators": [name], SETTINGS_COLUMN: {name: settings.get(side.generator, {})}}
 
 
 def _choose_typical(run_id: str, scores: Sequence[Score]) -> ShownSide:

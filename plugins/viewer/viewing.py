@@ -10,7 +10,14 @@ from plumbline.operators.base.bounds import BoundsChecked, at_least
 from plumbline.operators.base.errors import ConfigError, install_remedy
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.store.store import open_existing_store
-from plumbline.pipelines.web.listening import allowed_hosts, check_address, listening, run_app, server_url, take_token
+from plumbline.pipelines.web.listening import (
+    check_address,
+    format_server_url,
+    list_allowed_hosts,
+    listening,
+    run_app,
+    take_token,
+)
 from plumbline.plugins.viewer.browser import Browser
 from plumbline.plugins.viewer.run_database import Database
 
@@ -62,8 +69,8 @@ def view(config: ViewConfig, ready: Callable[[str], None]) -> None:
         try:
             browser.check()
             with listening(config.host, config.port) as listener:
-                ready(server_url(config.host, listener))
-                app = make_app(browser, token, allowed_hosts(config.host, config.hosts), notes=config.notes)
+                ready(format_server_url(config.host, listener))
+                app = make_app(browser, token, list_allowed_hosts(config.host, config.hosts), notes=config.notes)
                 run_app(app, listener, patience=SHUTDOWN_SECONDS)
         finally:
             browser.close()

@@ -14,7 +14,8 @@ from plumbline.pipelines.sources.question_packs.pack import (
     PackLine,
     PackRow,
     PackRows,
-    label,
+    get_label,
+    get_texts,
     questions_or_error,
     quote,
     read_lines,
@@ -22,7 +23,6 @@ from plumbline.pipelines.sources.question_packs.pack import (
     read_whole,
     the_id,
     the_text,
-    the_texts,
 )
 
 
@@ -47,13 +47,13 @@ def read_longtext_bench(place: Place, convention: Convention) -> PackRows:
 
 def _read_longtext(line: PackLine) -> PackRows:
     values = line.values
-    skills = tuple(skill for name in ("category", "length") if (skill := label(values, name)))
+    skills = tuple(skill for name in ("category", "length") if (skill := get_label(values, name)))
     row = PackRow(line.where, the_id(values, "prompt_id"), the_text(values, "prompt"), skills=skills)
     return questions_or_error(*row[:3], _make_longtext_rows(row, values))
 
 
 def _make_longtext_rows(row: PackRow, values: Any) -> Iterator[PackRow]:
-    yield from _make_text_rows(row, the_texts(values.get("text"), "text"))
+    yield from _make_text_rows(row, get_texts(values.get("text"), "text"))
 
 
 _TEXT = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")

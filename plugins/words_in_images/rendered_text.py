@@ -26,15 +26,15 @@ from plumbline.operators.metrics.writing import VqaPrompt, WrittenQuestion
 from plumbline.plugins.words_in_images.text_measures import (
     COMPARED_CHARACTERS,
     Measure,
-    compare,
+    compare_texts,
+    compute_edit_distance,
     count_words,
-    edit_distance,
     is_chinese,
-    normalize,
+    normalize_text,
     split_words,
 )
 
-QUOTED = re.compile('"([^"]+)"|“([^“”]+)”|「([^「」]+)」|『([^『』]+)』')
+QUOTED_TEXT = re.compile('"([^"]+)"|“([^“”]+)”|「([^「」]+)」|『([^『』]+)』')
 NO_TEXT = RowError(
     "no_text_wanted", 'the prompt quotes no words to be written in the image; put them in quotes, as in a sign "OPEN"'
 )
@@ -65,7 +65,7 @@ class RenderedTextConfig(Metric):
 
     def question_options(self) -> dict[str, Any]:
         """Return all options that determine which words are expected."""
-        return {"quotes": QUOTED.pattern}
+        return {"quotes": QUOTED_TEXT.pattern}
 
     def query_options(self) -> dict[str, Any]:
         """Return no options: only the reader model determines the text."""
@@ -88,9 +88,9 @@ class RenderedTextConfig(Metric):
         If the prompt quotes no text either, or if a text is in an unknown script, return an error.
         """
         if texts:
-            places = _locate(prompt, texts)
+            places = _locate_texts(prompt, texts)
         else:
-            quoted = [TextSpan(*match.span(match.lastindex or 0)) for match in QUOTED.finditer(prompt)]
+            quoted = [TextSpan(*match.span(match.lastindex or 0)) for match in QUOTED_TEXT.finditer(prompt)]
             places = [(prompt[span.start : span.end], span) for span in quoted]
         wanted = [(text, place) for text, place in places if any(map(str.isalnum, text))]
         unknown = next((text for text, _ in wanted if not _is_known(text)), None)
@@ -112,7 +112,7 @@ class RenderedTextConfig(Metric):
         questions = [answered.question for answered in evidence.answered]
         read = evidence.answered[0].query_results[0].text or ""
         wanted = [question.answer or "" for question in questions]
-        measured = compare(wanted, read)
+        measured = compare_texts(wanted, read)
         ratings = tuple(Rating(name, value) for name, value in measured.items())
         count = count_words(wanted, self.measure)
         return Scored(measured[self.measure], make_word_elements(questions, read), n_questions=count, ratings=ratings)
@@ -122,7 +122,7 @@ Span = TextSpan | tuple[None, None]
 """Position of a text in the prompt; (None, None) if the prompt does not contain the text."""
 
 
-def _locate(prompt: str, texts: Sequence[str]) -> list[tuple[str, Span]]:
+def _locate_texts(prompt: str, texts: Sequence[str]) -> list[tuple[str, Span]]:
     """Return the texts with their positions in the prompt; each occurrence is used only once."""
     taken: list[TextSpan] = []
     placed: list[tuple[str, Span]] = []
@@ -166,7 +166,7 @@ def make_word_elements(questions: Sequence[WrittenQuestion], read: str) -> tuple
     """
     chinese = any(is_chinese(question.answer or "") for question in questions)
     wanted = [word for question in questions for word in _split_wanted(question, chinese)]
-    left = Counter(split_words(normalize(read, chinese), chinese))
+    left = Counter(split_words(normalize_text(read, chinese), chinese))
     given: dict[int, str] = {}
     for place, word in enumerate(wanted):
         if left[word.text] > 0:
@@ -184,12 +184,12 @@ def make_word_elements(questions: Sequence[WrittenQuestion], read: str) -> tuple
 
 def _split_wanted(question: WrittenQuestion, chinese: bool) -> list[WantedWord]:
     pieces = re.finditer(f"[{COMPARED_CHARACTERS}]" if chinese else r"\S+", question.answer or "")
-    words = [(normalize(piece.group(), chinese), piece) for piece in pieces]
+    words = [(normalize_text(piece.group(), chinese), piece) for piece in pieces]
     return [WantedWord(question, word, *piece.span()) for word, piece in words if word]
 
 
 def _find_nearest(word: str, left: Mapping[str, int]) -> str | None:
-    distances = {other: edit_distance(word, other) for other in left}
+    distances = {other: compute_edit_distance(word, other) for other in left}
     near = min(distances, key=lambda other: distances[other], default=None)
     return near if near is not None and distances[near] <= MAX_RELATIVE_EDITS * len(word) else None
 

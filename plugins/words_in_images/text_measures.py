@@ -25,7 +25,7 @@ ONEIG_MAX_DISTANCE = {False: 100, True: 50}
 """Edit distance at which OneIG's score reaches its minimum, for Chinese texts (True) and all others (False)."""
 
 
-def compare(wanted: Sequence[str], read: str) -> dict[str, float]:
+def compare_texts(wanted: Sequence[str], read: str) -> dict[str, float]:
     """Compare the expected texts with the lines that were read, and return all measures by name.
 
     LongText-Bench: X-Omni-Team/X-Omni, textbench/summary_scores.py at 2b8237b. CVTG-2K: TextCrafter's
@@ -38,7 +38,7 @@ def compare(wanted: Sequence[str], read: str) -> dict[str, float]:
     text = " ".join(wanted)
     chinese = is_chinese(text)
     return {
-        "longtext_bench": _compute_share(normalize(text, chinese), normalize(read, chinese)),
+        "longtext_bench": _compute_share(normalize_text(text, chinese), normalize_text(read, chinese)),
         **_compute_cvtg_2k(wanted, read),
         **_compute_oneig(text, read),
         "flow_grpo": _compute_flow_grpo(wanted[0], read),
@@ -54,7 +54,7 @@ def count_words(wanted: Sequence[str], measure: Measure) -> int:
     if measure in ("cvtg_2k", "cvtg_2k_ned"):
         return len(_split_cvtg_words(wanted))
     text = " ".join(wanted)
-    return len(split_words(normalize(text, is_chinese(text)), is_chinese(text)))
+    return len(split_words(normalize_text(text, is_chinese(text)), is_chinese(text)))
 
 
 def _compute_cvtg_2k(wanted: Sequence[str], read: str) -> dict[str, float]:
@@ -62,7 +62,7 @@ def _compute_cvtg_2k(wanted: Sequence[str], read: str) -> dict[str, float]:
     words, others = _split_cvtg_words(wanted), read.lower().split() or [""]
     nearest = [difflib.get_close_matches(word, others, n=1, cutoff=0)[0] for word in words]
     similar = [
-        1 - edit_distance(word, other) / (max(len(word), len(other)) + 1e-5)
+        1 - compute_edit_distance(word, other) / (max(len(word), len(other)) + 1e-5)
         for word, other in zip(words, nearest, strict=True)
     ]
     return {
@@ -76,8 +76,8 @@ def _split_cvtg_words(wanted: Sequence[str]) -> list[str]:
 
 
 def _compute_oneig(wanted: str, read: str) -> dict[str, float]:
-    wanted, read = (clean(text, is_chinese(text)) for text in (wanted, read))
-    distance, accuracy = edit_distance(wanted, read), _compute_share(wanted, read)
+    wanted, read = (clean_text(text, is_chinese(text)) for text in (wanted, read))
+    distance, accuracy = compute_edit_distance(wanted, read), _compute_share(wanted, read)
     most = ONEIG_MAX_DISTANCE[is_chinese(wanted)]
     lost = min(most, distance) * (distance > 0) * (1 - accuracy) / most
     return {"oneig": 1 - lost, "oneig_edit_distance": float(distance), "oneig_word_accuracy": accuracy}
@@ -101,7 +101,7 @@ def _compute_unirl(wanted: str, read: str) -> dict[str, float]:
 
 def _compute_similarity(wanted: str, read: str) -> float:
     """Return 1 if `read` contains the expected text, otherwise 1 minus the relative edit distance, but at least 0."""
-    distance = 0 if wanted in read else min(edit_distance(wanted, read), len(wanted))
+    distance = 0 if wanted in read else min(compute_edit_distance(wanted, read), len(wanted))
     return 1 - distance / len(wanted)
 
 
@@ -110,16 +110,16 @@ def is_chinese(text: str) -> bool:
     return re.search("[\u4e00-\u9fff]", text) is not None
 
 
-def clean(text: str, chinese: bool) -> str:
+def clean_text(text: str, chinese: bool) -> str:
     """Remove characters that are not compared; spaces are kept unless the text is Chinese."""
     if chinese:
         return "".join(re.findall(f"[{COMPARED_CHARACTERS}]", text))
     return re.sub(r"\s+", " ", re.sub(rf"[^{COMPARED_CHARACTERS}\s]", "", text)).strip()
 
 
-def normalize(text: str, chinese: bool) -> str:
+def normalize_text(text: str, chinese: bool) -> str:
     """Return the cleaned text in lower case, except that LongText-Bench keeps the case of Chinese text."""
-    return clean(text, chinese) if chinese else clean(text, chinese).lower()
+    return clean_text(text, chinese) if chinese else clean_text(text, chinese).lower()
 
 
 def split_words(text: str, chinese: bool) -> list[str]:
@@ -134,7 +134,7 @@ def _compute_share(wanted: str, read: str) -> float:
     return (counted & Counter(split_words(read, chinese))).total() / counted.total() if counted else 0.0
 
 
-def edit_distance(first: str, second: str) -> int:
+def compute_edit_distance(first: str, second: str) -> int:
     """Return the minimum number of insertions, deletions and replacements of characters (Levenshtein 1966)."""
     above = list(range(len(second) + 1))
     for row, letter in enumerate(first, 1):

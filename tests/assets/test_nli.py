@@ -21,7 +21,7 @@ from plumbline.assets.making.text_training import (
     sample_illustrated,
     sample_not_entailed,
     sample_pair,
-    vary,
+    vary_claim,
 )
 from plumbline.operators.models.loading import load
 from plumbline.plugins.training.loop import StageTrainer, TrainingStage, train
@@ -54,7 +54,7 @@ def test_varying_a_claim_changes_it() -> None:
     rng = Random("vary")
     for _ in range(200):
         for node in sample_illustrated(rng, held_out=False).prompt.requirements:
-            assert vary(rng, node.claim) != node.claim
+            assert vary_claim(rng, node.claim) != node.claim
 
 
 def test_half_of_the_pairs_are_entailed_and_none_mixes_training_with_held_out_wordings() -> None:

@@ -9,12 +9,12 @@ import pytest
 from plumbline.assets.making.claims import NUMBERS, SKILLS, Description
 from plumbline.assets.making.prompts import is_held_out, sample_prompt
 from plumbline.assets.making.questions import (
-    PLACES,
+    PLACE_NAMES,
     ask_both_ways,
     ask_directly,
     ask_openly,
     ask_vqascore,
-    place,
+    name_place,
     sample_claiming,
 )
 from plumbline.assets.making.scenes import COLOURS, PARTS, SHAPES, SIZES, Entity, Scene, sample_scene
@@ -137,7 +137,7 @@ def test_answers_to_open_questions_are_true_of_the_scene() -> None:
             number = len(find_fitting(scene, count.text))
             assert count.answer in (str(number), NUMBERS[number])
         if where:
-            assert [place(entity) for entity in find_fitting(scene, where.text)] == [where.answer]
+            assert [name_place(entity) for entity in find_fitting(scene, where.text)] == [where.answer]
 
 
 def test_swapping_the_two_things_of_a_question_makes_it_false() -> None:
@@ -157,7 +157,7 @@ def test_swapping_the_two_things_of_a_question_makes_it_false() -> None:
 
 
 def test_places_are_named_row_by_row() -> None:
-    assert [PLACES[row][column] for row, column in ((0, 0), (1, 1), (2, 1))] == ["top left", "center", "bottom"]
+    assert [PLACE_NAMES[row][column] for row, column in ((0, 0), (1, 1), (2, 1))] == ["top left", "center", "bottom"]
 
 
 @pytest.mark.parametrize("skill", SKILLS)

@@ -22,7 +22,7 @@ from plumbline.assets.making.networks import (
 from plumbline.assets.making.scenes import Entity, Scene, draw_scene, sample_scene, to_png
 from plumbline.assets.making.tokens import make_clip_tokenizer, make_t5_tokenizer, write_sentences
 from plumbline.assets.making.vqa_training import (
-    FIELDS,
+    CELL_LABELS,
     MIXTURES,
     ExerciseMaker,
     Mixture,
@@ -38,7 +38,7 @@ from plumbline.plugins.training.exercises import PARTS, compute_exercise_loss
 from plumbline.plugins.training.loop import StageTrainer, TrainingStage, train
 from plumbline.plugins.training.trainee import train_only
 
-PLACED = (("heart", (0, 0)), ("star", (2, 1)))
+PLACED_SHAPES = (("heart", (0, 0)), ("star", (2, 1)))
 ASSETS = Path(__file__).parents[2] / "assets"
 
 
@@ -83,7 +83,7 @@ def test_clip_pools_at_the_token_that_ends_a_text(sentences: list[str]) -> None:
 def test_cells_are_labelled_by_their_content() -> None:
     entity = Entity(shape="star", colour="blue", size="small", part=None, cell=(1, 2))
     labels = label_cells([Scene(entities=(entity,))])
-    read = {field: [FIELDS[field][index] for index in labels[field][0].tolist()] for field in FIELDS}
+    read = {field: [CELL_LABELS[field][index] for index in labels[field][0].tolist()] for field in CELL_LABELS}
     assert (read["shape"][5], read["colour"][5], read["part"][5]) == ("star", "blue", "plain")
     assert read["shape"].count("empty") == 8
 
@@ -116,7 +116,7 @@ def test_two_heads_attend_to_the_words_before_and_after_from_the_first_step(sent
 
 
 def test_the_first_lesson_asks_where_two_things_are_in_the_order_of_their_names() -> None:
-    things = [Entity(shape=shape, colour="red", size="small", part=None, cell=cell) for shape, cell in PLACED]
+    things = [Entity(shape=shape, colour="red", size="small", part=None, cell=cell) for shape, cell in PLACED_SHAPES]
     scene = Scene(entities=tuple(things))
     asked = [
         question
@@ -124,7 +124,9 @@ def test_the_first_lesson_asks_where_two_things_are_in_the_order_of_their_names(
         if "Where are" in question.text
     ]
     answers = {
-        tuple(shape for shape, _ in sorted(PLACED, key=lambda placed: question.text.index(placed[0]))): question.answer
+        tuple(
+            shape for shape, _ in sorted(PLACED_SHAPES, key=lambda placed: question.text.index(placed[0]))
+        ): question.answer
         for question in asked
     }
     assert answers == {("heart", "star"): "top left and bottom", ("star", "heart"): "bottom and top left"}

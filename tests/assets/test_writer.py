@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFas
 
 from plumbline.assets.making.accuracy import count_filtered, measure_sheets, write_sheets
 from plumbline.assets.making.claims import Counts
-from plumbline.assets.making.lessons import METRICS, REPLIES, GoldWriter, Lesson, find_mentions, find_planted
+from plumbline.assets.making.lessons import METRICS, REPLY_WRITERS, GoldWriter, Lesson, find_mentions, find_planted
 from plumbline.assets.making.networks import WRITER_FOLDER, build_writer, resolve_checkpoint
 from plumbline.assets.making.prompts import Prompt, is_held_out, make_prompts
 from plumbline.assets.making.text_training import (
@@ -29,7 +29,9 @@ from plumbline.plugins.training.loop import StageTrainer, TrainingStage, train
 
 ASSETS = Path(__file__).parents[2] / "assets"
 FOLDER = ASSETS / "question-writer-shapes"
-RETRAIN = "a metric's instructions changed: train the question writer again (make train ARGS=steps=[writer,accuracy])"
+RETRAIN_MESSAGE = (
+    "a metric's instructions changed: train the question writer again (make train ARGS=steps=[writer,accuracy])"
+)
 
 
 @cache
@@ -129,10 +131,10 @@ def test_the_pieces_of_a_text_join_to_the_text() -> None:
 
 
 def test_committed_tokenizer_reads_each_instruction_as_one_token() -> None:
-    for instruction in REPLIES:
-        assert len(tokenizer()(instruction).input_ids) == 2, RETRAIN
+    for instruction in REPLY_WRITERS:
+        assert len(tokenizer()(instruction).input_ids) == 2, RETRAIN_MESSAGE
     longest = max(lessons(), key=lambda lesson: len(lesson.text))
-    assert len(tokenizer()(longest.text).input_ids) < 100, RETRAIN
+    assert len(tokenizer()(longest.text).input_ids) < 100, RETRAIN_MESSAGE
 
 
 def test_committed_tokenizer_decodes_exactly_the_text_that_it_read() -> None:
@@ -188,8 +190,8 @@ def test_committed_writer_asks_as_well_as_its_accuracy_file_says(metric: str) ->
     measured = measure_sheets(
         write_sheets(load(resolve_checkpoint(ASSETS, WRITER_FOLDER), "generate"), metric, make_prompts(0, 32)[:32])
     )
-    assert measured["read"] == 1.0, RETRAIN
-    assert measured["accuracy"] > committed["accuracy"] - 0.1, RETRAIN
+    assert measured["read"] == 1.0, RETRAIN_MESSAGE
+    assert measured["accuracy"] > committed["accuracy"] - 0.1, RETRAIN_MESSAGE
 
 
 def test_committed_writer_imagines_planted_questions_and_its_own_filter_catches_them() -> None:

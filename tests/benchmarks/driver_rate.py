@@ -35,7 +35,7 @@ EMPTY_CALLS = 20
 ROWS = 256
 METRICS = ("vqascore", "other")
 NODE = Node(name="answers:vqa", stage="answers", models={}, metrics={})
-TICK = os.sysconf("SC_CLK_TCK")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 SAMPLE_INTERVAL = 0.1
 ROLES = {"ray::ProgressLog": "ProgressLog", "ray::MapWorker": "workers", "gcs_server": "Ray", "raylet/raylet": "Ray"}
 
@@ -81,7 +81,7 @@ def read_cpu_seconds() -> Mapping[str, float]:
         except OSError:  # it has ended
             continue
         parents[int(folder.name)] = int(fields[1])
-        seconds[int(folder.name)] = (int(fields[11]) + int(fields[12])) / TICK
+        seconds[int(folder.name)] = (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
     taken = defaultdict(float, driver=seconds[os.getpid()])
     for pid, command in commands.items():
         above = pid
@@ -161,10 +161,13 @@ def measure_empty_call(cluster: ClusterConfig, workers: int, calls: int) -> floa
 
 def main(shards: int = SHARDS, workers: int = WORKERS, calls: int = CALLS) -> None:
     empty = measure_empty_call(ClusterConfig(num_cpus=2), workers, calls)
-    print(f"a call takes an actor that does nothing {empty:.2f} ms of CPU, with {workers * calls} calls at once")
+    print(f"An empty call costs its actor {empty:.2f} ms of CPU, with {workers * calls} calls at once.")
     pool = PoolConfig(num_cpus=0.01, min_size=workers, max_size=workers)
-    print(f"{shards} shards of {len(METRICS)} cells, {workers} processes of {calls} calls; ms of CPU for a shard")
-    print("| shards a task | driver | ProgressLog | worker | Ray | shards/s here | shards/s with cores of their own |")
+    print(f"{shards} shards of {len(METRICS)} cells, {workers} worker processes, each with {calls} calls at once.")
+    print("The columns from driver to Ray are ms of CPU per shard.")
+    print(
+        "| shards per task | driver | ProgressLog | worker | Ray | shards/s measured | shards/s with dedicated cores |"
+    )
     print("|---|---|---|---|---|---|---|")
     for bundle in BUNDLES:
         cluster = ClusterConfig(num_cpus=2, bundle=bundle, pools={NODE.name: pool})

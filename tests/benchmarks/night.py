@@ -36,14 +36,14 @@ CELLS_OF_SHARD = 4
 BUCKET = "night"
 SWEEP_ARGUMENTS = list_one_row_arguments(f"s3://{BUCKET}")
 """Arguments of a sweep over the files."""
-WRITERS = 8
+WRITER_THREADS = 8
 
 
 class Uploads:
     """Writer of objects through the server's own interface, which needs no signatures and is ten times as fast."""
 
     def __init__(self, server: S3Server) -> None:
-        self.filer = connection_from_url(server.filer, maxsize=WRITERS)
+        self.filer = connection_from_url(server.filer, maxsize=WRITER_THREADS)
 
     def write(self, path: str, content: bytes) -> None:
         answer = self.filer.request("PUT", f"/buckets/{BUCKET}/{quote(path)}", body=content)
@@ -51,7 +51,7 @@ class Uploads:
 
     def write_all(self, files: Iterable[tuple[str, bytes]]) -> None:
         """Write objects a few thousand at a time, because a pool keeps all its inputs in memory."""
-        with ThreadPoolExecutor(WRITERS) as pool:
+        with ThreadPoolExecutor(WRITER_THREADS) as pool:
             remaining = iter(files)
             while some := list(itertools.islice(remaining, 10_000)):
                 list(pool.map(lambda file: self.write(*file), some))

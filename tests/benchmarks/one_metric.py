@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from plumbline.operators.report.metric_figures import MetricInputs, measure_metrics
-from plumbline.operators.report.picked_images import MAX_CARDS, gallery_quotas, pick_images
+from plumbline.operators.report.picked_images import MAX_CARDS, compute_gallery_quotas, pick_images
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import Skills
 from tests.benchmarks.scripted_sweep import read_peak_megabytes
@@ -41,7 +41,7 @@ def measure_peak(prompts: int) -> float:
     """Return the peak memory in MB of a report's gallery and pairs, which need individual rows."""
     places = [(generator, first) for generator in range(GENERATORS) for first in range(0, prompts, ROWS)]
     scores = RunScores([partial(make_part, *place) for place in places])
-    quotas = gallery_quotas(scores, scores.metrics, MAX_CARDS)
+    quotas = compute_gallery_quotas(scores, scores.metrics, MAX_CARDS)
     figures = measure_metrics(MetricInputs(scores, Skills(()), quotas))
     pick_images(scores, {metric: of_metric.seen for metric, of_metric in figures.items()}, quotas, MAX_CARDS)
     return read_peak_megabytes()

@@ -20,7 +20,7 @@ from plumbline.operators.models.calls import Question
 from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
 from plumbline.operators.stages.scores import WrittenIndex
 from plumbline.pipelines.store.store import encode_cell
-from tests.operators.stages.given import options, score
+from tests.operators.stages.given import make_options, score
 
 QUESTIONS = (1, 10, 30)
 """Number of questions per row."""
@@ -86,7 +86,7 @@ def measure_stages(count: int, each: int) -> Iterator[tuple[str, float, float]]:
     metric, images = DsgConfig(), make_images(count)
     questions, said = measure_stage("questions", lambda: make_questions(count, each))
     yield (*said[:2], float("nan"))  # no writer wrote the questions
-    stage = AnswersStage({"dsg": metric}, {"model": InventingModel()}, options(image_batch=256))
+    stage = AnswersStage({"dsg": metric}, {"model": InventingModel()}, make_options(image_batch=256))
     answers, said = measure_stage(
         "answers", lambda: stage.measure(images, {"dsg": QuestionIndex(questions, metric)})["dsg"]
     )
@@ -97,8 +97,8 @@ def measure_stages(count: int, each: int) -> Iterator[tuple[str, float, float]]:
 
 if __name__ == "__main__":
     ROWS = int(sys.argv[1]) if len(sys.argv) > 1 else 4096
-    print(f"{ROWS} rows, each an image of a prompt of its own\n")
-    print("| questions a row | stage | bytes a row | CPU microseconds a row |\n|---|---|---|---|")
+    print(f"{ROWS} rows, each with one image and its own prompt\n")
+    print("| questions per row | stage | bytes per row | CPU microseconds per row |\n|---|---|---|---|")
     for number in QUESTIONS:
         for name, size, spent in measure_stages(ROWS, number):
             print(f"| {number} | {name} | {size:,.0f} | {'' if np.isnan(spent) else f'{spent:,.0f}'} |")

@@ -23,7 +23,7 @@ from tests.benchmarks.test_scale import list_processes, read_peak_memory
 
 SIDE = 64
 TAR_IMAGES = 10_000
-DIFFERENT = 512
+DIFFERENT_IMAGES = 512
 """Number of different images; the samples repeat them under different names."""
 
 
@@ -32,7 +32,7 @@ def encode_images() -> list[bytes]:
     noise = np.random.default_rng(0)
     y, x = np.mgrid[:SIDE, :SIDE]
     images = []
-    for index in range(DIFFERENT):
+    for index in range(DIFFERENT_IMAGES):
         smooth = np.stack([4 * x + index, 4 * y, 2 * (x + y)], -1)
         pixels = (smooth + noise.integers(-6, 6, smooth.shape)).clip(0, 255).astype(np.uint8)
         buffer = io.BytesIO()
@@ -49,7 +49,7 @@ def write_tars(folder: Path, count: int, per_tar: int = TAR_IMAGES) -> None:
         with tarfile.open(folder / f"{first // per_tar:05d}.tar", "w") as archive:
             for number in range(first, min(first + per_tar, count)):
                 prompt = f"a prompt of some ten words about number {number % 50_000} of them".encode()
-                for kind, content in (("jpg", images[number % DIFFERENT]), ("txt", prompt)):
+                for kind, content in (("jpg", images[number % DIFFERENT_IMAGES]), ("txt", prompt)):
                     header = tarfile.TarInfo(f"{number:08d}.{kind}")
                     header.size = len(content)
                     archive.addfile(header, io.BytesIO(content))

@@ -23,7 +23,7 @@ from tests.benchmarks.size import ROOT
 SHARD_ROWS = 1_000
 POLL_INTERVAL = 1.0
 """Seconds between two polls of the processes."""
-TICKS = os.sysconf("SC_CLK_TCK")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 STEPS = {"plan": "plan", "scripted": "compute", "results": "results", "written": "manifest", "report": "report"}
 """Display names of the steps in scripted_sweep.py."""
 
@@ -97,7 +97,7 @@ def _read_worker(process: Path) -> Process | None:
             fields = (process / "stat").read_text().rpartition(")")[2].split()
             status = (process / "status").read_text().splitlines()
             peak = next((int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM")), 0.0)
-            return Process(int(process.name), (int(fields[11]) + int(fields[12])) / TICKS, peak)
+            return Process(int(process.name), (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND, peak)
     return None
 
 
@@ -139,7 +139,7 @@ def main(folder: Path, prompts: int, generators: int, metrics: int) -> None:
         write_images(folder, f"generator-{number:02d}", prompts, row_group=SHARD_ROWS)
     rows = prompts * generators * metrics
     print(f"{rows:,} rows: {prompts:,} prompts x {generators} generators x {metrics} metrics")
-    print("| step | workers | s | driver's CPU s | workers' CPU s | driver's share | us a row |")
+    print("| step | workers | s | driver's CPU s | workers' CPU s | driver's share | CPU us per row |")
     print("|---|---|---|---|---|---|---|", flush=True)
     two = run_sweep(folder, metrics, 2)
     format_rows(rows, 2, two)

@@ -32,7 +32,7 @@ SHARD = choose_size(256, 4)
 GENERATORS = choose_size(("atlas", "borealis", "cobalt", "drift", "ember", "flint"), ("atlas",))
 COPIES = choose_size(4, 1)
 """Number of copies of each generator, so that startup costs weigh as little as in a real sweep."""
-FEW = choose_size((), (*HERE, "benchmark.require_every_prompt=false"))
+TINY_OPTIONS = choose_size((), (*HERE, "benchmark.require_every_prompt=false"))
 BATCH = 64
 THREADS = 2
 TEMPLATES = ('Does this figure show "{}"? Please answer yes or no.', "Is it {}?", "{}?", "Do you see {}?")
@@ -107,7 +107,7 @@ def test_the_answer_stage_keeps_up_with_a_bare_loop(
         "cluster.pools.answers.min_size=2",
         "cluster.pools.answers.max_size=2",
         "cluster.pools.answers.threads=1",
-        *FEW,
+        *TINY_OPTIONS,
     )
     done = run_sweep(plan_sweep(config), totals.add)
     stage = totals.nodes["answers:vqa"]

@@ -12,29 +12,29 @@ from plumbline.plugins.training.jobs.train import COMMAND
 from plumbline.plugins.training.planning import plan_training
 from plumbline.plugins.training.rated_images import measure_held_out_agreement
 from plumbline.plugins.training.training_config import FinetuneConfig
-from plumbline.plugins.training.worker import HELD_OUT, WorkerRank, run_worker
+from plumbline.plugins.training.worker import HELD_OUT_FILE, WorkerRank, run_worker
 from tests.benchmarks.size import choose_size, expect
 
-TINY = ("pace.steps=1", "pace.batch=4", "held_out=0.02", "sampling.resamples=2", "sampling.permutations=2")
-FEW: tuple[str, ...] = choose_size((), TINY)
-RAISED = ("pearson", "spearman", "pairwise_accuracy_grouped")
+SHORT_TRAINING = ("pace.steps=1", "pace.batch=4", "held_out=0.02", "sampling.resamples=2", "sampling.permutations=2")
+TINY_OPTIONS: tuple[str, ...] = choose_size((), SHORT_TRAINING)
+RAISED_STATISTICS = ("pearson", "spearman", "pairwise_accuracy_grouped")
 
 
 def test_finetuning_raises_agreement_on_held_out_prompts(tmp_path: Path) -> None:
     """The test trains in one process instead of the two workers of `plumbline train training=finetune`."""
     config = read_config(
-        load_values(get_command("train"), ["training=finetune", f"output={tmp_path}", *FEW]), COMMAND.schema
+        load_values(get_command("train"), ["training=finetune", f"output={tmp_path}", *TINY_OPTIONS]), COMMAND.schema
     )
     assert isinstance(config, FinetuneConfig)
     planned = plan_training(config)
     assert planned.release is not None
     run_worker(planned.task, WorkerRank(0, 1, torch.device("cpu")), print)
-    scores = read_scores(StorageConfig().locate(f"{tmp_path}/{HELD_OUT}"))
-    findings = measure_held_out_agreement(config, planned.release, scores, HELD_OUT)
+    scores = read_scores(StorageConfig().locate(f"{tmp_path}/{HELD_OUT_FILE}"))
+    findings = measure_held_out_agreement(config, planned.release, scores, HELD_OUT_FILE)
     agreement = {
         (judged.metric, judged.statistic): judged.value for judged in findings.judgements if judged.group == "overall"
     }
-    for statistic in RAISED:
+    for statistic in RAISED_STATISTICS:
         before, after = agreement["before", statistic], agreement["after", statistic]
         print(f"{statistic}: {before:.3f} before, {after:.3f} after")
         expect(after > before)

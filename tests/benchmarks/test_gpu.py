@@ -24,7 +24,7 @@ from tests.benchmarks.gpu.stage import Shards, measure_sweep
 from tests.benchmarks.size import ROOT
 from tests.s3 import S3Server
 
-ABSENT = (
+ABSENT_PACKAGES = (
     "ray vllm pyarrow pandas hydra omegaconf pydantic av ftfy scipy evalica sentencepiece s3fs llguidance torchvision "
     "mistral_common nltk"
 )
@@ -46,7 +46,7 @@ def load(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Load]:
     yield make_load(request.param, TINY[request.param], tmp_path, images=IMAGES, on_gpu=False)
 
 
-@pytest.mark.parametrize("absent", ["", ABSENT], ids=["all", "torch_alone"])
+@pytest.mark.parametrize("absent", ["", ABSENT_PACKAGES], ids=["all", "torch_alone"])
 def test_one_command_measures_with_the_packages_of_a_gpu_machine(absent: str, tmp_path: Path) -> None:
     blocked = "import sys\n" + "\n".join(f"sys.modules[{name!r}] = None" for name in absent.split())
     (tmp_path / "sitecustomize.py").write_text(blocked)  # also in the processes of the models
@@ -128,7 +128,9 @@ def test_a_model_that_fails_or_dies_becomes_a_row_with_the_reason(monkeypatch: p
     apart.measure_into(results, "llava-1.5-7b", "tiny", Amounts(images=0), None)
     (failed,) = results
     assert failed.error is not None and "expected at least 1, got 0" in failed.error
-    monkeypatch.setattr(apart, "CONTEXT", multiprocessing.get_context("fork"))  # so that the child inherits the patch
+    monkeypatch.setattr(
+        apart, "PROCESS_CONTEXT", multiprocessing.get_context("fork")
+    )  # so that the child inherits the patch
     monkeypatch.setattr(apart, "measure_into", deadly)
     killed = apart.measure_in_process("qwen2.5-vl-7b", "tiny", Amounts(), None, 60)
     assert killed.error is not None and "-9" in killed.error

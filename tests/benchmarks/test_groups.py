@@ -41,5 +41,5 @@ def test_a_group_shares_the_work_that_depends_on_its_prompt(
             group.append(time_scoring(images, [next(fresh_prompts)] * size))
             different.append(time_scoring(images, list(islice(fresh_prompts, size))))
         ours, theirs = (statistics.median(spent) * 1000 for spent in (group, different))
-        print(f"\n{metric}: {size} images of one prompt {ours:.0f} ms, of {size} prompts {theirs:.0f} ms")
+        print(f"\n{metric}: {size} images take {ours:.0f} ms with one prompt and {theirs:.0f} ms with {size} prompts")
         expect(ours < share * theirs)

@@ -73,7 +73,7 @@ def test_two_workers_ingest_faster_than_one(
 ) -> None:
     (tmp_path / "in").mkdir()
     options = make(tmp_path / "in")
-    monkeypatch.setattr(draft_workers, "PATIENCE", choose_size(-1.0, math.inf))
+    monkeypatch.setattr(draft_workers, "RAY_START_DELAY", choose_size(-1.0, math.inf))
     rates: dict[int, list[float]] = {1: [], WORKERS: []}
     for attempt in range(choose_size(2, 1)):
         for workers, tries in rates.items():
@@ -89,8 +89,8 @@ def test_two_workers_ingest_faster_than_one(
     copied = IMAGES / min(time_copy(tmp_path / "in", tmp_path / "copy") for _ in range(2))
     with capsys.disabled():
         print(
-            f"\n{make.__name__}: {one:.0f} images/s by one worker, {two:.0f} by two ({two / one:.2f}); "
-            f"a plain copy of the input's bytes, synced: {copied:.0f} (two workers: {two / copied:.2f} of it)"
+            f"\n{make.__name__}: one worker ingests {one:.0f} images/s, two {two:.0f} ({two / one:.2f} times as many); "
+            f"copying and syncing the input's bytes: {copied:.0f} images/s (two workers reach {two / copied:.2f} of it)"
         )
     expect(two / one > MIN_SPEEDUP)
 
@@ -125,7 +125,7 @@ def test_memory_is_bounded_for_any_number_of_ids(capsys: pytest.CaptureFixture[s
     (few, _), (half, _), (all_ids, microseconds) = map(measure_ids, (1, IDS // 2, IDS))
     with capsys.disabled():
         print(
-            f"\n{IDS:,} ids with a cache of 4 MiB: {(all_ids - few) / 1e6:.1f} MB above none, of which "
-            f"{2 * (all_ids - half) / IDS:.1f} bytes for each of the second half; {microseconds:.1f} us each"
+            f"\n{IDS:,} ids with a cache of 4 MiB take {(all_ids - few) / 1e6:.1f} MB more memory than none; an id of "
+            f"the second half takes {2 * (all_ids - half) / IDS:.1f} bytes; {microseconds:.1f} us per id"
         )
     expect(all_ids - few < 8e6 and all_ids - half < 2e6)

@@ -43,7 +43,7 @@ def test_a_high_quality_jpeg_changes_scores_little() -> None:
         for metric in METRICS:
             apart, turned = np.abs(jpeg[metric] - png[metric]), count_reversals(png[metric], jpeg[metric])
             print(
-                f"\n{metric}, JPEG {quality}: mean {apart.mean():.4f}, 99% below {np.quantile(apart, 0.99):.3f}, "
-                f"largest {apart.max():.3f}, {turned:.1%} of pairs reversed"
+                f"\n{metric}, JPEG {quality}: mean difference {apart.mean():.4f}, 99% of them below "
+                f"{np.quantile(apart, 0.99):.3f}, largest {apart.max():.3f}; {turned:.1%} of pairs change their order"
             )
             expect(apart.mean() < 0.05)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from plumbline.operators.rewards.selection import SelectionConfig
-from plumbline.operators.rewards.values import TIE, measure_noise
+from plumbline.operators.rewards.values import MAX_TIE, measure_noise
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.rewards.scored_images import ScoredRun, gather_scores
 from plumbline.pipelines.store.store import Store
@@ -16,7 +16,7 @@ from tests.bench_of import PACK
 from tests.benchmarks.size import HERE, choose_size, expect, run_module
 
 METRICS = ("vqascore", "gecko", "clipscore")
-FEW = choose_size((), (*HERE, "limit=3", f"metric=[{','.join(METRICS)}]"))
+TINY_OPTIONS = choose_size((), (*HERE, "limit=3", f"metric=[{','.join(METRICS)}]"))
 NAMES = {1: "better", 0: "as good", -1: "worse"}
 
 
@@ -39,7 +39,7 @@ def list_pairs(run: ScoredRun, metric: str) -> Iterator[tuple[float, int]]:
             better, worse = (first, second) if scores[first] > scores[second] else (second, first)
             margin = (scores[better] - scores[worse]) / noise
             gap = truth[run.get_image_id(better)] - truth[run.get_image_id(worse)]
-            if margin > TIE:
+            if margin > MAX_TIE:
                 yield float(margin), int(gap > 0) - int(gap < 0)
 
 
@@ -54,11 +54,11 @@ def count_pairs(store: Path) -> dict[str, dict[bool, Counter[int]]]:
 
 
 def test_pairs_within_the_default_margin_are_mostly_equally_good(tmp_path: Path) -> None:
-    run_module("jobs.sweep", "sweep=shapes", f"store={tmp_path}/store", *FEW)
+    run_module("jobs.sweep", "sweep=shapes", f"store={tmp_path}/store", *TINY_OPTIONS)
     for metric, sides in count_pairs(tmp_path / "store").items():
         for near, counts in sides.items():
             total = max(counts.total(), 1)
             parts = ", ".join(f"{counts[verdict] / total:.0%} {name}" for verdict, name in NAMES.items())
-            print(f"\n{metric}, {'below' if near else 'from'} 0.5 noise: {total:,} pairs, {parts}")
+            print(f"\n{metric}, margin {'below' if near else 'of at least'} 0.5 noise: {total:,} pairs, {parts}")
         close, wide = sides[True], sides[False]
         expect(close[0] > close.total() / 2 and wide[1] > wide.total() / 2)

@@ -30,7 +30,7 @@ from tests.benchmarks.gpu.measures import Load, make_load
 from tests.benchmarks.gpu.shapes import FULL, TINY
 from tests.benchmarks.gpu.stage import Shards, make_sweep_config
 from tests.benchmarks.size import choose_size, expect
-from tests.operators.tiny import no_fetch
+from tests.operators.tiny import refuse_fetch
 from tests.s3 import S3Server
 
 OPERATIONS, SHARE = 790e12, 0.6
@@ -120,7 +120,7 @@ def test_the_shipped_pools_feed_every_model(
 
     def measure_feeding(name: str, stage: str, operations: float, preprocess: Callable[[Any], Any]) -> FeedingCost:
         preparing = measure_image_milliseconds(
-            lambda: prepare_images(table, "g", preprocess=preprocess, limits=ImageLimits(), fetch=no_fetch)
+            lambda: prepare_images(table, "g", preprocess=preprocess, limits=ImageLimits(), fetch=refuse_fetch)
         )
         return FeedingCost(name, operations, reading + preparing, count_decoders(cluster, stage))
 
@@ -134,7 +134,7 @@ def test_the_shipped_pools_feed_every_model(
     transform = PixelTransform(make_clip_processor(VIT_H.image_size), pad_to_square=False)
     rows.append(measure_feeding(next(iter(UNFEEDABLE)), "similarities", seen, transform))
     with capsys.disabled():
-        print(f"\n{'':28} Tflop  pairs/s at {SHARE:.0%}  ms  cores   decoders of {CORES} cores a GPU")
+        print(f"\n{'':28} Tflop  pairs/s at {SHARE:.0%}  ms  cores   decoders with {CORES} cores per GPU")
         print("\n".join(row.format_row() for row in rows))
     short = {row.name: row.cores for row in rows if row.cores > min(row.decoders)}
     expect(short.keys() == UNFEEDABLE.keys() and all(short[name] < 1.5 * cores for name, cores in UNFEEDABLE.items()))

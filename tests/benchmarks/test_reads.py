@@ -56,8 +56,9 @@ def test_plans_and_reports_read_little_of_the_images(
     share = report / size
     with capsys.disabled():
         print(
-            f"\n{GENERATORS * PROMPTS} images of {GENERATORS} generators, {size / 1e6:.0f} MB: plan {plan:.1%} of it, "
-            f"report with {pictures} pictures {share:.1%}, in {seconds:.1f} s of CPU with the counting proxy's"
+            f"\n{GENERATORS * PROMPTS} images of {GENERATORS} generators, {size / 1e6:.0f} MB: the plan reads "
+            f"{plan:.1%} of these bytes, the report with {pictures} pictures {share:.1%}, in {seconds:.1f} s of CPU "
+            "including the counting proxy"
         )
     expect(plan < MAX_FOR_PLAN)
     expect(share < MAX_FOR_REPORT)

@@ -42,9 +42,10 @@ def test_a_cell_takes_one_write_and_an_unchanged_night_reads_no_cell(
     shard = {kind: (count - few[0][kind]) / (MANY - FEW) for kind, count in many[0].items()}
     with capsys.disabled():
         print(f"\nan images shard of {CELLS} cells: {describe_counts(shard)}")
-        print(f"a run of {MANY} shards whatever it computes: {describe_counts(few[0])} less {FEW} of these")
+        print(f"a run of {FEW} shards: {describe_counts(few[0])}")
         print(
-            f"a night without news: {describe_counts(few[1])} over {FEW} shards, {describe_counts(many[1])} over {MANY}"
+            f"a night without new images: {describe_counts(few[1])} with {FEW} shards, "
+            f"{describe_counts(many[1])} with {MANY}"
         )
     assert shard["PUT"] == CELLS * WRITES
     assert shard["GET"] <= CELLS * READS
@@ -59,7 +60,7 @@ def test_an_ingest_takes_the_same_number_of_requests_for_every_further_tar(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(draft_workers, "PATIENCE", math.inf)
+    monkeypatch.setattr(draft_workers, "RAY_START_DELAY", math.inf)
     few, many = (count_ingest_requests(proxy, tmp_path / str(tars), f"{bucket}/{tars}", tars) for tars in (FEW, MANY))
     tar = {kind: (count - few[kind]) / (MANY - FEW) for kind, count in many.items()}
     with capsys.disabled():

@@ -38,7 +38,7 @@ def run_scripted_sweep(folder: Path, store: str = "store", metrics: int = 1) -> 
 def describe(rows: int, measured: dict[str, Any]) -> str:
     times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in measured["seconds"].items())
     per_row = measured["seconds"]["results"] / rows * 1e6
-    return f"{rows:,} rows: {times} of CPU; results {per_row:.1f} us a row; driver at most {measured['peak']:.0f} MB"
+    return f"{rows:,} rows: {times} of CPU; results {per_row:.1f} us per row; driver at most {measured['peak']:.0f} MB"
 
 
 def test_results_take_the_same_time_per_row_for_any_number_of_rows(
@@ -82,14 +82,12 @@ def test_a_report_keeps_the_scores_of_one_metric_in_memory_at_a_time(
         grown.append(peak - base)
         with capsys.disabled():
             rows = many * len(GENERATORS) * metrics
-            print(
-                f"\na report of {rows:,} rows of {metrics} metrics: {peak:.0f} MB, of which {base:.0f} of a small one"
-            )
+            print(f"\na report of {rows:,} rows of {metrics} metrics: {peak:.0f} MB (a small report: {base:.0f} MB)")
     expect(grown[1] < MAX_METRIC_GROWTH * grown[0])
 
 
 def test_a_report_takes_few_bytes_of_memory_per_row(capsys: pytest.CaptureFixture[str]) -> None:
     measured = read_output("one_metric", str(choose_size(1 << 18, 1 << 11)))
     with capsys.disabled():
-        print(f"\na report of one metric: {measured['bytes_a_row']:.0f} bytes a row, of {measured['rows']:,} rows")
+        print(f"\na report of one metric: {measured['bytes_a_row']:.0f} bytes per row, with {measured['rows']:,} rows")
     expect(measured["bytes_a_row"] < MAX_ROW_BYTES)

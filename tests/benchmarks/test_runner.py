@@ -22,9 +22,9 @@ from tests.benchmarks.driver_rate import NODE, measure
 from tests.benchmarks.size import HERE, choose_size, expect, read_output, run_module
 
 SHARDS = choose_size(500, 20)
-FEW = choose_size((), (*HERE, "benchmark.limit=1"))
+TINY_OPTIONS = choose_size((), (*HERE, "benchmark.limit=1"))
 ROUNDS = choose_size(3, 1)
-BARE = ("tests.benchmarks.bare_clip", *choose_size((), ("atlas",)))
+BARE_LOOP_COMMAND = ("tests.benchmarks.bare_clip", *choose_size((), ("atlas",)))
 MAX_MS = 10.0
 """Maximum milliseconds of the driver per shard."""
 
@@ -34,7 +34,8 @@ def test_the_driver_takes_less_than_ten_milliseconds_for_a_shard(capsys: pytest.
     _, ms = measure(cluster, SHARDS, CALLS_PER_ACTOR)
     with capsys.disabled():
         print(
-            f"\n{SHARDS} empty shards: {ms['driver']:.1f} ms of the driver each, {ms['ProgressLog']:.1f} of the log's"
+            f"\n{SHARDS} empty shards: each takes {ms['driver']:.1f} ms of the driver's CPU and "
+            f"{ms['ProgressLog']:.1f} ms of the progress log's"
         )
     expect(ms["driver"] < MAX_MS)
 
@@ -65,7 +66,8 @@ def test_a_small_sweep_prints_the_time_of_each_phase(
     with time_phase(phases, "imports"):
         run_module("tests.benchmarks.sweep_imports")
     values = load_values(
-        get_command("sweep"), ["sweep=shapes", f"store={tmp_path}/store", "metric=[clipscore]", "cluster=local", *FEW]
+        get_command("sweep"),
+        ["sweep=shapes", f"store={tmp_path}/store", "metric=[clipscore]", "cluster=local", *TINY_OPTIONS],
     )
     monkeypatch.setattr(session, "_connect", time_calls(phases, "start of Ray", session._connect))
     monkeypatch.setattr(ray, "shutdown", time_calls(phases, "end of Ray", ray.shutdown))
@@ -101,10 +103,10 @@ def test_a_small_sweep_in_this_process_takes_little_more_than_a_bare_loop(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Sweep and loop alternate, and the fastest run of each counts, because other processes disturb their imports."""
-    sweep = ["jobs.sweep", "sweep=shapes", "metric=[clipscore]", "cluster=here", *FEW]
+    sweep = ["jobs.sweep", "sweep=shapes", "metric=[clipscore]", "cluster=here", *TINY_OPTIONS]
     seconds: dict[str, list[float]] = {"bare": [], "sweep": []}
     for number in range(ROUNDS):
-        for name, command in (("bare", BARE), ("sweep", [*sweep, f"store={tmp_path}/{number}"])):
+        for name, command in (("bare", BARE_LOOP_COMMAND), ("sweep", [*sweep, f"store={tmp_path}/{number}"])):
             began = time.monotonic()
             printed = run_module(*command)
             seconds[name].append(time.monotonic() - began)
@@ -114,9 +116,9 @@ def test_a_small_sweep_in_this_process_takes_little_more_than_a_bare_loop(
     bare, ours = (min(each) for each in seconds.values())
     with capsys.disabled():
         print(
-            f"\nclipscore on the embedded benchmark: a bare loop {bare:.1f} s, the sweep with judging and report "
-            f"{ours:.1f} s ({MAX_ADDED_SECONDS:.0f} more at most); modules: the loop {bare_modules}, a worker without "
-            f"a model {worker['alone']}, with this one {worker['with a model']}"
+            f"\nclipscore on the embedded benchmark: a bare loop takes {bare:.1f} s, the sweep with judging and report "
+            f"{ours:.1f} s (at most {MAX_ADDED_SECONDS:.0f} s more wanted); imported modules: {bare_modules} in the "
+            f"loop, {worker['alone']} in a worker without a model, {worker['with a model']} with this model"
         )
     expect(ours - bare < MAX_ADDED_SECONDS)
     expect(not worker["heavy"])

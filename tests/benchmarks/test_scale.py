@@ -18,9 +18,9 @@ from plumbline.operators.base import schemas
 from plumbline.pipelines.base.exit_codes import Ending
 from plumbline.pipelines.base.storage import Entry
 from plumbline.pipelines.maintenance.running_sweeps import DELETING
-from plumbline.pipelines.nightly.outcome import NightOutcome, outcome_path
+from plumbline.pipelines.nightly.outcome import NightOutcome, get_outcome_path
 from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
-from plumbline.pipelines.store.lease import LEASES
+from plumbline.pipelines.store.lease import LEASES_FOLDER
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.results import Results
@@ -101,7 +101,7 @@ def measure_planning(overrides: Sequence[str]) -> PlanningCost:
         seconds = time.process_time() - began
     assert not plan.missing
     recipes = {cell.path.rsplit("/", 2)[0] for cell in plan.cells}
-    assert recipes | {f"{LEASES}/{DELETING}"} <= set(listed), "and the lease for deletion"
+    assert recipes | {f"{LEASES_FOLDER}/{DELETING}"} <= set(listed), "and the lease for deletion"
     return PlanningCost(len(plan.cells), listed, seconds, read_peak_memory(os.getpid()))
 
 
@@ -161,7 +161,7 @@ def write_existing_run(sweep: PlannedSweep) -> None:
         run_id=RUN_ID, exit_code=0, benchmark="many", began="", ended="", report="", counts={"coverage": 1.0},
         compared_with=None, not_compared=None, regressions=(), improvements=(), sentences=(),
     )  # fmt: skip
-    store.write_json(outcome_path(RUN_ID), outcome.to_json())
+    store.write_json(get_outcome_path(RUN_ID), outcome.to_json())
 
 
 class Peaks(NamedTuple):

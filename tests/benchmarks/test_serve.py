@@ -168,8 +168,10 @@ def compare_with_offline(
         shares.append(load.rate / offline)
         assert [score for (score,) in load.scores] == pytest.approx(expected, abs=1e-5)
         print(
-            f"\n{CLIENTS} clients of one image: {load.rate:.0f} images/s, offline {offline:.0f}/s in batches of "
-            f"{BATCH} ({shares[-1]:.2f}); p50 {load.find_latency(50):.0f} ms, p99 {load.find_latency(99):.0f} ms"
+            f"\n{CLIENTS} clients that send one image per request: {load.rate:.0f} images/s, offline {offline:.0f}/s "
+            "in "
+            f"batches of {BATCH} (ratio {shares[-1]:.2f}); p50 {load.find_latency(50):.0f} ms, "
+            f"p99 {load.find_latency(99):.0f} ms"
         )
     print(f"median ratio {statistics.median(shares):.2f}")
     return shares
@@ -256,7 +258,7 @@ def test_memory_is_flat_under_load(pairs: Iterator[Pair], tmp_path: Path) -> Non
             sizes.append({name: read_megabytes(pid) for name, pid in processes.items()})
     growth = {name: sizes[-1][name] - sizes[len(sizes) // 4][name] for name in processes}
     images = len(known) * (len(sizes) - len(sizes) // 4 - 1)
-    print(f"\n{SERVE_SECONDS:g} s, {images} images in the last three quarters of them: ", end="")
+    print(f"\nmemory over {SERVE_SECONDS:g} s and its growth over the last three quarters ({images} images): ", end="")
     print(", ".join(f"{name} {sizes[-1][name]:.0f} MB, {grown:+.1f} MB" for name, grown in growth.items()))
     assert max(growth.values()) < MAX_GROWTH
 
@@ -276,8 +278,8 @@ def test_killing_a_replica_under_load_loses_and_repeats_no_score(
     assert [len(scores) for scores in load.scores] == [1] * IMAGES
     assert [score for (score,) in load.scores] == pytest.approx(expected, abs=1e-5)
     print(
-        f"\nits only replica killed: {IMAGES} of {IMAGES} requests answered once and as offline, {load.retries} of "
-        f"them asked again by the client; the longest took {max(load.seconds):.1f} s, the median "
+        f"\nthe only replica killed: all {IMAGES} requests answered once with the offline scores, {load.retries} of "
+        f"them after the client asked again; the longest took {max(load.seconds):.1f} s, the median "
         f"{load.find_latency(50):.0f} ms"
     )
 
@@ -298,6 +300,6 @@ def test_killing_one_of_two_replicas_under_load_loses_and_repeats_no_score(
     assert [len(scores) for scores in load.scores] == [1] * IMAGES
     assert [score for (score,) in load.scores] == pytest.approx(expected, abs=1e-5)
     print(
-        f"\ntwo replicas: {both.rate:.0f} images/s; one of them killed: {IMAGES} of {IMAGES} requests answered once "
-        f"and as offline at {load.rate:.0f} images/s, the longest took {max(load.seconds):.1f} s"
+        f"\ntwo replicas: {both.rate:.0f} images/s; one of them killed: all {IMAGES} requests answered once with the "
+        f"offline scores at {load.rate:.0f} images/s, the longest took {max(load.seconds):.1f} s"
     )

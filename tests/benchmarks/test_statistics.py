@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from plumbline.operators.metaeval.graphs import measure_graphs
-from plumbline.operators.statistics.ordering import correlation_p_value
+from plumbline.operators.statistics.ordering import compute_correlation_p_value
 from plumbline.operators.statistics.ties import calibrate_ties
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.releases.readers import read_release
@@ -22,7 +22,7 @@ from tests.benchmarks.test_scale import read_peak_memory
 BRUTE_FORCE_ROWS = choose_size(3_000, 100)
 SIZES = choose_size({BRUTE_FORCE_ROWS: 3, 9_600: 10, 100_000: 40}, {BRUTE_FORCE_ROWS: 0, 200: 0})
 """Numbers of rows, with the minimum speed-up of tie calibration over listing all pairs."""
-MEGABYTES = 1_000
+MAX_MEGABYTES = 1_000
 
 
 def make_ratings(rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -81,9 +81,11 @@ def test_tie_calibration_is_exact_and_faster_than_all_pairs(capsys: pytest.Captu
             print(f"tie calibration, n = {rows}, {name}: {ratio:.0f} times as fast as all pairs")
         with start_fresh_process() as fresh:
             peak = max(fresh.map(measure_peak_megabytes, (make_ratings, make_labels)))
-        print(f"peak memory of a process that does n = {max(SIZES)}: {peak:.0f} MB (below {MEGABYTES} wanted)")
+        print(
+            f"peak memory of a process that calibrates n = {max(SIZES)}: {peak:.0f} MB (below {MAX_MEGABYTES} wanted)"
+        )
     expect(all(ratio > SIZES[rows] for (rows, _), ratio in ratios.items()))
-    expect(peak < MEGABYTES)
+    expect(peak < MAX_MEGABYTES)
 
 
 def measure_walks_one_by_one(nodes: pd.DataFrame, scores: pd.DataFrame, graph: str) -> None:
@@ -114,7 +116,8 @@ def test_error_graphs_of_19_metrics_are_measured_faster_than_walk_by_walk(capsys
     with capsys.disabled():
         print(f"\nT2IScoreScore, 165 graphs x 19 metrics: {measured:.2f} s (below 5 wanted)")
         print(
-            f"walk by walk with scipy: about {estimate:.0f} s, from {len(few)} graphs: {estimate / measured:.0f} times"
+            f"one walk at a time with scipy: about {estimate:.0f} s, estimated from {len(few)} graphs: "
+            f"{estimate / measured:.0f} times as long"
         )
     expect(estimate > 5 * measured)
 
@@ -124,10 +127,10 @@ def test_metrics_are_compared_faster_than_by_drawing_for_each_pair(capsys: pytes
     truth, prompts = random.normal(size=1_200), [str(row // 4) for row in range(1_200)]
     metrics = truth + random.normal(size=(choose_size(12, 2), 1_200))
     pairs = list(combinations(metrics, 2))
-    together = time_call(lambda: [correlation_p_value(truth, a, b, prompts) for a, b in pairs])
+    together = time_call(lambda: [compute_correlation_p_value(truth, a, b, prompts) for a, b in pairs])
     drawn = time_call(lambda: [np.random.default_rng(0).integers(2, size=(9_999, 300)) for _ in pairs])
     with capsys.disabled():
-        print(f"\n{len(pairs)} comparisons of metrics on 300 prompts: {together:.2f} s; the draws alone {drawn:.2f} s")
+        print(f"\n{len(pairs)} comparisons of metrics on 300 prompts: {together:.2f} s; only drawing {drawn:.2f} s")
     expect(together < drawn)
 
 

@@ -12,14 +12,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from selenium.webdriver.chrome.options import Options
     from selenium.webdriver.chrome.service import Service
 
-    from tests.browser.opened import ARGUMENTS, CHROMIUM, DRIVER
+    from tests.browser.opened import CHROMEDRIVER, CHROMIUM, CHROMIUM_ARGUMENTS
 
     options = Options()
     options.binary_location = str(CHROMIUM)
-    for argument in (*ARGUMENTS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+    for argument in (*CHROMIUM_ARGUMENTS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
+    driver = webdriver.Chrome(options=options, service=Service(str(CHROMEDRIVER)))
     yield driver
     driver.quit()
 

@@ -11,11 +11,11 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
+CHROMEDRIVER = shutil.which("chromedriver")
 NEEDS_BROWSER = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver (apt install chromium-driver)"
+    not (CHROMIUM and CHROMEDRIVER), reason="needs chromium and chromedriver (apt install chromium-driver)"
 )
-ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+CHROMIUM_ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
              "--disable-component-update", "--disable-sync", "--window-size=1280,900")  # fmt: skip
 PHONE, DESKTOP = 390, 1280
 ON_DESKTOP, ON_PHONE = (pytest.mark.parametrize("width", [side], indirect=True) for side in (DESKTOP, PHONE))

@@ -17,10 +17,10 @@ from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.wait import WebDriverWait
 
-ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+CHROMIUM_ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
              "--disable-component-update", "--disable-sync", "--hide-scrollbars")  # fmt: skip
 
-SHOWN = """
+IMAGES_ARE_LOADED = """
 return !document.querySelector("[aria-busy=true]")
   && [...document.images].every(i => i.complete || i.getBoundingClientRect().top > innerHeight)
 """
@@ -32,14 +32,14 @@ def shoot(address: str, picture: Path, *, width: int, height: int) -> None:
     options = Options()
     options.binary_location = str(shutil.which("chromium"))
     with tempfile.TemporaryDirectory() as profile:
-        for argument in (*ARGUMENTS, f"--user-data-dir={profile}"):
+        for argument in (*CHROMIUM_ARGUMENTS, f"--user-data-dir={profile}"):
             options.add_argument(argument)
         driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
         try:
             size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
             driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
             driver.get(address)
-            WebDriverWait(driver, 30).until(lambda shown: shown.execute_script(SHOWN))
+            WebDriverWait(driver, 30).until(lambda shown: shown.execute_script(IMAGES_ARE_LOADED))
             driver.save_screenshot(str(picture))
         finally:
             driver.quit()

@@ -21,7 +21,7 @@ from tests.operators.report.made import MadeRun, make_run, plain_prompts, png
 
 pytestmark = NEEDS_BROWSER
 NAMES = ("tweezers", "<b>roller")
-SECONDS = 60
+TIMEOUT_SECONDS = 60
 """Maximum number of seconds to wait for images on a busy machine; a test continues as soon as they appear."""
 
 

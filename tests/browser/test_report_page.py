@@ -121,7 +121,7 @@ def test_the_gallery_shows_images_with_marked_words_and_questions(page: WebDrive
     assert "what <colour> is it?" in details.text and "expected red" in details.text
 
 
-READABLE = """
+COLOURS_SCRIPT = """
 const [word, under] = arguments, canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
 const drawn = (...colours) => {
   for (const colour of colours) { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); }
@@ -150,7 +150,7 @@ def test_words_are_redder_for_lower_scores_of_each_metric_and_readable(page: Web
         press(page, card.find_element(By.TAG_NAME, "summary"))
         for word in card.find_elements(By.CSS_SELECTOR, ".heated mark.h"):
             score = float((word.get_attribute("textContent") or "").rpartition("(")[2].rstrip(")"))
-            text, ground = page.execute_script(READABLE, word, card)  # type: ignore[no-untyped-call]
+            text, ground = page.execute_script(COLOURS_SCRIPT, word, card)  # type: ignore[no-untyped-call]
             heats.append((score, ground[0] - ground[1]))
             assert compute_contrast(text, ground) >= 4.5, (score, text, ground)
     prefer_scheme(page, "")
@@ -306,7 +306,7 @@ def test_axe_core_finds_no_barrier(page: WebDriver, scheme: str) -> None:
     prefer_scheme(page, "")
 
 
-READ = """
+WORD_ORDER_SCRIPT = """
 const places = [], walker = document.createTreeWalker(arguments[0], NodeFilter.SHOW_TEXT);
 for (let node; (node = walker.nextNode()); ) {
   for (const { 0: text, index } of node.data.matchAll(/[^\\s,.;:()]+/g)) {
@@ -330,7 +330,7 @@ def test_a_right_to_left_name_does_not_reverse_any_word_on_the_screen(browser: W
     run = make_run(tmp_path, prompts=plain_prompts(16), generators=names, score=score)
     write_report(run.store)
     sentences = find(open_page(browser, run.folder / "report.html", 1280), "h1, #decision li")
-    both = [browser.execute_script(READ, sentence) for sentence in sentences]  # type: ignore[no-untyped-call]
+    both = [browser.execute_script(WORD_ORDER_SCRIPT, sentence) for sentence in sentences]  # type: ignore[no-untyped-call]
     assert sum("אטלס" in written and "מחולל" in written for written, _ in both) > 1
     assert all(written == seen for written, seen in both)
 
@@ -364,7 +364,7 @@ def test_thirty_long_names_take_at_most_two_lines_and_their_headers_stay_visible
         assert page.execute_script("return arguments[0].scrollTop", box) > 0, table  # type: ignore[no-untyped-call]
 
 
-CUT_OFF = """
+CUT_OFF_SCRIPT = """
 const seen = Array.from(document.querySelectorAll(".scroll, thead th, tbody th bdi")).filter((one) => one.offsetParent);
 return seen.filter((one) => one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).display !== "inline")
   .map((one) => one.ariaLabel || one.textContent);
@@ -398,7 +398,7 @@ def test_any_number_of_generators_is_shown_at_1280_pixels_with_nothing_cut_off(
         )
     write_report(run.store, compare="previous")
     page = open_page(browser, run.folder / "report.html", 1280)
-    assert page.execute_script(CUT_OFF) == []  # type: ignore[no-untyped-call]
+    assert page.execute_script(CUT_OFF_SCRIPT) == []  # type: ignore[no-untyped-call]
     heads, rows = (read_texts(page, f"[data-panel=gecko] table.matrix {part} th") for part in ("thead", "tbody"))
     assert len({*heads}) == len({*rows}) == count
     assert heads == rows if count == 8 else rows == [f"{at} {row.partition(' ')[2]}" for at, row in enumerate(rows, 1)]

@@ -12,7 +12,7 @@ from ray.util.metrics import Counter
 from plumbline.pipelines.running.progress import COUNTERS
 
 DASHBOARD = json.loads((Path(__file__).parents[2] / "jobs" / "deploy" / "grafana.json").read_text())
-EXPORTED = {
+EXPORTED_COUNTERS = {
     f"ray_plumbline_{name}{'_total' if spec.kind is Counter else ''}": {"stage", "node", *spec.labels}
     for name, spec in COUNTERS.items()
 }
@@ -41,7 +41,7 @@ def parse(expression: str) -> Any:
 def test_a_panel_shows_existing_counters(target: dict[str, str]) -> None:
     expression = parse(target["expr"])
     (selector,) = list_selectors(expression)
-    labels = EXPORTED[selector.name]
+    labels = EXPORTED_COUNTERS[selector.name]
     assert {matcher.name for matcher in selector.matchers.matchers} <= labels | RAY_LABELS
     grouped = set(expression.modifier.labels)
     assert grouped <= labels
@@ -49,7 +49,9 @@ def test_a_panel_shows_existing_counters(target: dict[str, str]) -> None:
 
 
 def test_every_number_has_a_panel() -> None:
-    assert {selector.name for target in TARGETS for selector in list_selectors(parse(target["expr"]))} == set(EXPORTED)
+    assert {selector.name for target in TARGETS for selector in list_selectors(parse(target["expr"]))} == set(
+        EXPORTED_COUNTERS
+    )
 
 
 def test_the_dashboard_has_the_form_that_grafana_imports() -> None:

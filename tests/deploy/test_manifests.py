@@ -22,9 +22,9 @@ from tests.commands import config_of
 
 ROOT = Path(__file__).parent.parent.parent
 DEPLOY = ROOT / "jobs" / "deploy"
-FIELDS = yaml.safe_load((Path(__file__).parent / "kuberay.yaml").read_text())
-CRDS = os.environ.get("KUBERAY_CRDS")
-KUBERNETES = "1.34"
+KUBERAY_FIELDS = yaml.safe_load((Path(__file__).parent / "kuberay.yaml").read_text())
+CRDS_FOLDER = os.environ.get("KUBERAY_CRDS")
+KUBERNETES_VERSION = "1.34"
 MANIFESTS = ("rayjob.yaml", "raycronjob.yaml", "cronjob.yaml")
 SECRET_TEXT = re.compile(r"(?i)(secret_access_key|token|password|session_token)\s*[:=]\s*\S")
 
@@ -55,9 +55,9 @@ def close_schema(schema: Any) -> Any:
 
 def read_schema(kind: str) -> dict[str, Any]:
     """Return the schema of a kind's `spec`: KubeRay's own if its files exist, otherwise our list of the fields."""
-    if CRDS is None:
-        return {"definitions": FIELDS["definitions"], **FIELDS[kind]}
-    crd = yaml.safe_load((Path(CRDS) / f"ray.io_{kind.lower()}s.yaml").read_text())
+    if CRDS_FOLDER is None:
+        return {"definitions": KUBERAY_FIELDS["definitions"], **KUBERAY_FIELDS[kind]}
+    crd = yaml.safe_load((Path(CRDS_FOLDER) / f"ray.io_{kind.lower()}s.yaml").read_text())
     (version,) = (version for version in crd["spec"]["versions"] if version["name"] == "v1")
     schema: dict[str, Any] = close_schema(version["schema"]["openAPIV3Schema"]["properties"]["spec"])
     return schema
@@ -69,23 +69,23 @@ def list_pod_templates(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield group["template"]
 
 
-def check(manifest: Mapping[str, Any]) -> None:
+def check_manifest(manifest: Mapping[str, Any]) -> None:
     """Raise ValidationError for fields that KubeRay or Kubernetes would refuse or drop."""
     if manifest["apiVersion"] != "ray.io/v1":
-        kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+        kubernetes_validate.validate(manifest, KUBERNETES_VERSION, strict=True)
         return
     assert manifest.keys() == {"apiVersion", "kind", "metadata", "spec"}
     jsonschema.validate(manifest["spec"], read_schema(manifest["kind"]))
     job = manifest["spec"].get("jobTemplate", manifest["spec"])
     for template in list_pod_templates(job):
         pod = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "pods"}, "template": template}
-        kubernetes_validate.validate(pod, KUBERNETES, strict=True)
+        kubernetes_validate.validate(pod, KUBERNETES_VERSION, strict=True)
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_the_cluster_accepts_every_manifest(name: str) -> None:
     for manifest in read_documents(name):
-        check(manifest)
+        check_manifest(manifest)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_field_that_would_be_dropped_or_is_of_another_type_is_refused(place: s
         at = at[int(name)] if name.isdigit() else at[name]
     at[last] = value
     with pytest.raises((jsonschema.ValidationError, kubernetes_validate.ValidationError)):
-        check(manifest)
+        check_manifest(manifest)
 
 
 def test_kuberays_schedule_starts_the_same_job() -> None:

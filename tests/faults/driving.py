@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.bench_of import UNJUDGED
-from tests.ray_head import RayHead, RayNode, find_marked_processes, head_environment, run_node
+from tests.ray_head import RayHead, RayNode, find_marked_processes, make_head_environment, run_node
 
 ROOT = Path(__file__).parent.parent.parent
 POLL_SECONDS = 0.05
@@ -115,7 +115,7 @@ class Cluster(NamedTuple):
     ) -> Iterator[Driver]:
         """Start a sweep on this cluster; `environment` contains additional variables for the driver."""
         arguments = list_sweep_arguments(bench, store, f"cluster.address={self.head.address}", *overrides)
-        with run_driver(arguments, self.folder, head_environment() | dict(environment or {})) as started:
+        with run_driver(arguments, self.folder, make_head_environment() | dict(environment or {})) as started:
             yield started
 
 

@@ -9,7 +9,7 @@ from tests.histories.damage import KINDS
 DAMAGE_EVENTS = tuple(f"damaged-{kind.replace(' ', '-')}" for kind in KINDS)
 """Events that damage a file of each kind, by flipping bits or cutting off its end."""
 
-ANYWHERE = (
+EVENTS_ANYWHERE = (
     "driver-killed",
     "worker-killed",
     "worker-out-of-memory",
@@ -23,8 +23,8 @@ ANYWHERE = (
     "rival",
     *DAMAGE_EVENTS,
 )
-ON_S3 = ("s3-errors", "s3-slow", "s3-resets", "s3-truncated", "credentials-expire")
-ON_DISK = ("disk-full",)
+EVENTS_ON_S3 = ("s3-errors", "s3-slow", "s3-resets", "s3-truncated", "credentials-expire")
+EVENTS_ON_DISK = ("disk-full",)
 OPTIONS = ("", "", "limit=3", "adaptive=betting adaptive.range=[-1,1]")
 """Additional options of a round's sweep; an adaptive sweep compares generators, so it needs two."""
 JOBS = ("rewards", "report", "export", "generate")
@@ -32,7 +32,7 @@ JOBS = ("rewards", "report", "export", "generate")
 STORES = ("s3", "s3", "folder")
 FIRST, LATER = (2, 4), (1, 2)
 """Minimum and maximum number of events during the first sweep on a store, and during later sweeps."""
-SHARE_OF_JOBS = 0.4
+JOB_SHARE = 0.4
 MAX_SHARE = 0.9
 MAX_PAUSE = 3.0
 MIN_SECONDS, MAX_SECONDS = 1.0, 12.0
@@ -84,7 +84,7 @@ def draw_rounds(seed: int) -> Iterator[Round]:
             count = chance.randint(*(FIRST if bench == "fresh" else LATER))
             events = [_draw_event(chance, _draw_kind(chance, deck, store)) for _ in range(count)]
             options = chance.choice(OPTIONS[: 3 if bench == "fresh" else 4])
-            jobs = tuple(job for job in JOBS if chance.random() < SHARE_OF_JOBS)
+            jobs = tuple(job for job in JOBS if chance.random() < JOB_SHARE)
             if "adaptive" in options:
                 jobs = tuple(job for job in jobs if job != "rewards")  # it rejects the scores of a subsample
             phases.append(Phase(bench, options, tuple(sorted(events, key=lambda e: (e.share, e.pause))), jobs))
@@ -93,9 +93,12 @@ def draw_rounds(seed: int) -> Iterator[Round]:
 
 def _draw_kind(chance: random.Random, deck: list[str], store: str) -> str:
     """Draw the first kind of event in the deck that the store allows; if it allows none, add all kinds again."""
-    suitable = {*ANYWHERE, *(ON_S3 if store == "s3" else ON_DISK)}
+    suitable = {*EVENTS_ANYWHERE, *(EVENTS_ON_S3 if store == "s3" else EVENTS_ON_DISK)}
     if not suitable & set(deck):
-        deck += chance.sample([*ANYWHERE, *ON_S3, *ON_DISK], len(ANYWHERE) + len(ON_S3) + len(ON_DISK))
+        deck += chance.sample(
+            [*EVENTS_ANYWHERE, *EVENTS_ON_S3, *EVENTS_ON_DISK],
+            len(EVENTS_ANYWHERE) + len(EVENTS_ON_S3) + len(EVENTS_ON_DISK),
+        )
     kind = next(kind for kind in deck if kind in suitable)
     deck.remove(kind)
     return kind

@@ -9,18 +9,18 @@ from plumbline.pipelines.base.storage import Entry, Place
 from plumbline.pipelines.maintenance import running_sweeps
 from plumbline.pipelines.maintenance.garbage import collect_garbage
 from plumbline.pipelines.maintenance.gc_config import GcConfig
-from plumbline.pipelines.store.runs import LATEST_REPORT, ORDER, find_newest_run, parse_run_id
+from plumbline.pipelines.store.runs import LATEST_REPORT, ORDER_FOLDER, find_newest_run, parse_run_id
 from plumbline.pipelines.store.store import Store
 from tests.bench_of import images, prompts, write_rows
 from tests.histories.damage import ROT, damage_content, find_kind, overwrite
 
 IMAGES, SHARD = 8, 2
 GENERATORS = ("atlas", "flint")
-PROMPTS, ATLAS, FLINT = "prompts.parquet", "images/atlas/00000.parquet", "images/flint/00000.parquet"
-BENCHES = {
-    "fresh": {PROMPTS: "prompts", ATLAS: "atlas"},
-    "grown": {PROMPTS: "prompts", ATLAS: "atlas", FLINT: "flint"},
-    "edited": {PROMPTS: "edited", ATLAS: "atlas", FLINT: "flint"},
+PROMPTS_FILE, ATLAS_FILE, FLINT_FILE = "prompts.parquet", "images/atlas/00000.parquet", "images/flint/00000.parquet"
+BENCH_STATES = {
+    "fresh": {PROMPTS_FILE: "prompts", ATLAS_FILE: "atlas"},
+    "grown": {PROMPTS_FILE: "prompts", ATLAS_FILE: "atlas", FLINT_FILE: "flint"},
+    "edited": {PROMPTS_FILE: "edited", ATLAS_FILE: "atlas", FLINT_FILE: "flint"},
 }
 """The benchmark's files in each of its states.
 
@@ -63,7 +63,7 @@ class RoundStorage(NamedTuple):
 
     def set_bench_state(self, bench: str) -> None:
         """Bring the benchmark into the given state by copying or linking the files of this state."""
-        for name, master in BENCHES[bench].items():
+        for name, master in BENCH_STATES[bench].items():
             self._link_or_write(self.masters / master, self.root / f"bench/{name}")
 
     def _link_or_write(self, master: Path, place: Place) -> None:
@@ -148,7 +148,7 @@ def _is_expected(path: str, whole_runs: set[str]) -> bool:
     folder, _, name = path.partition("/")
     if folder == "runs":
         return name == "latest" or (name.split("/")[0] in whole_runs and "/." not in name)
-    if folder == ORDER:
+    if folder == ORDER_FOLDER:
         return parse_run_id(path) in whole_runs
     if path == LATEST_REPORT or find_kind(path) == "cell":
         return True

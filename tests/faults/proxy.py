@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-SHARE = 0.2
+FAULTY_SHARE = 0.2
 DELAY_SECONDS = 0.3
-CODES = {400: "ExpiredToken", 429: "TooManyRequests", 500: "InternalError", 503: "SlowDown"}
+ERROR_CODES = {400: "ExpiredToken", 429: "TooManyRequests", 500: "InternalError", 503: "SlowDown"}
 GARBLED_BYTES = 8
 """Number of bytes that are changed in the middle of a response body."""
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -66,7 +66,7 @@ class FaultProxy:
         server: Server,
         seed: int,
         *,
-        share: float = SHARE,
+        share: float = FAULTY_SHARE,
         faults: Sequence[str] = FAULTS,
         once: bool = False,
     ) -> None:
@@ -109,13 +109,13 @@ class FaultProxy:
             await asyncio.sleep(DELAY_SECONDS if fault == "delay" else 0)
             return await pass_on(request, client, server, self.bytes)
         if fault == "garbled":
-            return await garble(request, client, server)
+            return await garble_response(request, client, server)
         if fault == "truncated":
-            return await truncate(request, client, server)
+            return await truncate_response(request, client, server)
         if fault.startswith("lost"):
-            await swallow(request, client, server)
+            await discard_response(request, client, server)
         elif fault != "reset":
-            await take_body(request, client)
+            await read_request_body(request, client)
         await refuse(request, client, fault.removeprefix("lost-"))
         return False
 
@@ -176,7 +176,7 @@ async def pass_on(request: Head, client: Stream, server: Stream, counted: Counte
     return "close" not in (request.headers.get("connection", ""), answer.headers.get("connection", ""))
 
 
-async def garble(request: Head, client: Stream, server: Stream) -> bool:
+async def garble_response(request: Head, client: Stream, server: Stream) -> bool:
     """Pass on a call, flipping some bytes in the middle of the object; return True if the connection can stay open."""
     answer = await forward_request(request, client, server)
     await _pass_part(client.writer, answer.raw)
@@ -191,7 +191,7 @@ async def garble(request: Head, client: Stream, server: Stream) -> bool:
     return True
 
 
-async def truncate(request: Head, client: Stream, server: Stream) -> bool:
+async def truncate_response(request: Head, client: Stream, server: Stream) -> bool:
     """Send half of a response (none of a chunked body), then close the connection."""
     answer = await forward_request(request, client, server)
     await _pass_part(client.writer, answer.raw)
@@ -200,7 +200,7 @@ async def truncate(request: Head, client: Stream, server: Stream) -> bool:
     return False
 
 
-async def swallow(request: Head, client: Stream, server: Stream) -> None:
+async def discard_response(request: Head, client: Stream, server: Stream) -> None:
     """Forward the request, and discard the response."""
     answer = await forward_request(request, client, server)
     await _copy_answer(request, answer, server, None)
@@ -211,7 +211,7 @@ async def _copy_answer(request: Head, answer: Head, server: Stream, writer: asyn
         await copy_body(answer, server.reader, writer)
 
 
-async def take_body(request: Head, client: Stream) -> None:
+async def read_request_body(request: Head, client: Stream) -> None:
     """Read the whole request, like a server that fails afterwards."""
     if request.headers.get("expect", "").lower() == "100-continue":
         await _pass_part(client.writer, b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -225,7 +225,7 @@ async def refuse(request: Head, client: Stream, fault: str) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         client.writer.transport.abort()
         return
-    code = CODES[int(fault)]
+    code = ERROR_CODES[int(fault)]
     body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>a fault of the test</Message></Error>".encode()
     body = b"" if request.start.startswith("HEAD ") else body
     head = f"HTTP/1.1 {fault} {code}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n"

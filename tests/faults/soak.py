@@ -32,12 +32,12 @@ from tests.faults.events import DAMAGE_EVENTS, Event, Phase, Round, draw_rounds
 from tests.faults.hook import DISK_FULL_FILE, MEMORY_NOTE, NOTES_VARIABLE
 from tests.faults.machines import Machines
 from tests.faults.outcomes import assert_same_counts, assert_same_tables
-from tests.faults.places import BENCHES, PROMPTS, SHARD, DamagedFile, RoundStorage, write_masters
+from tests.faults.places import BENCH_STATES, PROMPTS_FILE, SHARD, DamagedFile, RoundStorage, write_masters
 from tests.faults.proxy import FaultProxy, run_proxy
 from tests.histories.damage import DRAWN_WAYS, damage_images, find_kind
 from tests.histories.painter import PAINTER, Painter
-from tests.operators.models.endpoint import KEY, VARIABLE
-from tests.ray_head import RayNode, head_environment
+from tests.operators.models.endpoint import KEY, KEY_VARIABLE
+from tests.ray_head import RayNode, make_head_environment
 from tests.s3 import MORE_KEYS, S3Server, run_server
 
 METRICS = ("clipscore", "vqascore", "dsg")
@@ -177,7 +177,7 @@ class DisturbedSweep:
                 self._run_until_complete()
             for event in self.pending:
                 self.soak.log.write("missed", kind=event.kind)
-            self._join_rivals()
+            self._wait_for_rival_sweeps()
         finally:
             self._finish()
 
@@ -405,7 +405,7 @@ class DisturbedSweep:
         for note in (self.soak.notes / MEMORY_NOTE, self._disk_full_file):
             note.unlink(missing_ok=True)
 
-    def _join_rivals(self) -> None:
+    def _wait_for_rival_sweeps(self) -> None:
         self._end_due_events(now=float("inf"))
         for rival, _ in self.rivals:
             rival.process.wait(MAX_TRY_SECONDS)
@@ -446,7 +446,7 @@ def require_no_traceback(printed: Path) -> None:
 def run_undisturbed(soak: Soak, machines: Machines, wanted: Set[tuple[str, str]]) -> None:
     """Run sweeps without faults on one store; `wanted` contains (state of the benchmark, options of the sweep)."""
     place = soak.place("folder", "undisturbed")
-    for bench, options in sorted(wanted, key=lambda one: (list(BENCHES).index(one[0]), one[1])):
+    for bench, options in sorted(wanted, key=lambda one: (list(BENCH_STATES).index(one[0]), one[1])):
         place.set_bench_state(bench)
         known, began = len(place.cells()), time.monotonic()
         soak.cells_of[bench, options] = 0
@@ -498,7 +498,7 @@ def run_generation(soak: Soak, place: RoundStorage, bench: str) -> None:
     """Generate images for the benchmark's prompts, then again after damage; all images must be correct."""
     chance, images = Random(f"{soak.seed} {soak.totals['jobs']}"), soak.folder / "drawn"
     words = [f"prompts={place.root}/bench/prompts.parquet", f"images={images}", "cluster=here", f"shard_rows={SHARD}"]
-    prompts = pq.read_table(place.masters / BENCHES[bench][PROMPTS]).to_pylist()
+    prompts = pq.read_table(place.masters / BENCH_STATES[bench][PROMPTS_FILE]).to_pylist()
     with Painter() as painter:
         for way in (None, *chance.sample(DRAWN_WAYS, 2)):
             harmed = damage_images(images, PAINTER, way, chance) if way is not None else ""
@@ -513,7 +513,7 @@ def _run_job_successfully(soak: Soak, job: str, name: str, words: Sequence[str])
     with printed.open("wb") as file:
         code = subprocess.run(
             [sys.executable, "-m", f"jobs.{job}", *words], cwd=ROOT, check=False,
-            env=head_environment() | soak.environment() | {VARIABLE: KEY}, stdout=file, stderr=file,
+            env=make_head_environment() | soak.environment() | {KEY_VARIABLE: KEY}, stdout=file, stderr=file,
         ).returncode  # fmt: skip
     soak.totals["jobs"] += 1
     soak.log.write("job", job=job, code=code, last=_read_last_line(printed))

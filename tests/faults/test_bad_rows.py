@@ -21,19 +21,19 @@ from plumbline.operators.base.errors import REMEDIES, ConfigError
 from plumbline.pipelines.base.filesystems import open_filesystem
 from tests.bench_of import images, list_arguments, plan_bench, prompts, write_benchmark, write_rows
 from tests.commands import newest, run
-from tests.operators.broken_images import ARITHMETIC, BMPS, drop_intervals, make_three_scans, make_tiff
+from tests.operators.broken_images import ARITHMETIC_JPEG, INCOMPLETE_BMPS, drop_intervals, make_three_scans, make_tiff
 from tests.operators.tiny import draw_image, encode_image
 from tests.s3 import S3Server
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = (ROOT / "docs" / "failures.md").read_text()
-SOUND = images("atlas", 8)
-PROMPT = SOUND[0]["prompt_id"]
-PNG = SOUND[0]["image"]
+SOUND_ROWS = images("atlas", 8)
+PROMPT = SOUND_ROWS[0]["prompt_id"]
+PNG = SOUND_ROWS[0]["image"]
 PICTURE = draw_image(0)
 JPEG = encode_image(draw_image(0, width=200, height=200), "JPEG")
-EXIF = Image.Exif()
-EXIF[0x0112] = 6
+ROTATED_EXIF = Image.Exif()
+ROTATED_EXIF[0x0112] = 6
 
 
 def make_chunk(name: bytes, content: bytes) -> bytes:
@@ -93,41 +93,41 @@ class Kind(NamedTuple):
     copies: int = 1
 
 
-def corrupt_image(name: str, image: Any, found: str, remedy: str = "generate it again", **more: Any) -> Kind:
+def make_corrupt_image(name: str, image: Any, found: str, remedy: str = "generate it again", **more: Any) -> Kind:
     """Return the kind of a row whose image cannot be decoded."""
     return Kind(name, {"image": image}, "corrupt_image", found, remedy, **more)
 
 
-def too_large_image(name: str, image: bytes, found: str, remedy: str) -> Kind:
+def make_too_large_image(name: str, image: bytes, found: str, remedy: str) -> Kind:
     """Return the kind of a row whose image exceeds a limit."""
     return Kind(name, {"image": image}, "image_too_large", found, remedy)
 
 
-def missing_image(
+def make_missing_image(
     name: str, row: Mapping[str, Any], found: str, remedy: str = "generate the image", **more: Any
 ) -> Kind:
     """Return the kind of a row that has no image."""
     return Kind(name, {"image": None, **row}, "missing_image", found, remedy, **more)
 
 
-def unreadable_uri(name: str, uri: str, found: str) -> Kind:
+def make_unreadable_uri(name: str, uri: str, found: str) -> Kind:
     """Return the kind of a row whose address cannot be read."""
     return Kind(name, {"image": None, "uri": uri}, "unreadable_uri", found, "check the address", retried=True)
 
 
-def refused_uri(name: str, uri: str) -> Kind:
+def make_refused_uri(name: str, uri: str) -> Kind:
     """Return the kind of a row whose address lies outside the benchmark's folders."""
     found = "is not read: it lies outside of the benchmark's folders"
     return Kind(name, {"image": None, "uri": uri}, "uri_refused", found, "benchmark.uri_roots", retried=True)
 
 
-def bad_prompt(name: str, text: str | None, error: str | None = None, file: str = "bytes") -> Kind:
+def make_bad_prompt(name: str, text: str | None, error: str | None = None, file: str = "bytes") -> Kind:
     """Return the kind of a row whose prompt has a missing or unusual text."""
     found = "no text" if error else ""
     return Kind(name, {"prompt_id": name}, error, found, "drop the prompt", file=file, prompt={"text": text})
 
 
-def bad_id(name: str, prompt_id: Any, error: str | None, found: str, remedy: str, file: str = "bytes") -> Kind:
+def make_bad_id(name: str, prompt_id: Any, error: str | None, found: str, remedy: str, file: str = "bytes") -> Kind:
     """Return the kind of a row with a missing, invalid or unusual prompt id."""
     return Kind(name, {"prompt_id": prompt_id}, error, found, remedy, file=file)
 
@@ -135,57 +135,63 @@ def bad_id(name: str, prompt_id: Any, error: str | None, found: str, remedy: str
 NOT_BYTES = "put bytes there, or addresses in `uri`"
 ZEROS = zlib.compress(b"\0" * 200_000_000)
 KINDS = [
-    corrupt_image("corrupt bytes", b"\x13\x37" * 50, "found something else"),
-    corrupt_image("truncated PNG", PNG[: len(PNG) // 2], "does not decode"),
-    corrupt_image("PNG that lacks rows", make_png(8, 8, b"\0" + b"\x55" * 8), "end before its last row"),
-    corrupt_image("JPEG that lacks blocks", JPEG[: len(JPEG) // 2] + b"\xff\xd9", "premature end of data segment"),
-    corrupt_image("JPEG that lacks restart intervals", drop_intervals(2, 8), "found marker 0xd9 instead of RST3"),
-    corrupt_image("JPEG that lacks scans", make_three_scans(kept=(0, 1, 1)), "it lacks some of its scans"),
-    corrupt_image("arithmetic-coded JPEG", ARITHMETIC, "found an arithmetic-coded or lossless JPEG",
+    make_corrupt_image("corrupt bytes", b"\x13\x37" * 50, "found something else"),
+    make_corrupt_image("truncated PNG", PNG[: len(PNG) // 2], "does not decode"),
+    make_corrupt_image("PNG that lacks rows", make_png(8, 8, b"\0" + b"\x55" * 8), "end before its last row"),
+    make_corrupt_image("JPEG that lacks blocks", JPEG[: len(JPEG) // 2] + b"\xff\xd9", "premature end of data segment"),
+    make_corrupt_image("JPEG that lacks restart intervals", drop_intervals(2, 8), "found marker 0xd9 instead of RST3"),
+    make_corrupt_image("JPEG that lacks scans", make_three_scans(kept=(0, 1, 1)), "it lacks some of its scans"),
+    make_corrupt_image("arithmetic-coded JPEG", ARITHMETIC_JPEG, "found an arithmetic-coded or lossless JPEG",
                   "save the image as PNG"),
-    corrupt_image("TIFF of a fax", make_tiff("group3", 0.01), "a TIFF compressed as group3", "save the image as PNG"),
-    corrupt_image("BMP that skips pixels", BMPS["it skips its pixels"], "its runs leave out some of its pixels"),
-    corrupt_image("PNG with damaged pixels", flip_bits(PNG, 0.5, 0.51), "checksum"),
-    corrupt_image("truncated JPEG", JPEG[: len(JPEG) // 2], "Premature end of JPEG file"),
-    corrupt_image("truncated WebP", encode_image(PICTURE, "WEBP")[:200], "does not decode"),
-    corrupt_image("zip archive", make_zip(), "found a zip archive"),
-    corrupt_image("HTML page", b"<!DOCTYPE html><title>403</title>", "found a web page"),
-    corrupt_image("PDF document", b"%PDF-1.7\n1 0 obj\n", "found a PDF document"),
-    corrupt_image("unknown image format", encode_image(PICTURE, "PPM"), "expected an image (PNG, JPEG"),
-    corrupt_image("zero-size image", make_png(0, 0, b""), "expected an image"),
-    corrupt_image("32-bit pixels", encode_image(Image.new("F", (8, 8), 5.0), "TIFF"), "no fixed range", "8-bit RGB"),
-    corrupt_image("text in the image column", "outputs/a.png", "found text", NOT_BYTES, file="texts"),
-    corrupt_image("numbers in the image column", 7, "type int", NOT_BYTES, file="numbers"),
-    corrupt_image("lists in the image column", [0.5, 1.0], "type list", NOT_BYTES, file="lists"),
-    too_large_image("decompression bomb", make_png(60_000, 60_000, b""), "60000x60000 pixels", "limits.max_pixels"),
-    too_large_image("too many bytes", PNG + bytes(2_000_000), "bytes is over limits.max_bytes=2000000",
+    make_corrupt_image("TIFF of a fax", make_tiff("group3", 0.01), "a TIFF compressed as group3",
+                       "save the image as PNG"),
+    make_corrupt_image("BMP that skips pixels", INCOMPLETE_BMPS["it skips its pixels"],
+                       "its run-length encoding leaves out some"),
+    make_corrupt_image("PNG with damaged pixels", flip_bits(PNG, 0.5, 0.51), "checksum"),
+    make_corrupt_image("truncated JPEG", JPEG[: len(JPEG) // 2], "Premature end of JPEG file"),
+    make_corrupt_image("truncated WebP", encode_image(PICTURE, "WEBP")[:200], "does not decode"),
+    make_corrupt_image("zip archive", make_zip(), "found a zip archive"),
+    make_corrupt_image("HTML page", b"<!DOCTYPE html><title>403</title>", "found a web page"),
+    make_corrupt_image("PDF document", b"%PDF-1.7\n1 0 obj\n", "found a PDF document"),
+    make_corrupt_image("unknown image format", encode_image(PICTURE, "PPM"), "expected an image (PNG, JPEG"),
+    make_corrupt_image("zero-size image", make_png(0, 0, b""), "expected an image"),
+    make_corrupt_image("32-bit pixels", encode_image(Image.new("F", (8, 8), 5.0), "TIFF"), "no fixed range",
+                       "8-bit RGB"),
+    make_corrupt_image("text in the image column", "outputs/a.png", "found text", NOT_BYTES, file="texts"),
+    make_corrupt_image("numbers in the image column", 7, "type int", NOT_BYTES, file="numbers"),
+    make_corrupt_image("lists in the image column", [0.5, 1.0], "type list", NOT_BYTES, file="lists"),
+    make_too_large_image("decompression bomb", make_png(60_000, 60_000, b""), "60000x60000 pixels",
+                         "limits.max_pixels"),
+    make_too_large_image("too many bytes", PNG + bytes(2_000_000), "bytes is over limits.max_bytes=2000000",
                     "raise the limit"),
-    too_large_image("too many scans", repeat_scan(90), "scans is over limits.max_scans=64", "raise the limit"),
-    too_large_image("too elongated", encode_image(Image.new("L", (40_000, 1))), "40000x1 is over 16 times", "crop it"),
-    missing_image("empty bytes", {"image": b""}, "neither image bytes nor a uri"),
-    missing_image("null image", {}, "neither image bytes nor a uri"),
+    make_too_large_image("too many scans", repeat_scan(90), "scans is over limits.max_scans=64", "raise the limit"),
+    make_too_large_image("too elongated", encode_image(Image.new("L", (40_000, 1))), "40000x1 is over 16 times",
+                         "crop it"),
+    make_missing_image("empty bytes", {"image": b""}, "neither image bytes nor a uri"),
+    make_missing_image("null image", {}, "neither image bytes nor a uri"),
     Kind("struct path without bytes", {"image": {"bytes": None, "path": "a.png"}}, "image_not_embedded",
          "only the path 'a.png'", "put the address in `uri`", file="structs"),
-    missing_image("uri to nothing", {"uri": "FOLDER/images/nothing.png"}, "nothing at", retried=True),
-    missing_image("uri to an empty file", {"uri": "FOLDER/images/empty.png"}, "an empty file at", retried=True),
-    refused_uri("uri outside of the benchmark", "/etc/passwd"),
-    refused_uri("uri that a link leads outside", "FOLDER/images/outside.png"),
-    unreadable_uri("uri to a pipe", "FOLDER/images/pipe.png", "expected a regular file"),
-    unreadable_uri("uri to a directory", "FOLDER/images", "Is a directory"),
-    unreadable_uri("uri denied", "s3://private/a.png", "cannot read 's3://private/a.png'"),
-    refused_uri("uri of a place that is not named", "ftp://host/a.png"),
-    bad_prompt("empty prompt", "", "empty_prompt"),
-    bad_prompt("whitespace-only prompt", " \n\t ", "empty_prompt"),
-    bad_prompt("null prompt", None, "empty_prompt"),
-    bad_id("null prompt_id", None, "missing_prompt_id", "has no prompt_id", "fill it in"),
-    bad_id("NaN prompt_id", math.nan, "missing_prompt_id", "has no prompt_id", "fill it in", "floats"),
-    bad_id("prompt_id that became a float", 7.0, "unknown_prompt", "'7.0' is not in", "correct the id", "floats"),
-    bad_id("unknown prompt_id", "nobody's", "unknown_prompt", "\"nobody's\" is not in", "add the prompt"),
-    bad_id("prompt_id that is not UTF-8", b"caf\xe9", "unknown_prompt", "'caf\ufffd' is not in", "correct", "latin1"),
+    make_missing_image("uri to nothing", {"uri": "FOLDER/images/nothing.png"}, "nothing at", retried=True),
+    make_missing_image("uri to an empty file", {"uri": "FOLDER/images/empty.png"}, "an empty file at", retried=True),
+    make_refused_uri("uri outside of the benchmark", "/etc/passwd"),
+    make_refused_uri("uri that a link leads outside", "FOLDER/images/outside.png"),
+    make_unreadable_uri("uri to a pipe", "FOLDER/images/pipe.png", "expected a regular file"),
+    make_unreadable_uri("uri to a directory", "FOLDER/images", "Is a directory"),
+    make_unreadable_uri("uri denied", "s3://private/a.png", "cannot read 's3://private/a.png'"),
+    make_refused_uri("uri of a place that is not named", "ftp://host/a.png"),
+    make_bad_prompt("empty prompt", "", "empty_prompt"),
+    make_bad_prompt("whitespace-only prompt", " \n\t ", "empty_prompt"),
+    make_bad_prompt("null prompt", None, "empty_prompt"),
+    make_bad_id("null prompt_id", None, "missing_prompt_id", "has no prompt_id", "fill it in"),
+    make_bad_id("NaN prompt_id", math.nan, "missing_prompt_id", "has no prompt_id", "fill it in", "floats"),
+    make_bad_id("prompt_id that became a float", 7.0, "unknown_prompt", "'7.0' is not in", "correct the id", "floats"),
+    make_bad_id("unknown prompt_id", "nobody's", "unknown_prompt", "\"nobody's\" is not in", "add the prompt"),
+    make_bad_id("prompt_id that is not UTF-8", b"caf\xe9", "unknown_prompt", "'caf\ufffd' is not in", "correct",
+                "latin1"),
     # The rows from here on are unusual but are scored.
-    bad_id("numeric prompt_id", 7, None, "", "", "integers"),
-    bad_prompt("10,000-character prompt", "a red circle " * 770, file="long"),
-    bad_prompt("control characters", "a red\x00 circle\x07 \x1b[31mleft of\u200b a blue square"),
+    make_bad_id("numeric prompt_id", 7, None, "", "", "integers"),
+    make_bad_prompt("10,000-character prompt", "a red circle " * 770, file="long"),
+    make_bad_prompt("control characters", "a red\x00 circle\x07 \x1b[31mleft of\u200b a blue square"),
     Kind("animated GIF", {"image": make_two_frames("GIF")}),
     Kind("animated WebP", {"image": make_two_frames("WEBP")}),
     Kind("animated PNG", {"image": make_two_frames("PNG")}),
@@ -198,14 +204,14 @@ KINDS = [
     Kind("pixel data bomb", {"image": make_png(2, 2, bytes(50_000_000))}),
     Kind("text chunk bomb", {"image": make_png(2, 2, bytes(6), extra=make_chunk(b"zTXt", b"a\0\0" + ZEROS))}),
     Kind("colour profile bomb", {"image": make_png(2, 2, bytes(6), extra=make_chunk(b"iCCP", b"a\0\0" + ZEROS))}),
-    Kind("EXIF-rotated JPEG", {"image": encode_image(PICTURE, "JPEG", exif=EXIF)}),
+    Kind("EXIF-rotated JPEG", {"image": encode_image(PICTURE, "JPEG", exif=ROTATED_EXIF)}),
     Kind("wrong extension", {"image": {"bytes": PNG, "path": "a.jpg"}}, file="structs"),
     Kind("duplicate image_id", {}, copies=2),
-    Kind("several images of one prompt", {"prompt_id": SOUND[1]["prompt_id"]}, copies=2),
+    Kind("several images of one prompt", {"prompt_id": SOUND_ROWS[1]["prompt_id"]}, copies=2),
     Kind("null image_id", {"image_id": None}, file="anonymous"),
 ]  # fmt: skip
-BAD = [kind for kind in KINDS if kind.error]
-ODD = [kind for kind in KINDS if not kind.error]
+BAD_KINDS = [kind for kind in KINDS if kind.error]
+ODD_KINDS = [kind for kind in KINDS if not kind.error]
 
 COLUMNS = {"image_id": pa.string(), "prompt_id": pa.string(), "image": pa.binary(), "uri": pa.string()}
 FILES: Mapping[str, Mapping[str, pa.DataType]] = {
@@ -243,15 +249,15 @@ def make_parquet(
     return stream.getvalue()
 
 
-LOST = [dict(row, image_id=f"lost-{n}") for n, row in enumerate(SOUND)]
+LOST_ROWS = [dict(row, image_id=f"lost-{n}") for n, row in enumerate(SOUND_ROWS)]
 
 
 def corrupt_page(_: bytes) -> bytes:
     """Flip bytes in the middle of the file, which lie within a page of images."""
-    return flip_bits(make_parquet(LOST, compression="gzip"), 0.45, 0.5)
+    return flip_bits(make_parquet(LOST_ROWS, compression="gzip"), 0.45, 0.5)
 
 
-SHARDS = [
+BAD_SHARDS = [
     BadShard("truncated Parquet", lambda content: content[:-100], "not a readable Parquet file"),
     BadShard("half a Parquet", lambda content: content[: len(content) // 2], "not a readable Parquet file"),
     BadShard("not Parquet", lambda content: b"prompt_id,image\n1,a.png\n", "not a readable Parquet file"),
@@ -291,7 +297,7 @@ def write_bad_rows(folder: Path) -> None:
     os.mkfifo(folder / "images" / "pipe.png")
     for name, columns in FILES.items():
         types = {**COLUMNS, **columns}
-        sound = [dict(row, image_id=f"sound-{n}") for n, row in enumerate(SOUND * 6)] if name == "bytes" else []
+        sound = [dict(row, image_id=f"sound-{n}") for n, row in enumerate(SOUND_ROWS * 6)] if name == "bytes" else []
         mine = [row for kind in KINDS if kind.file == name for row in [make_bad_row(kind, folder, types)] * kind.copies]
         mixed = [row for n in range(max(len(sound), len(mine))) for row in (*sound[n : n + 1], *mine[n : n + 1])]
         table = pa.Table.from_pylist(mixed, schema=pa.schema(types))
@@ -310,10 +316,10 @@ def make_bad_row(kind: Kind, folder: Path, types: Mapping[str, pa.DataType]) -> 
 
 
 def write_bad_shards(folder: Path) -> None:
-    good = make_parquet(LOST)
-    for shard in SHARDS:
+    good = make_parquet(LOST_ROWS)
+    for shard in BAD_SHARDS:
         target = folder / "images" / make_slug(shard.name)
-        write_rows(target / "00001.parquet", [dict(row, image_id=f"sound-{n}") for n, row in enumerate(SOUND[:2])])
+        write_rows(target / "00001.parquet", [dict(row, image_id=f"sound-{n}") for n, row in enumerate(SOUND_ROWS[:2])])
         (target / "00000.parquet").write_bytes(shard.spoil(good))
 
 
@@ -340,7 +346,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Swee
     return Sweep(scores, errors, ended.out, ended.code, folder)
 
 
-@pytest.mark.parametrize("kind", BAD, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", BAD_KINDS, ids=lambda kind: kind.name)
 def test_a_bad_row_becomes_an_error_row_with_its_kind_and_remedy(sweep: Sweep, kind: Kind) -> None:
     failed = [row for row in sweep.errors if (row["generator"], row["image_id"]) == (kind.file, kind.name)]
     assert sorted(row["metric"] for row in failed) == ["clipscore", "vqascore"]
@@ -350,7 +356,7 @@ def test_a_bad_row_becomes_an_error_row_with_its_kind_and_remedy(sweep: Sweep, k
     assert [row["score"] for row in sweep.select_scores(kind.file, kind.name)] == [None, None]
 
 
-@pytest.mark.parametrize("kind", ODD, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", ODD_KINDS, ids=lambda kind: kind.name)
 def test_an_unusual_but_valid_row_is_scored(sweep: Sweep, kind: Kind) -> None:
     mine = sweep.select_scores(kind.file, kind.row.get("image_id", kind.name))
     assert len(mine) == 2 * kind.copies
@@ -359,12 +365,12 @@ def test_an_unusual_but_valid_row_is_scored(sweep: Sweep, kind: Kind) -> None:
         assert row["truncated"] == (kind.name == "10,000-character prompt" and row["metric"] == "clipscore")
 
 
-@pytest.mark.parametrize("shard", SHARDS, ids=lambda shard: shard.name)
+@pytest.mark.parametrize("shard", BAD_SHARDS, ids=lambda shard: shard.name)
 def test_a_bad_shard_is_named_and_its_neighbour_scored(sweep: Sweep, shard: BadShard) -> None:
     rows = sweep.select_scores(make_slug(shard.name), None)
     failed = [row["error"] for row in rows if row["score"] is None]
     assert sorted(row["image_id"] for row in rows if row["score"] is not None) == ["sound-0"] * 2 + ["sound-1"] * 2
-    lost = len(LOST) if shard.error == "shard_failed" else len(list_prompts()) - 2
+    lost = len(LOST_ROWS) if shard.error == "shard_failed" else len(list_prompts()) - 2
     assert len(failed) == (2 * lost if shard.found else 0)
     for error in failed:
         assert (error["kind"], error["retryable"]) == (shard.error, True)
@@ -374,7 +380,7 @@ def test_a_bad_shard_is_named_and_its_neighbour_scored(sweep: Sweep, shard: BadS
 
 def test_all_other_rows_are_scored_and_no_failure_is_a_zero(sweep: Sweep) -> None:
     sound = [row for row in sweep.select_scores("bytes", None) if row["image_id"].startswith("sound-")]
-    assert len(sound) == 2 * 6 * len(SOUND) and all(row["score"] is not None for row in sound)
+    assert len(sound) == 2 * 6 * len(SOUND_ROWS) and all(row["score"] is not None for row in sound)
     assert all((row["score"] is None) == (row["error"] is not None) for row in sweep.scores)
     assert len(sweep.errors) == sum(row["score"] is None for row in sweep.scores)
     rows = sum(pq.read_metadata(sweep.folder / f"images/{name}/00000.parquet").num_rows for name in FILES)
@@ -422,6 +428,6 @@ def test_every_kind_of_failure_is_documented_with_its_remedy() -> None:
     assert kinds - REMEDIES.keys() == set()
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *SHARDS], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [*KINDS, *BAD_SHARDS], ids=lambda kind: kind.name)
 def test_every_bad_row_and_shard_is_documented(kind: Kind | BadShard) -> None:
     assert re.search(rf"^\| {re.escape(kind.name)} \|", DOCS, re.MULTILINE)

@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from tests.faults.events import ANYWHERE, JOBS, ON_DISK, ON_S3, OPTIONS, draw_rounds
+from tests.faults.events import EVENTS_ANYWHERE, EVENTS_ON_DISK, EVENTS_ON_S3, JOBS, OPTIONS, draw_rounds
 
 
 def test_the_same_seed_draws_the_same_rounds_and_another_seed_draws_others() -> None:
@@ -17,10 +17,10 @@ def test_every_kind_of_event_occurs_if_its_store_allows() -> None:
             store: {e.kind for r in rounds if r.store == store for phase in r.phases for e in phase.events}
             for store in ("s3", "folder")
         }
-        assert kinds["s3"] | kinds["folder"] == {*ANYWHERE, *ON_S3, *ON_DISK}
+        assert kinds["s3"] | kinds["folder"] == {*EVENTS_ANYWHERE, *EVENTS_ON_S3, *EVENTS_ON_DISK}
         options = {phase.options for r in rounds for phase in r.phases}
         assert options == {*OPTIONS} and {job for r in rounds for phase in r.phases for job in phase.jobs} == {*JOBS}
-        assert not kinds["folder"] & set(ON_S3) and not kinds["s3"] & set(ON_DISK)
+        assert not kinds["folder"] & set(EVENTS_ON_S3) and not kinds["s3"] & set(EVENTS_ON_DISK)
 
 
 def test_events_are_in_order_and_a_store_starts_fresh() -> None:

@@ -31,7 +31,7 @@ CELLS = 2 * len(GENERATORS) * IMAGES // SHARD
 OVERRIDES = ("metric=[edge_density]", f"shard_rows={SHARD}")
 """Options of sweeps whose workers import no libraries of a model."""
 ON_RAY = "cluster=local"
-PAGE = os.sysconf("SC_PAGE_SIZE")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 Etags = Mapping[str, object]
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))]
 """Each seed draws different faults, times or targets; all but the first are only run by `make slow`."""
@@ -224,7 +224,7 @@ def test_a_sweep_on_a_disk_that_fills_up_continues_when_there_is_space(
 
 def count_pages(store: Path) -> int:
     """Return the number of memory pages that a store's files would occupy."""
-    return sum(-(-path.stat().st_size // PAGE) for path in store.rglob("*") if path.is_file())
+    return sum(-(-path.stat().st_size // PAGE_BYTES) for path in store.rglob("*") if path.is_file())
 
 
 @contextmanager
@@ -232,7 +232,7 @@ def mount_small_disk(folder: Path, size: int) -> Iterator[Path]:
     """Mount a disk of this many pages; skip the test if the system does not allow it."""
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size * PAGE}", "tmpfs", folder], capture_output=True, text=True
+        ["mount", "-t", "tmpfs", "-o", f"size={size * PAGE_BYTES}", "tmpfs", folder], capture_output=True, text=True
     )
     if mounted.returncode:
         pytest.skip(f"no disk can be mounted here: {mounted.stderr.strip()}")

@@ -28,7 +28,7 @@ from tests.faults.driving import (
 )
 from tests.faults.outcomes import read_scores
 from tests.pipelines.ingest.test_ingest import make_source_rows, write_csv, write_files
-from tests.ray_head import head_environment, run_head
+from tests.ray_head import make_head_environment, run_head
 from tests.s3 import S3Server
 
 ROOT = Path(__file__).parent.parent.parent
@@ -37,7 +37,7 @@ MANY_IMAGES = 128
 """Number of images, large enough that some are left when the first worker is stopped."""
 OVERRIDES = ("metric=[edge_density]", f"shard_rows={SHARD}")
 """Options of sweeps whose workers import no libraries of a model."""
-WORKER = "--labels=kind=worker"
+WORKER_LABEL = "--labels=kind=worker"
 WORKER_POOLS = ("+cluster.pools.image_statistics.labels={kind:worker}", "+cluster.pools.scores.labels={kind:worker}")
 """Options for pools that do not fit on the head."""
 SECRET = "a-word-that-no-log-may-have"
@@ -93,7 +93,7 @@ def test_a_sweep_waits_for_late_machines_and_loses_nothing_with_a_lost_machine(
         assert wait_until(
             lambda: "for machines to join: stage image_statistics" in job.printed.read_text() or job.ended()
         )
-        nodes = [stack.enter_context(cluster.node(WORKER)) for _ in range(2)]
+        nodes = [stack.enter_context(cluster.node(WORKER_LABEL)) for _ in range(2)]
         assert wait_until(lambda: count_committed(store) > 2 or job.ended())
         assert not job.ended(), job.printed.read_text()
         lost, *_ = find_working_nodes(nodes)
@@ -108,11 +108,11 @@ def test_a_raylet_that_dies_while_workers_start_costs_nothing_and_leaves_no_trac
     cluster: Cluster, bench: Path, tmp_path: Path, undisturbed: pd.DataFrame
 ) -> None:
     store = store_at(tmp_path / "store")
-    with cluster.node(WORKER) as node, run_sweep(cluster, bench, store.place.url, *WORKER_POOLS) as job:
+    with cluster.node(WORKER_LABEL) as node, run_sweep(cluster, bench, store.place.url, *WORKER_POOLS) as job:
         assert wait_until(lambda: bool(list_workers(node)) or job.ended())
         for pid in list_actors(node, "raylet/raylet"):
             kill_process(pid)
-        with cluster.node(WORKER):
+        with cluster.node(WORKER_LABEL):
             assert job.process.wait(240) == 0, job.printed.read_text()
     assert "Traceback" not in job.printed.read_text() and "retries remaining" not in job.printed.read_text()
     pd.testing.assert_frame_equal(read_newest_scores(store), undisturbed, rtol=1e-5)
@@ -133,7 +133,7 @@ def test_a_machine_that_does_not_see_the_drivers_folder_is_refused_in_one_line(
     (tmp_path / "store").mkdir()
     without = tmp_path / "store" if hidden == "store" else bench / "images"
     with (
-        cluster.node(WORKER, without=without),
+        cluster.node(WORKER_LABEL, without=without),
         run_sweep(cluster, bench, str(tmp_path / "store"), *WORKER_POOLS) as job,
     ):
         assert job.process.wait(120) == 1
@@ -142,12 +142,12 @@ def test_a_machine_that_does_not_see_the_drivers_folder_is_refused_in_one_line(
     assert list((tmp_path / "store").glob("image_statistics/**/*.parquet")) == []
 
 
-INGEST = """
+INGEST_SCRIPT = """
 import sys
 from plumbline.pipelines.ingest import draft_workers
 from plumbline.jobs.ingest import COMMAND, main
 from plumbline.jobs.command import run_job
-draft_workers.PATIENCE = -1.0
+draft_workers.RAY_START_DELAY = -1.0
 sys.exit(run_job(COMMAND, main))
 """
 
@@ -163,10 +163,11 @@ def test_an_ingest_uses_no_machine_that_does_not_see_the_images_or_the_output(
     rows = write_files(tmp_path / "images", make_source_rows(4))
     write_csv(tmp_path / "table.csv", rows)
     arguments = [f"table={tmp_path}/table.csv", f"images={tmp_path}/images", f"output={tmp_path}/output"]
-    with cluster.node(WORKER, without=tmp_path / hidden):
+    with cluster.node(WORKER_LABEL, without=tmp_path / hidden):
         done = subprocess.run(
-            [sys.executable, "-c", INGEST, *arguments, "shard_rows=1", f"cluster.address={cluster.head.address}"],
-            cwd=ROOT, env=head_environment(), check=False, capture_output=True, text=True,
+            [sys.executable, "-c", INGEST_SCRIPT, *arguments, "shard_rows=1",
+             f"cluster.address={cluster.head.address}"],
+            cwd=ROOT, env=make_head_environment(), check=False, capture_output=True, text=True,
         )  # fmt: skip
     assert done.returncode == 1
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
@@ -181,7 +182,7 @@ def test_a_run_that_lost_all_workers_continues_when_a_machine_joins(
 ) -> None:
     """The run also continues if the process of the progress log is killed."""
     store = store_at(bucket)
-    with cluster.node(WORKER) as lost, run_sweep(cluster, bench, bucket, *WORKER_POOLS) as job:
+    with cluster.node(WORKER_LABEL) as lost, run_sweep(cluster, bench, bucket, *WORKER_POOLS) as job:
         assert wait_until(lambda: count_committed(store) > 2 or job.ended())
         (log,) = list_actors(cluster.head.node, "ProgressLog")
         os.kill(log, signal.SIGKILL)
@@ -189,7 +190,7 @@ def test_a_run_that_lost_all_workers_continues_when_a_machine_joins(
         assert wait_until(lambda: count_committed(store) > known or job.ended())
         lost.kill()
         assert wait_until(lambda: "for machines to join" in job.printed.read_text() or job.ended())
-        with cluster.node(WORKER):
+        with cluster.node(WORKER_LABEL):
             assert job.process.wait(240) == 0, job.printed.read_text()
     pd.testing.assert_frame_equal(read_newest_scores(store), undisturbed, rtol=1e-5)
 
@@ -203,7 +204,7 @@ def test_a_sweep_waits_for_missing_machines_up_to_the_limit(cluster: Cluster, be
     assert "error: stage image_statistics: 1 actor(s)" in lines and "with kind=worker cannot be placed" in lines
 
 
-HOLDER = """
+HOLDER_SCRIPT = """
 import sys
 import ray
 ray.init(address=sys.argv[1], log_to_driver=False)
@@ -239,8 +240,8 @@ def test_two_sweeps_that_need_the_same_resources_both_end_and_report_their_wait(
     with (
         cluster.node("--num-cpus=4", "--labels=kind=room"),
         subprocess.Popen(
-            [sys.executable, "-c", HOLDER, cluster.head.address],
-            cwd=ROOT, env=head_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-c", HOLDER_SCRIPT, cluster.head.address],
+            cwd=ROOT, env=make_head_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         ) as holder,
         run_sweep(cluster, bench, store("first"), *SHARED_POOLS) as first,
     ):  # fmt: skip
@@ -262,12 +263,12 @@ def test_a_machine_that_joins_a_running_sweep_is_used(cluster: Cluster, tmp_path
     write_rows(tmp_path / "images/atlas/00000.parquet", images("atlas", MANY_IMAGES), row_group=SHARD)
     store = store_at(tmp_path / "store")
     pools = ("+cluster.pools.image_statistics={num_cpus:1,max_size:2,labels:{kind:worker}}",)
-    with cluster.node(WORKER) as node, run_sweep(cluster, tmp_path, store.place.url, *pools) as job:
+    with cluster.node(WORKER_LABEL) as node, run_sweep(cluster, tmp_path, store.place.url, *pools) as job:
         assert wait_until(lambda: count_committed(store) > 0 or job.ended())
         (worker,) = list_workers(node)
         os.kill(worker, signal.SIGSTOP)
         before = count_committed(store)
-        with cluster.node(WORKER) as joined:
+        with cluster.node(WORKER_LABEL) as joined:
             assert wait_until(lambda: len(list_workers(joined)) > 0 or job.ended())
             assert wait_until(lambda: count_committed(store) > before or job.ended())
             os.kill(worker, signal.SIGCONT)

@@ -41,8 +41,8 @@ def list_failed_ids(done: FinishedSweep) -> set[str]:
     return {row["image_id"] for row in done.results.read_scores().to_pylist() if row["score"] is None}
 
 
-BOTH = {5: DEADLY, 10: HANGING}
-CASES = [("edge_density", 3, {6: HANGING}), *(pytest.param(*case, BOTH, marks=pytest.mark.slow) for case in
+BOTH_MARKS = {5: DEADLY, 10: HANGING}
+CASES = [("edge_density", 3, {6: HANGING}), *(pytest.param(*case, BOTH_MARKS, marks=pytest.mark.slow) for case in
          (("edge_density", 3), ("edge_density", 1), ("clipscore", 2), ("vqascore", 1)))]  # fmt: skip
 """Metric, shards per call, and marked images.
 

@@ -14,7 +14,7 @@ from tests.bench_of import PACK, prompts
 GENERATORS = ("atlas", "drift", "flint", "garnet")
 MAX_GROUP = 9
 """Maximum number of rows in a row group."""
-BROKEN = b"this is no image"
+BROKEN_IMAGE = b"this is no image"
 
 
 @cache
@@ -130,13 +130,13 @@ class Bench:
     def break_image(self) -> None:
         """Break the image of a row."""
         name, row = self._choose_row()
-        row["image"] = BROKEN
+        row["image"] = BROKEN_IMAGE
         self.write_images(name)
 
     def repair_images(self) -> None:
         """Repair all images."""
         for name, rows in self.rows.items():
-            broken = [row for row in rows if row["image"] == BROKEN]
+            broken = [row for row in rows if row["image"] == BROKEN_IMAGE]
             for row in broken:
                 row["image"] = read_images(name)[row["prompt_id"]]
             if broken:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.dataset as ds
 from PIL import Image
 
-from tests.operators.models.endpoint import VARIABLE, Answer, Server
+from tests.operators.models.endpoint import KEY_VARIABLE, Answer, Server
 
 PAINTER = "painter"
 SIDE = 24
@@ -47,7 +47,7 @@ class Painter(AbstractContextManager["Painter"]):
         """Return the arguments that make `jobs.generate` use the service; its key is in the environment."""
         return [
             "benchmark=own", "image_model=images_api", f"image_model.checkpoint={PAINTER}",
-            f"image_model.endpoint={self.server.url}", f"image_model.key_variable={VARIABLE}",
+            f"image_model.endpoint={self.server.url}", f"image_model.key_variable={KEY_VARIABLE}",
         ]  # fmt: skip
 
     def assert_drawn(self, folder: Path, prompts: Sequence[dict[str, Any]]) -> None:

@@ -24,9 +24,9 @@ from tests.faults.outcomes import assert_same_counts, assert_same_tables
 from tests.histories.bench import CHANGES, Bench
 from tests.histories.damage import DRAWN_WAYS, WAYS, damage, damage_images, list_files_by_kind
 from tests.histories.painter import PAINTER, Painter
-from tests.operators.models.endpoint import KEY, VARIABLE
+from tests.operators.models.endpoint import KEY, KEY_VARIABLE
 
-COMPLETE = re.compile(r"computed \d+ cells, (?:copied \d+ from rows of earlier ones, )?run (\S+), exit code (\d)")
+COMPLETE_SWEEP = re.compile(r"computed \d+ cells, (?:copied \d+ from rows of earlier ones, )?run (\S+), exit code (\d)")
 EXIT_CODES = {0, 1, 2}
 SMALL, LARGE = (4, 9), (66, 80)
 """Numbers of prompts of a small benchmark, and of one for which an adaptive sweep needs several rounds."""
@@ -65,7 +65,7 @@ class History:
         run = assert_complete(code, printed)
         assert (self.store / "runs/latest").read_text().split()[0] == run, printed
         if "verify=true" in flags:
-            assert "all are sound" in self._sweep(self.store, *options, "dry_run=true")[1]
+            assert "all are intact" in self._sweep(self.store, *options, "dry_run=true")[1]
         if "retry_failed=true" not in flags:
             ours, calm = str(self.store / "runs" / run), str(self._sweep_fresh(*options))
             assert_same_tables(ours, calm, rtol=TOLERANCE)
@@ -166,14 +166,14 @@ FLAGS = (
     ("benchmark.require_every_prompt=false",),
 )
 SWEEPS = st.sampled_from(METRICS), st.sampled_from(FLAGS)
-DRAWING = [st.tuples(st.just("draw"), st.sampled_from(DRAWN_WAYS))] if "generate" in JOBS else []
+DRAWING_STEPS = [st.tuples(st.just("draw"), st.sampled_from(DRAWN_WAYS))] if "generate" in JOBS else []
 """The step of the generation plugin, if it is installed."""
 STEPS = st.one_of(
     st.tuples(st.just("damage"), st.sampled_from(WAYS)),
     st.tuples(st.just("damage"), st.sampled_from(WAYS)),
     st.tuples(st.just("change"), st.sampled_from(CHANGES)),
     st.tuples(st.just("change"), st.sampled_from(CHANGES)),
-    *DRAWING,
+    *DRAWING_STEPS,
     st.tuples(st.just("die"), st.floats(0, 1)),
     st.tuples(st.just("stop"), st.floats(0, 1.5), *SWEEPS),
     st.tuples(st.just("look"), st.sampled_from(["gc", "report", "status"])),
@@ -181,10 +181,10 @@ STEPS = st.one_of(
 """Steps between two sweeps."""
 
 
-def draw_rounds(most: int) -> st.SearchStrategy[list[tuple[list[Step], Step]]]:
-    """Draw up to `most` rounds of steps; each round ends with a sweep."""
+def draw_rounds(max_rounds: int) -> st.SearchStrategy[list[tuple[list[Step], Step]]]:
+    """Draw up to `max_rounds` rounds of steps; each round ends with a sweep."""
     sweep = st.tuples(st.just("sweep"), *SWEEPS)
-    return st.lists(st.tuples(st.lists(STEPS, min_size=1, max_size=3), sweep), min_size=2, max_size=most)
+    return st.lists(st.tuples(st.lists(STEPS, min_size=1, max_size=3), sweep), min_size=2, max_size=max_rounds)
 
 
 def run(command: Command, job: Any, arguments: list[str]) -> tuple[int, str]:
@@ -197,13 +197,13 @@ def run(command: Command, job: Any, arguments: list[str]) -> tuple[int, str]:
 
 def assert_complete(code: int, printed: str) -> str:
     """Assert that a sweep ended normally; return the id of its run."""
-    found = COMPLETE.search(printed)
+    found = COMPLETE_SWEEP.search(printed)
     assert found is not None and int(found[2]) == code, printed
     return found[1]
 
 
-def run_histories(count: int, most: int, *, shrink: bool) -> None:
-    """Run `count` histories of up to `most` rounds after a first sweep; report each failure step by step."""
+def run_histories(count: int, max_rounds: int, *, shrink: bool) -> None:
+    """Run `count` histories of up to `max_rounds` rounds after a first sweep; report each failure step by step."""
 
     @settings(
         max_examples=count,
@@ -212,14 +212,14 @@ def run_histories(count: int, most: int, *, shrink: bool) -> None:
         database=None,
         suppress_health_check=list(HealthCheck),
     )
-    @given(st.integers(0, 2**32 - 1), st.tuples(st.just("sweep"), *SWEEPS), draw_rounds(most))
+    @given(st.integers(0, 2**32 - 1), st.tuples(st.just("sweep"), *SWEEPS), draw_rounds(max_rounds))
     def run_history(seed: int, first: Step, later: list[tuple[list[Step], Step]]) -> None:
         with (
             tempfile.TemporaryDirectory(prefix="history-") as folder,
             pytest.MonkeyPatch.context() as patch,
             Painter() as painter,
         ):
-            patch.setenv(VARIABLE, KEY)
+            patch.setenv(KEY_VARIABLE, KEY)
             patch.setenv(("FORCE_COLOR", "NO_COLOR")[seed % 2], "1")  # on a terminal, or not
             history = History(Path(folder), seed, painter)
             steps = [first, *(step for happenings, swept in later for step in (*happenings, swept))]

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from plumbline.jobs.command import get_command, load_values, run_job
-from plumbline.jobs.help import describe, list_choice_names, list_dotted_keys, list_examples, list_keys_of_job
+from plumbline.jobs.help import describe_options, list_choice_names, list_dotted_keys, list_examples, list_keys_of_job
 from plumbline.jobs.status import COMMAND as status_command
 from plumbline.jobs.sweep import COMMAND, main
 from plumbline.jobs.table import JOBS
@@ -30,7 +30,7 @@ from tests.operators.tiny import draw_image
 ROOT = Path(__file__).parent.parent.parent
 
 ROLES = ("vqa", "clip", "llm", "nli", "matcher")
-OWN = ("benchmark.prompts=p", "benchmark.images=i")
+OWN_BENCHMARK = ("benchmark.prompts=p", "benchmark.images=i")
 
 
 def read_example(name: str) -> list[str]:
@@ -72,7 +72,7 @@ def test_one_word_runs_a_shipped_vllm_model_on_transformers() -> None:
 
 @cache
 def list_keys_of_own_images() -> set[str]:
-    return set(list_dotted_keys(load_values(get_command("sweep"), ["sweep=own_images", *OWN])))
+    return set(list_dotted_keys(load_values(get_command("sweep"), ["sweep=own_images", *OWN_BENCHMARK])))
 
 
 @pytest.mark.parametrize("benchmark", list_choice_names("benchmark", None))
@@ -100,7 +100,7 @@ def test_only_models_that_resize_images_have_the_key_max_pixels() -> None:
 
 
 def test_models_are_chosen_together_or_one_by_one() -> None:
-    given = ["sweep=own_images", *OWN]
+    given = ["sweep=own_images", *OWN_BENCHMARK]
     tiny = load_values(get_command("sweep"), [*given, "models=shapes"])["models"]
     assert [Path(model["checkpoint"]).name for model in tiny.values()] == [
         "clip-flant5-shapes", "clip-shapes", "question-writer-shapes", "nli-shapes", "clip-shapes",
@@ -121,7 +121,7 @@ def test_a_hosted_model_can_write_the_questions() -> None:
 @pytest.mark.parametrize("protocol", list_choice_names("protocol", None))
 def test_every_ready_made_protocol_is_valid(protocol: str) -> None:
     path = "test_captions.json" if protocol == "pick_a_pic_clean" else "p"
-    config_of("metaeval", f"protocol={protocol}", f"protocol.path={path}")
+    assert config_of("metaeval", f"protocol={protocol}", f"protocol.path={path}").protocol.path == path
 
 
 @pytest.mark.parametrize("adaptive", list_choice_names("adaptive", None))
@@ -130,7 +130,7 @@ def test_every_ready_made_adaptive_setting_is_valid(adaptive: str) -> None:
     assert config.adaptive is not None
 
 
-EVERYWHERE = [
+SWEEPS_AND_CLUSTERS = [
     *(("own_images", cluster) for cluster in list_choice_names("cluster", None)),
     ("shapes", "auto"),
     ("gecko_ablation", "auto"),
@@ -138,14 +138,14 @@ EVERYWHERE = [
 """Pairs of a sweep and a cluster: one sweep with every cluster, and the other sweeps with one cluster each."""
 
 
-@pytest.mark.parametrize(("sweep", "cluster"), EVERYWHERE)
+@pytest.mark.parametrize(("sweep", "cluster"), SWEEPS_AND_CLUSTERS)
 def test_every_ready_made_sweep_and_cluster_is_valid_with_every_metric(sweep: str, cluster: str) -> None:
     metrics = list_choice_names("metric", None)
     everything = f"metric=[{','.join(metrics)}]"
     asked = ["benchmark.questions=s3://b/questions.csv", "benchmark.question_pack=dsg_1k"]
     asked += ["benchmark.columns.source=source"]
     asked += ["benchmark.columns.source_caption=was", "benchmark.columns.target_caption=wanted"]
-    own = OWN if sweep == "own_images" else ()
+    own = OWN_BENCHMARK if sweep == "own_images" else ()
     config = config_of("sweep", f"sweep={sweep}", *own, everything, *asked, "models=released", f"cluster={cluster}")
     assert set(metrics) - set(config.metrics) == {"vqascore_templates"}, "a choice of several metrics"
 
@@ -244,7 +244,7 @@ def parse_words(job: str, *words: str) -> Any:
     return given[0]
 
 
-SWEEPING = (
+SWEEP_COMMANDS = (
     "sweep shapes", "score outputs", "nightly shapes", "diagnose shapes", "serve models=shapes",
     "metaeval tifa160 protocol.path=p",
 )  # fmt: skip
@@ -253,7 +253,7 @@ SWEEP_WORDS = ["metric=vqascore", "metrics=vqascore", "metric=[vqascore]", "metr
 
 
 @pytest.mark.parametrize("word", SWEEP_WORDS)
-@pytest.mark.parametrize("job", [words for words in SWEEPING if words.split()[0] in JOBS])
+@pytest.mark.parametrize("job", [words for words in SWEEP_COMMANDS if words.split()[0] in JOBS])
 def test_metric_and_metrics_are_the_same_key_of_every_job(job: str, word: str) -> None:
     assert list(parse_words(*job.split(), word).metrics) == ["vqascore"]
 
@@ -272,7 +272,7 @@ def test_a_word_without_a_key_is_the_jobs_main_input() -> None:
     assert parse_words("report", "20260101-000000").run == "20260101-000000"
     assert parse_words("gc", "s3://bucket/store").store == "s3://bucket/store"
     assert "'outputs': expected KEY=VALUE, such as" in refusal("ingest", "outputs", code=64)
-    unsaid = refusal("sweep", *OWN, code=64)
+    unsaid = refusal("sweep", *OWN_BENCHMARK, code=64)
     assert "'sweep' is required; choose one: sweep=gecko_ablation, sweep=own_images" in unsaid
 
 
@@ -294,7 +294,7 @@ def test_every_path_is_read_literally(path: str) -> None:
 
 # Imports of a command
 
-SLOW = {"torch", "transformers", "ray", "scipy.stats", "evalica", "huggingface_hub"}
+SLOW_LIBRARIES = {"torch", "transformers", "ray", "scipy.stats", "evalica", "huggingface_hub"}
 """Libraries that take a second or more to import, so that help, status and report must not import them."""
 
 
@@ -305,7 +305,7 @@ def test_help_does_not_import_slow_libraries(job: str, others: set[str]) -> None
     command = [sys.executable, "-X", "importtime", "-m", f"jobs.{job}", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "plumbline.jobs.command" in imported and not imported & (SLOW | others)
+    assert "plumbline.jobs.command" in imported and not imported & (SLOW_LIBRARIES | others)
 
 
 # Limits of the machine
@@ -328,7 +328,7 @@ def test_output_that_cannot_be_written_is_reported_in_one_line(tmp_path: Path) -
         assert_in_one_line(run_status(store=tmp_path, stdout=full), "the disk is full: free some space")
     reading, writing = os.pipe()
     os.close(reading)
-    assert_in_one_line(run_status(store=tmp_path, stdout=writing), "whoever read the output has stopped")
+    assert_in_one_line(run_status(store=tmp_path, stdout=writing), "the program that read the output has ended")
     os.close(writing)
 
 
@@ -366,10 +366,10 @@ def test_a_users_config_folder_adds_choices(tmp_path: Path) -> None:
     write_files(tmp_path, {"sweep/mine.yaml": mine})
     assert parse_words("sweep", "sweep=mine", f"--config-dir={tmp_path}").max_failed == 0.5
     assert "no such folder" in refusal("sweep", "sweep=mine", "--config-dir=/nowhere", code=64)
-    assert "sweep=gecko_ablation | mine | own_images" in describe("sweep", SweepConfig, str(tmp_path))
+    assert "sweep=gecko_ablation | mine | own_images" in describe_options("sweep", SweepConfig, str(tmp_path))
 
 
-BROKEN = {
+BROKEN_YAML = {
     "tab": b"name: x\n\tprompts: y\n", "unclosed": b"name: [1, 2\n", "quote": b'name: "x\n', "colon": b"name: a: b\n",
     "binary": b"\xff\xfe\x00", "zero": b"name: \x00\n", "tag": b"name: !!python/object/apply:os.system ['true']\n",
     "twice": b"name: a\nname: b\n", "anchor": b"name: *missing\n", "circle": b"a: &x [*x]\n", "brace": b"name: ${\n",
@@ -380,7 +380,7 @@ BROKEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("content", BROKEN_YAML.values(), ids=BROKEN_YAML)
 @pytest.mark.parametrize("group", ["benchmark", "sweep"])
 def test_a_users_file_that_is_not_yaml_is_refused_in_one_line(group: str, content: bytes, tmp_path: Path) -> None:
     file = write_files(tmp_path, {f"{group}/mine.yaml": content}) / group / "mine.yaml"
@@ -389,7 +389,7 @@ def test_a_users_file_that_is_not_yaml_is_refused_in_one_line(group: str, conten
     assert line.startswith(f"error: {file}: expected YAML") and line.endswith("; correct the file") and len(line) < 500
 
 
-DOUBLING = {
+DOUBLING_VALUES = {
     "text": "${cluster.%s}${cluster.%s}",
     "select": "${oc.select:cluster.%s}${oc.select:cluster.%s}",
     "named by others": "${cluster.${oc.decode:%s}}${cluster.%s}",
@@ -407,7 +407,7 @@ def assert_refused_for_its_length(folder: Path, values: Mapping[str, str]) -> No
     assert "expected interpolations that insert at most" in line and len(line) < 400
 
 
-@pytest.mark.parametrize("value", DOUBLING.values(), ids=DOUBLING)
+@pytest.mark.parametrize("value", DOUBLING_VALUES.values(), ids=DOUBLING_VALUES)
 def test_values_that_double_in_each_of_30_steps_are_refused_at_once(value: str, tmp_path: Path) -> None:
     """Step n contains step n - 1 twice. The file starts with the last step, so that no step is resolved in advance."""
     steps = {f"a{n}": value.replace("%s", f"a{n - 1}") for n in range(30, 0, -1)}
@@ -430,7 +430,7 @@ def test_the_texts_of_help_are_only_gathered_for_help(monkeypatch: pytest.Monkey
     def fail_if_called(*_: object, whole: bool) -> str:
         raise AssertionError("the help texts were gathered")
 
-    monkeypatch.setattr("plumbline.jobs.command.describe", fail_if_called)
+    monkeypatch.setattr("plumbline.jobs.command.describe_options", fail_if_called)
     assert run_job(COMMAND, lambda config: 0, ["sweep=shapes"]) == 0
     with pytest.raises(AssertionError, match="texts were gathered"):
         run_job(COMMAND, main, ["--help"])
@@ -463,7 +463,7 @@ def test_every_job_prints_the_version() -> None:
 @pytest.mark.parametrize("name", JOBS)
 def test_help_lists_and_explains_every_key_of_a_job(name: str) -> None:
     schema = get_command(name).schema
-    told = describe(name, schema, None).partition("keys, with")[2]
+    told = describe_options(name, schema, None).partition("keys, including")[2]
     for key in list_keys_of_job(name, schema):
         last = key.path.rpartition(".")[2]
         assert f"  {last}: {key.value}".rstrip() in told

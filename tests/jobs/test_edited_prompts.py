@@ -7,8 +7,8 @@ from plumbline.pipelines.base.exit_codes import COMPLETE
 from tests.bench_of import images, list_arguments, prompts, write_rows
 from tests.commands import Ended, run
 
-EDITED, PROMPTS = 20, 44
-MESSAGE = f"{EDITED} prompts have different texts under the same id in the earlier run, so they are not compared"
+EDITED_COUNT, PROMPTS = 20, 44
+MESSAGE = f"{EDITED_COUNT} prompts have different texts under the same id in the earlier run, so they are not compared"
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Ended]:
         folder, folder / "store", "sweep=own_images", "models=shapes", "metric=[clipscore]", "shard_rows=16"
     )
     assert run("nightly", *words).code == COMPLETE
-    for place in random.permutation(PROMPTS)[:EDITED]:
+    for place in random.permutation(PROMPTS)[:EDITED_COUNT]:
         given[place] = {**given[place], "text": "something that no picture shows"}
     random.shuffle(given)
     write_rows(folder / "prompts.parquet", given, row_group=16)
@@ -37,7 +37,7 @@ def test_an_edited_prompt_is_not_reported_as_a_regression(sweep: tuple[str, Ende
     _, night = sweep
     assert night.code == COMPLETE, "the scores of edited prompts are lower"
     assert "regression" not in night.out.lower().replace("no regression", "")
-    assert f"(left out: {EDITED} prompts with edited texts) since" in night.words
+    assert f"(left out: {EDITED_COUNT} prompts with edited texts) since" in night.words
 
 
 def test_the_report_says_how_many_prompts_were_left_out_and_compares_the_others(sweep: tuple[str, Ended]) -> None:

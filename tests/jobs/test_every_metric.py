@@ -35,7 +35,7 @@ FILES = [
 CHOICES = {name: file.stem for file in FILES for name in read_choice(file)}
 """The choice in conf/ that configures each metric."""
 NAMES = sorted(CHOICES)
-FORM = ("metrics.vpeval.replies=json", "metrics.vpeval.max_tokens=512")
+FORM_OPTIONS = ("metrics.vpeval.replies=json", "metrics.vpeval.max_tokens=512")
 """Options that replace VPEval's own reply format, which the embedded question writer has not learned."""
 PACKS = {"dsg_1k": "dsg_1k", "tifa_v1": "tifa_v1"}
 """Question packs, by the metric that uses the benchmark's own questions."""
@@ -72,7 +72,7 @@ def scores(tmp_path_factory: pytest.TempPathFactory, models: Sequence[str]) -> C
         chosen = dict.fromkeys(CHOICES[name] for name in NAMES if GROUPS.get(name) == group)
         given = [f"metric=[{','.join(chosen)}]", *models]
         if group is None:
-            given += FORM
+            given += FORM_OPTIONS
         elif group in VIDEOS.values():
             given += ["clips.shown=video", "clips.rate=2"]
         elif group in EDITS.values():

@@ -12,7 +12,7 @@ from tests.bench_of import images, prompts, write_rows
 from tests.commands import printed, refusal
 from tests.operators.tiny import draw_image
 
-SCORE = ("metric=[edge_density]", "cluster=here")
+SCORE_OPTIONS = ("metric=[edge_density]", "cluster=here")
 
 
 def read_run(folder: Path, table: str) -> pd.DataFrame:
@@ -29,7 +29,7 @@ def test_a_table_may_name_files_in_either_form_of_unicode(table_form: str, file_
     rows = [{"file_name": f"{normalize(table_form, name)}.png", "prompt": f"prompt {name}"} for name in names]
     shuffled = [rows[place] for place in np.random.default_rng(2).permutation(len(rows))]
     pd.DataFrame(shuffled).to_csv(tmp_path / "images/metadata.csv", index=False)
-    out = printed("score", f"images={tmp_path}/images", *SCORE, f"store={tmp_path}/store")
+    out = printed("score", f"images={tmp_path}/images", *SCORE_OPTIONS, f"store={tmp_path}/store")
     assert "5 found = 5 ingested + 0 rejected + 0 skipped" in out
     assert read_run(tmp_path, "scores")["score"].notna().sum() == len(names)
 
@@ -54,11 +54,11 @@ def test_a_partition_of_generators_is_named_by_its_value_unless_another_has_that
             draw_image(number).save(tmp_path / f"images/{folder}/{number}.png")
     (tmp_path / "images/prompts.txt").write_text("a\nb\nc\n")
     of_tables = printed(
-        "sweep", "sweep=own_images", "models=shapes", "benchmark.name=small", *SCORE, "dry_run=true",
+        "sweep", "sweep=own_images", "models=shapes", "benchmark.name=small", *SCORE_OPTIONS, "dry_run=true",
         f"store={tmp_path}/tables store",
         f"benchmark.prompts={tmp_path}/prompts.parquet", f"benchmark.images={tmp_path}/tables",
     )  # fmt: skip
-    of_files = printed("score", f"images={tmp_path}/images", *SCORE, "dry_run=true", f"store={tmp_path}/store")
+    of_files = printed("score", f"images={tmp_path}/images", *SCORE_OPTIONS, "dry_run=true", f"store={tmp_path}/store")
     for out, count in ((of_tables, 4), (of_files, 3)):
         (line,) = [line for line in out.splitlines() if line.startswith("generators: ")]
         found = re.findall(rf"([^,]+) \({count} images\)", line.rpartition(": ")[2])
@@ -73,7 +73,7 @@ def test_skills_that_pandas_wrote_as_a_list_are_split(array: bool, tmp_path: Pat
     frame.to_csv(tmp_path / "prompts.csv", index=False)
     write_rows(tmp_path / "images/atlas/0.parquet", images("atlas", 4))
     printed(
-        "sweep", "sweep=own_images", "models=shapes", "benchmark.name=small", *SCORE, f"store={tmp_path}/store",
+        "sweep", "sweep=own_images", "models=shapes", "benchmark.name=small", *SCORE_OPTIONS, f"store={tmp_path}/store",
         f"benchmark.prompts={tmp_path}/prompts.csv", f"benchmark.images={tmp_path}/images",
     )  # fmt: skip
     found = set(read_run(tmp_path, "summary")["skill"])
@@ -83,7 +83,13 @@ def test_skills_that_pandas_wrote_as_a_list_are_split(array: bool, tmp_path: Pat
 def test_a_workbook_is_refused_with_the_advice_to_save_it_as_csv(tmp_path: Path) -> None:
     (tmp_path / "table.xlsx").write_bytes(b"PK\x03\x04")
     write_rows(tmp_path / "images/atlas/0.parquet", images("atlas", 4))
-    words = ("sweep=own_images", "models=shapes", "benchmark.name=small", *SCORE, f"benchmark.images={tmp_path}/images")
+    words = (
+        "sweep=own_images",
+        "models=shapes",
+        "benchmark.name=small",
+        *SCORE_OPTIONS,
+        f"benchmark.images={tmp_path}/images",
+    )
     for line in (
         refusal("sweep", *words, f"benchmark.prompts={tmp_path}/table.xlsx", f"store={tmp_path}/store"),
         refusal("metaeval", "protocol=long", f"protocol.path={tmp_path}/table.xlsx", f"scores={tmp_path}/table.xlsx"),

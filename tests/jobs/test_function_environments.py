@@ -11,20 +11,20 @@ import pandas as pd
 import pytest
 
 import plumbline
-from plumbline.operators.metrics.environments import EnvironmentConfig, resolve
+from plumbline.operators.metrics.environments import EnvironmentConfig, resolve_environment
 from tests.bench_of import Bench, images, prompts, run_plan, run_tables
 from tests.commands import newest, refusal
 from tests.wheels import copy_installed, write_wheel
 
 COUNT = 9
 TEXTS = {prompt["prompt_id"]: str(prompt["text"]) for prompt in prompts(COUNT)}
-SCORER = """
+SCORER_CODE = """
 def rate(image, prompt):
     return {value} + len(prompt) / 1000
 
 def three(a, b, c): ...
 """
-NOISE = """
+NOISY_CODE = """
 import os, subprocess, sys
 print("noise while loading")
 os.write(1, b"x" * 100_000)
@@ -34,7 +34,7 @@ def noisy(image, prompt):
     subprocess.run(["echo", "noise of a child"])
     return float(sum(image.convert("L").tobytes())) / image.width / image.height
 """
-BAD = """
+BAD_CODE = """
 import os, signal, sys, time
 import plumbline
 
@@ -83,7 +83,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Make uv use only a folder of wheels: two versions of a scorer, a package that needs version 2, and Pillow."""
     folder = tmp_path_factory.mktemp("wheels")
     for version in (1, 2):
-        write_wheel(folder, "tinyscorer", f"{version}.0", SCORER.format(value=version))
+        write_wheel(folder, "tinyscorer", f"{version}.0", SCORER_CODE.format(value=version))
     write_wheel(folder, "newer", "1.0", "", ["tinyscorer==2.0"])
     copy_installed(folder, "pillow")
     patch = pytest.MonkeyPatch()
@@ -100,7 +100,7 @@ def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("environments")
 
 
-def choose(name: str, folder: Path, *packages: str, timeout: float = 60) -> str:
+def choose_environment(name: str, folder: Path, *packages: str, timeout: float = 60) -> str:
     """Return the argument that gives the metric `name` an environment."""
     listed = ",".join(f'"{package}"' for package in packages)
     return f"metrics.{name}.environment={{packages: [{listed}], folder: {folder}, timeout: {timeout}}}"
@@ -115,7 +115,10 @@ def test_two_scorers_with_conflicting_packages_score_the_same_images(environment
         "from tinyscorer import rate\n\ndef old(image, prompt): return rate(image, prompt)\n"
     )
     metric = f"metric=[{tmp_path}/mine.py:old,tinyscorer:rate,edge_density]"
-    words = (choose("old", environments, "tinyscorer<2"), choose("rate", environments, "tinyscorer==2.0"))
+    words = (
+        choose_environment("old", environments, "tinyscorer<2"),
+        choose_environment("rate", environments, "tinyscorer==2.0"),
+    )
     bench = Bench(tmp_path, metric, *words, generators=["atlas", "flint"], count=COUNT)
     assert bench.run().code == 0
     scores = read_scores(bench)
@@ -135,27 +138,29 @@ def test_other_packages_compute_the_scores_again_and_another_wording_does_not(
     environments: Path, tmp_path: Path
 ) -> None:
     bench = Bench(tmp_path, "metric=[tinyscorer:rate]", generators=["atlas"], count=COUNT)
-    assert bench.run(choose("rate", environments, "tinyscorer==1.0")).code == 0
-    assert not bench.plan(choose("rate", environments, "tinyscorer<2", timeout=50)).plan.missing
-    planned = bench.plan(choose("rate", environments, "tinyscorer>1"))
+    assert bench.run(choose_environment("rate", environments, "tinyscorer==1.0")).code == 0
+    assert not bench.plan(choose_environment("rate", environments, "tinyscorer<2", timeout=50)).plan.missing
+    planned = bench.plan(choose_environment("rate", environments, "tinyscorer>1"))
     assert {cell.recipe.stage for cell in planned.plan.missing} == {"function_values", "scores"}
 
 
 def test_what_packages_print_reaches_no_score_and_images_arrive_unchanged(environments: Path, tmp_path: Path) -> None:
-    (tmp_path / "noise.py").write_text(NOISE)
-    (tmp_path / "quiet.py").write_text(NOISE.replace("noisy", "quiet").replace("print(", "str("))
+    (tmp_path / "noise.py").write_text(NOISY_CODE)
+    (tmp_path / "quiet.py").write_text(NOISY_CODE.replace("noisy", "quiet").replace("print(", "str("))
     metric = f"metric=[{tmp_path}/noise.py:noisy,{tmp_path}/quiet.py:quiet]"
-    bench = Bench(tmp_path, metric, choose("noisy", environments, "tinyscorer"), generators=["atlas"], count=COUNT)
+    bench = Bench(
+        tmp_path, metric, choose_environment("noisy", environments, "tinyscorer"), generators=["atlas"], count=COUNT
+    )
     assert bench.run().code == 0
     wide = read_scores(bench).pivot_table(index="image_id", columns="metric", values="score")
     assert len(wide) == COUNT and (wide["noisy"] == wide["quiet"]).all() and wide["noisy"].nunique() > 1
 
 
 def test_a_worker_that_dies_costs_the_rows_that_it_died_on(environments: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(BAD)
+    (tmp_path / "bad.py").write_text(BAD_CODE)
     names = ("dies", "always", "talks", "floods")
     metric = f"metric=[{','.join(f'{tmp_path}/bad.py:{name}' for name in names)},edge_density]"
-    words = [choose(name, environments, "tinyscorer") for name in names]
+    words = [choose_environment(name, environments, "tinyscorer") for name in names]
     bench = Bench(tmp_path, metric, *words, generators=["atlas", "flint"], count=COUNT)
     assert bench.run("max_failed=1").code == 2
     scores = read_scores(bench)
@@ -175,11 +180,11 @@ def test_a_worker_that_dies_costs_the_rows_that_it_died_on(environments: Path, t
 
 
 def test_exceptions_and_unusable_values_are_reported_as_of_any_function(environments: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(BAD)
-    words = (f"metric=[{tmp_path}/bad.py:batched]", choose("batched", environments, "tinyscorer"))
+    (tmp_path / "bad.py").write_text(BAD_CODE)
+    words = (f"metric=[{tmp_path}/bad.py:batched]", choose_environment("batched", environments, "tinyscorer"))
     bench = Bench(tmp_path, *words, generators=["atlas"], count=COUNT)
     assert bench.run("max_failed=1").code == 2
-    line = BAD.splitlines().index('        raise KeyError("three")') + 1
+    line = BAD_CODE.splitlines().index('        raise KeyError("three")') + 1
     for row in read_scores(bench).itertuples():
         length = len(TEXTS[row.prompt_id])
         kind = "function_failed" if length % 3 == 0 else "unusable_value" if length % 4 < 2 or length > 50 else None
@@ -192,8 +197,8 @@ def test_exceptions_and_unusable_values_are_reported_as_of_any_function(environm
 
 
 def test_a_process_that_lost_its_gpu_is_replaced(environments: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(BAD)
-    words = (f"metric=[{tmp_path}/bad.py:loses]", choose("loses", environments, "tinyscorer"))
+    (tmp_path / "bad.py").write_text(BAD_CODE)
+    words = (f"metric=[{tmp_path}/bad.py:loses]", choose_environment("loses", environments, "tinyscorer"))
     bench = Bench(tmp_path, *words, generators=["atlas"], count=COUNT)
     assert bench.run("max_failed=1").code == 2
     for row in read_scores(bench).itertuples():
@@ -203,8 +208,8 @@ def test_a_process_that_lost_its_gpu_is_replaced(environments: Path, tmp_path: P
 
 
 def test_a_function_that_hangs_is_ended_after_its_time(environments: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(BAD)
-    words = (f"metric=[{tmp_path}/bad.py:hangs]", choose("hangs", environments, "tinyscorer", timeout=0.5))
+    (tmp_path / "bad.py").write_text(BAD_CODE)
+    words = (f"metric=[{tmp_path}/bad.py:hangs]", choose_environment("hangs", environments, "tinyscorer", timeout=0.5))
     bench = Bench(tmp_path, *words, generators=["atlas"], count=2)
     assert bench.run("max_failed=1").code == 2
     errors = read_scores(bench)["error"]
@@ -212,7 +217,7 @@ def test_a_function_that_hangs_is_ended_after_its_time(environments: Path, tmp_p
 
 
 def test_processes_that_make_an_environment_at_the_same_time_share_it(tmp_path: Path) -> None:
-    environment = resolve(EnvironmentConfig(packages=("newer",), folder=str(tmp_path)))
+    environment = resolve_environment(EnvironmentConfig(packages=("newer",), folder=str(tmp_path)))
     assert {"newer==1.0", "tinyscorer==2.0"} < set(environment.pins)
     made: list[Path] = []
     makers = [threading.Thread(target=lambda: made.append(environment.ensure_python())) for _ in range(4)]
@@ -227,16 +232,16 @@ def test_processes_that_make_an_environment_at_the_same_time_share_it(tmp_path: 
 def test_resolved_packages_are_kept_until_their_folder_is_deleted(index: Path, tmp_path: Path) -> None:
     config = EnvironmentConfig(packages=("growing",), folder=str(tmp_path / "environments"))
     write_wheel(index, "growing", "1.0", "")
-    first = resolve(config)
+    first = resolve_environment(config)
     write_wheel(index, "growing", "1.1", "")
-    assert resolve(config) == first and "growing==1.0" in first.pins
+    assert resolve_environment(config) == first and "growing==1.0" in first.pins
 
 
 def test_an_environment_that_cannot_be_made_costs_only_its_own_rows(index: Path, tmp_path: Path) -> None:
     """After the sweep is planned, the environment's interpreter and the package's only wheel are deleted."""
-    write_wheel(index, "fleeting", "1.0", SCORER.format(value=1))
+    write_wheel(index, "fleeting", "1.0", SCORER_CODE.format(value=1))
     folder = tmp_path / "environments"
-    words = ("metric=[fleeting:rate,edge_density]", choose("rate", folder, "fleeting"))
+    words = ("metric=[fleeting:rate,edge_density]", choose_environment("rate", folder, "fleeting"))
     bench = Bench(tmp_path, *words, generators=["atlas"], count=COUNT)
     planned = bench.plan()
     for path in (*folder.glob("*/bin/python"), index / "fleeting-1.0-py3-none-any.whl"):
@@ -251,9 +256,12 @@ def test_an_environment_that_cannot_be_made_costs_only_its_own_rows(index: Path,
 def test_workers_on_ray_run_the_function_in_its_environment(
     ray_cluster: None, environments: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "bad.py").write_text(BAD)
+    (tmp_path / "bad.py").write_text(BAD_CODE)
     names = {"rate": "tinyscorer:rate", "dies": f"{tmp_path}/bad.py:dies"}
-    words = (f"metric=[{','.join(names.values())}]", *(choose(name, environments, "tinyscorer==1.0") for name in names))
+    words = (
+        f"metric=[{','.join(names.values())}]",
+        *(choose_environment(name, environments, "tinyscorer==1.0") for name in names),
+    )
     bench = Bench(tmp_path, *words, generators=["atlas"], count=COUNT)
     scores = run_tables(run_plan(bench.plan("cluster=local")))["scores"].set_index("prompt_id")
     for metric, value in (("rate", 1.0), ("dies", None)):
@@ -267,7 +275,9 @@ def test_workers_on_ray_run_the_function_in_its_environment(
 def test_an_ended_program_leaves_no_worker(environments: Path, tmp_path: Path) -> None:
     file = tmp_path / "pid.py"
     file.write_text("import os\n\ndef pid(image, prompt):\n    return os.getpid()\n")
-    scorer = plumbline.open_scorer("models=shapes", choose("pid", environments, "tinyscorer"), metrics=f"{file}:pid")
+    scorer = plumbline.open_scorer(
+        "models=shapes", choose_environment("pid", environments, "tinyscorer"), metrics=f"{file}:pid"
+    )
     scores = scorer.score([images("atlas", 1)[0]["image"]], ["any"])
     worker = int(scores["score"][0])
     assert worker != os.getpid()
@@ -277,7 +287,7 @@ def test_an_ended_program_leaves_no_worker(environments: Path, tmp_path: Path) -
         os.kill(worker, 0)
 
 
-REFUSED = [
+REFUSED_ENVIRONMENTS = [
     ('{{packages: ["tinyscorer==9"]}}', "there is no version of tinyscorer==9"),
     ('{{packages: ["newer", "tinyscorer==1.0"]}}', "newer depend on tinyscorer==2.0"),
     ('{{packages: ["absent-package"]}}', "absent-package was not found"),
@@ -294,7 +304,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("environment", "said"), REFUSED)
+@pytest.mark.parametrize(("environment", "said"), REFUSED_ENVIRONMENTS)
 def test_an_invalid_environment_is_refused_in_one_line_before_any_work(
     environment: str, said: str, tmp_path: Path
 ) -> None:
@@ -326,5 +336,7 @@ def test_a_package_without_the_function_is_refused_before_any_work(
     )
     name = function.partition(":")[2]
     words = (f"images={tmp_path}", f"store={tmp_path}/store", "models=shapes", f"metric={function}")
-    line = refusal("score", *(word.format(folder=tmp_path) for word in words), choose(name, environments, "tinyscorer"))
+    line = refusal(
+        "score", *(word.format(folder=tmp_path) for word in words), choose_environment(name, environments, "tinyscorer")
+    )
     assert said in line and not (tmp_path / "store").exists()

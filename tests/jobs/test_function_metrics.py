@@ -22,7 +22,7 @@ PAGE = (Path(__file__).parent.parent.parent / "docs/plugins.md").read_text()
 (EXAMPLE,) = re.findall(r"save it in a file, `mine.py`:\n\n```python\n(.*?)```", PAGE, re.DOTALL | re.IGNORECASE)
 COUNT = 11
 GENERATORS = ("flint", "atlas", "drift")
-MANY = """
+FUNCTIONS_CODE = """
 import functools
 import plumbline
 
@@ -52,8 +52,8 @@ def hash_of(image):
     image.paste((0, 0, 0), (0, 0, *image.size))
     return total
 """
-LIMIT = 5
-ODD = ["'7'", "float('nan')", "None", "2", "[1.0]"]
+MAX_BATCHED_VALUE = 5
+ODD_RESULTS = ["'7'", "float('nan')", "None", "2", "[1.0]"]
 
 
 def hash_image(encoded_image: bytes) -> int:
@@ -69,7 +69,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """Score uneven shards of three generators once; the folder also contains the example from docs/plugins.md."""
     folder = tmp_path_factory.mktemp("functions")
     (folder / "mine.py").write_text(EXAMPLE)
-    (folder / "many.py").write_text(MANY.format(odd=f"[{', '.join(ODD)}]", limit=LIMIT))
+    (folder / "many.py").write_text(FUNCTIONS_CODE.format(odd=f"[{', '.join(ODD_RESULTS)}]", limit=MAX_BATCHED_VALUE))
     names = [f"{folder}/mine.py:brightness", "edge_density", f"{folder}/many.py:picky", f"{folder}/many.py:batched"]
     made = Bench(folder, f"metric=[{','.join(names)}]", generators=GENERATORS, count=COUNT)
     ended = made.run("max_failed=1")
@@ -100,8 +100,8 @@ def test_an_exception_or_an_invalid_value_costs_only_its_own_row(bench: Bench, m
     kinds = set()
     for row in read_table(bench).query("metric == @metric").itertuples():
         total = hash_image(get_encoded_image(row))
-        value = total % 100 / 10 if metric == "batched" else 2.0 if ODD[total % 5] == "2" else None
-        kind = "unusable_value" if value is None or (metric == "batched" and value > LIMIT) else None
+        value = total % 100 / 10 if metric == "batched" else 2.0 if ODD_RESULTS[total % 5] == "2" else None
+        kind = "unusable_value" if value is None or (metric == "batched" and value > MAX_BATCHED_VALUE) else None
         kind = "function_failed" if total % 3 == 0 else kind
         kinds.add(kind)
         assert (row.error and row.error["kind"]) == kind
@@ -111,7 +111,7 @@ def test_an_exception_or_an_invalid_value_costs_only_its_own_row(bench: Bench, m
 
 def test_the_error_names_the_function_its_file_and_the_line(bench: Bench) -> None:
     errors = read_table(bench, "errors").query("metric == 'picky' and kind == 'function_failed'")
-    line = MANY.splitlines().index("        raise KeyError(prompt)") + 1
+    line = FUNCTIONS_CODE.splitlines().index("        raise KeyError(prompt)") + 1
     assert errors["message"].str.contains(f"picky of .*many.py raised KeyError: .* at line {line}; correct").all()
     assert errors["retryable"].all()
 
@@ -216,7 +216,7 @@ def test_a_function_of_a_package_imports_the_packages_other_modules(tmp_path: Pa
     assert read_table(bench)["score"].tolist() == [0.5] * 10 and set(read_table(bench)["metric"]) == {"named", "half"}
 
 
-REFUSED = [
+REFUSED_METRICS = [
     ("metric=[{file}]", "expected FILE.py:FUNCTION"),
     ("metric=[{file}:brihgtness]", "no function 'brihgtness'; did you mean brightness?"),
     ("metric=[{file}:np]", "no function 'np'"),
@@ -233,7 +233,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("word", "said"), REFUSED)
+@pytest.mark.parametrize(("word", "said"), REFUSED_METRICS)
 def test_anything_but_a_function_is_refused_in_one_line_before_any_work(word: str, said: str, tmp_path: Path) -> None:
     files = {
         "mine.py": EXAMPLE,

@@ -24,7 +24,7 @@ from tests.files import make_tar, write_files
 
 TEXTS = [row["text"] for row in prompts(3)]
 PNGS = [row["image"] for row in images("atlas", 3)]
-BOTH = {(name, text): 1 for name in ("flux", "sdxl") for text in TEXTS}
+BOTH_GENERATORS = {(name, text): 1 for name in ("flux", "sdxl") for text in TEXTS}
 
 
 def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
@@ -152,17 +152,17 @@ JOURNEYS: dict[str, tuple[Callable[[Path], Path], Mapping[tuple[str, str], int]]
     "Hugging Face Parquet with paths only": (write_paths_only, {("mine", text): 1 for text in TEXTS}),
     "Hugging Face Parquet with bytes and captions": (write_captions, {("mine", text): 1 for text in TEXTS}),
     "the output of save_to_disk": (write_saved_to_disk, {("mine", text): 1 for text in TEXTS}),
-    "plain folders with a list of prompts": (write_prompt_list, BOTH),
+    "plain folders with a list of prompts": (write_prompt_list, BOTH_GENERATORS),
     "a folder of */metadata.jsonl, one a prompt": (
         write_metadata_in_each_folder,
         {("mine", text): 1 for text in TEXTS},
     ),
-    "a folder of */metadata.jsonl, one a generator": (write_metadata_of_each_generator, BOTH),
-    "several generators in one Parquet": (write_generators_in_a_column, BOTH),
-    "Pick-a-Pic's two images a row": (write_pick_a_pic, BOTH),
-    "a dataset's column model": (write_models_in_a_dataset, BOTH),
-    "the field model in the JSON of tars": (write_models_in_tars, BOTH),
-    "a CSV next to the images": (write_table_next_to_images, BOTH),
+    "a folder of */metadata.jsonl, one a generator": (write_metadata_of_each_generator, BOTH_GENERATORS),
+    "several generators in one Parquet": (write_generators_in_a_column, BOTH_GENERATORS),
+    "Pick-a-Pic's two images a row": (write_pick_a_pic, BOTH_GENERATORS),
+    "a dataset's column model": (write_models_in_a_dataset, BOTH_GENERATORS),
+    "the field model in the JSON of tars": (write_models_in_tars, BOTH_GENERATORS),
+    "a CSV next to the images": (write_table_next_to_images, BOTH_GENERATORS),
     "AVIF, and other endings": (write_unusual_extensions, {("mine", text): 1 for text in TEXTS}),
     "prompts as names of images": (write_names_only, {("mine", text): 1 for text in TEXTS}),
 }
@@ -222,7 +222,7 @@ def test_a_later_command_can_find_prompts_in_a_different_way(tmp_path: Path) -> 
     assert score_images(tmp_path, f"images={folder}", "prompts_from=names").code == 0
     assert count_scored(tmp_path) == {("img", "flux dev"): 3, ("img", "sdxl dev"): 3}
     assert score_images(tmp_path, f"images={folder}").code == 0
-    assert count_scored(tmp_path) == BOTH
+    assert count_scored(tmp_path) == BOTH_GENERATORS
     assert score_images(tmp_path, f"images={folder}", "benchmark.columns.generator=prompt").code == 0
     assert count_scored(tmp_path) == {(text, text): 2 for text in TEXTS}
 
@@ -277,7 +277,7 @@ def test_every_folder_is_a_separate_benchmark(tmp_path: Path) -> None:
         assert read_manifest(tmp_path)["benchmark"] == name
     store = store_at(f"{tmp_path}/store")
     assert not drop_runs(store, KeepRuns(last=1)), "the newest run of each folder is kept"
-    with pytest.raises(ConfigError, match=r"cannot be compared with it \(it is of the benchmark 'first'"):
+    with pytest.raises(ConfigError, match=r"cannot be compared with it \(its benchmark is 'first'"):
         write_report(store, compare="previous")
     assert score_images(tmp_path, f"images={tmp_path}/first", "name=renders").code == 0
     assert read_manifest(tmp_path)["benchmark"] == "renders"
@@ -290,7 +290,7 @@ def test_a_limit_scores_only_the_first_images(tmp_path: Path) -> None:
     assert count_scored(tmp_path) == {(name, text): 1 for name in ("flux", "sdxl") for text in first}
     assert read_manifest(tmp_path)["limited"] == {"prompts": 2, "of_prompts": 3, "images": 4, "of_images": 6}
     assert score_images(tmp_path, f"images={folder}").code == 0
-    assert count_scored(tmp_path) == BOTH and read_manifest(tmp_path)["counts"]["rows_kept"] == 4
+    assert count_scored(tmp_path) == BOTH_GENERATORS and read_manifest(tmp_path)["counts"]["rows_kept"] == 4
 
 
 def write_table(folder: Path, generator: str, pngs: Sequence[bytes] = PNGS, texts: Sequence[str] = TEXTS) -> Path:
@@ -321,11 +321,11 @@ def test_ingesting_adds_one_generator_and_refreshes_another(tmp_path: Path) -> N
     assert ingest(tmp_path, "flux").code == 0 and sweep_images(tmp_path).code == 0
     assert ingest(tmp_path, "sdxl").code == 0 and sweep_images(tmp_path).code == 0
     counts = read_manifest(tmp_path)["counts"]
-    assert count_scored(tmp_path) == BOTH and (counts["cells_computed"], counts["cells_cached"]) == (2, 2)
+    assert count_scored(tmp_path) == BOTH_GENERATORS and (counts["cells_computed"], counts["cells_cached"]) == (2, 2)
     others = [PNGS[0], PNGS[1], images("flint", 3)[2]["image"]]
     assert ingest(tmp_path, "flux", "on_change=replace", pngs=others).code == 0 and sweep_images(tmp_path).code == 0
     counts = read_manifest(tmp_path)["counts"]
-    assert count_scored(tmp_path) == BOTH and (counts["cells_computed"], counts["cells_cached"]) == (2, 2)
+    assert count_scored(tmp_path) == BOTH_GENERATORS and (counts["cells_computed"], counts["cells_cached"]) == (2, 2)
     assert counts["rows_kept"] == 2, "one of the three images was replaced"
 
 

@@ -21,11 +21,11 @@ EXPECTED = {
     "gpt4v_eval": 7.0,
 }
 """Expected score of each metric; the tiny judges always give the same replies."""
-MATCHING = ("capclip", "capmeteor", "descclip", "descmeteor")
-UNREADABLE = "babble"
+CAPTION_METRICS = ("capclip", "capmeteor", "descclip", "descmeteor")
+UNREADABLE_METRIC = "babble"
 """Name of an LLMScore metric whose judge has random weights, so that its replies match no schema."""
 
-ASKED_TWICE = "twice"
+REPEATED_METRIC = "twice"
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +45,9 @@ def sweep_words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def store(request: pytest.FixtureRequest, sweep_words: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run a sweep in which only the judge with random weights fails; return the sweep's store."""
     store = tmp_path_factory.mktemp(request.param)
-    metrics = f"metric=[{','.join([*EXPECTED, *MATCHING])}]"
-    babble = f"+metrics.{UNREADABLE}={{kind: llmscore, judge: babbler, replies: text, max_tokens: 8}}"
-    again = f"+metrics.{ASKED_TWICE}={{kind: gpt4v_eval, repeats: 2, temperature: 1}}"
+    metrics = f"metric=[{','.join([*EXPECTED, *CAPTION_METRICS])}]"
+    babble = f"+metrics.{UNREADABLE_METRIC}={{kind: llmscore, judge: babbler, replies: text, max_tokens: 8}}"
+    again = f"+metrics.{REPEATED_METRIC}={{kind: gpt4v_eval, repeats: 2, temperature: 1}}"
     assert run("sweep", *sweep_words, f"store={store}", metrics, babble, again, f"cluster={request.param}").code == 2
     return store
 
@@ -56,7 +56,10 @@ def store(request: pytest.FixtureRequest, sweep_words: list[str], tmp_path_facto
 def scores(store: Path) -> Mapping[str, list[dict[str, Any]]]:
     """Return the rows of the run, by metric."""
     table = pq.read_table(newest(store) / "scores.parquet").to_pylist()
-    return {metric: [row for row in table if row["metric"] == metric] for metric in (*EXPECTED, *MATCHING, UNREADABLE)}
+    return {
+        metric: [row for row in table if row["metric"] == metric]
+        for metric in (*EXPECTED, *CAPTION_METRICS, UNREADABLE_METRIC)
+    }
 
 
 @pytest.mark.parametrize("metric", EXPECTED)
@@ -64,7 +67,7 @@ def test_a_judges_numbers_become_scores(metric: str, scores: Mapping[str, list[d
     assert [row["score"] for row in scores[metric]] == pytest.approx([EXPECTED[metric]] * 4)
 
 
-@pytest.mark.parametrize("metric", MATCHING)
+@pytest.mark.parametrize("metric", CAPTION_METRICS)
 def test_the_description_of_an_image_is_compared_with_its_prompt(
     metric: str, scores: Mapping[str, list[dict[str, Any]]]
 ) -> None:
@@ -76,18 +79,18 @@ def test_the_description_of_an_image_is_compared_with_its_prompt(
 def test_unreadable_replies_of_a_judge_are_nulls_with_the_reason(
     scores: Mapping[str, list[dict[str, Any]]],
 ) -> None:
-    assert [row["score"] for row in scores[UNREADABLE]] == [None] * 4
-    assert {row["error"]["kind"] for row in scores[UNREADABLE]} == {"unreadable_reply"}
-    assert "expected 1 lines of one number each" in scores[UNREADABLE][0]["error"]["message"]
+    assert [row["score"] for row in scores[UNREADABLE_METRIC]] == [None] * 4
+    assert {row["error"]["kind"] for row in scores[UNREADABLE_METRIC]} == {"unreadable_reply"}
+    assert "expected 1 lines of one number each" in scores[UNREADABLE_METRIC][0]["error"]["message"]
 
 
 def test_the_noise_of_a_judge_that_is_asked_twice_is_in_a_table_and_in_the_report(store: Path) -> None:
     folder = newest(store)
     (noise,) = pq.read_table(folder / "judge_noise.parquet").to_pylist()
     asked = (noise["metric"], noise["generator"], noise["repeats"], noise["images"], noise["unread"])
-    assert asked == (ASKED_TWICE, "atlas", 2, 4, 0)
+    assert asked == (REPEATED_METRIC, "atlas", 2, 4, 0)
     table = pq.read_table(folder / "scores.parquet").to_pandas()
-    assert table[table["metric"] == ASKED_TWICE]["score"].between(0, 100).all()
+    assert table[table["metric"] == REPEATED_METRIC]["score"].between(0, 100).all()
     assert "Judges asked several times" in (folder / "report.html").read_text("utf-8")
 
 

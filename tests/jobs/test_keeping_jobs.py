@@ -22,7 +22,7 @@ from plumbline.jobs.status import watch
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.maintenance.running_sweeps import RunningSweep, StageState, SweepStatus, list_running_sweeps
 from plumbline.pipelines.running.events import CellsExpected, ShardFinished, ShardStarted
-from plumbline.pipelines.sweeps.computing import registered_sweep
+from plumbline.pipelines.sweeps.computing import register_sweep
 from tests.bench_of import SMALL, UNJUDGED, Bench, images, plan_bench, write_benchmark
 from tests.commands import Ended, printed, refusal, run, store_at
 from tests.environment import ROOT
@@ -44,7 +44,7 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
         given = shlex.split(arguments.replace("STORE", str(store)))
         output += printed(name, *given, *(ours if name == "sweep" else ()))
     assert "retry_failed: 0 failed rows of 0 cells" in output and "no sweep is running" in output
-    assert output.count("all are sound") == 2
+    assert output.count("all are intact") == 2
     assert "nothing can be removed" in output and "image_statistics" in output
     assert run_folder.exists() and cell.exists() and len(COMMANDS) == 11
 
@@ -56,10 +56,10 @@ def test_a_dry_run_lists_removable_files_and_the_option_that_removes_them(tmp_pa
     old = ("gc", f"store={tmp_path}", "grace_days=0")
     assert "1 files, 2.0 kB, not needed; add delete=true to remove them" in printed(*old)
     assert "1 files, 2.0 kB, removed" in printed(*old, "delete=true") and not (tmp_path / "markers/dead").exists()
-    assert "prune: expected some of answers" in refusal("gc", f"store={tmp_path}", "prune=[scores]", code=64)
+    assert "prune: expected one or more of answers" in refusal("gc", f"store={tmp_path}", "prune=[scores]", code=64)
 
 
-RUNNING = SweepStatus(
+RUNNING_SWEEP = SweepStatus(
     run="20261123-010203-000000",
     benchmark="small",
     host="node7",
@@ -81,7 +81,9 @@ def render_watch(polls: list[list[RunningSweep]], *, terminal: bool) -> tuple[st
 
 
 def test_without_a_terminal_each_poll_prints_a_line_per_stage() -> None:
-    text, waited = render_watch([[RunningSweep(RUNNING, 1.0)], [RunningSweep(RUNNING, 1.0)], []], terminal=False)
+    text, waited = render_watch(
+        [[RunningSweep(RUNNING_SWEEP, 1.0)], [RunningSweep(RUNNING_SWEEP, 1.0)], []], terminal=False
+    )
     line = "20261123-010203-000000 answers:vqa: 15/60, 8.0 images/s, 1:30 left, 700 calls, 2 failed rows"
     assert (
         text.splitlines()
@@ -91,7 +93,7 @@ def test_without_a_terminal_each_poll_prints_a_line_per_stage() -> None:
 
 
 def test_on_a_terminal_the_view_is_redrawn_in_place_and_names_silent_sweeps() -> None:
-    text, _ = render_watch([[RunningSweep(RUNNING, 1.0)], [RunningSweep(RUNNING, 95.0)], []], terminal=True)
+    text, _ = render_watch([[RunningSweep(RUNNING_SWEEP, 1.0)], [RunningSweep(RUNNING_SWEEP, 95.0)], []], terminal=True)
     assert "small: 20261123-010203-000000 on node7" in text and "silent for 1:35" in text
     assert "15/60" in text and "Ctrl-C ends this view; the sweeps go on" in text and "\x1b[2K" in text
 
@@ -147,7 +149,7 @@ def test_a_sweep_reports_the_number_of_computed_cells(tmp_path: Path, monkeypatc
     planned = plan_bench(bench, tmp_path / "store", "metric=[edge_density]")
     seen: list[object] = []
     monkeypatch.setattr("plumbline.pipelines.maintenance.running_sweeps.RENEW_INTERVAL", 0.01)
-    with registered_sweep(planned, seen.append, run="mine") as (_, watch):
+    with register_sweep(planned, seen.append, run="mine") as (_, watch):
         events = [
             CellsExpected("image_statistics", cells=2, calls=0),
             ShardStarted("image_statistics", at=1.0),

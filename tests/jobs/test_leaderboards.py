@@ -12,7 +12,7 @@ from rich.console import Console
 from plumbline.jobs.display.leaderboards import show_failures, show_leaderboards
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.failures import count_failures
-from plumbline.operators.results.summary import best_first
+from plumbline.operators.results.summary import sort_best_first
 from tests.commands import run
 from tests.operators.tallied import summarise
 
@@ -79,7 +79,7 @@ def test_a_generator_without_a_score_has_no_rank_and_equal_means_share_a_rank() 
 def test_if_lower_is_better_the_lowest_mean_ranks_first_and_the_leaderboard_says_so() -> None:
     scored = [("atlas", 0.5), ("cobalt", 0.25), ("drift", 0.5), ("ember", None)]
     records = [{"generator": name, "metric": "m", "prompt_id": "p", "score": score} for name, score in scored]
-    summary = best_first(summarise(rows.table(records, schemas.SCORES), {}), {"m"})
+    summary = sort_best_first(summarise(rows.table(records, schemas.SCORES), {}), {"m"})
     said = render(show_boards, make_finished_sweep(SimpleNamespace(summary=summary, n_null=0), lower_is_better={"m"}))
     assert parse_ranks(said) == [("1", "cobalt"), ("2", "atlas"), ("2", "drift"), ("-", "ember")]
     assert "m: overall, lower is better" in said and re.search(r"cobalt +│ 0\.250", said)

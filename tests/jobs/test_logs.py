@@ -9,12 +9,20 @@ import pytest
 
 from plumbline.jobs.logs import write_log
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.base.logs import Forwarder, Line, LogConfig, add_log_fields, find_level, make_line, relay
+from plumbline.pipelines.base.logs import (
+    Forwarder,
+    Line,
+    LogConfig,
+    add_log_fields,
+    find_level,
+    log_worker_lines,
+    make_line,
+)
 from tests.commands import refusal
 
 SECRET = "hush-hush-hush"
 LOG = logging.getLogger("plumbline.pipelines.somewhere")
-NONE: tuple[str, ...] = ()
+NO_SECRETS: tuple[str, ...] = ()
 
 
 def read_lines(path: Path) -> list[dict[str, str]]:
@@ -22,7 +30,7 @@ def read_lines(path: Path) -> list[dict[str, str]]:
 
 
 def test_a_line_of_json_has_its_subject_and_the_raised_error(tmp_path: Path) -> None:
-    with write_log(LogConfig(format="json", file=f"{tmp_path}/log"), NONE), add_log_fields(run="r"):
+    with write_log(LogConfig(format="json", file=f"{tmp_path}/log"), NO_SECRETS), add_log_fields(run="r"):
         with add_log_fields(node="answers:vqa", cell="3f2a91bc"):
             LOG.warning("two\nlines of %d words", 4)
         try:
@@ -40,7 +48,10 @@ def test_a_line_of_json_has_its_subject_and_the_raised_error(tmp_path: Path) -> 
 def test_a_text_entry_is_one_line_without_terminal_control_codes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with write_log(LogConfig(format="text"), NONE), add_log_fields(node="scores", generator="atlas", cell="3f2a91bc"):
+    with (
+        write_log(LogConfig(format="text"), NO_SECRETS),
+        add_log_fields(node="scores", generator="atlas", cell="3f2a91bc"),
+    ):
         LOG.info("a prompt of\x1b[2Jtwo\nlines")
     assert capsys.readouterr().err.endswith(" info scores atlas 3f2a91bc: a prompt of?[2Jtwo lines\n")
 
@@ -62,10 +73,10 @@ def test_no_line_contains_a_secret_of_the_environment_or_the_storage(
 
 def test_without_a_format_nothing_is_logged(capfd: pytest.CaptureFixture[str]) -> None:
     before = logging.getLogger("plumbline").handlers
-    with write_log(LogConfig(), NONE):
+    with write_log(LogConfig(), NO_SECRETS):
         LOG.error("unheard")
         assert find_level() is None
-    with write_log(LogConfig(format="json", level="warning"), NONE):
+    with write_log(LogConfig(format="json", level="warning"), NO_SECRETS):
         assert find_level() == logging.WARNING
     assert capfd.readouterr() == ("", "") and logging.getLogger("plumbline").handlers is before
 
@@ -81,8 +92,8 @@ def test_lines_of_workers_have_the_workers_time_and_the_drivers_run(tmp_path: Pa
     assert [line["message"] for line in forwarder.take()] == ["it goes on"], "a line that is kept until the next report"
     record = logging.makeLogRecord({"msg": "later"})
     assert lines[0]["time"] < make_line(record)["time"]
-    with write_log(LogConfig(format="json", file=f"{tmp_path}/log"), NONE), add_log_fields(run="r"):
-        relay(lines)
+    with write_log(LogConfig(format="json", file=f"{tmp_path}/log"), NO_SECRETS), add_log_fields(run="r"):
+        log_worker_lines(lines)
     (line,) = read_lines(tmp_path / "log")
     del line["time"]
     assert line == {"level": "error", "message": "no luck", "run": "r", "node": "scores", "cell": "3f2a91bc",
@@ -97,7 +108,7 @@ def test_the_last_line_is_the_reason_why_the_job_ended(tmp_path: Path) -> None:
 
 
 def test_a_log_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
-    nowhere = write_log(LogConfig(format="json", file=f"{tmp_path}/no/folder/log"), NONE)
+    nowhere = write_log(LogConfig(format="json", file=f"{tmp_path}/no/folder/log"), NO_SECRETS)
     with pytest.raises(ConfigError, match=r"log\.file .*name a file that can be written"), nowhere:
         raise AssertionError("it began")
     with pytest.raises(ConfigError, match=r"log\.file: expected a file on this machine, got 's3://bucket/log'"):

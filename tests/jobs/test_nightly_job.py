@@ -17,12 +17,20 @@ import pytest
 
 from plumbline.jobs import nightly
 from plumbline.jobs.nightly import LEASE
-from plumbline.pipelines.base.exit_codes import COMPLETE, HELD, LATE, LOST, OVER_BUDGET, REGRESSION, WITHIN_BUDGET
+from plumbline.pipelines.base.exit_codes import (
+    COMPLETE,
+    DEADLINE_PASSED,
+    LEASE_HELD,
+    LEASE_LOST,
+    OVER_BUDGET,
+    REGRESSION,
+    WITHIN_BUDGET,
+)
 from plumbline.pipelines.nightly import regressions
 from plumbline.pipelines.nightly.deadline import Stopped
 from plumbline.pipelines.store.lease import Clock, Lease, LeaseHeld, read_lease, take_lease
 from plumbline.pipelines.store.runs import commit_run, find_newest_run, has_report, list_run_ids, make_newest
-from plumbline.pipelines.store.store import LATEST, Store
+from plumbline.pipelines.store.store import LATEST_FILE, Store
 from tests.bench_of import Bench, images, prompts, save_scores, write_rows
 from tests.commands import Ended, printed, refusal
 from tests.histories.damage import ROT, damage_file
@@ -30,7 +38,7 @@ from tests.histories.damage import ROT, damage_file
 ROOT = Path(__file__).parent.parent.parent
 METRIC = "metric=[clipscore]"
 PROMPTS = 24
-HOLDER = """
+HOLDER_SCRIPT = """
 import sys
 from plumbline.jobs.command import run_job
 from plumbline.jobs.nightly import COMMAND, main
@@ -115,7 +123,12 @@ class Nights(Bench):
         """Start a nightly run in another process, which waits after publishing its run and before reporting it."""
         self.score()
         process = subprocess.Popen(
-            [sys.executable, "-c", HOLDER, *self.line("nightly.webhook=http://127.0.0.1:9/x", "nightly.lease=10")],
+            [
+                sys.executable,
+                "-c",
+                HOLDER_SCRIPT,
+                *self.line("nightly.webhook=http://127.0.0.1:9/x", "nightly.lease=10"),
+            ],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -240,7 +253,7 @@ def test_nights_of_two_benchmarks_share_a_store_and_are_compared_with_their_own_
     assert nights.run("benchmark.name=other").code == 0
     other = nights.read_outcome()
     assert other is not None
-    assert other["not_compared"] == f"{first} cannot be compared with it (it is of the benchmark 'small')"
+    assert other["not_compared"] == f"{first} cannot be compared with it (its benchmark is 'small')"
     assert nights.run().code == 0 and nights.run("benchmark.name=other").code == 0
     assert len(list_run_ids(nights.store)) == 2, "each job finds its own run and nothing new"
     nights.add("flint", 0.4)
@@ -352,7 +365,7 @@ def test_a_suspended_night_that_resumes_does_not_change_the_other_nights_work(
     assert outcome is not None and nights.read_outcome() == outcome
 
 
-@pytest.mark.parametrize("name", [LATEST, "report.html"])
+@pytest.mark.parametrize("name", [LATEST_FILE, "report.html"])
 def test_a_night_that_died_between_manifest_and_report_is_reported_and_not_repeated(
     name: str, nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -445,14 +458,14 @@ def test_expired_runs_are_removed_after_the_night_has_reported(
     assert read_lease(nights.store, LEASE).is_free
 
 
-@pytest.mark.parametrize("error", [LeaseHeld("gc is at work"), Stopped("the deadline is over", LATE)])
+@pytest.mark.parametrize("error", [LeaseHeld("gc is at work"), Stopped("the deadline is over", DEADLINE_PASSED)])
 def test_failing_to_remove_runs_changes_neither_the_run_nor_the_exit_code(
     error: BaseException, nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(nightly, "retain", refuse)
+    monkeypatch.setattr(nightly, "remove_unkept_runs", refuse)
     code, printed, _ = nights.run("nightly.keep_runs.daily=1")
     assert code == 0 and nights.read_outcome() is not None
     assert (
@@ -479,7 +492,7 @@ def test_a_night_past_its_deadline_has_its_own_exit_code_and_the_next_night_cont
 
 def test_every_exit_code_is_documented() -> None:
     page = (ROOT / "docs/nightly.md").read_text()
-    codes = (COMPLETE, OVER_BUDGET, WITHIN_BUDGET, REGRESSION, HELD, LOST, LATE, os.EX_USAGE)
+    codes = (COMPLETE, OVER_BUDGET, WITHIN_BUDGET, REGRESSION, LEASE_HELD, LEASE_LOST, DEADLINE_PASSED, os.EX_USAGE)
     assert all(f"\n| {code} | " in page for code in codes) and len(set(codes)) == len(codes)
 
 

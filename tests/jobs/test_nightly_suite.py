@@ -22,7 +22,7 @@ from tests.pipelines.nightly.test_outcome import serve
 
 ROOT = Path(__file__).parent.parent.parent
 PROMPTS = 8
-HOLDER = """
+HOLDER_SCRIPT = """
 import sys
 from plumbline.jobs import JOB
 from plumbline.jobs.command import run_job
@@ -158,7 +158,7 @@ def test_a_suite_that_is_killed_between_two_runs_continues_with_the_second(
     job: str, suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     suite.score()
-    lines = [sys.executable, "-c", HOLDER.replace("JOB", job), *suite.words]
+    lines = [sys.executable, "-c", HOLDER_SCRIPT.replace("JOB", job), *suite.words]
     with subprocess.Popen(lines, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert any(line == "between two runs\n" for line in process.stdout)

@@ -17,8 +17,8 @@ from tests.commands import newest, printed
 
 MAX_POLLS = 240
 """Maximum number of half-second polls until Ray's agent exports new values."""
-LINE = re.compile(r"ray_plumbline_(\w+)\{(.*)\} (\S+)")
-LABEL = re.compile(r'(\w+)="([^"]*)"')
+METRIC_LINE = re.compile(r"ray_plumbline_(\w+)\{(.*)\} (\S+)")
+METRIC_LABEL = re.compile(r'(\w+)="([^"]*)"')
 pytestmark = pytest.mark.slow  # Ray's agent is slow
 LABELS = ("node", "over", "metric", "kind", "state")
 
@@ -37,15 +37,15 @@ def scrape() -> str:
 def read_counters() -> Counts:
     """Return the value of each counter, keyed by its name and our labels and summed over all processes."""
     counts: Counts = Counter()
-    for name, text, value in LINE.findall(scrape()):
-        labels = dict(LABEL.findall(text))
+    for name, text, value in METRIC_LINE.findall(scrape()):
+        labels = dict(METRIC_LABEL.findall(text))
         assert labels["stage"] == labels["node"].partition(":")[0]
         if name.endswith("_total"):
             counts[name.removesuffix("_total"), *(labels[label] for label in LABELS if label in labels)] += float(value)
     return counts
 
 
-class Observed(NamedTuple):
+class ObservedSweep(NamedTuple):
     manifest: Mapping[str, Any]
     cells: list[dict[str, Any]]
     lines: list[dict[str, str]]
@@ -74,7 +74,7 @@ class Observed(NamedTuple):
         assert added == expected
 
 
-def observe(folder: Path, *overrides: str) -> Observed:
+def observe(folder: Path, *overrides: str) -> ObservedSweep:
     before = read_counters()
     log = folder / f"{len(overrides)}.jsonl"
     arguments = ["sweep=shapes", "metric=[clipscore]", "benchmark.name=small", "max_failed=1",
@@ -83,7 +83,7 @@ def observe(folder: Path, *overrides: str) -> Observed:
                  "cluster=local", *overrides]  # fmt: skip
     said = printed("sweep", *arguments, code=2)
     folder_of_run = newest(folder / "store")
-    observed = Observed(
+    observed = ObservedSweep(
         json.loads((folder_of_run / "manifest.json").read_text()),
         pq.read_table(folder_of_run / "cells.parquet").to_pylist(),
         [json.loads(line) for line in log.read_text().splitlines()],
@@ -103,7 +103,7 @@ def corrupt_images(folder: Path, *places: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def sweeps(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Observed, Observed]:
+def sweeps(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[ObservedSweep, ObservedSweep]:
     """Run a sweep with a broken image, then another after a second image broke; all other results are in the store."""
     folder = tmp_path_factory.mktemp("observed")
     write_benchmark(folder / "bench", ["atlas", "flint"], count=4)
@@ -113,7 +113,7 @@ def sweeps(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> tuple
     return first, observe(folder, "dry_run=false")
 
 
-def test_the_counters_agree_with_the_manifest(sweeps: tuple[Observed, Observed]) -> None:
+def test_the_counters_agree_with_the_manifest(sweeps: tuple[ObservedSweep, ObservedSweep]) -> None:
     first, _ = sweeps
     counts, errors = first.manifest["counts"], first.manifest["errors"]
     assert (counts["cells_computed"], errors) == (4, {"corrupt_image": 1})
@@ -131,7 +131,7 @@ def test_the_counters_agree_with_the_manifest(sweeps: tuple[Observed, Observed])
     assert ("model_seconds", "scores") not in added
 
 
-def test_reused_cells_are_counted_as_reused(sweeps: tuple[Observed, Observed]) -> None:
+def test_reused_cells_are_counted_as_reused(sweeps: tuple[ObservedSweep, ObservedSweep]) -> None:
     _, second = sweeps
     counts = second.manifest["counts"]
     assert (counts["cells_cached"], counts["cells_computed"], counts["rows_kept"]) == (2, 2, 2)
@@ -140,7 +140,7 @@ def test_reused_cells_are_counted_as_reused(sweeps: tuple[Observed, Observed]) -
     second.await_counts({**cells, ("kept_rows", nodes[0], "clipscore"): 2}, "cells", "kept_rows")
 
 
-def test_every_computed_cell_has_a_log_line(sweeps: tuple[Observed, Observed]) -> None:
+def test_every_computed_cell_has_a_log_line(sweeps: tuple[ObservedSweep, ObservedSweep]) -> None:
     for observed in sweeps:
         run = observed.manifest["run_id"]
         assert {line["run"] for line in observed.lines} == {run}
@@ -152,13 +152,13 @@ def test_every_computed_cell_has_a_log_line(sweeps: tuple[Observed, Observed]) -
     assert spoilt == ["committed: 4 rows, 2 corrupt_image, 2 kept"]
 
 
-def test_progress_counts_the_calls_of_models(sweeps: tuple[Observed, Observed]) -> None:
+def test_progress_counts_the_calls_of_models(sweeps: tuple[ObservedSweep, ObservedSweep]) -> None:
     """The seven valid images are counted, and so are their prompts."""
     (line,) = (line for line in sweeps[0].printed.splitlines() if line.startswith("similarities:clip: 2/2 cells"))
     assert ", 14 of about 16 calls, 1 failed rows" in line
 
 
-def test_rays_dashboard_shows_our_names_of_stages(sweeps: tuple[Observed, Observed]) -> None:
+def test_rays_dashboard_shows_our_names_of_stages(sweeps: tuple[ObservedSweep, ObservedSweep]) -> None:
     operators = re.findall(r'operator="(MapBatches\([^)]*\))', sweeps[0].text)
     assert {"MapBatches(similarities:clip)", "MapBatches(scores)"} <= set(operators)
     assert "MapBatches(StageActor)" not in operators

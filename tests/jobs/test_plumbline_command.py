@@ -16,12 +16,12 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 
 ROOT = Path(__file__).parent.parent.parent
-ENTRY = 'if __name__ == "__main__":\n    sys.exit(run_job('
+JOB_ENTRY = 'if __name__ == "__main__":\n    sys.exit(run_job('
 
 
 def test_the_command_knows_every_job(capsys: pytest.CaptureFixture[str]) -> None:
     files = [file for folder in sys.modules["plumbline.jobs"].__path__ for file in Path(folder).glob("*.py")]
-    assert set(JOBS) == {file.stem for file in files if ENTRY in file.read_text()}
+    assert set(JOBS) == {file.stem for file in files if JOB_ENTRY in file.read_text()}
     assert main([]) == 0
     told = capsys.readouterr().out
     assert "  plumbline score images=outputs  " in told

@@ -68,7 +68,7 @@ def test_no_report_claims_that_there_is_no_difference_from_too_few_prompts(tmp_p
     """With 14 prompts, no scores could separate the generators; with 16 prompts, these scores do not separate them."""
     names = [f"g{number:02d}" for number in range(30)]
     for prompts, headline, wanted in (
-        (14, "Too few prompts to say who is better by m.", "at least 15 prompts are needed"),
+        (14, "Too few prompts to compare generators by m.", "at least 15 prompts are needed"),
         (16, "No generator is clearly better than another by m.", "prompts would show it."),
     ):
         folder = tmp_path / str(prompts)
@@ -129,7 +129,7 @@ def test_a_report_says_that_the_run_it_was_compared_with_is_gone(tmp_path: Path)
     printed("report", f"store={tmp_path}/store", "compare=previous")
     assert "What changed</h2>" in run.html
     shutil.rmtree(earlier.folder)
-    assert f"What changed since run {earlier.run_id} is not shown any more: " in printed(
+    assert f"The changes since run {earlier.run_id} can no longer be shown: " in printed(
         "report", f"store={tmp_path}/store"
     )
     assert "What changed</h2>" not in run.html and "compare=none accepts that." in run.html
@@ -167,10 +167,10 @@ def test_later_ratings_correct_a_sweeps_means_and_the_report_shows_where_a_metri
 
     said = rate_and_report(20)
     assert "clipscore contradicts people on atlas and cobalt: people find atlas better by +" in said
-    assert "clipscore alone puts too high cobalt (" in said
+    assert "clipscore alone overrates cobalt (" in said
     assert "<b>clipscore contradicts people on atlas and cobalt:</b>" in made.html
     assert '<span class="tag contradicted">contradicts people</span>' in made.html
-    assert re.search(r"percentile rank \d+%; clipscore has it at percentile rank \d+% of the same images", made.html)
+    assert re.search(r"percentile rank \d+%; by clipscore its percentile rank among the same images is \d+%", made.html)
     assert "<bdi>likert, with clipscore</bdi>" in made.html and "not enough ratings" not in made.html
     assert "<b>gecko beside people&#39;s likert</b> agrees" in made.html
     corrected = pq.read_table(made.folder / "metaeval/corrected.parquet").to_pylist()

@@ -46,7 +46,7 @@ def test_the_same_command_every_night_exports_each_run_to_a_separate_folder(stor
     assert f"exists already in {tmp_path}/each/{second}/" in said[1]
     assert {folder.name for folder in (tmp_path / "each").iterdir()} == {first, second} and first != second
     said = refusal("rewards", *options, f"output={tmp_path}/one", code=1)
-    assert f"holds the export of run {first}, and this is of run {second}" in said and "/@run" in said
+    assert f"contains the export of run {first}, but this is run {second}" in said and "/@run" in said
 
 
 def test_weights_of_metrics_are_given_by_name(store: Path, tmp_path: Path) -> None:

@@ -99,12 +99,14 @@ def test_trl_shows_a_judge_the_source_before_the_two_edits(store: Path, tmp_path
 @pytest.mark.parametrize("form", ["pairs", "verl_omni", "best_of_n"])
 def test_a_format_without_a_field_for_sources_is_refused(store: Path, tmp_path: Path, form: str) -> None:
     line = refusal("rewards", "run=latest", f"format={form}", f"store={store}", f"output={tmp_path}/out")
-    assert "cannot represent the sources" in line and "ms_swift" in line and "rewards" in line
+    assert "cannot store the source images" in line and "ms_swift" in line and "rewards" in line
     assert not (tmp_path / "out").exists()
 
 
 def test_rewards_without_images_are_exported_as_for_any_run(store: Path, tmp_path: Path) -> None:
     export(store, tmp_path / "out", "rewards", code=0)
+    rows = datasets.load_dataset("parquet", data_files=f"{tmp_path}/out/data/train-*.parquet", split="train")
+    assert len(rows) == 2 * COUNT
 
 
 def test_a_format_of_edits_needs_a_run_of_edits(tmp_path: Path) -> None:

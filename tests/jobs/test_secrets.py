@@ -16,7 +16,7 @@ from plumbline.pipelines.sweeps.writing import make_public_config
 from tests.commands import config_of, refusal, run
 
 SECRET = "hush-hush"
-ALONE = "only storage.key, storage.secret and nightly.webhook may use ${oc.env:...}"
+SECRET_KEYS_MESSAGE = "only storage.key, storage.secret and nightly.webhook may use ${oc.env:...}"
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ def test_secrets_from_the_environment_reach_the_storage() -> None:
 @pytest.mark.parametrize("flag", [["--config"], []])
 def test_no_other_value_reads_the_environment(override: str, flag: list[str]) -> None:
     line = refusal("sweep", "sweep=shapes", override, "+benchmark.suffix=env", "dry_run=true", *flag)
-    assert SECRET not in line and line.startswith("error: config key") and ALONE in line
+    assert SECRET not in line and line.startswith("error: config key") and SECRET_KEYS_MESSAGE in line
 
 
 @pytest.mark.parametrize("reference", ["${storage.secret}", "${storage}", "${oc.select:storage.secret,nothing}"])

@@ -23,8 +23,8 @@ from tests.commands import Ended, newest, printed, refusal, run
 from tests.files import make_tar
 from tests.operators.report.made import make_run, plain_prompts
 
-CFG = {"cfg": {"4": 24}}
-OTHER = {"cfg": {"7.5": 24}, "seed": {"1": 24}}
+CFG_SETTINGS = {"cfg": {"4": 24}}
+OTHER_SETTINGS = {"cfg": {"7.5": 24}, "seed": {"1": 24}}
 EARLIER, LATER = "20260101-000000-000000", "20260102-030405-000006"
 
 
@@ -109,13 +109,13 @@ def test_a_night_and_its_rewards_report_changed_settings(swept: tuple[Path, list
         f"atlas was generated with other settings: cfg 9 here, 4 in {earlier}. Its changes do not count as clear."
         in said
     )
-    assert f"no regression (other settings: atlas) since {earlier}" in said
+    assert f"no regression (not counted, as their settings differ: atlas) since {earlier}" in said
     assert re.search(
         r"The seed causes \d+% of the variance of a mean by clipscore\. By clipscore, twice as many images per", said
     )
     rewards = ["rewards", f"store={folder}/store", "format=pairs", "reward=clipscore", "selection.margin=0"]
     noted = printed(*rewards, f"output={tmp_path}/pairs")
-    assert "set against others of different settings: atlas and flint (cfg 9 against 7.5 (86%) and 4 (14%))" in noted
+    assert "compared with images of other settings: atlas and flint (cfg 9 against 7.5 (86%) and 4 (14%))" in noted
     assert "different settings" not in printed(*rewards, f"output={tmp_path}/pairs", "settings=ignore")
 
 
@@ -139,7 +139,11 @@ def report(folder: Path, *words: str) -> Ended:
 
 
 def test_a_changed_setting_is_reported_and_no_change_counts_as_clear(tmp_path: Path) -> None:
-    make_two_runs(tmp_path, before={"atlas": CFG, "borealis": CFG}, after={"atlas": OTHER, "borealis": CFG})
+    make_two_runs(
+        tmp_path,
+        before={"atlas": CFG_SETTINGS, "borealis": CFG_SETTINGS},
+        after={"atlas": OTHER_SETTINGS, "borealis": CFG_SETTINGS},
+    )
     said = report(tmp_path).words
     assert (
         f"atlas was generated with other settings: cfg 7.5 here, 4 in {EARLIER}. Its changes do not count as clear."
@@ -154,12 +158,12 @@ def test_a_changed_setting_is_reported_and_no_change_counts_as_clear(tmp_path: P
 
 @pytest.mark.parametrize("unknown", [{}, {"atlas": {"steps": {"20": 24}}}, {"atlas": {"seed": {"2": 24}}}])
 def test_an_unknown_setting_and_another_seed_are_not_changes_of_settings(tmp_path: Path, unknown: Any) -> None:
-    make_two_runs(tmp_path, before=unknown, after={"atlas": OTHER, "borealis": OTHER})
+    make_two_runs(tmp_path, before=unknown, after={"atlas": OTHER_SETTINGS, "borealis": OTHER_SETTINGS})
     assert "atlas is worse by gecko (−0.400)." in report(tmp_path).words
 
 
 def test_generators_with_different_settings_share_no_letter_and_are_not_ranked(tmp_path: Path) -> None:
-    settings = {"atlas": CFG, "borealis": OTHER}
+    settings = {"atlas": CFG_SETTINGS, "borealis": OTHER_SETTINGS}
     made = make_run(tmp_path, prompts=plain_prompts(24), metrics=["gecko"], settings=settings)
     said = run("report", f"store={tmp_path}/store", "images=0").words
     assert "with different settings are not compared, whatever their letters" in made.html
@@ -175,7 +179,9 @@ def test_generators_with_different_settings_share_no_letter_and_are_not_ranked(t
 
 
 def test_if_all_settings_differ_nothing_is_compared_and_no_letter_is_shown(tmp_path: Path) -> None:
-    made = make_run(tmp_path, generators=["atlas", "borealis"], settings={"atlas": CFG, "borealis": OTHER})
+    made = make_run(
+        tmp_path, generators=["atlas", "borealis"], settings={"atlas": CFG_SETTINGS, "borealis": OTHER_SETTINGS}
+    )
     said = run("report", f"store={tmp_path}/store", "images=0").words
     board = pd.read_csv(made.folder / "summary.csv")
     assert len(board) == 12 and board["group"].isna().all() and 'class="letters"' not in made.html
@@ -235,7 +241,11 @@ def test_fields_of_tars_are_settings_and_win_over_the_images_own(tmp_path: Path)
 
 
 def test_trends_break_a_line_where_settings_changed(tmp_path: Path) -> None:
-    make_two_runs(tmp_path, before={"atlas": CFG, "borealis": CFG}, after={"atlas": OTHER, "borealis": CFG})
+    make_two_runs(
+        tmp_path,
+        before={"atlas": CFG_SETTINGS, "borealis": CFG_SETTINGS},
+        after={"atlas": OTHER_SETTINGS, "borealis": CFG_SETTINGS},
+    )
     said = run("trends", f"store={tmp_path}/store").words
     assert f"atlas was generated with other settings in run {LATER}: cfg 7.5 here, 4 in {EARLIER}." in said
     (path,) = (tmp_path / "store/trends").glob("*/trends.parquet")

@@ -16,7 +16,7 @@ from random import Random
 import pandas as pd
 import pytest
 
-from plumbline.jobs.command import KEPT, run_job
+from plumbline.jobs.command import STOPPED_LINE, run_job
 from plumbline.jobs.sweep import COMMAND as SWEEP
 from plumbline.operators.base.batches import notify_of_calls
 from plumbline.pipelines.store.runs import find_newest_run, find_run, list_run_ids
@@ -25,7 +25,7 @@ from tests.commands import Ended, newest, run, store_at
 from tests.jobs.test_rerun import Sweep
 
 ROOT = Path(__file__).parent.parent.parent
-MODULE = (sys.executable, "-m", "jobs.sweep")
+SWEEP_COMMAND = (sys.executable, "-m", "jobs.sweep")
 
 
 def list_processes(session: int) -> list[int]:
@@ -56,7 +56,7 @@ def test_a_stop_ends_a_sweep_on_ray_cleanly_and_the_next_run_continues(number: s
     given += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images", "shard_rows=4"]
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(
-            [*MODULE, *given, "cluster=local"],
+            [*SWEEP_COMMAND, *given, "cluster=local"],
             cwd=ROOT,
             stdout=log,
             stderr=log,
@@ -70,7 +70,7 @@ def test_a_stop_ends_a_sweep_on_ray_cleanly_and_the_next_run_continues(number: s
     stop(number)
     assert process.wait(timeout=120) == 128 + number
     printed = (tmp_path / "log").read_text()
-    assert printed.rstrip().splitlines()[-2:] == ["stopping", KEPT], printed
+    assert printed.rstrip().splitlines()[-2:] == ["stopping", STOPPED_LINE], printed
     assert "Traceback" not in printed
     for _ in range(200):
         if not list_processes(process.pid):
@@ -112,7 +112,7 @@ def test_a_stop_in_the_middle_of_a_shard_keeps_complete_rows_and_repeats_no_call
     undisturbed, calls = sweep("undisturbed")
     assert undisturbed.code == 0
     ended, before = sweep("store", Random(f"{metric} {number}").randrange(1, calls))
-    assert (ended.code, ended.err.splitlines()) == (128 + number, ["stopping", KEPT])
+    assert (ended.code, ended.err.splitlines()) == (128 + number, ["stopping", STOPPED_LINE])
     again, after = sweep("store")
     assert again.code == 0 and 0 < after < calls
     assert calls <= before + after <= calls + batch, "only images without a reply may be encoded again"
@@ -129,7 +129,7 @@ def test_a_stop_in_the_middle_of_a_shard_keeps_complete_rows_on_ray_too(tmp_path
     with log.open("w") as printed:
         slowly = ["models.vqa.image_batch=1", "models.vqa.pair_batch=1"]
         words = [*given, *slowly, "cluster=local", "log.format=text"]
-        process = subprocess.Popen([*MODULE, *words], cwd=ROOT, stdout=printed, stderr=printed)
+        process = subprocess.Popen([*SWEEP_COMMAND, *words], cwd=ROOT, stdout=printed, stderr=printed)
     while not re.search("answers:vqa.*a worker is ready", log.read_text()):
         assert process.poll() is None, log.read_text()
         waiting.wait(0.1)
@@ -155,7 +155,7 @@ def test_a_sweep_that_ends_before_its_report_leaves_the_newest_run_unchanged_and
     first = find_newest_run(sweep.store)
     sweep.change("relabelled")
     with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen([*MODULE, *sweep.line()], cwd=ROOT, stdout=log, stderr=log)
+        process = subprocess.Popen([*SWEEP_COMMAND, *sweep.line()], cwd=ROOT, stdout=log, stderr=log)
     while len(list(sweep.runs.glob("*/manifest.json"))) < 2:
         assert process.poll() is None, (tmp_path / "log").read_text()
         waiting.wait(0.01)
@@ -181,7 +181,7 @@ def test_a_sweep_that_cannot_write_its_report_fails_and_leaves_the_newest_run_un
         """Limit file sizes so that a report's tables can be written but its page cannot, as on a full disk."""
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
 
-    done = subprocess.run([*MODULE, *sweep.line()], cwd=ROOT, capture_output=True, text=True, preexec_fn=limit)
+    done = subprocess.run([*SWEEP_COMMAND, *sweep.line()], cwd=ROOT, capture_output=True, text=True, preexec_fn=limit)
     (left,) = set(list_run_ids(sweep.store)) - {first}
     printed = " ".join(done.stdout.split())
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr

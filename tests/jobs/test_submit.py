@@ -16,9 +16,9 @@ from ray._private.runtime_env.packaging import get_excludes_from_ignore_files
 
 from tests.bench_of import images, write_benchmark, write_rows
 from tests.environment import ROOT
-from tests.ray_head import RAY, RayHead, head_environment, run_head
+from tests.ray_head import RAY, RayHead, make_head_environment, run_head
 
-WRITTEN = {
+WRITTEN_FOLDERS = {
     f"{folder}/"
     for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
     for folder in re.findall(r"\boutput=([a-z]\w+)/\w", page.read_text())
@@ -26,7 +26,7 @@ WRITTEN = {
 """Folders in the checkout that the examples write to."""
 
 
-@pytest.mark.parametrize("folder", sorted(WRITTEN | {"data/images/"}))
+@pytest.mark.parametrize("folder", sorted(WRITTEN_FOLDERS | {"data/images/"}))
 def test_files_that_the_examples_write_are_not_uploaded_with_a_job(folder: str) -> None:
     """Ray's own rules determine the files that are uploaded."""
     excludes = get_excludes_from_ignore_files(ROOT, include_gitignore=True)
@@ -39,7 +39,7 @@ def test_files_that_the_examples_write_are_not_uploaded_with_a_job(folder: str) 
 def submit(head: RayHead, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [RAY, "job", "submit", f"--address={head.jobs}", "--working-dir=.", "--", *command],
-        cwd=ROOT, env=head_environment(), capture_output=True, text=True, timeout=400,
+        cwd=ROOT, env=make_head_environment(), capture_output=True, text=True, timeout=400,
     )  # fmt: skip
 
 
@@ -51,7 +51,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
         yield head
 
 
-LABELS = [f"+cluster.pools.{stage}.labels={{whose:theirs}}" for stage in ("image_statistics", "scores")]
+LABEL_OPTIONS = [f"+cluster.pools.{stage}.labels={{whose:theirs}}" for stage in ("image_statistics", "scores")]
 """Options that require a label which only the given cluster has."""
 
 
@@ -69,7 +69,7 @@ def test_a_submitted_sweep_runs_on_the_given_cluster_and_leaves_it_running(head:
         "sweep=shapes",
         f"store={tmp_path}/store",
         "metric=[edge_density]",
-        *LABELS,
+        *LABEL_OPTIONS,
     ]
     sweep += [f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images"]
     done = submit(head, *sweep)

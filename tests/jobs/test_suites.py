@@ -9,7 +9,7 @@ import pytest
 from tests.bench_of import images, prompts, write_rows
 from tests.commands import Ended, refusal, run
 
-HERE = ("cluster=here", "limit=2", "shard_rows=4")
+SMALL_OPTIONS = ("cluster=here", "limit=2", "shard_rows=4")
 METRICS = "metric=[clipscore,edge_density]"
 
 
@@ -55,7 +55,7 @@ def test_each_benchmark_has_its_own_budget_and_the_exit_code_is_the_worst(tmp_pa
     ("words", "line"),
     [
         (("benchmarks=[shapes,shapes_counting]", "benchmarks.shapes_counting.name=shapes"),
-         "benchmarks.shapes.name: several are named 'shapes'"),
+         "benchmarks.shapes.name: several benchmarks are named 'shapes'"),
         (("benchmarks=[shapes]", "metrics_of.shapes=[clip]"),
          "metrics_of.shapes: expected metrics of the sweep, clipscore or edge_density, got 'clip'; did you mean"),
         (("benchmarks=[shapes]", "adaptive=betting"), "adaptive: "),

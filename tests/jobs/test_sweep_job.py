@@ -16,12 +16,12 @@ import pytest
 from tests.commands import newest, printed, store_at
 from tests.environment import ROOT
 
-PACK = ROOT / "assets" / "shapes"
+SHAPES_FOLDER = ROOT / "assets" / "shapes"
 MIN_SEPARATION = 3.0
 """Minimum paired difference, in standard errors, for which a generator counts as truly better than another."""
 
 PROMPTS = 96
-WORDS = ("sweep=shapes", f"benchmark.limit={PROMPTS}")
+SWEEP_OPTIONS = ("sweep=shapes", f"benchmark.limit={PROMPTS}")
 METRICS = ("vqascore", "clipscore", "gecko", "tifa", "dsg")
 Correct = Mapping[str, np.ndarray]
 
@@ -30,7 +30,7 @@ Correct = Mapping[str, np.ndarray]
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run the whole embedded sweep once, and return its store."""
     folder = tmp_path_factory.mktemp("sweep") / "store"
-    command = [sys.executable, "-m", "jobs.sweep", *WORDS, f"store={folder}", "verbose=true", "cluster=here"]
+    command = [sys.executable, "-m", "jobs.sweep", *SWEEP_OPTIONS, f"store={folder}", "verbose=true", "cluster=here"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     (folder.parent / "printed").write_text(done.stdout)
@@ -44,8 +44,8 @@ def run(store: Path) -> Path:
 
 def read_ground_truth() -> pd.DataFrame:
     """Return the ground truth for the images of the sweep's prompts."""
-    table = pq.read_table(PACK / "truth.parquet").to_pandas().sort_values("prompt_id")
-    asked = pq.read_table(PACK / "prompts.parquet").column("prompt_id").to_pylist()[:PROMPTS]
+    table = pq.read_table(SHAPES_FOLDER / "truth.parquet").to_pandas().sort_values("prompt_id")
+    asked = pq.read_table(SHAPES_FOLDER / "prompts.parquet").column("prompt_id").to_pylist()[:PROMPTS]
     return table[table["prompt_id"].isin(asked)]
 
 
@@ -60,7 +60,7 @@ def truth() -> Correct:
 def fraction_met() -> Correct:
     """Return the fraction of requirements that each image meets, which a mean over questions estimates."""
     table = read_ground_truth()
-    required = pq.read_table(PACK / "requirements.parquet").to_pandas().groupby("prompt_id").size()
+    required = pq.read_table(SHAPES_FOLDER / "requirements.parquet").to_pandas().groupby("prompt_id").size()
     table = table.assign(fraction_met=1 - table["broken"].map(len) / table["prompt_id"].map(required))
     return {generator: rows["fraction_met"].to_numpy(float) for generator, rows in table.groupby("generator")}
 
@@ -161,7 +161,7 @@ def test_the_printed_leaderboards_name_the_best_generator_first_and_the_run_fold
 def test_a_second_run_computes_nothing_and_never_imports_ray(store: Path) -> None:
     code = (
         "import sys; from plumbline.jobs.command import run_job; from plumbline.jobs.sweep import COMMAND, main\n"
-        f"code = run_job(COMMAND, main, {[*WORDS, f'store={store}']!r})\n"
+        f"code = run_job(COMMAND, main, {[*SWEEP_OPTIONS, f'store={store}']!r})\n"
         "print('imported', [name for name in ('ray', 'torch') if name in sys.modules]); sys.exit(code)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
@@ -171,14 +171,14 @@ def test_a_second_run_computes_nothing_and_never_imports_ray(store: Path) -> Non
 
 
 def test_unreadable_judgements_cost_neither_the_run_nor_its_report(store: Path) -> None:
-    said = printed("sweep", *WORDS, f"store={store}", "protocol.path=nowhere")
+    said = printed("sweep", *SWEEP_OPTIONS, f"store={store}", "protocol.path=nowhere")
     assert re.search(r"warning no agreement with people: .*nowhere.*plumbline report run=", said)
     assert re.search(r"atlas .*(leads|the lead) by", said) and re.search(r"report: .*/report\.html", said)
 
 
 def test_a_dry_run_shows_what_a_change_would_cost_and_writes_nothing(store: Path) -> None:
     before = sorted(store.rglob("*"))
-    said = printed("sweep", *WORDS, f"store={store}", "models.vqa.revision=v2", "dry_run=true")
+    said = printed("sweep", *SWEEP_OPTIONS, f"store={store}", "models.vqa.revision=v2", "dry_run=true")
     assert re.search(r"answers:vqa\s+│\s+28 │\s+0 │\s+28 │\s+672 │\s+1?\d{4}", said)
     assert re.search(r"similarities:clip\s+│\s+7 │\s+7 │\s+0 │\s+0 │\s+0", said)
     assert sorted(store.rglob("*")) == before

@@ -17,8 +17,8 @@ from tests.faults.outcomes import read_scores
 from tests.histories.damage import ROT, damage_file, list_files_by_kind
 
 METRICS = "metric=[dsg,clipscore,edge_density]"
-VERIFY = "verify=true"
-SOUND = re.compile(r"verify: \d+ cells read, all are sound")
+VERIFY_OPTION = "verify=true"
+SOUND_STORE = re.compile(r"verify: \d+ cells read, all are intact")
 
 
 @pytest.fixture(scope="module")
@@ -69,16 +69,16 @@ def test_every_damaged_cell_of_any_stage_is_named_and_computed_again_with_the_sa
         assert damage_file(path, chance.choice([*ROT, "truncate", "empty", "flip"]), chance)
     assert f"nothing changed since run {first}" in bench.run().out, "a sweep with nothing new reads no cells"
     damaged = read_contents(bench)
-    looked = bench.run(VERIFY, "dry_run=true")
+    looked = bench.run(VERIFY_OPTION, "dry_run=true")
     assert looked.code == 0 and list_cells_to_repair(looked) == set(harmed) and read_contents(bench) == damaged
     assert f"{len(list_cells(bench))} cells read, 5 damaged or lost" in looked.words
-    ended = bench.run(VERIFY)
+    ended = bench.run(VERIFY_OPTION)
     second = find_newest_run(bench.store)
     assert ended.code == 0 and list_cells_to_repair(ended) == set(harmed) and second not in (None, first)
     counts = read_manifest(bench.store, str(second))["counts"]
     assert counts["cells_renewed"] == 5 and counts["cells_failed"] == 0
     pd.testing.assert_frame_equal(read_newest_scores(bench), before, rtol=1e-5)
-    assert SOUND.search(bench.run(VERIFY).words) and find_newest_run(bench.store) == second
+    assert SOUND_STORE.search(bench.run(VERIFY_OPTION).words) and find_newest_run(bench.store) == second
 
 
 @pytest.mark.parametrize(("stage", "remade"), [("questions", True), ("scores", True), ("answers", False)])
@@ -87,15 +87,15 @@ def test_lost_cells_are_computed_again_unless_they_may_have_been_pruned(stage: s
     kept = lost.pop(Random(stage).randrange(len(lost)))
     for path in lost:
         path.unlink()
-    ended = bench.run(VERIFY)
+    ended = bench.run(VERIFY_OPTION)
     assert ended.code == 0 and (list_cells_to_repair(ended) | set(lost) if remade else set(lost)) == set(lost)
     assert kept.exists() and all(path.exists() == remade for path in lost)
 
 
 def test_a_sound_store_stays_unchanged(bench: Bench) -> None:
     before, first = read_contents(bench), find_newest_run(bench.store)
-    ended = bench.run(VERIFY)
-    assert ended.code == 0 and SOUND.search(ended.words) and f"nothing changed since run {first}" in ended.out
+    ended = bench.run(VERIFY_OPTION)
+    assert ended.code == 0 and SOUND_STORE.search(ended.words) and f"nothing changed since run {first}" in ended.out
     changed = {path.name for path, content in read_contents(bench).items() if before.get(path) != content}
     assert changed <= {"unchanged.json"} and before.keys() == read_contents(bench).keys()
     assert f"nothing changed since run {first}" in bench.run().out
@@ -107,7 +107,7 @@ def test_the_message_about_a_damaged_cell_names_the_command_that_renews_it(bench
     assert damage_file(path, "rot", Random(3))
     with pytest.raises(BrokenCell, match="run the sweep again with verify=true"):
         bench.store.read(name)
-    assert bench.run(VERIFY).code == 0 and len(bench.store.read(name))
+    assert bench.run(VERIFY_OPTION).code == 0 and len(bench.store.read(name))
 
 
 def run_nights(bench: Bench, *more: str) -> Ended:
@@ -120,10 +120,10 @@ def test_a_night_renews_damaged_cells_and_finds_nothing_worse(bench: Bench) -> N
     for path in harmed:
         assert damage_file(path, "rot", Random(8))
     assert "reported before" in run_nights(bench).out
-    ended = run_nights(bench, VERIFY)
+    ended = run_nights(bench, VERIFY_OPTION)
     assert ended.code == 0 and list_cells_to_repair(ended) == set(harmed) and "reported before" not in ended.out
-    again = run_nights(bench, VERIFY)
-    assert again.code == 0 and SOUND.search(again.words) and "reported before" in again.out
+    again = run_nights(bench, VERIFY_OPTION)
+    assert again.code == 0 and SOUND_STORE.search(again.words) and "reported before" in again.out
 
 
 def suite_words(bench: Bench) -> Sequence[str]:
@@ -144,7 +144,7 @@ def test_a_suite_verifies_each_of_its_benchmarks(bench: Bench) -> None:
     harmed = Random(2).sample(sorted(list_files_by_kind(store)["cell"]), 3)
     for path in harmed:
         assert damage_file(path, "blank", Random(2))
-    ended = run("sweep", *words, VERIFY)
+    ended = run("sweep", *words, VERIFY_OPTION)
     assert ended.code == 0 and list_cells_to_repair(ended) == set(harmed), ended
-    again = run("sweep", *words, VERIFY)
-    assert again.code == 0 and len(SOUND.findall(again.words)) == 2
+    again = run("sweep", *words, VERIFY_OPTION)
+    assert again.code == 0 and len(SOUND_STORE.findall(again.words)) == 2

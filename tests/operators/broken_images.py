@@ -10,14 +10,14 @@ from tests.operators.tiny import draw_image, encode_image
 PICTURE = draw_image(0, width=120, height=96)
 MARKERS = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
 RESTARTS = re.compile(rb"\xff[\xd0-\xd7]")
-END = b"\xff\xd9"
-ARITHMETIC = base64.b64decode(
+END_MARKER = b"\xff\xd9"
+ARITHMETIC_JPEG = base64.b64decode(
     "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAgGBgcGBQgHBwcJCQgKDBQNDAsLDBkSEw8UHRofHh0aHBwgJC4nICIsIxwcKDcpLDAxNDQ0Hyc5PTgyPC4zNDL/"
     "yQALCAAQABABAREA/8wABgAQEAX/2gAIAQEAAD8A0lphObIGysQEj3ERIU58Hq2fOUz3rTpK46xki6XoIK0ANf8A071SdY2Fa3LO65qtZ/8AJ8NURlGT4od3"
     "EXxmXKP1b2Uyw+AGif/Z"
 )
 """A grey 16x16 JPEG made by `jpegtran -arithmetic`; its last 90 bytes are the scan."""
-LOSSLESS = base64.b64decode(
+LOSSLESS_JPEG = base64.b64decode(
     "/9j/4AAQSkZJRgABAQAAAQABAAD/wwALCAAQABABAREA/8QAGQABAAMBAQAAAAAAAAAAAAAAAAYHCAUC/9oACAEBAAEAAI8JGLAHXASMWAOuAkYsAdcBIxYA"
     "64vAdwYjGlAHcGIxpQB3BiMaUAdwYjGlBlEa2HoVQA1sPQqgBrYehVADWw9CqBtcQQZSE1AQQZSE1AQQZSE1AQQZSE1H/9k="
 )
@@ -48,7 +48,7 @@ def make_three_scans(*, kept: Sequence[float] = (1, 1, 1)) -> bytes:
         cut_scan(parts[-2], component, share)
         for component, (parts, share) in enumerate(zip(greys, kept, strict=True), 1)
     )
-    return bytes(frame) + b"".join(scans) + END
+    return bytes(frame) + b"".join(scans) + END_MARKER
 
 
 def cut_scan(scan: bytes, component: int, share: float) -> bytes:
@@ -61,7 +61,7 @@ def make_progressive(scans: int) -> bytes:
     """Return a progressive JPEG that ends after this number of scans."""
     parts = split_segments(encode_image(PICTURE, "JPEG", progressive=True))
     places = [place for place, part in enumerate(parts) if part[1] == 0xDA]
-    return b"".join(parts[: places[scans - 1] + 1]) + END
+    return b"".join(parts[: places[scans - 1] + 1]) + END_MARKER
 
 
 def make_tiff(compression: str, share: float = 1) -> bytes:
@@ -88,21 +88,21 @@ def make_bmp(runs: bytes, *, bits: int = 8, side: int = 20) -> bytes:
 
 WHITE_ROW = b"\x14\xff"
 """One row of a BMP with 20 columns."""
-JPEGS = {
+INCOMPLETE_JPEGS = {
     "an interval in the middle is missing": drop_intervals(5, 1),
     "eight intervals are missing, so that the numbers go on": drop_intervals(2, 8),
     "the first interval is missing": drop_intervals(0, 1),
-    "the last interval is missing": drop_intervals(11, 1)[:-2] + END,
+    "the last interval is missing": drop_intervals(11, 1)[:-2] + END_MARKER,
     "the scan of Y is cut": make_three_scans(kept=(0.3, 1, 1)),
     "the scan of Y is missing": make_three_scans(kept=(0, 1, 1)),
     "the scan of Cr is missing": make_three_scans(kept=(1, 1, 0)),
     "progressive, with its first scan alone": make_progressive(1),
     "progressive, without its last scan": make_progressive(9),
-    "lossless, cut in half": LOSSLESS[:110] + END,
-    "arithmetic, cut in half": ARITHMETIC[:150] + END,
+    "lossless, cut in half": LOSSLESS_JPEG[:110] + END_MARKER,
+    "arithmetic, cut in half": ARITHMETIC_JPEG[:150] + END_MARKER,
 }
 """JPEGs in which libjpeg would silently fill in missing pixels, keyed by their defect."""
-BMPS = {
+INCOMPLETE_BMPS = {
     "it skips its pixels": make_bmp(b"\0\2\xff\x13" + b"\0\2\x14\0" + b"\0\1"),
     "its rows end early": make_bmp(b"\1\xff\0\0" * 20 + b"\0\1"),
     "it skips a row": make_bmp((WHITE_ROW + b"\0\0") * 9 + b"\0\2\0\1" + (WHITE_ROW + b"\0\0") * 10 + b"\0\1"),

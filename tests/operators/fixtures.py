@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from plumbline.operators.models.families import model_config
-from tests.operators.models.endpoint import KEY, VARIABLE, Server
+from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Server
 
 if TYPE_CHECKING:
     from plumbline.operators.models.families.dual_encoders import ClipSimilarity
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """Start a chat endpoint on localhost, and set its API key in the environment."""
-    monkeypatch.setenv(VARIABLE, KEY)
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
     started = Server()
     yield started
     started.close()

@@ -5,7 +5,7 @@ from collections.abc import Container, Mapping, Sequence
 import pyarrow as pa
 
 from plumbline.operators.report.metric_figures import MetricInputs, measure_metrics
-from plumbline.operators.report.picked_images import Picked, gallery_quotas, pick_images
+from plumbline.operators.report.picked_images import PickedImages, compute_gallery_quotas, pick_images
 from plumbline.operators.results.comparison import Duel, compare_generators, read_prompt_means
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import Skills, count_each
@@ -17,14 +17,14 @@ def summarise(scores: pa.Table, skills: Mapping[str, Sequence[str]]) -> pa.Table
     return tally.summary()
 
 
-def paired(
+def compare_pairs(
     scores: pa.Table,
     skills: Mapping[str, Sequence[str]] | None = None,
     falling: Container[str] = (),
     baseline: str = "",
 ) -> list[Duel]:
     """Compare every pair of generators on all metrics in the scores (schema SCORES)."""
-    of_run, of_prompts = of_table(scores), Skills((skills or {}).items())
+    of_run, of_prompts = wrap_scores(scores), Skills((skills or {}).items())
     return [
         duel
         for metric in of_run.metrics
@@ -32,13 +32,15 @@ def paired(
     ]
 
 
-def picked_of(scores: RunScores, metrics: Sequence[str], most: int, falling: Container[str] = ()) -> Picked:
+def pick_gallery_images(
+    scores: RunScores, metrics: Sequence[str], most: int, falling: Container[str] = ()
+) -> PickedImages:
     """Return the images that a report's gallery shows for these metrics."""
-    inputs = MetricInputs(scores, Skills(()), gallery_quotas(scores, metrics, most), lower_is_better=falling)
+    inputs = MetricInputs(scores, Skills(()), compute_gallery_quotas(scores, metrics, most), lower_is_better=falling)
     seen = {metric: figures.seen for metric, figures in measure_metrics(inputs).items()}
     return pick_images(scores, {metric: seen.get(metric) for metric in metrics}, inputs.quotas, most, falling)
 
 
-def of_table(table: pa.Table) -> RunScores:
+def wrap_scores(table: pa.Table) -> RunScores:
     """Wrap scores in memory (schema SCORES) as the scores of a run, which reports read."""
     return RunScores([lambda columns: table.select(list(columns))])

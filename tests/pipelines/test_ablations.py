@@ -19,7 +19,7 @@ from plumbline.pipelines.sweeps.computing import make_stage_context
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark
 
-DENIED: tuple[Ablation, ...] = ("shuffled_images", "blank_images", "shuffled_words")
+DENIED_INPUTS: tuple[Ablation, ...] = ("shuffled_images", "blank_images", "shuffled_words")
 METRICS = "metric=[vqascore,dsg]"
 
 
@@ -31,7 +31,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sweep_ablations(config: SweepConfig) -> SweepConfig:
     """Return the configuration with every metric also in its ablated variants."""
     others = {
-        f"{name}_{what}": replace(metric, ablation=what) for name, metric in config.metrics.items() for what in DENIED
+        f"{name}_{what}": replace(metric, ablation=what)
+        for name, metric in config.metrics.items()
+        for what in DENIED_INPUTS
     }
     return replace(config, metrics={**config.metrics, **others})
 

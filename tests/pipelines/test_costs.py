@@ -12,18 +12,18 @@ from plumbline.jobs.display.console import make_console
 from plumbline.jobs.display.leaderboards import show_usage
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.operators.base.errors import ConfigError, ModelError
-from plumbline.operators.report.run_health import cost_note
+from plumbline.operators.report.run_health import describe_run_cost
 from plumbline.pipelines.plans.costs import Cost, describe_costs, estimate_costs, sum_costs, try_services
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from tests.bench_of import plan_bench, run_plan, write_benchmark
-from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, make_error, make_token_completion
+from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Answer, Server, make_error, make_token_completion
 
-PRICES = "models.vqa.prices={read: 2, written: 10}"
+PRICE_OPTION = "models.vqa.prices={read: 2, written: 10}"
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setenv(VARIABLE, KEY)
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
     started = Server()
     started.script = make_answer
     yield started
@@ -38,7 +38,7 @@ def make_answer(number: int, body: dict[str, Any]) -> Answer:
 
 def plan_costly_sweep(server: Server, folder: Path, *overrides: str, count: int = 4) -> PlannedSweep:
     bench = write_benchmark(folder / "bench", ["atlas"], count=count)
-    model = ("model@models.vqa=api", "models.vqa.checkpoint=m", f"models.vqa.key_variable={VARIABLE}")
+    model = ("model@models.vqa=api", "models.vqa.checkpoint=m", f"models.vqa.key_variable={KEY_VARIABLE}")
     metric = () if any(one.startswith("metric=") for one in overrides) else ("metric=[vqascore]",)
     where = (f"models.vqa.endpoint={server.url}", "models.vqa.max_retries=0")
     return plan_bench(bench, folder / "store", *metric, *model, *where, *overrides)
@@ -56,7 +56,7 @@ def show(planned: PlannedSweep, capsys: pytest.CaptureFixture[str]) -> str:
 def test_a_sweep_reports_its_cost_before_and_after(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    planned = plan_costly_sweep(server, tmp_path, PRICES)
+    planned = plan_costly_sweep(server, tmp_path, PRICE_OPTION)
     (before,) = estimate_costs(planned.plan, planned.store)
     assert (before.node, before.run_id, before.read, before.written) == ("answers:vqa", None, 1000, 250)
     assert before.cost.amount == pytest.approx(before.calls * (1000 * 2 + 250 * 10) / 1e6)
@@ -68,13 +68,13 @@ def test_a_sweep_reports_its_cost_before_and_after(
     assert "400000 written, 8.00 USD" in capsys.readouterr().out
     manifest = json.loads((Path(finished.folder) / "manifest.json").read_text())
     assert manifest["costs"] == {"answers:vqa": {"amount": 8.0, "currency": "USD"}}
-    assert cost_note(manifest).endswith(" Services cost 8.00 USD.")
+    assert describe_run_cost(manifest).endswith(" Services cost 8.00 USD.")
     of_metric = manifest["by_metric"]["vqascore"]
     assert of_metric == {"model_seconds": of_metric["model_seconds"], "gpu_seconds": 0, "costs": {"USD": 8.0}}
 
 
-GPUS = ("cluster.pools.answers.num_gpus=0.5", "cluster.price_per_gpu_hour=3.6", "cluster.currency=EUR")
-TWIN = "+metrics.twin={kind: vqascore, model: vqa, reduction: product}"
+GPU_OPTIONS = ("cluster.pools.answers.num_gpus=0.5", "cluster.price_per_gpu_hour=3.6", "cluster.currency=EUR")
+TWIN_METRIC = "+metrics.twin={kind: vqascore, model: vqa, reduction: product}"
 
 
 def test_gpu_seconds_are_priced_and_divided_among_the_metrics_that_share_a_stage(
@@ -87,7 +87,7 @@ def test_gpu_seconds_are_priced_and_divided_among_the_metrics_that_share_a_stage
     GPU-seconds.
     """
     bench = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
-    planned = plan_bench(bench, tmp_path / "store", "metric=[vqascore,vnli,clipscore]", TWIN, *GPUS)
+    planned = plan_bench(bench, tmp_path / "store", "metric=[vqascore,vnli,clipscore]", TWIN_METRIC, *GPU_OPTIONS)
     held, worked = (
         {"answers:vqa": 7200.0, "similarities:clip": 90.0},
         {"answers:vqa": 6400.0, "similarities:clip": 10.0},
@@ -104,21 +104,21 @@ def test_gpu_seconds_are_priced_and_divided_among_the_metrics_that_share_a_stage
         },
     }
     assert sum(item.model_calls for item in planned.plan.nodes) == 4 * 3 + 4 * 2, "the parts add up to the total"
-    assert cost_note(facts) == "GPUs and services cost 3.60 EUR."
+    assert describe_run_cost(facts) == "GPUs and services cost 3.60 EUR."
     show_usage(make_console(), {}, sum_costs(planned.plan, {}, planned.config.cluster, held))
     assert "answers:vqa: 3.60 EUR" in capsys.readouterr().out
 
 
 def test_prices_of_gpus_and_services_are_in_one_currency(server: Server, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"models.vqa.prices.currency: expected cluster.currency \(EUR\), got USD"):
-        plan_costly_sweep(server, tmp_path, PRICES, *GPUS)
+        plan_costly_sweep(server, tmp_path, PRICE_OPTION, *GPU_OPTIONS)
 
 
 def test_the_usage_of_a_run_is_the_estimate_for_the_next_one(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    finished = run_plan(plan_costly_sweep(server, tmp_path, PRICES))
-    planned = plan_costly_sweep(server, tmp_path, PRICES, "clips.shown=grid", count=8)
+    finished = run_plan(plan_costly_sweep(server, tmp_path, PRICE_OPTION))
+    planned = plan_costly_sweep(server, tmp_path, PRICE_OPTION, "clips.shown=grid", count=8)
     (told_by_run,) = estimate_costs(planned.plan, planned.store)
     assert (told_by_run.run_id, told_by_run.read, told_by_run.written) == (finished.run_id, 500_000, 100_000)
     assert told_by_run.cost == Cost(2.0 * told_by_run.calls, "USD")
@@ -140,8 +140,8 @@ def test_a_service_that_refuses_the_key_is_reported_before_ray_is_imported(
     server.script = lambda number, body: make_error(401, "no such key")
     with pytest.raises(ModelError, match="answered 401 for the key"):
         run_plan(plan_costly_sweep(server, tmp_path))
-    monkeypatch.delenv(VARIABLE)
-    with pytest.raises(ModelError, match=f"{VARIABLE} is not set"):
+    monkeypatch.delenv(KEY_VARIABLE)
+    with pytest.raises(ModelError, match=f"{KEY_VARIABLE} is not set"):
         run_plan(plan_costly_sweep(server, tmp_path))
     assert len(server.bodies) == 1
 

@@ -129,10 +129,10 @@ def test_a_trial_is_left_out_of_trends_and_never_compared_with(folder: Path, tmp
     last, _, manifest = run(sweep_config(folder, tmp_path / "s", PIXELS, "max_failed=0.02"))
     trends, _ = write_trends(planned.store)
     assert trends.runs == 2
-    assert trends.page.warnings == ["1 run left out: only some of the prompts, by a limit or an adaptive sweep."]
+    assert trends.page.warnings == ["1 run left out: only some of the prompts were scored (limit or adaptive sweep)."]
     assert find_baseline(planned.store, last.run_id, manifest, "previous").run_id == whole.run_id
     reason = find_baseline(planned.store, last.run_id, manifest, trial.run_id).reason
-    assert reason == f"nightly.compare={trial.run_id}: it is of 6 of 12 prompts"
+    assert reason == f"nightly.compare={trial.run_id}: it only scored 6 of 12 prompts"
 
 
 def test_images_of_prompts_outside_a_subset_are_reported_in_one_line_with_the_remedy(

@@ -43,7 +43,7 @@ def azure_server() -> Iterator[AzureServer]:
         yield server
 
 
-AZURE = pytest.param("az", marks=pytest.mark.elsewhere)
+AZURE_PARAMETER = pytest.param("az", marks=pytest.mark.elsewhere)
 
 
 def make_address(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -56,13 +56,13 @@ def make_address(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.
     return f"{name}://{BUCKET}/{request.node.originalname}"
 
 
-@pytest.fixture(params=["gs", AZURE])
+@pytest.fixture(params=["gs", AZURE_PARAMETER])
 def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the address of a prefix in each cloud except S3."""
     return make_address(request.param, request, monkeypatch)
 
 
-@pytest.fixture(params=["folder", "s3", "gs", AZURE])
+@pytest.fixture(params=["folder", "s3", "gs", AZURE_PARAMETER])
 def anywhere(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """Return a folder, or a prefix in an object store, for each kind of storage."""
     if request.param == "folder":
@@ -242,7 +242,7 @@ def test_a_cloud_whose_library_is_not_installed_names_the_extra(monkeypatch: pyt
         ("gs://key@bucket/a", "gs://: expected an address without credentials; put them into the variables"),
         ("https://host/a.png?sig=secret", "https://host: expected an address without a query, which may contain"),
         ("hdfsx://host/a", "hdfsx://host: Protocol not known: hdfsx; name a local path, or an address of s3://"),
-        ("gs:/bucket/a", "gs:/bucket/a: expected a local path or a URL, got one slash; write gs://"),
+        ("gs:/bucket/a", "gs:/bucket/a: expected a local path or a URL, found a single slash; write gs://"),
     ],
 )
 def test_an_invalid_address_is_refused_with_the_reason(address: str, message: str) -> None:
@@ -275,7 +275,7 @@ def test_read_only_storage_may_contain_prompts_and_images_but_no_store(tmp_path:
         server.shutdown()
 
 
-HUB = """
+HUB_SCRIPT = """
 import sys
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
@@ -349,11 +349,12 @@ def test_a_hubs_dataset_is_read_with_the_token_and_cannot_contain_a_store(tmp_pa
         threading.Thread(target=server.serve_forever, daemon=True).start()
         endpoint = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_address[1]}", "HF_TOKEN": "hf_secret"}
         environment = {**os.environ, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path), **endpoint}
-        ended = subprocess.run([sys.executable, "-c", HUB], env=environment, text=True, capture_output=True)
+        ended = subprocess.run([sys.executable, "-c", HUB_SCRIPT], env=environment, text=True, capture_output=True)
         server.shutdown()
     assert ended.stdout.splitlines() == [
         "images/atlas/00000.parquet prompts.parquet",
         "b'PAR1' ['images']",
         "8 []",
-        "hf://datasets/acme/bench/store: this storage is read-only; choose a folder, or a prefix of s3://, gs:// or az://",
+        "hf://datasets/acme/bench/store: this storage is read-only; choose a folder, or a prefix of s3://, gs:// or "
+        "az://",
     ], ended.stderr

@@ -11,7 +11,7 @@ from plumbline.operators.stages.scores import WrittenIndex
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import run_plan, sweep_config, write_benchmark
 
-NAME = "vqascore_normalised"
+METRIC_NAME = "vqascore_normalised"
 
 
 def compute_log_odds(share: float) -> float:
@@ -20,8 +20,8 @@ def compute_log_odds(share: float) -> float:
 
 def test_the_prior_subtracts_the_answer_about_a_grey_image_from_the_score(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", count=6)
-    config = sweep_config(folder, tmp_path / "store", f"metric=[{NAME}]")
-    own = config.metrics[NAME]
+    config = sweep_config(folder, tmp_path / "store", f"metric=[{METRIC_NAME}]")
+    own = config.metrics[METRIC_NAME]
     variants = {
         "own": own,
         "blank": replace(own, ablation="blank_images"),

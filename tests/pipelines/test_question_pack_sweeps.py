@@ -14,7 +14,7 @@ from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import plan_bench, prompts, run_plan, write_benchmark
-from tests.operators.models.endpoint import KEY, VARIABLE, Server, make_token_completion
+from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Server, make_token_completion
 from tests.question_packs import (
     ANNOTATIONS,
     make_choice_question,
@@ -28,7 +28,7 @@ from tests.question_packs import (
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setenv(VARIABLE, KEY)
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
     started = Server()
     yield started
     started.close()
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_benchmark(tmp_path_factory.mktemp("bench"), ["atlas"], count=4)
 
 
-def planned(folder: Path, store: Path, pack: str, questions: Path, *overrides: str) -> PlannedSweep:
+def plan_pack_sweep(folder: Path, store: Path, pack: str, questions: Path, *overrides: str) -> PlannedSweep:
     given = [f"benchmark={pack}", "benchmark.name=packed", f"benchmark.questions={questions}", f"metric=[{pack}]"]
     return plan_bench(folder, store, *given, "benchmark.prompts=${benchmark.questions}", *overrides)
 
@@ -57,7 +57,7 @@ class SweptPack(NamedTuple):
 def swept(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> SweptPack:
     home = tmp_path_factory.mktemp("swept")
     questions = write_propositions(home / "dsg.csv")
-    plan = planned(folder, home / "store", "dsg_1k", questions)
+    plan = plan_pack_sweep(folder, home / "store", "dsg_1k", questions)
     return SweptPack(plan, run_plan(plan), home / "store", questions)
 
 
@@ -82,7 +82,7 @@ def test_a_sweep_takes_all_its_questions_from_a_released_file(swept: SweptPack) 
         assert row["score"] == pytest.approx(sum(of_questions) / 3)
 
 
-def test_a_service_compares_multiple_choice_by_letters(folder: Path, tmp_path: Path, server: Server) -> None:
+def test_a_service_compares_multiple_choice_answers_by_letter(folder: Path, tmp_path: Path, server: Server) -> None:
     """Choices of several words get letters as well, because services do not report likelihoods for them."""
     colours = ["light red", "deep blue", "green"]
     rows = [
@@ -96,9 +96,9 @@ def test_a_service_compares_multiple_choice_by_letters(folder: Path, tmp_path: P
     log = {"A": -0.9, "b": -0.6, "C": -3.0, "Yes": -0.2, "No": -2.0}
     server.script = lambda number, body: make_token_completion(*log.items())
     questions = write_json(tmp_path / "tifa.json", rows)
-    service = ("model@models.vqa=api", "models.vqa.checkpoint=m", f"models.vqa.key_variable={VARIABLE}")
+    service = ("model@models.vqa=api", "models.vqa.checkpoint=m", f"models.vqa.key_variable={KEY_VARIABLE}")
     where = (f"models.vqa.endpoint={server.url}", "models.vqa.max_retries=0", "metrics.tifa_v1.answers=likelihood")
-    plan = planned(folder, tmp_path / "store", "tifa_v1", questions, *service, *where)
+    plan = plan_pack_sweep(folder, tmp_path / "store", "tifa_v1", questions, *service, *where)
     assert run_plan(plan).exit_code == 0
     told_to = [body["messages"][0]["content"][1]["text"] for body in server.bodies]
     lettered = "what color is it?\nA. light red\nB. deep blue\nC. green\nAnswer with the letter"
@@ -110,7 +110,7 @@ def test_a_service_compares_multiple_choice_by_letters(folder: Path, tmp_path: P
 
 def test_replies_are_matched_with_the_released_choices(folder: Path, tmp_path: Path) -> None:
     """The score is the fraction of choices that equal the released answer, as in tifa_score.py."""
-    plan = planned(folder, tmp_path / "store", "tifa_v1", write_tifa_v1(tmp_path / "tifa.json"))
+    plan = plan_pack_sweep(folder, tmp_path / "store", "tifa_v1", write_tifa_v1(tmp_path / "tifa.json"))
     finished = run_plan(plan)
     scores = {row["prompt_id"]: row["score"] for row in finished.results.read_scores().to_pylist()}
     right = {row["question_id"]: row["answer"] for row in read_rows(plan, "questions")}
@@ -124,7 +124,7 @@ def test_replies_are_matched_with_the_released_choices(folder: Path, tmp_path: P
 
 def test_every_machine_checks_for_the_file_of_prompts(folder: Path, tmp_path: Path) -> None:
     """The file is checked like any source, by size and modification time (pipelines/running/driver_environment.py)."""
-    plan = planned(folder, tmp_path / "store", "dsg_1k", write_propositions(tmp_path / "q.csv"))
+    plan = plan_pack_sweep(folder, tmp_path / "store", "dsg_1k", write_propositions(tmp_path / "q.csv"))
     (shard,) = plan.sources.prompt_shards
     entry = StorageConfig().locate(shard.url).entry()
     assert (shard.size, shard.etag) == (entry.size, entry.etag) and shard.etag
@@ -141,7 +141,7 @@ def test_malformed_rows_are_reported_by_file_and_row_and_cost_nothing_else(folde
     stranger = make_choice_question("elsewhere", "a dog", "is there a dog?", ["yes", "no"], "yes")
     questions = write_json(tmp_path / "tifa.json", [*rows, stranger])
     prompts = f"benchmark.prompts={folder}/prompts.parquet"
-    plan = planned(folder, tmp_path / "store", "tifa_v1", questions, prompts)
+    plan = plan_pack_sweep(folder, tmp_path / "store", "tifa_v1", questions, prompts)
     refused, strange = plan.sources.pack_problems
     assert refused.startswith(f"{questions}, row 3: expected the answer '?'")
     assert strange.startswith(f"{questions}, row 4: prompt_id 'elsewhere' is not among the benchmark's prompts")
@@ -154,7 +154,9 @@ def test_prompts_with_other_ids_are_found_by_their_texts(folder: Path, tmp_path:
     known = pq.read_table(folder / "prompts.parquet").to_pylist()
     rows = [row for one in known for row in make_propositions(f"item_{one['prompt_id']}", one["text"] + " ")]
     prompts = f"benchmark.prompts={folder}/prompts.parquet"
-    plan = planned(folder, tmp_path / "store", "dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATIONS, rows), prompts)
+    plan = plan_pack_sweep(
+        folder, tmp_path / "store", "dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATIONS, rows), prompts
+    )
     assert plan.sources.pack_problems == ()
     assert run_plan(plan).exit_code == 0
 
@@ -163,11 +165,11 @@ def test_changed_questions_change_the_cells_but_another_file_with_the_same_does_
     folder: Path, swept: SweptPack, tmp_path: Path
 ) -> None:
     store = swept.store
-    copied = planned(folder, store, "dsg_1k", write_propositions(tmp_path / "copy.csv"))
+    copied = plan_pack_sweep(folder, store, "dsg_1k", write_propositions(tmp_path / "copy.csv"))
     assert not copied.plan.missing
     rows = [row for one in pq.read_table(folder / "prompts.parquet").to_pylist()
             for row in make_propositions(one["prompt_id"], one["text"])[:2]]  # fmt: skip
-    fewer = planned(folder, store, "dsg_1k", write_csv(tmp_path / "fewer.csv", ANNOTATIONS, rows))
+    fewer = plan_pack_sweep(folder, store, "dsg_1k", write_csv(tmp_path / "fewer.csv", ANNOTATIONS, rows))
     assert len(fewer.plan.missing) == len(fewer.plan.cells)
     assert {len(scores) for scores in list_element_scores(run_planned(fewer))} == {2}
 
@@ -178,12 +180,12 @@ def run_planned(plan: PlannedSweep) -> PlannedSweep:
 
 
 def test_changing_the_arithmetic_asks_no_model_again(folder: Path, swept: SweptPack) -> None:
-    again = planned(folder, swept.store, "dsg_1k", swept.questions, "metrics.dsg_1k.zeroing=recursive")
+    again = plan_pack_sweep(folder, swept.store, "dsg_1k", swept.questions, "metrics.dsg_1k.zeroing=recursive")
     assert {cell.recipe.stage for cell in again.plan.missing} == {"scores"}
 
 
 def test_the_questions_can_be_listed_without_images(folder: Path, tmp_path: Path) -> None:
-    plan = planned(folder, tmp_path / "store", "dsg_1k", write_propositions(tmp_path / "q.csv"))
+    plan = plan_pack_sweep(folder, tmp_path / "store", "dsg_1k", write_propositions(tmp_path / "q.csv"))
     written = write_questions(plan_questions(plan.config), lambda progress: None)
     assert written.quality["dsg_1k"].prompts == 4 and written.quality["dsg_1k"].failed == 0
 
@@ -191,7 +193,7 @@ def test_the_questions_can_be_listed_without_images(folder: Path, tmp_path: Path
 def test_a_report_does_not_need_the_file_of_questions(folder: Path, tmp_path: Path) -> None:
     questions = write_propositions(tmp_path / "q.csv")
     prompts = f"benchmark.prompts={folder}/prompts.parquet"
-    plan = planned(folder, tmp_path / "store", "dsg_1k", questions, prompts)
+    plan = plan_pack_sweep(folder, tmp_path / "store", "dsg_1k", questions, prompts)
     finished = run_plan(plan)
     questions.unlink()
     written = write_report(plan.store, finished.run_id)
@@ -200,7 +202,7 @@ def test_a_report_does_not_need_the_file_of_questions(folder: Path, tmp_path: Pa
 
 def test_a_file_that_changes_after_the_plan_fails_its_cells(folder: Path, tmp_path: Path) -> None:
     questions = write_propositions(tmp_path / "q.csv")
-    plan = planned(folder, tmp_path / "store", "dsg_1k", questions)
+    plan = plan_pack_sweep(folder, tmp_path / "store", "dsg_1k", questions)
     write_propositions(questions, count=3)
     errors = run_plan(plan).results.read_errors().to_pylist()
     assert len(errors) == 4 and all("have changed since the run was planned" in row["message"] for row in errors)
@@ -211,7 +213,7 @@ def test_a_file_that_changes_after_the_plan_fails_its_cells(folder: Path, tmp_pa
     [
         (["benchmark.question_pack=null"], "questions and question_pack together"),
         (["benchmark.question_pack=dsg1k"], "did you mean dsg_1k"),
-        (["benchmark.question_pack=null", "benchmark.questions=null"], "scores by questions that the benchmark ships"),
+        (["benchmark.question_pack=null", "benchmark.questions=null"], "needs questions that come with the benchmark"),
         (["metrics.dsg_1k.aggregate=soft_mean", "metrics.dsg_1k.zeroing=null"], "use aggregate=share"),
         (["benchmark.questions=/nowhere/q.csv"], "not found"),
     ],
@@ -220,4 +222,4 @@ def test_an_impossible_configuration_is_refused_in_one_line(
     overrides: list[str], said: str, folder: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        planned(folder, tmp_path / "store", "dsg_1k", write_propositions(tmp_path / "q.csv"), *overrides)
+        plan_pack_sweep(folder, tmp_path / "store", "dsg_1k", write_propositions(tmp_path / "q.csv"), *overrides)

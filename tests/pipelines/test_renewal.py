@@ -13,7 +13,7 @@ from plumbline.jobs.display.console import JobConsole
 from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.metrics.writing import content_id
+from plumbline.operators.metrics.writing import hash_content
 from plumbline.operators.stages.answers import AnswersStage
 from plumbline.pipelines.running.events import Totals
 from plumbline.pipelines.store.cells import Cell
@@ -117,7 +117,7 @@ def reword(questions: pa.Table) -> pa.Table:
     """Reword the first question without changing its id."""
     first, *others = questions.to_pylist()
     text = "is this what it shows?"
-    changed = {**first, "text": text, "question_id": content_id(text, first["choices"], first["answer"])}
+    changed = {**first, "text": text, "question_id": hash_content(text, first["choices"], first["answer"])}
     return rows.table([changed, *others], schemas.QUESTIONS)
 
 

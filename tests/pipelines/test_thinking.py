@@ -8,7 +8,7 @@ import pytest
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import sweep_config, write_benchmark
-from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, make_completion
+from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Answer, Server, make_completion
 
 
 def make_thought(number: int, body: dict[str, Any]) -> Answer:
@@ -21,11 +21,11 @@ def make_thought(number: int, body: dict[str, Any]) -> Answer:
 def test_a_thinking_judge_rates_and_the_error_for_a_truncated_thought_names_the_key_to_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, KEY)
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
     server = Server()
     server.script = make_thought
     bench = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
-    judge = ("+model@models.vlm=api", "models.vlm.checkpoint=m", f"models.vlm.key_variable={VARIABLE}")
+    judge = ("+model@models.vlm=api", "models.vlm.checkpoint=m", f"models.vlm.key_variable={KEY_VARIABLE}")
     thinks = (f"models.vlm.endpoint={server.url}", "models.vlm.thinking=allowed", "models.vlm.thinking_tokens=100")
     config = sweep_config(bench, tmp_path / "store", "metric=[gpt4v_eval]", *judge, *thinks)
     finished = run_sweep(plan_sweep(config), lambda progress: None)

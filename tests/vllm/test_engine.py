@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plumbline.operators.base.errors import ModelError
-from plumbline.operators.models.engines.vllm_engine import Prompt, Refusal, VllmEngine, engine_arguments
+from plumbline.operators.models.engines.vllm_engine import Prompt, Refusal, VllmEngine, make_engine_arguments
 
 
 class ScriptedEngine:
@@ -99,10 +99,10 @@ def test_an_engine_that_does_not_start_gives_the_reason() -> None:
 
 
 def test_a_parallel_engine_stays_on_the_gpus_of_its_actor() -> None:
-    assert engine_arguments(True, {"tensor_parallel_size": 4})["distributed_executor_backend"] == "mp"
-    assert engine_arguments(True, {})["distributed_executor_backend"] == "uni"
+    assert make_engine_arguments(True, {"tensor_parallel_size": 4})["distributed_executor_backend"] == "mp"
+    assert make_engine_arguments(True, {})["distributed_executor_backend"] == "uni"
 
 
 def test_options_may_not_override_the_models_own() -> None:
     with pytest.raises(ModelError, match="dtype"):
-        engine_arguments(True, {"dtype": "float16"})
+        make_engine_arguments(True, {"dtype": "float16"})

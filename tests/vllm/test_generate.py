@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from plumbline.operators.base.errors import ModelError, RowError
-from plumbline.operators.metrics.questions.gecko import SPANS as GECKO_SPANS
+from plumbline.operators.metrics.questions.gecko import SPAN_FORMS as GECKO_SPANS
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Generation, Message, Request
 from plumbline.operators.models.engines.engine_options import RESULT_OPTIONS, THROUGHPUT_OPTIONS

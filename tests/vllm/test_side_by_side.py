@@ -19,7 +19,7 @@ from plumbline.operators.models.engines.vllm_engine import VllmEngine
 from plumbline.operators.models.processing import load_tokenizer
 from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
 from tests.operators import tiny
-from tests.operators.stages.given import decode, options
+from tests.operators.stages.given import decode, make_options
 from tests.operators.tiny import draw_image, encode_image, make_image_table
 
 IMAGE_TOKENS = 3
@@ -119,7 +119,7 @@ def stage(scripted_engine: CountingEngine) -> Iterator[AnswersStage]:
     model = VllmLikelihood(
         engine, scripted_engine.tokenizer, system=None, padding=None, end=scripted_engine.tokenizer.eos_token_id
     )
-    yield AnswersStage({}, {"model": model}, options(image_batch=2))
+    yield AnswersStage({}, {"model": model}, make_options(image_batch=2))
     scripted_engine.may_step.set()
     engine.close()
 

@@ -20,5 +20,5 @@ class Gpt4vEvalConfig(InspectedConfig):
     templates: ClassVar[tuple[str, ...]] = ("gpt4v_eval",)
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
-        text = fill_template(self.template_text("gpt4v_eval"), prompt=parsing.one_line(prompt))
+        text = fill_template(self.template_text("gpt4v_eval"), prompt=parsing.collapse_spaces(prompt))
         return (yield from self.verdict(text, SCALES))

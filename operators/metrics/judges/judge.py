@@ -12,16 +12,25 @@ from plumbline.operators.base.bounds import NotNegative, Positive
 from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.metric import CallEstimate, Evidence, Rating, Scored, Verdict
-from plumbline.operators.metrics.reply_forms import Replies, Schema, integer, one_of, record, string
-from plumbline.operators.metrics.wording import WordedMetric, template_digest
+from plumbline.operators.metrics.reply_forms import (
+    Replies,
+    Schema,
+    make_choice_schema,
+    make_integer_schema,
+    make_object_schema,
+    make_string_schema,
+)
+from plumbline.operators.metrics.wording import WordedMetric, digest_templates
 from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, read_each
 
 if TYPE_CHECKING:
     from plumbline.operators.models.vqa_profiles import VqaProfile
 
 T = TypeVar("T")
-AGAIN = "That reply could not be read: {error}. Write the whole reply again, in exactly the form that was asked for."
-FORMS: Mapping[Replies, str] = {
+REPEAT_REQUEST = (
+    "That reply could not be read: {error}. Write the whole reply again, in exactly the form that was asked for."
+)
+REPLY_INSTRUCTIONS: Mapping[Replies, str] = {
     "json": "Reply with one JSON object and nothing else: {form}\n",
     "text": "Reply in plain text: first {lines}, each on a line of its own; then the explanation, as one paragraph.\n",
 }
@@ -93,7 +102,7 @@ def accept_all(rated: Mapping[str, float]) -> None:
     """Accept any ratings."""
 
 
-def ratings_by_name(ratings: Iterable[Rating]) -> dict[str, float]:
+def map_ratings(ratings: Iterable[Rating]) -> dict[str, float]:
     return {rating.name: rating.value for rating in ratings}
 
 
@@ -155,12 +164,12 @@ class JudgedConfig(WordedMetric):
         """
         requests = []
         for text, scales, view in asked:
-            schema = verdict_schema(scales) if self.replies == "json" else None
+            schema = make_verdict_schema(scales) if self.replies == "json" else None
             request = self.sampling.request(text + describe_form(self.replies, scales), stop=(), schema=schema)
             requests.append(request._replace(view=view))
         readers = [partial(self._read_verdict, each.scales, check) for each in asked]
         verdicts = []
-        for verdict in (yield from read_each(requests, readers, again=AGAIN)):
+        for verdict in (yield from read_each(requests, readers, again=REPEAT_REQUEST)):
             if isinstance(verdict, UnreadableReply):
                 raise verdict
             verdicts.append(verdict)
@@ -169,7 +178,7 @@ class JudgedConfig(WordedMetric):
 
     def _read_verdict(self, scales: Sequence[Scale], check: Check, reply: str) -> Verdict:
         verdict = read_object(reply, scales) if self.replies == "json" else read_lines(reply, scales)
-        check(ratings_by_name(verdict.ratings))
+        check(map_ratings(verdict.ratings))
         return verdict
 
     def score(self, evidence: Evidence) -> Scored:
@@ -184,7 +193,9 @@ class JudgedConfig(WordedMetric):
         """Return all options that determine verdicts, including the digest of the named templates."""
         return {
             "replies": self.replies,
-            "templates": template_digest(AGAIN, FORMS[self.replies], *map(self.template_text, templates)),
+            "templates": digest_templates(
+                REPEAT_REQUEST, REPLY_INSTRUCTIONS[self.replies], *map(self.template_text, templates)
+            ),
             **self.sampling._asdict(),
         }
 
@@ -221,15 +232,15 @@ def describe_form(replies: Replies, scales: Sequence[Scale]) -> str:
         members.append(f'"{scale.name}": <integer from {scale.low} to {values}>')
         lines.append(f"the number for {scale.name} ({scale.low} to {values})")
     example = "{" + ", ".join([*members, '"rationale": "<explanation>"']) + "}"
-    return FORMS[replies].format(form=example, lines=" and ".join(lines))
+    return REPLY_INSTRUCTIONS[replies].format(form=example, lines=" and ".join(lines))
 
 
-def verdict_schema(scales: Sequence[Scale]) -> str:
+def make_verdict_schema(scales: Sequence[Scale]) -> str:
     numbers: dict[str, Schema] = {}
     for scale in scales:
-        number = integer(scale.high, scale.low)
-        numbers[scale.name] = {"anyOf": [number, one_of([NOT_APPLICABLE])]} if scale.optional else number
-    return json.dumps(record(**numbers, rationale=string(MAX_RATIONALE)))
+        number = make_integer_schema(scale.high, scale.low)
+        numbers[scale.name] = {"anyOf": [number, make_choice_schema([NOT_APPLICABLE])]} if scale.optional else number
+    return json.dumps(make_object_schema(**numbers, rationale=make_string_schema(MAX_RATIONALE)))
 
 
 def read_object(reply: str, scales: Sequence[Scale]) -> Verdict:
@@ -258,7 +269,7 @@ def _read_rating(scale: Scale, value: Any) -> Rating | None:
         return None
     if value is None:
         raise UnreadableReply(f"it has no number for {scale.name!r}")
-    match = re.fullmatch(_NUMBER, parsing.one_line(str(value))) if isinstance(value, str | int | float) else None
+    match = re.fullmatch(_NUMBER, parsing.collapse_spaces(str(value))) if isinstance(value, str | int | float) else None
     if match is None or isinstance(value, bool):
         raise UnreadableReply(f"expected a number for {scale.name!r}, found {parsing.shorten(str(value))}")
     return _check_range(scale, match)
@@ -292,7 +303,7 @@ def read_lines(reply: str, scales: Sequence[Scale]) -> Verdict:
 
 
 def _read_rationale(rationale: Any) -> str:
-    return parsing.one_line(rationale)[:MAX_RATIONALE] if isinstance(rationale, str) else ""
+    return parsing.collapse_spaces(rationale)[:MAX_RATIONALE] if isinstance(rationale, str) else ""
 
 
 def read_ratings(row: Mapping[str, Any]) -> tuple[Rating, ...]:

@@ -11,12 +11,12 @@ from plumbline.operators.base.bounds import NotNegative, Positive
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.judges.judge import (
-    AGAIN,
+    REPEAT_REQUEST,
     JudgedConfig,
     Scale,
     accept_all,
     fill_template,
-    ratings_by_name,
+    map_ratings,
 )
 from plumbline.operators.metrics.metric import SHARES, CallEstimate, Rating, ScoreRange, Verdict
 from plumbline.operators.metrics.wording import (
@@ -25,15 +25,15 @@ from plumbline.operators.metrics.wording import (
     Text,
     WordedMetric,
     ask_as_released,
+    digest_templates,
     fill_slots,
-    template_digest,
 )
 from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, ask
 from plumbline.operators.models.calls import Region
 
 Variant = Literal["overall", "error_counting", "errors", "rule_enhanced"]
 
-DESCRIBE, JUDGE = "llmscore_describe", "llmscore_judge"
+DESCRIBE_TEMPLATE, JUDGE_TEMPLATE = "llmscore_describe", "llmscore_judge"
 DEFAULT_SCALE = 100
 MAX_COUNT = 99
 MAX_COUNTED_ERRORS = 9
@@ -176,7 +176,7 @@ class DescribedConfig(WordedMetric):
 
     @property
     def templates(self) -> tuple[str, ...]:
-        return (DESCRIBE,)
+        return (DESCRIBE_TEMPLATE,)
 
     def caption_options(self) -> dict[str, Any]:
         """Return all options that determine a caption, except the captioner."""
@@ -192,7 +192,7 @@ class DescribedConfig(WordedMetric):
         release, sampling = self.find_release(LlmScoreRelease), self.description_sampling._asdict()
         if release is not None:
             return {"wording": release.digest, **sampling}
-        return {"templates": template_digest(AGAIN, self.template_text(DESCRIBE)), **sampling}
+        return {"templates": digest_templates(REPEAT_REQUEST, self.template_text(DESCRIBE_TEMPLATE)), **sampling}
 
     def describe(self, sight: CaptionedImage) -> Writing[str]:
         """Ask for an object-centric description, based on an image's caption and regions."""
@@ -201,22 +201,22 @@ class DescribedConfig(WordedMetric):
             return (yield from release.describe(sight, self.description_sampling))
         # `[object]: [caption]: [bounding box]` (3.1); one model writes object and caption as one label
         lines = (
-            f"{parsing.one_line(region.label)}: [{region.x1}, {region.y1}, {region.x2}, {region.y2}]"
+            f"{parsing.collapse_spaces(region.label)}: [{region.x1}, {region.y1}, {region.x2}, {region.y2}]"
             for region in sight.regions
         )
         text = fill_template(
-            self.template_text(DESCRIBE),
+            self.template_text(DESCRIBE_TEMPLATE),
             width=str(sight.width),
             height=str(sight.height),
             regions="\n".join(lines) or "(none was found)",
-            caption=parsing.one_line(sight.caption),
+            caption=parsing.collapse_spaces(sight.caption),
         )
-        return (yield from ask(self.description_sampling.request(text, stop=()), read_paragraph, again=AGAIN))
+        return (yield from ask(self.description_sampling.request(text, stop=()), read_paragraph, again=REPEAT_REQUEST))
 
 
 def read_paragraph(reply: str) -> str:
     """Return a reply as one paragraph; raise UnreadableReply if it is empty."""
-    paragraph = parsing.one_line(parsing.strip_markup(reply))
+    paragraph = parsing.collapse_spaces(parsing.strip_markup(reply))
     if not paragraph:
         raise UnreadableReply("it is empty")
     return paragraph
@@ -265,7 +265,7 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
 
     @property
     def templates(self) -> tuple[str, ...]:
-        return DESCRIBE, JUDGE, self.task_template
+        return DESCRIBE_TEMPLATE, JUDGE_TEMPLATE, self.task_template
 
     @property
     def task_template(self) -> str:
@@ -279,13 +279,15 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
         if release is not None:
             options = {"variant": self.variant, "wording": release.digest, **self.sampling._asdict()}
             return options if self.variant == "rule_enhanced" else {**options, "max_errors": MAX_ERRORS}
-        return {**self.score_options(), **self.request_options(JUDGE, self.task_template)}
+        return {**self.score_options(), **self.request_options(JUDGE_TEMPLATE, self.task_template)}
 
     def judge_description(self, prompt: str, description: str) -> Writing[Verdict]:
         by_rule, release = self.variant == "rule_enhanced", self.find_release(LlmScoreRelease)
         if release is not None:
             return (yield from release.judge(prompt, description, by_rule=by_rule, sampling=self.sampling))
-        judged = fill_template(self.template_text(JUDGE), prompt=parsing.one_line(prompt), description=description)
+        judged = fill_template(
+            self.template_text(JUDGE_TEMPLATE), prompt=parsing.collapse_spaces(prompt), description=description
+        )
         task = fill_template(self.template_text(self.task_template), scale=str(self.scale))
         scales = (Scale("rating", 1, self.scale),) if self.variant == "overall" else SCALES[self.variant]
         return (yield from self.verdict(judged + task, scales, _require_counts if by_rule else accept_all))
@@ -298,7 +300,7 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
 
         For a prompt without attributes, which the paper does not mention, `rule_enhanced` counts only objects.
         """
-        rated = ratings_by_name(ratings)
+        rated = map_ratings(ratings)
         if self.variant == "overall":
             return rated["rating"] / self.scale
         if self.variant == "error_counting":

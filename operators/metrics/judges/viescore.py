@@ -14,15 +14,15 @@ from plumbline.operators.metrics.judges.judge import (
     JudgeQuestion,
     Scale,
     fill_template,
-    ratings_by_name,
+    map_ratings,
 )
 from plumbline.operators.metrics.metric import Rating, ScoreRange, Verdict
 from plumbline.operators.metrics.wording import Checkout, Release, ask_as_released
 from plumbline.operators.metrics.writing import ReplySampling, Writing, WrittenQuestion
 
-SEMANTIC, PERCEPTUAL = "viescore_semantic", "viescore_perceptual"
-CONSISTENCY = (Scale("semantic_consistency", 0, 10),)
-QUALITY = (Scale("naturalness", 0, 10), Scale("artifacts", 0, 10))
+SEMANTIC_TEMPLATE, PERCEPTUAL_TEMPLATE = "viescore_semantic", "viescore_perceptual"
+CONSISTENCY_SCALES = (Scale("semantic_consistency", 0, 10),)
+QUALITY_SCALES = (Scale("naturalness", 0, 10), Scale("artifacts", 0, 10))
 Part = Literal["overall", "consistency", "quality"]
 RELEASED_MAX_TOKENS, RELEASED_TEMPERATURE, TRIES = 1400, 1.0, 2
 """Values from the release. mllm_tools/openai.py sends no temperature, so services use 1. After TRIES tries,
@@ -72,7 +72,7 @@ class VieScoreRelease(Release):
             for text, view in zip(texts, (0, self.quality_view), strict=True)
         ]
         replies = yield from ask_as_released(requests, [read_scores] * len(requests), tries=self.tries)
-        names = (self.rated, [scale.name for scale in QUALITY])
+        names = (self.rated, [scale.name for scale in QUALITY_SCALES])
         ratings = [rating for each in zip(names, replies, strict=True) for rating in _name_scores(*each)]
         return Verdict(tuple(ratings), " ".join(reply.reasoning for reply in replies if reply.reasoning))
 
@@ -157,15 +157,17 @@ class TwoQuestionsConfig(InspectedConfig):
         if release is not None:
             sampling = ReplySampling(RELEASED_MAX_TOKENS, RELEASED_TEMPERATURE, self.seed)
             return (yield from release.inspect(prompt, sampling))
-        return (yield from self.verdicts(self.judge_questions(parsing.one_line(prompt))))
+        return (yield from self.verdicts(self.judge_questions(parsing.collapse_spaces(prompt))))
 
     def score_options(self) -> dict[str, Any]:
         return {} if self.part == "overall" else {"part": self.part}
 
     def score_ratings(self, ratings: Sequence[Rating]) -> float:
         """Return min SC, min PQ or sqrt(min SC x min PQ), in [0, 10]."""
-        rated = ratings_by_name(ratings)
-        consistency, quality = (min(rated[scale.name] for scale in scales) for scales in (self.consistency, QUALITY))
+        rated = map_ratings(ratings)
+        consistency, quality = (
+            min(rated[scale.name] for scale in scales) for scales in (self.consistency, QUALITY_SCALES)
+        )
         parts = {"consistency": consistency, "quality": quality, "overall": math.sqrt(consistency * quality)}
         return parts[self.part]
 
@@ -177,11 +179,13 @@ class VieScoreConfig(TwoQuestionsConfig):
         "lets a model that sees the image rate how well it follows the prompt and how good it looks, and takes the "
         "square root of the product"
     )
-    consistency = CONSISTENCY
+    consistency = CONSISTENCY_SCALES
     releases: ClassVar[tuple[type[Release], ...]] = (VieScoreRelease,)
-    templates: ClassVar[tuple[str, ...]] = (SEMANTIC, PERCEPTUAL)
+    templates: ClassVar[tuple[str, ...]] = (SEMANTIC_TEMPLATE, PERCEPTUAL_TEMPLATE)
 
     def judge_questions(self, prompt: str) -> Sequence[JudgeQuestion]:
         """Return the two questions; the second is only about the image."""
-        semantic = fill_template(self.template_text(SEMANTIC), prompt=prompt)
-        return JudgeQuestion(semantic, CONSISTENCY), JudgeQuestion(self.template_text(PERCEPTUAL), QUALITY)
+        semantic = fill_template(self.template_text(SEMANTIC_TEMPLATE), prompt=prompt)
+        return JudgeQuestion(semantic, CONSISTENCY_SCALES), JudgeQuestion(
+            self.template_text(PERCEPTUAL_TEMPLATE), QUALITY_SCALES
+        )

@@ -30,15 +30,15 @@ from plumbline.operators.metrics.questions.vqascore import Reduction
 from plumbline.operators.metrics.reply_forms import (
     Form,
     Replies,
-    integer,
-    json_text,
-    list_of,
-    list_schema,
-    one_of,
+    make_array_schema,
+    make_choice_schema,
+    make_integer_schema,
+    make_list_schema,
+    make_object_schema,
+    make_string_schema,
     read_entries,
+    read_json_text,
     read_member,
-    record,
-    string,
 )
 from plumbline.operators.metrics.wording import Checkout, PythonFile, Release, ask_as_released
 from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, WrittenQuestion, read_each
@@ -107,7 +107,7 @@ class DsgRelease(Release):
         about = f"{prompt}\n{written}"
         requests = [request(self.questions, about), request(self.dependencies, about)]
         questions, parents = yield from ask_as_released(requests, [_read_question_lines, _read_dependency_lines])
-        stated = {number: _parse_tuple(parsing.one_line(tuples.get(number, ""))) for number in questions}
+        stated = {number: _parse_tuple(parsing.collapse_spaces(tuples.get(number, ""))) for number in questions}
         return _assemble_questions(prompt, stated, questions, parents)
 
 
@@ -210,14 +210,14 @@ class DsgConfig(WriterConfig):
         return insert_prior(("questions", "answers", "scores"), self.prior)
 
     @property
-    def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
-        return TUPLES, QUESTIONS, DEPENDENCIES
+    def reply_forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
+        return TUPLE_FORMS, QUESTION_FORMS, DEPENDENCY_FORMS
 
     def question_options(self) -> dict[str, Any]:
         release = self.find_release(DsgRelease)
         if release is not None:
             return {"wording": release.digest, "seed": self.seed}
-        asked = self.reply_options(TUPLES, QUESTIONS, DEPENDENCIES)
+        asked = self.reply_options(TUPLE_FORMS, QUESTION_FORMS, DEPENDENCY_FORMS)
         return asked if self.questions == "tidied" else {**asked, "questions": self.questions}
 
     def score_options(self) -> dict[str, Any]:
@@ -234,10 +234,14 @@ class DsgConfig(WriterConfig):
         release = self.find_release(DsgRelease)
         if release is not None:
             return (yield from release.write(prompt, self.seed))
-        about = f"Description:\n{parsing.one_line(prompt)}\nTuples:\n"
-        tuples = yield from self.ask_writer(TUPLES, about, read_tuples)
+        about = f"Description:\n{parsing.collapse_spaces(prompt)}\nTuples:\n"
+        tuples = yield from self.ask_writer(TUPLE_FORMS, about, read_tuples)
         about += "".join(f"{number} | {stated.text}\n" for number, stated in tuples.items())
-        numbers, question_form, dependency_form = list(tuples), self.form_for(QUESTIONS), self.form_for(DEPENDENCIES)
+        numbers, question_form, dependency_form = (
+            list(tuples),
+            self.form_for(QUESTION_FORMS),
+            self.form_for(DEPENDENCY_FORMS),
+        )
         requests = [
             question_form.request(self.sampling, f"{about}Questions:\n"),
             dependency_form.request(self.sampling, f"{about}Dependencies:\n"),
@@ -379,23 +383,23 @@ def read_dependencies(
     return parents
 
 
-def json_tuples(reply: str) -> list[NumberedLine]:
+def read_json_tuples(reply: str) -> list[NumberedLine]:
     """Convert the tuples of a JSON reply into the numbered lines of a text reply."""
     lines = []
     for number, entry in enumerate(read_entries(reply, "tuples"), start=1):
         words = read_member(entry, "words")
-        listed = ", ".join(map(json_text, words if isinstance(words, list) else [words]))
-        lines.append(NumberedLine(number, f"{json_text(read_member(entry, 'category'))} ({listed})"))
+        listed = ", ".join(map(read_json_text, words if isinstance(words, list) else [words]))
+        lines.append(NumberedLine(number, f"{read_json_text(read_member(entry, 'category'))} ({listed})"))
     return lines
 
 
-def json_questions(reply: str) -> list[NumberedLine]:
+def read_json_questions(reply: str) -> list[NumberedLine]:
     return [
         line._replace(text=line.text.rstrip(" .?") + "?") for line in _read_json_lines(reply, "questions", "question")
     ]
 
 
-def json_dependencies(reply: str) -> list[NumberedLine]:
+def read_json_dependencies(reply: str) -> list[NumberedLine]:
     return _read_json_lines(reply, "dependencies", "parents")
 
 
@@ -404,23 +408,28 @@ def _read_json_lines(reply: str, name: str, member: str) -> list[NumberedLine]:
     lines = []
     for index, entry in enumerate(read_entries(reply, name), start=1):
         value = read_member(entry, member)
-        text = ",".join(map(json_text, value)) if isinstance(value, list) else json_text(value)
+        text = ",".join(map(read_json_text, value)) if isinstance(value, list) else read_json_text(value)
         number = entry.get("tuple") if isinstance(entry, dict) else index
         if isinstance(number, int):
             lines.append(NumberedLine(number, text))
     return lines
 
 
-_NUMBER = integer(MAX_TUPLES)
-_TUPLE = record(category=one_of(CATEGORIES), words=list_of(string(40), 3))
-_QUESTION = record(tuple=_NUMBER, question=string(120))
-_DEPENDENCY = record(tuple=_NUMBER, parents=list_of(_NUMBER, 8, least=0))
-TUPLES = make_forms("dsg_tuples", parsing.read_numbered_lines, json_tuples, list_schema("tuples", _TUPLE, 40))
-QUESTIONS = make_forms(
-    "dsg_questions", parsing.read_numbered_lines, json_questions, list_schema("questions", _QUESTION, 40)
+_NUMBER = make_integer_schema(MAX_TUPLES)
+_TUPLE = make_object_schema(category=make_choice_schema(CATEGORIES), words=make_array_schema(make_string_schema(40), 3))
+_QUESTION = make_object_schema(tuple=_NUMBER, question=make_string_schema(120))
+_DEPENDENCY = make_object_schema(tuple=_NUMBER, parents=make_array_schema(_NUMBER, 8, min_items=0))
+TUPLE_FORMS = make_forms(
+    "dsg_tuples", parsing.read_numbered_lines, read_json_tuples, make_list_schema("tuples", _TUPLE, 40)
 )
-DEPENDENCIES = make_forms(
-    "dsg_dependencies", parsing.read_numbered_lines, json_dependencies, list_schema("dependencies", _DEPENDENCY, 40)
+QUESTION_FORMS = make_forms(
+    "dsg_questions", parsing.read_numbered_lines, read_json_questions, make_list_schema("questions", _QUESTION, 40)
+)
+DEPENDENCY_FORMS = make_forms(
+    "dsg_dependencies",
+    parsing.read_numbered_lines,
+    read_json_dependencies,
+    make_list_schema("dependencies", _DEPENDENCY, 40),
 )
 
 

@@ -27,26 +27,26 @@ from plumbline.operators.metrics.questions.question_metric import (
     log_likelihoods,
     make_forms,
 )
-from plumbline.operators.metrics.questions.tifa import QUESTIONS as ONE_STEP
-from plumbline.operators.metrics.questions.tifa import one_step_digest, write_once
+from plumbline.operators.metrics.questions.tifa import QUESTION_FORMS as ONE_STEP
+from plumbline.operators.metrics.questions.tifa import digest_one_step, write_once
 from plumbline.operators.metrics.questions.vqascore import Reduction
 from plumbline.operators.metrics.reply_forms import (
     Block,
     Form,
     Replies,
-    blocks_schema,
-    integer,
-    json_text,
-    list_schema,
-    one_of,
+    make_blocks_schema,
+    make_choice_schema,
+    make_integer_schema,
+    make_list_schema,
+    make_object_schema,
+    make_string_schema,
     read_blocks,
     read_entries,
     read_json_blocks,
+    read_json_text,
     read_member,
-    record,
-    string,
 )
-from plumbline.operators.metrics.wording import template_digest
+from plumbline.operators.metrics.wording import digest_templates
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion
 
 MAX_SPANS = 200
@@ -118,15 +118,15 @@ class GeckoConfig(WriterConfig):
         return self.likelihood == "nll"
 
     @property
-    def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
-        return (SPANS, QUESTIONS) if self.coverage else (ONE_STEP,)
+    def reply_forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
+        return (SPAN_FORMS, QUESTION_FORMS) if self.coverage else (ONE_STEP,)
 
     def question_options(self) -> dict[str, Any]:
         asked = {"coverage": self.coverage, "sampling": self.sampling._asdict()}
         if not self.coverage:
-            return {**asked, "templates": one_step_digest(self)}
-        forms = (*self.form_for(SPANS).identity, SPANS_HEADING, *self.form_for(QUESTIONS).identity)
-        templates = template_digest(*forms, LABELLED_HEADING, QUESTIONS_HEADING)
+            return {**asked, "templates": digest_one_step(self)}
+        forms = (*self.form_for(SPAN_FORMS).identity, SPANS_HEADING, *self.form_for(QUESTION_FORMS).identity)
+        templates = digest_templates(*forms, LABELLED_HEADING, QUESTIONS_HEADING)
         return {**asked, "templates": templates, "min_groundable": self.min_groundable}
 
     def score_options(self) -> dict[str, Any]:
@@ -142,13 +142,13 @@ class GeckoConfig(WriterConfig):
         """Write the questions about a prompt: one reply labels its words, another has all questions (appendix C)."""
         if not self.coverage:
             return (yield from write_once(self, prompt))
-        about = f"Description:\n{parsing.one_line(prompt)}\n"
-        labelled = yield from self.ask_writer(SPANS, about + SPANS_HEADING, partial(read_spans, prompt))
+        about = f"Description:\n{parsing.collapse_spaces(prompt)}\n"
+        labelled = yield from self.ask_writer(SPAN_FORMS, about + SPANS_HEADING, partial(read_spans, prompt))
         spans = [span for span in labelled if span.groundable >= self.min_groundable]
         if not spans:
             return []
-        about += f"{LABELLED_HEADING}{annotate(prompt, spans)}\n{QUESTIONS_HEADING}"
-        return (yield from self.ask_writer(QUESTIONS, about, partial(read_questions, spans)))
+        about += f"{LABELLED_HEADING}{annotate_prompt(prompt, spans)}\n{QUESTIONS_HEADING}"
+        return (yield from self.ask_writer(QUESTION_FORMS, about, partial(read_questions, spans)))
 
     def weigh(self, answered: Sequence[Answered]) -> Scored:
         """Return the mean score of the questions that are not hallucinated (eq. 1 or 2)."""
@@ -186,23 +186,23 @@ class _Label(NamedTuple):
     groundable: float
 
 
-def text_labels(reply: str) -> list[_Label]:
+def read_text_labels(reply: str) -> list[_Label]:
     """Parse the labels of an annotated prompt; replies that omit the numbers are accepted too."""
-    text = parsing.one_line(parsing.strip_markup(reply))
+    text = parsing.collapse_spaces(parsing.strip_markup(reply))
     return _find_labels(text, _LABEL) or _find_labels(text, _BARE_LABEL)
 
 
-def json_labels(reply: str) -> list[_Label]:
+def read_json_labels(reply: str) -> list[_Label]:
     labels = []
     for entry in read_entries(reply, "labels"):
-        words, kind = json_text(read_member(entry, "words")), json_text(read_member(entry, "type"))
-        score = _read_share(json_text(read_member(entry, "score")))
+        words, kind = read_json_text(read_member(entry, "words")), read_json_text(read_member(entry, "type"))
+        score = _read_share(read_json_text(read_member(entry, "score")))
         if any(map(str.isalnum, words)):
             labels.append(_Label("", words, kind.casefold() or None, 1.0 if score is None else score))
     return labels
 
 
-def read_spans(prompt: str, reply: str, pieces: Callable[[str], Sequence[_Label]] = text_labels) -> list[Span]:
+def read_spans(prompt: str, reply: str, pieces: Callable[[str], Sequence[_Label]] = read_text_labels) -> list[Span]:
     """Parse the labelled words of a prompt such as `{1}[red colored, color, 1.0] {2}[dog, entity, 1.0]`, in order.
 
     Raise UnreadableReply if there are none. Words without a score count as fully groundable.
@@ -263,7 +263,7 @@ def _find_start(before: str, prompt: str) -> int:
     return next((end for end in ends if end), 0)
 
 
-def annotate(prompt: str, spans: Sequence[Span]) -> str:
+def annotate_prompt(prompt: str, spans: Sequence[Span]) -> str:
     """Return the prompt on one line with its spans labelled, `{1}[man, human]`; append spans without a position."""
     text, end, rest = "", 0, []
     order = sorted(range(len(spans)), key=lambda index: spans[index].position or (len(prompt), len(prompt)))
@@ -275,13 +275,13 @@ def annotate(prompt: str, spans: Sequence[Span]) -> str:
             continue
         text += prompt[end : span.position.start] + label
         end = span.position.end
-    return parsing.one_line(" ".join([text + prompt[end:], *rest]))
+    return parsing.collapse_spaces(" ".join([text + prompt[end:], *rest]))
 
 
 def read_questions(
     spans: Sequence[Span], reply: str, pieces: Callable[[str], Sequence[Block]] = read_blocks
 ) -> list[WrittenQuestion]:
-    """Parse the questions of a reply in the form QUESTIONS; a question about an unknown label gets no span."""
+    """Parse the questions of a reply in one of QUESTION_FORMS; a question about an unknown label gets no span."""
     questions = []
     for index, block in enumerate(pieces(reply), start=1):
         question = WrittenQuestion(str(index), block.text, block.choices, block.answer)
@@ -293,10 +293,14 @@ def read_questions(
     return questions
 
 
-_SCORE = one_of([str(tenths / 10) for tenths in range(11)])  # engines spell a number 1.0 differently
-_LABEL_SCHEMA = record(words=string(60), type=one_of(_KINDS.split()), score=_SCORE)
-SPANS = make_forms("gecko_spans", text_labels, json_labels, list_schema("labels", _LABEL_SCHEMA, 40))
-QUESTIONS = make_forms("gecko_questions", read_blocks, read_json_blocks, blocks_schema(about=integer(MAX_SPANS)))
+_SCORE = make_choice_schema([str(tenths / 10) for tenths in range(11)])  # engines spell a number 1.0 differently
+_LABEL_SCHEMA = make_object_schema(words=make_string_schema(60), type=make_choice_schema(_KINDS.split()), score=_SCORE)
+SPAN_FORMS = make_forms(
+    "gecko_spans", read_text_labels, read_json_labels, make_list_schema("labels", _LABEL_SCHEMA, 40)
+)
+QUESTION_FORMS = make_forms(
+    "gecko_questions", read_blocks, read_json_blocks, make_blocks_schema(about=make_integer_schema(MAX_SPANS))
+)
 
 
 def _find_subject(subject: str, spans: Sequence[Span]) -> Span | None:

@@ -14,7 +14,7 @@ from plumbline.operators.metrics.writing import WrittenQuestion, assign_ids
 
 MAX_QUESTIONS = 256
 """Maximum number of questions in a list; the longest list in a released pack has about 40."""
-TEXT = "text"
+TEXT_KIND = "text"
 """Kind of question whose answer is text that should appear in the image."""
 
 
@@ -37,7 +37,7 @@ class ListedQuestion:
     parents: list[str] | None = None
 
 
-OBJECT = TypeAdapter(ListedQuestion)
+QUESTION_ADAPTER = TypeAdapter(ListedQuestion)
 
 
 def require_question_metric(wanted: Collection[str], packed: Collection[str]) -> None:
@@ -80,7 +80,7 @@ def read_questions(listed: Any) -> tuple[WrittenQuestion, ...] | RowError:
 
 def ask_for_text(number: int, text: str, start: int | None = None, end: int | None = None) -> WrittenQuestion:
     """Make a question that checks that the image contains a text, with the position of the text in the prompt."""
-    return WrittenQuestion(str(number), f"Which words are written? “{text}”", (), text, TEXT, text, start, end)
+    return WrittenQuestion(str(number), f"Which words are written? “{text}”", (), text, TEXT_KIND, text, start, end)
 
 
 def read_pair(pair: Any, number: int, kind: str | None = None) -> WrittenQuestion:
@@ -112,7 +112,7 @@ def _read_entry(entry: Any, number: int) -> WrittenQuestion:
 
 def _read_object(entry: Any, name: str) -> WrittenQuestion:
     try:
-        listed: ListedQuestion = OBJECT.validate_python(entry)
+        listed: ListedQuestion = QUESTION_ADAPTER.validate_python(entry)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         raise BadQuestion(f"{'.'.join(map(str, first['loc']))[:100]}: {first['msg']}") from error

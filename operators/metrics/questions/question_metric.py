@@ -12,17 +12,17 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.metric import SHARES, Answered, Evidence, Metric, Scored, ScoreRange
 from plumbline.operators.metrics.questions.vqascore import DEFAULT_QUESTIONS, Reduction, log_likelihood
-from plumbline.operators.metrics.reply_forms import Form, Piece, Replies, Schema, texts_under
-from plumbline.operators.metrics.wording import WordedMetric, prompt_template, template_digest
+from plumbline.operators.metrics.reply_forms import Form, Piece, Replies, Schema, make_texts_reader
+from plumbline.operators.metrics.wording import WordedMetric, digest_templates, read_prompt_template
 from plumbline.operators.metrics.writing import ReplySampling, VqaPrompt, Writing, WrittenQuestion, ask
 from plumbline.operators.models.vqa_profiles import VqaProfile
 
 T = TypeVar("T")
 AnswerForm = Literal["likelihood", "reply"]
 """`likelihood`: the VQA model returns the likelihood of each choice; `reply`: it answers in its own words."""
-CHOICES = "{choices}"
+CHOICES_SLOT = "{choices}"
 """Placeholder for a question's choices in a template."""
-LETTERED = f"\n{CHOICES}\nAnswer with the letter of the right choice alone."
+LETTERED_CHOICES = f"\n{CHOICES_SLOT}\nAnswer with the letter of the right choice alone."
 """Text appended to a template that has no placeholder for choices, if the likelihoods of the choices' letters are used.
 """
 
@@ -100,7 +100,7 @@ class QuestionMetricConfig(Metric):
 
     def answer_options(self) -> dict[str, Any]:
         asked = {"form": self.form, "template": self.template, "yes_no": self.yes_no or "capitalised"}
-        return {**asked, "letters": LETTERED} if self.weighs_letters else asked
+        return {**asked, "letters": LETTERED_CHOICES} if self.weighs_letters else asked
 
     def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
         """Return the prompt for a question and its choices, keeping their order."""
@@ -108,9 +108,9 @@ class QuestionMetricConfig(Metric):
         if self.weighs_letters and 1 < len(choices) <= len(ascii_uppercase) and not parsing.is_yes_no(choices):
             answers = tuple(ascii_uppercase[: len(choices)])
             listed = "\n".join(f"{letter}. {choice}" for letter, choice in zip(answers, choices, strict=True))
-            if CHOICES not in template:
-                template += LETTERED
-        before, after = (part.replace(CHOICES, listed) for part in template.split("{}"))
+            if CHOICES_SLOT not in template:
+                template += LETTERED_CHOICES
+        before, after = (part.replace(CHOICES_SLOT, listed) for part in template.split("{}"))
         asked = before + self.apply_word_order(text) + after
         free = self.form == "reply"
         return VqaPrompt(asked, answers, free, exact=free and "matcher" not in self.roles)
@@ -152,7 +152,7 @@ class WriterConfig(QuestionMetricConfig, WordedMetric):
 
     @property
     @abstractmethod
-    def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
+    def reply_forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
         """All forms of the writer's replies."""
 
     @property
@@ -161,7 +161,7 @@ class WriterConfig(QuestionMetricConfig, WordedMetric):
 
     @property
     def templates(self) -> tuple[str, ...]:
-        return tuple(form.template for forms in self.forms for form in forms.values())
+        return tuple(form.template for forms in self.reply_forms for form in forms.values())
 
     def with_model_defaults(self, profile_of: Callable[[str], VqaProfile]) -> Self:
         """Apply the defaults of both base classes."""
@@ -175,7 +175,7 @@ class WriterConfig(QuestionMetricConfig, WordedMetric):
     def reply_options(self, *forms: Mapping[Replies, Form[Any]], texts: Sequence[str] = ()) -> dict[str, Any]:
         """Return all options that determine replies in these forms; `texts` are the other strings in the requests."""
         pieces = (part for form in forms for part in self.form_for(form).identity)
-        return {"templates": template_digest(*pieces, *texts), "sampling": self.sampling._asdict()}
+        return {"templates": digest_templates(*pieces, *texts), "sampling": self.sampling._asdict()}
 
     def ask_writer(self, forms: Mapping[Replies, Form[Any]], text: str, read: Callable[..., T]) -> Writing[T]:
         """Ask for one reply and parse it with `read`, which also gets the form's parser as `pieces`."""
@@ -214,14 +214,14 @@ def make_forms(
 ) -> Mapping[Replies, Form[Piece]]:
     """Return a text form that uses templates/NAME.txt and a JSON form that uses templates/NAME_json.txt."""
     return {
-        "text": Form(prompt_template(name), text, template=name),
-        "json": Form(prompt_template(f"{name}_json"), in_json, schema, template=f"{name}_json"),
+        "text": Form(read_prompt_template(name), text, template=name),
+        "json": Form(read_prompt_template(f"{name}_json"), in_json, schema, template=f"{name}_json"),
     }
 
 
 def make_line_forms(name: str, member: str, schema: Callable[[int], Schema]) -> Mapping[Replies, Form[str]]:
     """Return the forms for replies that are lines of text, or strings in the JSON member `member`."""
-    return make_forms(name, parsing.split_lines, texts_under(member), schema)
+    return make_forms(name, parsing.split_lines, make_texts_reader(member), schema)
 
 
 def log_likelihoods(answered: Answered, reduction: Reduction) -> list[float]:

@@ -25,7 +25,7 @@ from plumbline.operators.models.vqa_profiles import VqaProfile
 
 Aggregate = Literal["share", "soft_mean", "soft_geometric"]
 Spelling = Literal["released", "fixed"]
-SPACED = ("{}", " {}")
+SPACING_FORMS = ("{}", " {}")
 NUMBER_WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 DIGITS = {word: str(number) for number, word in enumerate(NUMBER_WORDS, start=1)}
 
@@ -188,7 +188,7 @@ def list_spellings(answer: str, spelling: Spelling) -> list[str]:
     """
     digits = filter(None, [DIGITS.get(answer.lower())])
     words = ("Yes", "yes") if answer.lower() == "yes" else (answer, answer.capitalize(), *digits)
-    forms = SPACED if spelling == "released" else SPACED[:1]
+    forms = SPACING_FORMS if spelling == "released" else SPACING_FORMS[:1]
     return list(dict.fromkeys(form.format(word) for word in words for form in forms))
 
 

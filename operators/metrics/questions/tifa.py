@@ -22,23 +22,23 @@ from plumbline.operators.metrics.reply_forms import (
     Block,
     Form,
     Replies,
-    blocks_schema,
-    one_of,
+    make_blocks_schema,
+    make_choice_schema,
+    make_object_schema,
+    make_string_schema,
     read_blocks,
     read_json_blocks,
-    record,
-    string,
 )
-from plumbline.operators.metrics.wording import Checkout, Release, ask_as_released, template_digest
+from plumbline.operators.metrics.wording import Checkout, Release, ask_as_released, digest_templates
 from plumbline.operators.metrics.writing import ReplySampling, Writing, WrittenQuestion, is_asked, read_each
 
 REDUCTION: Reduction = "product"
 QUESTIONS_HEADING = "Questions and answers are below:\n"
 _KINDS = "object human animal food activity attribute counting color material spatial location shape other"
-_SUBJECT = {"about": string(60), "type": one_of(_KINDS.split())}
-QUESTIONS = make_forms("tifa_questions", read_blocks, read_json_blocks, blocks_schema(**_SUBJECT))
-CHOOSE = make_line_forms("tifa_choose", "answer", lambda _: record(answer=string(120)))
-ANSWER = make_line_forms("tifa_answer", "answer", lambda _: record(answer=string(60)))
+_SUBJECT = {"about": make_string_schema(60), "type": make_choice_schema(_KINDS.split())}
+QUESTION_FORMS = make_forms("tifa_questions", read_blocks, read_json_blocks, make_blocks_schema(**_SUBJECT))
+CHOICE_FORMS = make_line_forms("tifa_choose", "answer", lambda _: make_object_schema(answer=make_string_schema(120)))
+ANSWER_FORMS = make_line_forms("tifa_answer", "answer", lambda _: make_object_schema(answer=make_string_schema(60)))
 HEADER_LINES = 6
 """Number of lines in a reply before the questions. The release's prompt ends with `Entities`, which the reply
 continues.
@@ -108,7 +108,7 @@ class TifaConfig(WriterConfig):
     release.
     """
     releases: ClassVar[tuple[type[Release], ...]] = (TifaRelease,)
-    forms: ClassVar[Sequence[Mapping[Replies, Form[Any]]]] = (QUESTIONS, CHOOSE, ANSWER)
+    reply_forms: ClassVar[Sequence[Mapping[Replies, Form[Any]]]] = (QUESTION_FORMS, CHOICE_FORMS, ANSWER_FORMS)
 
     @property
     def roles(self) -> dict[str, str]:
@@ -117,11 +117,11 @@ class TifaConfig(WriterConfig):
 
     def question_options(self) -> dict[str, Any]:
         release = self.find_release(TifaRelease)
-        templates = one_step_digest(self) if release is None else release.digest
+        templates = digest_one_step(self) if release is None else release.digest
         asked = {"templates": templates, "sampling": self.sampling._asdict(), "filter": self.filter}
         if not self.filter:
             return asked
-        templates = template_digest(*self.form_for(CHOOSE).identity, *self.form_for(ANSWER).identity)
+        templates = digest_templates(*self.form_for(CHOICE_FORMS).identity, *self.form_for(ANSWER_FORMS).identity)
         return {**asked, "filter_templates": templates, "min_f1": self.min_f1}
 
     def score_options(self) -> dict[str, Any]:
@@ -152,10 +152,10 @@ class TifaConfig(WriterConfig):
         """
         firsts = {parsing.normalise(question.text): question for question in reversed(questions)}
         asked = [question for question in questions if firsts[parsing.normalise(question.text)] is question]
-        choose, answer = self.form_for(CHOOSE), self.form_for(ANSWER)
+        choose, answer = self.form_for(CHOICE_FORMS), self.form_for(ANSWER_FORMS)
         requests = []
         for question in asked:
-            about = f"Description:\n{parsing.one_line(prompt)}\nQuestion:\n{question.text}\n"
+            about = f"Description:\n{parsing.collapse_spaces(prompt)}\nQuestion:\n{question.text}\n"
             choices = f"Choices:\n{', '.join(question.choices)}\n"
             requests.append(choose.request(self.sampling, f"{about}{choices}Answer:\n"))
             if not parsing.is_yes_no(question.choices):
@@ -168,7 +168,7 @@ class TifaConfig(WriterConfig):
             right = question.answer or ""
             passed = parsing.read_choice(next(answers), question.choices) == right
             if not parsing.is_yes_no(question.choices):
-                passed &= free_f1(next(answers), right) > self.min_f1
+                passed &= compute_free_f1(next(answers), right) > self.min_f1
             if passed:
                 kept.add(question.question_id)
         return [question._replace(keep=question.question_id in kept) for question in questions]
@@ -185,21 +185,21 @@ class TifaConfig(WriterConfig):
         return average_elements(elements)
 
 
-def one_step_digest(metric: WriterConfig) -> str:
+def digest_one_step(metric: WriterConfig) -> str:
     """Return the digest of the instructions that `write_once` sends."""
-    return template_digest(*metric.form_for(QUESTIONS).identity, QUESTIONS_HEADING)
+    return digest_templates(*metric.form_for(QUESTION_FORMS).identity, QUESTIONS_HEADING)
 
 
 def write_once(metric: WriterConfig, prompt: str) -> Writing[list[WrittenQuestion]]:
     """Write all questions in one reply, without a filter."""
-    text = f"Description:\n{parsing.one_line(prompt)}\n{QUESTIONS_HEADING}"
-    return (yield from metric.ask_writer(QUESTIONS, text, partial(read_questions, prompt)))
+    text = f"Description:\n{parsing.collapse_spaces(prompt)}\n{QUESTIONS_HEADING}"
+    return (yield from metric.ask_writer(QUESTION_FORMS, text, partial(read_questions, prompt)))
 
 
 def read_questions(
     prompt: str, reply: str, pieces: Callable[[str], Sequence[Block]] = read_blocks
 ) -> list[WrittenQuestion]:
-    """Parse the questions of a reply in the form QUESTIONS; raise UnreadableReply if there are none."""
+    """Parse the questions of a reply in one of QUESTION_FORMS; raise UnreadableReply if there are none."""
     return locate_questions(prompt, pieces(reply))
 
 
@@ -212,7 +212,7 @@ def locate_questions(prompt: str, blocks: Sequence[Block]) -> list[WrittenQuesti
         words, bracket, kind = (block.subject or "").strip(" :").rpartition("(")
         if not bracket:
             words, kind = kind, ""
-        subject = parsing.one_line(words)[: parsing.MAX_CHOICE] or None
+        subject = parsing.collapse_spaces(words)[: parsing.MAX_CHOICE] or None
         if subject is not None and subject not in located:
             located[subject] = LocatedWords(subject)
             if found := parsing.find_words(subject, prompt, taken=taken):
@@ -225,7 +225,7 @@ def locate_questions(prompt: str, blocks: Sequence[Block]) -> list[WrittenQuesti
     return questions
 
 
-def free_f1(answer: str, gold: str) -> float:
+def compute_free_f1(answer: str, gold: str) -> float:
     """Return the word F1 of a free answer and the correct answer, as in the TIFA release's filter.
 
     Articles count. Punctuation is deleted from the free answer but kept in the correct one, so no answer equals

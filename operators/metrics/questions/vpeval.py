@@ -24,14 +24,14 @@ from plumbline.operators.metrics.questions.question_metric import AnswerForm, Wr
 from plumbline.operators.metrics.reply_forms import (
     Form,
     Replies,
-    json_text,
-    list_of,
-    list_schema,
-    one_of,
+    make_array_schema,
+    make_choice_schema,
+    make_list_schema,
+    make_object_schema,
+    make_string_schema,
     read_entries,
+    read_json_text,
     read_member,
-    record,
-    string,
 )
 from plumbline.operators.metrics.wording import Checkout, Release, ask_as_released
 from plumbline.operators.metrics.writing import ReplySampling, VqaPrompt, Writing, WrittenQuestion
@@ -102,14 +102,14 @@ class VpevalConfig(WriterConfig):
     releases: ClassVar[tuple[type[Release], ...]] = (VpevalRelease,)
 
     @property
-    def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
-        return (PROGRAMS,)
+    def reply_forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
+        return (PROGRAM_FORMS,)
 
     def question_options(self) -> dict[str, Any]:
         release = self.find_release(VpevalRelease)
         if release is not None:
             return {"wording": release.digest, "sampling": self.sampling._asdict()}
-        return self.reply_options(PROGRAMS, texts=[HEADING]) | {"statements": "as released"}
+        return self.reply_options(PROGRAM_FORMS, texts=[HEADING]) | {"statements": "as released"}
 
     def with_model_defaults(self, profile_of: Callable[[str], VqaProfile]) -> "VpevalConfig":
         own = WriterConfig.with_model_defaults(self, profile_of)
@@ -139,8 +139,8 @@ class VpevalConfig(WriterConfig):
         if release is not None:
             statements = yield from release.write(prompt, self.sampling)
         else:
-            text = f"Description:\n{parsing.one_line(prompt)}\n{HEADING}"
-            statements = yield from self.ask_writer(PROGRAMS, text, lambda reply, pieces: list(pieces(reply)))
+            text = f"Description:\n{parsing.collapse_spaces(prompt)}\n{HEADING}"
+            statements = yield from self.ask_writer(PROGRAM_FORMS, text, lambda reply, pieces: list(pieces(reply)))
         questions = []
         for number, statement in enumerate(statements, start=1):
             subject = statement.subject or ""
@@ -202,7 +202,7 @@ _FIELDS: Mapping[Module, Sequence[str]] = {
 }
 
 
-def json_program(reply: str) -> list[Statement]:
+def read_json_program(reply: str) -> list[Statement]:
     """Parse the statements of a JSON program; raise UnreadableReply if there are none."""
     read = list(map(_read_json_statement, read_entries(reply, "modules")))
     statements = [statement for statement in read if isinstance(statement, Statement)]
@@ -210,39 +210,43 @@ def json_program(reply: str) -> list[Statement]:
 
 
 def _read_json_statement(entry: Any) -> Statement | str:
-    name = json_text(read_member(entry, "module"))
+    name = read_json_text(read_member(entry, "module"))
     if not isinstance(entry, dict) or name not in get_args(Module):
         return f"{parsing.shorten(str(entry))} names none of the modules {', '.join(get_args(Module))}"
     module = cast(Module, name)
-    first, *rest = (json_text(entry.get(member)) for member in _FIELDS[module])
+    first, *rest = (read_json_text(entry.get(member)) for member in _FIELDS[module])
     if module == "vqa":
         wrong = entry.get("wrong")
-        others = [json_text(choice) for choice in wrong] if isinstance(wrong, list) else []
+        others = [read_json_text(choice) for choice in wrong] if isinstance(wrong, list) else []
         rest += sorted({*rest, *others}) if others else parsing.YES_NO
     statement = make_statement(module, [first, *(argument.replace(",", " ") for argument in rest)])
-    subject = json_text(entry.get("about")) or None
+    subject = read_json_text(entry.get("about")) or None
     return statement._replace(subject=subject) if isinstance(statement, Statement) else statement
 
 
 def _make_program_schema() -> Callable[[int], Any]:
-    thing, question, choice = string(60), string(120), string(40)
+    thing, question, choice = make_string_schema(60), make_string_schema(120), make_string_schema(40)
 
     def entry(module: Module, **fields: Any) -> Any:
-        return record(about=string(60), module=one_of([module]), **fields)
+        return make_object_schema(about=make_string_schema(60), module=make_choice_schema([module]), **fields)
 
     pair = {"first": thing, "second": thing}
     modules = [
         entry("object", object=thing),
-        entry("count", object=thing, count=one_of([f"{mark}{n}" for mark in ("==", ">", "<") for n in range(10)])),
-        entry("spatial", **pair, relation=string(40)),
-        entry("scale", **pair, relation=one_of(["bigger", "smaller", "same"])),
-        entry("text", text=string(80)),
-        entry("vqa", question=question, answer=one_of(parsing.YES_NO)),
-        entry("vqa", question=question, answer=choice, wrong=list_of(choice, 3)),
+        entry(
+            "count",
+            object=thing,
+            count=make_choice_schema([f"{mark}{n}" for mark in ("==", ">", "<") for n in range(10)]),
+        ),
+        entry("spatial", **pair, relation=make_string_schema(40)),
+        entry("scale", **pair, relation=make_choice_schema(["bigger", "smaller", "same"])),
+        entry("text", text=make_string_schema(80)),
+        entry("vqa", question=question, answer=make_choice_schema(parsing.YES_NO)),
+        entry("vqa", question=question, answer=choice, wrong=make_array_schema(choice, 3)),
     ]
-    return list_schema("modules", {"anyOf": modules}, tokens=64)
+    return make_list_schema("modules", {"anyOf": modules}, tokens=64)
 
 
-PROGRAMS: Mapping[Replies, Form[Statement]] = make_forms(
-    "vpeval_program", read_program, json_program, _make_program_schema()
+PROGRAM_FORMS: Mapping[Replies, Form[Statement]] = make_forms(
+    "vpeval_program", read_program, read_json_program, _make_program_schema()
 )

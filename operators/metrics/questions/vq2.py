@@ -21,7 +21,13 @@ from plumbline.operators.metrics.questions.question_metric import (
     make_line_forms,
 )
 from plumbline.operators.metrics.questions.vqascore import Reduction
-from plumbline.operators.metrics.reply_forms import Form, Replies, list_schema, record, string
+from plumbline.operators.metrics.reply_forms import (
+    Form,
+    Replies,
+    make_list_schema,
+    make_object_schema,
+    make_string_schema,
+)
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, is_asked, read_each
 
 _QUESTION_LABEL = re.compile(r"^(?:\d{1,3} ?[.)] ?)?(?:q|question) ?\d{0,3} ?: ?", re.IGNORECASE)
@@ -46,10 +52,12 @@ class Steps(NamedTuple):
     """True if a question is kept only if the prompt's answer to it is the phrase."""
 
 
-_PHRASES = list_schema("phrases", string(80), 24)
-QUESTION = make_line_forms("vq2_question", "question", lambda _: record(question=string(120)))
-ANSWER = make_line_forms("vq2_answer", "answer", lambda _: record(answer=string(60)))
-STEPS: Mapping[Convention, Steps] = {
+_PHRASES = make_list_schema("phrases", make_string_schema(80), 24)
+QUESTION_FORMS = make_line_forms(
+    "vq2_question", "question", lambda _: make_object_schema(question=make_string_schema(120))
+)
+ANSWER_FORMS = make_line_forms("vq2_answer", "answer", lambda _: make_object_schema(answer=make_string_schema(60)))
+STEPS_BY_CONVENTION: Mapping[Convention, Steps] = {
     "paper": Steps(
         make_line_forms("vq2_spans", "phrases", _PHRASES),
         ("is '", "' true for '", "' in this image?"),
@@ -95,15 +103,17 @@ class Vq2Config(WriterConfig):
 
     @property
     def steps(self) -> Steps:
-        return STEPS[self.convention]
+        return STEPS_BY_CONVENTION[self.convention]
 
     @property
-    def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
-        return self.steps.phrases, QUESTION, ANSWER
+    def reply_forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
+        return self.steps.phrases, QUESTION_FORMS, ANSWER_FORMS
 
     def question_options(self) -> dict[str, Any]:
         steps = self.steps
-        asked = self.reply_options(steps.phrases, QUESTION, ANSWER, texts=steps.statement) | {"samples": steps.samples}
+        asked = self.reply_options(steps.phrases, QUESTION_FORMS, ANSWER_FORMS, texts=steps.statement) | {
+            "samples": steps.samples
+        }
         return {**asked, "min_f1": self.min_f1} if steps.filtered else asked
 
     def score_options(self) -> dict[str, Any]:
@@ -116,7 +126,7 @@ class Vq2Config(WriterConfig):
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """Write questions about a prompt: list its phrases, ask about each phrase, and answer from the prompt alone."""
-        steps, about = self.steps, f"Description:\n{parsing.one_line(prompt)}\n"
+        steps, about = self.steps, f"Description:\n{parsing.collapse_spaces(prompt)}\n"
         listing = self.sampling if steps.samples == 1 else self.sampling._replace(temperature=0.0)
         form = self.form_for(steps.phrases)
         request = form.request(listing, f"{about}Phrases:\n")
@@ -126,13 +136,13 @@ class Vq2Config(WriterConfig):
         texts = []
         for span, question in (yield from self._ask_about(prompt, about, spans)):
             phrase = prompt[span.start : span.end]
-            text = before + parsing.one_line(phrase) + between + question + after
+            text = before + parsing.collapse_spaces(phrase) + between + question + after
             number = str(len(written) + 1)
             written.append(WrittenQuestion(number, text, parsing.YES_NO, "yes", None, phrase, *span))
             texts.append(f"{about}Question:\n{question}\nAnswer:\n")
         if not steps.filtered:
             return written
-        form = self.form_for(ANSWER)
+        form = self.form_for(ANSWER_FORMS)
         requests = [form.request(self.sampling, text) for text in texts]
         answers = yield from read_each(
             requests, [partial(parsing.read_short_answer, pieces=form.pieces)] * len(requests)
@@ -146,12 +156,12 @@ class Vq2Config(WriterConfig):
 
     def _ask_about(self, prompt: str, about: str, spans: Sequence[TextSpan]) -> Writing[list[tuple[TextSpan, str]]]:
         """Return the questions written about each phrase, with the phrase's position."""
-        samples, form = self.steps.samples, self.form_for(QUESTION)
+        samples, form = self.steps.samples, self.form_for(QUESTION_FORMS)
         drawn = [span for span in spans for _ in range(samples)]
         requests = [
             form.request(
                 self.sampling._replace(seed=self.seed * samples + index % samples),
-                f"{about}Phrase:\n{parsing.one_line(prompt[span.start : span.end])}\nQuestion:\n",
+                f"{about}Phrase:\n{parsing.collapse_spaces(prompt[span.start : span.end])}\nQuestion:\n",
             )
             for index, span in enumerate(drawn)
         ]

@@ -16,8 +16,8 @@ from plumbline.operators.metrics.metric import (
     Prior,
     Scored,
     ScoreRange,
-    incomplete_cell,
     insert_prior,
+    make_incomplete_cell_error,
 )
 from plumbline.operators.metrics.writing import VqaPrompt, Writing, WrittenQuestion
 from plumbline.operators.models.vqa_profiles import QuestionName, VqaProfile
@@ -36,26 +36,32 @@ class YesQuestion(NamedTuple):
     reduction: Reduction
 
 
-RELEASED = YesQuestion('Does this figure show "{}"? Please answer yes or no.', "Yes", "mean")
+RELEASED_QUESTION = YesQuestion('Does this figure show "{}"? Please answer yes or no.', "Yes", "mean")
 DEFAULT_QUESTIONS: Mapping[QuestionName, YesQuestion] = {
-    "released": RELEASED,  # Lin et al. 2024, as released for CLIP-FlanT5 and LLaVA-1.5
+    "released": RELEASED_QUESTION,  # Lin et al. 2024, as released for CLIP-FlanT5 and LLaVA-1.5
     "first_token": YesQuestion(
         'Does this figure show "{}"? Please answer Yes or No.', "Yes", "first"
     ),  # later releases
-    "released_first_token": RELEASED._replace(reduction="first"),  # models that take only a question, such as PaliGemma
-    "blip": RELEASED._replace(answer="yes", reduction="product"),  # BLIP's code ranks answers by their tokens' sum
-    "blip2": RELEASED._replace(answer="yes"),
+    "released_first_token": RELEASED_QUESTION._replace(
+        reduction="first"
+    ),  # models that take only a question, such as PaliGemma
+    "blip": RELEASED_QUESTION._replace(
+        answer="yes", reduction="product"
+    ),  # BLIP's code ranks answers by their tokens' sum
+    "blip2": RELEASED_QUESTION._replace(answer="yes"),
     "instructblip": YesQuestion('Question: Does this figure show "{}"? Please answer yes or no.', "yes", "mean"),
 }
 """Default question for each kind of VQA model, by the name in the model's profile (operators/models/families)."""
 MAX_EXPONENT = 700.0
 """Largest exponent that exp() accepts for a float; if the log odds of no exceed it, P(Yes) is 0."""
 
-SPELLED = ("{}", " {}")
+SPACING_FORMS = ("{}", " {}")
 """Spellings with and without a leading space. Some tokenizers have a token for each, others one for both; these treat
 yes and no alike, so their ratio is unaffected.
 """
-YES, NO = (tuple(form.format(word) for word in (name, name.lower()) for form in SPELLED) for name in ("Yes", "No"))
+YES_SPELLINGS, NO_SPELLINGS = (
+    tuple(form.format(word) for word in (name, name.lower()) for form in SPACING_FORMS) for name in ("Yes", "No")
+)
 """Spellings of yes and no whose probabilities GenEval2 sums."""
 AFFIRMATIONS = frozenset({"yes", "true", "correct", "right"})
 """First words that mark an answer as a yes."""
@@ -167,7 +173,7 @@ class VqaScoreConfig(Metric):
     @property
     def choices(self) -> tuple[str, ...]:
         """Answers whose likelihoods are requested."""
-        return (self.yes_question.answer,) if self.normalise is None else YES + NO
+        return (self.yes_question.answer,) if self.normalise is None else YES_SPELLINGS + NO_SPELLINGS
 
     def question_options(self) -> dict[str, Any]:
         """Return all options that determine the question; the reduction is applied afterwards."""
@@ -219,7 +225,9 @@ class VqaScoreConfig(Metric):
         """Return the likelihood of the answer, or the mean likelihood if there are several questions."""
         answers = evidence.row["answers"]
         if not answers:
-            return Scored(None, error=incomplete_cell("answers", "lacks the answer to its prompt's question"))
+            return Scored(
+                None, error=make_incomplete_cell_error("answers", "lacks the answer to its prompt's question")
+            )
         if self.answers == "reply":
             return Scored(
                 fmean(answer["chosen"] == self.yes_question.answer for answer in answers), n_questions=len(answers)
@@ -231,8 +239,10 @@ class VqaScoreConfig(Metric):
             if self.normalise is None:
                 likelihoods.append(reduce_answer(logprobs[0], self.yes_question.reduction))
             else:
-                bias = log_odds(prior[: len(YES)], prior[len(YES) :]) if prior else 0.0
-                likelihoods.append(share_of_yes(logprobs[: len(YES)], logprobs[len(YES) :], bias))
+                bias = compute_log_odds(prior[: len(YES_SPELLINGS)], prior[len(YES_SPELLINGS) :]) if prior else 0.0
+                likelihoods.append(
+                    compute_yes_share(logprobs[: len(YES_SPELLINGS)], logprobs[len(YES_SPELLINGS) :], bias)
+                )
         return Scored(fmean(likelihoods), n_questions=len(likelihoods))
 
 
@@ -244,16 +254,16 @@ def says_no(answer: str) -> bool:
     return any(word in NEGATIONS or word.endswith("n't") for word in words)
 
 
-def share_of_yes(yes: Sequence[Sequence[float]], no: Sequence[Sequence[float]], prior: float = 0.0) -> float:
+def compute_yes_share(yes: Sequence[Sequence[float]], no: Sequence[Sequence[float]], prior: float = 0.0) -> float:
     """Return P(Yes) / (P(Yes) + P(No)), given each spelling's token log probabilities (EOS last).
 
     `prior` is subtracted from the log odds.
     """
-    difference = prior - log_odds(yes, no)
+    difference = prior - compute_log_odds(yes, no)
     return 1 / (1 + math.exp(difference)) if difference < MAX_EXPONENT else 0.0
 
 
-def log_odds(yes: Sequence[Sequence[float]], no: Sequence[Sequence[float]]) -> float:
+def compute_log_odds(yes: Sequence[Sequence[float]], no: Sequence[Sequence[float]]) -> float:
     """Return log(P(Yes) / P(No)). Spellings count without EOS, because the reply may continue after the word."""
     return _add_logs(yes) - _add_logs(no)
 

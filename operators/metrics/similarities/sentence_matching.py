@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.extensions import require_extra
-from plumbline.operators.metrics.judges.llmscore import DESCRIBE, DescribedConfig, LlmScoreRelease
+from plumbline.operators.metrics.judges.llmscore import DESCRIBE_TEMPLATE, DescribedConfig, LlmScoreRelease
 from plumbline.operators.metrics.metric import SHARES, Evidence, Scored, ScoreRange
 from plumbline.operators.metrics.similarities.word_overlap import WordNet, find_wordnet
 from plumbline.operators.metrics.wording import Release, WordedMetric
@@ -55,7 +55,10 @@ class SentenceMatchingConfig(DescribedConfig):
         except ConfigError as error:
             raise ConfigError(f"{self.key_of('wordnet')}: {error}") from error
         if metric.wordnet_digest not in (None, found.digest):
-            raise ConfigError(f"{self.key_of('wordnet')}: the WordNet in {found.folder} does not match wordnet_digest")
+            raise ConfigError(
+                f"{self.key_of('wordnet')}: the WordNet in {found.folder} does not match wordnet_digest; restore its "
+                "files, or leave wordnet_digest out"
+            )
         return replace(metric, wordnet=found.folder, wordnet_digest=found.digest)
 
     @property
@@ -74,7 +77,7 @@ class SentenceMatchingConfig(DescribedConfig):
 
     @property
     def templates(self) -> tuple[str, ...]:
-        return () if self.text == "caption" else (DESCRIBE,)
+        return () if self.text == "caption" else (DESCRIBE_TEMPLATE,)
 
     @property
     def roles(self) -> dict[str, str]:

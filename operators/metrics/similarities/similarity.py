@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metrics.judges.judge import ratings_by_name, read_ratings
+from plumbline.operators.metrics.judges.judge import map_ratings, read_ratings
 from plumbline.operators.metrics.metric import SHARES, Evidence, Metric, Scored, ScoreRange, View
 from plumbline.operators.models.calls import Compares, Measure, PixelRule
 
@@ -92,5 +92,5 @@ class SimilarityConfig(Metric):
     def score(self, evidence: Evidence) -> Scored:
         """Return the model's number, or the rating selected by the option `rating`, with all ratings as details."""
         ratings = None if evidence.row.get("ratings") is None else read_ratings(evidence.row)
-        number = evidence.row["similarity"] if self.rating is None else ratings_by_name(ratings or ())[self.rating]
+        number = evidence.row["similarity"] if self.rating is None else map_ratings(ratings or ())[self.rating]
         return Scored(number, truncated=evidence.row["truncated"], ratings=ratings)

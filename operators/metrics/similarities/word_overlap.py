@@ -68,7 +68,7 @@ def meteor(candidate: str, reference: str, wordnet: WordNet | None = None) -> fl
     return float(single_meteor_score(wanted, words, stemmer=_load_stemmer(), wordnet=synonyms))
 
 
-def best_meteor(caption: str, references: Sequence[str]) -> float:
+def compute_best_meteor(caption: str, references: Sequence[str]) -> float:
     """Return the caption's highest METEOR score, in [0, 1], against any reference."""
     return max(meteor(caption, reference) for reference in references)
 
@@ -137,7 +137,7 @@ def bleu_4(caption: Words, references: Sequence[Words]) -> float:
 
 def rouge_l(caption: Words, references: Sequence[Words]) -> float:
     """Return ROUGE-L in [0, 1] (Lin 2004), using the best precision and the best recall over the references."""
-    lengths = [lcs_length(caption, reference) for reference in references]
+    lengths = [measure_lcs(caption, reference) for reference in references]
     precision = max(length / len(caption) for length in lengths)
     recall = max(length / len(reference) for length, reference in zip(lengths, references, strict=True))
     if not precision * recall:
@@ -145,7 +145,7 @@ def rouge_l(caption: Words, references: Sequence[Words]) -> float:
     return (1 + ROUGE_BETA**2) * precision * recall / (recall + ROUGE_BETA**2 * precision)
 
 
-def lcs_length(first: Words, second: Words) -> int:
+def measure_lcs(first: Words, second: Words) -> int:
     lengths = [0] * (len(second) + 1)
     for word in first:
         diagonal = 0
@@ -205,7 +205,7 @@ def counts_by_length(text: Words) -> dict[int, Counter[Ngram]]:
     }
 
 
-def ref_clipscore(clipscore: float, similarities: Sequence[float]) -> float:
+def compute_ref_clipscore(clipscore: float, similarities: Sequence[float]) -> float:
     """Return the harmonic mean of CLIPScore and the highest cosine with any reference (Hessel et al. 2021, sec. 3)."""
     best = max(0.0, *similarities)
     return 2 * clipscore * best / (clipscore + best) if clipscore + best > 0 else 0.0

@@ -22,16 +22,16 @@ def find_commit(repo: str, revision: str | None) -> str:
         return str(HfApi().model_info(repo, revision=revision).sha)
     except errors.HfHubHTTPError as error:
         if error.response.status_code == 429 or error.response.status_code >= 500:
-            return _cached_folder(repo, revision).name
+            return _find_snapshot_folder(repo, revision).name
         raise ModelError(
             f"model {repo!r} at revision {revision or 'main'!r}: the hub answered {error.response.status_code}; check "
             "the id and the revision, and log in (`hf auth login`) if the model is gated"
         ) from error
     except (HTTPError, errors.OfflineModeIsEnabled, OSError, errors.HFValidationError):
-        return _cached_folder(repo, revision).name
+        return _find_snapshot_folder(repo, revision).name
 
 
-def _cached_folder(repo: str, revision: str | None) -> Path:
+def _find_snapshot_folder(repo: str, revision: str | None) -> Path:
     try:
         return Path(snapshot_download(repo, revision=revision, local_files_only=True))
     except (errors.LocalEntryNotFoundError, errors.HFValidationError, OSError) as error:
@@ -46,7 +46,7 @@ def download(repo: str, commit: str, patterns: Sequence[str]) -> Path:
     try:
         return Path(snapshot_download(repo, revision=commit, allow_patterns=list(patterns)))
     except errors.OfflineModeIsEnabled:
-        return _cached_folder(repo, commit)
+        return _find_snapshot_folder(repo, commit)
 
 
 def download_file(repo: str, commit: str, name: str) -> Path | None:
@@ -54,7 +54,7 @@ def download_file(repo: str, commit: str, name: str) -> Path | None:
     try:
         return Path(hf_hub_download(repo, name, revision=commit))
     except errors.LocalEntryNotFoundError:
-        _cached_folder(repo, commit)  # raises ModelError if the cache lacks the whole snapshot
+        _find_snapshot_folder(repo, commit)  # raises ModelError if the cache lacks the whole snapshot
         return None
     except errors.HfHubHTTPError:
         return None
@@ -80,7 +80,7 @@ def list_files(repo: str, commit: str) -> list[str]:
     try:
         return list(HfApi().list_repo_files(repo, revision=commit))
     except (HTTPError, errors.HfHubHTTPError, errors.OfflineModeIsEnabled, OSError):
-        folder = _cached_folder(repo, commit)
+        folder = _find_snapshot_folder(repo, commit)
         return [file.relative_to(folder).as_posix() for file in folder.rglob("*")]
 
 

@@ -156,7 +156,9 @@ def check_weights(part: Part, only: str | None = None) -> list[str]:
         raise ModelError(f"{index}: not an index of weights ({error!r}); download the checkpoint again") from error
     missing = sorted(indexed - {file.name for file in files})
     if missing:
-        raise ModelError(f"{folder}: {missing[0]} is missing, which {index.name} lists; download the checkpoint again")
+        raise ModelError(
+            f"{folder}: {missing[0]} is missing, though {index.name} lists it; download the checkpoint again"
+        )
     files = [file for file in files if only is None or file.name == only]
     if not files:
         pickled = any(folder.glob("*.bin"))

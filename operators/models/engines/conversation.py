@@ -42,7 +42,7 @@ LIKELIHOOD_PROBLEM = (
 )
 THOUGHT_TOO_LONG = "the model's thought did not end within {} tokens; raise its thinking_tokens"
 ENDED_IN_THOUGHT = "the model ended its turn within a thought; use another model, or set thinking=refused"
-MARKER = "said"
+TEST_WORD = "said"
 """Word in a test conversation. Its position in the rendered text shows how a chat template works."""
 Reply = Generation | RowError
 
@@ -95,14 +95,14 @@ def render_conversation(tokenizer: Any, messages: Sequence[Message], *, thinks: 
     if tokenizer.chat_template is None:
         return "\n".join(message.text for message in messages)
     try:
-        as_parts = MARKER not in _render(tokenizer, [{"role": "user", "content": MARKER}])
+        as_parts = TEST_WORD not in _render(tokenizer, [{"role": "user", "content": TEST_WORD}])
     except ModelError:  # some vision models' templates fail unless a message is a list of parts
         as_parts = True
-    turns = [{"role": one.role, "content": _text_content(one.text) if as_parts else one.text} for one in messages]
+    turns = [{"role": one.role, "content": _make_text_content(one.text) if as_parts else one.text} for one in messages]
     return _render(tokenizer, turns, thinks=thinks)
 
 
-def _text_content(text: str) -> list[dict[str, str]]:
+def _make_text_content(text: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": text}]
 
 
@@ -125,9 +125,9 @@ def render_image_conversation(
             f"{tokenizer.name_or_path}: the tokenizer has no chat template, which is needed to show the model "
             "an image; add the checkpoint's chat_template.jinja or chat_template.json"
         )
-    turns = [{"role": message.role, "content": _text_content(message.text)} for message in messages]
-    turns[0]["content"] = [*([{"type": "image"}] * images), *_text_content(messages[0].text)]
-    before = [] if system is None else [{"role": "system", "content": _text_content(system)}]
+    turns = [{"role": message.role, "content": _make_text_content(message.text)} for message in messages]
+    turns[0]["content"] = [*([{"type": "image"}] * images), *_make_text_content(messages[0].text)]
+    before = [] if system is None else [{"role": "system", "content": _make_text_content(system)}]
     return _render(tokenizer, [*before, *turns], is_open=is_open, thinks=thinks)
 
 
@@ -150,12 +150,12 @@ def find_turn_end(tokenizer: Any, ends: Sequence[int], *, system: str | None) ->
 
     If the template writes none of `ends`, return the tokenizer's own end token.
     """
-    exchange = [Message("user", "?"), Message("assistant", MARKER), Message("user", "?")]
+    exchange = [Message("user", "?"), Message("assistant", TEST_WORD), Message("user", "?")]
     try:
         text = render_image_conversation(tokenizer, exchange, system=system, is_open=False)
     except ModelError:  # a template for a single question
         text = ""
-    written = tokenizer(text.rpartition(MARKER)[2], add_special_tokens=False).input_ids
+    written = tokenizer(text.rpartition(TEST_WORD)[2], add_special_tokens=False).input_ids
     return int(next((token for token in written if token in ends), tokenizer.eos_token_id))
 
 

@@ -56,7 +56,7 @@ REMEDIES = {
     "trust_remote_code": "a checkpoint's code is never run; use a checkpoint that transformers and vLLM support",
     "hf_overrides": "edit the config.json in a copy of the checkpoint, so that the copy has its own identity",
 }
-NAME = re.compile(r"[A-Za-z0-9_-]*")
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]*")
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -76,7 +76,7 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(isinstance(number, int | float) and not isinstance(number, bool) for number in value.values())
     if isinstance(value, str):
-        return NAME.fullmatch(value) is not None
+        return PLAIN_NAME.fullmatch(value) is not None
     return value is None or isinstance(value, bool | int | float)
 
 
@@ -107,15 +107,15 @@ def find_image_limit(model: ModelConfig) -> int | None:
     return int(limits["image"]) if "image" in limits else None
 
 
-def engine_in_key(model: EngineModel) -> dict[str, Any]:
+def select_engine_key_options(model: EngineModel) -> dict[str, Any]:
     """Return the engine and its options that can change a result, for the keys of cells."""
     options = {
         name: dict(value) if isinstance(value, Mapping) else value
         for name, value in sorted(model.engine_options.items())
         if model.engine == "vllm" and name not in THROUGHPUT_OPTIONS
     }
-    return {"engine": model.engine, "engine_options": options, **thinking_in_key(model)}
+    return {"engine": model.engine, "engine_options": options, **select_thinking_key_options(model)}
 
 
-def thinking_in_key(model: ModelConfig) -> dict[str, Any]:
+def select_thinking_key_options(model: ModelConfig) -> dict[str, Any]:
     return {"thinking_tokens": model.thinking_tokens} if model.thinking == "allowed" else {}

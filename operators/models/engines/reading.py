@@ -43,7 +43,7 @@ def as_reader(load: Callable[[ResolvedModel[Any]], ImageGenerateModel]) -> Calla
     return lambda model: ChatReader(load(model), model.config.reading, model.config.reading_tokens)
 
 
-def reading_in_key(config: Any) -> dict[str, Any]:
+def select_reading_key_options(config: Any) -> dict[str, Any]:
     """Return the reading options that differ from the defaults, for the keys of cells."""
     own = {} if config.reading == DEFAULT_READING else {"reading": config.reading}
     return own if config.reading_tokens == DEFAULT_READING_TOKENS else {**own, "reading_tokens": config.reading_tokens}

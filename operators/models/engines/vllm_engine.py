@@ -27,7 +27,7 @@ from plumbline.operators.models.engines.engine_options import EngineModel
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.processing import find_device
 
-ENVIRONMENT: Mapping[str, str] = {
+VLLM_ENVIRONMENT: Mapping[str, str] = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_DO_NOT_TRACK": "1",
@@ -35,7 +35,7 @@ ENVIRONMENT: Mapping[str, str] = {
 }
 CPU_ENVIRONMENT: Mapping[str, str] = {"VLLM_CPU_KVCACHE_SPACE": "1"}  # GiB
 CPU_DEFAULTS: Mapping[str, Any] = {"enforce_eager": True, "max_num_batched_tokens": 2048}
-DEFAULTS: Mapping[str, Any] = {
+ENGINE_DEFAULTS: Mapping[str, Any] = {
     "load_format": "safetensors",
     "enable_prefix_caching": True,
     "mm_processor_cache_gb": 0,  # prompts about an image share a ReadyImage
@@ -271,10 +271,10 @@ def start_engine(model: ResolvedModel[EngineModel], *, defaults: Mapping[str, An
     """
     find_device(model)  # raises ModelError if it needs a GPU that torch does not see
     # vLLM reads these variables when it is imported; the cluster's operator may have set them already
-    for name, value in {**ENVIRONMENT, **({} if model.on_gpu else CPU_ENVIRONMENT)}.items():
+    for name, value in {**VLLM_ENVIRONMENT, **({} if model.on_gpu else CPU_ENVIRONMENT)}.items():
         os.environ.setdefault(name, value)
     checkpoint = model.folder("checkpoint")
-    arguments = engine_arguments(model.on_gpu, {**(defaults or {}), **model.config.engine_options})
+    arguments = make_engine_arguments(model.on_gpu, {**(defaults or {}), **model.config.engine_options})
     arguments |= {"model": str(checkpoint), "tokenizer": str(model.folder("tokenizer")), "dtype": model.dtype}
     arguments["trust_remote_code"] = False
     try:
@@ -295,7 +295,7 @@ def start_engine(model: ResolvedModel[EngineModel], *, defaults: Mapping[str, An
         ) from error
 
 
-def engine_arguments(on_gpu: bool, options: Mapping[str, Any]) -> dict[str, Any]:
+def make_engine_arguments(on_gpu: bool, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return vLLM's engine arguments, including those needed inside a Ray actor.
 
     A tensor-parallel engine starts its workers as processes of the actor ("mp"), which see exactly the actor's GPUs.
@@ -309,7 +309,7 @@ def engine_arguments(on_gpu: bool, options: Mapping[str, Any]) -> dict[str, Any]
         )
     parallel = int(options.get("tensor_parallel_size", 1)) * int(options.get("pipeline_parallel_size", 1))
     backend = {"distributed_executor_backend": "mp" if parallel > 1 else "uni"}
-    return {**DEFAULTS, **backend, **({} if on_gpu else CPU_DEFAULTS), **options}
+    return {**ENGINE_DEFAULTS, **backend, **({} if on_gpu else CPU_DEFAULTS), **options}
 
 
 def _make_engine(arguments: Mapping[str, Any]) -> Any:

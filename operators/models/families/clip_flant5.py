@@ -19,8 +19,8 @@ from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM, VqaProfile
 
 CLIP_FLANT5 = VqaProfile(name="clip_flant5", question="released", system=VICUNA_SYSTEM, pads_images=True)
-REQUIRED = ("d_model", "mm_vision_tower", "mm_vision_select_layer")
-SUPPORTED = {"mm_projector_type": "mlp2x_gelu", "mm_vision_select_feature": "patch"}
+REQUIRED_FIELDS = ("d_model", "mm_vision_tower", "mm_vision_select_layer")
+SUPPORTED_FIELDS = {"mm_projector_type": "mlp2x_gelu", "mm_vision_select_feature": "patch"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,10 +45,10 @@ class ClipFlanT5Model(LocalModel):
 def _find_tower(config: ClipFlanT5Model, checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
     """Find the CLIP checkpoint that config.json names; its weights are needed only if the checkpoint lacks them."""
     part, fields = checkpoint.part, checkpoint.fields
-    for name in REQUIRED:
+    for name in REQUIRED_FIELDS:
         if name not in fields:
             raise ModelError(f"{part.source}: config.json lacks `{name}`, so it is not a CLIP-FlanT5 checkpoint")
-    for name, value in SUPPORTED.items():
+    for name, value in SUPPORTED_FIELDS.items():
         if fields.get(name, value) != value:
             raise ModelError(f"{part.source}: `{name}` is {fields[name]!r}; only {value!r} is supported")
     named = config.vision_tower or fields["mm_vision_tower"]

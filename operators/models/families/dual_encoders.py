@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def _dual_encoder(towers: type[Towers], **options: Any) -> Family[LocalModel]:
+def _make_dual_encoder_family(towers: type[Towers], **options: Any) -> Family[LocalModel]:
     """Return a family of dual encoders, which compare embeddings; as VQA models, they compare the choices' embeddings.
 
     `options` override the usual settings of such a family.
@@ -65,7 +65,7 @@ class ClipSimilarity(Towers):
         return self.pixels.pin(rules[rule](image))
 
 
-CLIP = _dual_encoder(
+CLIP = _make_dual_encoder_family(
     ClipSimilarity, form="'clip'", suits=lambda fields: fields["model_type"] == "clip", pixels=get_args(PixelRule)
 )
 """CLIP, including PickScore, which is a CLIP trained on human preferences."""
@@ -154,7 +154,7 @@ def _check_open_clip(config: LocalModel, parts: Mapping[str, Part], fields: Fiel
             )
 
 
-OPEN_CLIP = _dual_encoder(
+OPEN_CLIP = _make_dual_encoder_family(
     OpenClipSimilarity,
     weights_file=OPEN_CLIP_WEIGHTS,
     read=_read_open_clip,
@@ -194,7 +194,7 @@ class PyramidClipSimilarity(ClipSimilarity):
         return self.pixels.pin(self.released(image))
 
 
-PYRAMID_CLIP = _dual_encoder(
+PYRAMID_CLIP = _make_dual_encoder_family(
     PyramidClipSimilarity,
     loads={"similarity": PyramidClipSimilarity.load, "embedding": PyramidClipSimilarity.load},
     form=f"a {PYRAMID_ARCHITECTURE} folder from jobs.convert",
@@ -238,7 +238,7 @@ class SiglipSimilarity(Towers):
         return batch | {"pixel_values": self.batch([each["pixel_values"] for each in pixels])}
 
 
-SIGLIP = _dual_encoder(
+SIGLIP = _make_dual_encoder_family(
     SiglipSimilarity,
     form="'siglip' or 'siglip2'",
     suits=lambda fields: fields["model_type"] in ("siglip", "siglip2"),
@@ -266,5 +266,5 @@ class Align(Towers):
         return float(1 / self.model.temperature.item())
 
 
-ALIGN = _dual_encoder(Align, form="'align'", suits=lambda fields: fields["model_type"] == "align")
+ALIGN = _make_dual_encoder_family(Align, form="'align'", suits=lambda fields: fields["model_type"] == "align")
 """ALIGN, which embeds images with an EfficientNet and texts with a BERT (Jia et al. 2021)."""

@@ -23,7 +23,7 @@ from plumbline.operators.models.networks.loaded import LoadedImageModel, SizedTe
 if TYPE_CHECKING:
     import torch
 
-BLIP = "BlipForConditionalGeneration"
+BLIP_ARCHITECTURE = "BlipForConditionalGeneration"
 
 
 class Captioner(LoadedImageModel):
@@ -44,8 +44,8 @@ class Captioner(LoadedImageModel):
     def load_network(cls, model: ResolvedModel[Any]) -> Any:
         from plumbline.operators.models.networks.blip import load_blip
 
-        is_blip = find_architecture(read_fields(model.parts["checkpoint"])) == BLIP
-        return load_blip(BLIP, model) if is_blip else super().load_network(model)
+        is_blip = find_architecture(read_fields(model.parts["checkpoint"])) == BLIP_ARCHITECTURE
+        return load_blip(BLIP_ARCHITECTURE, model) if is_blip else super().load_network(model)
 
     def generate_from_images(
         self, features: "Sequence[torch.Tensor]", requests: Sequence[ImageRequest]
@@ -75,7 +75,7 @@ def _is_captioner(fields: Fields) -> bool:
         find_architecture(fields) == "Blip2ForConditionalGeneration"
     ):  # OPT reads the image before it writes; T5 does not
         return read_subfields(fields, "text_config").get("model_type") == "opt"
-    return find_architecture(fields) in (BLIP, "GitForCausalLM")
+    return find_architecture(fields) in (BLIP_ARCHITECTURE, "GitForCausalLM")
 
 
 CAPTIONER = Family(
@@ -86,16 +86,16 @@ CAPTIONER = Family(
 )
 
 
-CAPTION = "What does the image describe?"
-DENSE_REGION_CAPTION = "Locate the objects in the image, with their descriptions."
-READ_TEXT = "What is the text in the image?"
+CAPTION_INSTRUCTION = "What does the image describe?"
+REGIONS_INSTRUCTION = "Locate the objects in the image, with their descriptions."
+OCR_INSTRUCTION = "What is the text in the image?"
 """Instructions that Florence-2 learned for its tasks <CAPTION>, <DENSE_REGION_CAPTION> and <OCR>."""
 MAX_REGION_TOKENS = 1024
 """Maximum number of tokens of a reply with text or regions, as in the authors' code."""
 N_BINS = 1000
 """Number of bins into which the width and height of an image are divided."""
 LABELLED_BOXES = re.compile(r"(?<![^<>])([^<>]+)((?:<loc_\d+>){4,})")
-BOX = re.compile(r"<loc_(\d+)><loc_(\d+)><loc_(\d+)><loc_(\d+)>")
+BOX_PATTERN = re.compile(r"<loc_(\d+)><loc_(\d+)><loc_(\d+)><loc_(\d+)>")
 
 
 class Florence2(LoadedImageModel):
@@ -123,12 +123,12 @@ class Florence2(LoadedImageModel):
     def generate_from_images(
         self, features: Sequence[SizedTensor], requests: Sequence[ImageRequest]
     ) -> list[Generation | RowError]:
-        tasks = [(features[one.image], CAPTION, one.request.max_tokens) for one in requests]
+        tasks = [(features[one.image], CAPTION_INSTRUCTION, one.request.max_tokens) for one in requests]
         return isolate(lambda batch: [self._decode(reply) for reply in self._replies(batch)], tasks)
 
     def regions(self, features: Sequence[SizedTensor]) -> list[list[Region] | RowError]:
         def describe(images: Sequence[SizedTensor]) -> list[list[Region]]:
-            replies = self._replies([(image, DENSE_REGION_CAPTION, MAX_REGION_TOKENS) for image in images])
+            replies = self._replies([(image, REGIONS_INSTRUCTION, MAX_REGION_TOKENS) for image in images])
             return [
                 parse_regions(self.tokenizer.decode(reply, skip_special_tokens=False), image.width, image.height)
                 for reply, image in zip(replies, images, strict=True)
@@ -138,7 +138,7 @@ class Florence2(LoadedImageModel):
 
     def ocr(self, features: Sequence[SizedTensor]) -> list[str | RowError]:
         def read(images: Sequence[SizedTensor]) -> list[str]:
-            replies = self._replies([(image, READ_TEXT, MAX_REGION_TOKENS) for image in images])
+            replies = self._replies([(image, OCR_INSTRUCTION, MAX_REGION_TOKENS) for image in images])
             return [self._decode(reply).text for reply in replies]
 
         return isolate(read, features)
@@ -186,7 +186,7 @@ def parse_regions(reply: str, width: int, height: int) -> list[Region]:
     """
     regions = []
     for label, boxes in LABELLED_BOXES.findall(re.sub(r"</?s>|<pad>", "", reply)):
-        for box in BOX.findall(boxes) if label.strip() else []:
+        for box in BOX_PATTERN.findall(boxes) if label.strip() else []:
             sides = (width, height) * 2
             corners = [int((int(bin) + 0.5) * side / N_BINS) for bin, side in zip(box, sides, strict=True)]
             regions.append(Region(label.strip(), *corners))

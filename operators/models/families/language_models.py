@@ -6,7 +6,7 @@ from typing import Any
 from plumbline.operators.base.batches import call_in_batches
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import Fields, Part, find_architecture, read_fields, read_subfields
-from plumbline.operators.models.engines.engine_options import EngineModel, engine_in_key
+from plumbline.operators.models.engines.engine_options import EngineModel, select_engine_key_options
 from plumbline.operators.models.families.blip import BLIP2
 from plumbline.operators.models.family import Family, defer_import
 from plumbline.operators.models.model import LocalModel
@@ -20,7 +20,7 @@ CAUSAL_LM = Family(
         "generate": defer_import("networks.causal_lm:CausalLM.load"),
         "likelihood": defer_import("networks.text_only:TextOnlyVqa.load"),
     },
-    options_in_key=lambda config, profile: engine_in_key(config),
+    options_in_key=lambda config, profile: select_engine_key_options(config),
     vllm={"generate": defer_import("engines.vllm_calls:VllmGenerate.load")},
     form="a ...ForCausalLM",
     suits=lambda fields: (
@@ -46,7 +46,7 @@ T5 = Family(
 """Encoder-decoder models such as Flan-T5 ("What makes a good metric?", ablation 4)."""
 
 
-ENTAILMENT = ("entailment", "entail", "entails", "entailed")
+ENTAILMENT_LABELS = ("entailment", "entail", "entails", "entailed")
 """Names that classifiers use for the entailment label."""
 
 
@@ -125,7 +125,7 @@ def find_entailment_label(id2label: Mapping[Any, str]) -> int | None:
 
     Labels such as `not_entailment` and `non-entailment` mean the opposite.
     """
-    named = [index for index, label in id2label.items() if str(label).strip().lower() in ENTAILMENT]
+    named = [index for index, label in id2label.items() if str(label).strip().lower() in ENTAILMENT_LABELS]
     return int(named[0]) if len(named) == 1 and str(named[0]).isdecimal() else None
 
 

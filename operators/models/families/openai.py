@@ -35,8 +35,8 @@ from plumbline.operators.models.calls import (
     ThreadUsage,
 )
 from plumbline.operators.models.engines.conversation import THOUGHT_TOO_LONG, remove_thought
-from plumbline.operators.models.engines.engine_options import thinking_in_key
-from plumbline.operators.models.engines.reading import as_reader, reading_in_key
+from plumbline.operators.models.engines.engine_options import select_thinking_key_options
+from plumbline.operators.models.engines.reading import as_reader, select_reading_key_options
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.service_config import ServiceModel
@@ -58,7 +58,7 @@ NO_QUOTA_SECONDS = 60.0
 """Seconds without new requests after the service has reported that the account has no quota left."""
 TOP_TOKENS = 20
 """Number of likeliest first tokens to request: the maximum for OpenAI and, by default, for vLLM."""
-LOGPROBS: Mapping[str, Any] = {"logprobs": True, "top_logprobs": TOP_TOKENS}
+LOGPROB_ARGUMENTS: Mapping[str, Any] = {"logprobs": True, "top_logprobs": TOP_TOKENS}
 MAX_IMAGE_BYTES = 20_000_000
 """Maximum size of an encoded image in bytes, which is OpenAI's limit."""
 MIN_SECRET_LENGTH = 8
@@ -251,7 +251,7 @@ class OpenAiModel(OpenAiService):
                 remedy = "set the metric's letters=true, or use a model whose weights run here, or one-word choices"
                 errors[index] = RowError("no_likelihood", f"{problem}; {remedy}")
                 continue
-            arguments = {**self._make_question_arguments(features, question, 1), **LOGPROBS}
+            arguments = {**self._make_question_arguments(features, question, 1), **LOGPROB_ARGUMENTS}
             http_requests.append(HttpRequest(arguments, partial(self._read_logprobs, question.choices)))
         answers = iter(self._send_all(http_requests))
         return [errors[index] if index in errors else next(answers) for index in range(len(questions))]
@@ -270,7 +270,7 @@ class OpenAiModel(OpenAiService):
         arguments["max_tokens"] = 1  # without a thought
         trial = HttpRequest(arguments, self._read_choice)
         if call == "likelihood":
-            trial = HttpRequest({**arguments, **LOGPROBS}, partial(self._read_logprobs, []))
+            trial = HttpRequest({**arguments, **LOGPROB_ARGUMENTS}, partial(self._read_logprobs, []))
         answer, _ = self._send_and_read(trial)
         if isinstance(answer, RowError) and answer.kind != "reply_refused":
             raise ModelError(f"{answer.message}; the sweep has not started, so correct this and run again")
@@ -453,7 +453,7 @@ FAMILY = Family(
         "ocr": as_reader(load_openai),
     },
     options_in_key=lambda config, profile: (
-        {"image_format": config.image_format} | reading_in_key(config) | thinking_in_key(config)
+        {"image_format": config.image_format} | select_reading_key_options(config) | select_thinking_key_options(config)
     ),
     preflight=lambda model, call: load_openai(model).preflight(call),
     endpoint_variable="OPENAI_BASE_URL",

@@ -18,12 +18,12 @@ from plumbline.operators.models.engines.conversation import (
     opens_thought,
     render_image_conversation,
 )
-from plumbline.operators.models.engines.engine_options import EngineModel, engine_in_key
+from plumbline.operators.models.engines.engine_options import EngineModel, select_engine_key_options
 from plumbline.operators.models.engines.reading import (
     DEFAULT_READING,
     DEFAULT_READING_TOKENS,
     as_reader,
-    reading_in_key,
+    select_reading_key_options,
 )
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, defer_import
 from plumbline.operators.models.model import ResolvedModel
@@ -78,7 +78,7 @@ class ChatType(NamedTuple):
     """
 
 
-TYPES: Mapping[str, ChatType] = {
+CHAT_TYPES: Mapping[str, ChatType] = {
     "llava": ChatType(),
     "llava_next": ChatType(),
     "llava_onevision": ChatType(),
@@ -106,7 +106,7 @@ image's patches. Other towers arrange image tokens differently.
 """
 MIN_PIXELS = 3136
 """Minimum number of pixels of an image in Qwen-VL's processors: 56 x 56."""
-SETTINGS = "generation_config.json"
+SETTINGS_FILE = "generation_config.json"
 UNKNOWN_REMEDY = "choose another checkpoint, or set engine=vllm if vLLM supports it"
 
 
@@ -146,15 +146,15 @@ def find_profile(config: ChatModel, fields: Fields) -> VqaProfile:
     if model_type == "llava":
         text = read_subfields(fields, "text_config")
         vicuna = text.get("model_type", "llama") == "llama" and text.get("vocab_size", 0) < MAX_VICUNA_ENTRIES
-        profile = LLAVA_1_5 if vicuna and _tower_type(fields) == "clip_vision_model" else LLAVA
+        profile = LLAVA_1_5 if vicuna and _read_tower_type(fields) == "clip_vision_model" else LLAVA
     else:
         # only the transformers engine shows videos
-        reads_videos = config.engine == "transformers" and TYPES.get(model_type, ChatType()).reads_videos
+        reads_videos = config.engine == "transformers" and CHAT_TYPES.get(model_type, ChatType()).reads_videos
         profile = QUESTION_PROFILES.get(model_type, VIDEO_CHAT if reads_videos else CHAT)
     return profile.with_system(config.system)
 
 
-def _tower_type(fields: Fields) -> Any:
+def _read_tower_type(fields: Fields) -> Any:
     return read_subfields(fields, "vision_config").get("model_type", "clip_vision_model")
 
 
@@ -166,7 +166,7 @@ def _is_supported(fields: Fields) -> bool:
     return find_architecture(fields).endswith("ForConditionalGeneration") and "vision_config" in fields and not encoder
 
 
-def _check(config: ChatModel, parts: Mapping[str, Part], fields: Fields) -> None:
+def _check_chat_model(config: ChatModel, parts: Mapping[str, Part], fields: Fields) -> None:
     problem = next(_find_problems(config, parts, fields), None)
     if problem is not None:
         raise ModelError(f"{parts['checkpoint'].source}: {problem}")
@@ -177,18 +177,18 @@ def _find_problems(config: ChatModel, parts: Mapping[str, Part], fields: Fields)
     model_type, checkpoint, on_vllm = fields["model_type"], parts["checkpoint"], config.engine == "vllm"
     if on_vllm and model_type in TEMPLATES:
         yield "vLLM expects the image at a position that does not occur in conversations; set engine=transformers"
-    if not on_vllm and model_type not in TYPES:
-        yield f"the transformers engine supports {', '.join(TYPES)}, but not {model_type!r}; {UNKNOWN_REMEDY}"
-    if not on_vllm and model_type in ("llava", "llava_next") and _tower_type(fields) not in CLASS_TOKENS:
+    if not on_vllm and model_type not in CHAT_TYPES:
+        yield f"the transformers engine supports {', '.join(CHAT_TYPES)}, but not {model_type!r}; {UNKNOWN_REMEDY}"
+    if not on_vllm and model_type in ("llava", "llava_next") and _read_tower_type(fields) not in CLASS_TOKENS:
         known = " or ".join(CLASS_TOKENS)
-        yield f"the transformers engine supports LLaVA with {known}, not {_tower_type(fields)!r}; {UNKNOWN_REMEDY}"
+        yield f"the transformers engine supports LLaVA with {known}, not {_read_tower_type(fields)!r}; {UNKNOWN_REMEDY}"
     if config.repetition_penalty == "released" and on_vllm:
         yield "vLLM's likelihoods have no repetition penalty; set engine=transformers, or repetition_penalty=ignored"
     if config.repetition_penalty == "released" and _read_penalty(checkpoint) == 1:
         yield "its generation_config.json has no repetition_penalty; set repetition_penalty=ignored"
-    counts = TYPES.get(model_type, ChatType()).pixel_counts
+    counts = CHAT_TYPES.get(model_type, ChatType()).pixel_counts
     if config.max_pixels is not None and counts == 0:
-        sized = ", ".join(name for name, chat_type in TYPES.items() if chat_type.pixel_counts)
+        sized = ", ".join(name for name, chat_type in CHAT_TYPES.items() if chat_type.pixel_counts)
         yield f"its processor sizes images by its own rules; max_pixels is only for {sized}; set max_pixels=null"
     if config.max_pixels is not None and counts > 1 and on_vllm:
         yield "vLLM applies a different pixel limit to this model; set engine=transformers, or max_pixels=null"
@@ -200,7 +200,7 @@ def _find_problems(config: ChatModel, parts: Mapping[str, Part], fields: Fields)
 
 def _read_penalty(checkpoint: Part) -> float:
     """Return the repetition penalty in a checkpoint's own settings; 1 means none."""
-    file = checkpoint.file(SETTINGS)
+    file = checkpoint.file(SETTINGS_FILE)
     return float((json.loads(file.read_text()).get("repetition_penalty") or 1) if file is not None else 1)
 
 
@@ -239,12 +239,12 @@ def serve(model: ResolvedModel[ChatModel], network: Any) -> "ChatVlm":
     from plumbline.operators.models.networks.image_prompts import ImagePrompts, load_processor
     from plumbline.operators.models.networks.vlm import ChatVlm
     from plumbline.operators.models.pixels import make_pixel_input
-    from plumbline.operators.models.processing import mean_colour
+    from plumbline.operators.models.processing import compute_mean_colour
 
     assert model.profile is not None
     processor = load_processor(model.folder("checkpoint"), network.config, _load_tokenizer(model), CLASS_TOKENS)
     _check_network(model, network, processor.tokenizer)
-    chat_type = TYPES[network.config.model_type]
+    chat_type = CHAT_TYPES[network.config.model_type]
     if model.config.max_pixels is not None:
         size, limit = processor.image_processor.size, model.config.max_pixels * chat_type.pixel_counts
         size["longest_edge"], size["shortest_edge"] = limit, min(limit, size["shortest_edge"])
@@ -259,7 +259,7 @@ def serve(model: ResolvedModel[ChatModel], network: Any) -> "ChatVlm":
         joining=joining,
         image_id=image_id,
         system=model.profile.system,
-        padding=mean_colour(processor.image_processor) if _pads_images(model) else None,
+        padding=compute_mean_colour(processor.image_processor) if _pads_images(model) else None,
         ends=ends,
         video_id=int(network.config.video_token_id) if model.profile.reads_videos else None,
         thinks=model.config.thinking == "allowed",
@@ -294,13 +294,13 @@ def _pads_images(model: ResolvedModel[ChatModel]) -> bool:
 def _load_on_vllm(model: ResolvedModel[ChatModel]) -> "VllmLikelihood":
     from plumbline.operators.models.engines.vllm_calls import TWO_IMAGES, VllmLikelihood
     from plumbline.operators.models.engines.vllm_engine import start_engine
-    from plumbline.operators.models.processing import load_image_processor, mean_colour
+    from plumbline.operators.models.processing import compute_mean_colour, load_image_processor
 
     assert model.profile is not None
     tokenizer, system = _load_tokenizer(model), model.profile.system
-    padding = mean_colour(load_image_processor(model.folder("checkpoint"))) if _pads_images(model) else None
+    padding = compute_mean_colour(load_image_processor(model.folder("checkpoint"))) if _pads_images(model) else None
     checkpoint = model.parts["checkpoint"]
-    file = checkpoint.file(SETTINGS) or checkpoint.file("config.json")
+    file = checkpoint.file(SETTINGS_FILE) or checkpoint.file("config.json")
     named = json.loads(file.read_text()).get("eos_token_id") if file is not None else None
     ends: list[Any] = named if isinstance(named, list) else [named]
     end = find_turn_end(tokenizer, ends, system=system)
@@ -339,7 +339,7 @@ def _load_tokenizer(model: ResolvedModel[ChatModel]) -> Any:
 def _options_in_key(config: ChatModel, profile: VqaProfile | None) -> dict[str, Any]:
     padding = {"padding": config.padding} if profile is not None and profile.pads_images else {}
     others = {name: getattr(config, name) for name in ("repetition_penalty", "max_pixels", "system")}
-    return padding | others | reading_in_key(config) | engine_in_key(config)
+    return padding | others | select_reading_key_options(config) | select_engine_key_options(config)
 
 
 FAMILY = Family(
@@ -355,7 +355,7 @@ FAMILY = Family(
     form="a decoder-only ...ForConditionalGeneration with a vision_config, or a FuyuForCausalLM",
     suits=_is_supported,
     files=(TOKENIZER, IMAGES),
-    check=_check,
+    check=_check_chat_model,
     profile=find_profile,
     options_in_key=_options_in_key,
 )

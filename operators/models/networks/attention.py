@@ -24,7 +24,7 @@ from transformers.masking_utils import sdpa_mask
 
 WINDOW_ATTENTION = "flash_by_window_size"
 """Name of the attention implementation. It contains `flash`, so that transformers passes the bounds of the windows."""
-SHARED = "sdpa_of_shared_keys"
+SHARED_KEYS_ATTENTION = "sdpa_of_shared_keys"
 ALIGNMENT = 16
 """Mask rows and matrix widths are padded to a multiple of this for fast GPU kernels. Otherwise, masks are copied at
 every call, and matrices are multiplied at less than half the speed.
@@ -60,7 +60,7 @@ def share_keys(decoder: Any) -> int:
     """
     if decoder.config._attn_implementation != "sdpa":
         return 1
-    decoder.config._attn_implementation = SHARED
+    decoder.config._attn_implementation = SHARED_KEYS_ATTENTION
     return max(getattr(module, "num_key_value_groups", 1) for module in decoder.modules())
 
 
@@ -77,14 +77,14 @@ def _attend_in_windows(
 ) -> tuple[torch.Tensor, None]:
     """Attend from tokens (1, heads, tokens, width) to tokens of the same window; return (1, tokens, heads, width)."""
     attended = torch.empty_like(query)
-    for indices in _token_indices_by_size(cu_seq_lens_q):
+    for indices in _find_token_indices_by_size(cu_seq_lens_q):
         q, k, v = (states[0][:, indices].transpose(0, 1) for states in (query, key, value))
         attended[0][:, indices] = scaled_dot_product_attention(q, k, v, scale=scaling).transpose(0, 1)
     return attended.transpose(1, 2), None
 
 
 @lru_cache(maxsize=4)
-def _token_indices_by_size(bounds: torch.Tensor) -> list[torch.Tensor]:
+def _find_token_indices_by_size(bounds: torch.Tensor) -> list[torch.Tensor]:
     """Return, for each window size, the indices (windows, size) of the windows' tokens.
 
     All layers pass the same `bounds` object, so the cache has few entries.
@@ -116,5 +116,5 @@ def _attend_to_shared_keys(
 
 
 AttentionInterface.register(WINDOW_ATTENTION, _attend_in_windows)
-AttentionInterface.register(SHARED, _attend_to_shared_keys)
-AttentionMaskInterface.register(SHARED, sdpa_mask)
+AttentionInterface.register(SHARED_KEYS_ATTENTION, _attend_to_shared_keys)
+AttentionMaskInterface.register(SHARED_KEYS_ATTENTION, sdpa_mask)

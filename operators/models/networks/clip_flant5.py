@@ -28,8 +28,8 @@ from plumbline.operators.models.networks.encoder_decoder import (
 from plumbline.operators.models.processing import PixelTransform, find_device, load_pixel_transform
 from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM
 
-USER = "USER: "
-BEFORE_IMAGE = f"{VICUNA_SYSTEM} {USER}"
+USER_MARK = "USER: "
+BEFORE_IMAGE = f"{VICUNA_SYSTEM} {USER_MARK}"
 AFTER_IMAGE = "\n{question} ASSISTANT: "
 TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
 PROJECTOR_PREFIX = "mm_projector."
@@ -110,7 +110,7 @@ class ClipFlanT5Likelihood(T5Answers):
 
     def set_system(self, system: str | None) -> None:
         """Start every conversation with this system message; None means no system message."""
-        opening = f"{system} {USER}" if system else USER
+        opening = f"{system} {USER_MARK}" if system else USER_MARK
         self.before = torch.tensor(self.tokenizer(opening).input_ids, device=self.device)
 
     @classmethod
@@ -228,10 +228,10 @@ def save_clip_flant5(model: ClipFlanT5, folder: Path, *, tower_name: str) -> Non
         "mm_vision_select_feature": "patch",
     }
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    save_file(released_weights(model), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(name_released_weights(model), folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def released_weights(model: ClipFlanT5) -> dict[str, torch.Tensor]:
+def name_released_weights(model: ClipFlanT5) -> dict[str, torch.Tensor]:
     named = {
         "": model.language_model.state_dict(),
         PROJECTOR_PREFIX: model.mm_projector.state_dict(),

@@ -155,7 +155,7 @@ class T5Answers(EncoderDecoder):
         self.before = torch.empty(0, dtype=torch.long, device=self.device)
         """Tokens of the prompt before the image."""
         suppressed = list(range(self.entries, self.rows)) or None
-        self.t5.generation_config = greedy_settings(self.t5.config, self.tokenizer, suppress_tokens=suppressed)
+        self.t5.generation_config = make_greedy_settings(self.t5.config, self.tokenizer, suppress_tokens=suppressed)
         self.alignment = ALIGNMENT if self.device.type == "cuda" else 1
 
     def compile(self) -> None:
@@ -177,7 +177,7 @@ class T5Answers(EncoderDecoder):
         return encode_image_and_text(self.t5, images, self.before, ids, alignment=self.alignment)
 
     def predict(self, encoded: EncodedQuestions, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
-        return choice_logits(self.t5, encoded, choices)[..., : self.entries]
+        return compute_choice_logits(self.t5, encoded, choices)[..., : self.entries]
 
     def write(self, encoded: EncodedQuestions) -> torch.Tensor:
         states = BaseModelOutput(last_hidden_state=encoded.states)
@@ -185,7 +185,7 @@ class T5Answers(EncoderDecoder):
         return tokens
 
 
-def greedy_settings(config: Any, tokenizer: Any, **options: Any) -> GenerationConfig:
+def make_greedy_settings(config: Any, tokenizer: Any, **options: Any) -> GenerationConfig:
     """Return settings for greedy answers from a T5, without the penalties in the checkpoint's config."""
     return GenerationConfig(
         max_new_tokens=MAX_ANSWER_TOKENS,
@@ -218,7 +218,7 @@ def encode(t5: T5, inputs: torch.Tensor, mask: torch.Tensor, *, alignment: int =
         return EncodedQuestions(t5.encoder(inputs_embeds=inputs, attention_mask=mask).last_hidden_state, mask)
     padding = -inputs.shape[1] % alignment
     inputs, mask = pad(inputs, (0, 0, 0, padding)), pad(mask, (0, padding))
-    bias = _position_bias(t5.encoder, inputs.shape[1], inputs.device)
+    bias = _compute_position_bias(t5.encoder, inputs.shape[1], inputs.device)
     if not mask.all():  # otherwise all rows share one bias
         bias = _add_mask(bias, mask[:, None, None, :].bool())
     for batched in (inputs, bias):  # a compiled block then takes any number of questions
@@ -229,7 +229,7 @@ def encode(t5: T5, inputs: torch.Tensor, mask: torch.Tensor, *, alignment: int =
     return EncodedQuestions(t5.encoder.final_layer_norm(states), mask)
 
 
-def choice_logits(t5: T5, encoded: EncodedQuestions, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
+def compute_choice_logits(t5: T5, encoded: EncodedQuestions, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
     """Return teacher-forced logits (tokens of all choices, rows).
 
     A question's choices are decoded in one sequence, without attending to each other; transformers would need a copy of
@@ -239,7 +239,7 @@ def choice_logits(t5: T5, encoded: EncodedQuestions, choices: Sequence[Sequence[
     ids = _pad_rows([[token for choice in row for token in [start, *choice[:-1]]] for row in choices], 0, device)
     positions = _pad_rows([[index for choice in row for index in range(len(choice))] for row in choices], 0, device)
     owners = _pad_rows([[number for number, choice in enumerate(row) for _ in choice] for row in choices], -1, device)
-    bias_table = _position_bias(t5.decoder, int(positions.max()) + 1, device)[0]
+    bias_table = _compute_position_bias(t5.decoder, int(positions.max()) + 1, device)[0]
     bias = bias_table[:, positions[:, :, None], positions[:, None, :]].transpose(0, 1).contiguous()
     same_choice = owners[:, :, None] == owners[:, None, :]
     bias = _add_mask(bias, (same_choice & (positions[:, None, :] <= positions[:, :, None]))[:, None])
@@ -267,7 +267,7 @@ def fuse_kernels(t5: T5) -> None:
                 setattr(module, name, norm)
 
 
-def _position_bias(stack: Any, length: int, device: torch.device) -> torch.Tensor:
+def _compute_position_bias(stack: Any, length: int, device: torch.device) -> torch.Tensor:
     """Return the position bias (1, heads, length, length) of an encoder or decoder, contiguous along each row.
 
     In transformers' bias the heads are contiguous. A GPU's attention kernels do not accept such a mask: torch then

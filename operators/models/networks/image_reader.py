@@ -33,7 +33,7 @@ class ReaderState(NamedTuple):
     """Number of tokens before each cached token in the same conversation, (n, all tokens)."""
 
 
-LINEAR = "linear_attention"
+LINEAR_ATTENTION = "linear_attention"
 """Name used in a config.json for layers that have a state, which every token changes, instead of keys and values."""
 FIRST_POSITION = 1
 """Position of a prompt's first token in PaliGemma."""
@@ -67,7 +67,7 @@ class ImageReader:
     @property
     def recurrent(self) -> bool:
         """True if some layers have a state instead of keys and values: padding or other questions would change it."""
-        return LINEAR in self.windows
+        return LINEAR_ATTENTION in self.windows
 
     @property
     def vocabulary(self) -> int:
@@ -81,7 +81,7 @@ class ImageReader:
     @torch.inference_mode()
     def encode(self, pixels: Sequence[Pixels]) -> list[Prefix]:
         """Run each image's prefix through the model; images with the same shapes run together."""
-        return call_by_group(self._encode_batch, pixels, key=_shape_key)
+        return call_by_group(self._encode_batch, pixels, key=_make_shape_key)
 
     def _encode_batch(self, pixels: Sequence[Pixels]) -> list[Prefix]:
         ids = torch.tensor([image.ids for image in pixels], device=self.device)
@@ -224,7 +224,7 @@ class ImageReader:
         """
         masks: dict[str, torch.Tensor | None] = {}
         for kind, window in self.windows.items():
-            if kind == LINEAR:
+            if kind == LINEAR_ATTENTION:
                 masks[kind] = None
                 continue
             visible = (
@@ -259,7 +259,7 @@ class ImageReader:
         return torch.tensor([[prefix.next_position] for prefix in shared], device=self.device)
 
 
-def _shape_key(pixels: Pixels) -> tuple[Any, ...]:
+def _make_shape_key(pixels: Pixels) -> tuple[Any, ...]:
     """Return a key that is equal for images that can run together: numbers of tokens, grid and tensor shapes."""
     grid = pixels.inputs.get("image_grid_thw", pixels.inputs.get("video_grid_thw"))
     shapes = sorted((name, tuple(tensor.shape)) for name, tensor in pixels.inputs.items())

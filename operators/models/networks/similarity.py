@@ -263,12 +263,14 @@ class CosineVqa:
     def likelihood(self, features: Sequence[Any], questions: Sequence[Question]) -> list[list[list[float]] | RowError]:
         """Return the log-likelihood of each choice relative to the others, and 0 for its end token, or an error."""
         pairs = [
-            Pair(question.image, choice_text(question.text, choice))
+            Pair(question.image, format_choice(question.text, choice))
             for question in questions
             for choice in question.choices
         ]
         compared = iter(self.model.compare(features, pairs, "logit"))
-        return [_choice_logprobs(question, list(islice(compared, len(question.choices)))) for question in questions]
+        return [
+            _compute_choice_logprobs(question, list(islice(compared, len(question.choices)))) for question in questions
+        ]
 
     def reply(self, features: Sequence[Any], questions: Sequence[Question]) -> list[RowError]:
         """Return an error for every question, because the model generates no text."""
@@ -276,13 +278,13 @@ class CosineVqa:
         return [RowError("no_likelihood", problem)] * len(questions)
 
 
-def choice_text(question: str, choice: str) -> str:
+def format_choice(question: str, choice: str) -> str:
     """Return the text that represents a choice in the comparison."""
     stem = question.rstrip()
     return f"{stem} {choice}" if stem.endswith("?") else f"{stem}? {choice}"
 
 
-def _choice_logprobs(question: Question, choices: Sequence[ComparisonResult]) -> list[list[float]] | RowError:
+def _compute_choice_logprobs(question: Question, choices: Sequence[ComparisonResult]) -> list[list[float]] | RowError:
     """Return the log-softmax of the choices' logits, or an error if the choices cannot be compared."""
     if len(choices) < 2:
         problem = "a model that compares choices cannot score a single choice"

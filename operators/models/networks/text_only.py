@@ -21,7 +21,7 @@ from plumbline.operators.models.engines.conversation import (
 )
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.causal_lm import CausalLM, pad_left
-from plumbline.operators.models.networks.encoder_decoder import check_entries, greedy_settings
+from plumbline.operators.models.networks.encoder_decoder import check_entries, make_greedy_settings
 from plumbline.operators.models.networks.loaded import LoadedModel
 
 TOO_LONG = (
@@ -154,7 +154,7 @@ class TextOnlyT5(TextOnly, LoadedModel):
     @torch.inference_mode()
     def write(self, texts: Sequence[str]) -> list[str]:
         def write(batch: Sequence[str]) -> list[str]:
-            settings = greedy_settings(self.model.config, self.tokenizer)
+            settings = make_greedy_settings(self.model.config, self.tokenizer)
             tokens = self.model.generate(**self._tokenize(batch), generation_config=settings)
             return [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 

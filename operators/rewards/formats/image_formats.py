@@ -78,12 +78,12 @@ INSTRUCT_PIX2PIX = Format(
 """The best edit for each instruction with its source image, for the InstructPix2Pix trainer in diffusers."""
 
 
-RAW = pa.list_(pa.struct([("metric", pa.string()), ("score", pa.float64()), ("error", pa.string())]))
+RAW_SCORES = pa.list_(pa.struct([("metric", pa.string()), ("score", pa.float64()), ("error", pa.string())]))
 REWARDS_SCHEMA = pa.schema(
     [
         *texts("image_id", "prompt_id", "generator", "prompt"),
         *floats("reward", "z_score", "rank_advantage"),
-        ("raw", RAW),
+        ("raw", RAW_SCORES),
     ]
 )
 """Columns of the format. If a score is missing, `raw` has the error, and `reward`, `z_score` and `rank_advantage` are
@@ -112,7 +112,7 @@ REWARDS = Format(unit="image", container="parquet", images="none", rows=_rewards
 """One row per image: its score by each metric, its reward, and the z-score and rank of the reward within the prompt."""
 
 
-WORD = pa.struct(
+WORD_SCORE = pa.struct(
     [("text", pa.string()), ("start", pa.int32()), ("end", pa.int32()), ("score", pa.float64()), ("n", pa.int32())]
 )
 DENSE_SCHEMA = pa.schema(
@@ -120,14 +120,14 @@ DENSE_SCHEMA = pa.schema(
         *texts("image_id", "prompt_id", "generator", "prompt", "metric"),
         ("score", pa.float64()),
         ("questions", pa.list_(ELEMENT)),
-        ("words", pa.list_(WORD)),
+        ("words", pa.list_(WORD_SCORE)),
         ("error", pa.string()),
     ]
 )
 """Columns of the format. Question scores are as the metric returns them, and null if a question was left out. A word's
 score is the mean over the `n` questions whose span overlaps the word; it is null if there are no such questions.
 """
-WORDS = re.compile(r"\w+(?:['’-]\w+)*")
+WORD_PATTERN = re.compile(r"\w+(?:['’-]\w+)*")
 
 
 def _dense_rows(sample: Sample) -> list[dict[str, Any]]:
@@ -141,18 +141,18 @@ def _dense_rows(sample: Sample) -> list[dict[str, Any]]:
             "metric": metric,
             "score": image.raw[metric],
             "questions": questions,
-            "words": word_scores(sample.prompt, questions),
+            "words": compute_word_scores(sample.prompt, questions),
             "error": image.errors.get(metric),
         }
         for metric, questions in image.elements.items()
     ]
 
 
-def word_scores(prompt: str, questions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def compute_word_scores(prompt: str, questions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return each word of a prompt with its span and the mean score of the questions whose spans overlap it."""
     rated = [row for row in questions if row["score"] is not None and row["start"] is not None]
     words = []
-    for word in WORDS.finditer(prompt):
+    for word in WORD_PATTERN.finditer(prompt):
         start, end = word.span()
         scores = [row["score"] for row in rated if row["start"] < end and start < row["end"]]
         mean = math.fsum(scores) / len(scores) if scores else None

@@ -31,7 +31,7 @@ or 0. It is never 0.5, which means a tie, because trainers would read that as a 
 """
 
 
-def pair_row(sample: Sample, *, swapped: bool) -> dict[str, Any]:
+def make_pair_row(sample: Sample, *, swapped: bool) -> dict[str, Any]:
     """Return the columns of a pair. If `swapped`, the better image is the second."""
     first, second = (sample.worst, sample.best) if swapped else (sample.best, sample.worst)
     columns: dict[str, Any] = {
@@ -68,7 +68,7 @@ PAIRS = Format(
     unit="pair",
     container="parquet",
     images="embedded",
-    rows=lambda sample: [pair_row(sample, swapped=_is_swapped(sample))],
+    rows=lambda sample: [make_pair_row(sample, swapped=_is_swapped(sample))],
     schema=PAIRS_SCHEMA,
 )
 """Pick-a-Pic v2 with all columns, for trainers of diffusion DPO and PickScore."""
@@ -76,7 +76,7 @@ PAIRS = Format(
 
 def _pairs_webdataset_rows(sample: Sample) -> list[dict[str, Any]]:
     # The trainer compares a label, which it has read as text, with a number, and so always prefers jpg_0.
-    columns = pair_row(sample, swapped=False)
+    columns = make_pair_row(sample, swapped=False)
     other = {name: value for name, value in columns.items() if not name.startswith("jpg_")}
     return [
         {

@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from plumbline.operators.base.extensions import explain_missing_extra
 from plumbline.pipelines.base.filesystems.disk import Disk
-from plumbline.pipelines.base.filesystems.filesystem import Filesystem, Settings, open_readable
+from plumbline.pipelines.base.filesystems.filesystem import Filesystem, Settings, open_for_reading
 
 OBJECT_STORES = ("s3://", "gs://", "az://")
 
@@ -34,4 +34,4 @@ def open_filesystem(root: str, settings: Settings) -> Filesystem:
                 from plumbline.pipelines.base.filesystems.clouds import CLOUDS
             return CLOUDS[root](settings)
         case _:
-            return open_readable(root)
+            return open_for_reading(root)

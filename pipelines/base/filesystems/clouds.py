@@ -16,16 +16,16 @@ from obstore.fsspec import FsspecStore
 from plumbline.operators.base.errors import ConfigError, hide_secrets
 from plumbline.pipelines.base.filesystems.filesystem import UPLOAD_BYTES, Entry, ObjectStore, Settings, make_entry
 
-CLIENT = {"allow_http": True, "connect_timeout": "5s", "read_timeout": "60s", "timeout": "10m"}
+CLIENT_OPTIONS = {"allow_http": True, "connect_timeout": "5s", "read_timeout": "60s", "timeout": "10m"}
 """Client options. Plain http is allowed for servers given by an endpoint; the clouds themselves use https."""
 MAX_RETRIES = 5
-RETRY = {"max_retries": MAX_RETRIES, "retry_timeout": timedelta(minutes=2)}
-CUT_SHORT = "Error getting list response body"
+RETRY_OPTIONS = {"max_retries": MAX_RETRIES, "retry_timeout": timedelta(minutes=2)}
+TRUNCATED_LISTING = "Error getting list response body"
 """Text of obstore's error for a truncated listing, the only request that obstore does not retry."""
 LIST_CHUNK = 1000
 STREAM_BYTES = 2**20
 """Minimum number of bytes that a stream requests at a time."""
-NO_CREDENTIALS = "performing token request"
+NO_CREDENTIALS_ERROR = "performing token request"
 """Text of obstore's error if no credentials are set and the machine has no role that could provide them."""
 
 
@@ -36,7 +36,7 @@ class Cloud(ObjectStore):
 
     def __init__(self, scheme: str, settings: Settings, *, endpoint: str, credentials: str) -> None:
         options = {"skip_signature": True} if settings.anon else {}
-        files = CloudFiles(scheme, config=options, client_options=CLIENT, retry_config=RETRY)
+        files = CloudFiles(scheme, config=options, client_options=CLIENT_OPTIONS, retry_config=RETRY_OPTIONS)
         super().__init__(f"{scheme}://", files)
         self.check = f"{endpoint}, and the network"
         self.credentials = credentials
@@ -48,12 +48,12 @@ class Cloud(ObjectStore):
             raise ConfigError(f"{self.root}: {_format_message(error)}; {self.credentials}") from None
 
     def find_renewal_remedy(self, error: Exception) -> str | None:
-        return self.credentials if NO_CREDENTIALS in str(error) else None
+        return self.credentials if NO_CREDENTIALS_ERROR in str(error) else None
 
     def _below(self, path: str) -> Iterator[tuple[str, Entry]]:
         store, key = self.fs.resolve(path)
         last, attempts = None, 0
-        with os_errors():
+        with convert_to_os_errors():
             while True:
                 try:
                     for chunk in obstore.list(store, key or None, offset=last, chunk_size=LIST_CHUNK):
@@ -63,13 +63,13 @@ class Cloud(ObjectStore):
                     return
                 except BaseError as error:
                     attempts += 1
-                    _raise_unless_cut_short(error, attempts)
+                    _raise_unless_truncated(error, attempts)
 
     def remove_all(self, paths: Sequence[str]) -> None:
         if not paths:
             return
         stores, keys = zip(*map(self.fs.resolve, paths), strict=True)
-        with os_errors():
+        with convert_to_os_errors():
             try:
                 obstore.delete(stores[0], keys)
             except FileNotFoundError:  # one file is missing; others may exist
@@ -78,7 +78,7 @@ class Cloud(ObjectStore):
                         obstore.delete(stores[0], key)
 
 
-def google(settings: Settings) -> Cloud:
+def open_google_storage(settings: Settings) -> Cloud:
     """Return the filesystem of Google Cloud Storage: gs://BUCKET/PREFIX."""
     credentials = (
         "set GOOGLE_APPLICATION_CREDENTIALS, sign in by `gcloud auth application-default login`, "
@@ -87,7 +87,7 @@ def google(settings: Settings) -> Cloud:
     return Cloud("gs", settings, endpoint="GOOGLE_BASE_URL", credentials=credentials)
 
 
-def azure(settings: Settings) -> Cloud:
+def open_azure_storage(settings: Settings) -> Cloud:
     """Return the filesystem of Azure Blob Storage: az://CONTAINER/PREFIX."""
     credentials = (
         "set AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_CLIENT_ID "
@@ -97,7 +97,7 @@ def azure(settings: Settings) -> Cloud:
     return Cloud("az", settings, endpoint=endpoint, credentials=credentials)
 
 
-CLOUDS = {"gs://": google, "az://": azure}
+CLOUDS = {"gs://": open_google_storage, "az://": open_azure_storage}
 
 
 class CloudFiles(FsspecStore):  # type: ignore[misc]  # obstore may not be installed
@@ -111,7 +111,7 @@ class CloudFiles(FsspecStore):  # type: ignore[misc]  # obstore may not be insta
 
     async def _info(self, path: str, **_: Any) -> dict[str, Any]:
         store, key = self.resolve(path)
-        with os_errors():
+        with convert_to_os_errors():
             if key:
                 with suppress(FileNotFoundError):
                     return {**await store.head_async(key), "name": path, "type": "file"}
@@ -122,7 +122,7 @@ class CloudFiles(FsspecStore):  # type: ignore[misc]  # obstore may not be insta
 
     async def _ls(self, path: str, detail: bool = False, **_: Any) -> list[Any]:
         store, key = self.resolve(path)
-        with os_errors():
+        with convert_to_os_errors():
             found = await _list_folder(store, key)
         root = path.partition("/")[0]
         entries = [{**item, "name": f"{root}/{item['path']}", "type": "file"} for item in found["objects"]]
@@ -133,7 +133,7 @@ class CloudFiles(FsspecStore):  # type: ignore[misc]  # obstore may not be insta
 
     async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         store, key = self.resolve(path)
-        with os_errors():
+        with convert_to_os_errors():
             found = await store.get_async(key)
             size = found.meta["size"]
             first, last = slice(start, end).indices(size)[:2]
@@ -146,26 +146,26 @@ class CloudFiles(FsspecStore):  # type: ignore[misc]  # obstore may not be insta
     ) -> None:
         store, key = self.resolve(path)
         attributes = {"Content-Type": ContentType} if ContentType else None
-        with os_errors():
+        with convert_to_os_errors():
             await store.put_async(key, value, mode=mode, attributes=attributes, chunk_size=UPLOAD_BYTES)
 
     async def _put_file(self, lpath: str, rpath: str, mode: str = "overwrite", **_: Any) -> None:
         store, key = self.resolve(rpath)
-        with os_errors():
+        with convert_to_os_errors():
             await store.put_async(key, Path(lpath), mode=mode, chunk_size=UPLOAD_BYTES, max_concurrency=2)
 
     async def _get_file(self, rpath: str, lpath: str, **_: Any) -> None:
         store, key = self.resolve(rpath)
-        with os_errors(), Path(lpath).open("wb") as file:
+        with convert_to_os_errors(), Path(lpath).open("wb") as file:
             async for chunk in (await store.get_async(key)).stream():
                 file.write(chunk)
 
     async def _cp_file(self, path1: str, path2: str, **_: Any) -> None:
-        with os_errors():
+        with convert_to_os_errors():
             await super()._cp_file(path1, path2)
 
     async def _rm_file(self, path: str, **_: Any) -> None:
-        with os_errors():
+        with convert_to_os_errors():
             await super()._rm_file(path)
 
     def _open(
@@ -173,12 +173,12 @@ class CloudFiles(FsspecStore):  # type: ignore[misc]  # obstore may not be insta
     ) -> io.BufferedReader:
         """Open a file for reading; writing through a stream is not supported."""
         store, key = self.resolve(path)
-        with os_errors():
+        with convert_to_os_errors():
             reader = obstore.open_reader(store, key, buffer_size=block_size or STREAM_BYTES, size=size)
-        return io.BufferedReader(Stream(reader))
+        return io.BufferedReader(RangeStream(reader))
 
 
-class Stream(io.RawIOBase):
+class RangeStream(io.RawIOBase):
     """Readable stream of a file that fetches only the requested ranges."""
 
     def __init__(self, reader: Any) -> None:
@@ -191,7 +191,7 @@ class Stream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        with os_errors():
+        with convert_to_os_errors():
             data = memoryview(self._reader.read(len(buffer)))
         buffer[: len(data)] = data
         return len(data)
@@ -208,18 +208,18 @@ async def _list_folder(store: Any, key: str) -> Any:
         try:
             return await store.list_with_delimiter_async(key or None)
         except BaseError as error:
-            _raise_unless_cut_short(error, attempt)
+            _raise_unless_truncated(error, attempt)
     raise AssertionError("the last attempt raises")
 
 
-def _raise_unless_cut_short(error: BaseError, attempts: int) -> None:
+def _raise_unless_truncated(error: BaseError, attempts: int) -> None:
     """Raise the error unless it is due to a truncated listing and another attempt is left."""
-    if CUT_SHORT not in str(error) or attempts > MAX_RETRIES:
+    if TRUNCATED_LISTING not in str(error) or attempts > MAX_RETRIES:
         raise error
 
 
 @contextmanager
-def os_errors() -> Iterator[None]:
+def convert_to_os_errors() -> Iterator[None]:
     """Convert obstore's errors to OSErrors, removing addresses from messages because they may be signed."""
     try:
         yield
@@ -235,7 +235,7 @@ def _find_error_class(error: Exception) -> type[OSError]:
     if isinstance(error, FileNotFoundError) or (status and status[1] == "404"):
         return FileNotFoundError
     denied = isinstance(error, PermissionDeniedError | UnauthenticatedError) or (status and status[1] in ("401", "403"))
-    return PermissionError if denied and NO_CREDENTIALS not in str(error) else OSError
+    return PermissionError if denied and NO_CREDENTIALS_ERROR not in str(error) else OSError
 
 
 def _format_message(error: Exception) -> str:

@@ -13,10 +13,10 @@ import fsspec
 
 from plumbline.operators.base.errors import ConfigError, hide_secrets
 
-ETAGS = ("ETag", "e_tag", "blob_id", "etag", "mtime", "Last-Modified", "modified", "created")
+ETAG_KEYS = ("ETag", "e_tag", "blob_id", "etag", "mtime", "Last-Modified", "modified", "created")
 """Keys in the information about a file whose values change when its content does; the most reliable key is first."""
-TIMES = ("LastModified", "last_modified", "mtime")
-RENEW = "renew the credentials"
+TIME_KEYS = ("LastModified", "last_modified", "mtime")
+RENEW_CREDENTIALS = "renew the credentials"
 STORES = "s3://, gs:// or az://"
 """Address schemes that a store can have, in addition to a path on a disk."""
 UPLOAD_BYTES = 16 * 2**20
@@ -203,7 +203,7 @@ class ObjectStore(Writable):
         self.fs.cp_file(source, target)
 
 
-def open_readable(root: str) -> Filesystem:
+def open_for_reading(root: str) -> Filesystem:
     """Return a read-only fsspec filesystem; raise ConfigError if fsspec cannot open it."""
     try:
         fs, path = fsspec.core.url_to_fs(f"{root}/x")
@@ -217,7 +217,7 @@ def open_readable(root: str) -> Filesystem:
 
 def make_entry(found: Mapping[str, Any]) -> Entry:
     """Return the entry of a file, given fsspec's information."""
-    etag = next((found[name] for name in ETAGS if found.get(name)), "")
-    written = next((found[name] for name in TIMES if found.get(name)), 0.0)
+    etag = next((found[name] for name in ETAG_KEYS if found.get(name)), "")
+    written = next((found[name] for name in TIME_KEYS if found.get(name)), 0.0)
     seconds = written.timestamp() if hasattr(written, "timestamp") else float(written)
     return Entry(found["type"], int(found["size"] or 0), str(etag).strip('"'), seconds)

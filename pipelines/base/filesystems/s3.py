@@ -18,19 +18,21 @@ from botocore.utils import parse_timestamp
 from s3fs.core import set_custom_error_handler  # type: ignore[import-untyped]
 
 from plumbline.operators.base.errors import ConfigError, hide_secrets
-from plumbline.pipelines.base.filesystems.filesystem import RENEW, Entry, ObjectStore, Settings
+from plumbline.pipelines.base.filesystems.filesystem import RENEW_CREDENTIALS, Entry, ObjectStore, Settings
 
-CREDENTIALS = (
+SET_CREDENTIALS = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), or storage.key and storage.secret, "
     "or storage.anon=true for a public bucket"
 )
-SETTINGS = "correct AWS_ENDPOINT_URL (http://HOST:PORT), AWS_REGION and AWS_PROFILE, or storage.*"
-CHECK = "AWS_ENDPOINT_URL or storage.endpoint_url, and the network"
-MAYBE_RENEW = f"if the credentials are those of a session, it may have expired: {RENEW}; or check {CHECK}"
+CORRECT_SETTINGS = "correct AWS_ENDPOINT_URL (http://HOST:PORT), AWS_REGION and AWS_PROFILE, or storage.*"
+CHECK_CONNECTION = "AWS_ENDPOINT_URL or storage.endpoint_url, and the network"
+RENEW_OR_CHECK = (
+    f"if the credentials are those of a session, it may have expired: {RENEW_CREDENTIALS}; or check {CHECK_CONNECTION}"
+)
 """Remedy for an unspecific error: a HEAD reply has only a status, and S3 replies with 400 both to an expired session
 and to a malformed call.
 """
-ENDED_SESSION = ("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired")
+EXPIRED_CREDENTIAL_CODES = ("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired")
 """S3's error codes for expired credentials."""
 RETRIES = 5
 """Number of retries by botocore, with doubling delays; on temporary errors, s3fs repeats the whole series five times.
@@ -42,18 +44,18 @@ USER_AGENT = "plumbline"
 """User agent in the server's log. Botocore's own is longer and is recomputed for each call."""
 DELETE_BATCH = 1000
 """Number of objects deleted per request."""
-REFUSED = (400, 401, 403)
+REFUSAL_STATUS = (400, 401, 403)
 """Status codes for refused credentials. AWS replies with 400 to an expired session and with 403 to a deleted key; a
 reply to a HEAD request has no body with further details.
 """
-REPEATED = "plumbline_renewed"
+REPETITION_MARK = "plumbline_renewed"
 """Key in a call's context that marks the call as a repetition with renewed credentials."""
 
 
 class S3(ObjectStore):
     """S3 via s3fs."""
 
-    check = CHECK
+    check = CHECK_CONNECTION
     reads_one_version = True
 
     def __init__(self, settings: Settings) -> None:
@@ -61,7 +63,7 @@ class S3(ObjectStore):
         try:
             super().__init__("s3://", _make_client(settings))
         except (BotoCoreError, ValueError) as error:
-            raise ConfigError(f"s3://: {hide_secrets(str(error).splitlines()[0])}; {SETTINGS}") from error
+            raise ConfigError(f"s3://: {hide_secrets(str(error).splitlines()[0])}; {CORRECT_SETTINGS}") from error
 
     def open(self, path: str, size: int | None, etag: str | None, **options: Any) -> IO[bytes]:
         stream: Any = super().open(path, size, etag, **options)
@@ -103,17 +105,17 @@ class S3(ObjectStore):
     def find_renewal_remedy(self, error: Exception) -> str | None:
         for source in (error, error.__cause__, error.__context__):
             code = (getattr(source, "response", None) or {}).get("Error", {}).get("Code")
-            if code in ENDED_SESSION:
-                return RENEW
+            if code in EXPIRED_CREDENTIAL_CODES:
+                return RENEW_CREDENTIALS
             if code == "400":
-                return MAYBE_RENEW
+                return RENEW_OR_CHECK
         return None
 
 
 def _make_client(settings: Settings) -> fsspec.AbstractFileSystem:
     named = settings.anon or settings.key is not None
     if not named and Session().get_credentials() is None:
-        raise ConfigError(f"s3://: no credentials found; {CREDENTIALS}")
+        raise ConfigError(f"s3://: no credentials found; {SET_CREDENTIALS}")
     set_custom_error_handler(_is_temporary)
     session = AioSession() if named else _open_renewing_session()
     session.register("needs-retry.s3", _delay_if_busy)
@@ -151,9 +153,9 @@ def _open_renewing_session() -> AioSession:
     async def renew(response: tuple[Any, Any] | None, request_dict: dict[str, Any], **_: Any) -> int | None:
         """Handle botocore's event after each attempt: return 0 to repeat the call at once, or None otherwise."""
         context = request_dict["context"]
-        if response is None or response[0].status_code not in REFUSED or REPEATED in context:
+        if response is None or response[0].status_code not in REFUSAL_STATUS or REPETITION_MARK in context:
             return None
-        context[REPEATED] = True
+        context[REPETITION_MARK] = True
         credentials = await session.get_credentials()
         if credentials is None or isinstance(credentials, RefreshableCredentials):
             return None

@@ -22,8 +22,8 @@ from plumbline.pipelines.metaeval.releases.release import (
 )
 from plumbline.pipelines.metaeval.releases.scores import stack_scores
 from plumbline.pipelines.metaeval.releases.sheets import (
-    EXAMPLE,
     MAX_DIGITS,
+    SEE_EXAMPLE,
     Sheet,
     exists,
     find_required,
@@ -33,8 +33,8 @@ from plumbline.pipelines.metaeval.releases.sheets import (
 )
 from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES
 
-METADATA = ("ts2_metadata.csv", "metadata.csv", "data/metadata.csv")
-SCORES = (
+METADATA_FILES = ("ts2_metadata.csv", "metadata.csv", "data/metadata.csv")
+SCORE_FILES = (
     "ts2_scores_per_image.csv",
     "integrated_image_scores.csv",
     "src/output/integrated_image_scores.csv",
@@ -46,15 +46,17 @@ SCORES = (
 """Files with the scores of all metrics; the first one that exists is read. The last three are older than
 scores_final_all_3.csv.
 """
-OF_ONE = "_scores.csv"  # ending of the name of a file with one metric's scores
-FOLDERS = ("", "output/scores")
+ONE_METRIC_SUFFIX = "_scores.csv"  # ending of the name of a file with one metric's scores
+ONE_METRIC_FOLDERS = ("", "output/scores")
 UNREAD_FOLDERS = ("", "output", "output/scores_per_image", "src/output")  # a warning names their score files
-OF_A_COLUMN = "_score.csv"  # ending of the name of a released file that is a column of the file with all metrics
-KEYS = ("id", "image_id", "rank", "score", "status")
-COLUMNS = ("id", "file_name", "image_source", "rank")
+SCORE_COLUMN_SUFFIX = (
+    "_score.csv"  # ending of the name of a released file that is a column of the file with all metrics
+)
+KEY_COLUMNS = ("id", "image_id", "rank", "score", "status")
+METADATA_COLUMNS = ("id", "file_name", "image_source", "rank")
 SUBSETS = {"synth": range(0, 111), "nat": range(111, 136), "real": range(136, 165)}
 """Graphs in each subset (run/compute_metrics.py); the released averages omit graph 164."""
-UPSTREAM = "check that this is T2IScoreScore's file"
+CHECK_T2ISCORESCORE = "check that this is T2IScoreScore's file"
 
 
 def read_t2iscorescore(place: Place) -> Release:
@@ -73,7 +75,7 @@ def read_t2iscorescore(place: Place) -> Release:
       rank, score. The metric is named <metric>, or <metric>_scores if the file of all metrics also contains <metric>.
     The rows of all score files are in the order of the metadata. Six cells of llmscore_over have a stray quote.
     """
-    metadata = read_sheet(find_required(place, METADATA)).require(COLUMNS, UPSTREAM)
+    metadata = read_sheet(find_required(place, METADATA_FILES)).require(METADATA_COLUMNS, CHECK_T2ISCORESCORE)
     nodes, notes = list(_read_nodes(metadata)), list[str]()
     require_few_walks(metadata.url, nodes)
     metrics = _read_metrics(place, metadata, notes)
@@ -83,12 +85,13 @@ def read_t2iscorescore(place: Place) -> Release:
         "generator": metadata.texts("image_source"),
     }
     if not metrics:
-        notes.append(f"no {', '.join(SCORES)} or METRIC{OF_ONE}: no scores")
+        notes.append(f"no {', '.join(SCORE_FILES)} or METRIC{ONE_METRIC_SUFFIX}: no scores")
     return replace(
         released(graph_nodes=nodes, scores=stack_scores(ids, metrics), notes=notes),
         warnings=[
-            f"{url} may contain scores and is not read; to judge them, write {FOLDERS[-1]}/METRIC{OF_ONE} with the "
-            "columns id, rank and score, a row for each row of the metadata"
+            f"{url} may contain scores and is not read; to judge them, write "
+            f"{ONE_METRIC_FOLDERS[-1]}/METRIC{ONE_METRIC_SUFFIX} with the columns id, rank "
+            "and score, a row for each row of the metadata"
             for url in _find_unread_tables(place, metrics)
         ],
     )
@@ -96,7 +99,7 @@ def read_t2iscorescore(place: Place) -> Release:
 
 def _read_nodes(metadata: Sheet) -> Iterator[dict[str, Any]]:
     rows_by_image: dict[str, str] = {}
-    numbers = metadata.integers("id", UPSTREAM)
+    numbers = metadata.integers("id", CHECK_T2ISCORESCORE)
     ids = map(metadata.ids, ("id", "file_name", "rank", "image_source"))
     for row, (number, graph, image, rank, source) in enumerate(zip(numbers, *ids, strict=True)):
         where = metadata.where(row)
@@ -112,43 +115,47 @@ def _read_nodes(metadata: Sheet) -> Iterator[dict[str, Any]]:
 def _read_metrics(folder: Place, metadata: Sheet, notes: list[str]) -> dict[str, pa.Array]:
     """Read scores by metric, in the metadata's order, from the file with all metrics and files of single metrics."""
     metrics: dict[str, pa.Array] = {}
-    found = [name for name in SCORES if exists(folder / name)]
+    found = [name for name in SCORE_FILES if exists(folder / name)]
     for first in found[:1]:
         sheet = _check_order(read_sheet(folder / first), metadata, ("id",))
         for name in sheet.names:
-            if name not in KEYS:
+            if name not in KEY_COLUMNS:
                 metrics[name.removesuffix("_score")] = _read_scores(sheet, name, notes)
         notes += [f"{name} is not read, because {first} is" for name in found[1:]]
     metrics_of_first = set(metrics)
-    for file in [file for name in FOLDERS for file in list_files(folder / name if name else folder, OF_ONE)]:
+    for file in [
+        file for name in ONE_METRIC_FOLDERS for file in list_files(folder / name if name else folder, ONE_METRIC_SUFFIX)
+    ]:
         name = PurePosixPath(file.path).name
-        if name in SCORES:
+        if name in SCORE_FILES:
             continue
-        metric = name.removesuffix(OF_ONE)
+        metric = name.removesuffix(ONE_METRIC_SUFFIX)
         if metric in metrics_of_first:
             notes.append(f"{metric} is from {found[0]}; {metric}_scores is from {file.url}")
             metric = f"{metric}_scores"
         if metric in metrics:
             raise SourceError(f"{file.url}: {metric} is scored in another file too; remove one of the two")
-        sheet = _check_order(read_sheet(file).require(("score",), UPSTREAM), metadata, ("id", "rank"))
+        sheet = _check_order(read_sheet(file).require(("score",), CHECK_T2ISCORESCORE), metadata, ("id", "rank"))
         metrics[metric] = _read_scores(sheet, "score", notes)
     return metrics
 
 
 def _find_unread_tables(folder: Place, metrics: Collection[str]) -> Iterator[str]:
     """Yield tables that are named like score files but are not read, and whose scores are in no other file."""
-    known = {PurePosixPath(name).name for name in SCORES}
+    known = {PurePosixPath(name).name for name in SCORE_FILES}
     listed = [file for name in UNREAD_FOLDERS for file in list_files(folder / name if name else folder, ".csv")]
-    for file in [file for file in listed if file.parent.path != folder.path or not file.path.endswith(OF_ONE)]:
+    for file in [
+        file for file in listed if file.parent.path != folder.path or not file.path.endswith(ONE_METRIC_SUFFIX)
+    ]:
         name = PurePosixPath(file.path).name
-        metric = name.lower().removesuffix(OF_A_COLUMN).removesuffix(".csv")
+        metric = name.lower().removesuffix(SCORE_COLUMN_SUFFIX).removesuffix(".csv")
         if "score" in name.lower() and name not in known and metric not in metrics:
             yield file.url
 
 
 def _check_order(sheet: Sheet, metadata: Sheet, names: tuple[str, ...]) -> Sheet:
     """Return the table; raise SourceError if the given columns differ from the same columns in the metadata."""
-    sheet.require(names, UPSTREAM)
+    sheet.require(names, CHECK_T2ISCORESCORE)
     if len(sheet) != len(metadata):
         raise SourceError(
             f"{sheet.url}: expected {len(metadata)} rows, as {metadata.url} has, found {len(sheet)}; the rows are "
@@ -174,10 +181,10 @@ def _read_scores(sheet: Sheet, name: str, notes: list[str]) -> pa.Array:
     return pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
 
 
-SHAPES = "check that this is a folder of the shapes benchmark"
-NONE = ""  # subset of a prompt without skills, and node of an image without errors
-REQUIREMENTS = "requirements"
-TRUTH = "truth"  # the table with the errors of images, and the rater of the words
+CHECK_SHAPES_FOLDER = "check that this is a folder of the shapes benchmark"
+EMPTY_NAME = ""  # subset of a prompt without skills, and node of an image without errors
+REQUIREMENTS_TABLE = "requirements"
+TRUTH_TABLE = "truth"  # the table with the errors of images, and the rater of the words
 
 
 def read_shapes(place: Place) -> Release:
@@ -192,7 +199,7 @@ def read_shapes(place: Place) -> Release:
     words of these requirements are not aligned; words that belong to no requirement are not rated.
     """
     prompts = _read_table(place, "prompts", ("prompt_id", "skills"))
-    truth = _read_table(place, TRUTH, ("image_id", "prompt_id", "generator", "broken"))
+    truth = _read_table(place, TRUTH_TABLE, ("image_id", "prompt_id", "generator", "broken"))
     rated = _read_table(place, "ratings", ("image_id", "rater", "rating"))
     skills = dict(zip(prompts.ids("prompt_id"), prompts.lists("skills"), strict=True))
     nodes = []
@@ -203,23 +210,23 @@ def read_shapes(place: Place) -> Release:
         remember(rows_by_image, image_id, truth.where(row), f"image {image_id!r} occurs twice")
         origins[image_id] = (prompt_id, generator)
         errors = sorted(requirements)
-        graph = {"graph_id": prompt_id, "subset": (skills.get(prompt_id) or [NONE])[-1]}
-        node = {"node": "+".join(errors) or NONE, "level": len(errors)}
+        graph = {"graph_id": prompt_id, "subset": (skills.get(prompt_id) or [EMPTY_NAME])[-1]}
+        node = {"node": "+".join(errors) or EMPTY_NAME, "level": len(errors)}
         nodes.append({**graph, **node, "image_id": image_id, "generator": generator})
     image_ids, values = rated.ids("image_id"), rated.numbers("rating").to_pylist()
     for row, image_id in enumerate(image_ids):
         if image_id not in origins:
-            raise SourceError(f"{rated.where(row)}: image {image_id!r} is not in truth.parquet; {SHAPES}")
+            raise SourceError(f"{rated.where(row)}: image {image_id!r} is not in truth.parquet; {CHECK_SHAPES_FOLDER}")
     prompt_ids, generators = zip(*(origins[image_id] for image_id in image_ids), strict=True)
     ratings = column_ratings(rated, image_ids, prompt_ids, values, generators=generators, raters=rated.ids("rater"))
-    words = _read_words(place, truth) if exists(place / f"{REQUIREMENTS}.parquet") else ()
+    words = _read_words(place, truth) if exists(place / f"{REQUIREMENTS_TABLE}.parquet") else ()
     require_few_walks(place.url, nodes)
     return released(ratings=ratings, graph_nodes=nodes, words=words, skills=skills)
 
 
 def _read_words(place: Place, truth: Sheet) -> Iterator[Word]:
     """Yield the words of every requirement; they are aligned in images that meet the requirement."""
-    required = _read_table(place, REQUIREMENTS, ("prompt_id", "requirement_id", "start", "end"))
+    required = _read_table(place, REQUIREMENTS_TABLE, ("prompt_id", "requirement_id", "start", "end"))
     prompts = _read_table(place, "prompts", ("prompt_id", "text"))
     texts = dict(zip(prompts.ids("prompt_id"), prompts.ids("text"), strict=True))
     spans: dict[str, list[tuple[str, int, int]]] = {}
@@ -233,14 +240,14 @@ def _read_words(place: Place, truth: Sheet) -> Iterator[Word]:
             aligned = float(requirement not in broken)
             for word, start, end in split_words(texts.get(prompt, "")[first:last]):
                 span = (first + start, first + end)
-                yield Word(image, prompt, generator, TRUTH, word, *span, aligned, truth.where(row))
+                yield Word(image, prompt, generator, TRUTH_TABLE, word, *span, aligned, truth.where(row))
 
 
 def _read_table(folder: Place, name: str, columns: tuple[str, ...]) -> Sheet:
-    return read_sheet(folder / f"{name}.parquet", columns).require(columns, SHAPES)
+    return read_sheet(folder / f"{name}.parquet", columns).require(columns, CHECK_SHAPES_FOLDER)
 
 
-NEEDED = ("graph_id", "prompt", "node", "parents", "errors")
+REQUIRED_COLUMNS = ("graph_id", "prompt", "node", "parents", "errors")
 GRAPH_COLUMNS = ("prompt", "subset", "prompt_source")  # they must be equal in all rows of a graph
 OWN_SUBSET = "own"  # subset of graphs without one
 MAX_WALKS = 10_000  # in a graph, because measures iterate over all walks; the 165 released graphs have 2,121
@@ -264,8 +271,10 @@ def read_error_graphs(place: Place) -> Release:
       string with semicolons between them;
     - optionally subset (synth, nat, real), generator and prompt_source.
     """
-    sheet, names, image_column = read_image_rows(place, (*NEEDED, *GRAPH_COLUMNS, *DEFAULT_NAMES["generator"]))
-    sheet.require([*NEEDED, image_column], EXAMPLE)
+    sheet, names, image_column = read_image_rows(
+        place, (*REQUIRED_COLUMNS, *GRAPH_COLUMNS, *DEFAULT_NAMES["generator"])
+    )
+    sheet.require([*REQUIRED_COLUMNS, image_column], SEE_EXAMPLE)
     graphs = _read_graphs(sheet)
     for graph_id, nodes in graphs.items():
         _check_graph(f"graph {graph_id!r}", nodes)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.base.tables import AGAIN, as_object
+from plumbline.pipelines.base.tables import DOWNLOAD_AGAIN, as_object
 from plumbline.pipelines.metaeval.releases.release import (
     Rating,
     Release,
@@ -28,11 +28,11 @@ from plumbline.pipelines.metaeval.releases.sheets import (
     exists,
     find_required,
     make_sheet,
+    name_row,
     read_content,
     read_objects,
     read_sheet,
     read_text,
-    row_name,
 )
 from plumbline.pipelines.sources.prompt_files import read_skills
 
@@ -53,7 +53,7 @@ def read_tifa160(place: Place) -> Release:
     ids = {"image_id": list(records), "prompt_id": sheet.ids("text_id"), "generator": list[str]()}
     ratings = []
     for row, (image_id, prompt_id) in enumerate(zip(records, ids["prompt_id"], strict=True)):
-        where = row_name(place.url, row, image_id)
+        where = name_row(place.url, row, image_id)
         generator = image_id.removeprefix(f"{prompt_id}_")
         if generator in ("", image_id):
             raise SourceError(
@@ -74,7 +74,7 @@ TIFA_GENERATORS = {  # TIFA's names of the generators, by DSG's names
     "sd1dot5": "stable_diffusion_v1_5",
     "sd2dot1": "stable_diffusion_v2_1",
 }
-RELEASED = "check that this is j-min/DSG's tifa160-likert-anns.csv"
+CHECK_DSG_FILE = "check that this is j-min/DSG's tifa160-likert-anns.csv"
 
 
 def read_dsg_tifa160(place: Place) -> Release:
@@ -91,7 +91,7 @@ def read_dsg_tifa160(place: Place) -> Release:
     """
     sheet = read_sheet(place)
     generator = next((name for name in GENERATOR_COLUMNS if name in sheet.names), GENERATOR_COLUMNS[0])
-    sheet.require((*LIKERT_COLUMNS, generator), RELEASED)
+    sheet.require((*LIKERT_COLUMNS, generator), CHECK_DSG_FILE)
     prompts, sources, generators = (sheet.ids(name) for name in ("item_id", "source_id", generator))
     images = [f"{source}_{TIFA_GENERATORS.get(name, name)}" for source, name in zip(sources, generators, strict=True)]
     ratings = column_ratings(
@@ -164,9 +164,9 @@ def read_t2vscore(place: Place) -> Release:
     return released(ratings=ratings, scores=scores, notes=["a video has one rating, a mean over its raters", *notes])
 
 
-SHARE = "share_yes"
+YES_FRACTION_TEMPLATE = "share_yes"
 FLICKR_FIELDS = ("the image", "the caption's id", "the share of yeses", "the yeses", "the noes")
-ROUNDING = 1e-3
+MAX_ROUNDING_ERROR = 1e-3
 
 
 def read_flickr8k_cf(place: Place) -> Release:
@@ -202,34 +202,42 @@ def _read_lines(place: Place) -> Iterator[Rating]:
         where, cells = f"{place.url}, line {row}", line.rstrip("\r").split("\t")
         if len(cells) != len(FLICKR_FIELDS):
             expected = ", ".join(FLICKR_FIELDS)
-            raise SourceError(f"{where}: expected {expected} separated by tabs, found {len(cells)} fields; {AGAIN}")
+            raise SourceError(
+                f"{where}: expected {expected} separated by tabs, found {len(cells)} fields; {DOWNLOAD_AGAIN}"
+            )
         image, caption, *counts = cells
         share, *votes = (parse_rating(cell, where) for cell in counts)
         yes, no = (math.nan if number is None else number for number in votes)
-        if share is not None and abs(share * (yes + no) - yes) > ROUNDING * (yes + no):
+        if share is not None and abs(share * (yes + no) - yes) > MAX_ROUNDING_ERROR * (yes + no):
             raise SourceError(
                 f"{where}: {yes:g} yes and {no:g} no answers do not give the fraction {share:g}; correct one of them"
             )
-        yield Rating(image, caption, None, "0", SHARE, share, where)
+        yield Rating(image, caption, None, "0", YES_FRACTION_TEMPLATE, share, where)
 
 
 def _read_judgements(place: Place) -> Iterator[Rating]:
     for row, (image, record) in enumerate(read_objects(place).items()):
-        where, raters = row_name(place.url, row, image), Counter[str]()
+        where, raters = name_row(place.url, row, image), Counter[str]()
         for number, value in enumerate(as_list(record.get("human_judgement"), "judgements (human_judgement)", where)):
             at = f"{where}, judgement {number}"
             judgement = as_object(value, at)
             caption = as_text(judgement, "caption", at)
             yield Rating(
-                image, caption, None, str(raters[caption]), SHARE, parse_rating(judgement.get("rating"), at), at
+                image,
+                caption,
+                None,
+                str(raters[caption]),
+                YES_FRACTION_TEMPLATE,
+                parse_rating(judgement.get("rating"), at),
+                at,
             )
             raters[caption] += 1
 
 
 SEETRUE_COLUMNS = ("image", "text", "label", "dataset_source")
-ORIGIN = "original_dataset_id"
-IMAGE = "image.path"  # column of the images' names in the dataset's Parquet, which contains the images
-SEETRUE = "is this SeeTRUE's file?"
+SEETRUE_PAIR_COLUMN = "original_dataset_id"
+SEETRUE_PATH_COLUMN = "image.path"  # column of the images' names in the dataset's Parquet, which contains the images
+CHECK_SEETRUE = "is this SeeTRUE's file?"
 
 
 def read_seetrue(place: Place) -> Release:
@@ -243,12 +251,16 @@ def read_seetrue(place: Place) -> Release:
 
     If a pair occurs again with another `original_dataset_id`, the second label is treated as another rater's.
     """
-    image = IMAGE if place.path.lower().endswith(".parquet") else "image"
-    sheet = read_sheet(place, [image, *SEETRUE_COLUMNS[1:], ORIGIN]).require(SEETRUE_COLUMNS, SEETRUE)
+    image = SEETRUE_PATH_COLUMN if place.path.lower().endswith(".parquet") else "image"
+    sheet = read_sheet(place, [image, *SEETRUE_COLUMNS[1:], SEETRUE_PAIR_COLUMN]).require(
+        SEETRUE_COLUMNS, CHECK_SEETRUE
+    )
     column = sheet.table.column("image").combine_chunks()
     if pa.types.is_struct(column.type):  # images, which are replaced by their names
         if column.type.get_field_index("path") < 0:
-            raise SourceError(f"{sheet.url}: expected the name of each image as image.path, found none; {SEETRUE}")
+            raise SourceError(
+                f"{sheet.url}: expected the name of each image as image.path, found none; {CHECK_SEETRUE}"
+            )
         index = sheet.table.column_names.index("image")
         sheet = replace(sheet, table=sheet.table.set_column(index, "image", column.field("path")))
     images, texts, labels = sheet.ids("image"), sheet.ids("text"), sheet.numbers("label").to_pylist()
@@ -257,11 +269,15 @@ def read_seetrue(place: Place) -> Release:
             raise SourceError(f"{sheet.where(row)}: expected a label of 0 or 1, found {label}; correct or remove it")
     raters = []
     origins_by_pair: dict[tuple[str, str], dict[str | None, int]] = {}
-    for pair, origin in zip(zip(images, texts, strict=True), sheet.texts(ORIGIN), strict=True):
+    for pair, origin in zip(zip(images, texts, strict=True), sheet.texts(SEETRUE_PAIR_COLUMN), strict=True):
         origins = origins_by_pair.setdefault(pair, {})
         raters.append(str(origins.setdefault(origin, len(origins))))
     ratings = column_ratings(sheet, images, texts, labels, raters=raters, templates=repeat("label"))
     again = sum(rater != "0" for rater in raters)
-    notes = [f"{again} pairs occur again with another {ORIGIN} and count as those of other raters"] if again else []
+    notes = (
+        [f"{again} pairs occur again with another {SEETRUE_PAIR_COLUMN} and count as those of other raters"]
+        if again
+        else []
+    )
     skills = group_skills(zip(texts, sheet.texts("dataset_source"), strict=True))
     return released(ratings=ratings, skills=skills, notes=notes)

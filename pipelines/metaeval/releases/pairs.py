@@ -19,16 +19,16 @@ from plumbline.pipelines.metaeval.releases.sheets import (
     find_first,
     is_folder,
     list_files,
+    name_row,
     read_json,
     read_list,
     read_sheet,
-    row_name,
 )
 
 WINOGROUND_COLUMNS = ("id", "caption_0", "caption_1")
-TAGS = ("collapsed_tag", "tag", "secondary_tag")
-PREDICATES = "num_main_preds"
-WHY_HARD = ("why_winoground_hard.json", "new_tag_assignments.json")
+WINOGROUND_TAG_COLUMNS = ("collapsed_tag", "tag", "secondary_tag")
+PREDICATES_COLUMN = "num_main_preds"
+HARD_TAG_FILES = ("why_winoground_hard.json", "new_tag_assignments.json")
 NO_TAG = "No Tag"  # tag that the released code gives to samples that are hard for none of these reasons
 
 
@@ -47,12 +47,12 @@ def read_winoground(place: Place) -> Release:
     release) is in the same folder, its tags are added: `{id: [tag, ...]}`, such as Unusual Image; samples with an empty
     list are tagged No Tag (Diwan et al. 2022, Why is Winoground Hard?).
     """
-    sheet = read_sheet(place, ("id", *TAGS, PREDICATES)).require(
+    sheet = read_sheet(place, ("id", *WINOGROUND_TAG_COLUMNS, PREDICATES_COLUMN)).require(
         WINOGROUND_COLUMNS, "check that this is facebook/winoground's file"
     )
     ids, notes = sheet.ids("id"), []
     reasons: dict[str, list[str]] = {}
-    if file := find_first(place.parent, WHY_HARD):
+    if file := find_first(place.parent, HARD_TAG_FILES):
         assigned = read_json(file)
         if not isinstance(assigned, dict):
             raise SourceError(
@@ -60,23 +60,25 @@ def read_winoground(place: Place) -> Release:
             )
         for row, (sample_id, tags) in enumerate(assigned.items()):
             if not isinstance(tags, list) or not all(isinstance(tag, str) and tag for tag in tags):
-                where = row_name(file.url, row, sample_id)
+                where = name_row(file.url, row, sample_id)
                 raise SourceError(f"{where}: expected a list of tags as strings, found {tags!r}")
             reasons[sample_id] = tags or [NO_TAG]
         if unknown := len(reasons.keys() - set(ids)):
             notes.append(f"{unknown} samples of {file.name} are not in {place.name}")
         if reasons and (untagged := len(set(ids) - reasons.keys())):
             notes.append(f"{untagged} samples of {place.name} are not in {file.name}")
-    predicates = [f"{number} Main Pred" if number else None for number in sheet.texts(PREDICATES)]
+    predicates = [f"{number} Main Pred" if number else None for number in sheet.texts(PREDICATES_COLUMN)]
     samples = []
-    for row, (sample_id, *names) in enumerate(zip(ids, *map(sheet.texts, TAGS), predicates, strict=True)):
+    for row, (sample_id, *names) in enumerate(
+        zip(ids, *map(sheet.texts, WINOGROUND_TAG_COLUMNS), predicates, strict=True)
+    ):
         tags = dict.fromkeys(filter(None, (*names, *reasons.get(sample_id, ()))))
         samples.append(PairingSample(sample_id, list(tags), sheet.where(row)))
     return replace(make_pairing_release(samples), notes=notes)
 
 
-PAIR = ("image0", "image1", "caption0", "caption1")
-NAMES = ("c0i0", "c0i1", "c1i0", "c1i1")
+EQBEN_PAIR_FIELDS = ("image0", "image1", "caption0", "caption1")
+EQBEN_PAIRINGS = ("c0i0", "c0i1", "c1i0", "c1i1")
 Records = Sequence[tuple[str, Mapping[str, Any]]]  # records, each with its file and row
 
 
@@ -102,7 +104,7 @@ def read_eqben(place: Place) -> Release:
 def _read_plain_samples(records: Records) -> list[PairingSample]:
     samples = []
     for row, (where, record) in enumerate(records):
-        if missing := [name for name in PAIR if not record.get(name)]:
+        if missing := [name for name in EQBEN_PAIR_FIELDS if not record.get(name)]:
             fields = ", ".join(record) or "nothing"
             raise SourceError(
                 f"{where}: expected the fields {', '.join(missing)}, found {fields}; is this EqBen's annotation?"
@@ -119,14 +121,15 @@ def _read_labelled_samples(records: Records) -> list[PairingSample]:
         label = as_object(record.get("private_info"), f"{where}, private_info")
         dataset, name = as_text(label, "dataset", where), as_text(label, "name", where)
         sample = PairingSample(f"{dataset}/{as_text(label, 'sample_cnt', where)}", [dataset], where)
-        if name not in NAMES:
+        if name not in EQBEN_PAIRINGS:
             raise SourceError(
-                f"{where}: expected one of the names {', '.join(NAMES)}, found {name!r}; is this EqBen's annotation?"
+                f"{where}: expected one of the names {', '.join(EQBEN_PAIRINGS)}, found {name!r}; "
+                "is this EqBen's annotation?"
             )
         remember(rows_by_pairing, (sample.sample_id, name), where, f"pairing {name} of this sample occurs twice")
         samples.setdefault(sample.sample_id, sample)
     for sample_id, sample in samples.items():
-        if missing := [name for name in NAMES if (sample_id, name) not in rows_by_pairing]:
+        if missing := [name for name in EQBEN_PAIRINGS if (sample_id, name) not in rows_by_pairing]:
             raise SourceError(
                 f"{sample.where}: sample {sample_id!r} lacks the pairing(s) {', '.join(missing)}; the file may be "
                 "truncated: download it again"
@@ -134,8 +137,8 @@ def _read_labelled_samples(records: Records) -> list[PairingSample]:
     return list(samples.values())
 
 
-PICK_COLUMNS = ("caption", "image_0_uid", "image_1_uid", "label_0", "label_1")
-JSON_FIELDS = (
+PICK_A_PIC_COLUMNS = ("caption", "image_0_uid", "image_1_uid", "label_0", "label_1")
+PICK_A_PIC_JSON_FIELDS = (
     "caption",
     "image_0",
     "image_1",
@@ -143,8 +146,8 @@ JSON_FIELDS = (
     "label_1",
 )  # fields of test_captions.json
 OPTIONAL_COLUMNS = ("has_label", "model_0", "model_1", "user_id", "ranking_id")
-PICK_A_PIC = "is this a file of yuvalkirstain/pickapic_v1 or _v2, or t2v_metrics' test_captions.json?"
-CHOICES = {(1.0, 0.0): "a", (0.0, 1.0): "b", (0.5, 0.5): "unsure"}
+CHECK_PICK_A_PIC = "is this a file of yuvalkirstain/pickapic_v1 or _v2, or t2v_metrics' test_captions.json?"
+CHOICES_BY_LABELS = {(1.0, 0.0): "a", (0.0, 1.0): "b", (0.5, 0.5): "unsure"}
 CHOICE_KEY = ("image_a", "image_b", "rater", "ranking_id")  # without a ranking_id, a rater may choose again
 
 
@@ -177,9 +180,9 @@ def read_pick_a_pic(place: Place) -> Release:
 
 def _read_choices(file: Place) -> Iterator[dict[str, Any]]:
     is_json = file.path.lower().endswith(".json")
-    names = JSON_FIELDS if is_json else PICK_COLUMNS
+    names = PICK_A_PIC_JSON_FIELDS if is_json else PICK_A_PIC_COLUMNS
     needed = [*names, "id"] if is_json else names
-    sheet = read_sheet(file, [*needed, *OPTIONAL_COLUMNS]).require(needed, PICK_A_PIC)
+    sheet = read_sheet(file, [*needed, *OPTIONAL_COLUMNS]).require(needed, CHECK_PICK_A_PIC)
     for row, number in enumerate(sheet.texts("id") if is_json else ()):
         if number != str(row):
             raise SourceError(f"{sheet.where(row)}: expected the id {row}, found {number!r}; use the complete file")
@@ -189,8 +192,8 @@ def _read_choices(file: Place) -> Iterator[dict[str, Any]]:
     for row, (has_label, label) in enumerate(zip(sheet.texts("has_label"), labels, strict=True)):
         if (has_label or "").lower() in ("false", "0"):
             preferred.append(None)
-        elif label in CHOICES:
-            preferred.append(CHOICES[label])
+        elif label in CHOICES_BY_LABELS:
+            preferred.append(CHOICES_BY_LABELS[label])
         else:
             raise SourceError(
                 f"{sheet.where(row)}: expected label_0 and label_1 of 1 and 0, 0 and 1, or .5 and .5, found "

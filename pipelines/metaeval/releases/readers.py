@@ -52,10 +52,10 @@ class RatingColumns:
         return {name: getattr(self, name) for name in names}
 
 
-USUAL = RatingColumns()
+DEFAULT_COLUMNS = RatingColumns()
 
 
-def read_long(place: Place, columns: RatingColumns = USUAL) -> Release:
+def read_long(place: Place, columns: RatingColumns = DEFAULT_COLUMNS) -> Release:
     """Read users' own ratings and skills from a long table with a row per rating.
 
     The .parquet, .csv, .tsv or .jsonl file has the columns rating, and image_id or both prompt_id and generator;
@@ -63,7 +63,7 @@ def read_long(place: Place, columns: RatingColumns = USUAL) -> Release:
     names. An empty rating means that the rater was unsure. If optional columns are missing, an image has the id
     `<prompt_id>/<generator>`, prompt and generator are null, the rater is `0`, and the template is `likert`.
     """
-    names, usual = columns.table_columns(), USUAL.table_columns()
+    names, usual = columns.table_columns(), DEFAULT_COLUMNS.table_columns()
     sheet = read_sheet(place, names.values())
     remedy = f"name the image by {columns.image_id}, or by {columns.prompt_id} and {columns.generator}"
     sheet.require([columns.rating], "set protocol.columns.rating to the column with the ratings")

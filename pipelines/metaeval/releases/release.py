@@ -14,7 +14,7 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
-from plumbline.pipelines.metaeval.releases.sheets import NO_NUMBER, Sheet, as_list, read_objects, row_name
+from plumbline.pipelines.metaeval.releases.sheets import CORRECT_NUMBER, Sheet, as_list, name_row, read_objects
 
 LIKERT, SIDE_BY_SIDE = "likert", "side_by_side"
 """Default templates for ratings and for choices."""
@@ -208,9 +208,9 @@ def parse_rating(value: Any, where: str) -> float | None:
     try:
         number = float("nan") if value is None or value == "" else float(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise SourceError(f"{where}: expected a rating as a number, found {value!r}; {NO_NUMBER}") from error
+        raise SourceError(f"{where}: expected a rating as a number, found {value!r}; {CORRECT_NUMBER}") from error
     if math.isinf(number) or isinstance(value, bool):
-        raise SourceError(f"{where}: expected a rating as a finite number, found {value!r}; {NO_NUMBER}")
+        raise SourceError(f"{where}: expected a rating as a finite number, found {value!r}; {CORRECT_NUMBER}")
     return None if math.isnan(number) else number
 
 
@@ -221,7 +221,7 @@ def read_ratings_by_generator(place: Place) -> list[Rating]:
     """
     ratings = []
     for row, (prompt_id, record) in enumerate(read_objects(place).items()):
-        where = row_name(place.url, row, prompt_id)
+        where = name_row(place.url, row, prompt_id)
         if "models" not in record:
             fields = ", ".join(record) or "nothing"
             raise SourceError(f"{where}: expected models, found {fields}; is this the rated file?")

@@ -16,7 +16,7 @@ from plumbline.operators.metaeval.matching import IDS
 from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.metaeval.releases.sheets import (
-    NO_NUMBER,
+    CORRECT_NUMBER,
     Sheet,
     exists,
     is_folder,
@@ -31,10 +31,10 @@ NOT_SCORED = ("not_scored", "the table has no score here; score the image, or le
 NOT_FINITE = ("not_finite", "the table's score is NaN or infinite; score the image again")
 SCORES_FILE = "scores.parquet"
 MANIFEST = "manifest.json"
-NO_METRICS = ("text", "prompt", "caption", "skills", "suite", "image", "", "Unnamed: 0", "__index_level_0__")
+NON_METRIC_COLUMNS = ("text", "prompt", "caption", "skills", "suite", "image", "", "Unnamed: 0", "__index_level_0__")
 """Columns of a wide table that are ignored, such as the index that pandas writes."""
-NO_SCORE = f"{NO_NUMBER}, or list the columns that are metrics with metrics=[NAME,...]"
-REMEDY = (
+NOT_A_SCORE = f"{CORRECT_NUMBER}, or list the columns that are metrics with metrics=[NAME,...]"
+GIVE_SCORES = (
     "give a run of plumbline (its folder or scores.parquet), a long table (image_id, or prompt_id and generator; "
     "metric; score), or a wide one (the same ids, and a column of numbers for each metric)"
 )
@@ -52,7 +52,7 @@ def read_scores(place: Place, metrics: Collection[str] = ()) -> pa.Table:
             f"scores {place.url}: not found; check the path, or select a run in a store with run=latest store=STORE"
         )
     sheet = _read_parts(place) if is_folder(place) else read_sheet(place)
-    columns = [name for name in sheet.names if name not in (*IDS, *NO_METRICS)]
+    columns = [name for name in sheet.names if name not in (*IDS, *NON_METRIC_COLUMNS)]
     if set(schemas.SCORES.names) <= set(sheet.names):
         scores = _read_run(sheet)
     elif {"metric", "score"} <= set(sheet.names):
@@ -67,9 +67,9 @@ def read_scores(place: Place, metrics: Collection[str] = ()) -> pa.Table:
         ids = _read_ids(sheet)
         _require_metrics(metrics, columns)
         wanted = [name for name in columns if not metrics or name in metrics]
-        scores = stack_scores(ids, {name: sheet.numbers(name, NO_SCORE) for name in wanted})
+        scores = stack_scores(ids, {name: sheet.numbers(name, NOT_A_SCORE) for name in wanted})
     else:
-        raise SourceError(f"{sheet.url}: expected scores, found the columns {', '.join(sheet.names)}; {REMEDY}")
+        raise SourceError(f"{sheet.url}: expected scores, found the columns {', '.join(sheet.names)}; {GIVE_SCORES}")
     return select_metrics(check_unique(scores, sheet.url, len(sheet)), metrics)
 
 
@@ -89,11 +89,11 @@ def _read_parts(place: Place) -> Sheet:
         return read_sheet(run)
     sheets = [read_sheet(file) for file in list_files(run, ".parquet")]
     if not sheets:
-        raise SourceError(f"{run.url}: contains no score files; {REMEDY}")
+        raise SourceError(f"{run.url}: contains no score files; {GIVE_SCORES}")
     try:
         table = pa.concat_tables([sheet.table for sheet in sheets])
     except pa.ArrowInvalid as error:
-        raise SourceError(f"{run.url}: the score files have different columns ({error}); {REMEDY}") from error
+        raise SourceError(f"{run.url}: the score files have different columns ({error}); {GIVE_SCORES}") from error
     return Sheet(url=run.url, names=sheets[0].names, table=table)
 
 
@@ -103,7 +103,7 @@ def _read_run(sheet: Sheet) -> pa.Table:
         table = sheet.table.select(schemas.SCORES.names).cast(schemas.SCORES).combine_chunks()
     except (pa.ArrowException, ValueError) as error:
         raise SourceError(
-            f"{sheet.url}: expected the columns of a run's scores, found others ({error}); {REMEDY}"
+            f"{sheet.url}: expected the columns of a run's scores, found others ({error}); {GIVE_SCORES}"
         ) from error
     columns = {name: table.column(name).combine_chunks() for name in table.column_names}
     score, reason = _check_finite(columns["score"])
@@ -116,7 +116,7 @@ def _read_ids(sheet: Sheet) -> Mapping[str, Sequence[str | None]]:
     ids = {name: sheet.texts(name) for name in IDS}
     if "image_id" not in sheet.names and not {"prompt_id", "generator"} <= set(sheet.names):
         raise SourceError(
-            f"{sheet.url}: expected image_id, or prompt_id and generator, found {', '.join(sheet.names)}; {REMEDY}"
+            f"{sheet.url}: expected image_id, or prompt_id and generator, found {', '.join(sheet.names)}; {GIVE_SCORES}"
         )
     for row, (image, prompt, generator) in enumerate(zip(*ids.values(), strict=True)):
         if image is None and (prompt is None or generator is None):

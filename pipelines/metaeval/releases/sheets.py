@@ -15,14 +15,14 @@ from plumbline.operators.base.rows import require_once
 from plumbline.pipelines.base import tables
 from plumbline.pipelines.base.arrow_views import remove_views
 from plumbline.pipelines.base.storage import Place, first_line, readable_errors
-from plumbline.pipelines.base.tables import AGAIN, JSON_LINES, SEPARATORS, WORKBOOKS, as_object
+from plumbline.pipelines.base.tables import DOWNLOAD_AGAIN, JSON_LINES, SEPARATORS, WORKBOOKS, as_object
 from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES, InputColumnsConfig, find_names
 from plumbline.pipelines.store.checksums import DamagedError, check_table
 
 MAX_EXACT = 2.0**53  # integers below this are exact as floats
 MAX_DIGITS = 6  # maximum digits of a count
-NO_NUMBER = "correct it, or leave it empty if there was no answer"
-EXAMPLE = "docs/metaeval.md has an example"
+CORRECT_NUMBER = "correct it, or leave it empty if there was no answer"
+SEE_EXAMPLE = "docs/metaeval.md has an example"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +72,7 @@ class Sheet:
         cells = column.to_pylist() if is_list else map(tables.as_list, self.texts(name))
         return [[str(part) for part in cell or () if part is not None] for cell in cells]
 
-    def integers(self, name: str, remedy: str = NO_NUMBER) -> list[int | None]:
+    def integers(self, name: str, remedy: str = CORRECT_NUMBER) -> list[int | None]:
         """Return a column as integers of at least 0, None for empty cells; raise SourceError naming any other cell."""
         texts = self.texts(name)
         for row, text in enumerate(texts):
@@ -80,7 +80,7 @@ class Sheet:
                 raise SourceError(f"{self.where(row)}: expected a whole number as {name}, found {text!r}; {remedy}")
         return [None if text is None else int(text) for text in texts]
 
-    def numbers(self, name: str, remedy: str = NO_NUMBER) -> pa.Array:
+    def numbers(self, name: str, remedy: str = CORRECT_NUMBER) -> pa.Array:
         """Return a column as float64, null for empty cells; NaN and infinities are kept.
 
         Raises SourceError naming the first cell that is not a number.
@@ -175,10 +175,12 @@ def read_objects(place: Place) -> dict[str, Mapping[str, Any]]:
     """
     records = read_json(place)
     if not isinstance(records, dict):
-        raise SourceError(f"{place.url}: expected an object of records by id, found {type(records).__name__}")
+        raise SourceError(
+            f"{place.url}: expected an object of records by id, found {type(records).__name__}; {DOWNLOAD_AGAIN}"
+        )
     if not records:
-        raise SourceError(f"{place.url}: contains no rows; {AGAIN}")
-    return {key: as_object(value, row_name(place.url, row, key)) for row, (key, value) in enumerate(records.items())}
+        raise SourceError(f"{place.url}: contains no rows; {DOWNLOAD_AGAIN}")
+    return {key: as_object(value, name_row(place.url, row, key)) for row, (key, value) in enumerate(records.items())}
 
 
 def as_list(value: Any, what: str, where: str) -> list[Any]:
@@ -199,7 +201,7 @@ def as_text(record: Mapping[str, Any], name: str, where: str) -> str:
     return str(value)
 
 
-def row_name(url: str, row: int, key: str) -> str:
+def name_row(url: str, row: int, key: str) -> str:
     """Return the name of a record in a JSON object, for messages."""
     return f"{url}, row {row} ({key!r})"
 
@@ -215,11 +217,11 @@ def read_sheet(place: Place, only: Collection[str] | None = None) -> Sheet:
         if place.path.lower().endswith(suffix):
             sheet = reader(place, only)
             if len(sheet) == 0:
-                raise SourceError(f"{place.url}: contains no rows; {AGAIN}")
+                raise SourceError(f"{place.url}: contains no rows; {DOWNLOAD_AGAIN}")
             return sheet
     if is_folder(place):
         raise SourceError(f"{place.url}: expected a file, found a folder; give the file's own path")
-    remedy = "save the sheet as .csv" if place.path.lower().endswith(WORKBOOKS) else "rename it to what it is"
+    remedy = "save the sheet as .csv" if place.path.lower().endswith(WORKBOOKS) else "correct its ending"
     raise SourceError(f"{place.url}: expected a {', '.join(_FORMATS)} file; {remedy}")
 
 
@@ -248,7 +250,9 @@ def _read_parquet(place: Place, only: Collection[str] | None) -> Sheet:
             table.validate(full=True)
             table = remove_views(table)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise SourceError(f"{place.url}: not readable as Parquet ({first_line(error)}); {AGAIN}") from error
+            raise SourceError(
+                f"{place.url}: not readable as Parquet ({first_line(error)}); {DOWNLOAD_AGAIN}"
+            ) from error
     return Sheet(url=place.url, names=names, table=table)
 
 

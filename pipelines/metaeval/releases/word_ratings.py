@@ -26,7 +26,7 @@ GECKO_SHARES = {"wl": ("word", "aligned", "not aligned"), "dsg_h": ("question_id
 SIDE_BY_SIDE = "sxs"
 GECKO_SIDES = ("a", "b", "unsure")
 GECKO_PROMPTS = ("prompts.csv", "gecko_prompts.csv")
-RELIABLE = ("reliable", "max_disagreement_less_0.5")
+RELIABLE_COLUMNS = ("reliable", "max_disagreement_less_0.5")
 GECKO_LAYOUT = "see the layout in the documentation of pipelines/metaeval/releases/word_ratings.py (read_gecko)"
 
 
@@ -69,7 +69,7 @@ def read_gecko(place: Place) -> Release:
     if file := find_first(place, GECKO_PROMPTS):
         columns = ("prompt_id", "dataset_id", "prompt", "prompt_type")
         for prompt in read_prompt_file(read_content(file), file.url, columns):
-            reliable = next((str(prompt[name]) for name in RELIABLE if name in prompt), "").lower() == "true"
+            reliable = next((str(prompt[name]) for name in RELIABLE_COLUMNS if name in prompt), "").lower() == "true"
             texts[str(prompt["prompt_id"])] = str(prompt["prompt"])
             skills[str(prompt["prompt_id"])] = [*prompt["skills"], *(["reliable"] if reliable else [])]
     if not texts:

@@ -9,7 +9,13 @@ from plumbline.operators.base.errors import ConfigError, SourceError, check_know
 from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.metrics.metric import Metric, PackedMetric
 from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
-from plumbline.pipelines.sources.question_packs.pack import Convention, PackReader, PackRows, QuestionPack, gather
+from plumbline.pipelines.sources.question_packs.pack import (
+    Convention,
+    PackReader,
+    PackRows,
+    QuestionPack,
+    gather_questions,
+)
 from plumbline.pipelines.store.cells import digest
 
 PACKS = Extensions[PackReader](
@@ -76,7 +82,7 @@ def read_pack(file: PackFile, suite: str) -> QuestionPack:
     planned.
     """
     with readable_errors(file.place, file.key):
-        pack = gather(file.rows(), suite)
+        pack = gather_questions(file.rows(), suite)
     if file.digest and digest_pack(pack) != file.digest:
         raise SourceError(
             f"{file.place}: the questions have changed since the run was planned; run again to make a new plan"

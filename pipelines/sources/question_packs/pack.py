@@ -85,7 +85,7 @@ class _Prompt:
     error: RowError | None = None
 
 
-def gather(found: Iterable[PackRow | str], suite: str) -> QuestionPack:
+def gather_questions(found: Iterable[PackRow | str], suite: str) -> QuestionPack:
     """Group the rows by prompt, in file order.
 
     If several questions of a prompt have the same id, the last one is used; a parent that is not among the questions is
@@ -208,7 +208,7 @@ def _read_list(content: bytes, file: Place) -> Iterator[Row | Rejection]:
 
 def the_id(values: Values, name: str) -> str:
     """Return a row's id as text; raise Refused if it is missing."""
-    found = label(values, name)
+    found = get_label(values, name)
     if found is None:
         raise Refused("no_id", f"expected {name!r} as text or a number, found {quote(values.get(name))}")
     return found
@@ -222,7 +222,7 @@ def the_text(values: Values, name: str) -> str:
     return value
 
 
-def label(values: Values, name: str) -> str | None:
+def get_label(values: Values, name: str) -> str | None:
     """Return text or a number from a row as text, None if it is missing; raise Refused for any other type."""
     value = values.get(name)
     text = "" if rows.is_missing(value) else str(value) if isinstance(value, str | int | float) else None
@@ -237,7 +237,7 @@ def quote(value: Any) -> str:
     return parsing.shorten(value if isinstance(value, str) else _SHORT.repr(value))
 
 
-def the_texts(value: Any, name: str) -> tuple[str, ...]:
+def get_texts(value: Any, name: str) -> tuple[str, ...]:
     """Return a list of strings; raise Refused for anything else."""
     if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(text, str) for text in value):
         raise Refused("no_list", f"expected {name!r} as a list of texts, found {quote(value)}")

@@ -12,13 +12,13 @@ from plumbline.pipelines.sources.question_packs.pack import (
     PackLine,
     PackRow,
     PackRows,
-    label,
+    get_label,
+    get_texts,
     quote,
     read_lines,
     read_rows,
     the_id,
     the_text,
-    the_texts,
 )
 
 LONG_NUMBER = re.compile(r"\d{10}")
@@ -40,7 +40,7 @@ def read_tifa_v1(place: Place, convention: Convention) -> PackRows:
 
 def _read_multiple_choice(line: PackLine) -> Iterator[PackRow]:
     values = line.values
-    choices, answer = the_texts(values.get("choices"), "choices"), the_text(values, "answer")
+    choices, answer = get_texts(values.get("choices"), "choices"), the_text(values, "answer")
     if answer not in choices or len(set(choices)) < 2:
         found = f"found {quote(list(choices))}"
         raise Refused("no_choice", f"expected the answer {quote(answer)} among at least two choices, {found}")
@@ -49,8 +49,8 @@ def _read_multiple_choice(line: PackLine) -> Iterator[PackRow]:
         text=the_text(values, "question"),
         choices=choices,
         answer=answer,
-        kind=label(values, "element_type"),
-        span=label(values, "element"),
+        kind=get_label(values, "element_type"),
+        span=get_label(values, "element"),
     )
     yield PackRow(line.where, the_id(values, "id"), the_text(values, "caption"), asked)
 
@@ -61,11 +61,11 @@ def read_proposition(line: PackLine) -> Iterator[PackRow]:
     In a dependency such as `5, background`, only the number is used; 0 or an empty cell means no parents.
     """
     values = line.values
-    number, dependency = the_id(values, "proposition_id"), label(values, "dependency") or "0"
+    number, dependency = the_id(values, "proposition_id"), get_label(values, "dependency") or "0"
     if not number.isdecimal() or LONG_NUMBER.search(number):
         raise Refused("no_id", f"expected 'proposition_id' as a number, found {quote(number)}")
-    text, category = the_text(values, "question_natural_language"), label(values, "tuple") or ""
-    keywords = label(values, "keywords")
+    text, category = the_text(values, "question_natural_language"), get_label(values, "tuple") or ""
+    keywords = get_label(values, "keywords")
     if LONG_NUMBER.search(dependency):
         raise Refused("no_parents", f"expected question numbers in 'dependency', found {quote(dependency)}")
     asked = WrittenQuestion(

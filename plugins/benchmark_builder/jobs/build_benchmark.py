@@ -4,7 +4,7 @@ import sys
 
 from rich.console import Console
 
-from plumbline.jobs.command import KEPT, Command, run_job
+from plumbline.jobs.command import STOPPED_LINE, Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table, warn
 from plumbline.jobs.display.leaderboards import show_usage
 from plumbline.jobs.display.plan_table import show_plan
@@ -21,7 +21,7 @@ COMMAND = Command(
     BuildConfig,
     {"per_sub_skill": "generation.per_sub_skill", "count": "drawing.count"},
     extra="benchmarks",
-    stopped=KEPT,
+    stopped=STOPPED_LINE,
 )
 MAX_FAILED_SHOWN = 5
 
@@ -47,11 +47,11 @@ def _run(console: Console, config: BuildConfig) -> int:
         with ProgressDisplay(console) as display:
             written[kind] = write_texts(sweep, display.update)
     built = build_benchmark(planned, written)
-    _show(console, built)
+    _show_benchmark(console, built)
     return built.exit_code
 
 
-def _show(console: Console, built: BuiltBenchmark) -> None:
+def _show_benchmark(console: Console, built: BuiltBenchmark) -> None:
     """Show the statistics, the number of prompts left out, and the files."""
     show_table(console, built.table.title, built.table.names, built.table.rows, numbers=slice(1, None))
     say(console, built.table.caption)

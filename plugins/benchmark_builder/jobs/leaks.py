@@ -64,7 +64,7 @@ def _show_shares(console: Console, found: FoundLeaks, kinds: Sequence[Kind]) -> 
         f"{plural(scan.result.matches.scanned, scan.what)} of {plural(scan.files, 'file')}" for scan in found.scanned
     ]
     prompts = plural(whole.total, "prompt")
-    say(console, f"{whole.leaked} of {prompts} ({whole.leaked / whole.total:.1%}) are in {' and '.join(sets)}")
+    say(console, f"{whole.leaked} of {prompts} ({whole.leaked / whole.total:.1%}) were found in {' and '.join(sets)}")
     cells = [
         [*_list_counts(share), *(str(share.by_kind.get(kind, 0)) for kind in kinds)]
         for share in found.shares[:MAX_SKILLS]

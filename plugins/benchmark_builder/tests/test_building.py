@@ -24,14 +24,14 @@ from plumbline.plugins.benchmark_builder.tagging import Tagging
 from plumbline.plugins.benchmark_builder.taxonomy import Taxonomy
 from plumbline.plugins.benchmark_builder.writer import WriterOptions
 from tests.bench_of import list_sources
-from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, make_completion
+from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Answer, Server, make_completion
 
 PROMPTS = ["3 cats above a dog", "A blue cup.", "a blue cup", "no tags for this one", "5 mice and 2 rats"]
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setenv(VARIABLE, KEY)
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
     monkeypatch.setenv("REFERENCE_DATA", "")
     started = Server()
     started.script, started.trial = script_replies, make_completion("yes")
@@ -57,7 +57,7 @@ def script_replies(number: int, body: dict[str, Any]) -> Answer:
 
 def make_config(server: Server, folder: Path, *overrides: str) -> BuildConfig:
     (folder / "prompts.txt").write_text("\n".join(PROMPTS))
-    model = ["model@models.llm=api", f"models.llm.endpoint={server.url}", f"models.llm.key_variable={VARIABLE}"]
+    model = ["model@models.llm=api", f"models.llm.endpoint={server.url}", f"models.llm.key_variable={KEY_VARIABLE}"]
     where = [f"prompts={folder}/prompts.txt", f"output={folder}/mine", f"store={folder}/store", "name=mine"]
     values = load_values(
         get_command("build_benchmark"), ["models=shapes", *model, "models.llm.checkpoint=m", *where, *overrides]
@@ -76,12 +76,16 @@ def read_rows(folder: Path, table: str) -> list[dict[str, Any]]:
     return [dict(row) for row in pq.read_table(folder / "mine" / f"{table}.parquet").to_pylist()]
 
 
-TAGGED = ("tagging=llm",)
-WRITTEN = ("generation=llm", "generation.sub_skills=['att/count:simple_numeric']", "generation.per_sub_skill=10")
+TAGGING_OPTIONS = ("tagging=llm",)
+GENERATION_OPTIONS = (
+    "generation=llm",
+    "generation.sub_skills=['att/count:simple_numeric']",
+    "generation.per_sub_skill=10",
+)
 
 
 def test_prompts_are_tagged_and_an_untagged_prompt_keeps_its_error(server: Server, tmp_path: Path) -> None:
-    built = run_build(make_config(server, tmp_path, *TAGGED))
+    built = run_build(make_config(server, tmp_path, *TAGGING_OPTIONS))
     prompts = {row["text"]: row["skills"] for row in read_rows(tmp_path, "prompts")}
     assert prompts["3 cats above a dog"] == [
         "att/count", "att/count:simple_numeric", "rel/spatial", "rel/spatial:spatial_basic",
@@ -99,20 +103,29 @@ def test_prompts_are_tagged_and_an_untagged_prompt_keeps_its_error(server: Serve
 
 
 def test_no_call_is_paid_for_twice(server: Server, tmp_path: Path) -> None:
-    run_build(make_config(server, tmp_path, *TAGGED, *WRITTEN))
+    run_build(make_config(server, tmp_path, *TAGGING_OPTIONS, *GENERATION_OPTIONS))
     paid = len(server.bodies)
     assert paid == 4 + 1 + 10 + 1  # an unreadable reply is requested once more
-    again = run_build(make_config(server, tmp_path, *TAGGED, *WRITTEN, "drawing=balanced", "drawing.count=2"))
+    again = run_build(
+        make_config(server, tmp_path, *TAGGING_OPTIONS, *GENERATION_OPTIONS, "drawing=balanced", "drawing.count=2")
+    )
     assert len(server.bodies) == paid and not again.usage
     (tmp_path / "more.txt").write_text("\n".join([*PROMPTS, "9 owls"]))
     run_build(
-        make_config(server, tmp_path, *TAGGED, *WRITTEN, f"prompts={tmp_path}/more.txt", "generation.per_sub_skill=12")
+        make_config(
+            server,
+            tmp_path,
+            *TAGGING_OPTIONS,
+            *GENERATION_OPTIONS,
+            f"prompts={tmp_path}/more.txt",
+            "generation.per_sub_skill=12",
+        )
     )
     assert len(server.bodies) == paid + 1 + 2
 
 
 def test_prompts_are_written_from_templates_and_failures_are_reported(server: Server, tmp_path: Path) -> None:
-    built = run_build(make_config(server, tmp_path, "prompts=null", *WRITTEN))
+    built = run_build(make_config(server, tmp_path, "prompts=null", *GENERATION_OPTIONS))
     prompts = read_rows(tmp_path, "prompts")
     assert sorted(row["text"] for row in prompts) == sorted(f"{n} lemurs on a bus" for n in range(1, 11) if n != 4)
     assert {tuple(row["skills"]) for row in prompts} == {("att/count", "att/count:simple_numeric")}
@@ -123,7 +136,7 @@ def test_prompts_are_written_from_templates_and_failures_are_reported(server: Se
 
 
 def test_a_sweep_reads_the_built_benchmark(server: Server, tmp_path: Path) -> None:
-    run_build(make_config(server, tmp_path, *TAGGED))
+    run_build(make_config(server, tmp_path, *TAGGING_OPTIONS))
     benchmark = BenchmarkConfig(name="mine", prompts=f"{tmp_path}/mine/prompts.parquet", images=None, generators={})
     sources = list_sources(benchmark)
     ids = {row["text"]: row["prompt_id"] for row in read_rows(tmp_path, "prompts")}
@@ -131,7 +144,7 @@ def test_a_sweep_reads_the_built_benchmark(server: Server, tmp_path: Path) -> No
 
 
 def test_undrawn_and_failed_prompts_are_left_out_with_different_reasons(server: Server, tmp_path: Path) -> None:
-    built = run_build(make_config(server, tmp_path, *TAGGED, "drawing=balanced", "drawing.count=2"))
+    built = run_build(make_config(server, tmp_path, *TAGGING_OPTIONS, "drawing=balanced", "drawing.count=2"))
     assert built.left_out == {"near_duplicate": 1, "not_drawn": 1, "failed": 1} and built.prompts == 2
     assert "3 cats above a dog" in {row["text"] for row in read_rows(tmp_path, "prompts")}  # the one with a rare skill
 
@@ -145,7 +158,7 @@ def test_prompts_without_a_skill_are_left_out_with_that_reason(server: Server, t
 
 
 def test_the_next_run_repeats_calls_to_a_busy_endpoint(server: Server, tmp_path: Path) -> None:
-    config = make_config(server, tmp_path, *TAGGED, "models.llm.max_retries=0")
+    config = make_config(server, tmp_path, *TAGGING_OPTIONS, "models.llm.max_retries=0")
     server.script = lambda number, body: Answer(503, {"error": {"message": "busy"}})
     assert run_build(config).exit_code == 1
     assert {row["error"]["retryable"] for row in read_rows(tmp_path, "tags")} == {True}
@@ -157,7 +170,7 @@ def test_the_next_run_repeats_calls_to_a_busy_endpoint(server: Server, tmp_path:
 def test_a_dry_run_calls_no_model_and_shows_the_planned_calls(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(make_config(server, tmp_path, *TAGGED, *WRITTEN, "dry_run=true")) == 0
+    assert main(make_config(server, tmp_path, *TAGGING_OPTIONS, *GENERATION_OPTIONS, "dry_run=true")) == 0
     said = capsys.readouterr().out
     assert "5 prompts read, 1 of them near-duplicates" in said and not server.bodies
     assert said.count("│ questions:llm") == 2 and "questions:llm: 10 calls of a service" in said
@@ -167,7 +180,7 @@ def test_a_dry_run_calls_no_model_and_shows_the_planned_calls(
 def test_the_job_shows_statistics_failures_and_the_output_folder(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(make_config(server, tmp_path, *TAGGED)) == 1
+    assert main(make_config(server, tmp_path, *TAGGING_OPTIONS)) == 1
     said = capsys.readouterr().out
     assert "att/count:simple_numeric" in said and "1 prompts could not be tagged or written" in said
     assert "4 prompts; left out: 1 near duplicate" in said and f"{tmp_path}/mine/" in said

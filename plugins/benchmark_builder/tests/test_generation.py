@@ -30,8 +30,8 @@ TEMPLATE = Template(
         Check(field="Caption", words="Words"),
     ),
 )
-TEXT = Tag("render/text", "plain")
-ASKED = PromptRequest("render/text:plain", 2, {"Length": "3-8", "Words": "4-9"}, TEMPLATE)
+PLAIN_TEXT_TAG = Tag("render/text", "plain")
+PROMPT_REQUEST = PromptRequest("render/text:plain", 2, {"Length": "3-8", "Words": "4-9"}, TEMPLATE)
 
 
 def request_prompt(*replies: str, form: Replies = "text") -> tuple[str | RowError, list[calls.Request]]:
@@ -42,23 +42,23 @@ def request_prompt(*replies: str, form: Replies = "text") -> tuple[str | RowErro
         asked.extend(one.request for one in requests)
         return [calls.Generation(next(said), True, Usage(1)) for _ in requests]
 
-    program = PromptGeneration(options=WriterOptions(replies=form)).write(ASKED.to_json())
+    program = PromptGeneration(options=WriterOptions(replies=form)).write(PROMPT_REQUEST.to_json())
     (result,) = programs.run_programs([program], generate).results  # type: ignore[arg-type]
     return result if isinstance(result, RowError) else result[0].text, asked
 
 
 def test_combinations_are_equally_frequent_and_a_larger_count_keeps_the_first_requests() -> None:
-    ten, four = (list(make_requests({TEXT: TEMPLATE}, count, {}, seed=0)) for count in (10, 4))
+    ten, four = (list(make_requests({PLAIN_TEXT_TAG: TEMPLATE}, count, {}, seed=0)) for count in (10, 4))
     assert Counter(one.values["Length"] for one in ten) == {"3-8": 5, "9-20": 5} and ten[:4] == four
     assert len({one.to_json() for one in ten}) == 10  # the store tells all of them apart
     assert [read_prompt_request(one.to_json()) for one in ten] == ten
 
 
 def test_configured_controls_replace_those_of_the_template() -> None:
-    asked = make_requests({TEXT: TEMPLATE}, 3, {"Words": ("20-40",)}, seed=0)
+    asked = make_requests({PLAIN_TEXT_TAG: TEMPLATE}, 3, {"Words": ("20-40",)}, seed=0)
     assert {one.values["Words"] for one in asked} == {"20-40"}
     with pytest.raises(ConfigError, match="no template has a control 'Wrods'; controls are Length, Words"):
-        list(make_requests({TEXT: TEMPLATE}, 3, {"Wrods": (1,)}, seed=0))
+        list(make_requests({PLAIN_TEXT_TAG: TEMPLATE}, 3, {"Wrods": (1,)}, seed=0))
 
 
 def test_a_request_has_the_papers_form_and_ends_with_the_first_field() -> None:

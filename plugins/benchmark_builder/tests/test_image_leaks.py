@@ -16,9 +16,9 @@ from PIL import Image
 from tests.commands import run
 from tests.operators.report.made import make_run
 
-BROKEN, PLAIN = 106, 107
+BROKEN_IMAGE, PLAIN_IMAGE = 106, 107
 """Numbers of the last two images of borealis: the damaged image and the plain image."""
-LIMIT = "limits.max_pixels=100000"
+SIZE_LIMIT = "limits.max_pixels=100000"
 """Option that limits the size of training images."""
 
 
@@ -35,9 +35,9 @@ def encode_image(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes
 
 
 def encode_picture(number: int) -> bytes:
-    if number == BROKEN:
+    if number == BROKEN_IMAGE:
         return b"no picture"
-    return encode_image(draw_fine_pattern() if number == PLAIN else draw_scene(number))
+    return encode_image(draw_fine_pattern() if number == PLAIN_IMAGE else draw_scene(number))
 
 
 def draw_fine_pattern() -> Image.Image:
@@ -97,7 +97,7 @@ class Leaks(NamedTuple):
 
 
 def find_leaks(folder: Path, *more: str) -> Leaks:
-    ended = run("leaks", f"images={folder}/training", f"store={folder}/store", "cluster=here", LIMIT, *more)
+    ended = run("leaks", f"images={folder}/training", f"store={folder}/store", "cluster=here", SIZE_LIMIT, *more)
     assert ended.code == 0, ended
     newest = max((folder / "store/leaks").iterdir())
     leaks = pd.read_parquet(newest / "leaks.parquet")
@@ -120,7 +120,7 @@ def test_only_copies_are_found_with_their_rows(report: Leaks) -> None:
         ["p0001", "image", "borealis", "borealis-p0001", "row 1", "again"],
     ]
     assert report.leaks.similarity.between(0.95, 1).all()
-    assert "3 of 8 prompts (37.5%) are in 1 caption of 1 file and 5 images of 4 files" in report.said
+    assert "3 of 8 prompts (37.5%) were found in 1 caption of 1 file and 5 images of 4 files" in report.said
     assert report.content["pictures"]["borealis"] == {"pictures": 6, "leaked": 1}
     assert report.content["pictures"]["sources"] == {"pictures": 8, "leaked": 1}
 

@@ -16,18 +16,18 @@ from plumbline.plugins.benchmark_builder.leaks import Caption, LeakFinder, Targe
 from tests.commands import printed, refusal
 from tests.operators.report.made import make_run
 
-LONG = "a tall red lighthouse on a grey cliff above the sea, with three white gulls and one boat"
+LONG_PROMPT = "a tall red lighthouse on a grey cliff above the sea, with three white gulls and one boat"
 PROMPTS = (
     "A red star beside two blue cups",
     "A red star beside three blue cups",
     "A red star beside four blue cups",
-    f"{LONG} at dawn",
-    f"{LONG} at night in heavy rain",
+    f"{LONG_PROMPT} at dawn",
+    f"{LONG_PROMPT} at night in heavy rain",
     "A red star beside six blue cups",
     "A red star beside seven blue cups",
     "A red star beside eight blue cups",
 )
-PLANTED = {
+PLANTED_LEAKS = {
     "p0000": ("exact", "captions.parquet", "row 1"),
     "p0001": ("exact", "captions.txt", "line 2"),
     "p0002": ("reordered", "captions.jsonl", "line 1"),
@@ -38,7 +38,7 @@ PLANTED = {
 
 def make_score(generator: str, metric: str, prompt: int) -> float:
     """Return 0.6 for atlas; for borealis, return 0.9 on the five leaked prompts and 0.5 on the three others."""
-    return 0.6 if generator == "atlas" else 0.9 if prompt < len(PLANTED) else 0.5
+    return 0.6 if generator == "atlas" else 0.9 if prompt < len(PLANTED_LEAKS) else 0.5
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         + json.dumps({"text": "a cat"})
     )
     with (training / "captions.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([("id", "caption"), (1, f"{LONG} at early dawn")])
+        csv.writer(file).writerows([("id", "caption"), (1, f"{LONG_PROMPT} at early dawn")])
     noted = json.dumps({"caption": f"photo of {PROMPTS[4]}, 4k, highly detailed, trending, wide angle"}).encode()
     with tarfile.open(training / "captions.tar", "w") as tar:
         for name, content in (
@@ -94,14 +94,14 @@ def test_only_the_planted_prompts_are_found_with_their_rows(folder: Path) -> Non
     content, leaks = read_leaks(folder)
     first = leaks.drop_duplicates("prompt_id")
     where = zip(first.kind, first.file.map(lambda file: Path(file).name), first.row, strict=True)
-    assert dict(zip(first.prompt_id, where, strict=True)) == PLANTED
+    assert dict(zip(first.prompt_id, where, strict=True)) == PLANTED_LEAKS
     assert leaks[leaks.prompt_id == "p0000"][["row", "training_rows"]].to_numpy().tolist() == [
         ["row 1", 2],
         ["row 2", 2],
     ]
     near = first[first.kind == "near"].iloc[0]
-    assert near.similarity == pytest.approx(17 / 20), "of 18 and 19 runs of three words they share 17"
-    assert "5 of 8 prompts (62.5%) are in 10 captions of 5 files" in said
+    assert near.similarity == pytest.approx(17 / 20), "the texts share 17 of their 18 and 19 three-word sequences"
+    assert "5 of 8 prompts (62.5%) were found in 10 captions of 5 files" in said
     assert "captions.jsonl, line 2: " in said and "1 row of the training set could not be read" in said
     assert (content["rows"], content["leaked"]) == (10, 5)
 
@@ -123,7 +123,7 @@ def test_the_leaderboards_with_and_without_leaked_prompts_are_compared(folder: P
 def test_the_prompts_of_a_benchmark_are_found_without_a_run(folder: Path) -> None:
     named = (f"benchmark.prompts={folder}/bench/prompts.parquet", "benchmark=own", "benchmark.images=none")
     said = printed("leaks", *list_arguments(folder, *named))
-    assert "5 of 8 prompts" in said and "leave out benchmark to see a run's leaderboards" in said
+    assert "5 of 8 prompts" in said and "leave out the option benchmark to see a run's leaderboards" in said
 
 
 def test_an_impossible_search_is_refused_in_one_line(folder: Path) -> None:

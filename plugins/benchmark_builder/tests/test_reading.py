@@ -10,11 +10,14 @@ import pytest
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.benchmark import PromptColumnsConfig
-from plumbline.pipelines.sources.shards import text_id
+from plumbline.pipelines.sources.shards import hash_text
 from plumbline.plugins.benchmark_builder.input_prompts import DraftPrompt, read_gecko, read_prompts
 
-WANTED = [DraftPrompt("a", "two cats", ("count", "count:simple"), "read"), DraftPrompt("b", "a dog", (), "read")]
-RECORDS = [{"prompt_id": p.prompt_id, "text": p.text, "skills": [*p.skills]} for p in WANTED]
+EXPECTED_PROMPTS = [
+    DraftPrompt("a", "two cats", ("count", "count:simple"), "read"),
+    DraftPrompt("b", "a dog", (), "read"),
+]
+RECORDS = [{"prompt_id": p.prompt_id, "text": p.text, "skills": [*p.skills]} for p in EXPECTED_PROMPTS]
 
 
 def read_file(path: Path, **columns: str) -> list[DraftPrompt]:
@@ -26,12 +29,12 @@ def test_the_same_prompts_are_read_from_every_file_format(tmp_path: Path) -> Non
     (tmp_path / "p.jsonl").write_text("".join(json.dumps(one) + "\n" for one in RECORDS))
     (tmp_path / "p.json").write_text(json.dumps(RECORDS))
     (tmp_path / "p.csv").write_text("prompt_id,text,skills\na,two cats,count;count:simple\nb,a dog,\n")
-    assert [read_file(tmp_path / f"p.{kind}") for kind in ("parquet", "jsonl", "json", "csv")] == [WANTED] * 4
+    assert [read_file(tmp_path / f"p.{kind}") for kind in ("parquet", "jsonl", "json", "csv")] == [EXPECTED_PROMPTS] * 4
 
 
 def test_each_line_of_a_text_file_is_a_prompt_with_a_hash_as_id(tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text("two cats\n\n  a dog \ntwo cats\n")
-    cats, dog = text_id("two cats"), text_id("a dog")
+    cats, dog = hash_text("two cats"), hash_text("a dog")
     assert [(p.prompt_id, p.text) for p in read_file(tmp_path / "p.txt")] == [
         (cats, "two cats"),
         (dog, "a dog"),

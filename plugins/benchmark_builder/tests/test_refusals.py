@@ -8,8 +8,8 @@ from tests.refusals import Refusals, list_refusals
 
 REFUSED: Refusals = {
     "build_benchmark output={out} models=shapes": [
-        ("", "prompts: expected a file of prompts, or generation=llm to have some written"),
-        ("generation=llm tagging=llm", "prompts: tagging and drawing need a file of prompts; set prompts=FILE"),
+        ("", "prompts: expected a file of prompts or generation=llm, got neither; set prompts=FILE"),
+        ("generation=llm tagging=llm", "prompts: expected a file of prompts for tagging and drawing, got none"),
         ("prompts={prompts} near_duplicates=0", "near_duplicates: expected a fraction above 0 and at most 1 or null"),
         ("prompts={prompts} drawing=balanced drawing.count=1",
          "p.csv: drawing balances skills, and none of 1 prompts has a skill in the column"),

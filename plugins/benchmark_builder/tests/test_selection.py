@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from plumbline.operators.results.prompt_properties import properties
+from plumbline.operators.results.prompt_properties import list_properties
 from plumbline.plugins.benchmark_builder.prompt_sets import (
     ALL,
     compute_evenness,
@@ -16,7 +16,7 @@ from plumbline.plugins.benchmark_builder.prompt_sets import (
     summarize_skills,
 )
 
-LONG = (
+LONG_PROMPT = (
     "an old lighthouse on a cliff above a stormy sea with two gulls and a small red boat far below in the surf at dusk"
 )
 
@@ -26,7 +26,7 @@ LONG = (
     [
         ("A red cat.", "a red  cat", True),
         ("Two cats", "two cats!", True),
-        (LONG, f"{LONG}, please", True),
+        (LONG_PROMPT, f"{LONG_PROMPT}, please", True),
         ("2 cats.", "3 cats.", False),
         ("A red cube on a table", "A blue cube on a table", False),
         ("A penguin dives while a dolphin swims", "A penguin swims while a dolphin dives", False),
@@ -78,10 +78,10 @@ def test_all_prompts_with_skills_are_drawn_if_there_are_few() -> None:
 
 def test_statistics_are_listed_by_skill_next_to_published_statistics() -> None:
     own = summarize_skills(
-        ["A cat.", "3 dogs run."], [["att/count", "att/count:additive"], ["att/count"]], properties({})
+        ["A cat.", "3 dogs run."], [["att/count", "att/count:additive"], ["att/count"]], list_properties({})
     )
     assert (own[ALL].prompts, own["att/count:additive"].prompts, own[ALL].longest) == (2, 1, 11)
-    table = make_statistics_table(own, {"Gecko2K": summarize_skills(["A dog."], [["rel/action"]], properties({}))})
+    table = make_statistics_table(own, {"Gecko2K": summarize_skills(["A dog."], [["rel/action"]], list_properties({}))})
     assert [row[0] for row in table.rows] == [ALL, "att/count", "att/count:additive", "rel/action"]
     assert all(len(row) == len(table.names) for row in table.rows)
     assert table.rows[1][1:3] == ["2", "1.000"] and table.rows[3][1:3] == ["", ""]
@@ -92,13 +92,13 @@ def test_a_skill_is_covered_if_more_than_two_percent_of_the_prompts_have_it() ->
     counts = {"counting": 4, "negation": 3, "scene": 90}
     order = random.Random(5).sample(range(150), 150)
     skills = [[name for name, count in counts.items() if place < count] for place in order]
-    own = summarize_skills([f"text {place}" for place in order], skills, properties({}))
-    said = "more than 2% of the prompts, which count as covered: here: counting, scene; Other: none."
-    assert make_statistics_table(own, {"Other": summarize_skills(["A dog."], [[]], properties({}))}).caption.endswith(
-        said
-    )
+    own = summarize_skills([f"text {place}" for place in order], skills, list_properties({}))
+    said = "Covered skills, which more than 2% of the prompts have: here: counting, scene; Other: none."
+    assert make_statistics_table(
+        own, {"Other": summarize_skills(["A dog."], [[]], list_properties({}))}
+    ).caption.endswith(said)
 
 
 def test_statistics_of_an_empty_benchmark_are_dashes() -> None:
-    table = make_statistics_table(summarize_skills([], [], properties({})), {})
+    table = make_statistics_table(summarize_skills([], [], list_properties({})), {})
     assert table.rows == [[ALL, "0", "–", "–", "0", "–", "–"]]

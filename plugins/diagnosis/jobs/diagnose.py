@@ -4,7 +4,7 @@ import sys
 
 from rich.console import Console
 
-from plumbline.jobs.command import KEPT, Command, run_job
+from plumbline.jobs.command import STOPPED_LINE, Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table, warn
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
@@ -26,7 +26,7 @@ COMMAND = Command(
     DiagnoseConfig,
     SWEEP_KEYS,
     first="sweep",
-    stopped=KEPT,
+    stopped=STOPPED_LINE,
 )
 
 
@@ -64,7 +64,7 @@ def _run(console: Console, config: DiagnoseConfig) -> int:
     make_newest(sweep.store, finished.run_id)
     lost = sum(effect.n_null for effect in diagnosis.effects)
     if lost:
-        warn(console, f"{lost} images that a metric scored have no score from a variant that lacks an input; run again")
+        warn(console, f"{lost} scored images lack the score without one of the metric's inputs; run the command again")
     say(console, f"written to {finished.folder}/diagnosis/ and {written.url}")
     for name, message in failed.items():
         warn(console, f"{name}: {message}")

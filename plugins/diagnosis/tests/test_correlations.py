@@ -11,8 +11,8 @@ from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.plugins.diagnosis.ablations import measure_effect
 from plumbline.plugins.diagnosis.diagnosis import Diagnosis, make_tables
 from plumbline.plugins.diagnosis.prompt_correlations import correlate_properties, make_prompt_numbers
-from tests.operators.results.test_metric_correlations import PROMPTS, draw_scores, make_scores, table
-from tests.operators.tallied import of_table
+from tests.operators.results.test_metric_correlations import PROMPTS, draw_scores, make_scores, make_table
+from tests.operators.tallied import wrap_scores
 
 
 def test_the_interval_of_an_ablations_difference_covers_zero_in_most_studies_without_an_effect() -> None:
@@ -22,7 +22,7 @@ def test_the_interval_of_an_ablations_difference_covers_zero_in_most_studies_wit
         whole, left = random.random((2, len(PROMPTS)))
         both = [make_scores(name, "x", dict(zip(PROMPTS, values.tolist(), strict=True)))
                 for name, values in (("a", whole), ("a:blank", left))]  # fmt: skip
-        found = measure_effect(of_table(table(*both)), "a", "blank", "a:blank")
+        found = measure_effect(wrap_scores(make_table(*both)), "a", "blank", "a:blank")
         assert found.low < found.difference < found.high
         missed += not found.low < 0 < found.high
     assert missed / studies <= 0.07
@@ -31,7 +31,10 @@ def test_the_interval_of_an_ablations_difference_covers_zero_in_most_studies_wit
 def test_a_missing_interval_is_explained() -> None:
     ones, others = dict.fromkeys(PROMPTS, 1.0), dict.fromkeys(PROMPTS, 0.0) | {"p7": 0.5}
     found = measure_effect(
-        of_table(table(make_scores("a", "x", ones), make_scores("a:blank", "x", others))), "a", "blank", "a:blank"
+        wrap_scores(make_table(make_scores("a", "x", ones), make_scores("a:blank", "x", others))),
+        "a",
+        "blank",
+        "a:blank",
     )
     (shown,) = make_tables(Diagnosis(effects=[found]))
     assert "no interval" in shown.rows[0] and shown.caption.endswith(WHY_NO_INTERVAL)
@@ -41,7 +44,11 @@ def test_images_of_a_prompt_are_averaged_and_do_not_narrow_the_interval() -> Non
     scores, lengths = draw_scores(1), {prompt: float(number % 7) for number, prompt in enumerate(PROMPTS)}
     known = make_prompt_numbers(hash_ids(PROMPTS[1:]), [lengths[prompt] for prompt in PROMPTS[1:]])
     once, thrice = (
-        next(correlate_properties(of_table(table(make_scores("a", "x", scores, copies))), {"a": {"length": known}}))
+        next(
+            correlate_properties(
+                wrap_scores(make_table(make_scores("a", "x", scores, copies))), {"a": {"length": known}}
+            )
+        )
         for copies in (1, 3)
     )
     expected = stats.spearmanr([scores[p] for p in PROMPTS[1:]], [lengths[p] for p in PROMPTS[1:]]).statistic
@@ -51,7 +58,9 @@ def test_images_of_a_prompt_are_averaged_and_do_not_narrow_the_interval() -> Non
 
 def test_a_constant_property_has_no_correlation() -> None:
     known = make_prompt_numbers(hash_ids(PROMPTS), [1.0] * len(PROMPTS))
-    (one,) = correlate_properties(of_table(table(make_scores("a", "x", draw_scores(1)))), {"a": {"questions": known}})
+    (one,) = correlate_properties(
+        wrap_scores(make_table(make_scores("a", "x", draw_scores(1)))), {"a": {"questions": known}}
+    )
     assert math.isnan(one.rho) and math.isnan(one.low) and one.n == 40
 
 
@@ -59,8 +68,8 @@ def test_an_effect_is_measured_on_the_images_with_both_scores() -> None:
     whole = draw_scores(1)
     left = {prompt: None if prompt == "p3" else (score or 0) - 0.25 for prompt, score in whole.items()}
     better = {prompt: (score or 0) + 1 for prompt, score in whole.items()}
-    runs = of_table(
-        table(
+    runs = wrap_scores(
+        make_table(
             make_scores("a", "x", whole), make_scores("a", "y", better), make_scores("a:blank", "x", left),
             make_scores("a:blank", "y", dict.fromkeys(PROMPTS, 0.5)),
         )
@@ -73,9 +82,9 @@ def test_an_effect_is_measured_on_the_images_with_both_scores() -> None:
     assert (found.whole, found.left) == (pytest.approx(ours.mean()), pytest.approx(theirs.mean()))
     assert found.difference == pytest.approx((theirs - ours).mean()) and found.low < found.difference < found.high
     assert found.rho == pytest.approx(stats.spearmanr(ours, theirs).statistic)
-    assert found.order == 1, "y stays above x"
+    assert found.order == 1, "generator y still ranks above generator x"
 
 
 def test_an_effect_without_images_is_nan() -> None:
-    found = measure_effect(of_table(table(make_scores("a", "x", draw_scores(1)))), "a", "blank", "a:blank")
+    found = measure_effect(wrap_scores(make_table(make_scores("a", "x", draw_scores(1)))), "a", "blank", "a:blank")
     assert (found.n, found.n_null) == (0, 40) and all(math.isnan(value) for value in found[2:9])

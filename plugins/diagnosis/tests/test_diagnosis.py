@@ -11,7 +11,7 @@ import pytest
 from plumbline.jobs.command import get_command, load_values
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.metrics.modules import Module
-from plumbline.operators.results.question_quality import content_words
+from plumbline.operators.results.question_quality import find_content_words
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.store.store import Store
@@ -178,13 +178,13 @@ def test_word_lists_parses_and_unrated_words_are_measured(folder: Path, tmp_path
         assert found["yngve"] == pytest.approx(math.nan if spoilt else (len(text.split()) - 1) / 2, nan_ok=True)
     where = {name: place for place, (name, _) in enumerate(rows)}
     notes = "\n".join(planned.notes)
-    assert f"parses.csv, row {where[broken]}: 1 brackets are not closed" in notes
+    assert f"parses.csv, row {where[broken]}: unclosed brackets: 1" in notes
     assert f"parses.csv, row {where[foreign]}: expected a parse of" in notes and "found one of 'elephant'" in notes
     assert f"diagnosis.parses: 3 of {PROMPTS} prompts have no valid parse" in notes
 
 
 def list_content_words(text: str) -> list[str]:
-    return [text[start:end].casefold() for start, end in content_words(text)]
+    return [text[start:end].casefold() for start, end in find_content_words(text)]
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_punctuation_and_traces_do_not_change_any_depth() -> None:
     [
         ("", "expected a parse of 'a dog', found one of ''"),
         ("a dog", r"expected a parse such as \(S"),
-        ("(NP (DT a) (NN dog)", "1 brackets are not closed"),
+        ("(NP (DT a) (NN dog)", "unclosed brackets: 1"),
         ("(NP (DT a) (NN dog)))", r"expected a parse such as \(S"),
         ("(NP (DT a) (NN cat))", "expected a parse of 'a dog', found one of 'a cat'"),
         ("(NP (NN dog) (DT a))", "found one of 'dog a'"),

@@ -57,7 +57,7 @@ def test_ratings_by_judges_are_pooled_by_the_names_of_their_questions() -> None:
 
 
 def test_a_row_with_an_error_does_not_count() -> None:
-    failed = make_row("a", score=None, error=rows.error_value(RowError("corrupt_image", "it is")))
+    failed = make_row("a", score=None, error=rows.error_value(RowError("corrupt_image", "the image cannot be decoded")))
     pool = KindPool()
     pool.add(make_table(failed), KINDS)
     assert pool.compute_means() == []

@@ -49,7 +49,7 @@ def test_questions_are_counted_by_their_choices_and_right_answers(question_count
     found = question_counts.compute_statistics()
     assert (found.metric, found.prompts, found.questions) == ("tifa", 2, 5)
     assert found.yes_no == 3 / 5 and found.yes == pytest.approx(2 / 3) and found.first == 1 / 2
-    assert found.repeated == 1 / 5, "the second says what the first does"
+    assert found.repeated == 1 / 5, "question 2 repeats question 1"
     assert found.majority == pytest.approx((2 / 3 + 1 / 2) / 2)
     assert found.chance == pytest.approx(((0.5 + 0.5 + 0.25) / 3 + (0.5 + 0.5) / 2) / 2)
     assert [(one.kind, one.questions) for one in question_counts.list_kinds()] == [("entity", 3), ("color", 1)]

@@ -84,10 +84,12 @@ def test_a_report_of_metrics_without_ranking_shows_images_and_distributions_but_
     html = (newest(tmp_path / "store") / "report.html").read_text()
     body = html[html.index("<main>") : html.index('id="words"')]
     gallery = body[body.index('id="gallery"') :]
-    assert gallery.count('<li class="card entry"') == len(edits), "each image once"
+    assert gallery.count('<li class="card entry"') == len(edits), "the gallery shows each image once"
     assert set(re.findall(r'class="tag (\w+)"', gallery)) == {"highest", "lowest"}
     side_by_side = body[body.index('id="prompts"') : body.index('id="gallery"')]
-    assert side_by_side.count("source_ssim") == side_by_side.count("source_l1") >= 4, "prompts that both have edited"
+    assert side_by_side.count("source_ssim") == side_by_side.count("source_l1") >= 4, (
+        "prompts that both generators edited"
+    )
     assert body[body.index('id="spread"') : body.index('id="prompts"')].count("<svg") == 4
     assert not re.search(r"\b(leads?|leader|best|worst|better than|tied)\b", re.sub(r"<[^>]*>", " ", body))
 
@@ -108,7 +110,7 @@ def test_editors_can_have_different_sources_and_an_edit_without_a_source_keeps_i
     )
     said = score(folder, tmp_path / "store", "prompts_from=names", code=1)
     assert "images without a source: 1, such as kind/result/add a hat.png" in " ".join(said.split())
-    assert "images with several sources of their name: 1, such as bold/result/remove the dog.png" in " ".join(
+    assert "images with several sources of the same name: 1, such as bold/result/remove the dog.png" in " ".join(
         said.split()
     )
     assert read_distances(tmp_path / "store") == {

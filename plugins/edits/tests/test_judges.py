@@ -10,7 +10,7 @@ import pytest
 from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.metrics.judges.judge import ask_repeatedly
 from plumbline.operators.metrics.metric import Evidence, average_images
-from plumbline.operators.metrics.wording import prompt_template
+from plumbline.operators.metrics.wording import read_prompt_template
 from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.plugins.edits.editscore import EditScoreConfig
 from plumbline.plugins.edits.imgedit import ImgEditConfig, read_kinds
@@ -99,7 +99,9 @@ def test_imgedit_rates_each_kind_of_edit_by_its_own_criteria(kind: str) -> None:
     )
     ((asked,),) = ran.rounds
     assert all(f"\n{name}: from 1 (" in asked.messages[0].text for name in names)
-    assert "No rating may be higher than the first one." in asked.messages[0].text, "and yet 4 and 5 are kept"
+    assert "No rating may be higher than the first one." in asked.messages[0].text, (
+        "ratings above the first are kept anyway"
+    )
     assert ImgEditConfig().score(make_evidence(ran.result)).score == pytest.approx((2 + 4 + 5) / 3)
     assert (
         run(ImgEditConfig(edit_kind=kind).inspect("do it"), [write_reply(**dict.fromkeys(names, 3))]).rounds
@@ -115,4 +117,4 @@ def test_imgedit_reports_the_skills_it_found_unless_exactly_one_is_a_kind_of_edi
 
 
 def test_every_kind_of_edit_has_three_criteria() -> None:
-    assert set(read_kinds(prompt_template("imgedit_kinds"))) == set(RELEASED_RESPECTS)
+    assert set(read_kinds(read_prompt_template("imgedit_kinds"))) == set(RELEASED_RESPECTS)

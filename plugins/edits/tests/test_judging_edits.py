@@ -15,27 +15,29 @@ from plumbline.plugins.edits.imgedit import ImgEditConfig
 from tests.bench_of import write_rows
 from tests.commands import newest, printed, refusal
 from tests.operators import tiny
-from tests.operators.models.endpoint import KEY, VARIABLE, Server, make_completion
+from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Server, make_completion
 
-RATED = {
+REPLY_RATINGS = {
     "editing_success": 9, "overediting": 4, "naturalness": 9, "artifacts": 8, "rating": 35,
     "prompt_compliance": 5, "visual_naturalness": 4, "physical_detail_coherence": 2, "rationale": "So.",
 }  # fmt: skip
-MADE, SOURCES = ([tiny.encode_image(tiny.draw_image(seed)) for seed in seeds] for seeds in (range(3), range(10, 13)))
+EDITED_IMAGES, SOURCE_IMAGES = (
+    [tiny.encode_image(tiny.draw_image(seed)) for seed in seeds] for seeds in (range(3), range(10, 13))
+)
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setenv(VARIABLE, KEY)
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
     server = Server()
-    server.script = lambda number, body: make_completion(json.dumps(RATED))
+    server.script = lambda number, body: make_completion(json.dumps(REPLY_RATINGS))
     server.trial = make_completion("yes")
     yield server
     server.close()
 
 
 def judge(server: Server) -> dict[str, Any]:
-    return {"family": "openai", "checkpoint": "judge", "endpoint": server.url, "key_variable": VARIABLE}
+    return {"family": "openai", "checkpoint": "judge", "endpoint": server.url, "key_variable": KEY_VARIABLE}
 
 
 def summarise_requests(server: Server) -> list[tuple[int, bool]]:
@@ -47,14 +49,14 @@ def summarise_requests(server: Server) -> list[tuple[int, bool]]:
 def test_a_table_of_edits_is_judged_and_a_bad_source_only_affects_metrics_that_read_it(
     server: Server, tmp_path: Path
 ) -> None:
-    sources = [SOURCES[0], b"no image", SOURCES[2]]
+    sources = [SOURCE_IMAGES[0], b"no image", SOURCE_IMAGES[2]]
     rows = [{"image": image, "before": source, "prompt": "paint it red"}
-            for image, source in zip(MADE, sources, strict=True)]  # fmt: skip
+            for image, source in zip(EDITED_IMAGES, sources, strict=True)]  # fmt: skip
     write_rows(tmp_path / "mine.parquet", rows)
     vlm = ", ".join(f"{key}: {value!r}" for key, value in judge(server).items())
     given = [f"images={tmp_path}/mine.parquet", "metric=[viescore_edit,gpt4v_eval]", f"+models.vlm={{{vlm}}}"]
     given += ["models=shapes", "cluster=here", f"store={tmp_path}/store", "max_failed=0.5"]
-    assert "metrics.viescore_edit: it looks at the sources" in refusal("score", *given)
+    assert "metrics.viescore_edit: it needs the source images" in refusal("score", *given)
     printed("score", *given, "benchmark.columns.source=before", code=2)
     scores = pq.read_table(newest(tmp_path / "store") / "scores.parquet").to_pylist()
     found = {
@@ -71,7 +73,9 @@ def test_a_table_of_edits_is_judged_and_a_bad_source_only_affects_metrics_that_r
 def test_the_scorer_sends_a_judge_the_source_followed_by_the_image(server: Server) -> None:
     metrics = {"imgedit": ImgEditConfig(edit_kind="add"), "by_skill": ImgEditConfig()}
     scorer = Scorer(ScorerConfig(models={"vlm": model_config(**judge(server))}, metrics=metrics))
-    scored = scorer.score_table(MADE, "paint it red", sources=[SOURCES[0], [SOURCES[1], SOURCES[2]], None]).to_pylist()
+    scored = scorer.score_table(
+        EDITED_IMAGES, "paint it red", sources=[SOURCE_IMAGES[0], [SOURCE_IMAGES[1], SOURCE_IMAGES[2]], None]
+    ).to_pylist()
     assert [row["score"] for row in scored[:3]] == [pytest.approx((5 + 4 + 2) / 3), None, None]
     assert [row["error"] and row["error"]["kind"] for row in scored] == [
         None, "too_many_images", "missing_image", "no_edit_kind", "too_many_images", "missing_image",
@@ -80,4 +84,4 @@ def test_the_scorer_sends_a_judge_the_source_followed_by_the_image(server: Serve
     pictures = [part["image_url"]["url"] for part in body["messages"][0]["content"][:-1]]
     assert len(set(pictures)) == 2 and summarise_requests(server) == [(2, True)]
     with pytest.raises(ConfigError, match="imgedit and by_skill need the sources of edited images"):
-        scorer.score_table(MADE, "paint it red")
+        scorer.score_table(EDITED_IMAGES, "paint it red")

@@ -11,33 +11,35 @@ from scipy import stats
 
 from plumbline.operators.metaeval.ratings import VIESCORE
 from plumbline.pipelines.metaeval.metaeval import run_metaeval
-from tests.pipelines.metaeval.releases.files import Layout, read_with, table, write_file
-from tests.pipelines.metaeval.releases.test_releases import RATED, check_complaint, check_tables
-from tests.pipelines.metaeval.test_metaeval import config
+from tests.pipelines.metaeval.releases.files import Layout, make_rows, read_with, write_file
+from tests.pipelines.metaeval.releases.test_releases import RATING_COLUMNS, check_complaint, check_tables
+from tests.pipelines.metaeval.test_metaeval import make_metaeval_config
 
-RATERS = "paper_implementation/_human_annotations/ImagenHub_human_eval_results"
+RATINGS_FOLDER = "paper_implementation/_human_annotations/ImagenHub_human_eval_results"
 
 
-ANSWERS = "paper_implementation/_answers"
+ANSWERS_FOLDER = "paper_implementation/_answers"
 
 
 IMAGENHUB: dict[str, Any] = {
-    f"{RATERS}/ImagenHub_Text-Guided_IE/Text-Guided_IE_rater1.tsv": (
+    f"{RATINGS_FOLDER}/ImagenHub_Text-Guided_IE/Text-Guided_IE_rater1.tsv": (
         "uid\tOne\tTwo\r\nb.jpg\t[0.5, 1]\t[0,0]\r\na.jpg\t[1,1]\t[0, 0.5]\r\n"
     ),
-    f"{RATERS}/ImagenHub_Text-Guided_IE/Text-Guided_IE_rater2.tsv": "uid\tOne\na.jpg\t[0.5,0.5]\nb.jpg\t[0,1]\n",
-    f"{RATERS}/ImagenHub_Text-Guided_IG/Text-To-Image_rater1.tsv": "uid\tSDXL\na.jpg\t[1,1]\n",
-    f"{ANSWERS}/results_gpt4o_0shot/ImagenHub_Text-Guided_IE/One/SC.json": {
+    f"{RATINGS_FOLDER}/ImagenHub_Text-Guided_IE/Text-Guided_IE_rater2.tsv": (
+        "uid\tOne\na.jpg\t[0.5,0.5]\nb.jpg\t[0,1]\n"
+    ),
+    f"{RATINGS_FOLDER}/ImagenHub_Text-Guided_IG/Text-To-Image_rater1.tsv": "uid\tSDXL\na.jpg\t[1,1]\n",
+    f"{ANSWERS_FOLDER}/results_gpt4o_0shot/ImagenHub_Text-Guided_IE/One/SC.json": {
         "b.jpg": {"score": [4, 8.5], "reasoning": "..."}, "a.jpg": {"score": 80}, "c.jpg": {"score": [1]},
     },
-    f"{ANSWERS}/results_gpt4o_0shot/ImagenHub_Text-Guided_IE/One/PQ.json": {
+    f"{ANSWERS_FOLDER}/results_gpt4o_0shot/ImagenHub_Text-Guided_IE/One/PQ.json": {
         "a.jpg": {"score": [8.5, 9]}, "b.jpg": {"score": [9]},
     },
-    f"{ANSWERS}/results_autometrics/ImagenHub_Text-Guided_IE/One.json": {"a.jpg": {"LPIPS": 0.486559}},
+    f"{ANSWERS_FOLDER}/results_autometrics/ImagenHub_Text-Guided_IE/One.json": {"a.jpg": {"LPIPS": 0.486559}},
 }  # fmt: skip
 
 
-VOTES = table(
+VOTES = make_rows(
     "idx instruct_prompt response model_vote human_vote correct",
     (0, "add a lizard", "[[A>B]]", "[[A>B]]", "leftvote", True),
     (2, "add a hat", "None of them", None, "bothbad_vote", False),
@@ -60,7 +62,7 @@ LAYOUTS: Mapping[str, Layout] = {
 RATER_1, _, _, SC_OF_ONE, _, LPIPS_OF_ONE = IMAGENHUB
 EXPECTED: Mapping[str, Mapping[str, Any]] = {
     "imagenhub": {  # lowest integer / 10, at most 1; O is the square root of SC x PQ
-        "ratings": (RATED, 3, [
+        "ratings": (RATING_COLUMNS, 3, [
             ("Text-Guided_IE/One/a.jpg", "Text-Guided_IE/a.jpg", "One", "1", "SC", 1.0),
             ("Text-Guided_IE/One/a.jpg", "Text-Guided_IE/a.jpg", "One", "1", "PQ", 1.0),
             ("Text-Guided_IE/One/a.jpg", "Text-Guided_IE/a.jpg", "One", "1", "O", 1.0),
@@ -93,7 +95,7 @@ EXPECTED: Mapping[str, Mapping[str, Any]] = {
 
 A layout may also have the expected skills and notes.
 """
-COMPLAINTS: Mapping[str, list[tuple[Any, ...]]] = {
+REFUSED_CONTENTS: Mapping[str, list[tuple[Any, ...]]] = {
     "imagenhub": [
         (
             RATER_1,
@@ -127,14 +129,16 @@ def test_every_layout_is_read_into_the_expected_tables(name: str, tmp_path: Path
     check_tables(read_with(LAYOUTS[name].reader, LAYOUTS[name].write(tmp_path)), EXPECTED[name])
 
 
-@pytest.mark.parametrize("name, complaint", [(name, one) for name, several in COMPLAINTS.items() for one in several])
+@pytest.mark.parametrize(
+    "name, complaint", [(name, one) for name, several in REFUSED_CONTENTS.items() for one in several]
+)
 def test_an_invalid_release_is_refused_with_its_file_and_row(
     name: str, complaint: tuple[Any, ...], tmp_path: Path
 ) -> None:
     check_complaint(LAYOUTS[name], complaint, tmp_path)
 
 
-PAIRS = [[0, 0], [0, 1], [0.5, 0.5], [1, 1], [1, 0], [0.5, 0], [0, 0.5]]
+RATING_PAIRS = [[0, 0], [0, 1], [0.5, 0.5], [1, 1], [1, 0], [0.5, 0], [0, 0.5]]
 
 
 EDITORS = ("SDEdit", "Glide")
@@ -146,7 +150,7 @@ def write_imagenhub(folder: Path) -> tuple[dict[str, list[list[list[float]]]], d
     Return, by editor and edit, the SC and PQ ratings by each of three people, and the replies of a judge.
     """
     draws = np.random.default_rng(7)
-    people = {name: [[PAIRS[draw] for draw in draws.integers(7, size=3)] for _ in range(12)] for name in EDITORS}
+    people = {name: [[RATING_PAIRS[draw] for draw in draws.integers(7, size=3)] for _ in range(12)] for name in EDITORS}
     replies = {
         name: [{aspect: draws.integers(11, size=2).tolist() for aspect in ("SC", "PQ")} for _ in range(12)]
         for name in EDITORS
@@ -156,18 +160,22 @@ def write_imagenhub(folder: Path) -> tuple[dict[str, list[list[list[float]]]], d
             {"uid": f"{n}.jpg", **{name: str(people[name][n][rater]) for name in EDITORS}, "Imagic": "[0, 0]"}
             for n in range(12)
         ]
-        write_file(folder / f"{RATERS}/ImagenHub_Text-Guided_IE/x_rater{rater}.tsv", rows)
+        write_file(folder / f"{RATINGS_FOLDER}/ImagenHub_Text-Guided_IE/x_rater{rater}.tsv", rows)
     for name in EDITORS:
         for aspect in ("SC", "PQ"):
             records = {f"{n}.jpg": {"score": replies[name][n][aspect]} for n in range(12)}
-            write_file(folder / f"{ANSWERS}/results_gpt4o_0shot/ImagenHub_Text-Guided_IE/{name}/{aspect}.json", records)
+            write_file(
+                folder / f"{ANSWERS_FOLDER}/results_gpt4o_0shot/ImagenHub_Text-Guided_IE/{name}/{aspect}.json", records
+            )
     return people, replies
 
 
 def test_correlations_with_ratings_equal_those_of_viescores_notebook(tmp_path: Path) -> None:
     """Reimplement the notebook, which averages the editors' correlations and takes the hyperbolic tangent."""
     people, replies = write_imagenhub(tmp_path)
-    found = run_metaeval(config(tmp_path, "protocol=imagenhub", f"protocol.path={tmp_path}", "sampling.resamples=2"))
+    found = run_metaeval(
+        make_metaeval_config(tmp_path, "protocol=imagenhub", f"protocol.path={tmp_path}", "sampling.resamples=2")
+    )
     judged = {(one.metric, one.template, one.subset): one for one in found.judgements if one.statistic == VIESCORE}
 
     def average(values: list[float]) -> float:
@@ -192,7 +200,7 @@ def test_correlations_with_ratings_equal_those_of_viescores_notebook(tmp_path: P
 
 def test_the_accuracy_of_models_equals_that_of_genai_benchs_release(tmp_path: Path) -> None:
     path = LAYOUTS["genai_arena"].write(tmp_path)
-    found = run_metaeval(config(tmp_path, "protocol=genai_arena", f"protocol.path={path}"))
+    found = run_metaeval(make_metaeval_config(tmp_path, "protocol=genai_arena", f"protocol.path={path}"))
     judged = {one.metric: one for one in found.judgements if one.statistic == "binary_accuracy"}
     assert judged["gpt4o"].value == pytest.approx(2 / 3)
     assert (judged["gpt4o"].n, judged["gpt4o"].n_unscored) == (3, 1)  # one reply has no verdict

@@ -5,10 +5,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.assets.making.edits import (
-    EACH,
     EDITORS,
+    EDITS_PER_KIND,
     KINDS,
-    MISSES,
+    MISSES_PER_KIND,
     make_edit_tables,
     make_edits,
     write_questions_csv,
@@ -16,7 +16,7 @@ from plumbline.assets.making.edits import (
 from tests.commands import newest, printed
 from tests.environment import ROOT
 
-EDITS = ROOT / "assets/shapes_edits"
+EDITS_FOLDER = ROOT / "assets/shapes_edits"
 
 
 @pytest.fixture(scope="module")
@@ -25,13 +25,13 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, pd.DataFrame]:
     store = tmp_path_factory.mktemp("edits")
     shown = printed("sweep", "sweep=shapes_edits", f"store={store}", "cluster=here", "verbose=true")
     scores = pd.read_parquet(newest(store) / "scores.parquet")
-    truth = pd.read_parquet(EDITS / "truth.parquet").rename(columns={"score": "true"})
+    truth = pd.read_parquet(EDITS_FOLDER / "truth.parquet").rename(columns={"score": "true"})
     return shown, pd.merge(scores, truth, on=["image_id", "prompt_id", "generator"])
 
 
 def test_editors_are_ranked_in_the_known_order_and_every_comparison_is_clear(swept: tuple[str, pd.DataFrame]) -> None:
     shown, scores = swept
-    assert len(scores) == 3 * len(KINDS) * EACH * len(EDITORS) and scores["score"].notna().all()
+    assert len(scores) == 3 * len(KINDS) * EDITS_PER_KIND * len(EDITORS) and scores["score"].notna().all()
     means = scores.groupby(["metric", "generator"])["score"].mean().unstack()
     assert means.loc["dsg_1k"].sort_values(ascending=False).index.tolist() == list(EDITORS)
     assert "6 of 6 comparisons of two generators by one metric are clear" in " ".join(shown.split())
@@ -42,7 +42,7 @@ def test_the_answers_to_the_questions_are_nearly_always_true(swept: tuple[str, p
     assert (asked["score"] - asked["true"]).abs().lt(1e-6).mean() > 0.95
     means = asked.groupby("generator")[["score", "true"]].mean()
     assert means["true"].to_dict() == pytest.approx(
-        {"tweezers": 1, "scissors": 1 - MISSES / EACH, "roller": 0.3, "glass": 0}
+        {"tweezers": 1, "scissors": 1 - MISSES_PER_KIND / EDITS_PER_KIND, "roller": 0.3, "glass": 0}
     )
     assert means["score"].to_numpy() == pytest.approx(means["true"].to_numpy(), abs=0.05)
 
@@ -56,9 +56,9 @@ def test_the_editor_that_changes_nothing_keeps_everything(swept: tuple[str, pd.D
 
 def test_the_stored_tables_can_be_reproduced_from_the_seed() -> None:
     made = make_edit_tables(0)
-    assert {str(file.relative_to(EDITS)) for file in EDITS.rglob("*.parquet")} == set(made)
+    assert {str(file.relative_to(EDITS_FOLDER)) for file in EDITS_FOLDER.rglob("*.parquet")} == set(made)
     for name in ("prompts.parquet", "truth.parquet"):
-        kept = pq.read_table(EDITS / name)
+        kept = pq.read_table(EDITS_FOLDER / name)
         columns = [column for column in kept.column_names if column != "image_id"]  # PNGs differ by Pillow's version
         assert kept.select(columns).equals(made[name].select(columns))
-    assert (EDITS / "questions.csv").read_text() == write_questions_csv(make_edits(0))
+    assert (EDITS_FOLDER / "questions.csv").read_text() == write_questions_csv(make_edits(0))

@@ -10,7 +10,7 @@ from PIL import Image
 from torch.nn.functional import cosine_similarity
 from transformers import AutoTokenizer, CLIPImageProcessor, CLIPModel
 
-from plugins.edits.tests.test_source_comparisons import SOURCE, draw_noise, encode_png, pivot_scores, write_edits
+from plugins.edits.tests.test_source_comparisons import SOURCE_OPTION, draw_noise, encode_png, pivot_scores, write_edits
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
 from plumbline.operators.models.families import model_config
@@ -20,16 +20,16 @@ from tests.environment import ROOT
 from tests.operators.tiny import rewards
 
 METRICS = "metric=[clip_i,clip_t,clip_direction]"
-CAPTIONS = ("benchmark.columns.source_caption=was", "benchmark.columns.target_caption=wanted")
-CLIP = ROOT / "assets/clip-shapes"
-EDITED = [row["image"] for row in images("atlas", 4)]
-BEFORE = [row["image"] for row in images("flint", 5)][1:]
-WANTED = [row["text"] for row in prompts(4)]
-WAS = [row["text"] for row in prompts(5)][1:]
+CAPTION_OPTIONS = ("benchmark.columns.source_caption=was", "benchmark.columns.target_caption=wanted")
+CLIP_FOLDER = ROOT / "assets/clip-shapes"
+EDITED_IMAGES = [row["image"] for row in images("atlas", 4)]
+SOURCE_IMAGES = [row["image"] for row in images("flint", 5)][1:]
+TARGET_CAPTIONS = [row["text"] for row in prompts(4)]
+SOURCE_CAPTIONS = [row["text"] for row in prompts(5)][1:]
 
 
 def compute_scores(folder: Path, store: Path, *more: str) -> Any:
-    return pivot_scores(run_tables(run_bench(folder, store, METRICS, SOURCE, *CAPTIONS, *more)))
+    return pivot_scores(run_tables(run_bench(folder, store, METRICS, SOURCE_OPTION, *CAPTION_OPTIONS, *more)))
 
 
 def compute_released_scores() -> list[list[float]]:
@@ -39,8 +39,8 @@ def compute_released_scores() -> list[list[float]]:
     directional similarity comes from InstructPix2Pix (timothybrooks/instruct-pix2pix 0dffd1e,
     metrics/clip_similarity.py).
     """
-    model, words = CLIPModel.from_pretrained(CLIP).eval(), AutoTokenizer.from_pretrained(CLIP)
-    processor = CLIPImageProcessor.from_pretrained(CLIP)
+    model, words = CLIPModel.from_pretrained(CLIP_FOLDER).eval(), AutoTokenizer.from_pretrained(CLIP_FOLDER)
+    processor = CLIPImageProcessor.from_pretrained(CLIP_FOLDER)
 
     def embed_image(encoded: bytes) -> torch.Tensor:
         pixels = processor(images=open_image(encoded), return_tensors="pt")["pixel_values"]
@@ -51,7 +51,9 @@ def compute_released_scores() -> list[list[float]]:
 
     found = []
     with torch.inference_mode():
-        for edited, before, wanted, was in zip(EDITED, BEFORE, WANTED, WAS, strict=True):
+        for edited, before, wanted, was in zip(
+            EDITED_IMAGES, SOURCE_IMAGES, TARGET_CAPTIONS, SOURCE_CAPTIONS, strict=True
+        ):
             both, texts = [embed_image(before), embed_image(edited)], [embed_text(was), embed_text(wanted)]
             kept, fit = cosine_similarity(*both), cosine_similarity(both[1], texts[1])
             units = [[one / one.norm(dim=1, keepdim=True) for one in pair] for pair in (both, texts)]
@@ -67,9 +69,11 @@ def open_image(encoded: bytes) -> Image.Image:
 @pytest.mark.parametrize("of_prompts", [False, True])
 def test_similarities_equal_those_of_magicbrush_and_instructpix2pix(tmp_path: Path, of_prompts: bool) -> None:
     """The result is the same whether captions are stored with the images or once in the prompts file."""
-    folder = write_edits(tmp_path / "bench", BEFORE, **({} if of_prompts else {"was": WAS, "wanted": WANTED}))
+    folder = write_edits(
+        tmp_path / "bench", SOURCE_IMAGES, **({} if of_prompts else {"was": SOURCE_CAPTIONS, "wanted": TARGET_CAPTIONS})
+    )
     if of_prompts:
-        rows = zip(prompts(4), WAS, WANTED, strict=True)
+        rows = zip(prompts(4), SOURCE_CAPTIONS, TARGET_CAPTIONS, strict=True)
         write_rows(folder / "prompts.parquet", [{**row, "was": was, "wanted": wanted} for row, was, wanted in rows])
     found = compute_scores(folder, tmp_path / "store")[["clip_i", "clip_t", "clip_direction"]]
     for row, expected in zip(found.to_numpy().tolist(), compute_released_scores(), strict=True):
@@ -78,9 +82,14 @@ def test_similarities_equal_those_of_magicbrush_and_instructpix2pix(tmp_path: Pa
 
 
 def test_a_changed_caption_or_source_only_changes_the_metrics_that_read_it(tmp_path: Path) -> None:
-    folder = write_edits(tmp_path / "bench", BEFORE, was=WAS, wanted=WANTED)
+    folder = write_edits(tmp_path / "bench", SOURCE_IMAGES, was=SOURCE_CAPTIONS, wanted=TARGET_CAPTIONS)
     first = compute_scores(folder, tmp_path / "store")
-    write_edits(folder, [*BEFORE[:3], EDITED[3]], was=[WANTED[3], *WAS[1:]], wanted=[WANTED[0], WAS[3], *WANTED[2:]])
+    write_edits(
+        folder,
+        [*SOURCE_IMAGES[:3], EDITED_IMAGES[3]],
+        was=[TARGET_CAPTIONS[3], *SOURCE_CAPTIONS[1:]],
+        wanted=[TARGET_CAPTIONS[0], SOURCE_CAPTIONS[3], *TARGET_CAPTIONS[2:]],
+    )
     second = compute_scores(folder, tmp_path / "store")
     same = (first == second)[["clip_i", "clip_t", "clip_direction"]]
     assert same.to_numpy().tolist() == [
@@ -93,9 +102,12 @@ def test_a_changed_caption_or_source_only_changes_the_metrics_that_read_it(tmp_p
 
 
 def test_a_missing_caption_or_source_only_fails_the_metrics_that_read_it(tmp_path: Path) -> None:
-    was, wanted = ["", WAS[1], WAS[2], WAS[3]], [WANTED[0], None, WAS[2], WANTED[3]]
-    folder = write_edits(tmp_path / "bench", [*BEFORE[:3], b"nonsense"], was=was, wanted=wanted)
-    finished = run_bench(folder, tmp_path / "store", METRICS, SOURCE, *CAPTIONS)
+    was, wanted = (
+        ["", SOURCE_CAPTIONS[1], SOURCE_CAPTIONS[2], SOURCE_CAPTIONS[3]],
+        [TARGET_CAPTIONS[0], None, SOURCE_CAPTIONS[2], TARGET_CAPTIONS[3]],
+    )
+    folder = write_edits(tmp_path / "bench", [*SOURCE_IMAGES[:3], b"nonsense"], was=was, wanted=wanted)
+    finished = run_bench(folder, tmp_path / "store", METRICS, SOURCE_OPTION, *CAPTION_OPTIONS)
     tables = run_tables(finished)
     scores = pivot_scores(tables)
     assert scores["clip_i"].isna().tolist() == [False, False, False, True]
@@ -110,24 +122,24 @@ def test_a_missing_caption_or_source_only_fails_the_metrics_that_read_it(tmp_pat
 
 
 def test_missing_sources_and_captions_are_refused_before_anything_runs(tmp_path: Path) -> None:
-    folder = write_edits(tmp_path / "bench", BEFORE, was=WAS, wanted=WANTED)
+    folder = write_edits(tmp_path / "bench", SOURCE_IMAGES, was=SOURCE_CAPTIONS, wanted=TARGET_CAPTIONS)
     with pytest.raises(ConfigError, match=r"metrics\.clip_i: .* benchmark\.columns\.source,"):
         plan_bench(folder, tmp_path / "store", "metric=[clip_i]")
     named = r"metrics\.clip_direction: .* benchmark\.columns\.target_caption and benchmark\.columns\.source_caption "
     with pytest.raises(ConfigError, match=named):
-        plan_bench(folder, tmp_path / "store", "metric=[clip_direction]", SOURCE)
+        plan_bench(folder, tmp_path / "store", "metric=[clip_direction]", SOURCE_OPTION)
     with pytest.raises(ConfigError, match=r"metrics\.clip_t: .* with benchmark\.columns\.target_caption "):
-        plan_bench(folder, tmp_path / "store", "metric=[clip_t]", CAPTIONS[0])
+        plan_bench(folder, tmp_path / "store", "metric=[clip_t]", CAPTION_OPTIONS[0])
     with pytest.raises(ConfigError, match="supports compares=prompt or caption, not source"):
         model = f"+models.m={{family: blip_itm, checkpoint: {folder}}}"
-        plan_bench(folder, tmp_path / "store", "metric=[clip_i]", SOURCE, "metrics.clip_i.model=m", model)
+        plan_bench(folder, tmp_path / "store", "metric=[clip_i]", SOURCE_OPTION, "metrics.clip_i.model=m", model)
     with pytest.raises(ConfigError, match="similarity measure: expected cosine with compares=source, got logit"):
         SimilarityConfig(model="clip", compares="source", measure="logit")
 
 
 def test_captions_can_be_passed_in_python(tmp_path: Path) -> None:
     models = {
-        "clip": model_config(family="clip", checkpoint=str(CLIP)),
+        "clip": model_config(family="clip", checkpoint=str(CLIP_FOLDER)),
         "dino": model_config(family="dino", checkpoint=str(rewards.save_dino(tmp_path / "dino"))),
     }
     metrics = {
@@ -135,18 +147,18 @@ def test_captions_can_be_passed_in_python(tmp_path: Path) -> None:
         "change": SimilarityConfig(model="clip", compares="change"),
     }
     scorer = Scorer(ScorerConfig(models=models, metrics=metrics))
-    both = list(zip(WAS, WANTED, strict=True))
-    table = scorer.score_table(EDITED, "", sources=BEFORE, captions=both).to_pylist()
+    both = list(zip(SOURCE_CAPTIONS, TARGET_CAPTIONS, strict=True))
+    table = scorer.score_table(EDITED_IMAGES, "", sources=SOURCE_IMAGES, captions=both).to_pylist()
     assert [row["score"] for row in table[4:]] == pytest.approx([row[2] for row in compute_released_scores()], abs=1e-5)
     assert len({row["score"] for row in table[:4]}) == 4
     assert scorer.score_table(draw_noise(1), "", "kept", sources=encode_png(draw_noise(1)))[
         "score"
     ].to_pylist() == pytest.approx([1])
     with pytest.raises(ConfigError, match="captions: required by change; pass a description of each source"):
-        scorer.score_table(EDITED, "", sources=BEFORE)
+        scorer.score_table(EDITED_IMAGES, "", sources=SOURCE_IMAGES)
     with pytest.raises(ConfigError, match="captions: kept would ignore them"):
-        scorer.score_table(EDITED, "", "kept", sources=BEFORE, captions=both)
+        scorer.score_table(EDITED_IMAGES, "", "kept", sources=SOURCE_IMAGES, captions=both)
     with pytest.raises(ConfigError, match="got 4 images and 3 entries"):
-        scorer.score_table(EDITED, "", sources=BEFORE, captions=both[:3])
+        scorer.score_table(EDITED_IMAGES, "", sources=SOURCE_IMAGES, captions=both[:3])
     with pytest.raises(ConfigError, match=r"captions\[0\]: expected two texts"):
-        scorer.score_table(EDITED, "", sources=BEFORE, captions=["ab", *both[1:]])
+        scorer.score_table(EDITED_IMAGES, "", sources=SOURCE_IMAGES, captions=["ab", *both[1:]])

@@ -18,8 +18,8 @@ from plumbline.plugins.edits.source_comparisons_stage import compare_with_source
 from tests.bench_of import images, plan_bench, prompts, run_bench, run_plan, run_tables, write_benchmark, write_rows
 
 METRICS = "metric=[source_l1,source_l2,source_ssim]"
-SOURCE, URI = "benchmark.columns.source=before", "benchmark.columns.source_uri=from"
-MASK = "benchmark.columns.mask=where"
+SOURCE_OPTION, URI_OPTION = "benchmark.columns.source=before", "benchmark.columns.source_uri=from"
+MASK_OPTION = "benchmark.columns.mask=where"
 
 
 def encode_png(image: Image.Image) -> bytes:
@@ -64,7 +64,7 @@ def test_a_sweep_compares_each_image_with_its_source_as_the_scorer_does(tmp_path
     own = [row["image"] for row in images("atlas", 4)]
     given = [*own[:3], encode_png(draw_noise(1))]
     folder = write_edits(tmp_path / "bench", given)
-    found = compute_scores(folder, tmp_path / "store", SOURCE)
+    found = compute_scores(folder, tmp_path / "store", SOURCE_OPTION)
     assert found["source_l1"].tolist()[:3] == [0, 0, 0] and found["source_ssim"].tolist()[:3] == pytest.approx([1] * 3)
     metrics = {f"source_{name}": SourceComparisonConfig(comparison=name) for name in ("l1", "l2", "ssim")}
     table = Scorer(ScorerConfig(models={}, metrics=metrics)).score_table(own, "an edit", sources=given)
@@ -73,8 +73,8 @@ def test_a_sweep_compares_each_image_with_its_source_as_the_scorer_does(tmp_path
 
 def test_a_changed_source_changes_the_score_of_its_image(tmp_path: Path) -> None:
     one, other = encode_png(draw_noise(1)), encode_png(draw_noise(2))
-    first = compute_scores(write_edits(tmp_path / "bench", [one] * 4), tmp_path / "store", SOURCE)
-    second = compute_scores(write_edits(tmp_path / "bench", [one] * 3 + [other]), tmp_path / "store", SOURCE)
+    first = compute_scores(write_edits(tmp_path / "bench", [one] * 4), tmp_path / "store", SOURCE_OPTION)
+    second = compute_scores(write_edits(tmp_path / "bench", [one] * 3 + [other]), tmp_path / "store", SOURCE_OPTION)
     same = (first == second).all(axis=1).tolist()
     assert same == [True] * 3 + [False]
 
@@ -84,16 +84,16 @@ def test_a_source_is_read_from_its_uri_and_a_changed_file_is_scored_again(tmp_pa
     address = tmp_path / "bench" / "images" / "before.png"
     address.write_bytes(encode_png(draw_noise(1)))
     folder = write_edits(tmp_path / "bench", [str(address)] * 4, "from")
-    first = compute_scores(folder, tmp_path / "store", URI)
-    assert not plan_bench(folder, tmp_path / "store", METRICS, URI).plan.missing
+    first = compute_scores(folder, tmp_path / "store", URI_OPTION)
+    assert not plan_bench(folder, tmp_path / "store", METRICS, URI_OPTION).plan.missing
     address.write_bytes(encode_png(draw_noise(2, 50)))
-    assert (compute_scores(folder, tmp_path / "store", URI) != first).to_numpy().all()
+    assert (compute_scores(folder, tmp_path / "store", URI_OPTION) != first).to_numpy().all()
 
 
 def test_an_unusable_source_is_an_error_about_the_source(tmp_path: Path) -> None:
     huge = encode_png(Image.new("RGB", (700, 20)))
     folder = write_edits(tmp_path / "bench", [b"nonsense", None, huge, encode_png(draw_noise(1, 8, 8))])
-    tables = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE))
+    tables = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE_OPTION))
     assert tables["scores"]["score"].isna().all()
     errors = tables["errors"].sort_values("row")
     assert errors["kind"].tolist() == ["corrupt_image", "missing_image", "image_too_large", "image_too_small"]
@@ -111,8 +111,8 @@ def test_only_pixels_outside_the_mask_are_compared(tmp_path: Path) -> None:
     edge = range(width - width // 4, width)
     masks = [draw_mask(white, width, height) for white in (edge, range(0), range(width // 2), edge)]
     folder = write_edits(tmp_path / "bench", [*map(encode_png, sources)], where=[*map(encode_png, masks)])
-    found = compute_scores(folder, tmp_path / "store", SOURCE, MASK)
-    whole = compute_scores(folder, tmp_path / "other", SOURCE)
+    found = compute_scores(folder, tmp_path / "store", SOURCE_OPTION, MASK_OPTION)
+    whole = compute_scores(folder, tmp_path / "other", SOURCE_OPTION)
     assert found.loc[found.index[[0, 3]], ["source_l1", "source_l2"]].to_numpy().tolist() == [[0, 0], [0, 0]]
     assert found["source_ssim"].iloc[[0, 3]].tolist() == pytest.approx([1, 1])
     assert found.iloc[1].tolist() == whole.iloc[1].tolist()
@@ -122,9 +122,9 @@ def test_only_pixels_outside_the_mask_are_compared(tmp_path: Path) -> None:
 def test_a_changed_mask_only_changes_its_row_and_pixels_inside_the_mask_do_not_count(tmp_path: Path) -> None:
     source, left, right = (encode_png(one) for one in (draw_noise(1), draw_mask(range(20)), draw_mask(range(20, 40))))
     folder = write_edits(tmp_path / "bench", [source] * 4, where=[left] * 4)
-    first = compute_scores(folder, tmp_path / "store", SOURCE, MASK)
+    first = compute_scores(folder, tmp_path / "store", SOURCE_OPTION, MASK_OPTION)
     write_edits(folder, [source] * 4, where=[*[left] * 3, right])
-    second = compute_scores(folder, tmp_path / "store", SOURCE, MASK)
+    second = compute_scores(folder, tmp_path / "store", SOURCE_OPTION, MASK_OPTION)
     assert (first == second).all(axis=1).tolist() == [True] * 3 + [False]
     edited, again = draw_noise(2), draw_noise(2)
     again.paste(draw_noise(3), (0, 0), draw_mask(range(20)))
@@ -143,7 +143,9 @@ def test_an_unusable_mask_is_an_error_about_the_mask_and_affects_no_other_metric
         encode_png(draw_mask(range(9))),
     ]
     folder = write_edits(tmp_path / "bench", [encode_png(draw_noise(1))] * 6, where=masks)
-    tables = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l2,saturation]", SOURCE, MASK))
+    tables = run_tables(
+        run_bench(folder, tmp_path / "store", "metric=[source_l2,saturation]", SOURCE_OPTION, MASK_OPTION)
+    )
     scores = pivot_scores(tables)
     assert scores["source_l2"].isna().tolist() == [True] * 5 + [False] and scores["saturation"].notna().all()
     errors = tables["errors"].sort_values("row")
@@ -153,7 +155,7 @@ def test_an_unusable_mask_is_an_error_about_the_mask_and_affects_no_other_metric
 
 def test_a_mask_without_a_source_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"benchmark\.columns\.mask: .* set benchmark\.columns\.source"):
-        plan_bench(write_benchmark(tmp_path), tmp_path / "store", "metric=[saturation]", MASK)
+        plan_bench(write_benchmark(tmp_path), tmp_path / "store", "metric=[saturation]", MASK_OPTION)
 
 
 def test_an_image_with_two_sources_is_not_compared(tmp_path: Path) -> None:
@@ -190,7 +192,7 @@ def test_missing_sources_are_refused_before_anything_runs(tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match=r"metrics\.source_l1: .* benchmark\.columns\.source,"):
         plan_bench(folder, tmp_path / "store", METRICS)
     with pytest.raises(ConfigError, match=r"column\(s\) before"):
-        plan_bench(folder, tmp_path / "store", METRICS, SOURCE)
+        plan_bench(folder, tmp_path / "store", METRICS, SOURCE_OPTION)
     scorer = Scorer(ScorerConfig(models={}, metrics={"l1": SourceComparisonConfig(comparison="l1")}))
     with pytest.raises(ConfigError, match="pass the image that each was edited from"):
         scorer.score_table(draw_noise(1), "an edit")
@@ -247,7 +249,7 @@ def write_prompt_sources(folder: Path, sources: list[Any]) -> Path:
 
 def test_sources_in_the_prompts_file_apply_to_the_images_of_all_generators(tmp_path: Path) -> None:
     folder = write_prompt_sources(tmp_path / "bench", [row["image"] for row in images("atlas", 4)])
-    planned = plan_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE)
+    planned = plan_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE_OPTION)
     assert f"sources: the column 'before' of {folder}/prompts.parquet" in planned.sources.origin_lines
     scores = run_tables(run_plan(planned))["scores"].pivot(index="prompt_id", columns="generator", values="score")
     assert (scores["atlas"] == 0).all() and (scores["flint"] > 0).all() and len(scores) == 4
@@ -256,7 +258,7 @@ def test_sources_in_the_prompts_file_apply_to_the_images_of_all_generators(tmp_p
 def test_sources_in_the_image_table_take_precedence_over_those_of_the_prompts(tmp_path: Path) -> None:
     folder = write_prompt_sources(tmp_path / "bench", [{"bytes": encode_png(draw_noise(1)), "path": "a.png"}] * 4)
     write_rows(folder / "images/flint/00000.parquet", [{**row, "before": row["image"]} for row in images("flint", 4)])
-    scores = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE))["scores"]
+    scores = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE_OPTION))["scores"]
     by_generator = scores.groupby("generator")["score"]
     assert by_generator.max()["flint"] == 0 and by_generator.min()["atlas"] > 0
 
@@ -266,7 +268,9 @@ def test_masks_in_the_prompts_file_can_be_combined_with_sources_in_the_image_tab
     lower = Image.new("L", (64, 64))
     lower.paste(255, (0, 32, 64, 64))
     write_rows(folder / "prompts.parquet", [{**row, "where": encode_png(lower)} for row in prompts(4)[::-1]])
-    scores = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE, MASK))["scores"]
+    scores = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE_OPTION, MASK_OPTION))[
+        "scores"
+    ]
     with Image.open(io.BytesIO(images("atlas", 1)[0]["image"])) as first:
         both = [np.asarray(one.convert("RGB").resize((64, 64)), float) for one in (first, draw_noise(1, 64, 64))]
     own = scores.set_index("prompt_id")["score"][images("atlas", 1)[0]["prompt_id"]]
@@ -298,7 +302,7 @@ def test_a_changed_source_of_a_prompt_only_changes_metrics_that_read_sources(tmp
     tables = []
     for sources in ([encode_png(draw_noise(1))] * 4, [encode_png(draw_noise(1))] * 3 + [encode_png(draw_noise(2))]):
         write_prompts(folder, sources)
-        planned = plan_bench(folder, store, "metric=[saturation,source_l1]", SOURCE)
+        planned = plan_bench(folder, store, "metric=[saturation,source_l1]", SOURCE_OPTION)
         assert {cell.recipe.metric for cell in planned.plan.missing} == {"source_l1"}
         tables.append(run_tables(run_plan(planned))["scores"].query("metric == 'source_l1'"))
     before, after = tables
@@ -310,7 +314,7 @@ def test_a_prompt_with_a_missing_or_damaged_source_only_fails_metrics_that_read_
     folder = write_prompt_sources(
         tmp_path / "bench", [b"nonsense", None, encode_png(draw_noise(1)), encode_png(draw_noise(1))]
     )
-    tables = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1,saturation]", SOURCE))
+    tables = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1,saturation]", SOURCE_OPTION))
     assert tables["scores"].groupby("metric")["score"].count().to_dict() == {"saturation": 8, "source_l1": 4}
     assert sorted(tables["errors"]["kind"]) == ["corrupt_image"] * 2 + ["missing_image"] * 2
 
@@ -319,4 +323,4 @@ def test_a_text_column_configured_as_images_is_refused_before_anything_runs(tmp_
     folder = write_prompt_sources(tmp_path / "bench", [None] * 4)
     pd.DataFrame(prompts(4)).assign(before="a.png", skills="").to_csv(folder / "prompts.csv", index=False)
     with pytest.raises(ConfigError, match=r"prompts\.csv: 'before' contains text.*source_uri"):
-        plan_bench(folder, tmp_path / "store", METRICS, SOURCE, f"benchmark.prompts={folder}/prompts.csv")
+        plan_bench(folder, tmp_path / "store", METRICS, SOURCE_OPTION, f"benchmark.prompts={folder}/prompts.csv")

@@ -10,10 +10,10 @@ import pytest
 
 from tests.commands import Ended, config_of, printed, refusal, run, store_at
 
-HERE = ("cluster=here", "limit=2", "shard_rows=4")
+SMALL_OPTIONS = ("cluster=here", "limit=2", "shard_rows=4")
 METRICS = "metric=[clipscore,source_ssim]"
-SUITE = ("sweep=suite", "benchmarks=[shapes,shapes_edits]", "models=shapes", METRICS, *HERE)
-NO_SOURCES = "source_ssim does not score shapes: it looks at the sources of edited images"
+SUITE_OPTIONS = ("sweep=suite", "benchmarks=[shapes,shapes_edits]", "models=shapes", METRICS, *SMALL_OPTIONS)
+NO_SOURCES = "source_ssim does not score shapes: it needs the source images of edits"
 
 
 class SuiteRun(NamedTuple):
@@ -32,20 +32,20 @@ class SuiteRun(NamedTuple):
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> SuiteRun:
     store = tmp_path_factory.mktemp("suite") / "store"
-    return SuiteRun(store, run("sweep", *SUITE, f"store={store}"))
+    return SuiteRun(store, run("sweep", *SUITE_OPTIONS, f"store={store}"))
 
 
 def test_models_are_loaded_once_and_a_metric_is_left_out_of_benchmarks_it_cannot_score(suite: SuiteRun) -> None:
     assert suite.ended.code == 0, suite.ended
     assert NO_SOURCES in suite.ended.out and "does not score shapes_edits" not in suite.ended.out
     done = [line for line in suite.ended.out.splitlines() if line.startswith("similarities:clip: 11/11 cells")]
-    assert len(done) == 1, "seven generators' images and four editors', by one stage with one model"
+    assert len(done) == 1, "one stage with one model scores the images of all generators and editors"
     assert "suite of 2 benchmarks, exit code 0" in suite.ended.out
 
 
 @pytest.mark.slow
 def test_a_suite_on_ray_has_the_same_scores_as_in_this_process(suite: SuiteRun, tmp_path: Path) -> None:
-    ended = run("sweep", *SUITE, "cluster=local", f"store={tmp_path}")
+    ended = run("sweep", *SUITE_OPTIONS, "cluster=local", f"store={tmp_path}")
     assert ended.code == 0 and "similarities:clip: 11/11 cells" in ended.out, ended
     for benchmark, run_id in SuiteRun(tmp_path, ended).runs.items():
         folders = (tmp_path / "runs" / run_id, suite.store / "runs" / suite.runs[benchmark])
@@ -57,7 +57,7 @@ def test_a_suite_on_ray_has_the_same_scores_as_in_this_process(suite: SuiteRun, 
 def test_each_benchmark_of_a_suite_gives_the_same_run_as_alone(
     benchmark: str, metric: str, suite: SuiteRun, tmp_path: Path
 ) -> None:
-    words = ("sweep=own_images", f"benchmark={benchmark}", "models=shapes", f"metric=[{metric}]", *HERE)
+    words = ("sweep=own_images", f"benchmark={benchmark}", "models=shapes", f"metric=[{metric}]", *SMALL_OPTIONS)
     printed("sweep", *words, f"store={tmp_path}")
     (alone,) = (folder for folder in (tmp_path / "runs").iterdir() if folder.is_dir())
     together = suite.store / "runs" / suite.runs[benchmark]
@@ -80,10 +80,10 @@ def test_the_page_of_the_suite_links_its_runs_and_is_reused_for_the_same_runs(su
     for benchmark, run_id in suite.runs.items():
         assert f'href="../../runs/{run_id}/report.html"' in page and benchmark in page
     assert "source_ssim does not score shapes:" in page
-    again = printed("sweep", *SUITE, f"store={suite.store}")
+    again = printed("sweep", *SUITE_OPTIONS, f"store={suite.store}")
     assert again.count("nothing changed since run") == 4 and str(folder / "report.html") in again
-    assert "model calls, about" not in again, "no benchmark is planned"
-    assert list((suite.store / "suites").iterdir()) == [folder], "of the same runs there is one page"
+    assert "model calls, about" not in again, "no benchmark is planned again"
+    assert list((suite.store / "suites").iterdir()) == [folder], "the same runs have only one page"
 
 
 def test_status_shows_a_suite(suite: SuiteRun) -> None:
@@ -104,7 +104,7 @@ def test_a_suite_is_deleted_when_none_of_its_runs_exists(suite: SuiteRun, tmp_pa
 
 
 def test_only_the_cells_of_an_added_benchmark_are_computed(suite: SuiteRun) -> None:
-    more = [word.replace("shapes_edits]", "shapes_edits,shapes_counting]") for word in SUITE]
+    more = [word.replace("shapes_edits]", "shapes_edits,shapes_counting]") for word in SUITE_OPTIONS]
     plan = printed("sweep", *more, f"store={suite.store}", "dry_run=true").replace("│", " ")
     (row,) = (line.split() for line in plan.splitlines() if "similarities:clip" in line)
     assert row == ["similarities:clip", "18", "11", "7", "14", "28"]
@@ -112,7 +112,7 @@ def test_only_the_cells_of_an_added_benchmark_are_computed(suite: SuiteRun) -> N
 
 def test_a_benchmark_with_missing_images_stops_the_suite_before_anything_is_computed(tmp_path: Path) -> None:
     missing = f"benchmarks.shapes_edits.images={tmp_path}/nowhere"
-    line = refusal("sweep", *SUITE, missing, f"store={tmp_path}/store", code=1)
+    line = refusal("sweep", *SUITE_OPTIONS, missing, f"store={tmp_path}/store", code=1)
     assert line.startswith(f"error: benchmarks.shapes_edits: benchmark.images {tmp_path}/nowhere")
     store = store_at(tmp_path / "store")
     assert not store.files("scores") and not store.list_folders("runs")
@@ -121,14 +121,14 @@ def test_a_benchmark_with_missing_images_stops_the_suite_before_anything_is_comp
 def test_a_metric_that_cannot_score_a_requested_benchmark_or_any_benchmark_is_refused(tmp_path: Path) -> None:
     words = ("sweep=suite", "models=shapes", METRICS, "dry_run=true", f"store={tmp_path}")
     asked = refusal("sweep", *words, "benchmarks=[shapes,shapes_edits]", "metrics_of.shapes=[source_ssim]", code=1)
-    assert asked.startswith("error: benchmarks.shapes: metrics.source_ssim: it looks at the sources of edited images")
+    assert asked.startswith("error: benchmarks.shapes: metrics.source_ssim: it needs the source images of edits")
     left_out = refusal("sweep", "sweep=shapes_suite", "metric=[clipscore]", f"store={tmp_path}", code=64)
     assert left_out == (
         "error: metrics_of.shapes_edits: expected metrics of the sweep, clipscore, got 'dsg_1k'; "
-        "metrics_of.shapes_edits=null takes all that fit"
+        "metrics_of.shapes_edits=null uses all that fit"
     )
     nowhere = refusal("sweep", *words, "benchmarks=[shapes,shapes_spatial]", code=1)
-    assert nowhere.startswith("error: metrics.source_ssim: it scores no benchmark; it looks at the sources")
+    assert nowhere.startswith("error: metrics.source_ssim: it scores no benchmark; it needs the source images")
 
 
 def test_a_job_for_one_benchmark_refuses_several_benchmarks() -> None:

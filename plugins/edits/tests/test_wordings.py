@@ -7,7 +7,7 @@ from statistics import fmean
 
 import pytest
 
-from plumbline.operators.metrics.judges.judge import ask_repeatedly, ratings_by_name
+from plumbline.operators.metrics.judges.judge import ask_repeatedly, map_ratings
 from plumbline.plugins.edits.editscore import EditScoreConfig
 from plumbline.plugins.edits.viescore_edit import VieScoreEditConfig
 from tests.operators.metrics.made_releases import VIESCORE, write
@@ -48,7 +48,7 @@ def test_viescore_and_gedit_ask_with_the_wording_of_their_releases(files: Mappin
     assert [(request.messages[0].text, request.view) for request in requests] == [
         ("Look.\nTwo images.\nIs it done: make  it red?", 0), ("Look.\nIs it well made?", 1),
     ]  # fmt: skip
-    assert ratings_by_name(verdict.ratings) == {
+    assert map_ratings(verdict.ratings) == {
         "editing_success": 8,
         "overediting": 3,
         "naturalness": 9,
@@ -70,7 +70,7 @@ def test_editscore_asks_with_the_wording_of_its_release_and_repeats_as_configure
         {"prompt_following": 8, "consistency": 4, "perceptual_quality": 6, "overall": 24**0.5},
         {"prompt_following": 10, "consistency": 8, "perceptual_quality": 8, "overall": 8},
     ]
-    assert [ratings_by_name(verdict.ratings) for verdict in verdicts] == list(map(pytest.approx, rated))
+    assert [map_ratings(verdict.ratings) for verdict in verdicts] == list(map(pytest.approx, rated))
 
 
 @pytest.mark.parametrize("name", ["VIEScore", "GEdit"])
@@ -78,7 +78,7 @@ def test_viescore_for_edits_equals_the_releases_code(name: str) -> None:
     require_viescores(name, "tie", VieScoreEditConfig)
 
 
-EDITSCORE_RUN = """
+EDITSCORE_SCRIPT = """
 import requests
 from editscore import EditScore
 model = EditScore(backbone="openai", key="none", num_pass=2)
@@ -110,7 +110,7 @@ EDITSCORE_REPLIES = [
 
 def test_editscore_equals_the_releases_code() -> None:
     given = [(prompt, EDITSCORE_REPLIES[index % 3]) for index, prompt in enumerate(PROMPTS)]
-    released = run_released("EditScore", EDITSCORE_RUN, given)
+    released = run_released("EditScore", EDITSCORE_SCRIPT, given)
     metric = EditScoreConfig(wording=checkout("EditScore"), repeats=2).with_model_defaults(profile)
     for (prompt, replies), theirs in zip(given, released, strict=True):
         ours = run_ours(ask_repeatedly(partial(metric.inspect, prompt), 2), replies, describe_image_request)

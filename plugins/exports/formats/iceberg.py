@@ -13,7 +13,7 @@ from plumbline.plugins.exports.score_table import PART_COLUMNS, StoredPart, Targ
 
 NAMESPACE = "plumbline"
 PARTITIONS = ("benchmark", "metric", "generator")
-WIDENED = ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()))
+WIDENABLE_TYPES = ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()))
 S3_PROPERTIES = {
     "endpoint_url": "endpoint",
     "region": "region",
@@ -106,7 +106,7 @@ def open_table(target: Target, schema: pa.Schema) -> IcebergTable:
 
 def _extends(stored: pa.Schema, field: pa.Field) -> bool:
     """Return True if the table lacks the column, or has the column with a narrower type that Iceberg can widen."""
-    return field.name not in stored.names or (stored.field(field.name).type, field.type) in WIDENED
+    return field.name not in stored.names or (stored.field(field.name).type, field.type) in WIDENABLE_TYPES
 
 
 def _create_table(catalog: Catalog, name: str, schema: pa.Schema) -> Table:

@@ -33,7 +33,7 @@ class LanceTable:
     def count_stored_rows(self, benchmark: str) -> list[StoredPart]:
         """Count a benchmark's stored rows by part."""
         with export_errors(self.url):
-            where = f"benchmark = {_quote(benchmark)}"
+            where = f"benchmark = {_quote_string(benchmark)}"
             return count_parts(self._dataset.scanner(columns=list(PART_COLUMNS), filter=where).to_batches())
 
     def write(self, rows: pa.Table, *, fresh: bool) -> None:
@@ -49,15 +49,15 @@ class LanceTable:
         """Remove the rows about missing images in these parts, in one version of the dataset."""
         with export_errors(self.url):
             in_parts = " OR ".join(_match_part(part) for part in stale)
-            self._dataset.delete(f"benchmark = {_quote(benchmark)} AND image_id IS NULL AND ({in_parts})")
+            self._dataset.delete(f"benchmark = {_quote_string(benchmark)} AND image_id IS NULL AND ({in_parts})")
 
 
 def _match_part(part: StoredPart) -> str:
     columns = {"generator": part.generator, "metric": part.metric, "part": part.part}
-    return f"({' AND '.join(f'{name} = {_quote(value)}' for name, value in columns.items())})"
+    return f"({' AND '.join(f'{name} = {_quote_string(value)}' for name, value in columns.items())})"
 
 
-def _quote(text: str) -> str:
+def _quote_string(text: str) -> str:
     """Quote a string for SQL."""
     return "'" + text.replace("'", "''") + "'"
 

@@ -19,17 +19,17 @@ from huggingface_hub import (
 )
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.report.rendering import template_environment
+from plumbline.operators.report.rendering import make_template_environment
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.base.markdown_sections import MARKDOWN, YAML, replace_section, split_at_section
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.plugins.exports.sinks.model_card import ModelCard, make_card, select_scores
 from plumbline.plugins.exports.sinks.run_contents import HubConfig, RunContents
 
-CARD, RESULTS = "README.md", ".eval_results"
-OWN_RESULTS = f"{RESULTS}/plumbline.yaml"
+CARD_FILE, RESULTS_FOLDER = "README.md", ".eval_results"
+OWN_RESULTS_FILE = f"{RESULTS_FOLDER}/plumbline.yaml"
 TEMPLATES = Path(__file__).parents[1] / "templates"
-SUFFIXES = (".yaml", ".yml")
+RESULTS_SUFFIXES = (".yaml", ".yml")
 DECIMALS = 6
 
 Files = Mapping[str, str]
@@ -45,13 +45,13 @@ def publish(run: RunContents) -> str:
     if hub.generator is None or run.folder is None:
         raise ConfigError("sink=hub: expected hub.generator=NAME (the model) and hub.folder=PATH (its folder)")
     card = make_card(run.manifest, run.summary, hub.generator)
-    sections = {CARD: template_environment(TEMPLATES).get_template("model_card.md.j2").render(card=card)}
+    sections = {CARD_FILE: make_template_environment(TEMPLATES).get_template("model_card.md.j2").render(card=card)}
     if hub.dataset is not None:
-        sections[OWN_RESULTS] = yaml.safe_dump(_make_entries(run, card, hub), sort_keys=False, allow_unicode=True)
+        sections[OWN_RESULTS_FILE] = yaml.safe_dump(_make_entries(run, card, hub), sort_keys=False, allow_unicode=True)
     name = f"plumbline {quote(card.benchmark, safe='')}"
     for path, text in _update_files(_read_folder(run.folder), sections, name, str(run.folder)).items():
         (run.folder / path).write(text.encode())
-    return run.folder.url if hub.upload is None else _upload(hub.upload, sections, name, card)
+    return run.folder.url if hub.upload is None else _upload_sections(hub.upload, sections, name, card)
 
 
 def _make_entries(run: RunContents, card: ModelCard, hub: HubConfig) -> list[dict[str, object]]:
@@ -79,9 +79,9 @@ def _update_files(files: Files, sections: Files, name: str, where: str) -> dict[
     """Add or replace the sections, and return the changed files."""
     changed = {}
     for path, text in sections.items():
-        comments = MARKDOWN if path == CARD else YAML
+        comments = MARKDOWN if path == CARD_FILE else YAML
         content = replace_section(files.get(path, ""), name, text, f"{where}/{path}", comments)
-        if path == OWN_RESULTS:
+        if path == OWN_RESULTS_FILE:
             _check_results(files, text, content, name, where)
         if content != files.get(path):
             changed[path] = content
@@ -90,11 +90,13 @@ def _update_files(files: Files, sections: Files, name: str, where: str) -> dict[
 
 def _check_results(files: Files, own: str, content: str, name: str, where: str) -> None:
     """Raise ConfigError if our results file is invalid, or if another author has an entry for one of our tasks."""
-    _read_tasks(content, f"{where}/{OWN_RESULTS}")
-    own_tasks = _read_tasks(own, OWN_RESULTS)
+    _read_tasks(content, f"{where}/{OWN_RESULTS_FILE}")
+    own_tasks = _read_tasks(own, OWN_RESULTS_FILE)
     for path, text in files.items():
-        if path != CARD:
-            others = "".join(split_at_section(text, name, f"{where}/{path}", YAML)) if path == OWN_RESULTS else text
+        if path != CARD_FILE:
+            others = (
+                "".join(split_at_section(text, name, f"{where}/{path}", YAML)) if path == OWN_RESULTS_FILE else text
+            )
             for dataset, task in own_tasks & _read_tasks(others, f"{where}/{path}"):
                 raise ConfigError(
                     f"{where}/{path} already has an entry for task {task!r} of {dataset}; choose another task with "
@@ -113,17 +115,19 @@ def _read_tasks(text: str, where: str) -> set[tuple[str, str]]:
 def _read_folder(folder: Place) -> dict[str, str]:
     """Return the existing model card and evaluation results in a folder, by path."""
     with readable_errors(folder, "the model's folder"):
-        results = folder / RESULTS
+        results = folder / RESULTS_FOLDER
         names = sorted(results.list()) if results.is_folder() else []
-        paths = [path for path in (CARD, *(f"{RESULTS}/{name}" for name in names)) if _is_card_or_results(path)]
+        paths = [
+            path for path in (CARD_FILE, *(f"{RESULTS_FOLDER}/{name}" for name in names)) if _is_card_or_results(path)
+        ]
         return {path: (folder / path).read().decode() for path in paths if (folder / path).is_file()}
 
 
 def _is_card_or_results(path: str) -> bool:
-    return path == CARD or (path.startswith(f"{RESULTS}/") and path.endswith(SUFFIXES))
+    return path == CARD_FILE or (path.startswith(f"{RESULTS_FOLDER}/") and path.endswith(RESULTS_SUFFIXES))
 
 
-def _upload(repo: str, sections: Files, name: str, card: ModelCard) -> str:
+def _upload_sections(repo: str, sections: Files, name: str, card: ModelCard) -> str:
     """Open a pull request with the changed files, or add them to our open pull request for this benchmark."""
     api, title = HfApi(), f"Scores on {' '.join(card.benchmark.split())} by Plumbline"
     revision = _find_pull_request(api, repo, title)

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, suggest
 from plumbline.operators.base.sentences import FirstRows, first_rows, interval_sentence, plural
-from plumbline.operators.images.generation_settings import all_settings, describe_settings
+from plumbline.operators.images.generation_settings import describe_settings, read_all_settings
 from plumbline.operators.metrics.table import read_lower_is_better, read_metrics
-from plumbline.operators.results.metric_recipes import Recipe, recipe_of
+from plumbline.operators.results.metric_recipes import Recipe, read_recipe
 from plumbline.operators.results.summary import OVERALL, describe_part
 
 MAX_SKILLS = 60
@@ -72,7 +72,7 @@ def make_card(manifest: Mapping[str, Any], summary: Sequence[Row], generator: st
         version=str(manifest.get("versions", {}).get(DISTRIBUTION, "")),
         metrics=metrics,
         skills=first_rows(list(skills), MAX_SKILLS),
-        settings=describe_settings(all_settings(manifest).get(generator, {})),
+        settings=describe_settings(read_all_settings(manifest).get(generator, {})),
         part=describe_part(manifest),
         command=str(manifest.get("command", "")),
     )
@@ -90,7 +90,7 @@ def _make_metrics(manifest: Mapping[str, Any], own: Sequence[Row]) -> Iterator[C
                 name in lower_is_better,
                 name not in metrics or metrics[name].ranks,
                 models,
-                _shorten_digest(recipe_of(manifest, name)),
+                _shorten_digest(read_recipe(manifest, name)),
                 rows,
             )
 

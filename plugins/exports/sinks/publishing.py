@@ -82,13 +82,13 @@ def _list_numbers(summary: list[dict[str, Any]]) -> Iterator[tuple[str, float]]:
 def _list_facts(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Return the benchmark, and every model's revision and digests."""
     facts = {name: str(manifest[name]) for name in ("run_id", "benchmark", "began", "exit_code") if name in manifest}
-    return facts | dict(_flatten(manifest.get("models", {}), "models."))
+    return facts | dict(_flatten_parts(manifest.get("models", {}), "models."))
 
 
-def _flatten(parts: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+def _flatten_parts(parts: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
     for name, value in parts.items():
         key = f"{prefix}{make_tracker_name(name.replace(':', '_'))}"  # answers:vqa is a stage and a role
         if isinstance(value, Mapping):
-            yield from _flatten(value, f"{key}.")
+            yield from _flatten_parts(value, f"{key}.")
         else:
             yield key, str(value)

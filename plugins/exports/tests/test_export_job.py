@@ -10,16 +10,16 @@ from tests.commands import printed, refusal
 from tests.operators.report.made import make_run
 
 PAGE = Path(__file__).parents[1] / "README.md"
-LINES = [line for line in PAGE.read_text().splitlines() if "plumbline export" in line]
+EXPORT_COMMANDS = [line for line in PAGE.read_text().splitlines() if "plumbline export" in line]
 
 
 def test_the_page_has_a_command_for_every_format_and_every_format_is_an_extra() -> None:
     extras = (PAGE.parents[2] / "pyproject.toml").read_text()
-    for name, line in zip(FORMATS, LINES, strict=True):
+    for name, line in zip(FORMATS, EXPORT_COMMANDS, strict=True):
         assert f"\n{name} = [" in extras and f"format={name} " in line
 
 
-@pytest.mark.parametrize("line", LINES, ids=FORMATS)
+@pytest.mark.parametrize("line", EXPORT_COMMANDS, ids=FORMATS)
 def test_the_pages_command_prints_the_number_of_rows_and_the_table(line: str, tmp_path: Path) -> None:
     run = make_run(tmp_path)
     given = [option for option in shlex.split(line)[3:] if not option.startswith("output=")]

@@ -20,7 +20,11 @@ from tests.commands import store_at
 from tests.operators.report.made import MadeRun, make_run, noisy_score
 from tests.s3 import S3Server
 
-MISSING = {"kind": "missing_image", "message": "generator cobalt has no image of this prompt", "retryable": True}
+MISSING_IMAGE_ERROR = {
+    "kind": "missing_image",
+    "message": "generator cobalt has no image of this prompt",
+    "retryable": True,
+}
 
 
 def read_iceberg(output: str, catalog: str | None = None, **storage: str) -> pd.DataFrame:
@@ -82,7 +86,7 @@ def read_scores(run: MadeRun) -> pa.Table:
 
 def make_row(image_id: str | None, prompt_id: str | None, score: float | None, **more: Any) -> dict[str, Any]:
     ids = {"image_id": image_id, "prompt_id": prompt_id, "generator": "cobalt", "metric": "gecko"}
-    return {**ids, "score": score, "error": MISSING if score is None else None, **more}
+    return {**ids, "score": score, "error": MISSING_IMAGE_ERROR if score is None else None, **more}
 
 
 def make_table(*records: dict[str, Any]) -> pa.Table:

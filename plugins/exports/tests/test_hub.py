@@ -21,7 +21,7 @@ from tests.operators.report.made import MadeRun, make_run
 
 BENCHMARK = "<b>a/b|\n"
 CARD = "---\nlicense: mit\n---\n# My model\n\nIts story.\n"
-OTHERS = "# ours, by hand\n- dataset: {id: acme/other, task_id: default}\n  value: 3\n"
+OTHER_RESULTS = "# ours, by hand\n- dataset: {id: acme/other, task_id: default}\n  value: 3\n"
 SETTINGS = {"atlas": {"cfg": {"4": 9, "7.5": 3}, "steps": {"30": 12}}}
 COMMAND = "plumbline sweep sweep=shapes 'note=two\nlines'"
 MODELS = {
@@ -56,7 +56,7 @@ def model(tmp_path: Path) -> Path:
     """Make a model's repository with a card and another author's results."""
     (tmp_path / "model/.eval_results").mkdir(parents=True)
     (tmp_path / "model/README.md").write_text(CARD)
-    (tmp_path / "model/.eval_results/theirs.yaml").write_text(OTHERS)
+    (tmp_path / "model/.eval_results/theirs.yaml").write_text(OTHER_RESULTS)
     return tmp_path / "model"
 
 
@@ -73,13 +73,13 @@ def change_manifest(run: MadeRun, facts: dict[str, Any]) -> None:
     run.store.write_json(path, (run.store.read_json(path) or {}) | facts)
 
 
-TASKS = ("hub.dataset=acme/bench", "hub.tasks={gecko: default, gecko/counting: counting}")
+TASK_OPTIONS = ("hub.dataset=acme/bench", "hub.tasks={gecko: default, gecko/counting: counting}")
 
 
 def test_publishing_writes_the_card_and_results_once_and_keeps_other_text(run: MadeRun, model: Path) -> None:
-    assert f"published: {model}" in printed("publish", *make_options(run, model, *TASKS))
+    assert f"published: {model}" in printed("publish", *make_options(run, model, *TASK_OPTIONS))
     first = read_files(model)
-    assert first[".eval_results/theirs.yaml"] == OTHERS and first["README.md"].startswith(f"{CARD}\n<!-- begin ")
+    assert first[".eval_results/theirs.yaml"] == OTHER_RESULTS and first["README.md"].startswith(f"{CARD}\n<!-- begin ")
     section = first["README.md"].removeprefix(CARD)
     assert "## Scores on \\<b\\>a/b\\| \n" in section and "<b>" not in section
     (gecko,) = (line for line in section.splitlines() if line.startswith("| gecko | 0.833 | "))
@@ -94,7 +94,7 @@ def test_publishing_writes_the_card_and_results_once_and_keeps_other_text(run: M
         assert fact in (whole.notes or "")
 
     (model / "README.md").write_text(first["README.md"] + "\nA last word.\n")
-    printed("publish", *make_options(run, model, *TASKS))
+    printed("publish", *make_options(run, model, *TASK_OPTIONS))
     assert read_files(model) == first | {"README.md": first["README.md"] + "\nA last word.\n"}
     change_manifest(run, {"benchmark": "another"})
     printed("publish", *make_options(run, model, "hub.dataset=acme/second"))
@@ -106,24 +106,24 @@ def test_publishing_writes_the_card_and_results_once_and_keeps_other_text(run: M
 
 def test_other_peoples_entries_are_kept_and_unsuitable_runs_are_refused(run: MadeRun, model: Path) -> None:
     theirs = model / ".eval_results/theirs.yaml"
-    theirs.write_text(OTHERS.replace("acme/other", "acme/bench"))
+    theirs.write_text(OTHER_RESULTS.replace("acme/other", "acme/bench"))
     before = read_files(model)
     assert "theirs.yaml already has an entry for task 'default' of acme/bench; choose another" in refusal(
-        "publish", *make_options(run, model, *TASKS), code=1
+        "publish", *make_options(run, model, *TASK_OPTIONS), code=1
     )
     theirs.write_text("- no: entry\n")
     assert "theirs.yaml: expected a YAML list of evaluation results" in refusal(
-        "publish", *make_options(run, model, *TASKS)
+        "publish", *make_options(run, model, *TASK_OPTIONS)
     )
     theirs.write_text(before[".eval_results/theirs.yaml"])
     assert "no score 'geko' of atlas; did you mean gecko" in refusal(
-        "publish", *make_options(run, model, TASKS[0], "hub.tasks={geko: default}")
+        "publish", *make_options(run, model, TASK_OPTIONS[0], "hub.tasks={geko: default}")
     )
     assert "'drift' has no score in run" in refusal("publish", *make_options(run, model, "hub.generator=drift"))
     assert "expected hub.generator=NAME" in refusal("publish", f"store={run.store.place.url}", "sink=hub")
     change_manifest(run, {"limited": {"prompts": 12, "of_prompts": 80, "images": 12, "of_images": 80}})
     assert "expected a result of the whole benchmark, but it scored 12 of 80" in refusal(
-        "publish", *make_options(run, model, *TASKS)
+        "publish", *make_options(run, model, *TASK_OPTIONS)
     )
     assert read_files(model) == before
     printed("publish", *make_options(run, model))
@@ -197,7 +197,7 @@ class FakeHub(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
 
-TELL = """
+PUBLISH_SCRIPT = """
 import sys
 from plumbline.jobs.command import run_job
 from plumbline.plugins.exports.jobs.publish import COMMAND, main
@@ -208,7 +208,11 @@ for more in ([], [], ["hub.dataset=acme/bench"]):
 
 def test_a_pull_request_is_opened_once_and_then_updated(run: MadeRun, model: Path, tmp_path: Path) -> None:
     """Publishing runs in a separate process, because huggingface_hub reads its settings when it is imported."""
-    theirs = {"README.md": "# Another text\n", ".eval_results/theirs.yaml": OTHERS, "model.safetensors": "weights"}
+    theirs = {
+        "README.md": "# Another text\n",
+        ".eval_results/theirs.yaml": OTHER_RESULTS,
+        "model.safetensors": "weights",
+    }
     state: dict[str, Any] = {"branches": {"main": theirs}, "requests": [], "commits": []}
     with ThreadingHTTPServer(("127.0.0.1", 0), type("OneHub", (FakeHub,), state)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -217,7 +221,9 @@ def test_a_pull_request_is_opened_once_and_then_updated(run: MadeRun, model: Pat
             os.environ | endpoint | {"HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
         )
         words = make_options(run, model, "hub.upload=acme/model")
-        ended = subprocess.run([sys.executable, "-c", TELL, *words], env=environment, text=True, capture_output=True)
+        ended = subprocess.run(
+            [sys.executable, "-c", PUBLISH_SCRIPT, *words], env=environment, text=True, capture_output=True
+        )
         server.shutdown()
     assert ended.returncode == 0, ended.stderr
     opened, again, results = (line for line in ended.stdout.splitlines() if line.startswith("published: "))
@@ -231,6 +237,6 @@ def test_a_pull_request_is_opened_once_and_then_updated(run: MadeRun, model: Pat
     (request,), sent = state["requests"], state["branches"]["refs/pr/1"]
     assert request["title"] == "Scores on <b>a/b| by Plumbline"
     section = read_files(model)["README.md"].removeprefix(CARD)
-    assert sent["README.md"] == f"# Another text\n{section}" and sent[".eval_results/theirs.yaml"] == OTHERS
+    assert sent["README.md"] == f"# Another text\n{section}" and sent[".eval_results/theirs.yaml"] == OTHER_RESULTS
     sent_entry = parse_eval_result_entries(yaml.safe_load(sent[".eval_results/plumbline.yaml"]))[0]
     assert isinstance(sent_entry, EvalResultEntry) and sent_entry.task_id == "gecko"

@@ -8,11 +8,13 @@ import pytest
 from tests.commands import printed
 from tests.operators.report.made import make_run, noisy_score
 
-RECIPES = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[1] / "README.md").read_text(), flags=re.DOTALL)
-CLAIM = "assert len(atlas) == 12 and failed.values.tolist() == [['cobalt-p0007', 'corrupt_image']] * 2"
+PAGE_EXAMPLES = re.findall(
+    r"```python\n(.*?)```", (Path(__file__).parents[1] / "README.md").read_text(), flags=re.DOTALL
+)
+ROW_CHECK = "assert len(atlas) == 12 and failed.values.tolist() == [['cobalt-p0007', 'corrupt_image']] * 2"
 
 
-@pytest.mark.parametrize(("table_format", "recipe"), zip(("iceberg", "lance"), RECIPES, strict=True))
+@pytest.mark.parametrize(("table_format", "recipe"), zip(("iceberg", "lance"), PAGE_EXAMPLES, strict=True))
 def test_the_pages_examples_return_the_runs_scores(
     table_format: str, recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -21,4 +23,4 @@ def test_the_pages_examples_return_the_runs_scores(
     )
     monkeypatch.chdir(tmp_path)
     printed("export", f"format={table_format}", f"store={run.store.place.url}", "output=data/lake")
-    exec("\n".join([recipe, CLAIM]), {})
+    exec("\n".join([recipe, ROW_CHECK]), {})

@@ -14,7 +14,7 @@ from tests.commands import refusal
 from tests.operators.report.made import MadeRun, make_run, noisy_score
 
 ROOT = Path(__file__).parent.parent.parent.parent
-HOSTILE = "<b>a/b'\n"
+HOSTILE_NAME = "<b>a/b'\n"
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def run(tmp_path: Path) -> MadeRun:
         tmp_path,
         generators=["atlas", "drift"],
         score=lambda generator, *at: None if generator == "drift" else noisy_score(generator, *at),
-        benchmark=HOSTILE,
+        benchmark=HOSTILE_NAME,
     )
     made.store.write_text(f"runs/{made.run_id}/report.html", "<p>the report of the run</p>")
     return made
@@ -50,7 +50,8 @@ def test_a_sink_receives_means_with_intervals_digests_and_the_report(
     assert [name for name in contents.numbers if "/drift/" in name and not name.endswith("/coverage")] == []
     assert contents.numbers["gecko/overall/drift/coverage"] == 0
     assert (
-        contents.facts["models.answers_vqa.parts.checkpoint"] == "0123abcd" and contents.facts["benchmark"] == HOSTILE
+        contents.facts["models.answers_vqa.parts.checkpoint"] == "0123abcd"
+        and contents.facts["benchmark"] == HOSTILE_NAME
     )
     assert (contents.run_id, contents.project) == (
         run.run_id,

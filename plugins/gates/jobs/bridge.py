@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from plumbline.jobs.command import KEPT, Command, run_job
+from plumbline.jobs.command import STOPPED_LINE, Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table, warn
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
@@ -16,7 +16,7 @@ from plumbline.jobs.overrides import SWEEP_KEYS
 from plumbline.operators.base.sentences import interval_text, number, plural, signed
 from plumbline.pipelines.store.store import open_existing_store
 from plumbline.pipelines.sweeps.planning import plan_sweep
-from plumbline.plugins.gates.bridge_building import describe
+from plumbline.plugins.gates.bridge_building import describe_bridge
 from plumbline.plugins.gates.bridging import (
     BridgeSweepConfig,
     Side,
@@ -29,13 +29,13 @@ from plumbline.plugins.gates.bridging import (
 
 COMMAND = Command(
     "bridge",
-    "Score one held set of images with two versions of a metric, or take two runs of the same images, and tell which\n"
-    "map leads from the old scores to the new ones and what it does not explain. Trends and reports then join them.",
+    "Relate the scores of a metric's old version to those of its new version: score one set of images with both\n"
+    "versions, or take two runs of the same images. Trends and reports then join the two versions.",
     BridgeSweepConfig,
     SWEEP_KEYS,
     first="sweep",
     otherwise="shapes",
-    stopped=KEPT,
+    stopped=STOPPED_LINE,
 )
 MAX_GROUPS = 12
 
@@ -72,7 +72,7 @@ def _run(console: Console, config: BridgeSweepConfig) -> int:
         f"{plural(bridge.images, 'image')} of {plural(bridge.prompts, 'prompt')} and "
         f"{plural(len(bridge.generators), 'generator')} were scored by both",
     )
-    for sentence in describe(bridge):
+    for sentence in describe_bridge(bridge):
         console.print(f"[bold]{escape(sentence.lead)}[/] {escape(sentence.rest)}", soft_wrap=True)
     _show_clear(console, [row for row in built.groups.to_pylist() if row["clear"]])
     if not bridge.joins:

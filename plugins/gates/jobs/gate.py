@@ -19,8 +19,8 @@ from plumbline.plugins.gates.markdown import to_markdown
 
 COMMAND = Command(
     "gate",
-    "Judge a run by a file of rules: exit code 0 where it passes, 7 where it does not. Rules are floors of a metric,\n"
-    "no worse than another run or generator by a margin, better by one, and coverage (plugins/gates/README.md).",
+    "Check a run against a file of rules; the exit code is 0 if it passes, 7 if it fails. A rule can bound a metric's\n"
+    "mean, its loss or gain against another run or generator, and its coverage (plugins/gates/README.md).",
     GateConfig,
     first="run",
 )
@@ -60,7 +60,7 @@ def show_gate(console: Console, result: GateResult) -> None:
     title = f"run {result.run_id} of {result.benchmark}{against}"
     show_table(console, title, ("outcome", "rule", "generator", "skill", "found"), rows)
     if len(checks) > MAX_SHOWN:
-        say(console, f"{plural(len(checks) - MAX_SHOWN, 'more check')}, none worse")
+        say(console, f"{plural(len(checks) - MAX_SHOWN, 'more check')} with the same or a better outcome")
     console.print(f"[{'green' if result.passed else 'red'}]{escape(result.summary())}[/]", soft_wrap=True)
 
 

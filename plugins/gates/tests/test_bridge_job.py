@@ -74,7 +74,7 @@ def test_a_curve_joins_equal_ranks_but_not_noise(tmp_path: Path) -> None:
     assert curve["kind"] == "monotone" and curve["images_spearman"] == pytest.approx(1)
     assert curve["explained"] > 0.98 and curve["curve"][1] == sorted(curve["curve"][1])
     assert curve["generators_kendall"] == 1 and not curve["turned"] and len(groups) == 9
-    assert curve["clear_misses"] == 0, "though each score is read off a curve that is rounded"
+    assert curve["clear_misses"] == 0, "rounding the map's curve causes no clear miss"
     make_runs(tmp_path / "noise", score_with_noise)
     said = printed("bridge", *list_arguments(tmp_path / "noise"))
     assert (
@@ -88,7 +88,7 @@ def test_a_curve_joins_equal_ranks_but_not_noise(tmp_path: Path) -> None:
 def test_identical_scores_share_a_scale_even_on_a_sample_of_prompts(tmp_path: Path) -> None:
     make_runs(tmp_path, noisy_score)
     assert (
-        "Scores of the old gecko and the new gecko are one scale: the mean of one more generator is off by "
+        "Scores of the old gecko and the new gecko are on the same scale: the mean of one more generator is off by "
         "at most ±0.000" in printed("bridge", *list_arguments(tmp_path, "bridge.prompts=40"))
     )
     bridge, _ = read_bridge(tmp_path)
@@ -147,7 +147,7 @@ def test_a_bridge_joins_the_trends_of_both_versions(tmp_path: Path) -> None:
 
 
 def test_trends_stay_separate_if_the_versions_measure_different_things(tmp_path: Path) -> None:
-    run = make_both_nights(tmp_path, lambda *at: noisy_score("x", "noise of its own", at[2] + 1000 * len(at[0])))
+    run = make_both_nights(tmp_path, lambda *at: noisy_score("x", "independent noise", at[2] + 1000 * len(at[0])))
     words = (f"store={tmp_path}/store", "bridge.old=gecko", f"bridge.old_run={DAYS[0]}", f"bridge.new_run={DAYS[1]}")
     printed("bridge", *words)
     (said,) = make_trends(run.store).page.breaks.rows

@@ -109,7 +109,7 @@ def test_a_run_that_is_no_worse_passes_and_every_rule_has_its_finding(runs: Runs
     rules = {"as good": {"metric": "gecko", "no_worse_by": 0.06, "candidate": "borealis"}}
     ended = runs.gate(rules, "against=previous")
     assert ended.code == COMPLETE, ended
-    assert f"as good borealis: gecko no worse by 0.06 than in run {EARLIER}" in ended.words
+    assert f"as good borealis: gecko worse by less than 0.06 than in run {EARLIER}" in ended.words
     differences = read_gecko_scores(runs, RUN, "borealis") - read_gecko_scores(runs, EARLIER, "borealis")
     shown = re.search(r"(\S+) \(90% interval (\S+) to (\S+)\) on 60 prompts, p (\S+)", ended.words)
     assert shown is not None, ended
@@ -138,7 +138,7 @@ def test_a_worse_run_fails_with_its_own_exit_code(runs: Runs) -> None:
     ended = runs.gate(rules, f"against={EARLIER}", "settings=ignore")
     assert ended.code == GATE_FAILED == 7
     assert "│ failed │ as good │ cobalt │ overall │ −0.1".replace("│ ", "") in ended.words
-    assert "on 57 prompts, broken with p < 0.001 (Holm)" in ended.words
+    assert "on 57 prompts, violated with p < 0.001 (Holm)" in ended.words
     assert "the gate failed by as good: 1 check of 1" in ended.words
 
 
@@ -161,10 +161,10 @@ def test_a_rule_with_too_few_prompts_reports_how_many_are_needed(runs: Runs) -> 
     assert PROMPTS < needed < 400 and np.mean(shown) == pytest.approx(0.8, abs=0.12)
     lenient = {"gain": rules["gain"] | {"cannot_tell": "passes"}}
     ended = runs.gate(lenient, f"against={EARLIER}")
-    assert ended.code == COMPLETE and "(passes where prompts cannot tell)" in ended.words
+    assert ended.code == COMPLETE and "(passes if there are too few prompts to decide)" in ended.words
     (runs.folder / "few.yaml").write_text(yaml.safe_dump({"alpha": 0.3, "rules": rules}))
     words = [f"store={runs.store}", f"rules={runs.folder}/few.yaml", f"against={EARLIER}"]
-    assert run("gate", *words).code == COMPLETE, "at another alpha it is told"
+    assert run("gate", *words).code == COMPLETE, "a larger alpha decides the rule"
 
 
 def test_no_number_of_prompts_is_suggested_for_a_candidate_beyond_the_margin(runs: Runs) -> None:
@@ -239,7 +239,7 @@ def test_byte_identical_images_pass_with_any_number_of_prompts(tmp_path: Path) -
     assert ended.code == COMPLETE and "the same images on all 8 prompts" in ended.words, ended
     assert "the same images" not in run("gate", *words, "candidate=flint").words
     write_rules("rules: {gain: {metric: clipscore, better_by: 0, cannot_tell: passes}}")
-    assert run("gate", *words, "candidate=atlas").code == GATE_FAILED, "what is the same is surely no better"
+    assert run("gate", *words, "candidate=atlas").code == GATE_FAILED, "the same images are certainly not better"
 
 
 def test_two_generators_of_the_same_run_are_compared(runs: Runs) -> None:
@@ -300,7 +300,7 @@ def test_the_result_is_written_as_junit_and_markdown(runs: Runs, monkeypatch: py
     assert gain[0].tag == "skipped" and covered[0].tag == "system-out"
     page = (runs.folder / "s.md").read_text()
     assert page.startswith("### ❌ the gate failed by a\\|\\<b\\>: 1 check of 3\n")
-    assert "| ❌ failed | a\\|\\<b\\> | cobalt: gecko no worse by 0.02" in page
+    assert "| ❌ failed | a\\|\\<b\\> | cobalt: gecko worse by less than 0.02" in page
     assert steps.read_text() == f"# before\n{page}"
 
 

@@ -6,8 +6,8 @@ from plumbline.pipelines.base.exit_codes import GATE_FAILED
 from tests.bench_of import UNJUDGED, Bench, list_arguments, write_benchmark
 from tests.commands import Ended, printed, run
 from tests.jobs import test_edited_prompts, test_function_metrics
-from tests.jobs.test_edited_prompts import EDITED, PROMPTS
-from tests.jobs.test_function_metrics import LIMIT
+from tests.jobs.test_edited_prompts import EDITED_COUNT, PROMPTS
+from tests.jobs.test_function_metrics import MAX_BATCHED_VALUE
 from tests.pipelines.test_directions import DENIALS, GENERATORS
 
 sweep, bench = test_edited_prompts.sweep, test_function_metrics.bench
@@ -17,13 +17,14 @@ def test_a_gate_leaves_out_prompts_whose_text_was_edited(sweep: tuple[str, Ended
     store, _ = sweep
     (tmp_path / "gate.yaml").write_text("rules: {steady: {metric: clipscore, no_worse_by: 0.02}}")
     said = run("gate", store, f"rules={tmp_path}/gate.yaml", "run=latest", "against=previous")
-    assert f"{PROMPTS - EDITED} prompts" in said.words and "failed" not in said.words
-    assert f"left out: {EDITED} prompts with edited texts" in said.words
+    assert f"{PROMPTS - EDITED_COUNT} prompts" in said.words and "failed" not in said.words
+    assert f"left out: {EDITED_COUNT} prompts with edited texts" in said.words
 
 
 def test_a_rule_can_name_a_function_as_its_metric(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(
-        f"rules:\n  low: {{metric: batched, at_most: {LIMIT + 3}}}\n  lit: {{metric: brightness, at_least: 1}}\n"
+        f"rules:\n  low: {{metric: batched, at_most: {MAX_BATCHED_VALUE + 3}}}\n  lit: "
+        f"{{metric: brightness, at_least: 1}}\n"
     )
     store = f"store={bench.store.place.url}"
     assert "the gate passed: 2 rules, 6 checks" in printed("gate", store, f"rules={tmp_path}/rules.yaml")

@@ -26,7 +26,7 @@ from plumbline.plugins.gates.margins import (
 Floats = NDArray[np.float64]
 PAGE = Path(__file__).parents[1] / "README.md"
 STUDIES = 4_000
-WRONG = 0.05 + 0.0105
+MAX_PASSING_SHARE = 0.05 + 0.0105
 
 
 def make_losses(n: int, k: int, size: float = 1.0) -> Floats:
@@ -118,22 +118,25 @@ def draw_fractions(random: np.random.Generator, n: int, of: int, rate: float) ->
 
 
 HARD_DISTRIBUTIONS: dict[str, tuple[float, Callable[[np.random.Generator, int], Floats]]] = {
-    "by little on all": (-0.05, lambda random, n: random.normal(-0.05, 0.2, n).clip(-1, 1)),
-    "wholly on 5%": (-0.05, lambda random, n: -(random.random(n) < 0.05).astype(float)),
-    "on a skewed lot": (-0.0632, lambda random, n: -random.beta(0.2, 2.964, n)),
-    "wholly on 2% beside noise": (-0.02, lambda random, n: random.normal(0, 0.01, n) - (random.random(n) < 0.02)),
-    "wholly on 10%": (-0.1, lambda random, n: -(random.random(n) < 0.1).astype(float)),
-    "as shares of 3 questions": (-0.1, partial(draw_fractions, of=3, rate=0.1)),
-    "as shares of 7 questions, near the full score": (-0.01, partial(draw_fractions, of=7, rate=0.01)),
-    "by a third on some, gaining a little on others": (
+    "small losses on all prompts": (-0.05, lambda random, n: random.normal(-0.05, 0.2, n).clip(-1, 1)),
+    "complete losses on 5%": (-0.05, lambda random, n: -(random.random(n) < 0.05).astype(float)),
+    "skewed losses": (-0.0632, lambda random, n: -random.beta(0.2, 2.964, n)),
+    "complete losses on 2%, and noise": (
+        -0.02,
+        lambda random, n: random.normal(0, 0.01, n) - (random.random(n) < 0.02),
+    ),
+    "complete losses on 10%": (-0.1, lambda random, n: -(random.random(n) < 0.1).astype(float)),
+    "fractions of 3 questions": (-0.1, partial(draw_fractions, of=3, rate=0.1)),
+    "fractions of 7 questions, near the full score": (-0.01, partial(draw_fractions, of=7, rate=0.01)),
+    "losses of a third on some, small gains on others": (
         -0.1,
         lambda random, n: random.choice([-1 / 3, 0.0, 1 / 30], n, p=[0.33, 0.37, 0.3]),
     ),
-    "in seeds that all fail together": (
+    "all four seeds of a prompt fail together": (
         -0.08,
         lambda random, n: -np.repeat(random.random((n, 1)) < 0.08, 4, axis=1).mean(axis=1),
     ),
-    "against one that flatters most": (-0.3, lambda random, n: -(random.random(n) < 0.9).astype(float) / 3),
+    "losses of a third on 90%": (-0.3, lambda random, n: -(random.random(n) < 0.9).astype(float) / 3),
 }
 """Distributions of a candidate's losses, each with its true mean, which is used as the margin."""
 
@@ -158,12 +161,12 @@ def estimate_passing(loss: str, n: int) -> float:
 @pytest.mark.parametrize("loss", HARD_DISTRIBUTIONS)
 def test_a_truly_worse_checkpoint_is_passed_in_at_most_alpha_of_studies(loss: str, n: int) -> None:
     assert draw_studies(loss, n).mean() == pytest.approx(HARD_DISTRIBUTIONS[loss][0], abs=0.005)
-    assert estimate_passing(loss, n) <= WRONG
+    assert estimate_passing(loss, n) <= MAX_PASSING_SHARE
 
 
 def test_the_readmes_table_matches_these_simulations() -> None:
     """If no prompt of a study has a loss, the standard error is 0, and the p-value of the t test counts as 0."""
-    rows = re.findall(r"\| loses (.+) \| (\d+) \| ([\d.]+)% \| ([\d.]+)% \|", PAGE.read_text())
+    rows = re.findall(r"\| (.+) \| (\d+) \| ([\d.]+)% \| ([\d.]+)% \|", PAGE.read_text())
     assert len(rows) == 5
     for loss, n, by_t, by_gate in rows:
         studies = draw_studies(loss, int(n))
@@ -197,11 +200,13 @@ def test_the_smallest_detectable_difference_is_exact_for_equal_scores() -> None:
     assert find_smallest_difference(run_margin_test(equal, -0.05, 0.05, -1, 1)) == pytest.approx(
         1 - 0.05 ** (1 / 12), abs=1e-6
     )
-    assert count_needed_prompts(equal, 0.0, 0.05, -1, 0.0) is None, "it is not above the bound"
-    assert count_needed_prompts(np.zeros(1), -1e-10, 0.05, -1, 0.0) is None, "not with all the prompts in the world"
+    assert count_needed_prompts(equal, 0.0, 0.05, -1, 0.0) is None, "a mean equal to the bound never passes"
+    assert count_needed_prompts(np.zeros(1), -1e-10, 0.05, -1, 0.0) is None, (
+        "more prompts than the maximum would be needed"
+    )
 
 
-@pytest.mark.parametrize("loss", ["by little on all", "wholly on 5%", "as shares of 3 questions"])
+@pytest.mark.parametrize("loss", ["small losses on all prompts", "complete losses on 5%", "fractions of 3 questions"])
 def test_the_suggested_number_of_prompts_has_80_percent_power(loss: str) -> None:
     """The power is estimated from 300 studies of that size, whose prompts are drawn from the observed prompts.
 

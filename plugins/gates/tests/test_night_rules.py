@@ -26,7 +26,7 @@ def test_a_gate_decides_whether_a_night_succeeds(nights: Nights) -> None:
     nights.add("flint", 0.3)
     ended = nights.run(f"nightly.gate={rules}")
     assert ended.code == 7 and "the gate failed by as good: 1 check of 2" in ended.words
-    assert nights.run(f"nightly.gate={rules}").code == 0, "told once"
+    assert nights.run(f"nightly.gate={rules}").code == 0, "a violated rule is reported once"
     rules.write_text("rules: {as good: {metric: clipscore}}")
     assert "rule as good: expected exactly one of" in nights.run(f"nightly.gate={rules}").err
 

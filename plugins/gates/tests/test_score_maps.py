@@ -7,19 +7,19 @@ import pytest
 
 from plumbline.operators.statistics.poisson_bootstrap import draw_prompts, hash_ids
 from plumbline.plugins.gates.score_maps import (
-    LINES,
+    LINE_FIT_FUNCTIONS,
     Kind,
     choose_line,
     choose_map,
     compute_margin,
-    equate,
     fit_curve,
+    fit_equating_line,
     fit_line,
 )
 
 PROMPTS = hash_ids([f"p{number}" for number in range(300)])
 RANDOM = np.random.default_rng(0)
-OLD = RANDOM.uniform(0, 1, 300)
+OLD_SCORES = RANDOM.uniform(0, 1, 300)
 NOISE = RANDOM.normal(0, 0.02, 300)
 
 
@@ -30,8 +30,8 @@ def test_lines_agree_with_values_worked_out_by_hand() -> None:
     """
     old, new = np.array([1.0, 2, 3]), np.array([0.0, 3, 3])
     assert fit_line(old, new) == pytest.approx((-1, 1.5))
-    assert equate(old, new) == pytest.approx((2 - 2 * math.sqrt(3), math.sqrt(3)))
-    assert equate(old, -new) == pytest.approx((-2 + 2 * math.sqrt(3), -math.sqrt(3)))
+    assert fit_equating_line(old, new) == pytest.approx((2 - 2 * math.sqrt(3), math.sqrt(3)))
+    assert fit_equating_line(old, -new) == pytest.approx((-2 + 2 * math.sqrt(3), -math.sqrt(3)))
 
 
 def test_a_curve_pools_falling_values_and_is_constant_beyond_its_ends() -> None:
@@ -47,15 +47,15 @@ def test_a_curve_pools_falling_values_and_is_constant_beyond_its_ends() -> None:
 @pytest.mark.parametrize(
     ("kind", "new"),
     [
-        ("unchanged", OLD + NOISE),
-        ("unchanged", OLD),
-        ("linear", 0.3 + 2 * OLD + NOISE),
-        ("monotone", OLD**4 + NOISE / 2),
-        ("unchanged", NOISE[::-1] + OLD),
+        ("unchanged", OLD_SCORES + NOISE),
+        ("unchanged", OLD_SCORES),
+        ("linear", 0.3 + 2 * OLD_SCORES + NOISE),
+        ("monotone", OLD_SCORES**4 + NOISE / 2),
+        ("unchanged", NOISE[::-1] + OLD_SCORES),
     ],
 )
 def test_the_simplest_map_that_predicts_other_prompts_is_chosen(kind: Kind, new: np.ndarray) -> None:
-    assert choose_map(OLD, new, PROMPTS).kind == kind
+    assert choose_map(OLD_SCORES, new, PROMPTS).kind == kind
 
 
 def test_equally_noisy_versions_are_joined_by_equating_instead_of_least_squares() -> None:
@@ -63,7 +63,7 @@ def test_equally_noisy_versions_are_joined_by_equating_instead_of_least_squares(
     groups = np.repeat(np.arange(5, dtype=np.int32), 60)
     true = np.linspace(0.1, 0.9, 5)[groups]
     old, new = (true + RANDOM.normal(0, 0.3, 300) for _ in range(2))
-    line = choose_line(old, 10 * new, groups, tuple(LINES))
+    line = choose_line(old, 10 * new, groups, tuple(LINE_FIT_FUNCTIONS))
     assert line.kind == "equated" and fit_line(old, 10 * new).slope < 6 < 8 < line.line.slope
     assert line.explained > 0.8
     assert choose_line(old, new, np.zeros(300, np.int32), ["linear"]).without == []

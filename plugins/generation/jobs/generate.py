@@ -13,12 +13,12 @@ from plumbline.jobs.logs import write_log
 from plumbline.pipelines.base.exit_codes import COMPLETE
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.plugins.generation.generate_config import GenerateConfig, find_generation, find_scoring_sweep
-from plumbline.plugins.generation.generating import Generated, PlannedGeneration, generate, plan_generation
+from plumbline.plugins.generation.generating import GenerationResult, PlannedGeneration, generate, plan_generation
 
 COMMAND = Command(
     "generate",
-    "Make a benchmark's pictures by a checkpoint (image_model.checkpoint=FOLDER_OR_HUB_ID) that diffusers runs, or by\n"
-    "an images service (image_model=images_api), in the folder that images= names. What stands is not made again.",
+    "Generate a benchmark's images with a diffusers checkpoint (image_model.checkpoint=FOLDER_OR_HUB_ID), or with\n"
+    "an images service (image_model=images_api), into the folder images=PATH. Existing images are kept.",
     GenerateConfig,
     {
         **{name: f"benchmark.{name}" for name in ("images", "prompts", "limit")},
@@ -36,20 +36,20 @@ def main(config: GenerateConfig) -> int:
 
 def _run(console: Console, config: GenerateConfig) -> int:
     """Generate missing images; return 0 if all exist, 2 if failures are within the budget, otherwise 1."""
-    generated = _draw(console, config)
+    generated = _plan_and_generate(console, config)
     return COMPLETE if generated is None else generated.exit_code
 
 
 def generate_missing(console: Console, config: SweepConfig) -> SweepConfig | None:
     """Generate the missing images of a sweep; return the sweep that scores them, or None after a dry run."""
     generation = find_generation(config)
-    if generation is not None and _draw(console, generation) is None:
+    if generation is not None and _plan_and_generate(console, generation) is None:
         say(console, "the sweep is planned once the images exist")
         return None
     return find_scoring_sweep(config)
 
 
-def _draw(console: Console, config: GenerateConfig) -> Generated | None:
+def _plan_and_generate(console: Console, config: GenerateConfig) -> GenerationResult | None:
     """Show the plan, generate missing images, and show the result; return None for a dry run."""
     planned = plan_generation(config)
     _show_generation(console, planned)
@@ -65,11 +65,13 @@ def _show_generation(console: Console, planned: PlannedGeneration) -> None:
     """Show the prompts, the image model, and the number of missing images."""
     config = planned.config
     seeds = f" x {config.pictures.seeds} seeds" if config.pictures.seeds > 1 else ""
-    say(console, f"{config.benchmark.name}: {planned.prompts} prompts{seeds}, drawn by {config.image_model.checkpoint}")
+    say(
+        console, f"{config.benchmark.name}: {planned.prompts} prompts{seeds}, generator {config.image_model.checkpoint}"
+    )
     show_cells(console, planned.drawing)
 
 
-def _show_generated(console: Console, generated: Generated) -> None:
+def _show_generated(console: Console, generated: GenerationResult) -> None:
     """Show how many images were generated, how many failed, and their folder."""
     show_usage(console, generated.usage, generated.costs)
     for address in generated.repaired:

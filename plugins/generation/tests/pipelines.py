@@ -64,7 +64,7 @@ def _build_scheduler() -> "diffusers.DDIMScheduler":
     return diffusers.DDIMScheduler(beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", clip_sample=False)
 
 
-def stable_diffusion() -> "diffusers.StableDiffusionPipeline":
+def build_stable_diffusion() -> "diffusers.StableDiffusionPipeline":
     """Build a tiny Stable Diffusion 1.5 pipeline."""
     return diffusers.StableDiffusionPipeline(
         vae=_build_vae(), text_encoder=_build_clip_text(), tokenizer=make_clip_tokenizer(),
@@ -73,7 +73,7 @@ def stable_diffusion() -> "diffusers.StableDiffusionPipeline":
     )  # fmt: skip
 
 
-def stable_diffusion_xl() -> "diffusers.StableDiffusionXLPipeline":
+def build_stable_diffusion_xl() -> "diffusers.StableDiffusionXLPipeline":
     """Build a tiny Stable Diffusion XL pipeline."""
     unet = _build_unet(
         cross_attention_dim=2 * WIDTH, addition_embed_type="text_time", addition_time_embed_dim=8,
@@ -86,7 +86,7 @@ def stable_diffusion_xl() -> "diffusers.StableDiffusionXLPipeline":
     )  # fmt: skip
 
 
-def stable_diffusion_3() -> "diffusers.StableDiffusion3Pipeline":
+def build_stable_diffusion_3() -> "diffusers.StableDiffusion3Pipeline":
     """Build a tiny Stable Diffusion 3 pipeline."""
     transformer = diffusers.SD3Transformer2DModel(
         sample_size=SIDE // 2, patch_size=1, in_channels=4, num_layers=1, attention_head_dim=8, num_attention_heads=4,
@@ -102,7 +102,7 @@ def stable_diffusion_3() -> "diffusers.StableDiffusion3Pipeline":
     )  # fmt: skip
 
 
-def flux() -> "diffusers.FluxPipeline":
+def build_flux() -> "diffusers.FluxPipeline":
     """Build a tiny FLUX.1 pipeline with distilled guidance."""
     transformer = diffusers.FluxTransformer2DModel(
         in_channels=16, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=2,
@@ -116,7 +116,7 @@ def flux() -> "diffusers.FluxPipeline":
     )  # fmt: skip
 
 
-def qwen_image() -> "diffusers.QwenImagePipeline":
+def build_qwen_image() -> "diffusers.QwenImagePipeline":
     """Build a tiny Qwen-Image pipeline."""
     latents = 4
     vae = diffusers.AutoencoderKLQwenImage(
@@ -141,7 +141,14 @@ def qwen_image() -> "diffusers.QwenImagePipeline":
 
 
 PIPELINES: Mapping[str, Callable[[], Any]] = {
-    make.__name__: make for make in (stable_diffusion, stable_diffusion_xl, stable_diffusion_3, flux, qwen_image)
+    build.__name__.removeprefix("build_"): build
+    for build in (
+        build_stable_diffusion,
+        build_stable_diffusion_xl,
+        build_stable_diffusion_3,
+        build_flux,
+        build_qwen_image,
+    )
 }
 
 

@@ -26,11 +26,11 @@ from plugins.generation.tests.pipelines import PIPELINES, save_pipeline
 from plumbline.pipelines.base.storage import StorageConfig
 from tests.commands import printed, refusal
 from tests.histories.damage import ROT, damage_content, damage_file
-from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, make_error
+from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Answer, Server, make_error
 
 ROOT = Path(__file__).parents[3]
 TEXTS = {"p1": "a red circle", "p2": "two blue squares", "p3": "a green star"}
-SMALL = ("steps=1", "size=32x32", "cluster=here")
+SMALL_OPTIONS = ("steps=1", "size=32x32", "cluster=here")
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setenv(VARIABLE, KEY)
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
     started = Server()
     yield started
     started.close()
@@ -81,7 +81,7 @@ def sweep_images(folder: Path, *more: str, code: int = 0) -> dict[str, dict[str,
 
 def test_only_a_new_prompts_images_are_generated_and_a_sweep_reads_all_images(tmp_path: Path, checkpoint: Path) -> None:
     write_prompts_file(tmp_path, "p1", "p2")
-    job = list_arguments(tmp_path, f"image_model.checkpoint={checkpoint}", "name=tiny", "cfg=3", *SMALL)
+    job = list_arguments(tmp_path, f"image_model.checkpoint={checkpoint}", "name=tiny", "cfg=3", *SMALL_OPTIONS)
     assert "2 images, 2 of them new" in printed("generate", *job, "image_model.image_batch=1")
     first = read_images(tmp_path / "images/tiny")
     assert set(first) == {"p1-0", "p2-0"}
@@ -94,7 +94,7 @@ def test_only_a_new_prompts_images_are_generated_and_a_sweep_reads_all_images(tm
     assert "6 images, 4 of them new" in printed("generate", *job, "seeds=2")
     second = read_images(tmp_path / "images/tiny")
     assert set(second) == {f"{one}-{number}" for one in TEXTS for number in (0, 1)}
-    assert all(second[one] == first[one] for one in first), "what stood was left as it was"
+    assert all(second[one] == first[one] for one in first), "existing images are unchanged"
     assert len({row["seed"] for row in second.values()}) == 6
     assert "6 images, 0 of them new" in printed("generate", *job, "seeds=2")
     scored = sweep_images(tmp_path)
@@ -106,7 +106,9 @@ def test_an_image_does_not_depend_on_its_batch_or_order(tmp_path: Path, checkpoi
     for folder, ids, batch in ((alone, ("p1", "p2", "p3"), 1), (together, ("p3", "p2", "p1"), 3)):
         folder.mkdir()
         write_prompts_file(folder, *ids)
-        job = list_arguments(folder, f"image_model.checkpoint={checkpoint}", f"image_model.image_batch={batch}", *SMALL)
+        job = list_arguments(
+            folder, f"image_model.checkpoint={checkpoint}", f"image_model.image_batch={batch}", *SMALL_OPTIONS
+        )
         printed("generate", *job, "sampler=EulerAncestralDiscreteScheduler", "steps=2")
     ones, others = read_images(alone / "images/tiny-sd"), read_images(together / "images/tiny-sd")
     assert all(np.abs(decode_pixels(ones[one]) - decode_pixels(others[one])).max() <= 1 for one in ones)
@@ -122,11 +124,11 @@ def test_a_black_image_is_an_error_row_that_a_sweep_reports(tmp_path: Path, chec
     tensors["decoder.conv_out.bias"].fill_(-9.0)
     save_file(tensors, weights, {"format": "pt"})
     write_prompts_file(tmp_path, "p1")
-    job = list_arguments(tmp_path, f"image_model.checkpoint={broken}", *SMALL)
+    job = list_arguments(tmp_path, f"image_model.checkpoint={broken}", *SMALL_OPTIONS)
     assert "1 images could not be generated: 1 blank_picture" in printed("generate", *job, code=1).replace("\n", " ")
     (row,) = read_images(tmp_path / "images/black").values()
     assert row["image"] is None and row["error"]["kind"] == "blank_picture"
-    assert "0 of them new" in printed("generate", *job, code=1), "it is not drawn again"
+    assert "0 of them new" in printed("generate", *job, code=1), "an image that failed is not generated again"
     (scored,) = sweep_images(tmp_path, code=1).values()
     assert scored["score"] is None
     assert scored["error"]["kind"] == "blank_picture" and "entirely black" in scored["error"]["message"]
@@ -167,7 +169,7 @@ def test_an_unsafe_or_incomplete_pipeline_is_refused_in_one_line(
     subprocess.run(["cp", "-r", checkpoint, tmp_path / "bad"], check=True)
     damage(tmp_path / "bad")
     write_prompts_file(tmp_path, "p1")
-    line = refusal("generate", *list_arguments(tmp_path, f"image_model.checkpoint={tmp_path}/bad", *SMALL))
+    line = refusal("generate", *list_arguments(tmp_path, f"image_model.checkpoint={tmp_path}/bad", *SMALL_OPTIONS))
     assert says in line and str(tmp_path / "bad") in line
 
 
@@ -187,7 +189,7 @@ def make_answer(encoded: str) -> Answer:
 def list_service_arguments(folder: Path, server: Server, *more: str) -> tuple[str, ...]:
     return list_arguments(
         folder, "image_model=images_api", "image_model.checkpoint=painter", f"image_model.endpoint={server.url}",
-        f"image_model.key_variable={VARIABLE}", "image_model.max_retries=0", "image_model.concurrency=1",
+        f"image_model.key_variable={KEY_VARIABLE}", "image_model.max_retries=0", "image_model.concurrency=1",
         "cluster=here",
         *more,
     )  # fmt: skip
@@ -214,7 +216,9 @@ def test_a_services_refusal_is_final_and_temporary_errors_are_retried(tmp_path: 
     server.bodies.clear()
     answers[TEXTS["p3"]] = Answer(body={"created": 0, "data": [{"url": f"{server.url}/elsewhere.png"}]})
     printed("generate", *job, code=1)
-    assert [body["prompt"] for body in server.bodies] == [TEXTS["p3"]], "one request, and no address is followed"
+    assert [body["prompt"] for body in server.bodies] == [TEXTS["p3"]], (
+        "one request is sent, and the address in its reply is not followed"
+    )
     errors = {
         one: row["error"]["kind"] for one, row in read_images(tmp_path / "images/painter").items() if row["error"]
     }
@@ -240,7 +244,7 @@ def test_one_command_generates_and_scores_and_a_dry_run_only_plans(tmp_path: Pat
     assert "choose another folder" in refusal("sweep", "sweep=shapes", *job[3:])
 
 
-DAMAGE = ("flip", "truncate", "empty", "delete", *ROT)
+DAMAGE_KINDS = ("flip", "truncate", "empty", "delete", *ROT)
 
 
 def list_tables(folder: Path) -> list[Path]:
@@ -272,7 +276,7 @@ def test_damage_to_any_file_of_a_generation_changes_no_image(count: int, tmp_pat
     printed("generate", *job)
     whole, kept = read_images(images / "painter"), tmp_path / "kept"
     subprocess.run(["cp", "-a", images, kept], check=True)
-    for way in islice(cycle(DAMAGE), count):
+    for way in islice(cycle(DAMAGE_KINDS), count):
         shutil.rmtree(images)
         subprocess.run(["cp", "-a", kept, images], check=True)
         path = chance.choice(list_tables(images))
@@ -352,7 +356,9 @@ def test_tables_not_made_by_the_job_are_left_alone(tmp_path: Path, server: Serve
     (tmp_path / "images/painter").mkdir(parents=True)
     pq.write_table(pa.table({"prompt_id": ["p1"]}), tmp_path / "images/painter/mine.parquet")
     write_prompts_file(tmp_path, "p1")
-    assert "mine.parquet: not made by jobs.generate" in refusal("generate", *list_service_arguments(tmp_path, server))
+    assert "only images made by jobs.generate, found mine.parquet" in refusal(
+        "generate", *list_service_arguments(tmp_path, server)
+    )
 
 
 @pytest.mark.slow
@@ -361,7 +367,8 @@ def test_every_kind_of_pipeline_applies_the_settings(kind: str, tmp_path: Path) 
     write_prompts_file(tmp_path, "p1", "p2")
     save_pipeline(tmp_path / kind, kind)
     printed(
-        "generate", *list_arguments(tmp_path, f"image_model.checkpoint={tmp_path / kind}", "cfg=2", "seeds=2", *SMALL)
+        "generate",
+        *list_arguments(tmp_path, f"image_model.checkpoint={tmp_path / kind}", "cfg=2", "seeds=2", *SMALL_OPTIONS),
     )
     rows = read_images(tmp_path / "images" / kind)
     assert len(rows) == 4 and all(row["error"] is None for row in rows.values())
@@ -385,7 +392,8 @@ def test_a_lora_is_merged_with_its_scale(tmp_path: Path, checkpoint: Path) -> No
     for name, more in {"plain": (), "none": (file, 0.0), "whole": (file.parent, 1.0)}.items():
         lora = [f"image_model.lora={more[0]}", f"image_model.lora_scale={more[1]}"] if more else []
         printed(
-            "generate", *list_arguments(tmp_path, f"image_model.checkpoint={checkpoint}", f"name={name}", *lora, *SMALL)
+            "generate",
+            *list_arguments(tmp_path, f"image_model.checkpoint={checkpoint}", f"name={name}", *lora, *SMALL_OPTIONS),
         )
         (drawn[name],) = map(decode_pixels, read_images(tmp_path / "images" / name).values())
     assert np.abs(drawn["none"] - drawn["plain"]).max() <= 1

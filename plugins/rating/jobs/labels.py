@@ -6,7 +6,7 @@ from rich.console import Console
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table, warn
-from plumbline.jobs.overrides import LISTS
+from plumbline.jobs.overrides import LIST_SYNONYMS
 from plumbline.operators.base.sentences import plural
 from plumbline.plugins.rating.labelling import LabelPlan, LabelsConfig, plan_labels, tabulate_pairs, write_labels
 
@@ -15,7 +15,7 @@ COMMAND = Command(
     "List the images that people should rate next to decide which generators are better. A metric's scores narrow the\n"
     "intervals of people's ratings a little (prediction-powered inference), but do not replace any rating.",
     LabelsConfig,
-    LISTS,
+    LIST_SYNONYMS,
     first="protocol",
 )
 
@@ -29,10 +29,10 @@ def main(config: LabelsConfig) -> int:
     say(console, table.caption)
     write_labels(config, plan)
     say(console, f"{len(plan.next_prompts)} images to rate next, in this order, written to {config.output}")
-    return _conclude(console, plan, config.output)
+    return _show_undecided(console, plan, config.output)
 
 
-def _conclude(console: Console, plan: LabelPlan, output: str) -> int:
+def _show_undecided(console: Console, plan: LabelPlan, output: str) -> int:
     """Show how many pairs are undecided and what to do, and return the exit code."""
     undecided = [pair for pair in plan.pairs if pair.better is None]
     if not undecided:

@@ -5,7 +5,7 @@ from functools import partial
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
-from plumbline.jobs.overrides import LISTS
+from plumbline.jobs.overrides import LIST_SYNONYMS
 from plumbline.operators.base.sentences import plural
 from plumbline.plugins.rating.annotation_tools import export_tasks, import_answers
 from plumbline.plugins.rating.rate_config import RateConfig
@@ -19,7 +19,7 @@ COMMAND = Command(
     "command continues it. It listens on this machine only, unless host= names an address, which needs a token.\n"
     "export_to=label_studio (or argilla) writes the tasks for that tool instead, import_from=FILE reads its answers.",
     RateConfig,
-    LISTS,
+    LIST_SYNONYMS,
     extra="view",
     first="study",
     stopped="stopped; every answer is kept, run the same command to continue",

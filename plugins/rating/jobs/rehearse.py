@@ -4,7 +4,7 @@ import sys
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table
-from plumbline.jobs.overrides import LISTS
+from plumbline.jobs.overrides import LIST_SYNONYMS
 from plumbline.plugins.rating.rehearsing import RehearseConfig, rehearse_all, write_page
 
 COMMAND = Command(
@@ -12,7 +12,7 @@ COMMAND = Command(
     "Estimate how many prompts would have been enough to rank the generators, from a run or from people's ratings.\n"
     "Replays the scores in many random orders as an adaptive sweep, and counts the wrong decisions.",
     RehearseConfig,
-    LISTS,
+    LIST_SYNONYMS,
     first="scores",
 )
 

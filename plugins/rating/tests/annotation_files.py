@@ -14,13 +14,19 @@ def make_annotation(rater: Any, *results: tuple[str, str, Mapping[str, Any]], **
 
 
 RED_DOG = {"prompt_id": "p1", "prompt": "a red dog"}
-ATLAS = {**RED_DOG, "image_id": "i1", "generator": "atlas", "skills": "color; animal", "image": "https://x.org/1.png"}
-RED = {"start": 2, "end": 5, "text": "red", "labels": ["missing"]}
+ATLAS_RECORD = {
+    **RED_DOG,
+    "image_id": "i1",
+    "generator": "atlas",
+    "skills": "color; animal",
+    "image": "https://x.org/1.png",
+}
+RED_WORD = {"start": 2, "end": 5, "text": "red", "labels": ["missing"]}
 LABEL_STUDIO: Rows = [
-    {"id": 1, "data": ATLAS, "predictions": [], "annotations": [
+    {"id": 1, "data": ATLAS_RECORD, "predictions": [], "annotations": [
         make_annotation(
             {"id": 7, "email": "ann@x.org"},
-            ("likert", "rating", {"rating": 4}), ("shown", "choices", {"choices": ["Yes"]}), ("wl", "labels", RED),
+            ("likert", "rating", {"rating": 4}), ("shown", "choices", {"choices": ["Yes"]}), ("wl", "labels", RED_WORD),
             ("comment", "textarea", {"text": ["nice"]}),
         ),
         make_annotation(8, ("likert", "rating", {"rating": 2}), ("shown", "choices", {"choices": ["unsure"]})),
@@ -29,17 +35,17 @@ LABEL_STUDIO: Rows = [
     {"id": 2, "data": {**RED_DOG, "image_a": "i1", "image_b": "i2", "generator_a": "atlas"}, "annotations": [
         make_annotation(8, ("better", "pairwise", {"selected": "right"})),
     ]},
-    {"id": 3, "data": ATLAS, "annotations": []},
+    {"id": 3, "data": ATLAS_RECORD, "annotations": []},
 ]  # fmt: skip
-MARKED = {"start": 2, "end": 5, "label": "missing"}
-ARGILLA_DATA = {name: ATLAS[name] for name in ("image_id", "prompt_id", "generator")}
+MARKED_SPAN = {"start": 2, "end": 5, "label": "missing"}
+ARGILLA_DATA = {name: ATLAS_RECORD[name] for name in ("image_id", "prompt_id", "generator")}
 ARGILLA_RECORDS: Rows = [
     {"id": "r1", "fields": {"prompt": "a red dog"}, "metadata": {**ARGILLA_DATA, "skills": ["color", "animal"]},
      "suggestions": {}, "vectors": {}, "status": "completed", "_server_id": None,
      "responses": {
          "likert": [{"value": 4, "user_id": "ann@x.org"}, {"value": 2, "user_id": "8"}],
          "shown": [{"value": "Yes", "user_id": "ann@x.org"}, {"value": "unsure", "user_id": "8"}],
-         "wl": [{"value": [MARKED], "user_id": "ann@x.org"}],
+         "wl": [{"value": [MARKED_SPAN], "user_id": "ann@x.org"}],
          "comment": [{"value": "nice", "user_id": "ann@x.org"}],
      }},
     {"id": "r2", "fields": {"prompt": "a red dog"}, "suggestions": {}, "responses": {

@@ -9,14 +9,14 @@ import httpx
 
 from plumbline.operators.base import rows, schemas
 from plumbline.pipelines.store.cells import Cell
-from plumbline.pipelines.store.runs import CELLS
-from plumbline.pipelines.web.listening import allowed_hosts
+from plumbline.pipelines.store.runs import CELLS_SCHEMA
+from plumbline.pipelines.web.listening import list_allowed_hosts
 from plumbline.plugins.rating.app import make_app
 from plumbline.plugins.rating.rate_config import RateConfig
 from plumbline.plugins.rating.study import Study, open_study
 from tests.operators.report.made import MadeRun, make_run
 
-QUESTIONS = "questions/00000000/made/00000-00000000.parquet"
+QUESTIONS_FILE = "questions/00000000/made/00000-00000000.parquet"
 GENERATORS = ("atlas", "borealis", "cobalt")
 
 
@@ -30,20 +30,20 @@ def make_run_with_questions(folder: Path, **options: Any) -> MadeRun:
             [("Is it one?", ["Yes", "No"]), ("Is it big?", ["yes", "no"]), ("What colour?", ["red", "blue"])]
         )
     ]
-    cell = Cell(node="questions", stage="questions", metric="gecko", key="0" * 64, path=QUESTIONS, inputs={})
+    cell = Cell(node="questions", stage="questions", metric="gecko", key="0" * 64, path=QUESTIONS_FILE, inputs={})
     run.store.save(cell, rows.table(asked, schemas.QUESTIONS))
     path = f"runs/{run.run_id}/cells.parquet"
     cells = run.store.read_table(path).to_pylist()
     for scores in (one["path"] for one in cells if one["path"].startswith("scores/00000000/")):
         table = run.store.read(scores)
-        reading = {"questions": (QUESTIONS,)}
+        reading = {"questions": (QUESTIONS_FILE,)}
         run.store.save(
             Cell(
                 node="scores", stage="scores", metric="gecko", key="00000000", path=scores, inputs=reading, renew=True
             ),
             table,
         )
-    run.store.write_table(path, rows.table([*cells, {"path": QUESTIONS, "state": "cached"}], CELLS))
+    run.store.write_table(path, rows.table([*cells, {"path": QUESTIONS_FILE, "state": "cached"}], CELLS_SCHEMA))
     return run
 
 
@@ -53,7 +53,7 @@ class ServedStudy:
     def __init__(self, token: str | None = None, **config: Any) -> None:
         self.warnings: list[str] = []
         self.study: Study = open_study(RateConfig(**config), self.warnings.append)
-        self.app = make_app(self.study, token, allowed_hosts("127.0.0.1", ()))
+        self.app = make_app(self.study, token, list_allowed_hosts("127.0.0.1", ()))
 
     def __call__(self, path: str, **request: Any) -> httpx.Response:
         async def ask() -> httpx.Response:

@@ -9,7 +9,7 @@ import numpy as np
 from plumbline.plugins.rating.answers import Answer
 from plumbline.plugins.rating.tasks import ImageLocation, Task, TaskQuestion, hash_task
 
-BEGAN = datetime(2026, 1, 2, tzinfo=UTC)
+FIRST_ANSWER_TIME = datetime(2026, 1, 2, tzinfo=UTC)
 Random = np.random.Generator
 Rater = Callable[[Task, float, Random], Any]
 """Function that returns a rater's answer to a task, given the task's true value (mean 0, standard deviation 1)."""
@@ -42,7 +42,7 @@ def make_answer(
         version=1, task_id=task.task_id, template=task.template, prompt_id=task.prompt_id, image_ids=task.image_ids,
         generators=task.generators, shown=tuple(range(len(task.image_ids))), repeat=repeat,
         gold=task.gold if gold is None else gold, rater=rater, answer=value, seconds=seconds,
-        at=(BEGAN + timedelta(seconds=10 * place)).isoformat(),
+        at=(FIRST_ANSWER_TIME + timedelta(seconds=10 * place)).isoformat(),
     )  # fmt: skip
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from plugins.rating.tests.annotation_files import LAYOUTS
 from tests.pipelines.metaeval.releases.files import read_with
 from tests.pipelines.metaeval.releases.test_damage import check_damaged, few
-from tests.pipelines.metaeval.releases.test_releases import RATED, check_tables
+from tests.pipelines.metaeval.releases.test_releases import RATING_COLUMNS, check_tables
 from tests.pipelines.metaeval.test_metaeval import check_negated, check_without_scores
 
 ANNOTATIONS: dict[str, Any] = {
-    "ratings": (RATED, 0, [
+    "ratings": (RATING_COLUMNS, 0, [
         ("i1", "p1", "atlas", "ann@x.org", "likert", 4.0), ("i1", "p1", "atlas", "ann@x.org", "shown", 1.0),
         ("i1", "p1", "atlas", "ann@x.org", "wl", 2 / 3), ("i1", "p1", "atlas", "8", "likert", 2.0),
         ("i1", "p1", "atlas", "8", "shown", None), ("i1", "p1", "atlas", "8", "wl", 1.0),
@@ -28,15 +28,15 @@ ANNOTATIONS: dict[str, Any] = {
     ]),
     "skills": {"p1": ["color", "animal"]},
 }  # fmt: skip
-UNREAD = [
+UNREAD_NOTES = [
     "question 'comment' is not read: no answer is a number, yes, no, unsure or a side; set "
     "+protocol.columns.values={nice: NUMBER}",
     "1 of 6 ratings are empty and count as unsure",
 ]
 EXPECTED: dict[str, dict[str, Any]] = {
-    "Label Studio": {**ANNOTATIONS, "notes": ["1 annotation (skipped) not counted", *UNREAD]},
-    "version 1": {**ANNOTATIONS, "notes": ["2 annotations (draft) not counted", *UNREAD]},
-    **{f"{kind}": {**ANNOTATIONS, "notes": UNREAD} for kind in ("Argilla", "flat", "Hub")},
+    "Label Studio": {**ANNOTATIONS, "notes": ["1 annotation (skipped) not counted", *UNREAD_NOTES]},
+    "version 1": {**ANNOTATIONS, "notes": ["2 annotations (draft) not counted", *UNREAD_NOTES]},
+    **{f"{kind}": {**ANNOTATIONS, "notes": UNREAD_NOTES} for kind in ("Argilla", "flat", "Hub")},
 }  # fmt: skip
 
 

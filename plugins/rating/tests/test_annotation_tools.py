@@ -20,7 +20,7 @@ from tests.commands import printed, refusal, run
 from tests.operators.report.made import MadeRun
 from tests.pipelines.metaeval.releases.files import write_file
 
-CHOSEN = {
+CHOICES_BY_TEMPLATE = {
     **{name: "4" for name, template in TEMPLATES.items() if template.grades},
     "words": "marked",
     "questions": "yes",
@@ -50,7 +50,9 @@ def export_records(study: Sequence[str], tool: str, folder: Path) -> dict[str, R
 
 def rate_in_label_studio(tasks: Records, template: str, rater: str) -> Records:
     """Answer all tasks as one person, and return the export of the Label Studio project."""
-    result: list[tuple[str, str, dict[str, Any]]] = [(template, "choices", {"choices": [CHOSEN[template]]})]
+    result: list[tuple[str, str, dict[str, Any]]] = [
+        (template, "choices", {"choices": [CHOICES_BY_TEMPLATE[template]]})
+    ]
     result.append(("note", "textarea", {"text": ["hm"]}))
     if template == "words":
         result.append(("wrong_words", "labels", {"start": 2, "end": 5, "labels": ["wrong"]}))
@@ -77,7 +79,7 @@ def convert_to_json_min(rated: Records) -> Records:
 
 def rate_in_argilla(records: Records, template: str, rater: str) -> Records:
     """Return records in the format of `records.to_json`, with one person's responses."""
-    values: dict[str, Any] = {template: CHOSEN[template], "note": "hm"}
+    values: dict[str, Any] = {template: CHOICES_BY_TEMPLATE[template], "note": "hm"}
     if template == "words":
         values["wrong_words"] = [{"start": 2, "end": 5, "label": "wrong"}]
     responses = {name: [{"value": value, "user_id": rater}] for name, value in values.items()}
@@ -108,7 +110,7 @@ def test_answers_in_another_tool_are_imported_as_answers_of_the_study(
         ("ann@example.org", "hm", 0, None)
     }
     seconds = {one.seconds for one in answers_kept if one.template != "questions"}
-    assert seconds == {{"label_studio": 3.5, "argilla": None}[tool]}, "Argilla does not say"
+    assert seconds == {{"label_studio": 3.5, "argilla": None}[tool]}, "Argilla exports no times"
     said: dict[str, list[Any]] = {}
     for one in answers_kept:
         said.setdefault(one.template, []).append(one.answer)

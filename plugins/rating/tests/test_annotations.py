@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plugins.rating.tests.annotation_files import ATLAS, LABEL_STUDIO, RED, make_annotation
+from plugins.rating.tests.annotation_files import ATLAS_RECORD, LABEL_STUDIO, RED_WORD, make_annotation
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.metaeval import run_metaeval
@@ -22,7 +22,9 @@ def open_export(folder: Path, records: Any, *overrides: str) -> Release:
     return open_release(protocol, StorageConfig())
 
 
-def make_task(*results: tuple[str, str, dict[str, Any]], data: Any = ATLAS, **fields: Any) -> list[dict[str, Any]]:
+def make_task(
+    *results: tuple[str, str, dict[str, Any]], data: Any = ATLAS_RECORD, **fields: Any
+) -> list[dict[str, Any]]:
     """Return a list of one Label Studio task with one annotation."""
     return [{"id": 1, "data": data, "annotations": [make_annotation(7, *results, **fields)]}]
 
@@ -36,9 +38,9 @@ def test_json_min_is_read_with_the_choices_that_columns_name(tmp_path: Path) -> 
     (first, second, _) = LABEL_STUDIO[0]["annotations"]
     common = {"id": 1, "created_at": "2026-01-01", "updated_at": "2026-01-01", "lead_time": 3.5}
     records = [
-        {**ATLAS, **common, "annotation_id": 1, "annotator": "ann@x.org", "likert": [{"rating": 4}], "shown": "Yes",
-         "wl": [RED], "comment": "nice"},
-        {**ATLAS, **common, "annotation_id": 2, "annotator": 8, "likert": [{"rating": 2}], "shown": "unsure"},
+        {**ATLAS_RECORD, **common, "annotation_id": 1, "annotator": "ann@x.org", "likert": [{"rating": 4}],
+         "shown": "Yes", "wl": [RED_WORD], "comment": "nice"},
+        {**ATLAS_RECORD, **common, "annotation_id": 2, "annotator": 8, "likert": [{"rating": 2}], "shown": "unsure"},
     ]  # fmt: skip
     whole = open_export(tmp_path, [{**LABEL_STUDIO[0], "annotations": [first, second]}])
     assert open_export(tmp_path, records, "protocol.columns.rating=shown").ratings.equals(whole.ratings)
@@ -65,7 +67,9 @@ def test_columns_name_fields_and_questions_about_the_same_image_are_averaged(tmp
     release = open_export(tmp_path, asked, *columns)
     assert [(row["image_id"], row["rating"]) for row in release.ratings.to_pylist()] == [("1.png", 2 / 3)]
     said = [(row["part"], row["rating"]) for row in release.parts.to_pylist()]
-    assert said == [("q0", 1), ("q1", 0), ("q2", 1), ("q3", None)], "raters' agreement is by question"
+    assert said == [("q0", 1), ("q1", 0), ("q2", 1), ("q3", None)], (
+        "the parts, from which agreement is computed, are the questions"
+    )
 
 
 def test_columns_assign_numbers_to_custom_labels(tmp_path: Path) -> None:
@@ -83,7 +87,7 @@ def test_unknown_labels_are_refused_with_the_option_that_assigns_numbers_to_them
     """The suggested option works once its numbers are filled in."""
     labels = ["Good", "Poor ", "very poor", "Good"]
     records = [
-        {"id": place, "data": {**ATLAS, "image_id": f"i{place}"}, "annotations": [
+        {"id": place, "data": {**ATLAS_RECORD, "image_id": f"i{place}"}, "annotations": [
             make_annotation(7, ("quality", "choices", {"choices": [label]})),
         ]}
         for place, label in enumerate(labels)
@@ -102,12 +106,12 @@ def test_a_task_without_annotations_does_not_affect_other_tasks(tmp_path: Path, 
     """For tasks without annotations, Label Studio omits `annotations` or writes an empty list or only predictions."""
     records = [
         *make_task(("likert", "rating", {"rating": 5})),
-        *make_task(("likert", "rating", {"rating": 2}), data={**ATLAS, "image_id": "i2"}),
+        *make_task(("likert", "rating", {"rating": 2}), data={**ATLAS_RECORD, "image_id": "i2"}),
     ]
     waiting = [
-        {"id": 9, "data": ATLAS},
-        {"id": 9, "data": ATLAS, "annotations": []},
-        {"id": 9, "data": ATLAS, "predictions": []},
+        {"id": 9, "data": ATLAS_RECORD},
+        {"id": 9, "data": ATLAS_RECORD, "annotations": []},
+        {"id": 9, "data": ATLAS_RECORD, "predictions": []},
     ]
     whole = open_export(tmp_path, records)
     for one in waiting:
@@ -127,7 +131,7 @@ def test_the_last_annotation_of_a_task_by_a_person_counts(tmp_path: Path) -> Non
 
 
 def test_the_worst_mark_of_a_word_counts(tmp_path: Path) -> None:
-    marks = [{**RED, "labels": [label]} for label in ("shown", "unsure", "wrong")]
+    marks = [{**RED_WORD, "labels": [label]} for label in ("shown", "unsure", "wrong")]
     for number, aligned in ((1, 1.0), (2, None), (3, 0.0)):
         records = make_task(*[("wl", "labels", mark) for mark in marks[:number]])
         release = read_with("annotations", write_file(tmp_path / "export.json", records))
@@ -141,7 +145,7 @@ def test_the_worst_mark_of_a_word_counts(tmp_path: Path) -> None:
             [{"id": 1, "image": "x.png"}],
             r"record 0: expected a task of Label Studio with annotations, or .* found id, im",
         ),
-        ([{"id": 1, "data": ATLAS, "annotations": []}], "no record has an annotation; export it again"),
+        ([{"id": 1, "data": ATLAS_RECORD, "annotations": []}], "no record has an annotation; export it again"),
         (
             make_task(("q", "rating", {"rating": 3}), data={"image": "x.png"}),
             "record 0: expected a field image_id, found image; set",
@@ -151,10 +155,10 @@ def test_the_worst_mark_of_a_word_counts(tmp_path: Path) -> None:
             r"record 1: 'q' is answered with 'maybe' here, but with 'yes' elsewhere; correct it",
         ),
         (
-            make_task(("w", "labels", {**RED, "text": "blue"})),
+            make_task(("w", "labels", {**RED_WORD, "text": "blue"})),
             r"record 0, w: characters 2 to 5 are not 'blue' in 'a red dog'; set prot",
         ),
-        (make_task(("w", "labels", {**RED, "start": None})), "record 0, w: expected the first and last character"),
+        (make_task(("w", "labels", {**RED_WORD, "start": None})), "record 0, w: expected the first and last character"),
         (
             [*make_task(("q", "rating", {"rating": 3})), *make_task(("q", "rating", {"rating": 4}))],
             r"record 1: rater '7' answers 'q' of image 'i1' twice \(first in .*record 0\)",

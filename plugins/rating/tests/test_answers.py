@@ -9,7 +9,7 @@ from plumbline.plugins.rating.answers import Answer, BadAnswer, encode_answer, p
 from plumbline.plugins.rating.question_templates import TEMPLATES, Scope, find_problem
 from plumbline.plugins.rating.tasks import ImageLocation, Task, TaskQuestion, decode_tasks, encode_tasks, hash_task
 
-ASKED = Scope(words=3, questions=["q1", "q2"])
+ASKED_SCOPE = Scope(words=3, questions=["q1", "q2"])
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ ASKED = Scope(words=3, questions=["q1", "q2"])
     ],
 )
 def test_an_answer_in_its_templates_form_is_valid(template: str, answer: Any) -> None:
-    assert find_problem(TEMPLATES[template], answer, ASKED) is None
+    assert find_problem(TEMPLATES[template], answer, ASKED_SCOPE) is None
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_an_answer_in_its_templates_form_is_valid(template: str, answer: Any) ->
     ],
 )
 def test_any_other_answer_is_refused_with_the_expected_form(template: str, answer: Any) -> None:
-    problem = find_problem(TEMPLATES[template], answer, ASKED)
+    problem = find_problem(TEMPLATES[template], answer, ASKED_SCOPE)
     assert problem is not None and TEMPLATES[template].expected in problem
 
 
@@ -59,7 +59,7 @@ def test_word_indices_have_no_limit_if_the_number_of_words_is_unknown() -> None:
     assert find_problem(TEMPLATES["words"], {"wrong": [9], "unsure": []}) is None
 
 
-GIVEN = {
+ANSWER_FIELDS = {
     "version": 1,
     "task_id": "0123456789abcdef",
     "template": "side_by_side",
@@ -78,10 +78,10 @@ GIVEN = {
 
 
 def test_a_written_answer_is_read_back_unchanged() -> None:
-    answer = parse_answer(json.dumps(GIVEN).encode(), "here")
-    assert answer.generators == ("atlas", "birch") and answer.note == GIVEN["note"]
+    answer = parse_answer(json.dumps(ANSWER_FIELDS).encode(), "here")
+    assert answer.generators == ("atlas", "birch") and answer.note == ANSWER_FIELDS["note"]
     written = encode_answer(answer)
-    assert json.loads(written) == GIVEN and parse_answer(written, "here") == answer == Answer(**GIVEN)
+    assert json.loads(written) == ANSWER_FIELDS and parse_answer(written, "here") == answer == Answer(**ANSWER_FIELDS)
 
 
 @pytest.mark.parametrize(
@@ -103,11 +103,11 @@ def test_a_written_answer_is_read_back_unchanged() -> None:
 )
 def test_an_invalid_answer_file_is_refused_with_its_name_and_field(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(BadAnswer) as refused:
-        parse_answer(json.dumps(GIVEN | changed).encode(), "answers/ann/x.json")
+        parse_answer(json.dumps(ANSWER_FIELDS | changed).encode(), "answers/ann/x.json")
     assert str(refused.value).startswith("answers/ann/x.json: not an answer (") and message in str(refused.value)
 
 
-@pytest.mark.parametrize("cut", [b"", b"{", b"[]", b"null", json.dumps(GIVEN).encode()[:-9]])
+@pytest.mark.parametrize("cut", [b"", b"{", b"[]", b"null", json.dumps(ANSWER_FIELDS).encode()[:-9]])
 def test_a_truncated_file_is_refused(cut: bytes) -> None:
     with pytest.raises(BadAnswer, match="not an answer"):
         parse_answer(cut, "here")

@@ -160,9 +160,12 @@ def test_the_metric_has_no_effect_if_everything_is_rated(folder: Path) -> None:
     ("overrides", "message"),
     [
         (("generators=[best,other]",), "generators: gecko has no scores of 'other'; it scored best, close, last"),
-        (("generators=[best]",), "generators: expected two or more, got 'best' alone"),
+        (("generators=[best]",), "generators: expected two or more, got only 'best'"),
         (("chance=1",), "chance: expected a probability between 0 and 1, got 1.0"),
-        (("scores=null",), "scores: long has none; set run=latest, or scores=PATH to a table"),
+        (
+            ("scores=null",),
+            "scores: expected a metric's scores, but protocol long has none; set run=latest or scores=PATH",
+        ),
     ],
 )
 def test_missing_generators_and_scores_are_refused(folder: Path, overrides: tuple[str, ...], message: str) -> None:

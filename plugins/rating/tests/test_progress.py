@@ -47,18 +47,20 @@ def test_gold_questions_and_repeats_look_like_other_tasks(scored_run: MadeRun, t
     places = {(task["task_id"], task["repeat"]): place for place, task in enumerate(asked)}
     again = [key for key in places if key[1]]
     assert 2 <= len(again) <= 6 and all(places[key] - places[key[0], 0] >= MIN_DISTANCE for key in again)
-    assert len({tuple(sorted(task)) for task in asked}) == 1 and "gold" not in str(asked), "no task shows what it is"
+    assert len({tuple(sorted(task)) for task in asked}) == 1 and "gold" not in str(asked), (
+        "gold questions look like ordinary tasks"
+    )
     ordinary = Counter(answer.prompt_id for answer in answers if answer.gold is None and not answer.repeat)
     assert len(ordinary) >= 26 and all(count <= 2 for count in ordinary.values())
 
 
 def test_a_finished_study_gives_raters_no_tasks_and_says_that_it_is_done(scored_run: MadeRun, tmp_path: Path) -> None:
     study = make_study(scored_run, tmp_path, queue="labels", stop=True, raters=1, repeats=0.0)
-    assert 24 <= len(study.rate("ann")) < 60, "of 80"
+    assert 24 <= len(study.rate("ann")) < 60, "fewer than the 80 tasks are needed"
     assert study.rate("bob") == []
     page = study("/progress").text
     assert "Every pair of generators differs clearly, and the study is done" in page
-    assert "<bdi>gecko</bdi> (prediction-powered)" in page, "the run's first metric"
+    assert "<bdi>gecko</bdi> (prediction-powered)" in page, "the page names the run's first metric"
 
 
 def test_the_progress_page_shows_agreement_pairs_and_random_raters(scored_run: MadeRun, tmp_path: Path) -> None:
@@ -70,7 +72,7 @@ def test_the_progress_page_shows_agreement_pairs_and_random_raters(scored_run: M
     assert "random: the answers may be random" in page
     main = page.partition('id="standing"')[2].partition("</main>")[0]
     assert main.count('class="warning"') == 1 and "<strong><bdi>zed</bdi></strong>" in main
-    assert '<td class="n">200</td><td class="n">200</td>' in main, "all answers that are wanted"
+    assert '<td class="n">200</td><td class="n">200</td>' in main, "all required answers are given"
     assert "1 of 1 pair of generators decided; 200 of 200 answers." in main
     assert "with ordinal distance" in main and "prediction-powered" not in main
 

@@ -11,7 +11,7 @@ from plumbline.plugins.rating.queue import Queue, QueueOptions
 from plumbline.plugins.rating.tasks import Task
 
 MEANS = {"best": 4.4, "close": 2.1, "last": 2.0}
-LABELS = QueueOptions("labels")
+LABELS_OPTIONS = QueueOptions("labels")
 SEQUENCING = Sequencing(seed=0, raters=1, repeats=0.0)
 
 
@@ -33,21 +33,21 @@ def count_generators(turns: list[Turn]) -> Counter[str]:
 def test_only_queue_labels_asks_about_decided_pairs_last() -> None:
     tasks = make_likert_tasks(60, ("best", "close", "last"))
     answers: list[Answer] = []
-    queue = Queue(tasks, SEQUENCING, LABELS)
+    queue = Queue(tasks, SEQUENCING, LABELS_OPTIONS)
     assert count_generators(rate(queue, answers, 72)).keys() == MEANS.keys()
     assert [pair.better for pair in queue.evaluate(answers, growth=0).pairs["likert"]] == ["best", "best", None]
     later = rate(queue, answers, 40)
     assert count_generators(later).keys() == {"close", "last"}
-    assert len(rate(queue, answers, 500)) == 180 - 72 - 40, "in the end everything is asked"
+    assert len(rate(queue, answers, 500)) == 180 - 72 - 40, "all remaining tasks are asked in the end"
     seeded = rate(Queue(tasks, SEQUENCING), list(answers[:72]), 40)
     assert count_generators(seeded).keys() == MEANS.keys()
 
 
 def test_the_queue_stops_when_every_pair_is_decided_if_configured() -> None:
     tasks = make_likert_tasks(60, ("best", "last"))
-    stopping, going_on = (Queue(tasks, SEQUENCING, LABELS._replace(stops=stops)) for stops in (True, False))
+    stopping, going_on = (Queue(tasks, SEQUENCING, LABELS_OPTIONS._replace(stops=stops)) for stops in (True, False))
     answers: list[Answer] = []
-    assert 24 <= len(rate(stopping, answers, 500)) < 60, "12 prompts of two generators are the fewest"
+    assert 24 <= len(rate(stopping, answers, 500)) < 60, "at least 12 prompts of two generators are required"
     assert stopping.evaluate(answers).finished and stopping.list_open_tasks(answers, "bob") == []
     rate(going_on, answers, 500)
     assert len(answers) == 120
@@ -55,7 +55,7 @@ def test_the_queue_stops_when_every_pair_is_decided_if_configured() -> None:
 
 def test_pairs_are_not_evaluated_again_after_every_answer() -> None:
     tasks: list[Task] = make_likert_tasks(60, ("best", "last"))
-    queue = Queue(tasks, SEQUENCING, LABELS)
+    queue = Queue(tasks, SEQUENCING, LABELS_OPTIONS)
     answers: list[Answer] = []
     rate(queue, answers, 20)
     assert queue.evaluate(answers).answers == 16 and queue.evaluate(answers, growth=0).answers == 20

@@ -26,7 +26,7 @@ from tests.browser.opened import (
 from tests.operators.report.made import make_run, plain_prompts
 
 pytestmark = NEEDS_BROWSER
-SECONDS = 60
+TIMEOUT_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def page(browser: WebDriver, address: str, width: int) -> WebDriver:
 
 
 def wait_until(page: WebDriver, condition: Callable[[WebDriver], object]) -> None:
-    WebDriverWait(page, SECONDS, ignored_exceptions=[WebDriverException]).until(condition)
+    WebDriverWait(page, TIMEOUT_SECONDS, ignored_exceptions=[WebDriverException]).until(condition)
 
 
 def test_the_page_shows_the_progress_and_never_scrolls_sideways(page: WebDriver, width: int) -> None:

@@ -10,7 +10,7 @@ from plumbline.plugins.rating.study import SentAnswer, open_study
 from tests.bench_of import list_arguments, write_benchmark
 from tests.commands import newest, printed, run
 
-SAID: dict[str, Any] = {"likert": {"atlas": 5, "flint": 2}, "vote": "tie"}
+ANSWERS_BY_TEMPLATE: dict[str, Any] = {"likert": {"atlas": 5, "flint": 2}, "vote": "tie"}
 
 
 def test_a_sweep_judges_its_metrics_by_the_study_of_its_images(tmp_path: Path, bucket: str) -> None:
@@ -19,7 +19,11 @@ def test_a_sweep_judges_its_metrics_by_the_study_of_its_images(tmp_path: Path, b
     store, folder = f"{tmp_path}/store", f"{bucket}/study"
     study = open_study(RateConfig(store=store, study=folder, templates=("likert", "vote"), repeats=0), print)
     for task in study.served.tasks.values():
-        said = SAID[task.template] if task.template == "vote" else SAID["likert"][task.generators[0]]
+        said = (
+            ANSWERS_BY_TEMPLATE[task.template]
+            if task.template == "vote"
+            else ANSWERS_BY_TEMPLATE["likert"][task.generators[0]]
+        )
         for rater in ("ann", "bob"):
             study.add(SentAnswer(task_id=task.task_id, version=1, rater=rater, answer=said, seconds=2.0))
     assert run("sweep", *given, "protocol=study", f"protocol.path={folder}").code == 0

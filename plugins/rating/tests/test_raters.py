@@ -22,7 +22,7 @@ from plumbline.plugins.rating.numbers import collect_ratings, convert_to_numbers
 from plumbline.plugins.rating.raters import RaterQuality, Tally, find_agreement, judge_raters
 from plumbline.plugins.rating.tasks import Task
 
-HONEST: dict[str, Rater] = {"ann": grade_honestly, "bob": grade_honestly, "cy": grade_honestly}
+HONEST_RATERS: dict[str, Rater] = {"ann": grade_honestly, "bob": grade_honestly, "cy": grade_honestly}
 SEEDS = 40
 
 
@@ -34,21 +34,23 @@ def test_random_raters_are_flagged_in_95_of_100_studies_and_honest_raters_in_at_
     """80 tasks are rated by three honest raters (any two correlate by about 0.6) and one who answers at random."""
     tasks, found, wronged = make_likert_tasks(40), 0, 0
     for seed in range(SEEDS):
-        qualities = judge(make_answers(tasks, {**HONEST, "zed": grade_randomly}, seed), tasks)
+        qualities = judge(make_answers(tasks, {**HONEST_RATERS, "zed": grade_randomly}, seed), tasks)
         found += any(flag.startswith("random: ") for flag in qualities["zed"].flags)
-        wronged += any(qualities[name].flags for name in HONEST)
+        wronged += any(qualities[name].flags for name in HONEST_RATERS)
     assert found >= 0.95 * SEEDS and wronged <= 0.05 * SEEDS
 
 
 def test_nobody_is_flagged_as_random_with_too_few_answers_or_raters_who_disagree() -> None:
     few = make_likert_tasks(6)
-    everybody = {**HONEST, "zed": grade_randomly}
+    everybody = {**HONEST_RATERS, "zed": grade_randomly}
     assert not any(quality.flags for quality in judge(make_answers(few, everybody, 0), few).values())
     many = make_likert_tasks(40)
     nobody_looks = dict.fromkeys(everybody, grade_randomly)
     assert not any(quality.flags for quality in judge(make_answers(many, nobody_looks, 3), many).values())
     two = judge(make_answers(many, {"ann": grade_honestly, "zed": grade_randomly}, 0), many)
-    assert all(quality.likeness.p_unlike == 1 and not quality.flags for quality in two.values()), "who of the two?"
+    assert all(quality.likeness.p_unlike == 1 and not quality.flags for quality in two.values()), (
+        "two raters cannot show which of them answers randomly"
+    )
 
 
 def test_honest_raters_are_flagged_in_at_most_5_of_100_studies_if_answers_are_nearly_all_equal() -> None:
@@ -62,7 +64,9 @@ def test_honest_raters_are_flagged_in_at_most_5_of_100_studies_if_answers_are_ne
         named = sum(
             any(
                 quality.flags
-                for quality in judge(make_answers(tasks, dict.fromkeys(HONEST, grade_mostly_5), seed), tasks).values()
+                for quality in judge(
+                    make_answers(tasks, dict.fromkeys(HONEST_RATERS, grade_mostly_5), seed), tasks
+                ).values()
             )
             for seed in range(studies)
         )
@@ -77,11 +81,11 @@ def test_hasty_slow_constant_and_wrong_raters_are_flagged_with_numbers() -> None
     tasks = make_likert_tasks(30)
     gold = [replace(task, task_id=f"{place:016x}", gold=1 + 4 * (place % 2)) for place, task in enumerate(tasks[:20])]
     answers = [
-        *make_answers(tasks, HONEST, 0),
+        *make_answers(tasks, HONEST_RATERS, 0),
         *make_answers(tasks, {"hal": grade_honestly}, 0, seconds=0.4),
         *make_answers(tasks, {"sue": grade_honestly}, 0, seconds=30.0),
         *make_answers(tasks, {"lou": grade_always_3}, 0),
-        *(make_answer(task, name, task.gold) for task in gold for name in HONEST),
+        *(make_answer(task, name, task.gold) for task in gold for name in HONEST_RATERS),
         *(make_answer(task, "lou", 3) for task in gold),
     ]
     flags = {name: " | ".join(quality.flags) for name, quality in judge(answers, [*tasks, *gold]).items()}
@@ -89,8 +93,8 @@ def test_hasty_slow_constant_and_wrong_raters_are_flagged_with_numbers() -> None
     assert flags["hal"].startswith("hasty: 60 of 60 answers took less than 1 s; p = ")
     assert flags["sue"].startswith("slow: the median time per answer is 30 s, but 5 s for the others; p = ")
     assert "same: 60 of 60 answers to likert are 3, but only " in flags["lou"]
-    assert "gold: correct on 0 of 20 (0% to 17%) gold questions, the others on 60 of 60 (94% to 100%)" in flags["lou"]
-    assert "random: " in flags["lou"], "who says the same of everything has looked at nothing"
+    assert "gold: correct on 0 of 20 (0% to 17%) gold questions, other raters on 60 of 60 (94% to 100%)" in flags["lou"]
+    assert "random: " in flags["lou"], "constant answers are uncorrelated with the others"
 
 
 def test_raters_without_times_are_neither_hasty_nor_slow() -> None:
@@ -116,7 +120,7 @@ def test_repeats_and_gold_are_counted_but_do_not_become_ratings() -> None:
         Tally(1, 2),
         Tally(1, 1),
     )
-    assert str(Tally(3, 4)) == "3 of 4 (19% to 99%)", "Clopper and Pearson's"
+    assert str(Tally(3, 4)) == "3 of 4 (19% to 99%)", "the interval is Clopper and Pearson's"
     assert quality.entropy == pytest.approx(math.log2(3) - 2 / 3), "two answers of 2, one unsure"
 
 
@@ -137,16 +141,18 @@ def test_pairs_are_rated_by_the_difference_of_images_or_by_the_choice_between_th
     by_vote = find_differences(study, "vote")["a", "b"]
     assert by_vote["p1"] == -0.5 and np.isnan(by_vote["p2"])
     of_gold = [replace(task, gold="a") for task in votes]
-    assert find_differences(collect_ratings(answers, of_gold), "vote").empty, "gold questions are no ratings"
+    assert find_differences(collect_ratings(answers, of_gold), "vote").empty, (
+        "answers to gold questions are not ratings"
+    )
 
 
 def test_alpha_of_grades_and_of_words_has_an_interval_over_prompts() -> None:
     tasks = make_likert_tasks(30)
     words = [make_task("words", f"p{place:03d}", ("atlas",)) for place in range(30)]
-    answers = make_answers(tasks, HONEST, 0)
+    answers = make_answers(tasks, HONEST_RATERS, 0)
     answers += [make_answer(task, name, {"wrong": [place % 3], "unsure": []})
-                for place, task in enumerate(words) for name in HONEST]  # fmt: skip
+                for place, task in enumerate(words) for name in HONEST_RATERS]  # fmt: skip
     likert, by_words = find_agreement(collect_ratings(answers, [*tasks, *words]), Sampling())
     assert (likert.template, by_words.template, by_words.alpha) == ("likert", "words", 1.0)
     assert likert.interval.low < likert.alpha < likert.interval.high
-    assert math.isnan(by_words.interval.low), "that nobody disagreed does not say that nobody would"
+    assert math.isnan(by_words.interval.low), "without any disagreement the variance is unknown"

@@ -43,9 +43,9 @@ pytestmark = NEEDS_BROWSER
 ROOT = Path(__file__).parents[3]
 TEMPLATES = ("likert", "words", "questions", "side_by_side", "vote")
 QUESTIONS = ("is there a star?", "is it <b>red</b>?", "how many cups are there: more than two?")
-SECONDS = 60
+TIMEOUT_SECONDS = 60
 """Timeout in seconds for a page on a busy machine."""
-READY = "return document.querySelector('#rating')?.getAttribute('aria-busy') === 'false'"
+PAGE_IS_READY = "return document.querySelector('#rating')?.getAttribute('aria-busy') === 'false'"
 
 
 class Server:
@@ -112,12 +112,12 @@ def run_script(page: WebDriver, code: str, *given: object) -> Any:
 
 
 def wait_until(page: WebDriver, condition: Callable[[WebDriver], object]) -> None:
-    WebDriverWait(page, SECONDS, poll_frequency=0.05).until(condition)
+    WebDriverWait(page, TIMEOUT_SECONDS, poll_frequency=0.05).until(condition)
 
 
 def wait_until_ready(page: WebDriver) -> None:
     """Wait until a task can be answered, or all tasks are done."""
-    wait_until(page, lambda seen: run_script(seen, READY))
+    wait_until(page, lambda seen: run_script(seen, PAGE_IS_READY))
 
 
 def find_template(page: WebDriver) -> str:
@@ -375,7 +375,7 @@ def test_the_start_page_asks_for_a_name_and_refuses_an_invalid_one(browser: WebD
     discard_browser_errors(page)
 
 
-BRIGHTNESS = """
+BRIGHTNESS_SCRIPT = """
 return Array.from(document.querySelectorAll("#pictures img"), image => {
   const canvas = new OffscreenCanvas(1, 1).getContext("2d");
   canvas.drawImage(image, 0, 0, 1, 1);
@@ -395,7 +395,7 @@ def make_grey_png(number: int) -> bytes:
 def answer_by_brightness(page: WebDriver, mood: int) -> None:
     """Answer the current task by the brightness of its images, to which the rater's `mood` is added."""
     wait_until_ready(page)
-    looks = [look + mood for look in run_script(page, BRIGHTNESS)]
+    looks = [look + mood for look in run_script(page, BRIGHTNESS_SCRIPT)]
     bright = looks[0] > 128
     keys = {
         "likert": str(min(max(round(looks[0] / 51), 1), 5)),

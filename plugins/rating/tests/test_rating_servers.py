@@ -133,7 +133,7 @@ def test_two_servers_lose_or_double_no_answer_if_one_of_them_is_killed(
     }
     assert len(answers) == len(RATERS) * (6 + 3) and list_versions(place) == [1]
     files = [name for name, _ in (place / "answers").files() if not name.rpartition("/")[2].startswith(".")]
-    assert len(files) == len(answers), "the same answer is one file"
+    assert len(files) == len(answers), "an answer that is sent twice is stored once"
     assert not any(SECRET in log.read_text() for log in logs)
     assert not any(SECRET.encode() in (place / name).read() for name, _ in place.files())
 

@@ -41,7 +41,9 @@ def test_the_tables_of_a_users_scores_show_the_cost_in_prompts(scores: Path, tmp
     assert [row[5] for row in false.rows] == ["0.0%", "0.0%"]
     assert cost.names[-1] == "given"
     (betting, *_) = cost.rows
-    assert float(betting[-1].rstrip("%")) < float(betting[4].rstrip("%")), "with indifference fewer prompts do"
+    assert float(betting[-1].rstrip("%")) < float(betting[4].rstrip("%")), (
+        "fewer prompts are enough with an indifference"
+    )
     assert [row[0] for row in by_pair.rows][-1] == "close, last"
     assert dict(zip(by_pair.names, by_pair.rows[0], strict=True))["prompts of both"] == "63"
     page = tmp_path / "page.md"
@@ -98,7 +100,7 @@ def test_a_missing_source_is_refused_with_the_options_that_set_it() -> None:
 
 def test_generators_without_prompts_in_common_are_refused(tmp_path: Path) -> None:
     pd.DataFrame({"prompt_id": ["p", "q"], "generator": ["a", "b"], "gecko": [0.1, 0.2]}).to_csv(tmp_path / "s.csv")
-    with pytest.raises(ConfigError, match="no two generators share 30 scored prompts"):
+    with pytest.raises(ConfigError, match="expected two generators with 30 scored prompts in common"):
         rehearse_all(config_of("rehearse", f"scores={tmp_path}/s.csv"))
 
 

@@ -25,7 +25,7 @@ from plumbline.plugins.rating.study_files import list_versions, make_version_pat
 from tests.histories.damage import ROT, damage_file
 from tests.operators.report.made import MadeRun, png
 
-VALID: dict[str, Any] = {
+VALID_ANSWERS: dict[str, Any] = {
     **{name: 4 for name, template in TEMPLATES.items() if template.grades},
     "words": {"wrong": [1], "unsure": []},
     "questions": {"q0": "yes", "q1": "cannot_tell"},
@@ -49,7 +49,7 @@ def answer_everything(study: ServedStudy, rater: str = "ann") -> list[dict[str, 
     asked = []
     while tasks := study.get_tasks(rater):
         for task in tasks:
-            assert study.post(task, VALID[task["template"]], rater).status_code == 201
+            assert study.post(task, VALID_ANSWERS[task["template"]], rater).status_code == 201
         asked += tasks
     return asked
 
@@ -89,7 +89,7 @@ def test_images_are_encoded_again_and_responses_contain_no_generator(study: Serv
 
 def test_an_answer_is_stored_once_and_a_different_answer_is_refused(study: ServedStudy) -> None:
     task = study.get_tasks()[0]
-    right, other = VALID[task["template"]], "unsure"
+    right, other = VALID_ANSWERS[task["template"]], "unsure"
     assert study.post(task, right).status_code == 201
     again = study.post(task, right, seconds=9.0)
     assert again.status_code == 200 and again.json()["seconds"] == 2.5
@@ -107,7 +107,7 @@ def test_an_answer_is_stored_once_and_a_different_answer_is_refused(study: Serve
 
 def test_a_rater_sees_the_progress_and_is_not_asked_an_answered_task_again(study: ServedStudy) -> None:
     for task in study.get_tasks(count=6):
-        study.post(task, VALID[task["template"]])
+        study.post(task, VALID_ANSWERS[task["template"]])
     next_one = study.get_tasks(count=1)[0]
     total = 6 * len(TEMPLATES)
     assert (next_one["done"], next_one["total"]) == (6, total)
@@ -194,7 +194,7 @@ def test_the_pages_ask_for_a_name_and_escape_it(study: ServedStudy) -> None:
 
 def test_an_unchanged_study_continues_with_the_same_version(run: MadeRun, study: ServedStudy) -> None:
     task = study.get_tasks()[0]
-    study.post(task, VALID[task["template"]])
+    study.post(task, VALID_ANSWERS[task["template"]])
     again = ServedStudy(store=run.store.place.url, study=study.study.place.url)
     assert again.study.served.version == 1 and again.get_tasks(count=1)[0]["done"] == 1 and not again.warnings
     same = ServedStudy(store=run.store.place.url, study=study.study.place.url, templates=tuple(TEMPLATES), run="latest")
@@ -237,7 +237,7 @@ def test_a_rater_can_continue_on_another_server_immediately(run: MadeRun, study:
         here, there = (study, other) if place % 2 else (other, study)
         task = here.get_tasks(count=1)[0]
         assert task["done"] == place
-        assert here.post(task, VALID[task["template"]]).status_code == 201
+        assert here.post(task, VALID_ANSWERS[task["template"]]).status_code == 201
         assert there(f"/tasks/{task['task_id']}", params={"rater": "ann"}).json()["revision"] == 0
 
 

@@ -15,12 +15,12 @@ from plumbline.plugins.rating.study_files import (
     read_study,
 )
 
-TASK = "0123456789abcdef"
+TASK_ID = "0123456789abcdef"
 
 
 def make_answer(rater: str, value: int, repeat: int = 0, minute: int = 0) -> Answer:
     return Answer(
-        version=1, task_id=TASK, template="likert", prompt_id="p1", image_ids=("i1",), generators=("atlas",),
+        version=1, task_id=TASK_ID, template="likert", prompt_id="p1", image_ids=("i1",), generators=("atlas",),
         shown=(0,), repeat=repeat, rater=rater, answer=value, seconds=1.0, at=f"2026-11-26T02:{minute:02}:00+00:00",
     )  # fmt: skip
 
@@ -87,7 +87,7 @@ def test_a_file_whose_content_does_not_match_its_name_is_reported(
 
 
 def test_a_partially_written_file_is_ignored(study: Place) -> None:
-    (study / f"answers/ann/.{TASK}.0.0.json.f00").write(b"{")
+    (study / f"answers/ann/.{TASK_ID}.0.0.json.f00").write(b"{")
     assert read_answers(study) == []
 
 

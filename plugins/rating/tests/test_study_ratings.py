@@ -29,7 +29,7 @@ from plumbline.plugins.rating.study_files import (
     make_version_path,
     read_answers,
 )
-from plumbline.plugins.rating.study_ratings import RATED, read_study
+from plumbline.plugins.rating.study_ratings import RATING_NAMES, read_study
 from plumbline.plugins.rating.tasks import Task, encode_tasks
 from tests.commands import config_of
 from tests.operators.report.made import make_run, plain_prompts
@@ -38,7 +38,7 @@ from tests.pipelines.metaeval.releases.files import write_file
 LIKERT, WORDS, QUESTIONS = (
     make_task(name, "p1", ("atlas",), skills=("color",)) for name in ("likert", "words", "questions")
 )
-SIDES, VOTE = (make_task(name, "p1", ("atlas", "flint"), skills=("color",)) for name in ("side_by_side", "vote"))
+SIDE_BY_SIDE, VOTE = (make_task(name, "p1", ("atlas", "flint"), skills=("color",)) for name in ("side_by_side", "vote"))
 
 
 def write_version(study: Place, tasks: Sequence[Task], version: int = 1) -> None:
@@ -53,7 +53,7 @@ def store_answer(study: Place, given: Answer, revision: int = 0) -> None:
 @pytest.fixture
 def study(tmp_path: Path) -> Place:
     place = StorageConfig().locate(str(tmp_path / "study"))
-    write_version(place, [LIKERT, WORDS, QUESTIONS, SIDES, VOTE])
+    write_version(place, [LIKERT, WORDS, QUESTIONS, SIDE_BY_SIDE, VOTE])
     return place
 
 
@@ -65,8 +65,8 @@ def test_every_template_has_its_own_judgements(study: Place) -> None:
     """
     said: dict[str, tuple[Task, Any]] = {
         "ann": (LIKERT, 4), "bob": (LIKERT, "unsure"), "cy": (WORDS, {"wrong": [1], "unsure": [0]}),
-        "di": (WORDS, "cannot_tell"), "ed": (QUESTIONS, {"q1": "yes", "q2": "cannot_tell"}), "flo": (SIDES, "b"),
-        "gus": (SIDES, "tie"), "hal": (VOTE, "a"), "ida": (VOTE, "unsure"),
+        "di": (WORDS, "cannot_tell"), "ed": (QUESTIONS, {"q1": "yes", "q2": "cannot_tell"}), "flo": (SIDE_BY_SIDE, "b"),
+        "gus": (SIDE_BY_SIDE, "tie"), "hal": (VOTE, "a"), "ida": (VOTE, "unsure"),
     }  # fmt: skip
     for rater, (task, answer) in said.items():
         store_answer(study, make_answer(task, rater, answer))
@@ -121,7 +121,7 @@ def test_the_last_revision_counts_and_gold_repeats_and_removed_tasks_are_noted(s
     store_answer(study, make_answer(LIKERT, "ann", 2, repeat=1))
     store_answer(study, make_answer(LIKERT, "bob", 2, gold=3))
     store_answer(study, make_answer(gone, "ann", 3))
-    write_version(study, [LIKERT, SIDES], version=2)
+    write_version(study, [LIKERT, SIDE_BY_SIDE], version=2)
     store_answer(study, replace(make_answer(LIKERT, "cy", 4), version=2))
     release = read_study(study)
     assert [(row["rater"], row["rating"]) for row in release.ratings.to_pylist()] == [("ann", 5), ("cy", 4)]
@@ -220,7 +220,7 @@ def test_jobs_rate_and_jobs_metaeval_compute_the_same_alpha_for_a_study(tmp_path
     ours = {one.template: one.value for one in alphas}
     progress = find_agreement(collect_ratings(read_answers(place), tasks), Sampling(resamples=20))
     assert len(ours) == len(TEMPLATES) and len({*ours.values()}) == len(TEMPLATES)
-    assert ours == pytest.approx({RATED.get(one.template, one.template): one.alpha for one in progress})
+    assert ours == pytest.approx({RATING_NAMES.get(one.template, one.template): one.alpha for one in progress})
 
 
 def test_raters_who_each_reject_a_different_word_do_not_agree(tmp_path: Path) -> None:
@@ -241,7 +241,9 @@ def test_raters_who_each_reject_a_different_word_do_not_agree(tmp_path: Path) ->
     words_of = ("protocol=study", f"protocol.path={place}", f"output={tmp_path}/out")
     found = run_metaeval(config_of("metaeval", *words_of))
     alphas = {one.value for one in found.judgements if one.statistic == "alpha_ordinal"}
-    assert all(0.2 < alpha < 0.8 for alpha in alphas), "of shares all are a third short"
+    assert all(0.2 < alpha < 0.8 for alpha in alphas), (
+        "agreement is computed per word, not from the fraction of right words"
+    )
     reliable = run_metaeval(config_of("metaeval", *words_of, "protocol.reliable=true"))
     assert any(note.startswith("6 of 12 prompts are reliable: raters' variance") for note in reliable.notes)
     assert {one.value for one in reliable.judgements if one.statistic == "alpha_ordinal"} == {1}

@@ -68,7 +68,9 @@ def test_label_studio_accepts_configurations_tasks_and_annotations(
     Converter(view, project_dir=str(tmp_path)).convert_to_json_min(rated_file, str(tmp_path), is_dir=False)
     minimal = [f"import_from={tmp_path}/result.json"]
     assert "6 answers added, 0 already known" in printed("rate", *study, f"import_from={tmp_path}/rated.json")
-    assert "0 answers added, 6 already known" in printed("rate", *study, *minimal), "JSON-MIN says the same"
+    assert "0 answers added, 6 already known" in printed("rate", *study, *minimal), (
+        "the JSON-MIN export contains the same answers"
+    )
 
 
 def test_label_studios_own_json_min_is_read_as_its_json(tmp_path: Path) -> None:

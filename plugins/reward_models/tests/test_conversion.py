@@ -81,7 +81,7 @@ def test_a_converted_pyramid_clip_has_its_releases_scores(clip_base: Path, tmp_p
     assert compute_similarities("pyramid_clip", made, "cosine") == pytest.approx(reference, abs=1e-6)
 
 
-BLIP = (
+BLIP_NAMES = (
     (r"^vision_model\.embeddings\.class_embedding$", "visual_encoder.cls_token"),
     (r"^vision_model\.embeddings\.position_embedding$", "visual_encoder.pos_embed"),
     (r"^vision_model\.embeddings\.patch_embedding\.", "visual_encoder.patch_embed.proj."),
@@ -102,7 +102,7 @@ def rename_as_released(weights: Mapping[str, torch.Tensor], names: tuple[tuple[s
 
 def test_a_converted_imagereward_has_its_releases_scores(tmp_path: Path) -> None:
     reference = rewards.save_imagereward(tmp_path / "reference")
-    weights = rename_as_released(load_file(reference / "model.safetensors"), BLIP)
+    weights = rename_as_released(load_file(reference / "model.safetensors"), BLIP_NAMES)
     assert "blip.visual_encoder.blocks.1.attn.qkv.weight" in weights and "mlp.layers.7.bias" in weights
     unused = {"blip.vision_proj.weight": torch.zeros(2, 2), "blip.text_proj.bias": torch.zeros(2)}
     unused["blip.text_encoder.embeddings.position_ids"] = torch.arange(4)[None]
@@ -116,7 +116,7 @@ def test_a_converted_imagereward_has_its_releases_scores(tmp_path: Path) -> None
 def test_a_converted_hpsv3_has_its_releases_scores_and_the_source_is_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversion, "PIXELS", 1024)
+    monkeypatch.setattr(conversion, "PIXELS_PER_IMAGE", 1024)
     reference = tiny_rewards.save_hpsv3(tmp_path / "reference")
     tiny.edit_json(reference / "preprocessor_config.json", min_pixels=1024, max_pixels=1024)
     older = ((r"^model\.visual\.", "visual."), (r"^model\.language_model\.", "model."))
@@ -142,7 +142,7 @@ def test_a_converted_hpsv3_has_its_releases_scores_and_the_source_is_not_run(
 
 
 def test_a_converted_editreward_has_its_releases_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversion, "PIXELS", 1024)
+    monkeypatch.setattr(conversion, "PIXELS_PER_IMAGE", 1024)
     reference = tiny_rewards.save_editreward(tmp_path / "reference")
     tiny.edit_json(reference / "preprocessor_config.json", min_pixels=1024, max_pixels=1024)
     following, quality = (text.split("\nThe rating")[0] for text in tiny_rewards.EDIT_INSTRUCTIONS)

@@ -7,8 +7,8 @@ from typing import Any
 from transformers import AutoConfig, AutoTokenizer, XCLIPConfig, XCLIPModel
 
 from plumbline.plugins.reward_models.reward_tokens import REWARD_TOKEN, VIDEO_RATINGS, EditReward, HpsV3, VideoReward
-from plumbline.plugins.reward_models.token_rewards import INSTRUCTION as FILE
-from plumbline.plugins.reward_models.token_rewards import INSTRUCTIONS as FILES
+from plumbline.plugins.reward_models.token_rewards import EDIT_INSTRUCTION_FILES as FILES
+from plumbline.plugins.reward_models.token_rewards import INSTRUCTION_FILE as FILE
 from tests.operators import tiny
 from tests.operators.tiny.rewards import enlarge_weights
 

@@ -4,7 +4,7 @@ import sys
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table
-from plumbline.jobs.overrides import LISTS
+from plumbline.jobs.overrides import LIST_SYNONYMS
 from plumbline.operators.base.errors import hide_secrets
 from plumbline.operators.base.sentences import plural
 from plumbline.plugins.reward_server.reward_checks import CheckRewardsConfig, check_rewards
@@ -15,7 +15,7 @@ COMMAND = Command(
     "that fit their prompts score higher, do broken images get no number, and is an image's number the same in every\n"
     "batch?",
     CheckRewardsConfig,
-    LISTS,
+    LIST_SYNONYMS,
     first="url",
 )
 

@@ -26,7 +26,7 @@ from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
 from plumbline.operators.models.families import model_config
 from plumbline.operators.rewards.combination import Combination, Reward
 from plumbline.operators.scoring.scorer import Scorer
-from plumbline.pipelines.web.listening import allowed_hosts, is_loopback, listening, server_url, take_token
+from plumbline.pipelines.web.listening import format_server_url, is_loopback, list_allowed_hosts, listening, take_token
 from plumbline.plugins.edits.source_comparison import SourceComparisonConfig
 from plumbline.plugins.edits.viescore_edit import VieScoreEditConfig
 from plumbline.plugins.reward_server.app import PrometheusCounters, RequestHandler, make_app
@@ -38,17 +38,17 @@ from plumbline.plugins.reward_server.sentinel import Sentinel
 from plumbline.plugins.reward_server.serve_config import LoadConfig, ServeConfig
 from plumbline.plugins.reward_server.service import ImageAnswers, Service
 from plumbline.plugins.reward_server.wires.wire import JSON, MetricAnswer, Need, ScoreRequest, Served
-from tests.operators.models.endpoint import KEY, VARIABLE, Server, make_completion
+from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Server, make_completion
 
 TOKEN = "correct horse battery staple"
-CORRUPT = RowError("corrupt_image", "expected an image; generate it again")
-BUSY = RowError("model_failed", "out of memory", retryable=True)
+CORRUPT_ERROR = RowError("corrupt_image", "expected an image; generate it again")
+BUSY_ERROR = RowError("model_failed", "out of memory", retryable=True)
 SERVED = Served({"align": "recipe-1", "brightness": "recipe-2"}, "align")
 
 
 async def score(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
     """Return the length of the prompt as the score; fail for the images `corrupt` and `busy`."""
-    errors = {b"corrupt": CORRUPT, b"busy": BUSY}
+    errors = {b"corrupt": CORRUPT_ERROR, b"busy": BUSY_ERROR}
     found = [(one, next((errors[image] for image in one.images if image in errors), None)) for one in batch]
     return [
         {name: MetricAnswer(None, error) if error else MetricAnswer(float(len(one.prompt))) for name in metrics}
@@ -79,7 +79,7 @@ class Client:
         handler = RequestHandler(
             self.service, token, counts, count_replicas, make_video_reader(config).read, known_pair or {}
         )
-        self.app = make_app(handler, allowed_hosts("127.0.0.1", ("*.example.org",)))
+        self.app = make_app(handler, list_allowed_hosts("127.0.0.1", ("*.example.org",)))
 
     def __call__(self, method: str, path: str, **request: Any) -> httpx.Response:
         async def ask() -> httpx.Response:
@@ -98,21 +98,23 @@ class Client:
         return response.status_code, pickle.loads(response.content)
 
 
-def b64(image: bytes) -> str:
+def encode_base64(image: bytes) -> str:
     return base64.b64encode(image).decode()
 
 
 def test_our_wire_returns_each_score_or_the_reason_for_a_null() -> None:
-    reply = Client().post("/score", {"images": [b64(b"a"), b64(b"corrupt")], "prompts": ["one", "three"]})
+    reply = Client().post(
+        "/score", {"images": [encode_base64(b"a"), encode_base64(b"corrupt")], "prompts": ["one", "three"]}
+    )
     assert reply["scores"] == [{"align": 3.0, "brightness": 3.0}, {"align": None, "brightness": None}]
-    assert reply["errors"] == [{}, {"align": CORRUPT._asdict(), "brightness": CORRUPT._asdict()}]
+    assert reply["errors"] == [{}, {"align": CORRUPT_ERROR._asdict(), "brightness": CORRUPT_ERROR._asdict()}]
     assert reply["recipes"] == SERVED.metrics
 
 
 def test_our_wire_accepts_frames_and_a_selection_of_metrics() -> None:
-    form = {"images": [[b64(b"a"), b64(b"b")]], "prompts": ["two"], "metrics": ["brightness"]}
+    form = {"images": [[encode_base64(b"a"), encode_base64(b"b")]], "prompts": ["two"], "metrics": ["brightness"]}
     assert Client().post("/score", form)["scores"] == [{"brightness": 3.0}]
-    form["images"] = [[b64(b"a"), b64(b"corrupt")]]
+    form["images"] = [[encode_base64(b"a"), encode_base64(b"corrupt")]]
     assert Client().post("/score", form)["scores"] == [{"brightness": None}]
 
 
@@ -184,9 +186,9 @@ def test_a_broken_multipart_body_is_refused_with_a_reason(body: bytes, message: 
         ({"images": ["http://127.0.0.1/image.png"], "prompts": ["p"]}, "paths and addresses are not supported"),
         ({"images": [{"path": "/etc/passwd"}], "prompts": ["p"]}, "images.0"),
         ({"images": [], "prompts": ["p"]}, "one prompt for each image"),
-        ({"images": [b64(b"a")], "prompts": ["p"], "metrics": ["aligm"]}, "did you mean align"),
-        ({"images": [b64(b"a")], "prompts": ["p"], "metric": ["align"]}, "metric"),
-        ({"images": [b64(b"a")], "prompts": "p"}, "prompts"),
+        ({"images": [encode_base64(b"a")], "prompts": ["p"], "metrics": ["aligm"]}, "did you mean align"),
+        ({"images": [encode_base64(b"a")], "prompts": ["p"], "metric": ["align"]}, "metric"),
+        ({"images": [encode_base64(b"a")], "prompts": "p"}, "prompts"),
         ([], "the body"),
     ],
 )
@@ -195,7 +197,7 @@ def test_an_invalid_json_form_is_refused_with_a_reason(form: Any, message: str) 
     assert response.status_code == 400 and message in response.json()["error"]
 
 
-UNUSABLE = {
+UNUSABLE_PROMPTS = {
     "half \ud83d": "a lone surrogate (U+D83D) at position 5",
     7: "expected the prompt as text, found int",
     None: "the prompt has no text",
@@ -206,15 +208,18 @@ UNUSABLE = {
 @pytest.mark.parametrize(
     "encode", [lambda prompt: json.dumps(prompt), lambda prompt: json.dumps(prompt, ensure_ascii=False)]
 )
-@pytest.mark.parametrize("bad", UNUSABLE)
+@pytest.mark.parametrize("bad", UNUSABLE_PROMPTS)
 def test_an_unusable_prompt_only_fails_its_own_image(bad: Any, encode: Any) -> None:
-    prompts, reason = ["one", bad, "three"], UNUSABLE[bad]
-    body = encode({"images": [b64(b"a")] * 3, "prompts": prompts, "metrics": ["align"]})
+    prompts, reason = ["one", bad, "three"], UNUSABLE_PROMPTS[bad]
+    body = encode({"images": [encode_base64(b"a")] * 3, "prompts": prompts, "metrics": ["align"]})
     reply = Client()("POST", "/score", content=body.encode(errors="surrogatepass")).json()
     assert reply["scores"] == [{"align": 3.0}, {"align": None}, {"align": 5.0}]
     assert [list(errors) for errors in reply["errors"]] == [[], ["align"], []]
     assert reason in reply["errors"][1]["align"]["message"] and not reply["errors"][1]["align"]["retryable"]
-    asked = [{**make_unirl_request(b"a"), "history": [{"text": prompt, "image_b64": b64(b"a")}]} for prompt in prompts]
+    asked = [
+        {**make_unirl_request(b"a"), "history": [{"text": prompt, "image_b64": encode_base64(b"a")}]}
+        for prompt in prompts
+    ]
     samples = Client()("POST", "/score", content=encode({"requests": asked}).encode(errors="surrogatepass")).json()
     assert [result.get("align") for result in samples["results"]] == [{"score": 3.0}, None, {"score": 5.0}]
     assert reason in samples["errors"][1]["align"]
@@ -241,7 +246,7 @@ def test_base64_may_be_broken_into_lines_or_be_a_data_url(form: str) -> None:
     client = Client()
     client.service.score_batch = record_batch
     image = np.random.default_rng(len(form)).bytes(500)
-    sent = form.format(b64(image), base64.encodebytes(image).decode())
+    sent = form.format(encode_base64(image), base64.encodebytes(image).decode())
     client.post("/score", {"images": [sent], "prompts": ["p"]})
     client.post("/compute", {"prompt": ["q"], "image": [sent]})
     assert [one.images for one in seen] == [(image,), (image,)]
@@ -269,29 +274,29 @@ def test_a_path_that_is_valid_base64_is_decoded_and_never_opened() -> None:
 
 def test_flow_factory_clients_get_rewards_or_an_error_that_they_raise() -> None:
     """RemoteRewardClient.compute() calls raise_for_status, then looks for `error`, then for `rewards`."""
-    sent = {"prompt": ["one", "three"], "image": [b64(b"a"), b64(b"b")], "video": None}
+    sent = {"prompt": ["one", "three"], "image": [encode_base64(b"a"), encode_base64(b"b")], "video": None}
     sent |= {"condition_images": None, "condition_videos": None}
     assert Client().post("/compute", sent) == {"rewards": [3.0, 5.0]}
-    film = {**sent, "image": None, "video": [[b64(b"a")], [b64(b"b"), b64(b"c")]]}
+    film = {**sent, "image": None, "video": [[encode_base64(b"a")], [encode_base64(b"b"), encode_base64(b"c")]]}
     assert Client().post("/compute", film) == {"rewards": [3.0, 5.0]}
-    corrupt = Client()("POST", "/compute", json={**sent, "image": [b64(b"a"), b64(b"corrupt")]})
+    corrupt = Client()("POST", "/compute", json={**sent, "image": [encode_base64(b"a"), encode_base64(b"corrupt")]})
     assert corrupt.status_code == 200 and set(corrupt.json()) == {"error"}
     assert corrupt.json()["error"].startswith("image 1: corrupt_image")
     assert corrupt.json()["error"].endswith("(1 of 2 images have no score)")
-    busy = Client()("POST", "/compute", json={**sent, "image": [b64(b"a"), b64(b"busy")]})
+    busy = Client()("POST", "/compute", json={**sent, "image": [encode_base64(b"a"), encode_base64(b"busy")]})
     assert busy.status_code == 503 and "rewards" not in busy.json() and int(busy.headers["retry-after"]) >= 1
     neither = Client()("POST", "/compute", json={**sent, "image": None})
     assert neither.status_code == 400 and "error" in neither.json()
 
 
 def make_unirl_request(image: bytes | None, **more: Any) -> dict[str, Any]:
-    turn = {"text": "three", "image_b64": None if image is None else b64(image), **more}
+    turn = {"text": "three", "image_b64": None if image is None else encode_base64(image), **more}
     return {"history": [turn], "required_rewards": ["align", "brightness"], "metadata": None}
 
 
 def test_unirl_clients_get_results_and_errors_per_sample() -> None:
     requests_ = [make_unirl_request(b"a"), make_unirl_request(b"corrupt"), make_unirl_request(None)]
-    requests_.append(make_unirl_request(None, video_b64=b64(b"a film")))
+    requests_.append(make_unirl_request(None, video_b64=encode_base64(b"a film")))
     reply = Client().post("/score", {"requests": requests_})
     both = {"align": {"score": 5.0}, "brightness": {"score": 5.0}}
     assert reply["results"] == [both, {}, {}, both]
@@ -300,7 +305,7 @@ def test_unirl_clients_get_results_and_errors_per_sample() -> None:
     assert reply["errors"][2]["align"].startswith("missing_image: ")
 
 
-BEFORE = {"text": "before", "image_b64": b64(b"source")}
+SOURCE_TURN = {"text": "before", "image_b64": encode_base64(b"source")}
 """A UniRL turn that contains the source of an edit."""
 
 
@@ -309,10 +314,12 @@ def test_sources_that_no_metric_reads_are_ignored_with_a_warning(
 ) -> None:
     """The log contains one warning per wire; our own wire refuses the request."""
     client = Client()
-    edit = {**make_unirl_request(b"b"), "history": [BEFORE, make_unirl_request(b"b")["history"][0]]}
-    factory = {"prompt": ["one"], "image": [b64(b"a")], "condition_images": [[b64(b"source")]]}
+    edit = {**make_unirl_request(b"b"), "history": [SOURCE_TURN, make_unirl_request(b"b")["history"][0]]}
+    factory = {"prompt": ["one"], "image": [encode_base64(b"a")], "condition_images": [[encode_base64(b"source")]]}
     for _ in range(2):
-        reply = client.post("/score", {"requests": [edit, make_unirl_request(b"source", video_b64=b64(b"a film"))]})
+        reply = client.post(
+            "/score", {"requests": [edit, make_unirl_request(b"source", video_b64=encode_base64(b"a film"))]}
+        )
         assert reply["results"] == 2 * [{"align": {"score": 5.0}, "brightness": {"score": 5.0}}]
         assert client.post("/compute", factory) == {"rewards": [3.0]}
         for path in ("/", "/mode/logits_non_cot"):
@@ -320,11 +327,15 @@ def test_sources_that_no_metric_reads_are_ignored_with_a_warning(
             assert pickle.loads(client("POST", path, content=sent).content)["scores"] == [3.0]
     wires = [record.getMessage().split()[4] for record in caplog.records]
     assert wires == ["unirl", "flow_factory", "pickled", "edit_r1"]
-    ours = client("POST", "/score", json={"images": [b64(b"a")], "prompts": ["one"], "sources": [b64(b"source")]})
+    ours = client(
+        "POST",
+        "/score",
+        json={"images": [encode_base64(b"a")], "prompts": ["one"], "sources": [encode_base64(b"source")]},
+    )
     assert ours.status_code == 400 and "leave them out, or use a metric that uses them" in ours.json()["error"]
 
 
-EDITS = SERVED._replace(needs={"sources": frozenset({"align"})})
+SERVED_EDITS = SERVED._replace(needs={"sources": frozenset({"align"})})
 
 
 def collect_sources(path: str, **sent: Any) -> list[tuple[bytes, ...]]:
@@ -335,7 +346,7 @@ def collect_sources(path: str, **sent: Any) -> list[tuple[bytes, ...]]:
         seen.extend(batch)
         return await score(batch, metrics)
 
-    client = Client(EDITS)
+    client = Client(SERVED_EDITS)
     client.service.score_batch = record_batch
     response = client("POST", path, **sent)
     assert response.status_code == 200, response.content
@@ -347,14 +358,18 @@ def test_each_wire_reads_the_sources_that_its_clients_send() -> None:
 
     An image in the same turn as a video is a source, and so are the frames of source videos.
     """
-    images, prompts = [b64(b"x"), b64(b"y"), b64(b"z")], ["0", "1", "2"]
-    sources = [b64(b"a"), [b64(b"b"), b64(b"c")], None]
+    images, prompts = [encode_base64(b"x"), encode_base64(b"y"), encode_base64(b"z")], ["0", "1", "2"]
+    sources = [encode_base64(b"a"), [encode_base64(b"b"), encode_base64(b"c")], None]
     expected = [(b"a",), (b"b", b"c"), ()]
     assert collect_sources("/score", json={"images": images, "prompts": prompts, "sources": sources}) == expected
-    turns = [BEFORE], [BEFORE, {"text": "", "video_b64": b64(b"film")}, {"text": "", "video_path": "f"}], []
+    turns = (
+        [SOURCE_TURN],
+        [SOURCE_TURN, {"text": "", "video_b64": encode_base64(b"film")}, {"text": "", "video_path": "f"}],
+        [],
+    )
     result = make_unirl_request(b"x")["history"][0]
     histories = [[*before, {**result, "text": text}] for before, text in zip(turns, prompts, strict=True)]
-    histories.append([{"text": "3", "image_b64": b64(b"key"), "video_b64": b64(b"film")}])
+    histories.append([{"text": "3", "image_b64": encode_base64(b"key"), "video_b64": encode_base64(b"film")}])
     requests_ = [{"history": history, "required_rewards": ["align"]} for history in histories]
     assert collect_sources("/score", json={"requests": requests_}) == [
         (b"source",),
@@ -363,9 +378,9 @@ def test_each_wire_reads_the_sources_that_its_clients_send() -> None:
         (b"key",),
     ]
     factory = {"prompt": prompts, "image": images, "video": None, "condition_videos": None}
-    factory["condition_images"] = [[b64(b"a")], [b64(b"b"), b64(b"c")], []]
+    factory["condition_images"] = [[encode_base64(b"a")], [encode_base64(b"b"), encode_base64(b"c")], []]
     assert collect_sources("/compute", json=factory) == expected
-    films = {"condition_images": None, "condition_videos": [[], [[b64(b"b")], [b64(b"c")]], []]}
+    films = {"condition_images": None, "condition_videos": [[], [[encode_base64(b"b")], [encode_base64(b"c")]], []]}
     assert collect_sources("/compute", json=factory | films) == [(), (b"b", b"c"), ()]
     edits = {
         "images": [b"x", b"y"],
@@ -384,7 +399,7 @@ def test_parts_contain_one_source_per_image_or_are_numbered_by_image() -> None:
     several = [("sources.0", b"a"), ("sources.0", b"b"), ("sources.1", b"c")]
     assert collect_sources("/score", files=[*files, *several]) == [(b"a", b"b"), (b"c",)]
     for wrong in ([("sources.1", b"a")], [("sources", b"a"), ("sources.0", b"b")], [("sources", b"a")]):
-        refused = Client(EDITS)("POST", "/score", files=[*files, *wrong])
+        refused = Client(SERVED_EDITS)("POST", "/score", files=[*files, *wrong])
         assert refused.status_code == 400 and "sources" in refused.json()["error"]
 
 
@@ -412,10 +427,14 @@ def test_a_reward_needs_sources_if_it_or_a_watched_metric_reads_them() -> None:
 
 
 def test_sources_count_as_images_and_are_part_of_the_cache_key() -> None:
-    form = {"images": 2 * [b64(b"a")], "prompts": 2 * ["one"], "sources": [b64(b"x"), b64(b"y")]}
+    form = {
+        "images": 2 * [encode_base64(b"a")],
+        "prompts": 2 * ["one"],
+        "sources": [encode_base64(b"x"), encode_base64(b"y")],
+    }
     assert len(collect_sources("/score", json=form)) == 2
-    assert len(collect_sources("/score", json=form | {"sources": 2 * [b64(b"x")]})) == 1
-    full = Client(EDITS, max_request_images=3)("POST", "/score", json=form)
+    assert len(collect_sources("/score", json=form | {"sources": 2 * [encode_base64(b"x")]})) == 1
+    full = Client(SERVED_EDITS, max_request_images=3)("POST", "/score", json=form)
     assert full.status_code == 413 and "found 4" in full.json()["error"]
 
 
@@ -487,7 +506,7 @@ def test_the_pickle_wire_returns_scores_and_outputs_or_an_error() -> None:
 
 def make_chat_request(image: bytes, caption: str, address: str = "data:image;base64,{}") -> dict[str, Any]:
     """Return a request in the format of UnifiedReward's clients."""
-    url = {"type": "image_url", "image_url": {"url": address.format(b64(image))}}
+    url = {"type": "image_url", "image_url": {"url": address.format(encode_base64(image))}}
     text = {"type": "text", "text": f"<image>\nAssign a score after 'Final Score:'.\nText Caption: [{caption}]"}
     return {"model": "UnifiedReward-7b-v1.5", "messages": [{"role": "user", "content": [url, text]}], "temperature": 0}
 
@@ -506,7 +525,7 @@ def test_unifiedreward_clients_find_a_rating_or_raise_an_error() -> None:
     assert re.findall(r"Final Score:\s*([1-5](?:\.\d+)?)", words) == ["3.8"]
     axes = re.findall(r"(Alignment|Coherence|Style)\s+Score\s*(?:\(1-5\))?\s*:\s*([\d.]+)", words)
     assert axes == [("Alignment", "3.8")]
-    assert reply.model == "align", "it is not the model that was asked for"
+    assert reply.model == "align", "the reply names the metric, not the requested model"
     refused = {
         422: [make_chat_request(b"corrupt", "one"), make_chat_request(b"a", "longer than ten letters")],
         503: [make_chat_request(b"busy", "one")],
@@ -525,14 +544,14 @@ def test_unifiedreward_clients_find_a_rating_or_raise_an_error() -> None:
 
 def test_rewards_are_negated_if_lower_is_better_but_scores_are_unchanged() -> None:
     client = Client(SERVED._replace(lower_is_better=frozenset({"align"})))
-    assert client.post("/compute", {"prompt": ["one"], "image": [b64(b"a")]}) == {"rewards": [-3.0]}
+    assert client.post("/compute", {"prompt": ["one"], "image": [encode_base64(b"a")]}) == {"rewards": [-3.0]}
     assert client.post_pickle({"images": [b"a"], "prompts": ["one"]})[1]["scores"] == [-3.0]
     (results,) = client.post("/score", {"requests": [make_unirl_request(b"a")]})["results"]
     assert results == {"align": {"score": -5.0}, "brightness": {"score": 5.0}}
-    assert client.post("/score", {"images": [b64(b"a")], "prompts": ["one"]})["scores"][0]["align"] == 3.0
+    assert client.post("/score", {"images": [encode_base64(b"a")], "prompts": ["one"]})["scores"][0]["align"] == 3.0
 
 
-COMBINED = Served(
+SERVED_COMBINATION = Served(
     {"align": "recipe-1", "brightness": "recipe-2", "reward": "recipe-3"},
     "reward",
     frozenset({"brightness"}),
@@ -541,17 +560,17 @@ COMBINED = Served(
 
 
 def test_wires_with_several_numbers_also_return_the_parts_of_a_combined_reward() -> None:
-    client = Client(COMBINED)
-    one = {"images": [b64(b"a")], "prompts": ["one"]}
+    client = Client(SERVED_COMBINATION)
+    one = {"images": [encode_base64(b"a")], "prompts": ["one"]}
     everything = {"align": 3.0, "brightness": 3.0, "reward": 1.5}
     for form in (one, {**one, "metrics": ["reward"]}):
         reply = client.post("/score", form)
-        assert reply["scores"] == [everything] and reply["recipes"] == COMBINED.metrics
+        assert reply["scores"] == [everything] and reply["recipes"] == SERVED_COMBINATION.metrics
     (results,) = client.post("/score", {"requests": [{**make_unirl_request(b"a"), "required_rewards": ["reward"]}]})[
         "results"
     ]
     assert results == {"align": {"score": 5.0}, "brightness": {"score": -5.0}, "reward": {"score": 2.5}}
-    assert client.post("/compute", {"prompt": ["one"], "image": [b64(b"a")]}) == {"rewards": [1.5]}
+    assert client.post("/compute", {"prompt": ["one"], "image": [encode_base64(b"a")]}) == {"rewards": [1.5]}
     assert client.post_pickle({"images": [b"a"], "prompts": ["one"]})[1]["scores"] == [1.5]
     orders = {"align": 1, "brightness": -1, "reward": 1}
     needs = {name: [] for name in orders}
@@ -563,16 +582,24 @@ def test_the_part_of_a_combined_reward_that_reads_sources_receives_them() -> Non
     """If the source is missing, the part and the reward are null, and the error names the part."""
 
     async def score_by_source(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
-        answers = {True: MetricAnswer(4.0), False: MetricAnswer(None, CORRUPT)}
+        answers = {True: MetricAnswer(4.0), False: MetricAnswer(None, CORRUPT_ERROR)}
         return [{name: answers[name != "align" or one.sources == (b"before",)] for name in metrics} for one in batch]
 
-    client = Client(COMBINED._replace(needs={"sources": frozenset({"align", "reward"})}))
+    client = Client(SERVED_COMBINATION._replace(needs={"sources": frozenset({"align", "reward"})}))
     client.service.score_batch = score_by_source
-    factory = {"prompt": ["p", "p"], "image": [b64(b"a"), b64(b"b")], "condition_images": 2 * [[b64(b"before")]]}
+    factory = {
+        "prompt": ["p", "p"],
+        "image": [encode_base64(b"a"), encode_base64(b"b")],
+        "condition_images": 2 * [[encode_base64(b"before")]],
+    }
     assert client.post("/compute", factory) == {"rewards": [2.0, 2.0]}
-    factory["condition_images"] = [[], [b64(b"before")]]
+    factory["condition_images"] = [[], [encode_base64(b"before")]]
     assert client.post("/compute", factory)["error"].startswith("image 0: corrupt_image: align: ")
-    form = {"images": [b64(b"c"), b64(b"d")], "prompts": ["p", "p"], "sources": [b64(b"before"), None]}
+    form = {
+        "images": [encode_base64(b"c"), encode_base64(b"d")],
+        "prompts": ["p", "p"],
+        "sources": [encode_base64(b"before"), None],
+    }
     scores = client.post("/score", form | {"metrics": ["reward"]})["scores"]
     assert scores == [
         {"reward": 2.0, "align": 4.0, "brightness": 4.0},
@@ -584,13 +611,13 @@ def test_a_combined_reward_of_two_judges_of_edits_equals_the_scorers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The request has Flow-Factory's format, and the judge gives all images the same ratings."""
-    monkeypatch.setenv(VARIABLE, KEY)
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
     judge, (before, after) = Server(), (draw_image(prompt) for prompt in select_prompts([])[:2])
     judge.script = lambda number, body: make_completion(
         '{"editing_success": 8, "overediting": 6, "naturalness": 9, "artifacts": 3, "rationale": "So."}'
     )
     config = ServeConfig(
-        models={"vlm": model_config(family="openai", checkpoint="m", endpoint=judge.url, key_variable=VARIABLE)},
+        models={"vlm": model_config(family="openai", checkpoint="m", endpoint=judge.url, key_variable=KEY_VARIABLE)},
         metrics={"edit": VieScoreEditConfig(), "kept": VieScoreEditConfig(part="consistency")},
         reward=Combination(weights={"edit": 1.0, "kept": 0.5}),
     )
@@ -603,14 +630,18 @@ def test_a_combined_reward_of_two_judges_of_edits_equals_the_scorers(
     assert served.list_needs("reward") == ["sources"]
     client = Client(served)
     client.service.score_batch = score_with_scorer
-    factory = {"prompt": ["make it blue"], "image": [b64(after)], "condition_images": [[b64(before)]]}
+    factory = {
+        "prompt": ["make it blue"],
+        "image": [encode_base64(after)],
+        "condition_images": [[encode_base64(before)]],
+    }
     assert client.post("/compute", factory) == {"rewards": [pytest.approx(18**0.5 + 0.5 * 6)]}
     judge.close()
     missing = client.post("/compute", factory | {"condition_images": [[]]})["error"]
     assert missing.startswith("image 0: missing_image: edit: the source of the edit: ")
 
 
-@pytest.mark.parametrize(("failing", "status"), [(CORRUPT, 200), (BUSY, 503)])
+@pytest.mark.parametrize(("failing", "status"), [(CORRUPT_ERROR, 200), (BUSY_ERROR, 503)])
 def test_if_a_part_is_null_the_combined_reward_is_null_and_its_error_names_the_part(
     failing: RowError, status: int
 ) -> None:
@@ -620,16 +651,16 @@ def test_if_a_part_is_null_the_combined_reward_is_null_and_its_error_names_the_p
             for _ in batch
         ]
 
-    client = Client(COMBINED)
+    client = Client(SERVED_COMBINATION)
     client.service.score_batch = fail_one_part
-    reply = client.post("/score", {"images": [b64(b"a")], "prompts": ["one"]})
+    reply = client.post("/score", {"images": [encode_base64(b"a")], "prompts": ["one"]})
     assert reply["scores"] == [{"align": None, "brightness": 1.0, "reward": None}]
     assert reply["errors"][0]["reward"] == {**failing._asdict(), "message": f"align: {failing.message}"}
     (errors,) = client.post("/score", {"requests": [{**make_unirl_request(b"a"), "required_rewards": ["reward"]}]})[
         "errors"
     ]
     assert errors["reward"] == f"{failing.kind}: align: {failing.message}"
-    refused = client("POST", "/compute", json={"prompt": ["one"], "image": [b64(b"a")]})
+    refused = client("POST", "/compute", json={"prompt": ["one"], "image": [encode_base64(b"a")]})
     assert refused.status_code == status and f"{failing.kind}: align: " in refused.json()["error"]
     assert client.post_pickle({"images": [b"a"], "prompts": ["one"]})[0] == status
 
@@ -640,7 +671,7 @@ def test_a_wire_with_one_number_needs_a_configured_reward(path: str) -> None:
     if path == "/":
         status, reply = client.post_pickle({"images": [b"a"], "prompts": ["p"]})
     else:
-        response = client("POST", path, json={"prompt": ["p"], "image": [b64(b"a")]})
+        response = client("POST", path, json={"prompt": ["p"], "image": [encode_base64(b"a")]})
         status, reply = response.status_code, response.json()
     assert status == 400 and "reward=" in reply["error"]
 
@@ -719,9 +750,9 @@ def test_the_known_pair_has_the_inputs_that_each_metric_needs() -> None:
 
 def test_a_known_pair_that_cannot_be_scored_has_an_error_and_no_order() -> None:
     async def fail(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
-        return [{name: MetricAnswer(None, BUSY) for name in metrics} for _ in batch]
+        return [{name: MetricAnswer(None, BUSY_ERROR) for name in metrics} for _ in batch]
 
-    known_pair = asyncio.run(score_known_pair(fail, COMBINED))
+    known_pair = asyncio.run(score_known_pair(fail, SERVED_COMBINATION))
     assert known_pair["reward"] == (None, None, None, "model_failed: align: out of memory")
     assert known_pair["align"] == (None, None, None, "model_failed: out of memory")
     assert not list(explain_known_pair(known_pair))
@@ -730,13 +761,13 @@ def test_a_known_pair_that_cannot_be_scored_has_an_error_and_no_order() -> None:
 def test_the_sentinel_watches_a_combined_reward_as_one_number() -> None:
     watched = {"brightness": ImageStatisticConfig(statistic="saturation")}
     combination = Reward(Combination(weights={"align": 2.0}), frozenset(), {})
-    client = Client(COMBINED._replace(combination=combination), sentinel=Sentinel("reward", watched, 1))
+    client = Client(SERVED_COMBINATION._replace(combination=combination), sentinel=Sentinel("reward", watched, 1))
     assert client.post_pickle({"images": [b"a"], "prompts": ["one"], "metadata": {}})[1]["scores"] == [6.0]
     assert client.service.sentinel is not None and client.service.sentinel.baseline is not None
     assert client.service.sentinel.baseline.tolist() == [[6.0, 3.0]]
 
 
-def test_every_page_except_health_requires_the_token() -> None:
+def test_every_endpoint_except_health_requires_the_token() -> None:
     client = Client(token=TOKEN)
     basic = base64.b64encode(f"x:{TOKEN}".encode()).decode()
     for header in (f"Bearer {TOKEN}", f"Basic {basic}"):
@@ -768,7 +799,7 @@ def test_the_size_of_a_body_and_the_number_of_images_are_limited() -> None:
             yield b"x" * 100
 
     assert client("POST", "/score", content=yield_chunks()).status_code == 413
-    three = {"images": [[b64(b"a")], [b64(b"b"), b64(b"c")]], "prompts": ["p", "q"]}
+    three = {"images": [[encode_base64(b"a")], [encode_base64(b"b"), encode_base64(b"c")]], "prompts": ["p", "q"]}
     response = client("POST", "/score", json=three)
     assert response.status_code == 413 and "at most 2 images" in response.json()["error"]
     assert client("POST", "/score", content=b"x", headers={"Content-Encoding": "gzip"}).status_code == 415
@@ -789,7 +820,7 @@ def test_bytes_that_a_pickle_repeats_are_counted_each_time() -> None:
 
 def test_the_total_size_of_open_requests_is_limited_and_released_afterwards() -> None:
     client = Client(max_body=1000, max_bodies=500)
-    small = {"images": [b64(b"a")], "prompts": ["p"]}
+    small = {"images": [encode_base64(b"a")], "prompts": ["p"]}
     for _ in range(3):
         held = client("POST", "/score", content=b"x" * 600)
         assert held.status_code == 429 and int(held.headers["retry-after"]) >= 1
@@ -806,7 +837,7 @@ def test_a_body_counts_until_its_images_have_left_the_queue() -> None:
 
     client = Client(max_body=1000, max_bodies=1000, deadline=0.05, batch=1)
     client.service.score_batch = score_slowly
-    forms = [{"images": [b64(bytes([number]) * 300)], "prompts": ["p"]} for number in range(3)]
+    forms = [{"images": [encode_base64(bytes([number]) * 300)], "prompts": ["p"]} for number in range(3)]
 
     async def main() -> list[int]:
         transport = httpx.ASGITransport(client.app)
@@ -820,7 +851,7 @@ def test_a_body_counts_until_its_images_have_left_the_queue() -> None:
 
 
 def test_a_busy_service_replies_429_on_every_wire() -> None:
-    image = b64(b"a")
+    image = encode_base64(b"a")
     client = Client(max_waiting=0)
     for path, form in (
         ("/score", {"images": [image], "prompts": ["p"]}),
@@ -850,7 +881,10 @@ def test_a_service_without_a_replica_is_not_ready() -> None:
 
 def test_the_counters_and_the_openapi_document_cover_every_wire() -> None:
     client = Client()
-    client.post("/score", {"images": [b64(b"a"), b64(b"corrupt")], "prompts": ["p", "q"], "metrics": ["align"]})
+    client.post(
+        "/score",
+        {"images": [encode_base64(b"a"), encode_base64(b"corrupt")], "prompts": ["p", "q"], "metrics": ["align"]},
+    )
     page = client("GET", "/metrics").text
     assert 'plumbline_answers_total{metric="align",outcome="scored"} 1.0' in page
     assert 'plumbline_answers_total{metric="align",outcome="null"} 1.0' in page
@@ -894,7 +928,7 @@ def test_requests_with_a_foreign_host_name_are_refused() -> None:
 def test_requests_from_pages_of_another_origin_are_refused() -> None:
     """Browsers send forms and text to other origins without asking first, but they name the page's origin."""
     client = Client()
-    form = json.dumps({"images": [b64(b"a")], "prompts": ["p"]})
+    form = json.dumps({"images": [encode_base64(b"a")], "prompts": ["p"]})
     for origin in ("http://evil.example", "null", "http://127.0.0.1:3000", "https://127.0.0.1"):
         headers = {"Origin": origin, "Content-Type": "text/plain"}
         assert client("GET", "/rewards", headers=headers).status_code == 403, origin
@@ -919,12 +953,12 @@ def test_requests_from_pages_of_another_origin_are_refused() -> None:
 def test_allowed_hosts_are_this_machine_the_servers_address_and_configured_names(
     host: str, hosts: Sequence[str], names: set[str]
 ) -> None:
-    assert set(allowed_hosts(host, hosts)) == names
+    assert set(list_allowed_hosts(host, hosts)) == names
 
 
 def test_the_url_of_a_server_can_be_requested() -> None:
     with listening("127.0.0.1", 0) as listener:
-        assert server_url("::1", listener) == f"http://[::1]:{listener.getsockname()[1]}"
+        assert format_server_url("::1", listener) == f"http://[::1]:{listener.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "::1"])

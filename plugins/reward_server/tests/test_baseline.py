@@ -68,7 +68,7 @@ def test_an_unusable_baseline_is_refused_in_one_line(
 def test_a_combined_reward_uses_units_from_the_run(tmp_path: Path) -> None:
     """Units come from one generator or from all; the reward's digest covers the parts, weights and units."""
     folder = write_benchmark(tmp_path / "bench", ("atlas", "flint"), 4)
-    ran = run_benchmark(folder, tmp_path / "store", CLIPS).scores.query("metric == 'clipscore'")
+    ran = run_benchmark(folder, tmp_path / "store", CLIP_METRICS).scores.query("metric == 'clipscore'")
     digests = set()
     for generator in ("atlas", "flint", "null"):
         served = configure_reward(tmp_path / "store", f"baseline_generator={generator}")
@@ -82,14 +82,16 @@ def test_a_combined_reward_uses_units_from_the_run(tmp_path: Path) -> None:
     own = json.loads((tmp_path / "out" / "manifest.json").read_text())["scorer"]["reward"]["scales"]
     printed("rewards", *options, "baseline=latest", f"output={tmp_path}/other")
     other = json.loads((tmp_path / "other" / "manifest.json").read_text())["scorer"]["reward"]["scales"]
-    assert served.combination.describe()["scales"] == own == other, "to the last digit"
+    assert served.combination.describe()["scales"] == own == other, (
+        "the server and the export use exactly the same scales"
+    )
     digests.add(configure_reward(tmp_path / "store", weight="3").metrics["reward"])
     assert len(digests) == 4
     with pytest.raises(ConfigError, match=r"baseline .* has no two images of a prompt that differ by clipscore"):
         configure_reward(tmp_path / "store", "baseline_generator=atlas", unit="noise")
 
 
-CLIPS = "metric=[clipscore,vqascore]"
+CLIP_METRICS = "metric=[clipscore,vqascore]"
 
 
 def write_reward(weight: str = "2", unit: str = "z_score") -> str:
@@ -98,7 +100,7 @@ def write_reward(weight: str = "2", unit: str = "z_score") -> str:
 
 def configure_reward(store: Path, *words: str, **options: str) -> Served:
     config = config_of(
-        "serve", CLIPS, "models=shapes", write_reward(**options), f"store={store}", "baseline=latest", *words
+        "serve", CLIP_METRICS, "models=shapes", write_reward(**options), f"store={store}", "baseline=latest", *words
     )
     return find_served(config, find_nodes(config))
 

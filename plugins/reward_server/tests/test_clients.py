@@ -17,7 +17,7 @@ from plumbline.plugins.reward_server.wires.wire import (
     as_json,
 )
 
-LOST = RowError("corrupt_image", "expected an image; generate it again")
+CORRUPT_ERROR = RowError("corrupt_image", "expected an image; generate it again")
 EVERY_WIRE = pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
 
 
@@ -82,7 +82,7 @@ def test_a_client_reads_the_same_answers_that_the_service_sends(wire: Wire) -> N
         for name, expected in sent.items():
             factor = sign if name in served.lower_is_better else 1
             assert image_answers[name] == MetricAnswer(factor * (expected.score or 0.0))
-    answers[-1] = dict.fromkeys(answers[-1], MetricAnswer(None, LOST))
+    answers[-1] = dict.fromkeys(answers[-1], MetricAnswer(None, CORRUPT_ERROR))
     for answer in wire.read_reply(wire.answer(requests, answers, served), requests)[-1].values():
         assert answer.score is None and answer.error is not None and "corrupt_image" in str(answer.error)
 

@@ -16,7 +16,7 @@ from tests.commands import config_of
 from tests.faults.hook import BAIT
 from tests.serving import Pair, pack_pairs
 
-WORDS = ["metric=[clipscore]", "models=shapes", "batch=4", "batch_deadline=10", "num_cpus=0.5", "threads=1"]
+SERVE_OPTIONS = ["metric=[clipscore]", "models=shapes", "batch=4", "batch_deadline=10", "num_cpus=0.5", "threads=1"]
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_a_hanging_replica_is_killed_and_the_next_one_scores_its_batch(tmp_path:
     """The first process that reads the third image hangs, but the second does not."""
     note, pairs = tmp_path / "note", pack_pairs(6)
     baited = [*pairs[:2], pairs[2]._replace(image=pairs[2].image + BAIT + str(note).encode()), *pairs[3:]]
-    config, counts = config_of("serve", *WORDS), PrometheusCounters()
+    config, counts = config_of("serve", *SERVE_OPTIONS), PrometheusCounters()
     with run_replicas(config) as handle:
         answers = ask(
             Service(make_replica_caller(handle, counts), find_served(config, find_nodes(config)), config, counts),

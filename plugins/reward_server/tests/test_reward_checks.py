@@ -13,7 +13,7 @@ from PIL import Image
 
 from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.plugins.reward_server.known_images import draw_image
-from plumbline.plugins.reward_server.reward_checks import CHECKS, UNKNOWN
+from plumbline.plugins.reward_server.reward_checks import CHECKS, UNKNOWN_REWARD
 from plumbline.plugins.reward_server.wires.score import ScoreWire
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer, Need, Reply, ScoreRequest, Served, as_json
 from tests.commands import Ended, refusal, run
@@ -21,11 +21,11 @@ from tests.commands import Ended, refusal, run
 Score = Callable[[ScoreRequest, int], float | None]
 """Function that returns the score of an image at an index in its batch, or None for a broken image."""
 SERVED = Served(
-    {"fit": "recipe", UNKNOWN: "recipe"},
+    {"fit": "recipe", UNKNOWN_REWARD: "recipe"},
     "fit",
-    needs=dict.fromkeys(("questions", "sources"), frozenset({"fit", UNKNOWN})),
+    needs=dict.fromkeys(("questions", "sources"), frozenset({"fit", UNKNOWN_REWARD})),
 )
-UNREADABLE = MetricAnswer(None, RowError("corrupt_image", "expected an image; generate it again"))
+UNREADABLE_ANSWER = MetricAnswer(None, RowError("corrupt_image", "expected an image; generate it again"))
 
 
 @cache
@@ -80,7 +80,9 @@ def score_by_index(request: ScoreRequest, index: int) -> float | None:
 
 
 @contextmanager
-def serve_scores(score: Score, refused: str = UNKNOWN, order: int = 1, needs: Sequence[Need] = ()) -> Iterator[str]:
+def serve_scores(
+    score: Score, refused: str = UNKNOWN_REWARD, order: int = 1, needs: Sequence[Need] = ()
+) -> Iterator[str]:
     """Serve our own wire with this score function, rejecting requests for the reward `refused`."""
     wire = ScoreWire()
 
@@ -92,7 +94,7 @@ def serve_scores(score: Score, refused: str = UNKNOWN, order: int = 1, needs: Se
         if refused in requests[0].metrics:
             return wire.refuse(400, f"nothing is called {refused}\x1b[2J")
         scores = [score(request, index) for index, request in enumerate(requests)]
-        answers = [UNREADABLE if number is None else MetricAnswer(number) for number in scores]
+        answers = [UNREADABLE_ANSWER if number is None else MetricAnswer(number) for number in scores]
         answers_of_images = [dict.fromkeys(one.metrics, answer) for one, answer in zip(requests, answers, strict=True)]
         return wire.answer(requests, answers_of_images, SERVED)
 

@@ -10,7 +10,7 @@ from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
 from plumbline.plugins.reward_server.run_service import make_sentinel
-from plumbline.plugins.reward_server.sentinel import FALSE_ALARMS, Sentinel
+from plumbline.plugins.reward_server.sentinel import MAX_FALSE_ALARMS, Sentinel
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer, Served
 from tests.commands import config_of
 
@@ -78,7 +78,7 @@ def test_false_alarms_are_at_most_as_frequent_as_stated() -> None:
             add_images(sentinel, random, 0.35 + 0.05 * look, 0.1)
             raised |= bool(sentinel.moved)
         alarms += raised
-    assert alarms <= services * FALSE_ALARMS + 3 * (services * FALSE_ALARMS * (1 - FALSE_ALARMS)) ** 0.5
+    assert alarms <= services * MAX_FALSE_ALARMS + 3 * (services * MAX_FALSE_ALARMS * (1 - MAX_FALSE_ALARMS)) ** 0.5
 
 
 def test_with_a_stored_baseline_the_first_comparison_can_raise_an_alarm() -> None:

@@ -33,10 +33,10 @@ from tests.pipelines.rewards.conftest import run_benchmark
 from tests.serving import ROOT, TOKEN, Pair, Running, ask_score, pack_pairs, run_service
 
 METRICS = "metric=[vqascore,clipscore,saturation]"
-CLIPS = ROOT / "assets" / "shapes_video"
-WATCHED = 24
+CLIPS_FOLDER = ROOT / "assets" / "shapes_video"
+IMAGES_PER_COMPARISON = 24
 """Number of images that the sentinel compares at a time, each with a different prompt."""
-REWARD = "reward={weights: {vqascore: 0.6, clipscore: 0.4}, clip_parts: [0, 1]}"
+REWARD_OPTION = "reward={weights: {vqascore: 0.6, clipscore: 0.4}, clip_parts: [0, 1]}"
 """Combined reward between 0 and 1, as required for a rating."""
 
 
@@ -45,16 +45,16 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Run a service whose sentinel compares images with a run of another generator."""
     folder = tmp_path_factory.mktemp("serve")
     (folder / "videos").mkdir()
-    run_benchmark(write_benchmark(folder / "bench", ("garnet",), WATCHED), folder / "store", METRICS)
+    run_benchmark(write_benchmark(folder / "bench", ("garnet",), IMAGES_PER_COMPARISON), folder / "store", METRICS)
     words = [
-        REWARD,
+        REWARD_OPTION,
         "sentinel=[saturation]",
         "baseline=latest",
         f"store={folder}/store",
         "hosts=[rewards.example.org]",
         f"video_folders=[{folder}/videos]",
     ]
-    with run_service(folder / "log", METRICS, "batch=8", f"sentinel_images={WATCHED}", *words) as running:
+    with run_service(folder / "log", METRICS, "batch=8", f"sentinel_images={IMAGES_PER_COMPARISON}", *words) as running:
         yield running
 
 
@@ -122,12 +122,12 @@ def test_all_wires_return_the_same_number(service: Running, offline: dict[Pair, 
 def test_a_combined_reward_equals_the_exported_reward(service: Running, tmp_path: Path) -> None:
     """A model's score may vary in its last digits with the other images in a batch; equal scores have equal rewards."""
     store = service.log.parent / "store"
-    printed("rewards", f"store={store}", "format=rewards", REWARD, f"output={tmp_path}/out")
+    printed("rewards", f"store={store}", "format=rewards", REWARD_OPTION, f"output={tmp_path}/out")
     exported = pd.concat(pd.read_parquet(file) for file in (tmp_path / "out" / "data").glob("*.parquet"))
     offline = exported.set_index("image_id").to_dict("index")
-    rows, same = images("garnet", WATCHED), 0
+    rows, same = images("garnet", IMAGES_PER_COMPARISON), 0
     with requests.Session() as session:
-        for first in range(0, WATCHED, 4):  # the run's shards
+        for first in range(0, IMAGES_PER_COMPARISON, 4):  # the run's shards
             own = [offline[row["image_id"]] for row in rows[first : first + 4]]
             pairs = [Pair(row["image"], run["prompt"]) for row, run in zip(rows[first:], own, strict=False)]
             for online, run in zip(ask_score(session, service.url, pairs), own, strict=True):
@@ -192,8 +192,8 @@ def test_a_videos_reward_is_the_offline_score_or_an_error(service: Running) -> N
 
 def read_clip(generator: str) -> tuple[Any, str]:
     """Return a generator's first embedded clip, as a file or as a list of frames, and its prompt."""
-    (row,) = pq.read_table(CLIPS / "images" / generator / "00000.parquet").slice(0, 1).to_pylist()
-    texts = pq.read_table(CLIPS / "prompts.parquet").to_pylist()
+    (row,) = pq.read_table(CLIPS_FOLDER / "images" / generator / "00000.parquet").slice(0, 1).to_pylist()
+    texts = pq.read_table(CLIPS_FOLDER / "prompts.parquet").to_pylist()
     return row["image"], next(prompt["text"] for prompt in texts if prompt["prompt_id"] == row["prompt_id"])
 
 
@@ -294,7 +294,7 @@ def fade_image(pair: Pair) -> Pair:
 
 def test_reward_hacking_is_reported_on_the_health_page_and_in_the_log(service: Running) -> None:
     """The images of two comparisons are paler than those of the run, but their reward is not lower."""
-    pairs = [fade_image(pair) for pair in pack_pairs(2 * WATCHED - 1)]
+    pairs = [fade_image(pair) for pair in pack_pairs(2 * IMAGES_PER_COMPARISON - 1)]
     with requests.Session() as session:
         ask_score(session, service.url, pairs)
     assert requests.get(f"{service.url}/health", timeout=60).json()["sentinel"] == ["saturation"]

@@ -18,7 +18,7 @@ from tests.bench_of import run_config
 from tests.commands import config_of, printed
 from tests.serving import ROOT, Running, run_service
 
-EDITS = ROOT / "assets" / "shapes_edits"
+EDITS_FOLDER = ROOT / "assets" / "shapes_edits"
 METRICS = "metric=[source_ssim,saturation]"
 COUNT = 3
 
@@ -45,7 +45,7 @@ class EditService(NamedTuple):
 
     def post_ours(self, sources: list[Any], metrics: list[str]) -> Any:
         shown = self.edits[: len(sources)]
-        form = {"images": [b64(edit.image) for edit in shown], "prompts": [edit.prompt for edit in shown]}
+        form = {"images": [encode_base64(edit.image) for edit in shown], "prompts": [edit.prompt for edit in shown]}
         return self.post("/score", {**form, "metrics": metrics, "sources": sources})
 
     @property
@@ -53,7 +53,7 @@ class EditService(NamedTuple):
         return [edit.ssim for edit in self.edits]
 
 
-def b64(image: bytes) -> str:
+def encode_base64(image: bytes) -> str:
     return base64.b64encode(image).decode()
 
 
@@ -68,8 +68,8 @@ def sweep_edits(folder: Path) -> list[Edit]:
     ]
     scores = run_config(config_of("sweep", *words)).results.read_scores().to_pandas()
     ssim = scores[scores.generator == "scissors"].set_index("image_id").score
-    texts = {row["prompt_id"]: row["text"] for row in pq.read_table(EDITS / "prompts.parquet").to_pylist()}
-    rows = pq.read_table(EDITS / "images" / "scissors" / "00000.parquet").slice(0, COUNT).to_pylist()
+    texts = {row["prompt_id"]: row["text"] for row in pq.read_table(EDITS_FOLDER / "prompts.parquet").to_pylist()}
+    rows = pq.read_table(EDITS_FOLDER / "images" / "scissors" / "00000.parquet").slice(0, COUNT).to_pylist()
     return [Edit(row["image"], row["source"], texts[row["prompt_id"]], ssim[row["image_id"]]) for row in rows]
 
 
@@ -85,7 +85,7 @@ def edit_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EditServi
 def test_our_wire_returns_the_sweeps_scores_for_json_and_parts(edit_service: EditService) -> None:
     edits = edit_service.edits
     assert len(set(edit_service.scores)) == COUNT
-    for sources in ([b64(edit.source) for edit in edits], [[b64(edit.source)] for edit in edits]):
+    for sources in ([encode_base64(edit.source) for edit in edits], [[encode_base64(edit.source)] for edit in edits]):
         reply = edit_service.post_ours(sources, ["source_ssim", "saturation"])
         assert [row["source_ssim"] for row in reply["scores"]] == edit_service.scores and not any(reply["errors"])
     request = json.dumps({"prompts": [edit.prompt for edit in edits], "metrics": ["source_ssim"]})
@@ -101,8 +101,8 @@ def test_unirls_client_gets_the_sweeps_scores(edit_service: EditService) -> None
     sent = [
         {
             "history": [
-                {"text": edit.prompt, "image_b64": b64(edit.source)},
-                {"text": edit.prompt, "image_b64": b64(edit.image)},
+                {"text": edit.prompt, "image_b64": encode_base64(edit.source)},
+                {"text": edit.prompt, "image_b64": encode_base64(edit.image)},
             ],
             "required_rewards": ["source_ssim"],
             "metadata": None,
@@ -117,9 +117,9 @@ def test_flow_factorys_client_gets_the_sweeps_scores(edit_service: EditService) 
     """The payload is that of _build_payload in src/flow_factory/rewards/my_reward_remote.py (a0b2bc5)."""
     payload = {
         "prompt": [edit.prompt for edit in edit_service.edits],
-        "image": [b64(edit.image) for edit in edit_service.edits],
+        "image": [encode_base64(edit.image) for edit in edit_service.edits],
         "video": None,
-        "condition_images": [[b64(edit.source)] for edit in edit_service.edits],
+        "condition_images": [[encode_base64(edit.source)] for edit in edit_service.edits],
         "condition_videos": None,
     }
     assert edit_service.post("/compute", payload) == {"rewards": edit_service.scores}
@@ -152,17 +152,17 @@ def make_png(width: int, height: int) -> bytes:
 @pytest.mark.parametrize(
     ("source", "kind"),
     [
-        (b64(b"no image"), "corrupt_image"),
-        (b64(make_png(60, 60)[:80]), "corrupt_image"),
-        (b64(make_png(500, 401)), "image_too_large"),
-        ([b64(make_png(60, 60)), b64(make_png(60, 60))], "too_many_images"),
+        (encode_base64(b"no image"), "corrupt_image"),
+        (encode_base64(make_png(60, 60)[:80]), "corrupt_image"),
+        (encode_base64(make_png(500, 401)), "image_too_large"),
+        ([encode_base64(make_png(60, 60)), encode_base64(make_png(60, 60))], "too_many_images"),
         (None, "missing_image"),
         ([], "missing_image"),
         ("", "missing_image"),
     ],
 )
 def test_a_bad_source_only_affects_metrics_that_need_it(edit_service: EditService, source: Any, kind: str) -> None:
-    reply = edit_service.post_ours([source, b64(edit_service.edits[1].source)], ["source_ssim", "saturation"])
+    reply = edit_service.post_ours([source, encode_base64(edit_service.edits[1].source)], ["source_ssim", "saturation"])
     bad, good = reply["scores"]
     assert bad["source_ssim"] is None and bad["saturation"] > 0
     assert good["source_ssim"] == edit_service.scores[1] and good["saturation"] > 0
@@ -170,9 +170,9 @@ def test_a_bad_source_only_affects_metrics_that_need_it(edit_service: EditServic
 
 
 def test_unused_sources_are_refused_on_our_wire_and_logged_on_unirls(edit_service: EditService) -> None:
-    form = {"images": [b64(edit_service.edits[0].image)], "prompts": ["an edit"], "metrics": ["saturation"]}
+    form = {"images": [encode_base64(edit_service.edits[0].image)], "prompts": ["an edit"], "metrics": ["saturation"]}
     refused = requests.post(
-        f"{edit_service.service.url}/score", json=form | {"sources": [b64(make_png(20, 20))]}, timeout=60
+        f"{edit_service.service.url}/score", json=form | {"sources": [encode_base64(make_png(20, 20))]}, timeout=60
     )
     assert refused.status_code == 400 and "saturation would ignore them" in refused.json()["error"]
     turn = {"text": "an edit", "image_b64": form["images"][0]}

@@ -14,7 +14,7 @@ from PIL import Image
 
 from tests.bench_of import images, write_benchmark
 from tests.commands import printed
-from tests.operators.models.endpoint import KEY, VARIABLE, Server, make_completion
+from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Server, make_completion
 from tests.pipelines.rewards.conftest import run_benchmark
 from tests.question_packs import write_geneval2
 from tests.serving import Pair, Running, pack_pairs, run_service
@@ -26,9 +26,9 @@ COUNT = 8
 METRICS = ("geneval2", "geneval2_am")
 VQA_LIST = [["How many circles are in the image?", "one"], ["Are there any circles in the image?", "Yes"]]
 """Questions about each prompt in the question pack."""
-WRITTEN = 2
+WRITTEN_PROMPTS = 2
 """Number of prompts whose questions a sweep has already written to the service's store."""
-REPLY = "About circle (shape):\nQ: is there a circle?\nChoices: yes, no\nA: yes"
+WRITER_REPLY = "About circle (shape):\nQ: is there a circle?\nChoices: yes, no\nA: yes"
 
 
 class QuestionService(NamedTuple):
@@ -57,19 +57,19 @@ class QuestionService(NamedTuple):
 @pytest.fixture(scope="module")
 def question_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuestionService]:
     folder, writer = tmp_path_factory.mktemp("asked"), Server()
-    writer.script = lambda number, body: make_completion(REPLY)
+    writer.script = lambda number, body: make_completion(WRITER_REPLY)
     bench, half = write_benchmark(folder / "bench", ("atlas",), COUNT), folder / "half.jsonl"
     questions, pack = write_geneval2(folder / "all.jsonl", COUNT), "question_pack=geneval2"
     write_geneval2(half, COUNT // 2)
     given = [f"metric=[{','.join(METRICS)}]", f"benchmark.questions={questions}", f"benchmark.{pack}"]
-    llm = {"endpoint": writer.url, "checkpoint": "m", "key_variable": VARIABLE}
+    llm = {"endpoint": writer.url, "checkpoint": "m", "key_variable": KEY_VARIABLE}
     model = ["model@models.llm=api", *(f"models.llm.{name}={value}" for name, value in llm.items())]
     metrics = f"metric=[{','.join(METRICS)},gecko_baseline,text]"
     words = [metrics, "reward=geneval2", f"pack.questions={half}", f"pack.{pack}", f"store={folder}/store"]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv(VARIABLE, KEY)
+        patched.setenv(KEY_VARIABLE, KEY)
         scores = run_benchmark(bench, folder / "store", *given).scores
-        run_benchmark(bench, folder / "store", "metric=[gecko_baseline]", f"benchmark.limit={WRITTEN}", *model)
+        run_benchmark(bench, folder / "store", "metric=[gecko_baseline]", f"benchmark.limit={WRITTEN_PROMPTS}", *model)
         order = [row["image_id"] for row in images("atlas", COUNT)]
         swept = {name: rows.set_index("image_id").score[order].tolist() for name, rows in scores.groupby("metric")}
         with run_service(folder / "log", *words, *model) as service:
@@ -223,7 +223,9 @@ def run_step(question_service: QuestionService, generator: str) -> int:
 def test_questions_about_a_prompt_are_written_only_once(question_service: QuestionService) -> None:
     """Questions are written once per prompt, and replicas use the questions that a sweep has written."""
     before = len(question_service.writer.bodies)
-    assert run_step(question_service, "atlas") == run_step(question_service, "flint") == before + COUNT - WRITTEN
+    assert (
+        run_step(question_service, "atlas") == run_step(question_service, "flint") == before + COUNT - WRITTEN_PROMPTS
+    )
 
 
 @pytest.mark.slow

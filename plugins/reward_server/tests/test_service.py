@@ -107,7 +107,7 @@ def test_images_for_different_metrics_do_not_share_a_batch() -> None:
         for number, metrics in enumerate((both, one, one, both, one, both)):
             requests.append(asyncio.ensure_future(serving.score([make_request("x" * number, metrics=metrics)])))
         await asyncio.sleep(0.05)
-        assert len(replicas.batches) == 1, "three of each wait, which is no batch of four"
+        assert len(replicas.batches) == 1, "three waiting images do not fill a batch of four"
         requests.append(asyncio.ensure_future(serving.score([make_request("last", metrics=both)])))
         await asyncio.sleep(0.05)
         sizes = [len(batch) for batch in replicas.batches]
@@ -277,7 +277,7 @@ def test_a_batch_sent_in_advance_survives_an_image_that_kills_replicas() -> None
         )
 
     assert get_scores(run(main())) == [None, 1.0, 2.0, 3.0]
-    assert replicas.batches[:4] == [["deadly", "a"], ["bb", "ccc"]] * 2, "the second was sent ahead, twice"
+    assert replicas.batches[:4] == [["deadly", "a"], ["bb", "ccc"]] * 2, "both batches were sent again together"
 
 
 def test_a_failed_batch_has_null_scores_and_the_next_request_is_served() -> None:

@@ -4,7 +4,6 @@ import os
 import pickle
 import pickletools
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +150,7 @@ TEXT = b"X\xe8\x03\0\0" + b"x" * 1000
 ENCODED = b"0c_codecs\nencode\nh\x01X\x06\0\0\0latin1\x86R"
 DATA = b"B\xa0\x0f\0\0" + b"x\0\0\0" * 1000
 SCALAR = b"0cnumpy._core.multiarray\nscalar\ncnumpy\ndtype\nX\x05\0\0\0U1000K\0K\x01\x87Rh\x01\x86R"
-HUGE = {
+HUGE_PICKLES = {
     "deep lists": b"]" * 1000 + b"a" * 999 + b".",
     "deep tuples": b"(" * 100 + b"t" * 100 + b".",
     "many opcodes": b"(" + b"N" * (MAX_OPCODES + 1) + b"l.",
@@ -171,10 +170,10 @@ HUGE = {
 }
 
 
-@pytest.mark.parametrize("name", HUGE)
+@pytest.mark.parametrize("name", HUGE_PICKLES)
 def test_malformed_and_expensive_pickles_are_refused(name: str) -> None:
     with pytest.raises(RefusedPickle):
-        unpickle(HUGE[name])
+        unpickle(HUGE_PICKLES[name])
 
 
 def test_the_nesting_depth_is_limited() -> None:
@@ -205,17 +204,20 @@ pieces = st.one_of(
 @settings(max_examples=500)
 @given(st.lists(pieces, max_size=30).map(b"".join))
 def test_any_opcodes_produce_a_plain_value_or_are_refused(encoded: bytes) -> None:
+    assert_plain_or_refused(encoded + b".")
+
+
+def assert_plain_or_refused(encoded: bytes) -> None:
     try:
-        value = unpickle(encoded + b".")
+        value = unpickle(encoded)
     except RefusedPickle:
         return
     assert isinstance(value, (type(None), bool, int, float, str, bytes, bytearray, list, tuple, dict))
 
 
 @given(st.data())
-def test_a_real_payload_with_corrupted_bytes_is_read_or_refused(data: st.DataObject) -> None:
+def test_a_real_payload_with_corrupted_bytes_produces_a_plain_value_or_is_refused(data: st.DataObject) -> None:
     encoded = bytearray(pickle.dumps(make_payload(np.array(["a", "bc"])), data.draw(st.sampled_from(PROTOCOLS))))
     for _ in range(data.draw(st.integers(1, 3))):
         encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
-    with suppress(RefusedPickle):
-        unpickle(bytes(encoded))
+    assert_plain_or_refused(bytes(encoded))

@@ -51,7 +51,7 @@ class ComputeForm:
     """Further columns. If the metric uses questions that are sent with images, `vqa_list` or `metadata` is read."""
 
 
-FORM = TypeAdapter(ComputeForm)
+COMPUTE_FORM = TypeAdapter(ComputeForm)
 
 
 class FlowFactoryWire(JsonWire):
@@ -63,7 +63,7 @@ class FlowFactoryWire(JsonWire):
     purpose = "Flow-Factory's remote reward: one number per image, or an error for all."
 
     def read(self, document: Any, served: Served) -> list[ScoreRequest]:
-        form = read_form(FORM, document)
+        form = read_form(COMPUTE_FORM, document)
         if bool(form.image) == bool(form.video):
             raise BadRequest("expected either `image` or `video`, found both or neither")
         images = [[image] for image in form.image] if form.image else form.video or []

@@ -11,7 +11,7 @@ MAX_PART_HEAD = 1000
 """Maximum size in bytes of a multipart part's headers; some versions of Python parse headers in quadratic time."""
 MAX_BOUNDARY = 70
 """Maximum number of characters in a boundary (RFC 2046, section 5.1.1)."""
-HEADERS = BytesHeaderParser()
+HEADER_PARSER = BytesHeaderParser()
 
 
 class BrokenMultipart(PlumblineError):
@@ -48,7 +48,7 @@ def _read_boundary(media: str) -> bytes:
 
 
 def _read_name(head: bytes, number: int) -> str:
-    name = HEADERS.parsebytes(head.lstrip()).get_param("name", header="content-disposition")
+    name = HEADER_PARSER.parsebytes(head.lstrip()).get_param("name", header="content-disposition")
     if not isinstance(name, str) or not name:
         raise BrokenMultipart(f'part {number}: expected Content-Disposition: form-data; name="...", found no name')
     return name

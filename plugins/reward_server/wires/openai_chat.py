@@ -35,17 +35,17 @@ from plumbline.plugins.reward_server.wires.wire import (
     require_only_image,
 )
 
-QUESTION = "Rate from 1 to 5, after 'Final Score:', how well the image fits its caption.\nText Caption: [{}]"
-CAPTION = "Text Caption: ["
+QUESTION_FORMAT = "Rate from 1 to 5, after 'Final Score:', how well the image fits its caption.\nText Caption: [{}]"
+CAPTION_START = "Text Caption: ["
 """Text that precedes the caption; the caption ends at the last bracket in the question."""
-REPLY = "Alignment Score (1-5): {0!r}\nFinal Score: {0!r}"
+REPLY_FORMAT = "Alignment Score (1-5): {0!r}\nFinal Score: {0!r}"
 """Reply that contains the number in the forms that both clients look for. Of verl-omni's axes, coherence and style are
 left out.
 """
 MAX_ROUNDING = 1e-6
 """Allowed rounding error of rewards, which must be between 0 and 1."""
 RATING = re.compile(r"Final Score:\s*([1-5](?:\.\d+)?)")
-UNREADABLE = RowError("unreadable_reply", "the reply has no rating after `Final Score:`")
+MISSING_RATING = RowError("unreadable_reply", "the reply has no rating after `Final Score:`")
 
 
 @checked(frozen=True)
@@ -63,7 +63,7 @@ class ChatForm:
     messages: list[Message]
 
 
-FORM = TypeAdapter(ChatForm)
+CHAT_FORM = TypeAdapter(ChatForm)
 
 
 class OpenAiChatWire(JsonWire):
@@ -76,7 +76,7 @@ class OpenAiChatWire(JsonWire):
     images_per_request = 1
 
     def read(self, document: Any, served: Served) -> list[ScoreRequest]:
-        contents = [message.content for message in read_form(FORM, document).messages]
+        contents = [message.content for message in read_form(CHAT_FORM, document).messages]
         parts = [part for content in contents if isinstance(content, list) for part in content]
         images = [part.get("image_url") for part in parts if part.get("type") == "image_url"]
         texts = [str(part.get("text")) for part in parts if part.get("type") == "text"]
@@ -94,7 +94,7 @@ class OpenAiChatWire(JsonWire):
         (reward,) = collect_rewards(answers, served)
         if not -MAX_ROUNDING <= reward <= 1 + MAX_ROUNDING:
             return self.refuse(422, f"a rating from 1 to 5 needs a reward from 0 to 1, got {served.reward} {reward:g}")
-        message = {"role": "assistant", "content": REPLY.format(1 + 4 * min(max(reward, 0.0), 1.0))}
+        message = {"role": "assistant", "content": REPLY_FORMAT.format(1 + 4 * min(max(reward, 0.0), 1.0))}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         return as_json(
             {
@@ -112,18 +112,18 @@ class OpenAiChatWire(JsonWire):
     def ask(self, requests: Sequence[ScoreRequest]) -> bytes:
         (request,) = requests
         image = {"url": f"data:image/png;base64,{as_base64(require_only_image(request, self.name))}"}
-        text = {"type": "text", "text": QUESTION.format(request.prompt)}
+        text = {"type": "text", "text": QUESTION_FORMAT.format(request.prompt)}
         content = [{"type": "image_url", "image_url": image}, text]
         return json.dumps({"model": "", "messages": [{"role": "user", "content": content}]}).encode()
 
     def parse_reply(self, document: Any, requests: Sequence[ScoreRequest]) -> Answers:
         rating = RATING.search(document["choices"][0]["message"]["content"])
-        answer = MetricAnswer((float(rating[1]) - 1) / 4) if rating else MetricAnswer(None, UNREADABLE)
+        answer = MetricAnswer((float(rating[1]) - 1) / 4) if rating else MetricAnswer(None, MISSING_RATING)
         return [dict.fromkeys(request.metrics, answer) for request in requests]
 
 
 def _find_caption(text: str) -> str | None:
-    _, mark, rest = text.rstrip().partition(CAPTION)
+    _, mark, rest = text.rstrip().partition(CAPTION_START)
     return rest[:-1] if mark and rest.endswith("]") else None
 
 

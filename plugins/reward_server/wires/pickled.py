@@ -26,7 +26,7 @@ from plumbline.plugins.reward_server.wires.wire import (
     require_same_length,
 )
 
-OCTETS = "application/octet-stream"
+PICKLE_MEDIA = "application/octet-stream"
 
 
 class PickledWire(Wire):
@@ -34,7 +34,7 @@ class PickledWire(Wire):
 
     name = "pickled"
     path = "/"
-    media = OCTETS
+    media = PICKLE_MEDIA
     purpose = (
         "verl-omni's and flow_grpo's scorers: a pickle of plain values, one number per image, or an error for all."
     )
@@ -92,4 +92,4 @@ class EditR1Wire(PickledWire):
 
 
 def _make_reply(value: Any, status: int) -> Reply:
-    return Reply(status, pickle.dumps(value, protocol=2), OCTETS)  # every Python 3 reads protocol 2
+    return Reply(status, pickle.dumps(value, protocol=2), PICKLE_MEDIA)  # every Python 3 reads protocol 2

@@ -56,7 +56,7 @@ class ScoreReply:
     """Digests, by metric, of everything that affects the metric's score except the image and the prompt."""
 
 
-FORM = TypeAdapter(ScoreForm)
+SCORE_FORM = TypeAdapter(ScoreForm)
 
 
 class ScoreWire(JsonWire):
@@ -72,7 +72,7 @@ class ScoreWire(JsonWire):
     gives_rewards = False
 
     def read(self, document: Any, served: Served) -> list[ScoreRequest]:
-        form = read_form(FORM, document)
+        form = read_form(SCORE_FORM, document)
         count = len(form.images)
         require_same_length(count, len(form.prompts))
         metrics = served.resolve_metrics(form.metrics)

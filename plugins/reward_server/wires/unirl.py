@@ -59,7 +59,7 @@ class Turn:
 
 SUB_METRICS = {"geneval2": "vqascore"}
 """Keys that UniRL's own replies use instead of `score`, by reward; UniRL's runner reads them."""
-IDENTITY = ("request_id", "sample_id", "group_id", "source_rank", "policy_version", "idempotency_key")
+IDENTITY_FIELDS = ("request_id", "sample_id", "group_id", "source_rank", "policy_version", "idempotency_key")
 
 
 @checked(frozen=True)
@@ -88,7 +88,7 @@ class RequestsForm:
     requests: list[RewardForm]
 
 
-FORM = TypeAdapter(RequestsForm)
+REQUESTS_FORM = TypeAdapter(RequestsForm)
 
 
 class UniRlWire(JsonWire):
@@ -104,7 +104,9 @@ class UniRlWire(JsonWire):
         return isinstance(document, dict) and "requests" in document
 
     def read(self, document: Any, served: Served) -> list[ScoreRequest]:
-        return [_read_sample(form, served, place) for place, form in enumerate(read_form(FORM, document).requests)]
+        return [
+            _read_sample(form, served, place) for place, form in enumerate(read_form(REQUESTS_FORM, document).requests)
+        ]
 
     def answer(self, requests: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
         results: list[dict[str, dict[str, float]]] = []
@@ -149,7 +151,7 @@ def _read_sample(form: RewardForm, served: Served, place: int) -> ScoreRequest:
     metrics = served.resolve_metrics(form.required_rewards)
     last = form.history[-1] if form.history else None
     questions = (form.metadata or {}).get("vqa_list") if served.select_list_readers(metrics) else None
-    identity = {name: value for name in IDENTITY if (value := getattr(form, name)) is not None} or None
+    identity = {name: value for name in IDENTITY_FIELDS if (value := getattr(form, name)) is not None} or None
     request = ScoreRequest((), last.text if last else "", metrics, questions=questions, identity=identity)
     if last is None or not last.media():
         return request._replace(error=NO_IMAGE)

@@ -98,10 +98,10 @@ class _Reader:
         for count, (opcode, argument, place) in enumerate(pickletools.genops(encoded)):
             if count >= MAX_OPCODES:
                 raise RefusedPickle(f"expected a pickle of at most {MAX_OPCODES} opcodes; send fewer images")
-            if opcode.name in VALUES:
+            if opcode.name in VALUE_OPCODES:
                 self.stack.append(argument)
-            elif opcode.name in ACTIONS:
-                ACTIONS[opcode.name](self, argument)
+            elif opcode.name in OPCODE_ACTIONS:
+                OPCODE_ACTIONS[opcode.name](self, argument)
             else:
                 raise RefusedPickle(
                     f"expected a pickle of plain values, found the opcode {opcode.name}; send text, bytes and lists"
@@ -237,7 +237,7 @@ def _read_strings(data: Any, dtype: Any, shape: Any, *_: Any) -> Strings:
     return Strings(dtype.read(encoded[place * dtype.size :][: dtype.size]) for place in range(count))
 
 
-def _encode(text: Any, encoding: Any) -> bytes:
+def _encode_text(text: Any, encoding: Any) -> bytes:
     if type(text) is not str or encoding != "latin1":
         raise RefusedPickle("expected bytes as protocols 0 to 2 write them, found another encoding")
     return text.encode("latin-1")
@@ -262,15 +262,15 @@ def _make_scalar(dtype: Any, data: Any) -> str | bytes:
     return text
 
 
-def _make_no_bytes() -> bytes:
+def _make_empty_bytes() -> bytes:
     return b""
 
 
-def _get(reader: _Reader, place: Any) -> None:
+def _push_memo(reader: _Reader, place: Any) -> None:
     reader.stack.append(reader.memo[int(place)])
 
 
-def _store(reader: _Reader, place: Any) -> None:
+def _store_memo(reader: _Reader, place: Any) -> None:
     reader.memo[int(place)] = reader.stack[-1]
 
 
@@ -310,8 +310,8 @@ NAMES: Mapping[tuple[Any, Any], str] = {
 """Names that a pickle may contain, because `pickle.dumps` uses them to write bytes and NumPy strings."""
 
 CALLS: Mapping[str, Callable[..., Any]] = {
-    "encode": _encode,
-    "bytes": _make_no_bytes,
+    "encode": _encode_text,
+    "bytes": _make_empty_bytes,
     "dtype": _make_dtype,
     "reconstruct": _make_array,
     "scalar": _make_scalar,
@@ -319,13 +319,13 @@ CALLS: Mapping[str, Callable[..., Any]] = {
 }
 """Functions in this file that replace the functions called by a pickle."""
 
-VALUES = frozenset(
+VALUE_OPCODES = frozenset(
     {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "UNICODE", "BINUNICODE"}
     | {"SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"}
 )
 """Opcodes that push their argument."""
 
-ACTIONS: Mapping[str, Callable[[_Reader, Any], None]] = {
+OPCODE_ACTIONS: Mapping[str, Callable[[_Reader, Any], None]] = {
     "PROTO": lambda reader, _: None,
     "FRAME": lambda reader, _: None,
     "STOP": lambda reader, _: None,
@@ -346,13 +346,13 @@ ACTIONS: Mapping[str, Callable[[_Reader, Any], None]] = {
     "TUPLE1": _push_tuple(1),
     "TUPLE2": _push_tuple(2),
     "TUPLE3": _push_tuple(3),
-    "GET": _get,
-    "BINGET": _get,
-    "LONG_BINGET": _get,
-    "PUT": _store,
-    "BINPUT": _store,
-    "LONG_BINPUT": _store,
-    "MEMOIZE": lambda reader, _: _store(reader, len(reader.memo)),
+    "GET": _push_memo,
+    "BINGET": _push_memo,
+    "LONG_BINGET": _push_memo,
+    "PUT": _store_memo,
+    "BINPUT": _store_memo,
+    "LONG_BINPUT": _store_memo,
+    "MEMOIZE": lambda reader, _: _store_memo(reader, len(reader.memo)),
     "GLOBAL": lambda reader, argument: reader._push_name(*argument.split(" ", 1)),
     "STACK_GLOBAL": _push_stack_name,
     "REDUCE": lambda reader, _: reader._call(),

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError, WithJsonSchema
 from pydantic_core import from_json
 
 from plumbline.operators.base.errors import PlumblineError, RowError, suggest
-from plumbline.operators.metrics.metric import direction
+from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.rewards.combination import REWARD, Reward
 from plumbline.plugins.reward_server.wires.multipart import MULTIPART, read_multipart
 
@@ -108,7 +108,7 @@ class Served(NamedTuple):
 
     def find_order(self, metric: str) -> int:
         """Return 1 if higher is better, -1 if lower is better, and 0 if neither is."""
-        return 0 if metric in self.unranked else direction(metric, self.lower_is_better)
+        return 0 if metric in self.unranked else get_direction(metric, self.lower_is_better)
 
     def compute_reward(self, metric: str, score: float) -> float:
         """Return the score, negated if lower is better."""
@@ -307,19 +307,19 @@ def _parse_json_with_surrogates(text: bytes) -> Any:
 
     Raises ValueError or RecursionError.
     """
-    document = json.loads(text, parse_constant=_refuse)
+    document = json.loads(text, parse_constant=_raise_not_plain)
     _require_shallow(document, MAX_NESTING)
     return document
 
 
 def _require_shallow(value: Any, levels: int) -> None:
     if not levels:
-        _refuse("a value nested too deeply")
+        _raise_not_plain("a value nested too deeply")
     for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         _require_shallow(part, levels - 1)
 
 
-def _refuse(found: str) -> NoReturn:
+def _raise_not_plain(found: str) -> NoReturn:
     raise ValueError(f"expected plain JSON, found {found}")
 
 

@@ -17,7 +17,7 @@ from plumbline.operators.metrics.judges.judge import (
     Scale,
     fill_template,
     find_kind,
-    ratings_by_name,
+    map_ratings,
     read_ratings,
 )
 from plumbline.operators.metrics.metric import Evidence, Scored, ScoreRange, Verdict
@@ -25,7 +25,11 @@ from plumbline.operators.metrics.wording import Release
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 from plumbline.plugins.third_party_benchmarks.wordings.prism_bench import PrismBenchRelease
 
-ALIGNMENT, TRACKS, AESTHETICS = "prism_bench_alignment", "prism_bench_tracks", "prism_bench_aesthetics"
+ALIGNMENT_TEMPLATE, TRACKS_TEMPLATE, AESTHETICS_TEMPLATE = (
+    "prism_bench_alignment",
+    "prism_bench_tracks",
+    "prism_bench_aesthetics",
+)
 SCALES = {name: (Scale(name, 0, 10),) for name in ("alignment", "aesthetics")}
 NO_TRACK = (
     "expected one track among the prompt's skills ({tracks}), found {found}; name the column that has it by "
@@ -49,7 +53,7 @@ class PrismBenchConfig(InspectedConfig):
     kind: Literal["prism"] = "prism"
     calls_per_image: ClassVar[int] = 2
     story: ClassVar[str] = (
-        "lets a model that sees the image rate how well it follows the prompt, by strict criteria for its kind of "
+        "shows the image to a model, which rates how well it follows the prompt, by strict criteria for its kind of "
         "prompt, and how well it is made, and takes the mean"
     )
     score_range: ClassVar[ScoreRange] = (0.0, 10.0)
@@ -62,7 +66,7 @@ class PrismBenchConfig(InspectedConfig):
     ) = None
     """Track of all prompts; null takes each prompt's track from its skills."""
     releases: ClassVar[tuple[type[Release], ...]] = (PrismBenchRelease,)
-    templates: ClassVar[tuple[str, ...]] = (ALIGNMENT, TRACKS, AESTHETICS)
+    templates: ClassVar[tuple[str, ...]] = (ALIGNMENT_TEMPLATE, TRACKS_TEMPLATE, AESTHETICS_TEMPLATE)
 
     @property
     def uses_skills(self) -> bool:
@@ -77,7 +81,7 @@ class PrismBenchConfig(InspectedConfig):
         self, prompt: str, questions: Sequence[WrittenQuestion] = (), skills: Sequence[str] = ()
     ) -> Writing[Verdict | RowError]:
         """Ask the judge for both ratings of an image. The prompt's track must be among its skills, or be configured."""
-        tracks = read_tracks(self.template_text(TRACKS))
+        tracks = read_tracks(self.template_text(TRACKS_TEMPLATE))
         track = find_kind(tracks, skills, self.track)
         if track is None:
             found = ", ".join(map(repr, skills)) or "none"
@@ -85,8 +89,13 @@ class PrismBenchConfig(InspectedConfig):
         release = self.find_release(PrismBenchRelease)
         if release is not None:
             return (yield from release.inspect(prompt, track.name, self.seed))
-        parts = {"prompt": parsing.one_line(prompt), "track": track.name, "aim": track.aim, "faults": track.faults}
-        texts = (fill_template(self.template_text(name), **parts) for name in (ALIGNMENT, AESTHETICS))
+        parts = {
+            "prompt": parsing.collapse_spaces(prompt),
+            "track": track.name,
+            "aim": track.aim,
+            "faults": track.faults,
+        }
+        texts = (fill_template(self.template_text(name), **parts) for name in (ALIGNMENT_TEMPLATE, AESTHETICS_TEMPLATE))
         return (yield from self.verdicts([JudgeQuestion(*one) for one in zip(texts, SCALES.values(), strict=True)]))
 
     def score_options(self) -> dict[str, Any]:
@@ -95,7 +104,7 @@ class PrismBenchConfig(InspectedConfig):
     def score(self, evidence: Evidence) -> Scored:
         """Return one of the ratings or their mean, from 0 to 10."""
         ratings = read_ratings(evidence.row)
-        rated = ratings_by_name(ratings)
+        rated = map_ratings(ratings)
         overall = math.fsum(rated.values()) / len(rated)
         return Scored(rated.get(self.part, overall), ratings=ratings, rationale=evidence.row["rationale"])
 

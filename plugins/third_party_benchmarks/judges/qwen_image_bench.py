@@ -14,13 +14,13 @@ from plumbline.operators.metrics.wording import Release
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion
 from plumbline.plugins.third_party_benchmarks.wordings.qwen_image_bench import QwenImageBenchRelease
 
-INSPECT, FACETS = "qwen_image_bench", "qwen_image_bench_facets"
+INSPECT_TEMPLATE, FACETS_TEMPLATE = "qwen_image_bench", "qwen_image_bench_facets"
 POINTS = {0: 0.0, 1: 60.0, 2: 100.0}
 """Points for each mark that the judge can give."""
-BETWEEN = ": "
+NAME_SEPARATOR = ": "
 """Separator between dimension, capability and facet in the name of a rating."""
 NOTHING_APPLIES = RowError(
-    "no_questions", "the judge considers every facet inapplicable; check the prompt and its dimensions"
+    "no_questions", "the judge marked every facet as not applicable; check the prompt and its dimensions"
 )
 
 
@@ -42,7 +42,7 @@ class QwenImageBenchConfig(InspectedConfig):
     kind: Literal["qwen_image_bench"] = "qwen_image_bench"
     calls_per_image: ClassVar[int] = 5
     story: ClassVar[str] = (
-        "lets a model that sees the image mark up to 56 facets of quality, aesthetics, alignment, fidelity to the "
+        "shows the image to a model, which marks up to 56 facets of quality, aesthetics, alignment, fidelity to the "
         "real world and creativity as failed, passed or excellent, and averages them in three steps"
     )
     uses_skills: ClassVar[bool] = True
@@ -50,7 +50,7 @@ class QwenImageBenchConfig(InspectedConfig):
     max_tokens: Positive = 4096
     """Maximum number of tokens in the verdict on one dimension."""
     releases: ClassVar[tuple[type[Release], ...]] = (QwenImageBenchRelease,)
-    templates: ClassVar[tuple[str, ...]] = (INSPECT, FACETS)
+    templates: ClassVar[tuple[str, ...]] = (INSPECT_TEMPLATE, FACETS_TEMPLATE)
 
     def inspect(
         self, prompt: str, questions: Sequence[WrittenQuestion] = (), skills: Sequence[str] = ()
@@ -59,20 +59,22 @@ class QwenImageBenchConfig(InspectedConfig):
 
         The skills name the prompt's dimensions. If they name none, all dimensions are judged.
         """
-        dimensions = read_dimensions(self.template_text(FACETS))
+        dimensions = read_dimensions(self.template_text(FACETS_TEMPLATE))
         wanted = {skill.partition("/")[0].strip() for skill in skills}
         dimensions = [dimension for dimension in dimensions if dimension.name in wanted] or dimensions
         release = self.find_release(QwenImageBenchRelease)
         if release is not None:
             marked = yield from release.inspect(prompt, [(one.key, one.name) for one in dimensions], self.seed)
-            return Verdict(tuple(Rating(BETWEEN.join(names), mark) for *names, mark in marked), "")
-        asked = [self._ask_about(dimension, parsing.one_line(prompt)) for dimension in dimensions]
+            return Verdict(tuple(Rating(NAME_SEPARATOR.join(names), mark) for *names, mark in marked), "")
+        asked = [self._ask_about(dimension, parsing.collapse_spaces(prompt)) for dimension in dimensions]
         return (yield from self.verdicts(asked, require_marks))
 
     def _ask_about(self, dimension: Dimension, prompt: str) -> JudgeQuestion:
-        names = {facet: BETWEEN.join((dimension.key, facet)) for facet in dimension.facets}
+        names = {facet: NAME_SEPARATOR.join((dimension.key, facet)) for facet in dimension.facets}
         listed = "\n".join(f"- {names[facet]}: {meaning}" for facet, meaning in dimension.facets.items())
-        text = fill_template(self.template_text(INSPECT), dimension=dimension.name, prompt=prompt, facets=listed)
+        text = fill_template(
+            self.template_text(INSPECT_TEMPLATE), dimension=dimension.name, prompt=prompt, facets=listed
+        )
         return JudgeQuestion(text, [Scale(name, 0, 2, optional=True) for name in names.values()])
 
     def score(self, evidence: Evidence) -> Scored:
@@ -83,7 +85,7 @@ class QwenImageBenchConfig(InspectedConfig):
         """
         points: dict[tuple[str, str], list[float]] = {}
         for rating in read_ratings(evidence.row):
-            key, capability, _ = rating.name.split(BETWEEN, 2)
+            key, capability, _ = rating.name.split(NAME_SEPARATOR, 2)
             points.setdefault((key, capability), []).append(POINTS[int(rating.value)])
         if not points:
             return Scored(None, error=NOTHING_APPLIES)
@@ -92,7 +94,7 @@ class QwenImageBenchConfig(InspectedConfig):
         for (key, _), mean in of_capabilities.items():
             dimensions.setdefault(key, []).append(mean)
         of_dimensions = {key: _compute_mean(means) for key, means in dimensions.items()}
-        named = {**of_dimensions, **{BETWEEN.join(names): mean for names, mean in of_capabilities.items()}}
+        named = {**of_dimensions, **{NAME_SEPARATOR.join(names): mean for names, mean in of_capabilities.items()}}
         ratings = tuple(Rating(name, mean) for name, mean in named.items())
         return Scored(_compute_mean(of_dimensions.values()), ratings=ratings, rationale=evidence.row["rationale"])
 
@@ -118,7 +120,7 @@ def read_dimensions(text: str) -> list[Dimension]:
     dimensions = []
     for block in text.strip().split("\n\n"):
         head, *lines = block.splitlines()
-        key, name = head.split(BETWEEN, 1)
-        parts = [line.split(BETWEEN, 2) for line in lines]
-        dimensions.append(Dimension(key, name, {BETWEEN.join(names): meaning for *names, meaning in parts}))
+        key, name = head.split(NAME_SEPARATOR, 1)
+        parts = [line.split(NAME_SEPARATOR, 2) for line in lines]
+        dimensions.append(Dimension(key, name, {NAME_SEPARATOR.join(names): meaning for *names, meaning in parts}))
     return dimensions

@@ -12,9 +12,13 @@ from plumbline.operators.metrics.writing import UnreadableReply, Writing, Writte
 from plumbline.plugins.third_party_benchmarks.wordings.unigenbench import UniGenBenchRelease
 from plumbline.plugins.third_party_benchmarks.wordings.wise import WiseRelease
 
-KNOWLEDGE, CHECKPOINTS, MEANINGS = "rubric_knowledge", "rubric_checkpoints", "rubric_meanings"
-"""Names of templates. MEANINGS lists the meanings of UniGenBench++'s checkpoints by their English names, one per line.
-Checkpoints with Chinese names are listed without a meaning.
+KNOWLEDGE_TEMPLATE, CHECKPOINTS_TEMPLATE, MEANINGS_TEMPLATE = (
+    "rubric_knowledge",
+    "rubric_checkpoints",
+    "rubric_meanings",
+)
+"""Names of templates. MEANINGS_TEMPLATE lists the meanings of UniGenBench++'s checkpoints by their English names, one
+per line. Checkpoints with Chinese names are listed without a meaning.
 """
 
 
@@ -24,7 +28,7 @@ class RubricConfig(InspectedConfig):
 
     kind: Literal["rubric"] = "rubric"
     story: ClassVar[str] = (
-        "lets a model that sees the image judge it by the benchmark's own requirements for the prompt"
+        "shows the image to a model, which judges it by the benchmark's own requirements for the prompt"
     )
     chain: ClassVar[tuple[str, ...]] = ("questions", "inspections", "scores")
     scored_from: ClassVar[tuple[str, ...]] = ("inspections",)
@@ -40,7 +44,7 @@ class RubricConfig(InspectedConfig):
 
     @property
     def templates(self) -> tuple[str, ...]:
-        return (KNOWLEDGE,) if self.rubric == "knowledge" else (CHECKPOINTS, MEANINGS)
+        return (KNOWLEDGE_TEMPLATE,) if self.rubric == "knowledge" else (CHECKPOINTS_TEMPLATE, MEANINGS_TEMPLATE)
 
     def refusal_of_pack(self, choices: Collection[int]) -> str | None:
         """Return a reason if the pack's questions have choices, because a judge cannot use them; otherwise None."""
@@ -52,21 +56,21 @@ class RubricConfig(InspectedConfig):
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
         """Ask for a verdict on an image, based on the benchmark's explanation or checkpoints for its prompt."""
-        text = parsing.one_line(prompt)
+        text = parsing.collapse_spaces(prompt)
         wise = self.find_release(WiseRelease)
         if wise is not None:
             return (yield from wise.inspect(prompt, " ".join(each.text for each in questions), self.seed))
         if self.rubric == "knowledge":
-            reference = " ".join(parsing.one_line(question.text) for question in questions)
-            asked = fill_template(self.template_text(KNOWLEDGE), prompt=text, reference=reference)
+            reference = " ".join(parsing.collapse_spaces(question.text) for question in questions)
+            asked = fill_template(self.template_text(KNOWLEDGE_TEMPLATE), prompt=text, reference=reference)
             return (yield from self.verdict(asked, [Scale("score", 0, 1)], require_zero_or_one))
-        meanings = read_meanings(self.template_text(MEANINGS))
+        meanings = read_meanings(self.template_text(MEANINGS_TEMPLATE))
         release = self.find_release(UniGenBenchRelease)
         if release is not None:
             return (yield from release.inspect(prompt, questions, self.seed))
         listed = "\n".join(_format_checkpoint(question, meanings) for question in questions)
         scales = [Scale(question.kind or question.text, 0, 1) for question in questions]
-        asked = fill_template(self.template_text(CHECKPOINTS), prompt=text, checkpoints=listed)
+        asked = fill_template(self.template_text(CHECKPOINTS_TEMPLATE), prompt=text, checkpoints=listed)
         return (yield from self.verdict(asked, scales, require_zero_or_one))
 
 
@@ -86,4 +90,4 @@ def _format_checkpoint(checkpoint: WrittenQuestion, meanings: Mapping[str, str])
     """Return a line with a checkpoint's name, its general meaning (if known), and its requirement for this prompt."""
     name = checkpoint.kind or "Checkpoint"
     meaning = meanings.get(name.rstrip(" 0123456789"))
-    return f"- {name}{f' ({meaning})' if meaning else ''}: {parsing.one_line(checkpoint.text)}"
+    return f"- {name}{f' ({meaning})' if meaning else ''}: {parsing.collapse_spaces(checkpoint.text)}"

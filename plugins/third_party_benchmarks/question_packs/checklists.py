@@ -14,14 +14,14 @@ from plumbline.pipelines.sources.question_packs.pack import (
     PackLine,
     PackRow,
     PackRows,
-    label,
+    get_label,
+    get_texts,
     questions_or_error,
     quote,
     read_lines,
     read_rows,
     read_whole,
     the_text,
-    the_texts,
 )
 
 DIMENSIONS = ("C-MI", "C-MA", "C-MR", "C-TR", "R-LR", "R-BR", "R-HR", "R-PR", "R-GR", "R-AR", "R-CR", "R-RR")
@@ -55,7 +55,7 @@ def _read_by_id(file: Place) -> Iterator[PackLine | str]:
 
 def _read_t2i_corebench_line(line: PackLine) -> PackRows:
     values = line.values
-    skills = tuple(skill for name in ("Main Class", "Sub Class") if (skill := label(values, name)))
+    skills = tuple(skill for name in ("Main Class", "Sub Class") if (skill := get_label(values, name)))
     row = PackRow(line.where, str(values["id"]), the_text(values, "Prompt"), skills=skills)
     return questions_or_error(*row[:3], _read_checklist(row, values.get("Checklist")))
 
@@ -64,7 +64,7 @@ def _read_checklist(row: PackRow, listed: Any) -> Iterator[PackRow]:
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
         raise Refused("no_questions", f"expected 'Checklist' as a list of objects, found {quote(listed)}")
     for number, one in enumerate(listed):
-        tags = the_texts(one.get("tags") or (), "tags")
+        tags = get_texts(one.get("tags") or (), "tags")
         yield row._replace(
             question=_make_yes_no_question(number, the_text(one, "question"), "yes", next(iter(tags), None))
         )
@@ -120,10 +120,10 @@ def _read_tiif_line(prompt: PackLine, *, prompt_id: str, length: str, asked: Pac
 
 
 def _read_tiif_questions(row: PackRow, length: str, asked: PackLine) -> Iterator[PackRow]:
-    kind = label(asked.values, "type")
+    kind = get_label(asked.values, "type")
     skills = (kind, length) if kind else (length,)
     names = ("yn_question_list", "yn_answer_list")
-    questions, answers = (the_texts(asked.values.get(name), name) for name in names)
+    questions, answers = (get_texts(asked.values.get(name), name) for name in names)
     if len(questions) != len(answers):
         raise Refused(
             "no_answers",

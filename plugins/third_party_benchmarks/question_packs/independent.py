@@ -16,14 +16,14 @@ from plumbline.pipelines.sources.question_packs.pack import (
     PackLine,
     PackRow,
     PackRows,
-    label,
+    get_label,
+    get_texts,
     questions_or_error,
     quote,
     read_lines,
     read_rows,
     the_id,
     the_text,
-    the_texts,
 )
 
 
@@ -48,7 +48,7 @@ def _read_atoms(line: PackLine) -> PackRows:
 def _make_atom_rows(line: PackLine, prompt_id: str, text: str) -> Iterator[PackRow]:
     """Yield a row for each question of a prompt; the prompt's skill is its number of atoms."""
     values = line.values
-    skills = the_texts(values.get("skills"), "skills")
+    skills = get_texts(values.get("skills"), "skills")
     pairs = listed if isinstance(listed := values.get("vqa_list"), list) else []
     if not pairs or len(pairs) != len(skills):
         raise Refused("no_questions", f"expected as many skills as questions, found {len(skills)} and {len(pairs)}")
@@ -62,8 +62,8 @@ def _make_atom_rows(line: PackLine, prompt_id: str, text: str) -> Iterator[PackR
         yield PackRow(line.where, prompt_id, text, question, prompt_skills)
 
 
-PARTS = ("cultural_common_sense", "spatio-temporal_reasoning", "natural_science")
-LAST = {"culture": 400, "time": 520, "space": 640, "biology": 760, "physics": 880, "chemistry": 1000}
+PART_NAMES = ("cultural_common_sense", "spatio-temporal_reasoning", "natural_science")
+LAST_PROMPTS = {"culture": 400, "time": 520, "space": 640, "biology": 760, "physics": 880, "chemistry": 1000}
 """Number of the last prompt in each category."""
 
 
@@ -78,23 +78,23 @@ def read_wise_verified(place: Place, convention: Convention) -> PackRows:
     are the categories' fractions of the prompts, so the overall score equals the mean over all prompts.
     """
     whole = place.path.lower().endswith(".json")
-    for file in [place] if whole else [place / f"{part}_verified.json" for part in PARTS]:
+    for file in [place] if whole else [place / f"{part}_verified.json" for part in PART_NAMES]:
         yield from read_rows(read_lines(file), _read_explanation)
 
 
 def _read_explanation(line: PackLine) -> Iterator[PackRow]:
     prompt_id = the_id(line.values, "prompt_id")
     number = int(prompt_id) if prompt_id.isdecimal() and len(prompt_id) <= len("1000") else 0
-    category = next((name for name, last in LAST.items() if 0 < number <= last), None)
+    category = next((name for name, last in LAST_PROMPTS.items() if 0 < number <= last), None)
     if category is None:
         raise Refused("no_category", f"expected 'prompt_id' from 1 to 1000, found {quote(prompt_id)}")
     asked = WrittenQuestion("1", the_text(line.values, "Explanation"), (), kind=category)
     yield PackRow(line.where, prompt_id, the_text(line.values, "Prompt"), asked, (category,))
 
 
-NAMES = ("Testpoints", "考点")
-DESCRIPTIONS = ("Testpoint Description", "考点对应描述")
-THEMES = ("Primary Categories", "一级垂类")
+NAME_KEYS = ("Testpoints", "考点")
+DESCRIPTION_KEYS = ("Testpoint Description", "考点对应描述")
+THEME_COLUMNS = ("Primary Categories", "一级垂类")
 
 
 def read_unigenbench(place: Place, convention: Convention) -> PackRows:
@@ -122,12 +122,12 @@ def _make_checkpoint_rows(line: PackLine, prompt_id: str, text: str, column: str
     said = parse_json(the_text(line.values, column), f"correct {column}")
     if not isinstance(said, dict):
         raise Refused("no_checkpoints", f"expected an object in {column!r}, found {quote(said)}")
-    names, descriptions = (the_texts(_find_first(said, keys), keys[0]) for keys in (NAMES, DESCRIPTIONS))
+    names, descriptions = (get_texts(_find_first(said, keys), keys[0]) for keys in (NAME_KEYS, DESCRIPTION_KEYS))
     if not names or len(names) != len(descriptions):
         raise Refused(
             "no_checkpoints", f"expected a description of each checkpoint, found {len(descriptions)} of {len(names)}"
         )
-    theme = next((label(said, key) for key in THEMES if key in said), None)
+    theme = next((get_label(said, key) for key in THEME_COLUMNS if key in said), None)
     for number, (name, description) in enumerate(zip(_number_repeats(names), descriptions, strict=True)):
         asked = WrittenQuestion(str(number), description, (), kind=name, span=description)
         skills = (theme,) if theme else ()

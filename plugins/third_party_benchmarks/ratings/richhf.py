@@ -10,11 +10,11 @@ from plumbline.pipelines.metaeval.releases.release import Rating, Release, Word,
 from plumbline.pipelines.metaeval.releases.sheets import exists, is_folder, list_files, read_sheet
 from plumbline.plugins.third_party_benchmarks.ratings.tfrecords import read_examples
 
-SCORES = ("aesthetics", "artifact", "misalignment", "overall")
-LABEL = "prompt_misalignment_label"
+SCORE_NAMES = ("aesthetics", "artifact", "misalignment", "overall")
+LABEL_FEATURE = "prompt_misalignment_label"
 PROMPT_TABLES = ("prompts.csv", "prompts.parquet", "prompts.jsonl")
-SEPARATORS = r'[,.?!":; ]+'
-RATERS = "mean"
+WORD_SEPARATORS = r'[,.?!":; ]+'
+RATER_NAME = "mean"
 HINT = "is this RichHF-18K's file?"
 
 
@@ -54,16 +54,16 @@ def read_richhf(place: Place) -> Release:
                     image_id,
                     prompt,
                     None,
-                    RATERS,
+                    RATER_NAME,
                     score,
                     parse_rating(_get_feature(example, f"{score}_score", where), where),
                     where,
                 )
-                for score in SCORES
+                for score in SCORE_NAMES
             ]
             unknown += prompt is None
             if prompt is not None:
-                words += _read_labelled_words(image_id, prompt, _get_feature_text(example, LABEL, where), where)
+                words += _read_labelled_words(image_id, prompt, _get_feature_text(example, LABEL_FEATURE, where), where)
     notes = (
         [f"{unknown} images have no prompt in a {PROMPT_TABLES[0]} next to the records, so no word ratings"]
         if unknown
@@ -97,11 +97,11 @@ def _get_feature_text(example: Mapping[str, Sequence[Any]], name: str, where: st
 
 
 def _read_labelled_words(image_id: str, prompt: str, label: str, where: str) -> Iterator[Word]:
-    words, labels = split_words(prompt, SEPARATORS), label.split()
+    words, labels = split_words(prompt, WORD_SEPARATORS), label.split()
     if len(words) != len(labels) or not set(labels) <= {"0", "1"}:
         raise SourceError(
             f"{where}: expected a 1 or a 0 for each of the {len(words)} words of {prompt!r}, found {label!r}; "
             "check that the prompt table has the rated prompt"
         )
     for (word, start, end), aligned in zip(words, labels, strict=True):
-        yield Word(image_id, prompt, None, RATERS, word, start, end, float(aligned), where)
+        yield Word(image_id, prompt, None, RATER_NAME, word, start, end, float(aligned), where)

@@ -86,7 +86,7 @@ def write_prism_bench(folder: Path) -> Path:
     return folder
 
 
-WRITTEN: Mapping[str, tuple[str, Callable[[Path], Path]]] = {
+PACK_WRITERS: Mapping[str, tuple[str, Callable[[Path], Path]]] = {
     "dpg_bench": ("q.csv", write_propositions),
     "geneval2": ("q.jsonl", write_geneval2),
     "oneig": ("oneig", write_oneig),
@@ -100,5 +100,5 @@ WRITTEN: Mapping[str, tuple[str, Callable[[Path], Path]]] = {
 
 def write_pack(name: str, folder: Path) -> Path:
     """Write a pack about the first prompts of the shapes benchmark."""
-    file, write = WRITTEN[name]
+    file, write = PACK_WRITERS[name]
     return write(folder / file)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plugins.third_party_benchmarks.tests.packs import WRITTEN, write_pack
+from plugins.third_party_benchmarks.tests.packs import PACK_WRITERS, write_pack
 from plugins.third_party_benchmarks.tests.ratings import RATED
 from plumbline.plugins.third_party_benchmarks import CONF
 from tests.bench_of import run_bench, write_benchmark
@@ -16,7 +16,7 @@ from tests.operators.tiny.judges import save_seeing_judge
 
 NAMES = sorted(file.stem for file in (CONF / "metric").glob("*.yaml"))
 VARIANTS = {"dpg_bench_levels": "dpg_bench", "geneval2_am": "geneval2"}
-PACKS = {name: pack for name in NAMES if (pack := VARIANTS.get(name, name)) in WRITTEN}
+PACKS = {name: pack for name in NAMES if (pack := VARIANTS.get(name, name)) in PACK_WRITERS}
 """Question packs by metric, for the metrics that score by a benchmark's own questions."""
 Scores = Callable[[str | None], Mapping[str, Rows]]
 
@@ -55,7 +55,7 @@ def test_a_metric_scores_images(name: str, scores: Scores) -> None:
     assert any(row["score"] is not None for row in rows), rows[0]["error"]
 
 
-@pytest.mark.parametrize("pack", WRITTEN)
+@pytest.mark.parametrize("pack", PACK_WRITERS)
 def test_a_scorer_with_a_pack_returns_the_sweeps_scores(
     pack: str, scores: Scores, models: Sequence[str], tmp_path: Path
 ) -> None:

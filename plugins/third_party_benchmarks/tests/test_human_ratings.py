@@ -15,10 +15,10 @@ from plugins.third_party_benchmarks.tests.rating_files import (
     encode_tfrecord,
 )
 from plumbline.plugins.third_party_benchmarks.ratings.tfrecords import compute_masked_crc
-from tests.pipelines.metaeval.releases.files import read_with, table
+from tests.pipelines.metaeval.releases.files import make_rows, read_with
 from tests.pipelines.metaeval.releases.test_damage import check_damaged, few
 from tests.pipelines.metaeval.releases.test_releases import (
-    RATED,
+    RATING_COLUMNS,
     check_complaint,
     check_missing,
     check_tables,
@@ -28,7 +28,7 @@ from tests.pipelines.metaeval.test_metaeval import check_negated, check_without_
 
 EXPECTED: dict[str, dict[str, Any]] = {
     "evalmuse": {
-        "ratings": (RATED, 2, [
+        "ratings": (RATING_COLUMNS, 2, [
             ("SDXL-Turbo/00007.png", "real_7", "SDXL-Turbo", "2", "likert", 3.0),
             ("IF/00001.png", "synth_1", "IF", "0", "likert", 2.666667),
         ]),
@@ -52,25 +52,28 @@ EXPECTED: dict[str, dict[str, Any]] = {
 
 A layout may also have the expected skills and notes.
 """
-WORDS_OF = "expected a 1 or a 0 for each of the 3 words of 'a cat asleep'"
+WORD_COUNT_MESSAGE = "expected a 1 or a 0 for each of the 3 words of 'a cat asleep'"
 
 
-POINTER = "version https://git-lfs.github.com/spec/v1\n"
-COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
+LFS_POINTER = "version https://git-lfs.github.com/spec/v1\n"
+DAMAGED_CONTENTS: dict[str, list[tuple[Any, ...]]] = {
     "evalmuse": [
-        (table("prompt_id img_path prompt", ("p", "m/1.png", "x")), "row 0: expected a list of ratings, found None"),
-        (table("prompt_id total_score", ("p", [1])), "row 0: expected text in img_path"),
+        (
+            make_rows("prompt_id img_path prompt", ("p", "m/1.png", "x")),
+            "row 0: expected a list of ratings, found None",
+        ),
+        (make_rows("prompt_id total_score", ("p", [1])), "row 0: expected text in img_path"),
     ],
     "richhf": [
         (encode_tfrecord(encode_richhf())[:-40], "record 0 is truncated; it may be"),
         (b"\x00" * 40, "record 0: not a TFRecord; it may be truncated"),
-        (POINTER, "is a Git LFS pointer, not the"),
+        (LFS_POINTER, "is a Git LFS pointer, not the"),
         (encode_tfrecord(b"\xff\xff\xff"), "record 0: not a TensorFlow Example"),
         (
             encode_tfrecord(encode_example({"filename": "a.png"})),
             "expected aesthetics_score, found 'filename'; is this RichHF",
         ),
-        ("prompts.csv", "filename,prompt\ntrain/0a1b.png,a cat asleep\n", f"record 0: {WORDS_OF}"),
+        ("prompts.csv", "filename,prompt\ntrain/0a1b.png,a cat asleep\n", f"record 0: {WORD_COUNT_MESSAGE}"),
     ],
 }
 """Damaged content of a layout's first file, and the expected message, by layout.
@@ -85,9 +88,9 @@ def test_a_release_is_read_into_our_tables(name: str, tmp_path: Path) -> None:
 
 
 def test_richhf_has_word_ratings_if_there_is_a_prompt_table(tmp_path: Path) -> None:
-    LAYOUTS["richhf"].replace_file("prompts.csv", table("filename prompt", ("train/0a1b.png", RICHHF_PROMPT))).write(
-        tmp_path
-    )
+    LAYOUTS["richhf"].replace_file(
+        "prompts.csv", make_rows("filename prompt", ("train/0a1b.png", RICHHF_PROMPT))
+    ).write(tmp_path)
     words = read_with("richhf", tmp_path).words
     assert select_cells(words, "word start end aligned") == [
         ("A", 0, 1, 1), ("cat", 2, 5, 0), ("asleep", 8, 14, 1), ("in", 16, 18, 1), ("a", 19, 20, 1), ("box", 21, 24, 0)
@@ -101,7 +104,9 @@ def test_checksums_equal_tensorflows() -> None:
     assert compute_masked_crc(b"123456789") == (((crc >> 15) | (crc << 17)) + 0xA282EAD8) % 2**32
 
 
-@pytest.mark.parametrize("name, complaint", [(name, one) for name, several in COMPLAINTS.items() for one in several])
+@pytest.mark.parametrize(
+    "name, complaint", [(name, one) for name, several in DAMAGED_CONTENTS.items() for one in several]
+)
 def test_invalid_content_is_an_error_that_names_the_file_and_row(
     name: str, complaint: tuple[Any, ...], tmp_path: Path
 ) -> None:

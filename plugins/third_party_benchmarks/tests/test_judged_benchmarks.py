@@ -9,12 +9,12 @@ import pytest
 from plugins.third_party_benchmarks.tests.made_checkouts import PRISM_BENCH, QWEN_IMAGE_BENCH
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics.metric import Evidence, average_images
-from plumbline.operators.metrics.wording import prompt_template
+from plumbline.operators.metrics.wording import read_prompt_template
 from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.operators.models.vqa_profiles import VqaProfile
-from plumbline.plugins.third_party_benchmarks.judges.prism_bench import TRACKS, PrismBenchConfig, read_tracks
+from plumbline.plugins.third_party_benchmarks.judges.prism_bench import TRACKS_TEMPLATE, PrismBenchConfig, read_tracks
 from plumbline.plugins.third_party_benchmarks.judges.qwen_image_bench import (
-    FACETS,
+    FACETS_TEMPLATE,
     QwenImageBenchConfig,
     read_dimensions,
 )
@@ -22,7 +22,7 @@ from tests.operators.metrics.made_releases import write
 from tests.operators.metrics.scripted import run
 from tests.operators.tiny import CLIP_FLANT5
 
-DIMENSIONS = {one.name: one for one in read_dimensions(prompt_template(FACETS))}
+DIMENSIONS = {one.name: one for one in read_dimensions(read_prompt_template(FACETS_TEMPLATE))}
 
 
 def make_evidence(verdict: Any) -> Evidence:
@@ -40,14 +40,14 @@ def make_reply(**rated: Any) -> str:
 # PRISM-Bench
 
 
-@pytest.mark.parametrize("track", read_tracks(prompt_template(TRACKS)))
+@pytest.mark.parametrize("track", read_tracks(read_prompt_template(TRACKS_TEMPLATE)))
 def test_prism_bench_uses_the_prompts_track_for_alignment_but_not_for_aesthetics(track: str) -> None:
     ran = run(
         PrismBenchConfig().inspect("a\n {sad} clown", skills=(track,)),
         [make_reply(alignment=4), make_reply(aesthetics=9)],
     )
     ((alignment, aesthetics),) = ran.rounds
-    aim, faults = read_tracks(prompt_template(TRACKS))[track][1:]
+    aim, faults = read_tracks(read_prompt_template(TRACKS_TEMPLATE))[track][1:]
     assert f"{aim}. Rate" in alignment.messages[0].text and f"\n{faults}\n" in alignment.messages[0].text
     assert all("\na {sad} clown\n" in request.messages[0].text for request in (alignment, aesthetics))
     scores = {part: PrismBenchConfig(part=part).score(make_evidence(ran.result)).score

@@ -12,7 +12,7 @@ from plugins.third_party_benchmarks.tests.packs import (
     write_tiif_bench,
 )
 from plumbline.operators.base.errors import SourceError
-from plumbline.plugins.third_party_benchmarks.question_packs.independent import LAST
+from plumbline.plugins.third_party_benchmarks.question_packs.independent import LAST_PROMPTS
 from tests.pipelines.sources.test_question_packs import list_parents, list_questions, read_pack_file
 from tests.question_packs import ANNOTATIONS, make_propositions, write_csv, write_geneval2, write_json
 
@@ -52,7 +52,7 @@ def test_an_invalid_line_of_geneval2_only_affects_its_own_prompt(tmp_path: Path)
     odd = json.loads(good[0]) | {"skills": ["count"]}
     path.write_text("\n".join([good[0], json.dumps(odd), "{", good[1]]))
     pack = read_pack_file("geneval2", path)
-    assert pack.prompts["prompt_id"].to_pylist() == ["0", "1", "3"], "a row's number stays its own"
+    assert pack.prompts["prompt_id"].to_pylist() == ["0", "1", "3"], "prompts keep the numbers of their rows"
     assert [row["error"]["kind"] for row in list_questions(pack, "1")] == ["no_questions"]
     assert [line.split(": ")[0] for line in pack.problems] == [f"{path}, row 1", f"{path}, row 2"]
 
@@ -121,8 +121,8 @@ def test_wise_prompts_have_an_explanation_and_a_category_that_follows_from_the_n
 
 def test_the_mean_over_all_prompts_implies_the_weights_of_the_release() -> None:
     """The weights in calculate_verified.py are 0.4 for culture and 0.12 for each other category."""
-    ends = [0, *LAST.values()]
-    shares = {name: (end - begin) / 1000 for name, begin, end in zip(LAST, ends, ends[1:], strict=False)}
+    ends = [0, *LAST_PROMPTS.values()]
+    shares = {name: (end - begin) / 1000 for name, begin, end in zip(LAST_PROMPTS, ends, ends[1:], strict=False)}
     assert shares == {"culture": 0.4, **dict.fromkeys(("time", "space", "biology", "physics", "chemistry"), 0.12)}
 
 

@@ -30,7 +30,7 @@ def make_oneig_files(csv: str, prompt: str, suffix: str, classes: Mapping[str, s
 
 CLASSES = {"anime": "Anime_Stylization", "human": "Portrait", "object": "General_Object"}
 CHECKLIST = [{"question": "Is it red?", "tags": ["color"]}, {"question": "Is it large?", "tags": []}]
-POINTS = Encoded({"Primary Categories": "Art", "Testpoints": ["Style"], "Testpoint Description": ["flat"]})
+CHECKPOINTS_CELL = Encoded({"Primary Categories": "Art", "Testpoints": ["Style"], "Testpoint Description": ["flat"]})
 
 FILES: Mapping[str, Mapping[str, Any]] = {
     "dpg_bench": {"q.jsonl": PROPOSITIONS},
@@ -44,7 +44,7 @@ FILES: Mapping[str, Mapping[str, Any]] = {
         })
     },
     "unigenbench": {
-        "q.csv": make_rows(lambda n: {"index": n, "prompt_en": f"bird {n}", "sub_dims_en": copy_json(POINTS)})
+        "q.csv": make_rows(lambda n: {"index": n, "prompt_en": f"bird {n}", "sub_dims_en": copy_json(CHECKPOINTS_CELL)})
     },
     "wise_verified": {
         "q.json": make_rows(lambda n: {"Prompt": f"bird {n}", "Explanation": "red", "prompt_id": 401 + n})
@@ -69,11 +69,11 @@ FILES: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 """File contents of each pack."""
-NUMBERED = ("geneval2", "prism_bench", "tiif_bench")
+LINE_NUMBERED_PACKS = ("geneval2", "prism_bench", "tiif_bench")
 """Packs whose prompts are identified by line number."""
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_field_of_the_wrong_type_only_fails_its_own_row(name: str) -> None:
     both_lengths = {"inner": "mini_eval_prompts", "losses": 2} if name == "tiif_bench" else {}
-    require_others_unaffected(name, FILES[name], numbered=name in NUMBERED, **both_lengths)
+    require_others_unaffected(name, FILES[name], numbered=name in LINE_NUMBERED_PACKS, **both_lengths)

@@ -80,18 +80,18 @@ def dpg_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_csv(tmp_path_factory.mktemp("dpg") / "dpg_bench.csv", ANNOTATIONS, make_annotations())
 
 
-DPG = ("benchmark=dpg_bench", "metric=[dpg_bench,dpg_bench_levels]", "benchmark.prompts=${benchmark.questions}")
+DPG_OPTIONS = ("benchmark=dpg_bench", "metric=[dpg_bench,dpg_bench_levels]", "benchmark.prompts=${benchmark.questions}")
 
 
 @pytest.fixture(scope="module")
 def fixed_scores(folder: Path, dpg_file: Path) -> SweepScores:
     given = (f"benchmark.questions={dpg_file}", "benchmark.convention=fixed", "metrics.dpg_bench_levels.images=mean")
-    return run(folder, folder / "fixed", *DPG, *given)
+    return run(folder, folder / "fixed", *DPG_OPTIONS, *given)
 
 
 @pytest.fixture(scope="module")
 def released_scores(folder: Path, dpg_file: Path) -> SweepScores:
-    return run(folder, folder / "released", *DPG, f"benchmark.questions={dpg_file}")
+    return run(folder, folder / "released", *DPG_OPTIONS, f"benchmark.questions={dpg_file}")
 
 
 def read_levels(ran: SweepScores, level: int) -> dict[str, float]:
@@ -116,7 +116,7 @@ def test_dpg_bench_as_fixed_counts_every_question(released_scores: SweepScores, 
     assert fixed_scores.scores["dpg_bench"] == pytest.approx(dict(expected.scores))
     assert read_levels(fixed_scores, 1) == pytest.approx(dict(expected.levels))
     assert read_levels(fixed_scores, 1) != pytest.approx(read_levels(released_scores, 1)), (
-        "the two are told apart by this fixture"
+        "the released and the fixed scores differ in this fixture"
     )
 
 
@@ -125,7 +125,7 @@ def test_other_zeroing_options_lead_to_other_scores(
     zeroing: str, fixed_scores: SweepScores, folder: Path, dpg_file: Path
 ) -> None:
     given = (f"benchmark.questions={dpg_file}", "benchmark.convention=fixed", f"metrics.dpg_bench.zeroing={zeroing}")
-    other = run(folder, folder / "fixed", *DPG, *given)
+    other = run(folder, folder / "fixed", *DPG_OPTIONS, *given)
     assert other.scores["dpg_bench"] != pytest.approx(dict(fixed_scores.scores["dpg_bench"]))
 
 

@@ -22,7 +22,7 @@ from tests.operators.metrics.test_released_wordings import (
     separate_texts,
 )
 
-UNIGENBENCH = """
+UNIGENBENCH_SCRIPT = """
 sys.path.insert(0, "eval/src")
 import eval_common, vllm_request
 
@@ -58,7 +58,7 @@ def test_unigenbench_equals_its_release() -> None:
     for index, prompt in enumerate(PROMPTS):
         language, replies = ("zh", "en", "en")[index % 3], UNIGENBENCH_REPLIES[index % 4]
         given.append((prompt, CHECKPOINT_NAMES[language], [f"{prompt}?", "two {cats}"], language, replies))
-    released = run_released("UniGenBench", UNIGENBENCH, given)
+    released = run_released("UniGenBench", UNIGENBENCH_SCRIPT, given)
     metric = RubricConfig(rubric="checkpoints", wording=checkout("UniGenBench")).with_model_defaults(profile)
     for (prompt, names, wanted, _, replies), theirs in zip(given, released, strict=True):
         asked = [WrittenQuestion(name, text, (), kind=name) for name, text in zip(names, wanted, strict=True)]
@@ -71,7 +71,7 @@ def test_unigenbench_equals_its_release() -> None:
     assert sum(one.result is not None for one in released) == 75
 
 
-WISE = """
+WISE_SCRIPT = """
 import requests, vllm_eval
 
 def run(given):
@@ -99,7 +99,7 @@ WISE_REPLIES = [
 
 def test_wise_verified_equals_its_release() -> None:
     given = [(prompt, f"It is  {prompt}\n.", WISE_REPLIES[index % 5]) for index, prompt in enumerate(PROMPTS)]
-    released = run_released("WISE", WISE, given)
+    released = run_released("WISE", WISE_SCRIPT, given)
     metric = RubricConfig(rubric="knowledge", wording=checkout("WISE")).with_model_defaults(profile)
     for (prompt, explanation, replies), theirs in zip(given, released, strict=True):
         ours = run_ours(
@@ -112,7 +112,7 @@ def test_wise_verified_equals_its_release() -> None:
     assert sum(one.result is not None for one in released) == 80
 
 
-PRISM_BENCH = """
+PRISM_BENCH_SCRIPT = """
 import tempfile
 from pathlib import Path
 sys.path.insert(0, "evaluation")
@@ -151,7 +151,7 @@ def make_evidence(verdict: Verdict) -> Evidence:
 
 def test_prism_bench_equals_its_release() -> None:
     given = [(prompt, PRISM_TRACKS[index % 7], PRISM_REPLIES[index % 4]) for index, prompt in enumerate(PROMPTS)]
-    released = run_released("PRISM", PRISM_BENCH, given)
+    released = run_released("PRISM", PRISM_BENCH_SCRIPT, given)
     metric = PrismBenchConfig(wording=checkout("PRISM")).with_model_defaults(profile)
     for (prompt, track, replies), theirs in zip(given, released, strict=True):
         ours = run_ours(metric.inspect(prompt, skills=(track,)), replies, describe_image_request)
@@ -162,7 +162,7 @@ def test_prism_bench_equals_its_release() -> None:
     assert sum(one.result is not None for one in released) == 50
 
 
-QWEN_IMAGE_BENCH = """
+QWEN_IMAGE_BENCH_SCRIPT = """
 import checklists, score_utils as scores
 
 def run(given):
@@ -179,7 +179,7 @@ def run(given):
         return asked, None  # it takes the mean of the others, where the image is null here
     return asked, scores.aggregate_total_score(results)
 """
-DIMS = (
+DIMENSION_LISTS = (
     "Quality / Realism / Physical Logic; Quality / Detail / Noise",
     "Aesthetics / Lighting / Lighting; Creative Generation / Text Rendering / Font; Alignment / Layout / 2D Space",
 )
@@ -198,8 +198,8 @@ QWEN_REPLIES = [
 @pytest.mark.parametrize("name", ["QwenImageBench", "QwenImageBenchShort"])
 def test_qwen_image_bench_equals_its_release(name: str) -> None:
     """The test covers the release and the copy with shorter checklists."""
-    given = [(prompt, DIMS[index % 2], QWEN_REPLIES[index % 4]) for index, prompt in enumerate(PROMPTS)]
-    released = run_released(name, QWEN_IMAGE_BENCH, given)
+    given = [(prompt, DIMENSION_LISTS[index % 2], QWEN_REPLIES[index % 4]) for index, prompt in enumerate(PROMPTS)]
+    released = run_released(name, QWEN_IMAGE_BENCH_SCRIPT, given)
     metric = QwenImageBenchConfig(wording=checkout(name)).with_model_defaults(profile)
     for (prompt, dims, replies), theirs in zip(given, released, strict=True):
         order = [part.partition(" /")[0] for part in dims.split("; ")]

@@ -3,15 +3,15 @@
 import pytest
 
 from plumbline.operators.metrics.metric import Evidence
-from plumbline.operators.metrics.wording import prompt_template
+from plumbline.operators.metrics.wording import read_prompt_template
 from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
 from plumbline.operators.stages.graph import check_chain
 from plumbline.plugins.third_party_benchmarks.judges.rubric import RubricConfig, read_meanings
 from tests.operators.metrics.scripted import run
 
 KNOWLEDGE, CHECKPOINTS = RubricConfig(rubric="knowledge"), RubricConfig(rubric="checkpoints")
-MEANINGS = read_meanings(prompt_template("rubric_meanings"))
-ASKED = [
+MEANINGS = read_meanings(read_prompt_template("rubric_meanings"))
+CHECKPOINT_QUESTIONS = [
     WrittenQuestion("1", "ink painting", (), kind="Style"),
     WrittenQuestion("2", "two pandas", (), kind="Attribute - Quantity"),
     WrittenQuestion("3", "three {hats}", (), kind="Attribute - Quantity 2"),
@@ -34,12 +34,12 @@ def test_a_judge_receives_the_prompt_and_the_explanation_and_returns_zero_or_one
 @pytest.mark.parametrize("reply", ['{"score": 2, "rationale": ""}', '{"score": 0.5, "rationale": ""}', "A mooncake."])
 def test_a_score_other_than_zero_or_one_is_an_unreadable_reply(reply: str) -> None:
     with pytest.raises(UnreadableReply):
-        run(KNOWLEDGE.inspect("a", ASKED[:1]), [reply], [reply])
+        run(KNOWLEDGE.inspect("a", CHECKPOINT_QUESTIONS[:1]), [reply], [reply])
 
 
 def test_every_checkpoint_is_listed_with_its_meaning_and_has_its_own_rating() -> None:
     verdict = '{"Style": 1, "Attribute - Quantity": 0, "Attribute - Quantity 2": 1, "rationale": "One panda."}'
-    ran = run(CHECKPOINTS.inspect("ink pandas", ASKED), [verdict])
+    ran = run(CHECKPOINTS.inspect("ink pandas", CHECKPOINT_QUESTIONS), [verdict])
     ((request,),) = ran.rounds
     quantity = MEANINGS["Attribute - Quantity"]
     assert f"- Attribute - Quantity ({quantity}): two pandas\n" in request.messages[0].text
@@ -50,7 +50,9 @@ def test_every_checkpoint_is_listed_with_its_meaning_and_has_its_own_rating() ->
 
 
 def test_a_checkpoint_without_a_known_meaning_is_listed_by_name() -> None:
-    ran = run(CHECKPOINTS.inspect("墨", [ASKED[0]._replace(kind="风格")]), ['{"风格": 1, "rationale": ""}'])
+    ran = run(
+        CHECKPOINTS.inspect("墨", [CHECKPOINT_QUESTIONS[0]._replace(kind="风格")]), ['{"风格": 1, "rationale": ""}']
+    )
     assert "- 风格: ink painting\n" in ran.rounds[0][0].messages[0].text
 
 

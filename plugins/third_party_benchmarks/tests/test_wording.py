@@ -8,7 +8,7 @@ import pytest
 
 from plugins.third_party_benchmarks.tests.made_checkouts import UNIGENBENCH, WISE
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metrics.judges.judge import ratings_by_name
+from plumbline.operators.metrics.judges.judge import map_ratings
 from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
 from plumbline.plugins.third_party_benchmarks.judges.rubric import RubricConfig
 from tests.operators.metrics.made_releases import write
@@ -28,11 +28,11 @@ def test_unigenbench_can_use_the_wording_of_its_release(tmp_path: Path) -> None:
         "Of a  dog check ['Style', 'Style'], Means:「\nStyle: how it is painted\nStyle: how it is painted\n」, "
         "Wants:「\nStyle: ink\nStyle: old {ink}\n」."
     )
-    assert ratings_by_name(verdict.ratings) == {"Style": 1, "Style 2": 0} and verdict.rationale == "It is ink. New."
+    assert map_ratings(verdict.ratings) == {"Style": 1, "Style 2": 0} and verdict.rationale == "It is ink. New."
     chinese, ((request,),) = run(
         metric.inspect("狗", [asked[0]._replace(kind="风格")]), ["<analysis>['a']</analysis><score>[1]</score>"]
     )
-    assert "说明:「\n风格: 画风\n」" in request.messages[0].text and ratings_by_name(chinese.ratings) == {"风格": 1}
+    assert "说明:「\n风格: 画风\n」" in request.messages[0].text and map_ratings(chinese.ratings) == {"风格": 1}
     with pytest.raises(UnreadableReply, match="does not define the checkpoint 'Smell'"):
         run(metric.inspect("a dog", [asked[0]._replace(kind="Smell")]))
     with pytest.raises(UnreadableReply):
@@ -49,7 +49,7 @@ def test_wise_can_use_the_wording_of_its_release_with_three_attempts(tmp_path: P
     assert (request.system, request.messages[0].text) == ("You judge.", "Is the\npastry so: a  mooncake?")
     assert request.image_at == len(request.messages[0].text) and (request.max_tokens, request.temperature) == (500, 0.0)
     assert request.messages_with_system[0].text == "You judge.\n\nIs the\npastry so: a  mooncake?"
-    assert ratings_by_name(verdict.ratings) == {"score": 1}
+    assert map_ratings(verdict.ratings) == {"score": 1}
     with pytest.raises(UnreadableReply):
         run(metric.inspect("a", asked), ["1\n0"], ["1 or 0"], ["Yes"])
 
@@ -63,7 +63,7 @@ def test_repeats_are_refused_if_the_release_does_not_sample(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("rubric", "files", "problem"),
     [
-        ("checkpoints", {"eval/src/eval_common.py": "LANG_CONFIGS = {}"}, "lacks the headings of en"),
+        ("checkpoints", {"eval/src/eval_common.py": "LANG_CONFIGS = {}"}, "lacks the headings of the language en"),
         ("knowledge", {"vllm_eval.py": ""}, "has 0 texts in build_evaluation_messages, expected 2"),
     ],
 )

@@ -17,7 +17,7 @@ MESSAGES = ("affection", "composition", "entity", "imagination", "style", "text_
 """Tracks in the order of the release's numbered messages, starting at 1 (get_message_templates). The last message is
 about aesthetics.
 """
-PLACE = "{text_prompt}"
+PROMPT_PLACEHOLDER = "{text_prompt}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,10 @@ class PrismBenchRelease(Release):
     def read(cls, checkout: Checkout) -> Self:
         code = checkout.python(cls.marker_file)
         messages = [code.plain(f"messages_{number}") for number in range(1, len(MESSAGES) + 2)]
-        if not all(PLACE in message for message in messages):
-            raise checkout.refusal(cls.marker_file, f"has a message without {PLACE}")
+        if not all(PROMPT_PLACEHOLDER in message for message in messages):
+            raise checkout.refusal(
+                cls.marker_file, f"has a message without the placeholder {PROMPT_PLACEHOLDER} of the prompt"
+            )
         *alignment, aesthetics = messages
         return cls(dict(zip(MESSAGES, alignment, strict=True)), aesthetics)
 
@@ -52,7 +54,7 @@ class PrismBenchRelease(Release):
 
 def format_message(message: str, prompt: str) -> str:
     """Fill the prompt into the message, and replace double braces with single braces, like str.format."""
-    return prompt.join(part.replace("{{", "{").replace("}}", "}") for part in message.split(PLACE))
+    return prompt.join(part.replace("{{", "{").replace("}}", "}") for part in message.split(PROMPT_PLACEHOLDER))
 
 
 def _parse_reply(reply: str) -> tuple[float, str]:

@@ -16,9 +16,9 @@ from plumbline.operators.metrics.writing import ReplySampling, Writing
 MAX_TOKENS = 4096
 """Token limit from backends/ms_swift_backend.py, including the tokens of thoughts. The temperature is 0."""
 DIMENSIONS = ("Quality", "Aesthetics", "Alignment", "Real-world Fidelity", "Creative Generation")
-IMAGE_SLOT = "<image>"
+IMAGE_PLACEHOLDER = "<image>"
 """Placeholder for the image in a question."""
-SLOT = re.compile(r"\{(prompt|level1_dim|format_checklist)\}|\{\{|\}\}")
+PLACEHOLDER = re.compile(r"\{(prompt|level1_dim|format_checklist)\}|\{\{|\}\}")
 
 
 class FacetMark(NamedTuple):
@@ -49,8 +49,10 @@ class QwenImageBenchRelease(Release):
     def read(cls, checkout: Checkout) -> Self:
         code, scores = checkout.python(cls.marker_file), checkout.python("score_utils.py")
         template = code.plain("USER_PROMPT_TEMPLATE")
-        if IMAGE_SLOT not in template:
-            raise checkout.refusal(cls.marker_file, f"has no {IMAGE_SLOT} in USER_PROMPT_TEMPLATE")
+        if IMAGE_PLACEHOLDER not in template:
+            raise checkout.refusal(
+                cls.marker_file, f"has a USER_PROMPT_TEMPLATE without the placeholder {IMAGE_PLACEHOLDER} of the image"
+            )
         names = {name: re.sub(r"\W", "_", name.upper()) for name in DIMENSIONS}
         checklists = {name: code.plain(f"{constant}_CHECKLIST") for name, constant in names.items()}
         places = scores.value("CHECKLIST_L3_TO_L2"), scores.value("L3_RENAME")
@@ -71,8 +73,8 @@ class QwenImageBenchRelease(Release):
         """Return the question about a dimension, and the position of the image in it."""
         given = {"prompt": prompt, "level1_dim": dimension, "format_checklist": self.checklists[dimension]}
         before, after = (
-            SLOT.sub(lambda match: given[match[1]] if match[1] else match[0][0], part)
-            for part in self.template.split(IMAGE_SLOT, 1)
+            PLACEHOLDER.sub(lambda match: given[match[1]] if match[1] else match[0][0], part)
+            for part in self.template.split(IMAGE_PLACEHOLDER, 1)
         )
         return before + after, len(before)
 

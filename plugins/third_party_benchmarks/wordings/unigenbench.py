@@ -69,7 +69,7 @@ def _read_language(code: PythonFile, name: str) -> Language:
     suffix = name.upper()
     headings = code.texts_under("LANG_CONFIGS", name)
     if not {"checkpoint_header", "checkpoint_desc_header"} <= headings.keys():
-        raise code.checkout.refusal(code.path, f"lacks the headings of {name} in LANG_CONFIGS")
+        raise code.checkout.refusal(code.path, f"lacks the headings of the language {name} in LANG_CONFIGS")
     return Language(
         code.plain(f"SYSTEM_PROMPT_{suffix}_TEMPLATE"),
         code.value(f"EXPLANATION_DICT_{suffix}"),

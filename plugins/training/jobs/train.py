@@ -15,8 +15,8 @@ from plumbline.plugins.training.training_config import FinetuneConfig, StageConf
 AnyTraining: Any = Annotated[StageConfig | FinetuneConfig, Discriminator("kind")]
 COMMAND = Command(
     "train",
-    "Train stage 1 (captions) or 2 (questions) of a CLIP-FlanT5 or a LLaVA, or a checkpoint on people's ratings of\n"
-    "images (finetune), by workers on Ray.",
+    "Train a CLIP-FlanT5 or a LLaVA in stage 1 (captions) or 2 (questions), or finetune a checkpoint on people's\n"
+    "ratings of images (finetune), with workers on Ray.",
     AnyTraining,
     extra="ray",
     stopped="stopped; the same command continues from the last state",

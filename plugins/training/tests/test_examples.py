@@ -13,28 +13,28 @@ from plumbline.plugins.training.checkpoint import load_trainee
 from plumbline.plugins.training.examples import Batches, RowOrder, RowReader
 from plumbline.plugins.training.planning import plan_training
 
-PLACES = (range(5), range(3), (1, 4), range(7))
+ROW_INDICES = (range(5), range(3), (1, 4), range(7))
 
 
 def make_order(seed: int = 0, mixed: int = 2) -> RowOrder:
-    return RowOrder(row_indices=PLACES, seed=seed, mixed=mixed)
+    return RowOrder(row_indices=ROW_INDICES, seed=seed, mixed=mixed)
 
 
 def test_every_row_occurs_once_per_epoch_in_a_new_order() -> None:
     rows = make_order()
     epochs = [[rows.row_at(position) for position in range(first, first + rows.rows)] for first in (0, rows.rows)]
     for epoch in epochs:
-        assert Counter(epoch) == Counter((shard, place) for shard, places in enumerate(PLACES) for place in places)
+        assert Counter(epoch) == Counter((shard, place) for shard, places in enumerate(ROW_INDICES) for place in places)
     assert epochs[0] != epochs[1]
 
 
 def test_only_rows_of_mixed_shards_are_shuffled_together() -> None:
     rows = make_order(mixed=2)
     shards = [rows.row_at(position).shard for position in range(rows.rows)]
-    first = set(shards[: sum(len(PLACES[shard]) for shard in set(shards[:1]))])
+    first = set(shards[: sum(len(ROW_INDICES[shard]) for shard in set(shards[:1]))])
     assert len(first) <= 2
     changes = [shard for shard, before in zip(shards, [None, *shards], strict=False) if shard != before]
-    assert len(changes) > len(PLACES), "rows of a mix are shuffled"
+    assert len(changes) > len(ROW_INDICES), "rows of mixed shards are shuffled together"
 
 
 def test_the_order_depends_only_on_the_seed() -> None:

@@ -22,13 +22,13 @@ from plumbline.plugins.training.exercises import (
 from plumbline.plugins.training.loop import StageTrainer, TrainingStage, train
 from plumbline.plugins.training.trainee import Trainee, train_only
 
-VQA = Path(__file__).parents[3] / "assets/clip-flant5-shapes"
+VQA_FOLDER = Path(__file__).parents[3] / "assets/clip-flant5-shapes"
 
 
 @pytest.fixture
 def trainee() -> Trainee:
     return load_trainee(
-        resolve_model(model_config(family="clip_flant5", checkpoint=str(VQA)), on_gpu=False), torch.device("cpu")
+        resolve_model(model_config(family="clip_flant5", checkpoint=str(VQA_FOLDER)), on_gpu=False), torch.device("cpu")
     )
 
 

@@ -24,8 +24,8 @@ from tests.operators import tiny
 from tests.operators.tiny import chat_vlms
 
 CPU = torch.device("cpu")
-TOWER, PROJECTOR = "vision_tower", "multi_modal_projector"
-MARK = "a second image"
+TOWER_PREFIX, PROJECTOR_PREFIX = "vision_tower", "multi_modal_projector"
+SECOND_IMAGE_MESSAGE = "a second image"
 
 
 def load_config(kind: str, data: str, output: Path, checkpoint: Path, *overrides: str) -> Any:
@@ -66,13 +66,13 @@ def test_stage_1_trains_the_projector_and_stage_2_everything_except_the_tower(tm
     data = training_tables.write_rows(tmp_path / "data", rows)
     train(load_config("captions", data, tmp_path / "1", first, "pace.rate=1e-2"))
     captioned = tmp_path / "1/checkpoint"
-    assert all(PROJECTOR in name for name in list_changed_weights(captioned, first)) and list_changed_weights(
+    assert all(PROJECTOR_PREFIX in name for name in list_changed_weights(captioned, first)) and list_changed_weights(
         captioned, first
     )
     train(load_config("questions", data, tmp_path / "2", captioned, "pace.rate=3e-3", "pace.steps=12"))
     answered = list_changed_weights(tmp_path / "2/checkpoint", captioned)
-    assert not any(TOWER in name for name in answered)
-    assert any(PROJECTOR in name for name in answered) and any("lm_head" in name for name in answered)
+    assert not any(TOWER_PREFIX in name for name in answered)
+    assert any(PROJECTOR_PREFIX in name for name in answered) and any("lm_head" in name for name in answered)
     assert compute_mean_logprob(tmp_path / "2/checkpoint", rows) > compute_mean_logprob(captioned, rows) + 1
 
 
@@ -104,7 +104,9 @@ def test_stage_1_can_start_from_a_llama_and_a_vision_tower(tmp_path: Path) -> No
     config = load_config("captions", data, tmp_path / "1", Path("begun"), *begin, "pace.rate=1e-2", "pace.steps=1")
     train(config)
     begun = tmp_path / "1/begun"
-    assert {name for name in list_changed_weights(tmp_path / "1/checkpoint", begun) if PROJECTOR not in name} == set()
+    assert {
+        name for name in list_changed_weights(tmp_path / "1/checkpoint", begun) if PROJECTOR_PREFIX not in name
+    } == set()
     kept, stored = load_file(begun / "model.safetensors"), load_file(llama / "model.safetensors")
     embedding = next(tensor for name, tensor in kept.items() if name.endswith("embed_tokens.weight"))
     assert torch.equal(embedding[: len(tiny.BYTE_VOCABULARY)], stored["model.embed_tokens.weight"])
@@ -118,8 +120,8 @@ def test_unusable_texts_are_left_out_and_reported_with_file_and_row(tmp_path: Pa
     rows[6] |= {"answer": "<image>", "caption": "after <image>"}
     data = training_tables.write_rows(tmp_path / "data", rows, files=1)
     for kind, wanted in (
-        ("questions", {3: "beyond the model's context of 512", 5: MARK, 6: MARK}),
-        ("captions", {6: MARK}),
+        ("questions", {3: "beyond the model's context of 512", 5: SECOND_IMAGE_MESSAGE, 6: SECOND_IMAGE_MESSAGE}),
+        ("captions", {6: SECOND_IMAGE_MESSAGE}),
     ):
         lines: list[str] = []
         planned = plan_training(load_config(kind, data, tmp_path / kind, first, "max_failed=0.5"))

@@ -85,7 +85,7 @@ def test_an_interrupted_training_resumes_and_ends_with_the_same_weights(
     assert max(path.name for path in (tmp_path / "ended/states").iterdir()) == "step-000000002-1-of-1.safetensors"
     assert run(config)[0] == "resumed after step 2"
     assert have_same_weights(load_weights(tmp_path / "ended"), load_weights(tmp_path / "whole"))
-    changed = [name for name, tensor in load_file(training_tables.VQA / "model.safetensors").items()
+    changed = [name for name, tensor in load_file(training_tables.VQA_FOLDER / "model.safetensors").items()
                if not torch.equal(tensor, load_weights(tmp_path / "whole")[name])]  # fmt: skip
     assert {name.split(".")[0] for name in changed} == (
         {"mm_projector"} if kind == "captions" else {"mm_projector", "shared", "encoder", "decoder", "lm_head"}
@@ -99,7 +99,9 @@ def test_a_finished_training_is_not_repeated_and_a_different_one_is_refused(
     config = training_tables.load_stage_config("captions", data, tmp_path / "out")
     run(config)
     assert run(config) == [f"{tmp_path}/out/checkpoint is already trained"]
-    with pytest.raises(ConfigError, match="contains a training that differs in stage and seed; choose another output"):
+    with pytest.raises(
+        ConfigError, match="contains a training run that differs in stage and seed; choose another output"
+    ):
         run(training_tables.load_stage_config("captions", data, tmp_path / "out", "seed=1", "pace.rate=0.1"))
 
 
@@ -129,12 +131,12 @@ def test_unreadable_rows_are_left_out_up_to_max_failed(tmp_path: Path, in_proces
 def test_stage_1_can_start_from_a_language_model_and_a_vision_tower(
     tmp_path: Path, data: str, in_process: None
 ) -> None:
-    stored = load_file(training_tables.VQA / "model.safetensors")
+    stored = load_file(training_tables.VQA_FOLDER / "model.safetensors")
     language = tmp_path / "t5"
     language.mkdir()
     for file in ("tokenizer.json", "tokenizer_config.json"):
-        (language / file).write_bytes((training_tables.VQA / file).read_bytes())
-    fields = json.loads((training_tables.VQA / "config.json").read_text())
+        (language / file).write_bytes((training_tables.VQA_FOLDER / file).read_bytes())
+    fields = json.loads((training_tables.VQA_FOLDER / "config.json").read_text())
     t5 = {name: value for name, value in fields.items() if not name.startswith("mm_")} | {"model_type": "t5"}
     (language / "config.json").write_text(json.dumps(t5))
     from safetensors.torch import save_file
@@ -144,7 +146,7 @@ def test_stage_1_can_start_from_a_language_model_and_a_vision_tower(
         language / "model.safetensors",
         metadata={"format": "pt"},
     )
-    tower = training_tables.VQA.parent / "clip-shapes"
+    tower = training_tables.VQA_FOLDER.parent / "clip-shapes"
     parts = (f"begin.language_model={language}", f"begin.vision_tower={tower}")
     config = training_tables.load_training_config(
         "training=captions", f"data={data}", f"output={tmp_path}/out", "pace.batch=4", "pace.steps=1", *parts
@@ -191,7 +193,7 @@ def test_a_finetuned_checkpoint_has_the_same_scores_in_production_as_in_training
     after = {row["image_id"]: row["score"] for row in scores if row["metric"] == "after"}
     before = {row["image_id"]: row["score"] for row in scores if row["metric"] == "before"}
     assert before.keys() == after.keys() and before != after
-    assets = training_tables.VQA.parent / "shapes"
+    assets = training_tables.VQA_FOLDER.parent / "shapes"
     images = [
         row for file in sorted(assets.glob("images/*/*.parquet")) for row in pq.read_table(file).to_pylist()
         if row["image_id"] in after
@@ -210,7 +212,7 @@ def test_a_blend_is_a_weighted_mean_of_initial_and_trained_weights(tmp_path: Pat
         config = training_tables.load_training_config(*small, f"blend={blend}", f"output={tmp_path}/{blend}")
         run_worker(plan_training(config).task, WorkerRank(0, 1, CPU), lambda line: None)
     name = "encoder.block.0.layer.0.SelfAttention.q.weight"
-    before = load_file(training_tables.VQA / "model.safetensors")[name].float()
+    before = load_file(training_tables.VQA_FOLDER / "model.safetensors")[name].float()
     half, whole = (load_weights(tmp_path / blend)[name].float() - before for blend in ("0.5", "1"))
     assert whole.abs().max() > 0.01
     assert torch.allclose(half, whole / 2, atol=1e-3)

@@ -14,7 +14,7 @@ from plumbline.plugins.training.planning import plan_training
 from plumbline.plugins.training.training import run_training
 from tests.faults.hook import BAIT
 
-FILES, STEPS, FATAL_STEP = 3, 6, 4
+FILE_COUNT, STEP_COUNT, FATAL_STEP = 3, 6, 4
 WEIGHTS = "model.safetensors"
 
 
@@ -27,7 +27,7 @@ def load_weights(output: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.slow
 def test_workers_with_sharded_weights_reach_the_same_weights_as_workers_with_all(tmp_path: Path) -> None:
-    data = training_tables.write_rows(tmp_path / "data", training_tables.make_rows(24), FILES)
+    data = training_tables.write_rows(tmp_path / "data", training_tables.make_rows(24), FILE_COUNT)
     settings = ("pace.steps=3", "pace.rate=1e-3", "save_every=1")
     run_training(
         plan_training(
@@ -41,7 +41,7 @@ def test_workers_with_sharded_weights_reach_the_same_weights_as_workers_with_all
     shared, whole, first = (
         load_weights(tmp_path / "shared"),
         load_weights(tmp_path / "all"),
-        load_file(training_tables.VQA / WEIGHTS),
+        load_file(training_tables.VQA_FOLDER / WEIGHTS),
     )
     assert shared.keys() == whole.keys() == first.keys()
     moved = sum(float((whole[name] - first[name].float()).square().sum()) for name in whole)
@@ -54,11 +54,11 @@ def test_workers_with_sharded_weights_reach_the_same_weights_as_workers_with_all
 @pytest.mark.parametrize("sharded", [False, True])
 def test_a_killed_worker_does_not_change_the_result(sharded: bool, tmp_path: Path) -> None:
     rows, note, data = training_tables.make_rows(24), tmp_path / "note", tmp_path / "data"
-    settings = (f"pace.steps={STEPS}", "pace.rate=1e-3", "save_every=1", "max_failed=1", f"sharded={sharded}")
+    settings = (f"pace.steps={STEP_COUNT}", "pace.rate=1e-3", "save_every=1", "max_failed=1", f"sharded={sharded}")
     config = training_tables.load_stage_config("questions", str(data), tmp_path / "killed", *settings)
     deadly = list_row_order(tmp_path, settings)[FATAL_STEP * config.pace.batch]
     rows[deadly] |= {"image": BAIT + str(note).encode()}
-    training_tables.write_rows(data, rows, FILES)
+    training_tables.write_rows(data, rows, FILE_COUNT)
     killer = threading.Thread(target=kill_reader, args=(note,), daemon=True)
     killer.start()
     lines: list[str] = []
@@ -77,13 +77,13 @@ def test_a_killed_worker_does_not_change_the_result(sharded: bool, tmp_path: Pat
 
 def list_row_order(tmp_path: Path, settings: tuple[str, ...]) -> list[int]:
     """Return the index of the row that is read at each position; it depends only on the shape of the tables."""
-    plain = training_tables.write_rows(tmp_path / "plain", training_tables.make_rows(24), FILES)
+    plain = training_tables.write_rows(tmp_path / "plain", training_tables.make_rows(24), FILE_COUNT)
     task = plan_training(training_tables.load_stage_config("questions", plain, tmp_path / "planned", *settings)).task
     found = []
     for position in range(24):
         shard, place = task.order.row_at(position)
         source = task.examples.shards[shard].shard
-        found.append((source.first_row + place) * FILES + int(Path(source.url).stem))
+        found.append((source.first_row + place) * FILE_COUNT + int(Path(source.url).stem))
     return found
 
 

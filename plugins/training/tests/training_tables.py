@@ -15,7 +15,7 @@ from plumbline.assets.making.vqa_training import MIXTURES, make_training_questio
 from plumbline.plugins.training.worker import Task, WorkerRank, run_worker
 from tests.commands import config_of
 
-VQA = Path(__file__).parents[3] / "assets/clip-flant5-shapes"
+VQA_FOLDER = Path(__file__).parents[3] / "assets/clip-flant5-shapes"
 
 
 def make_rows(count: int) -> list[dict[str, Any]]:
@@ -51,7 +51,7 @@ def load_training_config(*overrides: str) -> Any:
 
 def load_stage_config(kind: str, data: str, output: Path, *overrides: str) -> Any:
     """Return the configuration of stage 1 or 2 for the embedded CLIP-FlanT5, by default two steps of four images."""
-    model = [f"model.checkpoint={VQA}", *(["begin=null"] if kind == "captions" else [])]
+    model = [f"model.checkpoint={VQA_FOLDER}", *(["begin=null"] if kind == "captions" else [])]
     return load_training_config(
         f"training={kind}", f"data={data}", f"output={output}", *model, "pace.batch=4", "pace.steps=2", *overrides
     )

@@ -214,7 +214,7 @@ class Recorder:
         self.logged[step or 0] = values
 
 
-class Broken(Recorder):
+class BrokenTracker(Recorder):
     def log(self, values: dict[str, float], step: int | None = None, **options: Any) -> None:
         raise ConnectionError("https://user:secret@host is away\nsince noon")
 
@@ -223,14 +223,16 @@ def test_trackers_get_the_numbers_and_a_failing_one_costs_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = Recorder()
-    evaluation = open_evaluation(tmp_path, trackers=[Broken(), recorder])
+    evaluation = open_evaluation(tmp_path, trackers=[BrokenTracker(), recorder])
     results = [evaluation.step(make_pipeline(skill), step=step) for step, skill in ((1, 0.0), (2, 1.0))]
     assert recorder.logged[2]["plumbline/clipscore/mean"] == results[1]["clipscore"].mean
     assert recorder.logged[2]["plumbline/clipscore/verdict_against_previous"] == 1
     assert recorder.logged[1].keys() == {f"plumbline/clipscore/{name}" for name in ("mean", "low", "high", "coverage")}
     (first, _) = [record.getMessage() for record in caplog.records if "tracker" in record.getMessage()]
     assert first == (
-        "tracker Broken: step 1 was not sent (ConnectionError: https://***@host is away); the folder has it"
+        "tracker BrokenTracker: step 1 was not sent (ConnectionError: https://***@host is away); the folder still has "
+        "its "
+        "results"
     )
     with pytest.raises(ConfigError, match=r"trackers: expected one of mlflow, tensorboard, wandb, got 'wanddb'"):
         open_evaluation(tmp_path / "other", trackers="wanddb")
@@ -252,12 +254,13 @@ def test_a_tracker_that_does_not_answer_is_left_behind(caplog: pytest.LogCapture
     answers.set()
     assert sent == [1]  # no second thread waits for it
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
-        "tracker silent: step 1 was not sent (no answer within 0.01 seconds); the folder has it",
-        "tracker silent: step 2 was not sent (it has not answered to an earlier step yet); the folder has it",
+        "tracker silent: step 1 was not sent (no answer within 0.01 seconds); the folder still has its results",
+        "tracker silent: step 2 was not sent (it has not answered an earlier step yet); the folder still has its "
+        "results",
     ]
 
 
-RANK = """
+RANK_SCRIPT = """
 import json, sys, torch.distributed as dist, plumbline
 from pathlib import Path
 from plugins.training_loop.tests.drawn_shapes import make_pipeline
@@ -281,7 +284,7 @@ dist.destroy_process_group()
 
 def test_each_rank_generates_a_part_and_all_return_the_same_result(tmp_path: Path) -> None:
     script = tmp_path / "rank.py"
-    script.write_text(RANK)
+    script.write_text(RANK_SCRIPT)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     done = subprocess.run(
         [*launch, str(tmp_path / "two")], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},

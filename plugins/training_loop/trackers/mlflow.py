@@ -11,7 +11,7 @@ from PIL import Image
 
 from plumbline.plugins.training_loop.trackers.tracker import PREFIX, StepSender, StepUpdate
 
-TAG = "plumbline.evaluation"
+EVALUATION_TAG = "plumbline.evaluation"
 
 
 class Sender(StepSender):
@@ -38,6 +38,6 @@ class Sender(StepSender):
         folder = hashlib.sha256(self.folder.encode()).hexdigest()[:16]  # an address may contain quotation marks
         known = client.get_experiment_by_name("plumbline")
         experiment = client.create_experiment("plumbline") if known is None else known.experiment_id
-        earlier = client.search_runs([experiment], f"tags.`{TAG}` = '{folder}'", max_results=1)
-        run = earlier[0] if earlier else client.create_run(experiment, tags={TAG: folder})
+        earlier = client.search_runs([experiment], f"tags.`{EVALUATION_TAG}` = '{folder}'", max_results=1)
+        run = earlier[0] if earlier else client.create_run(experiment, tags={EVALUATION_TAG: folder})
         return str(run.info.run_id)

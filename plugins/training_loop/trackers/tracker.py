@@ -13,7 +13,7 @@ from plumbline.plugins.training_loop.step_results import MetricResult, StepResul
 LOG = logging.getLogger(__name__)
 PREFIX = "plumbline"
 """First part of the names of all values."""
-VERDICTS = {"better": 1.0, "worse": -1.0, "no clear difference": 0.0, "too few prompts": 0.0}
+VERDICT_NUMBERS = {"better": 1.0, "worse": -1.0, "no clear difference": 0.0, "too few prompts": 0.0}
 
 
 class StepUpdate(NamedTuple):
@@ -50,10 +50,14 @@ class GivenTracker(Protocol):
 
 def list_values(result: StepResult) -> dict[str, float]:
     """Return a step's numbers by name. A verdict is 1 for better, -1 for worse and 0 for no clear difference."""
-    return {f"{PREFIX}/{metric.metric}/{name}": value for metric in result.metrics for name, value in _each(metric)}
+    return {
+        f"{PREFIX}/{metric.metric}/{name}": value
+        for metric in result.metrics
+        for name, value in _list_metric_values(metric)
+    }
 
 
-def _each(metric: MetricResult) -> Iterator[tuple[str, float]]:
+def _list_metric_values(metric: MetricResult) -> Iterator[tuple[str, float]]:
     for name in ("mean", "low", "high"):
         if (value := getattr(metric, name)) is not None:
             yield name, value
@@ -61,7 +65,7 @@ def _each(metric: MetricResult) -> Iterator[tuple[str, float]]:
     for name, compared in (("previous", metric.previous), ("best", metric.best)):
         if compared is not None and compared.difference is not None:
             yield f"difference_from_{name}", compared.difference
-            yield f"verdict_against_{name}", VERDICTS[compared.verdict]
+            yield f"verdict_against_{name}", VERDICT_NUMBERS[compared.verdict]
 
 
 class TrackerCalls:
@@ -79,11 +83,16 @@ class TrackerCalls:
         else:  # in this thread, because the trackers of a loop may belong to the thread
             problem = _describe_failure(lambda: tracker.log(dict(update.values), step=update.step))
         if problem:
-            LOG.warning("tracker %s: step %d was not sent (%s); the folder has it", self.name, update.step, problem)
+            LOG.warning(
+                "tracker %s: step %d was not sent (%s); the folder still has its results",
+                self.name,
+                update.step,
+                problem,
+            )
 
     def _call_within_limit(self, tracker: StepSender, update: StepUpdate) -> str:
         if self._thread is not None and self._thread.is_alive():
-            return "it has not answered to an earlier step yet"
+            return "it has not answered an earlier step yet"
         if problem := _describe_failure(tracker.find_run):
             return problem
         problems: list[str] = []

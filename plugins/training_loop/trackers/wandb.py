@@ -8,7 +8,7 @@ from PIL import Image
 
 from plumbline.plugins.training_loop.trackers.tracker import PREFIX, StepSender, StepUpdate
 
-STEP = f"{PREFIX}/step"
+STEP_NAME = f"{PREFIX}/step"
 
 
 class Sender(StepSender):
@@ -21,10 +21,10 @@ class Sender(StepSender):
             name = hashlib.sha256(self.folder.encode()).hexdigest()[:16]
             settings = wandb.Settings(console="off", silent=True)
             run = wandb.init(project="plumbline", id=name, resume="allow", settings=settings)
-        run.define_metric(STEP)
-        run.define_metric(f"{PREFIX}/*", step_metric=STEP)
+        run.define_metric(STEP_NAME)
+        run.define_metric(f"{PREFIX}/*", step_metric=STEP_NAME)
         images: dict[str, list[wandb.Image]] = {}
         for image in update.worst:
             shown = wandb.Image(Image.open(io.BytesIO(image.encoded)), caption=f"{image.score:.3f}: {image.prompt}")
             images.setdefault(f"{PREFIX}/{image.metric}/worst", []).append(shown)
-        run.log({**update.values, **images, STEP: update.step})
+        run.log({**update.values, **images, STEP_NAME: update.step})

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from plumbline.pipelines.store.store import Store
-from plumbline.pipelines.web.listening import allowed_hosts
+from plumbline.pipelines.web.listening import list_allowed_hosts
 from plumbline.plugins.viewer.app import make_app
 from plumbline.plugins.viewer.browser import Browser
 from plumbline.plugins.viewer.run_database import Database
@@ -19,7 +19,7 @@ class PageClient:
     """Client that requests pages like a browser on this machine."""
 
     def __init__(self, browser: Browser, token: str | None = None, *, notes: bool = True) -> None:
-        self.browser, self.app = browser, make_app(browser, token, allowed_hosts("127.0.0.1", ()), notes=notes)
+        self.browser, self.app = browser, make_app(browser, token, list_allowed_hosts("127.0.0.1", ()), notes=notes)
 
     def __call__(self, path: str, **request: Any) -> httpx.Response:
         async def ask() -> httpx.Response:

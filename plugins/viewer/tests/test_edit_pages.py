@@ -15,7 +15,7 @@ from plugins.viewer.tests.page_client import open_client
 from plumbline.pipelines.web.listening import listening
 from tests.browser import test_edits
 from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, find, find_accessibility_problems, open_page
-from tests.browser.test_edits import SECONDS, find_sliders
+from tests.browser.test_edits import TIMEOUT_SECONDS, find_sliders
 from tests.operators.report.made import MadeRun
 
 pytestmark = NEEDS_BROWSER
@@ -48,5 +48,5 @@ def test_pages_with_edits_have_no_accessibility_problem(
     assert len(find(page, "img.before")) == len(find_sliders(page))
     page.execute_script("document.querySelectorAll('img').forEach(one => { one.loading = 'eager'; })")  # type: ignore[no-untyped-call]
     loaded = "return Array.from(document.images).every(one => one.complete && one.naturalWidth > 0)"
-    WebDriverWait(page, SECONDS).until(lambda seen: seen.execute_script(loaded))
+    WebDriverWait(page, TIMEOUT_SECONDS).until(lambda seen: seen.execute_script(loaded))
     assert find_accessibility_problems(page) == [] and page.get_log("browser") == []  # type: ignore[no-untyped-call]

@@ -10,7 +10,7 @@ import pytest
 from plugins.viewer.tests.page_client import PageClient, open_client
 from tests.operators.report.made import HOSTILE, MadeRun, make_run
 
-RUN = "/runs/20260102-030405-000006"
+RUN_PAGE = "/runs/20260102-030405-000006"
 NOTE = {"author": "Ann", "text": "a handle too many", "tag": "wrong-object"}
 
 
@@ -26,7 +26,7 @@ def ask(shared_run: MadeRun, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def make_image_address(row: int) -> str:
-    return f"{RUN}/scores/{row}"
+    return f"{RUN_PAGE}/scores/{row}"
 
 
 def send(ask: PageClient, page: str, **request: Any) -> httpx.Response:
@@ -46,12 +46,12 @@ def test_every_viewer_shows_a_note_on_its_image_and_in_the_list(
     assert [path.rpartition("/")[2] for path in list_note_files(shared_run)] == ["000000.json", "000001.json"]
     with open_client(shared_run.store, tmp_path / "rows") as others:
         page = others(make_image_address(3)).text
-        assert page.index("no, it has two") < page.index("a handle too many"), "the newest first"
+        assert page.index("no, it has two") < page.index("a handle too many"), "the newest note comes first"
         assert "This image has no notes" in others(make_image_address(4)).text
-        for listed in (f"{RUN}/scores", f"{RUN}/scores?notes=any&words=p0003", f"{RUN}/prompt?id=p0003"):
+        for listed in (f"{RUN_PAGE}/scores", f"{RUN_PAGE}/scores?notes=any&words=p0003", f"{RUN_PAGE}/prompt?id=p0003"):
             assert f'href="{make_image_address(3)}#notes">2 notes</a>' in others(listed).text
-        assert "1 row" in others(f"{RUN}/scores?notes=any&generator=atlas").text
-        assert "no row matches" in others(f"{RUN}/scores?notes=any&words=p0004").text
+        assert "1 row" in others(f"{RUN_PAGE}/scores?notes=any&generator=atlas").text
+        assert "no row matches" in others(f"{RUN_PAGE}/scores?notes=any&words=p0004").text
         for asked, said in (("", "1–2 of 2 notes"), ("?tag=wrong-object", "1–1 of 1 note"),
                             ("?words=TWO+bob", "1–1 of 1 note"), ("?tag=other", "no note matches")):  # fmt: skip
             assert said in others(f"/notes{asked}").text

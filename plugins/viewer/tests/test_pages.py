@@ -19,18 +19,18 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.store.cells import Cell
-from plumbline.pipelines.store.runs import CELLS
-from plumbline.pipelines.store.store import LATEST
+from plumbline.pipelines.store.runs import CELLS_SCHEMA
+from plumbline.pipelines.store.store import LATEST_FILE
 from plumbline.plugins.viewer.browser import Browser
 from plumbline.plugins.viewer.run_database import Database
 from tests.commands import store_at
 from tests.operators.report.made import HOSTILE, MadeRun, make_run, noisy_score, plain_prompts, png
 
 EARLIER, LATER = "20250101-000000-000000", "20260102-030405-000006"
-RUN = f"/runs/{LATER}"
+RUN_PAGE = f"/runs/{LATER}"
 GENERATORS = ("atlas", "<b>bold", "מחולל")
 PROMPTS = [*HOSTILE, *plain_prompts(60)]
-QUESTIONS = "questions/00000000/made/00000-00000000.parquet"
+QUESTIONS_FILE = "questions/00000000/made/00000-00000000.parquet"
 
 
 def score(generator: str, metric: str, prompt: int) -> float | None:
@@ -50,11 +50,11 @@ def ask_questions(run: MadeRun) -> None:
         for at in range(len(PROMPTS))
         for number, text in ((1, "what <colour> is it?"), (2, "is there a star?"))
     ]
-    cell = Cell(node="questions", stage="questions", metric="gecko", key="0" * 64, path=QUESTIONS, inputs={})
+    cell = Cell(node="questions", stage="questions", metric="gecko", key="0" * 64, path=QUESTIONS_FILE, inputs={})
     run.store.save(cell, rows.table(questions, schemas.QUESTIONS))
     path = f"runs/{run.run_id}/cells.parquet"
-    cells = [*run.store.read_table(path).to_pylist(), {"path": QUESTIONS, "state": "cached"}]
-    run.store.write_table(path, rows.table(cells, CELLS))
+    cells = [*run.store.read_table(path).to_pylist(), {"path": QUESTIONS_FILE, "state": "cached"}]
+    run.store.write_table(path, rows.table(cells, CELLS_SCHEMA))
 
 
 @pytest.fixture(scope="module")
@@ -115,11 +115,15 @@ def list_row_numbers(page: ParsedPage) -> list[str]:
 def test_runs_are_listed_newest_first_with_their_failures_and_reports(ask: PageClient) -> None:
     page = read(ask, "/")
     runs = [link for link in page.links if link.count("/") == 2 and link.startswith("/runs/")]
-    assert runs == [RUN, f"/runs/{EARLIER}"]
-    assert "latest" in page.text and f"{RUN}/report" in page.links and f"{RUN}/scores?kind=corrupt_image" in page.links
+    assert runs == [RUN_PAGE, f"/runs/{EARLIER}"]
+    assert (
+        "latest" in page.text
+        and f"{RUN_PAGE}/report" in page.links
+        and f"{RUN_PAGE}/scores?kind=corrupt_image" in page.links
+    )
     assert HOSTILE[0] in page.text
-    assert "the new <VAE>" in page.text and "note: the new <VAE>" in read(ask, RUN).text
-    assert f"{RUN}/report" in read(ask, "/?words=new+%3Cvae").links
+    assert "the new <VAE>" in page.text and "note: the new <VAE>" in read(ask, RUN_PAGE).text
+    assert f"{RUN_PAGE}/report" in read(ask, "/?words=new+%3Cvae").links
     assert LATER not in read(ask, "/?words=script").text
 
 
@@ -142,68 +146,68 @@ def test_the_list_of_runs_shows_what_changed_since_the_previous_run_of_the_bench
 
 
 def test_a_mean_links_to_its_images_worst_first(ask: PageClient) -> None:
-    page = read(ask, RUN)
+    page = read(ask, RUN_PAGE)
     assert "coverage 100.00%" in page.text
-    by_gecko = f"{RUN}/scores?generator=atlas&metric=gecko&skill=&sort=lowest"
+    by_gecko = f"{RUN_PAGE}/scores?generator=atlas&metric=gecko&skill=&sort=lowest"
     assert by_gecko in page.links and by_gecko.replace("gecko", "clipscore").replace("lowest", "highest") in page.links
-    summary = read(ask, f"{RUN}?skill=counting")
-    assert f"{RUN}/scores?generator=atlas&metric=gecko&skill=counting&sort=lowest" in summary.links
+    summary = read(ask, f"{RUN_PAGE}?skill=counting")
+    assert f"{RUN_PAGE}/scores?generator=atlas&metric=gecko&skill=counting&sort=lowest" in summary.links
 
 
 def test_scores_are_paged_sorted_and_filtered(ask: PageClient) -> None:
-    assert list_row_numbers(read(ask, f"{RUN}/scores")) == [str(row) for row in range(50)]
-    assert list_row_numbers(read(ask, f"{RUN}/scores?page=2")) == [str(row) for row in range(50, 100)]
+    assert list_row_numbers(read(ask, f"{RUN_PAGE}/scores")) == [str(row) for row in range(50)]
+    assert list_row_numbers(read(ask, f"{RUN_PAGE}/scores?page=2")) == [str(row) for row in range(50, 100)]
     of_atlas = [(score("atlas", "gecko", at), at) for at in range(len(PROMPTS))]
     lowest = sorted(one for one in of_atlas if one[0] is not None)
-    assert list_row_numbers(read(ask, f"{RUN}/scores?generator=atlas&metric=gecko&sort=lowest")) == [
+    assert list_row_numbers(read(ask, f"{RUN_PAGE}/scores?generator=atlas&metric=gecko&sort=lowest")) == [
         str(at) for _, at in lowest[:50]
     ]
     between = [str(at) for value, at in lowest if value is not None and 0.85 <= value <= 0.95]
     assert (
-        list_row_numbers(read(ask, f"{RUN}/scores?generator=atlas&metric=gecko&sort=lowest&low=0.85&high=0.95"))
+        list_row_numbers(read(ask, f"{RUN_PAGE}/scores?generator=atlas&metric=gecko&sort=lowest&low=0.85&high=0.95"))
         == between
     )
-    skilled = read(ask, f"{RUN}/scores?generator=atlas&metric=gecko&skill=counting")
+    skilled = read(ask, f"{RUN_PAGE}/scores?generator=atlas&metric=gecko&skill=counting")
     assert set(list_row_numbers(skilled)) == {str(at) for at in range(0, len(PROMPTS), 2)}
 
 
 def test_a_failed_row_has_its_reason_and_is_sorted_last(ask: PageClient) -> None:
-    page = read(ask, f"{RUN}/scores?kind=any")
+    page = read(ask, f"{RUN_PAGE}/scores?kind=any")
     assert len(list_row_numbers(page)) == 2 and "bytes <b>unreadable</b>" in page.text
-    assert list_row_numbers(read(ask, f"{RUN}/scores?kind=corrupt_image")) == list_row_numbers(page)
+    assert list_row_numbers(read(ask, f"{RUN_PAGE}/scores?kind=corrupt_image")) == list_row_numbers(page)
     for sort in ("lowest", "highest"):
-        last = read(ask, f"{RUN}/scores?generator=atlas&metric=gecko&sort={sort}&page=2")
+        last = read(ask, f"{RUN_PAGE}/scores?generator=atlas&metric=gecko&sort={sort}&page=2")
         assert list_row_numbers(last)[-1] == "7"
 
 
 def test_prompts_are_searched_by_all_words_in_any_case_or_by_an_id(ask: PageClient) -> None:
-    one = read(ask, f"{RUN}/scores?metric=gecko&generator=atlas&words=CUPS 59 star")
+    one = read(ask, f"{RUN_PAGE}/scores?metric=gecko&generator=atlas&words=CUPS 59 star")
     assert list_row_numbers(one) == ["64"]
-    assert list_row_numbers(read(ask, f"{RUN}/scores?metric=gecko&words=p0064")) == list_row_numbers(
-        read(ask, f"{RUN}/scores?metric=gecko&words=cups 59")
+    assert list_row_numbers(read(ask, f"{RUN_PAGE}/scores?metric=gecko&words=p0064")) == list_row_numbers(
+        read(ask, f"{RUN_PAGE}/scores?metric=gecko&words=cups 59")
     )
-    assert len(list_row_numbers(read(ask, f"{RUN}/scores?words=atlas-p0064"))) == 2
+    assert len(list_row_numbers(read(ask, f"{RUN_PAGE}/scores?words=atlas-p0064"))) == 2
     assert (
-        list_row_numbers(read(ask, f"{RUN}/scores?words=' OR 1=1 --"))
+        list_row_numbers(read(ask, f"{RUN_PAGE}/scores?words=' OR 1=1 --"))
         == []
-        == list_row_numbers(read(ask, f"{RUN}/scores?words=a%25blue"))
+        == list_row_numbers(read(ask, f"{RUN_PAGE}/scores?words=a%25blue"))
     )
 
 
 def test_the_page_of_an_image_has_its_scores_questions_reasons_and_neighbours(ask: PageClient) -> None:
-    listed = read(ask, f"{RUN}/scores?metric=gecko&generator=atlas&sort=lowest")
+    listed = read(ask, f"{RUN_PAGE}/scores?metric=gecko&generator=atlas&sort=lowest")
     order = list_row_numbers(listed)
-    address = next(link for link in listed.links if link.startswith(f"{RUN}/scores/{order[1]}?"))
+    address = next(link for link in listed.links if link.startswith(f"{RUN_PAGE}/scores/{order[1]}?"))
     page = read(ask, address)
-    assert f"{RUN}/pictures/{order[1]}?large" in page.links
+    assert f"{RUN_PAGE}/pictures/{order[1]}?large" in page.links
     for text in ("what <colour> is it?", "is it round?", "One of two is missing.", "objects matched", "clipscore"):
         assert text in page.text, text
     assert re.search(r"gecko: 0\.\d+ has percentile rank \d+% among the \d+ images scored so far on made", page.text)
-    around = [link for link in page.links if f"{RUN}/scores/" in link]
+    around = [link for link in page.links if f"{RUN_PAGE}/scores/" in link]
     assert [link.partition("?")[0].rpartition("/")[2] for link in around] == [order[0], order[2]]
-    assert list_row_numbers(read(ask, f"{RUN}/scores?page=1"))  # and back
-    failed = read(ask, f"{RUN}/scores/7")
-    assert failed.text.count("bytes <b>unreadable</b>") == 2, "by both metrics"
+    assert list_row_numbers(read(ask, f"{RUN_PAGE}/scores?page=1"))  # and back
+    failed = read(ask, f"{RUN_PAGE}/scores/7")
+    assert failed.text.count("bytes <b>unreadable</b>") == 2, "both metrics show the error"
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -246,24 +250,24 @@ def test_a_score_has_the_same_percentile_rank_wherever_it_is_shown(seed: int, tm
 
 
 def test_a_question_shows_every_generators_image_with_its_answer(ask: PageClient) -> None:
-    listed = read(ask, f"{RUN}/questions?words=COLOUR 9")
+    listed = read(ask, f"{RUN_PAGE}/questions?words=COLOUR 9")
     address = next(link for link in listed.links if "question=1" in link and "p0009" in link)
     page = read(ask, address)
     assert [link for link in page.links if "/pictures/" in link] == [
-        f"{RUN}/pictures/{place * len(PROMPTS) + 9}" for place in range(3)
+        f"{RUN_PAGE}/pictures/{place * len(PROMPTS) + 9}" for place in range(3)
     ]
     assert all(name in page.text for name in GENERATORS) and "Question: what <colour> is it?" in page.text
     values = [noisy_score(name, "gecko", 9) for name in GENERATORS]
     assert page.text.count("blue") - page.text.count("blue cups") == 2 * sum(value <= 0.5 for value in values)
-    everything = read(ask, f"{RUN}/questions").text
+    everything = read(ask, f"{RUN_PAGE}/questions").text
     assert f"of {2 * len(PROMPTS)} questions" in everything
 
 
 def test_an_image_is_sent_as_webp_in_its_own_size(ask: PageClient) -> None:
-    answer = ask(f"{RUN}/pictures/9")
+    answer = ask(f"{RUN_PAGE}/pictures/9")
     assert answer.headers["content-type"] == "image/webp" and "max-age" in answer.headers["cache-control"]
     assert Image.open(io.BytesIO(answer.content)).size == (48, 48)
-    assert ask(f"{RUN}/pictures/99999").status_code == 404
+    assert ask(f"{RUN_PAGE}/pictures/99999").status_code == 404
 
 
 @pytest.mark.parametrize("sources_in", ["images", "prompts"])
@@ -274,22 +278,22 @@ def test_an_edit_is_shown_next_to_its_sources_or_the_reason_why_not(
     run = make_run(tmp_path, prompts=plain_prompts(3), sources=lambda prompt: sources[prompt], sources_in=sources_in)
     with open_client(run.store, tmp_path / "rows") as ask:
         for prompt, count in enumerate((1, 2, 0)):
-            shown = ask(f"{RUN}/prompt?id=p000{prompt}").text
-            assert shown.count(" data-source ") == count, "once for all editors"
+            shown = ask(f"{RUN_PAGE}/prompt?id=p000{prompt}").text
+            assert shown.count(" data-source ") == count, "the sources are shown once for all editors"
             assert shown.count('aria-label="Source over the image by ') == (3 if count else 0)
-            alone = ask(f"{RUN}/scores/{prompt}").text
+            alone = ask(f"{RUN_PAGE}/scores/{prompt}").text
             assert alone.count(" data-source ") == count and alone.count('class="wipe"') == (1 if count else 0)
         assert "the source of the edit: " in shown and "the source of the edit: " in alone
-        second = ask(f"{RUN}/pictures/1?source=1")
+        second = ask(f"{RUN_PAGE}/pictures/1?source=1")
         assert second.headers["content-type"] == "image/webp"
         difference = np.subtract(Image.open(io.BytesIO(second.content)).getpixel((5, 5)), (114, 142, 120))
         assert np.abs(difference).max() < 8
-        assert ask(f"{RUN}/pictures/1?source=2").status_code == 404
-        assert ask(f"{RUN}/pictures/2?source=0").text.startswith("the source of the edit: ")
+        assert ask(f"{RUN_PAGE}/pictures/1?source=2").status_code == 404
+        assert ask(f"{RUN_PAGE}/pictures/2?source=0").text.startswith("the source of the edit: ")
 
 
 def test_reports_and_trends_are_sandboxed(ask: PageClient) -> None:
-    for path in (f"{RUN}/report", "/trends?benchmark=made"):
+    for path in (f"{RUN_PAGE}/report", "/trends?benchmark=made"):
         answer = ask(path)
         assert answer.status_code == 200 and "atlas" in answer.text
         policy = answer.headers["content-security-policy"]
@@ -300,15 +304,21 @@ def test_reports_and_trends_are_sandboxed(ask: PageClient) -> None:
 
 
 def test_all_texts_from_the_store_are_escaped(ask: PageClient) -> None:
-    pages = ["/", RUN, f"{RUN}/scores", f"{RUN}/questions", *(f"{RUN}/prompt?id=p000{at}" for at in range(5))]
-    pages += [f"{RUN}/scores/{row}" for row in (0, 1, 65, 70)]
+    pages = [
+        "/",
+        RUN_PAGE,
+        f"{RUN_PAGE}/scores",
+        f"{RUN_PAGE}/questions",
+        *(f"{RUN_PAGE}/prompt?id=p000{at}" for at in range(5)),
+    ]
+    pages += [f"{RUN_PAGE}/scores/{row}" for row in (0, 1, 65, 70)]
     for path in pages:
         page = read(ask, path)
         assert page.tags.count("script") == 1 and "<script>" not in "".join(page.links), path
-        assert page.tags.count("textarea") == ("/scores/" in path), "that of a note"
+        assert page.tags.count("textarea") == ("/scores/" in path), "the only text area is for a note"
         assert all(link.startswith(("/", "?", "#")) for link in page.links)
     given = f"words={HOSTILE[0]}&generator={HOSTILE[0]}&sort=up&left={EARLIER}&right={LATER}"
-    for path in ("/", f"{RUN}/scores", f"{RUN}/questions", "/compare"):
+    for path in ("/", f"{RUN_PAGE}/scores", f"{RUN_PAGE}/questions", "/compare"):
         assert ParsedPage(ask(f"{path}?{given}").text).tags.count("script") == 1
 
 
@@ -318,18 +328,22 @@ def test_all_texts_from_the_store_are_escaped(ask: PageClient) -> None:
         ("/runs/20990101-000000-000000", 404),
         ("/runs/%2e%2e/report", 404),
         ("/runs/..%2f..%2fetc/report", 404),
-        (f"{RUN}/../../latest", 404),
-        (f"{RUN}/scores/99999", 404),
-        (f"{RUN}/scores/-1", 404),
-        *((f"{RUN}/{pages}/{digits}", 404) for pages in ("scores", "pictures") for digits in ("9" * 18, "9" * 5000)),
+        (f"{RUN_PAGE}/../../latest", 404),
+        (f"{RUN_PAGE}/scores/99999", 404),
+        (f"{RUN_PAGE}/scores/-1", 404),
+        *(
+            (f"{RUN_PAGE}/{pages}/{digits}", 404)
+            for pages in ("scores", "pictures")
+            for digits in ("9" * 18, "9" * 5000)
+        ),
         ("/trends?benchmark=nobody's", 404),
-        (f"{RUN}/prompt?id=nothing", 404),
-        (f"{RUN}/scores?sort=score;drop table scores_0", 400),
-        (f"{RUN}/scores?low=nan", 400),
-        (f"{RUN}/scores?high=many", 400),
-        (f"{RUN}/scores?page=0x1", 400),
-        (f"{RUN}/scores?page={10**30}", 400),
-        (f"{RUN}/scores?page={'9':0>20}", 400),
+        (f"{RUN_PAGE}/prompt?id=nothing", 404),
+        (f"{RUN_PAGE}/scores?sort=score;drop table scores_0", 400),
+        (f"{RUN_PAGE}/scores?low=nan", 400),
+        (f"{RUN_PAGE}/scores?high=many", 400),
+        (f"{RUN_PAGE}/scores?page=0x1", 400),
+        (f"{RUN_PAGE}/scores?page={10**30}", 400),
+        (f"{RUN_PAGE}/scores?page={'9':0>20}", 400),
         ("/etc/passwd", 404),
     ],
 )
@@ -337,18 +351,18 @@ def test_invalid_and_unknown_addresses_are_refused(path: str, status: int, ask: 
     answer = ask(path)
     assert answer.status_code == status
     assert "passwd" not in answer.text or path in answer.text
-    assert ask(RUN).status_code == 200
+    assert ask(RUN_PAGE).status_code == 200
 
 
 def test_only_notes_can_be_sent(ask: PageClient) -> None:
     for method in ("POST", "PUT", "DELETE"):
-        assert ask(RUN, method=method).status_code == ask(f"{RUN}/scores/3", method=method).status_code == 405
+        assert ask(RUN_PAGE, method=method).status_code == ask(f"{RUN_PAGE}/scores/3", method=method).status_code == 405
     for method in ("PUT", "DELETE"):
-        assert ask(f"{RUN}/scores/3/notes", method=method).status_code == 405
+        assert ask(f"{RUN_PAGE}/scores/3/notes", method=method).status_code == 405
 
 
 def test_every_response_has_security_headers(ask: PageClient) -> None:
-    for path in ("/", f"{RUN}/pictures/1", "/nothing", f"{RUN}/scores"):
+    for path in ("/", f"{RUN_PAGE}/pictures/1", "/nothing", f"{RUN_PAGE}/scores"):
         headers = ask(path).headers
         assert "default-src 'none'" in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff" and headers["x-frame-options"] == "DENY"
@@ -362,7 +376,7 @@ def test_requests_for_other_host_names_are_refused(host: str, ask: PageClient) -
 
 
 def test_requests_from_another_origin_are_refused(ask: PageClient) -> None:
-    assert ask(RUN, headers={"Origin": "http://evil.example"}).status_code == 403
+    assert ask(RUN_PAGE, headers={"Origin": "http://evil.example"}).status_code == 403
 
 
 @pytest.mark.parametrize("host", ["localhost:8008", "127.0.0.1", "[::1]:8008"])
@@ -399,25 +413,25 @@ def test_a_damaged_run_is_marked_and_the_others_are_shown(tmp_path: Path) -> Non
     with open_client(run.store, tmp_path / "rows") as ask:
         page = read(ask, "/")
         assert "damaged" in page.text and "manifest.json: not a manifest" in page.text and EARLIER in page.text
-        refused = ask(RUN)
+        refused = ask(RUN_PAGE)
         assert refused.status_code == 500 and "not a manifest" in refused.text
         whole = part.read_bytes()
         part.write_bytes(whole[: len(whole) // 2])
         broken = ask(f"/runs/{EARLIER}/scores")
         assert broken.status_code == 500 and "the table is damaged" in ParsedPage(broken.text).text
         part.write_bytes(whole)
-        assert ask(f"/runs/{EARLIER}/scores").status_code == 200, "once it is whole again"
+        assert ask(f"/runs/{EARLIER}/scores").status_code == 200, "the restored table can be read again"
 
 
 def test_a_run_without_its_sources_shows_its_scores_and_the_reason(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (tmp_path / "bench").rename(tmp_path / "elsewhere")
     with open_client(run.store, tmp_path / "rows") as ask:
-        page = read(ask, f"{RUN}/scores?sort=lowest")
+        page = read(ask, f"{RUN_PAGE}/scores?sort=lowest")
         assert "Prompts and images cannot be shown" in page.text and "p0003" in page.text
-        image = read(ask, f"{RUN}/scores/3")
+        image = read(ask, f"{RUN_PAGE}/scores/3")
         assert "no image" in image.text and "not found" in image.text
-        assert ask(f"{RUN}/pictures/3").status_code == 404
+        assert ask(f"{RUN_PAGE}/pictures/3").status_code == 404
 
 
 def test_the_number_of_open_runs_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,7 +443,7 @@ def test_the_number_of_open_runs_is_limited(tmp_path: Path, monkeypatch: pytest.
             assert list_row_numbers(read(ask, f"/runs/{run_id}/scores"))
         gc.collect()
         tables = ask.browser._database.select("SELECT count(*) FROM duckdb_tables()")
-        assert tables == [(2,)], "the scores and prompts of the run that was looked at last"
+        assert tables == [(2,)], "only the scores and prompts of the latest run are kept"
 
 
 def test_a_store_without_runs_is_refused_with_the_remedy(tmp_path: Path) -> None:
@@ -447,7 +461,7 @@ def test_a_damaged_file_is_named_and_other_pages_still_work(file: str, tmp_path:
     path = make_run(tmp_path).folder / file
     path.write_bytes(path.read_bytes().replace(b"atlas", b"atlat").replace(b"scores", b"scorez"))
     with open_client(store_at(tmp_path / "store"), tmp_path / "rows") as ask:
-        answer = ask(RUN if file != "cells.parquet" else f"{RUN}/scores")
+        answer = ask(RUN_PAGE if file != "cells.parquet" else f"{RUN_PAGE}/scores")
         assert f"{file}: the " in answer.text and "damaged" in answer.text and "run the sweep again" in answer.text
         assert ask("/").status_code == ask(f"/runs/{EARLIER}/scores").status_code == 200
 
@@ -455,10 +469,10 @@ def test_a_damaged_file_is_named_and_other_pages_still_work(file: str, tmp_path:
 def test_a_run_with_an_old_manifest_is_shown(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     run.store.write_text(f"runs/{LATER}/manifest.json", json.dumps({"benchmark": "old"}))
-    run.store.write_text(LATEST, LATER)
+    run.store.write_text(LATEST_FILE, LATER)
     with open_client(run.store, tmp_path / "rows") as ask:
-        assert "old" in read(ask, "/").text and "atlas" in read(ask, RUN).text
-        assert list_row_numbers(read(ask, f"{RUN}/scores"))
+        assert "old" in read(ask, "/").text and "atlas" in read(ask, RUN_PAGE).text
+        assert list_row_numbers(read(ask, f"{RUN_PAGE}/scores"))
 
 
 def test_a_store_on_s3_is_shown_like_one_on_disk(bucket: str, tmp_path: Path) -> None:
@@ -468,9 +482,9 @@ def test_a_store_on_s3_is_shown_like_one_on_disk(bucket: str, tmp_path: Path) ->
     place.fs.put(str(tmp_path / "store"), place.path, recursive=True)
     with open_client(store, tmp_path / "rows") as ask:
         assert run.run_id in read(ask, "/").text
-        assert len(list_row_numbers(read(ask, f"{RUN}/scores?metric=gecko&sort=lowest"))) == 36
-        assert "what <colour> is it?" in read(ask, f"{RUN}/scores/3").text
-        assert ask(f"{RUN}/pictures/3").headers["content-type"] == "image/webp"
+        assert len(list_row_numbers(read(ask, f"{RUN_PAGE}/scores?metric=gecko&sort=lowest"))) == 36
+        assert "what <colour> is it?" in read(ask, f"{RUN_PAGE}/scores/3").text
+        assert ask(f"{RUN_PAGE}/pictures/3").headers["content-type"] == "image/webp"
         note = {"author": "ann", "text": "two cups"}
-        kept = [ask(f"{RUN}/scores/{row}/notes", method="POST", json=note).status_code for row in (3, 15)]
+        kept = [ask(f"{RUN_PAGE}/scores/{row}/notes", method="POST", json=note).status_code for row in (3, 15)]
         assert kept == [201, 201] and "1–2 of 2 notes" in " ".join(read(ask, "/notes").text.split())

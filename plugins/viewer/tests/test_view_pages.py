@@ -29,15 +29,17 @@ from tests.browser.opened import (
 from tests.operators.report.made import HOSTILE, make_run, noisy_score, plain_prompts
 
 pytestmark = NEEDS_BROWSER
-RUN = "/runs/20260102-030405-000006"
-SIDES = "/compare?left=20260102-030405-000006&right=20260102-030405-000006&left_generator=cobalt&right_generator=atlas"
-SECONDS = 60
+RUN_PAGE = "/runs/20260102-030405-000006"
+SIDES_PAGE = (
+    "/compare?left=20260102-030405-000006&right=20260102-030405-000006&left_generator=cobalt&right_generator=atlas"
+)
+TIMEOUT_SECONDS = 60
 """Timeout in seconds for a page on a busy machine."""
 
 
 def wait_until(page: WebDriver, condition: Callable[[WebDriver], object]) -> None:
     """Wait until a condition holds for the current page."""
-    WebDriverWait(page, SECONDS, ignored_exceptions=[WebDriverException]).until(condition)
+    WebDriverWait(page, TIMEOUT_SECONDS, ignored_exceptions=[WebDriverException]).until(condition)
 
 
 def score(generator: str, metric: str, prompt: int) -> float | None:
@@ -74,11 +76,11 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         thread.join()
 
 
-BESIDE = f"{RUN}/scores?metric=gecko&against=clipscore&generator=atlas"
-PAGES = ("/", RUN, BESIDE, f"{RUN}/scores/70?at=71", f"{RUN}/scores/7", f"{RUN}/prompt?id=p0001&question=1",
-         f"{RUN}/prompt?id=p0002", f"{RUN}/questions", "/trends?benchmark=made", f"{RUN}/report", SIDES,
-         "/notes")  # fmt: skip
-TESTED_ELSEWHERE = ("/trends", f"{RUN}/report")
+TWO_METRICS_PAGE = f"{RUN_PAGE}/scores?metric=gecko&against=clipscore&generator=atlas"
+PAGES = ("/", RUN_PAGE, TWO_METRICS_PAGE, f"{RUN_PAGE}/scores/70?at=71", f"{RUN_PAGE}/scores/7",
+         f"{RUN_PAGE}/prompt?id=p0001&question=1", f"{RUN_PAGE}/prompt?id=p0002", f"{RUN_PAGE}/questions",
+         "/trends?benchmark=made", f"{RUN_PAGE}/report", SIDES_PAGE, "/notes")  # fmt: skip
+TESTED_ELSEWHERE = ("/trends", f"{RUN_PAGE}/report")
 """Prefixes of pages that are covered by other tests."""
 
 
@@ -103,7 +105,7 @@ def test_a_page_logs_nothing_fits_the_width_and_is_accessible(
 def test_a_choice_applies_at_once_and_empty_fields_stay_out_of_the_address(
     browser: WebDriver, address: str, width: int
 ) -> None:
-    page = open_page(browser, f"{address}{RUN}/scores", width)
+    page = open_page(browser, f"{address}{RUN_PAGE}/scores", width)
     Select(page.find_element(By.NAME, "metric")).select_by_value("gecko")
     wait_until(page, lambda seen: seen.current_url.endswith("?metric=gecko"))
     page.find_element(By.NAME, "words").send_keys("cups 9")
@@ -115,7 +117,7 @@ def test_a_choice_applies_at_once_and_empty_fields_stay_out_of_the_address(
 
 @ON_DESKTOP
 def test_links_lead_from_a_mean_to_its_worst_image_and_the_next(browser: WebDriver, address: str, width: int) -> None:
-    page = open_page(browser, f"{address}{RUN}", width)
+    page = open_page(browser, f"{address}{RUN_PAGE}", width)
     press(page, page.find_element(By.CSS_SELECTOR, ".board tbody td a"))
     wait_until(page, lambda seen: find(seen, ".rows .what a"))
     press(page, page.find_element(By.CSS_SELECTOR, ".rows .what a"))
@@ -135,7 +137,7 @@ def test_the_link_to_a_report_is_visible_and_bars_are_explained_above_them(
     (report,) = find(page, ".runs tbody a[href$='/report']")
     right = page.execute_script("return arguments[0].getBoundingClientRect().right", report)  # type: ignore[no-untyped-call]
     assert right <= width or width < 1280
-    for path in (f"{RUN}/prompt?id=p0005", f"{RUN}/scores/7"):
+    for path in (f"{RUN_PAGE}/prompt?id=p0005", f"{RUN_PAGE}/scores/7"):
         page = open_page(browser, address + path, width)
         caption = next(one for one in find(page, ".caption") if "percentile rank" in one.text)
         assert caption.location["y"] < find(page, ".scores")[0].location["y"]
@@ -143,7 +145,7 @@ def test_the_link_to_a_report_is_visible_and_bars_are_explained_above_them(
 
 @ON_DESKTOP
 def test_a_question_shows_every_image_next_to_its_answer(browser: WebDriver, address: str, width: int) -> None:
-    page = open_page(browser, f"{address}{RUN}/prompt?id=p0005", width)
+    page = open_page(browser, f"{address}{RUN_PAGE}/prompt?id=p0005", width)
     press(page, page.find_element(By.CSS_SELECTOR, ".answers tbody a"))
     wait_until(page, lambda seen: find(seen, ".asked"))
     assert len(find(page, ".side .card")) == 4 and len(find(page, ".side .given .state")) == 4
@@ -154,7 +156,7 @@ def test_a_question_shows_every_image_next_to_its_answer(browser: WebDriver, add
 
 @ON_DESKTOP
 def test_a_link_reopens_the_same_view_and_the_back_button_works(browser: WebDriver, address: str, width: int) -> None:
-    page = open_page(browser, address + SIDES, width)
+    page = open_page(browser, address + SIDES_PAGE, width)
     Select(page.find_element(By.NAME, "sort")).select_by_value("down")
     wait_until(page, lambda seen: "sort=down" in seen.current_url)
     Select(page.find_element(By.NAME, "skill")).select_by_value("counting")
@@ -169,13 +171,13 @@ def test_a_link_reopens_the_same_view_and_the_back_button_works(browser: WebDriv
 
 @ON_PHONE
 def test_a_note_is_written_by_keyboard_and_appears_on_its_image(browser: WebDriver, address: str, width: int) -> None:
-    page = open_page(browser, f"{address}{RUN}/scores/39", width)
+    page = open_page(browser, f"{address}{RUN_PAGE}/scores/39", width)
     for name, said in (("author", "Ann"), ("tag", "check"), ("text", "<b>one</b> cup too many")):
         page.find_element(By.NAME, name).clear()
         page.find_element(By.NAME, name).send_keys(said)
     press(page, page.find_element(By.NAME, "keep"))
     wait_until(page, lambda seen: "<b>one</b> cup too many" in seen.find_element(By.CSS_SELECTOR, ".notes").text)
-    assert page.find_element(By.NAME, "author").get_attribute("value") == "Ann", "it is asked for once"
+    assert page.find_element(By.NAME, "author").get_attribute("value") == "Ann", "the author's name is remembered"
     assert page.find_element(By.NAME, "text").get_attribute("value") == ""
     prefer_scheme(page, "dark")
     assert find_accessibility_problems(page) == [] and page.get_log("browser") == []  # type: ignore[no-untyped-call]
@@ -185,7 +187,7 @@ def test_a_note_is_written_by_keyboard_and_appears_on_its_image(browser: WebDriv
 
 @ON_DESKTOP
 def test_a_report_works_in_its_sandbox(browser: WebDriver, address: str, width: int) -> None:
-    page = open_page(browser, f"{address}{RUN}/report", width)
+    page = open_page(browser, f"{address}{RUN_PAGE}/report", width)
     theme = page.find_element(By.ID, "theme")
     before = theme.text
     press(page, theme)

@@ -14,7 +14,7 @@ from tests.bench_of import write_rows
 from tests.commands import newest, printed, refusal, run
 from tests.signs import draw_chinese_sign, draw_photograph, draw_sign
 
-WORDS = ("metric=[text]", "cluster=here")
+SCORE_OPTIONS = ("metric=[text]", "cluster=here")
 
 
 def test_a_folder_of_photographs_with_signs_is_scored_without_a_gpu(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_a_folder_of_photographs_with_signs_is_scored_without_a_gpu(tmp_path: Pa
         (folder / name).write_bytes(content)
     lines = [json.dumps({"file_name": name, "text": text}) for name, (_, text) in pictures.items()]
     (folder / "metadata.jsonl").write_text("\n".join(lines))
-    printed("score", f"images={folder}", f"store={tmp_path}/store", "max_failed=0.5", *WORDS, code=2)
+    printed("score", f"images={folder}", f"store={tmp_path}/store", "max_failed=0.5", *SCORE_OPTIONS, code=2)
     scores = pq.read_table(newest(tmp_path / "store") / "scores.parquet").to_pylist()
     texts = {name: text for name, (_, text) in pictures.items()}
     found = {(row["score"], (row["error"] or {}).get("kind")) for row in scores}
@@ -61,7 +61,7 @@ def bench(tmp_path: Path) -> Callable[..., list[str]]:
         ]
         write_rows(tmp_path / "images/mine/0.parquet", rows)
         given = [f"benchmark.prompts={tmp_path}/prompts.jsonl", f"benchmark.images={tmp_path}/images"]
-        return ["sweep=own_images", *given, f"store={tmp_path}/store", "max_failed=0.5", *WORDS]
+        return ["sweep=own_images", *given, f"store={tmp_path}/store", "max_failed=0.5", *SCORE_OPTIONS]
 
     return write_bench
 
@@ -94,7 +94,7 @@ def test_editing_a_word_recomputes_only_the_shards_of_its_prompt(tmp_path: Path)
         image = {"image_id": str(number), "prompt_id": str(number), "image": draw_sign("OPEN")}
         write_rows(tmp_path / f"images/mine/{number}.parquet", [image])
     given = ["sweep=own_images", f"benchmark.prompts={tmp_path}/prompts", f"benchmark.images={tmp_path}/images"]
-    given += [f"store={tmp_path}/store", "benchmark.columns.words=wanted", *WORDS]
+    given += [f"store={tmp_path}/store", "benchmark.columns.words=wanted", *SCORE_OPTIONS]
     printed("sweep", *given)
     write_prompt(1, "SALE")
     assert printed("sweep", *given, "dry_run=true").count("│     2 │      1 │       1 │") == 3  # questions, ocr, scores

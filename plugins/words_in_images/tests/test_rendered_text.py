@@ -13,9 +13,9 @@ from plumbline.operators.metrics.metric import Answered, Evidence, Scored
 from plumbline.operators.metrics.modules import QueryResult
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.plugins.words_in_images.rendered_text import RenderedTextConfig
-from plumbline.plugins.words_in_images.text_measures import Measure, compare, edit_distance
+from plumbline.plugins.words_in_images.text_measures import Measure, compare_texts, compute_edit_distance
 
-SHORT = st.text("abcé 书店", max_size=12)
+SHORT_TEXTS = st.text("abcé 书店", max_size=12)
 
 
 def ask(prompt: str, *texts: str) -> Sequence[WrittenQuestion]:
@@ -105,23 +105,23 @@ def test_an_image_without_text_scores_lowest(measure: Measure) -> None:
     assert result.error is None and result.score == pytest.approx(0.96 if measure == "oneig" else 0.0, abs=1e-5)
 
 
-@given(SHORT, SHORT)
+@given(SHORT_TEXTS, SHORT_TEXTS)
 def test_the_edit_distance_is_levenshteins(first: str, second: str) -> None:
-    assert edit_distance(first, second) == oracle(first, second)
+    assert compute_edit_distance(first, second) == oracle(first, second)
 
 
-@given(st.lists(SHORT.filter(lambda text: any(map(str.isalnum, text))), min_size=1, max_size=3), SHORT)
+@given(st.lists(SHORT_TEXTS.filter(lambda text: any(map(str.isalnum, text))), min_size=1, max_size=3), SHORT_TEXTS)
 def test_all_measures_except_the_distance_are_between_0_and_1_and_1_for_the_text_itself(
     wanted: Sequence[str], read: str
 ) -> None:
-    compared = compare(wanted, read)
+    compared = compare_texts(wanted, read)
     compared.pop("oneig_edit_distance")
     assert all(0 <= value <= 1 and math.isfinite(value) for value in compared.values())
-    itself = compare(wanted[:1], wanted[0])
+    itself = compare_texts(wanted[:1], wanted[0])
     assert itself.pop("oneig_edit_distance") == 0 and set(itself.values()) == {1.0}
 
 
-@given(st.lists(SHORT.filter(lambda text: any(map(str.isalnum, text))), min_size=1, max_size=3), SHORT)
+@given(st.lists(SHORT_TEXTS.filter(lambda text: any(map(str.isalnum, text))), min_size=1, max_size=3), SHORT_TEXTS)
 def test_the_mean_of_the_elements_is_longtext_benchs_score(wanted: Sequence[str], read: str) -> None:
     result = score_reading("signs", read, texts=wanted)
     scores = [one.score for one in result.elements or () if one.score is not None]

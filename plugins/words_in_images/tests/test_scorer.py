@@ -12,11 +12,11 @@ from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.scoring.scorer import Scorer
 from tests.commands import config_of
 from tests.operators import tiny
-from tests.operators.models.endpoint import VARIABLE, Server, make_completion
+from tests.operators.models.endpoint import KEY_VARIABLE, Server, make_completion
 from tests.operators.tiny import detectors
 from tests.signs import draw_chinese_sign, draw_sign
 
-BLANK = tiny.encode_image(Image.new("RGB", (64, 64), "grey"))
+BLANK_IMAGE = tiny.encode_image(Image.new("RGB", (64, 64), "grey"))
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +28,11 @@ def test_quoted_words_are_compared_with_the_words_that_were_read(scorer: Scorer)
     images = [
         draw_sign("GRAND OPENNG", "today"),
         draw_sign("OPEN"),
-        BLANK,
-        BLANK,
-        BLANK,
+        BLANK_IMAGE,
+        BLANK_IMAGE,
+        BLANK_IMAGE,
         b"no image",
-        [draw_sign("OPEN"), BLANK],
+        [draw_sign("OPEN"), BLANK_IMAGE],
     ]
     cat, open_sign = "a cat", 'a sign "OPEN"'
     prompts = ['a sign "Grand Opening"', open_sign, open_sign, cat, 'a sign "Привет"', open_sign, open_sign]
@@ -53,7 +53,7 @@ def test_the_reader_that_comes_with_a_package_needs_no_gpu() -> None:
 def test_texts_given_with_an_image_take_precedence_over_quotes(scorer: Scorer) -> None:
     texts = [["OPEN", "Sale"], None, '["中山"]', ["Привет"], [7], []]
     images, prompt = (
-        [draw_sign("OPEN"), draw_sign("OPEN"), draw_chinese_sign("中山"), BLANK, BLANK, BLANK],
+        [draw_sign("OPEN"), draw_sign("OPEN"), draw_chinese_sign("中山"), BLANK_IMAGE, BLANK_IMAGE, BLANK_IMAGE],
         'a sign "OPEN"',
     )
     scored = scorer.score_table(images, prompt, questions=texts).to_pylist()
@@ -93,11 +93,11 @@ def test_a_chat_model_behind_a_service_can_be_the_reader(server: Server) -> None
         make_completion(None, refusal="not that"),
     ]
     server.script = lambda number, body: replies[number]
-    service = {"checkpoint": "m", "endpoint": server.url, "key_variable": VARIABLE, "concurrency": 1}
+    service = {"checkpoint": "m", "endpoint": server.url, "key_variable": KEY_VARIABLE, "concurrency": 1}
     words = ["metric=[text]", "models=shapes", "model@models.ocr=api"]
     words += [f"models.ocr.{name}={value}" for name, value in service.items()]
     told = [*words, "models.ocr.reading=Read the sign"]
-    scored = open_scorer(*told).score_table([BLANK] * 3, ['a sign "Grand Opening"'] * 3).to_pylist()
+    scored = open_scorer(*told).score_table([BLANK_IMAGE] * 3, ['a sign "Grand Opening"'] * 3).to_pylist()
     assert [row["score"] for row in scored] == [1.0, 0.0, None] and scored[2]["error"]["kind"] == "reply_refused"
     assert all(body["messages"][0]["content"][1]["text"] == "Read the sign" for body in server.bodies)
     keys = [

@@ -7,18 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from plugins.words_in_images.tests.text_releases import CASES, Releases, make_readings
-from plumbline.plugins.words_in_images.text_measures import Measure, compare, count_words
+from plugins.words_in_images.tests.text_releases import CASE_COUNT, Releases, make_readings
+from plumbline.plugins.words_in_images.text_measures import Measure, compare_texts, count_words
 
-LINES = Path(__file__).with_name("text_measures.jsonl").read_text().splitlines()
-COMPARED_CHARACTERS: Sequence[tuple[list[str], list[str], Mapping[str, float]]] = [json.loads(line) for line in LINES]
-RELEASES = os.environ.get("TEXT_RELEASES", "")
+STORED_CASES = Path(__file__).with_name("text_measures.jsonl").read_text().splitlines()
+COMPARED_CHARACTERS: Sequence[tuple[list[str], list[str], Mapping[str, float]]] = [
+    json.loads(line) for line in STORED_CASES
+]
+CHECKOUTS = os.environ.get("TEXT_RELEASES", "")
 """Folder of checkouts (see plugins/words_in_images/tests/text_releases.py)."""
 
 
 @pytest.mark.parametrize("measure", [*Measure.__args__, "oneig_edit_distance", "oneig_word_accuracy"])
 def test_a_measure_equals_the_releases_own(measure: str) -> None:
-    ours = [compare(wanted, "\n".join(lines))[measure] for wanted, lines, _ in COMPARED_CHARACTERS]
+    ours = [compare_texts(wanted, "\n".join(lines))[measure] for wanted, lines, _ in COMPARED_CHARACTERS]
     assert ours == pytest.approx([released[measure] for *_, released in COMPARED_CHARACTERS], abs=1e-12)
     assert len(set(ours)) > (1 if measure.endswith("_match") else 10)
 
@@ -29,10 +31,10 @@ def test_words_are_counted_as_in_the_releases() -> None:
         assert count_words(wanted, "cvtg_2k") == released["cvtg_2k_words"]
 
 
-@pytest.mark.skipif(not RELEASES, reason="TEXT_RELEASES names no folder of checkouts")
+@pytest.mark.skipif(not CHECKOUTS, reason="TEXT_RELEASES names no folder of checkouts")
 def test_the_stored_values_equal_the_releases_output() -> None:
-    releases = Releases(Path(RELEASES))
+    releases = Releases(Path(CHECKOUTS))
     assert [[*reading, releases.compute_measures(reading)] for reading in make_readings()] == [
         [*case] for case in COMPARED_CHARACTERS
     ]
-    assert len(COMPARED_CHARACTERS) == CASES
+    assert len(COMPARED_CHARACTERS) == CASE_COUNT

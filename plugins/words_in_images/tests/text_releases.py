@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from nltk.metrics.distance import edit_distance
 
-CASES = 80
-LATIN = ["Grand", "Opening", "SALE", "café", "déjà-vu"]
-ODD = [*LATIN, "50%", "A&B", "the", "The", "end.", "(new)", "é", "l0ve", "24/7"]
-CHINESE = "欢迎光临新书店开业大吉"
+CASE_COUNT = 80
+LATIN_WORDS = ["Grand", "Opening", "SALE", "café", "déjà-vu"]
+ODD_WORDS = [*LATIN_WORDS, "50%", "A&B", "the", "The", "end.", "(new)", "é", "l0ve", "24/7"]
+CHINESE_CHARACTERS = "欢迎光临新书店开业大吉"
 
 
 class Reading(NamedTuple):
@@ -38,7 +38,7 @@ class Reading(NamedTuple):
 def make_readings() -> Iterator[Reading]:
     """Yield texts with repeated words, accents, punctuation or Chinese, read fully, partly, wrongly or not at all."""
     rng = Random(0)
-    for case in range(CASES):
+    for case in range(CASE_COUNT):
         chinese = case % 4 == 3
         wanted = [_draw_text(rng, chinese) for _ in range(rng.randint(1, 3))]
         lines = [_misread(rng, text) for text in wanted if rng.random() < 0.8]
@@ -49,8 +49,8 @@ def make_readings() -> Iterator[Reading]:
 
 def _draw_text(rng: Random, chinese: bool) -> str:
     if chinese:
-        return "".join(rng.choices(CHINESE, k=rng.randint(1, 6))) + rng.choice(["", "！", " 24h", "OK"])
-    return " ".join([rng.choice(LATIN), *rng.choices(ODD, k=rng.randint(0, 5))])
+        return "".join(rng.choices(CHINESE_CHARACTERS, k=rng.randint(1, 6))) + rng.choice(["", "！", " 24h", "OK"])
+    return " ".join([rng.choice(LATIN_WORDS), *rng.choices(ODD_WORDS, k=rng.randint(0, 5))])
 
 
 def _misread(rng: Random, text: str) -> str:

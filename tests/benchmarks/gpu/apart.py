@@ -8,14 +8,14 @@ from typing import Any, Protocol
 
 from tests.benchmarks.gpu.rows import Amounts, Measured
 
-CONTEXT = multiprocessing.get_context("spawn")
+PROCESS_CONTEXT = multiprocessing.get_context("spawn")
 """Start method for processes; a forked process could not use CUDA once an import has looked for a device."""
 
 
 def measure_in_process(name: str, shapes: str | None, amounts: Amounts, server: Any, seconds: float) -> Measured:
     """Measure a model in a separate process; if that fails or takes too long, return a row with the reason."""
-    results, its_end = CONTEXT.Pipe(duplex=False)
-    process = CONTEXT.Process(target=measure_into, args=(its_end, name, shapes, amounts, server))
+    results, its_end = PROCESS_CONTEXT.Pipe(duplex=False)
+    process = PROCESS_CONTEXT.Process(target=measure_into, args=(its_end, name, shapes, amounts, server))
     process.start()
     its_end.close()
     try:

@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import save_file
 
 from plumbline.operators.metrics.questions.vqascore import DEFAULT_QUESTIONS
-from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5, released_weights
+from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5, name_released_weights
 from tests.benchmarks.gpu.checkpoints import make_random_network
 from tests.benchmarks.gpu.measures import N_IMAGES, make_text
 from tests.benchmarks.gpu.shapes import FAMILIES, FULL, TINY
@@ -72,7 +72,7 @@ def _save_checkpoint(folder: Path, name: str, texts: Sequence[str], *, on_gpu: b
     device, dtype = (torch.device("cuda"), torch.bfloat16) if on_gpu else (torch.device("cpu"), torch.float32)
     network = make_random_network(name, (FULL if on_gpu else TINY)[name], folder, spoken, device, dtype)
     if isinstance(network, ClipFlanT5):
-        weights = {name: tensor.cpu() for name, tensor in released_weights(network).items()}
+        weights = {name: tensor.cpu() for name, tensor in name_released_weights(network).items()}
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     else:
         (folder / "model.safetensors").unlink()

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 
 QUESTIONS = 10
 """Number of questions per image in measurements with several questions."""
-DERIVED = ("times_peer_one", "times_peer_ten", "ten_to_one", "share_of_matmul", "stage_to_model")
+DERIVED_NUMBERS = ("times_peer_one", "times_peer_ten", "ten_to_one", "share_of_matmul", "stage_to_model")
 COLUMNS = ("model", "weights", "tokens", "batches", "peer", "ready peer", "one text", "ten texts", "one/peer",
            "ten/peer", "ten/one", "Tflop/s", "of matmul", "stage", "stage/model", "busy", "decoders", "differs",
            "memory")  # fmt: skip
@@ -106,7 +106,7 @@ class Measured:
 
     def record(self) -> dict[str, object]:
         """Return the fields and the derived numbers."""
-        return asdict(self) | ({} if self.error else {name: getattr(self, name) for name in DERIVED})
+        return asdict(self) | ({} if self.error else {name: getattr(self, name) for name in DERIVED_NUMBERS})
 
     def cells(self) -> tuple[str, ...]:
         stage = self.stage, self.stage_to_model, self.busy, self.decoders

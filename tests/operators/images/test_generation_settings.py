@@ -10,7 +10,7 @@ import pytest
 
 from plumbline.operators.images.generation_settings import (
     MAX_VALUES,
-    Known,
+    SettingCounts,
     add_settings,
     compare_settings,
     count_settings,
@@ -104,7 +104,7 @@ def test_values_are_counted_and_many_values_are_only_counted_in_total() -> None:
     assert add_settings(*halves) == {"cfg": 10 + MAX_VALUES + 1 - 5}
 
 
-def describe(ours: Known, theirs: Known) -> str:
+def describe(ours: SettingCounts, theirs: SettingCounts) -> str:
     return describe_differences(compare_settings(ours, theirs))
 
 

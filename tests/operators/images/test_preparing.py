@@ -28,10 +28,10 @@ from plumbline.operators.images.rows import identify
 from plumbline.operators.models.families.dual_encoders import ClipSimilarity
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from tests.operators.broken_images import (
-    ARITHMETIC,
-    BMPS,
-    JPEGS,
-    LOSSLESS,
+    ARITHMETIC_JPEG,
+    INCOMPLETE_BMPS,
+    INCOMPLETE_JPEGS,
+    LOSSLESS_JPEG,
     WHITE_ROW,
     drop_intervals,
     make_bmp,
@@ -39,21 +39,21 @@ from tests.operators.broken_images import (
     make_three_scans,
     make_tiff,
 )
-from tests.operators.tiny import draw_image, encode_image, make_image_table, no_fetch
+from tests.operators.tiny import draw_image, encode_image, make_image_table, refuse_fetch
 
 LIMITS = ImageLimits(max_pixels=1_000_000, max_bytes=1_000_000)
 ORANGE = (220, 120, 40)
-PLAIN = Image.new("RGB", (20, 10), ORANGE)
-BLUE = Image.new("RGB", (20, 10), (20, 40, 200))
+PLAIN_IMAGE = Image.new("RGB", (20, 10), ORANGE)
+BLUE_IMAGE = Image.new("RGB", (20, 10), (20, 40, 200))
 
 
 def decode(content: Any, limits: ImageLimits = LIMITS) -> Image.Image:
-    image = decode_row_image({"image": content}, limits, no_fetch)
+    image = decode_row_image({"image": content}, limits, refuse_fetch)
     assert isinstance(image, Image.Image), image
     return image
 
 
-def decode_refused(row: dict[str, Any], limits: ImageLimits = LIMITS, fetch: Any = no_fetch) -> RowError:
+def decode_refused(row: dict[str, Any], limits: ImageLimits = LIMITS, fetch: Any = refuse_fetch) -> RowError:
     error = decode_row_image(row, limits, fetch)
     assert isinstance(error, RowError)
     return error
@@ -62,7 +62,7 @@ def decode_refused(row: dict[str, Any], limits: ImageLimits = LIMITS, fetch: Any
 def test_a_missing_decoder_is_not_an_error_of_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "simplejpeg", None)
     with pytest.raises(ImportError, match="simplejpeg"):
-        decode(encode_image(PLAIN, "JPEG"))
+        decode(encode_image(PLAIN_IMAGE, "JPEG"))
 
 
 def make_chunk(kind: bytes, content: bytes) -> bytes:
@@ -83,20 +83,20 @@ def make_png_of_declared_size(width: int, height: int) -> bytes:
 @pytest.mark.parametrize(
     ("content", "colour"),
     [
-        pytest.param(encode_image(PLAIN), ORANGE, id="rgb-png"),
-        pytest.param(encode_image(PLAIN.convert("RGBA")), ORANGE, id="rgba-png"),
-        pytest.param(encode_image(PLAIN.quantize(4)), ORANGE, id="palette-png"),
-        pytest.param(encode_image(PLAIN.convert("L")), (141, 141, 141), id="greyscale-png"),
-        pytest.param(encode_image(PLAIN.convert("LA")), (141, 141, 141), id="greyscale-alpha-png"),
+        pytest.param(encode_image(PLAIN_IMAGE), ORANGE, id="rgb-png"),
+        pytest.param(encode_image(PLAIN_IMAGE.convert("RGBA")), ORANGE, id="rgba-png"),
+        pytest.param(encode_image(PLAIN_IMAGE.quantize(4)), ORANGE, id="palette-png"),
+        pytest.param(encode_image(PLAIN_IMAGE.convert("L")), (141, 141, 141), id="greyscale-png"),
+        pytest.param(encode_image(PLAIN_IMAGE.convert("LA")), (141, 141, 141), id="greyscale-alpha-png"),
         pytest.param(encode_image(Image.new("1", (20, 10), 1)), (255, 255, 255), id="bilevel-png"),
-        pytest.param(encode_image(PLAIN, "JPEG", quality=95), ORANGE, id="jpeg"),
-        pytest.param(encode_image(PLAIN.convert("CMYK"), "JPEG", quality=95), ORANGE, id="cmyk-jpeg"),
-        pytest.param(encode_image(PLAIN, "WEBP", lossless=True), ORANGE, id="webp"),
-        pytest.param(encode_image(PLAIN, "AVIF", quality=95), ORANGE, id="avif"),
-        pytest.param(encode_image(PLAIN.quantize(4), "GIF"), ORANGE, id="gif"),
-        pytest.param(encode_image(PLAIN, "BMP"), ORANGE, id="bmp"),
-        pytest.param(encode_image(PLAIN, "TIFF", compression="tiff_lzw"), ORANGE, id="tiff"),
-        pytest.param(encode_image(PLAIN.convert("CMYK"), "TIFF"), ORANGE, id="cmyk-tiff"),
+        pytest.param(encode_image(PLAIN_IMAGE, "JPEG", quality=95), ORANGE, id="jpeg"),
+        pytest.param(encode_image(PLAIN_IMAGE.convert("CMYK"), "JPEG", quality=95), ORANGE, id="cmyk-jpeg"),
+        pytest.param(encode_image(PLAIN_IMAGE, "WEBP", lossless=True), ORANGE, id="webp"),
+        pytest.param(encode_image(PLAIN_IMAGE, "AVIF", quality=95), ORANGE, id="avif"),
+        pytest.param(encode_image(PLAIN_IMAGE.quantize(4), "GIF"), ORANGE, id="gif"),
+        pytest.param(encode_image(PLAIN_IMAGE, "BMP"), ORANGE, id="bmp"),
+        pytest.param(encode_image(PLAIN_IMAGE, "TIFF", compression="tiff_lzw"), ORANGE, id="tiff"),
+        pytest.param(encode_image(PLAIN_IMAGE.convert("CMYK"), "TIFF"), ORANGE, id="cmyk-tiff"),
     ],
 )  # fmt: skip
 def test_every_known_format_and_mode_becomes_rgb(content: bytes, colour: tuple[int, int, int]) -> None:
@@ -184,7 +184,7 @@ def test_a_png_that_ends_in_black_is_accepted() -> None:
     black = Image.new("RGB", (20, 10))
     for image in (black, black.convert("L"), black.convert("1"), black.convert("RGBA"), black.quantize(2)):
         assert decode(encode_image(image)).getpixel((19, 9)) == (0, 0, 0)
-    letterbox = PLAIN.copy()
+    letterbox = PLAIN_IMAGE.copy()
     letterbox.paste((0, 0, 0), (0, 5, 20, 10))
     assert decode(encode_image(letterbox)).getpixel((0, 0)) == ORANGE
 
@@ -248,14 +248,14 @@ def test_a_jpeg_whose_data_end_early_is_corrupt_even_if_its_end_is_marked(option
         assert decode_refused({"image": content[: int(len(content) * share)] + b"\xff\xd9"}).kind == "corrupt_image"
 
 
-@pytest.mark.parametrize("content", JPEGS.values(), ids=JPEGS)
+@pytest.mark.parametrize("content", INCOMPLETE_JPEGS.values(), ids=INCOMPLETE_JPEGS)
 def test_a_jpeg_whose_missing_pixels_libjpeg_fills_in_is_corrupt(content: bytes) -> None:
     Image.open(io.BytesIO(content)).load()
     error = decode_refused({"image": content})
     assert (error.kind, error.retryable) == ("corrupt_image", False)
 
 
-@pytest.mark.parametrize("content", [ARITHMETIC, LOSSLESS])
+@pytest.mark.parametrize("content", [ARITHMETIC_JPEG, LOSSLESS_JPEG])
 def test_a_kind_of_jpeg_that_cannot_be_checked_for_completeness_is_refused_with_the_remedy(content: bytes) -> None:
     message = (
         "found an arithmetic-coded or lossless JPEG, whose decoder does not report missing data; save the image as PNG"
@@ -348,10 +348,10 @@ def test_a_tiff_whose_reader_hides_missing_data_is_refused_with_the_remedy(
     assert capfd.readouterr().err == "", "libtiff prints nothing; its warnings would fill a worker's log"
 
 
-@pytest.mark.parametrize("content", BMPS.values(), ids=BMPS)
+@pytest.mark.parametrize("content", INCOMPLETE_BMPS.values(), ids=INCOMPLETE_BMPS)
 def test_a_bmp_whose_runs_leave_out_pixels_is_corrupt(content: bytes) -> None:
     Image.open(io.BytesIO(content)).load()
-    assert "its runs leave out some of its pixels" in decode_refused({"image": content}).message
+    assert "its run-length encoding leaves out some pixels" in decode_refused({"image": content}).message
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded() -> None:
 
 def make_gif_of_comments() -> bytes:
     """Return a GIF with many comment blocks. Pillow joins them one by one, which takes quadratic time."""
-    content = encode_image(PLAIN.quantize(4), "GIF")
+    content = encode_image(PLAIN_IMAGE.quantize(4), "GIF")
     palette = 13 + 3 * (2 << (content[10] & 7))
     return content[:palette] + b"!\xfe" + (b"\xff" + b"a" * 255) * 60_000 + b"\0" + content[palette:]
 
@@ -398,7 +398,7 @@ def make_bmp_of_runs() -> bytes:
 
 
 def make_png_of_empty_chunks() -> bytes:
-    content = encode_image(PLAIN)
+    content = encode_image(PLAIN_IMAGE)
     return content[:33] + make_chunk(b"abCd", b"") * 1_000_000 + content[33:]
 
 
@@ -417,7 +417,7 @@ def test_a_tiff_whose_tags_share_the_same_bytes_is_corrupt() -> None:
 
 
 def test_a_jpeg_of_nothing_but_segments_is_corrupt() -> None:
-    content = encode_image(PLAIN, "JPEG")
+    content = encode_image(PLAIN_IMAGE, "JPEG")
     error = decode_refused({"image": content[:20] + b"\xff\xe1\0\2" * 200_000 + content[20:]})
     assert error.kind == "corrupt_image" and "segments" in error.message
 
@@ -435,13 +435,13 @@ SEEDS = {
     "lzw-tiff": encode_image(draw_image(0), "TIFF", compression="tiff_lzw"),
     "jpeg-tiff": encode_image(draw_image(0), "TIFF", compression="jpeg"),
 }
-SHARE = st.floats(0, 1)
+SHARES = st.floats(0, 1)
 MUTATIONS = st.lists(
     st.one_of(
-        st.tuples(st.just("set"), SHARE, st.binary(min_size=1, max_size=4)),
-        st.tuples(st.just("insert"), SHARE, st.binary(min_size=1, max_size=20)),
-        st.tuples(st.just("cut"), SHARE, SHARE),
-        st.tuples(st.just("repeat"), SHARE, SHARE),
+        st.tuples(st.just("set"), SHARES, st.binary(min_size=1, max_size=4)),
+        st.tuples(st.just("insert"), SHARES, st.binary(min_size=1, max_size=20)),
+        st.tuples(st.just("cut"), SHARES, SHARES),
+        st.tuples(st.just("repeat"), SHARES, SHARES),
     ),
     min_size=1,
     max_size=6,
@@ -466,7 +466,7 @@ def mutate(content: bytes, mutations: list[tuple[str, float, Any]]) -> bytes:
 @settings(derandomize=True, max_examples=60, deadline=None, database=None)
 @given(mutations=MUTATIONS)
 def test_any_bytes_become_an_image_within_the_limits_or_a_row_error(seed: str, mutations: Any) -> None:
-    result = decode_row_image({"image": mutate(SEEDS[seed], mutations)}, LIMITS, no_fetch)
+    result = decode_row_image({"image": mutate(SEEDS[seed], mutations)}, LIMITS, refuse_fetch)
     if isinstance(result, RowError):
         kinds = ("corrupt_image", "corrupt_video", "image_too_large", "missing_image", "too_many_images")
         assert result.kind in kinds and result.message
@@ -482,7 +482,7 @@ def test_transparency_is_ignored_as_the_released_code_does(colour: tuple[int, in
 def test_an_exif_orientation_is_ignored_as_the_released_code_does() -> None:
     orientation = Image.Exif()
     orientation[0x0112] = 6
-    assert decode(encode_image(PLAIN, "JPEG", exif=orientation)).size == (20, 10)
+    assert decode(encode_image(PLAIN_IMAGE, "JPEG", exif=orientation)).size == (20, 10)
 
 
 @pytest.mark.parametrize("value", ["outputs/a.png", 7, 0, 1.5, True, [1, 2], [[1.0], [2.0]]])
@@ -499,18 +499,18 @@ def test_a_uri_that_is_not_text_is_refused_and_not_fetched() -> None:
 
 
 def test_the_image_struct_of_hugging_face_datasets_is_read() -> None:
-    assert decode({"bytes": encode_image(PLAIN), "path": "a.png"}).size == (20, 10)
+    assert decode({"bytes": encode_image(PLAIN_IMAGE), "path": "a.png"}).size == (20, 10)
 
 
 def test_a_uri_is_fetched_if_the_row_has_no_bytes() -> None:
-    store = {"s3://bucket/a.png": encode_image(PLAIN)}
+    store = {"s3://bucket/a.png": encode_image(PLAIN_IMAGE)}
     image = decode_row_image({"image": None, "uri": "s3://bucket/a.png"}, LIMITS, store.__getitem__)
     assert isinstance(image, Image.Image)
     assert image.getpixel((0, 0)) == ORANGE
 
 
 def test_a_uri_is_not_fetched_if_the_row_has_bytes() -> None:
-    image = decode_row_image({"image": encode_image(PLAIN), "uri": "s3://bucket/a.png"}, LIMITS, no_fetch)
+    image = decode_row_image({"image": encode_image(PLAIN_IMAGE), "uri": "s3://bucket/a.png"}, LIMITS, refuse_fetch)
     assert isinstance(image, Image.Image)
 
 
@@ -586,7 +586,7 @@ def test_an_image_that_cannot_be_preprocessed_fails_alone(raised: Exception) -> 
 
     contents = [encode_image(draw_image(0, width=width)) for width in (4, 5, 6)]
     prepared = prepare_images(
-        make_image_table(contents, ["a"] * 3), "gen", preprocess=preprocess, limits=LIMITS, fetch=no_fetch
+        make_image_table(contents, ["a"] * 3), "gen", preprocess=preprocess, limits=LIMITS, fetch=refuse_fetch
     )
     assert [error is None for error in prepared.errors] == [True, False, True]
     assert len(prepared.pixels) == 2
@@ -613,14 +613,18 @@ def test_a_sliver_that_preprocessing_would_blow_up_fails_alone(
     contents = [encode_image(draw_image(0)), encode_image(Image.new("L", (2_000_000, 1))), encode_image(draw_image(1))]
     with limit_memory(1_000_000_000):
         prepared = prepare_images(
-            make_image_table(contents, ["a"] * 3), "gen", preprocess=preprocess, limits=ImageLimits(), fetch=no_fetch
+            make_image_table(contents, ["a"] * 3),
+            "gen",
+            preprocess=preprocess,
+            limits=ImageLimits(),
+            fetch=refuse_fetch,
         )
     assert [error and error.kind for error in prepared.errors] == [None, "image_too_large", None]
 
 
 def test_preparing_an_empty_shard_returns_nothing() -> None:
     prepared = prepare_images(
-        make_image_table([], []), "gen", preprocess=compute_mean_colour, limits=LIMITS, fetch=no_fetch
+        make_image_table([], []), "gen", preprocess=compute_mean_colour, limits=LIMITS, fetch=refuse_fetch
     )
     assert prepared == PreparedImages()
 
@@ -636,7 +640,7 @@ def test_threads_change_neither_the_order_nor_the_errors_nor_the_pixels() -> Non
 
     def prepare(decoders: int) -> PreparedImages:
         return prepare_images(
-            table, "gen", preprocess=compute_mean_colour, limits=LIMITS, fetch=no_fetch, decoders=decoders,
+            table, "gen", preprocess=compute_mean_colour, limits=LIMITS, fetch=refuse_fetch, decoders=decoders,
             is_known=lambda place, row, digest, sources: place in (5, 6),
         )  # fmt: skip
 
@@ -655,7 +659,7 @@ def test_as_many_images_are_decoded_in_parallel_as_there_are_decoders_and_more_a
 
     def fetch(uri: str) -> bytes:
         fetching.wait(timeout=60)
-        return encode_image(PLAIN)
+        return encode_image(PLAIN_IMAGE)
 
     def preprocess(image: Image.Image) -> torch.Tensor:
         nonlocal most, running
@@ -678,7 +682,7 @@ def test_the_processor_time_of_an_image_is_measured_in_its_own_thread() -> None:
     limits = ImageLimits(max_seconds=0.3)
     prepared = prepare_images(
         make_image_table([costly, *[sound] * 40, costly], ["p"] * 42), "gen",
-        preprocess=compute_mean_colour, limits=limits, fetch=no_fetch, decoders=4,
+        preprocess=compute_mean_colour, limits=limits, fetch=refuse_fetch, decoders=4,
     )  # fmt: skip
     kinds = [error and error.kind for error in prepared.errors]
     assert kinds == ["image_too_slow", *[None] * 40, "image_too_slow"]
@@ -689,66 +693,66 @@ def test_the_processor_time_of_an_image_is_measured_in_its_own_thread() -> None:
 
 def read_several(images: Any, uris: Any = None, **options: Any) -> PreparedImages:
     table = pa.table({"prompt_id": ["p"] * len(images), "image": images, "uri": uris or [None] * len(images)})
-    given = {"preprocess": compute_mean_colour, "limits": LIMITS, "fetch": no_fetch}
+    given = {"preprocess": compute_mean_colour, "limits": LIMITS, "fetch": refuse_fetch}
     return prepare_images(table, "gen", **(given | options))
 
 
-GREYS = [encode_image(Image.new("RGB", (4, 4), (grey, grey, grey))) for grey in (10, 20, 30, 40)]
+GREY_IMAGES = [encode_image(Image.new("RGB", (4, 4), (grey, grey, grey))) for grey in (10, 20, 30, 40)]
 
 
 @pytest.mark.parametrize("wrap", [lambda one: one, lambda one: {"bytes": one, "path": "a.png"}])
 def test_a_row_of_several_images_has_the_pixels_of_all_in_order(wrap: Callable[[bytes], Any]) -> None:
-    rows = [[wrap(grey) for grey in part] for part in (GREYS[:1], GREYS[1:4], GREYS[3:])]
+    rows = [[wrap(grey) for grey in part] for part in (GREY_IMAGES[:1], GREY_IMAGES[1:4], GREY_IMAGES[3:])]
     prepared = read_several(rows)
     assert [pixels[0].item() for pixels in prepared.pixels] == [10, 20, 30, 40, 40]
     assert prepared.counts == [1, 3, 1] and prepared.errors == [None] * 3
 
 
 def test_several_images_may_mix_bytes_and_addresses() -> None:
-    store = dict(zip("abcd", GREYS, strict=True))
-    prepared = read_several([None, [GREYS[3], None]], [["a", "b"], [None, "c"]], fetch=store.__getitem__)
+    store = dict(zip("abcd", GREY_IMAGES, strict=True))
+    prepared = read_several([None, [GREY_IMAGES[3], None]], [["a", "b"], [None, "c"]], fetch=store.__getitem__)
     assert [pixels[0].item() for pixels in prepared.pixels] == [10, 20, 40, 30]
 
 
 @pytest.mark.parametrize(
     ("images", "uris", "kind", "message"),
     [
-        ([GREYS[0], b"broken", GREYS[1]], None, "corrupt_image", "image 2 of 3: expected an image"),
-        ([GREYS[0], None], None, "missing_image", "image 2 of 2: the row has neither"),
+        ([GREY_IMAGES[0], b"broken", GREY_IMAGES[1]], None, "corrupt_image", "image 2 of 3: expected an image"),
+        ([GREY_IMAGES[0], None], None, "missing_image", "image 2 of 2: the row has neither"),
         (None, ["a", "b"], "missing_image", "image 2 of 2: nothing at 'b'"),
-        ([GREYS[0]] * 3 + [b"x" * 2_000_000], None, "image_too_large", "image 4 of 4: a file of"),
+        ([GREY_IMAGES[0]] * 3 + [b"x" * 2_000_000], None, "image_too_large", "image 4 of 4: a file of"),
         ([], None, "missing_image", "the row has neither"),
         (None, [], "missing_image", "the row has neither"),
         ([b"broken"], None, "corrupt_image", "expected an image"),
-        ([GREYS[0]] * 65, None, "too_many_images", "65 images in the row, but limits.max_images=64"),
+        ([GREY_IMAGES[0]] * 65, None, "too_many_images", "65 images in the row, but limits.max_images=64"),
     ],
 )
 def test_a_row_with_one_bad_image_is_an_error_that_names_it(images: Any, uris: Any, kind: str, message: str) -> None:
     def fetch(uri: str) -> bytes:
         if uri != "a":
             raise FileNotFoundError(uri)
-        return GREYS[0]
+        return GREY_IMAGES[0]
 
-    prepared = read_several([images, GREYS[:2]], [uris, None], fetch=fetch)
+    prepared = read_several([images, GREY_IMAGES[:2]], [uris, None], fetch=fetch)
     error = prepared.errors[0]
     assert error is not None and error.kind == kind and error.message.startswith(message)
     assert prepared.counts == [0, 2] and len(prepared.pixels) == 2, "a row's images are complete"
 
 
 def test_a_limit_of_one_image_refuses_a_row_of_several() -> None:
-    prepared = read_several([GREYS[:1], GREYS[:2]], limits=ImageLimits(max_images=1))
+    prepared = read_several([GREY_IMAGES[:1], GREY_IMAGES[:2]], limits=ImageLimits(max_images=1))
     assert [error and error.kind for error in prepared.errors] == [None, "too_many_images"]
     assert "2 images in the row, but limits.max_images=1" in str(prepared.errors[1])
 
 
 def test_a_list_of_one_image_is_that_image() -> None:
-    bare, listed = read_several([GREYS[0]]), read_several([[GREYS[0]]])
-    assert bare.digests == listed.digests == [hashlib.sha256(GREYS[0]).hexdigest()[:16]]
+    bare, listed = read_several([GREY_IMAGES[0]]), read_several([[GREY_IMAGES[0]]])
+    assert bare.digests == listed.digests == [hashlib.sha256(GREY_IMAGES[0]).hexdigest()[:16]]
     assert bare.rows == listed.rows
 
 
 def test_the_digest_and_the_id_of_a_row_cover_all_of_its_images_in_order() -> None:
-    rows = [GREYS[:2], GREYS[1::-1], GREYS[:3], GREYS[:1], [GREYS[0] + GREYS[1]]]
+    rows = [GREY_IMAGES[:2], GREY_IMAGES[1::-1], GREY_IMAGES[:3], GREY_IMAGES[:1], [GREY_IMAGES[0] + GREY_IMAGES[1]]]
     prepared = read_several(rows)
     assert len(set(prepared.digests)) == len({row.image_id for row in prepared.rows}) == len(rows)
 
@@ -762,5 +766,5 @@ def test_limits_admit_images_decoded_under_tighter_limits_but_not_in_another_way
 
 
 def test_the_thumbnail_of_a_row_of_several_images_shows_the_first() -> None:
-    image = decode([GREYS[1], GREYS[0]])
+    image = decode([GREY_IMAGES[1], GREY_IMAGES[0]])
     assert image.getpixel((0, 0)) == (20, 20, 20)

@@ -12,7 +12,7 @@ from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.images.decoding import ImageLimits, decode_each
 from plumbline.operators.images.preparing import prepare_images
 from plumbline.operators.images.videos import Clips, make_grid
-from tests.operators.tiny import encode_image, no_fetch
+from tests.operators.tiny import encode_image, refuse_fetch
 
 SIZE = (64, 48)
 SHADES = np.linspace(16, 235, 20).astype(int)
@@ -157,7 +157,7 @@ def test_images_of_a_list_are_sampled_uniformly(count: int, frames: int, views: 
     def select_shades(clips: Clips) -> list[float]:
         prepared = prepare_images(
             table, "g", preprocess=lambda image: float(np.asarray(image).mean()),
-            limits=ImageLimits(max_images=120), fetch=no_fetch, clips=clips,
+            limits=ImageLimits(max_images=120), fetch=refuse_fetch, clips=clips,
         )  # fmt: skip
         return list(prepared.pixels)
 

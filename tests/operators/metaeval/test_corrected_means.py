@@ -13,14 +13,14 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.sentences import number
 from plumbline.operators.metaeval.corrected_means import (
     CorrectedMean,
-    Labelled,
-    choice_rows,
-    correct,
+    LabelledPrompts,
     correct_choices,
-    predict,
-    rating_rows,
+    correct_mean,
+    make_choice_rows,
+    make_rating_rows,
+    predict_labels,
 )
-from plumbline.operators.metaeval.corrected_tables import contradictions, order_tables
+from plumbline.operators.metaeval.corrected_tables import describe_contradictions, make_order_tables
 from plumbline.operators.results.run_scores import RunScores
 from tests.operators.metaeval.test_ratings import make_scores
 
@@ -28,7 +28,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 PROMPTS, DRAWS = 200, 400
 QUALITY = {"atlas": 3.4, "borealis": 3.0, "cobalt": 2.4}
-FLATTERED = "cobalt"
+FLATTERED_GENERATOR = "cobalt"
 """The generator whose images the metric scores too high."""
 
 
@@ -40,19 +40,23 @@ def simulate_ratings(random: np.random.Generator, prompts: int = PROMPTS) -> tup
     ease = random.normal(0, 0.6, prompts)
     fit = np.array([[quality] for quality in QUALITY.values()]) + ease + random.normal(0, 0.6, (3, prompts))
     people = np.clip(np.round(fit + random.normal(0, 0.7, (3, *fit.shape))), 1, 5).mean(axis=0)
-    liked = np.array([[2.0 * (name == FLATTERED)] for name in QUALITY])
+    liked = np.array([[2.0 * (name == FLATTERED_GENERATOR)] for name in QUALITY])
     return people, 0.1 * (fit + liked + random.normal(0, 0.7, fit.shape))
 
 
-TRUTH = dict(zip(QUALITY, simulate_ratings(np.random.default_rng(5), 40_000)[0].mean(axis=1).tolist(), strict=True))
+TRUE_MEANS = dict(
+    zip(QUALITY, simulate_ratings(np.random.default_rng(5), 40_000)[0].mean(axis=1).tolist(), strict=True)
+)
 
 
 def correct_simulated(people: Floats, scores: Floats, rated: int) -> list[CorrectedMean]:
     """Return the corrected means when people rated only the first `rated` prompts."""
     first = np.arange(people.shape[1]) < rated
-    said = predict(*(np.where(kept, of, np.nan) for kept, of in ((first, people), (first, scores), (~first, scores))))
-    means = dict(zip(QUALITY, map(correct, said), strict=True))
-    return list(rating_rows("likert", "m", means, dict(zip(QUALITY, scores, strict=True))))
+    said = predict_labels(
+        *(np.where(kept, of, np.nan) for kept, of in ((first, people), (first, scores), (~first, scores)))
+    )
+    means = dict(zip(QUALITY, map(correct_mean, said), strict=True))
+    return list(make_rating_rows("likert", "m", means, dict(zip(QUALITY, scores, strict=True))))
 
 
 @pytest.mark.parametrize("rated", [20, 40, 80])
@@ -61,11 +65,11 @@ def test_intervals_contain_the_truth_if_the_metric_flatters_a_generator(rated: i
     means, pairs, width = [], [], []
     for seed in range(DRAWS):
         rows = correct_simulated(*simulate_ratings(np.random.default_rng(seed)), rated)
-        means.append([row.low <= TRUTH[row.generator] <= row.high for row in rows[:3]])
-        differences = [(row, TRUTH[row.generator] - TRUTH[row.other]) for row in rows[3:]]
+        means.append([row.low <= TRUE_MEANS[row.generator] <= row.high for row in rows[:3]])
+        differences = [(row, TRUE_MEANS[row.generator] - TRUE_MEANS[row.other]) for row in rows[3:]]
         pairs.append(all(row.low <= truth <= row.high for row, truth in differences))
         width += [(row.high - row.low) / (row.people_high - row.people_low) for row in rows[:3]]
-        assert rows[2].predicted_low > TRUTH[FLATTERED], "the metric alone is always wrong"
+        assert rows[2].predicted_low > TRUE_MEANS[FLATTERED_GENERATOR], "the metric alone is always wrong"
     assert np.mean(means, axis=0).min() >= 0.93 and np.mean(pairs) >= 0.93
     assert np.median(width) < 0.9, "intervals are narrower than with people's ratings alone"
 
@@ -88,22 +92,22 @@ def test_intervals_from_nearly_equal_ratings_miss_the_truth_in_at_most_7_of_100_
 
 def test_a_flattered_generator_and_the_reversed_order_are_reported() -> None:
     rows = correct_simulated(*simulate_ratings(np.random.default_rng(1)), 80)
-    flattered = next(row for row in rows if row.generator == FLATTERED)
+    flattered = next(row for row in rows if row.generator == FLATTERED_GENERATOR)
     assert flattered.predicted_low > flattered.high
-    turned = next(row for row in rows if (row.generator, row.other) == ("atlas", FLATTERED))
-    assert (turned.better, turned.metric_better) == ("atlas", FLATTERED)
-    leads = [sentence.lead for sentence in contradictions(rows)]
-    assert f"m contradicts people on atlas and {FLATTERED}:" in leads and "m alone puts too high" in leads
-    (orders,) = order_tables(rows)
+    turned = next(row for row in rows if (row.generator, row.other) == ("atlas", FLATTERED_GENERATOR))
+    assert (turned.better, turned.metric_better) == ("atlas", FLATTERED_GENERATOR)
+    leads = [sentence.lead for sentence in describe_contradictions(rows)]
+    assert f"m contradicts people on atlas and {FLATTERED_GENERATOR}:" in leads and "m alone overrates" in leads
+    (orders,) = make_order_tables(rows)
     first = {judge: order.split()[0] for judge, order in orders.rows}
-    assert first == {"people alone": "atlas", "m alone": FLATTERED, "m, corrected": "atlas"}
+    assert first == {"people alone": "atlas", "m alone": FLATTERED_GENERATOR, "m, corrected": "atlas"}
 
 
 def test_generators_with_equal_means_are_shown_as_equal() -> None:
     people, scores = simulate_ratings(np.random.default_rng(7))
     people[1], scores[1] = people[0], scores[0]
     rows = correct_simulated(people, scores, 80)
-    (orders,) = order_tables(rows)
+    (orders,) = make_order_tables(rows)
     mean = {row.generator: number(row.people, 2) for row in rows[:3]}
     for _, order in orders.rows:
         assert re.search(r"atlas (\S+) = borealis \1( |$)", order), order
@@ -123,7 +127,7 @@ def test_a_weak_metric_that_orders_generators_like_people_contradicts_nobody() -
     people, _ = simulate_ratings(random)
     rows = correct_simulated(people, np.array([[3.0], [2.0], [1.0]]) + random.normal(0, 0.5, people.shape), 80)
     assert rows[2].predicted_low > rows[2].high, "its line is nearly flat"
-    assert [sentence.lead for sentence in contradictions(rows)] == ["No contradiction"]
+    assert [sentence.lead for sentence in describe_contradictions(rows)] == ["No contradiction"]
 
 
 def test_the_difference_of_corrected_means_equals_the_corrected_difference() -> None:
@@ -141,8 +145,8 @@ def test_a_constant_metric_leaves_peoples_mean_unchanged() -> None:
     """
     labels = np.concatenate([np.tile([1.0, 2.0, 3.0, 4.0], 3), np.full(20, np.nan)])
     rated, scores = np.isfinite(labels), np.full(32, 0.7)
-    (said,) = predict(labels[None], np.where(rated, scores, np.nan)[None], np.where(rated, np.nan, scores)[None])
-    found, far = correct(said).corrected, 2.201 * math.sqrt(0.125)
+    (said,) = predict_labels(labels[None], np.where(rated, scores, np.nan)[None], np.where(rated, np.nan, scores)[None])
+    found, far = correct_mean(said).corrected, 2.201 * math.sqrt(0.125)
     assert found.value == pytest.approx(2.5)
     assert found.interval(0.95) == pytest.approx((2.5 - far, 2.5 + far), abs=0.01)
 
@@ -161,22 +165,22 @@ def test_the_corrected_mean_equals_peoples_mean_if_all_prompts_are_rated() -> No
 )
 def test_too_few_ratings_give_no_corrected_mean_but_a_reason(labels: Sequence[float], reason: str) -> None:
     beside = np.linspace(0, 1, len(labels))
-    said = predict(np.array([labels]), beside[None], np.full((1, len(labels)), np.nan))
-    (row,) = rating_rows("likert", "m", {"atlas": correct(said[0])}, {"atlas": beside})
+    said = predict_labels(np.array([labels]), beside[None], np.full((1, len(labels)), np.nan))
+    (row,) = make_rating_rows("likert", "m", {"atlas": correct_mean(said[0])}, {"atlas": beside})
     assert math.isnan(row.corrected) and math.isnan(row.low) and row.note == reason
     assert row.people == pytest.approx(np.mean(labels)) and math.isfinite(row.predicted)
 
 
-def make_choices(votes: Sequence[float], scores: Sequence[float], others: Sequence[float]) -> Labelled:
+def make_choices(votes: Sequence[float], scores: Sequence[float], others: Sequence[float]) -> LabelledPrompts:
     nothing = np.full(len(others), np.nan)
     rated = (np.concatenate([np.array(said), nothing]) for said in (votes, scores))
-    return Labelled(*rated, np.concatenate([np.full(len(votes), np.nan), np.array(others)]))
+    return LabelledPrompts(*rated, np.concatenate([np.full(len(votes), np.nan), np.array(others)]))
 
 
 def test_the_exact_interval_finds_the_winner_of_nearly_all_votes() -> None:
     """The Clopper-Pearson interval for 18 of 20 votes is 0.683 to 0.988."""
     said = make_choices([1.0] * 18 + [0.0] * 2, [1.0] * 20, [1.0] * 30)
-    whole, other, pair = choice_rows("side_by_side", "m", {("atlas", "cobalt"): correct(said)})
+    whole, other, pair = make_choice_rows("side_by_side", "m", {("atlas", "cobalt"): correct_mean(said)})
     assert (pair.low, pair.high) == pytest.approx((0.683, 0.988), abs=1e-3) and pair.better == "atlas"
     assert (whole.corrected, other.corrected) == (0.9, pytest.approx(0.1)) and not pair.note
 
@@ -185,11 +189,11 @@ def test_win_rates_are_corrected_and_those_of_a_pair_sum_to_one() -> None:
     """People agree with the metric on only half of the prompts, so the metric's scores get no weight."""
     people = [1.0, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0]
     said = make_choices(people, [1.0, 0] * 7, [1.0] * 50)
-    atlas, cobalt, pair = choice_rows("side_by_side", "m", {("atlas", "cobalt"): correct(said)})
+    atlas, cobalt, pair = make_choice_rows("side_by_side", "m", {("atlas", "cobalt"): correct_mean(said)})
     assert pair.corrected == pytest.approx(8 / 14) and pair.better == ""
     assert (pair.predicted, pair.metric_better) == (pytest.approx(57 / 64), "atlas")
     assert atlas.corrected + cobalt.corrected == pytest.approx(1) and atlas.high == pytest.approx(1 - cobalt.low)
-    agreeing = correct(make_choices(people, people, [1.0, 0] * 28)).corrected
+    agreeing = correct_mean(make_choices(people, people, [1.0, 0] * 28)).corrected
     assert agreeing.value == pytest.approx((8 + 28) / 70, abs=0.01), "close to the value over all 70 prompts"
 
 

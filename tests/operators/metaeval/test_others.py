@@ -15,11 +15,11 @@ from plumbline.operators.metaeval.orders import agree_on_order, order_by_prefere
 from plumbline.operators.metaeval.pairings import judge_pairings
 from plumbline.operators.metaeval.paper_tables import to_latex, to_markdown
 from plumbline.operators.metaeval.people import judge_raters
-from plumbline.operators.metaeval.preferences import choices_as_ratings, judge_preferences
+from plumbline.operators.metaeval.preferences import convert_choices_to_ratings, judge_preferences
 from plumbline.operators.statistics.options import Sampling
 from tests.operators.metaeval.test_ratings import make_ratings, make_scores
 
-FEW = Sampling(resamples=50, permutations=99)
+FEW_RESAMPLES = Sampling(resamples=50, permutations=99)
 
 
 def make_votes(*votes: tuple[str, str], template: str = "side_by_side") -> pa.Table:
@@ -53,7 +53,7 @@ VOTES = make_votes(("p", "a"), ("p", "a"), ("p", "b"), ("q", "b"), ("r", "a"), (
 @pytest.mark.parametrize(("unsure", "right", "n"), [("left_out", 1.5, 2), ("tied", 2.5, 3)])
 def test_accuracy_follows_the_majority_and_equal_scores_count_half(unsure: str, right: float, n: int) -> None:
     table = make_pair_scores(p=(0.9, 0.1), q=(0.5, 0.5), r=(0.3, 0.3), s=(0.2, None))
-    [found], _ = judge_preferences(VOTES, table, match="image", unsure=unsure, sampling=FEW)  # type: ignore[arg-type]
+    [found], _ = judge_preferences(VOTES, table, match="image", unsure=unsure, sampling=FEW_RESAMPLES)  # type: ignore[arg-type]
     assert (found.value, found.n, found.n_unscored) == (pytest.approx(right / n), n, 1)
 
 
@@ -65,7 +65,7 @@ def test_equal_scores_can_count_as_wrong_on_pairs_that_people_decide() -> None:
             table,
             match="image",
             unsure=unsure,
-            sampling=FEW,
+            sampling=FEW_RESAMPLES,
             equal_scores="wrong",  # type: ignore[arg-type]
         )
         assert (found.value, found.n) == (pytest.approx(right / n), n)
@@ -76,7 +76,7 @@ def test_each_template_of_choices_is_judged_separately() -> None:
     """In the template `side_by_side`, the metric is right about p and wrong about q; in `vote`, it is wrong about p."""
     both = pa.concat_tables([VOTES, make_votes(*[("p", "b")] * 9, template="vote")])
     table = make_pair_scores(p=(0.9, 0.1), q=(0.7, 0.5))
-    found, _ = judge_preferences(both, table, match="image", unsure="left_out", sampling=FEW)
+    found, _ = judge_preferences(both, table, match="image", unsure="left_out", sampling=FEW_RESAMPLES)
     assert [(one.template, one.value, one.n) for one in found] == [("side_by_side", 0.5, 2), ("vote", 0, 1)]
     orders = order_by_preferences(both, alpha=0.5, zeros="wilcox")
     assert [(order.template, order.n, order.difference) for order in orders] == [
@@ -88,7 +88,7 @@ def test_each_template_of_choices_is_judged_separately() -> None:
 def test_agreement_on_choices_is_krippendorffs_alpha() -> None:
     """Two raters agree on two of three pairs and choose each side three times, so alpha = 1 - (2/6) / (18/30)."""
     said = [("p", "a"), ("p", "a"), ("q", "b"), ("q", "b"), ("r", "a"), ("r", "b")]
-    rated = choices_as_ratings(make_votes(*said))
+    rated = convert_choices_to_ratings(make_votes(*said))
     raters = rated.set_column(3, "rater", pa.array(["ann", "bob"] * 3))
     [nominal, interval] = judge_raters(raters, ("nominal", "interval"))
     assert (nominal.template, nominal.n) == ("side_by_side", 3)
@@ -99,19 +99,23 @@ def test_agreement_on_choices_is_krippendorffs_alpha() -> None:
 def test_choices_match_scores_by_prompt_and_generator_even_if_image_ids_differ(match: Any, n: int) -> None:
     table = make_pair_scores(p=(0.9, 0.1), q=(0.5, 0.7))
     ours = table.set_column(0, "image_id", pa.array([f"hash{row}" for row in range(len(table))]))
-    [found], _ = judge_preferences(VOTES, ours, match=match, unsure="left_out", sampling=FEW)
+    [found], _ = judge_preferences(VOTES, ours, match=match, unsure="left_out", sampling=FEW_RESAMPLES)
     assert (found.n, found.n_unscored) == (n, 3 - n)
 
 
 def test_two_scores_of_an_image_in_a_pair_are_an_error() -> None:
     twice = pa.concat_tables([make_pair_scores(p=(0.9, 0.1)), make_pair_scores(p=(0.8, 0.1))])
     with pytest.raises(SourceError, match="metric m has image_id 'p/g', prompt_id 'p' in 2 rows"):
-        judge_preferences(VOTES, twice, match="image_and_prompt", unsure="left_out", sampling=FEW)
+        judge_preferences(VOTES, twice, match="image_and_prompt", unsure="left_out", sampling=FEW_RESAMPLES)
 
 
 def test_accuracy_is_undefined_without_a_decided_pair() -> None:
     [found], _ = judge_preferences(
-        make_votes(("p", "unsure")), make_pair_scores(p=(1, 0)), match="image", unsure="left_out", sampling=FEW
+        make_votes(("p", "unsure")),
+        make_pair_scores(p=(1, 0)),
+        match="image",
+        unsure="left_out",
+        sampling=FEW_RESAMPLES,
     )
     assert math.isnan(found.value) and "no decided pair" in found.convention
 
@@ -154,7 +158,7 @@ def test_pairings_give_text_image_and_group_scores_and_skip_incomplete_samples()
     )
     found = {
         its.statistic: its
-        for its in judge_pairings(make_pairings("0", "1", "2"), table, FEW)
+        for its in judge_pairings(make_pairings("0", "1", "2"), table, FEW_RESAMPLES)
         if its.subset == "overall"
     }
     assert {name: its.value for name, its in found.items()} == {"text": 1.0, "image": 0.5, "group": 0.5}
@@ -170,7 +174,7 @@ def test_a_sample_counts_for_each_of_its_tags() -> None:
     scores_of = {True: (2, 1, 1, 2), False: (1, 2, 2, 1)}
     scored = [row for sample in samples for row in make_pairing_scores(sample, *scores_of[is_right[sample]])]
     table = rows.table([scored[at] for at in rng.permutation(len(scored))], schemas.SCORES)
-    judged = judge_pairings(make_pairings(*samples, tags=tags), table, FEW)
+    judged = judge_pairings(make_pairings(*samples, tags=tags), table, FEW_RESAMPLES)
     found = {its.subset: its for its in judged if its.statistic == "group"}
     assert set(found) == {"overall", *skills}
     for skill in skills:
@@ -200,16 +204,16 @@ def make_graph_scores(*given: tuple[str, str, int, float | None]) -> pa.Table:
 
 
 NODES = make_graphs(("0", "synth"), ("1", "real"), ("2", "real"))
-FALLING = [("good", graph, level, -level if graph != "2" else level) for graph in "012" for level in (0, 1, 2)]
+FALLING_SCORES = [("good", graph, level, -level if graph != "2" else level) for graph in "012" for level in (0, 1, 2)]
 
 
 def test_only_the_published_convention_leaves_out_the_unpublished_graphs() -> None:
     found = judge_graphs(
         NODES,
-        make_graph_scores(*FALLING),
+        make_graph_scores(*FALLING_SCORES),
         conventions=["published", "paper", "current"],
         unpublished=["2"],
-        sampling=FEW,
+        sampling=FEW_RESAMPLES,
     )[0]
     ordering = {(its.statistic, its.metric, its.subset): its for its in found if its.statistic.startswith("ordering")}
     assert ordering["ordering_published", "good", "overall"].value == pytest.approx(1.0)
@@ -221,11 +225,11 @@ def test_only_the_published_convention_leaves_out_the_unpublished_graphs() -> No
 
 
 def test_an_unscored_graph_is_named_and_the_current_convention_leaves_it_out() -> None:
-    scored = make_graph_scores(*[given for given in FALLING if given[1] != "1"], ("good", "1", 0, None))
+    scored = make_graph_scores(*[given for given in FALLING_SCORES if given[1] != "1"], ("good", "1", 0, None))
     paper, current = (
         next(
             its
-            for its in judge_graphs(NODES, scored, conventions=[convention], unpublished=(), sampling=FEW)[0]
+            for its in judge_graphs(NODES, scored, conventions=[convention], unpublished=(), sampling=FEW_RESAMPLES)[0]
             if its.statistic.startswith("separation")
         )
         for convention in ("paper", "current")
@@ -236,7 +240,7 @@ def test_an_unscored_graph_is_named_and_the_current_convention_leaves_it_out() -
 
 
 def test_two_scores_of_an_image_in_an_error_graph_are_an_error() -> None:
-    table = make_graph_scores(*FALLING)
+    table = make_graph_scores(*FALLING_SCORES)
     with pytest.raises(SourceError, match="metric good has image_id '00' in 2 rows"):
         measure_graphs(NODES, pa.concat_tables([table, table.slice(0, 1)]), "paper")
 
@@ -296,7 +300,7 @@ def test_side_by_side_requires_more_wins_than_losses_and_more_wins_than_ties() -
 
 def test_tables_for_papers_escape_names_and_list_conventions_and_notes() -> None:
     [found], _ = judge_preferences(
-        VOTES, make_pair_scores(p=(0.9, 0.1)), match="image", unsure="left_out", sampling=FEW
+        VOTES, make_pair_scores(p=(0.9, 0.1)), match="image", unsure="left_out", sampling=FEW_RESAMPLES
     )
     markdown, latex = to_markdown([found], ["a note"]), to_latex([found._replace(metric="a_b&c")])
     assert "| m " in markdown and "- binary_accuracy: majority of raters" in markdown and "- a note" in markdown

@@ -24,7 +24,7 @@ from plumbline.operators.metaeval.ratings import (
 )
 from plumbline.operators.statistics.options import Sampling
 
-FEW = Sampling(resamples=50, permutations=499)
+FEW_RESAMPLES = Sampling(resamples=50, permutations=499)
 
 
 def make_ratings(*given: tuple[str, str, str, str, float | None]) -> pa.Table:
@@ -64,7 +64,7 @@ def test_ratings_are_averaged_over_raters_and_unmatched_rows_are_counted(match: 
 
 
 def test_every_statistic_has_its_convention_and_row_counts() -> None:
-    found = judge_ratings(match_scores(RATED, SCORED, "image"), ["pearson", "pairwise_accuracy"], {}, FEW)
+    found = judge_ratings(match_scores(RATED, SCORED, "image"), ["pearson", "pairwise_accuracy"], {}, FEW_RESAMPLES)
     pearson = find_judgement(found, "pearson")
     assert pearson.value == pytest.approx(np.corrcoef([2, 4, 5], [0.2, 0.7, 0.9])[0, 1])
     assert (pearson.n, pearson.n_unscored, pearson.n_unrated) == (3, 1, 1)
@@ -74,7 +74,9 @@ def test_every_statistic_has_its_convention_and_row_counts() -> None:
 
 
 def test_each_skill_is_judged_separately() -> None:
-    found = judge_ratings(match_scores(RATED, SCORED, "image"), ["spearman"], {"p": ["colour"], "q": ["count"]}, FEW)
+    found = judge_ratings(
+        match_scores(RATED, SCORED, "image"), ["spearman"], {"p": ["colour"], "q": ["count"]}, FEW_RESAMPLES
+    )
     assert (
         find_judgement(found, "spearman", subset="colour").n,
         find_judgement(found, "spearman", subset="count").n,
@@ -87,14 +89,14 @@ def test_each_skill_is_judged_separately() -> None:
 )
 def test_an_undefined_statistic_has_a_reason(score: float | None, why: str) -> None:
     flat = make_scores(("p", "g", "m", score), ("p", "h", "m", score), ("q", "g", "m", score))
-    [found] = judge_ratings(match_scores(RATED, flat, "image"), ["kendall_b"], {}, FEW)
+    [found] = judge_ratings(match_scores(RATED, flat, "image"), ["kendall_b"], {}, FEW_RESAMPLES)
     assert math.isnan(found.value)
     assert why in found.convention
 
 
 def test_auroc_of_more_than_two_labels_is_an_error_with_a_remedy() -> None:
     with pytest.raises(SourceError, match="AUROC needs two labels, found 3; use another statistic"):
-        judge_ratings(match_scores(RATED, SCORED, "image"), ["auroc"], {}, FEW)
+        judge_ratings(match_scores(RATED, SCORED, "image"), ["auroc"], {}, FEW_RESAMPLES)
 
 
 def test_two_scores_of_a_rated_image_are_an_error_that_names_the_image() -> None:
@@ -130,7 +132,7 @@ def test_agreement_is_undefined_for_one_rater_but_generators_are_ranked() -> Non
     alphas = judge_raters(alone, ["ordinal"])
     assert [alpha.group for alpha in alphas] == ["overall", "generator g", "generator h"]
     assert all(math.isnan(alpha.value) and "no image has two ratings" in alpha.convention for alpha in alphas)
-    assert [(its.generator, its.value) for its in judge_generators(alone, "image", FEW, {}, {})] == [
+    assert [(its.generator, its.value) for its in judge_generators(alone, "image", FEW_RESAMPLES, {}, {})] == [
         ("h", 4.0),
         ("g", 1.0),
     ]
@@ -147,7 +149,7 @@ def test_a_metric_that_follows_people_differs_significantly_from_noise() -> None
             scored.append((str(prompt), generator, "twin", rating + random.normal()))
             scored.append((str(prompt), generator, "noise", random.normal()))
     rated = match_scores(make_ratings(*given), make_scores(*scored), "image")
-    compared = compare_metrics(rated, ["pearson", "spearman", "kendall_b", "pairwise_accuracy_grouped"], FEW)
+    compared = compare_metrics(rated, ["pearson", "spearman", "kendall_b", "pairwise_accuracy_grouped"], FEW_RESAMPLES)
     told = {(its.statistic, its.metric_a, its.metric_b): its.p_holm < 0.05 for its in compared}
     for statistic in ("pearson", "spearman", "pairwise_accuracy_grouped"):
         assert told[statistic, "good", "noise"] and told[statistic, "twin", "noise"]
@@ -167,7 +169,7 @@ def test_comparisons_of_metrics_do_not_treat_images_of_a_prompt_as_independent()
                 (str(prompt), generator, name, float(rating + value)) for name, value in zip("mk", values, strict=True)
             ]
     rated = match_scores(make_ratings(*given), make_scores(*scored), "image")
-    for compared in compare_metrics(rated, ["pearson", "spearman"], FEW):
+    for compared in compare_metrics(rated, ["pearson", "spearman"], FEW_RESAMPLES):
         assert compared.p_value > 0.05
         assert "by prompt" in compared.test and "independent" not in compared.test
 

@@ -19,7 +19,7 @@ Reader = Callable[[str, str], Any]
 
 def read_labels(prompt: str, reply: str) -> bool:
     spans = gecko.read_spans(prompt, reply)
-    annotated = gecko.annotate(prompt, spans)
+    annotated = gecko.annotate_prompt(prompt, spans)
     return all(
         0.0 <= span.groundable <= 1.0
         and f"{{{number}}}[" in annotated

@@ -26,15 +26,15 @@ from tests.commands import config_of
 from tests.operators.metrics.scripted import run
 
 Options = dict[str, Any]
-EVERY_METRIC = f"metric=[{','.join(list_choice_names('metric', None))}]"
-ASKED = (
+METRICS_OVERRIDE = f"metric=[{','.join(list_choice_names('metric', None))}]"
+QUESTION_OPTIONS = (
     "benchmark.questions=questions.csv",
     "benchmark.question_pack=dsg_1k",
     "benchmark.columns.source=source",
     "benchmark.columns.source_caption=was",
     "benchmark.columns.target_caption=wanted",
 )
-NAMED = config_of("sweep", "sweep=shapes", "models=released", EVERY_METRIC, *ASKED).metrics
+NAMED = config_of("sweep", "sweep=shapes", "models=released", METRICS_OVERRIDE, *QUESTION_OPTIONS).metrics
 """All metrics that have a file in conf/metric."""
 WRITERS: list[type[Any]] = [GeckoConfig, TifaConfig, DsgConfig, Vq2Config]
 
@@ -143,12 +143,12 @@ SCRIPTS: Mapping[type[Any], list[list[str]]] = {
     DsgConfig: [["1 | global (x {0})"], ["1 | is {0} there?", "1 | 0"]],
     Vq2Config: [["a"], ["{0} what?"], ["a"]],
 }
-HOSTILE = ["{} a {0}", "a\n\nDescription:\nb", "About {1}:\nQ: a?\nA: no", "%s a \\1 \\g<0>",
+HOSTILE_TEXTS = ["{} a {0}", "a\n\nDescription:\nb", "About {1}:\nQ: a?\nA: no", "%s a \\1 \\g<0>",
            "a 1 | entity - whole (dog)",
            "is 'a' true for '{question}'", "[[(( a ```"]  # fmt: skip
 
 
-@pytest.mark.parametrize("prompt", HOSTILE)
+@pytest.mark.parametrize("prompt", HOSTILE_TEXTS)
 @pytest.mark.parametrize("config", WRITERS)
 def test_prompts_and_replies_of_any_content_are_taken_literally(config: type[Any], prompt: str) -> None:
     written, rounds = run(config().write(prompt), *SCRIPTS[config])

@@ -46,7 +46,7 @@ def checkout(name: str) -> str:
 
 def run_released(name: str, code: str, given: Any) -> list[ProgramRun]:
     """Run Python code in the checkout of release `name`, once for each item of `given`."""
-    script = RUN + code + "\nprint(json.dumps([run(one) for one in GIVEN]))"
+    script = RUN_SCRIPT + code + "\nprint(json.dumps([run(one) for one in GIVEN]))"
     done = subprocess.run(
         [sys.executable, "-c", script], input=json.dumps(given), cwd=checkout(name), capture_output=True, text=True
     )
@@ -54,7 +54,7 @@ def run_released(name: str, code: str, given: Any) -> list[ProgramRun]:
     return [ProgramRun(*one) for one in json.loads(done.stdout.splitlines()[-1])]
 
 
-RUN = """
+RUN_SCRIPT = """
 import contextlib, importlib.machinery, io, json, sys
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -138,7 +138,7 @@ def profile(role: str) -> VqaProfile:
     return CLIP_FLANT5
 
 
-DSG = """
+DSG_SCRIPT = """
 import openai
 from dsg import openai_utils, parse_utils, query_utils
 
@@ -172,7 +172,7 @@ DSG_REPLIES: list[tuple[str, str, str]] = [
 
 def test_dsgs_requests_and_questions_equal_the_releases() -> None:
     replies = [DSG_REPLIES[index % len(DSG_REPLIES)] for index in range(len(PROMPTS))]
-    released = run_released("DSG", DSG, list(zip(PROMPTS, replies, strict=True)))
+    released = run_released("DSG", DSG_SCRIPT, list(zip(PROMPTS, replies, strict=True)))
     metric = DsgConfig(wording=checkout("DSG")).with_model_defaults(profile)
     for prompt, given, theirs in zip(PROMPTS, replies, released, strict=True):
         ours = run_ours(metric.write(prompt), given)
@@ -183,7 +183,7 @@ def test_dsgs_requests_and_questions_equal_the_releases() -> None:
     assert sum(one.result is not None for one in released) > 40 < sum(one.result is None for one in released)
 
 
-TIFA = """
+TIFA_SCRIPT = """
 import openai
 from tifascore import question_gen
 
@@ -210,7 +210,7 @@ TIFA_REPLIES = [
 
 def test_tifas_requests_and_questions_equal_the_releases() -> None:
     replies = [TIFA_REPLIES[index % len(TIFA_REPLIES)] for index in range(len(PROMPTS))]
-    released = run_released("tifa", TIFA, list(zip(PROMPTS, replies, strict=True)))
+    released = run_released("tifa", TIFA_SCRIPT, list(zip(PROMPTS, replies, strict=True)))
     metric = TifaConfig(wording=checkout("tifa"), filter=False).with_model_defaults(profile)
     for prompt, reply, theirs in zip(PROMPTS, replies, released, strict=True):
         ours = run_ours(metric.write(prompt), [reply])
@@ -223,7 +223,7 @@ def _list_tifa_questions(questions: Sequence[WrittenQuestion] | None) -> list[An
     return [[one.text, list(one.choices), one.answer, one.span] for one in questions] if questions else None
 
 
-VPEVAL = """
+VPEVAL_SCRIPT = """
 sys.path.insert(0, "src/open_ended_prompt_generation")
 import openai
 import generate_open_ended_prompts as release
@@ -247,7 +247,7 @@ VPEVAL_REPLIES = [
 
 def test_vpevals_requests_and_questions_equal_the_releases() -> None:
     replies = [VPEVAL_REPLIES[index % len(VPEVAL_REPLIES)] for index in range(len(PROMPTS))]
-    released = run_released("VPEval", VPEVAL, list(zip(PROMPTS, replies, strict=True)))
+    released = run_released("VPEval", VPEVAL_SCRIPT, list(zip(PROMPTS, replies, strict=True)))
     metric = VpevalConfig(wording=checkout("VPEval")).with_model_defaults(profile)
     for prompt, reply, theirs in zip(PROMPTS, replies, released, strict=True):
         ours = run_ours(metric.write(prompt), [reply])
@@ -261,7 +261,7 @@ def drop_options(requests: Sequence[dict[str, Any]], *left_open: str) -> list[di
     return [{key: value for key, value in request.items() if key not in left_open} for request in requests]
 
 
-LLMSCORE = """
+LLMSCORE_SCRIPT = """
 import openai
 from llm_descriptor.visual_descriptor import VisualDescriptor
 from llm_evaluator.evaluation_instruction import EvaluationInstructor
@@ -283,7 +283,7 @@ def test_llmscores_requests_and_ratings_equal_the_releases() -> None:
     seen = "a cat: on a mat: [1, 2, 30, 40]; a red car: [5, 6, 7, 8]; "
     replies = [[f" A cat\non {index}.\n", LLMSCORE_REPLIES[index % 4]] for index in range(len(PROMPTS))]
     given = [(prompt, f"{prompt}!", seen, both) for prompt, both in zip(PROMPTS, replies, strict=True)]
-    released = run_released("LLMScore", LLMSCORE, given)
+    released = run_released("LLMScore", LLMSCORE_SCRIPT, given)
     metric = LlmScoreConfig(wording=checkout("LLMScore")).with_model_defaults(profile)
     for prompt, both, theirs in zip(PROMPTS, replies, released, strict=True):
         described = run_ours(metric.describe(CaptionedImage(f"{prompt}!", REGIONS, 640, 480)), both[:1])
@@ -297,7 +297,7 @@ def test_llmscores_requests_and_ratings_equal_the_releases() -> None:
     assert sum(one.result is not None for one in released) == 50
 
 
-VIESCORE = """
+VIESCORE_SCRIPT = """
 import os, requests
 if os.path.isdir("GEdit-Bench"):
     os.chdir("GEdit-Bench")
@@ -338,7 +338,7 @@ def require_viescores(name: str, task: str, config: type[TwoQuestionsConfig]) ->
     """Fail if a metric's requests or ratings differ from those of a release that uses VIEScore's code."""
     replies = [VIESCORE_REPLIES[index % len(VIESCORE_REPLIES)] for index in range(len(PROMPTS))]
     given = [(task, prompt, each) for prompt, each in zip(PROMPTS, replies, strict=True)]
-    released = run_released(name, VIESCORE, given)
+    released = run_released(name, VIESCORE_SCRIPT, given)
     metric = config(wording=checkout(name)).with_model_defaults(profile)
     for (_, prompt, said), theirs in zip(given, released, strict=True):
         ours = run_ours(metric.inspect(prompt), said, describe_image_request)

@@ -21,17 +21,17 @@ from plumbline.operators.metrics.writing import UnreadableReply
 from tests.operators.metrics.scripted import list_examples, run
 
 KINDS: list[tuple[Any, str]] = [
-    (gecko.SPANS, "The visually groundable words and their scores are labelled below:"),
-    (gecko.QUESTIONS, "Generated questions and answers are below:"),
-    (tifa.QUESTIONS, "Questions and answers are below:"),
-    (tifa.CHOOSE, "Answer:"),
-    (tifa.ANSWER, "Answer:"),
-    (dsg.TUPLES, "Tuples:"),
-    (dsg.QUESTIONS, "Questions:"),
-    (vq2.STEPS["paper"].phrases, "Phrases:"),
-    (vq2.STEPS["released"].phrases, "Phrases:"),
-    (vq2.QUESTION, "Question:"),
-    (vq2.ANSWER, "Answer:"),
+    (gecko.SPAN_FORMS, "The visually groundable words and their scores are labelled below:"),
+    (gecko.QUESTION_FORMS, "Generated questions and answers are below:"),
+    (tifa.QUESTION_FORMS, "Questions and answers are below:"),
+    (tifa.CHOICE_FORMS, "Answer:"),
+    (tifa.ANSWER_FORMS, "Answer:"),
+    (dsg.TUPLE_FORMS, "Tuples:"),
+    (dsg.QUESTION_FORMS, "Questions:"),
+    (vq2.STEPS_BY_CONVENTION["paper"].phrases, "Phrases:"),
+    (vq2.STEPS_BY_CONVENTION["released"].phrases, "Phrases:"),
+    (vq2.QUESTION_FORMS, "Question:"),
+    (vq2.ANSWER_FORMS, "Answer:"),
 ]
 PROMPT = "A red colored dog on a mat"
 LABELS = (
@@ -66,9 +66,10 @@ def test_the_examples_of_both_forms_have_the_same_content(kind: Any, heading: st
 def test_the_dependencies_of_the_examples_equal_those_in_text() -> None:
     """The text form writes 0 for a question without dependencies; the JSON form writes an empty list."""
     for in_text, in_json in zip(
-        *(list_examples(dsg.DEPENDENCIES[form].instructions, "Dependencies:") for form in ("text", "json")), strict=True
+        *(list_examples(dsg.DEPENDENCY_FORMS[form].instructions, "Dependencies:") for form in ("text", "json")),
+        strict=True,
     ):
-        said = {line.number: parsing.read_parents(line.text) for line in dsg.json_dependencies(in_json.reply)}
+        said = {line.number: parsing.read_parents(line.text) for line in dsg.read_json_dependencies(in_json.reply)}
         numbers = list(said)
         assert said == {
             number: parsing.read_parents(text) for number, text in dsg.read_dependencies(numbers, in_text.reply).items()
@@ -160,10 +161,10 @@ def test_an_unreadable_reply_is_refused_with_the_reason(reply: str, reason: str)
 
 def test_labels_without_words_are_left_out_and_a_bad_score_counts_as_1() -> None:
     reply = '{"labels": [{"words": "...", "type": "color", "score": 1}, {"words": "dog", "score": "high"}]}'
-    assert read_spans(PROMPT, reply, gecko.json_labels) == [Span("dog", None, 1.0, TextSpan(14, 17))]
+    assert read_spans(PROMPT, reply, gecko.read_json_labels) == [Span("dog", None, 1.0, TextSpan(14, 17))]
 
 
-SOUP = st.recursive(
+JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.sampled_from(["yes", "dog"]),
     lambda inner: st.lists(inner, max_size=4)
     | st.dictionaries(st.sampled_from(["questions", "labels", "about", "question", "answer", "wrong", "words",
@@ -172,18 +173,18 @@ SOUP = st.recursive(
 )  # fmt: skip
 
 
-@given(SOUP, st.integers(0, 200))
+@given(JSON_VALUES, st.integers(0, 200))
 def test_any_json_is_read_or_refused(value: Any, cut: int) -> None:
     reply = json.dumps(value)[: cut or None]
     readers = (
-        lambda: read_spans(PROMPT, reply, gecko.json_labels),
+        lambda: read_spans(PROMPT, reply, gecko.read_json_labels),
         lambda: read_questions([Span("dog", None, 1.0, None)], reply, read_json_blocks),
         lambda: tifa.read_questions(PROMPT, reply, read_json_blocks),
-        lambda: dsg.read_tuples(reply, dsg.json_tuples),
-        lambda: dsg.read_questions([1, 2], reply, dsg.json_questions),
-        lambda: dsg.read_dependencies([1, 2], reply, dsg.json_dependencies),
-        lambda: vq2.read_spans(PROMPT, reply, reply_forms.texts_under("phrases")),
+        lambda: dsg.read_tuples(reply, dsg.read_json_tuples),
+        lambda: dsg.read_questions([1, 2], reply, dsg.read_json_questions),
+        lambda: dsg.read_dependencies([1, 2], reply, dsg.read_json_dependencies),
+        lambda: vq2.read_spans(PROMPT, reply, reply_forms.make_texts_reader("phrases")),
     )
     for read in readers:
         with contextlib.suppress(UnreadableReply):
-            read()
+            assert isinstance(read(), (list, dict))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.operators.metrics.metric import direction
+from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.metrics.table import read_lower_is_better
 
 OPTIONS = {
@@ -27,4 +27,6 @@ def test_a_runs_manifest_gives_the_metrics_for_which_lower_is_better(
     manifest: dict[str, Any], falling: set[str]
 ) -> None:
     assert read_lower_is_better(manifest) == falling
-    assert [direction(metric, falling) for metric in OPTIONS] == [-1 if metric in falling else 1 for metric in OPTIONS]
+    assert [get_direction(metric, falling) for metric in OPTIONS] == [
+        -1 if metric in falling else 1 for metric in OPTIONS
+    ]

@@ -10,7 +10,7 @@ import pytest
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.judges.gpt4v_eval import Gpt4vEvalConfig
-from plumbline.operators.metrics.judges.judge import ratings_by_name
+from plumbline.operators.metrics.judges.judge import map_ratings
 from plumbline.operators.metrics.judges.llmscore import CaptionedImage, LlmScoreConfig
 from plumbline.operators.metrics.judges.viescore import VieScoreConfig
 from plumbline.operators.metrics.questions.dsg import DsgConfig
@@ -19,7 +19,7 @@ from plumbline.operators.metrics.questions.vpeval import VpevalConfig
 from plumbline.operators.metrics.questions.vq2 import Vq2Config
 from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.similarities.sentence_matching import SentenceMatchingConfig
-from plumbline.operators.metrics.wording import WordedMetric, prompt_template
+from plumbline.operators.metrics.wording import WordedMetric, read_prompt_template
 from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.operators.models.calls import Region
 from tests.bench_of import plan_bench, write_benchmark
@@ -119,7 +119,7 @@ def test_llmscore_asks_in_its_releases_words_for_rating_and_errors_in_one_reques
     verdict, ((request,),) = run(metric.judge_description("a  dog", described), ["80\n\n3\nIt fits.\nNo ear."])
     assert request.messages[0].text == "a  dog / So it is.: Rate and count."
     assert (request.temperature, request.seed, request.max_tokens) == (1.0, 2, 512)
-    assert ratings_by_name(verdict.ratings) == {"rating": 80, "errors": 3} and verdict.rationale == "It fits. No ear."
+    assert map_ratings(verdict.ratings) == {"rating": 80, "errors": 3} and verdict.rationale == "It fits. No ear."
     for reply in ("80", "80\n3\nIt fits.", "X1: 80\n3\na\nb", "101\n3\na\nb", "80\n100\na\nb"):
         with pytest.raises(UnreadableReply):
             run(metric.judge_description("a dog", described), [reply])
@@ -142,20 +142,20 @@ def test_viescore_asks_in_its_releases_words_and_gives_up_after_two_tries(tmp_pa
     assert [{(one.seed, one.temperature, one.max_tokens) for one in requests} for requests in rounds] == [
         {(5, 1.0, 1400)}, {(6, 1.0, 1400)},
     ]  # fmt: skip
-    assert ratings_by_name(verdict.ratings) == {"semantic_consistency": 8, "naturalness": 6, "artifacts": 6}
+    assert map_ratings(verdict.ratings) == {"semantic_consistency": 8, "naturalness": 6, "artifacts": 6}
     assert verdict.rationale == "It fits."
     with pytest.raises(UnreadableReply):
         run(metric.inspect("a dog"), unread, unread)
 
 
-HOSTILE = [
+HOSTILE_REPLIES = [
     "||V^=^V||[1, 2]||V^=^V||", "||V^=^V||" + '":' * 2000 + "||V^=^V||", '{"score": ' + "[" * 5000 + "}",
     f'{{"score": [{"9" * 400}]}}', '{"score": [NaN]}', '{"score": ["9"]}', '{"score": []}', '{"score": [-1]}', "{}",
     "9" * 5000,
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("reply", HOSTILE)
+@pytest.mark.parametrize("reply", HOSTILE_REPLIES)
 def test_any_reply_of_a_judge_affects_at_most_its_own_row(reply: str, tmp_path: Path) -> None:
     metric = fill_in_defaults(VieScoreConfig(wording=made_releases.write(tmp_path, made_releases.VIESCORE)))
     with pytest.raises(UnreadableReply):
@@ -183,7 +183,7 @@ def test_the_keys_of_a_wording_depend_on_its_texts_and_not_on_its_folder(tmp_pat
 
 
 def test_a_users_templates_replace_ours_and_ours_fill_the_gaps(tmp_path: Path) -> None:
-    ours = prompt_template("dsg_tuples")
+    ours = read_prompt_template("dsg_tuples")
     (tmp_path / "dsg_tuples.txt").write_text(ours)
     assert fill_in_defaults(DsgConfig(wording=str(tmp_path))).question_options() == DsgConfig().question_options(), (
         "same wording, same keys"
@@ -193,7 +193,7 @@ def test_a_users_templates_replace_ours_and_ours_fill_the_gaps(tmp_path: Path) -
     _, rounds = run(metric.write("a dog"), ["1 | global (x)"], ["1 | is x?", "1 | 0"])
     texts = [request.messages[0].text for requests in rounds for request in requests]
     assert texts[0] == "Split it.\nDescription:\na dog\nTuples:\n" and rounds[0][0].max_tokens == 9
-    assert texts[1].startswith(prompt_template("dsg_questions"))
+    assert texts[1].startswith(read_prompt_template("dsg_questions"))
     assert metric.question_options() != DsgConfig(max_tokens=9).question_options()
 
 
@@ -222,12 +222,13 @@ def test_a_worker_refuses_a_folder_that_was_changed_after_the_plan(dsg: DsgConfi
         fill_in_defaults(dsg)
 
 
-REFUSED: list[tuple[WordedMetric, Mapping[str, str], str]] = [
+REFUSED_CHECKOUTS: list[tuple[WordedMetric, Mapping[str, str], str]] = [
     (DsgConfig(), {"README.md": ""}, r"a checkout of j-min/DSG \(dsg/query_utils.py\) or templates \(dsg_tuples.txt, "),
     (Vq2Config(), made_releases.DSG, r"expected templates \(vq2_spans.txt, .* has neither"),
     (TifaConfig(), made_releases.DSG, r"a checkout of Yushi-Hu/tifa \(tifascore/question_gen.py\)"),
     (DsgConfig(), {"dsg/query_utils.py": made_releases.DSG["dsg/query_utils.py"]},
-     "dsg/data/tifa160-dev-anns.csv is missing; give the root of an unchanged checkout of https://github.com/j-min/DSG"),
+     "dsg/data/tifa160-dev-anns.csv is missing; give the root of an unchanged checkout of "
+     "https://github.com/j-min/DSG"),
     (TifaConfig(), {"tifascore/question_gen.py": "prompt = 1 +"}, "question_gen.py is not Python"),
     (TifaConfig(), {"tifascore/question_gen.py": "categories = []"}, "assigns nothing to prompt"),
     (TifaConfig(), {"tifascore/question_gen.py": "prompt = open('x').read()"}, "has no text in prompt"),
@@ -241,7 +242,7 @@ REFUSED: list[tuple[WordedMetric, Mapping[str, str], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("metric", "files", "problem"), REFUSED)
+@pytest.mark.parametrize(("metric", "files", "problem"), REFUSED_CHECKOUTS)
 def test_an_unusable_wording_is_refused_with_the_expected_file(
     metric: Any, files: Mapping[str, str], problem: str, tmp_path: Path
 ) -> None:

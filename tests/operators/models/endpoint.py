@@ -13,7 +13,7 @@ from plumbline.operators.models.families.openai import OpenAiModel, load_openai
 from plumbline.operators.models.resolution import resolve_model
 
 KEY = "sk-loopback-0123456789"
-VARIABLE = "PLUMBLINE_TEST_KEY"
+KEY_VARIABLE = "PLUMBLINE_TEST_KEY"
 
 
 class Answer(NamedTuple):
@@ -111,7 +111,7 @@ def connect(server: Server, **options: Any) -> OpenAiModel:
         family="openai",
         checkpoint="judge",
         endpoint=server.url,
-        key_variable=VARIABLE,
+        key_variable=KEY_VARIABLE,
         **{"max_retries": 2, "timeout": 20.0} | options,
     )
     model = resolve_model(config, on_gpu=False)

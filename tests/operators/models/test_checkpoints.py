@@ -125,7 +125,7 @@ def make_safetensors(header: bytes) -> bytes:
 
 
 GIT_LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 99\n"
-UNFIT = {
+UNFIT_FILES = {
     "too long": (lengthen, "not a safetensors file .*, or truncated; download the checkpoint again"),
     "empty": (write("model.safetensors", b""), "not a safetensors file .*download the checkpoint again"),
     "half a length": (write("model.safetensors", b"\1\0\0"), "not a safetensors file"),
@@ -163,9 +163,9 @@ UNFIT = {
 }
 
 
-@pytest.mark.parametrize("damage", UNFIT)
+@pytest.mark.parametrize("damage", UNFIT_FILES)
 def test_an_unfit_checkpoint_is_refused_by_name_with_its_remedy(own_checkpoints: Path, damage: str) -> None:
-    apply, message = UNFIT[damage]
+    apply, message = UNFIT_FILES[damage]
     apply(own_checkpoints / "clip")
     with pytest.raises(ModelError, match=message) as raised:
         resolve_clip(own_checkpoints)
@@ -250,7 +250,7 @@ def append_newline(file: str) -> Callable[[Path], object]:
     return lambda root: (root / file).write_text((root / file).read_text() + "\n")
 
 
-OTHER = {
+CHANGED_CHECKPOINTS = {
     "a byte of the weights": lambda root: flip_last_byte(root / "flant5/model.safetensors"),
     "a byte of the tower's": lambda root: flip_last_byte(root / "clip/model.safetensors"),
     **{
@@ -263,10 +263,10 @@ OTHER = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("change", OTHER)
+@pytest.mark.parametrize("change", CHANGED_CHECKPOINTS)
 def test_changed_files_make_another_model(own_checkpoints: Path, change: str) -> None:
     before = resolve_flant5(own_checkpoints).semantic()
-    OTHER[change](own_checkpoints)
+    CHANGED_CHECKPOINTS[change](own_checkpoints)
     assert resolve_flant5(own_checkpoints).semantic() != before
 
 
@@ -351,14 +351,14 @@ def test_the_tensors_of_a_file_are_read_from_its_header(checkpoints: Path) -> No
 # The other families
 
 
-SAVED = ("causal_lm", "llava", "qwen2_vl", "cross_encoder", "sentences")
+SAVED_KINDS = ("causal_lm", "llava", "qwen2_vl", "cross_encoder", "sentences")
 
 
 @pytest.fixture(scope="module")
 def saved_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a checkpoint of every kind in SAVED."""
+    """Return a folder with a checkpoint of every kind in SAVED_KINDS."""
     folder = tmp_path_factory.mktemp("others")
-    for name in SAVED:
+    for name in SAVED_KINDS:
         KINDS[name].save(folder / name)
     return folder
 
@@ -408,8 +408,8 @@ def test_no_remedy_suggests_a_family_for_an_unsupported_architecture(saved_check
 # Models that think first
 
 
-THINKING = tiny.QWEN_TEMPLATE.replace("assistant\n{% endif", "assistant\n<think>\n{% endif")
-HYBRID = tiny.QWEN_TEMPLATE.replace("assistant\n{% endif", "assistant\n<think>\n\n</think>\n\n{% endif")
+THINKING_TEMPLATE = tiny.QWEN_TEMPLATE.replace("assistant\n{% endif", "assistant\n<think>\n{% endif")
+HYBRID_TEMPLATE = tiny.QWEN_TEMPLATE.replace("assistant\n{% endif", "assistant\n<think>\n\n</think>\n\n{% endif")
 
 
 def save_template(folder: Path, template: str, file: str) -> None:
@@ -428,9 +428,9 @@ def test_a_model_that_always_thinks_is_refused_and_a_model_that_may_skip_thinkin
     saved_checkpoints: Path, tmp_path: Path, file: str, engine: Engine
 ) -> None:
     shutil.copytree(saved_checkpoints / "qwen2_vl", tmp_path / "own")
-    save_template(tmp_path / "own", HYBRID, file)
+    save_template(tmp_path / "own", HYBRID_TEMPLATE, file)
     resolve("vlm", tmp_path / "own", engine=engine)
-    save_template(tmp_path / "own", THINKING, file)
+    save_template(tmp_path / "own", THINKING_TEMPLATE, file)
     with pytest.raises(
         ModelError, match="own: a thinking model, which would be scored on the first token of a thought"
     ):
@@ -473,7 +473,7 @@ def test_both_names_of_a_vision_language_models_preprocessor_are_accepted(
 ) -> None:
     shutil.copytree(saved_checkpoints / "llava", tmp_path / "own")
     (tmp_path / "own" / "preprocessor_config.json").rename(tmp_path / "own" / "processor_config.json")
-    resolve("vlm", tmp_path / "own")
+    assert resolve("vlm", tmp_path / "own").profile == resolve("vlm", saved_checkpoints / "llava").profile
 
 
 @pytest.mark.parametrize("kind", ["cross_encoder", "sentences"])

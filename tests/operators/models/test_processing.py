@@ -16,7 +16,7 @@ from plumbline.operators.models.processing import (
     centre_on_square,
     load_pixel_transform,
 )
-from tests.operators.tiny import IMAGE_MEAN, IMAGE_STD, SIDE, draw_image, encode_image, no_fetch
+from tests.operators.tiny import IMAGE_MEAN, IMAGE_STD, SIDE, draw_image, encode_image, refuse_fetch
 
 MEAN_COLOUR = (122, 116, 104)
 """CLIP's mean colour in bytes, truncated rather than rounded, as in the released code."""
@@ -104,7 +104,7 @@ def test_in_the_released_code_transparent_pixels_do_not_affect_their_neighbours(
 
 def decode_from_file(image: Image.Image) -> Image.Image:
     """Decode the image from a file, as the stages do."""
-    found = decode_row_image({"image": encode_image(image)}, ImageLimits(), no_fetch)
+    found = decode_row_image({"image": encode_image(image)}, ImageLimits(), refuse_fetch)
     assert isinstance(found, Image.Image)
     assert found.mode == "RGB"
     return found

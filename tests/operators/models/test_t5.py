@@ -15,7 +15,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from plumbline.operators.models.networks.encoder_decoder import (
     EncodedQuestions,
-    choice_logits,
+    compute_choice_logits,
     encode,
     fuse_kernels,
 )
@@ -66,11 +66,13 @@ def test_logits_equal_those_of_transformers(
     t5: T5, encoded_inputs: tuple[torch.Tensor, torch.Tensor], alignment: int
 ) -> None:
     expected = compute_with_transformers(t5, *encoded_inputs)
-    torch.testing.assert_close(choice_logits(t5, encode(t5, *encoded_inputs, alignment=alignment), CHOICES), expected)
+    torch.testing.assert_close(
+        compute_choice_logits(t5, encode(t5, *encoded_inputs, alignment=alignment), CHOICES), expected
+    )
     fuse_kernels(t5)
     encoded = encode(t5, *encoded_inputs, alignment=alignment)
     assert encoded.states.shape[1] % alignment == 0
-    torch.testing.assert_close(choice_logits(t5, encoded, CHOICES), expected)
+    torch.testing.assert_close(compute_choice_logits(t5, encoded, CHOICES), expected)
 
 
 fused = pytest.mark.skipif(is_older("5.16"), reason="transformers computes T5's attention step by step")
@@ -99,7 +101,7 @@ def test_a_questions_encoding_is_read_once_for_all_choices(t5: T5) -> None:
 
     def operations(choices: list[list[int]]) -> int:
         with torch.inference_mode(), FlopCounterMode(display=False) as counter:
-            choice_logits(t5, EncodedQuestions(states, mask), [choices])
+            compute_choice_logits(t5, EncodedQuestions(states, mask), [choices])
         return int(counter.get_total_flops())
 
     assert operations([[5, 1], [6, 1], [7, 1], [8, 1]]) < 1.2 * operations([[5, 1]])
@@ -127,6 +129,6 @@ def test_a_gpus_attention_kernels_accept_the_masks(
     """The kernels need the entries of a row to be contiguous in memory; otherwise torch falls back to float32."""
     inputs, mask = encoded_inputs
     with MaskRecorder() as seen:
-        choice_logits(t5, encode(t5, inputs, mask if padded else torch.ones_like(mask), alignment=16), CHOICES)
+        compute_choice_logits(t5, encode(t5, inputs, mask if padded else torch.ones_like(mask), alignment=16), CHOICES)
     assert len(seen.masks) == 3 * LAYERS
     assert {mask.stride(-1) for mask in seen.masks} == {1}

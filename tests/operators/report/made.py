@@ -12,10 +12,10 @@ from PIL import Image
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.images.generation_settings import count_settings
-from plumbline.operators.results.percentile_ranks import SketchKey, merge_sketches, sketch
+from plumbline.operators.results.percentile_ranks import SketchKey, make_sketch, merge_sketches
 from plumbline.pipelines.store.cells import Cell
-from plumbline.pipelines.store.runs import CELLS
-from plumbline.pipelines.store.store import LATEST, Store
+from plumbline.pipelines.store.runs import CELLS_SCHEMA
+from plumbline.pipelines.store.store import LATEST_FILE, Store
 from tests.commands import store_at
 from tests.operators.tallied import summarise
 
@@ -69,7 +69,7 @@ def png(seed: int, side: int = 48) -> bytes:
     return buffer.getvalue()
 
 
-def noise_png(seed: int, side: int) -> bytes:
+def draw_noise_png(seed: int, side: int) -> bytes:
     """Return an image that does not compress."""
     buffer = io.BytesIO()
     pixels = np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8)
@@ -139,7 +139,7 @@ def make_run(
             store.save(cell, rows.table(records, schemas.ELEMENT_SCORES))
             cells.append({"path": path, "state": "committed", "first_row": sum(map(len, tables))})
             tables.append(rows.table(records, schemas.ELEMENT_SCORES).select(schemas.SCORES.names))
-            sketches.append((SketchKey(metric, generator), sketch(tables[-1].column("score"))))
+            sketches.append((SketchKey(metric, generator), make_sketch(tables[-1].column("score"))))
     scores = pa.concat_tables(tables)
     if image_settings is not None:
         own = pa.array([image_settings(at) for at in range(len(texts))])
@@ -148,7 +148,7 @@ def make_run(
     skills_of = {one: _skills(at) if skills else [] for at, one in enumerate(ids)}
     run = (store.place / f"runs/{run_id}").path
     summary = summarise(scores, skills_of)
-    made = {"scores": scores, "summary": summary, "errors": _errors(scores), "cells": rows.table(cells, CELLS)}
+    made = {"scores": scores, "summary": summary, "errors": _errors(scores), "cells": rows.table(cells, CELLS_SCHEMA)}
     made["usual_scores"] = merge_sketches(sketches)
     for name, table in made.items():
         store.write_table(f"runs/{run_id}/{name}.parquet", table)
@@ -156,7 +156,7 @@ def make_run(
     if sources is not None:
         content["config"]["benchmark"]["columns"] = {"source": "before"}
     store.write_json(f"runs/{run_id}/manifest.json", content)
-    store.write_text(LATEST, run_id)
+    store.write_text(LATEST_FILE, run_id)
     return MadeRun(store, run_id, Path(run))
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from plumbline.operators.metaeval.graphs import correlate_graphs, correlation_matrices
+from plumbline.operators.metaeval.graphs import correlate_graphs, make_correlation_matrices
 from plumbline.operators.metaeval.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
 from plumbline.operators.report.agreement import MAX_CORRELATED, Agreement, show_agreement
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
@@ -23,7 +23,7 @@ def make_comparison(metric_a: str, metric_b: str, p_holm: float, statistic: str 
     return Comparison(metric_a, metric_b, statistic, 0.1, p_holm, "permutations", 9, "likert", p_holm)
 
 
-FOUND = [
+JUDGEMENTS = [
     make_judgement("m", 0.5),
     make_judgement("k", 0.8),
     make_judgement("l", 0.7),
@@ -33,7 +33,7 @@ FOUND = [
 
 def test_the_best_metric_is_only_called_clearly_better_after_a_significant_test() -> None:
     pairs = [make_comparison("m", "k", 0.01), make_comparison("k", "l", 0.2), make_comparison("m", "l", 0.001)]
-    (sentence,) = show_agreement(Agreement(FOUND, pairs, ())).sentences
+    (sentence,) = show_agreement(Agreement(JUDGEMENTS, pairs, ())).sentences
     assert str(sentence) == (
         "k agrees best with likert by pearson (0.800, 95% interval 0.790 to 0.810, over 90 images). Clearly less: m. "
         "No clear difference: l."
@@ -51,7 +51,7 @@ def test_with_too_few_ratings_no_metric_is_named_as_the_best(n: int, low: float,
 
 
 def test_without_a_test_the_page_says_that_metrics_were_not_tested() -> None:
-    (sentence,) = show_agreement(Agreement(FOUND, [make_comparison("m", "k", 0.01, "kendall_b")], ())).sentences
+    (sentence,) = show_agreement(Agreement(JUDGEMENTS, [make_comparison("m", "k", 0.01, "kendall_b")], ())).sentences
     assert str(sentence).endswith("0.790 to 0.810, over 90 images). Not tested against it: m and l.")
 
 
@@ -113,7 +113,7 @@ def test_the_number_of_pairs_that_people_separate_is_shown_with_their_means() ->
 
 def test_each_question_to_people_has_its_own_sentence_and_table() -> None:
     known = make_judgement("m", 0.6, "ordering_paper", template="")
-    shown = show_agreement(Agreement([*FOUND, known, make_judgement("m", math.nan, template="other")], (), ()))
+    shown = show_agreement(Agreement([*JUDGEMENTS, known, make_judgement("m", math.nan, template="other")], (), ()))
     assert [str(sentence).partition(" (")[0] for sentence in shown.sentences] == [
         "k agrees best with likert by pearson",
         "m agrees best with the ground truth by ordering_paper",
@@ -125,7 +125,7 @@ def test_each_question_to_people_has_its_own_sentence_and_table() -> None:
 def test_metrics_are_columns_with_intervals_below_and_raters_are_separate() -> None:
     raters = make_judgement(PEOPLE, 0.6, "alpha_ordinal")
     by_skill = make_judgement("m", 0.4, subset="counting")
-    shown = show_agreement(Agreement([*FOUND, raters, by_skill], (), ("a note",)))
+    shown = show_agreement(Agreement([*JUDGEMENTS, raters, by_skill], (), ("a note",)))
     likert, people = shown.tables
     assert likert.names == ("", "m", "k", "l") and people.title == "people, likert"
     assert likert.rows[0] == ("pearson", "0.500\n[0.490, 0.510]", "0.800\n[0.790, 0.810]", "0.700\n[0.690, 0.710]")
@@ -148,8 +148,8 @@ def test_tables_of_correlations_show_the_first_of_many_metrics(count: int) -> No
             for place, metric in enumerate(metrics)
         ]
     )  # fmt: skip
-    correlations = correlation_matrices(correlate_graphs(graphs))
-    shown = show_agreement(Agreement([*FOUND], (), (), graphs=graphs, graph_correlations=correlations))
+    correlations = make_correlation_matrices(correlate_graphs(graphs))
+    shown = show_agreement(Agreement([*JUDGEMENTS], (), (), graphs=graphs, graph_correlations=correlations))
     tables = [*(matrix.as_table() for matrix in shown.graph_correlations), *shown.graph_correlations_by_skill.rows]
     assert len(tables) == 4
     for table in tables:
@@ -192,7 +192,7 @@ def test_the_best_and_worst_ordered_graphs_and_the_most_disputed_ones_are_drawn(
             for metric, value in zip(metrics, values, strict=True)
         ]
     )  # fmt: skip
-    shown = show_agreement(Agreement([*FOUND], (), (), graphs=graphs, graph_images=images)).shown_graphs
+    shown = show_agreement(Agreement([*JUDGEMENTS], (), (), graphs=graphs, graph_images=images)).shown_graphs
     assert [graph.title for graph in shown] == [
         "Graph easy, whose images metrics order best: mean ordering 0.90",
         "Graph hard, whose images metrics order worst: mean ordering −0.50",
@@ -220,7 +220,7 @@ def test_only_some_of_many_error_graphs_are_drawn_and_many_subsets_are_not_colou
         ]
     )  # fmt: skip
     found = Agreement(
-        [*FOUND], (), (), graphs=graphs, graph_correlations=correlation_matrices(correlate_graphs(graphs))
+        [*JUDGEMENTS], (), (), graphs=graphs, graph_correlations=make_correlation_matrices(correlate_graphs(graphs))
     )
     shown = show_agreement(found)
     scatter = shown.graph_charts[0]

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.report.changes import Changes, compare, correct_together
+from plumbline.operators.report.changes import Changes, compare_runs, correct_together
 from plumbline.operators.results.summary import Skills
 from tests.operators.report.made import noisy_score
-from tests.operators.tallied import of_table
+from tests.operators.tallied import wrap_scores
 
 MANIFEST = {"config": {"store": "x", "metrics": {"gecko": {"kind": "gecko"}}}, "models": {}, "versions": {"torch": "1"}}
 GECKO = {"kind": "gecko", "model": "vqa"}
@@ -30,7 +30,9 @@ def make_scores(gain: float = 0.0, *, generators: tuple[str, ...] = ("borealis",
 
 
 def compare_tables(before: pa.Table, after: pa.Table, **manifest: object) -> Changes:
-    return compare(of_table(before), of_table(after), SKILLS, (MANIFEST | {"run_id": "r1"}, MANIFEST | manifest))
+    return compare_runs(
+        wrap_scores(before), wrap_scores(after), SKILLS, (MANIFEST | {"run_id": "r1"}, MANIFEST | manifest)
+    )
 
 
 def test_the_same_scores_are_unchanged() -> None:
@@ -127,7 +129,7 @@ def test_a_metric_with_other_settings_or_models_is_not_compared(after: dict[str,
     config = {"metrics": {"gecko": GECKO}, "models": {"vqa": {"image_batch": 16}}}
     manifest = {"config": config, "models": {"answers:vqa": {"label": "v1"}}, "versions": {}}
     later = {**manifest, **after, "config": {**config, **after.get("config", {})}}
-    found = compare(of_table(make_scores()), of_table(make_scores(0.05)), SKILLS, (manifest, later))
+    found = compare_runs(wrap_scores(make_scores()), wrap_scores(make_scores(0.05)), SKILLS, (manifest, later))
     said = str(found.sentences[0])
     if difference:
         assert said == f"gecko is not the same metric in both runs, so its scores are not compared: {difference}."

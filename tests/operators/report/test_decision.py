@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.report.findings import decide, overall_boards
+from plumbline.operators.report.findings import draw_conclusions, select_overall_boards
 from plumbline.operators.results.comparison import (
     Board,
     Duel,
@@ -25,7 +25,7 @@ from plumbline.operators.results.comparison import (
 )
 from plumbline.operators.results.summary import OVERALL
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
-from tests.operators.tallied import paired, summarise
+from tests.operators.tallied import compare_pairs, summarise
 
 SKILLS = ("text", "colour")
 
@@ -84,7 +84,7 @@ CASES = st.builds(
     spread=st.sampled_from([1.0, 0.3, 2.0, 0.0]),
     outliers=st.sampled_from([0.1, 0.0]),
 )
-DRAWN = settings(
+HYPOTHESIS_SETTINGS = settings(
     max_examples=20, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
 )
 
@@ -192,7 +192,7 @@ def check_headline(sentence: str, pairs: Pairs) -> bool:
         assert not overall
     elif sentence.startswith("No generator is clearly better than another by "):
         assert not any(one.better for one in overall) and any(map(pairs.can_tell, overall))
-    elif sentence.startswith("Too few prompts to say who is better by "):
+    elif sentence.startswith("Too few prompts to compare generators by "):
         assert overall and not any(map(pairs.can_tell, overall))
     elif found := re.fullmatch(r"The metrics disagree on the best generator: (.*)\.", sentence):
         counts = parse_counts(found[1], pairs)
@@ -375,14 +375,14 @@ def check_letters(board: Board) -> None:
         assert (one.rank is None) == (one.group == "") == (one.n == 0)
 
 
-@DRAWN
+@HYPOTHESIS_SETTINGS
 @given(CASES)
 def test_no_sentence_and_no_letter_contradicts_the_table_of_pairs(case: Case) -> None:
     scores, skills = case.draw_scores(), case.assign_skills()
-    compared = paired(scores, skills)
+    compared = compare_pairs(scores, skills)
     ranked = rank_generators(summarise(scores, skills), compared)
     pairs, found = Pairs(ranked, compared), build_boards(ranked, compared)
-    decision = decide(found, overall_boards(found))
+    decision = draw_conclusions(found, select_overall_boards(found))
     for sentences, read in (
         ([decision.headline], check_headline),
         (decision.by_metric, check_board),
@@ -424,14 +424,14 @@ def check_baseline(sentence: str, board: Board) -> bool:
     }
 
 
-@settings(DRAWN, max_examples=25)
+@settings(HYPOTHESIS_SETTINGS, max_examples=25)
 @given(CASES)
 def test_no_sentence_about_a_baseline_compares_two_other_generators(case: Case) -> None:
     scores, skills = case.draw_scores(), case.assign_skills()
-    compared = paired(scores, skills, baseline="g1")
+    compared = compare_pairs(scores, skills, baseline="g1")
     found = build_boards(rank_generators(summarise(scores, skills), compared, baseline="g1"), compared, "g1")
-    overall = overall_boards(found)
-    decision = decide(found, overall)
+    overall = select_overall_boards(found)
+    decision = draw_conclusions(found, overall)
     for sentence, board in zip(decision.by_metric, overall.values(), strict=True):
         assert check_baseline(str(sentence), board), sentence
     assert all("g1" in (duel.generator_a, duel.generator_b) for duel in compared)

@@ -7,15 +7,15 @@ import pytest
 
 from plumbline.operators.base.sentences import first_rows, names, number, signed
 from plumbline.operators.report.findings import (
-    agreement_sentences,
-    certainty_sentence,
-    contrary_sentences,
-    decide,
-    headline,
-    mean_ranks,
-    overall_boards,
+    compute_mean_ranks,
+    describe_agreement,
+    describe_certainty,
+    describe_contrary_pairs,
+    draw_conclusions,
+    select_overall_boards,
+    write_headline,
 )
-from plumbline.operators.report.leaders import metric_sentences
+from plumbline.operators.report.leaders import describe_leaders
 from plumbline.operators.results.comparison import Board, Duel, LeaderboardRow
 from plumbline.operators.results.summary import OVERALL
 
@@ -53,7 +53,7 @@ def make_board(metric: str, order: str, *clear: str, skill: str = OVERALL, unsco
 
 
 def describe_board(found: Board) -> str:
-    [sentence] = metric_sentences([found])
+    [sentence] = describe_leaders([found])
     return str(sentence)
 
 
@@ -89,7 +89,7 @@ def limit_prompts(found: Board, prompts: int) -> Board:
          "No clear winner: each generator that beats another is itself beaten."),
         ([make_board(one, "abc") for one in "mk"], "No generator is clearly better than another by any of 2 metrics."),
         ([limit_prompts(make_board(one, "abc"), 6) for one in "mk"],
-         "Too few prompts to say who is better by any of 2 metrics."),
+         "Too few prompts to compare generators by any of 2 metrics."),
         ([limit_prompts(make_board("m", "abc"), 6), make_board("k", "abc")],
          "No generator is clearly better than another by any of 2 metrics."),
         ([make_board("m", "a", unscored="b")], "One generator was scored: a. There is nothing to rank it against."),
@@ -98,13 +98,15 @@ def limit_prompts(found: Board, prompts: int) -> Board:
     ],
 )  # fmt: skip
 def test_the_headline_claims_no_more_than_the_pairs_show(found: list[Board], said: str) -> None:
-    assert str(headline({one.metric: one for one in found}, "9 corrupt_image")) == said
+    assert str(write_headline({one.metric: one for one in found}, "9 corrupt_image")) == said
 
 
 def test_one_clear_difference_among_three_pairs_makes_no_winner() -> None:
     """Generator a is clearly better than b; c has few prompts and is not clearly different from either."""
     found = make_board("m", "abc", "ab")
-    assert str(headline({"m": found})) == "a leads by m. It is not clearly the best. No clear difference from it: c."
+    assert (
+        str(write_headline({"m": found})) == "a leads by m. It is not clearly the best. No clear difference from it: c."
+    )
     assert describe_board(found).endswith("; no clear difference from c.")
     assert [one.generator for one in found.leaders()] == ["a"] and found.best_row() is None
 
@@ -173,12 +175,12 @@ def test_a_metrics_sentence_claims_no_more_than_its_pairs_show(found: Board, sai
     ([("m", ""), ("k", "")], ["m and k scored nothing."]),
 ])  # fmt: skip
 def test_metrics_with_the_same_result_share_a_sentence(metrics: list[tuple[str, ...]], said: list[str]) -> None:
-    assert [str(sentence) for sentence in metric_sentences([make_board(*of_metric) for of_metric in metrics])] == said
+    assert [str(sentence) for sentence in describe_leaders([make_board(*of_metric) for of_metric in metrics])] == said
 
 
 def test_a_note_about_one_metric_is_only_made_about_it() -> None:
     noted, plain = make_board("m", "abc", "ba", "bc", "ac"), make_board("k", "bac", "ba", "bc", "ac")
-    first, second = metric_sentences([noted, plain])
+    first, second = describe_leaders([noted, plain])
     assert str(first) == describe_board(noted) and "Higher mean" in str(first)
     assert str(second) == describe_board(plain)
 
@@ -189,25 +191,25 @@ def test_missing_images_of_a_leader_are_mentioned() -> None:
     assert "Only 44% of the images of a have a score." in describe_board(short)
 
 
-def describe_agreement(*found: Board) -> list[str]:
-    return [str(one) for one in agreement_sentences({one.metric: one for one in found})]
+def list_agreement(*found: Board) -> list[str]:
+    return [str(one) for one in describe_agreement({one.metric: one for one in found})]
 
 
 def test_metrics_only_agree_on_pairs_with_a_clear_difference_by_two_of_them() -> None:
-    assert describe_agreement(make_board("m", "ab", "ab")) == []
+    assert list_agreement(make_board("m", "ab", "ab")) == []
     nothing = ["No difference is clear by more than one metric."]
-    assert describe_agreement(make_board("m", "ab"), make_board("k", "ba")) == nothing
-    assert describe_agreement(make_board("m", "abc", "ab"), make_board("k", "abc", "bc")) == nothing
-    assert describe_agreement(make_board("m", "ab", "ab"), make_board("k", "ab"), make_board("l", "ab", "ab")) == [
+    assert list_agreement(make_board("m", "ab"), make_board("k", "ba")) == nothing
+    assert list_agreement(make_board("m", "abc", "ab"), make_board("k", "abc", "bc")) == nothing
+    assert list_agreement(make_board("m", "ab", "ab"), make_board("k", "ab"), make_board("l", "ab", "ab")) == [
         "The metrics agree on 1 pair of generators: every metric with a clear difference prefers the same generator."
     ]
 
 
 def test_metrics_only_contradict_on_clear_differences_and_other_pairs_are_counted() -> None:
-    split = describe_agreement(make_board("m", "ab", "ab"), make_board("k", "ab", "ba"), make_board("l", "ab", "ab"))
+    split = list_agreement(make_board("m", "ab", "ab"), make_board("k", "ab", "ba"), make_board("l", "ab", "ab"))
     assert split == ["The metrics disagree on a and b: a is clearly better by m and l, b is clearly better by k."]
     pairs = list(combinations("abcd", 2))
-    every = describe_agreement(
+    every = list_agreement(
         make_board("m", "abcd", *map("".join, pairs)), make_board("k", "abcd", *(b + a for a, b in pairs))
     )  # fmt: skip
     assert len(every) == 6 and every[-1] == "The metrics disagree on 1 more pair of generators."
@@ -215,18 +217,18 @@ def test_metrics_only_contradict_on_clear_differences_and_other_pairs_are_counte
 
 def test_a_pair_whose_mean_contradicts_its_ranks_is_named() -> None:
     found = make_board("m", "ab")._replace(duels=(make_duel("a", "b", "a", difference=-0.02),))
-    [said] = contrary_sentences({"m": found})
+    [said] = describe_contrary_pairs({"m": found})
     assert str(said) == (
         "a is clearly better than b by m, but not by the mean, because the test uses signed ranks. The mean "
         "difference of a from b is −0.020 on their common prompts."
     )
-    assert contrary_sentences({"m": make_board("m", "ab", "ab")}) == []
+    assert describe_contrary_pairs({"m": make_board("m", "ab", "ab")}) == []
 
 
 def describe_weaknesses(*at_skills: Board, metrics: str = "m", order: str = "abc") -> list[str]:
     overall = [make_board(metric, order, *(order[0] + other for other in order[1:])) for metric in metrics]
     found = {(one.metric, one.skill): one for one in (*overall, *at_skills)}
-    return [str(one) for one in decide(found, overall_boards(found)).by_skill]
+    return [str(one) for one in draw_conclusions(found, select_overall_boards(found)).by_skill]
 
 
 def test_a_generator_is_behind_at_a_skill_if_most_metrics_show_it_and_none_the_opposite() -> None:
@@ -273,13 +275,13 @@ def test_a_mean_rank_needs_all_metrics() -> None:
         "k": make_board("k", "bc", unscored="a"),
         "l": make_board("l", "", unscored="abc"),
     }
-    assert mean_ranks(found) == {"b": 1.5, "a": None, "c": None}
-    assert list(mean_ranks(found)) == ["b", "a", "c"]
+    assert compute_mean_ranks(found) == {"b": 1.5, "a": None, "c": None}
+    assert list(compute_mean_ranks(found)) == ["b", "a", "c"]
 
 
 def test_the_sentence_on_certainty_counts_comparisons_made_and_impossible_ones() -> None:
     one, other = make_duel("a", "b", "a"), make_duel("a", "c", None)._replace(n=3)
-    said = str(certainty_sentence({"m": make_board("m", "abc")._replace(duels=(one, other))}))
+    said = str(describe_certainty({"m": make_board("m", "abc")._replace(duels=(one, other))}))
     assert said.startswith(
         "How sure: 1 of 2 comparisons of two generators by one metric is clear, by Wilcoxon's signed-rank"
     )
@@ -322,5 +324,5 @@ def test_with_a_baseline_the_other_generators_are_not_compared_with_each_other(
         one._replace(baseline="a", duels=tuple(its for its in one.duels if "a" in (its.generator_a, its.generator_b)))
         for one in found
     ]
-    decision = decide({(one.metric, OVERALL): one for one in beside}, {one.metric: one for one in beside})
+    decision = draw_conclusions({(one.metric, OVERALL): one for one in beside}, {one.metric: one for one in beside})
     assert (str(decision.headline), str(decision.by_metric[0])) == (headline_said, said)

@@ -14,7 +14,7 @@ from plumbline.operators.report.gallery import NO_DETAIL, THUMBNAIL_BYTES, THUMB
 from plumbline.operators.report.picked_images import Pick
 from plumbline.operators.results.run_scores import RunScores
 from tests.operators import tallied
-from tests.operators.report.made import noise_png, noisy_score, png
+from tests.operators.report.made import draw_noise_png, noisy_score, png
 
 
 def make_score_rows(metrics: tuple[str, ...] = ("gecko", "clipscore"), prompts: int = 40) -> list[dict[str, object]]:
@@ -26,14 +26,14 @@ def make_score_rows(metrics: tuple[str, ...] = ("gecko", "clipscore"), prompts: 
 
 
 def read_scores(records: list[dict[str, object]]) -> RunScores:
-    return tallied.of_table(rows.table(records, schemas.SCORES))
+    return tallied.wrap_scores(rows.table(records, schemas.SCORES))
 
 
 def pick_images(
     found: list[dict[str, object]], metrics: list[str], most: int, falling: Container[str] = ()
 ) -> list[Pick]:
     """Return the images that the gallery shows."""
-    return list(tallied.picked_of(read_scores(found), metrics, most, falling).gallery)
+    return list(tallied.pick_gallery_images(read_scores(found), metrics, most, falling).gallery)
 
 
 def test_the_gallery_has_the_extremes_and_all_generators() -> None:
@@ -91,7 +91,7 @@ def test_rows_without_score_or_image_are_never_picked() -> None:
     assert pick_images(broken, ["gecko", "clipscore"], 10) == []
 
 
-@pytest.mark.parametrize("encoded", [png(3), png(3, 2000), noise_png(3, 1200)], ids=["small", "large", "noise"])
+@pytest.mark.parametrize("encoded", [png(3), png(3, 2000), draw_noise_png(3, 1200)], ids=["small", "large", "noise"])
 def test_a_thumbnail_is_an_image_of_a_few_kilobytes(encoded: bytes) -> None:
     import io
 

@@ -19,11 +19,11 @@ from plumbline.operators.metrics.table import find_story, read_lower_is_better
 from plumbline.operators.report.gallery import THUMBNAIL_BYTES, ImageDetail, Thumbnail
 from plumbline.operators.report.metric_figures import MetricFigures, MetricInputs, measure_metrics
 from plumbline.operators.report.page import GatheredRun, Page, build_page
-from plumbline.operators.report.picked_images import ImageKey, gallery_quotas
+from plumbline.operators.report.picked_images import ImageKey, compute_gallery_quotas
 from plumbline.operators.report.rendering import MAX_IN_CSV, isolate, render, to_csv, to_latex, to_markdown
 from plumbline.operators.results.summary import Skills
 from tests.operators.report.made import HOSTILE, noisy_score
-from tests.operators.tallied import of_table, picked_of, summarise
+from tests.operators.tallied import pick_gallery_images, summarise, wrap_scores
 
 NAMES = ("<img src=x>", "=cmd()", "a|b`c`")
 
@@ -35,7 +35,7 @@ def gather(scores: pa.Table, prompts: dict[str, str], **manifest: Any) -> Gather
     return GatheredRun(
         run_id="r<1>",
         manifest={"benchmark": "<bench>", "metrics": ["<gecko>"], **manifest},
-        scores=of_table(scores),
+        scores=wrap_scores(scores),
         summary=summarise(scores, skills),
         failures=count_failures(rows.table(failed, schemas.ERRORS)),
         prompts=prompts,
@@ -44,12 +44,12 @@ def gather(scores: pa.Table, prompts: dict[str, str], **manifest: Any) -> Gather
 
 
 def make_page(run: GatheredRun, details: dict[ImageKey, ImageDetail] | None = None, images: int = 96) -> Page:
-    picks = picked_of(run.scores, run.manifest["metrics"], images)
+    picks = pick_gallery_images(run.scores, run.manifest["metrics"], images)
     return build_page(run, compute_figures(run), picks=picks, details=details or {})
 
 
 def compute_figures(run: GatheredRun, *, rated: bool = False) -> dict[str, MetricFigures]:
-    quotas = gallery_quotas(run.scores, run.scores.metrics, 0)
+    quotas = compute_gallery_quotas(run.scores, run.scores.metrics, 0)
     inputs = MetricInputs(
         run.scores, run.skills, quotas, run.unranked(), read_lower_is_better(run.manifest), rated=rated
     )
@@ -225,10 +225,10 @@ def test_a_hundred_thousand_images_give_a_page_below_15_megabytes_at_worst_and_e
     scores = make_large_scores(8, 12_500, ["m", "k"])
     prompts = {f"{prompt:06d}": "ש" * 6000 for prompt in range(12_500)}
     skills = Skills((prompt, ["even" if int(prompt) % 2 else "odd"]) for prompt in prompts)
-    run = GatheredRun(run_id="r", manifest={"metrics": ["m", "k"]}, scores=of_table(scores), prompts=prompts,
+    run = GatheredRun(run_id="r", manifest={"metrics": ["m", "k"]}, scores=wrap_scores(scores), prompts=prompts,
                       summary=schemas.SUMMARY.empty_table(),
                       failures=schemas.FAILURES.empty_table(), skills=skills)  # fmt: skip
-    picks = picked_of(run.scores, ["m", "k"], 100)
+    picks = pick_gallery_images(run.scores, ["m", "k"], 100)
     assert 80 <= len(picks.gallery) <= 100 and len(picks.side_by_side) == 12
     edits = {pick.key: make_fullest_detail(place) for place, pick in enumerate(picks.every())}
     images = {key: detail._replace(sources=()) for key, detail in edits.items()}

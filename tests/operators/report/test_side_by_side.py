@@ -10,7 +10,7 @@ from plumbline.operators.report.picked_images import MAX_PROMPTS, MAX_SIDES, Pic
 from plumbline.operators.report.side_by_side import MAX_QUESTIONS, SideBySide, make_side_by_side
 from plumbline.operators.results.run_scores import RunScores
 from tests.operators.report.made import elements
-from tests.operators.tallied import of_table, picked_of
+from tests.operators.tallied import pick_gallery_images, wrap_scores
 
 METRICS = ("gecko", "clipscore")
 
@@ -26,7 +26,7 @@ def make_run(
         for name in generators for prompt in range(prompts) for image in range(images)
         if (value := score(name, prompt)) is not None or image == 0
     ]  # fmt: skip
-    return of_table(rows.table(records, schemas.SCORES))
+    return wrap_scores(rows.table(records, schemas.SCORES))
 
 
 def differ_at(*prompts: int) -> Callable[[str, int], float]:
@@ -35,11 +35,11 @@ def differ_at(*prompts: int) -> Callable[[str, int], float]:
 
 
 def select_prompts(scores: RunScores, most: int = 96) -> list[str]:
-    return [picks[0].prompt_id for picks in picked_of(scores, METRICS, most).side_by_side]
+    return [picks[0].prompt_id for picks in pick_gallery_images(scores, METRICS, most).side_by_side]
 
 
 def test_the_prompts_on_which_generators_differ_most_come_first() -> None:
-    picked = picked_of(make_run(differ_at(7, 20)), METRICS, 96).side_by_side
+    picked = pick_gallery_images(make_run(differ_at(7, 20)), METRICS, 96).side_by_side
     assert {picks[0].prompt_id for picks in picked[:2]} == {"7", "20"}
     assert all([pick.key.generator for pick in picks] == ["a", "b", "c"] for picks in picked)
     assert all(len({pick.prompt_id for pick in picks}) == 1 for picks in picked) and len(picked) == MAX_PROMPTS
@@ -48,7 +48,7 @@ def test_the_prompts_on_which_generators_differ_most_come_first() -> None:
 
 @pytest.mark.parametrize(("most", "prompts"), [(0, 0), (1, 0), (2, 1), (5, 1), (9, 3)])
 def test_the_number_of_images_is_limited(most: int, prompts: int) -> None:
-    picked = picked_of(make_run(differ_at(7)), METRICS, most).side_by_side
+    picked = pick_gallery_images(make_run(differ_at(7)), METRICS, most).side_by_side
     assert len(picked) == prompts and sum(map(len, picked)) <= most
 
 
@@ -60,21 +60,21 @@ def test_prompts_with_all_generators_come_first() -> None:
     def score(name: str, prompt: int) -> float | None:
         return None if (name, prompt) == ("c", 7) else differ_at(7)(name, prompt)
 
-    chosen = picked_of(make_run(score, prompts=8), METRICS, 96).side_by_side
+    chosen = pick_gallery_images(make_run(score, prompts=8), METRICS, 96).side_by_side
     assert chosen[-1][0].prompt_id == "7" and [pick.key.generator for pick in chosen[-1]] == ["a", "b"]
 
 
 def test_every_metric_shows_the_first_of_several_images() -> None:
-    picked = picked_of(make_run(differ_at(7), images=3), METRICS, 96).side_by_side
+    picked = pick_gallery_images(make_run(differ_at(7), images=3), METRICS, 96).side_by_side
     assert {pick.key.image_id.partition("-")[2] for picks in picked for pick in picks} == {"0"}
 
 
 def test_if_there_are_many_generators_those_with_the_best_images_are_shown() -> None:
     names = "".join(chr(97 + place) for place in range(MAX_SIDES + 8))
     scores = make_run(lambda name, prompt: 0.01 * ord(name) + 0.0001 * prompt, names)
-    shown = picked_of(scores, METRICS, 96).side_by_side
+    shown = pick_gallery_images(scores, METRICS, 96).side_by_side
     assert "".join(pick.key.generator for pick in shown[0]) == names[-MAX_SIDES:] and len(shown) == 96 // MAX_SIDES
-    fewer = picked_of(scores, METRICS, 8).side_by_side
+    fewer = pick_gallery_images(scores, METRICS, 8).side_by_side
     assert ["".join(pick.key.generator for pick in one) for one in fewer] == [names[-8:]]
 
 
@@ -89,7 +89,9 @@ def compare_answers(
 ) -> SideBySide:
     picks: list[Pick] = [
         pick._replace(scores={"gecko": score} if score is not None else {})
-        for pick, score in zip(picked_of(make_run(differ_at(7)), METRICS, 96).side_by_side[0], scores, strict=True)
+        for pick, score in zip(
+            pick_gallery_images(make_run(differ_at(7)), METRICS, 96).side_by_side[0], scores, strict=True
+        )
     ]
     details = {
         pick.key: NO_DETAIL._replace(elements={"gecko": one}) for pick, one in zip(picks, asked, strict=True) if one

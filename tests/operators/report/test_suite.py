@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from plumbline.operators.report.rendering import suite_csv, suite_markdown
+from plumbline.operators.report.rendering import format_suite_csv, format_suite_markdown
 from plumbline.operators.report.suite import SuiteRun, Tally, build_suite, correct_together
 from tests.operators.results.test_comparison import make_scores
-from tests.operators.tallied import paired, summarise
+from tests.operators.tallied import compare_pairs, summarise
 
 PROMPTS = 10
 STEPS = tuple(0.01 * (number + 1) for number in range(PROMPTS))
@@ -32,7 +32,7 @@ def make_suite_run(
     ranks = kind == "clipscore"
     options = {"kind": kind} | ({} if ranks else {"statistic": "edge_density"})
     manifest = {"benchmark": benchmark, "metrics": [metric], "config": {"metrics": {metric: options}}}
-    return SuiteRun(f"run-{benchmark}", manifest, summarise(table, {}), paired(table, {}) if ranks else [])
+    return SuiteRun(f"run-{benchmark}", manifest, summarise(table, {}), compare_pairs(table, {}) if ranks else [])
 
 
 def describe_suite(runs: Sequence[SuiteRun]) -> list[str]:
@@ -80,7 +80,7 @@ def test_benchmarks_that_disagree_have_no_leader_and_are_named() -> None:
     runs = [make_suite_run("one", make_levels("a", "b", "c")), make_suite_run("two", make_levels("b", "a", "c"))]
     assert describe_suite(runs) == [
         "No generator leads overall by clipscore: each is clearly worse than another on some benchmark.",
-        "a or b depends on the benchmark by clipscore: a is clearly better on one, b on two.",
+        "By clipscore, the benchmark decides between a and b: a is clearly better on one, b on two.",
     ]
     [across] = build_suite("s", runs).metrics
     assert across.between["a", "b"].verdict == "split" and across.between["a", "c"].is_ahead
@@ -103,7 +103,7 @@ def test_unbeaten_generators_that_do_not_differ_share_the_lead() -> None:
     assert most.endswith("a and b are never clearly worse than another, and cannot be told apart.")
     seldom = {"b": [0.5] * 6 + [None] * 4}  # six prompts are too few for significance
     [most] = describe_suite([make_suite_run(name, make_levels("a", "c") | seldom) for name in ("one", "two")])
-    assert most.endswith("cannot be told apart; a is ahead of the most others, 1 of 2.")
+    assert most.endswith("cannot be told apart; a is ahead of the most: 1 of 2.")
     alone = [make_suite_run("one", make_levels("a", "b", "c")), make_suite_run("two", make_levels("abc"))]
     assert describe_suite(alone)[0].startswith("a leads overall")
     tied = [make_suite_run("one", make_levels("ab", "c")), make_suite_run("two", make_levels("ac", "b"))]
@@ -143,9 +143,9 @@ def test_the_files_contain_every_mean_of_every_benchmark() -> None:
     page = build_suite(
         "s", runs, left_out=["ssim does not score one: it has no sources"], notes=["they share prompts."]
     )
-    rows = suite_csv(page).splitlines()
+    rows = format_suite_csv(page).splitlines()
     assert rows[0].startswith("benchmark,generator,metric,skill,mean,low,high,n,")
     assert len(rows) == 5 and rows[1].startswith("one,a,clipscore,overall,0.955")
-    text = suite_markdown(page)
+    text = format_suite_markdown(page)
     assert "| a | 0.955 | a | 0.955 | a | 2 | 0 | 2 |" in text
     assert "- Note: they share prompts." in text and "ssim does not score one: it has no sources" in text

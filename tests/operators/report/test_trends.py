@@ -8,14 +8,14 @@ import pytest
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.report import trends as trends_room
-from plumbline.operators.report.changes import compare
-from plumbline.operators.report.charts import Chart, ChartLine, trend_chart
+from plumbline.operators.report.changes import compare_runs
+from plumbline.operators.report.charts import Chart, ChartLine, draw_trend_chart
 from plumbline.operators.report.trends import TrendRun, Trends, build_trends, parse_checkpoint, to_frame
 from plumbline.operators.results.summary import Skills
-from plumbline.pipelines.report.comparable_runs import CHECKPOINTS
-from tests.operators.tallied import of_table
+from plumbline.pipelines.report.comparable_runs import CHECKPOINT_PATTERN
+from tests.operators.tallied import wrap_scores
 
-PATTERN = re.compile(CHECKPOINTS)
+PATTERN = re.compile(CHECKPOINT_PATTERN)
 
 
 def make_manifest(day: int = 1, **options: Any) -> dict[str, Any]:
@@ -61,9 +61,9 @@ def charts(monkeypatch: pytest.MonkeyPatch) -> list[DrawnChart]:
 
     def draw(*given: Any) -> Chart:
         drawn.append(DrawnChart(*given))
-        return trend_chart(*given)
+        return draw_trend_chart(*given)
 
-    monkeypatch.setattr(trends_room, "trend_chart", draw)
+    monkeypatch.setattr(trends_room, "draw_trend_chart", draw)
     return drawn
 
 
@@ -160,8 +160,8 @@ def test_trends_and_reports_agree_on_when_a_metric_has_changed(name: str) -> Non
         before["models"].clear()
         after["models"].clear()
     ALTERATIONS[name](after)
-    nothing = of_table(schemas.SCORES.empty_table())
-    changes = compare(nothing, nothing, Skills(()), (before, after))
+    nothing = wrap_scores(schemas.SCORES.empty_table())
+    changes = compare_runs(nothing, nothing, Skills(()), (before, after))
     is_named = any("is not the same metric" in str(sentence) for sentence in changes.sentences)
     means = make_trend_run(1, {"a": 0.5}).summary
     page = make_trends(TrendRun("1", before, means), TrendRun("2", after, means))

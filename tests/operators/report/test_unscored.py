@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.report.charts import MAX_LABEL, short_labels
+from plumbline.operators.report.charts import MAX_LABEL, shorten_labels
 from tests.operators.report.test_page import gather, make_page
 
 METRICS = ("m", "k")
@@ -72,7 +72,7 @@ def test_labels_of_charts_are_short_and_distinct(seed: int) -> None:
     ends = {"".join(draw.choice([*"ab01"], draw.integers(1, 12))) for _ in range(30)}
     for names in ([*ends], [shared + end for end in ends], [end + shared for end in ends],
                   [shared + end + shared for end in ends], ["\x1b[31ma", "\x07[31ma"]):  # fmt: skip
-        labels = short_labels(names)
+        labels = shorten_labels(names)
         assert [*labels] == names and len({*labels.values()}) == len(names)
         assert max(map(len, labels.values())) <= MAX_LABEL + 1
         assert all(labels[name] == name for name in names if len(name) <= MAX_LABEL and name.isprintable())

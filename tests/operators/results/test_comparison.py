@@ -18,9 +18,9 @@ from plumbline.operators.results.comparison import (
     rank_generators,
     read_prompt_means,
 )
-from plumbline.operators.results.comparison import bradley_terry as rate
+from plumbline.operators.results.comparison import compute_bradley_terry as rate
 from plumbline.operators.results.summary import Skills
-from tests.operators.tallied import of_table, paired, summarise
+from tests.operators.tallied import compare_pairs, summarise, wrap_scores
 
 
 def make_scores(by_generator: dict[str, list[float | None]], metric: str = "m") -> pa.Table:
@@ -44,16 +44,16 @@ BOARD = make_scores({"good": draw_scores(0.8, 1), "twin": draw_scores(0.8, 2), "
 
 
 def fit_bradley_terry(scores: pa.Table, falling: Container[str] = ()) -> dict[str, dict[str, float]]:
-    of_run = of_table(scores)
+    of_run = wrap_scores(scores)
     return {metric: rate(metric, read_prompt_means(of_run, metric), falling) for metric in of_run.metrics}
 
 
 def make_board(scores: pa.Table) -> list[LeaderboardRow]:
-    return rank_generators(summarise(scores, {}), paired(scores, {}))
+    return rank_generators(summarise(scores, {}), compare_pairs(scores, {}))
 
 
 def test_a_clear_difference_is_reported_and_a_tie_is_not() -> None:
-    told = {frozenset((its.generator_a, its.generator_b)): its.better for its in paired(BOARD, {})}
+    told = {frozenset((its.generator_a, its.generator_b)): its.better for its in compare_pairs(BOARD, {})}
     assert told[frozenset(("good", "poor"))] == "good"
     assert told[frozenset(("twin", "poor"))] == "twin"
     assert told[frozenset(("good", "twin"))] is None
@@ -63,7 +63,7 @@ def test_a_clear_difference_is_reported_and_a_tie_is_not() -> None:
 
 def test_a_duel_has_its_size_interval_and_wins() -> None:
     a, b = [0.9, 0.5, 0.7, 0.8, 0.6, 0.9, 0.4, 0.4], [0.4, 0.5, 0.1, 0.5, 0.2, 0.7, 0.3, None]
-    [duel] = paired(make_scores({"a": a, "b": b}), {})
+    [duel] = compare_pairs(make_scores({"a": a, "b": b}), {})
     assert (duel.generator_a, duel.generator_b, duel.n) == ("a", "b", 7)
     assert duel.difference == pytest.approx((0.5 + 0 + 0.6 + 0.3 + 0.4 + 0.2 + 0.1) / 7)
     assert duel.win_rate == pytest.approx(6.5 / 7)
@@ -75,7 +75,7 @@ def test_with_a_baseline_only_comparisons_with_it_are_made_and_corrected() -> No
     random = np.random.default_rng(0)
     names = [f"g{number:02d}" for number in range(12)]
     scores = make_scores({name: list(random.normal(0.5 + 0.55 * (name == "g03"), 0.3, 18)) for name in names})
-    every, beside = paired(scores, {}), paired(scores, {}, baseline="g05")
+    every, beside = compare_pairs(scores, {}), compare_pairs(scores, {}, baseline="g05")
     assert (len(every), len(beside)) == (66, 11)
     by_pair = {frozenset((its.generator_a, its.generator_b)): its for its in every}
     for its in beside:
@@ -106,28 +106,28 @@ def test_at_most_1_in_20_runs_of_equal_generators_separates_any_from_the_baselin
 
 def test_five_wins_are_too_few_for_a_clear_difference_and_six_are_enough() -> None:
     for prompts, better in ((5, None), (6, "a")):
-        [duel] = paired(make_scores({"a": [1.0] * prompts, "b": [0.5] * prompts}), {})
+        [duel] = compare_pairs(make_scores({"a": [1.0] * prompts, "b": [0.5] * prompts}), {})
         assert (duel.better, duel.p_value) == (better, 2 ** (1 - prompts))
 
 
 def test_equal_runs_have_no_difference_at_all() -> None:
-    [duel] = paired(make_scores({"after": [0.1, 0.2, 0.3], "before": [0.1, 0.2, 0.3]}), {})
+    [duel] = compare_pairs(make_scores({"after": [0.1, 0.2, 0.3], "before": [0.1, 0.2, 0.3]}), {})
     assert (duel.difference, duel.p_holm, duel.better) == (0, 1, None)
     assert math.isnan(duel.low) and math.isnan(duel.high), "three equal prompts do not imply that all others are equal"
 
 
 def test_images_of_a_prompt_are_averaged_and_generators_without_a_common_prompt_are_not_compared() -> None:
     twice = pa.concat_tables([make_scores({"a": [0.2, 0.4]}), make_scores({"a": [0.6, 0.8], "b": [0.5, 0.5]})])
-    [duel] = paired(twice, {})
+    [duel] = compare_pairs(twice, {})
     assert (duel.n, duel.difference) == (2, pytest.approx(0.0))
     apart = make_scores({"a": [0.1, None], "b": [None, 0.2]})
-    assert paired(apart, {}) == []
+    assert compare_pairs(apart, {}) == []
     assert [its.rank for its in make_board(apart)] == [1, 2]
 
 
 def test_skills_are_compared_on_their_own_prompts_and_corrected_among_themselves() -> None:
     skills = {f"p{number}": ["count"] for number in range(10)}
-    found = paired(BOARD, skills)
+    found = compare_pairs(BOARD, skills)
     assert {its.skill: its.n for its in found} == {"overall": 40, "count": 10}
     for its in found:
         assert its.p_holm >= its.p_value
@@ -144,7 +144,7 @@ def test_a_generator_with_few_prompts_differs_from_none_and_makes_none_the_best(
     """Generator a is clearly better than b; c has the lowest mean, but only twelve prompts, so differs from neither."""
     few = [*draw_scores(0.74, 6, 12), *[None] * 288]
     scores = make_scores({"a": draw_scores(0.8, 4, 300), "b": draw_scores(0.75, 5, 300), "c": few})
-    found = paired(scores, {})
+    found = compare_pairs(scores, {})
     assert {(its.generator_a, its.generator_b): its.better for its in found} == {
         ("a", "b"): "a", ("a", "c"): None, ("b", "c"): None,
     }  # fmt: skip
@@ -159,7 +159,7 @@ def test_a_generator_with_few_prompts_differs_from_none_and_makes_none_the_best(
 def test_signed_ranks_decide_who_is_better_even_against_the_means() -> None:
     """Generator b is slightly better on nine of ten prompts, and much worse on the tenth."""
     b = [0.5 + (-0.7 if prompt % 10 == 0 else 0.05) + prompt * 1e-4 for prompt in range(60)]
-    [duel] = paired(make_scores({"a": [0.5] * 60, "b": b}), {})
+    [duel] = compare_pairs(make_scores({"a": [0.5] * 60, "b": b}), {})
     assert duel.p_holm < 0.001 and duel.difference > 0 > duel.effect and duel.win_rate == pytest.approx(0.1)
     assert (duel.better, duel.worse) == ("b", "a")
 
@@ -179,7 +179,7 @@ def test_if_lower_is_better_results_equal_those_of_negated_scores_and_numbers_ar
     good, poor, gaps = draw_scores(0.8, 1), draw_scores(0.4, 3), [*draw_scores(0.8, 2)[:30], *[None] * 10]
     high = make_scores({"good": good, "poor": poor, "gaps": gaps})
     low = high.set_column(high.schema.get_field_index("score"), "score", pc.negate(high.column("score")))
-    above, below = paired(high, {}), paired(low, {}, {"m"})
+    above, below = compare_pairs(high, {}), compare_pairs(low, {}, {"m"})
     for one, other in zip(above, below, strict=True):
         assert (one.better, one.effect, one.win_rate, one.p_holm) == (
             other.better, other.effect, other.win_rate, other.p_holm,
@@ -201,6 +201,6 @@ def test_signed_ranks_and_means_may_also_disagree_if_lower_is_better() -> None:
     one_sided = [*[0.1] * 30, *[-2.0] * 3]
     apart = make_scores({"a": one_sided, "b": [0.0] * 33})
     for falling, better in (((), "a"), ({"m"}, "b")):
-        [duel] = paired(apart, {}, falling)
+        [duel] = compare_pairs(apart, {}, falling)
         assert (duel.better, duel.is_contrary) == (better, True)
         assert duel.difference == pytest.approx((3 - 6) / 33)

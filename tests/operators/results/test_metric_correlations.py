@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.results.metric_correlations import correlate_metrics, spearman_interval
-from tests.operators.tallied import of_table
+from plumbline.operators.results.metric_correlations import compute_spearman_interval, correlate_metrics
+from tests.operators.tallied import wrap_scores
 
 PROMPTS = [f"p{number}" for number in range(40)]
 
@@ -28,15 +28,15 @@ def draw_scores(seed: int) -> dict[str, float | None]:
     return dict(zip(PROMPTS, np.random.default_rng(seed).random(len(PROMPTS)).tolist(), strict=True))
 
 
-def table(*parts: list[dict[str, object]]) -> pa.Table:
+def make_table(*parts: list[dict[str, object]]) -> pa.Table:
     return rows.table([row for part in parts for row in part], schemas.SCORES)
 
 
 def test_two_metrics_are_correlated_over_the_images_that_both_scored() -> None:
     first, second, third = draw_scores(1), draw_scores(2) | {"p0": None}, draw_scores(3)
     del second["p1"]
-    runs = of_table(
-        table(
+    runs = wrap_scores(
+        make_table(
             make_scores("a", "x", first),
             make_scores("b", "x", second),
             make_scores("a", "y", third),
@@ -60,7 +60,7 @@ def test_the_interval_of_a_rank_correlation_has_its_stated_coverage() -> None:
     covered = 0
     for _ in range(1000):
         pair = random.multivariate_normal([0, 0], [[1, pearson], [pearson, 1]], 40)
-        interval = spearman_interval(float(stats.spearmanr(pair).statistic), 40)
+        interval = compute_spearman_interval(float(stats.spearmanr(pair).statistic), 40)
         covered += interval.low <= truth <= interval.high
     assert 930 <= covered <= 970
-    assert math.isnan(spearman_interval(0.5, 3).low) and math.isnan(spearman_interval(math.nan, 40).low)
+    assert math.isnan(compute_spearman_interval(0.5, 3).low) and math.isnan(compute_spearman_interval(math.nan, 40).low)

@@ -9,14 +9,14 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.results.prompt_properties import (
     ParsedWord,
     ParseProperties,
-    central_depth,
     count_syllables,
-    depth,
-    grade,
-    length,
+    list_properties,
+    measure_central_depth,
+    measure_depth,
+    measure_grade,
+    measure_length,
     measure_parse,
     open_parser,
-    properties,
 )
 
 
@@ -30,19 +30,21 @@ def test_syllables_are_groups_of_vowels_except_silent_endings(word: str, count: 
 
 
 def test_the_grade_follows_the_flesch_kincaid_formula() -> None:
-    assert grade("The dog runs. It barks.") == pytest.approx(0.39 * 5 / 2 + 11.8 * 5 / 5 - 15.59)
-    assert grade("a purple motorcycle") == pytest.approx(0.39 * 3 + 11.8 * 7 / 3 - 15.59)
-    assert math.isnan(grade("12 !")) and grade("a motorcycle, e.g. a dog") == grade("a motorcycle, e.g. a dog ")
+    assert measure_grade("The dog runs. It barks.") == pytest.approx(0.39 * 5 / 2 + 11.8 * 5 / 5 - 15.59)
+    assert measure_grade("a purple motorcycle") == pytest.approx(0.39 * 3 + 11.8 * 7 / 3 - 15.59)
+    assert math.isnan(measure_grade("12 !")) and measure_grade("a motorcycle, e.g. a dog") == measure_grade(
+        "a motorcycle, e.g. a dog "
+    )
 
 
 def test_the_length_counts_only_content_words() -> None:
-    assert (length("a red dog is in front of the cat"), length("the"), length("")) == (4, 0, 0)
+    assert (measure_length("a red dog is in front of the cat"), measure_length("the"), measure_length("")) == (4, 0, 0)
 
 
 def test_the_depth_is_the_longest_path_to_the_root_of_any_sentence() -> None:
-    assert depth([1, 1, 1]) == 1
-    assert depth([1, 2, 3, 3, 4]) == 3, "two sentences"
-    assert math.isnan(depth([]))
+    assert measure_depth([1, 1, 1]) == 1
+    assert measure_depth([1, 2, 3, 3, 4]) == 3, "two sentences"
+    assert math.isnan(measure_depth([]))
 
 
 def compute_central_depth_as_printed(children: list[list[int]], node: int) -> tuple[int, int]:
@@ -63,10 +65,10 @@ def test_the_central_depth_equals_that_of_the_papers_pseudo_code() -> None:
         children = [[child for child, head in heads.items() if head == word != child] for word in range(len(order))]
         roots = [word for word, head in heads.items() if head == word]
         expected = max(max(compute_central_depth_as_printed(children, root)) for root in roots)
-        assert central_depth([heads[word] for word in range(len(order))]) == expected
-    assert central_depth([1, 1, 1]) == 1 and math.isnan(central_depth([]))
+        assert measure_central_depth([heads[word] for word in range(len(order))]) == expected
+    assert measure_central_depth([1, 1, 1]) == 1 and math.isnan(measure_central_depth([]))
     chain = [max(0, word - 1) for word in range(5000)]
-    assert (central_depth(chain), depth(chain)) == (1, 4999), "a branch on only one side is not central"
+    assert (measure_central_depth(chain), measure_depth(chain)) == (1, 4999), "a branch on only one side is not central"
 
 
 def test_entities_are_counted_once_each() -> None:
@@ -84,10 +86,10 @@ def test_entities_are_counted_once_each() -> None:
 
 
 def test_properties_include_the_parse_only_if_there_is_a_parser() -> None:
-    assert list(properties({})) == ["length", "grade"]
-    measured = properties({"letters": lambda text: float(len(text))}, lambda text: ParseProperties(7, 3, 2))
+    assert list(list_properties({})) == ["length", "grade"]
+    measured = list_properties({"letters": lambda text: float(len(text))}, lambda text: ParseProperties(7, 3, 2))
     assert {name: of("a dog") for name, of in measured.items()} == {
-        "length": 1, "grade": grade("a dog"), "depth": 7, "central_depth": 3, "entities": 2,
+        "length": 1, "grade": measure_grade("a dog"), "depth": 7, "central_depth": 3, "entities": 2,
         "letters": 5,
     }  # fmt: skip
 

@@ -4,10 +4,10 @@ import pytest
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.results.question_quality import assess, content_words
+from plumbline.operators.results.question_quality import assess_questions, find_content_words
 
 TEXTS = {"p0": "a red dog on the green grass", "p1": "two cats", "p2": "  "}
-FAILED = rows.error_value(RowError("empty_prompt", "no text"))
+EMPTY_PROMPT_ERROR = rows.error_value(RowError("empty_prompt", "no text"))
 
 
 def make_question(prompt_id: str, number: int, span: str | None, *, keep: bool | None = None) -> dict[str, object]:
@@ -22,11 +22,11 @@ def test_prompts_questions_and_words_are_counted() -> None:
         make_question("p0", 1, "red dog"),
         make_question("p0", 2, "grass", keep=False),
         make_question("p1", 1, None),
-        {"prompt_id": "p2", "error": FAILED},
+        {"prompt_id": "p2", "error": EMPTY_PROMPT_ERROR},
     ]
     entailed = [{"prompt_id": "p0", "question_id": str(n), "p_entail": p} for n, p in ((1, 0.9), (2, 0.001))]
     tables = rows.table(asked, schemas.QUESTIONS), rows.table(entailed, schemas.ENTAILMENTS)
-    quality = assess(prompts, *tables, threshold=0.005)
+    quality = assess_questions(prompts, *tables, threshold=0.005)
     assert (quality.prompts, quality.failed, quality.questions) == (3, 1, 3)
     assert (quality.dropped, quality.doubted) == (1, 1)
     assert (quality.covered_words, quality.content_words) == (2, 6), "red, dog of red, dog, green, grass, two, cats"
@@ -36,4 +36,4 @@ def test_prompts_questions_and_words_are_counted() -> None:
     ("text", "words"), [("A man's well-known hat", ["man's", "well-known", "hat"]), ("in the", []), ("", [])]
 )
 def test_function_words_are_not_content_words(text: str, words: list[str]) -> None:
-    assert [text[start:end] for start, end in content_words(text)] == words
+    assert [text[start:end] for start, end in find_content_words(text)] == words

@@ -17,12 +17,12 @@ from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.questions.gecko import GeckoConfig
 from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
-from plumbline.operators.report.changes import compare
+from plumbline.operators.report.changes import compare_runs
 from plumbline.operators.results.reward_hacking import Movement, find_suspicious
 from plumbline.operators.results.summary import Skills
 from plumbline.operators.rewards.combination import Combination, Unit
 from tests.bench_of import images, prompts
-from tests.operators.tallied import of_table
+from tests.operators.tallied import wrap_scores
 
 STATISTICS = ("edge_density", "entropy", "saturation")
 MANIFEST: dict[str, Any] = {
@@ -65,7 +65,7 @@ def _add_noise(picture: Pixels, noise: NDArray[np.float64]) -> Pixels:
 
 
 @cache
-def toy() -> ToyGenerator:
+def make_toy_scores() -> ToyGenerator:
     shown = [np.asarray(Image.open(io.BytesIO(row["image"])).convert("RGB")) for row in images("atlas", COUNT)]
     return ToyGenerator([row["text"] for row in prompts(COUNT)], shown)
 
@@ -80,17 +80,17 @@ def make_run(scores: Mapping[str, Sequence[float]]) -> pa.Table:
     return rows.table(records, schemas.SCORES)
 
 
-TRAINED = Combination(weights={"clipscore": 1.0})
+TRAINED_REWARD = Combination(weights={"clipscore": 1.0})
 
 
-def describe_hacking(before: pa.Table, after: pa.Table, reward: Combination | None = TRAINED) -> list[str]:
-    runs = of_table(before), of_table(after)
-    return [str(sentence) for sentence in compare(*runs, Skills(()), (MANIFEST, MANIFEST), reward).sentences]
+def describe_hacking(before: pa.Table, after: pa.Table, reward: Combination | None = TRAINED_REWARD) -> list[str]:
+    runs = wrap_scores(before), wrap_scores(after)
+    return [str(sentence) for sentence in compare_runs(*runs, Skills(()), (MANIFEST, MANIFEST), reward).sentences]
 
 
 def test_a_loop_that_learns_to_blank_backgrounds_gives_a_warning_of_one_sentence() -> None:
     scorer = open_scorer("metric=[clipscore,edge_density,entropy,saturation]", "models=shapes")
-    generator = toy()
+    generator = make_toy_scores()
 
     def scored(pictures: Sequence[Image.Image], metrics: Sequence[str] | None = None) -> pa.Table:
         table = scorer.score_table(pictures, generator.texts, metrics)

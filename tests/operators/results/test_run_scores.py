@@ -10,15 +10,15 @@ import pyarrow as pa
 import pytest
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.report.changes import compare
+from plumbline.operators.report.changes import compare_runs
 from plumbline.operators.report.metric_figures import MetricFigures, MetricInputs, measure_metrics
-from plumbline.operators.report.picked_images import gallery_quotas
+from plumbline.operators.report.picked_images import compute_gallery_quotas
 from plumbline.operators.results import run_scores
 from plumbline.operators.results.comparison import read_prompt_means
-from plumbline.operators.results.run_scores import NONE, RunScores
+from plumbline.operators.results.run_scores import NO_ID, RunScores
 from plumbline.operators.results.summary import Skills
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
-from tests.operators.tallied import of_table, picked_of
+from tests.operators.tallied import pick_gallery_images, wrap_scores
 
 GENERATORS = ("atlas", "borealis")
 SKILLS = Skills((f"p{number}", ["counting", "colour"][: number % 3]) for number in range(60))
@@ -38,18 +38,18 @@ def make_part(metric: str, generator: str, prompts: int = 60) -> pa.Table:
 
 
 METRICS = ("gecko", "clipscore", "dsg")
-WHOLE = pa.concat_tables([make_part(metric, generator) for metric in METRICS for generator in GENERATORS])
+WHOLE_TABLE = pa.concat_tables([make_part(metric, generator) for metric in METRICS for generator in GENERATORS])
 
 
 def split_parts(sizes: Sequence[int]) -> RunScores:
-    """Split the scores in WHOLE into parts with these numbers of rows; a last part has the remaining rows."""
-    ends = np.cumsum([0, *sizes, len(WHOLE) - sum(sizes)]).tolist()
-    parts = [WHOLE.slice(first, last - first) for first, last in pairwise(ends)]
+    """Split the scores in WHOLE_TABLE into parts with these numbers of rows; a last part has the remaining rows."""
+    ends = np.cumsum([0, *sizes, len(WHOLE_TABLE) - sum(sizes)]).tolist()
+    parts = [WHOLE_TABLE.slice(first, last - first) for first, last in pairwise(ends)]
     return RunScores([partial(_select, table) for table in parts])
 
 
 def compute_figures(scores: RunScores) -> dict[str, MetricFigures]:
-    return measure_metrics(MetricInputs(scores, SKILLS, gallery_quotas(scores, METRICS, 12), rated=True))
+    return measure_metrics(MetricInputs(scores, SKILLS, compute_gallery_quotas(scores, METRICS, 12), rated=True))
 
 
 def _select(table: pa.Table, columns: Sequence[str]) -> pa.Table:
@@ -62,11 +62,11 @@ def test_a_metrics_rows_equal_those_of_the_table() -> None:
     assert scores.n_null == 6 * 9 and scores.truncated == dict.fromkeys(METRICS, 2)
     assert scores.prompts.tolist() == sorted(hash_ids([f"p{at}" for at in range(60)]).tolist())
     columns = scores.select_rows("clipscore")
-    own = WHOLE.slice(120, 120)
+    own = WHOLE_TABLE.slice(120, 120)
     assert columns.row.tolist() == list(range(120, 240))
     np.testing.assert_array_equal(columns.score, own.column("score").to_numpy())
     np.testing.assert_array_equal(columns.prompt, hash_ids(own.column("prompt_id").to_pylist()))
-    assert np.flatnonzero(columns.image == NONE).tolist() == [10, 70] and len(np.unique(columns.image)) == 119
+    assert np.flatnonzero(columns.image == NO_ID).tolist() == [10, 70] and len(np.unique(columns.image)) == 119
     assert [whose.image_id for whose in scores.ids([121, 3, 190])] == ["atlas-1", "atlas-3", None]
     assert len(scores.select_rows("absent").row) == 0
 
@@ -75,14 +75,14 @@ def test_a_metrics_rows_equal_those_of_the_table() -> None:
 @pytest.mark.parametrize("kept", [0, 2, 100])
 def test_results_are_the_same_for_any_parts(sizes: list[int], kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_scores, "PARTS_KEPT", kept)
-    whole, parts = of_table(WHOLE), split_parts(sizes)
-    assert picked_of(parts, METRICS, 12) == picked_of(whole, METRICS, 12)
+    whole, parts = wrap_scores(WHOLE_TABLE), split_parts(sizes)
+    assert pick_gallery_images(parts, METRICS, 12) == pick_gallery_images(whole, METRICS, 12)
     for metric in METRICS:
         of_parts, of_whole = (compute_figures(scores)[metric] for scores in (parts, whole))
         assert str(of_parts.duels) == str(of_whole.duels), "as text, because nan is not equal to itself"
         assert of_parts.ratings == of_whole.ratings
         assert str(of_parts.spreads) == str(of_whole.spreads)
-    assert str(compare(parts, parts, SKILLS, ({}, {}))) == str(compare(whole, whole, SKILLS, ({}, {})))
+    assert str(compare_runs(parts, parts, SKILLS, ({}, {}))) == str(compare_runs(whole, whole, SKILLS, ({}, {})))
 
 
 def test_a_cached_part_is_read_once_and_other_parts_every_time(
@@ -92,7 +92,7 @@ def test_a_cached_part_is_read_once_and_other_parts_every_time(
 
     def read_noted(number: int, columns: Sequence[str]) -> pa.Table:
         read.append(number)
-        return WHOLE.slice(60 * number, 60).select(list(columns))
+        return WHOLE_TABLE.slice(60 * number, 60).select(list(columns))
 
     monkeypatch.setattr(run_scores, "PARTS_KEPT", 2)
     scores = RunScores([partial(read_noted, number) for number in range(6)])
@@ -109,7 +109,7 @@ def test_memory_is_limited_to_one_metric_and_a_few_parts(monkeypatch: pytest.Mon
 
     def select_metric(number: int) -> pa.Table:
         generator, metric, no = (pa.array([value] * len(ids)) for value in ("atlas", f"m{number:02d}", False))
-        return pa.table([ids, ids, generator, metric, values, no], names=run_scores.READ)
+        return pa.table([ids, ids, generator, metric, values, no], names=run_scores.READ_COLUMNS)
 
     tables = [select_metric(number) for number in range(24)]  # in Arrow's memory, which is not traced
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.results.summary import Skills, Tally, best_first, count_each
+from plumbline.operators.results.summary import Skills, Tally, count_each, sort_best_first
 from plumbline.operators.statistics.bootstrap import Prompts
 from tests.operators.tallied import summarise
 
 SKILLS = {"p0": ["colour", "count"], "p1": ["colour"], "p2": []}
-FAILED = rows.error_value(RowError("corrupt_image", "it does not decode"))
+DECODE_ERROR = rows.error_value(RowError("corrupt_image", "it does not decode"))
 
 
 def make_scores_table(*scored: tuple[str, str, str | None, float | None]) -> pa.Table:
@@ -33,7 +33,7 @@ def make_scores_table(*scored: tuple[str, str, str | None, float | None]) -> pa.
                 "metric": metric,
                 "prompt_id": prompt_id,
                 "score": score,
-                "error": FAILED if score is None else None,
+                "error": DECODE_ERROR if score is None else None,
             }
             for number, (generator, metric, prompt_id, score) in enumerate(scored)
         ],
@@ -140,10 +140,10 @@ def test_if_lower_is_better_the_lowest_mean_comes_first_and_no_number_changes() 
         ("low", "a", "p2", 0.8), ("high", "a", "p2", 0.7),
     )  # fmt: skip
     summary = summarise(scores, SKILLS)
-    turned = best_first(summary, {"b"})
+    turned = sort_best_first(summary, {"b"})
     overall = [(row["metric"], row["generator"]) for row in turned.to_pylist() if row["skill"] == "overall"]
     assert overall == [("a", "low"), ("a", "high"), ("b", "low"), ("b", "tied"), ("b", "high"), ("b", "none")]
-    assert best_first(turned).equals(summary) and turned.schema == schemas.SUMMARY
+    assert sort_best_first(turned).equals(summary) and turned.schema == schemas.SUMMARY
 
 
 def test_the_table_has_exactly_the_summary_schema_even_if_empty() -> None:

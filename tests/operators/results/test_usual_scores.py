@@ -7,9 +7,9 @@ import pytest
 from plumbline.operators.results.percentile_ranks import (
     SketchKey,
     UsualScores,
-    largest_sketches,
+    make_sketch,
     merge_sketches,
-    sketch,
+    select_largest_sketches,
 )
 
 NONE_FALLS = frozenset[str]()
@@ -18,10 +18,10 @@ NONE_FALLS = frozenset[str]()
 def make_usual_scores(*given: tuple[str, str, list[float | None]], falling: frozenset[str] = NONE_FALLS) -> UsualScores:
     """Return the usual scores of runs; each run is given as (metric, generator, scores), the newest first."""
     runs = [
-        merge_sketches([(SketchKey(metric, name), sketch(pa.chunked_array([scores])))])
+        merge_sketches([(SketchKey(metric, name), make_sketch(pa.chunked_array([scores])))])
         for metric, name, scores in given
     ]
-    return UsualScores("pets", largest_sketches(runs), falling)
+    return UsualScores("pets", select_largest_sketches(runs), falling)
 
 
 def test_a_score_is_described_by_its_percentile_rank() -> None:
@@ -46,10 +46,12 @@ def test_a_generator_that_several_runs_scored_counts_once_with_the_most_images()
 def test_two_hundred_values_represent_many_scores_however_they_are_split() -> None:
     draws = np.random.default_rng(0)
     scores = draws.beta(2, 5, size=20_000)
-    parts = [(SketchKey("m", "a"), sketch(pa.chunked_array([part]))) for part in np.split(np.sort(scores), [50, 9_000])]
+    parts = [
+        (SketchKey("m", "a"), make_sketch(pa.chunked_array([part]))) for part in np.split(np.sort(scores), [50, 9_000])
+    ]
     table = merge_sketches(parts)
     assert table.column("n").to_pylist() == [20_000] and len(table.column("values")[0]) == 200
-    of_all = UsualScores("pets", largest_sketches([table]), NONE_FALLS)
+    of_all = UsualScores("pets", select_largest_sketches([table]), NONE_FALLS)
     for score in (0.01, 0.1, 0.3, 0.6, 0.9):
         place = of_all.locate("m", score)
         assert place is not None and place.rank == pytest.approx((scores < score).mean(), abs=0.01)

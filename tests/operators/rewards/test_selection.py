@@ -14,7 +14,7 @@ from plumbline.operators.rewards.selection import (
     Example,
     SelectionConfig,
     choose_split,
-    even_quotas,
+    compute_even_quotas,
     select_examples,
     spread_examples,
 )
@@ -116,7 +116,7 @@ def test_best_of_n_requires_images_with_different_rewards() -> None:
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.integers(0, 100))
 def test_quotas_are_even_except_for_groups_that_are_too_small(sizes: list[int], total: int) -> None:
-    quotas = even_quotas(sizes, total)
+    quotas = compute_even_quotas(sizes, total)
     assert sum(quotas) == min(total, sum(sizes))
     assert all(quota <= size for quota, size in zip(quotas, sizes, strict=True))
     open_ended = [quota for quota, size in zip(quotas, sizes, strict=True) if quota < size]

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from plumbline.operators.rewards.values import (
     Floats,
     Std,
+    compute_rank_advantages,
+    compute_z_scores,
     measure_noise,
-    rank_advantages,
-    z_scores,
 )
 
 PROMPTS = np.array([0, 0, 0, 1, 1, 2], np.int32)
@@ -38,13 +38,13 @@ def test_the_noise_is_the_pooled_standard_deviation_within_a_prompt() -> None:
 def test_z_scores_use_the_chosen_standard_deviation(std: Std, spread: float) -> None:
     values = np.array([1.0, 2.0, 3.0, 4.0, 4.0, 9.0])
     noise = measure_noise(values, PROMPTS)
-    z = z_scores(values, PROMPTS, noise, std, epsilon=0.5)
+    z = compute_z_scores(values, PROMPTS, noise, std, epsilon=0.5)
     assert z[:3] == pytest.approx(np.array([-1, 0, 1]) / (spread + 0.5 * noise))
     assert list(z[3:]) == [0, 0, 0], "identical images, and a prompt's only image"
 
 
 def test_ranks_ascend_from_the_worst_to_the_best_and_ties_share_a_rank() -> None:
-    ranks = rank_advantages(np.array([3.0, 1.0, 1.0, nan, 2.0, 5.0]), PROMPTS, noise=1.0)
+    ranks = compute_rank_advantages(np.array([3.0, 1.0, 1.0, nan, 2.0, 5.0]), PROMPTS, noise=1.0)
     assert list(ranks[:3]) == [1.0, -0.5, -0.5] and np.isnan(ranks[3]) and list(ranks[4:]) == [0, 0]
 
 
@@ -53,11 +53,11 @@ def test_z_scores_and_ranks_do_not_depend_on_the_rewards_scale(
     given: tuple[np.ndarray, list[Floats]], scale: float
 ) -> None:
     prompts, (values,) = given
-    for made in (z_scores, None):
+    for made in (compute_z_scores, None):
         before, after = (
-            z_scores(v, prompts, measure_noise(v, prompts), "population", 1e-4)
+            compute_z_scores(v, prompts, measure_noise(v, prompts), "population", 1e-4)
             if made
-            else rank_advantages(v, prompts, measure_noise(v, prompts))
+            else compute_rank_advantages(v, prompts, measure_noise(v, prompts))
             for v in (values, values * scale)
         )
         np.testing.assert_allclose(after, before, atol=1e-6)

@@ -26,7 +26,7 @@ from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.scoring.scorer import Scorer
 from tests.bench_of import plan_bench, run_plan, write_benchmark
-from tests.operators.models.endpoint import VARIABLE, Server, make_completion, make_error
+from tests.operators.models.endpoint import KEY_VARIABLE, Server, make_completion, make_error
 from tests.operators.tiny import draw_image, encode_image
 
 ROOT = Path(__file__).parent.parent.parent
@@ -156,7 +156,7 @@ def test_a_value_that_is_not_an_image_is_refused_with_its_position_and_type(
 
 HALF = json.loads(r'"a \ud83d circle"')
 """Half of an emoji, as json.dumps writes a text that was cut in the middle of the emoji."""
-UNUSABLE = {
+UNUSABLE_PROMPTS = {
     HALF: r"a lone surrogate (U+D83D) at position 2",
     7: "expected the prompt as text, found int",
     b"a red circle": "expected the prompt as text, found bytes",
@@ -171,11 +171,11 @@ UNUSABLE = {
 
 
 def _is_unusable(prompt: Any) -> bool:
-    return any(prompt is bad for bad in UNUSABLE)
+    return any(prompt is bad for bad in UNUSABLE_PROMPTS)
 
 
 def test_an_unusable_prompt_gives_an_error_row_with_the_reason(scorer: Scorer, images: list[bytes]) -> None:
-    given: list[Any] = [*UNUSABLE, *["a red circle", "a blue square"] * 4]
+    given: list[Any] = [*UNUSABLE_PROMPTS, *["a red circle", "a blue square"] * 4]
     np.random.default_rng(5).shuffle(given)
     shown = [images[place % len(images)] for place in range(len(given))]
     good = [place for place, prompt in enumerate(given) if not _is_unusable(prompt)]
@@ -187,7 +187,7 @@ def test_an_unusable_prompt_gives_an_error_row_with_the_reason(scorer: Scorer, i
         assert [found[place]["score"] for place in good] == pytest.approx(read_scores(alone, metric), abs=1e-6)
         for prompt, row in zip(given, found, strict=True):
             if _is_unusable(prompt):
-                assert row["score"] is None and UNUSABLE[prompt] in row["error"]["message"]
+                assert row["score"] is None and UNUSABLE_PROMPTS[prompt] in row["error"]["message"]
 
 
 def test_an_address_or_a_closed_image_is_refused_with_the_remedy(
@@ -229,7 +229,7 @@ def test_a_png_with_a_large_compressed_text_is_scored_by_its_pixels(mode: str, b
     assert expected == found and expected > 0
 
 
-ORDERED: dict[str, Callable[[pd.Series], Any]] = {
+ORDERED_COLUMNS: dict[str, Callable[[pd.Series], Any]] = {
     "filtered Series": lambda column: column,
     "Series of pandas strings": lambda column: column.astype("string") if column.name == "prompt" else column,
     "list": list,
@@ -241,7 +241,7 @@ ORDERED: dict[str, Callable[[pd.Series], Any]] = {
 }
 
 
-@pytest.mark.parametrize("form", ORDERED)
+@pytest.mark.parametrize("form", ORDERED_COLUMNS)
 @pytest.mark.parametrize("index", ["shuffled", "repeated", "texts"])
 def test_images_and_prompts_of_any_containers_are_paired_in_order(form: str, index: str, images: list[bytes]) -> None:
     random = np.random.default_rng(sum(map(ord, form + index)))
@@ -250,7 +250,7 @@ def test_images_and_prompts_of_any_containers_are_paired_in_order(form: str, ind
     frame.index = pd.Index(indices[index])
     frame = frame.iloc[random.permutation(len(frame))[: len(frame) - 1]]
     expected = [plumbline.score(image, "", "edge_density")["score"].item() for image in frame.image]
-    scored = plumbline.score(ORDERED[form](frame.image), ORDERED[form](frame.prompt), "edge_density")
+    scored = plumbline.score(ORDERED_COLUMNS[form](frame.image), ORDERED_COLUMNS[form](frame.prompt), "edge_density")
     assert scored["prompt"].tolist() == frame.prompt.tolist()
     assert scored["score"].tolist() == expected and len(set(expected)) > 1
 
@@ -398,7 +398,7 @@ def test_questions_about_a_prompt_are_written_once_for_all_threads(
     server: Server, images: list[bytes], prompts: list[str]
 ) -> None:
     """The next call writes questions again if writing failed, or if `kept_prompts` newer prompts replaced them."""
-    llm = {"endpoint": server.url, "checkpoint": "m", "key_variable": VARIABLE, "max_retries": 0}
+    llm = {"endpoint": server.url, "checkpoint": "m", "key_variable": KEY_VARIABLE, "max_retries": 0}
     words = [f"models.llm.{name}={value}" for name, value in llm.items()]
     scorer = open_scorer("metric=[gecko_baseline]", "models=shapes", "model@models.llm=api", *words, "kept_prompts=3")
     server.script = lambda number, body: make_error(503)

@@ -13,11 +13,11 @@ from plumbline.operators.stages.images import ImagesStage
 from plumbline.operators.stages.questions import write_questions
 from plumbline.operators.stages.scores import PreparedScores, ScoresStage, WrittenIndex
 from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, Upstream
-from tests.operators.tiny import no_fetch
+from tests.operators.tiny import refuse_fetch
 
 
-def options(*, image_batch: int = 100) -> StageOptions:
-    return StageOptions(ImageLimits(), no_fetch, image_batch=image_batch)
+def make_options(*, image_batch: int = 100) -> StageOptions:
+    return StageOptions(ImageLimits(), refuse_fetch, image_batch=image_batch)
 
 
 def make_upstream(table: pa.Table) -> Upstream:
@@ -38,7 +38,7 @@ def run_stage(stage: Stage, given: Inputs) -> pa.Table:
 
 
 def decode(stage: ImagesStage, images: pa.Table) -> PreparedImages:
-    return prepare_images(images, "gen", preprocess=stage.preprocess, limits=ImageLimits(), fetch=no_fetch)
+    return prepare_images(images, "gen", preprocess=stage.preprocess, limits=ImageLimits(), fetch=refuse_fetch)
 
 
 def ask(prompts: pa.Table, metric: Any) -> pa.Table:
@@ -47,9 +47,9 @@ def ask(prompts: pa.Table, metric: Any) -> pa.Table:
 
 
 def entail(questions: pa.Table, model: Any) -> pa.Table:
-    return run_stage(EntailmentStage({}, {"nli": model}, options()), make_inputs("metric", questions=questions))
+    return run_stage(EntailmentStage({}, {"nli": model}, make_options()), make_inputs("metric", questions=questions))
 
 
 def score(measured: pa.Table, name: str, metric: Metric, written: WrittenIndex | None = None) -> pa.Table:
     """Return the metric's scores, computed from a stage's table and from the written questions, if any."""
-    return ScoresStage({name: metric}, {}, options()).compute({name: PreparedScores(measured, written)})[name]
+    return ScoresStage({name: metric}, {}, make_options()).compute({name: PreparedScores(measured, written)})[name]

@@ -25,7 +25,7 @@ from plumbline.operators.models.families.vlm import CHAT
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
 from tests.operators import tiny
-from tests.operators.stages.given import ask, decode, options
+from tests.operators.stages.given import ask, decode, make_options
 from tests.operators.tiny import draw_image, encode_image, make_image_table
 
 PROMPTS = {"p0": "a red circle", "p1": "two blue star left of a green square", "p2": "star", "p3": "the circle"}
@@ -104,7 +104,7 @@ def make_questions(*texts: str, prompt_id: str = "p0") -> QuestionIndex:
 def answer(
     model: LikelihoodModel, images: pa.Table, questions: Mapping[str, QuestionIndex], *, image_batch: int = 100
 ) -> dict[str, pa.Table]:
-    stage = AnswersStage({}, {"model": model}, options(image_batch=image_batch))
+    stage = AnswersStage({}, {"model": model}, make_options(image_batch=image_batch))
     return dict(stage.measure(decode(stage, images), questions))
 
 
@@ -245,7 +245,7 @@ def fail_if_asked(question: Question) -> list[list[float]]:
 
 
 ONE_FAILED = rows.table([{"prompt_id": "p0", "text": "a"}, {"prompt_id": "p1", "text": " "}], schemas.PROMPTS)
-STARS = ["not_finite" if "star" in PROMPTS[prompt_id] else None for prompt_id in PROMPT_IDS]
+STAR_ERRORS = ["not_finite" if "star" in PROMPTS[prompt_id] else None for prompt_id in PROMPT_IDS]
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ STARS = ["not_finite" if "star" in PROMPTS[prompt_id] else None for prompt_id in
          QuestionIndex(ask(ONE_FAILED, tiny.make_vqascore()), tiny.make_vqascore()),
          ["empty_prompt", None, "empty_prompt"]),
         ([b"broken"], ["p99"], answer_certainly, make_vqascore_questions(), ["corrupt_image"]),
-        *((PICTURES, PROMPT_IDS, answer_wrongly_about("star", number=number), make_vqascore_questions(), STARS)
+        *((PICTURES, PROMPT_IDS, answer_wrongly_about("star", number=number), make_vqascore_questions(), STAR_ERRORS)
           for number in (float("nan"), float("inf"), float("-inf"))),
         (PICTURES, PROMPT_IDS, run_out_of_memory_about("the circle"), make_vqascore_questions(),
          [None, None, None, "model_failed", None, None, None, "model_failed"]),
@@ -332,7 +332,7 @@ class SmallDevice(ScriptedModel):
 
 def test_every_image_is_answered_with_little_memory_and_the_batch_size_is_remembered() -> None:
     model = SmallDevice(room=5)
-    stage = AnswersStage({}, {"model": model}, options(image_batch=8))
+    stage = AnswersStage({}, {"model": model}, make_options(image_batch=8))
     images = decode(stage, make_image_table(PICTURES, PROMPT_IDS))
     questions = {"one": make_vqascore_questions(), "two": make_vqascore_questions(answer="No")}
     for expected in ([8, 4, 2, 2, 2, 2], [2, 2, 2, 2]):  # four are encoded, which leaves no memory for the questions
@@ -397,7 +397,7 @@ class LetterEncoder:
 def test_a_free_answer_means_the_equal_or_else_the_nearest_choice(words: str, chosen: str) -> None:
     asked = [{"prompt_id": "p0", "question_id": "1", "text": "what color?", "choices": ["red", "blue", "green"]}]
     model = TalkingModel(words)
-    stage = AnswersStage({}, {"model": model, "matcher": LetterEncoder()}, options())
+    stage = AnswersStage({}, {"model": model, "matcher": LetterEncoder()}, make_options())
     prepared = decode(stage, make_image_table(PICTURES[:1], ["p0"]))
     index = QuestionIndex(rows.table(asked, schemas.QUESTIONS), TifaConfig())
     (row,) = stage.measure(prepared, {"tifa": index})["tifa"].to_pylist()

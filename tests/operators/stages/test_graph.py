@@ -114,7 +114,9 @@ def test_a_role_without_a_model_and_a_model_without_the_call_are_refused_by_key(
     with pytest.raises(ConfigError, match=r"metrics\.c\.model: clipscore needs a clip or .* model, but the model of"):
         check_models(make_nodes({"c": ClipScoreConfig()}), models)
     with pytest.raises(ConfigError, match=r"metrics\.t\.matcher: no model has the role 'matcher'"):
-        served = {role: model_config(family=family, checkpoint="owner/name") for role, family in SERVED.items()}
+        served = {
+            role: model_config(family=family, checkpoint="owner/name") for role, family in SERVED_FAMILIES.items()
+        }
         check_models(make_nodes({"v": VqaScoreConfig(), "t": TifaConfig()}), served)
     thinking = {"vqa": model_config(family="vlm", checkpoint="owner/name", thinking="allowed")}
     with pytest.raises(ConfigError, match=r"metrics\.v\.model, role 'vqa': likelihoods are for immediate answers"):
@@ -135,4 +137,4 @@ def test_two_measures_of_one_model_share_its_pass() -> None:
     assert [(node.name, list(node.metrics)) for node in nodes] == [("similarities:itm", ["itm", "itc"])]
 
 
-SERVED = {"vqa": "vlm", "llm": "causal_lm"}
+SERVED_FAMILIES = {"vqa": "vlm", "llm": "causal_lm"}

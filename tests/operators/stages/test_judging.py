@@ -17,16 +17,16 @@ from plumbline.operators.metrics.judges.viescore import VieScoreConfig
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.similarities.sentence_matching import SentenceMatchingConfig
 from plumbline.operators.models.calls import Generation, ImageRequest, Region, Request, TextFeatures
-from plumbline.operators.results.judge_noise import noise_by_generator
+from plumbline.operators.results.judge_noise import measure_noise_by_generator
 from plumbline.operators.stages.stage import Inputs, RowStage, Stage
 from plumbline.operators.stages.table import STAGES
 from tests.operators import tiny
-from tests.operators.stages.given import make_upstream, options
+from tests.operators.stages.given import make_options, make_upstream
 from tests.operators.stages.test_writing import ScriptedModel
 
 PROMPTS = {"p0": "a red car", "p1": "two sheep", "p2": "a vase", "empty": " "}
-UNSURE = RowError("model_unavailable", "try later", retryable=True)
-RATED = '{"rating": 70, "rationale": "It fits."}'
+RETRYABLE_ERROR = RowError("model_unavailable", "try later", retryable=True)
+RATING_REPLY = '{"rating": 70, "rationale": "It fits."}'
 
 
 class ScriptedVlm:
@@ -73,11 +73,11 @@ class VowelEncoder:
         return TextFeatures(torch.nn.functional.normalize(counts, dim=-1), [len(text) > 30 for text in texts])
 
 
-def pictures(count: int) -> list[bytes]:
+def draw_images(count: int) -> list[bytes]:
     return [tiny.encode_image(tiny.draw_image(seed)) for seed in range(count)]
 
 
-def colour(seed: int) -> str:
+def compute_colour(seed: int) -> str:
     return ScriptedVlm().preprocess(tiny.draw_image(seed))
 
 
@@ -95,7 +95,7 @@ class Chain:
         for name in names:
             metrics = {one: metric for one, metric in self.metrics.items() if name in metric.chain}
             models = {key: self.models[key] for key in STAGES[name].calls if self._used(key, metrics)}
-            stage: Stage = STAGES[name](metrics, models, options(image_batch=image_batch))
+            stage: Stage = STAGES[name](metrics, models, make_options(image_batch=image_batch))
             made = stage.compute(stage.prepare(self._inputs(STAGES[name], metrics, earlier)))
             self.tables |= {(one, name): table for one, table in made.items()}
         return self
@@ -125,26 +125,30 @@ def run_llmscore(images: pa.Table, *, judge: ScriptedModel | None = None, **mode
         "describer": ScriptedModel(lambda request: "A thing."),
         **models,
     }
-    given["judge"] = judge or ScriptedModel(lambda request: RATED)
+    given["judge"] = judge or ScriptedModel(lambda request: RATING_REPLY)
     return Chain({"llmscore": LlmScoreConfig()}, images, **given)
 
 
-def error_kinds(records: Sequence[dict[str, Any]]) -> list[str | None]:
+def list_error_kinds(records: Sequence[dict[str, Any]]) -> list[str | None]:
     return [row["error"] and row["error"]["kind"] for row in records]
 
 
 def test_an_image_becomes_a_caption_and_regions_a_description_a_verdict_and_a_score() -> None:
     describer = ScriptedModel(lambda request: f"Described, {describer.calls}.")
-    judge = ScriptedModel(lambda request: RATED)
-    chain = run_llmscore(tiny.make_image_table(pictures(2), ["p0", "p1"]), describer=describer, judge=judge).run(
+    judge = ScriptedModel(lambda request: RATING_REPLY)
+    chain = run_llmscore(tiny.make_image_table(draw_images(2), ["p0", "p1"]), describer=describer, judge=judge).run(
         image_batch=1
     )
     (caption, _) = chain.rows("llmscore", "captions")
-    assert caption["captions"] == [{"text": f"It is {colour(0)}.", "width": 48, "height": 48}]
+    assert caption["captions"] == [{"text": f"It is {compute_colour(0)}.", "width": 48, "height": 48}]
     (region, _) = chain.rows("llmscore", "regions")
-    assert region["regions"] == [[{"label": f"{colour(0)} thing", "x1": 1, "y1": 2, "x2": 3, "y2": 4}]]
+    assert region["regions"] == [[{"label": f"{compute_colour(0)} thing", "x1": 1, "y1": 2, "x2": 3, "y2": 4}]]
     asked = describer.asked[0].messages[0].text
-    assert f"It is {colour(0)}." in asked and f"{colour(0)} thing: [1, 2, 3, 4]" in asked and "48 x 48" in asked
+    assert (
+        f"It is {compute_colour(0)}." in asked
+        and f"{compute_colour(0)} thing: [1, 2, 3, 4]" in asked
+        and "48 x 48" in asked
+    )
     assert describer.calls == 1 and judge.calls == 1, "all images of a shard are batched"
     assert "a red car" in judge.asked[0].messages[0].text and "Described, 1." in judge.asked[0].messages[0].text
     for row in chain.rows("llmscore"):
@@ -160,35 +164,41 @@ def test_the_score_of_a_repeated_judge_is_the_mean_of_the_readable_ratings() -> 
     """
 
     def rate(image: str, request: Request) -> str:
-        rated = {colour(0): (40, 50, None), colour(1): (90, 90, 90), colour(2): (None, None, None)}[image]
+        rated = {
+            compute_colour(0): (40, 50, None),
+            compute_colour(1): (90, 90, 90),
+            compute_colour(2): (None, None, None),
+        }[image]
         rating = rated[request.seed - 5]
         return "Well." if rating is None else json.dumps({"rating": rating, "rationale": "So."})
 
     judge = ScriptedVlm(rate)
     metric = Gpt4vEvalConfig(repeats=3, temperature=0.5, seed=5)
-    images = tiny.make_image_table(pictures(3), ["p0", "p1", "p2"])
+    images = tiny.make_image_table(draw_images(3), ["p0", "p1", "p2"])
     chain = Chain({"judged": metric}, images, judge=judge).run()
     first, second, third = chain.rows("judged")
     assert [row["score"] for row in (first, second, third)] == [45, 90, None]
     assert [row["asks"] for row in (first, second, third)] == [[40, 50, None], [90, 90, 90], None]
     assert (first["rationale"], third["error"]["kind"]) == ("Ask 1: So. Ask 2: So.", "unreadable_reply")
-    assert judge.encoded == [colour(0), colour(1), colour(2)], "each image is encoded once"
-    (noise,) = noise_by_generator("judged", chain.tables["judged", "scores"])
+    assert judge.encoded == [compute_colour(0), compute_colour(1), compute_colour(2)], "each image is encoded once"
+    (noise,) = measure_noise_by_generator("judged", chain.tables["judged", "scores"])
     assert (noise["repeats"], noise["images"], noise["unread"]) == (3, 2, 1)
     assert noise["deviation"] == pytest.approx(math.sqrt(50 / 3))  # 25 + 25 + 0, with 1 + 2 degrees of freedom
     assert noise["share"] == pytest.approx(50 / 3 * (1 / 2 + 1 / 3) / 2 / (45**2 / 2))
 
 
 def test_a_row_is_tried_again_after_a_failure_of_the_service() -> None:
-    judge = ScriptedVlm(lambda image, request: UNSURE if request.seed == 1 else RATED)
+    judge = ScriptedVlm(lambda image, request: RETRYABLE_ERROR if request.seed == 1 else RATING_REPLY)
     metric = Gpt4vEvalConfig(repeats=2, temperature=1)
-    chain = Chain({"judged": metric}, tiny.make_image_table(pictures(1), ["p0"]), judge=judge).run()
+    chain = Chain({"judged": metric}, tiny.make_image_table(draw_images(1), ["p0"]), judge=judge).run()
     assert rows.count_errors(chain.tables["judged", "scores"], retryable_only=True) == 1
 
 
 def test_an_unreadable_verdict_is_a_null_with_its_reason_after_one_more_try() -> None:
-    judge = ScriptedModel(lambda request: "Nice." if "a red car" in request.messages[0].text else RATED)
-    first, second = run_llmscore(tiny.make_image_table(pictures(2), ["p0", "p1"]), judge=judge).run().rows("llmscore")
+    judge = ScriptedModel(lambda request: "Nice." if "a red car" in request.messages[0].text else RATING_REPLY)
+    first, second = (
+        run_llmscore(tiny.make_image_table(draw_images(2), ["p0", "p1"]), judge=judge).run().rows("llmscore")
+    )
     assert (first["score"], first["ratings"], first["rationale"]) == (None, None, None)
     assert first["error"]["kind"] == "unreadable_reply" and "expected a JSON object" in first["error"]["message"]
     assert second["score"] == 0.7 and len(judge.asked) == 3
@@ -196,26 +206,32 @@ def test_an_unreadable_verdict_is_a_null_with_its_reason_after_one_more_try() ->
 
 def test_a_failure_affects_only_its_row_and_is_passed_on() -> None:
     captioner = ScriptedVlm(
-        lambda image, request: UNSURE if image == colour(1) else "" if image == colour(2) else "a car"
+        lambda image, request: (
+            RETRYABLE_ERROR if image == compute_colour(1) else "" if image == compute_colour(2) else "a car"
+        )
     )
-    given = [*pictures(4), b"no image", *pictures(2)[:1], pictures(1)[0]]
+    given = [*draw_images(4), b"no image", *draw_images(2)[:1], draw_images(1)[0]]
     images = tiny.make_image_table(given, ["p0", "p0", "p0", "p1", "p0", "nowhere", "empty"])
     chain = run_llmscore(images, captioner=captioner).run()
     expected = [None, "model_unavailable", "unreadable_reply", None, "corrupt_image", "unknown_prompt", "empty_prompt"]
-    assert error_kinds(chain.rows("llmscore")) == expected
-    assert error_kinds(chain.rows("llmscore", "descriptions")) == [*expected[:5], None, None], "they need no prompt"
+    assert list_error_kinds(chain.rows("llmscore")) == expected
+    assert list_error_kinds(chain.rows("llmscore", "descriptions")) == [*expected[:5], None, None], (
+        "they need no prompt"
+    )
     assert [row["score"] is None for row in chain.rows("llmscore")] == [kind is not None for kind in expected]
 
 
 def fail_in_batches(image: str, request: Request) -> str:
-    if image == colour(2):
+    if image == compute_colour(2):
         raise ValueError("no such picture")
     return "a car"
 
 
 def test_a_failing_call_is_halved_until_the_bad_image_is_alone() -> None:
-    chain = run_llmscore(tiny.make_image_table(pictures(5), ["p0"] * 5), captioner=ScriptedVlm(fail_in_batches)).run()
-    assert error_kinds(chain.rows("llmscore")) == [None, None, "model_failed", None, None]
+    chain = run_llmscore(
+        tiny.make_image_table(draw_images(5), ["p0"] * 5), captioner=ScriptedVlm(fail_in_batches)
+    ).run()
+    assert list_error_kinds(chain.rows("llmscore")) == [None, None, "model_failed", None, None]
     assert rows.count_errors(chain.tables["llmscore", "captions"], retryable_only=True) == 1
 
 
@@ -224,21 +240,25 @@ def test_an_unreachable_model_ends_the_shard() -> None:
         raise ModelError("answered 401")
 
     with pytest.raises(ModelError, match="401"):
-        run_llmscore(tiny.make_image_table(pictures(2), ["p0"] * 2), captioner=ScriptedVlm(refuse)).run()
+        run_llmscore(tiny.make_image_table(draw_images(2), ["p0"] * 2), captioner=ScriptedVlm(refuse)).run()
 
 
 def test_rows_are_retryable_after_a_failure_of_the_whole_call_to_the_judge() -> None:
     def fail(request: Request) -> str:
         raise RuntimeError("the engine is gone")
 
-    chain = run_llmscore(tiny.make_image_table(pictures(2), ["p0", "p1"]), judge=ScriptedModel(fail)).run()
+    chain = run_llmscore(tiny.make_image_table(draw_images(2), ["p0", "p1"]), judge=ScriptedModel(fail)).run()
     assert rows.count_errors(chain.tables["llmscore", "scores"], retryable_only=True) == 2
 
 
 def test_each_image_of_a_row_is_judged_and_the_score_is_their_mean() -> None:
-    images = pa.table({"image_id": ["film", "still"], "prompt_id": ["p0", "p0"], "image": [pictures(2), pictures(1)]})
-    describer = ScriptedModel(lambda request: "first" if colour(0) in request.messages[0].text else "second")
-    judge = ScriptedModel(lambda request: RATED if "\nfirst\n" in request.messages[0].text else RATED.replace("7", "2"))
+    images = pa.table(
+        {"image_id": ["film", "still"], "prompt_id": ["p0", "p0"], "image": [draw_images(2), draw_images(1)]}
+    )
+    describer = ScriptedModel(lambda request: "first" if compute_colour(0) in request.messages[0].text else "second")
+    judge = ScriptedModel(
+        lambda request: RATING_REPLY if "\nfirst\n" in request.messages[0].text else RATING_REPLY.replace("7", "2")
+    )
     chain = run_llmscore(images, describer=describer, judge=judge).run()
     film, still = chain.rows("llmscore")
     assert film["score"] == pytest.approx((0.7 + 0.2) / 2) and still["score"] == 0.7
@@ -247,18 +267,20 @@ def test_each_image_of_a_row_is_judged_and_the_score_is_their_mean() -> None:
 
 
 def test_rows_of_earlier_cells_are_reused_if_their_inputs_are_unchanged() -> None:
-    before = run_llmscore(tiny.make_image_table(pictures(3), ["p0", "p0", "p1"])).run()
-    replaced = tiny.make_image_table([*pictures(2), tiny.encode_image(tiny.draw_image(7))], ["p0", "p0", "p1"])
+    before = run_llmscore(tiny.make_image_table(draw_images(3), ["p0", "p0", "p1"])).run()
+    replaced = tiny.make_image_table([*draw_images(2), tiny.encode_image(tiny.draw_image(7))], ["p0", "p0", "p1"])
     after = run_llmscore(replaced)
     after.run(before)
-    assert after.models["captioner"].encoded == [colour(7)] and after.models["grounder"].encoded == [colour(7)]
+    assert after.models["captioner"].encoded == [compute_colour(7)] and after.models["grounder"].encoded == [
+        compute_colour(7)
+    ]
     assert [len(after.models[name].asked) for name in ("describer", "judge")] == [1, 1]
-    assert error_kinds(after.rows("llmscore")) == [None] * 3
+    assert list_error_kinds(after.rows("llmscore")) == [None] * 3
     assert after.rows("llmscore")[:2] == before.rows("llmscore")[:2]
 
 
 def test_a_changed_prompt_only_recomputes_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
-    images = tiny.make_image_table(pictures(2), ["p0", "p1"])
+    images = tiny.make_image_table(draw_images(2), ["p0", "p1"])
     before = run_llmscore(images).run()
     monkeypatch.setitem(PROMPTS, "p1", "three sheep")
     after = run_llmscore(images)
@@ -268,28 +290,28 @@ def test_a_changed_prompt_only_recomputes_verdicts(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_failed_row_is_tried_again_and_the_others_are_reused() -> None:
-    images = tiny.make_image_table(pictures(2), ["p0", "p1"])
+    images = tiny.make_image_table(draw_images(2), ["p0", "p1"])
     before = run_llmscore(
-        images, captioner=ScriptedVlm(lambda image, request: UNSURE if image == colour(0) else "a car")
+        images, captioner=ScriptedVlm(lambda image, request: RETRYABLE_ERROR if image == compute_colour(0) else "a car")
     ).run()
     after = run_llmscore(images, captioner=ScriptedVlm(lambda image, request: "a car"))
     after.run(before)
-    assert after.models["captioner"].encoded == [colour(0)]
-    assert len(after.models["judge"].asked) == 1 and error_kinds(after.rows("llmscore")) == [None, None]
+    assert after.models["captioner"].encoded == [compute_colour(0)]
+    assert len(after.models["judge"].asked) == 1 and list_error_kinds(after.rows("llmscore")) == [None, None]
 
 
 def test_captions_and_regions_of_different_images_are_never_joined() -> None:
-    chain = run_llmscore(tiny.make_image_table(pictures(2), ["p0", "p1"])).run()
+    chain = run_llmscore(tiny.make_image_table(draw_images(2), ["p0", "p1"])).run()
     other = run_llmscore(
-        tiny.make_image_table([pictures(1)[0], tiny.encode_image(tiny.draw_image(9))], ["p0", "p1"])
+        tiny.make_image_table([draw_images(1)[0], tiny.encode_image(tiny.draw_image(9))], ["p0", "p1"])
     ).run()
-    stage = STAGES["descriptions"](chain.metrics, {"describer": chain.models["describer"]}, options())
+    stage = STAGES["descriptions"](chain.metrics, {"describer": chain.models["describer"]}, make_options())
     read = {"captions": make_upstream(chain.tables["llmscore", "captions"])}
     read |= {"regions": make_upstream(other.tables["llmscore", "regions"])}
     inputs = Inputs(
         "gen", pa.table({}), ("llmscore",), {"llmscore": read}, make_upstream(schemas.PROMPTS.empty_table())
     )
-    assert error_kinds(stage.compute(stage.prepare(inputs))["llmscore"].to_pylist()) == [None, "incomplete_cell"]
+    assert list_error_kinds(stage.compute(stage.prepare(inputs))["llmscore"].to_pylist()) == [None, "incomplete_cell"]
 
 
 def test_metrics_that_share_a_model_encode_an_image_once() -> None:
@@ -297,12 +319,12 @@ def test_metrics_that_share_a_model_encode_an_image_once() -> None:
     judge = ScriptedVlm(lambda image, request: scales)
     metrics = {"viescore": VieScoreConfig(), "gpt4v_eval": Gpt4vEvalConfig()}
     chain = Chain(
-        metrics, tiny.make_image_table([*pictures(2), b"no image"], ["p0", "nowhere", "p0"]), judge=judge
+        metrics, tiny.make_image_table([*draw_images(2), b"no image"], ["p0", "nowhere", "p0"]), judge=judge
     ).run()
-    assert judge.encoded == [colour(0), colour(1)] and judge.calls == 1
+    assert judge.encoded == [compute_colour(0), compute_colour(1)] and judge.calls == 1
     assert [row["score"] for row in chain.rows("viescore")] == [4.0, None, None]
     assert [row["score"] for row in chain.rows("gpt4v_eval")] == [35.0, None, None]
-    assert error_kinds(chain.rows("gpt4v_eval")) == [None, "unknown_prompt", "corrupt_image"]
+    assert list_error_kinds(chain.rows("gpt4v_eval")) == [None, "unknown_prompt", "corrupt_image"]
     assert [row["rationale"] for row in chain.rows("viescore")] == ["So. So.", None, None]
 
 
@@ -313,28 +335,28 @@ def test_prompts_are_compared_with_captions_and_descriptions() -> None:
     }
     captioner = ScriptedVlm(lambda image, request: "a red car")
     describer = ScriptedModel(lambda request: "u" * 40)
-    images = tiny.make_image_table([*pictures(2), b"no image"], ["p0", "empty", "p0"])
+    images = tiny.make_image_table([*draw_images(2), b"no image"], ["p0", "empty", "p0"])
     chain = Chain(
         metrics, images, captioner=captioner, grounder=ScriptedVlm(), describer=describer, embedder=VowelEncoder()
     ).run()
     same, empty, broken = chain.rows("capclip")
-    assert same["score"] == pytest.approx(1) and error_kinds([empty, broken]) == ["empty_prompt", "corrupt_image"]
+    assert same["score"] == pytest.approx(1) and list_error_kinds([empty, broken]) == ["empty_prompt", "corrupt_image"]
     other, *_ = chain.rows("descclip")
     assert other["score"] < 0.9 and (same["truncated"], other["truncated"]) == (False, True)
 
 
 def test_a_similarity_that_is_not_a_number_is_a_null() -> None:
-    captioner = ScriptedVlm(lambda image, request: "nowhere near" if image == colour(0) else "a red car")
+    captioner = ScriptedVlm(lambda image, request: "nowhere near" if image == compute_colour(0) else "a red car")
     metrics: dict[str, Metric] = {"capclip": SentenceMatchingConfig()}
     chain = Chain(
-        metrics, tiny.make_image_table(pictures(2), ["p0", "p0"]), captioner=captioner, embedder=VowelEncoder()
+        metrics, tiny.make_image_table(draw_images(2), ["p0", "p0"]), captioner=captioner, embedder=VowelEncoder()
     ).run()
-    assert error_kinds(chain.rows("capclip")) == ["not_finite", None]
+    assert list_error_kinds(chain.rows("capclip")) == ["not_finite", None]
 
 
 def test_meteor_needs_no_model() -> None:
     metrics: dict[str, Metric] = {"capmeteor": SentenceMatchingConfig(measure="meteor")}
     captioner = ScriptedVlm(lambda image, request: "A red car.")
-    images = pa.table({"image_id": ["film"], "prompt_id": ["p0"], "image": [pictures(2)]})
+    images = pa.table({"image_id": ["film"], "prompt_id": ["p0"], "image": [draw_images(2)]})
     (row,) = Chain(metrics, images, captioner=captioner).run().rows("capmeteor")
     assert row["score"] == pytest.approx(0.9814814814814815)

@@ -23,7 +23,7 @@ from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.stages.answers import QuestionIndex
 from plumbline.operators.stages.modules import ModulesStage
 from plumbline.operators.stages.scores import WrittenIndex
-from tests.operators.stages.given import decode, options, score
+from tests.operators.stages.given import decode, make_options, score
 from tests.operators.tiny import detectors, draw_image, encode_image, make_image_table, save_clip
 
 PROGRAMS = {
@@ -84,7 +84,7 @@ def make_models(**named: Any) -> Mapping[str, Any]:
 
 def observe(images: pa.Table, loaded: Mapping[str, Any], **metrics: VpevalConfig) -> Mapping[str, pa.Table]:
     metrics = metrics or {"vpeval": VpevalConfig()}
-    stage = ModulesStage(metrics, loaded, options(image_batch=2))
+    stage = ModulesStage(metrics, loaded, make_options(image_batch=2))
     table = make_questions_table()
     return stage.measure(decode(stage, images), {name: QuestionIndex(table, one) for name, one in metrics.items()})
 

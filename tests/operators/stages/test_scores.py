@@ -20,7 +20,7 @@ from tests.operators import tiny
 from tests.operators.stages.given import score
 
 IDS = {"image_id": "i", "prompt_id": "p", "generator": "gen"}
-FAILED = rows.error_value(RowError("corrupt_image", "it does not decode"))
+DECODE_ERROR = rows.error_value(RowError("corrupt_image", "it does not decode"))
 
 
 def make_answers_table(*questions: list[list[float]]) -> pa.Table:
@@ -91,15 +91,15 @@ def test_truncation_is_passed_on() -> None:
     ("schema", "metric"), [(schemas.ANSWERS, tiny.make_vqascore()), (schemas.SIMILARITIES, ClipScoreConfig())]
 )
 def test_a_failed_row_has_no_score_and_keeps_its_error(schema: pa.Schema, metric: Any) -> None:
-    row = read_only_row(score(rows.table([{**IDS, "error": FAILED}], schema), "m", metric))
-    assert (row["score"], row["n_questions"], row["error"]) == (None, None, FAILED)
+    row = read_only_row(score(rows.table([{**IDS, "error": DECODE_ERROR}], schema), "m", metric))
+    assert (row["score"], row["n_questions"], row["error"]) == (None, None, DECODE_ERROR)
     assert {name: row[name] for name in IDS} == IDS
 
 
 def test_scores_keep_the_order_of_the_rows_and_a_failed_row_does_not_affect_the_others() -> None:
     records: list[dict[str, Any]] = [
         {"image_id": "a", "prompt_id": "p", "generator": "gen", "similarity": 0.5, "truncated": False},
-        {"image_id": "b", "prompt_id": None, "generator": "gen", "error": FAILED},
+        {"image_id": "b", "prompt_id": None, "generator": "gen", "error": DECODE_ERROR},
         {"image_id": "c", "prompt_id": "q", "generator": "gen", "similarity": 0.25, "truncated": True},
     ]
     table = score(rows.table(records, schemas.SIMILARITIES), "clipscore", ClipScoreConfig())
@@ -115,7 +115,7 @@ def test_an_empty_cell_gives_an_empty_table_of_scores(schema: pa.Schema, metric:
     assert (table.num_rows, table.schema) == (0, schemas.ELEMENT_SCORES)
 
 
-WRITTEN = [
+WRITTEN_QUESTIONS = [
     {"question_id": "1", "text": "is there a dog?", "span": "dog", "start": 2, "end": 5},
     {"question_id": "2", "text": "is there a cat?", "span": "cat"},
 ]
@@ -123,7 +123,7 @@ WRITTEN = [
 
 def make_index(p_entail: float | None = None, *, error: Any = None) -> WrittenIndex:
     """Return two questions about one prompt; the prompt entails the second question with probability `p_entail`."""
-    both = [{"prompt_id": "p", "choices": ["yes", "no"], "answer": "yes", **question} for question in WRITTEN]
+    both = [{"prompt_id": "p", "choices": ["yes", "no"], "answer": "yes", **question} for question in WRITTEN_QUESTIONS]
     found = [{"prompt_id": "p", "question_id": "1", "p_entail": 0.9}]
     found += [{"prompt_id": "p", "question_id": "2", "p_entail": p_entail, "error": error}]
     entailments = rows.table(found, schemas.ENTAILMENTS) if p_entail is not None or error else None
@@ -184,8 +184,8 @@ def add_foreign_entailment(question: WrittenQuestion) -> WrittenIndex:
     return WrittenIndex(asked, rows.table(found, schemas.ENTAILMENTS))
 
 
-RED, BLUE = make_colour_question("red"), make_colour_question("blue")
-ASKED = [WrittenQuestion(str(n), f"{n}?", ("yes", "no"), "yes") for n in range(2)]
+RED_QUESTION, BLUE_QUESTION = make_colour_question("red"), make_colour_question("blue")
+ASKED_QUESTIONS = [WrittenQuestion(str(n), f"{n}?", ("yes", "no"), "yes") for n in range(2)]
 NO_MEMORY = rows.error_value(RowError("model_failed", "no memory", retryable=True))
 
 
@@ -196,10 +196,10 @@ NO_MEMORY = rows.error_value(RowError("model_failed", "no memory", retryable=Tru
         (make_two_answers(), GeckoConfig(), make_index(error=NO_MEMORY), "model_failed"),
         (make_two_answers(), DsgConfig(), make_failed_questions("unreadable_reply"), "unreadable_reply"),
         (make_two_answers(), DsgConfig(), WrittenIndex(schemas.QUESTIONS.empty_table(), None), "incomplete_cell"),
-        (make_answers_to(RED), GeckoConfig(nli=None), make_written_index(BLUE), "incomplete_cell"),
-        (make_answers_to(RED), GeckoConfig(), add_foreign_entailment(RED), "incomplete_cell"),
+        (make_answers_to(RED_QUESTION), GeckoConfig(nli=None), make_written_index(BLUE_QUESTION), "incomplete_cell"),
+        (make_answers_to(RED_QUESTION), GeckoConfig(), add_foreign_entailment(RED_QUESTION), "incomplete_cell"),
         (make_answers_table(), tiny.make_vqascore(), None, "incomplete_cell"),
-        *((make_answers_to(ASKED[0]), metric, make_written_index(*ASKED), "incomplete_cell")
+        *((make_answers_to(ASKED_QUESTIONS[0]), metric, make_written_index(*ASKED_QUESTIONS), "incomplete_cell")
           for metric in (GeckoConfig(nli=None), DsgConfig(), TifaConfig(), Vq2Config())),
     ],
     ids=["no question left", "entailment failed", "questions failed", "no questions", "answers to another writing",
@@ -214,12 +214,12 @@ def test_missing_evidence_gives_a_null_with_the_reason_and_never_a_no(
 
 
 def test_answers_to_questions_that_are_no_longer_asked_do_not_matter() -> None:
-    answers = make_answers_to(RED, BLUE._replace(question_id="2"))
-    row = read_only_row(score(answers, "gecko", GeckoConfig(nli=None), make_written_index(RED)))
+    answers = make_answers_to(RED_QUESTION, BLUE_QUESTION._replace(question_id="2"))
+    row = read_only_row(score(answers, "gecko", GeckoConfig(nli=None), make_written_index(RED_QUESTION)))
     assert (row["score"], row["n_questions"], row["error"]) == (pytest.approx(0.8, rel=1e-6), 1, None)
 
 
 def test_a_question_that_the_filter_dropped_needs_no_answer() -> None:
-    written = make_written_index(RED, make_colour_question("blue", keep=False)._replace(question_id="2"))
-    row = read_only_row(score(make_answers_to(RED), "tifa", TifaConfig(), written))
+    written = make_written_index(RED_QUESTION, make_colour_question("blue", keep=False)._replace(question_id="2"))
+    row = read_only_row(score(make_answers_to(RED_QUESTION), "tifa", TifaConfig(), written))
     assert (row["score"], row["n_questions"], row["error"]) == (1.0, 1, None)

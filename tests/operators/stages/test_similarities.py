@@ -17,7 +17,7 @@ from plumbline.operators.models.families.dual_encoders import ClipSimilarity
 from plumbline.operators.models.networks import similarity as similarity_module
 from plumbline.operators.models.networks.similarity import DualEncoder
 from plumbline.operators.stages.similarities import PromptTexts, SimilaritiesStage
-from tests.operators.stages.given import decode, options
+from tests.operators.stages.given import decode, make_options
 from tests.operators.tiny import CONTEXT, draw_image, encode_image, make_image_table
 
 FITTING = " ".join(["star"] * (CONTEXT - 2))
@@ -25,7 +25,7 @@ FITTING = " ".join(["star"] * (CONTEXT - 2))
 PROMPTS = {"p0": "a red circle", "p1": "two blue star", "p2": FITTING, "p3": FITTING + " left"}
 PICTURES = [encode_image(draw_image(number)) for number in range(6)]
 PROMPT_IDS = ["p0", "p1", "p2", "p3", "p0", "p1"]
-COSINE = {"clipscore": ClipScoreConfig()}
+COSINE_METRICS = {"clipscore": ClipScoreConfig()}
 
 
 class CountingModel(DualEncoder):
@@ -73,14 +73,14 @@ class ScriptedModel(DualEncoder):
 
 def make_stage(model: SimilarityModel, *, image_batch: int = 100) -> SimilaritiesStage:
     every_rule = {variant: ClipScoreConfig(variant=variant) for variant in get_args(Variant)}
-    return SimilaritiesStage(every_rule, {"model": model}, options(image_batch=image_batch))
+    return SimilaritiesStage(every_rule, {"model": model}, make_options(image_batch=image_batch))
 
 
 def compare(
     operator: SimilaritiesStage,
     images: pa.Table,
     prompts: Mapping[str, str] = PROMPTS,
-    metrics: Mapping[str, ClipScoreConfig] = COSINE,
+    metrics: Mapping[str, ClipScoreConfig] = COSINE_METRICS,
 ) -> dict[str, pa.Table]:
     texts = {name: PromptTexts(prompts, metric) for name, metric in metrics.items()}
     return dict(operator.measure(decode(operator, images), texts))

@@ -19,7 +19,7 @@ SPANS = "a {1}[red, color, 1.0] {2}[dog, entity, 1.0]"
 QUESTIONS = (
     "About {1}:\nQ: is the dog red?\nChoices: yes, no\nA: yes\nAbout {2}:\nQ: is there a dog?\nChoices: yes, no\nA: yes"
 )
-UNSURE = RowError("model_unavailable", "try later", retryable=True)
+RETRYABLE_ERROR = RowError("model_unavailable", "try later", retryable=True)
 
 
 class ScriptedModel:
@@ -88,7 +88,7 @@ def test_a_readable_second_reply_counts() -> None:
 
 def test_a_failed_prompt_does_not_affect_the_others() -> None:
     def reply(request: Request) -> str | RowError:
-        return UNSURE if "blue cat" in request.messages[0].text else make_gecko_reply(request)
+        return RETRYABLE_ERROR if "blue cat" in request.messages[0].text else make_gecko_reply(request)
 
     table = write_with(ScriptedModel(reply), "a red dog", "a blue cat", " ", "the red dog")
     kinds = [row["error"] and row["error"]["kind"] for row in table.to_pylist()]

@@ -9,11 +9,11 @@ import pytest
 
 from plumbline.operators.statistics.agreement import (
     STATISTICS,
-    alpha_interval,
     auroc,
+    compute_alpha_interval,
+    find_majority_vote,
+    find_reliable_prompts,
     krippendorff_alpha,
-    majority_vote,
-    reliable_prompts,
     spearman_viescore,
 )
 from plumbline.operators.statistics.options import Sampling
@@ -53,7 +53,7 @@ def test_alpha_of_one_rater_is_undefined() -> None:
     ],
 )
 def test_a_vote_without_a_majority_is_unsure(votes: list[str | None], said: str) -> None:
-    assert majority_vote(votes) == said
+    assert find_majority_vote(votes) == said
 
 
 def make_ratings(
@@ -70,7 +70,7 @@ def test_reliable_prompts_agree_for_every_generator_and_template() -> None:
         *make_ratings("mute", "g", "likert", math.nan, math.nan), *make_ratings("mute", "h", "likert", 2, 2),
     ]  # fmt: skip
     frame = pd.DataFrame(rows, columns=["prompt_id", "generator", "template", "image_id", "rater", "rating"])
-    assert reliable_prompts(frame.assign(part="")) == {"calm"}
+    assert find_reliable_prompts(frame.assign(part="")) == {"calm"}
 
 
 def test_disagreement_is_the_mean_over_words_of_the_variance_between_raters() -> None:
@@ -85,11 +85,11 @@ def test_disagreement_is_the_mean_over_words_of_the_variance_between_raters() ->
     names = ["prompt_id", "generator", "template", "image_id", "part", "rater", "rating"]
     for _ in range(5):
         frame = pd.DataFrame(rows, columns=names).iloc[random.permutation(len(rows))]
-        assert reliable_prompts(frame) == {"less"}
-        assert reliable_prompts(frame, share=0.51) == {"half", "less"}
+        assert find_reliable_prompts(frame) == {"less"}
+        assert find_reliable_prompts(frame, share=0.51) == {"half", "less"}
 
 
-HUMAN, METRIC = np.array([1.0, 2, 2, 4]), np.array([0.1, 0.3, 0.2, 0.9])
+HUMAN_AND_METRIC, METRIC = np.array([1.0, 2, 2, 4]), np.array([0.1, 0.3, 0.2, 0.9])
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ HUMAN, METRIC = np.array([1.0, 2, 2, 4]), np.array([0.1, 0.3, 0.2, 0.9])
     ],
 )
 def test_statistics_equal_their_formulas(name: str, by_hand: float) -> None:
-    assert STATISTICS[name](HUMAN, METRIC) == pytest.approx(by_hand, abs=1e-4)
+    assert STATISTICS[name](HUMAN_AND_METRIC, METRIC) == pytest.approx(by_hand, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", sorted(STATISTICS))
@@ -113,12 +113,12 @@ def test_statistics_are_undefined_if_all_ratings_are_equal(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["pearson", "spearman", "kendall_a", "kendall_b", "kendall_c"])
 def test_statistics_are_undefined_for_equal_scores_or_a_single_score(name: str) -> None:
-    assert math.isnan(STATISTICS[name](HUMAN, np.ones(4)))
-    assert math.isnan(STATISTICS[name](HUMAN[:1], METRIC[:1]))
+    assert math.isnan(STATISTICS[name](HUMAN_AND_METRIC, np.ones(4)))
+    assert math.isnan(STATISTICS[name](HUMAN_AND_METRIC[:1], METRIC[:1]))
 
 
 def test_viescores_average_over_generators_is_undefined_if_any_correlation_is() -> None:
-    both, generators = (np.tile(HUMAN, 2), np.tile(METRIC, 2)), np.array([0, 0, 0, 0, 1, 1, 1, 1])
+    both, generators = (np.tile(HUMAN_AND_METRIC, 2), np.tile(METRIC, 2)), np.array([0, 0, 0, 0, 1, 1, 1, 1])
     assert spearman_viescore(*both, generators) == pytest.approx(math.tanh(0.94868), abs=1e-4)
     turned = np.concatenate([METRIC, -METRIC])
     assert spearman_viescore(both[0], turned, generators) == pytest.approx(0)
@@ -129,7 +129,7 @@ def test_auroc_counts_ties_half_and_requires_two_labels() -> None:
     labels = np.array([0.0, 0, 1, 1])
     assert auroc(labels, np.array([0.1, 0.5, 0.5, 0.9])) == pytest.approx(3.5 / 4)
     with pytest.raises(ValueError, match="two labels, found 3"):
-        auroc(HUMAN, METRIC)
+        auroc(HUMAN_AND_METRIC, METRIC)
 
 
 def test_the_interval_of_alpha_needs_prompts_that_differ() -> None:
@@ -137,7 +137,7 @@ def test_the_interval_of_alpha_needs_prompts_that_differ() -> None:
     units = make_textbook_ratings().assign(prompt_id="p1")
     both = pd.concat([units, units.assign(prompt_id="p2", unit=units["unit"] + 100)])
     for few in (units, both):
-        assert math.isnan(alpha_interval(few, Sampling()).low)
+        assert math.isnan(compute_alpha_interval(few, Sampling()).low)
     alone = both.assign(prompt_id=both["unit"].astype(str))
-    low, high = alpha_interval(alone, Sampling())
+    low, high = compute_alpha_interval(alone, Sampling())
     assert low < krippendorff_alpha(alone, "ordinal") < high

@@ -127,7 +127,7 @@ def test_in_the_current_code_walks_are_weighted_by_scored_images_and_need_two() 
     assert math.isnan(score_graph([make_node(1, 0.3), make_node(2, 0.2)], "current").spearman[0])
 
 
-def test_the_current_codes_numbers_equal_scipys_for_each_pair_and_walk() -> None:
+def test_the_current_code_agrees_with_scipy_on_every_pair_and_walk() -> None:
     random = np.random.default_rng(3)
     for _ in range(20):
         nodes = [

@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plumbline.operators.statistics.agreement import STATISTICS, alpha_interval
+from plumbline.operators.statistics.agreement import STATISTICS, compute_alpha_interval
 from plumbline.operators.statistics.bootstrap import CORRELATIONS, Prompts
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.options import Sampling, ZeroHandling
 from plumbline.statistics import holm, permutation, signed_rank
 
 STUDIES = 2000
-TOLERATED = SIGNIFICANCE + 2 * (SIGNIFICANCE * (1 - SIGNIFICANCE) / STUDIES) ** 0.5
+MAX_ERROR_SHARE = SIGNIFICANCE + 2 * (SIGNIFICANCE * (1 - SIGNIFICANCE) / STUDIES) ** 0.5
 Draw = Callable[[np.random.Generator, int, int], np.ndarray]
 """Function that draws scores of equally good generators, of shape (generators, prompts)."""
 
@@ -39,22 +39,22 @@ def draw_prompts_of_different_spread(random: np.random.Generator, generators: in
     return random.normal(size=(generators, prompts)) * random.lognormal(0, 2, prompts)
 
 
-HARD = [draw_rare_losses, draw_fractions, draw_clustered_seeds, draw_prompts_of_different_spread]
+HARD_CASES = [draw_rare_losses, draw_fractions, draw_clustered_seeds, draw_prompts_of_different_spread]
 
 
 def mark_slow_cases(*slow: Draw) -> list[object]:
-    """Return the functions in HARD as test parameters; those in `slow` only run in `make slow`."""
-    return [pytest.param(draw, marks=pytest.mark.slow) if draw in slow else draw for draw in HARD]
+    """Return the functions in HARD_CASES as test parameters; those in `slow` only run in `make slow`."""
+    return [pytest.param(draw, marks=pytest.mark.slow) if draw in slow else draw for draw in HARD_CASES]
 
 
-@pytest.mark.parametrize("draw", HARD)
+@pytest.mark.parametrize("draw", HARD_CASES)
 @pytest.mark.parametrize(("prompts", "zeros"), [(10, "wilcox"), (60, "pratt")])
 def test_two_equal_generators_differ_significantly_in_at_most_5_of_100_studies(
     draw: Draw, prompts: int, zeros: ZeroHandling
 ) -> None:
     random = np.random.default_rng(0)
     found = [signed_rank(*draw(random, 2, prompts), zeros=zeros).p_value for _ in range(STUDIES)]
-    assert np.mean(np.array(found) < SIGNIFICANCE) <= TOLERATED
+    assert np.mean(np.array(found) < SIGNIFICANCE) <= MAX_ERROR_SHARE
 
 
 @pytest.mark.parametrize("draw", mark_slow_cases(draw_rare_losses, draw_clustered_seeds))
@@ -69,7 +69,7 @@ def test_equal_generators_next_to_a_flattered_one_get_different_letters_in_at_mo
         pairs = list(combinations(range(5), 2))
         corrected = holm([signed_rank(scores[a], scores[b]).p_value for a, b in pairs])
         false += any(p_value < SIGNIFICANCE for (_, b), p_value in zip(pairs, corrected, strict=True) if b != 4)
-    assert false / STUDIES <= TOLERATED
+    assert false / STUDIES <= MAX_ERROR_SHARE
 
 
 @pytest.mark.parametrize("draw", mark_slow_cases(draw_fractions, draw_prompts_of_different_spread))
@@ -86,7 +86,7 @@ def test_nights_that_differ_only_by_chance_report_a_regression_in_at_most_5_of_1
         tests = [signed_rank(part, np.zeros(len(part))) for part in parts]
         corrected = holm([test.p_value for test in tests])
         false += any(p < SIGNIFICANCE and test.difference < 0 for p, test in zip(corrected, tests, strict=True))
-    assert false / STUDIES <= TOLERATED
+    assert false / STUDIES <= MAX_ERROR_SHARE
 
 
 def test_equal_scores_on_all_prompts_are_not_significant() -> None:
@@ -103,7 +103,7 @@ def test_sign_flips_find_a_difference_between_equal_metrics_in_at_most_5_of_100_
     for seed in range(STUDIES):
         differences = random.choice([-2, -1, 0, 0, 0, 0, 0, 0, 1, 2], prompts) / 3
         found.append(permutation(differences, resamples=199, seed=seed))
-    assert np.mean(np.array(found) < SIGNIFICANCE) <= TOLERATED
+    assert np.mean(np.array(found) < SIGNIFICANCE) <= MAX_ERROR_SHARE
 
 
 @pytest.mark.parametrize("prompts", [25, pytest.param(60, marks=pytest.mark.slow)])
@@ -121,9 +121,9 @@ def test_an_interval_of_agreement_on_nearly_equal_ratings_misses_the_truth_in_at
         chance = np.where(random.random(prompts) < bad, seen, unseen)[:, None]
         said = np.where(random.random((prompts, 3)) < chance, 2.0, 5.0).ravel()
         ratings = pd.DataFrame({"unit": units, "prompt_id": units.astype(str), "rating": said})
-        low, high = alpha_interval(ratings, Sampling(resamples=100, seed=seed))
+        low, high = compute_alpha_interval(ratings, Sampling(resamples=100, seed=seed))
         missed += low > truth or high < truth
-    assert missed / STUDIES <= TOLERATED
+    assert missed / STUDIES <= MAX_ERROR_SHARE
 
 
 def draw_rarely_varying_scores(random: np.random.Generator, prompts: int) -> np.ndarray:
@@ -154,4 +154,4 @@ def test_an_interval_of_a_rank_correlation_misses_the_truth_in_at_most_5_of_100_
         if resampled.all_vary(old, new):
             low, high = resampled.interval(lambda rows: spearman(old[rows], new[rows]), CORRELATIONS)  # noqa: B023
             missed += low > truth or high < truth
-    assert missed / STUDIES <= TOLERATED
+    assert missed / STUDIES <= MAX_ERROR_SHARE

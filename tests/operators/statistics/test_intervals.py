@@ -8,11 +8,11 @@ import pytest
 
 from plumbline.operators.statistics.bootstrap import CORRELATIONS, SHARES, UNDEFINED, Interval, Prompts, Scale
 from plumbline.operators.statistics.options import Sampling
-from plumbline.operators.statistics.poisson_bootstrap import poisson_weights, ratio_intervals
+from plumbline.operators.statistics.poisson_bootstrap import compute_ratio_intervals, draw_poisson_weights
 from plumbline.statistics import STATISTICS
 
 STUDIES = 2000
-TOLERATED = 0.05 + 2 * (0.05 * 0.95 / STUDIES) ** 0.5
+MAX_ERROR_SHARE = 0.05 + 2 * (0.05 * 0.95 / STUDIES) ** 0.5
 LIKERT = Scale(1.0, 5.0)
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 """Function that draws a study's values, one for each of n prompts."""
@@ -42,7 +42,7 @@ def draw_values_near_0_and_1(random: np.random.Generator, n: int) -> np.ndarray:
     return random.beta(0.3, 0.1, n)
 
 
-HARD: dict[str, tuple[Draw, float, Scale]] = {
+HARD_CASES: dict[str, tuple[Draw, float, Scale]] = {
     "7% twos": (draw_rare_twos, 5 - 3 * 0.07, LIKERT),
     "2% ones": (draw_very_rare_ones, 5 - 4 * 0.02, LIKERT),
     "all grades": (draw_equally_likely_grades, 3.0, LIKERT),
@@ -58,16 +58,16 @@ def compute_miss_rate(intervals: list[Interval], truth: float) -> float:
 
 
 @pytest.mark.parametrize("prompts", [10, pytest.param(25, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("case", HARD)
+@pytest.mark.parametrize("case", HARD_CASES)
 def test_a_mean_on_a_known_scale_always_has_a_valid_interval(case: str, prompts: int) -> None:
-    draw, truth, scale = HARD[case]
+    draw, truth, scale = HARD_CASES[case]
     random, names = np.random.default_rng(0), [str(n) for n in range(prompts)]
     found = [
         Prompts(names, Sampling(resamples=400, seed=seed)).mean_interval(draw(random, prompts), scale)
         for seed in range(STUDIES)
     ]
     assert not any(math.isnan(one.low) for one in found)
-    assert compute_miss_rate(found, truth) <= TOLERATED
+    assert compute_miss_rate(found, truth) <= MAX_ERROR_SHARE
     assert all(scale.least <= one.low and one.high <= scale.greatest for one in found)
 
 
@@ -79,20 +79,20 @@ def test_equal_images_of_a_prompt_count_once() -> None:
         )
         for seed in range(STUDIES)
     ]
-    assert compute_miss_rate(found, 0.95) <= TOLERATED
+    assert compute_miss_rate(found, 0.95) <= MAX_ERROR_SHARE
 
 
 @pytest.mark.parametrize("prompts", [6, 10, 25])
-@pytest.mark.parametrize("case", HARD)
+@pytest.mark.parametrize("case", HARD_CASES)
 def test_a_summary_mean_on_an_unknown_scale_has_a_valid_interval_or_none(case: str, prompts: int) -> None:
-    draw, truth, _ = HARD[case]
+    draw, truth, _ = HARD_CASES[case]
     random = np.random.default_rng(2)
     values = np.array([draw(random, prompts) for _ in range(STUDIES)])
     hashes = random.integers(0, 2**63, (STUDIES, prompts), dtype=np.uint64)
-    weights = poisson_weights(hashes.ravel()).reshape(STUDIES, prompts, -1)
+    weights = draw_poisson_weights(hashes.ravel()).reshape(STUDIES, prompts, -1)
     totals = sum(values[:, each, None] * weights[:, each] for each in range(prompts))
-    found = ratio_intervals(totals, weights.sum(axis=1, dtype=np.float64))
-    assert compute_miss_rate([Interval(*ends) for ends in found.T.tolist()], truth) <= TOLERATED
+    found = compute_ratio_intervals(totals, weights.sum(axis=1, dtype=np.float64))
+    assert compute_miss_rate([Interval(*ends) for ends in found.T.tolist()], truth) <= MAX_ERROR_SHARE
 
 
 def test_ten_equal_ratings_have_no_interval_unless_the_scale_is_known() -> None:
@@ -133,7 +133,7 @@ def test_a_correlation_has_a_valid_interval_or_none(
             if prompts.all_vary(human, score):
                 interval = prompts.interval(lambda rows: compute_pearson(human[rows], score[rows]), CORRELATIONS)  # noqa: B023
             found.append(interval)
-        assert compute_miss_rate(found, truth) <= TOLERATED
+        assert compute_miss_rate(found, truth) <= MAX_ERROR_SHARE
 
 
 def compute_pearson(a: np.ndarray, b: np.ndarray) -> float:

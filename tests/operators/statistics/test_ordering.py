@@ -10,10 +10,10 @@ from scipy import stats
 from plumbline.operators.statistics.options import ZeroHandling
 from plumbline.operators.statistics.ordering import (
     DEFAULT_POWER,
-    correlation_p_value,
+    compute_correlation_p_value,
+    compute_min_pairs,
+    estimate_pairs_needed,
     holm,
-    min_pairs,
-    pairs_needed,
     permutation,
     signed_rank,
 )
@@ -106,7 +106,7 @@ def test_equal_metrics_with_errors_shared_within_prompts_differ_in_at_most_5_of_
     told = 0
     for case in range(400):
         columns, prompt_ids = simulate_equal_metrics(random, 30, 5)
-        told += correlation_p_value(*columns, prompt_ids, resamples=99, seed=case) < 0.05
+        told += compute_correlation_p_value(*columns, prompt_ids, resamples=99, seed=case) < 0.05
     assert 6 <= told <= 36
 
 
@@ -114,27 +114,29 @@ def test_permuted_correlations_find_the_better_metric_and_no_difference_from_its
     random = np.random.default_rng(1)
     prompt_ids = [str(row // 4) for row in range(200)]
     truth, noise = random.normal(size=(2, 200))
-    assert correlation_p_value(truth, truth + noise, noise, prompt_ids) == 1 / 10_000
-    assert correlation_p_value(truth, noise, 3 * noise + 1, prompt_ids) == 1.0
+    assert compute_correlation_p_value(truth, truth + noise, noise, prompt_ids) == 1 / 10_000
+    assert compute_correlation_p_value(truth, noise, 3 * noise + 1, prompt_ids) == 1.0
 
 
 def test_shared_draws_equal_those_of_separate_comparisons() -> None:
     random = np.random.default_rng(3)
     human, *metrics = random.normal(size=(4, 40))
     prompt_ids = [str(row // 3) for row in range(40)]
-    shared = [correlation_p_value(human, a, b, prompt_ids, resamples=700) for a, b in combinations(metrics, 2)]
+    shared = [compute_correlation_p_value(human, a, b, prompt_ids, resamples=700) for a, b in combinations(metrics, 2)]
     alone = []
     for a, b in combinations(metrics, 2):
-        correlation_p_value(human[:20], a[:20], b[:20], prompt_ids[:20], resamples=10)  # makes other draws in between
-        alone.append(correlation_p_value(human, a, b, prompt_ids, resamples=700))
+        compute_correlation_p_value(
+            human[:20], a[:20], b[:20], prompt_ids[:20], resamples=10
+        )  # makes other draws in between
+        alone.append(compute_correlation_p_value(human, a, b, prompt_ids, resamples=700))
     assert shared == alone and len(set(shared)) == 3
 
 
 def test_a_difference_of_correlations_is_undefined_for_one_prompt_and_for_equal_scores() -> None:
     truth, noise = np.random.default_rng(2).normal(size=(2, 20))
-    assert math.isnan(correlation_p_value(truth, truth, noise, ["p"] * 20))
-    assert math.isnan(correlation_p_value(truth, np.full(20, 0.1), noise, list(map(str, range(20)))))
-    assert math.isnan(correlation_p_value(*np.empty((3, 0)), []))
+    assert math.isnan(compute_correlation_p_value(truth, truth, noise, ["p"] * 20))
+    assert math.isnan(compute_correlation_p_value(truth, np.full(20, 0.1), noise, list(map(str, range(20)))))
+    assert math.isnan(compute_correlation_p_value(*np.empty((3, 0)), []))
 
 
 def test_the_permutation_test_finds_a_shift_but_not_noise() -> None:
@@ -148,7 +150,7 @@ def test_the_permutation_test_finds_a_shift_but_not_noise() -> None:
 
 @pytest.mark.parametrize("tests", [1, 3, 10, 29, 435])
 def test_the_minimum_number_of_pairs_can_be_significant_and_one_pair_less_cannot(tests: int) -> None:
-    for pairs, significant in ((min_pairs(tests, 0.05), True), (min_pairs(tests, 0.05) - 1, False)):
+    for pairs, significant in ((compute_min_pairs(tests, 0.05), True), (compute_min_pairs(tests, 0.05) - 1, False)):
         least = signed_rank(np.arange(1.0, pairs + 1), np.zeros(pairs)).p_value
         assert (holm([least, *[1.0] * (tests - 1)])[0] < 0.05) == significant
 
@@ -157,7 +159,7 @@ def test_the_minimum_number_of_pairs_can_be_significant_and_one_pair_less_cannot
 def test_the_recommended_number_of_pairs_has_about_the_promised_power(shift: float, tests: int) -> None:
     random = np.random.default_rng(0)
     many = random.normal(shift, 1, 4_000)
-    pairs = pairs_needed(signed_rank(many, np.zeros(len(many))).effect, tests, 0.05)
+    pairs = estimate_pairs_needed(signed_rank(many, np.zeros(len(many))).effect, tests, 0.05)
     found = [signed_rank(random.normal(shift, 1, pairs), np.zeros(pairs)).p_value for _ in range(300)]
     shown = np.mean(np.array(found) * tests < 0.05)
     assert DEFAULT_POWER - 0.1 < shown < DEFAULT_POWER + 0.17

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from plumbline.operators.statistics.poisson_bootstrap import CUMULATIVE, RESAMPLES, hash_ids, poisson_weights
+from plumbline.operators.statistics.poisson_bootstrap import CUMULATIVE, RESAMPLES, draw_poisson_weights, hash_ids
 
 MASK = 2**64 - 1
 
@@ -20,7 +20,7 @@ def compute_weight(prompt: int, resample: int) -> int:
 
 def test_weights_follow_their_definition_and_the_poisson_distribution() -> None:
     prompts = hash_ids([f"prompt-{number}" for number in range(200)])
-    weights = poisson_weights(prompts)
+    weights = draw_poisson_weights(prompts)
     assert weights.shape == (200, RESAMPLES)
     for row in (0, 63, 64, 199):
         assert weights[row].tolist() == [compute_weight(int(prompts[row]), resample) for resample in range(RESAMPLES)]

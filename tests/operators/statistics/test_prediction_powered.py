@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from plumbline.operators.statistics.prediction_powered import labels_needed, powered_mean
+from plumbline.operators.statistics.prediction_powered import estimate_labels_needed, powered_mean
 
 Floats = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, tuple[int, int]], Floats]
@@ -126,7 +126,8 @@ def test_the_interval_ends_where_means_are_excluded() -> None:
 def test_a_smaller_difference_needs_more_labels() -> None:
     labels, predictions, others = draw_ratings(n_others=2000)
     wanted = [
-        labels_needed(powered_mean(labels - shift, predictions, others), 0.95, 0.8, 3) for shift in (-0.6, 0.2, 0.5)
+        estimate_labels_needed(powered_mean(labels - shift, predictions, others), 0.95, 0.8, 3)
+        for shift in (-0.6, 0.2, 0.5)
     ]
     assert wanted[0] == len(labels), "these are enough"
     assert wanted[1] is not None and len(labels) < wanted[1] < 1000
@@ -135,7 +136,7 @@ def test_a_smaller_difference_needs_more_labels() -> None:
 
 def test_the_recommended_number_of_labels_has_80_percent_power() -> None:
     labels = np.random.default_rng(2).choice([-1.0, 0.0, 1.0], 60, p=[0.2, 0.5, 0.3])
-    needed = labels_needed(powered_mean(labels, np.zeros(60), np.zeros(5_000)), 0.95, 0.8, 1)
+    needed = estimate_labels_needed(powered_mean(labels, np.zeros(60), np.zeros(5_000)), 0.95, 0.8, 1)
     assert needed is not None
     drawn = np.random.default_rng(3).choice(labels, (400, needed))
     found = powered_mean(drawn, np.zeros_like(drawn), np.zeros((400, 10)))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.report.findings import seed_sentences
-from plumbline.operators.report.page_tables import seed_table
+from plumbline.operators.report.findings import describe_seed_noise
+from plumbline.operators.report.page_tables import make_seed_table
 from plumbline.operators.statistics.repeats import Repeats, estimate_repeats, pool_repeats
 from tests.operators.tallied import summarise
 
@@ -38,7 +38,7 @@ def test_there_is_no_estimate_without_repeats_or_for_a_single_prompt() -> None:
     assert estimate_repeats(np.array([0, 1, 2]), np.array([1.0, 2.0, 3.0])) is None
     assert estimate_repeats(np.array([3, 3]), np.array([1.0, 2.0])) is None
     assert estimate_repeats(np.array([], int), np.array([])) is None
-    assert seed_sentences({"m": Repeats(2.0, 0.0, 0.0)}) == []
+    assert describe_seed_noise({"m": Repeats(2.0, 0.0, 0.0)}) == []
 
 
 def test_simulated_variances_are_recovered() -> None:
@@ -53,12 +53,12 @@ def test_simulated_variances_are_recovered() -> None:
 def test_the_report_predicts_the_effect_of_more_images_and_more_prompts() -> None:
     by_metric = {"m": pool_repeats([Repeats(4.0, 0.02, 0.12), Repeats(4.0, 0.0, 0.04)]), "k": Repeats(4.0, 0.09, 0.04)}
     assert by_metric["m"] == pytest.approx(Repeats(4.0, 0.01, 0.08))
-    (said,) = seed_sentences(by_metric)
+    (said,) = describe_seed_noise(by_metric)
     assert str(said) == (
         "The seed causes 67% of the variance of a mean by m, and 10% by k. By m, twice as many images per prompt (now "
         "4) would narrow the interval by 18%, and twice as many prompts by 29%."
     )
-    assert seed_table(by_metric).rows[0] == ("m", "4", "0.100", "0.283", "67%", "−18%", "−29%")
+    assert make_seed_table(by_metric).rows[0] == ("m", "4", "0.100", "0.283", "67%", "−18%", "−29%")
 
 
 def test_more_seeds_with_equal_scores_do_not_narrow_an_interval() -> None:

@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from plumbline.operators.statistics.rounding import exact_means, merge_equal, round_to, step_of, sums_in_any_order
+from plumbline.operators.statistics.rounding import (
+    choose_step,
+    compute_exact_means,
+    compute_sums_in_any_order,
+    merge_equal,
+    round_to,
+)
 from plumbline.statistics import calibrate_ties, signed_rank
 
 
@@ -54,9 +60,9 @@ def test_scores_that_differ_only_by_rounding_are_equal() -> None:
 
 def test_values_are_rounded_by_at_most_a_billionth_of_their_typical_size() -> None:
     values = np.random.default_rng(2).lognormal(size=1000)
-    step = step_of(values)
+    step = choose_step(values)
     assert np.abs(round_to(values, step) - values).max() <= step / 2 <= 1e-9 * np.median(values)
-    assert step_of(np.zeros(3)) > 0
+    assert choose_step(np.zeros(3)) > 0
 
 
 def test_ties_are_calibrated_on_shares_like_on_whole_numbers() -> None:
@@ -76,11 +82,11 @@ def test_sums_and_means_do_not_depend_on_the_order_of_the_values() -> None:
     random = np.random.default_rng(4)
     values, groups = random.lognormal(0, 8, 600), random.integers(0, 90, 600)
     order = random.permutation(600)
-    for add in (exact_means, sums_in_any_order):
+    for add in (compute_exact_means, compute_sums_in_any_order):
         assert np.array_equal(add(values, groups, 91), add(values[order], groups[order], 91), equal_nan=True)
     exact = [math.fsum(values[groups == group]) / max((groups == group).sum(), 1) for group in range(90)]
-    assert exact_means(values, groups, 91)[:90].tolist() == exact
-    assert math.isnan(exact_means(values, groups, 91)[90])
+    assert compute_exact_means(values, groups, 91)[:90].tolist() == exact
+    assert math.isnan(compute_exact_means(values, groups, 91)[90])
 
 
 def test_the_p_value_with_equal_ranks_equals_scipys_for_the_exact_differences() -> None:

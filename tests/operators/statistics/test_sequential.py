@@ -17,9 +17,9 @@ from plumbline.operators.statistics.sequential import (
     UNDECIDED,
     Floats,
     PairEvidence,
-    balanced_order,
     compute_evidence,
-    decide,
+    decide_sequentially,
+    draw_balanced_order,
     order_differences,
 )
 
@@ -34,14 +34,14 @@ def draw_differences(mean: float, prompts: int = 256, seed: int = 0) -> Floats:
 
 
 def decide_pairs(options: Adaptive, *pairs: Floats, seed: int = 0, indifference: float = 0) -> list[int]:
-    order = balanced_order([""] * len(pairs[0]), seed)
+    order = draw_balanced_order([""] * len(pairs[0]), seed)
     found = [compute_evidence(order_differences(pair, order), options, indifference, len(pairs)) for pair in pairs]
-    return decide(found, options.alpha).verdict.tolist()
+    return decide_sequentially(found, options.alpha).verdict.tolist()
 
 
 def test_every_prompt_occurs_once_and_every_check_has_its_share_of_each_label() -> None:
     labels = ["counting"] * 30 + ["text"] * 11 + ["colour"] * 20
-    order = balanced_order(labels, seed=3, per_look=8)
+    order = draw_balanced_order(labels, seed=3, per_look=8)
     assert sorted(place for place in order.ravel() if place != NO_PROMPT) == list(range(61))
     assert order.shape == (8, 8)
     for look in order[:-1]:
@@ -51,8 +51,8 @@ def test_every_prompt_occurs_once_and_every_check_has_its_share_of_each_label() 
 
 def test_an_order_is_determined_by_its_seed() -> None:
     labels = ["a", "b"] * 20
-    assert (balanced_order(labels, 1) == balanced_order(labels, 1)).all()
-    assert (balanced_order(labels, 1) != balanced_order(labels, 2)).any()
+    assert (draw_balanced_order(labels, 1) == draw_balanced_order(labels, 1)).all()
+    assert (draw_balanced_order(labels, 1) != draw_balanced_order(labels, 2)).any()
 
 
 @pytest.mark.parametrize("bound", [0.0, 0.1])
@@ -77,9 +77,9 @@ def test_betting_is_fair_against_a_difference_at_the_edge_of_the_indifference() 
 
 @pytest.mark.parametrize("options", [BETTING, ASYMPTOTIC], ids=lambda options: str(options.method))
 def test_a_clear_difference_is_found_early_and_in_its_direction(options: Adaptive) -> None:
-    order = balanced_order([""] * 256, 0)
+    order = draw_balanced_order([""] * 256, 0)
     found = [compute_evidence(order_differences(draw_differences(mean), order), options, 0, 2) for mean in (0.3, -0.3)]
-    verdict, look = decide(found, 0.05)
+    verdict, look = decide_sequentially(found, 0.05)
     assert verdict.tolist() == [A_BETTER, B_BETTER]
     assert (look < len(order) // 3).all()
 
@@ -101,9 +101,9 @@ def test_every_pair_is_decided_after_all_prompts(options: Adaptive) -> None:
 @pytest.mark.parametrize("options", [BETTING, ASYMPTOTIC], ids=lambda options: str(options.method))
 def test_tied_generators_are_decided_falsely_with_probability_alpha_at_most(options: Adaptive) -> None:
     pairs = [pair - pair.mean() for pair in (draw_differences(0, seed=seed) for seed in range(3))]
-    orders = np.stack([balanced_order(["a", "b"] * 128, seed) for seed in range(400)])
+    orders = np.stack([draw_balanced_order(["a", "b"] * 128, seed) for seed in range(400)])
     found = [compute_evidence(order_differences(pair, orders), options, 0, 3) for pair in pairs]
-    assert (decide(found, 0.05).verdict != UNDECIDED).any(axis=-1).mean() <= 0.05
+    assert (decide_sequentially(found, 0.05).verdict != UNDECIDED).any(axis=-1).mean() <= 0.05
 
 
 @pytest.mark.parametrize("prompts", [256, 1024])
@@ -115,11 +115,11 @@ def test_only_betting_keeps_its_error_rate_for_rare_losses(
     losses = np.arange(prompts) < prompts // 100
     pair[losses] = -0.9
     pair[~losses] -= pair.sum() / (~losses).sum()
-    orders = np.stack([balanced_order([""] * prompts, seed) for seed in range(200)])
+    orders = np.stack([draw_balanced_order([""] * prompts, seed) for seed in range(200)])
 
     def error_rate(options: Adaptive) -> float:
         found = [compute_evidence(order_differences(pair, orders), options, 0, 1)]
-        return float((decide(found, options.alpha).verdict[..., 0] != UNDECIDED).mean())
+        return float((decide_sequentially(found, options.alpha).verdict[..., 0] != UNDECIDED).mean())
 
     assert error_rate(BETTING) <= 0.05
     assert error_rate(ASYMPTOTIC) > 0.3, "therefore it makes no promise for small samples"
@@ -151,13 +151,13 @@ def make_tied_pairs(name: str, n: int) -> list[Floats]:
     return [random.choice([0.0, 0.0, 0.0, 1e-3, -1e-3], n)]  # nearly constant
 
 
-HARD = ("all equal", "one prompt each way", "rare losses, little gains", "shares of three questions",
+HARD_CASES = ("all equal", "one prompt each way", "rare losses, little gains", "shares of three questions",
         "seeds that go together", "one that flatters", "nearly constant")  # fmt: skip
 
 
 @pytest.mark.parametrize("indifference", [0.0, "the difference itself"])
 @pytest.mark.parametrize("n", [8, 24, 200])
-@pytest.mark.parametrize("name", HARD)
+@pytest.mark.parametrize("name", HARD_CASES)
 def test_betting_decides_falsely_in_at_most_5_of_100_orders_of_hard_scores(
     name: str, n: int, indifference: float | str
 ) -> None:
@@ -168,10 +168,10 @@ def test_betting_decides_falsely_in_at_most_5_of_100_orders_of_hard_scores(
         moved = [np.clip(pair + 0.05, -1, 1) for pair in pairs]
         pairs, margin = moved, float(min(abs(pair.mean()) for pair in moved)) - 1e-6
     orders = np.stack(
-        [balanced_order([f"{place // 8:03d}" for place in range(len(pairs[0]))], s) for s in range(2_000)]
+        [draw_balanced_order([f"{place // 8:03d}" for place in range(len(pairs[0]))], s) for s in range(2_000)]
     )
     found = [compute_evidence(order_differences(pair, orders), BETTING, margin, len(pairs)) for pair in pairs]
-    verdicts = decide(found, 0.05).verdict
+    verdicts = decide_sequentially(found, 0.05).verdict
     false = np.zeros(len(orders), bool)
     for pair, verdict in zip(pairs, verdicts.T, strict=True):
         mean = float(pair.mean()) if abs(pair.mean()) > 1e-9 else 0.0
@@ -199,8 +199,8 @@ def test_holms_steps_lower_the_threshold_once_another_pair_is_decided() -> None:
 
     alone, among_two = math.log(2 / 0.05), math.log(4 / 0.05)
     close = make_evidence(alone, alone)
-    assert decide([close, make_evidence(0, 0)], 0.05).verdict.tolist() == [UNDECIDED, UNDECIDED]
-    verdict, look = decide([close, make_evidence(0, among_two)], 0.05)
+    assert decide_sequentially([close, make_evidence(0, 0)], 0.05).verdict.tolist() == [UNDECIDED, UNDECIDED]
+    verdict, look = decide_sequentially([close, make_evidence(0, among_two)], 0.05)
     assert verdict.tolist() == [A_BETTER, A_BETTER]
     assert look.tolist() == [1, 1]
 
@@ -208,7 +208,7 @@ def test_holms_steps_lower_the_threshold_once_another_pair_is_decided() -> None:
 def test_decisions_are_final() -> None:
     falling = np.array([9.0, -9.0])
     never = np.full(2, -math.inf)
-    verdict, look = decide([PairEvidence(falling, falling[::-1], never, never)], 0.05)
+    verdict, look = decide_sequentially([PairEvidence(falling, falling[::-1], never, never)], 0.05)
     assert (verdict.tolist(), look.tolist()) == ([A_BETTER], [0])
 
 

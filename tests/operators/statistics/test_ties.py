@@ -8,13 +8,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from plumbline.operators.statistics import ties
-from plumbline.operators.statistics.rounding import merge_equal, step_of
+from plumbline.operators.statistics.rounding import choose_step, merge_equal
 from plumbline.operators.statistics.ties import calibrate_ties
 
 
 def calibrate_by_brute_force(human: np.ndarray, metric: np.ndarray, groups: np.ndarray | None) -> tuple[float, float]:
     """Return the best accuracy and the lowest threshold that reaches it, by trying 0 and all differences."""
-    metric, step = merge_equal(metric), step_of(metric)
+    metric, step = merge_equal(metric), choose_step(metric)
     i, j = np.triu_indices(len(human), 1)
     if groups is not None:
         i, j = i[groups[i] == groups[j]], j[groups[i] == groups[j]]

@@ -438,6 +438,6 @@ def make_image_table(images: Sequence[bytes | None], prompt_ids: Sequence[str | 
     )
 
 
-def no_fetch(uri: str) -> bytes:
+def refuse_fetch(uri: str) -> bytes:
     """Fail if called, because every image of the table is stored in its row."""
     raise AssertionError(f"{uri!r} was fetched")

@@ -602,7 +602,7 @@ def test_an_interrupted_and_resumed_ingest_writes_the_same_files(
     assert not any(record.written for record in run_ingest(tmp_path / "two", **options).shards)
 
 
-KILLED = """
+KILLED_INGEST_SCRIPT = """
 import os, signal, sys
 from plumbline.pipelines.ingest import shards as ingest_shards
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
@@ -622,7 +622,10 @@ def test_a_killed_ingest_can_be_continued(place: str, tmp_path: Path) -> None:
     options = write_messy_input(tmp_path / "in", "tars")
     run_ingest(f"{place}/one", **options)
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, f"{place}/two", options["tars"]], cwd=ROOT, env=dict(os.environ), check=False
+        [sys.executable, "-c", KILLED_INGEST_SCRIPT, f"{place}/two", options["tars"]],
+        cwd=ROOT,
+        env=dict(os.environ),
+        check=False,
     )
     assert done.returncode == -signal.SIGKILL
     again = run_ingest(f"{place}/two", **options)
@@ -889,7 +892,7 @@ def test_an_unusable_table_is_refused_in_one_line(
     assert not (tmp_path / "out").exists()
 
 
-DOTTED: dict[str, tuple[list[str], list[str], dict[str, str], dict[str, str]]] = {
+DOTTED_NAMES: dict[str, tuple[list[str], list[str], dict[str, str], dict[str, str]]] = {
     "a setting in every name": (
         ["cfg7.5_0000.png", "cfg7.5_0000.txt", "cfg7.5_0001.png", "cfg7.5_0001.txt"],
         [],
@@ -914,7 +917,7 @@ DOTTED: dict[str, tuple[list[str], list[str], dict[str, str], dict[str, str]]] =
 }
 
 
-@pytest.mark.parametrize("names, ids, rejected, skipped", DOTTED.values(), ids=DOTTED)
+@pytest.mark.parametrize("names, ids, rejected, skipped", DOTTED_NAMES.values(), ids=DOTTED_NAMES)
 def test_every_image_of_a_tar_is_ingested_or_gets_its_own_reason(
     names: list[str], ids: list[str], rejected: dict[str, str], skipped: dict[str, str], tmp_path: Path
 ) -> None:

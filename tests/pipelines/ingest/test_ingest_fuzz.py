@@ -19,11 +19,11 @@ from plumbline.operators.base.errors import PlumblineError
 from plumbline.pipelines.base.filesystems import disk
 from plumbline.pipelines.ingest.ingest import IngestResult, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from tests.damage import PIECES, Edit, apply_edits, bounded, draw_edits
+from tests.damage import FOREIGN_BYTES, Edit, apply_edits, bounded, draw_edits
 from tests.histories.damage import ROT, damage_file
 
 ROWS = 12
-text_edits = draw_edits(st.sampled_from(PIECES))
+text_edits = draw_edits(st.sampled_from(FOREIGN_BYTES))
 byte_edits = draw_edits(st.binary(max_size=600), longest=600)
 """Random edits; most of them change the length of a file, which misaligns the blocks of a tar."""
 

@@ -27,13 +27,13 @@ from tests.pipelines.ingest.test_ingest import (
 )
 
 ROOT = Path(__file__).parents[3]
-ONE, TWO = WorkersConfig(num_cpus=1), WorkersConfig(num_cpus=2)
+ONE_CPU, TWO_CPUS = WorkersConfig(num_cpus=1), WorkersConfig(num_cpus=2)
 
 
 @pytest.fixture
 def always_use_ray(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make even the smallest input start Ray."""
-    monkeypatch.setattr(draft_workers, "PATIENCE", -1.0)
+    monkeypatch.setattr(draft_workers, "RAY_START_DELAY", -1.0)
 
 
 def write_repeated_ids(folder: Path) -> dict[str, Any]:
@@ -53,20 +53,20 @@ def write_repeated_ids(folder: Path) -> dict[str, Any]:
 )
 def test_two_workers_write_the_same_as_one(kind: str, place: str, tmp_path: Path, always_use_ray: None) -> None:
     options = write_messy_input(tmp_path / "in", kind)
-    one = run_ingest(f"{place}/one", **options, cluster=ONE)
-    two = run_ingest(f"{place}/two", **options, cluster=TWO)
+    one = run_ingest(f"{place}/one", **options, cluster=ONE_CPU)
+    two = run_ingest(f"{place}/two", **options, cluster=TWO_CPUS)
     assert read_files(f"{place}/two") == read_files(f"{place}/one") and len(one.shards) > 4
     assert (two.rejected, sorted(two.shards)) == (one.rejected, sorted(one.shards))
 
 
 def test_ids_of_an_earlier_tar_are_refused_in_every_worker(tmp_path: Path, always_use_ray: None) -> None:
     options = write_repeated_ids(tmp_path / "in")
-    one = run_ingest(tmp_path / "one", **options, cluster=ONE)
+    one = run_ingest(tmp_path / "one", **options, cluster=ONE_CPU)
     assert one.rows == 20 and {kind for _, kind in list_rejections(tmp_path / "one")} == {
         "duplicate_id",
         "other_prompt",
     }
-    run_ingest(tmp_path / "two", **options, cluster=TWO)
+    run_ingest(tmp_path / "two", **options, cluster=TWO_CPUS)
     assert read_files(tmp_path / "two") == read_files(tmp_path / "one")
     assert not any(record.written for record in run_ingest(tmp_path / "two", **options).shards)
 
@@ -90,7 +90,7 @@ def is_drafter(process: Path, session: str) -> bool:
 @pytest.mark.slow
 def test_units_of_a_worker_that_dies_are_tried_again(tmp_path: Path, always_use_ray: None) -> None:
     options = write_messy_input(tmp_path / "in", "table") | {"shard_rows": 2}
-    run_ingest(tmp_path / "one", **options, cluster=ONE)
+    run_ingest(tmp_path / "one", **options, cluster=ONE_CPU)
     killed: list[int] = []
 
     def kill_one(record: ShardRecord) -> None:
@@ -98,7 +98,7 @@ def test_units_of_a_worker_that_dies_are_tried_again(tmp_path: Path, always_use_
             killed.append(list_drafters()[0])
             os.kill(killed[0], signal.SIGKILL)
 
-    ended = ingest(IngestConfig(output=str(tmp_path / "two"), **options, cluster=TWO), kill_one)
+    ended = ingest(IngestConfig(output=str(tmp_path / "two"), **options, cluster=TWO_CPUS), kill_one)
     assert killed and ended.rows == 18
     assert read_files(tmp_path / "two") == read_files(tmp_path / "one")
 
@@ -117,18 +117,18 @@ def test_units_of_rejected_rows_are_tried_again_if_their_workers_die(tmp_path: P
                 os.kill(process, signal.SIGKILL)
 
     options = {"tars": f"{tmp_path}/in", "generator": "flux", "max_failed": 1.0}
-    ended = ingest(IngestConfig(output=str(tmp_path / "two"), **options, cluster=TWO), kill_all)
+    ended = ingest(IngestConfig(output=str(tmp_path / "two"), **options, cluster=TWO_CPUS), kill_all)
     assert killed and (ended.rows, ended.kinds) == (3, {"missing_image": 4})
-    run_ingest(tmp_path / "one", **options, cluster=ONE)
+    run_ingest(tmp_path / "one", **options, cluster=ONE_CPU)
     assert read_files(tmp_path / "two") == read_files(tmp_path / "one")
 
 
-KILLED = """
+KILLED_INGEST_SCRIPT = """
 import os, signal, sys
 from plumbline.pipelines.ingest import draft_workers
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, WorkersConfig
 from plumbline.pipelines.ingest.ingest import ingest
-draft_workers.PATIENCE = -1.0
+draft_workers.RAY_START_DELAY = -1.0
 committed = []
 def report(record):
     committed.append(record)
@@ -143,7 +143,7 @@ ingest(IngestConfig(output=sys.argv[1], tars=sys.argv[2], shard_rows=2, cluster=
 def test_an_ingest_whose_driver_was_killed_can_be_continued(tmp_path: Path) -> None:
     options = write_messy_input(tmp_path / "in", "tars")
     run_ingest(tmp_path / "one", **options)
-    command = [sys.executable, "-c", KILLED, f"{tmp_path}/two", options["tars"]]
+    command = [sys.executable, "-c", KILLED_INGEST_SCRIPT, f"{tmp_path}/two", options["tars"]]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
     assert run_ingest(tmp_path / "two", **options).exit_code == 1
     assert read_files(tmp_path / "two") == read_files(tmp_path / "one")
@@ -151,8 +151,8 @@ def test_an_ingest_whose_driver_was_killed_can_be_continued(tmp_path: Path) -> N
 
 def test_an_error_in_a_worker_is_reported_in_one_line_and_leaves_no_draft(tmp_path: Path, always_use_ray: None) -> None:
     table = write_csv(tmp_path / "table.csv", write_files(tmp_path, make_source_rows(8)))
-    options = {"table": str(table), "shard_rows": 2, "cluster": TWO}
-    run_ingest(tmp_path / "out", **{**options, "cluster": ONE})
+    options = {"table": str(table), "shard_rows": 2, "cluster": TWO_CPUS}
+    run_ingest(tmp_path / "out", **{**options, "cluster": ONE_CPU})
     (tmp_path / "out/atlas/00002.parquet").write_bytes(b"")
     with pytest.raises(ConfigError, match=r"00002\.parquet: not written by an ingest, or damaged; move it"):
         run_ingest(tmp_path / "out", **options)
@@ -162,7 +162,7 @@ def test_an_error_in_a_worker_is_reported_in_one_line_and_leaves_no_draft(tmp_pa
     assert sorted(path.name for path in (tmp_path / "out/atlas").iterdir()) == [
         "00000.parquet", "00001.parquet", "00003.parquet"
     ]  # fmt: skip
-    again = run_ingest(tmp_path / "out", **{**options, "cluster": ONE})
+    again = run_ingest(tmp_path / "out", **{**options, "cluster": ONE_CPU})
     assert [record.written for record in again.shards] == [False, False, True, False]
 
 

@@ -175,7 +175,7 @@ def test_every_image_gets_its_prompt_and_its_generator(
     assert pq.read_table(f"{ended.url}/prompts.parquet").equals(before)
 
 
-REFUSED: dict[str, tuple[dict[str, str | bytes], str, str]] = {
+REFUSED_LAYOUTS: dict[str, tuple[dict[str, str | bytes], str, str]] = {
     "a row without its image": (
         {"metadata.csv": f"file_name,text\ngone.png,{CAT}\na.png,{DOG}\n", "a.png": PIXELS},
         "missing_image", "no file at",
@@ -209,7 +209,7 @@ REFUSED: dict[str, tuple[dict[str, str | bytes], str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("files, kind, remedy", REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize("files, kind, remedy", REFUSED_LAYOUTS.values(), ids=REFUSED_LAYOUTS)
 def test_an_image_without_a_prompt_is_rejected_by_name(
     files: dict[str, str | bytes], kind: str, remedy: str, tmp_path: Path
 ) -> None:
@@ -380,7 +380,7 @@ def test_image_files_may_be_left_in_place(tmp_path: Path) -> None:
         IngestConfig(output="x", tars="t.tar", copy=False)
 
 
-NAMELESS: dict[str, dict[str, str | bytes]] = {
+UNNAMED_COLUMN_LAYOUTS: dict[str, dict[str, str | bytes]] = {
     "a column that nobody knows": {
         "metadata.csv": "img_file,prompt\n" + "".join(f"drawn-{n}.png,prompt {n}\n" for n in range(3))
     },
@@ -391,7 +391,7 @@ NAMELESS: dict[str, dict[str, str | bytes]] = {
 }
 
 
-@pytest.mark.parametrize("tables", NAMELESS.values(), ids=NAMELESS)
+@pytest.mark.parametrize("tables", UNNAMED_COLUMN_LAYOUTS.values(), ids=UNNAMED_COLUMN_LAYOUTS)
 def test_a_table_without_images_is_not_used_for_all_images(tables: dict[str, str | bytes], tmp_path: Path) -> None:
     images = dict.fromkeys([f"{n}.png" for n in range(3)], PIXELS)
     ended = ingest_folder(write_files(tmp_path / "in", {**tables, **images}))
@@ -406,14 +406,14 @@ def list_skipped(ended: IngestResult) -> dict[str, str]:
     return {image.file.removeprefix(f"{Path(ended.url).parent}/in/"): image.message for image in ended.skipped}
 
 
-SHEET = "contact sheet, by its name"
-SKIPPED: dict[str, tuple[dict[str, str | bytes], dict[str, Any], dict[str, str], dict[str, str]]] = {
+CONTACT_SHEET_REASON = "contact sheet, by its name"
+SKIPPED_FILES: dict[str, tuple[dict[str, str | bytes], dict[str, Any], dict[str, str], dict[str, str]]] = {
     "geneval's grids": (
         {f"{n:05d}/{name}": PIXELS if name.endswith("png") else json.dumps({"prompt": f"prompt {n}"})
          for n in range(2) for name in ("grid.png", "metadata.jsonl", "samples/0000.png", "all.png")},
         {},
         {"00000/samples/0000.png": "prompt 0", "00001/samples/0000.png": "prompt 1"},
-        {"00000/grid.png": SHEET, "00001/grid.png": SHEET,
+        {"00000/grid.png": CONTACT_SHEET_REASON, "00001/grid.png": CONTACT_SHEET_REASON,
          **dict.fromkeys(("00000/all.png", "00001/all.png"), "next to samples/, which has the images of its prompt")},
     ),
     "geneval's samples, asked for": (
@@ -425,23 +425,23 @@ SKIPPED: dict[str, tuple[dict[str, str | bytes], dict[str, Any], dict[str, str],
     ),
     "stable diffusion's grids": (
         {"prompts.txt": f"{CAT}\n{DOG}\n", "00000.png": PIXELS, "00001.png": PIXELS, "grid-0000.png": PIXELS},
-        {}, {"00000.png": CAT, "00001.png": DOG}, {"grid-0000.png": SHEET},
+        {}, {"00000.png": CAT, "00001.png": DOG}, {"grid-0000.png": CONTACT_SHEET_REASON},
     ),
     "a grid that counts from 0 beside images that count from 1": (
         {"prompts.txt": f"{CAT}\n{DOG}\n", "1.png": PIXELS, "2.png": PIXELS, "grid-0000.png": PIXELS},
-        {}, {"1.png": CAT, "2.png": DOG}, {"grid-0000.png": SHEET},
+        {}, {"1.png": CAT, "2.png": DOG}, {"grid-0000.png": CONTACT_SHEET_REASON},
     ),
     "a contact sheet among prompts as names": (
         {"a red dog.png": PIXELS, "three cats.png": PIXELS, "contact_sheet.png": PIXELS},
-        {}, {"a red dog.png": DOG, "three cats.png": CAT}, {"contact_sheet.png": SHEET},
+        {}, {"a red dog.png": DOG, "three cats.png": CAT}, {"contact_sheet.png": CONTACT_SHEET_REASON},
     ),
     "a contact sheet with a prompt of its own": (
         {"a.png": PIXELS, "a.txt": CAT, "grid.png": PIXELS, "grid.txt": DOG, "b/grid.png": PIXELS},
-        {}, {"a.png": CAT, "grid.png": DOG}, {"b/grid.png": SHEET},
+        {}, {"a.png": CAT, "grid.png": DOG}, {"b/grid.png": CONTACT_SHEET_REASON},
     ),
     "a name that begins as a contact sheet's, with many digits": (
         {f"grid{'1' * 90} of cats.png": PIXELS, f"grid{'1' * 90} of cats.txt": CAT, f"grid_{'2' * 90}.png": PIXELS},
-        {}, {f"grid{'1' * 90} of cats.png": CAT}, {f"grid_{'2' * 90}.png": SHEET},
+        {}, {f"grid{'1' * 90} of cats.png": CAT}, {f"grid_{'2' * 90}.png": CONTACT_SHEET_REASON},
     ),
     "hidden images, as macOS leaves them": (
         {"a.png": PIXELS, "a.txt": CAT, "._a.png": b"", "__MACOSX/a.png": b""},
@@ -464,7 +464,7 @@ def test_a_name_of_a_million_separators_has_its_number_removed_in_linear_time() 
     assert NUMBER_SUFFIX.sub("", name + "b") == name + "b" and NUMBER_SUFFIX.sub("", name + "(3)") == "a_2"
 
 
-@pytest.mark.parametrize("files, options, expected, left_out", SKIPPED.values(), ids=SKIPPED)
+@pytest.mark.parametrize("files, options, expected, left_out", SKIPPED_FILES.values(), ids=SKIPPED_FILES)
 def test_images_that_are_not_samples_are_skipped_with_their_reasons(
     files: dict[str, str | bytes],
     options: dict[str, Any],
@@ -484,11 +484,11 @@ def test_images_that_are_not_samples_are_skipped_with_their_reasons(
     assert sum(manifest["skipped"].values()) == len(left_out)
 
 
-DOUBTFUL: dict[str, tuple[list[str], dict[str, str], str]] = {
+AMBIGUOUS_NAMES: dict[str, tuple[list[str], dict[str, str], str]] = {
     "two numbers in a name": (["i0_1.png", "i1_0.png", "i1_1.png"], {}, "could each be its line"),
     "a name of other words with a number that is taken": (
         ["image-0.png", "image-1.png", "cover-1.png"], {"image-0.png": CAT, "image-1.png": DOG},
-        "has the number 1 too, and other words",
+        "has the number 1 too, but other words",
     ),
     **{what: (names, {}, "put images of other kinds into other folders") for what, names in {
         "an image and its mask": ["flux_0.png", "flux_1.png", "mask_0.png", "mask_1.png"],
@@ -509,7 +509,7 @@ DOUBTFUL: dict[str, tuple[list[str], dict[str, str], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("images, expected, reason", DOUBTFUL.values(), ids=DOUBTFUL)
+@pytest.mark.parametrize("images, expected, reason", AMBIGUOUS_NAMES.values(), ids=AMBIGUOUS_NAMES)
 def test_an_image_with_an_ambiguous_number_is_rejected(
     images: list[str], expected: dict[str, str], reason: str, tmp_path: Path
 ) -> None:

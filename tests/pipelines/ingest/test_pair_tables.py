@@ -135,7 +135,7 @@ def test_all_four_pairs_of_a_sample_are_scored_in_one_command(tmp_path: Path, sc
 
 def test_a_table_of_pairs_names_its_own_generators(tmp_path: Path, scores: Scores) -> None:
     words = [f"table={tmp_path}/{write_winoground_sheet(tmp_path)}", f"output={tmp_path}/data", "generator=winoground"]
-    assert "has the generators matched and swapped, got 'winoground'" in refusal("ingest", *words)
+    assert "whose generators are called matched and swapped, got 'winoground'" in refusal("ingest", *words)
 
 
 def test_a_sample_without_a_caption_only_costs_itself(tmp_path: Path, scores: Scores) -> None:

@@ -41,14 +41,14 @@ from tests.commands import run
 from tests.files import make_tar, write_files
 
 GENERATORS = ("flux", "sdxl", "Flux.1 dev")
-PIECES = ("a red cube", "two dogs", "猫が三匹", 'a "sign"', "it's, well; 50% off", "قطة", "é\u2028new", "x\x0by\x85z",
-          "[1]", "a.b.c", "cat 🐈", "O'Neil\tTab", "NaN", "7", "null")  # fmt: skip
-FILES = ("file_name", "file", "image", "filename", "image_path", "path")
+PROMPT_PIECES = ("a red cube", "two dogs", "猫が三匹", 'a "sign"', "it's, well; 50% off", "قطة", "é\u2028new",
+                 "x\x0by\x85z", "[1]", "a.b.c", "cat 🐈", "O'Neil\tTab", "NaN", "7", "null")  # fmt: skip
+FILE_COLUMNS = ("file_name", "file", "image", "filename", "image_path", "path")
 PROMPTS = ("prompt", "text", "caption")
-WHOSE = ("generator", "model", "model_name")
-BYTES = ("image", "jpg", "png", "webp")
-FOUND = re.compile(r"^(\d+) found = (\d+) ingested \+ (\d+) rejected \+ (\d+) skipped$", re.MULTILINE)
-PAIR = re.compile(r"^pair: (.*?) of (flux|sdxl|Flux\.1 dev|in|all): (.*)$", re.MULTILINE)
+GENERATOR_COLUMNS = ("generator", "model", "model_name")
+BYTES_COLUMNS = ("image", "jpg", "png", "webp")
+FOUND_LINE = re.compile(r"^(\d+) found = (\d+) ingested \+ (\d+) rejected \+ (\d+) skipped$", re.MULTILINE)
+PAIR_LINE = re.compile(r"^pair: (.*?) of (flux|sdxl|Flux\.1 dev|in|all): (.*)$", re.MULTILINE)
 
 
 @cache
@@ -121,7 +121,7 @@ class RandomInput:
         return [{name: row[name] for name in names} for row in rows]
 
 
-CLUTTER = ("grid.png", "grid-0000.png", "._0.png", "raw.heic")
+IGNORED_FILES = ("grid.png", "grid-0000.png", "._0.png", "raw.heic")
 
 
 class WrittenLayout(NamedTuple):
@@ -156,7 +156,9 @@ def choose_file_name(world: RandomInput, image: DrawnImage) -> str:
 
 def write_table_in_folder(world: RandomInput) -> WrittenLayout:
     """Write a table next to image files, with rows that lack a prompt or an image and images that lack a row."""
-    image_name, prompt_name, generator_name = (world.choose(*names) for names in (FILES, PROMPTS, WHOSE))
+    image_name, prompt_name, generator_name = (
+        world.choose(*names) for names in (FILE_COLUMNS, PROMPTS, GENERATOR_COLUMNS)
+    )
     rows = []
     for image in world.images:
         file = choose_file_name(world, image)
@@ -169,13 +171,15 @@ def write_table_in_folder(world: RandomInput) -> WrittenLayout:
         rows.append({image_name: "gone.png", prompt_name: "a", generator_name: "flux", "seed": "1"})
         world.others.append("gone.png")
     write_table(world, world.choose("metadata.csv", "images.csv", "metadata.jsonl", "all.jsonl", "all.tsv"), rows)
-    world.write_clutter(*CLUTTER)
+    world.write_clutter(*IGNORED_FILES)
     return WrittenLayout(world.folder)
 
 
 def write_table_alone(world: RandomInput) -> WrittenLayout:
     """Write a table that is itself the input, with paths relative to its folder."""
-    image_name, prompt_name, generator_name = (world.choose(*names) for names in (FILES, PROMPTS, WHOSE))
+    image_name, prompt_name, generator_name = (
+        world.choose(*names) for names in (FILE_COLUMNS, PROMPTS, GENERATOR_COLUMNS)
+    )
     rows = []
     for number, image in enumerate(world.images):
         world.write_files({(file := choose_file_name(world, image)): image.content})
@@ -196,7 +200,7 @@ def write_file_names_column(world: RandomInput) -> WrittenLayout:
         row = {"file_names": [], "text": world.prompt(image), "model": image.generator}
         rows.setdefault((image.generator, image.line), row)["file_names"].append(file)
     write_table(world, "metadata.jsonl", list(rows.values()))
-    world.write_clutter(*CLUTTER)
+    world.write_clutter(*IGNORED_FILES)
     return WrittenLayout(world.folder)
 
 
@@ -211,7 +215,7 @@ def write_columns_by_generator(world: RandomInput) -> WrittenLayout:
             f"{image.generator}_file_name"
         ] = file
     write_table(world, world.choose("metadata.csv", "metadata.jsonl"), list(rows.values()))
-    world.write_clutter(*CLUTTER)
+    world.write_clutter(*IGNORED_FILES)
     return WrittenLayout(world.folder)
 
 
@@ -238,7 +242,7 @@ def write_prompt_list(world: RandomInput) -> WrittenLayout:
     text = end.join(world.prompts) + world.choose("", end)
     for place in world.choose([""], [f"{image.generator}/" for image in world.images]):
         world.write_text_file(f"{place}prompts.txt", text)
-    world.write_clutter(*CLUTTER)
+    world.write_clutter(*IGNORED_FILES)
     return WrittenLayout(world.folder)
 
 
@@ -257,7 +261,7 @@ def write_ids_in_names(world: RandomInput) -> WrittenLayout:
     rows = [{column: name, prompt: text, "note": "x"} for name, text in zip(ids, world.prompts, strict=True)]
     world.chance.shuffle(rows)
     write_table(world, world.choose("prompts.csv", "All prompts.CSV", "prompts.jsonl", "p.tsv"), rows)
-    world.write_clutter(*CLUTTER)
+    world.write_clutter(*IGNORED_FILES)
     return WrittenLayout(world.folder)
 
 
@@ -300,7 +304,7 @@ def write_texts_next_to_images(world: RandomInput) -> WrittenLayout:
             world.write_text_file(f"{name}.txt", world.prompt(image) + world.choose("", "\n", "\r\n"))
         else:
             world.write_files({f"{name}.json": json.dumps({"seed": 1, world.choose(*PROMPTS): world.prompt(image)})})
-    world.write_clutter(*CLUTTER)
+    world.write_clutter(*IGNORED_FILES)
     return WrittenLayout(world.folder)
 
 
@@ -317,7 +321,7 @@ def write_prompts_as_names(world: RandomInput) -> WrittenLayout:
         if world.loses_prompt(image, f"{image.generator}/IMG_{image.number}.png"):
             name = f"IMG_{image.number}"
         world.write_files({f"{image.generator}/{name}.png": image.content})
-    world.write_clutter(*CLUTTER, "contact_sheet.png")
+    world.write_clutter(*IGNORED_FILES, "contact_sheet.png")
     return WrittenLayout(world.folder, ["benchmark.prompts_from=names"])
 
 
@@ -449,9 +453,9 @@ def make_parquet_writer(
 
     def lay(world: RandomInput) -> WrittenLayout:
         world.folder.mkdir(parents=True)
-        names = world.choose(*BYTES), (prompt := world.choose(*PROMPTS))
+        names = world.choose(*BYTES_COLUMNS), (prompt := world.choose(*PROMPTS))
         if world.choose(True, False):
-            rows = make_parquet_rows(world, world.images, names, world.choose(*WHOSE))
+            rows = make_parquet_rows(world, world.images, names, world.choose(*GENERATOR_COLUMNS))
             for row, image in enumerate(world.images):
                 if write is not write_spark and world.loses_prompt(image, f":{row + 1}"):
                     rows[row][prompt] = None
@@ -539,7 +543,7 @@ LAYOUTS: dict[str, Callable[[RandomInput], WrittenLayout]] = {
 def draw_contents(draw: st.DrawFn) -> tuple[list[str], list[DrawnImage], random.Random]:
     """Draw prompts, any number of images per generator and prompt in random order, and a random generator."""
     prompts = draw(
-        st.lists(st.lists(st.sampled_from(PIECES), min_size=1, max_size=3).map(" ".join), min_size=1, max_size=5)
+        st.lists(st.lists(st.sampled_from(PROMPT_PIECES), min_size=1, max_size=3).map(" ".join), min_size=1, max_size=5)
     )
     generators = draw(st.lists(st.sampled_from(GENERATORS), min_size=1, max_size=3, unique=True))
     counts = st.lists(st.integers(0, 3), min_size=len(prompts), max_size=len(prompts))
@@ -584,11 +588,11 @@ def check_pairs(world: RandomInput, lay: WrittenLayout, sources: Sources | None,
 def check_output(world: RandomInput, lay: WrittenLayout, out: str, ingested: IngestResult | None) -> None:
     """Check that the totals add up and that the displayed pairs are correct."""
     if ingested is not None:
-        [(found, taken, rejected, skipped)] = [tuple(map(int, counts)) for counts in FOUND.findall(out)]
+        [(found, taken, rejected, skipped)] = [tuple(map(int, counts)) for counts in FOUND_LINE.findall(out)]
         assert found == taken + rejected + skipped == len(world.images) + len(world.others) and taken == ingested.rows
     true = {(lay.expected_generator(image) or lay.images.name.removesuffix(".csv"), repr(world.prompt(image)))
             for image in world.images if image.number not in world.lost}  # fmt: skip
-    shown = PAIR.findall(out)
+    shown = PAIR_LINE.findall(out)
     assert 1 <= len(shown) <= 3
     for name, generator, text in shown:
         assert (generator, text) in true or text == "''" or "without a text" in text

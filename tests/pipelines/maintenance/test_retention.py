@@ -9,18 +9,18 @@ import pytest
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.maintenance.gc_config import KeepRuns
-from plumbline.pipelines.maintenance.retention import retain, select_kept_runs
+from plumbline.pipelines.maintenance.retention import remove_unkept_runs, select_kept_runs
 from plumbline.pipelines.maintenance.running_sweeps import DELETING, send_heartbeats
 from plumbline.pipelines.store.lease import Clock, LeaseHeld, LeaseLost, read_lease, take_lease
 from plumbline.pipelines.store.runs import Run, list_run_ids
 from tests.commands import store_at
 
-FIRST = datetime(2026, 1, 1, 2, tzinfo=UTC)
+FIRST_RUN_TIME = datetime(2026, 1, 1, 2, tzinfo=UTC)
 
 
 def make_runs(days: int, *, benchmark: str = "small", per_day: int = 2) -> list[Run]:
     """Return runs on consecutive days: `per_day` runs each day, eight hours apart."""
-    moments = [FIRST + timedelta(days=day, hours=8 * turn) for day in range(days) for turn in range(per_day)]
+    moments = [FIRST_RUN_TIME + timedelta(days=day, hours=8 * turn) for day in range(days) for turn in range(per_day)]
     return [
         Run(f"{benchmark}-{began:%m%d-%H}", {"benchmark": benchmark, "began": began.isoformat()}, "", latest=False)
         for began in moments
@@ -80,8 +80,8 @@ class TwoBenchmarks:
             self.store.write_text(f"runs/{run.run_id}/manifest.json", json.dumps(run.manifest))
             self.store.write_text(f"runs/{run.run_id}/errors.parquet", "")
 
-    def retain(self, *also_keep: str, assert_lease: Callable[[], None] = lambda: None) -> tuple[str, ...]:
-        return retain(
+    def remove_unkept_runs(self, *also_keep: str, assert_lease: Callable[[], None] = lambda: None) -> tuple[str, ...]:
+        return remove_unkept_runs(
             self.store, KeepRuns(last=1), job="night", benchmark="small", also_keep=also_keep, assert_lease=assert_lease
         )
 
@@ -94,17 +94,17 @@ def two_benchmarks(tmp_path: Path) -> TwoBenchmarks:
     return TwoBenchmarks(str(tmp_path))
 
 
-NEWEST = "small-0103-02"
+NEWEST_RUN = "small-0103-02"
 
 
 def test_only_unneeded_runs_of_the_given_benchmark_are_removed(two_benchmarks: TwoBenchmarks) -> None:
     with send_heartbeats(two_benchmarks.store, run="small-0101-02"):
-        assert two_benchmarks.retain("small-0102-02") == ()
-    assert two_benchmarks.retain("small-0102-02") == ("small-0101-02",)
-    assert two_benchmarks.retain() == ("small-0102-02",)
-    assert two_benchmarks.store.list_folders("runs") == ["other-0101-02", "other-0102-02", NEWEST]
+        assert two_benchmarks.remove_unkept_runs("small-0102-02") == ()
+    assert two_benchmarks.remove_unkept_runs("small-0102-02") == ("small-0101-02",)
+    assert two_benchmarks.remove_unkept_runs() == ("small-0102-02",)
+    assert two_benchmarks.store.list_folders("runs") == ["other-0101-02", "other-0102-02", NEWEST_RUN]
     number = read_lease(two_benchmarks.store, DELETING).number
-    assert two_benchmarks.retain() == () and read_lease(two_benchmarks.store, DELETING).number == number, (
+    assert two_benchmarks.remove_unkept_runs() == () and read_lease(two_benchmarks.store, DELETING).number == number, (
         "no sweep has to plan again"
     )
 
@@ -113,13 +113,13 @@ def test_no_run_is_removed_during_another_deletion_or_after_the_lease_is_lost(
     two_benchmarks: TwoBenchmarks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def raise_lease_lost() -> None:
-        raise LeaseLost("another is at work")
+        raise LeaseLost("another process holds the lease")
 
     with pytest.raises(LeaseLost):
-        two_benchmarks.retain(assert_lease=raise_lease_lost)
+        two_benchmarks.remove_unkept_runs(assert_lease=raise_lease_lost)
     other = take_lease(two_benchmarks.store, DELETING, "gc")
     monkeypatch.setattr(Clock, "pause", lambda self, seconds: other.renew())
     with pytest.raises(LeaseHeld, match=r"gc on .* is at work"):
-        two_benchmarks.retain()
+        two_benchmarks.remove_unkept_runs()
     other.release()
-    assert len(two_benchmarks.runs()) == 3 and len(two_benchmarks.retain()) == 2
+    assert len(two_benchmarks.runs()) == 3 and len(two_benchmarks.remove_unkept_runs()) == 2

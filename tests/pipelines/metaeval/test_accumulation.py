@@ -12,10 +12,10 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.accumulation import AccumulateConfig, accumulate, accumulate_answers
 from plumbline.pipelines.metaeval.releases.scores import read_scores
 from tests.commands import config_of
-from tests.pipelines.metaeval.releases.files import TS2_METADATA, as_csv, write_file
+from tests.pipelines.metaeval.releases.files import TS2_METADATA, format_csv, write_file
 
 CHAIN = {"1": [], "2": ["1"], "3": ["2"], "4": ["9"]}
-RELEASED = """image,prompt,model,q,above,wanted,blip,mplug
+RELEASED_ANSWERS = """image,prompt,model,q,above,wanted,blip,mplug
 i1,p,sd,1,-1,yes,no,yes
 i1,p,sd,2,1,yes,Yes,yes
 i1,p,sd,3,1-2,red,red,
@@ -52,7 +52,7 @@ def make_config(folder: Path, content: str, *overrides: str) -> AccumulateConfig
 
 
 def test_answers_are_compared_with_the_right_answers_and_written_as_scores(tmp_path: Path) -> None:
-    asked = make_config(tmp_path, RELEASED, "columns.answer=wanted", "accumulation=direct")
+    asked = make_config(tmp_path, RELEASED_ANSWERS, "columns.answer=wanted", "accumulation=direct")
     assert main(asked) == 2, "an image without an answer has a null score"
     scores = read_scores(StorageConfig().locate(asked.output))
     assert scores.schema == schemas.SCORES
@@ -77,7 +77,7 @@ def test_answers_marked_as_right_or_wrong_need_no_right_answers(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("content", "overrides", "said"),
     [
-        (RELEASED, [], r"row 0: expected 1 or 0 as blip, found 'no'; name the column of right answers"),
+        (RELEASED_ANSWERS, [], r"row 0: expected 1 or 0 as blip, found 'no'; name the column of right answers"),
         (
             "image,q,blip,mplug\ni,1,1,1\n",
             ["accumulation=direct"],
@@ -194,8 +194,8 @@ def test_tifas_results_have_one_file_per_generator(tmp_path: Path) -> None:
     assert compute_scores(make_format_config("tifa", tmp_path / "sd.json")) == {("tifa", "coco_12/sd"): 0.5}
 
 
-TS2 = {
-    "data/metadata.csv": as_csv(TS2_METADATA[:2]),
+TS2_FILES = {
+    "data/metadata.csv": format_csv(TS2_METADATA[:2]),
     "output/score_per_question/DSG/mplug_dsg_mc.csv": """id,question_id,vqa_answer,mc_answer,correct,parent_question_id
 0,0,No there is not.</s>,no,0,-1
 0,1,Yes.</s>,yes,1,0
@@ -208,20 +208,21 @@ TS2 = {
 0,0,A cat.</s>,cat,0
 """,
 }
-FIRST, SECOND = (str(row["file_name"]) for row in TS2_METADATA[:2])
+FIRST_IMAGE, SECOND_IMAGE = (str(row["file_name"]) for row in TS2_METADATA[:2])
 
 
 def test_t2iscorescores_answers_are_in_the_order_of_the_metadata(tmp_path: Path) -> None:
-    config = make_format_config("t2iscorescore", write_release(tmp_path, TS2), "accumulation=recursive")
+    config = make_format_config("t2iscorescore", write_release(tmp_path, TS2_FILES), "accumulation=recursive")
     assert compute_scores(config) == {
-        ("mplug_dsg", FIRST): 0, ("mplug_dsg", SECOND): 1, ("mplug_tifa", FIRST): 1, ("mplug_tifa", SECOND): 0,
+        ("mplug_dsg", FIRST_IMAGE): 0, ("mplug_dsg", SECOND_IMAGE): 1,
+        ("mplug_tifa", FIRST_IMAGE): 1, ("mplug_tifa", SECOND_IMAGE): 0,
     }  # fmt: skip
     wide = {
-        "metadata.csv": TS2["data/metadata.csv"],
+        "metadata.csv": TS2_FILES["data/metadata.csv"],
         "ts2_dsg_correct.csv": "id,image_row,question_id,parents,fuyu,llava\n0,0,0,-1,1,1\n0,1,0,-1,0,1\n",
     }
     config = make_format_config("t2iscorescore", write_release(tmp_path / "wide", wide), "given=[fuyu_dsg]")
-    assert compute_scores(config) == {("fuyu_dsg", FIRST): 1, ("fuyu_dsg", SECOND): 0}
+    assert compute_scores(config) == {("fuyu_dsg", FIRST_IMAGE): 1, ("fuyu_dsg", SECOND_IMAGE): 0}
 
 
 @pytest.mark.parametrize(
@@ -244,7 +245,7 @@ def test_an_invalid_release_is_an_error_of_one_line(
     tmp_path: Path, name: str, file: str, content: str | None, said: str
 ) -> None:
     files = {"dsg": {key: DSG[key] for key in ("vqa_answers_release/mplug_dsg.csv", "dsg/data/dsg-1k-anns.csv")}}
-    write_release(tmp_path, {"dsg": files["dsg"], "tifa": {}, "t2iscorescore": TS2}[name])
+    write_release(tmp_path, {"dsg": files["dsg"], "tifa": {}, "t2iscorescore": TS2_FILES}[name])
     if content is None:
         (tmp_path / file).unlink()
     else:
@@ -258,7 +259,7 @@ def test_a_missing_model_and_unsupported_options_are_errors(tmp_path: Path) -> N
     with pytest.raises(
         ConfigError, match=r"given: .* has no answers of 'blip'; it has answers of mplug_dsg, mplug_tifa"
     ):
-        accumulate_answers(make_format_config("t2iscorescore", write_release(tmp_path, TS2), "given=[blip]"))
+        accumulate_answers(make_format_config("t2iscorescore", write_release(tmp_path, TS2_FILES), "given=[blip]"))
     with pytest.raises(ConfigError, match=r"format: expected one of dsg, .* or null, got 'vq2'"):
         make_format_config("vq2", tmp_path)
     for key, value in (("columns.image_id", "image"), ("separator", "'-'"), ("no_parent", "'-1'")):
@@ -269,4 +270,4 @@ def test_a_missing_model_and_unsupported_options_are_errors(tmp_path: Path) -> N
 
 def test_a_table_requires_columns_of_answers(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="given: expected the columns of answers, got none"):
-        make_config(tmp_path, RELEASED, "given=[]")
+        make_config(tmp_path, RELEASED_ANSWERS, "given=[]")

@@ -31,7 +31,7 @@ REFERENCE = os.environ.get("REFERENCE_DATA")
 needs_reference = pytest.mark.skipif(REFERENCE is None, reason="REFERENCE_DATA is not set")
 
 
-def config(folder: Path, *overrides: str) -> MetaevalConfig:
+def make_metaeval_config(folder: Path, *overrides: str) -> MetaevalConfig:
     few = ["sampling.resamples=20", "sampling.permutations=99", f"output={folder / 'out'}"]
     found: MetaevalConfig = config_of("metaeval", *few, *overrides)
     return found
@@ -63,7 +63,9 @@ def write_scores(folder: Path, **metrics: list[float | None]) -> Path:
 
 def test_any_table_of_scores_is_judged_by_any_table_of_ratings(tmp_path: Path, ratings: Path) -> None:
     scores = write_scores(tmp_path, good=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6], bad=[0.5, None, 0.3, 0.2, 0.1, 0.0])
-    found = run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}"))
+    found = run_metaeval(
+        make_metaeval_config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}")
+    )
     assert find_judgement(found, "good", "spearman").value == pytest.approx(1)
     assert find_judgement(found, "bad", "spearman").value == pytest.approx(-1)
     assert (
@@ -135,7 +137,9 @@ def renamed_ratings(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 def test_ratings_with_configured_column_names_are_read(renamed_ratings: Path) -> None:
     named = [f"protocol.columns.{ours}={theirs}" for ours, theirs in OTHER_NAMES.items()]
     given = ["protocol=long", f"protocol.path={renamed_ratings}", f"scores={renamed_ratings.parent}/scores.csv", *named]
-    found = run_metaeval(config(renamed_ratings.parent, *given, "protocol.statistics=[kendall_a,spearman]"))
+    found = run_metaeval(
+        make_metaeval_config(renamed_ratings.parent, *given, "protocol.statistics=[kendall_a,spearman]")
+    )
     assert find_judgement(found, "good", "spearman").value == pytest.approx(1)
     assert find_judgement(found, "good", "kendall_a").value == pytest.approx(1 - 7 / 55)  # 7 of 55 pairs are ties
     assert find_judgement(found, "good", "spearman").n == 11
@@ -156,12 +160,14 @@ def test_ratings_with_unknown_column_names_are_an_error_with_a_remedy(renamed_ra
 
 def test_column_names_can_only_be_set_for_users_own_ratings(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"protocol\.columns: expected null for tifa160; only your own ratings"):
-        config(tmp_path, "protocol=tifa160", "protocol.path=x", "+protocol.columns.rating=stars")
+        make_metaeval_config(tmp_path, "protocol=tifa160", "protocol.path=x", "+protocol.columns.rating=stars")
 
 
 def test_the_values_of_every_error_graph_are_written(tmp_path: Path) -> None:
     found = run_metaeval(
-        config(tmp_path, "protocol=t2iscorescore", f"protocol.path={LAYOUTS['t2iscorescore'].write(tmp_path / 'ts2')}")
+        make_metaeval_config(
+            tmp_path, "protocol=t2iscorescore", f"protocol.path={LAYOUTS['t2iscorescore'].write(tmp_path / 'ts2')}"
+        )
     )
     graphs = pd.read_parquet(tmp_path / "out" / "graphs.parquet")
     assert graphs.groupby(["metric", "convention"]).size().to_dict() == {
@@ -227,10 +233,10 @@ def test_scores_that_match_no_rating_are_an_error_with_a_remedy(tmp_path: Path, 
     theirs = r"image_id \('i0', 'i1'\), prompt_id \('p0', 'p1'\), generator \('g'\)"
     wanted = rf"the scores have image_id \('x', 'y'\), no prompt_id, no generator; .*ratings.csv has {theirs}; write"
     with pytest.raises(SourceError, match=wanted):
-        run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={other}"))
+        run_metaeval(make_metaeval_config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={other}"))
     with pytest.raises(SourceError, match=r"have image_id \('x', 'y'\); .* has image_id \('i0', 'i1'\); write"):
         asked = ["protocol=long", f"protocol.path={ratings}", f"scores={other}", "protocol.match=image"]
-        run_metaeval(config(tmp_path, *asked))
+        run_metaeval(make_metaeval_config(tmp_path, *asked))
 
 
 PROMPTS, GENERATORS = [f"p{n}" for n in range(5)], ("g", "h")
@@ -293,7 +299,9 @@ def test_scores_and_ratings_are_matched_by_ids_that_both_files_have(
 ) -> None:
     ratings = write_csv(tmp_path / "r.csv", {**rated, "rating": [1 + row % 5 for row in range(10)]})
     scores = write_csv(tmp_path / "s.csv", {**scored, "m": [row % 5 / 10 for row in range(10)]})
-    found = run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}"))
+    found = run_metaeval(
+        make_metaeval_config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}")
+    )
     assert (find_judgement(found, "m", "pearson").value, find_judgement(found, "m", "pearson").n) == (
         pytest.approx(1),
         10,
@@ -309,7 +317,7 @@ def test_ratings_without_prompts_get_those_of_the_scores(tmp_path: Path) -> None
         ("image_id", "bootstrap of 10 images without a prompt,"),
     ]:
         write_csv(tmp_path / "s.csv", {**make_ids(names), "m": list(range(10))})
-        found = run_metaeval(config(tmp_path, *asked))
+        found = run_metaeval(make_metaeval_config(tmp_path, *asked))
         pearson = find_judgement(found, "m", "pearson")
         assert unit in pearson.convention
         assert "no interval" in unit or pearson.interval.low < pearson.value < pearson.interval.high
@@ -344,7 +352,11 @@ def test_a_release_without_any_judgement_is_an_error(
     scores = write_scores(tmp_path, m=[0.1, 0.2])
     left_out = ["protocol.rating_range=[1,5]", "protocol.out_of_range=left_out"]
     with pytest.raises(SourceError, match=complaint):
-        run_metaeval(config(tmp_path, f"protocol={protocol}", f"protocol.path={path}", f"scores={scores}", *left_out))
+        run_metaeval(
+            make_metaeval_config(
+                tmp_path, f"protocol={protocol}", f"protocol.path={path}", f"scores={scores}", *left_out
+            )
+        )
 
 
 def test_only_the_tables_that_a_task_needs_count_as_judgements(tmp_path: Path) -> None:
@@ -355,13 +367,13 @@ def test_only_the_tables_that_a_task_needs_count_as_judgements(tmp_path: Path) -
     scores = write_csv(tmp_path / "s.csv", {"image_id": list(rated["image_id"].unique()[:9]), "m": list(range(9))})
     with pytest.raises(SourceError, match=r"no usable judgements: all \d+ ratings are empty"):
         asked = [f"protocol.path={pack}", f"scores={scores}", "protocol.tasks=[ratings]"]
-        run_metaeval(config(tmp_path, "protocol=shapes", *asked))
+        run_metaeval(make_metaeval_config(tmp_path, "protocol=shapes", *asked))
 
 
 def test_a_table_of_empty_scores_is_an_error_with_the_reason(tmp_path: Path, ratings: Path) -> None:
     scores = write_scores(tmp_path, m=[None, None])
     with pytest.raises(SourceError, match=r"scores.csv: all 2 scores are empty \(the table has no score here; .*score"):
-        run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}"))
+        run_metaeval(make_metaeval_config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}"))
 
 
 def test_a_rating_outside_the_scale_of_the_others_gives_a_warning_unless_the_scale_is_set(tmp_path: Path) -> None:
@@ -369,7 +381,7 @@ def test_a_rating_outside_the_scale_of_the_others_gives_a_warning_unless_the_sca
     ratings = write_csv(tmp_path / "r.csv", {**make_ids("image_id"), "rating": rating})
     scores = write_csv(tmp_path / "s.csv", {**make_ids("image_id"), "m": list(range(10))})
     asked = ["protocol=long", f"protocol.path={ratings}", f"scores={scores}"]
-    found = run_metaeval(config(tmp_path, *asked))
+    found = run_metaeval(make_metaeval_config(tmp_path, *asked))
     [warning] = found.warnings
     assert warning.startswith(
         "1 of 10 ratings (likert) are outside 0 to 10, the range of the others (first: 55 for image p4-h"
@@ -378,7 +390,7 @@ def test_a_rating_outside_the_scale_of_the_others_gives_a_warning_unless_the_sca
     console = Console(width=200, record=True)
     show_agreement(console, found)
     assert console.export_text().startswith("warning 1 of 10 ratings")
-    assert not run_metaeval(config(tmp_path, *asked, "protocol.rating_range=[1,100]")).warnings
+    assert not run_metaeval(make_metaeval_config(tmp_path, *asked, "protocol.rating_range=[1,100]")).warnings
 
 
 def test_an_image_rated_under_two_prompt_ids_gives_a_warning(tmp_path: Path) -> None:
@@ -392,7 +404,7 @@ def test_an_image_rated_under_two_prompt_ids_gives_a_warning(tmp_path: Path) -> 
         f"protocol.path={ratings}",
         f"scores={write_scores(tmp_path, m=[n % 7 for n in range(12)])}",
     ]
-    [warning] = run_metaeval(config(tmp_path, *asked)).warnings
+    [warning] = run_metaeval(make_metaeval_config(tmp_path, *asked)).warnings
     assert warning.startswith("3 images are rated under several prompt ids, first ")
     assert "protocol.match=image_and_prompt" in warning
 
@@ -410,7 +422,7 @@ def test_peoples_order_uses_only_prompts_that_the_metric_scored(tmp_path: Path) 
     scored = {name: column[:40] for name, column in people.items() if name != "rating"}
     few = write_csv(tmp_path / "few.csv", {**scored, "few": people["rating"][:40]})
     asked = ["protocol=long", f"protocol.path={ratings}", "protocol.tasks=[ratings,orders]"]
-    found = run_metaeval(config(tmp_path, *asked, f"scores={few}"))
+    found = run_metaeval(make_metaeval_config(tmp_path, *asked, f"scores={few}"))
     assert {(its.judge, its.n, its.better) for its in found.orders} == {("people", 20, "h"), ("few", 20, "h")}
     assert find_judgement(found, "few", "model_ordering").value == 1.0
     whole = write_csv(
@@ -421,7 +433,7 @@ def test_peoples_order_uses_only_prompts_that_the_metric_scored(tmp_path: Path) 
             "few": [*people["rating"][:40], *[None] * 40],
         },
     )
-    found = run_metaeval(config(tmp_path, *asked, f"scores={whole}"))
+    found = run_metaeval(make_metaeval_config(tmp_path, *asked, f"scores={whole}"))
     assert {(its.judge, its.n) for its in found.orders} == {
         ("people, where all scored", 40),
         ("people, where few scored", 20),
@@ -450,7 +462,7 @@ def write_random_study(folder: Path, seed: int, *, prompts: int, alike: bool = F
 @pytest.mark.parametrize("seed", [0, 1])
 def test_agreement_on_orders_is_undefined_if_people_order_no_generators(tmp_path: Path, seed: int) -> None:
     asked = write_random_study(tmp_path, seed, prompts=4)
-    found = run_metaeval(config(tmp_path, *asked, "protocol.tasks=[ratings,orders]"))
+    found = run_metaeval(make_metaeval_config(tmp_path, *asked, "protocol.tasks=[ratings,orders]"))
     assert {order.better for order in found.orders} == {None}
     for metric in ("first", "second"):
         for name in ("model_ordering", "orders_reversed", "orders_missed"):
@@ -464,7 +476,7 @@ def test_agreement_on_orders_is_undefined_if_people_order_no_generators(tmp_path
 def test_agreement_is_undefined_with_a_reason_if_all_ratings_are_equal(tmp_path: Path) -> None:
     statistics = "pearson,spearman,kendall_b,pairwise_accuracy,pairwise_accuracy_grouped,sensitivity,specificity"
     asked = [*write_random_study(tmp_path, 2, prompts=8, alike=True), f"protocol.statistics=[{statistics}]"]
-    found = run_metaeval(config(tmp_path, *asked, "protocol.tasks=[ratings,orders]"))
+    found = run_metaeval(make_metaeval_config(tmp_path, *asked, "protocol.tasks=[ratings,orders]"))
     judged = [one for one in found.judgements if one.metric != PEOPLE or one.statistic.startswith("alpha")]
     assert {one.statistic for one in judged} > {
         "alpha_ordinal",
@@ -581,7 +593,7 @@ def check_negated(layout: Layout, tmp_path: Path) -> None:
     path = layout.write(tmp_path / "release")
     scores = write_csv(tmp_path / "s.csv", make_scores(read_with(layout.reader, path)))
     asked = [f"protocol={layout.reader}", f"protocol.path={path}", f"scores={scores}", "protocol.falling=[errors]"]
-    found = run_metaeval(config(tmp_path, *asked))
+    found = run_metaeval(make_metaeval_config(tmp_path, *asked))
     hits, errors = (
         {(one.template, one.statistic, one.group): one.value for one in found.judgements if one.metric == metric}
         for metric in ("hits", "errors")
@@ -605,7 +617,7 @@ def test_equation_1_ranks_a_falling_metrics_scores_without_negating_them(tmp_pat
     folder.mkdir()
     metadata.drop(columns="image").to_csv(folder / "ts2_metadata.csv", index=False)
     metadata[["id"]].assign(llmscore_ec=counts).to_csv(folder / "ts2_scores_per_image.csv", index=False)
-    found = run_metaeval(config(tmp_path, "protocol=t2iscorescore", f"protocol.path={folder}"))
+    found = run_metaeval(make_metaeval_config(tmp_path, "protocol=t2iscorescore", f"protocol.path={folder}"))
 
     def count_smaller(values: np.ndarray) -> list[int]:
         return [int((values < value).sum()) for value in values]
@@ -621,7 +633,9 @@ def test_equation_1_ranks_a_falling_metrics_scores_without_negating_them(tmp_pat
 def test_every_statistic_is_shown_with_its_number_of_rows(tmp_path: Path) -> None:
     ratings = write_csv(tmp_path / "r.csv", {**make_ids("image_id"), "rating": [1, 2, 3, 4, 5, 5, 4, 3, 2, 1]})
     scores = write_csv(tmp_path / "s.csv", {**make_ids("image_id"), "m": list(range(10)), "k": [None, *range(9)]})
-    found = run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}"))
+    found = run_metaeval(
+        make_metaeval_config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}")
+    )
     lines = (tmp_path / "out" / "judgements.md").read_text().splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
     shown = {row[0]: dict(zip(cells[0], row, strict=True)) for row in cells[1:3]}
@@ -636,8 +650,8 @@ def test_ratings_out_of_range_are_refused_or_left_out_with_a_note(tmp_path: Path
     scores = write_scores(tmp_path, m=[0.1, 0.2, 0.3, 0.4, 0.5])
     asked = ["protocol=long", f"protocol.path={ratings}", f"scores={scores}", "protocol.rating_range=[1,4]"]
     with pytest.raises(SourceError, match="2 ratings are outside 1 to 4, first 5 of image i4 by rater a"):
-        run_metaeval(config(tmp_path, *asked))
-    found = run_metaeval(config(tmp_path, *asked, "protocol.out_of_range=left_out"))
+        run_metaeval(make_metaeval_config(tmp_path, *asked))
+    found = run_metaeval(make_metaeval_config(tmp_path, *asked, "protocol.out_of_range=left_out"))
     assert find_judgement(found, "m", "pearson").n == 4
     assert any("left out" in note for note in found.notes)
 
@@ -653,7 +667,7 @@ def test_ratings_out_of_range_are_refused_or_left_out_with_a_note(tmp_path: Path
 )
 def test_invalid_options_are_an_error_of_one_line(tmp_path: Path, ratings: Path, override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        config(tmp_path, "protocol=long", f"protocol.path={ratings}", override)
+        make_metaeval_config(tmp_path, "protocol=long", f"protocol.path={ratings}", override)
 
 
 WITHOUT_SCORES = {layout.reader: name for name, layout in LAYOUTS.items()}
@@ -668,7 +682,7 @@ def check_without_scores(layout: Layout, tmp_path: Path) -> None:
     """Check that a layout without scores leads to results about people only, or to an error about missing scores."""
     path = layout.write(tmp_path / "release")
     release = read_with(layout.reader, path)
-    asked = config(tmp_path, f"protocol={layout.reader}", f"protocol.path={path}")
+    asked = make_metaeval_config(tmp_path, f"protocol={layout.reader}", f"protocol.path={path}")
     if len(release.scores):
         return
     if not any(map(len, (release.ratings, release.preferences, release.graph_nodes))):
@@ -695,9 +709,9 @@ def test_results_about_people_are_the_same_with_and_without_scores(tmp_path: Pat
     scored = frame[["prompt_id", "generator"]].drop_duplicates()
     scores = write_csv(tmp_path / "s.csv", {**scored.to_dict("list"), "m": random.random(len(scored)).tolist()})
     asked = ["protocol=long", f"protocol.path={path}", "protocol.tasks=[ratings,orders]"]
-    alone = run_metaeval(config(tmp_path, *asked))
+    alone = run_metaeval(make_metaeval_config(tmp_path, *asked))
     page = (tmp_path / "out" / "judgements.md").read_text()
-    beside = run_metaeval(config(tmp_path, *asked, f"scores={scores}"))
+    beside = run_metaeval(make_metaeval_config(tmp_path, *asked, f"scores={scores}"))
     assert alone.judgements == [one for one in beside.judgements if one.metric == PEOPLE]
     assert alone.orders == [one for one in beside.orders if one.judge == PEOPLE] and len(alone.orders) == 3
     assert {"alpha_ordinal", "mean_rating"} <= {one.statistic for one in alone.judgements}
@@ -706,11 +720,11 @@ def test_results_about_people_are_the_same_with_and_without_scores(tmp_path: Pat
 
 def test_an_unknown_metric_is_an_error(tmp_path: Path, ratings: Path) -> None:
     with pytest.raises(ConfigError, match="the release has no scores; set run=latest, or scores=PATH"):
-        run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", "metrics=[n]"))
+        run_metaeval(make_metaeval_config(tmp_path, "protocol=long", f"protocol.path={ratings}", "metrics=[n]"))
     scores = write_scores(tmp_path, m=[0.1, 0.2, 0.3, 0.4, 0.5])
     asked = ["protocol=long", f"protocol.path={ratings}", f"scores={scores}"]
     with pytest.raises(ConfigError, match="no scores of 'n'; there are scores of m"):
-        run_metaeval(config(tmp_path, *asked, "metrics=[n]"))
+        run_metaeval(make_metaeval_config(tmp_path, *asked, "metrics=[n]"))
 
 
 def test_only_reliable_prompts_can_be_used(tmp_path: Path) -> None:
@@ -726,7 +740,7 @@ def test_only_reliable_prompts_can_be_used(tmp_path: Path) -> None:
     frame.to_csv(ratings, index=False)
     scores = write_scores(tmp_path, m=[0.1, 0.2, 0.3])
     asked = ["protocol=long", f"protocol.path={ratings}", f"scores={scores}", "protocol.reliable=true"]
-    found = run_metaeval(config(tmp_path, *asked))
+    found = run_metaeval(make_metaeval_config(tmp_path, *asked))
     assert find_judgement(found, "m", "pearson").n == 2
     assert any(note.startswith("2 of 3 prompts are reliable") for note in found.notes)
 
@@ -738,7 +752,7 @@ def test_the_true_scores_of_the_embedded_benchmark_agree_with_its_ratings_and_gr
     scores = tmp_path / "truth.parquet"
     truth[["image_id", "prompt_id", "generator"]].assign(truth=met).to_parquet(scores)
     asked = ["protocol=shapes", f"scores={scores}", "protocol.by_skill=false", "protocol.conventions=[paper,current]"]
-    found = run_metaeval(config(tmp_path, *asked))
+    found = run_metaeval(make_metaeval_config(tmp_path, *asked))
     assert find_judgement(found, "truth", "spearman").value > 0.85
     separated = find_judgement(found, "truth", "separation_paper").value
     assert find_judgement(found, "truth", "ordering_current").value == pytest.approx(separated)
@@ -770,7 +784,9 @@ def test_reproduction_without_published_files_is_an_error_with_a_remedy(monkeypa
 @needs_reference
 def test_a_published_release_is_judged_by_its_own_scores(tmp_path: Path) -> None:
     path = Path(str(REFERENCE)) / "t2vscore"
-    found = run_metaeval(config(tmp_path, "protocol=t2vscore", f"protocol.path={path}", "protocol.by_skill=false"))
+    found = run_metaeval(
+        make_metaeval_config(tmp_path, "protocol=t2vscore", f"protocol.path={path}", "protocol.by_skill=false")
+    )
     accuracy = find_judgement(found, "CLIP Score", "pairwise_accuracy")
     assert round(accuracy.value, 3) == 0.599
     assert accuracy.interval.low < accuracy.value < accuracy.interval.high
@@ -792,11 +808,11 @@ def test_sensitivity_and_specificity_compare_passing_scores_with_passing_ratings
     pd.read_csv(scores).assign(generator="g").to_csv(scores, index=False)
     asked = ["protocol=long", f"protocol.path={tmp_path / 'ratings.csv'}", f"scores={scores}"]
     asked += ["protocol.falling=[errors]", "protocol.passing_scores={errors: 2}"]
-    found = run_metaeval(config(tmp_path, *asked))
+    found = run_metaeval(make_metaeval_config(tmp_path, *asked))
     right, wrong = (find_judgement(found, "judge", name) for name in ("sensitivity", "specificity"))
     assert (right.value, right.n, wrong.value, wrong.n) == (pytest.approx(5 / 6), 6, pytest.approx(3 / 4), 4)
     assert right.interval == pytest.approx(stats.binomtest(5, 6).proportion_ci(0.95, "exact"))
-    assert "mean rating of 4 or more, the metric those with a score of 7 or more" in right.convention
+    assert "mean rating of 4 or more, the metric passes those with a score of 7 or more" in right.convention
     few = [find_judgement(found, "errors", name) for name in ("sensitivity", "specificity")]
     assert [one.value for one in few] == pytest.approx([4 / 6, 3 / 4])
     flat = [find_judgement(found, "flat", name) for name in ("sensitivity", "specificity")]
@@ -804,7 +820,7 @@ def test_sensitivity_and_specificity_compare_passing_scores_with_passing_ratings
     shares = {one.metric: one for one in found.corrected if one.scale == "passing"}
     assert (shares["judge"].generator, shares["judge"].people, shares["judge"].predicted) == ("g", 0.6, 0.6)
     assert "add up to 1.58, which is not clearly above 1" in shares["judge"].note, "there are too few images"
-    strict = run_metaeval(config(tmp_path, *asked, "protocol.passing_ratings={likert: 5}"))
+    strict = run_metaeval(make_metaeval_config(tmp_path, *asked, "protocol.passing_ratings={likert: 5}"))
     assert find_judgement(strict, "judge", "sensitivity").n == 3
 
 
@@ -819,7 +835,7 @@ def test_ratings_of_one_generator_correct_the_pass_rate_of_another(tmp_path: Pat
     rated = pd.DataFrame(ids[:40]).assign(rater="a", template="likert", rating=[5] * 20 + [1] * 20)
     rated.to_csv(tmp_path / "ratings.csv", index=False)
     asked = ["protocol=long", f"protocol.path={tmp_path / 'ratings.csv'}", f"scores={tmp_path / 'scores.csv'}"]
-    found = run_metaeval(config(tmp_path, *asked, "protocol.passing_scores={judge: 1}"))
+    found = run_metaeval(make_metaeval_config(tmp_path, *asked, "protocol.passing_scores={judge: 1}"))
     assert (
         find_judgement(found, "judge", "sensitivity").value == 0.9
         and find_judgement(found, "judge", "specificity").value == 0.8
@@ -854,7 +870,7 @@ def test_shuffled_ratings_and_scores_give_the_same_findings_to_the_last_bit(tmp_
             tables[name].sample(frac=1, random_state=seed).to_csv(path, index=False)
         asked = ["protocol=long", f"protocol.path={paths['ratings']}", f"scores={paths['scores']}"]
         asked += ["protocol.tasks=[ratings,orders]", f"protocol.statistics=[{statistics}]"]
-        judged = run_metaeval(config(tmp_path, *asked))
+        judged = run_metaeval(make_metaeval_config(tmp_path, *asked))
         found.append({repr(one) for one in (*judged.judgements, *judged.orders, *judged.comparisons)})
     assert len(found[0]) > 12
     assert found[0] == found[1] == found[2]
@@ -879,7 +895,7 @@ def test_skills_can_be_judged_without_samples_that_need_other_skills(tmp_path: P
     ])  # fmt: skip
     scores.sample(frac=1, random_state=1).to_csv(tmp_path / "scores.csv", index=False)
     asked = ["protocol=winoground", f"protocol.path={tmp_path}/examples.jsonl", f"scores={tmp_path}/scores.csv"]
-    found = run_metaeval(config(tmp_path, *asked, "protocol.without_skills=[counting,negation]"))
+    found = run_metaeval(make_metaeval_config(tmp_path, *asked, "protocol.without_skills=[counting,negation]"))
     group = {one.subset: one for one in found.judgements if one.statistic == "group"}
     left = [n for n in samples if not {*advanced} & {*tags[n]}]
     expected = {tag: [fits[n] for n in left if tag in tags[n]] for tag in basic}
@@ -888,8 +904,6 @@ def test_skills_can_be_judged_without_samples_that_need_other_skills(tmp_path: P
     assert {tag: one.value for tag, one in group.items()} == pytest.approx({
         tag: np.mean(right) for tag, right in expected.items()
     })  # fmt: skip
-    note = (
-        f"{2 * (len(samples) - len(left))} prompts with counting or negation are left out, by protocol.without_skills"
-    )
+    note = f"protocol.without_skills leaves out {2 * (len(samples) - len(left))} prompts with counting or negation"
     assert note in found.notes
     assert "attribute" in refusal("metaeval", *asked, "protocol.without_skills=[attributes]")

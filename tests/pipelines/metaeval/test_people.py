@@ -16,7 +16,7 @@ from plumbline.pipelines.metaeval.metaeval import Findings, run_metaeval
 from tests.commands import config_of, printed, refusal
 
 GENERATORS = ("sdxl", "imagen", "muse")
-SURE = {"likert": list("12345"), "wl": ["Aligned", "Not aligned"], "dsg_h": ["Yes", "No"]}
+CERTAIN_ANSWERS = {"likert": list("12345"), "wl": ["Aligned", "Not aligned"], "dsg_h": ["Yes", "No"]}
 NAMES = {"likert": [], "wl": ["word"], "dsg_h": ["question_id"]}
 VALUES = {str(grade): (grade - 1) / 4 for grade in range(1, 6)} | {"Aligned": 1, "Not aligned": 0, "Yes": 1, "No": 0}
 
@@ -27,7 +27,7 @@ def draw_answer(random: np.random.Generator, template: str, quality: float) -> s
         return "Subjective" if template == "dsg_h" and random.random() < 0.5 else "Unsure"
     if template == "likert":
         return str(int(np.clip(round(1 + 4 * quality + random.normal(0, 0.7)), 1, 5)))
-    return SURE[template][int(random.random() > quality)]
+    return CERTAIN_ANSWERS[template][int(random.random() > quality)]
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +37,11 @@ def tables() -> dict[str, pd.DataFrame]:
     Under the template `wl` (words), people rank sdxl and imagen in the opposite order.
     """
     random = np.random.default_rng(7)
-    rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in (*SURE, "sxs")}
+    rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in (*CERTAIN_ANSWERS, "sxs")}
     for prompt in range(60):
         quality = {name: random.beta(3 + 3 * place, 3) for place, name in enumerate(GENERATORS)}
         for generator in GENERATORS:
-            for template in SURE:
+            for template in CERTAIN_ANSWERS:
                 liked = (
                     {"sdxl": "imagen", "imagen": "sdxl"}.get(generator, generator) if template == "wl" else generator
                 )
@@ -58,7 +58,7 @@ def tables() -> dict[str, pd.DataFrame]:
                 side = "Unsure" if abs(difference) < 0.1 else "a" if difference > 0 else "b"
                 rows["sxs"].append((f"p{prompt}", a, b, rater, side))
     rows["dsg_h"].append(("p0", "muse", "a", "none", "Invalid"))
-    columns = {name: ["prompt_id", "generator", "rater", *NAMES[name], "answer"] for name in SURE}
+    columns = {name: ["prompt_id", "generator", "rater", *NAMES[name], "answer"] for name in CERTAIN_ANSWERS}
     columns["sxs"] = ["prompt_id", "generator_a", "generator_b", "rater", "answer"]
     return {name: pd.DataFrame(rows[name], columns=columns[name]).sample(frac=1, random_state=3) for name in rows}
 
@@ -105,7 +105,7 @@ def group_answers(table: pd.DataFrame, keys: list[str], values: dict[str, float]
 
 
 @pytest.mark.parametrize("generator", GENERATORS)
-@pytest.mark.parametrize("template", SURE)
+@pytest.mark.parametrize("template", CERTAIN_ANSWERS)
 def test_agreement_of_raters_is_computed_by_generator_and_template(
     tables: dict[str, pd.DataFrame], findings: Findings, template: str, generator: str
 ) -> None:
@@ -118,7 +118,7 @@ def test_agreement_of_raters_is_computed_by_generator_and_template(
 
 
 @pytest.mark.parametrize("generator", GENERATORS)
-@pytest.mark.parametrize("template", SURE)
+@pytest.mark.parametrize("template", CERTAIN_ANSWERS)
 def test_ratings_have_a_mean_and_deviation_on_a_scale_from_0_to_1(
     tables: dict[str, pd.DataFrame], findings: Findings, template: str, generator: str
 ) -> None:
@@ -134,7 +134,7 @@ def test_ratings_have_a_mean_and_deviation_on_a_scale_from_0_to_1(
 
 
 @pytest.mark.parametrize("generator", GENERATORS)
-@pytest.mark.parametrize("template", SURE)
+@pytest.mark.parametrize("template", CERTAIN_ANSWERS)
 def test_unsure_answers_are_counted_by_generator_and_template(
     tables: dict[str, pd.DataFrame], findings: Findings, template: str, generator: str
 ) -> None:
@@ -181,7 +181,7 @@ def test_templates_are_correlated_by_generator(tables: dict[str, pd.DataFrame], 
             assert judged.value == pytest.approx(correlation) and judged.n == len(rows)
 
 
-@pytest.mark.parametrize("template", SURE)
+@pytest.mark.parametrize("template", CERTAIN_ANSWERS)
 def test_ratings_predict_the_choice_between_two_images(
     tables: dict[str, pd.DataFrame], findings: Findings, template: str
 ) -> None:
@@ -217,7 +217,7 @@ def test_metrics_are_judged_by_the_relation_that_most_templates_find(release: Pa
     scores = [(f"p{prompt}", name, mean + prompt / 1000) for prompt in range(60) for name, mean in means.items()]
     pd.DataFrame(scores, columns=["prompt_id", "generator", "ours"]).to_csv(tmp_path / "scores.csv", index=False)
     findings = judge_gecko(release, f"scores={tmp_path}/scores.csv", "protocol.alpha=0.001")
-    by_template = {name: list_preferences(findings, name) for name in (*SURE, "side_by_side")}
+    by_template = {name: list_preferences(findings, name) for name in (*CERTAIN_ANSWERS, "side_by_side")}
     majority = list_preferences(findings, "majority")
     page = (release / "out/judgements.md").read_text()
     (table,) = page.split("### relations of generators by people\n")[1:]

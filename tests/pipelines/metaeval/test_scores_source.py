@@ -60,7 +60,7 @@ def test_the_conclusion_is_the_same_as_in_the_runs_report(
             ["scores=latest"],
             "latest: not found; check the path, or select a run in a store with run=latest store=STORE",
         ),
-        (["run=latest", "scores=s.csv"], "run=latest: expected a run or scores, got scores=s.csv too; leave one out"),
+        (["run=latest", "scores=s.csv"], "run=latest, scores=s.csv: expected only one of the two; leave one out"),
         (["run=other"], "run=other: no such run in "),
         (["run=latest", "store=nowhere"], "there is no store here"),
     ],

@@ -6,16 +6,16 @@ import pandas as pd
 
 from plumbline.jobs.score import main
 from tests.commands import config_of
-from tests.pipelines.metaeval.releases.files import ROOT, as_parquet, write_file
+from tests.pipelines.metaeval.releases.files import ROOT, format_parquet, write_file
 
-PACK = ROOT / "assets/shapes"
+SHAPES_FOLDER = ROOT / "assets/shapes"
 
 
 def write_seetrue(folder: Path) -> Path:
     """Write a SeeTRUE file in which each of eight images occurs twice: with its own prompt and with another prompt."""
-    texts = pd.read_parquet(PACK / "prompts.parquet").set_index("prompt_id")["text"]
-    truth = pd.read_parquet(PACK / "truth.parquet").set_index("image_id")["correct"]
-    images = pd.read_parquet(PACK / "images/atlas/00000.parquet")
+    texts = pd.read_parquet(SHAPES_FOLDER / "prompts.parquet").set_index("prompt_id")["text"]
+    truth = pd.read_parquet(SHAPES_FOLDER / "truth.parquet").set_index("image_id")["correct"]
+    images = pd.read_parquet(SHAPES_FOLDER / "images/atlas/00000.parquet")
     images = images[truth.loc[images["image_id"]].to_numpy()].iloc[:40:5]
     own = [texts[prompt] for prompt in images["prompt_id"]]
     rows = [
@@ -24,7 +24,7 @@ def write_seetrue(folder: Path) -> Path:
         for place, image in enumerate(images["image"])
         for text in (own[place], own[place - 1])
     ]  # fmt: skip
-    return write_file(folder / "seetrue.parquet", as_parquet(rows))
+    return write_file(folder / "seetrue.parquet", format_parquet(rows))
 
 
 def test_vnli_is_judged_by_seetrues_labels(tmp_path: Path) -> None:

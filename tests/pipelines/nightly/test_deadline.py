@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.pipelines.base.exit_codes import LATE, LOST
+from plumbline.pipelines.base.exit_codes import DEADLINE_PASSED, LEASE_LOST
 from plumbline.pipelines.nightly.deadline import Stopped, stop_early
 from plumbline.pipelines.store.lease import LeaseLost
 
 ROOT = Path(__file__).parent.parent.parent.parent
-STUBBORN = """
+STUBBORN_SCRIPT = """
 import threading
 from plumbline.pipelines.store.lease import LeaseLost
 from plumbline.pipelines.nightly.deadline import Stopped, stop_early
@@ -32,7 +32,7 @@ def test_a_deadline_ends_an_endless_wait_and_is_gone_afterwards() -> None:
     before = signal.getsignal(signal.SIGALRM)
     with pytest.raises(Stopped, match=r"nightly\.deadline: 0\.01 seconds have passed") as stopped, stop_early(0.01):
         threading.Event().wait()
-    assert stopped.value.exit_code == LATE
+    assert stopped.value.exit_code == DEADLINE_PASSED
     with stop_early(3600):
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0 and signal.getsignal(signal.SIGALRM) is before
@@ -44,8 +44,8 @@ def test_a_thread_that_finds_the_lease_lost_ends_the_main_thread() -> None:
         thread.start()
         threading.Event().wait()
     thread.join()
-    assert stopped.value.exit_code == LOST
+    assert stopped.value.exit_code == LEASE_LOST
 
 
 def test_a_process_that_does_not_stop_is_killed_with_the_same_code() -> None:
-    assert subprocess.run([sys.executable, "-c", STUBBORN], cwd=ROOT, check=False).returncode == LOST
+    assert subprocess.run([sys.executable, "-c", STUBBORN_SCRIPT], cwd=ROOT, check=False).returncode == LEASE_LOST

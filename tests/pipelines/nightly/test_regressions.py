@@ -9,7 +9,7 @@ import pytest
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.nightly import regressions
 from plumbline.pipelines.nightly.nightly_config import NightConfig
-from plumbline.pipelines.nightly.outcome import NightOutcome, outcome_path, read_outcome
+from plumbline.pipelines.nightly.outcome import NightOutcome, get_outcome_path, read_outcome
 from plumbline.pipelines.nightly.regressions import (
     ComparedRun,
     compare_run,
@@ -23,15 +23,15 @@ from tests.operators.report.made import MadeRun, make_run, noisy_score, plain_pr
 
 METRICS = {"gecko": {"kind": "gecko", "model": "vqa"}, "clipscore": {"kind": "clipscore", "model": "clip"}}
 MODELS = {"vqa": {"checkpoint": "a"}, "clip": {"checkpoint": "b"}}
-NIGHT: dict[str, Any] = {
+NIGHT_MANIFEST: dict[str, Any] = {
     "benchmark": "own",
     "generators": ["atlas", "flint"],
     "metrics": list(METRICS),
     "exit_code": 0,
     "config": {"metrics": METRICS, "models": MODELS},
 }
-TONIGHT = "2026-11-23"
-BEFORE = ("2026-11-20", "2026-11-21", "2026-11-22")
+TONIGHTS_RUN = "2026-11-23"
+EARLIER_RUNS = ("2026-11-20", "2026-11-21", "2026-11-22")
 
 
 @pytest.fixture
@@ -40,13 +40,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def publish(store: Store, run_id: str, *, is_reported: bool = True, **manifest: Any) -> None:
-    store.write_text(f"runs/{run_id}/manifest.json", json.dumps(NIGHT | manifest))
+    store.write_text(f"runs/{run_id}/manifest.json", json.dumps(NIGHT_MANIFEST | manifest))
     if is_reported:
         outcome = NightOutcome(
             run_id=run_id, exit_code=0, benchmark="own", began="", ended="", report="", counts={"coverage": 1.0},
             compared_with=None, not_compared="", regressions=[], improvements=[], sentences=[],
         )  # fmt: skip
-        store.write_text(outcome_path(run_id), json.dumps(outcome.to_json()))
+        store.write_text(get_outcome_path(run_id), json.dumps(outcome.to_json()))
         assert read_outcome(store, run_id) == outcome
 
 
@@ -61,15 +61,15 @@ def report_night(run: MadeRun, config: NightConfig) -> NightOutcome:
 
 
 def test_the_newest_reported_run_is_used_before_newer_unreported_ones(store: Store) -> None:
-    for run_id in BEFORE:
+    for run_id in EARLIER_RUNS:
         publish(store, run_id, is_reported=False)
-    publish(store, TONIGHT, is_reported=False)
+    publish(store, TONIGHTS_RUN, is_reported=False)
     publish(store, "2026-11-24")
-    assert find_baseline(store, TONIGHT, NIGHT, "previous").run_id == BEFORE[2], "never a later one"
-    publish(store, BEFORE[1])
-    assert find_baseline(store, TONIGHT, NIGHT, "previous").run_id == BEFORE[1]
-    publish(store, BEFORE[2])
-    assert find_baseline(store, TONIGHT, NIGHT, "previous").run_id == BEFORE[2]
+    assert find_baseline(store, TONIGHTS_RUN, NIGHT_MANIFEST, "previous").run_id == EARLIER_RUNS[2], "never a later one"
+    publish(store, EARLIER_RUNS[1])
+    assert find_baseline(store, TONIGHTS_RUN, NIGHT_MANIFEST, "previous").run_id == EARLIER_RUNS[1]
+    publish(store, EARLIER_RUNS[2])
+    assert find_baseline(store, TONIGHTS_RUN, NIGHT_MANIFEST, "previous").run_id == EARLIER_RUNS[2]
 
 
 def test_a_night_of_few_prompts_does_not_claim_that_there_is_no_regression(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_night_of_few_prompts_does_not_claim_that_there_is_no_regression(tmp_p
         assert said in outcome.summary() and outcome.can_tell == (prompts == 12)
 
 
-OTHER = {
+OTHER_VALUES = {
     "benchmark": {"benchmark": "other"},
     "generators": {"generators": ["golem"]},
     "over budget": {"exit_code": 1},
@@ -89,54 +89,54 @@ OTHER = {
     "models": {"config": {"metrics": METRICS, "models": {"vqa": {"checkpoint": "z"}, "clip": {"checkpoint": "z"}}}},
 }
 REASONS = {
-    "benchmark": "it is of the benchmark 'other'",
-    "generators": "the two share no generator",
+    "benchmark": "its benchmark is 'other'",
+    "generators": "the two runs share no generator",
     "over budget": "more of its rows failed than its budget allows",
     "metrics": "the settings or models of gecko and clipscore differ",
     "models": "the settings or models of gecko and clipscore differ",
 }
 
 
-@pytest.mark.parametrize("what", OTHER)
+@pytest.mark.parametrize("what", OTHER_VALUES)
 def test_a_run_that_cannot_be_compared_is_skipped_with_the_reason(what: str, store: Store) -> None:
-    publish(store, BEFORE[1], **OTHER[what])
-    publish(store, BEFORE[2], **OTHER[what])
-    found = find_baseline(store, TONIGHT, NIGHT, "previous")
-    reason = f"2026-11-22 cannot be compared with it ({REASONS[what]}), nor can 1 run before that"
+    publish(store, EARLIER_RUNS[1], **OTHER_VALUES[what])
+    publish(store, EARLIER_RUNS[2], **OTHER_VALUES[what])
+    found = find_baseline(store, TONIGHTS_RUN, NIGHT_MANIFEST, "previous")
+    reason = f"2026-11-22 cannot be compared with it ({REASONS[what]}), nor can 1 earlier run"
     assert (found.run_id, found.reason) == (None, reason)
-    publish(store, BEFORE[0])
-    assert find_baseline(store, TONIGHT, NIGHT, "previous").run_id == BEFORE[0]
-    named = find_baseline(store, TONIGHT, NIGHT, BEFORE[2])
+    publish(store, EARLIER_RUNS[0])
+    assert find_baseline(store, TONIGHTS_RUN, NIGHT_MANIFEST, "previous").run_id == EARLIER_RUNS[0]
+    named = find_baseline(store, TONIGHTS_RUN, NIGHT_MANIFEST, EARLIER_RUNS[2])
     assert (named.run_id, named.reason) == (None, f"nightly.compare=2026-11-22: {REASONS[what]}")
 
 
 def test_a_run_can_be_compared_with_the_run_of_its_benchmark_in_a_suite(store: Store) -> None:
-    publish(store, BEFORE[1])
-    publish(store, BEFORE[2])
+    publish(store, EARLIER_RUNS[1])
+    publish(store, EARLIER_RUNS[2])
     for suite, benchmark in (("release", "own"), ("others", "other")):
-        store.write_json(f"suites/{suite}/suite.json", {"runs": {benchmark: BEFORE[1]}, "exit_code": 0})
-    assert find_baseline(store, TONIGHT, NIGHT, "release").run_id == BEFORE[1]
+        store.write_json(f"suites/{suite}/suite.json", {"runs": {benchmark: EARLIER_RUNS[1]}, "exit_code": 0})
+    assert find_baseline(store, TONIGHTS_RUN, NIGHT_MANIFEST, "release").run_id == EARLIER_RUNS[1]
     reason = "nightly.compare=others: that suite has no run of own"
-    assert find_baseline(store, TONIGHT, NIGHT, "others") == (None, reason)
+    assert find_baseline(store, TONIGHTS_RUN, NIGHT_MANIFEST, "others") == (None, reason)
 
 
 def test_runs_with_one_common_metric_can_be_compared(store: Store) -> None:
-    publish(store, BEFORE[2], config={"metrics": METRICS, "models": MODELS | {"clip": {"checkpoint": "z"}}})
-    assert find_baseline(store, TONIGHT, NIGHT, "previous").run_id == BEFORE[2]
+    publish(store, EARLIER_RUNS[2], config={"metrics": METRICS, "models": MODELS | {"clip": {"checkpoint": "z"}}})
+    assert find_baseline(store, TONIGHTS_RUN, NIGHT_MANIFEST, "previous").run_id == EARLIER_RUNS[2]
 
 
 def test_a_damaged_run_is_skipped_and_an_unknown_name_is_refused(store: Store) -> None:
-    publish(store, BEFORE[1])
-    store.write_text(f"runs/{BEFORE[2]}/manifest.json", "{")
-    assert find_baseline(store, TONIGHT, NIGHT, "previous").run_id == BEFORE[1]
+    publish(store, EARLIER_RUNS[1])
+    store.write_text(f"runs/{EARLIER_RUNS[2]}/manifest.json", "{")
+    assert find_baseline(store, TONIGHTS_RUN, NIGHT_MANIFEST, "previous").run_id == EARLIER_RUNS[1]
     with pytest.raises(ConfigError, match=r"nightly\.compare=nobodys: no such run"):
-        find_baseline(store, TONIGHT, NIGHT, "nobodys")
+        find_baseline(store, TONIGHTS_RUN, NIGHT_MANIFEST, "nobodys")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"run_id": 1}'])
 def test_a_damaged_outcome_counts_as_missing(text: str, store: Store) -> None:
-    store.write_text(outcome_path(TONIGHT), text)
-    assert read_outcome(store, TONIGHT) is None
+    store.write_text(get_outcome_path(TONIGHTS_RUN), text)
+    assert read_outcome(store, TONIGHTS_RUN) is None
 
 
 def test_the_page_of_trends_recognises_checkpoints_by_the_nights_pattern(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from plumbline.operators.results.bridge import Bridge, Line, Version
-from plumbline.operators.results.metric_recipes import recipe_of
+from plumbline.operators.results.metric_recipes import read_recipe
 from plumbline.operators.statistics.bootstrap import Interval
 from plumbline.pipelines.nightly.regressions import find_baseline
-from plumbline.pipelines.report.comparable_runs import BRIDGES
+from plumbline.pipelines.report.comparable_runs import BRIDGES_FOLDER
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.report.trends import make_trends
 from plumbline.pipelines.store.runs import read_manifest
@@ -20,7 +20,7 @@ from tests.operators.report.made import MadeRun, Score, make_run, noisy_score, p
 DAYS = ("2026-01-01", "2026-01-02")
 
 
-def halve(generator: str, metric: str, prompt: int) -> float:
+def halve_score(generator: str, metric: str, prompt: int) -> float:
     """Return the score of an image under the new wording: half the old score, plus 0.1, plus noise."""
     return 0.1 + noisy_score(generator, metric, prompt) / 2 + 0.04 * (noisy_score(generator, "other", prompt) - 0.5)
 
@@ -37,7 +37,7 @@ def make_night(folder: Path, day: str, score: Score, wording: str) -> MadeRun:
     return run
 
 
-def make_both_nights(folder: Path, second: Score = halve) -> MadeRun:
+def make_both_nights(folder: Path, second: Score = halve_score) -> MadeRun:
     make_night(folder, DAYS[0], noisy_score, "so?")
     return make_night(folder, DAYS[1], second, "no?")
 
@@ -45,7 +45,7 @@ def make_both_nights(folder: Path, second: Score = halve) -> MadeRun:
 def write_bridge(run: MadeRun, **other: Any) -> None:
     """Write a bridge between the two nights' wordings to the store, in the format of `plumbline bridge`."""
     old, new = (
-        Version(metric="gecko", run_id=day, recipe=recipe_of(read_manifest(run.store, day), "gecko")) for day in DAYS
+        Version(metric="gecko", run_id=day, recipe=read_recipe(read_manifest(run.store, day), "gecko")) for day in DAYS
     )
     found: dict[str, Any] = {
         "bridge_id": "20260103-000000-000000", "benchmark": "made", "old": old, "new": new,
@@ -57,7 +57,7 @@ def write_bridge(run: MadeRun, **other: Any) -> None:
         "turned": [], "clear_misses": 0,
     }  # fmt: skip
     bridge = Bridge(**(found | other))
-    run.store.create_json(f"{BRIDGES}/{bridge.bridge_id}/bridge.json", asdict(bridge))
+    run.store.create_json(f"{BRIDGES_FOLDER}/{bridge.bridge_id}/bridge.json", asdict(bridge))
 
 
 def test_without_a_bridge_the_line_breaks_and_no_night_is_a_regression(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_fall_beyond_the_margin_is_a_regression_through_the_bridge(joined: Mad
     """The first night uses the old wording; in the third night, cobalt is much worse under the new wording."""
 
     def score_cobalt_worse(generator: str, metric: str, prompt: int) -> float:
-        return halve(generator, metric, prompt) - (0.2 if generator == "cobalt" else 0)
+        return halve_score(generator, metric, prompt) - (0.2 if generator == "cobalt" else 0)
 
     shutil.copytree(joined.folder.parents[1], tmp_path / "store")
     run = make_night(tmp_path, "2026-01-03", score_cobalt_worse, "no?")

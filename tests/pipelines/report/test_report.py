@@ -332,9 +332,7 @@ def test_the_previous_run_is_the_newest_that_can_be_compared(tmp_path: Path) -> 
     newest = make_run(tmp_path, run_id="20260105-000000-000000")
     changes = write_report(newest.store, compare="previous").page.changes
     assert changes is not None and changes.run_id == "20260102-030405-000006"
-    with pytest.raises(
-        ConfigError, match=r"20260103-000000-000000 cannot be compared with it \(it is of the benchmark"
-    ):
+    with pytest.raises(ConfigError, match=r"20260103-000000-000000 cannot be compared with it \(its benchmark is"):
         write_report(newest.store, "20260104-000000-000000", compare="previous")
 
 

@@ -42,7 +42,7 @@ from tests.pipelines.rewards.conftest import (
     run_benchmark,
 )
 
-EVERY = tuple(name for name in FORMATS if FORMATS[name].edits != "only")
+EVERY_FORMAT = tuple(name for name in FORMATS if FORMATS[name].edits != "only")
 
 
 class SimulatedDeath(BaseException):
@@ -149,7 +149,7 @@ def test_a_complete_export_is_not_written_again(scored: ScoredBenchmark, tmp_pat
 )
 def test_an_output_contains_a_single_export(other: dict[str, object], named: str, export: Export) -> None:
     export("pairs", reward="clipscore")
-    with pytest.raises(ConfigError, match=rf"holds another export \(with another {named}\); choose another output"):
+    with pytest.raises(ConfigError, match=rf"contains another export \(with another {named}\); choose another output"):
         export(**{"form": "pairs", "reward": "clipscore", **other})
 
 
@@ -161,7 +161,7 @@ def test_a_folder_with_something_else_in_it_is_refused(export: Export, tmp_path:
     assert list(read_files(tmp_path / "out")) == ["notes.txt"]
 
 
-@pytest.mark.parametrize("form", EVERY)
+@pytest.mark.parametrize("form", EVERY_FORMAT)
 def test_no_prompt_is_in_both_splits_in_any_format(
     form: str, export: Export, tmp_path: Path, scored: ScoredBenchmark
 ) -> None:
@@ -192,7 +192,7 @@ def _find_prompts(folder: Path, split: str, texts: list[str]) -> set[str]:
     return {text for text in found if not any(text != other and text in other for other in found)}
 
 
-@pytest.mark.parametrize("form", [name for name in EVERY if FORMATS[name].images != "none"])
+@pytest.mark.parametrize("form", [name for name in EVERY_FORMAT if FORMATS[name].images != "none"])
 def test_an_image_without_a_score_is_in_no_example(form: str, export: Export, tmp_path: Path) -> None:
     export(form)
     assert not any(
@@ -279,7 +279,7 @@ def test_an_image_that_has_changed_since_it_was_scored_is_left_out(
     kept = (scored_files.folder / "images" / "atlas" / "1.png").read_bytes()
     harm(scored_files)
     asked = make_config(scored_files, tmp_path / "out", "pairs", held_out=0.0, shard_rows=1)
-    with pytest.raises(SourceError, match=rf"1 of 4 examples cannot be made \(missing_image: .*{kind}"):
+    with pytest.raises(SourceError, match=rf"1 of 4 examples could not be made \(first error: missing_image: .*{kind}"):
         export_rewards(asked, lambda record: None)
     assert not (tmp_path / "out" / "manifest.json").exists()
     (scored_files.folder / "images" / "atlas" / "1.png").write_bytes(kept)

@@ -61,7 +61,7 @@ def test_the_last_line_of_a_process_that_ends_abruptly_is_reported(tmp_path: Pat
     assert said == [f"gone by {end}" for end in ends[:2]] and len(done.stdout.splitlines()) == len(ends), done.stderr
 
 
-WATCHED = """
+WATCHED_SCRIPT = """
 path = Path(f"raylet-{os.getpid()}")
 raylet = socket.socket(socket.AF_UNIX)
 raylet.bind(str(path))
@@ -71,12 +71,12 @@ with exit_if_abandoned(path, pause=0.01):
     print("goes on", flush=True)
     exec(case)
 """
-LOST = "; threading.Event().wait()"
+LOST_RAYLET = "; threading.Event().wait()"
 
 
 def test_a_driver_whose_raylet_is_gone_ends_although_ray_would_wait_for_ever(tmp_path: Path) -> None:
-    cases = ["pass", f"raylet.close(){LOST}", f"raylet.close(); path.unlink(){LOST}"]
-    done = run_in_children(WATCHED, tmp_path, *cases)
+    cases = ["pass", f"raylet.close(){LOST_RAYLET}", f"raylet.close(); path.unlink(){LOST_RAYLET}"]
+    done = run_in_children(WATCHED_SCRIPT, tmp_path, *cases)
     ended = [f"{code} {case}" for code, case in zip((0, 1, 1), cases, strict=True)]
     assert done.stdout.splitlines() == [line for end in ended for line in ("goes on", end)], done.stderr
 

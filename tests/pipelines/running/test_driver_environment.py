@@ -1,5 +1,6 @@
 """A machine that sees different files than the driver is distinguished from one that cannot read them."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,12 @@ def probe(tmp_path: Path) -> VisibilityProbe:
     return probe_file("store /somewhere", STORAGE.locate(str(tmp_path / "mark")))
 
 
-def test_a_machine_that_sees_the_same_files_is_accepted(probe: VisibilityProbe) -> None:
-    enter_environment(probe)
+def test_a_machine_that_sees_the_same_files_gets_the_drivers_variables(
+    probe: VisibilityProbe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://this.machine")
+    DriverEnvironment(variables={"HF_ENDPOINT": "http://the.driver"}, probes=(probe,)).apply()
+    assert os.environ["HF_ENDPOINT"] == "http://the.driver"
 
 
 def test_a_machine_that_sees_other_files_is_refused_with_the_advice_to_share_the_folder(probe: VisibilityProbe) -> None:

@@ -56,8 +56,10 @@ def test_a_sweep_on_ray_starts_no_worker_for_questions_from_a_template(sweep_wor
     log = tmp_path / "log"
     words = [*sweep_words, "metric=[vqascore]", f"store={tmp_path}/store", "log.format=text", f"log.file={log}"]
     assert "questions: 2/2 cells" in printed("sweep", *words, "cluster=local", code=2)
-    waves = [line.partition("a wave of ")[2] for line in log.read_text().splitlines() if "a wave of " in line]
-    assert len(waves) == 1 and waves[0].startswith("answers:vqa, scores over 3 shards")
+    waves = [
+        line.partition("starting stages ")[2] for line in log.read_text().splitlines() if "starting stages " in line
+    ]
+    assert len(waves) == 1 and waves[0].startswith("answers:vqa, scores on 3 shards")
 
 
 def test_a_run_reports_how_long_models_waited_for_images_and_names_the_key_to_change(
@@ -81,7 +83,7 @@ def test_a_plan_for_gpus_shows_the_resources_of_their_workers(sweep_words: list[
     options = [f"store={tmp_path}", "dry_run=true", "cluster=gpu8", "cluster.pools.similarities.decoders=20"]
     options += ["cluster.pools.questions.max_size=1"]
     lines = printed("sweep", *sweep_words, *options).splitlines()
-    cores = "a decoder for each core of its GPU"
+    cores = "a decoder for each of its CPU cores"
     assert "questions:llm: 1 worker with 1 GPU" in lines, "the model gets no images"
     assert f"answers:vqa: 1 to 7 workers, each with 1 GPU and {cores}" in lines
     assert "similarities:clip: 1 to 4 workers, each with 0.25 GPU and 20 decoders" in lines

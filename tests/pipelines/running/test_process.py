@@ -4,11 +4,13 @@ import signal
 import subprocess
 import sys
 
-BEGIN = "import threading; from plumbline.pipelines.running.process import Deadline; forever = threading.Event().wait; "
+BEGIN_SCRIPT = (
+    "import threading; from plumbline.pipelines.running.process import Deadline; forever = threading.Event().wait; "
+)
 
 
 def run(body: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-c", BEGIN + body], capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-c", BEGIN_SCRIPT + body], capture_output=True, text=True, timeout=120)
 
 
 def test_code_that_exceeds_its_deadline_ends_the_process_with_a_traceback() -> None:

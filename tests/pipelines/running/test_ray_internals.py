@@ -6,15 +6,15 @@ import pytest
 from ray.data import DataContext
 
 from plumbline.pipelines.running import ray_internals
-from plumbline.pipelines.running.ray_internals import CALLBACKS, call_while_actors_wait, list_drivers
+from plumbline.pipelines.running.ray_internals import CALLBACKS_FIELD, call_while_actors_wait, list_drivers
 
-PRIVATE = ("ray._private.state", "ray.data._internal.execution.execution_callback")
+PRIVATE_MODULES = ("ray._private.state", "ray.data._internal.execution.execution_callback")
 
 
 def test_ray_data_accepts_a_callback_that_polls_while_actors_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DataContext.get_current(), CALLBACKS, [])
+    monkeypatch.setattr(DataContext.get_current(), CALLBACKS_FIELD, [])
     call_while_actors_wait(lambda: None, 1.0)
-    (watch,) = getattr(DataContext.get_current(), CALLBACKS)
+    (watch,) = getattr(DataContext.get_current(), CALLBACKS_FIELD)
     assert callable(watch().on_execution_step)
 
 
@@ -25,9 +25,9 @@ def test_the_drivers_of_the_cluster_are_listed(ray_cluster: None) -> None:
 def test_if_rays_private_names_are_missing_a_warning_is_logged_and_nothing_is_called(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(DataContext.get_current(), CALLBACKS, [])
-    for name in PRIVATE:
+    monkeypatch.setattr(DataContext.get_current(), CALLBACKS_FIELD, [])
+    for name in PRIVATE_MODULES:
         monkeypatch.setitem(sys.modules, name, None)
     call_while_actors_wait(lambda: None, 1.0)
-    assert getattr(DataContext.get_current(), CALLBACKS) == [] and list_drivers() == []
+    assert getattr(DataContext.get_current(), CALLBACKS_FIELD) == [] and list_drivers() == []
     assert "waits for new ones" in caplog.text and caplog.records[0].name == ray_internals.__name__

@@ -33,9 +33,9 @@ from plumbline.pipelines.store.store import Store
 from tests.bench_of import compute, plan_bench, write_benchmark
 from tests.commands import store_at
 
-TIMEOUT = 20
-FIRST = ShardName("bench", "bench", "first")
-NOWHERE = UriReader(roots=(), storage=StorageConfig(), max_bytes=0)
+TIMEOUT_SECONDS = 20
+FIRST_SHARD = ShardName("bench", "bench", "first")
+NO_URIS = UriReader(roots=(), storage=StorageConfig(), max_bytes=0)
 
 
 class OverlappingStage:
@@ -54,14 +54,14 @@ class OverlappingStage:
 
     def prepare(self, window: str) -> str:
         if window == "second":
-            self.prepared.wait(TIMEOUT)
+            self.prepared.wait(TIMEOUT_SECONDS)
         return window
 
     def compute(self, prepared: str) -> Mapping[str, pa.Table]:
         self.computing += 1
         self.most_computing = max(self.most_computing, self.computing)
         if prepared == "first":
-            self.prepared.wait(TIMEOUT)
+            self.prepared.wait(TIMEOUT_SECONDS)
         self.computing -= 1
         count_calls(2)
         return dict.fromkeys(("vqascore", "other"), table([], QUESTIONS))
@@ -92,7 +92,7 @@ def actor(progress: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sta
     ray.get(progress.forget.remote())
     store = store_at(tmp_path)
     given = DriverEnvironment(variables={}, probes=())
-    context = StageContext(store=store, metrics=(), limits=ImageLimits(), clips=Clips(), uris=NOWHERE, prompt_shards=())
+    context = StageContext(store=store, metrics=(), limits=ImageLimits(), clips=Clips(), uris=NO_URIS, prompt_shards=())
     node = Node(name="questions", stage="questions", models={}, metrics={})
     terms = RunSettings(store=store, contexts={"bench": context}, environment=given, progress=progress, max_attempts=4)
     return StageActor(node, PoolConfig(), terms)
@@ -125,7 +125,7 @@ def test_the_next_shard_is_prepared_while_this_one_is_computed(actor: StageActor
     for thread in calls:
         thread.start()
     for thread in calls:
-        thread.join(2 * TIMEOUT)
+        thread.join(2 * TIMEOUT_SECONDS)
     assert states == {"first": "committed", "second": "committed"}
     stage: Any = actor.stages["bench"]
     assert stage.most_computing == 1
@@ -183,8 +183,8 @@ def mark_as_started(actor: StageActor, *machines: str, row: int | None = None) -
 
     for machine in machines:
         begun = actor.machine if machine == "here" else machine
-        ray.get(actor.progress.note_start.remote("questions", FIRST, begun))
-    ray.get(actor.progress.note_row.remote("questions", FIRST, row))
+        ray.get(actor.progress.note_start.remote("questions", FIRST_SHARD, begun))
+    ray.get(actor.progress.note_row.remote("questions", FIRST_SHARD, row))
 
 
 def compute_shard(actor: StageActor) -> list[str]:
@@ -223,8 +223,8 @@ def test_a_bundle_whose_worker_died_continues_and_the_interrupted_shard_comes_la
     """The process had finished the first of four shards, and died on the second."""
     import ray
 
-    done = FinishedShard(FIRST, 2, {"vqascore": Outcome(state="draft", rows=7)}, ModelTime())
-    for name, report in ((FIRST, Report()), (FIRST._replace(name="second"), Report(finished=done))):
+    done = FinishedShard(FIRST_SHARD, 2, {"vqascore": Outcome(state="draft", rows=7)}, ModelTime())
+    for name, report in ((FIRST_SHARD, Report()), (FIRST_SHARD._replace(name="second"), Report(finished=done))):
         ray.get(actor.progress.begin.remote("questions", name, actor.machine, report))
     shards: list[str] = []
 
@@ -242,7 +242,7 @@ def test_a_bundle_whose_worker_died_continues_and_the_interrupted_shard_comes_la
     assert [next(iter(work.outcomes.values())).rows for work in works] == [7, 1, 1, 1]
     events = ray.get(actor.progress.take_news.remote()).events
     assert Totals(events).nodes["questions"].rows == 4 * 2, "each is counted once"
-    assert ray.get(actor.progress.get_history.remote("questions", FIRST)) == NO_HISTORY, (
+    assert ray.get(actor.progress.get_history.remote("questions", FIRST_SHARD)) == NO_HISTORY, (
         "the history ends with the bundle"
     )
 

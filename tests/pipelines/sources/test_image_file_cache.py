@@ -10,7 +10,7 @@ import pytest
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.report.finished_run import find_originals
 from plumbline.pipelines.rewards.scored_images import gather_scores
-from plumbline.pipelines.sources.image_file_cache import SCHEMA
+from plumbline.pipelines.sources.image_file_cache import CACHE_SCHEMA
 from plumbline.pipelines.store.runs import read_manifest
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import (
@@ -63,7 +63,7 @@ def test_only_new_and_changed_files_are_opened(bench: Bench) -> None:
         lambda path: path.unlink(),
         lambda path: path.write_bytes(path.read_bytes()[:-9]),
         lambda path: shutil.copyfile(path.parent / "flint.parquet", path),
-        lambda path: pq.write_table(SCHEMA.empty_table().append_column("colour", [[]]), path),
+        lambda path: pq.write_table(CACHE_SCHEMA.empty_table().append_column("colour", [[]]), path),
     ],
     ids=["removed", "truncated", "of other files", "newer"],
 )

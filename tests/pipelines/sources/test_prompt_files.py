@@ -98,8 +98,8 @@ def test_a_file_with_one_prompt_per_line_is_read_too(tmp_path: Path) -> None:
         ("p.csv", "prompt_id,text\n,a\n", r"p\.csv, row 0: the prompt has no prompt_id"),
         ("p.json", '[{"prompt_id": NaN, "text": "a"}]', r"p\.json, row 0: the prompt has no prompt_id"),
         ("p.json", '[{"prompt_id": ["a"], "text": "a"}]', r"row 0: expected prompt_id as text or a number, found list"),
-        ("p.json", '{"1": {"text": "a"}, "1": {"text": "b"}}', r"p\.json: it has the field '1' twice; leave"),
-        ("p.json", '[{"prompt_id": 1, "text": "a", "text": "b"}]', r"p\.json: it has the field 'text' twice; leave"),
+        ("p.json", '{"1": {"text": "a"}, "1": {"text": "b"}}', r"p\.json: the field '1' occurs twice; remove"),
+        ("p.json", '[{"prompt_id": 1, "text": "a", "text": "b"}]', r"p\.json: the field 'text' occurs twice; remove"),
         (
             "p.json",
             '[{"prompt_id": 1, "text": "a"}, {"prompt_id": 2, "text": "\\ud800"}]',

@@ -49,12 +49,12 @@ FILES: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 """Content of each pack's files, by file name."""
-MISSING = "(missing)"
+MISSING_FIELD = "(missing)"
 NESTED = json.loads("[" * 300 + "]" * 300)
-LEAVES = (None, True, 7, -5, 1.5, 10**30, float("nan"), float("inf"), "", " ", "7", "9" * 5000, "²", "x" * 100_000,
-          "7," * 5000, "[", '{"1": 7}', NESTED, MISSING)  # fmt: skip
+LEAF_VALUES = (None, True, 7, -5, 1.5, 10**30, float("nan"), float("inf"), "", " ", "7", "9" * 5000, "²", "x" * 100_000,
+          "7," * 5000, "[", '{"1": 7}', NESTED, MISSING_FIELD)  # fmt: skip
 values = st.recursive(
-    st.sampled_from(LEAVES),
+    st.sampled_from(LEAF_VALUES),
     lambda inner: (
         st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["1", "question", "x"]), inner, max_size=2)
     ),
@@ -76,7 +76,7 @@ def change(files: Mapping[str, Any], path: Where, value: Any) -> dict[str, Any]:
     holder: Any = copy
     for name in path[:-1]:
         holder = holder[name]
-    if value is MISSING:
+    if value is MISSING_FIELD:
         del holder[path[-1]]
     else:
         holder[path[-1]] = value
@@ -156,7 +156,7 @@ def require_others_unaffected(
     @settings(max_examples=60, derandomize=True, deadline=None)
     @given(st.sampled_from(paths), values)
     def check(path: Where, value: Any) -> None:
-        if value is MISSING and len(path) == 2 and numbered:
+        if value is MISSING_FIELD and len(path) == 2 and numbered:
             return
         with TemporaryDirectory() as folder:
             pack = read(name, Path(folder), change(files, path, value), inner)

@@ -223,7 +223,7 @@ def test_a_release_is_read_unchanged(benchmark: str, tmp_path: Path) -> None:
         words.append(option)
     prompts = list_sources(config_of("sweep", *words).benchmark).prompts
     assert prompts.column("text").to_pylist() == list(released.texts)
-    hashes = [prompt_files.text_id(text) for text in released.texts]
+    hashes = [prompt_files.hash_text(text) for text in released.texts]
     assert prompts.column("prompt_id").to_pylist() == list(hashes if released.ids is None else released.ids)
 
 
@@ -273,7 +273,7 @@ def test_files_have_a_maximum_size_and_number_of_prompts(monkeypatch: pytest.Mon
     monkeypatch.setattr(prompt_files, "MAX_PROMPTS", 2)
     with pytest.raises(prompt_files.SourceError, match=r"p\.json: more than 2 prompts; write the file as Parquet"):
         read("p.json", '["a", "b", "c"]')
-    monkeypatch.setattr(prompt_files, "MAX_BYTES", 2**20)
+    monkeypatch.setattr(prompt_files, "MAX_FILE_BYTES", 2**20)
     with pytest.raises(
         prompt_files.SourceError, match=r"p\.json: larger than 1 MiB, the limit .*; write the file as Parquet"
     ):

@@ -17,7 +17,7 @@ from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import images, list_sources, plan_bench, prompts, sweep_config, write_benchmark, write_rows
 from tests.commands import store_at
 
-FAILED = {"kind": "model_failed", "message": "out of memory", "retryable": True}
+FAILED_ERROR = {"kind": "model_failed", "message": "out of memory", "retryable": True}
 
 
 def open_folder(folder: Path, *, shard_rows: int = 4, generators: tuple[str, ...] | None = None) -> Sources:
@@ -63,7 +63,7 @@ def test_long_and_nested_names_leave_room_for_the_rest_of_a_cells_name(path: str
     shards = planned.sources.image_shards
     assert len({shard.name for shard in shards}) == len(shards)
     for cell in planned.plan.cells:
-        failed = rows.table([{"error": FAILED}], schemas.SCORES)
+        failed = rows.table([{"error": FAILED_ERROR}], schemas.SCORES)
         assert planned.store.save(planned.plan.make_cell(cell), failed).state == "draft"
 
 
@@ -167,7 +167,7 @@ def test_images_and_store_in_one_folder_are_refused(tmp_path: Path) -> None:
         plan_bench(folder, folder / "images", "metric=[clipscore]")
     assert not (folder / "images/store.json").exists()
     store_at(folder / "images").check()
-    with pytest.raises(ConfigError, match=r"benchmark\.images .*: is a store of scores"):
+    with pytest.raises(ConfigError, match=r"benchmark\.images .*: expected images, found a store of scores"):
         open_folder(folder)
 
 

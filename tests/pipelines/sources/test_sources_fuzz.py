@@ -28,7 +28,7 @@ from plumbline.pipelines.store.runs import find_run, list_runs, read_manifest
 from plumbline.pipelines.store.store import Store
 from tests.bench_of import images, list_sources, write_rows
 from tests.commands import config_of
-from tests.damage import ODD, PIECES, Edit, apply_edits, bounded, draw_edits
+from tests.damage import FOREIGN_BYTES, ODD_VALUES, Edit, apply_edits, bounded, draw_edits
 from tests.operators.report.made import make_run
 
 STORAGE = StorageConfig()
@@ -98,7 +98,7 @@ def make_content(suffix: str) -> bytes:
 
 @pytest.mark.parametrize("suffix", ["csv", "json", "jsonl", "parquet"])
 @bounded
-@given(changes=draw_edits(st.sampled_from(PIECES) | st.binary(max_size=60)))
+@given(changes=draw_edits(st.sampled_from(FOREIGN_BYTES) | st.binary(max_size=60)))
 def test_damaged_prompt_files_are_read_or_refused_in_one_line(suffix: str, bench: Path, changes: list[Edit]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"prompts.{suffix}"
@@ -106,7 +106,7 @@ def test_damaged_prompt_files_are_read_or_refused_in_one_line(suffix: str, bench
         assert_prompts_are_usable(read_all(open_prompts(bench, file)))
 
 
-odd = st.sampled_from([*ODD, b"p0", b"\xff"])
+odd = st.sampled_from([*ODD_VALUES, b"p0", b"\xff"])
 records = st.lists(
     st.dictionaries(st.sampled_from(["prompt_id", "text", "skills", "other"]), odd), min_size=1, max_size=4
 )
@@ -210,12 +210,14 @@ def show_all(store: Store, content: bytes) -> None:
     """List, show and open the run with this manifest."""
     (run_id,) = (run.run_id for run in list_runs(store))
     (store.place / f"runs/{run_id}/manifest.json").write(content)
-    show_runs(JobConsole(file=io.StringIO(), width=140), list_runs(store))
+    shown = io.StringIO()
+    show_runs(JobConsole(file=shown, width=140), list_runs(store))
+    assert run_id in shown.getvalue()
     allow_one_line_error(lambda: open_run(store, find_run(store, "latest"), None, map_sequentially))
 
 
 @bounded
-@given(changes=draw_edits(st.sampled_from(PIECES) | st.binary(max_size=60)))
+@given(changes=draw_edits(st.sampled_from(FOREIGN_BYTES) | st.binary(max_size=60)))
 def test_damaged_manifests_are_read_or_refused_in_one_line(
     store: Store, whole_manifest: dict[str, Any], changes: list[Edit]
 ) -> None:

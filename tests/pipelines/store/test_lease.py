@@ -27,9 +27,9 @@ from plumbline.pipelines.store.store import Store
 from tests.commands import store_at
 
 ROOT = Path(__file__).parent.parent.parent.parent
-SECONDS = 60.0
+LEASE_SECONDS = 60.0
 HOUR = 3600
-HOLDER = """
+HOLDER_SCRIPT = """
 import sys
 from plumbline.pipelines.store import lease as module
 from plumbline.pipelines.store.lease import LeaseLost, take_lease
@@ -65,7 +65,7 @@ class ScriptedClock(Clock):
 
 
 def take_night_lease(store: Store, clock: Clock, wait: float = 0.0, job: str = "nightly") -> Lease:
-    return take_lease(store, "night", job, seconds=SECONDS, wait=wait, clock=clock)
+    return take_lease(store, "night", job, seconds=LEASE_SECONDS, wait=wait, clock=clock)
 
 
 def test_a_live_lease_is_refused_and_a_released_one_is_free_at_once(store: Store) -> None:
@@ -73,7 +73,7 @@ def test_a_live_lease_is_refused_and_a_released_one_is_free_at_once(store: Store
     theirs = ScriptedClock(1e9, meanwhile=ours.renew)
     with pytest.raises(LeaseHeld, match=r"leases: nightly on .* \(process \d+\), since .* is at work; run again once"):
         take_night_lease(store, theirs)
-    assert theirs.time < 1e9 + SECONDS / 4, "one sign of life is enough"
+    assert theirs.time < 1e9 + LEASE_SECONDS / 4, "one sign of life is enough"
     assert not read_lease(store, "night").is_free
     ours.release()
     assert read_lease(store, "night").is_free and take_night_lease(store, ScriptedClock()).number == 2
@@ -84,18 +84,18 @@ def test_a_dead_holders_lease_is_taken_after_its_timeout_on_the_watchers_clock(c
     take_night_lease(store, ScriptedClock())
     theirs = ScriptedClock(clock)
     assert take_night_lease(store, theirs).number == 2
-    assert SECONDS <= theirs.time - clock < 1.2 * SECONDS
+    assert LEASE_SECONDS <= theirs.time - clock < 1.2 * LEASE_SECONDS
 
 
 def test_a_job_waits_for_a_lease_as_long_as_configured(store: Store) -> None:
     ours = take_night_lease(store, ScriptedClock())
     theirs = ScriptedClock(meanwhile=ours.renew)
     with pytest.raises(LeaseHeld):
-        take_night_lease(store, theirs, wait=2 * SECONDS)
-    assert 2 * SECONDS <= theirs.time < 2.2 * SECONDS
-    patient = ScriptedClock(meanwhile=lambda: ours.renew() if patient.time < SECONDS else ours.release())
-    assert take_night_lease(store, patient, wait=2 * SECONDS).number == 2
-    assert patient.time < 1.2 * SECONDS
+        take_night_lease(store, theirs, wait=2 * LEASE_SECONDS)
+    assert 2 * LEASE_SECONDS <= theirs.time < 2.2 * LEASE_SECONDS
+    patient = ScriptedClock(meanwhile=lambda: ours.renew() if patient.time < LEASE_SECONDS else ours.release())
+    assert take_night_lease(store, patient, wait=2 * LEASE_SECONDS).number == 2
+    assert patient.time < 1.2 * LEASE_SECONDS
 
 
 def test_a_stalled_holder_notices_its_loss_whatever_its_successor_did(store: Store) -> None:
@@ -122,7 +122,7 @@ def test_a_holder_that_slept_through_two_others_has_lost_its_lease(store: Store)
     stalled = take_night_lease(store, clock)
     for _ in range(2):
         take_night_lease(store, ScriptedClock()).release()
-    clock.time += SECONDS
+    clock.time += LEASE_SECONDS
     with pytest.raises(LeaseLost):
         stalled.renew()
     assert read_lease(store, "night").is_free
@@ -131,7 +131,7 @@ def test_a_holder_that_slept_through_two_others_has_lost_its_lease(store: Store)
 def test_a_late_holder_without_a_successor_continues_under_the_next_number(store: Store) -> None:
     clock = ScriptedClock()
     late = take_night_lease(store, clock)
-    clock.time += 0.9 * SECONDS
+    clock.time += 0.9 * LEASE_SECONDS
     theirs = ScriptedClock(meanwhile=late.renew)
     with pytest.raises(LeaseHeld):
         take_night_lease(store, theirs)
@@ -143,7 +143,7 @@ def test_only_one_of_two_concurrent_processes_takes_a_dead_lease(store: Store) -
     winners = []
 
     def overtake() -> None:
-        if theirs.time >= SECONDS and not winners:
+        if theirs.time >= LEASE_SECONDS and not winners:
             winners.append(take_night_lease(store, ScriptedClock(), job="the faster"))
 
     theirs = ScriptedClock(meanwhile=overtake)
@@ -231,7 +231,7 @@ def test_an_unreadable_file_counts_as_a_dead_lease(store: Store) -> None:
 def start_holder(store: Store, beats: int) -> Iterator[subprocess.Popen[str]]:
     """Start another process that holds the lease for an hour, and reports on request whether it still does."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, store.place.url, str(HOUR), str(beats)],
+        [sys.executable, "-c", HOLDER_SCRIPT, store.place.url, str(HOUR), str(beats)],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -102,13 +102,13 @@ def test_only_what_can_change_a_result_changes_a_key(folder: Path, override: str
     assert count_new_cells(make_plan(folder), make_plan(folder, override)) == touched
 
 
-RELEASED = ('Does this figure show "{}"? Please answer yes or no.', "Yes", "mean")
+RELEASED_OPTIONS = ('Does this figure show "{}"? Please answer yes or no.', "Yes", "mean")
 
 
 def test_keys_and_records_have_vqascores_defaults_for_its_model(folder: Path, tmp_path: Path) -> None:
     store, chat = tmp_path / "store", str(tiny.save_qwen2_vl(tmp_path / "qwen"))
     released = plan_bench(folder, store)
-    template, answer, reduction = RELEASED
+    template, answer, reduction = RELEASED_OPTIONS
     said = [f"metrics.vqascore.template='{template}'", f"metrics.vqascore.answer='{answer}'"]
     spelled = plan_bench(folder, store, *said, f"metrics.vqascore.reduction={reduction}")
     assert list_paths(spelled.plan) == list_paths(released.plan) and spelled.config == released.config, (
@@ -189,11 +189,11 @@ def test_a_metric_without_its_model_fails_the_config(folder: Path) -> None:
         make_plan(folder, "metrics.clipscore.model=vqa")
 
 
-ABLATION = "metric=[gecko_baseline,gecko_coverage,gecko_normalised,gecko]"
+ABLATION_METRICS = "metric=[gecko_baseline,gecko_coverage,gecko_normalised,gecko]"
 
 
 def test_metrics_that_only_score_differently_share_questions_and_answers(folder: Path) -> None:
-    cells = Counter(cell.recipe.stage for cell in make_plan(folder, ABLATION).cells)
+    cells = Counter(cell.recipe.stage for cell in make_plan(folder, ABLATION_METRICS).cells)
     assert cells == {"questions": 2 * 2, "entailment": 2, "answers": 2 * 4, "scores": 4 * 4}
 
 

@@ -19,7 +19,7 @@ from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import images, plan_bench, run_plan, write_benchmark, write_rows
 
 METRIC = "metric=[edge_density]"
-SLOW = RowError("image_too_slow", "decoding takes too long", retryable=True)
+SLOW_ERROR = RowError("image_too_slow", "decoding takes too long", retryable=True)
 
 
 class Decoder:
@@ -32,7 +32,7 @@ class Decoder:
 
     def __call__(self, encoded: bytes, *arguments: object) -> object:
         self.decoded.append(encoded)
-        return SLOW if encoded in self.slow else self.decode(encoded, *arguments)  # type: ignore[arg-type]
+        return SLOW_ERROR if encoded in self.slow else self.decode(encoded, *arguments)  # type: ignore[arg-type]
 
 
 @pytest.fixture

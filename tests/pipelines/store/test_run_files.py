@@ -11,7 +11,7 @@ import pytest
 
 from plumbline.jobs.table import JOBS
 from plumbline.pipelines.maintenance.running_sweeps import SWEEPS, read_heartbeats, send_heartbeats
-from plumbline.pipelines.nightly.outcome import NightOutcome, outcome_path, read_outcome
+from plumbline.pipelines.nightly.outcome import NightOutcome, get_outcome_path, read_outcome
 from plumbline.pipelines.store.lease import Holder, read_lease, take_lease
 from plumbline.pipelines.store.runs import read_manifest
 from plumbline.pipelines.store.store import Store, StoreError
@@ -196,9 +196,9 @@ def test_a_damaged_lease_heartbeat_or_outcome_counts_as_missing(tmp_path: Path) 
         run_id="r", exit_code=0, benchmark="b", began="", ended="", report="", counts={"coverage": 1.0},
         compared_with=None, not_compared=None, regressions=[], improvements=[], sentences=[],
     )  # fmt: skip
-    store.write_json(outcome_path("r"), outcome.to_json())
+    store.write_json(get_outcome_path("r"), outcome.to_json())
     assert read_outcome(store, "r") == outcome
-    check_flipped_bits(store, outcome_path("r"), lambda: read_outcome(store, "r"), None)
+    check_flipped_bits(store, get_outcome_path("r"), lambda: read_outcome(store, "r"), None)
 
 
 def test_no_flipped_bit_of_a_runs_table_is_read_as_another_value(swept: SweptStore) -> None:

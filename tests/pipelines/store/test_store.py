@@ -23,8 +23,8 @@ from plumbline.pipelines.store.store import (
     BrokenCell,
     Store,
     decode_cell,
-    draft_path,
     encode_cell,
+    get_draft_path,
     open_store,
 )
 from tests.commands import store_at
@@ -97,7 +97,7 @@ def test_a_permanent_error_is_committed_and_a_retryable_error_is_only_a_draft(st
     )
     outcome = store.save(other, make_scores(0.5, None, retryable=True))
     assert (outcome.state, outcome.rows, outcome.errors) == ("draft", 2, 1)
-    assert store.list_files(FOLDER).keys() == {CELL.path, draft_path(other.path)}
+    assert store.list_files(FOLDER).keys() == {CELL.path, get_draft_path(other.path)}
     assert store.read(other.path, key=other.key, draft=True).column("score").to_pylist() == [0.5, None]
     assert store.save(other, make_scores(0.5, 0.6)).state == "committed"
     assert other.path in store.list_files(FOLDER)
@@ -109,7 +109,7 @@ def test_a_damaged_cell_and_a_cell_of_another_key_are_refused_by_name(store: Sto
         store.read(CELL.path, key="another")
     place = store.place
     neighbour = "scores/12345678/atlas/1-jjjjjjjj.parquet"
-    for path in (neighbour, draft_path(neighbour)):
+    for path in (neighbour, get_draft_path(neighbour)):
         (place / path).write((place / CELL.path).read())
         with pytest.raises(
             BrokenCell, match=r"1-jjjjjjjj\..*parquet: .* \(the file contains another cell\); run .* again"

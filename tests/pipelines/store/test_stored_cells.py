@@ -11,11 +11,13 @@ import pytest
 
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.store.runs import list_run_ids
-from plumbline.pipelines.store.store import PAGE
+from plumbline.pipelines.store.store import PAGE_FILES
 from tests.bench_of import Bench, run_plan, run_tables
 from tests.pipelines.maintenance.test_garbage import collect
 
-ONE, TWO, THREE = (f"benchmark.generators=[{','.join(('atlas', 'cobalt', 'flint')[:count])}]" for count in (1, 2, 3))
+ONE_GENERATOR, TWO_GENERATORS, THREE_GENERATORS = (
+    f"benchmark.generators=[{','.join(('atlas', 'cobalt', 'flint')[:count])}]" for count in (1, 2, 3)
+)
 
 
 @pytest.fixture(scope="module")
@@ -26,13 +28,13 @@ def swept_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """
     words = ("metric=[edge_density]",)
     bench = Bench(tmp_path_factory.mktemp("made"), *words, generators=("atlas", "cobalt", "flint"))
-    run_plan(bench.plan(ONE))
-    planned = bench.plan(TWO)
+    run_plan(bench.plan(ONE_GENERATOR))
+    planned = bench.plan(TWO_GENERATORS)
     run_plan(planned)
     for recipe in planned.plan.images.recipes:
         folder = Path(bench.store.place.url) / recipe.folder / "dropped"
         folder.mkdir()
-        for number in range(PAGE + 1):
+        for number in range(PAGE_FILES + 1):
             (folder / f"old-{number:08x}.parquet").touch()
     return bench
 
@@ -61,7 +63,7 @@ def change_store(cells: pa.Table) -> pa.Table:
     return cells.set_column(0, "path", pa.array(paths))
 
 
-HARMS: dict[str, Callable[[Bench], Any]] = {
+INDEX_DAMAGES: dict[str, Callable[[Bench], Any]] = {
     "whole": lambda bench: None,
     "removed": lambda bench: find_index(bench, -1).unlink(),
     "no run": lambda bench: shutil.rmtree(bench.runs),
@@ -76,11 +78,11 @@ def list_missing(plan: Plan) -> set[str]:
     return {cell.path for cell in plan.missing}
 
 
-@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("harm", INDEX_DAMAGES)
 def test_a_plan_with_any_damaged_index_equals_a_plan_by_listing(harm: str, bench: Bench) -> None:
-    HARMS[harm](bench)
-    assert list_missing(bench.plan(TWO).plan) == set()
-    plan = bench.plan(THREE).plan
+    INDEX_DAMAGES[harm](bench)
+    assert list_missing(bench.plan(TWO_GENERATORS).plan) == set()
+    plan = bench.plan(THREE_GENERATORS).plan
     assert list_missing(plan) == {cell.path for cell in plan.cells if cell.shard.group == "flint"} != set()
 
 
@@ -89,40 +91,40 @@ def test_lost_cells_that_the_index_names_are_noticed_when_they_are_read(bench: B
     for stage in ("scores", "image_statistics"):
         for folder in (Path(bench.store.place.url) / stage).glob("*/atlas"):
             shutil.rmtree(folder)
-    assert list_missing(bench.plan(TWO).plan) == set(), "the index is trusted"
-    done = run_plan(bench.plan(THREE))
+    assert list_missing(bench.plan(TWO_GENERATORS).plan) == set(), "the index is trusted"
+    done = run_plan(bench.plan(THREE_GENERATORS))
     assert (done.exit_code, done.results.n_null, done.results.rows) == (0, 0, 24)
-    assert all(bench.store.exists(cell.path) for cell in bench.plan(THREE).plan.cells)
+    assert all(bench.store.exists(cell.path) for cell in bench.plan(THREE_GENERATORS).plan.cells)
     shutil.rmtree(bench.runs)
-    assert list_missing(bench.plan(THREE).plan) == set()
+    assert list_missing(bench.plan(THREE_GENERATORS).plan) == set()
 
 
 def test_cells_removed_by_garbage_collection_are_planned_again(bench: Bench) -> None:
-    planned = bench.plan(TWO)
+    planned = bench.plan(TWO_GENERATORS)
     shutil.rmtree(bench.runs / list_run_ids(bench.store)[-1])
     assert collect(Path(bench.store.place.url)).free
-    assert {path.split("/")[2] for path in list_missing(bench.plan(TWO).plan)} == {"cobalt"}
+    assert {path.split("/")[2] for path in list_missing(bench.plan(TWO_GENERATORS).plan)} == {"cobalt"}
     done = run_plan(planned)
     assert (done.computed, done.results.n_null) == (4, 0), "the sweep is planned again when it starts"
 
 
 def test_two_sweeps_planned_at_the_same_time_both_have_all_rows(bench: Bench) -> None:
-    one, other = bench.plan(THREE), bench.plan(THREE)
+    one, other = bench.plan(THREE_GENERATORS), bench.plan(THREE_GENERATORS)
     first, second = run_tables(run_plan(one)), run_tables(run_plan(other))
     assert first["summary"].equals(second["summary"]) and len(second["scores"]) == 24
-    assert not bench.plan(THREE).plan.missing
+    assert not bench.plan(THREE_GENERATORS).plan.missing
 
 
 def test_a_night_with_nothing_new_opens_no_source(bench: Bench, tmp_path: Path) -> None:
     """A damaged file is only noticed once its size or modification time has changed."""
     bench.folder = Path(shutil.copytree(bench.folder, tmp_path / "bench"))
-    assert bench.run(TWO).code == 0
+    assert bench.run(TWO_GENERATORS).code == 0
     image = bench.folder / "images/atlas/00000.parquet"
     state, content = image.stat(), image.read_bytes()
     image.write_bytes(bytes(len(content)))
     os.utime(image, ns=(state.st_atime_ns, state.st_mtime_ns))
-    code, printed, _ = bench.run(TWO)
+    code, printed, _ = bench.run(TWO_GENERATORS)
     assert code == 0 and "nothing changed since run" in printed and "0 cells to compute" in printed
     image.touch()
-    code, printed, _ = bench.run(TWO)
+    code, printed, _ = bench.run(TWO_GENERATORS)
     assert code == 1 and "nothing changed" not in printed and "not a readable Parquet file" in printed

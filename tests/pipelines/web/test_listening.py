@@ -13,7 +13,7 @@ import requests
 
 from tests.serving import ROOT
 
-SERVER = """
+SERVER_SCRIPT = """
 import asyncio, sys
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
@@ -55,7 +55,7 @@ class Server:
 
 @contextmanager
 def run_server(patience: str) -> Iterator[Server]:
-    command = [sys.executable, "-c", SERVER, patience]
+    command = [sys.executable, "-c", SERVER_SCRIPT, patience]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
     with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
         try:

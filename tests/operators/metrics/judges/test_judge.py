@@ -10,15 +10,15 @@ from plumbline.operators.metrics.judges.judge import (
     Scale,
     describe_form,
     fill_template,
+    make_verdict_schema,
     read_lines,
     read_object,
-    verdict_schema,
 )
 from plumbline.operators.metrics.metric import Rating
 from plumbline.operators.metrics.writing import UnreadableReply
 
 SCALES = (Scale("rating", 1, 100),)
-TWO = (Scale("naturalness", 0, 10), Scale("artifacts", 0, 10))
+TWO_SCALES = (Scale("naturalness", 0, 10), Scale("artifacts", 0, 10))
 
 
 @pytest.mark.parametrize(
@@ -69,14 +69,14 @@ def test_a_reply_without_a_verdict_is_refused_with_the_reason(reply: str, why: s
     "reply", ["7\n9\nIt looks well.", "Naturalness: 7\nArtifacts: 9\n\nIt looks\nwell.", "**7/10**\n9.\nIt looks well."]
 )
 def test_plain_text_has_one_number_per_line_and_then_the_reasons(reply: str) -> None:
-    verdict = read_lines(reply, TWO)
+    verdict = read_lines(reply, TWO_SCALES)
     assert verdict == ((Rating("naturalness", 7), Rating("artifacts", 9)), "It looks well.")
 
 
 @pytest.mark.parametrize("reply", ["7", "7 and 9", "It is fine.\n7\n9", "7\n11\nfine", "7/100\n9\nfine", ""])
 def test_plain_text_without_its_numbers_is_refused(reply: str) -> None:
     with pytest.raises(UnreadableReply):
-        read_lines(reply, TWO)
+        read_lines(reply, TWO_SCALES)
 
 
 @given(st.text(alphabet='{}[]":,0123456789.-/ \nratingeNf', max_size=80))
@@ -95,11 +95,11 @@ def test_reasons_are_text_that_a_table_can_store() -> None:
 
 
 def test_the_schema_of_a_verdict_agrees_with_its_described_form() -> None:
-    schema = json.loads(verdict_schema(TWO))
+    schema = json.loads(make_verdict_schema(TWO_SCALES))
     assert list(schema["properties"]) == schema["required"] == ["naturalness", "artifacts", "rationale"]
     assert schema["properties"]["artifacts"] == {"type": "integer", "minimum": 0, "maximum": 10}
-    assert '"naturalness": <integer from 0 to 10>, "artifacts"' in describe_form("json", TWO)
-    assert "naturalness (0 to 10) and the number for artifacts (0 to 10)" in describe_form("text", TWO)
+    assert '"naturalness": <integer from 0 to 10>, "artifacts"' in describe_form("json", TWO_SCALES)
+    assert "naturalness (0 to 10) and the number for artifacts (0 to 10)" in describe_form("text", TWO_SCALES)
 
 
 def test_texts_are_filled_in_literally() -> None:

@@ -10,7 +10,9 @@ from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.operators.models.calls import Region
 from tests.operators.metrics.scripted import make_reply, run
 
-SIGHT = CaptionedImage("Two sheep on the road.", (Region("white car is parked", 590, 272, 767, 495),), 768, 512)
+CAPTIONED_IMAGE = CaptionedImage(
+    "Two sheep on the road.", (Region("white car is parked", 590, 272, 767, 495),), 768, 512
+)
 
 
 def score_ratings(variant: Variant, **rated: float) -> float | None:
@@ -79,7 +81,7 @@ def test_the_rule_enhanced_score_is_the_mean_of_two_fractions() -> None:
 
 
 def test_the_request_for_a_description_has_everything_known_about_the_image() -> None:
-    ran = run(LlmScoreConfig().describe(SIGHT), ["A car\nand two sheep."])
+    ran = run(LlmScoreConfig().describe(CAPTIONED_IMAGE), ["A car\nand two sheep."])
     ((request,),) = ran.rounds
     text = request.messages[0].text
     assert "768 x 512 pixels" in text and "\nTwo sheep on the road.\n" in text

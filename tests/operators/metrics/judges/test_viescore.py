@@ -10,8 +10,8 @@ from plumbline.operators.metrics.metric import Evidence, Rating
 from plumbline.operators.metrics.writing import UnreadableReply
 from tests.operators.metrics.scripted import run
 
-CONSISTENT = '{"semantic_consistency": 8, "rationale": "One of two is missing."}'
-WELL_MADE = '{"naturalness": 9, "artifacts": 6, "rationale": "A blurred face."}'
+CONSISTENCY_REPLY = '{"semantic_consistency": 8, "rationale": "One of two is missing."}'
+QUALITY_REPLY = '{"naturalness": 9, "artifacts": 6, "rationale": "A blurred face."}'
 
 
 def make_evidence(**rated: float) -> Evidence:
@@ -19,7 +19,7 @@ def make_evidence(**rated: float) -> Evidence:
 
 
 def test_viescore_asks_about_the_prompt_and_separately_about_the_image() -> None:
-    ran = run(VieScoreConfig().inspect("two {red} dogs"), [CONSISTENT, WELL_MADE])
+    ran = run(VieScoreConfig().inspect("two {red} dogs"), [CONSISTENCY_REPLY, QUALITY_REPLY])
     ((semantic, perceptual),) = ran.rounds
     assert "\ntwo {red} dogs\n" in semantic.messages[0].text and "dogs" not in perceptual.messages[0].text
     assert [rating.name for rating in ran.result.ratings] == ["semantic_consistency", "naturalness", "artifacts"]
@@ -34,10 +34,10 @@ def test_viescore_is_the_root_of_the_product_of_the_lowest_ratings() -> None:
 
 
 def test_only_the_unreadable_verdict_is_requested_again_and_no_number_is_invented() -> None:
-    ran = run(VieScoreConfig().inspect("a dog"), ["Well.", WELL_MADE], [CONSISTENT])
+    ran = run(VieScoreConfig().inspect("a dog"), ["Well.", QUALITY_REPLY], [CONSISTENCY_REPLY])
     assert len(ran.rounds[1]) == 1 and ran.result.ratings[0] == Rating("semantic_consistency", 8)
     with pytest.raises(UnreadableReply):
-        run(VieScoreConfig().inspect("a dog"), [CONSISTENT, "Well."], ["Hm."])
+        run(VieScoreConfig().inspect("a dog"), [CONSISTENCY_REPLY, "Well."], ["Hm."])
 
 
 def test_gpt4v_evals_score_is_its_rating() -> None:

@@ -33,7 +33,7 @@ TUPLES = """1 | entity - whole (dog)
 QUESTIONS = "1 | Is there a dog?\n2 | Is the dog blue?\n3 | Is there a mat?\n4 | Is the dog on the mat?"
 DEPENDENCIES = "1 | 0\n2 | 1\n3 | 0\n4 | 1,3"
 YES_NO = ("yes", "no")
-WRITTEN = [
+WRITTEN_QUESTIONS = [
     WrittenQuestion("1", "Is there a dog?", YES_NO, "yes", "entity - whole", "dog", 7, 10),
     WrittenQuestion("2", "Is the dog blue?", YES_NO, "yes", "attribute - color", "blue", 2, 6, ("1",)),
     WrittenQuestion("3", "Is there a mat?", YES_NO, "yes", "entity - whole", "mat", 16, 19),
@@ -43,26 +43,26 @@ WRITTEN = [
 
 def test_questions_and_dependencies_are_written_in_parallel_from_the_tuples() -> None:
     written, rounds = run(DsgConfig().write(PROMPT), [TUPLES], [QUESTIONS, DEPENDENCIES])
-    assert written == WRITTEN
+    assert written == WRITTEN_QUESTIONS
     about = f"Description:\n{PROMPT}\nTuples:\n"
-    assert rounds[0][0].messages[0].text == dsg.TUPLES["text"].instructions + about
+    assert rounds[0][0].messages[0].text == dsg.TUPLE_FORMS["text"].instructions + about
     assert [request.messages[0].text for request in rounds[1]] == [
-        f"{dsg.QUESTIONS['text'].instructions}{about}{TUPLES}\nQuestions:\n",
-        f"{dsg.DEPENDENCIES['text'].instructions}{about}{TUPLES}\nDependencies:\n",
+        f"{dsg.QUESTION_FORMS['text'].instructions}{about}{TUPLES}\nQuestions:\n",
+        f"{dsg.DEPENDENCY_FORMS['text'].instructions}{about}{TUPLES}\nDependencies:\n",
     ]
 
 
 def test_the_examples_of_the_instructions_have_the_form_that_is_read() -> None:
-    tuples = [read_tuples(one.reply) for one in list_examples(dsg.TUPLES["text"].instructions, "Tuples:")]
-    questions = [one.reply for one in list_examples(dsg.QUESTIONS["text"].instructions, "Questions:")]
-    dependencies = [one.reply for one in list_examples(dsg.DEPENDENCIES["text"].instructions, "Dependencies:")]
+    tuples = [read_tuples(one.reply) for one in list_examples(dsg.TUPLE_FORMS["text"].instructions, "Tuples:")]
+    questions = [one.reply for one in list_examples(dsg.QUESTION_FORMS["text"].instructions, "Questions:")]
+    dependencies = [one.reply for one in list_examples(dsg.DEPENDENCY_FORMS["text"].instructions, "Dependencies:")]
     for found, asked, needed in zip(tuples, questions, dependencies, strict=True):
         assert list(read_questions(list(found), asked)) == list(read_dependencies(list(found), needed)) == list(found)
 
 
 def test_unreadable_dependencies_are_requested_again_and_then_left_out() -> None:
     written, rounds = run(DsgConfig().write(PROMPT), [TUPLES], [QUESTIONS, "Why?"], ["No."])
-    assert written == [question._replace(parents=()) for question in WRITTEN]
+    assert written == [question._replace(parents=()) for question in WRITTEN_QUESTIONS]
     assert 'no line such as "2 | 1"' in rounds[2][0].messages[-1].text
 
 
@@ -166,7 +166,7 @@ def test_parents_are_the_questions_that_a_line_names(line: str, parents: tuple[s
 @pytest.mark.parametrize("line", ["4 | the dog 1", "4 | background", "4 | 1-3", "4 | all of the above"])
 def test_dependencies_with_an_unreadable_line_are_requested_again(line: str) -> None:
     written, rounds = run(DsgConfig().write(PROMPT), [TUPLES], [QUESTIONS, f"2 | 1\n{line}"], [DEPENDENCIES])
-    assert written == WRITTEN
+    assert written == WRITTEN_QUESTIONS
     assert f'found "{line[4:]}"' in rounds[2][0].messages[-1].text
     written, _ = run(DsgConfig().write(PROMPT), [TUPLES], [QUESTIONS, f"2 | 1\n{line}"], [line])
     assert [one.parents for one in written] == [()] * 4, "as in the release, no question has a parent"
@@ -187,12 +187,12 @@ def score(metric: DsgConfig, yes: Mapping[str, bool], parents: Mapping[str, tupl
     return metric.weigh(ones)
 
 
-DIRECT, RECURSIVE = DsgConfig(), DsgConfig(zeroing="recursive")
+DIRECT_METRIC, RECURSIVE_METRIC = DsgConfig(), DsgConfig(zeroing="recursive")
 CHAIN = {"2": ("1",), "3": ("2",)}
 
 
 def test_a_yes_counts_if_its_parents_are_yes() -> None:
-    scored = score(DIRECT, {"1": True, "2": True, "3": False}, {"2": ("1",), "3": ("1",)})
+    scored = score(DIRECT_METRIC, {"1": True, "2": True, "3": False}, {"2": ("1",), "3": ("1",)})
     assert [one.score for one in scored.elements] == [1.0, 1.0, 0.0]
     assert [one.given for one in scored.elements] == ["yes", "yes", "no"]
     assert scored.score == pytest.approx(2 / 3)
@@ -200,20 +200,20 @@ def test_a_yes_counts_if_its_parents_are_yes() -> None:
 
 def test_direct_zeroing_uses_the_parents_raw_answers_and_recursive_zeroing_all_ancestors() -> None:
     yes = {"1": False, "2": True, "3": True}
-    assert [one.score for one in score(DIRECT, yes, CHAIN).elements] == [0.0, 0.0, 1.0]
-    assert [one.score for one in score(RECURSIVE, yes, CHAIN).elements] == [0.0, 0.0, 0.0]
+    assert [one.score for one in score(DIRECT_METRIC, yes, CHAIN).elements] == [0.0, 0.0, 1.0]
+    assert [one.score for one in score(RECURSIVE_METRIC, yes, CHAIN).elements] == [0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("metric", [DIRECT, RECURSIVE])
+@pytest.mark.parametrize("metric", [DIRECT_METRIC, RECURSIVE_METRIC])
 def test_a_parent_that_is_not_among_the_questions_counts_as_yes(metric: DsgConfig) -> None:
     assert score(metric, {"1": True}, {"1": ("7",)}).score == 1.0
 
 
 def test_in_a_cycle_every_question_depends_on_all() -> None:
     cycle = {"1": ("2",), "2": ("3",), "3": ("1",)}
-    assert score(RECURSIVE, dict.fromkeys("123", True), cycle).score == 1.0
-    assert score(RECURSIVE, {"1": True, "2": True, "3": False}, cycle).score == 0.0
-    assert score(DIRECT, {"1": True, "2": True, "3": False}, cycle).score == pytest.approx(1 / 3)
+    assert score(RECURSIVE_METRIC, dict.fromkeys("123", True), cycle).score == 1.0
+    assert score(RECURSIVE_METRIC, {"1": True, "2": True, "3": False}, cycle).score == 0.0
+    assert score(DIRECT_METRIC, {"1": True, "2": True, "3": False}, cycle).score == pytest.approx(1 / 3)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, 7))), min_size=1, max_size=8))
@@ -229,7 +229,7 @@ def test_recursive_zeroing_is_the_product_over_all_ancestors(graph: list[tuple[b
     values: dict[str, float] = {}
     for name, right in yes.items():
         values[name] = float(right) * math.prod(values[parent] for parent in parents[name])
-    recursive, direct = score(RECURSIVE, yes, parents), score(DIRECT, yes, parents)
+    recursive, direct = score(RECURSIVE_METRIC, yes, parents), score(DIRECT_METRIC, yes, parents)
     assert [one.score for one in recursive.elements] == list(values.values())
     raw = [float(right and all(yes[one] for one in parents[name])) for name, right in yes.items()]
     assert [one.score for one in direct.elements] == raw
@@ -264,27 +264,27 @@ def test_an_image_without_questions_has_an_error() -> None:
     assert DsgConfig().weigh([]).error == NO_QUESTIONS
 
 
-TS2 = Path(os.environ.get("REFERENCE_DATA", Path(__file__).parents[5] / "shared" / "reference")) / "ts2"
-OFF = {"65"}
+TS2_FOLDER = Path(os.environ.get("REFERENCE_DATA", Path(__file__).parents[5] / "shared" / "reference")) / "ts2"
+SKIPPED_GRAPHS = {"65"}
 """Ids of graphs to skip: three models' released scores ignore the parent of the graph's last question."""
 
 
-@pytest.mark.skipif(not TS2.is_dir(), reason="REFERENCE_DATA is not set or empty")
+@pytest.mark.skipif(not TS2_FOLDER.is_dir(), reason="REFERENCE_DATA is not set or empty")
 @pytest.mark.parametrize("model", ["blip1", "fuyu", "instruct_blip", "llava", "llava-alt", "mplug"])
 def test_released_scores_follow_from_the_released_answers(model: str) -> None:
-    """Recursive zeroing reproduces T2IScoreScore's scores of all graphs not in OFF; direct zeroing does not."""
+    """Only recursive zeroing reproduces T2IScoreScore's scores of all graphs that are not in SKIPPED_GRAPHS."""
     answers: dict[int, list[dict[str, str]]] = defaultdict(list)
-    with (TS2 / "ts2_dsg_correct.csv").open() as file:
+    with (TS2_FOLDER / "ts2_dsg_correct.csv").open() as file:
         for row in csv.DictReader(file):
             answers[int(row["image_row"])].append(row)
-    with (TS2 / "ts2_scores_per_image.csv").open() as file:
-        released = {index: row for index, row in enumerate(csv.DictReader(file)) if row["id"] not in OFF}
-    differ = dict.fromkeys((RECURSIVE, DIRECT), 0)
+    with (TS2_FOLDER / "ts2_scores_per_image.csv").open() as file:
+        released = {index: row for index, row in enumerate(csv.DictReader(file)) if row["id"] not in SKIPPED_GRAPHS}
+    differ = dict.fromkeys((RECURSIVE_METRIC, DIRECT_METRIC), 0)
     for index, row in released.items():
         yes = {one["question_id"]: one[model] == "1" for one in answers[index]}
         named = {one["question_id"]: one["parents"] for one in answers[index] if one["parents"] != "-1"}
         parents = {name: tuple(written.split("-")) for name, written in named.items()}
         for metric in differ:
             differ[metric] += score(metric, yes, parents).score != pytest.approx(float(row[f"{model}_dsg"]), abs=1e-6)
-    assert differ[RECURSIVE] == 0
-    assert differ[DIRECT] > 20
+    assert differ[RECURSIVE_METRIC] == 0
+    assert differ[DIRECT_METRIC] > 20

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.operators.metrics.metric import NO_QUESTIONS, Answered
-from plumbline.operators.metrics.parsing import TextSpan, one_line
+from plumbline.operators.metrics.parsing import TextSpan, collapse_spaces
 from plumbline.operators.metrics.questions import gecko, tifa
 from plumbline.operators.metrics.questions.gecko import GeckoConfig, Span, read_questions, read_spans
 from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
@@ -54,11 +54,11 @@ def test_a_prompt_is_labelled_then_asked_about() -> None:
     ]
     [first], [second] = rounds
     assert first.messages[0].text == (
-        f"{gecko.SPANS['text'].instructions}Description:\n{PROMPT}\n"
+        f"{gecko.SPAN_FORMS['text'].instructions}Description:\n{PROMPT}\n"
         "The visually groundable words and their scores are labelled below:\n"
     )
     assert second.messages[0].text == (
-        f"{gecko.QUESTIONS['text'].instructions}Description:\n{PROMPT}\n"
+        f"{gecko.QUESTION_FORMS['text'].instructions}Description:\n{PROMPT}\n"
         "The visually groundable words are labelled below:\n"
         "A {1}[red colored, color] {2}[dog, entity] on {3}[a, counting] {4}[mat, entity]\n"
         "Generated questions and answers are below:\n"
@@ -69,12 +69,14 @@ def test_a_prompt_is_labelled_then_asked_about() -> None:
 
 def test_the_examples_of_the_instructions_have_the_form_that_is_read() -> None:
     heading = "The visually groundable words and their scores are labelled below:"
-    for prompt, reply in list_examples(gecko.SPANS["text"].instructions, heading):
+    for prompt, reply in list_examples(gecko.SPAN_FORMS["text"].instructions, heading):
         spans = read_spans(prompt, reply)
         assert len(spans) == reply.count("{")
         assert all(span.position and span.kind for span in spans)
     found = [Span(str(n), "entity", 1.0, None) for n in range(1, 6)]
-    for _, reply in list_examples(gecko.QUESTIONS["text"].instructions, "Generated questions and answers are below:"):
+    for _, reply in list_examples(
+        gecko.QUESTION_FORMS["text"].instructions, "Generated questions and answers are below:"
+    ):
         assert [question.span for question in read_questions(found, reply)] == list("12345")
 
 
@@ -188,7 +190,7 @@ def test_a_long_hostile_reply_is_read_quickly(unit: str) -> None:
 
 # Step 2: questions.
 
-FOUND = [Span("red", "color", 1.0, TextSpan(2, 5)), Span("dog", "entity", 1.0, None)]
+LABELLED_SPANS = [Span("red", "color", 1.0, TextSpan(2, 5)), Span("dog", "entity", 1.0, None)]
 
 
 @pytest.mark.parametrize(
@@ -196,18 +198,20 @@ FOUND = [Span("red", "color", 1.0, TextSpan(2, 5)), Span("dog", "entity", 1.0, N
     ["{2}", "(2)", "[2]", "2", "{2}[dog, entity]", "{2} (dog)", "dog", "Dog (entity)", "{2} dog"],
 )
 def test_a_question_belongs_to_the_label_above_it(about: str) -> None:
-    read = read_questions(FOUND, f"About {about}:\nQ: is there a dog?\nChoices: yes, no\nA: yes")
+    read = read_questions(LABELLED_SPANS, f"About {about}:\nQ: is there a dog?\nChoices: yes, no\nA: yes")
     assert read == [WrittenQuestion("1", "is there a dog?", ("yes", "no"), "yes", "entity", "dog")]
 
 
 @pytest.mark.parametrize("about", ["About {3}:\n", "About {0}:\n", "About cats:\n", ""])
 def test_a_question_below_no_known_label_has_no_span(about: str) -> None:
-    read = read_questions(FOUND, f"{about}Q: is there a dog?\nA: yes")
+    read = read_questions(LABELLED_SPANS, f"{about}Q: is there a dog?\nA: yes")
     assert read == [WrittenQuestion("1", "is there a dog?", ("yes", "no"), "yes")]
 
 
 def test_a_question_may_be_on_one_line() -> None:
-    read = read_questions(FOUND, "About {1}: Q: what color? Choices: red, blue A: red\nAbout {2}: Q: a dog? A: yes")
+    read = read_questions(
+        LABELLED_SPANS, "About {1}: Q: what color? Choices: red, blue A: red\nAbout {2}: Q: a dog? A: yes"
+    )
     assert [(one.text, one.choices, one.answer, one.span) for one in read] == [
         ("what color?", ("red", "blue"), "red", "red"),
         ("a dog?", ("yes", "no"), "yes", "dog"),
@@ -281,7 +285,7 @@ def test_an_image_without_a_question_left_has_an_error_and_no_score() -> None:
 
 # The hypothesis.
 
-MARKS = "?" * 1_000_000
+QUESTION_MARKS = "?" * 1_000_000
 
 
 @pytest.mark.parametrize(
@@ -294,7 +298,9 @@ MARKS = "?" * 1_000_000
         ("what color is the dog?", "red", 'The answer to the question "what color is the dog?" is red.'),
         ("is the man happy?", "yes", 'The answer to the question "is the man happy?" is yes.'),
         ("is there a man??", "yes", "There is a man."),
-        pytest.param(f"is there a{MARKS} man", "yes", f"There is a{MARKS} man.", id="many question marks"),
+        pytest.param(
+            f"is there a{QUESTION_MARKS} man", "yes", f"There is a{QUESTION_MARKS} man.", id="many question marks"
+        ),
         ("is there\na man?", " maybe\n", 'The answer to the question "is there a man?" is maybe.'),
     ],
 )
@@ -306,5 +312,5 @@ def test_a_question_and_its_answer_become_a_statement(asked: str, answer: str, s
 def test_any_question_and_answer_become_one_line_that_ends_in_a_full_stop(asked: str, answer: str) -> None:
     said = write_hypothesis(asked, answer)
     assert said.endswith(".")
-    assert said == one_line(said)
+    assert said == collapse_spaces(said)
     assert write_hypothesis(asked, answer) == said

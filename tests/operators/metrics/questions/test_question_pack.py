@@ -15,7 +15,7 @@ from plumbline.operators.metrics.questions.question_pack import (
 from plumbline.operators.metrics.writing import WrittenQuestion
 
 YES_NO = ("yes", "no")
-LIKELY, UNLIKELY = (math.log(0.9),), (math.log(0.1),)
+LIKELY_LOGPROBS, UNLIKELY_LOGPROBS = (math.log(0.9),), (math.log(0.1),)
 
 
 def make_answered(right: Sequence[bool], parents: Mapping[int, Sequence[int]]) -> list[Answered]:
@@ -23,7 +23,7 @@ def make_answered(right: Sequence[bool], parents: Mapping[int, Sequence[int]]) -
     return [
         Answered(
             WrittenQuestion(str(number), "?", YES_NO, "yes", parents=tuple(map(str, parents.get(number, ())))),
-            (LIKELY, UNLIKELY) if yes else (UNLIKELY, LIKELY),
+            (LIKELY_LOGPROBS, UNLIKELY_LOGPROBS) if yes else (UNLIKELY_LOGPROBS, LIKELY_LOGPROBS),
         )
         for number, yes in enumerate(right, start=1)
     ]

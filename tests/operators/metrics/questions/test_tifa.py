@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from plumbline.operators.metrics.metric import NO_QUESTIONS, Answered
 from plumbline.operators.metrics.parsing import match_choice
 from plumbline.operators.metrics.questions import tifa
-from plumbline.operators.metrics.questions.tifa import TifaConfig, free_f1, read_questions
+from plumbline.operators.metrics.questions.tifa import TifaConfig, compute_free_f1, read_questions
 from plumbline.operators.metrics.writing import WrittenQuestion
 from tests.operators.metrics.scripted import list_examples, run
 
@@ -41,19 +41,19 @@ def test_one_reply_has_all_questions_about_a_prompt() -> None:
         WrittenQuestion("3", "are there apples?", ("yes", "no"), "yes", "food", "apples", 8, 14),
     ]
     assert rounds[0][0].messages[0].text == (
-        f"{tifa.QUESTIONS['text'].instructions}Description:\n{PROMPT}\nQuestions and answers are below:\n"
+        f"{tifa.QUESTION_FORMS['text'].instructions}Description:\n{PROMPT}\nQuestions and answers are below:\n"
     )
     assert rounds[0][0].stop == ("\nDescription:",)
 
 
 def test_the_examples_of_the_instructions_have_the_form_that_is_read() -> None:
-    for prompt, reply in list_examples(tifa.QUESTIONS["text"].instructions, "Questions and answers are below:"):
+    for prompt, reply in list_examples(tifa.QUESTION_FORMS["text"].instructions, "Questions and answers are below:"):
         questions = read_questions(prompt, reply)
         assert len(questions) == reply.count("Q:")
         assert all(question.start is not None and question.kind for question in questions)
 
 
-RIGHT = ["two", "2", "red", "The red ones", "yes"]
+RIGHT_ANSWERS = ["two", "2", "red", "The red ones", "yes"]
 
 
 def list_kept(*replies: str) -> list[bool]:
@@ -64,11 +64,11 @@ def list_kept(*replies: str) -> list[bool]:
 
 
 def test_the_filter_asks_each_question_with_and_without_its_choices() -> None:
-    _, rounds = run(TifaConfig(seed=2).write(PROMPT), [REPLY], RIGHT)
+    _, rounds = run(TifaConfig(seed=2).write(PROMPT), [REPLY], RIGHT_ANSWERS)
     texts = [request.messages[0].text for request in rounds[1]]
     about = f"Description:\n{PROMPT}\nQuestion:\nhow many apples are there?\n"
-    assert texts[0] == f"{tifa.CHOOSE['text'].instructions}{about}Choices:\none, two, three, four\nAnswer:\n"
-    assert texts[1] == f"{tifa.ANSWER['text'].instructions}{about}Answer:\n"
+    assert texts[0] == f"{tifa.CHOICE_FORMS['text'].instructions}{about}Choices:\none, two, three, four\nAnswer:\n"
+    assert texts[1] == f"{tifa.ANSWER_FORMS['text'].instructions}{about}Answer:\n"
     assert texts[4].endswith("Question:\nare there apples?\nChoices:\nyes, no\nAnswer:\n")
     assert {request.seed for request in rounds[1]} == {2}
 
@@ -126,11 +126,11 @@ def test_the_f1_of_a_free_answer_must_exceed_the_threshold(min_f1: float, keep: 
     ],
 )
 def test_a_free_answer_is_compared_as_in_the_release(answer: str, gold: str, f1: float) -> None:
-    assert free_f1(answer, gold) == pytest.approx(f1)
+    assert compute_free_f1(answer, gold) == pytest.approx(f1)
 
 
 def test_the_case_of_the_right_answer_does_not_count() -> None:
-    assert free_f1("bow tie", "Bow Tie") == 1.0
+    assert compute_free_f1("bow tie", "Bow Tie") == 1.0
 
 
 def test_without_the_filter_questions_are_neither_kept_nor_dropped() -> None:

@@ -18,7 +18,7 @@ from plumbline.operators.metrics.modules import (
     read_program,
     read_statement,
 )
-from plumbline.operators.metrics.questions.vpeval import PROGRAMS, VpevalConfig, json_program
+from plumbline.operators.metrics.questions.vpeval import PROGRAM_FORMS, VpevalConfig, read_json_program
 from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.operators.models.calls import Box, Request
 from plumbline.operators.models.families.vlm import CHAT
@@ -35,7 +35,7 @@ About pro milk (text):
 textEval(ocr(image), 'pro milk')
 About cows (animal):
 vqa(image, 'what animals are there?', 'pigs,cows,hens', 'cows')"""
-LEFT, RIGHT = Box("cow", 0.9, 0, 0, 10, 10), Box("sign", 0.9, 20, 0, 60, 40)
+LEFT_BOX, RIGHT_BOX = Box("cow", 0.9, 0, 0, 10, 10), Box("sign", 0.9, 20, 0, 60, 40)
 
 
 def make_query_results(statement: Statement, *found: Any) -> list[QueryResult]:
@@ -44,7 +44,7 @@ def make_query_results(statement: Statement, *found: Any) -> list[QueryResult]:
     return [QueryResult(text=one) if isinstance(one, str) else QueryResult(tuple(one)) for one in found]
 
 
-def holds(text: str, *found: Any, relations: Relations = "stated") -> bool:
+def is_satisfied(text: str, *found: Any, relations: Relations = "stated") -> bool:
     statement = read_statement(text)
     assert isinstance(statement, Statement)
     return check_statement(statement, make_query_results(statement, *found), relations)[0]
@@ -66,14 +66,16 @@ def test_each_statement_of_a_program_is_a_question() -> None:
 
 
 def test_the_examples_of_both_forms_have_the_same_content() -> None:
-    text, in_json = (list_examples(PROGRAMS[form].instructions, "Programs are below:") for form in ("text", "json"))
+    text, in_json = (
+        list_examples(PROGRAM_FORMS[form].instructions, "Programs are below:") for form in ("text", "json")
+    )
     for one, other in zip(text, in_json, strict=True):
         program = read_program(one.reply)
         assert len(program) > 5
         bare = [statement._replace(subject=None, arguments=tuple(sorted(statement.arguments))) for statement in program]
         assert bare == [
             statement._replace(subject=None, arguments=tuple(sorted(statement.arguments)))
-            for statement in json_program(other.reply)
+            for statement in read_json_program(other.reply)
         ]
 
 
@@ -206,12 +208,12 @@ def test_a_reply_without_a_program_is_refused_with_the_reason(reply: str, reason
 @pytest.mark.parametrize(("bound", "expected"), [("==2", True), (">1", True), ("<2", False), (">=3", False),
                                                  ("!=3", True), ("two", True), ("3", False)])  # fmt: skip
 def test_a_count_is_the_number_of_boxes(bound: str, expected: bool) -> None:
-    assert holds(f"countEval(objDet(image, 'cow'), '{bound}')", [LEFT, LEFT]) is expected
+    assert is_satisfied(f"countEval(objDet(image, 'cow'), '{bound}')", [LEFT_BOX, LEFT_BOX]) is expected
 
 
 def test_an_object_exists_if_a_box_was_found() -> None:
-    assert holds("objectEval(image, 'cow')", [LEFT])
-    assert not holds("objectEval(image, 'cow')", [])
+    assert is_satisfied("objectEval(image, 'cow')", [LEFT_BOX])
+    assert not is_satisfied("objectEval(image, 'cow')", [])
 
 
 @pytest.mark.parametrize(
@@ -219,31 +221,31 @@ def test_an_object_exists_if_a_box_was_found() -> None:
 )
 def test_positions_are_compared_by_centres_and_the_release_swaps_the_objects(relation: str, stated: bool) -> None:
     text = f"spatialEval(image, 'cow,sign,{relation}')"
-    assert holds(text, [LEFT], [RIGHT]) is stated
-    assert holds(text, [LEFT], [RIGHT], relations="released") is not stated
-    assert not holds(text, [LEFT], [LEFT._replace(label="sign", x2=19, y2=19)]), "within 5 pixels"
-    assert not holds(text, [LEFT], [])
+    assert is_satisfied(text, [LEFT_BOX], [RIGHT_BOX]) is stated
+    assert is_satisfied(text, [LEFT_BOX], [RIGHT_BOX], relations="released") is not stated
+    assert not is_satisfied(text, [LEFT_BOX], [LEFT_BOX._replace(label="sign", x2=19, y2=19)]), "within 5 pixels"
+    assert not is_satisfied(text, [LEFT_BOX], [])
 
 
 @pytest.mark.parametrize(("relation", "stated"), [("bigger", False), ("smaller", True), ("same", False)])
 def test_sizes_are_compared_by_areas(relation: str, stated: bool) -> None:
     text = f"scaleEval(image, 'cow,sign,{relation}')"
-    assert holds(text, [LEFT], [RIGHT]) is stated
-    assert holds(text, [LEFT], [RIGHT], relations="released") is (relation == "bigger")
-    assert holds(text, [LEFT], [LEFT._replace(label="sign", x2=10.2)]) is (relation == "same")
+    assert is_satisfied(text, [LEFT_BOX], [RIGHT_BOX]) is stated
+    assert is_satisfied(text, [LEFT_BOX], [RIGHT_BOX], relations="released") is (relation == "bigger")
+    assert is_satisfied(text, [LEFT_BOX], [LEFT_BOX._replace(label="sign", x2=10.2)]) is (relation == "same")
 
 
 def test_a_box_that_is_labelled_with_part_of_the_words_is_ignored() -> None:
     """As in the release, such a box still counts as an object, but its relations to other boxes are ignored."""
-    part = LEFT._replace(label="brown")
-    assert holds("objectEval(image, 'brown cow')", [part])
-    assert not holds("spatialEval(image, 'brown cow,sign,left')", [part], [RIGHT])
-    assert holds("spatialEval(image, 'Cow,sign,left')", [LEFT], [RIGHT])
+    part = LEFT_BOX._replace(label="brown")
+    assert is_satisfied("objectEval(image, 'brown cow')", [part])
+    assert not is_satisfied("spatialEval(image, 'brown cow,sign,left')", [part], [RIGHT_BOX])
+    assert is_satisfied("spatialEval(image, 'Cow,sign,left')", [LEFT_BOX], [RIGHT_BOX])
 
 
 def test_no_box_is_compared_with_itself_if_two_things_have_the_same_name() -> None:
-    assert not holds("scaleEval(image, 'cow,cow,same')", [LEFT])
-    assert holds("scaleEval(image, 'cow,cow,same')", [LEFT, LEFT._replace(x1=30, x2=40)])
+    assert not is_satisfied("scaleEval(image, 'cow,cow,same')", [LEFT_BOX])
+    assert is_satisfied("scaleEval(image, 'cow,cow,same')", [LEFT_BOX, LEFT_BOX._replace(x1=30, x2=40)])
 
 
 def test_relations_that_boxes_cannot_show_are_asked_of_the_vqa_model() -> None:
@@ -257,8 +259,8 @@ def test_relations_that_boxes_cannot_show_are_asked_of_the_vqa_model() -> None:
         "Is the cow in front of the umbrella?",
     ]
     assert {query.choices for query in list_queries(statement)} == {("yes", "no")}
-    assert holds(text, "yes", "Yes.", "yes")
-    assert not holds(text, "yes", "no", "yes")
+    assert is_satisfied(text, "yes", "Yes.", "yes")
+    assert not is_satisfied(text, "yes", "no", "yes")
 
 
 @pytest.mark.parametrize(
@@ -276,9 +278,9 @@ def test_other_relations_can_be_asked_in_the_releases_words(text: str, stated: s
 
 
 def test_a_text_must_be_a_line_that_was_read_or_all_lines_together() -> None:
-    assert holds("textEval(ocr(image), 'Pro Milk')", "Dairy\nPRO MILK!\n2%")
-    assert holds("textEval(ocr(image), 'pro milk.')", "pro\nmilk")
-    assert not holds("textEval(ocr(image), 'milk')", "pro milk")
+    assert is_satisfied("textEval(ocr(image), 'Pro Milk')", "Dairy\nPRO MILK!\n2%")
+    assert is_satisfied("textEval(ocr(image), 'pro milk.')", "pro\nmilk")
+    assert not is_satisfied("textEval(ocr(image), 'milk')", "pro milk")
 
 
 def test_a_question_is_asked_as_released_and_its_answer_compared() -> None:
@@ -286,8 +288,8 @@ def test_a_question_is_asked_as_released_and_its_answer_compared() -> None:
     assert VpevalConfig().image_queries(text) == (
         ImageQuery("model", "Question: what animals are there? Choices: pigs, cows, hens Answer:"),
     )
-    assert holds(text, "Cows")
-    assert not holds(text, "two cows")
+    assert is_satisfied(text, "Cows")
+    assert not is_satisfied(text, "two cows")
 
 
 def test_a_model_that_compares_choices_is_only_asked_the_question() -> None:
@@ -325,7 +327,7 @@ def test_shuffling_words_affects_every_question_and_phrase_but_no_choice(text: s
         results = [QueryResult(text="pro milk")]
     else:
         results = [
-            QueryResult((LEFT._replace(label=query.text), LEFT._replace(label=query.text)), "yes")
+            QueryResult((LEFT_BOX._replace(label=query.text), LEFT_BOX._replace(label=query.text)), "yes")
             for query in shuffled.image_queries(text)
         ]
     given = shuffled.weigh([Answered(question, query_results=tuple(results))]).elements
@@ -339,7 +341,7 @@ def test_shuffling_words_affects_every_question_and_phrase_but_no_choice(text: s
 def test_the_score_is_the_fraction_of_statements_that_hold() -> None:
     metric = VpevalConfig()
     questions = run(metric.write(PROMPT), [PROGRAM]).result
-    found = {"cow": [LEFT, LEFT], "sign": [RIGHT]}
+    found = {"cow": [LEFT_BOX, LEFT_BOX], "sign": [RIGHT_BOX]}
     answered = [
         Answered(one, query_results=tuple(
             QueryResult(tuple(found.get(query.text, ())), None if query.model == "detector" else "pigs")
@@ -359,13 +361,13 @@ def test_repeated_statements_and_answers_outside_the_choices_count_as_released()
     metric = VpevalConfig()
     program = "objectEval(image, 'cow')\nvqa(image, 'how many cows?', '1,2,3', '>1')\nobjectEval(image, 'cow')"
     questions = run(metric.write(PROMPT), [f"{program}\nobjectEval(image, 'cow')"]).result
-    shown = {"detector": QueryResult((LEFT,)), "model": QueryResult(text="2")}
+    shown = {"detector": QueryResult((LEFT_BOX,)), "model": QueryResult(text="2")}
     answered = [
         Answered(one, query_results=tuple(shown[query.model] for query in metric.image_queries(one.text)))
         for one in questions
     ]
     assert metric.weigh(answered).score == 3 / 4
-    assert holds("vqa(image, 'how many cows?', '1,2,3', '>1')", ">1")
+    assert is_satisfied("vqa(image, 'how many cows?', '1,2,3', '>1')", ">1")
 
 
 def test_programs_in_json_give_the_same_questions() -> None:

@@ -30,10 +30,14 @@ def test_each_phrase_gets_a_question_that_is_checked_by_a_round_trip() -> None:
         WrittenQuestion("2", texts[1], YES_NO, "yes", None, "red apples", 4, 14, keep=False),
     ]
     about = f"Description:\n{PROMPT}\n"
-    assert rounds[0][0].messages[0].text == f"{vq2.STEPS['paper'].phrases['text'].instructions}{about}Phrases:\n"
-    assert rounds[1][0].messages[0].text == f"{vq2.QUESTION['text'].instructions}{about}Phrase:\nTwo\nQuestion:\n"
     assert (
-        rounds[2][1].messages[0].text == f"{vq2.ANSWER['text'].instructions}{about}Question:\n{ROUNDS[1][1]}\nAnswer:\n"
+        rounds[0][0].messages[0].text
+        == f"{vq2.STEPS_BY_CONVENTION['paper'].phrases['text'].instructions}{about}Phrases:\n"
+    )
+    assert rounds[1][0].messages[0].text == f"{vq2.QUESTION_FORMS['text'].instructions}{about}Phrase:\nTwo\nQuestion:\n"
+    assert (
+        rounds[2][1].messages[0].text
+        == f"{vq2.ANSWER_FORMS['text'].instructions}{about}Question:\n{ROUNDS[1][1]}\nAnswer:\n"
     )
 
 
@@ -44,7 +48,7 @@ def test_the_release_samples_five_questions_for_each_phrase_and_all_of_them_coun
     before, behind = 'Question: is "Two red apples" true for "', '" in this image? Answer:'
     assert [one.text for one in written] == [f"{before}{text}{behind}" for text in drawn if text != "Hm."]
     assert {one.keep for one in written} == {None}
-    assert rounds[0][0].messages[0].text.startswith(vq2.STEPS["released"].phrases["text"].instructions)
+    assert rounds[0][0].messages[0].text.startswith(vq2.STEPS_BY_CONVENTION["released"].phrases["text"].instructions)
     assert rounds[0][0].temperature == 0.0, "phrases are generated greedily"
     assert [(one.temperature, one.seed) for one in rounds[1]] == [(1.0, 15 + index) for index in range(5)]
 
@@ -56,8 +60,8 @@ def test_sampling_questions_needs_a_temperature() -> None:
 
 def test_the_phrases_in_the_instructions_occur_in_their_descriptions() -> None:
     for instructions in (
-        vq2.STEPS["paper"].phrases["text"].instructions,
-        vq2.STEPS["released"].phrases["text"].instructions,
+        vq2.STEPS_BY_CONVENTION["paper"].phrases["text"].instructions,
+        vq2.STEPS_BY_CONVENTION["released"].phrases["text"].instructions,
     ):
         for one in list_examples(instructions, "Phrases:"):
             assert len(read_spans(one.prompt, one.reply)) == len(one.reply.splitlines())

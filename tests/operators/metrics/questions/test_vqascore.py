@@ -9,15 +9,15 @@ from plumbline.operators.metrics.questions.vqascore import (
     DEFAULT_QUESTIONS,
     Reduction,
     VqaScoreConfig,
+    compute_yes_share,
     reduce_answer,
-    share_of_yes,
 )
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
 from plumbline.operators.models.families.vlm import CHAT
 from tests.operators import tiny
 from tests.operators.metrics.scripted import run
 
-YES, EOS = math.log(0.8), math.log(0.45)
+YES_LOGPROB, EOS_LOGPROB = math.log(0.8), math.log(0.45)
 
 
 def test_unset_options_follow_the_models_kind() -> None:
@@ -62,16 +62,16 @@ def test_a_question_about_faults_must_declare_that_lower_is_better() -> None:
 
 
 def test_the_mean_of_two_tokens_is_the_root_of_their_product() -> None:
-    assert reduce_answer([YES, EOS], "mean") == pytest.approx(math.sqrt(0.8 * 0.45))
+    assert reduce_answer([YES_LOGPROB, EOS_LOGPROB], "mean") == pytest.approx(math.sqrt(0.8 * 0.45))
 
 
 def test_the_product_covers_all_tokens() -> None:
-    assert reduce_answer([YES, EOS], "product") == pytest.approx(0.36)
-    assert reduce_answer([YES, EOS, math.log(0.5)], "product") == pytest.approx(0.18)
+    assert reduce_answer([YES_LOGPROB, EOS_LOGPROB], "product") == pytest.approx(0.36)
+    assert reduce_answer([YES_LOGPROB, EOS_LOGPROB, math.log(0.5)], "product") == pytest.approx(0.18)
 
 
 def test_the_first_token_reduction_ignores_the_other_tokens() -> None:
-    assert reduce_answer([YES, EOS], "first") == pytest.approx(0.8)
+    assert reduce_answer([YES_LOGPROB, EOS_LOGPROB], "first") == pytest.approx(0.8)
 
 
 def test_the_mean_of_three_tokens_is_their_cube_root() -> None:
@@ -110,23 +110,23 @@ def test_yes_is_compared_with_no_in_every_spelling() -> None:
     assert question.text == 'Does this figure show "a cat"? Please answer Yes or No.'
     assert question.choices == ("Yes", " Yes", "yes", " yes", "No", " No", "no", " no")
     shares = (0.4, 0.1, 0.05, 0.05, 0.2, 0.05, 0.03, 0.02)
-    spelled = [[math.log(share), EOS] for share in shares]
-    assert share_of_yes(spelled[:4], spelled[4:]) == pytest.approx(0.6 / 0.9)
+    spelled = [[math.log(share), EOS_LOGPROB] for share in shares]
+    assert compute_yes_share(spelled[:4], spelled[4:]) == pytest.approx(0.6 / 0.9)
 
 
 def test_a_spelling_of_several_tokens_counts_all_of_them_except_the_end() -> None:
     half = [math.log(0.5)]
-    assert share_of_yes([[*half, *half, EOS]], [[*half, EOS]]) == pytest.approx(0.25 / 0.75)
+    assert compute_yes_share([[*half, *half, EOS_LOGPROB]], [[*half, EOS_LOGPROB]]) == pytest.approx(0.25 / 0.75)
 
 
 def test_spellings_with_the_same_tokens_do_not_change_the_share() -> None:
-    yes, no = [math.log(0.3), EOS], [math.log(0.1), EOS]
-    assert share_of_yes([yes] * 4, [no] * 4) == pytest.approx(share_of_yes([yes], [no]))
+    yes, no = [math.log(0.3), EOS_LOGPROB], [math.log(0.1), EOS_LOGPROB]
+    assert compute_yes_share([yes] * 4, [no] * 4) == pytest.approx(compute_yes_share([yes], [no]))
 
 
 @pytest.mark.parametrize(("yes", "no", "share"), [(-1.0, -5000.0, 1.0), (-5000.0, -1.0, 0.0), (-5000.0, -5000.0, 0.5)])
 def test_the_share_of_yes_is_finite_even_if_both_answers_are_unlikely(yes: float, no: float, share: float) -> None:
-    assert share_of_yes([[yes, EOS]], [[no, EOS]]) == share
+    assert compute_yes_share([[yes, EOS_LOGPROB]], [[no, EOS_LOGPROB]]) == share
 
 
 def test_normalising_changes_the_key_of_the_score_and_no_other_key() -> None:

@@ -7,8 +7,8 @@ import pytest
 from plumbline.operators.metrics.similarities.word_overlap import (
     Cider,
     bleu_4,
-    lcs_length,
-    ref_clipscore,
+    compute_ref_clipscore,
+    measure_lcs,
     rouge_l,
 )
 
@@ -62,7 +62,7 @@ def test_the_lcs_length_equals_brute_force(seed: int) -> None:
         rest = iter(second)
         return all(word in rest for word in words)
 
-    assert lcs_length(first, second) == max(len(words) for words in subsequences if is_within(words))
+    assert measure_lcs(first, second) == max(len(words) for words in subsequences if is_within(words))
 
 
 @pytest.mark.parametrize(
@@ -72,4 +72,4 @@ def test_the_lcs_length_equals_brute_force(seed: int) -> None:
 def test_refclipscore_is_the_harmonic_mean_with_the_nearest_reference(
     clipscore: float, cosines: list[float], expected: float
 ) -> None:
-    assert ref_clipscore(clipscore, cosines) == pytest.approx(expected)
+    assert compute_ref_clipscore(clipscore, cosines) == pytest.approx(expected)

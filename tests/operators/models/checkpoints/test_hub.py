@@ -23,11 +23,11 @@ from tests.operators import tiny
 from tests.operators.tiny.rewards import save_open_clip
 
 ROOT = Path(__file__).parents[4]
-COMMIT, OLDER, TOWER_COMMIT = "1" * 40, "0123456789abcdef" * 2 + "01234567", "2" * 40
-CLIP, FLANT5, OPEN_CLIP = "acme/tiny-clip", "acme/tiny-flant5", "acme/tiny-open-clip"
-WEIGHTLESS = "acme/weightless"
+COMMIT, OLDER_COMMIT, TOWER_COMMIT = "1" * 40, "0123456789abcdef" * 2 + "01234567", "2" * 40
+CLIP_REPOSITORY, FLANT5_REPOSITORY, OPEN_CLIP = "acme/tiny-clip", "acme/tiny-flant5", "acme/tiny-open-clip"
+WEIGHTLESS_REPOSITORY = "acme/weightless"
 
-RESOLVE = """
+RESOLVE_SCRIPT = """
 import json, sys
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.families import model_config
@@ -41,7 +41,7 @@ def tell(config):
 told = [tell(config) for config in json.loads(sys.argv[1])]
 print(json.dumps({"told": told, "torch": "torch" in sys.modules}))
 """
-ANSWER = """
+ANSWER_SCRIPT = """
 import json, sys
 from plumbline.operators.models.calls import Question
 from plumbline.operators.models.resolution import resolve_model
@@ -58,7 +58,7 @@ print(json.dumps(model.likelihood(features, [Question(0, "a red circle ?", ("Yes
 
 def resolve(environment: dict[str, str], *configs: dict[str, Any]) -> list[dict[str, Any]]:
     """Resolve each config in a subprocess with these hub settings; return the results or errors."""
-    answer = run_script(RESOLVE, environment, configs)
+    answer = run_script(RESOLVE_SCRIPT, environment, configs)
     assert not answer["torch"]
     told: list[dict[str, Any]] = answer["told"]
     return told
@@ -92,13 +92,13 @@ def offline_environment(checkpoints: Path, tmp_path_factory: pytest.TempPathFact
     """Return offline hub settings; the model cache has a CLIP-FlanT5 whose config names its tower by hub id."""
     folder = tmp_path_factory.mktemp("offline")
     shutil.copytree(checkpoints / "flant5", folder / "flant5")
-    tiny.edit_json(folder / "flant5" / "config.json", mm_vision_tower=CLIP)
+    tiny.edit_json(folder / "flant5" / "config.json", mm_vision_tower=CLIP_REPOSITORY)
     shutil.copytree(checkpoints / "clip", folder / "weightless")
     (folder / "weightless" / "model.safetensors").unlink()
-    fill_cache(folder / "hf", CLIP, checkpoints / "clip", TOWER_COMMIT)
-    fill_cache(folder / "hf", WEIGHTLESS, folder / "weightless", COMMIT)
-    fill_cache(folder / "hf", FLANT5, folder / "flant5", COMMIT)
-    fill_cache(folder / "hf", FLANT5, folder / "flant5", OLDER, revision="refs/pr/3")
+    fill_cache(folder / "hf", CLIP_REPOSITORY, checkpoints / "clip", TOWER_COMMIT)
+    fill_cache(folder / "hf", WEIGHTLESS_REPOSITORY, folder / "weightless", COMMIT)
+    fill_cache(folder / "hf", FLANT5_REPOSITORY, folder / "flant5", COMMIT)
+    fill_cache(folder / "hf", FLANT5_REPOSITORY, folder / "flant5", OLDER_COMMIT, revision="refs/pr/3")
     return {"HF_HOME": str(folder / "hf"), "HF_HUB_OFFLINE": "1"}
 
 
@@ -113,23 +113,23 @@ OUT_OF_REACH = (
 def test_offline_cached_models_are_pinned_and_missing_models_are_named(
     offline_environment: dict[str, str], checkpoints: Path
 ) -> None:
-    flant5, local = {"family": "clip_flant5", "checkpoint": FLANT5}, str(checkpoints / "clip")
+    flant5, local = {"family": "clip_flant5", "checkpoint": FLANT5_REPOSITORY}, str(checkpoints / "clip")
     main, branch, commit, folder, *errors = resolve(
         offline_environment,
         flant5,
         flant5 | {"revision": "refs/pr/3"},
-        flant5 | {"revision": OLDER},
+        flant5 | {"revision": OLDER_COMMIT},
         {"family": "clip", "checkpoint": local},
         {"family": "clip", "checkpoint": "acme/unknown"},
         {"family": "clip", "checkpoint": "acme/unknown", "revision": "v9"},
-        {"family": "clip", "checkpoint": CLIP, "revision": "9" * 40},
-        {"family": "clip", "checkpoint": WEIGHTLESS},
+        {"family": "clip", "checkpoint": CLIP_REPOSITORY, "revision": "9" * 40},
+        {"family": "clip", "checkpoint": WEIGHTLESS_REPOSITORY},
     )
     assert main["commits"] == {"checkpoint": COMMIT, "tokenizer": COMMIT, "vision_tower": TOWER_COMMIT}
-    ids = {"checkpoint": FLANT5, "tokenizer": FLANT5, "vision_tower": CLIP}
+    ids = {"checkpoint": FLANT5_REPOSITORY, "tokenizer": FLANT5_REPOSITORY, "vision_tower": CLIP_REPOSITORY}
     assert main["semantic"]["parts"] == {role: f"{ids[role]}@{pinned}" for role, pinned in main["commits"].items()}
     for told in (branch, commit):
-        assert told["commits"]["checkpoint"] == OLDER
+        assert told["commits"]["checkpoint"] == OLDER_COMMIT
         assert told["semantic"]["label"] is None, "the commit identifies the model; labels are for local folders"
     own = resolve_model(model_config(family="clip", checkpoint=local), on_gpu=False)
     assert folder["semantic"] == own.semantic(), "a local folder takes precedence over the hub"
@@ -137,13 +137,13 @@ def test_offline_cached_models_are_pinned_and_missing_models_are_named(
     unknown, unknown_branch, unknown_commit, weightless = (told["error"] for told in errors)
     assert unknown == unknown_branch == OUT_OF_REACH
     assert "and the hub cannot be reached" in unknown_commit and "not a checkpoint" not in unknown_commit
-    assert f"{WEIGHTLESS}@{COMMIT}" in weightless and "safetensors" in weightless
+    assert f"{WEIGHTLESS_REPOSITORY}@{COMMIT}" in weightless and "safetensors" in weightless
 
 
 def test_a_model_from_the_cache_answers_like_one_from_a_folder(
     offline_environment: dict[str, str], likelihood: ClipFlanT5Likelihood
 ) -> None:
-    told = run_script(ANSWER, offline_environment, {"family": "clip_flant5", "checkpoint": FLANT5})
+    told = run_script(ANSWER_SCRIPT, offline_environment, {"family": "clip_flant5", "checkpoint": FLANT5_REPOSITORY})
     features = likelihood.encode([likelihood.preprocess(tiny.draw_image(0))])
     assert told == likelihood.likelihood(features, [Question(0, "a red circle ?", ("Yes", "No"))])
 
@@ -223,7 +223,7 @@ class HubHandler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hub(checkpoints: Path) -> Iterator[Hub]:
-    served = Hub({CLIP: checkpoints / "clip"})
+    served = Hub({CLIP_REPOSITORY: checkpoints / "clip"})
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (HubHandler,), {"hub": served}))
     served.port = server.server_port
     thread = threading.Thread(target=server.serve_forever)
@@ -237,14 +237,14 @@ def hub(checkpoints: Path) -> Iterator[Hub]:
 def test_a_branch_is_pinned_to_the_commit_the_hub_names_and_planning_fetches_no_weights(
     hub: Hub, checkpoints: Path, tmp_path: Path
 ) -> None:
-    (told,) = resolve(hub.environment(tmp_path), {"family": "clip", "checkpoint": CLIP})
+    (told,) = resolve(hub.environment(tmp_path), {"family": "clip", "checkpoint": CLIP_REPOSITORY})
     assert told["commits"] == {"checkpoint": COMMIT, "tokenizer": COMMIT}
     assert hub.served["config.json"] > 0
     size = (checkpoints / "clip" / "model.safetensors").stat().st_size
     assert hub.served.get("model.safetensors", 0) < size / 2, "at most a header was read"
 
 
-FETCH = """
+FETCH_SCRIPT = """
 import json, sys
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.models.families import model_config
@@ -263,15 +263,15 @@ def test_only_the_weights_that_are_loaded_are_fetched(hub: Hub, checkpoints: Pat
     hub.repositories["acme/words"] = tmp_path / "words"
     hub.repositories[OPEN_CLIP] = save_open_clip(tmp_path / "open_clip")
     shutil.copy(checkpoints / "clip" / "model.safetensors", tmp_path / "open_clip" / "other.safetensors")
-    clip = {"family": "clip", "checkpoint": CLIP, "tokenizer": "acme/words"}
-    files = run_script(FETCH, hub.environment(tmp_path / "hf"), clip)
+    clip = {"family": "clip", "checkpoint": CLIP_REPOSITORY, "tokenizer": "acme/words"}
+    files = run_script(FETCH_SCRIPT, hub.environment(tmp_path / "hf"), clip)
     assert "model.safetensors" in files["checkpoint"] and "tokenizer.json" in files["tokenizer"]
-    files = run_script(FETCH, hub.environment(tmp_path / "hf"), {"family": "open_clip", "checkpoint": OPEN_CLIP})
+    files = run_script(FETCH_SCRIPT, hub.environment(tmp_path / "hf"), {"family": "open_clip", "checkpoint": OPEN_CLIP})
     assert "open_clip_model.safetensors" in files["checkpoint"]
     assert not {"large.safetensors", "other.safetensors"} & set(hub.served)
 
 
-PLAN = """
+PLAN_SCRIPT = """
 import json, sys
 from tests.commands import printed
 words = json.loads(sys.argv[1])
@@ -283,15 +283,20 @@ def test_a_plan_names_the_downloads_and_their_sizes(hub: Hub, checkpoints: Path,
     for name in ("a red circle", "two blue squares"):
         (tmp_path / "mine").mkdir(exist_ok=True)
         tiny.draw_image(0).save(tmp_path / f"mine/{name}.png")
-    words = [f"images={tmp_path}/mine", "metric=[clipscore]", f"models.clip.checkpoint={CLIP}", "cluster=here"]
+    words = [
+        f"images={tmp_path}/mine",
+        "metric=[clipscore]",
+        f"models.clip.checkpoint={CLIP_REPOSITORY}",
+        "cluster=here",
+    ]
     words += [f"store={tmp_path}/store", "dry_run=true"]
-    before = run_script(PLAN, hub.environment(tmp_path / "hf"), words)
-    size = int(re.findall(rf"^downloads {CLIP}: (\d+) bytes$", before, re.MULTILINE)[0])
+    before = run_script(PLAN_SCRIPT, hub.environment(tmp_path / "hf"), words)
+    size = int(re.findall(rf"^downloads {CLIP_REPOSITORY}: (\d+) bytes$", before, re.MULTILINE)[0])
     weights = (checkpoints / "clip/model.safetensors").stat().st_size
     everything = sum(file.stat().st_size for file in (checkpoints / "clip").iterdir())
     assert weights < size <= everything
-    run_script(FETCH, hub.environment(tmp_path / "hf"), {"family": "clip", "checkpoint": CLIP})
-    after = run_script(PLAN, hub.environment(tmp_path / "hf"), words)
+    run_script(FETCH_SCRIPT, hub.environment(tmp_path / "hf"), {"family": "clip", "checkpoint": CLIP_REPOSITORY})
+    after = run_script(PLAN_SCRIPT, hub.environment(tmp_path / "hf"), words)
     assert "downloads" not in after
 
 
@@ -305,11 +310,11 @@ def test_a_repository_with_only_open_clips_layout_is_recognised_by_its_files(hub
 
 
 def test_a_hub_model_without_safetensors_is_refused_with_the_remedy(hub: Hub, tmp_path: Path) -> None:
-    shutil.copytree(hub.repositories[CLIP], tmp_path / "pickled")
-    hub.repositories[CLIP] = tmp_path / "pickled"
+    shutil.copytree(hub.repositories[CLIP_REPOSITORY], tmp_path / "pickled")
+    hub.repositories[CLIP_REPOSITORY] = tmp_path / "pickled"
     (tmp_path / "pickled" / "model.safetensors").rename(tmp_path / "pickled" / "pytorch_model.bin")
-    (told,) = resolve(hub.environment(tmp_path / "hf"), {"family": "clip", "checkpoint": CLIP})
-    assert f"{CLIP}@{COMMIT}: expected safetensors weights, found none; convert it" in told["error"]
+    (told,) = resolve(hub.environment(tmp_path / "hf"), {"family": "clip", "checkpoint": CLIP_REPOSITORY})
+    assert f"{CLIP_REPOSITORY}@{COMMIT}: expected safetensors weights, found none; convert it" in told["error"]
     assert "pytorch_model.bin" not in hub.served
 
 
@@ -324,5 +329,5 @@ def test_a_repository_that_the_hub_refuses_is_named_with_the_hubs_answer(hub: Hu
 
 def test_an_unreachable_hub_is_replaced_by_the_cache(offline_environment: dict[str, str]) -> None:
     unreachable = {"HF_HOME": offline_environment["HF_HOME"], "HF_ENDPOINT": "http://127.0.0.1:9"}
-    (told,) = resolve(unreachable, {"family": "clip", "checkpoint": CLIP})
+    (told,) = resolve(unreachable, {"family": "clip", "checkpoint": CLIP_REPOSITORY})
     assert told["commits"]["checkpoint"] == TOWER_COMMIT

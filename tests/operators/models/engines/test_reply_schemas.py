@@ -10,14 +10,15 @@ from transformers import AutoTokenizer
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ModelError, RowError
-from plumbline.operators.metrics.questions.dsg import DEPENDENCIES, TUPLES
-from plumbline.operators.metrics.questions.dsg import QUESTIONS as DSG_QUESTIONS
-from plumbline.operators.metrics.questions.gecko import QUESTIONS, SPANS, GeckoConfig
+from plumbline.operators.metrics.questions.dsg import DEPENDENCY_FORMS, TUPLE_FORMS
+from plumbline.operators.metrics.questions.dsg import QUESTION_FORMS as DSG_QUESTIONS
+from plumbline.operators.metrics.questions.gecko import QUESTION_FORMS, SPAN_FORMS, GeckoConfig
 from plumbline.operators.metrics.questions.question_metric import WriterConfig
-from plumbline.operators.metrics.questions.tifa import ANSWER, CHOOSE, TifaConfig
-from plumbline.operators.metrics.questions.tifa import QUESTIONS as TIFA_QUESTIONS
-from plumbline.operators.metrics.questions.vq2 import ANSWER as VQ2_ANSWER
-from plumbline.operators.metrics.questions.vq2 import QUESTION, STEPS
+from plumbline.operators.metrics.questions.tifa import ANSWER_FORMS, CHOICE_FORMS, TifaConfig
+from plumbline.operators.metrics.questions.tifa import QUESTION_FORMS as TIFA_QUESTIONS
+from plumbline.operators.metrics.questions.vq2 import ANSWER_FORMS as VQ2_ANSWER
+from plumbline.operators.metrics.questions.vq2 import QUESTION_FORMS as VQ2_QUESTION
+from plumbline.operators.metrics.questions.vq2 import STEPS_BY_CONVENTION
 from plumbline.operators.metrics.reply_forms import Form
 from plumbline.operators.metrics.writing import ReplySampling
 from plumbline.operators.models import loading
@@ -29,8 +30,9 @@ from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.stages.questions import write_questions
 from tests.operators import tiny
 
-FORMS = [SPANS, QUESTIONS, TIFA_QUESTIONS, CHOOSE, ANSWER, TUPLES, DSG_QUESTIONS, DEPENDENCIES, QUESTION, VQ2_ANSWER,
-         STEPS["paper"].phrases, STEPS["released"].phrases]  # fmt: skip
+FORMS = [SPAN_FORMS, QUESTION_FORMS, TIFA_QUESTIONS, CHOICE_FORMS, ANSWER_FORMS, TUPLE_FORMS, DSG_QUESTIONS,
+         DEPENDENCY_FORMS, VQ2_QUESTION, VQ2_ANSWER,
+         STEPS_BY_CONVENTION["paper"].phrases, STEPS_BY_CONVENTION["released"].phrases]  # fmt: skip
 SCHEMA = json.dumps(
     {
         "type": "object",

@@ -345,11 +345,11 @@ class WholeBlipVqa(WholeBlip2):
         return str(self.tokenizer.decode(tokens[0, 1:], skip_special_tokens=True)).strip()
 
 
-WHOLE = {"blip2": WholeBlip2, "instructblip": WholeInstructBlip, "blip_vqa": WholeBlipVqa}
+WHOLE_MODELS = {"blip2": WholeBlip2, "instructblip": WholeInstructBlip, "blip_vqa": WholeBlipVqa}
 
 
 def answer_question(name: str, folder: Path, question: Question, measure: Measure) -> Answer:
-    whole = WHOLE[name](folder)
+    whole = WHOLE_MODELS[name](folder)
     return Answer((), tuple(chain(*(whole.answer(question, choice) for choice in question.choices))))
 
 
@@ -436,7 +436,7 @@ REFERENCES: Mapping[tuple[str, Call], Reference] = {
         for name, reference in SIMILARITY.items()
         if reference in (compare_embeddings, open_clip, quick_clip)
     },
-    **{(name, "likelihood"): partial(answer_question, name) for name in WHOLE},
+    **{(name, "likelihood"): partial(answer_question, name) for name in WHOLE_MODELS},
     ("causal_lm", "likelihood"): answer_without_image,
     ("text_only_t5", "likelihood"): answer_without_image_t5,
     ("blip", "generate_from_images"): partial(write_caption, load_blip, "BlipForConditionalGeneration"),

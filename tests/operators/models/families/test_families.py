@@ -200,7 +200,7 @@ def pad_images_to_one_canvas(model: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(model, "preprocess", pad)
 
 
-PLANTED: list[tuple[str, Call, Callable[[Any, pytest.MonkeyPatch], None]]] = [
+PLANTED_FAULTS: list[tuple[str, Call, Callable[[Any, pytest.MonkeyPatch], None]]] = [
     ("pickscore", "similarity", pad_left),
     ("siglip", "similarity", pad_to_the_longest),
     ("align", "similarity", read_padding_as_words),
@@ -219,7 +219,7 @@ PLANTED: list[tuple[str, Call, Callable[[Any, pytest.MonkeyPatch], None]]] = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "call", "plant"), PLANTED)
+@pytest.mark.parametrize(("name", "call", "plant"), PLANTED_FAULTS)
 def test_a_planted_bug_is_found(
     folders: dict[str, Path],
     monkeypatch: pytest.MonkeyPatch,

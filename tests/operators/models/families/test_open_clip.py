@@ -11,7 +11,7 @@ from PIL import Image
 
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.base.errors import ConfigError, ModelError
-from plumbline.operators.images.image_formats import STORED
+from plumbline.operators.images.image_formats import STORED_IMAGE
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model
@@ -101,7 +101,7 @@ def test_texts_and_images_are_preprocessed_as_in_the_release(folder: Path) -> No
     torch.testing.assert_close(words[0], words[1])
     stored = tiny.draw_image(0, width=70, height=48).convert("P")
     shown = stored.convert("RGB")
-    shown.info[STORED] = stored
+    shown.info[STORED_IMAGE] = stored
     nearest = stored.resize((46, 32), Image.Resampling.NEAREST).convert("RGB").crop((7, 0, 39, 32))
     assert torch.equal(model.preprocess(shown), model.preprocess(nearest))
 

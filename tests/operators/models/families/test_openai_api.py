@@ -20,7 +20,7 @@ from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.models.service_config import Prices
 from tests.operators.models.endpoint import (
     KEY,
-    VARIABLE,
+    KEY_VARIABLE,
     Answer,
     Server,
     connect,
@@ -179,7 +179,7 @@ def test_a_missing_endpoint_is_reported_as_unreachable(server: Server) -> None:
 # Answers that are not replies
 
 
-MALFORMED = {
+MALFORMED_ANSWERS = {
     "half of JSON": Answer(body=b'{"choices": [{"mess'),
     "binary": Answer(body=b"\xff\xfe\x00"),
     "a page": Answer(body=b"<html>sign in</html>", headers=(("Content-Type", "text/html"),)),
@@ -192,26 +192,26 @@ MALFORMED = {
     "a choice of text": Answer(body=b'{"choices": ["yes"]}'),
     "a choice without message": Answer(body=b'{"choices": [{"index": 0}]}'),
 }
-LATE = make_completion("late")._replace(delay=0.6)
+LATE_ANSWER = make_completion("late")._replace(delay=0.6)
 REPLY_START = b'{"choices": [{"message": {"role": "assistant", "content": "'
-NESTED = REPLY_START + b'yes", "more": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}]}"
-TRICKLE = Answer(body=REPLY_START, endless=b"y")
-BOUNDS: dict[str, tuple[Answer, str]] = {
+NESTED_REPLY = REPLY_START + b'yes", "more": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}]}"
+TRICKLING_ANSWER = Answer(body=REPLY_START, endless=b"y")
+UNBOUNDED_ANSWERS: dict[str, tuple[Answer, str]] = {
     "an answer without end": (Answer(body=REPLY_START, endless=b"yes " * 250_000), "of more than 16000000 bytes"),
     "an error without end": (Answer(400, REPLY_START, endless=b"no " * 250_000), "of more than 16000000 bytes"),
     "an event stream without end": (
         Answer(headers=(("Content-Type", "text/event-stream"),), endless=b"data: {}\n\n" * 100_000),
         "of more than 16000000 bytes",
     ),
-    "one that ends too late, byte by byte": (TRICKLE, "did not answer within 0.15 s, the model's timeout"),
+    "one that ends too late, byte by byte": (TRICKLING_ANSWER, "did not answer within 0.15 s, the model's timeout"),
     "one that unpacks to more": (
         Answer(body=gzip.compress(b" " * 1_000_000), headers=(("Content-Encoding", "gzip"),)),
         "compressed its answer (gzip), though it was asked not to",
     ),
-    "one that nests": (Answer(body=NESTED), "returned an answer that nests too deeply"),
+    "one that nests": (Answer(body=NESTED_REPLY), "returned an answer that nests too deeply"),
 }
 ERRORS: dict[str, tuple[Answer, str, bool, str]] = {
-    **{name: (answer, "model_unavailable", True, "") for name, answer in MALFORMED.items()},
+    **{name: (answer, "model_unavailable", True, "") for name, answer in MALFORMED_ANSWERS.items()},
     **{
         f"status {status}": (make_error(status, f"quota of {KEY} is used up"), "model_unavailable", True,
                              f"{status} (quota of *** is used up)")
@@ -222,8 +222,9 @@ ERRORS: dict[str, tuple[Answer, str, bool, str]] = {
                              False, "the prompt is too long")
         for status in (400, 413, 422)
     },
-    **{name: (answer, "model_unavailable", True, words) for name, (answer, words) in BOUNDS.items()},
-    "late": (LATE, "model_unavailable", True, "did not answer within 0.15 s, the model's timeout (APITimeoutError)"),
+    **{name: (answer, "model_unavailable", True, words) for name, (answer, words) in UNBOUNDED_ANSWERS.items()},
+    "late": (LATE_ANSWER, "model_unavailable", True,
+             "did not answer within 0.15 s, the model's timeout (APITimeoutError)"),
     "no text": (make_completion(""), "empty_reply", True, "returned no text"),
     "null text": (make_completion(None), "empty_reply", True, "returned no text"),
     "a call of a tool": (make_completion(None, reason="tool_calls"), "empty_reply", True, "finish_reason=tool_calls"),
@@ -241,7 +242,7 @@ An error is given by its kind, by True if it is retryable, and by a fragment of 
 def test_an_answer_that_is_not_a_reply_is_an_error_that_does_not_show_the_key(server: Server, name: str) -> None:
     answer, kind, retryable, words = ERRORS[name]
     server.script = lambda number, body: answer
-    timeout = {"timeout": 0.15} if answer in (LATE, TRICKLE) else {}
+    timeout = {"timeout": 0.15} if answer in (LATE_ANSWER, TRICKLING_ANSWER) else {}
     reply = take_single(connect(server, max_retries=0, **timeout).generate([make_request()]))
     assert isinstance(reply, RowError)
     assert (reply.kind, reply.retryable) == (kind, retryable)
@@ -282,7 +283,7 @@ def test_an_account_without_credit_is_tried_again_after_a_while(
 
 
 def test_a_key_that_is_not_secret_is_not_removed_from_messages(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "k")
+    monkeypatch.setenv(KEY_VARIABLE, "k")
     server.script = lambda number, body: make_error(400, "the token limit is 4k tokens; key k is known")
     reply = take_single(connect(server).generate([make_request()]))
     assert isinstance(reply, RowError)
@@ -296,7 +297,7 @@ def test_a_refused_key_ends_the_run_and_is_not_shown(
     caplog.set_level(logging.DEBUG)
     server.script = lambda number, body: make_error(status, f"Incorrect API key provided: {KEY}")
     with pytest.raises(
-        ModelError, match=f"answered {status} for the key in the environment variable {VARIABLE}"
+        ModelError, match=f"answered {status} for the key in the environment variable {KEY_VARIABLE}"
     ) as error:
         connect(server, concurrency=1).generate([make_request() for _ in range(5)])
     assert KEY not in str(error.value)
@@ -316,14 +317,14 @@ def test_a_permanent_failure_ends_the_run_with_the_services_own_message(server: 
 def test_a_missing_key_is_reported_when_the_model_is_loaded(
     server: Server, monkeypatch: pytest.MonkeyPatch, value: str | None
 ) -> None:
-    monkeypatch.delenv(VARIABLE) if value is None else monkeypatch.setenv(VARIABLE, value)
-    with pytest.raises(ModelError, match=f"{VARIABLE} is not set"):
+    monkeypatch.delenv(KEY_VARIABLE) if value is None else monkeypatch.setenv(KEY_VARIABLE, value)
+    with pytest.raises(ModelError, match=f"{KEY_VARIABLE} is not set"):
         connect(server)
     assert server.bodies == []
 
 
 def test_the_key_is_not_part_of_a_models_identity(server: Server) -> None:
-    config = model_config(family="openai", checkpoint="judge", endpoint=server.url, key_variable=VARIABLE)
+    config = model_config(family="openai", checkpoint="judge", endpoint=server.url, key_variable=KEY_VARIABLE)
     model = resolve_model(config, on_gpu=False)
     assert KEY not in repr(model)
     own = {"family": "openai", "model": "judge", "endpoint": server.url, "label": None}
@@ -346,12 +347,12 @@ def test_a_key_given_instead_of_its_variables_name_is_refused_without_repeating_
 
 def test_the_driver_pins_an_endpoint_from_the_environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-    config = model_config(family="openai", checkpoint="judge", key_variable=VARIABLE, revision="2026-11")
+    config = model_config(family="openai", checkpoint="judge", key_variable=KEY_VARIABLE, revision="2026-11")
     model = resolve_model(config, on_gpu=False)
     monkeypatch.delenv("OPENAI_BASE_URL")
     assert (model.semantic()["endpoint"], model.semantic()["label"]) == (server.url, "2026-11")
     assert isinstance(take_single(list(load(model, "generate").generate([make_request()]))), Generation)
-    assert VARIABLE in os.environ
+    assert KEY_VARIABLE in os.environ
 
 
 @pytest.mark.parametrize(
@@ -421,7 +422,11 @@ def test_a_preflight_is_one_request_in_the_form_of_the_call(server: Server) -> N
 @pytest.mark.parametrize(
     ("call", "answer", "problem"),
     [
-        ("generate", make_error(401, "bad key"), f"answered 401 for the key in the environment variable {VARIABLE}"),
+        (
+            "generate",
+            make_error(401, "bad key"),
+            f"answered 401 for the key in the environment variable {KEY_VARIABLE}",
+        ),
         ("generate", make_error(404, "no such model"), r"answered 404 \(no such model\)"),
         ("generate", make_error(503, "down"), r"answered 503 \(down\), with max_retries 0; the sweep has not started"),
         ("generate", Answer(body=b"<html>"), "the sweep has not started"),
@@ -432,7 +437,9 @@ def test_a_service_that_cannot_answer_is_reported_before_anything_is_computed(
     server: Server, call: Call, answer: Answer, problem: str
 ) -> None:
     server.script = lambda number, body: answer
-    model = model_config(family="openai", checkpoint="judge", endpoint=server.url, key_variable=VARIABLE, max_retries=0)
+    model = model_config(
+        family="openai", checkpoint="judge", endpoint=server.url, key_variable=KEY_VARIABLE, max_retries=0
+    )
     with pytest.raises(ModelError, match=problem):
         preflight(resolve_model(model, on_gpu=False), call)
 
@@ -440,6 +447,7 @@ def test_a_service_that_cannot_answer_is_reported_before_anything_is_computed(
 def test_the_preflight_accepts_a_model_that_does_not_say_yes(server: Server) -> None:
     server.script = lambda number, body: make_completion(None, refusal="no")
     connect(server).preflight("generate")
+    assert len(server.bodies) == 1, "the refusal is an answer, so the request is not repeated"
 
 
 # Prices

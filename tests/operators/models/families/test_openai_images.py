@@ -16,7 +16,7 @@ from PIL import Image
 from plumbline.operators.base.batches import isolate
 from plumbline.operators.base.errors import HopelessRow, ModelError, RowError
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.metrics.questions.vqascore import YES, VqaScoreConfig, share_of_yes
+from plumbline.operators.metrics.questions.vqascore import YES_SPELLINGS, VqaScoreConfig, compute_yes_share
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request
 from plumbline.operators.models.families import model_config, openai
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
@@ -26,7 +26,7 @@ from tests.bench_of import sweep_config, write_benchmark
 from tests.operators import tiny
 from tests.operators.models.endpoint import (
     KEY,
-    VARIABLE,
+    KEY_VARIABLE,
     Answer,
     Server,
     connect,
@@ -170,7 +170,7 @@ def make_malformed_answer(logprobs: Any) -> Answer:
     return answer
 
 
-STRANGE: tuple[Any, ...] = (
+STRANGE_MESSAGES: tuple[Any, ...] = (
     None,
     {},
     {"content": None},
@@ -181,15 +181,20 @@ STRANGE: tuple[Any, ...] = (
     {"content": [{"top_logprobs": [{"token": None, "logprob": -0.1}]}]},
     {"content": "Yes"},
 )
-ABSENT = "'Yes' is not among the 20 likeliest first tokens of the answer of judge, which begins with 'i', 'sorry', 'ye'"
+ABSENT_CHOICE_MESSAGE = (
+    "'Yes' is not among the 20 likeliest first tokens of the answer of judge, which begins with 'i', 'sorry', 'ye'"
+)
 
 
 @pytest.mark.parametrize(
     ("answer", "kind", "message"),
     [
-        (make_token_completion(("I", -0.1), ("Sorry", -2.0), ("Ye", -3.0)), "no_likelihood", ABSENT),
+        (make_token_completion(("I", -0.1), ("Sorry", -2.0), ("Ye", -3.0)), "no_likelihood", ABSENT_CHOICE_MESSAGE),
         (make_token_completion(("Yes", -0.1), ("yes", -2.0)), "no_likelihood", "'No' is not among the 20 likeliest"),
-        *((make_malformed_answer(logprobs), "no_likelihood", "judge returned no top_logprobs") for logprobs in STRANGE),
+        *(
+            (make_malformed_answer(logprobs), "no_likelihood", "judge returned no top_logprobs")
+            for logprobs in STRANGE_MESSAGES
+        ),
         (make_token_completion(("I", -0.1), refusal="I will not"), "reply_refused", "I will not"),
         (make_completion("x", reason="content_filter"), "reply_refused", "content filter"),
     ],
@@ -229,7 +234,7 @@ def test_the_normalised_share_of_yes_also_works_with_a_service(server: Server) -
     metric = VqaScoreConfig(normalise="yes_no").with_model_defaults(lambda role: openai.OPENAI)
     answer = compute_likelihood(server, *metric.choices)
     assert isinstance(answer, list)
-    assert share_of_yes(answer[: len(YES)], answer[len(YES) :]) == pytest.approx(
+    assert compute_yes_share(answer[: len(YES_SPELLINGS)], answer[len(YES_SPELLINGS) :]) == pytest.approx(
         math.exp(-1.5) / (math.exp(-1.5) + math.exp(-0.3))
     )
 
@@ -281,7 +286,7 @@ def test_usage_is_counted_for_the_calling_thread(server: Server) -> None:
 
 def make_sweep_arguments(server: Server) -> tuple[str, ...]:
     """Return the command-line arguments that make a sweep call the server."""
-    service = (f"models.vqa.endpoint={server.url}", f"models.vqa.key_variable={VARIABLE}")
+    service = (f"models.vqa.endpoint={server.url}", f"models.vqa.key_variable={KEY_VARIABLE}")
     return ("metric=[vqascore]", "model@models.vqa=api", "models.vqa.checkpoint=judge", *service)
 
 

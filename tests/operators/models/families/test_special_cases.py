@@ -21,7 +21,7 @@ from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
 from plumbline.operators.models.families.image_to_text import parse_regions
 from plumbline.operators.models.families.language_models import TEXT_ONLY, find_entailment_label
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.networks.similarity import COSINE, choice_text
+from plumbline.operators.models.networks.similarity import COSINE, format_choice
 from plumbline.operators.models.networks.text_only import TextOnlyVqa
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.stages.similarities import PromptTexts, SimilaritiesStage
@@ -32,7 +32,7 @@ from tests.operators import tiny
 from tests.operators.models.alike import CHOICE_QUESTIONS, CLOSE, IMAGES, QUESTIONS, TEXTS, compute_likelihoods
 from tests.operators.models.families import library
 from tests.operators.models.families.test_families import require_equal_to_library
-from tests.operators.stages.given import decode, options
+from tests.operators.stages.given import decode, make_options
 from tests.operators.tiny import vqa_models
 from tests.operators.tiny.families import KINDS
 
@@ -117,7 +117,7 @@ def test_an_image_is_encoded_once_for_both_measures_and_each_text_with_the_image
 
         getattr(model.model, name).register_forward_pre_hook(count, with_kwargs=True)
     metrics = {"itm": SimilarityConfig(model="itm", measure="match"), "itc": SimilarityConfig(model="itm")}
-    stage = SimilaritiesStage(metrics, {"model": model}, options())
+    stage = SimilaritiesStage(metrics, {"model": model}, make_options())
     images = tiny.make_image_table([tiny.encode_image(image) for image in IMAGES], ["p", "q", "p", "q"])
     texts = {name: PromptTexts({"p": TEXTS[0], "q": TEXTS[1]}, metric) for name, metric in metrics.items()}
     tables = stage.measure(decode(stage, images), texts)
@@ -178,7 +178,7 @@ BLIPS = ("blip2", "instructblip", "blip_vqa")
 
 @pytest.mark.parametrize("name", BLIPS)
 def test_a_blip_replies_like_the_librarys_and_encodes_an_image_once(kinds: Callable[[str], Path], name: str) -> None:
-    whole, model = library.WHOLE[name](kinds(name)), load_kind(name, kinds(name), "likelihood")
+    whole, model = library.WHOLE_MODELS[name](kinds(name)), load_kind(name, kinds(name), "likelihood")
     with torch.no_grad():
         expected = [whole.reply(question) for question in QUESTIONS]
     assert model.reply(encode_images(model), QUESTIONS) == expected and any(expected)
@@ -208,7 +208,7 @@ def test_vqascore_asks_each_kind_with_its_own_template(
     asked = Question(0, metric.question("a red star"), (metric.yes_question.answer,))
     ((answered,),) = compute_likelihoods(load_kind(name, kinds(name), "likelihood"), IMAGES, [asked])
     with torch.no_grad():
-        whole = library.WHOLE[name](kinds(name)).answer(Question(0, template.format("a red star"), ()), "yes")
+        whole = library.WHOLE_MODELS[name](kinds(name)).answer(Question(0, template.format("a red star"), ()), "yes")
     assert reduce_answer(answered, metric.yes_question.reduction) == pytest.approx(
         reduce_answer(whole, reduction), abs=CLOSE
     )
@@ -271,7 +271,7 @@ def test_metrics_with_every_kind_of_question_run_with_each_model(
     [("is it red?", "is it red? no"), ("is it red? ", "is it red? no"), ("what is it", "what is it? no")],
 )
 def test_a_question_mark_comes_before_every_choice(question: str, text: str) -> None:
-    assert choice_text(question, "no") == text
+    assert format_choice(question, "no") == text
 
 
 def test_a_dual_encoder_refuses_single_and_cut_choices_and_free_replies(

@@ -17,10 +17,10 @@ from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 from tests.operators.models.alike import IMAGES
 from tests.operators.models.endpoint import Server, connect, make_completion
-from tests.operators.models.families.test_vlm import CHECKPOINTS, QWEN, WholeModel
+from tests.operators.models.families.test_vlm import CHECKPOINTS, QWEN_PROMPT, WholeModel
 
-THOUGHT = 24
-REPLY = 6
+MAX_THOUGHT_TOKENS = 24
+MAX_REPLY_TOKENS = 6
 TEXTS = [
     "Describe it.",
     "Is it red?",
@@ -32,7 +32,9 @@ TEXTS = [
 PROMPT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n<think>\n"
 
 
-CUT = RowError("unfinished_thought", "the model's thought did not end within 24 tokens; raise its thinking_tokens")
+CUT_THOUGHT_ERROR = RowError(
+    "unfinished_thought", "the model's thought did not end within 24 tokens; raise its thinking_tokens"
+)
 
 
 class Thinker(NamedTuple):
@@ -79,7 +81,7 @@ def make_image_thinker(folder: Path, **options: Any) -> Thinker:
     whole = WholeModel(CHECKPOINTS["qwen3_5"], folder)
 
     def continue_text(text: str, most: int) -> list[int]:
-        inputs = whole.inputs(IMAGES[0], (QWEN + "<think>\n").format(text))
+        inputs = whole.inputs(IMAGES[0], (QWEN_PROMPT + "<think>\n").format(text))
         said = whole.model.generate(
             **inputs, max_new_tokens=most, do_sample=False, eos_token_id=whole.tokenizer.eos_token_id
         )
@@ -100,7 +102,7 @@ def make_image_thinker(folder: Path, **options: Any) -> Thinker:
 
 
 def load(family: str, folder: Path, call: Any, **options: Any) -> Any:
-    given = {"thinking": "allowed", "thinking_tokens": THOUGHT} | options
+    given = {"thinking": "allowed", "thinking_tokens": MAX_THOUGHT_TOKENS} | options
     return loading.load(resolve_model(model_config(family=family, checkpoint=str(folder), **given), on_gpu=False), call)
 
 
@@ -112,21 +114,21 @@ def thinker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def make_request(text: str, **options: Any) -> Request:
-    return Request((Message("user", text),), **{"max_tokens": REPLY} | options)
+    return Request((Message("user", text),), **{"max_tokens": MAX_REPLY_TOKENS} | options)
 
 
 def test_a_reply_equals_the_librarys_text_after_the_thought(thinker: Thinker) -> None:
     replies = thinker.ask([make_request(text) for text in TEXTS])
     ended = 0
     for text, reply in zip(TEXTS, replies, strict=True):
-        thought = thinker.continue_text(text, THOUGHT)
+        thought = thinker.continue_text(text, MAX_THOUGHT_TOKENS)
         if thinker.end not in thought:
             assert isinstance(reply, RowError) and (reply.kind, reply.retryable) == ("unfinished_thought", False)
             assert "raise its thinking_tokens" in reply.message or "within a thought" in reply.message
             continue
         ended += 1
         length = thought.index(thinker.end) + 1
-        whole = thinker.continue_text(text, length + REPLY)
+        whole = thinker.continue_text(text, length + MAX_REPLY_TOKENS)
         assert isinstance(reply, Generation)
         assert reply.text == thinker.tokenizer.decode(whole[length:], skip_special_tokens=True).lstrip()
         assert reply.usage.new_tokens == len(whole)
@@ -156,7 +158,7 @@ def test_the_error_of_a_cut_thought_names_the_key_and_the_budget_must_fit_the_co
 ) -> None:
     short = make(tmp_path / "short", thinking_tokens=2)
     (cut,) = short.ask([make_request(TEXTS[0])])
-    assert cut == CUT._replace(message=CUT.message.replace("24", "2"))
+    assert cut == CUT_THOUGHT_ERROR._replace(message=CUT_THOUGHT_ERROR.message.replace("24", "2"))
     (long,) = make(tmp_path / "long", thinking_tokens=512).ask([make_request(TEXTS[0])])
     assert isinstance(long, RowError) and long.kind == "prompt_too_long"
 
@@ -165,7 +167,7 @@ def test_a_model_that_replies_without_a_thought_is_accepted(tmp_path: Path) -> N
     tiny.save_causal_lm(tmp_path)
     add_end_of_thought(tmp_path)
     plain, thinking = (load("causal_lm", tmp_path, "generate", thinking=one) for one in ("refused", "allowed"))
-    requests = [make_request(text, max_tokens=THOUGHT) for text in TEXTS]
+    requests = [make_request(text, max_tokens=MAX_THOUGHT_TOKENS) for text in TEXTS]
     at_once = [
         request for request, reply in zip(requests, plain.generate(requests), strict=True) if "<" not in reply.text
     ]
@@ -196,14 +198,16 @@ def test_thinking_is_in_the_key_and_refused_for_likelihoods_and_without_an_end_t
         ("Yes", "stop", "Yes"),
         ("<think>\nHm.\n</think>\n\nYes", "stop", "Yes"),
         ("Hm.\n</think>\n\nYes", "stop", "Yes"),
-        (None, "length", CUT),
-        ("<think>\nHm", "length", CUT),
+        (None, "length", CUT_THOUGHT_ERROR),
+        ("<think>\nHm", "length", CUT_THOUGHT_ERROR),
     ],
 )
 def test_a_services_reply_is_the_text_after_its_thought(
     server: Server, text: str | None, reason: str, expected: str | RowError
 ) -> None:
     server.script = lambda number, body: make_completion(text, reason=reason, reasoning_content="Hm.")
-    (reply,) = connect(server, thinking="allowed", thinking_tokens=THOUGHT).generate([make_request("Is it red?")])
+    (reply,) = connect(server, thinking="allowed", thinking_tokens=MAX_THOUGHT_TOKENS).generate(
+        [make_request("Is it red?")]
+    )
     assert (reply.text if isinstance(reply, Generation) else reply) == expected
-    assert [body["max_tokens"] for body in server.bodies] == [REPLY + THOUGHT]
+    assert [body["max_tokens"] for body in server.bodies] == [MAX_REPLY_TOKENS + MAX_THOUGHT_TOKENS]

@@ -185,7 +185,7 @@ def test_a_model_that_only_reads_images_is_refused_before_it_is_loaded(
 def test_a_captioner_reads_a_video_as_one_input(model: ChatVlm, tmp_path: Path) -> None:
     """The video gets a single caption. Judges receive videos in the same way."""
     metric = LlmScoreConfig()
-    filming = StageOptions(ImageLimits(), tiny.no_fetch, clips=Clips(shown="video", frames=2))
+    filming = StageOptions(ImageLimits(), tiny.refuse_fetch, clips=Clips(shown="video", frames=2))
     stage = CaptionsStage({"llmscore": metric}, {"captioner": model}, filming)
     rows = pa.table({"image_id": ["i0"], "prompt_id": ["p0"], "image": [write_video(tmp_path / "clip", "mp4")]})
     (row,) = run_stage(stage, make_inputs("llmscore", shard_rows=rows)).to_pylist()

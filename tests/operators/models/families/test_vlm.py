@@ -86,32 +86,34 @@ class Gemma4Processor:
         return {**read, **shown, "mm_token_type_ids": (read.input_ids == self.tokenizer.image_token_id).int()}
 
 
-SYSTEM = (
+SYSTEM_MESSAGE = (
     "A chat between a curious user and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the user's questions. "
 )
-LLAVA = "<|im_start|>user\n<image>\n{}<|im_end|>\n<|im_start|>assistant\n"
-QWEN = LLAVA.replace("<image>\n", "<|vision_start|><|image_pad|><|vision_end|>")
-GLM = "[gMASK]<sop><|user|>\n<|begin_of_image|><|image|><|end_of_image|>{}/nothink<|assistant|>\n<think></think>\n"
+LLAVA_PROMPT = "<|im_start|>user\n<image>\n{}<|im_end|>\n<|im_start|>assistant\n"
+QWEN_PROMPT = LLAVA_PROMPT.replace("<image>\n", "<|vision_start|><|image_pad|><|vision_end|>")
+GLM_PROMPT = (
+    "[gMASK]<sop><|user|>\n<|begin_of_image|><|image|><|end_of_image|>{}/nothink<|assistant|>\n<think></think>\n"
+)
 CHECKPOINTS = {
-    "llava": Checkpoint(tiny.save_llava, SYSTEM + "USER: <image>\n{} ASSISTANT:", " ", "</s>", None),
-    "llava with siglip": Checkpoint(tiny.save_llava_siglip, LLAVA, "", "<|im_end|>", None),
+    "llava": Checkpoint(tiny.save_llava, SYSTEM_MESSAGE + "USER: <image>\n{} ASSISTANT:", " ", "</s>", None),
+    "llava with siglip": Checkpoint(tiny.save_llava_siglip, LLAVA_PROMPT, "", "<|im_end|>", None),
     "llava with siglip but its first patch": Checkpoint(
-        partial(tiny.save_llava_siglip, strategy="default"), LLAVA, "", "<|im_end|>", None
+        partial(tiny.save_llava_siglip, strategy="default"), LLAVA_PROMPT, "", "<|im_end|>", None
     ),
     **{
-        kind: Checkpoint(partial(tiny.save_qwen2_vl, kind=kind), QWEN, "", "<|im_end|>", None)
+        kind: Checkpoint(partial(tiny.save_qwen2_vl, kind=kind), QWEN_PROMPT, "", "<|im_end|>", None)
         for kind in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
     },
     **{
         kind: Checkpoint(
-            partial(tiny.save_qwen2_vl, kind=kind), QWEN + "<think>\n\n</think>\n\n", "", "<|im_end|>", None
+            partial(tiny.save_qwen2_vl, kind=kind), QWEN_PROMPT + "<think>\n\n</think>\n\n", "", "<|im_end|>", None
         )
         for kind in ("qwen3_5", "qwen3_5_moe")
     },
     **{
         f"{kind} with {text}": Checkpoint(
-            partial(chat_vlms.save_glm4v, kind=kind, text=text), GLM, "", "<|user|>", processor
+            partial(chat_vlms.save_glm4v, kind=kind, text=text), GLM_PROMPT, "", "<|user|>", processor
         )
         for kind, text, processor in (
             ("glm4v", "glm4v_text", Glm4vProcessor),
@@ -265,7 +267,7 @@ class WholeModel:
             add_generation_prompt=True,
             enable_thinking=False,
         )
-        before = SYSTEM if self.checkpoint.prompt.startswith(SYSTEM) else ""
+        before = SYSTEM_MESSAGE if self.checkpoint.prompt.startswith(SYSTEM_MESSAGE) else ""
         inputs = self.read(images, before + shown.removeprefix(before) + answer)
         predicted = self.model(**inputs).logits[0].log_softmax(-1)[:-1]
         chosen = predicted.gather(1, inputs["input_ids"][0, 1:, None])[:, 0]
@@ -322,17 +324,25 @@ def leave_out_videos() -> Any:
         yield
 
 
-REPLY = 5
+REPLY_TOKENS = 5
 USUAL_NAMES = ["llava_next that looks back a little", "qwen2_5_vl", "paligemma"]
 """Checkpoints for tests of claims that do not depend on the architecture."""
-USUAL = {*USUAL_NAMES, "llava", "qwen3_vl", "glm4v with glm4v_text", "internvl with qwen3", "gemma3", "idefics3"}
-SLOW_NAMES = [name if name in USUAL else pytest.param(name, marks=pytest.mark.slow) for name in CHECKPOINTS]
+USUAL_CHECKPOINTS = {
+    *USUAL_NAMES,
+    "llava",
+    "qwen3_vl",
+    "glm4v with glm4v_text",
+    "internvl with qwen3",
+    "gemma3",
+    "idefics3",
+}
+SLOW_NAMES = [name if name in USUAL_CHECKPOINTS else pytest.param(name, marks=pytest.mark.slow) for name in CHECKPOINTS]
 """Checkpoints for long tests: the usual ones, or all checkpoints in `make slow`."""
 
 
 @pytest.fixture(autouse=True)
 def shorten_replies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vlm, "MAX_ANSWER_TOKENS", REPLY)
+    monkeypatch.setattr(vlm, "MAX_ANSWER_TOKENS", REPLY_TOKENS)
 
 
 @pytest.fixture(scope="module", params=list(CHECKPOINTS))
@@ -493,7 +503,7 @@ def test_replies_equal_the_whole_models(whole_model: tuple[Path, WholeModel]) ->
     replies = model.reply(model.encode([model.preprocess(image) for image in IMAGES]), questions)
     prompts = [library.checkpoint.prompt.format(question.text) for question in questions]
     assert replies == [
-        library.reply(IMAGES[question.image], prompt, REPLY).strip()
+        library.reply(IMAGES[question.image], prompt, REPLY_TOKENS).strip()
         for question, prompt in zip(questions, prompts, strict=True)
     ]
     assert len(set(replies)) > 1
@@ -521,7 +531,7 @@ def test_later_questions_about_an_image_read_its_prefix_from_the_cache(whole_mod
     second = model.usage.minus(first)
     assert second.cached_tokens == 2 * features[0].tokens + features[1].tokens
     assert second.prompt_tokens - second.cached_tokens == tails[0] > 0
-    assert 0 < second.new_tokens <= 3 * REPLY
+    assert 0 < second.new_tokens <= 3 * REPLY_TOKENS
 
 
 @pytest.mark.parametrize("whole_model", USUAL_NAMES, indirect=True)
@@ -611,7 +621,7 @@ def test_a_conversation_continues_after_earlier_turns(whole_model: tuple[Path, W
     spoken[0]["content"].insert(0, {"type": "image"})
     if (folder / "chat_template.json").is_file():
         library.tokenizer.chat_template = json.loads((folder / "chat_template.json").read_text())["chat_template"]
-        spoken.insert(0, {"role": "system", "content": [{"type": "text", "text": SYSTEM.strip()}]})
+        spoken.insert(0, {"role": "system", "content": [{"type": "text", "text": SYSTEM_MESSAGE.strip()}]})
     if library.tokenizer.chat_template is None:  # PaliGemma and Fuyu were trained on single questions
         prompt = library.checkpoint.prompt.format("".join(message.text for message in said))
     else:
@@ -785,7 +795,7 @@ def test_max_pixels_is_refused_if_the_processor_fixes_the_size(tmp_path: Path) -
         load(tmp_path, max_pixels=50_000, engine="vllm", engine_options={"mm_processor_kwargs": {"max_pixels": 1}})
 
 
-WIDE = tiny.draw_image(5, width=70, height=30)
+WIDE_IMAGE = tiny.draw_image(5, width=70, height=30)
 
 
 def process(folder: Path, image: Image.Image) -> torch.Tensor:
@@ -815,8 +825,8 @@ def test_llava_1_5_pads_an_image_to_a_square_and_other_models_use_their_processo
     options: dict[str, Any],
     seen: Callable[[Image.Image], Image.Image],
 ) -> None:
-    shown = make_vision_inputs(load(build(tmp_path), **options), WIDE)["pixel_values"]
-    torch.testing.assert_close(shown, process(tmp_path, seen(WIDE)), atol=1e-6, rtol=0)
+    shown = make_vision_inputs(load(build(tmp_path), **options), WIDE_IMAGE)["pixel_values"]
+    torch.testing.assert_close(shown, process(tmp_path, seen(WIDE_IMAGE)), atol=1e-6, rtol=0)
 
 
 # VQAScore by kind
@@ -833,11 +843,11 @@ def test_a_chat_model_is_scored_by_the_probability_of_yes_as_the_first_token(tmp
     folder = tiny.save_qwen2_vl(tmp_path / "qwen")
     metric, model = VqaScoreConfig().with_model_defaults(lambda role: CHAT), load(folder)
     whole_model = WholeModel(CHECKPOINTS["qwen2_vl"], folder)
-    prompt = QWEN.format('Does this figure show "two "red" stars"? Please answer Yes or No.')
+    prompt = QWEN_PROMPT.format('Does this figure show "two "red" stars"? Please answer Yes or No.')
     with torch.inference_mode():
-        logits = whole_model.model(**whole_model.inputs(WIDE, prompt)).logits[0, -1]
+        logits = whole_model.model(**whole_model.inputs(WIDE_IMAGE, prompt)).logits[0, -1]
     expected = logits.softmax(-1)[whole_model.tokenizer("Yes").input_ids[0]].item()
-    assert score_image(model, metric, WIDE, 'two "red" stars') == pytest.approx(expected, rel=1e-4)
+    assert score_image(model, metric, WIDE_IMAGE, 'two "red" stars') == pytest.approx(expected, rel=1e-4)
 
 
 def test_llava_1_5_is_scored_as_released(tmp_path: Path) -> None:
@@ -846,15 +856,15 @@ def test_llava_1_5_is_scored_as_released(tmp_path: Path) -> None:
     metric, model = VqaScoreConfig().with_model_defaults(lambda role: LLAVA_1_5), load(folder)
     whole_model = WholeModel(CHECKPOINTS["llava"], folder)
     question = 'Does this figure show "two stars"? Please answer yes or no.'
-    losses = whole_model.compute_logprobs(WIDE, question, "Yes")
+    losses = whole_model.compute_logprobs(WIDE_IMAGE, question, "Yes")
     expected = math.exp(sum(losses) / len(losses))
-    assert score_image(model, metric, WIDE, "two stars") == pytest.approx(expected, rel=1e-4)
+    assert score_image(model, metric, WIDE_IMAGE, "two stars") == pytest.approx(expected, rel=1e-4)
 
 
 # The system message
 
 
-SPOKEN = "<|im_start|>system\nAnswer in one word.<|im_end|>\n"
+SYSTEM_TURN = "<|im_start|>system\nAnswer in one word.<|im_end|>\n"
 
 
 @pytest.mark.parametrize(
@@ -862,8 +872,8 @@ SPOKEN = "<|im_start|>system\nAnswer in one word.<|im_end|>\n"
     [
         ("llava", "", "USER: <image>\n{} ASSISTANT:"),
         ("llava", "Answer in one word.", "Answer in one word. USER: <image>\n{} ASSISTANT:"),
-        ("qwen2_vl", "", QWEN),
-        ("qwen2_vl", "Answer in one word.", SPOKEN + QWEN),
+        ("qwen2_vl", "", QWEN_PROMPT),
+        ("qwen2_vl", "Answer in one word.", SYSTEM_TURN + QWEN_PROMPT),
     ],
 )
 def test_the_configured_system_message_comes_before_every_question(

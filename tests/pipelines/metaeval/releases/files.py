@@ -28,12 +28,12 @@ def read_with(name: str, path: Path | str) -> Release:
     return read_release(name, StorageConfig().locate(str(path)))
 
 
-def table(names: str, *rows: Sequence[Any]) -> list[dict[str, Any]]:
+def make_rows(names: str, *rows: Sequence[Any]) -> list[dict[str, Any]]:
     """Return rows as dictionaries; `names` are the column names, separated by spaces."""
     return [dict(zip(names.split(), row, strict=True)) for row in rows]
 
 
-def as_csv(rows: Rows, delimiter: str = ",") -> str:
+def format_csv(rows: Rows, delimiter: str = ",") -> str:
     """Format rows as CSV with a header; None becomes an empty cell."""
     out = io.StringIO()
     writer = csv.DictWriter(out, list(rows[0]), delimiter=delimiter, lineterminator="\n")
@@ -42,12 +42,12 @@ def as_csv(rows: Rows, delimiter: str = ",") -> str:
     return out.getvalue()
 
 
-def as_lines(rows: Rows) -> str:
+def format_json_lines(rows: Rows) -> str:
     """Format rows as JSON lines."""
     return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
-def as_parquet(rows: Rows) -> bytes:
+def format_parquet(rows: Rows) -> bytes:
     """Format rows as a Parquet file."""
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), sink)
@@ -55,10 +55,10 @@ def as_parquet(rows: Rows) -> bytes:
 
 
 WRITERS = {
-    ".csv": as_csv,
-    ".tsv": lambda rows: as_csv(rows, "\t"),
-    ".jsonl": as_lines,
-    ".parquet": as_parquet,
+    ".csv": format_csv,
+    ".tsv": lambda rows: format_csv(rows, "\t"),
+    ".jsonl": format_json_lines,
+    ".parquet": format_parquet,
     ".json": json.dumps,
 }
 
@@ -83,10 +83,10 @@ TIFA = {
     }
     for number in (1, 2) for generator in ("mini_dalle", "vq_diffusion")
 }  # fmt: skip
-ASKED = "How consistent is the image with the text description?"
-DSG_LIKERT = table(
+GENAI_QUESTION = "How consistent is the image with the text description?"
+DSG_LIKERT = make_rows(
     "dsg_prompt_split t2i_model item_id source_id worker_id question answer",
-    *(("tifa160", generator, "tifa160_14", "coco_36", worker, ASKED, answer)
+    *(("tifa160", generator, "tifa160_14", "coco_36", worker, GENAI_QUESTION, answer)
       for generator, answers in (("mini-dalle", (3, 5)), ("sd2dot1", (3, 4)))
       for worker, answer in zip((4375840905, 4375843592), answers, strict=True)),
 )  # fmt: skip
@@ -106,34 +106,34 @@ T2V_SCORES = [
     {"model_name": "gen2", "video_id": "0", "prompt": "a dog", "CLIP Score": 24.5, "BLIP-BLEU": "1.40E-16"},
     {"model_name": "pika", "video_id": "0", "prompt": "a dog", "CLIP Score": 32.25, "BLIP-BLEU": 0.25},
 ]
-WINOGROUND = table(
+WINOGROUND = make_rows(
     "id image_0 image_1 caption_0 caption_1 tag secondary_tag num_main_preds collapsed_tag",
     *((number, f"ex_{number}_img_0", f"ex_{number}_img_1", "an old person kisses a young person",
        "a young person kisses an old person", "Adjective-Age", "Morpheme-Level" if number else "", 1, "Object")
       for number in (0, 1)),
 )  # fmt: skip
-EQBEN = table(
+EQBEN = make_rows(
     "image0 image1 caption0 caption1",
     *((f"{part}/7/0.png", f"{part}/7/1.png", "three cups on the floor", "two cups on the floor")
       for part in ("eqbensd", "eqbenkubric_cnt")),
 )  # fmt: skip
-EQBEN_FULL = table(
+EQBEN_FULL = make_rows(
     "image caption private_info",
     *((f"eqbensd/{name[-1]}.png", f"a caption {name[1]}", {"dataset": "eqbensd", "sample_cnt": sample, "name": name})
       for name in ("c1i0", "c0i0", "c1i1", "c0i1") for sample in (3, 12)),
 )  # fmt: skip
-SEETRUE = table(
+SEETRUE = make_rows(
     "image text label original_dataset_id dataset_source",
     ("0133_sd.png", "A zebra, a hydrant.", 0, "t_1", "drawbench"),
     ("0133_sd.png", "A zebra.", 1, "t_2", "drawbench"),
     ("5.png", "A zebra.", 1, 1972.0, "editbench"),
 )
-PICK_A_PIC = table(
+PICK_A_PIC = make_rows(
     "are_different caption has_label image_0_uid image_1_uid jpg_0 label_0 label_1 model_0 model_1 ranking_id user_id",
     *((True, "a cat", has_label, f"u{number}-0", f"u{number}-1", "not read", label, 1 - label, "sdxl", None, number, 9)
       for number, (label, has_label) in enumerate([(1.0, True), (0.0, True), (0.5, True), (0.0, False)])),
 )  # fmt: skip
-PICK_CAPTIONS = table(
+PICK_CAPTIONS = make_rows(
     "id caption image_0 image_1 label_0 label_1",
     *((number, f"a cat {number}", f"images/{number}_0.jpg", f"images/{number}_1.jpg", label, 1 - label)
       for number, label in enumerate([1, 0, 0.5, 1])),
@@ -144,23 +144,23 @@ FLICKR_JSON = {
     "1.jpg": {
         "image_path": PHOTO,
         "ground_truth": ["A dog runs ."],
-        "human_judgement": table(
+        "human_judgement": make_rows(
             "image_path caption rating",
             (PHOTO, "A dog .", 1 / 3), (PHOTO, "A dog .", 0.0), (PHOTO, "A cat .", float("nan")),
         ),
     }
 }  # fmt: skip
-TS2_METADATA = table(
+TS2_METADATA = make_rows(
     "id target_prompt file_name image_source rank",
     *((graph, "a dog", f"images/{graph:03}-{place:02}.jpg", source, rank)
       for graph, source in ((0, "SD2.1"), (111, "DALL-E2"), (136, "Natural"), (164, "SDXL"))
       for place, rank in enumerate(("0", "0b", "1a", "10"))),
 )  # fmt: skip
-TS2_SCORES = table(
+TS2_SCORES = make_rows(
     "id image_id clipscore viescore",
     *((row["id"], 7, 0.5 + place / 100, None if place == 3 else place) for place, row in enumerate(TS2_METADATA)),
 )
-GRAPH = table(
+GRAPH = make_rows(
     "graph_id prompt node parents errors image_id generator prompt_source subset",
     ("g", "a red dog and a cat", "0", "", "", "a.png", "sdxl", "COCO", "synth"),
     ("g", "a red dog and a cat", "1a", "0", "missing object: cat", "b.png", "flux", "COCO", "synth"),
@@ -168,27 +168,27 @@ GRAPH = table(
     ("g", "a red dog and a cat", "2", "1a; 1b", "wrong attribute: blue dog; missing object: cat", "d.png", "sdxl",
      "COCO", "synth"),
 )  # fmt: skip
-LONG = table(
+LONG = make_rows(
     "image_id prompt_id generator rater template rating skills",
     ("001", "07", "atlas", "ann", "wl", 0.5, "color"),
     ("002", "08", "atlas", "ann", "wl", 1, ""),
 )
 GECKO: Mapping[str, Rows] = {
-    "likert.csv": table(
+    "likert.csv": make_rows(
         "prompt_id generator rater answer",
         *(("07", "muse", *both) for both in (("a", "5"), ("b", "2"), ("c", "Unsure"))),
     ),
-    "wl.csv": table(
+    "wl.csv": make_rows(
         "prompt_id generator rater word answer",
         *(("07", "muse", "a", word, answer) for word, answer in enumerate(("Aligned", "Not aligned", "Unsure"))),
         ("07", "muse", "b", 0, "Unsure"),
     ),
-    "dsg_h.csv": table(
+    "dsg_h.csv": make_rows(
         "prompt_id generator rater question_id answer",
         *(("07", "muse", "a", *both)
           for both in enumerate(("Yes", "yes", "No", "Invalid", "Subjective", "I do not know the answer"))),
     ),
-    "sxs.csv": table(
+    "sxs.csv": make_rows(
         "prompt_id generator_a generator_b rater answer",
         *(("07", "muse", "sdxl", *both) for both in (("a", "a"), ("b", "B"), ("c", "Unsure"))),
     ),
@@ -201,10 +201,10 @@ GECKO: Mapping[str, Rows] = {
     ],
 }  # fmt: skip
 SHAPES = {
-    "prompts.parquet": table("prompt_id text skills", ("p", "a red star", ["color"])),
-    "truth.parquet": table("image_id prompt_id generator broken", ("i", "p", "g", ["r1"])),
-    "ratings.parquet": table("image_id rater rating", ("i", "r", 3)),
-    "requirements.parquet": table("prompt_id requirement_id start end", ("p", "r1", 2, 5)),
+    "prompts.parquet": make_rows("prompt_id text skills", ("p", "a red star", ["color"])),
+    "truth.parquet": make_rows("image_id prompt_id generator broken", ("i", "p", "g", ["r1"])),
+    "ratings.parquet": make_rows("image_id rater rating", ("i", "r", 3)),
+    "requirements.parquet": make_rows("prompt_id requirement_id start end", ("p", "r1", 2, 5)),
 }
 
 

@@ -20,20 +20,20 @@ from hypothesis import strategies as st
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.pipelines.metaeval.metaeval import run_metaeval
 from plumbline.pipelines.metaeval.protocols import MetaevalConfig
-from tests.damage import ODD
-from tests.pipelines.metaeval.releases.files import LAYOUTS, Layout, as_csv, encode_content, table, write_file
-from tests.pipelines.metaeval.test_metaeval import config
+from tests.damage import ODD_VALUES
+from tests.pipelines.metaeval.releases.files import LAYOUTS, Layout, encode_content, format_csv, make_rows, write_file
+from tests.pipelines.metaeval.test_metaeval import make_metaeval_config
 
 Json = Any
 few = settings(max_examples=4, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
-odd = st.sampled_from(ODD).map(deepcopy)
+odd = st.sampled_from(ODD_VALUES).map(deepcopy)
 
 
 @cache
 def make_config(protocol: str) -> MetaevalConfig:
     """Return a configuration with few resamples and without paths."""
     draws = ["sampling.resamples=3", "sampling.permutations=3"]
-    return config(Path(), f"protocol={protocol}", "protocol.path=unset", *draws)
+    return make_metaeval_config(Path(), f"protocol={protocol}", "protocol.path=unset", *draws)
 
 
 def check_findings(protocol: str, path: Path, scores: Path | None = None, **options: Any) -> None:
@@ -88,7 +88,7 @@ def damaged_tree(draw: st.DrawFn, tree: Json) -> Json:
     """Draw a damaged copy of a JSON value: one to three nested values are replaced, removed or duplicated."""
     text = json.loads(json.dumps(tree))
     for _ in range(draw(st.integers(1, 3))):
-        inner = [node for node in _nodes(text) if node]
+        inner = [node for node in _list_nodes(text) if node]
         if not inner:
             return draw(odd)
         place = inner[draw(st.sampled_from(range(len(inner))))]
@@ -105,10 +105,10 @@ def damaged_tree(draw: st.DrawFn, tree: Json) -> Json:
     return text
 
 
-def _nodes(tree: Json) -> list[Any]:
+def _list_nodes(tree: Json) -> list[Any]:
     children = list(tree.values()) if isinstance(tree, dict) else tree if isinstance(tree, list) else []
     own = [tree] if isinstance(tree, dict | list) else []
-    return own + [node for child in children for node in _nodes(child)]
+    return own + [node for child in children for node in _list_nodes(child)]
 
 
 def as_bytes(name: str, content: Json) -> bytes:
@@ -120,7 +120,7 @@ def as_bytes(name: str, content: Json) -> bytes:
     if name.endswith(".jsonl"):
         return "".join(f"{json.dumps(row)}\n" for row in content).encode()
     if name.endswith(".csv"):
-        return as_csv(whole).encode(errors="surrogatepass")
+        return format_csv(whole).encode(errors="surrogatepass")
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table([_column([row[key] for row in whole]) for key in names], names=names), sink)
     return bytes(sink.getvalue())
@@ -157,7 +157,7 @@ def damaged_layouts(draw: st.DrawFn, layout: Layout, *, values: bool) -> Layout:
     return layout._replace(files=files)
 
 
-IMAGES = table(
+IMAGES = make_rows(
     "image_id prompt_id generator m",
     *((f"{sample}_i{image}", f"{sample}_c{caption}", "", image * caption)
       for sample in (0, 1) for image in (0, 1) for caption in (0, 1)),
@@ -185,16 +185,16 @@ def check_damaged(layout: Layout, values: bool, data: st.DataObject, folder: Pat
     check_findings(layout.reader, path, write_file(folder / "s.csv", IMAGES))
 
 
-RATED = table(
+RATED_ROWS = make_rows(
     "image_id prompt_id generator rater template rating skills",
     *((f"i{n}", f"p{n // 2}", "gh"[n % 2], rater, "likert", (n * 3 + len(rater)) % 5 + 1, "color")
       for n in range(8) for rater in ("a", "bb")),
 )  # fmt: skip
-LONG = table(
+LONG_SCORES = make_rows(
     "image_id prompt_id generator metric score",
     *((f"i{n}", f"p{n // 2}", "gh"[n % 2], metric, n / 7) for n in range(8) for metric in ("m", "k")),
 )
-WIDE = table(
+WIDE_SCORES = make_rows(
     "image_id prompt_id generator m k", *((f"i{n}", f"p{n // 2}", "gh"[n % 2], n / 7, n % 3) for n in range(8))
 )
 
@@ -204,8 +204,8 @@ WIDE = table(
 @given(data=st.data())
 def test_any_damaged_table_gives_findings_or_a_one_line_error(suffix: str, data: st.DataObject, tmp_path: Path) -> None:
     ratings, scores = f"r.{suffix}", f"s.{suffix}"
-    write_file(tmp_path / ratings, as_bytes(ratings, data.draw(damaged_rows(RATED))))
-    for content in (as_bytes(scores, data.draw(damaged_rows(LONG) | damaged_rows(WIDE))),
-                    data.draw(damaged_bytes(as_bytes(scores, WIDE)))):  # fmt: skip
+    write_file(tmp_path / ratings, as_bytes(ratings, data.draw(damaged_rows(RATED_ROWS))))
+    for content in (as_bytes(scores, data.draw(damaged_rows(LONG_SCORES) | damaged_rows(WIDE_SCORES))),
+                    data.draw(damaged_bytes(as_bytes(scores, WIDE_SCORES)))):  # fmt: skip
         write_file(tmp_path / scores, content)
         check_findings("long", tmp_path / ratings, tmp_path / scores, tasks=("ratings", "orders"))

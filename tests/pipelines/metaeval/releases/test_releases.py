@@ -44,10 +44,10 @@ from tests.pipelines.metaeval.releases.files import (
     WINOGROUND,
     Layout,
     Rows,
-    as_csv,
-    as_parquet,
+    format_csv,
+    format_parquet,
+    make_rows,
     read_with,
-    table,
     write_file,
 )
 
@@ -66,24 +66,31 @@ def select_cells(found: pa.Table, names: str) -> list[tuple[object, ...]]:
     return [tuple(row.values()) for row in found.select(names.split()).to_pylist()]
 
 
-RATED = "image_id prompt_id generator rater template rating"
-PAIRED = "sample_id tags caption image prompt_id image_id"
-SHORT, MORE = ["Object", "Adjective-Age", "1 Main Pred"], ["Object", "Adjective-Age", "Morpheme-Level", "1 Main Pred"]
+RATING_COLUMNS = "image_id prompt_id generator rater template rating"
+PAIRING_COLUMNS = "sample_id tags caption image prompt_id image_id"
+SHORT_TAGS, MORE_TAGS = (
+    ["Object", "Adjective-Age", "1 Main Pred"],
+    ["Object", "Adjective-Age", "Morpheme-Level", "1 Main Pred"],
+)
 PAIRINGS = {
-    "pairings": (PAIRED, 0, [
-        ("0", SHORT, 0, 0, "0_c0", "0_i0"), ("0", SHORT, 0, 1, "0_c0", "0_i1"),
-        ("0", SHORT, 1, 0, "0_c1", "0_i0"), ("0", SHORT, 1, 1, "0_c1", "0_i1"),
+    "pairings": (PAIRING_COLUMNS, 0, [
+        ("0", SHORT_TAGS, 0, 0, "0_c0", "0_i0"), ("0", SHORT_TAGS, 0, 1, "0_c0", "0_i1"),
+        ("0", SHORT_TAGS, 1, 0, "0_c1", "0_i0"), ("0", SHORT_TAGS, 1, 1, "0_c1", "0_i1"),
     ]),
-    "skills": {"0_c0": SHORT, "0_c1": SHORT, "1_c0": MORE, "1_c1": MORE},
+    "skills": {"0_c0": SHORT_TAGS, "0_c1": SHORT_TAGS, "1_c0": MORE_TAGS, "1_c1": MORE_TAGS},
 }  # fmt: skip
 LONG_RATINGS = {
-    "ratings": (RATED, 0, [("001", "07", "atlas", "ann", "wl", 0.5), ("002", "08", "atlas", "ann", "wl", 1.0)]),
+    "ratings": (
+        RATING_COLUMNS,
+        0,
+        [("001", "07", "atlas", "ann", "wl", 0.5), ("002", "08", "atlas", "ann", "wl", 1.0)],
+    ),
     "skills": {"07": ["color"], "08": []},
     "notes": [],
 }
 EXPECTED: dict[str, dict[str, Any]] = {
     "tifa160": {
-        "ratings": (RATED, 0, [
+        "ratings": (RATING_COLUMNS, 0, [
             ("coco_1_mini_dalle", "coco_1", "mini_dalle", "0", "likert", 5.0),
             ("coco_1_mini_dalle", "coco_1", "mini_dalle", "1", "likert", 4.0),
         ]),
@@ -92,14 +99,14 @@ EXPECTED: dict[str, dict[str, Any]] = {
         ]),
     },
     "dsg_tifa160": {  # images named as in TIFA, so that its scores match; prompts named as in DSG's answers
-        "ratings": (RATED, 1, [
+        "ratings": (RATING_COLUMNS, 1, [
             ("coco_36_mini_dalle", "tifa160_14", "mini-dalle", "4375843592", "likert", 5.0),
             ("coco_36_stable_diffusion_v2_1", "tifa160_14", "sd2dot1", "4375840905", "likert", 3.0),
         ]),
         "skills": {"tifa160_14": ["coco"]},
     },
     "genai_bench": {
-        "ratings": (RATED, 5, [
+        "ratings": (RATING_COLUMNS, 5, [
             ("00007/Two", "00007", "Two", "2", "likert", 5.0), ("00008/One", "00008", "One", "0", "likert", 5.0),
         ]),
         "skills": {"00007": ["counting", "basic"], "00008": ["basic"]},
@@ -120,7 +127,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     },
     "eqben, full": {"pairings": ("sample_id tags image_id", 3, [("eqbensd/3", ["eqbensd"], "eqbensd/3_i1")])},
     "seetrue": {
-        "ratings": (RATED, 0, [
+        "ratings": (RATING_COLUMNS, 0, [
             ("0133_sd.png", "A zebra, a hydrant.", None, "0", "label", 0.0),
             ("0133_sd.png", "A zebra.", None, "0", "label", 1.0), ("5.png", "A zebra.", None, "0", "label", 1.0),
         ]),
@@ -143,13 +150,13 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "notes": [],
     },
     "stanfordt23d": {
-        "ratings": (RATED, 2, [
+        "ratings": (RATING_COLUMNS, 2, [
             ("3/shap-e", "3", "shap-e", "2", "likert", 3.0), ("3/mvdream", "3", "mvdream", "0", "likert", 1.0),
         ]),
         "notes": [],
     },
     "flickr8k_cf": {
-        "ratings": (RATED, 0, [
+        "ratings": (RATING_COLUMNS, 0, [
             ("1.jpg", "2.jpg#0", None, "0", "share_yes", 1 / 3), ("1.jpg", "3.jpg#4", None, "0", "share_yes", 1.0),
         ]),
     },
@@ -184,7 +191,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "notes": ["1 of 32 published scores are empty"],
     },
     "shapes": {
-        "ratings": (RATED, 0, [("i", "p", "g", "r", "likert", 3.0)]),
+        "ratings": (RATING_COLUMNS, 0, [("i", "p", "g", "r", "likert", 3.0)]),
         "graph_nodes": ("graph_id subset image_id node level", 0, [("p", "color", "i", "r1", 1)]),
         "words": ("rater word start end aligned", 0, [("truth", "red", 2, 5, 0.0)]),
         "skills": {"p": ["color"]},
@@ -327,8 +334,8 @@ def test_t2vscore_keeps_unmatched_ratings_and_notes_them(tmp_path: Path) -> None
 def test_winoground_adds_tags_from_a_file_in_the_same_folder(name: str, tmp_path: Path) -> None:
     write_file(tmp_path / name, {"7": [], "1": ["Unusual Text", "Complex Reasoning"], "0": []})
     release = read_changed("winoground, lines", "examples.jsonl", WINOGROUND, tmp_path)
-    assert release.skills["0_c1"] == [*SHORT, "No Tag"]
-    assert release.skills["1_c0"] == [*MORE, "Unusual Text", "Complex Reasoning"]
+    assert release.skills["0_c1"] == [*SHORT_TAGS, "No Tag"]
+    assert release.skills["1_c0"] == [*MORE_TAGS, "Unusual Text", "Complex Reasoning"]
     assert set(map(tuple, release.pairings.column("tags").to_pylist())) == {
         tuple(release.skills[f"{n}_c0"]) for n in "01"
     }
@@ -376,7 +383,7 @@ def test_only_the_clean_choices_of_pick_a_pic_can_be_judged(tmp_path: Path) -> N
     names = "id caption image_0 image_1 label_0 label_1"
     sides = [(f"images/{number}_0.jpg", f"images/{number}_1.jpg") for number in range(500)]
     rows = [(n, f"cat {n % 90}", *sides[n], int(first[n]), int(1 - first[n])) for n in range(500)]
-    path = write_file(tmp_path / "test_captions.json", table(names, *rows))
+    path = write_file(tmp_path / "test_captions.json", make_rows(names, *rows))
     scores = pd.DataFrame([
         {"image_id": sides[n][side], "prompt_id": f"cat {n % 90}", "score": float((first[n] != side) == (n in clean))}
         for n in range(500) for side in (0, 1)
@@ -401,7 +408,7 @@ def test_missing_clean_choices_are_an_error_with_a_remedy(tmp_path: Path) -> Non
 
     with pytest.raises(SourceError, match=r"captions.json: expected a choice with the id 5, found ids from 0 to 3"):
         open_clean_choices(f"protocol.path={path}")
-    with pytest.raises(PlumblineError, match=r"test_captions.json has ids of choices, got some for .*parquet"):
+    with pytest.raises(PlumblineError, match=r"expected none for .*parquet, because only .* has ids of choices"):
         open_clean_choices("protocol.path=test_unique.parquet")
     with pytest.raises(PlumblineError, match=r"protocol.choices: expected each id once, got 1 more than once"):
         open_clean_choices(f"protocol.path={path}", "protocol.choices=[1,0,1]")
@@ -466,7 +473,7 @@ def test_a_checkout_of_t2iscorescore_has_every_metric_and_warns_about_unread_sco
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet", "jsonl"])
 def test_a_long_table_reads_the_same_in_every_format(suffix: str, tmp_path: Path) -> None:
     release = read_with("long", write_file(tmp_path / f"r.{suffix}", [{**row, "age": 33} for row in LONG]))
-    assert select_cells(release.ratings, RATED)[0] == ("001", "07", "atlas", "ann", "wl", 0.5)
+    assert select_cells(release.ratings, RATING_COLUMNS)[0] == ("001", "07", "atlas", "ann", "wl", 0.5)
     assert release.skills == {"07": ["color"], "08": []} and release.notes == ["column(s) age are not read"]
 
 
@@ -484,13 +491,15 @@ def test_missing_columns_of_a_long_table_have_defaults(
     given: dict[str, object], expected: tuple[object, ...], suffix: str, tmp_path: Path
 ) -> None:
     both: Rows = [given]
-    assert select_cells(read_with("long", write_file(tmp_path / f"r.{suffix}", both)).ratings, RATED) == [expected]
+    assert select_cells(read_with("long", write_file(tmp_path / f"r.{suffix}", both)).ratings, RATING_COLUMNS) == [
+        expected
+    ]
 
 
 @pytest.mark.parametrize("number, text", [(7.0, "7"), (7.5, "7.5"), (1e300, "1e+300")])
 def test_ids_that_pandas_converted_to_floats_become_text(number: float, text: str, tmp_path: Path) -> None:
     """If a cell is empty, pandas writes the integers in its column as floats."""
-    given = table("image_id rater rating", (number, 1, 3), (number, 2, 3))
+    given = make_rows("image_id rater rating", (number, 1, 3), (number, 2, 3))
     release = read_with("long", write_file(tmp_path / "r.parquet", given))
     assert select_cells(release.ratings, "image_id rater") == [(text, "1"), (text, "2")]
 
@@ -542,7 +551,7 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         (make_tifa(meteor="high"), "expected a number as meteor, found 'high'"),
         ({}, "contains no rows; it may be truncated"),
         ([], "expected an object of records by id, found list"),
-        (b"\xff\xfe{}", "line 1: expected UTF-8 text, found the byte 0xff, as UTF-16 has; save the"),
+        (b"\xff\xfe{}", "line 1: expected UTF-8 text, found the byte 0xff, which marks UTF-16; save the"),
     ],
     "genai_bench": [
         ({"00007": {"prompt": "x"}}, r"row 0 \('00007'\): expected models, found prompt"),
@@ -561,7 +570,7 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         ("why_winoground_hard.json", {"0": [], "1": "Unusual"}, r"row 1 \('1'\): expected a list of tags as strings"),
         ("why_winoground_hard.json", {"0": [None]}, r"row 0 \('0'\): expected a list of tags as strings, found"),
     ],
-    "winoground, Parquet": [(as_parquet(WINOGROUND)[:-20], "not readable as Parquet .*; it may be truncated")],
+    "winoground, Parquet": [(format_parquet(WINOGROUND)[:-20], "not readable as Parquet .*; it may be truncated")],
     "eqben": [
         ([], "expected a list of samples, found an empty list"),
         ([{**EQBEN[0], "caption1": ""}], "row 0: expected the fields caption1, found image0"),
@@ -644,12 +653,12 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         ("image_id,rating\n,3\n", "row 0: expected image_id, or both prompt_id and generator"),
         ("image_id,rater,rating\n1,,3\n", "row 0: expected a rater, found none"),
         ([*LONG, LONG[0]], "row 2: rater 'ann' rates image '001' twice as 'wl'"),
-        (as_csv(LONG)[:-9], r"row 1 \(line 3\): expected 7 fields, found"),
+        (format_csv(LONG)[:-9], r"row 1 \(line 3\): expected 7 fields, found"),
     ],
     "long, Parquet": [
         (b"", "not readable as Parquet"),
         ([{"image_id": "1", "rating": [3]}], "column 'rating', which should contain numbers, contains"),
-        (as_parquet([{"image_id": "word", "rating": 1}]).replace(b"word", b"w\xffrd"), "not readable as Parquet"),
+        (format_parquet([{"image_id": "word", "rating": 1}]).replace(b"word", b"w\xffrd"), "not readable as Parquet"),
     ],
 }  # fmt: skip
 """Invalid contents by layout, each with the expected message.
@@ -680,7 +689,7 @@ def test_a_missing_file_or_a_folder_in_its_path_is_reported(name: str, tmp_path:
     layout = LAYOUTS[name]
     check_missing(layout, tmp_path, takes_folder=layout.reads_folder or layout.reader == "pick_a_pic")
     if layout.reader == "winoground":
-        with pytest.raises(SourceError, match=r"w\.txt: expected a \.parquet, \.csv, .* file; rename it"):
+        with pytest.raises(SourceError, match=r"w\.txt: expected a \.parquet, \.csv, .* file; correct its ending"):
             read_with("winoground", write_file(tmp_path / "w.txt", json.dumps(FLICKR_JSON)))
 
 

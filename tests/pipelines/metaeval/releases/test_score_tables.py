@@ -18,19 +18,19 @@ from tests.pipelines.metaeval.releases.files import (
     TS2_METADATA,
     TS2_SCORES,
     Rows,
-    as_csv,
-    as_parquet,
+    format_csv,
+    format_parquet,
     read_with,
     write_file,
 )
 
 NAN, INFINITE = float("nan"), float("inf")
-LONG: Rows = [
+LONG_SCORES: Rows = [
     {"image_id": "0001", "prompt_id": "07", "generator": "atlas", "metric": "clip", "score": 0.1},
     {"image_id": "0001", "prompt_id": "07", "generator": "atlas", "metric": "tifa", "score": 1},
     {"image_id": "0002", "prompt_id": "07", "generator": "birch", "metric": "clip", "score": -3e-9},
 ]
-WIDE: Rows = [
+WIDE_SCORES: Rows = [
     {"prompt_id": "07", "generator": "atlas", "prompt": "a dog", "clip": 0.1, "tifa": 1},
     {"prompt_id": "07", "generator": "birch", "prompt": "a dog", "clip": -3e-9, "tifa": None},
 ]
@@ -48,15 +48,23 @@ def read_score_table(path: Path | str) -> pa.Table:
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet"])
 def test_a_long_table_keeps_its_ids_and_numbers(suffix: str, tmp_path: Path) -> None:
-    content = as_parquet(LONG) if suffix == "parquet" else as_csv(LONG, "\t" if suffix == "tsv" else ",")
+    content = (
+        format_parquet(LONG_SCORES)
+        if suffix == "parquet"
+        else format_csv(LONG_SCORES, "\t" if suffix == "tsv" else ",")
+    )
     found = read_score_table(write_file(tmp_path / f"s.{suffix}", content))
-    assert found.select(list(LONG[0])).to_pylist() == [{**row, "score": float(row["score"])} for row in LONG]
+    assert found.select(list(LONG_SCORES[0])).to_pylist() == [
+        {**row, "score": float(row["score"])} for row in LONG_SCORES
+    ]
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_a_wide_table_is_read_metric_by_metric(suffix: str, tmp_path: Path) -> None:
     found = read_score_table(
-        write_file(tmp_path / f"s.{suffix}", as_csv(WIDE) if suffix == "csv" else as_parquet(WIDE))
+        write_file(
+            tmp_path / f"s.{suffix}", format_csv(WIDE_SCORES) if suffix == "csv" else format_parquet(WIDE_SCORES)
+        )
     )
     names = ("image_id", "prompt_id", "generator", "metric", "score")
     assert [tuple(row[name] for name in names) for row in found.to_pylist()] == [
@@ -82,7 +90,7 @@ def test_a_missing_score_has_a_reason(cell: str, kind: str, tmp_path: Path) -> N
 
 
 def make_run_table(*changed: dict[str, object]) -> pa.Table:
-    row = {**LONG[0], "n_questions": 3, "truncated": False}
+    row = {**LONG_SCORES[0], "n_questions": 3, "truncated": False}
     failed = {"prompt_id": "09", "generator": "atlas", "metric": "clip", "error": ERROR}
     return rows.table([row, failed, failed, *changed], schemas.SCORES)
 
@@ -106,8 +114,8 @@ def test_a_runs_scores_may_be_a_folder_of_parts(tmp_path: Path) -> None:
 
 
 def test_a_run_keeps_its_errors_and_scores_that_are_not_finite_get_one(tmp_path: Path) -> None:
-    spoilt = {**LONG[1], "score": NAN}
-    pq.write_table(make_run_table(spoilt, {**LONG[2], "score": None}), tmp_path / "scores.parquet")
+    spoilt = {**LONG_SCORES[1], "score": NAN}
+    pq.write_table(make_run_table(spoilt, {**LONG_SCORES[2], "score": None}), tmp_path / "scores.parquet")
     kinds = [row["error"] and row["error"]["kind"] for row in read_score_table(tmp_path).to_pylist()]
     assert kinds == [None, "corrupt_image", "corrupt_image", "not_finite", "not_scored"]
 
@@ -181,12 +189,12 @@ def test_columns_of_other_metrics_may_contain_text(content: str, tmp_path: Path)
 
 def test_parquet_without_scores_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"column 'vector', which should contain numbers, contains list"):
-        read_score_table(write_file(tmp_path / "s.parquet", as_parquet([{"image_id": "1", "vector": [1.0]}])))
+        read_score_table(write_file(tmp_path / "s.parquet", format_parquet([{"image_id": "1", "vector": [1.0]}])))
     with pytest.raises(SourceError, match=r"not readable as Parquet"):
-        read_score_table(write_file(tmp_path / "s.parquet", as_parquet(LONG)[:-30]))
+        read_score_table(write_file(tmp_path / "s.parquet", format_parquet(LONG_SCORES)[:-30]))
     wrong = [dict.fromkeys(schemas.SCORES.names, "x")]
     with pytest.raises(SourceError, match=r"expected the columns of a run's scores, found others .*; give a run"):
-        read_score_table(write_file(tmp_path / "s.parquet", as_parquet(wrong)))
+        read_score_table(write_file(tmp_path / "s.parquet", format_parquet(wrong)))
 
 
 def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
@@ -198,11 +206,11 @@ def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
 
 def test_everything_can_be_read_from_s3(bucket: str) -> None:
     files = {
-        "run/scores.parquet": as_parquet(LONG),
-        "wide.csv": as_csv(WIDE).encode(),
-        "ts2/ts2_metadata.csv": as_csv(TS2_METADATA).encode(),
-        "ts2/ts2_scores_per_image.csv": as_csv(TS2_SCORES).encode(),
-        "pick/test-0.parquet": as_parquet(PICK_A_PIC),
+        "run/scores.parquet": format_parquet(LONG_SCORES),
+        "wide.csv": format_csv(WIDE_SCORES).encode(),
+        "ts2/ts2_metadata.csv": format_csv(TS2_METADATA).encode(),
+        "ts2/ts2_scores_per_image.csv": format_csv(TS2_SCORES).encode(),
+        "pick/test-0.parquet": format_parquet(PICK_A_PIC),
     }
     for name, content in files.items():
         place = StorageConfig().locate(f"{bucket}/{name}")
