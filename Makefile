@@ -1,6 +1,11 @@
 # The commands of this repository. Each one installs what it needs into .venv; there is no other set-up step.
 PYTHON ?= python3.11
 PYTHON_VERSION := $(shell $(PYTHON) -c 'import platform; print(platform.python_version())' 2>/dev/null)
+ifeq ($(PYTHON_VERSION),)
+ifneq ($(filter-out help,$(MAKECMDGOALS)),)
+$(error $(PYTHON) does not run. Install it, or name another Python from 3.11.2 on, as in: make $(MAKECMDGOALS) PYTHON=python3.12)
+endif
+endif
 BIN := .venv/bin
 INSTALLED := .venv/.installed-$(PYTHON_VERSION)
 TORCH := $(shell grep '^torch==' requirements.lock)
@@ -109,14 +114,16 @@ $(INSTALLED): pyproject.toml requirements.lock
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --compile-bytecode -c requirements.lock -e '.[test]'
 	touch $@
 
-# the wheels decide which versions a Python can have; pip's builds of torch bring CUDA, several gigabytes
+# the wheels decide which versions a Python can have. antlr4, which Hydra needs, has no wheel: without its exception, uv would
+# take a prerelease of Hydra. .venv may be of another Python, so uv is installed here, too. torch from PyPI brings CUDA
 build/oldest-%/.installed: RESOLUTION := lowest-direct
 build/newest-%/.installed: RESOLUTION := highest
-build/oldest-%/.installed build/newest-%/.installed: pyproject.toml | install
-	$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(@D)
-	VIRTUAL_ENV=$(CURDIR)/$(@D) $(BIN)/uv pip install --quiet --resolution $(RESOLUTION) --only-binary :all: \
-		-r pyproject.toml --extra test
-	VIRTUAL_ENV=$(CURDIR)/$(@D) $(BIN)/uv pip install --quiet --no-deps -e .
+build/oldest-%/.installed build/newest-%/.installed: pyproject.toml
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --quiet uv
+	VIRTUAL_ENV=$(CURDIR)/$(@D) $(@D)/bin/uv pip install --quiet --compile-bytecode --resolution $(RESOLUTION) \
+		--only-binary :all: --no-binary antlr4-python3-runtime -r pyproject.toml --extra test
+	VIRTUAL_ENV=$(CURDIR)/$(@D) $(@D)/bin/uv pip install --quiet --no-deps -e .
 	touch $@
 
 # vLLM's CPU build asks for CUDA builds that no CPU torch can import; the overrides leave them out

@@ -2,6 +2,7 @@
 
 import argparse
 import copy
+import errno
 import io
 import os
 import re
@@ -337,6 +338,12 @@ def load_values(command: Command, overrides: Sequence[str], config_dir: str | No
         raise ConfigError(hide_overrides(problem, overrides)) from error
     except (*READ_ERRORS, AssertionError) as error:
         problem = _find_broken_file(config_dir) or _explain_error(error, command, overrides, config_dir)
+        raise ConfigError(hide_overrides(problem, overrides)) from error
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:  # Hydra looks for a file with the name of a choice
+            raise
+        name = Path(str(error.filename)).name.removesuffix(".yaml")
+        problem = f"{name[:40]}...: no such choice, its name has {len(name)} characters; correct it (see --help-all)"
         raise ConfigError(hide_overrides(problem, overrides)) from error
     if missing:
         raise ConfigError(f"config key {min(missing)!r} is required; set it, as in {min(missing)}=VALUE")

@@ -19,7 +19,7 @@ from plumbline.operators.base.errors import install_remedy
 from tests.bench_of import images, prompts
 from tests.environment import ROOT
 
-MAX_DEPENDENCIES = 15
+MAX_DEPENDENCIES = 16
 SCORE_SCRIPT = """
 import json, sys
 import conf, jobs, operators, pipelines

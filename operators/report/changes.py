@@ -474,5 +474,5 @@ def _flatten_settings(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Return a manifest's settings that can affect scores, keyed by path."""
     config = {key: value for key, value in manifest.get("config", {}).items() if key not in IGNORED_SETTINGS}
     parts = {"config": config, "models": manifest.get("models", {}), "versions": manifest.get("versions", {})}
-    [settings] = pd.json_normalize(parts).to_dict("records")
-    return {str(path): shorten(str(value), MAX_CHARACTERS) for path, value in settings.items()}
+    rows = pd.json_normalize(parts).to_dict("records")  # pandas 2 returns no row if there are no settings
+    return {str(path): shorten(str(value), MAX_CHARACTERS) for row in rows for path, value in row.items()}

@@ -20,7 +20,7 @@ from plumbline.pipelines.base.filesystems import OBJECT_STORES, choose_filesyste
 from plumbline.pipelines.base.filesystems.filesystem import STORES, Filesystem, Settings, Writable, make_entry
 from plumbline.pipelines.base.filesystems.filesystem import Entry as Entry
 
-CLIENT_PACKAGES = ("botocore.", "aiobotocore.", "obstore.", "aiohttp.", "httpx.", "huggingface_hub.")
+CLIENT_PACKAGES = ("botocore.", "aiobotocore.", "obstore.", "aiohttp.", "httpx.", "httpx2.", "huggingface_hub.")
 """Packages of storage clients; some of their errors are not OSErrors."""
 SCHEME_PATTERN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,2}")
 """Start of an address that is not a local path. A single slash also matches, because it must be a typing error."""

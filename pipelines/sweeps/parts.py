@@ -397,7 +397,7 @@ def _select_errors(
     scores: pa.Table, shards: Sequence[tuple[Shard, int]], locations: Sequence[_RowLocation]
 ) -> pa.Table:
     """Return the rows without a score, with their error fields and their locations in the source files."""
-    failed = pc.indices_nonzero(pc.is_valid(scores.column("error"))).to_numpy()
+    failed = np.flatnonzero(scores.column("error").is_valid().to_numpy())
     selected = scores.select(ERROR_COLUMNS).take(failed).combine_chunks()
     columns = {name: selected.column(name) for name in ERROR_COLUMNS[:-1]}
     error = selected.column("error")
@@ -409,7 +409,7 @@ def _select_errors(
     return pa.table(columns, schema=schemas.ERRORS)
 
 
-def _locate_rows(table_rows: NDArray[np.uint64], shards: Sequence[tuple[Shard, int]]) -> Iterator[_RowLocation]:
+def _locate_rows(table_rows: NDArray[np.intp], shards: Sequence[tuple[Shard, int]]) -> Iterator[_RowLocation]:
     """Yield the file and row index of each row; if an ingest left the image in place, yield the image's own file."""
     first_rows = np.cumsum([0, *(n_rows for _, n_rows in shards)])
     last: Shard | None = None

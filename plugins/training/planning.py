@@ -11,7 +11,7 @@ from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.models.checkpoints.parts import digest_file, find_part, read_fields
 from plumbline.operators.models.families.clip_flant5 import ClipFlanT5Model
 from plumbline.operators.models.model import ModelConfig, ResolvedModel
-from plumbline.operators.models.resolution import resolve_model
+from plumbline.operators.models.resolution import check_installed, resolve_model
 from plumbline.pipelines.base.storage import is_remote, readable_errors
 from plumbline.pipelines.metaeval.releases.release import Release
 from plumbline.pipelines.sources.shards import (
@@ -92,6 +92,7 @@ def _assemble_checkpoint(config: StageConfig, parts: BeginConfig) -> ModelConfig
     """Assemble a checkpoint from its parts in the output folder, and return the configuration of the new model."""
     if is_remote(config.output):
         raise ConfigError(f"output {config.output}: expected a local folder, because begin= writes a checkpoint there")
+    check_installed(config.model)
     folder = Path(config.storage.locate(config.output).path) / ASSEMBLED_FOLDER
     if not (folder / CONFIG_FILE).exists():
         language, tower = (

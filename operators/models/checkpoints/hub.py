@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from httpx import HTTPError
 from huggingface_hub import HfApi, errors, hf_hub_download, snapshot_download, try_to_load_from_cache
+from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # httpx's; from release 2 on, httpx2's
 from huggingface_hub.hf_api import RepoFile
 
 from plumbline.operators.base.errors import ModelError

@@ -357,5 +357,6 @@ FAMILY = Family(
     files=(TOKENIZER, IMAGES),
     check=_check_chat_model,
     profile=find_profile,
+    version=2,
     options_in_key=_options_in_key,
 )

@@ -189,6 +189,10 @@ class Gemma4Processor(ProcessorMixin):  # type: ignore[misc]
 class FuyuProcessor(processing_fuyu.FuyuProcessor):  # type: ignore[misc]
     """Fuyu's processor for texts that start with the image mark, which the library's class adds to every text."""
 
+    def __init__(self, image_processor: Any, tokenizer: Any, **settings: Any) -> None:
+        super().__init__(image_processor, tokenizer, **settings)
+        accept_tensors(image_processor)
+
     def prepare_inputs_layout(self, images: Any = None, text: Any = None, **options: Any) -> Any:
         return super().prepare_inputs_layout(images, text.removeprefix(self.image_token), **options)
 
@@ -197,6 +201,17 @@ class FuyuProcessor(processing_fuyu.FuyuProcessor):  # type: ignore[misc]
         read, marks = super()._process_images(images, **options)
         read["image_patches"] = read["image_patches"].view(-1, read["image_patches"].shape[-1])
         return read, marks
+
+
+def accept_tensors(image_processor: Any) -> None:
+    """Make Fuyu's image processor cut tensors into patches; that of transformers 5.24 only accepts arrays."""
+    library: Any = type(image_processor)
+
+    class ForTensors(library):  # type: ignore[misc]
+        def patchify_image(self, image: torch.Tensor, **sizes: Any) -> torch.Tensor:
+            return torch.from_numpy(super().patchify_image(image=image.numpy(), **sizes))
+
+    image_processor.__class__ = ForTensors  # an attribute would be printed as a setting, in JSON
 
 
 OWN_PROCESSORS = {"gemma4": Gemma4Processor, "fuyu": FuyuProcessor}

@@ -267,13 +267,14 @@ def _make_shape_key(pixels: Pixels) -> tuple[Any, ...]:
 
 
 class CappedReader(ImageReader):
-    """Reader for networks that limit their logits to a range set in config.json, such as Gemma 4."""
+    """Reader for networks that limit their logits to a range set in config.json, such as Gemma 4 and PaliGemma 2.
+
+    For PaliGemma 2, transformers applied the limit before 4.52, and applies it again from 5.23 on.
+    """
 
     def compute_logits(self, states: torch.Tensor) -> torch.Tensor:
-        bound = self.decoder.config.final_logit_softcapping
-        return (
-            super().compute_logits(states) if bound is None else (super().compute_logits(states) / bound).tanh() * bound
-        )
+        logits, bound = super().compute_logits(states), getattr(self.decoder.config, "final_logit_softcapping", None)
+        return logits if bound is None else (logits / bound).tanh() * bound
 
 
 @dataclass(kw_only=True, slots=True)
@@ -284,7 +285,7 @@ class ImageFeatures(Prefix):
     """Embeddings (tokens, width) that replace the embeddings of the image tokens."""
 
 
-class PrefixLmReader(ImageReader):
+class PrefixLmReader(CappedReader):
     """Reader for networks in which all tokens of a prompt see each other. Later tokens only see earlier ones."""
 
     two_way = True

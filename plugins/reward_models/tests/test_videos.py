@@ -16,8 +16,8 @@ from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
 from plumbline.operators.models.families import model_config
 from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
+from tests.operators import tiny
 from tests.operators.images.test_videos import write_video
-from tests.operators.models.families.test_video_input import make_frames
 
 
 def make_scorer(folder: Path, *ratings: str | None, **clips: Any) -> Scorer:
@@ -33,7 +33,7 @@ def make_scorer(folder: Path, *ratings: str | None, **clips: Any) -> Scorer:
 def test_videoalign_returns_its_releases_ratings_for_frames_and_for_files(heads: int, tmp_path: Path) -> None:
     """Frames are sampled from a file by time. If their number is odd, the last frame is repeated."""
     folder = tiny_rewards.save_videoalign(tmp_path / "videoalign", heads=heads)
-    shown, clip = make_frames(3), write_video(tmp_path / "clip", "mp4")
+    shown, clip = tiny.draw_frames(3), write_video(tmp_path / "clip", "mp4")
     sampled = [image for image in decode_each(clip, ImageLimits(), Clips(rate=2)) if isinstance(image, Image.Image)]
     assert len(sampled) == 4
     rows = make_scorer(folder, shown="video", rate=2).score_table(
@@ -51,7 +51,10 @@ def test_videoalign_returns_its_releases_ratings_for_frames_and_for_files(heads:
 
 @pytest.mark.parametrize(("count", "shown"), [(1, [0, 0, 0]), (2, [0, 0, 1]), (3, [0, 1, 2]), (6, [0, 2, 5])])
 def test_x_clip_samples_as_many_frames_as_it_was_trained_on(count: int, shown: list[int], tmp_path: Path) -> None:
-    folder, films = tiny_rewards.save_x_clip(tmp_path / "xclip"), [make_frames(count), make_frames(count, first=4)]
+    folder, films = (
+        tiny_rewards.save_x_clip(tmp_path / "xclip"),
+        [tiny.draw_frames(count), tiny.draw_frames(count, first=4)],
+    )
     models = {"xclip": model_config(family="x_clip", checkpoint=str(folder))}
     metrics = {"xclipscore": SimilarityConfig(model="xclip")}
     scorer = Scorer(ScorerConfig(models=models, metrics=metrics, clips=Clips(shown="video", frames=count)))
@@ -73,7 +76,9 @@ def test_videoaligns_ratings_are_separate_metrics_that_share_a_model_call(
     model = scorer.nodes[0].stage.model  # type: ignore[attr-defined]
     compare = model.compare
     monkeypatch.setattr(model, "compare", lambda *asked: calls.append(asked) or compare(*asked))
-    rows = scorer.score_table([make_frames(4), make_frames(4, first=4)], ["a red circle", "two stars"]).to_pylist()
+    rows = scorer.score_table(
+        [tiny.draw_frames(4), tiny.draw_frames(4, first=4)], ["a red circle", "two stars"]
+    ).to_pylist()
     assert len(calls) == 1 and [row["metric"] for row in rows] == [name for name in ("None", *names) for _ in range(2)]
     for place, row in enumerate(rows[2:]):
         ratings = {rating["name"]: rating["value"] for rating in rows[place % 2]["ratings"]}

@@ -40,6 +40,7 @@ from tests.operators.broken_images import (
     make_tiff,
 )
 from tests.operators.tiny import draw_image, encode_image, make_image_table, refuse_fetch
+from tests.releases import is_older
 
 LIMITS = ImageLimits(max_pixels=1_000_000, max_bytes=1_000_000)
 ORANGE = (220, 120, 40)
@@ -350,8 +351,11 @@ def test_a_tiff_whose_reader_hides_missing_data_is_refused_with_the_remedy(
 
 @pytest.mark.parametrize("content", INCOMPLETE_BMPS.values(), ids=INCOMPLETE_BMPS)
 def test_a_bmp_whose_runs_leave_out_pixels_is_corrupt(content: bytes) -> None:
-    Image.open(io.BytesIO(content)).load()
-    assert "its run-length encoding leaves out some pixels" in decode_refused({"image": content}).message
+    error = decode_refused({"image": content})
+    assert error.kind == "corrupt_image"
+    if not is_older("12.2", "pillow"):  # earlier releases refuse some of the files themselves
+        Image.open(io.BytesIO(content)).load()
+        assert "its run-length encoding leaves out some pixels" in error.message
 
 
 @pytest.mark.parametrize(
@@ -413,7 +417,8 @@ def test_a_tiff_whose_tags_share_the_same_bytes_is_corrupt() -> None:
     tags = [(256, 4, 1, 8), (257, 4, 1, 8), *((tag, 7, 1_000_000, 0) for tag in range(1000, 2000))]
     content = b"II*\0\x08\0\0\0" + struct.pack("<H", len(tags)) + b"".join(struct.pack("<HHII", *tag) for tag in tags)
     error = decode_refused({"image": content + bytes(1_000_000)}, ImageLimits())
-    assert error.kind == "corrupt_image" and "the same bytes over and over" in error.message
+    found = "the same bytes over and over" if is_older("13", "pillow") else "found something else"
+    assert error.kind == "corrupt_image" and found in error.message
 
 
 def test_a_jpeg_of_nothing_but_segments_is_corrupt() -> None:

@@ -71,7 +71,7 @@ def make_key_part(checkpoint: str, **others: Any) -> dict[str, Any]:
 TOWER = {"vision_tower": "clip"}
 PLAIN = {"engine": "transformers", "engine_options": {}}
 SERVED = {"engine": "vllm", "engine_options": {"max_model_len": 99, "mm_processor_kwargs": {"a": 1}}}
-CHAT = {"repetition_penalty": "ignored", "max_pixels": None, "system": None}
+CHAT = {"version": 2, "repetition_penalty": "ignored", "max_pixels": None, "system": None}
 FLANT5_KIND = {"kind": "clip_flant5", "system": None, "parts": TOWER}
 LLAVA_1_5_KIND = {"kind": "llava_1_5", "padding": "released"} | CHAT
 LLAVA_KIND = {"kind": "llava"} | CHAT

@@ -104,7 +104,7 @@ def test_a_questions_encoding_is_read_once_for_all_choices(t5: T5) -> None:
             compute_choice_logits(t5, EncodedQuestions(states, mask), [choices])
         return int(counter.get_total_flops())
 
-    assert operations([[5, 1], [6, 1], [7, 1], [8, 1]]) < 1.2 * operations([[5, 1]])
+    assert operations([[5, 1], [6, 1], [7, 1], [8, 1]]) < 1.5 * operations([[5, 1]])
 
 
 class MaskRecorder(TorchFunctionMode):

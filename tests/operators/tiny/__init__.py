@@ -421,6 +421,11 @@ def draw_image(seed: int, *, width: int = 48, height: int = 48) -> Image.Image:
     return Image.fromarray(blocks).resize((width, height), Image.Resampling.NEAREST)
 
 
+def draw_frames(count: int, *, width: int = 112, height: int = 88, first: int = 0) -> list[Image.Image]:
+    """Draw the frames of a video, in a size that the tiny chat models need not resize."""
+    return [draw_image(first + number, width=width, height=height) for number in range(count)]
+
+
 def encode_image(image: Image.Image, image_format: str = "PNG", **options: Any) -> bytes:
     stream = io.BytesIO()
     image.save(stream, image_format, **options)

@@ -261,6 +261,7 @@ VALUES = [
 
 @bounded
 @example(key="", value="", prefix="+")
+@example(key="adaptive", value="x" * 5000, prefix="")
 @given(
     key=st.sampled_from(KEYS)
     | st.sampled_from(["", "x", "metric", "sweep", "cluster", "model@models.vqa", "hydra.run"]),

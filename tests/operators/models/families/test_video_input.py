@@ -53,11 +53,6 @@ def whole_model(folder: Path) -> Any:
     return AutoModelForImageTextToText.from_pretrained(folder).eval()
 
 
-def make_frames(count: int, *, width: int = 112, height: int = 88, first: int = 0) -> list[Image.Image]:
-    """Return frames whose size needs no resizing."""
-    return [tiny.draw_image(first + number, width=width, height=height) for number in range(count)]
-
-
 def read_patches(model: ChatVlm, pixels: Any) -> torch.Tensor:
     """Return the network's input for a video."""
     return model.reader.vision_inputs([pixels])["pixel_values_videos"]
@@ -75,7 +70,7 @@ def split_into_patches(shown: list[Image.Image]) -> torch.Tensor:
 
 @pytest.mark.parametrize("count", [2, 5, 8])
 def test_patches_and_grid_equal_those_of_the_processor_for_videos(model: ChatVlm, count: int) -> None:
-    shown = make_frames(count)
+    shown = tiny.draw_frames(count)
     pixels = model.preprocess_video(shown, 0.5)
     assert pixels.inputs["video_grid_thw"].tolist() == [[(count + 1) // 2, 22, 28]]
     torch.testing.assert_close(read_patches(model, pixels), split_into_patches(shown), atol=1e-5, rtol=0)
@@ -87,7 +82,7 @@ def test_patches_and_grid_equal_those_of_the_processor_for_videos(model: ChatVlm
 def test_a_frame_takes_as_many_tokens_as_in_the_released_code(
     model: ChatVlm, size: tuple[int, int], tokens: int
 ) -> None:
-    pixels = model.preprocess_video(make_frames(2, width=size[0], height=size[1]), 0.5)
+    pixels = model.preprocess_video(tiny.draw_frames(2, width=size[0], height=size[1]), 0.5)
     found = len(read_patches(model, pixels)) // 4
     assert found >= 128 if tokens == 128 else found <= 768 if tokens == 768 else found == tokens
 
@@ -112,7 +107,7 @@ def compute_logprobs(model: ChatVlm, whole: Any, pixels: Any, choice: str, **pos
 
 @pytest.mark.parametrize("count", [2, 3, 6])
 def test_answers_about_a_video_equal_the_whole_models(model: ChatVlm, whole_model: Any, count: int) -> None:
-    pixels = model.preprocess_video(make_frames(count), 0.75)
+    pixels = model.preprocess_video(tiny.draw_frames(count), 0.75)
     (answered,) = model.likelihood(model.encode([pixels]), [QUESTION])
     for choice, logprobs in zip(QUESTION.choices, answered, strict=True):
         assert logprobs == pytest.approx(compute_logprobs(model, whole_model, pixels, choice), abs=1e-4)
@@ -120,7 +115,7 @@ def test_answers_about_a_video_equal_the_whole_models(model: ChatVlm, whole_mode
 
 def test_text_after_a_long_video_is_positioned_after_its_last_moment(model: ChatVlm, whole_model: Any) -> None:
     """Transformers 5.3 to 5.19 position the text earlier, which huggingface/transformers#45381 corrects."""
-    pixels = model.preprocess_video(make_frames(2 * 40, width=64, height=128), 3.0)
+    pixels = model.preprocess_video(tiny.draw_frames(2 * 40, width=64, height=128), 3.0)
     (prefix,) = model.encode([pixels])
     rate = getattr(whole_model.config.vision_config, "tokens_per_second", None)
     last = 39 if rate is None else int(39 * 6.0 * rate)
@@ -129,9 +124,10 @@ def test_text_after_a_long_video_is_positioned_after_its_last_moment(model: Chat
 
 def test_videos_of_one_size_are_encoded_together_with_the_same_result(model: ChatVlm) -> None:
     videos = [
-        model.preprocess_video(make_frames(4, first=4 * number), seconds) for number, seconds in enumerate((0.5, 2.0))
+        model.preprocess_video(tiny.draw_frames(4, first=4 * number), seconds)
+        for number, seconds in enumerate((0.5, 2.0))
     ]
-    videos.append(model.preprocess_video(make_frames(2), 0.5))
+    videos.append(model.preprocess_video(tiny.draw_frames(2), 0.5))
     together = model.likelihood(model.encode(videos), [QUESTION._replace(image=place) for place in range(3)])
     for video, answered in zip(videos, together, strict=True):
         (alone,) = model.likelihood(model.encode([video]), [QUESTION])
@@ -139,7 +135,7 @@ def test_videos_of_one_size_are_encoded_together_with_the_same_result(model: Cha
 
 
 def test_the_order_of_frames_matters(model: ChatVlm) -> None:
-    shown = make_frames(4)
+    shown = tiny.draw_frames(4)
     videos = [model.preprocess_video(order, 0.5) for order in (shown, shown[::-1])]
     forwards, backwards = model.likelihood(model.encode(videos), [QUESTION, QUESTION._replace(image=1)])
     assert forwards[0][0] != pytest.approx(backwards[0][0], abs=1e-3)
@@ -153,7 +149,7 @@ def make_scorer(folder: Path, *, engine: Engine = "transformers", **clips: Any) 
 def test_frames_a_video_file_and_an_image_are_each_scored_as_their_kind(
     folder: Path, model: ChatVlm, tmp_path: Path
 ) -> None:
-    shown, clip = make_frames(3), write_video(tmp_path / "clip", "mp4")
+    shown, clip = tiny.draw_frames(3), write_video(tmp_path / "clip", "mp4")
     scored = make_scorer(folder, shown="video", frames=4).score_table([shown, clip, shown[0]], ["a", "a", "a"])
     assert scored["error"].null_count == 3
     question = Question(

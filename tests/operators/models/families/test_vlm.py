@@ -38,12 +38,14 @@ from plumbline.operators.models.families import model_config
 from plumbline.operators.models.families.vlm import CHAT, LLAVA_1_5
 from plumbline.operators.models.model import Engine
 from plumbline.operators.models.networks import prefixes, vlm
+from plumbline.operators.models.networks.image_prompts import accept_tensors
 from plumbline.operators.models.networks.vlm import ChatVlm
 from plumbline.operators.models.resolution import resolve_model, takes_several_images
 from tests.operators import tiny
 from tests.operators.models import alike
 from tests.operators.models.alike import require_alike
 from tests.operators.tiny import chat_vlms
+from tests.releases import is_older
 
 IMAGES = [*alike.IMAGES, tiny.draw_image(4)]
 QUESTIONS = [
@@ -193,6 +195,9 @@ class WholeModel:
         self.checkpoint = checkpoint
         self.folder = folder
         self.model = AutoModelForImageTextToText.from_pretrained(folder, attn_implementation="eager").eval()
+        bound = getattr(self.model.config.get_text_config(), "final_logit_softcapping", None)
+        if bound is not None and self.model.config.model_type == "paligemma" and is_older("5.23"):
+            self.model.lm_head.register_forward_hook(lambda *called: (called[-1] / bound).tanh() * bound)
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         if checkpoint.processor is None:
             self.own = load(folder)
@@ -201,6 +206,8 @@ class WholeModel:
         else:
             images = AutoImageProcessor.from_pretrained(folder, backend="pil")
             self.processor = checkpoint.processor(images, self.tokenizer, None, **checkpoint.settings)
+        if self.model.config.model_type == "fuyu":
+            accept_tensors(self.processor.image_processor)
 
     def inputs(self, image: Image.Image, prompt: str, answer: str = "") -> dict[str, Any]:
         if self.checkpoint.processor is None:
