@@ -77,7 +77,7 @@ UNCHOSEN_GROUP = re.compile(r"You must specify '(?P<group>[^']+)'")
 MANUAL_HINT = " See https://hydra.cc/docs/1.2/advanced/override_grammar/basic for details"
 OWN_IMAGES = "own"
 """Benchmark name for a user's own images if their path contains no name."""
-TABLE_ENDING = re.compile(r"\.(parquet|arrow|csv|tsv|jsonl|ndjson|tar|tgz|tar\.(gz|bz2|xz))$")
+TABLE_ENDING = re.compile(r"\.(parquet|arrow|csv|tsv|jsonl?|ndjson|txt|tar|tgz|tar\.(gz|bz2|xz))$")
 BENCHMARKS_KEY = "benchmarks"
 """Configuration key for running several benchmarks at once."""
 STOPPED_LINE = "stopped; computed results are kept; run the same command to continue"
@@ -424,10 +424,10 @@ def _explain_error(error: Exception, command: Command, overrides: Sequence[str],
         return text.removeprefix(RESOLVER_ERROR).splitlines()[0]
     unknown = UNKNOWN_CHOICE.search(text)
     if unknown is not None:
-        known = list_choice_names(unknown["group"], config_dir)
-        return (
-            f"{unknown['group']}={unknown['name']}: no such choice; {suggest(unknown['name'], known)} (see --help-all)"
-        )
+        known, choice = list_choice_names(unknown["group"], config_dir), f"{unknown['group']}={unknown['name']}"
+        if not known and unknown["group"] in PLUGIN_CHOICES:
+            return describe_missing_plugin(f"{choice}: a choice", PLUGIN_CHOICES[unknown["group"]])
+        return f"{choice}: no such choice; {suggest(unknown['name'], known)} (see --help-all)"
     unchosen = UNCHOSEN_GROUP.search(text)
     if unchosen is not None:
         group = unchosen["group"]

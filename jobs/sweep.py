@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,7 +19,7 @@ from plumbline.jobs.overrides import SWEEP_KEYS, name_store
 from plumbline.jobs.table import find_job
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.base.sentences import plural
-from plumbline.pipelines.base.exit_codes import OVER_BUDGET, Ending
+from plumbline.pipelines.base.exit_codes import COMPLETE, OVER_BUDGET, Ending
 from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.store.runs import has_report, make_newest, name_by_time
@@ -45,20 +46,26 @@ COMMAND = Command(
 def main(config: SweepConfig | SuiteConfig) -> int:
     """Run a sweep of one or several benchmarks, and write its log."""
     with write_log(config.log, [config.storage.key, config.storage.secret]):
-        return (
-            _run_suite(make_console(), config) if isinstance(config, SuiteConfig) else _run_one(make_console(), config)
-        )
+        if isinstance(config, SuiteConfig):
+            return _run_suite(make_console(), config)
+        concluded = sweep_benchmark(make_console(), config)
+        return COMPLETE if concluded is None else concluded.ending.code
 
 
-def _run_one(console: Console, config: SweepConfig) -> int:
-    """Show the plan, compute missing cells and show the leaderboards.
+class ConcludedSweep(NamedTuple):
+    """A sweep whose results have been shown."""
 
-    Return 0 if no row failed, 2 if the failed rows are within the budget, and 1 if they exceed it.
-    """
+    run_id: str
+    ending: Ending
+    """Exit code 0 if no row failed, 2 if the failed rows are within the budget, and 1 if they exceed it."""
+
+
+def sweep_benchmark(console: Console, config: SweepConfig) -> ConcludedSweep | None:
+    """Show the plan, compute missing cells, show the leaderboards and write the report; return None for a dry run."""
     if config.image_model is not None:
         scoring: SweepConfig | None = find_job("generate").generate_missing(console, config)
         if scoring is None:
-            return 0
+            return None
         config = scoring
     inputs = list_inputs(config)
     unchanged = None if config.dry_run else find_unchanged_by_listing(inputs)
@@ -67,11 +74,11 @@ def _run_one(console: Console, config: SweepConfig) -> int:
         _show_finished(console, inputs, unchanged)
         make_newest(inputs.store, unchanged.run_id)
         _show_end(console, unchanged, unchanged.ending)
-        return unchanged.ending.code
+        return ConcludedSweep(unchanged.run_id, unchanged.ending)
     planned = plan_inputs(inputs)
     show_plan(console, planned, full=config.dry_run or config.verbose)
     if config.dry_run:
-        return 0
+        return None
     if config.adaptive is None:
         with ProgressDisplay(
             console, afterwards=estimate_seconds_afterwards([planned]), verbose=planned.config.verbose
@@ -79,7 +86,7 @@ def _run_one(console: Console, config: SweepConfig) -> int:
             finished = run_sweep(planned, display.update)
     else:
         planned, finished = _run_adaptive(console, planned)
-    return _conclude(console, planned, finished).code
+    return ConcludedSweep(finished.run_id, _conclude(console, planned, finished))
 
 
 def _run_suite(console: Console, config: SuiteConfig) -> int:

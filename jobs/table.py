@@ -7,9 +7,10 @@ from plumbline.operators.base.errors import ConfigError, describe_missing_plugin
 from plumbline.operators.base.extensions import Extensions
 
 ORDER = (
-    "sweep", "score", "generate", "ingest", "questions", "status", "view", "report", "trends", "kinds", "diagnose",
-    "bridge", "build_benchmark", "leaks", "metaeval", "reproduce", "rehearse", "labels", "rate", "accumulate",
-    "captions", "nightly", "gate", "gc", "export", "publish", "rewards", "serve", "check_rewards", "train", "convert",
+    "sweep", "score", "generate", "evaluate", "ingest", "questions", "status", "view", "report", "trends", "kinds",
+    "diagnose", "bridge", "build_benchmark", "leaks", "metaeval", "reproduce", "rehearse", "labels", "rate",
+    "accumulate", "captions", "nightly", "gate", "gc", "export", "publish", "rewards", "serve", "check_rewards",
+    "train", "convert",
 )  # fmt: skip
 """Our jobs, in the order that a new user would need them."""
 PLUGIN_JOBS: Mapping[str, str] = {
@@ -23,6 +24,7 @@ PLUGIN_JOBS: Mapping[str, str] = {
     "leaks": "benchmark_builder",
     "export": "exports",
     "publish": "exports",
+    "evaluate": "checkpoint_evaluation",
     "generate": "generation",
     "rate": "rating",
     "convert": "reward_models",

@@ -112,7 +112,7 @@ def run(command: str, folder: Path, environment: Mapping[str, str]) -> str:
     """Run a command as a reader would; return the problem, or an empty string if it succeeds."""
     here = re.sub(r"<run id>|\b(RUN|ID)\b", lambda found: find_first_run(folder), command)
     for place, name in PLACEHOLDERS.items():
-        here = re.sub(rf"(?<==){re.escape(place)}(?![\w.])", name, here)
+        here = re.sub(rf"(?<=[= ]){re.escape(place)}(?![\w.])", name, here)
     for usual, tiny in SMALL_SETTINGS.items():
         here = re.sub(usual, tiny, here)
     here = here.replace("$REFERENCE_DATA", str(REFERENCE)).replace("=/shared", "=shared")

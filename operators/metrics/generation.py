@@ -49,6 +49,8 @@ class PicturesConfig(BoundsChecked):
     """Seed of the run. Each image's own seed depends only on this, the prompt's id and the image's number."""
     seeds: Positive = 1
     """Number of images per prompt; raising it later keeps the existing images."""
+    replace: bool = True
+    """True to replace a generator's images if its weights or settings have changed; false to stop with an error."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)

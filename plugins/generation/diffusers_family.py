@@ -1,5 +1,6 @@
 """Image generators that run on diffusers: any text-to-image pipeline with safetensors weights."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -20,11 +21,14 @@ from plumbline.operators.models.checkpoints.parts import (
     read_json,
     read_tensor_names,
 )
+from plumbline.operators.models.checkpoints.parts import count_parameters as count_in_file
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.model import LocalModel, ResolvedModel
 
 INDEX = "model_index.json"
 """The file that names a pipeline's class and its components."""
+LOADED = re.compile(r"(model|diffusion_pytorch_model)(-\d+-of-\d+)?\.safetensors")
+"""Names of the weight files that diffusers loads; other files in a repository are variants, such as fp16."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,11 +94,57 @@ def find_tensors(part: Part, only: str | None) -> list[str]:
     return names
 
 
+def count_parameters(part: Part) -> int | None:
+    """Return the number of parameters that a pipeline loads, from the headers of its safetensors files.
+
+    Returns None if a hub repository's headers cannot be read.
+    """
+    components = _read_components(read_json(part, INDEX))
+    if part.commit is None:
+        files = [file for component in components for file in sorted((Path(part.source) / component).iterdir())]
+        return sum(count_in_file(file) for file in files if LOADED.fullmatch(file.name))
+    from plumbline.operators.models.checkpoints import hub
+
+    names = [name for name in hub.list_files(part.source, part.commit) if name.count("/") == 1]
+    loaded = [name for name in names if name.split("/")[0] in components and LOADED.fullmatch(name.split("/")[1])]
+    total = 0
+    for name in loaded:
+        cached = hub.find_cached_file(part.source, part.commit, name)
+        count = hub.fetch_parameter_count(part.source, part.commit, name) if cached is None else count_in_file(cached)
+        if count is None:
+            return None
+        total += count
+    return total or None
+
+
+def find_default_size(part: Part) -> tuple[int, int] | None:
+    """Return the width and height of a pipeline's images from the configurations of its networks, or None.
+
+    Some pipelines, such as FLUX.1, have their size only in diffusers' code.
+    """
+    network = next((name for name in ("transformer", "unet") if part.file(f"{name}/config.json") is not None), None)
+    sample = None if network is None else read_json(part, f"{network}/config.json").get("sample_size")
+    height, width = sample if isinstance(sample, list) and len(sample) == 2 else (sample, sample)
+    blocks: Any = [None]  # a pipeline without an autoencoder draws pixels
+    if part.file("vae/config.json") is not None:
+        vae = read_json(part, "vae/config.json")
+        blocks = vae.get("block_out_channels") or vae.get("encoder_block_out_channels")
+    if not (isinstance(width, int) and isinstance(height, int) and isinstance(blocks, list)):
+        return None
+    scale = 2 ** (len(blocks) - 1)
+    return width * scale, height * scale
+
+
 def _list_tensors(folder: Path, configured: bool) -> list[str]:
     if not folder.is_dir():
         raise ModelError(f"{folder}: missing, although {INDEX} names it; download the checkpoint again")
     if not configured:  # a tokenizer, a scheduler, a processor
         return []
+    if any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
+        raise ModelError(
+            f"{folder}: expected *.safetensors, found only pickled .bin weights, which are never loaded; on a machine "
+            "that trusts them, load the pipeline and save it with pipeline.save_pretrained(FOLDER)"
+        )
     return check_weights(Part(source=str(folder), commit=None, identity=""))
 
 

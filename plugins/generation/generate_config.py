@@ -18,6 +18,8 @@ from plumbline.plugins.generation.pictures import Pictures
 IMAGE_STORE = ".generate"
 """Name of the store below the image folder; it contains the generated images and the tables of wanted images."""
 ROLE = "image_model"
+CHAIN = "pictures"
+"""Name of the chain that generates the images, in the sweep of a generation."""
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 SWEEP_KEYS = ("benchmark", "pictures", "cluster", "storage", "limits", "max_failed", "dry_run", "log")
 """Options that are copied from a sweep to the generation that makes its images."""
@@ -94,6 +96,11 @@ class GenerateConfig(BoundsChecked):
         """The benchmark without its images."""
         return replace(self.benchmark, images=None, generators={})
 
+    @property
+    def chain(self) -> Pictures:
+        """The chain that generates the images."""
+        return Pictures(options=self.pictures)
+
     def drawing(self) -> SweepConfig:
         """Return the sweep that generates the images: it has one prompt per image and reads no images."""
         return SweepConfig(
@@ -102,7 +109,7 @@ class GenerateConfig(BoundsChecked):
                 name=self.generator, prompts=(self.image_store / self.prompts_folder).url, images=None, generators={}
             ),
             models={ROLE: self.image_model},
-            metrics={"pictures": Pictures(options=self.pictures)},
+            metrics={CHAIN: self.chain},
             cluster=self.cluster,
             storage=self.storage,
             limits=self.limits,

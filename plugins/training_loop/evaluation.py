@@ -56,7 +56,7 @@ class Evaluation:
             benchmark: A benchmark with prompts, such as `shapes`; with `prompts="prompts.txt"`, your own prompts.
             metrics: The name of a metric, a function of an image and its prompt (docs/plugins.md), or a list of these.
             models: `released` for the real models, or `shapes` for the small ones that only know coloured shapes.
-            trackers: `tensorboard`, `wandb` or `mlflow`, a tracker of accelerate, a W&B run, or a list of these.
+            trackers: `tensorboard`, `wandb` or `mlflow`, an `Accelerator`, a W&B run, or a list of these.
             pipeline_options: Further arguments of a diffusers pipeline, such as `{"num_inference_steps": 20}`.
             options: Other keys of the evaluation: `limit=64` takes the first 64 prompts; `folder="evaluation"` is the
                 folder for the results; `seeds=2` makes two images per prompt, `batch=8` at a time; `worst=6` is the
@@ -139,30 +139,40 @@ class Evaluation:
         return TrackerCalls(type(tracker).__name__, tracker, self.config.tracker_timeout)
 
     def _begin(self, step: int) -> StepResult | list[WantedImage]:
-        """Return the step's result if the folder has it, otherwise the images to generate."""
+        """Return the step's result if the folder has it or its scores, otherwise the images to generate."""
         prompts = self._get_opened().prompts
         known = self._results.get(step)
-        if known is None:
-            return list_wanted_images(prompts, self.config.seeds)
-        LOG.warning("step %d was evaluated before, so its result is read from %s", step, known.folder)
-        return known
+        if known is not None:
+            LOG.warning(
+                "step %d was evaluated before; its result is that in %s, and this pipeline was not called",
+                step, known.folder,
+            )  # fmt: skip
+            return known
+        self.folder.check_alone()
+        if self.folder.has_scores(step):  # an earlier process, or a full disk, stopped between scores and result
+            return self._summarize(step, self.folder.read_scores(step), [])
+        return list_wanted_images(prompts, self.config.seeds)
 
     def _finish(self, step: int, wanted: Sequence[WantedImage], images: Sequence[GeneratedImage]) -> StepResult:
-        """Score the images, and write and send the results."""
-        scorer = self._get_opened().scorer
+        """Score the images, write the scores, and summarize them."""
         scores = self._score(step, wanted, images)
+        self.folder.write_scores(step, scores)
+        return self._summarize(step, scores, self._find_worst(scores, wanted, images))
+
+    def _summarize(self, step: int, scores: pa.Table, worst: Sequence[WorstImage]) -> StepResult:
+        """Compare a step's scores with those of earlier steps, and write and send the results."""
+        scorer = self._get_opened().scorer
         before = [self._results[other] for other in sorted(self._results) if other < step]
         best = find_best_steps(before, scorer.metrics)
         compared = {*best.values(), *[result.step for result in before[-1:]]}
         earlier = {other: self.folder.read_scores(other) for other in compared}
         metrics = summarize_step(step, scores, earlier, best, scorer.metrics)
         result = StepResult(step, metrics, self.folder.find_step(step).url)
-        worst = self._find_worst(scores, wanted, images)
-        self.folder.write_step(result, scores, worst)
+        self.folder.write_result(result, worst)
         self._results[step] = result
         every = [self._results[other] for other in sorted(self._results)]
         self.folder.write_report(f"{self.config.benchmark.name}, step by step", every, result, worst)
-        update = StepUpdate(step, list_values(result), worst)
+        update = StepUpdate(step, list_values(result), str(result), worst)
         for tracker in self._trackers:
             tracker.send(update)
         return result

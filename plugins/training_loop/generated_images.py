@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from plumbline.operators.base.errors import REMEDIES, ConfigError, RowError
+from plumbline.operators.base.errors import ConfigError, RowError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -118,7 +118,7 @@ def _list_modules(pipeline: Pipeline) -> "list[nn.Module]":
 def _check_image(image: Any, wanted: WantedImage) -> GeneratedImage:
     """Return an image as PNG, or an error if it is missing or of a single colour; raise ConfigError for other types."""
     if image is None:
-        error = RowError("missing_image", f"the pipeline returned no image; {REMEDIES['missing_image']}")
+        error = RowError("missing_image", "the pipeline returned None instead of an image; check the prompt")
         return GeneratedImage(wanted.image_id, None, error)
     if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim in (2, 3):
         image = Image.fromarray(image)
@@ -131,8 +131,8 @@ def _check_image(image: Any, wanted: WantedImage) -> GeneratedImage:
     picture = image.convert("RGB")
     pixels = np.asarray(picture)
     if (pixels == pixels[0, 0]).all():
-        colour = "of one colour" if pixels.any() else "black"
-        message = f"the pipeline made an image that is entirely {colour}; {REMEDIES['blank_picture']}"
+        colour = "of one colour" if pixels.any() else "black, as NaN and blocked images are"
+        message = f"the pipeline made an image that is entirely {colour}; check its weights, or use float32"
         return GeneratedImage(wanted.image_id, None, RowError("blank_picture", message))
     stream = io.BytesIO()
     picture.save(stream, "PNG", compress_level=1)

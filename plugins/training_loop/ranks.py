@@ -14,7 +14,7 @@ MAX_WAIT = timedelta(hours=6)
 
 
 class RankError(PlumblineError):
-    """Raised if another process of the training failed in the same step."""
+    """Raised if another process of the training failed in the same step, or did not call it."""
 
 
 class Ranks:
@@ -27,12 +27,19 @@ class Ranks:
     def group(self) -> Any:
         """Group in which all processes communicate through CPUs; None if there is only one process.
 
-        It is created at the first step, by all processes together.
+        It is created at the first step, by all processes together; raises RankError if one of them is missing.
         """
         import torch.distributed as dist
 
         if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
             return None
+        try:
+            dist.new_group(backend="gloo")  # waits for the others as long as PyTorch usually does, and not MAX_WAIT
+        except dist.DistError as error:
+            raise RankError(
+                f"step: expected all {dist.get_world_size()} processes to call it, found that some did not; call it on "
+                "every process, not only on the first one"
+            ) from error
         return dist.new_group(backend="gloo", timeout=MAX_WAIT)
 
     @property

@@ -1,10 +1,10 @@
 """The folder of an evaluation: its settings, and for each step the scores, the results and the worst images.
 
-evaluation.json             settings that all steps share
-report.html                 all steps, and the worst images of the latest
-steps/00000100/result.json  means and comparisons; it is written last, so a step without it is computed again
-steps/00000100/scores.parquet
+evaluation.json                settings that all steps share
+report.html                    all steps, and the worst images of the latest
+steps/00000100/scores.parquet  written first and only once, so of several processes only one can have the step
 steps/00000100/worst/vqascore-1.png
+steps/00000100/result.json     means and comparisons; written last, and computed from the scores if it is missing
 """
 
 import json
@@ -48,15 +48,17 @@ class StepFolder:
 
     def __init__(self, place: Place) -> None:
         self.place = place
+        self._known: set[str] = set()
+        """Names of the steps that were there at the beginning, or that this process has written."""
 
     def claim(self, settings: Mapping[str, Any]) -> None:
         """Write the settings; raise ConfigError if the folder belongs to an evaluation with other settings."""
         file = self.place / SETTINGS_FILE
+        if file.create(json.dumps(settings, indent=1).encode()):
+            return
         with readable_errors(file, "folder"):
-            earlier = _read_json(file) if file.exists() else None
-        if earlier is None:
-            file.write(json.dumps(settings, indent=1).encode())
-        elif earlier != settings:
+            earlier = _read_json(file, "choose another folder")
+        if earlier != settings:
             different = sorted(name for name in {*earlier, *settings} if earlier.get(name) != settings.get(name))
             raise ConfigError(
                 f"folder {self.place}: expected an evaluation with the same settings, found another one (other "
@@ -66,14 +68,30 @@ class StepFolder:
     def read_results(self) -> list[StepResult]:
         """Return the results of all complete steps, in order; raise ConfigError if a file is damaged."""
         steps = self.place / "steps"
+        self._known = set(self._list_steps())
         with readable_errors(steps, "folder"):
-            listed = sorted(name for name in steps.list() if STEP_NAME.fullmatch(name)) if steps.is_folder() else []
-            complete = [name for name in listed if (steps / name / RESULT_FILE).is_file()]
+            complete = [name for name in sorted(self._known) if (steps / name / RESULT_FILE).is_file()]
         return [self._read_result(int(name)) for name in complete]
+
+    def check_alone(self) -> None:
+        """Raise ConfigError if another process has written a step since the results were read."""
+        if foreign := sorted(set(self._list_steps()) - self._known):
+            raise self._make_shared_error(int(foreign[0]))
+
+    def _list_steps(self) -> list[str]:
+        steps = self.place / "steps"
+        with readable_errors(steps, "folder"):
+            return [name for name in steps.list() if STEP_NAME.fullmatch(name)] if steps.is_folder() else []
+
+    def _make_shared_error(self, step: int) -> ConfigError:
+        return ConfigError(
+            f"folder {self.place}: expected the steps of this training, found step {step} of another process that runs "
+            "now; two trainings cannot share a folder, so choose another one"
+        )
 
     def _read_result(self, step: int) -> StepResult:
         file = self.find_step(step) / RESULT_FILE
-        values = _read_json(file)
+        values = _read_json(file, REMEDY)
         try:
             metrics = tuple(MetricResult.parse(metric) for metric in values["metrics"])
         except (KeyError, TypeError) as error:
@@ -84,6 +102,12 @@ class StepFolder:
         """Return the folder of a step."""
         return self.place / f"steps/{name_step(step)}"
 
+    def has_scores(self, step: int) -> bool:
+        """Return True if the step's images were scored, even if its result was not written."""
+        file = self.find_step(step) / SCORES_FILE
+        with readable_errors(file, "scores"):
+            return file.is_file()
+
     def read_scores(self, step: int) -> pa.Table:
         """Return the scores of a complete step; raise ConfigError if the file is damaged or missing."""
         file = self.find_step(step) / SCORES_FILE
@@ -93,10 +117,18 @@ class StepFolder:
             except pa.ArrowInvalid as error:
                 raise ConfigError(f"{file}: expected Parquet, found a damaged file; {REMEDY}") from error
 
-    def write_step(self, result: StepResult, scores: pa.Table, worst: Sequence[WorstImage]) -> None:
-        """Write a step's files. The last file marks the step as complete."""
+    def write_scores(self, step: int, scores: pa.Table) -> None:
+        """Write a step's scores; raise ConfigError if another process has written them."""
+        sink = pa.BufferOutputStream()
+        pq.write_table(scores, sink, compression="zstd")
+        self._known.add(name_step(step))  # even if writing fails, because that may leave an empty folder
+        if not (self.find_step(step) / SCORES_FILE).create(sink.getvalue().to_pybytes()):
+            self._known.remove(name_step(step))
+            raise self._make_shared_error(step)
+
+    def write_result(self, result: StepResult, worst: Sequence[WorstImage]) -> None:
+        """Write a step's worst images, and then its result, which marks the step as complete."""
         folder = self.find_step(result.step)
-        (folder / SCORES_FILE).write_table(scores)
         for image in worst:
             (folder / image.path).write(image.encoded)
         content = {"step": result.step, "metrics": [metric.to_json() for metric in result.metrics]}
@@ -114,11 +146,11 @@ class StepFolder:
 REMEDY = "delete its folder to evaluate the step again"
 
 
-def _read_json(file: Place) -> Any:
+def _read_json(file: Place, remedy: str) -> Any:
     try:
         values = json.loads(file.read())
     except ValueError as error:
-        raise ConfigError(f"{file}: expected JSON, found a damaged file; {REMEDY}") from error
+        raise ConfigError(f"{file}: expected JSON, found a damaged file; {remedy}") from error
     if not isinstance(values, dict):
-        raise ConfigError(f"{file}: expected a JSON object, found a {type(values).__name__}; {REMEDY}")
+        raise ConfigError(f"{file}: expected a JSON object, found a {type(values).__name__}; {remedy}")
     return values

@@ -1,8 +1,10 @@
 """The files in jobs/deploy are valid for Kubernetes, KubeRay, the container build and cron."""
 
+import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -15,6 +17,8 @@ import kubernetes_validate
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from PIL import Image
 
 from plumbline.pipelines.nightly.nightly_config import NightlyConfig
 from plumbline.pipelines.running.placement import NodeResources, fits
@@ -234,34 +238,82 @@ def read_instructions() -> list[tuple[str, str]]:
     return [(word, said) for word, _, said in (line.partition(" ") for line in joined.splitlines() if line.strip())]
 
 
-@pytest.mark.slow
-def test_the_container_image_has_the_files_of_a_sweep_in_their_places(tmp_path: Path) -> None:
-    """The test runs the image's own steps in a clean folder; packages that pip would download are already installed."""
-    app, venv = tmp_path / "app", tmp_path / "venv"
-    app.mkdir()
-    ignored = {line.removeprefix("!") for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()}
+def copy_context(said: str, folder: Path) -> None:
+    """Carry out a COPY whose target is relative to `folder`; leave out the files that the build ignores."""
+    lines = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    sent = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    ignored = shutil.ignore_patterns(*(line.removeprefix("**/") for line in lines if line.startswith("**/")))
+    *sources, target = said.split()
+    assert lines[0] == "*" and set(sources) <= sent, "everything else is ignored by the build"
+    for source in sources:
+        if (ROOT / source).is_dir():
+            shutil.copytree(ROOT / source, folder / target, symlinks=True, ignore=ignored)
+        else:
+            shutil.copy(ROOT / source, folder / target)
+
+
+def build_image(root: Path, environment: dict[str, str]) -> tuple[list[str], Path, dict[str, str]]:
+    """Carry out the Dockerfile's instructions below `root`, except for Debian's packages and the users.
+
+    `environment` is that of the base image. Return the image's command, its working folder and its environment.
+    """
+    folder, command, stages = root, list[str](), 0
     for word, said in read_instructions():
-        if word == "COPY":
-            *sources, target = said.split()
-            assert set(sources) <= ignored, "everything else is ignored by the build"
-            for source in sources:
-                subprocess.run(["cp", "-r", ROOT / source, app / target], check=True)
+        if word == "FROM":
+            stages += 1
+        elif word in ("ARG", "ENV") and stages:  # an ARG before FROM only chooses the base image
+            pairs = dict(item.split("=", 1) for item in shlex.split(said))
+            environment |= {name: f"{root}{value}" if value.startswith("/") else value for name, value in pairs.items()}
+        elif word == "WORKDIR":
+            folder = root / said.removeprefix("/")
+            folder.mkdir(parents=True, exist_ok=True)
+        elif word == "COPY":
+            copy_context(said, folder)
+        elif word == "RUN" and not said.startswith("apt-get "):
+            subprocess.run(["/bin/sh", "-c", said], check=True, cwd=folder, env=environment)
+        elif word == "CMD":
+            command = json.loads(said)
+        else:
+            assert word in ("ARG", "USER", "RUN"), f"{word}: teach this test to carry it out"
+    assert stages == 1
+    return command, folder, environment
+
+
+@pytest.mark.slow
+def test_the_container_image_scores_images_and_plans_a_sweep(tmp_path: Path) -> None:
+    """The test runs the image's own lines; packages that pip would download are already installed."""
+    venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     (site,) = venv.glob("lib/*/site-packages")
     (here,) = (path for path in sys.path if path.endswith("site-packages"))
     (site / "here.pth").write_text(here + "\n")
-    (install,) = (said for word, said in read_instructions() if word == "RUN" and "pip install" in said)
-    command = install.replace("python", f"{venv}/bin/python", 1).replace("${EXTRAS}", "cluster,api")
-    offline = f"{command} --no-deps --no-build-isolation --quiet"
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run(["/bin/sh", "-c", offline], check=True, cwd=app, env=clean)
-    done = subprocess.run(
-        [f"{venv}/bin/plumbline", "sweep", "sweep=shapes", "dry_run=true", "store=store"],
-        cwd=tmp_path, env=clean, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "answers:vqa" in done.stdout
+    offline = {"PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_INDEX": "1"}  # 0 means no isolation
+    base = {**clean, **offline, "PATH": f"{venv}/bin:{os.environ['PATH']}"}
+    command, home, environment = build_image(tmp_path / "image", base)
+
+    def run(*words: str) -> str:
+        done = subprocess.run(words, cwd=home, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert "plumbline score" in run(*command)
+    (home / "outputs").mkdir()
+    for number, colour in enumerate(("red", "blue")):
+        Image.effect_noise((64, 64), 80).save(home / f"outputs/{number}.png")
+        (home / f"outputs/{number}.txt").write_text(f"a {colour} circle")
+    printed = run("plumbline", "score", "images=outputs", "metric=[clipscore]", "models=shapes", "cluster=here")
+    assert "scores: 1/1 cells" in printed and "0 failed rows" in printed and list(home.glob("store/runs/*/report.html"))
+    assert "answers:vqa" in run("plumbline", "sweep", "sweep=shapes", "dry_run=true", "store=store")
+    assert str(site) in run("python", "-c", "import plumbline; print(plumbline.__file__)")
     assert not (site / "tests").exists() and list(site.glob("*/py.typed"))
+
+
+def test_the_container_image_installs_extras_and_a_python_that_the_project_has() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    arguments = dict(text.split("=", 1) for word, text in read_instructions() if word == "ARG")
+    assert set(arguments["EXTRAS"].split(",")) <= set(project["optional-dependencies"])
+    assert arguments["PYTHON"] in SpecifierSet(project["requires-python"])
 
 
 def test_the_container_image_is_pinned_and_runs_without_root() -> None:

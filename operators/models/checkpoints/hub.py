@@ -103,3 +103,17 @@ def fetch_tensor_names(repo: str, commit: str, only: str | None = None) -> list[
         return list(HfApi().get_safetensors_metadata(repo, revision=commit).weight_map)
     except (errors.NotASafetensorsRepoError, errors.EntryNotFoundError, errors.OfflineModeIsEnabled):
         return []
+
+
+def find_cached_file(repo: str, commit: str, name: str) -> Path | None:
+    """Return the path of a snapshot's file in the local cache, or None if it is not cached."""
+    cached = try_to_load_from_cache(repo, name, revision=commit)
+    return Path(cached) if isinstance(cached, str) else None
+
+
+def fetch_parameter_count(repo: str, commit: str, name: str) -> int | None:
+    """Ask the hub for the number of parameters in a safetensors file; return None if it does not answer."""
+    try:
+        return sum(HfApi().parse_safetensors_file_metadata(repo, name, revision=commit).parameter_count.values())
+    except (HTTPError, errors.HfHubHTTPError, errors.OfflineModeIsEnabled, OSError, errors.SafetensorsParsingError):
+        return None

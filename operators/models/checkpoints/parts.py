@@ -2,7 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -169,9 +171,21 @@ def check_weights(part: Part, only: str | None = None) -> list[str]:
 
 def read_tensor_names(file: Path) -> list[str]:
     """Return the names of the tensors in the header of a safetensors file. Raise ModelError if it is damaged."""
+    with _open_safetensors(file) as stream:
+        return list(stream.keys())
+
+
+def count_parameters(file: Path) -> int:
+    """Return the number of parameters in a safetensors file, from its header. Raise ModelError if it is damaged."""
+    with _open_safetensors(file) as stream:
+        return sum(math.prod(stream.get_slice(name).get_shape()) for name in stream.keys())  # noqa: SIM118
+
+
+@contextmanager
+def _open_safetensors(file: Path) -> Iterator[Any]:
     try:
         with safe_open(file, framework="np") as stream:
-            return list(stream.keys())
+            yield stream
     except (SafetensorError, OSError) as error:
         raise ModelError(
             f"{file}: not a safetensors file ({error}), or truncated; download the checkpoint again"

@@ -12,6 +12,7 @@ from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import write_log
 from plumbline.pipelines.base.exit_codes import COMPLETE
 from plumbline.pipelines.plans.sweep_config import SweepConfig
+from plumbline.plugins.generation.forecast import plan_scoring
 from plumbline.plugins.generation.generate_config import GenerateConfig, find_generation, find_scoring_sweep
 from plumbline.plugins.generation.generating import GenerationResult, PlannedGeneration, generate, plan_generation
 
@@ -36,25 +37,38 @@ def main(config: GenerateConfig) -> int:
 
 def _run(console: Console, config: GenerateConfig) -> int:
     """Generate missing images; return 0 if all exist, 2 if failures are within the budget, otherwise 1."""
-    generated = _plan_and_generate(console, config)
-    return COMPLETE if generated is None else generated.exit_code
+    planned = _plan(console, config)
+    return COMPLETE if config.dry_run else _generate(console, planned).exit_code
 
 
 def generate_missing(console: Console, config: SweepConfig) -> SweepConfig | None:
-    """Generate the missing images of a sweep; return the sweep that scores them, or None after a dry run."""
-    generation = find_generation(config)
-    if generation is not None and _plan_and_generate(console, generation) is None:
-        say(console, "the sweep is planned once the images exist")
-        return None
-    return find_scoring_sweep(config)
+    """Generate the missing images of a sweep; return the sweep that scores them.
+
+    First show what it costs to generate and score the images. After a dry run with missing images, return None.
+    """
+    generation, scoring = find_generation(config), find_scoring_sweep(config)
+    if generation is None:
+        return scoring
+    planned = _plan(console, generation)
+    if planned.needs.missing:
+        say(console, "then, to score these images:")
+        show_cells(console, plan_scoring(planned, scoring), full=config.dry_run or config.verbose)
+    if config.dry_run:
+        return None if planned.needs.missing else scoring
+    _generate(console, planned)
+    return scoring
 
 
-def _plan_and_generate(console: Console, config: GenerateConfig) -> GenerationResult | None:
-    """Show the plan, generate missing images, and show the result; return None for a dry run."""
+def _plan(console: Console, config: GenerateConfig) -> PlannedGeneration:
+    """Plan the images, and show the plan; raise ConfigError if the images do not fit on their disk."""
     planned = plan_generation(config)
     _show_generation(console, planned)
-    if config.dry_run:
-        return None
+    planned.needs.check_space()
+    return planned
+
+
+def _generate(console: Console, planned: PlannedGeneration) -> GenerationResult:
+    """Generate the missing images, and show the result."""
     with ProgressDisplay(console) as display:
         generated = generate(planned, display.update)
     _show_generated(console, generated)
@@ -62,13 +76,15 @@ def _plan_and_generate(console: Console, config: GenerateConfig) -> GenerationRe
 
 
 def _show_generation(console: Console, planned: PlannedGeneration) -> None:
-    """Show the prompts, the image model, and the number of missing images."""
+    """Show the prompts, the image model, the number of missing images, and what they need."""
     config = planned.config
     seeds = f" x {config.pictures.seeds} seeds" if config.pictures.seeds > 1 else ""
     say(
         console, f"{config.benchmark.name}: {planned.prompts} prompts{seeds}, generator {config.image_model.checkpoint}"
     )
     show_cells(console, planned.drawing)
+    for line in planned.needs.describe():
+        say(console, line)
 
 
 def _show_generated(console: Console, generated: GenerationResult) -> None:

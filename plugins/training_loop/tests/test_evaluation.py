@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -15,18 +16,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from diffusers.image_processor import VaeImageProcessor
 from PIL import Image
 from transformers import Trainer, TrainingArguments
 
 import plumbline
 from plugins.training_loop.tests.drawn_shapes import make_pipeline
-from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError, PlumblineError
 from plumbline.plugins.training_loop.trackers.tracker import StepSender, StepUpdate, TrackerCalls
 from plumbline.statistics import holm, signed_rank
 from tests.environment import ROOT
 
 
-def open_evaluation(folder: Path, limit: int = 32, **options: Any) -> plumbline.Evaluation:
+def open_evaluation(folder: Path | str, limit: int = 32, **options: Any) -> plumbline.Evaluation:
     given = {"metrics": "clipscore", **options}
     return plumbline.Evaluation(benchmark="shapes", models="shapes", limit=limit, folder=str(folder), **given)
 
@@ -75,16 +77,54 @@ def test_a_metric_whose_lower_scores_are_better_is_compared_in_its_direction(tmp
     assert (last.previous.verdict, last.previous.step, last.best.step) == ("worse", 1, 1)
 
 
-def test_a_restarted_loop_continues_with_the_earlier_steps(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    first = open_evaluation(tmp_path)
+def test_a_restarted_loop_continues_with_the_earlier_steps(place: str, caplog: pytest.LogCaptureFixture) -> None:
+    first = open_evaluation(place)
     results = [first.step(make_pipeline(skill), step=step) for step, skill in ((10, 0.0), (20, 1.0))]
-    (tmp_path / "steps/00000030/worst").mkdir(parents=True)  # stopped while it was written
+    (first.folder.place / "steps/00000030/worst/clipscore-1.png").write(b"")  # stopped while it was written
     calls: list[int] = []
-    again = open_evaluation(tmp_path)
+    again = open_evaluation(place)
     assert [again.step(make_pipeline(0.0, calls), step=step) for step in (10, 20)] == results and calls == []
-    assert "step 20 was evaluated before" in caplog.text
+    assert (
+        f"step 20 was evaluated before; its result is that in {place}/steps/00000020, and this pipeline" in caplog.text
+    )
     continued = again.step(make_pipeline(0.0, calls), step=30)["clipscore"]
     assert (continued.previous.step, continued.previous.verdict) == (20, "worse") and sum(calls) == 32
+    worst = [f"worst/clipscore-{number}.png" for number in range(1, 7)]
+    steps = [f"steps/{step:08d}/{name}" for step in (10, 20, 30) for name in ("result.json", "scores.parquet", *worst)]
+    assert {name for name, _ in again.folder.place.files()} == {"evaluation.json", "report.html", *steps}
+    page = (again.folder.place / "report.html").read().decode()
+    assert "worse than step 20" in page and 'src="steps/00000030/worst/clipscore-1.png"' in page
+
+
+def test_a_step_that_lost_its_result_is_not_generated_again(tmp_path: Path) -> None:
+    first = open_evaluation(tmp_path)
+    results = [first.step(make_pipeline(skill), step=step) for step, skill in ((1, 0.0), (2, 1.0))]
+    (tmp_path / "steps/00000002/result.json").unlink()
+    calls: list[int] = []
+    assert open_evaluation(tmp_path).step(make_pipeline(0.0, calls), step=2) == results[1] and calls == []
+    assert (tmp_path / "steps/00000002/result.json").is_file()
+
+
+def test_two_processes_cannot_write_the_same_step(place: str) -> None:
+    first, second = open_evaluation(place), open_evaluation(place)
+
+    def draw_meanwhile(prompts: list[str], seeds: list[int]) -> Any:
+        if not second.folder.has_scores(1):
+            second.step(make_pipeline(1.0), step=1)
+        return make_pipeline(0.0)(prompts, seeds)
+
+    message = (
+        f"folder {place}: expected the steps of this training, found step 1 of another process that runs now; two "
+        "trainings cannot share a folder, so choose another one"
+    )
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            first.step(draw_meanwhile, step=1)
+    with pytest.raises(ConfigError, match=re.escape(message)):  # a step that the other process does not have
+        first.step(make_pipeline(0.0), step=2)
+    again = second.step(make_pipeline(1.0), step=3)["clipscore"]
+    assert (again.previous.step, again.previous.difference) == (1, 0.0)
+    assert [result.step for result in open_evaluation(place).folder.read_results()] == [1, 3]
 
 
 def test_steps_with_other_settings_are_refused(tmp_path: Path) -> None:
@@ -109,11 +149,44 @@ def test_black_and_missing_images_have_no_score_and_the_reason_is_shown(tmp_path
     assert sorted(kinds) == ["blank_picture"] * 2 + ["missing_image"] * 2
     black = evaluation.step(lambda prompts: [Image.new("RGB", (64, 64)) for _ in prompts], step=3)
     assert black["clipscore"].mean is None and black["clipscore"].previous.verdict == "no shared scores"
-    assert "12 images without a score: the pipeline made an image that is entirely black; check the prompt" in str(
-        black
-    )
+    assert (
+        "12 images without a score: the pipeline made an image that is entirely black, as NaN and blocked images are; "
+        "check its weights, or use float32"
+    ) in str(black)
     after = evaluation.step(make_pipeline(1.0), step=4)["clipscore"]
     assert (after.previous.verdict, after.best.step) == ("no shared scores", 1)
+
+
+def test_the_images_of_a_model_that_only_returns_nan_have_no_score(tmp_path: Path) -> None:
+    class Diverged(diffusers.DiffusionPipeline):
+        def __call__(self, prompt: list[str], generator: list[torch.Generator]) -> Any:
+            latents = torch.full((len(prompt), 3, 16, 16), torch.nan, dtype=torch.bfloat16)
+            return diffusers.ImagePipelineOutput(VaeImageProcessor().postprocess(latents.float()))
+
+    evaluation = open_evaluation(tmp_path, limit=8)
+    evaluation.step(make_pipeline(1.0), step=1)
+    with pytest.warns(RuntimeWarning, match="invalid value"):
+        result = evaluation.step(Diverged(), step=2)
+    assert (result["clipscore"].mean, result["clipscore"].n_null) == (None, 8)
+    assert "an image that is entirely black, as NaN and blocked images are; check its weights" in str(result)
+
+
+def test_a_step_whose_files_could_not_be_written_is_finished_later(tmp_path: Path) -> None:
+    def draw(prompts: list[str], seeds: list[int]) -> list[np.ndarray[Any, Any]]:
+        calls.append(len(prompts))
+        return [np.random.default_rng(seed).integers(0, 255, (128, 128, 3), dtype=np.uint8) for seed in seeds]
+
+    calls: list[int] = []
+    evaluation = open_evaluation(tmp_path, limit=8)
+    allowed = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, allowed[1]))  # more than the scores need, less than an image
+    try:
+        with pytest.raises(PlumblineError, match=r"clipscore-1\.png: cannot be written .*raise the limit"):
+            evaluation.step(draw, step=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, allowed)
+    assert evaluation.step(draw, step=1)["clipscore"].n == 8 and calls == [8]
+    assert evaluation.step(draw, step=2)["clipscore"].previous.difference == 0
 
 
 @pytest.mark.parametrize(
@@ -250,7 +323,7 @@ def test_a_tracker_that_does_not_answer_is_left_behind(caplog: pytest.LogCapture
 
     calls = TrackerCalls("silent", Silent(""), timeout=0.01)
     for step in (1, 2):
-        calls.send(StepUpdate(step, {}, ()))
+        calls.send(StepUpdate(step, {}, "", ()))
     answers.set()
     assert sent == [1]  # no second thread waits for it
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [

@@ -25,14 +25,16 @@ class Sender(StepSender):
         self.active = None if run is None else run.info.run_id
 
     def send(self, update: StepUpdate) -> None:
-        """Log the numbers and the worst images."""
+        """Log the numbers, the verdicts and the worst images."""
         client = MlflowClient()
         run_id = self.active or self._find_own_run(client)
         now = int(time.time() * 1000)
         client.log_batch(run_id, [Metric(name, value, now, update.step) for name, value in update.values.items()])
+        folder = f"{PREFIX}/{update.step:08d}"
+        client.log_text(run_id, update.text, f"{folder}/verdicts.txt")
         for image in update.worst:
-            path = f"{PREFIX}/{update.step:08d}/{image.metric}-{image.number}.png"
-            client.log_image(run_id, Image.open(io.BytesIO(image.encoded)), artifact_file=path)
+            picture = Image.open(io.BytesIO(image.encoded))
+            client.log_image(run_id, picture, artifact_file=f"{folder}/{image.metric}-{image.number}.png")
 
     def _find_own_run(self, client: MlflowClient) -> str:
         folder = hashlib.sha256(self.folder.encode()).hexdigest()[:16]  # an address may contain quotation marks

@@ -8,7 +8,7 @@ import tensorboard as tensorboard  # so that a missing package is found when the
 from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
-from plumbline.plugins.training_loop.trackers.tracker import PREFIX, StepSender, StepUpdate
+from plumbline.plugins.training_loop.trackers.tracker import PREFIX, VERDICT_TEXT_NAME, StepSender, StepUpdate
 
 
 class Sender(StepSender):
@@ -19,9 +19,12 @@ class Sender(StepSender):
         return SummaryWriter(f"{self.folder}/tensorboard")
 
     def send(self, update: StepUpdate) -> None:
-        """Write the numbers and the worst images."""
+        """Write the numbers, the verdicts and the worst images."""
         for name, value in update.values.items():
             self._writer.add_scalar(name, value, update.step)
+        self._writer.add_text(
+            VERDICT_TEXT_NAME, update.text.replace("\n", "\n\n"), update.step
+        )  # it is shown as Markdown
         for image in update.worst:
             pixels = np.asarray(Image.open(io.BytesIO(image.encoded)))
             name = f"{PREFIX}/{image.metric}/worst/{image.number}"

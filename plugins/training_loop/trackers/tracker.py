@@ -13,7 +13,9 @@ from plumbline.plugins.training_loop.step_results import MetricResult, StepResul
 LOG = logging.getLogger(__name__)
 PREFIX = "plumbline"
 """First part of the names of all values."""
-VERDICT_NUMBERS = {"better": 1.0, "worse": -1.0, "no clear difference": 0.0, "too few prompts": 0.0}
+VERDICT_TEXT_NAME = f"{PREFIX}/verdicts"
+"""Name of the text with a step's verdicts."""
+VERDICT_VALUES = {"better": 1.0, "worse": -1.0, "no clear difference": 0.0, "too few prompts": 0.0}
 
 
 class StepUpdate(NamedTuple):
@@ -22,6 +24,8 @@ class StepUpdate(NamedTuple):
     step: int
     values: Mapping[str, float]
     """Numbers by name, such as plumbline/vqascore/mean."""
+    text: str
+    """Results with their verdicts, one line per metric."""
     worst: Sequence[WorstImage]
 
 
@@ -65,7 +69,7 @@ def _list_metric_values(metric: MetricResult) -> Iterator[tuple[str, float]]:
     for name, compared in (("previous", metric.previous), ("best", metric.best)):
         if compared is not None and compared.difference is not None:
             yield f"difference_from_{name}", compared.difference
-            yield f"verdict_against_{name}", VERDICT_NUMBERS[compared.verdict]
+            yield f"verdict_against_{name}", VERDICT_VALUES[compared.verdict]
 
 
 class TrackerCalls:

@@ -6,7 +6,7 @@ import io
 import wandb
 from PIL import Image
 
-from plumbline.plugins.training_loop.trackers.tracker import PREFIX, StepSender, StepUpdate
+from plumbline.plugins.training_loop.trackers.tracker import PREFIX, VERDICT_TEXT_NAME, StepSender, StepUpdate
 
 STEP_NAME = f"{PREFIX}/step"
 
@@ -15,7 +15,7 @@ class Sender(StepSender):
     """Client of Weights & Biases; the server and the user come from the WANDB_ variables."""
 
     def send(self, update: StepUpdate) -> None:
-        """Log the numbers and the worst images against the training step, whatever else the run has logged."""
+        """Log the numbers, verdicts and worst images against the training step, whatever else the run has logged."""
         run = wandb.run
         if run is None:
             name = hashlib.sha256(self.folder.encode()).hexdigest()[:16]
@@ -27,4 +27,4 @@ class Sender(StepSender):
         for image in update.worst:
             shown = wandb.Image(Image.open(io.BytesIO(image.encoded)), caption=f"{image.score:.3f}: {image.prompt}")
             images.setdefault(f"{PREFIX}/{image.metric}/worst", []).append(shown)
-        run.log({**update.values, **images, STEP_NAME: update.step})
+        run.log({**update.values, VERDICT_TEXT_NAME: update.text, **images, STEP_NAME: update.step})

@@ -6,10 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +17,11 @@ from plumbline.operators.models.families import model_config
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
+from tests.operators.models.hub_server import COMMIT, Hub, serve_hub
 from tests.operators.tiny.rewards import save_open_clip
 
 ROOT = Path(__file__).parents[4]
-COMMIT, OLDER_COMMIT, TOWER_COMMIT = "1" * 40, "0123456789abcdef" * 2 + "01234567", "2" * 40
+OLDER_COMMIT, TOWER_COMMIT = "0123456789abcdef" * 2 + "01234567", "2" * 40
 CLIP_REPOSITORY, FLANT5_REPOSITORY, OPEN_CLIP = "acme/tiny-clip", "acme/tiny-flant5", "acme/tiny-open-clip"
 WEIGHTLESS_REPOSITORY = "acme/weightless"
 
@@ -151,87 +149,10 @@ def test_a_model_from_the_cache_answers_like_one_from_a_folder(
 # With a hub
 
 
-@dataclass
-class Hub:
-    """A hub on a localhost port that serves folders as repositories with one commit each."""
-
-    repositories: dict[str, Path]
-    refusals: dict[str, int] = field(default_factory=dict)
-    """HTTP status sent for each repository that is refused."""
-    served: dict[str, int] = field(default_factory=dict)
-    """Bytes of content sent, by file name."""
-    port: int = 0
-
-    def files(self, repo: str) -> list[str]:
-        return sorted(path.name for path in self.repositories[repo].iterdir())
-
-    def environment(self, home: Path) -> dict[str, str]:
-        return {"HF_ENDPOINT": f"http://127.0.0.1:{self.port}", "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
-
-
-class HubHandler(BaseHTTPRequestHandler):
-    """Handler of the few hub routes that are needed to find and download a model."""
-
-    hub: Hub
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Print nothing."""
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        parts = self.path.split("?")[0].strip("/").split("/")
-        repo = "/".join(parts[2:4] if parts[0] == "api" else parts[:2])
-        if repo in self.hub.refusals:
-            self.reply(self.hub.refusals[repo], {}, b"")
-        elif repo not in self.hub.repositories:
-            self.reply(404, {"X-Error-Code": "RepoNotFound"}, b"")
-        elif parts[0] == "api" and "tree" in parts:
-            sizes = {path.name: path.stat().st_size for path in self.hub.repositories[repo].iterdir()}
-            entries = [{"type": "file", "path": name, "oid": name, "size": size} for name, size in sizes.items()]
-            self.reply(200, {}, json.dumps(entries).encode())
-        elif parts[0] == "api":
-            files = [{"rfilename": name} for name in self.hub.files(repo)]
-            self.reply(200, {}, json.dumps({"id": repo, "sha": COMMIT, "siblings": files}).encode())
-        else:
-            self.reply_with_file(self.hub.repositories[repo] / parts[-1])
-
-    def reply_with_file(self, file: Path) -> None:
-        if not file.is_file():
-            self.reply(404, {"X-Error-Code": "EntryNotFound"}, b"")
-            return
-        content = file.read_bytes()
-        headers = {"ETag": f'"{file.name}-{len(content)}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
-        status, wanted = 200, self.headers.get("Range")
-        if wanted is not None:
-            first, last = wanted.removeprefix("bytes=").split("-")
-            headers["Content-Range"] = f"bytes {first}-{last or len(content) - 1}/{len(content)}"
-            content, status = content[int(first) : int(last or len(content)) + 1], 206
-        if self.command == "GET":
-            self.hub.served[file.name] = self.hub.served.get(file.name, 0) + len(content)
-        self.reply(status, headers, content)
-
-    def reply(self, status: int, headers: dict[str, str], content: bytes) -> None:
-        self.send_response(status)
-        for name, value in (headers | {"Content-Length": str(len(content))}).items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
-
-
 @pytest.fixture
 def hub(checkpoints: Path) -> Iterator[Hub]:
-    served = Hub({CLIP_REPOSITORY: checkpoints / "clip"})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (HubHandler,), {"hub": served}))
-    served.port = server.server_port
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield served
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serve_hub({CLIP_REPOSITORY: checkpoints / "clip"}) as served:
+        yield served
 
 
 def test_a_branch_is_pinned_to_the_commit_the_hub_names_and_planning_fetches_no_weights(

@@ -1,0 +1,81 @@
+"""Generates a benchmark's images with one checkpoint, scores them, compares it with a baseline and applies a gate."""
+
+import sys
+
+from rich.console import Console
+
+from plumbline.jobs.command import STOPPED_LINE, Command, run_job
+from plumbline.jobs.display.console import make_console, say, show_sentence
+from plumbline.jobs.logs import write_log
+from plumbline.jobs.overrides import SWEEP_KEYS
+from plumbline.jobs.sweep import sweep_benchmark
+from plumbline.jobs.table import find_job
+from plumbline.pipelines.base.exit_codes import COMPLETE, WITHIN_BUDGET, choose_worse_code
+from plumbline.pipelines.nightly.gates import open_gate
+from plumbline.pipelines.store.store import open_store
+from plumbline.plugins.checkpoint_evaluation.evaluate_config import EvaluateConfig
+from plumbline.plugins.checkpoint_evaluation.verdicts import compare_with_baseline, find_ending
+
+PICTURES = ("name", "cfg", "steps", "size", "sampler", "seed", "seeds")
+"""Settings of the images with short keys."""
+COMMAND = Command(
+    "evaluate",
+    "Evaluate a checkpoint: generate a benchmark's images with it, score them beside those of earlier checkpoints,\n"
+    "write the report, and judge the checkpoint by a baseline and a gate. What exists is not computed again.",
+    EvaluateConfig,
+    {**SWEEP_KEYS, **{name: f"pictures.{name}" for name in PICTURES}},
+    first="image_model.checkpoint",
+    stopped=STOPPED_LINE,
+)
+
+
+def main(config: EvaluateConfig) -> int:
+    """Evaluate the checkpoint, and write a log.
+
+    Exit codes: 0, 1 or 2 as for a sweep; with a gate, 0 if the checkpoint passes and 7 if it does not.
+    """
+    with write_log(config.log, [config.storage.key, config.storage.secret]):
+        return _evaluate(make_console(), config)
+
+
+def _evaluate(console: Console, config: EvaluateConfig) -> int:
+    """Check everything that can be checked before the first image, then sweep, compare and judge."""
+    config.check_baseline()
+    if config.gate is not None:
+        find_job("gate")
+        open_gate(config.storage.locate(config.gate)).check({config.benchmark.name: [*config.metrics]})
+    concluded = sweep_benchmark(console, config.sweep())
+    if concluded is None:
+        return COMPLETE
+    store, run_id = open_store(config), concluded.run_id
+    ending = find_ending(store, run_id, config)
+    if config.baseline is not None:
+        for sentence in compare_with_baseline(store, run_id, config):
+            show_sentence(console, sentence)
+    code = ending.code if config.gate is None else _apply_gate(run_id, config, ending.code)
+    if ending.code or concluded.ending.code:  # the sweep's own ending counts the images of all checkpoints
+        say(console, f"{config.name}: {ending}")
+    say(console, f"report: {store.place.url}/runs/{run_id}/report.html")
+    return code
+
+
+def _apply_gate(run_id: str, config: EvaluateConfig, code: int) -> int:
+    """Judge the checkpoint as `plumbline gate` does; return the worse exit code of the sweep and the gate.
+
+    Failed rows within the budget are left to the gate, whose rules may bound the coverage.
+    """
+    gate = find_job("gate")
+    options = gate.COMMAND.schema(
+        store=config.store,
+        run=run_id,
+        rules=config.gate,
+        candidate=config.name,
+        baseline=config.baseline,
+        settings=config.settings,
+        storage=config.storage,
+    )
+    return choose_worse_code(COMPLETE if code == WITHIN_BUDGET else code, gate.main(options))
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))

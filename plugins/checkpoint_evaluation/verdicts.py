@@ -1,0 +1,58 @@
+"""Says whether a checkpoint is better or worse than a baseline, according to the run's report."""
+
+from collections.abc import Iterator
+
+from plumbline.operators.base.errors import PlumblineError
+from plumbline.operators.base.sentences import Sentence, number
+from plumbline.operators.results.comparison import BETTER, TIED, UNLIKE, WORSE
+from plumbline.operators.results.summary import OVERALL
+from plumbline.pipelines.base.exit_codes import OVER_BUDGET, Ending, make_ending
+from plumbline.pipelines.report.report import write_report
+from plumbline.pipelines.store.run_scores import read_failures
+from plumbline.pipelines.store.runs import has_report
+from plumbline.pipelines.store.store import Store
+from plumbline.plugins.checkpoint_evaluation.evaluate_config import EvaluateConfig
+
+VERDICTS = {
+    BETTER: "is better than",
+    WORSE: "is worse than",
+    TIED: "shows no clear difference from",
+    UNLIKE: "is not compared, because of other settings, with",
+    "": "has no prompt in common with",
+}
+"""Words for each mark of a report with a baseline."""
+
+
+def compare_with_baseline(store: Store, run_id: str, config: EvaluateConfig) -> Iterator[Sentence]:
+    """Write the run's report with the baseline, and yield the checkpoint's verdict for each metric that ranks images.
+
+    The verdicts are those of the report: a signed-rank test over prompts, with Holm's correction over all generators
+    that are compared with the baseline.
+    """
+    baseline = str(config.baseline)
+    report = write_report(store, run_id, baseline=baseline, settings=config.settings, cluster=config.cluster)
+    page = report.page
+    for column in page.columns:
+        row, other = column.by_generator.get(config.name), column.by_generator.get(baseline)
+        if column.name in page.ranking and row is not None and other is not None:
+            verdict = VERDICTS[row.group] if other.n else "cannot be compared: no score of"
+            means = f"{number(row.mean)} against {number(other.mean)}{', lower is better' * column.lower_is_better}"
+            yield Sentence(f"{config.name} {verdict} {baseline} by {column.name}:", f"{means}.")
+
+
+def find_ending(store: Store, run_id: str, config: EvaluateConfig) -> Ending:
+    """Return the ending of an evaluation, which counts the checkpoint's own images only.
+
+    Raises PlumblineError with the reason if none of its images has a score.
+    """
+    rows = store.read_table(f"runs/{run_id}/summary.parquet").to_pylist()
+    own = [row for row in rows if row["generator"] == config.name and row["skill"] == OVERALL]
+    scored, failed = (sum(row[name] for row in own) for name in ("n", "n_null"))
+    if not scored:
+        failures = read_failures(store, f"runs/{run_id}").to_pylist()
+        first = next((each for each in failures if each["generator"] == config.name), None)
+        why = first or next(iter(failures), {"message": "the run has none of its images"})
+        raise PlumblineError(f"{config.name}: none of its images has a score: {why['message']}")
+    if not has_report(store, run_id):
+        return Ending(OVER_BUDGET, "the report could not be made")
+    return make_ending(failed, scored + failed, config.max_failed)

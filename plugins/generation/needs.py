@@ -1,0 +1,171 @@
+"""Estimates what the missing images of a generation take: memory, space and time."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.sentences import plural
+from plumbline.operators.models.model import ResolvedModel
+from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.store.cells import digest
+from plumbline.pipelines.store.store import Store
+from plumbline.plugins.generation.diffusers_family import DiffusersModel, count_parameters, find_default_size
+from plumbline.plugins.generation.pictures import Pictures
+
+BYTES_PER_PIXEL = 1.8
+"""Assumed size of an image file: a PNG of a photograph with 1024 x 1024 pixels has 1.8 to 1.9 MB."""
+ASSUMED_SIZE = (1024, 1024)
+"""Assumed width and height of an image if neither the settings nor the checkpoint tell."""
+BYTES_PER_WEIGHT = {"float32": 4, "bfloat16": 2}
+SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+class Rate(NamedTuple):
+    """Number of seconds that an earlier generation took for its images."""
+
+    generator: str
+    images: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Needs:
+    """What the missing images of a generation take."""
+
+    folder: Place
+    """Folder of the images."""
+    wanted: int
+    """Number of images that the folder should contain."""
+    missing: int
+    """Number of images in the files that have to be written."""
+    size: tuple[int, int]
+    """Width and height in pixels."""
+    size_is_known: bool
+    parameters: int | None
+    """Number of the pipeline's weights; None for a service, or if the hub cannot be asked."""
+    model: ResolvedModel[Any]
+    rate: Rate | None
+    """Rate of an earlier generation in this folder with equal settings and an equally large network."""
+
+    @property
+    def disk_bytes(self) -> int:
+        """Estimated size of the missing images."""
+        return round(self.missing * self.size[0] * self.size[1] * BYTES_PER_PIXEL)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Size of the weights in memory."""
+        return None if self.parameters is None else self.parameters * BYTES_PER_WEIGHT[self.model.dtype]
+
+    def describe(self) -> list[str]:
+        """Return the needs as sentences; none if no image is missing."""
+        if not self.missing:
+            return []
+        width, height = self.size
+        each = f"{width}x{height} pixels{'' if self.size_is_known else ' (assumed)'}"
+        lines = [
+            f"to generate: {self.missing:,} of {plural(self.wanted, 'image')} of {each}, about "
+            f"{format_bytes(self.disk_bytes)}{self._describe_free()}"
+        ]
+        if self.model.local and all(part.commit is None for part in self.model.parts.values()):
+            lines.append("download: nothing, because the checkpoint is a local folder")
+        if self.memory_bytes is not None:
+            where = "GPU memory" if self.model.on_gpu else "memory"
+            lines.append(
+                f"{where}: at least {format_bytes(self.memory_bytes)}, for {self.parameters:,} weights in "
+                f"{self.model.dtype} (counted in the headers of the safetensors files); drawing takes more"
+            )
+        elif self.model.local:
+            lines.append("memory: unknown, because the hub did not send the headers of the safetensors files")
+        if self.rate is None:
+            lines.append("time: unknown until the first images; the progress line then shows the time that is left")
+        else:
+            minutes = self.missing * self.rate.seconds / self.rate.images / 60
+            lines.append(
+                f"time: {format_minutes(minutes)}, if an image takes as long as the last "
+                f"{plural(self.rate.images, 'image')} of {self.rate.generator} ({self.rate.seconds:,.1f} s in all)"
+            )
+        return lines
+
+    def check_space(self) -> None:
+        """Raise ConfigError if the images do not fit on their disk."""
+        free = _count_free_bytes(self.folder)
+        if free is not None and self.disk_bytes > free:
+            raise ConfigError(
+                f"{self.folder}: {plural(self.missing, 'image')} of {self.size[0]}x{self.size[1]} pixels need about "
+                f"{format_bytes(self.disk_bytes)}, but the disk has {format_bytes(free)} free; free some space, set "
+                "another folder with images=FOLDER, or generate fewer images with limit=N"
+            )
+
+    def _describe_free(self) -> str:
+        free = _count_free_bytes(self.folder)
+        return "" if free is None else f" ({format_bytes(free)} free)"
+
+
+def estimate_needs(
+    model: ResolvedModel[Any], pictures: Pictures, folder: Place, store: Store, *, wanted: int, missing: int
+) -> Needs:
+    """Estimate what the missing images take, without loading the model.
+
+    Args:
+        model: The image model.
+        pictures: The settings of the images.
+        folder: The generator's folder.
+        store: The store with the images, and with the rates of earlier generations.
+        wanted: The number of images that the folder should contain.
+        missing: The number of these that are missing.
+    """
+    is_pipeline = isinstance(model.config, DiffusersModel)
+    parameters = count_parameters(model.parts["checkpoint"]) if is_pipeline and missing else None
+    size = pictures.settings().size
+    if size is None and is_pipeline and missing:
+        size = find_default_size(model.parts["checkpoint"])
+    return Needs(
+        folder=folder,
+        wanted=wanted,
+        missing=missing,
+        size=size or ASSUMED_SIZE,
+        size_is_known=size is not None,
+        parameters=parameters,
+        model=model,
+        rate=_read_rate(store, _name_rate(model, parameters, pictures)),
+    )
+
+
+def save_rate(store: Store, needs: Needs, pictures: Pictures, rate: Rate) -> None:
+    """Record the rate of a generation, for estimates of later ones with equal settings."""
+    store.write_json(_name_rate(needs.model, needs.parameters, pictures), rate._asdict())
+
+
+def _read_rate(store: Store, path: str) -> Rate | None:
+    match store.read_json(path):
+        case {"generator": str(generator), "images": int(images), "seconds": float(seconds)} if images and seconds:
+            return Rate(generator, images, seconds)
+    return None
+
+
+def _name_rate(model: ResolvedModel[Any], parameters: int | None, pictures: Pictures) -> str:
+    network = model.config.checkpoint if parameters is None else parameters
+    return f"rates/{digest([network, model.dtype, model.on_gpu, pictures.settings()._asdict()])[:16]}.json"
+
+
+def _count_free_bytes(folder: Place) -> int | None:
+    """Return the free space on a local folder's disk, or None for a cloud."""
+    if not folder.is_local:
+        return None
+    path = Path(folder.path)
+    return shutil.disk_usage(next(each for each in (path, *path.parents) if each.exists())).free
+
+
+def format_bytes(count: int) -> str:
+    """Return a number of bytes with a unit, such as 1.9 GB."""
+    return next((f"{count / factor:,.1f} {unit}" for factor, unit in SIZES if count >= factor), f"{count} bytes")
+
+
+def format_minutes(minutes: float) -> str:
+    """Return a duration in words, such as "about 2.5 hours"."""
+    if minutes < 1:
+        return "less than a minute"
+    return f"about {plural(round(minutes), 'minute')}" if minutes < 90 else f"about {minutes / 60:,.1f} hours"
