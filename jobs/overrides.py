@@ -5,7 +5,6 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -17,7 +16,6 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from plumbline.jobs.defaults import collect_defaults
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metrics.environments import Environment, EnvironmentConfig, resolve_environment
 from plumbline.operators.metrics.function import (
     FunctionConfig,
     Origin,
@@ -27,7 +25,6 @@ from plumbline.operators.metrics.function import (
     split_name,
 )
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.plans.sweep_config import read_config
 
 METRIC_KEYS = ("metric", "metrics")
 """Keys for metrics. Each job has one of these keys and accepts the other as a synonym, for one metric or a list."""
@@ -186,25 +183,8 @@ def load_functions(values: Mapping[str, Any], given: Sequence[Origin] = ()) -> d
     for name, options in (metrics or {}).items():
         loaded[name] = options
         if isinstance(options, Mapping) and options.get("kind") == "function":
-            environment = _resolve_environment(name, options.get("environment"))
-            code = read_function_options(read_function(str(options.get("function")), environment))
+            origin = read_function(f"metrics.{name}", str(options.get("function")), options.get("environment"))
+            code = read_function_options(origin)
             loaded[name] = {**options, **code, "about": options.get("about") or code["about"]}
     _check_names([*loaded, *(origin.name for origin in given)])
     return {**values, "metrics": loaded | {origin.name: read_function_options(origin) for origin in given}}
-
-
-@dataclass(frozen=True)
-class _WithEnvironment:
-    """An environment as a field, so that error messages contain its key."""
-
-    environment: EnvironmentConfig
-
-
-def _resolve_environment(metric: str, options: Any) -> Environment | None:
-    """Return the environment of a metric's function with exact packages; raise ConfigError if it is invalid."""
-    if options is None:
-        return None
-    try:
-        return resolve_environment(read_config({"environment": options}, _WithEnvironment).environment)
-    except ConfigError as error:
-        raise ConfigError(f"metrics.{metric}: {error}") from error

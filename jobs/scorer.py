@@ -9,14 +9,14 @@ from plumbline.jobs.command import Command, load_values
 from plumbline.jobs.overrides import expand_key, load_functions
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.rows import list_values
-from plumbline.operators.metrics.function import GivenFunction, Source
+from plumbline.operators.metrics.function import GivenFunction
 from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from plumbline.pipelines.plans.sweep_config import read_config
 
 COMMAND = Command("scorer", "Score images and prompts in this process.", ScorerConfig, {"metrics": "metric"})
 PLAIN_VALUE = re.compile(r"[\w./:@-]+")
 """Pattern of values that need no quotes on a command line."""
-Metric = str | Callable[..., Any] | Source
+Metric = str | Callable[..., Any]
 """The name of a metric, or a function to use as a metric."""
 Metrics = Metric | Iterable[Metric]
 
@@ -53,9 +53,7 @@ def compose_values(
         ConfigError: an argument is invalid.
     """
     entries = [] if metrics is None else list_metrics(metrics)
-    given = [
-        entry if isinstance(entry, Source) else GivenFunction(entry) for entry in entries if not isinstance(entry, str)
-    ]
+    given = [GivenFunction(entry) for entry in entries if not isinstance(entry, str)]
     names = [entry for entry in entries if isinstance(entry, str)]
     named = options if metrics is None else {"metric": names, **options}
     all_words = [*words, *(f"{name}={_write_value(value)}" for name, value in named.items())]
@@ -72,10 +70,10 @@ def choose_metrics(metrics: Metrics | None, metric: Metrics | None) -> Metrics |
 
 def list_metrics(metrics: Metrics) -> list[Metric]:
     """Return the chosen metrics as a list; raise ConfigError for a value that is neither a name nor a function."""
-    is_single = isinstance(metrics, str | Source) or callable(metrics)
+    is_single = isinstance(metrics, str) or callable(metrics)
     entries: list[Any] = [metrics] if is_single else list_values(metrics, "metrics")
     for entry in entries:
-        if not isinstance(entry, str | Source) and not callable(entry):
+        if not isinstance(entry, str) and not callable(entry):
             raise ConfigError(f"metrics: expected names and functions, got a value of type {type(entry).__name__}")
     return entries
 

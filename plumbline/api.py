@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -43,6 +44,7 @@ def score(
     metric: Metrics | None = None,
     models: str | None = None,
     on_gpu: bool = False,
+    options: str | Iterable[str] = (),
 ) -> pd.DataFrame:
     """Score every image against its prompt with every metric.
 
@@ -56,6 +58,7 @@ def score(
         models: `shapes`, the small models that ship with Plumbline and know only coloured shapes, or `released`, the
             real models from the Hugging Face hub. None uses `shapes` and warns about it.
         on_gpu: True to run the models on this machine's GPU.
+        options: other options, as on the command line, such as `"metrics.natural.environment={packages: [brisque]}"`.
 
     Returns:
         One row per image and metric: `image_id` (the image's index in the list), `prompt`, `metric`, `score` in the
@@ -70,16 +73,29 @@ def score(
     """
     chosen = choose_metrics(metrics, metric)
     entries = list_metrics("vqascore" if chosen is None else chosen)
-    read = (read_source(entry) if isinstance(entry, str) and is_function_name(entry) else entry for entry in entries)
-    scorer = _get_scorer(tuple(read), models or "shapes", on_gpu)
+    words = (options,) if isinstance(options, str) else tuple(options)
+    scorer = _get_scorer(tuple(entries), _read_files(entries), words, models or "shapes", on_gpu)
     if models is None and any(loaded.node.roles for loaded in scorer.nodes):
         warnings.warn(ONLY_SHAPES, stacklevel=2)
     return scorer.score(images, prompts)
 
 
+def _read_files(metrics: Iterable[Metric]) -> tuple[str, ...]:
+    """Return the texts of the files with the functions that are named; without those that an environment has."""
+    texts = []
+    for metric in metrics:
+        if isinstance(metric, str) and is_function_name(metric):
+            with suppress(ConfigError):
+                texts.append(read_source(metric).text)
+    return tuple(texts)
+
+
 @lru_cache(maxsize=1)
-def _get_scorer(metrics: tuple[Metric, ...], models: str, on_gpu: bool) -> Scorer:
-    return open_scorer(metrics=metrics, models=models, on_gpu=on_gpu)
+def _get_scorer(
+    metrics: tuple[Metric, ...], texts: tuple[str, ...], options: tuple[str, ...], models: str, on_gpu: bool
+) -> Scorer:
+    """Return a scorer. It is kept until an argument changes; `texts` are there because a file may have been edited."""
+    return open_scorer(*options, metrics=metrics, models=models, on_gpu=on_gpu)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,14 +12,15 @@ from plumbline.jobs.command import get_command, run_job
 from plumbline.jobs.table import JOBS
 
 ROOT = Path(__file__).parent.parent
-PLUGINS = ROOT / "docs/plugins.md"
-"""Page with commands for the example package; tests/test_plugins.py runs these."""
+OTHER_PACKAGES = {ROOT / "docs/plugins.md", ROOT / "plugins/environments/README.md"}
+"""Pages with commands for packages that are not installed; tests/test_plugins.py and the plugin's own tests read these.
+"""
 PAPERS = ROOT / "docs/papers.md"
 """Page that is read last, so that a command on two pages is listed under the other page."""
 PAGES = (
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *sorted({*(ROOT / "docs").rglob("*.md"), *(ROOT / "plugins").glob("*/*.md")} - {PLUGINS, PAPERS}),
+    *sorted({*(ROOT / "docs").rglob("*.md"), *(ROOT / "plugins").glob("*/*.md")} - OTHER_PACKAGES - {PAPERS}),
     PAPERS,
 )
 COMMAND = re.compile(rf"(?:plumbline |python -m jobs\.)(?P<job>{'|'.join(JOBS)})\b(?!-)(?P<rest>[^\n`;]*)")

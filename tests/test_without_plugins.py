@@ -97,6 +97,11 @@ def test_the_core_works_without_any_plugin_and_says_what_a_missing_command_needs
         "plumbline.Evaluation: a part of the plugin 'training_loop', which is not installed; reinstall plumbline-t2i, "
         "or restore the folder plugins/training_loop\n"
     )
+    choices = ["metric=my_scorer:rate", "metrics.rate.environment={packages: [my-scorer]}"]
+    assert read_refusal(tmp_path, environment, "score", f"images={tmp_path}", *choices) == (
+        "error: metrics.rate.environment: a part of the plugin 'environments', which is not installed; reinstall "
+        "plumbline-t2i, or restore the folder plugins/environments"
+    )
     for group, plugin in PLUGIN_CHOICES.items():
         line = read_refusal(tmp_path, environment, "sweep", f"{group}=any", f"{group}.checkpoint=any")
         assert line.startswith(f"error: {group}=any: a choice of the plugin {plugin!r}, which is not installed; ")

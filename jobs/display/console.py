@@ -28,8 +28,8 @@ class JobConsole(Console):
 
 def make_console(*, stderr: bool = False) -> Console:
     """Return a console for the terminal; if output goes to a file or a job's log, it is wide enough for all columns."""
-    console = JobConsole(highlight=False, stderr=stderr)
-    return console if console.is_terminal else JobConsole(highlight=False, stderr=stderr, width=LOG_WIDTH)
+    console = JobConsole(highlight=False, emoji=False, stderr=stderr)
+    return console if console.is_terminal else JobConsole(highlight=False, emoji=False, stderr=stderr, width=LOG_WIDTH)
 
 
 def say(console: Console, text: str) -> None:

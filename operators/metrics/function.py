@@ -2,7 +2,7 @@
 
 A function is named on the command line, in the user's own configuration file or in Python. Its source text is read
 once, when the command starts, and sent to the workers. Content of a store, a run or a request is never loaded here.
-operators/metrics/user_code.py runs the text, in this process or in an environment of the function's own.
+operators/metrics/user_code.py runs the text in this process. A plugin may run it in an environment of its own.
 """
 
 import hashlib
@@ -17,13 +17,13 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, cast, get_args
 
 from PIL import Image
 
-from plumbline.operators.base.errors import ConfigError, suggest
+from plumbline.operators.base.errors import ConfigError, describe_missing_plugin, suggest
+from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.base.rows import list_values
-from plumbline.operators.metrics.environments import Environment, EnvironmentConfig, EnvironmentFailed
 from plumbline.operators.metrics.metric import Evidence, Metric, Scored, ScoreRange
 from plumbline.operators.metrics.user_code import (
     DECLARATION,
@@ -33,7 +33,6 @@ from plumbline.operators.metrics.user_code import (
     list_functions,
     read_first_line,
 )
-from plumbline.operators.metrics.worker import Worker, WorkerDied
 
 Better = Literal["higher", "lower", "neither"]
 """Direction of the scores: whether the higher or the lower of two scores is better, or neither."""
@@ -61,10 +60,6 @@ class Description(NamedTuple):
 
     declared: Declaration
     about: str
-
-
-class CallFailed(Exception):
-    """A function in an environment of its own raised an exception, which the message describes."""
 
 
 def metric(
@@ -124,9 +119,9 @@ class FunctionConfig(Metric):
     """FILE.py:NAME or PACKAGE.MODULE:NAME; records contain only the name."""
     about: str = ""
     """Description for newcomers, shown in the report. Defaults to the first line of the function's docstring."""
-    environment: EnvironmentConfig | None = None
-    """Environment of the function's own: `{packages: ["hpsv3==1.0.0"], python: "3.11"}`. By default the function runs
-    with the packages that are installed here.
+    environment: Mapping[str, Any] | None = None
+    """Environment of the function's own, which a plugin makes (plugins/environments/README.md). By default the function
+    runs with the packages that are installed here.
     """
     code: Code
     """Code of the named function; it cannot be set in a configuration."""
@@ -182,7 +177,7 @@ class Source(NamedTuple):
                 f"metric {self.location}: {describe_error(error, self.file)}; correct the file"
             ) from error
         if not callable(function := vars(module).get(self.name)):
-            raise _make_missing_function_error(self.location, self.name, list_functions(module))
+            raise make_missing_function_error(self.location, self.name, list_functions(module))
         return cast(Callable[..., Any], function)
 
     def describe(self) -> Description:
@@ -224,61 +219,42 @@ class GivenFunction(NamedTuple):
         return partial(_call_function, self.function, batches, self.name)
 
 
-class EnvironmentFunction(NamedTuple):
-    """A function that runs in its own environment, defined by a Source or by a package of the environment."""
+class Origin(Protocol):
+    """A function that can be described and called: a Source, a GivenFunction, or a function of a plugin's."""
 
-    name: str
-    location: str
-    environment: Environment
-    source: Source | None
-    """None for a module of the environment's packages."""
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+
+    @property
+    def location(self) -> str:
+        """File or module of the function."""
 
     @property
     def file(self) -> str | None:
-        return None if self.source is None else self.source.file
+        """Path of the source file, if it is known."""
 
     @property
     def digest(self) -> str:
-        """Digest of the source text or, for a module of a package, of its name; keys also contain the packages."""
-        return hashlib.sha256(self.location.encode()).hexdigest()[:16] if self.source is None else self.source.digest
+        """Digest of the code, for keys; empty if it is unknown."""
 
     @property
     def packages(self) -> tuple[str, ...]:
-        return (f"python=={self.environment.python_version}", *self.environment.pins)
+        """Python version and exact packages, for keys; empty for a function that runs in this process."""
 
     def describe(self) -> Description:
-        """Load the function in its environment and describe it; raise ConfigError if it cannot be used."""
-        worker = self._make_worker()
-        try:
-            found = worker.describe()
-        except WorkerDied as error:
-            raise ConfigError(
-                f"metric {self.location}: {error}, while loading; correct the file or packages"
-            ) from error
-        except EnvironmentFailed as error:
-            raise ConfigError(f"metric {self.location}: environment: {error}") from error
-        finally:
-            worker.stop()
-        if "raised" in found:
-            raise ConfigError(f"metric {self.location}: {found['raised']}; correct the file or environment.packages")
-        if "functions" in found:
-            raise _make_missing_function_error(self.location, self.name, found["functions"])
-        _check_parameters(self.location, self.name, found["other_parameters"])
-        declared = found["declared"] or Declaration()
-        checked = metric(**dict(zip(Declaration._fields, declared, strict=True)))(lambda: None)
-        return Description(getattr(checked, DECLARATION), str(found["about"]))
+        """Load and describe the function; raise ConfigError if it cannot be used."""
 
     def open(self, *, batches: bool) -> Call:
-        return partial(_call_worker, self._make_worker(), batches)
-
-    def _make_worker(self) -> Worker:
-        of_text = {"text": None, "file": "", "package": ""}
-        if self.source is not None:
-            of_text = {"text": self.source.text, "file": self.source.file, "package": ""}
-        return Worker(self.environment, {"name": self.name, "location": self.location, **of_text})
+        """Load the function, to be called with several images. The call may raise HopelessRow with a row's error."""
 
 
-Origin = Source | GivenFunction | EnvironmentFunction
+FUNCTION_ENVIRONMENTS = Extensions[Callable[[str, str, Any], Origin]]("function_environments", {})
+"""Readers of functions that run elsewhere, for plugins. Arguments: the metric's key, for messages; the function as the
+user named it; the value of the metric's option `environment`.
+"""
+ENVIRONMENT_READER = "uv"
+"""Name of the reader that reads `environment`."""
 
 
 def _call_function(
@@ -288,26 +264,19 @@ def _call_function(
     return list_values(function(copies, [*texts]), name) if batches else list(map(function, copies, texts))
 
 
-def _call_worker(worker: Worker, batches: bool, images: Sequence[Image.Image], texts: Sequence[str]) -> list[Any]:
-    reply = worker.call(images, texts, batches=batches)
-    if "raised" in reply:
-        raise CallFailed(str(reply["raised"]))
-    return list(reply["values"])
-
-
 def _describe_function(function: Callable[..., Any], location: str, name: str) -> Description:
-    _check_parameters(location, name, find_other_parameters(function))
+    check_parameters(location, name, find_other_parameters(function))
     return Description(getattr(function, DECLARATION, Declaration()), read_first_line(function))
 
 
-def _check_parameters(location: str, name: str, other_parameters: str | None) -> None:
+def check_parameters(location: str, name: str, other_parameters: str | None) -> None:
     if other_parameters is not None:
         raise ConfigError(
             f"metric {location}: expected a function {name}(image, prompt), found {name}{other_parameters}; correct it"
         )
 
 
-def _make_missing_function_error(location: str, name: str, functions: Sequence[str]) -> ConfigError:
+def make_missing_function_error(location: str, name: str, functions: Sequence[str]) -> ConfigError:
     return ConfigError(f"metric {location}: no function {name!r}; {suggest(name, functions)}")
 
 
@@ -341,13 +310,16 @@ def split_name(named: str) -> tuple[str, str]:
     return found["location"], found["name"]
 
 
-def read_function(named: str, environment: Environment | None) -> Origin:
-    """Return the function FILE.py:NAME or PACKAGE.MODULE:NAME, to be run in this environment, if one is given."""
+def read_function(key: str, named: str, environment: Any) -> Origin:
+    """Return the function FILE.py:NAME or PACKAGE.MODULE:NAME of the metric at `key`, without executing it here.
+
+    Raise ConfigError if it cannot be read, or if it has an environment and the plugin for these is missing.
+    """
     if environment is None:
         return read_source(named)
-    location, name = split_name(named)
-    is_module = MODULE_NAME.fullmatch(location) is not None and not location.endswith(".py")
-    return EnvironmentFunction(name, location, environment, None if is_module else read_source(named))
+    if ENVIRONMENT_READER not in FUNCTION_ENVIRONMENTS:
+        raise ConfigError(describe_missing_plugin(f"{key}.environment: a part", "environments"))
+    return FUNCTION_ENVIRONMENTS[ENVIRONMENT_READER](key, named, environment)
 
 
 def read_source(named: str) -> Source:

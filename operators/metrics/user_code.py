@@ -1,7 +1,7 @@
-"""Runs the code of users' functions, in this process or as the worker of another environment's Python.
+"""Runs the code of users' functions.
 
-Only this module executes code that users name. Another Python runs this file as a program: it imports nothing of
-Plumbline, and outside the standard library only Pillow. The protocol is described in operators/metrics/worker.py.
+Only this module executes code that users name. It imports nothing but the standard library, so that the Python of
+another environment can load it without Plumbline (plugins/environments/program.py).
 """
 
 from __future__ import annotations  # another Python may be older than ours
@@ -9,13 +9,10 @@ from __future__ import annotations  # another Python may be older than ours
 import importlib.abc
 import importlib.util
 import inspect
-import json
 import math
-import os
-import reprlib
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from hashlib import sha256
 from threading import RLock
@@ -26,8 +23,6 @@ DECLARATION = "__plumbline_metric__"
 """Name of the function attribute that contains a declaration: range, direction, and whether it takes batches."""
 MAX_REASON = 300
 """Maximum number of characters quoted from an error message."""
-MAX_NAMES = 100
-"""Maximum number of functions of a module that a worker lists."""
 _LOADING = RLock()
 
 
@@ -103,88 +98,3 @@ def to_float(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return math.nan
-
-
-class WorkerFunction:
-    """A function that a worker has loaded, with the requests that a worker answers."""
-
-    def __init__(self, name: str, location: str, text: str | None, file: str, package: str) -> None:
-        """Load a function from a source text, or from an installed module if `text` is None."""
-        self.file = file
-        module = importlib.import_module(location) if text is None else import_text(text, file, package)
-        self.function = vars(module).get(name)
-        self.functions = list_functions(module)[:MAX_NAMES]
-
-    def describe(self) -> dict[str, Any]:
-        if not callable(self.function):
-            return {"functions": self.functions}
-        return {
-            "declared": getattr(self.function, DECLARATION, None),
-            "about": read_first_line(self.function)[:MAX_REASON],
-            "other_parameters": find_other_parameters(self.function),
-        }
-
-    def call(self, images: Sequence[Any], texts: Sequence[str], batches: bool) -> dict[str, Any]:
-        assert self.function is not None
-        try:
-            if batches:
-                values = list(self.function(list(images), list(texts)))
-            else:
-                values = list(map(self.function, images, texts))
-            return {"values": [self._format_value(value) for value in values]}
-        except (Exception, SystemExit) as error:
-            return {"raised": describe_error(error, self.file)}
-
-    @staticmethod
-    def _format_value(value: Any) -> float | str:
-        """Return a finite number unchanged; for anything else, return a description."""
-        number = to_float(value)
-        return number if math.isfinite(number) else reprlib.repr(value)
-
-
-def _declare(
-    *, score_range: Any = None, better: str = "higher", batches: bool = False
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Declare a function's scores like plumbline.metric, but leave checking the values to Plumbline's process."""
-
-    def declare(function: Callable[..., Any]) -> Callable[..., Any]:
-        setattr(function, DECLARATION, (score_range, better, bool(batches)))
-        return function
-
-    return declare
-
-
-def _serve() -> None:
-    """Answer the requests that arrive on the standard input until it ends; see operators/metrics/worker.py."""
-    from multiprocessing.connection import Connection
-
-    from PIL import Image
-
-    # Packages print: their output goes to standard error, and the pipes are kept under numbers that nobody else uses.
-    requests, replies = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
-    if importlib.util.find_spec("plumbline") is None:  # for the decorator
-        stand_in: Any = ModuleType("plumbline")
-        stand_in.metric = _declare
-        sys.modules["plumbline"] = stand_in
-    function: WorkerFunction | None = None
-    while True:
-        try:
-            request = json.loads(requests.recv_bytes())
-        except EOFError:
-            return
-        if function is None:
-            try:
-                function = WorkerFunction(**request)
-                reply = function.describe()
-            except (Exception, SystemExit) as error:
-                reply = {"raised": describe_error(error, request["file"])}
-        else:
-            images = [Image.frombytes("RGB", tuple(size), requests.recv_bytes()) for size in request["sizes"]]
-            reply = function.call(images, request["texts"], request["batches"])
-        replies.send_bytes(json.dumps(reply, default=repr).encode())
-
-
-if __name__ == "__main__":
-    _serve()

@@ -84,6 +84,8 @@ class Family(Generic[Config]):
     """Function that raises ModelError for a checkpoint that `suits` accepts, but that would not load or would give
     wrong answers.
     """
+    resolve: Callable[[Config], ResolvedModel[Config]] | None = None
+    """For models without a checkpoint: function that identifies the model; None if `options_in_key` does."""
     preflight: Callable[[ResolvedModel[Config], Call], None] | None = None
     """For services: function that makes one small call, and raises ModelError if no call can succeed."""
     profile: Callable[[Config, Fields], VqaProfile] | None = None

@@ -36,6 +36,8 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
         profile = None if family.profile is None else family.profile(config, {})
         options = family.options_in_key(config, profile)
         return ResolvedModel(config=config, endpoint=endpoint, profile=profile, options=options)
+    if family.resolve is not None:
+        return family.resolve(config)
     if not isinstance(config, LocalModel):
         return ResolvedModel(config=config, options=family.options_in_key(config, None))
     part = find_part(config.checkpoint, config.revision, digest, family.file_patterns)

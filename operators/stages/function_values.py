@@ -10,12 +10,10 @@ from PIL import Image
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.batches import is_device_lost, isolate_uncounted
-from plumbline.operators.base.errors import REMEDIES, HopelessRow, RowError
+from plumbline.operators.base.errors import HopelessRow, RowError
 from plumbline.operators.images.preparing import Edit, PreparedImages
-from plumbline.operators.metrics.environments import EnvironmentFailed
-from plumbline.operators.metrics.function import CallFailed, FunctionConfig, require_runnable
+from plumbline.operators.metrics.function import FunctionConfig, UserCode, require_runnable
 from plumbline.operators.metrics.user_code import describe_error, to_float
-from plumbline.operators.metrics.worker import WorkerDied
 from plumbline.operators.stages.images import ImagesStage
 from plumbline.operators.stages.stage import Inputs, StageOptions, cache_upstream, find_text, texts_of
 
@@ -58,7 +56,7 @@ class FunctionValuesStage(ImagesStage):
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
-        self.functions = {name: UserFunction(metric) for name, metric in metrics.items()}
+        self.functions = {name: UserFunction(require_runnable(metric.code)) for name, metric in metrics.items()}
         self._texts = cache_upstream(texts_of)
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Image.Image:
@@ -86,10 +84,10 @@ class FunctionValuesStage(ImagesStage):
 class UserFunction:
     """A user's function, wrapped so that an exception or an invalid value fails only the image that caused it."""
 
-    def __init__(self, metric: FunctionConfig) -> None:
+    def __init__(self, code: UserCode) -> None:
         """Load the function; raise ConfigError if it cannot be loaded."""
-        self.code = require_runnable(metric.code)
-        self.function = self.code.open()
+        self.code = code
+        self.function = code.open()
 
     def compute(self, shown: Sequence[ImageAndPrompt], batch: int) -> list[float | RowError]:
         """Return a value for each image with its prompt; functions that take several images get `batch` per call."""
@@ -107,17 +105,12 @@ class UserFunction:
             if len(values) != len(shown):
                 raise ValueError(f"expected a value for each of {len(shown)} images, found {len(values)}")
             return [self._read(value) for value in values]
-        except EnvironmentFailed as error:
-            message = f"the environment of {self.code.where} could not be made: {error}"
-            raise HopelessRow(RowError("environment_failed", message, retryable=True)) from error
-        except WorkerDied as error:
-            message = f"the worker of {self.code.where} {error}; {REMEDIES['worker_died']}"
-            raise HopelessRow(RowError("worker_died", message, retryable=True)) from error
+        except HopelessRow:  # from a function that runs elsewhere
+            raise
         except (Exception, SystemExit) as error:
-            is_of_worker = isinstance(error, CallFailed)
-            if isinstance(error, Exception) and not is_of_worker and is_device_lost(error):
+            if isinstance(error, Exception) and is_device_lost(error):
                 raise
-            raised = str(error) if is_of_worker else describe_error(error, self.code.origin.file)
+            raised = describe_error(error, self.code.origin.file)
             message = f"{self.code.where} raised {raised}; correct the function"
             raise HopelessRow(RowError("function_failed", message, retryable=True)) from error
 
@@ -127,6 +120,7 @@ class UserFunction:
         if math.isfinite(number) and low <= number <= high:
             return number
         within = "" if self.code.score_range is None else f" between {low:g} and {high:g}"
-        found = value if self.code.packages else reprlib.repr(value)  # a worker sends a description
-        message = f"{self.code.where} returned {found}; expected a finite number{within}; correct the function"
+        message = (
+            f"{self.code.where} returned {reprlib.repr(value)}; expected a finite number{within}; correct the function"
+        )
         return RowError("unusable_value", message)

@@ -3,28 +3,29 @@
 import json
 import os
 import re
+import shlex
+import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
 import plumbline
-from plumbline.operators.metrics.environments import EnvironmentConfig, resolve_environment
-from tests.bench_of import Bench, images, prompts, run_plan, run_tables
+from plugins.environments.tests.scorers import BAD, COUNT, SCORER, TEXTS, choose, read_scores
+from plugins.environments.tests.wheels import write_wheel
+from plumbline.jobs.command import get_command, load_values
+from plumbline.jobs.overrides import expand_key
+from plumbline.operators.base.errors import ConfigError
+from plumbline.plugins.environments import environments as environments_module
+from plumbline.plugins.environments.environments import EnvironmentConfig, resolve
+from tests.bench_of import Bench, images, run_plan, run_tables
 from tests.commands import newest, refusal
-from tests.wheels import copy_installed, write_wheel
+from tests.environment import ROOT
 
-COUNT = 9
-TEXTS = {prompt["prompt_id"]: str(prompt["text"]) for prompt in prompts(COUNT)}
-SCORER_CODE = """
-def rate(image, prompt):
-    return {value} + len(prompt) / 1000
-
-def three(a, b, c): ...
-"""
-NOISY_CODE = """
+NOISE = """
 import os, subprocess, sys
 print("noise while loading")
 os.write(1, b"x" * 100_000)
@@ -34,80 +35,18 @@ def noisy(image, prompt):
     subprocess.run(["echo", "noise of a child"])
     return float(sum(image.convert("L").tobytes())) / image.width / image.height
 """
-BAD_CODE = """
-import os, signal, sys, time
-import plumbline
+PLAN_AND_RUN = """
+import shutil, sys
+from tests.bench_of import run_plan
+from tests.commands import config_of
+from plumbline.pipelines.sweeps.planning import plan_sweep
 
-def dies(image, prompt):
-    if len(prompt) % 3 == 0:
-        print("out of luck", file=sys.stderr, flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-    return len(prompt)
-
-def always(image, prompt):
-    os._exit(3)
-
-@plumbline.metric(score_range=(0, 50), better="lower", batches=True)
-def batched(images, prompts):
-    if any(len(prompt) % 3 == 0 for prompt in prompts):
-        raise KeyError("three")
-    return [{0: "7", 1: None}.get(len(prompt) % 4, float(len(prompt))) for prompt in prompts]
-
-def talks(image, prompt):
-    for pipe in range(3, 20):
-        try:
-            os.write(pipe, b"\\x7f\\xff\\xff\\xff")
-        except OSError:
-            pass
-    return 1.0
-
-@plumbline.metric(batches=True)
-def floods(images, prompts):
-    return ["x"] * 1_000_000
-
-LOST = []
-
-def loses(image, prompt):
-    LOST.extend([True] * (len(prompt) % 3 == 0))
-    if LOST:
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-    return len(prompt)
-
-def hangs(image, prompt):
-    time.sleep(3600)
+folder, *words = sys.argv[1:]
+planned = plan_sweep(config_of("sweep", *words))
+shutil.rmtree(folder)
+print(run_plan(planned).folder)
 """
-
-
-@pytest.fixture(autouse=True, scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Make uv use only a folder of wheels: two versions of a scorer, a package that needs version 2, and Pillow."""
-    folder = tmp_path_factory.mktemp("wheels")
-    for version in (1, 2):
-        write_wheel(folder, "tinyscorer", f"{version}.0", SCORER_CODE.format(value=version))
-    write_wheel(folder, "newer", "1.0", "", ["tinyscorer==2.0"])
-    copy_installed(folder, "pillow")
-    patch = pytest.MonkeyPatch()
-    patch.setenv("UV_NO_INDEX", "1")
-    patch.setenv("UV_FIND_LINKS", str(folder))
-    patch.setenv("UV_CACHE_DIR", str(tmp_path_factory.mktemp("uv")))
-    yield folder
-    patch.undo()
-
-
-@pytest.fixture(scope="module")
-def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder for environments, shared by the tests of this module."""
-    return tmp_path_factory.mktemp("environments")
-
-
-def choose_environment(name: str, folder: Path, *packages: str, timeout: float = 60) -> str:
-    """Return the argument that gives the metric `name` an environment."""
-    listed = ",".join(f'"{package}"' for package in packages)
-    return f"metrics.{name}.environment={{packages: [{listed}], folder: {folder}, timeout: {timeout}}}"
-
-
-def read_scores(bench: Bench) -> pd.DataFrame:
-    return pd.read_parquet(newest(bench.store.place.url) / "scores.parquet")
+"""Script that plans a sweep, deletes the environments, and runs the sweep."""
 
 
 def test_two_scorers_with_conflicting_packages_score_the_same_images(environments: Path, tmp_path: Path) -> None:
@@ -115,10 +54,7 @@ def test_two_scorers_with_conflicting_packages_score_the_same_images(environment
         "from tinyscorer import rate\n\ndef old(image, prompt): return rate(image, prompt)\n"
     )
     metric = f"metric=[{tmp_path}/mine.py:old,tinyscorer:rate,edge_density]"
-    words = (
-        choose_environment("old", environments, "tinyscorer<2"),
-        choose_environment("rate", environments, "tinyscorer==2.0"),
-    )
+    words = (choose("old", environments, "tinyscorer<2"), choose("rate", environments, "tinyscorer==2.0"))
     bench = Bench(tmp_path, metric, *words, generators=["atlas", "flint"], count=COUNT)
     assert bench.run().code == 0
     scores = read_scores(bench)
@@ -138,29 +74,27 @@ def test_other_packages_compute_the_scores_again_and_another_wording_does_not(
     environments: Path, tmp_path: Path
 ) -> None:
     bench = Bench(tmp_path, "metric=[tinyscorer:rate]", generators=["atlas"], count=COUNT)
-    assert bench.run(choose_environment("rate", environments, "tinyscorer==1.0")).code == 0
-    assert not bench.plan(choose_environment("rate", environments, "tinyscorer<2", timeout=50)).plan.missing
-    planned = bench.plan(choose_environment("rate", environments, "tinyscorer>1"))
+    assert bench.run(choose("rate", environments, "tinyscorer==1.0")).code == 0
+    assert not bench.plan(choose("rate", environments, "tinyscorer<2", timeout=50)).plan.missing
+    planned = bench.plan(choose("rate", environments, "tinyscorer>1"))
     assert {cell.recipe.stage for cell in planned.plan.missing} == {"function_values", "scores"}
 
 
 def test_what_packages_print_reaches_no_score_and_images_arrive_unchanged(environments: Path, tmp_path: Path) -> None:
-    (tmp_path / "noise.py").write_text(NOISY_CODE)
-    (tmp_path / "quiet.py").write_text(NOISY_CODE.replace("noisy", "quiet").replace("print(", "str("))
+    (tmp_path / "noise.py").write_text(NOISE)
+    (tmp_path / "quiet.py").write_text(NOISE.replace("noisy", "quiet").replace("print(", "str("))
     metric = f"metric=[{tmp_path}/noise.py:noisy,{tmp_path}/quiet.py:quiet]"
-    bench = Bench(
-        tmp_path, metric, choose_environment("noisy", environments, "tinyscorer"), generators=["atlas"], count=COUNT
-    )
+    bench = Bench(tmp_path, metric, choose("noisy", environments, "tinyscorer"), generators=["atlas"], count=COUNT)
     assert bench.run().code == 0
     wide = read_scores(bench).pivot_table(index="image_id", columns="metric", values="score")
     assert len(wide) == COUNT and (wide["noisy"] == wide["quiet"]).all() and wide["noisy"].nunique() > 1
 
 
 def test_a_worker_that_dies_costs_the_rows_that_it_died_on(environments: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(BAD_CODE)
+    (tmp_path / "bad.py").write_text(BAD)
     names = ("dies", "always", "talks", "floods")
     metric = f"metric=[{','.join(f'{tmp_path}/bad.py:{name}' for name in names)},edge_density]"
-    words = [choose_environment(name, environments, "tinyscorer") for name in names]
+    words = [choose(name, environments, "tinyscorer") for name in names]
     bench = Bench(tmp_path, metric, *words, generators=["atlas", "flint"], count=COUNT)
     assert bench.run("max_failed=1").code == 2
     scores = read_scores(bench)
@@ -180,11 +114,11 @@ def test_a_worker_that_dies_costs_the_rows_that_it_died_on(environments: Path, t
 
 
 def test_exceptions_and_unusable_values_are_reported_as_of_any_function(environments: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(BAD_CODE)
-    words = (f"metric=[{tmp_path}/bad.py:batched]", choose_environment("batched", environments, "tinyscorer"))
+    (tmp_path / "bad.py").write_text(BAD)
+    words = (f"metric=[{tmp_path}/bad.py:batched]", choose("batched", environments, "tinyscorer"))
     bench = Bench(tmp_path, *words, generators=["atlas"], count=COUNT)
     assert bench.run("max_failed=1").code == 2
-    line = BAD_CODE.splitlines().index('        raise KeyError("three")') + 1
+    line = BAD.splitlines().index('        raise KeyError("three")') + 1
     for row in read_scores(bench).itertuples():
         length = len(TEXTS[row.prompt_id])
         kind = "function_failed" if length % 3 == 0 else "unusable_value" if length % 4 < 2 or length > 50 else None
@@ -197,8 +131,8 @@ def test_exceptions_and_unusable_values_are_reported_as_of_any_function(environm
 
 
 def test_a_process_that_lost_its_gpu_is_replaced(environments: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(BAD_CODE)
-    words = (f"metric=[{tmp_path}/bad.py:loses]", choose_environment("loses", environments, "tinyscorer"))
+    (tmp_path / "bad.py").write_text(BAD)
+    words = (f"metric=[{tmp_path}/bad.py:loses]", choose("loses", environments, "tinyscorer"))
     bench = Bench(tmp_path, *words, generators=["atlas"], count=COUNT)
     assert bench.run("max_failed=1").code == 2
     for row in read_scores(bench).itertuples():
@@ -208,8 +142,8 @@ def test_a_process_that_lost_its_gpu_is_replaced(environments: Path, tmp_path: P
 
 
 def test_a_function_that_hangs_is_ended_after_its_time(environments: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(BAD_CODE)
-    words = (f"metric=[{tmp_path}/bad.py:hangs]", choose_environment("hangs", environments, "tinyscorer", timeout=0.5))
+    (tmp_path / "bad.py").write_text(BAD)
+    words = (f"metric=[{tmp_path}/bad.py:hangs]", choose("hangs", environments, "tinyscorer", timeout=0.5))
     bench = Bench(tmp_path, *words, generators=["atlas"], count=2)
     assert bench.run("max_failed=1").code == 2
     errors = read_scores(bench)["error"]
@@ -217,7 +151,7 @@ def test_a_function_that_hangs_is_ended_after_its_time(environments: Path, tmp_p
 
 
 def test_processes_that_make_an_environment_at_the_same_time_share_it(tmp_path: Path) -> None:
-    environment = resolve_environment(EnvironmentConfig(packages=("newer",), folder=str(tmp_path)))
+    environment = resolve(EnvironmentConfig(packages=("newer",), folder=str(tmp_path)))
     assert {"newer==1.0", "tinyscorer==2.0"} < set(environment.pins)
     made: list[Path] = []
     makers = [threading.Thread(target=lambda: made.append(environment.ensure_python())) for _ in range(4)]
@@ -232,16 +166,37 @@ def test_processes_that_make_an_environment_at_the_same_time_share_it(tmp_path: 
 def test_resolved_packages_are_kept_until_their_folder_is_deleted(index: Path, tmp_path: Path) -> None:
     config = EnvironmentConfig(packages=("growing",), folder=str(tmp_path / "environments"))
     write_wheel(index, "growing", "1.0", "")
-    first = resolve_environment(config)
+    first = resolve(config)
     write_wheel(index, "growing", "1.1", "")
-    assert resolve_environment(config) == first and "growing==1.0" in first.pins
+    assert resolve(config) == first and "growing==1.0" in first.pins
+
+
+def test_a_new_environment_is_announced_with_its_size(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    python = resolve(EnvironmentConfig(packages=("tinyscorer",), folder=str(tmp_path))).ensure_python()
+    said = rf"made an environment of 2 packages in \d+ seconds: \d+ MB in {python.parents[1]}"
+    assert [re.fullmatch(said, line) is not None for line in caplog.messages] == [True]
+
+
+def test_a_silent_index_is_given_up_after_the_time_limit_and_reported_until_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(environments_module, "NOTICE_SECONDS", 0.2)
+    monkeypatch.delenv("UV_NO_INDEX")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://me:secret@127.0.0.1:{silent.getsockname()[1]}/simple")
+        config = EnvironmentConfig(packages=("unknown",), folder=str(tmp_path), install_timeout=0.5)
+        with pytest.raises(ConfigError, match="resolving unknown, pillow took more than"):
+            resolve(config)
+    assert caplog.messages == [
+        f"still resolving unknown, pillow, after {seconds} seconds" for seconds in ("0.2", "0.4")
+    ]
 
 
 def test_an_environment_that_cannot_be_made_costs_only_its_own_rows(index: Path, tmp_path: Path) -> None:
     """After the sweep is planned, the environment's interpreter and the package's only wheel are deleted."""
-    write_wheel(index, "fleeting", "1.0", SCORER_CODE.format(value=1))
+    write_wheel(index, "fleeting", "1.0", SCORER.format(value=1))
     folder = tmp_path / "environments"
-    words = ("metric=[fleeting:rate,edge_density]", choose_environment("rate", folder, "fleeting"))
+    words = ("metric=[fleeting:rate,edge_density]", choose("rate", folder, "fleeting"))
     bench = Bench(tmp_path, *words, generators=["atlas"], count=COUNT)
     planned = bench.plan()
     for path in (*folder.glob("*/bin/python"), index / "fleeting-1.0-py3-none-any.whl"):
@@ -253,31 +208,49 @@ def test_an_environment_that_cannot_be_made_costs_only_its_own_rows(index: Path,
 
 
 @pytest.mark.slow
-def test_workers_on_ray_run_the_function_in_its_environment(
-    ray_cluster: None, environments: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "bad.py").write_text(BAD_CODE)
+def test_workers_on_ray_make_the_environment_and_run_the_function_in_it(tmp_path: Path) -> None:
+    """The sweep has a Ray of its own, whose workers have the index in their environment variables."""
+    (tmp_path / "bad.py").write_text(BAD)
+    folder = tmp_path / "environments"
     names = {"rate": "tinyscorer:rate", "dies": f"{tmp_path}/bad.py:dies"}
-    words = (
-        f"metric=[{','.join(names.values())}]",
-        *(choose_environment(name, environments, "tinyscorer==1.0") for name in names),
-    )
+    words = (f"metric=[{','.join(names.values())}]", *(choose(name, folder, "tinyscorer==1.0") for name in names))
     bench = Bench(tmp_path, *words, generators=["atlas"], count=COUNT)
-    scores = run_tables(run_plan(bench.plan("cluster=local")))["scores"].set_index("prompt_id")
-    for metric, value in (("rate", 1.0), ("dies", None)):
-        for prompt_id, row in scores[scores["metric"] == metric].iterrows():
-            length = len(TEXTS[str(prompt_id)])
-            dead = metric == "dies" and length % 3 == 0
-            assert pd.isna(row["score"]) if dead else row["score"] == (length if value is None else 1 + length / 1000)
-            assert (row["error"] and row["error"]["kind"]) == ("worker_died" if dead else None)
+    command = [sys.executable, "-c", PLAN_AND_RUN, str(folder), *bench.line("cluster=local")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    assert len([*folder.glob("*/bin/python")]) == 1
+    for row in pd.read_parquet(f"{done.stdout.split()[-1]}/scores.parquet").itertuples():
+        length = len(TEXTS[row.prompt_id])
+        dead = row.metric == "dies" and length % 3 == 0
+        assert pd.isna(row.score) if dead else row.score == (length if row.metric == "dies" else 1 + length / 1000)
+        assert (row.error and row.error["kind"]) == ("worker_died" if dead else None)
+
+
+def test_a_function_that_is_named_in_python_has_its_environment_there_too(environments: Path, tmp_path: Path) -> None:
+    (tmp_path / "two words.py").write_text(
+        "import tinyscorer\n\ndef old(image, prompt): return tinyscorer.rate(image, '')\n"
+    )
+    image = images("atlas", 1)[0]["image"]
+
+    def score(*packages: str) -> list[float]:
+        option = choose("old", environments, *packages)
+        named = [f"{tmp_path}/two words.py:old", "entropy"]
+        scored = plumbline.score(image, "any", named, models="shapes", options=option)
+        return list(scored.query("metric == 'old'")["score"])
+
+    assert score("tinyscorer<2") == [1.0] and score("tinyscorer>1") == [2.0]
+    (tmp_path / "two words.py").write_text("def old(image, prompt): return 3\n")
+    assert score("tinyscorer>1") == [3.0], "the file was edited"
+    option = choose("rate", environments, "tinyscorer<2")
+    assert list(plumbline.score(image, "", "tinyscorer:rate", models="shapes", options=[option])["score"].isna()) == [
+        True
+    ]
 
 
 def test_an_ended_program_leaves_no_worker(environments: Path, tmp_path: Path) -> None:
     file = tmp_path / "pid.py"
     file.write_text("import os\n\ndef pid(image, prompt):\n    return os.getpid()\n")
-    scorer = plumbline.open_scorer(
-        "models=shapes", choose_environment("pid", environments, "tinyscorer"), metrics=f"{file}:pid"
-    )
+    scorer = plumbline.open_scorer("models=shapes", choose("pid", environments, "tinyscorer"), metrics=f"{file}:pid")
     scores = scorer.score([images("atlas", 1)[0]["image"]], ["any"])
     worker = int(scores["score"][0])
     assert worker != os.getpid()
@@ -287,7 +260,16 @@ def test_an_ended_program_leaves_no_worker(environments: Path, tmp_path: Path) -
         os.kill(worker, 0)
 
 
-REFUSED_ENVIRONMENTS = [
+def test_every_command_of_the_page_is_composed() -> None:
+    text = re.sub(r" *\\\n *", " ", (ROOT / "plugins/environments/README.md").read_text())
+    commands = [shlex.split(line) for line in re.findall(r"^    plumbline (.*)$", text, re.MULTILINE)]
+    for job, *words in commands:
+        command = get_command(job)
+        assert load_values(command, [expand_key(word, command.short, command.first) for word in words])["metrics"]
+    assert len(commands) == 3
+
+
+REFUSED = [
     ('{{packages: ["tinyscorer==9"]}}', "there is no version of tinyscorer==9"),
     ('{{packages: ["newer", "tinyscorer==1.0"]}}', "newer depend on tinyscorer==2.0"),
     ('{{packages: ["absent-package"]}}', "absent-package was not found"),
@@ -304,7 +286,7 @@ REFUSED_ENVIRONMENTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("environment", "said"), REFUSED_ENVIRONMENTS)
+@pytest.mark.parametrize(("environment", "said"), REFUSED)
 def test_an_invalid_environment_is_refused_in_one_line_before_any_work(
     environment: str, said: str, tmp_path: Path
 ) -> None:
@@ -336,7 +318,5 @@ def test_a_package_without_the_function_is_refused_before_any_work(
     )
     name = function.partition(":")[2]
     words = (f"images={tmp_path}", f"store={tmp_path}/store", "models=shapes", f"metric={function}")
-    line = refusal(
-        "score", *(word.format(folder=tmp_path) for word in words), choose_environment(name, environments, "tinyscorer")
-    )
+    line = refusal("score", *(word.format(folder=tmp_path) for word in words), choose(name, environments, "tinyscorer"))
     assert said in line and not (tmp_path / "store").exists()

@@ -1,10 +1,9 @@
 """The worker of a function with an environment of its own: a process of that environment's Python.
 
-The worker runs operators/metrics/user_code.py, and the two talk through pipes: its standard input and output. Every
-message is a length followed by that many bytes. This is multiprocessing's format, without its pickled objects. The
-first request describes the function to load, as JSON, and the reply describes the loaded function. Each later request
-is JSON with the prompts and the sizes of the images, followed by a message with the RGB pixels of each image. The reply
-is JSON with the values.
+The worker runs program.py, and the two talk through pipes: its standard input and output. Every message is a length
+followed by that many bytes. This is multiprocessing's format, without its pickled objects. The first request describes
+the function to load, as JSON, and the reply describes the loaded function. Each later request is JSON with the prompts
+and the sizes of the images, followed by a message with the RGB pixels of each image. The reply is JSON with the values.
 
 A worker serves one function, and is started by this process or by an actor of Ray. The process that started a worker
 also stops it; if that process dies, the worker exits because its input ends.
@@ -28,8 +27,9 @@ from PIL import Image
 from plumbline.operators.base.batches import is_device_lost
 from plumbline.operators.base.errors import PlumblineError, hide_secrets, printable
 from plumbline.operators.metrics import user_code
-from plumbline.operators.metrics.environments import Environment
+from plumbline.plugins.environments.environments import Environment
 
+PROGRAM = Path(__file__).with_name("program.py")
 MAX_REPLY = 1_000_000
 """Maximum size of a worker's reply in bytes."""
 MAX_DEATHS = 10
@@ -51,7 +51,7 @@ class Worker:
     """A function in an environment of its own, whose process is started when it is needed."""
 
     def __init__(self, environment: Environment, source: Mapping[str, Any]) -> None:
-        """Prepare for the function described by `source`, the arguments of user_code.WorkerFunction."""
+        """Prepare for the function described by `source`, the arguments of program.Function."""
         self.environment, self.source = environment, source
         self._lock = threading.Lock()
         self._process: _Process | None = None
@@ -112,7 +112,7 @@ class _Process:
         # -I: neither PYTHONPATH nor the folder of the file may hide the environment's packages. In a session of its
         # own, the worker does not receive the interrupt key, and its children end with it.
         self.popen = subprocess.Popen(
-            [str(python), "-I", user_code.__file__],
+            [str(python), "-I", str(PROGRAM), str(Path(user_code.__file__).parent)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

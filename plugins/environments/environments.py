@@ -10,9 +10,11 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -23,10 +25,8 @@ from plumbline.operators.base.bounds import BoundsChecked, Seconds
 from plumbline.operators.base.errors import ConfigError, PlumblineError, hide_secrets
 
 LOG = logging.getLogger(__name__)
-RESOLVE_TIMEOUT = 300.0
-"""Seconds allowed for resolving the packages of an environment."""
-INSTALL_TIMEOUT = 3600.0
-"""Seconds allowed for installing the packages of an environment."""
+NOTICE_SECONDS = 30.0
+"""Seconds after which a line says that uv is still at work, and again after as many."""
 MAX_PACKAGES = 100
 """Maximum number of packages that a configuration lists."""
 MAX_REQUIREMENT = 300
@@ -64,6 +64,8 @@ class EnvironmentConfig(BoundsChecked):
     """Folder for finished environments. It can be deleted at any time."""
     timeout: Seconds = 600
     """Seconds allowed for loading the function, and for each call of it."""
+    install_timeout: Seconds = 3600
+    """Seconds allowed for resolving the packages, and for installing them."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a version or package that uv could misread as something else."""
@@ -97,6 +99,7 @@ class Environment(NamedTuple):
     """Every package with its version, as uv resolved them."""
     folder: str
     timeout: float
+    install_timeout: float
 
     def ensure_python(self) -> Path:
         """Make the environment if it does not exist, and return its Python; raise EnvironmentFailed if that fails.
@@ -109,20 +112,27 @@ class Environment(NamedTuple):
         python = target / "bin" / "python"
         if python.exists():
             return python
-        LOG.info("making an environment of %d packages in %s", len(self.pins), target)
+        work = f"installing {len(self.pins)} packages into {target}"
+        started = time.monotonic()
         try:
             with tempfile.TemporaryDirectory(prefix=".making-", dir=folder) as making:
                 draft, pins = Path(making) / "environment", Path(making) / "pins.txt"
                 pins.write_text("\n".join(self.pins))
-                _run_uv("venv", "--relocatable", "--python", self.python_version, str(draft), timeout=INSTALL_TIMEOUT)
+                python_options = ("--relocatable", "--python", self.python_version)
+                _run_uv(work, "venv", *python_options, str(draft), timeout=self.install_timeout)
                 into = ("--python", str(draft / "bin" / "python"))
-                _run_uv("pip", "install", *into, "--no-deps", "-r", str(pins), timeout=INSTALL_TIMEOUT)
+                _run_uv(work, "pip", "install", *into, "--no-deps", "-r", str(pins), timeout=self.install_timeout)
+                size = sum(file.lstat().st_size for file in draft.rglob("*") if file.is_file())
                 with suppress(OSError):  # another process was faster
                     draft.rename(target)
         except OSError as error:
             raise EnvironmentFailed(f"environment.folder: {error}; choose a folder with space for packages") from error
         if not python.exists():
             raise EnvironmentFailed(f"{target}: expected an environment, found something else; delete this folder")
+        LOG.warning(
+            "made an environment of %d packages in %.0f seconds: %s MB in %s",
+            len(self.pins), time.monotonic() - started, f"{size / 1e6:,.0f}", target,
+        )  # fmt: skip
         return python
 
 
@@ -137,7 +147,9 @@ def resolve_environment(config: EnvironmentConfig) -> Environment:
         kept = _open_folder(config.folder) / f"{_digest(python_version, sorted(wanted))}.txt"
         if not kept.exists():
             options = ("--python-version", python_version, "--no-header", "--no-annotate")
-            found = _run_uv("pip", "compile", "-", *options, text="\n".join(wanted), timeout=RESOLVE_TIMEOUT)
+            work = f"resolving {', '.join(wanted)}"[:MAX_REASON]
+            text = "\n".join(wanted)
+            found = _run_uv(work, "pip", "compile", "-", *options, text=text, timeout=config.install_timeout)
             with tempfile.NamedTemporaryFile("w", dir=kept.parent, prefix=".resolving-", delete=False) as draft:
                 draft.write(found)
             Path(draft.name).replace(kept)
@@ -146,7 +158,7 @@ def resolve_environment(config: EnvironmentConfig) -> Environment:
         raise ConfigError(f"environment.folder: {error}; choose a folder that can be written to") from error
     except EnvironmentFailed as error:
         raise ConfigError(f"environment: {error}") from error
-    return Environment(python_version, pins, config.folder, config.timeout)
+    return Environment(python_version, pins, config.folder, config.timeout, config.install_timeout)
 
 
 def _open_folder(folder: str) -> Path:
@@ -159,30 +171,55 @@ def _digest(python_version: str, packages: "tuple[str, ...] | list[str]") -> str
     return sha256(json.dumps([python_version, PLATFORM, packages]).encode()).hexdigest()[:16]
 
 
-def _run_uv(*words: str, text: str = "", timeout: float) -> str:
-    """Run uv in an empty folder, so that it reads no settings of a project, and return its output."""
+def _run_uv(work: str, *words: str, text: str = "", timeout: float) -> str:
+    """Run uv in an empty folder, so that it reads no settings of a project, and return its output.
+
+    While uv runs, a line says every NOTICE_SECONDS what it is doing: `work`. Raise EnvironmentFailed if uv fails.
+    """
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if uv is None:
         raise EnvironmentFailed("expected the command uv, found none; install it, for example with pip install uv")
     with tempfile.TemporaryDirectory(prefix="plumbline-uv-") as folder:
-        try:
-            done = subprocess.run(
-                [uv, *words, "--quiet", "--color", "never"],
-                input=text,
-                capture_output=True,
-                text=True,
-                timeout=timeout,
-                cwd=folder,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise EnvironmentFailed(
-                f"uv {words[0]} took more than {timeout:g} seconds; check the connection to the package index"
-            ) from error
-    if done.returncode != 0:
-        raise EnvironmentFailed(
-            f"{_read_reason(done.stderr)}; correct the packages or the Python version, or check the connection"
+        # in a session of its own, uv ends with the processes that it started, such as builds of packages
+        process = subprocess.Popen(
+            [uv, *words, "--quiet", "--color", "never"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            start_new_session=True,
         )
-    return done.stdout
+        with process:
+            try:
+                output, message = _wait(process, work, text, timeout)
+            except BaseException:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise
+    if process.returncode != 0:
+        raise EnvironmentFailed(
+            f"{_read_reason(message)}; correct the packages or the Python version, or check the connection"
+        )
+    return output
+
+
+def _wait(process: "subprocess.Popen[str]", work: str, text: str, timeout: float) -> tuple[str, str]:
+    """Return the process's output and its messages; raise EnvironmentFailed if it takes too long."""
+    given: str | None = text
+    waited = 0.0
+    while True:
+        step = min(NOTICE_SECONDS, timeout - waited)
+        try:
+            return process.communicate(given, timeout=step)
+        except subprocess.TimeoutExpired as error:
+            given, waited = None, waited + step  # the text is sent only once
+            if waited >= timeout:
+                raise EnvironmentFailed(
+                    f"{work} took more than {timeout:g} seconds; check the connection to the package index, or raise "
+                    "environment.install_timeout"
+                ) from error
+            LOG.warning("still %s, after %g seconds", hide_secrets(work), waited)
 
 
 def _read_reason(message: str) -> str:

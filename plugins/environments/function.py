@@ -1,0 +1,108 @@
+"""Functions that run in an environment of their own, as the metrics of operators/metrics/function.py."""
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+from plumbline.operators.base.errors import REMEDIES, ConfigError, HopelessRow, RowError
+from plumbline.operators.metrics.function import (
+    MODULE_NAME,
+    Call,
+    Declaration,
+    Description,
+    Source,
+    check_parameters,
+    make_missing_function_error,
+    metric,
+    read_source,
+    split_name,
+)
+from plumbline.operators.metrics.user_code import DECLARATION
+from plumbline.plugins.environments.environments import Environment, EnvironmentFailed
+from plumbline.plugins.environments.worker import Worker, WorkerDied
+
+
+class EnvironmentFunction(NamedTuple):
+    """A function that runs in its own environment, defined by a Source or by a package of the environment."""
+
+    name: str
+    location: str
+    environment: Environment
+    source: Source | None
+    """None for a module of the environment's packages."""
+
+    @property
+    def file(self) -> str | None:
+        return None if self.source is None else self.source.file
+
+    @property
+    def digest(self) -> str:
+        """Digest of the source text or, for a module of a package, of its name; keys also contain the packages."""
+        return hashlib.sha256(self.location.encode()).hexdigest()[:16] if self.source is None else self.source.digest
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        return (f"python=={self.environment.python_version}", *self.environment.pins)
+
+    def describe(self) -> Description:
+        """Load the function in its environment and describe it; raise ConfigError if it cannot be used."""
+        return _describe(self)
+
+    def open(self, *, batches: bool) -> Call:
+        return partial(_call_worker, self.make_worker(), f"{self.name} of {self.location}", batches)
+
+    def make_worker(self) -> Worker:
+        text, file = (None, "") if self.source is None else (self.source.text, self.source.file)
+        return Worker(self.environment, {"name": self.name, "location": self.location, "text": text, "file": file})
+
+
+@lru_cache(maxsize=64)
+def _describe(function: EnvironmentFunction) -> Description:
+    """Load and describe a function, once for a process: a command plans several times, and loading takes seconds."""
+    worker = function.make_worker()
+    try:
+        found = worker.describe()
+    except WorkerDied as error:
+        raise ConfigError(
+            f"metric {function.location}: {error}, while loading; correct the file or packages"
+        ) from error
+    except EnvironmentFailed as error:
+        raise ConfigError(f"metric {function.location}: environment: {error}") from error
+    finally:
+        worker.stop()
+    if "raised" in found:
+        raise ConfigError(f"metric {function.location}: {found['raised']}; correct the file or environment.packages")
+    if "functions" in found:
+        raise make_missing_function_error(function.location, function.name, found["functions"])
+    check_parameters(function.location, function.name, found["other_parameters"])
+    declared = found["declared"] or Declaration()
+    checked = metric(**dict(zip(Declaration._fields, declared, strict=True)))(lambda: None)
+    return Description(getattr(checked, DECLARATION), str(found["about"]))
+
+
+def _call_worker(
+    worker: Worker, where: str, batches: bool, images: Sequence[Image.Image], texts: Sequence[str]
+) -> list[Any]:
+    """Return the function's values; raise HopelessRow with the error of the rows if there are none."""
+    try:
+        reply = worker.call(images, texts, batches=batches)
+    except EnvironmentFailed as error:
+        message = f"the environment of {where} could not be made: {error}"
+        raise HopelessRow(RowError("environment_failed", message, retryable=True)) from error
+    except WorkerDied as error:
+        message = f"the worker of {where} {error}; {REMEDIES['worker_died']}"
+        raise HopelessRow(RowError("worker_died", message, retryable=True)) from error
+    if "raised" in reply:
+        message = f"{where} raised {reply['raised']}; correct the function"
+        raise HopelessRow(RowError("function_failed", message, retryable=True))
+    return list(reply["values"])
+
+
+def make_environment_function(named: str, environment: Environment) -> EnvironmentFunction:
+    """Return the function FILE.py:NAME or PACKAGE.MODULE_NAME:NAME; raise ConfigError if the file cannot be read."""
+    location, name = split_name(named)
+    is_module = MODULE_NAME.fullmatch(location) is not None and not location.endswith(".py")
+    return EnvironmentFunction(name, location, environment, None if is_module else read_source(named))

@@ -1,0 +1,110 @@
+"""A function in an environment of its own can be a model: its role has a pool of workers, which may have GPUs."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from plugins.environments.tests.scorers import BAD, COUNT, TEXTS, read_scores
+from tests.bench_of import Bench
+from tests.commands import newest, refusal
+
+METRICS = (
+    "metric=[edge_density]",
+    "+metrics.one={kind: similarity, model: one, measure: reward}",
+    "+metrics.two={kind: similarity, model: two, measure: reward}",
+)
+"""Arguments for a metric without a model, and two metrics with a model each."""
+
+
+def set_role(role: str, function: str, folder: Path, package: str, *more: str) -> str:
+    """Return the argument that makes a function of this package, or of a file, the model of a role."""
+    options = ", ".join(["family: package", f"checkpoint: {function}", *more])
+    return f'+models.{role}={{{options}, environment: {{packages: ["{package}"], folder: {folder}, timeout: 60}}}}'
+
+
+def test_two_models_with_conflicting_packages_score_the_same_images(environments: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import plumbline\nfrom tinyscorer import rate\n\n@plumbline.metric(batches=True)\n"
+        "def many(images, prompts): return [rate(image, prompt) for image, prompt in zip(images, prompts)]\n"
+    )
+    old = set_role("one", f"{tmp_path}/mine.py:many", environments, "tinyscorer<2", "pair_batch: 2")
+    new = set_role("two", "tinyscorer:rate", environments, "tinyscorer==2.0")
+    bench = Bench(tmp_path, *METRICS, old, new, generators=["atlas", "flint"], count=COUNT)
+    assert bench.run().code == 0
+    scores = read_scores(bench)
+    for metric, version in (("one", 1), ("two", 2)):
+        rows = scores[scores["metric"] == metric]
+        assert len(rows) == 2 * COUNT
+        assert [row.score for row in rows.itertuples()] == pytest.approx(
+            [version + len(TEXTS[row.prompt_id]) / 1000 for row in rows.itertuples()]
+        )
+    models = json.loads((newest(bench.store.place.url) / "manifest.json").read_text())["models"]
+    assert "tinyscorer==1.0" in models["similarities:one"]["packages"]
+    assert not bench.plan(new.replace("==2.0", ">1").replace("60", "50")).plan.missing, "the same packages"
+    planned = bench.plan(new.replace("==2.0", "==1.0"))
+    assert {cell.recipe.metric for cell in planned.plan.missing} == {"two"}
+
+
+def test_a_failure_of_a_model_costs_the_rows_on_which_it_failed(environments: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(BAD)
+    dies = set_role("one", f"{tmp_path}/bad.py:dies", environments, "tinyscorer")
+    loses = set_role("two", f"{tmp_path}/bad.py:loses", environments, "tinyscorer")
+    bench = Bench(tmp_path, *METRICS, dies, loses, generators=["atlas"], count=COUNT)
+    assert bench.run("max_failed=1").code == 2
+    scores = read_scores(bench)
+    for metric, kind in (("one", "worker_died"), ("two", "function_failed")):
+        for row in scores[scores["metric"] == metric].itertuples():
+            length = len(TEXTS[row.prompt_id])
+            assert pd.isna(row.score) if length % 3 == 0 else row.score == length
+            assert (row.error and row.error["kind"]) == (kind if length % 3 == 0 else None)
+            assert not row.error or row.error["retryable"]
+    assert scores.query("metric == 'edge_density'")["score"].notna().all()
+
+
+def test_the_worker_of_a_model_sees_the_gpus_of_its_pool(
+    environments: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a pool on Ray, CUDA_VISIBLE_DEVICES is set by Ray; here it is set by hand."""
+    (tmp_path / "gpu.py").write_text(
+        "import os\n\ndef device(image, prompt): return int(os.environ['CUDA_VISIBLE_DEVICES'])\n"
+    )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    role = set_role("one", f"{tmp_path}/gpu.py:device", environments, "tinyscorer")
+    bench = Bench(tmp_path, *METRICS[:2], role, generators=["atlas"], count=2)
+    assert bench.run().code == 0
+    assert set(read_scores(bench).query("metric == 'one'")["score"]) == {5.0}
+    planned = bench.plan("cluster.pools.similarities.num_gpus=1")
+    (node,) = (item.node for item in planned.plan.nodes if item.node.stage == "similarities")
+    assert node.find_pool(planned.config.cluster).num_gpus == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "package", "said"),
+    [
+        ("tinyscorer:rate", "tinyscorer==9", "there is no version of tinyscorer==9"),
+        ("tinyscorer:raet", "tinyscorer", "no function 'raet'; did you mean rate?"),
+        ("{folder}/lower.py:rate", "tinyscorer", 'expected a function that declares better="higher"'),
+        ("tinyscorer", "tinyscorer", "expected FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION"),
+    ],
+)
+def test_a_model_that_cannot_be_used_is_refused_before_any_work(
+    function: str, package: str, said: str, environments: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "lower.py").write_text(
+        "import plumbline\n\n@plumbline.metric(better='lower')\ndef rate(image, prompt): ...\n"
+    )
+    role = set_role("one", function.format(folder=tmp_path), environments, package)
+    bench = Bench(tmp_path, *METRICS[:2], role, generators=["atlas"], count=2)
+    line = refusal("sweep", *bench.line())
+    assert said in line and line.startswith("error: model ")
+
+
+def test_a_model_needs_an_environment_and_a_metric_that_takes_a_reward(environments: Path, tmp_path: Path) -> None:
+    bench = Bench(tmp_path, generators=["atlas"], count=2)
+    alone = bench.line(*METRICS[:2], "+model@models.one=package", "models.one.checkpoint=tinyscorer:rate")
+    assert "model tinyscorer:rate: expected the packages of the function" in refusal("sweep", *alone)
+    role = set_role("one", "tinyscorer:rate", environments, "tinyscorer")
+    cosine = bench.line(*METRICS[:2], "metrics.one.measure=cosine", role)
+    assert "returns reward, not cosine" in refusal("sweep", *cosine)
