@@ -5,10 +5,10 @@ import sys
 from rich.console import Console
 
 from plumbline.jobs.command import Command, run_job
-from plumbline.jobs.display.console import EMPTY, make_console, say, show_sentence, show_tables, warn
+from plumbline.jobs.display.console import EMPTY, make_console, say, show_sentence, show_table, show_tables, warn
 from plumbline.jobs.display.findings import show_agreement
 from plumbline.operators.base.sentences import plural
-from plumbline.operators.report.page import Page
+from plumbline.operators.report.page import Page, ReportSection
 from plumbline.pipelines.metaeval.metaeval import judge_run
 from plumbline.pipelines.report.report import ReportConfig, WrittenReport, write_report
 from plumbline.pipelines.store.runs import find_run
@@ -60,6 +60,8 @@ def show_report(console: Console, report: WrittenReport, *, full: bool = True) -
     left_out = len(findings) - len(shown)
     for sentence in shown:
         show_sentence(console, sentence)
+    for section in (section for section in page.sections if section.sentences):
+        show_section(console, section)
     for warning in page.warnings:
         warn(console, warning)
     if page.changes is not None:
@@ -76,6 +78,14 @@ def show_report(console: Console, report: WrittenReport, *, full: bool = True) -
     if left_out:
         say(console, f"{plural(left_out, 'more finding')} in the report")
     say(console, f"report: {report.url} ({report.size / 1e6:.1f} MB)")
+
+
+def show_section(console: Console, section: ReportSection) -> None:
+    """Show the first table and the findings of a section of the report."""
+    table = section.tables[0]
+    show_table(console, table.title, table.names, table.rows)
+    for sentence in section.sentences:
+        show_sentence(console, sentence)
 
 
 def _show_percentile_ranks(console: Console, page: Page) -> None:

@@ -1,4 +1,7 @@
+from .operators.metaeval.choice_agreement import agree_on_pairs as agree_on_pairs
+from .operators.metaeval.next_comparisons import next_pairs as next_pairs
 from .operators.metaeval.pairings import pairing_scores as pairing_scores
+from .operators.results.choices import compare_pairs as compare_pairs
 from .operators.statistics.agreement import STATISTICS as STATISTICS
 from .operators.statistics.agreement import krippendorff_alpha as krippendorff_alpha
 from .operators.statistics.bootstrap import Prompts as Prompts

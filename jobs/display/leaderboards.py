@@ -10,6 +10,7 @@ from plumbline.operators.base.errors import REMEDIES
 from plumbline.operators.base.failures import iterate_failure_kinds, name_row
 from plumbline.operators.base.sentences import NO_INTERVAL, WHY_NO_INTERVAL, interval_text
 from plumbline.operators.base.usage import Usage
+from plumbline.operators.results.pair_comparisons import describe_comparisons
 from plumbline.operators.results.summary import OVERALL
 from plumbline.pipelines.plans.costs import Cost
 from plumbline.pipelines.report.report_record import read_report_record
@@ -38,7 +39,18 @@ def show_outcome(console: Console, finished: FinishedSweep) -> None:
         rows, succeeded = finished.retried
         say(console, f"retry_failed: {succeeded} of {rows} failed rows have a score now")
     show_usage(console, finished.usage, finished.costs)
+    _show_comparisons(console, finished)
     say(console, f"written to {finished.folder}/: scores.parquet, summary.parquet, errors.parquet, manifest.json")
+
+
+def _show_comparisons(console: Console, finished: FinishedSweep) -> None:
+    """Print a sentence about each pairwise judge."""
+    path = f"runs/{finished.run_id}/comparisons.parquet"
+    if not finished.results.store.exists(path):
+        return
+    compared = finished.results.store.read_table(path)
+    for metric in compared.column("metric").unique().to_pylist():
+        say(console, f"{describe_comparisons(compared, metric)} (comparisons.parquet)")
 
 
 def warn_about_kept_note(console: Console, sweep: SweepInputs | PlannedSweep, finished: FinishedSweep) -> None:

@@ -15,9 +15,10 @@ from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.stages.graph import list_source_metrics
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.plans.costs import estimate_costs, list_unpriced_nodes
-from plumbline.pipelines.plans.plan import NodePlan
+from plumbline.pipelines.plans.plan import PAIR_STAGES, NodePlan
 from plumbline.pipelines.plans.sweep_config import AnySweep, SweepConfig
 from plumbline.pipelines.running.executor import Executor
+from plumbline.pipelines.sweeps.pairing import measure_selections
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.suite import PlannedSuite
 
@@ -44,6 +45,7 @@ def show_cells(console: Console, planned: PlannedSweep, *, full: bool = True) ->
     _show_verified(console, planned)
     if full:
         _show_stages(console, nodes)
+        _show_pairs(console, planned)
     _show_costs(console, planned)
     _show_work(console, nodes, planned.executor, planned.config, full=full, complete=_explain_complete(planned))
 
@@ -110,6 +112,26 @@ def _show_stages(console: Console, nodes: Sequence[NodePlan]) -> None:
     show_table(console, "plan", names, rows, numbers=slice(1, None))
 
 
+def _show_pairs(console: Console, planned: PlannedSweep) -> None:
+    """Print what each way of selecting pairs would cost, if metrics compare pairs of images."""
+    nodes = {item.node.name: item.node for item in planned.plan.nodes if item.node.stage in PAIR_STAGES}
+    selections = [metric.pair_selection for node in nodes.values() for metric in node.metrics.values()]
+    if not selections or selections[0] is None:
+        return
+    calls = {
+        name: sum(metric.estimate_calls(0).calls for metric in node.metrics.values()) for name, node in nodes.items()
+    }
+    costs = {one.node: one for one in estimate_costs(planned.plan, planned.store) if one.node in nodes}
+    rows = []
+    for size in measure_selections(planned.sources.pair_counts, selections[0]):
+        amounts = {name: one.cost.amount / one.calls * calls[name] * size.images for name, one in costs.items()}
+        prices = [str(costs[name].cost._replace(amount=amount)) for name, amount in amounts.items()]
+        counts = (size.generators, size.images, round(sum(calls.values()) * size.images))
+        rows.append([size.pairs, *map(str, counts), *prices])
+    names = ("pairs", "of generators", "of images", "calls", *(f"cost of {name}, about" for name in costs))
+    show_table(console, "pairs to compare if none is in the store", names, rows, numbers=slice(1, None))
+
+
 def _show_verified(console: Console, planned: PlannedSweep) -> None:
     """Print the damaged and lost cells if the cells were verified."""
     if planned.verified is None:
@@ -136,6 +158,9 @@ def _show_problems(console: Console, planned: PlannedSweep) -> None:
             f"{sources.unknown.prompt_id!r}, and will fail for every metric that reads the prompt; "
             "set benchmark.require_every_image=false to leave them out",
         )
+    paired = {shard.group for both in sources.pairs.values() for shard in both}
+    if alone := [generator for generator in sources.generators if sources.pairs and generator not in paired]:
+        warn(console, f"{', '.join(alone)}: no prompt in common with a generator to compare with; check the prompt ids")
     blind = [name for name in config.metrics if name not in list_source_metrics(config.metrics)]
     if config.benchmark.columns.sources and blind:
         warn(console, f"{', '.join(blind)}: scores edited images without looking at their sources")

@@ -130,6 +130,7 @@ REMEDIES: Mapping[str, str] = {
     "model_failed": "run again; if the error persists, set a smaller image_batch",
     "model_unavailable": "run again; if the error persists, check the endpoint, or lower the model's concurrency",
     "no_caption": "fill in the row's captions; for an edit, describe the source and the intended result",
+    "no_pair": "generate the other generators' images of the prompt, or compare with other generators",
     "no_reference": "add a reference that describes the image",
     "too_long": "leave out some of the caption's references, or shorten the texts",
     "no_edit_kind": "set benchmark.prompt_columns.skills to the column with the kinds, or set the metric's edit_kind",

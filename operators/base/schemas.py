@@ -158,6 +158,40 @@ image.
 be read.
 """
 
+PAIR_ANSWER = pa.struct([*texts("choice"), *floats("p_first"), *texts("reason")])
+"""A judge's answer about two images: `first`, `second`, `tie` or `neither`, the probability that the first image is
+better (ties and `neither` count half), and the judge's reason, null if it gives none.
+"""
+
+PAIRS = pa.schema(
+    [
+        *image_schema(("answers", pa.list_(PAIR_ANSWER))),
+        *texts("other_image_id", "other_generator"),
+    ]
+)
+"""Answers of a judge about pairs of images of the same prompt, one row per pair, as stored in cells.
+
+The image of `other_generator` is shown first for the first answer, and second for the second answer.
+"""
+
+COMPARED = pa.schema(
+    [
+        *texts("prompt_id", "metric"),
+        *texts("first_generator", "second_generator", "first_image_id", "second_image_id"),
+        *PAIR_ANSWER,
+        ("error", ERROR),
+    ]
+)
+"""Answers of pairwise judges in a run, one row per pair of images and order in which they were shown.
+
+The columns of PAIR_ANSWER are null if and only if `error` is not, except for `reason`.
+"""
+
+WIN_RATES = image_schema(("wins", pa.list_(pa.float64())))
+"""For each image, the probability that it is better than each image that it was compared with: the mean over both
+orders.
+"""
+
 IMAGE_STATISTICS = image_schema(("statistics", pa.list_(pa.struct(float32s("edge_density", "entropy", "saturation")))))
 """Image statistics that do not depend on the prompt, one entry per image (operators/stages/image_statistics.py)."""
 

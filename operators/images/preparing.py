@@ -247,6 +247,8 @@ def _collect(images: Iterator[Image.Image], limits: ImageLimits, what: str) -> l
 def _preprocess(image: Image.Image, preprocess: Preprocess) -> Any:
     try:
         return preprocess(image)
+    except RowFailure:
+        raise
     except Exception as error:
         message = f"a {image.width}x{image.height} image cannot be resized: {error or type(error).__name__}; replace it"
         of_the_image = isinstance(error, (ValueError, OSError, ArithmeticError))

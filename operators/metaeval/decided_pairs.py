@@ -32,6 +32,11 @@ Floats = NDArray[np.float64]
 
 VERDICT_NAMES = {A_BETTER: "a", B_BETTER: "b", ALIKE: "alike"}
 
+Duels = Mapping[tuple[str, str], Floats]
+"""Differences by two generators, in the order of all generators: for each prompt, the probability that the first one's
+image is better, minus the probability that the second one's is; nan if they were not compared.
+"""
+
 
 class SeenPrompts(NamedTuple):
     """The decisions of an adaptive sweep, and the number of prompts that it has already scored."""
@@ -129,11 +134,13 @@ def decide_pairs(
     generators: Sequence[str],
     metrics: Mapping[str, bool],
     options: Adaptive,
+    duels: Mapping[str, Duels] | None = None,
 ) -> SeenPrompts:
     """Decide all pairs based on the prompts in the first `looks` rows of `order`.
 
-    `metrics` maps names to True if lower is better. Raises ConfigError if the method requires a range and a score is
-    outside it.
+    `metrics` maps names to True if lower is better. Metrics that compare two generators directly are in `duels`
+    instead; each pair of theirs was compared at least until it was decided. Raises ConfigError if the method requires a
+    range and a score is outside it.
     """
     lower_is_better = {metric for metric, is_lower in metrics.items() if is_lower}
     pairs = []
@@ -141,6 +148,8 @@ def decide_pairs(
         means = get_direction(metric, lower_is_better) * _mean_scores(scores, metric, prompt_ids, generators, options)
         for a, b in combinations(range(len(generators)), 2):
             pairs.append(_Pair(metric, generators[a], generators[b], means[:, a] - means[:, b]))
+    for metric, differences_of in (duels or {}).items():
+        pairs += [_Pair(metric, a, b, differences_of[a, b]) for a, b in combinations(generators, 2)]
     every = [
         compute_evidence(
             order_differences(pair.differences, order), options, options.indifference_of(pair.metric), len(pairs)
@@ -151,10 +160,10 @@ def decide_pairs(
         [PairEvidence(*(log_e[:looks] for log_e in pair)) for pair in every], options.alpha
     )
     n_seen = [int((order[:end] != NO_PROMPT).sum()) for end in range(looks + 1)]
-    seen = order[:looks][order[:looks] != NO_PROMPT]
     records = []
     for pair, verdict, look in zip(pairs, verdicts.tolist(), decided_at.tolist(), strict=True):
-        differences = pair.differences[seen]
+        end = min(look + 1, looks) if pair.metric in (duels or {}) else looks
+        differences = pair.differences[order[:end][order[:end] != NO_PROMPT]]
         both = np.isfinite(differences)
         difference = (
             float(differences[both].mean()) * get_direction(pair.metric, lower_is_better) if both.any() else None

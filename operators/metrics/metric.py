@@ -21,10 +21,15 @@ Prior = Literal["blank_image"]
 for a grey image. Language models are calibrated in the same way with a content-free input (Zhao et al. 2021, Calibrate
 Before Use). No released metric does this.
 """
-View = Literal["result", "source", "edit"]
+View = Literal["result", "source", "edit", "pair", "swapped_pair"]
 """The images that a model sees in one question: `result` is the scored image, `source` is the image before the
-edit, and `edit` is both, source first.
+edit, and `edit` is both, source first. `pair` is another generator's image followed by the scored image, and
+`swapped_pair` is the scored image followed by the other one.
 """
+SOURCE_VIEWS: frozenset[View] = frozenset({"source", "edit"})
+"""Views with the source of an edit."""
+DOUBLE_VIEWS: frozenset[View] = frozenset({"edit", "pair", "swapped_pair"})
+"""Views with two images."""
 ScoreRange = tuple[float, float]
 """Lowest and highest score."""
 SHARES: ScoreRange = (0.0, 1.0)
@@ -36,6 +41,19 @@ NO_QUESTIONS = RowError(
     "no_questions",
     "no question about the prompt is left for scoring the image; check the questions, or lower the threshold",
 )
+
+
+class PairSelection(NamedTuple):
+    """The generators whose images a metric compares with each other."""
+
+    pairs: Literal["all", "baseline", "neighbours", "active"]
+    """`all`: every two generators; `baseline`: each generator with `baseline`; `neighbours`: generators at most
+    `neighbours` places apart in the ranking by the metric `ranked_by`; `active`: every two generators until an adaptive
+    sweep has decided which one wins more often.
+    """
+    baseline: str | None
+    ranked_by: str | None
+    neighbours: int
 
 
 class Answered(NamedTuple):
@@ -187,8 +205,13 @@ class Metric(BoundsChecked, ABC):
         return ()
 
     @property
+    def pair_selection(self) -> PairSelection | None:
+        """Return the generators to compare, or None for metrics that look at each image alone."""
+        return None
+
+    @property
     def needs_sources(self) -> bool:
-        return self.views != ("result",)
+        return not SOURCE_VIEWS.isdisjoint(self.views)
 
     def apply_word_order(self, text: str) -> str:
         """Return the text as models receive it: unchanged or, under the ablation `shuffled_words`, shuffled."""
@@ -238,6 +261,11 @@ class TextInImageMetric(Protocol):
 def takes_questions(metric: Metric) -> bool:
     """Return True if the metric uses questions or texts that are shipped with the benchmark or sent with an image."""
     return isinstance(metric, PackedMetric | TextInImageMetric)
+
+
+def compares_actively(metric: Metric) -> bool:
+    """Return True if the metric compares generators only until an adaptive sweep has decided which one is better."""
+    return metric.pair_selection is not None and metric.pair_selection.pairs == "active"
 
 
 def insert_prior(chain: tuple[str, ...], prior: Prior | None) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ KINDS = Extensions[type[Metric]](
         "sentence_matching": "plumbline.operators.metrics.similarities.sentence_matching:SentenceMatchingConfig",
         "viescore": "plumbline.operators.metrics.judges.viescore:VieScoreConfig",
         "gpt4v_eval": "plumbline.operators.metrics.judges.gpt4v_eval:Gpt4vEvalConfig",
+        "pairwise": "plumbline.operators.metrics.judges.pairwise:PairwiseConfig",
         "vpeval": "plumbline.operators.metrics.questions.vpeval:VpevalConfig",
         "image_statistic": "plumbline.operators.metrics.image_statistic:ImageStatisticConfig",
         "question_pack": "plumbline.operators.metrics.questions.question_pack:QuestionPackConfig",

@@ -54,13 +54,15 @@ from plumbline.operators.results.summary import OVERALL, Skills
 
 
 class ReportSection(NamedTuple):
-    """A section that a plugin adds to a run's report."""
+    """A section of a run's report that only some runs have; plugins add such sections, too."""
 
     anchor: str
     link: str
     title: str
     caption: str
     tables: Sequence[ShownTable]
+    sentences: Sequence[Sentence] = ()
+    """Findings, which the terminal shows, too, with the first table."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,6 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plumbline.operators.base.extensions import explain_missing_extra
 from plumbline.operators.base.spilled import ALL_ROWS, SpilledColumns
 from plumbline.operators.images.generation_settings import (
     Difference,
@@ -23,6 +22,7 @@ from plumbline.operators.images.generation_settings import (
 from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns, find_sorted
 from plumbline.operators.results.summary import OVERALL, Skills, sort_best_first
+from plumbline.operators.statistics.bradley_terry import ELO, fit_strengths, make_contrasts
 from plumbline.operators.statistics.compact_letters import compact_letters
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.ordering import (
@@ -75,9 +75,9 @@ class LeaderboardRow(NamedTuple):
     metric: str
     skill: str
     mean: float
-    """Mean score; nan if no image has a score."""
+    """Mean score, or win rate for a judge's choices between images; nan if no image has a score."""
     low: float
-    """Lower end of the mean's 95% interval, bootstrapped over prompts; nan if too few prompts differ."""
+    """Lower end of the mean's 95% interval over prompts; nan if there are too few, or too few differ."""
     high: float
     n: int
     n_null: int
@@ -119,18 +119,22 @@ class Duel(NamedTuple):
     generator_a: str
     generator_b: str
     difference: float
-    """Mean of a minus mean of b, in the metric's own scale. Use it for the size of the difference, and `effect` for the
-    direction.
+    """Mean of a minus mean of b, in the metric's own scale; for choices, win rate of a minus win rate of b. Use it for
+    the size of the difference, and `effect` for the direction.
     """
     low: float
-    """Lower end of the difference's 95% interval, bootstrapped over prompts; nan if too few prompts differ."""
+    """Lower end of the difference's 95% interval over prompts; nan if there are too few, or too few differ."""
     high: float
     p_value: float
-    """Two-sided p-value of Wilcoxon's signed-rank test."""
+    """Two-sided p-value of Wilcoxon's signed-rank test. For a judge's choices between images (choices.py), it is the
+    sign-flip test's, whose null hypothesis is a win rate of 0.5.
+    """
     p_holm: float
     """P-value corrected over all pairs for this metric and skill; nan if the generators' settings differ."""
     effect: float
-    """Matched-pairs rank-biserial correlation from -1 to 1: the signed-rank statistic, positive if it favours a."""
+    """Matched-pairs rank-biserial correlation from -1 to 1: the signed-rank statistic, positive if it favours a. For
+    choices, prompts are weighted by how far a wins or loses instead of by ranks.
+    """
     win_rate: float
     """Fraction of prompts won by a; ties count as half."""
     n: int
@@ -363,7 +367,7 @@ def rank_generators(
             marks = {None: TIED, baseline: WORSE}
             groups = {name: UNLIKE if duel.unlike else marks.get(duel.better, BETTER) for name, duel in others.items()}
         elif metric not in unranked:
-            groups = _find_tie_groups([str(name) for name in frame["generator"][frame["n"] > 0]], own)
+            groups = find_tie_groups([str(name) for name in frame["generator"][frame["n"] > 0]], own)
         ranks = pd.Series(merge_equal(towards * frame["mean"].to_numpy(np.float64))).rank(method="min", ascending=False)
         for record, value in zip(frame[columns].to_dict("records"), ranks, strict=True):
             rank = None if math.isnan(value) or metric in unranked else int(value)
@@ -372,7 +376,7 @@ def rank_generators(
     return board
 
 
-def _find_tie_groups(generators: Sequence[str], duels: Sequence[Duel]) -> dict[str, str]:
+def find_tie_groups(generators: Sequence[str], duels: Sequence[Duel]) -> dict[str, str]:
     """Return the letters of each generator's tie groups; none if its settings differ from those of all others."""
     apart = {frozenset((duel.generator_a, duel.generator_b)) for duel in duels if duel.better or duel.unlike}
     unlike = {name for duel in duels if duel.unlike for name in (duel.generator_a, duel.generator_b)}
@@ -535,16 +539,16 @@ def compute_bradley_terry(metric: str, means: PromptMeans, lower_is_better: Cont
     match, which the better score wins. Each pair of generators gets an extra match that counts as a draw, so that even
     a generator that never wins has a rating. A metric's ratings have mean 0.
     """
-    with explain_missing_extra("people", "bradley_terry=true"):
-        import evalica  # takes a second, and few reports ask for ratings
-    towards, matches = get_direction(metric, lower_is_better), []
-    for a, b in means.pairs():
+    towards, names, pairs = get_direction(metric, lower_is_better), means.generators, means.pairs()
+    if not pairs:
+        return {}
+    wins, counts = np.zeros(len(pairs)), np.zeros(len(pairs))
+    for match, (a, b) in enumerate(pairs):
         of_a, of_b = means.read(a), means.read(b)
         apart = round_to(towards * (of_a - of_b), choose_step(of_a, of_b))
-        wins = {"X": (apart > 0).sum(), "Y": (apart < 0).sum(), "Draw": (apart == 0).sum() + 1}
-        matches += [(a, b, evalica.Winner[winner], float(count)) for winner, count in wins.items()]
-    if not matches:
-        return {}
-    first, second, winners, counts = zip(*matches, strict=True)
-    ratings = 400 * np.log10(evalica.bradley_terry(first, second, winners, weights=list(counts)).scores)
-    return {str(name): float(value) for name, value in (ratings - ratings.mean()).items()}
+        draws = int((apart == 0).sum()) + 1
+        wins[match] = int((apart > 0).sum()) + draws / 2
+        counts[match] = int((apart != 0).sum()) - int(np.isnan(apart).sum()) + draws
+    first, second = np.array([[names.index(a), names.index(b)] for a, b in pairs], np.intp).T
+    strengths = ELO * fit_strengths(make_contrasts(first, second, len(names)), wins, counts)
+    return dict(zip(names, strengths.tolist(), strict=True))

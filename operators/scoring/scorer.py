@@ -46,6 +46,7 @@ from plumbline.operators.stages.graph import (
 from plumbline.operators.stages.question_pack import NO_QUESTIONS_SENT, PackIndex
 from plumbline.operators.stages.questions import QuestionsStage, select_reusable_questions
 from plumbline.operators.stages.stage import Inputs, RowStage, Stage, StageOptions, Upstream
+from plumbline.operators.stages.table import STAGES
 
 if TYPE_CHECKING:
     import pandas as pd  # scorers of services do not import it
@@ -83,6 +84,12 @@ class ScorerConfig(BoundsChecked):
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
         check_models(make_nodes(self.metrics), self.models)
+        for name, metric in self.metrics.items():
+            if any(STAGES[stage].row_kind == "pairs" for stage in metric.chain):
+                raise ConfigError(
+                    f"metrics.{name}: it compares the images of several generators, but a scorer looks at each image "
+                    "alone; use plumbline sweep"
+                )
 
 
 Phase = Literal["decode", "model"]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.extensions import require_extra
 from plumbline.operators.images.videos import Clips
-from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.metrics.metric import DOUBLE_VIEWS, Metric
 from plumbline.operators.models.calls import Call
 from plumbline.operators.models.engines.conversation import LIKELIHOOD_PROBLEM
 from plumbline.operators.models.engines.engine_options import find_image_limit
@@ -53,7 +53,11 @@ def check_models(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig]) 
     for node in nodes:
         for key, role in node.roles.items():
             name, metric = next((name, metric) for name, metric in node.metrics.items() if key in metric.roles)
-            _check_model(f"metrics.{name}.{key}", metric.kind, role, node.stage.calls[key], models)
+            call = node.stage.calls[key]
+            _check_model(f"metrics.{name}.{key}", metric.kind, role, call, models)
+            weighs = call != "likelihood" and node.stage.trial_call(key, node.metrics.values()) == "likelihood"
+            if weighs and models[role].thinking == "allowed":
+                raise ConfigError(f"metrics.{name}.{key}, role {role!r}: {LIKELIHOOD_PROBLEM}")
             if key == metric.json_role and FAMILIES[models[role].family].local:
                 require_extra("judges", f"metrics.{name}.replies=json")
         for name, metric in node.metrics.items() if node.roles else ():
@@ -123,24 +127,26 @@ def check_image_inputs(nodes: Sequence[GraphNode], models: Mapping[str, ModelCon
 
 
 def _check_views(node: GraphNode, role: str, model: ModelConfig, clips: Clips) -> None:
-    """Raise ConfigError if sources are used with videos, or if a model cannot take both images of an edit at once."""
+    """Raise ConfigError if two images are compared but are videos, or if a model cannot take both at once."""
     comparing = list_source_metrics(node.metrics)
-    showing = [name for name, metric in node.metrics.items() if "edit" in metric.views]
+    showing = [name for name, metric in node.metrics.items() if not DOUBLE_VIEWS.isdisjoint(metric.views)]
     if comparing and clips.shown == "video":
         raise ConfigError(
             f"clips.shown: metrics.{comparing[0]} uses sources of images, but videos have none; set clips.shown=each"
         )
+    if showing and clips.shown == "video":
+        raise ConfigError(f"clips.shown: metrics.{showing[0]} compares images, not videos; set clips.shown=each")
     if showing and not takes_several_images(model):
         raise ConfigError(
-            f"metrics.{showing[0]}: it shows a model the source of an edit and its result in one question, but the "
-            f"model of role {role!r}, {model.checkpoint}, takes one image; use a model that takes several, such as a "
-            "Qwen2.5-VL of family vlm, or a service of family openai (plugins/edits/README.md)"
+            f"metrics.{showing[0]}: it shows a model two images in one question, but the model of role {role!r}, "
+            f"{model.checkpoint}, takes one image; use a model that takes several, such as a Qwen2.5-VL of family vlm, "
+            "or a service of family openai (docs/models.md)"
         )
     limit = find_image_limit(model)
     if showing and limit is not None and limit < 2:
         raise ConfigError(
             f"models.{role}.engine_options.limit_mm_per_prompt: it allows {limit} image(s) in a question, but "
-            f"metrics.{showing[0]} shows the source of an edit and its result together; set image to 2, or leave it out"
+            f"metrics.{showing[0]} shows two together; set image to 2, or leave it out"
         )
 
 

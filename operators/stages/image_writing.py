@@ -44,6 +44,8 @@ class ImageTask(NamedTuple):
     questions: Any
     """The metric's questions about the shard's images."""
     row: ImageRow
+    row_number: int
+    """Index of the row in the shard's table."""
     image: PreprocessedImage
     feature: int
     """Index of the first encoded view of the image; the other views follow it."""
@@ -85,7 +87,8 @@ class ImageWritingStage(ImagesStage):
         return PreprocessedImage(frames[0].width, frames[0].height, (self.model.preprocess_video(frames, seconds),))
 
     def measure(self, images: PreparedImages, questions: Mapping[str, QuestionsByPrompt]) -> Mapping[str, pa.Table]:
-        row_of = [row for row, count in zip(images.rows, images.counts, strict=True) for _ in range(count)]
+        numbered = zip(images.rows, images.row_numbers, images.counts, strict=True)
+        row_of = [(row, number) for row, number, count in numbered for _ in range(count)]
         pixels: list[PreprocessedImage] = images.pixels
         results: dict[str, list[Any]] = {name: [None] * len(pixels) for name in questions}
         usages: list[Usage] = []
@@ -107,7 +110,7 @@ class ImageWritingStage(ImagesStage):
             numbers = [(name, number) for name in questions for number in feature_of]
             ran = self.run_tasks(
                 [
-                    ImageTask(name, questions[name], row_of[number], pixels[number], feature_of[number])
+                    ImageTask(name, questions[name], *row_of[number], pixels[number], feature_of[number])
                     for name, number in numbers
                 ],
                 features,

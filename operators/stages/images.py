@@ -13,7 +13,7 @@ from plumbline.operators.base.errors import RowError
 from plumbline.operators.images.preparing import Edit, PreparedImages, prepare_images
 from plumbline.operators.images.rows import ImageRow, identify, list_image_records
 from plumbline.operators.metrics.metric import View
-from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions
+from plumbline.operators.stages.stage import Inputs, RowKind, RowStage, StageOptions
 
 RowKey = tuple[str | None, str, str]
 """Everything that determines a row: prompt_id, digest of the image, and digest of the other inputs (column `basis`)."""
@@ -34,8 +34,10 @@ class AnyPrompt:
 
 
 def select_images_of_view(view: View, image: Image.Image, edit: Edit | None) -> list[Image.Image]:
-    """Return the images of a view in display order; `edit` is required for views with a source."""
+    """Return the images of a view in display order; `edit` has the second image of a view that shows one."""
     source = [] if edit is None or view == "result" else [edit.source]
+    if view == "swapped_pair":
+        return [image, *source]
     return source if view == "source" else [*source, image]
 
 
@@ -84,7 +86,7 @@ class PreparedShard(NamedTuple):
 class ImagesStage(RowStage):
     """Base class of stages that answer questions about images, for a whole shard at once or row by row."""
 
-    row_kind = "images"
+    row_kind: ClassVar[RowKind] = "images"
     masks: ClassVar[bool] = False
     """True if the stage ignores the pixels covered by the masks of edits."""
     keeps_rows = True

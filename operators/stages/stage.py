@@ -20,6 +20,9 @@ from plumbline.operators.models.family import Family
 BenchmarkPart = Literal["pack", "skills"]
 """`pack`: the questions that the benchmark ships; `skills`: the skills of its prompts."""
 
+RowKind = Literal["prompts", "pairs", "images"]
+"""Kind of the rows in a shard. A row of `pairs` is an image together with another generator's image of its prompt."""
+
 MAX_CACHED_INDICES = 16
 """Maximum number of indices that a stage caches; a benchmark's prompts need one per metric."""
 
@@ -91,7 +94,7 @@ class Stage(ABC):
     version: ClassVar[int]
     """Version of the results; increase it when they change."""
     schema: ClassVar[pa.Schema]
-    row_kind: ClassVar[Literal["prompts", "images"]]
+    row_kind: ClassVar[RowKind]
     """Kind of the rows in the stage's shards."""
     previous_stage: ClassVar[str | None] = None
     """Stage that a stage from a plugin or another package follows in the data flow. None places it just before the
@@ -128,7 +131,7 @@ class Stage(ABC):
     @classmethod
     def looks_at_images(cls) -> bool:
         """Return True if the stage decodes the images of the shard's rows, so that `clips` affects the result."""
-        return issubclass(cls, RowStage) and cls.row_kind == "images"
+        return issubclass(cls, RowStage) and cls.row_kind != "prompts"
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:

@@ -20,6 +20,8 @@ CORE_STAGES = {
     "inspections": "plumbline.operators.stages.verdicts:InspectionsStage",
     "image_statistics": "plumbline.operators.stages.image_statistics:ImageStatisticsStage",
     "function_values": "plumbline.operators.stages.function_values:FunctionValuesStage",
+    "comparisons": "plumbline.operators.stages.comparisons:ComparisonsStage",
+    "win_rates": "plumbline.operators.stages.comparisons:WinRatesStage",
     "scores": "plumbline.operators.stages.scores:ScoresStage",
 }
 """The core's stages in the order of the data flow."""

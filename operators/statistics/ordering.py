@@ -18,6 +18,7 @@ Longs = NDArray[np.int64]
 
 MAX_EXACT_PAIRS = 50  # p-values are exact for up to this number of differing pairs
 MAX_EXACT_STEPS = 150_000  # for more pairs, they are exact if pairs x different sums of ranks is at most this
+SIGN_STEPS = 240  # a multiple of the usual numbers of images of a prompt, so that their means are not rounded
 RESAMPLES_AT_ONCE = 512
 ROUNDING = 1e-12  # differences of correlations that are this close are equal
 DEFAULT_POWER = 0.8  # probability that the recommended number of pairs shows a difference
@@ -88,16 +89,10 @@ def _compute_p_value(ranks: Longs, counts: Longs, sum_above: int, sum_below: int
         sum_below: Sum of the doubled ranks of the differences below 0.
         n_zeros: Number of zeros, which take the first ranks.
     """
-    n, step = int(counts.sum()), int(np.gcd.reduce(ranks))
-    total = (sum_above + sum_below) // step
-    if n <= MAX_EXACT_PAIRS or n * total <= MAX_EXACT_STEPS:
-        # Count the ways to reach each sum of ranks by dynamic programming: scipy is exact only without ties.
-        ways, reached = np.zeros(total + 1), 1
-        ways[0] = 1
-        for rank in np.repeat(ranks // step, counts).tolist():
-            ways[rank : rank + reached] += ways[:reached]
-            reached += rank
-        return min(1.0, math.ldexp(float(ways[max(sum_above, sum_below) // step :].sum()), 1 - n))
+    n = int(counts.sum())
+    exact = _count_signs(ranks, counts, max(sum_above, sum_below))
+    if exact is not None:
+        return exact
     # Normal approximation, with the variance of ties and zeros (Cureton 1967). scipy's `wilcoxon` returns the same, but
     # ranks again, in eight arrays as long as the differences.
     every, zeros, tied = float(n + n_zeros), float(n_zeros), counts.astype(np.float64)
@@ -105,6 +100,47 @@ def _compute_p_value(ranks: Longs, counts: Longs, sum_above: int, sum_below: int
     variance = every * (every + 1) * (2 * every + 1) - zeros * (zeros + 1) * (2 * zeros + 1)
     deviation = math.sqrt((variance - float((tied**3 - tied).sum()) / 2) / 24)
     return float(2 * scipy.special.ndtr(-abs(sum_above / 2 - mean) / deviation))
+
+
+def _count_signs(sizes: Longs, counts: Longs, largest: int) -> float | None:
+    """Return the two-sided p-value of a sum of sizes over all equally likely signs; None if that takes too long.
+
+    The ways to reach each sum are counted by dynamic programming: scipy is exact only without ties.
+
+    Args:
+        sizes: Each distinct size, above 0.
+        counts: Number of terms with each size.
+        largest: The greater of the two sums of the sizes with equal signs.
+    """
+    n, step = int(counts.sum()), int(np.gcd.reduce(sizes))
+    total = int(sizes @ counts) // step
+    if n > MAX_EXACT_PAIRS and n * total > MAX_EXACT_STEPS:
+        return None
+    ways, reached = np.zeros(total + 1), 1
+    ways[0] = 1
+    for size in np.repeat(sizes // step, counts).tolist():
+        ways[size : size + reached] += ways[:reached]
+        reached += size
+    return min(1.0, math.ldexp(float(ways[largest // step :].sum()), 1 - n))
+
+
+def flip_signs(differences: Floats) -> float:
+    """Return the two-sided p-value of the hypothesis that differences (n,) have mean 0, over all signs of their sizes.
+
+    It is exact for few differences if each is as likely as its negative, as between equally good generators. For many
+    it is a normal approximation, which only requires that the mean is 0. `permutation` draws signs at random instead.
+    Sizes are rounded to SIGN_STEPS steps, so that their sums can be counted. The p-value is nan without differences.
+    """
+    differences = differences[np.isfinite(differences)]
+    largest = float(np.abs(differences).max(initial=0))
+    if not len(differences) or not largest:
+        return 1.0 if len(differences) else math.nan
+    rounded = np.round(differences * (SIGN_STEPS / largest)).astype(np.int64)
+    sizes, counts = np.unique(np.abs(rounded[rounded != 0]), return_counts=True)
+    exact = _count_signs(sizes, counts, int(sizes @ counts + abs(rounded.sum())) // 2)
+    if exact is not None:
+        return exact
+    return float(2 * scipy.special.ndtr(-abs(differences.sum()) / math.sqrt(float((differences**2).sum()))))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

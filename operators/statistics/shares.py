@@ -1,9 +1,10 @@
-"""Proportions of images: exact intervals if images share prompts, and correction for the errors of a test.
+"""Proportions of images and prompts: intervals if images share prompts, and correction for the errors of a test.
 
-Sources: Korn and Graubard 1998, Confidence intervals for proportions with small expected number of positive counts
-estimated from survey data (Clopper and Pearson's interval at the effective number of rows); Rogan and Gladen 1978,
-Estimating prevalence from the results of a screening test; Lang and Reiczigel 2014, Confidence limits for prevalence of
-disease adjusted for estimated sensitivity and specificity.
+Sources: Wilson 1927, Probable inference, the law of succession, and statistical inference; Korn and Graubard 1998,
+Confidence intervals for proportions with small expected number of positive counts estimated from survey data (Clopper
+and Pearson's interval at the effective number of rows); Rogan and Gladen 1978, Estimating prevalence from the results
+of a screening test; Lang and Reiczigel 2014, Confidence limits for prevalence of disease adjusted for estimated
+sensitivity and specificity.
 """
 
 import math
@@ -13,8 +14,13 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
+from plumbline.operators.statistics.bootstrap import MIN_DIFFERING, ROUNDING, UNDEFINED, Interval
 from plumbline.operators.statistics.confidence_levels import CONFIDENCE, CONFIDENCE_QUANTILE
+
+MIN_DECIDING = (
+    4  # prompts that must differ from the rest, or a share is as uncertain as if each prompt were won or lost
+)
+ROUND_TO = 12  # digits to which residuals are compared
 
 
 class Share(NamedTuple):
@@ -61,6 +67,40 @@ def estimate_share(outcomes: NDArray[np.bool_], prompts: NDArray[np.int64]) -> S
     quantile_rows, quantile_prompts = (scipy.special.stdtrit(size - 1, (1 + CONFIDENCE) / 2) for size in (n, count))
     correction = float(quantile_rows / quantile_prompts) ** 2
     return Share(value, n, min(n, n * correction * independent / variance) if variance else n)
+
+
+def share_interval(value: float, residuals: NDArray[np.float64]) -> Interval:
+    """Return Wilson's interval of a mean of shares in [0, 1], at the effective number of prompts.
+
+    The normal quantile is replaced by Student's. The effective number of prompts is the number of independent wins and
+    losses whose mean would have the same variance. It is at most
+    the number of prompts if few prompts decide the mean: fewer than MIN_DECIDING differ from the rest, or their
+    residuals are as skewed as a Poisson variable with mean MIN_DIFFERING. So equal shares have an interval, too.
+
+    Args:
+        value: The mean.
+        residuals: How far each prompt moves the mean (n,), with sum 0: (share - mean) / n for a mean over n prompts.
+    """
+    n = len(residuals)
+    if n < 2 or not math.isfinite(value):
+        return UNDEFINED
+    squares = float((residuals**2).sum())
+    differing = n - int(np.unique(np.round(residuals, ROUND_TO), return_counts=True)[1].max())
+    effective = value * (1 - value) * (n - 1) / (n * squares) if squares > ROUNDING**2 else math.inf
+    skewness = abs(float((residuals**3).sum())) / squares**1.5 if squares > ROUNDING**2 else 0.0
+    if differing < MIN_DECIDING or skewness >= 1 / math.sqrt(MIN_DIFFERING) or effective == 0:
+        effective = min(effective or math.inf, n)
+    quantile = float(scipy.special.stdtrit(n - 1, (1 + CONFIDENCE) / 2)) ** 2 / effective
+    middle = (value + quantile / 2) / (1 + quantile)
+    half_width = math.sqrt(quantile * value * (1 - value) + quantile**2 / 4) / (1 + quantile)
+    return Interval(max(middle - half_width, 0.0), min(middle + half_width, 1.0))
+
+
+def average_by_prompt(values: NDArray[np.float64], prompts: NDArray[np.int64]) -> tuple[float, NDArray[np.float64]]:
+    """Return the mean of values (n,), and how far each prompt that has a value moves it, for `share_interval`."""
+    mean = float(values.mean())
+    sums = np.bincount(prompts, weights=values - mean).astype(np.float64)
+    return mean, sums[np.bincount(prompts) > 0] / len(values)
 
 
 class CorrectedShare(NamedTuple):

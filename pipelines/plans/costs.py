@@ -10,7 +10,7 @@ from plumbline.operators.models.loading import preflight
 from plumbline.operators.models.service_config import Prices, ServiceModel
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.cluster_config import ClusterConfig
-from plumbline.pipelines.plans.plan import Node, Plan
+from plumbline.pipelines.plans.plan import Node, NodePlan, Plan
 from plumbline.pipelines.store.runs import read_newest_first
 from plumbline.pipelines.store.store import Store
 
@@ -104,7 +104,7 @@ def describe_costs(
 
 def estimate_costs(plan: Plan, store: Store) -> list[Estimate]:
     """Return an estimate for each node that has missing cells and a model with configured prices."""
-    calls = {item.node.name: item.model_calls for item in plan.nodes if item.missing}
+    calls = {item.node.name: _count_requests(item) for item in plan.nodes if item.missing}
     estimates = []
     for node, prices in _list_priced_nodes(plan):
         if n_calls := calls.get(node.name):
@@ -121,8 +121,14 @@ def list_unpriced_nodes(plan: Plan) -> list[tuple[str, int]]:
     for item in plan.nodes:
         config = item.node.model.config if item.node.model is not None else None
         if item.missing and isinstance(config, ServiceModel) and config.prices is None:
-            unpriced.append((item.node.name, item.model_calls))
+            unpriced.append((item.node.name, _count_requests(item)))
     return unpriced
+
+
+def _count_requests(item: NodePlan) -> int:
+    """Return the calls of a node that are requests to a service; images are encoded on this side."""
+    encodings = item.images if STAGES[item.node.stage].looks_at_images() else 0
+    return max(0, item.model_calls - encodings)
 
 
 def _list_priced_nodes(plan: Plan) -> list[tuple[Node, Prices]]:

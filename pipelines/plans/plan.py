@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from itertools import accumulate, chain
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.metric import Metric
@@ -14,6 +14,7 @@ from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.results.question_quality import average_content_words
 from plumbline.operators.stages.graph import GraphNode, make_node_name, make_nodes
+from plumbline.operators.stages.stage import RowKind
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
 from plumbline.pipelines.plans.stored_cells import find_stored, list_committed_cells
@@ -37,6 +38,9 @@ from plumbline.pipelines.store.reused_rows import (
     select_failed_and_dependents,
 )
 from plumbline.pipelines.store.store import Store
+
+PAIR_STAGES = tuple(stage.name for stage in STAGES.values() if stage.row_kind == "pairs")
+"""Stages that compare images of two generators."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +77,7 @@ class NodePlan(NamedTuple):
     cells: int
     missing: int
     images: int
-    """Number of distinct images in the shards of missing cells; for a stage over prompts, number of prompts."""
+    """Number of distinct images in the shards of missing cells; for a stage over prompts or pairs, number of these."""
     model_calls: int
     """Estimated number of model calls: images to encode, plus the calls for each metric's rows.
 
@@ -87,7 +91,7 @@ class NodePlan(NamedTuple):
 
 
 class ShardCells:
-    """The cells of all prompt shards or all image shards: one for each shard and recipe."""
+    """The cells of all prompt shards, all shards of pairs, or all image shards: one for each shard and recipe."""
 
     def __init__(
         self, recipes: Sequence[Recipe], shards: Iterable[Shard], semantic: Callable[[Shard, Recipe], str]
@@ -95,16 +99,16 @@ class ShardCells:
         """Create a cell for each shard and recipe.
 
         `semantic` returns the canonical JSON of everything about a shard that can change the recipe's results. The only
-        fields of the recipe that it may use are `compares` and `asks`.
+        fields of the recipe that it may use are `compares`, `asks` and `pairs`.
         """
         self.recipes = recipes
         self.index = {recipe.digest: index for index, recipe in enumerate(recipes)}
         self.of_shard: dict[Shard, tuple[PlannedCell, ...]] = {}
-        kinds = {(recipe.compares, recipe.asks): recipe for recipe in recipes}
+        kinds = {(recipe.compares, recipe.asks, recipe.pairs): recipe for recipe in recipes}
         for shard in shards:
             texts = {kind: semantic(shard, recipe) for kind, recipe in kinds.items()}
             self.of_shard[shard] = tuple(
-                PlannedCell(recipe, shard, texts[recipe.compares, recipe.asks]) for recipe in recipes
+                PlannedCell(recipe, shard, texts[recipe.compares, recipe.asks, recipe.pairs]) for recipe in recipes
             )
 
     def select(self, recipe: Recipe, shards: Iterable[Shard]) -> tuple[PlannedCell, ...]:
@@ -120,9 +124,12 @@ class Plan:
     recipes: Mapping[str, Mapping[str, Recipe]]
     """Recipes by metric and stage."""
     prompts: ShardCells
+    pairs: ShardCells
     images: ShardCells
     prompts_of: Mapping[Shard, tuple[Shard, ...]]
     """Shards that contain the prompts of an image shard's images, by image shard."""
+    pairs_of: Mapping[Shard, tuple[Shard, ...]]
+    """Shards of pairs that contain an image shard's images, by image shard."""
     nodes: tuple[NodePlan, ...] = ()
     missing: frozenset[PlannedCell] = frozenset()
     """Cells to compute: uncommitted scores cells, and the uncommitted cells that they depend on."""
@@ -136,7 +143,17 @@ class Plan:
 
     @property
     def cells(self) -> list[PlannedCell]:
-        return list(chain.from_iterable((*self.prompts.of_shard.values(), *self.images.of_shard.values())))
+        """All cells; a cell comes after the cells that it reads."""
+        return [cell for kind in self.kinds for cells in kind.of_shard.values() for cell in cells]
+
+    @property
+    def kinds(self) -> tuple[ShardCells, ...]:
+        """The cells of each kind of shard, in the order of the data flow."""
+        return self.prompts, self.pairs, self.images
+
+    def select_kind(self, kind: RowKind) -> ShardCells:
+        """Return the cells of all shards with this kind of rows."""
+        return {"prompts": self.prompts, "pairs": self.pairs, "images": self.images}[kind]
 
     @property
     def scores(self) -> dict[str, tuple[PlannedCell, ...]]:
@@ -153,8 +170,11 @@ class Plan:
         """Return the input cells of a cell, by stage."""
         cells: dict[str, tuple[PlannedCell, ...]] = {}
         for recipe in cell.recipe.reads:
-            if STAGES[recipe.stage].row_kind == "images":
+            kind = STAGES[recipe.stage].row_kind
+            if kind == "images":
                 cells[recipe.stage] = self.images.select(recipe, (cell.shard,))
+            elif kind == "pairs":
+                cells[recipe.stage] = self.pairs.select(recipe, self.pairs_of.get(cell.shard, ()))
             else:
                 cells[recipe.stage] = self.prompts.select(recipe, self.prompts_of.get(cell.shard, (cell.shard,)))
         return cells
@@ -206,32 +226,46 @@ def make_plan(
         unique.setdefault(recipe.digest, recipe)
     node_order = [node.name for node in nodes]
     ordered = sorted(unique.values(), key=lambda recipe: node_order.index(recipe.node))
-    over_prompts, over_images = (
-        [recipe for recipe in ordered if STAGES[recipe.stage].row_kind == kind] for kind in ("prompts", "images")
+    over_prompts, over_pairs, over_images = (
+        [recipe for recipe in ordered if STAGES[recipe.stage].row_kind == kind] for kind in get_args(RowKind)
     )
     limits, questions = config.limits.semantic(), _digest_questions(sources)
+    pairs_of = _group_pairs(sources.pairs)
 
     def describe_prompts(shard: Shard, recipe: Recipe) -> str:
         return to_canonical_json({"prompts": shard.prompts, "asked": questions.get(shard) if recipe.asks else None})
 
     def describe_images(shard: Shard, recipe: Recipe) -> str:
         source, asked = shard.source(compares=recipe.compares), questions.get(shard) if recipe.asks else None
-        return to_canonical_json({"source": source, "prompts": shard.prompts, "limits": limits, "asked": asked})
+        described: dict[str, object] = {"source": source, "prompts": shard.prompts, "limits": limits, "asked": asked}
+        if recipe.pairs:
+            described["pairs"] = sorted(describe_pairs(pair) for pair in pairs_of.get(shard, ()))
+        return to_canonical_json(described)
+
+    @cache
+    def describe_pairs(shard: Shard) -> str:
+        return digest({"source": shard.source(), "prompts": shard.prompts, "limits": limits})
 
     prompts = ShardCells(over_prompts, sources.prompt_shards, describe_prompts)
+    pairs = ShardCells(over_pairs, sources.pairs, lambda shard, recipe: to_canonical_json(describe_pairs(shard)))
     images = ShardCells(over_images, sources.prompts_of, describe_images)
-    of_recipes = [(recipe, kind.select(recipe, kind.of_shard)) for kind in (prompts, images) for recipe in kind.recipes]
+    kinds = (prompts, pairs, images)
+    of_recipes = [(recipe, kind.select(recipe, kind.of_shard)) for kind in kinds for recipe in kind.recipes]
+    # a run lists every comparison, which its scores only sum up
+    needed = (*wanted, *PAIR_STAGES) if "scores" in wanted else wanted
     index = None if renew else cache(partial(list_committed_cells, store, config.benchmark.name, list(config.metrics)))
-    committed, others = find_stored(of_recipes, store, wanted, index)
+    committed, others = find_stored(of_recipes, store, needed, index)
     plan = Plan(
         recipes=recipes,
         prompts=prompts,
+        pairs=pairs,
         images=images,
         prompts_of=sources.prompts_of,
+        pairs_of=pairs_of,
         renewed=frozenset(renew),
         earlier=EarlierCells(others),
     )
-    missing = _find_missing_cells(plan, committed, [cell for cell in plan.cells if cell.recipe.stage in wanted])
+    missing = _find_missing_cells(plan, committed, [cell for cell in plan.cells if cell.recipe.stage in needed])
     if config.retry_failed:
         failed = find_failed(missing, others.keys(), store, config.benchmark.name)
         again = _find_missing_cells(
@@ -316,8 +350,18 @@ def make_metric_recipes(
             metric=name,
             compares=stage.looks_at_images() and (metric.needs_sources or bool(metric.captions)),
             asks="pack" in parts,
+            pairs=any(STAGES[read].row_kind == "pairs" for read in stage.input_stages(metric)),
         )
     return recipes
+
+
+def _group_pairs(pairs: Mapping[Shard, tuple[Shard, Shard]]) -> dict[Shard, tuple[Shard, ...]]:
+    """Return the shards of pairs that each shard of images takes part in."""
+    grouped: dict[Shard, list[Shard]] = {}
+    for pair, images in pairs.items():
+        for shard in images:
+            grouped.setdefault(shard, []).append(pair)
+    return {shard: tuple(of_shard) for shard, of_shard in grouped.items()}
 
 
 def _digest_questions(sources: Sources) -> dict[Shard, str]:
@@ -361,7 +405,7 @@ def _find_missing_cells(
 
 def _make_node_plan(node: Node, plan: Plan, missing: Set[PlannedCell], words: float) -> NodePlan:
     """Return the plan of a node; `words` is the mean number of content words per prompt."""
-    shard_cells = plan.prompts if STAGES[node.stage].row_kind == "prompts" else plan.images
+    shard_cells = plan.select_kind(STAGES[node.stage].row_kind)
     n_cells = n_missing = images = 0
     rows_of: Counter[tuple[str, ...]] = Counter()
     for shard, of_shard in shard_cells.of_shard.items():

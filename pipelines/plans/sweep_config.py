@@ -16,7 +16,7 @@ from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.generation_settings import COMPARE, Choice
 from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.generation import PicturesConfig
-from plumbline.operators.metrics.metric import Metric, PackedMetric
+from plumbline.operators.metrics.metric import Metric, PackedMetric, PairSelection, compares_actively
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.service_config import ServiceModel
@@ -90,6 +90,12 @@ class AnySweep(BoundsChecked):
         if not self.metrics:
             raise ConfigError("metrics: expected at least one, got none; for example metric=[vqascore]")
         check_models(make_nodes(self.metrics), self.models)
+        selections = {name: metric.pair_selection for name, metric in self.metrics.items() if metric.pair_selection}
+        for key in PairSelection._fields:
+            found = {name: getattr(selection, key) for name, selection in selections.items()}
+            if len({*found.values()}) > 1:
+                listed = " and ".join(f"{value} for {name}" for name, value in found.items())
+                raise ConfigError(f"metrics: expected the same {key} for all metrics that compare pairs, got {listed}")
         self.cluster.check_pools([*STAGES, *PLUGIN_STAGES], self.models)
         # prices of services and of GPUs are added up
         for role, model in self.models.items() if self.cluster.price_per_gpu_hour is not None else ():
@@ -111,6 +117,18 @@ class SweepConfig(AnySweep):
         for name, metric in self.metrics.items():
             if why := find_misfit(metric, self.benchmark):
                 raise ConfigError(f"metrics.{name}: {why}")
+        active = [name for name, metric in self.metrics.items() if compares_actively(metric)]
+        if self.adaptive is None and active:
+            raise ConfigError(
+                f"metrics.{active[0]}.pairs: active is for sweeps that stop when the generators are told apart; set "
+                "adaptive=betting, or pairs=all"
+            )
+        if active and len(active) < len(self.metrics):
+            other = next(name for name in self.metrics if name not in active)
+            raise ConfigError(
+                f"metrics.{active[0]}.pairs: active leaves out images that {other} would score; sweep with "
+                f"{other} alone, or set pairs=all"
+            )
         if self.adaptive is None:
             return
         if type(self) is not SweepConfig:
@@ -121,7 +139,7 @@ class SweepConfig(AnySweep):
             )
         if self.verify:
             raise ConfigError("adaptive: a sweep that stops early reads its scores anyway; set verify=false")
-        if not any(metric.ranks for metric in self.metrics.values()):
+        if not active and not any(metric.ranks for metric in self.metrics.values()):
             raise ConfigError("adaptive: expected a metric that ranks generators, got none; add one")
 
     @property

@@ -22,6 +22,7 @@ from plumbline.operators.rewards.combination import AnyReward, Combination
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.protocols import ProtocolConfig
+from plumbline.pipelines.report.choices import read_choices_section
 from plumbline.pipelines.report.comparable_runs import find_compared_run, read_bridges
 from plumbline.pipelines.report.finished_run import (
     Originals,
@@ -265,7 +266,8 @@ def open_run(
     skills = Skills(()) if originals is None else collect_skills(originals.prompts)
     run = _gather(store, run_id, manifest, skills, each)
     usual = read_usual_scores(store, run_id, manifest)
-    sections = [section for name in sorted(SECTIONS) if (section := SECTIONS[name](store, run_id)) is not None]
+    every = [read_choices_section(store, run_id, skills), *(SECTIONS[name](store, run_id) for name in sorted(SECTIONS))]
+    sections = [section for section in every if section is not None]
     return replace(run, usual=usual, sections=sections, unreadable=unreadable), originals
 
 

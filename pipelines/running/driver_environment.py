@@ -84,10 +84,7 @@ def open_sweep_environment(workload: Workload) -> AbstractContextManager[DriverE
     models = [model for item in workload.nodes for model in item.node.models.values()]
     keys = {model.config.key_variable for model in models if isinstance(model.config, ServiceModel)}
     shards = [
-        work.shard
-        for plan in workload.plans.values()
-        for cells in (plan.prompts, plan.images)
-        for work in islice(plan.work(cells), 1)
+        work.shard for plan in workload.plans.values() for cells in plan.kinds for work in islice(plan.work(cells), 1)
     ]
     sources = [
         VisibilityProbe(f"source {shard.place}", shard.place, shard.size, shard.etag)

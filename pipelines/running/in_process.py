@@ -6,13 +6,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 
 from plumbline.operators.base.batches import notify_of_calls
 from plumbline.operators.base.cores import count_cores
 from plumbline.operators.base.stopping import STOP
+from plumbline.operators.stages.stage import RowKind
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.logs import add_log_fields
@@ -47,7 +48,7 @@ def compute_here(workload: Workload, cluster: ClusterConfig, watch: Watch) -> di
     RunnerError if a stage cannot start or loses its device.
     """
     outcomes: dict[str, Outcome] = {}
-    shards = [*workload.shards_with_work("prompts"), *workload.shards_with_work("images")]
+    shards = [work for kind in get_args(RowKind) for work in workload.shards_with_work(kind)]
     for node in (item.node for item in workload.nodes if item.missing):
         _compute_node(node, shards, workload, cluster.find_pool(node.name), watch, outcomes)
     return outcomes

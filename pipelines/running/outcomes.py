@@ -190,7 +190,7 @@ def _fail(error: Exception) -> Outcome:
 
 def make_log_fields(work: Work, stage: str) -> dict[str, str]:
     """Return the log fields that describe a shard; for image shards, the group is the generator."""
-    generator = {"generator": work.shard.group} if STAGES[stage].row_kind == "images" else {}
+    generator = {"generator": work.shard.group} if STAGES[stage].row_kind != "prompts" else {}
     return {"benchmark": work.benchmark, **generator, "shard": work.shard.name}
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 import ray
 from ray.data import DataContext
@@ -23,6 +23,7 @@ from ray.util.annotations import RayDeprecationWarning
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from plumbline.operators.base.stopping import STOP
+from plumbline.operators.stages.stage import RowKind
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.logs import find_level, get_field, log_worker_lines
 from plumbline.pipelines.plans.plan import Node
@@ -193,7 +194,7 @@ class Runner:
 
 
 def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
-    """Compute the missing cells: first cells over prompts, because any image shard may need any prompt's questions."""
+    """Compute the missing cells over prompts, then over pairs, then over images, which may need any of the earlier."""
     first = compute_quick_cells(workload, cluster, watch)
     try:
         with (
@@ -215,8 +216,8 @@ def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> di
             )
             runner = Runner([item.node for item in workload.nodes if item.missing], settings, cluster, watch)
             runner.outcomes |= first
-            runner.run(list(workload.shards_with_work("prompts")))
-            runner.run(list(workload.shards_with_work("images")))
+            for kind in get_args(RowKind):
+                runner.run(list(workload.shards_with_work(kind)))
             return runner.outcomes
     except RayError as error:
         raise RunnerError(f"Ray failed ({format_error(error)}); {RESUME}") from error

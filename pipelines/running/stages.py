@@ -19,6 +19,7 @@ from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.edit_columns import append_edit_columns
+from plumbline.pipelines.sources.pairs import read_ids, read_pairs
 from plumbline.pipelines.sources.prompts import read_prompts
 from plumbline.pipelines.sources.question_packs import PackFile, read_pack
 from plumbline.pipelines.sources.shards import read_shard
@@ -174,13 +175,15 @@ class NodeStage:
             return pa.table({})
         if self.stage.row_kind == "prompts":
             return read_prompts(shard)
+        if self.stage.row_kind == "pairs":
+            return read_pairs(shard, COLUMNS)
+        if not self.stage.looks_at_images():
+            return read_ids(shard, COLUMNS)
         sources, captions = list_source_metrics(self.node.metrics), list_caption_columns(self.node.metrics)
         if sources or captions:
             images = read_shard(shard, (*COLUMNS, *(EDIT_COLUMNS if sources else CAPTION_COLUMNS)))
             images = append_edit_columns(images, self.context.prompt_shards)
         else:
             images = read_shard(shard, COLUMNS)
-        if not self.stage.looks_at_images():
-            return images
         metric = next(iter(self.node.metrics.values()))  # metrics with different ablations are in different nodes
         return replace_images(images, metric.image_ablation)

@@ -5,10 +5,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Literal
 
 from plumbline.operators.base.cores import count_cores
 from plumbline.operators.stages.graph import make_nodes
+from plumbline.operators.stages.stage import RowKind
 from plumbline.pipelines.base.cluster_config import ClusterConfig, is_ray_installed
 from plumbline.pipelines.plans.plan import NodePlan, Plan
 from plumbline.pipelines.running.stages import StageContext
@@ -53,11 +53,11 @@ class Workload:
         every_metric = {name: metric for item in merged.values() for name, metric in item.node.metrics.items()}
         return [merged[node.name] for node in make_nodes(every_metric)]
 
-    def shards_with_work(self, kind: Literal["prompts", "images"]) -> Iterator[Work]:
-        """Yield the prompt or image shards with cells to compute; a cell shared by several plans is yielded once."""
+    def shards_with_work(self, kind: RowKind) -> Iterator[Work]:
+        """Yield the shards of a kind with cells to compute; a cell shared by several plans is yielded once."""
         seen: set[str] = set()
         for benchmark, plan in self.plans.items():
-            for work in plan.work(plan.prompts if kind == "prompts" else plan.images):
+            for work in plan.work(plan.select_kind(kind)):
                 cells = tuple(cell for cell in work.cells if cell.path not in seen)
                 if len(self.plans) > 1:
                     seen.update(cell.path for cell in cells)

@@ -36,20 +36,34 @@ class Rounds:
     round_of_prompt: NDArray[np.int64]
     """Round of each row in the table of prompts."""
 
-    def select_up_to(self, round: int) -> Sources:
-        """Return the sources restricted to the prompts of all rounds up to `round`."""
-        whole = self.sources
+    def select_up_to(self, round: int, last_rounds: Mapping[tuple[str, str], int] | None = None) -> Sources:
+        """Return the sources restricted to the prompts of all rounds up to `round`.
 
-        def is_in(shard: Shard) -> bool:
-            return self.round_of.get((shard.group, shard.name), 0) <= round
+        `last_rounds` has the last round of two generators that are not compared any more, in alphabetical order. A
+        generator that is compared with no other has no images in later rounds. Its prompts do not count as missing.
+        """
+        whole, last = self.sources, last_rounds or {}
+        ends: dict[str, int] = {}
+        for generator in {generator for both in last for generator in both}:
+            own = [last.get(both, round) for both in whole.pair_counts if generator in both]
+            ends[generator] = max(own)
 
-        prompts_of = {shard: prompts for shard, prompts in whole.prompts_of.items() if is_in(shard)}
+        def is_in(shard: Shard, end: int = round) -> bool:
+            return self.round_of.get((shard.group, shard.name), 0) <= end
+
+        def is_compared(first: Shard, second: Shard) -> bool:
+            return is_in(second, last.get((first.group, second.group), round))
+
+        prompts_of = {
+            shard: prompts for shard, prompts in whole.prompts_of.items() if is_in(shard, ends.get(shard.group, round))
+        }
         read = {shard for prompts in prompts_of.values() for shard in prompts}
         return whole._replace(
             prompts=whole.prompts.filter(pa.array(self.round_of_prompt <= round)),
             prompt_shards=[shard for shard in whole.prompt_shards if shard in read],
             prompts_of=prompts_of,
             prompt_rows={shard: rows for shard, rows in whole.prompt_rows.items() if is_in(shard)},
+            pairs={pair: images for pair, images in whole.pairs.items() if is_compared(*images)},
         )
 
     def find_round(self, prompts: int) -> int:

@@ -78,6 +78,10 @@ class Sources(NamedTuple):
     """Number of images whose prompts are not in the benchmark, with an example."""
     full_size: FullSize | None = None
     """Full size of the benchmark, if some of its prompts are left out."""
+    pairs: Mapping[Shard, tuple[Shard, Shard]] = {}
+    """The two shards of images that each shard of pairs consists of; empty if no metric compares generators."""
+    pair_counts: Mapping[tuple[str, str], int] = {}
+    """Number of pairs of images that any two generators have, whether or not they are compared."""
     origins: Origins | None = None
     """Origins of prompts and generators; None if no images are read."""
 

@@ -65,6 +65,8 @@ class Shard:
     """File with the skills of the shard's prompts, if they are in a separate file."""
     picked: tuple[int, ...] = ()
     """Rows of the row groups that belong to the shard, in ascending order; empty means all rows."""
+    opponent: "Shard | None" = None
+    """Shard with another generator's images of the same prompts, if this is a shard of pairs."""
 
     @property
     def url(self) -> str:
@@ -93,7 +95,8 @@ class Shard:
         file = {"url": _resolve_links(self.url), "size": self.size, "etag": self.etag, "row_groups": self.row_groups}
         sources = {"sources": self.sources} if compares and self.sources else {}
         columns = tuple(names for names in self.columns if compares or names[0] not in EDIT_COLUMNS)
-        return file | sources | {"columns": columns, "objects": self.objects, "picked": self.picked}
+        opponent = {} if self.opponent is None else {"opponent": self.opponent.source()}
+        return file | sources | opponent | {"columns": columns, "objects": self.objects, "picked": self.picked}
 
 
 @lru_cache(maxsize=4096)
@@ -118,6 +121,8 @@ class Recipe:
     """True if this stage, or one of its input stages, uses the source images or captions of edits."""
     asks: bool = False
     """True if this stage, or one of its input stages, uses the benchmark's own questions about its prompts."""
+    pairs: bool = False
+    """True if one of its input stages compares images with those of other generators."""
 
     @property
     def folder(self) -> str:
@@ -133,13 +138,22 @@ def make_recipe(
     metric: str = "",
     compares: bool = False,
     asks: bool = False,
+    pairs: bool = False,
 ) -> Recipe:
     """Return the recipe of a stage. Increase `version` whenever the stage's results change."""
     semantic = {"stage": stage, "version": version, "config": config, "upstream": [recipe.digest for recipe in reads]}
     compares = compares or any(recipe.compares for recipe in reads)
     asks = asks or any(recipe.asks for recipe in reads)
+    pairs = pairs or any(recipe.pairs for recipe in reads)
     return Recipe(
-        stage=stage, digest=digest(semantic), node=node, metric=metric, reads=reads, compares=compares, asks=asks
+        stage=stage,
+        digest=digest(semantic),
+        node=node,
+        metric=metric,
+        reads=reads,
+        compares=compares,
+        asks=asks,
+        pairs=pairs,
     )
 
 

@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from plumbline.operators.metaeval.decided_pairs import SeenPrompts, decide_pairs
+from plumbline.operators.metrics.metric import compares_actively
+from plumbline.operators.results.pair_comparisons import read_duels
 from plumbline.pipelines.maintenance.running_sweeps import count_deletions
 from plumbline.pipelines.plans.plan import with_missing
 from plumbline.pipelines.running.events import Totals, Watch, combine_displays
@@ -40,11 +42,11 @@ def run_adaptive(
     """
     rounds = planned.rounds
     assert rounds is not None, "the sweep was planned as an adaptive one"
-    now, outcomes = planned, dict[str, Outcome]()
+    now, outcomes, last_rounds = planned, dict[str, Outcome](), dict[tuple[str, str], int]()
     for round in range(len(rounds.ends)):
         # plan again on the current store, leaving out the cells that this run has tried
         deletions = count_deletions(now.store)  # read before the cells are listed
-        now = replace(now, sources=rounds.select_up_to(round), deletions=deletions, outcomes=outcomes)
+        now = replace(now, sources=rounds.select_up_to(round, last_rounds), deletions=deletions, outcomes=outcomes)
         plan = now.plan_again()
         if outcomes:
             plan = with_missing(plan, {cell for cell in plan.missing if cell.path not in outcomes}, now.sources)
@@ -52,9 +54,18 @@ def run_adaptive(
         on_round(seen)
         if seen.is_done:
             break
+        if any(map(compares_actively, now.config.metrics.values())):
+            decided = set(rounds.sources.pair_counts) - _list_undecided(seen)
+            last_rounds = dict.fromkeys(decided, round) | last_rounds
     now = replace(now, plan=with_missing(now.plan, frozenset(), now.sources), seen=seen, outcomes=outcomes)
     with display() as watch:
         return run_sweep(now, watch), now
+
+
+def _list_undecided(seen: SeenPrompts) -> set[tuple[str, str]]:
+    """Return the generators that are not told apart by every metric, each two in alphabetical order."""
+    rows = (row for row in seen.decisions.to_pylist() if row["verdict"] == "undecided")
+    return {(min(both), max(both)) for row in rows for both in [(row["generator_a"], row["generator_b"])]}
 
 
 def _compute_round(
@@ -64,11 +75,14 @@ def _compute_round(
     rounds, options = now.rounds, now.config.adaptive
     assert rounds is not None and options is not None
     ranking = {name: metric.prefers_lower for name, metric in now.config.metrics.items() if metric.ranks}
+    active = [name for name, metric in now.config.metrics.items() if compares_actively(metric)]
 
     def decide(then: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[SeenPrompts | None]:
         def read(cells: CellTables) -> SeenPrompts:
             end, generators = rounds.ends[round], then.sources.generators
-            return decide_pairs(cells.read_scores(), rounds.order, end, rounds.prompt_ids, generators, ranking, options)
+            duels = {name: read_duels(cells.read_pairs(name), rounds.prompt_ids, generators) for name in active}
+            scores = cells.read_scores()
+            return decide_pairs(scores, rounds.order, end, rounds.prompt_ids, generators, ranking, options, duels)
 
         return inspect_cells(then, {**now.outcomes, **outcomes}, read)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.maintenance.running_sweeps import describe_progress, send_heartbeats, wait_for_deletions
 from plumbline.pipelines.plans.costs import try_services
-from plumbline.pipelines.plans.plan import Plan, with_missing
+from plumbline.pipelines.plans.plan import PAIR_STAGES, Plan, with_missing
 from plumbline.pipelines.running.events import NodeProgress, Totals, Watch, combine_displays, expect_cells
 from plumbline.pipelines.running.executor import Executor
 from plumbline.pipelines.running.stages import StageContext
@@ -52,7 +53,7 @@ def register_sweeps(
     to the store and to `watch`. An error in a display does not end the run.
     """
     store, nodes = sweeps[0].store, make_workload(sweeps).nodes
-    recipes = [recipe for sweep in sweeps for recipe in (*sweep.plan.prompts.recipes, *sweep.plan.images.recipes)]
+    recipes = [recipe for sweep in sweeps for recipe in chain.from_iterable(kind.recipes for kind in sweep.plan.kinds)]
     uses = sorted({recipe.folder for recipe in recipes})
     content |= {"benchmark": ", ".join(sweep.config.benchmark.name for sweep in sweeps), "uses": uses}
     planned_events, totals = Totals(expect_cells(nodes)), Totals()
@@ -94,6 +95,11 @@ class CellTables:
     def read(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Return a cell's rows; raise BrokenCell if it is damaged."""
         return self.store.read(path, draft=is_draft(path, self.outcomes), columns=columns)
+
+    def read_pairs(self, metric: str) -> Iterator[pa.Table]:
+        """Yield the rows of each cell in which a metric compares pairs."""
+        for recipe in (self.plan.recipes[metric][stage] for stage in PAIR_STAGES if stage in self.plan.recipes[metric]):
+            yield from map(self.read, self.paths(self.plan.pairs.select(recipe, self.plan.pairs.of_shard)))
 
     def read_scores(self) -> RunScores:
         """Return the scores of all cells that have a table; a cell is read when its scores are used."""

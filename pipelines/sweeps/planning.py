@@ -28,6 +28,7 @@ from plumbline.pipelines.sources.sources import Sources, add_pack, open_sources
 from plumbline.pipelines.sources.uris import open_benchmark_uris
 from plumbline.pipelines.store.cells import Outcome, digest
 from plumbline.pipelines.store.store import Store, open_store
+from plumbline.pipelines.sweeps.pairing import add_pairs
 from plumbline.pipelines.sweeps.verifying import VerifiedCells, verify_cells
 
 if TYPE_CHECKING:
@@ -119,9 +120,9 @@ def list_inputs(config: SweepConfig) -> SweepInputs:
     def find_profile(role: str) -> VqaProfile:
         return find_vqa_profile(config.models[role])
 
+    check_image_inputs(make_nodes(config.metrics), config.models, config.clips)
     # keys and the manifest contain the defaults that metrics take from their models
     metrics = {name: metric.with_model_defaults(find_profile) for name, metric in config.metrics.items()}
-    check_image_inputs(make_nodes(metrics), config.models, config.clips)
     config = replace(config, benchmark=benchmark, metrics=metrics, shard_rows=rows, shard_bytes=bytes)
     return SweepInputs(config, store, images, digest([images.state, *texts]))
 
@@ -162,6 +163,10 @@ def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -
         uris = open_benchmark_uris(config.benchmark, config.storage, config.limits)
         rounds = split_rounds(sources, config.benchmark, uris, config.adaptive, cache)
         sources = rounds.sources
+    sources = add_pairs(sources, config.metrics, config.benchmark.name, store, cache)
+    rounds = None if rounds is None else replace(rounds, sources=sources)
+    selections = (metric.pair_selection for metric in config.metrics.values())
+    ranked = any(selection is not None and selection.ranked_by is not None for selection in selections)
     deletions = count_deletions(store)  # read before the cells are listed
     plan = make_plan(config, sources, store, wanted=wanted)
     verified = verify_cells(plan, store, config.cluster) if config.verify else None
@@ -173,7 +178,7 @@ def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -
         sources=sources,
         plan=plan,
         executor=choose_executor(config.cluster, plan.nodes),
-        inputs_digest="" if sources.reads_addresses or sources.has_problems else inputs.digest,
+        inputs_digest="" if sources.reads_addresses or sources.has_problems or ranked else inputs.digest,
         wanted=wanted,
         verified=verified,
         deletions=deletions,

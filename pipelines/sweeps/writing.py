@@ -11,19 +11,22 @@ from typing import Any
 import pyarrow as pa
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.base.errors import DISTRIBUTION, PlumblineError
+from plumbline.operators.base.errors import DISTRIBUTION, PlumblineError, RowError
 from plumbline.operators.base.failures import count_rows_by_kind
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.images.generation_settings import SETTINGS_COLUMN
+from plumbline.operators.images.rows import format_id, list_image_records
 from plumbline.operators.metrics.metric import Metric, count_repeats
 from plumbline.operators.results.judge_noise import measure_noise_by_generator
+from plumbline.operators.results.pair_comparisons import list_comparisons
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.exit_codes import Ending
 from plumbline.pipelines.plans.costs import describe_costs
-from plumbline.pipelines.plans.plan import Plan
+from plumbline.pipelines.plans.plan import PAIR_STAGES, Plan
 from plumbline.pipelines.plans.sweep_config import SweepConfig
+from plumbline.pipelines.sources.pairs import IDS, read_pairs
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, digest, is_draft
-from plumbline.pipelines.store.reused_rows import count_retried
+from plumbline.pipelines.store.reused_rows import NOT_TRIED_ERROR, count_retried
 from plumbline.pipelines.store.run_scores import write_prompt_texts
 from plumbline.pipelines.store.runs import CELLS_SCHEMA, commit_run
 from plumbline.pipelines.store.store import Store
@@ -55,6 +58,9 @@ def write_run(
     noise = _measure_judge_noise(plan, planned.config.metrics, outcomes, store)
     if len(noise):
         tables["judge_noise"] = noise
+    compared = _gather_comparisons(plan, outcomes, store)
+    if compared is not None:
+        tables["comparisons"] = compared
     if planned.seen is not None:
         tables["decisions"] = planned.seen.decisions
     tables["cells"] = _make_cell_table(plan, outcomes, results.first_rows)
@@ -130,6 +136,47 @@ def _measure_judge_noise(
                 tables.append(store.read(cell.path, key=cell.key, draft=draft, columns=NOISE_COLUMNS))
         records += measure_noise_by_generator(name, pa.concat_tables(tables))
     return rows.table(records, schemas.JUDGE_NOISE)
+
+
+def _gather_comparisons(plan: Plan, outcomes: Mapping[str, Outcome], store: Store) -> pa.Table | None:
+    """Return the answers of all pairwise judges (schema COMPARED), or None if there is none."""
+    judged = {
+        name: recipes[stage] for name, recipes in plan.recipes.items() for stage in PAIR_STAGES if stage in recipes
+    }
+    tables = [
+        list_comparisons(_read_pairs_cell(cell, plan, outcomes, store), name)
+        for name, recipe in judged.items()
+        for cell in plan.pairs.select(recipe, plan.pairs.of_shard)
+    ]
+    return pa.concat_tables([schemas.COMPARED.empty_table(), *tables]) if judged else None
+
+
+def _read_pairs_cell(cell: PlannedCell, plan: Plan, outcomes: Mapping[str, Outcome], store: Store) -> pa.Table:
+    """Return the rows of a cell (schema PAIRS); rows with an error if the cell cannot be used.
+
+    If the ids cannot be read either, there are no rows, as the images themselves are counted as lost.
+    """
+    outcome = outcomes.get(cell.path)
+    if cell in plan.untried:
+        error = NOT_TRIED_ERROR
+    elif outcome is not None and outcome.state == "failed":
+        error = RowError("shard_failed", outcome.message, retryable=True)
+    else:
+        try:
+            return store.read(cell.path, key=cell.key, draft=is_draft(cell.path, outcomes))
+        except (OSError, PlumblineError) as problem:
+            error = RowError("cell_unreadable", str(problem), retryable=True)
+    try:
+        pairs = read_pairs(cell.shard, IDS)
+    except PlumblineError:
+        return schemas.PAIRS.empty_table()
+    records = []
+    for record in list_image_records(pairs):
+        ids = {
+            name: format_id(record.get(name)) for name in ("image_id", "prompt_id", "other_image_id", "other_generator")
+        }
+        records.append({**ids, "generator": cell.shard.group, "error": rows.error_value(error)})
+    return rows.table(records, schemas.PAIRS)
 
 
 def describe_metrics(planned: PlannedSweep) -> dict[str, Any]:

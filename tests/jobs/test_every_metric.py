@@ -34,7 +34,9 @@ FILES = [
 ]
 CHOICES = {name: file.stem for file in FILES for name in read_choice(file)}
 """The choice in conf/ that configures each metric."""
-NAMES = sorted(CHOICES)
+COMPARING = {"pairwise"}
+"""Metrics that need several generators (test_pairwise_sweep.py)."""
+NAMES = sorted(CHOICES.keys() - COMPARING)
 FORM_OPTIONS = ("metrics.vpeval.replies=json", "metrics.vpeval.max_tokens=512")
 """Options that replace VPEval's own reply format, which the embedded question writer has not learned."""
 PACKS = {"dsg_1k": "dsg_1k", "tifa_v1": "tifa_v1"}

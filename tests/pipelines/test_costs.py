@@ -59,6 +59,8 @@ def test_a_sweep_reports_its_cost_before_and_after(
     planned = plan_costly_sweep(server, tmp_path, PRICE_OPTION)
     (before,) = estimate_costs(planned.plan, planned.store)
     assert (before.node, before.run_id, before.read, before.written) == ("answers:vqa", None, 1000, 250)
+    assert before.calls == 4, "one question about each image"
+    assert before.calls == 4, "one question about each image"
     assert before.cost.amount == pytest.approx(before.calls * (1000 * 2 + 250 * 10) / 1e6)
     assert f"answers:vqa: about {before.cost} for {before.calls} calls of a service" in show(planned, capsys)
     assert not server.bodies

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
@@ -41,6 +41,7 @@ MAX_OBJECTS = 20
 _NUMBER = r"(-?\d+(?:\.\d+)?)(?: ?(?:/|out of) ?(\d+))?"
 _NUMBER_LINE = re.compile(rf"(?:\W*[A-Za-z][\w -]{{0,40}}[:=] ?)?\W*{_NUMBER}\W*")
 NOT_APPLICABLE = "N/A"
+NO_OBJECT = "expected a JSON object, found none"
 
 
 class Scale(NamedTuple):
@@ -245,13 +246,9 @@ def make_verdict_schema(scales: Sequence[Scale]) -> str:
 
 def read_object(reply: str, scales: Sequence[Scale]) -> Verdict:
     """Parse the first JSON object that has all the ratings; raise UnreadableReply if no object does."""
-    text, problem = parsing.strip_markup(reply), "expected a JSON object, found none"
-    # Python reads NaN and Infinity, which are not JSON: int(), like any parser that raises ValueError, refuses them
-    decoder = json.JSONDecoder(parse_constant=int)
-    for match in list(re.finditer(r"\{", text))[:MAX_OBJECTS]:
+    problem = NO_OBJECT
+    for by_key in iterate_objects(reply):
         try:
-            found, _ = decoder.raw_decode(text, match.start())
-            by_key = {parsing.normalise(name): value for name, value in found.items()}
             read = [_read_rating(scale, by_key.get(parsing.normalise(scale.name))) for scale in scales]
         except UnreadableReply as error:
             problem = str(error)
@@ -259,8 +256,21 @@ def read_object(reply: str, scales: Sequence[Scale]) -> Verdict:
             continue
         else:
             ratings = tuple(rating for rating in read if rating is not None)
-            return Verdict(ratings, _read_rationale(by_key.get("rationale")))
+            return Verdict(ratings, read_rationale(by_key.get("rationale")))
     raise UnreadableReply(problem)
+
+
+def iterate_objects(reply: str) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects in a reply, with normalised keys."""
+    text = parsing.strip_markup(reply)
+    # Python reads NaN and Infinity, which are not JSON: int(), like any parser that raises ValueError, refuses them
+    decoder = json.JSONDecoder(parse_constant=int)
+    for match in list(re.finditer(r"\{", text))[:MAX_OBJECTS]:
+        try:
+            found, _ = decoder.raw_decode(text, match.start())
+        except (ValueError, RecursionError):
+            continue
+        yield {parsing.normalise(name): value for name, value in found.items()}
 
 
 def _read_rating(scale: Scale, value: Any) -> Rating | None:
@@ -299,10 +309,10 @@ def read_lines(reply: str, scales: Sequence[Scale]) -> Verdict:
     if len(numbers) < len(scales) or not all(matches.values()):
         raise UnreadableReply(f"expected {len(scales)} lines of one number each, then the explanation")
     ratings = tuple(_check_range(scale, match) for scale, match in matches.items() if match)
-    return Verdict(ratings, _read_rationale(" ".join(lines[len(scales) :])))
+    return Verdict(ratings, read_rationale(" ".join(lines[len(scales) :])))
 
 
-def _read_rationale(rationale: Any) -> str:
+def read_rationale(rationale: Any) -> str:
     return parsing.collapse_spaces(rationale)[:MAX_RATIONALE] if isinstance(rationale, str) else ""
 
 

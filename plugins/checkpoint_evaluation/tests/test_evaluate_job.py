@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.commands import Ended, newest, refusal, run
 from tests.environment import ROOT
-from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server
+from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Answer, Server
 
 pipelines: Any = pytest.importorskip("plugins.generation.tests.pipelines", reason="this plugin generates the images")
 pytest.importorskip("plumbline.plugins.gates", reason="this plugin judges a run")
@@ -37,7 +37,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setenv(VARIABLE, KEY)
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
     started = Server()
     yield started
     started.close()
@@ -106,7 +106,7 @@ def read_images(generator: str) -> Mapping[str, str]:
 
 def list_service_arguments(server: Server, *more: str) -> tuple[str, ...]:
     return (
-        "image_model=images_api", f"image_model.endpoint={server.url}", f"image_model.key_variable={VARIABLE}",
+        "image_model=images_api", f"image_model.endpoint={server.url}", f"image_model.key_variable={KEY_VARIABLE}",
         "image_model.concurrency=1", "image_model.max_retries=0", "steps=null", *more,
     )  # fmt: skip
 

@@ -20,7 +20,7 @@ from plumbline.jobs.command import get_command, load_values
 from plumbline.jobs.overrides import expand_key
 from plumbline.operators.base.errors import ConfigError
 from plumbline.plugins.environments import environments as environments_module
-from plumbline.plugins.environments.environments import EnvironmentConfig, resolve
+from plumbline.plugins.environments.environments import EnvironmentConfig, resolve_environment
 from tests.bench_of import Bench, images, run_plan, run_tables
 from tests.commands import newest, refusal
 from tests.environment import ROOT
@@ -151,7 +151,7 @@ def test_a_function_that_hangs_is_ended_after_its_time(environments: Path, tmp_p
 
 
 def test_processes_that_make_an_environment_at_the_same_time_share_it(tmp_path: Path) -> None:
-    environment = resolve(EnvironmentConfig(packages=("newer",), folder=str(tmp_path)))
+    environment = resolve_environment(EnvironmentConfig(packages=("newer",), folder=str(tmp_path)))
     assert {"newer==1.0", "tinyscorer==2.0"} < set(environment.pins)
     made: list[Path] = []
     makers = [threading.Thread(target=lambda: made.append(environment.ensure_python())) for _ in range(4)]
@@ -166,13 +166,13 @@ def test_processes_that_make_an_environment_at_the_same_time_share_it(tmp_path: 
 def test_resolved_packages_are_kept_until_their_folder_is_deleted(index: Path, tmp_path: Path) -> None:
     config = EnvironmentConfig(packages=("growing",), folder=str(tmp_path / "environments"))
     write_wheel(index, "growing", "1.0", "")
-    first = resolve(config)
+    first = resolve_environment(config)
     write_wheel(index, "growing", "1.1", "")
-    assert resolve(config) == first and "growing==1.0" in first.pins
+    assert resolve_environment(config) == first and "growing==1.0" in first.pins
 
 
 def test_a_new_environment_is_announced_with_its_size(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    python = resolve(EnvironmentConfig(packages=("tinyscorer",), folder=str(tmp_path))).ensure_python()
+    python = resolve_environment(EnvironmentConfig(packages=("tinyscorer",), folder=str(tmp_path))).ensure_python()
     said = rf"made an environment of 2 packages in \d+ seconds: \d+ MB in {python.parents[1]}"
     assert [re.fullmatch(said, line) is not None for line in caplog.messages] == [True]
 
@@ -186,7 +186,7 @@ def test_a_silent_index_is_given_up_after_the_time_limit_and_reported_until_then
         monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://me:secret@127.0.0.1:{silent.getsockname()[1]}/simple")
         config = EnvironmentConfig(packages=("unknown",), folder=str(tmp_path), install_timeout=0.5)
         with pytest.raises(ConfigError, match="resolving unknown, pillow took more than"):
-            resolve(config)
+            resolve_environment(config)
     assert caplog.messages == [
         f"still resolving unknown, pillow, after {seconds} seconds" for seconds in ("0.2", "0.4")
     ]

@@ -1,0 +1,217 @@
+"""A judge that sees two images of a prompt, by two generators, and says which is better."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from string import ascii_uppercase
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+
+from plumbline.operators.base.bounds import NotNegative, Positive
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.metrics import parsing
+from plumbline.operators.metrics.judges.judge import (
+    MAX_RATIONALE,
+    NO_OBJECT,
+    REPEAT_REQUEST,
+    REPLY_INSTRUCTIONS,
+    fill_template,
+    iterate_objects,
+    read_rationale,
+)
+from plumbline.operators.metrics.metric import SHARES, CallEstimate, Evidence, PairSelection, Scored, ScoreRange, View
+from plumbline.operators.metrics.questions.question_metric import AnswerForm
+from plumbline.operators.metrics.reply_forms import Replies, make_choice_schema, make_object_schema, make_string_schema
+from plumbline.operators.metrics.wording import WordedMetric, digest_templates
+from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, read_each
+
+if TYPE_CHECKING:
+    from plumbline.operators.models.vqa_profiles import VqaProfile
+
+Choice = Literal["first", "second", "tie", "neither"]
+TEMPLATE = "pairwise"
+SENTENCES: Mapping[Choice, str] = {
+    "first": "The first image is better",
+    "second": "The second image is better",
+    "tie": "Both images are equally good",
+    "neither": "Neither image does what the prompt says",
+}
+"""The choices as the judge reads them."""
+P_FIRST: Mapping[Choice, float] = {"first": 1.0, "second": 0.0, "tie": 0.5, "neither": 0.5}
+"""Probability that the first image is better, if the judge makes this choice."""
+LETTER = "Reply with the letter of the right statement alone."
+"""Instruction for a judge whose likelihoods count."""
+BASELINE_SCORE = 0.5
+"""Score of the baseline's images, which are not compared with themselves."""
+
+
+class PairAnswer(NamedTuple):
+    """A judge's answer about two images, in the order in which they were shown."""
+
+    choice: Choice
+    p_first: float
+    """Probability that the first image is better; ties and `neither` count half."""
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairwiseConfig(WordedMetric):
+    """Options of a judge that compares images of two generators; a score is the share of comparisons won."""
+
+    kind: Literal["pairwise"] = "pairwise"
+    story: ClassVar[str] = (
+        "shows a model two images of a prompt, in both orders, and asks which is better; the score is the share of "
+        "comparisons that an image wins"
+    )
+    chain: ClassVar[tuple[str, ...]] = ("comparisons", "win_rates", "scores")
+    role_keys: ClassVar[tuple[str, ...]] = ("judge",)
+    views: ClassVar[tuple[View, ...]] = ("pair", "swapped_pair")
+    score_range: ClassVar[ScoreRange] = SHARES
+    templates: ClassVar[tuple[str, ...]] = (TEMPLATE,)
+    judge: str = "vlm"
+    """Role of the vision-language model, which must take two images in one question."""
+    pairs: Literal["all", "baseline", "neighbours", "active"] = "all"
+    """Generators to compare: `all` compares every two generators, `baseline` each generator with `baseline`, and
+    `neighbours` those that are close to each other in the ranking by `ranked_by`. `active` is for adaptive sweeps: in
+    each round, only generators are compared of which it is not decided yet which one wins more often.
+    """
+    baseline: str | None = None
+    """Generator to compare all others with; only for pairs=baseline."""
+    ranked_by: str | None = None
+    """Metric that ranks the generators, in the newest run of the store that has it; only for pairs=neighbours."""
+    neighbours: Positive = 1
+    """Number of places in the ranking up to which generators are compared; only for pairs=neighbours."""
+    answers: AnswerForm | None = None
+    """`likelihood`: the probability of each choice counts, from one pass of the model and without a reason; `reply`:
+    the model writes its choice and the reason. Null is `reply` for services, and `likelihood` for models that run here.
+    """
+    tie: bool = True
+    """True if the judge may say that both images are equally good."""
+    neither: bool = True
+    """True if the judge may say that neither image does what the prompt says."""
+    replies: Replies = "json"
+    """Format of a reply: `json` is an object, enforced by a schema if the engine supports it; `text` has the letter of
+    the choice on a line, followed by the reason.
+    """
+    max_tokens: Positive = 512
+    """Maximum number of tokens in a reply."""
+    temperature: NotNegative = 0.0
+    """Sampling temperature; 0 always selects the likeliest token."""
+    seed: int = 0
+    """Random seed for sampling; has no effect at temperature 0."""
+
+    def __post_init__(self) -> None:
+        WordedMetric.__post_init__(self)
+        needs = {"baseline": self.baseline, "ranked_by": self.ranked_by}
+        needed = {"baseline": "baseline", "neighbours": "ranked_by"}.get(self.pairs)
+        if needed is not None and needs[needed] is None:
+            what = "the name of a generator" if needed == "baseline" else "the name of a metric"
+            raise ConfigError(f"{self.key_of(needed)}: pairs={self.pairs} needs {what}, found none; set it")
+        for name, value in needs.items():
+            if value is not None and name != needed:
+                only = "baseline" if name == "baseline" else "neighbours"
+                raise ConfigError(f"{self.key_of(name)}: only for pairs={only}, found pairs={self.pairs}; leave it out")
+
+    @property
+    def pair_selection(self) -> PairSelection:
+        return PairSelection(self.pairs, self.baseline, self.ranked_by, self.neighbours)
+
+    @property
+    def ranks(self) -> bool:
+        """Return False if generators have different opponents, because their win rates cannot be compared."""
+        return self.pairs in ("all", "baseline")
+
+    @property
+    def json_role(self) -> str | None:
+        return "judge" if self.answers == "reply" and self.replies == "json" else None
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """Choices that the judge has, in the order of their letters."""
+        allowed = {"tie": self.tie, "neither": self.neither}
+        return tuple(choice for choice in SENTENCES if allowed.get(choice, True))
+
+    @property
+    def letters(self) -> tuple[str, ...]:
+        return tuple(ascii_uppercase[: len(self.choices)])
+
+    def with_model_defaults(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
+        """Return the metric with its wording, and with the form of answers that suits its model."""
+        metric = WordedMetric.with_model_defaults(self, profile_of)
+        form: AnswerForm = "reply" if profile_of(self.judge).lettered else "likelihood"
+        return replace(metric, answers=metric.answers or form)
+
+    def estimate_calls(self, words: float) -> CallEstimate:
+        return CallEstimate(len(self.views), 1)
+
+    def comparison_options(self) -> dict[str, Any]:
+        """Return all options that determine an answer, except the judge."""
+        asked = {"answers": self.answers, "choices": self.choices, "template": digest_templates(self.question(""))}
+        if self.answers == "likelihood":
+            return asked
+        sampling = ReplySampling(self.max_tokens, self.temperature, self.seed)._asdict()
+        return {**asked, "replies": self.replies, "again": digest_templates(REPEAT_REQUEST), **sampling}
+
+    def question(self, prompt: str) -> str:
+        """Return the question about two images of a prompt."""
+        listed = "\n".join(
+            f"{name}. {SENTENCES[choice]}." for name, choice in zip(self.letters, self.choices, strict=True)
+        )
+        text = fill_template(self.template_text(TEMPLATE), prompt=parsing.collapse_spaces(prompt), choices=listed)
+        if self.answers == "likelihood":
+            return text + LETTER
+        form = '{"choice": "<letter of the right statement>", "rationale": "<explanation>"}'
+        return text + REPLY_INSTRUCTIONS[self.replies].format(form=form, lines="the letter of the right statement")
+
+    def weigh(self, logprobs: Sequence[Sequence[float]]) -> PairAnswer:
+        """Return the answer that follows from the log-probabilities of the letters' tokens."""
+        totals = [math.fsum(tokens) for tokens in logprobs]
+        weights = [math.exp(total - max(totals)) for total in totals]
+        shares = {choice: weight / math.fsum(weights) for choice, weight in zip(self.choices, weights, strict=True)}
+        p_first = math.fsum(P_FIRST[choice] * share for choice, share in shares.items())
+        return PairAnswer(max(shares, key=shares.__getitem__), min(p_first, 1.0))
+
+    def compare(self, prompt: str) -> Writing[tuple[PairAnswer, ...]]:
+        """Ask for a reply about each view; raise UnreadableReply if one of them has no choice."""
+        schema = json.dumps(
+            make_object_schema(choice=make_choice_schema(self.letters), rationale=make_string_schema(MAX_RATIONALE))
+        )
+        sampling = ReplySampling(self.max_tokens, self.temperature, self.seed)
+        request = sampling.request(self.question(prompt), stop=(), schema=schema if self.replies == "json" else None)
+        requests = [request._replace(view=view) for view in range(len(self.views))]
+        answers = []
+        for answer in (yield from read_each(requests, [self.read_reply] * len(requests), again=REPEAT_REQUEST)):
+            if isinstance(answer, UnreadableReply):
+                raise answer
+            answers.append(answer)
+        return tuple(answers)
+
+    def read_reply(self, reply: str) -> PairAnswer:
+        """Return the choice and the reason in a reply; raise UnreadableReply if it has no choice."""
+        problem = f"expected one of the letters {', '.join(self.letters)}, found none"
+        if self.replies == "text":
+            lines = parsing.split_lines(reply)
+            return self._read_answer(parsing.read_short_answer(lines[0]) if lines else "", " ".join(lines[1:]), problem)
+        found = next((each for each in iterate_objects(reply) if "choice" in each), None)
+        if found is None:
+            raise UnreadableReply(NO_OBJECT)
+        return self._read_answer(found["choice"], found.get("rationale"), problem)
+
+    def _read_answer(self, answer: Any, reason: Any, problem: str) -> PairAnswer:
+        sentences = [SENTENCES[choice] for choice in self.choices]
+        sentence = parsing.read_choice(answer, sentences) if isinstance(answer, str) else None
+        if sentence is None:
+            raise UnreadableReply(problem)
+        choice = self.choices[sentences.index(sentence)]
+        return PairAnswer(choice, P_FIRST[choice], read_rationale(reason) or None)
+
+    def score_options(self) -> dict[str, Any]:
+        """Return the baseline, whose images have a fixed score."""
+        return {} if self.baseline is None else {"baseline": self.baseline}
+
+    def score(self, evidence: Evidence) -> Scored:
+        """Return the mean probability of being better, in [0, 1], over the image's comparisons."""
+        wins = evidence.row["wins"]
+        if self.baseline is not None and evidence.row["generator"] == self.baseline:
+            return Scored(BASELINE_SCORE, n_questions=len(wins))
+        return Scored(math.fsum(wins) / len(wins), n_questions=len(wins))

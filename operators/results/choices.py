@@ -1,0 +1,336 @@
+"""Compares generators by a judge's choices between two images of a prompt: win rates, strengths and order bias.
+
+A table of comparisons has a row for every pair of images and order in which they were shown. Both orders of a pair are
+averaged to one outcome, so that a judge that favours the first image favours no generator. The outcomes of a prompt are
+averaged for each pair of generators; all intervals and tests are over prompts.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from plumbline.operators.base.errors import SourceError
+from plumbline.operators.base.rows import require_columns
+from plumbline.operators.base.sentences import names, plural
+from plumbline.operators.results.comparison import Board, Duel, LeaderboardRow, decide_duels, find_tie_groups
+from plumbline.operators.results.summary import OVERALL, Skills
+from plumbline.operators.statistics.bootstrap import ROUNDING, Interval
+from plumbline.operators.statistics.bradley_terry import estimate_strengths, find_components
+from plumbline.operators.statistics.order_bias import Cycles, OrderBias, count_cycles, measure_order_bias
+from plumbline.operators.statistics.ordering import flip_signs
+from plumbline.operators.statistics.poisson_bootstrap import hash_ids
+from plumbline.operators.statistics.shares import share_interval
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+Comparisons: TypeAlias = pd.DataFrame | pa.Table | Iterable[Mapping[str, Any]]
+
+SIDES = ("generator", "image_id")
+COLUMNS = ("prompt_id", "metric", *(f"{place}_{name}" for name in SIDES for place in ("first", "second")), "p_first")
+"""Columns of a table of comparisons that are read."""
+PAIR = ["prompt_id", "generator_a", "generator_b", "image_a", "image_b"]
+MIN_PROMPTS = 10
+"""Minimum number of prompts for a comparison of generators, and for an interval."""
+MAX_OUTCOMES = 100_000_000
+"""Maximum number of prompts times pairs of generators: 0.8 GB of outcomes."""
+MIN_STRENGTHS = 3
+"""Minimum number of generators for strengths. For two generators, strengths would only repeat the win rate."""
+
+
+class Choices(NamedTuple):
+    """A judge's choices, with one row per pair of images."""
+
+    metric: str
+    generators: tuple[str, ...]
+    pairs: pd.DataFrame
+    """Pairs of images with the columns in PAIR; generator a comes first by name. `forward` is the probability that
+    image a is better if it is shown first, `backward` if it is shown second (nan without an answer). `won` is the
+    pair's outcome: the mean of both, or nan if the pair is not used.
+    """
+    both_orders: bool
+    """True if only pairs with an answer in both orders are used."""
+
+    @property
+    def n_one_order(self) -> int:
+        """Number of pairs that have an answer in only one order."""
+        return int((self.pairs["forward"].isna() != self.pairs["backward"].isna()).sum())
+
+    @property
+    def n_failed(self) -> int:
+        """Number of pairs without any answer."""
+        return int((self.pairs["forward"].isna() & self.pairs["backward"].isna()).sum())
+
+
+def read_choices(comparisons: Comparisons, metric: str = "", *, both_orders: bool = True) -> Choices:
+    """Read the choices of one metric from a table of comparisons.
+
+    Several rows for a pair in the same order, such as those of several raters, are averaged.
+
+    Args:
+        comparisons: A table with the columns in COLUMNS. `p_first` is the probability that the first image is better;
+            it is null if the comparison failed.
+        metric: The metric to read. It may be empty if the table has a single metric.
+        both_orders: False to use pairs that were shown in one order, too. Only do so if the order was drawn at random.
+
+    Raises:
+        SourceError: a column is missing, a value is invalid, or the metric is not in the table.
+    """
+    frame = _make_frame(comparisons)
+    metrics = sorted(frame["metric"].unique())
+    if metric not in metrics and (metric or len(metrics) != 1):
+        found = f"found {names(metrics)}" if metrics else "found no rows"
+        wanted = repr(metric) if metric else "a single metric"
+        raise SourceError(f"comparisons: expected {wanted}, {found}; choose one of them with metric=")
+    frame = frame[frame["metric"] == (metric or metrics[0])]
+    swap = frame["first_generator"].to_numpy(dtype=str) > frame["second_generator"].to_numpy(dtype=str)
+    sides = {
+        f"{short}_{side}": np.where(swap, frame[f"{other}_{name}"], frame[f"{own}_{name}"])
+        for name, short in zip(SIDES, ("generator", "image"), strict=True)
+        for side, own, other in (("a", "first", "second"), ("b", "second", "first"))
+    }
+    p_first = frame["p_first"].to_numpy(np.float64)
+    shown = pd.DataFrame({"prompt_id": frame["prompt_id"].to_numpy(), **sides})
+    shown["forward"], shown["backward"] = np.where(swap, math.nan, p_first), np.where(swap, 1 - p_first, math.nan)
+    pairs = shown.groupby(PAIR, as_index=False)[["forward", "backward"]].mean()
+    pairs["won"] = pairs[["forward", "backward"]].mean(axis=1, skipna=not both_orders)
+    generators = tuple(sorted({*pairs["generator_a"], *pairs["generator_b"]}))
+    return Choices(metric or metrics[0], generators, pairs, both_orders)
+
+
+def read_table(comparisons: Comparisons) -> pd.DataFrame:
+    """Return the columns of a table of comparisons that are read; a list without rows has none of the columns.
+
+    Raises SourceError if a table or row lacks a column.
+    """
+    if isinstance(comparisons, pa.Table):
+        require_columns(comparisons.column_names, COLUMNS, "comparisons")
+        comparisons = comparisons.select(list(COLUMNS)).to_pandas()
+    frame = comparisons if isinstance(comparisons, pd.DataFrame) else pd.DataFrame(list(comparisons))
+    if len(frame.columns):
+        require_columns(map(str, frame.columns), COLUMNS, "comparisons")
+    return frame.reindex(columns=list(COLUMNS)).reset_index(drop=True)
+
+
+def _make_frame(comparisons: Comparisons) -> pd.DataFrame:
+    """Return the columns that are read; raise SourceError if one is missing, or if a value is invalid."""
+    frame = read_table(comparisons)
+    images = ["first_image_id", "second_image_id"]  # a comparison that failed may lack an image
+    frame[images] = frame[images].where(frame[images].notna() | frame[["p_first"]].notna().to_numpy(), "")
+    ids = frame[[*COLUMNS[:-1]]]
+    p_first = pd.to_numeric(frame["p_first"], errors="coerce")
+    wrong = {
+        "an id": ids.isna().any(axis=1),
+        "p_first from 0 to 1": frame["p_first"].notna() & ~p_first.between(0, 1),
+        "images of two generators": ids["first_generator"] == ids["second_generator"],
+    }
+    for expected, rows in wrong.items():
+        for number in frame.index[rows][:1]:
+            found = ", ".join(f"{name}={value}" for name, value in frame.loc[number].items())
+            raise SourceError(f"comparisons, row {number}: expected {expected}, found {found}; correct or remove it")
+    return ids.astype(str).assign(p_first=p_first)
+
+
+class Strength(NamedTuple):
+    """A generator's Bradley-Terry strength on Elo's scale, relative to the mean of all generators with a strength."""
+
+    value: float
+    interval: Interval
+    """Its 95% interval over prompts; nan if the strength depends on few prompts."""
+
+
+class ChoiceResults(NamedTuple):
+    """Results of a judge's choices."""
+
+    boards: Mapping[str, Board]
+    """Win rates by skill, `overall` first, with all duels. A generator's win rate is the mean of its win rates against
+    each of the generators that it was compared with; 0.5 is as good as the others. There are letters if every two
+    generators were compared.
+    """
+    strengths: Mapping[str, Strength]
+    """Strengths of the generators that have one, strongest first."""
+    no_strength: str
+    """Reason why some generators have no strength; empty if all have one."""
+    order_bias: OrderBias | None
+    """Influence of the order; None if pairs with one order are used."""
+    cycles: Cycles
+    choices: Choices
+
+    @property
+    def overall(self) -> Board:
+        return self.boards[OVERALL]
+
+
+def compare_pairs(
+    comparisons: Comparisons,
+    metric: str = "",
+    *,
+    skills: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    both_orders: bool = True,
+) -> ChoiceResults:
+    """Compare generators by a judge's choices between two images of a prompt.
+
+    A pair with an answer in only one order is left out, because such an answer favours the image shown first (or
+    second), and with it a generator. Leaving pairs out is unbiased if failures do not depend on the images.
+
+    Two generators differ clearly (`better`, and no common letter) if the sign-flip test of their outcomes is below 0.05
+    after Holm's correction over all pairs. All intervals are over prompts: Wilson's for win rates, and the jackknife's
+    for strengths.
+
+    Args:
+        comparisons: A DataFrame, an Arrow table or dicts with prompt_id, metric, first_generator, second_generator,
+            first_image_id, second_image_id and p_first: the probability that the first image is better (1, 0, or 0.5
+            for a tie), null if the comparison failed.
+        metric: The metric to compare by. It may be empty if the table has a single metric.
+        skills: Skills of each prompt, by prompt_id.
+        both_orders: False to use pairs with an answer in one order, too, as people give. The order must have been drawn
+            at random.
+
+    Raises:
+        SourceError: a column is missing, a value is invalid, or there are too few prompts.
+    """
+    return compare_choices(read_choices(comparisons, metric, both_orders=both_orders), Skills(skills.items()))
+
+
+def compare_choices(choices: Choices, skills: Skills) -> ChoiceResults:
+    """Compare the generators overall and by skill; raise SourceError for fewer than MIN_PROMPTS prompts."""
+    used = choices.pairs[choices.pairs["won"].notna()]
+    n_prompts = used["prompt_id"].nunique()
+    if n_prompts < MIN_PROMPTS:
+        order = " in both orders" if choices.both_orders else ""
+        raise SourceError(
+            f"comparisons by {choices.metric}: expected at least {MIN_PROMPTS} prompts with a pair answered{order}, "
+            f"found {n_prompts} ({plural(choices.n_one_order, 'pair')} answered in one order, {choices.n_failed} in "
+            "none); compare images of more prompts, or repeat the failed comparisons"
+        )
+    n_outcomes = n_prompts * math.comb(len(choices.generators), 2)
+    if n_outcomes > MAX_OUTCOMES:
+        raise SourceError(
+            f"comparisons by {choices.metric}: expected at most {MAX_OUTCOMES:,} outcomes, found {n_prompts:,} prompts "
+            f"and {len(choices.generators):,} generators; compare fewer generators at a time"
+        )
+    prompts, first, second, won = _average_outcomes(used, choices.generators)
+    boards = {
+        skill: _make_board(_Outcomes(choices.metric, skill, choices.generators, first, second, won[mask]))
+        for skill, mask in skills.each(hash_ids(prompts))
+        if mask.any()
+    }
+    strengths, no_strength = _find_strengths(choices.generators, first, second, won)
+    bias = None
+    if choices.both_orders:
+        codes = np.unique(used["prompt_id"].to_numpy(dtype=str), return_inverse=True)[1].astype(np.int64)
+        bias = measure_order_bias(
+            codes, used["forward"].to_numpy(np.float64), 1 - used["backward"].to_numpy(np.float64)
+        )
+    cycles = count_cycles(first, second, won, len(choices.generators))
+    return ChoiceResults(boards, strengths, no_strength, bias, cycles, choices)
+
+
+def _average_outcomes(used: pd.DataFrame, generators: Sequence[str]) -> tuple[list[str], Indices, Indices, Floats]:
+    """Return the prompts, the pairs of generators as indices, and the mean outcomes (prompts, pairs)."""
+    pairs = list(combinations(range(len(generators)), 2))
+    columns = pd.MultiIndex.from_tuples([(generators[a], generators[b]) for a, b in pairs])
+    means = used.groupby(["prompt_id", "generator_a", "generator_b"])["won"].mean().unstack([1, 2])
+    first, second = np.array(pairs, np.intp).T
+    return list(means.index), first, second, means.reindex(columns=columns).to_numpy(np.float64)
+
+
+class _Outcomes(NamedTuple):
+    """Outcomes of one metric on the prompts of one skill."""
+
+    metric: str
+    skill: str
+    generators: Sequence[str]
+    first: Indices
+    """Index of the first generator of each pair (pairs,)."""
+    second: Indices
+    won: Floats
+    """Mean share won by the first generator (prompts, pairs); nan if the pair has no outcome."""
+
+
+def _make_board(outcomes: _Outcomes) -> Board:
+    """Return the board of one skill."""
+    metric, skill, generators, _, _, won = outcomes
+    counts = np.isfinite(won).sum(axis=0)
+    rates = np.where(counts > 0, np.nansum(won, axis=0) / np.maximum(counts, 1), math.nan)
+    residuals = np.nan_to_num(won - rates) / np.maximum(counts, 1)  # how far each prompt moves each rate
+    compared = np.flatnonzero(counts).tolist()
+    duels = decide_duels([_make_duel(outcomes, pair, float(rates[pair]), residuals[:, pair]) for pair in compared])
+    rows = []
+    for code, generator in enumerate(generators):
+        own = np.flatnonzero(((outcomes.first == code) | (outcomes.second == code)) & (counts > 0))
+        signs = np.where(outcomes.first[own] == code, 1.0, -1.0)
+        present = np.isfinite(won[:, own]).any(axis=1)
+        n = int(present.sum())
+        rate = float((0.5 + signs * (rates[own] - 0.5)).mean()) if n else math.nan
+        low, high = _rate_interval(rate, (residuals[np.ix_(present, own)] @ signs) / max(len(own), 1))
+        rows.append(LeaderboardRow(generator, metric, skill, rate, low, high, n, 0, 1.0, None, ""))
+    rows.sort(key=lambda row: (-row.mean if row.n else math.inf, row.generator))
+    scored = [row.generator for row in rows if row.n]
+    # A common letter would claim that two generators were compared, so there are letters only if all pairs were.
+    letters = find_tie_groups(scored, duels) if len(duels) == math.comb(len(scored), 2) else {}
+    ranks = {row.generator: 1 + sum(other.mean > row.mean for other in rows) if row.n else None for row in rows}
+    ranked = [row._replace(rank=ranks[row.generator], group=letters.get(row.generator, "")) for row in rows]
+    return Board(metric, skill, tuple(ranked), tuple(duels))
+
+
+def _make_duel(outcomes: _Outcomes, pair: int, rate: float, residuals: Floats) -> Duel:
+    """Return the comparison of a pair of generators that has outcomes; its p-value is not corrected yet."""
+    present = np.isfinite(outcomes.won[:, pair])
+    leads = 2 * outcomes.won[present, pair] - 1
+    leads = np.where(np.abs(leads) < ROUNDING, 0.0, leads)
+    low, high = _rate_interval(rate, residuals[present])
+    return Duel(
+        metric=outcomes.metric,
+        skill=outcomes.skill,
+        better=None,
+        generator_a=outcomes.generators[outcomes.first[pair]],
+        generator_b=outcomes.generators[outcomes.second[pair]],
+        difference=2 * rate - 1,
+        low=2 * low - 1,
+        high=2 * high - 1,
+        p_value=flip_signs(leads),
+        p_holm=math.nan,
+        effect=float(leads.sum() / np.abs(leads).sum()) if leads.any() else 0.0,
+        win_rate=rate,
+        n=len(leads),
+        differing=int((leads != 0).sum()),
+    )
+
+
+def _rate_interval(rate: float, residuals: Floats) -> Interval:
+    """Return the interval of a win rate; undefined for fewer than MIN_PROMPTS prompts."""
+    return share_interval(rate, residuals) if len(residuals) >= MIN_PROMPTS else Interval(math.nan, math.nan)
+
+
+def _find_strengths(
+    generators: Sequence[str], first: Indices, second: Indices, won: Floats
+) -> tuple[dict[str, Strength], str]:
+    """Return the strengths of the generators that have one, and the reason why others do not."""
+    if len(generators) < MIN_STRENGTHS:
+        return {}, "Two generators have no strengths: strengths would only repeat the win rate."
+    components = find_components(first, second, won, len(generators))
+    if components.connected > 1:
+        return (
+            {},
+            "There are no strengths, because some generators are not compared with each other, even through others.",
+        )
+    large = np.flatnonzero(components.sizes > 1)
+    members = np.flatnonzero(components.label == large[0]) if len(large) == 1 else np.zeros(0, np.intp)
+    outside = [name for code, name in enumerate(generators) if code not in members]
+    if len(members) < MIN_STRENGTHS:
+        return {}, "There are no strengths, because some generators win or lose every comparison with others."
+    within = np.flatnonzero(np.isin(first, members) & np.isin(second, members))
+    found = estimate_strengths(
+        np.searchsorted(members, first[within]), np.searchsorted(members, second[within]), won[:, within], len(members)
+    )
+    columns = zip(members.tolist(), *(column.tolist() for column in found), strict=True)
+    strengths = {generators[code]: Strength(value, Interval(low, high)) for code, value, low, high in columns}
+    why = f"No strength: {names(outside)}, winning or losing every comparison with the others." if outside else ""
+    return dict(sorted(strengths.items(), key=lambda item: -item[1].value)), why

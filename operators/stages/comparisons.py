@@ -1,0 +1,299 @@
+"""The comparisons and win_rates stages: a judge compares two images of a prompt, and images get the shares they won."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+
+import pyarrow as pa
+from PIL import Image
+
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.batches import isolate
+from plumbline.operators.base.errors import REMEDIES, RowError
+from plumbline.operators.base.usage import Usage
+from plumbline.operators.images.decoding import RowFailure
+from plumbline.operators.images.preparing import Edit
+from plumbline.operators.images.rows import ImageRow, identify, list_image_records, name_edit_error
+from plumbline.operators.metrics.ablation import Ablation
+from plumbline.operators.metrics.judges.pairwise import PairAnswer
+from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.metrics.writing import Writing
+from plumbline.operators.models.calls import Call, Question
+from plumbline.operators.stages.answers import require_finite
+from plumbline.operators.stages.image_writing import ImageTask, ImageWritingStage, PreprocessedImage
+from plumbline.operators.stages.images import PreparedShard
+from plumbline.operators.stages.programs import ProgramResults
+from plumbline.operators.stages.stage import (
+    Inputs,
+    RowStage,
+    StageOptions,
+    Upstream,
+    cache_upstream,
+    find_text,
+    texts_of,
+)
+
+SOURCE_MESSAGE = name_edit_error(RowError("", ""), "source").message
+"""Start of the message about the other image of a pair, which is read as the source of an edit is."""
+SAME_IMAGE = PairAnswer("tie", 0.5, "The two files are identical.")
+"""Answer about identical files, about which the judge is not asked."""
+BLACK = RowError("blank_picture", "it is entirely black, as images from a safety filter are; generate it again")
+SEVERAL_IMAGES = RowError("too_many_images", "a judge compares single images, but the row has several; keep one")
+
+NOTHING: ProgramResults[Any] = ProgramResults([], Usage())
+
+
+@runtime_checkable
+class ComparingMetric(Protocol):
+    """Protocol of metrics whose judge compares two images; the views are the two orders."""
+
+    answers: Any
+    """`likelihood` or `reply`."""
+
+    def comparison_options(self) -> dict[str, Any]:
+        """Return all options that determine an answer, except the judge."""
+
+    def question(self, prompt: str) -> str:
+        """Return the question about two images of a prompt."""
+
+    def compare(self, prompt: str) -> Writing[tuple[PairAnswer, ...]]:
+        """Ask for a reply about each view."""
+
+
+class OtherImage(NamedTuple):
+    """Ids of the image that a row's image is compared with."""
+
+    other_image_id: str | None
+    other_generator: str
+
+
+class ComparedPrompts(NamedTuple):
+    """The prompts of a window of pairs, with the results of pairs that the judge need not be asked about."""
+
+    prompts: Mapping[str, str]
+    others: Sequence[OtherImage]
+    """Ids of the other image, for every row of the window."""
+    known: Mapping[int, tuple[PairAnswer, ...] | RowError] = {}
+    """Results of pairs that the judge is not asked about, by row number."""
+
+    def digest(self, prompt_id: str | None) -> str | None:
+        text = find_text(self.prompts, prompt_id)
+        return rows.input_digest(text) if isinstance(text, str) else None
+
+    def prepare(self, task: ImageTask) -> str | tuple[PairAnswer, ...] | RowError:
+        """Return the text of a pair's prompt, or the pair's result if the judge is not asked about it."""
+        known = self.known.get(task.row_number)
+        return find_text(self.prompts, task.row.prompt_id) if known is None else known
+
+
+class ComparisonsStage(ImageWritingStage):
+    """Stage that asks a judge which of two images of a prompt is better (schema PAIRS), in both orders."""
+
+    name = "comparisons"
+    version = 1
+    schema = schemas.PAIRS
+    row_kind = "pairs"
+    metric_type = ComparingMetric
+    calls: ClassVar = {"judge": "generate_from_images"}
+    call_unit = "judge"
+
+    @classmethod
+    def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
+        return {"kind": metric.kind, "asking": metric.comparison_options()}
+
+    @classmethod
+    def ablation(cls, metric: Metric) -> Ablation | None:
+        """Return None: a judge that sees one real image and one replaced image measures neither."""
+        return None
+
+    @classmethod
+    def trial_call(cls, key: str, metrics: Collection[Any]) -> Call:
+        """Return `likelihood` if a metric needs it, because not every service reports likelihoods."""
+        return "likelihood" if any(metric.answers == "likelihood" for metric in metrics) else cls.calls[key]
+
+    def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
+        super().__init__(metrics, models, options)
+        self._texts = cache_upstream(texts_of)
+
+    def read_questions(self, inputs: Inputs) -> Mapping[str, ComparedPrompts]:
+        compared = ComparedPrompts(self._texts(inputs.prompts), list(_identify_others(inputs.rows)))
+        return dict.fromkeys(inputs.metrics, compared)
+
+    def preprocess(self, image: Image.Image, edit: Edit | None = None) -> PreprocessedImage:
+        if image.getbbox() is None:
+            raise RowFailure(BLACK)
+        if edit is not None and edit.source.getbbox() is None:
+            raise RowFailure(name_edit_error(BLACK, "source"))
+        return super().preprocess(image, edit)
+
+    def prepare(self, inputs: Inputs) -> PreparedShard:
+        """Decode the images of the pairs without a result, and name the generator in the error of an image."""
+        prepared = super().prepare(inputs)
+        images, others = prepared.images, next(iter(prepared.questions.values())).others
+        known: dict[int, tuple[PairAnswer, ...] | RowError] = {}
+        for index, number in enumerate(images.row_numbers):
+            if (error := images.errors[index]) is not None:
+                images.errors[index] = _name_generator(error, inputs.group, others[number].other_generator)
+            elif images.counts[index] > 1:
+                known[number] = SEVERAL_IMAGES
+            elif images.digests[index] == images.sources[index]:
+                known[number] = (SAME_IMAGE,) * len(self.views)
+        questions = {name: compared._replace(known=known) for name, compared in prepared.questions.items()}
+        return prepared._replace(questions=questions)
+
+    def compute(self, prepared: PreparedShard) -> Mapping[str, pa.Table]:
+        """Compute the tables, and fill in the current ids of the other images, which reused rows may lack."""
+        tables = {}
+        for name, table in super().compute(prepared).items():
+            others = prepared.questions[name].others
+            for column, values in zip(OtherImage._fields, zip(*others, strict=True), strict=True):
+                place = table.column_names.index(column)
+                table = table.set_column(place, table.field(place), pa.array(values, pa.string()))
+            tables[name] = table
+        return tables
+
+    def program(self, task: ImageTask) -> Writing[tuple[PairAnswer, ...] | RowError]:
+        compared: ComparedPrompts = task.questions
+        prepared = compared.prepare(task)
+        if not isinstance(prepared, str):
+            return prepared
+        metric: ComparingMetric = self.metrics[task.metric]
+        return (yield from metric.compare(prepared))
+
+    def run_tasks(self, tasks: Sequence[ImageTask], features: Sequence[Any]) -> ProgramResults[Any]:
+        """Return the answers of each task: from the letters' likelihoods, or from the judge's words."""
+        weighed = [index for index, task in enumerate(tasks) if self.metrics[task.metric].answers == "likelihood"]
+        written = [index for index, task in enumerate(tasks) if self.metrics[task.metric].answers != "likelihood"]
+        replied = super().run_tasks([tasks[index] for index in written], features)
+        answered = self._weigh_tasks([tasks[index] for index in weighed], features) if weighed else NOTHING
+        results = dict(zip([*written, *weighed], [*replied.results, *answered.results], strict=True))
+        return ProgramResults([results[index] for index in range(len(tasks))], replied.usage.plus(answered.usage))
+
+    def _weigh_tasks(self, tasks: Sequence[ImageTask], features: Sequence[Any]) -> ProgramResults[Any]:
+        """Return the answers that follow from the likelihoods of the letters."""
+        before = self.model.usage
+        results: list[Any] = []
+        questions: list[Question] = []
+        for task in tasks:
+            results.append(task.questions.prepare(task))
+            if isinstance(results[-1], str):
+                metric = self.metrics[task.metric]
+                question = Question(task.feature, metric.question(results[-1]), metric.letters)
+                questions += [question._replace(image=task.feature + view) for view in range(len(self.views))]
+        logprobs = iter(isolate(partial(self.model.likelihood, features), questions))
+        for index, task in enumerate(tasks):
+            if isinstance(results[index], str):
+                found = [require_finite(next(logprobs)) for _ in self.views]
+                error = next((each for each in found if isinstance(each, RowError)), None)
+                results[index] = error or tuple(map(self.metrics[task.metric].weigh, found))
+        return ProgramResults(results, self.model.usage.minus(before))
+
+    def columns(self, results: Sequence[tuple[PairAnswer, ...]]) -> dict[str, Any]:
+        return {"answers": [answer._asdict() for answer in results[0]]}
+
+
+def _identify_others(pairs: pa.Table) -> Iterator[OtherImage]:
+    """Yield the ids of the other image of each pair."""
+    for record in list_image_records(pairs):
+        other = {"image_id": record["other_image_id"], "prompt_id": record["prompt_id"]}
+        other |= {"image": record.get("source"), "uri": record.get("source_uri")}
+        generator = record["other_generator"]
+        yield OtherImage(identify(other, generator).image_id, generator)
+
+
+def _name_generator(error: RowError, generator: str, other: str) -> RowError:
+    """Return the error of a pair with a message that names the generator whose image failed."""
+    if error.message.startswith(SOURCE_MESSAGE):
+        return error._replace(message=f"the image of {other}: {error.message.removeprefix(SOURCE_MESSAGE)}")
+    return error._replace(message=f"the image of {generator}: {error.message}")
+
+
+class Share(NamedTuple):
+    """One image's share in one comparison."""
+
+    p_better: float | None
+    """Probability that the image is better than the other one; None if the comparison failed."""
+    error: RowError | None
+    image_digest: str | None
+    """Digest of the image's file, if the row of the pair contains it."""
+
+
+Shares = Mapping[tuple[str, str], Sequence[Share]]
+"""Shares in all comparisons of an image, by generator and image id."""
+
+
+class PreparedWins(NamedTuple):
+    """A window of images, and the comparisons of each metric."""
+
+    images: Sequence[tuple[ImageRow, RowError | None]]
+    shares: Mapping[str, Shares]
+
+
+class WinRatesStage(RowStage):
+    """Stage that gathers the shares of each image in its comparisons (schema WIN_RATES).
+
+    A comparison that failed for good is left out; one that may succeed later makes the row an error until it does.
+    """
+
+    name = "win_rates"
+    version = 1
+    schema = schemas.WIN_RATES
+    row_kind = "images"
+    metric_type = ComparingMetric
+
+    @classmethod
+    def input_stages(cls, metric: Any) -> tuple[str, ...]:
+        return ("comparisons",)
+
+    @classmethod
+    def looks_at_images(cls) -> bool:
+        return False
+
+    def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
+        self._shares = cache_upstream(_collect_shares)
+
+    def prepare(self, inputs: Inputs) -> PreparedWins:
+        images = [(identify(record, inputs.group), None) for record in list_image_records(inputs.rows)]
+        return PreparedWins(
+            images, {name: self._shares(inputs.upstream[name]["comparisons"]) for name in inputs.metrics}
+        )
+
+    def refuse(self, inputs: Inputs, error: RowError) -> PreparedWins:
+        images = [(identify(record, inputs.group), error) for record in list_image_records(inputs.rows)]
+        return PreparedWins(images, {name: {} for name in inputs.metrics})
+
+    def compute(self, prepared: PreparedWins) -> Mapping[str, pa.Table]:
+        return {
+            name: rows.table([_gather(row, error, shares) for row, error in prepared.images], self.schema)
+            for name, shares in prepared.shares.items()
+        }
+
+
+def _collect_shares(comparisons: Upstream) -> Shares:
+    """Return the shares of all images in these comparisons."""
+    shares: dict[tuple[str, str], list[Share]] = {}
+    for row in comparisons.read().to_pylist():
+        error, p_other = rows.row_error(row["error"]), None
+        if error is None:
+            shown_first, shown_second = (answer["p_first"] for answer in row["answers"])
+            p_other = (shown_first + 1 - shown_second) / 2
+        own = Share(None if p_other is None else 1 - p_other, error, row["image_digest"])
+        shares.setdefault((row["generator"], row["image_id"]), []).append(own)
+        other = Share(p_other, error, None)
+        shares.setdefault((row["other_generator"], row["other_image_id"]), []).append(other)
+    return shares
+
+
+def _gather(row: ImageRow, error: RowError | None, shares: Shares) -> dict[str, Any]:
+    """Return an image's row, given the shares of all images."""
+    own = shares.get((row.generator, row.image_id or ""), ())
+    wins = [share.p_better for share in own if share.p_better is not None]
+    errors = [share.error for share in own if share.error is not None]
+    lasting = next((each for each in errors if each.retryable), None)
+    if error is None and not own:
+        problem = f"no generator that {row.generator} is compared with has an image of prompt {row.prompt_id!r}"
+        error = RowError("no_pair", f"{problem}; {REMEDIES['no_pair']}")
+    error = error or lasting or (None if wins else errors[0])
+    digest = next((share.image_digest for share in own if share.image_digest), None)
+    columns = {"wins": wins, "basis": rows.input_digest(*map(repr, wins))} if error is None else {}
+    return row.row(**columns, image_digest=digest, error=rows.error_value(error))

@@ -1,0 +1,129 @@
+"""Pairs of images: the same prompt's images by two generators, found in the shards of both and read together."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from itertools import combinations
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from plumbline.operators.base.errors import SourceError
+from plumbline.operators.images.rows import ADDRESS_COLUMNS, SOURCE_COLUMNS, format_id, list_image_records
+from plumbline.pipelines.sources.image_file_cache import ImageFileCache
+from plumbline.pipelines.sources.prompts import read_files
+from plumbline.pipelines.sources.shards import read_shard
+from plumbline.pipelines.store.cells import PIECE_SUFFIX, Shard
+
+IDS = ("image_id", "prompt_id")
+
+Generators = tuple[str, str]
+"""Two generators in alphabetical order."""
+NumberedPrompt = tuple[str, int]
+"""A prompt, and the number of one of a generator's images of it: the k-th is compared with the k-th of another."""
+
+
+class PairIndex(NamedTuple):
+    """The rows of each shard of images, for finding the pairs of any two generators."""
+
+    rows: Mapping[Shard, Mapping[NumberedPrompt, int]]
+    """Row number of each of a generator's images in its shard."""
+
+    @property
+    def generators(self) -> list[str]:
+        return sorted({shard.group for shard in self.rows})
+
+    def list_rows(self, generator: str) -> set[NumberedPrompt]:
+        return {row for shard, rows in self.rows.items() if shard.group == generator for row in rows}
+
+    def count_pairs(self) -> dict[Generators, int]:
+        """Return the number of pairs of images that any two generators have."""
+        rows = {generator: self.list_rows(generator) for generator in self.generators}
+        return {(one, other): len(rows[one] & rows[other]) for one, other in combinations(rows, 2)}
+
+    def make_shards(self, compared: Iterable[Generators]) -> dict[Shard, tuple[Shard, Shard]]:
+        """Return a shard of pairs for any two shards of compared generators that have a prompt in common.
+
+        Each is mapped to the two shards of images that it consists of.
+        """
+        shards_of: dict[str, list[Shard]] = defaultdict(list)
+        holders: dict[str, dict[NumberedPrompt, Shard]] = defaultdict(dict)
+        for shard, rows in self.rows.items():
+            shards_of[shard.group].append(shard)
+            holders[shard.group] |= dict.fromkeys(rows, shard)
+        pairs = {}
+        for first, second in compared:
+            for shard in shards_of[second]:
+                of_opponent: dict[Shard, list[NumberedPrompt]] = defaultdict(list)
+                for row in self.rows[shard]:
+                    if row in holders[first]:
+                        of_opponent[holders[first][row]].append(row)
+                for opponent, common in of_opponent.items():
+                    pairs[self._make_pair_shard(shard, opponent, common)] = (opponent, shard)
+        return pairs
+
+    def _make_pair_shard(self, shard: Shard, opponent: Shard, common: Sequence[NumberedPrompt]) -> Shard:
+        """Return the shard of these pairs. Its name does not change if the shards get other rows."""
+        named = sha256(f"{opponent.group}\0{PIECE_SUFFIX.sub('', opponent.name)}".encode()).hexdigest()[:8]
+        second, first = (_select_rows(each, [self.rows[each][row] for row in common]) for each in (shard, opponent))
+        return replace(second, name=f"{named}~{shard.name}", opponent=first)
+
+
+def _select_rows(shard: Shard, numbers: Sequence[int]) -> Shard:
+    """Return the shard with only these of its rows."""
+    if len(numbers) == shard.rows:
+        return shard
+    picked = tuple(sorted(shard.picked[number] if shard.picked else number for number in numbers))
+    return replace(shard, rows=len(picked), picked=picked)
+
+
+def index_pairs(images: Sequence[Shard], cache: ImageFileCache) -> PairIndex:
+    """Read the prompt ids of images, and number each generator's images of the same prompt.
+
+    Rows without a prompt, and shards that cannot be read, are in no pair.
+    """
+    numbered: dict[str, Counter[str]] = defaultdict(Counter)
+    rows: dict[Shard, Mapping[NumberedPrompt, int]] = {}
+    # addresses are read too, because the cache keeps ids only of rows without addresses
+    for shard, table in read_files(images, ("prompt_id", *ADDRESS_COLUMNS), cache.read):
+        if isinstance(table, SourceError):
+            continue
+        of_shard: dict[NumberedPrompt, int] = {}
+        for number, record in enumerate(list_image_records(table.select(["prompt_id"]))):
+            if prompt_id := format_id(record["prompt_id"]):
+                of_shard[prompt_id, numbered[shard.group][prompt_id]] = number
+                numbered[shard.group][prompt_id] += 1
+        rows[shard] = of_shard
+    return PairIndex(rows)
+
+
+def read_pairs(pair: Shard, columns: Sequence[str]) -> pa.Table:
+    """Return the rows of a shard of pairs: its own images, and the opponent's in the columns of an edit's source.
+
+    `other_image_id` is null if the opponent's rows have no ids.
+    """
+    assert pair.opponent is not None, "a shard of pairs has an opponent"
+    images, others = read_shard(pair, columns), read_shard(pair.opponent, columns)
+    rows_of: dict[str | None, list[int]] = defaultdict(list)
+    for row, prompt_id in enumerate(_list_ids(others)):
+        rows_of[prompt_id].append(row)
+    matched = [rows_of[prompt_id].pop(0) if rows_of[prompt_id] else None for prompt_id in _list_ids(images)]
+    others = others.take(pa.array(matched, pa.int64()))
+    for name, source in zip(("image", "uri"), SOURCE_COLUMNS, strict=True):
+        if name in others.column_names:
+            images = images.append_column(source, others.column(name))
+    ids = others.column("image_id") if "image_id" in others.column_names else pa.nulls(len(images), pa.string())
+    images = images.append_column("other_image_id", ids)
+    return images.append_column("other_generator", pa.array([pair.opponent.group] * len(images), pa.string()))
+
+
+def _list_ids(images: pa.Table) -> list[str | None]:
+    return [format_id(record["prompt_id"]) for record in list_image_records(images.select(["prompt_id"]))]
+
+
+def read_ids(shard: Shard, columns: Sequence[str]) -> pa.Table:
+    """Return the ids of a shard's rows, with all `columns` if an image's id is derived from its content."""
+    ids = read_shard(shard, IDS)
+    has_ids = "image_id" in ids.column_names and not ids.column("image_id").null_count
+    return ids if has_ids else read_shard(shard, columns)

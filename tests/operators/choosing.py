@@ -1,0 +1,65 @@
+"""Simulates judges that choose between two images, with known strengths of the generators and a known order bias."""
+
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.special import expit
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class Judge(NamedTuple):
+    """A judge whose probability for the first image is logistic in the difference of both images' qualities.
+
+    A generator's quality on a prompt is its strength plus normal noise, which all its pairs on the prompt share.
+    """
+
+    strengths: tuple[float, ...]
+    bias: float = 0.0
+    """Advantage of the image that is shown first."""
+    ties: float = 0.0
+    """Probability of the reply "tie"."""
+    spread: float = 1.0
+    """Standard deviation of a generator's quality between prompts."""
+    replies: bool = True
+    """True for a reply in words, so that p_first is 1, 0 or 0.5; False for the probability itself."""
+
+    @property
+    def pairs(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Indices of the generators of each pair."""
+        first, second = np.array([*combinations(range(len(self.strengths)), 2)]).T
+        return first, second
+
+    def choose(self, random: np.random.Generator, prompts: int) -> tuple[Floats, Floats]:
+        """Return p_first of every prompt and pair (prompts, pairs) in both orders."""
+        first, second = self.pairs
+        quality = np.array(self.strengths) + self.spread * random.normal(size=(prompts, len(self.strengths)))
+        lead = quality[:, first] - quality[:, second]
+        return self._reply(random, expit(lead + self.bias)), self._reply(random, expit(-lead + self.bias))
+
+    def _reply(self, random: np.random.Generator, p_first: Floats) -> Floats:
+        if not self.replies:
+            return p_first
+        is_tie = random.random(p_first.shape) < self.ties
+        return np.where(is_tie, 0.5, (random.random(p_first.shape) < p_first).astype(np.float64))
+
+    def outcomes(self, random: np.random.Generator, prompts: int) -> Floats:
+        """Return the share won by the first generator of each pair, over both orders (prompts, pairs)."""
+        one, other = self.choose(random, prompts)
+        return np.asarray((one + 1 - other) / 2)
+
+    def compare(self, random: np.random.Generator, prompts: int, metric: str = "pairwise") -> pd.DataFrame:
+        """Return a table of comparisons with every pair in both orders."""
+        both = self.choose(random, prompts)
+        first, second = self.pairs
+        prompt, pair = (part.ravel() for part in np.indices(both[0].shape))
+        tables = []
+        for p_first, (one, other) in zip(both, ((first, second), (second, first)), strict=True):
+            columns: dict[str, Any] = {"prompt_id": [f"p{number}" for number in prompt], "metric": metric}
+            for place, codes in (("first", one), ("second", other)):
+                columns[f"{place}_generator"] = [f"g{code}" for code in codes[pair]]
+                columns[f"{place}_image_id"] = [f"g{c}-p{p}" for c, p in zip(codes[pair], prompt, strict=True)]
+            tables.append(pd.DataFrame({**columns, "p_first": p_first.ravel()}))
+        return pd.concat(tables, ignore_index=True)
