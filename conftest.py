@@ -46,7 +46,7 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_runtest_makereport(
     item: pytest.Item, call: "pytest.CallInfo[None]"
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Report a test as skipped if it chose a model family that the installed transformers is too old for."""
+    """Report a test as skipped if its model family needs a newer release of transformers than the installed one."""
     report = yield
     if is_older(CHAT_MODELS) and call.excinfo is not None and TOO_OLD.search(str(call.excinfo.value)):
         report.outcome, report.longrepr = "skipped", (str(item.path), 0, str(call.excinfo.value))

@@ -114,13 +114,13 @@ class Terminated(KeyboardInterrupt):
 
 
 class UsageError(ConfigError):
-    """The command line is invalid."""
+    """An invalid command line."""
 
 
 class _Parser(argparse.ArgumentParser):
     describe: Callable[[bool], tuple[str, str]]
-    """Function that returns the description and the end of the help text; its argument selects the complete help. It is
-    slow, so only --help calls it.
+    """Function that returns the description and the end of the help text; its argument selects the complete help. The
+    function is slow, so only --help calls it.
     """
     whole = False
 
@@ -371,7 +371,7 @@ def _get_name_of_path(key: str, *, _parent_: DictConfig) -> str:
 
 
 def _compose(name: str, overrides: Sequence[str], config_dir: str | None) -> DictConfig:
-    """Compose a job's configuration: first apply the overrides that choose files, then the overrides that set keys."""
+    """Return a job's configuration after the overrides that choose files and then the overrides that set keys."""
     folders = list_config_folders(config_dir)
     parsed = OverridesParser.create().parse_overrides([to_override(word) for word in overrides])
     choices = [str(word.input_line) for word in parsed if _is_choice(word, folders)]

@@ -41,7 +41,7 @@ _patching = threading.Lock()
 
 
 class _TooMuchInserted(BaseException):
-    """Signal that aborts resolving a configuration. It is not an Exception, because OmegaConf would replace that."""
+    """Signal that aborts resolving a configuration; a BaseException, because OmegaConf would replace an Exception."""
 
 
 def check_files(config_dir: str) -> None:

@@ -323,7 +323,7 @@ def _drop_runs(
     options: NightConfig,
     assert_lease: Callable[[], None],
 ) -> list[str] | None:
-    """Delete the runs that are not kept and return their ids; return None if this was interrupted."""
+    """Delete the runs that are not kept and return their ids; return None if the deletion was interrupted."""
     # the outcome is already published, so an error here does not change the exit code
     dropped = list[str]()
     try:

@@ -29,7 +29,7 @@ from plumbline.pipelines.base.storage import StorageConfig
 METRIC_KEYS = ("metric", "metrics")
 """Keys for metrics. Each job has one of these keys and accepts the other as a synonym, for one metric or a list."""
 TEXT_KEYS = ("note", "compare")
-"""Keys whose values are always text; a comma in a value does not turn it into a list."""
+"""Keys whose values are always text; a comma does not turn such a value into a list."""
 LIST_SYNONYMS = {"metric": "metrics"}
 """Synonyms for keys of jobs with a list of metrics."""
 SWEEP_KEYS = {
@@ -39,7 +39,7 @@ SWEEP_KEYS = {
 
 
 class UnknownKeyError(Exception):
-    """Raised if a configuration lacks a key; the key is the exception's only argument."""
+    """A key that a configuration lacks; the key is the exception's only argument."""
 
 
 def expand_key(word: str, short: Mapping[str, str], first: str | None) -> str:
@@ -136,7 +136,7 @@ def chooses_benchmark(words: Sequence[str], key: str) -> bool:
 
 
 def choose_functions(words: Sequence[str]) -> list[str]:
-    """Replace each function in `metric=` by an override that chooses it as a metric; do not read the functions yet.
+    """Return the arguments; an override that chooses the function as a metric replaces each function in `metric=`.
 
     Raise ConfigError if two metrics have the same name.
     """

@@ -62,7 +62,7 @@ def compose_values(
 
 
 def choose_metrics(metrics: Metrics | None, metric: Metrics | None) -> Metrics | None:
-    """Return whichever argument is not None; raise ConfigError if both are given."""
+    """Return the argument that is not None, or None if neither is given; raise ConfigError if both are given."""
     if metrics is not None and metric is not None:
         raise ConfigError("metrics, metric: both names mean the same option; give only one of them")
     return metric if metrics is None else metrics

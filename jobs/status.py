@@ -42,7 +42,8 @@ WATCH_SECONDS = 2.0
 SECONDS_BETWEEN_LINES = 10.0
 MAX_SUITES = 5
 SILENT_SECONDS = 60.0
-"""Seconds without a heartbeat after which a sweep is shown as silent. It may have died, or it cannot reach its storage.
+"""Seconds without a heartbeat after which a sweep is shown as silent. Such a sweep may have died, or cannot reach its
+storage.
 """
 
 

@@ -1,1 +1,1 @@
-"""How one stage computes: tables in, tables out, plain Python that runs without Ray."""
+"""Tables from tables: metrics, stages, statistics and reports, in plain Python that needs neither Ray nor storage."""

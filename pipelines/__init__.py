@@ -1,1 +1,1 @@
-"""What is computed: cells, the store, the runner, and sweeps as compositions of operators."""
+"""Everything that needs storage, cells or Ray: the store, the runner, and pipelines built from operators."""

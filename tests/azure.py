@@ -24,12 +24,12 @@ READY_SECONDS = 60
 
 
 class AzureServer(NamedTuple):
-    """The address of the server."""
+    """A running Azurite server."""
 
     port: int
 
     def environment(self) -> dict[str, str]:
-        """Environment variables for Azure's tools."""
+        """Return the environment variables with which Azure's tools find and use the server."""
         endpoint = f"http://127.0.0.1:{self.port}/{ACCOUNT}"
         names = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ENDPOINT")
         return dict(zip(names, (ACCOUNT, KEY, endpoint), strict=True))
@@ -47,7 +47,7 @@ class AzureServer(NamedTuple):
 
 @contextmanager
 def run_azure() -> Iterator[AzureServer]:
-    """Start an empty in-memory server, and stop it afterwards."""
+    """Yield a running server whose storage is empty and only in memory; stop it afterwards."""
     (port,) = find_free_ports(1)
     flags = ("--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence", "--silent")
     quiet = ("--skipApiVersionCheck", "--disableTelemetry")

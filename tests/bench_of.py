@@ -72,7 +72,7 @@ UNJUDGED = ("sweep=own_images", "models=shapes")
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], *, row_group: int = 4) -> None:
-    """Write rows as a Parquet file with row groups of this size."""
+    """Write rows as a Parquet file with `row_group` rows in each row group."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), path, row_group_size=row_group)
 
@@ -85,7 +85,7 @@ def corrupt(file: Path) -> None:
 
 
 def write_benchmark(folder: Path, generators: Sequence[str] = ("atlas", "flint"), count: int = 8) -> Path:
-    """Write the first `count` prompts and their images, with four rows per shard."""
+    """Write the first `count` prompts and their images, with four rows per shard; return the folder."""
     write_rows(folder / "prompts.parquet", prompts(count))
     for generator in generators:
         write_rows(folder / "images" / generator / "00000.parquet", images(generator, count))
@@ -95,7 +95,7 @@ def write_benchmark(folder: Path, generators: Sequence[str] = ("atlas", "flint")
 def list_arguments(folder: str | Path, store: str | Path, *more: str) -> list[str]:
     """Return the arguments of a sweep over a small benchmark: embedded checkpoints, four rows per shard, no Ray.
 
-    The metrics are VQAScore and CLIPScore unless others are given.
+    The metrics are VQAScore and CLIPScore unless `more` sets others.
     """
     chosen = {word.partition("=")[0] for word in more}
     sweep = () if "sweep" in chosen else ("sweep=shapes",)
@@ -136,7 +136,7 @@ def run_config(config: SweepConfig) -> FinishedSweep:
 
 
 def run_plan(planned: PlannedSweep) -> FinishedSweep:
-    """Run the rest of a plan to completion."""
+    """Run a planned sweep to completion."""
     return run_sweep(planned, lambda event: None)
 
 
@@ -151,7 +151,7 @@ def compute(planned: PlannedSweep) -> dict[str, Outcome]:
 
 
 def save_scores(planned: PlannedSweep, score: Score = lambda generator, image: 0.5) -> None:
-    """Commit every missing scores cell, so that nothing is left to compute."""
+    """Commit every missing cell of scores with the values of `score`, so that no model needs to run."""
     for metric, cells in planned.plan.scores.items():
         for cell in cells:
             images = read_shard(cell.shard, ("image_id", "prompt_id")).to_pylist()
@@ -161,7 +161,7 @@ def save_scores(planned: PlannedSweep, score: Score = lambda generator, image: 0
 
 
 class Bench:
-    """A small benchmark with a store, and jobs that use both."""
+    """A small benchmark and a store, with methods that run jobs on both."""
 
     def __init__(self, folder: Path, *words: str, store: str | Path | None = None, **made: Any) -> None:
         self.folder = write_benchmark(folder / "bench", **made)
@@ -178,7 +178,7 @@ class Bench:
         return list_arguments(self.folder, self.store.place.url, *self.words, *more)
 
     def run(self, *more: str, job: str = "sweep") -> Ended:
-        """Run a job with this benchmark and store, as if it were typed."""
+        """Run a job on this benchmark and store, as if its command line had been typed."""
         return run(job, *self.line(*more))
 
     def plan(self, *more: str) -> PlannedSweep:
@@ -186,7 +186,7 @@ class Bench:
         return plan_sweep(config_of("sweep", *self.line(*more)))
 
     def write(self, generator: str, images: Sequence[Mapping[str, Any]], file: str = "00000") -> Path:
-        """Write a file with a generator's images."""
+        """Write a file with a generator's images, and return its path."""
         path = self.folder / f"images/{generator}/{file}.parquet"
         write_rows(path, images)
         return path

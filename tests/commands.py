@@ -30,7 +30,7 @@ class Ended(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The output as one line, without the vertical lines of its tables."""
+        """The output as one line, without the vertical lines of tables."""
         return " ".join(self.out.replace("│", " ").split())
 
 
@@ -54,7 +54,10 @@ def printed(job: str, *words: str, code: int = 0) -> str:
 
 
 def refusal(job: str, *words: str, code: int | None = None) -> str:
-    """Return the error message of a job; it must be a single line, and the exit code `code` (by default 1 or 64)."""
+    """Return the error message of a job, which must be a single line.
+
+    The job must end with the exit code `code`, by default with 1 or 64.
+    """
     ended = run(job, *words)
     assert ended.code == code if code is not None else ended.code in (1, os.EX_USAGE), ended
     return ended.line

@@ -29,12 +29,12 @@ READY_SECONDS = 60
 
 
 class GcsServer(NamedTuple):
-    """The address of the server."""
+    """A running fake-gcs-server, behind the proxy that completes its XML interface."""
 
     endpoint: str
 
     def environment(self) -> dict[str, str]:
-        """Environment variables for Google's tools."""
+        """Return the environment variables with which Google's tools find and use the server."""
         return {"GOOGLE_BASE_URL": self.endpoint, "GOOGLE_BEARER_TOKEN": TOKEN}
 
     def make_bucket(self, name: str) -> None:
@@ -46,7 +46,7 @@ class GcsServer(NamedTuple):
 
 @contextmanager
 def run_gcs() -> Iterator[GcsServer]:
-    """Start an empty in-memory server, and stop it afterwards."""
+    """Yield a running server whose storage is empty and only in memory; stop it afterwards."""
     port, own_port = find_free_ports(2)
     flags = {"scheme": "http", "backend": "memory", "host": "127.0.0.1", "port": port, "log-level": "error",
              "public-host": f"127.0.0.1:{port}", "external-url": f"http://127.0.0.1:{port}"}  # fmt: skip

@@ -96,6 +96,6 @@ WRITTEN: Mapping[str, tuple[str, Callable[[Path], Path]]] = {
 
 
 def write_pack(name: str, folder: Path) -> Path:
-    """Write the pack about the first prompts of the embedded benchmark."""
+    """Write the named pack, with questions about the first prompts of the embedded benchmark; return its path."""
     file, write = WRITTEN[name]
     return write(folder / file)

@@ -31,7 +31,7 @@ def find_marked_processes(variable: str, mark: str) -> dict[int, str]:
 
 
 class RayNode(NamedTuple):
-    """A machine of a cluster."""
+    """A node of a cluster, whose processes all have `mark` in their environment."""
 
     mark: str
 
@@ -53,7 +53,7 @@ class RayNode(NamedTuple):
 
 
 class RayHead(NamedTuple):
-    """Addresses for drivers and submitted jobs."""
+    """A running head node, with its addresses for drivers and for submitted jobs."""
 
     address: str
     jobs: str
@@ -68,7 +68,7 @@ def make_head_environment() -> dict[str, str]:
 
 @contextmanager
 def run_head(log: Path, *flags: str, address: str | None = None) -> Iterator[RayHead]:
-    """Start a head node with a job server, and stop only this node afterwards.
+    """Yield a running head node with a job server, and stop only this node afterwards.
 
     `address` may be the address of an earlier head node.
     """
@@ -86,7 +86,7 @@ def run_head(log: Path, *flags: str, address: str | None = None) -> Iterator[Ray
 
 @contextmanager
 def run_node(head: RayHead, log: Path, *flags: str, without: Path | None = None) -> Iterator[RayNode]:
-    """Start a node of a head's cluster; `without` is a folder on this machine that the node cannot see."""
+    """Yield a running node of a head's cluster; `without` is a folder on this machine that the node cannot see."""
     node = RayNode(uuid.uuid4().hex)
     (agent,) = find_free_ports(1)
     command = [

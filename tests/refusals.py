@@ -21,7 +21,7 @@ def list_refusals(refusals: Refusals) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="session")
 def refusal_places(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """Make a store with a run, a folder with a table of images, and a prompt file without skills."""
+    """Return the paths of a store with a run, a folder with a table of images, and a prompt file without skills."""
     folder = tmp_path_factory.mktemp("refusals")
     write_rows(folder / "mine/mine.parquet", list_captioned_images("atlas", 1))
     write_files(folder, {"p.csv": "prompt_id,text\na,two cats\n"})

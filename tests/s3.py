@@ -57,7 +57,7 @@ class S3Server(NamedTuple):
         }
 
     def other(self, number: int) -> "S3Server":
-        """Return the same server with another of its keys."""
+        """Return the same server, accessed with additional key number `number`."""
         return self._replace(key=f"otherkey{number}", secret=f"othersecret{number}")
 
     def filesystem(self) -> fsspec.AbstractFileSystem:
@@ -68,7 +68,7 @@ class S3Server(NamedTuple):
 
 @contextmanager
 def run_server() -> Iterator[S3Server]:
-    """Start a server with an empty data folder, and stop it afterwards."""
+    """Yield a running server whose data folder is empty at first; stop it afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="plumbline-s3-"))
     ports = find_free_ports(len(PORTS))
     flags = [f"-{name}={port}" for name, port in zip(PORTS, ports, strict=True)]

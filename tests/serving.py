@@ -33,7 +33,7 @@ class Running(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Address that contains the token as its password, so that trainers' unmodified clients send the token."""
+        """Address that contains the token as a password, so that trainers' unmodified clients send the token."""
         return f"http://trainer:{TOKEN}@127.0.0.1:{self.port}"
 
     def replicas(self) -> list[int]:
@@ -43,7 +43,7 @@ class Running(NamedTuple):
 
 @contextmanager
 def run_service(log: Path, *words: str) -> Iterator[Running]:
-    """Start `plumbline serve` on a free port, and stop it afterwards."""
+    """Yield the service that `plumbline serve` runs on a free port, and stop it afterwards."""
     node, (port,) = RayNode(uuid.uuid4().hex), find_free_ports(1)
     folder = tempfile.mkdtemp(prefix="serve")  # a short path, because Ray puts sockets into it
     command = [sys.executable, "-m", "jobs.serve", "models=shapes", f"port={port}", *words]
@@ -82,7 +82,7 @@ def _bytes(image: bytes | dict[str, bytes]) -> bytes:
 
 
 def ask_score(session: requests.Session, url: str, pairs: Sequence[Pair]) -> list[dict[str, float | None]]:
-    """Send a request in our own protocol; retry after 429 and 503, and accept no other failure."""
+    """Send a request in our own protocol and return each image's scores; retry only after 429 and 503."""
     form = {
         "images": [base64.b64encode(pair.image).decode() for pair in pairs],
         "prompts": [pair.prompt for pair in pairs],

@@ -33,7 +33,10 @@ UNDERSTOOD = re.compile(r"is required[ ;]|expected one input")
 
 
 def read_commands_by_page() -> dict[str, list[str]]:
-    """Return the commands by page, joining continued lines and removing comments; each is listed on its first page."""
+    """Return the commands by page, with continued lines joined and comments removed.
+
+    A command that occurs on several pages is only listed under the first.
+    """
     pages: dict[str, str] = {}
     for page in PAGES:
         text = re.sub(r" *\\\n *", " ", page.read_text())

@@ -138,7 +138,7 @@ def find_first_run(folder: Path) -> str:
 
 
 def run_until_stopped(called: list[str], folder: Path, environment: Mapping[str, str]) -> str:
-    """Run a command that does not end by itself, and stop it once it reports that it is ready."""
+    """Run a command that does not end by itself, and stop it once it is ready; return the problem, if any."""
     if not any("--watch" in word for word in called):
         called = [word for word in called if not word.startswith("port=")] + [f"port={find_free_ports(1)[0]}"]
     process = subprocess.Popen(
@@ -157,7 +157,7 @@ def run_until_stopped(called: list[str], folder: Path, environment: Mapping[str,
 def swept_folders(
     tmp_path_factory: pytest.TempPathFactory, environment: Mapping[str, str], s3_server: S3Server
 ) -> Mapping[bool, Path]:
-    """Sweep over the embedded benchmark in one folder (True), and over a reader's own images in another (False).
+    """Return two folders after a sweep: over the embedded benchmark (True), and over a reader's own images (False).
 
     The store with the reader's images is also copied to the bucket.
     """

@@ -124,7 +124,7 @@ def test_files_do_not_import_each_other_in_a_circle() -> None:
 
 
 def list_neighbours(folder: str) -> dict[str, set[str]]:
-    """Return, for each file and subfolder in a folder, the names of the other files and subfolders that it imports."""
+    """Return, for each file and subfolder of a folder, the files and subfolders of the same folder that it imports."""
     inside = {name for name in MODULES if name.startswith(f"{folder}.")}
     depth = folder.count(".") + 1
     edges: dict[str, set[str]] = {}

@@ -19,7 +19,7 @@ from plumbline.operators.base.errors import install_remedy
 from tests.bench_of import images, prompts
 from tests.environment import ROOT
 
-MAX_DEPENDENCIES = 16
+MAX_DEPENDENCIES = 15
 SCORE_SCRIPT = """
 import json, sys
 import conf, jobs, operators, pipelines
@@ -75,7 +75,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="module")
 def site(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the wheel into a folder."""
+    """Install the wheel into a folder, and return the folder."""
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run([sys.executable, "-m", "pip", "install", *OPTIONS, "--target", folder, built.wheel], check=True)
     return folder
@@ -83,7 +83,7 @@ def site(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def light(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make an environment with the wheel of the sdist and the packages that it requires, without those of extras."""
+    """Make an environment with the wheel built from the sdist and its required packages, but not those of extras."""
     venv = tmp_path_factory.mktemp("light") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     (packages,) = venv.glob("lib/*/site-packages")
@@ -190,7 +190,7 @@ def test_the_core_scores_a_folder_and_names_the_extras_that_are_missing(light: P
 
 
 def make_clip(folder: Path) -> str:
-    """Write a file that starts like an MP4 video and is therefore recognized as a video; return its path."""
+    """Write a file that starts like an MP4 and is therefore recognised as a video; return its path."""
     path = folder / "clip.mp4"
     path.write_bytes(b"\x00\x00\x00\x18ftypisom\x00\x00\x02\x00isommp41" + bytes(1000))
     return str(path)

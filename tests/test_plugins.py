@@ -39,7 +39,7 @@ for name, *words in json.loads(sys.argv[1]):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the example package with pip into a folder."""
+    """Install the example package with pip into a folder, and return the folder."""
     folder = tmp_path_factory.mktemp("plugin")
     shutil.copytree(EXAMPLE, folder / "source")
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--target", folder / "site"]
@@ -90,7 +90,7 @@ class Printed(NamedTuple):
 
 @pytest.fixture(scope="module")
 def printed(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Printed:
-    """Run a sweep with the example's metrics, questions and family, and export it in the example's formats."""
+    """Run a sweep and exports with the example's metrics, questions, family and formats; return what they print."""
     folder = tmp_path_factory.mktemp("run")
     bench = write_benchmark(folder / "bench", count=4)
     prompts = pq.read_table(bench / "prompts.parquet").to_pylist()

@@ -1,4 +1,4 @@
-"""docs/rewards.md has a row for every format, with the source of its layout and an existing test."""
+"""docs/rewards.md has a row for every format, with the source of the format's layout and an existing test."""
 
 import ast
 import re

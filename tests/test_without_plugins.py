@@ -32,7 +32,7 @@ NIGHT = ["nightly", "sweep=shapes", "limit=6", "metric=[clipscore,edge_density]"
 
 
 def keep_plugins(folder: Path, names: list[str]) -> dict[str, str]:
-    """Make an installation with only these plugins; return the environment of a process that uses it."""
+    """Install the core with only these plugins; return the environment of a process that uses this installation."""
     package = folder / "plumbline"
     package.mkdir()
     for part in (ROOT / "plumbline").iterdir():

@@ -22,7 +22,7 @@ class Work(NamedTuple):
 
 
 def count_work(act: Callable[[], Any]) -> Work:
-    """Run an action once to warm up caches, then again while counting its steps."""
+    """Return the cost of an action; the action runs once before, so that caches are warm."""
     act()
     lines, patterns = 0, set[str]()
 

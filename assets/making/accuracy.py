@@ -238,12 +238,12 @@ def measure_sheets(sheets: Sequence[Sheet]) -> dict[str, Any]:
 
 
 def count_filtered(sheets: Sequence[Sheet]) -> dict[str, Any]:
-    """Count the questions that TIFA's filter drops; the filter has the writer answer its own questions."""
+    """Return how many questions of each origin TIFA's filter drops after the writer has answered its own questions."""
     return _count_dropped(sheets, [question.keep is False for sheet in sheets for question in sheet.written])
 
 
 def count_entailed(model: EntailmentModel, sheets: Sequence[Sheet]) -> dict[str, Any]:
-    """Count the questions that the NLI model drops at Gecko's threshold."""
+    """Return how many questions of each origin the NLI model drops at Gecko's threshold."""
     pairs = [
         (sheet.prompt.text, write_hypothesis(question.text, question.answer or ""))
         for sheet in sheets

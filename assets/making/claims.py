@@ -46,12 +46,12 @@ class Description:
 
     @property
     def bare(self) -> "Description":
-        """The description reduced to its shape."""
+        """The description without any property except the shape."""
         return Description(shape=self.shape)
 
     @property
     def whole(self) -> "Description":
-        """The description without its part."""
+        """The description without the entity's part, such as a dot."""
         return replace(self, part=None)
 
     @property
@@ -147,7 +147,7 @@ class PairClaim(Claim):
 class Exists(KindClaim):
     """The claim that at least one entity fits the description.
 
-    Its kind is object, attribute or part, depending on the properties in the description.
+    The claim's kind is object, attribute or part, depending on the properties in the description.
     """
 
     verb = "is"

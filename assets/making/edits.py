@@ -21,7 +21,7 @@ EDITS_SUITE = "shapes_edits"
 EDITS_PER_KIND = 8
 """Number of instructions of each kind."""
 MISSES_PER_KIND = 2
-"""Number of instructions of each kind that the editor `scissors` applies to the wrong thing."""
+"""Number of instructions of each kind that the editor `scissors` applies to the wrong thing in the scene."""
 THINGS_PER_IMAGE = 4
 """Number of things in a source image; their shapes and colours are all different."""
 EDIT_PROMPTS = pa.schema([*PROMPTS, ("source_caption", pa.string()), ("target_caption", pa.string())])
@@ -89,13 +89,14 @@ KINDS: Mapping[str, Callable[[Scene, Entity, Entity], AppliedEdit]] = {
 }
 """For each kind of edit, a function that applies it to one thing in a scene.
 
-The spare thing is added to the scene or replaces the edited thing, or the edited thing takes on its colour or cell.
+The function's arguments are the scene, the thing to edit, and a spare thing. The spare thing is added to the scene,
+replaces the edited thing, or passes its colour or cell on to the edited thing.
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Edit:
-    """A source scene, an instruction, and the scenes after it was followed correctly and incorrectly."""
+    """A source scene, an instruction, and the scenes after the instruction was followed correctly and incorrectly."""
 
     kind: str
     source: Scene
@@ -167,14 +168,15 @@ EDITORS: Mapping[str, Callable[[Edit, int], Scene]] = {
     "roller": lambda edit, number: _repaint(edit),
     "glass": lambda edit, number: edit.source,
 }
-"""For each editor, a function that returns the result of an edit, given the edit and its number within its kind.
+"""For each editor, a function that returns the result of an edit, given the edit and the edit's number among the edits
+of the same kind.
 
 One editor is always right, one gets some edits wrong, one also changes everything else, and one changes nothing.
 """
 
 
 def draw_edit(edit: Edit, scene: Scene) -> bytes:
-    """Draw the scene as a PNG; entities that are also in the source scene have the same pixels as there."""
+    """Draw the scene as a PNG; entities that are also in the source scene have the same pixels in both images."""
     return to_png(draw_scene(scene, edit.prompt_id))
 
 

@@ -209,7 +209,7 @@ METRICS: Mapping[str, GeckoConfig | TifaConfig | DsgConfig | Vq2Config] = {
 
 
 class Lesson(NamedTuple):
-    """The text of a request, which starts with an instruction (a key of REPLY_WRITERS), and the right reply to it."""
+    """The text of a request, which starts with an instruction (a key of REPLY_WRITERS), and the right reply."""
 
     instruction: str
     text: str

@@ -1,7 +1,7 @@
-"""The tiny networks. They are saved in half precision and loaded in single precision by the production code.
+"""The tiny networks, which are saved in half precision and loaded in single precision by the production code.
 
-They are: a CLIP for 48-pixel images in nine patches, a CLIP-FlanT5 with the same vision tower, a Llama that writes
-questions, and a BERT that judges entailment.
+The networks are: a CLIP for 48-pixel images in nine patches, a CLIP-FlanT5 with the same vision tower, a Llama that
+writes questions, and a BERT that judges entailment.
 """
 
 import copy
@@ -190,7 +190,7 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folde
 
 
 def save_vqa(model: ClipFlanT5, tokenizer: PreTrainedTokenizerFast, assets: Path) -> None:
-    """Write the CLIP-FlanT5 checkpoint; it refers to the CLIP checkpoint next to it for the vision tower's shape."""
+    """Write the CLIP-FlanT5 checkpoint, which refers to the CLIP checkpoint beside it for the tower's shape."""
     folder = assets / VQA_FOLDER
     save_clip_flant5(copy.deepcopy(model).half(), folder, tower_name=f"../{CLIP_FOLDER}")
     tokenizer.save_pretrained(folder)

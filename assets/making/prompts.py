@@ -97,7 +97,7 @@ def _walk_presupposed(claim: Claim) -> Iterator[Claim]:
 
 
 def list_presupposed(claim: Claim) -> Sequence[Claim]:
-    """Return the claims that this claim presupposes; these may presuppose others in turn."""
+    """Return the claims that this claim presupposes directly, not the claims that those claims presuppose."""
     match claim:
         case Lacks():
             return []
@@ -179,7 +179,7 @@ def _draw_some(rng: Random, entities: Sequence[Entity], numbers: Sequence[int]) 
 
 
 def _claim_distinct(descriptions: Sequence[Description]) -> Sequence[Claim]:
-    """Claim that each described thing exists; return nothing if one thing could fit two descriptions."""
+    """Return the claims that the described things exist; empty if one thing could fit two descriptions."""
     distinct = all(first.excludes(second) for first, second in combinations(descriptions, 2))
     return [Exists(what) for what in descriptions] if distinct else []
 
@@ -249,7 +249,7 @@ def _claim_universality(rng: Random, scene: Scene) -> Sequence[Claim]:
 
 
 def _draw_common_property(rng: Random, scene: Scene) -> Every | None:
-    """Claim a property that all entities of one shape share, usually of a shape that occurs more than once."""
+    """Return the claim that all entities of one shape share a property; the shape usually occurs more than once."""
     member = rng.choice(scene.entities)
     what = Description(shape=member.shape)
     if len(what.find_in(scene)) == 1 and rng.random() < 0.7:

@@ -52,7 +52,7 @@ class Scene:
         return [cell for cell in CELLS if cell not in taken]
 
     def replace_entities(self, new: Mapping[Entity, Entity]) -> "Scene":
-        """Return the scene with some entities replaced by others."""
+        """Return the scene with each entity that is a key of `new` replaced by the value."""
         return Scene(entities=tuple(new.get(entity, entity) for entity in self.entities))
 
 
@@ -82,7 +82,7 @@ def draw_entity(rng: Random, palette: Palette, cell: tuple[int, int]) -> Entity:
 
 
 def sample_scene(rng: Random, palette: Palette | None = None, *, most: int = MAX_ENTITIES) -> Scene:
-    """Draw 1 to `most` entities in random cells, using the given palette or a random one."""
+    """Draw 1 to `most` entities in random cells, using the given palette or a random palette."""
     palette = palette or draw_palette(rng)
     cells = rng.sample(CELLS, rng.randint(1, most))
     return Scene(entities=tuple(draw_entity(rng, palette, cell) for cell in cells))
@@ -113,7 +113,7 @@ POSSIBLE_VALUES: Mapping[str, Callable[[Scene, Palette], Sequence[Any]]] = {
     "part": lambda scene, palette: (*PARTS, None),
     "cell": lambda scene, palette: scene.free_cells,
 }
-"""For each field of an entity, a function that returns the values it can be changed to."""
+"""For each field of an entity, a function that returns the values that the field can be changed to."""
 
 
 def _swap_values(rng: Random, scene: Scene, field: str) -> Scene:
@@ -129,7 +129,7 @@ def _swap_values(rng: Random, scene: Scene, field: str) -> Scene:
 
 
 def _add_entity(rng: Random, scene: Scene, palette: Palette) -> Scene:
-    """Add an entity; half of the time it is a copy of an existing entity, so that there are several to count."""
+    """Add an entity, in half of the cases a copy of an existing one, so that there are several of a kind to count."""
     if len(scene.entities) >= MAX_ENTITIES:
         return scene
     cell = rng.choice(scene.free_cells)

@@ -57,7 +57,7 @@ def make_signs(generator: str, seed: int) -> list[Sign]:
 
 
 def misspell(word: str, rng: Random) -> str:
-    """Replace a letter in the middle of the word by a letter that is clearly different."""
+    """Return the word with a letter in the middle replaced by a letter that is clearly different."""
     place = len(word) // 2
     return word[:place] + rng.choice([letter for letter in "KXZ" if letter != word[place]]) + word[place + 1 :]
 

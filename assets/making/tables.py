@@ -35,7 +35,7 @@ MAX_IN_IMAGE = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Generator:
-    """A simulated generator, with the probability that it violates each kind of requirement."""
+    """A simulated generator, with the probability that an image violates each kind of requirement."""
 
     name: str
     faults: Mapping[str, float]
@@ -72,7 +72,7 @@ def imagine_scene(generator: Generator, prompt: Prompt, rng: Random) -> Scene:
 
 
 def make_prompt_palette(prompt: Prompt) -> Palette:
-    """Return the shapes and colours named in the prompt, plus a few others for distractors."""
+    """Return the shapes and colours named in the prompt, plus a few more for distracting entities."""
     claims = [node.claim for node in prompt.requirements]
     things = [thing for claim in claims for thing in claim.things]
     shapes = sorted({thing.shape for thing in things if thing.shape})
@@ -150,7 +150,7 @@ class Rater(NamedTuple):
     """Standard deviation of the ratings around their expected value."""
 
     def rate(self, met: float, rng: Random) -> int:
-        """Rate an image that meets the given fraction of its prompt's requirements."""
+        """Return the rater's rating of an image that meets the fraction `met` of its prompt's requirements."""
         return min(5, max(1, round(1 + 4 * met + self.bias + rng.gauss(0, self.noise))))
 
 

@@ -80,7 +80,7 @@ def sample_not_entailed(rng: Random, illustrated: IllustratedPrompt) -> Claim | 
 
 
 def _draw_candidate(rng: Random, prompt: Prompt) -> Claim:
-    """Vary one of the prompt's requirements, or occasionally take a requirement of another prompt."""
+    """Return a variant of one of the prompt's requirements, or occasionally a requirement of another prompt."""
     if rng.random() < 0.2:
         return rng.choice(sample_illustrated(rng, held_out=False).prompt.requirements).claim
     return vary_claim(rng, rng.choice(prompt.requirements).claim)
@@ -96,7 +96,7 @@ def _draw_fitting_scenes(rng: Random, illustrated: IllustratedPrompt) -> list[Sc
 
 
 def vary_claim(rng: Random, claim: Claim) -> Claim:
-    """Change one property, relation or number in the claim, or change the kind of claim."""
+    """Return the claim with one property, relation or number changed, or a claim of another kind."""
     match claim:
         case Exists(what):
             return rng.choice((Exists(_vary_description(rng, what)), Lacks(what)))
@@ -113,7 +113,7 @@ def vary_claim(rng: Random, claim: Claim) -> Claim:
 
 
 def _vary_description(rng: Random, what: Description) -> Description:
-    """Change or add one property of the description, or change its shape."""
+    """Return the description with one property changed or added, or with another shape."""
     field, values = rng.choice((("shape", SHAPES), ("shape", SHAPES), *PROPERTIES))
     if field != "shape" and getattr(what, field) is None and rng.random() < 0.5:
         field, values = "shape", SHAPES
@@ -125,7 +125,7 @@ def _draw_another(rng: Random, values: tuple[str, ...], value: str | None) -> st
 
 
 def _vary_pair(rng: Random, claim: PairClaim) -> Claim:
-    """Swap the two things, or change their relation."""
+    """Return the claim with the two things swapped, or with another relation."""
     if rng.random() < 0.5:
         return replace(claim, first=claim.second, second=claim.first)
     match claim:
@@ -145,7 +145,7 @@ def _vary_thing(rng: Random, claim: PairClaim) -> Claim:
 
 
 def _vary_every(rng: Random, claim: Every) -> Claim:
-    """Change the shape, or claim a different property of the same kind or another kind."""
+    """Return the claim with another shape, or with a different property of the same kind or another kind."""
     if rng.random() < 0.4:
         return replace(claim, what=Description(shape=_draw_another(rng, SHAPES, claim.what.shape)))
     field, values = rng.choice(PROPERTIES)
@@ -162,7 +162,7 @@ PLAIN_SHARE = 0.1
 
 
 class TextPair(NamedTuple):
-    """A prompt, and a statement about an image of it."""
+    """A prompt, and a statement about an image of the prompt."""
 
     premise: str
     hypothesis: str
@@ -300,7 +300,7 @@ def _is_choice(lesson: Lesson) -> bool:
 
 
 def _make_doubts(rng: Random, illustrated: IllustratedPrompt) -> list[ChoiceQuestion]:
-    """Make yes/no questions whose answers the prompt does not imply, and one question whose answer it implies."""
+    """Make yes/no questions whose answers do not follow from the prompt, and one question whose answer does."""
     claims = [sample_not_entailed(rng, illustrated) for _ in range(DOUBTS_PER_PROMPT)]
     denied = [make_yes_no_question(claim, truth=False) for claim in claims if claim is not None]
     return [*denied, make_yes_no_question(sample_entailed(rng, illustrated.prompt))]

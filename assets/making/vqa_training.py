@@ -67,7 +67,7 @@ class Mixture:
     topics: Weights = field(default_factory=dict)
     """Weights of open questions, by topic."""
     fewest: int = MIN_ENTITIES
-    """Maximum number of entities per scene at the first training step; it grows in later steps."""
+    """Maximum number of entities per scene at the first training step; the maximum grows in later steps."""
 
     def draw(self, rng: Random, scene: Scene) -> GoldQuestion | None:
         """Draw a question about the scene, never with held-out wording; return None if the draws fail."""
@@ -212,7 +212,7 @@ def make_cell_batch(rng: Random, images: int) -> CellBatch:
 
 
 def label_cells(scenes: Sequence[Scene]) -> dict[str, torch.Tensor]:
-    """Label the content of each cell, row by row, for each field."""
+    """Return, for each field, the labels of each cell's content, row by row."""
     by_cell = [{entity.cell: entity for entity in scene.entities} for scene in scenes]
     return {
         field: torch.tensor(

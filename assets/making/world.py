@@ -154,7 +154,7 @@ def make_world(config: WorldConfig, report: Report) -> None:
 
 
 def make_data(config: WorldConfig, report: Report) -> None:
-    """Make the benchmark's tables."""
+    """Make the tables of the embedded benchmark of images, and report how often each generator meets its prompts."""
     benchmark = make_benchmark(config.seed)
     write_tables(make_benchmark_tables(benchmark), Path(config.output) / SUITE_FOLDER)
     for name, mean in benchmark.true_means.items():
@@ -162,17 +162,17 @@ def make_data(config: WorldConfig, report: Report) -> None:
 
 
 def make_video(config: WorldConfig, report: Report) -> None:
-    """Make the benchmark of clips."""
+    """Make the embedded benchmark of video clips."""
     write_tables(make_clip_tables(config.seed), Path(config.output) / CLIPS_SUITE)
 
 
 def make_signs(config: WorldConfig, report: Report) -> None:
-    """Make the benchmark of signs."""
+    """Make the embedded benchmark of signs with text."""
     write_tables(make_sign_tables(config.seed), Path(config.output) / SIGNS_SUITE)
 
 
 def make_edit_world(config: WorldConfig, report: Report) -> None:
-    """Make the benchmark of edits."""
+    """Make the embedded benchmark of edited images."""
     write_edits(config.seed, Path(config.output) / EDITS_SUITE)
 
 
@@ -260,7 +260,7 @@ def make_accuracy(config: WorldConfig, report: Report) -> None:
 
 
 def _measure_text_models(config: WorldConfig, benchmark: Benchmark) -> dict[str, Any]:
-    """Measure the writer on the benchmark's prompts, and the filters on the questions that it hallucinates."""
+    """Return measurements of the writer on the benchmark's prompts, and of the filters on hallucinated questions."""
     writer = load(resolve_checkpoint(Path(config.output), WRITER_FOLDER), "generate")
     nli = load(resolve_checkpoint(Path(config.output), NLI_FOLDER), "entailment")
     sheets = {metric: write_sheets(writer, metric, benchmark.prompts) for metric in METRICS}

@@ -126,7 +126,7 @@ def show_failures(console: Console, results: Results) -> None:
 
 
 def show_usage(console: Console, usage: Mapping[str, Usage], costs: Mapping[str, Cost]) -> None:
-    """Print the usage and cost of language models, and the cost of GPUs if they have a price."""
+    """Print the usage and cost of language models, and the cost of GPUs if a price per GPU hour is configured."""
     for node, used in usage.items():
         cached = f" ({used.cached_tokens / used.prompt_tokens:.0%} from the prefix cache)" if used.cached_tokens else ""
         cut = f", {used.cut} replies cut at max_tokens" if used.cut else ""

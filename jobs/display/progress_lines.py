@@ -118,7 +118,7 @@ class ProgressDisplay:
             self._log(event.node if is_done else None)
 
     def _describe_rest(self) -> str:
-        """Return the line below the bars."""
+        """Return the text of the line below the bars: the current phase, or the total time left."""
         if self.phase is not None:
             return f"{self.phase}, {format_minutes(time.monotonic() - self.phase_began)}"
         return _describe_time_left(self.totals.nodes.values(), self.afterwards)

@@ -1,1 +1,1 @@
-"""What all other modules build on: errors, table schemas, rows, extensions, number formatting and model calls."""
+"""Foundations of all other modules: errors, table schemas, rows, extensions, number formatting and model calls."""

@@ -15,7 +15,7 @@ class ConfigError(PlumblineError):
 
 
 class MissingExtra(ConfigError):
-    """A feature that needs a package from one of our extras, which is not installed."""
+    """A package that a feature needs and that is not installed; one of our extras installs the package."""
 
 
 class SourceError(PlumblineError):
@@ -42,7 +42,7 @@ class RowError(NamedTuple):
 
 
 class RefusedUri(PlumblineError):
-    """An address outside the folders that rows may read. The file was not read."""
+    """An address outside the folders that rows may read. The file at the address was not read."""
 
 
 class HopelessRow(PlumblineError):

@@ -1,4 +1,4 @@
-"""Objects that are looked up by name. They belong to the core, to our plugins, or to other packages (via entry points).
+"""Objects that are looked up by name, and belong to the core, to our plugins, or to other packages (via entry points).
 
 Some of them need packages that one of our extras installs.
 """
@@ -30,8 +30,9 @@ MAX_REASON = 300
 class Extensions(Mapping[str, T], Generic[T]):
     """Mapping from names to the objects of a group. An object is loaded when it is first looked up.
 
-    All are declared as entry points, `module:attribute`, of the group `plumbline.GROUP` (docs/plugins.md). The core's
-    entry points come first, then those of our plugins, then those of other packages, each in the order of declaration.
+    All objects are declared as entry points, `module:attribute`, of the group `plumbline.GROUP` (docs/plugins.md). The
+    core's entry points come first, then those of our plugins, then those of other packages, each in the order of
+    declaration.
     """
 
     def __init__(self, group: str, ours: Mapping[str, str], expected: type | None = None) -> None:
@@ -126,7 +127,7 @@ def _find_remedy(point: EntryPoint) -> str:
 
 
 EXTRA_REQUIREMENT = re.compile(r"""(?P<package>[\w.-]+).*\bextra\s*==\s*["'](?P<extra>[\w-]+)["']""")
-"""Pattern for a requirement of an extra in the metadata of the distribution."""
+"""Pattern for a requirement that belongs to an extra, as written in the metadata of our distribution."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Maps that apply a function to items: sequentially by default, or in parallel if the caller passes such a map."""
+"""Applies a function to items in order: one after another, or in parallel if the caller passes a parallel map."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
@@ -9,7 +9,7 @@ Result = TypeVar("Result")
 
 
 class OrderedMap(Protocol):
-    """A map that yields a function's result for each item, in the order of the items.
+    """Function that applies another function to each item, and yields the results in the order of the items.
 
     The function, the items and the results must be picklable, because the map may run in other processes.
     """
@@ -22,5 +22,5 @@ class OrderedMap(Protocol):
 def map_sequentially(
     function: Callable[[Shared, Item], Result], items: Iterable[Item], *, shared: Shared
 ) -> Iterator[Result]:
-    """Yield the results one after another, computed in this thread."""
+    """Yield the function's result for each item, computed in this thread when the result is needed."""
     return (function(shared, item) for item in items)

@@ -25,7 +25,7 @@ def table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
 
 
 def input_digest(*parts: str) -> str:
-    """Return a digest of all inputs of a row except its image; it is stored in the column `basis`."""
+    """Return a digest of all inputs of a row except its image; the column `basis` contains this digest."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
@@ -54,9 +54,9 @@ def split_by_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def split_by_call(row: Mapping[str, Any]) -> list[list[Mapping[str, Any] | None]]:
-    """Return the ratings of each image as a list of rows, one per call of a judge; None for an unreadable reply.
+    """Split a row into lists, one per image, with a row for each call of the judge; None for an unreadable reply.
 
-    Rows of other stages become one row per image.
+    If the row is not from a judge, each list has one row.
     """
     if "verdicts" not in row:
         return [[image] for image in split_by_image(row)]

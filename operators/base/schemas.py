@@ -1,4 +1,4 @@
-"""Schemas of all tables (questions, answers, scores, ratings and others), each declared once."""
+"""Schemas of all tables, such as questions, answers, scores and ratings; each is declared once."""
 
 from functools import partial
 
@@ -33,7 +33,8 @@ LEFT_OUT = pa.schema(
 - `failed`: has no tags, or no text because it could not be written; `error` has the cause."""
 
 TAGS = pa.schema([*texts("prompt_id", "skill", "sub_skill", "words"), *ints("start", "end"), ("error", ERROR)])
-"""Tags of prompts, each with the words of the prompt that it refers to: characters `start` to `end`, null if not found.
+"""Tags of prompts, each with the words of the prompt that the tag refers to: characters `start` to `end`, null if not
+found.
 
 A prompt without tags has one row without a skill. A prompt that could not be tagged has one row with the error.
 """
@@ -105,14 +106,14 @@ SEEN = pa.struct([*texts("question_id"), ("boxes", pa.list_(pa.list_(BOX))), *te
 """Outputs of modules for one question about an image: one entry per module call, in order
 (operators/metrics/modules.py).
 
-`boxes` is null if the call detects nothing; `texts` is null if it returns no text.
+`boxes` is null if the call detects nothing; `texts` is null if the call returns no text.
 """
 
 MODULES = pa.schema([*image_schema(("answers", pa.list_(SEEN))), *ints("images")])
 """Answers as in ANSWERS, but computed by modules (operators/metrics/modules.py)."""
 
 RATINGS_GIVEN = pa.list_(pa.struct([*texts("name"), *floats("value")]))
-"""Numbers in a judge's verdict, or components of a reward, each with the name of what is rated."""
+"""Numbers in a judge's verdict, or components of a reward, each with the name of the rated property."""
 
 SIMILARITIES = pa.schema(
     [
@@ -151,8 +152,8 @@ VERDICTS = pa.schema(
         *ints("repeats"),
     ]
 )
-"""Verdicts of a judge: ratings, with a rationale, of how well an image or its description matches the prompt. One per
-image.
+"""Verdicts of a judge: ratings, with a rationale, of how well an image or its description matches the prompt. There is
+one verdict per image.
 
 `repeats` is null if the judge is asked once. Otherwise each image has `repeats` verdicts, each null if the reply cannot
 be read.
@@ -246,8 +247,8 @@ ERRORS = pa.schema(
 """Failures of a run, one row each; `image_id` is null if no image could be read.
 
 `file` and `row` locate the failed row: the Parquet file of the image and the row's index, from 0; or the image's own
-file, if an ingest left it in place; or the table and the line, from 1, of a row that an ingest rejected. They are null
-if the row is in no file.
+file, if an ingest left that file in place; or the table and the line, from 1, of a row that an ingest rejected. They
+are null if the row is in no file.
 """
 
 FAILURES = pa.schema([*ERRORS, *longs("rows")])
@@ -271,8 +272,8 @@ if all rows were independent.
 """
 
 USUAL_SCORES = pa.schema([*texts("metric", "generator"), *longs("n"), ("values", pa.list_(pa.float64()))])
-"""Representative scores of a metric and generator: all `n` scores, or a sample of them evenly spaced by rank
-(operators/results/percentile_ranks.py).
+"""Representative scores of a metric and generator: all `n` scores, or a sample of the scores that is evenly spaced by
+rank (operators/results/percentile_ranks.py).
 """
 
 RATINGS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "template"), *floats("rating")])
@@ -323,7 +324,7 @@ GRAPH_NODES = pa.schema(
     ]
 )
 """Images of semantic error graphs (T2IScoreScore), one row each. `node` is the set of errors that the image has, and
-`level` their number; a node may have several images.
+`level` the number of these errors; a node may have several images.
 
 `generator` made the image, and `prompt_source` is the origin of the graph's prompt. `parents` are the nodes with an
 edge to this node; as in the release, walks do not follow these edges. `errors` has all errors of the node, each written
@@ -353,7 +354,7 @@ WORD_MATCHES = pa.schema(
     ]
 )
 """A rated word with a metric's score. `rated` is the mean over the raters who were sure; `score` is the lowest score of
-the questions about the word, null if no question is about it.
+the questions about the word, null if no question is about the word.
 """
 
 GRAPHS = pa.schema(

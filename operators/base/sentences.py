@@ -74,14 +74,14 @@ WHY_NO_INTERVAL = "No interval is shown if too few prompts differ from the rest 
 
 
 def interval_text(low: float | None, high: float | None, show: Callable[[float | None], str] = number) -> str:
-    """Return `0.2 to 0.4`, or NO_INTERVAL if the bounds are missing."""
+    """Format an interval, such as `0.2 to 0.4`; return NO_INTERVAL if the bounds are missing."""
     if low is None or high is None or math.isnan(low):
         return NO_INTERVAL
     return f"{show(low)} to {show(high)}"
 
 
 def interval_sentence(low: float | None, high: float | None) -> str:
-    """Return a text such as `95% interval 0.2 to 0.4` for a list of facts, or NO_INTERVAL if the bounds are missing."""
+    """Format an interval for a list of facts, such as `95% interval 0.2 to 0.4`, or NO_INTERVAL without bounds."""
     text = interval_text(low, high)
     return text if text == NO_INTERVAL else f"95% interval {text}"
 
@@ -98,14 +98,14 @@ def count(value: int | None) -> str:
 
 
 def names(listed: Sequence[str], limit: int = MAX_NAMES) -> str:
-    """Return `a, b and c`, or the first `limit` names and the number of the others: `a, b, c, d and 7 more`."""
+    """Join names, as in `a, b and c`; after `limit` names, only count the remaining names: `a, b, c, d and 7 more`."""
     if len(listed) > limit + 1:
         return f"{', '.join(listed[:limit])} and {len(listed) - limit} more"
     return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"
 
 
 def plural(count: int, word: str) -> str:
-    """Return `1 pair` or `2 pairs`."""
+    """Return a count with its noun, which gets an s unless the count is 1: `1 pair` or `2 pairs`."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 

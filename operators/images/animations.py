@@ -142,7 +142,7 @@ def _read_webp(webp: bytes) -> Animation:
 
 
 def _read_png(png: bytes) -> Animation | None:
-    """Read the frame controls of an animated PNG. Raise BrokenImage if their number is not as declared."""
+    """Read the frame controls of an animated PNG. Raise BrokenImage if the file declares another number of frames."""
     declared, first = 0, 0
     delays: list[float] = []
     try:

@@ -32,7 +32,7 @@ of pixels.
 """
 FILE_KINDS = {b"PK\x03\x04": "a zip archive", b"%PDF": "a PDF document", b"<": "a web page or other markup"}
 CLOSED_IMAGE = b"\0closed"
-"""Stands in for a PIL.Image that was closed before its pixels were read."""
+"""Placeholder for the bytes of a PIL.Image that was closed before its pixels were read."""
 VIDEO_FORMATS = "MP4, MOV, WebM, Matroska, AVI"
 UNREAD_VIDEOS = {
     b"FLV\x01": "a Flash video",

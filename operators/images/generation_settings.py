@@ -18,7 +18,9 @@ from plumbline.operators.base.sentences import names
 SETTINGS = ("cfg", "steps", "size", "seed", "sampler")
 """Names of the usual settings."""
 SETTINGS_COLUMN = "settings"
-"""Column of a run's scores that contains the settings. An ingest fills it with settings found in the image files."""
+"""Column of a run's scores that contains the settings. An ingest fills the column with settings found in the image
+files.
+"""
 ColumnAlternatives = tuple[tuple[str, ...], ...]
 """Alternative columns for a setting; the first that a table has is used. An alternative is a tuple of columns, because
 width and height may be in two columns.
@@ -47,7 +49,7 @@ MAX_VALUE_LENGTH = 80
 MAX_SIDE = 1 << 16
 MIN_DIFFERENT = 0.05
 """Minimum fraction of one side's images whose value would have to change for both sides to have the same values. Below
-it, the sides count as equal.
+this fraction, the sides count as equal.
 """
 WHOLE_NUMBER, ANY_NUMBER = (
     re.compile(r"[+-]?\d{1,40}"),
@@ -137,7 +139,7 @@ def _join_cells(name: str, cells: Sequence[Any]) -> str | None:
 
 
 def make_settings_type(names: Iterable[str]) -> pa.StructType:
-    """Return the Arrow type of a column that contains these settings."""
+    """Return the Arrow type of a column that contains settings with these names."""
     return pa.struct([(name, pa.string()) for name in names])
 
 

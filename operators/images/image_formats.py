@@ -51,7 +51,9 @@ UNKNOWN_SAMPLING = "Could not determine subsampling"
 CHECKED_TIFFS = {
     "raw", "packbits", "tiff_lzw", "tiff_deflate", "tiff_adobe_deflate", "lzma", "zstd",
 }  # fmt: skip
-"""TIFF compressions for which libtiff reports missing data. For fax and JPEG compression, it does not."""
+"""TIFF compressions for which libtiff reports missing data. For fax and JPEG compression, libtiff does not report
+missing data.
+"""
 RLE8, RLE4 = 1, 2
 """Run-length encodings of a BMP with 8 and 4 bits per pixel."""
 END_OF_BITMAP, DELTA = 1, 2
@@ -82,7 +84,7 @@ class UncheckedImage(Exception):
 
 
 class BoundedBytes(io.BytesIO):
-    """Byte stream that limits for how long and how often it is read, because Pillow trusts any header.
+    """Byte stream that limits the time and the number of reads, because Pillow trusts any header.
 
     The work between two reads is bounded by the image's pixels and scans.
     """
@@ -256,7 +258,7 @@ def _has_every_row(png: bytes) -> bool:
 
 
 def iterate_png_chunks(png: bytes) -> Iterator[tuple[bytes, memoryview, int]]:
-    """Yield the type, data and checksum of each chunk to the end of the image. Raise BrokenImage if it is cut short.
+    """Yield the type, data and checksum of each chunk up to IEND; raise BrokenImage if the PNG ends before this chunk.
 
     This is faster than Pillow's `verify`, after which the file would have to be reopened.
     """

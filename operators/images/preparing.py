@@ -42,7 +42,7 @@ PreprocessVideo = Callable[[Sequence[Image.Image], float], Any]
 
 
 class Edit(NamedTuple):
-    """The source of an edited image, and its mask."""
+    """The source of an edited image, and the mask of the edited area."""
 
     source: Image.Image
     """The image before the edit."""
@@ -75,7 +75,7 @@ class PreparedImages:
     """Number of entries in `pixels` for each row: 0 for an error, more than 1 for rows with several images or a video.
     """
     sources: list[str | None] = field(default_factory=list)
-    """Digest of each row's sources and mask; None if there are none or they are not read."""
+    """Digest of each row's sources and mask; None if the row has neither, or if they are not read."""
 
     def add(
         self,
@@ -100,7 +100,7 @@ Value = TypeVar("Value")
 
 
 def _require(found: Value | RowError) -> Value:
-    """Return a value. Raise RowFailure if it is an error."""
+    """Return the value that was found; raise RowFailure if an error was found instead."""
     if isinstance(found, RowError):
         raise RowFailure(found)
     return found
@@ -189,7 +189,7 @@ def _preprocess_row(
     limits: ImageLimits,
     clips: Clips,
 ) -> list[Any]:
-    """Preprocess each image of a row, or all of them as one grid or video."""
+    """Return the preprocessed images of a row, or a single preprocessed grid or video of all images."""
     images = _decode_images(encoded, limits, clips)
     if clips.shown == "video" and preprocess_video is not None:
         frames = _collect(images, limits, "video")

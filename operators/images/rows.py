@@ -170,7 +170,7 @@ def make_mask_error(found: str) -> RowError:
 
 
 def number_error(error: RowError, number: int, count: int) -> RowError:
-    """Return the error of one image of a row; if the row has several (`count`), the message includes the number."""
+    """Return the error of one image of a row; if the row has several images, the message names `number` and `count`."""
     return error if count == 1 else error._replace(message=f"image {number} of {count}: {error.message}")
 
 
@@ -202,7 +202,7 @@ def _read_value(scalar: pa.Scalar) -> Any:
 
 
 def identify(record: Mapping[str, Any], generator: str) -> ImageRow:
-    """Return the ids of a row. If it has no `image_id`, this is a hash of the generator, the prompt and the content."""
+    """Return a row's ids. A missing `image_id` is replaced by a hash of the generator, the prompt and the content."""
     prompt_id, image_id = format_id(record.get("prompt_id")), format_id(record.get("image_id"))
     if image_id is None:
         contents = [_read_content(image) for image in _split_images(record)]

@@ -77,7 +77,7 @@ class Clips(BoundsChecked):
 
         Index k of c samples is floor(k (n - 1) / (c - 1)), for n frames, as in chat models for videos. If there are too
         few frames, all are sampled. If `rate` is set, c is computed as in smart_nframes of qwen-vl-utils, and indices
-        are rounded as in its _read_video_decord.
+        are rounded as in _read_video_decord of the same package.
         """
         if self.rate is None:
             return [int(number) for number in np.linspace(0, frames - 1, min(self.frames, frames), dtype=int)]
@@ -330,7 +330,7 @@ def _check_deadline(stop: float) -> None:
 
 
 def make_grid(images: Sequence[Image.Image]) -> Image.Image:
-    """Arrange the images in rows in a square or nearly square grid, such as 2x2 for four and 3x3 for nine.
+    """Return a grid of the images that is square or nearly square, such as 2x2 for four images and 3x3 for nine.
 
     All images are resized to the size of the first; cells without an image are black.
     """

@@ -88,7 +88,7 @@ def calibrate_metric(frame: pd.DataFrame, thresholds: Thresholds) -> tuple[Share
 
 
 def judge_calibration(metric: str, statistic: str, frame: pd.DataFrame, thresholds: Thresholds) -> Judgement:
-    """Judge the metric by its sensitivity or specificity."""
+    """Return the metric's sensitivity or specificity, as named by `statistic`, or the reason why it is undefined."""
     sensitivity, specificity = calibrate_metric(frame, thresholds)
     found = sensitivity if statistic == "sensitivity" else specificity
     words = f"{CALIBRATION_CONVENTIONS[statistic]}; {thresholds.words}"

@@ -159,7 +159,7 @@ def combine_means(weights: Sequence[float], means: Sequence[CombinedEstimate], s
 
 
 def predict_labels(labels: Floats, scores: Floats, others: Floats) -> list[LabelledPrompts]:
-    """Predict labels from scores by linear regression, with the same line for all generators.
+    """Return labels predicted from scores by linear regression, with the same line for all generators.
 
     The labelled prompts are divided into folds, and a fold's labels are predicted by a line fitted on the other folds.
     Unlabelled scores (`others`) are converted by the average of these lines. Arrays are (generators, prompts).
@@ -193,7 +193,7 @@ def _fit_line(x: Floats, y: Floats) -> tuple[float, float]:
 def correct_ratings(
     ratings: pa.Table, scores: pa.Table, run: RunScores, match: Match, lower_is_better: Collection[str]
 ) -> Iterator[CorrectedMean]:
-    """Correct each generator's mean rating, and the difference of every pair of generators, by template and metric.
+    """Yield the corrected mean rating of each generator, and difference of each pair, by template and metric.
 
     `scores` has the scores of rated images, negated for metrics with `lower_is_better`; `run` has all scores, not
     negated.
@@ -212,7 +212,7 @@ def correct_ratings(
 def correct_choices(
     preferences: pa.Table, scores: pa.Table, run: RunScores, match: Match, lower_is_better: Collection[str]
 ) -> Iterator[CorrectedMean]:
-    """Correct the win rates of all generators and of all compared pairs, by template and metric.
+    """Yield the corrected win rates of all generators and of all compared pairs, by template and metric.
 
     The majority of raters decides; ties count half. The arguments are the same as in `correct_ratings`.
     """
@@ -299,7 +299,7 @@ def _average_scores(
     generators: "pd.Series[str]",
     prompt_ids: "pd.Series[str]",
 ) -> _AveragedScores:
-    """Average the run's scores by generator and prompt, including the given ones, which may have no score."""
+    """Average the run's scores by generator and prompt; include the given generators and prompts even if unscored."""
     columns = run.select_rows(metric).scored()
     names = list(dict.fromkeys([*run.generators, *generators]))
     prompts = np.unique(np.concatenate([columns.prompt, hash_ids(prompt_ids.to_list())]))

@@ -30,7 +30,7 @@ ByMetric = Mapping[tuple[str, str], Sequence[CorrectedMean]]
 
 
 def make_mean_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
-    """Return a table of generators' means for each template, best mean first, followed by tables of their orders."""
+    """Return a table of generators' means for each template, best mean first, and then tables of generators' orders."""
     tables: dict[tuple[str, Scale], list[tuple[str, ...]]] = {}
     passing = sorted((mean for mean in means if mean.scale == "passing"), key=_best_first_key)
     for mean in chain(*group_single_means(means).values(), passing):
@@ -67,7 +67,7 @@ def _group(means: Sequence[CorrectedMean]) -> ByMetric:
 
 
 def _best_first_key(mean: CorrectedMean) -> tuple[bool, float]:
-    """Return a key that sorts the best mean first, and rows without a corrected mean last, by the metric alone."""
+    """Return a key that sorts the best mean first, and rows without a corrected mean last, by the metric's own mean."""
     unknown = math.isnan(mean.corrected)
     return unknown, -(mean.predicted if unknown else mean.corrected)
 
@@ -145,7 +145,7 @@ def _describe_pairs(by_metric: ByMetric, contradicted: ByMetric) -> Iterator[Sen
 
 
 def _describe_misjudged(by_metric: ByMetric, contradicted: ByMetric) -> Iterator[Sentence]:
-    """Describe generators that a metric overrates or underrates: its interval does not overlap the corrected one.
+    """Describe generators that a metric overrates or underrates: the interval does not overlap the corrected interval.
 
     Only generators of contradicted pairs are described, because a weak metric puts every generator near the middle.
     """

@@ -39,7 +39,7 @@ image is better, minus the probability that the second one's is; nan if they wer
 
 
 class SeenPrompts(NamedTuple):
-    """The decisions of an adaptive sweep, and the number of prompts that it has already scored."""
+    """The decisions of an adaptive sweep, and the number of prompts that the sweep has already scored."""
 
     prompts: int
     of_prompts: int
@@ -136,7 +136,7 @@ def decide_pairs(
     options: Adaptive,
     duels: Mapping[str, Duels] | None = None,
 ) -> SeenPrompts:
-    """Decide all pairs based on the prompts in the first `looks` rows of `order`.
+    """Return the decisions on all pairs, based on the prompts in the first `looks` rows of `order`.
 
     `metrics` maps names to True if lower is better. Metrics that compare two generators directly are in `duels`
     instead; each pair of theirs was compared at least until it was decided. Raises ConfigError if the method requires a

@@ -97,7 +97,8 @@ def judge_graphs(
 def _judge_mean(metric: str, measure: str, rows: pd.DataFrame, convention: Convention, sampling: Sampling) -> Judgement:
     """Return the mean of a measure over graphs.
 
-    The convention `current` skips graphs without a value; by the others, the mean is undefined if a value is missing.
+    The convention `current` skips graphs without a value. With any other convention, a single graph without a value
+    makes the mean undefined.
     """
     statistic, defined = f"{measure}_{convention}", np.isfinite(rows[measure])
     kept = rows[defined] if convention == "current" else rows
@@ -182,7 +183,7 @@ def make_contents_tables(contents: pd.DataFrame) -> list[ShownTable]:
 class CorrelationMatrix(NamedTuple):
     """Correlations between metrics on one measure, over the graphs of one subset.
 
-    They show whether the same graphs are hard for different metrics.
+    The correlations show whether the same graphs are hard for different metrics.
     """
 
     measure: str

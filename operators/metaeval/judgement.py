@@ -79,7 +79,7 @@ Tested = TypeVar("Tested", Comparison, Order)
 
 
 def correct_p_values(tests: Sequence[Tested]) -> list[Tested]:
-    """Apply Holm's correction to the p-values of all tests jointly."""
+    """Return the tests with p-values that are corrected jointly by Holm's method."""
     p_values = holm([test.p_value for test in tests])
     return [test._replace(p_holm=p_value) for test, p_value in zip(tests, p_values, strict=True)]
 

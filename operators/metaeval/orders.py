@@ -46,10 +46,10 @@ RELATIONS_CAPTION = (
 def judge_orders(
     ratings: pa.Table, preferences: pa.Table, scores: pa.Table, *, match: Match, alpha: float, zeros: ZeroHandling
 ) -> tuple[list[Order], list[Judgement]]:
-    """Order every pair of generators by people and by each metric on the images that both judged, and judge agreement.
+    """Return the orders of all pairs of generators by people and by metrics, and the agreement of both.
 
-    If metrics scored different images, people's order is determined separately for each metric. Without scores, it is
-    determined over all rated images.
+    Only images that were rated and scored count. If metrics scored different images, people's order is determined
+    separately for each metric. Without scores, all rated images count.
     """
 
     def order_by_people(ratings: pa.Table, preferences: pa.Table) -> list[Order]:
@@ -80,7 +80,7 @@ def judge_orders(
 
 
 def order_by_ratings(ratings: pa.Table, match: Match, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
-    """Order every pair of generators by their ratings under each template, paired by prompt."""
+    """Return the order of every pair of generators by ratings, paired by prompt, under each template."""
     human = average_ratings(ratings, match).rename(columns={"human": "score"})
     return [
         order._replace(template=str(template))
@@ -90,7 +90,7 @@ def order_by_ratings(ratings: pa.Table, match: Match, *, alpha: float, zeros: Ze
 
 
 def order_by_scores(metric: str, scores: pa.Table, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
-    """Order every pair of generators by a metric's scores, averaged and paired by prompt."""
+    """Return the order of every pair of generators by a metric's scores, averaged and paired by prompt."""
     frame = scores.select(["generator", "prompt_id", "score"]).to_pandas()
     return _order_by_means(metric, frame.assign(score=to_floats(frame["score"])), alpha, zeros)
 
@@ -111,7 +111,7 @@ def _order_by_means(judge: str, rows: pd.DataFrame, alpha: float, zeros: ZeroHan
 
 
 def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
-    """Order every pair of generators whose images were compared side by side, by template.
+    """Return the order of every pair of generators whose images were compared side by side, by template.
 
     The better generator must also have more wins than losses, and more wins than unsure votes (Gecko, section 4.3).
     """

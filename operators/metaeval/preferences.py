@@ -31,7 +31,7 @@ PREFERENCE_SIGNS: Mapping[str, int] = {"a": 1, "b": -1, UNSURE: 0}
 
 
 class _Choices(NamedTuple):
-    """A metric's choices, compared with those of people."""
+    """A metric's choices between two images, compared with people's choices."""
 
     metric: str
     template: str
@@ -56,7 +56,7 @@ def judge_preferences(
     """Judge and compare metrics, by template, by how often they prefer the image that most raters prefer.
 
     By default, a pair with equal scores counts half, so that a metric that never decides gets 0.5. `equal_scores` can
-    make it count as wrong instead.
+    make such a pair count as wrong instead.
     """
     judgements, comparisons = list[Judgement](), list[Comparison]()
     columns = split_by_metric(scores, match)

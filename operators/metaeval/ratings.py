@@ -339,7 +339,7 @@ def _fits_scale(values: Floats, low: int, high: int) -> bool:
 
 
 def warn_several_prompts(ratings: pa.Table) -> list[str]:
-    """Return a warning if an image was rated for several prompts, so that its id alone does not identify a score."""
+    """Return a warning if images were rated for several prompts, so that image ids alone do not identify scores."""
     frame = ratings.select(["image_id", "prompt_id"]).to_pandas().dropna().drop_duplicates()
     twice = frame[frame.duplicated("image_id", keep=False)]
     if twice.empty:

@@ -32,7 +32,7 @@ STATISTIC_CONVENTIONS = {
 
 
 class _RatedWord(NamedTuple):
-    """A word of an image's prompt, with its mean rating over the raters who were sure about it."""
+    """A word of an image's prompt, with the mean rating over the raters who were sure about the word."""
 
     word: str
     start: int
@@ -133,7 +133,7 @@ def _judge(metric: str, subset: str, frame: pd.DataFrame, sampling: Sampling) ->
 def _judge_share(
     metric: str, name: str, counted: NDArray[np.bool_], among: NDArray[np.bool_], prompts: Prompts, reason: str
 ) -> Judgement:
-    """Return the fraction of the words in `among` that are in `counted`, with an interval that resamples prompts."""
+    """Return how many of the words marked by `among` are also marked by `counted`, as a fraction with an interval."""
     if not among.any():
         return make_undefined_judgement(metric, name, 0, reason)
     sums, sizes = (

@@ -30,7 +30,8 @@ GREY, BLANK_SIDE = (127, 127, 127), 336
 def replace_images(rows: pa.Table, ablation: Ablation | None) -> pa.Table:
     """Return a shard's rows with their images replaced as the ablation requires.
 
-    Raise SourceError if more than half of the images have the same prompt, so that they cannot be shuffled.
+    Raise SourceError if more than half of the images have the same prompt, so that no shuffling gives every row the
+    image of another prompt.
     """
     if ablation == "shuffled_images":
         return _shuffle_images(rows)
@@ -43,7 +44,7 @@ def replace_images(rows: pa.Table, ablation: Ablation | None) -> pa.Table:
 
 
 def _shuffle_images(rows: pa.Table) -> pa.Table:
-    """Give each row the image of another prompt, using each image once.
+    """Return the rows, each with the image of another prompt; each image is used once.
 
     The rows form a ring, sorted by the hashes of their prompts. If the most frequent prompt has N rows, each row gets
     the image of the row N steps ahead. Rows with the same prompt are at most N - 1 steps apart.

@@ -65,7 +65,7 @@ class Description(NamedTuple):
 def metric(
     *, score_range: tuple[float, float] | None = None, better: Better = "higher", batches: bool = False
 ) -> Callable[[Function], Function]:
-    """Declare the range and direction of a function's scores, instead of the defaults (docs/plugins.md).
+    """Return a decorator that declares the range and direction of a function's scores (docs/plugins.md).
 
     Args:
         score_range: The lowest and highest score. A score outside this range is an error for its row; gates rely on it.

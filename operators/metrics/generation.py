@@ -46,7 +46,7 @@ class PicturesConfig(BoundsChecked):
     negative_prompt: str = ""
     """Description of what images should not show."""
     seed: int = 0
-    """Seed of the run. Each image's own seed depends only on this, the prompt's id and the image's number."""
+    """Seed of the run. Each image's own seed depends only on this seed, the prompt's id and the image's number."""
     seeds: Positive = 1
     """Number of images per prompt; raising it later keeps the existing images."""
     replace: bool = True

@@ -63,7 +63,7 @@ class Answered(NamedTuple):
     token_logprobs: Logprobs = ()
     """Log probabilities of the choices' tokens; empty if the model answered in its own words."""
     reply: str | None = None
-    """The model's answer in its own words, if it was asked for that."""
+    """The model's answer in its own words, if the metric asked for one."""
     chosen: str | None = None
     """The choice that corresponds to the reply."""
     p_entail: float | None = None
@@ -78,7 +78,7 @@ class Evidence(NamedTuple):
     """The inputs of a score: one image's row and the answered questions about the image."""
 
     row: Mapping[str, Any]
-    """The image's row in the table of the first stage in `scored_from`; it has no error."""
+    """The image's row in the table of the first stage in `scored_from`; the row has no error."""
     answered: Sequence[Answered] = ()
     """All questions about the prompt with the answers for this image, if the score is based on questions."""
 
@@ -134,7 +134,7 @@ class CallEstimate(NamedTuple):
     """Number of requests to the writer, not counting retries after unreadable replies."""
     questions: float
     """Number of questions. Each question costs one call to the VQA model per image and, if the metric has an entailment
-    model, one call to that.
+    model, one call to the entailment model.
     """
 
 
@@ -170,7 +170,7 @@ class Metric(BoundsChecked, ABC):
     def scored_from(self) -> tuple[str, ...]:
         """Stages whose tables determine the score.
 
-        The first stage has a row for each image. The others have the questions about the prompt.
+        The first stage's table has a row for each image. The other tables have the questions about the prompt.
         """
         return self.chain[-2:-1]
 
@@ -186,7 +186,7 @@ class Metric(BoundsChecked, ABC):
 
     @property
     def image_ablation(self) -> Ablation | None:
-        """The ablation if it replaces the images."""
+        """The metric's ablation if this ablation replaces images, otherwise None."""
         return None if self.ablation == "shuffled_words" else self.ablation
 
     @property
@@ -219,7 +219,7 @@ class Metric(BoundsChecked, ABC):
 
     @abstractmethod
     def score_options(self) -> Mapping[str, Any]:
-        """Return all options that determine the score, given the input tables."""
+        """Return all options that determine how the score is computed from the input tables."""
 
     @abstractmethod
     def score(self, evidence: Evidence) -> Scored: ...
@@ -275,7 +275,7 @@ def insert_prior(chain: tuple[str, ...], prior: Prior | None) -> tuple[str, ...]
 
 
 def get_direction(metric: str, lower_is_better: Container[str]) -> int:
-    """Return 1 if higher scores of the metric are better, and -1 if lower ones are.
+    """Return 1 if higher scores of the metric are better, and -1 if lower scores are better.
 
     Multiply scores by this before sorting or comparing them. Scores are displayed as the metric returns them.
     """
@@ -295,7 +295,7 @@ def make_element(answered: Answered, *, given: str | None, score: float | None) 
 
 
 def average_elements(elements: Sequence[Element]) -> Scored:
-    """Return the mean of the elements that have a score, or an error if none has."""
+    """Return the mean of the elements that have a score, or an error if no element has a score."""
     scores = [element.score for element in elements if element.score is not None]
     if not scores:
         return Scored(None, tuple(elements), NO_QUESTIONS, n_questions=0)
@@ -305,8 +305,8 @@ def average_elements(elements: Sequence[Element]) -> Scored:
 def average_images(scored: Sequence[Scored], each: str = "Image") -> Scored:
     """Return the score of a row with several images: the mean over its images, for each question and rating too.
 
-    The score of a video is the mean over its frames (vqascore_genai_bench.txt, sec. 6). If an image has an error, it is
-    returned instead. In the rationale, `each` precedes the number of an image.
+    The score of a video is the mean over its frames (vqascore_genai_bench.txt, sec. 6). If an image has an error, that
+    error is returned instead. In the rationale, `each` precedes the number of an image.
     """
     first = scored[0]
     if len(scored) == 1:
@@ -330,7 +330,7 @@ def average_images(scored: Sequence[Scored], each: str = "Image") -> Scored:
 
 
 def _average_element(images: Sequence[Element]) -> Element:
-    """Return a question's element with its mean score over the images, and its answer if all images have the same."""
+    """Return a question's element with the mean score over the images, and the answer if it is equal for all images."""
     scores = [element.score for element in images if element.score is not None]
     given = {element.given for element in images}
     return images[0]._replace(

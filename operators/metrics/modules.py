@@ -277,7 +277,7 @@ def check_statement(statement: Statement, results: Sequence[QueryResult], relati
 
 
 def _match_choice(result: QueryResult, choices: Sequence[str]) -> str:
-    """Return the choice that equals the reply, or the reply itself if none does."""
+    """Return the choice that equals the reply, or the reply itself if no choice does."""
     text = result.text or ""
     return match_choice(text, choices) or text
 

@@ -117,7 +117,7 @@ def match_choice(answer: str, choices: Sequence[str]) -> str | None:
 
 
 def read_choice(answer: str, choices: Sequence[str]) -> str | None:
-    """Return the choice that an answer gives by its words or letter (`B`, `(b)`, `B) blue`), ignoring brackets."""
+    """Return the choice whose words or letter an answer consists of (`B`, `(b)`, `B) blue`), ignoring brackets."""
     choice = match_choice(answer, choices) or match_choice(answer.partition(" (")[0], choices)
     letter = _LETTER.fullmatch(collapse_spaces(answer))
     if choice is not None or letter is None:
@@ -129,7 +129,7 @@ def read_choice(answer: str, choices: Sequence[str]) -> str | None:
 
 
 def split_choices(text: str) -> list[str]:
-    """Split a line into choices at `|` or `;` if it has any, otherwise at commas outside of quotes."""
+    """Split a line into choices at `|` or `;` if the line has any, otherwise at commas outside of quotes."""
     text = text.strip().removesuffix(".")
     if text[:1] + text[-1:] == "[]":
         text = text[1:-1]
@@ -151,7 +151,7 @@ def remove_labels(choices: Sequence[str]) -> list[str]:
 
 
 def read_short_answer(reply: str, pieces: Callable[[str], Sequence[str]] = split_lines) -> str:
-    """Return the first line with more than a label, without its label; return an empty string if there is none."""
+    """Return the first line with more than a label, without its label; empty if no line has more than a label."""
     texts = (_ANSWER_LABEL.sub("", line, count=1) for line in pieces(reply))
     return next(filter(None, texts), "")[:MAX_QUESTION]
 
@@ -187,8 +187,8 @@ def read_number(text: str) -> int | None:
 def find_words(words: str, prompt: str, *, after: int = 0, taken: Sequence[TextSpan] = ()) -> TextSpan | None:
     """Return the position of words in the prompt, ignoring case, spaces and kinds of quotes; None if absent.
 
-    Positions in `taken` are used only if there is no other. Among the rest, return the first one from `after` on or,
-    failing that, the first one. Words made of ASCII letters only match whole words.
+    Positions in `taken` are used only if the words occur nowhere else. Among the other positions, return the first
+    position from `after` on or, failing that, the first position. Words made of ASCII letters only match whole words.
     """
     if len(collapse_spaces(words)) > 2 * len(prompt):
         return None

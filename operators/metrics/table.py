@@ -57,7 +57,7 @@ def find_story(kind: str) -> str:
 
 
 def read_metrics(manifest: Mapping[str, Any]) -> dict[str, Metric]:
-    """Return the metrics in a run's manifest by name, omitting those whose options belong to another version."""
+    """Return the metrics in a run's manifest by name, omitting metrics whose options belong to another version."""
     read = {}
     for name, options in manifest.get("config", {}).get("metrics", {}).items():
         with suppress(ValidationError, PlumblineError):

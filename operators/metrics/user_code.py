@@ -68,7 +68,7 @@ def list_functions(module: ModuleType) -> list[str]:
 
 
 def find_other_parameters(function: Callable[..., Any]) -> str | None:
-    """Return the parameters of a function that cannot be called with an image and a prompt; None if it can be."""
+    """Return a function's parameters if the function cannot be called with an image and a prompt, otherwise None."""
     try:
         inspect.signature(function).bind(None, None)
     except TypeError:

@@ -109,7 +109,7 @@ class WordedMetric(Metric):
         return replace(self, wording=str(folder), wording_digest=wording.digest)
 
     def find_release(self, kind: type[R]) -> R | None:
-        """Return the release that determines the wording if it is of this class, otherwise None."""
+        """Return the release that determines the wording if the release is of class `kind`, otherwise None."""
         release = self._wording.release
         return release if isinstance(release, kind) else None
 

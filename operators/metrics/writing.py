@@ -58,7 +58,7 @@ class VqaPrompt(NamedTuple):
 
 
 def assign_ids(questions: Sequence[WrittenQuestion]) -> list[WrittenQuestion]:
-    """Give the questions ids derived from their content, so that an answer to one is never used for another.
+    """Give the questions ids derived from their content, so that no answer is ever used for another question.
 
     If a prompt has equal questions, they have the same answer, and the id of the second one ends in -2.
     """

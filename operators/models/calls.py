@@ -53,7 +53,7 @@ class Request(NamedTuple):
     images before the text.
     """
     view: int = 0
-    """Index into the metric's `views`. The caller uses it to select the images; models ignore it."""
+    """Index into the metric's `views`. The caller uses this index to select the images; models ignore it."""
 
     @property
     def messages_with_system(self) -> tuple[Message, ...]:
@@ -99,7 +99,9 @@ class ImageModel(Protocol):
     """
 
     side_by_side: bool
-    """True if the model batches requests across threads by itself, so that callers should send it many at once."""
+    """True if the model itself batches the requests of several threads, so that callers should send many requests at
+    once.
+    """
 
     def preprocess(self, image: Image.Image) -> Any:
         """Prepare one RGB image for `encode`, on the CPU."""
@@ -112,7 +114,7 @@ class SeveralImagesModel(ImageModel, Protocol):
     """A model that can see several images in one question."""
 
     def preprocess_several(self, images: Sequence[Image.Image]) -> Any:
-        """Prepare several RGB images as one input for `encode`. They precede the text in this order."""
+        """Prepare several RGB images as one input for `encode`. The images precede the text in this order."""
 
 
 class ImageRequest(NamedTuple):

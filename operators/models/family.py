@@ -25,7 +25,7 @@ class Files(NamedTuple):
     part: str
     names: tuple[str, ...]
     remedy: str
-    """What the user should do if none of the files exists."""
+    """Advice to the user if none of the files exists."""
 
 
 TOKENIZER = Files(
@@ -59,7 +59,7 @@ class Family(Generic[Config]):
     extra: str | None = None
     """Name of the extra with the packages that the family needs."""
     oldest_transformers: str | None = None
-    """Oldest release of transformers that runs the family; None if all releases that the project allows do."""
+    """Oldest release of transformers that runs the family; None if every release that the project allows runs it."""
     endpoint_variable: str = ""
     """Environment variable with the address of a service, used if a model's `endpoint` is null."""
     weights_file: str | None = None

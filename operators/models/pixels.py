@@ -36,7 +36,7 @@ class Patches(NamedTuple):
     def split_later(self, image: np.ndarray, *_: int, **__: int) -> tuple[np.ndarray, int, int]:
         """Return the image (3, height, width) as one frame, unsplit, and its height and width in patches.
 
-        It replaces a processor's own method, because `split` runs later, on the device.
+        This method replaces a processor's own method, because `split` runs later, on the device.
         """
         return image[None], image.shape[1] // self.side, image.shape[2] // self.side
 

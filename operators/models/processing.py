@@ -206,7 +206,7 @@ def load_pretrained(architecture: Any, model: ResolvedModel[Any], *, unused: str
 
 
 def find_device(model: ResolvedModel) -> str:
-    """Return torch's name of the model's device. Raise ModelError if it is a GPU and torch finds none."""
+    """Return torch's name of the model's device. Raise ModelError if the model needs a GPU and torch finds none."""
     if model.on_gpu and not torch.cuda.is_available():
         raise ModelError(
             "the pool has num_gpus > 0 but torch sees no CUDA device; use a CPU pool, or install torch with CUDA"

@@ -10,7 +10,7 @@ UNCOMPRESSED = {"Accept-Encoding": "identity"}
 
 
 class ReplyRefused(Exception):
-    """A reply that was not read completely. The message completes a sentence that begins with "the service"."""
+    """A reply that was not read completely. The error message completes a sentence that begins with "the service"."""
 
 
 def limit_replies(max_bytes: int, seconds: float) -> Callable[[httpx.Response], None]:

@@ -9,7 +9,9 @@ VICUNA_SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the user's questions."
 )
-"""System message in the training conversations of LLaVA-1.5 and CLIP-FlanT5; without it, their answers are worse."""
+"""System message in the training conversations of LLaVA-1.5 and CLIP-FlanT5; without this message, the answers are
+worse.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,19 +20,19 @@ class VqaProfile:
 
     name: str
     question: QuestionName = "first_token"
-    """VQAScore's question, unless the metric's options set a different one."""
+    """The question that VQAScore asks, unless the metric's options set a different question."""
     system: str | None = None
-    """The conversation's system message, unless the chat template provides one."""
+    """System message of a conversation, unless the chat template provides one."""
     compares: bool = False
-    """True if the models can only compare choices: they generate no text and cannot score a single choice."""
+    """True if the model can only compare choices: it generates no text, and cannot score a single choice."""
     lettered: bool = False
-    """True if the models only report likelihoods of single tokens, so that choices are scored by their letters."""
+    """True if the model only reports likelihoods of single tokens, so that choices are scored by their letters."""
     pads_images: bool = False
     """True if the released code pads an image to a square first."""
     reads_videos: bool = False
-    """True if the models read the frames of a video as one video."""
+    """True if the model reads the frames of a video as one video."""
     several_images: bool = False
-    """True if the models can see several images in one question."""
+    """True if the model can see several images in one question."""
 
     def with_system(self, system: str | None) -> "VqaProfile":
         """Return the profile with another system message: None keeps the profile's own, an empty string sends none."""

@@ -94,7 +94,7 @@ class Changes(NamedTuple):
     run_id: str
     sentences: list[Sentence]
     overall: FirstRows[Change]
-    """Changes over all prompts, with the clear ones first."""
+    """Changes over all prompts, with clear changes first."""
     by_skill: FirstRows[Change]
     settings: FirstRows[Setting]
     every: list[Change]
@@ -105,7 +105,7 @@ class Changes(NamedTuple):
 
     @property
     def unlike(self) -> list[str]:
-        """Generators whose settings differ from those in the earlier run."""
+        """Generators whose settings differ between the two runs."""
         return list(dict.fromkeys(change.generator for change in self.every if change.duel.unlike))
 
     @property
@@ -228,7 +228,7 @@ def sort_clear_first(changes: Sequence[Change]) -> FirstRows[Change]:
 
 
 def correct_together(of_runs: Sequence[Changes]) -> list[Changes]:
-    """Apply Holm's correction to the changes of all runs jointly, without updating the sentences about them."""
+    """Return the changes with p-values corrected jointly over all runs (Holm), and the sentences unchanged."""
     together = iter(_correct([change for changes in of_runs for change in changes.every]))
     each = [[next(together) for _ in changes.every] for changes in of_runs]
     comparisons = sum(map(_count_comparisons, each))
@@ -255,7 +255,7 @@ class _Runs(NamedTuple):
 
 
 def _add_reward(runs: _Runs, reward: Combination | None, each: OrderedMap) -> _Runs:
-    """Add a combined reward to the runs as an extra metric, if all its metrics are comparable between both runs."""
+    """Return the runs with a combined reward as an extra metric, if all its metrics are comparable between the runs."""
     same = [metric for metric in runs.compared if metric not in runs.joined]
     if reward is None or reward.single_metric is not None or not all(part in same for part in reward.weights):
         return runs
@@ -330,7 +330,7 @@ def _describe_unshared(
 
 
 def _compare_metric(runs: _Runs, metric: str) -> tuple[list[Change], dict[str, tuple[int, int]]]:
-    """Compare each generator's scores in the two runs on one metric, as if they came from two generators.
+    """Compare each generator's scores in the two runs on one metric, as if the two runs were two generators.
 
     Returns:
         The changes with uncorrected p-values (empty if the metric is not compared), and two numbers for each generator:
@@ -423,7 +423,7 @@ def _can_tell(changes: Sequence[Change], comparisons: int) -> bool:
 
 
 def _describe_changes(overall: Sequence[Change], comparisons: int, *, partial: bool) -> list[Sentence]:
-    """Return sentences about the generators with clear changes, and about the others.
+    """Return sentences about the generators with clear changes, and about the generators without.
 
     `partial` is True if only some of the runs' scores were compared.
     """

@@ -25,7 +25,7 @@ MAX_UNLIKE = 3
 """Maximum number of pairs of generators with different settings that the headline lists."""
 
 Boards = Mapping[str, Board]
-"""Boards over all prompts, by metric."""
+"""The metrics' leaderboards over all prompts."""
 
 
 class Decision(NamedTuple):
@@ -43,7 +43,7 @@ class Decision(NamedTuple):
 
 
 def select_overall_boards(boards: Mapping[tuple[str, str], Board], metrics: Sequence[str] = ()) -> dict[str, Board]:
-    """Return the boards over all prompts by metric, starting with `metrics` in the given order."""
+    """Return each metric's leaderboard over all prompts, starting with `metrics` in the given order."""
     overall = {metric: board for (metric, skill), board in boards.items() if skill == OVERALL}
     return {metric: overall[metric] for metric in dict.fromkeys([*metrics, *overall]) if metric in overall}
 
@@ -85,7 +85,7 @@ def compute_mean_ranks(overall: Boards) -> dict[str, float | None]:
 
 
 def _count_best_and_leading(overall: Boards) -> tuple[Counter[str], Counter[str]]:
-    """Count, for each generator, the metrics on which it is best, and those on which it leads, alone or jointly."""
+    """Count, for each generator, the metrics on which it is best, and the metrics that it leads, alone or jointly."""
     best = Counter(first.generator for board in overall.values() if (first := board.best_row()))
     return best, Counter(name for board in overall.values() for name in list_generator_names(board.leaders()))
 
@@ -238,7 +238,7 @@ def describe_contrary_pairs(overall: Boards) -> list[Sentence]:
 
 
 def describe_certainty(overall: Boards) -> Sentence:
-    """Return a sentence about the number of clear comparisons and the test; empty if nothing was compared."""
+    """Return a sentence with the number of clear comparisons and the test that was used; empty without comparisons."""
     duels = _list_duels(overall)
     if not duels:
         return Sentence("", "")

@@ -43,7 +43,7 @@ COMPRESSION_STEPS = (
 MIN_SOURCE_BYTES = 500
 """Minimum number of bytes allowed for each source image of a row, even if there are many."""
 MAX_UNSCROLLED = 120
-"""Maximum number of characters of a prompt that fits without scrolling, even if they are wide."""
+"""Maximum number of characters of a prompt that fits without scrolling, even if all characters are wide."""
 
 
 class Thumbnail(NamedTuple):
@@ -175,7 +175,7 @@ def _make_view(metric: str, pick: Pick, detail: ImageDetail, prompt: str | None,
 def make_thumbnails(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> list[Thumbnail]:
     """Return thumbnails, as data URIs, of a row's image and then of the source images that it was edited from.
 
-    The image takes at most THUMBNAIL_BYTES encoded bytes, and all its sources together take as many.
+    The image takes at most THUMBNAIL_BYTES encoded bytes, and all source images together take at most as many again.
     """
     encoded = [encode_thumbnail(row, limits, fetch), *encode_sources(row, limits, fetch)]
     return [

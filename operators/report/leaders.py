@@ -157,7 +157,7 @@ def describe_baseline_comparison(board: Board) -> Sentence:
 
 
 def explain_few_prompts(boards: Sequence[Board]) -> str:
-    """Explain why no difference can be clear, using the board that comes closest to having enough prompts."""
+    """Explain why no difference can be clear, using the metric that comes closest to having enough prompts."""
     prompts = {board.metric: max(duel.n for duel in board.duels) for board in boards}
     board = min(boards, key=lambda board: (board.min_prompts, -prompts[board.metric]))
     return f"{explain_too_few(prompts[board.metric], len(board.duels))}."
@@ -260,7 +260,7 @@ def describe_skills(boards: Mapping[tuple[str, str], Board], order: Sequence[str
 
 
 def _list_rivals(board: Board, best: str) -> list[str]:
-    """Return the generators that the board compares with the reference."""
+    """Return the generators that a leaderboard compares with the reference, `best`."""
     pairs = [(duel.generator_a, duel.generator_b) for duel in board.duels]
     return [b if a == best else a for a, b in pairs if best in (a, b)]
 
@@ -268,7 +268,7 @@ def _list_rivals(board: Board, best: str) -> list[str]:
 def _describe_skill_lists(
     claim: str, skills: Mapping[str, Sequence[str]], n_skills: int, weak: Mapping[str, Sequence[str]]
 ) -> Iterator[Sentence]:
-    """Yield a sentence for each of the first generators, with its skills, and one that lists the other generators."""
+    """Yield sentences that list the skills of each of the first generators, and one that names further generators."""
     generators = [name for name, at_skills in skills.items() if at_skills]
     every = {1: "at {}", 2: "at both skills"}.get(n_skills, f"at all {n_skills} skills")
     for name in generators[:MAX_SENTENCES]:

@@ -27,7 +27,7 @@ Counts = NDArray[np.int64]
 
 
 class UnscoredPrompts(NamedTuple):
-    """Prompts that fail for every generator: several generators have rows for them, but a metric scored none."""
+    """Prompts that fail for every generator on a metric: several generators have rows for them, all without a score."""
 
     prompts: Hashes
     """Hashes of the prompt ids, ascending."""
@@ -81,7 +81,7 @@ class _UnscoredRows:
 
 
 class MetricFigures(NamedTuple):
-    """Everything that the report needs from a metric's rows. Its size does not depend on the number of rows."""
+    """Everything that the report needs from a metric's rows, in a size that does not depend on the number of rows."""
 
     spreads: Mapping[str, Spread]
     duels: Sequence[Duel] = ()

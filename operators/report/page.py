@@ -96,7 +96,7 @@ class GatheredRun:
         return [name for name in self.manifest.get("metrics", ()) if name not in unranked]
 
     def gallery_metrics(self) -> list[str]:
-        """Return the metrics whose images are shown: those that rank images, or all metrics if none does."""
+        """Return the metrics whose images are shown: metrics that rank images, or all metrics if none ranks images."""
         return self.ranking() or list(self.manifest.get("metrics", ()))
 
 
@@ -139,7 +139,7 @@ class Page(NamedTuple):
     decided: ShownTable | None
     sections: Sequence[ReportSection]
     leaderboard_rows: list[LeaderboardRow]
-    """Rows of all boards, both overall and by skill."""
+    """Rows of the leaderboards of all metrics, both overall and by skill."""
     baseline: str
     """If set, other generators are compared with this generator only."""
     seeds: ShownTable | None

@@ -20,7 +20,7 @@ MAX_PAIRS = 400
 
 
 class Column(NamedTuple):
-    """A board shown as a column: a metric of the leaderboard, or a skill of a heat map."""
+    """Means of all generators, shown as a column: for one metric in the leaderboard, or for one skill in a heat map."""
 
     name: str
     by_generator: Mapping[str, LeaderboardRow]

@@ -28,7 +28,7 @@ hash.
 """
 
 ImageRow = tuple[int, int]
-"""Hash of an image, and the index of one of its rows in the run's scores."""
+"""Hash of an image, and the index of one of the image's rows in the run's scores."""
 
 
 class _DifferingPrompts:

@@ -124,11 +124,11 @@ class ServedPages(NamedTuple):
     """
 
     templates: Path
-    """Folder with the templates, styles and scripts of these pages, which can also use those of reports."""
+    """Folder with the templates, styles and scripts of these pages, which can also use the templates of reports."""
     styles: Sequence[str] = ()
-    """File names of styles to add after the shared ones."""
+    """File names of styles to add after the shared styles."""
     scripts: Sequence[str] = ()
-    """File names of scripts to add after the shared one."""
+    """File names of scripts to add after the shared script."""
 
     def render(self, template: str, content: Mapping[str, Any]) -> str:
         """Return a page as HTML, with all text escaped and with inline styles and scripts."""

@@ -132,7 +132,7 @@ def build_health(
 
 
 def _describe_unscored(unscored: Mapping[str, UnscoredPrompts], scores: RunScores) -> list[Sentence]:
-    """Return a sentence about prompts that no metric scored, and one per metric about others that it did not score."""
+    """Return sentences on prompts that no metric scored, and on further prompts that a single metric did not score."""
     if not unscored:
         return []
     common = reduce(np.intersect1d, [of_metric.prompts for of_metric in unscored.values()])

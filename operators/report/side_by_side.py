@@ -77,7 +77,7 @@ class SideBySide(NamedTuple):
 
     @property
     def is_small(self) -> bool:
-        """True if there are too many images to show them large."""
+        """True if the images are shown small, because there are more than MAX_LARGE."""
         return len(self.sides) > MAX_LARGE
 
     @property

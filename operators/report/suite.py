@@ -34,7 +34,7 @@ from plumbline.operators.results.summary import OVERALL, describe_part
 from plumbline.operators.statistics.ordering import compute_min_pairs
 
 MAX_SPLITS = 5
-"""Maximum number of pairs listed because benchmarks disagree about them."""
+"""Maximum number of pairs of generators that are listed because benchmarks disagree about the better generator."""
 
 
 class SuiteRun(NamedTuple):
@@ -116,7 +116,7 @@ class MetricAcross(NamedTuple):
         return {other: self.between.get((name, other), Matchup()) for other in self.complete if other != name}
 
     def find_leader(self) -> str | None:
-        """Return the generator that leads all others with scores on the whole suite; None if there is none."""
+        """Return the generator that leads all other complete generators; None if no generator does."""
         for name in self.complete:
             matchups = self.get_matchups(name).values()
             if matchups and all(matchup.is_ahead for matchup in matchups):
@@ -198,7 +198,7 @@ def correct_together(runs: Sequence[SuiteRun]) -> list[list[Duel]]:
 def _combine_results(
     metric: str, boards: Mapping[str, Mapping[tuple[str, str], Board]], runs: Sequence[SuiteRun]
 ) -> MetricAcross:
-    """Return one metric's results, based on the boards of each benchmark."""
+    """Return one metric's results, based on the leaderboards of each benchmark."""
     own = {name: of_run[metric, OVERALL] for name, of_run in boards.items() if (metric, OVERALL) in of_run}
     scored = {name: list_generator_names(board.scored_rows()) for name, board in own.items()}
     outcomes: dict[tuple[str, str], list[tuple[str, str | None]]] = defaultdict(list)
@@ -302,7 +302,7 @@ def _describe_leader(across: MetricAcross) -> Sentence:
 
 
 def _describe_certainty(duels: Sequence[Duel]) -> str:
-    """Describe the number of clear comparisons, and the test."""
+    """State how many comparisons are clear, and by which test."""
     if not duels:
         return ""
     n_clear = sum(duel.better is not None for duel in duels)

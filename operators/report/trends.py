@@ -69,7 +69,7 @@ class Trends(NamedTuple):
     generators: FirstRows[str]
     """Generators that are not checkpoints. A generator's index is also the index of its colour."""
     families: FirstRows[str]
-    """Training runs with several checkpoints; indices select colours in the same way."""
+    """Training runs with several checkpoints. A training run's index is also the index of its colour."""
     listed: FirstRows[tuple[str, str]]
     """Every generator with the day of its last run, or an empty string if that is the newest run."""
     breaks: FirstRows[Sentence]
@@ -220,7 +220,7 @@ def build_trends(
 
 
 def _bridge_means(frame: pd.DataFrame, breaks: Sequence[Break]) -> pd.DataFrame:
-    """Add a column `line`; means with the same value of `line` are connected by one line.
+    """Return the frame with a column `line`; means with the same value of `line` are connected by one line.
 
     Means from before a bridge are mapped to the new scale, and their intervals are widened by the bridge's margin.
     """

@@ -79,12 +79,12 @@ class Bridge:
     None for fewer than five generators.
     """
     wanted: float
-    """Required fraction of explained variance: if both fractions are smaller, the two versions measure different
-    things.
+    """Required fraction of explained variance: if `explained` and `means_explained` are both smaller, the two versions
+    measure different things.
     """
     margins: Mapping[str, float]
     """Error bounds (95%) by skill for the mapped mean of a new generator, estimated from each generator's distance to
-    the line fitted to the others. Skills with fewer than two generators are missing.
+    the line fitted to the other generators. Skills with fewer than two generators are missing.
     """
     images_spearman: float
     images_interval: Interval

@@ -62,9 +62,9 @@ Outcome = Literal[
     "one leads",
     "several lead",
 ]
-"""Overall result of a board. `best`: one generator is clearly better than every other. `one leads` or `several lead`:
-one or several generators have the most clear wins of those without a clear loss. `no leader`: there are clear wins, but
-each winner also loses clearly to another generator.
+"""Overall result of a leaderboard. `best`: one generator is clearly better than every other. `one leads` or `several
+lead`: one or several generators have the most clear wins of all generators without a clear loss. `no leader`: there are
+clear wins, but each winner also loses clearly to another generator.
 """
 
 
@@ -86,13 +86,13 @@ class LeaderboardRow(NamedTuple):
     """Rank of the mean, starting at 1; equal means share a rank. None if no image has a score."""
     group: str
     """Letters of the tie groups: two generators share a letter if and only if they are compared and do not differ
-    clearly. With a baseline, one of MARKS. Empty if no image has a score, or if the generator's settings differ from
-    those of all others.
+    clearly. With a baseline, one of MARKS. Empty if no image has a score, or if the generator is compared with no other
+    generator, because their settings differ.
     """
     rating: float | None = None
     """Bradley-Terry rating over all prompts, if requested."""
     direction: int = 1
-    """1 if a higher mean is better, -1 if a lower mean is."""
+    """1 if a higher mean is better, -1 if a lower mean is better."""
 
     @property
     def worth(self) -> float:
@@ -142,7 +142,7 @@ class Duel(NamedTuple):
     differing: int
     """Number of prompts with different scores."""
     direction: int = 1
-    """1 if a higher score is better, -1 if a lower score is."""
+    """1 if a higher score is better, -1 if a lower score is better."""
     unlike: tuple[Difference, ...] = ()
     """Generation settings that differ. If there are any, neither generator is called better, and the pair does not
     count in the correction.
@@ -174,7 +174,7 @@ class Duel(NamedTuple):
         return self.better is not None and self.direction * self.difference * self.effect <= 0
 
     def swap(self) -> "Duel":
-        """Return the same comparison with a and b swapped."""
+        """Return the comparison with generators a and b swapped."""
         return self._replace(
             generator_a=self.generator_b, generator_b=self.generator_a, difference=-self.difference,
             low=-self.high, high=-self.low, effect=-self.effect, win_rate=1 - self.win_rate,
@@ -191,7 +191,7 @@ class Board(NamedTuple):
     """Rows sorted from the best mean to the worst; generators without a score come last."""
     duels: tuple[Duel, ...]
     baseline: str = ""
-    """The only generator that the others are compared with; empty if all are compared with each other."""
+    """The only generator that other generators are compared with; empty if every pair of generators is compared."""
     unlike: tuple[Duel, ...] = ()
     """Pairs of generators with different settings, which are not compared."""
 
@@ -257,7 +257,7 @@ class Board(NamedTuple):
 
     @property
     def no_duel_reason(self) -> str:
-        """Return the end of a sentence that states why the board has no duels."""
+        """Return the end of a sentence that states why no generators were compared."""
         return "their settings differ." if self.unlike else "no two have scores for the same prompt."
 
     def tied_with(self, generator: str) -> list[str]:
@@ -280,7 +280,7 @@ class Board(NamedTuple):
         return [row for row in self.scored_rows() if row.generator not in worse]
 
     def leaders(self) -> list[LeaderboardRow]:
-        """Return the rows of the leaders: among the unbeaten rows, those with the most clear wins (at least one)."""
+        """Return the leaders' rows: the unbeaten rows with the most clear wins, if there are any clear wins."""
         unbeaten, wins = self.unbeaten_rows(), Counter(duel.better for duel in self.duels)
         most = max((wins[row.generator] for row in unbeaten), default=0)
         return [row for row in unbeaten if wins[row.generator] == most > 0]
@@ -293,7 +293,7 @@ class Board(NamedTuple):
         return [row for row in self.scored_rows() if row.generator in common]
 
     def highlighted_generators(self) -> frozenset[str]:
-        """Return the leaders and the generators close to them; empty if these are all generators.
+        """Return the leaders and the generators of `close_rows`; empty if these are all generators.
 
         With a baseline, return the generators that are clearly better than the baseline.
         """
@@ -308,7 +308,7 @@ class Board(NamedTuple):
         return next((first for first in self.leaders() if 0 < others == len(self.worse_than(first.generator))), None)
 
     def leave_out(self, generator: str) -> "Board":
-        """Return the board as if the given generator had not been compared."""
+        """Return the leaderboard without a generator, as if that generator had not been compared."""
         duels = tuple(duel for duel in self.duels if generator not in (duel.generator_a, duel.generator_b))
         return self._replace(rows=tuple(row for row in self.rows if row.generator != generator), duels=duels)
 
@@ -316,7 +316,7 @@ class Board(NamedTuple):
 def build_boards(
     rows: Iterable[LeaderboardRow], duels: Iterable[Duel], baseline: str = ""
 ) -> dict[tuple[str, str], Board]:
-    """Return the boards by metric and skill, in the order of the rows."""
+    """Return a leaderboard for each metric and skill, in the order of the rows."""
     ranked = defaultdict[tuple[str, str], list[LeaderboardRow]](list)
     compared = defaultdict[tuple[str, str], list[Duel]](list)
     unlike = defaultdict[tuple[str, str], list[Duel]](list)
@@ -377,7 +377,7 @@ def rank_generators(
 
 
 def find_tie_groups(generators: Sequence[str], duels: Sequence[Duel]) -> dict[str, str]:
-    """Return the letters of each generator's tie groups; none if its settings differ from those of all others."""
+    """Return the letters of each generator's tie groups; empty for a generator that is not compared with any other."""
     apart = {frozenset((duel.generator_a, duel.generator_b)) for duel in duels if duel.better or duel.unlike}
     unlike = {name for duel in duels if duel.unlike for name in (duel.generator_a, duel.generator_b)}
     compared = {name for duel in duels if not duel.unlike for name in (duel.generator_a, duel.generator_b)}
@@ -409,7 +409,7 @@ class PromptMeans:
         return self._columns.read(self._column_of[generator], part)
 
     def pairs(self, baseline: str = "") -> list[tuple[str, str]]:
-        """Return all pairs of generators or, with a baseline, only the pairs that include it."""
+        """Return all pairs of generators or, with a baseline, only the pairs that include the baseline."""
         return [pair for pair in combinations(self.generators, 2) if not baseline or baseline in pair]
 
 
@@ -482,7 +482,7 @@ def compare_generators(
 def decide_duels(
     duels: Sequence[Duel], family: Callable[[Duel], Hashable] = lambda duel: (duel.metric, duel.skill)
 ) -> list[Duel]:
-    """Correct the p-values within each family (Holm 1979), and decide which generator of each duel is better.
+    """Return the duels with p-values corrected within each family (Holm 1979), and with the better generator.
 
     Duels of generators with different settings remain undecided.
     """

@@ -62,9 +62,9 @@ def _varies(values: Floats) -> bool:
 def compute_spearman_interval(rho: float, n: int) -> Interval:
     """Return the 95% interval of the rank correlation of n independent pairs.
 
-    It uses Fisher's transformation with the variance (1 + rho^2 / 2) / (n - 3) from Bonett and Wright 2000. The
-    interval is nan for fewer than four pairs, or if |rho| is 1. As images of the same prompt are not independent, n is
-    the number of prompts.
+    The interval uses Fisher's transformation with the variance (1 + rho^2 / 2) / (n - 3) from Bonett and Wright 2000.
+    The interval is nan for fewer than four pairs, or if |rho| is 1. As images of the same prompt are not independent, n
+    is the number of prompts.
     """
     if not math.isfinite(rho) or n < 4 or abs(rho) >= 1:
         return UNDEFINED

@@ -28,7 +28,7 @@ def measure_length(text: str) -> float:
 def measure_grade(text: str) -> float:
     """Return the Flesch-Kincaid grade level (Kincaid et al. 1975); nan for a text without words.
 
-    It is 0.39 x words per sentence + 11.8 x syllables per word - 15.59.
+    The grade level is 0.39 x words per sentence + 11.8 x syllables per word - 15.59.
     """
     words = _WORD.findall(text)
     if not words:

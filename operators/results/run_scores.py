@@ -61,7 +61,7 @@ class ScoreColumns(NamedTuple):
         return self.where(np.isfinite(self.score) & (self.image != NO_ID))
 
     def followed_by(self, others: "ScoreColumns") -> "ScoreColumns":
-        """Return these rows followed by the others."""
+        """Return these rows, followed by the rows of `others`."""
         return ScoreColumns._make(np.concatenate([getattr(self, name), getattr(others, name)]) for name in self._fields)
 
     def image_rows(self) -> list[tuple[int, int]]:
@@ -139,7 +139,7 @@ class _PartTotals(NamedTuple):
 
 
 class _Parts:
-    """Reader that returns parts as arrays and caches the first ones. Cached parts are not pickled."""
+    """Reader that returns parts as arrays and caches the first parts. Cached parts are not pickled."""
 
     def __init__(self, read: Sequence[ReadPart]) -> None:
         self.read = read
@@ -229,7 +229,7 @@ class RunScores:
     def with_reward(self, reward: Reward) -> "RunScores":
         """Return the same scores with an additional metric, REWARD.
 
-        It has a row for each image that has a score on every metric in the reward.
+        REWARD has a row for each image that has a score on every metric in the reward.
         """
         combined = copy(self)
         combined.metrics, combined._reward = [*self.metrics, REWARD], reward

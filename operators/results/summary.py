@@ -280,7 +280,7 @@ def sort_best_first(summary: pa.Table, lower_is_better: Container[str] = ()) -> 
 
 
 def describe_part(manifest: Mapping[str, Any]) -> str:
-    """Return `12 of 256 prompts` if a limit or early stop excluded prompts of a run, otherwise an empty string."""
+    """Describe the scored part of a benchmark, such as `12 of 256 prompts`; empty if no prompt was left out."""
     counts = [manifest[name] for name in ("seen", "limited") if manifest.get(name)]
     if not counts or counts[0]["prompts"] == counts[-1]["of_prompts"]:
         return ""

@@ -177,7 +177,7 @@ SPLIT_RULE = (
 
 
 def choose_split(text: str, held_out: float) -> str:
-    """Assign a prompt to `test` (for a fraction `held_out` of all prompts) or `train`, depending only on its text."""
+    """Return the prompt's split: `test` for a fraction `held_out` of all prompts, otherwise `train`."""
     normal = " ".join(text.lower().split())
     fraction = int.from_bytes(hashlib.sha256(normal.encode(errors="replace")).digest()[:8], "big") / 2**64
     return HELD_OUT if fraction < held_out else TRAIN

@@ -18,8 +18,8 @@ MAX_TIE = 1e-9
 def measure_noise(values: Floats, prompts: Codes) -> float:
     """Return the pooled standard deviation of values (n,) within a prompt; 0 if no prompt has two values.
 
-    It is sqrt(sum of squared deviations from the prompt's mean / (number of values - number of prompts)), over the
-    images of all generators.
+    The result is sqrt(sum of squared deviations from the prompt's mean / (number of values - number of prompts)), over
+    the images of all generators.
     """
     known = ~np.isnan(values)
     deviations = values[known] - compute_prompt_means(values, prompts)[known]

@@ -1,4 +1,4 @@
-"""Caches what models write about prompts, so that a training step with known prompts only has to process images."""
+"""Caches texts that models write about prompts, so that a training step with known prompts only processes images."""
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence

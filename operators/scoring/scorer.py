@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class WrittenQuestions(Protocol):
-    """Storage for questions that a model wrote. It outlives the process."""
+    """Storage for questions that a model wrote. The storage outlives the process."""
 
     def read_new_tables(self, metric: str) -> Sequence[pa.Table]:
         """Return the tables (schema QUESTIONS) that this or any other process has added since the last call."""
@@ -275,7 +275,7 @@ class Scorer:
         return {name: table.replace_schema_metadata(None) for name, table in made.items()}
 
     def _make_pack_table(self, asked: Sequence[AskedPrompt]) -> pa.Table:
-        """Return the questions about the prompts (schema QUESTIONS): the caller's, or else those in the pack."""
+        """Return the questions about the prompts (schema QUESTIONS): the caller's questions, or else the pack's."""
         records = []
         for prompt in asked:
             found: Sequence[Mapping[str, Any]] | RowError
@@ -292,7 +292,7 @@ class Scorer:
 
 
 def _check_sources_and_captions(metrics: Mapping[str, Metric], *, sources: bool, captions: bool) -> None:
-    """Raise ConfigError if a metric lacks the sources or captions that it needs, or if no metric reads those given."""
+    """Raise ConfigError if sources or captions are missing that a metric needs, or are given but used by no metric."""
     comparing = list_source_metrics(metrics)
     if sources:
         require_source_metric(metrics, comparing)

@@ -68,7 +68,7 @@ def read_call(
     sources: AnyImage | Iterable[ImageOrFrames | None] | None,
     captions: Iterable[tuple[str, str] | None] | None,
 ) -> Call:
-    """Return the caller's values as rows like those of a sweep. Raise ConfigError for lists of different lengths."""
+    """Convert the caller's values to rows that a sweep could read. Raise ConfigError for lists of different lengths."""
     listed = _list_images(images, "images")
     count = len(listed)
     given = [prompts] * count if isinstance(prompts, str) else list_values(prompts, "prompts")
@@ -172,7 +172,7 @@ def _make_image_columns(listed: Sequence[Any], argument: str, names: tuple[str, 
 
 
 def _is_single(images: Any) -> bool:
-    """Return True for a single image. Arrays with four dimensions, of objects or of strings contain several images."""
+    """Return True for a single image. An array with four dimensions, objects or strings counts as several images."""
     if isinstance(images, np.ndarray):
         return images.ndim < 4 and images.dtype.kind not in "OU"
     return isinstance(images, AnyImage)
@@ -185,7 +185,7 @@ def _list_images(images: Any, name: str) -> list[Any]:
 
 
 def _list_frames(image: Any, where: str) -> list[AnyImage | None]:
-    """Return the images in a list, or the image alone; None stands for a missing image. Raise ConfigError otherwise."""
+    """Return a value's images as a list, with None for a missing image; raise ConfigError for any other value."""
     if isinstance(image, Mapping) and not {"bytes", "path"}.isdisjoint(image):  # as `datasets` writes images
         image = image.get("bytes") or image.get("path")
     if rows.is_missing(image):

@@ -56,7 +56,7 @@ class PromptQuestions(NamedTuple):
 
 
 class QuestionIndex:
-    """The questions of a table (schema QUESTIONS) by prompt, in the form in which the metric asks them.
+    """Questions by prompt, read from a table (schema QUESTIONS) and put in the form in which the metric asks them.
 
     Questions that the metric's own filter dropped are omitted.
     """
@@ -210,7 +210,7 @@ class AnswersStage(QuestionedImagesStage):
 
     @classmethod
     def trial_call(cls, key: str, metrics: Collection[Any]) -> Call:
-        """Return the stage's call, or the call for free replies if no metric needs likelihoods."""
+        """Return the model's call, or the call for replies in the model's own words if no metric needs likelihoods."""
         free = all(metric.vqa_prompt("Is it?", ("yes", "no")).free for metric in metrics)
         return "generate_from_images" if key == "model" and free else cls.calls[key]
 
@@ -221,7 +221,7 @@ class AnswersStage(QuestionedImagesStage):
         self.match = ChoiceMatcher(models["matcher"]) if "matcher" in models else None
 
     def measure(self, images: PreparedImages, questions: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
-        """Encode `image_batch` images at a time and answer their questions before encoding the next ones."""
+        """Encode `image_batch` images at a time; answer all questions about them before encoding more images."""
         before = self.model.usage
         answers = collect_answers(images, questions)
 

@@ -21,7 +21,7 @@ class GraphNode(NamedTuple):
     """One stage together with the models that it loads."""
 
     name: str
-    """Name composed of the stage, the role of its own model and, if the model sees images other than the scored ones,
+    """Name composed of the stage, the role of its own model and, if the model sees other images than the scored images,
     the kind of these images: `answers:vqa`, `answers:vqa:blank_images`, `inspections:judge:edit+result`.
     """
     stage: type[Stage]
@@ -101,7 +101,7 @@ def require_source_metric(wanted: Collection[str], comparing: Collection[str]) -
 
 
 def list_caption_columns(metrics: Mapping[str, Metric]) -> dict[str, tuple[str, ...]]:
-    """Return, for each metric that needs captions of edits, the columns that contain them."""
+    """Return, for each metric that needs captions of edits, the columns that contain these captions."""
     return {name: metric.captions for name, metric in metrics.items() if metric.captions}
 
 

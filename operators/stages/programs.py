@@ -68,7 +68,7 @@ def generate(model: GenerateModel | None, asked: Sequence[ProgramRequest]) -> Se
 def generate_from_images(
     model: ImageGenerateModel, features: Sequence[object], requests: Sequence[ImageRequest]
 ) -> Sequence[Reply]:
-    """Return the model's replies about images; one failing request does not affect the others."""
+    """Return the model's replies about images; a failing request does not affect the other requests."""
     try:
         return call_and_count(lambda batch: model.generate_from_images(features, batch), requests)
     except Exception as error:
@@ -93,7 +93,7 @@ class _RunningProgram(Generic[T]):
         self.resume(None)
 
     def resume(self, replies: Sequence[Reply] | None) -> None:
-        """Start the program, or resume it with the replies to its requests; it ends if one of them has no reply."""
+        """Start the program, or resume it with the replies to its requests; a missing reply ends the program."""
         self.requests = ()
         failed = next((reply for reply in replies or () if isinstance(reply, RowError)), None)
         if failed is not None:

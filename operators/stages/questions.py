@@ -110,7 +110,7 @@ class QuestionsStage(RowStage):
 def write_questions(
     prompts: pa.Table, metric: QuestionWritingMetric, model: GenerateModel | None, kept: WrittenRows | None = None
 ) -> pa.Table:
-    """Return questions (schema QUESTIONS) about prompts (schema PROMPTS), reusing those in `kept` for their texts."""
+    """Return questions (schema QUESTIONS) about prompts (schema PROMPTS), reusing the questions in `kept`."""
     kept = kept or {}
     asked = list(read_prompts(prompts))
     new = [text for text in dict.fromkeys(text for _, text in asked) if text not in kept]

@@ -166,7 +166,7 @@ def _list_question_keys(table: pa.Table) -> set[tuple[str, str | None]]:
 
 
 class WrittenIndex:
-    """The questions of all prompts, with their probabilities of entailment if these were computed."""
+    """The questions of all prompts, with the probabilities of entailment if these were computed."""
 
     def __init__(self, questions: pa.Table, entailments: pa.Table | None) -> None:
         self.questions: dict[str, list[WrittenQuestion]] = {}

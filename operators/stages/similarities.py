@@ -169,7 +169,7 @@ class SimilaritiesStage(ImagesStage):
     def _compare(
         self, features: Sequence[Any], texts: Sequence[Texts], measure: Measure
     ) -> list[ComparisonResult | RowError]:
-        """Compare each image with its texts and its source; if one of these has an error, the error is the result."""
+        """Compare each image with its texts or its source; an error of any of these becomes the result."""
         count = len(self.views)
         pairs: list[Pair] = []
         errors: list[RowError | None] = []

@@ -28,7 +28,7 @@ MAX_CACHED_INDICES = 16
 
 
 class StaleInput(PlumblineError):
-    """Error if another stage's table must be recomputed, because its inputs no longer exist."""
+    """A table of another stage that must be recomputed, because the inputs of that table no longer exist."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}; run again")
@@ -44,7 +44,7 @@ class Upstream:
     read_each: Callable[[], Sequence[pa.Table]] = field(compare=False)
     schema: pa.Schema = field(compare=False)
     state: Hashable = None
-    """Value that distinguishes the tables from others with the same names."""
+    """Value that distinguishes these tables from other tables with the same names."""
 
     def read(self) -> pa.Table:
         """Return the rows of all tables as one table."""
@@ -162,7 +162,7 @@ class Stage(ABC):
 
     @classmethod
     def trial_call(cls, key: str, metrics: Collection[Any]) -> Call:
-        """Return the call that tests a service, using the model of `key`, before anything is computed."""
+        """Return the call for testing, before the sweep begins, the service of the model with this key in `calls`."""
         return cls.calls[key]
 
     @classmethod
@@ -198,7 +198,7 @@ class RowStage(Stage):
 
 
 def cache_upstream(method: Callable[..., Any]) -> Any:
-    """Cache a function's results for the most recent upstreams; each stage instance has its own cache."""
+    """Return the function with a cache of its results for the most recent upstreams; each stage caches separately."""
     return lru_cache(maxsize=MAX_CACHED_INDICES)(method)
 
 

@@ -95,8 +95,8 @@ def spearman_viescore(human: Floats, metric: Floats, generators: NDArray[np.int6
 def measure_raters_viescore(ratings: pd.DataFrame) -> float:
     """Return the raters' agreement by `spearman_viescore`, given a long table (unit, generator, rater, rating).
 
-    Each rater is compared with the mean of the others. The results are averaged over raters and then over generators
-    (iterate_all_results_human2human in VIEScore's release).
+    Each rater is compared with the mean of the other raters. The results are averaged over raters and then over
+    generators (iterate_all_results_human2human in VIEScore's release).
     """
     by_generator = []
     for _, rows in ratings.groupby("generator", sort=False):
@@ -119,7 +119,7 @@ def _average_viescore(correlations: Sequence[float]) -> float:
 def krippendorff_alpha(ratings: pd.DataFrame, level: Level) -> float:
     """Return Krippendorff's alpha of a long table (unit, rater, rating), in [-1, 1]; ratings may be missing.
 
-    It is nan if no unit has two ratings, or if all ratings of such units are equal, because then raters who agree
+    Alpha is nan if no unit has two ratings, or if all ratings of such units are equal, because then raters who agree
     cannot be distinguished from raters who always give the same answer. Source: Krippendorff 2018, Content Analysis,
     chapter 12; used in Gecko, section 4.1.
     """

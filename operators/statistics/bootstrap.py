@@ -154,8 +154,8 @@ class Prompts:
 def compute_student_interval(value: float, resampled: Floats, count: int, scale: Scale | None = None) -> Interval:
     """Return Student's interval of a statistic of `count` prompts, with the spread of resamples as standard error.
 
-    It is undefined if most resamples are undefined or all are equal. If a `scale` is given, it is computed for the
-    Fisher transform of the statistic.
+    The interval is undefined if most resamples are undefined or all are equal. If a `scale` is given, the interval is
+    computed for the Fisher transform of the statistic.
     """
     defined = resampled[np.isfinite(resampled)]
     if len(defined) < len(resampled) / 2 or not math.isfinite(value) or np.ptp(defined) < ROUNDING:
@@ -174,7 +174,8 @@ def compute_student_interval(value: float, resampled: Floats, count: int, scale:
 def compute_student_quantiles(counts: Floats | int) -> Floats:
     """Return the half-widths of intervals, in standard deviations of resampled means, given the numbers of prompts.
 
-    They are Student's quantile times sqrt(n / (n - 1)), because resampled means vary less than the standard error.
+    The half-widths are Student's quantile times sqrt(n / (n - 1)), because resampled means vary less than the standard
+    error.
     """
     degrees = np.asarray(counts, np.float64) - 1
     import scipy  # imported here because it is slow, and `plumbline status` computes no interval
@@ -214,9 +215,9 @@ def compute_percentile_intervals(resampled: Floats, counts: Floats, skewness: Fl
 def compute_gaffke_interval(numerators: Floats, denominators: Floats, scale: Scale, sampling: Sampling) -> Interval:
     """Return Gaffke's interval of a mean on a scale, from the sums and sizes of prompts (k,).
 
-    It is valid even for few prompts and for equal values. Each end is a quantile of the means under uniformly drawn
-    weights, with an extra prompt at that end of the scale (Gaffke 2005; Learned-Miller and Thomas 2019). For
-    proportions it is Clopper and Pearson's interval.
+    The interval is valid even for few prompts and for equal values. Each end is a quantile of the means under uniformly
+    drawn weights, with an extra prompt at that end of the scale (Gaffke 2005; Learned-Miller and Thomas 2019). For
+    proportions this is Clopper and Pearson's interval.
     """
     random = np.random.default_rng(sampling.seed)
     kinds, counts = np.unique(np.column_stack([numerators, denominators]), axis=0, return_counts=True)

@@ -32,13 +32,15 @@ RatingStatistic = Literal[
 Level = Literal["nominal", "ordinal", "interval"]
 """Level of measurement, which defines the distance between two ratings in Krippendorff's alpha."""
 Unsure = Literal["left_out", "tied"]
-"""Treatment of pairs that people do not decide: left out, or counted as right if the metric ties them."""
+"""Treatment of pairs that people do not decide: left out, or counted as right if the metric ties both images."""
 EqualScores = Literal["half", "wrong"]
 """Credit for a pair with equal scores that people decide: half a pair, as expected from a coin toss, or none, as in
 releases that count only the same choice as right.
 """
 ZeroHandling = Literal["wilcox", "pratt"]
-"""Treatment of pairs without a difference in the signed-rank test: drop them, or rank them and then drop them."""
+"""Treatment of pairs without a difference in the signed-rank test: dropped before the pairs are ranked (`wilcox`), or
+after (`pratt`).
+"""
 Convention = Literal["published", "paper", "current"]
 """Convention of T2IScoreScore.
 

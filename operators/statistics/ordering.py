@@ -43,7 +43,7 @@ class SignedRank(NamedTuple):
 
 
 def signed_rank(a: Floats, b: Floats, *, zeros: ZeroHandling = "wilcox") -> SignedRank:
-    """Compare paired values (n,); pairs with nan are ignored.
+    """Return the signed-rank test of paired values (n,); pairs with nan are ignored.
 
     Pairs that do not differ are dropped (`wilcox`), or ranked and then dropped (`pratt`); the Gecko paper does not say
     which. Differences that are equal up to rounding, such as 1 - 2/3 and 1/3 - 0, count as equal.
@@ -52,7 +52,7 @@ def signed_rank(a: Floats, b: Floats, *, zeros: ZeroHandling = "wilcox") -> Sign
 
 
 def rank_differences(differences: Floats, step: float, *, zeros: ZeroHandling = "wilcox") -> SignedRank:
-    """Compare paired values, given their differences a - b (n,) rounded to multiples of `step` (see `choose_step`)."""
+    """Return the signed-rank test of paired values, given differences a - b (n,) rounded to multiples of `step`."""
     differences = differences[np.isfinite(differences)]
     n = len(differences)
     if not n:

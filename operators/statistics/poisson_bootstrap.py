@@ -93,7 +93,7 @@ def compute_weighted_sums(prompts: NDArray[np.uint64], values: Sequence[Callable
 def compute_ratio_intervals(totals: Floats, counts: Floats) -> Floats:
     """Return the ends (2, k) of the intervals of k ratios, given their weighted totals and counts (k, RESAMPLES).
 
-    They are nan if fewer than three prompts have a value, or if the ratio depends on only a few prompts.
+    An interval is nan if fewer than three prompts have a value, or if the ratio depends on only a few prompts.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
         ratios = np.where(counts > 0, totals / counts, math.nan)

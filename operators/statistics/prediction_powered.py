@@ -77,7 +77,7 @@ class PoweredMeans(NamedTuple):
     def interval(self, level: float, widest: float) -> tuple[float, float]:
         """Return the ends of the interval of a single mean, for labels between -widest and widest.
 
-        It is valid for any distribution of labels, however often it is computed while labels come in.
+        The interval is valid for any distribution of labels, however often it is computed while labels come in.
         """
         sample = self.bounded(widest)
         return _find_lower_end(sample, level), -_find_lower_end(sample.negated, level)

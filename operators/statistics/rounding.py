@@ -14,9 +14,9 @@ MIN_EXPONENT = -1000  # minimum exponent of a step, so that steps and half steps
 def choose_step(*values: Floats) -> float:
     """Return the step for rounding these values: a power of two, about 1e-9 of the median absolute value above 0.
 
-    The median prevents one enormous value, such as -1e9 for a failure, from hiding the differences between all others.
-    Powers of two suit fractions with small denominators: a k/n that is not a multiple of half a step is at least 1 /
-    (2n) steps away from a boundary, which is much more than floating-point error.
+    The median prevents one enormous value, such as -1e9 for a failure, from hiding the differences between all other
+    values. Powers of two suit fractions with small denominators: a k/n that is not a multiple of half a step is at
+    least 1 / (2n) steps away from a boundary, which is much more than floating-point error.
     """
     sizes = np.abs(np.concatenate([array.ravel() for array in values]))
     sizes = sizes[np.isfinite(sizes) & (sizes > 0)]

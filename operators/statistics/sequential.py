@@ -77,7 +77,7 @@ def compute_evidence(differences: Floats, options: Adaptive, indifference: float
 def with_indifference(
     known: PairEvidence, differences: Floats, options: Adaptive, indifference: float, pairs: int
 ) -> PairEvidence:
-    """Add the evidence against differences larger than the indifference, if the indifference is not 0."""
+    """Return the evidence with `far_above` and `far_below` filled in, unless the indifference is 0."""
     if not indifference:
         return known
     above, below = (
@@ -90,9 +90,9 @@ def _compute_log_e(excess: Floats, options: Adaptive, bound: float, pairs: int) 
     """Return the log of an e-process against the hypothesis that excesses (..., looks, per_look) sum to 0 or less.
 
     An excess is a difference, in either direction, minus `bound`. If all excesses sum to 0, the mean of the remaining
-    ones is known, and deviations from it are outcomes of a fair game. A bet does not change within a look, which has
-    one prompt from each stratum. By the inequality of arithmetic and geometric means, the expected product of the gains
-    in a look is then at most 1, so the test is valid for balanced orders. Missing prompts (nan) add 0.
+    excesses is known, and deviations from it are outcomes of a fair game. A bet does not change within a look, which
+    has one prompt from each stratum. By the inequality of arithmetic and geometric means, the expected product of the
+    gains in a look is then at most 1, so the test is valid for balanced orders. Missing prompts (nan) add 0.
     """
     total = excess.shape[-1] * excess.shape[-2]
     present = np.isfinite(excess)
@@ -133,8 +133,8 @@ def _approximate_log_e(
 ) -> Floats:
     """Return the log of an e-process, a one-sided normal mixture of the weighted gains (Waudby-Smith et al. 2024).
 
-    It is -inf as long as the variance is due to few prompts, because more such prompts may follow. The number of these
-    prompts is estimated as the number of equal deviations that would have the same variance and fourth moment.
+    The log is -inf as long as the variance is due to few prompts, because more such prompts may follow. The number of
+    these prompts is estimated as the number of equal deviations that would have the same variance and fourth moment.
     """
     n = np.cumsum(present.sum(-1), axis=-1)
     m1, m2, m3, m4 = (np.cumsum((excess**power).sum(-1), axis=-1) / np.maximum(n, 1) for power in (1, 2, 3, 4))
@@ -169,7 +169,7 @@ class Decisions(NamedTuple):
 
 
 def decide_sequentially(pairs: Sequence[PairEvidence], alpha: float) -> Decisions:
-    """Decide pairs look by look; the probability that any decision is false is at most alpha.
+    """Return decisions made look by look; the probability that any decision is false is at most alpha.
 
     A pair is decided for good once an e-process exceeds 2 u / alpha, where u is the number of undecided pairs: Holm's
     steps (1979) with thresholds that are valid at all looks (Ville's inequality). The factor 2 accounts for the two

@@ -120,7 +120,8 @@ def correct_share(passing: Share, sensitivity: Share, specificity: Share) -> Cor
         specificity: Fraction of bad rated images that fail.
 
     Returns:
-        The corrected fraction. If the test may be no better than chance, any fraction is possible, and it is undefined.
+        The corrected fraction. If the test may be no better than chance, any fraction is possible, and the corrected
+        fraction is undefined.
     """
     if not passing.n or not sensitivity.n or not specificity.n:
         return CorrectedShare(math.nan, UNDEFINED, "people pass all rated images or none")

@@ -137,7 +137,7 @@ class _Pairs:
         return low
 
     def edge(self, difference: float) -> float:
-        """Return the threshold that includes a difference and all differences equal to it."""
+        """Return the threshold that ties all pairs whose difference is this difference, up to rounding."""
         return float(self.edges(np.array([difference]))[0])
 
     def edges(self, differences: Floats) -> Floats:
@@ -147,7 +147,7 @@ class _Pairs:
         return np.where(near, (cells + 0.5) * self.step, differences)
 
     def below(self, epsilon: float) -> float:
-        """Return the next lower threshold."""
+        """Return the largest threshold below `epsilon`."""
         return min(epsilon - self.step, math.nextafter(epsilon, 0.0))
 
     def build_edge(self, epsilon: float, below: _Edge | None = None, above: _Edge | None = None) -> _Edge:

@@ -93,7 +93,7 @@ class ClusterConfig(BoundsChecked):
     """
     driver_rows: Natural = 1_000_000
     """Maximum number of score rows of runs whose results and reports the driver computes itself. For larger runs, Ray
-    workers compute them, except with `here`, which has no workers.
+    workers compute results and reports, except with `here`, which has no workers.
     """
     bundle: Positive | None = None
     """Number of shards in a bundle, which a worker takes at once; at most 16. The default is small enough for each

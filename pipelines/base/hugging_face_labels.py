@@ -33,7 +33,7 @@ def _list_names(feature: Any) -> list[str]:
 
 
 def name_labels(rows: Rows, exclude: Collection[str] = ()) -> Rows:
-    """Replace numbers by names in every label column except those in `exclude`; a missing label becomes null."""
+    """Replace numbers by names in all label columns that are not in `exclude`; a missing label becomes null."""
     for column, names in find_labels(rows.schema).items():
         if column not in exclude:
             position = rows.schema.get_field_index(column)

@@ -14,11 +14,9 @@ from plumbline.operators.base.errors import ConfigError
 LOGGER = "plumbline"
 """Name of the root logger of a run's log."""
 LOGGING_OFF = 100
-"""A level above all others, which disables a logger."""
+"""A log level above all other levels, which disables a logger."""
 MAX_WAIT = 1.0
-"""Seconds after a worker's last report. The first line that is logged after this time is sent at once, with all earlier
-lines.
-"""
+"""Seconds since a worker's last report after which a new line is sent at once, together with all earlier lines."""
 Line = Mapping[str, Any]
 """A log line as plain values."""
 _LOG_FIELDS: ContextVar[Mapping[str, str]] = ContextVar("about", default={})  # noqa: B039  # replaced, never modified
@@ -80,8 +78,8 @@ def handle_all_lines(handler: logging.Handler, level: int) -> None:
 class Forwarder(logging.Handler):
     """Handler that collects a worker's lines for its next report to the driver.
 
-    It sends the lines immediately after a warning, or if the last report was more than MAX_WAIT ago. One remote call
-    per line would cost more than all other reports of a worker together.
+    The handler sends the lines immediately after a warning, or if the last report was more than MAX_WAIT ago. One
+    remote call per line would cost more than all other reports of a worker together.
     """
 
     def __init__(self, send: Callable[[Sequence[Line]], object]) -> None:
@@ -98,7 +96,7 @@ class Forwarder(logging.Handler):
                 self._send(self.take())
 
     def take(self) -> Sequence[Line]:
-        """Return the lines that have not been sent; the caller must report them."""
+        """Return the lines that have not been sent; the caller must send these lines."""
         with self._guard:
             lines, self._lines, self._taken = self._lines, [], time.monotonic()
             return lines

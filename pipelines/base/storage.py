@@ -47,7 +47,7 @@ Roots = Annotated[tuple[str, ...], Bound("folders or s3:// prefixes", all)]
 
 
 class WriteError(PlumblineError):
-    """Raised if a result of a run cannot be written."""
+    """A failure to write a result of a run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,7 +171,7 @@ class Place:
         return self.filesystem.entry(self.path)
 
     def read(self, limit: int | None = None) -> bytes:
-        """Return the file's bytes, or the first `limit` of them."""
+        """Return the file's bytes, or only the first `limit` bytes."""
         return self.filesystem.read(self.path, limit)
 
     def open(self, *, size: int | None = None, etag: str | None = None, **options: Any) -> IO[bytes]:

@@ -15,9 +15,9 @@ from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.rows import require_once
 
 QUOTED_STRING = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
-"""A quoted string in Python or JSON."""
+"""Pattern for a quoted string in Python or JSON."""
 WRITTEN_LIST = re.compile(rf"\s*\[\s*(?:(?:{QUOTED_STRING.pattern})[\s,]*)*\]\s*", re.DOTALL)
-"""A list of strings as printed by Python, JSON or (without commas) NumPy."""
+"""Pattern for a list of strings as printed by Python, JSON or (without commas) NumPy."""
 WORKBOOKS = (".xlsx", ".xls", ".ods")
 """Suffixes of spreadsheets, which are not supported."""
 MAX_WRITTEN_LIST = 10_000
@@ -81,7 +81,7 @@ class Rejection(NamedTuple):
 
 
 class Refused(Exception):
-    """Raised to reject a row for a reason that the user can fix."""
+    """Refusal of a row for a reason that the user can fix."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)

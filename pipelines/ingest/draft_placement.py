@@ -1,6 +1,6 @@
 """Placement of draft shards in an output, in order.
 
-Decides which existing shards are kept, and which rows of a draft are duplicates.
+This module decides which existing shards are kept, and which rows of a draft are duplicates.
 """
 
 import json
@@ -150,7 +150,7 @@ class Shards:
         return path, self._last_key
 
     def _restore(self, generator: str, path: str, key: str) -> ShardRecord:
-        """Record the ids and prompts of a shard in the output; its images are not read."""
+        """Record the ids and prompts of a shard in the output, and return the shard's record; no image is read."""
         rows = read_columns(self.output, path, ["image_id", "prompt_id", "prompt", "skills"])
         with convert_damage(self.output, path):
             for row in rows:

@@ -25,7 +25,7 @@ from plumbline.pipelines.sources.origins import Origins
 RAY_START_DELAY = 5.0
 """Seconds that this process drafts on its own before it starts Ray."""
 MAX_UNITS_PER_WORKER = 3
-"""Maximum number of units in progress per worker: one unit is being drafted while others wait to be placed."""
+"""Maximum number of units in progress per worker: one unit is being drafted while further units wait to be placed."""
 RESTART_INTERVAL = 0.2
 """Seconds between checks whether a worker has restarted."""
 CLEANUP_TIMEOUT = 10.0
@@ -88,7 +88,7 @@ class Source(ABC):
 
 
 class WorkerDied(Exception):
-    """Raised if a worker has died and all its drafts are lost."""
+    """The death of a worker, which loses all drafts of the worker."""
 
 
 class Drafter:
@@ -116,7 +116,7 @@ class Drafter:
         return DraftedUnit([shard.finish() for shard in drafts], rejected)
 
     def commit(self, number: int, placements: list[Placement | None]) -> list[int]:
-        """Commit a unit's drafts, except those whose placement is None; return the size of each shard in bytes."""
+        """Commit a unit's drafts that have a placement; return the size of each shard in bytes."""
         if number not in self.drafts:
             raise WorkerDied
         drafts = zip(self.drafts[number], placements, strict=True)
@@ -132,7 +132,7 @@ class Drafter:
 
 
 class Workers:
-    """Runs one drafter in this process or, once the ingest has taken a while, several drafters on Ray.
+    """Drafters: a single one in this process or, once the ingest has taken a while, several on Ray.
 
     A worker that dies is restarted with an empty state.
     """
@@ -150,7 +150,7 @@ class Workers:
         return MAX_UNITS_PER_WORKER * len(self.drafters) if self._on_ray else 1
 
     def call(self, drafter: Any, method: str, *arguments: Any) -> Any:
-        """Start a call of a drafter's method; `get_result` waits for its result."""
+        """Start a call of a drafter's method, and return the call; `get_result` waits for the result."""
         called = getattr(drafter, method)
         return called.remote(*arguments) if self._on_ray else called(*arguments)
 
@@ -243,7 +243,7 @@ class UnitInProgress:
 
 
 class DraftingQueue:
-    """Hands units to workers and places their drafts in order; the output does not depend on the number of workers.
+    """Passes units to workers and places the drafts in order; the output does not depend on the number of workers.
 
     Shards that are already in the output are restored without drafting until the first unit has to be drafted.
     """

@@ -102,7 +102,7 @@ class FileSource(Source):
 
     @cached_property
     def extras(self) -> list[str]:
-        """Columns of the table that have no role; raises ConfigError if shards reserve the name of one of them."""
+        """Columns of the table that have no role; raises ConfigError if a name is reserved for a column of shards."""
         fixed = self.config.generator is not None
         used = {name for role, name in asdict(self.names).items() if role != "generator" or not fixed}
         extras = [name for name in self.table.types if name not in used]
@@ -204,7 +204,7 @@ class FileSource(Source):
         return []
 
     def record_finished(self, unit: FileUnit, drafted: DraftedUnit, output: Place) -> None:
-        """Do nothing: the shard itself shows that the unit is finished."""
+        """Record nothing, because the existence of the shard shows that the unit is finished."""
 
     def _hash(self, found_rows: Sequence[FoundRow]) -> str:
         sources = [[found.sources for found in found_rows]] if self._source_columns else []

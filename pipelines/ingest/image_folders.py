@@ -219,7 +219,7 @@ class Folder:
         return f"{self.place.url}/{name}"
 
     def reject_without_prompt(self, image: str, message: str) -> Rejection:
-        """Return the rejection of an image that has no prompt; skip a contact sheet, because it needs no prompt."""
+        """Return the rejection of an image without a prompt; mark a contact sheet, which needs none, as skipped."""
         if is_contact_sheet(image):
             return self.skip(image, "contact sheet, by its name")
         return self.reject(image, Refused("empty_prompt", message))

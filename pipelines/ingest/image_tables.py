@@ -109,7 +109,7 @@ class ImageTableSource(SampleSource):
             return Origins(origin, origin)
 
     def skip_unnamed(self) -> list[Rejection]:
-        """Skip image files in a folder of tables if no row refers to them."""
+        """Return rejections of kind `skipped` for the image files in a folder of tables that no row names."""
         place = self.config.storage.locate(str(self.config.table))
         if self.config.images is not None or not place.is_folder():
             return []
@@ -198,7 +198,7 @@ class TableInspection(NamedTuple):
 
 
 def inspect_table(place: Place, columns: InputColumnsConfig) -> TableInspection:
-    """Inspect a table. The result is empty if the table cannot be read; the ingest reports that later."""
+    """Return a table's properties, or the default properties if the table cannot be read, which the ingest reports."""
     try:
         with _open_table(place) as (schema, batches):
             names = find_names(schema.names, columns)

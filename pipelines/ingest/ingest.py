@@ -67,7 +67,7 @@ class IngestResult(NamedTuple):
 
     @property
     def damaged(self) -> list[str]:
-        """Damaged files; the number of rows lost from them is unknown."""
+        """Damaged files, from which an unknown number of rows is lost."""
         return sorted({rejection.file for rejection in self.rejected if rejection.kind in DAMAGED_KINDS})
 
     @property

@@ -29,7 +29,7 @@ PROMPTS = pa.schema([("prompt_id", pa.string()), ("text", pa.string()), SKILLS_F
 
 
 class OutputError(ConfigError):
-    """Raised if a file in the output is damaged or missing, or was not written by an ingest."""
+    """A file in the output that is damaged or missing, or was not written by an ingest."""
 
 
 class Footer(NamedTuple):
@@ -96,7 +96,7 @@ def read_footer(output: Place, path: str, size: int | None = None) -> Footer:
 
 @contextmanager
 def convert_damage(output: Place, path: str) -> Iterator[None]:
-    """Convert errors from a file that is damaged, or not written by an ingest, to an OutputError naming the file."""
+    """Convert errors about a damaged file, or a file that no ingest wrote, to an OutputError that names the file."""
     try:
         yield
     except (pa.ArrowException, DamagedError, ValueError, KeyError, TypeError, Refused) as error:
@@ -120,7 +120,7 @@ def read_prompts(output: Place, paths: Sequence[str]) -> Iterator[tuple[str, lis
 
 
 def read_columns(output: Place, path: str, names: list[str]) -> list[dict[str, Any]]:
-    """Return a shard's rows with those columns in `names` that exist; raise ConfigError if the shard is damaged."""
+    """Return a shard's rows with the columns in `names`, if they exist; raise ConfigError if the shard is damaged."""
     with convert_damage(output, path), open_for_arrow(output / path, "output", cache_type="none") as stream:
         file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
         rows: list[dict[str, Any]] = file.read(columns=names, use_threads=False).to_pylist()

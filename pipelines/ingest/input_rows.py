@@ -48,7 +48,7 @@ FOREIGN_IMAGES = ("heic", "heif", "jxl", "jp2", "psd", "exr", "hdr", "svg", "tga
 FOREIGN_SUFFIXES = (*FOREIGN_IMAGES, *FOREIGN_VIDEOS)
 EDIT_SOURCES = ("source", "source_image", "input", "input_image", "original", "original_image")
 EDIT_RESULTS = ("result", "output", "output_image", "edited", "edited_image")
-"""Usual names for the result of an edit; EDIT_SOURCES contains the names for its source.
+"""Usual names for the result of an edit; EDIT_SOURCES contains the names for the source of an edit.
 
 A tar may contain 0.source.png next to 0.png, or 0.original_image.jpg next to 0.edited_image.jpg, like the columns of
 InstructPix2Pix.
@@ -227,7 +227,7 @@ def make_relative(value: Any, folder: Place) -> str:
 
 
 def resolve_link_roots(folder: str, others: Sequence[str]) -> list[Path]:
-    """Return the folders that a link in `folder` may lead to: `folder` and the others, with links resolved."""
+    """Return the folders that a link in `folder` may lead to: `folder` itself and `others`, with links resolved."""
     return [Path(os.path.realpath(Path(root).expanduser())) for root in (folder, *others)]
 
 

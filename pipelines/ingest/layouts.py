@@ -44,7 +44,7 @@ PROMPTS_FILE = re.compile(r"(?!\.).*(prompt|caption|metadata).*\.(csv|tsv|jsonl?
 MIN_FOLDER_WORDS = 3
 """Minimum number of words in a folder name that counts as a prompt; `run one` has too few."""
 DESCRIBED_IN = "described in"
-"""Key in a FolderTable's row for the file and line that describe the image."""
+"""Key in a row of a FolderTable. Its value names the file and the line that describe the image."""
 FOLDER_TABLE_COLUMNS = InputColumnsConfig(
     image="file", prompt="prompt", prompt_id="prompt_id", generator="generator", skills="skills"
 )
@@ -61,7 +61,9 @@ class Layout(NamedTuple):
     files: Callable[[Folder], Collection[str]]
     """Function that returns the files with the prompts; none if the folder has another layout."""
     read: Callable[[Folder], Iterator[DescribedImage | Rejection]]
-    """Function that yields every image with its prompt, and rejections; raises ConfigError if it cannot match them."""
+    """Function that yields every image with its prompt, and rejections; raises ConfigError if no image can be matched
+    to a prompt.
+    """
 
 
 def _find_own_files(folder: Folder) -> dict[str, str]:
@@ -157,9 +159,9 @@ def _read_prompts_from_names(folder: Folder) -> Iterator[DescribedImage | Reject
 
 
 def _read_ids(folder: Folder) -> Iterator[DescribedImage | Rejection]:
-    """Describe images by the prompt ids in their names; a name without a known id is itself used as an id.
+    """Yield each image with the prompt id in the image's name; a name without a known id is itself used as an id.
 
-    If the prompts have no ids, their numbers are used. Raises ConfigError if no image belongs to any prompt.
+    If the prompts have no ids, line numbers are used instead. Raises ConfigError if no image belongs to any prompt.
     """
     prompts = folder.prompts
     images = [image for image in folder.images if not is_contact_sheet(image)]
@@ -201,10 +203,10 @@ def _require_an_id(folder: Folder, prompts: ExternalPrompts, images: Sequence[st
 
 
 LAYOUTS = (
-    # Hugging Face's image folders, GenEval's folder per prompt, and scripts' CSVs. A row belongs to the images that it
-    # names (`file_name`, `file_names` or `flux_file_name`, as in Hugging Face's `imagefolder`), or whose names contain
-    # its id. A metadata file with one row that names no image belongs to the images at and below its folder, as GenEval
-    # writes metadata.jsonl.
+    # Hugging Face's image folders, GenEval's folder per prompt, and scripts' CSVs. A row describes the images that it
+    # names (`file_name`, `file_names` or `flux_file_name`, as in Hugging Face's `imagefolder`), or images whose names
+    # contain the row's id. A metadata file whose only row names no image describes all images in the file's folder and
+    # in its subfolders, as GenEval writes metadata.jsonl.
     Layout(
         name="tables",
         contents="a metadata.jsonl or metadata.csv, with the names of image files or next to those of one prompt, or "
@@ -370,7 +372,7 @@ class FolderTable(Table):
     _seen: SeenOrigins = field(default_factory=SeenOrigins)
     _ignored: list[str] = field(default_factory=list)
     _listed: list[Folder] = field(default_factory=list)
-    """The listed folder, cached between the calls of `names` and `rows`."""
+    """Cache with the listed folder, which both `names` and `rows` need; empty before the first listing."""
     _sources: SeenSources = field(default_factory=SeenSources)
     _warnings: dict[str, None] = field(default_factory=dict)
 

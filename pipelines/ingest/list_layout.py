@@ -26,9 +26,9 @@ NO_NUMBER = f"no number in its name shows its line; number it, {WRITE_TABLE}"
 
 
 def find_lists(folder: Folder) -> list[str]:
-    """Return every prompts.txt, inner folders first: an image belongs to the nearest list above it.
+    """Return every prompts.txt, inner folders first, because an image belongs to the list in the nearest folder above.
 
-    If there are none, return tables that contain only prompts; each row counts as a line.
+    If there is no prompts.txt, return tables that contain only prompts; each row counts as a line.
     """
     lists = [name for name in folder.names if PurePosixPath(name).name.lower() == LIST_FILE]
     for table in folder.text_tables if not lists else ():
@@ -64,7 +64,7 @@ class PromptLines(NamedTuple):
 def describe_by_numbers(
     folder: Folder, lines: PromptLines, images: Sequence[str], base: str = ""
 ) -> Iterator[DescribedImage | Rejection]:
-    """Describe each image by the line with its number; `base` is the folder that contains the list."""
+    """Yield each image with the prompt in the line with the image's number; `base` is the folder of the list."""
     foreign = [image for image in folder.foreign if image.startswith(base)]
     numbered = [image.removeprefix(base) for image in (*images, *foreign) if not is_contact_sheet(image)]
     generators = folder.find_generators_in_names(lines.texts)
@@ -178,7 +178,7 @@ def _find_first_number(numbers: Mapping[str, int | str], n_lines: int, url: str)
 
 
 def _find_numbered_folder(image: str) -> PurePosixPath | None:
-    """Return the folder named by a number that contains the image, directly or in a folder such as `samples`."""
+    """Return the numbered folder that contains the image, directly or in a subfolder such as `samples`."""
     for folder in PurePosixPath(image).parents:
         if folder.name.isdecimal():
             return folder

@@ -25,7 +25,9 @@ from plumbline.pipelines.sources.origins import Origins, combine_origins
 from plumbline.pipelines.store.checksums import DamagedError, decode_json, encode_json
 
 RECEIPT_VERSION = 1
-"""Version of the receipts, raised when a file's rejected or skipped images would change, so that it is read again."""
+"""Version of the receipts, raised when a file's rejected or skipped images would change, so that the file is read
+again.
+"""
 MAX_INSPECTED = 16
 """Maximum number of files, and of samples per file, that are read to describe where prompts come from."""
 SAMPLE_SCHEMA = pa.schema([("sample", pa.string())])
@@ -91,7 +93,7 @@ class SampleSource(Source):
 
     @property
     def origins(self) -> Origins:
-        """Origins found in the first files; the other files are assumed to be alike."""
+        """Origins of prompts and generators in the first files; the other files are assumed to be alike."""
         return combine_origins([self.describe(file) for file in self.sample_files[:MAX_INSPECTED]])
 
     def units(self, rejected: list[Rejection]) -> Iterator[SampleFile]:
@@ -135,7 +137,7 @@ class SampleSource(Source):
         return rejected
 
     def record_finished(self, file: SampleFile, drafted: DraftedUnit, output: Place) -> None:
-        """Write a receipt that the file was read completely, so that it need not be read again."""
+        """Write a receipt that the file was read completely, so that a later ingest need not read the file again."""
         generators = [shard.generator for shard in drafted.shards]
         receipt = {"version": RECEIPT_VERSION, "generators": generators, "rejected": drafted.rejected}
         (output / _receipt_path(self._key(file))).write(encode_json(receipt).encode())

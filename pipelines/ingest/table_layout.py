@@ -1,4 +1,4 @@
-"""Folders with tables that describe the images: a row belongs to images that it names, or whose names contain its id.
+"""Folders with tables that describe images: a row names the images, or the images' names contain the row's id.
 
 An image's name contains a value if the value is the file's path or name, with or without the extension and sample
 numbers at the end (`p7.png`, `p7_0.png` and `p7_seed3.png` all contain p7), or the number in the name, or the name of a
@@ -57,7 +57,7 @@ class RowMatch(NamedTuple):
     rows: Mapping[str, Row]
     """The row of each image; images that match no row, or rows with different prompts, are left out."""
     all_rows: Sequence[Row]
-    """All rows of the table, including those without an image."""
+    """All rows of the table, including rows without an image."""
     generators_in_names: Mapping[str, str]
     """Generator of each image in the folder, if image names contain the generators."""
 
@@ -125,13 +125,13 @@ def _match_own_images(folder: Folder, table: str, rows: Sequence[Row]) -> RowMat
 
 
 def read_tables(folder: Folder) -> Iterator[DescribedImage | Rejection]:
-    """Describe images by the rows that name their paths, then by rows whose ids are in image names.
+    """Match images to rows that name the images' paths, then to rows whose ids are in the images' names.
 
-    The remaining images are described by the nearest metadata file whose row names no image.
+    Each remaining image is matched to the nearest metadata file whose only row names no image.
     """
     left = dict.fromkeys(folder.images)
     nameless: dict[str, _NamelessTable] = {}
-    """Metadata files whose rows name no image, by folder."""
+    """Metadata files whose rows name no image, keyed by the folder of the file."""
     matches: dict[str, RowMatch] = {}
     tables = find_tables(folder)
     for table in tables:
@@ -168,7 +168,7 @@ def read_tables(folder: Folder) -> Iterator[DescribedImage | Rejection]:
 def _describe_named(
     folder: Folder, row: Row, table: str, left: dict[str, None]
 ) -> Iterator[DescribedImage | Rejection]:
-    """Describe the images that a row names, including missing ones, and remove them from `left`."""
+    """Yield the images that a row names, with the row's values, and remove these images from `left`."""
     cells = _find_image_cells(row.values, folder.columns) or []
     paths = [cell for cell in cells if isinstance(cell.path, str) and cell.path]
     name, url = PurePosixPath(table).name, folder.url(table)
@@ -191,7 +191,7 @@ def _describe_named(
 def _describe_matches(
     folder: Folder, left: dict[str, None], matches: Mapping[str, RowMatch]
 ) -> Iterator[DescribedImage | Rejection]:
-    """Describe images by the rows whose ids are in their names, preferring the nearest table, then the best match."""
+    """Match each image to the row whose id is in its file name, preferring the nearest table, then the best match."""
     for table, match in sorted(matches.items(), key=lambda each: (-each[0].count("/"), -len(each[1].rows))):
         origin = f"{PurePosixPath(table).name}, by {match.column!r} in the {match.path_part}"
         generators = match.name_generators(folder.own_generator)
@@ -226,7 +226,7 @@ class _NamelessTable(NamedTuple):
 
 
 def _explain_no_prompt(table: str, rows: Sequence[Row]) -> str:
-    """Return the reason why rows without image names cannot describe all images of a folder; empty if they can."""
+    """Return the reason why rows that name no image cannot describe all images of a folder; empty if they can."""
     values = [value for row in rows for value in row.values.values()]
     if len(rows) == 1 and not any(isinstance(value, str) and is_image(value) for value in values):
         return ""
@@ -240,7 +240,7 @@ def _explain_no_prompt(table: str, rows: Sequence[Row]) -> str:
 def _describe_nameless(
     folder: Folder, images: Sequence[str], nameless: Mapping[str, _NamelessTable], first_table: str
 ) -> Iterator[DescribedImage | Rejection]:
-    """Describe images by the nearest metadata file whose only row names no image."""
+    """Match each image to the nearest metadata file whose only row names no image."""
     folders = {above for image in folder.images for above in _list_folders_above(image)}
     used: set[str] = set()
     for image in sorted(images):
@@ -357,7 +357,7 @@ def match_rows(
     by_generator = not named_generators.isdisjoint(image_generators.values())
 
     def choose(image: str, candidates: Sequence[Row]) -> Row | None:
-        """Return the row for an image's generator; None if it has no rows, or rows with different prompts."""
+        """Return a row of the image's generator; None if there are no such rows, or if their prompts differ."""
         if by_generator and names.generator:
             candidates = [row for row in candidates if _read_cell(row, names.generator) == image_generators[image]]
         prompts = {(row.values.get(names.prompt or ""), row.values.get(names.prompt_id or "")) for row in candidates}

@@ -66,7 +66,7 @@ UNKNOWN_LOSS = "and the number of lost rows is unknown"
 
 
 def _find_tars(config: IngestConfig) -> list[SampleFile]:
-    """Return a single tar, the tars below a folder, or the tars that match a pattern with *, sorted by name.
+    """List the configured tars by name: a single tar, all tars below a folder, or tars that match a pattern with *.
 
     Raises ConfigError if there are none, or if a link leads out of the given folder and `link_roots`. A tar that is
     given by its own path may be a link to anywhere.
@@ -94,7 +94,7 @@ def _find_tars(config: IngestConfig) -> list[SampleFile]:
 
 
 class TarDamage(Refused):
-    """Raised if a tar cannot be read further.
+    """Damage at which the reading of a tar ends.
 
     The sample with the key `key` may be incomplete, and all later samples are lost.
     """
@@ -183,8 +183,8 @@ def _open_tar(tar: SampleFile) -> Iterator["_ForwardStream"]:
 class _ForwardStream:
     """Stream of a tar for tarfile, which calls `read` only for headers; we read only the contents that we need.
 
-    On its own, tarfile stops at damage as silently as at the end marker. It also loops forever on some broken headers,
-    and reads extended headers of any size into memory.
+    On its own, tarfile stops at damage as silently as at the end marker. Besides, tarfile loops forever on some broken
+    headers, and reads extended headers of any size into memory.
     """
 
     def __init__(self, stream: IO[bytes], limit: float = math.inf) -> None:

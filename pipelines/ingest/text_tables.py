@@ -140,7 +140,7 @@ class PairTable(Table):
 
 
 def open_table(place: Place) -> Table:
-    """Read the header of a CSV, or the value types of a JSON file; raise ConfigError for any other file."""
+    """Open a CSV by its header, or a JSON file by the types of its values; raise ConfigError for any other file."""
     if not place.path.lower().endswith(TEXT_TABLES):
         known = ", ".join(TEXT_TABLES)
         raise ConfigError(f"table {place.url}: expected a file that ends in {known}; rename or convert it")

@@ -107,7 +107,7 @@ def collect_garbage(config: GcConfig) -> CollectedGarbage:
 
 
 def _collect(config: GcConfig, store: Store, now: float, lease: Lease | None) -> CollectedGarbage:
-    """Collect garbage, and delete it only if there is a lease. `now` is the time on the store's clock."""
+    """Return the garbage, and delete it only if there is a lease. `now` is the time on the store's clock."""
     # List sweeps before runs: a sweep that ends in between has already written its run.
     sweeps = [heartbeat for heartbeat in read_heartbeats(store) if heartbeat.is_alive(now)]
     sweep_runs = {heartbeat.run for heartbeat in sweeps}

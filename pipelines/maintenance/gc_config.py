@@ -9,7 +9,7 @@ from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.storage import StorageConfig
 
 PRUNABLE = tuple(stage.name for stage in STAGES.values() if stage.row_kind == "images" and stage.name != "scores")
-"""Stages whose cells are not needed any more once the scores are committed."""
+"""Stages over images, except the scores; their cells are not needed any more once the scores are committed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""Retention: selects which runs of a store to keep, and removes the others."""
+"""Retention: selects the runs of a store to keep, and removes all other runs."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence

@@ -89,7 +89,7 @@ def send_heartbeats(store: Store, progress: Callable[[], Mapping[str, Any]] = di
 
 
 def read_heartbeats(store: Store) -> list[Heartbeat]:
-    """Return the readable heartbeats of all sweeps, including dead ones."""
+    """Return the readable heartbeats of all sweeps, including sweeps that died."""
     found = []
     for file in store.walk_files(SWEEPS):
         content = store.read_json(file.path) if file.path.endswith(".json") else None

@@ -340,7 +340,8 @@ TIFA_RESULT = "check that this is a result of tifa_score_benchmark"
 def read_tifa(place: Place, given: Sequence[str]) -> Answered:
     """Read TIFA's answers, which one VQA model gave about the images of one or more generators.
 
-    They become a metric with the name `given`, or tifa by default. Raises ConfigError if several names are given.
+    The answers become a metric with the name `given`, or tifa by default. Raises ConfigError if several names are
+    given.
 
     Source: Yushi-Hu/tifa, the result of `tifa_score_benchmark` (sample/sample_evaluation_result.json):
     `{"question_details": {prompt_id: {question: {"id", "caption", "question", "choices", "answer", "element_type",

@@ -144,7 +144,7 @@ def score_captions(config: CaptionsConfig) -> pa.Table:
 
 
 def make_text_measures(captions: Sequence[Caption]) -> Mapping[str, Callable[[Caption], float]]:
-    """Return the measures that need no model, by name. CIDEr counts words in the references of the given captions."""
+    """Return the measures that need no model, by name. CIDEr's weights depend on the references of all captions."""
     by_image: dict[str, dict[str, Words]] = {}
     for caption in captions:
         by_image.setdefault(caption.image_id, {}).update((text, split_words(text)) for text in caption.references)
@@ -207,7 +207,7 @@ def _compute_ref_clipscores(
 
 
 def write_captions(config: CaptionsConfig) -> pa.Table:
-    """Score captions, write the scores to a file that jobs.metaeval can read, and return them."""
+    """Score captions, write the scores to a file that jobs.metaeval can read, and return the scores."""
     scores = score_captions(config)
     config.storage.locate(config.output, writable=True).write_table(scores)
     return scores

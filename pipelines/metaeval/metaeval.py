@@ -365,7 +365,7 @@ def _fill_ids(scores: pa.Table) -> pa.Table:
 
 
 def _negate(scores: pa.Table, falling: Collection[str]) -> pa.Table:
-    """Negate the scores of metrics for which lower is better."""
+    """Return the scores, negated for metrics for which lower is better."""
     column = scores.column("metric")
     metrics = column.unique()
     directions = pa.array([get_direction(metric, falling) for metric in metrics.to_pylist()], pa.float64())

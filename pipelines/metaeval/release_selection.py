@@ -75,7 +75,7 @@ def _select_templates(protocol: ProtocolConfig, release: Release) -> Release:
 
 
 def _filter(release: Release, tables: Iterable[str], column: str, values: Iterable[str], keep: bool = True) -> Release:
-    """Keep only rows of the given tables with one of the values in the column; if not `keep`, drop these rows."""
+    """Return the release with only (or, if not `keep`, without) rows of the tables that have one of the values."""
     listed = pa.array(sorted(values), pa.string())
     filtered = {}
     for name in tables:

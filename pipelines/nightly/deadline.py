@@ -15,7 +15,7 @@ GRACE_SECONDS = 120.0
 
 
 class Stopped(KeyboardInterrupt):
-    """Signals that a nightly run must end. It is a KeyboardInterrupt so that no other code handles it as an error."""
+    """Signal that a nightly run must end; a KeyboardInterrupt, so that no other code handles the signal as an error."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)

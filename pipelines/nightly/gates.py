@@ -32,7 +32,7 @@ class NightGate(ABC):
 
     @abstractmethod
     def check(self, metrics: Mapping[str, Sequence[str]]) -> None:
-        """Raise ConfigError if the file cannot judge runs of these benchmarks with these metrics."""
+        """Raise ConfigError if the file's rules cannot judge runs; `metrics` are the metrics of each benchmark."""
 
     @abstractmethod
     def judge(

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from plumbline.operators.base.bounds import BoundsChecked, NotNegative, Seconds, at_least
 from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.extensions import require_extra
 from plumbline.pipelines.maintenance.gc_config import KeepRuns
 from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig
 from plumbline.pipelines.report.comparable_runs import check_checkpoints
@@ -60,6 +61,7 @@ class NightConfig(BoundsChecked):
                 is_address = False
             if not is_address:
                 raise ConfigError("nightly.webhook: expected an http:// or https:// URL; correct it")
+            require_extra("api", "nightly.webhook")
         if self.checkpoints is not None:
             check_checkpoints("nightly.checkpoints", self.checkpoints)
 

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from plumbline.operators.base.sentences import names, plural
@@ -208,6 +207,8 @@ def post_json(
     Temporary failures (a refused connection, 429, 5xx) are retried a few times. The reason names only the host, because
     the rest of the URL may be secret.
     """
+    import httpx  # NightlyConfig has checked that it is installed
+
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs the full URL of every request
     problem = None
     for delay in (0.0, *RETRY_DELAYS):

@@ -25,7 +25,7 @@ class Cost(NamedTuple):
     currency: str
 
     def __str__(self) -> str:
-        """Format with two decimals, or with two significant digits for amounts below 0.1."""
+        """Format the amount with two decimals, or with two significant digits if it is below 0.1."""
         return f"{self.amount:.2f} {self.currency}" if self.amount >= 0.1 else f"{self.amount:.2g} {self.currency}"
 
 

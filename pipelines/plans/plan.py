@@ -59,7 +59,7 @@ class Node:
         return next(iter(self.models.values()), None)
 
     def select_metrics(self, metrics: Container[str]) -> "Node":
-        """Return the node restricted to these metrics and the models they use."""
+        """Return the node restricted to the given metrics, and to the models that these metrics use."""
         own = {name: metric for name, metric in self.metrics.items() if name in metrics}
         keys = {key for metric in own.values() for key in metric.roles}
         return replace(self, metrics=own, models={key: self.models[key] for key in self.models if key in keys})
@@ -211,7 +211,7 @@ def make_plan(
     wanted: tuple[str, ...] = ("scores",),
     renew: Set[str] = frozenset(),
 ) -> Plan:
-    """Resolve the models, list all cells and find the committed ones; raise ModelError for an invalid checkpoint.
+    """Resolve the models, list all cells and find the missing cells; raise ModelError for an invalid checkpoint.
 
     Cells of the `wanted` stages are always needed. Cells of other stages are computed only if a missing cell reads
     them.
@@ -320,7 +320,7 @@ def _make_recipes(config: SweepConfig, sources: Sources, nodes: Sequence[Node]) 
 def make_metric_recipes(
     name: str, metric: Metric, nodes: Sequence[Node], clips: Clips, pack: str = "", skills: str = ""
 ) -> dict[str, Recipe]:
-    """Return the recipes of a metric's stages by stage. Each contains its input recipes, so changes propagate.
+    """Return a metric's recipes by stage. A recipe contains the recipes of its input stages, so that changes propagate.
 
     `pack` is the digest of the benchmark's own questions, and `skills` is the digest of the skills of all prompts.
     """

@@ -1,6 +1,6 @@
 """Finds the cells of a plan that are in the store without listing the whole store, using the newest run as an index.
 
-A cell is committed if its file exists; the index only saves listings. It consists of the paths that a run's
+A cell is committed if its file exists; the index only saves listings. The index consists of the paths that a run's
 cells.parquet marks as committed. A recipe's folder is listed completely if that takes only one request. In a larger
 folder, a generator's subfolder is listed unless the index contains all of the generator's wanted cells. Cells of other
 stages are only looked for if wanted cells are missing. An index that is missing, damaged, old or from another sweep

@@ -247,7 +247,7 @@ def list_alternatives(schema: Any) -> tuple[Any, ...]:
 
 @cache
 def list_classes(schema: Any) -> frozenset[Any]:
-    """Return the dataclasses that a value of this type may contain at any depth, including itself."""
+    """Return the dataclasses that a value of this type may be, or may contain at any depth."""
     own = list_alternatives(schema)
     inner = (field.type for each in own for field in fields(each))
     return frozenset(own).union(*map(list_classes, (*inner, *get_args(schema))))
@@ -271,7 +271,7 @@ def _find_infinite(values: Any, key: str = "") -> Iterator[tuple[str, float]]:
 
 
 def _describe(error: ValidationError, kind: str | None, schema: Any) -> str:
-    """Describe the first error. Pydantic's path also contains the class it chose, which is not a key and is removed."""
+    """Describe the first error with its key: pydantic's path without the names of classes, which are not keys."""
     first = error.errors(include_url=False)[0]
     path = [str(part) for part in first["loc"]] or ["the whole"]
     if path[0] == kind and len(path) > 1:

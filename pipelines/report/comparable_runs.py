@@ -26,7 +26,7 @@ CHECKPOINT_PATTERN = r"(?P<family>.+?)[-_.]?(?:step|ckpt|checkpoint|iter|epoch)[
 
 
 def read_bridges(store: Store, benchmark: Any) -> list[Bridge]:
-    """Read the bridges of a benchmark, newest first; log and skip damaged ones."""
+    """Read the bridges of a benchmark, newest first; log and skip damaged bridges."""
     bridges = []
     for bridge_id in sorted(store.list_folders(BRIDGES_FOLDER), reverse=True):
         path = f"{BRIDGES_FOLDER}/{bridge_id}/bridge.json"

@@ -50,7 +50,7 @@ MakeImage = Callable[[Mapping[str, Any], ImageLimits, FetchUri], Made | RowError
 def read_details(
     picks: Sequence[Pick], run: GatheredRun, store: Store, originals: Originals | None
 ) -> dict[ImageKey, ImageDetail]:
-    """Read the thumbnail and the elements of every pick, or the reason why they cannot be read.
+    """Return the thumbnail and the elements of every pick, or the reason why they cannot be read.
 
     This reads the cells that contain a pick, and only the picks' rows of source files (`ParquetReader.read_rows`). If a
     prompts file contains the sources of edits, it also reads the row groups of the picks' prompts.
@@ -71,7 +71,7 @@ def read_details(
 
 
 def read_elements(picks: Sequence[Pick], cells: Sequence[ScoresCell], store: Store) -> dict[ImageKey, ImageDetail]:
-    """Read the elements, rationales and ratings of every pick from its cells; they are empty if the cells are gone."""
+    """Return the elements, rationales and ratings of every pick, as read from cells; empty if the cells are gone."""
     wanted: dict[str, dict[ImageKey, int]] = {}
     for key, locations in _find_rows(picks, cells).items():
         for location in locations:
@@ -195,7 +195,7 @@ def _show_images_of_file(
     make: MakeImage[Made],
     edits: Mapping[str, Mapping[str, Any]],
 ) -> dict[ImageKey, Made | RowError]:
-    """Show images from the same file. If an image cannot be read, read each of the following images separately."""
+    """Return the result of `make` for images of one file; after an unreadable image, read each image separately."""
     shown: dict[ImageKey, Made | RowError] = {}
     rows: dict[LocatedImage, tuple[Shard, int]] = {}
     for image in images:

@@ -44,7 +44,9 @@ class CopiedImage(NamedTuple):
     uri: str
     """Address of the image in the run's sources; empty if it has none."""
     verified: bool
-    """True if the image has the digest of the scored image; False if only their ids are known to be equal."""
+    """True if the image has the digest of the scored image; False if it is only known to have the ids of the scored
+    image.
+    """
     sources: Sequence[bytes] = ()
     """Source images of this image, if it is an edit and the copier reads them."""
 
@@ -133,7 +135,7 @@ class ImageCopier:
             return dict(zip(images, copied, strict=True))
 
     def _read_sources(self, scored: ScoredShard, images: Collection[int]) -> dict[int, dict[str, Any]]:
-        """Read from the prompts file the edit sources of images that are needed now or later; return them by prompt."""
+        """Return, by prompt, the edit sources in the prompts file for all images that are needed now or later."""
         if not self.edited:
             return {}
         in_shard = range(scored.first, scored.first + scored.shard.rows)

@@ -123,7 +123,7 @@ class StageActor:
         return {"work": [work.to_json() for work in works]}
 
     def _compute_bundle(self, works: Sequence[Work]) -> dict[ShardName, Mapping[str, Outcome]]:
-        """Compute the shards, report their outcomes, and return them by shard and metric.
+        """Compute the shards and report the outcomes; return the outcomes by shard and metric.
 
         The report on a shard is sent together with the request to start the next shard. If an earlier worker died on a
         shard, the shard is computed last, on its own.
@@ -163,7 +163,7 @@ class StageActor:
         return outcomes
 
     def _finish(self, done: FinishedShard | None, bundle: Sequence[Work]) -> None:
-        """Report a finished shard and wait for the reply, so that outcomes are counted before anything uses them."""
+        """Report the last finished shard and wait for the reply, so that outcomes are counted before they are used."""
         names = [name_shard(work) for work in bundle]
         ray.get(self.progress.report.remote(self.node.name, self._report(done), names))
 

@@ -39,7 +39,8 @@ class VisibilityProbe(NamedTuple):
 class DriverEnvironment:
     """The driver's credentials, and files that show whether a process sees the same store and sources as the driver.
 
-    It is passed as an argument through Ray's object store, because Ray writes a `runtime_env` into its log files.
+    The environment is passed as an argument through Ray's object store, because Ray writes a `runtime_env` into its log
+    files.
     """
 
     variables: Mapping[str, str] = field(repr=False)

@@ -10,7 +10,7 @@ RESUME = "computed results are committed; run the same command to continue"
 
 
 class RunnerError(PlumblineError):
-    """A stage cannot run at all, or Ray itself has failed."""
+    """A failure of Ray itself, or of a stage that cannot run at all."""
 
 
 def format_error(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The machines of a cluster: their resources, and how a run reserves or waits for room on them."""
+"""The machines of a cluster and their resources; a run reserves room on the machines, or waits for room."""
 
 import logging
 import sys
@@ -53,7 +53,7 @@ def _parse_resources(machine: Mapping[str, Any]) -> NodeResources:
 
 
 class NoRoom(Exception):
-    """The remaining machines would be too small for a wave's pools even if they were idle."""
+    """A cluster whose remaining machines would be too small for a wave's pools even if they were idle."""
 
 
 def choose_next_wave(pools: Mapping[str, PoolConfig], wait_seconds: float) -> list[str]:
@@ -118,7 +118,7 @@ class Room(NamedTuple):
 
 @contextmanager
 def reserve_room(pools: Mapping[str, PoolConfig]) -> Iterator[Room]:
-    """Wait until the first actors of all pools fit together, and reserve room for them.
+    """Wait until the first actors of all pools fit together, and reserve room for these actors.
 
     Nothing is reserved while waiting, so two sweeps never wait for each other. Raises NoRoom.
     """

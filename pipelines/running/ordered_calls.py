@@ -10,7 +10,7 @@ Result = TypeVar("Result")
 Started = TypeVar("Started")
 
 ITEMS_PER_SLOT = 4
-"""Number of items to start per available slot, so that a slow item does not hold up the others."""
+"""Number of items to start per available slot, so that a slow item does not delay the other items."""
 
 
 def call_in_order(

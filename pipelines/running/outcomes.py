@@ -108,7 +108,7 @@ class ComputedRows:
         self._tables.append(tables)
 
     def tables(self) -> dict[str, pa.Table]:
-        """Return all rows by metric; if the process stops before they are complete, save them and raise Stopping."""
+        """Return all rows by metric; if the process was stopped before the last row, save them and raise Stopping."""
         tables = self._join_rows()
         if STOP.is_set() and any(STOPPED.kind in count_error_kinds(table) for table in tables.values()):
             self._save_drafts(tables)
@@ -223,7 +223,7 @@ class CallReporter:
                 self.send()
 
     def send(self) -> None:
-        """Report the unreported calls. When this returns, this or another thread has reported them all."""
+        """Report the unreported calls. On return, all earlier calls have been reported, by this or another thread."""
         with self._lock:
             if made := self.take():
                 self._send(made)

@@ -8,12 +8,14 @@ from plumbline.operators.base.errors import PlumblineError
 from plumbline.pipelines.base.cluster_config import PoolConfig
 
 SPARE_CPUS = 0.25
-"""CPUs left for Ray Data's own tasks. Pools that took every CPU would starve these tasks and hang forever."""
+"""CPUs left for Ray Data's own tasks. If pools took every CPU, these tasks could never run, and the pools would wait
+forever.
+"""
 TOLERANCE = 1e-9
 
 
 class PlacementError(PlumblineError):
-    """The cluster's current machines cannot run a pool."""
+    """A pool that does not fit on the cluster's current machines."""
 
     def __init__(self, message: str, pool: PoolConfig) -> None:
         super().__init__(message)

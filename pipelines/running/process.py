@@ -98,7 +98,7 @@ def set_torch_threads(threads: int | None) -> None:
 
 
 class Stopping(KeyboardInterrupt):
-    """The process is stopping and abandons a shard after saving its complete rows."""
+    """Signal that the process is stopping, and abandons a shard after saving the shard's complete rows."""
 
 
 @contextmanager

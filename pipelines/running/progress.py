@@ -42,10 +42,10 @@ COUNTERS: Mapping[str, CounterSpec] = {
 class Counters:
     """Counters of a run, which Prometheus reads from Ray's own endpoint on the driver's machine.
 
-    The ProgressLog counts, not the workers: a worker's series would stay at Ray's endpoint forever after it ended.
-    Labels are names from the configuration (stages, nodes and metrics) and kinds of error. Generators are not
-    labels, because every checkpoint of a training run is a generator. Ray takes half a millisecond to count a shard, so
-    counts are summed before they are sent.
+    The ProgressLog counts, not the workers, because a worker's counters would stay at Ray's endpoint forever after the
+    worker has ended. Labels are names from the configuration (stages, nodes and metrics) and kinds of error. Generators
+    are not labels, because every checkpoint of a training run is a generator. Ray takes half a millisecond to count a
+    shard, so counts are summed before they are sent.
     """
 
     def __init__(self) -> None:
@@ -221,7 +221,7 @@ class ProgressLog:
         self.start_failures[node] = message
 
     def find_start_failure(self) -> str | None:
-        """Return the reason why a node could not start, or None if all could."""
+        """Return the reason why a node could not start, or None if all nodes could start."""
         return next((f"{node}: {message}" for node, message in self.start_failures.items()), None)
 
 

@@ -1,4 +1,4 @@
-"""The APIs of Ray that are private or differ between releases: their purpose, and what a sweep does without them.
+"""Functions that use APIs of Ray that are private or differ between releases, and what a sweep does without each API.
 
 Tested with Ray 2.54 to 2.60; `make test-oldest` tests 2.54.
 """
@@ -36,7 +36,7 @@ def call_while_actors_wait(poll: Callable[[], None], interval: float) -> None:
     gone.
 
     Uses `ExecutionCallback` and `ActorPoolMapOperator` of `ray.data._internal`, and the executor's `_topology`. Without
-    them `poll` is never called, and a sweep that loses machines waits until others join.
+    them `poll` is never called, and a sweep that loses machines waits until other machines join.
     """
     try:
         from ray.data._internal.execution.execution_callback import ExecutionCallback

@@ -50,7 +50,7 @@ class RayTasks:
 
 @contextmanager
 def open_ray_tasks(cluster: ClusterConfig, store: Store, sources: Sequence[Place]) -> Iterator[RayTasks]:
-    """Run tasks on the configured Ray cluster, or on a local Ray that is shut down at the end."""
+    """Yield an object that runs tasks on the configured Ray cluster, or on a local Ray that is shut down at the end."""
     probes = [probe_file(f"source {place}", place) for place in sources if place.is_file()]
     with ray_session(cluster), open_driver_environment(f"store {store.place}", store.place, probes) as environment:
         yield RayTasks(environment, cluster.max_attempts)

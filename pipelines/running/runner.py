@@ -56,7 +56,7 @@ MAX_FRUITLESS_RETRIES = 3
 
 
 class LostWave(Exception):
-    """A wave ended before its work was done, but not because of its cells."""
+    """A wave that ended before its work was done, but not because of its cells."""
 
 
 class Runner:
@@ -235,7 +235,7 @@ def _describe_sweep(workload: Workload) -> str:
 
 @contextmanager
 def start_progress_log(sweep: str) -> Iterator[Any]:
-    """Start a ProgressLog on the driver's machine, because the run could not continue without that machine anyway.
+    """Yield a new ProgressLog on the driver's machine, because the run could not continue without that machine anyway.
 
     The actor's name is unique in the cluster and begins with this driver's job id.
     """

@@ -23,7 +23,7 @@ from plumbline.pipelines.store.cells import Shard, digest
 
 
 def digest_edit_columns(prompts: PromptTables, locate: LocateImage) -> PromptTables:
-    """Return the prompts with a digest of their sources, masks and captions, for the keys of stages that use them.
+    """Return the prompts with a digest of sources, masks and captions in each shard, for keys of stages that use edits.
 
     No image is read: addresses are looked up without reading, and embedded images and captions change only if their
     file changes. Raise ConfigError if an address is not a string.
@@ -46,7 +46,7 @@ def digest_edit_columns(prompts: PromptTables, locate: LocateImage) -> PromptTab
 
 
 def append_edit_columns(images: pa.Table, prompts: Sequence[Shard]) -> pa.Table:
-    """Append the sources, masks and captions of the images' prompts, except columns that the image table has itself.
+    """Return the images with the sources, masks and captions of their prompts, unless the table has these columns.
 
     Of the prompts' files, only the ids and the required row groups are read.
     """

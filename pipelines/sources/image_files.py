@@ -231,7 +231,7 @@ def open_images(
     cache: ImageFileCache,
     files: ImageFiles | None = None,
 ) -> Images:
-    """Read the footers of every generator's files; an unreadable file does not affect the others.
+    """Read the footers of every generator's files; an unreadable file does not affect the other files.
 
     Columns of sources, masks and captions are optional if `prompts` have them.
     """

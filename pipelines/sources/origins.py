@@ -42,12 +42,12 @@ class Origins(NamedTuple):
     sources: str = ""
     """Number and location of the source images of edits, in words."""
     settings: str = ""
-    """The generation settings, with the columns that contain them."""
+    """Names of the generation settings, with the columns that contain the values."""
     warnings: Sequence[str] = ()
     """Warnings for the user to check before relying on the pairs."""
 
     def lines(self, prompts: int, images: Mapping[str, int]) -> list[str]:
-        """Return lines for the user; `images` is the number of images per generator."""
+        """Return lines that tell the user these origins; `images` is the number of images per generator."""
         lines = [f"prompts: {prompts}, from {self.prompts}"]
         if images:
             names = [f"{name} ({count} {'image' if count == 1 else 'images'})" for name, count in images.items()]
@@ -114,7 +114,7 @@ def count_suffixes(paths: Iterable[str]) -> str:
 
 
 def name_some(names: Sequence[str]) -> str:
-    """Return the first few names, and how many more there are."""
+    """Return the first few names as text, followed by the number of remaining names."""
     others = len(names) - MAX_NAMED
     return ", ".join(names[:MAX_NAMED]) + (f" and {others} others" if others > 0 else "")
 

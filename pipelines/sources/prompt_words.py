@@ -31,7 +31,7 @@ class WordsColumn(PackFile):
     benchmark: BenchmarkConfig
 
     def rows(self) -> PackRows:
-        """Yield a row per text; prompts without any text get no row. Raise SourceError if no prompt has a text."""
+        """Yield a row for each text that images should contain. Raise SourceError if no prompt has such a text."""
         column, has_texts = str(self.benchmark.columns.words), False
         files = list_prompt_files(self.place, self.benchmark.name)
         skills = locate_skills(self.place, self.benchmark)

@@ -90,7 +90,7 @@ class MatchedImages(NamedTuple):
 
 
 def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_size: ShardSize) -> PromptTables:
-    """Read the prompts of benchmark.prompts; raise ConfigError for any error in them, before anything is computed."""
+    """Read the prompts of benchmark.prompts; raise ConfigError for any error, before anything is computed."""
     place = storage.locate(str(benchmark.prompts))
     packed = benchmark.find_pack_file(storage)
     if packed is not None and packed.place == place:

@@ -1,4 +1,4 @@
-"""Lists source files, divides them into shards based on their footers, and reads shards under our column names."""
+"""Lists source files, divides the files into shards by their footers, and reads shards under our column names."""
 
 import hashlib
 import os
@@ -84,7 +84,7 @@ class ListedFile(NamedTuple):
     size: int
     etag: str
     regular: bool
-    """False for a broken link, a pipe or a device."""
+    """True for a regular file; False for a broken link, a pipe or a device."""
 
     @property
     def url(self) -> str:
@@ -229,7 +229,7 @@ def split_file(
 
 @retry_unreadable
 def read_shard(shard: Shard, columns: Sequence[str]) -> pa.Table:
-    """Return a shard's rows with those of the `columns` (our names) that the file has.
+    """Return a shard's rows with the given `columns` (our names), except columns that the file lacks.
 
     If rows contain their own prompts, each row gets a prompt_id. Raise SourceError naming the file if it cannot be read
     or has changed since the plan was made.
@@ -448,7 +448,7 @@ def read_column(table: pa.Table, name: str, shard: Shard) -> list[Any]:
 
 
 def describe_row(shard: Shard, row: int) -> str:
-    """Return how messages refer to a shard's row: by its file, and its row number there, counted from 0."""
+    """Return a shard's row as messages refer to it: the file, and the row number in the file, counted from 0."""
     return f"{shard.url}, row {shard.row_in_file(row)}"
 
 

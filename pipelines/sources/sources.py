@@ -96,12 +96,12 @@ class Sources(NamedTuple):
 
     @property
     def all_generators(self) -> list[str]:
-        """All generators, including those with only rejected rows."""
+        """All generators, including generators of which all rows were rejected."""
         return list(dict.fromkeys([*self.generators, *(str(row.generator) for row in self.rejected)]))
 
     @property
     def damaged_files(self) -> list[str]:
-        """Damaged files; the number of rows lost from them is unknown."""
+        """Damaged files, from which an unknown number of rows is lost."""
         return sorted({row.file for row in self.rejected if row.kind in DAMAGED_KINDS})
 
     @property
@@ -149,7 +149,7 @@ def open_sources(
     cache: ImageFileCache,
     files: ImageFiles | None = None,
 ) -> Sources:
-    """List the sources, and read their footers, the prompts, and the prompt of each image; no image is read.
+    """List the source files, and read the footers, the prompts, and the prompt of each image; no image is read.
 
     Files in the cache are not opened. If `files` is given, images are not listed again. Raise ConfigError if prompts or
     images are missing or cannot be reached, or if no file has the configured columns.
@@ -195,7 +195,7 @@ def open_sources(
 
 
 def add_pack(sources: Sources, packed: PackFile, suite: str) -> Sources:
-    """Return the sources with the benchmark's own questions and the problems found in them.
+    """Return the sources with the benchmark's own questions and the problems found in these questions.
 
     Raise ConfigError if the questions cannot be read at all.
     """

@@ -119,7 +119,8 @@ def _identify_files(list_entries: Callable[[], Mapping[str, Entry]]) -> dict[str
 def open_benchmark_uris(benchmark: BenchmarkConfig, storage: StorageConfig, limits: ImageLimits) -> UriReader:
     """Return a reader of a benchmark's images.
 
-    Its roots are the image folders, `uri_roots` and, if prompts refer to sources or masks, the folder of the prompts.
+    The reader's roots are the image folders, `uri_roots` and, if prompts refer to sources or masks, the folder of the
+    prompts.
     """
     generators = benchmark.generators.values() if isinstance(benchmark.generators, Mapping) else ()
     images = [benchmark.images] if benchmark.images is not None else list(generators)

@@ -48,7 +48,9 @@ class Shard:
     row_groups: tuple[int, ...]
     rows: int
     first_row: int = 0
-    """Number of rows that precede the shard in its file. It follows from the row groups, so it is not part of keys."""
+    """Number of rows that precede the shard in its file. The number follows from the row groups, so it is not part of
+    keys.
+    """
     columns: tuple[tuple[str, str], ...] = ()
     """Pairs of our column name and the file's column name, if they differ; `prompt` is always included if rows have
     prompts.
@@ -107,7 +109,7 @@ def _resolve_links(url: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """Everything that can change a stage's results, except the input rows."""
+    """The recipe of a stage: everything that can change the stage's results, except the input rows."""
 
     stage: str
     digest: str

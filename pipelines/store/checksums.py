@@ -15,7 +15,7 @@ CHECKSUM = "checksum"
 
 
 class DamagedError(Exception):
-    """A file's bytes differ from the bytes that were written."""
+    """A file whose bytes differ from the bytes that were written."""
 
 
 def insert_digest(data: bytes) -> bytes:

@@ -36,11 +36,11 @@ POLLS_PER_TIMEOUT = 20
 
 
 class LeaseHeld(PlumblineError):
-    """Another process holds the lease."""
+    """A lease that another process holds."""
 
 
 class LeaseLost(PlumblineError):
-    """Another process took the lease because this process did not renew it in time."""
+    """A lease that another process took, because this process did not renew the lease in time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,7 +128,8 @@ class Lease:
     def renew(self) -> None:
         """Renew the lease; raise LeaseLost if another process took it.
 
-        A holder that is so late that others may consider it dead takes the next number, as any other process would.
+        A holder that is so late that other processes may consider it dead takes the next number, as any other process
+        would.
         """
         with self._lock:
             if self.lost or not self._renew():
@@ -189,7 +190,7 @@ def take_lease(
     on_wait: Callable[[LeaseRecord], None] = lambda lease: None,
     clock: Clock | None = None,
 ) -> Lease:
-    """Take the lease with this name and hold it until its context ends.
+    """Take and return the lease with this name, which is renewed within its context and released at the end.
 
     Waits up to `wait` seconds for a living holder, then raises LeaseHeld; finding out whether a holder is dead may take
     longer. If there is a wait, `on_wait` is called once, with the current lease.

@@ -38,8 +38,8 @@ class EarlierCells:
     def find_similar_cells(self, path: str, *, renew: bool) -> tuple[str, ...]:
         """Return the path of a cell's draft, if any, and the paths of the newest cells most similar to the cell.
 
-        Other cells are returned even if there is a draft, because it may contain few rows. A cell to renew comes first,
-        because some of its rows may still be valid.
+        Similar cells are returned even if there is a draft, because the draft may contain few rows. If the cell is to
+        be renewed, its own path comes first, because some rows of the existing cell may still be valid.
         """
         if not _find_stage(path).keeps_rows:
             return ()
@@ -99,7 +99,7 @@ class FailedRows(NamedTuple):
 
 
 class RetryCounts(NamedTuple):
-    """Number of failed rows that were retried, and how many of them succeeded."""
+    """Number of failed rows that were retried, and number of retried rows that succeeded."""
 
     rows: int
     succeeded: int

@@ -116,7 +116,7 @@ class Run(NamedTuple):
     manifest: Mapping[str, Any] | None
     """Content of the manifest; None if it is damaged."""
     problem: str
-    """Problem with the manifest, or an empty string."""
+    """Problem with the manifest; empty if the manifest is undamaged."""
     latest: bool
 
 
@@ -133,8 +133,8 @@ def name_by_time(store: Store, began: datetime) -> str:
 def name_by_date(store: Store, began: datetime) -> str:
     """Claim and return a run id made from the start date, plus the time if that day already has a run.
 
-    The id is 2026-11-23, for example, or 2026-11-23-140000. It is claimed by a create-only write, so that no other run
-    is ever written into its folder, not even by a process that stalled and continues later.
+    The id is 2026-11-23, for example, or 2026-11-23-140000. A create-only write claims the id, so that no other run is
+    ever written into its folder, not even by a process that stalled and continues later.
     """
     prefixes = (f"{began:%Y-%m-%d}", f"{began:%Y%m%d-}")
     names = (prefixes[0], f"{began:%Y-%m-%d-%H%M%S}", f"{began:%Y-%m-%d-%H%M%S-%f}")
@@ -230,7 +230,7 @@ def may_become_newest(store: Store, run_id: str) -> bool:
 def publish_newest(store: Store) -> None:
     """Write the newest run's id and report to their fixed addresses.
 
-    This is repeated until the newest run stays the same, because another run may become the newest meanwhile.
+    Writing is repeated until the newest run stays the same, because another run may become the newest meanwhile.
     """
     published = None
     while (newest := find_newest_run(store)) not in (None, published):
@@ -347,7 +347,7 @@ def parse_manifest(text: str, url: str) -> dict[str, Any]:
 
 
 def list_runs(store: Store) -> list[Run]:
-    """Return all runs of a store, oldest first, including those with a damaged manifest."""
+    """Return all runs of a store, oldest first, including runs with a damaged manifest."""
     positions = _list_positions(store)
     newest = _find_newest(store, positions)
     with ThreadPoolExecutor(N_READERS) as pool:

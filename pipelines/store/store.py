@@ -49,7 +49,7 @@ VERIFY_REMEDY = "run the sweep again with verify=true, which computes it again"
 damage.
 """
 COUNTED_KEY = "plumbline_counted"
-"""Key in the metadata of a table's file, for counts of its rows. They are stored as base64-encoded Parquet."""
+"""Key in the metadata of a table's file, for counts of its rows. The counts are stored as base64-encoded Parquet."""
 PAGE_FILES = 999
 """Number of files in a page; a single S3 request can list one file more, which shows whether the folder has more."""
 WORKING_FOLDERS = "/runtime_resources/working_dir_files/"
@@ -57,11 +57,11 @@ WORKING_FOLDERS = "/runtime_resources/working_dir_files/"
 
 
 class StoreError(PlumblineError):
-    """A file of the store is damaged, missing or unreachable."""
+    """A file of the store that is damaged, missing or unreachable."""
 
 
 class BrokenCell(StoreError):
-    """A cell must be recomputed: it is damaged, or was computed from a cell that has changed since."""
+    """A cell that must be recomputed: it is damaged, or was computed from a cell that has changed since."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(message)
@@ -69,7 +69,7 @@ class BrokenCell(StoreError):
 
 
 class GoneCell(BrokenCell):
-    """A cell does not exist: it was deleted, or is referenced by a run that was copied from another store."""
+    """A cell that does not exist: it was deleted, or is referenced by a run that was copied from another store."""
 
 
 class StoredCell(NamedTuple):
@@ -97,7 +97,7 @@ class Page(NamedTuple):
     written: Mapping[str, float]
     """Modification times by path, in seconds since 1970."""
     whole: bool
-    """True if the folder has no more files than these."""
+    """True if these are all files of the folder."""
 
 
 class CellCount(NamedTuple):
@@ -139,7 +139,7 @@ class Store:
         return Page(written, next(below, None) is None)
 
     def count_cells(self, stages: Iterable[str]) -> CellCount:
-        """Count the committed cells of these stages, as far as one request per stage can list them."""
+        """Count the committed cells of the given stages, up to the number that one request per stage can list."""
         pages = [self.page(stage) for stage in stages]
         found = sum(
             path.endswith(".parquet") and not path.endswith(DRAFT_SUFFIX) for page in pages for path in page.written
@@ -251,7 +251,7 @@ class Store:
         (self.place / path).write(encode_table(_get_table_name(path), table, counted))
 
     def adopt(self, source: str, target: str, columns: Sequence[str]) -> tuple[pa.Table, pa.Table] | None:
-        """Copy one file of an earlier run's table to another run.
+        """Copy one file of an earlier run's table to another run, and return the table with its counts.
 
         Returns the requested columns of the table, and the counts in the file's metadata; None if the file is missing,
         damaged or has no counts.

@@ -52,7 +52,7 @@ def find_named_run(store: Store, name: str, benchmark: str, key: str) -> str | N
 
 
 def find_suite_of(store: Store, runs: Mapping[str, str]) -> Suite | None:
-    """Return the newest suite of these benchmarks if it consists of exactly these runs; otherwise return None."""
+    """Return the newest suite of the benchmarks in `runs` if its runs are exactly these runs; otherwise return None."""
     newest = next((suite for suite in read_newest_suites(store) if list(suite.runs) == list(runs)), None)
     return newest if newest is not None and newest.runs == runs else None
 

@@ -82,7 +82,7 @@ class Inspection(NamedTuple, Generic[T]):
 
 
 class CellTables:
-    """Tables of a plan's cells. Failed and untried cells have none."""
+    """Tables of a plan's cells. Failed and untried cells have no table."""
 
     def __init__(self, plan: Plan, store: Store, outcomes: Mapping[str, Outcome]) -> None:
         self.plan, self.store, self.outcomes = plan, store, outcomes
@@ -110,7 +110,7 @@ class CellTables:
 def inspect_cells(
     planned: PlannedSweep, outcomes: Mapping[str, Outcome], read: Callable[[CellTables], T]
 ) -> Inspection[T | None]:
-    """Return the result of `read`; if cells cannot be used, return None and their paths."""
+    """Return an Inspection with the result of `read` or, if cells cannot be used, with the paths of these cells."""
     if broken := {path for outcome in outcomes.values() for path in outcome.broken}:
         return Inspection(None, broken)
     try:

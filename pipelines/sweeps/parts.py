@@ -73,7 +73,7 @@ class QuestionCells(NamedTuple):
 
 
 class InputDigests(NamedTuple):
-    """Digest of each prompt's current questions and entailment; scores computed from any others are outdated.
+    """Digest of each prompt's current questions and entailment; scores with another digest are outdated.
 
     The digests are in two parallel arrays of hashes. Prompts whose questions are not in the store any more, for example
     after pruning, are left out.
@@ -84,7 +84,7 @@ class InputDigests(NamedTuple):
 
 
 class PartsTask(NamedTuple):
-    """Parts of several metrics for the same shards. Since they share prompts, it is faster to count them together."""
+    """Parts of several metrics for the same shards, which are counted together because they share prompts."""
 
     parts: tuple[ScoresPart, ...]
     outcomes: Mapping[str, Outcome]
@@ -104,8 +104,7 @@ class SharedInputs(NamedTuple):
     settings: Mapping[str, ColumnAlternatives]
     """Rules for finding the generation settings of an image, which go into the settings column."""
     counted_metric: str
-    """Metric in whose rows image settings are counted; counting one metric suffices, since all score the same images.
-    """
+    """Metric in whose rows image settings are counted; one is enough, because all metrics score the same images."""
     digests: Mapping[tuple[str, str], InputDigests]
     """Digests of the questions and entailment behind the scores, by the paths of QuestionCells."""
 
@@ -384,7 +383,7 @@ def _check_inputs(cell: PlannedCell, scores: pa.Table, current: InputDigests) ->
 
 
 def append_columns(scores: pa.Table, further: pa.Table, extra: pa.Schema) -> pa.Table:
-    """Append the extra columns of the same rows, or nulls if `further` is empty because the rows have no source."""
+    """Return the scores with the extra columns of the same rows, or with nulls if `further` is empty."""
     if len(extra) and len(further) not in (0, len(scores)):
         raise StoreError(f"a scores cell has {len(scores)} rows, but its shard has {len(further)}; delete the cell")
     for column in extra:

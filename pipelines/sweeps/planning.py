@@ -200,7 +200,7 @@ def open_inputs(inputs: SweepInputs, cache: ImageFileCache) -> Sources:
 def with_ingested_sources(
     benchmark: BenchmarkConfig, metrics: Mapping[str, Metric], storage: StorageConfig
 ) -> BenchmarkConfig:
-    """Fill in the columns of ingested source images if a metric needs them and the benchmark configures none."""
+    """Return the benchmark with the columns of ingested sources, if a metric needs them and none are configured."""
     if benchmark.columns.sources or not list_source_metrics(metrics):
         return benchmark
     ingested = find_ingested_sources(benchmark, storage)

@@ -49,7 +49,7 @@ def write_questions(planned: PlannedSweep, watch: Watch) -> WrittenQuestions:
 
 
 def _inspect(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[WrittenQuestions]:
-    """Assess the questions, or return the paths of cells that cannot be used."""
+    """Return an Inspection with the assessed questions, or with the paths of cells that cannot be used."""
     quality: dict[str, QuestionQuality] = {}
     failed: dict[str, str] = {}
     broken: set[str] = set()
@@ -79,7 +79,7 @@ def _inspect(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspecti
 def read_if_complete(
     planned: PlannedSweep, outcomes: Mapping[str, Outcome], cells: Cells, make: Callable[[], T]
 ) -> Inspection[T | None]:
-    """Return the result of `make` if all of the cells exist; otherwise return the reason why not."""
+    """Return an Inspection with the result of `make` if all of the cells exist, otherwise with the reason."""
     if any(cell in planned.plan.untried for cell in cells):
         return Inspection(None, message=NOT_TRIED_ERROR.message)
     computed = [outcomes[cell.path] for cell in cells if cell.path in outcomes]

@@ -119,7 +119,9 @@ class FinishedSweep(NamedTuple):
     computed: int = 0
     """Number of cells that this sweep computed with models or arithmetic."""
     copied: int = 0
-    """Number of other cells, written without calling a model because all rows or inputs come from earlier cells."""
+    """Number of cells, not included in `computed`, that were written without calling a model, because all of their rows
+    or inputs come from earlier cells.
+    """
     renewed: int = 0
     """Number of computed and copied cells that had been committed before but could not be used."""
     usage: Mapping[str, Usage] = {}
@@ -279,7 +281,7 @@ def _make_part_key(
 ) -> str:
     """Return a digest of a part's cells, the questions that its scores depend on, the skills and the extra columns.
 
-    It includes the cells' modification times, because a cell may be rewritten with different rows.
+    The digest includes the cells' modification times, because a cell may be rewritten with different rows.
     """
     written: dict[str, None] = {}
     if any(recipe.stage in PROMPT_STAGES for recipe in cells[0].recipe.reads):  # the same for all cells of a metric

@@ -166,7 +166,7 @@ def _read_written(kind: str, planned: PlannedSweep, outcomes: Mapping[str, Outco
 
 
 def build_benchmark(planned: PlannedBuild, written: Mapping[str, WrittenTexts]) -> BuiltBenchmark:
-    """Write the benchmark from the prompts in the file and the prompts that the model wrote."""
+    """Write the benchmark, from the prompts in the file and the prompts that the model wrote."""
     config = planned.config
     tags = written["tagging"].rows if "tagging" in written else []
     generated = written["generation"].rows if "generation" in written else []

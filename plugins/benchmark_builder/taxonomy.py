@@ -25,7 +25,10 @@ class Check:
 
     @property
     def other(self) -> str:
-        """Name of the control or field to compare with; raises ConfigError unless exactly one option is set."""
+        """Name of the control or field that the condition refers to.
+
+        Raises ConfigError unless exactly one option is set.
+        """
         options = [name for name in (self.words, self.characters, self.contains) if name is not None]
         if len(options) != 1:
             raise ConfigError(

@@ -32,7 +32,7 @@ class WriterOptions(BoundsChecked):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextWriter(GenerationChain):
-    """Chain that ends when a language model has written its texts. Its rows have the schema QUESTIONS."""
+    """Chain whose result is the texts that a language model writes, as rows with the schema QUESTIONS."""
 
     chain: ClassVar[tuple[str, ...]] = ("questions",)
     final_stage: ClassVar[str] = "questions"

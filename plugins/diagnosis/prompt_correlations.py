@@ -60,7 +60,7 @@ def compute_prompt_means(columns: ScoreColumns) -> PromptNumbers:
 def correlate_value_means(means: PromptNumbers, numbers: PromptNumbers) -> float:
     """Return the rank correlation between a property's distinct values and the mean scores of prompts with each value.
 
-    It can be high even for a weak trend, because each mean covers many prompts.
+    Even a weak trend can have a high correlation, because each mean covers many prompts.
     """
     values = numbers.look_up(means.prompts)
     has = np.isfinite(values)

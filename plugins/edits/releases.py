@@ -68,7 +68,7 @@ def read_imagenhub(place: Place) -> Release:
 
 
 def _find_files(folder: Place, pattern: re.Pattern[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield each file below a folder whose path matches, with the matched groups; nothing if there is no folder."""
+    """Yield the files below a folder whose paths match, each with the matched groups; none if the folder is missing."""
     with readable_errors(folder, "release"):
         names = sorted(name for name, _ in folder.files()) if folder.is_folder() else []
     for found in filter(None, map(pattern.fullmatch, names)):

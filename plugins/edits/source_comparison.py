@@ -1,4 +1,4 @@
-"""Source comparisons: how much of its source an edited image keeps, pixel by pixel. They do not rank editors.
+"""Source comparisons measure, pixel by pixel, how much of its source an edited image keeps. They do not rank editors.
 
 An editor that changes nothing keeps everything, so combine them with a metric that checks whether the instruction was
 followed.

@@ -46,7 +46,7 @@ PLATFORM = f"{sys.platform}-{platform.machine()}"
 
 
 class EnvironmentFailed(PlumblineError):
-    """An environment cannot be made now; the same command may succeed later."""
+    """A failure to make an environment; the same command may succeed later."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +63,7 @@ class EnvironmentConfig(BoundsChecked):
     folder: str = "~/.cache/plumbline/environments"
     """Folder for finished environments. It can be deleted at any time."""
     timeout: Seconds = 600
-    """Seconds allowed for loading the function, and for each call of it."""
+    """Seconds allowed for loading the function, and for each call of the function."""
     install_timeout: Seconds = 3600
     """Seconds allowed for resolving the packages, and for installing them."""
 
@@ -92,7 +92,7 @@ class EnvironmentConfig(BoundsChecked):
 
 
 class Environment(NamedTuple):
-    """A resolved environment: the exact version of every package. It is made where and when it is first used."""
+    """A resolved environment: the exact version of every package. Each machine makes it at the first use."""
 
     python_version: str
     pins: tuple[str, ...]
@@ -172,7 +172,7 @@ def _digest(python_version: str, packages: "tuple[str, ...] | list[str]") -> str
 
 
 def _run_uv(work: str, *words: str, text: str = "", timeout: float) -> str:
-    """Run uv in an empty folder, so that it reads no settings of a project, and return its output.
+    """Run uv in an empty folder, so that uv reads no settings of a project, and return uv's output.
 
     While uv runs, a line says every NOTICE_SECONDS what it is doing: `work`. Raise EnvironmentFailed if uv fails.
     """

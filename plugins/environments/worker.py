@@ -1,9 +1,13 @@
 """The worker of a function with an environment of its own: a process of that environment's Python.
 
-The worker runs program.py, and the two talk through pipes: its standard input and output. Every message is a length
-followed by that many bytes. This is multiprocessing's format, without its pickled objects. The first request describes
-the function to load, as JSON, and the reply describes the loaded function. Each later request is JSON with the prompts
-and the sizes of the images, followed by a message with the RGB pixels of each image. The reply is JSON with the values.
+The worker runs program.py, and talks to Plumbline's process through pipes: the worker's standard
+input and output. Every message is a length
+followed by that many bytes. This is multiprocessing's format, without its
+pickled objects. The first request describes
+the function to load, as JSON, and the reply describes the loaded function.
+Each later request is JSON with the prompts
+and the sizes of the images, followed by a message with the RGB pixels of
+each image. The reply is JSON with the values.
 
 A worker serves one function, and is started by this process or by an actor of Ray. The process that started a worker
 also stops it; if that process dies, the worker exits because its input ends.
@@ -34,8 +38,8 @@ MAX_REPLY = 1_000_000
 """Maximum size of a worker's reply in bytes."""
 MAX_DEATHS = 10
 """Maximum number of times in a row that a worker may end without returning values. After that no worker is started,
-because it would not score any row either. The limit allows for halving a batch until it contains only the image that
-crashes the worker.
+because a new worker would not score any row either. The limit allows for halving a batch until it contains only the
+image that crashes the worker.
 """
 MAX_OUTPUT = 200
 """Maximum number of characters quoted from a worker's output."""
@@ -44,11 +48,11 @@ MAX_LINE = 10_000
 
 
 class WorkerDied(PlumblineError):
-    """A worker ended, timed out, or sent something other than a reply."""
+    """A failure of a worker: it ended, timed out, or sent something other than a reply."""
 
 
 class Worker:
-    """A function in an environment of its own, whose process is started when it is needed."""
+    """A function in an environment of its own; its process is started when a request needs one."""
 
     def __init__(self, environment: Environment, source: Mapping[str, Any]) -> None:
         """Prepare for the function described by `source`, the arguments of program.Function."""

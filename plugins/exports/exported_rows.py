@@ -1,4 +1,4 @@
-"""Makes the rows of exported tables. Rows are flat, and have a unique key and a digest of their scores file."""
+"""Makes the rows of exported tables. Rows are flat, and have a unique key and the digest of their scores' file."""
 
 import hashlib
 from collections.abc import Iterator, Sequence

@@ -66,7 +66,7 @@ class ExportedScores(NamedTuple):
 
 
 def export_scores(config: ExportConfig, report: Callable[[int], None] = lambda written: None) -> ExportedScores:
-    """Write the rows that the table lacks. After each commit, call `report` with the number of rows written until then.
+    """Write the rows that the table lacks; after each commit, call `report` with the number of rows written so far.
 
     Raises ConfigError if the run or the table cannot be used, and ExportError if the table cannot be written.
     """
@@ -115,7 +115,7 @@ class _Writer:
             self.flush()
 
     def flush(self) -> None:
-        """Write the queue. Rows of new generators and metrics are one commit, and other rows are another."""
+        """Write the queue: rows of new generators and metrics in one commit, and all other rows in another."""
         fresh = [rows for rows in self._pending if not self._groups & _list_groups(rows)]
         others = [rows for rows in self._pending if self._groups & _list_groups(rows)]
         self._pending = []

@@ -27,7 +27,7 @@ class StoredPart(NamedTuple):
 
 
 class ScoreTable(Protocol):
-    """A table with the schema EXPORTED and extra columns."""
+    """A table to which scores are exported; its columns are those of the schema EXPORTED, and extra columns."""
 
     @property
     def url(self) -> str:

@@ -89,7 +89,7 @@ class BridgeSweepConfig(SweepConfig):
 
 
 class Side(NamedTuple):
-    """One of the two versions of the metric."""
+    """A version of the metric that a bridge joins, with its scores."""
 
     version: Version
     scores: RunScores
@@ -135,7 +135,7 @@ def make_sweep_side(planned: PlannedSweep, scores: RunScores, metric: str) -> Si
 
 
 def build_bridge(store: Store, config: BridgeConfig, old: Side, new: Side) -> BuiltBridge:
-    """Build a bridge between two sides; raise ConfigError if their benchmarks differ or they share too few images."""
+    """Build a bridge between two sides; raise ConfigError if they are from two benchmarks or share too few images."""
     if old.benchmark != new.benchmark:
         raise ConfigError(
             f"bridge: expected two runs of one benchmark, got {old.benchmark!r} and {new.benchmark!r}; name other runs"

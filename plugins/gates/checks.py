@@ -82,7 +82,7 @@ class GateResult(NamedTuple):
 
     @property
     def worst_first(self) -> list[Check]:
-        """All checks, starting with the failing ones."""
+        """All checks, the failing checks first."""
         return sorted(self.checks, key=lambda check: (not check.fails, WORST_FIRST.index(check.outcome)))
 
     def summary(self) -> str:
@@ -229,7 +229,7 @@ class _TestResult(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Lower and upper end of the interval, in the metric's own direction."""
+        """Lower and upper end of the interval on the scale of the metric, whether or not the values were negated."""
         assert self.test is not None
         low, high = sorted((self.sign * self.test.low, self.sign * self.test.high))
         return low, high

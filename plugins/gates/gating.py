@@ -85,7 +85,7 @@ def judge_run(
 
 
 def run_gate(store: Store, gate: Gate, config: GateConfig) -> list[GateResult]:
-    """Judge the configured run, or those runs of the suite that have rules, and write the result files.
+    """Judge the configured run, or each run of a suite that has rules; write the result files.
 
     Raises ConfigError if no rule applies to the run's benchmark, or if the run would be compared with itself.
     """

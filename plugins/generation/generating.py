@@ -82,7 +82,7 @@ class ImageOrigin(NamedTuple):
 
 
 def plan_generation(config: GenerateConfig) -> PlannedGeneration:
-    """Name every image and find the existing ones, without loading a model or generating anything.
+    """Name every image and find the images that exist, without loading a model or generating anything.
 
     Raises ConfigError, SourceError or ModelError, each with a one-line message that says how to fix the problem.
     """

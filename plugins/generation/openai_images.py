@@ -57,7 +57,7 @@ class OpenAiImages(OpenAiService):
         self.says_format = True
 
     def draw(self, requests: Sequence[DrawingRequest], settings: DrawingSettings) -> list[DrawnImage | RowError]:
-        """Return an image or an error for each request; raise ModelError for a setting that is not in `takes`."""
+        """Return an image or an error for each request; raise ModelError for a setting that `takes` does not list."""
         return self._send_all([self._request(request, settings) for request in requests])
 
     def _request(self, request: DrawingRequest, settings: DrawingSettings) -> HttpRequest:
@@ -79,7 +79,10 @@ class OpenAiImages(OpenAiService):
         return HttpRequest(arguments, partial(self._read, DrawnImage(b"", settings.cfg, settings.steps, seed)))
 
     def _send(self, arguments: Mapping[str, Any]) -> Any:
-        """Send one request. OpenAI's newer models always return base64, and reject the argument that requests it."""
+        """Send one request, asking for base64 unless the service has refused to be asked.
+
+        OpenAI's newer models always return base64, and refuse a request that asks for it.
+        """
         from openai import BadRequestError
 
         create: Any = self.client.images.generate

@@ -41,7 +41,7 @@ class WantedImage(NamedTuple):
 
 
 class PreparedPictures(NamedTuple):
-    """The images to generate for a shard, and those that earlier cells already contain."""
+    """The images to generate for a shard, and the images that earlier cells already contain."""
 
     wanted: Sequence[WantedImage]
     kept: Mapping[str, pa.Table]

@@ -22,7 +22,7 @@ def list_wanted_images(prompts: pa.Table, seeds: int) -> Texts:
 def write_wanted(store: Store, folder: str, wanted: Texts, rows: int) -> None:
     """Rewrite a folder's tables so that together they list exactly the wanted images.
 
-    Existing images stay in their table, and new ones go into new tables of at most `rows` rows, so a shard keeps its
+    Existing images stay in their table, and new images go into new tables of at most `rows` rows, so a shard keeps its
     cell unless images are removed from it. Images from a damaged table count as new and go into a table of the same
     name; if all of them are still wanted, this is the same shard as before.
     """

@@ -1,4 +1,4 @@
-"""Exact test of whether a rater agrees less with the others than they agree with each other, on any rating scale."""
+"""Exact test of whether one rater agrees less with the other raters than they agree with each other, on any scale."""
 
 import math
 

@@ -65,7 +65,7 @@ def read_gold(row: Mapping[str, Any], where: str) -> Gold:
 
 
 def add_gold(tasks: Sequence[Task], gold: Iterable[Gold]) -> list[Task]:
-    """Return the tasks, with correct answers added to those that are gold questions.
+    """Return the tasks, adding the correct answer to each gold question among them.
 
     Raises SourceError if a row of the table matches no task or several tasks, or if its answer is not valid for the
     task.

@@ -109,7 +109,7 @@ def plan_labels(config: LabelsConfig) -> LabelPlan:
 
 
 def _find_limits(release: Release, protocol: ProtocolConfig) -> tuple[float, float]:
-    """Return the lowest and highest rating of the scale: those in the protocol, or otherwise those among the ratings.
+    """Return the lowest and highest rating of the scale, as set in the protocol or else found in the ratings.
 
     Returns CHOICE_LIMITS for choices between two images, which are already differences. Raises SourceError if all
     ratings are equal.

@@ -163,9 +163,9 @@ def find_urgent_tasks(
 ) -> set[str]:
     """Return the ids of the tasks whose answers decide pairs of generators soonest.
 
-    These are tasks about undecided pairs: those that already have some answers, so that they get all the answers they
-    need, and those about as many of the next prompts as an estimate needs. The order of prompts is random and does not
-    depend on the answers, so the intervals stay valid.
+    All of them are about undecided pairs. Tasks that already have some answers are included, so that they get all the
+    answers they need, and tasks about as many of the next prompts as an estimate needs. The order of prompts is random
+    and does not depend on the answers, so the intervals stay valid.
     """
     prompts = dict.fromkeys(task.prompt_id for part in rounds for task in part)
     order = {prompt: place for place, prompt in enumerate(prompts)}

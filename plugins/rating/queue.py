@@ -1,4 +1,4 @@
-"""Chooses each rater's next tasks: in random order, or starting with those that decide pairs of generators soonest."""
+"""Chooses each rater's next tasks: in random order, or first the tasks that decide pairs of generators soonest."""
 
 from collections.abc import Mapping, Sequence
 from threading import Lock

@@ -288,7 +288,7 @@ def _suspect_hasty(rater: str, rows: pd.DataFrame) -> _Suspicion | None:
 
 
 def _suspect_slow(rater: str, relative: pd.DataFrame) -> _Suspicion | None:
-    """Compare the rater's times with the others', relative to their template's median, using the Mann-Whitney test."""
+    """Compare a rater's times with the others' by the Mann-Whitney test, relative to the templates' median times."""
     is_own = relative["rater"] == rater
     own, others = (relative["relative"][rows].dropna() for rows in (is_own, ~is_own))
     if not len(own) or not len(others) or own.median() < MIN_SLOWNESS * others.median():

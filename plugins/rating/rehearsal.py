@@ -137,7 +137,10 @@ def rehearse(
 
 
 def _draw_orders(labels: Sequence[str], orders: int, seed: int) -> Iterator[Indices]:
-    """Yield balanced random orders as arrays (orders, looks, per_look) of at most ORDERS_AT_ONCE orders."""
+    """Yield balanced random orders, at most ORDERS_AT_ONCE per array (orders, looks, prompts per look).
+
+    A look is an evaluation of the scores during the adaptive sweep.
+    """
     for first in range(seed, seed + orders, ORDERS_AT_ONCE):
         seeds = range(first, min(first + ORDERS_AT_ONCE, seed + orders))
         yield np.stack([draw_balanced_order(labels, one) for one in seeds])

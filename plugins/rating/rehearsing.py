@@ -193,14 +193,14 @@ def _rehearse_judge(scores: JudgeScores, options: Adaptive, config: RehearseConf
 
 
 def _name_indifferences(scores: JudgeScores, config: RehearseConfig) -> dict[str, float]:
-    """Return the indifferences above 0, in units of the judge's scores, keyed by their name in the table."""
+    """Return the indifference margins above 0, in units of the judge's scores, keyed by their name in the table."""
     own = config.adaptive.indifference_of(scores.judge)
     indifferences = {name_spread(spread): spread * scores.deviation for spread in config.spreads}
     return indifferences | ({"given": own} if own else {})
 
 
 def name_spread(spread: float) -> str:
-    """Return the name of an indifference that is given in standard deviations of the scores."""
+    """Return the name of an indifference margin that is given in standard deviations of the scores."""
     return f"{spread:g} sd"
 
 

@@ -117,7 +117,7 @@ class AnswerReader:
         self._refreshing, self._adding = Lock(), Lock()
 
     def refresh(self, rater: str = "") -> None:
-        """Read new files of one rater, or of all if `rater` is empty.
+        """Read the new files of one rater, or of all raters if `rater` is empty.
 
         Raises ConfigError if the folder cannot be listed.
         """

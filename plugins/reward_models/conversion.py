@@ -149,7 +149,7 @@ def convert(config: ConvertConfig) -> list[Path]:
 
 
 def read_tensors(file: Path) -> Weights:
-    """Read the weights in a released file by name; raise ModelError if a pickle contains other objects than tensors."""
+    """Read the weights in a released file by name; raise ModelError if a pickle contains anything besides tensors."""
     if file.suffix == ".safetensors":
         with explain_load_errors(file.parent, file.name):
             return dict(load_file(file))
@@ -209,7 +209,7 @@ def _read_base_config(base: Path) -> Any:
 
 
 def _convert_open_clip(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
-    """Keep the weights of an OpenCLIP model unchanged, and add the base's configuration."""
+    """Convert an OpenCLIP model: its weights stay unchanged, and its configuration and tokenizer come from the base."""
     fields = _read_open_clip_config(config, base)
     shutil.copy(base / OPEN_CLIP_CONFIG, draft)
     load_tokenizer(base).save_pretrained(draft)
@@ -226,7 +226,7 @@ def _read_open_clip_config(config: ConvertConfig, base: Path) -> CLIPConfig:
 
 
 def _convert_pyramid_clip(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
-    """Convert the configuration and the weights to transformers' CLIP."""
+    """Convert a PyramidCLIP: its configuration and weights get the names of transformers' CLIP."""
     fields, weights = _read_open_clip_config(config, base), convert_pyramid_clip_weights(tensors)
     fields.architectures = [PyramidClip.__name__]
     fields.save_pretrained(draft)
@@ -237,7 +237,7 @@ def _convert_pyramid_clip(config: ConvertConfig, tensors: Weights, base: Path, d
 
 
 def _convert_image_reward(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
-    """Set the image size in BLIP's configuration to that of the release, and rename the weights."""
+    """Convert an ImageReward: rename its weights, and set the release's image size in the configuration of BLIP."""
     weights = {
         name: tensor
         for name, tensor in _rename_weights(tensors, BLIP_NAMES).items()
@@ -260,7 +260,7 @@ def _convert_image_reward(config: ConvertConfig, tensors: Weights, base: Path, d
 
 
 def _convert_hpsv3(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
-    """Add the reward token to Qwen2-VL, fix the image size, and save the release's instruction."""
+    """Convert an HPSv3: add the reward token to Qwen2-VL, fix the image size, and save the release's instruction."""
     parts = ("INSTRUCTION", "prompt_with_special_token")
     texts = _read_texts(config.instruction, "data_collator_qwen.py")
     (draft / INSTRUCTION_FILE).write_text(_join_instruction(config.instruction, texts, parts, (REWARD_TOKEN,)))
@@ -268,7 +268,7 @@ def _convert_hpsv3(config: ConvertConfig, tensors: Weights, base: Path, draft: P
 
 
 def _convert_editreward(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
-    """Add the reward token to Qwen2.5-VL, fix the image size, and save each head's instruction."""
+    """Convert an EditReward: add the reward token to Qwen2.5-VL, fix the image size, and save both instructions."""
     texts = dict(_read_texts(config.instruction, "prompts.py"))
     texts |= _read_texts(str(Path(config.instruction or "").with_name(COLLATOR_FILE)), COLLATOR_FILE)
     for file, name in zip(EDIT_INSTRUCTION_FILES, EDITREWARD_INSTRUCTIONS, strict=True):
@@ -299,7 +299,7 @@ def _convert_qwen_reward(
 
 
 def _convert_videoalign(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
-    """Add three reward tokens to Qwen2-VL, merge VideoAlign's adapter into it, and save the release's settings."""
+    """Convert a VideoAlign: add reward tokens to Qwen2-VL, merge in the adapter, and save the release's settings."""
     source = Path(config.weights).expanduser().absolute().parent.parent / RELEASED_SETTINGS
     settings = _read_settings(source)
     template = ("DETAILED_PROMPT_WITH_SPECIAL_TOKEN",)

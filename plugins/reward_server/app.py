@@ -62,7 +62,7 @@ class PrometheusCounters:
         return Histogram(f"plumbline_{name}", text, labels, buckets=buckets, registry=self.registry)
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Add a gauge. Prometheus gets the current value with each request for the counters."""
+        """Add a gauge, whose current value is computed whenever Prometheus requests the counters."""
         Gauge(f"plumbline_{name}", text, registry=self.registry).set_function(value)
 
     def count_batch(self, images: int) -> None:

@@ -1,4 +1,4 @@
-"""Checks a reward server over HTTP: order, nulls, repeatability, latency, and whether it ignores inputs."""
+"""Checks a reward server over HTTP: that matching images score best, nulls, repeatability, latency and used inputs."""
 
 import json
 import uuid
@@ -10,9 +10,7 @@ from itertools import count, cycle, islice, product
 from os import environ
 from statistics import fmean, median
 from time import perf_counter
-from typing import Annotated, Literal, NamedTuple, get_args
-
-import httpx
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_args
 
 from plumbline.operators.base.bounds import BoundsChecked, Positive, Seconds, Share, at_least
 from plumbline.operators.base.errors import ConfigError, PlumblineError, check_known, hide_secrets
@@ -29,6 +27,9 @@ from plumbline.plugins.reward_server.wires.wire import (
     ScoreRequest,
     Wire,
 )
+
+if TYPE_CHECKING:
+    import httpx
 
 MAX_REPLY_BYTES = 16_000_000
 UNKNOWN_REWARD = "no_such_reward"
@@ -86,7 +87,7 @@ class ServerError(PlumblineError):
 
 
 class RewardInfo(NamedTuple):
-    """Order and required inputs of a reward."""
+    """A reward's direction (whether higher is better) and the inputs that it needs."""
 
     order: int = 1
     """1 if higher is better, -1 if lower is better, 0 if neither is."""
@@ -111,7 +112,7 @@ class Check(NamedTuple):
 class RewardServer:
     """Client for one server and wire."""
 
-    def __init__(self, wire: Wire, url: str, client: httpx.Client) -> None:
+    def __init__(self, wire: Wire, url: str, client: "httpx.Client") -> None:
         self.wire, self.url, self.client = wire, url.rstrip("/"), client
 
     def ask(self, requests: Sequence[ScoreRequest]) -> Answers:
@@ -145,6 +146,8 @@ class RewardServer:
             ) from error
 
     def _send(self, method: str, path: str, body: bytes) -> Reply:
+        import httpx  # part of the extra `api`, which the command has checked
+
         headers = {"Content-Type": self.wire.media} if body else {}
         try:
             with self.client.stream(method, self.url + path, content=body, headers=headers) as response:
@@ -154,7 +157,7 @@ class RewardServer:
             raise ServerError(f"{hide_secrets(self.url)}{path}: no reply ({reason}); start the server") from error
 
 
-def _read_body(response: httpx.Response) -> bytes:
+def _read_body(response: "httpx.Response") -> bytes:
     body = bytearray()
     for chunk in response.iter_bytes():
         body += chunk
@@ -166,6 +169,8 @@ def _read_body(response: httpx.Response) -> bytes:
 @contextmanager
 def connect(config: CheckRewardsConfig) -> Iterator[RewardServer]:
     """Yield a client for the configured server, ignoring proxies from the environment."""
+    import httpx
+
     token = environ.get(config.token_variable)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     wire = next(wire for wire in WIRES if wire.name == config.wire)
@@ -178,7 +183,7 @@ def _sort_needs(needs: Collection[str]) -> tuple[Need, ...]:
 
 
 def _find_rewards(server: RewardServer, config: CheckRewardsConfig) -> Mapping[str, RewardInfo]:
-    """Return the rewards to check, with the orders and needs given by the server or the configuration."""
+    """Return the rewards to check; their directions and needed inputs come from the server or the configuration."""
     wire, rewards = server.wire, dict.fromkeys(config.metrics or (), RewardInfo())
     if wire.rewards_page is None:
         rewards = {REWARD: RewardInfo()}

@@ -100,7 +100,7 @@ class _Job:
 
 
 class Service:
-    """Scoring service. It looks up scores in a cache, and computes the others in batches across requests.
+    """Scoring service. It looks up scores in a cache, and computes missing scores in batches across requests.
 
     Equal images are scored once. An idle replica receives the waiting images. A busy replica receives its next batch in
     advance only if the batch is full, so batches grow with the load.
@@ -164,7 +164,7 @@ class Service:
         return {name: answers[name] for name in request.metrics}
 
     def _find_job(self, request: ScoreRequest) -> tuple[dict[str, MetricAnswer], _Job | None]:
-        """Return the cached answers for an image, and the job that computes the others, if any."""
+        """Return the scores of an image that are cached, and the job that computes the missing scores, if any."""
         if request.error is not None:
             return {name: MetricAnswer(None, request.error) for name in request.metrics}, None
         digest = _hash_request(request)
@@ -199,7 +199,10 @@ class Service:
         self._send_due_batches()
 
     def _take_next_batch(self) -> list[_Job]:
-        """Return one suspect image, or a batch of waiting images with the same metrics; empty if no batch is due."""
+        """Return the images to send next, or an empty list if no batch is due.
+
+        These are waiting images with the same metrics, or a single image that may have killed its replicas.
+        """
         if self.suspects and self.tested is None and len(self.running) < self.load.replicas:
             self.tested = self.suspects.popleft()
             return [self.tested]

@@ -1,4 +1,4 @@
-"""Training of LLaVAs, such as those of the VQAScore paper, which contain a 7B or 13B Llama-2 (appendix D, table 12).
+"""Training of LLaVAs, such as the VQAScore paper's, which contain a 7B or 13B Llama-2 (appendix D, table 12).
 
 It follows LLaVA-1.5 (Liu et al. 2023). In stage 1, the language model writes the caption directly after the image. In
 stage 2, it writes the answer to a question phrased as at inference. Only tokens that it writes contribute to the loss.

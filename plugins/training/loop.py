@@ -115,7 +115,7 @@ class StageTrainer(Generic[Network]):
         return tensors
 
     def restore(self, tensors: Mapping[str, torch.Tensor], step: int) -> None:
-        """Continue from a state that was saved after `step` steps; raise KeyError if the state has other weights."""
+        """Continue from a state that was saved after `step` steps; raise KeyError if the state lacks a weight."""
         with torch.no_grad():
             for name, parameter in self.trained.items():
                 get_local_part(parameter).copy_(tensors[STATE_PREFIXES["weights"] + name])

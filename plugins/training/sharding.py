@@ -14,7 +14,7 @@ FORWARD_METHODS = ("encode_images", "encode_questions", "decode")
 
 
 def shard_network(network: ClipFlanT5, device: torch.device) -> ClipFlanT5:
-    """Keep only this worker's part of the weights, in single precision on its device.
+    """Return the network with only this worker's part of the weights, in single precision on the worker's device.
 
     The weights of a block are gathered while it is computed, and dropped afterwards. Each worker keeps the whole vision
     tower, because it is never trained. Blocks are converted one at a time, so that the whole network is never in memory

@@ -50,7 +50,7 @@ class Trainee(ABC):
 
     @abstractmethod
     def make_batch(self, pixels: Sequence[Any], exercises: Sequence[Any]) -> Any:
-        """Return the input of one step as tensors."""
+        """Return the input of one training step, as tensors."""
 
     @abstractmethod
     def compute_loss(self, network: Any, batch: Any) -> torch.Tensor:

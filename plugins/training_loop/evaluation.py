@@ -1,4 +1,4 @@
-"""`plumbline.Evaluation`: scores a pipeline at several steps of its training, and reports whether it has improved."""
+"""`plumbline.Evaluation` scores a pipeline at several steps of a training, and reports whether scores have improved."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence

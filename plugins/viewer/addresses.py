@@ -88,7 +88,7 @@ def _parse_settings(request: Request, prefix: str) -> Settings:
 
 
 def add_other_metric(run: BrowsedRun, wanted: WantedRows) -> WantedRows:
-    """If only `against` is set, set `metric` to another metric of the run."""
+    """Return the filter; if only `against` is set, `metric` becomes another metric of the run."""
     others = [name for name in run.manifest.get("metrics") or [] if name != wanted.against]
     metric = wanted.metric or (others[0] if wanted.against and others else "")
     return wanted._replace(metric=metric, against="" if wanted.against == metric else wanted.against)

@@ -61,7 +61,7 @@ Elements = Sequence[Mapping[str, Any]]
 
 
 class Mean(NamedTuple):
-    """A generator's mean score by a metric, and the bar of its interval in percent of the metric's range."""
+    """A generator's mean score by a metric, and its interval as a bar in percent of the metric's range."""
 
     mean: float | None
     low: float

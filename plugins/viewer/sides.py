@@ -97,7 +97,7 @@ class Comparisons:
         self._cached_edited = lru_cache(MAX_COMPARISONS)(self._find_edited)
 
     def open(self, choice: Choice) -> Sides:
-        """Open both sides; raise NotFound if either does not exist."""
+        """Open both sides of a comparison; raise NotFound if either does not exist."""
         if choice.left == choice.right:
             raise NotFound("choose two runs, or two generators or settings of one run")
         opening = [self._browser.open(side.run) for side in choice]

@@ -1,4 +1,4 @@
-"""The committed benchmark equals the code's output, and its ground truth agrees with its scenes."""
+"""The committed benchmark equals the output of the code that makes it, and its ground truth agrees with its scenes."""
 
 import io
 from itertools import combinations
@@ -68,7 +68,10 @@ def test_images_show_the_scenes_behind_the_ground_truth(benchmark: Benchmark) ->
 
 
 def test_generators_break_requirements_as_often_as_their_profiles_say(benchmark: Benchmark) -> None:
-    """A profile gives, by kind of requirement, the fraction that the generator breaks if the parents are met."""
+    """For each kind of requirement, a profile contains the fraction that its generator should break.
+
+    The fraction refers to requirements whose parent requirements are met.
+    """
     for generator in GENERATORS:
         for kind in SKILLS:
             outcomes = [

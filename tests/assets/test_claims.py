@@ -1,4 +1,4 @@
-"""Each kind of claim is true or false of hand-made scenes as its definition says."""
+"""Every kind of claim about hand-made scenes is true or false as the kind's definition says."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Gold answers follow from the scene, which is checked by parsing the question's text independently."""
+"""Expected answers follow from the scene: a second parser of the questions' texts finds the same answers."""
 
 import re
 from collections import Counter
@@ -56,7 +56,7 @@ def is_placed(one: Entity, relation: str, other: Entity) -> bool:
 
 
 def evaluate(scene: Scene, text: str) -> bool:
-    """Return True if a prompt without a final clause is true of the scene, by parsing the prompt."""
+    """Parse a prompt without additional clauses, and return True if the prompt is true of the scene."""
     numbers = "|".join(NUMBERS)
     if match := re.fullmatch(r"(more|fewer) (.+) than (.+)", text):
         one, other = (len(find_fitting(scene, match[group])) for group in (2, 3))

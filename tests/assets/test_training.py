@@ -1,4 +1,4 @@
-"""Training gets the same input as inference, and production loads the committed checkpoints."""
+"""The embedded models get the same input in training as in production, which loads the committed checkpoints."""
 
 import io
 import json

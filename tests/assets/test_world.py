@@ -1,4 +1,4 @@
-"""All steps that make the embedded models are checked before the first step runs; the README has their accuracy."""
+"""All steps that make the embedded models are checked before the first step runs; the README states their accuracy."""
 
 import json
 from pathlib import Path

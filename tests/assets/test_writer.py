@@ -1,4 +1,4 @@
-"""The question writer learns replies that the metrics can parse, and the committed writer has learned them."""
+"""The question writer learns to write replies that the metrics can parse, and the committed writer writes them."""
 
 import json
 from functools import cache

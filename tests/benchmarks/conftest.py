@@ -1,4 +1,4 @@
-"""Fixtures that several benchmarks share."""
+"""Fixtures for several benchmarks."""
 
 from collections.abc import Iterator
 

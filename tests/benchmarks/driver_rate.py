@@ -1,8 +1,8 @@
 """Measures the cost of a shard for the driver, the ProgressLog and a worker, with 200 concurrent calls.
 
-`python -m tests.benchmarks.driver_rate [SHARDS] [WORKERS] [CALLS]` runs real workers under the real runner, with a
-stage that does nothing: WORKERS processes (default 8) with CALLS concurrent calls each (default 25). Each call reports
-like a separate worker. CPU seconds are counted after the first tenth of the shards, so that startup is not included.
+`python -m tests.benchmarks.driver_rate [SHARDS] [WORKERS] [CALLS]` runs a stage that does nothing, under the real
+runner. It starts WORKERS processes (default 8) with CALLS concurrent calls each (default 25); each call reports like a
+separate worker. CPU seconds are counted after the first tenth of the shards, so that startup is not included.
 """
 
 import os
@@ -141,7 +141,7 @@ class IdleActor:
 
 
 def send_calls(idle: Any, calls: int, each: int) -> None:
-    """Send `calls` calls at once to an idle actor, and wait for all replies; do that `each` times."""
+    """Send `calls` calls at once to an idle actor and wait for all replies; repeat this `each` times."""
     with ThreadPoolExecutor(calls) as pool:
         for _ in range(each):
             list(pool.map(lambda _: ray.get(idle.ignore.remote(None)), range(calls)))

@@ -51,7 +51,7 @@ def write_prompts(folder: Path, count: int, *, row_group: int = ROW_GROUP) -> No
 
 
 def write_images(folder: Path, generator: str, count: int, copies: int = 1, *, row_group: int = ROW_GROUP) -> None:
-    """Write this number of rows for each of the first `count` prompts; the images are never read."""
+    """Write `copies` rows for each of the first `count` prompts; the images are never read."""
     ids = [f"prompt-{number:06d}" for _ in range(copies) for number in range(count)]
     table = {
         "image_id": [f"{generator}-{number:07d}" for number in range(len(ids))],
@@ -63,14 +63,14 @@ def write_images(folder: Path, generator: str, count: int, copies: int = 1, *, r
 
 
 class MissingScores(NamedTuple):
-    """The scores cells of a shard that are to be committed."""
+    """A shard, and its scores cells that have not been committed yet."""
 
     shard: Shard
     cells: tuple[Cell, ...]
 
 
 def commit_missing(planned: PlannedSweep, report: object = None) -> dict[str, Outcome]:
-    """Commit the missing scores cells, with scores that depend on the cell's name."""
+    """Commit the missing scores cells with scores that depend on the cell's path; return the outcome of each cell."""
     plan, expect = planned.plan, {cell for cells in planned.plan.scores.values() for cell in cells}
     cells_of = ((shard, tuple(cell for cell in cells if cell in expect and cell in plan.missing))
                 for shard, cells in plan.images.of_shard.items())  # fmt: skip
@@ -85,7 +85,7 @@ def commit_missing(planned: PlannedSweep, report: object = None) -> dict[str, Ou
 
 
 def commit_scores(store: Store, missing: MissingScores) -> dict[str, Outcome]:
-    """Commit the cells of one shard."""
+    """Commit the missing cells of one shard, and return the outcome of each."""
     ids = read_shard(missing.shard, ("image_id", "prompt_id"))
     return {cell.path: store.save(cell, _make_scores(cell, missing.shard, ids)) for cell in missing.cells}
 

@@ -52,7 +52,7 @@ def write_images(path: Path, count: int) -> None:
 
 
 def describe_sweep(proxy: FaultProxy, bucket: str, name: str, word: str) -> str:
-    """Sweep over the images into a new store, and format a line about it."""
+    """Sweep over the images into a new store, and return a line with the sweep's requests, bytes and CPU time."""
     requests, sent = len(proxy.requests), Counter(proxy.bytes)
     began = time.process_time()
     planned = plan_sweep(sweep_config(f"{bucket}/bench", f"{bucket}/{name}", f"metric=[{METRIC}]", word))

@@ -52,7 +52,7 @@ class Sweep(NamedTuple):
     measured: dict[str, Any]
     """The output of scripted_sweep.py."""
     snapshots: list[Snapshot]
-    """Snapshots of its workers."""
+    """Snapshots of the workers of the sweep."""
     worker: float
     """Peak memory of the largest worker, in MB."""
 
@@ -61,7 +61,7 @@ class Sweep(NamedTuple):
         return float(ended - began)
 
     def worker_seconds(self, step: str) -> float:
-        """Return the CPU seconds of all workers."""
+        """Return the CPU seconds of all workers during one step."""
         began, ended = self.measured["moments"][step]
         return self._worked(ended + POLL_INTERVAL) - self._worked(began)
 
@@ -121,8 +121,8 @@ def run_sweep(folder: Path, metrics: int, workers: int) -> Sweep:
     return Sweep(json.loads(said.read_text().splitlines()[-1]), snapshots, largest)
 
 
-def format_rows(rows: int, workers: int, sweep: Sweep) -> None:
-    """Format the steps of a sweep as table rows."""
+def print_rows(rows: int, workers: int, sweep: Sweep) -> None:
+    """Print the steps of a sweep as table rows, followed by its peak memory."""
     for step, name in STEPS.items():
         driver, theirs = sweep.measured["seconds"].get(step, 0.0), sweep.worker_seconds(step)
         share = driver / (driver + theirs)
@@ -142,11 +142,11 @@ def main(folder: Path, prompts: int, generators: int, metrics: int) -> None:
     print("| step | workers | s | driver's CPU s | workers' CPU s | driver's share | CPU us per row |")
     print("|---|---|---|---|---|---|---|", flush=True)
     two = run_sweep(folder, metrics, 2)
-    format_rows(rows, 2, two)
+    print_rows(rows, 2, two)
     for part in ("runs", "order", "latest"):
         shutil.rmtree(folder / "store" / part)
     one = run_sweep(folder, metrics, 1)
-    format_rows(rows, 1, one)
+    print_rows(rows, 1, one)
     for step in ("results", "report"):
         print(f"{step}: two workers are {one.wall_seconds(step) / two.wall_seconds(step):.2f} times as fast as one")
     shutil.rmtree(folder)

@@ -40,7 +40,10 @@ TEMPLATES = ('Does this figure show "{}"? Please answer yes or no.', "Is it {}?"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the embedded benchmark with one shard of 256 images per generator, each generator several times."""
+    """Write a benchmark of the embedded images, with COPIES copies of each generator; return its folder.
+
+    Each copy is a single shard of 256 images.
+    """
     root = tmp_path_factory.mktemp("bench")
     pq.write_table(pq.read_table(PACK / "prompts.parquet"), root / "prompts.parquet")
     for generator in GENERATORS:

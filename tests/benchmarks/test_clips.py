@@ -14,7 +14,7 @@ SHORT, LONG = 8, choose_size(1600, 16)
 
 
 def write_video(path: Path, frames: int) -> Path:
-    """Write a video whose grey level increases from its first frame to its last."""
+    """Write a video whose grey level increases from its first frame to its last; return its path."""
     with av.open(path, "w", format="mp4") as file:
         stream = file.add_stream("libx264", rate=24, options={"preset": "ultrafast"})
         assert isinstance(stream, av.VideoStream)

@@ -42,7 +42,7 @@ class Shard(NamedTuple):
 
 @pytest.fixture(scope="module", params=FORMATS)
 def shard(request: pytest.FixtureRequest, s3_server: S3Server) -> Iterator[Shard]:
-    """Write a shard of a generator's images, both on the server and in the table."""
+    """Write images to the server; yield a table that contains the images and a table that refers to them."""
     fs, bucket = s3_server.filesystem(), f"feeding-{request.param.lower()}"
     fs.mkdir(bucket)
     contents = [
@@ -72,7 +72,7 @@ def measure_rates(*calls: Callable[[], int]) -> list[float]:
 
 
 def run_bare_loop(table: pa.Table, uris: UriReader) -> int:
-    """Prepare images like a careful script on one core: fetch, decode and preprocess one image after the other."""
+    """Prepare the images one after another on one core (fetch, decode, preprocess); return their number."""
     torch.set_num_threads(1)
     preprocess = PixelTransform(CLIP_L_336, pad_to_square=True)
     for record in table.to_pylist():
@@ -84,7 +84,10 @@ def run_bare_loop(table: pa.Table, uris: UriReader) -> int:
 
 @contextmanager
 def start_loops_on_all_cores(table: pa.Table, uris: UriReader) -> Iterator[Callable[[], int]]:
-    """Run one looping process per core; together they measure the limit of the cores, even on a busy machine."""
+    """Yield a function that prepares the images with one loop per core, each in its own process.
+
+    The loops measure the limit of the cores, even on a busy machine.
+    """
     share = -(-len(table) // CORES)
     shares = [table.take(list(range(len(table)))[first : first + share]) for first in range(0, len(table), share)]
     with ExitStack() as stack:

@@ -115,7 +115,7 @@ def test_operations_equal_torchs_count_if_every_token_sees_every_other(
 
 
 class KeptRows(list[Measured]):
-    """Receiver that keeps its rows, in place of a pipe."""
+    """Receiver that keeps the measured rows in a list, in place of a pipe."""
 
     send = list.append
 

@@ -42,7 +42,7 @@ def encode_images(count: int, image_format: str) -> list[bytes]:
 
 
 def write_table_of_files(folder: Path) -> dict[str, Any]:
-    """Write a table of PNG files."""
+    """Write PNG files and a CSV with each file's name and prompt; return the options of an ingest of the CSV."""
     images = encode_images(6, "PNG")
     with (folder / "table.csv").open("w") as stream:
         rows = csv.writer(stream)
@@ -54,7 +54,7 @@ def write_table_of_files(folder: Path) -> dict[str, Any]:
 
 
 def write_compressed_tars(folder: Path) -> dict[str, Any]:
-    """Write gzip-compressed tars of JPEG files."""
+    """Write gzip-compressed tars of JPEG files with their prompts; return the options of an ingest of the tars."""
     images = encode_images(6, "JPEG")
     for tar in range(12):
         with tarfile.open(folder / f"{tar:02d}.tar.gz", "w:gz", compresslevel=1) as archive:
@@ -96,7 +96,7 @@ def test_two_workers_ingest_faster_than_one(
 
 
 def time_copy(folder: Path, target: Path) -> float:
-    """Return the seconds to write the input's bytes to disk, in files with as many images as a shard has."""
+    """Copy the files of `folder` to the disk, 32 at a time as in a shard; return the seconds that the copy takes."""
     began = time.perf_counter()
     files = sorted(folder.iterdir())
     for first in range(0, len(files), 32):

@@ -34,7 +34,7 @@ CHOICES = ("Yes", "No")
 
 @pytest.fixture(scope="module")
 def vlm(tmp_path_factory: pytest.TempPathFactory) -> ChatVlm:
-    """Save a LLaVA with random weights, small but with as many image tokens as the real one."""
+    """Return a LLaVA with random weights that is small, but has as many image tokens as the real one."""
     folder = tmp_path_factory.mktemp("llava")
     torch.manual_seed(0)
     size = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
@@ -111,7 +111,7 @@ def test_batches_beat_one_pair_at_a_time(vlm: ChatVlm, capsys: pytest.CaptureFix
 
 
 def run_counted_sweep(folder: Path, store: Path) -> tuple[FinishedSweep, int]:
-    """Run a sweep with a metric that asks the language model once per prompt; return the number of calls."""
+    """Run a sweep whose metric asks the language model once per prompt; return the sweep and the number of calls."""
     planned = plan_sweep(sweep_config(folder, store, "metric=[gecko_baseline]", "cluster=local", *HERE))
     done = run_sweep(planned, lambda progress: None)
     return done, done.usage["questions:llm"].calls

@@ -82,7 +82,7 @@ def count_ingest_requests(proxy: FaultProxy, folder: Path, bucket: str, tars: in
 def count_night_requests(
     proxy: FaultProxy, folder: Path, bucket: str, shards: int
 ) -> tuple[Counter[str], Counter[str]]:
-    """Return the requests for one generator's images in `shards` shards, and for a later sweep without new images."""
+    """Count the requests of a sweep over one generator's `shards` shards, and of a later sweep without new images."""
     write_rows(folder / "prompts.parquet", prompts(4 * shards), row_group=4 * MANY)
     write_rows(folder / "images/atlas/00000.parquet", images("atlas", 4 * shards), row_group=4)
     fsspec.filesystem("s3", use_listings_cache=False).put(f"{folder}/", f"{bucket}/bench/", recursive=True)
@@ -100,7 +100,7 @@ def count_requests(proxy: FaultProxy, call: Callable[[], int]) -> Counter[str]:
 
 
 def find_request_kind(request: str) -> str:
-    """Return the method, or LIST for a folder listing."""
+    """Return the HTTP method of a request, or LIST if the request lists a folder."""
     method, target, _ = request.split()
     return "LIST" if "list-type" in parse_qs(urlsplit(target).query) else method
 

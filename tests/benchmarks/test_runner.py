@@ -1,4 +1,4 @@
-"""A sweep adds little to its model's work: in the driver per shard on Ray, and in a small sweep in this process."""
+"""A sweep costs little more than its model's work: per shard in the driver on Ray, and in total in one process."""
 
 import json
 import time
@@ -102,7 +102,7 @@ MAX_ADDED_MODULES = 1_000
 def test_a_small_sweep_in_this_process_takes_little_more_than_a_bare_loop(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Sweep and loop alternate, and the fastest run of each counts, because other processes disturb their imports."""
+    """Sweep and loop alternate, and the fastest run of each counts, because other processes may slow down an import."""
     sweep = ["jobs.sweep", "sweep=shapes", "metric=[clipscore]", "cluster=here", *TINY_OPTIONS]
     seconds: dict[str, list[float]] = {"bare": [], "sweep": []}
     for number in range(ROUNDS):

@@ -146,7 +146,7 @@ def test_a_night_with_nothing_to_do_over_a_hundred_thousand_cells_takes_less_tha
 
 
 def write_existing_run(sweep: PlannedSweep) -> None:
-    """Write a run over the sweep's cells that a night has reported; its tables have no rows."""
+    """Write a run over the sweep's cells, with empty tables, as if a nightly job had already reported the run."""
     store, folder = sweep.store, f"runs/{RUN_ID}"
     store.write_table(f"{folder}/scores.parquet/00000-{'0' * 32}.parquet", schemas.SCORES.empty_table())
     store.write_table(f"{folder}/errors.parquet/00000.parquet", schemas.ERRORS.empty_table())

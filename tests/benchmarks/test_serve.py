@@ -64,7 +64,7 @@ def scorer(one_thread: None) -> Scorer:
 
 
 def save_clip_of_common_size(folder: Path) -> Path:
-    """Save the embedded CLIP with a random image tower in the shape of ViT-B/32 at 224 pixels."""
+    """Save the embedded CLIP with a random image tower in the shape of ViT-B/32 at 224 pixels; return the folder."""
     copytree(ROOT / "assets" / "clip-shapes", folder)
     config = CLIPConfig.from_pretrained(folder)
     config.vision_config = CLIPVisionConfig(projection_dim=config.projection_dim)
@@ -111,7 +111,7 @@ async def ask_all(
     metric: str = "vqascore",
     clients: int = CLIENTS,
 ) -> Load:
-    """Run clients that send one image at a time; after a third of the images, kill the processes in `kill`."""
+    """Measure clients that send one image at a time; after a third of the images, kill the processes in `kill`."""
     bodies = [make_body(pair) for pair in pairs]
     places, seconds, retries = iter(range(len(pairs))), [0.0] * len(pairs), [0]
     scores: list[list[float | None]] = [[] for _ in pairs]
@@ -238,7 +238,7 @@ def encode_png(image: Image.Image) -> bytes:
 def ask_in_parts(
     session: requests.Session, url: str, images: Sequence[bytes], prompts: Sequence[str]
 ) -> list[dict[str, float | None]]:
-    """Send requests as multipart forms, the other format of our own protocol."""
+    """Send one request as a multipart form, the alternative to JSON in our own protocol; return the scores by image."""
     form = [("request", (None, json.dumps({"prompts": prompts}).encode())), *(("images", image) for image in images)]
     response = session.post(f"{url}/score", files=form, timeout=120)
     response.raise_for_status()

@@ -89,7 +89,7 @@ def test_tie_calibration_is_exact_and_faster_than_all_pairs(capsys: pytest.Captu
 
 
 def measure_walks_one_by_one(nodes: pd.DataFrame, scores: pd.DataFrame, graph: str) -> None:
-    """Measure each walk and metric like the released code, by separate calls of scipy's functions."""
+    """Compute a metric's statistics on a graph as in the released code, with a separate call of scipy for each."""
     levels = nodes.loc[nodes["graph_id"] == graph]
     values = scores.loc[levels["image_id"]]
     for metric in scores:

@@ -31,7 +31,7 @@ def make_sources(prompt: int) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
-    """Make a run of edits with one source, two sources or a damaged source, and write its report."""
+    """Make a run of edits that have one source, two sources or a damaged source, and write its report."""
     folder = tmp_path_factory.mktemp("edits")
     made = make_run(folder, prompts=plain_prompts(6), generators=NAMES, sources=make_sources)
     write_report(made.store)

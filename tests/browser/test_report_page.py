@@ -38,7 +38,7 @@ NAMES = ("atlas", "<b>bold", "cobalt", "מחולל")
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the report of a run with hostile prompts and names, failed rows and an earlier run."""
+    """Write the report of a run with hostile prompts and names, failed rows and an earlier run; return its path."""
     folder = tmp_path_factory.mktemp("run")
     prompts = [*HOSTILE, *plain_prompts(9)]
 
@@ -421,7 +421,7 @@ def test_any_number_of_generators_is_shown_at_1280_pixels_with_nothing_cut_off(
 
 @pytest.fixture(scope="module")
 def rated_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the report of a run with people's ratings, which disagree with one of the metrics."""
+    """Write the report of a run with people's ratings, which disagree with one of the metrics; return its path."""
     folder = tmp_path_factory.mktemp("judged")
 
     def score(generator: str, metric: str, prompt: int) -> float:
@@ -435,7 +435,7 @@ def rated_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_peoples_ratings_next_to_metrics_are_accessible(browser: WebDriver, rated_report: Path, width: int) -> None:
-    """The page is tested dark on a desktop and light on a phone."""
+    """The page is tested with the dark theme on a desktop and with the light theme on a phone."""
     prefer_scheme(browser, "dark" if width == DESKTOP else "light")
     page = open_page(browser, rated_report, width)
     page.execute_script("document.querySelectorAll('#people details').forEach((each) => { each.open = true; })")  # type: ignore[no-untyped-call]

@@ -29,7 +29,7 @@ BENCHMARKS = (HOSTILE[0], "places")
 
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the page of two benchmarks with hostile names."""
+    """Write the page of two benchmarks with hostile names, and return its path."""
     folder, runs = tmp_path_factory.mktemp("suite"), dict[str, str]()
     for day, benchmark in enumerate(BENCHMARKS, 1):
         run = make_run(folder, generators=NAMES, run_id=f"2026-01-0{day}", benchmark=benchmark)

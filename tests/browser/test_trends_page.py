@@ -28,7 +28,7 @@ NAMES = ("atlas", HOSTILE[0], "מחולל", "sdxl-step-500", "sdxl-step-1000")
 
 @pytest.fixture(scope="module")
 def trends(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the trends page of three nights with hostile names; the last night has another metric."""
+    """Write the trends page of three nights with hostile names, the last with another metric; return its path."""
     folder = tmp_path_factory.mktemp("trends")
     for day in range(1, 4):
         metrics = {"gecko": {"kind": "gecko", "template": HOSTILE[0] if day == 3 else "is it so?"}, "clipscore": {}}

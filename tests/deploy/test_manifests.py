@@ -43,7 +43,7 @@ def read_rayjob() -> dict[str, Any]:
 
 
 def close_schema(schema: Any) -> Any:
-    """Close a custom resource's schema, so that it also refuses fields which the API server would drop."""
+    """Return a custom resource's schema that also refuses the fields which the API server would silently drop."""
     if isinstance(schema, list):
         return [close_schema(inner) for inner in schema]
     if not isinstance(schema, dict):

@@ -77,7 +77,7 @@ class Driver:
         return list(find_marked_processes(MARK, self.mark))
 
     def end(self) -> None:
-        """Wait for the remaining processes to end, and kill those that do not end in time."""
+        """Wait for the remaining processes to end, and kill any that do not end in time."""
         wait_until(lambda: not self.processes(), ORPHAN_SECONDS)
         for pid in self.processes():
             kill_process(pid)

@@ -1,4 +1,4 @@
-"""Draws the faults of a soak's sweeps, and when they occur, from a seed."""
+"""Draws from a seed which faults disturb the sweeps of a soak, and when they occur."""
 
 import random
 from collections.abc import Iterator

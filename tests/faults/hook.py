@@ -1,7 +1,7 @@
 """Faults that a test triggers in a worker through images and files.
 
-An image can end or block the process that decodes it, or make the process report its id; and a store can run out of
-space.
+An image can end or block the process that decodes it, or make the process report its id. A file can make a model run
+out of device memory, or a store run out of space.
 """
 
 import errno
@@ -74,7 +74,7 @@ def run_out_of_memory(isolate: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _take_note(note: str) -> bool:
-    """Remove the note; return True if it existed and this process, rather than another, removed it."""
+    """Remove the note; return True if it existed and no other process has removed it first."""
     folder = os.environ.get(NOTES_VARIABLE)
     if folder is None:
         return False
@@ -115,7 +115,7 @@ def _wait_to_be_killed(note: Path) -> None:
 
 
 def _take_disk_full_file(room: Path) -> bool:
-    """Remove the file if enough cells are committed; return True if this process, rather than another, removed it."""
+    """Remove a DISK_FULL_FILE if enough cells are committed; return True if no other process has removed it first."""
     try:
         if len(list(room.parent.glob("*/*/*/[!.]*.parquet"))) < int(room.read_text()):
             return False

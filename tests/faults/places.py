@@ -30,7 +30,7 @@ report that its images are missing.
 
 
 def write_masters(folder: Path) -> Path:
-    """Write the files for all states of the benchmark."""
+    """Write the files for all states of the benchmark; return their folder."""
     texts = prompts(IMAGES)
     write_rows(folder / "prompts", texts)
     texts[0] = {**prompts(2 * IMAGES)[-1], "prompt_id": texts[0]["prompt_id"]}

@@ -212,7 +212,7 @@ async def _copy_answer(request: Head, answer: Head, server: Stream, writer: asyn
 
 
 async def read_request_body(request: Head, client: Stream) -> None:
-    """Read the whole request, like a server that fails afterwards."""
+    """Read the whole body of a request, like a server that fails only afterwards."""
     if request.headers.get("expect", "").lower() == "100-continue":
         await _pass_part(client.writer, b"HTTP/1.1 100 Continue\r\n\r\n")
     await copy_body(request, client.reader, None)

@@ -128,7 +128,7 @@ class Soak:
         self.proxy.valid = self.server.other(self.key).key
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables that a driver needs in addition to the usual ones."""
+        """Return the environment variables that a driver of a soak needs besides a normal environment."""
         return {
             "AWS_SHARED_CREDENTIALS_FILE": str(self.credentials),
             "AWS_ENDPOINT_URL": self.endpoint,
@@ -170,7 +170,7 @@ class DisturbedSweep:
         """Kinds of the events so far, each with a function that returns True if the event had an effect."""
 
     def run(self) -> None:
-        """Run until an attempt is complete; raise SoakError if one fails without a fault, or prints a traceback."""
+        """Run until an attempt is complete; raise SoakError if one fails without a fault or prints a traceback."""
         try:
             self._run_until_complete()
             while self._damage_finished_store():
@@ -367,7 +367,7 @@ class DisturbedSweep:
         return f"{self.soak.proxy.share:.2f} of the calls for {event.seconds} s"
 
     def _trigger_credentials_expire(self, event: Event, job: Driver) -> str | None:
-        """Let the credentials expire; new ones are written to the file at once, or only after some seconds."""
+        """Let the credentials expire; valid credentials are written to the file at once, or only after some seconds."""
         self.soak.expire_credentials()
         if event.choice < 0.5:
             self.soak.write_credentials()

@@ -290,7 +290,7 @@ def make_slug(name: str) -> str:
 
 
 def write_bad_rows(folder: Path) -> None:
-    """Write a generator for each file in KINDS; in the largest file, every bad row is between valid rows."""
+    """Write a generator for each file in KINDS; in the largest file, bad rows alternate with valid rows."""
     (folder / "images").mkdir()
     (folder / "images" / "empty.png").write_bytes(b"")
     (folder / "images" / "outside.png").symlink_to(folder / "prompts.parquet")
@@ -330,7 +330,7 @@ def list_prompts() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Sweep:
-    """Sweep all bad rows and shards, with S3 credentials that give no access."""
+    """Sweep over all bad rows and shards, with S3 credentials that give no access."""
     folder = tmp_path_factory.mktemp("bad")
     write_rows(folder / "prompts.parquet", list_prompts())
     write_bad_rows(folder)

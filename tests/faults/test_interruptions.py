@@ -44,7 +44,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_bench(folder: Path, baited: Bait | None = None) -> Path:
-    """Write the benchmark; `baited` is an image that blocks the process that decodes it."""
+    """Write the benchmark and return its folder; `baited` is an image that blocks the process that decodes it."""
     write_rows(folder / "prompts.parquet", prompts(IMAGES))
     for generator in GENERATORS:
         rows = images(generator, IMAGES)
@@ -64,7 +64,7 @@ def cluster(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def undisturbed(bench: Path, tmp_path_factory: pytest.TempPathFactory) -> FinishedSweep:
-    """Return the same sweep, run without any fault."""
+    """Run a sweep over the benchmark without any fault; the tests compare their sweeps with this one."""
     done = run(bench, str(tmp_path_factory.mktemp("undisturbed")))
     assert (done.computed, done.exit_code) == (CELLS, 0)
     return done
@@ -229,7 +229,7 @@ def count_pages(store: Path) -> int:
 
 @contextmanager
 def mount_small_disk(folder: Path, size: int) -> Iterator[Path]:
-    """Mount a disk of this many pages; skip the test if the system does not allow it."""
+    """Mount a disk of this many pages and yield its folder; skip the test if the system does not allow mounting."""
     folder.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size * PAGE_BYTES}", "tmpfs", folder], capture_output=True, text=True

@@ -45,7 +45,7 @@ SECRET = "a-word-that-no-log-may-have"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Start a head without credentials and with separate logs."""
+    """Yield a cluster whose head has no credentials and keeps its logs in a separate folder."""
     folder = tmp_path_factory.mktemp("cluster")
     logs = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # Ray puts sockets here, and their paths must be short
     with run_head(folder / "head.log", "--num-cpus=1", f"--temp-dir={logs}") as head:

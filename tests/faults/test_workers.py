@@ -27,7 +27,10 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 def sweep_marked(
     marks: dict[int, bytes], tmp_path: Path, *overrides: str
 ) -> tuple[FinishedSweep, list[dict[str, Any]]]:
-    """Sweep twelve images in three shards; `marks` contains bytes to append to images, by position."""
+    """Sweep over twelve images in three shards; `marks` contains bytes to append to images, by position.
+
+    Return the finished sweep, and the rows that it read.
+    """
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=12)
     rows = images("atlas", 12)
     for row, mark in marks.items():

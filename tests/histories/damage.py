@@ -134,7 +134,7 @@ def _find_other_recipes(store: Path, path: Path, files: list[Path]) -> list[Path
 
 
 def _misplace(store: Path, path: Path, stranger: Path) -> str:
-    """Move a cell into the folder of another recipe, keeping its name."""
+    """Move the cell at `path` to the folder of `stranger`, a cell with another recipe; describe the move."""
     path.rename(stranger.with_name(path.name))
     return f"misplace {path.relative_to(store)} to {stranger.parent.relative_to(store)}"
 

@@ -30,7 +30,7 @@ def paint(prompt: str) -> bytes:
 
 
 class Painter(AbstractContextManager["Painter"]):
-    """The running service."""
+    """A running service that draws images."""
 
     def __init__(self) -> None:
         self.server = Server()

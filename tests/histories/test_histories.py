@@ -59,7 +59,7 @@ class History:
         self.log.append(" ".join(map(str, [name, *drawn, *([told] if told else [])])))
 
     def sweep(self, metrics: str, flags: tuple[str, ...]) -> str:
-        """Run a sweep, and compare it with the same sweep in a fresh store."""
+        """Run a sweep, and assert that its tables equal those of a fresh store; return the run's id for the log."""
         options = self._options(metrics, flags)
         code, printed = self._sweep(self.store, *options)
         run = assert_complete(code, printed)
@@ -77,11 +77,11 @@ class History:
         getattr(self.bench, change)()
 
     def damage(self, way: str) -> str:
-        """Damage some of the store's files."""
+        """Damage some of the store's files, and describe the damage for the log."""
         return damage(self.store, way, self.chance)
 
     def draw(self, way: str) -> str:
-        """Let a generator draw an image for every prompt, after damage to its earlier images."""
+        """Damage the generated images, then generate them again and assert that all are right; describe the damage."""
         images = self.bench.folder / self.bench.images
         harmed = damage_images(images, PAINTER, way, self.chance)
         self.bench.version += 1
@@ -107,7 +107,7 @@ class History:
             path.unlink()
 
     def stop(self, seconds: float, metrics: str, flags: tuple[str, ...]) -> str:
-        """Interrupt a sweep while it is running."""
+        """Interrupt a sweep after this number of seconds; return the sweep's exit code for the log."""
         armed = [True]
 
         def end(signum: int, frame: object) -> None:
@@ -127,7 +127,7 @@ class History:
         return f"exit code {code}"
 
     def look(self, job: str) -> str:
-        """Run a job that cleans up, reports or lists the store; it must end with a known exit code despite damage."""
+        """Run a job that cleans up, reports or lists the damaged store; assert that it ends with a known exit code."""
         chosen = {"gc": (gc, ["delete=true", "grace_days=0"]), "report": (report, []), "status": (status, [])}
         module, arguments = chosen[job]
         code, printed = run(module.COMMAND, module.main, [f"store={self.store}", *arguments])
@@ -146,7 +146,7 @@ class History:
         return run(sweep.COMMAND, sweep.main, [*given, *options])
 
     def _sweep_fresh(self, *options: str) -> Path:
-        """Run the same sweep in a fresh store."""
+        """Run the same sweep in a fresh store, and return the folder of its run."""
         key = (self.bench.version, *options)
         if key not in self.calm:
             store = self.folder / f"calm-{len(self.calm)}"

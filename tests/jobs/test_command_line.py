@@ -425,7 +425,7 @@ def test_a_users_configuration_may_name_a_value_a_thousand_times(tmp_path: Path)
 
 
 def test_the_texts_of_help_are_only_gathered_for_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Help texts come from all of conf/, and reading it would take most of the time needed to parse a command line."""
+    """Help texts come from all files in conf/; reading them takes longer than everything else on the command line."""
 
     def fail_if_called(*_: object, whole: bool) -> str:
         raise AssertionError("the help texts were gathered")

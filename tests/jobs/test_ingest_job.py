@@ -10,7 +10,7 @@ from tests.commands import printed, run
 
 
 def write_input(folder: Path, *, absent: int = 0) -> Path:
-    """Write a table of eight images and the image files, except the last `absent` files."""
+    """Write a table of eight images and the image files except the last `absent` of them; return the table's path."""
     lines = []
     for number, row in enumerate(images("atlas", 8)):
         if number < 8 - absent:

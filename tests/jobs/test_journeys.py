@@ -1,4 +1,4 @@
-"""Commands that a new user would type score images in any layout, without converting or losing any of them."""
+"""A new user's commands score images in any layout, without converting or losing an image."""
 
 import io
 import json
@@ -57,7 +57,7 @@ def count_scored(tmp_path: Path) -> Counter[tuple[str, str]]:
 
 
 def write_paths_only(folder: Path) -> Path:
-    """Write a Hugging Face dataset whose rows contain the paths of files in its folder."""
+    """Write a Hugging Face dataset whose rows contain the paths of files in its folder, and return the folder."""
     write_files(folder, {f"files/{n}.png": png for n, png in enumerate(PNGS)})
     rows = [{"image": {"bytes": None, "path": f"files/{n}.png"}, "text": text} for n, text in enumerate(TEXTS)]
     return write_parquet(folder / "train-00000-of-00001.parquet", rows).parent
@@ -85,7 +85,7 @@ def write_prompt_list(folder: Path) -> Path:
 
 
 def write_metadata_in_each_folder(folder: Path) -> Path:
-    """Write folders of images in the layout of GenEval's scripts."""
+    """Write folders of images in the layout of GenEval's scripts; return the folder that contains them."""
     for n, (png, text) in enumerate(zip(PNGS, TEXTS, strict=True)):
         write_files(folder, {f"{n:05d}/metadata.jsonl": json.dumps({"prompt": text}), f"{n:05d}/samples/0000.png": png})
     return folder
@@ -117,7 +117,10 @@ def write_names_only(folder: Path) -> Path:
 
 
 def write_models_in_a_dataset(folder: Path) -> Path:
-    """Write a Hugging Face dataset as downloaded, with generators in the column `model` and rows in mixed order."""
+    """Write a Hugging Face dataset as downloaded, and return its folder.
+
+    The column `model` names the generators, whose rows are mixed.
+    """
     rows = [{"image": {"bytes": png, "path": None}, "caption": text, "model": name, "steps": 4}
             for png, text in zip(PNGS, TEXTS, strict=True) for name in ("sdxl", "flux")]  # fmt: skip
     return write_parquet(folder / "data/train-00000-of-00001.parquet", rows).parent.parent
@@ -294,7 +297,10 @@ def test_a_limit_scores_only_the_first_images(tmp_path: Path) -> None:
 
 
 def write_table(folder: Path, generator: str, pngs: Sequence[bytes] = PNGS, texts: Sequence[str] = TEXTS) -> Path:
-    """Write a CSV with absolute paths, and skills separated by semicolons, as a script would."""
+    """Write images and a CSV like those of users' scripts, and return the CSV's path.
+
+    The CSV has absolute paths, and skills separated by semicolons.
+    """
     write_files(folder, {f"{generator}/{n}.png": png for n, png in enumerate(pngs)})
     rows = [f'{folder}/{generator}/{n}.png,"{text}",counting; colour' for n, text in enumerate(texts)]
     return write_files(folder, {f"{generator}.csv": "\n".join(["file,prompt,skills", *rows])}) / f"{generator}.csv"

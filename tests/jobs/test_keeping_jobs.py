@@ -114,7 +114,7 @@ def test_ctrl_c_ends_the_view_cleanly_without_a_message_about_a_sweep(
 def test_status_reports_the_first_sweep_while_it_works_and_after_it_was_killed_or_stopped(
     tmp_path: Path,
 ) -> None:
-    """Status also reports the number of cells, and forgets a killed sweep once another sweep has made its run."""
+    """Status also reports the number of cells; it omits a killed sweep once another sweep has completed its run."""
     bench, store = write_benchmark(tmp_path / "bench", ["atlas", "flint"], count=120), tmp_path / "store"
     given = [*UNJUDGED, *SMALL, "metric=[edge_density]", "benchmark.name=small", f"store={store}"]
     given += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images"]

@@ -57,7 +57,7 @@ def make_finished_sweep(results: Any, lower_is_better: Collection[str] = ()) -> 
 
 
 def parse_ranks(said: str) -> list[tuple[str, str]]:
-    """Return the rank and generator in each row of a leaderboard."""
+    """Return the rank and generator in each row of a printed leaderboard."""
     return re.findall(r"│ (\S) │ (\w+) +│", said)
 
 

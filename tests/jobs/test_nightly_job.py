@@ -120,7 +120,7 @@ class Nights(Bench):
 
     @contextmanager
     def start_process(self) -> Iterator[subprocess.Popen[str]]:
-        """Start a nightly run in another process, which waits after publishing its run and before reporting it."""
+        """Yield the process of a nightly run that waits after publishing its run and before reporting it."""
         self.score()
         process = subprocess.Popen(
             [

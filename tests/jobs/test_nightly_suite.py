@@ -61,7 +61,7 @@ class Suite:
         return [*words, f"store={self.store.place.url}"]
 
     def make_worse(self, name: str) -> None:
-        """Replace flint's images in a benchmark with worse ones."""
+        """Replace flint's images in a benchmark by images with lower scores."""
         self.quality[name, "flint"] -= 0.1
         self.seconds += 1  # a file's modification time is its ETag
         os.utime(self.folder / name / "images/flint/0.parquet", (self.seconds, self.seconds))

@@ -58,21 +58,23 @@ def test_the_change_of_a_combined_reward_is_listed_with_those_of_its_parts(tmp_p
     assert "reward: 'reward' needs an earlier run to compare with" in refusal("report", *words[:2], "reward={gecko: 2}")
 
 
-def score_many_noisy(generator: str, metric: str, prompt: int) -> float:
-    """Return scores of 30 generators; one generator is far better than the others on most prompts."""
+def score_noisily_among_many(generator: str, metric: str, prompt: int) -> float:
+    """Return a score from 0 to 1; generator g07 has the same noise as the others but a much higher mean."""
     noise = np.random.default_rng([prompt, *generator.encode()]).normal(0, 0.5)
     return float(np.clip((0.9 if generator == "g07" else 0.55) + noise, 0, 1))
 
 
 def test_no_report_claims_that_there_is_no_difference_from_too_few_prompts(tmp_path: Path) -> None:
-    """With 14 prompts, no scores could separate the generators; with 16 prompts, these scores do not separate them."""
+    """With 14 prompts, no scores could separate 30 generators; with 16 prompts, some could, but these scores do not."""
     names = [f"g{number:02d}" for number in range(30)]
     for prompts, headline, wanted in (
         (14, "Too few prompts to compare generators by m.", "at least 15 prompts are needed"),
         (16, "No generator is clearly better than another by m.", "prompts would show it."),
     ):
         folder = tmp_path / str(prompts)
-        run = make_run(folder, prompts=plain_prompts(prompts), generators=names, metrics=["m"], score=score_many_noisy)
+        run = make_run(
+            folder, prompts=plain_prompts(prompts), generators=names, metrics=["m"], score=score_noisily_among_many
+        )
         said = printed("report", f"store={folder}/store", "images=0")
         assert f"\n{headline}" in said and wanted in said and "all tied" not in run.html
         assert wanted in run.html and "Too few prompts at every skill to compare with g" in said

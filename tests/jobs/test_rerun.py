@@ -27,7 +27,7 @@ METRIC = "metric=[clipscore]"
 
 
 class Sweep(Bench):
-    """A sweep whose cells are all in the store."""
+    """A benchmark and a store that already contains all cells of its sweep."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         super().__init__(folder, METRIC, *words)
@@ -43,13 +43,13 @@ class Sweep(Bench):
 
 
 def read_mean(store: Store, run_id: str) -> float:
-    """Return the overall mean of atlas."""
+    """Return atlas's overall mean score in a run."""
     summary = pq.read_table(f"{store.place.url}/runs/{run_id}/summary.parquet").to_pandas()
     return float(summary.query("generator == 'atlas' and skill == 'overall'")["mean"].item())
 
 
 def find_leaderboard(printed: str) -> str:
-    """Return the table of means with its title."""
+    """Return the printed table of means, including its title."""
     (table,) = re.findall(r"^ *means; sharing a letter: .*?└[^\n]*", printed, flags=re.DOTALL | re.MULTILINE)
     return str(table)
 

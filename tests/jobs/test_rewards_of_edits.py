@@ -1,4 +1,4 @@
-"""Exports of edits contain each source image where the trainer reads it; formats without sources are rejected."""
+"""An export of edits contains each source image where the trainer reads it; formats without sources are refused."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,10 @@ COUNT = 4
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sweep two editors; the prompts list the sources, in a different order, and the last prompt has none."""
+    """Sweep over two editors, and return the store.
+
+    The prompts list the sources in another order than the images, and the last prompt has no source.
+    """
     folder = write_benchmark(tmp_path_factory.mktemp("edits") / "bench", count=COUNT)
     sources = [*make_other_sources()[:-1], None]
     rows = [{**row, "before": source} for row, source in zip(prompts(COUNT), sources, strict=True)]

@@ -49,7 +49,7 @@ def test_one_command_scores_a_file_and_prints_coverage_and_means(
 
 
 def write_folder(folder: Path) -> Path:
-    """Write images of two generators and a list of their prompts, as a script would."""
+    """Write images of two generators and a list of their prompts, like users' scripts; return the folder."""
     texts = {row["prompt_id"]: row["text"] for row in prompts(4)}
     for generator in ("atlas", "flint"):
         (folder / generator).mkdir(parents=True)
@@ -79,7 +79,7 @@ def test_accepted_and_ignored_files_are_listed_before_the_plan(tmp_path: Path) -
 
 
 def test_the_pairs_in_a_plan_are_the_pairs_that_are_scored(tmp_path: Path) -> None:
-    """The plan shows the first, the middle and the last image, even if a limit leaves only some prompts."""
+    """The plan lists the first, middle and last image with their prompts, even if `limit` leaves out prompts."""
     folder = write_folder(tmp_path / "mine")
     texts = (folder / "prompts.txt").read_text().splitlines()
     given = [f"images={folder}", "models=shapes", "metric=[edge_density]", f"store={tmp_path}/store", "cluster=here"]
@@ -104,7 +104,10 @@ def test_if_every_image_is_rejected_the_job_ends_with_the_reasons(tmp_path: Path
 
 @pytest.mark.parametrize("name", ["our prompts.csv", "prompts.json", "by id.json", "captions.jsonl", "prompts.txt"])
 def test_the_command_in_the_error_scores_prompts_next_to_the_folder(name: str, tmp_path: Path) -> None:
-    """The error suggests no command for `by id.json`, whose name does not suggest prompts, so it is passed directly."""
+    """If `images` has no prompts, the error suggests a command that reads a file of prompts next to the folder.
+
+    The name `by id.json` does not suggest prompts, so this file is not suggested, and the test passes it directly.
+    """
     texts = ["a lighthouse at dusk", "two foxes", "three lemons in a bowl", "a blue chair"]
     ids = [f"{number}" if name.endswith(".txt") else f"scene-{number}" for number in range(len(texts))]
     for place, (generator, prompt_id) in enumerate(product(("alpha", "beta v2"), ids)):
@@ -214,7 +217,7 @@ def test_a_missing_extra_is_reported_in_one_line_and_in_help(tmp_path: Path, mon
 
 
 def test_the_folders_current_content_is_scored_after_any_earlier_attempt(tmp_path: Path) -> None:
-    """Earlier tries ingested nothing, had other generators, left a damaged store, or used another kind of input."""
+    """The earlier attempt found no image, had other generators, left a damaged store, or used another kind of input."""
     folder = write_folder(tmp_path / "mine")
     given = [f"images={folder}", "metric=[edge_density]", "cluster=here", f"store={tmp_path}/store"]
 
@@ -244,7 +247,7 @@ def test_the_folders_current_content_is_scored_after_any_earlier_attempt(tmp_pat
 
 
 def test_a_name_that_is_not_utf8_costs_only_its_own_file(tmp_path: Path) -> None:
-    """The same is true for a folder, whose name is the name of the generator."""
+    """Images are also refused if the name of their generator's folder is not UTF-8; other images are scored."""
     write_rows(tmp_path / "rows.parquet", [{"image": row["image"], "prompt": "a circle"} for row in images("atlas", 2)])
     content = (tmp_path / "rows.parquet").read_bytes()
     for name in (b"atlas/good", b"atlas/caf\xe9", b"caf\xe9/good"):
@@ -258,7 +261,10 @@ def test_a_name_that_is_not_utf8_costs_only_its_own_file(tmp_path: Path) -> None
 
 
 def write_faulty_table(folder: Path, rng: random.Random) -> list[tuple[str, str, str]]:
-    """Write images of two generators with a shuffled table; return generator, kind and message for its bad lines."""
+    """Write images of two generators and a shuffled table of their prompts, some of whose lines are invalid.
+
+    Return, for each invalid line, the generator, the kind of error and the start of its message.
+    """
     folder.mkdir(parents=True)
     lines: list[tuple[str, str, str, str]] = []
     for generator, count in (("flint", rng.randint(4, 9)), ("atlas", rng.randint(2, 5))):
@@ -335,7 +341,10 @@ def test_an_error_row_names_the_users_file_and_line(named: str, tmp_path: Path) 
 
 
 def test_the_error_names_the_file_that_lacks_a_prompt_and_moved_lines_rewrite_no_shard(tmp_path: Path) -> None:
-    """Prompts come from text files, JSON files or lines of a list; moving a row to another line rewrites no shard."""
+    """The prompt is missing from a text file, a JSON file or a line of a list.
+
+    In a table, moving a row to another line does not cause its shard to be written again.
+    """
     image = draw_noise(random.Random(3))
     beside = write_files(
         tmp_path / "beside",
@@ -358,7 +367,7 @@ def test_the_error_names_the_file_that_lacks_a_prompt_and_moved_lines_rewrite_no
 
 
 def test_a_row_that_ingest_rejected_is_a_row_without_a_score_in_a_sweep(tmp_path: Path) -> None:
-    """If a rejected row names a prompt, this prompt is not counted as missing as well."""
+    """A prompt whose only image was rejected is not reported as a prompt without an image as well."""
     bad = write_faulty_table(tmp_path / "mine", random.Random(2))
     printed("ingest", f"table={tmp_path}/mine/images.csv", f"output={tmp_path}/made", code=1)
     given = [f"benchmark.images={tmp_path}/made", f"benchmark.prompts={tmp_path}/made/prompts.parquet"]

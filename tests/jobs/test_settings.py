@@ -93,7 +93,7 @@ def test_generation_settings_do_not_change_keys_and_can_be_left_out_or_ignored(
 
 
 def test_a_night_and_its_rewards_report_changed_settings(swept: tuple[Path, list[str], str], tmp_path: Path) -> None:
-    """In a copy of the benchmark, atlas has another guidance scale and two images for each prompt."""
+    """The night reads a copy of the benchmark in which atlas has another guidance scale and two images per prompt."""
     folder = shutil.copytree(swept[0].parent, tmp_path / "copy")
     words = [word.replace(str(swept[0].parent), str(folder)) for word in swept[1]]
     earlier = min(run.name for run in (folder / "store/runs").iterdir())

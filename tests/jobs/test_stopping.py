@@ -42,7 +42,7 @@ def list_processes(session: int) -> list[int]:
 
 
 def handle_ctrl_c() -> None:
-    """Make this process react to Ctrl-C, because shells make background jobs ignore it and tests may run in one."""
+    """Make this process react to Ctrl-C, which shells make background jobs ignore; the tests may be such a job."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -121,7 +121,7 @@ def test_a_stop_in_the_middle_of_a_shard_keeps_complete_rows_and_repeats_no_call
 
 @pytest.mark.slow
 def test_a_stop_in_the_middle_of_a_shard_keeps_complete_rows_on_ray_too(tmp_path: Path) -> None:
-    """The signal arrives when the only worker is ready; the driver asks the worker to stop when it next reports."""
+    """SIGTERM arrives when the only worker is ready; the driver stops the worker when the worker next reports."""
     bench, waiting, log = write_benchmark(tmp_path / "bench", ["atlas"], count=128), threading.Event(), tmp_path / "log"
     store = store_at(tmp_path / "store")
     given = [*UNJUDGED, f"store={store.place.url}", "metric=[tifa]", "shard_rows=128"]

@@ -45,7 +45,7 @@ def submit(head: RayHead, *command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
-    """Start a cluster as a different user would."""
+    """Yield the head of a cluster that the sweep does not start itself."""
     log = tmp_path_factory.mktemp("head") / "log"
     with run_head(log, "--num-cpus=4", "--labels=whose=theirs") as head:
         yield head

@@ -23,7 +23,7 @@ SOUND_STORE = re.compile(r"verify: \d+ cells read, all are intact")
 
 @pytest.fixture(scope="module")
 def complete_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """Return a benchmark with all its cells in a store, and with a run made from these cells."""
+    """Return a benchmark, all of whose cells are in a store, together with a run made from these cells."""
     bench = Bench(tmp_path_factory.mktemp("whole"), METRICS)
     assert bench.run().code == 0
     shutil.copytree(bench.store.place.url, bench.folder / "sound")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """Start a chat endpoint on localhost, and set its API key in the environment."""
+    """Yield a chat endpoint on localhost, whose API key is set in the environment."""
     monkeypatch.setenv(KEY_VARIABLE, KEY)
     started = Server()
     yield started
@@ -25,7 +25,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a folder with the checkpoints `clip` and `flant5`; flant5's config names `../clip` as its vision tower."""
+    """Return a folder with the checkpoints `clip` and `flant5`; flant5's config names `../clip` as its vision tower."""
     import torch
 
     from tests.operators import tiny

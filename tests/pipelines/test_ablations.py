@@ -28,8 +28,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_benchmark(tmp_path_factory.mktemp("bench"))
 
 
-def sweep_ablations(config: SweepConfig) -> SweepConfig:
-    """Return the configuration with every metric also in its ablated variants."""
+def configure_ablation_sweep(config: SweepConfig) -> SweepConfig:
+    """Return the configuration, adding the ablated variants of every metric."""
     others = {
         f"{name}_{what}": replace(metric, ablation=what)
         for name, metric in config.metrics.items()
@@ -40,7 +40,7 @@ def sweep_ablations(config: SweepConfig) -> SweepConfig:
 
 def test_questions_are_shared_and_the_metric_itself_keeps_its_cells(folder: Path, tmp_path: Path) -> None:
     config = sweep_config(folder, tmp_path, METRICS)
-    alone, both = plan_sweep(config).plan, plan_sweep(sweep_ablations(config)).plan
+    alone, both = plan_sweep(config).plan, plan_sweep(configure_ablation_sweep(config)).plan
     paths = {cell.path for cell in alone.cells}
     new = [cell for cell in both.cells if cell.path not in paths]
     assert paths < {cell.path for cell in both.cells}

@@ -27,7 +27,7 @@ def read_scores(done: FinishedSweep) -> dict[str, float]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Write still images, each with its own id, and an animation of three of them, in random order."""
+    """Write still images and an animation of three of them, in random order; return the benchmark's folder."""
     folder, stills = tmp_path / "bench", images("atlas", 7)
     write_rows(folder / "prompts.parquet", prompts(7))
     taken = [still["image"] for still in stills[2:5]]

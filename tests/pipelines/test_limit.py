@@ -138,7 +138,7 @@ def test_a_trial_is_left_out_of_trends_and_never_compared_with(folder: Path, tmp
 def test_images_of_prompts_outside_a_subset_are_reported_in_one_line_with_the_remedy(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """20 of 25 images are reported, because the tables have images of more prompts than the benchmark."""
+    """Two generators have images of 12 prompts, two of which are in the benchmark; one more image names no prompt."""
     write_rows(folder / "prompts.parquet", prompts(12)[3:5])
     rows = [*images("atlas", 12), {**images("atlas", 1)[0], "prompt_id": None, "image_id": "nobody's"}]
     write_rows(folder / "images/atlas/00000.parquet", rows)

@@ -114,7 +114,7 @@ def test_failing_to_show_progress_is_logged_once_and_does_not_stop_the_sweep(
 
 
 def reword(questions: pa.Table) -> pa.Table:
-    """Reword the first question without changing its id."""
+    """Return the questions with another wording of the first one, but the same ids."""
     first, *others = questions.to_pylist()
     text = "is this what it shows?"
     changed = {**first, "text": text, "question_id": hash_content(text, first["choices"], first["answer"])}
@@ -176,9 +176,9 @@ def test_repeated_damage_is_reported_and_loses_no_row(
 def test_a_renewed_cell_with_a_retryable_row_is_a_draft_that_the_run_uses(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run uses the draft although the committed cell next to it is damaged.
+    """An answers cell is damaged, and a row fails temporarily when it is recomputed, so the new cell is only a draft.
 
-    A later round finds a second damaged cell, and still uses the draft.
+    The run uses the draft instead of the damaged committed cell, even after a later round finds another damaged cell.
     """
     config = sweep_config(folder, tmp_path / "store", "metric=[gecko,clipscore]")  # so that answers are read first
     plan = plan_sweep(config)

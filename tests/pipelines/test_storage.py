@@ -39,7 +39,7 @@ def list_planned_cells(planned: PlannedSweep) -> set[str]:
 def test_downloads_that_are_garbled_once_do_not_change_the_plan(
     tmp_path: Path, bucket: str, s3_server: S3Server
 ) -> None:
-    """All objects of the benchmark and the store are covered, both those with a checksum and tables without one."""
+    """All objects of the benchmark and the store are covered: objects with a checksum, and tables without one."""
     write_benchmark(tmp_path)
     place = StorageConfig().locate(bucket)
     for file in ("prompts.parquet", "images/atlas/00000.parquet", "images/flint/00000.parquet"):

@@ -15,7 +15,7 @@ from tests.bench_of import images, plan_bench, run_bench, write_benchmark, write
 
 @pytest.fixture(params=[pytest.param("folder", marks=pytest.mark.slow), "s3"])
 def places(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
-    """Make a benchmark and a store, both on disk or both on S3."""
+    """Return the addresses of a new benchmark and of a store, both on disk or both on S3."""
     folder = write_benchmark(tmp_path / "bench")
     if request.param == "folder":
         return str(folder), str(tmp_path / "store")

@@ -87,7 +87,7 @@ def _lay_out_prompt(processor: Any, images: QuestionImages, question: Question, 
 
 
 def count_cached(model: VllmLikelihood, images: Sequence[Image.Image]) -> list[int]:
-    """Return the numbers of requests, prompt tokens and cached tokens of one call about new images."""
+    """Return the number of requests, prompt tokens and cached tokens of one call about images that are not cached."""
     before = model.usage
     turned = [image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for image in images]
     model.likelihood([model.preprocess(image) for image in turned], QUESTIONS)

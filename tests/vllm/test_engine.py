@@ -12,9 +12,9 @@ from plumbline.operators.models.engines.vllm_engine import Prompt, Refusal, Vllm
 
 
 class ScriptedEngine:
-    """An engine that answers a request after as many steps as its prompt has tokens.
+    """An engine that answers a request after as many steps as the request's prompt has tokens.
 
-    It refuses a prompt with token 13, and fails on token 666.
+    A prompt with token 13 is refused, and a prompt with token 666 makes the engine fail.
     """
 
     model_config = SimpleNamespace(max_model_len=100)

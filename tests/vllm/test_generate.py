@@ -104,7 +104,7 @@ def test_a_reply_follows_its_schema(model: VllmGenerate) -> None:
 
 
 def test_replies_with_a_schema_equal_those_of_transformers(model: VllmGenerate, folder: Path) -> None:
-    """Both vLLM and transformers use the same library to determine which tokens may follow."""
+    """Both vLLM and transformers use the same library to determine which tokens a schema allows next."""
     in_transformers = loading.load(
         resolve_model(model_config(family="causal_lm", checkpoint=str(folder)), on_gpu=False), "generate"
     )

@@ -38,7 +38,7 @@ TIMEOUT = 60
 
 
 class CountingEngine:
-    """An engine that waits for the test's permission, then finishes its oldest requests first and counts them."""
+    """An engine that works only while `may_step` is set; a step finishes the oldest requests and counts them."""
 
     model_config = SimpleNamespace(max_model_len=10_000)
     server: VllmEngine
@@ -114,7 +114,7 @@ def scripted_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counting
 
 @pytest.fixture
 def stage(scripted_engine: CountingEngine) -> Iterator[AnswersStage]:
-    """Make a stage whose image_batch is much smaller than a shard."""
+    """Yield a stage whose image_batch is much smaller than a shard."""
     engine = scripted_engine.server = VllmEngine(lambda: scripted_engine, processor=ScriptedProcessor)
     model = VllmLikelihood(
         engine, scripted_engine.tokenizer, system=None, padding=None, end=scripted_engine.tokenizer.eos_token_id

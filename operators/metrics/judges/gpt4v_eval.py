@@ -1,4 +1,4 @@
-"""GPT4V-Eval: a model that sees the image rates how well it fits the prompt (Zhang et al. 2023)."""
+"""GPT4V-Eval: a model that sees the image rates how well the image fits the prompt (Zhang et al. 2023)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -100,7 +100,7 @@ def _reseed(program: Writing[T], draw: int) -> Writing[T]:
 
 
 def accept_all(rated: Mapping[str, float]) -> None:
-    """Accept any ratings."""
+    """Accept any ratings; this is the check for judges whose ratings cannot contradict each other."""
 
 
 def map_ratings(ratings: Iterable[Rating]) -> dict[str, float]:
@@ -328,7 +328,7 @@ def fill_template(template: str, **parts: str) -> str:
 def find_kind(kinds: Mapping[str, T], skills: Sequence[str], chosen: str | None) -> T | None:
     """Return the chosen kind or, if none was chosen, the only kind named in a prompt's skills.
 
-    Return None if there is not exactly one.
+    Return None if the skills name no kind or several kinds.
     """
     wanted = [skill.casefold() for skill in skills] if chosen is None else [chosen]
     named = [kinds[name] for name in dict.fromkeys(wanted) if name in kinds]

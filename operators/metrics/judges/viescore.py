@@ -78,7 +78,7 @@ class VieScoreRelease(Release):
 
 
 def _name_scores(names: Sequence[str], reply: ParsedReply) -> list[Rating]:
-    """Return one rating per name; the last one is the minimum of all remaining scores, if there are more."""
+    """Return a rating for each name; if there are more scores than names, the last rating is the lowest score left."""
     last = len(names) - 1
     values = [*reply.scores[:last], min(reply.scores[last:], default=reply.scores[0])]
     return [Rating(name, value) for name, value in zip(names, values, strict=True)]
@@ -163,7 +163,7 @@ class TwoQuestionsConfig(InspectedConfig):
         return {} if self.part == "overall" else {"part": self.part}
 
     def score_ratings(self, ratings: Sequence[Rating]) -> float:
-        """Return min SC, min PQ or sqrt(min SC x min PQ), in [0, 10]."""
+        """Return the lowest consistency rating, the lowest quality rating, or the root of their product, in [0, 10]."""
         rated = map_ratings(ratings)
         consistency, quality = (
             min(rated[scale.name] for scale in scales) for scales in (self.consistency, QUALITY_SCALES)

@@ -167,7 +167,7 @@ class DsgConfig(WriterConfig):
     )
     takes_letters: ClassVar[bool] = False
     reduction: Reduction = "product"
-    """Method for combining the token likelihoods of a choice (operators/metrics/questions/vqascore.py). It
+    """Method for combining the token likelihoods of a choice (operators/metrics/questions/vqascore.py). The method
     matters for choices of similar likelihood.
     """
     aggregate: Literal["share", "soft_mean"] = "share"
@@ -260,8 +260,9 @@ class DsgConfig(WriterConfig):
     def weigh(self, answered: Sequence[Answered]) -> Scored:
         """Return the fraction of questions that count, or their mean likelihood of yes.
 
-        A question counts if it and its parents are answered yes. A parent that is not among the questions counts as
-        answered correctly. In a cycle every question depends on all others.
+        A question counts if the question and its parents are answered yes. A parent that is not among the questions
+        counts as answered correctly. If parents form a cycle, each question in the cycle depends on all other questions
+        in it.
         """
         by_id = {answer.question.question_id: answer for answer in answered}
         if self.form == "reply":
@@ -283,7 +284,7 @@ class DsgConfig(WriterConfig):
 
 
 def apply_zeroing(right: Mapping[str, bool], parents: Mapping[str, Sequence[str]], zeroing: Zeroing) -> dict[str, bool]:
-    """Return for each question whether it counts: it and its parents, or all its ancestors, are answered correctly."""
+    """Return, for each question, True if the question and its parents (or all its ancestors) are answered correctly."""
     return {
         name: own and all(right.get(other, True) for other in find_needed_questions(name, parents, zeroing))
         for name, own in right.items()
@@ -318,7 +319,7 @@ Pieces = Callable[[str], Sequence[NumberedLine]]
 
 
 def read_tuples(reply: str, pieces: Pieces = parsing.read_numbered_lines) -> dict[int, SemanticTuple]:
-    """Parse lines such as `1 | entity - whole (motorcycle)` by number; raise UnreadableReply if there are none.
+    """Return the tuples, by number, in lines such as `1 | entity - whole (motorcycle)`; raise UnreadableReply if none.
 
     If a number occurs several times, the last line counts, as in the DSG release.
     """
@@ -338,7 +339,7 @@ def _parse_tuple(text: str) -> SemanticTuple:
 
 
 def read_questions(numbers: Sequence[int], reply: str, pieces: Pieces = parsing.read_numbered_lines) -> dict[int, str]:
-    """Parse lines such as `1 | Is there a motorcycle?` by tuple number; raise UnreadableReply if there are none."""
+    """Return the questions, by tuple number, in lines like `1 | Is there a dog?`; raise UnreadableReply if none."""
     lines = [line for line in pieces(reply) if "?" in line.text]
     texts = {line.number: line.text.rpartition("?")[0] + "?" for line in lines}
     questions = {
@@ -368,9 +369,9 @@ def read_released_questions(numbers: Sequence[int], reply: str) -> dict[int, str
 def read_dependencies(
     numbers: Sequence[int], reply: str, pieces: Pieces = parsing.read_numbered_lines
 ) -> dict[int, str]:
-    """Parse lines such as `6 | 1,4` by tuple number; raise UnreadableReply if a line is invalid.
+    """Return the parents, by tuple number, in lines such as `6 | 1,4`; raise UnreadableReply if a line is invalid.
 
-    The parents are returned as written.
+    The parents are returned as the text after the bar: `1,4`.
     """
     # without its parents, a tuple would score higher than it should
     lines = [line for line in pieces(reply) if line.number in numbers]

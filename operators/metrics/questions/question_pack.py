@@ -170,7 +170,7 @@ class QuestionPackConfig(QuestionMetricConfig):
 
 
 def apply_zeroing_in_order(right: Mapping[str, bool], parents: Mapping[str, Sequence[str]]) -> dict[str, bool]:
-    """Return for each question whether it counts if questions are zeroed in order and in place, as in DPG-Bench's code.
+    """Return, for each question, True if it still counts after zeroing in order and in place, as in DPG-Bench's code.
 
     A parent that was zeroed earlier zeroes its children too. A parent that comes after its children affects them only
     by its own answer.

@@ -104,8 +104,8 @@ class TifaConfig(WriterConfig):
     release).
     """
     min_f1: Share = 0.6
-    """The filter keeps a multiple-choice question only if the token F1 of its free answer is above this, as in the
-    release.
+    """The filter keeps a multiple-choice question only if the token F1 of its free answer is above this value, as in
+    the release.
     """
     releases: ClassVar[tuple[type[Release], ...]] = (TifaRelease,)
     reply_forms: ClassVar[Sequence[Mapping[Replies, Form[Any]]]] = (QUESTION_FORMS, CHOICE_FORMS, ANSWER_FORMS)
@@ -146,7 +146,7 @@ class TifaConfig(WriterConfig):
         return (yield from self._filter(prompt, questions)) if self.filter else questions
 
     def _filter(self, prompt: str, questions: Sequence[WrittenQuestion]) -> Writing[list[WrittenQuestion]]:
-        """Set `keep` to True for each question that the prompt alone answers correctly, with and without choices.
+        """Return the questions; `keep` is True if the prompt alone answers correctly, with and without choices.
 
         If several questions have the same text, only the first is kept.
         """

@@ -53,11 +53,11 @@ DEFAULT_QUESTIONS: Mapping[QuestionName, YesQuestion] = {
 }
 """Default question for each kind of VQA model, by the name in the model's profile (operators/models/families)."""
 MAX_EXPONENT = 700.0
-"""Largest exponent that exp() accepts for a float; if the log odds of no exceed it, P(Yes) is 0."""
+"""Exponent up to which exp() cannot overflow. If the log odds of no are larger, P(Yes) is 0."""
 
 SPACING_FORMS = ("{}", " {}")
-"""Spellings with and without a leading space. Some tokenizers have a token for each, others one for both; these treat
-yes and no alike, so their ratio is unaffected.
+"""Spellings with and without a leading space. A tokenizer with a single token for both spellings counts that token
+twice, for yes as well as for no, so that the ratio of yes to no is unaffected.
 """
 YES_SPELLINGS, NO_SPELLINGS = (
     tuple(form.format(word) for word in (name, name.lower()) for form in SPACING_FORMS) for name in ("Yes", "No")
@@ -73,7 +73,7 @@ NEGATIONS = frozenset(
         *("不", "不是", "不对", "没有", "否", "错", "いいえ", "違います", "아니요", "아니오"),
     ]
 )
-"""Words that mark an answer as a no: English ones, and the plain answer in other languages."""
+"""Words that mark an answer as a no: English negations, and the words for no or wrong in other languages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -99,7 +99,7 @@ def find_wordnet(folder: str) -> WordNet:
 
 @cache
 def _open_wordnet(wordnet: WordNet) -> Any:
-    """Open the files with NLTK's reader; raise ConfigError if they have changed or cannot be read."""
+    """Open the files with NLTK's reader; raise ConfigError if the files have changed or cannot be read."""
     import nltk.data
     from nltk.corpus.reader.wordnet import WordNetCorpusReader, WordNetError
 

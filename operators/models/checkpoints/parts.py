@@ -81,7 +81,7 @@ def digest_file(path: Path) -> str:
 def find_part(source: str, revision: str | None, digest: FileDigest, wanted: Sequence[str] = WANTED_FILES) -> Part:
     """Find the local folder or hub repository `source`. A folder is identified by a digest of its `wanted` files.
 
-    Raises ModelError if it does not exist.
+    Raises ModelError if the source does not exist.
     """
     folder = Path(source).expanduser()
     if folder.is_dir():

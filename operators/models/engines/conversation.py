@@ -146,7 +146,7 @@ def _render(tokenizer: Any, turns: Sequence[Mapping[str, Any]], *, is_open: bool
 
 
 def find_turn_end(tokenizer: Any, ends: Sequence[int], *, system: str | None) -> int:
-    """Return the token in `ends` that the chat template writes after a reply, to end it or to start the next turn.
+    """Return the token in `ends` that the chat template writes after a reply: an end mark, or the start of a turn.
 
     If the template writes none of `ends`, return the tokenizer's own end token.
     """
@@ -188,7 +188,7 @@ def opens_thought(prompt: str) -> bool:
 
 
 def is_thinking_checkpoint(*parts: Part) -> bool:
-    """Return True if the name or chat template of one of the model's parts shows that it thinks before it answers.
+    """Return True if the name or chat template of one of the model's parts shows that the model thinks first.
 
     Templates are searched but never executed. Files that cannot be read are skipped here; loading the model reports
     them.
@@ -301,8 +301,8 @@ def reply_to_requests(
 def find_thinking(config: ModelConfig, tokenizer: Any, render: Callable[[], str] | None = None) -> Thinking | None:
     """Return the limits and marks of a model's thoughts, or None if the model may not think.
 
-    `render` returns a prompt, which shows whether the chat template opens the thought; by default, it is a prompt
-    without an image. Raises ModelError if the tokenizer has no known token that ends a thought.
+    `render` returns a prompt, which shows whether the chat template opens the thought; by default, a prompt without an
+    image is rendered. Raises ModelError if the tokenizer has no known token that ends a thought.
     """
     if config.thinking == "refused":
         return None

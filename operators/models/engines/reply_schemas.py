@@ -21,7 +21,7 @@ MAX_TOKEN_CHARACTERS = 200
 
 
 def fix_white_space(schema: str) -> str:
-    """Allow only the white space that json.dumps writes; otherwise a model could write spaces forever."""
+    """Return the schema with only the white space that json.dumps writes, so that no model writes spaces forever."""
     return json.dumps({**json.loads(schema), "x-guidance": SPACING})
 
 

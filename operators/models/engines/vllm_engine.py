@@ -38,7 +38,7 @@ CPU_DEFAULTS: Mapping[str, Any] = {"enforce_eager": True, "max_num_batched_token
 ENGINE_DEFAULTS: Mapping[str, Any] = {
     "load_format": "safetensors",
     "enable_prefix_caching": True,
-    "mm_processor_cache_gb": 0,  # prompts about an image share a ReadyImage
+    "mm_processor_cache_gb": 0,  # prompts about an image share its ProcessedImages
     "disable_log_stats": True,
     "use_tqdm_on_load": False,
     "structured_outputs_config": {"backend": "guidance"},  # as with transformers (reply_schemas.py)
@@ -54,7 +54,7 @@ class ProcessedImages(NamedTuple):
     rendered: Mapping[str, Any]
     """The engine's input for one prompt; other prompts differ only in the tokens after the images."""
     ids: Sequence[int]
-    """The tokens of that prompt, with one placeholder for each image."""
+    """The tokens of the prompt in `rendered`, with one placeholder for each image."""
     images: int
     """Number of images."""
 
@@ -167,7 +167,7 @@ class VllmEngine:
         return outputs
 
     def process_images(self, images: Sequence[Image.Image], prompt_ids: Sequence[int]) -> ProcessedImages:
-        """Process images in the caller's thread; `prompt_ids` are the tokens of any prompt about them.
+        """Process images in the caller's thread; `prompt_ids` are the tokens of any prompt about these images.
 
         Each image gets a unique name, so that the engine does not hash its pixels for every request.
         """
@@ -184,7 +184,7 @@ class VllmEngine:
             self._idle_processors.append(processor)
 
     def submit(self, prompt: Prompt, params: Any) -> "Future[EngineOutput | Refusal]":
-        """Submit one prompt. It is rendered in the caller's thread while the engine keeps running.
+        """Submit one prompt and return the future output. The caller's thread renders it; the engine keeps running.
 
         Blocks while MAX_WAITING_IMAGES requests with images are unfinished. Raises EngineError if the engine has
         stopped.

@@ -36,7 +36,7 @@ NAMES = {
     "sentences": "embedders:SENTENCES",
     "openai": "openai:FAMILY",
 }
-"""Module of this package and attribute in it that define each family. Messages and documentation use the same order."""
+"""For each family, the module of this package and the attribute that define it, in the order used by messages."""
 FAMILIES = Extensions[Family[Any]](
     "families", {name: f"{__name__}.{location}" for name, location in NAMES.items()}, Family
 )
@@ -59,7 +59,7 @@ def model_config(**options: Any) -> ModelConfig:
 
 
 def drop_foreign_options(options: Any) -> Any:
-    """Drop the options of other families if they have their default values.
+    """Return the options without other families' options that have their default values.
 
     This allows a user to choose a configured model and set only `family` to another value. Raises ConfigError for an
     unknown family, and for an option of another family that does not have its default value.

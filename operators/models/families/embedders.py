@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 RESIZE_RATIO = 256 / 224
-"""Ratio of the resized shorter side to the crop: DINO's releases resize it to 256 pixels and crop the centre 224 x 224
-(facebookresearch/dino, eval_knn.py; facebookresearch/dinov2, dinov2/data/transforms.py).
+"""Ratio of the resized shorter side to the crop: DINO's releases resize the side to 256 pixels and crop the centre 224
+x 224 (facebookresearch/dino, eval_knn.py; facebookresearch/dinov2, dinov2/data/transforms.py).
 """
 
 

@@ -282,7 +282,7 @@ class OpenAiModel(OpenAiService):
         return self._make_arguments(request, features[question.image])
 
     def _send(self, arguments: Mapping[str, Any]) -> Any:
-        """Send one request; if the model refuses the older name of the token limit, send it with the newer name.
+        """Return the answer to one request; if the model refuses the older name of the token limit, use the newer name.
 
         Other requests that were running at the time are refused too; each is sent once more.
         """

@@ -77,7 +77,7 @@ class CausalLM(LoadedModel):
         return load_chat_tokenizer(model)
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Return the reply to each request, or an error; threads that call it at the same time take turns."""
+        """Return the reply to each request, or an error; threads that call this method at the same time take turns."""
         with self._lock:
             return reply_to_requests(
                 self.tokenizer, requests, context=self.context, answer=self._answer_all, thinking=self.thinking

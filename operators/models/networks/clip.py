@@ -13,7 +13,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from plumbline.operators.models.checkpoints.parts import Fields
 
 DEFAULT_HEAD_WIDTH = 64
-"""Head width of a vision tower whose configuration does not specify it."""
+"""Head width of a vision tower whose configuration specifies no head width."""
 HIGHEST_END = 2
 """Value of `eos_token_id` for which transformers takes a text's embedding at the position of the highest token id. In
 OpenCLIP, this is the end-of-text token.

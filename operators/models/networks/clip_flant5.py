@@ -151,7 +151,7 @@ class ClipFlanT5Likelihood(T5Answers):
 
 
 def load_network(checkpoint: Path, *, tower: Path) -> ClipFlanT5:
-    """Load the network in the checkpoint's precision; use the weights in `tower` if the checkpoint has none for it."""
+    """Load the network in the checkpoint's precision; use the weights in `tower` if the checkpoint lacks the tower."""
     fields = json.loads((checkpoint / "config.json").read_text())
     return _build_network(checkpoint, tower, {}, select_layer=fields["mm_vision_select_layer"])
 
@@ -215,7 +215,7 @@ def read_vision_config(tower: Path) -> CLIPVisionConfig:
 
 
 def save_clip_flant5(model: ClipFlanT5, folder: Path, *, tower_name: str) -> None:
-    """Save in the released layout: T5's own names, `mm_projector.*` and the tower under `vision_tower.vision_tower`."""
+    """Save the network in the released layout: T5's names, `mm_projector.*` and `vision_tower.vision_tower.*`."""
     folder.mkdir(parents=True, exist_ok=True)
     config = model.language_model.config.to_dict() | {
         "model_type": "clip_t5",

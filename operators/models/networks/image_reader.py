@@ -1,4 +1,4 @@
-"""Runs a chat model that sees images: reads each image's prefix once, and continues every question from it.
+"""Runs a chat model that sees images: reads each image's prefix once, and continues every question from that prefix.
 
 Questions continue from the keys and values of the image's prefix. The exception is PaliGemma, a prefix language model,
 whose image tokens see the question.

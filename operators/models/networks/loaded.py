@@ -67,7 +67,7 @@ class LoadedModel:
     def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
         """Load the model with its checkpoint's weights, or around a `network` that is already on the right device.
 
-        Raises ModelError if a file is damaged or does not match the others.
+        Raises ModelError if a file is damaged or does not match the checkpoint's other files.
         """
         network = cls.load_network(model) if network is None else network
         tokenizer = cls.load_tokenizer(model)

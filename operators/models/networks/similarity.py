@@ -261,7 +261,7 @@ class CosineVqa:
         return self.model.preprocess(image)
 
     def likelihood(self, features: Sequence[Any], questions: Sequence[Question]) -> list[list[list[float]] | RowError]:
-        """Return the log-likelihood of each choice relative to the others, and 0 for its end token, or an error."""
+        """Return the log of each choice's share of the likelihood, and 0 for the choice's end token, or an error."""
         pairs = [
             Pair(question.image, format_choice(question.text, choice))
             for question in questions

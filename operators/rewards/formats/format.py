@@ -1,4 +1,4 @@
-"""Defines what a format of training data is, and the examples that a format converts to rows."""
+"""The type of formats of training data, and the examples that a format converts to rows."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -117,7 +117,7 @@ def embed_image(image: ScoredImage | Source) -> dict[str, Any]:
 
 
 def with_images(schema: pa.Schema, *names: str) -> pa.Schema:
-    """Add metadata that makes Hugging Face datasets decode these columns, or lists in them, as images."""
+    """Return the schema with metadata that makes Hugging Face datasets decode the columns (or lists) as images."""
     features = {field.name: _describe_type(field.type) for field in schema}
     for name in names:
         image = {"_type": "Image"}

@@ -27,7 +27,8 @@ PAIRS_SCHEMA = pa.schema(
 """Columns and types as on the dataset's card (yuvalkirstain/pickapic_v2).
 
 `jpg_*` contain the unchanged source images; readers detect the format from the content, so PNG works too. A label is 1
-or 0. It is never 0.5, which means a tie, because trainers would read that as a win. `user_id` identifies the scorer.
+or 0. A label is never 0.5, which means a tie, because trainers would read that as a win. `user_id` identifies the
+scorer.
 """
 
 
@@ -138,8 +139,8 @@ def _verl_omni_rows(sample: Sample) -> list[dict[str, Any]]:
 
 
 VERL_OMNI = Format(unit="pair", container="parquet", images="files", rows=_verl_omni_rows, schema=VERL_OMNI_SCHEMA)
-"""verl-omni's table for offline DPO. It lacks the latents and embeddings that verl-omni's own model computes from
-images.
+"""verl-omni's table for offline DPO. The table lacks the latents and embeddings that verl-omni's own model computes
+from images.
 """
 
 

@@ -26,7 +26,7 @@ LIST_CHUNK = 1000
 STREAM_BYTES = 2**20
 """Minimum number of bytes that a stream requests at a time."""
 NO_CREDENTIALS_ERROR = "performing token request"
-"""Text of obstore's error if no credentials are set and the machine has no role that could provide them."""
+"""Text of obstore's error if no credentials are set and the machine has no role that provides credentials."""
 
 
 class Cloud(ObjectStore):

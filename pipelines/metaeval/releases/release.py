@@ -1,4 +1,4 @@
-"""Tables of a benchmark's released judgements, and functions that build them from the rows that a reader yields."""
+"""Tables of a benchmark's released judgements, and functions that build these tables from a reader's rows."""
 
 import math
 import re

@@ -169,7 +169,7 @@ def _check_finite(score: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def select_metrics(scores: pa.Table, metrics: Collection[str]) -> pa.Table:
-    """Select the scores of these metrics (all if empty); raise ConfigError if a metric is missing."""
+    """Select the scores of the named metrics (all if empty); raise ConfigError if a metric is missing."""
     _require_metrics(metrics, scores.column("metric").unique().to_pylist())
     return scores.filter(pc.is_in(scores.column("metric"), pa.array(list(metrics)))) if metrics else scores
 

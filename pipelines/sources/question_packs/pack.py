@@ -86,7 +86,7 @@ class _Prompt:
 
 
 def gather_questions(found: Iterable[PackRow | str], suite: str) -> QuestionPack:
-    """Group the rows by prompt, in file order.
+    """Return the question pack that the rows form, grouped by prompt in file order.
 
     If several questions of a prompt have the same id, the last one is used; a parent that is not among the questions is
     dropped.

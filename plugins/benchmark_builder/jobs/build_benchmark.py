@@ -1,4 +1,4 @@
-"""Builds a benchmark's prompts: tags them with skills, balances them, and has a model write new ones from templates."""
+"""Builds a benchmark's prompts: tags them with skills, balances them, and has a model write more from templates."""
 
 import sys
 

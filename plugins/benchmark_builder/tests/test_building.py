@@ -209,7 +209,7 @@ TAXONOMIES = sorted(file.stem for file in (CONF / "taxonomy").glob("*.yaml"))
 
 @pytest.mark.parametrize("name", TAXONOMIES)
 def test_the_tags_of_every_example_are_in_its_taxonomy(name: str) -> None:
-    """All tags of the taxonomy's examples are in the taxonomy, and their words are in the prompt."""
+    """The tags of the taxonomy's examples are in the taxonomy, and the tagged words are in the examples' prompts."""
     values = load_values(get_command("build_benchmark"), [f"taxonomy={name}", "output=o", "models=shapes"])
     taxonomy = read_config(values["taxonomy"], Taxonomy)
     for example in taxonomy.examples:
@@ -227,7 +227,7 @@ def test_the_tags_of_every_example_are_in_its_taxonomy(name: str) -> None:
 
 
 def test_the_compositions_of_genai_bench_are_basic_or_advanced() -> None:
-    """All compositions in tables 6 and 7 of the VQAScore paper have definitions."""
+    """Every composition of tables 6 and 7 in the VQAScore paper has a definition in the taxonomy."""
     values = load_values(get_command("build_benchmark"), ["taxonomy=genai_bench", "output=o", "models=shapes"])
     taxonomy = read_config(values["taxonomy"], Taxonomy)
     assert {name: len(skill.sub_skills) for name, skill in taxonomy.skills.items()} == {"basic": 6, "advanced": 5}
@@ -237,7 +237,7 @@ def test_the_compositions_of_genai_bench_are_basic_or_advanced() -> None:
 
 @pytest.mark.parametrize("name", TAXONOMIES)
 def test_every_example_of_a_template_passes_its_checks(name: str) -> None:
-    """A template's examples pass its own checks; otherwise they would teach the model to fail them."""
+    """Examples that fail their own template's checks would teach the model to fail them."""
     values = load_values(get_command("build_benchmark"), [f"taxonomy={name}", "output=o", "models=shapes"])
     taxonomy = read_config(values["taxonomy"], Taxonomy)
     for tag, template in taxonomy.select_templates().items():

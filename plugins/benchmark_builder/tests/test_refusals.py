@@ -1,4 +1,4 @@
-"""jobs.build_benchmark rejects invalid configurations."""
+"""Invalid configurations of jobs.build_benchmark are refused with a message that says how to fix them."""
 
 from collections.abc import Callable
 

@@ -11,7 +11,7 @@ COMMAND = Command("kinds", "Show the mean scores of questions by kind, over each
 
 
 def main(config: KindsConfig) -> int:
-    """Print a line for each kind, level by level."""
+    """Print a table with a row for each kind and the mean score of each generator, level by level; return 0."""
     console = make_console()
     pooled = pool_kinds(open_existing_store(config), config.run, config.of)
     generators = sorted({row.generator for row in pooled})

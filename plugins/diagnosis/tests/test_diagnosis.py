@@ -81,7 +81,7 @@ def test_a_metric_that_uses_the_image_gets_worse_with_images_of_other_prompts(di
 def test_vpevals_ablations_cover_word_order_and_vqa_model_and_statements_are_counted_by_module(
     tmp_path: Path,
 ) -> None:
-    """See ablations 2 and 3 of "What makes a good metric?", and its table 6."""
+    """These are ablations 2 and 3 of "What makes a good metric?", whose table 6 has the counts by module."""
     saved = {role: ROLES[role].save(tmp_path / role) for role in ("detector", "reader")}
     models = [f"+models.{role}={{family: {ROLES[role].family}, checkpoint: '{path}'}}" for role, path in saved.items()]
     metric = ["metric=[vpeval]", "metrics.vpeval.replies=json", "metrics.vpeval.max_tokens=512"]
@@ -143,7 +143,7 @@ def test_impossible_diagnoses_are_refused_before_anything_is_computed(folder: Pa
 
 
 def test_word_lists_parses_and_unrated_words_are_measured(folder: Path, tmp_path: Path) -> None:
-    """See "What makes a good metric?" (Ross et al.); its footnote 3 describes the ways to count unrated words."""
+    """Footnote 3 of "What makes a good metric?" (Ross et al.) describes the three ways to count unrated words."""
     texts = {str(row["prompt_id"]): str(row["text"]) for row in prompts(PROMPTS)}
     (tmp_path / "classes.csv").write_text('classes\n"square, Circle,traffic_light"\nstar\n')
     parses = {name: f"(NP {' '.join(f'(X {word})' for word in text.split())})" for name, text in texts.items()}

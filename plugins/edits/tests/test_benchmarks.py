@@ -35,7 +35,10 @@ def make_gedit_row(key: str, kind: str, language: str, source: int | None) -> di
 
 
 def write_gedit(folder: Path) -> Path:
-    """Write three edits in two languages, one of them without a source, to two files in no particular order."""
+    """Write three edits in two languages, one of them without a source; return the folder with the prompts.
+
+    The rows are in two files, in no particular order.
+    """
     rows = [make_gedit_row(key, kind, language, source) for language in ("cn", "en") for key, kind, source in GEDIT]
     write_rows(folder / "data/train-00001-of-00002.parquet", rows[4:])
     write_rows(folder / "data/train-00000-of-00002.parquet", rows[:4])
@@ -50,7 +53,10 @@ GEDIT = [("b1", "text_change", 0), ("a0", "subject-add", 51), ("c2", "subject-ad
 
 
 def write_imgedit(folder: Path) -> Path:
-    """Write three edits of images that are in one folder per topic; one image is missing."""
+    """Write three edits, one of them without its image, and return the file of prompts.
+
+    The images are in one folder per topic.
+    """
     edits = {"1082": ("animal/2.jpg", "adjust"), "673": ("style/1.jpg", "style"), "97": ("for_add/3.jpg", "adjust")}
     records = {key: {"id": name, "prompt": f"edit {key}", "edit_type": kind} for key, (name, kind) in edits.items()}
     write_image(folder / "singleturn/animal/2.jpg", 0)
@@ -62,7 +68,7 @@ def write_imgedit(folder: Path) -> Path:
 
 
 def write_magicbrush(folder: Path) -> Path:
-    """Write two sessions, one of them with two turns; the image of the second turn is missing."""
+    """Write two sessions, one of them with two turns, whose second image is missing; return the file of sessions."""
     turns = {
         "139": [("139-input.png", "add a hat"), ("139-output1.png", "make it red")],
         "30": [("30-input.png", "remove the dog")],

@@ -104,7 +104,7 @@ def test_a_worker_that_dies_costs_the_rows_that_it_died_on(environments: Path, t
         assert (row.error and row.error["kind"]) == ("worker_died" if unlucky else None)
         assert not unlucky or (row.error["retryable"] and "SIGKILL" in row.error["message"])
         assert not unlucky or "out of luck" in row.error["message"]
-    for name, said in (("always", "exit code 3"), ("talks", "something else"), ("floods", "something else")):
+    for name, said in (("always", "exit code 3"), ("talks", "something other"), ("floods", "something other")):
         errors = scores[scores["metric"] == name]["error"]
         assert {error["kind"] for error in errors} == {"worker_died"}
         messages = [error["message"] for error in errors]

@@ -46,7 +46,7 @@ class IcebergTable:
             return count_parts(scan.to_arrow_batch_reader())
 
     def write(self, rows: pa.Table, *, fresh: bool) -> None:
-        """Write rows in one commit."""
+        """Write rows in one commit; they replace rows with the same key."""
         with export_errors(self.url), self._table.transaction() as transaction:
             if not fresh:
                 for group in _split_groups(rows):

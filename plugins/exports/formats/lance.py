@@ -37,7 +37,7 @@ class LanceTable:
             return count_parts(self._dataset.scanner(columns=list(PART_COLUMNS), filter=where).to_batches())
 
     def write(self, rows: pa.Table, *, fresh: bool) -> None:
-        """Write rows as one version of the dataset."""
+        """Write rows as one version of the dataset; they replace rows with the same key."""
         with export_errors(self.url):
             if fresh:
                 self._dataset.insert(rows)

@@ -1,7 +1,7 @@
-"""Writes a generator's scores to its model card and its evaluation results for the Hugging Face Hub.
+"""Writes a generator's scores into its model card and its evaluation results for the Hugging Face Hub.
 
-The sections are written to files in a folder. If `hub.upload` names a repository, a pull request also adds them to its
-files. Other text in the files is kept.
+The card and the results are files in a folder. Plumbline replaces only its own section of each file, and keeps all
+other text. If `hub.upload` names a repository, a pull request makes the same changes to the repository's files.
 """
 
 from collections.abc import Mapping
@@ -37,9 +37,9 @@ Files = Mapping[str, str]
 
 
 def publish(run: RunContents) -> str:
-    """Write the sections to the folder, and open or update a pull request if requested. Return the address.
+    """Write the sections into the folder's files, and open or update a pull request if requested; return the address.
 
-    Raises ConfigError if the folder's files or the run are unsuitable.
+    Raises ConfigError if the run cannot be published, or if a file in the folder cannot be changed.
     """
     hub = run.hub
     if hub.generator is None or run.folder is None:

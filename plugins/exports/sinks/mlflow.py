@@ -10,7 +10,10 @@ MAX_TAG_CHARACTERS = 5000
 
 
 def publish(run: RunContents) -> str:
-    """Log the numbers, the facts as tags, and the report. A run that was published before is updated."""
+    """Log the run's numbers as metrics, its benchmark and models as tags, and its report.
+
+    If the run was published before, its MLflow run is updated.
+    """
     experiment = mlflow.set_experiment(run.project)
     previous = MlflowClient().search_runs([experiment.experiment_id], f"tags.`{TAG}` = '{run.run_id}'", max_results=1)
     identity = {"run_id": previous[0].info.run_id} if previous else {"run_name": run.run_id}

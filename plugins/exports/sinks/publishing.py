@@ -80,7 +80,7 @@ def _list_numbers(summary: list[dict[str, Any]]) -> Iterator[tuple[str, float]]:
 
 
 def _list_facts(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """Return the benchmark, and every model's revision and digests."""
+    """Return the run's id, benchmark, start and exit code, and each model's name, revision and digests."""
     facts = {name: str(manifest[name]) for name in ("run_id", "benchmark", "began", "exit_code") if name in manifest}
     return facts | dict(_flatten_parts(manifest.get("models", {}), "models."))
 

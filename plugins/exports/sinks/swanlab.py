@@ -6,7 +6,10 @@ from plumbline.plugins.exports.sinks.run_contents import RunContents
 
 
 def publish(run: RunContents) -> str:
-    """Log the numbers, the facts as configuration, and the report as HTML, but no information about this machine."""
+    """Log the run's numbers, its benchmark and models as configuration, and its report as HTML.
+
+    No information about this machine is sent.
+    """
     probe = swanlab.Settings.Probe(
         hardware=False, runtime=False, requirements=False, git=False, swanlab=False, monitor=False
     )

@@ -6,7 +6,7 @@ from plumbline.plugins.exports.sinks.run_contents import RunContents
 
 
 def publish(run: RunContents) -> str:
-    """Log the numbers as summary values, the facts as configuration, and the report as an artifact."""
+    """Log the run's numbers as a summary, its benchmark and models as configuration, and its report as an artifact."""
     settings = wandb.Settings(console="off", silent=True)
     published = wandb.init(
         project=run.project, id=run.run_id, name=run.run_id, resume="allow", config=dict(run.facts), settings=settings

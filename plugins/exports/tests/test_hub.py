@@ -53,7 +53,7 @@ def run(tmp_path: Path) -> MadeRun:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """Make a model's repository with a card and another author's results."""
+    """Make a model's repository with a card and another author's results; return its folder."""
     (tmp_path / "model/.eval_results").mkdir(parents=True)
     (tmp_path / "model/README.md").write_text(CARD)
     (tmp_path / "model/.eval_results/theirs.yaml").write_text(OTHER_RESULTS)

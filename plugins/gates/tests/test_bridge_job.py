@@ -20,7 +20,7 @@ OLD_RUN, NEW_RUN = "2026-01-01", "2026-01-02"
 
 
 def make_runs(folder: Path, new: Score) -> MadeRun:
-    """Make two runs with gecko scores for 60 prompts; `new` scores the second run."""
+    """Make two runs with gecko scores for 60 prompts, the second one scored by `new`; return the second run."""
     options: dict[str, Any] = {"prompts": plain_prompts(60), "metrics": ("gecko",), "question_metrics": ()}
     make_run(folder, run_id=OLD_RUN, **options)
     return make_run(folder, run_id=NEW_RUN, score=new, **options)

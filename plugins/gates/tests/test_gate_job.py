@@ -1,4 +1,4 @@
-"""A run passes, fails or is undecided when compared with another run, with one of its generators, or with a bound."""
+"""A run passes, fails or is undecided against a bound, another run, or another generator of the same run."""
 
 import os
 import re

@@ -59,7 +59,7 @@ def test_the_simplest_map_that_predicts_other_prompts_is_chosen(kind: Kind, new:
 
 
 def test_equally_noisy_versions_are_joined_by_equating_instead_of_least_squares() -> None:
-    """The five generators differ in true quality, and both versions score their images with about as much noise."""
+    """The five generators differ in true quality, and the scores of both versions are about equally noisy."""
     groups = np.repeat(np.arange(5, dtype=np.int32), 60)
     true = np.linspace(0.1, 0.9, 5)[groups]
     old, new = (true + RANDOM.normal(0, 0.3, 300) for _ in range(2))

@@ -327,7 +327,7 @@ def list_tables(folder: Path) -> list[Path]:
 
 
 def assert_repaired(job: tuple[str, ...], whole: dict[str, dict[str, Any]], path: Path, images: Path) -> str:
-    """Check that a job that finds a damaged file keeps the earlier images and names the file."""
+    """Assert that a job that finds a damaged file keeps the earlier images and names the file; return its output."""
     told = printed("generate", *job)
     assert read_images(images / "painter") == whole, path
     assert "wanted" in path.parts or path.name in told.replace("\n", ""), path

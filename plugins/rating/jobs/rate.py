@@ -27,7 +27,7 @@ COMMAND = Command(
 
 
 def main(config: RateConfig) -> int:
-    """Serve the study until a signal stops the process, or export its tasks, or import answers."""
+    """Serve the study until a signal stops the process, or export its tasks, or import answers; return 0."""
     console = make_console()
 
     def show_address(study: str, address: str) -> None:

@@ -8,7 +8,7 @@ from tests.pipelines.metaeval.releases.files import Layout, Rows
 
 
 def make_annotation(rater: Any, *results: tuple[str, str, Mapping[str, Any]], **fields: Any) -> dict[str, Any]:
-    """Return a Label Studio annotation; each result is its tag's name, its type and its value."""
+    """Return a Label Studio annotation; each result is the name of a tag, a type and a value."""
     result = [{"from_name": name, "to_name": "x", "type": kind, "value": value} for name, kind, value in results]
     return {"id": 1, "completed_by": rater, "was_cancelled": False, "result": result, "lead_time": 3.5, **fields}
 

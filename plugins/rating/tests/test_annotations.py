@@ -181,7 +181,7 @@ def test_a_file_without_ratings_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_export_without_generators_judges_metrics_by_the_generators_of_the_scores(tmp_path: Path) -> None:
-    """Only the scores say which generator made an image; people's ranking of the generators uses them too."""
+    """Only the scores say which generator made an image; people's ranking of the generators uses the scores, too."""
     records = [
         {"id": n, "data": {"prompt_id": f"p{n}", "image_a": f"p{n}/x", "image_b": f"p{n}/y"}, "annotations": [
             make_annotation(rater, ("better", "pairwise", {"selected": "left"})) for rater in ("ann", "bob")

@@ -1,4 +1,4 @@
-"""The labelling plan decides clear pairs and lists the images to rate next for the others."""
+"""The labelling plan decides clear pairs, and lists the images to rate next to decide the remaining pairs."""
 
 from pathlib import Path
 

@@ -42,7 +42,7 @@ class Study:
         return choose_turns(self.tasks, self.rounds, self.history(), rater, count, self.sequencing)
 
     def rate(self, rater: str, limit: int = 1000) -> list[Turn]:
-        """Answer as this rater until no task is left or `limit` tasks are answered."""
+        """Answer as this rater until no task is left or `limit` tasks are answered; return the answered turns."""
         turns: list[Turn] = []
         while len(turns) < limit and (asked := self.next(rater)):
             turns += asked

@@ -28,7 +28,7 @@ def make_study(scored_run: MadeRun, folder: Path, **config: Any) -> RatedStudy:
 
 
 def write_gold(path: Path, answer: object = 5, generator: str = "atlas") -> str:
-    """Write a table of gold questions about four prompts."""
+    """Write a table of gold questions about four prompts, and return its path."""
     rows = [
         {"template": "likert", "prompt_id": f"p{at:04d}", "generator": generator, "answer": answer} for at in range(4)
     ]
@@ -102,7 +102,7 @@ def test_a_gold_question_that_matches_no_task_is_refused_with_its_row(scored_run
 
 
 def test_the_queue_starts_with_the_images_that_jobs_labels_lists(scored_run: MadeRun, tmp_path: Path) -> None:
-    """One rated round is not enough for an estimate; the prompts that an estimate still needs come first."""
+    """After a round of eight prompts, an estimate needs a few more; the next tasks are about exactly these prompts."""
     study = make_study(scored_run, tmp_path, queue="labels", raters=1, repeats=0.0)
     study.rate("ann", limit=16)
     run = f"{scored_run.store.place.url}/runs/{scored_run.run_id}"

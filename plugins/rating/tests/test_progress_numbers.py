@@ -64,9 +64,9 @@ def test_a_clear_pair_is_decided_and_a_close_pair_has_an_estimated_cost() -> Non
 
 
 def test_minutes_are_the_time_of_all_raters_together() -> None:
-    """A pair with five rated prompts needs 7 more; each has two images, which three raters grade in 6 seconds each.
+    """The estimate needs 7 more prompts of two images, each graded by three raters in 6 seconds: 252 seconds in total.
 
-    With votes, one task shows both images, so the rating time is half as long.
+    A vote is about both images of a prompt, so votes take half as long.
     """
     tasks = make_likert_tasks(40, ("best", "last"))
     answers = grade_tasks(tasks[:10])

@@ -16,7 +16,7 @@ SEQUENCING = Sequencing(seed=0, raters=1, repeats=0.0)
 
 
 def rate(queue: Queue, answers: list[Answer], limit: int) -> list[Turn]:
-    """Answer up to `limit` tasks as a rater who gives each generator its mean grade."""
+    """Answer up to `limit` tasks as a rater who gives each generator its mean grade; return the answered turns."""
     random, turns = np.random.default_rng(len(answers)), list[Turn]()
     while len(turns) < limit and (asked := queue.choose_turns(answers, "ann", 1)):
         (turn,) = asked

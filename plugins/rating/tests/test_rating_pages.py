@@ -77,13 +77,13 @@ class Server:
 
 
 def make_sources(prompt: int) -> list[bytes]:
-    """Return a source image for every third prompt (these are edits), and none for the others."""
+    """Return one source image for every third prompt, whose images are edits, and none for all other prompts."""
     return [png(500 + prompt)] if prompt % 3 == 0 else []
 
 
 @contextmanager
 def serve_study(folder: Path, made: MadeRun, templates: Sequence[str] = TEMPLATES) -> Iterator[Server]:
-    """Serve a study of a run."""
+    """Serve a study of a run in a separate process; stop the process at the end."""
     server = Server(folder, f"store={made.store.place.url}", f"templates=[{','.join(templates)}]", "repeats=0")
     try:
         yield server
@@ -393,7 +393,7 @@ def make_grey_png(number: int) -> bytes:
 
 
 def answer_by_brightness(page: WebDriver, mood: int) -> None:
-    """Answer the current task by the brightness of its images, to which the rater's `mood` is added."""
+    """Answer the current task by the brightness of its images; `mood`, which differs by rater, is added to it."""
     wait_until_ready(page)
     looks = [look + mood for look in run_script(page, BRIGHTNESS_SCRIPT)]
     bright = looks[0] > 128

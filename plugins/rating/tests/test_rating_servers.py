@@ -36,7 +36,7 @@ class Server(NamedTuple):
 
 @contextmanager
 def run_server(*words: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a server process, and terminate only this process at the end."""
+    """Yield a running server process, and terminate only this process at the end."""
     with log.open("wb") as stream:
         process = subprocess.Popen(
             [sys.executable, "-m", "jobs.rate", "port=0", *words], stdout=stream, stderr=stream, cwd=ROOT
@@ -58,7 +58,7 @@ def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> Server:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write image files by two generators, each with a file that contains its prompt."""
+    """Write images by two generators, each image with a text file that contains its prompt; return the folder."""
     folder = tmp_path_factory.mktemp("taken") / "outputs"
     for place, generator in enumerate(("atlas", "borealis")):
         (folder / generator).mkdir(parents=True)

@@ -142,7 +142,10 @@ def test_a_study_without_answers_is_refused_with_the_remedy(study: Place) -> Non
 
 @pytest.fixture(scope="module")
 def judged_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write ratings and scores of 20 prompts; atlas beats flint on every prompt, except in some votes."""
+    """Write ratings and scores of 20 prompts, and return their folder.
+
+    Atlas beats flint on every prompt, except in some votes.
+    """
     folder = tmp_path_factory.mktemp("judged")
     place, tasks = StorageConfig().locate(str(folder / "study")), list[Task]()
     scores = []

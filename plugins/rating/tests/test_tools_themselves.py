@@ -1,4 +1,4 @@
-"""The Label Studio and Argilla packages can read our exports, and we can read theirs."""
+"""The Label Studio and Argilla packages can read our exports, and we can read their exports."""
 
 import json
 from pathlib import Path

@@ -46,7 +46,7 @@ def convert_release(folder: Path, **options: Any) -> Path:
 
 @pytest.fixture
 def clip_base(tmp_path: Path) -> Path:
-    """Save a base checkpoint whose weights differ from the release's."""
+    """Save a base checkpoint with other weights than the release, and return its folder."""
     return rewards.save_open_clip(tmp_path / "base", seed=5)
 
 

@@ -1,4 +1,4 @@
-"""Checks a reward server: order, nulls, repeatability, latency, and whether it ignores inputs."""
+"""Checks a reward server: that matching images score best, nulls, repeatability, latency and used inputs."""
 
 import sys
 
@@ -17,6 +17,7 @@ COMMAND = Command(
     CheckRewardsConfig,
     LIST_SYNONYMS,
     first="url",
+    extra="api",
 )
 
 

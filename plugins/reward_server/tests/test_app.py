@@ -492,7 +492,7 @@ def test_a_video_sent_by_path_counts_towards_the_size_limits(tmp_path: Path) -> 
 
 
 def test_the_pickle_wire_returns_scores_and_outputs_or_an_error() -> None:
-    """verl-omni looks for `error` and then reads scores[0]; flow_grpo adds up `outputs`."""
+    """The reply suits both clients: verl-omni reads `error` or `scores[0]`, and flow_grpo adds up `outputs`."""
     for prompts in (["one", "three"], np.array(["one", "three"])):
         sent = {"images": [b"a", b"b"], "prompts": prompts, "metadata": {}}
         assert Client().post_pickle(sent) == (200, {"scores": [3.0, 5.0], "outputs": [3.0, 5.0]})

@@ -1,4 +1,4 @@
-"""jobs.serve rejects invalid configurations."""
+"""Invalid configurations of jobs.serve are refused with a message that says how to fix them."""
 
 from tests.commands import refusal
 

@@ -120,7 +120,7 @@ def test_all_wires_return_the_same_number(service: Running, offline: dict[Pair, 
 
 
 def test_a_combined_reward_equals_the_exported_reward(service: Running, tmp_path: Path) -> None:
-    """A model's score may vary in its last digits with the other images in a batch; equal scores have equal rewards."""
+    """The last digits of a score may vary with the other images in a batch; equal scores must have equal rewards."""
     store = service.log.parent / "store"
     printed("rewards", f"store={store}", "format=rewards", REWARD_OPTION, f"output={tmp_path}/out")
     exported = pd.concat(pd.read_parquet(file) for file in (tmp_path / "out" / "data").glob("*.parquet"))

@@ -55,7 +55,7 @@ COMPUTE_FORM = TypeAdapter(ComputeForm)
 
 
 class FlowFactoryWire(JsonWire):
-    """POST /compute {prompt, image | video} -> {rewards}, or {error}."""
+    """Wire for POST /compute {prompt, image | video} -> {rewards}, or {error}."""
 
     name = "flow_factory"
     path = "/compute"

@@ -67,7 +67,7 @@ CHAT_FORM = TypeAdapter(ChatForm)
 
 
 class OpenAiChatWire(JsonWire):
-    """POST /v1/chat/completions with one image and `Text Caption: [...]` -> a text with the rating 1 + 4 x reward."""
+    """Wire for POST /v1/chat/completions with one image and `Text Caption: [...]` -> a rating of 1 + 4 x reward."""
 
     name = "openai_chat"
     path = "/v1/chat/completions"

@@ -30,7 +30,7 @@ PICKLE_MEDIA = "application/octet-stream"
 
 
 class PickledWire(Wire):
-    """POST / with pickled {images, prompts} -> pickled {scores, outputs}, or {error}."""
+    """Wire for POST / with pickled {images, prompts} -> pickled {scores, outputs}, or {error}."""
 
     name = "pickled"
     path = "/"
@@ -84,7 +84,7 @@ class PickledWire(Wire):
 
 
 class EditR1Wire(PickledWire):
-    """Edit-R1's wire: PickledWire's pickles at another path."""
+    """Wire of Edit-R1, with the same pickles as PickledWire at another path."""
 
     name = "edit_r1"
     path = "/mode/logits_non_cot"

@@ -60,7 +60,7 @@ SCORE_FORM = TypeAdapter(ScoreForm)
 
 
 class ScoreWire(JsonWire):
-    """POST /score {images, prompts, metrics} -> {scores, errors, recipes}."""
+    """Wire for POST /score {images, prompts, metrics} -> {scores, errors, recipes}."""
 
     name = "score"
     path = "/score"

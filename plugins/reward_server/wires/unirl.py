@@ -92,7 +92,7 @@ REQUESTS_FORM = TypeAdapter(RequestsForm)
 
 
 class UniRlWire(JsonWire):
-    """POST /score {requests} -> {results, errors}; bodies without `requests` are passed to our own wire."""
+    """Wire for POST /score {requests} -> {results, errors}; a body without `requests` is left to our own wire."""
 
     name = "unirl"
     path = "/score"

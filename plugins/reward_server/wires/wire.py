@@ -1,4 +1,4 @@
-"""Base classes of wires. A wire converts the body of a request to images to score, and their scores to a reply."""
+"""Base classes of wires. A wire converts a request body into the images to score, and their scores into a reply."""
 
 import base64
 import binascii

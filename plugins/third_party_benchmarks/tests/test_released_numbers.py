@@ -100,7 +100,10 @@ def read_levels(ran: SweepScores, level: int) -> dict[str, float]:
 
 
 def test_dpg_bench_as_released_equals_the_release(released_scores: SweepScores, fixed_scores: SweepScores) -> None:
-    """The first prompt lacks an answer and fails. The means by level only use the answers for the last image."""
+    """As in the release, the first prompt fails, because an answer is missing.
+
+    The means by level only use the answers for the last image of a prompt.
+    """
     expected = compute_dpg_bench(fixed_scores.answers, first_row=1, last_image_only=True)
     first, *others = [one["prompt_id"] for one in prompts(4)]
     assert set(expected.scores) == set(others)

@@ -22,7 +22,7 @@ PROMPT_PLACEHOLDER = "{text_prompt}"
 
 @dataclass(frozen=True, slots=True)
 class PrismBenchRelease(Release):
-    """English messages from evaluation/eval_qwen25.py, which the release also uses for Chinese prompts."""
+    """PRISM-Bench's release: the English messages in evaluation/eval_qwen25.py, used for Chinese prompts as well."""
 
     repository: ClassVar[str] = "rongyaofang/prism-bench"
     marker_file: ClassVar[str] = "evaluation/eval_qwen25.py"
@@ -58,7 +58,10 @@ def format_message(message: str, prompt: str) -> str:
 
 
 def _parse_reply(reply: str) -> tuple[float, str]:
-    """Return the score and the justification in a reply (clean_and_parse_json, summarize_results)."""
+    """Return the score and the justification in a reply.
+
+    The release does the same in `clean_and_parse_json` and `summarize_results`.
+    """
     text = reply.strip().removeprefix("```json").removesuffix("```").strip()
     found: Any = json.loads(re.sub(r",\s*(?=[}\]])", "", text))
     score = found["score"]

@@ -32,7 +32,7 @@ class FacetMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QwenImageBenchRelease(Release):
-    """Checklists from checklists.py, and the capability of each facet from score_utils.py."""
+    """Qwen-Image-Bench's release: the checklists in checklists.py, and each facet's capability in score_utils.py."""
 
     repository: ClassVar[str] = "QwenLM/Qwen-Image-Bench"
     marker_file: ClassVar[str] = "checklists.py"
@@ -59,7 +59,7 @@ class QwenImageBenchRelease(Release):
         return cls(code.plain("SYSTEM_PROMPT"), template, checklists, *places)
 
     def inspect(self, prompt: str, dimensions: Sequence[tuple[str, str]], seed: int) -> Writing[list[FacetMark]]:
-        """Ask for the marks in each dimension separately (judge.py). A dimension is a pair of key and name."""
+        """Ask for the marks in each dimension separately, like judge.py; a dimension is a pair of key and name."""
         sampling = ReplySampling(MAX_TOKENS, seed=seed)
         requests = []
         for _, name in dimensions:
@@ -79,7 +79,10 @@ class QwenImageBenchRelease(Release):
         return before + after, len(before)
 
     def _parse_reply(self, key: str, dimension: str, reply: str) -> list[FacetMark]:
-        """Return the facets that have a mark, with their capabilities (fix_score_json, map_score)."""
+        """Return the facets that have a mark, with their capabilities.
+
+        The release does the same in `fix_score_json` and `map_score`.
+        """
         capabilities, renamed = self.capabilities[dimension], self.renamed.get(dimension, {})
         found: dict[str, dict[str, Any]] = {}
         for group, facet, value in _list_facets(_parse_object(reply)):
@@ -94,7 +97,7 @@ class QwenImageBenchRelease(Release):
 
 
 def _parse_object(reply: str) -> Mapping[str, Any]:
-    """Return the JSON object that follows the thoughts in a reply (extract_json_from_response)."""
+    """Return the JSON object that follows the thoughts in a reply, like `extract_json_from_response` in the release."""
     text = reply.rpartition("</think>")[2].strip()
     try:
         found = json.loads(text)

@@ -16,7 +16,7 @@ MAX_TOKENS, TRIES = 4096, 11
 
 
 class Language(NamedTuple):
-    """Prompt texts in one language (LANG_CONFIGS)."""
+    """Texts of the release's request to the judge in one language, from `LANG_CONFIGS` in eval_common.py."""
 
     template: str
     meanings: Mapping[str, str]
@@ -27,7 +27,7 @@ class Language(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UniGenBenchRelease(Release):
-    """English and Chinese prompts from eval/src/eval_common.py."""
+    """UniGenBench++'s release, whose request to the judge is in eval/src/eval_common.py, in English and Chinese."""
 
     repository: ClassVar[str] = "CodeGoat24/UniGenBench"
     marker_file: ClassVar[str] = "eval/src/eval_common.py"
@@ -40,9 +40,10 @@ class UniGenBenchRelease(Release):
         return cls(tuple(_read_language(code, name) for name in ("en", "zh")))
 
     def inspect(self, prompt: str, checkpoints: Sequence[WrittenQuestion], seed: int) -> Writing[Verdict]:
-        """Ask for a verdict of 1 or 0 on each checkpoint (call_evaluation_vllm).
+        """Ask for a verdict of 1 or 0 on each checkpoint, like the release's `call_evaluation_vllm`.
 
-        Packs append numbers to checkpoints of the same name in a prompt; the release does not.
+        Packs number the checkpoints of the same name in a prompt; the numbers are removed, because the release has
+        none.
         """
         names = [(checkpoint.kind or "").rstrip(" 0123456789") for checkpoint in checkpoints]
         language = next((each for each in self.languages if each.meanings.keys() >= {*names}), None)
@@ -86,7 +87,10 @@ def _find_tagged(reply: str, tag: str) -> str | None:
 
 
 def _parse_reply(count: int, reply: str) -> list[list[Any]]:
-    """Return the analyses and scores in a reply, two Python lists within tags (parse_evaluation_response)."""
+    """Return the analyses and the scores in a reply: two Python lists within tags.
+
+    The release's `parse_evaluation_response` does the same.
+    """
     found = [_find_tagged(reply, tag) for tag in ("analysis", "score")]
     try:
         read = [list(ast.literal_eval(text.strip())) for text in found if text is not None]

@@ -17,7 +17,7 @@ The temperature is 0 in _chat_completion_via_vllm.
 
 @dataclass(frozen=True, slots=True)
 class WiseRelease(Release):
-    """Judging protocol from vllm_eval.py."""
+    """WISE_Verified's release, whose protocol for judges is in vllm_eval.py."""
 
     repository: ClassVar[str] = "PKU-YuanGroup/WISE"
     marker_file: ClassVar[str] = "vllm_eval.py"
@@ -32,7 +32,7 @@ class WiseRelease(Release):
         return cls(fill_slots(system, {}), protocol)
 
     def inspect(self, prompt: str, explanation: str, seed: int) -> Writing[Verdict]:
-        """Ask for a score of 1 or 0 (evaluate_image)."""
+        """Ask for a score of 1 or 0, like `evaluate_image` in the release."""
         text = fill_slots(self.protocol, {"prompt_data['Prompt']": prompt, "prompt_data['Explanation']": explanation})
         request = ReplySampling(MAX_TOKENS, seed=seed).request(text, stop=())
         request = request._replace(system=self.system, image_at=len(text))
@@ -54,7 +54,7 @@ def _remove_thoughts(reply: str) -> str:
 
 
 def _parse_reply(reply: str) -> float:
-    """Remove the thoughts from a reply, and return its score (extract_scores)."""
+    """Remove the thoughts from a reply, and return the score in it, like `extract_scores` in the release."""
     answer = _remove_thoughts(reply)
     named = re.search(r"\*{0,2}Score\*{0,2}\s*(?::\s*)?([01])\b", answer, re.IGNORECASE)
     alone = [text for line in answer.split("\n") if (text := line.strip()) in ("0", "1")]

@@ -10,11 +10,9 @@ Draw = Callable[[list[str], list[int]], list[Image.Image | None]]
 
 
 def make_pipeline(skill: float, calls: list[int] | None = None) -> Draw:
-    """Return a pipeline that draws images in the prompt's first colour or in grey.
+    """Return a function that draws images in the prompt's first colour or in grey.
 
-    `skill` is the fraction of images in the prompt's colour.
-
-    The number of prompts in each call is appended to `calls`.
+    `skill` is the fraction of images in the prompt's colour. The number of prompts in each call is appended to `calls`.
     """
 
     def draw(prompts: list[str], seeds: list[int]) -> list[Image.Image | None]:

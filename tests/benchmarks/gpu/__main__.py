@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def run_storage() -> Iterator[Any]:
-    """Yield a local S3Server, or the error if it or its client is not available."""
+    """Yield a local S3Server, or the error if the server or its client is not available."""
     with ExitStack() as stack:
         try:
             from tests.s3 import run_server

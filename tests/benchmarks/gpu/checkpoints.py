@@ -83,7 +83,7 @@ def serve_model(
 def make_random_network(
     name: str, shape: Shape, folder: Path, texts: Iterable[str], device: torch.device, dtype: torch.dtype
 ) -> Any:
-    """Make a network of this shape; write the rest of its checkpoint to the folder."""
+    """Return a network of this shape with random weights, and write the rest of its checkpoint to the folder."""
     return _make_network(_save(name, shape, folder, texts), shape, device, dtype)
 
 

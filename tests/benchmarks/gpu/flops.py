@@ -1,9 +1,9 @@
-"""Counts the floating-point operations for scoring one pair from the shapes; a multiply-add counts as two.
+"""Counts the floating-point operations for scoring one pair, based on the shapes of a network.
 
-A product of matrices (n, i) and (i, o) takes 2nio operations. Attention of n queries to m keys of width w takes 4nmw:
-2nmw for the scores and the same for the sums. If tokens only attend to earlier tokens, only these count. Norms,
-activations, rotations and embeddings are less than a hundredth in total and are left out. So is extra work: padding,
-masked scores, and tokens read twice.
+A multiply-add counts as two operations. A product of matrices (n, i) and (i, o) takes 2nio operations. Attention of n
+queries to m keys of width w takes 4nmw: 2nmw for the scores and the same for the sums. If tokens only attend to earlier
+tokens, only these count. Norms, activations, rotations and embeddings are less than a hundredth in total and are left
+out. So is extra work: padding, masked scores, and tokens read twice.
 """
 
 from typing import Any
@@ -99,8 +99,8 @@ def count_t5_decoder(config: Any, tokens: int, labels: int) -> int:
 def count_qwen_vision(config: Any, time: int, height: int, width: int) -> int:
     """Count the operations of a Qwen-VL tower for a grid of patches.
 
-    Most layers of Qwen2.5-VL attend within one window. The layers of Qwen3-VL attend to everything, and the outputs of
-    some are merged as well.
+    In most layers of Qwen2.5-VL, a patch only attends to its own window. In Qwen3-VL, a patch attends to all patches in
+    every layer, and the outputs of some layers are also passed to the language model.
     """
     patches, hidden = time * height * width, config.hidden_size
     whole, matrices = time * (height * width) ** 2, 3
@@ -125,7 +125,7 @@ def count_qwen_vision(config: Any, time: int, height: int, width: int) -> int:
 
 
 def _divide(length: int, side: int) -> list[int]:
-    """Divide a length into pieces of a window's side; the last piece is the remainder."""
+    """Return the lengths of the windows, `side` wide, that cover `length`; the last window may be narrower."""
     return [min(side, length - start) for start in range(0, length, side)]
 
 

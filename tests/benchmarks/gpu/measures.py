@@ -157,7 +157,7 @@ def score(
 
 @torch.inference_mode()
 def score_pair(model: Likelihood, pixels: Any, question: Question) -> float:
-    """Score one pair with preprocessed pixels: encode the image for it alone, and read the whole prompt in one pass."""
+    """Score one pair with preprocessed pixels: encode its image separately, and read the whole prompt in one pass."""
     if isinstance(model, ClipFlanT5Likelihood):
         return model.likelihood(model.encode([pixels]), [question._replace(image=0)])[0][0][0]
     network, inputs = model.reader.model, _make_prompt_inputs(model, pixels, question)

@@ -1,4 +1,4 @@
-"""A row of the table: measurements of one model, derived numbers, and their format. It does not need torch."""
+"""A row of the table: measurements of one model, derived numbers, and their format. This module does not need torch."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -61,7 +61,7 @@ class Measured:
     token of a decoder-only model comes from `generate`.
     """
     ready_peer: float = 0.0
-    """Pairs per second of the same algorithm with preprocessed pixels, and a single pass instead of `generate`."""
+    """Pairs per second of the scripts' algorithm with preprocessed pixels, and one pass instead of `generate`."""
     one: float = 0.0
     """Our pairs per second with one text per image."""
     ten: float = 0.0

@@ -1,4 +1,4 @@
-"""The measured networks, given by their config.json fields: full-size ones, and tiny ones for any CPU."""
+"""The networks to measure, given by the fields of their config.json: full-size networks, and tiny ones for any CPU."""
 
 from typing import Any, NamedTuple
 

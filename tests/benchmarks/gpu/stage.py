@@ -55,7 +55,7 @@ class Sweep(NamedTuple):
 
 
 def measure_sweep(resolved: ResolvedModel, model: LikelihoodModel, shards: Shards, server: S3Server) -> Sweep:
-    """Ask whether each image shows its text, with a model that is already loaded."""
+    """Measure a sweep that asks whether each image shows its text, with a model that is already loaded."""
     with patch.dict(os.environ, server.environment()), patch.object(loading, "load", lambda *_: model):
         shards.save(server)
         config = make_sweep_config(resolved, shards)
@@ -95,7 +95,7 @@ def make_sweep_config(resolved: ResolvedModel, shards: Shards, store: str = "sto
 
 
 def _compute(config: SweepConfig) -> NodeProgress:
-    """Run the sweep; return the numbers from its answers."""
+    """Run the sweep, and return the progress of its answers stage; raise RuntimeError if a row fails."""
     totals = Totals()
     outcomes = compute_missing(plan_sweep(config), totals.add)
     for path, outcome in outcomes.items():

@@ -186,7 +186,7 @@ class Device:
     """A device with memory for `room` encoded rows; a call that uses encoded rows needs memory for `using` more."""
 
     def __init__(self, room: int, *, using: int = 0, large: Sequence[int] = ()) -> None:
-        """Create a device; a call that includes one of the `large` rows needs all of its memory."""
+        """Create a device; a call that includes one of the `large` rows needs all memory of the device."""
         self.room, self.using, self.large = room, using, large
         self.held: WeakSet[Encoded] = WeakSet()
         self.tried: list[int] = []

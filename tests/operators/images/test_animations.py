@@ -69,7 +69,7 @@ def test_frames_are_sampled_evenly_from_the_first_to_the_last(kind: str, seed: i
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_frame_counts_in_proportion_to_its_delay(kind: str, seed: int) -> None:
-    """Encoders merge identical frames, but the sampled frames must still equal those of the original video."""
+    """Although encoders merge identical frames, the frames that are sampled must equal those of the original video."""
     rng = random.Random(seed)
     shades = rng.sample(range(10, 240, 3), 6)
     repeats = [1, *(rng.randint(1, 7) for _ in shades[1:])]

@@ -50,7 +50,7 @@ def record(
     aspect: Fraction | None = None,
     **options: str,
 ) -> Path:
-    """Write a video whose first frame has the timestamp of frame number `start`."""
+    """Write a video whose first frame has the timestamp of frame number `start`; return its path."""
     with av.open(path, "w") as file:
         stream = file.add_stream(codec, rate=RATE, options={"g": str(KEYFRAME_EVERY), "sc_threshold": "0", **options})
         assert isinstance(stream, av.VideoStream)

@@ -29,7 +29,7 @@ KINDS = {
 
 
 def write_video(path: Path, kind: str, shades: np.ndarray = SHADES, size: tuple[int, int] = SIZE) -> bytes:
-    """Write a video whose n-th frame has the n-th grey level."""
+    """Write a video whose n-th frame has the n-th grey level, and return its bytes."""
     container, codec, options = KINDS[kind]
     with av.open(path, "w", format=container, options=options) as file:
         stream = file.add_stream(codec, rate=8)

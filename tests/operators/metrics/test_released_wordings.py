@@ -45,7 +45,7 @@ def checkout(name: str) -> str:
 
 
 def run_released(name: str, code: str, given: Any) -> list[ProgramRun]:
-    """Run Python code in the checkout of release `name`, once for each item of `given`."""
+    """Run Python code in the checkout of release `name`, once for each item of `given`; return the results."""
     script = RUN_SCRIPT + code + "\nprint(json.dumps([run(one) for one in GIVEN]))"
     done = subprocess.run(
         [sys.executable, "-c", script], input=json.dumps(given), cwd=checkout(name), capture_output=True, text=True
@@ -116,7 +116,7 @@ Sent = Callable[[Request], dict[str, Any]]
 
 
 def run_ours(program: Writing[Any], replies: Sequence[str], describe_request: Sent = describe_request) -> ProgramRun:
-    """Run our own program with the given replies."""
+    """Run one of our own programs with the given replies; return the requests it made, and its result."""
     requests: list[Request] = []
     left = iter(replies)
     try:

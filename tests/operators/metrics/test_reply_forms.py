@@ -46,7 +46,7 @@ ONE_LIST = {"questions": [part for parts in json.loads(QUESTIONS).values() for p
 
 
 def drop_form_differences(part: Any) -> Any:
-    """Return a parsed item without what differs by form: the text around a label and the order of choices."""
+    """Return a parsed item without parts that depend on the form: the text around a label and the order of choices."""
     if isinstance(part, Block):
         subject = (part.subject or "").strip("{}: ")
         return part._replace(subject=subject, choices=tuple(sorted(part.choices)))

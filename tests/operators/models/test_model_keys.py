@@ -35,7 +35,7 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write checkpoints of every family without any tensors, because planning reads no weights."""
+    """Write a checkpoint of each family without any tensors, because planning reads no weights; return the folder."""
     root = tmp_path_factory.mktemp("folders")
     for name, fields in CHECKPOINTS.items():
         (root / name).mkdir()

@@ -55,7 +55,7 @@ def test_a_change_has_its_direction_and_size(gain: float, verdict: str) -> None:
 
 
 def test_too_few_prompts_never_lead_to_the_claim_that_nothing_changed() -> None:
-    """There are six comparisons: two generators, overall and for two skills."""
+    """Six comparisons share the correction: two generators, each overall and for two skills."""
     for first, said in (
         (
             33,

@@ -273,7 +273,7 @@ def check_board(sentence: str, pairs: Pairs) -> bool:
 
 
 def check_behind(best: str, metrics: list[str], sentence: str, pairs: Pairs) -> None:
-    """Check that the generators listed behind the best one are tied, and that no other generator beats them."""
+    """Check that the generators ranked second in a sentence tie, and that only `best` is better than them."""
     tied = re.search(r"\. ([^.]+) are tied behind it\.", sentence)
     followed = re.search(r"\. (\w+) follows", sentence)
     behind = parse_names(tied[1]) if tied else [followed[1]] if followed else []
@@ -284,7 +284,7 @@ def check_behind(best: str, metrics: list[str], sentence: str, pairs: Pairs) -> 
 
 
 def check_close(leader: str, metrics: list[str], sentence: str, pairs: Pairs) -> None:
-    """Check that a list such as `a by both; b by m` is complete: by these metrics, the leader is not clearly better."""
+    """Check a list such as `a by both; b by m`: it names each generator that ties with the leader, and the metrics."""
     assert all(pairs.leads_alone(leader, metric) for metric in metrics)
     parts = dict(part.split(" by ") for part in sentence.split("; ") if " by " in part)
     for name, by in parts.items():
@@ -366,7 +366,7 @@ def check_certainty(sentence: str, pairs: Pairs) -> bool:
 
 
 def check_letters(board: Board) -> None:
-    """Check that two generators share a letter exactly if they do not differ, and that unscored ones have none."""
+    """Check that two generators share a letter exactly if they do not differ; unscored generators have none."""
     letters = {one.generator: set(re.findall(r"[a-zA-Z]\d*", one.group)) for one in board.rows}
     apart = {frozenset((one.better, one.worse)) for one in board.duels if one.better is not None}
     for a, b in combinations([one.generator for one in board.scored_rows()], 2):

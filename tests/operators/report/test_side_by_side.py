@@ -18,7 +18,7 @@ METRICS = ("gecko", "clipscore")
 def make_run(
     score: Callable[[str, int], float | None], generators: str = "abc", prompts: int = 30, images: int = 1
 ) -> RunScores:
-    """Return scores from two metrics with different scales, with this number of images per prompt and generator."""
+    """Return the scores of two metrics with different scales; each generator has `images` images per prompt."""
     records = [
         {"image_id": f"{name}{prompt}-{image}", "prompt_id": str(prompt), "generator": name, "metric": metric,
          "score": None if value is None else value * scale}

@@ -56,7 +56,10 @@ class DrawnChart(NamedTuple):
 
 @pytest.fixture
 def charts(monkeypatch: pytest.MonkeyPatch) -> list[DrawnChart]:
-    """Record the charts of a page in drawing order: for each panel the chart over runs, then the chart over steps."""
+    """Return a list that receives the charts of a page in drawing order.
+
+    For each panel, the chart over runs comes first, then the chart over steps.
+    """
     drawn: list[DrawnChart] = []
 
     def draw(*given: Any) -> Chart:

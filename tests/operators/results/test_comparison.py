@@ -141,7 +141,7 @@ def test_a_generator_without_scores_comes_last_without_a_mean() -> None:
 
 
 def test_a_generator_with_few_prompts_differs_from_none_and_makes_none_the_best() -> None:
-    """Generator a is clearly better than b; c has the lowest mean, but only twelve prompts, so differs from neither."""
+    """Generator a is clearly better than b; c has the lowest mean, but on twelve prompts, too few to differ clearly."""
     few = [*draw_scores(0.74, 6, 12), *[None] * 288]
     scores = make_scores({"a": draw_scores(0.8, 4, 300), "b": draw_scores(0.75, 5, 300), "c": few})
     found = compare_pairs(scores, {})

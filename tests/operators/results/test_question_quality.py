@@ -1,4 +1,4 @@
-"""Question quality is measured without images: by how many prompts have questions, and how many words these cover."""
+"""Questions are judged without images: by how many prompts have questions, and how many words the questions cover."""
 
 import pytest
 

@@ -39,7 +39,7 @@ Pixels = NDArray[np.uint8]
 
 
 class ToyGenerator:
-    """A generator of the embedded benchmark's images with a noisy background; it learns only the level of the noise."""
+    """A generator that draws images of the embedded benchmark on noise, and only learns the level of the noise."""
 
     def __init__(self, texts: Sequence[str], pictures: Sequence[Pixels]) -> None:
         self.texts, self.pictures = texts, pictures
@@ -112,7 +112,10 @@ def test_a_loop_that_learns_to_blank_backgrounds_gives_a_warning_of_one_sentence
 
 
 def test_an_honest_improvement_gives_a_warning_only_at_the_stated_rate() -> None:
-    """Alarms are rare if only the reward rises and everything else is drawn from the old distribution."""
+    """Only the reward rises, and the other metrics' scores are drawn from an unchanged distribution.
+
+    The number of alarms in 60 rounds stays within three standard errors of 5%.
+    """
     random = np.random.default_rng(1)
     world = {"clipscore": (0.25, 0.05), "itm": (0.6, 0.2), "edge_density": (0.1, 0.08), "saturation": (0.3, 0.2)}
     draw = lambda: {name: random.normal(mean, spread, 30) for name, (mean, spread) in world.items()}  # noqa: E731
@@ -126,7 +129,10 @@ def test_an_honest_improvement_gives_a_warning_only_at_the_stated_rate() -> None
 
 @pytest.mark.parametrize("unit", ["score", "z_score"])
 def test_a_combined_reward_is_watched_as_one_and_its_parts_are_not_independent_metrics(unit: Unit) -> None:
-    """One part of the reward falls while the other rises by more. In z-scores, the earlier run's mean reward is 0."""
+    """One part of the reward falls while the other rises by more, which alone does not show that the reward is gamed.
+
+    In z-scores, the mean reward of the earlier run is 0.
+    """
     random = np.random.default_rng(1)
     before = {name: random.normal(0.5, 0.1, 40) for name in ("clipscore", "itm", "saturation")}
     after = {**before, "clipscore": before["clipscore"] - 0.1, "itm": before["itm"] + 0.3}

@@ -63,7 +63,7 @@ def test_a_metrics_scale_and_offset_do_not_change_rewards_in_units_of_a_baseline
 def test_scales_do_not_depend_on_the_order_of_the_baselines_images(
     given: tuple[np.ndarray, list[Floats]], unit: Unit, random: np.random.Generator
 ) -> None:
-    """The prompts' numbers do not matter either, because a service and an export read rows in different orders."""
+    """The prompts may also have other numbers, because a service and an export read rows in different orders."""
     prompts, scores = given
     order = list(range(len(prompts)))
     random.shuffle(order)

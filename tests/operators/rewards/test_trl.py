@@ -21,7 +21,7 @@ def scorer() -> Scorer:
 
 
 def call_like_trl(reward: Any, **columns: Any) -> list[float]:
-    """Call a reward function as GRPOTrainer._calculate_rewards does, which replaces None with NaN."""
+    """Return the rewards as GRPOTrainer._calculate_rewards gets them: it replaces None with NaN."""
     given = reward(completion_ids=[[1]] * len(columns["prompts"]), trainer_state=object(), **columns)
     return [score if score is not None else math.nan for score in given]
 

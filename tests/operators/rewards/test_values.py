@@ -20,7 +20,7 @@ numbers = st.integers(-1000, 1000).map(lambda number: number / 100)
 
 @st.composite
 def scored(draw: st.DrawFn, metrics: int = 1) -> tuple[np.ndarray, list[Floats]]:
-    """Draw the prompt of each image, and the scores of each metric, of which some are missing."""
+    """Draw the prompt of each image, and the scores of each metric, some of which are missing."""
     n = draw(st.integers(2, 24))
     prompts = np.sort(np.array(draw(st.lists(st.integers(0, 5), min_size=n, max_size=n)), np.int32))
     each = st.lists(st.one_of(numbers, st.just(nan)), min_size=n, max_size=n)

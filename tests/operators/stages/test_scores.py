@@ -162,7 +162,7 @@ def make_written_index(*questions: WrittenQuestion) -> WrittenIndex:
 
 
 def make_answers_to(*questions: WrittenQuestion) -> pa.Table:
-    """Return one image's answers, which choose the first choice of every question."""
+    """Return one image's answers, in which the first choice of every question has the highest probability."""
     logs = [[math.log(0.8)], [math.log(0.1)], [math.log(0.1)]]
     given = [
         {"question_id": one.question_id, "token_logprobs": logs, "chosen": one.choices[0]}

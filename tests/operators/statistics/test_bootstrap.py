@@ -1,4 +1,4 @@
-"""Bootstrap intervals over prompts have the promised coverage, and are reproducible from their seed."""
+"""Bootstrap intervals over prompts have their stated coverage, and are reproducible from their seed."""
 
 import math
 

@@ -24,13 +24,16 @@ def draw_rare_losses(random: np.random.Generator, generators: int, prompts: int)
 
 
 def draw_fractions(random: np.random.Generator, generators: int, prompts: int) -> np.ndarray:
-    """Return k/n with a different n for every prompt, so that many differences are equal except for rounding."""
+    """Return fractions with the same denominator for all generators on a prompt, but another one for every prompt.
+
+    Many differences are therefore equal except for rounding.
+    """
     n = random.integers(1, 8, prompts)
     return random.binomial(n, 0.7, (generators, prompts)) / n
 
 
 def draw_clustered_seeds(random: np.random.Generator, generators: int, prompts: int) -> np.ndarray:
-    """Return the means of four images per prompt that succeed or fail mostly together."""
+    """Return the means over four images per prompt, which mostly succeed or fail together."""
     luck = random.normal(size=(generators, prompts, 1))
     return np.asarray((luck + 0.2 * random.normal(size=(generators, prompts, 4)) > 0).mean(axis=2))
 

@@ -92,7 +92,7 @@ def test_holm_multiplies_by_the_number_of_remaining_tests_and_keeps_the_order() 
 def simulate_equal_metrics(
     random: np.random.Generator, prompts: int, images: int
 ) -> tuple[list[np.ndarray], list[str]]:
-    """Return ratings and two equally good metrics, whose errors are correlated between images of the same prompt."""
+    """Return ratings and the scores of two equally good metrics; errors on images of the same prompt are correlated."""
 
     def errors() -> np.ndarray:
         return np.repeat(random.normal(size=prompts), images) + 0.3 * random.normal(size=prompts * images)

@@ -131,7 +131,7 @@ def centre(values: Floats) -> Floats:
 
 
 def make_tied_pairs(name: str, n: int) -> list[Floats]:
-    """Return score differences of pairs of generators; at least one pair has equal means over all n prompts."""
+    """Return score differences for some pairs of generators; at least one pair has equal means over all n prompts."""
     random = np.random.default_rng(n)
     few = max(n // 20, 1)
     if name == "all equal":

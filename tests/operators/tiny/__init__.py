@@ -1,4 +1,4 @@
-"""Random checkpoints in the layouts of real ones, small enough to build in a test, and images for them."""
+"""Random checkpoints in the layouts of released models, small enough to build in a test, and images for them."""
 
 import io
 import json

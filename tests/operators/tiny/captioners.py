@@ -29,7 +29,7 @@ FLORENCE_VOCABULARY = {token: index for index, token in enumerate([*FLORENCE_SPE
 
 
 def save_bert_tokenizer(folder: Path) -> None:
-    """Save a tokenizer of whole words in BERT's layout."""
+    """Save a BERT tokenizer that splits texts into whole words."""
     tokenizer = Tokenizer(models.WordPiece(BERT_WORDS, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()

@@ -42,7 +42,7 @@ def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def write_arrow(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write a stream of record batches, as `save_to_disk` does."""
+    """Write a stream of record batches as `save_to_disk` does, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     table = pa.Table.from_pylist([dict(row) for row in rows])
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:

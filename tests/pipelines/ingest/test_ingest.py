@@ -448,7 +448,7 @@ def test_a_tar_only_loses_its_bad_members(tmp_path: Path) -> None:
 
 
 def write_damaged_tar(folder: Path, cut: str, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write a tar of the rows that is truncated or damaged at the third sample, in the way that `cut` names."""
+    """Write a tar of the rows that is damaged at the third sample in the way that `cut` names; return its path."""
     whole = write_tar(folder / "whole.tar", list_members(rows)).read_bytes()
     with tarfile.open(folder / "whole.tar") as archive:
         third, text = (archive.getmember(f"{rows[2]['image_id']}.{kind}") for kind in ("png", "txt"))
@@ -640,7 +640,10 @@ def test_concurrent_ingests_of_a_shard_agree_if_equal_and_are_refused_if_differe
     real = ingest_shards.commit_file
 
     def race(other: int) -> IngestResult:
-        """Let another process ingest with row groups of `other` rows, just before this process commits its shard."""
+        """Run two ingests of the same shard; the one with `other` rows per row group commits the shard first.
+
+        The first ingest has two rows per row group, and is about to commit the shard when the other one does.
+        """
 
         def commit(*arguments: Any, **options: Any) -> bool:
             monkeypatch.setattr(ingest_shards, "commit_file", real)
@@ -783,7 +786,7 @@ def test_ingests_that_end_at_the_same_time_keep_each_others_records(
     real = Records.publish
 
     def publish(records: Records, *arguments: Any) -> list[str]:
-        """Publish while another ingest finishes between this ingest's reading and writing of the records."""
+        """Let another ingest finish, then publish: this ingest has read the records, but not yet written them."""
         monkeypatch.setattr(Records, "publish", real)
         run_ingest(tmp_path / "out", table=str(tables[1]))
         return real(records, *arguments)

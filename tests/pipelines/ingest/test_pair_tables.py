@@ -19,7 +19,7 @@ Scores = Mapping[tuple[int, int, int], float]
 
 
 def write_winoground_lines(folder: Path) -> str:
-    """Write Hugging Face's examples.jsonl; its image names have no extension."""
+    """Write Hugging Face's examples.jsonl, whose image names have no extension; return the file's name."""
     rows = [
         {"id": n, "image_0": f"ex_{n}_img_0", "image_1": f"ex_{n}_img_1", "caption_0": f"{n} c0",
          "caption_1": f"{n} c1", "tag": "Noun", "secondary_tag": "", "num_main_preds": 1, "collapsed_tag": "Object"}
@@ -30,7 +30,7 @@ def write_winoground_lines(folder: Path) -> str:
 
 
 def write_winoground_sheet(folder: Path) -> str:
-    """Write t2v_metrics' metadata.csv."""
+    """Write t2v_metrics' metadata.csv, and return the file's name."""
     names = ["id", "image_0", "image_1", "caption_0", "caption_1", "collapsed_tag"]
     with (folder / "metadata.csv").open("w", newline="") as file:
         writer = csv.writer(file)
@@ -43,7 +43,7 @@ def write_winoground_sheet(folder: Path) -> str:
 
 
 def write_eqben_mini(folder: Path) -> str:
-    """Write all_select.json of the mini subset, a list without ids."""
+    """Write all_select.json of EqBen's mini subset, a list without ids; return the file's name."""
     rows = [
         {"image0": f"images/ex_{n}_img_0.png", "image1": f"images/ex_{n}_img_1.png", "caption0": f"{n} c0",
          "caption1": f"{n} c1"}
@@ -54,7 +54,7 @@ def write_eqben_mini(folder: Path) -> str:
 
 
 def write_eqben_labels(folder: Path) -> str:
-    """Write EqBen's annotations with labels: one record per pairing, in random order."""
+    """Write EqBen's annotations with labels, one record per pairing in random order; return the file's name."""
     rows = [
         {"image": f"images/ex_{n}_img_{image}.png", "caption": f"{n} c{caption}",
          "private_info": {"dataset": "eqbensd", "sample_cnt": n, "name": f"c{caption}i{image}"}}
@@ -67,9 +67,10 @@ def write_eqben_labels(folder: Path) -> str:
 
 @pytest.fixture
 def scores(tmp_path: Path) -> Scores:
-    """Write random images of 9 samples, and a metric with a random score for each of their pairings, including ties.
+    """Write two images for each of 9 samples, and a metric that scores each image for both captions of its sample.
 
-    Images differ in size, and a prompt names its sample and caption, so the metric can identify them.
+    The scores are random and may be equal. The metric recognises an image by its size and a caption by its text. Return
+    the scores, keyed by sample, caption and image.
     """
     random = np.random.default_rng(8)
     drawn = {(n, c, i): int(random.integers(0, 3)) + (c == i) for n in range(SAMPLES) for c in (0, 1) for i in (0, 1)}

@@ -1,8 +1,8 @@
 """Each image in any layout is scored against its own prompt, or rejected for the right reason.
 
 Every supported layout is written with common libraries from random images: in any order, with any number of images per
-prompt, prompts in any script, dots in names, other files in between, columns under any of their usual names, and some
-images without a prompt. Each image has unique bytes, which identify its prompt.
+prompt, prompts in any script, dots in names, unrelated files, columns under any of their usual names, and some images
+without a prompt. Each image has unique bytes, from which a test knows its prompt.
 """
 
 import csv
@@ -104,7 +104,7 @@ class RandomInput:
         write_files(self.folder, files)
 
     def write_clutter(self, *image_names: str) -> None:
-        """Write a random selection of images with these names and of other files."""
+        """Write clutter, chosen at random: images with these names, and other files such as notes.md."""
         for name in (*image_names, "notes.md", "Thumbs.db", "all.zip", ".DS_Store"):
             if self.choose(True, False):
                 self.write_files({name: make_png(60_000)})
@@ -176,7 +176,7 @@ def write_table_in_folder(world: RandomInput) -> WrittenLayout:
 
 
 def write_table_alone(world: RandomInput) -> WrittenLayout:
-    """Write a table that is itself the input, with paths relative to its folder."""
+    """Write a table with paths relative to its folder; the table, rather than the folder, is the input."""
     image_name, prompt_name, generator_name = (
         world.choose(*names) for names in (FILE_COLUMNS, PROMPTS, GENERATOR_COLUMNS)
     )
@@ -205,7 +205,7 @@ def write_file_names_column(world: RandomInput) -> WrittenLayout:
 
 
 def write_columns_by_generator(world: RandomInput) -> WrittenLayout:
-    """Write a column of image files for each generator."""
+    """Write a table with one column per generator, which contains the paths of the generator's images."""
     generators = sorted({image.generator for image in world.images})
     rows: dict[tuple[int, int], dict[str, Any]] = {}
     for image in world.images:
@@ -309,7 +309,7 @@ def write_texts_next_to_images(world: RandomInput) -> WrittenLayout:
 
 
 def write_prompts_as_names(world: RandomInput) -> WrittenLayout:
-    """Name images by their prompts, as T2I-CompBench does."""
+    """Write images that are named by their prompts, as T2I-CompBench does."""
     texts = ("a red cube", "two dogs. 3d render", "l'été à Paris", "ein großes Haus, nachts", "a cat and v1.5 of it")
     world.prompts[:] = texts[: len(world.prompts)]
     for image in world.images:

@@ -39,7 +39,7 @@ UNREFERENCED_REASON = "no kept run refers to it"
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Make a benchmark for sweeps in this process; one image of flint always times out, so drafts exist."""
+    """Yield a benchmark for sweeps in this process; one image of flint always times out, so drafts exist."""
     folder = write_benchmark(tmp_path_factory.mktemp("keeping") / "bench", GENERATORS, count=6)
     slow = images("flint", 3)[2]["image"]
     decode = module.decode_bytes
@@ -215,7 +215,7 @@ def test_without_delete_nothing_is_removed_and_each_kind_has_a_reason(bench: Pat
 
 
 def test_recently_written_files_stay(bench: Path, store: Path) -> None:
-    """An interrupted sweep can therefore be continued."""
+    """Otherwise, the drafts and cells of an interrupted sweep would be removed before the sweep continues."""
     run_config(WHOLE_NIGHT.config(bench, store))
     shutil.rmtree(store / "runs")
     assert not collect(store, grace_days=7.0).free

@@ -45,7 +45,7 @@ def find_judgement(found: Findings, metric: str, statistic: str) -> Judgement:
 
 @pytest.fixture
 def ratings(tmp_path: Path) -> Path:
-    """Write a long table of two raters' ratings of five images."""
+    """Write a long table of two raters' ratings of five images, and return its path."""
     rows = [(f"i{n}", f"p{n}", "g", rater, "likert", 1 + n) for n in range(5) for rater in ("a", "b")]
     columns = ["image_id", "prompt_id", "generator", "rater", "template", "rating"]
     path = tmp_path / "ratings.csv"
@@ -589,7 +589,7 @@ def test_a_metric_listed_as_falling_is_judged_like_its_negated_scores(name: str,
 
 
 def check_negated(layout: Layout, tmp_path: Path) -> None:
-    """Check that a layout judges a metric in protocol.falling like another metric with the negated scores."""
+    """Check that `errors`, for which lower is better, gets the same results as `hits`, the negated metric."""
     path = layout.write(tmp_path / "release")
     scores = write_csv(tmp_path / "s.csv", make_scores(read_with(layout.reader, path)))
     asked = [f"protocol={layout.reader}", f"protocol.path={path}", f"scores={scores}", "protocol.falling=[errors]"]

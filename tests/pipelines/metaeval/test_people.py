@@ -320,9 +320,9 @@ DATASETS = ("conjunction", "contrast", "coco")
 
 @pytest.fixture
 def compositions(tmp_path: Path) -> pd.DataFrame:
-    """Write ratings from 1 to 10, error counts from 0 to 9 and two metrics for images of three datasets' prompts.
+    """Write ratings from 1 to 10, error counts from 0 to 9, and the scores of two metrics; return the table.
 
-    One dataset has images by a single generator only.
+    The prompts come from three datasets, one of which has images by a single generator only.
     """
     random = np.random.default_rng(5)
     rows = []

@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
 
 
 def write_ratings(folder: Path, third: str = "Aligned") -> Path:
-    """Write two people's answers about three words of each prompt; only cobalt's first word is not aligned.
+    """Write two people's answers about three words of each prompt; for cobalt's images, the first word is not aligned.
 
     `third` is the answer about the third word.
     """

@@ -50,7 +50,7 @@ def hook(request: pytest.FixtureRequest) -> Iterator[Hook]:
 
 @contextmanager
 def serve(statuses: Sequence[int]) -> Iterator[Hook]:
-    """Run a web server that replies with these status codes."""
+    """Yield a running webhook that replies with these status codes."""
     with Hook(statuses) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

@@ -55,7 +55,7 @@ def compare(run: MadeRun, config: NightConfig) -> ComparedRun:
 
 
 def report_night(run: MadeRun, config: NightConfig) -> NightOutcome:
-    """Compare a run with earlier ones, publish the outcome and return it."""
+    """Compare a run with earlier runs, publish the outcome and return it."""
     (outcome,) = make_outcomes([compare(run, config)], config)
     return publish_outcome(run.store, outcome, config, lambda: None)
 

@@ -43,7 +43,7 @@ def make_both_nights(folder: Path, second: Score = halve_score) -> MadeRun:
 
 
 def write_bridge(run: MadeRun, **other: Any) -> None:
-    """Write a bridge between the two nights' wordings to the store, in the format of `plumbline bridge`."""
+    """Write to the store a bridge between the wordings of both nights, in the format of `plumbline bridge`."""
     old, new = (
         Version(metric="gecko", run_id=day, recipe=read_recipe(read_manifest(run.store, day), "gecko")) for day in DAYS
     )
@@ -99,7 +99,7 @@ def test_a_night_is_compared_through_the_bridge_and_the_bridges_noise_is_not_a_r
 
 
 def test_a_fall_beyond_the_margin_is_a_regression_through_the_bridge(joined: MadeRun, tmp_path: Path) -> None:
-    """The first night uses the old wording; in the third night, cobalt is much worse under the new wording."""
+    """The first night uses the old wording; on the third night, cobalt is much worse under the new wording."""
 
     def score_cobalt_worse(generator: str, metric: str, prompt: int) -> float:
         return halve_score(generator, metric, prompt) - (0.2 if generator == "cobalt" else 0)

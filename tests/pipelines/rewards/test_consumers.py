@@ -200,7 +200,7 @@ def test_hpdv3_prefers_the_first_path(export: Export, scored: ScoredBenchmark, t
 
 
 def test_the_best_of_n_is_an_image_with_its_text(export: Export, scored: ScoredBenchmark, tmp_path: Path) -> None:
-    """Diffusers' text-to-image training example reads the columns image and text."""
+    """Diffusers' text-to-image training example reads the columns `image` and `text`, in which each image is found."""
     export("best_of_n", reward="clipscore")
     best = load_split(tmp_path / "out", tmp_path / "cache")
     rows = scored.scores[scored.scores.metric == "clipscore"]

@@ -275,7 +275,7 @@ def delete_image(scored_files: ScoredBenchmark) -> None:
 def test_an_image_that_has_changed_since_it_was_scored_is_left_out(
     harm: Callable[[ScoredBenchmark], None], kind: str, scored_files: ScoredBenchmark, tmp_path: Path
 ) -> None:
-    """Above the error budget the export is not finished; the same command continues once the image is back."""
+    """An export that leaves out too many examples fails; the same command completes it once the image is restored."""
     kept = (scored_files.folder / "images" / "atlas" / "1.png").read_bytes()
     harm(scored_files)
     asked = make_config(scored_files, tmp_path / "out", "pairs", held_out=0.0, shard_rows=1)

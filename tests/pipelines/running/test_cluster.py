@@ -1,4 +1,4 @@
-"""A run ends with a message if Ray cannot be started or reached, or is lost (tests/jobs covers external clusters)."""
+"""A run ends with a message if Ray cannot start, cannot be reached or is lost (tests/jobs covers external clusters)."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A machine that sees different files than the driver is distinguished from one that cannot read them."""
+"""A machine that sees other files than the driver is distinguished from a machine that cannot read the files."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The executor is chosen once: it is this process if the plan is small and no Ray cluster is named."""
+"""The executor is chosen once: a small plan runs in this process, unless a Ray cluster is named."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A run reserves resources for all its pools at once or waits, and reports once that it waits and for whom."""
+"""A run reserves resources for all its pools at once; otherwise it waits, and reports once which runs it waits for."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -39,7 +39,7 @@ NO_URIS = UriReader(roots=(), storage=StorageConfig(), max_bytes=0)
 
 
 class OverlappingStage:
-    """A stage that computes the first shard while the second is prepared, and counts shards computed at once."""
+    """A stage that computes one shard while another is prepared, and records how many are computed at once."""
 
     side_by_side = False
     can_split_rows = False
@@ -188,7 +188,7 @@ def mark_as_started(actor: StageActor, *machines: str, row: int | None = None) -
 
 
 def compute_shard(actor: StageActor) -> list[str]:
-    """Return how the actor computed the shard, or the reason why it did not."""
+    """Return how the actor computed each row of the shard, as stored in the table, or the actor's error message."""
     done = Work.from_json(actor(make_batch("first"))["work"][0], StorageConfig())
     ((path, outcome),) = done.outcomes.items()
     return [outcome.message] if outcome.message else actor.store.read(path).column("prompt_id").to_pylist()

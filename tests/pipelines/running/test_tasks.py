@@ -41,7 +41,7 @@ def refuse(place: str, number: int) -> int:
 
 
 def die_once(notes: Path, number: int) -> int:
-    """End the process at the first call for each number, and at every call for the number 9."""
+    """Return the number, but end the process at the first call for each number, and at every call for the number 9."""
     note = notes / str(number)
     if number == 9 or not note.exists():
         note.write_text("died")
@@ -84,7 +84,7 @@ def test_the_driver_handles_all_rows_if_ray_is_not_used(tmp_path: Path) -> None:
 
 
 def read_tables(bench: Bench, *words: str) -> dict[str, bytes]:
-    """Plan and run a sweep; return the content of the files of its tables, keyed by path."""
+    """Plan and run a sweep; return the bytes of each file of the run's tables, keyed by path."""
     run = Path(run_plan(bench.plan(*words)).folder)
     every = (path for name in ("scores", "errors", "summary", "usual_scores") for path in run.rglob(f"{name}.parquet*"))
     files = (file for path in every for file in ([path] if path.is_file() else path.iterdir()))

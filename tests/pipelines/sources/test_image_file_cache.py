@@ -116,7 +116,7 @@ def test_a_finished_runs_images_are_listed_without_opening_their_files(limit: st
 
 
 def test_rows_with_addresses_of_images_are_read_each_time(tmp_path: Path) -> None:
-    """The images at the addresses may have changed."""
+    """The image at an address may have changed since the table was read."""
     bench = Bench(tmp_path, METRIC, generators=())
     picture = bench.folder / "images/atlas/one.png"
     picture.parent.mkdir(parents=True)

@@ -139,7 +139,7 @@ def test_shards_of_rounds_depend_on_the_prompts_of_their_own_rows(bench: dict[st
 
 
 def test_prompts_that_follow_left_out_prompts_keep_their_own_scores(tmp_path: Path) -> None:
-    """The limit includes all rows of the first row group, but only the last row of the second."""
+    """The limit includes all rows of the first row group, but only the last row of the second row group."""
     texts = [*prompts(2), prompts(3)[2], *prompts(10)[9:]]
     of_prompt = images("atlas", 10)
     for generator in GENERATORS:

@@ -156,7 +156,7 @@ def test_the_released_gecko2k_file_is_read_completely(tmp_path: Path) -> None:
 
 
 def test_a_file_of_prompts_is_opened_once_for_all_its_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file's footer grows with its row groups, so opening the file for each shard would take quadratic time."""
+    """A file's footer grows with its number of row groups, so opening the file per shard would take quadratic time."""
     opened_files: list[str] = []
 
     def count_opening(shard: Shard) -> AbstractContextManager[IO[bytes]]:

@@ -1,4 +1,7 @@
-"""If a field of a question pack has a value of the wrong type, only its row fails: one line names the file and row."""
+"""If a field of a question pack has a value of the wrong type, only the field's row fails, with a one-line error.
+
+The line names the file and the row.
+"""
 
 import json
 import re
@@ -144,8 +147,8 @@ def require_others_unaffected(
 ) -> None:
     """Fail if changing a field of a row affects another row.
 
-    `row_depth` is the length of the paths of rows. `inner` is the folder that the pack is read from, relative to the
-    files. `numbered` is True if prompts are named by line numbers, so that a missing line renames the prompts after it.
+    `row_depth` is the length of the paths of rows. `inner` is the folder, relative to the files, from which the pack is
+    read. `numbered` is True if prompts are named by line numbers, so that a missing line renames the prompts after it.
     `losses` is the number of prompts that a row contains.
     """
     with TemporaryDirectory() as folder:

@@ -296,7 +296,10 @@ def write_genai_bench(folder: Path) -> list[str]:
 
 
 def draw_skills(folder: Path, seed: int) -> dict[str, list[int]]:
-    """Write genai_skills.json: each prompt is basic, advanced or neither, and some have another skill as well."""
+    """Write genai_skills.json at random, and return its content, the prompts by skill.
+
+    Each prompt is basic, advanced or neither, and some have another skill as well.
+    """
     random = np.random.default_rng(seed)
     numbers = random.permutation([int(name) for name in json.loads((folder / "genai_image.json").read_text())]).tolist()
     skills = {"basic": numbers[:7], "advanced": numbers[7:14], "counting": numbers[5:12]}

@@ -1,4 +1,4 @@
-"""Sources are divided into shards by their footers; an unreadable file is reported and affects no other file."""
+"""Sources are divided into shards by the footers of their files; an unreadable file affects no other file."""
 
 import os
 from pathlib import Path

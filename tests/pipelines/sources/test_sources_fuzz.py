@@ -51,7 +51,7 @@ def allow_one_line_error(read: Callable[[], Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write two rows of one generator; the tests write the prompts."""
+    """Write two images of one generator, and return the benchmark's folder; the tests write the prompts."""
     folder = tmp_path_factory.mktemp("bench")
     rows = [{**row, "prompt_id": f"p{number}"} for number, row in enumerate(images("atlas", 2))]
     write_rows(folder / "images/atlas/0.parquet", rows)
@@ -207,7 +207,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def show_all(store: Store, content: bytes) -> None:
-    """List, show and open the run with this manifest."""
+    """Write `content` as the manifest of the only run, then list, show and open the run."""
     (run_id,) = (run.run_id for run in list_runs(store))
     (store.place / f"runs/{run_id}/manifest.json").write(content)
     shown = io.StringIO()

@@ -22,7 +22,7 @@ PNG = encode_image(draw_image(0))
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Make a folder with one image, and another file next to the folder."""
+    """Return a folder with a subfolder that contains one image, and another file outside the subfolder."""
     (tmp_path / "images" / "atlas").mkdir(parents=True)
     (tmp_path / "images" / "atlas" / "a.png").write_bytes(PNG)
     (tmp_path / "passwd").write_bytes(SECRET)

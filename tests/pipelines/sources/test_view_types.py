@@ -34,7 +34,10 @@ def write_as_views(folder: Path) -> None:
 
 
 def write_two(folder: Path) -> tuple[Path, Path]:
-    """Write a benchmark of shuffled rows with skills and extra columns, once with plain types and once with views."""
+    """Write a benchmark twice, with plain types and with views; return both folders.
+
+    Its rows are shuffled, and have skills and extra columns.
+    """
     for name in ("plain", "views"):
         write_benchmark(folder / name, count=11)
         rows = [{**row, "level": "hard" if number % 3 else "easy"} for number, row in enumerate(prompts(11))]

@@ -1,4 +1,4 @@
-"""Cells that several metrics share are planned once: captions, regions, descriptions, and encodings of images."""
+"""Cells that several metrics share are planned once: captions, regions, descriptions and encoded images."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def make_plan(bench: Path, folder: Path, *words: str) -> Plan:
 
 
 def count_cells(plan: Plan) -> dict[str, int]:
-    """Return the number of cells by node, for one shard of images and one of prompts."""
+    """Return the number of planned cells of each node, such as captions or scores."""
     return {item.node.name: item.cells for item in plan.nodes}
 
 

@@ -199,7 +199,7 @@ class CountingClock(ScriptedClock):
         return self.time
 
     def has_beaten(self, times: int) -> bool:
-        """Return True if the renewing thread reads the clock this many more times."""
+        """Return True if the renewing thread reads the clock `times` times more, without long pauses."""
         while self.reads.acquire(blocking=False):
             pass
         return all(self.reads.acquire(timeout=20) for _ in range(times))
@@ -229,7 +229,7 @@ def test_an_unreadable_file_counts_as_a_dead_lease(store: Store) -> None:
 
 @contextmanager
 def start_holder(store: Store, beats: int) -> Iterator[subprocess.Popen[str]]:
-    """Start another process that holds the lease for an hour, and reports on request whether it still does."""
+    """Yield another process that holds the lease for an hour, and reports on request whether it still does."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER_SCRIPT, store.place.url, str(HOUR), str(beats)],
         cwd=ROOT,

@@ -52,7 +52,7 @@ def test_a_fresh_store_lacks_every_cell_and_the_plan_counts_the_model_calls(fold
 
 @pytest.mark.parametrize("metric", ["gecko", "tifa", "dsg", "vq2"])
 def test_the_plan_estimates_the_calls_for_writing_the_packs_questions(tmp_path: Path, metric: str) -> None:
-    """The estimate, which is the cost shown for a paid service, is accurate to within a quarter."""
+    """The estimated calls, and so the cost shown for a paid service, are accurate to within a quarter."""
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=256)
     config = sweep_config(folder, tmp_path / "store", f"metric=[{metric}]")
     plan = plan_sweep(config, wanted=("questions", "entailment", "scores")).plan
@@ -255,7 +255,10 @@ def test_the_spelling_of_a_path_does_not_matter(folder: Path) -> None:
 
 
 def test_a_link_has_its_own_name_and_the_location_of_its_target(folder: Path, tmp_path: Path) -> None:
-    """For example, train.parquet in the hub's cache is a link to a blob without an extension."""
+    """A generator is named after the link sdxl.parquet, but its shard has the path of the file behind the link.
+
+    In the hub's cache, for example, train.parquet is a link to a blob without an extension.
+    """
     for name, place in (
         ("prompts.parquet", folder / "prompts.parquet"),
         ("sdxl.parquet", folder / "images/atlas/00000.parquet"),

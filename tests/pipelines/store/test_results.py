@@ -99,7 +99,7 @@ def test_copied_rows_without_a_score_keep_their_error_and_their_place(nights: Ni
 
 @pytest.mark.parametrize("harm", ["damage", "delete", "forget what was counted"])
 def test_a_part_that_cannot_be_copied_is_made_from_its_cells_again(harm: str, nights: Nights, tmp_path: Path) -> None:
-    """Parts from runs that did not yet store tallies are also made from their cells again."""
+    """This also applies to a part that was written before runs stored tallies."""
     nights.sweep()
     for path in nights.runs.glob("*/scores.parquet/00000-*.parquet"):
         if harm == "delete":

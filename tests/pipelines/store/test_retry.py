@@ -123,7 +123,7 @@ def test_a_run_without_some_cells_does_not_replace_a_complete_run(folder: Path, 
 
 
 def test_an_image_that_has_appeared_at_its_address_since_is_retried(folder: Path, decoder: Decoder) -> None:
-    """The new image gives its cell another path and key than those of the draft with the failure."""
+    """The new image changes the key of its cell, so the new cell and the draft with the failed row differ in path."""
     places = folder / "images/atlas"
     rows = images("atlas", 4)
     for number, row in enumerate(rows[1:], 1):

@@ -142,7 +142,7 @@ def test_a_growing_benchmark_only_asks_about_its_new_prompts_and_images(
 
 
 def record_texts(monkeypatch: pytest.MonkeyPatch, refuse: str = "") -> list[str]:
-    """Record the texts that the question writer receives; fail temporarily on those that contain `refuse`."""
+    """Return a list that receives the texts for the question writer; texts that contain `refuse` fail temporarily."""
     asked: list[str] = []
     generate = CausalLM.generate
 

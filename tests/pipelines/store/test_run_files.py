@@ -47,7 +47,7 @@ class SweptStore(Bench):
         return run_plan(self.plan())
 
     def restore(self) -> Path:
-        """Restore the store to its state after the first run."""
+        """Restore the store to its state after the first run, and return the store's folder."""
         shutil.rmtree(self.store.place.url)
         return Path(shutil.copytree(self.kept, self.store.place.url, copy_function=shutil.copy2))
 

@@ -33,7 +33,7 @@ NESTED_JSON = "[" * 100_000 + "]" * 100_000
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """Make a store with two complete runs."""
+    """Return a store with two complete runs."""
     make_run(tmp_path, run_id=OLD_RUN)
     return make_run(tmp_path, run_id=NEW_RUN).store
 
@@ -127,7 +127,7 @@ def test_runs_named_by_date_or_by_time_are_listed_in_order_of_their_start(store:
 
 
 class Runs:
-    """Runs of one store whose ids come from different clocks."""
+    """Runs in a store, whose ids come from machines with different clocks."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -144,7 +144,7 @@ class Runs:
         self.report(run_id)
 
     def newest_ids(self) -> set[str | None]:
-        """Return the ids that the different ways to find the newest run give; there is a single id if all agree."""
+        """Return the ids of the newest run according to each way to find it; there is a single id if all ways agree."""
         store = self.store
         latest, page = store.read_text(LATEST_FILE), store.read_text("latest/report.html")
         last = next(read_newest_first(store)).run_id

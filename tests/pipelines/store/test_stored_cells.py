@@ -22,7 +22,7 @@ ONE_GENERATOR, TWO_GENERATORS, THREE_GENERATORS = (
 
 @pytest.fixture(scope="module")
 def swept_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """Sweep one generator, then a second one, and leave a third unswept.
+    """Return a benchmark of three generators after a sweep of the first, and a sweep of the first two.
 
     The folders contain more cells than one page of a listing.
     """
@@ -87,7 +87,7 @@ def test_a_plan_with_any_damaged_index_equals_a_plan_by_listing(harm: str, bench
 
 
 def test_lost_cells_that_the_index_names_are_noticed_when_they_are_read(bench: Bench) -> None:
-    """The cells from which the lost cells were computed are lost too, and are also noticed without listing folders."""
+    """Neither the lost scores nor the lost cells that they are computed from are noticed while the sweep is planned."""
     for stage in ("scores", "image_statistics"):
         for folder in (Path(bench.store.place.url) / stage).glob("*/atlas"):
             shutil.rmtree(folder)

@@ -113,7 +113,7 @@ def test_questions_without_a_tuple_or_a_question_mark_are_left_out() -> None:
 
 
 def test_the_released_parser_of_questions_is_an_option() -> None:
-    """It keeps repeated spaces, text after a question mark and lines without one, and refuses other formats."""
+    """The parser keeps repeated spaces, text after a question mark and lines without one; it refuses other formats."""
     reply = "output: 1 | Is there  a dog? (yes)\n2 |the dog is blue\n3 | Is there a mat?\n4 | Is it on it?\n3 | A mat?"
     released = DsgConfig(questions="released")
     written, _ = run(released.write(PROMPT), [TUPLES], [reply, DEPENDENCIES])
@@ -242,7 +242,10 @@ def test_the_reduction_decides_which_answer_is_likeliest() -> None:
 
 
 def test_questions_can_be_scored_by_the_likelihood_of_yes_as_in_vqascores_table_15() -> None:
-    """Questions 1 and 3 are likely to be answered with "yes", 2 and 4 are not; 3 depends on 2, and 4 depends on 1."""
+    """Questions 1 and 3 are likely to be answered with "yes", but 3 depends on 2, which is not, so 3 scores 0.
+
+    Question 4 depends on 1 and therefore keeps its own likelihood.
+    """
     soft, parents = DsgConfig(aggregate="soft_mean", reduction="mean"), {"3": ("2",), "4": ("1",)}
     scored = score(soft, {"1": True, "2": False, "3": True, "4": False}, parents)
     likely, unlikely = math.exp(-0.2 / 2), math.exp(-3.1 / 2)

@@ -52,7 +52,10 @@ def test_each_kind_of_zeroing_handles_a_no_at_the_head_of_a_chain(zeroing: Any, 
 
 
 def test_zeroing_in_order_uses_earlier_zeros_and_ignores_later_ones() -> None:
-    """DPG-Bench zeroes in place: question 1 depends on 3, but 2, which fails, zeroes 3 only after 1 is scored."""
+    """Question 1 depends on question 3, and 3 depends on 2, whose answer is wrong.
+
+    As in DPG-Bench, questions are zeroed in order: 1 is scored before 3 becomes zero, and therefore keeps its point.
+    """
     answered = make_answered([True, False, True], {1: [3], 3: [2]})
     assert score(answered, zeroing="in_order") == pytest.approx(1 / 3)
     assert score(answered, zeroing="recursive") == 0
@@ -85,20 +88,26 @@ def test_spellings_are_the_releases_or_only_those_without_a_leading_space() -> N
 
 
 def make_soft(*tokens: Sequence[float]) -> Answered:
-    """Return an answer whose spellings have these token probabilities; the end token after each has probability 0.5."""
+    """Return an answer with one choice per spelling, each given by the probabilities of its tokens.
+
+    An end token with probability 0.5 follows each spelling.
+    """
     logs = tuple((*map(math.log, spelling), math.log(0.5)) for spelling in tokens)
     return Answered(WrittenQuestion("1", "?", ("two",), "two"), logs)
 
 
 def test_soft_tifa_sums_the_spellings_and_takes_either_mean() -> None:
-    """The spellings of the two answers add up to 0.5 and 0.2; the score is their arithmetic or geometric mean."""
+    """The probabilities of the first answer's spellings sum to 0.5 and those of the second to 0.2.
+
+    The score is the arithmetic or the geometric mean of these two sums.
+    """
     answered = [make_soft([0.3], [0.15], [0.05]), make_soft([0.1], [0.1])]
     assert score(answered, aggregate="soft_mean") == pytest.approx(0.35)
     assert score(answered, aggregate="soft_geometric") == pytest.approx(math.sqrt(0.5 * 0.2))
 
 
 def test_only_the_release_counts_a_first_token_as_the_whole_spelling() -> None:
-    """Qwen tokenises ` 4` as a space and `4`; the release reads only the space, so it counts all such answers."""
+    """Qwen tokenises ` 4` as a space and `4`. The release counts the space alone, with which every number starts."""
     answered = [make_soft([0.4], [0.5, 0.01])]
     assert score(answered, aggregate="soft_mean", spelling="released") == pytest.approx(0.9)
     assert score(answered, aggregate="soft_mean", spelling="fixed") == pytest.approx(0.4 + 0.005)

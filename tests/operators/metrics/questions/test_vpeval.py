@@ -1,4 +1,4 @@
-"""VPEval parses programs with a grammar of six modules and never executes them; modules give the release's verdicts."""
+"""VPEval parses programs with a grammar of six modules and never executes them; verdicts equal the release's."""
 
 import json
 from typing import Any
@@ -357,7 +357,10 @@ def test_the_score_is_the_fraction_of_statements_that_hold() -> None:
 
 
 def test_repeated_statements_and_answers_outside_the_choices_count_as_released() -> None:
-    """Three of four statements are true; as in the release, repeats count, and answers may be outside the choices."""
+    """Three of the program's four statements are true, and one of the statements occurs twice.
+
+    As in the release, a repeated statement counts twice, and the answer to a question may be outside its choices.
+    """
     metric = VpevalConfig()
     program = "objectEval(image, 'cow')\nvqa(image, 'how many cows?', '1,2,3', '>1')\nobjectEval(image, 'cow')"
     questions = run(metric.write(PROMPT), [f"{program}\nobjectEval(image, 'cow')"]).result

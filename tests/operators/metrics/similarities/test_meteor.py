@@ -41,7 +41,7 @@ def test_meteor_is_between_0_and_1_and_highest_for_the_text_itself(candidate: li
 
 
 def write_wordnet(folder: Path, synsets: Sequence[Sequence[str]]) -> Path:
-    """Write files in WordNet's format that contain only these sets of synonymous nouns."""
+    """Write files in WordNet's format that contain only these sets of synonymous nouns; return the folder."""
     folder.mkdir(exist_ok=True)
     (folder / "lexnames").write_text("00\tadj.all\t3\n01\tadj.pert\t3\n02\tadv.all\t4\n03\tnoun.Tops\t1\n")
     for part in ("adj", "adv", "noun", "verb"):

@@ -111,7 +111,7 @@ ANSWERS = [
 
 
 def test_every_call_is_compared_with_the_library() -> None:
-    """A call without a reference here is tested in another file, or embeds texts in the same way as a comparison."""
+    """All other calls are tested in their own files, except `embedding`, which `similarity` covers."""
     left = [(name, call) for name, call in WITHOUT_REFERENCE if name not in ELSEWHERE and call != "embedding"]
     assert left == [("causal_lm", "generate")], "test_causal_lm.py tests it"
 
@@ -305,7 +305,7 @@ def test_a_garbled_file_gives_a_readable_error(
 
 
 def copy_folder(folder: Path, place: Path) -> Path:
-    """Copy a folder together with its neighbours, so that a test may damage the copy; return the copied folder."""
+    """Copy a folder and the folders next to it, so that a test may damage the copy; return the copied folder."""
     shutil.copytree(folder.parent, place / "kinds")
     return place / "kinds" / folder.name
 

@@ -28,7 +28,7 @@ CHATS = [(name, call) for name in CHECKPOINTS for call in ("likelihood", "genera
 
 @pytest.fixture(autouse=True)
 def compute_as_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compute convolutions in full float32, and cut off replies at their limit, as on the CPU."""
+    """Compute convolutions in full float32, and cut off replies at their limit, so that a GPU computes like a CPU."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     monkeypatch.setattr(image_to_text, "MAX_READ_TOKENS", 12)
     monkeypatch.setattr(image_to_text, "MAX_REGION_TOKENS", 40)

@@ -48,7 +48,7 @@ class Thinker(NamedTuple):
 
 
 def add_end_of_thought(folder: Path) -> int:
-    """Replace an unused token of the tokenizer with one that ends a thought."""
+    """Replace an unused token of the tokenizer with one that ends a thought, and return the token's id."""
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_text((folder / name).read_text().replace("<image>", "</think>"))
     return int(AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids("</think>"))

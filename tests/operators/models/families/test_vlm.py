@@ -323,7 +323,7 @@ class WholeModel:
 
 @pytest.fixture(scope="module", autouse=True)
 def leave_out_videos() -> Any:
-    """Disable the imports of torchvision and num2words, which transformers' processors need only for videos."""
+    """Disable transformers' checks for torchvision and num2words, which its processors need only for videos."""
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ProcessorMixin, "check_argument_for_proper_class", lambda self, name, argument: None)
@@ -771,7 +771,7 @@ def test_an_unsupported_penalty_is_refused(
 def test_an_image_is_shrunk_to_max_pixels_by_the_models_processor(
     tmp_path: Path, kind: str, limit: dict[str, Any]
 ) -> None:
-    """GLM's processors count an image as two frames."""
+    """GLM's processors count an image as two frames, so the limit that is passed to them is twice as high."""
     folder = CHECKPOINTS[kind].save(tmp_path)
     image = tiny.draw_image(6, width=448, height=448)
     few, many = (make_vision_inputs(load(folder, max_pixels=side**2), image) for side in (112, 224))

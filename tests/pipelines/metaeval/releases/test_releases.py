@@ -374,7 +374,7 @@ def test_pick_a_pic_is_read_from_a_folder_and_repeated_choices_are_noted(tmp_pat
 
 
 def test_only_the_clean_choices_of_pick_a_pic_can_be_judged(tmp_path: Path) -> None:
-    """Scores are right for the clean choices and wrong for all others."""
+    """The metric agrees with people on all clean choices, and disagrees on all others."""
     rng = np.random.default_rng(7)
     protocol = config_of(
         "metaeval", "protocol=pick_a_pic_clean", f"protocol.path={tmp_path}/test_captions.json"
