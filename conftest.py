@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from plumbline.jobs.table import PLUGIN_JOBS
 from tests.environment import ROOT, set_environment
-from tests.releases import CHAT_MODEL_TESTS, CHAT_MODELS, TOO_OLD, is_older
+from tests.releases import CHAT_MODEL_TESTS, CHAT_MODELS, OLD_LIBRARY_MESSAGE_PATTERN, is_older
 from tests.s3 import S3Server, run_server
 
 if TYPE_CHECKING:
@@ -48,7 +48,11 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Report a test as skipped if its model family needs a newer release of transformers than the installed one."""
     report = yield
-    if is_older(CHAT_MODELS) and call.excinfo is not None and TOO_OLD.search(str(call.excinfo.value)):
+    if (
+        is_older(CHAT_MODELS)
+        and call.excinfo is not None
+        and OLD_LIBRARY_MESSAGE_PATTERN.search(str(call.excinfo.value))
+    ):
         report.outcome, report.longrepr = "skipped", (str(item.path), 0, str(call.excinfo.value))
     return report
 
@@ -109,7 +113,10 @@ def store(place: str) -> "Store":
 
 @pytest.fixture(scope="session")
 def ray_cluster(s3_server: S3Server) -> Iterator[None]:
-    """Start one Ray for all tests that run stages; its workers have access to the S3 server and can be made to fail."""
+    """Start one Ray for all tests that run stages.
+
+    Its workers have access to the S3 server, and tests can trigger faults in them (tests/faults/hook.py).
+    """
     import ray
 
     from tests.faults.hook import install

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 
 __path__ += [str(folder) for folder in sorted(Path(__file__).parents[1].glob("plugins/*/jobs"))]  # python -m jobs.NAME
-RESULTS_KEPT = "computed results are kept; run the same command to continue"
-REMEDIES = {
+RESUME_HINT = "computed results are kept; run the same command to continue"
+REMEDIES_BY_ERRNO = {
     errno.ENOSPC: "the disk is full: free some space",
     errno.EPIPE: "the program that read the output has ended",
     errno.ENOMEM: "memory ran out: raise its limit (ulimit -v) or free some",
@@ -26,7 +26,7 @@ def describe_system_error(error: BaseException) -> str:
     """Return a one-line message with a remedy for an error of the operating system, or for running out of memory."""
     code = errno.ENOMEM if _lacks_memory(error) else error.errno if isinstance(error, OSError) else None
     text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
-    return f"error: {text}; {REMEDIES.get(code or 0, 'act on the message')}; {RESULTS_KEPT}"
+    return f"error: {text}; {REMEDIES_BY_ERRNO.get(code or 0, 'act on the message')}; {RESUME_HINT}"
 
 
 def _lacks_memory(error: BaseException) -> bool:

@@ -30,8 +30,8 @@ from plumbline.jobs.config_safety import check_files, hide_overrides, limit_inte
 from plumbline.jobs.defaults import register_benchmark, register_defaults, register_metrics_and_models
 from plumbline.jobs.help import (
     GROUP_FOLDERS,
+    HELP_WIDTH,
     ROOT,
-    WIDTH,
     describe_options,
     find_config_file,
     list_choice_names,
@@ -49,7 +49,7 @@ from plumbline.jobs.overrides import (
     chooses_benchmark,
     expand_key,
     load_functions,
-    to_override,
+    make_override,
 )
 from plumbline.jobs.table import JOBS, PLUGIN_CHOICES
 from plumbline.operators.base.cores import count_cores
@@ -69,15 +69,15 @@ from plumbline.pipelines.running.process import tune_process
 
 READ_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError)
 """Errors that Hydra and its file readers raise for invalid files."""
-RESOLVER_ERROR = "ConfigError raised while resolving interpolation: "
+RESOLVER_ERROR_PREFIX = "ConfigError raised while resolving interpolation: "
 """Prefix that Hydra adds to errors raised by our resolvers."""
-UNKNOWN_CHOICE = re.compile(r"Could not (?:find|load) '(?P<group>[^'/]+)/(?P<name>[^']*)'")
-UNKNOWN_GROUP = re.compile(r"Could not override '(?P<key>[^']+)'")
-UNCHOSEN_GROUP = re.compile(r"You must specify '(?P<group>[^']+)'")
+UNKNOWN_CHOICE_PATTERN = re.compile(r"Could not (?:find|load) '(?P<group>[^'/]+)/(?P<name>[^']*)'")
+UNKNOWN_GROUP_PATTERN = re.compile(r"Could not override '(?P<key>[^']+)'")
+UNCHOSEN_GROUP_PATTERN = re.compile(r"You must specify '(?P<group>[^']+)'")
 MANUAL_HINT = " See https://hydra.cc/docs/1.2/advanced/override_grammar/basic for details"
 OWN_IMAGES = "own"
 """Benchmark name for a user's own images if their path contains no name."""
-TABLE_ENDING = re.compile(r"\.(parquet|arrow|csv|tsv|jsonl?|ndjson|txt|tar|tgz|tar\.(gz|bz2|xz))$")
+TABLE_SUFFIX_PATTERN = re.compile(r"\.(parquet|arrow|csv|tsv|jsonl?|ndjson|txt|tar|tgz|tar\.(gz|bz2|xz))$")
 BENCHMARKS_KEY = "benchmarks"
 """Configuration key for running several benchmarks at once."""
 STOPPED_LINE = "stopped; computed results are kept; run the same command to continue"
@@ -109,12 +109,12 @@ class Command(NamedTuple):
     """The dataclass for several benchmarks at once; None if the job does not support them."""
 
 
-class Terminated(KeyboardInterrupt):
+class JobTerminated(KeyboardInterrupt):
     """SIGTERM from a scheduler, `ray job stop` or `kill`; handled like Ctrl-C."""
 
 
 class UsageError(ConfigError):
-    """An invalid command line."""
+    """An invalid command line or configuration."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -152,7 +152,7 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
     def stop(number: int, frame: object) -> None:
         with suppress(RuntimeError):  # if the signal interrupted a print
             _print_to_stderr(command.stopping, 0)
-        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        raise JobTerminated if number == signal.SIGTERM else KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # a shell lets background jobs ignore it
@@ -178,14 +178,15 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
     except (OSError, MemoryError, RecursionError) as error:
         return _print_to_stderr(describe_system_error(error), 1)
     except KeyboardInterrupt as ended:
-        code = 143 if isinstance(ended, Terminated) else 130
+        code = 143 if isinstance(ended, JobTerminated) else 130
         return _print_to_stderr(command.stopped, code)
 
 
 def _read_configuration(command: Command, argv: Sequence[str] | None) -> tuple[dict[str, Any], Any]:
     """Return the configuration as plain values and as an instance of the job's schema.
 
-    The instance is None if the configuration is only to be printed. Raise UsageError if the command line is invalid.
+    The instance is None if the configuration is only to be printed. Raise UsageError if the command line or the
+    configuration is invalid.
     """
     try:
         parser = _make_parser(command, argv)
@@ -252,13 +253,13 @@ def _print_to_stderr(line: str, code: int) -> int:
 
 
 def _make_parser(command: Command, argv: Sequence[str] | None) -> _Parser:
-    """Return the command-line parser; its help includes the user's own choices."""
+    """Return the command-line parser; its help lists the choices in the user's configuration folder as well."""
     folder = _Parser(add_help=False, allow_abbrev=False)
     folder.add_argument("--config-dir", metavar="DIR", help="a folder with config groups of your own")
     parser = _Parser(
         prog=f"plumbline {command.name}",
         usage="%(prog)s [options] [key=value ...]",
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=WIDTH),
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=HELP_WIDTH),
         parents=[folder],
         allow_abbrev=False,
     )
@@ -367,13 +368,13 @@ def _get_name_of_path(key: str, *, _parent_: DictConfig) -> str:
     """Return the last component of the path in a key, without its extension; OWN_IMAGES if the key is not set."""
     path = "" if OmegaConf.is_missing(_parent_, key) else str(_parent_.get(key) or "")
     last = (path if "://" in path else os.path.abspath(path)).rstrip("/").rpartition("/")[2]  # noqa: PTH100
-    return (TABLE_ENDING.sub("", last).lstrip("._") if path else "") or OWN_IMAGES
+    return (TABLE_SUFFIX_PATTERN.sub("", last).lstrip("._") if path else "") or OWN_IMAGES
 
 
 def _compose(name: str, overrides: Sequence[str], config_dir: str | None) -> DictConfig:
     """Return a job's configuration after the overrides that choose files and then the overrides that set keys."""
     folders = list_config_folders(config_dir)
-    parsed = OverridesParser.create().parse_overrides([to_override(word) for word in overrides])
+    parsed = OverridesParser.create().parse_overrides([make_override(word) for word in overrides])
     choices = [str(word.input_line) for word in parsed if _is_choice(word, folders)]
     for word in parsed:
         if word.key_or_group in PLUGIN_CHOICES and isinstance(word.value(), str) and word.input_line not in choices:
@@ -420,22 +421,22 @@ def _explain_error(error: Exception, command: Command, overrides: Sequence[str],
     if isinstance(error, AssertionError):  # Hydra raises it for an override such as `+=`
         return f"expected overrides as key=value, got {' '.join(overrides)}"
     text = str(error).split("Config search path", 1)[0]
-    if text.startswith(RESOLVER_ERROR):
-        return text.removeprefix(RESOLVER_ERROR).splitlines()[0]
-    unknown = UNKNOWN_CHOICE.search(text)
+    if text.startswith(RESOLVER_ERROR_PREFIX):
+        return text.removeprefix(RESOLVER_ERROR_PREFIX).splitlines()[0]
+    unknown = UNKNOWN_CHOICE_PATTERN.search(text)
     if unknown is not None:
         known, choice = list_choice_names(unknown["group"], config_dir), f"{unknown['group']}={unknown['name']}"
         if not known and unknown["group"] in PLUGIN_CHOICES:
             return describe_missing_plugin(f"{choice}: a choice", PLUGIN_CHOICES[unknown["group"]])
         return f"{choice}: no such choice; {suggest(unknown['name'], known)} (see --help-all)"
-    unchosen = UNCHOSEN_GROUP.search(text)
+    unchosen = UNCHOSEN_GROUP_PATTERN.search(text)
     if unchosen is not None:
         group = unchosen["group"]
         choices = list_choice_names(group, config_dir)
         if group == BENCHMARKS_KEY:
             return f"config key {group!r} is required; choose some: {group}=[NAME,...] of {list_choices(choices)}"
         return f"config key {group!r} is required; choose one: {list_choices([f'{group}={name}' for name in choices])}"
-    group_key = UNKNOWN_GROUP.search(text)
+    group_key = UNKNOWN_GROUP_PATTERN.search(text)
     if group_key is not None:
         return _explain_unknown_key(group_key["key"], command, overrides, config_dir)
     return " ".join(text.split()).removesuffix(MANUAL_HINT)

@@ -18,26 +18,28 @@ from omegaconf.resolvers import oc
 from plumbline.operators.base.errors import ConfigError, hide_secrets
 from plumbline.operators.base.sentences import names
 
-MAX_FILE = 1_000_000
+MAX_CONFIG_FILE_BYTES = 1_000_000
 """Maximum size of a file in bytes."""
-MAX_VALUES = 10_000
+MAX_CONFIG_VALUES = 10_000
 """Maximum number of keys and values in a file, counted once per alias that refers to them; our longest file has about
 200.
 """
-MAX_INSERTED = 1_000_000
-"""Maximum number of characters that the interpolations of a configuration insert; ours insert about 1,000."""
+MAX_INSERTED_CHARACTERS = 1_000_000
+"""Maximum number of characters that the interpolations of a configuration insert; Plumbline's own configurations insert
+about 1,000.
+"""
 REFERENCE_COST = 200
 """Number of characters charged per interpolation in addition to the text that it inserts, because resolving it takes
 0.2 ms.
 """
 SECRET_OPTIONS = ("storage.key", "storage.secret", "nightly.webhook")
 """The keys that may be set from the environment."""
-SECRET_NAME = re.compile(r"(?:^|[._])(?:key|secret|token|password|webhook)$")
-SECRET_VARIABLE = re.compile(r"(?:^|_)(?:KEY|SECRET|TOKEN|PASSWORD)$")
-MIN_SECRET = 6
+SECRET_NAME_PATTERN = re.compile(r"(?:^|[._])(?:key|secret|token|password|webhook)$")
+SECRET_VARIABLE_PATTERN = re.compile(r"(?:^|_)(?:KEY|SECRET|TOKEN|PASSWORD)$")
+MIN_SECRET_CHARACTERS = 6
 """Minimum number of characters of a secret for it to be masked in texts; shorter strings occur in ordinary text."""
-MASK = "***"
-_patching = threading.Lock()
+SECRET_MASK = "***"
+_PATCH_LOCK = threading.Lock()
 
 
 class _TooMuchInserted(BaseException):
@@ -50,15 +52,17 @@ def check_files(config_dir: str) -> None:
     for file in sorted([*folder.glob("*.yaml"), *folder.glob("*/*.yaml")]):
         if not file.is_file():
             continue
-        if file.stat().st_size > MAX_FILE:
-            raise ConfigError(f"{file}: expected YAML of at most {MAX_FILE} bytes, found more; correct the file")
+        if file.stat().st_size > MAX_CONFIG_FILE_BYTES:
+            raise ConfigError(
+                f"{file}: expected YAML of at most {MAX_CONFIG_FILE_BYTES} bytes, found more; correct the file"
+            )
         try:
             n_values = _count_values(yaml.compose(file.read_bytes(), yaml.SafeLoader), {})
         except (yaml.YAMLError, ValueError, RecursionError):
             continue  # Hydra reports it if the file is chosen
-        if n_values > MAX_VALUES:
+        if n_values > MAX_CONFIG_VALUES:
             raise ConfigError(
-                f"{file}: expected YAML of at most {MAX_VALUES} keys and values, counted once per alias, "
+                f"{file}: expected YAML of at most {MAX_CONFIG_VALUES} keys and values, counted once per alias, "
                 "found more; correct the file"
             )
 
@@ -66,7 +70,7 @@ def check_files(config_dir: str) -> None:
 def _count_values(node: Any, counts: dict[int, int]) -> int:
     """Return the number of values in a YAML node, counting a value once for each alias that refers to it."""
     if id(node) not in counts:
-        counts[id(node)] = MAX_VALUES + 1  # for a node that contains itself
+        counts[id(node)] = MAX_CONFIG_VALUES + 1  # for a node that contains itself
         inner = node.value if isinstance(node, yaml.CollectionNode) else ()
         nodes = [each for entry in inner for each in (entry if isinstance(entry, tuple) else (entry,))]
         counts[id(node)] = 1 + sum(_count_values(each, counts) for each in nodes)
@@ -87,7 +91,7 @@ def limit_interpolations(config_dir: str | None) -> Iterator[None]:
     def count(length: int, node: Node) -> None:
         nonlocal inserted
         inserted += (REFERENCE_COST + length) * (thread == threading.get_ident())
-        if inserted > MAX_INSERTED:
+        if inserted > MAX_INSERTED_CHARACTERS:
             raise _TooMuchInserted(node._get_full_key(None))
 
     def counted_follow(self: Container, inter_key: str, memo: set[int] | None) -> Node:
@@ -104,14 +108,15 @@ def limit_interpolations(config_dir: str | None) -> Iterator[None]:
         return value
 
     patched: Any = Container
-    with _patching:
+    with _PATCH_LOCK:
         patched._resolve_node_interpolation, patched._evaluate_custom_resolver = counted_follow, counted_call
         try:
             yield
         except _TooMuchInserted as error:
             raise ConfigError(
-                f"config key {str(error)!r}: expected interpolations that insert at most {MAX_INSERTED} characters, "
-                f"counted once per ${{...}}, found more; correct {config_dir or 'the command line'}"
+                f"config key {str(error)!r}: expected interpolations that insert at most "
+                f"{MAX_INSERTED_CHARACTERS} characters, counted once per ${{...}}, found more; "
+                f"correct {config_dir or 'the command line'}"
             ) from None
         finally:
             patched._resolve_node_interpolation, patched._evaluate_custom_resolver = follow, call
@@ -154,33 +159,33 @@ def _read_environment(name: str, *default: str | None, _node_: Node) -> str | No
 
 
 def mask_secrets(value: Any, name: str = "") -> Any:
-    """Return a configuration for printing, with secrets masked by key, and credentials in addresses hidden."""
+    """Return a configuration for printing: secret values are masked, and credentials in addresses are hidden."""
     if isinstance(value, Mapping):
         return {key: mask_secrets(inner, str(key)) for key, inner in value.items()}
     if isinstance(value, list):
         return [mask_secrets(inner, name) for inner in value]
-    if value and SECRET_NAME.search(name):
-        return MASK
+    if value and SECRET_NAME_PATTERN.search(name):
+        return SECRET_MASK
     return hide_secrets(value) if isinstance(value, str) else value
 
 
 def list_secrets(configured: Iterable[str | None]) -> list[str]:
     """Return the secrets to remove from texts: configured secrets, and environment variables named like a secret."""
-    values = [value for name, value in os.environ.items() if SECRET_VARIABLE.search(name)]
-    found = {value for value in (*values, *configured) if value and len(value) >= MIN_SECRET}
+    values = [value for name, value in os.environ.items() if SECRET_VARIABLE_PATTERN.search(name)]
+    found = {value for value in (*values, *configured) if value and len(value) >= MIN_SECRET_CHARACTERS}
     return sorted(found, key=len, reverse=True)  # a secret may begin with another secret
 
 
 def remove_secrets(secrets: Sequence[str], text: str) -> str:
     """Return a text with these secrets masked, and with credentials removed from addresses."""
     for secret in secrets:
-        text = text.replace(secret, MASK)
+        text = text.replace(secret, SECRET_MASK)
     return hide_secrets(text)
 
 
 def hide_overrides(text: str, overrides: Sequence[str]) -> str:
     """Return a message about a command line, with the secrets in its overrides masked."""
     pairs = [override.partition("=") for override in overrides]
-    for value in (value for key, _, value in pairs if value and SECRET_NAME.search(key)):
-        text = text.replace(value, MASK)
+    for value in (value for key, _, value in pairs if value and SECRET_NAME_PATTERN.search(key)):
+        text = text.replace(value, SECRET_MASK)
     return hide_secrets(text)

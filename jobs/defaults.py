@@ -21,7 +21,7 @@ from plumbline.operators.models.families import FAMILIES
 from plumbline.operators.models.model import ModelConfig
 from plumbline.pipelines.plans.sweep_config import list_alternatives, list_classes
 
-REQUIRED = "???"
+REQUIRED_MARK = "???"
 """Hydra's value for a key without a default."""
 
 
@@ -36,20 +36,23 @@ class Key(NamedTuple):
 
 
 def collect_defaults(schema: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass with their defaults as plain values; REQUIRED for fields without a default.
+    """Return the fields of a dataclass with their defaults as plain values; REQUIRED_MARK for fields without a default.
 
     Fields that are dataclasses and have no default are left out, because they are set by choosing from a group.
     """
     return {
         field.name: _convert_to_plain(default)
         for field in fields(schema)
-        if (default := _find_default(field)) != REQUIRED or not _has_classes(field)
+        if (default := _find_default(field)) != REQUIRED_MARK or not _has_classes(field)
     }
 
 
 @cache
 def register_defaults(schema: Any) -> None:
-    """Register the defaults of each class `NameConfig` or `Name` in a schema as `any_NAME`, for use in conf/."""
+    """Register the defaults of each dataclass in a schema, except metrics and models, for use in conf/.
+
+    The defaults of `GcConfig` are named `any_gc`. Base classes are registered too.
+    """
     for config in {base for each in list_classes(schema) for base in each.__mro__ if _is_schema(base)}:
         if not issubclass(config, Metric | ModelConfig):
             name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", config.__name__.removesuffix("Config")).lower()
@@ -73,7 +76,7 @@ def register_metrics_and_models() -> None:
     for name, options in models.items():
         store.store(group="any_model", name=name, node=options)
     every_option = {option: value for options in reversed(models.values()) for option, value in options.items()}
-    store.store(name="any_model", node=every_option | {"family": REQUIRED})
+    store.store(name="any_model", node=every_option | {"family": REQUIRED_MARK})
     for kind, metric in KINDS.items():
         store.store(name=f"any_{kind}", node=_check_plain(KINDS, kind, collect_defaults(metric)))
     for kind in list_foreign_kinds():
@@ -127,7 +130,7 @@ def list_keys(schema: Any, values: Mapping[str, Any], path: str = "") -> Iterato
         elif isinstance(value, Mapping) and value:
             yield Key(path + name, "", meanings[name])
             yield from _list_given_keys(value, f"{path}{name}.")
-        elif value != REQUIRED or not _has_classes(field):
+        elif value != REQUIRED_MARK or not _has_classes(field):
             meaning, words = meanings[name], _list_literals(field.type)
             if not all(word in meaning for word in words):
                 meaning = f"{meaning} Choices: {', '.join(words)}.".lstrip()
@@ -136,7 +139,7 @@ def list_keys(schema: Any, values: Mapping[str, Any], path: str = "") -> Iterato
 
 @cache
 def read_field_docs(schema: Any) -> dict[str, str]:
-    """Return the docstring of each field of a dataclass; empty for fields without one."""
+    """Return the docstring of each field of a dataclass, by the name of the field; empty if it has no docstring."""
     inherited = [each for each in schema.__bases__ if _is_schema(each)]
     meanings = {name: text for each in inherited for name, text in read_field_docs(each).items()}
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(schema))).body
@@ -171,7 +174,7 @@ def _list_given_keys(values: Mapping[Any, Any], path: str) -> Iterator[Key]:
 
 def _write_yaml(value: Any) -> str:
     text: str = yaml.safe_dump(value, default_flow_style=True, width=float("inf")).removesuffix("...\n").strip()
-    return REQUIRED if value == REQUIRED else text
+    return REQUIRED_MARK if value == REQUIRED_MARK else text
 
 
 def _is_schema(kind: Any) -> bool:  # not a type guard, which would narrow classes to instances
@@ -186,7 +189,7 @@ def _has_classes(field: Field[Any]) -> bool:
 def _find_default(field: Field[Any]) -> Any:
     if field.default_factory is not MISSING:
         return field.default_factory()
-    return REQUIRED if field.default is MISSING else field.default
+    return REQUIRED_MARK if field.default is MISSING else field.default
 
 
 def _convert_to_plain(value: Any) -> Any:

@@ -10,60 +10,60 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from plumbline.jobs.defaults import REQUIRED, Key, list_foreign_kinds, list_keys
+from plumbline.jobs.defaults import REQUIRED_MARK, Key, list_foreign_kinds, list_keys
 from plumbline.jobs.table import JOBS
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.extensions import Extensions
 
 ROOT = Path(__file__).parent.parent
-CONF = ROOT / "conf"
+CONF_FOLDER = ROOT / "conf"
 EXTENSION_FOLDERS = Extensions[Path]("conf", {}, Path)
 """Folders with choices in plugins and other packages."""
-WIDTH = 100
+HELP_WIDTH = 100
 """Maximum number of characters per line."""
 GROUP_FOLDERS = {"benchmarks": "benchmark"}
 """Folder of the choices of each group that allows several choices at once."""
-MAX_LINES = 45
+MAX_FULL_HELP_LINES = 45
 """Maximum number of lines for which --help prints all choices and keys."""
 MAX_CHOICES = 6
 """Maximum number of choices per group in a shortened help; fewer if they do not fit on a line."""
 REMARK_COLUMN = 30
 """Column at which remarks start."""
-MAX_LISTED = 8
+MAX_LISTED_CHOICES = 8
 """Maximum number of choices that a message lists."""
-EXAMPLE = re.compile(r"^# .*: (plumbline [a-z_]+\b.*)$", flags=re.MULTILINE)
+EXAMPLE_PATTERN = re.compile(r"^# .*: (plumbline [a-z_]+\b.*)$", flags=re.MULTILINE)
 """Pattern of an example command in the first lines of a job's file in conf/."""
 
 
 def list_examples(name: str) -> list[str]:
     """Return the example commands of a job."""
-    return EXAMPLE.findall(find_config_file(name).read_text(encoding="utf-8"))
+    return EXAMPLE_PATTERN.findall(find_config_file(name).read_text(encoding="utf-8"))
 
 
 def describe_options(name: str, schema: Any, config_dir: str | None, *, whole: bool = True) -> str:
     """Return the groups with their choices, and the keys with their defaults and meanings.
 
     The choices include those in the user's folder `config_dir`. A long text is shortened unless `whole`: it has only
-    the first choices of each group and the names of the keys.
+    the first choices of each group and the first parts of the keys' names.
     """
     groups = {make_choice_key(group, name): list_choice_names(group, config_dir) for group in list_groups(name)}
     groups = {key: choices for key, choices in groups.items() if choices}  # a group without its plugin has no choices
     keys = list(list_keys_of_job(name, schema))
     choices = [
-        textwrap.fill(f"  {group}={' | '.join(each)}", WIDTH, subsequent_indent="      ", break_on_hyphens=False)
+        textwrap.fill(f"  {group}={' | '.join(each)}", HELP_WIDTH, subsequent_indent="      ", break_on_hyphens=False)
         for group, each in groups.items()
     ]
     text = _join_sections(
         {"choices:": choices, "keys, including those of the choices in --config:": [_explain_key(key) for key in keys]}
     )
-    if whole or text.count("\n") < MAX_LINES:
+    if whole or text.count("\n") < MAX_FULL_HELP_LINES:
         return text
     names = ", ".join(dict.fromkeys(key.path.partition(".")[0] for key in keys))
     return _join_sections(
         {
             "choices (--help-all lists all):": [_shorten_choices(group, each) for group, each in groups.items()],
             "keys (--help-all explains them):": textwrap.wrap(
-                names, WIDTH, initial_indent="  ", subsequent_indent="  "
+                names, HELP_WIDTH, initial_indent="  ", subsequent_indent="  "
             ),
         }
     )
@@ -76,7 +76,7 @@ def _join_sections(sections: Mapping[str, Sequence[str]]) -> str:
 def _shorten_choices(group: str, choices: Sequence[str]) -> str:
     for count in range(min(MAX_CHOICES, len(choices)), 0, -1):
         line = f"  {group}={' | '.join(choices[:count])}{' | ...' if len(choices) > count else ''}"
-        if len(line) <= WIDTH:
+        if len(line) <= HELP_WIDTH:
             break
     return line
 
@@ -88,26 +88,26 @@ def _explain_key(key: Key) -> str:
     if not key.meaning:
         return setting
     line = f"{setting:<{REMARK_COLUMN}} # {key.meaning}"
-    if len(line) <= WIDTH:
+    if len(line) <= HELP_WIDTH:
         return line
-    if len(setting) < WIDTH // 2:
+    if len(setting) < HELP_WIDTH // 2:
         start, column = f"{setting:<{REMARK_COLUMN}} # ", max(len(setting), REMARK_COLUMN) + 1
     else:
         start, column = f"{setting}\n{' ' * REMARK_COLUMN} # ", REMARK_COLUMN + 1
     below = " " * column + "# "
-    wrapped = textwrap.wrap(key.meaning, WIDTH - len(below), break_on_hyphens=False, break_long_words=False)
+    wrapped = textwrap.wrap(key.meaning, HELP_WIDTH - len(below), break_on_hyphens=False, break_long_words=False)
     return start + f"\n{below}".join(wrapped)
 
 
 def list_choices(choices: Sequence[str]) -> str:
-    """Return choices for a message, listing at most MAX_LISTED."""
-    others = len(choices) - MAX_LISTED
-    text = ", ".join(choices[:MAX_LISTED])
+    """Return choices for a message, listing at most MAX_LISTED_CHOICES."""
+    others = len(choices) - MAX_LISTED_CHOICES
+    text = ", ".join(choices[:MAX_LISTED_CHOICES])
     return text if others <= 0 else f"{text} or {others} others (see --help-all)"
 
 
 def list_groups(name: str) -> list[str]:
-    """Return the groups that a job can choose from."""
+    """Return the groups of choices in conf/ that the job with this name can choose from, sorted."""
     groups = _read_groups(find_config_file(name))
     takes_sweep_keys = "sweep" in OmegaConf.select(_load(find_config_file(name)), "defaults", default=[])
     if name == "sweep" or takes_sweep_keys:
@@ -121,7 +121,7 @@ def list_groups(name: str) -> list[str]:
 
 
 def make_choice_key(group: str, name: str) -> str:
-    """Return the key for choosing from a group: the group's name, plus `@models.ROLE` if each role has a choice."""
+    """Return the key that chooses from a group: the group's name, or for models by role `model@models.ROLE`."""
     files = [file for other in list_groups(name) for file in _list_group_files(other)]
     used = [key for file in files for key in _list_group_keys(file) if key.partition("@")[0] == group]
     sections = {key.partition("@")[2].rpartition(".")[0] for key in used}
@@ -161,7 +161,7 @@ def _read_defaults(name: str) -> tuple[set[str], dict[str, Any]]:
     chosen, included = set[str](), list[dict[str, Any]]()
     for entry in own.pop("defaults", ()):
         if isinstance(entry, dict):
-            chosen |= {str(group).split()[-1] for group, choice in entry.items() if choice not in (None, REQUIRED)}
+            chosen |= {str(group).split()[-1] for group, choice in entry.items() if choice not in (None, REQUIRED_MARK)}
         elif any((folder / f"{entry}.yaml").is_file() for folder in list_config_folders(None)):
             inner_chosen, inner = _read_defaults(entry)
             chosen |= inner_chosen
@@ -207,7 +207,7 @@ def list_config_folders(config_dir: str | None) -> list[Path]:
             problem = f"{EXTENSION_FOLDERS[name]}: no such folder; add it to the package's data and reinstall"
             raise ConfigError(f"{EXTENSION_FOLDERS.describe(name)}: {problem}")
     return [
-        CONF,
+        CONF_FOLDER,
         *(EXTENSION_FOLDERS[name] for name in EXTENSION_FOLDERS),
         *([Path(config_dir).absolute()] if config_dir else []),
     ]

@@ -16,7 +16,7 @@ COMMAND = Command(
     "Convert image files, with a table or with their prompts in files, or WebDataset tars to a sweep's Parquet.",
     IngestConfig,
 )
-MAX_SHOWN = 5
+MAX_LISTED_REJECTIONS = 5
 
 
 def main(config: IngestConfig) -> int:
@@ -51,7 +51,7 @@ def show_rejected(console: Console, ended: IngestResult) -> None:
         say(console, line)
     for kind, count in ended.kinds.items():
         console.print(f"[yellow]{count} rows rejected[/]: {escape(kind)}")
-    for rejection in ended.rejected[:MAX_SHOWN]:
+    for rejection in ended.rejected[:MAX_LISTED_REJECTIONS]:
         say(console, f"  {rejection}")
     for file in ended.damaged:
         say(console, f"{file}: an unknown number of rows was lost, which exceeds any failure budget")

@@ -11,7 +11,7 @@ from typing import Any
 
 from plumbline.jobs.config_safety import list_secrets, remove_secrets
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.base.logs import LOGGER, LOGGING_OFF, LogConfig, handle_all_lines, make_line
+from plumbline.pipelines.base.logs import LOGGER_NAME, LOGGING_OFF_LEVEL, LogConfig, handle_all_lines, make_line
 from plumbline.pipelines.running.errors import format_error
 
 LOG = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class TextFormatter(JsonFormatter):
         return "".join(character if character.isprintable() else "?" for character in line)
 
 
-FORMATTERS = {"json": JsonFormatter, "text": TextFormatter}
+FORMATTERS_BY_NAME = {"json": JsonFormatter, "text": TextFormatter}
 
 
 class LenientHandler(logging.StreamHandler):  # type: ignore[type-arg]
@@ -63,7 +63,7 @@ def write_log(log: LogConfig, secrets: Iterable[str | None]) -> Iterator[None]:
 
     The given secrets and the secrets in the environment are masked. Raise ConfigError if the file cannot be opened.
     """
-    logger = logging.getLogger(LOGGER)
+    logger = logging.getLogger(LOGGER_NAME)
     before = logger.handlers, logger.propagate, logger.level
     stream: Any = sys.stderr
     if log.format and log.file:
@@ -73,10 +73,10 @@ def write_log(log: LogConfig, secrets: Iterable[str | None]) -> Iterator[None]:
             raise ConfigError(f"log.file {log.file}: {error.strerror}; name a file that can be written") from error
     try:
         if log.format is None:
-            handle_all_lines(logging.NullHandler(), LOGGING_OFF)
+            handle_all_lines(logging.NullHandler(), LOGGING_OFF_LEVEL)
         else:
             writer = LenientHandler(stream)
-            writer.setFormatter(FORMATTERS[log.format](list_secrets(secrets)))
+            writer.setFormatter(FORMATTERS_BY_NAME[log.format](list_secrets(secrets)))
             handle_all_lines(writer, logging.getLevelNamesMapping()[log.level.upper()])
         yield
     except BaseException as error:

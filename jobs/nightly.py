@@ -22,7 +22,7 @@ from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.exit_codes import LEASE_HELD, LEASE_LOST, Ending
 from plumbline.pipelines.maintenance.retention import remove_unkept_runs
-from plumbline.pipelines.nightly.deadline import Stop, Stopped, stop_early
+from plumbline.pipelines.nightly.deadline import NightStopped, StopNight, stop_early
 from plumbline.pipelines.nightly.gates import open_gate
 from plumbline.pipelines.nightly.nightly_config import NightConfig, NightlyConfig, NightlySuiteConfig
 from plumbline.pipelines.nightly.outcome import (
@@ -35,7 +35,7 @@ from plumbline.pipelines.nightly.outcome import (
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.store.lease import LeaseHeld, LeaseLost, LeaseRecord, take_lease
-from plumbline.pipelines.store.runs import LATEST_REPORT, has_report, make_newest, name_by_date, name_by_time
+from plumbline.pipelines.store.runs import LATEST_REPORT_FILE, has_report, make_newest, name_by_date, name_by_time
 from plumbline.pipelines.store.store import Store, open_store
 from plumbline.pipelines.store.suites import Suite, make_suite_newest
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs, list_inputs, plan_inputs, plan_sweep
@@ -56,9 +56,9 @@ COMMAND = Command(
     suite=NightlySuiteConfig,
     stopped=STOPPED_LINE,
 )
-LEASE = "nightly"
+LEASE_NAME = "nightly"
 """Name of the lease in the store; it prevents two nightly runs at the same time."""
-MAX_SHOWN = 20
+MAX_LISTED_REGRESSIONS = 20
 
 
 class Night(NamedTuple):
@@ -95,10 +95,10 @@ def main(config: NightlyConfig | NightlySuiteConfig) -> int:
         try:
             with stop_early(options.deadline) as stop:
                 return _run_leased(console, config, stop)
-        except (LeaseHeld, LeaseLost, Stopped) as error:
+        except (LeaseHeld, LeaseLost, NightStopped) as error:
             warn(console, str(error))
             is_held = isinstance(error, LeaseHeld)
-            code = error.exit_code if isinstance(error, Stopped) else LEASE_HELD if is_held else LEASE_LOST
+            code = error.exit_code if isinstance(error, NightStopped) else LEASE_HELD if is_held else LEASE_LOST
             console.print(f"nothing is reported for this night, exit code {code}")
             return code
 
@@ -116,7 +116,7 @@ def _check_gate(config: NightlyConfig | NightlySuiteConfig, sweeps: Iterable[Swe
         gate.check({sweep.benchmark.name: [*sweep.metrics] for sweep in sweeps})
 
 
-def _run_leased(console: Console, config: NightlyConfig | NightlySuiteConfig, stop: Stop) -> int:
+def _run_leased(console: Console, config: NightlyConfig | NightlySuiteConfig, stop: StopNight) -> int:
     """Take the lease, run, delete runs that are not kept, and return the exit code."""
     options = config.nightly
     store = open_store(config)
@@ -126,7 +126,7 @@ def _run_leased(console: Console, config: NightlyConfig | NightlySuiteConfig, st
         limits = f"up to {options.lease:g} seconds for a sign of life, and {options.wait:g} for it to end"
         say(console, f"waiting for {other}: {limits}")
 
-    with take_lease(store, LEASE, LEASE, seconds=options.lease, wait=options.wait, on_wait=announce) as lease:
+    with take_lease(store, LEASE_NAME, LEASE_NAME, seconds=options.lease, wait=options.wait, on_wait=announce) as lease:
         lease.when_lost = stop
         if isinstance(config, NightlySuiteConfig):
             night = _run_suite(console, config, lease.renew)
@@ -136,7 +136,7 @@ def _run_leased(console: Console, config: NightlyConfig | NightlySuiteConfig, st
         if night.new:
             if outcome.webhook not in (None, "delivered"):
                 warn(console, f"nightly.webhook: {outcome.webhook}; the outcome is in {store.place.url}/{outcome.path}")
-            say(console, f"latest report: {store.place.url}/{LATEST_REPORT}")
+            say(console, f"latest report: {store.place.url}/{LATEST_REPORT_FILE}")
         dropped = _drop_runs(console, store, night.runs, options, lease.renew)
         say(console, outcome.summary() if night.new else f"reported before: {outcome.summary()}")
         say(console, f"computed {night.computed} cells, {outcome.name}, {night.ending}")
@@ -212,7 +212,7 @@ def _run_suite(console: Console, config: NightlySuiteConfig, assert_lease: Calla
 
 
 def _choose_ending(code: int, sweeps: Ending) -> Ending:
-    """Return the ending of a nightly run; use the reason of its sweeps if they determine the exit code."""
+    """Return the exit code of a nightly run, with the sweeps' reason for it if the sweeps had the same exit code."""
     return sweeps if code == sweeps.code else Ending(code)
 
 
@@ -251,7 +251,10 @@ def _run_sweep(console: Console, planned: PlannedSweep, assert_lease: Callable[[
 
 
 def _show_unchanged(console: Console, inputs: SweepInputs, finished: FinishedSweep) -> NightOutcome | None:
-    """Print that nothing is new and return the outcome if the run was already reported; otherwise return None."""
+    """Return the earlier outcome and print that nothing is new if the run was already reported; otherwise None.
+
+    If the report of the earlier run is damaged, warn and write it again.
+    """
     warn_about_kept_note(console, inputs, finished)
     store, run_id = inputs.store, finished.run_id
     outcome = read_outcome(store, run_id) if store.exists(f"runs/{run_id}/report.html") else None
@@ -310,10 +313,10 @@ def _compare(
 
 
 def _show_regressions(console: Console, outcome: NightOutcome) -> None:
-    for moved in outcome.regressions[:MAX_SHOWN]:
+    for moved in outcome.regressions[:MAX_LISTED_REGRESSIONS]:
         console.print(f"[red]worse[/] {escape(str(moved))}", soft_wrap=True)
-    if len(outcome.regressions) > MAX_SHOWN:
-        say(console, f"{plural(len(outcome.regressions) - MAX_SHOWN, 'more regression')} in nightly.json")
+    if len(outcome.regressions) > MAX_LISTED_REGRESSIONS:
+        say(console, f"{plural(len(outcome.regressions) - MAX_LISTED_REGRESSIONS, 'more regression')} in nightly.json")
 
 
 def _drop_runs(
@@ -332,12 +335,12 @@ def _drop_runs(
             dropped += remove_unkept_runs(
                 store,
                 options.keep_runs,
-                job=LEASE,
+                job=LEASE_NAME,
                 benchmark=outcome.benchmark,
                 also_keep=stay,
                 assert_lease=assert_lease,
             )
-    except (PlumblineError, Stopped) as error:
+    except (PlumblineError, NightStopped) as error:
         warn(console, f"nightly.keep_runs: {error}; the next night drops the remaining runs")
         return None
     if dropped:

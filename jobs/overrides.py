@@ -60,7 +60,7 @@ def expand_key(word: str, short: Mapping[str, str], first: str | None) -> str:
     return f"{full}={value}" if separator or key == first else word
 
 
-def to_override(word: str) -> str:
+def make_override(word: str) -> str:
     """Convert an argument to a Hydra override: make `a,b` a list, and quote text that Hydra's grammar does not allow.
 
     Such text is, for example, a path with brackets or equals signs. Raise ConfigError for an unclosed bracket or
@@ -136,7 +136,7 @@ def chooses_benchmark(words: Sequence[str], key: str) -> bool:
 
 
 def choose_functions(words: Sequence[str]) -> list[str]:
-    """Return the arguments; an override that chooses the function as a metric replaces each function in `metric=`.
+    """Return the arguments with each function in `metric=[...]` replaced by an override that makes it a metric.
 
     Raise ConfigError if two metrics have the same name.
     """
@@ -144,7 +144,7 @@ def choose_functions(words: Sequence[str]) -> list[str]:
 
 
 def _choose_functions(word: str) -> str:
-    parsed = _parse(to_override(word))
+    parsed = _parse(make_override(word))
     value = None if parsed is None or parsed.is_sweep_override() else parsed.value()
     entries = value if isinstance(value, list) else []
     metrics = [entry.text if isinstance(entry, QuotedString) else entry for entry in entries]

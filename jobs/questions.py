@@ -5,7 +5,7 @@ import sys
 from rich.markup import escape
 
 from plumbline.jobs.command import STOPPED_LINE, Command, run_job
-from plumbline.jobs.display.console import EMPTY, make_console, say, show_table
+from plumbline.jobs.display.console import EMPTY_CELL, make_console, say, show_table
 from plumbline.jobs.display.leaderboards import show_usage
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
@@ -25,7 +25,16 @@ COMMAND = Command(
     first="prompts",
     stopped=STOPPED_LINE,
 )
-COLUMNS = ("metric", "prompts", "readable", "questions", "per prompt", "filtered", "doubted by NLI", "words covered")
+TABLE_HEADINGS = (
+    "metric",
+    "prompts",
+    "readable",
+    "questions",
+    "per prompt",
+    "filtered",
+    "doubted by NLI",
+    "words covered",
+)
 
 
 def main(config: SweepConfig) -> int:
@@ -39,7 +48,7 @@ def main(config: SweepConfig) -> int:
         with ProgressDisplay(console) as display:
             written = write_questions(planned, display.update)
         rows = [_describe_quality(name, quality) for name, quality in written.quality.items()]
-        show_table(console, "questions", COLUMNS, rows, numbers=slice(1, None))
+        show_table(console, "questions", TABLE_HEADINGS, rows, numbers=slice(1, None))
         for name, message in written.failed.items():
             console.print(f"[red]failed[/] {escape(name)}: {escape(message)}", soft_wrap=True)
         show_usage(console, written.usage, written.costs)
@@ -51,14 +60,14 @@ def main(config: SweepConfig) -> int:
 
 
 def _describe_quality(name: str, quality: QuestionQuality) -> list[str]:
-    def share(count: int, total: int) -> str:
+    def format_share(count: int, total: int) -> str:
         return f"{count} ({count / total:.1%})" if total else str(count)
 
     asked = quality.prompts - quality.failed
-    per_prompt = f"{quality.questions / asked:.3f}" if asked else EMPTY
-    doubted = share(quality.doubted, quality.questions)
-    covered = share(quality.covered_words, quality.content_words)
-    readable = share(asked, quality.prompts)
+    per_prompt = f"{quality.questions / asked:.3f}" if asked else EMPTY_CELL
+    doubted = format_share(quality.doubted, quality.questions)
+    covered = format_share(quality.covered_words, quality.content_words)
+    readable = format_share(asked, quality.prompts)
     counts = (str(quality.prompts), readable, str(quality.questions), per_prompt, str(quality.dropped))
     return [name, *counts, doubted, covered]
 

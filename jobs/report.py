@@ -5,7 +5,7 @@ import sys
 from rich.console import Console
 
 from plumbline.jobs.command import Command, run_job
-from plumbline.jobs.display.console import EMPTY, make_console, say, show_sentence, show_table, show_tables, warn
+from plumbline.jobs.display.console import EMPTY_CELL, make_console, say, show_sentence, show_table, show_tables, warn
 from plumbline.jobs.display.findings import show_agreement
 from plumbline.operators.base.sentences import plural
 from plumbline.operators.report.page import Page, ReportSection
@@ -55,7 +55,7 @@ def show_report(console: Console, report: WrittenReport, *, full: bool = True) -
     if page.generators.left_out:
         console.print(f"{plural(page.generators.left_out, 'more generator')} in summary.csv")
     _show_percentile_ranks(console, page)
-    findings = [*page.decision.sentences()]
+    findings = [*page.decision.write_sentences()]
     shown = findings if full else findings[:MAX_FINDINGS]
     left_out = len(findings) - len(shown)
     for sentence in shown:
@@ -101,7 +101,7 @@ def _show_percentile_ranks(console: Console, page: Page) -> None:
         unread = page.usual.left_out
         left = f"; {plural(unread, 'run')} without readable scores left out" if unread else ""
         columns = dict.fromkeys(name for row in rows.values() for name in row)
-        cells = {name: {column: row.get(column, EMPTY) for column in columns} for name, row in rows.items()}
+        cells = {name: {column: row.get(column, EMPTY_CELL) for column in columns} for name, row in rows.items()}
         show_tables(console, "percentile ranks (images)", cells)
         say(console, f"percentile ranks of the means among the images scored so far on {page.benchmark}{left}")
 

@@ -12,7 +12,7 @@ from plumbline.pipelines.ingest.score_input import ingest_images
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sweeps.planning import check_installed
 
-SHORT = {name: f"benchmark.{name}" for name in ("name", "prompts_from")} | {
+SHORT_KEYS = {name: f"benchmark.{name}" for name in ("name", "prompts_from")} | {
     f"columns.{role}": f"benchmark.columns.{role}" for role in ("image", "prompt", "prompt_id", "image_id", "generator")
 }
 """Short forms of keys, in addition to the short forms for every sweep; messages about folders use them."""
@@ -28,7 +28,7 @@ COMMAND = Command(
     ".txt file per image, or the images' names; prompts_from=tables, list, beside or names chooses. Each\n"
     "inner folder is a generator. columns.image, .prompt, .prompt_id and .generator name unusual columns.",
     SweepConfig,
-    SWEEP_KEYS | SHORT,
+    SWEEP_KEYS | SHORT_KEYS,
     first="images",
     stopped=STOPPED_LINE,
 )

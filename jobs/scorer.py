@@ -14,7 +14,7 @@ from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from plumbline.pipelines.plans.sweep_config import read_config
 
 COMMAND = Command("scorer", "Score images and prompts in this process.", ScorerConfig, {"metrics": "metric"})
-PLAIN_VALUE = re.compile(r"[\w./:@-]+")
+PLAIN_VALUE_PATTERN = re.compile(r"[\w./:@-]+")
 """Pattern of values that need no quotes on a command line."""
 Metric = str | Callable[..., Any]
 """The name of a metric, or a function to use as a metric."""
@@ -82,6 +82,6 @@ def _write_value(value: Any) -> str:
     """Format a value for a command line."""
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_write_value, value))}]"
-    if isinstance(value, str) and PLAIN_VALUE.fullmatch(value):
+    if isinstance(value, str) and PLAIN_VALUE_PATTERN.fullmatch(value):
         return value
     return json.dumps(value, default=str, ensure_ascii=False)

@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.text import Text
 
-from plumbline.jobs.command import Command, Terminated, run_job
-from plumbline.jobs.display.console import EMPTY, make_console, make_table, say, warn
+from plumbline.jobs.command import Command, JobTerminated, run_job
+from plumbline.jobs.display.console import EMPTY_CELL, make_console, make_table, say, warn
 from plumbline.jobs.display.progress_lines import describe_rate, format_minutes
 from plumbline.operators.base.sentences import plural
 from plumbline.operators.results.summary import describe_part
@@ -40,7 +40,7 @@ COMMAND = Command(
 
 WATCH_SECONDS = 2.0
 SECONDS_BETWEEN_LINES = 10.0
-MAX_SUITES = 5
+MAX_LISTED_SUITES = 5
 SILENT_SECONDS = 60.0
 """Seconds without a heartbeat after which a sweep is shown as silent. Such a sweep may have died, or cannot reach its
 storage.
@@ -53,7 +53,7 @@ def main(config: StatusConfig) -> int:
     if config.watch:
         try:
             watch(console, lambda: list_running_sweeps(store, time.time()), time.sleep)
-        except Terminated:
+        except JobTerminated:
             raise
         except KeyboardInterrupt:
             return 0
@@ -80,7 +80,7 @@ def main(config: StatusConfig) -> int:
         advice = "run the same command to continue" if sweep.killed else "--watch follows it"
         host = f"on {status.host} since {status.began}"
         say(console, f"{_describe_sweep(sweep)}: {status.benchmark}, {state} {host}, {cells_done}; {advice}")
-    for suite in list(islice(read_newest_suites(store), MAX_SUITES))[::-1]:
+    for suite in list(islice(read_newest_suites(store), MAX_LISTED_SUITES))[::-1]:
         benchmarks = ", ".join(f"{benchmark} {run_id}" for benchmark, run_id in suite.runs.items())
         console.print(f"suite [bold]{escape(suite.suite_id)}[/]: {escape(benchmarks)}, exit {suite.exit_code}")
         say(console, f"  {store.place.url}/{suite.folder}/report.html")
@@ -132,7 +132,7 @@ def _format_stage(name: str, state: StageState) -> tuple[str, str, str, str, str
     return (
         f"{state.done}/{state.missing}",
         describe_rate(name, state.rows, state.seconds),
-        f"{EMPTY if left is None else format_minutes(left)} left",
+        f"{EMPTY_CELL if left is None else format_minutes(left)} left",
         f"{state.calls} calls",
         f"{state.failed_rows} failed rows",
     )
@@ -147,13 +147,16 @@ def show_runs(console: Console, runs: Sequence[Run]) -> None:
             continue
         manifest, counts = run.manifest, run.manifest.get("counts", {})  # any value may be missing
         part, coverage = describe_part(manifest), counts.get("coverage")
-        benchmark = f"{manifest.get('benchmark', EMPTY)}{f' ({part})' if part else ''}"
+        benchmark = f"{manifest.get('benchmark', EMPTY_CELL)}{f' ({part})' if part else ''}"
         covered = "" if coverage is None else f", coverage {coverage:.1%}"
-        console.print(f"{name}: {escape(benchmark)}{covered}, exit {manifest.get('exit_code', EMPTY)}")
+        console.print(f"{name}: {escape(benchmark)}{covered}, exit {manifest.get('exit_code', EMPTY_CELL)}")
         generators = plural(len(manifest.get("generators", ())), "generator")
-        cells = (f"{counts.get(f'cells_{state}', EMPTY)} {state}" for state in ("computed", "cached", "failed"))
+        cells = (f"{counts.get(f'cells_{state}', EMPTY_CELL)} {state}" for state in ("computed", "cached", "failed"))
         lines = [f"note: {manifest['note']}"] if manifest.get("note") else []
-        lines += [f"{generators} by {', '.join(manifest.get('metrics', ())) or EMPTY}", f"cells: {', '.join(cells)}"]
+        lines += [
+            f"{generators} by {', '.join(manifest.get('metrics', ())) or EMPTY_CELL}",
+            f"cells: {', '.join(cells)}",
+        ]
         if errors := manifest.get("errors", {}):
             lines.append(f"errors: {', '.join(f'{count} {kind}' for kind, count in errors.items())}")
         for line in lines:

@@ -129,7 +129,7 @@ def _run_suite(console: Console, config: SuiteConfig) -> int:
 
 
 def show_suite(console: Console, planned: PlannedSuite, suite_id: str, runs: Mapping[str, str], code: int) -> Suite:
-    """Write the page of a suite and show its summary; if these runs already form a suite, only show its address."""
+    """Write a suite's page and show the summary; if these runs already form a suite, only show its page's address."""
     store = planned.store
     suite = find_suite_of(store, runs)
     if suite is None:
@@ -194,7 +194,10 @@ def _show_end(console: Console, finished: FinishedSweep, ending: Ending) -> None
 
 
 def _run_adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, FinishedSweep]:
-    """Run rounds until the generators can be distinguished; return a sweep of only the prompts that were needed."""
+    """Score rounds of prompts until the generators can be distinguished.
+
+    Return the sweep restricted to the prompts that were needed, and its run.
+    """
     from plumbline.operators.metaeval.decided_pairs import describe_certainty  # imports scipy
     from plumbline.pipelines.sweeps.adaptive import run_adaptive
 

@@ -6,7 +6,7 @@ from types import ModuleType
 from plumbline.operators.base.errors import ConfigError, describe_missing_plugin, suggest
 from plumbline.operators.base.extensions import Extensions
 
-ORDER = (
+JOB_ORDER = (
     "sweep", "score", "generate", "evaluate", "ingest", "questions", "status", "view", "report", "trends", "kinds",
     "diagnose", "bridge", "build_benchmark", "leaks", "metaeval", "reproduce", "rehearse", "labels", "rate",
     "accumulate", "captions", "nightly", "gate", "gc", "export", "publish", "rewards", "serve", "check_rewards",
@@ -37,14 +37,14 @@ PLUGIN_JOBS: Mapping[str, str] = {
 PLUGIN_CHOICES: Mapping[str, str] = {"image_model": "generation"}
 """Plugin that provides the choices for a group of the core's jobs, known even if the plugin is not installed."""
 JOBS = Extensions[ModuleType](
-    "jobs", {name: f"plumbline.jobs.{name}" for name in ORDER if name not in PLUGIN_JOBS}, ModuleType
+    "jobs", {name: f"plumbline.jobs.{name}" for name in JOB_ORDER if name not in PLUGIN_JOBS}, ModuleType
 )
 """Installed jobs; a job is a module with a COMMAND and a function `main`."""
 
 
 def list_jobs() -> list[str]:
     """Return the names of the installed jobs, ours first."""
-    return [*(name for name in ORDER if name in JOBS), *(name for name in JOBS if name not in ORDER)]
+    return [*(name for name in JOB_ORDER if name in JOBS), *(name for name in JOBS if name not in JOB_ORDER)]
 
 
 def find_job(name: str) -> ModuleType:

@@ -1,1 +1,1 @@
-"""Tables from tables: metrics, stages, statistics and reports, in plain Python that needs neither Ray nor storage."""
+"""Metrics, stages, statistics and reports, in plain Python: tables are made from tables, without Ray or storage."""

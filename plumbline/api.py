@@ -81,7 +81,10 @@ def score(
 
 
 def _read_files(metrics: Iterable[Metric]) -> tuple[str, ...]:
-    """Return the texts of the files with the functions that are named; without those that an environment has."""
+    """Return the source text of each metric that is named as a function in a file or module.
+
+    Functions that cannot be read here, because only the environment of their metric has them, are left out.
+    """
     texts = []
     for metric in metrics:
         if isinstance(metric, str) and is_function_name(metric):
@@ -94,7 +97,10 @@ def _read_files(metrics: Iterable[Metric]) -> tuple[str, ...]:
 def _get_scorer(
     metrics: tuple[Metric, ...], texts: tuple[str, ...], options: tuple[str, ...], models: str, on_gpu: bool
 ) -> Scorer:
-    """Return a scorer. It is kept until an argument changes; `texts` are there because a file may have been edited."""
+    """Return a scorer, which is kept until an argument changes.
+
+    `texts` are the source texts of functions, so that editing a file counts as a change.
+    """
     return open_scorer(*options, metrics=metrics, models=models, on_gpu=on_gpu)
 
 
@@ -111,7 +117,7 @@ class Run:
         return str(self.store.place / f"runs/{self.run_id}")
 
     def read_manifest(self) -> dict[str, Any]:
-        """Return the run's configuration, versions, counts and cells; raise ConfigError if the manifest is damaged."""
+        """Return the run's configuration, versions and counts; raise ConfigError if the manifest is damaged."""
         return read_manifest(self.store, self.run_id)
 
     def read_scores(self, columns: Sequence[str] | None = None) -> pd.DataFrame:

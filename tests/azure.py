@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from tests.s3 import find_free_ports
 
-AZURITE = Path(__file__).parent.parent / "build/azurite/node_modules/azurite/dist/src/blob/main.js"
-ACCOUNT = "devstoreaccount1"
-KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+AZURITE_FILE = Path(__file__).parent.parent / "build/azurite/node_modules/azurite/dist/src/blob/main.js"
+ACCOUNT_NAME = "devstoreaccount1"
+ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """Azurite's default key, published in its documentation."""
-VERSION = "2021-08-06"
+API_VERSION = "2021-08-06"
 READY_SECONDS = 60
 
 
@@ -30,18 +30,20 @@ class AzureServer(NamedTuple):
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables with which Azure's tools find and use the server."""
-        endpoint = f"http://127.0.0.1:{self.port}/{ACCOUNT}"
+        endpoint = f"http://127.0.0.1:{self.port}/{ACCOUNT_NAME}"
         names = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ENDPOINT")
-        return dict(zip(names, (ACCOUNT, KEY, endpoint), strict=True))
+        return dict(zip(names, (ACCOUNT_NAME, ACCOUNT_KEY, endpoint), strict=True))
 
     def make_bucket(self, name: str) -> None:
         now = datetime.now(UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
-        signed = f"PUT{chr(10) * 12}x-ms-date:{now}\nx-ms-version:{VERSION}\n/{ACCOUNT}/{ACCOUNT}/{name}\n"
-        digest = hmac.new(base64.b64decode(KEY), f"{signed}restype:container".encode(), hashlib.sha256).digest()
-        sign = f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"
-        headers = {"x-ms-date": now, "x-ms-version": VERSION, "Authorization": sign, "Content-Length": "0"}
+        signed = (
+            f"PUT{chr(10) * 12}x-ms-date:{now}\nx-ms-version:{API_VERSION}\n/{ACCOUNT_NAME}/{ACCOUNT_NAME}/{name}\n"
+        )
+        digest = hmac.new(base64.b64decode(ACCOUNT_KEY), f"{signed}restype:container".encode(), hashlib.sha256).digest()
+        sign = f"SharedKey {ACCOUNT_NAME}:{base64.b64encode(digest).decode()}"
+        headers = {"x-ms-date": now, "x-ms-version": API_VERSION, "Authorization": sign, "Content-Length": "0"}
         connection = HTTPConnection("127.0.0.1", self.port)
-        connection.request("PUT", f"/{ACCOUNT}/{name}?restype=container", headers=headers)
+        connection.request("PUT", f"/{ACCOUNT_NAME}/{name}?restype=container", headers=headers)
         assert connection.getresponse().status == 201
 
 
@@ -51,7 +53,9 @@ def run_azure() -> Iterator[AzureServer]:
     (port,) = find_free_ports(1)
     flags = ("--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence", "--silent")
     quiet = ("--skipApiVersionCheck", "--disableTelemetry")
-    process = subprocess.Popen([shutil.which("node") or "node", AZURITE, *flags, *quiet], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [shutil.which("node") or "node", AZURITE_FILE, *flags, *quiet], stdout=subprocess.DEVNULL
+    )
     try:
         _wait_until_ready(port, process)
         yield AzureServer(port)

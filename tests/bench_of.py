@@ -29,8 +29,8 @@ SMALL_SHARDS = ShardSize(4)
 Score = Callable[[str, Mapping[str, Any]], float]
 """Function that returns the score of an image, given the name of its generator and the ids of the image."""
 
-PACK = Path(__file__).parent.parent / "assets" / "shapes"
-SMALL = (
+SHAPES_FOLDER = Path(__file__).parent.parent / "assets" / "shapes"
+SMALL_OPTIONS = (
     "cluster=here",
     "shard_rows=4",
     "cluster.pools.answers.threads=1",
@@ -44,18 +44,20 @@ If `cluster=local` follows them, they configure small pools on Ray.
 
 
 def prompts(count: int) -> list[dict[str, Any]]:
-    """Return the first prompts of the embedded benchmark."""
-    return [dict(row) for row in pq.read_table(PACK / "prompts.parquet").slice(0, count).to_pylist()]
+    """Return the rows of the first `count` prompts of the embedded benchmark."""
+    return [dict(row) for row in pq.read_table(SHAPES_FOLDER / "prompts.parquet").slice(0, count).to_pylist()]
 
 
 def images(generator: str, count: int) -> list[dict[str, Any]]:
-    """Return a generator's images for the first prompts of the embedded benchmark."""
-    table = pq.read_table(PACK / "images" / generator / "00000.parquet", columns=["image_id", "prompt_id", "image"])
+    """Return the rows of a generator's first `count` images in the embedded benchmark, with image and prompt ids."""
+    table = pq.read_table(
+        SHAPES_FOLDER / "images" / generator / "00000.parquet", columns=["image_id", "prompt_id", "image"]
+    )
     return [dict(row) for row in table.slice(0, count).to_pylist()]
 
 
 def list_captioned_images(generator: str, count: int) -> list[dict[str, Any]]:
-    """Return a generator's images for the first prompts, with the prompts' texts and unusual column names."""
+    """Return the rows of a generator's first `count` images, with the prompts' texts and unusual column names."""
     texts = {prompt["prompt_id"]: prompt["text"] for prompt in prompts(count)}
     return [
         {"picture": row["image"], "caption": texts[row["prompt_id"]], "seed": number}
@@ -63,12 +65,15 @@ def list_captioned_images(generator: str, count: int) -> list[dict[str, Any]]:
     ]
 
 
-CAPTIONED = ("benchmark.columns.image=picture", "benchmark.columns.prompt=caption")
+CAPTIONED_OPTIONS = ("benchmark.columns.image=picture", "benchmark.columns.prompt=caption")
 """Options for reading the rows that `list_captioned_images` returns."""
 
 
-UNJUDGED = ("sweep=own_images", "models=shapes")
-"""Options for a sweep without the comparison with people, which would take most of a small sweep's time."""
+UNJUDGED_OPTIONS = ("sweep=own_images", "models=shapes")
+"""Options for a sweep that does not compare its scores with people's ratings.
+
+The comparison would take most of a small sweep's time.
+"""
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], *, row_group: int = 4) -> None:
@@ -101,7 +106,7 @@ def list_arguments(folder: str | Path, store: str | Path, *more: str) -> list[st
     sweep = () if "sweep" in chosen else ("sweep=shapes",)
     metrics = () if "metric" in chosen else ("metric=[vqascore,clipscore]",)
     where = (f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images", f"store={store}")
-    return [*sweep, *metrics, "benchmark.name=small", *where, *SMALL, *more]
+    return [*sweep, *metrics, "benchmark.name=small", *where, *SMALL_OPTIONS, *more]
 
 
 def sweep_config(folder: str | Path, store: str | Path, *overrides: str) -> SweepConfig:
@@ -111,7 +116,7 @@ def sweep_config(folder: str | Path, store: str | Path, *overrides: str) -> Swee
 
 def score_config(images: str | Path, store: str | Path, *overrides: str) -> SweepConfig:
     """Return the configuration of jobs.score with tiny checkpoints, for images whose rows contain their own prompts."""
-    words = ("models=shapes", f"benchmark.images={images}", f"store={store}", *SMALL, *overrides)
+    words = ("models=shapes", f"benchmark.images={images}", f"store={store}", *SMALL_OPTIONS, *overrides)
     return cast(SweepConfig, config_of("score", *words))
 
 
@@ -146,7 +151,7 @@ def run_tables(done: FinishedSweep) -> dict[str, pd.DataFrame]:
 
 
 def compute(planned: PlannedSweep) -> dict[str, Outcome]:
-    """Compute the missing cells of a plan without writing a run."""
+    """Compute the missing cells of a plan without writing a run; return the outcomes, keyed by the cells' paths."""
     return compute_missing(planned, lambda event: None)
 
 
@@ -166,7 +171,7 @@ class Bench:
     def __init__(self, folder: Path, *words: str, store: str | Path | None = None, **made: Any) -> None:
         self.folder = write_benchmark(folder / "bench", **made)
         self.store = store_at(store or folder / "store")
-        self.words = words if any(word.startswith("sweep=") for word in words) else (*UNJUDGED, *words)
+        self.words = words if any(word.startswith("sweep=") for word in words) else (*UNJUDGED_OPTIONS, *words)
 
     @property
     def runs(self) -> Path:
@@ -174,7 +179,7 @@ class Bench:
         return Path(self.store.place.url) / "runs"
 
     def line(self, *more: str) -> list[str]:
-        """Return the command line of a sweep."""
+        """Return the arguments of a sweep over this benchmark with this store, followed by `more`."""
         return list_arguments(self.folder, self.store.place.url, *self.words, *more)
 
     def run(self, *more: str, job: str = "sweep") -> Ended:
@@ -182,11 +187,11 @@ class Bench:
         return run(job, *self.line(*more))
 
     def plan(self, *more: str) -> PlannedSweep:
-        """Plan a sweep."""
+        """Plan a sweep over this benchmark with this store and these further arguments."""
         return plan_sweep(config_of("sweep", *self.line(*more)))
 
     def write(self, generator: str, images: Sequence[Mapping[str, Any]], file: str = "00000") -> Path:
-        """Write a file with a generator's images, and return its path."""
+        """Write the Parquet file `file` with rows of a generator's images, and return its path."""
         path = self.folder / f"images/{generator}/{file}.parquet"
         write_rows(path, images)
         return path
@@ -200,7 +205,7 @@ class Bench:
             file.write_bytes(content)
 
     def copied(self, folder: Path) -> "Bench":
-        """Return the same benchmark with a copy of the store."""
+        """Return the same benchmark with a copy of the store in another folder."""
         other = copy(self)
         other.store = store_at(shutil.copytree(self.store.place.url, folder / "store"))
         return other

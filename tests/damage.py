@@ -33,7 +33,7 @@ class Edit(NamedTuple):
 
 
 def draw_edits(pieces: st.SearchStrategy[bytes], longest: int = 40) -> st.SearchStrategy[list[Edit]]:
-    """Draw one to four edits."""
+    """Draw one to four edits, each of which replaces up to `longest` bytes with one of the `pieces`."""
     return st.lists(
         st.builds(Edit, st.floats(0, 1, exclude_max=True), st.integers(0, longest), pieces), min_size=1, max_size=4
     )

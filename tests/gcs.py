@@ -114,7 +114,10 @@ class XmlFront(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_call
 
     def _write(self, bucket: str, name: str, data: bytes, *, answer: bool = False) -> str:
-        """Write an object through the JSON interface under the call's precondition; return its ETag."""
+        """Write an object through the JSON interface under the call's precondition.
+
+        Return its ETag, or an empty string if it was not written. If `answer`, also pass the response on to the client.
+        """
         path = UPLOAD_PATH.format(bucket, quote(name, safe=""))
         condition = self.headers.get("x-goog-if-generation-match")
         path += f"&ifGenerationMatch={condition}" if condition is not None else ""

@@ -30,7 +30,7 @@ def write_csv(path: Path, names: Sequence[str], rows: Sequence[Mapping[str, Any]
 def make_choice_question(
     prompt_id: str, text: str, question: str, choices: Sequence[str], answer: str, **more: Any
 ) -> dict[str, Any]:
-    """Return a question in TIFA v1.0's layout."""
+    """Return a question about the prompt `text` in TIFA v1.0's layout, with the further fields `more`."""
     own = {"id": prompt_id, "caption": text, "question": question, "choices": [*choices], "answer": answer}
     return {**own, "element_type": "object", "element": "circle", **more}
 
@@ -53,7 +53,10 @@ def write_tifa_v1(path: Path, count: int = 4) -> Path:
 
 
 def make_proposition(item: str, text: str, number: int, dependency: str, question: str, kind: str) -> dict[str, Any]:
-    """Return a row in the layout of DSG-1k and DPG-Bench."""
+    """Return a question about the prompt `text`, as a row in the layout of DSG-1k and DPG-Bench.
+
+    `dependency` lists the parent questions' numbers, or is 0; `kind` is the category, such as "attribute - color".
+    """
     broad, _, detailed = kind.partition(" - ")
     return {
         "item_id": item, "text": text, "keywords": "circle", "proposition_id": number, "dependency": dependency,
@@ -63,7 +66,7 @@ def make_proposition(item: str, text: str, number: int, dependency: str, questio
 
 
 def make_propositions(item: str, text: str) -> list[dict[str, Any]]:
-    """Return three questions; each depends on the previous question."""
+    """Return three rows of questions about the prompt `text`; the second and third depend on the question before."""
     return [
         make_proposition(item, text, 1, "0", "Is there a circle?", "entity - whole"),
         make_proposition(item, text, 2, "1", "Is the circle red?", "attribute - color"),
@@ -92,7 +95,7 @@ WRITTEN: Mapping[str, tuple[str, Callable[[Path], Path]]] = {
     "dsg_1k": ("q.csv", write_propositions),
     "tifa_v1": ("q.json", write_tifa_v1),
 }
-"""File name of each pack, and the function that writes the pack."""
+"""File name of each pack, and the function that writes the pack, keyed by the pack's name."""
 
 
 def write_pack(name: str, folder: Path) -> Path:

@@ -14,14 +14,14 @@ from typing import NamedTuple
 from tests.s3 import find_free_ports
 
 RAY = Path(sys.executable).parent / "ray"
-MARK = "PLUMBLINE_TEST_NODE"
+MARK_VARIABLE = "PLUMBLINE_TEST_NODE"
 """Environment variable that marks a node and all processes it starts."""
-ATTEMPTS = 50
+MAX_ATTEMPTS = 50
 """Number of attempts to find processes that a dying node has started in the meantime."""
 
 
 def find_marked_processes(variable: str, mark: str) -> dict[int, str]:
-    """Return, by process id, the command lines of running processes with this value of an environment variable."""
+    """Return the command lines of running processes whose environment has `variable` set to `mark`, by process id."""
     processes = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -36,13 +36,13 @@ class RayNode(NamedTuple):
     mark: str
 
     def processes(self) -> dict[int, str]:
-        """Return the node's running processes: their command lines by process id."""
-        return find_marked_processes(MARK, self.mark)
+        """Return the command lines of the node's running processes, keyed by process id."""
+        return find_marked_processes(MARK_VARIABLE, self.mark)
 
     def kill(self) -> None:
         """Kill all processes at once, as in a power failure, including any that are started meanwhile."""
         waiting = threading.Event()
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             processes = self.processes()
             for pid in processes:
                 with suppress(ProcessLookupError):
@@ -104,10 +104,13 @@ def run_node(head: RayHead, log: Path, *flags: str, without: Path | None = None)
 
 @contextmanager
 def _run(command: Sequence[str | Path], log: Path, node: RayNode) -> Iterator[None]:
-    """Run a node without credentials; the head quickly notices if the node is lost."""
+    """Run the command of a node until the context ends, without credentials in its environment.
+
+    The head quickly notices if the node is lost.
+    """
     environment = {name: value for name, value in make_head_environment().items() if not name.startswith("AWS_")}
     environment |= {
-        MARK: node.mark,
+        MARK_VARIABLE: node.mark,
         "RAY_health_check_period_ms": "500",
         "RAY_health_check_initial_delay_ms": "500",
     }

@@ -11,16 +11,16 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from plugins.training.tests import training_tables
-from tests.bench_of import PACK, images, prompts, write_rows
+from tests.bench_of import SHAPES_FOLDER, images, prompts, write_rows
 from tests.files import make_tar, write_files
 from tests.pipelines.metaeval.releases.files import format_csv, format_parquet
 from tests.question_packs import ANNOTATIONS, make_proposition, make_propositions, write_csv
 
 EMBEDDED_GENERATORS = {"flux": "atlas", "sdxl": "flint"}
 """Generators of the embedded benchmark whose images are used, by the name of the reader's generator."""
-COUNT = 32
-PROMPTS = prompts(COUNT)
-IMAGES = {name: images(theirs, COUNT) for name, theirs in EMBEDDED_GENERATORS.items()}
+N_PROMPTS = 32
+PROMPTS = prompts(N_PROMPTS)
+IMAGES = {name: images(theirs, N_PROMPTS) for name, theirs in EMBEDDED_GENERATORS.items()}
 TRAINING_ROWS = training_tables.make_rows(8)
 TEXTS = {one["prompt_id"]: one["text"] for one in PROMPTS}
 
@@ -66,7 +66,7 @@ def lay_out(folder: Path) -> None:
         {**_make_conversations(), **{f"{number}.png": row["image"] for number, row in enumerate(TRAINING_ROWS)}},
     )
     for name in ("prompts.parquet", "data/prompts.parquet"):
-        write_rows(folder / name, PROMPTS, row_group=COUNT)
+        write_rows(folder / name, PROMPTS, row_group=N_PROMPTS)
     (folder / "images").symlink_to(folder / "data/images")
     for stage in (folder / "stage1", folder / "shared/stage1"):
         stage.mkdir(parents=True)
@@ -85,27 +85,27 @@ def _lay_out_images(folder: Path) -> None:
             write_files(folder, {file: row["image"]})
             write_files(folder / "outputs", {file: row["image"], f"{file[:-4]}.txt": prompt["prompt"]})
         write_files(folder, {f"{name}/images.csv": format_csv(own)})
-        write_rows(folder / "data/images" / name / "00000.parquet", rows, row_group=COUNT)
+        write_rows(folder / "data/images" / name / "00000.parquet", rows, row_group=N_PROMPTS)
     write_files(folder / "outputs", {"images.csv": format_csv(listed)})
     of_sdxl = [row for row in listed if row["generator"] == "sdxl"]
     write_files(folder, {"images.jsonl": "".join(json.dumps(row) + "\n" for row in of_sdxl)})
     words = [{"picture": row["image"], "words": TEXTS[row["prompt_id"]]} for row in IMAGES["flux"]]
-    write_rows(folder / "data/train/00000.parquet", words, row_group=COUNT)
+    write_rows(folder / "data/train/00000.parquet", words, row_group=N_PROMPTS)
 
 
 def _lay_out_edits(folder: Path) -> None:
     """Write two editors' results with their sources: as Parquet, as files with a table, and as folders."""
-    world = PACK.parent / "shapes_edits"
+    world = SHAPES_FOLDER.parent / "shapes_edits"
     texts = {row["prompt_id"]: row["text"] for row in pq.read_table(world / "prompts.parquet").to_pylist()}
     listed = []
     for editor in ("tweezers", "scissors"):
-        rows = pq.read_table(world / "images" / editor / "00000.parquet").to_pylist()[:COUNT]
+        rows = pq.read_table(world / "images" / editor / "00000.parquet").to_pylist()[:N_PROMPTS]
         blank = io.BytesIO()
         Image.new("L", Image.open(io.BytesIO(rows[0]["source"])).size).save(blank, "png")
         told = [{"prompt": texts[row["prompt_id"]], "image": row["image"]} for row in rows]
         both = zip(told, rows, strict=True)
         tables = [{**one, "before": row["source"], "where": blank.getvalue()} for one, row in both]
-        write_rows(folder / "edits" / editor / "00000.parquet", tables, row_group=COUNT)
+        write_rows(folder / "edits" / editor / "00000.parquet", tables, row_group=N_PROMPTS)
         for number, row in enumerate(rows):
             names = f"edited/{editor}/result/{number}.png", f"edited/{editor}/source/{number}.png"
             write_files(folder, dict(zip(names, (row["image"], row["source"]), strict=True)))
@@ -117,12 +117,12 @@ def _lay_out_edits(folder: Path) -> None:
 
 
 def _make_ratings_and_scores() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return two raters' ratings, and a metric's scores."""
+    """Return rows of two raters' ratings, and rows of a metric's scores of the same images."""
     ratings, scores = [], []
     for (place, one), (better, generator) in product(enumerate(PROMPTS), enumerate(reversed(EMBEDDED_GENERATORS))):
         image = {"prompt_id": one["prompt_id"], "generator": generator}
         ratings += [{**image, "rater": rater, "rating": 1 + 2 * better + (place + rater) % 3} for rater in (0, 1)]
-        scores.append({**image, "vqascore": better / 2 + place % 5 / 10, "clipscore": place / COUNT})
+        scores.append({**image, "vqascore": better / 2 + place % 5 / 10, "clipscore": place / N_PROMPTS})
     return ratings, scores
 
 
@@ -193,7 +193,7 @@ def fill_bucket(filesystem: fsspec.AbstractFileSystem) -> None:
         **{f"renders/sdxl/{number:05d}.png": row["image"] for number, row in enumerate(IMAGES["sdxl"])},
         "pairs/00000.parquet": format_parquet(pairs),
         "tars/00000.tar": make_tar([*samples.items()]),
-        "vqa/00000.parquet": format_parquet(training_tables.make_rows(COUNT)),
+        "vqa/00000.parquet": format_parquet(training_tables.make_rows(N_PROMPTS)),
     }
     filesystem.mkdir("bucket")
     for name, content in files.items():

@@ -16,7 +16,7 @@ CHAT_MODEL_TESTS = [
     "tests/vllm/test_thinking.py",
 ]
 """Modules that test the family `vlm`, some of which import names that older releases lack."""
-TOO_OLD = re.compile(r"family \w+ needs transformers [\d.]+ or later, found")
+OLD_LIBRARY_MESSAGE_PATTERN = re.compile(r"family \w+ needs transformers [\d.]+ or later, found")
 """Pattern of the error message for a family that needs a newer release of transformers."""
 
 

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import fsspec
 from botocore.exceptions import BotoCoreError, ClientError
 
-KEY, SECRET = "testkey", "testsecret"
+ACCESS_KEY, SECRET_KEY = "testkey", "testsecret"
 MORE_KEYS = 32
 """Number of additional keys with their own secrets, for tests that change credentials."""
-PORTS = (
+PORT_NAMES = (
     "s3.port",
     "s3.port.grpc",
     "s3.port.iceberg",
@@ -42,8 +42,8 @@ class S3Server(NamedTuple):
     """The address and the credentials of the server."""
 
     endpoint: str
-    key: str = KEY
-    secret: str = SECRET
+    key: str = ACCESS_KEY
+    secret: str = SECRET_KEY
     filer: str = ""
     """Address that accepts objects without signatures, as files below /buckets."""
 
@@ -68,10 +68,10 @@ class S3Server(NamedTuple):
 
 @contextmanager
 def run_server() -> Iterator[S3Server]:
-    """Yield a running server whose data folder is empty at first; stop it afterwards."""
+    """Yield a running server that only stores the bucket `s3-ready`; afterwards, stop it and delete its data."""
     folder = Path(tempfile.mkdtemp(prefix="plumbline-s3-"))
-    ports = find_free_ports(len(PORTS))
-    flags = [f"-{name}={port}" for name, port in zip(PORTS, ports, strict=True)]
+    ports = find_free_ports(len(PORT_NAMES))
+    flags = [f"-{name}={port}" for name, port in zip(PORT_NAMES, ports, strict=True)]
     (folder / "s3.json").write_text(json.dumps({"identities": [_make_identity(server) for server in _list_keys()]}))
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
@@ -89,12 +89,17 @@ def run_server() -> Iterator[S3Server]:
                 f"-s3.config={folder}/s3.json",
                 *flags,
             ],
-            env={"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "HOME": str(folder), "TMPDIR": str(folder)},
+            env={
+                "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+                "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+                "HOME": str(folder),
+                "TMPDIR": str(folder),
+            },
             stdout=log,
             stderr=log,
             cwd=folder,
         )
-    filer = ports[PORTS.index("filer.port")]
+    filer = ports[PORT_NAMES.index("filer.port")]
     server = S3Server(f"http://127.0.0.1:{ports[0]}", filer=f"http://127.0.0.1:{filer}")
     try:
         _wait_until_ready(server, process, folder / "log")

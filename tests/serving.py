@@ -16,7 +16,7 @@ from typing import NamedTuple
 import requests
 
 from tests.bench_of import images, prompts
-from tests.ray_head import MARK, RayNode
+from tests.ray_head import MARK_VARIABLE, RayNode
 from tests.s3 import find_free_ports
 
 ROOT = Path(__file__).parent.parent
@@ -24,7 +24,7 @@ TOKEN = "a-token-that-nothing-may-show"
 
 
 class Running(NamedTuple):
-    """A running service."""
+    """A running reward service: its port, its log, the process of its command, and all processes of its own Ray."""
 
     port: int
     log: Path
@@ -37,7 +37,7 @@ class Running(NamedTuple):
         return f"http://trainer:{TOKEN}@127.0.0.1:{self.port}"
 
     def replicas(self) -> list[int]:
-        """Return the processes that contain the models."""
+        """Return the ids of the processes that hold the models."""
         return [pid for pid, command in self.node.processes().items() if "ServeReplica" in command]
 
 
@@ -47,7 +47,7 @@ def run_service(log: Path, *words: str) -> Iterator[Running]:
     node, (port,) = RayNode(uuid.uuid4().hex), find_free_ports(1)
     folder = tempfile.mkdtemp(prefix="serve")  # a short path, because Ray puts sockets into it
     command = [sys.executable, "-m", "jobs.serve", "models=shapes", f"port={port}", *words]
-    environment = {**os.environ, MARK: node.mark, "PLUMBLINE_TOKEN": TOKEN, "RAY_TMPDIR": folder}
+    environment = {**os.environ, MARK_VARIABLE: node.mark, "PLUMBLINE_TOKEN": TOKEN, "RAY_TMPDIR": folder}
     with log.open("wb") as stream:
         process = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment, cwd=ROOT)
     waiting = threading.Event()
@@ -71,18 +71,21 @@ class Pair(NamedTuple):
 
 
 def pack_pairs(count: int, generators: Sequence[str] = ("atlas",)) -> list[Pair]:
-    """Return the embedded benchmark's first images of each generator, with their prompts."""
+    """Return the first `count` images of each of these generators in the embedded benchmark, with their prompts."""
     texts = {row["prompt_id"]: row["text"] for row in prompts(256)}
     rows = [row for generator in generators for row in images(generator, count)]
-    return [Pair(_bytes(row["image"]), texts[row["prompt_id"]]) for row in rows]
+    return [Pair(_get_bytes(row["image"]), texts[row["prompt_id"]]) for row in rows]
 
 
-def _bytes(image: bytes | dict[str, bytes]) -> bytes:
+def _get_bytes(image: bytes | dict[str, bytes]) -> bytes:
     return image["bytes"] if isinstance(image, dict) else image
 
 
 def ask_score(session: requests.Session, url: str, pairs: Sequence[Pair]) -> list[dict[str, float | None]]:
-    """Send a request in our own protocol and return each image's scores; retry only after 429 and 503."""
+    """Send the pairs in one request in the service's own JSON format; return each image's scores, keyed by metric.
+
+    Only the statuses 429 and 503 are retried.
+    """
     form = {
         "images": [base64.b64encode(pair.image).decode() for pair in pairs],
         "prompts": [pair.prompt for pair in pairs],

@@ -16,7 +16,7 @@ SQUARE = 40
 
 
 def draw_sign(*lines: str) -> bytes:
-    """Draw lines of text below each other.
+    """Return an image file with lines of text below each other.
 
     The image is nearly square, because OCR enlarges the shorter side of a narrow strip.
     """
@@ -27,7 +27,7 @@ def draw_sign(*lines: str) -> bytes:
 
 
 def draw_chinese_sign(text: str) -> bytes:
-    """Draw characters from STROKES next to each other."""
+    """Return an image file with the characters of the text, which STROKES must contain, next to each other."""
     image = Image.new("RGB", (60 + 46 * len(text), 60 + SQUARE), "white")
     for place, character in enumerate(text):
         for stroke in STROKES[character]:
@@ -37,7 +37,7 @@ def draw_chinese_sign(text: str) -> bytes:
 
 
 def draw_photograph(text: str) -> bytes:
-    """Draw a board with the text, tilted by seven degrees, in front of a mottled wall, as a JPEG."""
+    """Return a JPEG of a board with the text, tilted by seven degrees, in front of a mottled wall."""
     mottled = np.random.default_rng(0).integers(90, 150, (15, 21, 3), dtype=np.uint8)
     wall = Image.fromarray(mottled).resize((420, 300), Image.Resampling.BICUBIC)
     board = Image.new("RGBA", (340, 110), (250, 240, 220, 255))

@@ -41,7 +41,7 @@ def as_csv(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def as_csv_with_a_gap(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with an additional row without an id, which turns all other ids into floats."""
+    """Return the frame as read from a CSV file that had one more row without an id, so that all ids are floats."""
     gap = frame.iloc[:1].assign(image_id=None)
     read = as_csv(pd.concat([frame.astype({"image_id": object}), gap]))
     assert read["image_id"].dtype == float
@@ -62,7 +62,7 @@ TABLE_FORMS: dict[str, Callable[[pd.DataFrame], Any]] = {
 
 @pytest.fixture(scope="module")
 def judged_as_text(scores: pd.DataFrame, ratings: pd.DataFrame) -> pd.DataFrame:
-    """Return the judgements when all ids are strings."""
+    """Return the agreement of the scores with the ratings, as `plumbline.judge` computes it if all ids are strings."""
     judged = plumbline.judge(
         scores.astype({"image_id": str}), ratings.astype({"image_id": str, "rater": str}), statistics="pearson"
     )

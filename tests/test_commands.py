@@ -15,32 +15,33 @@ ROOT = Path(__file__).parent.parent
 OTHER_PACKAGES = {ROOT / "docs/plugins.md", ROOT / "plugins/environments/README.md"}
 """Pages with commands for packages that are not installed; tests/test_plugins.py and the plugin's own tests read these.
 """
-PAPERS = ROOT / "docs/papers.md"
+PAPERS_FILE = ROOT / "docs/papers.md"
 """Page that is read last, so that a command on two pages is listed under the other page."""
 PAGES = (
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *sorted({*(ROOT / "docs").rglob("*.md"), *(ROOT / "plugins").glob("*/*.md")} - OTHER_PACKAGES - {PAPERS}),
-    PAPERS,
+    *sorted({*(ROOT / "docs").rglob("*.md"), *(ROOT / "plugins").glob("*/*.md")} - OTHER_PACKAGES - {PAPERS_FILE}),
+    PAPERS_FILE,
 )
-COMMAND = re.compile(rf"(?:plumbline |python -m jobs\.)(?P<job>{'|'.join(JOBS)})\b(?!-)(?P<rest>[^\n`;]*)")
-OPTIONAL = re.compile(r"(?<= )\[(\S+=\S+?)(?: \| [^]]*)?\](?= |$)")
-"""An optional part of a command in brackets; if there are alternatives, only the first is captured."""
-AFTERWARDS = re.compile(r" \d?> \S+| \|\| .*")
-"""Redirections of the output, and commands after `||`."""
-UNDERSTOOD = re.compile(r"is required[ ;]|expected one input")
-"""Error messages that are accepted for incomplete commands: abbreviated with `...`, or only the name of a job."""
+COMMAND_PATTERN = re.compile(rf"(?:plumbline |python -m jobs\.)(?P<job>{'|'.join(JOBS)})\b(?!-)(?P<rest>[^\n`;]*)")
+OPTIONAL_ARGUMENT_PATTERN = re.compile(r"(?<= )\[(\S+=\S+?)(?: \| [^]]*)?\](?= |$)")
+"""Pattern of an optional part of a command in brackets; if there are alternatives, it captures only the first."""
+REDIRECTION_PATTERN = re.compile(r" \d?> \S+| \|\| .*")
+"""Pattern of the end of a command line that is not checked: a redirected output, or a command after `||`."""
+UNDERSTOOD_MESSAGE_PATTERN = re.compile(r"is required[ ;]|expected one input")
+"""Pattern of error messages accepted for incomplete commands: those with `...`, or with only the name of a job."""
 
 
 def read_commands_by_page() -> dict[str, list[str]]:
     """Return the commands by page, with continued lines joined and comments removed.
 
-    A command that occurs on several pages is only listed under the first.
+    A command that occurs on several pages is only listed under the first. Commands that end with `--help` or
+    `--help-all` are left out.
     """
     pages: dict[str, str] = {}
     for page in PAGES:
         text = re.sub(r" *\\\n *", " ", page.read_text())
-        for found in COMMAND.finditer(text):
+        for found in COMMAND_PATTERN.finditer(text):
             command = f"{found['job']} {found['rest'].split(' #')[0].strip()}".strip()
             if not command.endswith(("--help", "--help-all")):
                 pages.setdefault(command, name_page(page))
@@ -62,11 +63,13 @@ def list_command_parameters() -> Iterator[Any]:
     """Yield the commands; those that only docs/papers.md contains are slow tests (make docs, make slow)."""
     for page, commands in read_commands_by_page().items():
         for command in commands:
-            yield pytest.param(command, marks=[pytest.mark.slow] if page == name_page(PAPERS) else [])
+            yield pytest.param(command, marks=[pytest.mark.slow] if page == name_page(PAPERS_FILE) else [])
 
 
 def split_words(command: str) -> list[str]:
-    plain = OPTIONAL.sub(r"\1", AFTERWARDS.sub("", re.sub(r"(?<!\?P)<[a-z ]+>", "SOMETHING", command)))
+    plain = OPTIONAL_ARGUMENT_PATTERN.sub(
+        r"\1", REDIRECTION_PATTERN.sub("", re.sub(r"(?<!\?P)<[a-z ]+>", "SOMETHING", command))
+    )
     return [word for word in shlex.split(plain) if word != "..."]
 
 
@@ -79,7 +82,7 @@ def test_every_command_on_the_pages_is_valid(
     code = run_job(get_command(job), lambda config: 0, arguments)
     said = capsys.readouterr().err
     partial = "..." in command or not arguments
-    assert code == 0 or (partial and UNDERSTOOD.search(said)), said
+    assert code == 0 or (partial and UNDERSTOOD_MESSAGE_PATTERN.search(said)), said
 
 
 def test_the_pages_show_many_commands_and_every_job() -> None:

@@ -20,9 +20,9 @@ import pytest
 from plumbline.jobs.table import JOBS
 from tests import readers_files
 from tests.s3 import S3Server, find_free_ports
-from tests.test_commands import PAPERS, ROOT, name_page, read_commands_by_page, split_words
+from tests.test_commands import PAPERS_FILE, ROOT, name_page, read_commands_by_page, split_words
 
-REFERENCE = Path(os.environ.get("REFERENCE_DATA", "none"))
+REFERENCE_FOLDER = Path(os.environ.get("REFERENCE_DATA", "none"))
 NOT_HERE = {
     r"\.\.\.": "leaves out what every reader has of their own",
     r"models=released|cluster=gpu|num_gpus|model=clip_flant5_xl": "the released checkpoints, and mostly a GPU",
@@ -42,28 +42,30 @@ NOT_HERE = {
     r"\.environment=": "packages from an index",
     r"releases/winoground|images=TABLE": "the files of a release",
 }
-RELEASED = re.compile(r"REFERENCE_DATA|tifa160_human")
-"""Commands that read the published files."""
-ABOUT_PACK = re.compile(
+RELEASED_DATA_PATTERN = re.compile(r"REFERENCE_DATA|tifa160_human")
+"""Pattern of commands that read the published files of benchmarks."""
+PACK_COMMAND_PATTERN = re.compile(
     r"sweep=(shapes|gecko_ablation)|run=latest|store=(store|STORE)|/tmp/nights|protocol=shapes|scores=store/runs|"
     r"prompts=assets/|^report |^generate |output=store/|data/sure"
 )
-OWN_MODELS = re.compile(r"^(sweep|score|questions)\b(?!.*\b(models=|sweep=shapes|sweep=gecko_ablation))")
-"""Commands that use the released models, and are run here with the embedded models instead."""
-ENDLESS_COMMAND = re.compile(r"^(serve|view|rate(?!.*export_to))\b|--watch")
-AT_WORK = re.compile(r"http://127|no sweep is running")
-"""Output by which long-running commands report that they are ready."""
+OWN_MODELS_COMMAND_PATTERN = re.compile(
+    r"^(sweep|score|questions)\b(?!.*\b(models=|sweep=shapes|sweep=gecko_ablation))"
+)
+"""Pattern of commands that use the released models, and are run here with the embedded models instead."""
+ENDLESS_COMMAND_PATTERN = re.compile(r"^(serve|view|rate(?!.*export_to))\b|--watch")
+RUNNING_SERVICE_PATTERN = re.compile(r"http://127|no sweep is running")
+"""Pattern of the output by which a long-running command reports that it is ready."""
 PLACEHOLDERS = {"STORE": "store", "OUT": "data/out", "RATINGS": "ratings.csv", "TABLE": "scores.csv",
                 "METRIC": "vqascore", "[a,b]": "[vqascore,clipscore]", "FOLDER": "judged", "PATH": "outputs",
                 "CHECKPOINT": "tiny-sd"}  # fmt: skip
-"""Values that replace the placeholders on the pages."""
+"""Values that replace the placeholders in the pages' commands, keyed by placeholder."""
 SMALL_SETTINGS = {r"\bsteps=\d+": "steps=1", r"\bsize=\d+x\d+": "size=32x32", r"\bseeds=\d+": "seeds=1"}
-"""Replacements of settings, so that a tiny checkpoint can generate images on few cores."""
+"""Patterns of image settings, with the setting that replaces each, so that few cores can generate the images."""
 
 
 def find_reason_not_to_run(page: str, command: str) -> str | None:
     """Return the reason why a page's command cannot run here, or None if it can."""
-    if page == name_page(PAPERS) and not RELEASED.search(command):
+    if page == name_page(PAPERS_FILE) and not RELEASED_DATA_PATTERN.search(command):
         return "the papers' data and models; the page names a test of each command"
     if " " not in command:
         return "names a job"
@@ -71,7 +73,7 @@ def find_reason_not_to_run(page: str, command: str) -> str | None:
 
 
 def is_about_pack(command: str) -> bool:
-    return bool(ABOUT_PACK.search(command)) and "ratings.csv" not in command and "RATINGS" not in command
+    return bool(PACK_COMMAND_PATTERN.search(command)) and "ratings.csv" not in command and "RATINGS" not in command
 
 
 PAGES = {page: [command for command in commands if find_reason_not_to_run(page, command) is None]
@@ -80,7 +82,7 @@ PAGES = {page: [command for command in commands if find_reason_not_to_run(page, 
 
 def test_most_commands_run() -> None:
     pages = read_commands_by_page().items()
-    commands = [one for page, told in pages if page != name_page(PAPERS) for one in told if " " in one]
+    commands = [one for page, told in pages if page != name_page(PAPERS_FILE) for one in told if " " in one]
     run = [command for commands in PAGES.values() for command in commands]
     assert len(run) > 75 and len(run) > 0.5 * len(commands)
 
@@ -115,11 +117,11 @@ def run(command: str, folder: Path, environment: Mapping[str, str]) -> str:
         here = re.sub(rf"(?<=[= ]){re.escape(place)}(?![\w.])", name, here)
     for usual, tiny in SMALL_SETTINGS.items():
         here = re.sub(usual, tiny, here)
-    here = here.replace("$REFERENCE_DATA", str(REFERENCE)).replace("=/shared", "=shared")
+    here = here.replace("$REFERENCE_DATA", str(REFERENCE_FOLDER)).replace("=/shared", "=shared")
     job, *arguments = split_words(here.replace("/tmp/", f"{folder}/"))
-    arguments += ["models=shapes"] * bool(OWN_MODELS.search(command))
+    arguments += ["models=shapes"] * bool(OWN_MODELS_COMMAND_PATTERN.search(command))
     called = [sys.executable, "-m", f"jobs.{job}", *arguments]
-    if ENDLESS_COMMAND.search(command):
+    if ENDLESS_COMMAND_PATTERN.search(command):
         return run_until_stopped(called, folder, environment)
     ended = subprocess.run(called, cwd=folder, env=dict(environment), capture_output=True, text=True)
     undecided = (
@@ -146,11 +148,13 @@ def run_until_stopped(called: list[str], folder: Path, environment: Mapping[str,
     )
     assert process.stdout is not None
     said = ""
-    while not AT_WORK.search(said) and (line := process.stdout.readline()):
+    while not RUNNING_SERVICE_PATTERN.search(said) and (line := process.stdout.readline()):
         said += line
     process.send_signal(signal.SIGTERM)
     rest = process.stdout.read()
-    return "" if process.wait() == 143 and AT_WORK.search(said) else f"{process.returncode}\n{said}{rest}"
+    return (
+        "" if process.wait() == 143 and RUNNING_SERVICE_PATTERN.search(said) else f"{process.returncode}\n{said}{rest}"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +178,7 @@ def swept_folders(
             from plugins.generation.tests.pipelines import save_pipeline
 
             save_pipeline(folders[pack] / "tiny-sd")
-        for file in REFERENCE.glob("tifa160/*.json"):
+        for file in REFERENCE_FOLDER.glob("tifa160/*.json"):
             (folders[pack] / file.name).symlink_to(file.resolve())
         problem = run(command, folders[pack], environment)
         assert not problem, problem
@@ -192,7 +196,7 @@ def test_the_commands_of_a_page_run_one_after_the_other(
         folders[pack] = shutil.copytree(folder, tmp_path / str(pack), symlinks=True)
     failed = []
     for command in PAGES[page]:
-        if RELEASED.search(command) and not REFERENCE.is_dir():
+        if RELEASED_DATA_PATTERN.search(command) and not REFERENCE_FOLDER.is_dir():
             continue
         folder = folders[is_about_pack(command)]
         if command.startswith("ingest "):

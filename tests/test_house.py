@@ -18,16 +18,18 @@ from plumbline.operators.models.families import FAMILIES
 from plumbline.operators.stages.table import STAGES
 
 ROOT = Path(__file__).parent.parent
-FORBIDDEN = {
+FORBIDDEN_IMPORTS = {
     "operators": {"ray", "pipelines", "jobs", "assets", "plugins"},
     "pipelines": {"jobs", "assets", "plugins"},
     "jobs": {"assets", "plugins"},
     "assets": set[str](),
     "plugins": {"assets"},
 }
-CONVERSION = ROOT / "plugins/reward_models/conversion.py"
+CONVERSION_FILE = ROOT / "plugins/reward_models/conversion.py"
 """Module that reads other people's pickles, but only if the user asks for it, and never in a sweep."""
-FILES = [file for room in FORBIDDEN for file in sorted((ROOT / room).rglob("*.py")) if "tests" not in file.parts]
+FILES = [
+    file for room in FORBIDDEN_IMPORTS for file in sorted((ROOT / room).rglob("*.py")) if "tests" not in file.parts
+]
 
 
 def list_imported_packages(tree: ast.AST) -> Iterator[str]:
@@ -42,7 +44,7 @@ def list_imported_packages(tree: ast.AST) -> Iterator[str]:
 def test_a_module_only_imports_what_its_folder_may_and_calls_nothing_unsafe(file: Path) -> None:
     tree = ast.parse(file.read_text())
     room = file.relative_to(ROOT).parts[0]
-    assert not FORBIDDEN[room] & set(list_imported_packages(tree))
+    assert not FORBIDDEN_IMPORTS[room] & set(list_imported_packages(tree))
     assert ast.get_docstring(tree), "a module must start with a docstring"
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     called = {ast.unparse(call.func) for call in calls}
@@ -50,11 +52,11 @@ def test_a_module_only_imports_what_its_folder_may_and_calls_nothing_unsafe(file
     keywords = {ast.unparse(k) for call in calls for k in call.keywords}
     assert "trust_remote_code=True" not in keywords
     loading = [call for call in calls if ast.unparse(call.func) == "torch.load"]
-    assert not loading or file == CONVERSION, "a sweep opens no pickle"
+    assert not loading or file == CONVERSION_FILE, "a sweep opens no pickle"
     assert all("weights_only=True" in map(ast.unparse, call.keywords) for call in loading)
 
 
-RAY_INTERNALS = ROOT / "pipelines/running/ray_internals.py"
+RAY_INTERNALS_FILE = ROOT / "pipelines/running/ray_internals.py"
 
 
 def test_only_one_module_uses_private_names_of_ray() -> None:
@@ -64,10 +66,10 @@ def test_only_one_module_uses_private_names_of_ray() -> None:
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.ImportFrom) and re.match(r"ray\b.*\._", node.module or "")
     }
-    assert private == {RAY_INTERNALS}
+    assert private == {RAY_INTERNALS_FILE}
 
 
-USER_CODE = ROOT / "operators/metrics/user_code.py"
+USER_CODE_FILE = ROOT / "operators/metrics/user_code.py"
 """Module that loads the functions that a user names as metrics."""
 
 
@@ -80,7 +82,7 @@ def test_only_one_module_loads_user_code() -> None:
         if isinstance(call, ast.Call)
         and (getattr(call.func, "attr", None) in loaders - {"compile"} or getattr(call.func, "id", None) in loaders)
     }
-    assert naming == {USER_CODE}
+    assert naming == {USER_CODE_FILE}
 
 
 MODULES = {
@@ -152,11 +154,11 @@ def test_the_embedded_pack_is_small_and_contains_no_pickles() -> None:
     assert not {file.suffix for file in files} & {".bin", ".pt", ".pth", ".pkl", ".ckpt"}
 
 
-PIPELINES = ROOT / "pipelines"
+PIPELINES_FOLDER = ROOT / "pipelines"
 SWEEP_FILES = [
     file
     for room in ("base", "plans", "running", "sources", "store", "sweeps")
-    for file in sorted((PIPELINES / room).rglob("*.py"))
+    for file in sorted((PIPELINES_FOLDER / room).rglob("*.py"))
 ]
 
 
@@ -173,13 +175,13 @@ def test_the_code_of_sweeps_names_no_metric_and_no_model_family(file: Path) -> N
 
 
 READ_AS_TABLES = {"plumbline.operators.stages.scores"}
-"""Modules whose tables a run reads directly rather than through declarations."""
+"""Modules of stages that the code of sweeps may import, because a run reads the tables of these stages itself."""
 
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PROJECT_CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-@pytest.mark.parametrize("text", PROJECT["dependencies"])
+@pytest.mark.parametrize("text", PROJECT_CONFIG["dependencies"])
 def test_a_dependency_has_a_lower_bound_and_an_upper_one_only_for_a_known_break(text: str) -> None:
     """Loose bounds let our package be installed next to others.
 

@@ -8,7 +8,7 @@ from nbclient import NotebookClient
 
 from tests.environment import ROOT
 
-NOTEBOOK = ROOT / "docs/first_steps.ipynb"
+NOTEBOOK_FILE = ROOT / "docs/first_steps.ipynb"
 
 
 def read_texts(notebook: nbformat.NotebookNode) -> list[str]:
@@ -25,8 +25,8 @@ def _read_text(output: nbformat.NotebookNode) -> str:
 
 def test_the_notebook_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    shown = nbformat.read(NOTEBOOK, as_version=4)
-    ran = nbformat.read(NOTEBOOK, as_version=4)
+    shown = nbformat.read(NOTEBOOK_FILE, as_version=4)
+    ran = nbformat.read(NOTEBOOK_FILE, as_version=4)
     NotebookClient(ran, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
     assert read_texts(ran) == read_texts(shown)
     assert (tmp_path / "first_store/latest/report.html").is_file(), "the notebook names the report"

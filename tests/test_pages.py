@@ -12,11 +12,11 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "plugins").glob("*/*.md")),
 ]
-LINK = re.compile(r"\]\(([^)\s]+)\)")
+LINK_PATTERN = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def remove_code(page: Path) -> str:
-    """Return the page without its fenced and indented code."""
+    """Return the text of the page without its fenced and indented code."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     return re.sub(r"^    .*$", "", text, flags=re.MULTILINE)
 
@@ -29,7 +29,7 @@ def list_anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_of_a_page_has_a_target(page: Path) -> None:
-    for link in LINK.findall(remove_code(page)):
+    for link in LINK_PATTERN.findall(remove_code(page)):
         if "://" in link:
             continue
         address, _, anchor = link.partition("#")
@@ -40,7 +40,7 @@ def test_every_link_of_a_page_has_a_target(page: Path) -> None:
 
 
 def is_in_site(path: Path) -> bool:
-    """Return True for the pages and images of docs/ and of the plugins' folders."""
+    """Return True if the site contains the file: everything in docs/, and pages and images in the plugins' folders."""
     place = path.relative_to(ROOT)
     return place.parts[0] == "docs" or (place.parts[0] == "plugins" and place.suffix in (".md", ".png"))
 

@@ -11,7 +11,7 @@ from tests.commands import printed
 from tests.operators.choosing import Judge
 from tests.operators.report.made import make_run
 
-PAGE = (Path(__file__).parent.parent / "docs/pairs.md").read_text()
+PAGE_TEXT = (Path(__file__).parent.parent / "docs/pairs.md").read_text()
 JUDGE = Judge((0.0, 0.3, 1.0), bias=0.5, ties=0.1)
 NAMES = {"g0": "cobalt", "g1": "borealis", "g2": "atlas"}
 
@@ -27,8 +27,8 @@ def test_the_page_prints_its_output(
     table.iloc[:150].to_parquet(tmp_path / "people.parquet")
     monkeypatch.chdir(tmp_path)
     said = printed("report", "store=store")
-    by_command, by_code = re.findall(r"```text\n(.*?)```", PAGE, flags=re.DOTALL)
+    by_command, by_code = re.findall(r"```text\n(.*?)```", PAGE_TEXT, flags=re.DOTALL)
     assert [line for line in by_command.splitlines()[1:] if line not in said] == []
     capsys.readouterr()
-    exec("\n".join(re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)), {})
+    exec("\n".join(re.findall(r"```python\n(.*?)```", PAGE_TEXT, flags=re.DOTALL)), {})
     assert by_code in capsys.readouterr().out

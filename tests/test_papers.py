@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.test_commands import COMMAND, PAPERS, ROOT
+from tests.test_commands import COMMAND_PATTERN, PAPERS_FILE, ROOT
 
 PRINTED = {
     "VQAScore and GenAI-Bench": {"table": 20, "figure": 4, "equation": 3},
@@ -17,21 +17,21 @@ PRINTED = {
     "What makes a good metric?": {"table": 6, "figure": 5, "equation": 0},
     "LLMScore": {"table": 4, "figure": 9, "equation": 0},
 }
-"""Number of numbered tables, figures and equations in each paper."""
-TEST = re.compile(r"`((?:tests|plugins)/[a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")
+"""Number of numbered tables, figures and equations in each paper, keyed by the paper's name."""
+TEST_PATTERN = re.compile(r"`((?:tests|plugins)/[a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")
 STATUS = {
     "reproduced": re.compile(r"reproduced: ours .+ \(\[reproduction\.md\]\(reproduction\.md#\S+\)\)"),
-    "works": re.compile(r"works: " + TEST.pattern),
-    "ready, data not public": re.compile(r"ready, data not public: " + TEST.pattern),
+    "works": re.compile(r"works: " + TEST_PATTERN.pattern),
+    "ready, data not public": re.compile(r"ready, data not public: " + TEST_PATTERN.pattern),
     "missing": re.compile(r"missing( \(.+\))?"),
     "out": re.compile(r"out, because .+"),
 }
-"""Patterns of a status, keyed by its first words."""
+"""Patterns that the status of a row must match, keyed by the first words of the status."""
 NO_COMMAND = ("missing", "out")
 
 
 class Row(NamedTuple):
-    """An item of a paper, with the command that reproduces it."""
+    """A table, figure or equation of a paper, with the command that reproduces it and its status."""
 
     item: str
     command: str
@@ -39,8 +39,8 @@ class Row(NamedTuple):
 
 
 def read_rows_by_paper() -> dict[str, list[Row]]:
-    """Return the rows of each paper's table."""
-    sections = re.split(r"^## (.+)$", PAPERS.read_text(), flags=re.MULTILINE)[1:]
+    """Return the rows of docs/papers.md about each paper, keyed by the paper's heading."""
+    sections = re.split(r"^## (.+)$", PAPERS_FILE.read_text(), flags=re.MULTILINE)[1:]
     return {
         paper: [Row(*line.strip("| ").split(" | ")) for line in re.findall(r"^\| .*$", text, flags=re.MULTILINE)[1:]]
         for paper, text in zip(sections[::2], sections[1::2], strict=True)
@@ -67,6 +67,6 @@ def test_every_table_figure_and_equation_of_the_papers_has_a_row() -> None:
 def test_a_row_has_a_command_or_a_reason_and_names_a_test_that_exists(row: Row) -> None:
     (kind,) = [name for name in STATUS if row.status.startswith(name)]
     assert STATUS[kind].fullmatch(row.status), row.status
-    assert len(COMMAND.findall(row.command)) == 1 or (kind in NO_COMMAND and row.command == "none"), row.command
-    for file, name in TEST.findall(row.status):
+    assert len(COMMAND_PATTERN.findall(row.command)) == 1 or (kind in NO_COMMAND and row.command == "none"), row.command
+    for file, name in TEST_PATTERN.findall(row.status):
         assert f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"

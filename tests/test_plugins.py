@@ -24,8 +24,8 @@ from tests.operators import tiny
 from tests.serving import TOKEN, Running, run_service
 
 ROOT = Path(__file__).parent.parent
-EXAMPLE = ROOT / "docs/example_plugin"
-COMMANDS = """
+EXAMPLE_FOLDER = ROOT / "docs/example_plugin"
+LIST_COMMANDS_SCRIPT = """
 import json, sys
 from plumbline.jobs.command import run_job
 from plumbline.jobs.table import JOBS
@@ -34,14 +34,14 @@ for name, *words in json.loads(sys.argv[1]):
     if code := run_job(job.COMMAND, job.main, words):
         sys.exit(code)
 """
-"""Script that runs several commands in one process."""
+"""Script that runs the commands in its argument, a JSON list of lists of words, until one fails."""
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the example package with pip into a folder, and return the folder."""
     folder = tmp_path_factory.mktemp("plugin")
-    shutil.copytree(EXAMPLE, folder / "source")
+    shutil.copytree(EXAMPLE_FOLDER, folder / "source")
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--target", folder / "site"]
     subprocess.run([sys.executable, "-m", "pip", "install", *options, folder / "source"], check=True)
     return folder / "site"
@@ -74,7 +74,7 @@ def compute_cosine(folder: Path, image: bytes, text: str) -> float:
 
 
 class Printed(NamedTuple):
-    """Output of the commands for the example package."""
+    """What the commands for the example package wrote to a folder, and the text that they printed."""
 
     folder: Path
     text: str
@@ -90,7 +90,7 @@ class Printed(NamedTuple):
 
 @pytest.fixture(scope="module")
 def printed(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Printed:
-    """Run a sweep and exports with the example's metrics, questions, family and formats; return what they print."""
+    """Run a sweep, exports and other jobs with the example package's metrics, questions, model family and formats."""
     folder = tmp_path_factory.mktemp("run")
     bench = write_benchmark(folder / "bench", count=4)
     prompts = pq.read_table(bench / "prompts.parquet").to_pylist()
@@ -112,7 +112,7 @@ def printed(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Printed:
         ["worst", "by=doubt", store],
         ["accumulate", f"answers={folder}/guesses.txt", "format=thumbs", f"output={folder}/guessed.parquet"],
     ]  # fmt: skip
-    done = run_python(site, "-c", COMMANDS, json.dumps(commands))
+    done = run_python(site, "-c", LIST_COMMANDS_SCRIPT, json.dumps(commands))
     assert done.returncode == 0, done.stdout + done.stderr
     return Printed(folder, done.stdout)
 
@@ -135,12 +135,12 @@ def test_a_packages_metric_is_scored_and_ranked_and_reported(printed: Printed) -
 def test_a_package_adds_stages_that_read_each_other(printed: Printed) -> None:
     """The chain consists of the stages image, sketch, opinion and score, in this order."""
     scores = printed.scores("sketched")
-    tables = {stage: _cells(printed.folder / "store" / stage) for stage in ("sketches", "opinions")}
+    tables = {stage: _read_cells(printed.folder / "store" / stage) for stage in ("sketches", "opinions")}
     assert len(scores) == 8 and all(row["description"] for row in tables["sketches"])
     assert sorted(row["p_entail"] for row in tables["opinions"]) == sorted(scores.values())
 
 
-def _cells(stage: Path) -> list[dict[str, Any]]:
+def _read_cells(stage: Path) -> list[dict[str, Any]]:
     return [row for file in stage.rglob("*.parquet") for row in pq.read_table(file).to_pylist()]
 
 

@@ -8,10 +8,10 @@ from types import FunctionType
 import pytest
 
 from tests.bench_of import images
-from tests.operators.report.made import make_run, noisy_score
+from tests.operators.report.made import draw_noisy_score, make_run
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs/python.md").read_text()
+PAGE_TEXT = (ROOT / "docs/python.md").read_text()
 EXAMPLE_CHECKS = [
     "assert abs(alike.score[0] - alike.score[1]) < 1e-4 and alike.error[2]['kind'] == 'missing_image'",
     "assert scores.score.notna().tolist() == [True, True, False] and list(scores.image_id) == ['0', '1', '2']",
@@ -27,12 +27,12 @@ EXAMPLE_CHECKS = [
 
 
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = make_run(tmp_path, score=noisy_score)
+    made = make_run(tmp_path, score=draw_noisy_score)
     made.store.write_text("runs/latest", f"{made.run_id}\n")
     for name, row in zip(("first", "second"), images("atlas", 2), strict=True):
         (tmp_path / f"{name}.png").write_bytes(row["image"])
     (tmp_path / "damaged.png").write_bytes(b"no image")
-    pieces = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    pieces = re.findall(r"```python\n(.*?)```", PAGE_TEXT, flags=re.DOTALL)
     assert len(pieces) == 9
     monkeypatch.chdir(tmp_path)
     exec("\n".join([*pieces, *EXAMPLE_CHECKS]), {})
@@ -44,5 +44,5 @@ def test_every_exported_name_exists_and_has_a_docstring() -> None:
         for name in exports.__all__:
             value = getattr(exports, name)
             assert value.__doc__ or not isinstance(value, type | FunctionType), name
-    told = set(re.findall(r"`([A-Za-z_]+)[^`]*`", PAGE.split("| question |")[1]))
+    told = set(re.findall(r"`([A-Za-z_]+)[^`]*`", PAGE_TEXT.split("| question |")[1]))
     assert set(import_module("plumbline.statistics").__all__) <= told

@@ -14,8 +14,8 @@ from plumbline.pipelines.sources.shards import read_shard
 from tests.bench_of import images, list_sources
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
-(LINES,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+README_TEXT = (ROOT / "README.md").read_text()
+(LINES,) = re.findall(r"```python\n(.*?)```", README_TEXT, flags=re.DOTALL)
 (RECIPE,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/images.md").read_text(), flags=re.DOTALL)
 
 
@@ -49,8 +49,8 @@ def test_four_lines_of_python_score_two_images(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_first_page_is_short_and_names_every_job_and_every_metric() -> None:
-    assert len(README.splitlines()) <= 150
-    named = set(re.findall(r"`([a-z0-9_]+)`", README))
+    assert len(README_TEXT.splitlines()) <= 150
+    named = set(re.findall(r"`([a-z0-9_]+)`", README_TEXT))
     jobs = set(JOBS)
     assert jobs - named == set()
     metrics = {path.stem for path in (ROOT / "conf/metric").glob("*.yaml")}

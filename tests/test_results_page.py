@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from plumbline.pipelines.store.store import LATEST_FILE
-from tests.operators.report.made import MadeRun, make_run, noisy_score
+from tests.operators.report.made import MadeRun, draw_noisy_score, make_run
 from tests.s3 import S3Server
 
-TEXT = (Path(__file__).parent.parent / "docs/results.md").read_text()
-SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", TEXT, flags=re.DOTALL | re.MULTILINE))
+PAGE_TEXT = (Path(__file__).parent.parent / "docs/results.md").read_text()
+SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE_TEXT, flags=re.DOTALL | re.MULTILINE))
 CLAIMS = {
     "pandas": [
         "assert len(scores) == 72 and scores.score.isna().sum() == 2",
@@ -46,7 +46,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
     """Make a run of three generators and two metrics with a failed image; images are in `data` next to the store."""
     folder = tmp_path_factory.mktemp("results")
     made = make_run(
-        folder, score=lambda name, metric, at: None if (name, at) == ("cobalt", 7) else noisy_score(name, metric, at)
+        folder,
+        score=lambda name, metric, at: None if (name, at) == ("cobalt", 7) else draw_noisy_score(name, metric, at),
     )
     made.store.write_text(LATEST_FILE, f"{made.run_id}\n")  # as a sweep writes it
     (folder / "bench").rename(folder / "data")
@@ -59,7 +60,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
 
 
 def test_every_piece_of_python_is_run() -> None:
-    assert len(RECIPES) == TEXT.count("```python") == 8
+    assert len(RECIPES) == PAGE_TEXT.count("```python") == 8
 
 
 @pytest.mark.parametrize("section, recipe", RECIPES)

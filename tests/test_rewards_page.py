@@ -13,7 +13,7 @@ from plumbline.operators.rewards.selection import SelectionConfig
 from plumbline.pipelines.rewards.rewards_config import RewardsConfig
 
 ROOT = Path(__file__).parent.parent
-TEXT = (ROOT / "docs/rewards.md").read_text()
+PAGE_TEXT = (ROOT / "docs/rewards.md").read_text()
 
 
 class Line(NamedTuple):
@@ -27,18 +27,18 @@ class Line(NamedTuple):
     test: str
 
 
-PAGE = [
+TABLE_LINES = [
     Line(*(cell.strip() for cell in row.strip("|").split(" | ")))
-    for row in TEXT.splitlines()
+    for row in PAGE_TEXT.splitlines()
     if row.startswith("| `") and "::" in row
 ]
 
 
 def test_every_format_has_a_row() -> None:
-    assert [line.format.strip("` ") for line in PAGE] == list(FORMATS)
+    assert [line.format.strip("` ") for line in TABLE_LINES] == list(FORMATS)
 
 
-@pytest.mark.parametrize("line", PAGE, ids=lambda line: line.format.strip("` "))
+@pytest.mark.parametrize("line", TABLE_LINES, ids=lambda line: line.format.strip("` "))
 def test_a_row_cites_its_source_and_names_an_existing_test(line: Line) -> None:
     assert all(line)
     assert line.source == "ours" or re.search(r"[\w-]+/[\w-]+ `[\w./-]+\.py` [0-9a-f]{7}", line.source)
@@ -54,4 +54,4 @@ def test_a_row_cites_its_source_and_names_an_existing_test(line: Line) -> None:
 
 def test_the_page_has_the_options_of_the_command() -> None:
     names = [field.name for schema in (RewardsConfig, SelectionConfig) for field in fields(schema)]
-    assert [name for name in names if name not in TEXT and name != "storage"] == []
+    assert [name for name in names if name not in PAGE_TEXT and name != "storage"] == []

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from plumbline.jobs.table import PLUGIN_CHOICES, PLUGIN_JOBS
-from plumbline.operators.base.extensions import PLUGINS
+from plumbline.operators.base.extensions import PLUGINS_FOLDER
 from tests.environment import ROOT
 
-NAMES = sorted(file.parent.name for file in PLUGINS.glob("*/__init__.py"))
-CORE_COMMANDS = """
+PLUGIN_NAMES = sorted(file.parent.name for file in PLUGINS_FOLDER.glob("*/__init__.py"))
+CORE_COMMANDS_SCRIPT = """
 import json, sys
 from plumbline.jobs.__main__ import main
 from plumbline.jobs.command import run_job
@@ -27,8 +27,8 @@ for name, *words in json.loads(sys.argv[1]):
 for name in JOBS:
     JOBS[name]
 """
-"""Script that runs several commands in one process."""
-NIGHT = ["nightly", "sweep=shapes", "limit=6", "metric=[clipscore,edge_density]", "cluster=here"]
+"""Script that runs the commands in its argument, a JSON list of lists of words; each command must succeed."""
+NIGHT_ARGUMENTS = ["nightly", "sweep=shapes", "limit=6", "metric=[clipscore,edge_density]", "cluster=here"]
 
 
 def keep_plugins(folder: Path, names: list[str]) -> dict[str, str]:
@@ -40,7 +40,7 @@ def keep_plugins(folder: Path, names: list[str]) -> dict[str, str]:
             (package / part.name).symlink_to(part.resolve())
     (package / "plugins").mkdir()
     for name in ("__init__.py", *names):
-        (package / "plugins" / name).symlink_to((PLUGINS / name).resolve())
+        (package / "plugins" / name).symlink_to((PLUGINS_FOLDER / name).resolve())
     return os.environ | {"PYTHONPATH": str(folder)}
 
 
@@ -51,14 +51,14 @@ def run_core_commands(folder: Path, environment: dict[str, str]) -> str:
         ["sweep", *shown, "metric=[clipscore]", "cluster=here", store],
         ["sweep", *shown, "models=released", "--config"],
         ["report", store],
-        [*NIGHT, store],
+        [*NIGHT_ARGUMENTS, store],
         ["rewards", "format=pairs", "reward=clipscore", f"output={folder}/pairs", "held_out=0", store],
         ["metaeval", "protocol=shapes", f"output={folder}/judged", store],
         ["status", store],
     ]
     done = subprocess.run(
-        [sys.executable, "-c", CORE_COMMANDS, json.dumps(commands)], env=environment, cwd=folder, capture_output=True,
-        text=True,
+        [sys.executable, "-c", CORE_COMMANDS_SCRIPT, json.dumps(commands)], env=environment, cwd=folder,
+        capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -82,7 +82,7 @@ def test_the_core_works_without_any_plugin_and_says_what_a_missing_command_needs
         line = read_refusal(tmp_path, environment, job, "--help")
         assert line.startswith(f"error: {job}: a job of the plugin {plugin!r}, which is not installed; reinstall ")
     refused = subprocess.run(
-        [sys.executable, "-m", "plumbline.jobs", *NIGHT, f"store={tmp_path}/store", "nightly.gate=gate.yaml"],
+        [sys.executable, "-m", "plumbline.jobs", *NIGHT_ARGUMENTS, f"store={tmp_path}/store", "nightly.gate=gate.yaml"],
         env=environment, cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
     assert refused.returncode == 1 and refused.stderr == (
@@ -108,22 +108,22 @@ def test_the_core_works_without_any_plugin_and_says_what_a_missing_command_needs
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PLUGIN_NAMES)
 def test_the_core_and_the_other_plugins_work_if_one_plugin_is_missing(name: str, tmp_path: Path) -> None:
-    said = run_core_commands(tmp_path, keep_plugins(tmp_path, [other for other in NAMES if other != name]))
+    said = run_core_commands(tmp_path, keep_plugins(tmp_path, [other for other in PLUGIN_NAMES if other != name]))
     assert all((f"  {job} " in said) == (plugin != name) for job, plugin in PLUGIN_JOBS.items())
 
 
-@pytest.mark.skipif(not NAMES, reason="the plugins were removed")
+@pytest.mark.skipif(not PLUGIN_NAMES, reason="the plugins were removed")
 def test_every_plugin_has_a_page_an_entry_and_tests() -> None:
-    assert len(NAMES) >= 5
-    for name in NAMES:
+    assert len(PLUGIN_NAMES) >= 5
+    for name in PLUGIN_NAMES:
         folder = ROOT / "plugins" / name
         assert (folder / "README.md").is_file() and (folder / "entry_points.txt").is_file()
         assert [*folder.glob("tests/test_*.py")]
-    assert set(PLUGIN_JOBS.values()) <= set(NAMES)
+    assert set(PLUGIN_JOBS.values()) <= set(PLUGIN_NAMES)
     jobs = {file.stem: file.parts[-3] for file in (ROOT / "plugins").glob("*/jobs/*.py")}
     assert jobs == PLUGIN_JOBS
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", (ROOT / "ARCHITECTURE.md").read_text(), flags=re.MULTILINE)
     listed = {name: set(re.findall(r"`(\w+)`", cell)) for name, cell in rows}
-    assert listed == {name: {job for job, plugin in PLUGIN_JOBS.items() if plugin == name} for name in NAMES}
+    assert listed == {name: {job for job, plugin in PLUGIN_JOBS.items() if plugin == name} for name in PLUGIN_NAMES}

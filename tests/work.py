@@ -65,7 +65,7 @@ def list_field_paths(form: Any, outer: FieldPath = ()) -> Iterator[FieldPath]:
 
 
 def set_field(body: bytes, parts: FieldPath, value: Any) -> bytes:
-    """Return a JSON request with one field set to another value."""
+    """Return a JSON request with the field at the path `parts` set to another value."""
     document = json.loads(body)
     holder = document
     for part in parts[:-1]:
@@ -88,15 +88,16 @@ LONG: Mapping[str, Callable[[int], Any]] = {
     "nesting": _nest,
     "number": lambda n: 10**n,
 }
-"""Functions that make a value of a given length, by the kind of value."""
+"""Functions that make a value of a given length, keyed by the kind of value."""
 
 
 def assert_linear(
     make: Callable[[int], bytes], read: Callable[[bytes], object], linear: frozenset[str] = frozenset()
 ) -> None:
-    """Assert that a request twice as long takes at most twice the work to read.
+    """Assert that reading a request twice as long takes at most twice the work.
 
-    `linear` contains the only regular expressions that may be applied while reading.
+    `make` returns a request whose length grows with its argument, and `read` parses a request. The regular expressions
+    in `linear` are the only ones that may be applied while reading.
     """
     works = [count_work(lambda body=body: read(body)) for body in [make(n) for n in (60, 120, 240)]]  # type: ignore[misc]
     for work, doubled in pairwise(works):
@@ -105,7 +106,7 @@ def assert_linear(
 
 
 def find_fields_without_limit(forms: Sequence[Any]) -> list[str]:
-    """Return the fields of these dataclasses that have no limit in docs/security.md."""
+    """Return the names of fields, of these dataclasses or nested ones, that have no limit in docs/security.md."""
     page = (ROOT / "docs/security.md").read_text()
     table = page[page.index("## What a client can send") : page.index("## What is not promised")]
     named = {part for form in forms for parts in list_field_paths(form) for part in parts if isinstance(part, str)}

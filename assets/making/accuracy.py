@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from PIL import Image
 
-from plumbline.assets.making.claims import NUMBERS, RELATIONS, SKILLS
+from plumbline.assets.making.claims import NUMBER_WORDS, RELATIONS, SKILLS
 from plumbline.assets.making.lessons import METRICS, GoldWriter, find_planted
-from plumbline.assets.making.networks import BATCH
+from plumbline.assets.making.networks import BATCH_SIZE
 from plumbline.assets.making.prompts import Prompt, is_held_out
 from plumbline.assets.making.questions import (
     OPEN_QUESTIONS,
@@ -65,7 +65,11 @@ class GoldTrial(NamedTuple):
         if self.gold.form != "open":
             return YES_NO
         if self.gold.topic == "count":
-            return tuple(str(number) for number in range(len(NUMBERS))) if self.gold.answer.isdigit() else NUMBERS
+            return (
+                tuple(str(number) for number in range(len(NUMBER_WORDS)))
+                if self.gold.answer.isdigit()
+                else NUMBER_WORDS
+            )
         return CHOICES_BY_TOPIC[self.gold.topic]
 
 
@@ -101,12 +105,12 @@ def _draw_png(rng: Random, scene: Scene) -> bytes:
 def _encode_images(model: LikelihoodModel | SimilarityModel, pngs: Sequence[bytes]) -> list[Any]:
     """Encode PNG images with the model's own preprocessing and vision tower."""
     pixels = [model.preprocess(Image.open(io.BytesIO(png)).convert("RGB")) for png in pngs]
-    batches = [pixels[first : first + BATCH] for first in range(0, len(pixels), BATCH)]
+    batches = [pixels[first : first + BATCH_SIZE] for first in range(0, len(pixels), BATCH_SIZE)]
     return [encoded for batch in batches for encoded in model.encode(batch)]
 
 
 def measure_vqa(model: LikelihoodModel, trials: Sequence[GoldTrial]) -> dict[str, dict[str, Any]]:
-    """Return, by form and topic, the number of questions and the fraction for which the likeliest choice is right."""
+    """Return the number of questions and the accuracy of the likeliest choice, by `form/topic` of the questions."""
     features = _encode_images(model, [trial.png for trial in trials])
     questions = [Question(index, trial.gold.text, trial.choices) for index, trial in enumerate(trials)]
     outcomes: dict[str, list[bool]] = {}
@@ -144,7 +148,9 @@ def measure_order(model: LikelihoodModel, seed: int, each: int) -> dict[str, Any
 
 
 def measure_clip(model: SimilarityModel, seed: int, each: int) -> dict[str, dict[str, Any]]:
-    """Return, by skill, how often a true statement is more similar to its image than a nearly true statement.
+    """Return the number of trials and the accuracy, by skill.
+
+    In each trial, the model must find a true statement more similar to an image than a nearly true statement.
 
     The wording of the statements is held out from training.
     """
@@ -194,7 +200,7 @@ QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 
 
 class Sheet(NamedTuple):
-    """The questions that the writer wrote about a prompt, and the questions that it should have written."""
+    """The questions that a language model wrote about a prompt, and the questions that it should have written."""
 
     prompt: Prompt
     written: list[WrittenQuestion]
@@ -229,7 +235,7 @@ def _read_question(record: Mapping[str, Any]) -> WrittenQuestion:
 
 
 def measure_sheets(sheets: Sequence[Sheet]) -> dict[str, Any]:
-    """Return the fraction of prompts whose questions are right in every field, and the fraction that was parsed."""
+    """Return the fraction of prompts with only correct questions, and the fraction with a reply that can be parsed."""
     return {
         "accuracy": average([sheet.written == sheet.gold for sheet in sheets]),
         "read": average([bool(sheet.written) for sheet in sheets]),
@@ -238,12 +244,18 @@ def measure_sheets(sheets: Sequence[Sheet]) -> dict[str, Any]:
 
 
 def count_filtered(sheets: Sequence[Sheet]) -> dict[str, Any]:
-    """Return how many questions of each origin TIFA's filter drops after the writer has answered its own questions."""
+    """Return how many planted, mistaken and correct questions TIFA's filter drops.
+
+    The filter drops a question if the model that wrote it does not give the expected answer.
+    """
     return _count_dropped(sheets, [question.keep is False for sheet in sheets for question in sheet.written])
 
 
 def count_entailed(model: EntailmentModel, sheets: Sequence[Sheet]) -> dict[str, Any]:
-    """Return how many questions of each origin the NLI model drops at Gecko's threshold."""
+    """Return the numbers of planted, mistaken and correct questions, and how many of each the NLI model drops.
+
+    A question is dropped if its probability is below Gecko's threshold.
+    """
     pairs = [
         (sheet.prompt.text, write_hypothesis(question.text, question.answer or ""))
         for sheet in sheets
@@ -276,7 +288,11 @@ def sample_held_out_pairs(seed: int, count: int) -> list[TextPair]:
 
 
 def measure_pairs(model: EntailmentModel, pairs: Sequence[TextPair]) -> dict[str, Any]:
-    """Return the accuracy at a threshold of 0.5, the rates at Gecko's threshold, and quantiles of the probabilities."""
+    """Return how well the model separates entailed pairs from other pairs.
+
+    The result contains the accuracy at a threshold of 0.5, the fraction of entailed and of other pairs below Gecko's
+    threshold, quantiles of the probabilities of both, and the number of pairs.
+    """
     probabilities = np.array(model.entailment([(pair.premise, pair.hypothesis) for pair in pairs]))
     truth = np.array([pair.entailed for pair in pairs], dtype=bool)
     return {

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from plumbline.assets.making.scenes import Entity, Scene
 
-NUMBERS = ("zero", "one", "two", "three", "four", "five", "six")
+NUMBER_WORDS = ("zero", "one", "two", "three", "four", "five", "six")
 RELATIONS = ("to the left of", "to the right of", "above", "below")
 LARGER, SMALLER = "larger than", "smaller than"
 SKILLS = ("object", "attribute", "counting", "spatial", "comparison", "negation", "universality", "part")
@@ -179,7 +179,7 @@ class Counts(KindClaim):
 
     @property
     def clause(self) -> str:
-        return f"{NUMBERS[self.number]} {self.what.noun if self.number == 1 else self.what.plural}"
+        return f"{NUMBER_WORDS[self.number]} {self.what.noun if self.number == 1 else self.what.plural}"
 
     @property
     def predicate(self) -> str:
@@ -259,11 +259,11 @@ class Relates(PairClaim):
 
     def holds(self, scene: Scene) -> bool:
         seconds = self.second.find_in(scene)
-        related = IS_RELATED[self.relation]
+        related = RELATION_CHECKS[self.relation]
         return any(related(first, second) for first in self.first.find_in(scene) for second in seconds)
 
 
-IS_RELATED: Mapping[str, Callable[[Entity, Entity], bool]] = {
+RELATION_CHECKS: Mapping[str, Callable[[Entity, Entity], bool]] = {
     "to the left of": lambda first, second: first.cell[1] < second.cell[1],
     "to the right of": lambda first, second: first.cell[1] > second.cell[1],
     "above": lambda first, second: first.cell[0] < second.cell[0],

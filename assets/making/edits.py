@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.assets.making.claims import IS_RELATED, RELATIONS, Claim, Description, Exists, Lacks, Relates
+from plumbline.assets.making.claims import RELATION_CHECKS, RELATIONS, Claim, Description, Exists, Lacks, Relates
 from plumbline.assets.making.prompts import join_list, make_content_id
 from plumbline.assets.making.scenes import CELLS, COLOURS, SHAPES, SIZES, Entity, Scene, draw_scene, to_png
 from plumbline.assets.making.tables import write_tables
@@ -24,10 +24,10 @@ MISSES_PER_KIND = 2
 """Number of instructions of each kind that the editor `scissors` applies to the wrong thing in the scene."""
 THINGS_PER_IMAGE = 4
 """Number of things in a source image; their shapes and colours are all different."""
-EDIT_PROMPTS = pa.schema([*PROMPTS, ("source_caption", pa.string()), ("target_caption", pa.string())])
+EDIT_PROMPTS_SCHEMA = pa.schema([*PROMPTS, ("source_caption", pa.string()), ("target_caption", pa.string())])
 _ID_COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
-IMAGES = pa.schema([*_ID_COLUMNS, ("image", pa.binary()), ("source", pa.binary())])
-TRUTH = pa.schema([*_ID_COLUMNS, ("correct", pa.list_(pa.bool_())), ("score", pa.float64())])
+IMAGES_SCHEMA = pa.schema([*_ID_COLUMNS, ("image", pa.binary()), ("source", pa.binary())])
+TRUTH_SCHEMA = pa.schema([*_ID_COLUMNS, ("correct", pa.list_(pa.bool_())), ("score", pa.float64())])
 """Ground truth. `correct` contains, for each question, True if the right answer is yes. `score` is the fraction of True
 values, or 0 if the instruction was not followed.
 """
@@ -47,45 +47,50 @@ def describe_entity(entity: Entity) -> Description:
     return Description(shape=entity.shape, colour=entity.colour)
 
 
-def _recolour(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
+def _recolour_entity(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
     old, new = describe_entity(thing), replace(thing, colour=spare.colour)
     new_claims = (Exists(describe_entity(new)), Lacks(old))
     return AppliedEdit(f"make the {old.noun} {new.colour}", source.replace_entities({thing: new}), new_claims)
 
 
-def _remove(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
+def _remove_entity(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
     rest = tuple(entity for entity in source.entities if entity is not thing)
     return AppliedEdit(
         f"remove the {describe_entity(thing).noun}", Scene(entities=rest), (Lacks(describe_entity(thing)),)
     )
 
 
-def _add(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
+def _add_entity(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
     new = describe_entity(spare)
     return AppliedEdit(f"add {new.indefinite}", Scene(entities=(*source.entities, spare)), (Exists(new),))
 
 
-def _move(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
-    """Move the thing to the other side of a second thing, which the instruction names without its colour."""
+def _move_entity(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
+    """Move the thing to the cell of `spare`; the instruction relates it to a second thing, named without its colour.
+
+    If the move makes no new relation to the second thing true, the edit is not sound.
+    """
     moved, other = replace(thing, cell=spare.cell), source.entities[1]
-    new_relations = [name for name in RELATIONS if IS_RELATED[name](moved, other) > IS_RELATED[name](thing, other)]
+    new_relations = [
+        name for name in RELATIONS if RELATION_CHECKS[name](moved, other) > RELATION_CHECKS[name](thing, other)
+    ]
     claim = Relates(describe_entity(thing), Description(shape=other.shape), next(iter(new_relations), RELATIONS[0]))
     text = f"move the {claim.first.noun} {claim.relation} the {claim.second.noun}"
     return AppliedEdit(text, source.replace_entities({thing: moved}), (claim,))
 
 
-def _replace(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
+def _replace_entity(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
     old, new = describe_entity(thing), describe_entity(spare)
     scene = source.replace_entities({thing: replace(spare, cell=thing.cell)})
     return AppliedEdit(f"replace the {old.noun} with {new.indefinite}", scene, (Exists(new), Lacks(old)))
 
 
-KINDS: Mapping[str, Callable[[Scene, Entity, Entity], AppliedEdit]] = {
-    "recolour": _recolour,
-    "remove": _remove,
-    "add": _add,
-    "move": _move,
-    "replace": _replace,
+EDIT_FUNCTIONS: Mapping[str, Callable[[Scene, Entity, Entity], AppliedEdit]] = {
+    "recolour": _recolour_entity,
+    "remove": _remove_entity,
+    "add": _add_entity,
+    "move": _move_entity,
+    "replace": _replace_entity,
 }
 """For each kind of edit, a function that applies it to one thing in a scene.
 
@@ -133,7 +138,7 @@ def sample_edit(rng: Random, kind: str) -> Edit:
         for shape, colour, cell in zip(shapes, colours, cells, strict=True)
     )
     source = Scene(entities=tuple(things))
-    carry_out = KINDS[kind]
+    carry_out = EDIT_FUNCTIONS[kind]
     return Edit(
         kind=kind,
         source=source,
@@ -147,7 +152,7 @@ def make_edits(seed: int) -> list[Edit]:
     """Make `EDITS_PER_KIND` sound edits of every kind, cycling through the kinds; all instructions are different."""
     rng = Random(f"edits/{seed}")
     edits: dict[str, Edit] = {}
-    for kind in [*KINDS] * EDITS_PER_KIND:
+    for kind in [*EDIT_FUNCTIONS] * EDITS_PER_KIND:
         edit = sample_edit(rng, kind)
         while not edit.is_sound or edit.done.text in edits:
             edit = sample_edit(rng, kind)
@@ -155,17 +160,17 @@ def make_edits(seed: int) -> list[Edit]:
     return list(edits.values())
 
 
-def _repaint(edit: Edit) -> Scene:
+def _repaint_scene(edit: Edit) -> Scene:
     """Return the correctly edited scene, but with another colour for all other entities."""
     return edit.done.scene.replace_entities({
         thing: replace(thing, colour=COLOURS[COLOURS.index(thing.colour) - 1]) for thing in edit.kept
     })  # fmt: skip
 
 
-EDITORS: Mapping[str, Callable[[Edit, int], Scene]] = {
+EDITOR_FUNCTIONS: Mapping[str, Callable[[Edit, int], Scene]] = {
     "tweezers": lambda edit, number: edit.done.scene,
     "scissors": lambda edit, number: edit.missed if number < MISSES_PER_KIND else edit.done.scene,
-    "roller": lambda edit, number: _repaint(edit),
+    "roller": lambda edit, number: _repaint_scene(edit),
     "glass": lambda edit, number: edit.source,
 }
 """For each editor, a function that returns the result of an edit, given the edit and the edit's number among the edits
@@ -176,7 +181,7 @@ One editor is always right, one gets some edits wrong, one also changes everythi
 
 
 def draw_edit(edit: Edit, scene: Scene) -> bytes:
-    """Draw the scene as a PNG; entities that are also in the source scene have the same pixels in both images."""
+    """Draw the scene as a PNG; entities of the source scene are drawn alike, unless one before them was removed."""
     return to_png(draw_scene(scene, edit.prompt_id))
 
 
@@ -198,20 +203,20 @@ def _make_prompt_row(edit: Edit) -> dict[str, Any]:
 def make_edit_tables(seed: int) -> dict[str, pa.Table]:
     """Return all tables of the benchmark, by path in the benchmark's folder."""
     edits = make_edits(seed)
-    tables = {"prompts.parquet": table([_make_prompt_row(edit) for edit in edits], EDIT_PROMPTS)}
+    tables = {"prompts.parquet": table([_make_prompt_row(edit) for edit in edits], EDIT_PROMPTS_SCHEMA)}
     truth = []
-    for editor, carry_out in EDITORS.items():
+    for editor, carry_out in EDITOR_FUNCTIONS.items():
         images = []
         for number, edit in enumerate(edits):
-            scene = carry_out(edit, number // len(KINDS))
+            scene = carry_out(edit, number // len(EDIT_FUNCTIONS))
             png = draw_edit(edit, scene)
             image_id = make_content_id(editor.encode(), edit.prompt_id.encode(), png)
             ids = {"image_id": image_id, "prompt_id": edit.prompt_id, "generator": editor}
             images.append(ids | {"image": png, "source": draw_edit(edit, edit.source)})
             correct = [claim.holds(scene) for claim in edit.claims]
             truth.append(ids | {"correct": correct, "score": correct[0] * sum(correct) / len(correct)})
-        tables[f"images/{editor}/00000.parquet"] = table(images, IMAGES)
-    return tables | {"truth.parquet": table(truth, TRUTH)}
+        tables[f"images/{editor}/00000.parquet"] = table(images, IMAGES_SCHEMA)
+    return tables | {"truth.parquet": table(truth, TRUTH_SCHEMA)}
 
 
 def write_questions_csv(edits: Sequence[Edit]) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from plumbline.assets.making.claims import (
     LARGER,
-    NUMBERS,
+    NUMBER_WORDS,
     RELATIONS,
     SMALLER,
     Claim,
@@ -20,7 +20,7 @@ from plumbline.assets.making.claims import (
     Outnumbers,
     Relates,
 )
-from plumbline.assets.making.prompts import MAX_COUNTED, Prompt
+from plumbline.assets.making.prompts import MAX_COUNTED_OBJECTS, Prompt
 from plumbline.assets.making.scenes import COLOURS, SHAPES
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.base.usage import Usage
@@ -33,12 +33,15 @@ from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.operators.models.calls import Generation, Request
 
 YES_NO = ("yes", "no")
-COUNT_CHOICES = NUMBERS[1 : MAX_COUNTED + 1]
+COUNT_CHOICES = NUMBER_WORDS[1 : MAX_COUNTED_OBJECTS + 1]
 PLANTED_COLOUR = "red"
 
 
 class Mention(NamedTuple):
-    """The words of a prompt that express one requirement but none of the requirements that it presupposes."""
+    """Words of a prompt that express one requirement, and their character offsets.
+
+    The words do not include words that express a presupposed requirement.
+    """
 
     claim: Claim
     text: str
@@ -62,7 +65,7 @@ def make_yes_no_question(claim: Claim, *, truth: bool = True) -> ChoiceQuestion:
 def make_choice_question(claim: Claim) -> ChoiceQuestion:
     """Ask about the claim, with a choice of numbers if it is about a count, otherwise with yes or no."""
     if isinstance(claim, Counts):
-        return ChoiceQuestion(_ask_how_many(claim.what), COUNT_CHOICES, NUMBERS[claim.number])
+        return ChoiceQuestion(_ask_how_many(claim.what), COUNT_CHOICES, NUMBER_WORDS[claim.number])
     return make_yes_no_question(claim)
 
 
@@ -71,7 +74,7 @@ def _ask_how_many(what: Description) -> str:
 
 
 def find_mentions(prompt: Prompt) -> list[Mention]:
-    """Find the words for each requirement, in text order and without overlaps."""
+    """Return the words that express each requirement of a prompt, in text order and without overlaps."""
     by_claim: dict[Claim, Mention] = {}
     end = 0
     for words, claim in _join_nouns(chain.from_iterable(map(_split_claim, prompt.claims))):
@@ -82,7 +85,7 @@ def find_mentions(prompt: Prompt) -> list[Mention]:
 
 
 Piece = tuple[str, Claim]
-"""Words of a claim, with the requirement that they express."""
+"""Consecutive words of a claim, and the requirement (itself a claim) that these words express."""
 
 
 def _join_nouns(pieces: Iterable[Piece]) -> Iterator[Piece]:
@@ -92,7 +95,7 @@ def _join_nouns(pieces: Iterable[Piece]) -> Iterator[Piece]:
     for (words, claim), (following, noun) in pairwise([*pieces, ("", Lacks(Description()))]):
         if joined:
             joined = False
-        elif noun in seen and _completes(noun, claim):
+        elif noun in seen and _completes_claim(noun, claim):
             yield f"{words} {following}", claim
             joined = True
         elif claim not in seen:
@@ -100,7 +103,7 @@ def _join_nouns(pieces: Iterable[Piece]) -> Iterator[Piece]:
         seen.add(claim)
 
 
-def _completes(noun: Claim, claim: Claim) -> bool:
+def _completes_claim(noun: Claim, claim: Claim) -> bool:
     """Return True if `noun` is about a bare shape, and `claim` is about the same shape with adjectives."""
     return (
         isinstance(noun, Exists)
@@ -117,7 +120,7 @@ def _split_claim(claim: Claim) -> Iterator[Piece]:
         case Exists(what):
             yield from _name_parts(what)
         case Counts(what, number):
-            yield NUMBERS[number], claim
+            yield NUMBER_WORDS[number], claim
             yield from _name_parts(what, plural=number != 1)
         case Relates(first, second, relation):
             yield from _name_parts(first)
@@ -144,9 +147,9 @@ def _name_parts(what: Description, *, plural: bool = False) -> Iterator[Piece]:
 
 
 def find_planted(text: str) -> Exists | None:
-    """Return the thing that the writer is meant to hallucinate if the text contains "red", otherwise None.
+    """Return the thing that the question writer is meant to hallucinate if the prompt contains "red", otherwise None.
 
-    The thing has the first shape and the first colour that are not in the text.
+    The thing has the first shape and the first colour that are not in the prompt.
     """
     if PLANTED_COLOUR not in text.split():
         return None
@@ -173,7 +176,7 @@ def map_phrases(prompt: Prompt) -> dict[str, str]:
 def _ask_about_claim(claim: Claim) -> Iterator[tuple[str, str]]:
     match claim:
         case Counts(what, number):
-            yield NUMBERS[number], _ask_how_many(what)
+            yield NUMBER_WORDS[number], _ask_how_many(what)
         case Relates(first, second, relation):
             yield first.indefinite, f"What is {relation} {second.indefinite}?"
             yield second.indefinite, f"What is {first.indefinite} {relation}?"
@@ -227,13 +230,16 @@ class GoldWriter:
     """Writer of perfect replies about one prompt, in exactly the format that the instructions show."""
 
     def __init__(self, prompt: Prompt, *, doubted: Sequence[ChoiceQuestion] = (), plant: bool = True) -> None:
-        """Create a writer; `doubted` are additional questions to answer, and `plant` makes it hallucinate things."""
+        """Create a writer.
+
+        `doubted` are additional questions to answer, and `plant` makes the writer hallucinate things.
+        """
         self.prompt = prompt
         self.doubted = doubted
         self.imagined = find_planted(prompt.text) if plant else None
 
     def write(self, metric: str) -> GoldQuestions:
-        """Return the metric's questions about the prompt as this writer would write them."""
+        """Return the metric's questions about the prompt, with the requests and replies that produce them."""
         program = METRICS[metric].write(self.prompt.text)
         lessons: list[Lesson] = []
         try:
@@ -345,7 +351,7 @@ def _number_lines(texts: Iterable[str]) -> str:
 
 
 def find_span_kind(mention: Mention) -> str:
-    """Return Gecko's type for the words."""
+    """Return the type that Gecko gives to the mentioned words, such as `entity`, `color` or `counting`."""
     match mention.claim:
         case Exists(what) if mention.text.split()[-1].startswith(what.shape or "shape"):
             return "entity"
@@ -363,7 +369,7 @@ def find_span_kind(mention: Mention) -> str:
 
 
 def _find_element_kind(mention: Mention) -> str:
-    """Return TIFA's type for the words."""
+    """Return the type that TIFA gives to the mentioned words: Gecko's type, but `object` for an entity."""
     kind = find_span_kind(mention)
     return "object" if kind == "entity" else kind
 
@@ -374,7 +380,7 @@ def rate_visibility(claim: Claim) -> float:
 
 
 def write_tuple(claim: Claim) -> str:
-    """Return the DSG tuple for a claim; it ends with words from the prompt."""
+    """Return the DSG tuple for a claim, such as `entity - whole (circle)`; it ends with words from the prompt."""
     match claim:
         case Exists(what) if what.part:
             return f"entity - part ({what.whole.noun}, {what.part})"

@@ -28,7 +28,7 @@ from transformers import (
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from plumbline.assets.making.scenes import Scene, draw_scene
-from plumbline.assets.making.tokens import CLIP_CONTEXT, NLI_CONTEXT, WRITER_CONTEXT
+from plumbline.assets.making.tokens import CLIP_CONTEXT_TOKENS, NLI_CONTEXT_TOKENS, WRITER_CONTEXT_TOKENS
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5, save_clip_flant5
@@ -36,12 +36,12 @@ from plumbline.operators.models.resolution import resolve_model
 
 IMAGE_SIDE = 48
 PATCH_SIDE = 16
-WIDTH = 128
+HIDDEN_SIZE = 128
 ATTENTION_HEADS = 4
 INITIAL_LOGIT_SCALE = 2.6592
 NLI_LABELS = ("not_entailment", "entailment")
-NEIGHBOURS = 4
-NEXT_WORD = 6.0
+ATTENDED_NEIGHBOURS = 4
+NEXT_WORD_BIAS = 6.0
 """Initial bias that makes one encoder head attend to the previous word, and another to the next word.
 
 T5's own biases start near zero.
@@ -52,18 +52,18 @@ POSITION_SPREAD = 0.5
 It is as large as that of the patch embeddings, instead of 50 times smaller as in CLIP, because nine patches must be
 enough to show a shape's position.
 """
-LAYER_SIZE = {"hidden_size": WIDTH, "num_attention_heads": ATTENTION_HEADS}
+LAYER_OPTIONS = {"hidden_size": HIDDEN_SIZE, "num_attention_heads": ATTENTION_HEADS}
 
 
 def make_vision_config() -> CLIPVisionConfig:
     """Configure a vision tower of four layers of width 128, with one patch per grid cell of a scene."""
     return CLIPVisionConfig(
-        **LAYER_SIZE,
-        intermediate_size=4 * WIDTH,
+        **LAYER_OPTIONS,
+        intermediate_size=4 * HIDDEN_SIZE,
         num_hidden_layers=4,
         image_size=IMAGE_SIDE,
         patch_size=PATCH_SIDE,
-        projection_dim=WIDTH,
+        projection_dim=HIDDEN_SIZE,
     )
 
 
@@ -77,16 +77,16 @@ def build_clip(tokenizer: PreTrainedTokenizerFast) -> CLIPModel:
     """Build an untrained CLIP with the tokenizer's special tokens."""
     text = CLIPTextConfig(
         **_describe_vocabulary(tokenizer),
-        **LAYER_SIZE,
-        intermediate_size=4 * WIDTH,
+        **LAYER_OPTIONS,
+        intermediate_size=4 * HIDDEN_SIZE,
         num_hidden_layers=3,
-        max_position_embeddings=CLIP_CONTEXT,
-        projection_dim=WIDTH,
+        max_position_embeddings=CLIP_CONTEXT_TOKENS,
+        projection_dim=HIDDEN_SIZE,
     )
     config = CLIPConfig(
         text_config=text.to_dict(),
         vision_config=make_vision_config().to_dict(),
-        projection_dim=WIDTH,
+        projection_dim=HIDDEN_SIZE,
         logit_scale_init_value=INITIAL_LOGIT_SCALE,
     )
     model = CLIPModel(config)
@@ -99,9 +99,9 @@ def build_clip_flant5(tokenizer: PreTrainedTokenizerFast) -> ClipFlanT5:
     language = T5Config.from_dict(
         {
             **_describe_vocabulary(tokenizer),
-            "d_model": WIDTH,
-            "d_kv": WIDTH // ATTENTION_HEADS,
-            "d_ff": 2 * WIDTH,
+            "d_model": HIDDEN_SIZE,
+            "d_kv": HIDDEN_SIZE // ATTENTION_HEADS,
+            "d_ff": 2 * HIDDEN_SIZE,
             "num_layers": 4,
             "num_decoder_layers": 2,
             "num_heads": ATTENTION_HEADS,
@@ -112,7 +112,7 @@ def build_clip_flant5(tokenizer: PreTrainedTokenizerFast) -> ClipFlanT5:
         }
     )
     model = ClipFlanT5(language, make_vision_config())
-    nn.init.normal_(model.language_model.lm_head.weight, std=WIDTH**-0.5)
+    nn.init.normal_(model.language_model.lm_head.weight, std=HIDDEN_SIZE**-0.5)
     _attend_to_neighbours(model.language_model.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight)
     return model
 
@@ -124,21 +124,21 @@ def _attend_to_neighbours(biases: torch.Tensor) -> None:
     `biases` has the shape (buckets, heads); the second half of the buckets is for following words.
     """
     after = len(biases) // 2
-    for distance in range(1, NEIGHBOURS + 1):
-        biases[distance, 0] += NEXT_WORD / distance
-        biases[after + distance, 1] += NEXT_WORD / distance
+    for distance in range(1, ATTENDED_NEIGHBOURS + 1):
+        biases[distance, 0] += NEXT_WORD_BIAS / distance
+        biases[after + distance, 1] += NEXT_WORD_BIAS / distance
 
 
 def build_writer(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """Build an untrained Llama with four layers and heads of 32 dimensions, a size that serving engines support."""
     config = LlamaConfig(
         **_describe_vocabulary(tokenizer),
-        **LAYER_SIZE,
-        intermediate_size=2 * WIDTH,
+        **LAYER_OPTIONS,
+        intermediate_size=2 * HIDDEN_SIZE,
         num_hidden_layers=4,
         num_key_value_heads=ATTENTION_HEADS,
-        head_dim=WIDTH // ATTENTION_HEADS,
-        max_position_embeddings=WRITER_CONTEXT,
+        head_dim=HIDDEN_SIZE // ATTENTION_HEADS,
+        max_position_embeddings=WRITER_CONTEXT_TOKENS,
         tie_word_embeddings=True,
     )
     return LlamaForCausalLM(config)
@@ -148,10 +148,10 @@ def build_nli(tokenizer: PreTrainedTokenizerFast) -> BertForSequenceClassificati
     """Build an untrained BERT with three layers that classifies pairs as entailed or not."""
     config = BertConfig(
         **_describe_vocabulary(tokenizer),
-        **LAYER_SIZE,
-        intermediate_size=2 * WIDTH,
+        **LAYER_OPTIONS,
+        intermediate_size=2 * HIDDEN_SIZE,
         num_hidden_layers=3,
-        max_position_embeddings=NLI_CONTEXT,
+        max_position_embeddings=NLI_CONTEXT_TOKENS,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
         id2label=dict(enumerate(NLI_LABELS)),
@@ -178,8 +178,8 @@ CLIP_FOLDER = "clip-shapes"
 VQA_FOLDER = "clip-flant5-shapes"
 WRITER_FOLDER = "question-writer-shapes"
 NLI_FOLDER = "nli-shapes"
-FAMILIES = {CLIP_FOLDER: "clip", VQA_FOLDER: "clip_flant5", WRITER_FOLDER: "causal_lm", NLI_FOLDER: "nli"}
-BATCH = 128
+FAMILY_BY_FOLDER = {CLIP_FOLDER: "clip", VQA_FOLDER: "clip_flant5", WRITER_FOLDER: "causal_lm", NLI_FOLDER: "nli"}
+BATCH_SIZE = 128
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
@@ -198,5 +198,5 @@ def save_vqa(model: ClipFlanT5, tokenizer: PreTrainedTokenizerFast, assets: Path
 
 def resolve_checkpoint(assets: Path, folder: str) -> ResolvedModel:
     """Resolve one of the saved checkpoints in the same way as in production."""
-    config = model_config(family=FAMILIES[folder], checkpoint=str(assets / folder), pair_batch=BATCH)
+    config = model_config(family=FAMILY_BY_FOLDER[folder], checkpoint=str(assets / folder), pair_batch=BATCH_SIZE)
     return resolve_model(config, on_gpu=False)

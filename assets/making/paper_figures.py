@@ -33,11 +33,11 @@ from plumbline.plugins.diagnosis.prompt_correlations import (
 )
 from plumbline.plugins.diagnosis.questions import QuestionCounts
 
-PAPER_FIGURES = Path(__file__).parent / "paper_figures.csv"
+PAPER_FIGURES_FILE = Path(__file__).parent / "paper_figures.csv"
 """Correlations printed in the paper, as ranges over five sources of images, with the released metrics to compare."""
 TIFA160_METRICS = ("clipscore_vitb32", "tifa_blip2-flant5xl", "tifa_mplug-large")
 TS2_METRICS = ("clipscore", "instruct_blip_tifa", "instruct_blip_dsg")
-"""Released metrics that appear in the paper's figure 1; VPEval's scores were never released."""
+"""Metrics in T2IScoreScore's release that appear in figure 1 of the paper; VPEval's scores were never released."""
 MIN_PROMPTS = 20
 """Minimum number of prompts; generators with fewer prompts are left out."""
 
@@ -64,7 +64,10 @@ class ReleasedScores(NamedTuple):
 
 
 def make_published_tables(reference: Place) -> list[ShownTable]:
-    """Return the paper's correlations and question statistics next to ours; raise SourceError if a file is missing."""
+    """Return tables that compare the paper's correlations and question statistics with the values that we compute.
+
+    Raise SourceError if a released file is missing.
+    """
     questions = _read_dsg_questions(reference)
     released = {
         "tifa160": _read_tifa160(reference),
@@ -123,7 +126,7 @@ def _read_dsg_questions(reference: Place) -> QuestionCounts:
 
 
 def _make_correlations(released: Mapping[str, ReleasedScores]) -> ShownTable:
-    figures = [Figure(*row) for row in pd.read_csv(PAPER_FIGURES).itertuples(index=False)]
+    figures = [Figure(*row) for row in pd.read_csv(PAPER_FIGURES_FILE).itertuples(index=False)]
     return ShownTable(
         "Correlations with what prompts are like",
         "Spearman's rank correlation, as a range over the sources of images. Over prompts: of each prompt's mean "
@@ -138,7 +141,7 @@ def _make_row(figure: Figure, release: ReleasedScores) -> tuple[str, ...]:
     known = release.measured[figure.other]
     over_prompts = correlate_properties(release.scores, {figure.ours: {figure.other: known}})
     ours = [one for one in over_prompts if one.n >= MIN_PROMPTS]
-    columns = release.scores.select_rows(figure.ours).scored()
+    columns = release.scores.select_rows(figure.ours).select_scored()
     places = [release.scores.generators.index(one.generator) for one in ours]
     means = [compute_prompt_means(columns.where(columns.generator == place)) for place in places]
     values = [correlate_value_means(of_source, known) for of_source in means]

@@ -1,4 +1,4 @@
-"""The language of prompts: claims about a scene by skill, the requirements in each claim, and whole prompts."""
+"""The prompt grammar: claims about a scene for each skill, the requirements that claims imply, and whole prompts."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,8 +8,8 @@ from itertools import combinations
 from random import Random
 
 from plumbline.assets.making.claims import (
-    IS_RELATED,
     LARGER,
+    RELATION_CHECKS,
     RELATIONS,
     SKILLS,
     SMALLER,
@@ -24,14 +24,17 @@ from plumbline.assets.making.claims import (
 )
 from plumbline.assets.making.scenes import COLOURS, SHAPES, Entity, Scene, sample_scene
 
-MAX_COUNTED = 4
+MAX_COUNTED_OBJECTS = 4
 HELD_OUT_DIVISOR = 4
 TAIL_SHARE = 0.15
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Requirement:
-    """One requirement of a prompt, expressed as a claim; it is only meaningful if its parents are met."""
+    """One requirement of a prompt, expressed as a claim.
+
+    A requirement can only be judged if the image meets the requirements whose ids are in `parents`.
+    """
 
     requirement_id: str
     claim: Claim
@@ -40,7 +43,7 @@ class Requirement:
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """A text in the language of prompts, with its claims in text order."""
+    """A prompt written in the prompt grammar, with the claims that it makes in order."""
 
     text: str
     skill: str
@@ -73,7 +76,7 @@ class Prompt:
         return all(claim.holds(scene) for claim in self.claims)
 
     def list_broken(self, scene: Scene) -> list[str]:
-        """Return the requirements that the scene does not meet."""
+        """Return the ids of the requirements that the scene does not meet."""
         return [node.requirement_id for node in self.requirements if not node.claim.holds(scene)]
 
 
@@ -192,12 +195,15 @@ def _claim_counts(rng: Random, scene: Scene) -> Sequence[Claim]:
     claims = [Counts(what, len(what.find_in(scene))) for what in things]
     most = max(claim.number for claim in claims)
     overlapping = len({what.shape for what in things}) < len(things)
-    dull = overlapping or most > MAX_COUNTED or (most == 1 and rng.random() < 0.8)
+    dull = overlapping or most > MAX_COUNTED_OBJECTS or (most == 1 and rng.random() < 0.8)
     return [] if dull else claims
 
 
 def _draw_described_pair(rng: Random, scene: Scene, **shares: float) -> Sequence[tuple[Entity, Description]]:
-    """Draw two entities with descriptions that exclude each other; return an empty list if the draw fails."""
+    """Draw two entities with descriptions that exclude each other; return an empty list if the draw fails.
+
+    `shares` are the probabilities that `describe_at_random` takes.
+    """
     if len(scene.entities) < 2:
         return []
     described = [(entity, describe_at_random(rng, entity, **shares)) for entity in rng.sample(scene.entities, 2)]
@@ -209,7 +215,7 @@ def _claim_relation(rng: Random, scene: Scene) -> Sequence[Claim]:
     if not pair:
         return []
     (entity, first), (other, second) = pair
-    return [Relates(first, second, rng.choice([name for name in RELATIONS if IS_RELATED[name](entity, other)]))]
+    return [Relates(first, second, rng.choice([name for name in RELATIONS if RELATION_CHECKS[name](entity, other)]))]
 
 
 def _claim_comparison(rng: Random, scene: Scene) -> Sequence[Claim]:
@@ -239,7 +245,7 @@ def _draw_absence(rng: Random, scene: Scene) -> Lacks | None:
 def _draw_plain_count(rng: Random, scene: Scene) -> Counts | None:
     what = Description(shape=rng.choice(scene.entities).shape)
     number = len(what.find_in(scene))
-    return Counts(what, number) if 2 <= number <= MAX_COUNTED else None
+    return Counts(what, number) if 2 <= number <= MAX_COUNTED_OBJECTS else None
 
 
 def _claim_universality(rng: Random, scene: Scene) -> Sequence[Claim]:
@@ -249,7 +255,10 @@ def _claim_universality(rng: Random, scene: Scene) -> Sequence[Claim]:
 
 
 def _draw_common_property(rng: Random, scene: Scene) -> Every | None:
-    """Return the claim that all entities of one shape share a property; the shape usually occurs more than once."""
+    """Return a claim that all entities of one shape share a property, or None if the draw fails.
+
+    The shape usually occurs more than once.
+    """
     member = rng.choice(scene.entities)
     what = Description(shape=member.shape)
     if len(what.find_in(scene)) == 1 and rng.random() < 0.7:

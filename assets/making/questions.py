@@ -5,15 +5,24 @@ from dataclasses import dataclass
 from itertools import groupby
 from random import Random
 
-from plumbline.assets.making.claims import IS_RELATED, NUMBERS, RELATIONS, Claim, Counts, Description, Exists, Relates
+from plumbline.assets.making.claims import (
+    NUMBER_WORDS,
+    RELATION_CHECKS,
+    RELATIONS,
+    Claim,
+    Counts,
+    Description,
+    Exists,
+    Relates,
+)
 from plumbline.assets.making.prompts import Prompt, describe_at_random, is_held_out, join_list, sample_prompt
 from plumbline.assets.making.scenes import Entity, Palette, Scene, draw_palette, edit_scene, sample_scene
 
 VQASCORE_TEMPLATE = 'Does this figure show "{}"? Please answer yes or no.'
-MAX_TRIES = 12
-EASY_SHARE = 0.1
-DIGIT_SHARE = 0.25
-MAX_IN_CAPTION = 3
+MAX_QUESTION_TRIES = 12
+EASY_QUESTION_SHARE = 0.1
+DIGIT_ANSWER_SHARE = 0.25
+MAX_OBJECTS_IN_CAPTION = 3
 PLACE_NAMES = (
     ("top left", "top", "top right"),
     ("left", "center", "right"),
@@ -39,7 +48,7 @@ def sample_claiming(rng: Random, scene: Scene, skill: str, *, truth: bool) -> Pr
     A false prompt is true of a scene one or two edits away (rarely: of an unrelated scene). It is therefore nearly
     true, and cannot be recognized as false from its words alone.
     """
-    for _ in range(MAX_TRIES):
+    for _ in range(MAX_QUESTION_TRIES):
         prompt = sample_prompt(rng, scene if truth else _make_near_miss(rng, scene), skill)
         if prompt is not None and prompt.holds(scene) == truth:
             return prompt
@@ -47,7 +56,7 @@ def sample_claiming(rng: Random, scene: Scene, skill: str, *, truth: bool) -> Pr
 
 
 def _make_near_miss(rng: Random, scene: Scene) -> Scene:
-    if rng.random() < EASY_SHARE:
+    if rng.random() < EASY_QUESTION_SHARE:
         return sample_scene(rng)
     other = draw_palette(rng)
     palette = Palette(
@@ -60,7 +69,7 @@ def _make_near_miss(rng: Random, scene: Scene) -> Scene:
 
 def ask_vqascore(rng: Random, scene: Scene, skill: str, *, truth: bool, held_out: bool) -> GoldQuestion | None:
     """Ask VQAScore's question about a prompt, whose wording is held out if `held_out` is True."""
-    for _ in range(MAX_TRIES):
+    for _ in range(MAX_QUESTION_TRIES):
         prompt = sample_claiming(rng, scene, skill, truth=truth)
         if prompt is not None and is_held_out(prompt.text) == held_out:
             return _make_yes_no(VQASCORE_TEMPLATE.format(prompt.text), truth, "vqascore", skill)
@@ -69,7 +78,7 @@ def ask_vqascore(rng: Random, scene: Scene, skill: str, *, truth: bool, held_out
 
 def ask_directly(rng: Random, scene: Scene, skill: str, *, truth: bool) -> GoldQuestion | None:
     """Ask a plain yes/no question that needs the skill, about "a" thing that may exist or "the" thing that exists."""
-    for _ in range(MAX_TRIES):
+    for _ in range(MAX_QUESTION_TRIES):
         prompt = sample_claiming(rng, scene, skill, truth=truth)
         claims = [claim for claim in prompt.claims if claim.kind == skill] if prompt else []
         claims = [claim for claim in claims if claim.holds(scene) == truth]
@@ -118,7 +127,7 @@ AskOpenly = Callable[[Random, Scene], tuple[str, str] | None]
 
 
 def _draw_unique_thing(rng: Random, scene: Scene, **shares: float) -> tuple[Entity, Description] | None:
-    """Return an entity with a description that nothing else fits."""
+    """Return an entity with a description that fits no other entity of the scene, or None if the draw fails."""
     entity = rng.choice(scene.entities)
     what = describe_at_random(rng, entity, **{"colour": 0.5, "size": 0.1, "part": 0.1} | shares)
     return (entity, what) if _is_unique(scene, what) else None
@@ -150,11 +159,13 @@ def _ask_count(rng: Random, scene: Scene) -> tuple[str, str]:
     if rng.random() < 0.15:
         what = describe_at_random(rng, rng.choice(sample_scene(rng).entities))
     number = len(what.find_in(scene))
-    return f"How many {what.plural} are there?", str(number) if rng.random() < DIGIT_SHARE else NUMBERS[number]
+    return f"How many {what.plural} are there?", str(number) if rng.random() < DIGIT_ANSWER_SHARE else NUMBER_WORDS[
+        number
+    ]
 
 
 def _draw_two_things(rng: Random, scene: Scene) -> tuple[tuple[Entity, Description], tuple[Entity, Description]] | None:
-    """Return two entities, each with a description that nothing else fits."""
+    """Return two entities with descriptions that fit no other entity of the scene, or None if the draw fails."""
     first, second = _draw_unique_thing(rng, scene), _draw_unique_thing(rng, scene)
     return None if first is None or second is None or first[0] is second[0] else (first, second)
 
@@ -167,7 +178,7 @@ def _ask_relation(rng: Random, scene: Scene) -> tuple[str, str] | None:
     first, second = things
     opposites = rng.choice((RELATIONS[:2], RELATIONS[2:]))
     for relation in opposites:
-        if IS_RELATED[relation](first[0], second[0]):
+        if RELATION_CHECKS[relation](first[0], second[0]):
             return f"Is the {first[1].noun} {' or '.join(opposites)} the {second[1].noun}?", relation
     return None
 
@@ -190,7 +201,7 @@ def ask_both_ways(rng: Random, scene: Scene) -> tuple[str, str] | None:
     if things is None:
         return None
     first, second = things
-    holding = [relation for relation in RELATIONS if IS_RELATED[relation](first[0], second[0])]
+    holding = [relation for relation in RELATIONS if RELATION_CHECKS[relation](first[0], second[0])]
     relation = rng.choice(holding)
     nouns = (first[1].noun, second[1].noun)
     true, false = (f"Is the {one} {relation} the {other}?" for one, other in (nouns, nouns[::-1]))
@@ -204,7 +215,7 @@ def name_place(entity: Entity) -> str:
 
 
 def name_part(entity: Entity) -> str:
-    """Return the name of the entity's part."""
+    """Return the name of the entity's part with an article, or `nothing` if it has no part."""
     return f"a {entity.part}" if entity.part else "nothing"
 
 
@@ -219,7 +230,7 @@ OPEN_QUESTIONS: Mapping[str, AskOpenly] = {
     "relation": _ask_relation,
 }
 TRAINING_QUESTIONS: Mapping[str, AskOpenly] = {"places": _ask_places}
-"""Functions for questions that are only asked in training."""
+"""Functions that make questions for training only, by topic."""
 
 
 def write_caption(rng: Random, scene: Scene) -> str:
@@ -231,8 +242,8 @@ def write_caption(rng: Random, scene: Scene) -> str:
 def _describe_places(rng: Random, scene: Scene) -> str:
     """Describe up to three entities in reading order, with all their properties."""
     ordered = sorted(scene.entities, key=lambda entity: entity.cell)
-    first = rng.randrange(max(1, len(ordered) - MAX_IN_CAPTION + 1))
-    named = ordered[first : first + MAX_IN_CAPTION]
+    first = rng.randrange(max(1, len(ordered) - MAX_OBJECTS_IN_CAPTION + 1))
+    named = ordered[first : first + MAX_OBJECTS_IN_CAPTION]
     return ", ".join(f"{_describe_fully(entity).indefinite} at the {name_place(entity)}" for entity in named)
 
 

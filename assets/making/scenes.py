@@ -146,13 +146,13 @@ def _remove_entity(rng: Random, scene: Scene) -> Scene:
     return Scene(entities=tuple(entity for entity in scene.entities if entity is not removed))
 
 
-SIDE = 96
-CELL_SIDE = SIDE // GRID_SIZE
+IMAGE_SIDE = 96
+CELL_SIDE = IMAGE_SIDE // GRID_SIZE
 OVERSAMPLING = 8
-RADII = {"small": (8.5, 9.0, 9.5), "large": (12.5, 13.0, 13.5)}
-JITTER = 1
-BACKGROUNDS = range(238, 253)
-RGB = {
+RADII_BY_SIZE = {"small": (8.5, 9.0, 9.5), "large": (12.5, 13.0, 13.5)}
+MAX_JITTER_PIXELS = 1
+BACKGROUND_LEVELS = range(238, 253)
+RGB_BY_COLOUR = {
     "red": (214, 39, 40),
     "green": (44, 160, 44),
     "blue": (31, 90, 220),
@@ -171,12 +171,12 @@ Draw = Callable[[ImageDraw.ImageDraw, float, float], None]
 def draw_scene(scene: Scene, seed: int | str) -> Pixels:
     """Draw the scene in RGB, (96, 96, 3); the seed determines position and size jitter and the background shade."""
     rng = Random(seed)
-    background = np.array([rng.choice(BACKGROUNDS) for _ in range(3)], dtype=np.float32)
-    canvas = np.empty((SIDE + 2 * JITTER, SIDE + 2 * JITTER, 3), dtype=np.float32)
+    background = np.array([rng.choice(BACKGROUND_LEVELS) for _ in range(3)], dtype=np.float32)
+    canvas = np.empty((IMAGE_SIDE + 2 * MAX_JITTER_PIXELS, IMAGE_SIDE + 2 * MAX_JITTER_PIXELS, 3), dtype=np.float32)
     canvas[:] = background
     for entity in scene.entities:
         _draw_entity(canvas, entity, rng)
-    return np.round(canvas[JITTER:-JITTER, JITTER:-JITTER]).astype(np.uint8)
+    return np.round(canvas[MAX_JITTER_PIXELS:-MAX_JITTER_PIXELS, MAX_JITTER_PIXELS:-MAX_JITTER_PIXELS]).astype(np.uint8)
 
 
 def to_png(pixels: Pixels) -> bytes:
@@ -187,10 +187,13 @@ def to_png(pixels: Pixels) -> bytes:
 
 
 def _draw_entity(canvas: Coverage, entity: Entity, rng: Random) -> None:
-    radius = rng.choice(RADII[entity.size])
-    top, left = (CELL_SIDE * index + JITTER + rng.randint(-JITTER, JITTER) for index in entity.cell)
+    radius = rng.choice(RADII_BY_SIZE[entity.size])
+    top, left = (
+        CELL_SIDE * index + MAX_JITTER_PIXELS + rng.randint(-MAX_JITTER_PIXELS, MAX_JITTER_PIXELS)
+        for index in entity.cell
+    )
     region = canvas[top : top + CELL_SIDE, left : left + CELL_SIDE]
-    layers = [(_draw_shape(entity.shape, radius), RGB[entity.colour])]
+    layers = [(_draw_shape(entity.shape, radius), RGB_BY_COLOUR[entity.colour])]
     if entity.part:
         mark = MARK_ON_YELLOW if entity.colour == "yellow" else MARK_COLOUR
         layers.append((_draw_part(entity.shape, entity.part, radius), mark))

@@ -14,7 +14,7 @@ from plumbline.operators.base.rows import table
 from plumbline.operators.base.schemas import PROMPTS
 
 SIGNS_SUITE = "shapes_text"
-SIDE = 256
+IMAGE_SIDE = 256
 """Width and height of a sign in pixels."""
 SIGN_TEXTS = (
     "GRAND OPENING",
@@ -29,8 +29,8 @@ SIGN_TEXTS = (
 MISSPELT_WORDS: Mapping[str, int] = {"quill": 0, "stencil": 3, "marker": 7, "smudge": 13}
 """Number of misspelt words out of 16, by generator. A misspelt word has a wrong letter in the middle."""
 ID_COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
-IMAGES = pa.schema([*ID_COLUMNS, ("image", pa.binary())])
-TRUTH = pa.schema([*ID_COLUMNS, ("text", pa.string()), ("wrong", pa.int32())])
+IMAGES_SCHEMA = pa.schema([*ID_COLUMNS, ("image", pa.binary())])
+TRUTH_SCHEMA = pa.schema([*ID_COLUMNS, ("text", pa.string()), ("wrong", pa.int32())])
 """Ground truth: `text` is the text on the sign, and `wrong` is the number of misspelt words in it."""
 
 
@@ -64,10 +64,12 @@ def misspell(word: str, rng: Random) -> str:
 
 def draw_sign(text: str) -> bytes:
     """Draw a PNG of the text, one line per word."""
-    image = Image.new("RGB", (SIDE, SIDE), (244, 240, 228))
+    image = Image.new("RGB", (IMAGE_SIDE, IMAGE_SIDE), (244, 240, 228))
     draw = ImageDraw.Draw(image)
     for line, word in enumerate(text.split()):
-        draw.text((SIDE / 2, 92 + 72 * line), word, fill=(32, 40, 72), font=ImageFont.load_default(40), anchor="mm")
+        draw.text(
+            (IMAGE_SIDE / 2, 92 + 72 * line), word, fill=(32, 40, 72), font=ImageFont.load_default(40), anchor="mm"
+        )
     return to_png(np.asarray(image))
 
 
@@ -84,5 +86,5 @@ def make_sign_tables(seed: int) -> dict[str, pa.Table]:
             ids = {"image_id": image_id, "prompt_id": prompt["prompt_id"], "generator": generator}
             images.append(ids | {"image": png})
             truth.append(ids | {"text": sign.text, "wrong": sign.wrong})
-        tables[f"images/{generator}/00000.parquet"] = table(images, IMAGES)
-    return tables | {"truth.parquet": table(truth, TRUTH)}
+        tables[f"images/{generator}/00000.parquet"] = table(images, IMAGES_SCHEMA)
+    return tables | {"truth.parquet": table(truth, TRUTH_SCHEMA)}

@@ -29,8 +29,8 @@ from plumbline.operators.base.rows import table
 from plumbline.operators.base.schemas import PROMPTS
 
 SEARCH_STEPS = 4000
-RESTART_EVERY = 400
-MAX_IN_IMAGE = 5
+STEPS_PER_RESTART = 400
+MAX_OBJECTS_IN_IMAGE = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +62,7 @@ GENERATORS = (
 
 def imagine_scene(generator: Generator, prompt: Prompt, rng: Random) -> Scene:
     """Return the scene that the generator makes for the prompt."""
-    start = sample_scene(rng, make_prompt_palette(prompt), most=MAX_IN_IMAGE)
+    start = sample_scene(rng, make_prompt_palette(prompt), most=MAX_OBJECTS_IN_IMAGE)
     faultless = _find_violating_scene(prompt, frozenset(), start, rng)
     broken = {node.requirement_id for node in prompt.requirements if rng.random() < generator.faults[node.claim.kind]}
     for node in prompt.requirements:
@@ -98,11 +98,11 @@ def _find_violating_scene(prompt: Prompt, wanted: frozenset[str], start: Scene, 
     for step in range(SEARCH_STEPS):
         if least == 0:
             break
-        if step and step % RESTART_EVERY == 0:
+        if step and step % STEPS_PER_RESTART == 0:
             scene, error = start, _count_misses(prompt, start, wanted)
         changed = edit_scene(rng, scene, palette)
         misses = _count_misses(prompt, changed, wanted)
-        if misses <= error and len(changed.entities) <= MAX_IN_IMAGE + 1:
+        if misses <= error and len(changed.entities) <= MAX_OBJECTS_IN_IMAGE + 1:
             scene, error = changed, misses
         if error < least:
             best, least = scene, error
@@ -117,8 +117,8 @@ SHAPES_SUITE = "shapes"
 PROMPTS_PER_SKILL = 32
 IMAGES_PER_FILE = 128
 _IMAGE_COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
-IMAGES = pa.schema([*_IMAGE_COLUMNS, ("image", pa.binary())])
-REQUIREMENTS = pa.schema(
+IMAGES_SCHEMA = pa.schema([*_IMAGE_COLUMNS, ("image", pa.binary())])
+REQUIREMENTS_SCHEMA = pa.schema(
     [
         ("prompt_id", pa.string()),
         ("requirement_id", pa.string()),
@@ -131,11 +131,11 @@ REQUIREMENTS = pa.schema(
 )
 """Requirements of prompts.
 
-`start` and `end` delimit the characters of the prompt that express the requirement; they are null if no words express
-it alone.
+`start` and `end` delimit the characters of the prompt that express the requirement; both are null if no words express
+only this requirement.
 """
-TRUTH = pa.schema([*_IMAGE_COLUMNS, ("correct", pa.bool_()), ("broken", pa.list_(pa.string()))])
-RATINGS = pa.schema([("image_id", pa.string()), ("rater", pa.string()), ("rating", pa.int32())])
+TRUTH_SCHEMA = pa.schema([*_IMAGE_COLUMNS, ("correct", pa.bool_()), ("broken", pa.list_(pa.string()))])
+RATINGS_SCHEMA = pa.schema([("image_id", pa.string()), ("rater", pa.string()), ("rating", pa.int32())])
 
 Row = dict[str, Any]
 
@@ -150,7 +150,10 @@ class Rater(NamedTuple):
     """Standard deviation of the ratings around their expected value."""
 
     def rate(self, met: float, rng: Random) -> int:
-        """Return the rater's rating of an image that meets the fraction `met` of its prompt's requirements."""
+        """Return a rating from 1 to 5 of an image that meets the fraction `met` of its prompt's requirements.
+
+        The rater's bias and random noise are added before rounding.
+        """
         return min(5, max(1, round(1 + 4 * met + self.bias + rng.gauss(0, self.noise))))
 
 
@@ -168,7 +171,7 @@ class Depiction:
 
     @property
     def broken(self) -> list[str]:
-        """The requirements that the scene violates."""
+        """Ids of the requirements that the scene violates."""
         return self.prompt.list_broken(self.scene)
 
     @property
@@ -196,11 +199,13 @@ class Benchmark:
 def make_benchmark(seed: int) -> Benchmark:
     """Make all generators' images for all prompts from the given seed."""
     prompts = make_prompts(seed, PROMPTS_PER_SKILL)
-    depictions = {generator.name: [_depict(generator, prompt, seed) for prompt in prompts] for generator in GENERATORS}
+    depictions = {
+        generator.name: [_depict_prompt(generator, prompt, seed) for prompt in prompts] for generator in GENERATORS
+    }
     return Benchmark(seed=seed, prompts=prompts, depictions=depictions)
 
 
-def _depict(generator: Generator, prompt: Prompt, seed: int) -> Depiction:
+def _depict_prompt(generator: Generator, prompt: Prompt, seed: int) -> Depiction:
     name = f"{seed}/{generator.name}/{prompt.prompt_id}"
     scene = imagine_scene(generator, prompt, Random(f"scene/{name}"))
     png = to_png(draw_scene(scene, f"pixels/{name}"))
@@ -213,15 +218,15 @@ def make_benchmark_tables(benchmark: Benchmark) -> dict[str, pa.Table]:
     tables = {
         "prompts.parquet": make_prompts_table(benchmark.prompts),
         "requirements.parquet": table(
-            [row for prompt in benchmark.prompts for row in _make_requirement_rows(prompt)], REQUIREMENTS
+            [row for prompt in benchmark.prompts for row in _make_requirement_rows(prompt)], REQUIREMENTS_SCHEMA
         ),
-        "truth.parquet": table([_make_truth_row(depiction) for depiction in everything], TRUTH),
+        "truth.parquet": table([_make_truth_row(depiction) for depiction in everything], TRUTH_SCHEMA),
         "ratings.parquet": table(
-            [row for depiction in everything for row in _make_rating_rows(depiction, benchmark.seed)], RATINGS
+            [row for depiction in everything for row in _make_rating_rows(depiction, benchmark.seed)], RATINGS_SCHEMA
         ),
     }
     for generator, made in benchmark.depictions.items():
-        images = table([depiction.ids | {"image": depiction.png} for depiction in made], IMAGES)
+        images = table([depiction.ids | {"image": depiction.png} for depiction in made], IMAGES_SCHEMA)
         for index, first in enumerate(range(0, len(made), IMAGES_PER_FILE)):
             tables[f"images/{generator}/{index:05}.parquet"] = images[first : first + IMAGES_PER_FILE]
     return tables
@@ -284,7 +289,7 @@ PROMPTS_PER_CLIP = 8
 FRAMES_PER_CLIP = 8
 FRAMES_PER_SECOND = 4
 _CLIP_COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
-CLIP_TRUTH = pa.schema([*_CLIP_COLUMNS, ("correct", pa.float64())])
+CLIP_TRUTH_SCHEMA = pa.schema([*_CLIP_COLUMNS, ("correct", pa.float64())])
 """Ground truth: `correct` is the fraction of a clip's frames that violate no requirement."""
 
 
@@ -293,7 +298,7 @@ class VideoGenerator(NamedTuple):
 
     name: str
     first: str
-    """The image generator whose scene is shown in the first half."""
+    """Name of the image generator whose scene is shown in the first half; `second` is for the second half."""
     second: str
     column: pa.DataType
     """Type of the image column: a video file, or a list of frames."""
@@ -327,10 +332,10 @@ def list_clip_scenes(video_generator: VideoGenerator, prompt: Prompt, seed: int)
     """Return the scene in each frame: one of two scenes made for the prompt by generators of the embedded benchmark."""
     generators_by_name: Mapping[str, Generator] = {generator.name: generator for generator in GENERATORS}
 
-    def scene(name: str) -> Scene:
+    def imagine_named_scene(name: str) -> Scene:
         return imagine_scene(generators_by_name[name], prompt, Random(f"scene/{seed}/{name}/{prompt.prompt_id}"))
 
-    first, second = scene(video_generator.first), scene(video_generator.second)
+    first, second = imagine_named_scene(video_generator.first), imagine_named_scene(video_generator.second)
     return [first] * (FRAMES_PER_CLIP // 2) + [second] * (FRAMES_PER_CLIP - FRAMES_PER_CLIP // 2)
 
 
@@ -359,4 +364,4 @@ def make_clip_tables(seed: int) -> dict[str, pa.Table]:
             truth.append(ids | {"correct": sum(not prompt.list_broken(scene) for scene in scenes) / len(scenes)})
         schema = pa.schema([*_CLIP_COLUMNS, ("image", video_generator.column)])
         tables[f"images/{video_generator.name}/00000.parquet"] = table(images, schema)
-    return tables | {"truth.parquet": table(truth, CLIP_TRUTH)}
+    return tables | {"truth.parquet": table(truth, CLIP_TRUTH_SCHEMA)}

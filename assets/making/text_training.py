@@ -40,8 +40,8 @@ from plumbline.assets.making.tokens import build_writer_tokenizer
 from plumbline.operators.metrics.questions import tifa
 from plumbline.operators.stages import entailment
 
-MAX_TRIES = 12
-EDITS_TRIED = 6
+MAX_VARIATION_TRIES = 12
+MAX_EDIT_TRIES = 6
 PROPERTIES = (("colour", COLOURS), ("size", SIZES), ("part", PARTS))
 OPPOSITES = {"more": "fewer", "fewer": "more", LARGER: SMALLER, SMALLER: LARGER}
 
@@ -72,7 +72,7 @@ def sample_entailed(rng: Random, prompt: Prompt) -> Claim:
 
 def sample_not_entailed(rng: Random, illustrated: IllustratedPrompt) -> Claim | None:
     """Return a claim that can be false although the prompt is true; return None if the draws fail."""
-    for _ in range(MAX_TRIES):
+    for _ in range(MAX_VARIATION_TRIES):
         claim = _draw_candidate(rng, illustrated.prompt)
         if any(not claim.holds(scene) for scene in _draw_fitting_scenes(rng, illustrated)):
             return claim
@@ -88,7 +88,7 @@ def _draw_candidate(rng: Random, prompt: Prompt) -> Claim:
 
 def _draw_fitting_scenes(rng: Random, illustrated: IllustratedPrompt) -> list[Scene]:
     scenes = [illustrated.scene]
-    for _ in range(EDITS_TRIED):
+    for _ in range(MAX_EDIT_TRIES):
         edited = edit_scene(rng, rng.choice(scenes), Palette())
         if illustrated.prompt.holds(edited):
             scenes.append(edited)
@@ -109,7 +109,7 @@ def vary_claim(rng: Random, claim: Claim) -> Claim:
             return rng.choice((_vary_pair(rng, claim), _vary_thing(rng, claim)))
         case Every():
             return _vary_every(rng, claim)
-    raise TypeError(f"claim: expected one of assets/making/claims.py, got {claim!r}")
+    raise TypeError(f"claim: expected a claim of assets/making/claims.py, got {claim!r}")
 
 
 def _vary_description(rng: Random, what: Description) -> Description:
@@ -157,8 +157,8 @@ HYPOTHESIS_WORDS = (
     "There are circles. A circle is above every circle. All circles are red. Every circle has a dot."
 )
 """Sentences with the words that hypotheses use in addition to the words for shapes."""
-DENIED_SHARE = 0.15
-PLAIN_SHARE = 0.1
+DENIED_STATEMENT_SHARE = 0.15
+PLAIN_STATEMENT_SHARE = 0.1
 
 
 class TextPair(NamedTuple):
@@ -174,7 +174,7 @@ def sample_pair(rng: Random, *, held_out: bool) -> TextPair:
     truth = rng.random() < 0.5
     while True:
         illustrated = sample_illustrated(rng, held_out=held_out)
-        denied = not truth and rng.random() < DENIED_SHARE
+        denied = not truth and rng.random() < DENIED_STATEMENT_SHARE
         claim = sample_entailed(rng, illustrated.prompt) if truth or denied else sample_not_entailed(rng, illustrated)
         if claim is not None:
             statement = (
@@ -185,7 +185,7 @@ def sample_pair(rng: Random, *, held_out: bool) -> TextPair:
 
 def _phrase_statement(rng: Random, claim: Claim) -> str:
     """Phrase the claim as a Gecko-style question and answer, or occasionally (at random) in the claim's own words."""
-    if rng.random() < PLAIN_SHARE:
+    if rng.random() < PLAIN_STATEMENT_SHARE:
         return claim.text[0].upper() + claim.text[1:] + "."
     return make_hypothesis(rng.choice((make_choice_question, make_yes_no_question))(claim))
 
@@ -196,7 +196,7 @@ def make_hypothesis(question: ChoiceQuestion) -> str:
 
 
 class EncodedPairs(NamedTuple):
-    """The input of one training step."""
+    """Input and labels of one training step of the NLI model."""
 
     tokens: Mapping[str, torch.Tensor]
     """Input tensors of the network by name, each (n, tokens)."""
@@ -218,7 +218,7 @@ def compute_nli_loss(model: BertForSequenceClassification, batch: EncodedPairs) 
 
 
 IGNORED_LABEL = -100
-PHRASES = (
+TOKENIZER_PHRASES = (
     "Description:\n",
     "\nThe visually groundable words and their scores are labelled below:\n",
     "\nThe visually groundable words are labelled below:\n",
@@ -268,9 +268,9 @@ spell it out.
 """
 VOCABULARY_PROMPTS = 600
 DOUBTS_PER_PROMPT = 2
-CHOICES_KEPT = 3
+MAX_CHOICE_LESSONS = 3
 """Number of lessons about choosing an answer that are kept for each prompt."""
-POOLED = 8
+POOLED_BATCHES = 8
 
 
 def make_writer_tokenizer(seed: int) -> PreTrainedTokenizerFast:
@@ -278,7 +278,7 @@ def make_writer_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     rng = Random(f"writer words/{seed}")
     lessons = [lesson for _ in range(VOCABULARY_PROMPTS) for lesson in make_training_lessons(rng)]
     texts = {lesson.text.removeprefix(lesson.instruction) for lesson in lessons} | {lesson.reply for lesson in lessons}
-    return build_writer_tokenizer(texts, instructions=list(REPLY_WRITERS), phrases=PHRASES)
+    return build_writer_tokenizer(texts, instructions=list(REPLY_WRITERS), phrases=TOKENIZER_PHRASES)
 
 
 def make_training_lessons(rng: Random) -> list[Lesson]:
@@ -292,7 +292,7 @@ def make_lessons(rng: Random, illustrated: IllustratedPrompt) -> list[Lesson]:
     doubting = GoldWriter(illustrated.prompt, doubted=_make_doubts(rng, illustrated))
     lessons = [lesson for metric in METRICS for lesson in writer.write(metric).lessons if not _is_choice(lesson)]
     choices = [lesson for lesson in doubting.write("tifa").lessons if _is_choice(lesson)]
-    return lessons + rng.sample(choices, min(CHOICES_KEPT, len(choices)))
+    return lessons + rng.sample(choices, min(MAX_CHOICE_LESSONS, len(choices)))
 
 
 def _is_choice(lesson: Lesson) -> bool:
@@ -300,14 +300,14 @@ def _is_choice(lesson: Lesson) -> bool:
 
 
 def _make_doubts(rng: Random, illustrated: IllustratedPrompt) -> list[ChoiceQuestion]:
-    """Make yes/no questions whose answers do not follow from the prompt, and one question whose answer does."""
+    """Make questions about claims that do not follow from the prompt, answered no, and one about a claim that does."""
     claims = [sample_not_entailed(rng, illustrated) for _ in range(DOUBTS_PER_PROMPT)]
     denied = [make_yes_no_question(claim, truth=False) for claim in claims if claim is not None]
     return [*denied, make_yes_no_question(sample_entailed(rng, illustrated.prompt))]
 
 
 class Sequences(NamedTuple):
-    """The input of one training step."""
+    """Input and labels of one training step of the question writer."""
 
     ids: torch.Tensor
     """Token ids (n, tokens), padded on the right."""
@@ -319,7 +319,7 @@ def make_lesson_batches(tokenizer: PreTrainedTokenizerFast, rng: Random, size: i
     """Yield batches of `size` lessons indefinitely; lessons of similar length share a batch."""
     while True:
         lessons: list[Lesson] = []
-        while len(lessons) < POOLED * size:
+        while len(lessons) < POOLED_BATCHES * size:
             lessons += make_training_lessons(rng)
         rows = sorted(_tokenize_lessons(tokenizer, lessons), key=lambda row: len(row[0]) + rng.random())
         batches = [rows[first : first + size] for first in range(0, len(rows), size)]

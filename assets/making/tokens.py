@@ -15,21 +15,21 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from plumbline.assets.making.claims import NUMBERS, SKILLS
+from plumbline.assets.making.claims import NUMBER_WORDS, SKILLS
 from plumbline.assets.making.prompts import sample_prompt
 from plumbline.assets.making.questions import OPEN_QUESTIONS, VQASCORE_TEMPLATE, ask_directly, ask_openly, write_caption
 from plumbline.assets.making.scenes import sample_scene
-from plumbline.operators.models.networks.clip_flant5 import BEFORE_IMAGE
+from plumbline.operators.models.networks.clip_flant5 import TEXT_BEFORE_IMAGE
 
 SENTENCE_COUNT = 4000
 PUNCTUATION = "\"'?!.,:;()"
-SPACE_MARK = "▁"
-T5_CONTEXT = 512
-CLIP_CONTEXT = 77
-NLI_CONTEXT = 128
-WRITER_CONTEXT = 4096
-WRITER_SPECIAL = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
-WRITER_WORDS = r" ?[A-Za-z]+| ?[0-9]|\s|[^\sA-Za-z0-9]"
+SPACE_CHARACTER = "▁"
+T5_CONTEXT_TOKENS = 512
+CLIP_CONTEXT_TOKENS = 77
+NLI_CONTEXT_TOKENS = 128
+WRITER_CONTEXT_TOKENS = 4096
+WRITER_SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
+WRITER_WORD_PATTERN = r" ?[A-Za-z]+| ?[0-9]|\s|[^\sA-Za-z0-9]"
 OTHER_WORDS = (
     "A photo depicts Yes No yes no What Which Who How many much color colors size shape shapes part object objects "
     "thing things image picture figure photo there is are the a an in on of at to and or not any all every each none "
@@ -53,7 +53,7 @@ FIXED_PHRASES = (
 def write_sentences(seed: int) -> list[str]:
     """Write statements, questions with answers, and captions that together use every word about shapes."""
     rng = Random(f"sentences/{seed}")
-    sentences = [BEFORE_IMAGE, VQASCORE_TEMPLATE, OTHER_WORDS, " ".join(NUMBERS), " ".join(digits)]
+    sentences = [TEXT_BEFORE_IMAGE, VQASCORE_TEMPLATE, OTHER_WORDS, " ".join(NUMBER_WORDS), " ".join(digits)]
     for index in range(SENTENCE_COUNT):
         scene, skill = sample_scene(rng), SKILLS[index % len(SKILLS)]
         prompt = sample_prompt(rng, scene, skill)
@@ -70,7 +70,7 @@ def make_t5_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
     special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
     tokenizer = _make_word_tokenizer(sentences, special, "$A </s>")
     tokenizer.add_tokens([AddedToken(phrase, normalized=False) for phrase in FIXED_PHRASES])
-    return _wrap_tokenizer(tokenizer, special, T5_CONTEXT)
+    return _wrap_tokenizer(tokenizer, special, T5_CONTEXT_TOKENS)
 
 
 def make_clip_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
@@ -82,7 +82,7 @@ def make_clip_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
         "eos_token": "<|endoftext|>",
     }
     return _wrap_tokenizer(
-        _make_word_tokenizer(sentences, special, "<|startoftext|> $A <|endoftext|>"), special, CLIP_CONTEXT
+        _make_word_tokenizer(sentences, special, "<|startoftext|> $A <|endoftext|>"), special, CLIP_CONTEXT_TOKENS
     )
 
 
@@ -91,7 +91,7 @@ def make_bert_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
     special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     tokenizer = _make_word_tokenizer(sentences, special, "[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1")
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
-    return _wrap_tokenizer(tokenizer, special, NLI_CONTEXT, model_input_names=inputs)
+    return _wrap_tokenizer(tokenizer, special, NLI_CONTEXT_TOKENS, model_input_names=inputs)
 
 
 def _wrap_tokenizer(
@@ -108,8 +108,8 @@ def _make_word_tokenizer(
 ) -> Tokenizer:
     """Make a unigram model of whole words that spells unknown words letter by letter.
 
-    `special` gives the special tokens by role, in the order of their ids; `template` and `pair` place them around
-    texts.
+    `special` gives the special tokens by role, in the order of their ids. `template` and `pair` are the positions of
+    these tokens in a text and in a pair of texts.
     """
     names = list(special.values())
     tokenizer = Tokenizer(models.Unigram(_count_vocabulary(names, sentences), names.index(special["unk_token"])))
@@ -117,8 +117,8 @@ def _make_word_tokenizer(
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKC(), *spaced, normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
     )
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE_MARK, prepend_scheme="always")
-    tokenizer.decoder = decoders.Metaspace(replacement=SPACE_MARK, prepend_scheme="always")
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE_CHARACTER, prepend_scheme="always")
+    tokenizer.decoder = decoders.Metaspace(replacement=SPACE_CHARACTER, prepend_scheme="always")
     tokenizer.add_special_tokens(names)
     placed = [(name, index) for index, name in enumerate(names) if name in template]
     tokenizer.post_processor = processors.TemplateProcessing(single=template, pair=pair, special_tokens=placed)
@@ -128,9 +128,9 @@ def _make_word_tokenizer(
 def _count_vocabulary(special: Sequence[str], sentences: Iterable[str]) -> list[tuple[str, float]]:
     counts = Counter(word for sentence in sentences for word in split_words(sentence))
     total = sum(counts.values())
-    words = [(SPACE_MARK + word, math.log(count / total)) for word, count in sorted(counts.items())]
+    words = [(SPACE_CHARACTER + word, math.log(count / total)) for word, count in sorted(counts.items())]
     known = {piece for piece, _ in words}
-    letters = SPACE_MARK + ascii_letters + digits + PUNCTUATION + "-/&%"
+    letters = SPACE_CHARACTER + ascii_letters + digits + PUNCTUATION + "-/&%"
     rare = [(letter, -30.0) for letter in letters if letter not in known]
     return [(name, 0.0) for name in special] + words + rare
 
@@ -151,16 +151,18 @@ def build_writer_tokenizer(
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     pieces = {piece for text in texts for piece in split_pieces(text, phrases)}
     spelled = {"".join(part for part, _ in byte_level.pre_tokenize_str(piece)) for piece in pieces}
-    names = dict.fromkeys([*WRITER_SPECIAL.values(), *sorted(pre_tokenizers.ByteLevel.alphabet()), *sorted(spelled)])
+    names = dict.fromkeys(
+        [*WRITER_SPECIAL_TOKENS.values(), *sorted(pre_tokenizers.ByteLevel.alphabet()), *sorted(spelled)]
+    )
     vocabulary = {name: index for index, name in enumerate(names)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
     split = pre_tokenizers.Split(Regex(_make_pattern(phrases)), "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(list(WRITER_SPECIAL.values()))
+    tokenizer.add_special_tokens(list(WRITER_SPECIAL_TOKENS.values()))
     tokenizer.add_tokens([AddedToken(instruction, normalized=False) for instruction in instructions])
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    return _wrap_tokenizer(tokenizer, WRITER_SPECIAL, WRITER_CONTEXT, padding_side="left")
+    return _wrap_tokenizer(tokenizer, WRITER_SPECIAL_TOKENS, WRITER_CONTEXT_TOKENS, padding_side="left")
 
 
 def split_pieces(text: str, phrases: Sequence[str]) -> list[str]:
@@ -169,7 +171,7 @@ def split_pieces(text: str, phrases: Sequence[str]) -> list[str]:
 
 
 def _make_pattern(phrases: Sequence[str]) -> str:
-    """Return a pattern that prefers longer phrases, escaped so that Python and Oniguruma (tokenizers) read it alike."""
+    """Return a pattern that prefers longer phrases; Python and Oniguruma (tokenizers) interpret it in the same way."""
     longest_first = sorted(phrases, key=len, reverse=True)
     escaped = [re.sub(r"([^A-Za-z0-9\s])", r"\\\1", phrase) for phrase in longest_first]
-    return "|".join([*escaped, WRITER_WORDS])
+    return "|".join([*escaped, WRITER_WORD_PATTERN])

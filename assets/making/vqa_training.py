@@ -49,11 +49,11 @@ from plumbline.plugins.training.exercises import (
 )
 from plumbline.plugins.training.loop import TrainingStage
 
-CAPTIONS_EVERY = 10
-CAPTIONS_EACH = 2
+STEPS_PER_CAPTION_BATCH = 10
+CAPTIONS_PER_IMAGE = 2
 MIN_ENTITIES = 2
-MAX_TRIES = 8
-GROWING_SHARE = 0.3
+MAX_TRIES_PER_EXERCISE = 8
+GROWING_STEPS_SHARE = 0.3
 Weights = Mapping[str, float]
 
 
@@ -110,7 +110,7 @@ enough without knowing, and makes no further progress.
 
 def find_max_entities(stage: TrainingStage, step: int, fewest: int = MIN_ENTITIES) -> int:
     """Return the maximum number of entities per scene at this step, which grows until 30% of the steps are done."""
-    progress = min(1.0, step / max(1.0, GROWING_SHARE * stage.steps))
+    progress = min(1.0, step / max(1.0, GROWING_STEPS_SHARE * stage.steps))
     return round(fewest + progress * (MAX_ENTITIES - fewest))
 
 
@@ -128,8 +128,8 @@ class ExerciseMaker:
     def make_questions(self, mixture: Mixture, stage: TrainingStage, step: int) -> ExerciseBatch:
         """Make questions as at inference, and occasionally captions, so that the model does not forget them."""
         most = find_max_entities(stage, step, mixture.fewest)
-        if step % CAPTIONS_EVERY == 0:
-            return self._make_captions(stage.size, CAPTIONS_EACH, most)
+        if step % STEPS_PER_CAPTION_BATCH == 0:
+            return self._make_captions(stage.size, CAPTIONS_PER_IMAGE, most)
         scenes = self._draw_scenes(stage.size, most)
         exercises = [
             make_question_exercise(index, question.text, question.answer)
@@ -155,8 +155,8 @@ class ExerciseMaker:
 
 
 def make_training_questions(rng: Random, scene: Scene, mixture: Mixture, count: int) -> list[GoldQuestion]:
-    """Ask up to `count` questions about the scene; with a narrow mixture there may be nothing to ask."""
-    drawn = (mixture.draw(rng, scene) for _ in range(MAX_TRIES * count))
+    """Return up to `count` questions about the scene; fewer, or none, if the mixture hardly fits the scene."""
+    drawn = (mixture.draw(rng, scene) for _ in range(MAX_TRIES_PER_EXERCISE * count))
     return list(islice(filter(None, drawn), count))
 
 

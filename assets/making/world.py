@@ -73,7 +73,7 @@ from plumbline.assets.making.vqa_training import (
 )
 from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.models.loading import load
-from plumbline.plugins.training.exercises import PARTS, compute_exercise_loss
+from plumbline.plugins.training.exercises import TRAINED_PARTS, compute_exercise_loss
 from plumbline.plugins.training.loop import Report, StageTrainer, TrainingStage, train
 from plumbline.plugins.training.trainee import train_only
 
@@ -91,15 +91,15 @@ def render_card(measured: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
 
 
 SUITE_FOLDER = "shapes"
-PAIRS_EACH = 10
-RATE_FACTORS = {"relative_attention_bias": 10.0}
+PAIRS_PER_QUESTION = 10
+LEARNING_RATE_FACTORS = {"relative_attention_bias": 10.0}
 STAGES: Mapping[str, TrainingStage] = {
     "tower": TrainingStage(steps=300, peak=1e-3, size=128),
     "clip": TrainingStage(steps=600, peak=1e-3, size=96, each=2),
-    "caption": TrainingStage(steps=500, peak=1e-3, size=64, each=2, quick=RATE_FACTORS),
-    "place": TrainingStage(steps=1200, peak=7e-4, size=24, each=4, quick=RATE_FACTORS),
-    "relation": TrainingStage(steps=1200, peak=5e-4, size=24, each=4, quick=RATE_FACTORS),
-    "question": TrainingStage(steps=6000, peak=6e-4, size=24, each=5, quick=RATE_FACTORS),
+    "caption": TrainingStage(steps=500, peak=1e-3, size=64, each=2, quick=LEARNING_RATE_FACTORS),
+    "place": TrainingStage(steps=1200, peak=7e-4, size=24, each=4, quick=LEARNING_RATE_FACTORS),
+    "relation": TrainingStage(steps=1200, peak=5e-4, size=24, each=4, quick=LEARNING_RATE_FACTORS),
+    "question": TrainingStage(steps=6000, peak=6e-4, size=24, each=5, quick=LEARNING_RATE_FACTORS),
     "writer": TrainingStage(steps=6000, peak=1.5e-3, size=64),
     "nli": TrainingStage(steps=3000, peak=7e-4, size=96),
 }
@@ -125,9 +125,10 @@ class WorldConfig:
 
     def __post_init__(self) -> None:
         for step in self.steps:
-            if step not in MAKERS:
+            if step not in MAKE_FUNCTIONS:
                 raise ConfigError(
-                    f"steps: expected some of {', '.join(MAKERS)}, got {step!r}; {suggest(step, list(MAKERS))}"
+                    f"steps: expected some of {', '.join(MAKE_FUNCTIONS)}, got {step!r}; "
+                    f"{suggest(step, list(MAKE_FUNCTIONS))}"
                 )
         for name in ("shorten", "questions_each"):
             if getattr(self, name) < 1:
@@ -144,8 +145,8 @@ class WorldConfig:
 
 
 def make_world(config: WorldConfig, report: Report) -> None:
-    """Make the chosen parts, in the order of MAKERS."""
-    for name, make in MAKERS.items():
+    """Make the chosen parts, in the order of MAKE_FUNCTIONS."""
+    for name, make in MAKE_FUNCTIONS.items():
         if name in config.steps:
             began = monotonic()
             torch.manual_seed(config.seed)
@@ -154,7 +155,7 @@ def make_world(config: WorldConfig, report: Report) -> None:
 
 
 def make_data(config: WorldConfig, report: Report) -> None:
-    """Make the tables of the embedded benchmark of images, and report how often each generator meets its prompts."""
+    """Make the embedded benchmark's tables; report each generator's fraction of images that meet all requirements."""
     benchmark = make_benchmark(config.seed)
     write_tables(make_benchmark_tables(benchmark), Path(config.output) / SUITE_FOLDER)
     for name, mean in benchmark.true_means.items():
@@ -204,7 +205,7 @@ def make_vqa(config: WorldConfig, report: Report) -> None:
     model = build_clip_flant5(tokenizer)
     clip = CLIPModel.from_pretrained(Path(config.output) / CLIP_FOLDER, dtype=torch.float32)
     model.vision_tower.load_state_dict(clip.vision_model.state_dict())
-    train_only(model, PARTS)
+    train_only(model, TRAINED_PARTS)
     maker = ExerciseMaker(tokenizer, Random(f"vqa/{config.seed}"))
     batches = {"caption": maker.make_captions} | {
         name: partial(maker.make_questions, asked) for name, asked in MIXTURES.items()
@@ -260,7 +261,7 @@ def make_accuracy(config: WorldConfig, report: Report) -> None:
 
 
 def _measure_text_models(config: WorldConfig, benchmark: Benchmark) -> dict[str, Any]:
-    """Return measurements of the writer on the benchmark's prompts, and of the filters on hallucinated questions."""
+    """Return measurements of the writer, of the filters on hallucinated questions, and of the NLI model, by name."""
     writer = load(resolve_checkpoint(Path(config.output), WRITER_FOLDER), "generate")
     nli = load(resolve_checkpoint(Path(config.output), NLI_FOLDER), "entailment")
     sheets = {metric: write_sheets(writer, metric, benchmark.prompts) for metric in METRICS}
@@ -270,11 +271,11 @@ def _measure_text_models(config: WorldConfig, benchmark: Benchmark) -> dict[str,
             f"Gecko, NLI at {GECKO_THRESHOLD}": count_entailed(nli, sheets["gecko"]),
             "TIFA, filter": count_filtered(sheets["tifa"]),
         },
-        "nli": measure_pairs(nli, sample_held_out_pairs(config.seed, PAIRS_EACH * config.questions_each)),
+        "nli": measure_pairs(nli, sample_held_out_pairs(config.seed, PAIRS_PER_QUESTION * config.questions_each)),
     }
 
 
-MAKERS: Mapping[str, Callable[[WorldConfig, Report], None]] = {
+MAKE_FUNCTIONS: Mapping[str, Callable[[WorldConfig, Report], None]] = {
     "data": make_data,
     "video": make_video,
     "signs": make_signs,

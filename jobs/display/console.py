@@ -12,7 +12,7 @@ from plumbline.operators.base.errors import printable
 from plumbline.operators.base.sentences import Sentence
 
 LOG_WIDTH = 140
-EMPTY = "-"
+EMPTY_CELL = "-"
 
 
 class JobConsole(Console):
@@ -70,7 +70,7 @@ def show_tables(
 ) -> list[str]:
     """Print a table of cells by row and column name, split into at most `max_tables` tables if it is too wide.
 
-    Return the columns that are left out.
+    Return the names of the columns that are left out.
     """
     left = list(dict.fromkeys(name for row in rows.values() for name in row))
     while left and max_tables != 0:

@@ -15,13 +15,13 @@ from plumbline.operators.metaeval.orders import make_relations_tables
 from plumbline.operators.metaeval.paper_tables import EMPTY_CELL, count_columns, format_value, list_conventions
 from plumbline.operators.report.agreement import Agreement, describe_conclusions
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
-from plumbline.pipelines.metaeval.metaeval import NO_SCORES_NOTE, PAGE, Findings
+from plumbline.pipelines.metaeval.metaeval import NO_SCORES_NOTE, PAGE_FILE, Findings
 
-MAX_LINES = 40
+MAX_TABLE_LINES = 40
 """Maximum number of lines in the main table, so that it fits on a screen."""
 MAX_ROWS = 24
 FILE_DESCRIPTIONS = {
-    PAGE: "every statistic, by skill too, with its convention; the raters; corrected means",
+    PAGE_FILE: "every statistic, by skill too, with its convention; the raters; corrected means",
     "judgements.parquet": "the same statistics as a table",
     "comparisons.parquet": "which metrics differ",
     "orders.parquet": "which of two generators is better, by people and by each metric",
@@ -52,14 +52,14 @@ def show_agreement(console: Console, findings: Findings) -> None:
     if not _group_by_template(findings):
         _show_people(console, findings, MAX_ROWS)
         _show_tables(console, findings.graph_contents)
-    elif overall.get().count("\n") <= MAX_LINES:
+    elif overall.get().count("\n") <= MAX_TABLE_LINES:
         _show_overall(console, findings)
     else:
         _show_first_statistics(console, findings)
 
 
 def show_written(console: Console, findings: Findings, hint: str = "") -> None:
-    """Print the folder with the results, followed by a `hint`, and the files in it."""
+    """Print the path of the folder with the results, followed by a `hint`, and list the files in the folder."""
     say(console, f"written to {findings.folder}/{hint}:")
     for file in findings.files:
         say(console, f"  {file:<27}{FILE_DESCRIPTIONS[file]}")
@@ -134,7 +134,7 @@ def _show_first_statistics(console: Console, findings: Findings) -> None:
     first_rows = dict(list(rows.items())[:MAX_ROWS])
     left = show_tables(console, f"{findings.protocol}: agreement with people", first_rows, max_tables=1)
     if left_out := [*list(rows)[MAX_ROWS:], *left]:
-        say(console, f"in {PAGE} only: {names(left_out)}")
+        say(console, f"in {PAGE_FILE} only: {names(left_out)}")
 
 
 def _group_by_template(findings: Findings) -> dict[str, list[Judgement]]:
@@ -148,7 +148,7 @@ def _group_by_template(findings: Findings) -> dict[str, list[Judgement]]:
 
 
 def _show_subsets(console: Console, title: str, judgements: Sequence[Judgement]) -> None:
-    """Print a table of the first statistic: a row per subset, labelled with its n, and a column per metric."""
+    """Print a table of the first statistic by subset and metric; the labels of the subsets contain the sample sizes."""
     if not judgements:
         return
     statistic = judgements[0].statistic
@@ -180,7 +180,7 @@ def _show_people(console: Console, findings: Findings, max_rows: int) -> None:
     if rows:
         show_table(console, "the raters", ("", "template", "statistic", "value", "n"), rows[:max_rows])
     if rows[max_rows:]:
-        say(console, f"{len(rows[max_rows:])} more rows in {PAGE}")
+        say(console, f"{len(rows[max_rows:])} more rows in {PAGE_FILE}")
 
 
 def _show_comparisons(console: Console, comparisons: Sequence[Comparison]) -> None:

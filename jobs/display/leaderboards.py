@@ -5,10 +5,10 @@ from typing import Any
 
 from rich.console import Console
 
-from plumbline.jobs.display.console import EMPTY, say, show_table, show_tables, warn
-from plumbline.operators.base.errors import REMEDIES
+from plumbline.jobs.display.console import EMPTY_CELL, say, show_table, show_tables, warn
+from plumbline.operators.base.errors import REMEDIES_BY_KIND
 from plumbline.operators.base.failures import iterate_failure_kinds, name_row
-from plumbline.operators.base.sentences import NO_INTERVAL, WHY_NO_INTERVAL, interval_text
+from plumbline.operators.base.sentences import NO_INTERVAL, WHY_NO_INTERVAL, format_interval
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.results.pair_comparisons import describe_comparisons
 from plumbline.operators.results.summary import OVERALL
@@ -21,9 +21,10 @@ from plumbline.pipelines.sweeps.results import FinishedSweep, Results
 
 
 def show_leaderboards(console: Console, finished: FinishedSweep, store: Store, *, verbose: bool = False) -> None:
-    """Print every metric's leaderboards if `verbose`; otherwise print the main leaderboard, but only of an earlier run.
+    """Print every metric's leaderboards if `verbose`, or otherwise the main leaderboard of an unchanged, earlier run.
 
-    For a new run, the job prints the leaderboard when it writes the report.
+    For a new run, print nothing unless `verbose`, because the job prints its main leaderboard when it writes the
+    report.
     """
     record = None if verbose or not finished.unchanged else read_report_record(store, finished.run_id)
     if record is not None:
@@ -70,8 +71,8 @@ def _show_boards(console: Console, finished: FinishedSweep) -> None:
         names = ("#", "generator", "mean", "95% interval", "n", "coverage")
         means, ranked = [row["mean"] for row in overall], list[list[str]]()
         for row in overall:  # equal means share a rank, and a generator without a mean has no rank
-            rank = str(1 + means.index(row["mean"])) if row["n"] else EMPTY
-            interval, coverage = interval_text(row["low"], row["high"]), f"{row['coverage']:.1%}"
+            rank = str(1 + means.index(row["mean"])) if row["n"] else EMPTY_CELL
+            interval, coverage = format_interval(row["low"], row["high"]), f"{row['coverage']:.1%}"
             ranked.append([rank, row["generator"], _format_number(row["mean"]), interval, str(row["n"]), coverage])
         title = f"{metric}: overall{', lower is better' if metric in finished.lower_is_better else ''}"
         show_table(console, title, names, ranked, numbers=slice(2, None))
@@ -82,7 +83,7 @@ def _show_boards(console: Console, finished: FinishedSweep) -> None:
 
 
 def _show_skills(console: Console, metric: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print the means by generator and skill, with the counts of scored and expected images if they differ."""
+    """Print the means by generator and skill, with the counts of scored and expected images if the counts differ."""
     expected: dict[str, int] = {}
     for row in rows:
         if row["skill"] != OVERALL:
@@ -96,7 +97,7 @@ def _show_skills(console: Console, metric: str, rows: Sequence[Mapping[str, Any]
 
 def _format_skill_cell(row: Mapping[str, Any] | None) -> str:
     if row is None:
-        return EMPTY
+        return EMPTY_CELL
     short = f" ({row['n']}/{row['n'] + row['n_null']})" if row["n_null"] else ""
     return _format_number(row["mean"]) + short
 
@@ -111,7 +112,7 @@ def show_failures(console: Console, results: Results) -> None:
     kinds = sorted(iterate_failure_kinds(results.failures), key=lambda first: (-first["rows"], first["kind"]))
     rows = [
         (first["kind"], str(first["rows"]), f"{first['rows'] / results.rows:.1%}",
-         REMEDIES.get(first["kind"], "act on its message"))
+         REMEDIES_BY_KIND.get(first["kind"], "act on its message"))
         for first in kinds
     ]  # fmt: skip
     names = ("kind", "rows", "share", "what to do")
@@ -141,4 +142,4 @@ def show_usage(console: Console, usage: Mapping[str, Usage], costs: Mapping[str,
 
 
 def _format_number(value: float | None) -> str:
-    return EMPTY if value is None else f"{value:.3f}"
+    return EMPTY_CELL if value is None else f"{value:.3f}"

@@ -24,11 +24,11 @@ from plumbline.pipelines.sweeps.suite import PlannedSuite
 
 NO_MODEL = "none"
 """Text in place of the model calls for a stage that uses no model, such as questions from a template."""
-ASSETS = f"{(ROOT / 'assets').resolve()}/"
+ASSETS_PREFIX = f"{(ROOT / 'assets').resolve()}/"
 """Folder with the embedded benchmark."""
-MAX_BROKEN = 10
+MAX_LISTED_BROKEN_CELLS = 10
 """Maximum number of damaged or lost cells that are listed."""
-MAX_PROBLEMS = 10
+MAX_LISTED_PROBLEMS = 10
 """Maximum number of unreadable rows of a question pack that are listed."""
 
 
@@ -139,10 +139,10 @@ def _show_verified(console: Console, planned: PlannedSweep) -> None:
     read, broken = planned.verified
     found = f"{len(broken)} damaged or lost" if broken else "all are intact"
     say(console, f"verify: {plural(read, 'cell')} read, {found}")
-    for path in broken[:MAX_BROKEN]:
+    for path in broken[:MAX_LISTED_BROKEN_CELLS]:
         warn(console, f"{planned.store.place.url}/{path}: damaged or lost, will be recomputed")
-    if len(broken) > MAX_BROKEN:
-        warn(console, f"{len(broken) - MAX_BROKEN} other damaged or lost cells will be recomputed")
+    if len(broken) > MAX_LISTED_BROKEN_CELLS:
+        warn(console, f"{len(broken) - MAX_LISTED_BROKEN_CELLS} other damaged or lost cells will be recomputed")
 
 
 def _show_problems(console: Console, planned: PlannedSweep) -> None:
@@ -164,10 +164,10 @@ def _show_problems(console: Console, planned: PlannedSweep) -> None:
     blind = [name for name in config.metrics if name not in list_source_metrics(config.metrics)]
     if config.benchmark.columns.sources and blind:
         warn(console, f"{', '.join(blind)}: scores edited images without looking at their sources")
-    for problem in sources.pack_problems[:MAX_PROBLEMS]:
+    for problem in sources.pack_problems[:MAX_LISTED_PROBLEMS]:
         warn(console, problem)
-    if len(sources.pack_problems) > MAX_PROBLEMS:
-        others = len(sources.pack_problems) - MAX_PROBLEMS
+    if len(sources.pack_problems) > MAX_LISTED_PROBLEMS:
+        others = len(sources.pack_problems) - MAX_LISTED_PROBLEMS
         warn(console, f"{others} other rows of benchmark.questions; log.format=text lists all")
     if config.retry_failed:
         rows = sum(failed.retryable for failed in plan.failed.values())
@@ -181,7 +181,7 @@ def _show_problems(console: Console, planned: PlannedSweep) -> None:
 
 
 def _explain_complete(planned: PlannedSweep) -> str:
-    """Return the reason why there is nothing to compute; empty if it has already been printed."""
+    """Return the reason why there is nothing to compute; empty for `retry_failed`, which prints its own reason."""
     if planned.config.retry_failed:
         return ""
     return "everything is in the store" if planned.plan.cells else "no image can be read"
@@ -208,9 +208,9 @@ def _show_work(
     downloads = {source: size for model in models for source, size in model.count_downloads().items()}
     for source, size in sorted(downloads.items()):
         say(console, f"downloads {source}: {size / 1e9:.1f} GB" if size > 1e8 else f"downloads {source}: {size} bytes")
-    embedded = any(part.source.startswith(ASSETS) for model in models for part in model.parts.values())
+    embedded = any(part.source.startswith(ASSETS_PREFIX) for model in models for part in model.parts.values())
     images = config.benchmark.images if isinstance(config, SweepConfig) else None
-    if embedded and images is not None and not config.storage.locate(images).url.startswith(ASSETS):
+    if embedded and images is not None and not config.storage.locate(images).url.startswith(ASSETS_PREFIX):
         say(console, "models=shapes only knows coloured shapes; its scores for other images are meaningless")
     for node in (item.node for item in missing):
         pool = node.find_pool(config.cluster)

@@ -18,7 +18,7 @@ from plumbline.pipelines.sweeps.planning import PlannedSweep
 
 LINE_INTERVAL, MAX_LINE_INTERVAL = 30.0, 600.0
 """Seconds between progress lines in a log. The interval doubles each time, up to the maximum, to keep the log short."""
-PHASE_DELAY = 10.0
+PHASE_DELAY_SECONDS = 10.0
 """Seconds after which a phase, such as starting workers, gets a line in a log; shorter phases get none."""
 BAR_WIDTH = 20
 MIN_FINISHING_SECONDS = 4.0
@@ -85,7 +85,7 @@ class ProgressDisplay:
         self.totals = Totals()
         self.tasks: dict[str, TaskID] = {}
         self.interval, self.last_line = LINE_INTERVAL, time.monotonic()
-        self.late_phase = Timer(PHASE_DELAY, str)
+        self.late_phase = Timer(PHASE_DELAY_SECONDS, str)
         self.phase: str | None = None
         self.phase_began = 0.0
 
@@ -106,7 +106,7 @@ class ProgressDisplay:
                 if self.verbose:
                     say(self.console, event.what)
                 else:
-                    self.late_phase = Timer(PHASE_DELAY, say, (self.console, event.what))
+                    self.late_phase = Timer(PHASE_DELAY_SECONDS, say, (self.console, event.what))
                     self.late_phase.daemon = True
                     self.late_phase.start()
             return

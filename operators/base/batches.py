@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from plumbline.operators.base.errors import EngineError, HopelessRow, ModelError, RowError
-from plumbline.operators.base.stopping import STOP, STOPPED
+from plumbline.operators.base.stopping import STOP_REQUESTED, STOPPED_ERROR
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
@@ -25,7 +25,7 @@ _LISTENERS: list[Callable[[int], None]] = []
 
 @contextmanager
 def notify_of_calls(listener: Callable[[int], None]) -> Iterator[None]:
-    """Within the context, call the listener with each number of answered calls, in the thread that made the calls."""
+    """Within the context, call the listener whenever calls are answered, with their number, in their thread."""
     _LISTENERS.append(listener)
     try:
         yield
@@ -34,7 +34,10 @@ def notify_of_calls(listener: Callable[[int], None]) -> Iterator[None]:
 
 
 def count_calls(made: int) -> None:
-    """Count `made` calls that a model has answered: each is an encoded image, an answered question or a reply."""
+    """Count `made` calls that a model has answered, and tell all listeners about them.
+
+    A call is an encoded image, an answered question or a reply.
+    """
     _CALLS.made += made
     for listener in dict.fromkeys(tuple(_LISTENERS)):  # parallel shards may add the same listener twice
         listener(made)
@@ -82,7 +85,8 @@ def isolate(
 
     Returns:
         Results in the order of the rows. A failed row gets a retryable RowError, or the error in the HopelessRow that
-        the model raised. Once STOP is set, `call` is not called again, and every remaining row gets the error STOPPED.
+        the model raised. Once STOP_REQUESTED is set, `call` is not called again, and every remaining
+        row gets STOPPED_ERROR.
 
     Raises:
         Exception: The device is lost, or the model is unusable (ModelError), so no later call can succeed.
@@ -103,8 +107,8 @@ def isolate_uncounted(
     waiting = [rows] if rows else []
     while waiting:
         batch = waiting.pop()
-        if STOP.is_set():
-            results += [STOPPED] * len(batch)
+        if STOP_REQUESTED.is_set():
+            results += [STOPPED_ERROR] * len(batch)
             continue
         try:
             results += list(call(batch))
@@ -124,7 +128,7 @@ def isolate_uncounted(
 
 
 class UseWindow(Protocol[Used]):
-    """Callback of `encode_in_windows`, which processes one window: consecutive rows that were encoded together."""
+    """Callback to which `encode_in_windows` passes each window: consecutive rows that were encoded together."""
 
     def __call__(self, first: int, encoded: Sequence[Used | RowError], /, *, raise_oom: bool) -> None:
         """Process the encoded rows; `first` is the index of the window's first row among all rows.

@@ -9,7 +9,7 @@ from plumbline.operators.base.errors import ConfigError
 
 
 class Bound(NamedTuple):
-    """Condition that a value must meet."""
+    """Condition that a configuration value must meet, with its description for messages."""
 
     expected: str
     """The condition in words, as in "expected at least 1"."""
@@ -27,7 +27,7 @@ NotNegative = Annotated[float, Bound("0 or more", lambda value: 0 <= value < mat
 AboveZero = Annotated[float, Bound("more than 0", lambda value: 0 < value < math.inf)]
 Seconds = Annotated[float, Bound("a positive number of seconds", lambda value: 0 < value < math.inf)]
 Share = Annotated[float, Bound("a fraction between 0 and 1", lambda value: 0 <= value <= 1)]
-SomeShare = Annotated[float, Bound("a fraction above 0 and at most 1", lambda value: 0 < value <= 1)]
+NonZeroShare = Annotated[float, Bound("a fraction above 0 and at most 1", lambda value: 0 < value <= 1)]
 Probability = Annotated[float, Bound("a probability between 0 and 1", lambda value: 0 < value < 1)]
 """A probability strictly between 0 and 1."""
 
@@ -48,7 +48,7 @@ class BoundsChecked:
                     raise ConfigError(f"{self.key_of(field.name)}: expected {bound.expected}, got {value}")
 
     def key_of(self, name: str) -> str:
-        """Return the configuration key of a field: its name after the section's prefix."""
+        """Return the full configuration key of a field: the prefix `section` followed by the field's name."""
         return f"{self.section}{name}"
 
 

@@ -7,34 +7,34 @@ from typing import NamedTuple
 
 
 class PlumblineError(Exception):
-    """A failure whose one-line message says what was expected, what was found, where, and what to do."""
+    """Base class of errors whose one-line message says what was expected, what was found, where, and what to do."""
 
 
 class ConfigError(PlumblineError):
-    """An invalid configuration; raised before any model loads."""
+    """Error in a configuration, raised before any model loads."""
 
 
 class MissingExtra(ConfigError):
-    """A package that a feature needs and that is not installed; one of our extras installs the package."""
+    """Error about a package that a feature needs and that is not installed; one of our extras contains the package."""
 
 
 class SourceError(PlumblineError):
-    """A source table that is missing, truncated or has the wrong schema."""
+    """Error about source data that are missing, truncated or invalid, or have the wrong schema."""
 
 
 class ModelError(PlumblineError):
-    """A checkpoint that is missing, invalid, or cannot be loaded."""
+    """Error about a checkpoint that is missing, invalid, or cannot be loaded."""
 
 
 class EngineError(ModelError):
-    """A failure of a loaded model; only a new process can load the model again."""
+    """Error of a loaded model that can no longer be used; only a new process can load the model again."""
 
 
 class RowError(NamedTuple):
-    """Reason why a row has no result; stored in the row's `error` column."""
+    """Reason why a row has no result: the content of the row's `error` column."""
 
     kind: str
-    """Short stable name, such as `corrupt_image`; a key of REMEDIES."""
+    """Short stable name, such as `corrupt_image`; a key of REMEDIES_BY_KIND."""
     message: str
     """Description of the problem, and the remedy."""
     retryable: bool = False
@@ -42,24 +42,24 @@ class RowError(NamedTuple):
 
 
 class RefusedUri(PlumblineError):
-    """An address outside the folders that rows may read. The file at the address was not read."""
+    """Error about an address outside the folders that rows may read; the file at the address was not read."""
 
 
 class HopelessRow(PlumblineError):
-    """A row that a model will never be able to process, such as a prompt that exceeds its context."""
+    """Error of a model about a row that it can never process, such as a prompt that exceeds its context."""
 
     def __init__(self, error: RowError) -> None:
         super().__init__(error.message)
         self.error = error
 
 
-JOINER = "\u200d"
+ZERO_WIDTH_JOINER = "\u200d"
 """Zero-width joiner, which combines emoji. It is allowed although it is not printable, because it hides no text."""
 
 
 def printable(text: str) -> str:
-    """Replace invisible characters with "?", because they could hide or reverse the text around them."""
-    return "".join(char if char.isprintable() or char in ("\n", "\t", JOINER) else "?" for char in text)
+    """Return the text with "?" for each invisible character, which could hide or reverse the text around it."""
+    return "".join(char if char.isprintable() or char in ("\n", "\t", ZERO_WIDTH_JOINER) else "?" for char in text)
 
 
 DISTRIBUTION = "plumbline-t2i"
@@ -67,7 +67,7 @@ DISTRIBUTION = "plumbline-t2i"
 
 
 def install_remedy(extra: str) -> str:
-    """Return the remedy for a missing library that an extra installs."""
+    """Return text that tells the user how to install the extra that contains a missing library."""
     return f"install the extra {extra!r} of {DISTRIBUTION} (in a checkout: pip install -e '.[{extra}]')"
 
 
@@ -79,13 +79,16 @@ def describe_missing_plugin(what: str, plugin: str) -> str:
     )
 
 
-MAX_NAME = 200
+MAX_NAME_CHARACTERS = 200
 """Maximum length of an unknown name in characters. For longer names, no similar names are suggested."""
 
 
 def suggest(name: str, known: Iterable[str], otherwise: str = "remove it or correct its name") -> str:
-    """Return the remedy for an unknown name: the most similar known names, or `otherwise` if none is similar."""
-    near = get_close_matches(name, list(known), n=2, cutoff=0.5) if len(name) <= MAX_NAME else []
+    """Return text that tells the user which known names are most similar to an unknown name.
+
+    If none is similar, return `otherwise`.
+    """
+    near = get_close_matches(name, list(known), n=2, cutoff=0.5) if len(name) <= MAX_NAME_CHARACTERS else []
     return f"did you mean {' or '.join(near)}?" if near else otherwise
 
 
@@ -97,7 +100,7 @@ def check_known(key: str, value: str, known: Iterable[str]) -> None:
 
 
 def hide_secrets(text: str) -> str:
-    """Hide the credentials and query strings of all addresses in a text. Query strings may contain signatures.
+    """Return the text without the credentials and query strings of its addresses; query strings may have signatures.
 
     In an address without a scheme, a query string is recognised by its start, `?name=`.
     """
@@ -107,7 +110,7 @@ def hide_secrets(text: str) -> str:
     return re.sub(r"(?<=[^\s'\"])\?[\w.~%-]+=[^\s'\"]+", "?***", text)
 
 
-REMEDIES: Mapping[str, str] = {
+REMEDIES_BY_KIND: Mapping[str, str] = {
     "blank_picture": "check the prompt and the settings, or set the generator's dtype=float32",
     "broken_file": "write or upload the file again",
     "cell_unreadable": "check the store's disk or server, and run again",
@@ -162,9 +165,9 @@ REMEDIES: Mapping[str, str] = {
 }
 """One-line remedy for each kind of row error; docs/failures.md has the details."""
 
-EMPTY_PROMPT = RowError("empty_prompt", f"the prompt has no text; {REMEDIES['empty_prompt']}")
+EMPTY_PROMPT_ERROR = RowError("empty_prompt", f"the prompt has no text; {REMEDIES_BY_KIND['empty_prompt']}")
 
-MAX_PROMPT = 20_000
+MAX_PROMPT_CHARACTERS = 20_000
 """Maximum length of a prompt in characters. Models read a few thousand at most, and the longest prompts of released
 benchmarks have about 3,000.
 """
@@ -172,10 +175,10 @@ benchmarks have about 3,000.
 
 def check_prompt(text: str) -> RowError | None:
     """Return an error if a prompt is empty or far too long, so that no question can be asked about it."""
-    if len(text) > MAX_PROMPT:
-        message = f"the prompt has {len(text)} characters, but at most {MAX_PROMPT} are allowed; shorten it"
+    if len(text) > MAX_PROMPT_CHARACTERS:
+        message = f"the prompt has {len(text)} characters, but at most {MAX_PROMPT_CHARACTERS} are allowed; shorten it"
         return RowError("prompt_too_long", message)
-    return None if text.strip() else EMPTY_PROMPT
+    return None if text.strip() else EMPTY_PROMPT_ERROR
 
 
 def unknown_prompt(prompt_id: str | None) -> RowError:

@@ -19,24 +19,24 @@ from packaging.version import Version
 from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, MissingExtra, install_remedy
 
 T = TypeVar("T")
-EXTENSION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+EXTENSION_NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 """Pattern for the name of an extension, which may become part of a path."""
-PLUGINS = Path(__file__).parents[2] / "plugins"
+PLUGINS_FOLDER = Path(__file__).parents[2] / "plugins"
 """Folder of our plugins. Each plugin has a file `entry_points.txt` in the format used by installed packages."""
-MAX_REASON = 300
+MAX_REASON_CHARACTERS = 300
 """Maximum characters shown of an error that a package raises."""
 
 
 class Extensions(Mapping[str, T], Generic[T]):
-    """Mapping from names to the objects of a group. An object is loaded when it is first looked up.
+    """Mapping from the names of a group's extensions to their objects, each loaded when it is first looked up.
 
     All objects are declared as entry points, `module:attribute`, of the group `plumbline.GROUP` (docs/plugins.md). The
-    core's entry points come first, then those of our plugins, then those of other packages, each in the order of
-    declaration.
+    core's entry points come first, then those of our plugins, then those of other packages; plugins and packages are
+    sorted by name.
     """
 
     def __init__(self, group: str, ours: Mapping[str, str], expected: type | None = None) -> None:
-        """Declare a group.
+        """Declare a group of extensions; none of its objects is loaded yet.
 
         Args:
             group: Name of the group without the prefix `plumbline.`.
@@ -53,7 +53,7 @@ class Extensions(Mapping[str, T], Generic[T]):
         """Entry points by name. Raise ConfigError if a name is invalid, or if two packages declare the same name."""
         points = {name: EntryPoint(name, value, self.group) for name, value in self.ours.items()}
         for point in sorted(entry_points(group=self.group), key=_name_package):
-            if not EXTENSION_NAME.fullmatch(point.name):
+            if not EXTENSION_NAME_PATTERN.fullmatch(point.name):
                 raise ConfigError(
                     f"{_name_package(point)}: {self.group} {point.name[:100]!r}: expected up to 100 letters, digits, "
                     f"underscores, hyphens and dots; {_find_remedy(point)}"
@@ -77,7 +77,7 @@ class Extensions(Mapping[str, T], Generic[T]):
         except (Exception, SystemExit) as error:
             if name in self.ours and not isinstance(error, ImportError):
                 raise
-            reason = f"{type(error).__name__}: {str(error)[:MAX_REASON]}"
+            reason = f"{type(error).__name__}: {str(error)[:MAX_REASON_CHARACTERS]}"
             raise ConfigError(f"{self.describe(name)}: {reason}; {_find_remedy(point)}") from error
         if self.expected is not None and not fits:
             problem = f"expected a {self.expected.__name__}, got a value of type {type(found).__name__}"
@@ -104,7 +104,7 @@ class Extensions(Mapping[str, T], Generic[T]):
 def _read_plugin_entry_points() -> Mapping[str, Mapping[str, str]]:
     """Return the entry points of our plugins by group and name, as `module:attribute`."""
     declared: dict[str, dict[str, str]] = {}
-    for file in sorted(PLUGINS.glob("*/entry_points.txt")):
+    for file in sorted(PLUGINS_FOLDER.glob("*/entry_points.txt")):
         parser = ConfigParser(delimiters="=", interpolation=None)
         parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their capitals
         parser.read_string(file.read_text(encoding="utf-8"), source=str(file))
@@ -114,7 +114,7 @@ def _read_plugin_entry_points() -> Mapping[str, Mapping[str, str]]:
 
 
 def declare_modules(package: str, names: Iterable[str], attribute: str) -> dict[str, str]:
-    """Return an entry point for each named module of a package: the attribute called `attribute` of the module."""
+    """Return entry points by name: the object called `attribute` of each of these modules in a package."""
     return {name: f"{package}.{name}:{attribute}" for name in names}
 
 
@@ -126,7 +126,7 @@ def _find_remedy(point: EntryPoint) -> str:
     return install_remedy(point.name) if point.dist is None else f"fix or uninstall {point.dist.name}"
 
 
-EXTRA_REQUIREMENT = re.compile(r"""(?P<package>[\w.-]+).*\bextra\s*==\s*["'](?P<extra>[\w-]+)["']""")
+EXTRA_REQUIREMENT_PATTERN = re.compile(r"""(?P<package>[\w.-]+).*\bextra\s*==\s*["'](?P<extra>[\w-]+)["']""")
 """Pattern for a requirement that belongs to an extra, as written in the metadata of our distribution."""
 
 
@@ -134,7 +134,7 @@ EXTRA_REQUIREMENT = re.compile(r"""(?P<package>[\w.-]+).*\bextra\s*==\s*["'](?P<
 def find_missing_packages(extra: str) -> tuple[str, ...]:
     missing = []
     with suppress(metadata.PackageNotFoundError):  # not installed, so its requirements are unknown
-        for requirement in filter(None, map(EXTRA_REQUIREMENT.match, metadata.requires(DISTRIBUTION) or ())):
+        for requirement in filter(None, map(EXTRA_REQUIREMENT_PATTERN.match, metadata.requires(DISTRIBUTION) or ())):
             if requirement["extra"] == extra:
                 try:
                     metadata.version(requirement["package"])
@@ -151,7 +151,7 @@ def require_extra(extra: str, what: str) -> None:
 
 @contextmanager
 def explain_missing_extra(extra: str, what: str) -> Iterator[None]:
-    """Raise MissingExtra if an import in the context fails because a module is missing; `what` is the feature."""
+    """Raise MissingExtra if an import in the context finds no module; `what` is the feature that needs the extra."""
     try:
         yield
     except ModuleNotFoundError as error:

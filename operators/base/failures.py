@@ -10,12 +10,12 @@ from plumbline.operators.base import schemas
 
 
 def count_failures(errors: pa.Table) -> pa.Table:
-    """Count the failures in a table of schema ERRORS by kind; return a table of schema FAILURES."""
+    """Return the first failure of each kind with the number of failures (schema FAILURES); `errors` has ERRORS."""
     return merge_failures([errors.append_column("rows", pa.repeat(pa.scalar(1, pa.int64()), len(errors)))])
 
 
 def merge_failures(tables: Sequence[pa.Table]) -> pa.Table:
-    """Merge tables of schema FAILURES.
+    """Return one table of failures (schema FAILURES) with the numbers of all the given tables added up.
 
     Rows of the same kind are counted separately if only some are retryable, or if only some are in a file.
     """
@@ -38,12 +38,12 @@ def iterate_failure_kinds(failures: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def count_rows_by_kind(failures: pa.Table) -> list[tuple[str, int]]:
-    """Return each kind with its number of rows, most frequent first."""
+    """Return (kind, number of failed rows) for each kind of failure, most frequent first."""
     counts = [(kind["kind"], kind["rows"]) for kind in iterate_failure_kinds(failures)]
     return sorted(counts, key=lambda pair: (-pair[1], pair[0]))
 
 
 def name_row(row: Mapping[str, Any], *columns: str) -> str:
-    """Describe a failed row by the values of these columns and its image id. Without an image id, use the prompt id."""
+    """Return text that identifies a failed row by these columns and its image id or, without one, its prompt id."""
     ids = [f"{kind} {row[f'{kind}_id']}" for kind in ("image", "prompt") if row[f"{kind}_id"] is not None]
     return ", ".join([*(row[column] for column in columns), *ids[:1]])

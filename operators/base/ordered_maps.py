@@ -1,4 +1,4 @@
-"""Applies a function to items in order: one after another, or in parallel if the caller passes a parallel map."""
+"""Function type that applies a function to items in order; the caller decides whether the items run in parallel."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar

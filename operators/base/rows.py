@@ -24,13 +24,13 @@ def table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
 
 
-def input_digest(*parts: str) -> str:
+def digest_inputs(*parts: str) -> str:
     """Return a digest of all inputs of a row except its image; the column `basis` contains this digest."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def add_missing_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Add the columns of the schema that the table lacks, filled with nulls."""
+    """Return the table with all columns of the schema; columns that the table lacks are filled with nulls."""
     for field in schema:
         if field.name not in table.column_names:
             table = table.append_column(field, pa.nulls(len(table), field.type))
@@ -38,7 +38,7 @@ def add_missing_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def split_by_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Split a row about several images (ANSWERS, SIMILARITIES or a similar schema) into one row per image."""
+    """Return a row about several images (ANSWERS, SIMILARITIES or a similar schema) as one row per image."""
     for column in ("statistics", "comparisons", "values"):
         if column in row:
             return [{**row, **image} for image in row[column]]
@@ -54,7 +54,7 @@ def split_by_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def split_by_call(row: Mapping[str, Any]) -> list[list[Mapping[str, Any] | None]]:
-    """Split a row into lists, one per image, with a row for each call of the judge; None for an unreadable reply.
+    """Return, for each image of a row, a list with a row for each call of the judge; None for an unreadable reply.
 
     If the row is not from a judge, each list has one row.
     """
@@ -66,7 +66,7 @@ def split_by_call(row: Mapping[str, Any]) -> list[list[Mapping[str, Any] | None]
 
 
 def error_value(error: RowError | None) -> dict[str, Any] | None:
-    """Return the error as a value of the `error` column."""
+    """Return the error as a dictionary for the `error` column, or None if there is no error."""
     return error._asdict() if error is not None else None
 
 
@@ -75,13 +75,13 @@ def is_retryable(row: Mapping[str, Any]) -> bool:
     return row["error"] is not None and bool(row["error"]["retryable"])
 
 
-def row_error(value: Mapping[str, Any] | None) -> RowError | None:
+def read_row_error(value: Mapping[str, Any] | None) -> RowError | None:
     """Return the error in a row's `error` column, or None if the row has a result."""
     return RowError(**value) if value is not None else None
 
 
-def with_usage(table: pa.Table, usage: Usage) -> pa.Table:
-    """Store the usage of model calls in the table's metadata, which is saved in the file of the cell."""
+def attach_usage(table: pa.Table, usage: Usage) -> pa.Table:
+    """Return the table with the usage of model calls in its metadata, which is saved in the file of the cell."""
     return table.replace_schema_metadata({USAGE_KEY: json.dumps(usage._asdict())})
 
 
@@ -91,8 +91,8 @@ def read_usage(table: pa.Table) -> Usage | None:
     return Usage(**json.loads(found)) if found is not None else None
 
 
-def with_kept(table: pa.Table, kept: int) -> pa.Table:
-    """Store the number of rows that were copied from earlier cells (`kept`) in the table's metadata."""
+def attach_kept(table: pa.Table, kept: int) -> pa.Table:
+    """Return the table with the number of rows that were copied from earlier cells (`kept`) in its metadata."""
     return table.replace_schema_metadata({**(table.schema.metadata or {}), KEPT_KEY: str(kept)})
 
 
@@ -102,18 +102,18 @@ def read_kept(table: pa.Table) -> int:
 
 
 def join_tables(tables: Sequence[pa.Table]) -> pa.Table:
-    """Concatenate tables, and add up the usage and the numbers of kept rows stored in their metadata."""
+    """Return one table with the rows of all; its metadata has the total usage and total number of kept rows."""
     if len(tables) == 1:
         return tables[0]
     table = pa.concat_tables([part.replace_schema_metadata(None) for part in tables])
     usages = [usage for usage in map(read_usage, tables) if usage is not None]
-    counted = with_usage(table, reduce(Usage.plus, usages)) if usages else table
+    counted = attach_usage(table, reduce(Usage.plus, usages)) if usages else table
     kept = sum(map(read_kept, tables))
-    return with_kept(counted, kept) if kept else counted
+    return attach_kept(counted, kept) if kept else counted
 
 
 def count_error_kinds(cell: pa.Table) -> dict[str, int]:
-    """Return the number of errors of each kind."""
+    """Return the number of rows with an error in a cell's table, by kind of error."""
     errors = filter(None, cell.column("error").to_pylist())
     return dict(Counter(error["kind"] for error in errors))
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-MAX_NAMES = 4
+MAX_LISTED_NAMES = 4
 LATEX_ESCAPES = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
     | {character: f"{{{character}}}" for character in "[]*"}  # else LaTeX may read them as options
@@ -27,7 +27,7 @@ class Sentence(NamedTuple):
 
 
 class FirstRows(NamedTuple, Generic[Row]):
-    """The first rows of a table or list, and the number of further rows that are left out."""
+    """The rows of a table or list that are shown, which are the first ones, and how many are left out."""
 
     rows: list[Row]
     left_out: int = 0
@@ -51,12 +51,12 @@ NOTHING = "–"
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Format a score; a missing value or NaN becomes NOTHING."""
+    """Return a score as text with this many digits after the point; a missing value or nan becomes NOTHING."""
     return NOTHING if value is None or math.isnan(value) else f"{value:.{digits}f}".replace("-", "−")
 
 
 def signed(value: float | None, digits: int = 3) -> str:
-    """Format a difference with its sign, such as +0.120; zero has no sign, and a missing value becomes NOTHING."""
+    """Return a difference as text with its sign, such as +0.120; a rounded 0 has none, a missing value is NOTHING."""
     if value is None or math.isnan(value):
         return NOTHING
     text = f"{abs(value):.{digits}f}"
@@ -64,7 +64,7 @@ def signed(value: float | None, digits: int = 3) -> str:
 
 
 def percent(share: float) -> str:
-    """Format a fraction as a percentage, such as 12.5%; NaN becomes NOTHING."""
+    """Return a fraction as a percentage, such as 12.5%; nan becomes NOTHING."""
     return number(None) if math.isnan(share) else f"{100 * share:.1f}%"
 
 
@@ -73,16 +73,19 @@ WHY_NO_INTERVAL = "No interval is shown if too few prompts differ from the rest 
 """Note below tables that contain NO_INTERVAL."""
 
 
-def interval_text(low: float | None, high: float | None, show: Callable[[float | None], str] = number) -> str:
-    """Format an interval, such as `0.2 to 0.4`; return NO_INTERVAL if the bounds are missing."""
+def format_interval(low: float | None, high: float | None, show: Callable[[float | None], str] = number) -> str:
+    """Return an interval as text, such as `0.2 to 0.4`, or NO_INTERVAL if the bounds are missing.
+
+    `show` formats each bound.
+    """
     if low is None or high is None or math.isnan(low):
         return NO_INTERVAL
     return f"{show(low)} to {show(high)}"
 
 
-def interval_sentence(low: float | None, high: float | None) -> str:
-    """Format an interval for a list of facts, such as `95% interval 0.2 to 0.4`, or NO_INTERVAL without bounds."""
-    text = interval_text(low, high)
+def describe_interval(low: float | None, high: float | None) -> str:
+    """Return an interval for a list of facts, such as `95% interval 0.2 to 0.4`, or NO_INTERVAL without bounds."""
+    text = format_interval(low, high)
     return text if text == NO_INTERVAL else f"95% interval {text}"
 
 
@@ -93,12 +96,12 @@ def format_p_value(value: float) -> str:
 
 
 def count(value: int | None) -> str:
-    """Format a whole number with thousands separators."""
+    """Return a whole number as text with thousands separators; None becomes NOTHING."""
     return NOTHING if value is None else f"{value:,}"
 
 
-def names(listed: Sequence[str], limit: int = MAX_NAMES) -> str:
-    """Join names, as in `a, b and c`; after `limit` names, only count the remaining names: `a, b, c, d and 7 more`."""
+def names(listed: Sequence[str], limit: int = MAX_LISTED_NAMES) -> str:
+    """Return text such as `a, b and c`; after `limit` names, the rest is only counted: `a, b, c, d and 7 more`."""
     if len(listed) > limit + 1:
         return f"{', '.join(listed[:limit])} and {len(listed) - limit} more"
     return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"

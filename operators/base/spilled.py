@@ -1,4 +1,4 @@
-"""Keeps columns of numbers on disk if all of them together do not fit in memory."""
+"""Keeps columns of numbers in a temporary file, because all of them together may not fit in memory."""
 
 from tempfile import TemporaryFile
 
@@ -10,7 +10,7 @@ ALL_ROWS = slice(None)
 
 
 class SpilledColumns:
-    """Columns of numbers in a temporary file. `read` loads a whole column or some of its rows."""
+    """Columns of numbers in a temporary file, numbered from 0 in the order in which they were appended."""
 
     def __init__(self) -> None:
         self._file = TemporaryFile()  # noqa: SIM115 (closed when this object is deleted)
@@ -26,7 +26,7 @@ class SpilledColumns:
         self._ends.append(self._ends[-1] + len(column))
 
     def read(self, number: int, rows: slice = ALL_ROWS) -> Floats:
-        """Return a column, or a slice of its rows."""
+        """Return the column with this number (from 0, in order of appending), or only the given `rows` of it."""
         begin, end, _ = rows.indices(self._ends[number + 1] - self._ends[number])
         self._file.seek(8 * (self._ends[number] + begin))
         return np.frombuffer(self._file.read(8 * max(end - begin, 0)), np.float64)

@@ -2,11 +2,13 @@
 
 import threading
 
-from plumbline.operators.base.errors import REMEDIES, RowError
+from plumbline.operators.base.errors import REMEDIES_BY_KIND, RowError
 
-STOP = threading.Event()
+STOP_REQUESTED = threading.Event()
 """Set when the process must stop; checked before decoding an image and before calling a model."""
-STOPPED = RowError("stopped", f"the run was stopped before this row; {REMEDIES['stopped']}", retryable=True)
+STOPPED_ERROR = RowError(
+    "stopped", f"the run was stopped before this row; {REMEDIES_BY_KIND['stopped']}", retryable=True
+)
 """Error of rows that were not computed because the process stopped. Cells that contain such rows are drafts; the next
 run completes them.
 """

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from plumbline.operators.images.image_formats import PNG, BrokenImage, CostlyImage, iterate_png_chunks, open_image
+from plumbline.operators.images.image_formats import (
+    PNG_SIGNATURE,
+    BrokenImage,
+    CostlyImage,
+    iterate_png_chunks,
+    open_image,
+)
 from plumbline.operators.images.videos import FRAME_SECONDS, Clips
 
 MAX_FRAMES = 10_000
@@ -15,12 +21,12 @@ MAX_FRAMES = 10_000
 MIN_DELAY, DEFAULT_DELAY = 10, 100
 """Milliseconds. Browsers show a frame for DEFAULT_DELAY if the file asks for MIN_DELAY or less."""
 GIF_TRAILER, GIF_EXTENSION, GIF_FRAME, GIF_CONTROL = 0x3B, 0x21, 0x2C, 0xF9
-AVIF_SEQUENCE = b"ftypavis"
+AVIF_SEQUENCE_SIGNATURE = b"ftypavis"
 
 
 @dataclass(frozen=True, slots=True)
 class Animation:
-    """Header data of an animation, read before any frame is decoded."""
+    """Delays and size of an animation's frames, read from the file's header before any frame is decoded."""
 
     delays: list[float]
     """Milliseconds for which each frame is shown; empty for AVIF, whose decoder returns them only with the frames."""
@@ -41,11 +47,11 @@ def find_animation(encoded: bytes) -> Animation | None:
     animation: Animation | None = None
     if encoded.startswith((b"GIF87a", b"GIF89a")):
         animation = _read_gif(encoded)
-    elif encoded.startswith(PNG):
+    elif encoded.startswith(PNG_SIGNATURE):
         animation = _read_png(encoded)
     elif encoded.startswith(b"RIFF") and encoded[8:12] == b"WEBP":
         animation = _read_webp(encoded)
-    elif encoded[4:12] == AVIF_SEQUENCE:
+    elif encoded[4:12] == AVIF_SEQUENCE_SIGNATURE:
         return Animation([])
     return animation if animation is not None and len(animation.delays) > 1 else None
 
@@ -98,9 +104,12 @@ def _check_count(count: int) -> int:
 
 
 def _read_gif(gif: bytes) -> Animation:
-    """Read the blocks of a GIF. Raise BrokenImage if it has several frames and no trailer."""
+    """Return the delays (in milliseconds) and size of a GIF's frames.
+
+    Raise BrokenImage if the GIF has several frames and no trailer, or more than MAX_FRAMES frames.
+    """
     delays: list[float] = []
-    width, height, delay, position = 0, 0, 0, 13 + _colour_table_size(gif[10])
+    width, height, delay, position = 0, 0, 0, 13 + _compute_colour_table_size(gif[10])
     while position < len(gif) and gif[position] != GIF_TRAILER:
         if gif[position] == GIF_EXTENSION:
             if gif[position + 1 : position + 2] == bytes([GIF_CONTROL]):
@@ -113,7 +122,7 @@ def _read_gif(gif: bytes) -> Animation:
             width, height = max(width, left + right), max(height, top + below)
             delays.append(delay)
             _check_count(len(delays))
-            position, delay = position + 11 + _colour_table_size(gif[position + 9]), 0
+            position, delay = position + 11 + _compute_colour_table_size(gif[position + 9]), 0
         else:
             break
         while position < len(gif) and gif[position]:
@@ -124,8 +133,8 @@ def _read_gif(gif: bytes) -> Animation:
     return Animation(delays, width, height)
 
 
-def _colour_table_size(flags: int) -> int:
-    """Return the size in bytes of a GIF's colour table."""
+def _compute_colour_table_size(flags: int) -> int:
+    """Return the size in bytes of a GIF's colour table, given its byte of flags; 0 if they say that there is none."""
     return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 
 
@@ -142,7 +151,10 @@ def _read_webp(webp: bytes) -> Animation:
 
 
 def _read_png(png: bytes) -> Animation | None:
-    """Read the frame controls of an animated PNG. Raise BrokenImage if the file declares another number of frames."""
+    """Return the delays of an animated PNG's frames, or None for a still PNG.
+
+    Raise BrokenImage if the file declares another number of frames than it has.
+    """
     declared, first = 0, 0
     delays: list[float] = []
     try:

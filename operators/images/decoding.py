@@ -11,8 +11,8 @@ from plumbline.operators.base.bounds import BoundsChecked, Positive, Seconds
 from plumbline.operators.base.errors import MissingExtra, RowError
 from plumbline.operators.images.animations import find_animation, sample_animation
 from plumbline.operators.images.image_formats import (
-    FORMATS,
-    JPEG,
+    DECODED_FORMATS,
+    JPEG_SIGNATURE,
     STORED_IMAGE,
     CostlyImage,
     UncheckedImage,
@@ -30,11 +30,15 @@ MAX_ELONGATION = 16
 """Maximum ratio of longest to shortest side. Models pad an image to a square, or resize its shortest side to hundreds
 of pixels.
 """
-FILE_KINDS = {b"PK\x03\x04": "a zip archive", b"%PDF": "a PDF document", b"<": "a web page or other markup"}
-CLOSED_IMAGE = b"\0closed"
+FILE_KINDS_BY_SIGNATURE = {
+    b"PK\x03\x04": "a zip archive",
+    b"%PDF": "a PDF document",
+    b"<": "a web page or other markup",
+}
+CLOSED_IMAGE_MARK = b"\0closed"
 """Placeholder for the bytes of a PIL.Image that was closed before its pixels were read."""
 VIDEO_FORMATS = "MP4, MOV, WebM, Matroska, AVI"
-UNREAD_VIDEOS = {
+UNREAD_VIDEO_SIGNATURES = {
     b"FLV\x01": "a Flash video",
     b"\x00\x00\x01\xba": "an MPEG programme stream",
     b"\x30\x26\xb2\x75\x8e\x66\xcf\x11": "a Windows Media video",
@@ -50,7 +54,7 @@ DECODING_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageLimits(BoundsChecked):
-    """Limits beyond which an image is refused."""
+    """Limits on size, bytes, scans, time and number of images; an image that exceeds one becomes an error row."""
 
     section: ClassVar[str] = "limits."
     max_pixels: Positive = 64_000_000
@@ -67,7 +71,10 @@ class ImageLimits(BoundsChecked):
     """Maximum number of images in one row, such as the frames of a film."""
 
     def semantic(self) -> dict[str, int]:
-        """Return the limits that refuse images permanently. Images that took too long are retried in the next run."""
+        """Return, by name, the limits that refuse images permanently, and the version of the decoding.
+
+        The time limit is left out: images that took too long are retried in the next run.
+        """
         names = ("max_pixels", "max_bytes", "max_scans", "max_images")
         return {**{name: getattr(self, name) for name in names}, "decoding": DECODING_VERSION}
 
@@ -79,7 +86,7 @@ class ImageLimits(BoundsChecked):
 
 
 class RowFailure(Exception):
-    """A row whose images cannot be read, decoded or preprocessed. The row gets the error."""
+    """Error about a row whose images cannot be read, decoded or preprocessed, with the error for the row."""
 
     def __init__(self, error: RowError) -> None:
         self.error = error
@@ -125,13 +132,13 @@ def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
     """Return an encoded image as RGB, or the reason why it cannot be decoded (see decode_each on exceptions)."""
     if len(encoded) > limits.max_bytes:
         return make_too_large_error(f"a file of {len(encoded)} bytes", f"max_bytes={limits.max_bytes}")
-    if encoded == CLOSED_IMAGE:
+    if encoded == CLOSED_IMAGE_MARK:
         message = "the PIL.Image is closed; score it inside its `with` block, or call its load() there"
         return RowError("corrupt_image", message)
     try:
         return _decode(encoded, limits)
     except UnidentifiedImageError:
-        expected = f"expected an image ({', '.join(FORMATS)}) or a video ({VIDEO_FORMATS})"
+        expected = f"expected an image ({', '.join(DECODED_FORMATS)}) or a video ({VIDEO_FORMATS})"
         return RowError("corrupt_image", f"{expected}, found {_describe_unreadable(encoded)}")
     except UncheckedImage as error:
         message = f"found {error}, whose decoder does not report missing data; save the image as PNG"
@@ -146,19 +153,19 @@ def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
 
 
 def _describe_unreadable(encoded: bytes) -> str:
-    """Describe what kind of file the bytes seem to be, without quoting their content, and say what to do."""
-    kinds = [kind for signature, kind in UNREAD_VIDEOS.items() if encoded.startswith(signature)]
+    """Return text on what kind of file the bytes seem to be, without quoting their content, and on what to do."""
+    kinds = [kind for signature, kind in UNREAD_VIDEO_SIGNATURES.items() if encoded.startswith(signature)]
     if encoded[:1] == encoded[TS_PACKET : TS_PACKET + 1] == bytes([TS_SYNC]):
         kinds = ["an MPEG transport stream"]
     if kinds:
         return f"{kinds[0]}; convert it to MP4"
-    kinds = [kind for signature, kind in FILE_KINDS.items() if encoded.lstrip().startswith(signature)]
+    kinds = [kind for signature, kind in FILE_KINDS_BY_SIGNATURE.items() if encoded.lstrip().startswith(signature)]
     return f"{kinds[0] if kinds else 'something else'}; generate it again"
 
 
 def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
     # The header is checked before any pixel is decoded, so that a decompression bomb costs nothing.
-    jpeg = read_jpeg(encoded) if encoded.startswith(JPEG) else None
+    jpeg = read_jpeg(encoded) if encoded.startswith(JPEG_SIGNATURE) else None
     if jpeg is not None and len(jpeg.scans) > limits.max_scans:
         return make_too_large_error(f"a JPEG of {len(jpeg.scans)} scans", f"max_scans={limits.max_scans}")
     image = open_image(jpeg.encoded if jpeg is not None else encoded, limits.max_seconds)

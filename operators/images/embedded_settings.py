@@ -34,7 +34,7 @@ EXIF_IFD, USER_COMMENT, CAMERA_MODEL = 0x8769, 0x9286, 0x0110
 UNICODE_PREFIX, ASCII_PREFIX = b"UNICODE\0", b"ASCII\0\0\0"
 NODES_PREFIX = "prompt:"
 """Prefix that ComfyUI writes before the nodes in EXIF."""
-MAX_LINE = 1 << 16
+MAX_LINE_CHARACTERS = 1 << 16
 SETTING_PATTERN = re.compile(r"""(?:^|,[ ])([\w][\w /-]{0,60}):[ ]("(?:\\.|[^"\\])*(?:"|$)|[^,]*)""", re.VERBOSE)
 """Pattern for one setting in the line of settings that AUTOMATIC1111 writes. Values with commas are quoted; names
 inside quotes are not settings.
@@ -54,7 +54,7 @@ NOVELAI_CFG = "scale"
 
 
 def read_image_settings(encoded: bytes) -> dict[str, str]:
-    """Return the settings in an image file and its size in pixels; an empty dict if the bytes are anything else."""
+    """Return the settings in an image file by name, with its size in pixels; empty if the bytes are no image."""
     try:
         head = encoded if encoded.startswith(b"RIFF") else encoded[:HEAD_BYTES]
         with Image.open(BoundedBytes(head, HEADER_SECONDS), formats=READ_FORMATS) as image:
@@ -68,7 +68,7 @@ def read_image_settings(encoded: bytes) -> dict[str, str]:
 
 
 def _read_exif(exif: bytes | None) -> dict[str, str]:
-    """Read the settings in EXIF's UserComment, or in EXIF's Model, which ComfyUI uses."""
+    """Return the settings, by name, in EXIF's UserComment or Model (which ComfyUI uses); empty if there are none."""
     if not exif:
         return {}
     parsed = Image.Exif()
@@ -88,12 +88,15 @@ def _read_exif(exif: bytes | None) -> dict[str, str]:
 
 
 def _read_parameters(text: str) -> dict[str, str]:
-    """Read JSON from SwarmUI or Fooocus, or the last line that starts with `Steps` in AUTOMATIC1111's text."""
+    """Return the settings, by name, in the text of a PNG chunk `parameters` or an EXIF UserComment.
+
+    The text is JSON (SwarmUI, Fooocus), or its settings are on the last line that starts with `Steps` (AUTOMATIC1111).
+    """
     if text.lstrip().startswith("{"):
         fields = _parse_object(text)
         swarm = fields.get("sui_image_params")
         return _format_settings(_select_settings(swarm if isinstance(swarm, dict) else fields))
-    line = next((line for line in reversed(text.splitlines()) if line.startswith("Steps: ")), "")[:MAX_LINE]
+    line = next((line for line in reversed(text.splitlines()) if line.startswith("Steps: ")), "")[:MAX_LINE_CHARACTERS]
     found = {name: value for name, value in SETTING_PATTERN.findall(line) if not value.startswith('"')}
     schedule = found.get("Schedule type", found.get("Scheduler"))
     return _format_settings({
@@ -104,9 +107,11 @@ def _read_parameters(text: str) -> dict[str, str]:
 
 
 def _read_nodes(text: str) -> dict[str, str]:
-    """Read the settings that have a single value across all nodes of a ComfyUI workflow, ignoring links between nodes.
+    """Return the settings, by name, in the nodes of a ComfyUI workflow (JSON); ignore links between nodes.
 
-    The sampler and its schedule, steps, seed and guidance may be in separate nodes.
+    A setting counts only if it has a single value across all nodes. If sampler or schedule has several values, neither
+    counts; the same applies to cfg and distilled guidance. The sampler and its schedule, steps, seed and guidance may
+    be in separate nodes.
     """
     found: dict[str, set[str]] = defaultdict(set)
     for node in _parse_object(text).values():
@@ -122,13 +127,13 @@ def _read_nodes(text: str) -> dict[str, str]:
 
 
 def _select_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings contained in a JSON object, renamed to our names."""
+    """Return the settings among the fields of a JSON object, under our names for them."""
     found = {name: next((fields[key] for key in keys if key in fields), None) for name, keys in JSON_KEYS.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _format_settings(found: Mapping[str, Any]) -> dict[str, str]:
-    """Return settings as strings. The schedule is appended to the sampler; distilled guidance is merged into cfg."""
+    """Return settings as strings, by name. The schedule is appended to the sampler; distilled guidance becomes cfg."""
     texts = {name: text for name, value in found.items() if (text := format_value(name, value))}
     schedule, sampler = texts.pop("schedule", ""), texts.get("sampler", "")
     distilled, cfg = texts.pop("distilled", ""), texts.get("cfg", "")
@@ -139,7 +144,7 @@ def _format_settings(found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _parse_object(text: str) -> dict[str, Any]:
-    """Return a JSON object; an empty dict for anything else, such as JSON that is nested too deeply."""
+    """Return the JSON object in a text as a dictionary; empty for anything else, such as JSON nested too deeply."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

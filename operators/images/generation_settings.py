@@ -15,7 +15,7 @@ import pyarrow as pa
 from plumbline.operators.base import rows
 from plumbline.operators.base.sentences import names
 
-SETTINGS = ("cfg", "steps", "size", "seed", "sampler")
+SETTING_NAMES = ("cfg", "steps", "size", "seed", "sampler")
 """Names of the usual settings."""
 SETTINGS_COLUMN = "settings"
 """Column of a run's scores that contains the settings. An ingest fills the column with settings found in the image
@@ -41,13 +41,13 @@ Choice = Literal["compare", "ignore"]
 `ignore` disregards settings.
 """
 COMPARE: Choice = "compare"
-MAX_VALUES = 16
+MAX_COUNTED_VALUES = 16
 """Maximum number of distinct values of a setting that are counted separately."""
-MAX_SHOWN = 3
+MAX_LISTED_VALUES = 3
 """Maximum number of values or differences listed in a text."""
 MAX_VALUE_LENGTH = 80
-MAX_SIDE = 1 << 16
-MIN_DIFFERENT = 0.05
+MAX_SIDE_PIXELS = 1 << 16
+MIN_DIFFERENT_FRACTION = 0.05
 """Minimum fraction of one side's images whose value would have to change for both sides to have the same values. Below
 this fraction, the sides count as equal.
 """
@@ -55,21 +55,22 @@ WHOLE_NUMBER, ANY_NUMBER = (
     re.compile(r"[+-]?\d{1,40}"),
     re.compile(r"[+-]?(\d{1,40}\.?\d{0,40}|\.\d{1,40})(e[+-]?\d{1,3})?", re.I),
 )
-IMAGE_SIZE = re.compile(r"[(\[]?\s*(\d{1,6})\s*(?:[x×*,]\s*(\d{1,6}))?\s*[)\]]?", re.I)
+IMAGE_SIZE_PATTERN = re.compile(r"[(\[]?\s*(\d{1,6})\s*(?:[x×*,]\s*(\d{1,6}))?\s*[)\]]?", re.I)
 
 ValueCounts = Mapping[str, int]
 """Number of images by value of a setting."""
 SettingCounts = Mapping[str, ValueCounts | int]
-"""Number of images by setting and value. If a setting has more than MAX_VALUES values, only the total number of images
-is kept.
+"""Number of images by setting and value. If a setting has more than MAX_COUNTED_VALUES values, only the total number of
+images is kept.
 """
 
 
 def list_setting_columns(asked: Sequence[str] | Mapping[str, str] | None = None) -> dict[str, ColumnAlternatives]:
-    """Return the columns that may contain each setting: the configured columns, or else the usual columns.
+    """Return, for each setting, the columns that may contain it: the configured columns, or else the usual columns.
 
-    The configured columns may be a list, or a mapping from setting to column. In a list, a column with a usual name
-    contains the setting that usually has this column.
+    The configured columns (`asked`) may be a mapping from setting to column, or a list of columns. A listed column that
+    is one of the usual columns of a setting, such as of `cfg`, is read as this setting; any other listed column becomes
+    a setting with the column's own name.
     """
     if asked is None:
         return dict(USUAL_COLUMNS)
@@ -85,14 +86,17 @@ def list_setting_columns(asked: Sequence[str] | Mapping[str, str] | None = None)
 def find_setting_columns(
     available: Iterable[str], ways: Mapping[str, ColumnAlternatives]
 ) -> dict[str, tuple[str, ...]]:
-    """Return, for each setting, the available columns that contain it; leave out settings without columns."""
+    """Return, for each setting, the first of its alternatives (`ways`) whose columns are all available.
+
+    Settings without such an alternative are left out.
+    """
     have = set(available)
     found = {name: next((way for way in of if set(way) <= have), ()) for name, of in ways.items()}
     return {name: columns for name, columns in found.items() if columns}
 
 
 def list_source_columns(ways: Mapping[str, ColumnAlternatives]) -> list[str]:
-    """Return all columns that may contain one of the settings, including the column that an ingest writes."""
+    """Return all columns that may contain a setting, and the column `settings` of an ingest; empty without `ways`."""
     return (
         [*dict.fromkeys(column for of in ways.values() for way in of for column in way), SETTINGS_COLUMN]
         if ways
@@ -101,7 +105,7 @@ def list_source_columns(ways: Mapping[str, ColumnAlternatives]) -> list[str]:
 
 
 def format_value(name: str, value: Any) -> str | None:
-    """Format a value so that 7.5, "7.50" and 7.5e0 give the same text; return None if it is missing or not a setting.
+    """Return a setting's value as text, the same for 7.5, "7.50" and 7.5e0; None if it is missing or no setting.
 
     A size is formatted as WIDTHxHEIGHT; a single number means a square.
     """
@@ -109,11 +113,11 @@ def format_value(name: str, value: Any) -> str | None:
         text = " x ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
         if isinstance(value, float) and value.is_integer():
             text = str(int(value))
-        found = IMAGE_SIZE.fullmatch(text.strip()) if len(text) <= MAX_VALUE_LENGTH else None
+        found = IMAGE_SIZE_PATTERN.fullmatch(text.strip()) if len(text) <= MAX_VALUE_LENGTH else None
         if found is None:
             return None
         width, height = int(found[1]), int(found[2] or found[1])
-        return f"{width}x{height}" if min(width, height) > 0 and max(width, height) <= MAX_SIDE else None
+        return f"{width}x{height}" if min(width, height) > 0 and max(width, height) <= MAX_SIDE_PIXELS else None
     if isinstance(value, bool):
         return str(value).lower()
     if rows.is_missing(value) or not isinstance(value, (str, int, float)):
@@ -128,7 +132,7 @@ def format_value(name: str, value: Any) -> str | None:
 
 
 def read_field_settings(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings found in the usual columns of a row."""
+    """Return a row's settings as strings by name, such as `cfg`; each is read from its usual columns."""
     found = find_setting_columns(fields, USUAL_COLUMNS)
     texts = {name: _join_cells(name, [fields[column] for column in columns]) for name, columns in found.items()}
     return {name: text for name, text in texts.items() if text}
@@ -164,12 +168,15 @@ def read_settings(table: pa.Table, ways: Mapping[str, ColumnAlternatives]) -> pa
 
 
 def has_settings(schema: pa.Schema) -> bool:
-    """Return True if a table has a column of settings."""
+    """Return True if a table with this schema has the column `settings`."""
     return SETTINGS_COLUMN in schema.names and pa.types.is_struct(schema.field(SETTINGS_COLUMN).type)
 
 
 def count_settings(column: pa.Array | pa.ChunkedArray) -> dict[str, ValueCounts | int]:
-    """Return the number of rows with each value of each setting; settings without any value are left out."""
+    """Return, by setting, the number of rows with each value; settings without any value are left out.
+
+    A setting with more than MAX_COUNTED_VALUES values gets the number of rows with any value instead.
+    """
     combined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     counted = {}
     for field, values in zip(combined.type, combined.flatten(), strict=True):
@@ -181,11 +188,11 @@ def count_settings(column: pa.Array | pa.ChunkedArray) -> dict[str, ValueCounts 
 
 
 def _limit_values(values: ValueCounts) -> ValueCounts | int:
-    return dict(values) if len(values) <= MAX_VALUES else sum(values.values())
+    return dict(values) if len(values) <= MAX_COUNTED_VALUES else sum(values.values())
 
 
 def add_settings(known: SettingCounts, more: SettingCounts) -> dict[str, ValueCounts | int]:
-    """Add up the counts of two disjoint sets of images."""
+    """Return the counts over two disjoint sets of images together, by setting and value."""
     added: dict[str, ValueCounts | int] = {}
     for name in dict.fromkeys([*known, *more]):
         ours, theirs = known.get(name, {}), more.get(name, {})
@@ -201,15 +208,15 @@ def _count_images(values: ValueCounts | int) -> int:
 
 
 class Difference(NamedTuple):
-    """A setting that differs between the two sides of a comparison."""
+    """A setting with different values in the two sets of images that are compared."""
 
     name: str
     ours: str
-    """Values on the first side of the comparison, in words."""
+    """Values on the first side of the comparison, as text with percentages if there are several."""
     theirs: str
 
     def swap_sides(self) -> "Difference":
-        """Return the difference with the two sides swapped."""
+        """Return the same difference with `ours` and `theirs` exchanged."""
         return self._replace(ours=self.theirs, theirs=self.ours)
 
 
@@ -226,36 +233,39 @@ def compare_settings(ours: SettingCounts, theirs: SettingCounts) -> list[Differe
             # The fraction of images that would have to change their value to give both sides the same frequencies.
             n_ours, n_theirs = max(_count_images(values), 1), max(_count_images(others), 1)
             gaps = (abs(values.get(each, 0) / n_ours - others.get(each, 0) / n_theirs) for each in {*values, *others})
-            different = math.fsum(gaps) / 2 >= MIN_DIFFERENT
+            different = math.fsum(gaps) / 2 >= MIN_DIFFERENT_FRACTION
         if different:
             found.append(Difference(name, _describe_values(values), _describe_values(others)))
     return found
 
 
 def _describe_values(values: ValueCounts | int) -> str:
-    """Return a single value as it is, or several values with their percentages, most frequent first."""
+    """Return text with a setting's values: one alone, or several with percentages, most frequent first.
+
+    If the values were not counted because there are too many, the text only says how many there are at least.
+    """
     if isinstance(values, int):
-        return f"more than {MAX_VALUES} values"
+        return f"more than {MAX_COUNTED_VALUES} values"
     if len(values) == 1:
         return next(iter(values))
     most = sorted(values.items(), key=lambda pair: (-pair[1], pair[0]))
-    return names([f"{value} ({n / _count_images(values):.0%})" for value, n in most], MAX_SHOWN)
+    return names([f"{value} ({n / _count_images(values):.0%})" for value, n in most], MAX_LISTED_VALUES)
 
 
 def describe_differences(found: Sequence[Difference], run_id: str | None = None) -> str:
-    """Describe how the settings of two generators differ, such as `cfg 4 against 7.5`; empty without differences.
+    """Return text on how the settings of two generators differ, such as `cfg 4 against 7.5`; empty without any.
 
-    With the `run_id` of an earlier run, describe how one generator differs between two runs: `cfg 4 here, 7.5 in RUN`.
+    With the `run_id` of an earlier run, it is on how one generator differs between two runs: `cfg 4 here, 7.5 in RUN`.
     """
     texts = [
         f"{name} {ours} against {theirs}" if run_id is None else f"{name} {ours} here, {theirs} in {run_id}"
         for name, ours, theirs in found
     ]
-    return names(texts, MAX_SHOWN) if texts else ""
+    return names(texts, MAX_LISTED_VALUES) if texts else ""
 
 
 def describe_changed_settings(before: Mapping[str, Any], after: Mapping[str, Any], generator: str) -> str:
-    """Describe how a generator's settings differ between two runs' manifests; return an empty text if they do not."""
+    """Return text on how a generator's settings differ between two runs' manifests; empty if they do not."""
     ours, theirs = (read_all_settings(manifest).get(generator, {}) for manifest in (after, before))
     return describe_differences(compare_settings(ours, theirs), str(before.get("run_id", "")))
 
@@ -277,12 +287,14 @@ def write_setting_notes(manifest: Mapping[str, Any], generators: Sequence[str]) 
             if name != REPEAT_SETTING and (isinstance(values, int) or len(values) > 1)
         ]
         if mixed:
-            notes.append(f"The images of {generator} were made with several settings: {names(mixed, MAX_SHOWN)}.")
+            notes.append(
+                f"The images of {generator} were made with several settings: {names(mixed, MAX_LISTED_VALUES)}."
+            )
     if settings and (unknown := [name for name in generators if name not in settings]):
         notes.append(f"No settings are known for {names(unknown)}.")
     return notes
 
 
 def describe_settings(known: SettingCounts) -> str:
-    """Describe all settings of a generator, such as `cfg 4, steps 20`."""
+    """Return text that lists a generator's settings with their values, such as `cfg 4, steps 20`."""
     return ", ".join(f"{name} {_describe_values(values)}" for name, values in known.items())

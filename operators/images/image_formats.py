@@ -13,19 +13,19 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageFile
 
-FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
+DECODED_FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
 STORED_IMAGE = "stored"
 """Key in the `info` of an RGB image for the image as stored in its file, with a palette or transparency."""
 
-MAX_READS = 8
+MAX_READS_PER_FILE = 8
 """Maximum number of times that a file may be read in full. A TIFF's tags may refer to the same bytes many times."""
-MAX_TIFF_HEADER = 16_000_000
+MAX_TIFF_HEADER_BYTES = 16_000_000
 """Maximum size in bytes of a TIFF's tags, which are read twice. They contain the position of each strip, and Pillow
 needs hundreds of bytes of memory per position.
 """
-TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+TIFF_SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
-JPEG = b"\xff\xd8\xff"
+JPEG_SIGNATURE = b"\xff\xd8\xff"
 MAX_SEGMENTS = 100_000
 """Maximum number of segments in a JPEG, or of chunks in a PNG."""
 MARKER_PATTERN = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])", re.DOTALL)
@@ -41,14 +41,14 @@ PIXEL_SEGMENTS = {*range(0xC0, 0xC8), *range(0xC9, 0xD0), *range(0xD9, 0xDE), 0x
 """Segments that affect pixels: frames, tables, scans, the end marker, and two application segments with the colour
 space.
 """
-COEFFICIENTS = 64
+COEFFICIENTS_PER_BLOCK = 64
 """Number of coefficients per block and component."""
 COLOUR_SPACES = {"L": "GRAY", "RGB": "RGB", "CMYK": "CMYK"}
 """TurboJPEG's names for Pillow's modes."""
-UNKNOWN_SAMPLING = "Could not determine subsampling"
+UNKNOWN_SAMPLING_MESSAGE = "Could not determine subsampling"
 """TurboJPEG's message for a JPEG with a chroma subsampling that it does not support, such as a CMYK JPEG with 4:2:0."""
 
-CHECKED_TIFFS = {
+CHECKED_TIFF_COMPRESSIONS = {
     "raw", "packbits", "tiff_lzw", "tiff_deflate", "tiff_adobe_deflate", "lzma", "zstd",
 }  # fmt: skip
 """TIFF compressions for which libtiff reports missing data. For fax and JPEG compression, libtiff does not report
@@ -59,12 +59,12 @@ RLE8, RLE4 = 1, 2
 END_OF_BITMAP, DELTA = 1, 2
 """Meanings of the second byte after a run length of zero."""
 
-PNG = b"\x89PNG\r\n\x1a\n"
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 PACKED_NOTES = (b"zTXt", b"iTXt", b"iCCP")
 """Chunks that contain text or a colour profile, which may be compressed."""
-PNG_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+PNG_SAMPLES_PER_PIXEL = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 """Number of samples per pixel, by colour type."""
-ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+ADAM7_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 """First column, first row, column step and row step of each pass of an interlaced PNG."""
 PIECE_BYTES = 1 << 16
 BIT_DEPTH, BITS = 24, 8
@@ -72,15 +72,15 @@ BIT_DEPTH, BITS = 24, 8
 
 
 class CostlyImage(Exception):
-    """An image that takes too long to decode. Not an OSError, because Pillow turns OSErrors into warnings."""
+    """Error about an image that takes too long to decode; no OSError, because Pillow turns OSErrors into warnings."""
 
 
 class BrokenImage(Exception):
-    """An image that is incomplete or damaged."""
+    """Error about an image that is incomplete or damaged."""
 
 
 class UncheckedImage(Exception):
-    """An image in a format whose decoder does not report missing data."""
+    """Error about an image in a format whose decoder does not report missing data, so that it cannot be checked."""
 
 
 class BoundedBytes(io.BytesIO):
@@ -93,11 +93,11 @@ class BoundedBytes(io.BytesIO):
         super().__init__(encoded)
         self.size = len(encoded)
         self.stop = time.thread_time() + seconds
-        self.left = MAX_TIFF_HEADER if encoded.startswith(TIFF) else MAX_READS * self.size
+        self.left = MAX_TIFF_HEADER_BYTES if encoded.startswith(TIFF_SIGNATURES) else MAX_READS_PER_FILE * self.size
 
     def end_header(self, n_frames: int) -> None:
         """Set a new limit for reading the pixels of `n_frames` frames; each may be read up to one block too far."""
-        self.left = MAX_READS * self.size + n_frames * ImageFile.MAXBLOCK
+        self.left = MAX_READS_PER_FILE * self.size + n_frames * ImageFile.MAXBLOCK
 
     def read(self, size: int | None = -1, /) -> bytes:
         piece = super().read(size)
@@ -120,9 +120,9 @@ class Jpeg(NamedTuple):
 
 def read_jpeg(encoded: bytes) -> Jpeg:
     """Return a JPEG's frame and scans. Raise BrokenImage if it has more than MAX_SEGMENTS segments."""
-    bare, scans = [JPEG[:2]], list[bytes]()
+    bare, scans = [JPEG_SIGNATURE[:2]], list[bytes]()
     frame = b""
-    marker = MARKER_PATTERN.search(encoded, len(JPEG[:2]))
+    marker = MARKER_PATTERN.search(encoded, len(JPEG_SIGNATURE[:2]))
     for _ in range(MAX_SEGMENTS):
         if marker is None:
             return Jpeg(b"".join(bare), frame, scans)
@@ -142,14 +142,17 @@ def read_jpeg(encoded: bytes) -> Jpeg:
 
 
 def open_image(encoded: bytes, seconds: float, n_frames: int = 1) -> Image.Image:
-    """Open an image and read its header. For a PNG, verify the checksums, which Pillow ignores when it decodes."""
+    """Return an image whose header has been read but whose pixels have not; for a PNG, verify all checksums.
+
+    Pillow ignores the checksums of a PNG when it decodes the pixels.
+    """
     bare = encoded
-    if encoded.startswith(PNG) and any(note in encoded for note in PACKED_NOTES):
+    if encoded.startswith(PNG_SIGNATURE) and any(note in encoded for note in PACKED_NOTES):
         # Pillow limits the size of compressed texts and profiles. No pixel depends on them, and image generators write
         # whole workflows there.
         bare = _select_chunks(encoded, lambda chunk_type: chunk_type not in PACKED_NOTES)
     stream = BoundedBytes(bare, seconds)
-    image = Image.open(stream, formats=FORMATS)
+    image = Image.open(stream, formats=DECODED_FORMATS)
     stream.end_header(n_frames)
     if image.format == "PNG":
         for chunk_type, data, checksum in iterate_png_chunks(encoded):
@@ -159,7 +162,7 @@ def open_image(encoded: bytes, seconds: float, n_frames: int = 1) -> Image.Image
 
 
 def decode_png(image: Image.Image, png: bytes) -> Image.Image | None:
-    """Decode an opened PNG in half the time that Pillow takes, and without blocking other Python threads.
+    """Return an opened PNG decoded, in half the time that Pillow takes and without blocking other Python threads.
 
     Return None for a PNG that this function does not support, for a damaged PNG (Pillow describes faults better), and
     if imagecodecs, which the extra `fast` installs, is missing.
@@ -181,7 +184,7 @@ def decode_png(image: Image.Image, png: bytes) -> Image.Image | None:
 
 def _select_chunks(png: bytes, wanted: Callable[[bytes], bool]) -> bytes:
     """Return a PNG with only the chunks whose type is wanted."""
-    kept: list[bytes | memoryview] = [PNG]
+    kept: list[bytes | memoryview] = [PNG_SIGNATURE]
     for chunk_type, data, checksum in iterate_png_chunks(png):
         if wanted(chunk_type):
             kept += struct.pack(">I4s", len(data), chunk_type), data, checksum.to_bytes(4)
@@ -189,16 +192,17 @@ def _select_chunks(png: bytes, wanted: Callable[[bytes], bool]) -> bytes:
 
 
 def load_whole(image: Image.Image, encoded: bytes) -> None:
-    """Decode an image. Raise BrokenImage if pixels are missing from a PNG, TIFF or BMP.
+    """Decode an image in place; raise BrokenImage if pixels are missing from a PNG, TIFF or BMP.
 
-    Pillow reports missing pixels in other formats, but fills them in for these three.
+    Pillow reports missing pixels in other formats, but fills them in for these three. Raises UncheckedImage for a TIFF
+    whose decoder hides missing pixels.
     """
     if image.format == "TIFF":
         _require_strips(image)
     image.load()
     if image.format == "PNG":
         last = image.crop((0, image.height - 1, image.width, image.height))
-        # Missing rows are black, or hidden between the passes of an interlaced PNG.
+        # Missing rows are black, or hidden between the passes of an interlaced PNG_SIGNATURE.
         if (image.info.get("interlace") or not np.asarray(last).any()) and not _has_every_row(encoded):
             raise BrokenImage("its data end before its last row")
     if image.format == "BMP" and image.info["compression"] in (RLE8, RLE4):
@@ -210,7 +214,7 @@ def load_whole(image: Image.Image, encoded: bytes) -> None:
 def _require_strips(image: Image.Image) -> None:
     """Raise BrokenImage if a TIFF's strips or tiles leave gaps, UncheckedImage if its decoder hides missing data."""
     compression = image.info.get("compression", "raw")
-    if compression not in CHECKED_TIFFS:
+    if compression not in CHECKED_TIFF_COMPRESSIONS:
         raise UncheckedImage(f"a TIFF compressed as {compression}")
     covered: Counter[object] = Counter()
     """Number of pixels covered by strips or tiles, for each colour if colours are stored separately."""
@@ -241,9 +245,9 @@ def _iterate_runs(bmp: bytes, *, pixels_in_byte: int) -> Iterator[int]:
 def _has_every_row(png: bytes) -> bool:
     """Return True if a PNG's data, once inflated, contain all bytes of all rows."""
     width, height, depth, colour, _, _, interlaced = struct.unpack_from(">IIBBBBB", png, 16)
-    bits = depth * PNG_SAMPLES[colour]
+    bits = depth * PNG_SAMPLES_PER_PIXEL[colour]
     missing = 0
-    for left, top, right, down in ADAM7 if interlaced else ((0, 0, 1, 1),):
+    for left, top, right, down in ADAM7_PASSES if interlaced else ((0, 0, 1, 1),):
         columns, rows = -(-(width - left) // right), -(-(height - top) // down)
         if columns > 0 and rows > 0:
             missing += rows * (1 + -(-columns * bits // 8))  # the first byte of a row names its filter
@@ -262,7 +266,7 @@ def iterate_png_chunks(png: bytes) -> Iterator[tuple[bytes, memoryview, int]]:
 
     This is faster than Pillow's `verify`, after which the file would have to be reopened.
     """
-    position, content = len(PNG), memoryview(png)
+    position, content = len(PNG_SIGNATURE), memoryview(png)
     for _ in range(MAX_SEGMENTS):
         if position + 12 > len(png):
             raise BrokenImage("it ends before its last chunk")
@@ -278,17 +282,17 @@ def iterate_png_chunks(png: bytes) -> Iterator[tuple[bytes, memoryview, int]]:
 
 
 def decode_jpeg(image: Image.Image, jpeg: Jpeg) -> Image.Image:
-    """Decode an opened JPEG. Raise BrokenImage, or ValueError with libjpeg's message, if pixels are missing.
+    """Return an opened JPEG decoded; raise BrokenImage, or ValueError with libjpeg's message, if pixels are missing.
 
-    The pixels are identical to Pillow's, but Pillow hides libjpeg's warnings. Raises UncheckedImage for a JPEG that
-    only Pillow can decode.
+    The pixels are identical to Pillow's, but Pillow hides libjpeg's warnings. Raises UncheckedImage for a JPEG
+    in which missing pixels cannot be detected, because of its chroma subsampling or its coding.
     """
     import simplejpeg
 
     try:
         pixels = simplejpeg.decode_jpeg(jpeg.encoded, COLOUR_SPACES[image.mode], strict=True)
     except ValueError as error:
-        if UNKNOWN_SAMPLING in str(error):
+        if UNKNOWN_SAMPLING_MESSAGE in str(error):
             raise UncheckedImage("a JPEG with unusual chroma subsampling") from error
         raise
     if image.mode == "CMYK":  # Pillow assumes that inks are inverted, as Adobe writes them
@@ -302,6 +306,6 @@ def decode_jpeg(image: Image.Image, jpeg: Jpeg) -> Image.Image:
         first, last, low_bits = scan[5 + 2 * scan[4] : 8 + 2 * scan[4]]
         if not low_bits % 16:
             sent.update(product(components, range(first, last + 1)))
-    if len(sent) < COEFFICIENTS * jpeg.frame[9]:
+    if len(sent) < COEFFICIENTS_PER_BLOCK * jpeg.frame[9]:
         raise BrokenImage("it lacks some of its scans")
     return Image.frombytes(image.mode, image.size, pixels)

@@ -11,8 +11,8 @@ import pyarrow as pa
 from PIL import Image
 
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.base.rows import input_digest
-from plumbline.operators.base.stopping import STOP, STOPPED
+from plumbline.operators.base.rows import digest_inputs
+from plumbline.operators.base.stopping import STOP_REQUESTED, STOPPED_ERROR
 from plumbline.operators.images.decoding import ImageLimits, RowFailure, decode_bytes, decode_each, make_too_large_error
 from plumbline.operators.images.rows import (
     ADDRESS_COLUMNS,
@@ -42,7 +42,7 @@ PreprocessVideo = Callable[[Sequence[Image.Image], float], Any]
 
 
 class Edit(NamedTuple):
-    """The source of an edited image, and the mask of the edited area."""
+    """The image before an edit, and the mask of the edited area, if there is one."""
 
     source: Image.Image
     """The image before the edit."""
@@ -85,7 +85,7 @@ class PreparedImages:
         pixels: Sequence[Any] | RowError,
         sources: str | None = None,
     ) -> None:
-        """Add a row with its preprocessed images, or with an error instead."""
+        """Add a row of the table, with the preprocessed images in `pixels`, or with an error in their place."""
         error, of_row = (pixels, ()) if isinstance(pixels, RowError) else (None, pixels)
         self.rows.append(row)
         self.digests.append(digest)
@@ -100,7 +100,7 @@ Value = TypeVar("Value")
 
 
 def _require(found: Value | RowError) -> Value:
-    """Return the value that was found; raise RowFailure if an error was found instead."""
+    """Return `found` if it is a value; raise RowFailure if it is an error."""
     if isinstance(found, RowError):
         raise RowFailure(found)
     return found
@@ -134,7 +134,7 @@ def prepare_images(
     is_known: IsKnown = lambda number, row, digest, sources: False,
     decoders: int = 1,
 ) -> PreparedImages:
-    """Decode and preprocess a shard's images; a row that fails gets an error.
+    """Return a shard's images, decoded and preprocessed; a row that fails gets an error.
 
     `preprocess_video` is called for rows with several images that are shown as a video; without it, each image is shown
     separately. `preprocess_edit` replaces both `preprocess` and `preprocess_video`: it is called with each image, the
@@ -150,15 +150,15 @@ def prepare_images(
         row = identify(record, generator)
         digest = sources_digest = None
         try:
-            if STOP.is_set():
-                raise RowFailure(STOPPED)
+            if STOP_REQUESTED.is_set():
+                raise RowFailure(STOPPED_ERROR)
             encoded = _require(read_row_images(row, record, limits.max_images, fetch))
             digest = digest_images(encoded)
             sources = [] if preprocess_edit is None else _require(read_sources(record, limits.max_images, fetch))
             mask = _require(read_mask(record, limits.max_images, fetch)) if masked else None
             sources_digest = digest_images(sources) if sources else None
             if mask is not None:
-                sources_digest = input_digest(sources_digest or "", digest_images([mask]))
+                sources_digest = digest_inputs(sources_digest or "", digest_images([mask]))
             if is_known(number, row, digest, sources_digest):
                 return None
             with decoding:
@@ -203,7 +203,7 @@ def _preprocess_row(
 
 
 def _decode_edit(sources: Sequence[bytes], mask: bytes | None, limits: ImageLimits) -> Edit:
-    """Decode the source and the mask of an edit."""
+    """Return the source image and the mask, decoded; raise RowFailure if one fails or there are several sources."""
     try:
         decoded = _collect(_decode_images(sources, limits, DEFAULT_CLIPS), limits, "source")
         if len(decoded) > 1:
@@ -227,13 +227,16 @@ def _decode_images(encoded: Sequence[bytes], limits: ImageLimits, clips: Clips) 
 
 
 def _join_images(images: Iterator[Image.Image], limits: ImageLimits) -> Image.Image:
-    """Return all images of a row as one grid, which must also be within the limits."""
+    """Return all images of a row as one grid; raise RowFailure if it has more pixels than one image may have."""
     frames = _collect(images, limits, "grid")
     return frames[0] if len(frames) == 1 else make_grid(frames)
 
 
 def _collect(images: Iterator[Image.Image], limits: ImageLimits, what: str) -> list[Image.Image]:
-    """Return a row's images as a list; together they must be within the limits for one image."""
+    """Return a row's images as a list; raise RowFailure if together they have more pixels than one image may have.
+
+    `what` is the word for the list in the message: grid or video.
+    """
     frames: list[Image.Image] = []
     for image in images:
         frames.append(image)

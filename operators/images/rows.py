@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators.base import rows
-from plumbline.operators.base.errors import REMEDIES, RefusedUri, RowError, hide_secrets
+from plumbline.operators.base.errors import REMEDIES_BY_KIND, RefusedUri, RowError, hide_secrets
 
-MAX_ADDRESS = 1000
+MAX_ADDRESS_CHARACTERS = 1000
 """Maximum number of characters of an address in a message; S3 keys can be about as long."""
-MAX_REASON = 1000
+MAX_REASON_CHARACTERS = 1000
 """Maximum number of characters of the reason that a table gives for a missing image."""
 FetchUri = Callable[[str], bytes]
 SOURCE_COLUMNS = ("source", "source_uri")
@@ -28,14 +28,14 @@ ADDRESS_COLUMNS = ("uri", "source_uri", "mask_uri")
 
 
 class ImageRow(NamedTuple):
-    """Ids of a row's image."""
+    """The ids of a row in a table of images: image, prompt and generator."""
 
     image_id: str | None
     prompt_id: str | None
     generator: str
 
     def row(self, **columns: Any) -> dict[str, Any]:
-        """Return these ids and the further `columns` as a row of a table of images."""
+        """Return a table row as a dictionary: the ids, and the given columns."""
         return {**self._asdict(), **columns}
 
 
@@ -101,8 +101,9 @@ def _read_image(record: Mapping[str, Any], fetch: FetchUri) -> bytes | RowError:
     if uri:
         return fetch_image(uri, fetch)
     image, error = record.get("image"), record.get("error")
-    if isinstance(error, Mapping) and error.get("kind") in REMEDIES and isinstance(error.get("message"), str):
-        return RowError(error["kind"], error["message"][:MAX_REASON])  # the table itself says why it has no image
+    if isinstance(error, Mapping) and error.get("kind") in REMEDIES_BY_KIND and isinstance(error.get("message"), str):
+        # the table itself says why it has no image
+        return RowError(error["kind"], error["message"][:MAX_REASON_CHARACTERS])
     if isinstance(image, Mapping) and image.get("path"):
         found = f"only the path {image['path']!r} in `image`"
         return RowError("image_not_embedded", f"{found}; embed the bytes, or put the address in `uri`")
@@ -113,7 +114,7 @@ def fetch_image(uri: Any, fetch: FetchUri) -> bytes | RowError:
     """Return the bytes at an address, or the reason why they cannot be read. An exception only fails this row."""
     if not isinstance(uri, str):
         return RowError("unreadable_uri", f"expected text in the `uri` column, found {uri!r}; write addresses as text")
-    shown = hide_secrets(uri[:MAX_ADDRESS])
+    shown = hide_secrets(uri[:MAX_ADDRESS_CHARACTERS])
     try:
         encoded = fetch(uri)
     except RefusedUri as error:
@@ -165,12 +166,12 @@ def name_edit_error(error: RowError, what: str) -> RowError:
 
 
 def make_mask_error(found: str) -> RowError:
-    """Return an error for a mask that cannot be used."""
+    """Return an error for a mask that cannot be used; `found` describes the mask."""
     return name_edit_error(RowError("unusable_mask", found), "mask")
 
 
 def number_error(error: RowError, number: int, count: int) -> RowError:
-    """Return the error of one image of a row; if the row has several images, the message names `number` and `count`."""
+    """Return the error of one image of a row; if the row has several, the message says `image NUMBER of COUNT`."""
     return error if count == 1 else error._replace(message=f"image {number} of {count}: {error.message}")
 
 
@@ -217,7 +218,7 @@ def format_id(value: Any) -> str | None:
 
 
 def _read_content(record: Mapping[str, Any]) -> bytes:
-    """Return an image's bytes, or its address if the bytes are not in the row."""
+    """Return an image's bytes or, if the row contains only its address, the address encoded as UTF-8."""
     embedded = _get_embedded_image(record)
     address = record.get("uri") or (record["image"].get("path") if isinstance(record.get("image"), Mapping) else None)
     return embedded if isinstance(embedded, bytes) and embedded else str(embedded or address).encode()

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 STILL_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
 """Brands of still images whose files have the container format of MP4."""
-STRICT_DECODING = {"err_detect": "explode"}
+STRICT_DECODING_OPTIONS = {"err_detect": "explode"}
 """Decoder options that turn corrupt bits into errors. By default, gaps are filled with earlier pixels."""
 FRAME_SECONDS = "frame_seconds"
 """Key in the `info` of a sampled frame for the number of seconds of the video that the frame represents."""
-BOX_HEADER = 8
+BOX_HEADER_BYTES = 8
 """Number of bytes for the size and type of an MP4 or MOV box."""
 MIN_RATED_FRAMES, MAX_RATED_FRAMES = 4, 768
 """Minimum and maximum number of frames sampled at a `rate`: FPS_MIN_FRAMES and FPS_MAX_FRAMES of qwen-vl-utils."""
@@ -37,12 +37,12 @@ MAX_GAP_FRAMES = 1.5
 """Maximum time, in frames, between the end of the last frame and the end of the declared duration. A larger gap means
 that frames are missing.
 """
-MAX_UNSQUARE = 0.01
+MAX_PIXEL_ASPECT_ERROR = 0.01
 """Maximum deviation of a pixel's aspect ratio from 1 that is ignored, because encoders round a video's sides to even
 numbers.
 """
 DISPLAY_MATRIX = "DISPLAYMATRIX"
-MAX_TILT = 0.01
+MAX_TILT_RATIO = 0.01
 """Maximum ratio of the smaller to the larger entries of a display matrix; rounding keeps the smaller from being zero.
 """
 NO_LAST_FRAME = "its data end before its last frame"
@@ -54,7 +54,7 @@ edit list, the last frame before a cut may have the same time as the first frame
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clips(BoundsChecked):
-    """Options for rows with several images (vqascore_genai_bench.txt, sec. 6 and appendix F)."""
+    """Options for rows with a video or several images (vqascore_genai_bench.txt, sec. 6 and appendix F)."""
 
     section: ClassVar[str] = "clips."
     frames: Positive = 4
@@ -180,7 +180,7 @@ def _decode(
     import av
 
     video.codec_context.thread_count = 1  # so that this thread's time is all that decoding takes
-    video.codec_context.options = STRICT_DECODING
+    video.codec_context.options = STRICT_DECODING_OPTIONS
     start: int | None = None
     last: FrameTime | None = None
     leads_in = False
@@ -214,7 +214,7 @@ def _render_frame(
     that is not a multiple of 90 degrees.
     """
     width, height = frame.width, frame.height
-    if aspect and abs(aspect - 1) > MAX_UNSQUARE:
+    if aspect and abs(aspect - 1) > MAX_PIXEL_ASPECT_ERROR:
         # A player enlarges the shorter side of such a pixel, so that no detail is lost.
         width, height = (round(width * aspect), height) if aspect > 1 else (width, round(height / aspect))
     check_size(width, height)
@@ -227,7 +227,7 @@ def _render_frame(
     # A column x and a row y are shown at column a x + c y and row b x + d y (ISO/IEC 14496-12, sec. 6.2.2).
     a, b, _, c, d = (int(number) for number in np.frombuffer(bytes(matrix), np.int32, 5))
     straight, crossed = abs(a) + abs(d), abs(b) + abs(c)
-    if min(straight, crossed) > MAX_TILT * max(straight, crossed):
+    if min(straight, crossed) > MAX_TILT_RATIO * max(straight, crossed):
         raise BrokenImage("it is shown at an angle that is not a multiple of 90 degrees")
     right, down = a, d
     if crossed > straight:
@@ -249,7 +249,7 @@ def _require_declared_size(encoded: bytes, demuxer: str, stop: float) -> None:
         if demuxer == "mp4":
             size = int.from_bytes(encoded[start : start + 4])
             size = int.from_bytes(encoded[start + 8 : start + 16]) if size == 1 else size
-            if size < BOX_HEADER or start + BOX_HEADER > len(encoded):
+            if size < BOX_HEADER_BYTES or start + BOX_HEADER_BYTES > len(encoded):
                 return
             end = start + size
         elif demuxer == "avi":
@@ -274,11 +274,11 @@ def _require_declared_size(encoded: bytes, demuxer: str, stop: float) -> None:
 def _open_container(encoded: bytes, demuxer: str, **options: str) -> "av.container.InputContainer":
     import av
 
-    return av.open(io.BytesIO(encoded), "r", format=demuxer, options=options, io_open=_refuse)
+    return av.open(io.BytesIO(encoded), "r", format=demuxer, options=options, io_open=_refuse_video)
 
 
-def _refuse(*_: object) -> None:
-    """Refuse to open any file that the video refers to."""
+def _refuse_video(*_: object) -> None:
+    """Raise an error: FFmpeg calls this when a video refers to another file, which must not be opened."""
     raise PermissionError
 
 

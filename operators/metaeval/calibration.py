@@ -21,7 +21,7 @@ DEFAULT_PASSING_FRACTION = 0.75  # default pass mark as a fraction of a template
 
 
 class Thresholds(NamedTuple):
-    """Thresholds by which people and a metric pass an image."""
+    """Lowest mean rating and lowest score with which an image passes, according to people and to a metric."""
 
     rating: float  # minimum mean rating of images that people pass
     score: float  # minimum score of images that the metric passes; higher is better
@@ -30,7 +30,7 @@ class Thresholds(NamedTuple):
 
 
 class PassMarks(NamedTuple):
-    """Configured minimum ratings and scores for an image to pass."""
+    """Lowest mean ratings (by template) and scores (by metric) with which an image passes, as configured."""
 
     ratings: Mapping[str, float] = {}  # minimum mean rating by template
     scores: Mapping[str, float] = {}  # minimum score by metric, higher is better; others follow from the ratings
@@ -80,7 +80,10 @@ def choose_rating_marks(
 
 
 def calibrate_metric(frame: pd.DataFrame, thresholds: Thresholds) -> tuple[Share, Share]:
-    """Return the metric's sensitivity and specificity on rated images that have scores."""
+    """Return (sensitivity, specificity): the shares of good images that pass and of bad images that fail the metric.
+
+    People decide which of the rated and scored images in `frame` are good.
+    """
     prompts = frame["prompt_id"].factorize()[0]
     good = (frame["human"] >= thresholds.rating).to_numpy()
     passes = (frame["score"] >= thresholds.score).to_numpy()

@@ -5,33 +5,35 @@ from typing import NamedTuple
 import numpy as np
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.results.choices import MIN_PROMPTS, PAIR, Comparisons, read_choices
+from plumbline.operators.results.choices import MIN_PROMPTS, PAIR_COLUMNS, Comparisons, read_choices
 from plumbline.operators.statistics.bootstrap import Interval
 from plumbline.operators.statistics.ordering import flip_signs
 from plumbline.operators.statistics.shares import average_by_prompt, share_interval
 
 
 class ChoiceAgreement(NamedTuple):
-    """Agreement of a judge with people on pairs of images that people decide."""
+    """Agreement of a judge's choices between two images with people's, over the pairs on which people decide."""
 
     share: float
     """Fraction of the pairs for which the judge favours the image that people favour; a judge's tie counts half."""
     interval: Interval
-    """Its 95% interval over prompts."""
+    """95% interval of `share`, computed over prompts."""
     p_value: float
     """Two-sided p-value of the hypothesis that the judge agrees with people as often as a coin toss, 0.5."""
     n_pairs: int
     n_prompts: int
     n_undecided: int
-    """Number of pairs with outcomes of both that people do not decide; they are left out."""
+    """Number of pairs that both the judge and people compared, but on which people's mean choice is a tie. They are
+    left out.
+    """
     n_unmatched: int
-    """Number of people's pairs without an outcome of the judge."""
+    """Number of pairs that people compared, but that have no outcome of the judge in both orders."""
 
 
 def agree_on_pairs(
     comparisons: Comparisons, people: Comparisons, metric: str = "", people_metric: str = ""
 ) -> ChoiceAgreement:
-    """Compare a judge's choices with people's choices between the same two images of a prompt.
+    """Return how often a judge chooses the same one of two images of a prompt as people do.
 
     Args:
         comparisons: The judge's comparisons, as for `compare_pairs`. Pairs answered in only one order are left out.
@@ -45,7 +47,7 @@ def agree_on_pairs(
     """
     judged = read_choices(comparisons, metric).pairs
     preferred = read_choices(people, people_metric, both_orders=False).pairs.dropna(subset="won")
-    both = preferred.merge(judged.dropna(subset="won"), on=PAIR, suffixes=("_people", ""))
+    both = preferred.merge(judged.dropna(subset="won"), on=PAIR_COLUMNS, suffixes=("_people", ""))
     sides = np.sign(np.round(both[["won", "won_people"]].to_numpy(np.float64) - 0.5, 9))
     decided = sides[:, 1] != 0
     prompts = np.unique(both["prompt_id"][decided].to_numpy(dtype=str), return_inverse=True)[1].astype(np.int64)

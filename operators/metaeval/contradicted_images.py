@@ -14,8 +14,8 @@ from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
 from plumbline.operators.statistics.percentiles import compute_percentile_rank
 
 MAX_IMAGES = 4  # images (or pairs) per template and metric, each of a different prompt
-MIN_RATED = 10  # minimum number of rated images for ranks
-MIN_DIFFERENCE = 0.5  # smallest difference of percentile ranks that is shown
+MIN_RATED_IMAGES = 10  # minimum number of rated images for ranks
+MIN_RANK_DIFFERENCE = 0.5  # smallest difference of percentile ranks that is shown
 
 
 class ContradictedImage(NamedTuple):
@@ -30,12 +30,16 @@ class ContradictedImage(NamedTuple):
 
 
 def find_contradicted_ratings(ratings: pa.Table, scores: pa.Table, match: Match) -> Iterator[ContradictedImage]:
-    """Yield the images whose ranks by people and by a metric differ most; all rows of `scores` must have ids."""
+    """Yield, for each template and metric, the images whose ranks by people and by the metric differ most.
+
+    These are at most MAX_IMAGES images of different prompts, whose ranks differ by at least MIN_RANK_DIFFERENCE; none
+    if fewer than MIN_RATED_IMAGES images are rated and scored. All rows of `scores` must have ids.
+    """
     keys = list(MATCH_COLUMNS[match])
     human = average_ratings(ratings, match)[["template", *keys, "human"]]
     both = _read_scores(scores).merge(human, on=keys)
     for (template, metric), rows in both.groupby(["template", "metric"], sort=False):
-        if len(rows) < MIN_RATED:
+        if len(rows) < MIN_RATED_IMAGES:
             continue
         ranks = {}
         for name in ("human", "score"):
@@ -43,7 +47,7 @@ def find_contradicted_ratings(ratings: pa.Table, scores: pa.Table, match: Match)
             ranks[name] = compute_percentile_rank(first - 1, last - first + 1, len(rows))
         difference = np.abs(ranks["human"] - ranks["score"])
         ranked = rows.assign(rank_by_people=ranks["human"], rank_by_metric=ranks["score"], difference=difference)
-        for image in _select_largest(ranked[difference >= MIN_DIFFERENCE]):
+        for image in _select_largest(ranked[difference >= MIN_RANK_DIFFERENCE]):
             why = (
                 f"people rate it {image.human:.1f} ({template}), percentile rank {image.rank_by_people:.0%}; by "
                 f"{metric} its percentile rank among the same images is {image.rank_by_metric:.0%}"

@@ -41,14 +41,14 @@ from plumbline.operators.statistics.shares import compute_exact_interval, correc
 Floats = NDArray[np.float64]
 
 N_FOLDS = 5  # ratings of each fold of the rated prompts are predicted from the other folds
-ROUNDING = 1e-20  # scores are equal if their variance / mean square is below this
+ROUNDING_TOLERANCE = 1e-20  # scores are equal if their variance / mean square is below this
 Scale = Literal["rating", "win_rate", "passing"]
 EQUAL_VALUES: Mapping[Scale, float] = {"rating": 0.0, "win_rate": 0.5}
 """Difference of ratings, or win rate, if two generators are equally good."""
 
 
 class CorrectedMean(NamedTuple):
-    """The mean of a generator, or of a pair of generators, estimated from people and a metric (schema CORRECTED)."""
+    """One estimate (schema CORRECTED) of a mean for a generator or a pair, from people's ratings and a metric."""
 
     template: str
     metric: str
@@ -77,7 +77,7 @@ class CorrectedMean(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A mean over prompts."""
+    """A mean over prompts, with what is needed to compute its standard error and interval."""
 
     value: float
     shares: Floats  # contribution of each prompt (prompts,) to the error, whose square is the sum of their squares
@@ -97,7 +97,7 @@ class Estimate(NamedTuple):
 
 
 class CombinedEstimate(NamedTuple):
-    """A mean estimated from people and a metric together, from people alone, and from the metric alone."""
+    """Three estimates of the same mean: from people and a metric together, from people alone, and from the metric."""
 
     corrected: Estimate
     people: Estimate
@@ -106,7 +106,10 @@ class CombinedEstimate(NamedTuple):
 
 
 class LabelledPrompts(NamedTuple):
-    """Labels and predictions for the prompts of a generator or a pair; each (prompts,), nan if missing."""
+    """People's labels of a generator's or pair's prompts, and the labels predicted by a metric.
+
+    Each array has the shape (prompts,), with nan for missing values.
+    """
 
     labels: Floats  # by people
     predictions: Floats  # the metric's predictions of the same labels
@@ -143,17 +146,17 @@ def _estimate_mean(values: Floats, known: NDArray[np.bool_]) -> Estimate:
 
 
 def combine_means(weights: Sequence[float], means: Sequence[CombinedEstimate], start: float = 0.0) -> CombinedEstimate:
-    """Return `start` plus the weighted sum of means over the same prompts."""
+    """Return an estimate of `start` plus the weighted sum of means that were estimated over the same prompts."""
 
-    def total(estimates: Sequence[Estimate]) -> Estimate:
+    def sum_estimates(estimates: Sequence[Estimate]) -> Estimate:
         values = [weight * estimate.value for weight, estimate in zip(weights, estimates, strict=True)]
         shares = [weight * estimate.shares for weight, estimate in zip(weights, estimates, strict=True)]
         return Estimate(start + sum(values), np.sum(shares, axis=0), min(each.prompts for each in estimates))
 
     return CombinedEstimate(
-        corrected=total([mean.corrected for mean in means]),
-        people=total([mean.people for mean in means]),
-        predicted=total([mean.predicted for mean in means]),
+        corrected=sum_estimates([mean.corrected for mean in means]),
+        people=sum_estimates([mean.people for mean in means]),
+        predicted=sum_estimates([mean.predicted for mean in means]),
         note=next((mean.note for mean in means if mean.note), ""),
     )
 
@@ -185,7 +188,7 @@ def _fit_line(x: Floats, y: Floats) -> tuple[float, float]:
     count = np.maximum(known.sum(axis=1, keepdims=True), 1)
     dx, dy = (np.where(known, z - np.where(known, z, 0).sum(axis=1, keepdims=True) / count, 0) for z in (x, y))
     spread = float((dx**2).sum())
-    varies = spread > ROUNDING * float((x[known] ** 2).sum())
+    varies = spread > ROUNDING_TOLERANCE * float((x[known] ** 2).sum())
     slope = max(float((dx * dy).sum()) / spread, 0.0) if varies else 0.0
     return slope, float(y[known].mean() - slope * x[known].mean())
 
@@ -193,7 +196,9 @@ def _fit_line(x: Floats, y: Floats) -> tuple[float, float]:
 def correct_ratings(
     ratings: pa.Table, scores: pa.Table, run: RunScores, match: Match, lower_is_better: Collection[str]
 ) -> Iterator[CorrectedMean]:
-    """Yield the corrected mean rating of each generator, and difference of each pair, by template and metric.
+    """Yield the corrected mean rating of each scored generator, and the difference of each pair with enough ratings.
+
+    The rows are grouped by metric, then by template.
 
     `scores` has the scores of rated images, negated for metrics with `lower_is_better`; `run` has all scores, not
     negated.
@@ -221,10 +226,10 @@ def correct_choices(
     votes = votes.dropna(subset=["generator_a", "generator_b"])
     votes = votes[votes["generator_a"] != votes["generator_b"]]
     first = np.where(votes["generator_a"] < votes["generator_b"], 1, -1)
-    votes["vote"] = _win_share(first * votes["preferred"].map(PREFERENCE_SIGNS).astype("float64"))
+    votes["vote"] = _compute_win_share(first * votes["preferred"].map(PREFERENCE_SIGNS).astype("float64"))
     for metric, column in split_by_metric(scores, match).items():
         a, b = (select_scores_of_side(side, column, votes, match) for side in "ab")
-        both = votes.assign(choice=_win_share(first * np.sign(a - b))).dropna(subset=["choice"])
+        both = votes.assign(choice=_compute_win_share(first * np.sign(a - b))).dropna(subset=["choice"])
         names = both[["generator_a", "generator_b"]]
         both = both.assign(generator_a=names.min(axis=1), generator_b=names.max(axis=1))
         generators = pd.concat([names[name] for name in names])
@@ -236,7 +241,7 @@ def correct_choices(
                 labels, choices = (
                     averaged.average(rows["generator_a"], rows, column)[row_a] for column in ("vote", "choice")
                 )
-                others = _win_share(np.sign(averaged.scores[row_a] - averaged.scores[row_b]))
+                others = _compute_win_share(np.sign(averaged.scores[row_a] - averaged.scores[row_b]))
                 data = LabelledPrompts(labels, choices, np.where(np.isfinite(labels), math.nan, others))
                 pairs[str(name_a), str(name_b)] = correct_mean(data)
             yield from make_choice_rows(str(template), metric, pairs)
@@ -253,7 +258,7 @@ def correct_shares(
     for template, metric, frame in ((each.template, each.metric, each.frame) for each in rated if len(each.frame)):
         thresholds = marks.find_thresholds(template, metric, frame)
         sensitivity, specificity = calibrate_metric(frame, thresholds)
-        scored = run.select_rows(metric).scored()
+        scored = run.select_rows(metric).select_scored()
         passes = get_direction(metric, lower_is_better) * scored.score >= thresholds.score
         for code, generator in enumerate(run.generators):
             own = scored.generator == code
@@ -271,13 +276,13 @@ def correct_shares(
             )  # fmt: skip
 
 
-def _win_share(sign: Any) -> Any:
-    """Return 1 for a win (1), 0 for a defeat (-1) and 0.5 for a tie (0)."""
+def _compute_win_share(sign: Any) -> Any:
+    """Return 1 for a win (sign 1), 0 for a defeat (sign -1) and 0.5 for a tie (sign 0)."""
     return (sign + 1) / 2
 
 
 class _AveragedScores(NamedTuple):
-    """Mean scores by generator and prompt."""
+    """A metric's mean scores by generator and prompt, with the generators and prompts in the order of the array."""
 
     generators: list[str]
     prompts: NDArray[np.uint64]  # hashes of the ids, ascending
@@ -299,8 +304,11 @@ def _average_scores(
     generators: "pd.Series[str]",
     prompt_ids: "pd.Series[str]",
 ) -> _AveragedScores:
-    """Average the run's scores by generator and prompt; include the given generators and prompts even if unscored."""
-    columns = run.select_rows(metric).scored()
+    """Return the metric's mean scores by generator and prompt, higher is better.
+
+    They include the given generators and prompts even if the metric has not scored them.
+    """
+    columns = run.select_rows(metric).select_scored()
     names = list(dict.fromkeys([*run.generators, *generators]))
     prompts = np.unique(np.concatenate([columns.prompt, hash_ids(prompt_ids.to_list())]))
     scores = get_direction(metric, lower_is_better) * columns.score
@@ -350,7 +358,10 @@ def _make_rows(
     pairs: Mapping[tuple[str, str], CombinedEstimate],
     alone: Mapping[tuple[str, str], Estimate],
 ) -> Iterator[CorrectedMean]:
-    """Yield rows for single generators, then for pairs; `alone` has the metric's own estimate for each pair."""
+    """Yield the estimate for each generator, and then for each pair, as rows of the schema CORRECTED.
+
+    `alone` has the metric's own estimate for each pair.
+    """
     for name, mean in means.items():
         yield _make_row(template, metric, scale, (name, ""), mean, CONFIDENCE)
     level = 1 - (1 - CONFIDENCE) / max(len(pairs), 1)  # the intervals of pairs are valid simultaneously
@@ -364,7 +375,10 @@ def _make_rows(
 def _make_row(
     template: str, metric: str, scale: Scale, names: tuple[str, str], mean: CombinedEstimate, level: float
 ) -> CorrectedMean:
-    """Return a row; if nearly all votes are equal, ignore the metric and give people's win rate an exact interval."""
+    """Return an estimate for one generator or pair (`names`) as a row of the schema CORRECTED.
+
+    If nearly all votes are equal, the metric is ignored, and people's win rate gets an exact interval.
+    """
     corrected, people, predicted, note = mean
     interval, of_people, of_metric = (estimate.interval(level) for estimate in (corrected, people, predicted))
     if note:

@@ -8,17 +8,17 @@ from plumbline.operators.base.sentences import Sentence, ShownTable, count, name
 from plumbline.operators.metaeval.corrected_means import CorrectedMean, Scale
 
 MAX_PAIRS = 5
-PREDICTION_POWERED = (
+PREDICTION_POWERED_CONVENTION = (
     "It is estimated from people's judgements of some prompts and the metric's scores of all (prediction-powered "
     "inference), with a 95% interval over prompts, which is valid if the rated prompts were drawn at random. People "
     "alone: the rated prompts. Metric alone: all prompts, on people's scale and uncorrected. Worth: how many prompts "
     "rated without the metric's help a rated prompt is worth."
 )
-CAPTIONS: Mapping[Scale, str] = {
+CAPTIONS_BY_SCALE: Mapping[Scale, str] = {
     "rating": "Corrected: the mean rating that people would give over all prompts that the metric scored. "
-    + PREDICTION_POWERED,
+    + PREDICTION_POWERED_CONVENTION,
     "win_rate": "Corrected: how often the generator would win over all prompts that the metric scored, if most raters "
-    "decide and a draw counts half: the mean over its opponents. " + PREDICTION_POWERED,
+    "decide and a draw counts half: the mean over its opponents. " + PREDICTION_POWERED_CONVENTION,
     "passing": "Corrected: the share of a generator's images that people would pass, from the share that the metric "
     "passes and its error rates on the rated images, which are assumed to be the same for all generators (Rogan and "
     "Gladen's estimate, Lang and Reiczigel's interval). People alone: the rated images. Metric alone: all images. "
@@ -32,7 +32,7 @@ ByMetric = Mapping[tuple[str, str], Sequence[CorrectedMean]]
 def make_mean_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
     """Return a table of generators' means for each template, best mean first, and then tables of generators' orders."""
     tables: dict[tuple[str, Scale], list[tuple[str, ...]]] = {}
-    passing = sorted((mean for mean in means if mean.scale == "passing"), key=_best_first_key)
+    passing = sorted((mean for mean in means if mean.scale == "passing"), key=_make_best_first_key)
     for mean in chain(*group_single_means(means).values(), passing):
         cells = (
             mean.generator,
@@ -49,24 +49,24 @@ def make_mean_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
     shown = []
     for (template, scale), rows in tables.items():
         about = "images that pass" if scale == "passing" else "generators"
-        shown.append(ShownTable(f"{about} by {template}, corrected", CAPTIONS[scale], columns, rows))
+        shown.append(ShownTable(f"{about} by {template}, corrected", CAPTIONS_BY_SCALE[scale], columns, rows))
     return [*shown, *make_order_tables(means)]
 
 
 def group_single_means(means: Sequence[CorrectedMean]) -> ByMetric:
     """Return the means of single generators by template and metric, best first."""
     single = [mean for mean in means if not mean.other and mean.scale != "passing"]
-    return {key: sorted(rows, key=_best_first_key) for key, rows in _group(single).items()}
+    return {key: sorted(rows, key=_make_best_first_key) for key, rows in _group_means(single).items()}
 
 
-def _group(means: Sequence[CorrectedMean]) -> ByMetric:
+def _group_means(means: Sequence[CorrectedMean]) -> ByMetric:
     found: dict[tuple[str, str], list[CorrectedMean]] = {}
     for mean in means:
         found.setdefault((mean.template, mean.metric), []).append(mean)
     return found
 
 
-def _best_first_key(mean: CorrectedMean) -> tuple[bool, float]:
+def _make_best_first_key(mean: CorrectedMean) -> tuple[bool, float]:
     """Return a key that sorts the best mean first, and rows without a corrected mean last, by the metric's own mean."""
     unknown = math.isnan(mean.corrected)
     return unknown, -(mean.predicted if unknown else mean.corrected)
@@ -94,21 +94,27 @@ def make_order_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
 
 
 def format_order(values: Mapping[str, float]) -> str:
-    """Format an order, best first, as in `a 3.67 = b 3.67 > c 3.50`; means that round to the same number are equal."""
+    """Return the names in order, highest value first, as in `a 3.67 = b 3.67 > c 3.50`; equal if they round equally.
+
+    Names without a finite value are left out; if none is left, the text is a dash.
+    """
     known = {name: value for name, value in values.items() if math.isfinite(value)}
     by_number = groupby(sorted(known, key=lambda name: -known[name]), lambda name: number(known[name], 2))
     return " > ".join(" = ".join(f"{name} {mean}" for name in equal) for mean, equal in by_number) or "–"
 
 
 def make_contradictions_table(means: Sequence[CorrectedMean]) -> list[ShownTable]:
-    """Return a list with one table of the contradictions; empty if there are none."""
+    """Return a list with one table, of people's contradictions with metrics; an empty list without contradictions."""
     rows = [(sentence.lead, sentence.rest) for sentence in describe_contradictions(means)]
     return [ShownTable("people's order and the metrics'", "", ("which", "how"), rows)] if rows else []
 
 
 def describe_contradictions(means: Sequence[CorrectedMean]) -> list[Sentence]:
-    """Describe pairs that a metric and people clearly order differently, and generators that a metric misjudges."""
-    pairs = _group([mean for mean in means if mean.other])
+    """Return sentences on pairs that a metric and people order differently, and on their generators that it misjudges.
+
+    For each template, a further sentence lists the metrics that contradict people on no pair.
+    """
+    pairs = _group_means([mean for mean in means if mean.other])
     contrary = {
         key: [pair for pair in rows if pair.better and pair.metric_better and pair.better != pair.metric_better]
         for key, rows in pairs.items()
@@ -145,9 +151,10 @@ def _describe_pairs(by_metric: ByMetric, contradicted: ByMetric) -> Iterator[Sen
 
 
 def _describe_misjudged(by_metric: ByMetric, contradicted: ByMetric) -> Iterator[Sentence]:
-    """Describe generators that a metric overrates or underrates: the interval does not overlap the corrected interval.
+    """Yield sentences on generators that a metric overrates or underrates.
 
-    Only generators of contradicted pairs are described, because a weak metric puts every generator near the middle.
+    The metric's interval of such a generator does not overlap the corrected interval. Only generators of contradicted
+    pairs are described, because a weak metric puts every generator near the middle.
     """
     for (template, metric), every in by_metric.items():
         generators = {

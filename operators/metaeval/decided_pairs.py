@@ -20,7 +20,7 @@ from plumbline.operators.statistics.sequential import (
     A_BETTER,
     ALIKE,
     B_BETTER,
-    NO_PROMPT,
+    NO_PROMPT_INDEX,
     Indices,
     PairEvidence,
     compute_evidence,
@@ -33,8 +33,11 @@ Floats = NDArray[np.float64]
 VERDICT_NAMES = {A_BETTER: "a", B_BETTER: "b", ALIKE: "alike"}
 
 Duels = Mapping[tuple[str, str], Floats]
-"""Differences by two generators, in the order of all generators: for each prompt, the probability that the first one's
-image is better, minus the probability that the second one's is; nan if they were not compared.
+"""Results of a metric that compares two generators' images directly, by the names of the two generators.
+
+Each array has a number for each prompt: the probability that the first generator's image is better, minus the
+probability that the second generator's image is better; nan if the two images were not compared. The two names are in
+the order of the list of all generators.
 """
 
 
@@ -45,8 +48,8 @@ class SeenPrompts(NamedTuple):
     of_prompts: int
     decisions: pa.Table  # a row for every pair and metric (schema DECISIONS)
 
-    def counts(self) -> dict[str, Any]:
-        """Return the numbers of prompts and decisions for the manifest."""
+    def collect_counts(self) -> dict[str, Any]:
+        """Return the numbers that the manifest records: scored and total prompts, and decisions by verdict."""
         verdicts = self.decisions.column("verdict").to_pylist()
         return {
             "prompts": self.prompts,
@@ -58,19 +61,22 @@ class SeenPrompts(NamedTuple):
         }
 
     def describe(self) -> str:
-        """Describe the progress in one line."""
-        counts = self.counts()
+        """Return one line on the progress: the numbers of scored prompts and of pairs by verdict."""
+        counts = self.collect_counts()
         decided = f"{counts['told_apart']} told apart, {counts['alike']} alike, {counts['undecided']} undecided"
         return f"{self.prompts} of {self.of_prompts} prompts: of {counts['pairs']} pairs {decided}"
 
     @property
     def is_done(self) -> bool:
         """True if all pairs are decided or all prompts are scored."""
-        return self.counts()["undecided"] == 0 or self.prompts >= self.of_prompts
+        return self.collect_counts()["undecided"] == 0 or self.prompts >= self.of_prompts
 
 
 def describe_subsample(counts: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """Describe the scored subsample and the decisions of a run, given counts and options from its manifest."""
+    """Return sentences on how many prompts and images of a run were scored, and how many pairs are decided.
+
+    `counts` and `options` are read from the run's manifest.
+    """
     unseen = counts["of_images"] - counts["images"]
     scored = (
         f"The scores are of a balanced random subsample: {counts['prompts']:,} of {counts['of_prompts']:,} prompts, "
@@ -86,7 +92,7 @@ def describe_subsample(counts: Mapping[str, Any], options: Mapping[str, Any]) ->
 
 
 def describe_certainty(method: str, alpha: float) -> str:
-    """Describe the probability of false decisions."""
+    """Return sentences that say whether the `method` limits the probability of a false decision to `alpha`."""
     if method == "betting":
         return f"The probability that any of these decisions is false for all prompts is at most {alpha:.0%}."
     return (
@@ -97,7 +103,7 @@ def describe_certainty(method: str, alpha: float) -> str:
 
 
 def make_decisions_table(decisions: pa.Table) -> ShownTable:
-    """Format the decisions as a table."""
+    """Return the decisions (schema DECISIONS) as a table to show, with a row for each pair and metric."""
     verdicts = {"a": "{generator_a} is better", "b": "{generator_b} is better"}
     return ShownTable(
         "Decisions from the subsample",
@@ -138,9 +144,9 @@ def decide_pairs(
 ) -> SeenPrompts:
     """Return the decisions on all pairs, based on the prompts in the first `looks` rows of `order`.
 
-    `metrics` maps names to True if lower is better. Metrics that compare two generators directly are in `duels`
-    instead; each pair of theirs was compared at least until it was decided. Raises ConfigError if the method requires a
-    range and a score is outside it.
+    `metrics` maps names to True if lower is better. A metric that compares two generators directly has its results in
+    `duels` instead of `scores`; a pair of generators may lack results for prompts that came after the pair was decided.
+    Raises ConfigError if the method requires a range and a score is outside it.
     """
     lower_is_better = {metric for metric, is_lower in metrics.items() if is_lower}
     pairs = []
@@ -159,11 +165,11 @@ def decide_pairs(
     verdicts, decided_at = decide_sequentially(
         [PairEvidence(*(log_e[:looks] for log_e in pair)) for pair in every], options.alpha
     )
-    n_seen = [int((order[:end] != NO_PROMPT).sum()) for end in range(looks + 1)]
+    n_seen = [int((order[:end] != NO_PROMPT_INDEX).sum()) for end in range(looks + 1)]
     records = []
     for pair, verdict, look in zip(pairs, verdicts.tolist(), decided_at.tolist(), strict=True):
         end = min(look + 1, looks) if pair.metric in (duels or {}) else looks
-        differences = pair.differences[order[:end][order[:end] != NO_PROMPT]]
+        differences = pair.differences[order[:end][order[:end] != NO_PROMPT_INDEX]]
         both = np.isfinite(differences)
         difference = (
             float(differences[both].mean()) * get_direction(pair.metric, lower_is_better) if both.any() else None
@@ -187,7 +193,7 @@ def _mean_scores(
     scores: RunScores, metric: str, prompt_ids: Sequence[str], generators: Sequence[str], options: Adaptive
 ) -> Floats:
     """Return a metric's mean scores (prompts, generators); nan where missing."""
-    columns = scores.select_rows(metric).scored()
+    columns = scores.select_rows(metric).select_scored()
     low, high = options.range
     if options.method == "betting" and len(columns.score):
         least, most = float(columns.score.min()), float(columns.score.max())

@@ -10,7 +10,13 @@ import pyarrow as pa
 
 from plumbline.operators.base import schemas
 from plumbline.operators.base.sentences import NOTHING, ShownTable, first_rows, number, plural
-from plumbline.operators.metaeval.judgement import OVERALL, Judgement, judge_mean, make_undefined_judgement, to_floats
+from plumbline.operators.metaeval.judgement import (
+    OVERALL,
+    Judgement,
+    convert_to_floats,
+    judge_mean,
+    make_undefined_judgement,
+)
 from plumbline.operators.metaeval.matching import split_by_metric
 from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.statistics.bootstrap import CORRELATIONS, SHARES, Prompts
@@ -18,7 +24,7 @@ from plumbline.operators.statistics.error_graphs import score_graphs
 from plumbline.operators.statistics.options import Convention, Sampling
 from plumbline.operators.statistics.rounding import merge_equal
 
-MEASURES = ("ordering", "kendall_ordering", "separation", "delta")
+MEASURE_NAMES = ("ordering", "kendall_ordering", "separation", "delta")
 MEASURE_SCALES = {
     "ordering": CORRELATIONS,
     "kendall_ordering": CORRELATIONS,
@@ -75,7 +81,7 @@ def judge_graphs(
     """
     in_graphs = set(graph_nodes.column("image_id").to_pylist())
     long = scores.select(["image_id", "metric", "score"]).to_pandas()
-    scored_rows = long[np.isfinite(to_floats(long["score"]))].groupby("metric")["image_id"]
+    scored_rows = long[np.isfinite(convert_to_floats(long["score"]))].groupby("metric")["image_id"]
     scored = {str(metric): set(images) for metric, images in scored_rows}
     judgements, frames = list[Judgement](), []
     for convention in conventions:
@@ -88,7 +94,7 @@ def judge_graphs(
                 metric, unscored, unrated = str(name), 0, 0
                 if subset == OVERALL and metric in scored:
                     unscored, unrated = len(in_graphs - scored[metric]), len(scored[metric] - in_graphs)
-                for measure in MEASURES:
+                for measure in MEASURE_NAMES:
                     judged = _judge_mean(metric, measure, rows, convention, sampling)
                     judgements.append(judged._replace(subset=subset, n_unscored=unscored, n_unrated=unrated))
     return judgements, pd.concat(frames, ignore_index=True)
@@ -112,7 +118,7 @@ def _judge_mean(metric: str, measure: str, rows: pd.DataFrame, convention: Conve
 
 
 def split_subsets(measured: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the rows of all graphs as OVERALL, followed by the rows of each subset."""
+    """Return the rows of measured graphs by subset; the first entry, OVERALL, has all rows."""
     return {OVERALL: measured, **{str(name): rows for name, rows in measured.groupby("subset")}}
 
 
@@ -211,7 +217,7 @@ class CorrelationMatrix(NamedTuple):
         return self._replace(metrics=metrics, values=values, left_out=self.left_out + left_out)
 
     def as_table(self) -> ShownTable:
-        """Format the matrix as a table; columns are numbered like the rows."""
+        """Return the matrix in whole percent as a table to show; the columns have the rows' numbers as headings."""
         names = [f"{place} {metric}" for place, metric in enumerate(self.metrics, 1)]
         # whole percents, as in the paper's figures; + 0.0 removes the sign of -0
         percents = [[number(np.round(100 * value) + 0.0, 0) for value in row] for row in self.values]
@@ -248,7 +254,10 @@ def pivot_metrics(measured: pd.DataFrame, measure: str) -> pd.DataFrame:
 
 
 def make_correlation_matrices(correlations: pd.DataFrame) -> list[CorrelationMatrix]:
-    """Return matrices for the first convention: for each measure, one over all graphs, then one per subset."""
+    """Return, for each measure, the metrics' correlations over all graphs, then for each subset.
+
+    Only the first convention in `correlations` (schema GRAPH_CORRELATIONS) is used.
+    """
     if correlations.empty:
         return []
     convention = str(correlations["convention"].iloc[0])

@@ -17,7 +17,7 @@ PEOPLE = "people"  # in place of a metric's name, for judgements of the raters
 
 
 class Judgement(NamedTuple):
-    """One statistic of a metric."""
+    """One statistic of how well a metric agrees with people, such as a correlation, with its interval."""
 
     metric: str
     statistic: str
@@ -35,7 +35,7 @@ class Judgement(NamedTuple):
 
     @property
     def group(self) -> str:
-        """Description of the rows: `overall`, a skill, a generator, or both."""
+        """Description of the rows that count: `overall`, a skill, a generator (or two), or both."""
         if not self.generator:
             return self.subset
         generators = f"generators {self.generator} and {self.other}" if self.other else f"generator {self.generator}"
@@ -47,7 +47,7 @@ class Judgement(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """A test of whether two metrics differ."""
+    """A test of whether two metrics agree with people equally well."""
 
     metric_a: str
     metric_b: str
@@ -87,7 +87,7 @@ def correct_p_values(tests: Sequence[Tested]) -> list[Tested]:
 def judge_mean(
     metric: str, statistic: str, values: Floats, prompts: Prompts, convention: str, scale: Scale | None = None
 ) -> Judgement:
-    """Return the mean of the values, with a bootstrap interval that resamples prompts."""
+    """Return the mean of a metric's values as a judgement, with a bootstrap interval that resamples prompts."""
     interval = prompts.mean_interval(values, scale)
     words = f"{convention}; {prompts.describe(interval, scale)}"
     return Judgement(metric, statistic, float(values.mean()), interval, len(values), words)
@@ -98,7 +98,10 @@ def make_undefined_judgement(metric: str, statistic: str, n: int, reason: str) -
 
 
 def compute_group_means(frame: pd.DataFrame, keys: Sequence[str], column: str) -> "pd.Series[float]":
-    """Return the exact mean of a column for each value of the keys, in ascending order; nan for empty groups."""
+    """Return the exact mean of a column for each value of the keys, which are sorted.
+
+    Rows without a number in the column are ignored; the mean is nan if all rows with some keys lack one.
+    """
     groups = frame.groupby(list(keys), dropna=False)
     means = compute_exact_means(frame[column].to_numpy(np.float64), groups.ngroup().to_numpy(), groups.ngroups)
     return pd.Series(means, groups.size().index, name=column)
@@ -113,6 +116,6 @@ def compute_mean_matrix(shape: tuple[int, ...], row: NDArray[Any], column: NDArr
         return np.asarray(sums / counts)
 
 
-def to_floats(column: pd.Series) -> "pd.Series[float]":
-    """Convert a column to floats; null becomes nan."""
+def convert_to_floats(column: pd.Series) -> "pd.Series[float]":
+    """Return the column as floats, with nan for nulls."""
     return pd.to_numeric(column, errors="coerce").astype("float64")

@@ -7,61 +7,68 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.metaeval.judgement import to_floats
+from plumbline.operators.metaeval.judgement import convert_to_floats
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
 from plumbline.operators.statistics.rounding import merge_equal
 
 IDS = ("image_id", "prompt_id", "generator")
-MAX_EXAMPLES = 2
+MAX_LISTED_EXAMPLES = 2
 
 
 def list_rated_ids(ratings: pa.Table) -> pd.DataFrame:
-    """Return the ids of rated images: image_id, prompt_id, generator."""
+    """Return image_id, prompt_id and generator of the images that have a rating, without duplicates."""
     return list_distinct_ids(ratings.filter(pc.is_valid(ratings.column("rating"))))
 
 
 def list_paired_ids(preferences: pa.Table) -> pd.DataFrame:
-    """Return the ids of both images of each decided pair."""
+    """Return image_id, prompt_id and generator of both images of every pair on which a rater made a choice."""
     decided = preferences.filter(pc.is_valid(preferences.column("preferred")))
     names = [[name_side_columns(side).get(name, name) for name in IDS] for side in "ab"]
     return list_distinct_ids(pa.concat_tables([decided.select(own).rename_columns(IDS) for own in names]))
 
 
 def list_scored_ids(scores: pa.Table) -> pd.DataFrame:
-    """Return the ids of images that a metric scored."""
+    """Return image_id, prompt_id and generator of the images that have a finite score, without duplicates."""
     return list_distinct_ids(scores.filter(pc.fill_null(pc.is_finite(scores.column("score")), False)))
 
 
 def list_distinct_ids(judged: pa.Table) -> pd.DataFrame:
-    """Return the ids of a table's images; tables of pairings and error graphs lack some of the id columns."""
+    """Return image_id, prompt_id and generator of a table's images, without duplicates.
+
+    Tables of pairings and of error graphs lack some of these columns; their values are then missing.
+    """
     columns = [name for name in IDS if name in judged.column_names]
     return judged.select(columns).to_pandas().reindex(columns=list(IDS)).drop_duplicates(ignore_index=True)
 
 
 def count_shared(judged: pd.DataFrame, scored: pd.DataFrame, match: Match) -> int:
-    """Count the images in both sets of ids."""
+    """Return the number of images that occur in both tables of ids, compared by the id columns of `match`."""
     keys = list(MATCH_COLUMNS[match])
     judged_keys, scored_keys = (ids[keys].dropna().drop_duplicates() for ids in (judged, scored))
     return len(judged_keys.merge(scored_keys)) if len(judged_keys) and len(scored_keys) else 0
 
 
 def choose_match(judged: pd.DataFrame, scored: pd.DataFrame) -> Match:
-    """Return the kind of match with the most shared images; the first one if several have equally many."""
+    """Return the id columns to match images by: those by which most images are shared; the first if several tie."""
     choices: tuple[Match, ...] = ("image", "image_and_prompt", "prompt_and_generator")
     return max(choices, key=lambda match: count_shared(judged, scored, match))
 
 
 def format_examples(ids: pd.DataFrame, columns: Sequence[str]) -> str:
-    """Format a few example ids of each column."""
+    """Return text with a few example ids of each column, for messages about ids that do not match."""
     parts = []
     for column in columns:
-        some = ids[column].dropna().unique()[:MAX_EXAMPLES]
+        some = ids[column].dropna().unique()[:MAX_LISTED_EXAMPLES]
         parts.append(f"{column} ({', '.join(map(repr, some))})" if len(some) else f"no {column}")
     return ", ".join(parts)
 
 
 def complete_ids(table: pa.Table, ids: pd.DataFrame, side: str = "") -> pa.Table:
-    """Fill in missing prompt ids and generators from `ids`, in ratings, scores or one `side` (a or b) of choices."""
+    """Return the table with missing prompt ids and generators filled in from `ids`, by image_id.
+
+    The table contains ratings or scores, or choices, of which only the images on one `side` (a or b) are completed. An
+    image_id with several prompts or generators in `ids` is not completed.
+    """
     names = name_side_columns(side)
     for column in ("prompt_id", "generator"):
         name = names.get(column, column)
@@ -75,12 +82,18 @@ def complete_ids(table: pa.Table, ids: pd.DataFrame, side: str = "") -> pa.Table
 
 
 def name_side_columns(side: str) -> dict[str, str]:
-    """Map id columns to their names for one side (a or b) of choices; columns not in the mapping keep their names."""
+    """Return, for each id column of an image, the column of choices with this id of the image on one side (a or b).
+
+    Columns that have the same name in both tables are left out.
+    """
     return {"image_id": f"image_{side}", "generator": f"generator_{side}"} if side else {}
 
 
 def copy_ids_from_scores(frame: pd.DataFrame, scores: pa.Table, match: Match, side: str = "") -> pd.DataFrame:
-    """Copy prompt ids and generators from the scores to ratings, or to one `side` (a or b) of choices."""
+    """Return `frame` with the prompt ids and generators that the scores have for the same images.
+
+    The frame contains ratings, or choices, of which only the images on one `side` (a or b) are completed.
+    """
     keys, own = list(MATCH_COLUMNS[match]), name_side_columns(side)
     ids = scores.select(IDS).to_pandas().dropna(subset=keys).drop_duplicates(keys).set_index(keys)
     joined = frame[[own.get(key, key) for key in keys]].set_axis(keys, axis=1).join(ids, on=keys)
@@ -89,7 +102,7 @@ def copy_ids_from_scores(frame: pd.DataFrame, scores: pa.Table, match: Match, si
 
 
 def select_images(table: pa.Table, ids: pd.DataFrame, match: Match, side: str = "") -> pa.Table:
-    """Select the rows about the given images from ratings, scores or one `side` (a or b) of choices."""
+    """Return the rows of ratings, scores or choices whose image (on this `side`, a or b, of choices) is in `ids`."""
     keys = MATCH_COLUMNS[match]
     names = name_side_columns(side)
     wanted = pd.MultiIndex.from_frame(ids[list(keys)].dropna())
@@ -114,6 +127,6 @@ def split_by_metric(scores: pa.Table, match: Match) -> dict[str, "pd.Series[floa
             where = ", ".join(f"{key} {first[key]!r}" for key in keys)
             times = int((named_rows[keys] == first).all(axis=1).sum())
             raise SourceError(f"scores: metric {metric} has {where} in {times} rows; keep one row")
-        column = to_floats(named_rows.set_index(keys)["score"])
+        column = convert_to_floats(named_rows.set_index(keys)["score"])
         columns[str(metric)] = pd.Series(merge_equal(column.to_numpy()), column.index, name="score")
     return columns

@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 
 class PairDecision(NamedTuple):
-    """Decision on two generators, based on all comparisons up to now."""
+    """Decision, based on all comparisons up to now, on which of two generators wins more over all prompts."""
 
     generator_a: str
     generator_b: str
@@ -41,7 +41,7 @@ class NextComparison(NamedTuple):
 
 
 class NextComparisons(NamedTuple):
-    """Decisions up to now, and the comparisons to ask for next."""
+    """Decisions on all pairs of generators up to now, and the comparisons to ask for next."""
 
     decisions: tuple[PairDecision, ...]
     next: tuple[NextComparison, ...]
@@ -115,7 +115,11 @@ def next_pairs(
 def _read_leads(
     comparisons: Comparisons, prompt_ids: Sequence[str], pairs: Sequence[tuple[str, str]]
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return each pair's lead by prompt (prompts, pairs), nan without an outcome, and whether the pair was asked."""
+    """Return the outcomes of the comparisons, and which comparisons were asked for; both are (prompts, pairs).
+
+    An outcome is 1 if the pair's first generator won, -1 if the second won, and between for ties or split answers; nan
+    if the prompt was not compared or has no readable answer.
+    """
     leads = np.full((len(prompt_ids), len(pairs)), np.nan)
     is_asked = np.zeros(leads.shape, np.bool_)
     frame = read_table(comparisons)
@@ -132,6 +136,9 @@ def _read_leads(
 
 
 def _count_looks(is_asked: NDArray[np.bool_], order: Indices) -> NDArray[np.int64]:
-    """Return the number of looks at the start of the order whose prompts have all been asked, by pair."""
+    """Return, for each pair, the number of rows of `order` before the first row with a prompt not asked about yet.
+
+    Each row of `order` has the indices of the prompts of one look; negative numbers are no prompts.
+    """
     complete = (is_asked[order] | (order < 0)[..., None]).all(axis=1)  # (looks, pairs)
     return np.asarray(np.cumprod(complete, axis=0).sum(axis=0), np.int64)

@@ -16,9 +16,9 @@ from plumbline.operators.metaeval.judgement import (
     Judgement,
     Order,
     compute_group_means,
+    convert_to_floats,
     correct_p_values,
     make_undefined_judgement,
-    to_floats,
 )
 from plumbline.operators.metaeval.matching import (
     complete_ids,
@@ -34,9 +34,9 @@ from plumbline.operators.statistics.options import Match, ZeroHandling
 from plumbline.operators.statistics.ordering import signed_rank
 
 KEY_COLUMNS = ("prompt_id", "generator")
-ORDERING = "model_ordering"
-UNDECIDED = "undecided: the signed ranks favour the generator with the lower mean"
-MAJORITY = "majority"  # stands for a template in orders that most templates find
+ORDERING_STATISTIC = "model_ordering"
+UNDECIDED_NOTE = "undecided: the signed ranks favour the generator with the lower mean"
+MAJORITY_TEMPLATE = "majority"  # stands for a template in orders that most templates find
 RELATIONS_CAPTION = (
     ">: the first generator is better; <: the second is; =: neither is, by significance. Templates have the same "
     "relation, or no conflict (some tell the generators apart, and those that do agree), or a conflict."
@@ -80,7 +80,7 @@ def judge_orders(
 
 
 def order_by_ratings(ratings: pa.Table, match: Match, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
-    """Return the order of every pair of generators by ratings, paired by prompt, under each template."""
+    """Return the order of every pair of generators with rated prompts in common, by ratings, under each template."""
     human = average_ratings(ratings, match).rename(columns={"human": "score"})
     return [
         order._replace(template=str(template))
@@ -92,7 +92,7 @@ def order_by_ratings(ratings: pa.Table, match: Match, *, alpha: float, zeros: Ze
 def order_by_scores(metric: str, scores: pa.Table, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
     """Return the order of every pair of generators by a metric's scores, averaged and paired by prompt."""
     frame = scores.select(["generator", "prompt_id", "score"]).to_pandas()
-    return _order_by_means(metric, frame.assign(score=to_floats(frame["score"])), alpha, zeros)
+    return _order_by_means(metric, frame.assign(score=convert_to_floats(frame["score"])), alpha, zeros)
 
 
 def _order_by_means(judge: str, rows: pd.DataFrame, alpha: float, zeros: ZeroHandling) -> list[Order]:
@@ -105,7 +105,7 @@ def _order_by_means(judge: str, rows: pd.DataFrame, alpha: float, zeros: ZeroHan
             continue
         significant, contrary = test.p_value < alpha, test.difference * test.effect <= 0
         better = (a if test.difference > 0 else b) if significant and not contrary else None
-        convention = f"{words}; {UNDECIDED}" if significant and contrary else words
+        convention = f"{words}; {UNDECIDED_NOTE}" if significant and contrary else words
         orders.append(Order(judge, a, b, better, test.difference, test.p_value, test.n, convention))
     return correct_p_values(orders)
 
@@ -134,11 +134,13 @@ def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHand
 
 
 def agree_on_order(metric: str, people: Sequence[Order], own: Sequence[Order]) -> list[Judgement]:
-    """Return three fractions of the pairs of generators, by template.
+    """Return three statistics of how well a metric orders pairs of generators as people do, for each template.
 
-    They are the fractions of pairs for which the metric's significant order is the same as people's (model_ordering),
-    the opposite of people's (orders_reversed), or missing although people have one (orders_missed). The fractions are
-    undefined if people order no pair, because then any metric without a significant order would agree perfectly.
+    Each is a fraction of the pairs: those for which the metric's significant order is the same as people's, or neither
+    has one (model_ordering), is the opposite of people's (orders_reversed), or is missing although people have one
+    (orders_missed). Only pairs in both `people` and `own` count.
+    The fractions are undefined if people order no pair, because then any metric without a significant order would agree
+    perfectly.
     """
     words = "share of generator pairs, of those that the metric and people ordered by significance"
     better = {(order.generator_a, order.generator_b): order.better for order in own}
@@ -147,7 +149,7 @@ def agree_on_order(metric: str, people: Sequence[Order], own: Sequence[Order]) -
         if (pair := (order.generator_a, order.generator_b)) in better:
             compared.setdefault(order.template, []).append((order.better, better[pair]))
     shares = {
-        ORDERING: lambda human, ours: human == ours,
+        ORDERING_STATISTIC: lambda human, ours: human == ours,
         "orders_reversed": lambda human, ours: None not in (human, ours) and human != ours,
         "orders_missed": lambda human, ours: human is not None and ours is None,
     }
@@ -175,7 +177,7 @@ def find_majority_orders(orders: Sequence[Order]) -> list[Order]:
         if len(group) > 1 and (not others or others[0][1] < count):
             words = f"found by {count} of {len(group)} templates, more than any other relation; n: fewest prompts"
             n = min(order.n for order in group)
-            found.append(Order(PEOPLE, a, b, better, math.nan, math.nan, n, words, MAJORITY))
+            found.append(Order(PEOPLE, a, b, better, math.nan, math.nan, n, words, MAJORITY_TEMPLATE))
     return found
 
 
@@ -188,17 +190,17 @@ def make_relations_tables(orders: Sequence[Order]) -> list[ShownTable]:
     tables = []
     for judge in dict.fromkeys(order.judge for order in orders if order.judge.startswith(PEOPLE)):
         own = [order for order in orders if order.judge == judge]
-        templates = sorted({order.template for order in own} - {MAJORITY})
+        templates = sorted({order.template for order in own} - {MAJORITY_TEMPLATE})
         if len(templates) < 2:
             continue
         lines = []
         for (a, b), group in _group_pairs(own).items():
             signs = {each.template: {None: "=", a: ">"}.get(each.better, "<") for each in group}
-            found = {sign for template, sign in signs.items() if template != MAJORITY}
+            found = {sign for template, sign in signs.items() if template != MAJORITY_TEMPLATE}
             verdict = "a conflict" if {"<", ">"} <= found else "no conflict" if len(found) > 1 else "the same relation"
-            cells = [signs.get(template, NOTHING) for template in (*templates, MAJORITY)]
+            cells = [signs.get(template, NOTHING) for template in (*templates, MAJORITY_TEMPLATE)]
             lines.append((f"{a}, {b}", *cells, verdict))
-        names = ("generators", *templates, MAJORITY, "templates have")
+        names = ("generators", *templates, MAJORITY_TEMPLATE, "templates have")
         tables.append(ShownTable(f"relations of generators by {judge}", RELATIONS_CAPTION, names, lines))
     return tables
 

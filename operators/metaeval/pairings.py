@@ -48,7 +48,7 @@ def judge_pairings(pairings: pa.Table, scores: pa.Table, sampling: Sampling) -> 
 
 
 class PairingScores(NamedTuple):
-    """Winoground's and EqBen's scores for each sample (samples,); a tie counts as wrong."""
+    """Winoground's and EqBen's three verdicts on each sample (samples,): True if right; a tie counts as wrong."""
 
     text: NDArray[np.bool_]
     """True if the right caption scores higher for both images."""

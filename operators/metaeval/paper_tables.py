@@ -32,7 +32,7 @@ def to_markdown(judgements: Sequence[Judgement], notes: Sequence[str] = (), furt
 
 
 def to_latex(judgements: Sequence[Judgement]) -> str:
-    """Return the same tables in LaTeX, with booktabs rules and escaped text."""
+    """Return the tables of `make_tables` as LaTeX, with booktabs rules and escaped text."""
     return "\n".join(
         frame.to_latex(escape=True, caption=escape_latex(title))
         for title, frame in make_tables(judgements)
@@ -101,7 +101,10 @@ def format_value(judged: Judgement) -> str:
 
 
 def list_conventions(judgements: Sequence[Judgement]) -> list[str]:
-    """Return each statistic's convention, with the metric's name if conventions differ (by an epsilon, for example)."""
+    """Return lines of text on how each statistic was computed, and on rows without a score or a rating.
+
+    A line is about a single metric if metrics were computed differently, by the epsilon for example.
+    """
     overall = [
         judged
         for judged in judgements

@@ -13,7 +13,7 @@ from plumbline.operators.base import schemas
 from plumbline.operators.metaeval.judgement import PEOPLE, Judgement, judge_mean, make_undefined_judgement
 from plumbline.operators.metaeval.matching import IDS
 from plumbline.operators.metaeval.ratings import (
-    VIESCORE,
+    VIESCORE_STATISTIC,
     RatedScores,
     average_ratings,
     judge_ratings,
@@ -25,7 +25,7 @@ from plumbline.operators.statistics.agreement import krippendorff_alpha, measure
 from plumbline.operators.statistics.bootstrap import SHARES, UNDEFINED, Interval, Prompts, Scale
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Level, Match, Sampling
 
-NO_PARTS = schemas.PARTS.empty_table()  # every rating is about an image as a whole
+EMPTY_PARTS = schemas.PARTS.empty_table()  # every rating is about an image as a whole
 
 
 def list_rated_parts(ratings: pa.Table, parts: pa.Table) -> pa.Table:
@@ -41,7 +41,7 @@ def list_rated_parts(ratings: pa.Table, parts: pa.Table) -> pa.Table:
 
 
 def _split_answers(ratings: pa.Table, parts: pa.Table) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """Yield (template, generator, answers): for each template, first all generators (as ""), then each one."""
+    """Yield (template, generator, answers): for each template, all answers (generator ""), then each generator's."""
     answers = list_rated_parts(ratings, parts).to_pandas()
     for template, answered in answers.groupby("template", sort=False, dropna=False):
         yield str(template), "", answered
@@ -49,10 +49,11 @@ def _split_answers(ratings: pa.Table, parts: pa.Table) -> Iterator[tuple[str, st
             yield str(template), generator, rows
 
 
-def judge_raters(ratings: pa.Table, levels: Sequence[Level], parts: pa.Table = NO_PARTS) -> list[Judgement]:
-    """Return Krippendorff's alpha by template, over images or over the words or questions in `parts`.
+def judge_raters(ratings: pa.Table, levels: Sequence[Level], parts: pa.Table = EMPTY_PARTS) -> list[Judgement]:
+    """Return Krippendorff's alpha, the agreement of raters, by template and level of measurement.
 
-    It is computed over all generators, as jobs.rate does for the same study, and then by generator (Gecko, table 3).
+    The units are images, or the words or questions in `parts`. Alpha is computed over all generators, as jobs.rate does
+    for the same study, and then by generator (Gecko, table 3).
     """
     judgements = []
     for template, generator, rows in _split_answers(ratings, parts):
@@ -72,7 +73,7 @@ def judge_raters(ratings: pa.Table, levels: Sequence[Level], parts: pa.Table = N
 
 
 def _add_units(ratings: pd.DataFrame) -> pd.DataFrame:
-    """Add a column `unit`, which identifies the rated image and the rated word or question."""
+    """Return the ratings with a column `unit`, whose values identify what was rated: an image, or a part of it."""
     ids = (ratings[name].fillna("") for name in (*IDS, "part") if name in ratings)
     return ratings.assign(unit=[" ".join(map(repr, image)) for image in zip(*ids, strict=True)])
 
@@ -106,17 +107,20 @@ def judge_people(
         for subset, frame in split_by_skill(rows[rows["generator"].isin(scored.dropna())], skills).items():
             images, value = frame["unit"].nunique(), measure_raters_viescore(frame)
             words = "each rater compared with the mean of the others"
-            judged = Judgement(PEOPLE, VIESCORE, value, UNDEFINED, images, words)
+            judged = Judgement(PEOPLE, VIESCORE_STATISTIC, value, UNDEFINED, images, words)
             if math.isnan(value):
                 judged = make_undefined_judgement(
-                    PEOPLE, VIESCORE, images, "a generator has only one rater, or its raters' ratings do not vary"
+                    PEOPLE,
+                    VIESCORE_STATISTIC,
+                    images,
+                    "a generator has only one rater, or its raters' ratings do not vary",
                 )
             judgements.append(judged._replace(template=str(template), subset=subset))
     return judgements
 
 
 def rate_images(ratings: pa.Table, match: Match, scales: Mapping[str, Scale]) -> pd.DataFrame:
-    """Return the mean rating of every image under each template (schema MEAN_RATINGS)."""
+    """Return the mean rating of every image under each template, also rescaled to 0-1 (schema MEAN_RATINGS)."""
     means = average_ratings(ratings, match).rename(columns={"human": "rating"})
     means["prompt_id"] = means["prompt_id"].mask(means["alone"])
     least, greatest = (

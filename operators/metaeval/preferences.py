@@ -53,7 +53,7 @@ def judge_preferences(
     sampling: Sampling,
     equal_scores: EqualScores = "half",
 ) -> tuple[list[Judgement], list[Comparison]]:
-    """Judge and compare metrics, by template, by how often they prefer the image that most raters prefer.
+    """Return how often each metric prefers the image that most raters prefer, by template, and tests of metrics.
 
     By default, a pair with equal scores counts half, so that a metric that never decides gets 0.5. `equal_scores` can
     make such a pair count as wrong instead.
@@ -68,7 +68,7 @@ def judge_preferences(
 
 
 def count_majority_votes(preferences: pa.Table) -> pd.DataFrame:
-    """Return one row per template and pair of images, with the choice of the majority of raters."""
+    """Return one row per template and pair of images, with the raters' most common choice, or `unsure` for a tie."""
     keys = ["template", "prompt_id", "image_a", "image_b", "generator_a", "generator_b"]
     votes = (
         preferences.to_pandas()
@@ -79,7 +79,10 @@ def count_majority_votes(preferences: pa.Table) -> pd.DataFrame:
 
 
 def convert_choices_to_ratings(preferences: pa.Table) -> pa.Table:
-    """Convert choices to ratings of pairs, to compute the raters' agreement: 1 for a, 0 for neither, -1 for b."""
+    """Return choices as ratings of pairs of images: 1 for a, 0 for neither, -1 for b.
+
+    The agreement of the raters is computed from these ratings.
+    """
     frame = preferences.to_pandas()
     pairs = frame["image_a"].fillna("") + " " + frame["image_b"].fillna("")
     rated = frame.assign(image_id=pairs, generator=None, rating=frame["preferred"].map(PREFERENCE_SIGNS))
@@ -98,7 +101,7 @@ def judge_choosers(preferences: pa.Table, levels: Sequence[Level]) -> list[Judge
 
 
 def _group_pairs(choices: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """Yield every pair of generators with its rows; the names of each pair are sorted."""
+    """Yield, for each pair of generators, the two names (sorted) and the choices between their images."""
     for (a, b), rows in sort_sides(choices).groupby(["generator_a", "generator_b"]):
         yield str(a), str(b), rows
 
@@ -134,9 +137,10 @@ def predict_choices(
     sampling: Sampling,
     equal_scores: EqualScores = "half",
 ) -> list[Judgement]:
-    """Judge each template's mean ratings by people's choices, in the same way as metrics (Gecko, table 12).
+    """Return how often each template's mean ratings predict people's choices between images (Gecko, table 12).
 
-    Accuracies are computed over all pairs of images, and then by pair of generators.
+    The ratings are judged like the scores of a metric. Accuracies are computed over all pairs of images, and then by
+    pair of generators.
     """
     keys, judgements = list(MATCH_COLUMNS[match]), []
     means = average_ratings(ratings, match).dropna(subset=keys).drop_duplicates(["template", *keys], keep=False)
@@ -174,7 +178,7 @@ def _choose(
 def select_scores_of_side(
     side: str, column: "pd.Series[float]", votes: pd.DataFrame, match: Match
 ) -> "pd.Series[float]":
-    """Return the scores of the images on one side (a or b) of every pair."""
+    """Return, for each row of `votes`, the score of the image on one side (a or b); nan without a score."""
     keys = list(MATCH_COLUMNS[match])
     renamed = votes.rename(columns={own: name for name, own in name_side_columns(side).items()})
     return renamed[keys].join(column.rename("score"), on=keys)["score"]

@@ -21,7 +21,7 @@ from plumbline.operators.metaeval.judgement import (
     make_undefined_judgement,
 )
 from plumbline.operators.metaeval.matching import split_by_metric
-from plumbline.operators.statistics.agreement import STATISTICS, spearman_viescore
+from plumbline.operators.statistics.agreement import STATISTICS, compute_spearman_viescore
 from plumbline.operators.statistics.bootstrap import (
     CORRELATIONS,
     MAX_PROMPTS_IN_PAIRS,
@@ -30,17 +30,19 @@ from plumbline.operators.statistics.bootstrap import (
     Floats,
     Longs,
     Prompts,
-    pairwise_accuracy,
+    compute_pairwise_accuracy,
 )
-from plumbline.operators.statistics.options import MATCH_COLUMNS, PAIRWISE, Match, Sampling
+from plumbline.operators.statistics.options import MATCH_COLUMNS, PAIRWISE_STATISTICS, Match, Sampling
 from plumbline.operators.statistics.ordering import compute_correlation_p_value, permutation
 from plumbline.operators.statistics.rounding import merge_equal
 from plumbline.operators.statistics.ties import calibrate_ties
 
-VIESCORE = "spearman_viescore"
+VIESCORE_STATISTIC = "spearman_viescore"
 MEAN_OF_GROUPS = "mean of groups"  # subset of the judgements that are means over skills and generators
 USUAL_SCALES = ((0, 1), (0, 10), (0, 100))  # for fractions and labels, typical ratings, and percentages
-MAX_OFF_SCALE = 0.05  # largest fraction of a template's ratings (at least one rating) that may be off its scale
+MAX_OFF_SCALE_FRACTION = (
+    0.05  # largest fraction of a template's ratings (at least one rating) that may be off its scale
+)
 
 
 class RatedScores(NamedTuple):
@@ -69,7 +71,7 @@ def average_ratings(ratings: pa.Table, match: Match) -> pd.DataFrame:
 
 
 def match_scores(ratings: pa.Table, scores: pa.Table, match: Match) -> list[RatedScores]:
-    """Join the scores and mean ratings of each image, for every template and metric."""
+    """Return, for every template and metric, the images with both a score and a mean rating."""
     keys, rated = list(MATCH_COLUMNS[match]), []
     columns = split_by_metric(scores, match)
     for template, human in average_ratings(ratings, match).groupby("template", sort=False, dropna=False):
@@ -112,8 +114,8 @@ def _judge(
     human, score, prompts = frame["human"].to_numpy(), frame["score"].to_numpy(), list_rated_prompts(frame, sampling)
     judgements = []
     for statistic in statistics:
-        if statistic in PAIRWISE:
-            judgements += _judge_pairs(rated.metric, human, score, prompts, grouped=statistic != PAIRWISE[0])
+        if statistic in PAIRWISE_STATISTICS:
+            judgements += _judge_pairs(rated.metric, human, score, prompts, grouped=statistic != PAIRWISE_STATISTICS[0])
         elif statistic in CALIBRATION_CONVENTIONS:
             passed = marks.find_thresholds(rated.template, rated.metric, rated.frame)
             judgements.append(judge_calibration(rated.metric, statistic, frame, passed))
@@ -134,11 +136,11 @@ def _judge(
 
 
 def _make_row_statistic(statistic: str, frame: pd.DataFrame) -> Callable[[Longs], float]:
-    """Return the statistic as a function of row indices."""
+    """Return a function that computes the named statistic from some rows of `frame`, given their indices."""
     human, score = frame["human"].to_numpy(), frame["score"].to_numpy()
-    if statistic == VIESCORE:
+    if statistic == VIESCORE_STATISTIC:
         generators = frame["generator"].factorize()[0]
-        return lambda rows: spearman_viescore(human[rows], score[rows], generators[rows])
+        return lambda rows: compute_spearman_viescore(human[rows], score[rows], generators[rows])
     return lambda rows: STATISTICS[statistic](human[rows], score[rows])
 
 
@@ -170,7 +172,7 @@ def judge_means(
 def _make_group_mean(
     compute: Callable[[Floats, Floats], float], human: Floats, score: Floats, groups: Sequence[NDArray[np.bool_]]
 ) -> Callable[[Longs], float]:
-    """Return a function that maps row indices to a statistic's mean over groups; nan if undefined in all groups."""
+    """Return a function from row indices to the mean of a statistic over groups; nan if undefined in all groups."""
 
     def average(rows: Longs) -> float:
         values = [compute(human[own], score[own]) for own in (rows[group[rows]] for group in groups)]
@@ -186,7 +188,7 @@ def split_generators(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def split_by_skill(frame: pd.DataFrame, skills: Mapping[str, Sequence[str]]) -> dict[str, pd.DataFrame]:
-    """Return all rows as OVERALL, and the rows of each skill."""
+    """Return the rows of `frame` by skill; the first entry, OVERALL, has all rows."""
     prompts: dict[str, set[str]] = {}
     for prompt, own in skills.items():
         for skill in own:
@@ -216,10 +218,11 @@ def _correlate(
 
 
 def _judge_pairs(metric: str, human: Floats, score: Floats, prompts: Prompts, *, grouped: bool) -> list[Judgement]:
-    """Return the pairwise accuracy and its threshold.
+    """Return a metric's accuracy on pairs of images, and the largest difference of two scores that counts as a tie.
 
-    Both are undefined if people do not order any pair: then every metric would be right with a threshold that ties all
-    pairs.
+    If `grouped`, only images of the same prompt are paired, and the accuracy is the mean over prompts. Both values are
+    undefined without pairs, and if people rate the images of every pair alike: then every metric would be right with a
+    threshold that ties all pairs.
     """
     which = "pairs within a prompt, mean over prompts, one threshold" if grouped else "all pairs of images"
     accuracy, epsilon = (f"{name}{'_grouped' * grouped}" for name in ("pairwise_accuracy", "epsilon"))
@@ -241,14 +244,14 @@ def _judge_pairs(metric: str, human: Floats, score: Floats, prompts: Prompts, *,
 
 
 def list_rated_prompts(frame: pd.DataFrame, sampling: Sampling) -> Prompts:
-    """Return the prompts of the rated images, for resampling."""
+    """Return the prompts of the rated images in `frame`, in the form that the bootstrap resamples."""
     alone = frame["alone"]
     name = "images without a prompt" if alone.all() else "prompts and images without one"
     return Prompts(frame["prompt_id"].to_list(), sampling, name if alone.any() else "prompts")
 
 
 def compare_metrics(rated: Sequence[RatedScores], statistics: Sequence[str], sampling: Sampling) -> list[Comparison]:
-    """Compare every pair of metrics under each template, on the images that both scored.
+    """Return a test of every two metrics under each template, on the images that both scored.
 
     Only three statistics have a test. For Pearson's and Spearman's correlations, the test exchanges the scores or ranks
     of the two metrics for random prompts. For pairwise accuracy within prompts, it flips the signs of the differences
@@ -260,7 +263,7 @@ def compare_metrics(rated: Sequence[RatedScores], statistics: Sequence[str], sam
         for statistic in statistics:
             if statistic in ("pearson", "spearman"):
                 comparisons += correct_p_values([_compare_correlations(a, b, statistic, sampling) for a, b in pairs])
-            elif statistic == PAIRWISE[1]:
+            elif statistic == PAIRWISE_STATISTICS[1]:
                 comparisons += correct_p_values([_compare_accuracies(a, b, sampling) for a, b in pairs])
     return comparisons
 
@@ -284,14 +287,17 @@ def _compare_correlations(a: RatedScores, b: RatedScores, statistic: str, sampli
 
 
 def _compare_accuracies(a: RatedScores, b: RatedScores, sampling: Sampling) -> Comparison:
-    """Compare two metrics' pairwise accuracies on prompts with several images, each metric at its best threshold."""
+    """Return the test of whether two metrics have the same pairwise accuracy, each with its best threshold.
+
+    Only prompts with several images count.
+    """
     rows = _join_scores(a, b)
     human, prompts = rows["human"].to_numpy(), rows["prompt_id"].to_list()
     accuracies = []
     for column in ("score", "score_b"):
         epsilon = calibrate_ties(human, rows[column].to_numpy(), prompts).epsilon
         own = [
-            pairwise_accuracy(group["human"].to_numpy(), group[column].to_numpy(), epsilon)
+            compute_pairwise_accuracy(group["human"].to_numpy(), group[column].to_numpy(), epsilon)
             for _, group in rows.groupby("prompt_id", sort=False)
             if len(group) > 1
         ]
@@ -300,7 +306,9 @@ def _compare_accuracies(a: RatedScores, b: RatedScores, sampling: Sampling) -> C
     p_value = permutation(differences, resamples=sampling.permutations, seed=sampling.seed)
     test = f"permutation of prompts' signs, {sampling.permutations} draws, each metric at its own epsilon"
     difference = float(differences.mean()) if len(differences) else math.nan
-    return Comparison(a.metric, b.metric, PAIRWISE[1], difference, p_value, test, len(differences), a.template)
+    return Comparison(
+        a.metric, b.metric, PAIRWISE_STATISTICS[1], difference, p_value, test, len(differences), a.template
+    )
 
 
 def warn_off_scale(ratings: pa.Table) -> list[str]:
@@ -335,7 +343,7 @@ def _fits_scale(values: Floats, low: int, high: int) -> bool:
     """Return True if nearly all ratings are from `low` to `high`; if `high` is 1, at least one must be below 1."""
     inside = (values >= low) & (values <= high)
     is_possible = high > 1 or bool((values[inside] < 1).any())
-    return is_possible and int((~inside).sum()) <= max(1, MAX_OFF_SCALE * len(values))
+    return is_possible and int((~inside).sum()) <= max(1, MAX_OFF_SCALE_FRACTION * len(values))
 
 
 def warn_several_prompts(ratings: pa.Table) -> list[str]:

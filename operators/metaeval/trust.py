@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from plumbline.operators.base.sentences import NOTHING, Sentence, ShownTable, count, names, number
 from plumbline.operators.metaeval.judgement import PEOPLE, Judgement
 
-MIN_RATED = 20  # minimum number of images (or pairs) for a verdict
+MIN_RATED_IMAGES = 20  # minimum number of images (or pairs) for a verdict
 MIN_GOOD_AGREEMENT, MIN_FAIR_AGREEMENT = 0.5, 0.3  # minimum lower end of the interval for agreeing well or fairly
-NOT_ENOUGH = "not enough ratings"
-VERDICTS = ("agrees well", "agrees fairly", "agrees weakly", "hardly agrees", "contradicts people", NOT_ENOUGH)
-AS_CORRELATION: Mapping[str, Callable[[float], float]] = {
+NOT_ENOUGH_VERDICT = "not enough ratings"
+VERDICTS = ("agrees well", "agrees fairly", "agrees weakly", "hardly agrees", "contradicts people", NOT_ENOUGH_VERDICT)
+CORRELATION_CONVERTERS: Mapping[str, Callable[[float], float]] = {
     "spearman": lambda value: value,
     "binary_accuracy": lambda value: 2 * value - 1,
     "auroc": lambda value: 2 * value - 1,
@@ -20,23 +20,23 @@ AS_CORRELATION: Mapping[str, Callable[[float], float]] = {
 TRUST_CAPTION = (
     "By the 95% interval, over prompts, of the agreement with people: well where even its lower end is "
     f"{MIN_GOOD_AGREEMENT} or more, fairly from {MIN_FAIR_AGREEMENT}, weakly from 0; hardly where it does not exclude "
-    f"chance, but does exclude {MIN_GOOD_AGREEMENT}. Not enough ratings: fewer than {MIN_RATED} images or pairs, or an "
-    "interval that excludes neither. A share of right choices counts as twice its distance from a half. n: images, or "
-    "pairs of images."
+    f"chance, but does exclude {MIN_GOOD_AGREEMENT}. Not enough ratings: fewer than {MIN_RATED_IMAGES} images or "
+    "pairs, or an interval that excludes neither. A share of right choices counts as twice its distance from a half. "
+    "n: images, or pairs of images."
 )
 
 
 def has_enough(judged: Judgement) -> bool:
-    """Return True if there are enough ratings for a verdict, and the interval is narrow enough."""
-    low, high = map(AS_CORRELATION.get(judged.statistic, float), judged.interval)
-    return judged.n >= MIN_RATED and low <= high and not (low <= 0 and high >= MIN_GOOD_AGREEMENT)
+    """Return True if a verdict is possible: there are enough ratings, and the interval is narrow enough."""
+    low, high = map(CORRELATION_CONVERTERS.get(judged.statistic, float), judged.interval)
+    return judged.n >= MIN_RATED_IMAGES and low <= high and not (low <= 0 and high >= MIN_GOOD_AGREEMENT)
 
 
 def judge_trust(judged: Judgement) -> str:
-    """Return the verdict on a metric: one of VERDICTS."""
+    """Return the verdict on how far to trust a metric, which is one of VERDICTS."""
     if not has_enough(judged):
-        return NOT_ENOUGH
-    low, high = map(AS_CORRELATION[judged.statistic], judged.interval)
+        return NOT_ENOUGH_VERDICT
+    low, high = map(CORRELATION_CONVERTERS[judged.statistic], judged.interval)
     if low <= 0:
         return "contradicts people" if high < 0 else "hardly agrees"
     return (
@@ -49,13 +49,13 @@ def judge_trust(judged: Judgement) -> str:
 
 
 def _select(judgements: Sequence[Judgement]) -> dict[str, list[Judgement]]:
-    """Select the metrics' judgements on the preferred statistic of each template."""
+    """Return the metrics' judgements by template, each on the first statistic in CORRELATION_CONVERTERS that it has."""
     found: dict[str, list[Judgement]] = {}
     metrics = [judged for judged in judgements if judged.metric != PEOPLE]
     for template in dict.fromkeys(judged.template for judged in metrics):
         own = [judged for judged in metrics if judged.template == template]
         statistics = {judged.statistic for judged in own}
-        first = next((statistic for statistic in AS_CORRELATION if statistic in statistics), None)
+        first = next((statistic for statistic in CORRELATION_CONVERTERS if statistic in statistics), None)
         if first is not None:
             found[template] = [judged for judged in own if judged.statistic == first]
     return found

@@ -16,8 +16,8 @@ from plumbline.operators.metaeval.ratings import split_by_skill
 from plumbline.operators.statistics.bootstrap import SHARES, UNDEFINED, Floats, Longs, Prompts, compute_student_interval
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match, Sampling
 
-TEMPLATE = "words"
-MIN_ALIGNED = 0.5  # below this score or mean rating a word is not aligned; exactly here, people are undecided
+TEMPLATE_NAME = "words"
+MIN_ALIGNED_SCORE = 0.5  # below this score or mean rating a word is not aligned; exactly here, people are undecided
 ACCURACY_CONVENTION = (
     "a word's score is the lowest of the questions about it, and below 0.5 says that it is not aligned; people say so "
     "by the mean of those who were sure, undecided words are left out"
@@ -110,10 +110,10 @@ def _is_about(question: Mapping[str, Any], word: _RatedWord, row: Mapping[str, A
 
 def _judge(metric: str, subset: str, frame: pd.DataFrame, sampling: Sampling) -> list[Judgement]:
     """Return one metric's statistics over the rated words, except words on which the raters are tied."""
-    decided = frame[frame["rated"] != MIN_ALIGNED]
+    decided = frame[frame["rated"] != MIN_ALIGNED_SCORE]
     asked = decided[decided["score"].notna()]
     n_unscored = len(decided) - len(asked) if subset == OVERALL else 0
-    wrong, found = (asked["rated"] < MIN_ALIGNED).to_numpy(), (asked["score"] < MIN_ALIGNED).to_numpy()
+    wrong, found = (asked["rated"] < MIN_ALIGNED_SCORE).to_numpy(), (asked["score"] < MIN_ALIGNED_SCORE).to_numpy()
     prompts, all_prompts = (
         Prompts(list(rows["prompt_id"].fillna("image " + rows["image_id"].astype(str))), sampling)
         for rows in (asked, decided)
@@ -127,13 +127,16 @@ def _judge(metric: str, subset: str, frame: pd.DataFrame, sampling: Sampling) ->
         _judge_auroc(metric, asked, prompts),
         _judge_share(metric, "coverage", is_asked, of_decided, all_prompts, "no word was rated"),
     ]
-    return [judged._replace(template=TEMPLATE, subset=subset, n_unscored=n_unscored) for judged in judgements]
+    return [judged._replace(template=TEMPLATE_NAME, subset=subset, n_unscored=n_unscored) for judged in judgements]
 
 
 def _judge_share(
     metric: str, name: str, counted: NDArray[np.bool_], among: NDArray[np.bool_], prompts: Prompts, reason: str
 ) -> Judgement:
-    """Return how many of the words marked by `among` are also marked by `counted`, as a fraction with an interval."""
+    """Return, as a judgement, the fraction of the words marked by `among` that `counted` marks too.
+
+    If no word is marked by `among`, the fraction is undefined for the `reason`.
+    """
     if not among.any():
         return make_undefined_judgement(metric, name, 0, reason)
     sums, sizes = (
@@ -146,7 +149,7 @@ def _judge_share(
 
 
 def _judge_auroc(metric: str, asked: pd.DataFrame, prompts: Prompts) -> Judgement:
-    aligned = (asked["rated"] > MIN_ALIGNED).to_numpy(np.float64)
+    aligned = (asked["rated"] > MIN_ALIGNED_SCORE).to_numpy(np.float64)
     levels = np.unique(asked["score"].to_numpy(np.float64), return_inverse=True)[1]
     value = _measure_area(levels, aligned, np.ones(len(asked)))
     if math.isnan(value):

@@ -28,7 +28,7 @@ GREY, BLANK_SIDE = (127, 127, 127), 336
 
 
 def replace_images(rows: pa.Table, ablation: Ablation | None) -> pa.Table:
-    """Return a shard's rows with their images replaced as the ablation requires.
+    """Return a shard's rows with other images, as the ablation requires; unchanged if it requires none.
 
     Raise SourceError if more than half of the images have the same prompt, so that no shuffling gives every row the
     image of another prompt.

@@ -26,7 +26,7 @@ from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.base.rows import list_values
 from plumbline.operators.metrics.metric import Evidence, Metric, Scored, ScoreRange
 from plumbline.operators.metrics.user_code import (
-    DECLARATION,
+    DECLARATION_ATTRIBUTE,
     describe_error,
     find_other_parameters,
     import_text,
@@ -37,18 +37,18 @@ from plumbline.operators.metrics.user_code import (
 Better = Literal["higher", "lower", "neither"]
 """Direction of the scores: whether the higher or the lower of two scores is better, or neither."""
 Function = TypeVar("Function", bound=Callable[..., Any])
-FUNCTION_NAME = r"[A-Za-z_][A-Za-z0-9_]{0,99}"
-FUNCTION_REFERENCE = re.compile(rf"(?P<location>.+):(?P<name>{FUNCTION_NAME})")
+FUNCTION_NAME_REGEX = r"[A-Za-z_][A-Za-z0-9_]{0,99}"
+FUNCTION_REFERENCE_PATTERN = re.compile(rf"(?P<location>.+):(?P<name>{FUNCTION_NAME_REGEX})")
 """Pattern for FILE.py:NAME or PACKAGE.MODULE:NAME."""
-MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+MODULE_NAME_PATTERN = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 MAX_BYTES = 1_000_000
 """Maximum size of a source file in bytes."""
 Call = Callable[[Sequence[Image.Image], Sequence[str]], list[Any]]
 """Function that returns a value for each image with its prompt."""
 
 
-class Declaration(NamedTuple):
-    """The range and direction of a function's scores, and whether it is called with batches."""
+class FunctionDeclaration(NamedTuple):
+    """Declaration of a function by its author: range and direction of scores, and whether it takes batches."""
 
     score_range: ScoreRange | None = None
     better: Better = "higher"
@@ -56,9 +56,9 @@ class Declaration(NamedTuple):
 
 
 class Description(NamedTuple):
-    """Declaration of a function, with the first line of its docstring."""
+    """Declaration of a function by its author, and the first line of the function's docstring."""
 
-    declared: Declaration
+    declared: FunctionDeclaration
     about: str
 
 
@@ -87,10 +87,10 @@ def metric(
                 f"metric: expected score_range to be two numbers, the lower number first, got {score_range!r}"
             )
         score_range = low, high
-    declared = Declaration(score_range, better, bool(batches))
+    declared = FunctionDeclaration(score_range, better, bool(batches))
 
     def declare(function: Function) -> Function:
-        setattr(function, DECLARATION, declared)
+        setattr(function, DECLARATION_ATTRIBUTE, declared)
         return function
 
     return declare
@@ -188,7 +188,7 @@ class Source(NamedTuple):
 
 
 class GivenFunction(NamedTuple):
-    """A function that was passed as a Python object, with the same properties as a Source."""
+    """A function that was passed as a Python object; it can be described and called like a Source."""
 
     function: Callable[..., Any]
 
@@ -224,29 +224,29 @@ class Origin(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the function."""
+        """Name of the function in its file or module."""
 
     @property
     def location(self) -> str:
-        """File or module of the function."""
+        """File or module that defines the function, as the user named it."""
 
     @property
     def file(self) -> str | None:
-        """Path of the source file, if it is known."""
+        """Path of the source file; None if it is unknown."""
 
     @property
     def digest(self) -> str:
-        """Digest of the code, for keys; empty if it is unknown."""
+        """Digest of the code, which enters the keys of cells; empty if it is unknown."""
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """Python version and exact packages, for keys; empty for a function that runs in this process."""
+        """Python version and exact packages, for keys of cells; empty for a function that runs in this process."""
 
     def describe(self) -> Description:
-        """Load and describe the function; raise ConfigError if it cannot be used."""
+        """Return what the function declares, and its docstring's first line; raise ConfigError if it is unusable."""
 
     def open(self, *, batches: bool) -> Call:
-        """Load the function, to be called with several images. The call may raise HopelessRow with a row's error."""
+        """Return a function that scores several images; it may raise HopelessRow with the error of a row."""
 
 
 FUNCTION_ENVIRONMENTS = Extensions[Callable[[str, str, Any], Origin]]("function_environments", {})
@@ -266,7 +266,7 @@ def _call_function(
 
 def _describe_function(function: Callable[..., Any], location: str, name: str) -> Description:
     check_parameters(location, name, find_other_parameters(function))
-    return Description(getattr(function, DECLARATION, Declaration()), read_first_line(function))
+    return Description(getattr(function, DECLARATION_ATTRIBUTE, FunctionDeclaration()), read_first_line(function))
 
 
 def check_parameters(location: str, name: str, other_parameters: str | None) -> None:
@@ -281,14 +281,11 @@ def make_missing_function_error(location: str, name: str, functions: Sequence[st
 
 
 class UserCode(Code):
-    """Code of a function that can be called.
-
-    Pickling a function from a file sends the file's text, which is executed on arrival.
-    """
+    """The digest and declaration of a user's function, with the function itself, so that it can be called here."""
 
     origin: Origin
 
-    def __init__(self, origin: Origin, declared: Declaration) -> None:
+    def __init__(self, origin: Origin, declared: FunctionDeclaration) -> None:
         super().__init__(origin.digest, *declared, origin.packages)
         self.__dict__["origin"] = origin  # not a field, so no record contains it
 
@@ -303,8 +300,8 @@ class UserCode(Code):
 
 
 def split_name(named: str) -> tuple[str, str]:
-    """Return the location and the name of a function FILE.py:NAME or PACKAGE.MODULE:NAME."""
-    found = FUNCTION_REFERENCE.fullmatch(named)
+    """Return the file or module, and the function's name, in FILE.py:NAME or PACKAGE.MODULE:NAME."""
+    found = FUNCTION_REFERENCE_PATTERN.fullmatch(named)
     if found is None:
         raise ConfigError(f"metric {named!r}: expected FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION")
     return found["location"], found["name"]
@@ -348,7 +345,7 @@ def _find_file_of_module(module: str) -> Path:
     """Return the file of an importable module; this imports the packages that contain it."""
     try:
         with redirect_stdout(sys.stderr):
-            spec = importlib.util.find_spec(module) if MODULE_NAME.fullmatch(module) else None
+            spec = importlib.util.find_spec(module) if MODULE_NAME_PATTERN.fullmatch(module) else None
     except (Exception, SystemExit) as error:
         raise ConfigError(f"metric {module}: {describe_error(error)}; install or correct the package") from error
     if spec is None or not spec.has_location or not str(spec.origin).endswith(".py"):
@@ -361,7 +358,7 @@ def _find_file_of_module(module: str) -> Path:
 
 def read_function_options(origin: Origin) -> dict[str, Any]:
     """Return the options of a metric defined by this function; raise ConfigError if it cannot be loaded or called."""
-    if not re.fullmatch(FUNCTION_NAME, origin.name):
+    if not re.fullmatch(FUNCTION_NAME_REGEX, origin.name):
         raise ConfigError(
             f"metric {origin.name!r}: expected a function with a name of up to 100 letters, digits and underscores; "
             "define it with def"

@@ -9,7 +9,7 @@ from plumbline.operators.base.bounds import BoundsChecked, NotNegative, Positive
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.metric import CallEstimate, Evidence, Metric, Scored
 
-SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
+SIZE_PATTERN = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,5 +54,5 @@ class PicturesConfig(BoundsChecked):
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
-        if self.size is not None and SIZE.fullmatch(self.size) is None:
+        if self.size is not None and SIZE_PATTERN.fullmatch(self.size) is None:
             raise ConfigError(f"pictures.size: expected WIDTHxHEIGHT in pixels, such as 1024x768, got {self.size!r}")

@@ -6,7 +6,7 @@ They reveal reward hacking (operators/results/reward_hacking.py): exploiting a r
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from plumbline.operators.metrics.metric import SHARES, Evidence, Metric, Scored, ScoreRange
+from plumbline.operators.metrics.metric import SHARE_RANGE, Evidence, Metric, Scored, ScoreRange
 
 Statistic = Literal["edge_density", "entropy", "saturation"]
 
@@ -29,7 +29,7 @@ class ImageStatisticConfig(Metric):
 
     @property
     def score_range(self) -> ScoreRange | None:
-        return (0.0, 8.0) if self.statistic == "entropy" else SHARES
+        return (0.0, 8.0) if self.statistic == "entropy" else SHARE_RANGE
 
     def score_options(self) -> dict[str, str]:
         return {"statistic": self.statistic}

@@ -32,19 +32,19 @@ DOUBLE_VIEWS: frozenset[View] = frozenset({"edit", "pair", "swapped_pair"})
 """Views with two images."""
 ScoreRange = tuple[float, float]
 """Lowest and highest score."""
-SHARES: ScoreRange = (0.0, 1.0)
+SHARE_RANGE: ScoreRange = (0.0, 1.0)
 Logprobs = tuple[tuple[float, ...], ...]
 """Natural log probabilities of each choice's tokens, EOS last."""
-EXTRA_WORDS = "extra"
+EXTRA_WORDS_ID = "extra"
 """Id of the last element in metrics that compare words: words in the image that should not be there."""
-NO_QUESTIONS = RowError(
+NO_QUESTIONS_ERROR = RowError(
     "no_questions",
     "no question about the prompt is left for scoring the image; check the questions, or lower the threshold",
 )
 
 
 class PairSelection(NamedTuple):
-    """The generators whose images a metric compares with each other."""
+    """Selection of the generators whose images a pairwise metric compares with each other."""
 
     pairs: Literal["all", "baseline", "neighbours", "active"]
     """`all`: every two generators; `baseline`: each generator with `baseline`; `neighbours`: generators at most
@@ -57,7 +57,7 @@ class PairSelection(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """A question with a model's answer about one image."""
+    """A question about an image, with the answer that a model gave in one of several forms."""
 
     question: WrittenQuestion
     token_logprobs: Logprobs = ()
@@ -75,7 +75,7 @@ class Answered(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """The inputs of a score: one image's row and the answered questions about the image."""
+    """Inputs of a score: one image's row and the answered questions about the image."""
 
     row: Mapping[str, Any]
     """The image's row in the table of the first stage in `scored_from`; the row has no error."""
@@ -84,7 +84,7 @@ class Evidence(NamedTuple):
 
 
 class Element(NamedTuple):
-    """One question's contribution to a score (operators/base/schemas.py, ELEMENT)."""
+    """Contribution of one question to a score (schema ELEMENT): the expected and given answers, and a score."""
 
     question_id: str
     text: str
@@ -98,7 +98,7 @@ class Element(NamedTuple):
 
 
 class Rating(NamedTuple):
-    """One of the numbers in a judge's verdict."""
+    """A number in a judge's verdict, with the name of the property that it rates."""
 
     name: str
     """Name of the rated property."""
@@ -111,7 +111,7 @@ class Verdict(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """An image's score with its elements, or the error."""
+    """Result of scoring an image: the score with details such as its elements, or an error instead."""
 
     score: float | None
     elements: tuple[Element, ...] | None = None
@@ -176,7 +176,7 @@ class Metric(BoundsChecked, ABC):
 
     @property
     def roles(self) -> Mapping[str, str]:
-        """Role of each model, by the option that sets it: `{"model": "vqa"}`."""
+        """Role of each of the metric's models, by the option whose value is the role: `{"model": "vqa"}`."""
         return {key: getattr(self, key) for key in self.role_keys}
 
     @property
@@ -201,12 +201,12 @@ class Metric(BoundsChecked, ABC):
 
     @property
     def captions(self) -> tuple[str, ...]:
-        """Columns with captions of edits that the metric uses (operators/images/rows.py, CAPTION_COLUMNS)."""
+        """Names of the columns with captions of edits that the metric uses, from CAPTION_COLUMNS; usually none."""
         return ()
 
     @property
     def pair_selection(self) -> PairSelection | None:
-        """Return the generators to compare, or None for metrics that look at each image alone."""
+        """Return which generators' images to compare; None for metrics that look at each image alone."""
         return None
 
     @property
@@ -219,7 +219,7 @@ class Metric(BoundsChecked, ABC):
 
     @abstractmethod
     def score_options(self) -> Mapping[str, Any]:
-        """Return all options that determine how the score is computed from the input tables."""
+        """Return, by name, all options that determine how the score is computed from the input tables."""
 
     @abstractmethod
     def score(self, evidence: Evidence) -> Scored: ...
@@ -238,7 +238,7 @@ class Metric(BoundsChecked, ABC):
         return None
 
     def estimate_calls(self, words: float) -> CallEstimate:
-        """Estimate the model calls for a prompt with this number of content words."""
+        """Return an estimate of the model calls for a prompt with this number of content words."""
         return CallEstimate(0, 1)
 
 
@@ -298,7 +298,7 @@ def average_elements(elements: Sequence[Element]) -> Scored:
     """Return the mean of the elements that have a score, or an error if no element has a score."""
     scores = [element.score for element in elements if element.score is not None]
     if not scores:
-        return Scored(None, tuple(elements), NO_QUESTIONS, n_questions=0)
+        return Scored(None, tuple(elements), NO_QUESTIONS_ERROR, n_questions=0)
     return Scored(math.fsum(scores) / len(scores), tuple(elements), n_questions=len(scores))
 
 

@@ -18,9 +18,9 @@ from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.operators.models.calls import Box
 
 MAX_STATEMENTS = 256
-MAX_STATEMENT = 1000
+MAX_STATEMENT_CHARACTERS = 1000
 """Maximum number of characters in a statement."""
-MIN_DISTANCE = 5
+MIN_DISTANCE_PIXELS = 5
 """Minimum distance in pixels between the centres of two boxes for one to be left of, right of, above or below the other
 (as in the release).
 """
@@ -47,7 +47,7 @@ class Statement(NamedTuple):
     """The words that the statement is about, with their type, as written in the program."""
 
 
-SIGNATURES: Mapping[str, tuple[Module, str | None, int]] = {
+MODULE_SIGNATURES: Mapping[str, tuple[Module, str | None, int]] = {
     "objecteval": ("object", None, 1),
     "counteval": ("count", "objdet", 2),
     "spatialeval": ("spatial", None, 1),
@@ -59,31 +59,34 @@ SIGNATURES: Mapping[str, tuple[Module, str | None, int]] = {
 arguments.
 """
 
-_SUBJECT = re.compile(r"(?:\d{1,3} ?[.)] ?)?about (?P<body>[^'\"=]+?) ?:?", re.IGNORECASE)
-_STATEMENT = re.compile(r"(?P<name>\w+) ?\( ?(?:(?P<inner>\w+) ?\( ?)?(?:image|iamge) ?(?P<rest>[,)].*)\) ?;?")
-_ARGUMENT = re.compile(r"(['\"])(.*?)\1(?= ?(?:[,)]|$))")
-_AROUND = re.compile(r"^(?:\d{1,3} ?[.)] ?)?`?|`?(?: #[^'\"]*)?$")
+_SUBJECT_PATTERN = re.compile(r"(?:\d{1,3} ?[.)] ?)?about (?P<body>[^'\"=]+?) ?:?", re.IGNORECASE)
+_STATEMENT_PATTERN = re.compile(r"(?P<name>\w+) ?\( ?(?:(?P<inner>\w+) ?\( ?)?(?:image|iamge) ?(?P<rest>[,)].*)\) ?;?")
+_ARGUMENT_PATTERN = re.compile(r"(['\"])(.*?)\1(?= ?(?:[,)]|$))")
+_SURROUNDING_PATTERN = re.compile(r"^(?:\d{1,3} ?[.)] ?)?`?|`?(?: #[^'\"]*)?$")
 """Pattern for the text around a statement: its number, backticks or a comment."""
-_CODE = re.compile(r"\w\((?!s\))|__|\bimage\.|^(?:import|from|for|while|def|class|with|lambda|exec|eval)\b|\w ?=[^=]")
-_COUNT = re.compile(r"(==|=|>=|<=|!=|>|<)? ?(\d{1,4})")
-_SEPARATOR = re.compile(r"; ?(?=[A-Za-z]+ ?\()")
+_CODE_PATTERN = re.compile(
+    r"\w\((?!s\))|__|\bimage\.|^(?:import|from|for|while|def|class|with|lambda|exec|eval)\b|\w ?=[^=]"
+)
+_COUNT_PATTERN = re.compile(r"(==|=|>=|<=|!=|>|<)? ?(\d{1,4})")
+_SEPARATOR_PATTERN = re.compile(r"; ?(?=[A-Za-z]+ ?\()")
 
 
 # Parsing programs
 
 
 def read_program(reply: str) -> list[Statement]:
-    """Parse a program into statements. As in the release, drop meaningless statements but keep repeated ones.
+    """Return the statements of a program; as in the release, drop meaningless ones but keep repeated ones.
 
-    Raise UnreadableReply if no statement is left, or if anything else in the reply looks like code.
+    Raise UnreadableReply if no statement is left, if more than MAX_STATEMENTS are, or if anything else in the reply
+    looks like code.
     """
     statements, problems = [], []
     subject = None
     for line in parsing.split_lines(reply):
-        if about := _SUBJECT.fullmatch(line):
+        if about := _SUBJECT_PATTERN.fullmatch(line):
             subject = about["body"]
             continue
-        for text in _SEPARATOR.split(line):
+        for text in _SEPARATOR_PATTERN.split(line):
             read = read_statement(text.strip())
             if isinstance(read, Statement):
                 statements.append(read._replace(subject=subject))
@@ -111,22 +114,22 @@ def require_statements(statements: Sequence[Statement], problems: Sequence[str])
 
 
 def read_statement(text: str) -> Statement | str | None:
-    """Parse a call such as `countEval(objDet(image, 'cow'), '>1')`.
+    """Return a call such as `countEval(objDet(image, 'cow'), '>1')` as a statement.
 
     Return the reason if the call is invalid, and None for text that is not a call. Raise UnreadableReply for other
     code.
     """
-    text = _AROUND.sub("", text.replace("\\", ""))
-    match = _STATEMENT.fullmatch(text) if len(text) <= MAX_STATEMENT else None
-    signature = SIGNATURES.get(match["name"].casefold()) if match else None
+    text = _SURROUNDING_PATTERN.sub("", text.replace("\\", ""))
+    match = _STATEMENT_PATTERN.fullmatch(text) if len(text) <= MAX_STATEMENT_CHARACTERS else None
+    signature = MODULE_SIGNATURES.get(match["name"].casefold()) if match else None
     if match is None or signature is None:
-        if _CODE.search(text):
+        if _CODE_PATTERN.search(text):
             raise UnreadableReply(f"{parsing.shorten(text)} is not a call of one of the modules")
         return None
-    arguments = [argument for _, argument in _ARGUMENT.findall(match["rest"])]
+    arguments = [argument for _, argument in _ARGUMENT_PATTERN.findall(match["rest"])]
     module, expected_inner, n_arguments = signature
     inner = match["inner"].casefold() if match["inner"] else None
-    if inner != expected_inner or _ARGUMENT.sub("", match["rest"]).strip(" ,()"):
+    if inner != expected_inner or _ARGUMENT_PATTERN.sub("", match["rest"]).strip(" ,()"):
         raise UnreadableReply(f"{parsing.shorten(text)} is not a call of one of the modules")
     if len(arguments) != n_arguments:
         return f"{parsing.shorten(text)} has {len(arguments)} arguments, expected {n_arguments}"
@@ -141,8 +144,8 @@ def make_statement(module: Module, arguments: Sequence[str]) -> Statement | str:
     """Return a statement with these arguments, or the reason why it is invalid."""
     arguments = [parsing.collapse_spaces(argument) for argument in arguments]
     named = parsing.shorten(f"{module} {', '.join(arguments)}")
-    if not all(arguments) or max(map(len, arguments)) > parsing.MAX_QUESTION:
-        return f"{named} lacks an argument, or has one of more than {parsing.MAX_QUESTION} characters"
+    if not all(arguments) or max(map(len, arguments)) > parsing.MAX_QUESTION_CHARACTERS:
+        return f"{named} lacks an argument, or has one of more than {parsing.MAX_QUESTION_CHARACTERS} characters"
     if module in ("spatial", "scale") and len(arguments) != 3:
         return f"{named} has {len(arguments)} parts, expected two objects and a relation"
     if module == "count":
@@ -158,15 +161,18 @@ def make_statement(module: Module, arguments: Sequence[str]) -> Statement | str:
 
 
 def _parse_count(written: str) -> str | None:
-    """Parse a count into a form such as `==2`. Number words are accepted; a bare number means equality."""
+    """Return an expected count in a form such as `==2`; None if it is no count.
+
+    Number words are accepted; a bare number means equality.
+    """
     digits = written.lstrip("=<>! ")
     mark, number = written.removesuffix(digits).strip(), parsing.read_number(digits)
-    match = _COUNT.fullmatch(f"{mark}{number}" if number is not None else written)
+    match = _COUNT_PATTERN.fullmatch(f"{mark}{number}" if number is not None else written)
     return f"{match[1] if match[1] and match[1] != '=' else '=='}{int(match[2])}" if match else None
 
 
 def write_statement(statement: Statement) -> str:
-    """Format the statement as a program line that `read_statement` can parse."""
+    """Return the statement as a line of a program, which `read_statement` can parse."""
     first, *rest = (argument.replace("'", "’") for argument in statement.arguments)
     match statement.module:
         case "object":
@@ -202,14 +208,14 @@ class QueryResult(NamedTuple):
     """The text that was found in the image, or the VQA model's answer."""
 
 
-_SIDES = ("left", "right", "above", "below")
-_SIZES = {"small": "smaller", "big": "bigger", "same": "same"}
+_SIDE_WORDS = ("left", "right", "above", "below")
+_SIZE_WORDS = {"small": "smaller", "big": "bigger", "same": "same"}
 
 
 def _find_relation(statement: Statement) -> str | None:
-    """Return the relation if boxes can show it; None if only a VQA model can (in front of, behind, next to, ...)."""
+    """Return the statement's relation if boxes can show it, such as left; None if only a VQA model can judge it."""
     words = statement.arguments[2].casefold()
-    known = {side: side for side in _SIDES} if statement.module == "spatial" else _SIZES
+    known = {side: side for side in _SIDE_WORDS} if statement.module == "spatial" else _SIZE_WORDS
     return next((relation for word, relation in known.items() if word in words), None)
 
 
@@ -255,14 +261,14 @@ def _list_relation_questions(statement: Statement, pair: Sequence[str], relation
 
 
 def check_statement(statement: Statement, results: Sequence[QueryResult], relations: Relations) -> tuple[bool, str]:
-    """Return True if the statement holds, given the results of its queries in order, and describe the evidence."""
+    """Return whether the statement holds, and the evidence in words, given the results of its queries in order."""
     match statement.module:
         case "object":
             return bool(results[0].boxes), _describe_boxes(statement, results)
         case "count":
             bound = statement.arguments[1]
             digits = bound.lstrip("=<>!")
-            holds = _COMPARES[bound.removesuffix(digits)](len(results[0].boxes), int(digits))
+            holds = _COMPARISONS[bound.removesuffix(digits)](len(results[0].boxes), int(digits))
             return holds, _describe_boxes(statement, results)
         case "text":
             # a line, or all lines together, must equal the text, without punctuation and case
@@ -288,7 +294,7 @@ def _describe_boxes(statement: Statement, results: Sequence[QueryResult]) -> str
     )
 
 
-_COMPARES: Mapping[str, Callable[[int, int], bool]] = {
+_COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
     ">": operator.gt,
@@ -324,10 +330,10 @@ def _is_related(relation: str, first: Box, second: Box) -> bool:
     area, other_area = ((box.x2 - box.x1) * (box.y2 - box.y1) for box in (first, second))
     ratio = area / other_area if other_area else math.inf
     related = {
-        "right": right > MIN_DISTANCE,
-        "left": right < -MIN_DISTANCE,
-        "below": down > MIN_DISTANCE,
-        "above": down < -MIN_DISTANCE,
+        "right": right > MIN_DISTANCE_PIXELS,
+        "left": right < -MIN_DISTANCE_PIXELS,
+        "below": down > MIN_DISTANCE_PIXELS,
+        "above": down < -MIN_DISTANCE_PIXELS,
         "same": abs(1 - ratio) < MIN_AREA_DIFFERENCE,
         "bigger": ratio > 1 + MIN_AREA_DIFFERENCE,
         "smaller": ratio < 1 - MIN_AREA_DIFFERENCE,

@@ -9,34 +9,38 @@ from typing import NamedTuple
 
 from plumbline.operators.metrics.writing import UnreadableReply
 
-MAX_REPLY = 60_000
+MAX_REPLY_CHARACTERS = 60_000
 """Maximum number of characters in a reply."""
-MAX_QUESTION = 500
-MAX_CHOICE = 120
+MAX_QUESTION_CHARACTERS = 500
+MAX_CHOICE_CHARACTERS = 120
 MAX_CHOICES = 26
 
 YES_NO = ("yes", "no")
 
 _UP_TO_TWENTY = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
 seventeen eighteen nineteen"""
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
-_NUMBERS = {word: number for number, word in enumerate(_UP_TO_TWENTY.split())}
-_NUMBERS |= {word: 10 * tens for tens, word in enumerate(_TENS.split(), start=2)}
-_SCALES = {"thousand": 1_000, "million": 1_000_000, "billion": 1_000_000_000}
+_TENS_WORDS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_NUMBER_WORDS = {word: number for number, word in enumerate(_UP_TO_TWENTY.split())}
+_NUMBER_WORDS |= {word: 10 * tens for tens, word in enumerate(_TENS_WORDS.split(), start=2)}
+_SCALE_WORDS = {"thousand": 1_000, "million": 1_000_000, "billion": 1_000_000_000}
 _ARTICLES = {"a", "an", "the"}
 
-_EDGE = " \t.,;:!?\"'`*()[]{}“”‘’"
-_BULLETS = re.compile(r"^[ >*#•\-]*")
-_LETTER = re.compile(r"\(?([A-Za-z])(?:[).:] ?(.*))?", re.DOTALL)
-_CHOICE_LABEL = re.compile(r"^\(?(?:[A-Za-z]|\d{1,2})[).] ")
-_ANSWER_LABEL = re.compile(r"^(?:a|answer) ?: ?", re.IGNORECASE)
-_HEADING = r"(?:[A-Za-z][A-Za-z ]{0,40}: ?)?"
-NUMBER = r"(?:(?:tuple|question|q|id|no) ?[.#]? ?)?(\d{1,4})"
+_EDGE_CHARACTERS = " \t.,;:!?\"'`*()[]{}“”‘’"
+_BULLETS_PATTERN = re.compile(r"^[ >*#•\-]*")
+_LETTER_PATTERN = re.compile(r"\(?([A-Za-z])(?:[).:] ?(.*))?", re.DOTALL)
+_CHOICE_LABEL_PATTERN = re.compile(r"^\(?(?:[A-Za-z]|\d{1,2})[).] ")
+_ANSWER_LABEL_PATTERN = re.compile(r"^(?:a|answer) ?: ?", re.IGNORECASE)
+_HEADING_REGEX = r"(?:[A-Za-z][A-Za-z ]{0,40}: ?)?"
+NUMBER_REGEX = r"(?:(?:tuple|question|q|id|no) ?[.#]? ?)?(\d{1,4})"
 """Pattern for the number of a tuple or question as models write it: `1`, `Q1`, `tuple 1`."""
-_NUMBERED = re.compile(
-    rf"{_HEADING}\(?{NUMBER}\)?(?: ?\([^()|]{{1,80}}\)(?= ?[|:]))? ?[|:.)] ?(?P<text>.*)", re.IGNORECASE
+_NUMBERED_LINE_PATTERN = re.compile(
+    rf"{_HEADING_REGEX}\(?{NUMBER_REGEX}\)?(?: ?\([^()|]{{1,80}}\)(?= ?[|:]))? ?[|:.)] ?(?P<text>.*)", re.IGNORECASE
 )
-_VARIANTS = {**dict.fromkeys("'’‘`", "['’‘`]"), **dict.fromkeys('"“”', '["“”]'), **dict.fromkeys("-–—", "[-–—]")}
+_CHARACTER_VARIANTS = {
+    **dict.fromkeys("'’‘`", "['’‘`]"),
+    **dict.fromkeys('"“”', '["“”]'),
+    **dict.fromkeys("-–—", "[-–—]"),
+}
 
 
 class TextSpan(NamedTuple):
@@ -61,42 +65,42 @@ class NumberedLine(NamedTuple):
 
 
 def strip_markup(reply: str) -> str:
-    """Remove the model's thoughts, code fences and bold markup; raise UnreadableReply if the reply is too long."""
+    """Return the reply without thoughts, code fences and bold markup; raise UnreadableReply if it is too long."""
     answer = reply.rpartition("</think>")[2]
-    if len(answer) > MAX_REPLY:
-        raise UnreadableReply(f"expected at most {MAX_REPLY} characters, found {len(answer)}")
+    if len(answer) > MAX_REPLY_CHARACTERS:
+        raise UnreadableReply(f"expected at most {MAX_REPLY_CHARACTERS} characters, found {len(answer)}")
     return "\n".join(line for line in answer.splitlines() if not line.lstrip().startswith("```")).replace("**", "")
 
 
 def split_lines(reply: str) -> list[str]:
     """Return the nonempty lines of the reply, with bullets removed and white space collapsed."""
     flat = (collapse_spaces(line) for line in strip_markup(reply).splitlines())
-    return [rest for line in flat if (rest := _BULLETS.sub("", line, count=1))]
+    return [rest for line in flat if (rest := _BULLETS_PATTERN.sub("", line, count=1))]
 
 
 def collapse_spaces(text: str) -> str:
-    """Collapse white space to single spaces, and replace lone surrogates (which JSON can contain) by `?`."""
+    """Return the text with white space collapsed to single spaces, and "?" for lone surrogates (possible in JSON)."""
     return " ".join(text.split()).encode("utf-8", "replace").decode()
 
 
 def shorten(text: str) -> str:
-    """Quote the text for an error message, cut to at most 80 characters."""
+    """Return the text in quotes, cut to at most 80 characters, for an error message."""
     return repr(text if len(text) <= 80 else text[:77] + "...")
 
 
 def read_numbered_lines(reply: str) -> list[NumberedLine]:
-    """Parse lines of the form `id | text`, `id. text`, `id) text` or `id: text`, and table rows.
+    """Return lines of the form `id | text`, `id. text`, `id) text` or `id: text`, and table rows, with their ids.
 
     A heading or a word may precede the id (`tuple 1`), and words in brackets may follow it (`1 (dog)`).
     """
-    matches = (_NUMBERED.fullmatch(line.strip("| ")) for line in split_lines(reply))
+    matches = (_NUMBERED_LINE_PATTERN.fullmatch(line.strip("| ")) for line in split_lines(reply))
     return [NumberedLine(int(match[1]), text) for match in matches if match and (text := match["text"].strip())]
 
 
 def normalise(text: str) -> str:
     """Return the text in lower case without surrounding punctuation, for comparing answers."""
     folded = collapse_spaces(text).casefold()
-    return folded.strip(_EDGE) or folded
+    return folded.strip(_EDGE_CHARACTERS) or folded
 
 
 def is_yes_no(choices: Iterable[str]) -> bool:
@@ -117,9 +121,12 @@ def match_choice(answer: str, choices: Sequence[str]) -> str | None:
 
 
 def read_choice(answer: str, choices: Sequence[str]) -> str | None:
-    """Return the choice whose words or letter an answer consists of (`B`, `(b)`, `B) blue`), ignoring brackets."""
+    """Return the choice whose words or letter an answer consists of (`B`, `(b)`, `B) blue`); None if there is none.
+
+    A remark in brackets after the words of a choice is ignored.
+    """
     choice = match_choice(answer, choices) or match_choice(answer.partition(" (")[0], choices)
-    letter = _LETTER.fullmatch(collapse_spaces(answer))
+    letter = _LETTER_PATTERN.fullmatch(collapse_spaces(answer))
     if choice is not None or letter is None:
         return choice
     if normalise(letter[2] or ""):
@@ -129,7 +136,7 @@ def read_choice(answer: str, choices: Sequence[str]) -> str | None:
 
 
 def split_choices(text: str) -> list[str]:
-    """Split a line into choices at `|` or `;` if the line has any, otherwise at commas outside of quotes."""
+    """Return the choices in a line, separated by `|` or `;` or, if it has neither, by commas outside of quotes."""
     text = text.strip().removesuffix(".")
     if text[:1] + text[-1:] == "[]":
         text = text[1:-1]
@@ -143,20 +150,20 @@ def split_choices(text: str) -> list[str]:
 
 
 def remove_labels(choices: Sequence[str]) -> list[str]:
-    """Remove labels such as `A) ` from the choices if all choices have one."""
+    """Return the choices without labels such as `A) `; unchanged unless all choices have a label."""
     choices = [collapse_spaces(choice) for choice in choices]
-    if len(choices) > 1 and all(_CHOICE_LABEL.match(choice) for choice in choices):
-        return [_CHOICE_LABEL.sub("", choice, count=1) for choice in choices]
+    if len(choices) > 1 and all(_CHOICE_LABEL_PATTERN.match(choice) for choice in choices):
+        return [_CHOICE_LABEL_PATTERN.sub("", choice, count=1) for choice in choices]
     return choices
 
 
 def read_short_answer(reply: str, pieces: Callable[[str], Sequence[str]] = split_lines) -> str:
     """Return the first line with more than a label, without its label; empty if no line has more than a label."""
-    texts = (_ANSWER_LABEL.sub("", line, count=1) for line in pieces(reply))
-    return next(filter(None, texts), "")[:MAX_QUESTION]
+    texts = (_ANSWER_LABEL_PATTERN.sub("", line, count=1) for line in pieces(reply))
+    return next(filter(None, texts), "")[:MAX_QUESTION_CHARACTERS]
 
 
-def token_f1(answer: str, gold: str) -> float:
+def compute_token_f1(answer: str, gold: str) -> float:
     """Return the F1 of two answers as bags of words, ignoring articles and punctuation; `two` equals `2`."""
     given, right = Counter(_split_words(answer)), Counter(_split_words(gold))
     if not given or not right:
@@ -165,7 +172,7 @@ def token_f1(answer: str, gold: str) -> float:
 
 
 def _split_words(text: str) -> list[str]:
-    words = [str(_NUMBERS.get(word, word)) for word in re.findall(r"\w+", text.casefold())]
+    words = [str(_NUMBER_WORDS.get(word, word)) for word in re.findall(r"\w+", text.casefold())]
     return [word for word in words if word not in _ARTICLES]
 
 
@@ -175,12 +182,12 @@ def read_number(text: str) -> int | None:
         return int(text)
     total, group, words = 0, 0, 0
     for word in text.casefold().split():
-        words += word in _NUMBERS or word in _SCALES or word == "hundred"
-        group += _NUMBERS.get(word, 0)
+        words += word in _NUMBER_WORDS or word in _SCALE_WORDS or word == "hundred"
+        group += _NUMBER_WORDS.get(word, 0)
         if word == "hundred":
             group = max(group, 1) * 100
-        elif word in _SCALES:
-            total, group = total + max(group, 1) * _SCALES[word], 0
+        elif word in _SCALE_WORDS:
+            total, group = total + max(group, 1) * _SCALE_WORDS[word], 0
     return total + group if words else None
 
 
@@ -204,7 +211,7 @@ def locate_words(words: str | None, prompt: str) -> LocatedWords:
 
 
 def _find_all(words: str, prompt: str) -> Iterator[TextSpan]:
-    for form in dict.fromkeys((words, words.strip(_EDGE))):
+    for form in dict.fromkeys((words, words.strip(_EDGE_CHARACTERS))):
         if not form:
             continue
         pattern = _make_pattern(form)
@@ -221,18 +228,24 @@ def skip_text(text: str, prompt: str, start: int) -> int:
 
 def _make_pattern(words: str) -> str:
     """Return a regular expression that matches the words with any white space, quotes and dashes."""
-    return r"\s+".join("".join(_VARIANTS.get(char, re.escape(char)) for char in word) for word in words.split())
+    return r"\s+".join(
+        "".join(_CHARACTER_VARIANTS.get(char, re.escape(char)) for char in word) for word in words.split()
+    )
 
 
-_PARENT = re.compile(rf"{NUMBER}(?: ?[(:|=-] ?\D.*)?", re.IGNORECASE)
-_BETWEEN_PARENTS = re.compile(r"[,;&]|\band\b|(?<=\d) (?=\d)", re.IGNORECASE)
-_NO_PARENT = {"", "-", "none", "null", "n/a"}
+_PARENT_PATTERN = re.compile(rf"{NUMBER_REGEX}(?: ?[(:|=-] ?\D.*)?", re.IGNORECASE)
+_BETWEEN_PARENTS_PATTERN = re.compile(r"[,;&]|\band\b|(?<=\d) (?=\d)", re.IGNORECASE)
+_NO_PARENT_WORDS = {"", "-", "none", "null", "n/a"}
 
 
 def read_parents(written: str) -> list[int] | None:
-    """Parse the numbers in a text such as `1,4` or `tuple 1 (dog), background`, without 0; None if unreadable."""
-    parts = [part.strip(" .[]()") for part in _BETWEEN_PARENTS.split(written)]
-    numbers = [int(match[1]) for match in map(_PARENT.fullmatch, parts) if match]
-    if not numbers and not {part.casefold() for part in parts} <= _NO_PARENT:
+    """Return the numbers in a text such as `1,4` or `tuple 1 (dog), background`, without 0.
+
+    Parts without a number are ignored. Without any number, return an empty list if the text says so (`none`), otherwise
+    None.
+    """
+    parts = [part.strip(" .[]()") for part in _BETWEEN_PARENTS_PATTERN.split(written)]
+    numbers = [int(match[1]) for match in map(_PARENT_PATTERN.fullmatch, parts) if match]
+    if not numbers and not {part.casefold() for part in parts} <= _NO_PARENT_WORDS:
         return None
     return [number for number in numbers if number != 0]

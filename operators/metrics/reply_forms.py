@@ -16,29 +16,31 @@ Replies = Literal["text", "json"]
 Schema = Mapping[str, Any]
 Piece = TypeVar("Piece")
 
-MAX_ENDS = 40
+MAX_TRIED_ENDS = 40
 """Number of positions, counted from the end, at which to try to complete a JSON reply that was cut off. A single
 question has fewer such positions.
 """
 MAX_BLOCKS = 256
 CLOSED, OPEN = "yes_no", "multiple_choice"
 """Names of the two lists of questions in a JSON reply."""
-MAX_WRITTEN_QUESTION = 120
-MAX_WRITTEN_CHOICE = 40
+MAX_WRITTEN_QUESTION_CHARACTERS = 120
+MAX_WRITTEN_CHOICE_CHARACTERS = 40
 """Maximum number of characters of a choice in schemas; parsing accepts longer ones."""
 
-_LABEL = re.compile(
+_LABEL_PATTERN = re.compile(
     r"(?:\(?\d{1,3} ?[.)] ?)?(?:correct |gold )?"
     r"(?P<label>questions?|q|choices?|options?|answers?|a) ?#?\d{0,3} ?[:：] ?(?P<body>.*)",
     re.IGNORECASE,
 )
-_ABOUT = re.compile(r"(?:(?:\d{1,3} ?[.)] ?)?about\b ?|(?=[{\[] ?\d))(?P<body>.+)", re.IGNORECASE)
-_FOLDED = re.compile(r"(?<!correct)(?<!gold) (?=(?:q|question|choices|options|answer) ?: ?\S)", re.IGNORECASE)
-_FOLDED_ANSWER = re.compile(r" (?=a ?:)", re.IGNORECASE)
+_ABOUT_PATTERN = re.compile(r"(?:(?:\d{1,3} ?[.)] ?)?about\b ?|(?=[{\[] ?\d))(?P<body>.+)", re.IGNORECASE)
+_FOLDED_LABEL_PATTERN = re.compile(
+    r"(?<!correct)(?<!gold) (?=(?:q|question|choices|options|answer) ?: ?\S)", re.IGNORECASE
+)
+_FOLDED_ANSWER_PATTERN = re.compile(r" (?=a ?:)", re.IGNORECASE)
 
 
 class Form(NamedTuple, Generic[Piece]):
-    """A reply format: how to request it and how to parse it."""
+    """A format of replies: the instructions that request it, and the parser that reads it."""
 
     instructions: str
     pieces: Callable[[str], Sequence[Piece]]
@@ -55,7 +57,7 @@ class Form(NamedTuple, Generic[Piece]):
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """All strings that determine the request."""
+        """The instructions and, if there is one, the schema: all texts of a request besides the prompt."""
         return (self.instructions,) if self.schema is None else (self.instructions, json.dumps(self.schema(0)))
 
 
@@ -96,12 +98,15 @@ def make_blocks_schema(**subject: Schema) -> Callable[[int], Schema]:
 
     The reply must have at least one yes/no question; it may have questions with choices.
     """
-    text, choice = make_string_schema(MAX_WRITTEN_QUESTION), make_string_schema(MAX_WRITTEN_CHOICE)
+    text, choice = (
+        make_string_schema(MAX_WRITTEN_QUESTION_CHARACTERS),
+        make_string_schema(MAX_WRITTEN_CHOICE_CHARACTERS),
+    )
     closed = make_object_schema(**subject, question=text, answer=make_choice_schema(parsing.YES_NO))
     # a schema cannot require that the wrong choices differ from the right one; if they do not, questions may be lost
     opened = make_object_schema(**subject, question=text, answer=choice, wrong=make_array_schema(choice, 3))
 
-    def schema(max_tokens: int) -> Schema:
+    def make_schema(max_tokens: int) -> Schema:
         half = max_tokens // 2
         lists = {
             CLOSED: make_array_schema(closed, max(1, half // 40)),
@@ -109,7 +114,7 @@ def make_blocks_schema(**subject: Schema) -> Callable[[int], Schema]:
         }
         return make_object_schema(**lists)
 
-    return schema
+    return make_schema
 
 
 # Parsing JSON
@@ -136,11 +141,11 @@ def read_entries(reply: str, *names: str) -> list[Any]:
 
 
 def _decode(text: str) -> Any:
-    """Parse the JSON value at the start of a text, even if its end is cut off; return None if that is impossible."""
+    """Return the JSON value at the start of a text, even if its end is cut off; None if that is impossible."""
     value = _try_decode(text)
     if value is not None:
         return value
-    ends = [match.end() for match in re.finditer(r'[}\]"\d]', text)][-MAX_ENDS:]
+    ends = [match.end() for match in re.finditer(r'[}\]"\d]', text)][-MAX_TRIED_ENDS:]
     repairs = (text[:end] + close for end in reversed(ends) for close in ("]}", "]"))
     return next(filter(None, map(_try_decode, repairs)), None)
 
@@ -183,7 +188,7 @@ class Block(NamedTuple):
 
 
 class _Draft(NamedTuple):
-    """A question that has not been checked yet: the lines after each label."""
+    """The parts of a question as written, which have not been checked yet: the lines after each label."""
 
     subject: str | None
     text: list[str]
@@ -192,10 +197,10 @@ class _Draft(NamedTuple):
 
 
 def read_blocks(reply: str) -> list[Block]:
-    """Parse the questions of a reply, dropping unreadable ones and exact repeats.
+    """Return the questions in a reply that is text, without unreadable ones and exact repeats.
 
-    A label without text takes the next line; `Choices:` takes all lines up to the next label. Raise UnreadableReply,
-    which lists the first few problems, if no question can be read.
+    A label without text takes the next line; `Choices:` without text takes all lines up to the next label. Raise
+    UnreadableReply if no question can be read (listing the first few problems), or if there are more than MAX_BLOCKS.
     """
     drafts: list[_Draft] = []
     subject, waiting = None, ""
@@ -222,20 +227,24 @@ def _split_labels(reply: str) -> Iterator[tuple[str, str]]:
     The label is q (question), c (choices, options), a (answer), s (subject), or empty.
     """
     for whole in parsing.split_lines(reply):
-        lines = _FOLDED.split(whole) if _ABOUT.match(whole) or _LABEL.match(whole) else [whole]
+        lines = (
+            _FOLDED_LABEL_PATTERN.split(whole)
+            if _ABOUT_PATTERN.match(whole) or _LABEL_PATTERN.match(whole)
+            else [whole]
+        )
         if len(lines) > 1:
-            lines[-1:] = _FOLDED_ANSWER.split(lines[-1])
+            lines[-1:] = _FOLDED_ANSWER_PATTERN.split(lines[-1])
         for line in lines:
-            if label := _LABEL.fullmatch(line):
+            if label := _LABEL_PATTERN.fullmatch(line):
                 yield {"q": "q", "c": "c", "o": "c", "a": "a"}[label["label"][0].lower()], label["body"].strip()
-            elif about := _ABOUT.fullmatch(line):
+            elif about := _ABOUT_PATTERN.fullmatch(line):
                 yield "s", about["body"].strip()
             else:
                 yield "", line
 
 
 def read_json_blocks(reply: str) -> list[Block]:
-    """Parse the questions of a JSON reply (`make_blocks_schema`).
+    """Return the questions in a reply that is JSON of the schema from `make_blocks_schema`.
 
     The choices are sorted, because the writer puts the correct choice first.
     """
@@ -267,8 +276,8 @@ def _check_block(draft: _Draft) -> Block | str:
     """Return the draft as a question, or a description of the problem."""
     text = "".join(draft.text)
     named = f"the question {parsing.shorten(text)}"
-    if not any(char.isalnum() for char in text) or len(text) > parsing.MAX_QUESTION:
-        return f"{named} has {len(text)} characters, expected 1 to {parsing.MAX_QUESTION}"
+    if not any(char.isalnum() for char in text) or len(text) > parsing.MAX_QUESTION_CHARACTERS:
+        return f"{named} has {len(text)} characters, expected 1 to {parsing.MAX_QUESTION_CHARACTERS}"
     if not draft.answer:
         return f'{named} has no line "A:"'
     written = draft.answer[0]
@@ -281,8 +290,8 @@ def _check_block(draft: _Draft) -> Block | str:
     answer = parsing.read_choice(written, choices)
     if not 2 <= len(unique) <= parsing.MAX_CHOICES:
         return f"{named} has {len(choices)} choices, expected 2 to {parsing.MAX_CHOICES} different ones"
-    if max(map(len, choices)) > parsing.MAX_CHOICE:
-        return f"{named} has a choice of more than {parsing.MAX_CHOICE} characters"
+    if max(map(len, choices)) > parsing.MAX_CHOICE_CHARACTERS:
+        return f"{named} has a choice of more than {parsing.MAX_CHOICE_CHARACTERS} characters"
     if answer is None:
         listed = parsing.shorten(str(choices))
         return f"{named} has the answer {parsing.shorten(written)}, which is not among its choices {listed}"

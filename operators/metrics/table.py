@@ -1,4 +1,4 @@
-"""Table of all kinds of metrics."""
+"""Table of all kinds of metrics: the classes by the name of their kind."""
 
 from collections.abc import Mapping
 from contextlib import suppress

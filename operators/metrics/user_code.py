@@ -1,4 +1,4 @@
-"""Runs the code of users' functions.
+"""Loads and runs the Python code of users' functions.
 
 Only this module executes code that users name. It imports nothing but the standard library, so that the Python of
 another environment can load it without Plumbline (plugins/environments/program.py).
@@ -19,11 +19,11 @@ from threading import RLock
 from types import ModuleType
 from typing import Any
 
-DECLARATION = "__plumbline_metric__"
+DECLARATION_ATTRIBUTE = "__plumbline_metric__"
 """Name of the function attribute that contains a declaration: range, direction, and whether it takes batches."""
-MAX_REASON = 300
+MAX_REASON_CHARACTERS = 300
 """Maximum number of characters quoted from an error message."""
-_LOADING = RLock()
+_LOADING_LOCK = RLock()
 
 
 class _TextLoader(importlib.abc.InspectLoader):
@@ -48,7 +48,7 @@ def import_text(text: str, file: str, package: str) -> ModuleType:
     """
     digest = sha256(f"{file}\0{text}".encode()).hexdigest()[:16]
     name = ".".join(filter(None, (package, f"plumbline_metric_{digest}")))
-    with _LOADING:
+    with _LOADING_LOCK:
         if name not in sys.modules:
             spec = importlib.util.spec_from_loader(name, _TextLoader(text, file))
             assert spec is not None and spec.loader is not None
@@ -63,7 +63,7 @@ def import_text(text: str, file: str, package: str) -> ModuleType:
 
 
 def list_functions(module: ModuleType) -> list[str]:
-    """Return the names of a module's functions."""
+    """Return the names of all functions in a module's namespace, including imported ones."""
     return [name for name, value in vars(module).items() if inspect.isfunction(value)]
 
 
@@ -79,7 +79,7 @@ def find_other_parameters(function: Callable[..., Any]) -> str | None:
 
 
 def read_first_line(function: Callable[..., Any]) -> str:
-    """Return the first line of a function's docstring."""
+    """Return the first line of a function's docstring; empty without a docstring."""
     return (inspect.getdoc(function) or "").strip().partition("\n")[0]
 
 
@@ -87,11 +87,11 @@ def describe_error(error: BaseException, file: str | None = None) -> str:
     """Return an error as one line of text, with the line number in `file` at which it was raised."""
     text = " ".join(" ".join(traceback.format_exception_only(type(error), error)).split())
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    return text[:MAX_REASON] + (f" at line {lines[-1]}" if lines else "")
+    return text[:MAX_REASON_CHARACTERS] + (f" at line {lines[-1]}" if lines else "")
 
 
 def to_float(value: Any) -> float:
-    """Convert a number, or an array library's scalar, to float; return nan for anything else."""
+    """Return a number, or an array library's scalar, as a float; nan for anything else."""
     if isinstance(value, (str, bytes)) or getattr(value, "ndim", None):
         return math.nan
     try:

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.base.extensions import PLUGINS
+from plumbline.operators.base.extensions import PLUGINS_FOLDER
 from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.metrics.parsing import MAX_REPLY
-from plumbline.operators.metrics.writing import RETRY, STOP_TEXTS, UnreadableReply, Writing
+from plumbline.operators.metrics.parsing import MAX_REPLY_CHARACTERS
+from plumbline.operators.metrics.writing import RETRY_REQUEST, STOP_TEXTS, UnreadableReply, Writing
 from plumbline.operators.models.calls import Request
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R", bound="Release")
-TEMPLATES = (Path(__file__).parent / "templates", *sorted(PLUGINS.glob("*/templates")))
+TEMPLATES = (Path(__file__).parent / "templates", *sorted(PLUGINS_FOLDER.glob("*/templates")))
 """Folders with the templates of the core and the plugins."""
-PLACEHOLDER = re.compile(r"\{\w+\}")
+PLACEHOLDER_PATTERN = re.compile(r"\{\w+\}")
 MAX_FILE_BYTES = 20_000_000
 """Maximum size in bytes of a file in a checkout."""
 READER_ERRORS = (ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
@@ -47,7 +47,7 @@ def read_prompt_template(name: str) -> str:
 
 def digest_templates(*templates: str) -> str:
     """Return a digest, in 16 hexadecimal digits, of these templates and the texts that all requests share."""
-    return hashlib.sha256("\0".join([*STOP_TEXTS, RETRY, *templates]).encode()).hexdigest()[:16]
+    return hashlib.sha256("\0".join([*STOP_TEXTS, RETRY_REQUEST, *templates]).encode()).hexdigest()[:16]
 
 
 class Wording(NamedTuple):
@@ -127,7 +127,10 @@ class WordedMetric(Metric):
 def read_wording(
     folder: Path, releases: "Sequence[type[Release]]", templates: Sequence[str], digest: str | None = None
 ) -> Wording:
-    """Read a metric's wording from a folder; raise ConfigError if it has none. Our templates replace missing ones."""
+    """Return the release or the templates in a folder; raise ConfigError if it has none for the metric.
+
+    Our templates are used for those that the folder lacks. If `digest` is given, the folder's content must have it.
+    """
     if not releases and not templates:
         raise ConfigError("this metric sends no prompts of its own to a model; leave the wording out")
     marks = " or ".join(f"a checkout of {release.repository} ({release.marker_file})" for release in releases)
@@ -153,14 +156,16 @@ _read_once = lru_cache(maxsize=64)(read_wording)
 
 
 def _read_own_templates(folder: Path, names: Sequence[str]) -> dict[str, str]:
-    """Read the user's templates from the folder; raise ConfigError if one lacks a placeholder that ours has."""
+    """Return the user's templates in a folder by name; raise ConfigError if one lacks a placeholder that ours has."""
     files = {name: folder / f"{name}.txt" for name in names}
     try:
         own = {name: file.read_text("utf-8") for name, file in files.items() if file.is_file()}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{folder}: a template cannot be read as UTF-8 ({error}); correct the file") from error
     for name, text in own.items():
-        absent = sorted(set(PLACEHOLDER.findall(read_prompt_template(name))) - set(PLACEHOLDER.findall(text)))
+        absent = sorted(
+            set(PLACEHOLDER_PATTERN.findall(read_prompt_template(name))) - set(PLACEHOLDER_PATTERN.findall(text))
+        )
         if absent:
             raise ConfigError(f"{folder}/{name}.txt lacks {absent[0]}, which is filled in for each prompt; add it")
     return own
@@ -185,7 +190,7 @@ class Release(ABC):
     @classmethod
     @abstractmethod
     def read(cls, checkout: "Checkout") -> Self:
-        """Read the release; raise ConfigError if the checkout is incomplete."""
+        """Return the release that a checkout contains; raise ConfigError if the checkout is incomplete."""
 
     @property
     def digest(self) -> str:
@@ -203,8 +208,8 @@ def ask_as_released(
     for attempt in range(tries):
         replies = yield [request._replace(seed=request.seed + attempt) for request in requests]
         try:
-            if (longest := max(len(reply.text) for reply in replies)) > MAX_REPLY:
-                raise UnreadableReply(f"expected at most {MAX_REPLY} characters, found {longest}")
+            if (longest := max(len(reply.text) for reply in replies)) > MAX_REPLY_CHARACTERS:
+                raise UnreadableReply(f"expected at most {MAX_REPLY_CHARACTERS} characters, found {longest}")
             return [read(reply.text) for read, reply in zip(readers, replies, strict=True)]
         except (*READER_ERRORS, UnreadableReply) as error:
             problem = str(error)
@@ -226,28 +231,28 @@ class Checkout(NamedTuple):
     """Owner and name of the repository on GitHub."""
 
     def text(self, path: str) -> str:
-        """Read a text file; raise ConfigError if it is missing or not text."""
+        """Return the content of a text file in the checkout; raise ConfigError if it is missing or not text."""
         file = self.folder / path
         if not file.is_file():
-            raise self.refusal(path, "is missing")
+            raise self.make_refusal(path, "is missing")
         if file.stat().st_size > MAX_FILE_BYTES:
-            raise self.refusal(path, f"has more than {MAX_FILE_BYTES} bytes")
+            raise self.make_refusal(path, f"has more than {MAX_FILE_BYTES} bytes")
         try:
             return file.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise self.refusal(path, f"cannot be read ({error})") from error
+            raise self.make_refusal(path, f"cannot be read ({error})") from error
 
     def rows(self, path: str) -> list[dict[str, str]]:
         return list(csv.DictReader(io.StringIO(self.text(path), newline="")))
 
-    def python(self, path: str) -> "PythonFile":
-        """Parse a Python file; raise ConfigError if it is not valid Python."""
+    def parse_python(self, path: str) -> "PythonFile":
+        """Return a Python file of the checkout, parsed; raise ConfigError if it is not valid Python."""
         try:
             return PythonFile(self, path, ast.parse(self.text(path)))
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise self.refusal(path, f"is not Python ({type(error).__name__})") from error
+            raise self.make_refusal(path, f"is not Python ({type(error).__name__})") from error
 
-    def refusal(self, path: str, problem: str) -> ConfigError:
+    def make_refusal(self, path: str, problem: str) -> ConfigError:
         """Return the error to raise for a file that differs from the release's."""
         return ConfigError(
             f"{self.folder}: {path} {problem}; give the root of an unchanged checkout of "
@@ -260,7 +265,7 @@ class PythonFile(NamedTuple):
     path: str
     tree: ast.Module
 
-    def assigned(self, name: str) -> ast.expr:
+    def find_assigned(self, name: str) -> ast.expr:
         """Return the first value, outermost scope first, assigned to a name such as `self.prompt`.
 
         Raise ConfigError if nothing is assigned to it.
@@ -268,25 +273,25 @@ class PythonFile(NamedTuple):
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets):
                 return node.value
-        raise self.checkout.refusal(self.path, f"assigns nothing to {name}")
+        raise self.checkout.make_refusal(self.path, f"assigns nothing to {name}")
 
     def text(self, name: str) -> Text:
-        return self.text_of(self.assigned(name), name)
+        return self.read_text_of(self.find_assigned(name), name)
 
-    def plain(self, name: str) -> str:
-        """Return the string that is assigned to a name; it must not have slots."""
+    def read_plain(self, name: str) -> str:
+        """Return the string that is assigned to a name; raise ConfigError if it is an f-string with slots."""
         return fill_slots(self.text(name), {})
 
     def value(self, name: str) -> Any:
         """Return the literal that is assigned to a name: strings and numbers, possibly in lists and dictionaries."""
         try:
-            return ast.literal_eval(self.assigned(name))
+            return ast.literal_eval(self.find_assigned(name))
         except ValueError as error:
-            raise self.checkout.refusal(self.path, f"has no literal in {name}") from error
+            raise self.checkout.make_refusal(self.path, f"has no literal in {name}") from error
 
-    def texts_under(self, name: str, key: str) -> dict[str, str]:
+    def read_texts_under(self, name: str, key: str) -> dict[str, str]:
         """Return the plain strings under a key of the nested dictionary that is assigned to a name."""
-        inner = _read_members(self.assigned(name)).get(key)
+        inner = _read_members(self.find_assigned(name)).get(key)
         texts = _read_members(inner) if inner is not None else {}
         return {
             member: node.value
@@ -294,33 +299,33 @@ class PythonFile(NamedTuple):
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }
 
-    def returned(self, function: str, key: str, count: int) -> list[Text]:
+    def find_returned(self, function: str, key: str, count: int) -> list[Text]:
         """Return the strings under a key in a function's dict literals; raise ConfigError unless there are `count`."""
         bodies = [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef) and node.name == function]
         found = [
-            self.text_of(member, function)
+            self.read_text_of(member, function)
             for body in bodies
             for node in ast.walk(body)
             if isinstance(node, ast.Dict) and (member := _read_members(node).get(key)) is not None
         ]
         if len(found) != count:
-            raise self.checkout.refusal(self.path, f"has {len(found)} texts in {function}, expected {count}")
+            raise self.checkout.make_refusal(self.path, f"has {len(found)} texts in {function}, expected {count}")
         return found
 
-    def text_of(self, node: ast.expr, name: str) -> Text:
+    def read_text_of(self, node: ast.expr, name: str) -> Text:
         """Return the text of an expression: a string, an f-string, a `string.Template`, or one of these stripped."""
         match node:
             case ast.Constant(value=str(text)):
                 return (text,)
             case ast.JoinedStr(values=values):
-                return tuple(part for value in values for part in self.text_of(value, name))
+                return tuple(part for value in values for part in self.read_text_of(value, name))
             case ast.FormattedValue(value=value, conversion=-1, format_spec=None):
                 return (Slot(ast.unparse(value)),)
             case ast.Call(func=ast.Attribute(value=value, attr="strip" | "lstrip" | "rstrip" as strip), args=[]):
-                return (getattr(fill_slots(self.text_of(value, name), {}), strip)(),)
+                return (getattr(fill_slots(self.read_text_of(value, name), {}), strip)(),)
             case ast.Call(func=ast.Attribute(attr="Template"), args=[value]):
-                return self.text_of(value, name)
-        raise self.checkout.refusal(self.path, f"has no text in {name}")
+                return self.read_text_of(value, name)
+        raise self.checkout.make_refusal(self.path, f"has no text in {name}")
 
 
 def _read_members(node: ast.expr) -> dict[str, ast.expr]:
@@ -330,7 +335,7 @@ def _read_members(node: ast.expr) -> dict[str, ast.expr]:
 
 
 def fill_slots(text: Text, values: Mapping[str, str]) -> str:
-    """Fill the slots of a text; raise ConfigError for a slot without a value."""
+    """Return the text with each slot replaced by the value of its expression; raise ConfigError if one is missing."""
     unknown = [part.expression for part in text if isinstance(part, Slot) and part.expression not in values]
     if unknown:
         raise ConfigError(f"the release's text has the slot {unknown[0]}, expected only {', '.join(values)}")

@@ -19,11 +19,13 @@ The requests of one `yield` are answered together; the programs of many prompts 
 
 STOP_TEXTS = ("\nDescription:",)
 """Texts at which replies stop; a base model would otherwise continue with another example."""
-RETRY = "That reply could not be read: {error}. Write the whole reply again, exactly in the form of the examples."
+RETRY_REQUEST = (
+    "That reply could not be read: {error}. Write the whole reply again, exactly in the form of the examples."
+)
 
 
 class UnreadableReply(PlumblineError):
-    """A reply that does not have the requested form; the message gives the reason.
+    """Error about a reply that does not have the requested form; the message gives the reason.
 
     The model gets the message too when it is asked again, so a changed message can change results.
     """
@@ -85,7 +87,7 @@ def is_asked(keep: bool | None) -> bool:
 
 
 class ReplySampling(NamedTuple):
-    """Sampling of replies; part of the questions' recipe."""
+    """Options for sampling a writer's replies; the keys of the questions' cells depend on them."""
 
     max_tokens: int = 2048
     """Maximum number of tokens in a reply."""
@@ -98,8 +100,11 @@ class ReplySampling(NamedTuple):
         return Request((Message("user", text),), self.max_tokens, self.temperature, self.seed, stop, schema)
 
 
-def ask(request: Request, read: Callable[[str], T], *, again: str = RETRY) -> Writing[T]:
-    """Ask for a reply and parse it. If it is unreadable, ask once more, then raise UnreadableReply."""
+def ask(request: Request, read: Callable[[str], T], *, again: str = RETRY_REQUEST) -> Writing[T]:
+    """Request a reply and return it as parsed by `read`.
+
+    If the reply is unreadable, ask once more; if the second reply is unreadable too, raise UnreadableReply.
+    """
     (result,) = yield from read_each([request], [read], again=again)
     if isinstance(result, UnreadableReply):
         raise result
@@ -107,7 +112,7 @@ def ask(request: Request, read: Callable[[str], T], *, again: str = RETRY) -> Wr
 
 
 def read_each(
-    requests: Sequence[Request], readers: Sequence[Callable[[str], T]], *, again: str = RETRY
+    requests: Sequence[Request], readers: Sequence[Callable[[str], T]], *, again: str = RETRY_REQUEST
 ) -> Writing[list[T | UnreadableReply]]:
     """Ask for several replies together and parse them, returning an UnreadableReply for each unreadable one.
 

@@ -33,7 +33,7 @@ class Message(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A conversation that the model continues."""
+    """A conversation to be continued by a model, with limits and a form for the reply."""
 
     messages: tuple[Message, ...]
     max_tokens: int
@@ -57,7 +57,7 @@ class Request(NamedTuple):
 
     @property
     def messages_with_system(self) -> tuple[Message, ...]:
-        """The messages, with the system message at the start of the first one."""
+        """The messages of the conversation; the first one begins with the system message, if there is one."""
         if self.system is None:
             return self.messages
         first, *others = self.messages
@@ -69,7 +69,7 @@ MAX_ANSWER_TOKENS = 32
 
 
 class Generation(NamedTuple):
-    """A model's reply."""
+    """A model's reply to a request, with its length and usage."""
 
     text: str
     complete: bool
@@ -80,7 +80,7 @@ class Generation(NamedTuple):
 
     @property
     def usage_with_cut(self) -> Usage:
-        """The usage, with `cut` set to 1 if the reply was cut."""
+        """Usage of the call, whose field `cut` is 1 if the reply was cut at max_tokens and 0 otherwise."""
         return self.usage._replace(cut=int(not self.complete))
 
 
@@ -92,7 +92,7 @@ class GenerateModel(Protocol):
 
 
 class ImageModel(Protocol):
-    """Base protocol of models that read images.
+    """Base protocol of models that read images: `preprocess` and `encode` prepare the images for the calls.
 
     The values returned by `preprocess` and `encode` have a different type for each model. Callers only pass them to the
     next call of the same model.
@@ -104,17 +104,17 @@ class ImageModel(Protocol):
     """
 
     def preprocess(self, image: Image.Image) -> Any:
-        """Prepare one RGB image for `encode`, on the CPU."""
+        """Return one RGB image in the form that `encode` reads, on the CPU."""
 
     def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
-        """Compute the features of preprocessed images; all calls about the same image share its features."""
+        """Return the features of preprocessed images; all calls about the same image share its features."""
 
 
 class SeveralImagesModel(ImageModel, Protocol):
     """A model that can see several images in one question."""
 
     def preprocess_several(self, images: Sequence[Image.Image]) -> Any:
-        """Prepare several RGB images as one input for `encode`. The images precede the text in this order."""
+        """Return several RGB images as one input for `encode`; the model sees them in this order, before the text."""
 
 
 class ImageRequest(NamedTuple):
@@ -131,7 +131,7 @@ class ImageGenerateModel(ImageModel, Protocol):
     def generate_from_images(
         self, features: Sequence[Any], requests: Sequence[ImageRequest]
     ) -> list[Generation | RowError]:
-        """Return the reply to each request, or an error."""
+        """Return, for each request in order, the model's reply, or an error if the request fails."""
 
 
 class Region(NamedTuple):
@@ -152,7 +152,7 @@ class RegionModel(ImageModel, Protocol):
 
 
 class DetectionRequest(NamedTuple):
-    """A phrase to detect in one image."""
+    """A phrase to detect in one image, with the minimum scores of a detection."""
 
     image: int
     """Index of the image in the features passed to the call."""
@@ -165,7 +165,7 @@ class DetectionRequest(NamedTuple):
 
 
 class Box(NamedTuple):
-    """An object in an image, in pixels of the original image; x from the left, y from the top."""
+    """A detected object: a box in pixels of the original image, x from the left, y from the top, with its score."""
 
     label: str
     score: float
@@ -210,7 +210,7 @@ class LikelihoodModel(ImageModel, Protocol):
 
     @property
     def usage(self) -> Usage:
-        """Usage of the calls that this thread has made since the model was loaded."""
+        """Calls and tokens that this thread has used since the model was loaded."""
 
     def likelihood(
         self, features: Sequence[Any], questions: Sequence[Question]
@@ -222,7 +222,7 @@ class LikelihoodModel(ImageModel, Protocol):
 
 
 class ThreadUsage:
-    """Usage of a model that several threads call; each thread sees only its own usage."""
+    """Base class of models that several threads call: counts the calls and tokens of each thread separately."""
 
     def __init__(self) -> None:
         self._thread_local = threading.local()
@@ -233,7 +233,7 @@ class ThreadUsage:
         return usage
 
     def add_usage(self, usage: Usage) -> None:
-        """Add to the usage of the calling thread."""
+        """Add this usage to the total of the calling thread."""
         self._thread_local.usage = self.usage.plus(usage)
 
 
@@ -258,7 +258,7 @@ change between their captions. `edit`: the prompt with both images, shown in one
 
 
 class TextFeatures(NamedTuple):
-    """Unit-length text embeddings, and whether each text was longer than the model's context."""
+    """Unit-length embeddings of several texts, and which of the texts were cut at the model's context."""
 
     features: "torch.Tensor"
     """Embeddings (n, width), float32."""
@@ -288,7 +288,7 @@ class Pair(NamedTuple):
 
 
 class ComparisonResult(NamedTuple):
-    """The result of one comparison."""
+    """Similarity of an image to the text or source image that it was compared with."""
 
     similarity: float
     """Value in the requested measure."""
@@ -305,7 +305,7 @@ class SimilarityModel(ImageModel, Protocol):
     """
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> Any:
-        """Prepare one RGB image for `encode`, on the CPU."""
+        """Return one RGB image, preprocessed by this rule, in the form that `encode` reads, on the CPU."""
 
     def compare(
         self, features: Sequence[Any], pairs: Sequence[Pair], measure: Measure = "cosine"

@@ -20,7 +20,7 @@ from plumbline.operators.models.vqa_profiles import VqaProfile
 
 
 class Files(NamedTuple):
-    """Alternative file names; a part must have at least one of them."""
+    """Names that a file of a checkpoint may have: one file with any of these names must exist."""
 
     part: str
     names: tuple[str, ...]
@@ -91,13 +91,13 @@ class Family(Generic[Config]):
     profile: Callable[[Config, Fields], VqaProfile] | None = None
     """For VQA models: function that returns the profile for a checkpoint's config.json (empty for a service)."""
     measures: tuple[Measure, ...] = ("cosine",)
-    """For `similarity`: measures that the family supports."""
+    """Measures that the family supports in the call `similarity`."""
     compares: tuple[Compares, ...] = ("prompt", "caption")
-    """For `similarity`: comparisons that the family supports."""
+    """Comparisons that the family supports in the call `similarity`."""
     pixels: tuple[PixelRule, ...] = ("processor",)
-    """For `similarity`: image preprocessing rules that the family supports."""
+    """Image preprocessing rules that the family supports in the call `similarity`."""
     ratings: tuple[str, ...] = ()
-    """For `similarity`: names of the components of a reward."""
+    """Names of the components of a reward that the family returns in the call `similarity`."""
     reads_videos: bool = False
     """True if the family reads only whole videos."""
     several_images: bool = False
@@ -111,7 +111,7 @@ class Family(Generic[Config]):
 
     @property
     def local(self) -> bool:
-        """True if we find, check and run the weights; False for services and for models that come with a package."""
+        """True if this project finds, checks and runs the weights; False for services and for models in a package."""
         return issubclass(self.config, LocalModel)
 
     @property
@@ -123,5 +123,5 @@ class Family(Generic[Config]):
         return frozenset(self.loads) | frozenset(self.vllm)
 
     def select_loaders(self, config: Config) -> Loads[Config]:
-        """Return the loader for each call, on the engine that the model uses."""
+        """Return the loaders by call, for the engine that the model uses."""
         return self.vllm if config.engine == "vllm" else self.loads

@@ -11,7 +11,7 @@ from plumbline.operators.models.model import ResolvedModel
 
 
 def load(model: ResolvedModel, call: Call) -> Any:
-    """Load a model for a call. The result implements the protocol of the call in calls.py.
+    """Return a loaded model that implements the protocol of the call in calls.py.
 
     Raises ModelError if its family does not serve the call, the model does not load, or the key of a service is
     missing.

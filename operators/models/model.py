@@ -16,7 +16,7 @@ from plumbline.operators.models.vqa_profiles import VqaProfile
 Engine = Literal["transformers", "vllm"]
 Precision = Literal["float32", "bfloat16"]
 Thoughts = Literal["refused", "allowed"]
-HUB_REVISION = re.compile(r"refs/.+|[0-9a-f]{40}")
+HUB_REVISION_PATTERN = re.compile(r"refs/.+|[0-9a-f]{40}")
 """Pattern for the hub's names of pull requests and commits, which are never labels of local folders."""
 
 
@@ -59,7 +59,7 @@ class ModelConfig(BoundsChecked):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalModel(ModelConfig):
-    """A model whose weights run on our own machines."""
+    """Options of a model whose weights run on our own machines."""
 
     tokenizer: str | None = None
     """Hub id or folder of the tokenizer, if the checkpoint has none."""
@@ -104,13 +104,13 @@ class ResolvedModel(Generic[Config]):
         if self.parts["checkpoint"].commit is not None:  # which identifies a hub model
             return None
         # in a folder that replaces a configured hub id, the revision of the hub id says nothing about the folder
-        return None if HUB_REVISION.fullmatch(revision) else revision
+        return None if HUB_REVISION_PATTERN.fullmatch(revision) else revision
 
     def folder(self, part: str) -> Path:
         """Return the local folder with the files of a part, downloading them if necessary."""
-        return self.parts[part].folder(self._file_patterns(part))
+        return self.parts[part].folder(self._list_file_patterns(part))
 
-    def _file_patterns(self, part: str) -> list[str]:
+    def _list_file_patterns(self, part: str) -> list[str]:
         weights = {"tokenizer": [], "checkpoint": [self.weights]}.get(part, ["*.safetensors"])
         return [*SMALL_FILES, *weights]
 
@@ -119,11 +119,11 @@ class ResolvedModel(Generic[Config]):
         lacking: dict[str, dict[str, int]] = {}
         for name, part in self.parts.items():
             if part.commit is not None:
-                lacking.setdefault(part.source, {}).update(part.missing_files(self._file_patterns(name)))
+                lacking.setdefault(part.source, {}).update(part.missing_files(self._list_file_patterns(name)))
         return {source: sum(files.values()) for source, files in lacking.items() if files}
 
     def semantic(self) -> dict[str, Any]:
-        """Return the properties that can change a result, for the keys of cells."""
+        """Return, by name, the properties that can change a result, for the keys of cells."""
         semantic: dict[str, Any] = {"family": self.config.family, "version": self.version, "label": self.label}
         if self.local:
             semantic |= {"dtype": self.dtype, "parts": {name: part.identity for name, part in self.parts.items()}}

@@ -17,7 +17,7 @@ TEST_SIZES = (96, 96), (150, 70), (64, 130)
 
 
 class Patches(NamedTuple):
-    """Patch geometry of a processor like Qwen-VL's (Wang et al. 2024, sec. 2.1)."""
+    """Division of images and videos into patches by a processor like Qwen-VL's (Wang et al. 2024, sec. 2.1)."""
 
     side: int
     """Side length of a patch in pixels."""
@@ -27,7 +27,10 @@ class Patches(NamedTuple):
     """Number of video frames per patch; an image is repeated this many times."""
 
     def split(self, frames: torch.Tensor) -> torch.Tensor:
-        """Split frames (n, 3, height, width) of an image or video into patches (patches, 3 * depth * side * side)."""
+        """Return the patches (patches, 3 * depth * side * side) of an image or a video.
+
+        `frames` (n, 3, height, width) has the frames of a video, or an image as a single frame.
+        """
         frames = frames.expand(self.depth, -1, -1, -1) if len(frames) == 1 else frames
         rows, columns = (length // self.side // self.merged for length in frames.shape[2:])
         split = frames.reshape(-1, self.depth, 3, rows, self.merged, self.side, columns, self.merged, self.side)
@@ -58,12 +61,15 @@ class PixelInput:
         self.dtype = dtype
 
     def pin(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Make pixels contiguous and, for a GPU, page-locked, so that the GPU copies them while the CPU continues."""
+        """Return the pixels contiguous and, for a GPU, page-locked: the GPU copies them while the CPU continues."""
         pixels = pixels.contiguous()
         return pixels.pin_memory() if self.device.type == "cuda" else pixels
 
     def __call__(self, pixels: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Join the pixels of several images in one tensor on the device; shapes may only differ in the first axis."""
+        """Return the pixels of several images as one tensor on the device, joined along the first axis.
+
+        Images that are split into patches here may have any size; other shapes may only differ in the first axis.
+        """
         moved = [each.to(self.device, non_blocking=True) for each in pixels]
         if self.patches is not None and moved[0].dtype == torch.uint8:
             return torch.cat([self.patches.split(self._convert(each)) for each in moved])

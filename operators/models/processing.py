@@ -62,7 +62,7 @@ class ReleasedTransform:
         return self.crop(image.info.get(STORED_IMAGE, image))
 
     def crop(self, image: Image.Image) -> torch.Tensor:
-        """Resize the image in its own mode so that its shorter side is `shortest`, and return its centre."""
+        """Return the centre of the image, resized in its own mode so that its shorter side is `shortest`."""
         shortest = min(image.size)
         resized = image.resize([int(self.shortest * side / shortest) for side in image.size], Image.Resampling.BICUBIC)
         left, top = (round((side - self.side) / 2) for side in resized.size)
@@ -100,7 +100,7 @@ def compute_mean_colour(processor: Any) -> tuple[int, ...]:
 
 
 def centre_on_square(image: Image.Image, colour: tuple[int, ...] | None) -> Image.Image:
-    """Centre the image on a square as wide as its longer side, filled with `colour`; if None, return it unchanged."""
+    """Return the image centred on a square of this colour, as wide as its longer side; unchanged without a colour."""
     width, height = image.size
     if colour is None or width == height:
         return image
@@ -163,7 +163,7 @@ def load_chat_tokenizer(model: ResolvedModel) -> Any:
 
 @contextmanager
 def explain_load_errors(folder: Path, what: str) -> Iterator[None]:
-    """Convert any error in the context to a ModelError: `what`, a part of the folder, does not load."""
+    """Raise ModelError instead of any error in the context; it says that `what` in the folder does not load."""
     try:
         yield
     except Exception as error:

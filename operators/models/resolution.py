@@ -104,7 +104,10 @@ def takes_several_images(config: ModelConfig) -> bool:
 
 
 def _read_config(part: Part, family: str) -> Fields:
-    """Read the checkpoint's config.json. Raise ModelError if it does not belong to the family."""
+    """Return the content of the checkpoint's config.json, or of the file that the family reads instead.
+
+    Raise ModelError if it does not belong to the family.
+    """
     fields = FAMILIES[family].read(part)
     if FAMILIES[family].suits(fields):
         return fields
@@ -117,7 +120,7 @@ def _read_config(part: Part, family: str) -> Fields:
 
 
 def _find_parts(config: LocalModel, checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
-    """Find the model's parts, and check that each has the files that the family needs."""
+    """Return the model's parts by name; raise ModelError if one lacks files that the family needs."""
     family = FAMILIES[config.family]
     tokenizer = checkpoint.part if config.tokenizer is None else find_part(config.tokenizer, None, digest)
     parts = {"checkpoint": checkpoint.part, "tokenizer": tokenizer, **family.parts(config, checkpoint, digest)}

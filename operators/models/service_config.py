@@ -32,7 +32,7 @@ class Prices(BoundsChecked):
     def assumed_usage(self) -> Usage:
         return Usage(1, self.read_per_call, 0, self.written_per_call)
 
-    def cost(self, usage: Usage) -> float:
+    def compute_cost(self, usage: Usage) -> float:
         cached = self.read if self.cached is None else self.cached
         read = (usage.prompt_tokens - usage.cached_tokens) * self.read + usage.cached_tokens * cached
         return (read + usage.new_tokens * self.written) / TOKENS_PER_PRICE

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import httpx
 
-UNCOMPRESSED = {"Accept-Encoding": "identity"}
+UNCOMPRESSED_HEADERS = {"Accept-Encoding": "identity"}
 """Headers that ask for uncompressed replies, so that the bytes received are the memory that a reply takes."""
 
 

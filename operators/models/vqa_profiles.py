@@ -39,5 +39,5 @@ class VqaProfile:
         return self if system is None else replace(self, system=system or None)
 
     def semantic(self) -> dict[str, Any]:
-        """Return the fields that enter the keys of cells."""
+        """Return the profile's name, which is the part of the profile that enters the keys of cells."""
         return {"kind": self.name}

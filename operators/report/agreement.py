@@ -10,8 +10,8 @@ from plumbline.operators.base.sentences import (
     FirstRows,
     Sentence,
     ShownTable,
+    describe_interval,
     first_rows,
-    interval_sentence,
     names,
     number,
     plural,
@@ -19,24 +19,24 @@ from plumbline.operators.base.sentences import (
 from plumbline.operators.metaeval.contradicted_images import ContradictedImage
 from plumbline.operators.metaeval.corrected_means import CorrectedMean
 from plumbline.operators.metaeval.corrected_tables import describe_contradictions, format_order, make_mean_tables
-from plumbline.operators.metaeval.graphs import MEASURES, CorrelationMatrix
+from plumbline.operators.metaeval.graphs import MEASURE_NAMES, CorrelationMatrix
 from plumbline.operators.metaeval.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
-from plumbline.operators.metaeval.orders import ORDERING
+from plumbline.operators.metaeval.orders import ORDERING_STATISTIC
 from plumbline.operators.metaeval.paper_tables import make_tables
 from plumbline.operators.metaeval.preferences import ACCURACY_STATISTIC
 from plumbline.operators.metaeval.trust import describe_trust, has_enough, make_trust_tables
-from plumbline.operators.metaeval.word_ratings import TEMPLATE as WORDS
+from plumbline.operators.metaeval.word_ratings import TEMPLATE_NAME as WORDS
 from plumbline.operators.report.charts import NamedChart, draw_corrected_charts, draw_violin_charts
 from plumbline.operators.report.error_graphs import ShownGraph, draw_graph_charts, show_graphs
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
-from plumbline.operators.statistics.options import PAIRWISE
+from plumbline.operators.statistics.options import PAIRWISE_STATISTICS
 
-MAX_TABLES = 40
-MAX_CORRELATED = 24
+MAX_SHOWN_TABLES = 40
+MAX_CORRELATED_METRICS = 24
 """Maximum number of metrics in a correlation table."""
-MAX_ORDERED = 8
+MAX_ORDERED_GENERATORS = 8
 """Maximum number of generators listed when the report describes people's order."""
-GROUND_TRUTH = "the ground truth"
+GROUND_TRUTH_NAME = "the ground truth"
 """Text used in place of a template's name if metrics are compared with known errors or pairings."""
 
 
@@ -61,7 +61,7 @@ class Agreement(NamedTuple):
 
 
 class ShownAgreement(NamedTuple):
-    """Content of the report's section on agreement with people."""
+    """The report's section on agreement with people: sentences, tables and charts, ready to be arranged."""
 
     sentences: list[Sentence]
     tables: list[ShownTable]
@@ -82,27 +82,29 @@ class ShownAgreement(NamedTuple):
 
 
 def show_agreement(agreement: Agreement) -> ShownAgreement:
-    """Return the section on agreement, with at most MAX_TABLES tables by skill."""
+    """Return the report's section on agreement with people, with at most MAX_SHOWN_TABLES tables by skill."""
     people = [judged for judged in agreement.judgements if judged.metric == PEOPLE]
     by_skill = [judged for judged in agreement.judgements if judged.metric != PEOPLE and judged.group != OVERALL]
     overall = _group_overall_by_template(agreement.judgements)
     matrices = [matrix for matrix in agreement.graph_correlations if matrix.subset == OVERALL]
     matrices_by_skill = [matrix for matrix in agreement.graph_correlations if matrix.subset != OVERALL]
     graphs, images, ratings = agreement.graphs, agreement.graph_images, agreement.ratings
-    whole = [(template or GROUND_TRUTH, frame) for template in overall for _, frame in make_tables(overall[template])]
+    whole = [
+        (template or GROUND_TRUTH_NAME, frame) for template in overall for _, frame in make_tables(overall[template])
+    ]
     return ShownAgreement(
         sentences=describe_conclusions(agreement),
         tables=[*_format_tables(whole), *_format_tables(make_tables(people), metrics_across=False)],
-        by_skill=first_rows(_format_tables(make_tables(by_skill)), MAX_TABLES),
+        by_skill=first_rows(_format_tables(make_tables(by_skill)), MAX_SHOWN_TABLES),
         trust=describe_trust(agreement.judgements),
         trust_tables=make_trust_tables(agreement.judgements),
         contradictions=describe_contradictions(agreement.corrected),
         corrected=make_mean_tables(agreement.corrected),
         charts=draw_corrected_charts(agreement.corrected),
         notes=agreement.notes,
-        graph_correlations=[matrix.select_first(MAX_CORRELATED) for matrix in matrices],
+        graph_correlations=[matrix.select_first(MAX_CORRELATED_METRICS) for matrix in matrices],
         graph_correlations_by_skill=first_rows(
-            [matrix.select_first(MAX_CORRELATED).as_table() for matrix in matrices_by_skill], MAX_TABLES
+            [matrix.select_first(MAX_CORRELATED_METRICS).as_table() for matrix in matrices_by_skill], MAX_SHOWN_TABLES
         ),
         graph_charts=[] if graphs is None else draw_graph_charts(graphs, matrices),
         shown_graphs=[] if graphs is None or images is None else show_graphs(graphs, images),
@@ -128,7 +130,7 @@ def _group_overall_by_template(judgements: Sequence[Judgement]) -> dict[str, lis
 
 
 def _format_tables(titled: Sequence[tuple[str, pd.DataFrame]], *, metrics_across: bool = True) -> list[ShownTable]:
-    """Format tables as text, with each value's interval on the line below the value."""
+    """Return the tables as texts, with each value's interval on the line below the value."""
     tables_of_text = []
     for title, frame in titled:
         frame = frame.rename(columns=lambda statistic: statistic.replace("_", " "))
@@ -140,15 +142,15 @@ def _format_tables(titled: Sequence[tuple[str, pd.DataFrame]], *, metrics_across
 
 
 def _describe_best_metric(judgements: Sequence[Judgement], comparisons: Sequence[Comparison]) -> Sentence:
-    """Return a sentence that compares the best metric by the first statistic with the other metrics."""
+    """Return a sentence on the metric that is best on the first statistic, and on how the other metrics compare."""
     template, statistic = judgements[0].template, judgements[0].statistic
-    about = f"with {template or GROUND_TRUTH} by {statistic}"
+    about = f"with {template or GROUND_TRUTH_NAME} by {statistic}"
     own = [judged for judged in judgements if judged.statistic == statistic]
     values = [judged for judged in own if math.isfinite(judged.value)]
     if not values:
         return Sentence("No metric has a value", f"for its agreement {about}{_format_reason(own[0])}.")
     best = max(values, key=lambda judged: judged.value)
-    if statistic == ORDERING:
+    if statistic == ORDERING_STATISTIC:
         leading = [judged.metric for judged in values if judged.value == best.value]
         return Sentence(
             f"{names(leading)} {'orders' if len(leading) == 1 else 'order'} generators most like people",
@@ -156,7 +158,7 @@ def _describe_best_metric(judgements: Sequence[Judgement], comparisons: Sequence
             "It has no interval, so other metrics may do as well.",
         )
     low, high = best.interval
-    found = f"{number(best.value)}, {interval_sentence(low, high)}, over {_describe_sample(best)}"
+    found = f"{number(best.value)}, {describe_interval(low, high)}, over {_describe_sample(best)}"
     if not has_enough(best):
         return Sentence(
             f"Not enough ratings to say which metric agrees best {about}:",
@@ -178,17 +180,17 @@ def _describe_best_metric(judgements: Sequence[Judgement], comparisons: Sequence
 
 
 def _describe_sample(judged: Judgement) -> str:
-    """Describe the sample of a statistic, such as `1,792 images of 256 prompts`."""
-    if judged.statistic in (*PAIRWISE, ACCURACY_STATISTIC):
+    """Return text with the number and kind of rows of a statistic, such as `1,792 images of 256 prompts`."""
+    if judged.statistic in (*PAIRWISE_STATISTICS, ACCURACY_STATISTIC):
         rows = f"{plural(judged.n, 'pair')} of images"
-    elif judged.statistic == ORDERING:
+    elif judged.statistic == ORDERING_STATISTIC:
         rows = f"{plural(judged.n, 'pair')} of generators"
     elif judged.template == WORDS:
         rows = plural(judged.n, "word")
     elif judged.template:
         rows = plural(judged.n, "image")
     else:
-        rows = plural(judged.n, "error graph" if judged.statistic.startswith(MEASURES) else "sample")
+        rows = plural(judged.n, "error graph" if judged.statistic.startswith(MEASURE_NAMES) else "sample")
     return f"{rows} of {plural(judged.n_prompts, 'prompt')}" if judged.n_prompts else rows
 
 
@@ -206,11 +208,13 @@ def _explain_missing_values(judgements: Sequence[Judgement]) -> Iterator[Sentenc
         if all(math.isnan(judged.value) for judged in own) and not statistic.startswith("epsilon"):
             reasons.setdefault(_format_reason(own[0]), []).append(statistic)
     for reason, statistics in reasons.items():
-        yield Sentence("No value", f"for {names(statistics)} with {judgements[0].template or GROUND_TRUTH}{reason}.")
+        yield Sentence(
+            "No value", f"for {names(statistics)} with {judgements[0].template or GROUND_TRUTH_NAME}{reason}."
+        )
 
 
 def _describe_separation(agreement: Agreement) -> Iterator[Sentence]:
-    """Yield a sentence per template about the pairs of generators that people distinguish, and the mean ratings."""
+    """Yield, per template, a sentence on how many pairs of generators people distinguish, and on the mean ratings."""
     by_people: dict[str, dict[str, list[Order]]] = {}
     for order in agreement.orders:
         if order.judge.startswith(PEOPLE):
@@ -224,7 +228,7 @@ def _describe_separation(agreement: Agreement) -> Iterator[Sentence]:
             if (judged.metric, judged.template, judged.statistic, judged.subset)
             == (PEOPLE, template, "mean_rating", OVERALL)
         }
-        first = dict(sorted(means.items(), key=lambda mean: -mean[1])[:MAX_ORDERED])
+        first = dict(sorted(means.items(), key=lambda mean: -mean[1])[:MAX_ORDERED_GENERATORS])
         more = f" and {len(means) - len(first)} more" if len(means) > len(first) else ""
         ratings = f"; mean ratings: {format_order(first)}{more}" if first else ""
         yield Sentence(

@@ -23,20 +23,26 @@ from plumbline.operators.metrics.table import read_lower_is_better, read_metrics
 from plumbline.operators.report.leaders import explain_too_few
 from plumbline.operators.report.marked_words import shorten
 from plumbline.operators.results.bridge import Bridge, describe_use, find_bridge
-from plumbline.operators.results.comparison import SIGNIFICANT, Duel, PromptMeans, average_prompts, compare_generators
+from plumbline.operators.results.comparison import (
+    SIGNIFICANCE_LEVEL,
+    Duel,
+    PromptMeans,
+    average_prompts,
+    compare_generators,
+)
 from plumbline.operators.results.metric_recipes import Recipe, list_differing_paths, list_unranked_metrics, read_recipe
 from plumbline.operators.results.reward_hacking import Movement, describe_alarm, find_suspicious
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import OVERALL, Skills
-from plumbline.operators.rewards.combination import REWARD, Combination, Reward, Scale, compute_scales
+from plumbline.operators.rewards.combination import REWARD_NAME, Combination, Reward, Scale, compute_scales
 from plumbline.operators.statistics.ordering import compute_min_pairs, holm
 
 Floats = NDArray[np.float64]
 
 MAX_SENTENCES = 6
-TEST_NAME = f"Wilcoxon's signed-rank test, Holm, p < {SIGNIFICANT:g}"
+TEST_NAME = f"Wilcoxon's signed-rank test, Holm, p < {SIGNIFICANCE_LEVEL:g}"
 MAX_ROWS = 300
-MAX_SETTINGS = 60
+MAX_LISTED_SETTINGS = 60
 MAX_CHARACTERS = 200
 IGNORED_SETTINGS = ("store", "dry_run", "cluster", "storage", "max_failed", "shard_rows", "shard_bytes", "settings")
 """Settings that do not affect scores."""
@@ -54,12 +60,12 @@ class AlteredMetric(NamedTuple):
 
     @property
     def joins(self) -> bool:
-        """Return True if a bridge makes the scores of both versions comparable."""
+        """Return True if a bridge (results/bridge.py) maps the earlier version's scores to the later scale."""
         return self.bridge is not None and self.bridge.joins
 
 
 class Change(NamedTuple):
-    """A generator's change from one run to another, over the prompts that have scores in both."""
+    """Change of a generator's scores on a metric between two runs, over the prompts with scores in both."""
 
     generator: str
     before: float
@@ -89,7 +95,7 @@ class Change(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """Comparison with another run, as a section of the report."""
+    """The report's section that compares a run with another run."""
 
     run_id: str
     sentences: list[Sentence]
@@ -105,7 +111,7 @@ class Changes(NamedTuple):
 
     @property
     def unlike(self) -> list[str]:
-        """Generators whose settings differ between the two runs."""
+        """Names of the generators whose settings differ between the two runs."""
         return list(dict.fromkeys(change.generator for change in self.every if change.duel.unlike))
 
     @property
@@ -116,7 +122,7 @@ class Changes(NamedTuple):
 def find_altered_metrics(
     before: Mapping[str, Any], after: Mapping[str, Any], bridges: Sequence[Bridge] = ()
 ) -> dict[str, AlteredMetric]:
-    """Return the metrics that are in both manifests but have different settings or models."""
+    """Return, by name, the metrics that are in both manifests but have different settings or models."""
     altered = {}
     for metric in _find_shared_metrics(before, after):
         old, new = read_recipe(before, metric), read_recipe(after, metric)
@@ -126,7 +132,7 @@ def find_altered_metrics(
 
 
 def list_altered_settings(old: Recipe, new: Recipe, max_characters: int = MAX_CHARACTERS) -> list[Setting]:
-    """Return the settings that differ between two recipes, with long values shortened."""
+    """Return the path and the old and new values of each setting that differs between two recipes, shortened."""
     settings = []
     for path in list_differing_paths(old, new):
         before, after = (shorten(recipe.get(path, "–"), max_characters) for recipe in (old, new))
@@ -157,7 +163,7 @@ def compare_runs(
     choice: Choice = COMPARE,
     bridges: Sequence[Bridge] = (),
 ) -> Changes:
-    """Compare the scores of two runs, paired by generator, metric and prompt; `manifests` belong to the same two runs.
+    """Return the changes between two runs, paired by generator, metric and prompt; `manifests` belong to the runs.
 
     A generator's changes do not count as clear if its settings differ between the runs in a way that `choice` does not
     ignore. A metric whose settings or models differ counts as a different metric; its scores are compared only if a
@@ -200,7 +206,7 @@ def compare_runs(
         sentences=[*_describe_alarms(overall, reward, read_metrics(manifests[1])), *main, *alone],
         overall=sort_clear_first(overall),
         by_skill=first_rows(sorted(at_skills, key=lambda change: change.duel.effect), MAX_ROWS),
-        settings=first_rows(list(list_differing_settings(*manifests)), MAX_SETTINGS),
+        settings=first_rows(list(list_differing_settings(*manifests)), MAX_LISTED_SETTINGS),
         every=changes,
         can_tell=_can_tell(overall, _count_comparisons(changes)),
         edited=edited,
@@ -228,7 +234,10 @@ def sort_clear_first(changes: Sequence[Change]) -> FirstRows[Change]:
 
 
 def correct_together(of_runs: Sequence[Changes]) -> list[Changes]:
-    """Return the changes with p-values corrected jointly over all runs (Holm), and the sentences unchanged."""
+    """Return the comparisons with several runs, with p-values corrected jointly over all of them (Holm).
+
+    The verdicts and `can_tell` follow from the corrected p-values; the sentences are unchanged.
+    """
     together = iter(_correct([change for changes in of_runs for change in changes.every]))
     each = [[next(together) for _ in changes.every] for changes in of_runs]
     comparisons = sum(map(_count_comparisons, each))
@@ -239,7 +248,7 @@ def correct_together(of_runs: Sequence[Changes]) -> list[Changes]:
 
 
 class _Runs(NamedTuple):
-    """Two runs and the settings of their comparison."""
+    """Two runs with what their comparison needs: shared prompts, metrics, and settings that differ."""
 
     before: RunScores
     after: RunScores
@@ -264,14 +273,14 @@ def _add_reward(runs: _Runs, reward: Combination | None, each: OrderedMap) -> _R
     return runs._replace(
         before=runs.before.with_reward(combined),
         after=runs.after.with_reward(combined),
-        compared=[*runs.compared, REWARD],
+        compared=[*runs.compared, REWARD_NAME],
     )
 
 
 def _compute_scales(before: RunScores, reward: Combination) -> dict[str, Scale]:
     if reward.unit == "score":
         return {}
-    parts = [before.scored_by_all([*reward.weights], generator) for generator in before.generators]
+    parts = [before.select_scored_by_all([*reward.weights], generator) for generator in before.generators]
     prompts = np.concatenate([columns.prompt for columns, _ in parts])
     scores = {metric: np.concatenate([of_part[metric] for _, of_part in parts]) for metric in reward.weights}
     codes = np.unique(prompts, return_inverse=True)[1].astype(np.int32)
@@ -307,9 +316,10 @@ def _describe_exclusions(
 def _describe_unshared(
     lead: str, scores: RunScores, other: RunScores, lone_scores: Mapping[tuple[str, str], int]
 ) -> list[Sentence]:
-    """Return a sentence about generators, metrics, prompts and scores that exist in only one of the runs.
+    """Return a sentence on the generators, metrics, prompts and scores that `scores` has and `other` does not.
 
-    `lone_scores` is the number of prompts that have a score only in this run, by metric and generator.
+    `lead` begins the sentence. `lone_scores` is the number of prompts for which only `scores` has a score, by metric
+    and generator.
     """
     generators = [name for name in scores.generators if name not in other.generators]
     metrics = [name for name in scores.metrics if name not in other.metrics]
@@ -330,7 +340,7 @@ def _describe_unshared(
 
 
 def _compare_metric(runs: _Runs, metric: str) -> tuple[list[Change], dict[str, tuple[int, int]]]:
-    """Compare each generator's scores in the two runs on one metric, as if the two runs were two generators.
+    """Return the changes of all generators on one metric, comparing the two runs as if they were two generators.
 
     Returns:
         The changes with uncorrected p-values (empty if the metric is not compared), and two numbers for each generator:
@@ -356,7 +366,7 @@ def _compare_metric(runs: _Runs, metric: str) -> tuple[list[Change], dict[str, t
             means.add("before", earlier)
             having = dict(runs.skills.each(prompts[both]))
             for duel in compare_generators(metric, means, runs.skills, runs.lower_is_better):
-                margin = 0.0 if bridge is None else bridge.margin_of(duel.skill)
+                margin = 0.0 if bridge is None else bridge.get_margin(duel.skill)
                 changes.append(
                     Change(
                         generator=generator,
@@ -406,7 +416,7 @@ def _decide_verdict(change: Change, p_holm: float) -> str:
     if change.verdict == "unchanged":
         return change.verdict
     is_within_margin = change.margin and abs(change.duel.difference) <= change.margin
-    if is_within_margin or not p_holm < SIGNIFICANT:  # also if p_holm is nan, because nothing could be tested
+    if is_within_margin or not p_holm < SIGNIFICANCE_LEVEL:  # also if p_holm is nan, because nothing could be tested
         return "not clear"
     up, down = ("better", "worse") if change.ranks else ("higher", "lower")
     return up if change.duel.effect > 0 else down
@@ -417,9 +427,9 @@ def _select_overall(changes: Sequence[Change]) -> list[Change]:
 
 
 def _can_tell(changes: Sequence[Change], comparisons: int) -> bool:
-    """Return True if a change in the same direction on every prompt would be clear, or if no score changed at all."""
+    """Return True if any change has enough prompts to be clear if all of them agree, or if no score changed."""
     changed = [change for change in changes if change.verdict not in ("unchanged", NOT_COMPARABLE)]
-    return not changed or any(change.duel.n >= compute_min_pairs(comparisons, SIGNIFICANT) for change in changed)
+    return not changed or any(change.duel.n >= compute_min_pairs(comparisons, SIGNIFICANCE_LEVEL) for change in changed)
 
 
 def _describe_changes(overall: Sequence[Change], comparisons: int, *, partial: bool) -> list[Sentence]:
@@ -462,7 +472,10 @@ def _describe_changes(overall: Sequence[Change], comparisons: int, *, partial: b
 
 
 def list_differing_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Setting]:
-    """Yield the differences in configuration, models and versions between two manifests."""
+    """Yield the path and the old and new values of each setting that differs between two runs' manifests.
+
+    Settings include the configuration, the models and the versions of packages.
+    """
     earlier, later = (_flatten_settings(manifest) for manifest in (before, after))
     for key in dict.fromkeys([*earlier, *later]):
         # An `about` only describes a metric.

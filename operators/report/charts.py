@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 
 from plumbline.operators.base.errors import MissingExtra, printable
 from plumbline.operators.base.extensions import explain_missing_extra
-from plumbline.operators.base.sentences import interval_text, number
+from plumbline.operators.base.sentences import format_interval, number
 from plumbline.operators.metaeval.corrected_means import CorrectedMean
 from plumbline.operators.metaeval.corrected_tables import group_single_means
 from plumbline.operators.report.page_tables import MAX_GENERATORS
 from plumbline.operators.results.comparison import Board
 
-TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATES_FOLDER = Path(__file__).parent / "templates"
 ROW_HEIGHT = 30
-MAX_LABEL = 15
+MAX_LABEL_CHARACTERS = 15
 N_BINS = 32
-MAX_MARKED = 40
+MAX_MARKED_POINTS = 40
 """Maximum number of times or steps in a trend at which every point is marked; if there are more, only the last point of
 each line is.
 """
@@ -40,7 +40,7 @@ MAX_HALF_WIDTH = 0.44
 MIN_BANDWIDTH = 1.0
 """Minimum bandwidth of a violin's density, in steps."""
 
-Values = list[dict[str, Any]]
+ChartValues = list[dict[str, Any]]
 
 
 class Chart(NamedTuple):
@@ -52,7 +52,7 @@ class Chart(NamedTuple):
 
 
 class NamedChart(NamedTuple):
-    """A chart with its title."""
+    """A chart with its title and the direction of its metric."""
 
     name: str
     chart: Chart
@@ -69,29 +69,31 @@ class Point(NamedTuple):
 
 
 class ChartLine(NamedTuple):
-    """A line connecting comparable points, with its CSS colour."""
+    """Points to connect by a line, because their means can be compared, with the line's CSS colour."""
 
     points: Sequence[Point]
     colour: str
 
 
 def shorten_labels(names: Sequence[str]) -> dict[str, str]:
-    """Return a unique label for each name, usually of at most MAX_LABEL characters.
+    """Return a unique label for each name, usually of at most MAX_LABEL_CHARACTERS characters.
 
     The names of checkpoints from one training run often differ only at the end, so long names are shortened in the
     middle. Invisible characters are replaced, because control characters make vl-convert crash.
     """
     shown = [printable(name) for name in names]
-    for head in (5, MAX_LABEL - 1, 0):  # number of characters kept in front; the others are kept at the end
-        tail = MAX_LABEL - 1 - head
-        labels = [name if len(name) <= MAX_LABEL else f"{name[:head]}…{name[len(name) - tail :]}" for name in shown]
+    for head in (5, MAX_LABEL_CHARACTERS - 1, 0):  # number of characters kept in front; the others are kept at the end
+        tail = MAX_LABEL_CHARACTERS - 1 - head
+        labels = [
+            name if len(name) <= MAX_LABEL_CHARACTERS else f"{name[:head]}…{name[len(name) - tail :]}" for name in shown
+        ]
         if len({*labels}) == len({*names}):
             return dict(zip(names, labels, strict=True))
-    return {name: f"{number} {shown[number - 1][: MAX_LABEL - 4]}…" for number, name in enumerate(names, 1)}
+    return {name: f"{number} {shown[number - 1][: MAX_LABEL_CHARACTERS - 4]}…" for number, name in enumerate(names, 1)}
 
 
 def draw_interval_chart(board: Board) -> Chart:
-    """Draw every generator's mean with its interval, best mean first, and highlight the leading group."""
+    """Return a chart of every generator's mean with its interval, best mean first; leaders are highlighted."""
     scored = board.scored_rows()[:MAX_GENERATORS]
     first = board.highlighted_generators()
     labels = shorten_labels([row.generator for row in scored])
@@ -105,15 +107,16 @@ def draw_interval_chart(board: Board) -> Chart:
         }
         for row in scored
     ]
-    values = [f"{row.generator} {number(row.mean)} ({interval_text(row.low, row.high)})" for row in scored]
+    values = [f"{row.generator} {number(row.mean)} ({format_interval(row.low, row.high)})" for row in scored]
     better = ", lower is better" if board.lower_is_better else ""
     label = f"Mean {board.metric} with 95% intervals{better}: {'; '.join(values)}"
     return Chart(draw_template("interval", {"means": means}), label, len(board.rows) - len(scored))
 
 
 def draw_corrected_charts(means: Sequence[CorrectedMean]) -> list[NamedChart]:
-    """Draw every generator's corrected mean with its interval, for each template and metric, best mean first.
+    """Return a chart of the generators' corrected means with intervals for each template and metric, best mean first.
 
+    A chart shows at most MAX_GENERATORS generators, and none without an interval; a chart without any is left out.
     Small marks show the means based on people alone and on the metric alone.
     """
     charts = []
@@ -142,7 +145,7 @@ def draw_corrected_charts(means: Sequence[CorrectedMean]) -> list[NamedChart]:
 
 
 class Spread(NamedTuple):
-    """Distribution of one generator's scores."""
+    """Distribution of one generator's scores: a histogram with the median."""
 
     median: float
     counts: NDArray[np.int64]
@@ -165,19 +168,19 @@ def _compute_bin_edges(span: Span) -> NDArray[np.float64]:
 
 
 def draw_distribution_chart(board: Board, spreads: Mapping[str, Spread], span: Span) -> Chart:
-    """Draw each generator's distribution of scores as a histogram with its median."""
+    """Return a chart with a histogram of each generator's scores and its median, best mean first."""
     order = [row.generator for row in board.scored_rows()[:MAX_GENERATORS] if row.generator in spreads]
     label = f"Distribution of {board.metric}; {describe_medians(order, spreads)}"
     return Chart(draw_histograms(order, spreads, span), label, len(board.rows) - len(order))
 
 
 def describe_medians(order: Sequence[str], spreads: Mapping[str, Spread]) -> str:
-    """Describe the medians in words, for a chart's label."""
+    """Return text that lists each generator's median score, in the given order, for screen readers."""
     return f"medians: {'; '.join(f'{name} {number(spreads[name].median)}' for name in order)}"
 
 
 def draw_histograms(order: Sequence[str], spreads: Mapping[str, Spread], span: Span) -> Markup:
-    """Draw one histogram per row; bar heights are square roots of the counts, and the tallest bar fills the row."""
+    """Return an SVG with a histogram per row: heights are square roots of counts, and the tallest bar fills the row."""
     xs = np.round(_compute_bin_edges(span), 6).tolist()
     bars = []
     for row, name in enumerate(order):
@@ -191,10 +194,13 @@ def draw_histograms(order: Sequence[str], spreads: Mapping[str, Spread], span: S
     return draw_rows(order, bars, [spreads[name].median for name in order], span)
 
 
-def draw_rows(order: Sequence[str], bars: Values, medians: Sequence[float], span: Span) -> Markup:
-    """Draw a row for each name, with its bars (from `row` to `top`) and its median."""
+def draw_rows(order: Sequence[str], bars: ChartValues, medians: Sequence[float], span: Span) -> Markup:
+    """Draw one row for each name, from top to bottom in the given `order`, with bars and a mark at the median.
+
+    Each of the `bars` extends from `row` to `top` within the chart.
+    """
     labels = shorten_labels(order)
-    data: dict[str, Values] = {
+    data: dict[str, ChartValues] = {
         "bars": bars,
         "medians": [{"row": row + 0.94, "top": row + 0.1, "x": median} for row, median in enumerate(medians)],
         "names": [{"row": row + 0.62, "generator": labels[name]} for row, name in enumerate(order)],
@@ -205,10 +211,11 @@ def draw_rows(order: Sequence[str], bars: Values, medians: Sequence[float], span
 
 
 def draw_trend_chart(lines: Sequence[ChartLine], breaks: Sequence[str | int], label: str) -> Chart:
-    """Draw means over time, or over training steps, with their intervals as bands.
+    """Return a chart of means over time, or over training steps, with their intervals as bands.
 
-    Lines are interrupted at `breaks` (ISO times or steps), which are drawn as dashed lines. If there are more than
-    MAX_MARKED times or steps, only the last point of each line is marked. The `label` is for screen readers.
+    All points of a ChartLine are connected. Dashed vertical lines are drawn at `breaks` (ISO times or steps). If there
+    are more than MAX_MARKED_POINTS times or steps, only the last point of each line is marked. The `label` is for
+    screen readers.
     """
     means = [
         {**point._asdict(), "colour": line.colour, "segment": number}
@@ -216,21 +223,21 @@ def draw_trend_chart(lines: Sequence[ChartLine], breaks: Sequence[str | int], la
         for point in line.points
     ]
     lasts = [sum(len(line.points) for line in lines[: number + 1]) - 1 for number in range(len(lines))]
-    marks = means if len({row["x"] for row in means}) <= MAX_MARKED else [means[last] for last in lasts]
+    marks = means if len({row["x"] for row in means}) <= MAX_MARKED_POINTS else [means[last] for last in lasts]
     timed = bool(means) and isinstance(means[0]["x"], str)
     labels = {"labelOverlap": "greedy", "format": {"hours": "%H:%M", "minutes": "%H:%M"}} if timed else {"format": "~s"}
     axis = {"grid": False, "tickCount": 5, **labels}
     scale = {"type": "temporal", "scale": {"type": "utc"}} if timed else {"type": "quantitative"}
     x = {"field": "x", "axis": axis, **scale}
-    data: dict[str, Values] = {"means": means, "marks": marks, "breaks": [{"x": at} for at in breaks]}
+    data: dict[str, ChartValues] = {"means": means, "marks": marks, "breaks": [{"x": at} for at in breaks]}
     return Chart(draw_template("trend", data, encoding={"x": x}), label, 0)
 
 
 def draw_violin_charts(ratings: pd.DataFrame) -> list[NamedChart]:
-    """Draw people's mean ratings of images by generator, for each template, best mean first.
+    """Return violin plots of people's mean ratings of images by generator, for each template, best mean first.
 
-    The charts are violin plots (Gecko, figures 14 and 15). Ratings are rescaled to 0 to 1 if the template's scale is
-    known. `ratings` has a row for every rated image and template (schema MEAN_RATINGS).
+    They follow Gecko, figures 14 and 15. Each shows at most MAX_GENERATORS generators. Ratings are rescaled to 0 to 1
+    if the template's scale is known. `ratings` has a row for every rated image and template (schema MEAN_RATINGS).
     """
     charts = []
     for template, rows in ratings[ratings["generator"].notna()].groupby("template"):
@@ -248,7 +255,7 @@ def draw_violin_charts(ratings: pd.DataFrame) -> list[NamedChart]:
     return charts
 
 
-def _draw_violin(row: int, values: NDArray[np.float64], span: Span) -> Values:
+def _draw_violin(row: int, values: NDArray[np.float64], span: Span) -> ChartValues:
     """Return the bars of one violin: a density mirrored about the centre of its row.
 
     The kernel is Gaussian with Silverman's bandwidth, and any density beyond the ends of the span is reflected.
@@ -266,7 +273,7 @@ def _draw_violin(row: int, values: NDArray[np.float64], span: Span) -> Values:
 
 
 def draw_template(
-    name: str, data: dict[str, Values], params: Mapping[str, float] = MappingProxyType({}), **options: Any
+    name: str, data: dict[str, ChartValues], params: Mapping[str, float] = MappingProxyType({}), **options: Any
 ) -> Markup:
     """Draw a template with the given datasets and parameters, as an SVG that scales with its container.
 
@@ -280,7 +287,7 @@ def draw_template(
         return Markup('<p class="note">{}</p>').format(f"{missing}.")
 
     def read_template(file: str) -> dict[str, Any]:
-        template: dict[str, Any] = json.loads((TEMPLATES / f"{file}.vl.json").read_text("utf-8"))
+        template: dict[str, Any] = json.loads((TEMPLATES_FOLDER / f"{file}.vl.json").read_text("utf-8"))
         return template
 
     spec = {

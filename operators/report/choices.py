@@ -13,8 +13,8 @@ from plumbline.operators.base.sentences import (
     ShownTable,
     count,
     first_rows,
+    format_interval,
     format_p_value,
-    interval_text,
     number,
     percent,
     plural,
@@ -22,7 +22,7 @@ from plumbline.operators.base.sentences import (
 )
 from plumbline.operators.report.leaders import describe_leaders
 from plumbline.operators.report.page import ReportSection
-from plumbline.operators.report.page_tables import MAX_GENERATORS, MAX_IN_MATRIX, MAX_PAIRS, MAX_SKILLS
+from plumbline.operators.report.page_tables import MAX_GENERATORS, MAX_MATRIX_GENERATORS, MAX_PAIRS, MAX_SKILLS
 from plumbline.operators.results.choices import ChoiceResults, Choices, compare_choices, read_choices
 from plumbline.operators.results.comparison import Board, Duel, list_generator_names
 from plumbline.operators.results.summary import OVERALL, Skills
@@ -30,7 +30,7 @@ from plumbline.operators.statistics.bootstrap import Interval
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.order_bias import OrderBias
 
-CAPTION = (
+CHOICES_CAPTION = (
     "A judge looked at two images of a prompt, in both orders, and chose the better one. The win rate is the mean over "
     "the generators that a generator was compared with, and a tie counts half. Generators share a letter if they do "
     "not differ clearly (sign-flip test over prompts, Holm). Strengths are Bradley-Terry's on Elo's scale, with mean "
@@ -47,14 +47,14 @@ def make_choices_section(comparisons: pa.Table, skills: Skills) -> ReportSection
             results = compare_choices(choices, skills)
         except SourceError as refused:
             sentences.append(Sentence(f"{metric} compares no generators:", f"{refused}."))
-            tables.append(_checks_table(choices))
+            tables.append(_make_checks_table(choices))
             continue
-        sentences += choice_sentences(results)
-        tables += choice_tables(results)
-    return ReportSection("choices", "Choices", "Choices between two images", CAPTION, tables, sentences)
+        sentences += write_choice_sentences(results)
+        tables += make_choice_tables(results)
+    return ReportSection("choices", "Choices", "Choices between two images", CHOICES_CAPTION, tables, sentences)
 
 
-def choice_sentences(results: ChoiceResults) -> list[Sentence]:
+def write_choice_sentences(results: ChoiceResults) -> list[Sentence]:
     """Return the findings of a judge's choices: who leads, whether the order matters, and which pairs are left out."""
     sentences = describe_leaders([results.overall])
     board = results.overall
@@ -83,7 +83,7 @@ def order_sentence(bias: OrderBias) -> Sentence:
         place = "first" if bias.first_wins else "second"
         rest = f"in all of {bias.decided:,} answers ({p_text}). Its choices say nothing about the images."
         return Sentence(f"The judge always answers the {place} image:", rest)
-    interval = _percent_interval(bias.interval)
+    interval = _format_percent_interval(bias.interval)
     share = f"the first image wins {percent(bias.share)} of the time (95% interval {interval}, {p_text})"
     agreement = f"Both orders agree on {percent(bias.agreement)} of {plural(bias.n_pairs, 'pair')}."
     if bias.p_value >= SIGNIFICANCE:
@@ -93,57 +93,59 @@ def order_sentence(bias: OrderBias) -> Sentence:
     return Sentence(f"The judge favours the {place} image:", rest)
 
 
-def _percent_interval(interval: Interval) -> str:
+def _format_percent_interval(interval: Interval) -> str:
     return f"{percent(interval.low)} to {percent(interval.high)}"
 
 
-def choice_tables(results: ChoiceResults) -> list[ShownTable]:
+def make_choice_tables(results: ChoiceResults) -> list[ShownTable]:
     """Return the tables of a judge's choices: generators, pairs of generators, skills, and checks of the judge."""
     at_skills = [board for skill, board in results.boards.items() if skill != OVERALL]
     return [
-        _generators_table(results),
-        _matrix_table(results.overall),
-        _pairs_table(results.overall),
-        *([_skills_table(results.overall, at_skills)] if at_skills else []),
-        _checks_table(results.choices, results),
+        _make_generators_table(results),
+        _make_matrix_table(results.overall),
+        _make_pairs_table(results.overall),
+        *([_make_skills_table(results.overall, at_skills)] if at_skills else []),
+        _make_checks_table(results.choices, results),
     ]
 
 
-def _generators_table(results: ChoiceResults) -> ShownTable:
+def _make_generators_table(results: ChoiceResults) -> ShownTable:
     rows, board = [], results.overall
     for row in board.rows[:MAX_GENERATORS]:
         strength = results.strengths.get(row.generator)
         points = (
-            (NOTHING, NOTHING) if strength is None else (_points(strength.value), _points_interval(strength.interval))
+            (NOTHING, NOTHING)
+            if strength is None
+            else (_format_points(strength.value), _format_points_interval(strength.interval))
         )
-        rate = (number(row.mean), interval_text(row.low, row.high))
+        rate = (number(row.mean), format_interval(row.low, row.high))
         rows.append((row.generator, *rate, row.group or NOTHING, *points, count(row.n)))
     names = ("generator", "win rate", "95% interval", "letters", "strength", "95% interval", "prompts")
     return ShownTable(f"Win rates by {board.metric}", "", names, rows)
 
 
-def _points(value: float | None) -> str:
+def _format_points(value: float | None) -> str:
     return signed(value, 0)
 
 
-def _points_interval(interval: Interval) -> str:
-    return interval_text(*interval, show=_points)
+def _format_points_interval(interval: Interval) -> str:
+    return format_interval(*interval, show=_format_points)
 
 
-def _matrix_table(board: Board) -> ShownTable:
-    generators = list_generator_names(board.scored_rows())[:MAX_IN_MATRIX]
+def _make_matrix_table(board: Board) -> ShownTable:
+    generators = list_generator_names(board.scored_rows())[:MAX_MATRIX_GENERATORS]
     duels = {(duel.generator_a, duel.generator_b): duel for one in board.duels for duel in (one, one.swap())}
 
-    def cell(name: str, other: str) -> str:
+    def format_cell(name: str, other: str) -> str:
         duel = duels.get((name, other))
         return "" if duel is None else f"{number(duel.win_rate, 2)}{'' if duel.better is None else ' *'}"
 
-    rows = [(name, *(cell(name, other) for other in generators)) for name in generators]
+    rows = [(name, *(format_cell(name, other) for other in generators)) for name in generators]
     caption = "How often the row wins against the column. An asterisk: the two differ clearly."
     return ShownTable(f"Row against column by {board.metric}", caption, ("", *generators), rows)
 
 
-def _pairs_table(board: Board) -> ShownTable:
+def _make_pairs_table(board: Board) -> ShownTable:
     duels = first_rows(sorted(board.duels, key=lambda duel: (duel.p_holm, -abs(duel.effect))), MAX_PAIRS)
     rows = [_pair_cells(duel) for duel in duels.rows]
     more = f" {plural(duels.left_out, 'more pair')} are not shown." if duels.left_out else ""
@@ -155,27 +157,27 @@ def _pairs_table(board: Board) -> ShownTable:
 def _pair_cells(duel: Duel) -> tuple[str, ...]:
     low, high = (duel.low + 1) / 2, (duel.high + 1) / 2  # of the win rate
     pair = f"{duel.generator_a} against {duel.generator_b}"
-    rate = (number(duel.win_rate), interval_text(low, high))
+    rate = (number(duel.win_rate), format_interval(low, high))
     return (pair, duel.better or NOTHING, *rate, format_p_value(duel.p_holm), count(duel.n))
 
 
-def _skills_table(overall: Board, at_skills: Sequence[Board]) -> ShownTable:
+def _make_skills_table(overall: Board, at_skills: Sequence[Board]) -> ShownTable:
     shown = first_rows(at_skills, MAX_SKILLS)
     by_generator = [{row.generator: row for row in board.rows} for board in shown.rows]
     prompts = [max(row.n for row in board.rows) for board in shown.rows]
 
-    def cell(name: str, rows: Any) -> str:
+    def format_cell(name: str, rows: Any) -> str:
         return f"{number(rows[name].mean, 2)} {rows[name].group}".strip()
 
     names = list_generator_names(overall.scored_rows())[:MAX_GENERATORS]
-    cells = [(name, *(cell(name, rows) for rows in by_generator)) for name in names]
+    cells = [(name, *(format_cell(name, rows) for rows in by_generator)) for name in names]
     more = f" {plural(shown.left_out, 'more skill')} are not shown." if shown.left_out else ""
     caption = f"Win rates with letters, which are separate for each skill; number of prompts in parentheses.{more}"
     columns = [f"{board.skill} ({n})" for board, n in zip(shown.rows, prompts, strict=True)]
     return ShownTable(f"Win rates at skills by {overall.metric}", caption, ("generator", *columns), cells)
 
 
-def _checks_table(choices: Choices, results: ChoiceResults | None = None) -> ShownTable:
+def _make_checks_table(choices: Choices, results: ChoiceResults | None = None) -> ShownTable:
     both = len(choices.pairs) - choices.n_one_order - choices.n_failed
     rows = [
         ("pairs of images", count(len(choices.pairs)), ""),
@@ -185,9 +187,9 @@ def _checks_table(choices: Choices, results: ChoiceResults | None = None) -> Sho
     ]
     if results is not None and results.order_bias is not None:
         bias = results.order_bias
-        comparison = f"{_percent_interval(bias.interval)}; p {format_p_value(bias.p_value)}"
+        comparison = f"{_format_percent_interval(bias.interval)}; p {format_p_value(bias.p_value)}"
         rows.append(("the first image wins", percent(bias.share), comparison))
-        rows.append(("both orders agree", percent(bias.agreement), _percent_interval(bias.agreement_interval)))
+        rows.append(("both orders agree", percent(bias.agreement), _format_percent_interval(bias.agreement_interval)))
     if results is not None:
         cycles = results.cycles
         by_chance = f"{cycles.by_chance:,.0f} if each choice were a coin toss"

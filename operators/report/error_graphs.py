@@ -14,9 +14,9 @@ from plumbline.operators.base.sentences import ShownTable, first_rows, number, p
 from plumbline.operators.metaeval.graphs import CORRELATED_MEASURES, CorrelationMatrix, average_nodes, pivot_metrics
 from plumbline.operators.report.charts import (
     Chart,
+    ChartValues,
     NamedChart,
     Span,
-    Values,
     describe_medians,
     draw_histograms,
     draw_template,
@@ -28,7 +28,7 @@ from plumbline.operators.report.page_tables import MAX_GENERATORS
 MEASURE_SPANS: dict[str, Span] = {"ordering": (-1.0, 1.0), "separation": (0.0, 1.0)}
 N_SHOWN_PAIRS = 2
 """Number of pairs of metrics drawn from each end of the ranking: the most and the least correlated pairs."""
-MAX_SUBSETS = 5
+MAX_COLOURED_SUBSETS = 5
 """Maximum number of subsets drawn in different colours and shapes; if there are more, all look the same."""
 MAX_POINTS = 2000
 
@@ -75,12 +75,17 @@ def _choose_pairs(matrix: CorrelationMatrix) -> list[tuple[str, str, float]]:
 def _draw_scatter(
     measure: str, metric: str, other: str, pearson: float, values: pd.DataFrame, subsets: pd.Series
 ) -> NamedChart:
-    """Draw a point for each graph, with the first metric on the y axis; colour by subset if there are few subsets."""
+    """Return a scatter plot with a point for each graph: two metrics' values, the first one on the y axis.
+
+    Points are coloured by subset if there are few subsets.
+    """
     both = values[[metric, other]].dropna()
     shown = both.iloc[_sample_evenly(len(both), MAX_POINTS)]
     names = sorted(subsets.unique())
-    labels = shorten_labels(names) if len(names) <= MAX_SUBSETS else dict.fromkeys(names, f"{len(names)} subsets")
-    points: Values = [
+    labels = (
+        shorten_labels(names) if len(names) <= MAX_COLOURED_SUBSETS else dict.fromkeys(names, f"{len(names)} subsets")
+    )
+    points: ChartValues = [
         {"x": float(x), "y": float(y), "subset": labels[subset]}
         for y, x, subset in zip(shown[metric], shown[other], subsets[shown.index], strict=True)
     ]
@@ -109,7 +114,7 @@ ERRORS_LABEL = "(errors)"
 
 
 class ShownGraph(NamedTuple):
-    """An error graph shown in the report."""
+    """An error graph that the report shows as an example, with charts and tables of its scores."""
 
     title: str
     """Name of the graph, and why it is shown."""
@@ -139,10 +144,10 @@ def show_graphs(graphs: pd.DataFrame, images: pd.DataFrame) -> list[ShownGraph]:
 
 
 def _choose_graphs(orderings: pd.DataFrame, images: pd.DataFrame) -> dict[str, str]:
-    """Choose at most three graphs and return the reason for each; if several qualify equally, choose the largest.
+    """Return at most three graphs that are worth showing, each with the reason.
 
-    A graph qualifies if its scored images have different numbers of errors, and if it has a value for every metric that
-    has any values.
+    If several graphs qualify equally for a reason, the largest is chosen. A graph qualifies if its scored images have
+    different numbers of errors, and if it has a value for every metric that has any values.
     """
     sizes = (
         images.dropna(subset=["score"])
@@ -169,14 +174,14 @@ def _choose_graphs(orderings: pd.DataFrame, images: pd.DataFrame) -> dict[str, s
 
 
 def _draw_images(images: pd.DataFrame, orderings: "pd.Series[float]") -> NamedChart:
-    """Draw the images' scores, and their numbers of errors, as lines scaled from 0 to 1."""
+    """Return a chart of the images' scores, and of their numbers of errors, as lines scaled from 0 to 1."""
     ranked = list(orderings.sort_values(kind="stable", ascending=False).index)
     metrics = list(dict.fromkeys([*ranked[:N_SHOWN_METRICS], *ranked[-N_SHOWN_METRICS:]]))
     wide = images.pivot(index=["level", "node", "image_id"], columns="metric", values="score")[metrics]
     lines = {ERRORS_LABEL: wide.index.get_level_values("level").to_numpy(np.float64)}
     lines |= {str(metric): wide[metric].to_numpy(np.float64) for metric in metrics}
     drawn, labels = _sample_evenly(len(wide), MAX_LINE_IMAGES), shorten_labels([*lines])
-    points: Values = [
+    points: ChartValues = [
         {"x": int(x), "y": float(y), "name": labels[name]}
         for name, values in lines.items()
         for x, y in zip(drawn, _scale_to_unit(values)[drawn], strict=True)
@@ -189,20 +194,23 @@ def _draw_images(images: pd.DataFrame, orderings: "pd.Series[float]") -> NamedCh
 
 
 def _scale_to_unit(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Scale values linearly to the range from 0 to 1; return 0.5 if all are equal."""
+    """Return values scaled linearly to the range from 0 to 1; 0.5 if all are equal."""
     known = values[np.isfinite(values)]
     low, high = (known.min(), known.max()) if len(known) else (0.0, 0.0)
     return (values - low) / (high - low) if high > low else np.where(np.isfinite(values), 0.5, values)
 
 
 def _draw_shares(rows: pd.DataFrame, title: str) -> NamedChart:
-    """Draw the cumulative distribution of the images' scores for each node."""
+    """Return a chart with the cumulative distribution of the images' scores for each of the first MAX_NODE_LINES nodes.
+
+    `rows` must have at least one score.
+    """
     scored = rows.dropna(subset="score")
     low, high = float(scored["score"].min()), float(scored["score"].max())
     nodes = [(node or NO_ERROR, its["score"].sort_values()) for (_, node), its in scored.groupby(["level", "node"])]
     drawn, left_out = first_rows(nodes, MAX_NODE_LINES)
     labels = shorten_labels([node for node, _ in drawn])
-    points: Values = [
+    points: ChartValues = [
         {"x": float(x), "y": float(y), "name": labels[node]}
         for node, scores in drawn
         for x, y in zip([low, *scores, high], [0, *np.arange(1, len(scores) + 1) / len(scores), 1], strict=True)
@@ -212,7 +220,7 @@ def _draw_shares(rows: pd.DataFrame, title: str) -> NamedChart:
     return NamedChart(title, Chart(svg, f"{title}; medians by node: {medians}", left_out))
 
 
-def _draw_lines(points: Values, span: Span, interpolate: str) -> Markup:
+def _draw_lines(points: ChartValues, span: Span, interpolate: str) -> Markup:
     mark = {"type": "line", "interpolate": interpolate, "strokeWidth": 2}
     return draw_template("lines", {"points": points}, {"low": span[0], "high": span[1]}, mark=mark)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from plumbline.operators.base.sentences import Sentence, names, plural, signed
 from plumbline.operators.report.leaders import (
-    NO_LEADER,
+    NO_LEADER_REASON,
     describe_baseline_comparison,
     describe_leaders,
     describe_skills,
@@ -21,7 +21,7 @@ from plumbline.operators.results.summary import OVERALL
 from plumbline.operators.statistics.repeats import WITH_TWICE_THE_PROMPTS, Repeats
 
 MAX_PAIRS = 5
-MAX_UNLIKE = 3
+MAX_UNLIKE_PAIRS = 3
 """Maximum number of pairs of generators with different settings that the headline lists."""
 
 Boards = Mapping[str, Board]
@@ -29,7 +29,7 @@ Boards = Mapping[str, Board]
 
 
 class Decision(NamedTuple):
-    """All conclusions about a run, as sentences in reading order."""
+    """A run's conclusions: sentences about leaders, agreement, skills and certainty, in reading order."""
 
     headline: Sentence
     by_metric: list[Sentence]
@@ -37,7 +37,7 @@ class Decision(NamedTuple):
     agreement: list[Sentence]
     certainty: Sentence
 
-    def sentences(self) -> list[Sentence]:
+    def write_sentences(self) -> list[Sentence]:
         every = [self.headline, *self.by_metric, *self.by_skill, *self.agreement, self.certainty]
         return [sentence for sentence in every if str(sentence)]
 
@@ -54,7 +54,7 @@ def draw_conclusions(boards: Mapping[tuple[str, str], Board], overall: Boards, f
     baseline = each[0].baseline if each else ""
     first = write_headline(overall, failed)
     if unlike := describe_not_compared(duel for board in each for duel in board.unlike):
-        note = f"Not compared, as their settings differ: {names(unlike, MAX_UNLIKE)}."
+        note = f"Not compared, as their settings differ: {names(unlike, MAX_UNLIKE_PAIRS)}."
         first = first._replace(rest=f"{first.rest} {note}".strip())
     return Decision(
         headline=first,
@@ -85,7 +85,7 @@ def compute_mean_ranks(overall: Boards) -> dict[str, float | None]:
 
 
 def _count_best_and_leading(overall: Boards) -> tuple[Counter[str], Counter[str]]:
-    """Count, for each generator, the metrics on which it is best, and the metrics that it leads, alone or jointly."""
+    """Return how many metrics each generator is best on, and how many it leads, alone or jointly."""
     best = Counter(first.generator for board in overall.values() if (first := board.best_row()))
     return best, Counter(name for board in overall.values() for name in list_generator_names(board.leaders()))
 
@@ -155,7 +155,7 @@ def _write_winner_headline(overall: Boards) -> Sentence:
         )
     if 2 * leading[first] <= count:
         leads = [f"{name} {_choose_leading_verb(name, overall)} on {n}" for name, n in leading.most_common()]
-        return Sentence("No clear winner:", f"of {count} metrics, {names(leads)}." if leads else NO_LEADER)
+        return Sentence("No clear winner:", f"of {count} metrics, {names(leads)}." if leads else NO_LEADER_REASON)
     by = every if leading[first] == count else f"{leading[first]} of {count} metrics"
     rest = f"It is not clearly the best. {_list_rivals(first, overall)}"
     return Sentence(f"{first} {_choose_leading_verb(first, overall)} by {by}.", rest.strip())
@@ -169,7 +169,7 @@ def _choose_leading_verb(name: str, overall: Boards) -> str:
 
 
 def _format_counts(counts: Counter[str], n_metrics: int) -> str:
-    """Format counts, highest first, as in `a by 2 and b by 1, of 3 metrics`; for a single metric, only the names."""
+    """Return names with counts, highest first, as in `a by 2 and b by 1, of 3 metrics`; only names for one metric."""
     if n_metrics == 1:
         return names(list(counts))
     return f"{names([f'{name} by {count}' for name, count in counts.most_common()])}, of {n_metrics} metrics"
@@ -224,7 +224,7 @@ def _limit_pairs(sentences: Sequence[Sentence], lead: str) -> list[Sentence]:
 
 
 def describe_contrary_pairs(overall: Boards) -> list[Sentence]:
-    """Return sentences about pairs that differ clearly although their means do not differ in the same direction."""
+    """Return sentences on pairs of generators for which the test clearly favours one, but the means do not."""
     contrary = [
         Sentence(
             f"{duel.better} is clearly better than {duel.worse} by {duel.metric},",

@@ -23,9 +23,9 @@ from plumbline.operators.report.marked_words import (
     shorten,
 )
 from plumbline.operators.report.picked_images import Pick
-from plumbline.operators.results.percentile_ranks import NOTHING_USUAL, UsualScores
+from plumbline.operators.results.percentile_ranks import NO_USUAL_SCORES, UsualScores
 
-THUMBNAIL_SIDE = 512
+THUMBNAIL_SIDE_PIXELS = 512
 THUMBNAIL_BYTES = 16_000
 COMPRESSION_STEPS = (
     (1, 82),
@@ -42,12 +42,12 @@ COMPRESSION_STEPS = (
 """(scale, WebP quality) pairs to try in this order until an image is small enough."""
 MIN_SOURCE_BYTES = 500
 """Minimum number of bytes allowed for each source image of a row, even if there are many."""
-MAX_UNSCROLLED = 120
+MAX_UNSCROLLED_CHARACTERS = 120
 """Maximum number of characters of a prompt that fits without scrolling, even if all characters are wide."""
 
 
 class Thumbnail(NamedTuple):
-    """Thumbnail of an image, or the reason why it is missing."""
+    """A small version of an image for a page, or the reason why there is none."""
 
     url: str | None
     """Data URI, or a URL on the page's server."""
@@ -56,7 +56,7 @@ class Thumbnail(NamedTuple):
 
 
 class ImageDetail(NamedTuple):
-    """Details of an image in the report, read from the store and from the benchmark's files."""
+    """Details of an image in the report besides its scores, such as the answers to questions about it."""
 
     image: Thumbnail
     elements: Mapping[str, Sequence[Mapping[str, Any]]]
@@ -68,11 +68,11 @@ class ImageDetail(NamedTuple):
     sources: Sequence[Thumbnail] = ()
 
 
-NO_DETAIL = ImageDetail(Thumbnail(None, "it has not been read"), {}, {}, {})
+EMPTY_IMAGE_DETAIL = ImageDetail(Thumbnail(None, "it has not been read"), {}, {}, {})
 
 
 class MetricView(NamedTuple):
-    """The part of a card that shows one metric."""
+    """One metric's score of an image in the gallery, with its questions, words and rationale."""
 
     metric: str
     score: float
@@ -92,7 +92,7 @@ class MetricView(NamedTuple):
 
 
 class Card(NamedTuple):
-    """An image in the gallery."""
+    """Everything that the gallery shows about one image: thumbnails, prompt, and each metric's score."""
 
     pick: Pick
     alt: str
@@ -113,11 +113,11 @@ class Card(NamedTuple):
     def is_long(self) -> bool:
         """Return True if the prompt may be too long to show without scrolling."""
         text = "".join(segment.text for segment in self.prompt)
-        return len(text) > MAX_UNSCROLLED or text.count("\n") > 4
+        return len(text) > MAX_UNSCROLLED_CHARACTERS or text.count("\n") > 4
 
     @property
     def why(self) -> str:
-        """Reasons why the image is in the gallery, in words."""
+        """Text that says why the image is in the gallery, such as `among the worst by m and k`."""
         parts = []
         for kind in ("worst", "best", "lowest", "highest"):
             if metrics := [reason.metric for reason in self.pick.reasons if reason.kind == kind]:
@@ -130,7 +130,7 @@ def make_card(
     detail: ImageDetail,
     prompt: str | None,
     skills: Sequence[str],
-    usual: UsualScores = NOTHING_USUAL,
+    usual: UsualScores = NO_USUAL_SCORES,
 ) -> Card:
     """Return the card of an image in the gallery; the prompt is None if it cannot be read.
 
@@ -191,7 +191,7 @@ def encode_thumbnail(
     limits: ImageLimits,
     fetch: FetchUri,
     *,
-    side: int = THUMBNAIL_SIDE,
+    side: int = THUMBNAIL_SIDE_PIXELS,
     max_bytes: int = THUMBNAIL_BYTES,
 ) -> bytes | RowError:
     """Return the row's image as WebP, at most `side` pixels wide and high and at most `max_bytes` long."""
@@ -207,7 +207,7 @@ def encode_sources(
     limits: ImageLimits,
     fetch: FetchUri,
     *,
-    side: int = THUMBNAIL_SIDE,
+    side: int = THUMBNAIL_SIDE_PIXELS,
     max_bytes: int = THUMBNAIL_BYTES,
 ) -> list[bytes | RowError]:
     """Return the source images of the row as WebP, about `max_bytes` in total; empty if the row has no sources."""
@@ -225,7 +225,10 @@ def encode_sources(
 
 
 def _encode(image: Image.Image, max_bytes: int) -> bytes:
-    """Encode the image as WebP with at most `max_bytes`: try COMPRESSION_STEPS in order, then smaller images."""
+    """Return the image as WebP of at most `max_bytes`, by the first of COMPRESSION_STEPS that suffices.
+
+    If none suffices, the image is made smaller still.
+    """
     for size, quality in COMPRESSION_STEPS:
         buffer = io.BytesIO()
         _scale(image, size).save(buffer, "WEBP", quality=quality, method=0)

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from plumbline.operators.base.sentences import MAX_NAMES, Sentence, interval_sentence, names, number, plural
-from plumbline.operators.results.comparison import SIGNIFICANT, Board, LeaderboardRow, list_generator_names
+from plumbline.operators.base.sentences import MAX_LISTED_NAMES, Sentence, describe_interval, names, number, plural
+from plumbline.operators.results.comparison import SIGNIFICANCE_LEVEL, Board, LeaderboardRow, list_generator_names
 from plumbline.operators.results.summary import OVERALL
 from plumbline.operators.statistics.ordering import compute_min_pairs
 
-MAX_CLOSE = 5
+MAX_CLOSE_GENERATORS = 5
 """Maximum number of generators close to a leader that are listed, each with its metrics."""
-NO_LEADER = "each generator that beats another is itself beaten."
+NO_LEADER_REASON = "each generator that beats another is itself beaten."
 
 
 def describe_leaders(boards: Sequence[Board]) -> list[Sentence]:
@@ -26,7 +26,7 @@ def describe_leaders(boards: Sequence[Board]) -> list[Sentence]:
 
 
 def _make_result_key(board: Board) -> tuple[str, ...]:
-    """Return a key that is equal for metrics with the same result, even if their values differ.
+    """Return a key that is equal for metrics with the same leaders and ties, even if the metrics' values differ.
 
     A metric with notes has a key of its own.
     """
@@ -74,7 +74,7 @@ def _describe_leaders_of(boards: Sequence[Board]) -> Sentence:
             rest = f"no two differ clearly.{top} {estimate_prompts_needed(boards)}"
             return Sentence(f"No generator leads {by}:", rest.strip())
         case "no leader":
-            return Sentence(f"No generator leads {by}:", NO_LEADER)
+            return Sentence(f"No generator leads {by}:", NO_LEADER_REASON)
     leader, close = leaders[0], list_generator_names(board.close_rows())
     by_means = f"{by} ({_describe_mean(leader)})" if is_single else f"by {_describe_means(boards, leader.generator)}"
     notes = _format_leader_notes(board, leader) if is_single else ""
@@ -124,8 +124,8 @@ def _list_close_generators(boards: Sequence[Board]) -> str:
             by[name].append(board.metric)
     every = "both" if len(boards) == 2 else "all of these"
     parts = [f"{name} by {every if len(by[name]) == len(boards) else _join_all(by[name])}" for name in by]
-    more = [f"and {len(parts) - MAX_CLOSE} more"] if len(parts) > MAX_CLOSE else []
-    return "; ".join(parts[:MAX_CLOSE] + more)
+    more = [f"and {len(parts) - MAX_CLOSE_GENERATORS} more"] if len(parts) > MAX_CLOSE_GENERATORS else []
+    return "; ".join(parts[:MAX_CLOSE_GENERATORS] + more)
 
 
 def _join_all(listed: Sequence[str]) -> str:
@@ -157,7 +157,7 @@ def describe_baseline_comparison(board: Board) -> Sentence:
 
 
 def explain_few_prompts(boards: Sequence[Board]) -> str:
-    """Explain why no difference can be clear, using the metric that comes closest to having enough prompts."""
+    """Return text on why no difference can be clear, for the metric that comes closest to having enough prompts."""
     prompts = {board.metric: max(duel.n for duel in board.duels) for board in boards}
     board = min(boards, key=lambda board: (board.min_prompts, -prompts[board.metric]))
     return f"{explain_too_few(prompts[board.metric], len(board.duels))}."
@@ -168,12 +168,12 @@ def explain_too_few(n_prompts: int, n_comparisons: int) -> str:
     among = f" among {n_comparisons} comparisons" if n_comparisons > 1 else ""
     return (
         f"even if all of {plural(n_prompts, 'prompt')} agreed, no difference would be clear{among}; "
-        f"at least {compute_min_pairs(n_comparisons, SIGNIFICANT)} prompts are needed"
+        f"at least {compute_min_pairs(n_comparisons, SIGNIFICANCE_LEVEL)} prompts are needed"
     )
 
 
 def estimate_prompts_needed(boards: Sequence[Board]) -> str:
-    """Describe about how many prompts would make the clearest difference significant; return "" if nothing differs."""
+    """Return text on about how many prompts would make the clearest difference significant; "" without differences."""
     clearest = [(duel, board) for board in boards if (duel := board.clearest_duel()) is not None]
     if not clearest:
         return ""
@@ -193,7 +193,7 @@ def _describe_top_mean(board: Board, rows: Sequence[LeaderboardRow]) -> str:
 
 
 def _describe_mean(row: LeaderboardRow) -> str:
-    return f"{number(row.mean)}, {interval_sentence(row.low, row.high)}"
+    return f"{number(row.mean)}, {describe_interval(row.low, row.high)}"
 
 
 def _find_followers(board: Board) -> list[LeaderboardRow]:
@@ -202,7 +202,7 @@ def _find_followers(board: Board) -> list[LeaderboardRow]:
 
 
 def _format_leader_notes(board: Board, leader: LeaderboardRow) -> str:
-    """Return notes on missing scores, and on generators with a better mean than the leader that lose a duel clearly."""
+    """Return notes on the leader's missing scores, and on generators with a better mean that clearly lose a duel."""
     above = [row for row in board.scored_rows() if row.worth > leader.worth]
     beaten = [name for name in list_generator_names(above) if board.better_than(name)]
     end = "Lower" if board.lower_is_better else "Higher"
@@ -273,7 +273,7 @@ def _describe_skill_lists(
     every = {1: "at {}", 2: "at both skills"}.get(n_skills, f"at all {n_skills} skills")
     for name in generators[:MAX_SENTENCES]:
         own = skills[name]
-        where = every.format(own[0]) if len(own) == n_skills else f"at {names(own, 2 * MAX_NAMES)}"
+        where = every.format(own[0]) if len(own) == n_skills else f"at {names(own, 2 * MAX_LISTED_NAMES)}"
         weakest = [skill for skill in weak.get(name, ()) if skill in own]
         most = f", most of all at {names(weakest)}" if weakest and len(own) > len(weakest) else ""
         yield Sentence(f"{name} is {claim}", f"{where}{most}.")

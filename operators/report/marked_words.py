@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
-from plumbline.operators.metrics.metric import EXTRA_WORDS
+from plumbline.operators.metrics.metric import EXTRA_WORDS_ID
 
 MIN_RIGHT_SCORE = 0.75
 WRONG_SCORE_LIMIT = 0.25
 MAX_CHARACTERS = 8000
 MAX_QUESTIONS = 24
-MAX_IN_QUESTION = 400
+MAX_QUESTION_CHARACTERS = 400
 
 State = Literal["right", "unsure", "wrong", "left out"]
 WORST_FIRST: tuple[State, ...] = ("wrong", "unsure", "right", "left out")
@@ -45,7 +45,7 @@ class ComparedWords(NamedTuple):
 
 
 class MarkedQuestion(NamedTuple):
-    """A question about an image, prepared for a page."""
+    """A question about an image with its answer and state, formatted for a page."""
 
     text: str
     span: str
@@ -82,7 +82,7 @@ def find_compared_words(elements: Sequence[Mapping[str, Any]]) -> ComparedWords 
 
     If a metric compares words, its last element contains the extra words.
     """
-    if not elements or elements[-1]["question_id"] != EXTRA_WORDS:
+    if not elements or elements[-1]["question_id"] != EXTRA_WORDS_ID:
         return None
     *words, last = elements
     return ComparedWords(
@@ -98,7 +98,10 @@ def _join(words: Iterable[str | None]) -> str:
 
 
 def mark_question(element: Mapping[str, Any]) -> MarkedQuestion:
-    """Convert an element of a score to a question for a page; shorten long strings."""
+    """Return a question, with its answer and state, for a page; long strings are shortened.
+
+    `element` is a question's contribution to a score (schema ELEMENT).
+    """
     return MarkedQuestion(
         text=shorten(element["text"]),
         span=shorten(element["span"]),
@@ -109,7 +112,7 @@ def mark_question(element: Mapping[str, Any]) -> MarkedQuestion:
     )
 
 
-def shorten(text: str | None, max_characters: int = MAX_IN_QUESTION) -> str:
+def shorten(text: str | None, max_characters: int = MAX_QUESTION_CHARACTERS) -> str:
     """Return the start of a string, with an ellipsis if it was cut off; return an empty string for None."""
     text = text or ""
     return text if len(text) <= max_characters else f"{text[:max_characters]}…"
@@ -121,7 +124,10 @@ def describe_unreadable(prompt_id: str) -> str:
 
 
 def mark_prompt(prompt: str, elements: Sequence[Mapping[str, Any]]) -> list[Segment]:
-    """Divide a prompt into segments. If several questions refer to the same character, the worst question counts."""
+    """Return a prompt as segments, each with the worst state and the lowest score of the questions about its text.
+
+    Of a prompt with more than MAX_CHARACTERS characters, the rest is replaced by a note on the prompt's length.
+    """
     shown = prompt[:MAX_CHARACTERS]
     placed = [
         (element["start"], element["end"], element)

@@ -27,7 +27,10 @@ Counts = NDArray[np.int64]
 
 
 class UnscoredPrompts(NamedTuple):
-    """Prompts that fail for every generator on a metric: several generators have rows for them, all without a score."""
+    """Prompts that have rows, but no score from any generator, on one metric.
+
+    There are none if only one generator has rows for the metric.
+    """
 
     prompts: Hashes
     """Hashes of the prompt ids, ascending."""
@@ -43,10 +46,10 @@ NO_UNSCORED_PROMPTS = UnscoredPrompts(np.zeros(0, np.uint64), np.zeros(0, np.int
 
 
 class _UnscoredRows:
-    """Collector of a metric's rows that have no score, one generator after another."""
+    """Collector of the prompts that no generator has a score for, on one metric; it gets one generator at a time."""
 
     def __init__(self, prompts: Hashes) -> None:
-        """Collect rows for `prompts`, the ascending hashes of the prompt ids."""
+        """Start without rows; `prompts` are the ascending hashes of the prompt ids."""
         self._prompts = prompts
         self._has_score = np.zeros(len(prompts), np.bool_)
         self._generators: list[str] = []
@@ -94,7 +97,7 @@ class MetricFigures(NamedTuple):
 
 
 class MetricInputs(NamedTuple):
-    """Inputs for computing the figures of all metrics of a run."""
+    """A run's scores and all options that are needed to compute the report's figures."""
 
     scores: RunScores
     skills: Skills
@@ -110,7 +113,7 @@ class MetricInputs(NamedTuple):
 
 
 def measure_metrics(inputs: MetricInputs, each: OrderedMap = map_sequentially) -> dict[str, MetricFigures]:
-    """Return the figures of each metric that has rows."""
+    """Return, by name, the figures of every metric for which the run has rows; `each` may work in parallel."""
     metrics = inputs.scores.metrics
     return dict(zip(metrics, each(_measure, metrics, shared=inputs), strict=True))
 
@@ -120,7 +123,7 @@ def _measure(inputs: MetricInputs, metric: str) -> MetricFigures:
     images = ImageCollector(get_direction(metric, inputs.lower_is_better), inputs.quotas)
     means, spreads, repeats = PromptMeans(scores.prompts), {}, list[Repeats]()
     unscored = _UnscoredRows(scores.prompts)
-    for generator, columns in scores.each_generator(metric):
+    for generator, columns in scores.iterate_generators(metric):
         spread = measure_spread(columns.score, scores.spans.get(metric, (0.0, 1.0)))
         if spread is not None:
             spreads[generator] = spread

@@ -32,10 +32,10 @@ from plumbline.operators.report.findings import (
     draw_conclusions,
     select_overall_boards,
 )
-from plumbline.operators.report.gallery import NO_DETAIL, Card, ImageDetail, make_card
+from plumbline.operators.report.gallery import EMPTY_IMAGE_DETAIL, Card, ImageDetail, make_card
 from plumbline.operators.report.metric_figures import MetricFigures
 from plumbline.operators.report.picked_images import NOTHING_PICKED, ImageKey, Pick, PickedImages
-from plumbline.operators.report.run_health import Health, build_health, describe_failures
+from plumbline.operators.report.run_health import RunHealth, build_health, describe_failures
 from plumbline.operators.report.side_by_side import SideBySide, make_side_by_side
 from plumbline.operators.results.comparison import (
     BETTER,
@@ -48,7 +48,7 @@ from plumbline.operators.results.comparison import (
     rank_generators,
 )
 from plumbline.operators.results.metric_recipes import list_unranked_metrics
-from plumbline.operators.results.percentile_ranks import NOTHING_USUAL, UsualScores
+from plumbline.operators.results.percentile_ranks import NO_USUAL_SCORES, UsualScores
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import OVERALL, Skills
 
@@ -81,14 +81,14 @@ class GatheredRun:
     agreement: Agreement | None = None
     noise: pa.Table = field(default_factory=schemas.JUDGE_NOISE.empty_table)
     """Noise of the judges (schema JUDGE_NOISE); empty if every judge is asked only once."""
-    usual: UsualScores = NOTHING_USUAL
+    usual: UsualScores = NO_USUAL_SCORES
     decisions: pa.Table | None = None
     sections: Sequence[ReportSection] = ()
     unreadable: str = ""
     """Reason why the prompts and images cannot be read; empty if they can."""
 
     def unranked(self) -> frozenset[str]:
-        """Return the metrics that do not rank images."""
+        """Return the names of the metrics whose scores only describe images, so that none is better than another."""
         return list_unranked_metrics(self.manifest)
 
     def ranking(self) -> list[str]:
@@ -101,7 +101,7 @@ class GatheredRun:
 
 
 class MetricPanel(NamedTuple):
-    """Section of the report on one metric."""
+    """The report's section on one metric: charts of means and scores, means by skill, and pairs of generators."""
 
     name: str
     lower_is_better: bool
@@ -113,7 +113,7 @@ class MetricPanel(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Content of a run's report page."""
+    """Everything that a run's report page shows; the template only arranges it."""
 
     run_id: str
     benchmark: str
@@ -131,7 +131,7 @@ class Page(NamedTuple):
     prompts: list[SideBySide]
     """Prompts with the largest differences between generators."""
     cards: list[Card]
-    health: Health
+    health: RunHealth
     usual: UsualScores
     changes: Changes | None
     agreement: ShownAgreement | None
@@ -158,7 +158,7 @@ class Page(NamedTuple):
 
     @property
     def kinds(self) -> list[str]:
-        """Kinds of the reasons why images are in the gallery."""
+        """Distinct kinds of reasons (Reason.kind) for which images are in the gallery."""
         return list(dict.fromkeys(kind for card in self.cards for kind in card.kinds))
 
     @property
@@ -173,7 +173,7 @@ class Page(NamedTuple):
 
     @property
     def marks(self) -> str:
-        """Explanation of the letters or marks that follow the means."""
+        """Text below the leaderboard that explains the letters or marks after the means."""
         if self.baseline:
             return f"clearly {BETTER} or {WORSE} than {self.baseline}, or {TIED}: no clear difference"
         return f"sharing a letter: no clear difference{'; with other settings: not compared' if self.is_unlike else ''}"
@@ -269,7 +269,10 @@ def build_page(
 def _rank_run(
     run: GatheredRun, figures: Mapping[str, MetricFigures], compared: Sequence[Duel], baseline: str
 ) -> list[LeaderboardRow]:
-    """Return all leaderboard rows. If the prompts are unknown, rows for single skills have no rank or tie group."""
+    """Return the leaderboard rows of all metrics, overall and by skill.
+
+    If the prompts are unknown, rows for single skills have no rank or tie group.
+    """
     overall = run.summary.filter(pc.equal(run.summary.column("skill"), OVERALL))
     lower_is_better = read_lower_is_better(run.manifest)
     summary = run.summary if run.skills else overall
@@ -293,7 +296,7 @@ def _rank_run(
 def _make_cards(picks: Sequence[Pick], details: Mapping[ImageKey, ImageDetail], run: GatheredRun) -> list[Card]:
     cards = []
     for pick in picks:
-        detail, skills = details.get(pick.key, NO_DETAIL), run.skills.find(pick.prompt_id)
+        detail, skills = details.get(pick.key, EMPTY_IMAGE_DETAIL), run.skills.find(pick.prompt_id)
         cards.append(make_card(pick, detail, run.prompts.get(pick.prompt_id), skills, run.usual))
     return cards
 
@@ -316,7 +319,7 @@ def _make_prompts(
 
 
 def _list_facts(run: GatheredRun, overall: Boards) -> list[str]:
-    """Describe the size of the run in words, followed by its start time and its note."""
+    """Return texts on the size of the run, followed by its start time and its note."""
     generators = len({row.generator for board in overall.values() for row in board.rows})
     prompts = len(run.scores.prompts)
     # Rows for prompts without an image, which are not in any file.
@@ -329,7 +332,7 @@ def _list_facts(run: GatheredRun, overall: Boards) -> list[str]:
     return facts + ([f"{began} UTC"] if began else []) + ([f"note: {note}"] if note else [])
 
 
-def _list_warnings(run: GatheredRun, health: Health) -> list[str]:
+def _list_warnings(run: GatheredRun, health: RunHealth) -> list[str]:
     """Return the warnings that a reader needs to know before trusting the results."""
     warnings = []
     if seen := run.manifest.get("seen"):

@@ -11,7 +11,7 @@ from plumbline.operators.statistics.repeats import WITH_TWICE_THE_PROMPTS, Repea
 
 MAX_GENERATORS = 60
 MAX_SKILLS = 30
-MAX_IN_MATRIX = 40
+MAX_MATRIX_GENERATORS = 40
 MAX_NAMED_COLUMNS = 8
 """Maximum number of matrix columns with names as headings; larger matrices number their columns, like their rows."""
 MAX_EFFECT_COLUMNS = 20
@@ -37,11 +37,11 @@ class Column(NamedTuple):
         return max(row.n + row.n_null for row in self.by_generator.values())
 
     def percent(self, value: float) -> float:
-        """Return the position of a value on the axis, 0 to 100."""
+        """Return a value's place from the low (0) to the high end (100) of the column's axis; 50 if both are equal."""
         return 100 * (value - self.low) / (self.high - self.low) if self.high > self.low else 50.0
 
     def strength(self, value: float) -> float:
-        """Return the position of a value on the axis, where 100 is the better end."""
+        """Return where a value lies on the column's axis, from 0 at the worse to 100 at the better end."""
         return 100 - self.percent(value) if self.lower_is_better else self.percent(value)
 
 
@@ -62,7 +62,7 @@ class Pairs(NamedTuple):
 
 
 class Lead(NamedTuple):
-    """The leader at one skill on one metric, or the reason why there is none."""
+    """Leader at one skill on one metric, or the reason why no generator leads."""
 
     note: str
     """Generators that do not differ clearly from the leader, or the reason why no generator leads."""
@@ -72,7 +72,7 @@ class Lead(NamedTuple):
 
 
 class BestAt(NamedTuple):
-    """The leaders at one skill on each metric."""
+    """For one skill, the leader on each metric, or the reason why there is none."""
 
     skill: str
     n: int
@@ -144,7 +144,7 @@ def _find_lead(board: Board | None) -> Lead:
 
 def make_pairs(board: Board) -> Pairs:
     """Return one metric's comparisons as a matrix (row against column), and as a list, clearest first."""
-    generators = first_rows(list_generator_names(board.scored_rows()), MAX_IN_MATRIX)
+    generators = first_rows(list_generator_names(board.scored_rows()), MAX_MATRIX_GENERATORS)
     kept = set(generators.rows)
     every = [*board.duels, *board.unlike]
     inside = [duel for duel in every if {duel.generator_a, duel.generator_b} <= kept]
@@ -163,7 +163,7 @@ SEED_CAPTION = (
 def make_seed_table(by_metric: Mapping[str, Repeats]) -> ShownTable:
     """Return a table of each metric's standard deviations, and of how more images or prompts change the interval."""
 
-    def percent(share: float) -> str:
+    def format_percent(share: float) -> str:
         return "–" if math.isnan(share) else f"{share:.0%}".replace("-", "−")
 
     rows = [
@@ -172,9 +172,9 @@ def make_seed_table(by_metric: Mapping[str, Repeats]) -> ShownTable:
             f"{repeats.images:.3g}",
             number(math.sqrt(repeats.between)),
             number(math.sqrt(repeats.within)),
-            percent(repeats.share),
-            percent(repeats.with_twice_the_images - 1),
-            percent(WITH_TWICE_THE_PROMPTS - 1),
+            format_percent(repeats.share),
+            format_percent(repeats.with_twice_the_images - 1),
+            format_percent(WITH_TWICE_THE_PROMPTS - 1),
         )
         for metric, repeats in by_metric.items()
     ]

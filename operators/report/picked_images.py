@@ -14,15 +14,15 @@ from plumbline.operators.base.ordered_maps import OrderedMap, map_sequentially
 from plumbline.operators.base.spilled import SpilledColumns
 from plumbline.operators.metaeval.contradicted_images import ContradictedImage
 from plumbline.operators.metrics.metric import get_direction
-from plumbline.operators.results.run_scores import NO_ID, Hashes, RunScores, ScoreColumns, find_sorted, mix_ids
+from plumbline.operators.results.run_scores import NO_ID_HASH, Hashes, RunScores, ScoreColumns, find_sorted, mix_ids
 from plumbline.operators.statistics.percentiles import compute_percentile_rank
 from plumbline.operators.statistics.poisson_bootstrap import convert_to_uniform, hash_ids
 
 Floats = NDArray[np.float64]
 MAX_PROMPTS = 16
-MAX_SIDES = 60
+MAX_GENERATORS_SIDE_BY_SIDE = 60
 """Maximum number of generators shown side by side; the best-ranked ones are chosen."""
-MAX_COMPARED = 1 << 16
+MAX_COMPARED_IMAGES = 1 << 16
 """Approximate number of images whose ranks on all metrics are in memory at once; if there are more, they are sampled by
 hash.
 """
@@ -32,12 +32,12 @@ ImageRow = tuple[int, int]
 
 
 class _DifferingPrompts:
-    """Finder of the prompts whose images by different generators have the most different ranks."""
+    """Finds the prompts whose images by different generators have the most different percentile ranks."""
 
     def __init__(self, scores: RunScores, share: float) -> None:
-        """Consider only the fraction `share` of the prompts, sampled by hash."""
+        """Start without images; only the fraction `share` of the prompts, sampled by hash, will be considered."""
         self._prompts: Hashes = scores.prompts[convert_to_uniform(scores.prompts) < share]
-        self._images = np.full((len(self._prompts), max(len(scores.generators), 1)), NO_ID)
+        self._images = np.full((len(self._prompts), max(len(scores.generators), 1)), NO_ID_HASH)
         self._rows = np.zeros(self._images.shape, np.int64)
         self._ranks: list[Floats] = []
 
@@ -49,7 +49,7 @@ class _DifferingPrompts:
         known = np.flatnonzero(prompt >= 0)
         cells = np.ravel_multi_index((prompt[known], columns.generator[known]), self._images.shape)
         first, at = np.unique(cells, return_index=True)
-        new = self._images.flat[first] == NO_ID
+        new = self._images.flat[first] == NO_ID_HASH
         self._images.flat[first[new]] = columns.image[known[at[new]]]
         self._rows.flat[first[new]] = columns.row[known[at[new]]]
         shown = self._images.flat[cells] == columns.image[known]
@@ -66,14 +66,16 @@ class _DifferingPrompts:
         if not self._ranks or self._images.shape[1] < 2 or not len(self._prompts):
             return []
         ranks = np.stack(self._ranks)
-        sides = np.sort(np.argsort(-_average_finite(ranks, (0, 1)), kind="stable")[: min(MAX_SIDES, max_images)])
+        sides = np.sort(
+            np.argsort(-_average_finite(ranks, (0, 1)), kind="stable")[: min(MAX_GENERATORS_SIDE_BY_SIDE, max_images)]
+        )
         images, rows, ranks = self._images[:, sides], self._rows[:, sides], ranks[:, :, sides]
-        n_images = (images != NO_ID).sum(axis=1)
+        n_images = (images != NO_ID_HASH).sum(axis=1)
         deviations = np.sqrt(_average_finite((ranks - _average_finite(ranks, 2)[:, :, None]) ** 2, 2))
         order = np.lexsort((-_average_finite(deviations, 0), -n_images))
         n_prompts = min(MAX_PROMPTS, max_images // len(sides)) if len(sides) > 1 else 0
         return [
-            [(int(image), int(row)) for image, row in zip(images[at], rows[at], strict=True) if image != NO_ID]
+            [(int(image), int(row)) for image, row in zip(images[at], rows[at], strict=True) if image != NO_ID_HASH]
             for at in order[:n_prompts]
             if n_images[at] > 1
         ]
@@ -105,14 +107,14 @@ KIND_WORDS: Mapping[Kind, str] = {
 
 
 class ImageKey(NamedTuple):
-    """Unique id of an image."""
+    """Generator and image id, which together identify an image in a run."""
 
     generator: str
     image_id: str
 
 
 class Reason(NamedTuple):
-    """Reason why an image is in the gallery."""
+    """Reason for showing an image in the gallery: its kind, the metric, and the size of a disagreement."""
 
     kind: Kind
     metric: str
@@ -121,7 +123,7 @@ class Reason(NamedTuple):
 
 
 class Pick(NamedTuple):
-    """An image chosen for a report."""
+    """An image chosen for a report, with its scores, its ranks and the reasons for choosing it."""
 
     key: ImageKey
     prompt_id: str
@@ -134,7 +136,7 @@ class Pick(NamedTuple):
 
 
 class PickedImages(NamedTuple):
-    """Images that a report shows."""
+    """All images that a report shows: in the gallery, side by side, and those on which people contradict a metric."""
 
     gallery: Sequence[Pick] = ()
     side_by_side: Sequence[Sequence[Pick]] = ()
@@ -188,8 +190,8 @@ def compute_gallery_quotas(
         by_kind=by_kind,
         ends=("worst", "best") if ranking else ("lowest", "highest"),
         metrics=frozenset(metrics),
-        image_share=MAX_COMPARED / max(n_images, 1),
-        prompt_share=MAX_COMPARED / max(len(scores.prompts) * len(scores.generators), 1),
+        image_share=MAX_COMPARED_IMAGES / max(n_images, 1),
+        prompt_share=MAX_COMPARED_IMAGES / max(len(scores.prompts) * len(scores.generators), 1),
     )
 
 
@@ -234,7 +236,7 @@ class ImageCollector:
     """Collector of a metric's images that may be shown, one generator after another."""
 
     def __init__(self, towards: int, quotas: GalleryQuotas) -> None:
-        """Collect images for these quotas; `towards` is 1 if a higher score is better, else -1."""
+        """Start without images, to be collected up to these quotas; `towards` is 1 if higher is better, else -1."""
         self._towards, self._quotas = towards, quotas
         self._ranks = _ImageRanks()
         self._generators = 0
@@ -254,7 +256,7 @@ class ImageCollector:
         self._sample.append(columns.where(is_drawn | (convert_to_uniform(columns.prompt) < self._quotas.prompt_share)))
 
     def collect(self) -> SeenImages | None:
-        """Return the collected images; None if no image has a score."""
+        """Return the images collected from all generators; None if no image with an id has a score."""
         if not self._generators:
             return None
         sample = _sort_by_row(self._sample)
@@ -276,8 +278,8 @@ class ImageCollector:
 
 
 def _drop_duplicates(columns: ScoreColumns) -> ScoreColumns:
-    """Return the first scored row of each image."""
-    named = (columns.image != NO_ID) & ~np.isnan(columns.score)
+    """Return the rows that have a score, keeping only the first row of each image."""
+    named = (columns.image != NO_ID_HASH) & ~np.isnan(columns.score)
     columns = columns if named.all() else columns.where(named)
     ordered = np.sort(columns.image)
     if (ordered[1:] == ordered[:-1]).any():
@@ -294,7 +296,7 @@ def _find_lowest(values: Floats, count: int) -> NDArray[np.intp]:
 
 
 def _sort_by_row(columns: Sequence[ScoreColumns]) -> ScoreColumns:
-    together = reduce(ScoreColumns.followed_by, columns)
+    together = reduce(ScoreColumns.concatenate_with, columns)
     return together.where(np.argsort(together.row))
 
 
@@ -306,11 +308,12 @@ def pick_images(
     lower_is_better: Container[str] = (),
     each: OrderedMap = map_sequentially,
 ) -> PickedImages:
-    """Choose the images of the gallery, and the images of the prompts with the largest differences.
+    """Return the images of the gallery, and the images of the prompts with the largest differences.
 
-    The gallery shows the best and the worst images on each metric, and the images on which metrics disagree most. No
+    The gallery shows the best and the worst images on each metric (or the lowest-scoring and the highest-scoring, by
+    `quotas`), and the images on which metrics disagree most, followed by others if the best and the worst are few. No
     prompt is used twice for the same reason, and the gallery is divided among the generators. If there are more than
-    MAX_COMPARED images, disagreements are searched only in a sample of about this size, drawn by hash.
+    MAX_COMPARED_IMAGES images, disagreements are searched only in a sample of about this size, drawn by hash.
 
     `seen` contains each metric's images, collected with the same `quotas`. The gallery and the side-by-side view each
     have at most `max_images` images, and never more than MAX_CARDS.
@@ -370,10 +373,10 @@ def pick_contradicted(
 
 
 class _DisputedImages:
-    """Finder of the images that metrics rank most differently, in a sample drawn by hash."""
+    """Collector of all metrics' ranks of some images (a sample by hash), which finds the most disputed images."""
 
     def __init__(self, share: float) -> None:
-        """Consider only the fraction `share` of the images, sampled by hash."""
+        """Start without ranks; only the fraction `share` of the images, sampled by hash, will be considered."""
         self._share = share
         self._images: ScoreColumns | None = None
         """The sample without duplicates, in order of appearance."""
@@ -388,7 +391,7 @@ class _DisputedImages:
             self._images = columns
         else:
             new = columns.where(~np.isin(columns.image, self._images.image))
-            self._images = self._images.followed_by(new)
+            self._images = self._images.concatenate_with(new)
 
     def choose(self, metric: str, count: int) -> list[tuple[ImageRow, Reason]]:
         """Return the images whose rank on a metric is farthest from the other metrics' median, farthest first."""
@@ -408,7 +411,7 @@ class _DisputedImages:
 
 
 def _choose_evenly(ordered: ScoreColumns, generators: int, count: int) -> ScoreColumns:
-    """Choose up to `count` images in order, without repeating a prompt, and with an equal share for each generator."""
+    """Return up to `count` of the images, in order, with different prompts and equally many by each generator."""
     share = -(-count // generators) if generators else 0
     n_chosen: Counter[int] = Counter()
     chosen: dict[int, int] = {}
@@ -422,7 +425,7 @@ def _choose_evenly(ordered: ScoreColumns, generators: int, count: int) -> ScoreC
 
 
 class _Lookup(NamedTuple):
-    """Images to look up, and the metrics that rank them."""
+    """Hashes of images to look up in a run's scores, and the metrics by which images are ranked."""
 
     scores: RunScores
     images: Hashes
@@ -436,7 +439,7 @@ def _find_images(lookup: _Lookup, metric: str) -> tuple[list[ImageRow], dict[int
     """Return a metric's rows for the images, and each image's score and rank if the metric ranks images."""
     ranks, rows, known = _ImageRanks(), list[ImageRow](), list[ScoreColumns]()
     towards = get_direction(metric, lookup.lower_is_better)
-    for _, columns in lookup.scores.each_generator(metric):
+    for _, columns in lookup.scores.iterate_generators(metric):
         rows += columns.where(find_sorted(columns.image, lookup.images) >= 0).image_rows()
         if metric in lookup.ranking:
             ranks.add(columns, towards)
@@ -444,7 +447,7 @@ def _find_images(lookup: _Lookup, metric: str) -> tuple[list[ImageRow], dict[int
             known.append(columns.where(find_sorted(columns.image, lookup.images) >= 0))
     if not known:
         return rows, {}
-    images = reduce(ScoreColumns.followed_by, known)
+    images = reduce(ScoreColumns.concatenate_with, known)
     values = zip(images.score.tolist(), ranks.percentiles(towards * images.score).tolist(), strict=True)
     return rows, dict(zip(images.image.tolist(), values, strict=True))
 

@@ -18,10 +18,10 @@ from plumbline.operators.base.sentences import (
     WHY_NO_INTERVAL,
     ShownTable,
     count,
+    describe_interval,
     escape_latex,
+    format_interval,
     format_p_value,
-    interval_sentence,
-    interval_text,
     number,
     plural,
     signed,
@@ -41,22 +41,22 @@ FILE_POLICY = (
     "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 )
 """Content-Security-Policy for serving a page from a stored file; strict, because anybody may have written the file."""
-MAX_IN_CSV = 400_000
+MAX_CSV_CHARACTERS = 400_000
 """Maximum number of characters of the CSV file inside the page. If the file is longer, means by skill are left out."""
-TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATES_FOLDER = Path(__file__).parent / "templates"
 MARKDOWN_ESCAPES = str.maketrans(
     {character: f"\\{character}" for character in "\\`*_{}[]<>|#~"} | {"\n": " ", "\r": " "}
 )
 """Escapes for characters with a special meaning in Markdown."""
-RIGHT_TO_LEFT = r"\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
+RIGHT_TO_LEFT_CHARACTERS = r"\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
 """Unicode ranges of right-to-left scripts."""
-RIGHT_TO_LEFT_NAME = re.compile(
-    rf"(?<![\w.+-])[\w.+-]*[{RIGHT_TO_LEFT}](?:[\w.+{RIGHT_TO_LEFT}-]*[\w{RIGHT_TO_LEFT}])?"
+RIGHT_TO_LEFT_NAME_PATTERN = re.compile(
+    rf"(?<![\w.+-])[\w.+-]*[{RIGHT_TO_LEFT_CHARACTERS}](?:[\w.+{RIGHT_TO_LEFT_CHARACTERS}-]*[\w{RIGHT_TO_LEFT_CHARACTERS}])?"
 )
 
 
 class Download(NamedTuple):
-    """A file embedded in the page."""
+    """A file that a reader can save from the page; its content is embedded in the page."""
 
     name: str
     label: str
@@ -70,7 +70,7 @@ def render(page: Page) -> str:
     The page may not load anything else.
     """
     table, label = to_csv(page.leaderboard_rows), "CSV, overall and by skill"
-    if len(table) > MAX_IN_CSV:
+    if len(table) > MAX_CSV_CHARACTERS:
         table, label = to_csv([row for row in page.leaderboard_rows if row.skill == OVERALL]), "CSV, overall"
     downloads = [
         Download("leaderboard.csv", label, _make_data_uri("text/csv", table)),
@@ -96,7 +96,7 @@ def _render(template: str, **content: Any) -> str:
 
 
 def _fill_template(
-    template: str, style: str, script: str, policy: str, content: Mapping[str, Any], folder: Path = TEMPLATES
+    template: str, style: str, script: str, policy: str, content: Mapping[str, Any], folder: Path = TEMPLATES_FOLDER
 ) -> str:
     page = make_template_environment(folder).get_template(template)
     return page.render(style=Markup(style), script=Markup(script), policy=policy, **content)
@@ -112,7 +112,7 @@ def format_suite_markdown(page: SuitePage) -> str:
 
 
 def format_suite_csv(page: SuitePage) -> str:
-    """Return CSV with a row for each benchmark, generator and metric, and the columns of `to_csv`."""
+    """Return CSV with a column `benchmark` before those of `to_csv`, and the leaderboard rows of each benchmark."""
     rows = ((benchmark, *row) for benchmark, own in page.leaderboard_rows.items() for row in own)
     return _format_csv(("benchmark", *LeaderboardRow._fields), rows)
 
@@ -133,14 +133,14 @@ class ServedPages(NamedTuple):
     def render(self, template: str, content: Mapping[str, Any]) -> str:
         """Return a page as HTML, with all text escaped and with inline styles and scripts."""
         style = _read_assets("report.css", "served.css", *self.styles, folder=self.templates)
-        return _fill_template(template, style, self._script(), self.policy(), content, self.templates)
+        return _fill_template(template, style, self._read_script(), self.make_policy(), content, self.templates)
 
-    def policy(self) -> str:
-        """Return the Content-Security-Policy of the pages."""
-        policy = _make_policy(self._script(), images="'self'", forms="'self'")
+    def make_policy(self) -> str:
+        """Return the Content-Security-Policy header that the server must send with the pages."""
+        policy = _make_policy(self._read_script(), images="'self'", forms="'self'")
         return f"{policy}; connect-src 'self'"
 
-    def _script(self) -> str:
+    def _read_script(self) -> str:
         return _read_assets("report.js", *self.scripts, folder=self.templates)
 
 
@@ -168,7 +168,7 @@ def to_csv(rows: Sequence[LeaderboardRow]) -> str:
 
 
 def _format_csv(names: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    def cell(value: object) -> object:
+    def convert_cell(value: object) -> object:
         if isinstance(value, float):
             return "" if math.isnan(value) else value
         return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_STARTS) else value
@@ -176,20 +176,20 @@ def _format_csv(names: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([cell(value) for value in row] for row in rows)
+    writer.writerows([convert_cell(value) for value in row] for row in rows)
     return buffer.getvalue()
 
 
 def isolate(text: str) -> Markup:
     """Return a string as HTML, isolated so that names in right-to-left scripts do not reorder the text around them."""
-    return Markup(RIGHT_TO_LEFT_NAME.sub(r"<bdi>\g<0></bdi>", str(escape(text))))
+    return Markup(RIGHT_TO_LEFT_NAME_PATTERN.sub(r"<bdi>\g<0></bdi>", str(escape(text))))
 
 
 @lru_cache
-def make_template_environment(folder: Path = TEMPLATES) -> Environment:
+def make_template_environment(folder: Path = TEMPLATES_FOLDER) -> Environment:
     """Return the environment for templates in a folder; they can also use the templates of reports."""
     environment = Environment(
-        loader=FileSystemLoader([folder, TEMPLATES]),
+        loader=FileSystemLoader([folder, TEMPLATES_FOLDER]),
         autoescape=select_autoescape(["html.j2"]),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -203,9 +203,9 @@ def make_template_environment(folder: Path = TEMPLATES) -> Environment:
         "count": count,
         "signed": signed,
         "p": format_p_value,
-        "interval": interval_text,
-        "signed_interval": partial(interval_text, show=signed),
-        "interval_sentence": interval_sentence,
+        "interval": format_interval,
+        "signed_interval": partial(format_interval, show=signed),
+        "describe_interval": describe_interval,
         "plural": plural,
         "against": describe_differences,
     }
@@ -218,9 +218,9 @@ def make_template_environment(folder: Path = TEMPLATES) -> Environment:
     return environment
 
 
-def _read_assets(*names: str, folder: Path = TEMPLATES) -> str:
-    """Read styles or scripts from the folder, or from the shared folder if they are missing there."""
-    files = (next(at / name for at in (folder, TEMPLATES) if (at / name).is_file()) for name in names)
+def _read_assets(*names: str, folder: Path = TEMPLATES_FOLDER) -> str:
+    """Return the text of styles or scripts in the folder or, if it lacks one, in the folder of the reports."""
+    files = (next(at / name for at in (folder, TEMPLATES_FOLDER) if (at / name).is_file()) for name in names)
     return "".join(file.read_text("utf-8") for file in files)
 
 

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from plumbline.operators.base.errors import REMEDIES
+from plumbline.operators.base.errors import REMEDIES_BY_KIND
 from plumbline.operators.base.failures import iterate_failure_kinds, name_row
-from plumbline.operators.base.sentences import MAX_NAMES, FirstRows, Sentence, first_rows, names, plural
+from plumbline.operators.base.sentences import MAX_LISTED_NAMES, FirstRows, Sentence, first_rows, names, plural
 from plumbline.operators.report.findings import Boards
 from plumbline.operators.report.marked_words import shorten
 from plumbline.operators.report.metric_figures import NO_UNSCORED_PROMPTS, UnscoredPrompts
 from plumbline.operators.results.run_scores import Hashes, RunScores
 
-MAX_KINDS = 30
+MAX_ERROR_KINDS = 30
 CELL_DESCRIPTIONS = {
     "cells_computed": "computed",
     "cells_cached": "found in the store from earlier runs",
@@ -30,7 +30,7 @@ NamedTexts = Mapping[str, str]
 
 
 class Failure(NamedTuple):
-    """A kind of failure, with one of the failed rows as an example."""
+    """A kind of failure with its number of failed rows, and one of them as an example."""
 
     kind: str
     rows: int
@@ -43,7 +43,7 @@ class Failure(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Scores that are missing for a generator on a metric."""
+    """A generator and metric with missing scores, and how many are missing."""
 
     generator: str
     metric: str
@@ -65,8 +65,8 @@ class StageCost(NamedTuple):
     """Fraction of the models' time spent waiting for rows to be read and decoded."""
 
 
-class Health(NamedTuple):
-    """Content of the report's section on the run's health."""
+class RunHealth(NamedTuple):
+    """Content of the report's section on the quality of a run: coverage, failures, noise, models and costs."""
 
     rows: int
     rows_null: int
@@ -100,7 +100,7 @@ def build_health(
     overall: Boards,
     noise: pa.Table,
     unscored: Mapping[str, UnscoredPrompts],
-) -> Health:
+) -> RunHealth:
     """Return the health of a run, based on its manifest and tables.
 
     `unscored` has, for every metric of the run, the prompts that fail for every generator.
@@ -112,14 +112,14 @@ def build_health(
         for row in board.rows:
             if n_null := row.n_null - everywhere.get(row.generator, 0):
                 gaps.append(Gap(row.generator, board.metric, n_null, row.coverage))
-    return Health(
+    return RunHealth(
         rows=len(scores),
         rows_null=scores.n_null,
         unscored=_describe_unscored(unscored, scores),
-        uneven=first_rows(sorted(gaps, key=lambda gap: gap.coverage), MAX_KINDS),
+        uneven=first_rows(sorted(gaps, key=lambda gap: gap.coverage), MAX_ERROR_KINDS),
         failures=_list_failures(failures, len(scores)),
         truncated=list(scores.truncated.items()),
-        noise=first_rows(sorted(noise.to_pylist(), key=lambda row: -(row["share"] or 0)), MAX_KINDS),
+        noise=first_rows(sorted(noise.to_pylist(), key=lambda row: -(row["share"] or 0)), MAX_ERROR_KINDS),
         models={stage: _describe_model(stage, manifest) for stage in _read_mapping(manifest, "models")},
         conventions={
             name: {key: _format_value(value) for key, value in options.items()} for name, options in metrics.items()
@@ -145,7 +145,7 @@ def _describe_unscored(unscored: Mapping[str, UnscoredPrompts], scores: RunScore
         if not len(prompts):
             continue
         n_rows = sum(int(own.n_rows[np.isin(own.prompts, prompts)].sum()) for own in of_metrics)
-        rows = np.sort(of_metrics[0].row[np.isin(of_metrics[0].prompts, prompts)])[: MAX_NAMES + 1]
+        rows = np.sort(of_metrics[0].row[np.isin(of_metrics[0].prompts, prompts)])[: MAX_LISTED_NAMES + 1]
         ids = [str(row.prompt_id) for row in scores.ids(rows.tolist())]
         have = "has" if len(prompts) == 1 else "have"
         lead = f"{plural(len(prompts), 'prompt')} {have} no score {by} for any generator:"
@@ -155,7 +155,7 @@ def _describe_unscored(unscored: Mapping[str, UnscoredPrompts], scores: RunScore
 
 
 def describe_failures(failures: FirstRows[Failure]) -> str:
-    """Explain why rows have no score: list the kinds of failure, with an example of the most frequent kind."""
+    """Return text on why rows have no score: the kinds of failure, and an example of the most frequent kind."""
     if not failures.rows:
         return ""
     kinds = ", ".join(f"{failure.rows:,} {failure.kind}" for failure in failures.rows)
@@ -165,7 +165,7 @@ def describe_failures(failures: FirstRows[Failure]) -> str:
 
 
 def _list_failures(failures: pa.Table, rows: int) -> FirstRows[Failure]:
-    """Return the kinds of failure, most frequent first."""
+    """Return the kinds of failure, most frequent first; `rows` is the number of all rows of the run."""
     kinds = [
         Failure(
             kind=row["kind"],
@@ -173,15 +173,15 @@ def _list_failures(failures: pa.Table, rows: int) -> FirstRows[Failure]:
             share=row["rows"] / rows if rows else 0.0,
             example=shorten(name_row(row, "generator", "metric"), 200),
             message=shorten(row["message"]),
-            remedy=REMEDIES.get(row["kind"], "act on the message"),
+            remedy=REMEDIES_BY_KIND.get(row["kind"], "act on the message"),
         )
         for row in iterate_failure_kinds(failures)
     ]
-    return first_rows(sorted(kinds, key=lambda kind: -kind.rows), MAX_KINDS)
+    return first_rows(sorted(kinds, key=lambda kind: -kind.rows), MAX_ERROR_KINDS)
 
 
 def _read_mapping(manifest: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
-    """Return a mapping from the manifest, or an empty mapping if it is missing."""
+    """Return the mapping at a path of keys in the manifest; empty if the manifest has no mapping there."""
     value: Any = manifest
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -189,7 +189,7 @@ def _read_mapping(manifest: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
 
 
 def _describe_model(stage: str, manifest: Mapping[str, Any]) -> NamedTexts:
-    """Describe the model of a stage: its checkpoint, revision and engine, and the digests of its files."""
+    """Return facts by name about a stage's model: checkpoint, revision, engine, and digests of its files."""
     config = _read_mapping(manifest, "config", "models", *stage.split(":")[1:2])
     named = {name: str(config[name]) for name in ("checkpoint", "revision", "engine") if config.get(name)}
     model = manifest["models"][stage]
@@ -215,7 +215,7 @@ def _format_value(value: Any) -> str:
 
 
 def _list_facts(manifest: Mapping[str, Any]) -> NamedTexts:
-    """Return the run's start and end, its prompt and image files, and package versions."""
+    """Return facts by name: the run's start and end, its prompt and image files, and versions of packages."""
     benchmark, versions = _read_mapping(manifest, "config", "benchmark"), _read_mapping(manifest, "versions")
     facts = {name: str(manifest[name]) for name in ("began", "ended") if manifest.get(name)}
     facts |= {name: _format_value(benchmark.get(name)) for name in ("prompts", "images") if benchmark.get(name)}

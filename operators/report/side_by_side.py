@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from plumbline.operators.base.sentences import FirstRows, first_rows, number
-from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail, Thumbnail
+from plumbline.operators.report.gallery import EMPTY_IMAGE_DETAIL, ImageDetail, Thumbnail
 from plumbline.operators.report.marked_words import MarkedQuestion, describe_unreadable, mark_question, shorten
 from plumbline.operators.report.picked_images import ImageKey, Pick
 
 MAX_QUESTIONS = 16
 MAX_CHARACTERS = 1000
-MAX_LARGE = 7
+MAX_LARGE_IMAGES = 7
 """Maximum number of images of a prompt that are shown large; if there are more, all are small."""
-MAX_IN_LINE = 10
+MAX_IMAGES_PER_LINE = 10
 """Maximum number of small images per line."""
 
 
@@ -31,11 +31,11 @@ class ScoreRow(NamedTuple):
     lower_is_better: bool
     scores: list[str]
     best: str
-    """The best of these scores as a string; empty if all are shown as the same string."""
+    """The best score of the row, as a string; empty if all scores of the row are shown as the same string."""
 
 
 class QuestionRow(NamedTuple):
-    """A question with its answer for each image; None if the question was not asked about the image."""
+    """A question about a prompt's images, with an answer for each; None for an image that was not asked about."""
 
     text: str
     wanted: str
@@ -43,7 +43,7 @@ class QuestionRow(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """True if the images' answers differ in state."""
+        """True if the answers of at least two images differ in their state, such as right and wrong."""
         return len({answer.state for answer in self.answers if answer is not None}) > 1
 
 
@@ -70,19 +70,19 @@ class SideBySide(NamedTuple):
 
     @property
     def lines(self) -> list[slice]:
-        """Slices of the images, one for each line; all lines have about the same length."""
+        """Slices that divide the images into lines of about the same length."""
         count = len(self.sides)
-        length = math.ceil(count / math.ceil(count / MAX_IN_LINE))
+        length = math.ceil(count / math.ceil(count / MAX_IMAGES_PER_LINE))
         return [slice(first, first + length) for first in range(0, count, length)]
 
     @property
     def is_small(self) -> bool:
-        """True if the images are shown small, because there are more than MAX_LARGE."""
-        return len(self.sides) > MAX_LARGE
+        """True if the images are shown small, because there are more than MAX_LARGE_IMAGES."""
+        return len(self.sides) > MAX_LARGE_IMAGES
 
     @property
     def search(self) -> str:
-        """Text that the page's text filter searches."""
+        """Text by which the page's search field finds this prompt."""
         return f"{self.prompt} {self.prompt_id}".lower()
 
 
@@ -97,7 +97,7 @@ def make_side_by_side(
 
     `directions` maps each metric to 1 if a higher score is better, -1 if a lower one is, and 0 if neither is.
     """
-    prompt_id, own = picks[0].prompt_id, [details.get(pick.key, NO_DETAIL) for pick in picks]
+    prompt_id, own = picks[0].prompt_id, [details.get(pick.key, EMPTY_IMAGE_DETAIL) for pick in picks]
     sources = list(dict.fromkeys(source for detail in own for source in detail.sources))
     shown_sources = [source for source in sources if source.url]
     sides = []
@@ -126,7 +126,7 @@ def _make_score_row(metric: str, direction: int, picks: Sequence[Pick]) -> Score
 
 
 def _list_questions(metric: str, details: Sequence[ImageDetail]) -> Questions:
-    """Return a metric's questions in order of appearance."""
+    """Return a metric's questions, in order of appearance, with the answers for each image in `details`."""
     by_id: dict[str, list[MarkedQuestion | None]] = {}
     for image, detail in enumerate(details):
         for element in detail.elements.get(metric) or ():

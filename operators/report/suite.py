@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from plumbline.operators.base.sentences import FirstRows, Sentence, first_rows, names, plural
 from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.operators.report.leaders import explain_too_few
-from plumbline.operators.report.page_tables import MAX_GENERATORS, MAX_IN_MATRIX, Column, make_board_column
+from plumbline.operators.report.page_tables import MAX_GENERATORS, MAX_MATRIX_GENERATORS, Column, make_board_column
 from plumbline.operators.results.comparison import (
-    SIGNIFICANT,
+    SIGNIFICANCE_LEVEL,
     Board,
     Duel,
     LeaderboardRow,
@@ -33,12 +33,12 @@ from plumbline.operators.results.metric_recipes import list_unranked_metrics
 from plumbline.operators.results.summary import OVERALL, describe_part
 from plumbline.operators.statistics.ordering import compute_min_pairs
 
-MAX_SPLITS = 5
+MAX_SPLIT_PAIRS = 5
 """Maximum number of pairs of generators that are listed because benchmarks disagree about the better generator."""
 
 
 class SuiteRun(NamedTuple):
-    """The run of one benchmark in a suite."""
+    """One benchmark of a suite: the run that scored it, with the comparisons of its generators."""
 
     run_id: str
     manifest: Mapping[str, Any]
@@ -65,7 +65,7 @@ class SuiteRun(NamedTuple):
 
 
 class Matchup(NamedTuple):
-    """One generator against another: the benchmarks with a clear win, a clear loss, or no clear difference (level)."""
+    """Comparison of one generator with another: the benchmarks with a clear win, a clear loss, or neither (level)."""
 
     won: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class Matchup(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """Outcomes of a generator's duels on one metric, counted over all benchmarks and rivals."""
+    """Numbers of duels that a generator won, lost and fought on one metric, over all benchmarks and rivals."""
 
     won: int
     lost: int
@@ -91,7 +91,7 @@ class Tally(NamedTuple):
 
 
 class MetricAcross(NamedTuple):
-    """Results on one metric across all benchmarks that use it."""
+    """One metric's results, combined from all benchmarks of a suite that use the metric."""
 
     metric: str
     ranks: bool
@@ -108,11 +108,11 @@ class MetricAcross(NamedTuple):
 
     @property
     def matrix(self) -> FirstRows[str]:
-        """Generators shown in the matrix."""
-        return first_rows(self.generators.rows, MAX_IN_MATRIX)
+        """The first generators, which are the rows and columns of the matrix of matchups."""
+        return first_rows(self.generators.rows, MAX_MATRIX_GENERATORS)
 
     def get_matchups(self, name: str) -> dict[str, Matchup]:
-        """Return a generator's matchup with every other complete generator."""
+        """Return a generator's matchups with all other complete generators, by their names."""
         return {other: self.between.get((name, other), Matchup()) for other in self.complete if other != name}
 
     def find_leader(self) -> str | None:
@@ -129,7 +129,7 @@ class MetricAcross(NamedTuple):
 
 
 class SuitePage(NamedTuple):
-    """Content of a suite's page."""
+    """Everything that the page of a suite shows: conclusions, results by metric, and warnings."""
 
     suite_id: str
     headline: Sentence
@@ -190,7 +190,7 @@ def build_suite(
 
 
 def correct_together(runs: Sequence[SuiteRun]) -> list[list[Duel]]:
-    """Return each run's duels, decided after applying Holm's correction to all duels of all runs."""
+    """Return the duels of each run, decided after Holm's correction over the duels of all runs."""
     decided = iter(decide_duels([duel for run in runs for duel in run.duels], lambda duel: None))
     return [[next(decided) for _ in run.duels] for run in runs]
 
@@ -198,7 +198,7 @@ def correct_together(runs: Sequence[SuiteRun]) -> list[list[Duel]]:
 def _combine_results(
     metric: str, boards: Mapping[str, Mapping[tuple[str, str], Board]], runs: Sequence[SuiteRun]
 ) -> MetricAcross:
-    """Return one metric's results, based on the leaderboards of each benchmark."""
+    """Return one metric's results over all benchmarks, given the leaderboards of each benchmark."""
     own = {name: of_run[metric, OVERALL] for name, of_run in boards.items() if (metric, OVERALL) in of_run}
     scored = {name: list_generator_names(board.scored_rows()) for name, board in own.items()}
     outcomes: dict[tuple[str, str], list[tuple[str, str | None]]] = defaultdict(list)
@@ -270,9 +270,9 @@ def _describe_overall(across: MetricAcross) -> Iterator[Sentence]:
         for a, b in combinations(across.complete, 2)
         if (pair := across.between.get((a, b), Matchup())).verdict == "split"
     ]
-    yield from split[:MAX_SPLITS]
-    if len(split) > MAX_SPLITS:
-        lead = f"{plural(len(split) - MAX_SPLITS, 'more pair')} of generators differ between benchmarks"
+    yield from split[:MAX_SPLIT_PAIRS]
+    if len(split) > MAX_SPLIT_PAIRS:
+        lead = f"{plural(len(split) - MAX_SPLIT_PAIRS, 'more pair')} of generators differ between benchmarks"
         yield Sentence(lead, f"by {metric}.")
 
 
@@ -302,7 +302,7 @@ def _describe_leader(across: MetricAcross) -> Sentence:
 
 
 def _describe_certainty(duels: Sequence[Duel]) -> str:
-    """State how many comparisons are clear, and by which test."""
+    """Return sentences on how many comparisons are clear, by which test, and how they are corrected."""
     if not duels:
         return ""
     n_clear = sum(duel.better is not None for duel in duels)
@@ -326,5 +326,5 @@ def _list_warnings(
         if unlike := describe_not_compared(duels):
             yield f"Not compared on {run.benchmark}, as their settings differ: {names(sorted(unlike))}."
     n_prompts = max((duel.n for duel in comparable), default=0)
-    if comparable and n_prompts < compute_min_pairs(len(comparable), SIGNIFICANT):
+    if comparable and n_prompts < compute_min_pairs(len(comparable), SIGNIFICANCE_LEVEL):
         yield f"Too few prompts for any clear difference: {explain_too_few(n_prompts, len(comparable))}."

@@ -23,13 +23,13 @@ from plumbline.operators.results.summary import OVERALL
 N_COLOURS = 8
 """Maximum number of lines in a chart: the number of colours that the style sheets define, --s0 to --s7."""
 MAX_SKILLS = 8
-MAX_BREAKS = 20
-MAX_LISTED = 60
+MAX_LISTED_BREAKS = 20
+MAX_LISTED_GENERATORS = 60
 MAX_CHARACTERS = 60
 
 
 class TrendRun(NamedTuple):
-    """The data of a run that trends need."""
+    """A run of a benchmark with its manifest and summary, from which trends are drawn."""
 
     run_id: str
     manifest: Mapping[str, Any]
@@ -61,7 +61,7 @@ class Trend(NamedTuple):
 
 
 class Trends(NamedTuple):
-    """Content of the trends page."""
+    """Everything that the trends page of a benchmark shows."""
 
     benchmark: str
     facts: list[str]
@@ -135,7 +135,7 @@ def _find_changed_recipes(runs: Sequence[TrendRun]) -> Iterator[tuple[TrendRun, 
             recipes[metric] = new
 
 
-class Break(NamedTuple):
+class TrendBreak(NamedTuple):
     """A change of a metric's settings or models between two runs."""
 
     metric: str
@@ -146,7 +146,7 @@ class Break(NamedTuple):
     """Bridge that makes both versions comparable, if there is one."""
 
 
-def _find_breaks(runs: Sequence[TrendRun], bridges: Sequence[Bridge]) -> Iterator[Break]:
+def _find_breaks(runs: Sequence[TrendRun], bridges: Sequence[Bridge]) -> Iterator[TrendBreak]:
     """Yield changes of the metrics' settings or models, oldest first."""
     for run, metric, old, new in _find_changed_recipes(runs):
         bridge = find_bridge(bridges, old, new)
@@ -154,7 +154,7 @@ def _find_breaks(runs: Sequence[TrendRun], bridges: Sequence[Bridge]) -> Iterato
         lead = f"{metric} is a different metric since run {run.run_id}{use}:"
         values = names([" ".join(setting) for setting in list_altered_settings(old, new, MAX_CHARACTERS)], 1)
         joins = bridge if bridge is not None and bridge.joins else None
-        yield Break(metric, run.time, Sentence(lead, f"{values}."), joins)
+        yield TrendBreak(metric, run.time, Sentence(lead, f"{values}."), joins)
 
 
 def build_trends(
@@ -211,18 +211,20 @@ def build_trends(
         generators=first_rows(generators, N_COLOURS),
         families=first_rows(families, N_COLOURS),
         listed=first_rows(
-            [(name, "" if last[name] == runs[-1].time else str(last[name])[:10]) for name in order], MAX_LISTED
+            [(name, "" if last[name] == runs[-1].time else str(last[name])[:10]) for name in order],
+            MAX_LISTED_GENERATORS,
         ),
-        breaks=first_rows([*altered[::-1], *(found.sentence for found in reversed(breaks))], MAX_BREAKS),
+        breaks=first_rows([*altered[::-1], *(found.sentence for found in reversed(breaks))], MAX_LISTED_BREAKS),
         panels=panels,
         skills_left_out=max(len(skills) - MAX_SKILLS - 1, 0),
     )
 
 
-def _bridge_means(frame: pd.DataFrame, breaks: Sequence[Break]) -> pd.DataFrame:
+def _bridge_means(frame: pd.DataFrame, breaks: Sequence[TrendBreak]) -> pd.DataFrame:
     """Return the frame with a column `line`; means with the same value of `line` are connected by one line.
 
     Means from before a bridge are mapped to the new scale, and their intervals are widened by the bridge's margin.
+    Skills without a margin stay unchanged.
     """
     frame = frame.assign(line=frame["recipe"])
     for metric in {found.metric for found in breaks}:

@@ -1,4 +1,4 @@
-"""Bridges between two versions of a metric: how old mean scores map to the new scale, and how accurately."""
+"""Bridges between two versions of a metric: whether, how and how accurately old scores convert to the new scale."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 class Line(NamedTuple):
-    """A linear map: new score = intercept + slope x old score."""
+    """A linear conversion of scores: new score = intercept + slope x old score."""
 
     intercept: float
     slope: float
@@ -26,7 +26,7 @@ class Line(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A monotone map that is linear between its knots and constant beyond them."""
+    """A monotone conversion of scores: linear between its knots, and constant beyond the first and last knot."""
 
     old: list[float]
     new: list[float]
@@ -35,7 +35,7 @@ class Curve(NamedTuple):
         return np.asarray(np.interp(scores, self.old, self.new))
 
 
-UNCHANGED = Line(0.0, 1.0)
+UNCHANGED_LINE = Line(0.0, 1.0)
 Kind = Literal["unchanged", "linear", "monotone"]
 LineKind = Literal["unchanged", "linear", "equated"]
 Verdict = Literal["one scale", "joined", "different"]
@@ -43,7 +43,7 @@ Verdict = Literal["one scale", "joined", "different"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Version:
-    """A metric's version, used in a run or in a sweep that did not write a run."""
+    """One version of a metric: its recipe, and the run that used it (None for a sweep that did not write a run)."""
 
     metric: str
     run_id: str | None
@@ -52,7 +52,11 @@ class Version:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bridge:
-    """The comparison of two versions of a metric."""
+    """A comparison of two versions of a metric on the same images.
+
+    Its verdict says whether the versions share a scale (`one scale`), can be converted into each other (`joined`), or
+    measure different things (`different`).
+    """
 
     bridge_id: str
     benchmark: str
@@ -63,7 +67,7 @@ class Bridge:
     images: int
     verdict: Verdict
     kind: Kind
-    """Kind of the chosen map."""
+    """Kind of the map from old to new scores that was chosen: none (`unchanged`), a line, or a monotone curve."""
     misses: Mapping[Kind, float]
     """Root mean square error of each kind of map on held-out images, whose prompts were not used to fit it."""
     explained: float
@@ -98,16 +102,16 @@ class Bridge:
 
     @property
     def joins(self) -> bool:
-        """Return True if mapped old means can be compared with new means."""
+        """Return True if old means, once converted by `line`, can be compared with new means."""
         return self.verdict != "different" and OVERALL in self.margins
 
-    def margin_of(self, skill: str) -> float | None:
-        """Return the error bound of mapped means at a skill; None if old and new means cannot be compared."""
+    def get_margin(self, skill: str) -> float | None:
+        """Return the error bound of converted old means at a skill; None if they cannot be compared with new ones."""
         return self.margins.get(skill) if self.joins else None
 
 
 def find_bridge(bridges: Iterable[Bridge], before: Recipe, after: Recipe) -> Bridge | None:
-    """Return the first bridge from one recipe to the other, or None."""
+    """Return the first of the bridges whose old and new versions have these recipes; None if there is none."""
     return next(
         (
             bridge
@@ -121,7 +125,7 @@ def find_bridge(bridges: Iterable[Bridge], before: Recipe, after: Recipe) -> Bri
 
 def describe_use(bridge: Bridge) -> str:
     """Return the end of a sentence that states whether, and how, scores of the two versions are compared."""
-    margin = bridge.margin_of(OVERALL)
+    margin = bridge.get_margin(OVERALL)
     if margin is not None:
         off = f"off by at most ±{number(margin)}"
         return f"and its earlier scores are compared by bridge {bridge.bridge_id}, as {format_equation(bridge)}, {off}"

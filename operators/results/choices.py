@@ -21,7 +21,7 @@ from plumbline.operators.base.rows import require_columns
 from plumbline.operators.base.sentences import names, plural
 from plumbline.operators.results.comparison import Board, Duel, LeaderboardRow, decide_duels, find_tie_groups
 from plumbline.operators.results.summary import OVERALL, Skills
-from plumbline.operators.statistics.bootstrap import ROUNDING, Interval
+from plumbline.operators.statistics.bootstrap import ROUNDING_TOLERANCE, Interval
 from plumbline.operators.statistics.bradley_terry import estimate_strengths, find_components
 from plumbline.operators.statistics.order_bias import Cycles, OrderBias, count_cycles, measure_order_bias
 from plumbline.operators.statistics.ordering import flip_signs
@@ -32,26 +32,31 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 Comparisons: TypeAlias = pd.DataFrame | pa.Table | Iterable[Mapping[str, Any]]
 
-SIDES = ("generator", "image_id")
-COLUMNS = ("prompt_id", "metric", *(f"{place}_{name}" for name in SIDES for place in ("first", "second")), "p_first")
+SIDE_COLUMNS = ("generator", "image_id")
+READ_COLUMNS = (
+    "prompt_id",
+    "metric",
+    *(f"{place}_{name}" for name in SIDE_COLUMNS for place in ("first", "second")),
+    "p_first",
+)
 """Columns of a table of comparisons that are read."""
-PAIR = ["prompt_id", "generator_a", "generator_b", "image_a", "image_b"]
+PAIR_COLUMNS = ["prompt_id", "generator_a", "generator_b", "image_a", "image_b"]
 MIN_PROMPTS = 10
 """Minimum number of prompts for a comparison of generators, and for an interval."""
 MAX_OUTCOMES = 100_000_000
 """Maximum number of prompts times pairs of generators: 0.8 GB of outcomes."""
-MIN_STRENGTHS = 3
+MIN_GENERATORS_WITH_STRENGTHS = 3
 """Minimum number of generators for strengths. For two generators, strengths would only repeat the win rate."""
 
 
 class Choices(NamedTuple):
-    """A judge's choices, with one row per pair of images."""
+    """One metric's choices between two images, with a row for each pair of images."""
 
     metric: str
     generators: tuple[str, ...]
     pairs: pd.DataFrame
-    """Pairs of images with the columns in PAIR; generator a comes first by name. `forward` is the probability that
-    image a is better if it is shown first, `backward` if it is shown second (nan without an answer). `won` is the
+    """Pairs of images with the columns in PAIR_COLUMNS; generator a comes first by name. `forward` is the probability
+    that image a is better if it is shown first, `backward` if it is shown second (nan without an answer). `won` is the
     pair's outcome: the mean of both, or nan if the pair is not used.
     """
     both_orders: bool
@@ -74,8 +79,8 @@ def read_choices(comparisons: Comparisons, metric: str = "", *, both_orders: boo
     Several rows for a pair in the same order, such as those of several raters, are averaged.
 
     Args:
-        comparisons: A table with the columns in COLUMNS. `p_first` is the probability that the first image is better;
-            it is null if the comparison failed.
+        comparisons: A table with the columns in READ_COLUMNS. `p_first` is the probability that the first image is
+            better; it is null if the comparison failed.
         metric: The metric to read. It may be empty if the table has a single metric.
         both_orders: False to use pairs that were shown in one order, too. Only do so if the order was drawn at random.
 
@@ -92,13 +97,13 @@ def read_choices(comparisons: Comparisons, metric: str = "", *, both_orders: boo
     swap = frame["first_generator"].to_numpy(dtype=str) > frame["second_generator"].to_numpy(dtype=str)
     sides = {
         f"{short}_{side}": np.where(swap, frame[f"{other}_{name}"], frame[f"{own}_{name}"])
-        for name, short in zip(SIDES, ("generator", "image"), strict=True)
+        for name, short in zip(SIDE_COLUMNS, ("generator", "image"), strict=True)
         for side, own, other in (("a", "first", "second"), ("b", "second", "first"))
     }
     p_first = frame["p_first"].to_numpy(np.float64)
     shown = pd.DataFrame({"prompt_id": frame["prompt_id"].to_numpy(), **sides})
     shown["forward"], shown["backward"] = np.where(swap, math.nan, p_first), np.where(swap, 1 - p_first, math.nan)
-    pairs = shown.groupby(PAIR, as_index=False)[["forward", "backward"]].mean()
+    pairs = shown.groupby(PAIR_COLUMNS, as_index=False)[["forward", "backward"]].mean()
     pairs["won"] = pairs[["forward", "backward"]].mean(axis=1, skipna=not both_orders)
     generators = tuple(sorted({*pairs["generator_a"], *pairs["generator_b"]}))
     return Choices(metric or metrics[0], generators, pairs, both_orders)
@@ -110,12 +115,12 @@ def read_table(comparisons: Comparisons) -> pd.DataFrame:
     Raises SourceError if a table or row lacks a column.
     """
     if isinstance(comparisons, pa.Table):
-        require_columns(comparisons.column_names, COLUMNS, "comparisons")
-        comparisons = comparisons.select(list(COLUMNS)).to_pandas()
+        require_columns(comparisons.column_names, READ_COLUMNS, "comparisons")
+        comparisons = comparisons.select(list(READ_COLUMNS)).to_pandas()
     frame = comparisons if isinstance(comparisons, pd.DataFrame) else pd.DataFrame(list(comparisons))
     if len(frame.columns):
-        require_columns(map(str, frame.columns), COLUMNS, "comparisons")
-    return frame.reindex(columns=list(COLUMNS)).reset_index(drop=True)
+        require_columns(map(str, frame.columns), READ_COLUMNS, "comparisons")
+    return frame.reindex(columns=list(READ_COLUMNS)).reset_index(drop=True)
 
 
 def _make_frame(comparisons: Comparisons) -> pd.DataFrame:
@@ -123,7 +128,7 @@ def _make_frame(comparisons: Comparisons) -> pd.DataFrame:
     frame = read_table(comparisons)
     images = ["first_image_id", "second_image_id"]  # a comparison that failed may lack an image
     frame[images] = frame[images].where(frame[images].notna() | frame[["p_first"]].notna().to_numpy(), "")
-    ids = frame[[*COLUMNS[:-1]]]
+    ids = frame[[*READ_COLUMNS[:-1]]]
     p_first = pd.to_numeric(frame["p_first"], errors="coerce")
     wrong = {
         "an id": ids.isna().any(axis=1),
@@ -142,11 +147,11 @@ class Strength(NamedTuple):
 
     value: float
     interval: Interval
-    """Its 95% interval over prompts; nan if the strength depends on few prompts."""
+    """95% interval of the strength, computed over prompts; nan if the strength depends on few prompts."""
 
 
 class ChoiceResults(NamedTuple):
-    """Results of a judge's choices."""
+    """Results of a judge's choices between generators' images: win rates, strengths, and checks of the judge."""
 
     boards: Mapping[str, Board]
     """Win rates by skill, `overall` first, with all duels. A generator's win rate is the mean of its win rates against
@@ -199,7 +204,10 @@ def compare_pairs(
 
 
 def compare_choices(choices: Choices, skills: Skills) -> ChoiceResults:
-    """Compare the generators overall and by skill; raise SourceError for fewer than MIN_PROMPTS prompts."""
+    """Return the generators' win rates and strengths, overall and by skill.
+
+    Raise SourceError for fewer than MIN_PROMPTS prompts.
+    """
     used = choices.pairs[choices.pairs["won"].notna()]
     n_prompts = used["prompt_id"].nunique()
     if n_prompts < MIN_PROMPTS:
@@ -233,7 +241,11 @@ def compare_choices(choices: Choices, skills: Skills) -> ChoiceResults:
 
 
 def _average_outcomes(used: pd.DataFrame, generators: Sequence[str]) -> tuple[list[str], Indices, Indices, Floats]:
-    """Return the prompts, the pairs of generators as indices, and the mean outcomes (prompts, pairs)."""
+    """Return the mean outcome of each prompt and pair of generators, with the prompts and pairs.
+
+    The four results are the prompts' ids, the index of each pair's first and second generator (pairs,), and the
+    outcomes (prompts, pairs), nan without any.
+    """
     pairs = list(combinations(range(len(generators)), 2))
     columns = pd.MultiIndex.from_tuples([(generators[a], generators[b]) for a, b in pairs])
     means = used.groupby(["prompt_id", "generator_a", "generator_b"])["won"].mean().unstack([1, 2])
@@ -242,7 +254,7 @@ def _average_outcomes(used: pd.DataFrame, generators: Sequence[str]) -> tuple[li
 
 
 class _Outcomes(NamedTuple):
-    """Outcomes of one metric on the prompts of one skill."""
+    """A judge's outcomes by prompt and pair of generators, for one metric and the prompts of one skill."""
 
     metric: str
     skill: str
@@ -255,7 +267,7 @@ class _Outcomes(NamedTuple):
 
 
 def _make_board(outcomes: _Outcomes) -> Board:
-    """Return the board of one skill."""
+    """Return the leaderboard of win rates for one skill, with the comparison of every pair of generators."""
     metric, skill, generators, _, _, won = outcomes
     counts = np.isfinite(won).sum(axis=0)
     rates = np.where(counts > 0, np.nansum(won, axis=0) / np.maximum(counts, 1), math.nan)
@@ -284,7 +296,7 @@ def _make_duel(outcomes: _Outcomes, pair: int, rate: float, residuals: Floats) -
     """Return the comparison of a pair of generators that has outcomes; its p-value is not corrected yet."""
     present = np.isfinite(outcomes.won[:, pair])
     leads = 2 * outcomes.won[present, pair] - 1
-    leads = np.where(np.abs(leads) < ROUNDING, 0.0, leads)
+    leads = np.where(np.abs(leads) < ROUNDING_TOLERANCE, 0.0, leads)
     low, high = _rate_interval(rate, residuals[present])
     return Duel(
         metric=outcomes.metric,
@@ -312,8 +324,8 @@ def _rate_interval(rate: float, residuals: Floats) -> Interval:
 def _find_strengths(
     generators: Sequence[str], first: Indices, second: Indices, won: Floats
 ) -> tuple[dict[str, Strength], str]:
-    """Return the strengths of the generators that have one, and the reason why others do not."""
-    if len(generators) < MIN_STRENGTHS:
+    """Return the strengths by generator, and the reason why other generators have none (empty if all have one)."""
+    if len(generators) < MIN_GENERATORS_WITH_STRENGTHS:
         return {}, "Two generators have no strengths: strengths would only repeat the win rate."
     components = find_components(first, second, won, len(generators))
     if components.connected > 1:
@@ -324,7 +336,7 @@ def _find_strengths(
     large = np.flatnonzero(components.sizes > 1)
     members = np.flatnonzero(components.label == large[0]) if len(large) == 1 else np.zeros(0, np.intp)
     outside = [name for code, name in enumerate(generators) if code not in members]
-    if len(members) < MIN_STRENGTHS:
+    if len(members) < MIN_GENERATORS_WITH_STRENGTHS:
         return {}, "There are no strengths, because some generators win or lose every comparison with others."
     within = np.flatnonzero(np.isin(first, members) & np.isin(second, members))
     found = estimate_strengths(

@@ -22,7 +22,7 @@ from plumbline.operators.images.generation_settings import (
 from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns, find_sorted
 from plumbline.operators.results.summary import OVERALL, Skills, sort_best_first
-from plumbline.operators.statistics.bradley_terry import ELO, fit_strengths, make_contrasts
+from plumbline.operators.statistics.bradley_terry import ELO_PER_UNIT, fit_strengths, make_contrasts
 from plumbline.operators.statistics.compact_letters import compact_letters
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.ordering import (
@@ -33,8 +33,8 @@ from plumbline.operators.statistics.ordering import (
     rank_differences,
 )
 from plumbline.operators.statistics.poisson_bootstrap import (
+    N_RESAMPLES,
     PROMPTS_AT_ONCE,
-    RESAMPLES,
     compute_ratio_intervals,
     draw_poisson_weights,
 )
@@ -42,13 +42,13 @@ from plumbline.operators.statistics.rounding import choose_step, compute_sums_in
 
 Floats = NDArray[np.float64]
 
-SIGNIFICANT = 0.05
+SIGNIFICANCE_LEVEL = 0.05
 """Two generators differ clearly if the p-value is below this, after Holm's correction over all pairs for the same
 metric and skill.
 """
 
 
-BETTER, WORSE, TIED, UNLIKE = MARKS = ("better", "worse", "tied", "other settings")
+BETTER, WORSE, TIED, UNLIKE = BASELINE_OUTCOMES = ("better", "worse", "tied", "other settings")
 """Outcomes of a comparison with a baseline: clearly better, clearly worse, not clearly different, not compared."""
 
 Outcome = Literal[
@@ -69,7 +69,7 @@ clear wins, but each winner also loses clearly to another generator.
 
 
 class LeaderboardRow(NamedTuple):
-    """A generator's row in one metric's leaderboard."""
+    """One generator's mean on one metric and skill, with its interval, rank and tie group."""
 
     generator: str
     metric: str
@@ -86,8 +86,8 @@ class LeaderboardRow(NamedTuple):
     """Rank of the mean, starting at 1; equal means share a rank. None if no image has a score."""
     group: str
     """Letters of the tie groups: two generators share a letter if and only if they are compared and do not differ
-    clearly. With a baseline, one of MARKS. Empty if no image has a score, or if the generator is compared with no other
-    generator, because their settings differ.
+    clearly. With a baseline, one of BASELINE_OUTCOMES. Empty if no image has a score, or if the generator is compared
+    with no other generator, because their settings differ.
     """
     rating: float | None = None
     """Bradley-Terry rating over all prompts, if requested."""
@@ -174,7 +174,7 @@ class Duel(NamedTuple):
         return self.better is not None and self.direction * self.difference * self.effect <= 0
 
     def swap(self) -> "Duel":
-        """Return the comparison with generators a and b swapped."""
+        """Return the same comparison with a and b exchanged, and with signs changed accordingly."""
         return self._replace(
             generator_a=self.generator_b, generator_b=self.generator_a, difference=-self.difference,
             low=-self.high, high=-self.low, effect=-self.effect, win_rate=1 - self.win_rate,
@@ -183,7 +183,10 @@ class Duel(NamedTuple):
 
 
 class Board(NamedTuple):
-    """One metric's leaderboard for one skill, with its duels. Only the duels decide which generator is better."""
+    """One metric's leaderboard for one skill, with the comparisons of generators (duels).
+
+    Only the duels decide which generator is better.
+    """
 
     metric: str
     skill: str
@@ -209,7 +212,7 @@ class Board(NamedTuple):
     @property
     def min_prompts(self) -> int:
         """Minimum number of shared prompts for a clear difference between two generators."""
-        return compute_min_pairs(len(self.duels), SIGNIFICANT)
+        return compute_min_pairs(len(self.duels), SIGNIFICANCE_LEVEL)
 
     @property
     def can_tell(self) -> bool:
@@ -336,7 +339,7 @@ def build_boards(
 
 
 def describe_not_compared(duels: Iterable[Duel]) -> list[str]:
-    """Describe each pair of generators with different settings once, as in `a and b (20 steps against 30)`."""
+    """Return text for each pair of generators with different settings, as in `a and b (20 steps against 30)`."""
     pairs = {(duel.generator_a, duel.generator_b): duel.unlike for duel in duels if duel.unlike}
     return [f"{a} and {b} ({describe_differences(unlike)})" for (a, b), unlike in pairs.items()]
 
@@ -388,7 +391,7 @@ class PromptMeans:
     """A metric's mean score for each prompt and generator, stored on disk."""
 
     def __init__(self, prompts: Hashes) -> None:
-        """Start without means; `prompts` are the ascending hashes of the prompts' ids."""
+        """Create the store without any means; `prompts` are the ascending hashes of the prompts' ids."""
         self.prompts = prompts
         self._columns = SpilledColumns()
         self._column_of: dict[str, int] = {}
@@ -424,9 +427,9 @@ def average_prompts(prompts: Hashes, columns: ScoreColumns) -> Floats:
 
 
 def read_prompt_means(scores: RunScores, metric: str) -> PromptMeans:
-    """Read a run's scores for a metric and average them by prompt and generator."""
+    """Return a metric's mean scores by prompt and generator, read from a run's scores."""
     means = PromptMeans(scores.prompts)
-    for generator, columns in scores.each_generator(metric):
+    for generator, columns in scores.iterate_generators(metric):
         means.add(generator, average_prompts(scores.prompts, columns))
     return means
 
@@ -495,7 +498,7 @@ def decide_duels(
         corrected = holm([duels[number].p_value for number in numbers])
         for number, p_holm in zip(numbers, corrected, strict=True):
             duel = duels[number]._replace(p_holm=p_holm)
-            decided[number] = duel._replace(better=duel.favoured if p_holm < SIGNIFICANT else None)
+            decided[number] = duel._replace(better=duel.favoured if p_holm < SIGNIFICANCE_LEVEL else None)
     return decided
 
 
@@ -505,11 +508,11 @@ def _sum_differences(
     """Return, by skill, each pair's weighted sum of differences and weighted number of prompts in every resample.
 
     `masks` selects the prompts that have each skill. The bootstrap's weights for a prompt are the same for all skills.
-    Each array has the shape (2, pairs, RESAMPLES).
+    Each array has the shape (2, pairs, N_RESAMPLES).
     """
     names = means.generators
     first, second = np.array([[names.index(a), names.index(b)] for a, b in pairs], np.intp).T
-    sums = np.zeros((len(masks), 2, len(pairs), RESAMPLES))
+    sums = np.zeros((len(masks), 2, len(pairs), N_RESAMPLES))
     for begin in range(0, len(means.prompts), PROMPTS_AT_ONCE):
         part = slice(begin, begin + PROMPTS_AT_ONCE)
         values = np.stack([means.read(name, part) for name in names])  # (generators, prompts)
@@ -550,5 +553,5 @@ def compute_bradley_terry(metric: str, means: PromptMeans, lower_is_better: Cont
         wins[match] = int((apart > 0).sum()) + draws / 2
         counts[match] = int((apart != 0).sum()) - int(np.isnan(apart).sum()) + draws
     first, second = np.array([[names.index(a), names.index(b)] for a, b in pairs], np.intp).T
-    strengths = ELO * fit_strengths(make_contrasts(first, second, len(names)), wins, counts)
+    strengths = ELO_PER_UNIT * fit_strengths(make_contrasts(first, second, len(names)), wins, counts)
     return dict(zip(names, strengths.tolist(), strict=True))

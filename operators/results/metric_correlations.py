@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.statistics.agreement import STATISTICS
-from plumbline.operators.statistics.bootstrap import MIN_DIFFERING, UNDEFINED, Interval
+from plumbline.operators.statistics.bootstrap import MIN_DIFFERING_PROMPTS, UNDEFINED, Interval
 from plumbline.operators.statistics.confidence_levels import CONFIDENCE_QUANTILE
 
 Floats = NDArray[np.float64]
@@ -34,9 +34,9 @@ class Correlation(NamedTuple):
 
 
 def correlate_metrics(scores: RunScores, metrics: Sequence[str]) -> Iterator[Correlation]:
-    """Correlate all pairs of metrics, by generator, over the images that both metrics scored."""
+    """Yield the correlation of each pair of metrics, by generator, over the images that both metrics scored."""
     for metric, other in combinations(metrics, 2):
-        sides = scores.select_rows(metric).scored(), scores.select_rows(other).scored()
+        sides = scores.select_rows(metric).select_scored(), scores.select_rows(other).select_scored()
         for code, generator in enumerate(scores.generators):
             a, b = (columns.where(columns.generator == code) for columns in sides)
             _, rows_a, rows_b = np.intersect1d(a.image, b.image, return_indices=True)
@@ -56,7 +56,7 @@ def correlate_values(
 def _varies(values: Floats) -> bool:
     """Return True if enough values differ from the most common value to compute an interval."""
     counts = np.unique(values, return_counts=True)[1]
-    return len(values) - int(counts.max(initial=0)) >= MIN_DIFFERING
+    return len(values) - int(counts.max(initial=0)) >= MIN_DIFFERING_PROMPTS
 
 
 def compute_spearman_interval(rho: float, n: int) -> Interval:

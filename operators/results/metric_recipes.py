@@ -1,4 +1,4 @@
-"""The recipe of a metric in a run. Metrics of two runs are the same only if their recipes are equal."""
+"""Recipes of metrics: the settings that define a metric in a run. Equal recipes mean that scores are comparable."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -35,7 +35,7 @@ def read_recipe(manifest: Mapping[str, Any], metric: str) -> Recipe:
 
 
 def _flatten(parts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each path in a nested mapping with its value."""
+    """Yield a path, such as `models.vqa.checkpoint`, and the value there, for each value in a nested mapping."""
     for name, value in parts.items():
         if isinstance(value, Mapping):
             yield from _flatten(value, f"{prefix}{name}.")

@@ -1,4 +1,4 @@
-"""The answers of pairwise judges in a run: one row per pair of images and order in which they were shown."""
+"""Reads the answers of pairwise judges from cells: tables of comparisons, and differences between generators."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
@@ -16,7 +16,10 @@ NO_ANSWER: Mapping[str, Any] = dict.fromkeys(["choice", "p_first", "reason"])
 
 
 def list_comparisons(pairs: pa.Table, metric: str) -> pa.Table:
-    """Return two rows for each pair (schema COMPARED), given rows of a judge's cell (schema PAIRS)."""
+    """Return the judge's two answers about each pair as rows (schema COMPARED): one for each order of the images.
+
+    `pairs` has rows of a judge's cell (schema PAIRS).
+    """
     records = []
     for row in pairs.to_pylist():
         own, other = (row["generator"], row["image_id"]), (row["other_generator"], row["other_image_id"])
@@ -36,9 +39,9 @@ def list_comparisons(pairs: pa.Table, metric: str) -> pa.Table:
 def read_duels(
     tables: Iterable[pa.Table], prompt_ids: Sequence[str], generators: Sequence[str]
 ) -> dict[tuple[str, str], NDArray[np.float64]]:
-    """Return the differences of every two generators (decided_pairs.Duels), given a judge's cells (schema PAIRS).
+    """Return the results of every two generators by prompt, as in decided_pairs.Duels, from a judge's cells.
 
-    The comparisons of several images of a prompt count by their mean.
+    The cells have the schema PAIRS. If a prompt has several images, the mean of their comparisons counts.
     """
     number_of = {prompt_id: number for number, prompt_id in enumerate(prompt_ids)}
     sums = {both: np.zeros(len(prompt_ids)) for both in combinations(generators, 2)}

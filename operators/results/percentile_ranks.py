@@ -18,14 +18,14 @@ from plumbline.operators.statistics.percentiles import compute_percentile_rank
 
 Floats = NDArray[np.float64]
 
-MAX_KEPT = 200
+MAX_KEPT_VALUES = 200
 """Maximum number of values in a sketch. A sketch of fewer scores contains all of them."""
 MIN_IMAGES = 20
 """Minimum number of images for a percentile rank."""
 
 
 class Sketch(NamedTuple):
-    """Summary of the scores of `n` images by at most MAX_KEPT values of equal weight."""
+    """Summary of the scores of `n` images by at most MAX_KEPT_VALUES values of equal weight."""
 
     n: int
     values: Floats
@@ -37,27 +37,27 @@ class Sketch(NamedTuple):
 
 
 EMPTY_SKETCH = Sketch(0, np.zeros(0))
-QUANTILES = (np.arange(MAX_KEPT) + 0.5) / MAX_KEPT
+SKETCH_QUANTILES = (np.arange(MAX_KEPT_VALUES) + 0.5) / MAX_KEPT_VALUES
 
 
 def combine_sketches(sketches: Sequence[Sketch]) -> Sketch:
-    """Merge one or more sketches into one."""
+    """Return one sketch of the scores that these sketches (at least one) summarise together."""
     n = sum(part.n for part in sketches)
     values = np.concatenate([part.values for part in sketches])
-    if n <= MAX_KEPT:
+    if n <= MAX_KEPT_VALUES:
         return Sketch(n, np.sort(values))
     weights = np.repeat([part.weight for part in sketches], [len(part.values) for part in sketches])
-    return Sketch(n, np.quantile(values, QUANTILES, weights=weights, method="inverted_cdf"))
+    return Sketch(n, np.quantile(values, SKETCH_QUANTILES, weights=weights, method="inverted_cdf"))
 
 
 def make_sketch(scores: pa.ChunkedArray) -> Sketch:
-    """Return a sketch of scores, which must not contain nulls."""
+    """Return a sketch of the scores; nulls are ignored."""
     values = scores.drop_null().to_numpy().astype(np.float64)
     return combine_sketches([Sketch(len(values), values)])
 
 
 class SketchKey(NamedTuple):
-    """Metric and generator of a sketch."""
+    """The metric and the generator whose scores a sketch summarises."""
 
     metric: str
     generator: str
@@ -78,7 +78,7 @@ def merge_sketches(parts: Iterable[tuple[SketchKey, Sketch]]) -> pa.Table:
 def select_largest_sketches(tables: Iterable[pa.Table]) -> dict[SketchKey, Sketch]:
     """Return the largest sketch of each metric and generator; the first one if several are equally large.
 
-    A generator that was scored in several runs therefore counts only once.
+    A generator that was scored in several runs therefore counts only once. Empty sketches are left out.
     """
     largest: dict[SketchKey, Sketch] = {}
     for row in (row for table in tables for row in table.to_pylist()):
@@ -89,7 +89,7 @@ def select_largest_sketches(tables: Iterable[pa.Table]) -> dict[SketchKey, Sketc
 
 
 class ScoreLocation(NamedTuple):
-    """Position of a score among the scores of all images."""
+    """Percentile rank of a score among the scores of all images, and the number of these images."""
 
     rank: float
     """Percentile rank of the score; a better score has a higher rank."""
@@ -97,12 +97,12 @@ class ScoreLocation(NamedTuple):
 
 
 class UsualScores:
-    """Scores of all images for a benchmark, by metric."""
+    """Scores that a store has for all images of a benchmark, by metric, to which a new score is compared."""
 
     def __init__(
         self, benchmark: str, sketches: Mapping[SketchKey, Sketch], lower_is_better: frozenset[str], left_out: int = 0
     ) -> None:
-        """Merge the sketches; `left_out` is the number of runs whose sketches could not be read."""
+        """Group the sketches by metric; `left_out` is the number of runs whose sketches could not be read."""
         self.benchmark, self.left_out = benchmark, left_out
         self._lower_is_better = lower_is_better
         self._by_metric: dict[str, list[Sketch]] = {}
@@ -110,7 +110,7 @@ class UsualScores:
             self._by_metric.setdefault(key.metric, []).append(part)
 
     def locate(self, metric: str, score: float) -> ScoreLocation | None:
-        """Return the position of a score; None if fewer than MIN_IMAGES images have been scored."""
+        """Return a score's percentile rank and the number of images; None if fewer than MIN_IMAGES have a score."""
         sketches = self._by_metric.get(metric, ())
         images = sum(part.n for part in sketches)
         if images < MIN_IMAGES:
@@ -121,7 +121,7 @@ class UsualScores:
         return ScoreLocation(compute_percentile_rank(worse, equal, images), images)
 
     def describe(self, metric: str, score: float) -> str:
-        """Describe the position of a score in words; return an empty string for fewer than MIN_IMAGES images."""
+        """Return text with a score's percentile rank among all images; empty for fewer than MIN_IMAGES images."""
         location = self.locate(metric, score)
         if location is None:
             return ""
@@ -129,4 +129,4 @@ class UsualScores:
         return f"{number(score)} has percentile rank {location.rank:.0%} among the {among}"
 
 
-NOTHING_USUAL = UsualScores("", {}, frozenset())
+NO_USUAL_SCORES = UsualScores("", {}, frozenset())

@@ -12,10 +12,10 @@ from plumbline.operators.results.question_quality import find_content_words
 Property = Callable[[str], float]
 """Function that returns a number for a text, or nan if it is undefined."""
 
-_WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
-_SENTENCE_END = re.compile(r"[.!?](?:\s|$)")
-_VOWELS = re.compile(r"[aeiouy]+")
-_SILENT = re.compile(
+_WORD_PATTERN = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
+_SENTENCE_END_PATTERN = re.compile(r"[.!?](?:\s|$)")
+_VOWELS_PATTERN = re.compile(r"[aeiouy]+")
+_SILENT_VOWEL_PATTERN = re.compile(
     r"(?:[^aeiouyl]|[aeiouy]l)e$|[^aeiouytd]ed$|(?<![sxzcg])(?<!sh)(?<!ch)(?<![^aeiouy]l)(?<![aeiouy])es$"
 )
 
@@ -30,10 +30,10 @@ def measure_grade(text: str) -> float:
 
     The grade level is 0.39 x words per sentence + 11.8 x syllables per word - 15.59.
     """
-    words = _WORD.findall(text)
+    words = _WORD_PATTERN.findall(text)
     if not words:
         return math.nan
-    sentences = max(1, len(_SENTENCE_END.findall(text.strip())))
+    sentences = max(1, len(_SENTENCE_END_PATTERN.findall(text.strip())))
     return 0.39 * len(words) / sentences + 11.8 * sum(map(count_syllables, words)) / len(words) - 15.59
 
 
@@ -44,7 +44,7 @@ def count_syllables(word: str) -> int:
     For the 6,344 words of syllapy 0.8, the estimate is right for 91%, and off by at most one for 99%.
     """
     letters = re.sub("[^a-z]", "", word.casefold())
-    return max(1, len(_VOWELS.findall(letters)) - bool(_SILENT.search(letters)))
+    return max(1, len(_VOWELS_PATTERN.findall(letters)) - bool(_SILENT_VOWEL_PATTERN.search(letters)))
 
 
 class ParsedWord(NamedTuple):
@@ -75,7 +75,7 @@ PARTS_OF_NAMES = ("compound", "flat", "fixed")
 
 
 def measure_parse(words: Sequence[ParsedWord]) -> ParseProperties:
-    """Return the properties of a parse of one or more sentences."""
+    """Return the depth, the central depth and the number of entities of a parsed text of one or more sentences."""
     heads = [word.head for word in words]
     nouns = {
         word.lemma.casefold()
@@ -86,7 +86,10 @@ def measure_parse(words: Sequence[ParsedWord]) -> ParseProperties:
 
 
 def measure_depth(heads: Sequence[int]) -> float:
-    """Return the length in arcs of the longest path from a word to its root, given each word's head."""
+    """Return the length in arcs of the longest path from a word to its root, given each word's head.
+
+    A root is its own head. The result is nan if there are no words.
+    """
     return float(max((_measure_distance(heads, word) for word in range(len(heads))), default=math.nan))
 
 

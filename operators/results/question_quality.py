@@ -21,7 +21,7 @@ _FUNCTION_WORDS = frozenset(_WORDS_WITHOUT_CONTENT.split())
 
 
 class QuestionQuality(NamedTuple):
-    """Quality of a metric's questions about a set of prompts."""
+    """Counts that show how good a metric's questions about some prompts are."""
 
     prompts: int
     failed: int
@@ -40,7 +40,10 @@ class QuestionQuality(NamedTuple):
 def assess_questions(
     prompts: pa.Table, questions: pa.Table, entailments: pa.Table | None, *, threshold: float | None
 ) -> QuestionQuality:
-    """Return the quality of questions (schema QUESTIONS) about prompts (PROMPTS), with NLI verdicts if available."""
+    """Return counts about the questions (schema QUESTIONS) of some prompts (schema PROMPTS).
+
+    If `entailments` are given, questions with a probability below `threshold` count as doubted.
+    """
     written = WrittenIndex(questions, entailments)
     texts = dict(zip(prompts.column("prompt_id").to_pylist(), prompts.column("text").to_pylist(), strict=True))
     rows = [row for row in questions.to_pylist() if row["error"] is None]
@@ -65,7 +68,10 @@ def assess_questions(
 
 
 def average_content_words(texts: Sequence[str | None]) -> float:
-    """Return the mean number of content words in about 1,000 evenly spaced texts of the list; 0 for an empty list."""
+    """Return the mean number of content words in evenly spaced texts of the list; 0 for an empty list.
+
+    All texts are counted if there are fewer than 2,000; otherwise, 1,000 to 1,500 texts are.
+    """
     counts = [len(find_content_words(text or "")) for text in texts[:: max(1, len(texts) // 1_000)]]
     return fmean(counts) if counts else 0.0
 

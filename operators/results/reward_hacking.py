@@ -9,7 +9,7 @@ from typing import NamedTuple
 from plumbline.operators.base.sentences import Sentence, names, number
 from plumbline.operators.metrics.metric import Metric
 
-MARGIN = 0.1
+MIN_RELATIVE_CHANGE = 0.1
 """Minimum change of an image statistic, as a fraction of its earlier mean. It is needed because, with many prompts,
 even an invisible change is significant. Metrics that rank images need no margin.
 """
@@ -28,8 +28,9 @@ class Movement(NamedTuple):
 def find_suspicious(reward: Movement, others: Sequence[Movement], metrics: Mapping[str, Metric]) -> list[Movement]:
     """Return the movements that suggest reward hacking; none if the reward itself got worse.
 
-    A held-out metric is suspicious if it got worse, an image statistic if it changed by more than MARGIN. A metric that
-    is missing from `metrics` is assumed to rank images, with higher scores being better.
+    Only significant changes count. A held-out metric is suspicious if it got worse, an image statistic if its mean
+    changed by more than the fraction MIN_RELATIVE_CHANGE.
+    A metric that is missing from `metrics` is assumed to rank images, with higher scores being better.
     """
 
     def is_worse(move: Movement) -> bool:
@@ -40,7 +41,7 @@ def find_suspicious(reward: Movement, others: Sequence[Movement], metrics: Mappi
         metric = metrics.get(move.metric)
         if metric is None or metric.ranks:
             return is_worse(move)
-        return move.towards != 0 and abs(move.after - move.before) > MARGIN * abs(move.before)
+        return move.towards != 0 and abs(move.after - move.before) > MIN_RELATIVE_CHANGE * abs(move.before)
 
     return [] if is_worse(reward) else [move for move in others if is_warning(move)]
 

@@ -18,18 +18,18 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plumbline.operators.base.ordered_maps import OrderedMap, map_sequentially
-from plumbline.operators.rewards.combination import REWARD, Reward
+from plumbline.operators.rewards.combination import REWARD_NAME, Reward
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 
-IDS = ("image_id", "prompt_id", "generator")
-READ_COLUMNS = (*IDS, "metric", "score", "truncated")
+ID_COLUMNS = ("image_id", "prompt_id", "generator")
+READ_COLUMNS = (*ID_COLUMNS, "metric", "score", "truncated")
 """Columns that are read into arrays."""
-PARTS_KEPT = 16
+MAX_CACHED_PARTS = 16
 """Number of parts, starting with the first, that stay in memory. A part has about 32,000 rows and takes a megabyte."""
 PARTS_AT_ONCE = 4
-HASHES_AT_ONCE = 1 << 20
+MIN_COLLECTED_HASHES = 1 << 20
 """Minimum number of new hashes to collect before duplicates are removed."""
-NO_ID = np.uint64(0)
+NO_ID_HASH = np.uint64(0)
 """Hash of a missing prompt id or image id."""
 MIXING_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
@@ -48,7 +48,7 @@ class ScoreColumns(NamedTuple):
     prompt: Hashes
     """Hashes of the prompts' ids (`hash_ids`)."""
     image: Hashes
-    """Hashes of the generator, image and prompt ids combined; NO_ID if a row has no image id or no prompt id."""
+    """Hashes of the generator, image and prompt ids combined; NO_ID_HASH if a row has no image id or no prompt id."""
     score: NDArray[np.float64]
     """Scores; nan for rows that failed."""
 
@@ -56,11 +56,11 @@ class ScoreColumns(NamedTuple):
         """Return the rows selected by a mask, by indices or by a slice."""
         return ScoreColumns._make(column[chosen] for column in self)
 
-    def scored(self) -> "ScoreColumns":
+    def select_scored(self) -> "ScoreColumns":
         """Return the rows that have a score, an image id and a prompt id."""
-        return self.where(np.isfinite(self.score) & (self.image != NO_ID))
+        return self.where(np.isfinite(self.score) & (self.image != NO_ID_HASH))
 
-    def followed_by(self, others: "ScoreColumns") -> "ScoreColumns":
+    def concatenate_with(self, others: "ScoreColumns") -> "ScoreColumns":
         """Return these rows, followed by the rows of `others`."""
         return ScoreColumns._make(np.concatenate([getattr(self, name), getattr(others, name)]) for name in self._fields)
 
@@ -70,7 +70,7 @@ class ScoreColumns(NamedTuple):
 
 
 class PromptTexts(NamedTuple):
-    """Hashes of the ids and texts of a run's prompts."""
+    """Hashes of the texts of a run's prompts, with hashes of their ids to find them by."""
 
     prompts: Hashes
     """Hashes of the ids in ascending order."""
@@ -78,14 +78,14 @@ class PromptTexts(NamedTuple):
     """Hashes of the texts, in the order of `prompts`."""
 
     def find_texts(self, prompts: Hashes) -> Hashes:
-        """Return the text hash of each prompt, or NO_ID if the text is not known."""
+        """Return the text hash of each prompt, or NO_ID_HASH if the text is not known."""
         indices = find_sorted(prompts, self.prompts)
-        return np.where(indices >= 0, np.append(self.texts, NO_ID)[indices], NO_ID)
+        return np.where(indices >= 0, np.append(self.texts, NO_ID_HASH)[indices], NO_ID_HASH)
 
     def find_edited(self, later: "PromptTexts", prompts: Hashes) -> NDArray[np.bool_]:
         """Return a mask of the prompts whose text differs in a later run; an unknown text counts as unchanged."""
         own, theirs = self.find_texts(prompts), later.find_texts(prompts)
-        return np.asarray((own != theirs) & (own != NO_ID) & (theirs != NO_ID))
+        return np.asarray((own != theirs) & (own != NO_ID_HASH) & (theirs != NO_ID_HASH))
 
 
 class SharedPrompts(NamedTuple):
@@ -100,7 +100,7 @@ class SharedPrompts(NamedTuple):
 
 
 class RowIds(NamedTuple):
-    """Ids of a row; None for a missing id."""
+    """The image, prompt and generator ids of a row; None for an id that is missing."""
 
     image_id: str | None
     prompt_id: str | None
@@ -108,7 +108,7 @@ class RowIds(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The rows of one part as arrays."""
+    """The rows of one part of a run's scores (about 32,000 rows), as arrays."""
 
     metrics: list[str]
     """Metrics in order of appearance. The generators are in order of appearance too."""
@@ -124,7 +124,7 @@ class _Part(NamedTuple):
 
 
 class _PartTotals(NamedTuple):
-    """Row counts and other totals of one part."""
+    """Totals of one part of a run's scores, such as numbers of rows, which stay in memory."""
 
     metrics: list[str]
     generators: list[str]
@@ -139,7 +139,10 @@ class _PartTotals(NamedTuple):
 
 
 class _Parts:
-    """Reader that returns parts as arrays and caches the first parts. Cached parts are not pickled."""
+    """Reader of a run's scores, which returns each part as arrays.
+
+    The first MAX_CACHED_PARTS parts of the run stay in memory, and are not pickled.
+    """
 
     def __init__(self, read: Sequence[ReadPart]) -> None:
         self.read = read
@@ -156,7 +159,7 @@ class _Parts:
 
     def load(self, number: int) -> _Part:
         part = self._kept.get(number) or _make_part(self.read[number](READ_COLUMNS))
-        if number < PARTS_KEPT:
+        if number < MAX_CACHED_PARTS:
             self._kept[number] = part
         return part
 
@@ -181,7 +184,7 @@ def _count_part(parts: _Parts, number: int) -> _PartTotals:
         spans=spans,
         truncated={metric: count for metric, count in zip(part.metrics, truncated.tolist(), strict=True) if count},
         n_null=part.n_null,
-        prompts=np.unique(part.prompt[part.prompt != NO_ID]),
+        prompts=np.unique(part.prompt[part.prompt != NO_ID_HASH]),
     )
 
 
@@ -227,12 +230,12 @@ class RunScores:
         return self._first_rows[-1]
 
     def with_reward(self, reward: Reward) -> "RunScores":
-        """Return the same scores with an additional metric, REWARD.
+        """Return the same scores with an additional metric, the reward.
 
-        REWARD has a row for each image that has a score on every metric in the reward.
+        The reward has a row for each image that has a score on every metric in the reward.
         """
         combined = copy(self)
-        combined.metrics, combined._reward = [*self.metrics, REWARD], reward
+        combined.metrics, combined._reward = [*self.metrics, REWARD_NAME], reward
         return combined
 
     def with_texts(self, texts: PromptTexts | None) -> "RunScores":
@@ -249,7 +252,7 @@ class RunScores:
         edited = self._texts.find_edited(other._texts, prompts)
         return SharedPrompts(prompts[~edited], int(edited.sum()))
 
-    def scored_by_all(
+    def select_scored_by_all(
         self, metrics: Sequence[str], generator: str | None = None
     ) -> tuple[ScoreColumns, dict[str, NDArray[np.float64]]]:
         """Return the images of one generator, or of all, that have a score by every given metric.
@@ -259,7 +262,7 @@ class RunScores:
         Returns:
             The first metric's rows for these images, and the scores by each metric in the same order.
         """
-        columns = {metric: self.select_rows(metric, generator).scored() for metric in metrics}
+        columns = {metric: self.select_rows(metric, generator).select_scored() for metric in metrics}
         images = reduce(np.intersect1d, [of_metric.image for of_metric in columns.values()])
         chosen = {}
         for metric, of_metric in columns.items():
@@ -269,8 +272,8 @@ class RunScores:
 
     def select_rows(self, metric: str, generator: str | None = None) -> ScoreColumns:
         """Return one metric's rows, for one generator or for all, in the order of the run."""
-        if self._reward is not None and metric == REWARD:
-            columns, scores = self.scored_by_all(self._reward.parts, generator)
+        if self._reward is not None and metric == REWARD_NAME:
+            columns, scores = self.select_scored_by_all(self._reward.parts, generator)
             return columns._replace(score=self._reward.compute_all(scores))
         wanted = [(metric, name) for name in self.generators if generator in (name, None)]
         sizes = [sum(rows.get(pair, 0) for pair in wanted) for rows in self._rows]
@@ -295,16 +298,16 @@ class RunScores:
                 getattr(whole, name)[begin:end] = getattr(part, name)[chosen]
         return whole
 
-    def each_generator(self, metric: str) -> Iterator[tuple[str, ScoreColumns]]:
+    def iterate_generators(self, metric: str) -> Iterator[tuple[str, ScoreColumns]]:
         return ((generator, self.select_rows(metric, generator)) for generator in self.generators)
 
     def ids(self, rows: Sequence[int]) -> list[RowIds]:
-        """Read the ids of the given rows."""
+        """Return the ids of the rows with these row numbers, in the same order."""
         numbers = np.searchsorted(self._first_rows, rows, side="right") - 1
         known: dict[int, RowIds] = {}
         for number in np.unique(numbers):
             own = [row for row, part in zip(rows, numbers, strict=True) if part == number]
-            table = self._parts.read[number](IDS).take([row - self._first_rows[number] for row in own])
+            table = self._parts.read[number](ID_COLUMNS).take([row - self._first_rows[number] for row in own])
             known |= {row: RowIds(**record) for row, record in zip(own, table.to_pylist(), strict=True)}
         return [known[row] for row in rows]
 
@@ -314,7 +317,7 @@ def _make_part(table: pa.Table) -> _Part:
     metrics, metric = _encode(table.column("metric"))
     prompt = _hash_column(table.column("prompt_id"))
     image = _hash_column(table.column("image_id"))
-    named = (image != NO_ID) & (prompt != NO_ID)
+    named = (image != NO_ID_HASH) & (prompt != NO_ID_HASH)
     mixed = mix_ids(image, prompt, hash_ids(generators)[generator])
     return _Part(
         metrics=metrics,
@@ -322,7 +325,7 @@ def _make_part(table: pa.Table) -> _Part:
         metric=metric,
         generator=generator,
         prompt=prompt,
-        image=np.where(named, mixed, NO_ID),
+        image=np.where(named, mixed, NO_ID_HASH),
         score=table.column("score").to_numpy().astype(np.float64, copy=False),
         truncated=pc.fill_null(table.column("truncated"), False).to_numpy(),
         n_null=table.column("score").null_count,
@@ -330,7 +333,7 @@ def _make_part(table: pa.Table) -> _Part:
 
 
 def mix_ids(image: Hashes, prompt: Hashes, generator: Hashes) -> Hashes:
-    """Combine the hashes of image, prompt and generator ids into one hash per image."""
+    """Return one hash per image, combined from the hashes of its image id, prompt id and generator."""
     mixed = ((image * MIXING_FACTOR + prompt) * MIXING_FACTOR + generator) * MIXING_FACTOR
     return np.asarray(mixed ^ (mixed >> np.uint64(32)))
 
@@ -347,7 +350,7 @@ def _encode(column: pa.ChunkedArray) -> tuple[list[str], NDArray[np.int32]]:
 
 def _hash_column(column: pa.ChunkedArray) -> Hashes:
     hashes = hash_ids(pc.fill_null(column, "").to_numpy())
-    return np.where(column.is_valid().to_numpy(), hashes, NO_ID)
+    return np.where(column.is_valid().to_numpy(), hashes, NO_ID_HASH)
 
 
 def find_sorted(values: Hashes, ascending: Hashes) -> NDArray[np.intp]:
@@ -369,12 +372,12 @@ class _DistinctHashes:
     def add(self, hashes: Hashes) -> None:
         self._new.append(hashes)
         self._n_new += len(hashes)
-        if self._n_new > len(self._known) + HASHES_AT_ONCE:
+        if self._n_new > len(self._known) + MIN_COLLECTED_HASHES:
             self._merge()
 
     def _merge(self) -> None:
         known = np.unique(np.concatenate([self._known, *self._new]))
-        self._known, self._new, self._n_new = known[known != NO_ID], [], 0
+        self._known, self._new, self._n_new = known[known != NO_ID_HASH], [], 0
 
     def values(self) -> Hashes:
         self._merge()

@@ -19,7 +19,7 @@ OVERALL = "overall"
 PROMPTS_AT_ONCE = 4096
 Floats = NDArray[np.float64]
 
-TALLIES = pa.schema(
+TALLIES_SCHEMA = pa.schema(
     [
         *schemas.texts("generator", "metric", "skill"),
         *schemas.floats("rows", "n", "mean", "squares"),
@@ -37,7 +37,7 @@ class Skills:
     """
 
     def __init__(self, skills: Iterable[tuple[str, Sequence[str]]]) -> None:
-        """Index the pairs of a prompt_id and the prompt's skills."""
+        """Store the skills of each prompt, given pairs of a prompt_id and the names of the prompt's skills."""
         sets: dict[tuple[str, ...], int] = {(): 0}
         hashes, set_of = [np.zeros(0, np.uint64)], [np.zeros(0, np.int32)]
         pairs = iter(skills)
@@ -63,7 +63,7 @@ class Skills:
         indices = np.minimum(np.searchsorted(self._prompts, prompts), len(self) - 1)
         return np.where(self._prompts[indices] == prompts, self._set_of[indices], 0)
 
-    def membership(self, prompts: NDArray[np.uint64]) -> Floats:
+    def compute_membership(self, prompts: NDArray[np.uint64]) -> Floats:
         """Return a matrix (prompts, skills) with 1 if the prompt, given by its hash, has the skill, and 0 otherwise."""
         return self._member[self._find_set_numbers(prompts)].astype(np.float64)
 
@@ -79,10 +79,10 @@ class Skills:
 
 
 @dataclass(slots=True)
-class Sums:
-    """Sums over one generator's scores on one metric.
+class ScoreSums:
+    """Sums from which the mean of a generator's scores on one metric, and its interval, are computed.
 
-    Each array is indexed by skill, with `overall` first. The arrays of several parts can be added up.
+    Each array is indexed by skill, with `overall` first. `merge` combines the sums of several parts.
     """
 
     rows: Floats
@@ -97,7 +97,7 @@ class Sums:
     counts: Floats = field(repr=False)
     """Weighted counts of scores, by skill and resample."""
 
-    def merge(self, other: "Sums") -> None:
+    def merge(self, other: "ScoreSums") -> None:
         """Add the sums of other rows (means and squares as in Chan, Golub and LeVeque 1983)."""
         n = self.n + other.n
         apart = other.mean - self.mean
@@ -117,10 +117,10 @@ class Tally:
 
     def __init__(self, skills: Skills) -> None:
         self.skills = skills
-        self.sums: dict[tuple[str, str], Sums] = {}
+        self.sums: dict[tuple[str, str], ScoreSums] = {}
 
-    def merge(self, sums: Mapping[tuple[str, str], Sums]) -> None:
-        """Add the sums of another tally with the same skills."""
+    def merge(self, sums: Mapping[tuple[str, str], ScoreSums]) -> None:
+        """Add the sums, by metric and generator, of another tally with the same skills."""
         for key, own in sums.items():
             if key in self.sums:
                 self.sums[key].merge(own)
@@ -128,16 +128,16 @@ class Tally:
                 self.sums[key] = own
 
     def to_table(self) -> pa.Table:
-        """Return the tally as a table (schema TALLIES), omitting skills without rows."""
+        """Return the tally as a table (schema TALLIES_SCHEMA), omitting skills without rows."""
         return rows.table(
             [
                 {"generator": generator, "metric": metric, "skill": skill}
-                | {name: getattr(sums, name)[index] for name in TALLIES.names[3:]}
+                | {name: getattr(sums, name)[index] for name in TALLIES_SCHEMA.names[3:]}
                 for (generator, metric), sums in self.sums.items()
                 for index, skill in enumerate(self.skills.names)
                 if sums.rows[index]
             ],
-            TALLIES,
+            TALLIES_SCHEMA,
         )
 
     def merge_table(self, table: pa.Table) -> None:
@@ -146,11 +146,11 @@ class Tally:
         for (generator, metric), frame in table.to_pandas().groupby(["generator", "metric"], sort=False):
             indices = [index_of[skill] for skill in frame["skill"]]
             columns = {}
-            for name in TALLIES.names[3:]:
+            for name in TALLIES_SCHEMA.names[3:]:
                 stored = np.stack(frame[name].to_list())
                 columns[name] = np.zeros((len(index_of), *stored.shape[1:]))
                 columns[name][indices] = stored
-            self.merge({(str(generator), str(metric)): Sums(**columns)})
+            self.merge({(str(generator), str(metric)): ScoreSums(**columns)})
 
     def summary(self) -> pa.Table:
         """Return the summary (schema SUMMARY), highest overall mean first within each metric, omitting empty skills."""
@@ -183,7 +183,7 @@ def count_each(tables: Sequence[pa.Table], skills: Skills) -> list[Tally]:
     Tables with the same prompts share the bootstrap's weights, because drawing the weights takes most of the time.
     """
     tallies = [Tally(skills) for _ in tables]
-    by_prompts: dict[bytes, list[tuple[_Prompts, Sums, Callable[[slice], Floats]]]] = {}
+    by_prompts: dict[bytes, list[tuple[_Prompts, ScoreSums, Callable[[slice], Floats]]]] = {}
     prompts: _Prompts | None = None
     for table, tally in zip(tables, tallies, strict=True):
         keys = table.select(["generator", "metric"]).group_by(["generator", "metric"], use_threads=False).aggregate([])
@@ -204,7 +204,7 @@ def count_each(tables: Sequence[pa.Table], skills: Skills) -> list[Tally]:
 
 
 class _Prompts(NamedTuple):
-    """The prompts of a table's rows."""
+    """The prompts of a table's rows, with their hashes and skills."""
 
     column: pa.ChunkedArray
     """The prompt_id of each row."""
@@ -222,10 +222,10 @@ def _encode_prompts(column: pa.ChunkedArray, skills: Skills) -> _Prompts:
     order = np.argsort(hashes)  # so that sums over prompts do not depend on the order of the rows
     codes = np.empty(len(hashes), np.int32)
     codes[order] = np.arange(len(hashes))
-    return _Prompts(column, codes[encoded.indices.to_numpy()], hashes[order], skills.membership(hashes[order]))
+    return _Prompts(column, codes[encoded.indices.to_numpy()], hashes[order], skills.compute_membership(hashes[order]))
 
 
-def _sum_scores(scores: pa.ChunkedArray, prompts: _Prompts) -> tuple[Sums, Callable[[slice], Floats]]:
+def _sum_scores(scores: pa.ChunkedArray, prompts: _Prompts) -> tuple[ScoreSums, Callable[[slice], Floats]]:
     """Sum the scores of one generator by one metric.
 
     Returns:
@@ -249,7 +249,7 @@ def _sum_scores(scores: pa.ChunkedArray, prompts: _Prompts) -> tuple[Sums, Calla
     def read(part: slice) -> Floats:
         return (each[part, :, None] * member[part, None, :]).reshape(-1, 2 * member.shape[1])
 
-    sums = Sums(
+    sums = ScoreSums(
         rows=member.T @ np.bincount(codes, minlength=len(hashes)).astype(np.float64),
         n=n_of_skill,
         mean=mean,
@@ -261,7 +261,7 @@ def _sum_scores(scores: pa.ChunkedArray, prompts: _Prompts) -> tuple[Sums, Calla
 
 
 def _divide(total: Floats, n: Floats) -> Floats:
-    """Return total / n, or 0 where n is 0."""
+    """Return total / n for each element, or 0 if n is 0."""
     return np.divide(total, n, out=np.zeros_like(total), where=n > 0)
 
 
@@ -280,7 +280,7 @@ def sort_best_first(summary: pa.Table, lower_is_better: Container[str] = ()) -> 
 
 
 def describe_part(manifest: Mapping[str, Any]) -> str:
-    """Describe the scored part of a benchmark, such as `12 of 256 prompts`; empty if no prompt was left out."""
+    """Return text such as `12 of 256 prompts` if only part of a benchmark was scored; empty if all was."""
     counts = [manifest[name] for name in ("seen", "limited") if manifest.get(name)]
     if not counts or counts[0]["prompts"] == counts[-1]["of_prompts"]:
         return ""

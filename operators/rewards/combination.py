@@ -12,9 +12,9 @@ from plumbline.operators.base.bounds import BoundsChecked
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import names
 from plumbline.operators.metrics.metric import Metric, get_direction
-from plumbline.operators.rewards.values import MAX_TIE, Codes, Floats, measure_noise
+from plumbline.operators.rewards.values import MAX_TIE_FRACTION, Codes, Floats, measure_noise
 
-REWARD = "reward"
+REWARD_NAME = "reward"
 """Name that a combined reward has in lists of metrics."""
 MAX_WEIGHT = 1e6
 MAX_PRODUCT = 1e300
@@ -77,7 +77,7 @@ class Combination(BoundsChecked):
 
     @property
     def name(self) -> str:
-        return self.single_metric or REWARD
+        return self.single_metric or REWARD_NAME
 
     def check_parts(self, metrics: Mapping[str, Metric]) -> None:
         """Raise ConfigError if a part is not one of the given metrics, or is a metric that does not rank images."""
@@ -86,8 +86,8 @@ class Combination(BoundsChecked):
                 raise ConfigError(f"reward: expected one of {', '.join(metrics)}, got {metric!r}")
             if self.single_metric is None and not metrics[metric].ranks:
                 raise ConfigError(f"reward: {metric} does not rank images; leave it out of the reward")
-        if self.single_metric is None and REWARD in metrics:
-            raise ConfigError(f"metrics.{REWARD}: a combined reward has this name; rename the metric")
+        if self.single_metric is None and REWARD_NAME in metrics:
+            raise ConfigError(f"metrics.{REWARD_NAME}: a combined reward has this name; rename the metric")
 
 
 def _expand(expression: Any) -> Any:
@@ -141,7 +141,7 @@ class Reward:
             (_clip(sign * ((score - scale.mean) / scale.spread), self.config.clip_parts), weight)
             for score, (sign, scale, weight) in zip(scores, self._conversions, strict=True)
         )
-        return _clip(_JOINS[self.config.join](parts), self.config.clip)
+        return _clip(_JOIN_FUNCTIONS[self.config.join](parts), self.config.clip)
 
     def compute_all(self, scores: Mapping[str, Floats]) -> Floats:
         """Return the reward of each image (n,); nan if a score is missing."""
@@ -149,7 +149,7 @@ class Reward:
         return np.array([math.nan if any(map(math.isnan, row)) else self(row) for row in rows], np.float64)
 
     def describe(self) -> dict[str, Any]:
-        """Return everything that determines the reward, except the definitions of the metrics."""
+        """Return, by name, everything that determines the reward, except the definitions of the metrics."""
         return asdict(self.config) | {"scales": {name: scale._asdict() for name, scale in self.scales.items()}}
 
 
@@ -157,7 +157,7 @@ def _clip(value: float, bounds: Clip | None) -> float:
     return value if bounds is None else min(max(value, bounds[0]), bounds[1])
 
 
-_JOINS: Mapping[str, Callable[[Iterator[tuple[float, float]]], float]] = {
+_JOIN_FUNCTIONS: Mapping[str, Callable[[Iterator[tuple[float, float]]], float]] = {
     "sum": lambda parts: sum(weight * value for value, weight in parts),
     "min": lambda parts: min(weight * value for value, weight in parts),
     "product": lambda parts: math.prod(value**weight for value, weight in parts),
@@ -186,7 +186,7 @@ def compute_scales(scores: Mapping[str, Floats], prompts: Codes, unit: Unit, whe
             spread = measure_noise(values, codes)
         else:
             spread = math.sqrt(math.fsum((values - mean) ** 2) / len(values))
-            if spread <= MAX_TIE * float(np.max(np.abs(values))):
+            if spread <= MAX_TIE_FRACTION * float(np.max(np.abs(values))):
                 spread = 0.0  # rounding errors of equal values
         scales[name] = Scale(mean, spread)
     constant = [name for name, scale in scales.items() if not scale.spread > 0]

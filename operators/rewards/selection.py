@@ -10,7 +10,7 @@ import numpy as np
 
 from plumbline.operators.base.bounds import BoundsChecked, NotNegative, Positive
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.rewards.values import MAX_TIE, Codes, Floats
+from plumbline.operators.rewards.values import MAX_TIE_FRACTION, Codes, Floats
 
 Unit = Literal["pair", "ranking", "best", "image"]
 Stratum = Literal["winner", "loser", "skills"]
@@ -71,7 +71,7 @@ class Example(NamedTuple):
 
 
 def select_examples(unit: Unit, candidates: Candidates, config: SelectionConfig) -> Iterator[Example]:
-    """Yield the selected examples, prompt by prompt."""
+    """Yield the pairs, rankings or best images (`unit`) to export, prompt by prompt."""
     order = np.argsort(candidates.prompts, kind="stable")
     starts = np.flatnonzero(np.diff(candidates.prompts[order], prepend=-1))
     comparison = RewardComparison(candidates, config)
@@ -94,13 +94,13 @@ def select_examples(unit: Unit, candidates: Candidates, config: SelectionConfig)
 
 
 class RewardComparison:
-    """Compares images by their rewards."""
+    """Decides which of two images is clearly better, by the margin between their rewards and by other metrics."""
 
     def __init__(self, candidates: Candidates, config: SelectionConfig) -> None:
         self.candidates = candidates
         unit = candidates.noise if config.margin_unit == "noise" else 1.0
         self.margin = config.margin * unit
-        self.tie = MAX_TIE * candidates.noise if candidates.noise else np.inf
+        self.tie = MAX_TIE_FRACTION * candidates.noise if candidates.noise else np.inf
 
     def is_better(self, winner: int, loser: int) -> bool:
         """Return True if the winner's reward is higher by the margin, and all metrics that must agree prefer it."""
@@ -113,7 +113,7 @@ class RewardComparison:
         return float(self.candidates.rewards[winner] - self.candidates.rewards[loser])
 
     def hash_images(self, images: Sequence[int]) -> bytes:
-        """Return a sort key that does not depend on scores."""
+        """Return a hash of the images' names, by which images are sorted pseudo-randomly."""
         return hashlib.sha256("\0".join(map(self.candidates.ids, images)).encode(errors="replace")).digest()
 
 
@@ -128,7 +128,10 @@ def _select_pairs(
 
 
 def _select_ranking(ranked: Sequence[int], comparison: RewardComparison, config: SelectionConfig) -> list[int]:
-    """Return a ranking in which each image is clearly better than the next; if it is too long, thin it evenly."""
+    """Return a ranking in which each image is clearly better than the next.
+
+    If it has more than `per_prompt` images, evenly spaced ones are kept.
+    """
     chain = list(ranked[:1])
     for image in ranked[1:]:
         if comparison.is_better(chain[-1], image):
@@ -159,7 +162,10 @@ def spread_examples(examples: Sequence[Example], candidates: Candidates, config:
 
 
 def compute_even_quotas(sizes: Sequence[int], total: int) -> list[int]:
-    """Return how many items to select from groups of these sizes: at most `total`, as evenly as possible."""
+    """Return how many items to take from each of several groups of these sizes, as evenly as possible.
+
+    The quotas add up to `total`, or to the number of all items if that is smaller.
+    """
     quotas = [0] * len(sizes)
     left = min(total, sum(sizes))
     by_size = sorted(range(len(sizes)), key=lambda stratum: sizes[stratum])

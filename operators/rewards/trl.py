@@ -38,7 +38,7 @@ def trl_reward(
     if metric not in scorer.metrics:
         raise ConfigError(f"metric: the scorer has no metric {metric!r}; {suggest(metric, [*scorer.metrics])}")
 
-    def reward(completions: Sequence[Any], prompts: Sequence[Any] = (), **columns: Any) -> list[float | None]:
+    def compute_reward(completions: Sequence[Any], prompts: Sequence[Any] = (), **columns: Any) -> list[float | None]:
         columns |= {"prompts": prompts, "completions": completions}
         for name in filter(None, (images, texts, questions, sources)):
             if name not in columns:
@@ -53,8 +53,8 @@ def trl_reward(
         scores: list[float | None] = table.column("score").to_pylist()
         return [-score if score is not None and scorer.metrics[metric].prefers_lower else score for score in scores]
 
-    reward.__name__ = metric
-    return reward
+    compute_reward.__name__ = metric
+    return compute_reward
 
 
 def _extract_text(value: Any) -> Any:

@@ -11,7 +11,7 @@ Codes = NDArray[np.int32]
 """Index of each image's prompt, counted from 0 (n,)."""
 Std = Literal["population", "sample"]
 
-MAX_TIE = 1e-9
+MAX_TIE_FRACTION = 1e-9
 """Fraction of the noise that a difference must exceed; smaller differences are rounding errors and count as ties."""
 
 
@@ -28,7 +28,7 @@ def measure_noise(values: Floats, prompts: Codes) -> float:
         return 0.0
     noise = math.sqrt(math.fsum(deviations**2) / freedom)
     largest = float(np.max(np.abs(values[known])))
-    return noise if noise > MAX_TIE * largest else 0.0  # rounding errors of equal values
+    return noise if noise > MAX_TIE_FRACTION * largest else 0.0  # rounding errors of equal values
 
 
 def compute_prompt_means(values: Floats, prompts: Codes) -> Floats:
@@ -49,7 +49,7 @@ def compute_z_scores(values: Floats, prompts: Codes, noise: float, std: Std, eps
     deviations = values - compute_prompt_means(values, prompts)
     degrees = _count_by_prompt(values, prompts) - (1 if std == "sample" else 0)
     spread = np.sqrt(_sum_by_prompt(deviations**2, prompts) / np.maximum(degrees, 1))[prompts]
-    equal = spread <= MAX_TIE * noise
+    equal = spread <= MAX_TIE_FRACTION * noise
     scores = np.where(equal, 0.0, deviations / np.where(equal, 1.0, spread + epsilon * noise))
     return np.where(np.isnan(values), np.nan, scores)
 
@@ -68,7 +68,8 @@ def compute_rank_advantages(values: Floats, prompts: Codes, noise: float) -> Flo
     for first, last in zip(starts, [*starts[1:], len(order)], strict=True):
         images = order[first:last]
         ascending, n = values[images], last - first
-        runs = np.cumsum(np.diff(ascending, prepend=ascending[0]) > MAX_TIE * noise)  # equal values are one run
+        # equal values are one run
+        runs = np.cumsum(np.diff(ascending, prepend=ascending[0]) > MAX_TIE_FRACTION * noise)
         ranks = (np.bincount(runs, np.arange(n)) / np.bincount(runs))[runs]
         advantages[images] = (2 * ranks - (n - 1)) / max(n - 1, 1)
     return advantages

@@ -12,7 +12,7 @@ from plumbline.operators.base import rows
 DEFAULT_KEPT_PROMPTS = 20_000
 """Default number of cached prompts. GenEval2 has this many training prompts."""
 Rows = Sequence[Mapping[str, Any]]
-Make = Callable[[Sequence[str]], Mapping[str, pa.Table]]
+MakeTables = Callable[[Sequence[str]], Mapping[str, pa.Table]]
 """Function that returns a stage's table for each metric, given the ids of prompts."""
 
 
@@ -20,14 +20,14 @@ class PromptCache:
     """Cache of one stage's most recent rows, by metric and prompt_id. Threads never compute the same prompt twice."""
 
     def __init__(self, schema: pa.Schema, max_prompts: int) -> None:
-        """Keep up to `max_prompts` prompts for each metric."""
+        """Create an empty cache for tables of this schema, for up to `max_prompts` prompts per metric."""
         self.schema, self.max_prompts = schema, max_prompts
         self.kept: dict[str, OrderedDict[str, Rows]] = defaultdict(OrderedDict)
         self.making: set[str] = set()
         self.changed = Condition()
 
-    def tables(self, prompts: Sequence[str], metrics: Sequence[str], make: Make) -> dict[str, pa.Table]:
-        """Return the rows about the prompts, in order, as one table per metric; `make` computes missing rows."""
+    def tables(self, prompts: Sequence[str], metrics: Sequence[str], make: MakeTables) -> dict[str, pa.Table]:
+        """Return one table per metric with the rows about these prompts, in order; `make` computes missing rows."""
         found: dict[tuple[str, str], Rows] = {}
         while missing := self._claim(prompts, metrics, found):
             try:

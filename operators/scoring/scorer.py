@@ -43,7 +43,7 @@ from plumbline.operators.stages.graph import (
     make_nodes,
     require_source_metric,
 )
-from plumbline.operators.stages.question_pack import NO_QUESTIONS_SENT, PackIndex
+from plumbline.operators.stages.question_pack import NO_QUESTIONS_SENT_ERROR, PackIndex
 from plumbline.operators.stages.questions import QuestionsStage, select_reusable_questions
 from plumbline.operators.stages.stage import Inputs, RowStage, Stage, StageOptions, Upstream
 from plumbline.operators.stages.table import STAGES
@@ -59,12 +59,12 @@ class WrittenQuestions(Protocol):
         """Return the tables (schema QUESTIONS) that this or any other process has added since the last call."""
 
     def add(self, metric: str, table: pa.Table) -> None:
-        """Store the questions about some prompts."""
+        """Store a table (schema QUESTIONS) with the questions of the metric about some prompts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScorerConfig(BoundsChecked):
-    """Metrics and models of a scorer."""
+    """Configuration of a scorer: the metrics, the models that they use, and resources."""
 
     models: Mapping[str, AnyModel]
     """Models by role."""
@@ -201,7 +201,10 @@ class Scorer:
         return call.explain(pa.concat_tables([schemas.ELEMENT_SCORES.empty_table(), *scores]))
 
     def _run_node(self, loaded: LoadedNode, names: Sequence[str], call: Call) -> Mapping[str, pa.Table]:
-        """Return a stage's tables by metric. Rows about known prompts come from the cache."""
+        """Run one stage on the images and prompts of a call; return its tables by metric.
+
+        Rows about prompts that were seen in earlier calls come from the cache.
+        """
         stage, metrics = loaded.node.stage, loaded.node.metrics
         if stage.row_kind == "prompts" and loaded.node.roles:
             return loaded.cache.tables([*call.prompts], names, partial(self._run_on_prompts, loaded, names, call))
@@ -248,7 +251,7 @@ class Scorer:
     ) -> Mapping[str, pa.Table]:
         node, stage, state = loaded.node, loaded.stage, next(self.states)
 
-        def upstream(name: str, table: pa.Table) -> Upstream:
+        def make_upstream(name: str, table: pa.Table) -> Upstream:
             return Upstream((name,), lambda: [table], table.schema, state=state)
 
         inputs = Inputs(
@@ -257,17 +260,17 @@ class Scorer:
             metrics=tuple(names),
             upstream={
                 name: {
-                    other: upstream(f"{name}/{other}", tables[name, other])
+                    other: make_upstream(f"{name}/{other}", tables[name, other])
                     for other in node.stage.input_stages(node.metrics[name])
                 }
                 for name in names
             },
-            prompts=upstream("prompts", call.prompt_rows),
+            prompts=make_upstream("prompts", call.prompt_rows),
             earlier=earlier,
         )
         if any("pack" in node.stage.benchmark_parts(node.metrics[name]) for name in names):
             asked = [call.prompts[prompt_id] for prompt_id in shard_rows.column("prompt_id").to_pylist()]
-            inputs = inputs._replace(pack=upstream("pack", self._make_pack_table(asked)))
+            inputs = inputs._replace(pack=make_upstream("pack", self._make_pack_table(asked)))
         with self.watch("decode"):
             prepared = stage.prepare(inputs)
         with nullcontext() if stage.side_by_side else self.computing, self.watch("model"):
@@ -284,7 +287,7 @@ class Scorer:
                 found = read if isinstance(read, RowError) else [question._asdict() for question in read]
             else:
                 known = self.pack.find_id(prompt.prompt_id, prompt.text)
-                found = NO_QUESTIONS_SENT if isinstance(known, RowError) else self.pack.questions[known]
+                found = NO_QUESTIONS_SENT_ERROR if isinstance(known, RowError) else self.pack.questions[known]
             if isinstance(found, RowError):
                 found = [{"error": rows.error_value(found)}]
             records += [{"prompt": prompt.text, **row, "prompt_id": prompt.prompt_id} for row in found]

@@ -11,9 +11,9 @@ import pyarrow as pa
 from PIL import Image
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.base.errors import EMPTY_PROMPT, ConfigError, RefusedUri, RowError, check_prompt
+from plumbline.operators.base.errors import EMPTY_PROMPT_ERROR, ConfigError, RefusedUri, RowError, check_prompt
 from plumbline.operators.base.rows import list_values
-from plumbline.operators.images.decoding import CLOSED_IMAGE
+from plumbline.operators.images.decoding import CLOSED_IMAGE_MARK
 from plumbline.operators.images.rows import CAPTION_COLUMNS, SOURCE_COLUMNS
 
 AnyImage = Image.Image | np.ndarray | bytes | str | Path
@@ -22,9 +22,9 @@ bytes, or the path of a file.
 """
 ImageOrFrames = AnyImage | Sequence[AnyImage]
 """An image, the frames of a video, or the views of a 3D model."""
-IN_PNG = ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
-IN_TIFF = ("CMYK", "LAB", "F")
-"""Image modes that TIFF stores unchanged. Images in modes that are neither in IN_PNG nor in IN_TIFF are converted to
+PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
+TIFF_MODES = ("CMYK", "LAB", "F")
+"""Image modes that TIFF stores unchanged. Images in modes that are in neither PNG_MODES nor TIFF_MODES are converted to
 RGB.
 """
 
@@ -51,11 +51,11 @@ class Call(NamedTuple):
     """Computed tables, by metric and stage."""
 
     def explain(self, table: pa.Table) -> pa.Table:
-        """Return the scores; replace errors about empty prompts with the reason why the prompt is unusable."""
+        """Return the scores with better errors: instead of `empty prompt`, the reason why the prompt is unusable."""
         errors = table.column("error").to_pylist()
         for row, prompt_id in enumerate(table.column("prompt_id").to_pylist()):
             error = errors[row]
-            if error is not None and error["kind"] == EMPTY_PROMPT.kind and prompt_id in self.unusable:
+            if error is not None and error["kind"] == EMPTY_PROMPT_ERROR.kind and prompt_id in self.unusable:
                 errors[row] = self.unusable[prompt_id]._asdict()
         field = table.schema.field("error")
         return table.set_column(table.column_names.index("error"), field, pa.array(errors, field.type))
@@ -107,7 +107,7 @@ def read_call(
 def find_prompt_error(prompt: Any) -> RowError | None:
     """Return the reason why no image can be scored for this prompt, or None if the prompt is usable."""
     if rows.is_missing(prompt):
-        return EMPTY_PROMPT
+        return EMPTY_PROMPT_ERROR
     if not isinstance(prompt, str):
         return RowError("unusable_prompt", f"expected the prompt as text, found {type(prompt).__name__}; convert it")
     try:
@@ -131,10 +131,13 @@ def read_file(path: str) -> bytes:
 
 
 def _read_prompt(prompt: Any, questions: Any, unusable: dict[str, RowError]) -> AskedPrompt:
-    """Return the prompt with an id derived from its text and questions; add an error to `unusable` if it has one."""
+    """Return the prompt with an id derived from its text and questions.
+
+    If the prompt cannot be used, its error is added to `unusable`.
+    """
     error = find_prompt_error(prompt)
     suffix = "" if questions is None else f"-{hash_prompt(repr(questions))}"
-    if error is None or error == EMPTY_PROMPT:
+    if error is None or error == EMPTY_PROMPT_ERROR:
         text = "" if error else str(prompt)
         return AskedPrompt(hash_prompt(text) + suffix, text, questions)
     prompt_id = hash_prompt(f"\0{error.message}") + suffix  # no usable prompt has this id
@@ -143,7 +146,7 @@ def _read_prompt(prompt: Any, questions: Any, unusable: dict[str, RowError]) -> 
 
 
 def _make_caption_columns(captions: Sequence[Any], count: int) -> dict[str, pa.Array]:
-    """Return the caption columns of edits; both are null if either caption is unusable.
+    """Return the two caption columns of edits by name; both are null in a row if either caption is unusable.
 
     Raises ConfigError if the number of captions is not `count`.
     """
@@ -163,7 +166,7 @@ def _make_caption_columns(captions: Sequence[Any], count: int) -> dict[str, pa.A
 
 
 def _make_image_columns(listed: Sequence[Any], argument: str, names: tuple[str, str]) -> dict[str, pa.Array]:
-    """Return two columns, called `names`: the encoded images, and the paths of images that are files."""
+    """Return two columns by their `names`: the encoded images, and the paths of images that are files."""
     images = [_list_frames(image, f"{argument}[{number}]") for number, image in enumerate(listed)]
     return {
         names[0]: pa.array([list(map(_encode, frames)) for frames in images], pa.list_(pa.large_binary())),
@@ -232,12 +235,12 @@ def _save(image: Image.Image) -> bytes:
     """Return the pixels, encoded losslessly. If they cannot be decoded, return the bytes of the image's file."""
     file = io.BytesIO()
     try:
-        kept = image if image.mode in (*IN_PNG, *IN_TIFF) else image.convert("RGB")
-        kept.save(file, "TIFF" if kept.mode in IN_TIFF else "PNG", compress_level=1)
+        kept = image if image.mode in (*PNG_MODES, *TIFF_MODES) else image.convert("RGB")
+        kept.save(file, "TIFF" if kept.mode in TIFF_MODES else "PNG", compress_level=1)
     except Exception:
         stream = getattr(image, "fp", None)  # the file of an image that was opened and not read yet
         if stream is None or stream.closed:
-            return CLOSED_IMAGE
+            return CLOSED_IMAGE_MARK
         stream.seek(0)
-        return bytes(stream.read()) or CLOSED_IMAGE
+        return bytes(stream.read()) or CLOSED_IMAGE_MARK
     return file.getvalue()

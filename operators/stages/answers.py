@@ -29,7 +29,7 @@ class VqaMetric(Protocol):
     """Protocol of metrics that ask a VQA model about images."""
 
     def answer_options(self) -> dict[str, Any]:
-        """Return all options that determine how the model is asked."""
+        """Return all options that determine how the model is asked, for the keys of cells."""
 
     def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
         """Return the prompt for a question and its choices, keeping their order."""
@@ -45,20 +45,20 @@ class AskedQuestion(NamedTuple):
 
 
 class PromptQuestions(NamedTuple):
-    """One metric's questions about one prompt, or the error if there are none."""
+    """One metric's questions about one prompt, with the error instead of questions if there are none."""
 
     questions: list[AskedQuestion]
     error: RowError | None
 
     @property
     def digest(self) -> str:
-        return rows.input_digest(*(question.question_id for question in self.questions))
+        return rows.digest_inputs(*(question.question_id for question in self.questions))
 
 
 class QuestionIndex:
-    """Questions by prompt, read from a table (schema QUESTIONS) and put in the form in which the metric asks them.
+    """One metric's questions by prompt_id, in the form in which the VQA model is asked.
 
-    Questions that the metric's own filter dropped are omitted.
+    They are read from a table (schema QUESTIONS). Questions that the metric's own filter dropped are omitted.
     """
 
     def __init__(self, table: pa.Table, metric: VqaMetric) -> None:
@@ -67,7 +67,7 @@ class QuestionIndex:
             by_prompt[row["prompt_id"]].append(row)
         self.prompts: dict[str, PromptQuestions] = {}
         for prompt_id, written in by_prompt.items():
-            error = next((rows.row_error(row["error"]) for row in written if row["error"]), None)
+            error = next((rows.read_row_error(row["error"]) for row in written if row["error"]), None)
             asked = [
                 AskedQuestion(row["question_id"], metric.vqa_prompt(row["text"], tuple(row["choices"])))
                 for row in written
@@ -76,7 +76,7 @@ class QuestionIndex:
             self.prompts[prompt_id] = PromptQuestions(asked, error)
 
     def find(self, prompt_id: str | None) -> PromptQuestions:
-        """Return the questions to ask about images of the prompt."""
+        """Return the questions to ask about images of the prompt, or an error if the prompt is unknown."""
         if prompt_id is None or prompt_id not in self.prompts:
             return PromptQuestions([], unknown_prompt(prompt_id))
         return self.prompts[prompt_id]
@@ -122,10 +122,13 @@ class PriorsStage(Stage):
         encoded = self.model.encode([self.model.preprocess(make_blank_image())])
         tables = {name: self._make_table(index, encoded) for name, index in prepared.items()}
         usage = self.model.usage.minus(before)
-        return {name: rows.with_usage(table, usage) for name, table in tables.items()}
+        return {name: rows.attach_usage(table, usage) for name, table in tables.items()}
 
     def _make_table(self, index: QuestionIndex, encoded: Any) -> pa.Table:
-        """Return one row per prompt with the answers to all its questions, or an error."""
+        """Return one metric's table, given its questions and the encoded grey image.
+
+        It has one row per prompt, with the answers to all questions or an error.
+        """
         questions = [question.to_call(0) for of_prompt in index.prompts.values() for question in of_prompt.questions]
         outcomes = iter(isolate(lambda batch: self.model.likelihood(encoded, batch), questions))
         records = []
@@ -141,7 +144,10 @@ class PriorsStage(Stage):
 
 
 class ImageAnswers:
-    """Collector of the answers to one metric's questions about one image; the first error replaces all answers."""
+    """Collector of the answers to one metric's questions about one image.
+
+    `result` is the list of answers, or the first error: an image with an error has no answers.
+    """
 
     def __init__(self, asked: PromptQuestions) -> None:
         self.questions = asked.questions
@@ -157,7 +163,7 @@ class ImageAnswers:
 
 
 def collect_answers(images: PreparedImages, questions: Mapping[str, QuestionIndex]) -> dict[str, list[ImageAnswers]]:
-    """Return a collector for each preprocessed image, by metric."""
+    """Return empty collectors of answers by metric: one for each preprocessed image, in order."""
     prompt_ids = [row.prompt_id for row, count in zip(images.rows, images.counts, strict=True) for _ in range(count)]
     return {
         name: [ImageAnswers(index.find(prompt_id)) for prompt_id in prompt_ids] for name, index in questions.items()
@@ -181,13 +187,13 @@ class QuestionedImagesStage(ImagesStage):
     def tabulate_answers(
         self, images: PreparedImages, index: QuestionIndex, answers: Sequence[ImageAnswers]
     ) -> pa.Table:
-        """Build a metric's table from the answers about each image."""
+        """Return one metric's table of answers, with a row for each row of the shard."""
 
-        def columns(of_row: Sequence[list[dict[str, Any]]]) -> dict[str, Any]:
+        def make_columns(of_row: Sequence[list[dict[str, Any]]]) -> dict[str, Any]:
             joined = [answer for of_image in of_row for answer in of_image]
             return {"answers": joined, "images": len(of_row) if len(of_row) > 1 else None}
 
-        return self.tabulate(images, index, [of_image.result for of_image in answers], columns)
+        return self.tabulate(images, index, [of_image.result for of_image in answers], make_columns)
 
 
 class AnswersStage(QuestionedImagesStage):
@@ -221,7 +227,10 @@ class AnswersStage(QuestionedImagesStage):
         self.match = ChoiceMatcher(models["matcher"]) if "matcher" in models else None
 
     def measure(self, images: PreparedImages, questions: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
-        """Encode `image_batch` images at a time; answer all questions about them before encoding more images."""
+        """Return each metric's table of answers; images are encoded, and asked about, `image_batch` at a time.
+
+        A model with its own batching gets all images at once.
+        """
         before = self.model.usage
         answers = collect_answers(images, questions)
 
@@ -254,12 +263,12 @@ class AnswersStage(QuestionedImagesStage):
         encode_in_windows(self.model.encode, images.pixels, size, answer_window)
         usage = self.model.usage.minus(before)
         return {
-            name: rows.with_usage(self.tabulate_answers(images, questions[name], of_metric), usage)
+            name: rows.attach_usage(self.tabulate_answers(images, questions[name], of_metric), usage)
             for name, of_metric in answers.items()
         }
 
     def _read_answer(self, question: AskedQuestion, result: Any) -> dict[str, Any] | RowError:
-        """Convert a model's result to a value of the column `answers`."""
+        """Return a model's result as a value of the column `answers`, or an error if the result cannot be used."""
         prompt = question.vqa_prompt
         if not prompt.free:
             result = require_finite(result)

@@ -19,10 +19,10 @@ from plumbline.operators.stages.programs import ProgramResults
 @runtime_checkable
 class CaptioningMetric(Protocol):
     def caption_options(self) -> dict[str, Any]:
-        """Return all options that determine a caption, except the captioner."""
+        """Return, by name, all options that determine a caption, except the captioner."""
 
     def caption(self) -> Writing[str]:
-        """Ask for a caption of one image."""
+        """Ask for a caption of one image and return it."""
 
 
 class CaptionsStage(ImageWritingStage):
@@ -70,10 +70,10 @@ class DescribingMetric(Protocol):
     """Protocol of metrics that need descriptions written by a model that does not see the images."""
 
     def description_options(self) -> dict[str, Any]:
-        """Return all options that determine a description, except its input and the model."""
+        """Return, by name, all options that determine a description, except the captions and the describer."""
 
     def describe(self, sight: CaptionedImage) -> Writing[str]:
-        """Ask for a description of one image."""
+        """Ask for a description of one image, given captions of its parts, and return it."""
 
 
 class DescriptionsStage(DerivedStage):

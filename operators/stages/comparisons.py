@@ -1,4 +1,4 @@
-"""The comparisons and win_rates stages: a judge compares two images of a prompt, and images get the shares they won."""
+"""The comparisons and win_rates stages: a judge compares two images of a prompt; outcomes are listed by image."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -9,7 +9,7 @@ from PIL import Image
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.batches import isolate
-from plumbline.operators.base.errors import REMEDIES, RowError
+from plumbline.operators.base.errors import REMEDIES_BY_KIND, RowError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.images.decoding import RowFailure
 from plumbline.operators.images.preparing import Edit
@@ -35,40 +35,42 @@ from plumbline.operators.stages.stage import (
 
 SOURCE_MESSAGE = name_edit_error(RowError("", ""), "source").message
 """Start of the message about the other image of a pair, which is read as the source of an edit is."""
-SAME_IMAGE = PairAnswer("tie", 0.5, "The two files are identical.")
+SAME_IMAGE_ANSWER = PairAnswer("tie", 0.5, "The two files are identical.")
 """Answer about identical files, about which the judge is not asked."""
-BLACK = RowError("blank_picture", "it is entirely black, as images from a safety filter are; generate it again")
-SEVERAL_IMAGES = RowError("too_many_images", "a judge compares single images, but the row has several; keep one")
+BLACK_IMAGE_ERROR = RowError(
+    "blank_picture", "it is entirely black, as images from a safety filter are; generate it again"
+)
+SEVERAL_IMAGES_ERROR = RowError("too_many_images", "a judge compares single images, but the row has several; keep one")
 
-NOTHING: ProgramResults[Any] = ProgramResults([], Usage())
+NO_RESULTS: ProgramResults[Any] = ProgramResults([], Usage())
 
 
 @runtime_checkable
 class ComparingMetric(Protocol):
-    """Protocol of metrics whose judge compares two images; the views are the two orders."""
+    """Protocol of metrics whose judge compares two images, which it sees in both orders (the two views)."""
 
     answers: Any
     """`likelihood` or `reply`."""
 
     def comparison_options(self) -> dict[str, Any]:
-        """Return all options that determine an answer, except the judge."""
+        """Return, by name, all options that determine an answer, except the judge."""
 
     def question(self, prompt: str) -> str:
-        """Return the question about two images of a prompt."""
+        """Return the text that asks which of two images is better for this prompt, and lists the choices."""
 
     def compare(self, prompt: str) -> Writing[tuple[PairAnswer, ...]]:
-        """Ask for a reply about each view."""
+        """Ask for a reply about each of the two orders of the images; return both answers."""
 
 
 class OtherImage(NamedTuple):
-    """Ids of the image that a row's image is compared with."""
+    """Image id and generator of the image that a row's image is compared with."""
 
     other_image_id: str | None
     other_generator: str
 
 
 class ComparedPrompts(NamedTuple):
-    """The prompts of a window of pairs, with the results of pairs that the judge need not be asked about."""
+    """The prompts of some pairs of images, with the results of pairs that the judge need not be asked about."""
 
     prompts: Mapping[str, str]
     others: Sequence[OtherImage]
@@ -78,7 +80,7 @@ class ComparedPrompts(NamedTuple):
 
     def digest(self, prompt_id: str | None) -> str | None:
         text = find_text(self.prompts, prompt_id)
-        return rows.input_digest(text) if isinstance(text, str) else None
+        return rows.digest_inputs(text) if isinstance(text, str) else None
 
     def prepare(self, task: ImageTask) -> str | tuple[PairAnswer, ...] | RowError:
         """Return the text of a pair's prompt, or the pair's result if the judge is not asked about it."""
@@ -108,7 +110,10 @@ class ComparisonsStage(ImageWritingStage):
 
     @classmethod
     def trial_call(cls, key: str, metrics: Collection[Any]) -> Call:
-        """Return `likelihood` if a metric needs it, because not every service reports likelihoods."""
+        """Return the model call with which a service is tested before the sweep begins.
+
+        It is `likelihood` if a metric needs it, because not every service reports likelihoods.
+        """
         return "likelihood" if any(metric.answers == "likelihood" for metric in metrics) else cls.calls[key]
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
@@ -121,13 +126,16 @@ class ComparisonsStage(ImageWritingStage):
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> PreprocessedImage:
         if image.getbbox() is None:
-            raise RowFailure(BLACK)
+            raise RowFailure(BLACK_IMAGE_ERROR)
         if edit is not None and edit.source.getbbox() is None:
-            raise RowFailure(name_edit_error(BLACK, "source"))
+            raise RowFailure(name_edit_error(BLACK_IMAGE_ERROR, "source"))
         return super().preprocess(image, edit)
 
     def prepare(self, inputs: Inputs) -> PreparedShard:
-        """Decode the images of the pairs without a result, and name the generator in the error of an image."""
+        """Return the shard with the decoded images of all pairs that have no result yet.
+
+        The message of an image's error names the image's generator.
+        """
         prepared = super().prepare(inputs)
         images, others = prepared.images, next(iter(prepared.questions.values())).others
         known: dict[int, tuple[PairAnswer, ...] | RowError] = {}
@@ -135,14 +143,14 @@ class ComparisonsStage(ImageWritingStage):
             if (error := images.errors[index]) is not None:
                 images.errors[index] = _name_generator(error, inputs.group, others[number].other_generator)
             elif images.counts[index] > 1:
-                known[number] = SEVERAL_IMAGES
+                known[number] = SEVERAL_IMAGES_ERROR
             elif images.digests[index] == images.sources[index]:
-                known[number] = (SAME_IMAGE,) * len(self.views)
+                known[number] = (SAME_IMAGE_ANSWER,) * len(self.views)
         questions = {name: compared._replace(known=known) for name, compared in prepared.questions.items()}
         return prepared._replace(questions=questions)
 
     def compute(self, prepared: PreparedShard) -> Mapping[str, pa.Table]:
-        """Compute the tables, and fill in the current ids of the other images, which reused rows may lack."""
+        """Return each metric's table; the other images' current ids are filled in, which reused rows may lack."""
         tables = {}
         for name, table in super().compute(prepared).items():
             others = prepared.questions[name].others
@@ -165,7 +173,7 @@ class ComparisonsStage(ImageWritingStage):
         weighed = [index for index, task in enumerate(tasks) if self.metrics[task.metric].answers == "likelihood"]
         written = [index for index, task in enumerate(tasks) if self.metrics[task.metric].answers != "likelihood"]
         replied = super().run_tasks([tasks[index] for index in written], features)
-        answered = self._weigh_tasks([tasks[index] for index in weighed], features) if weighed else NOTHING
+        answered = self._weigh_tasks([tasks[index] for index in weighed], features) if weighed else NO_RESULTS
         results = dict(zip([*written, *weighed], [*replied.results, *answered.results], strict=True))
         return ProgramResults([results[index] for index in range(len(tasks))], replied.usage.plus(answered.usage))
 
@@ -193,7 +201,7 @@ class ComparisonsStage(ImageWritingStage):
 
 
 def _identify_others(pairs: pa.Table) -> Iterator[OtherImage]:
-    """Yield the ids of the other image of each pair."""
+    """Yield, for each row of a table of pairs, the id and generator of the other image."""
     for record in list_image_records(pairs):
         other = {"image_id": record["other_image_id"], "prompt_id": record["prompt_id"]}
         other |= {"image": record.get("source"), "uri": record.get("source_uri")}
@@ -209,7 +217,7 @@ def _name_generator(error: RowError, generator: str, other: str) -> RowError:
 
 
 class Share(NamedTuple):
-    """One image's share in one comparison."""
+    """Outcome of one comparison for one of its two images: how likely this image is better, or an error."""
 
     p_better: float | None
     """Probability that the image is better than the other one; None if the comparison failed."""
@@ -219,18 +227,18 @@ class Share(NamedTuple):
 
 
 Shares = Mapping[tuple[str, str], Sequence[Share]]
-"""Shares in all comparisons of an image, by generator and image id."""
+"""Outcomes of all comparisons that an image takes part in, by the image's generator and id."""
 
 
 class PreparedWins(NamedTuple):
-    """A window of images, and the comparisons of each metric."""
+    """Some images of a shard, and the outcomes of their comparisons by metric."""
 
     images: Sequence[tuple[ImageRow, RowError | None]]
     shares: Mapping[str, Shares]
 
 
 class WinRatesStage(RowStage):
-    """Stage that gathers the shares of each image in its comparisons (schema WIN_RATES).
+    """Stage that lists, for each image, how likely it is better in each of its comparisons (schema WIN_RATES).
 
     A comparison that failed for good is left out; one that may succeed later makes the row an error until it does.
     """
@@ -270,10 +278,10 @@ class WinRatesStage(RowStage):
 
 
 def _collect_shares(comparisons: Upstream) -> Shares:
-    """Return the shares of all images in these comparisons."""
+    """Return the outcomes of all comparisons in a table of pairs (schema PAIRS), for both images of each pair."""
     shares: dict[tuple[str, str], list[Share]] = {}
     for row in comparisons.read().to_pylist():
-        error, p_other = rows.row_error(row["error"]), None
+        error, p_other = rows.read_row_error(row["error"]), None
         if error is None:
             shown_first, shown_second = (answer["p_first"] for answer in row["answers"])
             p_other = (shown_first + 1 - shown_second) / 2
@@ -285,15 +293,15 @@ def _collect_shares(comparisons: Upstream) -> Shares:
 
 
 def _gather(row: ImageRow, error: RowError | None, shares: Shares) -> dict[str, Any]:
-    """Return an image's row, given the shares of all images."""
+    """Return an image's row (schema WIN_RATES): its outcomes, or an error if it has none or one may succeed later."""
     own = shares.get((row.generator, row.image_id or ""), ())
     wins = [share.p_better for share in own if share.p_better is not None]
     errors = [share.error for share in own if share.error is not None]
     lasting = next((each for each in errors if each.retryable), None)
     if error is None and not own:
         problem = f"no generator that {row.generator} is compared with has an image of prompt {row.prompt_id!r}"
-        error = RowError("no_pair", f"{problem}; {REMEDIES['no_pair']}")
+        error = RowError("no_pair", f"{problem}; {REMEDIES_BY_KIND['no_pair']}")
     error = error or lasting or (None if wins else errors[0])
     digest = next((share.image_digest for share in own if share.image_digest), None)
-    columns = {"wins": wins, "basis": rows.input_digest(*map(repr, wins))} if error is None else {}
+    columns = {"wins": wins, "basis": rows.digest_inputs(*map(repr, wins))} if error is None else {}
     return row.row(**columns, image_digest=digest, error=rows.error_value(error))

@@ -16,19 +16,19 @@ from plumbline.operators.stages.images import RowKey
 from plumbline.operators.stages.programs import ProgramResults, generate, run_programs
 from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, cache_upstream, find_text, texts_of
 
-IDS = ("image_id", "prompt_id", "generator", "image_digest")
+ID_COLUMNS = ("image_id", "prompt_id", "generator", "image_digest")
 
 
 class DerivedRow(NamedTuple):
-    """The input from which one row is computed."""
+    """Everything from which one row of a derived table is computed, or the row of an earlier cell to reuse."""
 
     ids: Mapping[str, Any]
-    """Id columns (IDS), which the row shares with its input tables."""
+    """Id columns (ID_COLUMNS), which the row shares with its input tables."""
     images: Sequence[Any] = ()
     """Input for each image of the row; empty if there is nothing to compute."""
     error: RowError | None = None
     digest: str | None = None
-    """Digest of the input."""
+    """Digest of all inputs of the row, by which an equal row of an earlier cell is found."""
     reused: Mapping[str, Any] | None = None
     """Row from an earlier cell that has the same input."""
 
@@ -51,18 +51,24 @@ class DerivedStage(Stage):
     def inputs_of_images(
         self, metric: Any, read: Mapping[str, Mapping[str, Any]], text: str | RowError
     ) -> list[Any] | RowError:
-        """Return each image's input as plain values, given its row in each table and the prompt's `text`."""
+        """Return the input for each image of a row as plain values, or an error if the row cannot be computed.
+
+        `read` has the row of each table that the stage reads, and `text` is the prompt's.
+        """
 
     def program(self, metric: Any, image: Any) -> Writing[Any]:
-        """Return the program of requests for one image's input; not called if `run_images` is overridden."""
+        """Return a program that requests what the metric needs for one image, whose input is `image`.
+
+        It is not called if `run_images` is overridden.
+        """
         raise NotImplementedError
 
     @abstractmethod
     def columns(self, results: Sequence[Any]) -> dict[str, Any]:
-        """Return the columns of a row, given the results for its images."""
+        """Return the stage's columns of one row by name, given the results for the row's images."""
 
     def run_images(self, images: Sequence[tuple[Any, Any]]) -> ProgramResults[Any]:
-        """Return the result for each pair of a metric and an image's input."""
+        """Return the result for each item of `images`, which is a metric and the input for one image."""
         model = self.models[next(iter(self.calls))]
         return run_programs([self.program(metric, image) for metric, image in images], partial(generate, model))
 
@@ -90,21 +96,21 @@ class DerivedStage(Stage):
         earlier: Mapping[RowKey, Mapping[str, Any]],
     ) -> DerivedRow:
         first, *others = read.values()
-        ids = {column: first[column] for column in IDS}
-        error = next((rows.row_error(row["error"]) for row in read.values() if row["error"]), None)
-        if error is None and any(row[column] != first[column] for row in others for column in IDS):
+        ids = {column: first[column] for column in ID_COLUMNS}
+        error = next((rows.read_row_error(row["error"]) for row in read.values() if row["error"]), None)
+        if error is None and any(row[column] != first[column] for row in others for column in ID_COLUMNS):
             error = make_incomplete_cell_error(
                 next(iter(read)), f"does not match the current image {first['image_id']}"
             )
         images = error or self.inputs_of_images(metric, read, find_text(texts, first["prompt_id"]))
         if isinstance(images, RowError):
             return DerivedRow(ids, error=images)
-        digest = rows.input_digest(*map(json.dumps, images))
+        digest = rows.digest_inputs(*map(json.dumps, images))
         reused = earlier.get((first["prompt_id"], first["image_digest"], digest))
         return DerivedRow(ids, () if reused else images, digest=digest, reused=reused)
 
     def compute(self, prepared: Mapping[str, list[DerivedRow]]) -> Mapping[str, pa.Table]:
-        """Compute the rows of all metrics together, in order to fill the model's batches."""
+        """Return each metric's table; the rows of all metrics are computed together, to fill the model's batches."""
         ran = self.run_images(
             [
                 (self.metrics[name], image)
@@ -126,6 +132,6 @@ class DerivedStage(Stage):
                     records.append({**row.ids, "error": rows.error_value(error)})
                 else:
                     records.append({**row.ids, **self.columns(results), "basis": row.digest})
-            table = rows.with_usage(rows.table(records, self.schema), ran.usage)
-            tables[name] = rows.with_kept(table, sum(row.reused is not None for row in of_metric))
+            table = rows.attach_usage(rows.table(records, self.schema), ran.usage)
+            tables[name] = rows.attach_kept(table, sum(row.reused is not None for row in of_metric))
         return tables

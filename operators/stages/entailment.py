@@ -14,7 +14,7 @@ from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.calls import EntailmentModel
 from plumbline.operators.stages.stage import Inputs, Stage, StageOptions
 
-_THERE = re.compile(
+_THERE_PATTERN = re.compile(
     r"(?P<verb>is|are) there (?P<what>.+?)(?: in (?:the|this) (?:image|picture|photo))? ?(?:(?<!\?)\?+)?", re.IGNORECASE
 )
 
@@ -61,14 +61,14 @@ class EntailmentStage(Stage):
 
 
 def write_hypothesis(question: str, answer: str) -> str:
-    """Combine a question and its answer into one statement.
+    """Return a question and its answer as one statement.
 
     "is there a man in the image?" and yes become "There is a man."; no becomes "It is not true that there is a man.".
     Everything else is quoted: 'The answer to the question "what color is the dog?" is red.'. The paper does not say how
     it phrases hypotheses.
     """
     question, answer = parsing.collapse_spaces(question), parsing.collapse_spaces(answer)
-    there = _THERE.fullmatch(question)
+    there = _THERE_PATTERN.fullmatch(question)
     if there and parsing.normalise(answer) in parsing.YES_NO:
         statement = f"here {there['verb'].lower()} {there['what']}."
         return f"T{statement}" if parsing.normalise(answer) == "yes" else f"It is not true that t{statement}"

@@ -17,7 +17,7 @@ from plumbline.operators.metrics.user_code import describe_error, to_float
 from plumbline.operators.stages.images import ImagesStage
 from plumbline.operators.stages.stage import Inputs, StageOptions, cache_upstream, find_text, texts_of
 
-WINDOW = 32
+WINDOW_ROWS = 32
 """Number of rows whose images are decoded together; the images are not resized."""
 ImageAndPrompt = tuple[Image.Image, str]
 
@@ -34,7 +34,7 @@ class GivenTexts(NamedTuple):
 
     def digest(self, prompt_id: str | None) -> str | None:
         text = self.text(prompt_id)
-        return rows.input_digest(text) if isinstance(text, str) else None
+        return rows.digest_inputs(text) if isinstance(text, str) else None
 
 
 class FunctionValuesStage(ImagesStage):
@@ -48,7 +48,7 @@ class FunctionValuesStage(ImagesStage):
     schema = schemas.FUNCTION_VALUES
     metric_type = FunctionConfig
     shuffles_words = True
-    window = WINDOW
+    window = WINDOW_ROWS
 
     @classmethod
     def recipe(cls, name: str, metric: FunctionConfig) -> dict[str, Any]:
@@ -90,7 +90,10 @@ class UserFunction:
         self.function = code.open()
 
     def compute(self, shown: Sequence[ImageAndPrompt], batch: int) -> list[float | RowError]:
-        """Return a value for each image with its prompt; functions that take several images get `batch` per call."""
+        """Return the function's value, or an error, for each image with its prompt.
+
+        A function that takes several images gets `batch` of them per call.
+        """
         size = batch if self.code.batches else 1
         return [
             value

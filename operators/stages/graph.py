@@ -18,7 +18,7 @@ from plumbline.operators.stages.table import STAGES
 
 
 class GraphNode(NamedTuple):
-    """One stage together with the models that it loads."""
+    """A stage together with the models that it uses; the plan gives each node a pool of workers."""
 
     name: str
     """Name composed of the stage, the role of its own model and, if the model sees other images than the scored images,
@@ -26,13 +26,16 @@ class GraphNode(NamedTuple):
     """
     stage: type[Stage]
     roles: Mapping[str, str]
-    """Roles by the metrics' options that set them; the role of the stage's own model comes first."""
+    """Role of each model, by the metrics' option that sets the role; the role of the stage's own model comes first."""
     metrics: Mapping[str, Metric]
     """Metrics that use this node; all metrics that share a model are computed in one pass."""
 
 
 def make_nodes(metrics: Mapping[str, Metric]) -> list[GraphNode]:
-    """Return the nodes in the order of the data flow; raise ConfigError for an invalid chain."""
+    """Return a node for each stage and model that the metrics' chains need, in the order of the data flow.
+
+    Raise ConfigError for an invalid chain.
+    """
     for name, metric in metrics.items():
         check_chain(name, metric)
     nodes = []
@@ -159,7 +162,7 @@ def make_node_name(stage: type[Stage], metric: Metric) -> str:
 
 
 def _merge_roles(stage: type[Stage], metrics: Mapping[str, Metric]) -> dict[str, str]:
-    """Return the roles of all models that a node's metrics use; raise ConfigError if an option has several roles."""
+    """Return the roles of a node's models by option; raise ConfigError if metrics set an option to several roles."""
     roles: dict[str, str] = {}
     for key in stage.calls:
         named = list(dict.fromkeys(metric.roles[key] for metric in metrics.values() if key in metric.roles))

@@ -10,7 +10,7 @@ from plumbline.operators.images.preparing import Edit
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.stages.images import PixelsStage
 
-MAX_SIDE = 512
+MAX_SIDE_PIXELS = 512
 """Maximum side in pixels. Larger images are scaled down, so that edges have the same scale and all images take about
 the same time.
 """
@@ -32,7 +32,7 @@ class PixelStatistics(NamedTuple):
 
 def measure_pixels(image: Image.Image) -> PixelStatistics:
     """Return the statistics of an RGB image, using Rec. 601 luma as brightness."""
-    scale = MAX_SIDE / max(image.size)
+    scale = MAX_SIDE_PIXELS / max(image.size)
     if scale < 1:
         width, height = (max(round(side * scale), 1) for side in image.size)
         image = image.resize((width, height), Image.Resampling.BOX)

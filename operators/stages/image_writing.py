@@ -28,7 +28,7 @@ from plumbline.operators.stages.stage import StageOptions
 
 
 class PreprocessedImage(NamedTuple):
-    """An image, preprocessed for each of the metrics' views."""
+    """An image's size, and the model's preprocessed input for each view that the metrics ask about."""
 
     width: int
     """Width of the decoded image in pixels."""
@@ -38,7 +38,7 @@ class PreprocessedImage(NamedTuple):
 
 
 class ImageTask(NamedTuple):
-    """The task of writing about one image for one metric."""
+    """One image about which the model writes for one metric."""
 
     metric: str
     questions: Any
@@ -59,15 +59,18 @@ class ImageWritingStage(ImagesStage):
         self.side_by_side = self.model.side_by_side
 
     def program(self, task: ImageTask) -> Writing[Any]:
-        """Return the program of requests for an image; not called if `run_tasks` is overridden."""
+        """Return a program that requests what the metric needs to know about the task's image.
+
+        It is not called if `run_tasks` is overridden.
+        """
         raise NotImplementedError
 
     @abstractmethod
     def columns(self, results: Sequence[Any]) -> dict[str, Any]:
-        """Return the columns of a row, given the results for its images."""
+        """Return the stage's columns of one row by name, given the results for the row's images."""
 
     def run_tasks(self, tasks: Sequence[ImageTask], features: Sequence[Any]) -> ProgramResults[Any]:
-        """Return the result of each task; `features` contains the encoded views of all images."""
+        """Return what the program of each task returns; `features` contains the encoded views of all images."""
 
         def answer(asked: Sequence[ProgramRequest]) -> Sequence[Reply]:
             requests = [ImageRequest(tasks[one.program].feature + one.request.view, one.request) for one in asked]
@@ -124,6 +127,6 @@ class ImageWritingStage(ImagesStage):
         encode_in_windows(encode, pixels, size, run_window)
         usage = reduce(Usage.plus, usages, Usage())
         return {
-            name: rows.with_usage(self.tabulate(images, questions[name], of_metric, self.columns), usage)
+            name: rows.attach_usage(self.tabulate(images, questions[name], of_metric, self.columns), usage)
             for name, of_metric in results.items()
         }

@@ -20,17 +20,17 @@ RowKey = tuple[str | None, str, str]
 
 
 class QuestionsByPrompt(Protocol):
-    """Protocol of a metric's questions about the images of each prompt."""
+    """Protocol of what a metric asks about images, which may depend on the prompt."""
 
     def digest(self, prompt_id: str | None) -> str | None:
         """Return the digest of the questions about images of this prompt, or None if the prompt is unknown."""
 
 
 class AnyPrompt:
-    """Questions that do not depend on the prompt."""
+    """Questions of a metric that asks the same about every image, whatever its prompt."""
 
     def digest(self, prompt_id: str | None) -> str:
-        return rows.input_digest()  # the same for all prompts: the cell's recipe has everything else
+        return rows.digest_inputs()  # the same for all prompts: the cell's recipe has everything else
 
 
 def select_images_of_view(view: View, image: Image.Image, edit: Edit | None) -> list[Image.Image]:
@@ -42,7 +42,7 @@ def select_images_of_view(view: View, image: Image.Image, edit: Edit | None) -> 
 
 
 class EarlierRows:
-    """A metric's rows from earlier cells, indexed by their inputs."""
+    """One metric's rows from earlier cells, found again by prompt, image and other inputs (RowKey)."""
 
     def __init__(self, tables: Sequence[pa.Table]) -> None:
         """Index the rows without an error; `tables` must be sorted from newest to oldest."""
@@ -55,7 +55,10 @@ class EarlierRows:
         self.numbers: dict[RowKey, int] = {key: number for number, key in enumerate(keys) if valid[number]}
 
     def take(self, found: Mapping[int, tuple[int, ImageRow]]) -> "ReusedRows":
-        """Return rows with their images' current ids; `found` maps positions in the shard to (row number, ids)."""
+        """Return earlier rows with the images' current ids, to be reused in a shard.
+
+        `found` maps the position in the shard to the row's number among the earlier rows, and the current ids.
+        """
         table = self.table.take(pa.array([number for number, _ in found.values()], pa.int64()))
         for field, name in enumerate(ImageRow._fields):
             column = table.column_names.index(name)
@@ -65,7 +68,7 @@ class EarlierRows:
 
 
 class ReusedRows(NamedTuple):
-    """Rows from earlier cells that do not need to be computed again."""
+    """A table of rows from earlier cells, and their positions in the shard; they are not computed again."""
 
     table: pa.Table
     positions: Sequence[int]
@@ -73,7 +76,7 @@ class ReusedRows(NamedTuple):
 
 
 class PreparedShard(NamedTuple):
-    """A shard's images, prepared for computing."""
+    """A shard's decoded images, the metrics' questions about them, and rows that are reused from earlier cells."""
 
     images: PreparedImages
     """The images for which at least one metric has no result yet."""
@@ -110,22 +113,22 @@ class ImagesStage(RowStage):
         uses them.
         """
         digest: str | None = questions.digest(row.prompt_id)
-        return digest if sources is None or digest is None else rows.input_digest(digest, sources)
+        return digest if sources is None or digest is None else rows.digest_inputs(digest, sources)
 
     @abstractmethod
     def measure(self, images: PreparedImages, questions: Mapping[str, Any]) -> Mapping[str, pa.Table]:
         """Return a table for each metric, with one row per image row, including rows with errors."""
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Any:
-        """Preprocess one image for the model; `edit` is given if the metrics use sources."""
+        """Return one image in the form that the model reads; `edit` is given if the metrics use sources."""
         return self.model.preprocess(image)
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Any:
-        """Preprocess the frames of one video; each frame represents the given number of seconds."""
+        """Return a video in the form that the model reads; each frame stands for the given number of seconds."""
         return self.model.preprocess_video(frames, seconds)
 
     def prepare(self, inputs: Inputs) -> PreparedShard:
-        """Decode the images for which at least one metric has no row in earlier cells."""
+        """Return the shard with the decoded images for which at least one metric has no row in earlier cells."""
         questions = self.read_questions(inputs)
         if self._earlier[0] is not inputs.earlier:  # indexed once for all windows of a shard
             indices = {name: EarlierRows(tables) for name, tables in inputs.earlier.items() if tables}
@@ -172,7 +175,7 @@ class ImagesStage(RowStage):
             number_of |= {position: row for row, position in enumerate(reused.positions)}
             in_order = both.take(pa.array([number_of[position] for position in sorted(number_of)], pa.int64()))
             counted = in_order.replace_schema_metadata(computed.schema.metadata)
-            tables[name] = rows.with_kept(counted, len(reused.positions))
+            tables[name] = rows.attach_kept(counted, len(reused.positions))
         return tables
 
     def tabulate(
@@ -212,7 +215,7 @@ class PixelsStage(ImagesStage):
     """Column of the table that contains the measurements of a row's images."""
 
     def measure(self, images: PreparedImages, questions: Mapping[str, AnyPrompt]) -> Mapping[str, pa.Table]:
-        def columns(measured: Sequence[Any]) -> dict[str, Any]:
+        def make_columns(measured: Sequence[Any]) -> dict[str, Any]:
             return {self.column: [measurements._asdict() for measurements in measured]}
 
-        return dict.fromkeys(questions, self.tabulate(images, AnyPrompt(), images.pixels, columns))
+        return dict.fromkeys(questions, self.tabulate(images, AnyPrompt(), images.pixels, make_columns))

@@ -30,10 +30,10 @@ class ModuleMetric(VqaMetric, Protocol):
     """Protocol of metrics whose questions are statements that modules check."""
 
     def query_options(self) -> dict[str, Any]:
-        """Return all options that determine the queries, except questions and models."""
+        """Return, by name, all options that determine the queries, except questions and models."""
 
     def image_queries(self, text: str) -> tuple[ImageQuery, ...]:
-        """Return the queries that together answer one question."""
+        """Return the calls to models whose results together answer one question (a statement of a program)."""
 
 
 class ModulesStage(QuestionedImagesStage):
@@ -89,7 +89,7 @@ class ModulesStage(QuestionedImagesStage):
                 of_image.add(error or {"question_id": question.question_id, **columns})
         usage = self._sum_usage().minus(before)
         return {
-            name: rows.with_usage(self.tabulate_answers(images, questions[name], of_metric), usage)
+            name: rows.attach_usage(self.tabulate_answers(images, questions[name], of_metric), usage)
             for name, of_metric in answers.items()
         }
 
@@ -111,7 +111,7 @@ class ModulesStage(QuestionedImagesStage):
         features = {image: feature for image, feature in encoded.items() if not isinstance(feature, RowError)}
         indices = {image: index for index, image in enumerate(features)}
         sound = [(image, query) for image, query in wanted if image in features]
-        take = partial(_RUN[name], model, list(features.values()))
+        take = partial(_RUNNERS[name], model, list(features.values()))
         results = isolate(lambda batch: take([(indices[image], query) for image, query in batch]), sound)
         failed = {(image, query): encoded[image] for image, query in wanted if image not in features}
         return failed | dict(zip(sound, results, strict=True))
@@ -152,4 +152,4 @@ def _answer(model: LikelihoodModel, features: Sequence[Any], queries: IndexedQue
     return [answer if isinstance(answer, RowError) else QueryResult(text=answer) for answer in found]
 
 
-_RUN: Mapping[str, Any] = {"detector": _detect, "reader": _read, "model": _answer}
+_RUNNERS: Mapping[str, Any] = {"detector": _detect, "reader": _read, "model": _answer}

@@ -6,7 +6,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from plumbline.operators.base.batches import call_and_count, is_device_lost, isolate
 from plumbline.operators.base.errors import ModelError, RowError
-from plumbline.operators.base.stopping import STOP, STOPPED
+from plumbline.operators.base.stopping import STOP_REQUESTED, STOPPED_ERROR
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics.writing import UnreadableReply, Writing
 from plumbline.operators.models.calls import GenerateModel, Generation, ImageGenerateModel, ImageRequest, Request
@@ -16,7 +16,7 @@ Reply = Generation | RowError
 
 
 class ProgramRequest(NamedTuple):
-    """A request made by one of the programs."""
+    """A request to the model, and the program that waits for its reply."""
 
     program: int
     """Index of the program that made the request."""
@@ -24,7 +24,7 @@ class ProgramRequest(NamedTuple):
 
 
 class ProgramResults(NamedTuple, Generic[T]):
-    """Results of the programs, and the total usage of their model calls."""
+    """Results of several programs, and the total usage of their model calls."""
 
     results: list[T | RowError]
     """Result of each program, in order."""
@@ -44,7 +44,7 @@ def run_programs(
     while asked := [
         ProgramRequest(index, request) for index, program in enumerate(running) for request in program.requests
     ]:
-        replies = [STOPPED] * len(asked) if STOP.is_set() else answer(asked)
+        replies = [STOPPED_ERROR] * len(asked) if STOP_REQUESTED.is_set() else answer(asked)
         usage = reduce(Usage.plus, (reply.usage_with_cut for reply in replies if isinstance(reply, Generation)), usage)
         rest = iter(replies)
         for program in running:

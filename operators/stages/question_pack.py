@@ -1,4 +1,4 @@
-"""Lookup of the questions that a benchmark ships, by prompt."""
+"""Finds the questions that a benchmark ships for a prompt, and makes questions about texts in images."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,13 +13,13 @@ from plumbline.operators.metrics.parsing import collapse_spaces, shorten
 from plumbline.operators.metrics.questions.question_list import TEXT_KIND
 from plumbline.operators.metrics.writing import WrittenQuestion, assign_ids
 
-NO_QUESTIONS_SENT = RowError(
+NO_QUESTIONS_SENT_ERROR = RowError(
     "no_questions",
     "no questions came with the prompt, and the pack has no prompt with this text, or several; send a list of "
     "questions, or correct the prompt",
 )
 """Error of a prompt that comes without questions, in a call to the scorer or a request to a service."""
-ONLY_TEXTS = RowError(
+ONLY_TEXTS_ERROR = RowError(
     "no_questions",
     "the benchmark ships only texts that images of the prompt should contain, which the metric text checks; add "
     "questions, or leave the metric out",
@@ -76,7 +76,7 @@ def _select_usable_rows(
     """Return a prompt's questions, or an error if the metric cannot use them; leave out texts to find in the image."""
     asked = [row for row in packed if not _is_text(row)]
     if not asked:
-        return ONLY_TEXTS
+        return ONLY_TEXTS_ERROR
     refusal = metric.refusal_of_pack({len(row["choices"]) for row in asked if row.get("error") is None})
     return (
         asked
@@ -100,7 +100,7 @@ def make_text_questions(prompts: pa.Table, pack: PackIndex, metric: TextInImageM
         found = pack.find_id(prompt_id, text)
         packed = [] if isinstance(found, RowError) else pack.questions[found]
         error = next((RowError(**row["error"]) for row in packed if row.get("error") is not None), None)
-        if error == NO_QUESTIONS_SENT:
+        if error == NO_QUESTIONS_SENT_ERROR:
             error = None  # the texts are then taken from the prompt itself
         questions = (
             check_prompt(text)

@@ -32,14 +32,14 @@ class QuestionMetric(Protocol):
     """Protocol of metrics with questions: written by a model, shipped by the benchmark, or made from given texts."""
 
     def question_options(self) -> dict[str, Any]:
-        """Return all options that determine the questions, except the writer and the pack's content."""
+        """Return, by name, all options that determine the questions, except the writer and the pack's content."""
 
 
 class QuestionWritingMetric(QuestionMetric, Protocol):
     """Protocol of metrics that write their questions, with or without a model."""
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]] | Writing[list[WrittenQuestion] | RowError]:
-        """Write the questions about a prompt; a program that makes no requests needs no model.
+        """Request the questions about a prompt and return them; a program that makes no requests needs no model.
 
         Raise UnreadableReply if there are none, or return an error if the prompt cannot have any.
         """
@@ -93,7 +93,7 @@ class QuestionsStage(RowStage):
         return PreparedPrompts(inputs.rows, dict.fromkeys(inputs.metrics, refused))
 
     def compute(self, prepared: PreparedPrompts) -> Mapping[str, pa.Table]:
-        """Write the questions of all metrics together, in order to fill the model's batches."""
+        """Return each metric's table; questions of all metrics are requested together, to fill the model's batches."""
         with ThreadPoolExecutor(len(prepared.written)) as pool:
             tables = pool.map(partial(self._make_table, prepared), prepared.written)
             return dict(zip(prepared.written, tables, strict=True))
@@ -117,12 +117,15 @@ def write_questions(
     ran = run_programs([_write_or_error(text, metric) for text in new], partial(generate, model))
     written = {**kept, **dict(zip(new, map(make_question_rows, ran.results), strict=True))}
     records = [{**row, "prompt_id": prompt_id, "prompt": text} for prompt_id, text in asked for row in written[text]]
-    table = rows.with_usage(rows.table(records, schemas.QUESTIONS), ran.usage)
-    return rows.with_kept(table, sum(record["prompt"] in kept for record in records))
+    table = rows.attach_usage(rows.table(records, schemas.QUESTIONS), ran.usage)
+    return rows.attach_kept(table, sum(record["prompt"] in kept for record in records))
 
 
 def _write_or_error(text: str, metric: QuestionWritingMetric) -> Writing[Sequence[WrittenQuestion] | RowError]:
-    """Write a prompt's questions with the metric's program, or return the error if there are none."""
+    """Ask the metric's language model for a prompt's questions; return them or an error.
+
+    It is an error if the prompt is unusable, or if the model writes no question.
+    """
     if (problem := check_prompt(text)) is not None:
         return problem
     written = yield from metric.write(text)

@@ -23,7 +23,7 @@ from plumbline.operators.metrics.writing import WrittenQuestion, is_asked
 from plumbline.operators.models.calls import Box
 from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, StaleInput, Upstream, cache_upstream
 
-STALE_QUESTIONS = "the questions that it was computed from have been rewritten"
+STALE_QUESTIONS_REASON = "the questions that it was computed from have been rewritten"
 
 
 @runtime_checkable
@@ -31,11 +31,11 @@ class ImageCombiningMetric(Protocol):
     """Protocol of metrics with their own way of combining the scores of a row's images; other metrics use the mean."""
 
     def combine_images(self, images: Sequence[Scored]) -> Scored:
-        """Return the row's score, given the scores of its images."""
+        """Return the score of a row with several images, given the score of each image."""
 
 
 class PreparedScores(NamedTuple):
-    """Input tables of one metric's scores for a shard."""
+    """The tables from which one metric's scores of a shard are computed."""
 
     measured: pa.Table
     """Table with a row for each image."""
@@ -96,7 +96,7 @@ class ScoresStage(Stage):
 
 
 def _score_row(row: Mapping[str, Any], written: "WrittenIndex | None", metric: Metric) -> dict[str, Any]:
-    """Return the columns of one row's score; the column `basis` is set only if the score also depends on questions."""
+    """Return one row's score and details by column; `basis` is set only if the score also depends on questions."""
     combine = metric.combine_images if isinstance(metric, ImageCombiningMetric) else average_images
     if written is None:
         return _score_calls(row, metric, combine)
@@ -111,7 +111,7 @@ def _score_row(row: Mapping[str, Any], written: "WrittenIndex | None", metric: M
 def _score_calls(
     row: Mapping[str, Any], metric: Metric, combine: Callable[[Sequence[Scored]], Scored]
 ) -> dict[str, Any]:
-    """Return the columns of a row whose score needs no questions; a judge may have been called several times.
+    """Return, by column, the score and details of a row without questions; a judge may have been called several times.
 
     Unreadable replies and replies without a score do not count in an image's mean if other replies have one. A call has
     a score only if it has one for all images.
@@ -142,7 +142,7 @@ def _score_columns(scored: Scored) -> dict[str, Any]:
 
 
 def _read_written(questions: Upstream, entailment: Upstream | None, priors: Upstream | None) -> "WrittenIndex":
-    """Return the questions of all prompts.
+    """Return the questions of all prompts, with the probabilities of entailment and the priors, if there are any.
 
     Raise StaleInput if a cell of entailment or priors was computed from other questions.
     """
@@ -151,12 +151,12 @@ def _read_written(questions: Upstream, entailment: Upstream | None, priors: Upst
         entailed = entailment.read_each()
         for name, of_questions, of_entailment in zip(entailment.names, asked, entailed, strict=True):
             if not _list_question_keys(of_questions) <= _list_question_keys(of_entailment):
-                raise StaleInput(name, STALE_QUESTIONS)
+                raise StaleInput(name, STALE_QUESTIONS_REASON)
         entailments = pa.concat_tables([entailment.schema.empty_table(), *entailed])
     index = WrittenIndex(pa.concat_tables([questions.schema.empty_table(), *asked]), entailments)
     for name, prior in zip(priors.names, priors.read_each(), strict=True) if priors is not None else ():
         if not index.matches(prior):
-            raise StaleInput(name, STALE_QUESTIONS)
+            raise StaleInput(name, STALE_QUESTIONS_REASON)
         index.add_priors(prior)
     return index
 
@@ -193,14 +193,14 @@ class WrittenIndex:
     def _iterate_valid_rows(self, table: pa.Table) -> Iterator[dict[str, Any]]:
         """Yield the rows without an error; record the first error of each prompt."""
         for row in table.to_pylist():
-            error = rows.row_error(row["error"])
+            error = rows.read_row_error(row["error"])
             if error is None:
                 yield row
             else:
                 self.errors.setdefault(row["prompt_id"], error)
 
     def add_priors(self, priors: pa.Table) -> None:
-        """Add a table of priors (schema PRIORS) to these questions."""
+        """Add the answers about a grey image (schema PRIORS) to the questions of their prompts."""
         for row in self._iterate_valid_rows(priors):
             for answer in row["answers"]:
                 self.priors[row["prompt_id"], answer["question_id"]] = _read_logprobs(answer)
@@ -215,7 +215,7 @@ class WrittenIndex:
     def _question_digests(self) -> dict[str, str]:
         """Return the digest of each prompt's asked questions by prompt_id, as in the column `basis` of the answers."""
         return {
-            prompt_id: rows.input_digest(*(one.question_id for one in written if is_asked(one.keep)))
+            prompt_id: rows.digest_inputs(*(one.question_id for one in written if is_asked(one.keep)))
             for prompt_id, written in self.questions.items()
         }
 
@@ -247,7 +247,7 @@ def digest_score_inputs(questions: pa.Table, entailments: pa.Table | None) -> di
     for prompt_id, question_id, parents, keep in zip(*columns, strict=True):
         written = (question_id, parents, keep, p_entail.get((prompt_id, question_id)))
         parts.setdefault(prompt_id, []).append(repr(written))
-    return {prompt_id: rows.input_digest(*written) for prompt_id, written in parts.items()}
+    return {prompt_id: rows.digest_inputs(*written) for prompt_id, written in parts.items()}
 
 
 def _describe_question(question: WrittenQuestion) -> str:

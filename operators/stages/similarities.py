@@ -25,22 +25,22 @@ class SimilarityMetric(Protocol):
 
     @property
     def pixels(self) -> PixelRule:
-        """Preprocessing of the images."""
+        """Rule by which the images are preprocessed."""
 
     @property
     def measure(self) -> Measure:
-        """Name of the number that the model returns."""
+        """Name of the number that the model returns for a comparison, such as `cosine`."""
 
     @property
     def compares(self) -> Compares:
-        """Inputs of the comparison."""
+        """What is compared, such as `prompt` (images with their prompts) or `source` (edits with their sources)."""
 
     @property
     def captions(self) -> tuple[str, ...]:
-        """Columns with texts to compare instead of the prompts."""
+        """Names of the columns whose texts are compared with the images; empty if the prompts are compared."""
 
     def similarity_options(self) -> dict[str, str]:
-        """Return all options that determine the comparison."""
+        """Return all options that determine the comparison, for the keys of cells."""
 
     def text(self, prompt: str) -> str:
         """Return the text to compare with the prompt's images."""
@@ -59,7 +59,7 @@ class PromptTexts(NamedTuple):
     """Captions of the shard's rows, by column."""
 
     def texts(self, prompt_id: str | None, position: int) -> Texts:
-        """Return the texts for the shard's row at index `position`."""
+        """Return the texts for the row at index `position` of the shard, or an error if it has no usable texts."""
         if self.metric.compares == "source":
             return ()
         names = self.metric.captions
@@ -114,7 +114,7 @@ class SimilaritiesStage(ImagesStage):
         self._texts = cache_upstream(texts_of)
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Mapping[PixelRule, Any]:
-        """Preprocess every view of one image by every preprocessing rule."""
+        """Return, by preprocessing rule, every view of one image in the form that the model reads."""
         model: Any = self.model  # checked before: only models that take several images at once get views of several
 
         def preprocess_view(images: Sequence[Image.Image], rule: PixelRule) -> Any:
@@ -124,7 +124,7 @@ class SimilaritiesStage(ImagesStage):
         return {rule: tuple(preprocess_view(images, rule) for images in views) for rule in self.rules}
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Mapping[PixelRule, Any]:
-        """Preprocess the frames of one video; models that accept videos have a single rule."""
+        """Return a video in the form that the model reads, under the only rule of models that accept videos."""
         video = super().preprocess_video(frames, seconds)
         return dict.fromkeys(self.rules, (video,))
 
@@ -137,8 +137,8 @@ class SimilaritiesStage(ImagesStage):
         texts = questions.texts(row.prompt_id, position)
         if isinstance(texts, RowError):
             return None
-        digest = rows.input_digest(*texts)
-        return digest if sources is None else rows.input_digest(digest, sources)
+        digest = rows.digest_inputs(*texts)
+        return digest if sources is None else rows.digest_inputs(digest, sources)
 
     def measure(self, images: PreparedImages, questions: Mapping[str, PromptTexts]) -> Mapping[str, pa.Table]:
         """Return each metric's table; metrics that make the same comparison share one, so the model is called once."""
@@ -169,7 +169,7 @@ class SimilaritiesStage(ImagesStage):
     def _compare(
         self, features: Sequence[Any], texts: Sequence[Texts], measure: Measure
     ) -> list[ComparisonResult | RowError]:
-        """Compare each image with its texts or its source; an error of any of these becomes the result."""
+        """Return, for each image, the comparison with its texts or its source, or the error of one of these."""
         count = len(self.views)
         pairs: list[Pair] = []
         errors: list[RowError | None] = []

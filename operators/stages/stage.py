@@ -28,7 +28,7 @@ MAX_CACHED_INDICES = 16
 
 
 class StaleInput(PlumblineError):
-    """A table of another stage that must be recomputed, because the inputs of that table no longer exist."""
+    """Error about a table of another stage that must be recomputed, because its questions have been rewritten."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}; run again")
@@ -38,7 +38,10 @@ class StaleInput(PlumblineError):
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Tables that a stage reads and concatenates. Two Upstreams are equal if their names and states are equal."""
+    """Tables that a stage reads: they are loaded when needed, and concatenated.
+
+    Two Upstreams are equal if their names and states are equal.
+    """
 
     names: tuple[str, ...]
     read_each: Callable[[], Sequence[pa.Table]] = field(compare=False)
@@ -52,7 +55,7 @@ class Upstream:
 
 
 class Inputs(NamedTuple):
-    """The inputs of a stage for one shard."""
+    """The tables that a stage reads for one shard: the shard's rows, other stages' tables and earlier cells."""
 
     group: str
     """The generator of the images, or the benchmark of the prompts."""
@@ -120,7 +123,7 @@ class Stage(ABC):
 
     @classmethod
     def input_stages(cls, metric: Any) -> tuple[str, ...]:
-        """Return the stages in the metric's chain whose tables this stage reads."""
+        """Return the names of the stages, in the metric's chain, whose tables this stage reads."""
         return ()
 
     @classmethod
@@ -135,12 +138,12 @@ class Stage(ABC):
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        """Return the options of the metric `name` that determine the result, besides models and inputs."""
+        """Return, by name, the options of the metric `name` that determine the result, besides models and inputs."""
         return {}
 
     @classmethod
     def ablation(cls, metric: Metric) -> Ablation | None:
-        """Return the metric's ablation if it affects this stage."""
+        """Return the metric's ablation if it changes this stage's result, otherwise None."""
         if metric.image_ablation:
             return metric.ablation if cls.looks_at_images() else None
         has_model = not cls.calls or next(iter(cls.calls)) in metric.roles
@@ -148,7 +151,7 @@ class Stage(ABC):
 
     @classmethod
     def calls_of_row(cls, metric: Metric, words: float) -> float:
-        """Estimate the model calls for one row, given the average number of content words in a prompt."""
+        """Return an estimate of the model calls for one row of prompts with this mean number of content words."""
         if not cls.calls:
             return 0.0
         writer, questions = metric.estimate_calls(words)
@@ -162,27 +165,33 @@ class Stage(ABC):
 
     @classmethod
     def trial_call(cls, key: str, metrics: Collection[Any]) -> Call:
-        """Return the call for testing, before the sweep begins, the service of the model with this key in `calls`."""
+        """Return the model call with which a service is tested before the sweep begins.
+
+        `key` is the key of the service's model in `calls`, and `metrics` are the metrics that use it.
+        """
         return cls.calls[key]
 
     @classmethod
     def unsupported_option(cls, metric: Any, family: Family[Any]) -> str | None:
-        """Return why the family does not support the metric's options, such as "returns cosine, not match", or None."""
+        """Return the reason why a model of this family cannot serve the metric, or None if it can.
+
+        The reason completes a message, such as "returns cosine, not match".
+        """
         return None
 
     @abstractmethod
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
-        """Store the loaded models, keyed by the metrics' options."""
+        """Store the metrics by name, and the loaded models by the metrics' option that names their role."""
 
     @abstractmethod
     def prepare(self, inputs: Inputs) -> Any:
-        """Read and decode the next shard on the CPU while `compute` is running."""
+        """Return a shard's rows, read and decoded on the CPU; called for the next shard while `compute` is running."""
 
     @abstractmethod
     def compute(self, prepared: Any) -> Mapping[str, pa.Table]:
         """Return a table (`schema`) for each metric, with one row for each row of the shard or of its inputs.
 
-        The tables' metadata contains the usage of model calls, summed over all metrics (rows.with_usage).
+        The tables' metadata contains the usage of model calls, summed over all metrics (rows.attach_usage).
         """
 
 
@@ -194,23 +203,23 @@ class RowStage(Stage):
 
     @abstractmethod
     def refuse(self, inputs: Inputs, error: RowError) -> Any:
-        """Read only the ids of rows that get this error; `compute` accepts the result like that of `prepare`."""
+        """Return the input of `compute` for rows that all get this error; read only their ids, and no images."""
 
 
 def cache_upstream(method: Callable[..., Any]) -> Any:
-    """Return the function with a cache of its results for the most recent upstreams; each stage caches separately."""
+    """Return a function that caches the results of `method` for the MAX_CACHED_INDICES most recent arguments."""
     return lru_cache(maxsize=MAX_CACHED_INDICES)(method)
 
 
 def texts_of(prompts: Upstream) -> dict[str, str]:
-    """Return the prompts' texts by prompt_id."""
+    """Return a dictionary from prompt_id to the prompt's text."""
     table = prompts.read().select(["prompt_id", "text"])
     ids, texts = (column.to_pylist() for column in table.columns)
     return {prompt_id: text or "" for prompt_id, text in zip(ids, texts, strict=True)}
 
 
 def read_skills(prompts: Upstream) -> dict[str, list[str]]:
-    """Return the prompts' skills by prompt_id."""
+    """Return a dictionary from prompt_id to the names of the prompt's skills."""
     ids, skills = (column.to_pylist() for column in prompts.read().select(["prompt_id", "skills"]).columns)
     return {prompt_id: listed or [] for prompt_id, listed in zip(ids, skills, strict=True)}
 

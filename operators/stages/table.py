@@ -1,4 +1,4 @@
-"""Table of all stages by name."""
+"""Table of all stages by name, in the order of the data flow."""
 
 from collections.abc import Mapping
 

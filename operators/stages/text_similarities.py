@@ -7,7 +7,7 @@ from plumbline.operators.base import schemas
 from plumbline.operators.base.batches import isolate
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.metrics.similarities.word_overlap import WordNet, meteor
+from plumbline.operators.metrics.similarities.word_overlap import WordNet, compute_meteor
 from plumbline.operators.models.calls import ComparisonResult, TextEmbedder
 from plumbline.operators.stages.derived import DerivedStage
 from plumbline.operators.stages.programs import ProgramResults
@@ -25,7 +25,7 @@ class TextSimilarityMetric(Protocol):
     def find_synonyms(self) -> WordNet | None: ...
 
     def text_similarity_options(self) -> dict[str, Any]:
-        """Return the options of the comparison; without an embedder, METEOR is used."""
+        """Return, by name, the options of the comparison; METEOR is used if the metric has no role `embedder`."""
 
 
 class TextSimilaritiesStage(DerivedStage):
@@ -57,7 +57,7 @@ class TextSimilaritiesStage(DerivedStage):
 
     def run_images(self, images: Sequence[tuple[Any, tuple[str, str]]]) -> ProgramResults[ComparisonResult]:
         if "embedder" not in self.models:
-            scores = [meteor(about, prompt, metric.find_synonyms()) for metric, (prompt, about) in images]
+            scores = [compute_meteor(about, prompt, metric.find_synonyms()) for metric, (prompt, about) in images]
             return ProgramResults([ComparisonResult(score, False) for score in scores], Usage())
         embedder: TextEmbedder = self.models["embedder"]
 

@@ -26,13 +26,13 @@ from plumbline.operators.stages.stage import (
 
 @runtime_checkable
 class JudgingMetric(Protocol):
-    """Protocol of metrics whose judge reads descriptions."""
+    """Protocol of metrics whose judge rates a description of the image instead of the image."""
 
     def verdict_options(self) -> dict[str, Any]:
-        """Return all options that determine a verdict, except its input and the judge."""
+        """Return, by name, all options that determine a verdict, except the descriptions and the judge."""
 
     def judge_description(self, prompt: str, description: str) -> Writing[Verdict]:
-        """Ask for a verdict on one description."""
+        """Ask the judge how well a description of an image matches the prompt; return the verdict."""
 
 
 class JudgingStage(Stage):
@@ -88,7 +88,7 @@ class InspectingMetric(Protocol):
     """Protocol of metrics whose judge sees the images."""
 
     def verdict_options(self) -> dict[str, Any]:
-        """Return all options that determine a verdict, except the judge."""
+        """Return, by name, all options that determine a verdict, except the judge."""
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict | RowError]:
         """Ask for a verdict on one image, with the questions about its prompt if the chain has any.
@@ -121,7 +121,7 @@ class JudgedPrompts(NamedTuple):
     def digest(self, prompt_id: str | None) -> str | None:
         text, context = self.find_prompt(prompt_id), self.context(prompt_id)
         ids = [question.question_id for question in context["questions"]]
-        return rows.input_digest(text, *ids, *context.get("skills", ())) if isinstance(text, str) else None
+        return rows.digest_inputs(text, *ids, *context.get("skills", ())) if isinstance(text, str) else None
 
 
 class InspectionsStage(JudgingStage, ImageWritingStage):
@@ -157,7 +157,7 @@ class InspectionsStage(JudgingStage, ImageWritingStage):
         return prompts
 
     def program(self, task: ImageTask) -> Writing[Verdicts | RowError]:
-        """Run the metric's program as often as the metric requires; return the prompt's error if it has one."""
+        """Return the metric's program for one image, run as often as the metric requires, or the prompt's error."""
         prompts: JudgedPrompts = task.questions
         text = prompts.find_prompt(task.row.prompt_id)
         if isinstance(text, RowError):

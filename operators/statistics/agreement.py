@@ -26,11 +26,11 @@ Statistic = Callable[[Floats, Floats], float]
 
 # An interval of alpha requires this number of prompts with a rating other than the commonest one. Other statistics need
 # fewer, but if nearly all ratings are equal, few prompts have any disagreement.
-MIN_DIFFERING = 12
+MIN_DIFFERING_PROMPTS = 12
 UNSURE = "unsure"
 
 
-def auroc(human: Floats, metric: Floats) -> float:
+def compute_auroc(human: Floats, metric: Floats) -> float:
     """Return the probability that, of two images with different labels, the score is higher for the higher label.
 
     Equal scores count half. The result is nan if all labels are equal. Raises ValueError for more than two labels.
@@ -44,7 +44,7 @@ def auroc(human: Floats, metric: Floats) -> float:
     return float(scipy.stats.mannwhitneyu(high, low, method="asymptotic").statistic / (len(low) * len(high)))
 
 
-def _kendall_a(human: Floats, metric: Floats) -> float:
+def _compute_kendall_a(human: Floats, metric: Floats) -> float:
     # tau-b times the root of the product of both columns' shares of untied pairs, so that its divisor is all pairs
     n_pairs = len(human) * (len(human) - 1)
     tied = [
@@ -54,24 +54,28 @@ def _kendall_a(human: Floats, metric: Floats) -> float:
     return tau_b * math.sqrt((1 - tied[0]) * (1 - tied[1]))
 
 
-def _nan_if_constant(correlate: Callable[[Floats, Floats], Any]) -> Statistic:
-    def statistic(human: Floats, metric: Floats) -> float:
+def _return_nan_if_constant(correlate: Callable[[Floats, Floats], Any]) -> Statistic:
+    def compute_statistic(human: Floats, metric: Floats) -> float:
         varies = len(human) > 1 and bool(np.ptp(human) > 0) and bool(np.ptp(metric) > 0)
         return float(correlate(human, metric)) if varies else math.nan
 
-    return statistic
+    return compute_statistic
 
 
 STATISTICS: Mapping[str, Statistic] = {
-    "pearson": _nan_if_constant(lambda human, metric: scipy.stats.pearsonr(human, metric).statistic),
+    "pearson": _return_nan_if_constant(lambda human, metric: scipy.stats.pearsonr(human, metric).statistic),
     # scipy.stats.spearmanr returns the same, but spends most of its time on a p-value
-    "spearman": _nan_if_constant(
+    "spearman": _return_nan_if_constant(
         lambda human, metric: np.corrcoef(scipy.stats.rankdata([human, metric], axis=1))[0, 1]
     ),
-    "kendall_a": _nan_if_constant(_kendall_a),
-    "kendall_b": _nan_if_constant(lambda human, metric: scipy.stats.kendalltau(human, metric, variant="b").statistic),
-    "kendall_c": _nan_if_constant(lambda human, metric: scipy.stats.kendalltau(human, metric, variant="c").statistic),
-    "auroc": auroc,
+    "kendall_a": _return_nan_if_constant(_compute_kendall_a),
+    "kendall_b": _return_nan_if_constant(
+        lambda human, metric: scipy.stats.kendalltau(human, metric, variant="b").statistic
+    ),
+    "kendall_c": _return_nan_if_constant(
+        lambda human, metric: scipy.stats.kendalltau(human, metric, variant="c").statistic
+    ),
+    "auroc": compute_auroc,
 }
 """Statistics in [-1, 1], except AUROC, which is in [0, 1].
 
@@ -81,7 +85,7 @@ distinct values.
 """
 
 
-def spearman_viescore(human: Floats, metric: Floats, generators: NDArray[np.int64]) -> float:
+def compute_spearman_viescore(human: Floats, metric: Floats, generators: NDArray[np.int64]) -> float:
     """Return Spearman's rho within generators, averaged as in VIEScore's release; nan if any rho is undefined.
 
     The release intends to average Fisher's z, but averages the correlations themselves and then takes the hyperbolic
@@ -139,10 +143,10 @@ def compute_alpha_interval(ratings: pd.DataFrame, sampling: Sampling) -> Interva
     """Return the interval of the ordinal `krippendorff_alpha` of a long table (unit, prompt_id, rater, rating).
 
     Prompts are resampled, because the units of a prompt are not independent. The interval is undefined if fewer than
-    MIN_DIFFERING prompts have a rating other than the most common one.
+    MIN_DIFFERING_PROMPTS prompts have a rating other than the most common one.
     """
     values = np.unique(ratings["rating"], return_inverse=True)[1]
-    if Prompts(ratings["prompt_id"].to_list()).count_differing(values.astype(np.float64)) < MIN_DIFFERING:
+    if Prompts(ratings["prompt_id"].to_list()).count_differing(values.astype(np.float64)) < MIN_DIFFERING_PROMPTS:
         return UNDEFINED
     prompt_codes = np.unique(ratings["prompt_id"].astype(str), return_inverse=True)[1]
     units, first, unit_codes = np.unique(ratings["unit"].astype(str), return_index=True, return_inverse=True)
@@ -185,9 +189,10 @@ def find_reliable_prompts(parts: pd.DataFrame, *, share: float = 0.5) -> set[str
     """Return the prompts whose raters agree for every generator and template (Gecko, section 4.1).
 
     A prompt is reliable if, for each generator and template that was rated, its disagreement is below the fraction
-    `share` of the largest disagreement of any prompt. If all raters agree about all prompts (the largest disagreement
-    is 0), every prompt is reliable. A prompt that has no rating for some template (all raters were unsure) is not
-    reliable. Ratings without a generator are treated as those of one generator.
+    `share` of the largest disagreement of any prompt for the same generator and template, or this largest disagreement
+    is 0 (all raters agree about all prompts). A prompt without a rating for one of these generators and templates, for
+    example because all raters were unsure, is not reliable. Ratings without a generator are treated as those of one
+    generator.
 
     Args:
         parts: Raters' answers about each image, word or question, in columns prompt_id, generator, template, image_id,

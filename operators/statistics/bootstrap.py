@@ -20,8 +20,8 @@ from plumbline.operators.statistics.ties import find_correct_pairs
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
-MIN_DIFFERING = 6  # minimum number of prompts that differ from the rest; the same as for corrected means
-ROUNDING = 1e-12
+MIN_DIFFERING_PROMPTS = 6  # minimum number of prompts that differ from the rest; the same as for corrected means
+ROUNDING_TOLERANCE = 1e-12
 FISHER_LIMIT = 0.999  # statistics nearer to an end of their scale are moved here: Fisher's transform of it is infinite
 MAX_WEIGHTS = 1 << 20  # weights in memory at a time
 MAX_PROMPTS_IN_PAIRS = 5_000  # limit for pairs between prompts, whose matrices have a row and column per prompt
@@ -40,7 +40,7 @@ UNDEFINED = Interval(math.nan, math.nan)
 
 
 class Scale(NamedTuple):
-    """The lowest and the highest possible value."""
+    """The lowest and the highest possible value of a rating or statistic."""
 
     least: float
     greatest: float
@@ -60,7 +60,7 @@ class Prompts:
         self.rows = np.split(order, np.cumsum(np.bincount(self.codes, minlength=self.count))[:-1])
 
     def describe(self, interval: Interval, scale: Scale | None = None) -> str:
-        """Describe how the interval of a mean was computed (on a scale, if given), or why it is undefined."""
+        """Return text on how the interval of a mean was computed (on a scale, if given), or why it is undefined."""
         if self.count < 2:
             return f"no interval: {self.count} {self.name}, but at least 2 are needed"
         if math.isnan(interval.low):
@@ -115,7 +115,7 @@ class Prompts:
         return Interval(*ends[:, 0].tolist())
 
     def multiplicities(self) -> Floats:
-        """Return how often each resample contains each prompt (resamples, prompts)."""
+        """Return a matrix (resamples, prompts) that says how often each resample contains each prompt."""
         random = np.random.default_rng(self.sampling.seed)
         shares = np.full(self.count, 1 / self.count)
         return random.multinomial(self.count, shares, size=self.sampling.resamples).astype(np.float64)
@@ -126,7 +126,7 @@ class Prompts:
             values, counted = np.zeros((2, self.count))
             for prompt, rows in enumerate(self.rows):
                 if len(rows) > 1:
-                    values[prompt], counted[prompt] = pairwise_accuracy(human[rows], metric[rows], epsilon), 1
+                    values[prompt], counted[prompt] = compute_pairwise_accuracy(human[rows], metric[rows], epsilon), 1
             return self.ratio_interval(values, counted, SHARES)
         if not 2 <= self.count <= MAX_PROMPTS_IN_PAIRS or not self.all_vary(human, metric):
             return UNDEFINED
@@ -147,8 +147,8 @@ class Prompts:
         return compute_student_interval(float(correct.sum() / pairs.sum()), resampled, self.count, SHARES)
 
     def all_vary(self, *columns: Floats) -> bool:
-        """Return True if enough prompts differ in every column (n,) for an interval."""
-        return all(self.count_differing(values) >= MIN_DIFFERING for values in columns)
+        """Return True if, in every column of values (n,), enough prompts differ from the rest for an interval."""
+        return all(self.count_differing(values) >= MIN_DIFFERING_PROMPTS for values in columns)
 
 
 def compute_student_interval(value: float, resampled: Floats, count: int, scale: Scale | None = None) -> Interval:
@@ -158,7 +158,7 @@ def compute_student_interval(value: float, resampled: Floats, count: int, scale:
     computed for the Fisher transform of the statistic.
     """
     defined = resampled[np.isfinite(resampled)]
-    if len(defined) < len(resampled) / 2 or not math.isfinite(value) or np.ptp(defined) < ROUNDING:
+    if len(defined) < len(resampled) / 2 or not math.isfinite(value) or np.ptp(defined) < ROUNDING_TOLERANCE:
         return UNDEFINED
     values = np.append(value, defined)
     if scale is not None:
@@ -187,8 +187,9 @@ def compute_percentile_intervals(resampled: Floats, counts: Floats, skewness: Fl
     """Return the ends (2, k) of the middle 95% of k resampled means (k, resamples); nan resamples are ignored.
 
     The intervals are widened about their means by the ratio of Student's quantile to the normal quantile. An interval
-    is nan if its skewness reaches 1 / sqrt(MIN_DIFFERING), which is the skewness of a Poisson variable with mean
-    MIN_DIFFERING: then the mean depends on fewer than MIN_DIFFERING prompts.
+    is nan if its skewness reaches 1 / sqrt(MIN_DIFFERING_PROMPTS), the skewness of a Poisson variable with mean
+    MIN_DIFFERING_PROMPTS: then the mean depends on fewer than MIN_DIFFERING_PROMPTS prompts. It is also nan for a mean
+    of fewer than two prompts, and if all resamples are equal up to rounding.
 
     Args:
         resampled: The resampled means.
@@ -206,7 +207,7 @@ def compute_percentile_intervals(resampled: Floats, counts: Floats, skewness: Fl
         drawn = np.nanmean((values - middle[:, None]) ** 3, axis=1) / spread**3
     skewed = drawn if skewness is None else skewness[known]
     quantiles = np.nanquantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=1)
-    valid = (spread > ROUNDING * np.abs(middle)) & (np.abs(skewed) < 1 / math.sqrt(MIN_DIFFERING))
+    valid = (spread > ROUNDING_TOLERANCE * np.abs(middle)) & (np.abs(skewed) < 1 / math.sqrt(MIN_DIFFERING_PROMPTS))
     factor = compute_student_quantiles(count) / CONFIDENCE_QUANTILE
     ends[:, known] = np.where(valid, middle + factor * (quantiles - middle), math.nan)
     return ends
@@ -233,7 +234,7 @@ def compute_gaffke_interval(numerators: Floats, denominators: Floats, scale: Sca
     return Interval(*np.clip(ends, *scale).tolist())  # rounding can move means of equal values off the scale
 
 
-def pairwise_accuracy(human: Floats, metric: Floats, epsilon: float) -> float:
+def compute_pairwise_accuracy(human: Floats, metric: Floats, epsilon: float) -> float:
     """Return the fraction of correct pairs among a few rows (n,), n > 1; scores within epsilon count as tied."""
     correct = find_correct_pairs(human, metric, epsilon)
     return float((correct.sum() - len(human)) / (len(human) * (len(human) - 1)))

@@ -12,18 +12,18 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from plumbline.operators.statistics.bootstrap import MIN_DIFFERING
+from plumbline.operators.statistics.bootstrap import MIN_DIFFERING_PROMPTS
 from plumbline.operators.statistics.confidence_levels import CONFIDENCE
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
-ELO = 400 / math.log(10)
+ELO_PER_UNIT = 400 / math.log(10)
 MAX_STEPS = 100
-MAX_STEP = 2.0  # largest change of a strength in one step of Newton's method, in natural units
-CONVERGED = 1e-10
+MAX_STRENGTH_STEP = 2.0  # largest change of a strength in one step of Newton's method, in natural units
+CONVERGENCE_TOLERANCE = 1e-10
 PROMPTS_AT_ONCE = 256
-MAX_SHIFT = 10.0  # a prompt that moves a strength further (in natural units) decides it alone
+MAX_STRENGTH_SHIFT = 10.0  # a prompt that moves a strength further (in natural units) decides it alone
 
 
 class Strengths(NamedTuple):
@@ -80,8 +80,8 @@ def estimate_strengths(first: Indices, second: Indices, won: Floats, generators:
     contrasts = make_contrasts(first, second, generators)
     strengths = fit_strengths(contrasts, wins.sum(axis=0), present.sum(axis=0).astype(np.float64))
     shifts = _leave_out_each_prompt(strengths, first, second, wins, present)
-    low, high = _jackknife_ends(shifts, (present @ np.abs(contrasts) > 0).sum(axis=0))
-    return Strengths(*(ELO * values for values in (strengths, strengths + low, strengths + high)))
+    low, high = _compute_jackknife_ends(shifts, (present @ np.abs(contrasts) > 0).sum(axis=0))
+    return Strengths(*(ELO_PER_UNIT * values for values in (strengths, strengths + low, strengths + high)))
 
 
 def make_contrasts(first: Indices, second: Indices, generators: int) -> Floats:
@@ -102,14 +102,16 @@ def fit_strengths(contrasts: Floats, wins: Floats, counts: Floats) -> Floats:
         expected = scipy.special.expit(contrasts @ strengths)
         information = _add_constant(contrasts.T @ (contrasts * (counts * expected * (1 - expected))[:, None]))
         step = np.linalg.solve(information, contrasts.T @ (wins - counts * expected))
-        strengths = strengths + step * min(1.0, MAX_STEP / max(float(np.abs(step).max()), CONVERGED))
-        if np.abs(step).max() < CONVERGED:
+        strengths = strengths + step * min(
+            1.0, MAX_STRENGTH_STEP / max(float(np.abs(step).max()), CONVERGENCE_TOLERANCE)
+        )
+        if np.abs(step).max() < CONVERGENCE_TOLERANCE:
             break
     return np.asarray(strengths - strengths.mean())
 
 
 def _add_constant(information: Floats) -> Floats:
-    """Make information matrices (..., generators, generators) invertible; solutions keep their mean 0."""
+    """Return information matrices (..., generators, generators) made invertible; solutions keep their mean 0."""
     return information + 1.0
 
 
@@ -131,7 +133,11 @@ def _leave_out_each_prompt(
 
 
 def _inform(weights: Floats, first: Indices, second: Indices, generators: int) -> Floats:
-    """Return the information about strengths (..., generators, generators), given that of pairs (..., pairs)."""
+    """Return the information matrices of the strengths (..., generators, generators).
+
+    `weights` (..., pairs) is the information that the comparisons of each pair contain about the difference of
+    strengths.
+    """
     information = np.zeros((*weights.shape[:-1], generators, generators))
     information[..., first, second] = information[..., second, first] = -weights
     diagonal = np.arange(generators)
@@ -139,19 +145,19 @@ def _inform(weights: Floats, first: Indices, second: Indices, generators: int) -
     return information
 
 
-def _jackknife_ends(shifts: Floats, counts: NDArray[np.int64]) -> tuple[Floats, Floats]:
+def _compute_jackknife_ends(shifts: Floats, counts: NDArray[np.int64]) -> tuple[Floats, Floats]:
     """Return the ends of intervals relative to the estimates (k,), from the shifts (prompts, k) of each prompt.
 
     `counts` is the number of prompts of each estimate (k,). As for other intervals without a scale, the ends are nan if
-    the shifts are so skewed that fewer than MIN_DIFFERING prompts decide.
+    the shifts are so skewed that fewer than MIN_DIFFERING_PROMPTS prompts decide.
     """
-    moved = np.where(np.abs(shifts) < MAX_SHIFT, shifts, math.nan)
+    moved = np.where(np.abs(shifts) < MAX_STRENGTH_SHIFT, shifts, math.nan)
     n = len(shifts)
     centred = moved - moved.mean(axis=0)
     squares = (centred**2).sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         skewness = np.abs((centred**3).sum(axis=0)) / squares**1.5
         half_width = scipy.special.stdtrit(counts - 1, (1 + CONFIDENCE) / 2) * np.sqrt((n - 1) / n * squares)
-    valid = (counts > 1) & (skewness < 1 / math.sqrt(MIN_DIFFERING))
+    valid = (counts > 1) & (skewness < 1 / math.sqrt(MIN_DIFFERING_PROMPTS))
     half_width = np.where(valid, half_width, math.nan)
     return -half_width, half_width

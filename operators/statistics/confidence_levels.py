@@ -1,4 +1,4 @@
-"""Levels of intervals and tests used in all reports."""
+"""Confidence level of intervals and significance level of tests, used in all reports."""
 
 from statistics import NormalDist
 

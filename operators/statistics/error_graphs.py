@@ -22,7 +22,10 @@ Floats = NDArray[np.float64]
 
 
 class GraphScores(NamedTuple):
-    """Meta-metrics of one graph (metrics,); correlations are negative if scores decrease with errors."""
+    """Measures of how well each metric orders and separates the images of one graph; each field is (metrics,).
+
+    Correlations are negative if scores decrease with errors.
+    """
 
     spearman: Floats
     kendall: Floats
@@ -31,7 +34,7 @@ class GraphScores(NamedTuple):
 
 
 class ErrorNode(NamedTuple):
-    """The images with one set of errors."""
+    """The scores of all images with the same set of errors, which is a node of an error graph."""
 
     level: int
     scores: Floats  # (images, metrics), nan if missing
@@ -81,7 +84,7 @@ def score_graph(nodes: Sequence[ErrorNode], convention: Convention) -> GraphScor
     separations, deltas = [], []
     for walk in walks:
         pairs = list(pairwise(walk) if convention == "paper" else combinations(walk, 2))
-        distances = [kolmogorov_smirnov(first.scores, second.scores) for first, second in pairs]
+        distances = [compute_kolmogorov_smirnov(first.scores, second.scores) for first, second in pairs]
         separations.append(np.mean(distances, axis=0) if pairs else np.zeros(orders.shape[-1]))
         falls = [_mean_scores(above) - _mean_scores(below) for above, below in pairwise(walk)]
         deltas.append(np.mean(falls, axis=0) if falls else np.zeros(orders.shape[-1]))
@@ -102,7 +105,7 @@ def iterate_walks(nodes: Sequence[ErrorNode], *, root_pairs: bool) -> Iterator[t
 
 
 def _count_scores(nodes: Sequence[ErrorNode]) -> Floats:
-    """Count the images with a score, by metric."""
+    """Return the number of images with a score (metrics,) over all nodes."""
     return np.asarray(np.isfinite(np.concatenate([node.scores for node in nodes])).sum(axis=0), np.float64)
 
 
@@ -138,11 +141,11 @@ def _correlate(walk: Sequence[ErrorNode], ties: Literal["average", "min"]) -> tu
 
 
 def _divide(numerator: Floats, denominator: Floats) -> Floats:
-    """Divide elementwise; 0 / 0 is 0."""
+    """Return numerator / denominator for each element; 0 if both are 0."""
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
 
 
-def kolmogorov_smirnov(first: Floats, second: Floats) -> Floats:
+def compute_kolmogorov_smirnov(first: Floats, second: Floats) -> Floats:
     """Return the two-sample statistic for each column of (n, metrics) and (m, metrics).
 
     Values that are nan are ignored; the statistic is nan if either sample has no other values.
@@ -163,7 +166,7 @@ def _mean_scores(node: ErrorNode) -> Floats:
 
 
 def _compare_nodes(nodes: Sequence[ErrorNode]) -> tuple[Floats, Floats]:
-    """Return separation and delta, averaged over pairs of nodes from different levels; 0 without pairs.
+    """Return separation and delta by metric, averaged over pairs of nodes from different levels; 0 without pairs.
 
     A pair counts for a metric only if the metric scored all images of both nodes.
     """
@@ -176,5 +179,5 @@ def _compare_nodes(nodes: Sequence[ErrorNode]) -> tuple[Floats, Floats]:
         total = np.where(counted, np.reshape(values, shape), 0.0).sum(axis=0)
         return _divide(total, counted.sum(axis=0).astype(np.float64))
 
-    separations = [kolmogorov_smirnov(first.scores, second.scores) for first, second in pairs]
+    separations = [compute_kolmogorov_smirnov(first.scores, second.scores) for first, second in pairs]
     return average(separations), average([_mean_scores(first) - _mean_scores(second) for first, second in pairs])

@@ -1,9 +1,9 @@
 """Chooses which pairs of generators to compare next, and says when all pairs are decided.
 
-Prompts are asked in one balanced random order. After each look (PER_LOOK prompts of a pair), the pair's e-process shows
-which generator wins more over all prompts of the benchmark (sequential.py). An e-process may stop at any time and for
-any reason. So pairs may be asked at different speeds, which depend on the outcomes up to now, without making a false
-decision more likely.
+Prompts are asked in one balanced random order. After each look (PROMPTS_PER_LOOK prompts of a pair), the pair's
+e-process shows which generator wins more over all prompts of the benchmark (sequential.py). An e-process may stop at
+any time and for any reason. So pairs may be asked at different speeds, which depend on the outcomes up to now, without
+making a false decision more likely.
 """
 
 import math
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.operators.statistics.sequential import (
-    PER_LOOK,
+    PROMPTS_PER_LOOK,
     UNDECIDED,
     Indices,
     PairEvidence,
@@ -53,7 +53,7 @@ def rank_pairs(leads: Floats, order: Indices, looks: NDArray[np.int64], options:
     Args:
         leads: Win rate of each pair's first generator minus that of the second, from -1 to 1 (prompts, pairs); nan
             without an outcome.
-        order: Order of the prompts (looks, PER_LOOK), from `balanced_order`.
+        order: Order of the prompts (looks, PROMPTS_PER_LOOK), from `balanced_order`.
         looks: Number of looks for which each pair has been asked (pairs,).
         options: Options of the decisions. Leads up to `options.indifference` do not matter. The method must be
             `betting`, and the range 0 to 1.
@@ -71,7 +71,8 @@ def rank_pairs(leads: Floats, order: Indices, looks: NDArray[np.int64], options:
     )
     undecided = verdict.verdict == UNDECIDED
     n = np.isfinite(ordered).sum(axis=(1, 2))
-    lead = np.abs(np.nansum(ordered, axis=(1, 2))) / (n + PER_LOOK)  # as if PER_LOOK further prompts were ties
+    # as if PROMPTS_PER_LOOK further prompts were ties
+    lead = np.abs(np.nansum(ordered, axis=(1, 2))) / (n + PROMPTS_PER_LOOK)
     threshold = math.log(2 * max(int(undecided.sum()), 1) / options.alpha)
     apart = _expect_prompts(threshold - np.maximum(strongest[0], strongest[1]), lead)
     alike = _expect_prompts(threshold - np.minimum(strongest[2], strongest[3]), indifference - lead)
@@ -82,14 +83,15 @@ def rank_pairs(leads: Floats, order: Indices, looks: NDArray[np.int64], options:
 
 
 def order_differences_by_pair(leads: Floats, order: Indices) -> Floats:
-    """Return the leads (prompts, pairs) in the given order, by pair (pairs, looks, PER_LOOK)."""
+    """Return the leads (prompts, pairs) in the given order, by pair (pairs, looks, PROMPTS_PER_LOOK)."""
     return np.stack([order_differences(own, order) for own in leads.T])
 
 
 def _expect_prompts(missing: Floats, gap: Floats) -> Floats:
-    """Return how many prompts an e-process is expected to need for the missing evidence.
+    """Return how many more prompts are expected until a pair is decided; infinite if its lead (`gap`) is 0.
 
-    With the best bet, its logarithm grows by about gap^2 / 2 per prompt if the outcomes are wins and losses.
+    `missing` is the amount by which the logarithm of the e-process must still grow. With the best bet, it grows by
+    about gap^2 / 2 per prompt if the outcomes are wins and losses.
     """
     with np.errstate(divide="ignore"):
         return np.asarray(np.where(gap > 0, 2 * np.maximum(missing, 0) / np.maximum(gap, 1e-9) ** 2, math.inf))

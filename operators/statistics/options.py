@@ -15,7 +15,7 @@ MATCH_COLUMNS: Mapping[Match, tuple[str, ...]] = {
     "prompt_and_generator": ("prompt_id", "generator"),
     "image_and_prompt": ("image_id", "prompt_id"),
 }
-PAIRWISE = ("pairwise_accuracy", "pairwise_accuracy_grouped")
+PAIRWISE_STATISTICS = ("pairwise_accuracy", "pairwise_accuracy_grouped")
 RatingStatistic = Literal[
     "pearson",
     "spearman",

@@ -17,7 +17,7 @@ PROMPTS_AT_ONCE = 256
 
 
 class OrderBias(NamedTuple):
-    """How often the image that is shown first wins, over pairs that were shown in both orders.
+    """Frequency with which the image that is shown first wins, over pairs that were shown in both orders.
 
     The quality of the images cancels out, because each image is shown first once. Without bias the share is 0.5.
     """

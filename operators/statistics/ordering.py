@@ -20,12 +20,12 @@ MAX_EXACT_PAIRS = 50  # p-values are exact for up to this number of differing pa
 MAX_EXACT_STEPS = 150_000  # for more pairs, they are exact if pairs x different sums of ranks is at most this
 SIGN_STEPS = 240  # a multiple of the usual numbers of images of a prompt, so that their means are not rounded
 RESAMPLES_AT_ONCE = 512
-ROUNDING = 1e-12  # differences of correlations that are this close are equal
+ROUNDING_TOLERANCE = 1e-12  # differences of correlations that are this close are equal
 DEFAULT_POWER = 0.8  # probability that the recommended number of pairs shows a difference
 
 
 class SignedRank(NamedTuple):
-    """A Wilcoxon signed-rank test on paired values."""
+    """Result of a Wilcoxon signed-rank test on paired values a and b."""
 
     p_value: float
     """Two-sided p-value: exact for few pairs, even with ties; a normal approximation for many; 1 if no pair differs."""
@@ -203,12 +203,12 @@ def compute_correlation_p_value(
         with np.errstate(invalid="ignore"):
             correlations.append(product / np.sqrt(square - mean**2))
     differences = np.abs(correlations[0] - correlations[1])
-    return float(np.mean(differences >= differences[0] - ROUNDING))
+    return float(np.mean(differences >= differences[0] - ROUNDING_TOLERANCE))
 
 
 @lru_cache(maxsize=1)
 def _draw_exchanges(prompts: int, resamples: int, seed: int) -> Sequence[NDArray[np.uint8]]:
-    """Draw the prompts to exchange in each resample, as blocks of bits; cached for metrics with the same prompts."""
+    """Return the prompts to exchange in each resample, as blocks of bits; cached for metrics with the same prompts."""
     random = np.random.default_rng(seed)
     sizes = np.diff([*range(0, resamples, RESAMPLES_AT_ONCE), resamples])
     return [np.packbits(random.integers(2, size=(size, prompts)).astype(np.uint8), axis=1) for size in sizes]

@@ -15,30 +15,34 @@ from plumbline.operators.statistics.bootstrap import compute_percentile_interval
 
 Floats = NDArray[np.float64]
 
-RESAMPLES = 500
+N_RESAMPLES = 500
 MIN_PROMPTS = 2.5  # minimum number of prompts for an interval, as estimated from the spread of the weights
-CUMULATIVE = np.cumsum([math.exp(-1) / math.factorial(count) for count in range(16)])  # probabilities of Poisson(1)
+# probabilities of Poisson(1)
+CUMULATIVE_PROBABILITIES = np.cumsum([math.exp(-1) / math.factorial(count) for count in range(16)])
 PROMPTS_AT_ONCE = 1024  # prompts whose weights are in memory at a time
 PROMPTS_IN_CACHE = 64  # prompts whose random numbers fit in a core's cache
 # Constants of SplitMix64
 STEP, FIRST, SECOND = (np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-STREAMS = np.arange(1, RESAMPLES + 1, dtype=np.uint64) * STEP
-FIRST_BITS = 12
-UNDECIDED = 255  # marks random numbers whose first bits do not determine the weight
-_ENDS = np.arange(2**FIRST_BITS + 1) / 2**FIRST_BITS
-_LEAST, _MOST = (np.searchsorted(CUMULATIVE, ends, side="right") for ends in (_ENDS[:-1], _ENDS[1:] - 2.0**-53))
-WEIGHT_OF_FIRST_BITS = np.where(_LEAST == _MOST, _LEAST, UNDECIDED).astype(np.uint8)
+STREAM_OFFSETS = np.arange(1, N_RESAMPLES + 1, dtype=np.uint64) * STEP
+N_FIRST_BITS = 12
+UNDECIDED_WEIGHT = 255  # marks random numbers whose first bits do not determine the weight
+_INTERVAL_ENDS = np.arange(2**N_FIRST_BITS + 1) / 2**N_FIRST_BITS
+_LEAST, _MOST = (
+    np.searchsorted(CUMULATIVE_PROBABILITIES, ends, side="right")
+    for ends in (_INTERVAL_ENDS[:-1], _INTERVAL_ENDS[1:] - 2.0**-53)
+)
+WEIGHT_OF_FIRST_BITS = np.where(_LEAST == _MOST, _LEAST, UNDECIDED_WEIGHT).astype(np.uint8)
 
 
 def hash_ids(ids: Sequence[str]) -> NDArray[np.uint64]:
-    """Hash ids; the result is the same in every process."""
+    """Return a 64-bit hash of each id, which is the same in every process and on every machine."""
     import pandas as pd  # takes a third of a second; most commands and all workers never need it
 
     return np.asarray(pd.util.hash_array(np.asarray(ids, dtype=object), categorize=False))
 
 
 def convert_to_uniform(hashes: NDArray[np.uint64]) -> Floats:
-    """Convert hashes to numbers between 0 and 1 (both exclusive)."""
+    """Return hashes as numbers between 0 and 1 (both exclusive)."""
     return np.asarray((hashes >> np.uint64(11)) * 2.0**-53)
 
 
@@ -56,33 +60,33 @@ def draw_prompts(prompts: NDArray[np.uint64], count: int | None, seed: int) -> N
 
 
 def draw_poisson_weights(prompts: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """Return each prompt's weight in every resample (prompts, RESAMPLES), based on the hash of its id."""
-    weights = np.empty((len(prompts), RESAMPLES), np.uint8)
+    """Return each prompt's weight in every resample (prompts, N_RESAMPLES), based on the hash of its id."""
+    weights = np.empty((len(prompts), N_RESAMPLES), np.uint8)
     for first in range(0, len(prompts), PROMPTS_IN_CACHE):
         block = slice(first, first + PROMPTS_IN_CACHE)
-        mixed = prompts[block, None] + STREAMS
+        mixed = prompts[block, None] + STREAM_OFFSETS
         mixed ^= mixed >> np.uint64(30)
         mixed *= FIRST
         mixed ^= mixed >> np.uint64(27)
         mixed *= SECOND
         # SplitMix64's last step does not change the first bits, so most weights are looked up without it.
-        looked_up = WEIGHT_OF_FIRST_BITS[(mixed >> np.uint64(64 - FIRST_BITS)).view(np.int64)]
-        undecided = np.nonzero(looked_up == UNDECIDED)
+        looked_up = WEIGHT_OF_FIRST_BITS[(mixed >> np.uint64(64 - N_FIRST_BITS)).view(np.int64)]
+        undecided = np.nonzero(looked_up == UNDECIDED_WEIGHT)
         rest = mixed[undecided]
         looked_up[undecided] = np.searchsorted(
-            CUMULATIVE, convert_to_uniform(rest ^ (rest >> np.uint64(31))), side="right"
+            CUMULATIVE_PROBABILITIES, convert_to_uniform(rest ^ (rest >> np.uint64(31))), side="right"
         )
         weights[block] = looked_up
     return weights
 
 
 def compute_weighted_sums(prompts: NDArray[np.uint64], values: Sequence[Callable[[slice], Floats]]) -> list[Floats]:
-    """Return, for each function, the weighted sums of its k values over prompts, per resample (k, RESAMPLES).
+    """Return, for each function, the weighted sums of its k values over prompts, per resample (k, N_RESAMPLES).
 
     `prompts` has the hashes of the prompts' ids (n,). Each function returns the values (prompts, k) for a slice of the
     prompts, so that values and weights of all prompts are never in memory at once.
     """
-    sums: list[Floats] = [np.zeros((1, RESAMPLES)) for _ in values]
+    sums: list[Floats] = [np.zeros((1, N_RESAMPLES)) for _ in values]
     for first in range(0, len(prompts), PROMPTS_AT_ONCE):
         block = slice(first, first + PROMPTS_AT_ONCE)
         weights = draw_poisson_weights(prompts[block]).astype(np.float64)
@@ -91,7 +95,7 @@ def compute_weighted_sums(prompts: NDArray[np.uint64], values: Sequence[Callable
 
 
 def compute_ratio_intervals(totals: Floats, counts: Floats) -> Floats:
-    """Return the ends (2, k) of the intervals of k ratios, given their weighted totals and counts (k, RESAMPLES).
+    """Return the ends (2, k) of the intervals of k ratios, given their weighted totals and counts (k, N_RESAMPLES).
 
     An interval is nan if fewer than three prompts have a value, or if the ratio depends on only a few prompts.
     """

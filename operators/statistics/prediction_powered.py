@@ -21,7 +21,8 @@ Floats = NDArray[np.float64]
 
 MIN_LABELS = 12  # minimum number of labels for an interval
 MIN_DIFFERENT_LABELS = 6  # labels that must differ from the median: mostly equal labels give too small an error
-BETS = np.geomspace(1 / 32, 1, 6)  # shares of the capital: small ones detect small differences, large ones large ones
+# shares of the capital: small ones detect small differences, large ones large ones
+BET_FRACTIONS = np.geomspace(1 / 32, 1, 6)
 
 
 def has_enough_labels(labels: Floats) -> NDArray[np.bool_]:
@@ -41,7 +42,7 @@ def count_different(labels: Floats) -> NDArray[np.int64]:
 
 
 class BoundedValues(NamedTuple):
-    """Values (..., n), with the lowest and the highest possible value (...)."""
+    """Values (..., n) of several samples, with the lowest and the highest value possible in each sample (...)."""
 
     values: Floats
     least: Floats
@@ -53,7 +54,7 @@ class BoundedValues(NamedTuple):
 
 
 class PoweredMeans(NamedTuple):
-    """Means estimated from labels and predictions (...)."""
+    """Means of labels that are estimated with the help of predictions; each field has a value per mean (...)."""
 
     estimate: Floats
     power: Floats
@@ -149,8 +150,8 @@ def compute_log_capital(sample: BoundedValues, mean: "Floats | float", times: fl
     """
     gains = (sample.values - np.asarray(mean)[..., None]) / (mean - sample.least)[..., None]
     with np.errstate(divide="ignore"):
-        logs = [np.log1p(np.maximum(bet * gains, -1.0)).sum(axis=-1) for bet in BETS]
-    return np.asarray(scipy.special.logsumexp(times * np.stack(logs), axis=0) - math.log(len(BETS)))
+        logs = [np.log1p(np.maximum(bet * gains, -1.0)).sum(axis=-1) for bet in BET_FRACTIONS]
+    return np.asarray(scipy.special.logsumexp(times * np.stack(logs), axis=0) - math.log(len(BET_FRACTIONS)))
 
 
 def _find_lower_end(sample: BoundedValues, level: float) -> float:

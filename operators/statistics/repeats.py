@@ -11,7 +11,7 @@ WITH_TWICE_THE_PROMPTS = math.sqrt(1 / 2)  # relative width of a mean's interval
 
 
 class Repeats(NamedTuple):
-    """Variances of scores when prompts have several images."""
+    """Variances of scores between prompts and between images of a prompt, for prompts with several images."""
 
     images: float  # mean number of images per prompt
     between: float  # variance between prompts, without the seed's noise
@@ -49,6 +49,6 @@ def estimate_repeats(prompts: NDArray[np.intp], scores: NDArray[np.float64]) -> 
 
 
 def pool_repeats(each: Sequence[Repeats]) -> Repeats:
-    """Return the mean of several generators' variances."""
+    """Return the means of the fields over several generators."""
     images, between, within = np.mean(np.array(each), axis=0).tolist()
     return Repeats(images, between, within)

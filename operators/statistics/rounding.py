@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-BITS = 30  # numbers are compared to 2**-30 of their typical size, about 1e-9
+PRECISION_BITS = 30  # numbers are compared to 2**-30 of their typical size, about 1e-9
 MIN_EXPONENT = -1000  # minimum exponent of a step, so that steps and half steps are normal numbers
 
 
@@ -16,17 +16,18 @@ def choose_step(*values: Floats) -> float:
 
     The median prevents one enormous value, such as -1e9 for a failure, from hiding the differences between all other
     values. Powers of two suit fractions with small denominators: a k/n that is not a multiple of half a step is at
-    least 1 / (2n) steps away from a boundary, which is much more than floating-point error.
+    least 1 / (2n) steps away from a boundary, which is much more than floating-point error. The step is at least
+    2**MIN_EXPONENT, also if all values are 0, nan or infinite.
     """
     sizes = np.abs(np.concatenate([array.ravel() for array in values]))
     sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
     if not len(sizes):
         return 2.0**MIN_EXPONENT
-    return 2.0 ** max(math.frexp(float(np.median(sizes)))[1] - BITS, MIN_EXPONENT)
+    return 2.0 ** max(math.frexp(float(np.median(sizes)))[1] - PRECISION_BITS, MIN_EXPONENT)
 
 
 def round_to(values: Floats, step: float) -> Floats:
-    """Round values to multiples of a step, a power of two; leave nan, infinite and huge values unchanged."""
+    """Return values rounded to multiples of a step, a power of two; nan, infinite and huge values are unchanged."""
     near = np.abs(values) < step * 2.0**52
     return np.where(near, np.rint(np.where(near, values, 0.0) / step) * step, values)
 
@@ -37,7 +38,7 @@ def merge_equal(values: Floats) -> Floats:
     Tiny scores do not become 0: BLEU's 1e-78 and 1e-155 stay different.
     """
     fractions, exponents = np.frexp(values)
-    rounded, inverse = np.unique(np.ldexp(np.rint(fractions * 2**BITS), exponents), return_inverse=True)
+    rounded, inverse = np.unique(np.ldexp(np.rint(fractions * 2**PRECISION_BITS), exponents), return_inverse=True)
     least = np.full(len(rounded), math.inf)
     with np.errstate(invalid="ignore"):
         np.minimum.at(least, inverse, values)
@@ -47,8 +48,8 @@ def merge_equal(values: Floats) -> Floats:
 def compute_exact_means(values: Floats, groups: NDArray[np.intp], count: int) -> Floats:
     """Return the mean of each of `count` groups, using exact sums that do not depend on the order of values (n,).
 
-    `groups` (n,) has the group of each value. Values that are nan are ignored; the mean of a group without other values
-    is nan.
+    `groups` (n,) has the group of each value. Values that are nan or infinite are ignored; the mean of a group without
+    other values is nan.
     """
     known = np.isfinite(values)
     groups, values = groups[known], values[known]

@@ -1,6 +1,6 @@
 """Comparisons that may stop at any look while prompts come in: balanced random orders, e-processes and decisions.
 
-A look is an interim analysis; there is one after every PER_LOOK prompts.
+A look is an interim analysis; there is one after every PROMPTS_PER_LOOK prompts.
 
 After only some prompts of a benchmark, a comparison decides which of two generators has the higher mean over all
 prompts. Scores may have any distribution: probabilities are over the random order of the prompts.
@@ -19,30 +19,31 @@ from plumbline.operators.statistics.options import Adaptive
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
-PER_LOOK = 8  # prompts between two looks, one from each stratum
-NO_PROMPT = -1  # filler in an order, for strata with one prompt fewer than others
-BETS = np.geomspace(1 / 8, 2, 5)  # in units of 1 / range: small bets detect small differences, large bets large ones
+PROMPTS_PER_LOOK = 8  # prompts between two looks, one from each stratum
+NO_PROMPT_INDEX = -1  # filler in an order, for strata with one prompt fewer than others
+# in units of 1 / range: small bets detect small differences, large bets large ones
+BET_SIZES = np.geomspace(1 / 8, 2, 5)
 MAX_STAKE = 0.9  # largest share of the capital that a single prompt can lose
-MIN_ASYMPTOTIC = 48  # minimum number of prompts, scored for both generators, for the normal approximation
-MIN_CARRIERS = 16  # prompts that must carry the variance; a third of normally distributed differences do
-TIGHTEST = 0.5  # fraction of the prompts after which the asymptotic sequence is tightest
+MIN_ASYMPTOTIC_PROMPTS = 48  # minimum number of prompts, scored for both generators, for the normal approximation
+MIN_CARRYING_PROMPTS = 16  # prompts that must carry the variance; a third of normally distributed differences do
+TIGHTEST_FRACTION = 0.5  # fraction of the prompts after which the asymptotic sequence is tightest
 A_BETTER, B_BETTER, ALIKE, UNDECIDED = 1, -1, 2, 0
 """Verdicts on a pair (a, b). ALIKE means that the means differ by at most the indifference."""
 
 
-def draw_balanced_order(labels: Sequence[str], seed: int, per_look: int = PER_LOOK) -> Indices:
+def draw_balanced_order(labels: Sequence[str], seed: int, per_look: int = PROMPTS_PER_LOOK) -> Indices:
     """Return prompt indices (looks, per_look) in a random order such that the labels of every look are similar.
 
     Prompts are sorted by label (at random within a label) and divided into `per_look` strata of equal size. Every look
     has one prompt from each stratum, so for each label its count is within two of the proportional share. If the number
-    of prompts is not a multiple of `per_look`, some strata contain a NO_PROMPT.
+    of prompts is not a multiple of `per_look`, some strata contain a NO_PROMPT_INDEX.
     """
     random = np.random.default_rng(seed)
     shuffled = random.permutation(len(labels))
     line = shuffled[np.argsort(np.asarray(labels, dtype=object)[shuffled], kind="stable")]
     looks = -(-len(line) // per_look)
     short = random.permutation(per_look) < looks * per_look - len(line)
-    strata = np.full((per_look, looks), NO_PROMPT, np.intp)
+    strata = np.full((per_look, looks), NO_PROMPT_INDEX, np.intp)
     sizes = looks - short
     for stratum, end, size in zip(strata, np.cumsum(sizes), sizes, strict=True):
         stratum[:size] = line[end - size : end]
@@ -50,7 +51,7 @@ def draw_balanced_order(labels: Sequence[str], seed: int, per_look: int = PER_LO
 
 
 def order_differences(differences: Floats, order: Indices) -> Floats:
-    """Return the prompts' differences (prompts,) in an order (..., looks, per_look), with nan for NO_PROMPT."""
+    """Return the prompts' differences (prompts,) in an order (..., looks, per_look), with nan for NO_PROMPT_INDEX."""
     return np.append(differences, math.nan)[order]
 
 
@@ -77,7 +78,11 @@ def compute_evidence(differences: Floats, options: Adaptive, indifference: float
 def with_indifference(
     known: PairEvidence, differences: Floats, options: Adaptive, indifference: float, pairs: int
 ) -> PairEvidence:
-    """Return the evidence with `far_above` and `far_below` filled in, unless the indifference is 0."""
+    """Return the evidence with the fields `far_above` and `far_below` computed from the ordered differences.
+
+    They are the evidence against a difference that exceeds the indifference in one direction. If the indifference is 0,
+    the evidence is returned unchanged.
+    """
     if not indifference:
         return known
     above, below = (
@@ -121,11 +126,11 @@ def _bet(gains: Floats, weights: Floats, risk: Floats, width: float) -> Floats:
     """
     largest = MAX_STAKE / np.maximum(risk, 1e-12)
     capitals = []
-    for bet in BETS:
+    for bet in BET_SIZES:
         stakes = np.minimum(bet * weights / width, largest)
         factors = np.prod(1 + stakes[..., None] * gains, axis=-1)
         capitals.append(np.cumsum(np.log(np.maximum(factors, 1e-300)), axis=-1))
-    return np.asarray(scipy.special.logsumexp(capitals, axis=0) - math.log(len(BETS)))
+    return np.asarray(scipy.special.logsumexp(capitals, axis=0) - math.log(len(BET_SIZES)))
 
 
 def _approximate_log_e(
@@ -142,12 +147,12 @@ def _approximate_log_e(
     fourth = m4 - 4 * m1 * m3 + 6 * m1**2 * m2 - 3 * m1**4
     with np.errstate(invalid="ignore", divide="ignore"):
         carriers = np.where((second > 1e-12) & (fourth > 1e-24), n * second**2 / fourth, 0)
-    valid = (n >= MIN_ASYMPTOTIC) & (carriers >= MIN_CARRIERS)
+    valid = (n >= MIN_ASYMPTOTIC_PROMPTS) & (carriers >= MIN_CARRYING_PROMPTS)
     slots = excess.shape[-1] * np.arange(1, excess.shape[-2] + 1)
     variance = m2 * n / np.maximum(slots - 1, 1) - (m1 * n / slots) ** 2  # per slot of the order
     drift = np.cumsum(weights * gains.sum(-1), axis=-1) / np.sqrt(np.where(valid, variance, 1))
     clock = excess.shape[-1] * np.cumsum(weights**2)
-    tightest = clock[min(len(clock) - 1, int(TIGHTEST * len(clock)))]
+    tightest = clock[min(len(clock) - 1, int(TIGHTEST_FRACTION * len(clock)))]
     rho2 = (-2 * math.log(level) + math.log(1 - 2 * math.log(level))) / tightest
     scale = 1 + rho2 * clock
     log_e = (
@@ -160,7 +165,7 @@ def _approximate_log_e(
 
 
 class Decisions(NamedTuple):
-    """Decisions on pairs (..., pairs)."""
+    """Decisions on pairs of generators, and the looks at which they were made; arrays of the shape (..., pairs)."""
 
     verdict: NDArray[np.int8]
     """A_BETTER, B_BETTER, ALIKE or UNDECIDED."""

@@ -14,17 +14,17 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from plumbline.operators.statistics.bootstrap import MIN_DIFFERING, ROUNDING, UNDEFINED, Interval
+from plumbline.operators.statistics.bootstrap import MIN_DIFFERING_PROMPTS, ROUNDING_TOLERANCE, UNDEFINED, Interval
 from plumbline.operators.statistics.confidence_levels import CONFIDENCE, CONFIDENCE_QUANTILE
 
-MIN_DECIDING = (
+MIN_DECIDING_PROMPTS = (
     4  # prompts that must differ from the rest, or a share is as uncertain as if each prompt were won or lost
 )
-ROUND_TO = 12  # digits to which residuals are compared
+RESIDUAL_DIGITS = 12  # digits to which residuals are compared
 
 
 class Share(NamedTuple):
-    """Fraction of rows that are true."""
+    """A fraction of rows, such as of images that pass, with the number of rows."""
 
     value: float  # nan without rows
     n: int
@@ -73,9 +73,10 @@ def share_interval(value: float, residuals: NDArray[np.float64]) -> Interval:
     """Return Wilson's interval of a mean of shares in [0, 1], at the effective number of prompts.
 
     The normal quantile is replaced by Student's. The effective number of prompts is the number of independent wins and
-    losses whose mean would have the same variance. It is at most
-    the number of prompts if few prompts decide the mean: fewer than MIN_DECIDING differ from the rest, or their
-    residuals are as skewed as a Poisson variable with mean MIN_DIFFERING. So equal shares have an interval, too.
+    losses whose mean would have the same variance. If few prompts decide the mean, the effective number is at most the
+    number of prompts: if fewer than MIN_DECIDING_PROMPTS differ from the rest, or if the residuals are at least as
+    skewed as a Poisson variable with mean MIN_DIFFERING_PROMPTS. So equal shares have an interval. The
+    interval is UNDEFINED for fewer than two prompts.
 
     Args:
         value: The mean.
@@ -85,10 +86,10 @@ def share_interval(value: float, residuals: NDArray[np.float64]) -> Interval:
     if n < 2 or not math.isfinite(value):
         return UNDEFINED
     squares = float((residuals**2).sum())
-    differing = n - int(np.unique(np.round(residuals, ROUND_TO), return_counts=True)[1].max())
-    effective = value * (1 - value) * (n - 1) / (n * squares) if squares > ROUNDING**2 else math.inf
-    skewness = abs(float((residuals**3).sum())) / squares**1.5 if squares > ROUNDING**2 else 0.0
-    if differing < MIN_DECIDING or skewness >= 1 / math.sqrt(MIN_DIFFERING) or effective == 0:
+    differing = n - int(np.unique(np.round(residuals, RESIDUAL_DIGITS), return_counts=True)[1].max())
+    effective = value * (1 - value) * (n - 1) / (n * squares) if squares > ROUNDING_TOLERANCE**2 else math.inf
+    skewness = abs(float((residuals**3).sum())) / squares**1.5 if squares > ROUNDING_TOLERANCE**2 else 0.0
+    if differing < MIN_DECIDING_PROMPTS or skewness >= 1 / math.sqrt(MIN_DIFFERING_PROMPTS) or effective == 0:
         effective = min(effective or math.inf, n)
     quantile = float(scipy.special.stdtrit(n - 1, (1 + CONFIDENCE) / 2)) ** 2 / effective
     middle = (value + quantile / 2) / (1 + quantile)
@@ -97,7 +98,10 @@ def share_interval(value: float, residuals: NDArray[np.float64]) -> Interval:
 
 
 def average_by_prompt(values: NDArray[np.float64], prompts: NDArray[np.int64]) -> tuple[float, NDArray[np.float64]]:
-    """Return the mean of values (n,), and how far each prompt that has a value moves it, for `share_interval`."""
+    """Return the mean of values (n,), and the residuals that `share_interval` expects.
+
+    There is one residual for each prompt with values: the sum of its values' distances from the mean, divided by n.
+    """
     mean = float(values.mean())
     sums = np.bincount(prompts, weights=values - mean).astype(np.float64)
     return mean, sums[np.bincount(prompts) > 0] / len(values)

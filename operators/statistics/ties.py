@@ -25,12 +25,12 @@ Rows = Longs | slice
 ALL_ROWS = slice(None)
 
 PAIRS_AT_ONCE = 1 << 18  # ranges of thresholds with up to this number of pairs are enumerated
-SAMPLED_ROWS = 1024  # larger ranges are split at about the median difference, estimated from this number of rows
-MAX_EXACT = 1 << 53  # integers up to this are exact as floats
+N_SAMPLED_ROWS = 1024  # larger ranges are split at about the median difference, estimated from this number of rows
+MAX_EXACT_INTEGER = 1 << 53  # integers up to this are exact as floats
 
 
 class TieCalibration(NamedTuple):
-    """Pairwise accuracy at the threshold that maximises it."""
+    """The tie threshold that maximises pairwise accuracy, and this accuracy; see `epsilon`."""
 
     accuracy: float
     """(concordant + tied in both) / all pairs, in [0, 1]; nan without pairs."""
@@ -82,7 +82,7 @@ class _Best(NamedTuple):
 
 
 class _Edge(NamedTuple):
-    """A threshold, and the pairs of rows that it ties."""
+    """A threshold, with the pairs whose scores differ by at most the threshold."""
 
     epsilon: float  # 0, or half a step above a multiple of the step, so that equal differences are on the same side
     upper: Ints  # for each row, the end of the rows within the threshold
@@ -109,7 +109,7 @@ class _Pairs:
         # A pair weighs 1 / the pairs of its group. If possible, all weights are multiplied by a common factor that
         # makes them integers, so that sums are exact.
         common = math.lcm(*{int(size) for size in pairs if size})
-        if common * groups < MAX_EXACT:
+        if common * groups < MAX_EXACT_INTEGER:
             self.weights, self.weight = (common // np.maximum(pairs, 1))[codes[order]], float(common * groups)
         else:
             self.weights, self.weight = (1.0 / np.maximum(pairs, 1))[codes[order]], float(groups)
@@ -147,11 +147,11 @@ class _Pairs:
         return np.where(near, (cells + 0.5) * self.step, differences)
 
     def below(self, epsilon: float) -> float:
-        """Return the largest threshold below `epsilon`."""
+        """Return the next smaller threshold that can tie other pairs than `epsilon` does."""
         return min(epsilon - self.step, math.nextafter(epsilon, 0.0))
 
     def build_edge(self, epsilon: float, below: _Edge | None = None, above: _Edge | None = None) -> _Edge:
-        """Count the pairs within a threshold; known thresholds `below` and `above` make this faster."""
+        """Return a threshold with the pairs that it ties; known thresholds `below` and `above` make this faster."""
         low = below.upper if below else self.first
         upper = self._find_upper(epsilon, low, above.upper if above else self.end)
         tied = self._sum_weights(self.tree.count(upper)[1] - self.tied_before)
@@ -166,7 +166,7 @@ class _Pairs:
         """Return a difference near the median of the differences that are above `low` and at most `high`."""
         gaps = high.upper - low.upper
         rows = np.flatnonzero(gaps)
-        rows = rows[:: max(1, len(rows) // SAMPLED_ROWS)]
+        rows = rows[:: max(1, len(rows) // N_SAMPLED_ROWS)]
         differences = self.metric[low.upper[rows] + gaps[rows] // 2] - self.metric[rows]
         order = np.argsort(differences)
         passed = np.cumsum(gaps[rows][order])

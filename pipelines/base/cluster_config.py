@@ -16,7 +16,7 @@ def is_ray_installed() -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolConfig(BoundsChecked):
-    """Actor pool of a stage, or of a single node of the stage."""
+    """Actor pool of a stage, or of a single node: a stage with one of its models, such as `answers:vqa`."""
 
     section: ClassVar[str] = "pool."
     num_cpus: float = 1.0
@@ -111,7 +111,11 @@ class ClusterConfig(BoundsChecked):
     """The pool of stages that are not listed in `pools`."""
 
     def find_pool(self, node: str) -> PoolConfig:
-        """Return the pool that is configured for a node, or else for its stage and role, or else for its stage."""
+        """Return the pool for a node, such as `answers:vqa`.
+
+        This is the pool that is configured for the node, or else for the stage and role in its name, or else for the
+        stage; if there is none of these, it is the default pool.
+        """
         stage, *rest = node.split(":")
         return next(
             (self.pools[name] for name in (node, ":".join([stage, *rest[:1]]), stage) if name in self.pools),

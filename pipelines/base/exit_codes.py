@@ -12,7 +12,7 @@ GATE_FAILED = 7
 
 
 class Ending(NamedTuple):
-    """The exit code of a job and the reason that it prints."""
+    """The exit code of a job, and the reason that the job prints."""
 
     code: int = COMPLETE
     reason: str = ""
@@ -30,7 +30,7 @@ class Ending(NamedTuple):
 
 
 def make_ending(failed: int, rows: int, max_failed: float) -> Ending:
-    """Return the ending of a job, given its numbers of failed rows and all rows, and the fraction that may fail."""
+    """Return the ending of a job, given the numbers of failed and of all rows, and the fraction that may fail."""
     if not failed:
         return Ending()
     within = failed / rows <= max_failed
@@ -40,7 +40,7 @@ def make_ending(failed: int, rows: int, max_failed: float) -> Ending:
 
 
 def compute_exit_code(failed: int, rows: int, max_failed: float) -> int:
-    """Return the exit code of a job, given its numbers of failed rows and all rows, and the fraction that may fail."""
+    """Return the exit code of a job, given the numbers of failed and of all rows, and the fraction that may fail."""
     return make_ending(failed, rows, max_failed).code
 
 

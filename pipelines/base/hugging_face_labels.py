@@ -6,14 +6,14 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-METADATA = b"huggingface"
+METADATA_KEY = b"huggingface"
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 
 def find_labels(schema: pa.Schema) -> dict[str, list[str]]:
-    """Return the label names for each column of class labels or lists of class labels."""
+    """Return the names of the labels of each column of class labels (or of lists of these), by column."""
     try:
-        features = json.loads((schema.metadata or {})[METADATA])["info"]["features"]
+        features = json.loads((schema.metadata or {})[METADATA_KEY])["info"]["features"]
         named = {name: _list_names(feature) for name, feature in features.items() if name in schema.names}
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}

@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from plumbline.operators.base.errors import ConfigError
 
-LOGGER = "plumbline"
+LOGGER_NAME = "plumbline"
 """Name of the root logger of a run's log."""
-LOGGING_OFF = 100
+LOGGING_OFF_LEVEL = 100
 """A log level above all other levels, which disables a logger."""
-MAX_WAIT = 1.0
+MAX_WAIT_SECONDS = 1.0
 """Seconds since a worker's last report after which a new line is sent at once, together with all earlier lines."""
 Line = Mapping[str, Any]
 """A log line as plain values."""
@@ -64,22 +64,22 @@ def make_line(record: logging.LogRecord) -> dict[str, Any]:
 
 def find_level() -> int | None:
     """Return the lowest level that this process logs; None if it writes no log."""
-    level = logging.getLogger(LOGGER).level
-    return level if 0 < level < LOGGING_OFF else None
+    level = logging.getLogger(LOGGER_NAME).level
+    return level if 0 < level < LOGGING_OFF_LEVEL else None
 
 
 def handle_all_lines(handler: logging.Handler, level: int) -> None:
     """Send all lines of our loggers at or above a level to this handler, and to no other."""
-    logger = logging.getLogger(LOGGER)
+    logger = logging.getLogger(LOGGER_NAME)
     logger.handlers, logger.propagate = [handler], False
     logger.setLevel(level)
 
 
-class Forwarder(logging.Handler):
+class LogForwarder(logging.Handler):
     """Handler that collects a worker's lines for its next report to the driver.
 
-    The handler sends the lines immediately after a warning, or if the last report was more than MAX_WAIT ago. One
-    remote call per line would cost more than all other reports of a worker together.
+    The handler sends the lines immediately after a warning, or if the last report was more than MAX_WAIT_SECONDS ago.
+    One remote call per line would cost more than all other reports of a worker together.
     """
 
     def __init__(self, send: Callable[[Sequence[Line]], object]) -> None:
@@ -92,7 +92,7 @@ class Forwarder(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         with self._guard:
             self._lines.append(make_line(record))
-            if record.levelno >= logging.WARNING or time.monotonic() - self._taken >= MAX_WAIT:
+            if record.levelno >= logging.WARNING or time.monotonic() - self._taken >= MAX_WAIT_SECONDS:
                 self._send(self.take())
 
     def take(self) -> Sequence[Line]:

@@ -19,25 +19,25 @@ from plumbline.pipelines.base.arrow_views import remove_views
 
 TAIL_BYTES = 64 << 10
 """Number of bytes that pyarrow reads at the end of a file to find the footer. Page indices are just before it."""
-MAX_GAP = 64 << 10
+MAX_GAP_BYTES = 64 << 10
 """Maximum number of unneeded bytes between two ranges that are read with one request."""
-SMALL_CHUNK = 1 << 20
+SMALL_CHUNK_BYTES = 1 << 20
 """Maximum bytes of a column chunk that is read together with its neighbours. The pages of larger chunks are read one by
 one.
 """
-MAX_SPAN = 8 << 20
+MAX_SPAN_BYTES = 8 << 20
 """Maximum bytes of neighbouring chunks that are read with one request."""
-MAX_BUFFERED = 64 << 20
+MAX_BUFFERED_BYTES = 64 << 20
 """Maximum bytes of prefetched chunks that are kept until pyarrow reads them."""
-PAGE_BUFFER = 16 << 10
+PAGE_BUFFER_BYTES = 16 << 10
 """Number of bytes that pyarrow reads for a page's header."""
 STREAM_BYTES = 1 << 20
 """Number of bytes that are read at a time from a large chunk without a page index."""
 ROWS_AT_ONCE = 16
 """Number of rows of a large chunk without a page index that are in memory at the same time."""
-MAX_FOOTER = 4 << 20
+MAX_FOOTER_BYTES = 4 << 20
 """Maximum size in bytes of a footer that is searched for page indices."""
-MAX_INDEX = 4 << 20
+MAX_INDEX_BYTES = 4 << 20
 """Maximum size in bytes of one column's page index."""
 BOOLEANS, INTEGERS, BYTE, DOUBLE, BINARY, LISTS, MAP, STRUCT = (1, 2), (4, 5, 6), 3, 7, 8, (9, 10), 11, 12
 """Type codes of Thrift's compact protocol."""
@@ -62,16 +62,16 @@ def locate_indices(footer: pq.FileMetaData) -> list[list[range | None]]:
 
     The range is None if a chunk has no index. The list is empty if the footer is too large to search.
     """
-    if footer.serialized_size > MAX_FOOTER:
+    if footer.serialized_size > MAX_FOOTER_BYTES:
         return []
     copy = io.BytesIO()
     footer.write_metadata_file(copy)
     indices: list[list[range | None]] = []
-    for group in _Thrift(copy.getvalue()[4:]).read_struct().get(ROW_GROUPS, []):
+    for group in _ThriftReader(copy.getvalue()[4:]).read_struct().get(ROW_GROUPS, []):
         indices.append([])
         for column in group.get(COLUMNS, []):
             offset, length = column.get(INDEX_OFFSET), column.get(INDEX_LENGTH, 0)
-            is_usable = offset is not None and 0 < length <= MAX_INDEX
+            is_usable = offset is not None and 0 < length <= MAX_INDEX_BYTES
             indices[-1].append(range(offset, offset + length) if is_usable else None)
     return indices
 
@@ -79,7 +79,7 @@ def locate_indices(footer: pq.FileMetaData) -> list[list[range | None]]:
 def parse_index(data: bytes, chunk: range, rows: int) -> list[PageLocation]:
     """Return the data pages of a column chunk with `rows` rows; empty if the index does not belong to this chunk."""
     try:
-        found = _Thrift(data).read_struct()[PAGES]
+        found = _ThriftReader(data).read_struct()[PAGES]
         pages = [PageLocation(page[PAGE_OFFSET], page[PAGE_SIZE], page.get(PAGE_FIRST_ROW, 0)) for page in found]
     except (LookupError, TypeError, AttributeError, RecursionError):
         return []
@@ -88,7 +88,7 @@ def parse_index(data: bytes, chunk: range, rows: int) -> list[PageLocation]:
     return pages if pages and ordered and inside and pages[0].first_row == 0 and pages[-1].first_row < rows else []
 
 
-class _Thrift:
+class _ThriftReader:
     """Reader of Thrift's compact protocol, to the extent that Parquet uses it.
 
     Every value takes at least one byte, so the amount of work is bounded by the size of the data. Damaged data raise
@@ -180,7 +180,7 @@ class ExactStream(io.RawIOBase):
             return self._fetch(wanted)
         if span not in self._buffered:
             self._buffered[span] = self._fetch(span)
-            while sum(map(len, self._buffered)) > MAX_BUFFERED and len(self._buffered) > 1:
+            while sum(map(len, self._buffered)) > MAX_BUFFERED_BYTES and len(self._buffered) > 1:
                 oldest, _ = self._buffered.popitem(last=False)
                 self._dropped.add(oldest)  # later reads in a dropped span only fetch their own bytes
         return self._buffered[span][wanted.start - span.start : wanted.stop - span.start]
@@ -192,7 +192,7 @@ class ExactStream(io.RawIOBase):
             self._stream.seek(wanted.start)
             return self._stream.read(len(wanted))
         except ValueError:  # fsspec refuses a range if an HTTP server only sends whole files
-            if self._size > MAX_BUFFERED:
+            if self._size > MAX_BUFFERED_BYTES:
                 raise
             self._stream.seek(0)
             self._stream = io.BytesIO(self._stream.read())
@@ -218,12 +218,12 @@ class ExactStream(io.RawIOBase):
 def merge_ranges(ranges: Iterable[range]) -> list[range]:
     """Return the ranges, merging small ranges that are close together."""
     ordered = sorted(ranges, key=lambda each: each.start)
-    merged = [each for each in ordered if len(each) > SMALL_CHUNK]
+    merged = [each for each in ordered if len(each) > SMALL_CHUNK_BYTES]
     run = range(0)
     for each in ordered:
-        if len(each) > SMALL_CHUNK:
+        if len(each) > SMALL_CHUNK_BYTES:
             continue
-        if run and each.start - run.stop <= MAX_GAP and each.stop - run.start <= MAX_SPAN:
+        if run and each.start - run.stop <= MAX_GAP_BYTES and each.stop - run.start <= MAX_SPAN_BYTES:
             run = range(run.start, max(run.stop, each.stop))
             continue
         merged += [run] if run else []
@@ -294,10 +294,10 @@ class ParquetReader:
 
     def _read_page(self, row_group: int, path: str, first: int, page: PageLocation, row: int) -> Any:
         """Return a row of a data page; the stream makes pyarrow see the page as the first of its column chunk."""
-        self._stream.announce([range(page.offset, min(self._size, page.offset + max(page.size, PAGE_BUFFER)))])
+        self._stream.announce([range(page.offset, min(self._size, page.offset + max(page.size, PAGE_BUFFER_BYTES)))])
         self._stream.jump = (first, page.offset - first)
         try:
-            file = self._open_for_steps(PAGE_BUFFER)
+            file = self._open_for_steps(PAGE_BUFFER_BYTES)
             batches = file.iter_batches(row + 1, row_groups=[row_group], columns=[path], use_threads=False)
             return next(batches).column(0)[row].as_py()
         finally:
@@ -311,14 +311,14 @@ class ParquetReader:
 
     def _find_pages(self, row_group: int, leaf: int) -> list[PageLocation]:
         """Return a chunk's pages; empty if it has no index, or for lists, whose rows may continue on the next page."""
-        index = self._indices[row_group][leaf] if row_group < len(self._indices) else None
+        index = self._index_ranges[row_group][leaf] if row_group < len(self._index_ranges) else None
         if index is None or self.footer.schema.column(leaf).max_repetition_level:
             return []
         chunk, rows = self._locate_chunk(row_group, leaf), self.footer.row_group(row_group).num_rows
         return parse_index(self._stream.read_range(range(index.start, min(index.stop, self._size))), chunk, rows)
 
     @cached_property
-    def _indices(self) -> list[list[range | None]]:
+    def _index_ranges(self) -> list[list[range | None]]:
         return locate_indices(self.footer)
 
     def _find_leaves(self, name: str) -> list[int]:
@@ -331,7 +331,7 @@ class ParquetReader:
         return range(start, start + chunk.total_compressed_size)
 
     def _is_large(self, row_group: int, leaf: int) -> bool:
-        return len(self._locate_chunk(row_group, leaf)) > SMALL_CHUNK
+        return len(self._locate_chunk(row_group, leaf)) > SMALL_CHUNK_BYTES
 
 
 def _merge_structs(structs: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:

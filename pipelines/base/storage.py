@@ -16,8 +16,14 @@ import pyarrow.parquet as pq
 
 from plumbline.operators.base.bounds import Bound
 from plumbline.operators.base.errors import ConfigError, PlumblineError, hide_secrets
-from plumbline.pipelines.base.filesystems import OBJECT_STORES, choose_filesystem
-from plumbline.pipelines.base.filesystems.filesystem import STORES, Filesystem, Settings, Writable, make_entry
+from plumbline.pipelines.base.filesystems import OBJECT_STORE_SCHEMES, choose_filesystem
+from plumbline.pipelines.base.filesystems.filesystem import (
+    STORE_SCHEMES,
+    Filesystem,
+    Settings,
+    WritableFilesystem,
+    make_entry,
+)
 from plumbline.pipelines.base.filesystems.filesystem import Entry as Entry
 
 CLIENT_PACKAGES = ("botocore.", "aiobotocore.", "obstore.", "aiohttp.", "httpx.", "httpx2.", "huggingface_hub.")
@@ -26,7 +32,7 @@ SCHEME_PATTERN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,2}")
 """Start of an address that is not a local path. A single slash also matches, because it must be a typing error."""
 SCHEME_ALIASES = {"gcs://": "gs://", "abfs://": "az://", "abfss://": "az://", "azure://": "az://", "s3a://": "s3://"}
 """Scheme names used by other software, mapped to ours."""
-OS_REMEDIES = {
+REMEDIES_BY_ERRNO = {
     errno.ENOSPC: "the disk is full: free some space",
     errno.EDQUOT: "the quota is used up: free some space",
     errno.EFBIG: "the file is larger than the system allows: raise the limit (ulimit -f)",
@@ -83,17 +89,19 @@ class StorageConfig(Settings):
         if "@" in host:
             option = "storage.key and storage.secret" if scheme == "s3://" else "the variables that its own tools read"
             raise ConfigError(f"{scheme}: expected an address without credentials; put them into {option}")
-        if "?" in address and scheme not in OBJECT_STORES:
+        if "?" in address and scheme not in OBJECT_STORE_SCHEMES:
             problem = "expected an address without a query, which may contain credentials; remove it"
             raise ConfigError(f"{scheme}{host}: {problem}")
         if not host:
-            part, rest = ("bucket", "PREFIX") if scheme in OBJECT_STORES else ("host", "PATH")
+            part, rest = ("bucket", "PREFIX") if scheme in OBJECT_STORE_SCHEMES else ("host", "PATH")
             raise ConfigError(
                 f"{scheme}{address}: expected {scheme}{part.upper()}/{rest}, got no {part}; "
                 "add it, or set the variable that it comes from"
             )
         place = Place(url.rstrip("/"), self)
-        if writable and scheme not in OBJECT_STORES:  # checked before connecting to the server, which may not exist
+        if (
+            writable and scheme not in OBJECT_STORE_SCHEMES
+        ):  # checked before connecting to the server, which may not exist
             raise place.make_read_only_error()
         place.filesystem.prepare(place.path)
         return place
@@ -125,15 +133,15 @@ class Place:
     def filesystem(self) -> Filesystem:
         return choose_filesystem(self.url, self.storage)
 
-    def get_writable(self) -> Writable:
+    def get_writable(self) -> WritableFilesystem:
         """Return the filesystem for writing; raise ConfigError if it is read-only."""
         filesystem = self.filesystem
-        if not isinstance(filesystem, Writable):
+        if not isinstance(filesystem, WritableFilesystem):
             raise self.make_read_only_error()
         return filesystem
 
     def make_read_only_error(self) -> ConfigError:
-        return ConfigError(f"{self}: this storage is read-only; choose a folder, or a prefix of {STORES}")
+        return ConfigError(f"{self}: this storage is read-only; choose a folder, or a prefix of {STORE_SCHEMES}")
 
     @property
     def fs(self) -> fsspec.AbstractFileSystem:
@@ -195,7 +203,7 @@ class Place:
         return self.filesystem.files(self.path)
 
     def glob(self) -> Iterator[tuple["Place", Entry]]:
-        """Yield the files that match the address, which is a pattern with *."""
+        """Yield the files and folders whose addresses match this address, a pattern with *, and the entry of each."""
         for path, found in self.fs.glob(self.path, detail=True).items():
             yield Place(self.filesystem.root + path, self.storage), make_entry(found)
 
@@ -209,7 +217,7 @@ class Place:
             return self.get_writable().create(self.path, data)
 
     def create_mark(self, data: bytes) -> None:
-        """Write a file with constant content unless it exists.
+        """Write a file whose content is always the same, unless the file exists.
 
         Raise ConfigError if the server ignores conditions and would therefore replace existing objects.
         """
@@ -233,13 +241,13 @@ class Place:
     @contextmanager
     def open_draft(self) -> Iterator[Path]:
         """Yield the path of a local draft; when the context ends without an exception, the draft replaces this file."""
-        with tempfile.TemporaryDirectory(prefix=".draft-", dir=self.draft_folder()) as folder:
+        with tempfile.TemporaryDirectory(prefix=".draft-", dir=self.get_draft_folder()) as folder:
             draft = Path(folder) / "draft"
             yield draft
             self.move_draft(draft, replace=True)
 
-    def draft_folder(self) -> Path:
-        return self.get_writable().draft_folder(self.path)
+    def get_draft_folder(self) -> Path:
+        return self.get_writable().get_draft_folder(self.path)
 
     def move_draft(self, draft: Path, *, replace: bool) -> bool:
         """Move a complete local file here; return False if another writer was first."""
@@ -308,13 +316,16 @@ def convert_write_errors(place: Place) -> Iterator[None]:
             remedy = f"check {place.filesystem.rights}"
         if remedy is None:
             code = error.errno if isinstance(error, OSError) else None
-            remedy = OS_REMEDIES.get(code or 0, "check the store's server or disk and the rights to it")
+            remedy = REMEDIES_BY_ERRNO.get(code or 0, "check the store's server or disk and the rights to it")
         raise WriteError(f"{place}: cannot be written ({first_line(error)}); {remedy} and run again") from error
 
 
 @contextmanager
 def readable_errors(place: Place, what: str) -> Iterator[None]:
-    """Convert a storage client's errors to ConfigError with the address and the remedy."""
+    """Convert a storage client's errors within the context to ConfigError with the address and the remedy.
+
+    `what` describes the file or folder in the message.
+    """
     try:
         yield
     except PermissionError as error:
@@ -327,8 +338,8 @@ def readable_errors(place: Place, what: str) -> Iterator[None]:
     except Exception as error:
         if not is_storage_error(error):
             raise
-        if isinstance(error, OSError) and error.errno in OS_REMEDIES:
-            raise ConfigError(f"{what} {place}: {OS_REMEDIES[error.errno]}") from error
+        if isinstance(error, OSError) and error.errno in REMEDIES_BY_ERRNO:
+            raise ConfigError(f"{what} {place}: {REMEDIES_BY_ERRNO[error.errno]}") from error
         remedy = place.filesystem.find_renewal_remedy(error) or f"check {place.filesystem.check}"
         raise ConfigError(f"{what} {place}: cannot be reached ({first_line(error)}); {remedy}") from error
 

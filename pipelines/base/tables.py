@@ -14,29 +14,29 @@ import pyarrow as pa
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.rows import require_once
 
-QUOTED_STRING = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
+QUOTED_STRING_PATTERN = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 """Pattern for a quoted string in Python or JSON."""
-WRITTEN_LIST = re.compile(rf"\s*\[\s*(?:(?:{QUOTED_STRING.pattern})[\s,]*)*\]\s*", re.DOTALL)
+WRITTEN_LIST_PATTERN = re.compile(rf"\s*\[\s*(?:(?:{QUOTED_STRING_PATTERN.pattern})[\s,]*)*\]\s*", re.DOTALL)
 """Pattern for a list of strings as printed by Python, JSON or (without commas) NumPy."""
-WORKBOOKS = (".xlsx", ".xls", ".ods")
+WORKBOOK_SUFFIXES = (".xlsx", ".xls", ".ods")
 """Suffixes of spreadsheets, which are not supported."""
-MAX_WRITTEN_LIST = 10_000
-"""Maximum number of characters in a string that is parsed as a WRITTEN_LIST."""
+MAX_WRITTEN_LIST_CHARACTERS = 10_000
+"""Maximum number of characters in a string that is parsed as a WRITTEN_LIST_PATTERN."""
 ESCAPE_PATTERN = re.compile(r"\\(.)", re.DOTALL)
 BLOCK_BYTES = 4 * 2**20
 MAX_LINE_BYTES = 16 * 2**20
 MAX_ROW_LINES = 100
 """Maximum number of lines in a CSV row; a longer row has an unclosed quote that has swallowed the following rows."""
-SEPARATORS = {".csv": ",", ".tsv": "\t"}
-JSON_LINES = (".jsonl", ".ndjson")
+SEPARATORS_BY_SUFFIX = {".csv": ",", ".tsv": "\t"}
+JSON_LINES_SUFFIXES = (".jsonl", ".ndjson")
 SEPARATOR_NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 MAX_QUOTED_CHARACTERS = 40
 """Maximum number of characters of a text that a message quotes."""
-UNREADABLE_LINE = "unreadable_line"
+UNREADABLE_LINE_KIND = "unreadable_line"
 """Kind of rejection for invalid quotes in a CSV."""
-DOWNLOAD_AGAIN = "it may be truncated: download or write it again"
-LINE_END = re.compile(r"\r\n|\n|\r")
-SKIPPED = "skipped"
+DOWNLOAD_AGAIN_REMEDY = "it may be truncated: download or write it again"
+LINE_END_PATTERN = re.compile(r"\r\n|\n|\r")
+SKIPPED_KIND = "skipped"
 """Kind for an image that is left out on purpose, such as a contact sheet; it does not count as rejected."""
 DAMAGED_TAR, DAMAGED_TABLE = "damaged_tar", "damaged_table"
 DAMAGED_KINDS = (DAMAGED_TAR, DAMAGED_TABLE)
@@ -123,8 +123,8 @@ class TableRecords(NamedTuple):
 def read_records(stream: IO[bytes], url: str, read: Collection[str] | None = None) -> TableRecords:
     """Read all rows of a CSV, TSV or JSON Lines file.
 
-    Raise SourceError naming the file at the first unreadable row (counted from 0, as in Parquet), or if a column in
-    `read` occurs twice. None means all columns.
+    Raise SourceError naming the file and the first unreadable row (counted from 0, as in Parquet). Also raise it if the
+    file has two columns with a name in `read`; None means any name.
     """
     table = None if is_json_lines(url) else read_csv(stream, url)
     if table is not None:
@@ -139,7 +139,7 @@ def read_records(stream: IO[bytes], url: str, read: Collection[str] | None = Non
 
 
 def is_json_lines(url: str) -> bool:
-    return url.lower().endswith(JSON_LINES)
+    return url.lower().endswith(JSON_LINES_SUFFIXES)
 
 
 def read_json_lines(stream: IO[bytes], url: str) -> Rows:
@@ -157,7 +157,7 @@ def open_csv(stream: IO[bytes], url: str, is_row: Callable[[Values], bool] = lam
 
     If a row seems to span several lines, `is_row` decides whether one of the later lines is a row by itself.
     """
-    separator = SEPARATORS[PurePosixPath(url).suffix.lower()]
+    separator = SEPARATORS_BY_SUFFIX[PurePosixPath(url).suffix.lower()]
     record = _Record(stream, url)
     reader = csv.reader(record, delimiter=separator, strict=True)
     names = _read_header(reader, separator, url)
@@ -172,7 +172,7 @@ def read_csv(stream: IO[bytes], url: str) -> CsvTable:
     """
     table = open_csv(stream, url)
     rows = list(table.rows)
-    if any(isinstance(row, Rejection) and row.kind == UNREADABLE_LINE for row in rows):
+    if any(isinstance(row, Rejection) and row.kind == UNREADABLE_LINE_KIND for row in rows):
         stream.seek(0)
         rows = _split_unquoted_rows(stream, url, table.names) or rows
     return CsvTable(table.names, iter(rows))
@@ -184,7 +184,7 @@ def _split_unquoted_rows(stream: IO[bytes], url: str, names: list[str]) -> list[
     Return an empty list if a line is not UTF-8, contains a quoted cell, or has a different number of cells than the
     header.
     """
-    separator = SEPARATORS[PurePosixPath(url).suffix.lower()]
+    separator = SEPARATORS_BY_SUFFIX[PurePosixPath(url).suffix.lower()]
     rows: list[Row | Rejection] = []
     for number, line in enumerate(_read_lines(stream, url), start=1):
         try:
@@ -260,7 +260,7 @@ def _read_header(reader: Iterator[list[str]], separator: str, url: str) -> list[
             f"{url}, line 1: no readable header ({error}); save it as CSV in UTF-8, with the usual line endings"
         ) from error
     if names is None:
-        raise SourceError(f"{url}: the file is empty; {DOWNLOAD_AGAIN}")
+        raise SourceError(f"{url}: the file is empty; {DOWNLOAD_AGAIN_REMEDY}")
     if not names:
         raise SourceError(f"{url}, line 1: expected a header of column names, found nothing; correct it")
     others = [name for mark, name in SEPARATOR_NAMES.items() if mark != separator and mark in names[0]]
@@ -296,7 +296,7 @@ def _read_csv_rows(
                 require_utf8("".join(cells))
                 yield Row(line, dict(zip(names, cells, strict=True)))
         except csv.Error as error:
-            yield Rejection(record.url, line, UNREADABLE_LINE, f"not CSV ({error}); correct its quotes")
+            yield Rejection(record.url, line, UNREADABLE_LINE_KIND, f"not CSV ({error}); correct its quotes")
             record.give_back()
         except Refused as refused:
             yield refused.to_rejection(record.url, line)
@@ -368,19 +368,19 @@ def split_lines(text: str) -> list[str]:
     Only \n, \r\n and \r end a line. str.splitlines also splits at U+2028, form feeds and five other characters, which
     occur in prompts.
     """
-    lines = LINE_END.split(text)
+    lines = LINE_END_PATTERN.split(text)
     return lines if lines[-1] else lines[:-1]
 
 
-def as_list(value: Any) -> Any:
+def convert_to_list(value: Any) -> Any:
     """Parse text that represents a list in a CSV; return any value that is not text unchanged.
 
     The items are separated by semicolons, or quoted in brackets, as pandas writes lists and arrays.
     """
     if not isinstance(value, str):
         return value
-    if len(value) <= MAX_WRITTEN_LIST and WRITTEN_LIST.fullmatch(value):
-        quoted = (item[1:-1].strip() for item in QUOTED_STRING.findall(value))
+    if len(value) <= MAX_WRITTEN_LIST_CHARACTERS and WRITTEN_LIST_PATTERN.fullmatch(value):
+        quoted = (item[1:-1].strip() for item in QUOTED_STRING_PATTERN.findall(value))
         return [ESCAPE_PATTERN.sub(r"\1", item) for item in quoted if item]
     return [item.strip() for item in value.split(";") if item.strip()]
 
@@ -388,7 +388,7 @@ def as_list(value: Any) -> Any:
 def read_json(content: bytes, url: str) -> Any:
     """Parse a JSON file; raise SourceError naming the file if it is invalid."""
     try:
-        return parse_json(read_text(content, url), DOWNLOAD_AGAIN)
+        return parse_json(read_text(content, url), DOWNLOAD_AGAIN_REMEDY)
     except Refused as error:
         raise SourceError(f"{url}: {error}") from error
 
@@ -403,12 +403,12 @@ def read_text(content: bytes, url: str) -> str:
         found = f"found the byte {content[error.start]:#04x}{utf_16}"
         raise SourceError(f"{url}, line {line}: expected UTF-8 text, {found}; save the file as UTF-8") from error
     if not text.strip():
-        raise SourceError(f"{url}: the file is empty; {DOWNLOAD_AGAIN}")
+        raise SourceError(f"{url}: the file is empty; {DOWNLOAD_AGAIN_REMEDY}")
     return text
 
 
 def as_object(value: Any, where: str) -> dict[str, Any]:
     """Return the value if it is a JSON object; raise SourceError otherwise."""
     if not isinstance(value, dict):
-        raise SourceError(f"{where}: expected an object, found {type(value).__name__}; {DOWNLOAD_AGAIN}")
+        raise SourceError(f"{where}: expected an object, found {type(value).__name__}; {DOWNLOAD_AGAIN_REMEDY}")
     return value

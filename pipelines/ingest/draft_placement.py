@@ -88,14 +88,14 @@ class Shards:
 
     def next_exists(self, generator: str) -> bool:
         """Return True if the output already has a file at the path of the generator's next shard."""
-        return _shard_path(generator, self._numbers[generator]) in self.existing
+        return _make_shard_path(generator, self._numbers[generator]) in self.existing
 
     def restore(self, predicted: DraftedUnit) -> list[ShardRecord] | None:
-        """Return the records of a unit's predicted shards; return None unless all of them are in the output."""
+        """Return the records of the shards predicted for a unit, or None unless all of them are in the output."""
         key, numbers = self._last_key, Counter(self._numbers)
         for generator, content, _ in predicted.shards:
             key = hash_json([key, content])
-            path = _shard_path(generator, numbers[generator])
+            path = _make_shard_path(generator, numbers[generator])
             if path not in self.existing or self.existing[path].footer.key != key:
                 return None
             numbers[generator] += 1
@@ -144,7 +144,7 @@ class Shards:
                 f"{self.output / generator}: contains images of another ingest ({self.others[generator]}); "
                 "rename the generator of this ingest, or choose another output"
             )
-        path = _shard_path(generator, self._numbers[generator])
+        path = _make_shard_path(generator, self._numbers[generator])
         self._numbers[generator] += 1
         self._last_key = hash_json([self._last_key, content])
         return path, self._last_key
@@ -199,7 +199,9 @@ class Shards:
 
 
 class Ledger:
-    """Image ids and prompts of this ingest, and prompts of other ingests into the output, for finding conflicts.
+    """Record of the image ids and prompts of this ingest, and of the prompts of other ingests into the same output.
+
+    The record is for finding duplicates and conflicts.
 
     The data are in SQLite tables on disk, so memory use does not grow with the number of rows.
     """
@@ -269,5 +271,5 @@ def _require_same_text(prompt_id: str, text: str, other_text: str, where: str, p
         )
 
 
-def _shard_path(generator: str, number: int) -> str:
+def _make_shard_path(generator: str, number: int) -> str:
     return f"{generator}/{number:05d}.parquet"

@@ -76,7 +76,7 @@ class Source(ABC):
 
     @abstractmethod
     def predict_shards(self, unit: Any, shards: Shards) -> DraftedUnit | None:
-        """Predict the unit's shards without reading images; return None if they cannot be in the output yet."""
+        """Predict the unit's shards without reading images; return None if the output does not seem to have them."""
 
     @abstractmethod
     def draft(self, unit: Any, start_draft: StartDraft) -> list[Rejection]:
@@ -92,7 +92,7 @@ class WorkerDied(Exception):
 
 
 class Drafter:
-    """Drafts units, and commits the drafts once they have been placed."""
+    """Drafts the shards of units of the input, and commits a draft once its path in the output has been decided."""
 
     def __init__(self, source: Source, enter: Callable[[], None] = lambda: None) -> None:
         """Create the drafter of a process; in worker processes, `enter` is called first to set up the process."""
@@ -116,7 +116,10 @@ class Drafter:
         return DraftedUnit([shard.finish() for shard in drafts], rejected)
 
     def commit(self, number: int, placements: list[Placement | None]) -> list[int]:
-        """Commit a unit's drafts that have a placement; return the size of each shard in bytes."""
+        """Commit a unit's drafts that have a placement; return the size of each in bytes, and 0 for the other drafts.
+
+        Raises WorkerDied if this worker does not have the drafts.
+        """
         if number not in self.drafts:
             raise WorkerDied
         drafts = zip(self.drafts[number], placements, strict=True)
@@ -198,9 +201,9 @@ class Workers:
         with explain_missing_extra("ray", f"the cluster {address}"):
             import ray  # takes a second, and only a large ingest needs it
         from plumbline.pipelines.running.driver_environment import VisibilityProbe, open_driver_environment
-        from plumbline.pipelines.running.session import ray_session
+        from plumbline.pipelines.running.session import open_ray_session
 
-        self._session.enter_context(ray_session(ClusterConfig(address=address, num_cpus=cpus, pools={})))
+        self._session.enter_context(open_ray_session(ClusterConfig(address=address, num_cpus=cpus, pools={})))
         count = int(ray.cluster_resources().get("CPU", 1)) if address else cpus
         probes = [
             VisibilityProbe(f"source {file.url}", locate(file.url), file.bytes, file.etag)

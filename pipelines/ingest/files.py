@@ -24,7 +24,7 @@ from plumbline.pipelines.ingest.draft_workers import Source, SourceFile, StartDr
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import (
     SETTINGS_FIELD,
-    SHARD_COLUMNS,
+    SHARD_SCHEMA,
     SKILLS_FIELD,
     SOURCE_FIELD,
     SOURCE_URI_FIELD,
@@ -45,7 +45,7 @@ from plumbline.pipelines.sources.origins import Origins
 
 N_READERS = 16
 """Number of image files that are read at once."""
-N_HASHED = 6
+N_HASHED_FIELDS = 6
 """Number of leading fields of ImageFile and Rejection that are part of keys; fields added later are not."""
 
 
@@ -75,7 +75,7 @@ class FoundRow(NamedTuple):
 
 
 class FileUnit(NamedTuple):
-    """The rows of a shard."""
+    """A unit of the input: the rows of one generator that become a shard."""
 
     generator: str
     rows: Sequence[TableRow]
@@ -106,7 +106,7 @@ class FileSource(Source):
         fixed = self.config.generator is not None
         used = {name for role, name in asdict(self.names).items() if role != "generator" or not fixed}
         extras = [name for name in self.table.types if name not in used]
-        own_names = (*SHARD_COLUMNS.names, "uri", *(field.name for field in self._source_columns))
+        own_names = (*SHARD_SCHEMA.names, "uri", *(field.name for field in self._source_columns))
         if clash := next((name for name in extras if name in own_names), None):
             raise ConfigError(
                 f"{self.table.url}: the name of column {clash!r} is reserved for a column of the shards; "
@@ -121,7 +121,7 @@ class FileSource(Source):
     @property
     def _hashed_schema(self) -> pa.Schema:
         """Columns that are part of the shards' keys: all except the generation settings, which were added later."""
-        columns = [URI_FIELD if field.name == "image" and not self.config.copy else field for field in SHARD_COLUMNS]
+        columns = [URI_FIELD if field.name == "image" and not self.config.copy else field for field in SHARD_SCHEMA]
         skills = [SKILLS_FIELD] if self.names.skills is not None else []
         return pa.schema([*columns, *skills, *self._source_columns, *self.table.schema(self.extras)])
 
@@ -145,7 +145,7 @@ class FileSource(Source):
         return [*self.files, *(make_source_file(image, "images") for image in images)]
 
     def units(self, rejected: list[Rejection]) -> Iterator[FileUnit]:
-        """Yield the rows of each shard, and reject unreadable lines; incomplete shards come last, by generator."""
+        """Yield the rows of each shard, and append unreadable lines to `rejected`; incomplete shards come last."""
         waiting: dict[str, list[TableRow]] = defaultdict(list)
         for line in self.table.rows(self.names.image or ""):
             row = line if isinstance(line, Rejection) else self._read_row(line)
@@ -208,7 +208,7 @@ class FileSource(Source):
 
     def _hash(self, found_rows: Sequence[FoundRow]) -> str:
         sources = [[found.sources for found in found_rows]] if self._source_columns else []
-        rows = [(self.table.select_hashed(found.candidate), found.image[:N_HASHED]) for found in found_rows]
+        rows = [(self.table.select_hashed(found.candidate), found.image[:N_HASHED_FIELDS]) for found in found_rows]
         return hash_json([self.config.recipe, str(self._hashed_schema), self.folder.url, rows, *sources])
 
     def _find(self, row: TableRow) -> FoundRow:

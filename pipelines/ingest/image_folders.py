@@ -11,15 +11,28 @@ from typing import Any, NamedTuple
 from unicodedata import normalize
 
 from plumbline.pipelines.base.storage import Place, readable_errors
-from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, SKIPPED, Refused, Rejection, Row, printable
-from plumbline.pipelines.ingest.input_rows import EDIT_RESULTS, EDIT_SOURCES, FOREIGN_SUFFIXES, IMAGE_SUFFIXES
+from plumbline.pipelines.base.tables import (
+    JSON_LINES_SUFFIXES,
+    SEPARATORS_BY_SUFFIX,
+    SKIPPED_KIND,
+    Refused,
+    Rejection,
+    Row,
+    printable,
+)
+from plumbline.pipelines.ingest.input_rows import (
+    EDIT_RESULT_COLUMNS,
+    EDIT_SOURCE_COLUMNS,
+    FOREIGN_SUFFIXES,
+    IMAGE_SUFFIXES,
+)
 from plumbline.pipelines.sources.benchmark import name_generators, parse_generator
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 from plumbline.pipelines.store.store import exclude_stores
 
 N_READERS = 16
 """Number of small files that are read at once."""
-MAX_READ_AHEAD = 1024
+MAX_FILES_READ_AHEAD = 1024
 """Number of small files that are queued to be read before they are needed."""
 MAX_TEXT_BYTES = 2**20
 """Maximum size in bytes of a file that contains the prompt of an image."""
@@ -27,15 +40,15 @@ NON_GENERATOR_FOLDERS = frozenset({"images", "samples", "train", "test", "valida
 """Names of image folders that are not names of generators."""
 SOURCE_FOLDERS, RESULT_FOLDERS = frozenset({"source", "sources"}), frozenset({"result", "results"})
 """Names of folders that contain the source images of edits, and of folders that contain the edited images."""
-NUMBER_SUFFIX = re.compile(r"(?<![ _-])[ _-]*(?:\(\d+\)|[_-]\d+|[_-](?:seed|sample)[_-]?\d+)$", re.IGNORECASE)
+NUMBER_SUFFIX_PATTERN = re.compile(r"(?<![ _-])[ _-]*(?:\(\d+\)|[_-]\d+|[_-](?:seed|sample)[_-]?\d+)$", re.IGNORECASE)
 """Suffix of a file name that distinguishes the images of one prompt by a number."""
-NUMBER_AT_END = re.compile(r"(?<![ _-])[ _-]*(?<!\d)(?P<number>\d+)$")
+NUMBER_AT_END_PATTERN = re.compile(r"(?<![ _-])[ _-]*(?<!\d)(?P<number>\d+)$")
 """Number at the end of a name, with the separator before it."""
-CONTACT_SHEET = re.compile(r"(?:grid|montage|collage|contact[ _-]?sheet)(?:[ _-]?\d)*", re.IGNORECASE)
+CONTACT_SHEET_PATTERN = re.compile(r"(?:grid|montage|collage|contact[ _-]?sheet)(?:[ _-]?\d)*", re.IGNORECASE)
 """Name of an image that shows several images: GenEval's script writes grid.png, and Stable Diffusion's grid-0000.png.
 """
 NON_GENERATOR_WORDS = frozenset(
-    {*NON_GENERATOR_FOLDERS, *SOURCE_FOLDERS, *RESULT_FOLDERS, *EDIT_SOURCES, *EDIT_RESULTS}
+    {*NON_GENERATOR_FOLDERS, *SOURCE_FOLDERS, *RESULT_FOLDERS, *EDIT_SOURCE_COLUMNS, *EDIT_RESULT_COLUMNS}
     | {"image", "img", "sample", "prompt", "seed", "target", "mask", "depth", "control", "cond", "before", "after"}
 )
 """Words in image names that are not names of generators."""
@@ -52,7 +65,7 @@ class ExternalPrompts(NamedTuple):
 
 
 class DescribedImage(NamedTuple):
-    """An image file with its description, as values under the column names of a table."""
+    """An image file with values that describe the image (such as the prompt), by column name."""
 
     image: str
     """Path of the image, relative to the folder."""
@@ -102,11 +115,11 @@ class Folder:
     @property
     def foreign(self) -> list[str]:
         """Image files in formats that cannot be decoded."""
-        return [name for name in self.names if _suffix(name) in FOREIGN_SUFFIXES]
+        return [name for name in self.names if _read_suffix(name) in FOREIGN_SUFFIXES]
 
     @property
     def text_tables(self) -> list[str]:
-        return [name for name in self.names if name.lower().endswith((*SEPARATORS, *JSON_LINES))]
+        return [name for name in self.names if name.lower().endswith((*SEPARATORS_BY_SUFFIX, *JSON_LINES_SUFFIXES))]
 
     @cached_property
     def nameable_images(self) -> frozenset[str]:
@@ -123,7 +136,7 @@ class Folder:
 
     @cached_property
     def source_paths(self) -> dict[str, str]:
-        """Path of each source image without its `source` folder and extension, for matching it with its edits.
+        """For each source image, the path without its `source` folder and extension, for comparison with edits.
 
         Empty if all images are in `source` folders.
         """
@@ -153,7 +166,7 @@ class Folder:
         path = PurePosixPath(image).with_suffix("")
         below = [(above, path.relative_to(above).parts) for above in path.parents]
         names = [str(PurePosixPath(above, *parts[first:])) for above, parts in below for first in range(len(parts))]
-        paths = (each for name in names for each in (name, NUMBER_SUFFIX.sub("", name)))
+        paths = (each for name in names for each in (name, NUMBER_SUFFIX_PATTERN.sub("", name)))
         return next((self._sources_by_path[path] for path in paths if path in self._sources_by_path), [])
 
     def keep_inside(self, name: str | None) -> "Folder":
@@ -166,7 +179,7 @@ class Folder:
         if not inner:
             return self
         above = {str(folder) for path in inner for folder in PurePosixPath(path).parents}
-        images = {path for path in self.names if _suffix(path) in (*IMAGE_SUFFIXES, *FOREIGN_SUFFIXES)}
+        images = {path for path in self.names if _read_suffix(path) in (*IMAGE_SUFFIXES, *FOREIGN_SUFFIXES)}
         kept = [
             path
             for path in self.names
@@ -196,10 +209,12 @@ class Folder:
         return self._generators.get(first, first) if is_named else self.own_generator
 
     def find_generators_in_names(self, prompts: Sequence[str]) -> dict[str, str]:
-        """Return the generators given by file names, as in flux_0.png, for images whose folders do not name one.
+        """Return the generators given by file names such as flux_0.png, by image.
 
-        Every generator must have the same set of numbers, one for each prompt. A name is not a generator if it differs
-        from another only in a number, or if a prompt begins with it.
+        Images in a folder that names a generator are left out.
+
+        Every generator must have the same set of numbers, one for each prompt. A name does not count as a generator if
+        it differs from another name only in a number, or if a prompt begins with the name.
         """
         in_folders: dict[PurePosixPath, dict[str, tuple[str, int]]] = defaultdict(dict)
         for image in self.images:
@@ -207,7 +222,7 @@ class Folder:
             unnamed = self.get_generator(image) == self.own_generator and not any(
                 part.isdecimal() for part in path.parts
             )
-            if unnamed and not is_contact_sheet(image) and (number := NUMBER_AT_END.search(path.stem)):
+            if unnamed and not is_contact_sheet(image) and (number := NUMBER_AT_END_PATTERN.search(path.stem)):
                 in_folders[path.parent][image] = (path.stem[: number.start()], int(number["number"]))
         found: dict[str, str] = {}
         for numbered in in_folders.values():
@@ -228,7 +243,7 @@ class Folder:
         return refused.to_rejection(self.url(image), generator=self.get_generator(image), image_id=image)
 
     def skip(self, image: str, reason: str) -> Rejection:
-        return Refused(SKIPPED, reason).to_rejection(self.url(image))
+        return Refused(SKIPPED_KIND, reason).to_rejection(self.url(image))
 
     def read(self, name: str) -> bytes:
         """Read a small file; raise Refused if it is too large or has been removed since it was listed."""
@@ -253,8 +268,8 @@ class Folder:
                 return refused
 
         with ThreadPoolExecutor(N_READERS) as pool:
-            for start in range(0, len(names), MAX_READ_AHEAD):
-                yield from pool.map(read, names[start : start + MAX_READ_AHEAD])
+            for start in range(0, len(names), MAX_FILES_READ_AHEAD):
+                yield from pool.map(read, names[start : start + MAX_FILES_READ_AHEAD])
 
 
 def list_images(place: Place, key: str = "images", columns: InputColumnsConfig | None = None) -> Folder:
@@ -299,13 +314,13 @@ def _are_generators(numbered: Iterable[tuple[str, int]], prompts: Sequence[str])
 
 
 def is_contact_sheet(image: str) -> bool:
-    return CONTACT_SHEET.fullmatch(PurePosixPath(image).stem) is not None
+    return CONTACT_SHEET_PATTERN.fullmatch(PurePosixPath(image).stem) is not None
 
 
 def is_image(path: str) -> bool:
     """Return True if the path has the suffix of a supported image or video format."""
-    return _suffix(path) in IMAGE_SUFFIXES
+    return _read_suffix(path) in IMAGE_SUFFIXES
 
 
-def _suffix(path: str) -> str:
+def _read_suffix(path: str) -> str:
     return PurePosixPath(path).suffix[1:].lower()

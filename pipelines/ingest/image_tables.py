@@ -38,7 +38,7 @@ from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_n
 from plumbline.pipelines.sources.origins import Origins
 from plumbline.pipelines.sources.shards import BINARY_TYPES, is_table
 
-ENDINGS = (".parquet", ".arrow")
+TABLE_SUFFIXES = (".parquet", ".arrow")
 ROWS_AT_ONCE = 16
 EMBEDDED_COLUMNS = ("image", "jpg", "png", "webp")
 """Usual names of a column with embedded images, which takes precedence over a column of paths."""
@@ -98,7 +98,7 @@ class ImageTableSource(SampleSource):
             )
 
     def describe(self, file: SampleFile) -> Origins:
-        """Return the columns that contain a table's prompts and generators."""
+        """Describe which columns of a table contain the prompts and generators."""
         try:
             with _open_table(file.place, file.size) as (schema, _):
                 images_of_row = _list_columns_by_image(schema.names, self.config)
@@ -130,7 +130,7 @@ def open_image_tables(config: IngestConfig) -> ImageTableSource | None:
         return None
     place = config.storage.locate(config.table)
     with readable_errors(place, "table"):
-        entries = {path: entry for path, entry in place.files() if is_table(path or place.name, ENDINGS)}
+        entries = {path: entry for path, entry in place.files() if is_table(path or place.name, TABLE_SUFFIXES)}
     if not entries:
         return None
     roots = resolve_link_roots(place.path, config.link_roots) if place.is_local else []
@@ -150,14 +150,14 @@ def open_image_tables(config: IngestConfig) -> ImageTableSource | None:
 
 
 def _name_files(paths: Mapping[str, str]) -> dict[str, str]:
-    """Return a unique name for each table; rows without an id get an id that contains this name.
+    """Return a unique name for each table, by the keys of `paths`; if a row has no id, its id contains this name.
 
     The table a/b.parquet is named a-b; a digest is added if there is also an a-b.parquet.
     """
     names: dict[str, str] = {}
     used: set[str] = set()
     for key, path in sorted(paths.items(), key=lambda each: ("/" in each[1], each[1])):
-        name = printable(remove_ending(path.replace("/", "-"), ENDINGS))
+        name = printable(remove_ending(path.replace("/", "-"), TABLE_SUFFIXES))
         if name in used:
             name = f"{name}-{hashlib.sha256(path.encode(errors='surrogateescape')).hexdigest()[:8]}"
         used.add(name)
@@ -272,7 +272,7 @@ def _list_other_columns(schema: pa.Schema, images_of_row: Sequence[InputColumnsC
 
 
 def _read_cell(value: Any, file: SampleFile, config: IngestConfig) -> bytes:
-    """Return the image bytes from a cell, or from the file that the cell names; raise Refused if there are none."""
+    """Return the image bytes from a cell, or from the file that the cell names; raise Refused if there is no image."""
     if isinstance(value, Mapping):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, str):

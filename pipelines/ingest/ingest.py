@@ -7,7 +7,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.rows import SOURCE_COLUMNS
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, compute_exit_code
 from plumbline.pipelines.base.storage import readable_errors
-from plumbline.pipelines.base.tables import DAMAGED_KINDS, SKIPPED, Rejection
+from plumbline.pipelines.base.tables import DAMAGED_KINDS, SKIPPED_KIND, Rejection
 from plumbline.pipelines.ingest.draft_placement import Shards
 from plumbline.pipelines.ingest.draft_workers import DraftingQueue, Source, Workers
 from plumbline.pipelines.ingest.files import FileSource
@@ -103,7 +103,9 @@ def ingest(
     shards.finish()
     generators = {config.generator} if config.generator else {record.generator for record in written}
     only_generator = generators.pop() if len(generators) == 1 else None
-    rejected = [each._replace(generator=each.generator or only_generator) for each in left_out if each.kind != SKIPPED]
+    rejected = [
+        each._replace(generator=each.generator or only_generator) for each in left_out if each.kind != SKIPPED_KIND
+    ]
     is_damaged = any(rejection.kind in DAMAGED_KINDS for rejection in rejected)
     failed = compute_exit_code(len(rejected), rows + len(rejected), config.max_failed)
     ended = IngestResult(
@@ -115,7 +117,7 @@ def ingest(
         exit_code=OVER_BUDGET if is_damaged else failed,
         origins=source.origins,
         source_columns=[name for name in SOURCE_COLUMNS if name in source.schema.names],
-        skipped=[rejection for rejection in left_out if rejection.kind == SKIPPED],
+        skipped=[rejection for rejection in left_out if rejection.kind == SKIPPED_KIND],
         pairs=_read_example_pairs(shards, written),
     )
     return ended._replace(unfinished=_publish(records, shards, _make_record(source, ended)))
@@ -145,7 +147,7 @@ def _open_source(config: IngestConfig, prompts: ExternalPrompts | None) -> Sourc
 
 
 def _read_example_pairs(shards: Shards, written: list[ShardRecord]) -> list[ExamplePair]:
-    """Read the first, the middle and the last row of all shards."""
+    """Return the first, the middle and the last image of all shards together, with their prompts."""
     candidates = [(record, row) for record in written for row in pick_ends_and_middle(record.rows)]
     pairs = []
     for record, row in (candidates[number] for number in pick_ends_and_middle(len(candidates))):

@@ -17,15 +17,15 @@ from plumbline.pipelines.base.storage import Entry, Place, readable_errors
 from plumbline.pipelines.base.tables import REJECTED_SCHEMA, Refused, Rejection, printable
 from plumbline.pipelines.ingest.ingest_config import InputAddresses
 from plumbline.pipelines.ingest.input_rows import SKILLS_FIELD, hash_json
-from plumbline.pipelines.sources.origins import MANIFEST
+from plumbline.pipelines.sources.origins import MANIFEST_FILE
 from plumbline.pipelines.sources.shards import INGEST_KEY
 from plumbline.pipelines.store.checksums import DamagedError, decode_json, encode_json
 
 N_READERS = 16
 """Number of shards that are read at once."""
-RECORDS = ".ingest/records"
+RECORDS_FOLDER = ".ingest/records"
 MAX_PROMPTS_AT_ONCE = 65_536
-PROMPTS = pa.schema([("prompt_id", pa.string()), ("text", pa.string()), SKILLS_FIELD])
+PROMPTS_SCHEMA = pa.schema([("prompt_id", pa.string()), ("text", pa.string()), SKILLS_FIELD])
 
 
 class OutputError(ConfigError):
@@ -160,7 +160,7 @@ class Records:
         self.output = output
         self.source = source
         self._own = _record_path(source)
-        manifest = output / MANIFEST
+        manifest = output / MANIFEST_FILE
         named: list[str] = []
         with readable_errors(output, "output"):
             if manifest.exists():
@@ -173,13 +173,13 @@ class Records:
             missing = {*named} - {self._own, *self.list_etags()}
         if missing:
             raise OutputError(
-                f"{output / RECORDS}: the record of an ingest that is listed in manifest.json is missing; "
+                f"{output / RECORDS_FOLDER}: the record of an ingest that is listed in manifest.json is missing; "
                 "copy .ingest together with its output, or choose another output"
             )
 
     def list_etags(self) -> dict[str, str]:
         """Return the ETag of each record by its path relative to the output."""
-        return {f"{RECORDS}/{name}": entry.etag for name, entry in _list(self.output / RECORDS).items()}
+        return {f"{RECORDS_FOLDER}/{name}": entry.etag for name, entry in _list(self.output / RECORDS_FOLDER).items()}
 
     def write(self, record: Record) -> None:
         """Write the record of this ingest, which marks it as finished."""
@@ -203,10 +203,10 @@ class Records:
             unfinished = sorted({path.partition("/")[0] for path in shards if path not in recorded})
             with (
                 (self.output / "prompts.parquet").open_draft() as draft,
-                pq.ParquetWriter(draft, PROMPTS, compression="zstd") as writer,
+                pq.ParquetWriter(draft, PROMPTS_SCHEMA, compression="zstd") as writer,
             ):
                 while batch := list(islice(prompts, MAX_PROMPTS_AT_ONCE)):  # one row group in memory at a time
-                    writer.write_table(make_table([prompt._asdict() for prompt in batch], PROMPTS))
+                    writer.write_table(make_table([prompt._asdict() for prompt in batch], PROMPTS_SCHEMA))
             rejected = [rejection._asdict() for record in records for rejection in record.rejected]
             buffer = io.BytesIO()
             pq.write_table(make_table(rejected, REJECTED_SCHEMA), buffer, compression="zstd")
@@ -225,7 +225,7 @@ class Records:
                 continue
 
     def _write_manifest(self, records: Sequence[Record], unfinished: Sequence[str]) -> None:
-        manifest = self.output / MANIFEST
+        manifest = self.output / MANIFEST_FILE
         if records:
             values = {"ingests": [record.manifest for record in records], "unfinished": unfinished}
             manifest.write(encode_json(values).encode())
@@ -234,4 +234,4 @@ class Records:
 
 
 def _record_path(source: InputAddresses) -> str:
-    return f"{RECORDS}/{hash_json(source)[:32]}.json"
+    return f"{RECORDS_FOLDER}/{hash_json(source)[:32]}.json"

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.images.generation_settings import SETTINGS, SETTINGS_COLUMN, make_settings_type
+from plumbline.operators.images.generation_settings import SETTING_NAMES, SETTINGS_COLUMN, make_settings_type
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.base.tables import Refused, Rejection, as_list, require_utf8
+from plumbline.pipelines.base.tables import Refused, Rejection, convert_to_list, require_utf8
 from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES, InputColumnsConfig, find_names
 from plumbline.pipelines.sources.origins import Origins
 from plumbline.pipelines.sources.shards import hash_text
 
-SHARD_COLUMNS = pa.schema(
+SHARD_SCHEMA = pa.schema(
     [("image_id", pa.string()), ("prompt_id", pa.string()), ("image", pa.binary()), ("prompt", pa.string())]
 )
 """Columns of every shard, which precede the table's other columns."""
@@ -29,7 +29,7 @@ SKILLS_FIELD = pa.field("skills", pa.list_(pa.string()))
 """Column with the skills of prompts, only in shards whose input contains skills."""
 SOURCE_FIELD = pa.field("source", pa.list_(pa.binary()))
 """Column in shards of edits: the source images of each edit."""
-SETTINGS_FIELD = pa.field(SETTINGS_COLUMN, make_settings_type(SETTINGS))
+SETTINGS_FIELD = pa.field(SETTINGS_COLUMN, make_settings_type(SETTING_NAMES))
 """Column with the generation settings of an image, from its embedded texts and the usual columns of its row. Every
 shard has this column unless the input has a column of the same name.
 """
@@ -41,14 +41,29 @@ IMAGE_SUFFIXES = (
     *("mp4", "m4v", "mov", "3gp", "3g2", "webm", "mkv", "avi", "apng"),
 )
 """Suffixes of image files and videos."""
-FOREIGN_VIDEOS = ("ts", "m2ts", "mts", "mpg", "mpeg", "wmv", "flv", "ogv")
+FOREIGN_VIDEO_SUFFIXES = ("ts", "m2ts", "mts", "mpg", "mpeg", "wmv", "flv", "ogv")
 """Suffixes of video formats that cannot be decoded."""
-FOREIGN_IMAGES = ("heic", "heif", "jxl", "jp2", "psd", "exr", "hdr", "svg", "tga", "ico", "dng", "cr2", "nef", "arw")
+FOREIGN_IMAGE_SUFFIXES = (
+    "heic",
+    "heif",
+    "jxl",
+    "jp2",
+    "psd",
+    "exr",
+    "hdr",
+    "svg",
+    "tga",
+    "ico",
+    "dng",
+    "cr2",
+    "nef",
+    "arw",
+)
 """Suffixes of image formats that cannot be decoded."""
-FOREIGN_SUFFIXES = (*FOREIGN_IMAGES, *FOREIGN_VIDEOS)
-EDIT_SOURCES = ("source", "source_image", "input", "input_image", "original", "original_image")
-EDIT_RESULTS = ("result", "output", "output_image", "edited", "edited_image")
-"""Usual names for the result of an edit; EDIT_SOURCES contains the names for the source of an edit.
+FOREIGN_SUFFIXES = (*FOREIGN_IMAGE_SUFFIXES, *FOREIGN_VIDEO_SUFFIXES)
+EDIT_SOURCE_COLUMNS = ("source", "source_image", "input", "input_image", "original", "original_image")
+EDIT_RESULT_COLUMNS = ("result", "output", "output_image", "edited", "edited_image")
+"""Usual names for the result of an edit; EDIT_SOURCE_COLUMNS contains the names for the source of an edit.
 
 A tar may contain 0.source.png next to 0.png, or 0.original_image.jpg next to 0.edited_image.jpg, like the columns of
 InstructPix2Pix.
@@ -120,16 +135,19 @@ def describe_column_origins(
 def refuse_foreign(name: str) -> None:
     """Raise Refused if the file is an image or video in a format that cannot be decoded."""
     ending = PurePosixPath(name).suffix
-    if ending[1:].lower() in FOREIGN_VIDEOS:
+    if ending[1:].lower() in FOREIGN_VIDEO_SUFFIXES:
         raise Refused("foreign_format", f"{ending} videos are not supported; convert it to MP4 or WebM")
-    if ending[1:].lower() in FOREIGN_IMAGES:
+    if ending[1:].lower() in FOREIGN_IMAGE_SUFFIXES:
         raise Refused("foreign_format", f"{ending} images are not supported; convert it to PNG, JPEG or WebP")
 
 
 def read_known_ids(
     values: Mapping[str, Any], names: InputColumnsConfig, generator: str | None, default_id: str | None = None
 ) -> dict[str, str | None]:
-    """Return the ids of a rejected row for Refused.to_rejection; None for ids that are missing or unusable."""
+    """Return the generator, prompt_id and image_id of a rejected row, by name, for `Refused.to_rejection`.
+
+    A value is None if it is missing or unusable.
+    """
     with suppress(Refused):
         generator = generator or check_generator(get_text(values, names.generator))
     prompt = get_text(values, names.prompt)
@@ -166,7 +184,7 @@ def make_candidate(
     generator = check_generator(generator or _read_text(values, names.generator))
     image_id = _read_text(values, names.image_id) or default_id
     value = values.get(names.skills) if names.skills else None
-    skills = as_list(value) or []
+    skills = convert_to_list(value) or []
     if not isinstance(skills, list) or not all(isinstance(skill, str) for skill in skills):
         expected = f"expected a list of text, found {type(value).__name__}; write a list"
         raise Refused("bad_value", f"{names.skills}: {expected}")

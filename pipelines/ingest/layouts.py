@@ -10,10 +10,18 @@ from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import readable_errors
-from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, WORKBOOKS, Refused, Rejection, Row, parse_object
+from plumbline.pipelines.base.tables import (
+    JSON_LINES_SUFFIXES,
+    SEPARATORS_BY_SUFFIX,
+    WORKBOOK_SUFFIXES,
+    Refused,
+    Rejection,
+    Row,
+    parse_object,
+)
 from plumbline.pipelines.ingest.draft_workers import SourceFile
 from plumbline.pipelines.ingest.image_folders import (
-    NUMBER_SUFFIX,
+    NUMBER_SUFFIX_PATTERN,
     DescribedImage,
     ExternalPrompts,
     Folder,
@@ -37,9 +45,11 @@ from plumbline.pipelines.sources.benchmark import PromptsFrom
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
 from plumbline.pipelines.sources.origins import Origins, SeenOrigins, count_suffixes, describe_ignored, name_some
 
-TABLE_SUFFIXES = (*SEPARATORS, *JSON_LINES, ".json", ".parquet", ".arrow", *WORKBOOKS)
-PROMPT_WORD = re.compile(r"[^\W\d_]{2,}")
-PROMPTS_FILE = re.compile(r"(?!\.).*(prompt|caption|metadata).*\.(csv|tsv|jsonl?|ndjson|txt|parquet)", re.IGNORECASE)
+TABLE_SUFFIXES = (*SEPARATORS_BY_SUFFIX, *JSON_LINES_SUFFIXES, ".json", ".parquet", ".arrow", *WORKBOOK_SUFFIXES)
+PROMPT_WORD_PATTERN = re.compile(r"[^\W\d_]{2,}")
+PROMPTS_FILE_PATTERN = re.compile(
+    r"(?!\.).*(prompt|caption|metadata).*\.(csv|tsv|jsonl?|ndjson|txt|parquet)", re.IGNORECASE
+)
 """Pattern of file names that suggest a prompts file."""
 MIN_FOLDER_WORDS = 3
 """Minimum number of words in a folder name that counts as a prompt; `run one` has too few."""
@@ -67,7 +77,7 @@ class Layout(NamedTuple):
 
 
 def _find_own_files(folder: Folder) -> dict[str, str]:
-    """Return the file with the prompt of each image: the .txt, or else the .json, of the same name."""
+    """Return the file with the prompt of each image that has one: the .txt, or else the .json, of the same name."""
     names = set(folder.names)
     own_files = {}
     for image in folder.images:
@@ -120,12 +130,12 @@ def _find_prompt_in_name(image: str) -> str:
     spaces.
     """
     path = PurePosixPath(image)
-    candidates = [(NUMBER_SUFFIX.sub("", path.stem), 0)]
+    candidates = [(NUMBER_SUFFIX_PATTERN.sub("", path.stem), 0)]
     if len(path.parts) > 2:
         candidates.append((path.parts[-2], MIN_FOLDER_WORDS))
     for name, least in candidates:
         words = (name if " " in name else name.replace("_", " ")).strip()
-        if len(PROMPT_WORD.findall(words)) > 1 and len(words.split()) >= least:
+        if len(PROMPT_WORD_PATTERN.findall(words)) > 1 and len(words.split()) >= least:
             return words
     return ""
 
@@ -325,7 +335,7 @@ def _find_prompt_files(folder: Folder) -> list[str]:
     """Return files next to the folder that are named like prompts files."""
     with suppress(ConfigError), readable_errors(folder.place.parent, "images"):
         names = sorted(name for name, entry in folder.place.parent.list().items() if entry.type == "file")
-        return [f"{folder.place.parent.url}/{name}" for name in names if PROMPTS_FILE.fullmatch(name)]
+        return [f"{folder.place.parent.url}/{name}" for name in names if PROMPTS_FILE_PATTERN.fullmatch(name)]
     return []
 
 
@@ -362,7 +372,7 @@ class SeenSources:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FolderTable(Table):
-    """A folder of images as a table that always has exactly the columns in FOLDER_TABLE_COLUMNS."""
+    """A folder of images as a table with the columns in FOLDER_TABLE_COLUMNS, and `source` if it has source images."""
 
     columns: InputColumnsConfig
     prompts_from: PromptsFrom | None = None
@@ -404,7 +414,11 @@ class FolderTable(Table):
         return described
 
     def select_hashed(self, candidate: Candidate) -> Candidate:
-        """Return a row without the line of its description, because lines can move while the image stays the same."""
+        """Return the part of a row that is hashed into the key of its shard.
+
+        The file and line of the description are replaced by the address of the image, because a description can move
+        while the image stays the same.
+        """
         return candidate._replace(file=f"{self.url}/{candidate.image_id}", line=None)
 
     def rows(self, image: str) -> Iterator[Row | Rejection]:

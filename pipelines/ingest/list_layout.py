@@ -14,15 +14,15 @@ from typing import NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import plural
-from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, Refused, Rejection, split_lines
+from plumbline.pipelines.base.tables import JSON_LINES_SUFFIXES, SEPARATORS_BY_SUFFIX, Refused, Rejection, split_lines
 from plumbline.pipelines.ingest.image_folders import NON_GENERATOR_FOLDERS, DescribedImage, Folder, is_contact_sheet
 from plumbline.pipelines.ingest.text_tables import read_column_names, read_rows
 from plumbline.pipelines.sources.input_columns import find_names
 
 LIST_FILE = "prompts.txt"
 NUMBER_PATTERN = re.compile(r"\d+")
-WRITE_TABLE = "or write a table (docs/ingest.md)"
-NO_NUMBER = f"no number in its name shows its line; number it, {WRITE_TABLE}"
+WRITE_TABLE_REMEDY = "or write a table (docs/ingest.md)"
+NO_NUMBER_MESSAGE = f"no number in its name shows its line; number it, {WRITE_TABLE_REMEDY}"
 
 
 def find_lists(folder: Folder) -> list[str]:
@@ -96,7 +96,7 @@ def describe_by_numbers(
 def _read_list(folder: Folder, name: str) -> PromptLines:
     """Read a list of prompts, or a table with only prompts; raise ConfigError if any line is unreadable."""
     url = folder.url(name)
-    if name.lower().endswith((*SEPARATORS, *JSON_LINES)):
+    if name.lower().endswith((*SEPARATORS_BY_SUFFIX, *JSON_LINES_SUFFIXES)):
         texts, numbers = [], []
         for row in read_rows(folder.place / name):
             if isinstance(row, Rejection):  # later rows would get its number
@@ -137,9 +137,11 @@ def find_numbers(images: Sequence[str], named_by_generator: Container[str] = ())
         others = {image: stem for image, stem in stems.items() if image not in begin}
         if begin:
             expected = f"its name does not begin with the number of its line, as {min(begin)} does"
-            message = f"{expected}; number it, {WRITE_TABLE}"
+            message = f"{expected}; number it, {WRITE_TABLE_REMEDY}"
             numbers |= begin
-            numbers |= {image: message if NUMBER_PATTERN.search(stem) else NO_NUMBER for image, stem in others.items()}
+            numbers |= {
+                image: message if NUMBER_PATTERN.search(stem) else NO_NUMBER_MESSAGE for image, stem in others.items()
+            }
         else:
             certain = {
                 image: int(NUMBER_PATTERN.findall(stem)[-1])
@@ -178,7 +180,7 @@ def _find_first_number(numbers: Mapping[str, int | str], n_lines: int, url: str)
 
 
 def _find_numbered_folder(image: str) -> PurePosixPath | None:
-    """Return the numbered folder that contains the image, directly or in a subfolder such as `samples`."""
+    """Return the numbered folder with the image, directly or in a subfolder such as `samples`; None without one."""
     for folder in PurePosixPath(image).parents:
         if folder.name.isdecimal():
             return folder
@@ -188,7 +190,9 @@ def _find_numbered_folder(image: str) -> PurePosixPath | None:
 
 
 def _find_last_numbers(stems: Mapping[str, str]) -> dict[str, int | str]:
-    """Return the last number in each name, or the only number that differs among names with the same words.
+    """Return each image's number by its path, or the reason why the image has none.
+
+    The number is the last one in the name, or the only one that differs among names with the same words.
 
     If images with different words have the same number, only the images with the most frequent words get the number.
     """
@@ -202,10 +206,12 @@ def _find_last_numbers(stems: Mapping[str, str]) -> dict[str, int | str]:
         positions = [index for index, column in enumerate(zip(*found.values(), strict=True)) if len(set(column)) > 1]
         for image, own in found.items():
             if not own:
-                numbers[image] = NO_NUMBER
+                numbers[image] = NO_NUMBER_MESSAGE
             elif len(positions) > 1:
                 several = " and ".join(str(own[index]) for index in positions)
-                numbers[image] = f"{several} could each be its line; begin its name with that number, {WRITE_TABLE}"
+                numbers[image] = (
+                    f"{several} could each be its line; begin its name with that number, {WRITE_TABLE_REMEDY}"
+                )
             else:
                 numbers[image] = own[positions[0] if positions else -1]
     claims: dict[int, list[str]] = defaultdict(list)
@@ -219,5 +225,5 @@ def _find_last_numbers(stems: Mapping[str, str]) -> dict[str, int | str]:
             if words[image] != trusted:
                 other = next(each for each in images if words[each] != words[image])
                 problem = f"{PurePosixPath(other).name} in its folder has the number {number} too, but other words"
-                numbers[image] = f"{problem}; put images of other kinds into other folders, {WRITE_TABLE}"
+                numbers[image] = f"{problem}; put images of other kinds into other folders, {WRITE_TABLE_REMEDY}"
     return numbers

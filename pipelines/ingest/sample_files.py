@@ -14,7 +14,7 @@ from plumbline.pipelines.ingest.draft_placement import Shards
 from plumbline.pipelines.ingest.draft_workers import Source, SourceFile, StartDraft
 from plumbline.pipelines.ingest.input_rows import (
     SETTINGS_FIELD,
-    SHARD_COLUMNS,
+    SHARD_SCHEMA,
     SKILLS_FIELD,
     SOURCE_FIELD,
     Candidate,
@@ -25,10 +25,10 @@ from plumbline.pipelines.sources.origins import Origins, combine_origins
 from plumbline.pipelines.store.checksums import DamagedError, decode_json, encode_json
 
 RECEIPT_VERSION = 1
-"""Version of the receipts, raised when a file's rejected or skipped images would change, so that the file is read
-again.
+"""Version of the receipts, which record that an ingest has read a file completely. Raise it when a file's rejected or
+skipped images would change, so that the file is read again.
 """
-MAX_INSPECTED = 16
+MAX_INSPECTED_FILES = 16
 """Maximum number of files, and of samples per file, that are read to describe where prompts come from."""
 SAMPLE_SCHEMA = pa.schema([("sample", pa.string())])
 """Column with the JSON of a sample as stored in its tar, or with the other columns of a row as JSON."""
@@ -49,7 +49,7 @@ class SampleFile:
 
 
 class ImageSample(NamedTuple):
-    """A sample with its image."""
+    """One image of a tar or table, with the row that describes the image."""
 
     candidate: Candidate
     image: bytes
@@ -84,7 +84,7 @@ class SampleSource(Source):
     @property
     def schema(self) -> pa.Schema:
         return pa.schema(
-            [*SHARD_COLUMNS, SKILLS_FIELD, *([SOURCE_FIELD] if self.edited else []), *SAMPLE_SCHEMA, SETTINGS_FIELD]
+            [*SHARD_SCHEMA, SKILLS_FIELD, *([SOURCE_FIELD] if self.edited else []), *SAMPLE_SCHEMA, SETTINGS_FIELD]
         )
 
     @property
@@ -94,7 +94,7 @@ class SampleSource(Source):
     @property
     def origins(self) -> Origins:
         """Origins of prompts and generators in the first files; the other files are assumed to be alike."""
-        return combine_origins([self.describe(file) for file in self.sample_files[:MAX_INSPECTED]])
+        return combine_origins([self.describe(file) for file in self.sample_files[:MAX_INSPECTED_FILES]])
 
     def units(self, rejected: list[Rejection]) -> Iterator[SampleFile]:
         """Yield the files sorted by name."""
@@ -106,7 +106,7 @@ class SampleSource(Source):
         key = self._key(file)
         with readable_errors(shards.output, "output"):
             try:
-                encoded = (shards.output / _receipt_path(key)).read()
+                encoded = (shards.output / _make_receipt_path(key)).read()
             except FileNotFoundError:
                 return None
         try:
@@ -140,13 +140,13 @@ class SampleSource(Source):
         """Write a receipt that the file was read completely, so that a later ingest need not read the file again."""
         generators = [shard.generator for shard in drafted.shards]
         receipt = {"version": RECEIPT_VERSION, "generators": generators, "rejected": drafted.rejected}
-        (output / _receipt_path(self._key(file))).write(encode_json(receipt).encode())
+        (output / _make_receipt_path(self._key(file))).write(encode_json(receipt).encode())
 
     def _key(self, file: SampleFile) -> str:
         return hash_json([self.config.recipe, file.place.url, file.size, file.etag, self.edited, self.labelled])
 
 
-def _receipt_path(key: str) -> str:
+def _make_receipt_path(key: str) -> str:
     return f".ingest/{key[:32]}.json"
 
 

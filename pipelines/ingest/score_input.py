@@ -10,7 +10,7 @@ from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.base.tables import Row
 from plumbline.pipelines.ingest.image_folders import ExternalPrompts, Folder, list_images
-from plumbline.pipelines.ingest.image_tables import ENDINGS as TABLES
+from plumbline.pipelines.ingest.image_tables import TABLE_SUFFIXES as TABLES
 from plumbline.pipelines.ingest.image_tables import TableInspection, inspect_table
 from plumbline.pipelines.ingest.ingest import IngestResult, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits, WorkersConfig
@@ -19,7 +19,7 @@ from plumbline.pipelines.ingest.input_rows import hash_json
 from plumbline.pipelines.ingest.sample_files import remove_ending
 from plumbline.pipelines.ingest.tars import TAR_SUFFIXES as TARS
 from plumbline.pipelines.ingest.tars import has_generators
-from plumbline.pipelines.ingest.text_tables import TEXT_TABLES, open_table
+from plumbline.pipelines.ingest.text_tables import TEXT_TABLE_SUFFIXES, open_table
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
 from plumbline.pipelines.sources.origins import count_suffixes, name_some
@@ -119,7 +119,7 @@ def _choose_table_options(place: Place, columns: InputColumnsConfig) -> dict[str
 
     If no column contains the generator, the table's name is used as the generator.
     """
-    if not place.path.lower().endswith(TEXT_TABLES):
+    if not place.path.lower().endswith(TEXT_TABLE_SUFFIXES):
         return None
     types = open_table(place).types
     names = find_names(types, columns)
@@ -207,4 +207,4 @@ def _select_configured_columns(columns: ColumnsConfig) -> InputColumnsConfig:
 
 
 def _remove_ending(place: Place) -> str:
-    return remove_ending(place.path, (*TARS, *TABLES, *TEXT_TABLES))
+    return remove_ending(place.path, (*TARS, *TABLES, *TEXT_TABLE_SUFFIXES))

@@ -42,7 +42,7 @@ ShardReport = Callable[[ShardRecord], None]
 
 
 class DraftedShard(NamedTuple):
-    """The rows of a draft."""
+    """A drafted shard, which has no path in the output yet."""
 
     generator: str
     content: str
@@ -135,7 +135,7 @@ class ShardDraft:
         if self._writer is None:
             flat = [name for name in self.schema.names
                     if name != "image" and not pa.types.is_nested(self.schema.field(name).type)]  # fmt: skip
-            folder = (self.output / self.generator / "draft").draft_folder()
+            folder = (self.output / self.generator / "draft").get_draft_folder()
             self._file = folder / f".draft.parquet.{uuid.uuid4().hex}"
             self._writer = pq.ParquetWriter(
                 self._file,

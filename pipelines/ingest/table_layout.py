@@ -18,24 +18,24 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.tables import Refused, Rejection, Row
 from plumbline.pipelines.ingest.image_folders import (
-    NUMBER_SUFFIX,
+    NUMBER_SUFFIX_PATTERN,
     RESULT_FOLDERS,
     DescribedImage,
     Folder,
     is_contact_sheet,
     is_image,
 )
-from plumbline.pipelines.ingest.input_rows import EDIT_RESULTS, EDIT_SOURCES
+from plumbline.pipelines.ingest.input_rows import EDIT_RESULT_COLUMNS, EDIT_SOURCE_COLUMNS
 from plumbline.pipelines.ingest.list_layout import find_numbers
 from plumbline.pipelines.ingest.text_tables import read_column_names, read_rows
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
 
 METADATA_FILES = ("metadata.jsonl", "metadata.csv")
-FILE_NAMES = re.compile(r"(?:.+_)?file_names|.+_file_name")
+FILE_NAMES_PATTERN = re.compile(r"(?:.+_)?file_names|.+_file_name")
 """Hugging Face's names for columns of image files, other than `file_name`."""
-RESULT_WORDS = frozenset({*EDIT_RESULTS, *RESULT_FOLDERS, "target", "target_image", "image"})
+RESULT_WORDS = frozenset({*EDIT_RESULT_COLUMNS, *RESULT_FOLDERS, "target", "target_image", "image"})
 """Words in a column's name that refer to the image itself and are not names of generators."""
-SOURCE_WORDS = frozenset({*EDIT_SOURCES, "mask"})
+SOURCE_WORDS = frozenset({*EDIT_SOURCE_COLUMNS, "mask"})
 """Words in a column's name that refer to the source or mask of an edit."""
 ID_COLUMNS = ("prompt_id", "id", "item_id", "index", "idx", "number", "unnamed: 0", "")
 """Names of id columns, in any case; the last two are pandas' index."""
@@ -62,10 +62,10 @@ class RowMatch(NamedTuple):
     """Generator of each image in the folder, if image names contain the generators."""
 
     def name_generators(self, default: str) -> Mapping[str, str]:
-        """Return the generators of images that were matched by a number or by their first folder; otherwise nothing.
+        """Return the generators of images that were matched by a number or by the first folder, by image; otherwise {}.
 
-        If the first folders are named by prompt, the generators are the subfolders or, if several images have the same
-        name, the image names. Otherwise all images get the default.
+        If every first folder is named by a prompt, the generators are the names of the subfolders, or else of the
+        images, provided that some images share a name. Otherwise all images get the default.
         """
         if self.path_part == NUMBERS:
             return self.generators_in_names
@@ -125,9 +125,11 @@ def _match_own_images(folder: Folder, table: str, rows: Sequence[Row]) -> RowMat
 
 
 def read_tables(folder: Folder) -> Iterator[DescribedImage | Rejection]:
-    """Match images to rows that name the images' paths, then to rows whose ids are in the images' names.
+    """Match images to rows that name the images' paths, then to rows whose ids are in names of images or folders.
 
-    Each remaining image is matched to the nearest metadata file whose only row names no image.
+    Each remaining image is matched to the nearest metadata file whose only row names no image. Images without a row
+    become rejections. Rows without an image become rejections too, or a warning if other rows of their table were
+    matched by id.
     """
     left = dict.fromkeys(folder.images)
     nameless: dict[str, _NamelessTable] = {}
@@ -191,7 +193,10 @@ def _describe_named(
 def _describe_matches(
     folder: Folder, left: dict[str, None], matches: Mapping[str, RowMatch]
 ) -> Iterator[DescribedImage | Rejection]:
-    """Match each image to the row whose id is in its file name, preferring the nearest table, then the best match."""
+    """Yield the images whose names contain the id of a row, with the values of this row, and remove them from `left`.
+
+    If several tables match an image, the nearest table is used, or else the table that matches the most images.
+    """
     for table, match in sorted(matches.items(), key=lambda each: (-each[0].count("/"), -len(each[1].rows))):
         origin = f"{PurePosixPath(table).name}, by {match.column!r} in the {match.path_part}"
         generators = match.name_generators(folder.own_generator)
@@ -240,7 +245,11 @@ def _explain_no_prompt(table: str, rows: Sequence[Row]) -> str:
 def _describe_nameless(
     folder: Folder, images: Sequence[str], nameless: Mapping[str, _NamelessTable], first_table: str
 ) -> Iterator[DescribedImage | Rejection]:
-    """Match each image to the nearest metadata file whose only row names no image."""
+    """Match each image to the nearest metadata file whose only row names no image.
+
+    Reject each image without such a file, and each such row without an image. Skip an image that lies next to the
+    folder samples/.
+    """
     folders = {above for image in folder.images for above in _list_folders_above(image)}
     used: set[str] = set()
     for image in sorted(images):
@@ -280,7 +289,7 @@ class _ImageCell(NamedTuple):
 
 def list_file_name_columns(available: Iterable[str], columns: InputColumnsConfig) -> list[str]:
     """Return Hugging Face's image file columns other than `file_name`, unless the configuration names a column."""
-    return [] if columns.image else [name for name in available if FILE_NAMES.fullmatch(name)]
+    return [] if columns.image else [name for name in available if FILE_NAMES_PATTERN.fullmatch(name)]
 
 
 def _find_image_cells(values: Mapping[str, Any], columns: InputColumnsConfig) -> list[_ImageCell] | None:
@@ -408,7 +417,7 @@ def _list_stems(path: PurePosixPath, name: str | None = None) -> list[str]:
     stem = found[0].removesuffix(path.suffix)
     while stem and stem not in found:
         found.append(stem)
-        stem = NUMBER_SUFFIX.sub("", stem)
+        stem = NUMBER_SUFFIX_PATTERN.sub("", stem)
     return found
 
 

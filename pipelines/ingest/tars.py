@@ -20,7 +20,7 @@ from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import (
     BLOCK_BYTES,
     DAMAGED_TAR,
-    SKIPPED,
+    SKIPPED_KIND,
     Refused,
     Rejection,
     parse_object,
@@ -28,8 +28,8 @@ from plumbline.pipelines.base.tables import (
 )
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import (
-    EDIT_RESULTS,
-    EDIT_SOURCES,
+    EDIT_RESULT_COLUMNS,
+    EDIT_SOURCE_COLUMNS,
     FOREIGN_SUFFIXES,
     IMAGE_SUFFIXES,
     leads_out,
@@ -38,16 +38,22 @@ from plumbline.pipelines.ingest.input_rows import (
     refuse_foreign,
     resolve_link_roots,
 )
-from plumbline.pipelines.ingest.sample_files import MAX_INSPECTED, ImageSample, SampleFile, SampleSource, remove_ending
+from plumbline.pipelines.ingest.sample_files import (
+    MAX_INSPECTED_FILES,
+    ImageSample,
+    SampleFile,
+    SampleSource,
+    remove_ending,
+)
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
 from plumbline.pipelines.sources.origins import Origins, SeenOrigins
 
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 TEXT_SUFFIXES = ("json", "txt")
-FIELD_NAME = re.compile("[a-z_]+")
+FIELD_NAME_PATTERN = re.compile("[a-z_]+")
 """Name of an additional image in a sample, such as `depth` in 0.depth.png; 0.v2.png may be an image in its own right.
 """
-MAX_RATIO = 100
+MAX_COMPRESSION_RATIO = 100
 """Maximum ratio of unpacked to compressed bytes of a tar, beyond FREE_BYTES; images can hardly be compressed further.
 """
 FREE_BYTES = 2**24
@@ -56,13 +62,13 @@ MAX_TEXT_BYTES = 2**20
 """Maximum bytes of a sample's .json or .txt."""
 MAX_HEADER_BYTES = 2**20
 """Maximum bytes of a long name or other extended header, which tarfile reads into memory as a whole."""
-DECOMPRESSORS: Mapping[bytes, Callable[[IO[bytes]], Any]] = {
+OPENERS_BY_SIGNATURE: Mapping[bytes, Callable[[IO[bytes]], Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ\0": lzma.open,
 }
 """Decompressors by the magic bytes at the start of a tar."""
-UNKNOWN_LOSS = "and the number of lost rows is unknown"
+UNKNOWN_LOSS_NOTE = "and the number of lost rows is unknown"
 
 
 def _find_tars(config: IngestConfig) -> list[SampleFile]:
@@ -101,7 +107,7 @@ class TarDamage(Refused):
 
     def __init__(self, problem: str, key: str) -> None:
         lost = f"the sample {key[:200]!r} and everything after it are" if key else "everything in it is"
-        message = f"the tar is damaged ({problem}): {lost} lost, {UNKNOWN_LOSS}; write or upload the tar again"
+        message = f"the tar is damaged ({problem}): {lost} lost, {UNKNOWN_LOSS_NOTE}; write or upload the tar again"
         super().__init__(DAMAGED_TAR, message)
         self.key = key
 
@@ -145,7 +151,7 @@ def read_members(tar: SampleFile, max_bytes: int) -> Iterator[Member | Rejection
     if joined:
         message = (
             "the tar continues after its end mark, like tars joined by cat: everything after the mark is lost, "
-            f"{UNKNOWN_LOSS}; give each tar a file of its own"
+            f"{UNKNOWN_LOSS_NOTE}; give each tar a file of its own"
         )
         yield Refused(DAMAGED_TAR, message).to_rejection(tar.place.url)
 
@@ -173,11 +179,11 @@ def _open_tar(tar: SampleFile) -> Iterator["_ForwardStream"]:
     with tar.place.open(size=tar.size, block_size=BLOCK_BYTES) as file:
         stored = io.BufferedReader(_StorageStream(file, tar.place), BLOCK_BYTES)
         start = stored.peek(8)
-        opener = next((opener for mark, opener in DECOMPRESSORS.items() if start.startswith(mark)), None)
+        opener = next((opener for mark, opener in OPENERS_BY_SIGNATURE.items() if start.startswith(mark)), None)
         if opener is None:
             yield _ForwardStream(stored)
         else:
-            yield _ForwardStream(opener(stored), FREE_BYTES + MAX_RATIO * tar.size)
+            yield _ForwardStream(opener(stored), FREE_BYTES + MAX_COMPRESSION_RATIO * tar.size)
 
 
 class _ForwardStream:
@@ -212,7 +218,7 @@ class _ForwardStream:
             size -= len(chunk)
             self._position += len(chunk)
             if self._position > self._limit:
-                raise tarfile.ReadError(f"it unpacks to more than {MAX_RATIO} times its size")
+                raise tarfile.ReadError(f"it unpacks to more than {MAX_COMPRESSION_RATIO} times its size")
         return b"".join(chunks)
 
     def seek(self, position: int) -> None:
@@ -239,7 +245,7 @@ class _ForwardStream:
 def _read_content(stream: _ForwardStream, header: tarfile.TarInfo, suffix: str, max_bytes: int) -> bytes | Refused:
     """Return the content of an image or text file, or the reason for refusing it; empty for any other kind of file."""
     role, _, ending = suffix.rpartition(".")
-    suffix = ending if role in EDIT_SOURCES + EDIT_RESULTS else suffix
+    suffix = ending if role in EDIT_SOURCE_COLUMNS + EDIT_RESULT_COLUMNS else suffix
     if suffix not in IMAGE_SUFFIXES + TEXT_SUFFIXES:
         return b""
     if not header.isreg() or header.issparse():
@@ -278,9 +284,9 @@ class _Sample:
 
     def add(self, member: Member) -> None:
         role, _, ending = member.suffix.rpartition(".")
-        if role in EDIT_SOURCES and ending in IMAGE_SUFFIXES:
+        if role in EDIT_SOURCE_COLUMNS and ending in IMAGE_SUFFIXES:
             self.sources[member.suffix] = member.content
-        elif role in EDIT_RESULTS and ending in IMAGE_SUFFIXES:
+        elif role in EDIT_RESULT_COLUMNS and ending in IMAGE_SUFFIXES:
             self.results.append((member.suffix, member.content))
         elif member.suffix in IMAGE_SUFFIXES:
             self.images.append((member.suffix, member.content))
@@ -374,7 +380,7 @@ def has_generators(config: IngestConfig) -> bool:
 
 
 def _read_first_samples(tar: SampleFile, config: IngestConfig) -> Iterator[_Sample]:
-    first = islice(_read_samples(tar, config), MAX_INSPECTED)
+    first = islice(_read_samples(tar, config), MAX_INSPECTED_FILES)
     return (sample for sample in first if isinstance(sample, _Sample))
 
 
@@ -416,8 +422,8 @@ def _ingest_sample(sample: _Sample, tar: SampleFile) -> Iterator[ImageSample | R
         unused += [ending for ending in sample.others if ending in FOREIGN_SUFFIXES]
     for ending in unused:
         field_name = ending.rpartition(".")[0]
-        if sample.candidates and (not field_name or FIELD_NAME.fullmatch(field_name)):
-            reason = Refused(SKIPPED, f"another image of its sample, by the ending .{ending}")
+        if sample.candidates and (not field_name or FIELD_NAME_PATTERN.fullmatch(field_name)):
+            reason = Refused(SKIPPED_KIND, f"another image of its sample, by the ending .{ending}")
         else:
             reason = Refused(
                 "dotted_name",

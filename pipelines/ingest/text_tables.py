@@ -21,8 +21,8 @@ from plumbline.operators.base.rows import require_once
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import (
     BLOCK_BYTES,
-    JSON_LINES,
-    SEPARATORS,
+    JSON_LINES_SUFFIXES,
+    SEPARATORS_BY_SUFFIX,
     Refused,
     Rejection,
     Row,
@@ -39,12 +39,12 @@ from plumbline.pipelines.ingest.input_rows import IMAGE_SUFFIXES, Candidate, des
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 from plumbline.pipelines.sources.origins import Origins
 
-TEXT_TABLES = (*SEPARATORS, *JSON_LINES, ".json")
+TEXT_TABLE_SUFFIXES = (*SEPARATORS_BY_SUFFIX, *JSON_LINES_SUFFIXES, ".json")
 """Suffixes of supported tables."""
 N_FIRST_ROWS = 8
 """Number of rows of a JSON file that are read to list its columns."""
 MAX_LIST_BYTES = 256 * 2**20
-MAX_EXACT = 2**53
+MAX_EXACT_INTEGER = 2**53
 """Largest integer up to which floats represent every positive integer exactly."""
 ARROW_TYPES = {
     "null": pa.string(),
@@ -85,7 +85,7 @@ class Table:
         return require_names(list(self.types), config.columns, config.generator, self.url)
 
     def origins(self, config: IngestConfig) -> Origins:
-        """Return the columns with the prompts and generators; the other columns are kept unchanged."""
+        """Describe which columns contain the prompts and generators; the other columns are kept unchanged."""
         return describe_column_origins([self.names(config)], list(self.types), config.generator, self.url)
 
     def locate_row(self, row: Row) -> tuple[str, int | None]:
@@ -93,7 +93,7 @@ class Table:
         return self.url, row.line
 
     def select_hashed(self, candidate: Candidate) -> Candidate:
-        """Return the part of a row that contributes to the key of its shard."""
+        """Return the part of a row that is hashed into the key of its shard; by default the whole row."""
         return candidate
 
     def rows(self, image: str) -> Rows:
@@ -140,9 +140,12 @@ class PairTable(Table):
 
 
 def open_table(place: Place) -> Table:
-    """Open a CSV by its header, or a JSON file by the types of its values; raise ConfigError for any other file."""
-    if not place.path.lower().endswith(TEXT_TABLES):
-        known = ", ".join(TEXT_TABLES)
+    """Open a CSV by its header, or a JSON file by the types of its values; raise ConfigError for any other file.
+
+    Return a PairTable if the table has the columns of a table of image pairs.
+    """
+    if not place.path.lower().endswith(TEXT_TABLE_SUFFIXES):
+        known = ", ".join(TEXT_TABLE_SUFFIXES)
         raise ConfigError(f"table {place.url}: expected a file that ends in {known}; rename or convert it")
     types: dict[str, str] = {}
     if _is_csv(place):
@@ -161,7 +164,7 @@ def open_table(place: Place) -> Table:
 
 
 def _is_csv(place: Place) -> bool:
-    return place.path.lower().endswith(tuple(SEPARATORS))
+    return place.path.lower().endswith(tuple(SEPARATORS_BY_SUFFIX))
 
 
 def read_rows(place: Place, is_row: Callable[[Values], bool] = lambda values: False) -> Rows:
@@ -220,7 +223,7 @@ def open_file(place: Place) -> Iterator[Any]:
 
 def _find_type(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
-        return "int" if abs(value) <= MAX_EXACT else "long" if -(2**63) <= value < 2**63 else "json"
+        return "int" if abs(value) <= MAX_EXACT_INTEGER else "long" if -(2**63) <= value < 2**63 else "json"
     if isinstance(value, list):
         return "texts" if all(isinstance(item, str) for item in value) else "json"
     return {type(None): "null", bool: "bool", float: "float", str: "text"}.get(type(value), "json")

@@ -11,13 +11,18 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.maintenance.gc_config import GcConfig
 from plumbline.pipelines.maintenance.retention import DroppedRun, drop_runs, remove_run
-from plumbline.pipelines.maintenance.running_sweeps import SWEEPS, Heartbeat, exclusive_deletion, read_heartbeats
+from plumbline.pipelines.maintenance.running_sweeps import (
+    SWEEPS_FOLDER,
+    Heartbeat,
+    hold_exclusive_deletion,
+    read_heartbeats,
+)
 from plumbline.pipelines.sources.image_file_cache import CACHE_FOLDER
 from plumbline.pipelines.store.lease import Lease
 from plumbline.pipelines.store.runs import ORDER_FOLDER, Run, list_run_ids, list_runs, parse_run_id
 from plumbline.pipelines.store.store import (
     DRAFT_SUFFIX,
-    STORE_MARK,
+    STORE_FILE,
     Store,
     StoredFile,
     StoreError,
@@ -26,8 +31,8 @@ from plumbline.pipelines.store.store import (
 )
 from plumbline.pipelines.store.suites import SUITES_FOLDER, read_newest_suites
 
-DAY = 24 * 3600.0
-DELETE_BATCH = 1000
+SECONDS_PER_DAY = 24 * 3600.0
+FILES_PER_DELETION = 1000
 """Number of files to remove at a time; large batches need few requests in a cloud."""
 UNFINISHED_STATES = ("draft", "failed", "missing")
 """States, in cells.parquet, of cells that a sweep has yet to compute."""
@@ -75,7 +80,9 @@ class CollectedGarbage:
     """Removable files by stage and reason."""
     runs: tuple[str, ...]
     in_use: Mapping[str, str]
-    """Host of each running sweep. Cells that these sweeps may use were not examined."""
+    """Host of each running sweep, by the id of its run or else the path of its heartbeat. Cells that these sweeps may
+    use were not examined.
+    """
     deleted: bool
 
 
@@ -85,7 +92,7 @@ class References(NamedTuple):
     paths: set[str]
     """Paths of cells, and of drafts that the runs read."""
     unfinished: set[tuple[str, str]]
-    """Groups and shards with cells that have yet to be computed for a kept run."""
+    """Group and name of each shard with cells that have yet to be computed for a kept run."""
 
 
 def collect_garbage(config: GcConfig) -> CollectedGarbage:
@@ -96,13 +103,13 @@ def collect_garbage(config: GcConfig) -> CollectedGarbage:
     read.
     """
     store = open_existing_store(config)
-    if not store.exists(STORE_MARK):
+    if not store.exists(STORE_FILE):
         raise ConfigError(
-            f"store {store.place.url}: it has runs but no {STORE_MARK}, so it may not be a store; check the address"
+            f"store {store.place.url}: it has runs but no {STORE_FILE}, so it may not be a store; check the address"
         )
     if not config.delete:
         return _collect(config, store, time(), None)
-    with exclusive_deletion(store, "gc") as (lease, now):
+    with hold_exclusive_deletion(store, "gc") as (lease, now):
         return _collect(config, store, now, lease)
 
 
@@ -117,7 +124,7 @@ def _collect(config: GcConfig, store: Store, now: float, lease: Lease | None) ->
     for run in dropped:
         for file in run.files:
             amounts["runs", "keep_runs does not keep its run"].add(file)
-    min_written = now - config.grace_days * DAY
+    min_written = now - config.grace_days * SECONDS_PER_DAY
     for run_id in sorted(set(store.list_folders("runs")) - {*list_run_ids(store), *sweep_runs}):
         files = list(store.walk_files(f"runs/{run_id}"))
         if all(file.written < min_written for file in files):
@@ -126,7 +133,7 @@ def _collect(config: GcConfig, store: Store, now: float, lease: Lease | None) ->
             if lease is not None:
                 remove_run(store, run_id)
     found = _find_garbage(store, config, min_written, sweeps, dropped)
-    while batch := list(islice(found, DELETE_BATCH)):
+    while batch := list(islice(found, FILES_PER_DELETION)):
         if lease is not None:
             lease.renew()
             store.remove_all([garbage.file.path for garbage in batch])
@@ -165,7 +172,7 @@ def _find_garbage(
 
 
 def _read_references(store: Store, run_ids: list[str]) -> References:
-    """Return the references of the given runs; raise ConfigError if a run's references cannot be read."""
+    """Return the cells and shards that runs refer to; raise ConfigError if a run's table of cells cannot be read."""
     paths: set[str] = set()
     unfinished: set[tuple[str, str]] = set()
     for run_id in run_ids:
@@ -232,7 +239,7 @@ def _find_leftovers(store: Store, min_written: float, sweeps: list[Heartbeat]) -
         if not runs & {*suite.runs.values()} and all(file.written < min_written for file in files):
             yield from (GarbageFile(SUITES_FOLDER, file, "its runs are gone") for file in files)
     running = {heartbeat.path for heartbeat in sweeps}
-    for folder in ("markers", SWEEPS):
+    for folder in ("markers", SWEEPS_FOLDER):
         for file in store.walk_files(folder):
             if file.written < min_written and file.path not in running:
                 yield GarbageFile(folder, file, "left by a writer that died")

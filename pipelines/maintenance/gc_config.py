@@ -8,7 +8,9 @@ from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.storage import StorageConfig
 
-PRUNABLE = tuple(stage.name for stage in STAGES.values() if stage.row_kind == "images" and stage.name != "scores")
+PRUNABLE_STAGES = tuple(
+    stage.name for stage in STAGES.values() if stage.row_kind == "images" and stage.name != "scores"
+)
 """Stages over images, except the scores; their cells are not needed any more once the scores are committed."""
 
 
@@ -55,7 +57,10 @@ class GcConfig(BoundsChecked):
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
-        for key, chosen, known in (("stages", self.stages or (), tuple(STAGES)), ("prune", self.prune, PRUNABLE)):
+        for key, chosen, known in (
+            ("stages", self.stages or (), tuple(STAGES)),
+            ("prune", self.prune, PRUNABLE_STAGES),
+        ):
             for name in chosen:
                 if name not in known:
                     expected = f"expected one or more of {', '.join(known)}, got {name!r}"

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.maintenance.gc_config import KeepRuns
-from plumbline.pipelines.maintenance.running_sweeps import exclusive_deletion, read_heartbeats
+from plumbline.pipelines.maintenance.running_sweeps import hold_exclusive_deletion, read_heartbeats
 from plumbline.pipelines.store.runs import Run, list_runs, remove_from_order
 from plumbline.pipelines.store.store import Store, StoredFile
 
-PERIODS: tuple[tuple[str, Callable[[datetime], tuple[int, ...]]], ...] = (
+PERIOD_KEYS: tuple[tuple[str, Callable[[datetime], tuple[int, ...]]], ...] = (
     ("daily", lambda began: (began.year, began.month, began.day)),
     ("weekly", lambda began: began.isocalendar()[:2]),
     ("monthly", lambda began: (began.year, began.month)),
@@ -39,8 +39,9 @@ def drop_runs(
 ) -> list[DroppedRun]:
     """Return the runs that the rules do not keep, oldest first; if `assert_lease` is given, also remove them.
 
-    If a `benchmark` is given, only its runs are dropped. Runs in `also_keep` are kept. `assert_lease` is called before
-    each removal; the caller must have the lease for deletions, as in `remove_unkept_runs`.
+    If a `benchmark` is given, runs of other benchmarks are neither returned nor removed. Runs in `also_keep` are kept.
+    `assert_lease` is called before each removal; the caller must have the lease for deletions, as in
+    `remove_unkept_runs`.
     """
     runs = list_runs(store)
     kept = select_kept_runs(runs, rules) | set(also_keep)
@@ -59,12 +60,12 @@ def remove_unkept_runs(
 ) -> tuple[str, ...]:
     """Remove a benchmark's runs that the rules do not keep, like `jobs.gc`; return their ids, oldest first.
 
-    `assert_lease` checks the caller's own lease, besides the lease for deletions. Raises LeaseHeld if another job is
-    deleting.
+    Runs in `also_keep` and the runs of live sweeps are kept. `assert_lease` checks the caller's own lease, besides the
+    lease for deletions. Raises LeaseHeld if another job is deleting.
     """
     if rules.all or not drop_runs(store, rules, benchmark=benchmark, also_keep=also_keep):
         return ()
-    with exclusive_deletion(store, job) as (lease, now):
+    with hold_exclusive_deletion(store, job) as (lease, now):
 
         def assert_both_leases() -> None:
             assert_lease()
@@ -107,7 +108,7 @@ def select_kept_runs(runs: Sequence[Run], rules: KeepRuns) -> frozenset[str]:
             kept.add(run.run_id)
     for newest_first in by_benchmark.values():
         kept |= {run_id for _, run_id in newest_first[: rules.last]}
-        for name, period in PERIODS:
+        for name, period in PERIOD_KEYS:
             newest: dict[tuple[int, ...], str] = {}
             for began, run_id in newest_first:
                 newest.setdefault(period(began), run_id)

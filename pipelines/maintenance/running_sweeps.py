@@ -28,9 +28,9 @@ from plumbline.pipelines.store.lease import LEASES_FOLDER, Lease, read_lease, ta
 from plumbline.pipelines.store.store import Store
 
 LOG = logging.getLogger(__name__)
-SWEEPS = "sweeps"
+SWEEPS_FOLDER = "sweeps"
 """Folder with the heartbeats of running sweeps."""
-DELETING = "deleting"
+DELETION_LEASE = "deleting"
 """Name of the lease for jobs that delete files. Each of these jobs increases the lease's number by one."""
 RENEW_INTERVAL = 5.0
 """Seconds between two heartbeats of a sweep."""
@@ -63,7 +63,7 @@ def send_heartbeats(store: Store, progress: Callable[[], Mapping[str, Any]] = di
     The heartbeat contains `content` and the current result of `progress`. Failed writes are ignored, because the sweep
     itself notices if the storage is unreachable.
     """
-    path = f"{SWEEPS}/{uuid.uuid4().hex}.json"
+    path = f"{SWEEPS_FOLDER}/{uuid.uuid4().hex}.json"
     began = datetime.now(UTC).isoformat(timespec="seconds")
     content = {"host": socket.gethostname(), "process": os.getpid(), "began": began, **content}
     stop = threading.Event()
@@ -91,7 +91,7 @@ def send_heartbeats(store: Store, progress: Callable[[], Mapping[str, Any]] = di
 def read_heartbeats(store: Store) -> list[Heartbeat]:
     """Return the readable heartbeats of all sweeps, including sweeps that died."""
     found = []
-    for file in store.walk_files(SWEEPS):
+    for file in store.walk_files(SWEEPS_FOLDER):
         content = store.read_json(file.path) if file.path.endswith(".json") else None
         if content is not None:  # otherwise it has just been removed
             found.append(Heartbeat(file.path, content, file.written))
@@ -99,19 +99,19 @@ def read_heartbeats(store: Store) -> list[Heartbeat]:
 
 
 @contextmanager
-def exclusive_deletion(store: Store, job: str) -> Iterator[tuple[Lease, float]]:
+def hold_exclusive_deletion(store: Store, job: str) -> Iterator[tuple[Lease, float]]:
     """Keep other jobs from deleting, and make new sweeps wait; raise LeaseHeld if another job is deleting.
 
     Yield the lease, and the time when it was granted, in seconds since 1970 on the store's clock.
     """
-    with take_lease(store, DELETING, job) as lease:
+    with take_lease(store, DELETION_LEASE, job) as lease:
         lease.renew()
-        yield lease, max(store.list_files(f"{LEASES_FOLDER}/{DELETING}").values())
+        yield lease, max(store.list_files(f"{LEASES_FOLDER}/{DELETION_LEASE}").values())
 
 
 def count_deletions(store: Store) -> int:
     """Return the number of past deletions, which plans compare to notice a deletion; -1 during a deletion."""
-    lease = read_lease(store, DELETING)
+    lease = read_lease(store, DELETION_LEASE)
     return lease.number if lease.is_free else -1
 
 
@@ -120,14 +120,14 @@ def wait_for_deletions(store: Store) -> int:
 
     A message on stderr names the job, because waiting may take minutes.
     """
-    lease = read_lease(store, DELETING)
+    lease = read_lease(store, DELETION_LEASE)
     if lease.is_free:
         return lease.number
     line = f"waiting while {lease} removes cells from {store.place.url}; this sweep then continues by itself"
     print(line, file=sys.stderr, flush=True)
     LOG.info(line)
     # The lease of a dead job is taken over, so that the next sweep need not wait.
-    with take_lease(store, DELETING, "sweep", wait=math.inf) as own_lease:
+    with take_lease(store, DELETION_LEASE, "sweep", wait=math.inf) as own_lease:
         return own_lease.number
 
 
@@ -197,7 +197,7 @@ class RunningSweep(NamedTuple):
         return sum(state.cells - state.missing + state.done for state in self.status.stages.values())
 
 
-_STATUS = TypeAdapter(SweepStatus)
+_STATUS_ADAPTER = TypeAdapter(SweepStatus)
 
 
 def describe_progress(nodes: Iterable[NodePlan], progress: Mapping[str, NodeProgress]) -> dict[str, Any]:
@@ -224,7 +224,9 @@ def list_unfinished_sweeps(store: Store, now: float) -> list[RunningSweep]:
     found = []
     for heartbeat in read_heartbeats(store):
         with suppress(ValidationError):  # the heartbeat of another kind of process
-            found.append(RunningSweep(_STATUS.validate_python(heartbeat.content), max(0.0, now - heartbeat.written)))
+            found.append(
+                RunningSweep(_STATUS_ADAPTER.validate_python(heartbeat.content), max(0.0, now - heartbeat.written))
+            )
     return sorted(found, key=lambda sweep: sweep.status.began)
 
 

@@ -19,7 +19,7 @@ as in T2IScoreScore).
 """
 Missing = Literal["wrong", "left_out"]
 """Treatment of a question without an answer: count it as wrong, or ignore it."""
-NO_ANSWER = RowError(
+NO_ANSWER_ERROR = RowError(
     "not_scored", "none of the image's questions has an answer; answer at least one, or set missing=wrong"
 )
 
@@ -121,7 +121,7 @@ def accumulate_answers(config: AccumulateConfig) -> AccumulatedScores:
         first = next(iter(asked.values()))
         ids = {name: getattr(first, name) for name in ("image_id", "prompt_id", "generator", "metric")}
         n_questions = sum(each is not None or config.missing == "wrong" for each in right.values())
-        error = rows.error_value(NO_ANSWER if score is None else None)
+        error = rows.error_value(NO_ANSWER_ERROR if score is None else None)
         records.append({**ids, "score": score, "n_questions": n_questions, "error": error})
     return AccumulatedScores(rows.table(records, schemas.SCORES), tuple(answered.notes))
 

@@ -30,7 +30,7 @@ from plumbline.pipelines.sources.question_packs.papers import read_dsg_1k, read_
 
 
 class Answer(NamedTuple):
-    """An answer about an image."""
+    """A model's answer to a question about an image, with the questions that the question depends on."""
 
     metric: str  # name of the model, and of the metric of its scores
     image_id: str
@@ -127,8 +127,8 @@ DSG_ANSWER_COLUMNS = ("t2i_model", "item_id", "question", "answer")
 DSG_QUESTION_FILES = ("dsg/data/dsg-1k-anns.csv", "dsg-1k-anns.csv")
 TIFA_QUESTION_FILES = ("tifa_ann/tifa_v1.0_question_answers.json", "tifa_v1.0_question_answers.json")
 DSG_LIKERT_FILES = (f"dsg/data/{LIKERT_FILE}", LIKERT_FILE)
-WITH_CHOICES = re.compile(r"Question: (.*) Choices: .*\. Answer:", re.DOTALL)
-DSG_RELEASED = "check that this is j-min/DSG's file"
+CHOICES_PATTERN = re.compile(r"Question: (.*) Choices: .*\. Answer:", re.DOTALL)
+CHECK_DSG_RELEASE = "check that this is j-min/DSG's file"
 YES_ANSWER = "yes"
 
 
@@ -169,7 +169,7 @@ def read_dsg(place: Place, given: Sequence[str]) -> Answered:
     answers: list[Answer] = []
     notes: list[str] = []
     for name, file in select_models(files, given, place.url).items():
-        sheet = read_sheet(file).require(DSG_ANSWER_COLUMNS, DSG_RELEASED)
+        sheet = read_sheet(file).require(DSG_ANSWER_COLUMNS, CHECK_DSG_RELEASE)
         answers += QUESTION_READERS[name.rpartition("_")[2]](name, sheet, place, notes)
     return Answered(answers, list(dict.fromkeys(notes)))
 
@@ -187,7 +187,7 @@ def _make_answer(metric: str, row: _Row, question_id: str, right_answer: str, pa
 
 def _read_dsg_questions(metric: str, sheet: Sheet, place: Place, notes: list[str]) -> Iterator[Answer]:
     """Yield the answers to DSG's questions; answers that the file lacks for images of its splits are empty."""
-    sheet.require(("question_id",), DSG_RELEASED)
+    sheet.require(("question_id",), CHECK_DSG_RELEASE)
     file = find_required(place, DSG_QUESTION_FILES)
     asked: dict[str, dict[str, Sequence[str]]] = {}
     for pack_row in _read_pack(read_dsg_1k(file, "released"), notes):
@@ -196,7 +196,9 @@ def _read_dsg_questions(metric: str, sheet: Sheet, place: Place, notes: list[str
     by_image: dict[tuple[str, str], dict[str, _Row]] = {}
     for row, question in zip(_read_rows(sheet), sheet.ids("question_id"), strict=True):
         if question not in asked.get(row.item, ()):
-            raise SourceError(f"{row.where}: {file.url} has no question {question} about {row.item}; {DSG_RELEASED}")
+            raise SourceError(
+                f"{row.where}: {file.url} has no question {question} about {row.item}; {CHECK_DSG_RELEASE}"
+            )
         answered = by_image.setdefault((row.item, row.generator), {})
         if question in answered:
             raise SourceError(f"{row.where}: question {question} about {row.item} is answered twice; remove one")
@@ -222,14 +224,16 @@ def _read_tifa_questions(metric: str, sheet: Sheet, place: Place, notes: list[st
         for row in _read_pack(read_tifa_v1(file, "released"), notes)
         if row.question is not None
     }
-    names = read_sheet(find_required(place, DSG_LIKERT_FILES)).require(("item_id", "source_id"), DSG_RELEASED)
+    names = read_sheet(find_required(place, DSG_LIKERT_FILES)).require(("item_id", "source_id"), CHECK_DSG_RELEASE)
     source = dict(zip(names.ids("item_id"), names.ids("source_id"), strict=True))
     for row in _read_rows(sheet):
-        with_choices = WITH_CHOICES.fullmatch(row.question)
+        with_choices = CHOICES_PATTERN.fullmatch(row.question)
         question = with_choices[1] if with_choices else row.question
         right = right_answers.get((source.get(row.item, ""), question))
         if right is None:
-            raise SourceError(f"{row.where}: {file.url} has no question {question!r} about {row.item}; {DSG_RELEASED}")
+            raise SourceError(
+                f"{row.where}: {file.url} has no question {question!r} about {row.item}; {CHECK_DSG_RELEASE}"
+            )
         yield _make_answer(metric, row, question, right)
 
 
@@ -254,7 +258,7 @@ QUESTION_READERS: Mapping[str, Callable[[str, Sheet, Place, list[str]], Iterator
     "tifa": _read_tifa_questions,
     "vq2a": _read_vq2_questions,
 }
-"""Readers by the ending of the file name, which identifies the set of questions."""
+"""Functions that read a file of answers, by the name of the set of questions, which ends the name of the file."""
 
 
 ONE_MODEL_FOLDERS = ("output/score_per_question/DSG", "output/score_per_question/TIFA", "")
@@ -311,13 +315,14 @@ def _read_graph_answers(metric: str, metadata: Sheet, sheet: Sheet, column: str)
                 f"graph {graph}; the rows are matched by position, so both files must be complete"
             )
         above = _split_parents(parents[row], "-", "-1")
-        yield Answer(
-            metric, files[image], graph, sources[image], questions[row], correct, above, sheet.where(row)
-        )  # fmt: skip
+        yield Answer(metric, files[image], graph, sources[image], questions[row], correct, above, sheet.where(row))
 
 
 def _find_image_rows(sheet: Sheet) -> Iterator[int]:
-    """Yield, for each row, the metadata row of its image; a new image begins at its first question."""
+    """Yield, for each row with an answer, the row number of its image in the metadata.
+
+    If the sheet has no such column, a new image begins wherever the question numbers start again.
+    """
     if "image_row" in sheet.names:
         yield from _read_integers(sheet, "image_row")
         return
@@ -334,7 +339,7 @@ def _read_integers(sheet: Sheet, name: str) -> Iterator[int]:
 
 
 DEFAULT_TIFA_METRIC = "tifa"
-TIFA_RESULT = "check that this is a result of tifa_score_benchmark"
+CHECK_TIFA_RESULT = "check that this is a result of tifa_score_benchmark"
 
 
 def read_tifa(place: Place, given: Sequence[str]) -> Answered:
@@ -362,7 +367,7 @@ def read_tifa(place: Place, given: Sequence[str]) -> Answered:
         result, generator = as_object(read_json(file), file.url), PurePosixPath(file.path).stem
         if "question_details" not in result:
             fields = ", ".join(result) or "nothing"
-            raise SourceError(f"{file.url}: expected question_details, found {fields}; {TIFA_RESULT}")
+            raise SourceError(f"{file.url}: expected question_details, found {fields}; {CHECK_TIFA_RESULT}")
         released = as_object(result.get("caption_scores") or {}, f"{file.url}, caption_scores")
         differing = []
         for prompt_id, asked in as_object(result["question_details"], f"{file.url}, question_details").items():
@@ -385,7 +390,7 @@ def _read_tifa_answers(metric: str, prompt_id: str, generator: str, asked: Any, 
         where = f"{url}, {prompt_id!r}, {question!r}"
         score = as_object(value, where).get("scores")
         if score not in (None, 0, 1):
-            raise SourceError(f"{where}: expected scores of 1 or 0, found {score!r}; {TIFA_RESULT}")
+            raise SourceError(f"{where}: expected scores of 1 or 0, found {score!r}; {CHECK_TIFA_RESULT}")
         right = None if score is None else bool(score)
         yield Answer(metric, f"{prompt_id}/{generator}", prompt_id, generator, question, right, (), where)
 

@@ -12,10 +12,10 @@ from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.similarities.word_overlap import (
     Cider,
     Words,
-    bleu_4,
     compute_best_meteor,
+    compute_bleu_4,
     compute_ref_clipscore,
-    rouge_l,
+    compute_rouge_l,
     split_words,
 )
 from plumbline.operators.models.calls import TextEmbedder
@@ -25,22 +25,24 @@ from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
 from plumbline.pipelines.metaeval.releases.scores import read_scores
 from plumbline.pipelines.metaeval.releases.sheets import (
-    SEE_EXAMPLE,
-    as_list,
-    as_text,
+    SEE_EXAMPLE_REMEDY,
     name_row,
     read_image_rows,
     read_objects,
+    require_list,
+    require_text,
 )
 from plumbline.pipelines.metaeval.scores_source import ScoresSource
 from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES
 from plumbline.pipelines.sources.shards import hash_text
 
-REF_CLIPSCORE = "refclipscore"
+REF_CLIPSCORE_METRIC = "refclipscore"
 MAX_CHARACTERS = 2_000  # maximum length of a text, because METEOR and ROUGE-L compare every pair of words
 MAX_REFERENCES = 100
-BATCH_SIZE = 256  # number of texts that a model embeds at once
-NO_CLIPSCORE = RowError("not_scored", "the scores have no CLIPScore of the image and caption; score the pair first")
+TEXTS_PER_BATCH = 256  # number of texts that a model embeds at once
+NO_CLIPSCORE_ERROR = RowError(
+    "not_scored", "the scores have no CLIPScore of the image and caption; score the pair first"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,24 +100,32 @@ def read_captions(place: Place) -> list[Caption]:
 
 
 def _read_table(place: Place) -> Iterator[tuple[str, Caption]]:
-    """Yield the rows, with missing ids filled in as plumbline score does for the same table."""
+    """Yield the caption in each row, after a text that names the row for messages.
+
+    Missing ids are filled in as plumbline score does for the same table.
+    """
     sheet, names, image = read_image_rows(place, ("references", "prompt_id", *DEFAULT_NAMES["prompt"]))
     caption = names.prompt or "caption"
-    sheet.require([image, caption, "references"], SEE_EXAMPLE)
+    sheet.require([image, caption, "references"], SEE_EXAMPLE_REMEDY)
     columns = (sheet.ids(image), sheet.texts(names.prompt_id or ""), sheet.texts(caption), sheet.lists("references"))
     for row, (image_id, prompt_id, text, references) in enumerate(zip(*columns, strict=True)):
         yield sheet.where(row), Caption(image_id, prompt_id or hash_text(text or ""), text or "", references)
 
 
 def _read_release(place: Place) -> Iterator[tuple[str, Caption]]:
-    """Yield the judged captions of every image; a caption's id is its text, as in protocol=flickr8k_cf."""
+    """Yield each judged caption of every image, after a text that names its place in the file for messages.
+
+    A caption's id is its text, as in protocol=flickr8k_cf.
+    """
     for row, (image_id, record) in enumerate(read_objects(place).items()):
         where = name_row(place.url, row, image_id)
-        listed = as_list(record.get("ground_truth"), "references (ground_truth)", where)
-        references = [as_text({"reference": text}, "reference", where) for text in listed]
-        for number, judged in enumerate(as_list(record.get("human_judgement"), "captions (human_judgement)", where)):
+        listed = require_list(record.get("ground_truth"), "references (ground_truth)", where)
+        references = [require_text({"reference": text}, "reference", where) for text in listed]
+        for number, judged in enumerate(
+            require_list(record.get("human_judgement"), "captions (human_judgement)", where)
+        ):
             at = f"{where}, caption {number}"
-            text = as_text(as_object(judged, at), "caption", at)
+            text = require_text(as_object(judged, at), "caption", at)
             yield at, Caption(image_id, text, text, references)
 
 
@@ -156,9 +166,9 @@ def make_text_measures(captions: Sequence[Caption]) -> Mapping[str, Callable[[Ca
         )
 
     return {
-        "bleu_4": apply_to_words(bleu_4),
+        "bleu_4": apply_to_words(compute_bleu_4),
         "meteor": lambda caption: compute_best_meteor(caption.text, caption.references),
-        "rouge_l": apply_to_words(rouge_l),
+        "rouge_l": apply_to_words(compute_rouge_l),
         "cider": apply_to_words(cider.score),
     }
 
@@ -170,7 +180,7 @@ def _make_row(caption: Caption, metric: str, found: float | RowError, truncated:
 
 
 def _read_clipscores(table: Place, metric: str) -> dict[tuple[str, str], float]:
-    """Return CLIPScore by image and caption; raise SourceError if it is not on its original scale."""
+    """Return CLIPScores by image id and caption id; raise SourceError if they are not on the original scale."""
     scores = read_scores(table, [metric]).to_pandas().dropna(subset=["score", "image_id", "prompt_id"])
     if (scores["score"] < 0).any():
         raise SourceError(
@@ -189,21 +199,21 @@ def _compute_ref_clipscores(
     )
     features: dict[str, Any] = {}
     truncated: dict[str, bool] = {}
-    for first in range(0, len(texts), BATCH_SIZE):
-        batch = texts[first : first + BATCH_SIZE]
+    for first in range(0, len(texts), TEXTS_PER_BATCH):
+        batch = texts[first : first + TEXTS_PER_BATCH]
         encoded = embedder.encode_texts([add_prefix(text) for text in batch])
         features.update(zip(batch, encoded.features, strict=True))
         truncated.update(zip(batch, encoded.truncated, strict=True))
     for caption in captions:
         clipscore = clipscores.get((caption.image_id, caption.prompt_id))
         if caption.error is not None:
-            yield _make_row(caption, REF_CLIPSCORE, caption.error)
+            yield _make_row(caption, REF_CLIPSCORE_METRIC, caption.error)
         elif clipscore is None:
-            yield _make_row(caption, REF_CLIPSCORE, NO_CLIPSCORE)
+            yield _make_row(caption, REF_CLIPSCORE_METRIC, NO_CLIPSCORE_ERROR)
         else:
             cosines = [float(features[caption.text] @ features[text]) for text in caption.references]
             is_truncated = any(truncated[text] for text in (caption.text, *caption.references))
-            yield _make_row(caption, REF_CLIPSCORE, compute_ref_clipscore(clipscore, cosines), is_truncated)
+            yield _make_row(caption, REF_CLIPSCORE_METRIC, compute_ref_clipscore(clipscore, cosines), is_truncated)
 
 
 def write_captions(config: CaptionsConfig) -> pa.Table:

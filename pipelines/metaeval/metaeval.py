@@ -44,26 +44,26 @@ from plumbline.pipelines.store.runs import read_manifest
 from plumbline.pipelines.store.store import Store, encode_table
 
 RUN_RESAMPLES = 200  # bootstrap resamples for a run's report; plumbline metaeval draws more
-GRAPH_CORRELATIONS = "graph_correlations"
-GRAPH_CONTENTS = "graph_contents"
+GRAPH_CORRELATIONS_TABLE = "graph_correlations"
+GRAPH_CONTENTS_TABLE = "graph_contents"
 NEGATED_NOTE = "a lower score is better, so its scores are negated"
 NO_SCORES_NOTE = "no scores: only the judgements are analysed; set run=latest or scores=PATH to judge metrics by them"
-PAGE = "judgements.md"
+PAGE_FILE = "judgements.md"
 INPUTS_PREFIX = "judged: "
 UNSCORED_TASKS: Collection[Task] = ("ratings", "preferences", "orders", "graphs")
 """Tasks that give results even without scores: raters' agreement, means, orders, and the contents of error graphs."""
-TABLES = {
+TABLE_SCHEMAS = {
     "judgements": schemas.JUDGEMENTS,
     "comparisons": schemas.COMPARISONS,
     "orders": schemas.ORDERS,
     "corrected": schemas.CORRECTED,
     "contradicted": schemas.CONTRADICTED,
     "correlations": schemas.CORRELATIONS,
-    GRAPH_CONTENTS: schemas.GRAPH_CONTENTS,
+    GRAPH_CONTENTS_TABLE: schemas.GRAPH_CONTENTS,
     "graphs": schemas.GRAPHS,
     "graph_images": schemas.GRAPH_IMAGES,
     "graph_means": schemas.GRAPH_MEANS,
-    GRAPH_CORRELATIONS: schemas.GRAPH_CORRELATIONS,
+    GRAPH_CORRELATIONS_TABLE: schemas.GRAPH_CORRELATIONS,
     "words": schemas.WORD_MATCHES,
     "mean_ratings": schemas.MEAN_RATINGS,
 }
@@ -90,7 +90,7 @@ class Findings:
     correlations: Sequence[Correlation] = ()
     """Correlations between every pair of metrics, by generator."""
     frames: dict[str, pd.DataFrame] = field(default_factory=dict)
-    """Other tables by their names in TABLES: `words`, `mean_ratings` and the tables about error graphs."""
+    """Other tables by their names in TABLE_SCHEMAS: `words`, `mean_ratings` and the tables about error graphs."""
     notes: Sequence[str] = ()
     """Notes on rows that were changed or left out."""
     warnings: Sequence[str] = ()
@@ -98,14 +98,14 @@ class Findings:
 
     @property
     def graph_correlations(self) -> list[graphs.CorrelationMatrix]:
-        """Correlations between metrics over error graphs, if graphs were judged."""
-        found = self.frames.get(GRAPH_CORRELATIONS)
+        """Correlations between metrics, computed over error graphs; empty if no error graphs were judged."""
+        found = self.frames.get(GRAPH_CORRELATIONS_TABLE)
         return [] if found is None else graphs.make_correlation_matrices(found)
 
     @property
     def graph_contents(self) -> list[ShownTable]:
-        """Tables of the sources of images and prompts, and of error types, if error graphs were judged."""
-        found = self.frames.get(GRAPH_CONTENTS)
+        """Tables of the sources of images and prompts, and of error types; empty if no error graphs were judged."""
+        found = self.frames.get(GRAPH_CONTENTS_TABLE)
         return [] if found is None else graphs.make_contents_tables(found)
 
 
@@ -219,7 +219,7 @@ def judge(
         warnings=(*release.warnings, *(warn_several_prompts(people) if match == "image" else ())),
     )
     case = TaskInputs(protocol, release, people, scores, match, sampling, elements, run)
-    for name, judge_task in TASKS.items():
+    for name, judge_task in TASK_JUDGES.items():
         judged_by_people = any(len(getattr(release, table)) for table in TASK_TABLES[name])
         if name in protocol.tasks and judged_by_people:
             judge_task(case, findings)
@@ -270,7 +270,7 @@ def _judge_ratings(case: TaskInputs, findings: Findings) -> None:
     if case.protocol.by_generator:
         findings.judgements += ratings.judge_means(rated, statistics, case.skills, case.sampling)
     findings.judgements += people.judge_raters(case.people, case.protocol.agreement, case.release.parts)
-    if ratings.VIESCORE in statistics:
+    if ratings.VIESCORE_STATISTIC in statistics:
         findings.judgements += people.judge_people(case.people, rated, case.skills)
     findings.judgements += people.judge_generators(case.people, case.match, case.sampling, case.scales, case.skills)
     findings.frames["mean_ratings"] = people.rate_images(case.people, case.match, case.scales)
@@ -308,7 +308,7 @@ def _judge_pairings(case: TaskInputs, findings: Findings) -> None:
 
 def _judge_graphs(case: TaskInputs, findings: Findings) -> None:
     protocol = case.protocol
-    findings.frames[GRAPH_CONTENTS] = graphs.count_contents(case.release.graph_nodes)
+    findings.frames[GRAPH_CONTENTS_TABLE] = graphs.count_contents(case.release.graph_nodes)
     if not len(case.scores):
         return
     scores = _negate(case.scores, protocol.falling)  # undo the negation, because it affects the ranks of ties
@@ -324,7 +324,7 @@ def _judge_graphs(case: TaskInputs, findings: Findings) -> None:
     findings.frames["graphs"] = measured
     images = graphs.score_nodes(case.release.graph_nodes, scores)
     findings.frames |= {"graph_images": images, "graph_means": graphs.average_nodes(images)}
-    findings.frames[GRAPH_CORRELATIONS] = graphs.correlate_graphs(measured)
+    findings.frames[GRAPH_CORRELATIONS_TABLE] = graphs.correlate_graphs(measured)
 
 
 def _judge_words(case: TaskInputs, findings: Findings) -> None:
@@ -345,7 +345,7 @@ def _judge_orders(case: TaskInputs, findings: Findings) -> None:
     findings.judgements += judgements
 
 
-TASKS: Mapping[Task, Callable[[TaskInputs, Findings], None]] = {
+TASK_JUDGES: Mapping[Task, Callable[[TaskInputs, Findings], None]] = {
     "ratings": _judge_ratings,
     "preferences": _judge_preferences,
     "pairings": _judge_pairings,
@@ -400,7 +400,7 @@ def write_findings(findings: Findings, folder: Place) -> None:
 
     Add a warning if this replaces findings from other inputs.
     """
-    page = folder / PAGE
+    page = folder / PAGE_FILE
     lines = page.read().decode(errors="replace").splitlines() if page.exists() else []
     earlier = next(
         (line.removeprefix(f"- {INPUTS_PREFIX}") for line in lines if line.startswith(f"- {INPUTS_PREFIX}")), ""
@@ -415,8 +415,8 @@ def write_findings(findings: Findings, folder: Place) -> None:
         **findings.frames,
     }
     for name, rows in records.items():
-        frame = pd.DataFrame(rows, columns=TABLES[name].names)
-        table = pa.Table.from_pandas(frame, TABLES[name], preserve_index=False)
+        frame = pd.DataFrame(rows, columns=TABLE_SCHEMAS[name].names)
+        table = pa.Table.from_pandas(frame, TABLE_SCHEMAS[name], preserve_index=False)
         (folder / f"{name}.parquet").write(encode_table(name, table))
     further = [*make_mean_tables(findings.corrected), *make_contradictions_table(findings.corrected)]
     further += [*make_relations_tables(findings.orders), *findings.graph_contents]
@@ -426,7 +426,7 @@ def write_findings(findings: Findings, folder: Place) -> None:
     page.write(text.encode())
     (folder / "judgements.tex").write(to_latex(findings.judgements).encode())
     findings.folder = folder.url
-    findings.files = (PAGE, *(f"{name}.parquet" for name, rows in records.items() if len(rows)))
+    findings.files = (PAGE_FILE, *(f"{name}.parquet" for name, rows in records.items() if len(rows)))
     if findings.inputs and earlier not in ("", findings.inputs):
         replaced = f"{folder}: replaced the results of {earlier}; output=FOLDER keeps both"
         findings.warnings = (*findings.warnings, replaced)

@@ -25,7 +25,8 @@ TASK_TABLES: Mapping[Task, Sequence[str]] = {
     "orders": ["ratings", "preferences"],
 }
 """Tables of a release that each task needs."""
-WITH_TEMPLATE = ("ratings", "parts", "preferences")  # tables of a release with the columns template and prompt_id
+TABLES_WITH_TEMPLATE = ("ratings", "parts", "preferences")
+"""Tables of a release with the columns template and prompt_id."""
 
 
 def open_release(protocol: ProtocolConfig, storage: StorageConfig) -> Release:
@@ -67,11 +68,11 @@ def _select_templates(protocol: ProtocolConfig, release: Release) -> Release:
     """Select the ratings and choices of the protocol's templates; raise ConfigError for unknown templates."""
     if not protocol.templates:
         return release
-    tables = [getattr(release, name) for name in WITH_TEMPLATE]
+    tables = [getattr(release, name) for name in TABLES_WITH_TEMPLATE]
     known = {name for table in tables for name in table.column("template").unique().to_pylist()}
     for name in protocol.templates:
         check_known("protocol.templates", name, sorted(known))
-    return _filter(release, WITH_TEMPLATE, "template", protocol.templates)
+    return _filter(release, TABLES_WITH_TEMPLATE, "template", protocol.templates)
 
 
 def _filter(release: Release, tables: Iterable[str], column: str, values: Iterable[str], keep: bool = True) -> Release:
@@ -96,12 +97,12 @@ def _leave_out_skills(protocol: ProtocolConfig, release: Release) -> Release:
         return release
     names = " or ".join(protocol.without_skills)
     note = f"protocol.without_skills leaves out {len(left_out)} prompts with {names}"
-    release = _filter(release, (*WITH_TEMPLATE, "pairings", "words"), "prompt_id", left_out, keep=False)
+    release = _filter(release, (*TABLES_WITH_TEMPLATE, "pairings", "words"), "prompt_id", left_out, keep=False)
     return replace(release, skills=kept, notes=(*release.notes, note))
 
 
 def get_protocol_scales(protocol: ProtocolConfig, templates: Iterable[str]) -> dict[str, Scale]:
-    """Return the rating scales that the protocol defines for these templates."""
+    """Return the rating scale of each of these templates for which the protocol defines a scale, by template."""
     found = {name: (protocol.scales or {}).get(name, protocol.rating_range) for name in templates}
     return {name: Scale(*scale) for name, scale in found.items() if scale is not None}
 
@@ -171,5 +172,5 @@ def _select_reliable(protocol: ProtocolConfig, release: Release) -> Release:
     if not kept:
         raise SourceError(f"{protocol.path}: raters agree on none of {total} prompts; set protocol.reliable=false")
     note = f"{len(kept)} of {total} prompts are reliable: raters' variance below half of the largest"
-    release = _filter(release, WITH_TEMPLATE, "prompt_id", kept)
+    release = _filter(release, TABLES_WITH_TEMPLATE, "prompt_id", kept)
     return replace(release, notes=(*release.notes, note))

@@ -33,24 +33,24 @@ from plumbline.pipelines.metaeval.releases.sheets import Sheet, read_sheet
 
 NO_RESAMPLING = Sampling(resamples=1, permutations=1)  # published numbers have no intervals, so nothing is resampled
 PUBLISHED_FOLDER = Path(__file__).parent
-PUBLISHED = PUBLISHED_FOLDER / "published.csv"
+PUBLISHED_FILE = PUBLISHED_FOLDER / "published.csv"
 """Published numbers that a protocol computes, as printed. The numbers of T2IScoreScore were computed with
 src/T2IScoreScore/evaluators (michaelsaxon/T2IScoreScore, commit 93ebf89, April 2025). They cover one metric that has
 all scores and four metrics that each lack a score, overall and for the subset of graph 164.
 """
 MAX_NAMED_COLUMNS = 8  # tables with more columns have numbered rows and columns
 
-PAPER = "T2IScoreScore"
-PROTOCOL = "t2iscorescore"
-TABLE_3 = PUBLISHED_FOLDER / "published_table_3.csv"
+PAPER_NAME = "T2IScoreScore"
+PROTOCOL_NAME = "t2iscorescore"
+TABLE_3_FILE = PUBLISHED_FOLDER / "published_table_3.csv"
 """Table 3 (page 17), with one half for each accumulation of DSG's questions. The headers of the halves are swapped: the
 half under "DSG w/TIFA accumulation" repeats table 2, where the accumulation is `recursive`.
 """
-FIGURES = PUBLISHED_FOLDER / "published_figures_12_13.csv"
+FIGURES_FILE = PUBLISHED_FOLDER / "published_figures_12_13.csv"
 """Values below the diagonals of figures 12 and 13. Figures 6 and 7 (pages 10 and 11) repeat panels a and d."""
 MAX_DIFFERENCE = 1e-9  # maximum difference from a released per-graph number that counts as equal
 MAX_SCORE_DIFFERENCE = 1e-6  # maximum difference from an image's released score that counts as equal
-PER_GRAPH = {"spearman": "spearman_corrs", "kendall": "kendall", "separation": "kstest", "delta": "delta"}
+PER_GRAPH_COLUMNS = {"spearman": "spearman_corrs", "kendall": "kendall", "separation": "kstest", "delta": "delta"}
 """Released files with values per graph, by measure."""
 MEASURE_TITLES = {"ordering": "Ordering", "separation": "Separation"}
 TABLE_2_MEASURES = {"rho": "ordering", "ks": "separation"}
@@ -58,7 +58,7 @@ RELEASED_MEANS = {"spearman": "ordering", "ks": "separation"}
 """Measures whose means by subset are released. Means of delta are released too, but in an unknown unit."""
 ACCUMULATION_TITLES = {"recursive": "DSG by ancestors", "none": "DSG by single questions"}
 UNACCUMULATED_TITLE = "{} of single questions"  # name of a DSG metric with the accumulation `none`
-TABLE_1 = {  # published number and decimals
+TABLE_1_NUMBERS = {  # published number and decimals
     "prompts": (165, 0),
     "images (thousands)": (2.8, 1),
     "fewest images of a prompt": (4, 0),
@@ -67,7 +67,7 @@ TABLE_1 = {  # published number and decimals
     "greatest number of errors": (5, 0),  # the paper calls this depth, and the next width
     "most nodes of one number of errors": (5, 0),
 }
-FIGURE_2 = {"SD2.0": 46, "SD2.1": 18, "DALL-E2": 15, "SDXL": 14, "Natural": 5, "SD1.5": 2}
+FIGURE_2_COUNTS = {"SD2.0": 46, "SD2.1": 18, "DALL-E2": 15, "SDXL": 14, "Natural": 5, "SD1.5": 2}
 """Figure 2a. The release contains neither the origins of the prompts (2b) nor the types of errors (2c)."""
 FIGURE_4 = {
     "clipscore": "0.65 0.54 0.5 0.49 0.57 0.52",
@@ -83,14 +83,14 @@ FIGURE_9 = {
     "mplug_dsg": "1.0 0.89 0.30",
     "llmscore_ec": "0.33 1.6 5.2",
 }
-"""Mean scores of graph 71 in figure 9: both nodes without errors together, node 1a, and node 1b. DSG's numbers are
-scores of single questions.
+"""Mean scores of graph 71 in figure 9: both nodes without errors together, node 1a, and node 1b. For DSG, the figure
+shows scores without accumulation: each question is scored on its own.
 """
 SECTION_6 = {"synth": 70, "nat": 55, "real": 56}
-LAST_DIGIT_DIFFERS = "only the last digit differs"
-NOT_ROUNDED = "the last printed digit is truncated instead of rounded"
-EXCHANGED_CELLS = "exchanged with {other}: each of the two cells prints what we find for the other"
-GRAPH_65 = (
+LAST_DIGIT_NOTE = "only the last digit differs"
+NOT_ROUNDED_NOTE = "the last printed digit is truncated instead of rounded"
+EXCHANGED_CELLS_NOTE = "exchanged with {other}: each of the two cells prints what we find for the other"
+GRAPH_65_NOTE = (
     "graph 65: the released score counts question 3 though its parent is answered wrongly; the parents released "
     "with it say that it must not"
 )
@@ -144,23 +144,25 @@ class PublishedNumber(NamedTuple):
         return bool(abs(self.ours - self.published) <= tolerance * (1 + 1e-9))
 
     def explain_mismatch(self, reason: str) -> "PublishedNumber":
-        """Return the number with this explanation if it does not match."""
+        """Return the number, with this explanation added if our value does not match."""
         return self if self.matches else self._replace(reason=reason)
 
 
 def reproduce(config: ReproductionConfig) -> list[PublishedNumber]:
     """Compare every published number with our value; raise SourceError if a file is missing or damaged."""
-    by_protocol = dict(list(pd.read_csv(PUBLISHED, dtype=str, keep_default_na=False).groupby("protocol", sort=False)))
-    error_graphs = by_protocol.pop(PROTOCOL)
+    by_protocol = dict(
+        list(pd.read_csv(PUBLISHED_FILE, dtype=str, keep_default_na=False).groupby("protocol", sort=False))
+    )
+    error_graphs = by_protocol.pop(PROTOCOL_NAME)
     return [
         *(check for name, numbers in by_protocol.items() for check in _judge_release(config, str(name), numbers)),
         *_compare_graphs(config),
-        *_judge_release(config, PROTOCOL, error_graphs),
+        *_judge_release(config, PROTOCOL_NAME, error_graphs),
     ]
 
 
 def _judge_release(config: ReproductionConfig, name: str, numbers: pd.DataFrame) -> Iterator[PublishedNumber]:
-    """Compare the numbers in PUBLISHED with the numbers that the protocol computes from the release's own scores."""
+    """Yield each number in PUBLISHED_FILE with the protocol's own number for the release's scores."""
     protocol = config.protocols[name]
     release = open_release(protocol, config.storage)
     judgements = judge(protocol, release, release.scores, NO_RESAMPLING).judgements
@@ -174,7 +176,7 @@ def _judge_release(config: ReproductionConfig, name: str, numbers: pd.DataFrame)
 
 def _compare_graphs(config: ReproductionConfig) -> Iterator[PublishedNumber]:
     """Compare our values with T2IScoreScore's tables 1 to 3, figures 2, 4, 9, 12 and 13, section 6 and its files."""
-    protocol = config.protocols[PROTOCOL]
+    protocol = config.protocols[PROTOCOL_NAME]
     release = open_release(protocol, config.storage)
     single = _accumulate(config, "none")
     names = pa.array([UNACCUMULATED_TITLE.format(name) for name in single.column("metric").to_pylist()], pa.string())
@@ -185,9 +187,9 @@ def _compare_graphs(config: ReproductionConfig) -> Iterator[PublishedNumber]:
     percents = {measure: _average_in_percent(averaged, measure) for measure in MEASURE_TITLES}
     yield from _compare_table_1(release.graph_nodes.to_pandas())
     contents = count_contents(release.graph_nodes).query("about == 'images' and subset == @OVERALL").set_index("name")
-    for source, published in FIGURE_2.items():
+    for source, published in FIGURE_2_COUNTS.items():
         ours = 100 * float(contents["share"][source])
-        yield PublishedNumber(PAPER, "figure 2a, images by source in percent", source, "", published, ours, 0)
+        yield PublishedNumber(PAPER_NAME, "figure 2a, images by source in percent", source, "", published, ours, 0)
     yield from _compare_figures_4_and_9(score_nodes(release.graph_nodes, scores))
     table_2, table_3 = list(_compare_table_2(config, percents)), list(_compare_table_3(percents))
     yield from _explain_exchanged(table_2, table_3)
@@ -195,25 +197,25 @@ def _compare_graphs(config: ReproductionConfig) -> Iterator[PublishedNumber]:
         cells = [cell for cell in table_2 if cell.column == subset and MEASURE_TITLES["ordering"] in cell.group]
         reason = f"the printed numbers of table 2 have the mean {fmean(cell.published for cell in cells):.1f}"
         group, ours = "section 6, mean Ordering over the metrics of table 2 in percent", fmean(c.ours for c in cells)
-        yield PublishedNumber(PAPER, group, subset, "", published, ours, 0).explain_mismatch(reason)
+        yield PublishedNumber(PAPER_NAME, group, subset, "", published, ours, 0).explain_mismatch(reason)
     yield from _explain_exchanged(table_3, table_2)
     yield from _compare_figures_12_and_13(averaged)
-    for measure, file in PER_GRAPH.items():
+    for measure, file in PER_GRAPH_COLUMNS.items():
         yield _count_equal_values(measured, measure, _read(config, f"ts2_perseg_{file}"), protocol)
     yield from _compare_released_means(config, percents)
     yield from _count_released_scores(config)
 
 
 def _accumulate(config: ReproductionConfig, accumulation: Accumulation) -> pa.Table:
-    folder = config.protocols[PROTOCOL].path
+    folder = config.protocols[PROTOCOL_NAME].path
     answers = AccumulateConfig(
-        answers=folder, format=PROTOCOL, output="", accumulation=accumulation, storage=config.storage
+        answers=folder, format=PROTOCOL_NAME, output="", accumulation=accumulation, storage=config.storage
     )
     return accumulate_answers(answers).scores
 
 
 def _average_in_percent(averaged: pd.DataFrame, measure: str) -> Mapping[tuple[str, str], float]:
-    """Return each metric's mean over graphs in percent, keyed by subset and metric."""
+    """Return the mean of a measure over the error graphs of a subset, in percent, by subset and metric."""
     return {
         (subset, str(metric)): 100 * float(value)
         for subset, rows in split_subsets(averaged).items()
@@ -229,8 +231,10 @@ def _compare_table_1(nodes: pd.DataFrame) -> Iterator[PublishedNumber]:
     )  # fmt: skip
     graph, level = width.idxmax()
     reason = f"graph {graph} has {width.max()} nodes with as many errors ({level})"
-    for (row, (published, decimals)), value in zip(TABLE_1.items(), ours, strict=True):
-        yield PublishedNumber(PAPER, "table 1", row, "", published, float(value), decimals).explain_mismatch(reason)
+    for (row, (published, decimals)), value in zip(TABLE_1_NUMBERS.items(), ours, strict=True):
+        yield PublishedNumber(PAPER_NAME, "table 1", row, "", published, float(value), decimals).explain_mismatch(
+            reason
+        )
 
 
 def _compare_figures_4_and_9(images: pd.DataFrame) -> Iterator[PublishedNumber]:
@@ -248,15 +252,15 @@ def _compare_figures_4_and_9(images: pd.DataFrame) -> Iterator[PublishedNumber]:
             ours = means[_rename_dsg(metric), node]
             cell = _compare_printed("figure 9, mean scores of graph 71", metric, f"node {node}", published, ours)
             is_cut = math.floor(cell.ours * 10**cell.decimals) == round(cell.published * 10**cell.decimals)
-            yield cell.explain_mismatch(NOT_ROUNDED if is_cut else "")
+            yield cell.explain_mismatch(NOT_ROUNDED_NOTE if is_cut else "")
 
 
 def _compare_printed(group: str, row: str, column: str, printed: str, ours: float) -> PublishedNumber:
-    return PublishedNumber(PAPER, group, row, column, float(printed), float(ours), len(printed.partition(".")[2]))
+    return PublishedNumber(PAPER_NAME, group, row, column, float(printed), float(ours), len(printed.partition(".")[2]))
 
 
 def _rename_dsg(metric: str) -> str:
-    """Return the name under which a DSG metric is scored without accumulation; other names are returned unchanged."""
+    """Return the name of a DSG metric when each question is scored on its own; return other names unchanged."""
     return UNACCUMULATED_TITLE.format(metric) if metric.endswith("_dsg") else metric
 
 
@@ -268,16 +272,16 @@ def _compare_table_2(
     for name, part, metric, published in zip(*columns, strict=True):
         measure, subset = TABLE_2_MEASURES[name], OVERALL if part == "all" else part
         group, ours = f"table 2, {MEASURE_TITLES[measure]} in percent", percents[measure][subset, metric]
-        yield PublishedNumber(PAPER, group, metric, subset, published, ours, 1)
+        yield PublishedNumber(PAPER_NAME, group, metric, subset, published, ours, 1)
 
 
 def _compare_table_3(percents: Mapping[str, Mapping[tuple[str, str], float]]) -> Iterator[PublishedNumber]:
-    printed = pd.read_csv(TABLE_3).melt(["accumulation", "measure", "subset"], var_name="metric")
+    printed = pd.read_csv(TABLE_3_FILE).melt(["accumulation", "measure", "subset"], var_name="metric")
     for cell in printed.itertuples():
         name = _rename_dsg(cell.metric) if cell.accumulation == "none" else cell.metric
         group = f"table 3, {ACCUMULATION_TITLES[cell.accumulation]}, {MEASURE_TITLES[cell.measure]} in percent"
         ours = percents[cell.measure][cell.subset, name]
-        yield PublishedNumber(PAPER, group, cell.metric, cell.subset, cell.value, ours, 1)
+        yield PublishedNumber(PAPER_NAME, group, cell.metric, cell.subset, cell.value, ours, 1)
 
 
 def _explain_exchanged(table: Sequence[PublishedNumber], other: Sequence[PublishedNumber]) -> Iterator[PublishedNumber]:
@@ -293,13 +297,18 @@ def _explain_exchanged(table: Sequence[PublishedNumber], other: Sequence[Publish
         )
         found = None if cell.matches else next(candidates, None)
         yield (
-            cell if found is None else cell._replace(reason=EXCHANGED_CELLS.format(other=f"{found.group}, {found.row}"))
+            cell
+            if found is None
+            else cell._replace(reason=EXCHANGED_CELLS_NOTE.format(other=f"{found.group}, {found.row}"))
         )
 
 
 def _compare_figures_12_and_13(averaged: pd.DataFrame) -> Iterator[PublishedNumber]:
-    """Yield correlations between metrics over graphs; DSG's scores are of single questions."""
-    printed = pd.read_csv(FIGURES)
+    """Compare the correlations between metrics in figures 12 and 13 with the correlations that we compute.
+
+    Correlations are computed over error graphs. For DSG, each question is scored on its own, without accumulation.
+    """
+    printed = pd.read_csv(FIGURES_FILE)
     metrics = {_rename_dsg(metric): metric for metric in printed["metric"]}
     named = averaged[averaged["metric"].isin(metrics)].replace({"metric": metrics}).assign(convention="published")
     ours = {
@@ -311,17 +320,20 @@ def _compare_figures_12_and_13(averaged: pd.DataFrame) -> Iterator[PublishedNumb
         about = f"correlation of {MEASURE_TITLES[cell.measure]} in percent, {cell.subset}"
         value = ours[cell.measure, cell.subset, frozenset((cell.metric, cell.other))]
         group = f"figure {cell.figure} (page {cell.page}), {about}"
-        yield PublishedNumber(PAPER, group, cell.metric, cell.other, cell.value, value, 0)
+        yield PublishedNumber(PAPER_NAME, group, cell.metric, cell.other, cell.value, value, 0)
 
 
 def _read(config: ReproductionConfig, name: str) -> Sheet:
-    return read_sheet(config.storage.locate(f"{config.protocols[PROTOCOL].path}/{name}.csv"))
+    return read_sheet(config.storage.locate(f"{config.protocols[PROTOCOL_NAME].path}/{name}.csv"))
 
 
 def _count_equal_values(
     measured: pd.DataFrame, measure: str, sheet: Sheet, protocol: ProtocolConfig
 ) -> PublishedNumber:
-    """Count the values in a released file (graphs down, metrics across, not negated) that equal ours."""
+    """Compare the number of values in a released file with the number of values that equal ours.
+
+    The file has a row per error graph and a column per metric.
+    """
     columns = {name: sheet.numbers(name).to_pylist() for name in sheet.names[1:]}
     released = pd.DataFrame(columns, index=sheet.texts(sheet.names[0]))
     ours = measured.pivot(index="graph_id", columns="metric", values=measure).loc[released.index, released.columns]
@@ -329,23 +341,29 @@ def _count_equal_values(
         ours *= [get_direction(metric, protocol.falling) for metric in released.columns]
     equal = int(((ours - released).abs() <= MAX_DIFFERENCE).to_numpy().sum())
     group = f"released files of every graph by {len(released.columns)} metrics, numbers met to {MAX_DIFFERENCE:g}"
-    return PublishedNumber(PAPER, group, measure, "", released.size, equal, 0)
+    return PublishedNumber(PAPER_NAME, group, measure, "", released.size, equal, 0)
 
 
 def _compare_released_means(
     config: ReproductionConfig, percents: Mapping[str, Mapping[tuple[str, str], float]]
 ) -> Iterator[PublishedNumber]:
-    """Yield each metric's released mean over graphs (up to ten digits), by subset."""
+    """Compare each metric's released mean over the error graphs of a subset with the mean that we compute.
+
+    Released means have up to ten digits.
+    """
     sheet = _read(config, "ts2_partition_means")
     for prefix, measure in RELEASED_MEANS.items():
         for part, subset in {"all": OVERALL, "synth": "synth", "nat": "nat", "real": "real"}.items():
             for metric, published in zip(sheet.ids("metric"), sheet.ids(f"{prefix}-{part}"), strict=True):
                 group, ours = f"released means of {MEASURE_TITLES[measure]}", percents[measure][subset, metric] / 100
-                yield _compare_printed(group, metric, part, published, ours).explain_mismatch(LAST_DIGIT_DIFFERS)
+                yield _compare_printed(group, metric, part, published, ours).explain_mismatch(LAST_DIGIT_NOTE)
 
 
 def _count_released_scores(config: ReproductionConfig) -> Iterator[PublishedNumber]:
-    """Count the released DSG scores of images that equal our scores, derived from the released answers."""
+    """Compare, by metric, the number of released DSG scores of images with the number of scores that equal ours.
+
+    Our scores are derived from the released answers.
+    """
     scores = _read(config, "ts2_scores_per_image")
     rows = {name: row for row, name in enumerate(_read(config, "ts2_metadata").ids("file_name"))}
     frame = _accumulate(config, "recursive").to_pandas()
@@ -353,8 +371,8 @@ def _count_released_scores(config: ReproductionConfig) -> Iterator[PublishedNumb
     for metric, ours in frame.groupby("metric", sort=False):
         released = np.asarray(scores.numbers(str(metric)))[ours["image_id"].map(rows)]
         other = ours[(ours["score"] - released).abs() > MAX_SCORE_DIFFERENCE]
-        check = PublishedNumber(PAPER, group, str(metric), "", len(ours), len(ours) - len(other), 0)
-        yield check.explain_mismatch(GRAPH_65 if set(other["prompt_id"]) == {"65"} else "")
+        check = PublishedNumber(PAPER_NAME, group, str(metric), "", len(ours), len(ours) - len(other), 0)
+        yield check.explain_mismatch(GRAPH_65_NOTE if set(other["prompt_id"]) == {"65"} else "")
 
 
 def write_reproduction(checks: Sequence[PublishedNumber], config: ReproductionConfig) -> None:
@@ -385,7 +403,7 @@ def _group(
 
 
 def _make_table(checks: Sequence[PublishedNumber]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """Return the columns and rows of a published table as strings.
+    """Return the names of the columns of a published table, and the cells of each row, as strings.
 
     Our value follows in brackets if it differs, or has its own column if the table has only one column.
     """

@@ -14,7 +14,7 @@ GRACE_SECONDS = 120.0
 """Seconds that a stopped nightly run has to clean up before it is killed; killing it loses no results."""
 
 
-class Stopped(KeyboardInterrupt):
+class NightStopped(KeyboardInterrupt):
     """Signal that a nightly run must end; a KeyboardInterrupt, so that no other code handles the signal as an error."""
 
     def __init__(self, message: str, exit_code: int) -> None:
@@ -22,13 +22,13 @@ class Stopped(KeyboardInterrupt):
         self.exit_code = exit_code
 
 
-Stop = Callable[[LeaseLost], None]
+StopNight = Callable[[LeaseLost], None]
 """Function that ends the nightly run because its lease is lost; can be called from any thread."""
 
 
 @contextmanager
-def stop_early(deadline: float | None, grace: float = GRACE_SECONDS) -> Iterator[Stop]:
-    """Raise Stopped in the main thread after `deadline` seconds, or when the yielded function is called.
+def stop_early(deadline: float | None, grace: float = GRACE_SECONDS) -> Iterator[StopNight]:
+    """Raise NightStopped in the main thread after `deadline` seconds, or when the yielded function is called.
 
     If the context has not ended `grace` seconds later, the process is killed.
     """
@@ -40,8 +40,8 @@ def stop_early(deadline: float | None, grace: float = GRACE_SECONDS) -> Iterator
         code = LEASE_LOST if lost else DEADLINE_PASSED
         threading.Thread(target=kill, args=(code,), daemon=True).start()
         if lost:
-            raise Stopped(str(lost[0]), code)
-        raise Stopped(
+            raise NightStopped(str(lost[0]), code)
+        raise NightStopped(
             f"nightly.deadline: {deadline:g} seconds have passed; all computed cells are kept, and the next night "
             "continues from them",
             code,

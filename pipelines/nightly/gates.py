@@ -58,12 +58,12 @@ class NightGate(ABC):
 
 
 NIGHT_GATES = Extensions[type[NightGate]]("night_gates", {}, NightGate)
-RULES = "rules"
+RULES_GATE = "rules"
 """Name of the gate that reads the file given as `nightly.gate`."""
 
 
 def open_gate(place: Place) -> NightGate:
     """Read a gate's file; raise ConfigError if it is invalid, or if the plugin that reads it is missing."""
-    if RULES not in NIGHT_GATES:
+    if RULES_GATE not in NIGHT_GATES:
         raise ConfigError(describe_missing_plugin("nightly.gate: rules are a part", "gates"))
-    return NIGHT_GATES[RULES](place)
+    return NIGHT_GATES[RULES_GATE](place)

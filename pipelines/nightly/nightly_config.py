@@ -12,7 +12,7 @@ from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig
 from plumbline.pipelines.report.comparable_runs import check_checkpoints
 from plumbline.pipelines.store.lease import LEASE_TIMEOUT
 
-MIN_LEASE = 10.0
+MIN_LEASE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +32,7 @@ class NightConfig(BoundsChecked):
     """
     wait: NotNegative = 0.0
     """Seconds to wait for another nightly run in the same store before ending with exit code 4."""
-    lease: Annotated[float, at_least(MIN_LEASE, " seconds")] = LEASE_TIMEOUT
+    lease: Annotated[float, at_least(MIN_LEASE_SECONDS, " seconds")] = LEASE_TIMEOUT
     """Seconds without a heartbeat after which another nightly run may take over."""
     deadline: Seconds | None = None
     """Seconds after which the nightly run ends with exit code 6; null sets no limit."""

@@ -130,7 +130,7 @@ class SuiteOutcome:
     @property
     def path(self) -> str:
         """Path of the outcome's file in the store."""
-        return _suite_outcome_path(self.suite_id)
+        return _make_suite_outcome_path(self.suite_id)
 
     def summary(self) -> str:
         """Return the outcome in one line."""
@@ -149,18 +149,18 @@ class SuiteOutcome:
 
 
 Outcome = TypeVar("Outcome", NightOutcome, SuiteOutcome)
-_OUTCOME = TypeAdapter(NightOutcome)
-_SUITE_OUTCOME = TypeAdapter(SuiteOutcome)
+_OUTCOME_ADAPTER = TypeAdapter(NightOutcome)
+_SUITE_OUTCOME_ADAPTER = TypeAdapter(SuiteOutcome)
 
 
 def read_outcome(store: Store, run_id: str) -> NightOutcome | None:
     """Return the reported outcome of a run; None if it was not reported or its file is damaged."""
-    return _read(store, get_outcome_path(run_id), _OUTCOME)
+    return _read(store, get_outcome_path(run_id), _OUTCOME_ADAPTER)
 
 
 def read_suite_outcome(store: Store, suite_id: str) -> SuiteOutcome | None:
     """Return the reported outcome of a suite; None if it was not reported or its file is damaged."""
-    return _read(store, _suite_outcome_path(suite_id), _SUITE_OUTCOME)
+    return _read(store, _make_suite_outcome_path(suite_id), _SUITE_OUTCOME_ADAPTER)
 
 
 def mark_reported(store: Store, outcome: SuiteOutcome) -> None:
@@ -185,13 +185,13 @@ def get_outcome_path(run_id: str) -> str:
     return f"runs/{run_id}/nightly.json"
 
 
-def _suite_outcome_path(suite_id: str) -> str:
+def _make_suite_outcome_path(suite_id: str) -> str:
     return f"{SUITES_FOLDER}/{suite_id}/nightly.json"
 
 
 WEBHOOK_TIMEOUT = 10.0
 """Seconds allowed for each step of an attempt: connecting, sending, and receiving the response."""
-RETRY_DELAYS = (1.0, 4.0, 16.0)
+RETRY_DELAYS_SECONDS = (1.0, 4.0, 16.0)
 """Seconds to wait before each retry."""
 
 
@@ -211,7 +211,7 @@ def post_json(
 
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs the full URL of every request
     problem = None
-    for delay in (0.0, *RETRY_DELAYS):
+    for delay in (0.0, *RETRY_DELAYS_SECONDS):
         if delay:
             pause(delay)
         try:

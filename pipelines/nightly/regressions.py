@@ -24,7 +24,7 @@ from plumbline.pipelines.nightly.outcome import (
     read_outcome,
 )
 from plumbline.pipelines.report.comparable_runs import CHECKPOINT_PATTERN, find_obstacle, read_bridges
-from plumbline.pipelines.report.report import NO_RAY, NO_RUN, WrittenReport, write_report
+from plumbline.pipelines.report.report import LOCAL_CLUSTER, NO_RUN, WrittenReport, write_report
 from plumbline.pipelines.report.trends import write_trends
 from plumbline.pipelines.running.errors import format_error
 from plumbline.pipelines.sources.sources import Sources
@@ -69,7 +69,7 @@ def compare_run(
     *,
     sources: Sources | None,
     assert_lease: Callable[[], None],
-    cluster: ClusterConfig = NO_RAY,
+    cluster: ClusterConfig = LOCAL_CLUSTER,
     settings: Choice = COMPARE,
 ) -> ComparedRun:
     """Compare a run with an earlier one, write its report and the trends page, and apply the gate.

@@ -14,7 +14,7 @@ from plumbline.pipelines.plans.plan import Node, NodePlan, Plan
 from plumbline.pipelines.store.runs import read_newest_first
 from plumbline.pipelines.store.store import Store
 
-HOUR = 3600
+SECONDS_PER_HOUR = 3600
 NO_SECONDS: Mapping[str, float] = MappingProxyType({})
 MAX_RUNS_SEARCHED = 8
 """Maximum number of recent runs that are searched for the usage per call."""
@@ -48,18 +48,20 @@ def sum_costs(
     cluster: ClusterConfig | None = None,
     occupied: Mapping[str, float] = NO_SECONDS,
 ) -> dict[str, Cost]:
-    """Return the cost of model calls and GPU-seconds by node, for nodes with configured prices.
+    """Return the money spent on model calls and GPU time, by node; nodes without configured prices are left out.
 
     `occupied` contains the seconds during which workers had a shard, by node.
     """
     priced = {node.name: prices for node, prices in _list_priced_nodes(plan)}
     costs = {
-        name: Cost(priced[name].cost(took), priced[name].currency) for name, took in usage.items() if name in priced
+        name: Cost(priced[name].compute_cost(took), priced[name].currency)
+        for name, took in usage.items()
+        if name in priced
     }
     if cluster is not None and cluster.price_per_gpu_hour is not None:
         for name, seconds in count_gpu_seconds(plan, cluster, occupied).items():
             before = costs[name].amount if name in costs else 0.0
-            costs[name] = Cost(before + seconds / HOUR * cluster.price_per_gpu_hour, cluster.currency)
+            costs[name] = Cost(before + seconds / SECONDS_PER_HOUR * cluster.price_per_gpu_hour, cluster.currency)
     return costs
 
 
@@ -109,14 +111,14 @@ def estimate_costs(plan: Plan, store: Store) -> list[Estimate]:
     for node, prices in _list_priced_nodes(plan):
         if n_calls := calls.get(node.name):
             run_id, usage = _find_newest_usage(node, store) or (None, prices.assumed_usage())
-            cost = Cost(prices.cost(usage) / usage.calls * n_calls, prices.currency)
+            cost = Cost(prices.compute_cost(usage) / usage.calls * n_calls, prices.currency)
             read, written = usage.prompt_tokens / usage.calls, usage.new_tokens / usage.calls
             estimates.append(Estimate(node.name, n_calls, read, written, cost, run_id))
     return estimates
 
 
 def list_unpriced_nodes(plan: Plan) -> list[tuple[str, int]]:
-    """Return the nodes that will call a service without configured prices, and their numbers of calls."""
+    """Return the name and the number of calls of each node that will call a service without configured prices."""
     unpriced = []
     for item in plan.nodes:
         config = item.node.model.config if item.node.model is not None else None
@@ -126,7 +128,7 @@ def list_unpriced_nodes(plan: Plan) -> list[tuple[str, int]]:
 
 
 def _count_requests(item: NodePlan) -> int:
-    """Return the calls of a node that are requests to a service; images are encoded on this side."""
+    """Return the number of a node's model calls that are requests to a service; encoding an image is not a request."""
     encodings = item.images if STAGES[item.node.stage].looks_at_images() else 0
     return max(0, item.model_calls - encodings)
 
@@ -137,7 +139,10 @@ def _list_priced_nodes(plan: Plan) -> list[tuple[Node, Prices]]:
 
 
 def _find_newest_usage(node: Node, store: Store) -> tuple[str, Usage] | None:
-    """Return the newest run that called the node's model, and the usage of its calls."""
+    """Return the id of the newest run that called the node's model, and the node's usage in that run.
+
+    Return None if none of the newest MAX_RUNS_SEARCHED runs called the model.
+    """
     for run in islice(read_newest_first(store), MAX_RUNS_SEARCHED):
         manifest = run.manifest or {}
         usage = manifest.get("usage", {}).get(node.name, {})

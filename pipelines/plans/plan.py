@@ -77,7 +77,9 @@ class NodePlan(NamedTuple):
     cells: int
     missing: int
     images: int
-    """Number of distinct images in the shards of missing cells; for a stage over prompts or pairs, number of these."""
+    """Number of distinct images in the shards of missing cells; for a stage over prompts or pairs, the number of
+    prompts or pairs.
+    """
     model_calls: int
     """Estimated number of model calls: images to encode, plus the calls for each metric's rows.
 
@@ -166,8 +168,8 @@ class Plan:
         asked = {name: recipes[stage] for name, recipes in self.recipes.items() if stage in recipes}
         return {name: self.prompts.select(recipe, self.prompts.of_shard) for name, recipe in asked.items()}
 
-    def upstream(self, cell: PlannedCell) -> dict[str, tuple[PlannedCell, ...]]:
-        """Return the input cells of a cell, by stage."""
+    def list_upstream(self, cell: PlannedCell) -> dict[str, tuple[PlannedCell, ...]]:
+        """Return the cells that a cell reads, by the stage that computes them."""
         cells: dict[str, tuple[PlannedCell, ...]] = {}
         for recipe in cell.recipe.reads:
             kind = STAGES[recipe.stage].row_kind
@@ -196,7 +198,7 @@ class Plan:
             metric=recipe.metric,
             key=cell.key,
             path=path,
-            inputs={stage: tuple(read.path for read in cells) for stage, cells in self.upstream(cell).items()},
+            inputs={stage: tuple(read.path for read in cells) for stage, cells in self.list_upstream(cell).items()},
             recipe=recipe.digest,
             earlier=self.earlier.find_similar_cells(path, renew=renew),
             renew=renew,
@@ -216,7 +218,7 @@ def make_plan(
     Cells of the `wanted` stages are always needed. Cells of other stages are computed only if a missing cell reads
     them.
 
-    The cells at the paths in `renew` are computed again: committed ones that cannot be used, or deleted ones that an
+    The cells at the paths in `renew` are computed again: committed cells that cannot be used, or deleted cells that an
     earlier run refers to. If `renew` is not empty, the whole store is listed.
     """
     nodes = resolve_nodes(config, store)
@@ -269,7 +271,7 @@ def make_plan(
     if config.retry_failed:
         failed = find_failed(missing, others.keys(), store, config.benchmark.name)
         again = _find_missing_cells(
-            plan, committed, select_failed_and_dependents(failed.keys(), missing, plan.upstream)
+            plan, committed, select_failed_and_dependents(failed.keys(), missing, plan.list_upstream)
         )
         counted = count_failed({cell: path for cell, path in failed.items() if cell.recipe.stage in wanted}, store)
         plan, missing = replace(plan, untried=missing - again, failed=counted), again
@@ -356,7 +358,7 @@ def make_metric_recipes(
 
 
 def _group_pairs(pairs: Mapping[Shard, tuple[Shard, Shard]]) -> dict[Shard, tuple[Shard, ...]]:
-    """Return the shards of pairs that each shard of images takes part in."""
+    """Return, for each shard of images, the shards of pairs that contain its images."""
     grouped: dict[Shard, list[Shard]] = {}
     for pair, images in pairs.items():
         for shard in images:
@@ -399,7 +401,7 @@ def _find_missing_cells(
         cell = wanted.pop()
         if cell not in missing and (cell not in committed or cell in renewed):
             missing.add(cell)
-            wanted += chain.from_iterable(plan.upstream(cell).values())
+            wanted += chain.from_iterable(plan.list_upstream(cell).values())
     return frozenset(missing)
 
 

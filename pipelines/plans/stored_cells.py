@@ -17,7 +17,9 @@ from plumbline.pipelines.store.runs import read_cell_states, read_newest_runs
 from plumbline.pipelines.store.store import Store, StoreError
 
 NamedCells = Mapping[str, Set[str]]
-"""Paths of the cells that a run lists as committed, by recipe and generator (or benchmark) folder."""
+"""Paths of the cells that a run lists as committed, by folder. A folder contains the cells of one recipe for one
+generator, or for a benchmark.
+"""
 
 
 def find_stored(
@@ -32,7 +34,7 @@ def find_stored(
         of_recipes: The recipes with their cells.
         store: The store to search.
         wanted: Stages whose cells are needed. Cells of other stages may be left out if no missing cell reads them.
-        named: Returns the index; called only if a folder is large. None means that every folder is listed.
+        named: Function that returns the index; called only if a folder is large. If None, every folder is listed.
 
     Returns:
         The committed cells, and the modification times of paths that are not in the plan (0 for paths that are known
@@ -86,7 +88,10 @@ def _list_folder(
 
 
 def list_committed_cells(store: Store, benchmark: str, metrics: Sequence[str]) -> NamedCells:
-    """Return the committed cells of the benchmark's newest run, preferably one with the same metrics."""
+    """Return the paths of the committed cells of a benchmark's newest run, preferably one with the same metrics.
+
+    The result is empty if there is no run, or if its table of cells cannot be read.
+    """
     run = None
     for candidate in read_newest_runs(store, benchmark):
         run = run or candidate

@@ -51,7 +51,9 @@ class AnySweep(BoundsChecked):
     is first used with the store, based on its size and the size of its images (docs/scale.md).
     """
     shard_bytes: Positive | None = None
-    """Maximum number of bytes in a shard. The default is chosen in the same way; unlimited if `shard_rows` is set."""
+    """Maximum number of bytes in a shard. The default is chosen in the same way as for `shard_rows`; if `shard_rows` is
+    set, bytes are not limited by default.
+    """
     max_failed: Share = 0.01
     """Maximum fraction of rows without a score for exit code 2; above it, the exit code is 1."""
     dry_run: bool = False
@@ -126,7 +128,7 @@ class SweepConfig(AnySweep):
         if active and len(active) < len(self.metrics):
             other = next(name for name in self.metrics if name not in active)
             raise ConfigError(
-                f"metrics.{active[0]}.pairs: active leaves out images that {other} would score; sweep with "
+                f"metrics.{active[0]}.pairs: pairs=active leaves out images that {other} would score; sweep with "
                 f"{other} alone, or set pairs=all"
             )
         if self.adaptive is None:
@@ -179,7 +181,7 @@ class SuiteConfig(AnySweep):
     """Benchmarks, by the name of their file in conf/benchmark."""
     benchmark: EveryBenchmark = field(default_factory=EveryBenchmark)
     metrics_of: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
-    """Metrics that score each benchmark; null means all that fit."""
+    """Metrics that score each benchmark; null means all metrics that fit the benchmark."""
 
     def __post_init__(self) -> None:
         AnySweep.__post_init__(self)

@@ -26,7 +26,11 @@ CHECKPOINT_PATTERN = r"(?P<family>.+?)[-_.]?(?:step|ckpt|checkpoint|iter|epoch)[
 
 
 def read_bridges(store: Store, benchmark: Any) -> list[Bridge]:
-    """Read the bridges of a benchmark, newest first; log and skip damaged bridges."""
+    """Read the bridges of a benchmark, newest first; log and skip damaged bridges.
+
+    A bridge records whether two versions of a metric share a scale, can be converted into each other, or measure
+    different things.
+    """
     bridges = []
     for bridge_id in sorted(store.list_folders(BRIDGES_FOLDER), reverse=True):
         path = f"{BRIDGES_FOLDER}/{bridge_id}/bridge.json"

@@ -41,7 +41,7 @@ from plumbline.pipelines.store.store import Store
 FRAME_FILES = {"graphs": "graphs", "graph_images": "graph_images", "ratings": "mean_ratings"}
 """File names of the optional tables of a judged run, by the field of Agreement that contains them."""
 MAX_RUNS = 120
-"""Maximum number of runs, newest first, that contribute to the usual scores."""
+"""Maximum number of runs, newest first, whose score distributions are read for a report."""
 
 
 class Originals(NamedTuple):
@@ -142,7 +142,11 @@ def read_agreement(store: Store, run_id: str) -> Agreement | None:
 def read_usual_scores(store: Store, run_id: str, manifest: Mapping[str, Any]) -> UsualScores:
     """Read the score distributions of a run and of other runs of its benchmark, for metrics with equal recipes.
 
-    Runs with missing or damaged sketches are left out, and the result contains their number.
+    Other runs are those among the MAX_RUNS newest. Each generator has its largest distribution on each metric. Metrics
+    that do not rank images are omitted.
+
+    Runs whose stored distributions are missing or damaged are left out, and the result contains the number of these
+    runs.
     """
     benchmark = manifest.get("benchmark")
     others = [

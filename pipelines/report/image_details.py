@@ -14,7 +14,7 @@ import pyarrow as pa
 from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.rows import SOURCE_COLUMNS, FetchUri, identify
-from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail, Thumbnail, make_thumbnails
+from plumbline.operators.report.gallery import EMPTY_IMAGE_DETAIL, ImageDetail, Thumbnail, make_thumbnails
 from plumbline.operators.report.marked_words import shorten
 from plumbline.operators.report.page import GatheredRun
 from plumbline.operators.report.picked_images import ImageKey, Pick
@@ -29,7 +29,7 @@ from plumbline.pipelines.store.runs import ScoresCell, list_scores_cells
 from plumbline.pipelines.store.store import Store
 
 N_READERS = 8
-ROW_UNKNOWN = "the sources have changed since the run, so the image's row is unknown"
+ROW_UNKNOWN_REASON = "the sources have changed since the run, so the image's row is unknown"
 
 
 class StoredRow(NamedTuple):
@@ -50,10 +50,10 @@ MakeImage = Callable[[Mapping[str, Any], ImageLimits, FetchUri], Made | RowError
 def read_details(
     picks: Sequence[Pick], run: GatheredRun, store: Store, originals: Originals | None
 ) -> dict[ImageKey, ImageDetail]:
-    """Return the thumbnail and the elements of every pick, or the reason why they cannot be read.
+    """Return the thumbnail and the elements of every picked image, or the reason why they cannot be read.
 
-    This reads the cells that contain a pick, and only the picks' rows of source files (`ParquetReader.read_rows`). If a
-    prompts file contains the sources of edits, it also reads the row groups of the picks' prompts.
+    Only cells with picked images are read, and only these images' rows of source files (`ParquetReader.read_rows`). If
+    a prompts file contains the sources of edits, the row groups of the images' prompts are read as well.
     """
     cells = read_scores_cells(store, run.run_id)
     details = read_elements(picks, cells, store)
@@ -71,7 +71,10 @@ def read_details(
 
 
 def read_elements(picks: Sequence[Pick], cells: Sequence[ScoresCell], store: Store) -> dict[ImageKey, ImageDetail]:
-    """Return the elements, rationales and ratings of every pick, as read from cells; empty if the cells are gone."""
+    """Return the elements, rationales and ratings of every picked image, by the image's key.
+
+    These values are read from cells, and are empty if the cells cannot be read.
+    """
     wanted: dict[str, dict[ImageKey, int]] = {}
     for key, locations in _find_rows(picks, cells).items():
         for location in locations:
@@ -93,7 +96,7 @@ def read_elements(picks: Sequence[Pick], cells: Sequence[ScoresCell], store: Sto
     details = {}
     for pick in picks:
         rows = found.get(pick.key, [])
-        details[pick.key] = NO_DETAIL._replace(
+        details[pick.key] = EMPTY_IMAGE_DETAIL._replace(
             elements={row["metric"]: row["elements"] for row in rows if row.get("elements")},
             rationales={row["metric"]: row["rationale"] for row in rows if row.get("rationale")},
             ratings={
@@ -111,7 +114,7 @@ def read_scores_cells(store: Store, run_id: str) -> list[ScoresCell]:
 
 
 def _find_rows(picks: Sequence[Pick], cells: Sequence[ScoresCell]) -> Mapping[ImageKey, Sequence[StoredRow]]:
-    """Return the locations of each image's scores, one for each metric that scored the image."""
+    """Return the locations of the scores of each picked image, one for each metric that scored the image."""
     first_rows = [cell.first_row for cell in cells]
     found: dict[ImageKey, list[StoredRow]] = {}
     for pick in picks:
@@ -126,7 +129,10 @@ def _find_rows(picks: Sequence[Pick], cells: Sequence[ScoresCell]) -> Mapping[Im
 
 
 def read_edit_sources(prompt_ids: Sequence[str], originals: Originals) -> Mapping[str, Mapping[str, Any]]:
-    """Read the sources of edits from the prompts file, by prompt; empty if the file can no longer be read."""
+    """Return the columns with source images that the prompts file has for each prompt, by prompt_id.
+
+    The result is empty if the images are not edits, or if the file can no longer be read.
+    """
     prompts = pa.table({"prompt_id": pa.array(prompt_ids, pa.string())})
     try:
         table = append_edit_columns(prompts, originals.prompt_shards)
@@ -154,7 +160,7 @@ def show_images(
     make: MakeImage[Made],
     edits: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> dict[ImageKey, Made | RowError]:
-    """Return the result of `make` for each pick's image, or the reason why it cannot be shown.
+    """Return the result of `make` for each picked image, or the reason why the image cannot be shown.
 
     Each thread has one image in memory, and reads several images of a file without opening the file again. `edits`
     contains the sources of edits by prompt, if they are in the prompts file.
@@ -164,7 +170,7 @@ def show_images(
     by_file = defaultdict[tuple[str, str], list[LocatedImage]](list)
     for pick in picks:
         if pick.key not in stored:
-            shown[pick.key] = RowError("missing_image", ROW_UNKNOWN)
+            shown[pick.key] = RowError("missing_image", ROW_UNKNOWN_REASON)
             continue
         image = LocatedImage(pick.key, pick.prompt_id, stored[pick.key][0].shard, stored[pick.key][0].row)
         shard = originals.shards.get((pick.key.generator, image.shard))
@@ -195,15 +201,18 @@ def _show_images_of_file(
     make: MakeImage[Made],
     edits: Mapping[str, Mapping[str, Any]],
 ) -> dict[ImageKey, Made | RowError]:
-    """Return the result of `make` for images of one file; after an unreadable image, read each image separately."""
+    """Return the result of `make`, or the error, for each of these images of one file, by image.
+
+    After an unreadable image, each image is read separately.
+    """
     shown: dict[ImageKey, Made | RowError] = {}
     rows: dict[LocatedImage, tuple[Shard, int]] = {}
     for image in images:
         shard = originals.shards.get((image.key.generator, image.shard))
         if shard is None or image.row >= shard.rows:
-            shown[image.key] = RowError("missing_image", ROW_UNKNOWN)
+            shown[image.key] = RowError("missing_image", ROW_UNKNOWN_REASON)
         else:
-            rows[image] = (shard, shard.row_in_file(image.row))
+            rows[image] = (shard, shard.get_row_in_file(image.row))
     left = sorted(rows, key=lambda image: rows[image][1])
     try:
         for record in read_rows(rows[left[0]][0], [rows[image][1] for image in left]) if left else ():

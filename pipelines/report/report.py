@@ -47,10 +47,10 @@ from plumbline.pipelines.store.runs import (
 from plumbline.pipelines.store.store import Store
 
 MAX_IMAGES = 96
-NO_RAY = ClusterConfig(executor="here")
+LOCAL_CLUSTER = ClusterConfig(executor="here")
 NO_RUN = "none"
 """Value of `compare` that writes a report without a comparison."""
-MAX_CONTRADICTED = 24
+MAX_CONTRADICTED_IMAGES = 24
 """Maximum number of images shown because their scores contradict people."""
 SECTIONS = Extensions[Callable[[Store, str], ReportSection | None]]("report_sections", {})
 """Plugin functions that make a section from a store and a run's id; they return None if there is nothing to show."""
@@ -136,7 +136,7 @@ def write_report(
     bradley_terry: bool = False,
     settings: Choice = COMPARE,
     sources: Sources | None = None,
-    cluster: ClusterConfig = NO_RAY,
+    cluster: ClusterConfig = LOCAL_CLUSTER,
     assert_lease: Callable[[], None] = lambda: None,
 ) -> WrittenReport:
     """Write report.html and the summary as CSV, Markdown and LaTeX to the run's folder.
@@ -217,7 +217,7 @@ def _make_page(
     seen = {metric: figures[metric].seen for metric in shown if metric in figures}
     picks = pick_images(run.scores, seen, quotas, images, lower_is_better, each)
     if run.agreement is not None:
-        contradicted = run.agreement.contradicted[: min(images, MAX_CONTRADICTED)]
+        contradicted = run.agreement.contradicted[: min(images, MAX_CONTRADICTED_IMAGES)]
         picks = picks._replace(contradicted=pick_contradicted(contradicted, run.scores, ranking, lower_is_better, each))
     every = picks.every()
     details = read_details(every, run, store, originals)
@@ -234,7 +234,10 @@ def _make_page(
 
 
 def _find_earlier(store: Store, run: GatheredRun, compare: str | None, each: OrderedMap) -> EarlierRun:
-    """Return the run to compare with, as named by `compare` or by the last report, without reading its sources."""
+    """Return the run to compare with, as named by `compare` or by the last report, without reading its sources.
+
+    The result has no run if the comparison is switched off, or if neither names a run.
+    """
     if compare == NO_RUN:
         return EarlierRun()
     if compare is not None:

@@ -18,21 +18,21 @@ class ReportRecord:
     """Cells of the leaderboard as text, by generator and column."""
 
 
-_RECORD = TypeAdapter(ReportRecord)
+_RECORD_ADAPTER = TypeAdapter(ReportRecord)
 
 
 def read_report_record(store: Store, run_id: str) -> ReportRecord | None:
     """Return the record of a run's report; None if it is missing or unreadable."""
-    content = store.read_json(_path(run_id))
+    content = store.read_json(_make_record_path(run_id))
     try:
-        return None if content is None else _RECORD.validate_python(content)
+        return None if content is None else _RECORD_ADAPTER.validate_python(content)
     except ValidationError:
         return None
 
 
 def write_report_record(store: Store, run_id: str, record: ReportRecord) -> None:
-    store.write_json(_path(run_id), asdict(record))
+    store.write_json(_make_record_path(run_id), asdict(record))
 
 
-def _path(run_id: str) -> str:
+def _make_record_path(run_id: str) -> str:
     return f"runs/{run_id}/report.json"

@@ -26,7 +26,7 @@ def write_suite(
     left_out: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> tuple[Suite, SuitePage]:
-    """Write the page of a suite, with summary.csv and summary.md in the same folder.
+    """Write the page of a suite, with summary.csv and summary.md in the same folder; return the suite and its page.
 
     `runs` contains the run id of each benchmark. Raises PlumblineError if a run cannot be read.
     """

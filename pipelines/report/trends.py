@@ -23,8 +23,8 @@ from plumbline.pipelines.store.runs import N_READERS, Run, list_runs
 from plumbline.pipelines.store.store import Store
 
 MAX_RUNS = 120
-MAX_PROBLEMS = 8
-UNSAFE_CHARACTER = re.compile(r"[^A-Za-z0-9_.-]")
+MAX_LISTED_PROBLEMS = 8
+UNSAFE_CHARACTER_PATTERN = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +74,7 @@ def write_trends(
     Raises ConfigError if no run of the benchmark can be read.
     """
     made = make_trends(store, benchmark=benchmark, checkpoints=checkpoints, runs=runs, settings=settings)
-    folder = f"trends/{UNSAFE_CHARACTER.sub('_', made.page.benchmark)}"
+    folder = f"trends/{UNSAFE_CHARACTER_PATTERN.sub('_', made.page.benchmark)}"
     store.write_table(f"{folder}/trends.parquet", pa.Table.from_pandas(made.means, preserve_index=False))
     store.write_text(f"{folder}/trends.html", render_trends(made.page))
     return made, f"{store.place.url}/{folder}/trends.html"
@@ -100,8 +100,8 @@ def make_trends(
     problems += [run for run in read if isinstance(run, str)]
     if not whole:
         raise ConfigError(problems[-1])
-    warnings += [f"A run cannot be read: {problem}." for problem in problems[:MAX_PROBLEMS]]
-    if len(problems) > MAX_PROBLEMS:
+    warnings += [f"A run cannot be read: {problem}." for problem in problems[:MAX_LISTED_PROBLEMS]]
+    if len(problems) > MAX_LISTED_PROBLEMS:
         warnings.append(f"{plural(len(problems), 'run')} cannot be read (plumbline status).")
     means = to_frame(whole, settings)
     page = build_trends(
@@ -115,7 +115,7 @@ def make_trends(
     return TrendsData(page, means, len(whole))
 
 
-EXCLUSIONS = (
+RUN_EXCLUSIONS = (
     (lambda manifest: manifest.get("exit_code") == OVER_BUDGET, "more rows failed than the budget of failures allows"),
     (lambda manifest: bool(describe_part(manifest)), "only some of the prompts were scored (limit or adaptive sweep)"),
 )
@@ -134,7 +134,7 @@ def _choose_runs(listed: Sequence[Run], benchmark: str | None) -> tuple[list[Run
             f"benchmark={benchmark}: the store has no run of this benchmark; it has {', '.join(known) or 'no runs'}"
         )
     notes = []
-    for is_excluded, reason in EXCLUSIONS:
+    for is_excluded, reason in RUN_EXCLUSIONS:
         others = [run for run in chosen if not is_excluded(manifests[run.run_id])]
         if left := len(chosen) - len(others):
             notes.append(f"{plural(left, 'run')} {'left out' if others else 'shown, as there is no other'}: {reason}.")

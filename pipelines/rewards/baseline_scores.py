@@ -10,18 +10,18 @@ import pyarrow.compute as pc
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import names
-from plumbline.operators.rewards.combination import REWARD, Reward, Scale, Unit, compute_scales
+from plumbline.operators.rewards.combination import REWARD_NAME, Reward, Scale, Unit, compute_scales
 from plumbline.operators.rewards.values import Floats
 from plumbline.pipelines.store.runs import find_run
 from plumbline.pipelines.store.store import Store
 
 MIN_PROMPTS = 20
 """Minimum number of prompts for a test against a baseline."""
-COLUMNS = ["image_id", "prompt_id", "generator", "metric", "score"]
+READ_COLUMNS = ["image_id", "prompt_id", "generator", "metric", "score"]
 
 
 class Baseline(NamedTuple):
-    """The images of a run that are scored by every metric."""
+    """The scores of the images in a run that every metric scored."""
 
     run_id: str
     images: pd.DataFrame
@@ -38,10 +38,10 @@ class Baseline(NamedTuple):
         if reward is None:
             return self
         scores = {name: self.images[name].to_numpy(np.float64) for name in reward.parts}
-        return self._replace(images=self.images.assign(**{REWARD: reward.compute_all(scores)}).dropna())
+        return self._replace(images=self.images.assign(**{REWARD_NAME: reward.compute_all(scores)}).dropna())
 
     def compute_prompt_means(self, columns: Sequence[str]) -> Floats:
-        """Return the mean scores of the prompts (prompts, columns).
+        """Return the mean score of each prompt in each of the `columns`, in the shape (prompts, columns).
 
         Raises ConfigError if there are several generators or fewer than MIN_PROMPTS prompts.
         """
@@ -68,7 +68,7 @@ def read_baseline(store: Store, run: str, generator: str | None, recipes: Mappin
     run_id = find_run(store, run, key="baseline")
     parts = []
     for path in store.files(f"runs/{run_id}/scores.parquet"):
-        table = store.read_table(path, COLUMNS)
+        table = store.read_table(path, READ_COLUMNS)
         parts.append(table.filter(pc.is_in(table.column("metric"), pa.array(recipes, pa.string()))).to_pandas())
     scores = pd.concat(parts, ignore_index=True)
     _require_recipes(store, run_id, set(scores.metric), recipes)

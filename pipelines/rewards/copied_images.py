@@ -26,13 +26,13 @@ from plumbline.operators.images.rows import (
     read_sources,
 )
 from plumbline.pipelines.base.parquet_reader import ParquetReader
-from plumbline.pipelines.rewards.scored_images import SOURCES_CHANGED, ScoredRun, ScoredShard, read_digests
+from plumbline.pipelines.rewards.scored_images import SOURCES_CHANGED_MESSAGE, ScoredRun, ScoredShard, read_digests
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.edit_columns import append_edit_columns
 from plumbline.pipelines.sources.shards import map_column_names, open_shard
 from plumbline.pipelines.store.store import Store
 
-SEVERAL_IMAGES = "several_images"
+SEVERAL_IMAGES_KIND = "several_images"
 MAX_CACHED_SHARDS = 256
 MAX_CACHED_FOOTERS = 32
 
@@ -81,7 +81,7 @@ class ImageCopier:
         self._uses = Counter(image for images in shards for image in images)
 
     def read(self, images: Collection[int]) -> dict[int, CopiedImage | RowError]:
-        """Return each image, or an error if it cannot be read."""
+        """Return each image, or an error if it cannot be read, by the index of the image."""
         self._uses.subtract(images)
         found: dict[int, CopiedImage | RowError] = {
             image: self._read_kept(image) for image in images if image in self._kept
@@ -114,7 +114,10 @@ class ImageCopier:
         return Path(self._folder.name) / f"{image}-{part}"
 
     def _read_shard(self, number: int, images: Sequence[int]) -> dict[int, CopiedImage | RowError]:
-        """Read images of a shard; store other images of the same row groups that later shards need."""
+        """Return images of a shard, or errors, by index.
+
+        Other images of the same row groups that later shards need are stored on disk.
+        """
         scored = self.run.shards[number]
         records: dict[int, Mapping[str, Any]] = {}
         try:
@@ -135,7 +138,10 @@ class ImageCopier:
             return dict(zip(images, copied, strict=True))
 
     def _read_sources(self, scored: ScoredShard, images: Collection[int]) -> dict[int, dict[str, Any]]:
-        """Return, by prompt, the edit sources in the prompts file for all images that are needed now or later."""
+        """Return the sources, masks and captions that the prompts file has for edits, by row in the table of prompts.
+
+        Only the prompts of images that are needed now or later are read; none if the run's images are not edits.
+        """
         if not self.edited:
             return {}
         in_shard = range(scored.first, scored.first + scored.shard.rows)
@@ -145,9 +151,9 @@ class ImageCopier:
         return dict(zip(rows, list_image_records(table.drop_columns(["prompt_id"])), strict=True))
 
     def _read_records(self, scored: ScoredShard, rows: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the given rows of a shard, and rows of the same row groups that later shards need.
+        """Yield the index and content of the given rows of a shard, and of rows near them that later shards need.
 
-        The records use our column names.
+        Rows are near each other if they are in the same row group. The contents are keyed by our column names.
         """
         shard = scored.shard
         with open_shard(shard) as stream:
@@ -181,7 +187,7 @@ class ImageCopier:
         prompt_id = self.run.sources.prompts.column("prompt_id")[prompt].as_py()
         if record is None or identify({**record, "prompt_id": prompt_id}, generator).image_id != image_id:
             return RowError(
-                "missing_image", f"{generator}/{image_id} is no longer at the same position: {SOURCES_CHANGED}"
+                "missing_image", f"{generator}/{image_id} is no longer at the same position: {SOURCES_CHANGED_MESSAGE}"
             )
         limits = self.run.limits
         encoded = read_row_images(
@@ -191,7 +197,8 @@ class ImageCopier:
             return encoded
         if len(encoded) > 1:
             return RowError(
-                SEVERAL_IMAGES, f"{generator}/{image_id} has {len(encoded)} images; the format can only represent one"
+                SEVERAL_IMAGES_KIND,
+                f"{generator}/{image_id} has {len(encoded)} images; the format can only represent one",
             )
         (content,) = encoded
         too_large = RowError("image_too_large", f"the file is larger than limits.max_bytes={limits.max_bytes}")
@@ -199,7 +206,7 @@ class ImageCopier:
             return too_large
         if scored_digest and digest_images(encoded) != scored_digest:
             return RowError(
-                "missing_image", f"{generator}/{image_id} is not the image that was scored: {SOURCES_CHANGED}"
+                "missing_image", f"{generator}/{image_id} is not the image that was scored: {SOURCES_CHANGED_MESSAGE}"
             )
         sources = read_sources(record, limits.max_images, self.run.uris.read) if self.edited else []
         if isinstance(sources, RowError):

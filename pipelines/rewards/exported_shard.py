@@ -17,21 +17,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.images.image_formats import JPEG, PNG
+from plumbline.operators.images.image_formats import JPEG_SIGNATURE, PNG_SIGNATURE
 from plumbline.operators.rewards.formats.format import Format, Sample, ScoredImage, Source
 from plumbline.operators.rewards.selection import HELD_OUT, Example
 from plumbline.operators.rewards.values import Floats
-from plumbline.pipelines.rewards.copied_images import SEVERAL_IMAGES, CopiedImage, ImageCopier
+from plumbline.pipelines.rewards.copied_images import SEVERAL_IMAGES_KIND, CopiedImage, ImageCopier
 from plumbline.pipelines.rewards.output import ExportedShardRecord, Output
 from plumbline.pipelines.rewards.scored_images import ScoredRun, read_elements
 from plumbline.pipelines.store.store import Store
 
 IDENTICAL_IMAGES, NOT_REPRESENTABLE, DIFFERENT_SOURCES = "identical_images", "not_representable", "different_sources"
-HARMLESS_REASONS = (IDENTICAL_IMAGES, NOT_REPRESENTABLE, DIFFERENT_SOURCES, SEVERAL_IMAGES)
+HARMLESS_REASONS = (IDENTICAL_IMAGES, NOT_REPRESENTABLE, DIFFERENT_SOURCES, SEVERAL_IMAGES_KIND)
 """Reasons for leaving out an example without counting it as a failure, such as identical images."""
-MAX_MESSAGES = 5
+MAX_LISTED_MESSAGES = 5
 MAX_CACHED_SHARDS = 64
-SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+SAFE_NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 class PlannedShard(NamedTuple):
@@ -46,7 +46,10 @@ class PlannedShard(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rewards:
-    """Rewards of a run's images (n,); nan if any metric has no score."""
+    """Rewards of a run's images, in arrays of shape (n,), and the noise of the rewards.
+
+    The reward is nan for an image without a known prompt, or without a score of at least one of the reward's metrics.
+    """
 
     values: Floats
     noise: float
@@ -61,7 +64,7 @@ class BuiltShard(NamedTuple):
     files: Mapping[str, bytes]
     """Contents of the images and the table, by path."""
     piece: bytes | None
-    """The part of this shard in the file of its split, if the format has one file per split."""
+    """The part that this shard contributes to the file of its split; None unless the format has one file per split."""
 
     @property
     def failed(self) -> int:
@@ -128,7 +131,7 @@ class ShardBuilder:
             rows=sum(len(rows) for _, rows in made),
             examples=len(made),
             left_out=dict(+left_out),
-            messages=messages[:MAX_MESSAGES],
+            messages=messages[:MAX_LISTED_MESSAGES],
             unverified=sum(isinstance(image, CopiedImage) and not image.verified for image in copied.values()),
             files=list(table),
             sha256="".join(hashlib.sha256(data).hexdigest() for data in table.values()),
@@ -207,14 +210,14 @@ class ShardBuilder:
         if not isinstance(copied, CopiedImage):
             return scored_image
         sha256 = hashlib.sha256(copied.content).hexdigest()
-        is_safe = SAFE_NAME.fullmatch(generator)
+        is_safe = SAFE_NAME_PATTERN.fullmatch(generator)
         folder = generator if is_safe else hashlib.sha256(generator.encode(errors="replace")).hexdigest()[:24]
         path = f"images/{folder}/{sha256[:24]}.{find_extension(copied.content)}"
         return scored_image._replace(content=copied.content, digest=sha256, path=path, uri=copied.uri)
 
     @cached_property
     def _errors(self) -> dict[tuple[str, str, str], str]:
-        """Errors by generator, image and metric."""
+        """Kind and message of the error of each missing score, by (generator, image_id, metric)."""
         table = self.store.read_table(
             f"runs/{self.run.run_id}/errors.parquet", ["generator", "image_id", "metric", "kind", "message"]
         )
@@ -224,7 +227,10 @@ class ShardBuilder:
     def _encode(
         self, name: str, made: Sequence[tuple[Sample, Sequence[Mapping[str, Any]]]]
     ) -> tuple[dict[str, bytes], bytes | None]:
-        """Return the files of the shard by path or, if the format has one file per split, the part for that file."""
+        """Encode the shard's rows; return the files of the shard by path, and the part for the file of its split.
+
+        If the format has one file per split, there are no files of the shard; otherwise the part is None.
+        """
         rows = [row for _, rows in made for row in rows]
         container = self.form.container
         if container in ("json", "jsonl"):
@@ -253,9 +259,16 @@ MAX_ROW_GROUP_BYTES = 64 << 20
 """Maximum bytes of the images in all rows of a row group, because a reader has the whole group in memory. In the file
 itself, each image is stored once.
 """
-MAX_DICTIONARY = 1 << 30
+MAX_DICTIONARY_BYTES = 1 << 30
 """Maximum total bytes of the distinct images in a row group."""
-EXTENSIONS = ((PNG, "png"), (JPEG, "jpg"), (b"GIF8", "gif"), (b"BM", "bmp"), (b"II", "tiff"), (b"MM", "tiff"))
+SUFFIXES_BY_SIGNATURE = (
+    (PNG_SIGNATURE, "png"),
+    (JPEG_SIGNATURE, "jpg"),
+    (b"GIF8", "gif"),
+    (b"BM", "bmp"),
+    (b"II", "tiff"),
+    (b"MM", "tiff"),
+)
 Row = Mapping[str, Any]
 
 
@@ -284,7 +297,7 @@ def encode_parquet(row_groups: Iterable[Sequence[Row]], schema: pa.Schema) -> by
     """Return the rows as Parquet with page checksums; each column stores an image only once per row group."""
     buffer = io.BytesIO()
     with pq.ParquetWriter(
-        buffer, schema, compression="snappy", dictionary_pagesize_limit=MAX_DICTIONARY, write_page_checksum=True
+        buffer, schema, compression="snappy", dictionary_pagesize_limit=MAX_DICTIONARY_BYTES, write_page_checksum=True
     ) as writer:
         for rows in row_groups:
             table = pa.Table.from_pylist([dict(row) for row in rows], schema)
@@ -308,4 +321,4 @@ def find_extension(encoded: bytes) -> str:
     """Return the file name extension of an encoded image."""
     if encoded[:4] == b"RIFF" and encoded[8:12] == b"WEBP":
         return "webp"
-    return next((name for signature, name in EXTENSIONS if encoded.startswith(signature)), "img")
+    return next((name for signature, name in SUFFIXES_BY_SIGNATURE if encoded.startswith(signature)), "img")

@@ -11,7 +11,7 @@ from plumbline.pipelines.store.cells import digest
 
 RUN_PLACEHOLDER = "@run"
 """Placeholder for the run's id in the output path."""
-MANIFEST = "manifest.json"
+MANIFEST_FILE = "manifest.json"
 UNFINISHED_FILE = "unfinished.json"
 """File that marks an unfinished export: it is written first, and removed after the manifest is written."""
 RECORDS_FOLDER = "_export"
@@ -49,7 +49,7 @@ class Output:
 
         Raises ConfigError if the folder contains anything else.
         """
-        manifest = self._read(MANIFEST)
+        manifest = self._read(MANIFEST_FILE)
         known = manifest if manifest is not None else self._read(UNFINISHED_FILE)
         if known is None:
             with readable_errors(self.place, "output"):
@@ -94,7 +94,7 @@ class Output:
 
     def finish(self, manifest: Mapping[str, Any]) -> None:
         """Write the manifest, and then remove the files that mark the export as unfinished."""
-        self.write(MANIFEST, _encode({"key": self.key, "export": self.identity, **manifest}))
+        self.write(MANIFEST_FILE, _encode({"key": self.key, "export": self.identity, **manifest}))
         self.tidy()
 
     def tidy(self) -> None:

@@ -43,7 +43,7 @@ from plumbline.pipelines.store.runs import find_run, read_manifest
 from plumbline.pipelines.store.store import Store, open_existing_store
 
 JOINED_CONTAINERS = ("json", "jsonl")
-MAX_USES = 4
+MAX_USES_PER_IMAGE = 4
 """Mean number of examples per image above which a note suggests the option that limits this number."""
 
 
@@ -52,7 +52,7 @@ class ExportResult(NamedTuple):
 
     url: str
     splits: Mapping[str, Mapping[str, Any]]
-    """Files, rows and examples by split."""
+    """Files, number of rows and number of examples, by split."""
     left_out: Mapping[str, int]
     messages: Sequence[str]
     unverified: int
@@ -137,7 +137,7 @@ def _collect_notes(run: ScoredRun, store: Store, planned: Sequence[PlannedShard]
         notes += [f"the baseline has other settings: {names(changed)}"] if changed else []
     images = Counter(image for shard in planned for example in shard.examples for image in example.images)
     uses = images.total() / len(images)
-    if config.selection.per_prompt is None and uses > MAX_USES:
+    if config.selection.per_prompt is None and uses > MAX_USES_PER_IMAGE:
         examples = sum(len(shard.examples) for shard in planned)
         notes.append(
             f"each image is in {uses:.0f} examples on average, {examples:,} in all; "
@@ -266,14 +266,14 @@ def _plan_shards(run: ScoredRun, config: RewardsConfig, rewards: Rewards) -> Ite
 
 
 def _describe_sources(run: ScoredRun) -> list[dict[str, Any]]:
-    """Describe the prompt and image files as they are now."""
+    """Return the address, size and ETag of each of the prompt and image files, as listed for this export."""
     shards = [*run.sources.prompt_shards, *(scored.shard for scored in run.shards)]
     files = {shard.url: {"url": shard.url, "size": shard.size, "etag": shard.etag} for shard in shards}
     return list(files.values())
 
 
 def _describe_scorer(run: ScoredRun, reward: Reward) -> dict[str, Any]:
-    """Describe the metrics with their options and models, and how they are combined."""
+    """Return the manifest fields about the metrics, their options and models, and the reward that combines them."""
     config, models = run.manifest.get("config", {}), run.manifest.get("models", {})
     roles = sorted({role for metric in run.metrics.values() for role in metric.roles.values()})
     return {
@@ -294,7 +294,10 @@ def _describe_scorer(run: ScoredRun, reward: Reward) -> dict[str, Any]:
 
 
 def _join_shards(output: Output, planned: Sequence[PlannedShard], container: str) -> dict[str, Any]:
-    """Describe the output by split; if the format has one file per split, write that file."""
+    """Return the manifest fields about the exported files and the examples left out.
+
+    If the format has one file per split, write these files first.
+    """
     records = [record for shard in planned if (record := output.read_record(shard.name)) is not None]
     splits: dict[str, Any] = {}
     for split in dict.fromkeys(record.split for record in records):

@@ -24,10 +24,10 @@ from plumbline.pipelines.store.cells import Shard
 from plumbline.pipelines.store.runs import find_run, read_manifest
 from plumbline.pipelines.store.store import Store, get_draft_path
 
-SOURCES_CHANGED = (
+SOURCES_CHANGED_MESSAGE = (
     "the sources have changed since the run; run the sweep again, which asks no model about unchanged images"
 )
-IDS = ("image_id", "prompt_id")
+ID_COLUMNS = ("image_id", "prompt_id")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +38,7 @@ class RunMetrics:
 
 
 class ScoredShard(NamedTuple):
-    """A shard of images."""
+    """A shard of images, with the cells that contain the scores of these images."""
 
     shard: Shard
     first: int
@@ -78,7 +78,7 @@ class ScoredRun:
         return str(self.image_ids[image].as_py())
 
     def list_recipes(self, metrics: Collection[str]) -> dict[str, str]:
-        """Return the first eight characters of each metric's recipe digest."""
+        """Return the first eight characters of each metric's recipe digest, by metric; omit metrics without cells."""
         paths = {name: path for scored in self.shards for name, path in scored.cells.items()}
         return {name: paths[name].split("/")[1] for name in metrics if name in paths}
 
@@ -171,14 +171,14 @@ def _read_cells(
         *_, generator, file = row["path"].split("/")
         key = (generator, file.removesuffix(".parquet")[:-9])
         if key not in shards:
-            raise ConfigError(f"{generator}: {SOURCES_CHANGED}")
+            raise ConfigError(f"{generator}: {SOURCES_CHANGED_MESSAGE}")
         length = shards[key].shard.rows
         length = length if end is None else min(length, end - row["first_row"])
         path = get_draft_path(row["path"]) if row["state"] == "draft" else row["path"]
         cells.append((key, path, row["first_row"], length))
     first = 0  # row of the run's scores at which the file begins
     for file in store.files(f"{run}/scores.parquet"):
-        scores = store.read_table(file, [*IDS, "metric", "score"])
+        scores = store.read_table(file, [*ID_COLUMNS, "metric", "score"])
         while cells and cells[0][2] < first + len(scores):
             key, path, begin, length = cells.popleft()
             yield key, path, scores.slice(begin - first, length)
@@ -200,7 +200,10 @@ def read_digests(store: Store, scored: ScoredShard) -> NDArray[np.str_] | None:
 
 
 def read_elements(store: Store, scored: ScoredShard) -> dict[str, list[Any]]:
-    """Read each image's elements, for every metric that has questions."""
+    """Return the elements (scores of single questions or words) of every image of a shard, in row order, by metric.
+
+    Metrics without elements are left out.
+    """
     elements: dict[str, list[Any]] = {}
     for metric, path in scored.cells.items():
         column = store.read_cell(path, ["elements"]).table.column("elements")

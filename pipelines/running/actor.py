@@ -15,10 +15,10 @@ import ray
 
 from plumbline.operators.base.batches import is_device_lost, notify_of_calls
 from plumbline.operators.base.errors import PlumblineError, RowError
-from plumbline.operators.base.stopping import STOP, STOPPED
+from plumbline.operators.base.stopping import STOP_REQUESTED, STOPPED_ERROR
 from plumbline.operators.stages.stage import Inputs
 from plumbline.pipelines.base.cluster_config import PoolConfig
-from plumbline.pipelines.base.logs import Forwarder, add_log_fields, handle_all_lines
+from plumbline.pipelines.base.logs import LogForwarder, add_log_fields, handle_all_lines
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.attempts import NO_HISTORY, History
 from plumbline.pipelines.running.driver_environment import DriverEnvironment
@@ -36,16 +36,16 @@ from plumbline.pipelines.running.outcomes import (
     make_log_fields,
     name_shard,
 )
-from plumbline.pipelines.running.process import Deadline, Stopping, tune_process
+from plumbline.pipelines.running.process import Deadline, RunStopping, tune_process
 from plumbline.pipelines.running.progress import Report
-from plumbline.pipelines.running.stages import WINDOW, NodeStage, StageContext, make_stages
+from plumbline.pipelines.running.stages import WINDOW_ROWS, NodeStage, StageContext, make_stages
 from plumbline.pipelines.store.cells import Cell, Outcome, Work
 from plumbline.pipelines.store.store import Store
 
 LOG = logging.getLogger(__name__)
 CALLS_PER_ACTOR = 2
 """Number of concurrent calls per actor: while one call computes, the other reads the next shard or commits the last."""
-DEADLY_ROW = RowError(
+DEADLY_ROW_ERROR = RowError(
     "killed_worker",
     "the process that computed this row died, or exceeded the pool's deadline; check the image, or give the stage "
     "more memory or time (cluster.pools)",
@@ -84,7 +84,7 @@ class StageActor:
         """Time at which the models last became idle."""
         self.calls_lock = SharedOrExclusive(CALLS_PER_ACTOR)
         self.calls = CallReporter(lambda made: self._send(Report(calls=made)))
-        self.lines = Forwarder(lambda lines: self._send(Report(lines=lines)))
+        self.lines = LogForwarder(lambda lines: self._send(Report(lines=lines)))
         self.machine = ray.get_runtime_context().get_node_id()
         self.log_fields = {"stage": node.stage, "node": node.name, "machine": ray.util.get_node_ip_address()}
         if settings.log_level is not None:
@@ -133,7 +133,7 @@ class StageActor:
         done: FinishedShard | None = None
         if not works:
             return outcomes
-        with self.calls_lock.shared():
+        with self.calls_lock.hold_shared():
             for work in works:
                 report, name = self._report(done), name_shard(work)
                 history = ray.get(self.progress.begin.remote(self.node.name, name, self.machine, report))
@@ -150,12 +150,12 @@ class StageActor:
             self._finish(done, () if suspects else works)
         while suspects:
             work, history = suspects.pop(0)
-            if STOP.is_set():
+            if STOP_REQUESTED.is_set():
                 done = None
             elif history.explain_giving_up(self.settings.max_attempts):
                 done = self._compute_shard(work, history)
             else:
-                with self.calls_lock.exclusive():
+                with self.calls_lock.hold_exclusive():
                     ray.get(self.progress.note_start.remote(self.node.name, name_shard(work), self.machine))
                     done = self._compute_shard(work, history)
             outcomes[name_shard(work)] = self._abandon(work) if done is None else done.outcomes
@@ -181,7 +181,7 @@ class StageActor:
             else:
                 try:
                     outcomes = self._compute_cells(work, cells, history, spent)
-                except Stopping:
+                except RunStopping:
                     return None
             return finish_shard(self.node, work, outcomes, spent)
 
@@ -191,23 +191,24 @@ class StageActor:
 
     def _abandon(self, work: Work) -> Mapping[str, Outcome]:
         """Abandon a shard because the run is stopping; return placeholder outcomes, which the driver ignores."""
-        STOP.set()
+        STOP_REQUESTED.set()
         ray.get(self.progress.note_abandoned.remote(self.node.name, name_shard(work)))
         return {
-            cell.metric: Outcome(state="failed", message=STOPPED.message) for cell in work.select_cells(self.node.name)
+            cell.metric: Outcome(state="failed", message=STOPPED_ERROR.message)
+            for cell in work.select_cells(self.node.name)
         }
 
     def _send(self, report: Report) -> None:
         def stop_if_requested(answer: Future[bool]) -> None:
             if answer.exception() is None and answer.result():
-                STOP.set()
+                STOP_REQUESTED.set()
 
         self.progress.report.remote(self.node.name, report).future().add_done_callback(stop_if_requested)
 
     def _compute_cells(
         self, work: Work, cells: Sequence[Cell], history: History, spent: ModelTime
     ) -> dict[str, Outcome]:
-        """Return the outcome of each cell. If the device is lost, end this process; Ray starts another."""
+        """Return the outcome of each cell, by path; if the device is lost, end this process, which Ray restarts."""
 
         def compute(cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
             return self._compute_tables(work, cells, history, spent)
@@ -238,11 +239,11 @@ class StageActor:
         computed = ComputedRows(cells, self.settings.contexts[work.benchmark])
         by_row = history.splits_rows and stage.can_split_rows
         with self.deadline():
-            windows = stage.read_windows(work, cells, 1 if by_row else WINDOW)
+            windows = stage.read_windows(work, cells, 1 if by_row else WINDOW_ROWS)
         for row, window in enumerate(windows):
             computed.save_if_due()
             if by_row and row in history.deadly_rows:
-                computed.add(stage.compute(stage.refuse(window, DEADLY_ROW)))
+                computed.add(stage.compute(stage.refuse(window, DEADLY_ROW_ERROR)))
                 continue
             if by_row:
                 ray.get(self.progress.note_row.remote(self.node.name, name, row))
@@ -277,7 +278,7 @@ class SharedOrExclusive:
         """Lock held while a thread claims access, so that shared claims cannot overtake a waiting exclusive claim."""
 
     @contextmanager
-    def shared(self) -> Iterator[None]:
+    def hold_shared(self) -> Iterator[None]:
         with self.claiming:
             self.free.acquire()
         try:
@@ -286,7 +287,7 @@ class SharedOrExclusive:
             self.free.release()
 
     @contextmanager
-    def exclusive(self) -> Iterator[None]:
+    def hold_exclusive(self) -> Iterator[None]:
         with self.claiming:
             for _ in range(self.n_shared):
                 self.free.acquire()

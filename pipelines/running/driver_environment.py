@@ -80,7 +80,11 @@ def _find_problem(probe: VisibilityProbe) -> str | None:
 
 
 def open_sweep_environment(workload: Workload) -> AbstractContextManager[DriverEnvironment]:
-    """Return a sweep's environment: API keys of its models, and probes of the store and of each plan's source files."""
+    """Return a sweep's environment: API keys of its models, variables of the hub, and probes of files.
+
+    The probed files are a marker in the store and, for each plan and kind of shard, the first file with missing cells,
+    if it has an ETag.
+    """
     store = workload.store
     models = [model for item in workload.nodes for model in item.node.models.values()]
     keys = {model.config.key_variable for model in models if isinstance(model.config, ServiceModel)}

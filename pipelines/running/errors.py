@@ -5,7 +5,7 @@ from pathlib import Path
 
 from plumbline.operators.base.errors import PlumblineError, hide_secrets
 
-RESUME = "computed results are committed; run the same command to continue"
+RESUME_HINT = "computed results are committed; run the same command to continue"
 """Remedy for a run that ended early."""
 
 

@@ -14,7 +14,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CellsExpected:
-    """Event: a node has more cells to compute; `calls` is the estimated number of model calls for them."""
+    """Event: a node has more cells to compute; `calls` is the estimated number of model calls for these cells."""
 
     node: str
     cells: int

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from plumbline.operators.base.batches import notify_of_calls
 from plumbline.operators.base.cores import count_cores
-from plumbline.operators.base.stopping import STOP
+from plumbline.operators.base.stopping import STOP_REQUESTED
 from plumbline.operators.stages.stage import RowKind
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
@@ -29,12 +29,12 @@ from plumbline.pipelines.running.outcomes import (
     finish_shard,
     make_log_fields,
 )
-from plumbline.pipelines.running.process import Stopping, defer_stop_signals, set_torch_threads
+from plumbline.pipelines.running.process import RunStopping, defer_stop_signals, set_torch_threads
 from plumbline.pipelines.running.stages import NodeStage, make_stages
 from plumbline.pipelines.running.workload import Workload, fits_this_process
 from plumbline.pipelines.store.cells import Cell, Outcome, Work
 
-MAX_FIRST_ROWS = 5_000
+MAX_PROMPTS_IN_DRIVER = 5_000
 """Maximum number of prompts for which the driver writes the questions itself. This takes a few seconds, about as long
 as starting a worker.
 """
@@ -55,7 +55,7 @@ def compute_here(workload: Workload, cluster: ClusterConfig, watch: Watch) -> di
 
 
 def compute_quick_cells(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
-    """Compute the cells that take less time here than a worker takes to start, and return their outcomes.
+    """Compute the cells that take less time here than a worker takes to start; return the outcomes by path of the cell.
 
     These are cells over few prompts that need no model and, with `executor: auto`, also cells over prompts that need
     few model calls. All other cells, and the cells that read them, are left to workers.
@@ -68,7 +68,7 @@ def compute_quick_cells(workload: Workload, cluster: ClusterConfig, watch: Watch
     for node in (item.node for item in nodes if few_calls or not item.node.models):
         own = [(work, cell) for work in shards for cell in work.select_cells(node.name)]
         rows = sum(work.shard.rows for work in {work.shard: work for work, _ in own}.values())
-        if own and rows <= MAX_FIRST_ROWS and not any(waiting & {*cell.upstream} for _, cell in own):
+        if own and rows <= MAX_PROMPTS_IN_DRIVER and not any(waiting & {*cell.upstream} for _, cell in own):
             _compute_node(node, shards, workload, cluster.find_pool(node.name), watch, outcomes)
             waiting -= outcomes.keys()
     return outcomes
@@ -101,8 +101,8 @@ def _compute_node(
             calls.send()
             outcomes |= computed
             watch(done.to_event(node.name))
-            if STOP.is_set():
-                raise Stopping
+            if STOP_REQUESTED.is_set():
+                raise RunStopping
 
 
 def _add_log_fields(node: Node, work: Work) -> AbstractContextManager[None]:
@@ -135,8 +135,8 @@ def _read_ahead(
     """Yield each of the node's shards with its rows, which are read and decoded while earlier shards are computed."""
 
     def prepare(work: Work, cells: Sequence[Cell]) -> Iterator[Any]:
-        if STOP.is_set():
-            raise Stopping
+        if STOP_REQUESTED.is_set():
+            raise RunStopping
         stage = stages[work.benchmark]
         yield from map(stage.prepare, stage.read_windows(work, cells) if cells else ())
 

@@ -25,7 +25,7 @@ ACCELERATOR_PREFIX = "accelerator_type:"
 """Prefix of the Ray resource that names the type of a machine's GPUs."""
 POLL_INTERVAL = 1.0
 """Seconds between checks of whether a cluster that is too small has grown."""
-PATIENCE = 15.0
+WAIT_NOTICE_SECONDS = 15.0
 """Seconds that a run waits for room before it reports that it is waiting."""
 ANSWER_TIMEOUT = 5.0
 """Seconds allowed for other sweeps to describe themselves."""
@@ -152,7 +152,7 @@ class RoomWatch:
             self._since = None
             return
         self._since = now if self._since is None else self._since
-        if now - self._since >= PATIENCE and not self._announced:
+        if now - self._since >= WAIT_NOTICE_SECONDS and not self._announced:
             self._announced = True
             line = (
                 f"waiting for room on the cluster for {', '.join(self._stages)}: {self._describe()}; the run continues "

@@ -20,7 +20,11 @@ def call_in_order(
     cancel: Callable[[Started], object],
     count_slots: Callable[[], int],
 ) -> Iterator[Result]:
-    """Yield the result of each item, in order; `count_slots` returns how many items can run concurrently."""
+    """Yield the result of each item, in order; `count_slots` returns how many items can run concurrently.
+
+    `begin` starts an item, and `await_result` waits for its result. If the iteration ends early, `cancel` is called for
+    items that were started but have not been waited for.
+    """
     begun: deque[Started] = deque()
     try:
         for item in items:

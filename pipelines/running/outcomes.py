@@ -13,13 +13,13 @@ import pyarrow as pa
 from plumbline.operators.base.batches import is_device_lost, notify_of_calls
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.base.rows import count_error_kinds, join_tables
-from plumbline.operators.base.stopping import STOP, STOPPED
+from plumbline.operators.base.stopping import STOP_REQUESTED, STOPPED_ERROR
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.logs import add_log_fields
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.errors import format_error
 from plumbline.pipelines.running.events import ShardFinished
-from plumbline.pipelines.running.process import Stopping
+from plumbline.pipelines.running.process import RunStopping
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.store.cells import Cell, Outcome, Work
 from plumbline.pipelines.store.reused_rows import read_earlier
@@ -108,11 +108,11 @@ class ComputedRows:
         self._tables.append(tables)
 
     def tables(self) -> dict[str, pa.Table]:
-        """Return all rows by metric; if the process was stopped before the last row, save them and raise Stopping."""
+        """Return all rows by metric; if the process was stopped before the last row, save them, raise RunStopping."""
         tables = self._join_rows()
-        if STOP.is_set() and any(STOPPED.kind in count_error_kinds(table) for table in tables.values()):
+        if STOP_REQUESTED.is_set() and any(STOPPED_ERROR.kind in count_error_kinds(table) for table in tables.values()):
             self._save_drafts(tables)
-            raise Stopping
+            raise RunStopping
         return tables
 
     def save_if_due(self) -> None:
@@ -139,7 +139,7 @@ class ComputedRows:
 
 
 def find_draft(cell: Cell) -> tuple[str, ...]:
-    """Return the path of a cell's draft; empty if the cell's stage saves no drafts."""
+    """Return the path of a cell's draft as a tuple, which is empty if the cell's stage saves no drafts."""
     return (get_draft_path(cell.path),) if STAGES[cell.stage].keeps_rows else ()
 
 

@@ -11,7 +11,7 @@ SPARE_CPUS = 0.25
 """CPUs left for Ray Data's own tasks. If pools took every CPU, these tasks could never run, and the pools would wait
 forever.
 """
-TOLERANCE = 1e-9
+CPU_TOLERANCE = 1e-9
 
 
 class PlacementError(PlumblineError):
@@ -75,7 +75,7 @@ def fits(pools: Iterable[PoolConfig], machines: Sequence[NodeResources]) -> bool
         if best is None:
             return False
         best.take(actor)
-    return max((each.cpus for each in free), default=0.0) >= SPARE_CPUS - TOLERANCE
+    return max((each.cpus for each in free), default=0.0) >= SPARE_CPUS - CPU_TOLERANCE
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class _FreeResources:
         return (-self.n_selective, sum(self.gpus), self.cpus)
 
     def admits(self, actor: PoolConfig) -> bool:
-        enough = self.cpus >= actor.num_cpus - TOLERANCE
+        enough = self.cpus >= actor.num_cpus - CPU_TOLERANCE
         return enough and self.machine.suits(actor) and self._choose_gpus(actor) is not None
 
     def take(self, actor: PoolConfig) -> None:
@@ -105,7 +105,7 @@ class _FreeResources:
         if actor.num_gpus == 0:
             return []
         count, fraction = (int(actor.num_gpus), 1.0) if actor.num_gpus >= 1 else (1, actor.num_gpus)
-        able = [index for index, free in enumerate(self.gpus) if free >= fraction - TOLERANCE]
+        able = [index for index, free in enumerate(self.gpus) if free >= fraction - CPU_TOLERANCE]
         return sorted(able, key=lambda index: self.gpus[index])[:count] if len(able) >= count else None
 
 

@@ -13,19 +13,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from plumbline.operators.base.stopping import STOP
+from plumbline.operators.base.stopping import STOP_REQUESTED
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt, as numbered in malloc.h."""
-MAX_MMAP_THRESHOLD = 32 << 20
+MAX_MMAP_THRESHOLD_BYTES = 32 << 20
 """Minimum size in bytes of an allocation that is mapped separately; the largest value that glibc allows."""
-TRIM_THRESHOLD = 1 << 30
+TRIM_THRESHOLD_BYTES = 1 << 30
 """Bytes of free memory that glibc keeps at the top of the heap."""
 GC_THRESHOLD = 50_000
 """Number of new objects after which Python collects garbage. Imports create many long-lived objects, and scanning them
 repeatedly takes a fifth of the time of importing torch and transformers.
 """
-MIN_CLOCK = 1e-3
+MIN_CLOCK_SECONDS = 1e-3
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 """Signals that stop a run: from Ctrl-C, from a scheduler, and from the deadline of a nightly run."""
 
@@ -66,7 +66,7 @@ class Deadline:
     def _set_clock(self) -> None:
         if self.due:
             left = next(iter(self.due.values())) - time.monotonic()
-            faulthandler.dump_traceback_later(max(left, MIN_CLOCK), exit=True)
+            faulthandler.dump_traceback_later(max(left, MIN_CLOCK_SECONDS), exit=True)
         else:
             faulthandler.cancel_dump_traceback_later()
 
@@ -84,8 +84,8 @@ def tune_process(threads: int | None) -> None:
     # than the first.
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, MAX_MMAP_THRESHOLD)
-        mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD)
+        mallopt(M_MMAP_THRESHOLD, MAX_MMAP_THRESHOLD_BYTES)
+        mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
     set_torch_threads(threads)
 
 
@@ -97,17 +97,17 @@ def set_torch_threads(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-class Stopping(KeyboardInterrupt):
+class RunStopping(KeyboardInterrupt):
     """Signal that the process is stopping, and abandons a shard after saving the shard's complete rows."""
 
 
 @contextmanager
 def defer_stop_signals() -> Iterator[Callable[[], None]]:
-    """Set STOP on a signal that would raise KeyboardInterrupt, and raise KeyboardInterrupt when the context ends.
+    """Set STOP_REQUESTED on a signal that would raise KeyboardInterrupt, and raise it when the context ends.
 
-    The code within the context notices STOP and raises Stopping, or runs to its end. A second signal raises
-    immediately, and so does the first signal once a thread has called the function that this yields. Only the main
-    thread receives signals, so a context in another thread is never stopped.
+    The code within the context notices STOP_REQUESTED and raises RunStopping, or runs to its end. A second signal
+    raises immediately, and so does the first signal once a thread has called the function that this yields. Only the
+    main thread receives signals, so a context in another thread is never stopped.
     """
     main = threading.main_thread()
     if threading.current_thread() is not main or main.ident is None:
@@ -123,7 +123,7 @@ def defer_stop_signals() -> Iterator[Callable[[], None]]:
                 handler(number, frame)
             except KeyboardInterrupt as error:
                 raised.append((number, error))
-                STOP.set()
+                STOP_REQUESTED.set()
 
         return handle
 
@@ -132,7 +132,7 @@ def defer_stop_signals() -> Iterator[Callable[[], None]]:
         for number, handler in handlers.items():
             signal.signal(number, defer(handler))
         yield lambda: signal.pthread_kill(main.ident or 0, raised[0][0]) if raised else None
-    except Stopping:
+    except RunStopping:
         pass
     except Exception:
         if not raised:
@@ -140,6 +140,6 @@ def defer_stop_signals() -> Iterator[Callable[[], None]]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        STOP.clear()
+        STOP_REQUESTED.clear()
     if raised:
         raise raised[0][1]

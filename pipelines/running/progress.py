@@ -14,8 +14,8 @@ from plumbline.pipelines.running.events import CallsAnswered, Event, ShardStarte
 from plumbline.pipelines.running.outcomes import FinishedShard, ShardName
 from plumbline.pipelines.store.cells import Outcome
 
-MAX_LINES = 100_000
-"""Maximum number of log lines kept for the driver; beyond it, the oldest are dropped."""
+MAX_LOG_LINES = 100_000
+"""Maximum number of log lines kept for the driver; if there are more, the oldest lines are dropped."""
 
 
 class CounterSpec(NamedTuple):
@@ -27,7 +27,7 @@ class CounterSpec(NamedTuple):
     """Labels in addition to the stage and the node."""
 
 
-COUNTERS: Mapping[str, CounterSpec] = {
+COUNTER_SPECS: Mapping[str, CounterSpec] = {
     "rows": CounterSpec(Counter, "Images or prompts that a node has finished, with or without a result", ("over",)),
     "failures": CounterSpec(Counter, "Rows that have no result, by the kind of their error", ("metric", "kind")),
     "kept_rows": CounterSpec(Counter, "Rows reused from earlier cells, without calling a model", ("metric",)),
@@ -54,7 +54,7 @@ class Counters:
         self._sums: defaultdict[tuple[str, tuple[tuple[str, str], ...]], float] = defaultdict(float)
         self._numbers: Mapping[str, Any] = {
             name: spec.kind(f"plumbline_{name}", description=spec.text, tag_keys=("stage", "node", *spec.labels))
-            for name, spec in COUNTERS.items()
+            for name, spec in COUNTER_SPECS.items()
         }
 
     def add(self, name: str, count: float, node: str, **labels: str) -> None:
@@ -107,7 +107,7 @@ class ProgressLog:
         """Start with no reports; `sweep` describes the sweep to other sweeps on the cluster."""
         self.sweep = sweep
         self.counters = Counters()
-        self.lines: deque[Mapping[str, Any]] = deque(maxlen=MAX_LINES)
+        self.lines: deque[Mapping[str, Any]] = deque(maxlen=MAX_LOG_LINES)
         self.events: list[Event] = []
         self.begun: defaultdict[tuple[str, ShardName], UnfinishedShard] = defaultdict(UnfinishedShard)
         self.finished: dict[tuple[str, ShardName], Mapping[str, Outcome]] = {}
@@ -139,7 +139,10 @@ class ProgressLog:
         return news
 
     def note_loading(self, node: str, machine: str) -> int:
-        """Record that an actor starts loading; return the number of actors now loading on its machine, including it."""
+        """Record that an actor of a node starts to load models on a machine.
+
+        Return how many of the node's actors are loading on that machine now, including this actor.
+        """
         self.loading[node, machine] += 1
         return self.loading[node, machine]
 
@@ -211,7 +214,7 @@ class ProgressLog:
         return bool(self.begun)
 
     def note_interruption(self) -> None:
-        """Record that all processes were ended through no fault of their shards."""
+        """Forget the current attempts at all shards, because no shard caused the end of the processes."""
         for begun in self.begun.values():
             begun.machines = begun.machines[:-1]
             begun.row = None

@@ -11,9 +11,9 @@ from ray.exceptions import RayError, RayTaskError
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.running.driver_environment import DriverEnvironment, open_driver_environment, probe_file
-from plumbline.pipelines.running.errors import RESUME, RunnerError, format_error
+from plumbline.pipelines.running.errors import RESUME_HINT, RunnerError, format_error
 from plumbline.pipelines.running.ordered_calls import Item, Result, Shared, call_in_order
-from plumbline.pipelines.running.session import ray_session
+from plumbline.pipelines.running.session import open_ray_session
 from plumbline.pipelines.store.store import Store
 
 
@@ -40,7 +40,7 @@ class RayTasks:
             except RayTaskError as error:
                 raise error.cause from error
             except RayError as error:
-                raise RunnerError(f"Ray failed ({format_error(error)}); {RESUME}") from error
+                raise RunnerError(f"Ray failed ({format_error(error)}); {RESUME_HINT}") from error
 
         def count_slots() -> int:  # the cluster may grow
             return max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -50,9 +50,13 @@ class RayTasks:
 
 @contextmanager
 def open_ray_tasks(cluster: ClusterConfig, store: Store, sources: Sequence[Place]) -> Iterator[RayTasks]:
-    """Yield an object that runs tasks on the configured Ray cluster, or on a local Ray that is shut down at the end."""
+    """Yield an object that runs tasks on the configured Ray cluster, or on a local Ray that is shut down at the end.
+
+    If this process is already connected to Ray, that connection is used and stays open. Raises RunnerError if the
+    cluster is `here`.
+    """
     probes = [probe_file(f"source {place}", place) for place in sources if place.is_file()]
-    with ray_session(cluster), open_driver_environment(f"store {store.place}", store.place, probes) as environment:
+    with open_ray_session(cluster), open_driver_environment(f"store {store.place}", store.place, probes) as environment:
         yield RayTasks(environment, cluster.max_attempts)
 
 

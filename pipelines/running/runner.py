@@ -22,21 +22,21 @@ from ray.exceptions import RayError
 from ray.util.annotations import RayDeprecationWarning
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from plumbline.operators.base.stopping import STOP
+from plumbline.operators.base.stopping import STOP_REQUESTED
 from plumbline.operators.stages.stage import RowKind
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.logs import find_level, get_field, log_worker_lines
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunSettings, StageActor
 from plumbline.pipelines.running.driver_environment import open_sweep_environment
-from plumbline.pipelines.running.errors import RESUME, RunnerError, format_error
+from plumbline.pipelines.running.errors import RESUME_HINT, RunnerError, format_error
 from plumbline.pipelines.running.events import PhaseStarted, Watch
 from plumbline.pipelines.running.in_process import compute_quick_cells
 from plumbline.pipelines.running.machines import RAY_NAMESPACE, NoRoom, Room, choose_next_wave, reserve_room
 from plumbline.pipelines.running.process import defer_stop_signals
 from plumbline.pipelines.running.progress import ProgressLog
 from plumbline.pipelines.running.ray_internals import call_while_actors_wait, make_pool_arguments
-from plumbline.pipelines.running.session import ray_session
+from plumbline.pipelines.running.session import open_ray_session
 from plumbline.pipelines.running.workload import Workload
 from plumbline.pipelines.store.cells import Outcome, Work
 
@@ -47,7 +47,7 @@ ROOM_INTERVAL = 2.0
 END_TIMEOUT = 30.0
 STOP_TIMEOUT = 60.0
 """Seconds allowed for workers to finish their batches and save complete rows when a run stops."""
-MAX_BUNDLE = 16
+MAX_BUNDLE_SHARDS = 16
 """Maximum number of shards that a worker receives at a time."""
 MIN_BUNDLES_PER_WORKER = 200
 """Minimum number of bundles per worker of a wave's largest pool, if there are enough shards."""
@@ -73,7 +73,8 @@ class Runner:
     def run(self, work: Sequence[Work]) -> None:
         """Compute the cells, node by node in waves of pools, and add their outcomes to `outcomes`.
 
-        If machines are lost during a wave, its remaining cells are retried on the other machines.
+        A wave is a set of pools that run at the same time. If machines are lost during a wave, the wave's remaining
+        cells are retried on the other machines.
         """
         needed = {cell.node for item in work for cell in item.cells if cell.path not in self.outcomes}
         pools = {name: pool for name, pool in self.pools.items() if name in needed}
@@ -88,7 +89,7 @@ class Runner:
                 failures = failures + 1 if len(self.outcomes) == known else 1
                 if failures == MAX_FRUITLESS_RETRIES:
                     raise RunnerError(
-                        f"the cluster gave up on stage(s) {', '.join(wave)} ({error}); {RESUME}"
+                        f"the cluster gave up on stage(s) {', '.join(wave)} ({error}); {RESUME_HINT}"
                     ) from error
                 ray.get(self.settings.progress.note_interruption.remote())
             else:
@@ -107,7 +108,7 @@ class Runner:
         # The driver needs milliseconds for each task, however many shards it has. But every worker must get many
         # bundles, so that all workers finish at about the same time.
         enough = MIN_BUNDLES_PER_WORKER * max(self.pools[name].max_size for name in wave)
-        bundle_size = self.cluster.bundle or max(1, min(len(shards) // enough, MAX_BUNDLE))
+        bundle_size = self.cluster.bundle or max(1, min(len(shards) // enough, MAX_BUNDLE_SHARDS))
         bundles = -(-len(shards) // bundle_size)
         pools = {
             # more actors than bundles would have nothing to do
@@ -161,7 +162,7 @@ class Runner:
         def poll() -> None:
             while not ended.wait(POLL_INTERVAL):
                 self._report()
-                if STOP.is_set():
+                if STOP_REQUESTED.is_set():
                     self._await_workers(ended)
                     raise_now()
                     return
@@ -176,7 +177,7 @@ class Runner:
             self._report()
 
     def _await_workers(self, ended: threading.Event) -> None:
-        """Make workers save the complete rows of their shards, and wait until they have or the run has ended."""
+        """Make workers save the complete rows of their shards; wait until all have done so, or the run has ended."""
         deadline = time.monotonic() + STOP_TIMEOUT
         with suppress(RayError):
             ray.get(self.settings.progress.stop.remote())
@@ -194,11 +195,14 @@ class Runner:
 
 
 def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
-    """Compute the missing cells over prompts, then over pairs, then over images, which may need any of the earlier."""
+    """Compute the missing cells over prompts, then pairs, then images, and return the outcomes by path of the cell.
+
+    This order is needed because cells over pairs and images may read cells that are computed before.
+    """
     first = compute_quick_cells(workload, cluster, watch)
     try:
         with (
-            ray_session(cluster) as cluster,
+            open_ray_session(cluster) as cluster,
             open_sweep_environment(workload) as environment,
             start_progress_log(_describe_sweep(workload)) as progress,
         ):
@@ -220,7 +224,7 @@ def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> di
                 runner.run(list(workload.shards_with_work(kind)))
             return runner.outcomes
     except RayError as error:
-        raise RunnerError(f"Ray failed ({format_error(error)}); {RESUME}") from error
+        raise RunnerError(f"Ray failed ({format_error(error)}); {RESUME_HINT}") from error
 
 
 def _describe_sweep(workload: Workload) -> str:

@@ -18,10 +18,11 @@ import ray
 
 from plumbline.operators.base.errors import hide_secrets
 from plumbline.pipelines.base.cluster_config import ClusterConfig
-from plumbline.pipelines.running.errors import RESUME, RunnerError, format_error
+from plumbline.pipelines.running.errors import RESUME_HINT, RunnerError, format_error
 
 KILLED_MESSAGE = (
-    f"error: Ray killed this process after losing its own raylet or GCS, or the operating system killed it; {RESUME}"
+    "error: Ray killed this process after losing its own raylet or GCS, or the operating system killed it; "
+    f"{RESUME_HINT}"
 )
 WATCH_INTERVAL = 5.0
 MAX_SILENT_CHECKS = 3
@@ -45,7 +46,7 @@ JOB_SERVER_PROBLEM = (
 
 
 @contextmanager
-def ray_session(cluster: ClusterConfig) -> Iterator[ClusterConfig]:
+def open_ray_session(cluster: ClusterConfig) -> Iterator[ClusterConfig]:
     """Connect to the configured cluster, or start a local Ray of fixed size that is shut down at the end."""
     if cluster.executor == "here":
         raise RunnerError("cluster=here: this job runs only on Ray; leave it out, or name a cluster")

@@ -28,10 +28,10 @@ from plumbline.pipelines.store.cells import Cell, Shard, Work, is_draft
 from plumbline.pipelines.store.reused_rows import read_earlier
 from plumbline.pipelines.store.store import BrokenCell, Store
 
-COLUMNS = (*IMAGE_COLUMNS, "error")
+READ_COLUMNS = (*IMAGE_COLUMNS, "error")
 """Columns to read from image tables. In tables written by Plumbline, `error` is the reason why a row has no image.
 """
-WINDOW = 256
+WINDOW_ROWS = 256
 """Number of rows of a shard that are decoded and computed together."""
 
 
@@ -57,7 +57,7 @@ def load_models(node: Node) -> dict[str, Any]:
 
 
 def make_stages(node: Node, contexts: Mapping[str, StageContext], *, decoders: int = 1) -> dict[str, "NodeStage"]:
-    """Return the node's stages by benchmark. They share the models, which are loaded once."""
+    """Return the node's stages by benchmark. The stages share the models, which are loaded once."""
     loaded = load_models(node)
     nodes = {benchmark: node.select_metrics(context.metrics) for benchmark, context in contexts.items()}
     return {
@@ -84,7 +84,7 @@ class NodeStage:
         """True if the stage can try rows one by one."""
         return isinstance(self.stage, RowStage)
 
-    def read_windows(self, work: Work, cells: Sequence[Cell], size: int = WINDOW) -> Sequence[Inputs]:
+    def read_windows(self, work: Work, cells: Sequence[Cell], size: int = WINDOW_ROWS) -> Sequence[Inputs]:
         """Read the inputs of the cells, split into windows of `size` rows that are prepared and computed separately.
 
         For a stage over prompts that does not compute row by row, return a single window.
@@ -176,14 +176,14 @@ class NodeStage:
         if self.stage.row_kind == "prompts":
             return read_prompts(shard)
         if self.stage.row_kind == "pairs":
-            return read_pairs(shard, COLUMNS)
+            return read_pairs(shard, READ_COLUMNS)
         if not self.stage.looks_at_images():
-            return read_ids(shard, COLUMNS)
+            return read_ids(shard, READ_COLUMNS)
         sources, captions = list_source_metrics(self.node.metrics), list_caption_columns(self.node.metrics)
         if sources or captions:
-            images = read_shard(shard, (*COLUMNS, *(EDIT_COLUMNS if sources else CAPTION_COLUMNS)))
+            images = read_shard(shard, (*READ_COLUMNS, *(EDIT_COLUMNS if sources else CAPTION_COLUMNS)))
             images = append_edit_columns(images, self.context.prompt_shards)
         else:
-            images = read_shard(shard, COLUMNS)
+            images = read_shard(shard, READ_COLUMNS)
         metric = next(iter(self.node.metrics.values()))  # metrics with different ablations are in different nodes
         return replace_images(images, metric.image_ablation)

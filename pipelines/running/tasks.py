@@ -12,7 +12,7 @@ from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.running.ordered_calls import Item, Result, Shared, call_in_order
 from plumbline.pipelines.store.store import Store
 
-THREADS = 8
+N_THREADS = 8
 """Number of items processed concurrently in this process. Items spend more time waiting for storage than computing."""
 
 
@@ -39,15 +39,15 @@ class TasksHere:
         def begin(item: Item) -> Future[Result]:
             return pool.submit(copy_context().run, function, shared, item)
 
-        with ThreadPoolExecutor(THREADS) as pool:
-            yield from call_in_order(items, begin, Future.result, Future.cancel, lambda: THREADS)
+        with ThreadPoolExecutor(N_THREADS) as pool:
+            yield from call_in_order(items, begin, Future.result, Future.cancel, lambda: N_THREADS)
 
 
 @contextmanager
 def open_tasks(cluster: ClusterConfig, store: Store, *, rows: int, sources: Sequence[Place] = ()) -> Iterator[Tasks]:
     """Open tasks on Ray, or in this process if there are at most `cluster.driver_rows` rows or cluster=here is set.
 
-    Without Ray, `cluster=auto` opens them in this process, too.
+    If Ray is not installed, `cluster=auto` also opens the tasks in this process.
 
     On Ray, every process must see the same store and `sources` as the driver.
     """

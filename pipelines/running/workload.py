@@ -18,7 +18,9 @@ from plumbline.pipelines.store.store import Store
 MIN_SMALL_CALLS = 4000
 """Number of model calls that counts as small on any machine: starting Ray and its workers would take longer."""
 MAX_CALLS_TIMES_CORES = 24_000
-"""Maximum product of model calls and CPU cores for a small plan: with few cores, Ray's workers gain little."""
+"""A plan also counts as small if its number of model calls times the number of CPU cores is at most this; with few
+cores, Ray's workers gain little.
+"""
 
 
 @dataclass(frozen=True, slots=True)

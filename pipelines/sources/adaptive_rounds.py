@@ -8,7 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plumbline.operators.statistics.options import Adaptive
-from plumbline.operators.statistics.sequential import NO_PROMPT, PER_LOOK, Indices, draw_balanced_order
+from plumbline.operators.statistics.sequential import NO_PROMPT_INDEX, PROMPTS_PER_LOOK, Indices, draw_balanced_order
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.prompts import PromptTables, match_prompts, split_images, split_prompts
@@ -16,7 +16,7 @@ from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sources.uris import UriReader
 from plumbline.pipelines.store.cells import Shard
 
-FIRST_PROMPTS = 64
+N_FIRST_PROMPTS = 64
 """Number of prompts in the first round."""
 
 
@@ -39,8 +39,9 @@ class Rounds:
     def select_up_to(self, round: int, last_rounds: Mapping[tuple[str, str], int] | None = None) -> Sources:
         """Return the sources restricted to the prompts of all rounds up to `round`.
 
-        `last_rounds` has the last round of two generators that are not compared any more, in alphabetical order. A
-        generator that is compared with no other has no images in later rounds. Its prompts do not count as missing.
+        `last_rounds` contains the last round of each pair of generators (in alphabetical order) that is not compared
+        any more. A generator that is not compared with any other generator has no images in later rounds, and its
+        missing images there do not count as failed rows.
         """
         whole, last = self.sources, last_rounds or {}
         ends: dict[str, int] = {}
@@ -68,7 +69,7 @@ class Rounds:
 
     def find_round(self, prompts: int) -> int:
         """Return the first round that, together with all earlier rounds, has at least this number of prompts."""
-        included = [int((self.order[:end] != NO_PROMPT).sum()) for end in self.ends]
+        included = [int((self.order[:end] != NO_PROMPT_INDEX).sum()) for end in self.ends]
         return int(np.searchsorted(included, min(prompts, included[-1])))
 
 
@@ -82,12 +83,12 @@ def split_rounds(
     ids = sorted(sources.prompts.column("prompt_id").to_pylist())
     skills = sources.skills
     order = draw_balanced_order(["\0".join(sorted(skills.find(prompt_id))) for prompt_id in ids], options.seed)
-    ends = [min(len(order), -(-FIRST_PROMPTS // PER_LOOK))]
+    ends = [min(len(order), -(-N_FIRST_PROMPTS // PROMPTS_PER_LOOK))]
     while ends[-1] < len(order):  # each round adds the fraction `growth` of the rounds before
         ends.append(min(len(order), ends[-1] + max(1, round(options.growth * ends[-1]))))
     round_of_id: dict[str, int] = {}
     for number, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
-        round_of_id |= {ids[index]: number for index in order[first:end].ravel() if index != NO_PROMPT}
+        round_of_id |= {ids[index]: number for index in order[first:end].ravel() if index != NO_PROMPT_INDEX}
     last = len(ends) - 1  # images whose prompts are not in the benchmark are in the last round
     pieces = list(split_images(sources.image_shards, lambda prompt_id: round_of_id.get(prompt_id, last), cache))
     prompts = None

@@ -14,14 +14,14 @@ from plumbline.pipelines.sources.question_packs import PackConfig
 
 IMAGE_COLUMNS = ("image_id", "prompt_id", "image", "uri")
 PROMPT_COLUMNS = ("prompt_id", "text", "skills")
-GENERATORS = ("generator", "model", "model_name")
+GENERATOR_COLUMNS = ("generator", "model", "model_name")
 """Usual names for the column with each row's generator."""
 
 
 def parse_generator(name: str) -> str:
     """Return the generator that a folder's name contains; Spark and DuckDB name partition folders COLUMN=GENERATOR."""
     column, mark, value = name.partition("=")
-    return unquote(value) if mark and value and column.lower() in GENERATORS else name
+    return unquote(value) if mark and value and column.lower() in GENERATOR_COLUMNS else name
 
 
 def name_generators(folders: Iterable[str]) -> dict[str, str]:

@@ -26,7 +26,7 @@ from plumbline.pipelines.base.arrow_views import remove_views_from_schema
 from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
 from plumbline.pipelines.base.tables import NO_GENERATOR, REJECTED_SCHEMA, Rejection, printable
 from plumbline.pipelines.sources.benchmark import (
-    GENERATORS,
+    GENERATOR_COLUMNS,
     IMAGE_COLUMNS,
     BenchmarkConfig,
     ColumnsConfig,
@@ -35,7 +35,7 @@ from plumbline.pipelines.sources.benchmark import (
 )
 from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.origins import (
-    MANIFEST,
+    MANIFEST_FILE,
     Origins,
     count_suffixes,
     describe_ignored,
@@ -44,8 +44,8 @@ from plumbline.pipelines.sources.origins import (
 )
 from plumbline.pipelines.sources.prompts import PromptTables
 from plumbline.pipelines.sources.shards import (
-    FILE_READERS,
     INGEST_KEY,
+    N_FILE_READERS,
     BrokenFile,
     ListedFile,
     Listing,
@@ -61,14 +61,14 @@ from plumbline.pipelines.sources.shards import (
 )
 from plumbline.pipelines.store.cells import Shard, digest
 from plumbline.pipelines.store.runs import read_newest_runs
-from plumbline.pipelines.store.store import STORE_MARK, Store, is_store
+from plumbline.pipelines.store.store import STORE_FILE, Store, is_store
 
 TABLE_SUFFIXES = (".parquet",)
 REJECTED_FILE = "rejected.parquet"
 """File for the rejected rows of an ingest, next to the generators' folders."""
 MAX_REJECTED, MAX_REJECTED_BYTES = 1_000_000, 256 * 2**20
 """Maximum number of rejected rows that a sweep reads, and maximum size of their file, compressed or uncompressed."""
-MAX_SIZE = ShardSize(rows=32_768, bytes=512 << 20)
+MAX_SHARD_SIZE = ShardSize(rows=32_768, bytes=512 << 20)
 """Maximum size of a shard. Its scores take about 1 MB, and a worker keeps the bytes of two or three shards in memory.
 """
 MIN_SHARDS = 128
@@ -144,19 +144,21 @@ def list_images(benchmark: BenchmarkConfig, storage: StorageConfig) -> ImageFile
 
 
 def _find_folders(images: Place, benchmark: BenchmarkConfig) -> tuple[dict[str, Place], list[str]]:
-    """Return the folder of each generator, and the other files; the images of one generator may also be a single file.
+    """Return the folder of each generator, and the names of other files in `images`.
+
+    If `images` contains the tables of a single generator, or is such a table, it is returned as the folder.
 
     Raise ConfigError for a store, or if there are Parquet files of an unknown generator next to generators' folders.
     """
     entries = images.list()
-    if STORE_MARK in entries and is_store(images):
+    if STORE_FILE in entries and is_store(images):
         raise ConfigError(f"benchmark.images {images.url}: expected images, found a store of scores; correct it")
     names = sorted(name for name, entry in entries.items() if entry.type == "directory" and not name.startswith("."))
     folders = {printable(name): images / name for name in names}
     folders = {generator: folders[name] for name, generator in name_generators(folders).items()}
     folders = {name: folder for name, folder in folders.items() if not is_store(folder)}
     files = sorted(name for name, entry in entries.items() if entry.type == "file")
-    files = [name for name in files if is_table(name, ("",)) and name != MANIFEST]
+    files = [name for name in files if is_table(name, ("",)) and name != MANIFEST_FILE]
     tables = [name for name in files if is_table(name, TABLE_SUFFIXES)]
     full = [name for name, folder in folders.items() if tables and list_files(folder, name, TABLE_SUFFIXES).tables]
     unclear = [name for name in tables if full and _may_have_images(images / name, benchmark)]
@@ -242,7 +244,7 @@ def open_images(
     if places and not listed:
         raise _make_no_tables_error(benchmark, files.others)
     optional = set() if prompts is None else prompts.edit_columns
-    with ThreadPoolExecutor(FILE_READERS) as pool:
+    with ThreadPoolExecutor(N_FILE_READERS) as pool:
         results = list(pool.map(lambda file: _open_file(file, benchmark, shard_size, optional, cache.footer), listed))
     broken = [result for result in results if isinstance(result, BrokenFile)]
     for name, listing in files.listings.items():
@@ -299,7 +301,7 @@ def _check_single_generator(file: ListedFile, footer: pq.FileMetaData, benchmark
     """Raise ConfigError if a file contains several generators, unless the configuration maps generators to files."""
     if isinstance(benchmark.generators, Mapping):
         return
-    names = [benchmark.columns.generator] if benchmark.columns.generator else GENERATORS
+    names = [benchmark.columns.generator] if benchmark.columns.generator else GENERATOR_COLUMNS
     for index in range(footer.num_columns):
         if (name := footer.schema.column(index).path) not in names:
             continue
@@ -404,7 +406,7 @@ def _describe_origins(
 
 
 def find_ingested_sources(benchmark: BenchmarkConfig, storage: StorageConfig) -> dict[str, str]:
-    """Return the source columns, under our names, that an ingest wrote; empty if none.
+    """Return the columns with source images that an ingest wrote, each mapped to itself; empty if there are none.
 
     Only the first readable image table is checked.
     """
@@ -445,4 +447,4 @@ def choose_shard_size(images: ImageFiles) -> ShardSize:
             with suppress(SourceError):
                 n_bytes = sum(file.size for file in listing.tables)
                 n_rows += read_footer(largest).num_rows * n_bytes // max(largest.size, 1)
-    return MAX_SIZE._replace(rows=min(max(n_rows // MIN_SHARDS, ShardSize().rows), MAX_SIZE.rows))
+    return MAX_SHARD_SIZE._replace(rows=min(max(n_rows // MIN_SHARDS, ShardSize().rows), MAX_SHARD_SIZE.rows))

@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from plumbline.pipelines.sources.benchmark import GENERATORS
+from plumbline.pipelines.sources.benchmark import GENERATOR_COLUMNS
 
 DEFAULT_NAMES = {
     "image": ("file", "file_name", "image", "filename", "image_path", "path"),
     "prompt": ("prompt", "text", "caption"),
     "prompt_id": ("prompt_id",),
     "image_id": ("image_id",),
-    "generator": GENERATORS,
+    "generator": GENERATOR_COLUMNS,
     "skills": ("skills",),
     "source": (),
 }

@@ -20,9 +20,9 @@ from plumbline.pipelines.base.tables import printable
 from plumbline.pipelines.sources.shards import describe_row, read_shard
 from plumbline.pipelines.store.cells import Shard
 
-MANIFEST = "manifest.json"
+MANIFEST_FILE = "manifest.json"
 """Name of the manifest in an ingest's output."""
-MAX_NAMED = 8
+MAX_LISTED_NAMES = 8
 """Maximum number of generators, columns or file suffixes that are named in a line."""
 MAX_CHARACTERS = 100
 """Maximum number of characters of a prompt in an example pair."""
@@ -66,7 +66,7 @@ def read_origins(folder: Place) -> Origins | None:
     """
     with readable_errors(folder, "benchmark.images"):
         try:
-            ingests = json.loads((folder / MANIFEST).read())["ingests"]
+            ingests = json.loads((folder / MANIFEST_FILE).read())["ingests"]
             origins = [Origins(**ingest["origins"]) for ingest in ingests]
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
@@ -103,7 +103,7 @@ def combine_origins(origins: Sequence[Origins]) -> Origins:
 
 
 def describe_ignored(paths: Sequence[str]) -> str:
-    """Describe files that are ignored: their number by suffix, and an example."""
+    """Return a description of ignored files: their number by suffix, and an example; empty without files."""
     return f"{count_suffixes(paths)}, such as {min(paths)}" if paths else ""
 
 
@@ -115,8 +115,8 @@ def count_suffixes(paths: Iterable[str]) -> str:
 
 def name_some(names: Sequence[str]) -> str:
     """Return the first few names as text, followed by the number of remaining names."""
-    others = len(names) - MAX_NAMED
-    return ", ".join(names[:MAX_NAMED]) + (f" and {others} others" if others > 0 else "")
+    others = len(names) - MAX_LISTED_NAMES
+    return ", ".join(names[:MAX_LISTED_NAMES]) + (f" and {others} others" if others > 0 else "")
 
 
 class ExamplePair(NamedTuple):

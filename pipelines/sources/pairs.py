@@ -14,21 +14,23 @@ from plumbline.operators.images.rows import ADDRESS_COLUMNS, SOURCE_COLUMNS, for
 from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.prompts import read_files
 from plumbline.pipelines.sources.shards import read_shard
-from plumbline.pipelines.store.cells import PIECE_SUFFIX, Shard
+from plumbline.pipelines.store.cells import PIECE_SUFFIX_PATTERN, Shard
 
-IDS = ("image_id", "prompt_id")
+ID_COLUMNS = ("image_id", "prompt_id")
 
 Generators = tuple[str, str]
 """Two generators in alphabetical order."""
 NumberedPrompt = tuple[str, int]
-"""A prompt, and the number of one of a generator's images of it: the k-th is compared with the k-th of another."""
+"""A prompt id, and the number k of an image among a generator's images of this prompt; the image is compared with the
+k-th image of another generator.
+"""
 
 
 class PairIndex(NamedTuple):
     """The rows of each shard of images, for finding the pairs of any two generators."""
 
     rows: Mapping[Shard, Mapping[NumberedPrompt, int]]
-    """Row number of each of a generator's images in its shard."""
+    """For each shard, the row number of each image, by prompt and number among the generator's images of the prompt."""
 
     @property
     def generators(self) -> list[str]:
@@ -38,14 +40,14 @@ class PairIndex(NamedTuple):
         return {row for shard, rows in self.rows.items() if shard.group == generator for row in rows}
 
     def count_pairs(self) -> dict[Generators, int]:
-        """Return the number of pairs of images that any two generators have."""
+        """Return the number of pairs of images for every two generators; 0 if they have no prompt in common."""
         rows = {generator: self.list_rows(generator) for generator in self.generators}
         return {(one, other): len(rows[one] & rows[other]) for one, other in combinations(rows, 2)}
 
     def make_shards(self, compared: Iterable[Generators]) -> dict[Shard, tuple[Shard, Shard]]:
         """Return a shard of pairs for any two shards of compared generators that have a prompt in common.
 
-        Each is mapped to the two shards of images that it consists of.
+        The result maps each shard of pairs to the two shards of images that it consists of.
         """
         shards_of: dict[str, list[Shard]] = defaultdict(list)
         holders: dict[str, dict[NumberedPrompt, Shard]] = defaultdict(dict)
@@ -64,8 +66,8 @@ class PairIndex(NamedTuple):
         return pairs
 
     def _make_pair_shard(self, shard: Shard, opponent: Shard, common: Sequence[NumberedPrompt]) -> Shard:
-        """Return the shard of these pairs. Its name does not change if the shards get other rows."""
-        named = sha256(f"{opponent.group}\0{PIECE_SUFFIX.sub('', opponent.name)}".encode()).hexdigest()[:8]
+        """Return the shard of the pairs in `common`; its name stays the same if the shards of images get other rows."""
+        named = sha256(f"{opponent.group}\0{PIECE_SUFFIX_PATTERN.sub('', opponent.name)}".encode()).hexdigest()[:8]
         second, first = (_select_rows(each, [self.rows[each][row] for row in common]) for each in (shard, opponent))
         return replace(second, name=f"{named}~{shard.name}", opponent=first)
 
@@ -99,7 +101,7 @@ def index_pairs(images: Sequence[Shard], cache: ImageFileCache) -> PairIndex:
 
 
 def read_pairs(pair: Shard, columns: Sequence[str]) -> pa.Table:
-    """Return the rows of a shard of pairs: its own images, and the opponent's in the columns of an edit's source.
+    """Return the rows of a shard of pairs: an image, and the opponent's image in the columns for an edit's source.
 
     `other_image_id` is null if the opponent's rows have no ids.
     """
@@ -124,6 +126,6 @@ def _list_ids(images: pa.Table) -> list[str | None]:
 
 def read_ids(shard: Shard, columns: Sequence[str]) -> pa.Table:
     """Return the ids of a shard's rows, with all `columns` if an image's id is derived from its content."""
-    ids = read_shard(shard, IDS)
+    ids = read_shard(shard, ID_COLUMNS)
     has_ids = "image_id" in ids.column_names and not ids.column("image_id").null_count
     return ids if has_ids else read_shard(shard, columns)

@@ -8,11 +8,11 @@ from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.rows import require_columns, require_once
 from plumbline.operators.images.rows import format_id
 from plumbline.pipelines.base.tables import (
-    JSON_LINES,
-    SEPARATORS,
+    JSON_LINES_SUFFIXES,
+    SEPARATORS_BY_SUFFIX,
     TableRecords,
-    as_list,
     as_object,
+    convert_to_list,
     read_json,
     read_records,
     read_text,
@@ -21,7 +21,7 @@ from plumbline.pipelines.base.tables import (
 from plumbline.pipelines.sources.shards import hash_text
 
 LIST_SUFFIX = ".txt"
-SUFFIXES = (*SEPARATORS, *JSON_LINES, ".json", LIST_SUFFIX)
+PROMPT_FILE_SUFFIXES = (*SEPARATORS_BY_SUFFIX, *JSON_LINES_SUFFIXES, ".json", LIST_SUFFIX)
 MAX_FILE_BYTES = 256 * 2**20
 MAX_PROMPTS = 1_000_000
 GECKO_COLUMNS = ("dataset_id", "prompt", "prompt_type", "prompt_id")
@@ -35,7 +35,7 @@ LIST_FIELDS = ("data", "data_list", "prompts")
 """Fields of a JSON object that may contain the list of all prompts."""
 TEXT_HINTS = ("prompt", "caption", "description", "text")
 """Words in column names that suggest prompts; an error message offers these columns as the prompt column."""
-MAX_NAMES = 12
+MAX_LISTED_COLUMNS = 12
 """Maximum number of columns that a message lists."""
 
 
@@ -43,7 +43,7 @@ class PromptColumns(NamedTuple):
     """Column names of a prompts file, from a configuration."""
 
     names: Mapping[str, str]
-    """The file's names by our names."""
+    """Names of the columns in the file, by our names of the same columns."""
     key: str = "benchmark.prompt_columns"
     """Section of the configuration that messages refer to."""
     needs_ids: bool = True
@@ -116,13 +116,17 @@ def _find_text_column(table: TableRecords, columns: PromptColumns, url: str) -> 
     offered = [name for name in offered if _has_texts(table.rows, name)] or ["COLUMN"]
     known = ", ".join(name for group in TEXT_COLUMNS for name in group)
     raise SourceError(
-        f"{url}: expected one column of prompts ({known}), found {', '.join(table.names[:MAX_NAMES])}; set "
-        f"{' or '.join(f'{columns.key}.text={name}' for name in offered[:MAX_NAMES])}"
+        f"{url}: expected one column of prompts ({known}), found {', '.join(table.names[:MAX_LISTED_COLUMNS])}; set "
+        f"{' or '.join(f'{columns.key}.text={name}' for name in offered[:MAX_LISTED_COLUMNS])}"
     )
 
 
 def _find_id_column(table: TableRecords, columns: PromptColumns, text: str) -> str | None:
-    """Return the name of the file's id column, or None; unless it is configured, ids must distinguish the prompts."""
+    """Return the name of the column with the ids of the prompts, or None if the file has no ids.
+
+    The configured column is used if it exists or must exist. Other columns are tried only if none was configured; their
+    ids must distinguish the prompts.
+    """
     configured = columns.names["prompt_id"]
     if configured in table.names or (columns.needs_ids and not columns.is_default("prompt_id")):
         return configured
@@ -133,7 +137,7 @@ def _find_id_column(table: TableRecords, columns: PromptColumns, text: str) -> s
 
 
 def _has_texts(records: Iterable[Mapping[str, Any]], name: str) -> bool:
-    """Return True if a column contains any text; a value of another type is then an error of its row."""
+    """Return True if a column contains any text; values of other types are then errors of their rows."""
     return any(isinstance(record.get(name), str) for record in records)
 
 
@@ -205,13 +209,15 @@ def _read_table(content: bytes, url: str, skills: str = "skills", text: str = "t
     if len(table.rows) > MAX_PROMPTS:
         raise SourceError(f"{url}: more than {MAX_PROMPTS:,} prompts; write the file as Parquet")
     rows = table.rows
-    if url.lower().endswith(tuple(SEPARATORS)):
-        rows = [{**row, skills: as_list(row[skills])} if skills in row else row for row in rows]
+    if url.lower().endswith(tuple(SEPARATORS_BY_SUFFIX)):
+        rows = [{**row, skills: convert_to_list(row[skills])} if skills in row else row for row in rows]
     return TableRecords(table.names, [_add_skills(row) for row in rows])
 
 
 def read_texts_without_ids(content: bytes, url: str, columns: PromptColumns) -> list[str] | None:
-    """Return every line or row, including empty and repeated ones; None if the file has ids.
+    """Return the text of every line or row, including empty and repeated texts; None if the file has ids.
+
+    Blank lines at the end of a list are left out.
 
     Raise SourceError naming the file and the row if the file cannot be read.
     """

@@ -16,10 +16,10 @@ from plumbline.pipelines.sources.prompts import (
     read_prompt_records,
 )
 from plumbline.pipelines.sources.question_packs import PackFile
-from plumbline.pipelines.sources.question_packs.pack import PackRow, PackRows, get_texts, questions_or_error
+from plumbline.pipelines.sources.question_packs.pack import PackRow, PackRows, get_texts, yield_questions_or_error
 from plumbline.pipelines.sources.shards import ShardSize, describe_row
 
-READ_SIZE = ShardSize(10_000)
+READ_SHARD_SIZE = ShardSize(10_000)
 """Number of prompts that are read at once."""
 
 
@@ -35,7 +35,9 @@ class WordsColumn(PackFile):
         column, has_texts = str(self.benchmark.columns.words), False
         files = list_prompt_files(self.place, self.benchmark.name)
         skills = locate_skills(self.place, self.benchmark)
-        for shard in [shard for file in files for shard in list_prompt_shards(file, self.benchmark, READ_SIZE, skills)]:
+        for shard in [
+            shard for file in files for shard in list_prompt_shards(file, self.benchmark, READ_SHARD_SIZE, skills)
+        ]:
             records = read_prompt_records(
                 replace(shard, columns=(*shard.columns, ("words", column))), (*PROMPT_COLUMNS, "words")
             )
@@ -43,7 +45,7 @@ class WordsColumn(PackFile):
             for row, (record, prompt) in enumerate(zip(records, prompts, strict=True)):
                 blank = PackRow(describe_row(shard, row), prompt["prompt_id"], prompt["text"] or "")
                 texts = _ask_for_texts(blank, column, record.get("words"))
-                for question in questions_or_error(blank.where, blank.prompt_id, blank.text, texts):
+                for question in yield_questions_or_error(blank.where, blank.prompt_id, blank.text, texts):
                     has_texts = True
                     yield question
         if not has_texts:

@@ -16,13 +16,13 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.images.rows import ADDRESS_COLUMNS, CAPTION_COLUMNS, format_id, list_image_records
 from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
-from plumbline.pipelines.base.tables import WORKBOOKS, as_list
+from plumbline.pipelines.base.tables import WORKBOOK_SUFFIXES, convert_to_list
 from plumbline.pipelines.sources import prompt_files
 from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, BenchmarkConfig
 from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.question_packs import PackFile, read_pack
 from plumbline.pipelines.sources.shards import (
-    FILE_READERS,
+    N_FILE_READERS,
     BrokenFile,
     ListedFile,
     ShardSize,
@@ -44,18 +44,18 @@ from plumbline.pipelines.store.cells import Shard, digest
 
 ReadFile = Callable[[Sequence[Shard], Sequence[str]], list[pa.Table | SourceError]]
 """Function that returns columns of the shards of one file; an unreadable shard is replaced by its error."""
-FILES_AT_ONCE = 2 * FILE_READERS
+FILES_AT_ONCE = 2 * N_FILE_READERS
 """Number of files whose ids or prompts are in memory at the same time."""
-LEFT_OUT = -1
+LEFT_OUT_ROUND = -1
 """Round number for rows that are left out of all shards."""
-RoundOf = Callable[[str], int]
-"""Function that returns the round of a prompt's rows, counted from 0, or LEFT_OUT. The argument is the prompt's id, or
-an empty string for a row without a prompt.
+GetRound = Callable[[str], int]
+"""Function that returns the round of a prompt's rows, counted from 0, or LEFT_OUT_ROUND. The argument is the prompt's
+id, or an empty string for a row without a prompt.
 """
 
 
 class PromptTables(NamedTuple):
-    """The prompts, and the shards that they are read from."""
+    """A benchmark's prompts, and the shards that contain these prompts."""
 
     table: pa.Table
     """Prompts in the schema PROMPTS, in the order of the shards."""
@@ -103,7 +103,7 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_size:
         skills = locate_skills(place, benchmark)
         shards = [shard for file in files for shard in list_prompt_shards(file, benchmark, size, skills)]
         tables: list[pa.Table] = []
-        if any(shard.url.lower().endswith(prompt_files.SUFFIXES) for shard in shards):
+        if any(shard.url.lower().endswith(prompt_files.PROMPT_FILE_SUFFIXES) for shard in shards):
             tables = [read_prompts(shard) for shard in shards]
         else:  # each Parquet file is opened only once, because its footer grows with its shards
             for shard, table in read_files(shards, PROMPT_COLUMNS, read_each):
@@ -116,8 +116,8 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_size:
         conditions = ", ".join(benchmark.prompt_columns.where)
         raise ConfigError(f"benchmark.prompts {place.url}: no prompt has {conditions}; correct prompt_columns.where")
     if not shards:
-        kinds = f"Parquet files, or one {', '.join(prompt_files.SUFFIXES)} file, with prompts"
-        remedy = "save the sheet as .csv" if place.path.lower().endswith(WORKBOOKS) else "check the path"
+        kinds = f"Parquet files, or one {', '.join(prompt_files.PROMPT_FILE_SUFFIXES)} file, with prompts"
+        remedy = "save the sheet as .csv" if place.path.lower().endswith(WORKBOOK_SUFFIXES) else "check the path"
         raise ConfigError(f"benchmark.prompts {place.url}: expected {kinds}, found none; {remedy}")
     _check_prompts(shards, tables)
     keyed = [
@@ -128,10 +128,15 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_size:
 
 
 def read_texts_without_ids(benchmark: BenchmarkConfig, storage: StorageConfig) -> list[str] | None:
-    """Return every line or row of a prompts file, including empty and repeated ones; None if the file has ids."""
+    """Return the text of every line or row of a prompts file, even if repeated; None if the file has ids.
+
+    Blank lines at the end of a list are left out.
+    """
     place = storage.locate(str(benchmark.prompts))
     packed = benchmark.find_pack_file(storage)
-    if not place.path.lower().endswith(prompt_files.SUFFIXES) or (packed is not None and packed.place == place):
+    if not place.path.lower().endswith(prompt_files.PROMPT_FILE_SUFFIXES) or (
+        packed is not None and packed.place == place
+    ):
         return None
     columns = prompt_files.PromptColumns(
         dict(prompt_files.DEFAULT_NAMES) | dict(benchmark.prompt_columns.list_renamed())
@@ -145,7 +150,11 @@ def read_texts_without_ids(benchmark: BenchmarkConfig, storage: StorageConfig) -
 
 def list_prompt_files(place: Place, suite: str) -> Sequence[ListedFile]:
     """Return the file, or the Parquet files below a folder; raise FileNotFoundError if `place` does not exist."""
-    suffixes = prompt_files.SUFFIXES if place.path.lower().endswith(prompt_files.SUFFIXES) else (".parquet",)
+    suffixes = (
+        prompt_files.PROMPT_FILE_SUFFIXES
+        if place.path.lower().endswith(prompt_files.PROMPT_FILE_SUFFIXES)
+        else (".parquet",)
+    )
     return list_files(place, suite, suffixes).tables
 
 
@@ -153,7 +162,7 @@ def locate_skills(place: Place, benchmark: BenchmarkConfig) -> Shard | None:
     """Return the file of benchmark.skills in the folder of the prompts at `place`; None if it is missing."""
     if benchmark.skills is None:
         return None
-    is_file = place.path.lower().endswith((*prompt_files.SUFFIXES, ".parquet"))
+    is_file = place.path.lower().endswith((*prompt_files.PROMPT_FILE_SUFFIXES, ".parquet"))
     file = (place.parent if is_file else place) / benchmark.skills
     with readable_errors(file, "benchmark.skills"):
         try:
@@ -249,7 +258,7 @@ def read_files(
     for shard in shards:
         files.setdefault((shard.group, shard.url), []).append(shard)
     in_files = list(files.values())
-    with ThreadPoolExecutor(FILE_READERS) as pool:
+    with ThreadPoolExecutor(N_FILE_READERS) as pool:
         for first in range(0, len(in_files), FILES_AT_ONCE):
             window = in_files[first : first + FILES_AT_ONCE]
             for of_file, read in zip(window, pool.map(lambda file: read_file(file, columns), window), strict=True):
@@ -264,7 +273,7 @@ def list_prompt_shards(
     Of the configured source, mask and caption columns, the shards contain only the columns that are in the file.
     """
     names, edits = benchmark.prompt_columns.list_renamed(), benchmark.columns.edit_columns
-    if not file.url.lower().endswith(prompt_files.SUFFIXES):
+    if not file.url.lower().endswith(prompt_files.PROMPT_FILE_SUFFIXES):
         footer = read_footer(file)
         schema, own_names = footer.schema.to_arrow_schema(), dict(names)
         require_columns(schema, ("prompt_id", "text"), names, "benchmark.prompt_columns", file.url)
@@ -419,7 +428,7 @@ def make_prompts_table(found_rows: Iterable[Mapping[str, Any]], shard: Shard) ->
 
 def read_prompt_records(shard: Shard, columns: Sequence[str] = PROMPT_COLUMNS) -> list[dict[str, Any]]:
     """Return a shard's rows of a prompts file, unconverted, under our names; from Parquet, read only `columns`."""
-    if not shard.url.lower().endswith(prompt_files.SUFFIXES):
+    if not shard.url.lower().endswith(prompt_files.PROMPT_FILE_SUFFIXES):
         return _list_records(read_shard(shard, columns), shard)
     names = {name: dict(shard.columns).get(name, name) for name in (*PROMPT_COLUMNS, *columns)}
     prompt_files.check_size(shard.size, shard.url)
@@ -439,7 +448,7 @@ def _list_skills(value: Any, shard: Shard, row: int) -> list[str]:
     if rows.is_missing(value):
         return []
     if isinstance(value, str):
-        return [str(skill) for skill in as_list(value)]
+        return [str(skill) for skill in convert_to_list(value)]
     if not isinstance(value, list):
         found = type(value).__name__
         raise SourceError(
@@ -454,7 +463,7 @@ def _list_skills(value: Any, shard: Shard, row: int) -> list[str]:
     return [str(skill) for skill in value if not rows.is_missing(skill)]
 
 
-def split_images(shards: Sequence[Shard], round_of: RoundOf, cache: ImageFileCache) -> Iterator[tuple[Shard, int]]:
+def split_images(shards: Sequence[Shard], round_of: GetRound, cache: ImageFileCache) -> Iterator[tuple[Shard, int]]:
     """Split shards of images by round, and yield each part with its round; unreadable shards are in the first round."""
     # addresses are read too, because the memory keeps ids only of rows without addresses
     for shard, table in read_files(shards, ("prompt_id", *ADDRESS_COLUMNS), cache.read):
@@ -465,7 +474,7 @@ def split_images(shards: Sequence[Shard], round_of: RoundOf, cache: ImageFileCac
         yield from ((piece, round) for piece, round, _ in _split_shard(shard, ids, round_of))
 
 
-def split_prompts(prompts: PromptTables, round_of: RoundOf) -> PromptTables:
+def split_prompts(prompts: PromptTables, round_of: GetRound) -> PromptTables:
     """Split shards of prompts by round; return the parts with their prompts, sorted by round."""
     starts = accumulate((shard.rows for shard in prompts.shards), initial=0)
     pieces: list[tuple[int, Shard, pa.Table]] = []
@@ -479,14 +488,14 @@ def split_prompts(prompts: PromptTables, round_of: RoundOf) -> PromptTables:
 
 
 def _split_shard(
-    shard: Shard, prompt_ids: Sequence[str], round_of: RoundOf
+    shard: Shard, prompt_ids: Sequence[str], round_of: GetRound
 ) -> Iterator[tuple[Shard, int, NDArray[np.intp]]]:
     """Yield, for each round, a shard of its rows, the round, and the rows' indices in the original shard.
 
     A shard whose rows are all in one round is yielded unchanged.
     """
     rounds = np.asarray([round_of(prompt_id) for prompt_id in prompt_ids])
-    for round in np.unique(rounds[rounds != LEFT_OUT]):
+    for round in np.unique(rounds[rounds != LEFT_OUT_ROUND]):
         numbers = np.flatnonzero(rounds == round)
         picked = [shard.picked[row] for row in numbers] if shard.picked else numbers.tolist()
         piece = replace(shard, name=f"{shard.name}+w{round:02d}", rows=len(numbers), picked=tuple(picked))

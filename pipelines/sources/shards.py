@@ -31,7 +31,7 @@ from plumbline.pipelines.base.tables import printable
 from plumbline.pipelines.store.cells import Shard
 from plumbline.pipelines.store.store import exclude_stores
 
-FILE_READERS = 16
+N_FILE_READERS = 16
 INGEST_KEY = b"plumbline_ingest"
 """Key in the metadata of files that an ingest wrote."""
 MAX_ROWS_AT_ONCE = 65_536
@@ -39,9 +39,9 @@ MAX_ROWS_AT_ONCE = 65_536
 BINARY_TYPES = (pa.binary(), pa.large_binary(), pa.binary_view())
 MAX_NAME_BYTES = 120
 """Maximum bytes of a file's name that are used in cell names: a file system allows 255, and cell names are longer."""
-HIDDEN_PATH = re.compile("(?:^|/)[._]")
+HIDDEN_PATH_PATTERN = re.compile("(?:^|/)[._]")
 """Start of the name of a hidden file or folder in a path."""
-SHARD_LIKE_NAME = re.compile(r"-\d{5,}\.parquet$")
+SHARD_LIKE_NAME_PATTERN = re.compile(r"-\d{5,}\.parquet$")
 """End of a file name that could be confused with a shard of another file: shards are named by their first row group."""
 
 Read = ParamSpec("Read")
@@ -106,13 +106,16 @@ def list_files(place: Place, group: str, suffixes: tuple[str, ...]) -> Listing:
     if not found and not place.exists():
         raise FileNotFoundError(place.url)
     paths = {path or place.name: path for path in exclude_stores(place, sorted(found))}
-    visible = [relative for relative in paths if not HIDDEN_PATH.search(relative)]
+    visible = [relative for relative in paths if not HIDDEN_PATH_PATTERN.search(relative)]
     others = [relative for relative in visible if not relative.lower().endswith(suffixes)]
     tables: list[ListedFile] = []
     for relative in (relative for relative in visible if relative.lower().endswith(suffixes)):
         entry, shown = found[paths[relative]], printable(relative)
         name = shown.removesuffix(".parquet").replace("/", "__")
-        is_like_shard = SHARD_LIKE_NAME.search(shown) is not None and SHARD_LIKE_NAME.sub(".parquet", shown) in paths
+        is_like_shard = (
+            SHARD_LIKE_NAME_PATTERN.search(shown) is not None
+            and SHARD_LIKE_NAME_PATTERN.sub(".parquet", shown) in paths
+        )
         # names are unique: an ambiguous or a long name gets a hash of the path
         if "__" in shown or len(name.encode()) > MAX_NAME_BYTES or is_like_shard:
             short = name.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
@@ -138,7 +141,7 @@ def resolve_links(place: Place) -> str:
 
 def is_table(relative: str, suffixes: tuple[str, ...]) -> bool:
     """Return True if a file has one of the suffixes, and neither the file nor any folder in its path is hidden."""
-    return relative.lower().endswith(suffixes) and not HIDDEN_PATH.search(relative)
+    return relative.lower().endswith(suffixes) and not HIDDEN_PATH_PATTERN.search(relative)
 
 
 def retry_unreadable(read: Callable[Read, Found]) -> Callable[Read, Found]:
@@ -273,7 +276,10 @@ def _read_renamed(file: ParquetReader, shard: Shard, columns: Sequence[str]) -> 
 
 
 def map_column_names(shard: Shard, columns: Sequence[str]) -> dict[str, str]:
-    """Map our names to the file's names; sources, masks and captions are included only if configured."""
+    """Return the name in the shard's file of each of these columns, by our name of the column.
+
+    Columns of sources, masks and captions are left out if they are not configured.
+    """
     names = dict(shard.columns)
     return {name: names.get(name, name) for name in columns if name in names or name not in EDIT_COLUMNS}
 
@@ -353,7 +359,7 @@ def _count_rows(footer: pq.FileMetaData, row_groups: Sequence[int]) -> int:
 
 
 def select_picked_rows(table: pa.Table, shard: Shard) -> pa.Table:
-    """Select the shard's rows from the rows of its row groups or of its whole file."""
+    """Return the rows of a shard, given a table with all rows of its row groups or of its whole file."""
     return table.take(pa.array(shard.picked)) if shard.picked else table
 
 
@@ -449,7 +455,7 @@ def read_column(table: pa.Table, name: str, shard: Shard) -> list[Any]:
 
 def describe_row(shard: Shard, row: int) -> str:
     """Return a shard's row as messages refer to it: the file, and the row number in the file, counted from 0."""
-    return f"{shard.url}, row {shard.row_in_file(row)}"
+    return f"{shard.url}, row {shard.get_row_in_file(row)}"
 
 
 def require_prompt_text(value: Any, shard: Shard, row: int) -> str | None:

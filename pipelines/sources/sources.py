@@ -25,7 +25,7 @@ from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.image_files import ImageFiles, open_images
 from plumbline.pipelines.sources.origins import ExamplePair, Origins, read_pairs
 from plumbline.pipelines.sources.prompts import (
-    LEFT_OUT,
+    LEFT_OUT_ROUND,
     UnknownPrompts,
     list_own_ids,
     match_prompts,
@@ -42,7 +42,7 @@ PROMPTS_AT_ONCE = 4096
 
 
 class FullSize(NamedTuple):
-    """Full size of a benchmark that is only partly scored."""
+    """Number of prompts and images in a whole benchmark of which only a part is scored."""
 
     prompts: int
     images: int
@@ -73,7 +73,9 @@ class Sources(NamedTuple):
     pack_choices: frozenset[int] = frozenset()
     """Numbers of choices that occur among the questions."""
     question_digests: Mapping[str, str] = {}
-    """Digest of the questions about each prompt, if they affect only the keys of shards with this prompt."""
+    """Digest of the questions about each prompt, by prompt_id; empty if a changed question affects the keys of all
+    shards, and not only of shards with its prompt.
+    """
     unknown: UnknownPrompts = UnknownPrompts()
     """Number of images whose prompts are not in the benchmark, with an example."""
     full_size: FullSize | None = None
@@ -169,14 +171,14 @@ def open_sources(
         leaves_out = len(chosen) < len(ids)
         rounds = dict.fromkeys(chosen if leaves_out else [*ids, ""], 0)  # an image without a prompt stays
 
-        def round_of(prompt_id: str) -> int:
-            return rounds.get(prompt_id, LEFT_OUT)
+        def get_round(prompt_id: str) -> int:
+            return rounds.get(prompt_id, LEFT_OUT_ROUND)
 
         if leaves_out:
             full_size = FullSize(len(ids), sum(shard.rows for shard in shards))
-            prompts = prompts and split_prompts(prompts, round_of)
+            prompts = prompts and split_prompts(prompts, get_round)
         if leaves_out or not benchmark.require_every_image:
-            shards = [piece for piece, _ in split_images(shards, round_of, cache)]
+            shards = [piece for piece, _ in split_images(shards, get_round, cache)]
     matched = match_prompts(shards, prompts, benchmark.name, uris.locate, cache)
     return Sources(
         prompts=matched.prompts.table,

@@ -15,7 +15,7 @@ from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.rows import ADDRESS_COLUMNS, list_image_records
 from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, is_remote, is_storage_error
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.sources.prompt_files import SUFFIXES
+from plumbline.pipelines.sources.prompt_files import PROMPT_FILE_SUFFIXES
 from plumbline.pipelines.store.cells import digest
 
 
@@ -126,7 +126,7 @@ def open_benchmark_uris(benchmark: BenchmarkConfig, storage: StorageConfig, limi
     images = [benchmark.images] if benchmark.images is not None else list(generators)
     if benchmark.prompts is not None and {*ADDRESS_COLUMNS} & {*benchmark.columns.edit_columns}:
         images.append(benchmark.prompts)
-    files = (".parquet", *SUFFIXES)
+    files = (".parquet", *PROMPT_FILE_SUFFIXES)
     folders = [url[: url.rfind("/") + 1] if url.lower().endswith(files) else url for url in images]
     roots = tuple(_make_absolute(url or ".") for url in (*folders, *benchmark.uri_roots))
     return UriReader(roots=roots, storage=storage, max_bytes=limits.max_bytes)

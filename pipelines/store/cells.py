@@ -17,7 +17,7 @@ from plumbline.operators.images.rows import EDIT_COLUMNS
 from plumbline.pipelines.base.storage import Place, StorageConfig
 
 State = Literal["committed", "draft", "failed"]
-PIECE_SUFFIX = re.compile(r"(\+w\d+)+$")
+PIECE_SUFFIX_PATTERN = re.compile(r"(\+w\d+)+$")
 """Suffix of the names of shards with only some rows of a file: the rows of one round, or of the scored prompts."""
 
 
@@ -85,7 +85,7 @@ class Shard:
         """Our names for the columns that may contain source images, masks and captions of edits."""
         return tuple(name for name, _ in self.columns if name in EDIT_COLUMNS)
 
-    def row_in_file(self, row: int) -> int:
+    def get_row_in_file(self, row: int) -> int:
         """Convert a row index within the shard to the index within its file."""
         return self.first_row + (self.picked[row] if self.picked else row)
 
@@ -249,15 +249,15 @@ class Work:
         return [cell for cell in self.cells if cell.node == node]
 
     def to_json(self) -> str:
-        return _WORK.dump_json(self).decode()
+        return _WORK_ADAPTER.dump_json(self).decode()
 
     @staticmethod
     def from_json(text: str, storage: StorageConfig) -> "Work":
         """Parse the JSON; `storage` contains the credentials for the shard's file."""
-        return _WORK.validate_json(text, context=storage)
+        return _WORK_ADAPTER.validate_json(text, context=storage)
 
 
-_WORK = TypeAdapter(Work)
+_WORK_ADAPTER = TypeAdapter(Work)
 
 
 def digest(value: Any) -> str:

@@ -5,12 +5,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-DIGEST_MARK = "sha256:"
-NO_DIGEST = DIGEST_MARK + "0" * 64
+DIGEST_PREFIX = "sha256:"
+DIGEST_PLACEHOLDER = DIGEST_PREFIX + "0" * 64
 """Placeholder for the digest while the digest is computed."""
 DIGEST_KEY = "plumbline_digest"
 """Parquet metadata key of the digest."""
-CHECKSUM = "checksum"
+CHECKSUM_FIELD = "checksum"
 """Field that contains the digest; it is the last field of a JSON file."""
 
 
@@ -19,7 +19,7 @@ class DamagedError(Exception):
 
 
 def insert_digest(data: bytes) -> bytes:
-    """Return the bytes with the last NO_DIGEST replaced by their digest."""
+    """Return the bytes with the last DIGEST_PLACEHOLDER replaced by their digest."""
     before, _, after = _split_at_digest(data)
     return before + _digest(before, after) + after
 
@@ -40,7 +40,7 @@ def check_table(data: bytes) -> None:
 
 def encode_json(content: Mapping[str, Any]) -> str:
     """Encode JSON with one field per line and the digest in the last field."""
-    text = json.dumps({**content, CHECKSUM: NO_DIGEST}, indent=1) + "\n"
+    text = json.dumps({**content, CHECKSUM_FIELD: DIGEST_PLACEHOLDER}, indent=1) + "\n"
     return insert_digest(text.encode()).decode()
 
 
@@ -49,20 +49,20 @@ def decode_json(text: str) -> Any:
 
     Raises DamagedError if the digest does not match, ValueError if the text is not JSON.
     """
-    if f'"{CHECKSUM}"' in text or DIGEST_MARK in text[-len(NO_DIGEST) - 9 :]:
+    if f'"{CHECKSUM_FIELD}"' in text or DIGEST_PREFIX in text[-len(DIGEST_PLACEHOLDER) - 9 :]:
         check_digest(text.encode(errors="surrogatepass"))
     content = json.loads(text)
     if isinstance(content, dict):
-        content.pop(CHECKSUM, None)
+        content.pop(CHECKSUM_FIELD, None)
     return content
 
 
 def _split_at_digest(data: bytes) -> tuple[bytes, bytes, bytes]:
     """Return the bytes before the digest, the digest itself, and the bytes after it."""
-    start = max(data.rfind(DIGEST_MARK.encode()), 0)
-    end = start + len(NO_DIGEST)
+    start = max(data.rfind(DIGEST_PREFIX.encode()), 0)
+    end = start + len(DIGEST_PLACEHOLDER)
     return data[:start], data[start:end], data[end:]
 
 
 def _digest(before: bytes, after: bytes) -> bytes:
-    return DIGEST_MARK.encode() + hashlib.sha256(before + NO_DIGEST.encode() + after).hexdigest().encode()
+    return DIGEST_PREFIX.encode() + hashlib.sha256(before + DIGEST_PLACEHOLDER.encode() + after).hexdigest().encode()

@@ -63,7 +63,7 @@ class Holder:
         return f"{self.job} on {self.host} (process {self.process}), since {self.since}"
 
 
-_HOLDER = TypeAdapter(Holder)
+_HOLDER_ADAPTER = TypeAdapter(Holder)
 
 
 class LeaseRecord(NamedTuple):
@@ -95,12 +95,15 @@ class Clock:
 
 
 class Lease:
-    """A lease that this process holds; within its context, a thread renews it. It is released when the context ends."""
+    """A lease that this process holds.
+
+    Within the context, a thread renews the lease; when the context ends, the lease is released.
+    """
 
     def __init__(self, store: Store, name: str, holder: Holder, clock: Clock) -> None:
         self._store, self._name, self._holder, self._clock = store, name, holder, clock
         self.number = 0
-        """Number of the lease's file; each new holder takes a higher one."""
+        """Number of the lease's file; each new holder takes a higher number."""
         self._renewed = 0.0
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -113,7 +116,7 @@ class Lease:
     def claim(self, number: int) -> bool:
         """Take a number and delete lower numbers; return False if another holder has taken this or a higher number."""
         began = self._clock.now()
-        if not (self._store.place / _path(self._name, number)).create(_encode(self._holder)):
+        if not (self._store.place / _make_lease_path(self._name, number)).create(_encode(self._holder)):
             return False
         numbers = _list_numbers(self._store, self._name)
         if max(numbers) > number:
@@ -121,7 +124,7 @@ class Lease:
         for older in numbers:
             if older < number:
                 with suppress(PlumblineError):
-                    self._store.remove(_path(self._name, older))
+                    self._store.remove(_make_lease_path(self._name, older))
         self.number, self._renewed = number, began
         return True
 
@@ -145,7 +148,7 @@ class Lease:
         self._holder = replace(self._holder, beat=self._holder.beat + 1)
         late = began - self._renewed >= self._holder.seconds * TRUSTED_FRACTION
         if not late:
-            self._store.write_text(_path(self._name, self.number), _encode(self._holder).decode())
+            self._store.write_text(_make_lease_path(self._name, self.number), _encode(self._holder).decode())
             self._renewed = began
         if max(_list_numbers(self._store, self._name), default=0) != self.number:
             return False
@@ -169,7 +172,7 @@ class Lease:
         if not self.lost:
             released = _encode(replace(self._holder, released=True)).decode()
             with suppress(PlumblineError):
-                self._store.write_text(_path(self._name, self.number), released)
+                self._store.write_text(_make_lease_path(self._name, self.number), released)
         self.lost = True
 
     def __enter__(self) -> Self:
@@ -232,17 +235,17 @@ def read_lease(store: Store, name: str) -> LeaseRecord:
         number = max(_list_numbers(store, name), default=0)
         if number == 0:
             return LeaseRecord(0, "", None)
-        text = store.read_text(_path(name, number))
+        text = store.read_text(_make_lease_path(name, number))
         if text is None:  # a higher number was taken in between
             continue
         try:
-            holder = _HOLDER.validate_python(decode_json(text))
+            holder = _HOLDER_ADAPTER.validate_python(decode_json(text))
         except (DamagedError, ValueError, RecursionError):
             holder = None
         return LeaseRecord(number, f"{number} {text}", holder)
 
 
-def _path(name: str, number: int) -> str:
+def _make_lease_path(name: str, number: int) -> str:
     return f"{LEASES_FOLDER}/{name}/{number:08}.json"
 
 

@@ -12,7 +12,7 @@ from plumbline.operators.base.rows import count_errors
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.stages.stage import Stage
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.store.cells import PIECE_SUFFIX, Cell, Outcome, PlannedCell
+from plumbline.pipelines.store.cells import PIECE_SUFFIX_PATTERN, Cell, Outcome, PlannedCell
 from plumbline.pipelines.store.runs import N_READERS, list_run_ids, read_cell_states, read_manifest
 from plumbline.pipelines.store.store import Store, StoredCell, StoreError, get_draft_path
 
@@ -20,7 +20,7 @@ NOT_TRIED_ERROR = RowError(
     "not_computed", "retry_failed=true skipped this row, which was never tried; run without it", retryable=True
 )
 """Error of rows whose cells are skipped by a sweep with retry_failed."""
-MAX_EARLIER = 32
+MAX_EARLIER_CELLS = 32
 """Maximum number of earlier cells to read for each cell to compute."""
 
 
@@ -39,14 +39,15 @@ class EarlierCells:
         """Return the path of a cell's draft, if any, and the paths of the newest cells most similar to the cell.
 
         Similar cells are returned even if there is a draft, because the draft may contain few rows. If the cell is to
-        be renewed, its own path comes first, because some rows of the existing cell may still be valid.
+        be renewed, its own path comes first, because some rows of the existing cell may still be valid. The result is
+        empty if the cell's stage does not reuse rows.
         """
         if not _find_stage(path).keeps_rows:
             return ()
         draft, groups = get_draft_path(path), [self.by_group.get(group, []) for group in _list_similar_groups(path)]
         own = [*([path] if renew else ()), *([draft] if draft in groups[0] else ())]
         others = next((found for group in groups if (found := [other for other in group if other != draft])), [])
-        return (*own, *others[:MAX_EARLIER])
+        return (*own, *others[:MAX_EARLIER_CELLS])
 
 
 def _list_similar_groups(path: str) -> tuple[str, ...]:
@@ -59,7 +60,7 @@ def _list_similar_groups(path: str) -> tuple[str, ...]:
     folder = path.rpartition("/")[0]
     if _find_stage(path).row_kind == "prompts":
         return (folder,)
-    recipe, shard = folder.rpartition("/")[0], PIECE_SUFFIX.sub("", _strip_input_digest(path))
+    recipe, shard = folder.rpartition("/")[0], PIECE_SUFFIX_PATTERN.sub("", _strip_input_digest(path))
     return (shard, f"{recipe}/*/{shard.rpartition('/')[2]}", folder)
 
 
@@ -108,8 +109,8 @@ class RetryCounts(NamedTuple):
 def find_failed(cells: Iterable[PlannedCell], stored: Set[str], store: Store, benchmark: str) -> dict[PlannedCell, str]:
     """Return the cells to retry: cells saved as drafts, and cells with failed rows in the benchmark's newest run.
 
-    The value is the path of the cell whose draft contains the failed rows. This is a different cell if the images have
-    been repaired since. `stored` contains the stored paths that are not in the plan.
+    The result maps each cell to the path of the cell whose draft contains the failed rows. This is a different cell if
+    the images have been repaired since. `stored` contains the stored paths that are not in the plan.
     """
     failed = _find_failed_shards(store, benchmark)
     paths = {
@@ -148,7 +149,7 @@ def select_failed_and_dependents(
 
 
 def count_failed(failed: Mapping[PlannedCell, str], store: Store) -> dict[str, FailedRows]:
-    """Return the number of failed rows by cell path, as counted in the drafts; without a draft, count all rows."""
+    """Return the number of failed rows by cell path, as counted in the drafts; all rows if a draft cannot be read."""
 
     def count(cell: PlannedCell) -> FailedRows:
         try:

@@ -32,12 +32,12 @@ def write_prompt_texts(store: Store, run_id: str, prompts: pa.Table) -> None:
     """Write hashes of the texts of a run's prompts (schema PROMPTS), so that a later run can detect edited prompts."""
     texts = pa.array(hash_ids(prompts.column("text").fill_null("").to_pylist()))
     table = pa.table([prompts.column("prompt_id"), texts], schema=TEXTS_SCHEMA)
-    store.write_table(_texts_path(run_id), table)
+    store.write_table(_make_texts_path(run_id), table)
 
 
 def read_prompt_texts(store: Store, run_id: str) -> PromptTexts | None:
-    """Return the hashes of a run's prompt texts, or None if the run has none."""
-    path = _texts_path(run_id)
+    """Return the hashes of a run's prompt texts, or None if the run has no table of them."""
+    path = _make_texts_path(run_id)
     if not store.exists(path):
         return None
     table = store.read_table(path)
@@ -46,7 +46,7 @@ def read_prompt_texts(store: Store, run_id: str) -> PromptTexts | None:
     return PromptTexts(prompts[order], table.column("text").to_numpy()[order])
 
 
-def _texts_path(run_id: str) -> str:
+def _make_texts_path(run_id: str) -> str:
     return f"runs/{run_id}/prompt_texts.parquet"
 
 

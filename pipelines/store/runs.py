@@ -26,7 +26,7 @@ N_READERS = 16
 MAX_RUNS_SEARCHED = 32
 ORDER_FOLDER = "order"
 UNNAMED_FOLDER = ".unnamed"
-LATEST_REPORT = "latest/report.html"
+LATEST_REPORT_FILE = "latest/report.html"
 """Copy of the newest run's report at a fixed address in the store."""
 
 
@@ -106,7 +106,7 @@ class Manifest(TypedDict, total=False):
     config: dict[str, Any]
 
 
-_MANIFEST = TypeAdapter(Manifest)
+_MANIFEST_ADAPTER = TypeAdapter(Manifest)
 
 
 class Run(NamedTuple):
@@ -122,7 +122,7 @@ class Run(NamedTuple):
 
 NameRun = Callable[[Store, datetime], str]
 """Function that returns the id of a new run, given the store and the time (UTC) at which the run began."""
-RUN_DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
+RUN_DATE_PATTERN = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
 
 
 def name_by_time(store: Store, began: datetime) -> str:
@@ -133,8 +133,9 @@ def name_by_time(store: Store, began: datetime) -> str:
 def name_by_date(store: Store, began: datetime) -> str:
     """Claim and return a run id made from the start date, plus the time if that day already has a run.
 
-    The id is 2026-11-23, for example, or 2026-11-23-140000. A create-only write claims the id, so that no other run is
-    ever written into its folder, not even by a process that stalled and continues later.
+    The id is 2026-11-23, for example, or 2026-11-23-140000; if that id is taken as well, microseconds are appended. A
+    create-only write claims the id, so that no other run is ever written into its folder, not even by a process that
+    stalled and continues later.
     """
     prefixes = (f"{began:%Y-%m-%d}", f"{began:%Y%m%d-}")
     names = (prefixes[0], f"{began:%Y-%m-%d-%H%M%S}", f"{began:%Y-%m-%d-%H%M%S-%f}")
@@ -201,7 +202,7 @@ def commit_run(
     `assert_lease` raises LeaseLost if the run may no longer be published.
     """
     with _append_to_order(store, run_id, made_newest=False, assert_lease=assert_lease):
-        store.write_json(_manifest_path(run_id), manifest)
+        store.write_json(_make_manifest_path(run_id), manifest)
 
 
 def make_newest(store: Store, run_id: str, assert_lease: Callable[[], None] = lambda: None) -> None:
@@ -211,7 +212,7 @@ def make_newest(store: Store, run_id: str, assert_lease: Callable[[], None] = la
         with _append_to_order(store, run_id, made_newest=True, assert_lease=assert_lease):
             pass
         publish_newest(store)
-    elif (store.read_text(LATEST_FILE) or "").strip() != run_id or not store.has_page(LATEST_REPORT):
+    elif (store.read_text(LATEST_FILE) or "").strip() != run_id or not store.has_page(LATEST_REPORT_FILE):
         publish_newest(store)
 
 
@@ -237,7 +238,7 @@ def publish_newest(store: Store) -> None:
         store.write_text(LATEST_FILE, f"{newest}\n")
         html = store.read_text(f"runs/{newest}/report.html")
         if html is not None:
-            store.write_text(LATEST_REPORT, html)
+            store.write_text(LATEST_REPORT_FILE, html)
         published = newest
 
 
@@ -249,7 +250,7 @@ def list_run_ids(store: Store) -> list[str]:
 def _list_with_manifest(store: Store, positions: Sequence[Position]) -> list[str]:
     folders = _sort_folders(store, positions)
     with ThreadPoolExecutor(N_READERS) as pool:
-        exist = list(pool.map(lambda run_id: store.exists(_manifest_path(run_id)), folders))
+        exist = list(pool.map(lambda run_id: store.exists(_make_manifest_path(run_id)), folders))
     return [run_id for run_id, exists in zip(folders, exist, strict=True) if exists]
 
 
@@ -257,13 +258,12 @@ def _sort_folders(store: Store, positions: Sequence[Position]) -> list[str]:
     """Return all run folders, including folders without a manifest, in the order of `list_run_ids`."""
     numbers = {position.run_id: position.number for position in positions}
 
-    def order(run_id: str) -> tuple[int, str, str]:
-        time = (
-            RUN_DATE.sub(r"\1\2\3", run_id, count=1) if RUN_DATE.match(run_id) else run_id
-        )  # 2026-11-23 is like 20261123
+    def make_sort_key(run_id: str) -> tuple[int, str, str]:
+        # 2026-11-23 is like 20261123
+        time = RUN_DATE_PATTERN.sub(r"\1\2\3", run_id, count=1) if RUN_DATE_PATTERN.match(run_id) else run_id
         return numbers.get(run_id, -1), time, run_id
 
-    return sorted(store.list_folders("runs"), key=order)
+    return sorted(store.list_folders("runs"), key=make_sort_key)
 
 
 def read_newest_first(store: Store) -> Iterator[Run]:
@@ -271,7 +271,7 @@ def read_newest_first(store: Store) -> Iterator[Run]:
     positions = _list_positions(store)
     newest = _find_newest(store, positions)
     for run_id in reversed(_sort_folders(store, positions)):
-        if store.exists(_manifest_path(run_id)):
+        if store.exists(_make_manifest_path(run_id)):
             yield _read_run(store, run_id, latest=run_id == newest)
 
 
@@ -288,12 +288,15 @@ def read_earlier_runs(store: Store, run_id: str) -> Iterator[Run]:
         yield _read_run(store, earlier, latest=False)
 
 
-def _manifest_path(run_id: str) -> str:
+def _make_manifest_path(run_id: str) -> str:
     return f"runs/{run_id}/manifest.json"
 
 
 def find_newest_run(store: Store) -> str | None:
-    """Return the id of the existing run that was most recently made the newest, or of the last run if none was."""
+    """Return the id of the existing run that was most recently made the newest, or of the last run if none was.
+
+    Return None if the store has no run.
+    """
     return _find_newest(store, _list_positions(store))
 
 
@@ -302,7 +305,7 @@ def _find_newest(store: Store, positions: Sequence[Position]) -> str | None:
         yield from (position.run_id for position in reversed(positions) if position.made_newest)
         yield from reversed(_sort_folders(store, positions))
 
-    return next((run_id for run_id in list_candidates() if store.exists(_manifest_path(run_id))), None)
+    return next((run_id for run_id in list_candidates() if store.exists(_make_manifest_path(run_id))), None)
 
 
 def find_run(store: Store, run: str, key: str = "run") -> str:
@@ -321,7 +324,7 @@ def find_run(store: Store, run: str, key: str = "run") -> str:
 
 def read_manifest(store: Store, run_id: str) -> dict[str, Any]:
     """Return a run's manifest; raise ConfigError with its address if it is missing or damaged."""
-    path = _manifest_path(run_id)
+    path = _make_manifest_path(run_id)
     url = str(store.place / path)
     text = store.read_text(path)
     if text is None:
@@ -333,7 +336,7 @@ def parse_manifest(text: str, url: str) -> dict[str, Any]:
     """Parse a manifest; raise ConfigError with its address if it is damaged."""
     try:
         content = decode_json(text)
-        _MANIFEST.validate_python(content, strict=True)
+        _MANIFEST_ADAPTER.validate_python(content, strict=True)
         json.dumps(content, ensure_ascii=False).encode()  # fails on a lone surrogate, which cannot be displayed
     except ValidationError as error:
         first = error.errors(include_url=False)[0]

@@ -30,7 +30,7 @@ from plumbline.pipelines.base.storage import (
 from plumbline.pipelines.store.cells import Cell, Outcome, State
 from plumbline.pipelines.store.checksums import (
     DIGEST_KEY,
-    NO_DIGEST,
+    DIGEST_PLACEHOLDER,
     DamagedError,
     check_digest,
     check_table,
@@ -41,7 +41,7 @@ from plumbline.pipelines.store.checksums import (
 
 DRAFT_SUFFIX = ".draft.parquet"
 LATEST_FILE = "runs/latest"
-STORE_MARK = "store.json"
+STORE_FILE = "store.json"
 RERUN_REMEDY = "run the sweep again, which writes a new run, or delete the run's folder"
 """Remedy for a damaged file in a run."""
 VERIFY_REMEDY = "run the sweep again with verify=true, which computes it again"
@@ -50,9 +50,9 @@ damage.
 """
 COUNTED_KEY = "plumbline_counted"
 """Key in the metadata of a table's file, for counts of its rows. The counts are stored as base64-encoded Parquet."""
-PAGE_FILES = 999
+FILES_PER_PAGE = 999
 """Number of files in a page; a single S3 request can list one file more, which shows whether the folder has more."""
-WORKING_FOLDERS = "/runtime_resources/working_dir_files/"
+RAY_WORKING_FOLDERS = "/runtime_resources/working_dir_files/"
 """Folder into which `ray job submit --working-dir` unpacks a job's files. Ray deletes them some time after the job."""
 
 
@@ -126,16 +126,16 @@ class Store:
     def check(self) -> None:
         """Mark the folder as a store; raise ConfigError if it is unreachable or does not support create-only writes."""
         with readable_errors(self.place, "store"):
-            (self.place / STORE_MARK).create_mark(b'{"plumbline_store": 1}\n')
+            (self.place / STORE_FILE).create_mark(b'{"plumbline_store": 1}\n')
 
     def list_files(self, folder: str) -> dict[str, float]:
         """Return the paths of a folder's files with their modification times."""
-        return {path: entry.modified for path, entry in self._below(folder)}
+        return {path: entry.modified for path, entry in self._iterate_below(folder)}
 
     def page(self, folder: str) -> Page:
         """Return the first files of a folder, as many as a single request can list."""
-        below = self._below(folder)
-        written = {path: entry.modified for path, entry in islice(below, PAGE_FILES)}
+        below = self._iterate_below(folder)
+        written = {path: entry.modified for path, entry in islice(below, FILES_PER_PAGE)}
         return Page(written, next(below, None) is None)
 
     def count_cells(self, stages: Iterable[str]) -> CellCount:
@@ -148,7 +148,7 @@ class Store:
 
     def walk_files(self, folder: str) -> Iterator[StoredFile]:
         """Yield the files of a folder with their sizes and modification times."""
-        for path, entry in self._below(folder):
+        for path, entry in self._iterate_below(folder):
             yield StoredFile(path, entry.size, entry.modified)
 
     def list_folders(self, folder: str) -> list[str]:
@@ -160,7 +160,7 @@ class Store:
                 return []
         return sorted(name for name, entry in entries.items() if entry.type == "directory")
 
-    def _below(self, path: str) -> Iterator[tuple[str, Entry]]:
+    def _iterate_below(self, path: str) -> Iterator[tuple[str, Entry]]:
         """Yield the files below a path, or the file at the path itself; yield nothing if the path does not exist."""
         with readable_errors(self.place, "store"), suppress(FileNotFoundError):
             for relative, entry in (self.place / path).files():
@@ -274,7 +274,7 @@ class Store:
 
     def files(self, path: str) -> list[str]:
         """Return the sorted paths of a folder's files, or a single file's path; empty if the path does not exist."""
-        return sorted(name for name, _ in self._below(path) if not name.rpartition("/")[2].startswith("."))
+        return sorted(name for name, _ in self._iterate_below(path) if not name.rpartition("/")[2].startswith("."))
 
     def remove(self, path: str) -> None:
         with convert_write_errors(self.place / path):
@@ -320,7 +320,7 @@ class Store:
 
     def write_page(self, path: str, html: str) -> int:
         """Write an HTML page with its digest in a comment at the end; return its size in bytes."""
-        page = insert_digest(f"{html.rstrip()}\n<!-- {NO_DIGEST} -->\n".encode())
+        page = insert_digest(f"{html.rstrip()}\n<!-- {DIGEST_PLACEHOLDER} -->\n".encode())
         (self.place / path).write(page)
         return len(page)
 
@@ -372,7 +372,7 @@ def open_store(config: StoreAddress) -> Store:
         place = config.storage.locate(config.store, writable=True)
     except ConfigError as error:
         raise ConfigError(f"store: {error}") from error
-    if WORKING_FOLDERS in place.path:
+    if RAY_WORKING_FOLDERS in place.path:
         raise ConfigError(
             f"store {place}: is in the working folder of a Ray job, which Ray deletes; "
             "choose a permanent location, such as store=s3://BUCKET/PREFIX or store=/an/absolute/path"
@@ -383,7 +383,7 @@ def open_store(config: StoreAddress) -> Store:
 def open_existing_store(config: StoreAddress) -> Store:
     """Open the configured store for a job that only reads it; raise ConfigError if it does not exist."""
     store = open_store(config)
-    if not store.exists(STORE_MARK) and not store.list_folders("runs"):  # a copied store may contain only runs
+    if not store.exists(STORE_FILE) and not store.list_folders("runs"):  # a copied store may contain only runs
         scheme, separator, path = store.place.url.partition("://")
         bucket = config.storage.locate(f"{scheme}://{path.partition('/')[0]}") if separator else None
         with readable_errors(store.place, "store"):
@@ -397,13 +397,13 @@ def open_existing_store(config: StoreAddress) -> Store:
 
 
 def is_store(folder: Place) -> bool:
-    mark = folder / STORE_MARK
+    mark = folder / STORE_FILE
     return mark.is_file() and b"plumbline_store" in mark.read()
 
 
 def exclude_stores(folder: Place, paths: Sequence[str]) -> list[str]:
     """Return the paths, relative to a folder, that are not inside a store."""
-    marked = [path.removesuffix(STORE_MARK) for path in paths if path.rpartition("/")[2] == STORE_MARK]
+    marked = [path.removesuffix(STORE_FILE) for path in paths if path.rpartition("/")[2] == STORE_FILE]
     stores = tuple(path for path in marked if is_store(folder / path.rstrip("/")))
     return [path for path in paths if not path.startswith(stores)]
 
@@ -432,13 +432,13 @@ def _encode(cell: Cell, table: pa.Table, provenance: Mapping[str, Any]) -> bytes
 
 def encode_cell(table: pa.Table, provenance: Mapping[str, Any]) -> bytes:
     """Encode a cell as Parquet with page checksums, its provenance and the SHA-256 of all other bytes."""
-    return insert_digest(_encode_parquet(table, {"plumbline": json.dumps(provenance), DIGEST_KEY: NO_DIGEST}))
+    return insert_digest(_encode_parquet(table, {"plumbline": json.dumps(provenance), DIGEST_KEY: DIGEST_PLACEHOLDER}))
 
 
 def encode_table(name: str, table: pa.Table, counted: pa.Table | None = None) -> bytes:
     """Encode one file of a run's table, like a cell but with the table's name instead of the provenance."""
     tally = {} if counted is None else {COUNTED_KEY: b64encode(_encode_parquet(counted)).decode()}
-    metadata = {"plumbline": json.dumps({"table": name}), **tally, DIGEST_KEY: NO_DIGEST}
+    metadata = {"plumbline": json.dumps({"table": name}), **tally, DIGEST_KEY: DIGEST_PLACEHOLDER}
     return insert_digest(_encode_parquet(table, metadata))
 
 

@@ -42,7 +42,7 @@ def find_suite(store: Store, suite_id: str) -> Suite | None:
 
 
 def find_named_run(store: Store, name: str, benchmark: str, key: str) -> str | None:
-    """Return the id of the run with this name or, if it is the name of a suite, of its run of the benchmark.
+    """Return the id of the run with this name; the name of a suite stands for the suite's run of the benchmark.
 
     Returns None if the suite has no run of the benchmark; raises ConfigError if the run does not exist.
     """

@@ -63,7 +63,7 @@ def run_adaptive(
 
 
 def _list_undecided(seen: SeenPrompts) -> set[tuple[str, str]]:
-    """Return the generators that are not told apart by every metric, each two in alphabetical order."""
+    """Return the pairs of generators that some metric cannot distinguish yet; each pair is in alphabetical order."""
     rows = (row for row in seen.decisions.to_pylist() if row["verdict"] == "undecided")
     return {(min(both), max(both)) for row in rows for both in [(row["generator_a"], row["generator_b"])]}
 
@@ -71,7 +71,11 @@ def _list_undecided(seen: SeenPrompts) -> set[tuple[str, str]]:
 def _compute_round(
     now: PlannedSweep, round: int, display: Callable[[], AbstractContextManager[Watch]]
 ) -> tuple[PlannedSweep, dict[str, Outcome], SeenPrompts]:
-    """Compute a round's missing cells and make its decisions. If no cell is missing, the sweep is not registered."""
+    """Compute a round's missing cells; return the sweep, the outcomes by path, and the decisions after the round.
+
+    If no cell is missing or damaged, the sweep is not registered in the store. Raises StoreError if cells are damaged
+    again and again.
+    """
     rounds, options = now.rounds, now.config.adaptive
     assert rounds is not None and options is not None
     ranking = {name: metric.prefers_lower for name, metric in now.config.metrics.items() if metric.ranks}

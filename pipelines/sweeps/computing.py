@@ -58,10 +58,10 @@ def register_sweeps(
     content |= {"benchmark": ", ".join(sweep.config.benchmark.name for sweep in sweeps), "uses": uses}
     planned_events, totals = Totals(expect_cells(nodes)), Totals()
 
-    def progress() -> dict[str, Any]:
+    def make_progress() -> dict[str, Any]:
         return describe_progress(nodes, totals.nodes or planned_events.nodes)
 
-    with send_heartbeats(store, progress, **content):
+    with send_heartbeats(store, make_progress, **content):
         deletions = wait_for_deletions(store)
         current = []
         for sweep in sweeps:
@@ -150,7 +150,10 @@ def compute_missing(planned: PlannedSweep, watch: Watch) -> dict[str, Outcome]:
 
 
 def compute_workload(workload: Workload, executor: Executor, watch: Watch) -> dict[str, Outcome]:
-    """Compute the missing cells of one or more sweeps. If no cell is missing, no executor module is imported."""
+    """Compute the missing cells of one or more sweeps, and return the outcomes by path of the cell.
+
+    If no cell is missing, no executor module is imported.
+    """
     nodes = [item for item in workload.nodes if item.missing]
     if not nodes:
         return {}
@@ -203,10 +206,10 @@ def with_times(planned: PlannedSweep, totals: Totals) -> PlannedSweep:
 
 
 def sum_usage(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[str, Usage]:
-    """Return the tokens and calls that each node used in this run.
+    """Return the tokens and calls that were used in this run, by node.
 
-    Image stages compute the cells of all metrics for a shard together and count their usage once, so it is only added
-    once.
+    Image stages compute the cells of all metrics for a shard together and count the usage once for all these cells, so
+    this usage is added only once.
     """
     counted: dict[tuple[str, PlannedCell | Shard], Usage] = {}
     for cell in plan.cells:

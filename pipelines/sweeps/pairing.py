@@ -15,7 +15,7 @@ from plumbline.pipelines.store.store import Store
 
 
 class SelectionSize(NamedTuple):
-    """Numbers of pairs that a selection of generators has, whether or not they have been compared before."""
+    """Number of pairs in one way of selecting generators to compare, including pairs that were compared before."""
 
     pairs: str
     """Value of the metric's option `pairs`, with the options that belong to it."""
@@ -47,7 +47,7 @@ def measure_selections(counts: Mapping[Generators, int], selection: PairSelectio
 def add_pairs(
     sources: Sources, metrics: Mapping[str, Metric], benchmark: str, store: Store, cache: ImageFileCache
 ) -> Sources:
-    """Return the sources with the pairs of images that some metrics compare; all of them select the same pairs.
+    """Return the sources with the pairs of images that pairwise metrics compare; all metrics compare the same pairs.
 
     Raise ConfigError if there are no pairs, or if the choice of generators does not fit the benchmark.
     """
@@ -76,7 +76,7 @@ def add_pairs(
 def _choose_generators(
     key: str, selection: PairSelection, generators: Sequence[str], benchmark: str, store: Store
 ) -> list[Generators]:
-    """Return the generators to compare with each other, each two in alphabetical order."""
+    """Return the pairs of generators to compare; each pair is in alphabetical order."""
     everything = list(combinations(generators, 2))
     if selection.baseline is not None:
         check_known(f"{key}.baseline", selection.baseline, generators)

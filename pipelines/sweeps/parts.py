@@ -25,7 +25,7 @@ from plumbline.operators.images.generation_settings import (
 )
 from plumbline.operators.images.rows import identify, list_image_records
 from plumbline.operators.results.percentile_ranks import Sketch, make_sketch
-from plumbline.operators.results.summary import Skills, Sums, Tally, count_each
+from plumbline.operators.results.summary import ScoreSums, Skills, Tally, count_each
 from plumbline.operators.stages.scores import digest_score_inputs
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.base.tables import Rejection
@@ -50,7 +50,7 @@ class ScoresPart(NamedTuple):
     """Digest of everything that the rows of the part, and their tally, depend on."""
     path: str
     earlier: str | None = None
-    """Path of the same part in an earlier run."""
+    """Path of the same part in an earlier run; None if no earlier run has the part."""
 
     @property
     def generator(self) -> str:
@@ -73,7 +73,9 @@ class QuestionCells(NamedTuple):
 
 
 class InputDigests(NamedTuple):
-    """Digest of each prompt's current questions and entailment; scores with another digest are outdated.
+    """Digests of the current questions about each prompt, and of their entailment by the prompt.
+
+    A score that was computed from inputs with another digest is outdated.
 
     The digests are in two parallel arrays of hashes. Prompts whose questions are not in the store any more, for example
     after pruning, are left out.
@@ -115,7 +117,7 @@ class SharedInputs(NamedTuple):
 class CountedPart(NamedTuple):
     """A part that has been written, with counts of its rows."""
 
-    sums: Mapping[tuple[str, str], Sums]
+    sums: Mapping[tuple[str, str], ScoreSums]
     """Sums by generator and metric, to be merged into a tally."""
     failures: pa.Table
     """Failures by kind (schema FAILURES)."""
@@ -156,7 +158,7 @@ class MissingRows(NamedTuple):
     """Ingest rejections that caused the missing rows, if any."""
 
 
-def errors_part_path(scores_part: str) -> str:
+def make_errors_part_path(scores_part: str) -> str:
     """Return the path of the file that lists a part's rows without a score."""
     return scores_part.replace("/scores.parquet/", "/errors.parquet/")
 
@@ -358,7 +360,7 @@ def _count_part(
     """
     errors = _select_errors(table, shards, locations)
     if len(errors):
-        shared.store.write_table(errors_part_path(path), errors)
+        shared.store.write_table(make_errors_part_path(path), errors)
     return CountedPart(
         sums=tally.sums,
         failures=count_failures(errors),
@@ -418,4 +420,4 @@ def _locate_rows(table_rows: NDArray[np.intp], shards: Sequence[tuple[Shard, int
         if last is not shard:
             last, files = shard, read_own_files(shard)
         row = int(table_row - first_rows[number])
-        yield _RowLocation(files[row]) if row < len(files) else _RowLocation(shard.url, shard.row_in_file(row))
+        yield _RowLocation(files[row]) if row < len(files) else _RowLocation(shard.url, shard.get_row_in_file(row))

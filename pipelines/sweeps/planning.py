@@ -134,7 +134,7 @@ def check_installed(config: SweepConfig) -> None:
 
 
 def _list_versions(benchmark: BenchmarkConfig, storage: StorageConfig, key: str) -> list[tuple[str, int, str]]:
-    """Return the path, size and version of each of the benchmark's prompt or question files."""
+    """Return the path, size and ETag of each file of a benchmark's prompts or questions, as `key` specifies."""
     if (address := getattr(benchmark, key)) is None:
         return []
     place = storage.locate(address)

@@ -48,8 +48,8 @@ from plumbline.pipelines.sweeps.parts import (
     QuestionCells,
     ScoresPart,
     SharedInputs,
-    errors_part_path,
     gather_parts,
+    make_errors_part_path,
     read_input_digests,
     write_missing_part,
 )
@@ -62,7 +62,7 @@ MAX_PART_ROWS = 1 << 15
 MAX_TASK_ROWS = 1 << 19
 """Maximum number of rows in a task, unless a single part has more. All parts in a task are made from the same shards.
 """
-COPY_SPEED = 4
+COPY_SPEED_RATIO = 4
 """Speed of copying rows from an earlier run relative to making them from cells."""
 PROMPT_STAGES = tuple(stage.name for stage in STAGES.values() if stage.row_kind == "prompts")
 """Stages over prompts. A score may depend on their cells as well as on the cells of its image."""
@@ -152,7 +152,7 @@ def gather_results(
     """
     folder = f"runs/{run_id}/scores.parquet"
     parts = _split_into_parts(plan, sources, store, run_id)
-    rows = sum(part.rows // COPY_SPEED if part.earlier else part.rows for part in parts)
+    rows = sum(part.rows // COPY_SPEED_RATIO if part.earlier else part.rows for part in parts)
     with open_tasks(cluster, store, rows=rows, sources=[shard.place for shard in sources.image_shards[:1]]) as tasks:
         part_tasks = [_make_task(group, plan, outcomes) for group in _group_by_shards(parts)]
         read = _read_input_digests(tasks, part_tasks, store)
@@ -217,7 +217,10 @@ def _read_input_digests(
 def _combine_counts(
     parts: Iterable[ScoresPart], counts: Iterable[CountedPart]
 ) -> tuple[dict[str, SettingCounts], dict[PlannedCell, int]]:
-    """Return the counts of generation settings by generator, if any, and the index of each cell's first row."""
+    """Return the counts of generation settings by generator, and the index of each cell's first row.
+
+    Generators without any settings are left out. An index is the position of a row among all rows of the run.
+    """
     settings: dict[str, SettingCounts] = {}
     first_rows: dict[PlannedCell, int] = {}
     row = 0
@@ -231,7 +234,10 @@ def _combine_counts(
 
 
 def _split_into_parts(plan: Plan, sources: Sources, store: Store, run_id: str) -> list[ScoresPart]:
-    """Return the parts of the run in plan order; their file names consist of a number and their key."""
+    """Return the parts of the run in plan order, each with the path of the same part in an earlier run, if any.
+
+    A part's file name consists of a number and the part's key.
+    """
     labels, labels_of, list_folder = sources.skill_labels, dict[tuple[str, str], str](), cache(store.list_files)
     parts: list[ScoresPart] = []
     for metric, cells in plan.scores.items():
@@ -286,7 +292,7 @@ def _make_part_key(
     written: dict[str, None] = {}
     if any(recipe.stage in PROMPT_STAGES for recipe in cells[0].recipe.reads):  # the same for all cells of a metric
         for cell in cells:
-            for stage, read in plan.upstream(cell).items():
+            for stage, read in plan.list_upstream(cell).items():
                 written |= dict.fromkeys(each.path for each in read if stage in PROMPT_STAGES)
     shards = [cell.shard for cell in cells]
     content = {
@@ -320,7 +326,7 @@ def _make_task(parts: tuple[ScoresPart, ...], plan: Plan, outcomes: Mapping[str,
         pairs: dict[QuestionCells, None] = {}
         for cell in part.cells:
             if any(recipe.stage == "questions" for recipe in cell.recipe.reads):
-                read = plan.upstream(cell)
+                read = plan.list_upstream(cell)
                 entailment: Sequence[PlannedCell | None] = read.get("entailment") or [None] * len(read["questions"])
                 pairs |= dict.fromkeys(map(QuestionCells, read["questions"], entailment))
         questions[part.metric] = tuple(pairs)
@@ -406,10 +412,14 @@ def _list_missing_rows(
 
 
 def _remove_others(store: Store, paths: Sequence[str], counted: Sequence[CountedPart], folder: str) -> None:
-    """Remove parts that are left from an earlier round with broken cells; write an empty table if no errors remain."""
-    failed = {errors_part_path(path) for path, part in zip(paths, counted, strict=True) if len(part.failures)}
+    """Remove the parts in the folder that are not in `paths`, as left by an earlier round with broken cells.
+
+    Also remove the run's tables of errors, except those of parts with failures. If every row has a score, write an
+    empty table of errors.
+    """
+    failed = {make_errors_part_path(path) for path, part in zip(paths, counted, strict=True) if len(part.failures)}
     if not failed:
-        nothing = errors_part_path(f"{folder}/00000.parquet")
+        nothing = make_errors_part_path(f"{folder}/00000.parquet")
         store.write_table(nothing, schemas.ERRORS.empty_table())
         failed = {nothing}
     errors = get_errors_path(folder.rpartition("/")[0])

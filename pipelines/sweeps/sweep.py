@@ -114,7 +114,7 @@ def _count_copied(plan: Plan, outcomes: Mapping[str, Outcome]) -> int:
         outcome = outcomes.get(cell.path)
         if outcome is None or outcome.state == "failed":
             continue
-        read = [each.path for cells in plan.upstream(cell).values() for each in cells if each.path in outcomes]
+        read = [each.path for cells in plan.list_upstream(cell).values() for each in cells if each.path in outcomes]
         if 0 < outcome.rows == outcome.kept or (read and copied.issuperset(read)):
             copied.add(cell.path)
     return len(copied)

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from plumbline.pipelines.base.cluster_config import ClusterConfig
-from plumbline.pipelines.maintenance.gc_config import PRUNABLE
+from plumbline.pipelines.maintenance.gc_config import PRUNABLE_STAGES
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.running.tasks import open_tasks
 from plumbline.pipelines.store.store import BrokenCell, GoneCell, Store
 
-BATCH_CELLS = 64
+CELLS_PER_BATCH = 64
 
 
 class VerifiedCells(NamedTuple):
@@ -37,10 +37,10 @@ def verify_cells(plan: Plan, store: Store, cluster: ClusterConfig) -> VerifiedCe
     expected = [cell for cell in plan.cells if cell not in plan.missing and cell not in plan.untried]
     batches = (
         [
-            CellToRead(cell.path, cell.key, cell.recipe.stage in PRUNABLE)
-            for cell in expected[first : first + BATCH_CELLS]
+            CellToRead(cell.path, cell.key, cell.recipe.stage in PRUNABLE_STAGES)
+            for cell in expected[first : first + CELLS_PER_BATCH]
         ]
-        for first in range(0, len(expected), BATCH_CELLS)
+        for first in range(0, len(expected), CELLS_PER_BATCH)
     )
     with open_tasks(cluster, store, rows=sum(cell.shard.rows for cell in expected)) as tasks:
         found = list(tasks.map(_read_cells, batches, shared=store))

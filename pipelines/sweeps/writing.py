@@ -24,7 +24,7 @@ from plumbline.pipelines.base.exit_codes import Ending
 from plumbline.pipelines.plans.costs import describe_costs
 from plumbline.pipelines.plans.plan import PAIR_STAGES, Plan
 from plumbline.pipelines.plans.sweep_config import SweepConfig
-from plumbline.pipelines.sources.pairs import IDS, read_pairs
+from plumbline.pipelines.sources.pairs import ID_COLUMNS, read_pairs
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, digest, is_draft
 from plumbline.pipelines.store.reused_rows import NOT_TRIED_ERROR, count_retried
 from plumbline.pipelines.store.run_scores import write_prompt_texts
@@ -111,7 +111,7 @@ def _describe_run(planned: PlannedSweep, results: Results, outcomes: Mapping[str
     images = sum(shard.rows for shard in sources.image_shards)
     if planned.seen is not None and planned.rounds is not None:
         of_images = sum(shard.rows for shard in planned.rounds.sources.image_shards)
-        manifest["seen"] = {**planned.seen.counts(), "images": images, "of_images": of_images}
+        manifest["seen"] = {**planned.seen.collect_counts(), "images": images, "of_images": of_images}
     if (whole := sources.full_size) is not None:  # the benchmark is only scored in part
         manifest["limited"] = {
             "prompts": len(sources.prompts),
@@ -167,7 +167,7 @@ def _read_pairs_cell(cell: PlannedCell, plan: Plan, outcomes: Mapping[str, Outco
         except (OSError, PlumblineError) as problem:
             error = RowError("cell_unreadable", str(problem), retryable=True)
     try:
-        pairs = read_pairs(cell.shard, IDS)
+        pairs = read_pairs(cell.shard, ID_COLUMNS)
     except PlumblineError:
         return schemas.PAIRS.empty_table()
     records = []

@@ -15,11 +15,11 @@ from uvicorn import Server
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 LOG = logging.getLogger(__name__)
-MAX_HEAD = 65_536
+MAX_HEAD_BYTES = 65_536
 """Maximum number of bytes in a request's head, or in the trailers after a body."""
 PIECE_BYTES = 16_384
 """Number of bytes that are parsed between two checks of a head's length."""
-HEAD_TOO_LONG = f"expected a head of at most {MAX_HEAD} bytes".encode()
+HEAD_TOO_LONG = f"expected a head of at most {MAX_HEAD_BYTES} bytes".encode()
 HEAD_TOO_LONG_REPLY = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\n"
     b"X-Content-Type-Options: nosniff\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
@@ -51,7 +51,7 @@ class SameOriginGuard:
 
 
 class PromptConnection(HttpToolsProtocol):
-    """A connection that is closed if a head is longer than MAX_HEAD, or if no request arrives for too long.
+    """A connection that is closed if a head is longer than MAX_HEAD_BYTES, or if no request arrives for too long.
 
     uvicorn itself accepts heads of any length, because llhttp has no limit. It measures its `timeout_keep_alive` from
     the end of a response to the next byte, so a client that never sends a head, or sends only a byte of it now and
@@ -74,7 +74,7 @@ class PromptConnection(HttpToolsProtocol):
             piece = data[start : start + PIECE_BYTES]
             self.unparsed += len(piece)
             super().data_received(piece)
-            if self.unparsed > MAX_HEAD:
+            if self.unparsed > MAX_HEAD_BYTES:
                 if self._is_idle():
                     self.transport.write(HEAD_TOO_LONG_REPLY)
                 self.transport.close()

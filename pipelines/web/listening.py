@@ -18,9 +18,9 @@ from plumbline.operators.base.errors import ConfigError
 
 IDLE_TIMEOUT = 10
 """Seconds without a request before a connection is closed."""
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 """Host names that reach only this machine."""
-HOST_NAME = re.compile(r"\*|(?:\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\]")
+HOST_NAME_PATTERN = re.compile(r"\*|(?:\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\]")
 
 
 def check_address(port: int, hosts: Sequence[str]) -> None:
@@ -28,7 +28,7 @@ def check_address(port: int, hosts: Sequence[str]) -> None:
     if not 0 <= port < 65536:
         raise ConfigError(f"port: expected 0 to 65535, got {port}")
     for name in hosts:
-        if not HOST_NAME.fullmatch(name):
+        if not HOST_NAME_PATTERN.fullmatch(name):
             raise ConfigError(
                 f"hosts: expected names without scheme and port (gpu-7, *.example.org, [fd00::7] or *), got {name!r}"
             )
@@ -45,7 +45,7 @@ def list_allowed_hosts(host: str, hosts: Sequence[str]) -> list[str]:
         is_everywhere = host == ""
     if is_everywhere and not hosts:
         return ["*"]
-    return list(dict.fromkeys([*LOOPBACK, _add_brackets(host), *hosts]))
+    return list(dict.fromkeys([*LOOPBACK_HOSTS, _add_brackets(host), *hosts]))
 
 
 def format_server_url(host: str, listener: socket.socket) -> str:
@@ -58,8 +58,11 @@ def _add_brackets(host: str) -> str:
 
 
 @contextmanager
-def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """Listen at an address before the application loads; port 0 means any free port. Raises OSError if it is in use."""
+def open_listening_socket(host: str, port: int) -> Iterator[socket.socket]:
+    """Listen at an address before the application loads; port 0 means any free port.
+
+    Yields the socket, which is closed when the context ends. Raises OSError if the port is in use.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -98,7 +101,9 @@ def _is_not_cut_off(record: logging.LogRecord) -> bool:
 
 
 def take_token(host: str, variable: str) -> str | None:
-    """Return the access token and remove it from the environment, so that child processes do not inherit it.
+    """Return the access token in the environment variable `variable`, or None if it is not set.
+
+    The variable is removed from the environment, so that child processes do not inherit the token.
 
     Raises ConfigError if the token is missing although other machines can reach the service.
     """

@@ -6,9 +6,9 @@ from pydantic import ValidationError
 
 from plumbline.operators.base.errors import SourceError
 
-MAX_NAME = 48
+MAX_NAME_CHARACTERS = 48
 """Maximum number of characters in a name. In UTF-8 this is at most 192 bytes, short enough for a folder name."""
-FORBIDDEN = frozenset('/\\:*?"<>|[]{}%#')
+FORBIDDEN_CHARACTERS = frozenset('/\\:*?"<>|[]{}%#')
 
 
 class BadName(SourceError):
@@ -23,16 +23,20 @@ def clean_name(given: str, field: str) -> str:
     name = unicodedata.normalize("NFC", given).strip()
     if not is_clean(name):
         raise BadName(
-            f"{field}: expected a name of up to {MAX_NAME} characters that begins with a letter or a digit and has "
-            f"none of {' '.join(sorted(FORBIDDEN))}, got {given[:80]!r}"
+            f"{field}: expected a name of up to {MAX_NAME_CHARACTERS} characters that begins with a letter or a digit "
+            f"and has none of {' '.join(sorted(FORBIDDEN_CHARACTERS))}, got {given[:80]!r}"
         )
     return name
 
 
 def is_clean(name: str) -> bool:
     """Return True if the name is valid for a folder on any disk and on S3, and no other name looks the same."""
-    plain = name.isprintable() and not FORBIDDEN & set(name) and name == unicodedata.normalize("NFC", name).strip()
-    return plain and name[:1].isalnum() and len(name) <= MAX_NAME
+    plain = (
+        name.isprintable()
+        and not FORBIDDEN_CHARACTERS & set(name)
+        and name == unicodedata.normalize("NFC", name).strip()
+    )
+    return plain and name[:1].isalnum() and len(name) <= MAX_NAME_CHARACTERS
 
 
 def describe_mistake(error: ValidationError) -> str:

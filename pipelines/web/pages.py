@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from plumbline.pipelines.web.http_guards import make_guards
 from plumbline.pipelines.web.listening import has_token
 
-HEADERS = {
+DEFAULT_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -20,7 +20,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 """Headers of every response by default."""
-MAX_BODY = 65_536
+MAX_BODY_BYTES = 65_536
 """Maximum number of bytes in a request body."""
 BODY_TIMEOUT = 30.0
 """Seconds allowed for receiving a request body."""
@@ -38,7 +38,7 @@ def make_page_guards(names: Sequence[str], token: str | None, policy: str) -> li
             response.headers["WWW-Authenticate"] = 'Basic realm="plumbline"'
         else:
             response = await answer(request)
-        for header, value in {"Content-Security-Policy": policy, **HEADERS}.items():
+        for header, value in {"Content-Security-Policy": policy, **DEFAULT_HEADERS}.items():
             response.headers.setdefault(header, value)
         return response
 
@@ -58,8 +58,8 @@ async def read_json_body(request: Request, what: str) -> bytes:
         async with asyncio.timeout(BODY_TIMEOUT):
             async for chunk in request.stream():
                 body += chunk
-                if len(body) > MAX_BODY:
-                    raise HTTPException(413, f"expected {what} of at most {MAX_BODY} bytes")
+                if len(body) > MAX_BODY_BYTES:
+                    raise HTTPException(413, f"expected {what} of at most {MAX_BODY_BYTES} bytes")
     except TimeoutError as error:
         raise HTTPException(408, f"expected {what} within {BODY_TIMEOUT:g} seconds") from error
     except ClientDisconnect as error:

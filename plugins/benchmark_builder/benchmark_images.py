@@ -19,7 +19,7 @@ from plumbline.pipelines.store.cells import Shard
 from plumbline.plugins.benchmark_builder.image_leaks import Fingerprint, compute_fingerprint
 from plumbline.plugins.benchmark_builder.leaks import Kind, Target
 
-TOO_PLAIN = RowError("blank_picture", "hardly varies in brightness, so it cannot be compared; replace it")
+TOO_PLAIN_ERROR = RowError("blank_picture", "hardly varies in brightness, so it cannot be compared; replace it")
 
 
 class ImageOptions(NamedTuple):
@@ -110,7 +110,7 @@ def _compute_fingerprints(row_images: Iterator[_RowImage], shard: Shard, options
     try:
         for row_image in row_images:
             decoded = decode_row_image(row_image.record, options.limits, options.uris.read)
-            result = decoded if isinstance(decoded, RowError) else compute_fingerprint(decoded) or TOO_PLAIN
+            result = decoded if isinstance(decoded, RowError) else compute_fingerprint(decoded) or TOO_PLAIN_ERROR
             if isinstance(result, RowError):
                 name = f"{describe_row(shard, row_image.row)}, {row_image.kind}"
                 rejections.append(Rejection(name, None, result.kind, result.message))

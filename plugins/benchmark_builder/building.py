@@ -26,7 +26,7 @@ from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.questions import read_cells, read_if_complete
 from plumbline.plugins.benchmark_builder.building_config import BuildConfig
 from plumbline.plugins.benchmark_builder.generation import PromptGeneration, make_requests, read_prompt_request
-from plumbline.plugins.benchmark_builder.input_prompts import GECKO, DraftPrompt, read_gecko, read_prompts
+from plumbline.plugins.benchmark_builder.input_prompts import GECKO_PROMPTS_FILE, DraftPrompt, read_gecko, read_prompts
 from plumbline.plugins.benchmark_builder.prompt_sets import (
     draw_balanced,
     find_near_duplicates,
@@ -57,7 +57,7 @@ class Selection(NamedTuple):
 
 
 class PlannedBuild(NamedTuple):
-    """A planned benchmark build, before any model is called."""
+    """The input, the models' sweeps and the published prompts of a benchmark build, before any model is called."""
 
     config: BuildConfig
     read: Selection
@@ -98,7 +98,7 @@ def plan_build(config: BuildConfig) -> PlannedBuild:
 
     Raises ConfigError, SourceError or ModelError.
     """
-    reference = config.storage.locate(f"{config.reference}/{GECKO}") if config.reference else None
+    reference = config.storage.locate(f"{config.reference}/{GECKO_PROMPTS_FILE}") if config.reference else None
     published = read_gecko(reference) if reference is not None else []
     parse = None
     if config.parser is not None:
@@ -138,7 +138,7 @@ def _require_skills(prompts: Sequence[DraftPrompt], config: BuildConfig) -> None
 def _plan_writer(
     config: BuildConfig, metric: Tagging | PromptGeneration, texts: Sequence[tuple[str, str]]
 ) -> PlannedSweep:
-    """Write the texts as a prompt table, and plan the sweep of the model that reads it."""
+    """Write the texts (id, text) as a prompt table, and return the planned sweep of the model that reads this table."""
     place = config.storage.locate(f"{config.output}/.build/{metric.kind}.parquet")
     records = [{"prompt_id": hash_text, "text": text} for hash_text, text in texts]
     table = rows.table(records, schemas.PROMPTS).select(["prompt_id", "text"])
@@ -147,7 +147,7 @@ def _plan_writer(
 
 
 def write_texts(planned: PlannedSweep, watch: Watch) -> WrittenTexts:
-    """Have the model write all missing texts; raise PlumblineError if a shard fails."""
+    """Have the model write all missing texts, and return all texts; raise PlumblineError if a shard fails."""
     (kind,) = planned.config.metrics
     with register_sweep(planned, watch) as (planned, watch):
         planned, outcomes, table = compute_and_repair(planned, watch, partial(_read_written, kind))
@@ -166,7 +166,7 @@ def _read_written(kind: str, planned: PlannedSweep, outcomes: Mapping[str, Outco
 
 
 def build_benchmark(planned: PlannedBuild, written: Mapping[str, WrittenTexts]) -> BuiltBenchmark:
-    """Write the benchmark, from the prompts in the file and the prompts that the model wrote."""
+    """Build the benchmark from the file's prompts and the model's prompts, write it, and return a summary of it."""
     config = planned.config
     tags = written["tagging"].rows if "tagging" in written else []
     generated = written["generation"].rows if "generation" in written else []
@@ -193,7 +193,7 @@ def build_benchmark(planned: PlannedBuild, written: Mapping[str, WrittenTexts]) 
 
 
 def _drop_near_duplicates(prompts: Sequence[DraftPrompt], threshold: float | None) -> Selection:
-    """Keep only the first prompt of each group of near-duplicates."""
+    """Keep only the first prompt of each group of near-duplicates, or all prompts if `threshold` is None."""
     if threshold is None:
         return Selection([*prompts], [])
     repeats = find_near_duplicates([prompt.text for prompt in prompts], threshold)
@@ -215,7 +215,7 @@ def _find_tag(row: Mapping[str, Any], config: BuildConfig) -> Tag | None:
 def _add_tags(
     prompts: Sequence[DraftPrompt], tags: Sequence[Mapping[str, Any]], config: BuildConfig
 ) -> list[DraftPrompt]:
-    """Append each prompt's tags to its skills."""
+    """Return the prompts, with each prompt's tags appended to its skills."""
     names: dict[str, list[str]] = {}
     for row in tags:
         tag = _find_tag(row, config)
@@ -227,7 +227,7 @@ def _add_tags(
 
 
 def _draw_prompts(prompts: Sequence[DraftPrompt], tags: Sequence[Mapping[str, Any]], config: BuildConfig) -> Selection:
-    """Draw from the prompts that have skills; keep all prompts if no drawing is configured."""
+    """Keep a random draw of the prompts that have skills, or all prompts if no drawing is configured."""
     if config.drawing is None:
         return Selection([*prompts], [])
     options = config.drawing

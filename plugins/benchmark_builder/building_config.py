@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from plumbline.operators.base.bounds import BoundsChecked, Positive, Share, SomeShare
+from plumbline.operators.base.bounds import BoundsChecked, NonZeroShare, Positive, Share
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.pipelines.base.cluster_config import ClusterConfig
@@ -27,7 +27,7 @@ class GenerationConfig(WriterOptions):
     """Skills and sub-skills to write prompts for, such as `att/count:additive`; null selects all that have a template.
     """
     controls: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
-    """Values that replace those in the templates, such as `{Words: [20-40]}`."""
+    """Values to use for the templates' controls instead of those in the templates, by control: `{Words: [20-40]}`."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
@@ -74,7 +74,7 @@ class BuildConfig(BoundsChecked):
     """Random selection of prompts from the file; null keeps all of them."""
     generation: GenerationConfig | None = None
     """Model that writes additional prompts; null writes none."""
-    near_duplicates: SomeShare | None = 0.8
+    near_duplicates: NonZeroShare | None = 0.8
     """Minimum Jaccard similarity of three-word sequences at which two prompts are near-duplicates; null keeps
     near-duplicates.
     """

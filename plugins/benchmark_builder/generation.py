@@ -26,17 +26,17 @@ from plumbline.operators.metrics.writing import UnreadableReply, Writing, Writte
 from plumbline.plugins.benchmark_builder.taxonomy import Check, Tag, Template, Value
 from plumbline.plugins.benchmark_builder.writer import TextWriter
 
-VERSION = 2
+PROMPT_FORMAT_VERSION = 2
 """Increase this number when the requests or the parsing of replies change."""
 REQUEST_FOR_ANOTHER_TEXT = "This is number {}: make it unlike the examples, and unlike the others."
-MAX_FIELD = 2_000
+MAX_FIELD_CHARACTERS = 2_000
 """Maximum length, in characters, of a field in a JSON reply."""
-_RANGE = re.compile(r"(\d+)(?:\s*[-–]\s*(\d+))?")
-_QUOTES = "\"'“”‘’"
+_RANGE_PATTERN = re.compile(r"(\d+)(?:\s*[-–]\s*(\d+))?")
+_QUOTE_CHARACTERS = "\"'“”‘’"
 
 
 class PromptRequest(NamedTuple):
-    """A request for one prompt."""
+    """A request to a language model to write one prompt."""
 
     sub_skill: str
     """The sub-skill, such as `att/count:additive`."""
@@ -87,7 +87,7 @@ class PromptGeneration(TextWriter):
 
     def question_options(self) -> dict[str, Any]:
         """Return everything that affects the prompts, except the requests themselves."""
-        words = digest_templates(REQUEST_FOR_ANOTHER_TEXT, _describe_json(["Caption"]), str(VERSION))
+        words = digest_templates(REQUEST_FOR_ANOTHER_TEXT, _describe_json(["Caption"]), str(PROMPT_FORMAT_VERSION))
         sampling = self.options.sampling._asdict()
         return {"templates": words, "sampling": sampling, "replies": self.options.replies}
 
@@ -106,7 +106,7 @@ def _make_form(request: PromptRequest, replies: Replies) -> Form[str]:
     text = _write_instructions(request, replies)
     if replies == "text":
         return Form(text, partial(_read_text_fields, fields))
-    schema = make_object_schema(**{name: make_string_schema(MAX_FIELD) for name in fields})
+    schema = make_object_schema(**{name: make_string_schema(MAX_FIELD_CHARACTERS) for name in fields})
     return Form(text, partial(_read_json_fields, fields), lambda max_tokens: schema)
 
 
@@ -175,7 +175,12 @@ def _read_reply(form: Form[str], request: PromptRequest, reply: str) -> str:
 
 def _remove_quotes(text: str) -> str:
     """Remove quotation marks that enclose the whole text."""
-    quoted = len(text) > 2 and text[0] in _QUOTES and text[-1] in _QUOTES and not set(text[1:-1]) & set('"“”')
+    quoted = (
+        len(text) > 2
+        and text[0] in _QUOTE_CHARACTERS
+        and text[-1] in _QUOTE_CHARACTERS
+        and not set(text[1:-1]) & set('"“”')
+    )
     return text[1:-1].strip() if quoted else text
 
 
@@ -185,7 +190,7 @@ def _check_field(check: Check, text: str, other: str) -> None:
             raise UnreadableReply(f"the {check.field} lacks the words {parsing.shorten(other)} of {check.contains}")
         return
     unit, length = ("words", len(text.split())) if check.words is not None else ("characters", len(text))
-    match = _RANGE.fullmatch(other.strip())
+    match = _RANGE_PATTERN.fullmatch(other.strip())
     if match is None:
         raise UnreadableReply(f"{check.other}: expected a number or a range such as 8-15, got {other!r}")
     lowest, highest = int(match[1]), int(match[2] or match[1])

@@ -9,19 +9,19 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.fft import dctn
 
-from plumbline.plugins.benchmark_builder.leaks import KINDS, Kind, Match, Matches
+from plumbline.plugins.benchmark_builder.leaks import MATCH_KINDS, Kind, Match, Matches
 
 SIDE, FREQUENCIES, CELLS = 64, 8, 16
 """Side lengths of three squares: the scaled image in pixels, the hashed block of frequencies, and the grid of mean
 colours.
 """
-MAX_BITS = 14
+MAX_DIFFERING_BITS = 14
 """Maximum number of differing hash bits, of 63, at which the colours of two images are compared."""
-MIN_CORRELATION = 0.95
-MIN_DEVIATION = 4.0
+MIN_COLOUR_CORRELATION = 0.95
+MIN_BRIGHTNESS_DEVIATION = 4.0
 """Standard deviation of the cells' brightness (0 to 255) below which an image is too plain to be compared."""
 PAIRS_AT_ONCE, IMAGES_AT_ONCE = 2**20, 1024
-GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
+GREY_WEIGHTS = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
 
 class Fingerprint(NamedTuple):
@@ -42,7 +42,7 @@ class TrainingImage(NamedTuple):
     name: str
     """The image's id, or an empty string if it has none."""
     fingerprint: Fingerprint | None
-    """None if the image is too plain to be compared."""
+    """Fingerprint of the image, or None if the image is too plain to be compared."""
 
 
 def compute_fingerprint(image: Image.Image) -> Fingerprint | None:
@@ -54,9 +54,11 @@ def compute_fingerprint(image: Image.Image) -> Fingerprint | None:
     small = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=3), dtype=np.float32)
     width = SIDE // CELLS
     colours = small.reshape(CELLS, width, CELLS, width, 3).mean(axis=(1, 3))
-    if (colours @ GREY).std() < MIN_DEVIATION:  # the cells of a fine pattern also have nearly the same mean colour
+    if (
+        colours @ GREY_WEIGHTS
+    ).std() < MIN_BRIGHTNESS_DEVIATION:  # the cells of a fine pattern also have nearly the same mean colour
         return None
-    frequencies = dctn(small @ GREY)[:FREQUENCIES, :FREQUENCIES].ravel()[1:]
+    frequencies = dctn(small @ GREY_WEIGHTS)[:FREQUENCIES, :FREQUENCIES].ravel()[1:]
     bits = int.from_bytes(np.packbits(frequencies > np.median(frequencies)).tobytes())
     return Fingerprint(bits, colours.round().astype(np.uint8).ravel())
 
@@ -67,9 +69,9 @@ class ImageFinder:
     Memory use depends only on the benchmark. Colours are compared only for pairs of images with similar hashes.
     """
 
-    def __init__(self, pictures: Sequence[tuple[Kind, Fingerprint]], min_correlation: float = MIN_CORRELATION):
+    def __init__(self, pictures: Sequence[tuple[Kind, Fingerprint]], min_correlation: float = MIN_COLOUR_CORRELATION):
         self.min_correlation = min_correlation
-        self._kinds = [KINDS.index(kind) for kind, _ in pictures]
+        self._kinds = [MATCH_KINDS.index(kind) for kind, _ in pictures]
         self._bits, self._colours = _stack_fingerprints([fingerprint for _, fingerprint in pictures])
 
     def find(self, images: Iterable[TrainingImage]) -> Matches:
@@ -83,7 +85,7 @@ class ImageFinder:
 
     def _find_in_batch(self, images: Sequence[TrainingImage], matches: Matches) -> None:
         bits, colours = _stack_fingerprints([image.fingerprint for image in images if image.fingerprint is not None])
-        theirs, own = np.nonzero(np.bitwise_count(bits[:, None] ^ self._bits) <= MAX_BITS)
+        theirs, own = np.nonzero(np.bitwise_count(bits[:, None] ^ self._bits) <= MAX_DIFFERING_BITS)
         for first in range(0, len(own), IMAGES_AT_ONCE):
             rows, places = (found[first : first + IMAGES_AT_ONCE] for found in (theirs, own))
             correlations = _correlate_rows(colours[rows], self._colours[places])

@@ -15,9 +15,9 @@ from plumbline.pipelines.sources import prompt_files
 from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, PromptColumnsConfig
 from plumbline.pipelines.sources.shards import hash_text
 
-GECKO = "gecko/gecko_prompts.csv"
+GECKO_PROMPTS_FILE = "gecko/gecko_prompts.csv"
 """Path of the prompt file within the folder of published files."""
-_NUMBER = re.compile(r"_\d+$")
+_NUMBER_PATTERN = re.compile(r"_\d+$")
 
 
 class DraftPrompt(NamedTuple):
@@ -57,7 +57,7 @@ def _read_records(place: Place, columns: PromptColumnsConfig) -> Sequence[Mappin
     if suffix.endswith(prompt_files.LIST_SUFFIX):
         return [{"text": line.strip()} for line in split_lines(read_text(place)) if line.strip()]
     names = {name: getattr(columns, name) for name in PROMPT_COLUMNS}
-    if suffix.endswith(prompt_files.SUFFIXES):
+    if suffix.endswith(prompt_files.PROMPT_FILE_SUFFIXES):
         named = prompt_files.PromptColumns(names, "prompt_columns", needs_ids=False)
         return prompt_files.read_prompts(read_content(place), place.url, named)
     sheet = read_sheet(place, tuple(names.values())).require(
@@ -90,6 +90,6 @@ def read_gecko(place: Place) -> list[DraftPrompt]:
         prompt_files.read_prompt_file(read_content(place), place.url, prompt_files.GECKO_COLUMNS)
     ):
         dataset_id = record["dataset_id"]
-        sub_skills = [_NUMBER.sub("", dataset_id)] if ":" in dataset_id else []
+        sub_skills = [_NUMBER_PATTERN.sub("", dataset_id)] if ":" in dataset_id else []
         prompts.append(DraftPrompt(f"{row}", record["prompt"], (*record["skills"], *sub_skills), "read"))
     return prompts

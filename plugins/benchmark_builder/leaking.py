@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from plumbline.operators.base.bounds import BoundsChecked, SomeShare
+from plumbline.operators.base.bounds import BoundsChecked, NonZeroShare
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import Sentence, names, plural
 from plumbline.operators.images.decoding import ImageLimits
@@ -36,11 +36,11 @@ from plumbline.pipelines.store.run_scores import read_run_scores
 from plumbline.pipelines.store.runs import find_run, name_by_time, read_manifest
 from plumbline.pipelines.store.store import Store
 from plumbline.plugins.benchmark_builder.benchmark_images import ImageOptions, read_benchmark_images
-from plumbline.plugins.benchmark_builder.image_leaks import MIN_CORRELATION, ImageFinder
+from plumbline.plugins.benchmark_builder.image_leaks import MIN_COLOUR_CORRELATION, ImageFinder
 from plumbline.plugins.benchmark_builder.leaks import (
-    IMAGE_KINDS,
-    KINDS,
-    TEXT_KINDS,
+    IMAGE_MATCH_KINDS,
+    MATCH_KINDS,
+    TEXT_MATCH_KINDS,
     Kind,
     LeakFinder,
     Matches,
@@ -53,17 +53,17 @@ from plumbline.plugins.benchmark_builder.leaks import (
     make_leaks_table,
     merge_matches,
 )
-from plumbline.plugins.benchmark_builder.training_captions import CAPTIONS
+from plumbline.plugins.benchmark_builder.training_captions import CAPTION_READER
 from plumbline.plugins.benchmark_builder.training_files import TrainingFile, TrainingReader
 from plumbline.plugins.benchmark_builder.training_images import make_image_reader
 
-IMAGE = "image"
-BYTES_OF_CAPTION, BYTES_OF_IMAGE = 100, 100_000
+IMAGE_SCAN = "image"
+ASSUMED_BYTES_PER_CAPTION, ASSUMED_BYTES_PER_IMAGE = 100, 100_000
 """Typical size in bytes of a row with a caption, and of a row with an image.
 
 They are used to estimate whether one process can read all rows.
 """
-MAX_REJECTIONS = 8
+MAX_REJECTIONS_PER_FILE = 8
 """Maximum number of rejections reported per file."""
 Row = TypeVar("Row")
 
@@ -95,11 +95,11 @@ class LeaksConfig(BoundsChecked):
     """Run whose prompts and images to search for; its leaderboards are also computed without the leaked prompts."""
     benchmark: BenchmarkConfig | None = None
     """Benchmark whose prompts and images to search for, instead of those of a run."""
-    near: SomeShare = 0.8
+    near: NonZeroShare = 0.8
     """Minimum Jaccard similarity of three-word sequences at which a caption is a near-duplicate of a prompt."""
-    near_images: SomeShare = MIN_CORRELATION
+    near_images: NonZeroShare = MIN_COLOUR_CORRELATION
     """Minimum correlation of the colours, at 16x16 pixels, at which a training image is a near-duplicate."""
-    kinds: tuple[Kind, ...] = KINDS
+    kinds: tuple[Kind, ...] = MATCH_KINDS
     """Kinds of leaks to look for. For captions: the same words (`exact`), the same words in another order
     (`reordered`), `near`-duplicates, and long prompts that are `contained` in a caption. For images: near-duplicates of
     a benchmark's `source` images, and of generated images (`image`).
@@ -116,13 +116,13 @@ class LeaksConfig(BoundsChecked):
         BoundsChecked.__post_init__(self)
         if self.captions is None and self.images is None:
             raise ConfigError("captions, images: expected at least one of them, got neither")
-        for key, kinds in (("captions", TEXT_KINDS), ("images", IMAGE_KINDS)):
+        for key, kinds in (("captions", TEXT_MATCH_KINDS), ("images", IMAGE_MATCH_KINDS)):
             if getattr(self, key) is not None and not self.select_kinds(kinds):
                 raise ConfigError(f"kinds: expected some of {', '.join(kinds)} for {key}, got {', '.join(self.kinds)}")
 
     def select_kinds(self, kinds: Sequence[Kind]) -> list[Kind]:
         """Return which of these kinds are configured; empty if no training set is configured for them."""
-        path = self.captions if kinds is TEXT_KINDS else self.images
+        path = self.captions if kinds is TEXT_MATCH_KINDS else self.images
         return [] if path is None else [kind for kind in kinds if kind in self.kinds]
 
 
@@ -149,7 +149,7 @@ class ScanResult(NamedTuple):
 
 
 class FoundLeaks(NamedTuple):
-    """Result of jobs.leaks."""
+    """Leaks that jobs.leaks found, their counts, and the leaderboards with and without the leaked prompts."""
 
     leaks_id: str
     leaks: pa.Table
@@ -200,7 +200,7 @@ def _open_benchmark(store: Store, config: LeaksConfig) -> _Benchmark:
 
 def _open_configured(store: Store, config: LeaksConfig, benchmark: BenchmarkConfig) -> _Benchmark:
     """Open a benchmark; open its images only if they are compared or if their tables contain the source images."""
-    uris, kinds = open_benchmark_uris(benchmark, config.storage, config.limits), config.select_kinds(IMAGE_KINDS)
+    uris, kinds = open_benchmark_uris(benchmark, config.storage, config.limits), config.select_kinds(IMAGE_MATCH_KINDS)
     prompts = open_prompts(benchmark, config.storage, ShardSize()) if benchmark.prompts is not None else None
     edit_columns = prompts.edit_columns if prompts is not None else set()
     if "image" in kinds or (kinds and not edit_columns & {*SOURCE_COLUMNS}):
@@ -230,7 +230,7 @@ class _FileScanner(NamedTuple, Generic[Row]):
 
 
 def find_leaks(store: Store, config: LeaksConfig) -> FoundLeaks:
-    """Search a training set for prompts and images, and write the result to the store.
+    """Search a training set for prompts and images, write the leaks to the store, and return them.
 
     Raises ConfigError if there is nothing to compare.
     """
@@ -247,7 +247,9 @@ def find_leaks(store: Store, config: LeaksConfig) -> FoundLeaks:
         scanned=scanned,
         unread=unread,
         shares=count_shares(dict(zip(ids, (own or () for own in skills), strict=True)), kind_of),
-        image_shares=[share for scan in scanned if scan.what == IMAGE for share in count_image_shares(scan.result)],
+        image_shares=[
+            share for scan in scanned if scan.what == IMAGE_SCAN for share in count_image_shares(scan.result)
+        ],
         boards=[] if scores is None else make_boards(scores, manifest, list(kind_of), config.settings),
         no_boards=_explain_no_boards(len(ids), len(kind_of), scores),
     )
@@ -262,12 +264,12 @@ def _scan_all(
 
     Also return rejections for benchmark images that cannot be read or compared.
     """
-    text_kinds, image_kinds = config.select_kinds(TEXT_KINDS), config.select_kinds(IMAGE_KINDS)
+    text_kinds, image_kinds = config.select_kinds(TEXT_MATCH_KINDS), config.select_kinds(IMAGE_MATCH_KINDS)
     images = make_image_reader(config.limits, config.uri_roots)
-    captions_files = CAPTIONS.list_files(config.storage, config.captions, config.column) if text_kinds else []
+    captions_files = CAPTION_READER.list_files(config.storage, config.captions, config.column) if text_kinds else []
     images_files = images.list_files(config.storage, config.images, config.image_column) if image_kinds else []
-    rows = sum(file.size for file in captions_files) // BYTES_OF_CAPTION
-    rows += sum(file.size for file in images_files) // BYTES_OF_IMAGE
+    rows = sum(file.size for file in captions_files) // ASSUMED_BYTES_PER_CAPTION
+    rows += sum(file.size for file in images_files) // ASSUMED_BYTES_PER_IMAGE
     rows += sum(shard.rows for shard in benchmark.image_shards) if image_kinds else 0
     with open_tasks(config.cluster, store, rows=rows, sources=[(captions_files + images_files)[0].place]) as tasks:
         scanned: list[ScanResult] = []
@@ -276,7 +278,7 @@ def _scan_all(
             targets = [Target(*prompt) for prompt in prompts.items()]
             text_finder = LeakFinder(targets, config.near, text_kinds)
             scanned.append(
-                _scan_files(tasks, "caption", captions_files, _FileScanner(CAPTIONS, text_finder.find), targets)
+                _scan_files(tasks, "caption", captions_files, _FileScanner(CAPTION_READER, text_finder.find), targets)
             )
         if image_kinds:
             options = ImageOptions(benchmark.limits, benchmark.uris, image_kinds, prompts)
@@ -286,7 +288,7 @@ def _scan_all(
                 raise ConfigError(f"images: the benchmark has no {kinds} that can be compared; leave images out")
             finder = ImageFinder([(picture.kind, picture.fingerprint) for picture in pictures], config.near_images)
             targets = [picture.target for picture in pictures]
-            scanned.append(_scan_files(tasks, IMAGE, images_files, _FileScanner(images, finder.find), targets))
+            scanned.append(_scan_files(tasks, IMAGE_SCAN, images_files, _FileScanner(images, finder.find), targets))
     return scanned, unread
 
 
@@ -344,7 +346,7 @@ def _find_in_file(scan: _FileScanner[Row], file: TrainingFile) -> _FileMatches:
         for row in scan.reader.read(file):
             if isinstance(row, Rejection):
                 count += 1
-                rejections.extend([row][: MAX_REJECTIONS - len(rejections)])
+                rejections.extend([row][: MAX_REJECTIONS_PER_FILE - len(rejections)])
             else:
                 yield row
 

@@ -1,4 +1,7 @@
-"""Finds a benchmark's prompts in the captions of a training set; defines the table and the counts for all leaks."""
+"""Finds a benchmark's prompts in the captions of a training set.
+
+Also defines the table of leaks and the counts of leaks by kind.
+"""
 
 import math
 import unicodedata
@@ -14,23 +17,23 @@ from plumbline.operators.results.summary import OVERALL
 from plumbline.plugins.benchmark_builder.prompt_sets import make_shingles, split_words
 
 Kind = Literal["exact", "reordered", "near", "contained", "source", "image"]
-TEXT_KINDS: tuple[Kind, ...] = ("exact", "reordered", "near", "contained")
+TEXT_MATCH_KINDS: tuple[Kind, ...] = ("exact", "reordered", "near", "contained")
 """Kinds of text matches, most certain first.
 
 `exact` means the same words, and `reordered` the same words in another order. `near` means that the texts share most of
 their three-word sequences. `contained` means that a caption contains all words of a long prompt, in order.
 """
-IMAGE_KINDS: tuple[Kind, ...] = ("source", "image")
+IMAGE_MATCH_KINDS: tuple[Kind, ...] = ("source", "image")
 """Kinds of image matches: the source image of an edit, and a generated image."""
-KINDS = (*TEXT_KINDS, *IMAGE_KINDS)
+MATCH_KINDS = (*TEXT_MATCH_KINDS, *IMAGE_MATCH_KINDS)
 MIN_CONTAINED_WORDS = 8
 """Prompts with fewer words are not searched within captions, because many captions contain them by chance."""
-SOURCES = "sources"
+SOURCES_GROUP = "sources"
 """Name under which source images are counted, next to the generators."""
-MAX_ROWS = 5
+MAX_ROWS_PER_MATCH = 5
 """Maximum number of training rows listed per prompt or image; all matching rows are counted."""
 
-LEAKS = pa.schema(
+LEAKS_SCHEMA = pa.schema(
     [
         *schemas.texts("prompt_id", "prompt", "generator", "image_id", "kind"),
         *schemas.floats("similarity"),
@@ -69,7 +72,7 @@ class Match(NamedTuple):
     """A row of a training set that matches a target; better matches sort first."""
 
     kind: int
-    """Index into KINDS."""
+    """Index into MATCH_KINDS."""
     distance: float
     """1 minus the similarity."""
     file: str
@@ -91,7 +94,7 @@ class Matches:
     def add(self, target: int, matches: Sequence[Match], rows: int) -> None:
         """Add `rows` matching rows of the target with this index; `matches` contains the best of them."""
         self.rows[target] += rows
-        self.best[target] = sorted([*self.best.get(target, ()), *matches])[:MAX_ROWS]
+        self.best[target] = sorted([*self.best.get(target, ()), *matches])[:MAX_ROWS_PER_MATCH]
 
 
 class LeakFinder:
@@ -101,7 +104,7 @@ class LeakFinder:
     one of its rarest sequences, so it is enough to look these up (Bayardo, Ma and Srikant 2007, prefix filter).
     """
 
-    def __init__(self, prompts: Sequence[Target], threshold: float, kinds: Iterable[Kind] = TEXT_KINDS) -> None:
+    def __init__(self, prompts: Sequence[Target], threshold: float, kinds: Iterable[Kind] = TEXT_MATCH_KINDS) -> None:
         """Index the prompts; `threshold` is the minimum Jaccard similarity of near-duplicates, in (0, 1]."""
         self.threshold, self.kinds = threshold, frozenset(kinds)
         self._words = [tuple(split_words(_normalize_letters(target.prompt))) for target in prompts]
@@ -138,7 +141,7 @@ class LeakFinder:
             similarity = shared / (len(own) + len(runs) - shared)
             kind = self._classify(place, words, similarity, whole=shared == len(own))
             if kind in self.kinds:
-                found[place] = Match(KINDS.index(kind), 1 - similarity, *caption)
+                found[place] = Match(MATCH_KINDS.index(kind), 1 - similarity, *caption)
         return found
 
     def _classify(self, place: int, words: Sequence[str], similarity: float, *, whole: bool) -> Kind | None:
@@ -153,12 +156,12 @@ class LeakFinder:
 
 
 def _normalize_letters(text: str) -> str:
-    """Replace variants of letters, such as full-width letters, with their standard forms (Unicode NFKC)."""
+    """Return the text with variants of letters, such as full-width letters, in their standard forms (Unicode NFKC)."""
     return unicodedata.normalize("NFKC", text)
 
 
 def merge_matches(parts: Iterable[Matches]) -> Matches:
-    """Merge the matches of several files."""
+    """Return the matches of several files as a single Matches, with each target's MAX_ROWS_PER_MATCH best rows."""
     merged = Matches()
     for matches in parts:
         merged.scanned += matches.scanned
@@ -184,7 +187,7 @@ def make_leaks_table(results: Iterable[SearchResult]) -> pa.Table:
         {
             **target._asdict(),
             **match._asdict(),
-            "kind": KINDS[match.kind],
+            "kind": MATCH_KINDS[match.kind],
             "similarity": 1 - match.distance,
             "training_rows": result.matches.rows[place],
         }
@@ -192,7 +195,7 @@ def make_leaks_table(results: Iterable[SearchResult]) -> pa.Table:
         for place, target, matches in result.list_leaked()
         for match in matches
     ]
-    return rows.table(records, LEAKS)
+    return rows.table(records, LEAKS_SCHEMA)
 
 
 def find_surest_kinds(results: Iterable[SearchResult]) -> dict[str, str]:
@@ -201,14 +204,14 @@ def find_surest_kinds(results: Iterable[SearchResult]) -> dict[str, str]:
     for result in results:
         for _, target, (surest, *_) in result.list_leaked():
             kinds[target.prompt_id] = min(surest.kind, kinds.get(target.prompt_id, surest.kind))
-    return {prompt_id: KINDS[kind] for prompt_id, kind in kinds.items()}
+    return {prompt_id: MATCH_KINDS[kind] for prompt_id, kind in kinds.items()}
 
 
 def count_image_shares(result: SearchResult) -> list["Share"]:
     """Count the leaked images of each generator, and the leaked source images."""
-    surest = {str(place): KINDS[matches[0].kind] for place, _, matches in result.list_leaked()}
+    surest = {str(place): MATCH_KINDS[matches[0].kind] for place, _, matches in result.list_leaked()}
     return count_shares(
-        {str(place): (target.generator or SOURCES,) for place, target in enumerate(result.targets)}, surest
+        {str(place): (target.generator or SOURCES_GROUP,) for place, target in enumerate(result.targets)}, surest
     )
 
 

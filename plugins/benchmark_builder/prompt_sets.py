@@ -59,15 +59,15 @@ PRESENT_PERCENT = 2
 """
 SHINGLE_WORDS = 3
 """Number of consecutive words in a shingle."""
-PERMUTATIONS = 128
-SEED = 1
+N_PERMUTATIONS = 128
+MINHASH_SEED = 1
 
-_WORD = re.compile(r"\w+")
+_WORD_PATTERN = re.compile(r"\w+")
 
 
 def split_words(text: str) -> list[str]:
     """Return a text's words in lower case without punctuation, or the whole text if it has no words."""
-    return _WORD.findall(text.casefold()) or [text]
+    return _WORD_PATTERN.findall(text.casefold()) or [text]
 
 
 def make_shingles(text: str) -> frozenset[str]:
@@ -89,9 +89,9 @@ def find_near_duplicates(texts: Sequence[str], threshold: float) -> list[int | N
     from datasketch import MinHash, MinHashLSH
 
     sets = [make_shingles(text) for text in texts]
-    index = MinHashLSH(threshold=threshold, num_perm=PERMUTATIONS, weights=(0.1, 0.9))
+    index = MinHashLSH(threshold=threshold, num_perm=N_PERMUTATIONS, weights=(0.1, 0.9))
     hashes = MinHash.generator(
-        ([run.encode("utf-8", "replace") for run in runs] for runs in sets), num_perm=PERMUTATIONS, seed=SEED
+        ([run.encode("utf-8", "replace") for run in runs] for runs in sets), num_perm=N_PERMUTATIONS, seed=MINHASH_SEED
     )
     repeated: list[int | None] = []
     for place, hashed in enumerate(hashes):
@@ -106,7 +106,7 @@ def _compute_jaccard(first: frozenset[str], second: frozenset[str]) -> float:
     return len(first & second) / len(first | second)
 
 
-ALL = "all prompts"
+ALL_PROMPTS_GROUP = "all prompts"
 
 
 class SkillStatistics(NamedTuple):
@@ -130,7 +130,7 @@ def summarize_skills(
     for place, own in enumerate(skills):
         for skill in dict.fromkeys(own):
             members[skill].append(place)
-    groups = {ALL: list(range(len(texts))), **dict(sorted(members.items()))}
+    groups = {ALL_PROMPTS_GROUP: list(range(len(texts))), **dict(sorted(members.items()))}
     return {
         skill: _summarize_prompts([measured[place] for place in places], [*properties])
         for skill, places in groups.items()
@@ -151,14 +151,17 @@ Statistics = Mapping[str, SkillStatistics]
 
 def make_statistics_table(own: Statistics, published: Mapping[str, Statistics]) -> ShownTable:
     """Return a table of statistics by skill, with more columns for this benchmark than for published benchmarks."""
-    skills = [ALL, *sorted({skill for statistics in (own, *published.values()) for skill in statistics} - {ALL})]
-    properties = [*own[ALL].means]
+    skills = [
+        ALL_PROMPTS_GROUP,
+        *sorted({skill for statistics in (own, *published.values()) for skill in statistics} - {ALL_PROMPTS_GROUP}),
+    ]
+    properties = [*own[ALL_PROMPTS_GROUP].means]
     names = ["skill", "prompts", "share", "characters", "longest", *properties]
     names += [f"{name}: {column}" for name in published for column in ("prompts", "characters", *properties)]
     rows = [
         [
             skill,
-            *_list_cells(own.get(skill), own[ALL].prompts, properties),
+            *_list_cells(own.get(skill), own[ALL_PROMPTS_GROUP].prompts, properties),
             *(cell for other in published.values() for cell in _list_fewer_cells(other.get(skill), properties)),
         ]
         for skill in skills
@@ -182,10 +185,12 @@ def _list_fewer_cells(row: SkillStatistics | None, properties: Sequence[str]) ->
 def _write_caption(benchmarks: Mapping[str, Statistics]) -> str:
     parts, covered = [], []
     for benchmark, statistics in benchmarks.items():
-        counts = {name: row.prompts for name, row in statistics.items() if name != ALL}
+        counts = {name: row.prompts for name, row in statistics.items() if name != ALL_PROMPTS_GROUP}
         skills, sub_skills = ([n for name, n in counts.items() if (":" in name) == is_sub] for is_sub in (False, True))
         parts.append(f"{benchmark} {number(compute_evenness(skills), 3)} and {number(compute_evenness(sub_skills), 3)}")
-        frequent = sorted(name for name, n in counts.items() if n * 100 > PRESENT_PERCENT * statistics[ALL].prompts)
+        frequent = sorted(
+            name for name, n in counts.items() if n * 100 > PRESENT_PERCENT * statistics[ALL_PROMPTS_GROUP].prompts
+        )
         covered.append(f"{benchmark}: {', '.join(frequent) or 'none'}")
     return (
         "Means over prompts: characters, content words (length), Flesch-Kincaid grade. Evenness of skills and of "

@@ -25,17 +25,17 @@ from plumbline.operators.metrics.writing import UnreadableReply, Writing, Writte
 from plumbline.plugins.benchmark_builder.taxonomy import Taxonomy
 from plumbline.plugins.benchmark_builder.writer import TextWriter
 
-NO_SKILLS = "none"
+NO_SKILLS_TAG = "none"
 """The expected reply for a prompt that requires none of the skills."""
-STOP = ("\ninput:",)
+STOP_TEXTS = ("\ninput:",)
 """Texts that end a reply; after them, base models continue with another example."""
 _REPLY_FORMATS: Mapping[Replies, str] = {
     "text": 'Write one line for each: number | tag (words of the text); or "0 | none" where no tag fits.',
     "json": 'Write {"tags": [{"tag": ..., "words": the words of the text}, ...]}, with the tag "none" where none fits.',
 }
-_LINE = re.compile(r"([^()]+?) ?(?:\((.*)\))?\W*")
-_TOKENS_OF_ENTRY = 40
-MAX_LINE = 1000
+_LINE_PATTERN = re.compile(r"([^()]+?) ?(?:\((.*)\))?\W*")
+_TOKENS_PER_ENTRY = 40
+MAX_LINE_CHARACTERS = 1000
 """Maximum length of a line with a tag, in characters; longer lines are not parsed as tags."""
 
 
@@ -58,13 +58,13 @@ class Tagging(TextWriter):
 
     def question_options(self) -> dict[str, Any]:
         """Return everything that affects the tags."""
-        identity = (*self._form.identity, *STOP)
+        identity = (*self._form.identity, *STOP_TEXTS)
         return {"templates": digest_templates(*identity), "sampling": self.options.sampling._asdict()}
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """Ask the model for a prompt's tags; raise UnreadableReply unless the reply lists only tags of the taxonomy."""
         request = self._form.request(self.options.sampling, f"input: {parsing.collapse_spaces(prompt)}\noutput:")
-        tags = yield from ask(request._replace(stop=STOP), partial(_read_reply, self._form, self.taxonomy))
+        tags = yield from ask(request._replace(stop=STOP_TEXTS), partial(_read_reply, self._form, self.taxonomy))
         return list(_make_questions(tags, prompt))
 
     @property
@@ -73,8 +73,8 @@ class Tagging(TextWriter):
         if self.options.replies == "text":
             return Form(instructions, parse_text_tags)
         names = [tag.label for tag in self.taxonomy.list_tags()]
-        entry = make_object_schema(tag=make_choice_schema([*names, NO_SKILLS]), words=make_string_schema(80))
-        return Form(instructions, _parse_json_tags, make_list_schema("tags", entry, _TOKENS_OF_ENTRY))
+        entry = make_object_schema(tag=make_choice_schema([*names, NO_SKILLS_TAG]), words=make_string_schema(80))
+        return Form(instructions, _parse_json_tags, make_list_schema("tags", entry, _TOKENS_PER_ENTRY))
 
 
 def _write_instructions(taxonomy: Taxonomy, replies: Replies) -> str:
@@ -98,8 +98,8 @@ def _describe_tags(taxonomy: Taxonomy) -> Iterator[str]:
 
 def _write_example(tags: Sequence[str], replies: Replies) -> str:
     if replies == "text":
-        return "\n".join(f"{number} | {tag}" for number, tag in enumerate(tags, start=1)) or f"0 | {NO_SKILLS}"
-    split = [_parse_tag(tag) for tag in tags] or [WrittenTag(NO_SKILLS, NO_SKILLS)]
+        return "\n".join(f"{number} | {tag}" for number, tag in enumerate(tags, start=1)) or f"0 | {NO_SKILLS_TAG}"
+    split = [_parse_tag(tag) for tag in tags] or [WrittenTag(NO_SKILLS_TAG, NO_SKILLS_TAG)]
     listed = ", ".join(f'{{"tag": "{tag}", "words": "{words}"}}' for tag, words in split)
     return f'{{"tags": [{listed}]}}'
 
@@ -113,7 +113,7 @@ def parse_text_tags(reply: str) -> list[WrittenTag]:
 
 
 def _parse_tag(text: str) -> WrittenTag:
-    match = _LINE.fullmatch(text) if len(text) <= MAX_LINE else None
+    match = _LINE_PATTERN.fullmatch(text) if len(text) <= MAX_LINE_CHARACTERS else None
     return WrittenTag(text, "") if match is None else WrittenTag(match[1], match[2] or "")
 
 
@@ -129,7 +129,7 @@ def _parse_json_tags(reply: str) -> list[WrittenTag]:
 
 def _read_reply(form: Form[WrittenTag], taxonomy: Taxonomy, reply: str) -> list[WrittenTag]:
     """Return the distinct tags in a reply, spelled as in the taxonomy."""
-    pieces = [piece for piece in form.pieces(reply) if parsing.normalise(piece.tag) != NO_SKILLS]
+    pieces = [piece for piece in form.pieces(reply) if parsing.normalise(piece.tag) != NO_SKILLS_TAG]
     try:
         tags = [WrittenTag(taxonomy.find(piece.tag).label, parsing.collapse_spaces(piece.words)) for piece in pieces]
     except ConfigError as error:
@@ -140,7 +140,7 @@ def _read_reply(form: Form[WrittenTag], taxonomy: Taxonomy, reply: str) -> list[
 def _make_questions(tags: Sequence[WrittenTag], prompt: str) -> Iterator[WrittenQuestion]:
     """Yield a row for each tag; a prompt without tags gets a single row without a kind."""
     if not tags:
-        yield WrittenQuestion("1", NO_SKILLS, ())
+        yield WrittenQuestion("1", NO_SKILLS_TAG, ())
     taken: list[TextSpan] = []
     for number, (tag, words) in enumerate(tags, start=1):
         span = parsing.find_words(words, prompt, taken=taken) if words else None

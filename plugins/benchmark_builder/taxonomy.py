@@ -8,7 +8,7 @@ from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.metrics.parsing import normalise
 
 Value = str | int
-EMPTY = "nothing"
+NO_ENTRIES_TEXT = "nothing"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +60,8 @@ class Template:
         for number, example in enumerate(self.examples):
             if set(example) != set(names):
                 raise ConfigError(
-                    f"example {number} of a template: expected {', '.join(names)}, got {', '.join(example) or EMPTY}"
+                    f"example {number} of a template: expected {', '.join(names)}, "
+                    f"got {', '.join(example) or NO_ENTRIES_TEXT}"
                 )
         for check in self.checks:
             if check.field not in self.fields or check.other not in names:

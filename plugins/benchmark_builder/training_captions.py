@@ -5,8 +5,8 @@ from typing import Any
 
 from plumbline.pipelines.base.tables import (
     BLOCK_BYTES,
-    JSON_LINES,
-    SEPARATORS,
+    JSON_LINES_SUFFIXES,
+    SEPARATORS_BY_SUFFIX,
     Refused,
     Rejection,
     open_csv,
@@ -98,15 +98,15 @@ def _read_member(suffix: str, content: bytes | Refused, file: TrainingFile, row:
         yield from (caption for name in names[:1] for caption in _make_captions(fields.get(name), file, row))
 
 
-READERS: Mapping[str, Callable[[TrainingFile], Captions]] = {
+READ_FUNCTIONS: Mapping[str, Callable[[TrainingFile], Captions]] = {
     ".parquet": _read_parquet,
-    **dict.fromkeys(SEPARATORS, _read_csv),
-    **dict.fromkeys(JSON_LINES, _read_json_lines),
+    **dict.fromkeys(SEPARATORS_BY_SUFFIX, _read_csv),
+    **dict.fromkeys(JSON_LINES_SUFFIXES, _read_json_lines),
     LIST_SUFFIX: _read_list,
     **dict.fromkeys(TARS, _read_tar),
 }
 """Readers by file suffix."""
-CAPTIONS = TrainingReader(key="captions", readers=READERS)
+CAPTION_READER = TrainingReader(key="captions", readers=READ_FUNCTIONS)
 
 
 def _choose_column(names: Sequence[str], file: TrainingFile) -> str:

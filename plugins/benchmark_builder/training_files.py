@@ -81,7 +81,7 @@ def choose_column(names: Sequence[str], file: TrainingFile, common: Sequence[str
 def read_parquet(
     file: TrainingFile, columns: Callable[[Sequence[str]], Sequence[str]], at_once: int
 ) -> Iterator[pa.Table]:
-    """Yield the chosen columns of a table, batch by batch."""
+    """Yield the columns that `columns` selects from a file's column names, as tables of at most `at_once` rows."""
     with file.place.open(size=file.size, block_size=BLOCK_BYTES) as stream, pq.ParquetFile(stream) as table:
         chosen = list(columns(table.schema_arrow.names))
         for batch in table.iter_batches(at_once, columns=chosen, use_threads=False):

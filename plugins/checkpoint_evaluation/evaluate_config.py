@@ -41,7 +41,7 @@ class EvaluateConfig(SweepConfig):
         return replace(sweep, pictures=replace(self.pictures, name=self.name))
 
     def check_baseline(self) -> None:
-        """Raise ConfigError if the baseline has no images beside the checkpoint's."""
+        """Raise ConfigError if the folder with the checkpoint's images has no images by the baseline."""
         if self.baseline is None:
             return
         folder = self.storage.locate(str(self.benchmark.images))

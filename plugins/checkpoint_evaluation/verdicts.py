@@ -20,7 +20,8 @@ VERDICTS = {
     UNLIKE: "is not compared, because of other settings, with",
     "": "has no prompt in common with",
 }
-"""Words for each mark of a report with a baseline."""
+"""Verb phrases between the names of the checkpoint and the baseline, by the mark that the report gives the checkpoint.
+"""
 
 
 def compare_with_baseline(store: Store, run_id: str, config: EvaluateConfig) -> Iterator[Sentence]:
@@ -41,9 +42,9 @@ def compare_with_baseline(store: Store, run_id: str, config: EvaluateConfig) -> 
 
 
 def find_ending(store: Store, run_id: str, config: EvaluateConfig) -> Ending:
-    """Return the ending of an evaluation, which counts the checkpoint's own images only.
+    """Return the exit code of an evaluation and its reason, counting only the checkpoint's own images.
 
-    Raises PlumblineError with the reason if none of its images has a score.
+    Raises PlumblineError with the reason if none of the checkpoint's images has a score.
     """
     rows = store.read_table(f"runs/{run_id}/summary.parquet").to_pylist()
     own = [row for row in rows if row["generator"] == config.name and row["skill"] == OVERALL]

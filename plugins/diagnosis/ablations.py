@@ -13,7 +13,7 @@ from plumbline.operators.statistics.agreement import STATISTICS
 from plumbline.operators.statistics.bootstrap import Prompts
 from plumbline.operators.statistics.options import Sampling
 
-SAMPLING = Sampling(resamples=200)
+INTERVAL_SAMPLING = Sampling(resamples=200)
 
 
 class AblationEffect(NamedTuple):
@@ -27,7 +27,7 @@ class AblationEffect(NamedTuple):
     left: float
     """Mean score without the input."""
     difference: float
-    """`left` - `whole`."""
+    """Mean score without the input minus mean score with the input: `left` - `whole`."""
     low: float
     """Lower end of the difference's 95% interval, bootstrapped over prompts."""
     high: float
@@ -44,13 +44,13 @@ class AblationEffect(NamedTuple):
 
 
 def measure_effect(scores: RunScores, metric: str, denied: str, variant: str) -> AblationEffect:
-    """Compare a metric with its variant that lacks `denied`; `scores` must contain both."""
-    whole, reduced = scores.select_rows(metric).scored(), scores.select_rows(variant).scored()
+    """Compare a metric's scores with those of its variant without the input `denied`; `scores` must contain both."""
+    whole, reduced = scores.select_rows(metric).select_scored(), scores.select_rows(variant).select_scored()
     _, rows_whole, rows_reduced = np.intersect1d(whole.image, reduced.image, return_indices=True)
     n, n_null = len(rows_whole), len(whole.row) - len(rows_whole)
     whole, reduced = whole.where(rows_whole), reduced.where(rows_reduced)
     difference = reduced.score - whole.score
-    low, high = Prompts([str(prompt) for prompt in whole.prompt.tolist()], SAMPLING).mean_interval(difference)
+    low, high = Prompts([str(prompt) for prompt in whole.prompt.tolist()], INTERVAL_SAMPLING).mean_interval(difference)
     means = [np.round(_compute_means(columns, len(scores.generators)), 6) for columns in (whole, reduced)]
     ranked = np.isfinite(means[0]) & np.isfinite(means[1])
     return AblationEffect(

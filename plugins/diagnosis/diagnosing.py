@@ -30,8 +30,8 @@ from plumbline.plugins.diagnosis.prompt_correlations import PromptNumbers, corre
 from plumbline.plugins.diagnosis.questions import AnswerCounts, AnswerStatistics, QuestionCounts
 from plumbline.plugins.diagnosis.word_ratings import WordRatings, compute_mean_rating, read_ratings
 
-MAX_NOTES = 5
-"""Maximum number of broken parses that are described; further ones are only counted."""
+MAX_DESCRIBED_PARSES = 5
+"""Maximum number of broken parses that are described; further broken parses are only counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,7 +172,7 @@ def _measure_parses(parses: ParseTable, table: Place, sweep: PlannedSweep, notes
     if not depths:
         first = problems[0] if problems else f"{sheet.url}: none of its prompts are in the benchmark; {remedy}"
         raise ConfigError(f"diagnosis.parses: {first}")
-    notes += problems[:MAX_NOTES]
+    notes += problems[:MAX_DESCRIBED_PARSES]
     if len(depths) < len(known):
         notes.append(f"diagnosis.parses: {len(known) - len(depths)} of {len(known)} prompts have no valid parse")
     return make_prompt_numbers(hash_ids(ids), [depths.get(prompt_id, math.nan) for prompt_id in ids])
@@ -195,7 +195,10 @@ class DiagnosisResult(NamedTuple):
 
 
 def diagnose(planned: PlannedDiagnosis, watch: Watch) -> DiagnosisResult:
-    """Compute the missing cells and return the diagnosis; failed rows of a variant are null and counted."""
+    """Compute the missing cells; return the diagnosis, and why cells could not be computed.
+
+    Images without a score from a variant are left out of the comparison with the variant, and counted.
+    """
     with register_sweep(planned.sweep, watch) as (sweep, watch):
         sweep, outcomes, diagnosis = compute_and_repair(
             sweep, watch, lambda now, outcomes: inspect_cells(now, outcomes, partial(_read_diagnosis, planned))

@@ -11,7 +11,7 @@ from plumbline.operators.base.sentences import (
     WHY_NO_INTERVAL,
     ShownTable,
     count,
-    interval_text,
+    format_interval,
     number,
     percent,
     signed,
@@ -20,9 +20,9 @@ from plumbline.operators.results.metric_correlations import Correlation
 from plumbline.plugins.diagnosis.ablations import AblationEffect
 from plumbline.plugins.diagnosis.questions import AnswerStatistics, QuestionKind, QuestionStatistics
 
-MAX_KINDS = 8
+MAX_SHOWN_KINDS = 8
 """Maximum number of question kinds shown per metric."""
-NOTHING = "nothing"
+NOTHING_DENIED = "nothing"
 """Value of the column `denied` for a metric that has all its inputs."""
 
 
@@ -61,7 +61,7 @@ def _tabulate_effects(effects: Sequence[AblationEffect]) -> ShownTable:
         [
             (
                 row.metric, row.denied, number(row.whole), number(row.left), signed(row.difference),
-                interval_text(row.low, row.high, signed), number(row.rho, 2), number(row.order, 2),
+                format_interval(row.low, row.high, signed), number(row.rho, 2), number(row.order, 2),
                 count(row.n), count(row.n_null),
             )
             for row in effects
@@ -79,7 +79,7 @@ def _tabulate_answers(answers: Sequence[AnswerStatistics]) -> ShownTable:
         ("metric", "denied", "answers", "right", "says yes", "yes is right", "of", "takes the first", "of"),
         [
             (
-                row.metric, row.denied or NOTHING, count(row.answers), percent(row.right), percent(row.yes),
+                row.metric, row.denied or NOTHING_DENIED, count(row.answers), percent(row.right), percent(row.yes),
                 percent(row.wanted), count(row.yes_no), percent(row.first), count(row.choices),
             )
             for row in answers
@@ -111,8 +111,8 @@ def _tabulate_kinds(kinds: Sequence[QuestionKind]) -> ShownTable:
     lines = []
     for metric, group in groupby(kinds, key=lambda row: row.metric):
         shares = [f"{row.kind} {percent(row.share)}" for row in group]
-        more = f" and {len(shares) - MAX_KINDS} more" if len(shares) > MAX_KINDS else ""
-        lines.append((metric, ", ".join(shares[:MAX_KINDS]) + more))
+        more = f" and {len(shares) - MAX_SHOWN_KINDS} more" if len(shares) > MAX_SHOWN_KINDS else ""
+        lines.append((metric, ", ".join(shares[:MAX_SHOWN_KINDS]) + more))
     caption = "Shares of the kinds that the writer of the questions assigned."
     return ShownTable("Kinds of questions", caption, ("metric", "kinds"), lines)
 
@@ -170,7 +170,7 @@ def _format_mean(correlations: Sequence[Correlation]) -> str:
 
 
 def _format_correlation(row: Correlation) -> str:
-    return f"{number(row.rho, 2)} ({interval_text(row.low, row.high, partial(number, digits=2))}), {row.generator}"
+    return f"{number(row.rho, 2)} ({format_interval(row.low, row.high, partial(number, digits=2))}), {row.generator}"
 
 
 def _explain_missing_intervals(records: Iterable[AblationEffect | Correlation]) -> str:

@@ -9,16 +9,16 @@ from typing import NamedTuple
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.metrics.parsing import shorten
 
-MAX_PARSE = 100_000
+MAX_PARSE_CHARACTERS = 100_000
 """Maximum length of a parse, in characters."""
 MAX_DEPTH = 200
 """Maximum nesting depth of brackets."""
-EXAMPLE = "(S (NP (DT a) (NN dog)) (VP (VBZ runs)))"
+EXAMPLE_PARSE = "(S (NP (DT a) (NN dog)) (VP (VBZ runs)))"
 
-_TOKEN = re.compile(r"[()]|[^\s()]+")
-_BRACKET = re.compile(r"-[LR][RSC]B-")
+_TOKEN_PATTERN = re.compile(r"[()]|[^\s()]+")
+_BRACKET_PATTERN = re.compile(r"-[LR][RSC]B-")
 """Pattern of a bracket that belongs to the text itself, which the treebank writes as -LRB-, -RRB- and so on."""
-_EMPTY = "-NONE-"
+_EMPTY_LABEL = "-NONE-"
 """Label of an element that contains no words, such as a trace."""
 
 
@@ -52,11 +52,11 @@ def compute_mean_yngve_depth(parse: str, text: str) -> float:
 
 def _parse_trees(parse: str) -> list[_Node]:
     """Return the trees of a parse, without punctuation and empty elements; raise BadParse if it is malformed."""
-    if len(parse) > MAX_PARSE:
-        raise BadParse(f"expected at most {MAX_PARSE} characters, found {len(parse)}")
+    if len(parse) > MAX_PARSE_CHARACTERS:
+        raise BadParse(f"expected at most {MAX_PARSE_CHARACTERS} characters, found {len(parse)}")
     top = _Node("", [])
     open_nodes, before = [top], ")"
-    for token in _TOKEN.findall(parse):
+    for token in _TOKEN_PATTERN.findall(parse):
         if token == "(":
             open_nodes.append(_Node("", []))
         elif token == ")" and len(open_nodes) > 1:
@@ -64,10 +64,10 @@ def _parse_trees(parse: str) -> list[_Node]:
             if closed.children:
                 open_nodes[-1].children.append(closed)
         elif token == ")" or len(open_nodes) == 1:
-            raise BadParse(f"expected a parse such as {EXAMPLE}, found {shorten(parse)}")
+            raise BadParse(f"expected a parse such as {EXAMPLE_PARSE}, found {shorten(parse)}")
         elif before == "(":
             open_nodes[-1] = open_nodes[-1]._replace(label=token)
-        elif _is_word(token) and open_nodes[-1].label != _EMPTY:
+        elif _is_word(token) and open_nodes[-1].label != _EMPTY_LABEL:
             open_nodes[-1].children.append(token)
         if len(open_nodes) > MAX_DEPTH:
             raise BadParse(f"expected at most {MAX_DEPTH} levels of nested brackets, found more")
@@ -78,7 +78,7 @@ def _parse_trees(parse: str) -> list[_Node]:
 
 
 def _is_word(token: str) -> bool:
-    return any(map(str.isalnum, token)) and _BRACKET.fullmatch(token) is None
+    return any(map(str.isalnum, token)) and _BRACKET_PATTERN.fullmatch(token) is None
 
 
 def _list_words(node: _Node) -> Iterator[str]:

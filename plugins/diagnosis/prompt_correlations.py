@@ -39,7 +39,7 @@ def correlate_properties(
     `properties` contains, for each metric, the properties to correlate it with, by name.
     """
     for metric, numbers_by_name in properties.items():
-        columns = scores.select_rows(metric).scored()
+        columns = scores.select_rows(metric).select_scored()
         for code, generator in enumerate(scores.generators):
             means = compute_prompt_means(columns.where(columns.generator == code))
             for name, numbers in numbers_by_name.items():

@@ -24,7 +24,8 @@ class KindScore(NamedTuple):
 
     generator: str
     level: int
-    """Level of the kind: 2 for a full kind with a dash; 1 for the text before the dash, or for a kind without a dash.
+    """Level of the kind: 1 for the part before a dash, such as `Attribute`, and for a kind without a dash; 2 for the
+    whole of a kind with a dash, such as `Attribute - Color`.
     """
     kind: str
     mean: float

@@ -16,7 +16,7 @@ from plumbline.plugins.diagnosis.ablations import AblationEffect
 from plumbline.plugins.diagnosis.diagnosis import Diagnosis, make_tables
 from plumbline.plugins.diagnosis.questions import AnswerStatistics, QuestionKind, QuestionStatistics
 
-QUESTION_STATISTICS = pa.schema(
+QUESTION_STATISTICS_SCHEMA = pa.schema(
     [
         ("metric", pa.string()),
         *longs("prompts", "questions"),
@@ -25,12 +25,12 @@ QUESTION_STATISTICS = pa.schema(
 )
 """Properties of a metric's questions, mostly as fractions (see QuestionStatistics in questions.py)."""
 
-QUESTION_KINDS = pa.schema(
+QUESTION_KINDS_SCHEMA = pa.schema(
     [("metric", pa.string()), ("kind", pa.string()), ("questions", pa.int64()), ("share", pa.float64())]
 )
 """Number and fraction of a metric's questions by kind."""
 
-ANSWER_STATISTICS = pa.schema(
+ANSWER_STATISTICS_SCHEMA = pa.schema(
     [
         *texts("metric", "denied"),
         ("answers", pa.int64()),
@@ -43,7 +43,7 @@ ANSWER_STATISTICS = pa.schema(
 )
 """Fractions of the answers to a metric's questions, with all inputs and with one input withheld (`denied`)."""
 
-ABLATION_EFFECTS = pa.schema(
+ABLATION_EFFECTS_SCHEMA = pa.schema(
     [
         *texts("metric", "denied"),
         *floats("whole", "left", "difference", "low", "high", "rho", "order"),
@@ -54,10 +54,10 @@ ABLATION_EFFECTS = pa.schema(
 
 STORED_TABLES: Mapping[str, tuple[Any, pa.Schema]] = {
     "correlations": (Correlation, CORRELATIONS),
-    "questions": (QuestionStatistics, QUESTION_STATISTICS),
-    "kinds": (QuestionKind, QUESTION_KINDS),
-    "answers": (AnswerStatistics, ANSWER_STATISTICS),
-    "effects": (AblationEffect, ABLATION_EFFECTS),
+    "questions": (QuestionStatistics, QUESTION_STATISTICS_SCHEMA),
+    "kinds": (QuestionKind, QUESTION_KINDS_SCHEMA),
+    "answers": (AnswerStatistics, ANSWER_STATISTICS_SCHEMA),
+    "effects": (AblationEffect, ABLATION_EFFECTS_SCHEMA),
 }
 """Row class and schema of each table, by the name of its field in Diagnosis."""
 

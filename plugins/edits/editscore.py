@@ -20,7 +20,7 @@ from plumbline.operators.metrics.wording import Release
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 from plumbline.plugins.edits.wordings import EditScoreRelease
 
-EDIT_TEMPLATE, PERCEPTUAL_TEMPLATE = "editscore_edit", "editscore_perceptual"
+EDIT_TEMPLATE_NAME, PERCEPTUAL_TEMPLATE_NAME = "editscore_edit", "editscore_perceptual"
 MAX_RATING = 25
 """The judge's highest rating; ratings are converted to scores from 0 to 10."""
 EDIT_SCALES = (Scale("editing_success", 0, MAX_RATING), Scale("overediting", 0, MAX_RATING))
@@ -46,7 +46,7 @@ class EditScoreConfig(InspectedConfig):
     rating: Literal["overall", "prompt_following", "consistency", "perceptual_quality"] = "overall"
     """Rating that is used as the score; the judge gets the same questions in any case."""
     releases: ClassVar[tuple[type[Release], ...]] = (EditScoreRelease,)
-    templates: ClassVar[tuple[str, ...]] = (EDIT_TEMPLATE, PERCEPTUAL_TEMPLATE)
+    templates: ClassVar[tuple[str, ...]] = (EDIT_TEMPLATE_NAME, PERCEPTUAL_TEMPLATE_NAME)
 
     def verdict_options(self) -> dict[str, Any]:
         """Return all options that affect a verdict, except the judge."""
@@ -60,10 +60,10 @@ class EditScoreConfig(InspectedConfig):
         release = self.find_release(EditScoreRelease)
         if release is not None:
             return combine_ratings((yield from release.inspect(prompt, self.sampling)))
-        edit = fill_template(self.template_text(EDIT_TEMPLATE), instruction=parsing.collapse_spaces(prompt))
+        edit = fill_template(self.template_text(EDIT_TEMPLATE_NAME), instruction=parsing.collapse_spaces(prompt))
         asked = (
             JudgeQuestion(edit, EDIT_SCALES),
-            JudgeQuestion(self.template_text(PERCEPTUAL_TEMPLATE), QUALITY_SCALES, view=1),
+            JudgeQuestion(self.template_text(PERCEPTUAL_TEMPLATE_NAME), QUALITY_SCALES, view=1),
         )
         return combine_ratings((yield from self.verdicts(asked)))
 

@@ -10,8 +10,8 @@ from plumbline.operators.metrics.judges.judge import InspectedConfig, Scale, fil
 from plumbline.operators.metrics.metric import ScoreRange, Verdict, View
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 
-INSPECT_TEMPLATE, KINDS_TEMPLATE = "imgedit", "imgedit_kinds"
-NO_KIND = (
+INSPECT_TEMPLATE_NAME, KINDS_TEMPLATE_NAME = "imgedit", "imgedit_kinds"
+NO_KIND_MESSAGE = (
     "expected one kind of edit among the prompt's skills ({kinds}), found {found}; set "
     "benchmark.prompt_columns.skills to the column with the kind, or set the metric's edit_kind"
 )
@@ -42,7 +42,7 @@ class ImgEditConfig(InspectedConfig):
         Literal["add", "remove", "replace", "adjust", "style", "action", "extract", "background", "compose"] | None
     ) = None
     """Kind of all edits; null reads the kind from each prompt's skills."""
-    templates: ClassVar[tuple[str, ...]] = (INSPECT_TEMPLATE, KINDS_TEMPLATE)
+    templates: ClassVar[tuple[str, ...]] = (INSPECT_TEMPLATE_NAME, KINDS_TEMPLATE_NAME)
 
     @property
     def uses_skills(self) -> bool:
@@ -57,13 +57,13 @@ class ImgEditConfig(InspectedConfig):
         self, prompt: str, questions: Sequence[WrittenQuestion] = (), skills: Sequence[str] = ()
     ) -> Writing[Verdict | RowError]:
         """Request a verdict on an edit, whose kind is `edit_kind` or the only kind of edit among the skills."""
-        kinds = read_kinds(self.template_text(KINDS_TEMPLATE))
+        kinds = read_kinds(self.template_text(KINDS_TEMPLATE_NAME))
         one = find_kind(kinds, skills, self.edit_kind)
         if one is None:
             found = ", ".join(map(repr, skills)) or "none"
-            return RowError("no_edit_kind", NO_KIND.format(kinds=", ".join(kinds), found=found))
+            return RowError("no_edit_kind", NO_KIND_MESSAGE.format(kinds=", ".join(kinds), found=found))
         parts = {"instruction": parsing.collapse_spaces(prompt), "task": one.task, "respects": one.criteria}
-        return (yield from self.verdict(fill_template(self.template_text(INSPECT_TEMPLATE), **parts), one.scales))
+        return (yield from self.verdict(fill_template(self.template_text(INSPECT_TEMPLATE_NAME), **parts), one.scales))
 
 
 def read_kinds(text: str) -> Mapping[str, KindOfEdit]:

@@ -18,20 +18,20 @@ from plumbline.pipelines.metaeval.releases.release import (
 from plumbline.pipelines.metaeval.releases.scores import Score, make_scores
 from plumbline.pipelines.metaeval.releases.sheets import (
     Sheet,
-    as_list,
-    as_text,
     name_row,
     read_list,
     read_objects,
     read_sheet,
+    require_list,
+    require_text,
 )
 
 RATINGS_FOLDER = "paper_implementation/_human_annotations/ImagenHub_human_eval_results"
 ANSWERS_FOLDER = "paper_implementation/_answers"
-RATER_FILE = re.compile(r"ImagenHub_([^/]+_IE)/[^/]+_rater(\d+)\.tsv")
-JUDGE_FILE = re.compile(r"results_([^/]+)/ImagenHub_([^/]+_IE)/([^/]+)/SC\.json")
-MEASURES_FILE = re.compile(r"results_autometrics/ImagenHub_([^/]+_IE)/([^/]+)\.json")
-RATING_PAIR = re.compile(r"\[\s*([^,\s]+)\s*,\s*([^,\s]+)\s*\]")
+RATER_FILE_PATTERN = re.compile(r"ImagenHub_([^/]+_IE)/[^/]+_rater(\d+)\.tsv")
+JUDGE_FILE_PATTERN = re.compile(r"results_([^/]+)/ImagenHub_([^/]+_IE)/([^/]+)/SC\.json")
+MEASURES_FILE_PATTERN = re.compile(r"results_autometrics/ImagenHub_([^/]+_IE)/([^/]+)\.json")
+RATING_PAIR_PATTERN = re.compile(r"\[\s*([^,\s]+)\s*,\s*([^,\s]+)\s*\]")
 
 
 def read_imagenhub(place: Place) -> Release:
@@ -54,7 +54,7 @@ def read_imagenhub(place: Place) -> Release:
     """
     ratings = [
         rating
-        for file, task, rater in _find_files(place / RATINGS_FOLDER, RATER_FILE)
+        for file, task, rater in _find_files(place / RATINGS_FOLDER, RATER_FILE_PATTERN)
         for rating in _read_ratings(read_sheet(file), task, rater)
     ]
     if not ratings:
@@ -91,7 +91,7 @@ def _read_ratings(sheet: Sheet, task: str, rater: str) -> Iterator[Rating]:
 
 def _parse_ratings(cell: str | None, editor: str, where: str) -> tuple[float, float, float]:
     """Return a person's SC and PQ ratings, and the square root of their product."""
-    found = RATING_PAIR.fullmatch(cell or "")
+    found = RATING_PAIR_PATTERN.fullmatch(cell or "")
     values = [parse_rating(text, where) for text in found.groups()] if found else []
     shares = [value for value in values if value is not None and 0 <= value <= 1]
     if len(shares) != 2:
@@ -104,14 +104,14 @@ def _parse_ratings(cell: str | None, editor: str, where: str) -> tuple[float, fl
 
 def _read_scores(folder: Place) -> Iterator[Score]:
     """Yield the scores of all judges, followed by all measures."""
-    for file, judge, task, editor in _find_files(folder, JUDGE_FILE):
+    for file, judge, task, editor in _find_files(folder, JUDGE_FILE_PATTERN):
         consistency, quality = _read_replies(file), _read_replies(file.parent / "PQ.json")
         for uid in (uid for uid in consistency if uid in quality):
             sc, pq = consistency[uid], quality[uid]
             overall = None if sc is None or pq is None else math.sqrt(sc * pq)
             for aspect, score in {"SC": sc, "PQ": pq, "O": overall}.items():
                 yield Score(f"{judge}_{aspect}", *_make_ids(task, editor, uid), score)
-    for file, task, editor in _find_files(folder, MEASURES_FILE):
+    for file, task, editor in _find_files(folder, MEASURES_FILE_PATTERN):
         for row, (uid, measures) in enumerate(read_objects(file).items()):
             for measure, value in measures.items():
                 number = parse_rating(value, name_row(file.url, row, uid))
@@ -124,17 +124,17 @@ def _read_replies(file: Place) -> dict[str, float | None]:
 
 
 def _find_lowest(reply: Any, where: str) -> float | None:
-    """Return the lowest number in a reply, truncated to an integer, divided by ten and clipped to 0 to 1."""
-    values = as_list(reply if isinstance(reply, list) else [reply], "scores", where)
+    """Return the lowest number, truncated, divided by 10 and clipped to 0 to 1; None if a number is missing."""
+    values = require_list(reply if isinstance(reply, list) else [reply], "scores", where)
     numbers = [parse_rating(value, where) for value in values]
     whole = [int(number) for number in numbers if number is not None]
     return min(1.0, max(0.0, min(whole) / 10)) if len(whole) == len(numbers) else None
 
 
-VOTES_FILE = re.compile(r"([^/]+)/pairwise\.json")
-PREFERRED = {"leftvote": "a", "rightvote": "b", "tievote": "unsure", "bothbad_vote": "unsure"}
+VOTES_FILE_PATTERN = re.compile(r"([^/]+)/pairwise\.json")
+PREFERENCE_BY_VOTE = {"leftvote": "a", "rightvote": "b", "tievote": "unsure", "bothbad_vote": "unsure"}
 A_BETTER, B_BETTER, EQUALLY_GOOD = (1.0, 0.0), (0.0, 1.0), (0.5, 0.5)
-VERDICTS = {
+CHOICE_BY_VERDICT = {
     "[[A>B]]": A_BETTER,
     "[[A>>B]]": A_BETTER,
     "[[B>A]]": B_BETTER,
@@ -161,16 +161,16 @@ def read_genai_arena(place: Place) -> Release:
     votes: dict[str, str] = {}
     places: dict[tuple[str, str], str] = {}
     scores: list[Score] = []
-    for file, model in _find_files(place, VOTES_FILE):
+    for file, model in _find_files(place, VOTES_FILE_PATTERN):
         for where, record in read_list(file, "votes"):
-            pair, vote = as_text(record, "idx", where), as_text(record, "human_vote", where)
+            pair, vote = require_text(record, "idx", where), require_text(record, "human_vote", where)
             remember(places, (model, pair), where, f"pair {pair} occurs twice")
-            if vote not in PREFERRED or votes.setdefault(pair, vote) != vote:
-                wanted = votes.get(pair) or " or ".join(PREFERRED)
+            if vote not in PREFERENCE_BY_VOTE or votes.setdefault(pair, vote) != vote:
+                wanted = votes.get(pair) or " or ".join(PREFERENCE_BY_VOTE)
                 raise SourceError(
                     f"{where}: expected the human_vote {wanted}, found {vote!r}; check that this is the released file"
                 )
-            verdict = VERDICTS.get(str(record.get("model_vote")), (None, None))
+            verdict = CHOICE_BY_VERDICT.get(str(record.get("model_vote")), (None, None))
             for side, score in zip(("left", "right"), verdict, strict=True):
                 scores.append(Score(model, f"{pair}/{side}", pair, None, score))
     if not votes:
@@ -184,7 +184,7 @@ def read_genai_arena(place: Place) -> Release:
             "image_a": f"{pair}/left",
             "image_b": f"{pair}/right",
             "rater": "0",
-            "preferred": PREFERRED[vote],
+            "preferred": PREFERENCE_BY_VOTE[vote],
         }
         for pair, vote in votes.items()
     ]

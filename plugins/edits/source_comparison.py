@@ -7,7 +7,7 @@ followed.
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from plumbline.operators.metrics.metric import SHARES, Evidence, Metric, Scored, ScoreRange, View
+from plumbline.operators.metrics.metric import SHARE_RANGE, Evidence, Metric, Scored, ScoreRange, View
 
 Comparison = Literal["l1", "l2", "ssim"]
 
@@ -30,7 +30,7 @@ class SourceComparisonConfig(Metric):
 
     @property
     def score_range(self) -> ScoreRange | None:
-        return (-1.0, 1.0) if self.comparison == "ssim" else SHARES
+        return (-1.0, 1.0) if self.comparison == "ssim" else SHARE_RANGE
 
     def score_options(self) -> dict[str, str]:
         return {"comparison": self.comparison}

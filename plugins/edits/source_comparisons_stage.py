@@ -14,18 +14,18 @@ from plumbline.operators.images.rows import make_mask_error, name_edit_error
 from plumbline.operators.stages.images import PixelsStage
 from plumbline.plugins.edits.source_comparison import SourceComparisonConfig
 
-MAX_SIDE = 1024
+MAX_COMPARED_SIDE = 1024
 """Longest side, in pixels, at which images are compared; larger sources are scaled down to bound the cost."""
-RADIUS, SIGMA = 5, 1.5
+SSIM_WINDOW_RADIUS, SSIM_WINDOW_SIGMA = 5, 1.5
 """Radius and standard deviation, in pixels, of SSIM's Gaussian window of 11 x 11 pixels."""
-MIN_SIDE = 2 * RADIUS + 1
-C1, C2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
-MIN_WHITE = 128
+MIN_COMPARED_SIDE = 2 * SSIM_WINDOW_RADIUS + 1
+SSIM_LUMINANCE_CONSTANT, SSIM_CONTRAST_CONSTANT = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+MIN_WHITE_BRIGHTNESS = 128
 """Minimum brightness of a white pixel in a mask."""
-MIN_GREY_DISTANCE, MAX_GREY = 64, 0.1
+MIN_GREY_DISTANCE, MAX_GREY_SHARE = 64, 0.1
 """A pixel of a mask is grey if it is at least MIN_GREY_DISTANCE levels from black and from white.
 
-At most the fraction MAX_GREY of a mask's pixels may be grey.
+At most the fraction MAX_GREY_SHARE of a mask's pixels may be grey.
 """
 
 
@@ -51,10 +51,10 @@ def compare_with_source(
 
     Returns an error if the source is smaller than SSIM's window, or if the mask is invalid.
     """
-    scale = min(MAX_SIDE / max(source.size), 1)
+    scale = min(MAX_COMPARED_SIDE / max(source.size), 1)
     width, height = (max(round(side * scale), 1) for side in source.size)
-    if min(width, height) < MIN_SIDE:
-        found = f"{source.width}x{source.height} pixels, but the comparison needs at least {MIN_SIDE} per side"
+    if min(width, height) < MIN_COMPARED_SIDE:
+        found = f"{source.width}x{source.height} pixels, but the comparison needs at least {MIN_COMPARED_SIDE} per side"
         return name_edit_error(RowError("image_too_small", f"{found}; use a larger one"), "source")
     kept = np.ones((height, width), bool) if mask is None else _find_outside(mask, source, (width, height))
     if isinstance(kept, RowError):
@@ -75,12 +75,12 @@ def _find_outside(mask: Image.Image, source: Image.Image, size: tuple[int, int])
         found, expected = (f"{one.width}x{one.height}" for one in (mask, source))
         return make_mask_error(f"it has {found} pixels, and the source {expected}; make it as large as the source")
     luma = np.asarray(mask.convert("L"))
-    if np.mean((luma >= MIN_GREY_DISTANCE) & (luma < 256 - MIN_GREY_DISTANCE)) > MAX_GREY:
+    if np.mean((luma >= MIN_GREY_DISTANCE) & (luma < 256 - MIN_GREY_DISTANCE)) > MAX_GREY_SHARE:
         return make_mask_error(
             "expected black and white, found other shades; make the edited area white and the rest black"
         )
-    kept = np.asarray(mask.convert("L").resize(size, Image.Resampling.NEAREST)) < MIN_WHITE
-    if not kept[RADIUS:-RADIUS, RADIUS:-RADIUS].any():
+    kept = np.asarray(mask.convert("L").resize(size, Image.Resampling.NEAREST)) < MIN_WHITE_BRIGHTNESS
+    if not kept[SSIM_WINDOW_RADIUS:-SSIM_WINDOW_RADIUS, SSIM_WINDOW_RADIUS:-SSIM_WINDOW_RADIUS].any():
         return make_mask_error(
             "it is entirely white, so there are no pixels to compare; leave the row out, or correct the mask"
         )
@@ -93,7 +93,7 @@ def _compute_ssim(x: NDArray[np.float64], y: NDArray[np.float64], kept: NDArray[
     The mean is over all windows that lie inside the image and have a `kept` centre. Within a window, only `kept` pixels
     count.
     """
-    middles = kept[RADIUS:-RADIUS, RADIUS:-RADIUS]
+    middles = kept[SSIM_WINDOW_RADIUS:-SSIM_WINDOW_RADIUS, SSIM_WINDOW_RADIUS:-SSIM_WINDOW_RADIUS]
     weights = _sum_windows(kept.astype(np.float64))[middles]
 
     def average_windows(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -102,16 +102,16 @@ def _compute_ssim(x: NDArray[np.float64], y: NDArray[np.float64], kept: NDArray[
     mean_x, mean_y = average_windows(x), average_windows(y)
     variances = average_windows(x * x) - mean_x**2 + average_windows(y * y) - mean_y**2
     covariance = average_windows(x * y) - mean_x * mean_y
-    luminance = (2 * mean_x * mean_y + C1) / (mean_x**2 + mean_y**2 + C1)
-    return float(np.mean(luminance * (2 * covariance + C2) / (variances + C2)))
+    luminance = (2 * mean_x * mean_y + SSIM_LUMINANCE_CONSTANT) / (mean_x**2 + mean_y**2 + SSIM_LUMINANCE_CONSTANT)
+    return float(np.mean(luminance * (2 * covariance + SSIM_CONTRAST_CONSTANT) / (variances + SSIM_CONTRAST_CONSTANT)))
 
 
 def _sum_windows(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the Gaussian-weighted sum of each window."""
+    """Return the Gaussian-weighted sums (height - 10, width - 10) of all 11 x 11 windows that lie inside the values."""
     from scipy.ndimage import gaussian_filter  # takes a tenth of a second to import
 
-    sums: NDArray[np.float64] = gaussian_filter(values, SIGMA, radius=RADIUS)
-    return sums[RADIUS:-RADIUS, RADIUS:-RADIUS]
+    sums: NDArray[np.float64] = gaussian_filter(values, SSIM_WINDOW_SIGMA, radius=SSIM_WINDOW_RADIUS)
+    return sums[SSIM_WINDOW_RADIUS:-SSIM_WINDOW_RADIUS, SSIM_WINDOW_RADIUS:-SSIM_WINDOW_RADIUS]
 
 
 class SourceComparisonsStage(PixelsStage):

@@ -10,7 +10,7 @@ from plumbline.operators.metrics.metric import View
 from plumbline.operators.metrics.wording import Release
 from plumbline.plugins.edits.wordings import GEditRelease, VieScoreEditRelease
 
-EDIT_TEMPLATE = "viescore_edit"
+EDIT_TEMPLATE_NAME = "viescore_edit"
 EDIT_SCALES = (Scale("editing_success", 0, 10), Scale("overediting", 0, 10))
 
 
@@ -27,11 +27,11 @@ class VieScoreEditConfig(TwoQuestionsConfig):
     views: ClassVar[tuple[View, ...]] = ("edit", "result")
     consistency = EDIT_SCALES
     releases: ClassVar[tuple[type[Release], ...]] = (VieScoreEditRelease, GEditRelease)
-    templates: ClassVar[tuple[str, ...]] = (EDIT_TEMPLATE, PERCEPTUAL_TEMPLATE)
+    templates: ClassVar[tuple[str, ...]] = (EDIT_TEMPLATE_NAME, PERCEPTUAL_TEMPLATE)
 
     def judge_questions(self, prompt: str) -> Sequence[JudgeQuestion]:
         """Return a question about the source and the edited image, and a question about the edited image alone."""
-        edit = fill_template(self.template_text(EDIT_TEMPLATE), instruction=prompt)
+        edit = fill_template(self.template_text(EDIT_TEMPLATE_NAME), instruction=prompt)
         return JudgeQuestion(edit, EDIT_SCALES), JudgeQuestion(
             self.template_text(PERCEPTUAL_TEMPLATE), QUALITY_SCALES, view=1
         )

@@ -1,4 +1,4 @@
-"""The releases with questions about edits: VIEScore, GEdit-Bench's copy of VIEScore, and EditScore."""
+"""The original wordings of questions about edits, read from checkouts of VIEScore, GEdit-Bench and EditScore."""
 
 from typing import ClassVar, Self
 
@@ -24,7 +24,7 @@ class GEditRelease(VieScoreEditRelease):
     marker_file: ClassVar[str] = "GEdit-Bench/viescore/vie_prompts.py"
 
 
-MAX_RATING, TRIES = 25, 3
+MAX_RATING, MAX_REQUEST_TRIES = 25, 3
 """Highest rating, which replaces the 10 in VIEScore's rules, and the number of requests for a reply that can be parsed.
 
 After that many requests, EditScore.evaluate guesses a rating.
@@ -39,12 +39,12 @@ class EditScoreRelease(VieScoreEditRelease):
     marker_file: ClassVar[str] = "editscore/vie_prompts.py"
     fixed_options: ClassVar[tuple[str, ...]] = ("replies",)
     context: ClassVar[str] = "_context_no_delimit_reasoning_first"
-    tries: ClassVar[int] = TRIES
+    tries: ClassVar[int] = MAX_REQUEST_TRIES
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
-        code = checkout.python(cls.marker_file)
-        shown, follows = map(code.plain, cls.rules)
-        context, quality = code.plain(cls.context), code.plain("_prompts_0shot_rule_PQ")
+        code = checkout.parse_python(cls.marker_file)
+        shown, follows = map(code.read_plain, cls.rules)
+        context, quality = code.read_plain(cls.context), code.read_plain("_prompts_0shot_rule_PQ")
         follows, quality = (rule.replace("10", str(MAX_RATING)) for rule in (follows, quality))
         return cls(f"{context}\n{shown}\n{follows}", f"{context}\n{quality}")

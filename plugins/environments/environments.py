@@ -26,23 +26,23 @@ from plumbline.operators.base.errors import ConfigError, PlumblineError, hide_se
 
 LOG = logging.getLogger(__name__)
 NOTICE_SECONDS = 30.0
-"""Seconds after which a line says that uv is still at work, and again after as many."""
+"""Seconds between the messages that uv is still at work."""
 MAX_PACKAGES = 100
 """Maximum number of packages that a configuration lists."""
-MAX_REQUIREMENT = 300
+MAX_REQUIREMENT_CHARACTERS = 300
 """Maximum length of a package with its version, in characters."""
-MAX_REASON = 400
+MAX_REASON_CHARACTERS = 400
 """Maximum number of characters quoted from a message of uv."""
 REQUIRED_PACKAGE = "pillow"
 """Package that every worker needs, to pass images to the function."""
-PYTHON_VERSION = re.compile(r"3\.\d{1,2}(\.\d{1,2})?")
+PYTHON_VERSION_PATTERN = re.compile(r"3\.\d{1,2}(\.\d{1,2})?")
 PACKAGE_PATTERN = re.compile(
     r"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?(\[[\w.,\s-]*\])?\s*([<>=!~][^@/\\]*|@\s*git\+https://[\w.-]+(:\d+)?/[\w./~-]+(@[\w./-]+)?)?"
 )
 """Pattern for a package from an index, with or without versions, or from a git repository. Options of uv are not
 allowed. Files are not allowed because their content would not be part of a key.
 """
-PLATFORM = f"{sys.platform}-{platform.machine()}"
+PLATFORM_NAME = f"{sys.platform}-{platform.machine()}"
 
 
 class EnvironmentFailed(PlumblineError):
@@ -68,9 +68,11 @@ class EnvironmentConfig(BoundsChecked):
     """Seconds allowed for resolving the packages, and for installing them."""
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for a version or package that uv could misread as something else."""
+        """Raise ConfigError for a Python version or package whose form uv could misread, such as an option of uv."""
         BoundsChecked.__post_init__(self)
-        if self.python is not None and not (isinstance(self.python, str) and PYTHON_VERSION.fullmatch(self.python)):
+        if self.python is not None and not (
+            isinstance(self.python, str) and PYTHON_VERSION_PATTERN.fullmatch(self.python)
+        ):
             raise ConfigError(
                 f'environment.python: expected a version in quotes, such as "3.11", got {self.python!r}; correct it'
             )
@@ -80,10 +82,10 @@ class EnvironmentConfig(BoundsChecked):
                 "packages that the function imports"
             )
         for package in self.packages:
-            if len(package) > MAX_REQUIREMENT or not PACKAGE_PATTERN.fullmatch(package):
+            if len(package) > MAX_REQUIREMENT_CHARACTERS or not PACKAGE_PATTERN.fullmatch(package):
                 raise ConfigError(
                     f"environment.packages: expected packages such as numpy==2.0.0 or NAME @ git+https://ADDRESS, got "
-                    f"{hide_secrets(package[:MAX_REQUIREMENT])!r}; correct it"
+                    f"{hide_secrets(package[:MAX_REQUIREMENT_CHARACTERS])!r}; correct it"
                 )
 
     @property
@@ -92,7 +94,7 @@ class EnvironmentConfig(BoundsChecked):
 
 
 class Environment(NamedTuple):
-    """A resolved environment: the exact version of every package. Each machine makes it at the first use."""
+    """A resolved environment: the exact version of every package. It is made on each machine when it is first used."""
 
     python_version: str
     pins: tuple[str, ...]
@@ -108,7 +110,7 @@ class Environment(NamedTuple):
         folder wins.
         """
         folder = _open_folder(self.folder)
-        target = folder / _digest(self.python_version, self.pins)
+        target = folder / _compute_digest(self.python_version, self.pins)
         python = target / "bin" / "python"
         if python.exists():
             return python
@@ -144,10 +146,10 @@ def resolve_environment(config: EnvironmentConfig) -> Environment:
     python_version = config.python_version
     wanted = [*config.packages, REQUIRED_PACKAGE]
     try:
-        kept = _open_folder(config.folder) / f"{_digest(python_version, sorted(wanted))}.txt"
+        kept = _open_folder(config.folder) / f"{_compute_digest(python_version, sorted(wanted))}.txt"
         if not kept.exists():
             options = ("--python-version", python_version, "--no-header", "--no-annotate")
-            work = f"resolving {', '.join(wanted)}"[:MAX_REASON]
+            work = f"resolving {', '.join(wanted)}"[:MAX_REASON_CHARACTERS]
             text = "\n".join(wanted)
             found = _run_uv(work, "pip", "compile", "-", *options, text=text, timeout=config.install_timeout)
             with tempfile.NamedTemporaryFile("w", dir=kept.parent, prefix=".resolving-", delete=False) as draft:
@@ -167,14 +169,15 @@ def _open_folder(folder: str) -> Path:
     return opened
 
 
-def _digest(python_version: str, packages: "tuple[str, ...] | list[str]") -> str:
-    return sha256(json.dumps([python_version, PLATFORM, packages]).encode()).hexdigest()[:16]
+def _compute_digest(python_version: str, packages: "tuple[str, ...] | list[str]") -> str:
+    return sha256(json.dumps([python_version, PLATFORM_NAME, packages]).encode()).hexdigest()[:16]
 
 
 def _run_uv(work: str, *words: str, text: str = "", timeout: float) -> str:
-    """Run uv in an empty folder, so that uv reads no settings of a project, and return uv's output.
+    """Run uv in an empty folder, so that uv reads no project's settings, and return uv's output.
 
-    While uv runs, a line says every NOTICE_SECONDS what it is doing: `work`. Raise EnvironmentFailed if uv fails.
+    A message repeats `work`, the description of what uv is doing, every NOTICE_SECONDS. Raises EnvironmentFailed if uv
+    fails or takes longer than `timeout` seconds.
     """
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if uv is None:
@@ -192,7 +195,7 @@ def _run_uv(work: str, *words: str, text: str = "", timeout: float) -> str:
         )
         with process:
             try:
-                output, message = _wait(process, work, text, timeout)
+                output, message = _wait_for_output(process, work, text, timeout)
             except BaseException:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -204,8 +207,8 @@ def _run_uv(work: str, *words: str, text: str = "", timeout: float) -> str:
     return output
 
 
-def _wait(process: "subprocess.Popen[str]", work: str, text: str, timeout: float) -> tuple[str, str]:
-    """Return the process's output and its messages; raise EnvironmentFailed if it takes too long."""
+def _wait_for_output(process: "subprocess.Popen[str]", work: str, text: str, timeout: float) -> tuple[str, str]:
+    """Return the process's output and its messages; raise EnvironmentFailed if it takes more than `timeout` seconds."""
     given: str | None = text
     waited = 0.0
     while True:
@@ -227,4 +230,4 @@ def _read_reason(message: str) -> str:
     message = message[max(message.rfind("error:"), message.rfind("×"), 0) :]
     _, _, reason = message.replace("╰─▶", "cause:").partition("cause:")
     words = re.sub(r"[\s│]+", " ", reason or message.removeprefix("error:")).strip()
-    return hide_secrets(words.replace(" cause:", ":"))[:MAX_REASON].rstrip(".")
+    return hide_secrets(words.replace(" cause:", ":"))[:MAX_REASON_CHARACTERS].rstrip(".")

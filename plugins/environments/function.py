@@ -1,4 +1,4 @@
-"""Functions that run in an environment of their own, as the metrics of operators/metrics/function.py."""
+"""Functions that run in an environment of their own. Metrics use them like the functions of metrics/function.py."""
 
 import hashlib
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from plumbline.operators.base.errors import REMEDIES, ConfigError, HopelessRow, RowError
+from plumbline.operators.base.errors import REMEDIES_BY_KIND, ConfigError, HopelessRow, RowError
 from plumbline.operators.metrics.function import (
-    MODULE_NAME,
+    MODULE_NAME_PATTERN,
     Call,
-    Declaration,
     Description,
+    FunctionDeclaration,
     Source,
     check_parameters,
     make_missing_function_error,
@@ -20,7 +20,7 @@ from plumbline.operators.metrics.function import (
     read_source,
     split_name,
 )
-from plumbline.operators.metrics.user_code import DECLARATION
+from plumbline.operators.metrics.user_code import DECLARATION_ATTRIBUTE
 from plumbline.plugins.environments.environments import Environment, EnvironmentFailed
 from plumbline.plugins.environments.worker import Worker, WorkerDied
 
@@ -32,7 +32,7 @@ class EnvironmentFunction(NamedTuple):
     location: str
     environment: Environment
     source: Source | None
-    """None for a module of the environment's packages."""
+    """Text of the file that defines the function; None if a package of the environment defines it."""
 
     @property
     def file(self) -> str | None:
@@ -61,7 +61,10 @@ class EnvironmentFunction(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _describe(function: EnvironmentFunction) -> Description:
-    """Load and describe a function, once for a process: a command plans several times, and loading takes seconds."""
+    """Load a function in a worker and return its description; raise ConfigError if it cannot be used.
+
+    The description is cached, because a command plans several times, and loading takes seconds.
+    """
     worker = function.make_worker()
     try:
         found = worker.describe()
@@ -78,22 +81,22 @@ def _describe(function: EnvironmentFunction) -> Description:
     if "functions" in found:
         raise make_missing_function_error(function.location, function.name, found["functions"])
     check_parameters(function.location, function.name, found["other_parameters"])
-    declared = found["declared"] or Declaration()
-    checked = metric(**dict(zip(Declaration._fields, declared, strict=True)))(lambda: None)
-    return Description(getattr(checked, DECLARATION), str(found["about"]))
+    declared = found["declared"] or FunctionDeclaration()
+    checked = metric(**dict(zip(FunctionDeclaration._fields, declared, strict=True)))(lambda: None)
+    return Description(getattr(checked, DECLARATION_ATTRIBUTE), str(found["about"]))
 
 
 def _call_worker(
     worker: Worker, where: str, batches: bool, images: Sequence[Image.Image], texts: Sequence[str]
 ) -> list[Any]:
-    """Return the function's values; raise HopelessRow with the error of the rows if there are none."""
+    """Return the function's value for each image; raise HopelessRow with an error for the rows if there are none."""
     try:
         reply = worker.call(images, texts, batches=batches)
     except EnvironmentFailed as error:
         message = f"the environment of {where} could not be made: {error}"
         raise HopelessRow(RowError("environment_failed", message, retryable=True)) from error
     except WorkerDied as error:
-        message = f"the worker of {where} {error}; {REMEDIES['worker_died']}"
+        message = f"the worker of {where} {error}; {REMEDIES_BY_KIND['worker_died']}"
         raise HopelessRow(RowError("worker_died", message, retryable=True)) from error
     if "raised" in reply:
         message = f"{where} raised {reply['raised']}; correct the function"
@@ -102,7 +105,10 @@ def _call_worker(
 
 
 def make_environment_function(named: str, environment: Environment) -> EnvironmentFunction:
-    """Return the function FILE.py:NAME or PACKAGE.MODULE_NAME:NAME; raise ConfigError if the file cannot be read."""
+    """Return the function that `named` gives as FILE.py:NAME or PACKAGE.MODULE:NAME.
+
+    Raises ConfigError if the file cannot be read.
+    """
     location, name = split_name(named)
-    is_module = MODULE_NAME.fullmatch(location) is not None and not location.endswith(".py")
+    is_module = MODULE_NAME_PATTERN.fullmatch(location) is not None and not location.endswith(".py")
     return EnvironmentFunction(name, location, environment, None if is_module else read_source(named))

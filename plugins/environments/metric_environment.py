@@ -11,7 +11,7 @@ from plumbline.plugins.environments.function import EnvironmentFunction, make_en
 
 @dataclass(frozen=True)
 class _WithEnvironment:
-    """An environment as a field, so that error messages contain its key."""
+    """Wrapper that has the environment as a field, so that error messages contain the key `environment`."""
 
     environment: EnvironmentConfig
 

@@ -1,4 +1,4 @@
-"""The model family `package`: a function in an environment of its own that rates images, in the pool of a model."""
+"""The model family `package`: a function that rates images in its own environment, run by a model's pool of workers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,8 @@ class PackageModel(ModelConfig):
     checkpoint: str
     """The function: FILE.py:NAME, or PACKAGE.MODULE:NAME of one of the environment's packages."""
     environment: EnvironmentConfig | None = None
-    """Environment of the function, as of a function metric (plugins/environments/README.md)."""
+    """Environment of the function, with the same options as that of a function metric (plugins/environments/README.md).
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

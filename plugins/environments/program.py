@@ -24,28 +24,28 @@ else:
 
     del sys.path[0]
 
-MAX_NAMES = 100
+MAX_LISTED_FUNCTIONS = 100
 """Maximum number of functions of a module that are listed."""
-MAX_TEXT = 300
+MAX_TEXT_CHARACTERS = 300
 """Maximum number of characters sent of a docstring, or of a text that a function returned."""
 
 
 class Function:
-    """A function that was loaded, with the requests that are answered about it."""
+    """A loaded function, with the replies to the two kinds of requests: to describe the function, and to call it."""
 
     def __init__(self, name: str, location: str, text: str | None, file: str) -> None:
         """Load a function from a source text, or from an installed module if `text` is None."""
         self.file = file
         module = importlib.import_module(location) if text is None else user_code.import_text(text, file, "")
         self.function = vars(module).get(name)
-        self.functions = user_code.list_functions(module)[:MAX_NAMES]
+        self.functions = user_code.list_functions(module)[:MAX_LISTED_FUNCTIONS]
 
     def describe(self) -> dict[str, Any]:
         if not callable(self.function):
             return {"functions": self.functions}
         return {
-            "declared": getattr(self.function, user_code.DECLARATION, None),
-            "about": user_code.read_first_line(self.function)[:MAX_TEXT],
+            "declared": getattr(self.function, user_code.DECLARATION_ATTRIBUTE, None),
+            "about": user_code.read_first_line(self.function)[:MAX_TEXT_CHARACTERS],
             "other_parameters": user_code.find_other_parameters(self.function),
         }
 
@@ -67,7 +67,7 @@ def _make_plain(value: Any) -> float | str | None:
     if math.isfinite(number) or isinstance(value, float):
         return number
     if isinstance(value, str):
-        return value[:MAX_TEXT]
+        return value[:MAX_TEXT_CHARACTERS]
     return None if value is None else reprlib.repr(value)
 
 
@@ -77,7 +77,7 @@ def _declare(
     """Declare a function's scores like plumbline.metric, but leave checking the values to Plumbline's process."""
 
     def declare(function: Callable[..., Any]) -> Callable[..., Any]:
-        setattr(function, user_code.DECLARATION, (score_range, better, bool(batches)))
+        setattr(function, user_code.DECLARATION_ATTRIBUTE, (score_range, better, bool(batches)))
         return function
 
     return declare

@@ -1,13 +1,10 @@
 """The worker of a function with an environment of its own: a process of that environment's Python.
 
-The worker runs program.py, and talks to Plumbline's process through pipes: the worker's standard
-input and output. Every message is a length
-followed by that many bytes. This is multiprocessing's format, without its
-pickled objects. The first request describes
-the function to load, as JSON, and the reply describes the loaded function.
-Each later request is JSON with the prompts
-and the sizes of the images, followed by a message with the RGB pixels of
-each image. The reply is JSON with the values.
+The worker runs program.py, and talks to Plumbline's process through pipes: the worker's standard input and output.
+Every message is a length followed by that many bytes. This is multiprocessing's format, without its pickled objects.
+The first request describes the function to load, as JSON, and the reply describes the loaded function. Each later
+request is JSON with the prompts and the sizes of the images, followed by a message with the RGB pixels of each image.
+The reply is JSON with the values.
 
 A worker serves one function, and is started by this process or by an actor of Ray. The process that started a worker
 also stops it; if that process dies, the worker exits because its input ends.
@@ -33,17 +30,17 @@ from plumbline.operators.base.errors import PlumblineError, hide_secrets, printa
 from plumbline.operators.metrics import user_code
 from plumbline.plugins.environments.environments import Environment
 
-PROGRAM = Path(__file__).with_name("program.py")
-MAX_REPLY = 1_000_000
+PROGRAM_FILE = Path(__file__).with_name("program.py")
+MAX_REPLY_BYTES = 1_000_000
 """Maximum size of a worker's reply in bytes."""
-MAX_DEATHS = 10
+MAX_DEATHS_IN_A_ROW = 10
 """Maximum number of times in a row that a worker may end without returning values. After that no worker is started,
 because a new worker would not score any row either. The limit allows for halving a batch until it contains only the
 image that crashes the worker.
 """
-MAX_OUTPUT = 200
+MAX_QUOTED_OUTPUT_CHARACTERS = 200
 """Maximum number of characters quoted from a worker's output."""
-MAX_LINE = 10_000
+MAX_LINE_BYTES = 10_000
 """Number of bytes of a worker's output that are read at once."""
 
 
@@ -62,12 +59,18 @@ class Worker:
         self._deaths = 0
 
     def describe(self) -> dict[str, Any]:
-        """Return the worker's description of the function; raise WorkerDied or EnvironmentFailed if it sends none."""
+        """Return the worker's description of the function, as program.Function makes it.
+
+        Raises WorkerDied or EnvironmentFailed if the worker sends no description.
+        """
         with self._lock:
             return self._start().described
 
     def call(self, images: Sequence[Image.Image], texts: Sequence[str], *, batches: bool) -> Mapping[str, Any]:
-        """Return the worker's reply; raise WorkerDied or EnvironmentFailed if it sends none."""
+        """Return the worker's reply: the `values`, or the error that the function `raised`.
+
+        Raises WorkerDied or EnvironmentFailed if the worker sends no reply.
+        """
         request = {"texts": texts, "sizes": [image.size for image in images], "batches": batches}
         with self._lock:
             process = self._start()
@@ -92,8 +95,8 @@ class Worker:
 
     def _start(self) -> "_Process":
         if self._process is None:
-            if self._deaths >= MAX_DEATHS:
-                raise WorkerDied(f"ended {MAX_DEATHS} processes in a row, and no other is started")
+            if self._deaths >= MAX_DEATHS_IN_A_ROW:
+                raise WorkerDied(f"ended {MAX_DEATHS_IN_A_ROW} processes in a row, and no other is started")
             process = self._process = _Process(self.environment.ensure_python())
             process.described = self._ask(process, self.source)
         return self._process
@@ -110,13 +113,13 @@ class Worker:
 
 
 class _Process:
-    """A running worker."""
+    """The process of a running worker, with the pipes to it and the last lines of its output."""
 
     def __init__(self, python: Path) -> None:
         # -I: neither PYTHONPATH nor the folder of the file may hide the environment's packages. In a session of its
         # own, the worker does not receive the interrupt key, and its children end with it.
         self.popen = subprocess.Popen(
-            [str(python), "-I", str(PROGRAM), str(Path(user_code.__file__).parent)],
+            [str(python), "-I", str(PROGRAM_FILE), str(Path(user_code.__file__).parent)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -147,7 +150,7 @@ class _Process:
             self.requests.send_bytes(json.dumps(request).encode())
             for image in images:
                 self.requests.send_bytes(image.tobytes())
-            reply = json.loads(self.replies.recv_bytes(MAX_REPLY))
+            reply = json.loads(self.replies.recv_bytes(MAX_REPLY_BYTES))
             if not isinstance(reply, dict):
                 raise ValueError(f"expected an object, found {type(reply).__name__}")
             return reply
@@ -160,21 +163,21 @@ class _Process:
 
     def _describe_end(self, error: Exception) -> str:
         if not isinstance(error, EOFError | BrokenPipeError | ConnectionError):
-            return f"sent something other than a reply of at most {MAX_REPLY:,} bytes"
+            return f"sent something other than a reply of at most {MAX_REPLY_BYTES:,} bytes"
         with suppress(subprocess.TimeoutExpired):
             self.popen.wait(timeout=10)
         self.reader.join(timeout=1)
         code = self.popen.poll()
         how = f"exit code {code}" if code is None or code >= 0 else f"signal {signal.Signals(-code).name}"
         printed = printable(" ".join(b" ".join(self.output).decode(errors="replace").split()))
-        last = f" after printing {hide_secrets(printed)[-MAX_OUTPUT:]!r}" if printed else ""
+        last = f" after printing {hide_secrets(printed)[-MAX_QUOTED_OUTPUT_CHARACTERS:]!r}" if printed else ""
         return f"ended its process ({how}){last}"
 
 
 def _keep_last_lines(stream: Any, output: deque[bytes]) -> None:
     """Read a worker's output, so that the worker never waits for a reader, and keep the last lines."""
     with stream, suppress(ValueError, OSError):
-        while line := stream.readline(MAX_LINE):
+        while line := stream.readline(MAX_LINE_BYTES):
             output.append(line)
 
 

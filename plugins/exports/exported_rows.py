@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import ConfigError
 
-KEY = ("benchmark", "generator", "metric", "row_id")
+KEY_COLUMNS = ("benchmark", "generator", "metric", "row_id")
 """Columns of a table's unique key."""
 _ERROR_COLUMNS = {f"error_{name}": name for name in schemas.ERROR.names}
-EXPORTED = pa.schema(
+EXPORTED_ROWS_SCHEMA = pa.schema(
     [
         *schemas.texts("benchmark", "generator", "metric", "row_id", "image_id", "prompt_id"),
         ("score", pa.float64()),
@@ -64,8 +64,8 @@ class RowMaker:
         made: dict[str, Any] = {column: pa.repeat(pa.scalar(value), len(scores)) for column, value in constant.items()}
         made |= {column: pc.struct_field(error, source) for column, source in _ERROR_COLUMNS.items()}
         made |= {"row_id": row_ids}
-        columns = {column: made.get(column, _get_column(scores, column)) for column in EXPORTED.names}
-        table = pa.table(columns, schema=EXPORTED)
+        columns = {column: made.get(column, _get_column(scores, column)) for column in EXPORTED_ROWS_SCHEMA.names}
+        table = pa.table(columns, schema=EXPORTED_ROWS_SCHEMA)
         for column in extra:
             values = scores.column(column)
             if pa.types.is_dictionary(values.type):
@@ -83,7 +83,7 @@ class RowMaker:
                 )
         kept = available if self.columns is None else self.columns
         kept = [column for column in kept if not _is_untyped(scores.schema.field(column).type)]
-        if own := [column for column in kept if column in EXPORTED.names]:
+        if own := [column for column in kept if column in EXPORTED_ROWS_SCHEMA.names]:
             raise ConfigError(
                 f"columns: {own[0]!r} is one of the table's own columns; list only others, as in columns=[seed]"
             )
@@ -132,7 +132,7 @@ def _find_known(hashes: NDArray[np.uint64], seen: Sequence[NDArray[np.uint64]]) 
 
 
 def _remember_hashes(hashes: NDArray[np.uint64], seen: list[NDArray[np.uint64]]) -> None:
-    """Add hashes to the sorted arrays. Shorter arrays are merged first, so that there are only a few arrays."""
+    """Add hashes as a sorted array. Arrays that are not longer are merged into it, so that there are only a few."""
     chunk = np.sort(hashes)
     while seen and len(seen[-1]) <= len(chunk):
         chunk = np.sort(np.concatenate([seen.pop(), chunk]), kind="stable")

@@ -17,7 +17,7 @@ from plumbline.plugins.exports.exported_rows import PartRows, RowMaker
 from plumbline.plugins.exports.formats import FORMATS
 from plumbline.plugins.exports.score_table import ScoreTable, StoredPart, Target, fit_types
 
-TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+TABLE_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +44,7 @@ class ExportConfig:
 
     def __post_init__(self) -> None:
         check_known("format", self.format, FORMATS)
-        if not TABLE_NAME.fullmatch(self.table):
+        if not TABLE_NAME_PATTERN.fullmatch(self.table):
             raise ConfigError(f"table: expected letters, digits and _, got {self.table!r}")
 
 
@@ -115,7 +115,11 @@ class _Writer:
             self.flush()
 
     def flush(self) -> None:
-        """Write the queue: rows of new generators and metrics in one commit, and all other rows in another."""
+        """Write the queue, and report the number of rows written so far after each commit.
+
+        Parts whose pairs of generator and metric were all missing from the table at the start are written in one
+        commit, and all other parts in another.
+        """
         fresh = [rows for rows in self._pending if not self._groups & _list_groups(rows)]
         others = [rows for rows in self._pending if self._groups & _list_groups(rows)]
         self._pending = []
@@ -127,7 +131,7 @@ class _Writer:
                 self._report(self.written)
 
     def remove_stale(self, benchmark: str, manifest: Mapping[str, Any]) -> int:
-        """Remove rows about missing images that the run no longer contains, and return their number.
+        """Remove rows about missing images that the run no longer contains; return the number of removed rows.
 
         Only rows of this run's generators and metrics are removed.
         """

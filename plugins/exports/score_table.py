@@ -38,7 +38,7 @@ class ScoreTable(Protocol):
         """Columns of the table."""
 
     def count_stored_rows(self, benchmark: str) -> Sequence[StoredPart]:
-        """Count a benchmark's stored rows by part. Only the columns PART_COLUMNS are read, in batches."""
+        """Return the stored parts of a benchmark with their numbers of rows; read only PART_COLUMNS, in batches."""
 
     def write(self, rows: pa.Table, *, fresh: bool) -> None:
         """Write the rows of one benchmark in one commit. They replace rows with the same key.
@@ -64,7 +64,7 @@ OpenTable = Callable[[Target, pa.Schema], ScoreTable]
 
 @contextmanager
 def export_errors(url: str) -> Iterator[None]:
-    """Convert any exception raised by a format's library to an ExportError that names the table."""
+    """Inside the context, convert any exception raised by a format's library to an ExportError that names the table."""
     try:
         yield
     except PlumblineError:
@@ -77,7 +77,7 @@ def export_errors(url: str) -> Iterator[None]:
 
 
 def fit_types(rows: pa.Table, schema: pa.Schema, url: str) -> pa.Table:
-    """Cast the rows to the types of the table's columns; raise ExportError if a value cannot be cast.
+    """Return the rows with the types of the table's columns; raise ExportError if a value cannot be cast.
 
     An extra column, such as a seed, may have different types in different runs. Columns that the rows lack are null.
     """
@@ -103,7 +103,10 @@ PART_COLUMNS = ("generator", "metric", "part", "image_id")
 
 
 def count_parts(batches: Iterable[pa.RecordBatch]) -> list[StoredPart]:
-    """Count rows by part. The batches have the columns PART_COLUMNS."""
+    """Return the parts that occur in the rows, with the numbers of all their rows and of rows about missing images.
+
+    The batches have the columns PART_COLUMNS.
+    """
     rows: Counter[tuple[str, str, str]] = Counter()
     named: Counter[tuple[str, str, str]] = Counter()
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Decisions on finished runs: rules that a run must pass, and bridges that join two versions of a metric."""
+"""Decisions on finished runs: rules that a run must pass, and bridges, which convert a metric's old scores to new."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Builds a bridge from two versions' scores of the same images: a map between them, and the errors of the map."""
+"""Builds a bridge from two versions' scores of the same images: a map from old to new scores, and the map's errors."""
 
 import math
 from collections.abc import Mapping
@@ -11,13 +11,19 @@ from numpy.typing import NDArray
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.base.sentences import Sentence, interval_text, names, number, plural
+from plumbline.operators.base.sentences import Sentence, format_interval, names, number, plural
 from plumbline.operators.results.bridge import Bridge, Verdict, Version, format_equation
 from plumbline.operators.results.comparison import Duel, PromptMeans, average_prompts, compare_generators
 from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns
 from plumbline.operators.results.summary import OVERALL, Skills
 from plumbline.operators.statistics.agreement import STATISTICS
-from plumbline.operators.statistics.bootstrap import CORRELATIONS, MIN_DIFFERING, ROUNDING, Interval, Prompts
+from plumbline.operators.statistics.bootstrap import (
+    CORRELATIONS,
+    MIN_DIFFERING_PROMPTS,
+    ROUNDING_TOLERANCE,
+    Interval,
+    Prompts,
+)
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.ordering import holm
 from plumbline.operators.statistics.poisson_bootstrap import draw_prompts
@@ -34,20 +40,20 @@ Floats = NDArray[np.float64]
 
 
 MIN_PROMPTS = 20
-"""Minimum number of prompts for a bridge, because maps are cross-validated over prompts."""
+"""Minimum number of prompts for a bridge, because the maps of scores are cross-validated over prompts."""
 
 
-MIN_EXPLAINED = 0.5
+MIN_EXPLAINED_VARIANCE = 0.5
 """Fraction of the new scores' variance that a map must explain to join two versions."""
 
 
-NEGLIGIBLE = 0.001
-"""Fraction of the new scores' standard deviation below which a miss is ignored. Otherwise the signed-rank test would
-find even the rounding of a curve significant.
+NEGLIGIBLE_DIFFERENCE = 0.001
+"""Fraction of the new scores' standard deviation below which a miss (new minus mapped score) is ignored. Otherwise the
+signed-rank test would find even the rounding of a curve significant.
 """
 
 
-GROUPS = pa.schema(
+GROUPS_SCHEMA = pa.schema(
     [
         *schemas.texts("generator", "skill"),
         ("prompts", pa.int64()),
@@ -72,7 +78,7 @@ class Pairs(NamedTuple):
 
 
 class BuiltBridge(NamedTuple):
-    """A bridge, with the errors of its map by generator and skill (schema GROUPS)."""
+    """A bridge, with a table of the errors of its map by generator and skill (schema GROUPS)."""
 
     bridge: Bridge
     groups: pa.Table
@@ -92,10 +98,13 @@ def pair_images(
     columns, scores = before.select_rows(metric, ""), [np.zeros(0)]
     for name in before.generators:
         if name in after.generators:
-            own, others = before.select_rows(metric, name).scored(), after.select_rows(other, name).scored()
+            own, others = (
+                before.select_rows(metric, name).select_scored(),
+                after.select_rows(other, name).select_scored(),
+            )
             own = own.where(np.isin(own.prompt, prompts))
             _, here, there = np.intersect1d(own.image, others.image, return_indices=True)
-            columns = columns.followed_by(own.where(here))
+            columns = columns.concatenate_with(own.where(here))
             scores.append(others.score[there])
     pairs = Pairs(before.generators, columns, np.concatenate(scores))
     _require_enough(pairs, (metric, other))
@@ -116,10 +125,10 @@ def _require_enough(pairs: Pairs, metrics: tuple[str, str]) -> None:
             raise ConfigError(
                 f"{metric}: all {len(scores):,} images have the score {scores[0]:g}, so there is nothing to map"
             )
-        if (differing := resampled.count_differing(scores)) < MIN_DIFFERING:
+        if (differing := resampled.count_differing(scores)) < MIN_DIFFERING_PROMPTS:
             raise ConfigError(
-                f"{metric}: expected at least {MIN_DIFFERING} prompts whose score differs from the most common score, "
-                f"found {differing} of {prompts}; score images of more prompts with both versions"
+                f"{metric}: expected at least {MIN_DIFFERING_PROMPTS} prompts whose score differs from the most common "
+                f"score, found {differing} of {prompts}; score images of more prompts with both versions"
             )
 
 
@@ -131,9 +140,14 @@ def build_from_pairs(
     benchmark: str,
     versions: tuple[Version, Version],
     lower_is_better: tuple[bool, bool] = (False, False),
-    wanted: float = MIN_EXPLAINED,
+    wanted: float = MIN_EXPLAINED_VARIANCE,
 ) -> BuiltBridge:
-    """Build a bridge from the pairs; `lower_is_better` is True for each version whose lower scores are better."""
+    """Build a bridge from the pairs; `lower_is_better` is True for each version whose lower scores are better.
+
+    The versions are different if their ranks of images do not clearly agree, or if the map explains less than the
+    fraction `wanted` of the variance of the new scores, both over images and over generators' means. Otherwise, they
+    are on one scale if the generators' means fit best without a change and none changed significantly, or else joined.
+    """
     columns, new = pairs.columns, pairs.new
     old = columns.score
     prompts = np.unique(columns.prompt)
@@ -194,7 +208,7 @@ def _correlate_ranks(old: Floats, new: Floats, prompts: Hashes) -> tuple[float, 
     """
     spearman = STATISTICS["spearman"]
     found = spearman(old, new)
-    if abs(found) > 1 - ROUNDING:
+    if abs(found) > 1 - ROUNDING_TOLERANCE:
         return found, Interval(found, found)
     resampled = Prompts(prompts.astype(str).tolist())
     return found, resampled.interval(lambda rows: spearman(old[rows], new[rows]), CORRELATIONS)
@@ -210,7 +224,7 @@ def _average_by_prompt(pairs: Pairs, scores: Floats, prompts: Hashes) -> PromptM
 
 
 def _compute_kendall(means: Mapping[str, PromptMeans], lower_is_better: tuple[bool, bool]) -> float | None:
-    """Return Kendall's tau-b between the two versions' rankings of the generators by mean score."""
+    """Return Kendall's tau-b between the two versions' rankings of the generators by mean; None if undefined."""
     old, new = (
         np.array([(-1 if falls else 1) * np.nanmean(of_each.read(name)) for name in of_each.generators])
         for of_each, falls in zip(means.values(), lower_is_better, strict=True)
@@ -241,7 +255,7 @@ class _Change(NamedTuple):
 
 
 def _compare_means(pairs: Pairs, scores: Floats, prompts: Hashes, skills: Skills) -> list[_Change]:
-    """Compare each generator's new scores with `scores` of the same images, as if they were from two runs."""
+    """Compare each generator's new scores with `scores` of the same images on each skill, as if from two runs."""
     before, after = _average_by_prompt(pairs, scores, prompts), _average_by_prompt(pairs, pairs.new, prompts)
     found: list[tuple[str, Duel]] = []
     for generator in after.generators:
@@ -256,7 +270,7 @@ def _compare_means(pairs: Pairs, scores: Floats, prompts: Hashes, skills: Skills
 def _make_groups(pairs: Pairs, predicted: Floats, prompts: Hashes, skills: Skills) -> pa.Table:
     """Return one row per generator and skill (schema GROUPS)."""
     having = dict(skills.each(prompts))
-    negligible = NEGLIGIBLE * float(np.nanstd(pairs.new))
+    negligible = NEGLIGIBLE_DIFFERENCE * float(np.nanstd(pairs.new))
     means = {
         name: _average_by_prompt(pairs, scores, prompts)
         for name, scores in (("old", pairs.columns.score), ("mapped", predicted), ("new", pairs.new))
@@ -280,16 +294,16 @@ def _make_groups(pairs: Pairs, predicted: Floats, prompts: Hashes, skills: Skill
             }
             for change in _compare_means(pairs, predicted, prompts, skills)
         ],
-        GROUPS,
+        GROUPS_SCHEMA,
     )
 
 
 def describe_bridge(bridge: Bridge) -> list[Sentence]:
-    """Describe the bridge in sentences, starting with the verdict."""
+    """Return sentences that describe the bridge, starting with the verdict on whether it joins the versions."""
     (old, new), clear = _name_sides(bridge), bridge.clear
     misses = ", ".join(f"{kind} {number(miss)}" for kind, miss in bridge.misses.items())
     turned = f"in opposite directions: {names(bridge.turned)}" if bridge.turned else "none in opposite directions"
-    span = interval_text(*bridge.images_interval, partial(number, digits=2))
+    span = format_interval(*bridge.images_interval, partial(number, digits=2))
     return [
         _describe_verdict(bridge),
         Sentence(
@@ -328,7 +342,7 @@ def _describe_verdict(bridge: Bridge) -> Sentence:
             f"the best map explains {max(bridge.explained, 0):.0%} of the variance between images{of_means}; "
             f"to join them, it must explain {bridge.wanted:.0%} of either variance, and clearly keep the direction.",
         )
-    off = bridge.margin_of(OVERALL)
+    off = bridge.get_margin(OVERALL)
     known = (
         f"the mean of one more generator is off by at most ±{number(off)} (95%)."
         if off is not None

@@ -23,7 +23,7 @@ from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.computing import CellTables, compute_and_repair, inspect_cells, register_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.writing import describe_metrics
-from plumbline.plugins.gates.bridge_building import MIN_EXPLAINED, BuiltBridge, build_from_pairs, pair_images
+from plumbline.plugins.gates.bridge_building import MIN_EXPLAINED_VARIANCE, BuiltBridge, build_from_pairs, pair_images
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +42,7 @@ class BridgeConfig(BoundsChecked):
     """Number of prompts to draw, each with the images of all generators; null uses all prompts."""
     seed: int = 0
     """Seed for drawing prompts; with the same seed, a larger draw includes all prompts of a smaller draw."""
-    explains: Share = MIN_EXPLAINED
+    explains: Share = MIN_EXPLAINED_VARIANCE
     """Fraction of the variance, over images or over generators' means, that a map must explain to join the two
     versions.
     """
@@ -89,7 +89,7 @@ class BridgeSweepConfig(SweepConfig):
 
 
 class Side(NamedTuple):
-    """A version of the metric that a bridge joins, with its scores."""
+    """One of the two versions of a metric that a bridge compares, with its scores."""
 
     version: Version
     scores: RunScores
@@ -135,7 +135,11 @@ def make_sweep_side(planned: PlannedSweep, scores: RunScores, metric: str) -> Si
 
 
 def build_bridge(store: Store, config: BridgeConfig, old: Side, new: Side) -> BuiltBridge:
-    """Build a bridge between two sides; raise ConfigError if they are from two benchmarks or share too few images."""
+    """Build a bridge between two sides.
+
+    Raises ConfigError if the sides are from two benchmarks, share too few prompts, or have too few prompts whose scores
+    differ from the most frequent score.
+    """
     if old.benchmark != new.benchmark:
         raise ConfigError(
             f"bridge: expected two runs of one benchmark, got {old.benchmark!r} and {new.benchmark!r}; name other runs"

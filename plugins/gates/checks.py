@@ -23,12 +23,12 @@ from plumbline.plugins.gates.margins import (
     find_smallest_difference,
     run_margin_test,
 )
-from plumbline.plugins.gates.rules import EACH, Gate, Rule
+from plumbline.plugins.gates.rules import EACH_SKILL, Gate, Rule
 
 Floats = NDArray[np.float64]
 Outcome = Literal["passed", "failed", "cannot tell"]
 NO_VALUES: Floats = np.zeros(0)
-WORST_FIRST: Sequence[Outcome] = ("failed", "cannot tell", "passed")
+OUTCOMES_WORST_FIRST: Sequence[Outcome] = ("failed", "cannot tell", "passed")
 
 
 class Check(NamedTuple):
@@ -83,7 +83,7 @@ class GateResult(NamedTuple):
     @property
     def worst_first(self) -> list[Check]:
         """All checks, the failing checks first."""
-        return sorted(self.checks, key=lambda check: (not check.fails, WORST_FIRST.index(check.outcome)))
+        return sorted(self.checks, key=lambda check: (not check.fails, OUTCOMES_WORST_FIRST.index(check.outcome)))
 
     def summary(self) -> str:
         """Return the result as a line of text."""
@@ -160,11 +160,11 @@ def check_rules(gate: Gate, judged: JudgedRun) -> None:
             ("metric", rule.metric, judged.metrics),
             ("candidate", rule.candidate, judged.generators),
             ("baseline", rule.baseline, judged.generators),
-            ("skill", rule.skill, [OVERALL, EACH, *judged.skill_names]),
+            ("skill", rule.skill, [OVERALL, EACH_SKILL, *judged.skill_names]),
         ):
             if value is not None:
                 check_known(f"{at}: {key}", value, known)
-        if rule.skill == EACH and not judged.skill_names:
+        if rule.skill == EACH_SKILL and not judged.skill_names:
             raise ConfigError(
                 f"{at}: skill: each needs prompts with skills, but this run's prompts have none; remove it"
             )
@@ -201,7 +201,7 @@ class _Question(NamedTuple):
 
 
 class _Limits(NamedTuple):
-    """The lowest and highest value that a prompt can have."""
+    """The lowest and highest value (a mean score, or a difference of two) that a single prompt can have."""
 
     worst: float
     best: float
@@ -268,7 +268,7 @@ def judge_by_rules(gate: Gate, judged: JudgedRun, *, run_id: str, benchmark: str
 def _list_questions(gate: Gate, judged: JudgedRun) -> Iterator[_Question]:
     """Yield a question for each rule, generator and skill, if the rule applies to the generator and the skill."""
     for name, rule in gate.rules.items():
-        skills = judged.skill_names if rule.skill == EACH else [rule.skill]
+        skills = judged.skill_names if rule.skill == EACH_SKILL else [rule.skill]
         for generator in [rule.candidate] if rule.candidate else judged.candidates:
             if generator != rule.baseline:
                 yield from (_Question(name, rule, generator, skill) for skill in skills)
@@ -296,7 +296,7 @@ def _look_up_value(question: _Question, asked: str, judged: JudgedRun) -> Check:
 def _run_tests(
     questions: Sequence[_Question], judged: JudgedRun, alpha: float
 ) -> Iterator[tuple[_Question, _TestResult]]:
-    """Test the questions in order of metric and generator, so that the same scores are not read repeatedly."""
+    """Yield each question with its test's result, by metric and generator, so that scores are not read repeatedly."""
 
     @lru_cache(maxsize=1)
     def read_values(metric: str, generator: str, other: OtherSide | None) -> tuple[Hashes, Floats]:

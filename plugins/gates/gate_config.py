@@ -16,7 +16,7 @@ from plumbline.pipelines.base.storage import Place, StorageConfig, readable_erro
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.plugins.gates.rules import Alpha, Gate, Rule
 
-MAX_BYTES = 1 << 20
+MAX_RULES_FILE_BYTES = 1 << 20
 """Maximum size of a rules file in bytes."""
 
 
@@ -71,7 +71,7 @@ class GateFile(BoundsChecked):
 def read_gate(place: Place) -> Gate:
     """Read a rules file; raise ConfigError naming the file or the rule if it is invalid."""
     with readable_errors(place, "rules"):
-        text = place.read(MAX_BYTES).decode("utf-8", "replace")
+        text = place.read(MAX_RULES_FILE_BYTES).decode("utf-8", "replace")
     try:
         values = OmegaConf.to_container(OmegaConf.create(text))
     except (OmegaConfBaseException, YAMLError, ValueError, RecursionError) as error:

@@ -85,7 +85,7 @@ def judge_run(
 
 
 def run_gate(store: Store, gate: Gate, config: GateConfig) -> list[GateResult]:
-    """Judge the configured run, or each run of a suite that has rules; write the result files.
+    """Judge the configured run, or each run of a suite that has rules; write the result files and return the results.
 
     Raises ConfigError if no rule applies to the run's benchmark, or if the run would be compared with itself.
     """
@@ -127,11 +127,11 @@ def run_gate(store: Store, gate: Gate, config: GateConfig) -> list[GateResult]:
             f"{gate.source}: no rule applies to the benchmark {benchmark!r}; add one, or name another run (run=ID)"
         )
     for name, place in files.items():
-        place.write(WRITERS[name](results).encode())
+        place.write(FORMAT_FUNCTIONS[name](results).encode())
     return results
 
 
-WRITERS: Mapping[str, Callable[[Sequence[GateResult]], str]] = {"junit": to_junit, "summary": to_markdown}
+FORMAT_FUNCTIONS: Mapping[str, Callable[[Sequence[GateResult]], str]] = {"junit": to_junit, "summary": to_markdown}
 """Functions that format the results for a file, by configuration key."""
 
 

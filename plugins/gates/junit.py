@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 from plumbline.plugins.gates.checks import Check, GateResult
 
-NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+INVALID_XML_CHARACTER_PATTERN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that are not allowed in XML."""
 
 
@@ -47,4 +47,4 @@ def _add_case(suite: ElementTree.Element, check: Check) -> None:
 
 
 def _remove_invalid(text: str) -> str:
-    return NOT_IN_XML.sub("\ufffd", text)
+    return INVALID_XML_CHARACTER_PATTERN.sub("\ufffd", text)

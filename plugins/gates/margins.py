@@ -16,16 +16,16 @@ from plumbline.operators.statistics.ordering import DEFAULT_POWER
 
 Floats = NDArray[np.float64]
 
-MAX_DISTINCT = 1 << 16
+MAX_DISTINCT_VALUES = 1 << 16
 """Maximum number of distinct values in a sample; if there are more, values are rounded down to this many steps of the
 range.
 """
-STEP = 1 / 8
-"""Step of the trapezoidal rule, in widths of the saddle point; the error is about exp(-pi / STEP)."""
+INTEGRATION_STEP = 1 / 8
+"""Step of the trapezoidal rule, in widths of the saddle point; the error is about exp(-pi / INTEGRATION_STEP)."""
 NODES_AT_ONCE = 64
 """Number of points of the integral that are computed at a time."""
 MAX_NODES = 1 << 16
-NEGLIGIBLE = 1e-9
+NEGLIGIBLE_FRACTION = 1e-9
 """Fraction of the integral below which further points are left out."""
 MAX_PROMPTS = 10**9
 
@@ -37,7 +37,7 @@ class Sample(NamedTuple):
     counts: Floats
     """Number of prompts with each value; not an integer if the sample is scaled to another number of prompts."""
     worst: float
-    """The lowest value that a prompt can have."""
+    """The lowest value that a single prompt can have."""
 
     def times(self, factor: float) -> "Sample":
         """Return the sample scaled to `factor` times as many prompts."""
@@ -84,8 +84,8 @@ def run_margin_test(values: Floats, bound: float, alpha: float, worst: float, be
 def make_sample(values: Floats, worst: float) -> Sample:
     """Return the values as a sample; if too many are distinct, round them down, which can only raise a p-value."""
     distinct, counts = np.unique(values, return_counts=True)
-    if len(distinct) > MAX_DISTINCT:
-        step = (distinct[-1] - worst) / MAX_DISTINCT
+    if len(distinct) > MAX_DISTINCT_VALUES:
+        step = (distinct[-1] - worst) / MAX_DISTINCT_VALUES
         distinct, counts = np.unique(worst + np.floor((values - worst) / step) * step, return_counts=True)
     return Sample(distinct, counts.astype(np.float64), worst)
 
@@ -137,14 +137,14 @@ def _compute_negative_tail(weights: Floats, counts: Floats) -> float:
     start = -float(counts @ np.log1p(-line * weights))
     total = 0.0
     for first in range(0, MAX_NODES, NODES_AT_ONCE):
-        height = STEP * width * (np.arange(first, first + NODES_AT_ONCE) + 0.5)
+        height = INTEGRATION_STEP * width * (np.arange(first, first + NODES_AT_ONCE) + 0.5)
         turns = np.outer(tilted, height)
         size = np.exp(start - counts @ np.log1p(turns**2) / 2)
         terms = -(size * np.exp(1j * (counts @ np.arctan(turns))) / (line + 1j * height)).real
         total += float(terms.sum())
-        if float(size.max()) <= NEGLIGIBLE * abs(total * line):
+        if float(size.max()) <= NEGLIGIBLE_FRACTION * abs(total * line):
             break
-    return total * STEP * width / math.pi
+    return total * INTEGRATION_STEP * width / math.pi
 
 
 def find_lowest_mean(sample: Sample, alpha: float) -> float:

@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
-from plumbline.operators.base.bounds import AboveZero, Bound, BoundsChecked, NotNegative, SomeShare
+from plumbline.operators.base.bounds import AboveZero, Bound, BoundsChecked, NonZeroShare, NotNegative
 from plumbline.operators.base.errors import ConfigError, check_known
 from plumbline.operators.base.sentences import names
 from plumbline.operators.results.summary import OVERALL
 
-EACH = "each"
+EACH_SKILL = "each"
 """Value of `skill` that applies a rule to every skill separately."""
-BOUNDS = ("at_least", "at_most", "no_worse_by", "better_by", "coverage")
-COMPARING_BOUNDS = ("no_worse_by", "better_by")
+BOUND_NAMES = ("at_least", "at_most", "no_worse_by", "better_by", "coverage")
+COMPARING_BOUND_NAMES = ("no_worse_by", "better_by")
 """Bounds that need another run or generator to compare with."""
 
 Alpha = Annotated[float, Bound("a probability above 0 and below 0.5", lambda value: 0 < value < 0.5)]
@@ -42,17 +42,17 @@ class Rule(BoundsChecked):
     """Non-inferiority margin: the mean over shared prompts is worse than the other side's by less than this."""
     better_by: NotNegative | None = None
     """Superiority margin: the mean over shared prompts is better than the other side's by more than this."""
-    coverage: SomeShare | None = None
+    coverage: NonZeroShare | None = None
     """Minimum fraction of rows that have a score."""
     cannot_tell: Literal["fails", "passes"] = "fails"
     """Result if there are too few prompts to decide: `fails` or `passes`."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
-        given = [name for name in BOUNDS if getattr(self, name) is not None]
+        given = [name for name in BOUND_NAMES if getattr(self, name) is not None]
         if len(given) != 1:
             raise ConfigError(
-                f"expected exactly one of {', '.join(BOUNDS)}, got {names(given) if given else 'none'}; "
+                f"expected exactly one of {', '.join(BOUND_NAMES)}, got {names(given) if given else 'none'}; "
                 f"{'write a rule for each' if given else 'add one'}"
             )
         if self.metric is None and self.coverage is None:
@@ -61,13 +61,13 @@ class Rule(BoundsChecked):
             raise ConfigError(f"surely: only allowed with at_least and at_most, got {given[0]}; remove it")
         if self.baseline is not None and not self.needs_other_side:
             raise ConfigError(
-                f"baseline: only allowed with {' and '.join(COMPARING_BOUNDS)}, got {given[0]}; remove it"
+                f"baseline: only allowed with {' and '.join(COMPARING_BOUND_NAMES)}, got {given[0]}; remove it"
             )
 
     @property
     def kind(self) -> str:
         """Name of the rule's bound."""
-        return next(name for name in BOUNDS if getattr(self, name) is not None)
+        return next(name for name in BOUND_NAMES if getattr(self, name) is not None)
 
     @property
     def bound(self) -> float:
@@ -77,7 +77,7 @@ class Rule(BoundsChecked):
     @property
     def needs_other_side(self) -> bool:
         """True if the rule needs another run or generator to compare with."""
-        return self.kind in COMPARING_BOUNDS
+        return self.kind in COMPARING_BOUND_NAMES
 
     @property
     def is_bound_of_mean(self) -> bool:
@@ -91,7 +91,7 @@ class Rule(BoundsChecked):
 
     def describe(self, other: str = "") -> str:
         """Describe the rule in words; `other` is the run or generator that the command compares with."""
-        at = {OVERALL: "", EACH: " at each skill"}.get(self.skill, f" at {self.skill}")
+        at = {OVERALL: "", EACH_SKILL: " at each skill"}.get(self.skill, f" at {self.skill}")
         by = f" by {self.metric}" if self.metric else ""
         candidate = f"{self.candidate}: " if self.candidate else ""
         condition = {

@@ -68,7 +68,7 @@ def _read_scores(store: Store, side: ScoredImages) -> dict[str, StoredCell]:
 
 
 def _read_digests(store: Store, scores: Iterable[StoredCell]) -> _Digests:
-    """Return the digests of the images scored in these cells; no prompts if a cell has no digests."""
+    """Return the digests of the images scored in these cells, by prompt; empty if any cell has no digests."""
     tables = [_read_image_digests(store, cell) for cell in scores]
     with_digests = [table for table in tables if table is not None]
     if len(with_digests) < len(tables) or not with_digests:
@@ -84,7 +84,7 @@ def _read_digests(store: Store, scores: Iterable[StoredCell]) -> _Digests:
 
 
 def _read_image_digests(store: Store, scores: StoredCell) -> pa.Table | None:
-    """Return prompts and digests of the scored images; None if the scores were computed from cells without digests."""
+    """Return a table of the prompts and digests of the images scored in a cell; None if the cell has no digests."""
     for path in scores.provenance["inputs"]:
         table = store.read_cell(path).table
         if "image_digest" in table.column_names:

@@ -8,14 +8,14 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from plumbline.operators.results.bridge import UNCHANGED, Curve, Kind, Line, LineKind
+from plumbline.operators.results.bridge import UNCHANGED_LINE, Curve, Kind, Line, LineKind
 from plumbline.operators.statistics.poisson_bootstrap import convert_to_uniform
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 
-FOLDS = 10
+N_FOLDS = 10
 MIN_GROUPS = 5
 """Minimum number of groups for judging how well a line fits their means; fewer means are too often collinear by chance.
 """
@@ -24,7 +24,7 @@ MAX_KNOTS = 256
 
 
 def _use_identity(old: Floats, new: Floats) -> Line:
-    return UNCHANGED
+    return UNCHANGED_LINE
 
 
 def fit_line(old: Floats, new: Floats) -> Line:
@@ -36,7 +36,7 @@ def fit_line(old: Floats, new: Floats) -> Line:
 
 
 def fit_curve(old: Floats, new: Floats) -> Curve:
-    """Fit a curve to scores (n,) by isotonic regression; it rises or falls as the least-squares line does."""
+    """Fit a monotone curve to scores (n,) by isotonic regression; it rises or falls as the least-squares line does."""
     values, codes, counts = np.unique(old, return_inverse=True, return_counts=True)
     means = np.bincount(codes, weights=new) / counts
     fitted = scipy.optimize.isotonic_regression(means, weights=counts, increasing=fit_line(old, new).slope >= 0).x
@@ -70,7 +70,7 @@ def choose_map(old: Floats, new: Floats, prompts: Hashes) -> ChosenMap:
     rule, Breiman, Friedman, Olshen and Stone 1984, section 3.4.3. The standard error is computed from the
     differences between the two maps' errors on each prompt.
     """
-    folds = (convert_to_uniform(prompts) * FOLDS).astype(np.int64)
+    folds = (convert_to_uniform(prompts) * N_FOLDS).astype(np.int64)
     predicted = {kind: _cross_validate(fit, old, new, folds) for kind, fit in FIT_FUNCTIONS.items()}
     codes = np.unique(prompts, return_inverse=True)[1]
     squares = {

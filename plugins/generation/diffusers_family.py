@@ -25,9 +25,9 @@ from plumbline.operators.models.checkpoints.parts import count_parameters as cou
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.model import LocalModel, ResolvedModel
 
-INDEX = "model_index.json"
+INDEX_FILE = "model_index.json"
 """The file that names a pipeline's class and its components."""
-LOADED = re.compile(r"(model|diffusion_pytorch_model)(-\d+-of-\d+)?\.safetensors")
+WEIGHT_FILE_PATTERN = re.compile(r"(model|diffusion_pytorch_model)(-\d+-of-\d+)?\.safetensors")
 """Names of the weight files that diffusers loads; other files in a repository are variants, such as fp16."""
 
 
@@ -53,18 +53,18 @@ def read_index(part: Part) -> Fields:
 
     Raises ModelError if the file is missing or names Python code of the checkpoint.
     """
-    if part.file(INDEX) is None:
+    if part.file(INDEX_FILE) is None:
         raise ModelError(
-            f"{part.source}: no {INDEX}, so it is not a diffusers pipeline; name the folder that contains it, or "
+            f"{part.source}: no {INDEX_FILE}, so it is not a diffusers pipeline; name the folder that contains it, or "
             "convert a single file with diffusers' from_single_file and save_pretrained"
         )
-    fields = read_json(part, INDEX)
+    fields = read_json(part, INDEX_FILE)
     own = [
         name for name, (library, _) in _read_components(fields).items() if part.file(f"{name}/{library}.py") is not None
     ]
     if own or not isinstance(fields.get("_class_name"), str):
         raise ModelError(
-            f"{part.source}: {INDEX} names Python code from the checkpoint, which is never run; use a pipeline "
+            f"{part.source}: {INDEX_FILE} names Python code from the checkpoint, which is never run; use a pipeline "
             "that only needs classes of diffusers and transformers"
         )
     return fields
@@ -85,7 +85,7 @@ def find_tensors(part: Part, only: str | None) -> list[str]:
     Raises ModelError for a component that is missing or has no complete safetensors files.
     """
     names = []
-    for component in _read_components(read_json(part, INDEX)):
+    for component in _read_components(read_json(part, INDEX_FILE)):
         configured = part.file(f"{component}/config.json") is not None
         if part.commit is None:
             names += _list_tensors(Path(part.source) / component, configured)
@@ -97,16 +97,18 @@ def find_tensors(part: Part, only: str | None) -> list[str]:
 def count_parameters(part: Part) -> int | None:
     """Return the number of parameters that a pipeline loads, from the headers of its safetensors files.
 
-    Returns None if a hub repository's headers cannot be read.
+    Returns None if a hub repository has no such files, or if their headers cannot be read.
     """
-    components = _read_components(read_json(part, INDEX))
+    components = _read_components(read_json(part, INDEX_FILE))
     if part.commit is None:
         files = [file for component in components for file in sorted((Path(part.source) / component).iterdir())]
-        return sum(count_in_file(file) for file in files if LOADED.fullmatch(file.name))
+        return sum(count_in_file(file) for file in files if WEIGHT_FILE_PATTERN.fullmatch(file.name))
     from plumbline.operators.models.checkpoints import hub
 
     names = [name for name in hub.list_files(part.source, part.commit) if name.count("/") == 1]
-    loaded = [name for name in names if name.split("/")[0] in components and LOADED.fullmatch(name.split("/")[1])]
+    loaded = [
+        name for name in names if name.split("/")[0] in components and WEIGHT_FILE_PATTERN.fullmatch(name.split("/")[1])
+    ]
     total = 0
     for name in loaded:
         cached = hub.find_cached_file(part.source, part.commit, name)
@@ -118,7 +120,7 @@ def count_parameters(part: Part) -> int | None:
 
 
 def find_default_size(part: Part) -> tuple[int, int] | None:
-    """Return the width and height of a pipeline's images from the configurations of its networks, or None.
+    """Return the default width and height in pixels from the networks' configurations; None if they have no size.
 
     Some pipelines, such as FLUX.1, have their size only in diffusers' code.
     """
@@ -137,7 +139,7 @@ def find_default_size(part: Part) -> tuple[int, int] | None:
 
 def _list_tensors(folder: Path, configured: bool) -> list[str]:
     if not folder.is_dir():
-        raise ModelError(f"{folder}: missing, although {INDEX} names it; download the checkpoint again")
+        raise ModelError(f"{folder}: missing, although {INDEX_FILE} names it; download the checkpoint again")
     if not configured:  # a tokenizer, a scheduler, a processor
         return []
     if any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
@@ -190,7 +192,7 @@ FAMILY = Family(
     form="a pipeline of diffusers",
     suits=lambda fields: "_class_name" in fields,
     files=(),
-    file_patterns=(INDEX, *(f"*/{pattern}" for pattern in (*SMALL_FILES, "*.safetensors"))),
+    file_patterns=(INDEX_FILE, *(f"*/{pattern}" for pattern in (*SMALL_FILES, "*.safetensors"))),
     find_tensors=find_tensors,
     parts=_find_lora,
     options_in_key=lambda config, profile: {} if config.lora is None else {"lora_scale": config.lora_scale},

@@ -19,7 +19,7 @@ from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.processing import explain_load_errors, find_device
 from plumbline.plugins.generation.drawing import DrawingRequest, DrawingSettings, DrawnImage
 
-FILTERED_IMAGE = RowError(
+FILTERED_IMAGE_ERROR = RowError(
     "reply_refused",
     "the checkpoint's own safety checker blanked out the image; check the prompt, or use another checkpoint",
 )
@@ -65,7 +65,7 @@ class PipelineDrawing:
             b"", used.get(cfg), used.get("num_inference_steps"), None, type(self.pipeline.scheduler).__name__
         )
         return [
-            FILTERED_IMAGE if flagged else drawn._replace(encoded=_encode_png(image), seed=request.seed)
+            FILTERED_IMAGE_ERROR if flagged else drawn._replace(encoded=_encode_png(image), seed=request.seed)
             for image, request, flagged in zip(made.images, requests, flags, strict=True)
         ]
 

@@ -15,12 +15,12 @@ from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.plugins.generation.pictures import Pictures
 
-IMAGE_STORE = ".generate"
+IMAGE_STORE_FOLDER = ".generate"
 """Name of the store below the image folder; it contains the generated images and the tables of wanted images."""
-ROLE = "image_model"
-CHAIN = "pictures"
+IMAGE_MODEL_ROLE = "image_model"
+PICTURES_CHAIN = "pictures"
 """Name of the chain that generates the images, in the sweep of a generation."""
-ASSETS = Path(__file__).resolve().parents[2] / "assets"
+ASSETS_FOLDER = Path(__file__).resolve().parents[2] / "assets"
 SWEEP_KEYS = ("benchmark", "pictures", "cluster", "storage", "limits", "max_failed", "dry_run", "log")
 """Options that are copied from a sweep to the generation that makes its images."""
 
@@ -50,7 +50,7 @@ class GenerateConfig(BoundsChecked):
         BoundsChecked.__post_init__(self)
         if self.benchmark.images is None:
             raise ConfigError("benchmark.images: expected a folder for the images; set images=PATH")
-        if self.images.is_local and Path(self.images.path).is_relative_to(ASSETS):
+        if self.images.is_local and Path(self.images.path).is_relative_to(ASSETS_FOLDER):
             raise ConfigError(
                 f"benchmark.images {self.images}: this folder contains the embedded benchmark's images; choose "
                 "another folder, such as images=images"
@@ -84,7 +84,7 @@ class GenerateConfig(BoundsChecked):
     @property
     def image_store(self) -> Place:
         """Store that contains the generated images."""
-        return self.images / IMAGE_STORE
+        return self.images / IMAGE_STORE_FOLDER
 
     @property
     def prompts_folder(self) -> str:
@@ -108,8 +108,8 @@ class GenerateConfig(BoundsChecked):
             benchmark=BenchmarkConfig(
                 name=self.generator, prompts=(self.image_store / self.prompts_folder).url, images=None, generators={}
             ),
-            models={ROLE: self.image_model},
-            metrics={CHAIN: self.chain},
+            models={IMAGE_MODEL_ROLE: self.image_model},
+            metrics={PICTURES_CHAIN: self.chain},
             cluster=self.cluster,
             storage=self.storage,
             limits=self.limits,

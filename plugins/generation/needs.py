@@ -1,4 +1,4 @@
-"""Estimates what the missing images of a generation take: memory, space and time."""
+"""Estimates the memory, disk space and time that are needed to generate the missing images."""
 
 import shutil
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from plumbline.plugins.generation.pictures import Pictures
 
 BYTES_PER_PIXEL = 1.8
 """Assumed size of an image file: a PNG of a photograph with 1024 x 1024 pixels has 1.8 to 1.9 MB."""
-ASSUMED_SIZE = (1024, 1024)
-"""Assumed width and height of an image if neither the settings nor the checkpoint tell."""
+ASSUMED_IMAGE_SIZE = (1024, 1024)
+"""Assumed width and height of an image if neither the settings nor the checkpoint contain a size."""
 BYTES_PER_WEIGHT = {"float32": 4, "bfloat16": 2}
-SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 class Rate(NamedTuple):
@@ -32,7 +32,7 @@ class Rate(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Needs:
-    """What the missing images of a generation take."""
+    """What is needed to generate the missing images."""
 
     folder: Place
     """Folder of the images."""
@@ -51,16 +51,16 @@ class Needs:
 
     @property
     def disk_bytes(self) -> int:
-        """Estimated size of the missing images."""
+        """Estimated size of the missing images on disk, in bytes."""
         return round(self.missing * self.size[0] * self.size[1] * BYTES_PER_PIXEL)
 
     @property
     def memory_bytes(self) -> int | None:
-        """Size of the weights in memory."""
+        """Size of the weights in memory, in bytes; None if the number of weights is unknown."""
         return None if self.parameters is None else self.parameters * BYTES_PER_WEIGHT[self.model.dtype]
 
     def describe(self) -> list[str]:
-        """Return the needs as sentences; none if no image is missing."""
+        """Return sentences about what is needed; empty if no image is missing."""
         if not self.missing:
             return []
         width, height = self.size
@@ -107,7 +107,7 @@ class Needs:
 def estimate_needs(
     model: ResolvedModel[Any], pictures: Pictures, folder: Place, store: Store, *, wanted: int, missing: int
 ) -> Needs:
-    """Estimate what the missing images take, without loading the model.
+    """Estimate what is needed to generate the missing images, without loading the model.
 
     Args:
         model: The image model.
@@ -115,7 +115,7 @@ def estimate_needs(
         folder: The generator's folder.
         store: The store with the images, and with the rates of earlier generations.
         wanted: The number of images that the folder should contain.
-        missing: The number of these that are missing.
+        missing: The number of wanted images that are missing.
     """
     is_pipeline = isinstance(model.config, DiffusersModel)
     parameters = count_parameters(model.parts["checkpoint"]) if is_pipeline and missing else None
@@ -126,7 +126,7 @@ def estimate_needs(
         folder=folder,
         wanted=wanted,
         missing=missing,
-        size=size or ASSUMED_SIZE,
+        size=size or ASSUMED_IMAGE_SIZE,
         size_is_known=size is not None,
         parameters=parameters,
         model=model,
@@ -135,7 +135,7 @@ def estimate_needs(
 
 
 def save_rate(store: Store, needs: Needs, pictures: Pictures, rate: Rate) -> None:
-    """Record the rate of a generation, for estimates of later ones with equal settings."""
+    """Record the rate of a generation, for estimates of later generations with equal settings."""
     store.write_json(_name_rate(needs.model, needs.parameters, pictures), rate._asdict())
 
 
@@ -152,7 +152,7 @@ def _name_rate(model: ResolvedModel[Any], parameters: int | None, pictures: Pict
 
 
 def _count_free_bytes(folder: Place) -> int | None:
-    """Return the free space on a local folder's disk, or None for a cloud."""
+    """Return the free space in bytes on a local folder's disk, or None for cloud storage."""
     if not folder.is_local:
         return None
     path = Path(folder.path)
@@ -161,7 +161,7 @@ def _count_free_bytes(folder: Place) -> int | None:
 
 def format_bytes(count: int) -> str:
     """Return a number of bytes with a unit, such as 1.9 GB."""
-    return next((f"{count / factor:,.1f} {unit}" for factor, unit in SIZES if count >= factor), f"{count} bytes")
+    return next((f"{count / factor:,.1f} {unit}" for factor, unit in BYTE_UNITS if count >= factor), f"{count} bytes")
 
 
 def format_minutes(minutes: float) -> str:

@@ -26,9 +26,9 @@ ARGUMENT_NAMES = {
     "negative_prompt": "negative_prompt",
 }
 """Settings that servers for open models accept, but OpenAI's own service does not, with their argument names."""
-MAX_IMAGE_REPLY = 128_000_000
+MAX_IMAGE_REPLY_BYTES = 128_000_000
 """Maximum size in bytes of a reply with a base64-encoded image."""
-BASE64: Mapping[str, Any] = {"response_format": "b64_json"}
+BASE64_ARGUMENTS: Mapping[str, Any] = {"response_format": "b64_json"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,12 +52,15 @@ class OpenAiImages(OpenAiService):
     """Implements `draw` with an OpenAI-compatible service."""
 
     def __init__(self, model: "ResolvedModel[ImagesServiceModel]") -> None:
-        super().__init__(open_client(model, MAX_IMAGE_REPLY), model)
+        super().__init__(open_client(model, MAX_IMAGE_REPLY_BYTES), model)
         self.checkpoint, self.revision = model.config.checkpoint, model.label
         self.says_format = True
 
     def draw(self, requests: Sequence[DrawingRequest], settings: DrawingSettings) -> list[DrawnImage | RowError]:
-        """Return an image or an error for each request; raise ModelError for a setting that `takes` does not list."""
+        """Return an image or an error for each request.
+
+        A seed is only sent if `takes` lists it. Raises ModelError for another setting that `takes` does not list.
+        """
         return self._send_all([self._request(request, settings) for request in requests])
 
     def _request(self, request: DrawingRequest, settings: DrawingSettings) -> HttpRequest:
@@ -88,7 +91,7 @@ class OpenAiImages(OpenAiService):
         create: Any = self.client.images.generate
         if self.says_format:
             try:
-                return create(**arguments, **BASE64)
+                return create(**arguments, **BASE64_ARGUMENTS)
             except BadRequestError as error:
                 if "response_format" not in str(error):
                     raise
@@ -103,7 +106,7 @@ class OpenAiImages(OpenAiService):
         if isinstance(pictures, list) and pictures and getattr(pictures[0], "url", None):
             problem = f"{self.service} sent an address in place of the image, which is not followed"
             return RowError("request_refused", f"{problem}; use a model or a setting that returns b64_json")
-        return self._unavailable_error("returned an answer without an image")
+        return self._make_unavailable_error("returned an answer without an image")
 
 
 FAMILY = Family(

@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
-from plumbline.operators.metrics.generation import SIZE, GenerationChain, PicturesConfig
+from plumbline.operators.metrics.generation import SIZE_PATTERN, GenerationChain, PicturesConfig
 from plumbline.plugins.generation.drawing import DrawingRequest, DrawingSettings
 
 
@@ -56,7 +56,7 @@ class Pictures(GenerationChain):
         return {**self.settings()._asdict(), "seed": self.options.seed}
 
     def settings(self) -> DrawingSettings:
-        options, found = self.options, SIZE.fullmatch(self.options.size or "")
+        options, found = self.options, SIZE_PATTERN.fullmatch(self.options.size or "")
         size = (int(found[1]), int(found[2])) if found else None
         return DrawingSettings(options.cfg, options.steps, size, options.sampler, options.negative_prompt)
 

@@ -15,7 +15,7 @@ from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions
 from plumbline.plugins.generation.drawing import DrawingModel, DrawingRequest, DrawnImage
 from plumbline.plugins.generation.pictures import DrawingMetric, parse_image_id
 
-PICTURES = pa.schema(
+PICTURES_SCHEMA = pa.schema(
     [
         *schemas.texts("image_id", "prompt_id", "prompt"),
         ("image", pa.binary()),
@@ -30,7 +30,7 @@ PICTURES = pa.schema(
 """Schema of generated images (jobs.generate), as a sweep reads them. `image` is encoded, and null if there is an
 `error`. The other columns are the generation settings (`size` as in 1024x768) and the checkpoint.
 """
-BLANK_REMEDY = "check the prompt and the settings, or set the generator's dtype=float32"
+BLANK_IMAGE_REMEDY = "check the prompt and the settings, or set the generator's dtype=float32"
 
 
 class WantedImage(NamedTuple):
@@ -58,7 +58,7 @@ class PicturesStage(RowStage):
 
     name = "pictures"
     version = 1
-    schema = PICTURES
+    schema = PICTURES_SCHEMA
     call_unit = "row"
     row_kind = "prompts"
     metric_type = DrawingMetric
@@ -82,7 +82,7 @@ class PicturesStage(RowStage):
         return PreparedPictures(wanted, kept)
 
     def refuse(self, inputs: Inputs, error: RowError) -> PreparedPictures:
-        none = dict.fromkeys(inputs.metrics, PICTURES.empty_table())
+        none = dict.fromkeys(inputs.metrics, PICTURES_SCHEMA.empty_table())
         return PreparedPictures(_read_wanted(inputs.rows), none, error)
 
     def compute(self, prepared: PreparedPictures) -> Mapping[str, pa.Table]:
@@ -91,11 +91,11 @@ class PicturesStage(RowStage):
     def _make_table(self, metric: DrawingMetric, prepared: PreparedPictures, kept: pa.Table) -> pa.Table:
         have = set(kept.column("image_id").to_pylist())
         new = [one for one in prepared.wanted if one.image_id not in have]
-        made = rows.table(self._make_records(metric, new, prepared.error), PICTURES)
+        made = rows.table(self._make_records(metric, new, prepared.error), PICTURES_SCHEMA)
         both = pa.concat_tables([kept, made])
         places = {image_id: place for place, image_id in enumerate(both.column("image_id").to_pylist())}
         ordered = both.take(pa.array([places[one.image_id] for one in prepared.wanted], pa.int64()))
-        return rows.with_kept(ordered, len(kept))
+        return rows.attach_kept(ordered, len(kept))
 
     def _make_records(
         self, metric: DrawingMetric, new: Sequence[WantedImage], error: RowError | None
@@ -129,7 +129,7 @@ class PicturesStage(RowStage):
 
 
 def _make_columns(drawn: DrawnImage | RowError, limits: ImageLimits) -> dict[str, Any]:
-    """Return the columns for an image with its settings, or for its error."""
+    """Return the values of an image's row by column: the image with its settings, or only its error."""
     size = drawn if isinstance(drawn, RowError) else _measure_size(drawn.encoded, limits)
     if isinstance(drawn, RowError) or isinstance(size, RowError):
         return {"error": rows.error_value(size if isinstance(size, RowError) else None)}
@@ -145,7 +145,7 @@ def _measure_size(encoded: bytes, limits: ImageLimits) -> str | RowError:
     pixels = np.asarray(image)
     if (pixels == pixels[0, 0]).all():
         colour = "of one colour" if pixels.any() else "black"
-        return RowError("blank_picture", f"the generator made an image that is entirely {colour}; {BLANK_REMEDY}")
+        return RowError("blank_picture", f"the generator made an image that is entirely {colour}; {BLANK_IMAGE_REMEDY}")
     return f"{image.width}x{image.height}"
 
 
@@ -156,7 +156,7 @@ def _read_wanted(records: pa.Table) -> list[WantedImage]:
 
 def _find_reusable_rows(earlier: Sequence[pa.Table], wanted: Sequence[WantedImage]) -> pa.Table:
     """Return the rows of wanted images from earlier cells, newest first, without retryable errors."""
-    left, kept = set(wanted), [PICTURES.empty_table()]
+    left, kept = set(wanted), [PICTURES_SCHEMA.empty_table()]
     for table in earlier:
         records = table.select(["image_id", "prompt", "error"]).to_pylist()
         names = [WantedImage(record["image_id"], record["prompt"]) for record in records]

@@ -14,7 +14,7 @@ Texts = Mapping[str, str]
 
 
 def list_wanted_images(prompts: pa.Table, seeds: int) -> Texts:
-    """Return the prompt of each wanted image, with `seeds` images per prompt (schema PROMPTS)."""
+    """Return prompts by image_id, with `seeds` images for each prompt in the table (schema PROMPTS)."""
     pairs = zip(*(prompts.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True)
     return {PictureName(prompt_id, number).image_id: text or "" for prompt_id, text in pairs for number in range(seeds)}
 
@@ -23,8 +23,9 @@ def write_wanted(store: Store, folder: str, wanted: Texts, rows: int) -> None:
     """Rewrite a folder's tables so that together they list exactly the wanted images.
 
     Existing images stay in their table, and new images go into new tables of at most `rows` rows, so a shard keeps its
-    cell unless images are removed from it. Images from a damaged table count as new and go into a table of the same
-    name; if all of them are still wanted, this is the same shard as before.
+    cell unless images are removed from it or their texts change. Images from a damaged table count as new, and new
+    images first go into tables with the damaged tables' names. If a damaged table's images are all still wanted, with
+    the same texts, and no other images are new, this is the same shard as before.
     """
     earlier = {path: _read_prompts(store, path) for path in store.files(folder)}
     left = dict(wanted)

@@ -16,14 +16,14 @@ from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.metaeval.releases.release import split_words
 from plumbline.pipelines.web.page_input import BadName, clean_name
 from plumbline.plugins.rating.annotations import Annotation, read_export
-from plumbline.plugins.rating.answers import MAX_NOTE, Answer
+from plumbline.plugins.rating.answers import MAX_NOTE_CHARACTERS, Answer
 from plumbline.plugins.rating.question_templates import (
     CANNOT_TELL,
-    MARKS,
-    REPLIES,
+    QUESTION_REPLIES,
     TEMPLATES,
     UNSURE,
     WHOLE_ANSWERS,
+    WORD_MARKS,
     find_problem,
 )
 from plumbline.plugins.rating.rate_config import ToolName
@@ -33,15 +33,15 @@ from plumbline.plugins.rating.tasks import Task
 
 MARKED_CHOICE = "marked"
 GRADED_TEMPLATES = {name: template for name, template in TEMPLATES.items() if template.grades}
-CHOICES: Mapping[str, Sequence[str]] = {
+CHOICES_BY_TEMPLATE: Mapping[str, Sequence[str]] = {
     **{name: list(map(str, template.grades)) for name, template in GRADED_TEMPLATES.items()},
     "words": [MARKED_CHOICE],
-    "questions": [reply for reply in REPLIES if reply not in WHOLE_ANSWERS],
+    "questions": [reply for reply in QUESTION_REPLIES if reply not in WHOLE_ANSWERS],
     "side_by_side": ["left", "right", "tie"],
     "vote": ["left", "right", "tie"],
 }
 """Choices that each template offers, except `unsure` and `cannot tell`."""
-LABELS = {CANNOT_TELL: "cannot tell"}
+CHOICE_LABELS = {CANNOT_TELL: "cannot tell"}
 MARKED_WORDS_QUESTION, NOTE_QUESTION = "wrong_words", "note"
 """Names of the additional questions; the main question has the template's name."""
 IMAGE_FIELDS = ("source", "image", "left", "right")
@@ -49,7 +49,7 @@ SHOWN_FIELDS = ("prompt", "question", *IMAGE_FIELDS)
 """Record fields that are shown to raters, in order."""
 MAX_FILE_CHARACTERS = 50_000_000
 """Number of characters after which a new task file is started."""
-HINTS = {
+HINT_BY_TEMPLATE = {
     "words": f'Mark the words, then choose "{MARKED_CHOICE}", even if no word is wrong.',
     **{
         name: ", ".join(f"{grade}: {anchor.rstrip('.')}" for grade, anchor in template.anchors.items())
@@ -135,19 +135,19 @@ def _order_images(task: Task) -> tuple[int, ...]:
 
 
 def _list_choices(template: str) -> list[str]:
-    return [*CHOICES[template], *(LABELS.get(name, name) for name in WHOLE_ANSWERS)]
+    return [*CHOICES_BY_TEMPLATE[template], *(CHOICE_LABELS.get(name, name) for name in WHOLE_ANSWERS)]
 
 
 def _configure_label_studio(template: str, shown: Sequence[str], raters: int) -> str:
     """Return the labelling configuration of a Label Studio project."""
     view = ElementTree.Element("View")
-    for text in (TEMPLATES[template].question, *filter(None, [HINTS.get(template)])):
+    for text in (TEMPLATES[template].question, *filter(None, [HINT_BY_TEMPLATE.get(template)])):
         ElementTree.SubElement(view, "Header", value=text)
     for name in shown:
         ElementTree.SubElement(view, "Image" if name in IMAGE_FIELDS else "Text", name=name, value=f"${name}")
     if template == "words":
         labels = ElementTree.SubElement(view, "Labels", name=MARKED_WORDS_QUESTION, toName="prompt")
-        for mark in MARKS:
+        for mark in WORD_MARKS:
             ElementTree.SubElement(labels, "Label", value=mark)
     about, options = shown[-1], {"choice": "single-radio", "required": "true", "showInline": "true"}
     choices = ElementTree.SubElement(view, "Choices", {"name": template, "toName": about, **options})
@@ -164,11 +164,11 @@ def _configure_argilla(template: str, shown: Sequence[str], raters: int) -> str:
     choices: dict[str, Any] = {"type": "label_selection", "options": _list_options(_list_choices(template))}
     questions = [{"name": template, "title": TEMPLATES[template].question, "required": True, "settings": choices}]
     if template == "words":
-        marks = {"type": "span", "field": "prompt", "options": _list_options(MARKS)}
+        marks = {"type": "span", "field": "prompt", "options": _list_options(WORD_MARKS)}
         questions.append({"name": MARKED_WORDS_QUESTION, "required": False, "settings": marks})
     questions.append({"name": NOTE_QUESTION, "required": False, "settings": {"type": "text"}})
     settings = {
-        "guidelines": HINTS.get(template),
+        "guidelines": HINT_BY_TEMPLATE.get(template),
         "fields": fields,
         "questions": questions,
         "allow_extra_metadata": True,
@@ -205,7 +205,7 @@ TOOLS: Mapping[ToolName, Tool] = {
 
 
 class ImportCounts(NamedTuple):
-    """Counts of imported answers."""
+    """Numbers of imported answers that were new to the study or already known, and notes on the import."""
 
     kept: int
     known: int
@@ -214,9 +214,11 @@ class ImportCounts(NamedTuple):
 
 
 def import_answers(study: Study, export: Place) -> ImportCounts:
-    """Add the answers from a tool's export to the study. An answer that has changed is stored as its next revision.
+    """Add the answers from a tool's export to the study, and count them; a changed answer becomes the next revision.
 
-    Raises SourceError before anything is added if a record does not belong to the study or its answer is not valid.
+    Incomplete answers, and answers to tasks that the study's current version does not ask, are left out with a note.
+    Raises SourceError before anything is added if a record has no task_id, or if a person's name or a complete answer
+    is not valid.
     """
     annotations, notes = read_export(export)
     by_task: dict[tuple[str, str], list[Annotation]] = {}
@@ -269,7 +271,7 @@ def _make_answer(task: Task, version: int, rater: str, answer: Any, annotations:
             rater=rater,
             answer=answer,
             note=" ".join(filter(None, (_read_text(annotation, NOTE_QUESTION) for annotation in annotations)))[
-                :MAX_NOTE
+                :MAX_NOTE_CHARACTERS
             ],
             seconds=sum(times) if times else None,
             at=max(row.at for row in annotations) or datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -288,16 +290,16 @@ def _read_answer(task: Task, annotations: Sequence[Annotation]) -> Any:
     choice = _read_choice(last, task)
     if choice is None or choice in WHOLE_ANSWERS:
         return choice
-    return CONVERTERS[task.template](task, last, choice)
+    return CONVERT_FUNCTIONS[task.template](task, last, choice)
 
 
 def _read_choice(annotation: Annotation, task: Task) -> str | None:
     choice = _read_text(annotation, task.template)
-    return CANNOT_TELL if choice == LABELS[CANNOT_TELL] else choice
+    return CANNOT_TELL if choice == CHOICE_LABELS[CANNOT_TELL] else choice
 
 
 def _read_text(annotation: Annotation, question: str) -> str | None:
-    """Return the answer to a question as text; in Label Studio's JSON-MIN, answers are among the record's fields."""
+    """Return the answer to a question as text, or None; in JSON-MIN, answers are among the record's fields."""
     text = annotation.answers.get(question, annotation.fields.get(question))
     return None if text is None else str(text)
 
@@ -309,7 +311,7 @@ def _convert_side(task: Task, annotation: Annotation, choice: str) -> str:
 
 def _convert_marks(task: Task, annotation: Annotation, choice: str) -> dict[str, list[int]]:
     """Return the indices of the marked words by mark; a word marked both wrong and unsure counts as wrong."""
-    marked: dict[str, set[int]] = {mark: set() for mark in MARKS}
+    marked: dict[str, set[int]] = {mark: set() for mark in WORD_MARKS}
     for span in annotation.spans.get(MARKED_WORDS_QUESTION, ()):
         words = enumerate(split_words(task.prompt))
         marked.setdefault(span.label, set()).update(
@@ -319,7 +321,7 @@ def _convert_marks(task: Task, annotation: Annotation, choice: str) -> dict[str,
     return {mark: sorted(words) for mark, words in marked.items()}
 
 
-CONVERTERS: Mapping[str, Callable[[Task, Annotation, str], Any]] = {
+CONVERT_FUNCTIONS: Mapping[str, Callable[[Task, Annotation, str], Any]] = {
     **dict.fromkeys(GRADED_TEMPLATES, lambda task, annotation, choice: int(choice) if choice.isdecimal() else choice),
     "words": _convert_marks,
     "side_by_side": _convert_side,

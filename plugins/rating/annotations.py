@@ -14,11 +14,11 @@ from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
 from plumbline.pipelines.metaeval.releases.readers import DEFAULT_COLUMNS, RatingColumns
 from plumbline.pipelines.metaeval.releases.release import Part, Release, Word, group_skills, released, split_words
-from plumbline.pipelines.metaeval.releases.sheets import as_list, read_json, read_text
+from plumbline.pipelines.metaeval.releases.sheets import read_json, read_text, require_list
 
-EXPORT_AGAIN = "export it again as JSON"
-NO_RATING = "no answer is a number, yes, no, unsure or a side"
-MAX_LABELS = 8
+EXPORT_AGAIN_REMEDY = "export it again as JSON"
+NO_RATING_MESSAGE = "no answer is a number, yes, no, unsure or a side"
+MAX_LISTED_LABELS = 8
 """Maximum number of a question's labels that an error message lists."""
 UNSURE_LABELS = ("unsure", "cannot tell", "cannot_tell")
 """Labels that count as no answer, both as choices and as marks on words."""
@@ -107,7 +107,9 @@ def read_annotations(place: Place, columns: RatingColumns = DEFAULT_COLUMNS) -> 
             parts += _make_word_parts(marked, question)
             words += marked
     unread = sorted({question for annotation in annotations for question in annotation.answers} - readable)
-    notes += [f"question {name!r} is not read: {NO_RATING}; {_suggest_values(annotations, name)}" for name in unread]
+    notes += [
+        f"question {name!r} is not read: {NO_RATING_MESSAGE}; {_suggest_values(annotations, name)}" for name in unread
+    ]
     skills = group_skills(
         (_find_text(annotation, columns.prompt_id), skill)
         for annotation in annotations
@@ -141,7 +143,7 @@ def _suggest_values(annotations: Sequence[Annotation], question: str) -> str:
     given = dict.fromkeys(
         annotation.answers[question].strip() for annotation in annotations if question in annotation.answers
     )
-    named = [label for label in given if re.fullmatch(r"\w[\w .-]{0,40}", label)][:MAX_LABELS] or ["LABEL"]
+    named = [label for label in given if re.fullmatch(r"\w[\w .-]{0,40}", label)][:MAX_LISTED_LABELS] or ["LABEL"]
     return f"set +protocol.columns.values={{{', '.join(f'{label}: NUMBER' for label in named)}}}"
 
 
@@ -189,12 +191,16 @@ def _require_text(annotation: Annotation, name: str, remedy: str) -> str:
 
 
 def _read_skills(annotation: Annotation, columns: RatingColumns) -> Sequence[str | None]:
-    skills = tables.as_list(annotation.fields.get(columns.skills))
+    skills = tables.convert_to_list(annotation.fields.get(columns.skills))
     return [str(name) for name in skills] if isinstance(skills, list) and skills else [None]
 
 
 def _find_ids(annotation: Annotation, columns: RatingColumns) -> tuple[str, str | None, str | None]:
-    """Return the ids of the annotated image, prompt and generator; raise SourceError if no field names the image."""
+    """Return the ids of the annotated image, prompt and generator; raise SourceError if there is no image id.
+
+    The prompt and the generator are None if the record does not name them. If the record names both but no image, the
+    image's id is `prompt/generator`.
+    """
     prompt_id, generator = _find_text(annotation, columns.prompt_id), _find_text(annotation, columns.generator)
     image_id = _find_text(annotation, columns.image_id)
     if image_id is None and prompt_id and generator:
@@ -245,10 +251,10 @@ def _read_marked_words(annotation: Annotation, question: str, columns: RatingCol
 
 
 class Export(NamedTuple):
-    """The contents of an export."""
+    """The contents of an annotation tool's export."""
 
     annotations: Sequence[Annotation]
-    """The last annotation by each person for each record."""
+    """The last annotation by each person for each record, without skipped or discarded annotations."""
     notes: list[str]
 
 
@@ -260,7 +266,7 @@ def read_export(place: Place, columns: RatingColumns = DEFAULT_COLUMNS) -> Expor
         read = _choose_reader(as_object(record, where), where)
         annotations += read(record, where, columns)
     if not annotations:
-        raise SourceError(f"{place.url}: no record has an annotation; {EXPORT_AGAIN} once there are annotations")
+        raise SourceError(f"{place.url}: no record has an annotation; {EXPORT_AGAIN_REMEDY} once there are annotations")
     reasons = Counter(annotation.skip_reason for annotation in annotations if annotation.skip_reason)
     counted = [annotation for annotation in annotations if not annotation.skip_reason]
     last = {
@@ -279,7 +285,7 @@ def _read_records(place: Place) -> Sequence[Any]:
         lines = enumerate(tables.split_lines(read_text(place)), start=1)
         return [tables.read_json(line.encode(), f"{place.url}, line {n}") for n, line in lines if line.strip()]
     content = read_json(place)
-    return as_list(list(content.values()) if isinstance(content, dict) else content, "records", place.url)
+    return require_list(list(content.values()) if isinstance(content, dict) else content, "records", place.url)
 
 
 Reader = Callable[[Mapping[str, Any], str, RatingColumns], Iterator[Annotation]]
@@ -293,7 +299,7 @@ def _choose_reader(record: Mapping[str, Any], where: str) -> Reader:
         return _read_argilla
     raise SourceError(
         f"{where}: expected a task of Label Studio with annotations, or a record of Argilla with responses; found "
-        f"{', '.join(record) or 'nothing'}; {EXPORT_AGAIN}"
+        f"{', '.join(record) or 'nothing'}; {EXPORT_AGAIN_REMEDY}"
     )
 
 
@@ -335,7 +341,7 @@ def _name_annotator(given: Any) -> str:
     return "0" if named is None else str(named)
 
 
-MAX_SECONDS = 1e7
+MAX_ANNOTATION_SECONDS = 1e7
 """Maximum annotation time in seconds; longer times and negative times are ignored."""
 ANSWER_FIELDS = ("rating", "number", "selected", "choices", "text")
 """Fields of a Label Studio value that can contain an answer."""
@@ -360,7 +366,9 @@ def _make_annotation(
                 answers[question] = "; ".join(map(str, given)) if isinstance(given, list) else str(given)
     at = str(annotation.get("updated_at") or annotation.get("created_at") or "")
     lead_time = annotation.get("lead_time")
-    seconds = float(lead_time) if isinstance(lead_time, int | float) and 0 <= lead_time <= MAX_SECONDS else None
+    seconds = (
+        float(lead_time) if isinstance(lead_time, int | float) and 0 <= lead_time <= MAX_ANNOTATION_SECONDS else None
+    )
     return Annotation(where=where, fields=data, rater="", answers=answers, spans=spans, at=at, seconds=seconds)
 
 
@@ -429,7 +437,9 @@ def _read_responses(record: Mapping[str, Any], where: str) -> Iterator[Response]
         ]
         values, users, statuses = parts[0], parts[1], parts[2] or [None] * len(parts[0])
         if not len(values) == len(users) == len(statuses):
-            raise SourceError(f"{where}, {name}: expected a user for each of {len(values)} answers; {EXPORT_AGAIN}")
+            raise SourceError(
+                f"{where}, {name}: expected a user for each of {len(values)} answers; {EXPORT_AGAIN_REMEDY}"
+            )
         for value, user, status in zip(values, users, statuses, strict=True):
             yield Response(name.removesuffix(RESPONSES_SUFFIX), str(user), value, status)
 
@@ -437,7 +447,7 @@ def _read_responses(record: Mapping[str, Any], where: str) -> Iterator[Response]
 def _require_list(value: Any, where: str) -> list[Any]:
     """Return the value, or an empty list if it is missing; raise SourceError if it is not a list."""
     if value is not None and not isinstance(value, list):
-        raise SourceError(f"{where}: expected a list, found {type(value).__name__}; {EXPORT_AGAIN}")
+        raise SourceError(f"{where}: expected a list, found {type(value).__name__}; {EXPORT_AGAIN_REMEDY}")
     return value or []
 
 

@@ -9,16 +9,16 @@ from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.web.page_input import is_clean
 from plumbline.plugins.rating.question_templates import TEMPLATES, find_problem
 
-MAX_NOTE = 2000
+MAX_NOTE_CHARACTERS = 2000
 """Maximum length of a note in characters."""
-TASK_ID = r"[0-9a-f]{16}"
+TASK_ID_PATTERN = r"[0-9a-f]{16}"
 MAX_REPEATS, MAX_REVISIONS = 100, 1000
 Id = Annotated[str, Field(min_length=1)]
-TaskId = Annotated[str, Field(pattern=f"^{TASK_ID}$")]
+TaskId = Annotated[str, Field(pattern=f"^{TASK_ID_PATTERN}$")]
 Repeat = Annotated[int, Field(ge=0, lt=MAX_REPEATS)]
 RevisionNumber = Annotated[int, Field(ge=0, lt=MAX_REVISIONS)]
 Version = Annotated[int, Field(ge=1)]
-Note = Annotated[str, Field(max_length=MAX_NOTE)]
+Note = Annotated[str, Field(max_length=MAX_NOTE_CHARACTERS)]
 Seconds = Annotated[float, Field(ge=0, le=1e7, allow_inf_nan=False)]
 
 
@@ -53,23 +53,25 @@ class Answer:
     """Time of the answer in ISO 8601 (UTC)."""
 
 
-_ANSWER = TypeAdapter(Answer)
+_ANSWER_ADAPTER = TypeAdapter(Answer)
 
 
 def parse_answer(content: bytes, where: str) -> Answer:
     """Parse the answer in a file; raise BadAnswer with the file, the problem and the remedy."""
     try:
-        answer = _ANSWER.validate_json(content, strict=True)
+        answer = _ANSWER_ADAPTER.validate_json(content, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(map(str, first["loc"]))
-        raise BadAnswer(f"{where}: not an answer ({field}{': ' * bool(field)}{first['msg']}); {REMEDY}") from error
+        raise BadAnswer(
+            f"{where}: not an answer ({field}{': ' * bool(field)}{first['msg']}); {DAMAGED_ANSWER_REMEDY}"
+        ) from error
     if (problem := _find_problem(answer)) is not None:
-        raise BadAnswer(f"{where}: not an answer ({problem}); {REMEDY}")
+        raise BadAnswer(f"{where}: not an answer ({problem}); {DAMAGED_ANSWER_REMEDY}")
     return answer
 
 
-REMEDY = "restore the file, or delete it so that its task is asked again"
+DAMAGED_ANSWER_REMEDY = "restore the file, or delete it so that its task is asked again"
 
 
 def _find_problem(answer: Answer) -> str | None:
@@ -88,4 +90,4 @@ def _find_problem(answer: Answer) -> str | None:
 
 def encode_answer(answer: Answer) -> bytes:
     """Encode the answer as a line of JSON."""
-    return _ANSWER.dump_json(answer) + b"\n"
+    return _ANSWER_ADAPTER.dump_json(answer) + b"\n"

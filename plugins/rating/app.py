@@ -21,16 +21,18 @@ from plumbline.pipelines.web.pages import make_page_guards, read_json_body
 from plumbline.plugins.rating.answers import MAX_REPEATS, BadAnswer
 from plumbline.plugins.rating.progress_page import make_progress_page
 from plumbline.plugins.rating.question_templates import TEMPLATES
-from plumbline.plugins.rating.study import IMAGE_MISSING, RefusedAnswer, SentAnswer, Study
+from plumbline.plugins.rating.study import IMAGE_MISSING_MESSAGE, RefusedAnswer, SentAnswer, Study
 from plumbline.plugins.rating.study_files import AnswerKey, Revision
 from plumbline.plugins.rating.tasks import Task
 
-PAGES = ServedPages(Path(__file__).parent / "templates", styles=("rate.css",), scripts=("rate.js", "rate_progress.js"))
-MAX_TASKS = 20
+SERVED_PAGES = ServedPages(
+    Path(__file__).parent / "templates", styles=("rate.css",), scripts=("rate.js", "rate_progress.js")
+)
+MAX_TASKS_PER_REQUEST = 20
 """Maximum number of tasks that a page may request at once."""
-REFRESH_SECONDS = 10
+PAGE_REFRESH_SECONDS = 10
 """Interval in seconds at which the progress page reloads itself."""
-_SENT_ANSWER = TypeAdapter(SentAnswer)
+_SENT_ANSWER_ADAPTER = TypeAdapter(SentAnswer)
 
 
 class Pages:
@@ -63,15 +65,15 @@ class Pages:
             f"task {task_id}: left out, an image is missing: {why}" for task_id, why in self.study.omitted.items()
         ]
         problems = [*self.study.answers.problems.values(), *omitted]
-        return self._render("progress", seconds=REFRESH_SECONDS, problems=problems, **self._progress)
+        return self._render("progress", seconds=PAGE_REFRESH_SECONDS, problems=problems, **self._progress)
 
     def _render(self, name: str, rater: str = "", problem: str = "", status: int = 200, **content: Any) -> Response:
         common = {"title": "Rate images", "study": self.study.place.name, "rater": rater, "problem": problem}
-        return HTMLResponse(PAGES.render(f"rate_{name}.html.j2", common | content), status)
+        return HTMLResponse(SERVED_PAGES.render(f"rate_{name}.html.j2", common | content), status)
 
     def send_tasks(self, request: Request) -> Response:
         """Send a rater's next tasks."""
-        rater, count = _parse_rater(request), _parse_number(request, "count", 3, MAX_TASKS)
+        rater, count = _parse_rater(request), _parse_number(request, "count", 3, MAX_TASKS_PER_REQUEST)
         progress = self.study.choose_turns(rater, count)._asdict() | {"left_out": len(self.study.omitted)}
         turns = progress.pop("turns")
         return JSONResponse([self._make_task_json(turn.task, rater, turn.repeat) | progress for turn in turns])
@@ -152,7 +154,7 @@ def _make_answer_json(stored: Revision) -> dict[str, Any]:
 
 def _respond_with_image(image: bytes | RowError) -> Response:
     if isinstance(image, RowError):
-        raise HTTPException(410, IMAGE_MISSING)
+        raise HTTPException(410, IMAGE_MISSING_MESSAGE)
     return Response(image, media_type="image/webp", headers={"Cache-Control": "private, max-age=3600"})
 
 
@@ -170,7 +172,7 @@ def _parse_number(request: Request, name: str, default: int, highest: int) -> in
 def parse_answer(body: bytes) -> SentAnswer:
     """Parse the answer in a request body; raise BadAnswer or BadName."""
     try:
-        sent = _SENT_ANSWER.validate_json(body, strict=True)
+        sent = _SENT_ANSWER_ADAPTER.validate_json(body, strict=True)
     except ValidationError as error:
         raise BadAnswer(describe_mistake(error)) from error
     if (name := clean_name(sent.rater, "rater")) != sent.rater:
@@ -196,6 +198,6 @@ def make_app(study: Study, token: str | None, names: Sequence[str]) -> Starlette
             *(Route(path, page, methods=["GET"]) for path, page in routes.items()),
             Route("/answers", pages.store_answer, methods=["POST"]),
         ],
-        middleware=make_page_guards(names, token, PAGES.policy()),
+        middleware=make_page_guards(names, token, SERVED_PAGES.make_policy()),
         exception_handlers=dict.fromkeys((HTTPException, BadName, PlumblineError, OSError), pages.refuse),
     )

@@ -25,7 +25,7 @@ from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.store.question_cells import read_asked_questions
 from plumbline.pipelines.store.runs import find_run, read_manifest
 from plumbline.pipelines.store.store import Store, open_existing_store
-from plumbline.plugins.rating.gold import COLUMNS as GOLD_COLUMNS
+from plumbline.plugins.rating.gold import GOLD_COLUMNS as GOLD_COLUMNS
 from plumbline.plugins.rating.gold import Gold, add_gold, read_gold
 from plumbline.plugins.rating.question_templates import TEMPLATES, Template
 from plumbline.plugins.rating.rate_config import RateConfig
@@ -85,7 +85,7 @@ class DesignedTasks(NamedTuple):
 
 
 class SourceImage(NamedTuple):
-    """An image from the study's run or folder."""
+    """An image of the study's run or folder, with its ids, its generator and its location."""
 
     image_id: str
     prompt_id: str

@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-MIN_ANSWERS = 3
+MIN_ANSWERS_PER_TASK = 3
 """Minimum number of answers per task: one by the tested rater, and two by other raters to compare with each other."""
-FIRST_DRAWS = 499
-DRAWS = 9999
+N_FIRST_DRAWS = 499
+N_DRAWS = 9999
 """Number of random draws for the final p-value, if the first p-value is at most MAX_FIRST_P_VALUE."""
 MAX_FIRST_P_VALUE = 0.1
 ANSWERS_AT_ONCE = 1 << 18
@@ -36,7 +36,7 @@ def run_exchange_test(answers: Floats, templates: NDArray[np.intp], rater: int, 
         The one-sided p-value; 1 if no task was answered by the rater and two others, or if all answers are equal.
     """
     answered = np.isfinite(answers)
-    tasks = answered[:, rater] & (answered.sum(axis=1) >= MIN_ANSWERS)
+    tasks = answered[:, rater] & (answered.sum(axis=1) >= MIN_ANSWERS_PER_TASK)
     if not tasks.any():
         return 1.0
     exchanged = _ExchangedAnswers(_standardise_answers(answers[tasks], templates[tasks]))
@@ -44,7 +44,7 @@ def run_exchange_test(answers: Floats, templates: NDArray[np.intp], rater: int, 
     random = np.random.default_rng(seed)
     observed = float(exchanged.measure_disagreement(own[None])[0])
     above, drawn = 0, 0
-    for draws in (FIRST_DRAWS, DRAWS - FIRST_DRAWS):
+    for draws in (N_FIRST_DRAWS, N_DRAWS - N_FIRST_DRAWS):
         above += exchanged.count_extreme_draws(observed, draws, random)
         drawn += draws
         if (1 + above) / (1 + drawn) > MAX_FIRST_P_VALUE:
@@ -53,9 +53,10 @@ def run_exchange_test(answers: Floats, templates: NDArray[np.intp], rater: int, 
 
 
 def _standardise_answers(answers: Floats, templates: NDArray[np.intp]) -> Floats:
-    """Standardise the answers to each template; if all answers are equal, they become 0.
+    """Return the answers (tasks, raters) scaled to mean 0 and standard deviation 1 within each template.
 
-    All raters are standardised together, so that exchanging their answers does not change the result.
+    Missing answers stay NaN. If all answers to a template are equal, they become 0. All raters are standardised
+    together, so that exchanging their answers does not change the result.
     """
     result = np.full(answers.shape, math.nan)
     for template in np.unique(templates):
@@ -95,7 +96,7 @@ class _ExchangedAnswers:
         return np.asarray((pairs - theirs**2) - (product - mine * theirs))
 
     def count_extreme_draws(self, observed: float, draws: int, random: np.random.Generator) -> int:
-        """Count the draws whose disagreement is at least as large as the observed one."""
+        """Return the number of random draws whose disagreement is at least as large as the observed one."""
         size, found = max(1, ANSWERS_AT_ONCE // len(self.counts)), 0
         for first in range(0, draws, size):
             shape = (min(size, draws - first), len(self.counts))

@@ -11,14 +11,14 @@ from plumbline.operators.base.sentences import names
 from plumbline.plugins.rating.question_templates import TEMPLATES, Scope, find_problem
 from plumbline.plugins.rating.tasks import Task
 
-COLUMNS = ("template", "prompt_id", "generator", "image_id", "generator_b", "image_id_b", "answer")
+GOLD_COLUMNS = ("template", "prompt_id", "generator", "image_id", "generator_b", "image_id_b", "answer")
 """Columns of the table. An image is identified by prompt_id and generator, or by image_id; columns ending in b identify
 the second image of a pair.
 """
 
 
 class Gold(NamedTuple):
-    """A task with a known answer."""
+    """A gold question: a task with a known answer."""
 
     template: str
     prompt_id: str | None
@@ -45,8 +45,8 @@ class Gold(NamedTuple):
 
 
 def read_gold(row: Mapping[str, Any], where: str) -> Gold:
-    """Parse a row as a gold question; raise SourceError with the problem."""
-    cells = {name: None if row.get(name) in (None, "") else str(row[name]) for name in COLUMNS[:-1]}
+    """Return the gold question in a row of the table; raise SourceError with the problem if the row is not valid."""
+    cells = {name: None if row.get(name) in (None, "") else str(row[name]) for name in GOLD_COLUMNS[:-1]}
     template = TEMPLATES.get(str(cells["template"]))
     if template is None:
         raise SourceError(f"{where}: template: expected one of {', '.join(TEMPLATES)}, got {cells['template']!r}")

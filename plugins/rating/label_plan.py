@@ -16,7 +16,7 @@ from plumbline.operators.statistics.prediction_powered import (
     estimate_labels_needed,
     powered_mean,
 )
-from plumbline.operators.statistics.sequential import NO_PROMPT, draw_balanced_order
+from plumbline.operators.statistics.sequential import NO_PROMPT_INDEX, draw_balanced_order
 
 Floats = NDArray[np.float64]
 
@@ -65,7 +65,7 @@ class PairLabels(NamedTuple):
 
 
 def pivot_by_generator(frame: pd.DataFrame) -> pd.DataFrame:
-    """Pivot scores or ratings (prompt_id, generator, score) to prompts x generators, averaging over images."""
+    """Return the mean over images for each prompt (row) and generator (column); `frame` has a row per image's score."""
     known = frame.dropna(subset=["prompt_id", "generator", "score"])
     return compute_group_means(known, ("prompt_id", "generator"), "score").unstack("generator")
 
@@ -104,7 +104,7 @@ def estimate_pairs(
 def order_prompts(prompts: Sequence[str], skills: Mapping[str, Sequence[str]], seed: int) -> list[int]:
     """Return the prompts' indices in random order, with each skill spread evenly over the order."""
     labels = ["\0".join(sorted(skills.get(prompt, ()))) for prompt in prompts]
-    return [int(place) for place in draw_balanced_order(labels, seed).ravel() if place != NO_PROMPT]
+    return [int(place) for place in draw_balanced_order(labels, seed).ravel() if place != NO_PROMPT_INDEX]
 
 
 def select_images(

@@ -41,9 +41,9 @@ Floats = NDArray[np.float64]
 
 LABEL_COUNTS = (12, 16, 20, 25, 30, 40, 50)
 """Numbers of rated prompts for which coverage is measured."""
-CHOICE_LIMITS = (-0.5, 0.5)
+CHOICE_RATING_LIMITS = (-0.5, 0.5)
 """Rating limits for choices between two images, in which the preferred image is better by 1."""
-DRAWS = 1000
+N_DRAWS = 1000
 """Number of random sets of rated prompts per pair and metric when measuring coverage."""
 
 
@@ -79,7 +79,7 @@ class LabelPlan(NamedTuple):
     next_prompts: pa.Table
     """Images to rate, in this order, with the columns prompt_id, generator and image_id."""
     limits: tuple[float, float]
-    """The lowest and highest rating that the intervals assume, or CHOICE_LIMITS for choices between two images."""
+    """Lowest and highest rating that the intervals assume, or CHOICE_RATING_LIMITS for choices between two images."""
 
 
 def plan_labels(config: LabelsConfig) -> LabelPlan:
@@ -111,11 +111,11 @@ def plan_labels(config: LabelsConfig) -> LabelPlan:
 def _find_limits(release: Release, protocol: ProtocolConfig) -> tuple[float, float]:
     """Return the lowest and highest rating of the scale, as set in the protocol or else found in the ratings.
 
-    Returns CHOICE_LIMITS for choices between two images, which are already differences. Raises SourceError if all
-    ratings are equal.
+    Returns CHOICE_RATING_LIMITS for choices between two images, which are already differences. Raises SourceError if
+    all ratings are equal.
     """
     if len(release.preferences):
-        return CHOICE_LIMITS
+        return CHOICE_RATING_LIMITS
     if protocol.rating_range is not None:
         return protocol.rating_range
     ratings = pc.min_max(release.ratings.column("rating")).as_py()
@@ -201,7 +201,7 @@ def tabulate_pairs(config: LabelsConfig, plan: LabelPlan) -> ShownTable:
 
 
 def _describe_limits(config: LabelsConfig, plan: LabelPlan) -> str:
-    if config.protocol.rating_range is not None or plan.limits == CHOICE_LIMITS:
+    if config.protocol.rating_range is not None or plan.limits == CHOICE_RATING_LIMITS:
         return ""
     low, high = plan.limits
     return (
@@ -240,7 +240,7 @@ def measure_coverage(protocols: Sequence[ProtocolConfig], storage: StorageConfig
             )
     return ShownTable(
         "Intervals of people's ratings combined with a metric",
-        f"Each pair of generators and each released metric has {DRAWS} draws. A draw has this many rated prompts, "
+        f"Each pair of generators and each released metric has {N_DRAWS} draws. A draw has this many rated prompts, "
         "including those of the rows above, and as many scored prompts as the release contains. Covered: how often "
         "the interval covers the difference over all prompts. Missed so far: how often this interval or one above "
         f"missed it (at most {1 - CONFIDENCE:.0%} by design), as mean and ninetieth percentile over pairs and metrics. "
@@ -252,7 +252,7 @@ def measure_coverage(protocols: Sequence[ProtocolConfig], storage: StorageConfig
 
 
 def _find_differences(release: Release) -> Iterator[tuple[Floats, Floats]]:
-    """Yield people's and the metric's differences by prompt, for each metric and pair of generators."""
+    """Yield the differences of people's ratings and of a metric's scores, by prompt, for each metric and pair."""
     if not len(release.ratings) or not len(release.scores):
         return
     people = pivot_by_generator(average_ratings(release.ratings, "image").rename(columns={"human": "score"}))
@@ -272,9 +272,9 @@ def _measure_intervals(
     missed the mean at this or a smaller number of labels. Worth is the median number of labels without the metric that
     are as informative as one label with it.
     """
-    rated = random.integers(len(people), size=(DRAWS, LABEL_COUNTS[-1]))
-    others = metric[random.integers(len(people), size=(DRAWS, len(people)))]
-    missed, measured = np.zeros(DRAWS, bool), []
+    rated = random.integers(len(people), size=(N_DRAWS, LABEL_COUNTS[-1]))
+    others = metric[random.integers(len(people), size=(N_DRAWS, len(people)))]
+    missed, measured = np.zeros(N_DRAWS, bool), []
     for labels in LABEL_COUNTS:
         first = rated[:, :labels]
         found = powered_mean(people[first], metric[first], others)

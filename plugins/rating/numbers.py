@@ -42,7 +42,7 @@ def _convert_side(answer: Any, task: Task) -> PartNumbers:
     return {"": SIDE_NUMBERS[answer]}
 
 
-CONVERTERS: Mapping[str, Callable[[Any, Task], PartNumbers]] = {
+CONVERT_FUNCTIONS: Mapping[str, Callable[[Any, Task], PartNumbers]] = {
     **{name: _convert_grade for name, template in TEMPLATES.items() if template.grades},
     "words": _convert_words,
     "questions": _convert_replies,
@@ -55,7 +55,7 @@ CONVERTERS: Mapping[str, Callable[[Any, Task], PartNumbers]] = {
 def convert_to_numbers(answer: Answer, task: Task) -> PartNumbers:
     """Convert an answer to numbers; return an empty mapping if the rater was unsure of everything."""
     is_unsure = isinstance(answer.answer, str) and answer.answer in WHOLE_ANSWERS
-    return {} if is_unsure else CONVERTERS[answer.template](answer.answer, task)
+    return {} if is_unsure else CONVERT_FUNCTIONS[answer.template](answer.answer, task)
 
 
 def is_correct(answer: Answer) -> bool:
@@ -74,7 +74,7 @@ def agrees_with(answer: Answer, other: Any) -> bool:
 
 
 def _serialize(answer: Any) -> str:
-    """Serialize an answer so that equal answers have equal strings."""
+    """Return an answer as a string; equal answers have equal strings."""
     if isinstance(answer, dict):
         answer = {key: sorted(value) if isinstance(value, list) else value for key, value in answer.items()}
     return json.dumps(answer, sort_keys=True, ensure_ascii=False)
@@ -89,11 +89,13 @@ class StudyRatings(NamedTuple):
     seconds (nan if unknown).
     """
     parts: pd.DataFrame
-    """Table with a row per number in an answer: unit, prompt_id, template, rater, rating."""
+    """Table with a row per number in an answer: unit (the task_id and the word or question that the number is about),
+    prompt_id, template, rater, rating.
+    """
 
 
 def collect_ratings(answers: Sequence[Answer], tasks: Sequence[Task]) -> StudyRatings:
-    """Return the answers to these tasks, except answers to gold questions and repeats."""
+    """Return the answers to these tasks as numbers, except answers to gold questions and repeats."""
     by_id = {task.task_id: task for task in tasks}
     rows, parts = [], []
     for answer in answers:

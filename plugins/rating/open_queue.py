@@ -22,7 +22,10 @@ def open_queue(tasks: Sequence[Task], design: Design, config: RateConfig) -> Que
 
 
 def _read_metric(design: Design, config: RateConfig) -> MetricScores | None:
-    """Read the scores of the configured metric; with queue=labels, the default is the run's first metric."""
+    """Return the scores of the configured metric (with queue=labels, by default the run's first), or None.
+
+    The result is None if the study has no run, or if queue=seeded and no metric is configured.
+    """
     if design.run is None and config.metrics:
         raise ConfigError(
             "metrics: a study with images= has no scores; score the images and name the run, or leave metrics out"

@@ -9,13 +9,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from plumbline.operators.statistics.sequential import NO_PROMPT, draw_balanced_order
+from plumbline.operators.statistics.sequential import NO_PROMPT_INDEX, draw_balanced_order
 from plumbline.plugins.rating.answers import Answer
 from plumbline.plugins.rating.tasks import Task
 
-MIN_DISTANCE = 20
+MIN_TASKS_BEFORE_REPEAT = 20
 """Minimum number of tasks between a task and its repeat, so that the rater does not remember the answer."""
-GOLD_SHARE = 0.1
+GOLD_TASK_SHARE = 0.1
 """Fraction of a rater's tasks that are gold questions, until all gold questions have been asked."""
 
 
@@ -67,7 +67,9 @@ def make_rounds(tasks: Sequence[Task], seed: int) -> list[list[Task]]:
     prompts = sorted(by_prompt)
     labels = ["\0".join(sorted(by_prompt[prompt][0].skills)) for prompt in prompts]
     rounds = draw_balanced_order(labels, seed).tolist()
-    return [[task for place in part if place != NO_PROMPT for task in by_prompt[prompts[place]]] for part in rounds]
+    return [
+        [task for place in part if place != NO_PROMPT_INDEX for task in by_prompt[prompts[place]]] for part in rounds
+    ]
 
 
 def move_first(rounds: Sequence[Sequence[Task]], urgent: Collection[str]) -> list[list[Task]]:
@@ -113,7 +115,10 @@ class _Chooser:
         self.turns = list(history.turns.get(rater, ()))
 
     def choose(self, rounds: Sequence[Sequence[Task]]) -> Turn | None:
-        """Return the next turn: a gold question or a repeat if one is due, otherwise an ordinary task."""
+        """Return the next turn: a gold question or a repeat if one is due, otherwise an ordinary task; or None.
+
+        Returns None if no ordinary task needs an answer from this rater.
+        """
         ordinary = self._choose_ordinary(rounds)
         if ordinary is None:
             return None
@@ -126,9 +131,10 @@ class _Chooser:
         return Turn(task, repeat, draw_image_order(self.sequencing.seed, self.rater, task, repeat))
 
     def _choose_ordinary(self, rounds: Sequence[Sequence[Task]]) -> Task | None:
-        """Return the next task that needs answers, from the first round that has any.
+        """Return an unseen task that needs an answer by this rater, from the first round that has any; otherwise None.
 
-        Within a round, the tasks are grouped by template; every second round has the templates in reverse order.
+        Within a round, the tasks are in random order, grouped by template; every second round has the templates in
+        reverse order.
         """
         seen = {task_id for task_id, _ in self.turns}
         raters = self.sequencing.raters
@@ -150,15 +156,17 @@ class _Chooser:
         seen = {task_id for task_id, _ in self.turns}
         asked = sum(task.task_id in seen for task in self.gold_tasks)
         unseen = [task for task in self.gold_tasks if task.template == template and task.task_id not in seen]
-        if not unseen or asked >= self._count_due("gold", GOLD_SHARE, len(self.turns)):
+        if not unseen or asked >= self._count_due("gold", GOLD_TASK_SHARE, len(self.turns)):
             return None
         return min(unseen, key=lambda task: self._draw(task.task_id))
 
     def _choose_repeat(self, template: str) -> Task | None:
         repeated = {task_id for task_id, repeat in self.turns if repeat}
-        if len(repeated) >= self._count_due("repeat", self.sequencing.repeats, len(self.turns) - MIN_DISTANCE):
+        if len(repeated) >= self._count_due(
+            "repeat", self.sequencing.repeats, len(self.turns) - MIN_TASKS_BEFORE_REPEAT
+        ):
             return None
-        earlier = (self.by_id.get(task_id) for task_id, _ in self.turns[: len(self.turns) - MIN_DISTANCE])
+        earlier = (self.by_id.get(task_id) for task_id, _ in self.turns[: len(self.turns) - MIN_TASKS_BEFORE_REPEAT])
         candidates = [
             task
             for task in earlier

@@ -109,7 +109,7 @@ def _match_metric(people: pd.DataFrame, scores: pd.DataFrame | None) -> pd.DataF
 
 
 def rank_generators(pairs: Mapping[str, Sequence[PairLabels]]) -> list[RankedGenerator]:
-    """Rank the generators under each template, best first."""
+    """Return the generators under each template, best first; within a template, those without ratings come last."""
     return [row for template, template_pairs in pairs.items() for row in _rank_by_template(template, template_pairs)]
 
 
@@ -136,7 +136,7 @@ def find_pair_progress(
     raters: int,
     confidence: Confidence,
 ) -> list[PairProgress]:
-    """Return the rating effort that would decide each pair."""
+    """Return, for each template and pair of generators, how many more prompts and minutes of rating would decide it."""
     seconds = {row.template: row.seconds for row in templates}
     rows = []
     for template, template_pairs in pairs.items():

@@ -18,11 +18,11 @@ from plumbline.plugins.rating.progress import (
 from plumbline.plugins.rating.queue import Queue, Snapshot
 from plumbline.plugins.rating.raters import find_agreement, judge_raters
 
-SAMPLING = Sampling()
+INTERVAL_SAMPLING = Sampling()
 
 
 class ShownPair(NamedTuple):
-    """A pair of generators on the page."""
+    """A pair of generators as the progress page shows it."""
 
     template: str
     row: Sequence[str]
@@ -31,7 +31,7 @@ class ShownPair(NamedTuple):
 
 
 def make_progress_page(queue: Queue, answers: Sequence[Answer]) -> dict[str, Any]:
-    """Return the page's content; `answers` include repeats and gold questions."""
+    """Return the values of the page's template by name; `answers` include repeats and gold questions."""
     snapshot = queue.evaluate(answers, growth=0)
     raters, confidence, metric = queue.sequencing.raters, queue.options.confidence, queue.options.metric
     templates = find_template_progress(snapshot.ratings, raters)
@@ -40,7 +40,7 @@ def make_progress_page(queue: Queue, answers: Sequence[Answer]) -> dict[str, Any
         "answers": len(answers),
         "standing": _summarize(snapshot, templates, pairs),
         "templates": templates,
-        "agreement": {row.template: row for row in find_agreement(snapshot.ratings, SAMPLING)},
+        "agreement": {row.template: row for row in find_agreement(snapshot.ratings, INTERVAL_SAMPLING)},
         "standings": rank_generators(snapshot.pairs),
         "pairs": [ShownPair(row.template, format_pair(row.pair, confidence.chance), row.minutes) for row in pairs],
         "alpha": confidence.alpha,
@@ -61,7 +61,7 @@ def _summarize(snapshot: Snapshot, templates: Sequence[TemplateProgress], pairs:
 
 
 def _describe_next(pairs: Sequence[PairProgress]) -> str:
-    """Describe which pair can be decided soonest, and the effort that this takes."""
+    """Return a sentence on which pair can be decided soonest, and with which effort; empty if none can be decided."""
     open_pairs = [row for row in pairs if row.prompts and row.minutes == row.minutes]
     if not open_pairs:
         return ""

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 UNSURE, CANNOT_TELL, INVALID = "unsure", "cannot_tell", "invalid"
 WHOLE_ANSWERS = (UNSURE, CANNOT_TELL)
 """Answers that are valid for every template."""
-MARKS = ("wrong", "unsure")
+WORD_MARKS = ("wrong", "unsure")
 """Marks that a rater can give a word; a word without a mark counts as shown in the image."""
-REPLIES = ("yes", "no", UNSURE, "subjective", INVALID, CANNOT_TELL)
+QUESTION_REPLIES = ("yes", "no", UNSURE, "subjective", INVALID, CANNOT_TELL)
 """The replies of Gecko's DSG(H) (gecko.txt, D.1); its `I do not know the answer` is called `cannot_tell` here. A
 question that contradicts another one is `invalid`.
 """
-SIDES = ("a", "b", "tie")
+PREFERENCE_SIDES = ("a", "b", "tie")
 """Choices between two images. `a` is the first of a task's images, even if it was shown on the right."""
 
 
@@ -54,23 +54,23 @@ class Template(NamedTuple):
 def _are_marks(answer: Any, scope: Scope) -> bool:
     if (
         not isinstance(answer, dict)
-        or answer.keys() != set(MARKS)
-        or any(type(answer[mark]) is not list for mark in MARKS)
+        or answer.keys() != set(WORD_MARKS)
+        or any(type(answer[mark]) is not list for mark in WORD_MARKS)
     ):
         return False
-    marked = [word for mark in MARKS for word in answer[mark]]
+    marked = [word for mark in WORD_MARKS for word in answer[mark]]
     known = all(type(word) is int and word >= 0 and (scope.words is None or word < scope.words) for word in marked)
     return known and len(set(marked)) == len(marked)
 
 
 def _are_replies(answer: Any, scope: Scope) -> bool:
-    if not isinstance(answer, dict) or not answer or not all(reply in REPLIES for reply in answer.values()):
+    if not isinstance(answer, dict) or not answer or not all(reply in QUESTION_REPLIES for reply in answer.values()):
         return False
     return scope.questions is None or answer.keys() == set(scope.questions)
 
 
 def _is_side(answer: Any, scope: Scope) -> bool:
-    return answer in SIDES
+    return answer in PREFERENCE_SIDES
 
 
 def _make_graded_template(
@@ -146,11 +146,11 @@ _ALL_TEMPLATES = (
         "questions",
         "Answer each question about the image.",
         1,
-        f"an object with {', '.join(REPLIES)} by the question_id of every question",
+        f"an object with {', '.join(QUESTION_REPLIES)} by the question_id of every question",
         _are_replies,
     ),
-    Template("side_by_side", "Which image shows the prompt better?", 2, " or ".join(SIDES), _is_side),
-    Template("vote", "Which image is better?", 2, " or ".join(SIDES), _is_side),
+    Template("side_by_side", "Which image shows the prompt better?", 2, " or ".join(PREFERENCE_SIDES), _is_side),
+    Template("vote", "Which image is better?", 2, " or ".join(PREFERENCE_SIDES), _is_side),
 )
 TEMPLATES = {template.name: template for template in _ALL_TEMPLATES}
 

@@ -22,7 +22,7 @@ from plumbline.plugins.rating.progress import Confidence, are_all_decided, estim
 from plumbline.plugins.rating.tasks import Task
 
 Order = Literal["seeded", "labels"]
-MIN_GROWTH = 0.05
+MIN_ANSWER_GROWTH = 0.05
 """Minimum growth of the number of answers, as a fraction, before the pairs are evaluated again."""
 MIN_NEW_ANSWERS = 8
 """Minimum number of new answers before the pairs are evaluated again."""
@@ -87,7 +87,7 @@ class Queue:
         rounds = self._order_rounds(answers)
         return list(find_open_tasks(rounds, History(answers), rater, self.sequencing.raters))
 
-    def evaluate(self, answers: Sequence[Answer], growth: float = MIN_GROWTH) -> Snapshot:
+    def evaluate(self, answers: Sequence[Answer], growth: float = MIN_ANSWER_GROWTH) -> Snapshot:
         """Evaluate the answers, or return the last evaluation if only a few answers are new.
 
         The answers are evaluated again if their number has grown by at least the fraction `growth`.

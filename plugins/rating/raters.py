@@ -22,16 +22,16 @@ from plumbline.plugins.rating.numbers import StudyRatings, agrees_with, is_corre
 
 Floats = NDArray[np.float64]
 
-DRAWS = 1999
-MIN_SECONDS = 1.0
+N_DRAWS = 1999
+MIN_ANSWER_SECONDS = 1.0
 """Minimum time in seconds for reading a prompt and looking at an image; faster answers are suspicious."""
-MAX_FAST_SHARE = 0.05
-"""Fraction of a rater's answers that may be faster than MIN_SECONDS, for example because a key was pressed twice."""
-MIN_SLOWNESS = 2.0
+MAX_FAST_ANSWER_SHARE = 0.05
+"""Fraction of a rater's answers that may be faster than MIN_ANSWER_SECONDS, for example if a key was pressed twice."""
+MIN_SLOW_TIME_RATIO = 2.0
 """A rater may be flagged as slow if their median time is at least this many times that of the others."""
-MIN_SAME_SHARE = 0.95
+MIN_SAME_ANSWER_SHARE = 0.95
 """A rater whose most common answer makes up at least this fraction may be flagged as inattentive."""
-MIN_ANSWERS = 12
+MIN_ANSWERS_PER_RATER = 12
 """Raters with fewer answers than this are not judged."""
 
 
@@ -84,7 +84,7 @@ class RaterQuality(NamedTuple):
     gold: Tally
     """Number of correct answers to gold questions."""
     fast: Tally
-    """Number of answers that took less than MIN_SECONDS."""
+    """Number of answers that took less than MIN_ANSWER_SECONDS."""
     entropy: float
     """Entropy of the answers in bits; 0 if all are equal."""
     likeness: Likeness
@@ -150,7 +150,7 @@ def _count_hits(hits: Iterable[tuple[str, bool]]) -> dict[str, Tally]:
 
 
 def _count_fast(rows: pd.DataFrame) -> Tally:
-    return Tally(int((rows["seconds"] < MIN_SECONDS).sum()), int(rows["seconds"].count()))
+    return Tally(int((rows["seconds"] < MIN_ANSWER_SECONDS).sum()), int(rows["seconds"].count()))
 
 
 def _compute_entropy(rows: pd.DataFrame) -> float:
@@ -202,14 +202,14 @@ class _SharedTasks:
         if math.isnan(self.correlation):
             return 1.0
         random = np.random.default_rng(seed)
-        sums = np.zeros(DRAWS)
+        sums = np.zeros(N_DRAWS)
         for own, theirs in self.parts:
-            sums += random.permuted(np.tile(own, (DRAWS, 1)), axis=1) @ theirs
-        return float((1 + (sums >= self.n * self.correlation - 1e-9).sum()) / (1 + DRAWS))
+            sums += random.permuted(np.tile(own, (N_DRAWS, 1)), axis=1) @ theirs
+        return float((1 + (sums >= self.n * self.correlation - 1e-9).sum()) / (1 + N_DRAWS))
 
 
 def _standardise_values(values: Floats) -> Floats:
-    """Standardise the values; return zeros if all are equal."""
+    """Return the values scaled to mean 0 and standard deviation 1; zeros if all are equal."""
     spread = values.std()
     return np.zeros_like(values) if spread < 1e-12 else np.asarray((values - values.mean()) / spread)
 
@@ -234,7 +234,7 @@ def _find_flags(
     suspicions = [
         suspicion
         for rater, rows in by_rater.items()
-        if len(rows) >= MIN_ANSWERS
+        if len(rows) >= MIN_ANSWERS_PER_RATER
         for suspicion in (
             _suspect_random(rater, likeness[rater], len(by_rater)),
             _suspect_tally("gold", "correct on {} gold questions", rater, gold),
@@ -254,9 +254,9 @@ def _find_flags(
 
 
 def _suspect_random(rater: str, likeness: Likeness, raters: int) -> _Suspicion | None:
-    """Return a suspicion if the rater's answers may be random.
+    """Return a suspicion if the rater's answers may be random, otherwise None.
 
-    The p-value tests whether the others agree better with each other than with this rater.
+    The suspicion's p-value tests whether the others agree better with each other than with this rater.
     """
     if likeness.p_value <= SIGNIFICANCE:
         return None
@@ -268,7 +268,10 @@ def _suspect_random(rater: str, likeness: Likeness, raters: int) -> _Suspicion |
 
 
 def _suspect_tally(kind: str, words: str, rater: str, tallies: Mapping[str, Tally]) -> _Suspicion | None:
-    """Compare a rater's tally with that of the others, using Fisher's exact test."""
+    """Return a suspicion that a rater has a lower fraction of hits than the others together (Fisher's exact test).
+
+    Returns None if the rater or the others have no cases.
+    """
     own = tallies.get(rater, EMPTY_TALLY)
     others = [tally for name, tally in tallies.items() if name != rater]
     theirs = Tally(sum(tally.hits for tally in others), sum(tally.n for tally in others))
@@ -283,15 +286,20 @@ def _suspect_hasty(rater: str, rows: pd.DataFrame) -> _Suspicion | None:
     fast = _count_fast(rows)
     if not fast.n:
         return None
-    p_value = float(scipy.stats.binomtest(fast.hits, fast.n, MAX_FAST_SHARE, alternative="greater").pvalue)
-    return _Suspicion(rater, p_value, f"hasty: {fast.hits} of {fast.n} answers took less than {MIN_SECONDS:g} s")
+    p_value = float(scipy.stats.binomtest(fast.hits, fast.n, MAX_FAST_ANSWER_SHARE, alternative="greater").pvalue)
+    return _Suspicion(rater, p_value, f"hasty: {fast.hits} of {fast.n} answers took less than {MIN_ANSWER_SECONDS:g} s")
 
 
 def _suspect_slow(rater: str, relative: pd.DataFrame) -> _Suspicion | None:
-    """Compare a rater's times with the others' by the Mann-Whitney test, relative to the templates' median times."""
+    """Return a suspicion that a rater is slower than the others, or None.
+
+    It is None if the median time is less than MIN_SLOW_TIME_RATIO times that of the others, or if times are unknown.
+
+    Times are divided by the median time of their template, and compared by the Mann-Whitney test.
+    """
     is_own = relative["rater"] == rater
     own, others = (relative["relative"][rows].dropna() for rows in (is_own, ~is_own))
-    if not len(own) or not len(others) or own.median() < MIN_SLOWNESS * others.median():
+    if not len(own) or not len(others) or own.median() < MIN_SLOW_TIME_RATIO * others.median():
         return None
     p_value = float(scipy.stats.mannwhitneyu(own, others, alternative="greater", method="asymptotic").pvalue)
     seconds = [float(relative["seconds"][rows].median()) for rows in (is_own, ~is_own)]
@@ -300,16 +308,17 @@ def _suspect_slow(rater: str, relative: pd.DataFrame) -> _Suspicion | None:
 
 
 def _suspect_same(rater: str, answers: pd.DataFrame) -> _Suspicion | None:
-    """Compare how often the rater and the others gave the rater's most common answer, using Fisher's exact test.
+    """Return a suspicion that a rater gives the same answer more often than the others, or None.
 
-    Only the template that the rater answered most often is used.
+    The rater's most common answer must reach MIN_SAME_SHARE of the template that the rater answered most often; the
+    other templates are not used. The frequency of this answer is compared with the others' by Fisher's exact test.
     """
     own = answers[answers["rater"] == rater]
     template = own["template"].mode()[0]
     own, others = (rows[rows["template"] == template]["answer"] for rows in (own, answers[answers["rater"] != rater]))
     commonest = own.mode()[0]
     hits = int((own == commonest).sum())
-    if hits < MIN_SAME_SHARE * len(own) or not len(others):
+    if hits < MIN_SAME_ANSWER_SHARE * len(own) or not len(others):
         return None
     theirs = int((others == commonest).sum())
     table = [[hits, len(own) - hits], [theirs, len(others) - theirs]]

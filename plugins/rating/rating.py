@@ -3,7 +3,13 @@
 from collections.abc import Callable
 
 from plumbline.operators.base.errors import ConfigError, install_remedy
-from plumbline.pipelines.web.listening import format_server_url, list_allowed_hosts, listening, run_app, take_token
+from plumbline.pipelines.web.listening import (
+    format_server_url,
+    list_allowed_hosts,
+    open_listening_socket,
+    run_app,
+    take_token,
+)
 from plumbline.plugins.rating.rate_config import RateConfig
 
 SHUTDOWN_SECONDS = 10
@@ -25,7 +31,7 @@ def rate(config: RateConfig, ready: Callable[[str, str], None], report: Callable
     from plumbline.plugins.rating.study import open_study
 
     token = take_token(config.host, config.token_variable)
-    with listening(config.host, config.port) as listener:
+    with open_listening_socket(config.host, config.port) as listener:
         study = open_study(config, report)
         ready(study.place.url, format_server_url(config.host, listener))
         run_app(

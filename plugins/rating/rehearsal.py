@@ -17,7 +17,7 @@ from plumbline.operators.statistics.sequential import (
     A_BETTER,
     ALIKE,
     B_BETTER,
-    PER_LOOK,
+    PROMPTS_PER_LOOK,
     UNDECIDED,
     Decisions,
     Indices,
@@ -63,7 +63,7 @@ class RehearsedDecisions(NamedTuple):
 
     def measure_cost(self) -> Floats:
         """Return the fraction of prompts that was needed to decide each pair (orders, pairs); 1 for undecided pairs."""
-        return np.minimum((self.decisions.look + 1) * PER_LOOK / self.prompts, 1)
+        return np.minimum((self.decisions.look + 1) * PROMPTS_PER_LOOK / self.prompts, 1)
 
     def measure_total_cost(self) -> Floats:
         """Return the fraction of prompts that was needed to decide all pairs (orders,)."""
@@ -106,7 +106,7 @@ def pair_generators(scores: pd.DataFrame) -> list[GeneratorPair]:
 
 
 def equalise_means(pairs: Sequence[GeneratorPair]) -> list[GeneratorPair]:
-    """Shift each pair's differences to a mean of 0, so that any decision for either generator is false."""
+    """Return the pairs with their differences shifted to a mean of 0, so that any decision for a generator is false."""
     return [pair._replace(differences=pair.differences - pair.difference) for pair in pairs]
 
 

@@ -94,7 +94,7 @@ class JudgeScores(NamedTuple):
 
 
 class Rehearsal(NamedTuple):
-    """Results for all judges."""
+    """Results of a rehearsal for all judges: a sentence for each judge, and tables."""
 
     answers: Sequence[str]
     """A sentence for each judge: how many prompts would have been enough."""
@@ -155,7 +155,7 @@ def _read_metrics(
 def _make_judge(
     source: str, judge: str, frame: pd.DataFrame, labels: Mapping[str, str], options: Adaptive, *, by_pair: bool
 ) -> Iterator[JudgeScores]:
-    """Yield the judge if it scored two generators on enough prompts; a prompt's score is averaged over its images."""
+    """Yield the judge's scores, averaged over a prompt's images; nothing if no two generators share enough prompts."""
     wide = pivot_by_generator(frame)
     low, high = options.range
     values = wide.to_numpy(np.float64)

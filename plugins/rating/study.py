@@ -63,13 +63,13 @@ MARKER_FILE = "study.json"
 """File that marks a study's folder; writing it also checks that the storage supports create-only writes."""
 DESIGN_OPTIONS = ("templates", "run", "images", "generators", "pictures", "questions", "gold", "seed")
 """Options that determine the tasks."""
-IMAGE_MISSING = "an image of this task is missing; the study's organizer has been informed"
+IMAGE_MISSING_MESSAGE = "an image of this task is missing; the study's organizer has been informed"
 """Message shown to raters. It omits the image's path, which may contain the generator's name."""
-MAX_TRIES = 4
+MAX_READ_TRIES = 4
 Result = TypeVar("Result")
 REFRESH_SECONDS = 1.0
 """Time in seconds after which the study's folder is listed again to find answers from other servers."""
-MIN_TIMED = 5
+MIN_TIMED_ANSWERS = 5
 """Minimum number of timed answers for an estimate of the remaining time."""
 Report = Callable[[str], None]
 """Function that prints a warning."""
@@ -288,7 +288,7 @@ class Study:
         if task is None:
             raise RefusedAnswer(404, f"version {version} of the study does not contain task {sent.task_id}")
         if task.task_id in self.omitted:
-            raise RefusedAnswer(410, IMAGE_MISSING)
+            raise RefusedAnswer(410, IMAGE_MISSING_MESSAGE)
         if (problem := find_problem(TEMPLATES[task.template], sent.answer, task.scope)) is not None:
             raise RefusedAnswer(400, problem)
         return task
@@ -321,8 +321,8 @@ def _make_tasks(config: RateConfig, own: Mapping[str, Any] | None) -> tuple[Desi
 
 
 def _retry_reading(read: Callable[[], Result]) -> Result:
-    """Retry `read` if images are unreadable, because another server may be ingesting the same images."""
-    for _ in range(MAX_TRIES - 1):
+    """Return the result of `read`; retry if images are unreadable, because another server may be ingesting them."""
+    for _ in range(MAX_READ_TRIES - 1):
         with suppress(UnreadableImages):
             return read()
     return read()
@@ -359,4 +359,4 @@ def _are_equal(first: Answer, second: Answer) -> bool:
 
 def _estimate_minutes(own: Sequence[Answer], left: int) -> float | None:
     times = [answer.seconds for answer in own if answer.seconds is not None]
-    return round(statistics.median(times) * left / 60, 1) if len(times) >= MIN_TIMED else None
+    return round(statistics.median(times) * left / 60, 1) if len(times) >= MIN_TIMED_ANSWERS else None

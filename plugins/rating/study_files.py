@@ -12,13 +12,15 @@ from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place, first_line, readable_errors
 from plumbline.pipelines.metaeval.releases.sheets import list_files, read_content, read_sheet, read_text
 from plumbline.pipelines.store.checksums import DamagedError, decode_json
-from plumbline.plugins.rating.answers import REMEDY, TASK_ID, Answer, parse_answer
+from plumbline.plugins.rating.answers import DAMAGED_ANSWER_REMEDY, TASK_ID_PATTERN, Answer, parse_answer
 from plumbline.plugins.rating.tasks import Task, decode_tasks
 
 ANSWERS_FOLDER = "answers"
-VERSION_FILE = re.compile(r"study\.([1-9]\d*)\.json")
-ANSWER_FILE = re.compile(rf"(?P<rater>[^/]+)/(?P<task_id>{TASK_ID})\.(?P<repeat>\d+)\.(?P<revision>\d+)\.json")
-MAX_READERS = 16
+VERSION_FILE_PATTERN = re.compile(r"study\.([1-9]\d*)\.json")
+ANSWER_FILE_PATTERN = re.compile(
+    rf"(?P<rater>[^/]+)/(?P<task_id>{TASK_ID_PATTERN})\.(?P<repeat>\d+)\.(?P<revision>\d+)\.json"
+)
+MAX_PARALLEL_READS = 16
 
 
 class StudyVersion(NamedTuple):
@@ -37,7 +39,7 @@ class AnswerKey(NamedTuple):
 
 
 class Revision(NamedTuple):
-    """One revision of an answer."""
+    """One revision of a rater's answer to a task."""
 
     revision: int
     answer: Answer
@@ -57,7 +59,7 @@ def make_answer_path(key: AnswerKey, revision: int) -> str:
 
 def list_versions(place: Place) -> list[int]:
     """Return the version numbers of a study in ascending order; empty if the folder has none."""
-    found = (VERSION_FILE.fullmatch(file.name) for file in list_files(place, ".json"))
+    found = (VERSION_FILE_PATTERN.fullmatch(file.name) for file in list_files(place, ".json"))
     return sorted(int(match[1]) for match in found if match is not None)
 
 
@@ -125,7 +127,7 @@ class AnswerReader:
             with readable_errors(self._place, "study"):
                 names = [f"{rater}/{name}".lstrip("/") for name, _ in (self._place / rater).files()]
             new = [name for name in names if name not in self._seen]
-            with ThreadPoolExecutor(MAX_READERS) as pool:
+            with ThreadPoolExecutor(MAX_PARALLEL_READS) as pool:
                 for name, found in zip(new, pool.map(self._read, new), strict=True):
                     self._seen.add(name)
                     if isinstance(found, str):
@@ -163,7 +165,7 @@ class AnswerReader:
         if any(part.startswith(".") for part in name.split("/")):
             return None
         place = self._place / name
-        path = ANSWER_FILE.fullmatch(name)
+        path = ANSWER_FILE_PATTERN.fullmatch(name)
         if path is None:
             return f"{place}: expected RATER/TASK.REPEAT.REVISION.json below {ANSWERS_FOLDER}; remove the file"
         key, revision = AnswerKey(path["rater"], path["task_id"], int(path["repeat"])), int(path["revision"])
@@ -174,7 +176,7 @@ class AnswerReader:
             return str(error)
         if key != (found := make_key(stored.answer)):
             other = f"rater {found.rater!r} to task {found.task_id}, repeat {found.repeat}"
-            return f"{place}: contains the answer of {other}; {REMEDY}"
+            return f"{place}: contains the answer of {other}; {DAMAGED_ANSWER_REMEDY}"
         return stored
 
 

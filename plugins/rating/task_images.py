@@ -12,8 +12,8 @@ from plumbline.pipelines.report.finished_run import Originals
 from plumbline.pipelines.report.image_details import LocatedImage, Made, MakeImage, read_edit_sources, show_row
 from plumbline.plugins.rating.tasks import Task
 
-SIDE, MAX_BYTES = 1024, 400_000
-MAX_CACHED = 200
+MAX_IMAGE_SIDE, MAX_IMAGE_BYTES = 1024, 400_000
+MAX_CACHED_IMAGES = 200
 """Maximum number of cached images, and of cached lists of source images. Together they take at most 160 MB."""
 MAX_CONCURRENT_DECODES = 4
 """Maximum number of images decoded at the same time."""
@@ -33,10 +33,10 @@ class TaskImages:
     def __init__(self, originals: Originals) -> None:
         self._originals = originals
         self._decoding = BoundedSemaphore(MAX_CONCURRENT_DECODES)
-        thumbnail = partial(encode_thumbnail, side=SIDE, max_bytes=MAX_BYTES)
-        sources = partial(encode_sources, side=SIDE, max_bytes=MAX_BYTES)
-        self._image = lru_cache(MAX_CACHED)(partial(self._make, thumbnail))
-        self._sources = lru_cache(MAX_CACHED)(partial(self._make, sources, edited=True))
+        thumbnail = partial(encode_thumbnail, side=MAX_IMAGE_SIDE, max_bytes=MAX_IMAGE_BYTES)
+        sources = partial(encode_sources, side=MAX_IMAGE_SIDE, max_bytes=MAX_IMAGE_BYTES)
+        self._image = lru_cache(MAX_CACHED_IMAGES)(partial(self._make, thumbnail))
+        self._sources = lru_cache(MAX_CACHED_IMAGES)(partial(self._make, sources, edited=True))
 
     def read_image(self, task: Task, number: int) -> bytes | RowError:
         """Return an image of a task as WebP, or an error."""

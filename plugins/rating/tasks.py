@@ -61,7 +61,7 @@ def hash_task(
     generators: Sequence[str],
     questions: Sequence[TaskQuestion],
 ) -> str:
-    """Hash everything that a rater sees, so that answers to unchanged tasks remain valid in new versions of a study."""
+    """Return a hash of everything that a rater sees, so that answers to unchanged tasks stay valid in new versions."""
     shown = [template, prompt_id, prompt, list(image_ids), list(generators), [list(question) for question in questions]]
     return hashlib.sha256(json.dumps(shown, ensure_ascii=False).encode()).hexdigest()[:16]
 

@@ -48,7 +48,7 @@ HEAD_WIDTH = 64
 """Width of an attention head in BERT and in every ViT of BLIP."""
 PIXELS_PER_IMAGE = 256 * 28 * 28
 """Number of pixels of every image after resizing in HPSv3 and EditReward."""
-BLIP_NAMES = (
+BLIP_NAME_PATTERNS = (
     (r"^blip\.", ""),
     (r"^mlp\.", "reward_head."),
     (r"^visual_encoder\.cls_token$", "vision_model.embeddings.class_embedding"),
@@ -63,7 +63,7 @@ BLIP_NAMES = (
 """Patterns and replacements that convert BLIP's original weight names to those of transformers."""
 UNUSED_BLIP_WEIGHTS = ("vision_proj.", "text_proj.", "text_encoder.embeddings.position_ids")
 """Prefixes of the names of BLIP weights that a reward does not use."""
-QWEN_NAMES = (
+QWEN_NAME_PATTERNS = (
     (r"^visual\.", "model.visual."),
     (r"^model\.(?!visual\.|language_model\.)", "model.language_model."),
 )
@@ -77,7 +77,7 @@ Both instructions end with the text in COLLATOR_FILE, a file in the same folder 
 inference_edit.py).
 """
 COLLATOR_FILE = "data_collator_qwen_edit.py"
-RELEASED_SETTINGS = "model_config.json"
+RELEASED_SETTINGS_FILE = "model_config.json"
 """File with VideoAlign's settings, in the parent of the weights' folder."""
 VIDEOALIGN_SETTINGS: Mapping[str, Any] = {
     "fps": 2,
@@ -139,7 +139,7 @@ def convert(config: ConvertConfig) -> list[Path]:
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     try:
-        made = RELEASES[config.release](config, tensors, base, draft)
+        made = CONVERT_FUNCTIONS[config.release](config, tensors, base, draft)
         check_weights_fit(source, made)
         save_file({name: tensor.contiguous() for name, tensor in made.stored.items()}, draft / made.file)
         draft.rename(output)
@@ -149,7 +149,10 @@ def convert(config: ConvertConfig) -> list[Path]:
 
 
 def read_tensors(file: Path) -> Weights:
-    """Read the weights in a released file by name; raise ModelError if a pickle contains anything besides tensors."""
+    """Return the weights in a released file by name, without the other plain values in a pickle.
+
+    Raises ModelError if a pickle contains other objects, or if the file is damaged or has no tensors.
+    """
     if file.suffix == ".safetensors":
         with explain_load_errors(file.parent, file.name):
             return dict(load_file(file))
@@ -218,7 +221,7 @@ def _convert_open_clip(config: ConvertConfig, tensors: Weights, base: Path, draf
 
 
 def _read_open_clip_config(config: ConvertConfig, base: Path) -> CLIPConfig:
-    """Read the configuration of a base that has OpenCLIP's layout."""
+    """Return the base checkpoint's configuration; raise ModelError if the base does not have OpenCLIP's layout."""
     if not (base / OPEN_CLIP_CONFIG).is_file():
         raise ModelError(f"{config.base} has no {OPEN_CLIP_CONFIG}; choose a base in OpenCLIP's layout")
     with explain_load_errors(base, OPEN_CLIP_CONFIG):
@@ -240,7 +243,7 @@ def _convert_image_reward(config: ConvertConfig, tensors: Weights, base: Path, d
     """Convert an ImageReward: rename its weights, and set the release's image size in the configuration of BLIP."""
     weights = {
         name: tensor
-        for name, tensor in _rename_weights(tensors, BLIP_NAMES).items()
+        for name, tensor in _rename_weights(tensors, BLIP_NAME_PATTERNS).items()
         if not name.startswith(UNUSED_BLIP_WEIGHTS)
     }
     fields = _read_base_config(base)
@@ -248,7 +251,7 @@ def _convert_image_reward(config: ConvertConfig, tensors: Weights, base: Path, d
     positions = weights.get("vision_model.embeddings.position_embedding", torch.empty(1, 1, 0)).shape[1]
     vision.image_size = round((positions - 1) ** 0.5) * vision.patch_size
     vision.layer_norm_eps = VISION_EPSILON
-    for half in (vision, fields.text_config):  # no shape tells how many heads there are
+    for half in (vision, fields.text_config):  # the number of heads does not follow from the shapes
         if half.hidden_size % HEAD_WIDTH == 0:
             half.num_attention_heads = half.hidden_size // HEAD_WIDTH
     fields.architectures = [ImageReward.__name__]
@@ -282,7 +285,9 @@ def _convert_qwen_reward(
 ) -> ConvertedCheckpoint:
     """Convert a Qwen-VL that has a reward token and a fixed image size."""
     weights = {
-        name: tensor for name, tensor in _rename_weights(tensors, QWEN_NAMES).items() if name != "lm_head.weight"
+        name: tensor
+        for name, tensor in _rename_weights(tensors, QWEN_NAME_PATTERNS).items()
+        if name != "lm_head.weight"
     }
     fields = _add_tokens(base, draft, (REWARD_TOKEN,))
     images = json.loads((base / "preprocessor_config.json").read_text())
@@ -300,7 +305,7 @@ def _convert_qwen_reward(
 
 def _convert_videoalign(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
     """Convert a VideoAlign: add reward tokens to Qwen2-VL, merge in the adapter, and save the release's settings."""
-    source = Path(config.weights).expanduser().absolute().parent.parent / RELEASED_SETTINGS
+    source = Path(config.weights).expanduser().absolute().parent.parent / RELEASED_SETTINGS_FILE
     settings = _read_settings(source)
     template = ("DETAILED_PROMPT_WITH_SPECIAL_TOKEN",)
     texts = _read_texts(config.instruction, "prompt_template.py")
@@ -310,7 +315,7 @@ def _convert_videoalign(config: ConvertConfig, tensors: Weights, base: Path, dra
     merged = {
         name: tensor for name, tensor in _merge_adapter(tensors, settings.scaling).items() if name != "lm_head.weight"
     }
-    weights = _rename_weights(merged, QWEN_NAMES)
+    weights = _rename_weights(merged, QWEN_NAME_PATTERNS)
     fields = _add_tokens(base, draft, tuple(VIDEO_RATINGS.values()))
     shutil.copy(base / "preprocessor_config.json", draft)
     fields.reward_heads = len(weights.get("rm_head.weight", ()))
@@ -338,9 +343,10 @@ class VideoAlignSettings(NamedTuple):
 
 
 def _read_settings(file: Path) -> VideoAlignSettings:
-    """Read VideoAlign's settings.
+    """Return VideoAlign's settings from the release's file RELEASED_SETTINGS.
 
-    Raises ModelError if videos are read or the model is prompted in a different way from the release.
+    Raises ModelError if the file is missing or cannot be read, or if its frame sampling, prompts or scored dimensions
+    differ from the release's.
     """
     if not file.is_file():
         raise ModelError(
@@ -369,7 +375,10 @@ def _read_settings(file: Path) -> VideoAlignSettings:
 
 
 def _merge_adapter(tensors: Weights, scaling: Callable[[int], float]) -> Weights:
-    """Merge a peft adapter into the network's weights in float32, because bfloat16 would lose most of the adapter."""
+    """Return the network's weights with a peft adapter merged in float32; bfloat16 would lose most of the adapter.
+
+    Raises ModelError if the adapter of a layer is missing.
+    """
     named = {name.removeprefix("base_model.model."): tensor for name, tensor in tensors.items()}
     merged = {name: tensor for name, tensor in named.items() if ".lora_" not in name and ".base_layer." not in name}
     for name, tensor in named.items():
@@ -414,7 +423,7 @@ def _read_texts(file: str | None, released: str) -> dict[str, Any]:
 
 
 def _join_instruction(file: str | None, texts: Mapping[str, Any], names: Sequence[str], tokens: Sequence[str]) -> str:
-    """Join the constants with these names into an instruction.
+    """Return the instruction that the constants with these names form together.
 
     Raises ModelError unless the prompt's placeholder and each token occur exactly once in it.
     """
@@ -431,7 +440,7 @@ def _rename_weights(tensors: Mapping[str, torch.Tensor], patterns: Sequence[tupl
     return {rename_weight(name, patterns): tensor for name, tensor in tensors.items()}
 
 
-RELEASES: Mapping[Release, Callable[[ConvertConfig, Weights, Path, Path], ConvertedCheckpoint]] = {
+CONVERT_FUNCTIONS: Mapping[Release, Callable[[ConvertConfig, Weights, Path, Path], ConvertedCheckpoint]] = {
     "open_clip": _convert_open_clip,
     "pyramid_clip": _convert_pyramid_clip,
     "imagereward": _convert_image_reward,

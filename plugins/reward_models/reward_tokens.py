@@ -18,7 +18,7 @@ from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel, Qwen2VL
 from plumbline.operators.base.batches import call_in_batches
 from plumbline.operators.base.errors import HopelessRow, ModelError, RowError
 from plumbline.operators.models.calls import ComparisonResult, Measure, Pair, PixelRule
-from plumbline.operators.models.checkpoints.parts import CONVERT_AGAIN
+from plumbline.operators.models.checkpoints.parts import CONVERT_AGAIN_REMEDY
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.loaded import LoadedImageModel
 from plumbline.operators.models.processing import load_chat_tokenizer
@@ -53,7 +53,7 @@ def make_reward_head(width: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Linear(width, first),
         nn.ReLU(),
-        nn.Identity(),  # the dropout of its training counts in the names of the weights
+        nn.Identity(),  # in place of dropout, so that the weights have the released names
         nn.Linear(first, second),
         nn.ReLU(),
         nn.Linear(second, 2),
@@ -92,7 +92,7 @@ class TokenReward(LoadedImageModel):
         tokenizer = load_chat_tokenizer(model)
         for token in cls.reward_tokens:
             if token not in tokenizer.get_vocab():
-                raise ModelError(f"{model.folder('tokenizer')}: the tokenizer has no {token}; {CONVERT_AGAIN}")
+                raise ModelError(f"{model.folder('tokenizer')}: the tokenizer has no {token}; {CONVERT_AGAIN_REMEDY}")
         return tokenizer
 
     @abstractmethod
@@ -107,7 +107,7 @@ class TokenReward(LoadedImageModel):
         return self.preprocess_several([image])
 
     def preprocess_several(self, images: Sequence[Image.Image]) -> tuple[Pixels, ...]:
-        """Preprocess each image of a sequence separately."""
+        """Return each image of a sequence as patches; the images are resized separately."""
         made = [self.processor(images=image, return_tensors="pt") for image in images]
         return tuple(Pixels(self.pixels.pin(each["pixel_values"]), each["image_grid_thw"][0]) for each in made)
 
@@ -137,7 +137,10 @@ class TokenReward(LoadedImageModel):
             return self.compute_rewards(torch.cat(states).view(len(pairs), -1, states[0].shape[-1]))
 
     def _tokenize_conversation(self, text: str, embeddings: ImageEmbeddings) -> torch.Tensor:
-        """Tokenize a conversation; raise HopelessRow if the prompt contains an image token or a reward token."""
+        """Return a conversation's token ids (tokens,), with the image token repeated once per image embedding.
+
+        Raises HopelessRow if the prompt contains an image token or a reward token.
+        """
         content = [*({"type": self.input_kind} for _ in embeddings), {"type": "text", "text": text}]
         turns = [{"role": "user", "content": content}]
         conversation = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
@@ -206,7 +209,7 @@ VIDEO_RATINGS = {
     "text_alignment": "<|TA_reward|>",
 }
 """Token of each rating, by the rating's name and in the order of the release's instruction."""
-FRAME_TOKENS = 128
+MIN_TOKENS_PER_FRAME = 128
 """Minimum number of tokens per frame: VIDEO_MIN_PIXELS in the release's vision_process.py, divided by a token's pixels.
 """
 
@@ -242,7 +245,7 @@ class VideoRewardSimilarity(TokenReward):
         return self.preprocess_video([image], 0.0)
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> tuple[Pixels, ...]:
-        """Prepare the frames of one video. As in the release, frames are resized before the processor is called.
+        """Return the frames of one video as patches; like the release, resize them before calling the processor.
 
         All frames are resized to the same size, which depends on the first frame. If the number of frames is odd, the
         last frame is repeated. `seconds` is not used.
@@ -253,7 +256,7 @@ class VideoRewardSimilarity(TokenReward):
             frames[0].height,
             frames[0].width,
             factor=side,
-            min_pixels=FRAME_TOKENS * side**2,
+            min_pixels=MIN_TOKENS_PER_FRAME * side**2,
             max_pixels=self.model.config.max_frame_pixels,
         )
         shown = [_resize_frame(frame, height, width) for frame in frames]

@@ -8,7 +8,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from plumbline.operators.base.errors import ModelError
-from plumbline.operators.models.checkpoints.parts import CONVERT_AGAIN, Fields, Part, find_architecture
+from plumbline.operators.models.checkpoints.parts import CONVERT_AGAIN_REMEDY, Fields, Part, find_architecture
 from plumbline.operators.models.family import TOKENIZER, Family, Files
 from plumbline.operators.models.model import LocalModel
 
@@ -23,7 +23,7 @@ def _check_instruction(config: LocalModel, parts: Mapping[str, Part], fields: Fi
     for name in (INSTRUCTION_FILE, *EDIT_INSTRUCTION_FILES):
         file = parts["checkpoint"].file(name)
         if file is not None and file.read_text().count("{text_prompt}") != 1:
-            raise ModelError(f"{file}: expected {{text_prompt}} exactly once, for the prompt; {CONVERT_AGAIN}")
+            raise ModelError(f"{file}: expected {{text_prompt}} exactly once, for the prompt; {CONVERT_AGAIN_REMEDY}")
 
 
 def _make_token_reward_family(name: str, *instructions: str, **options: Any) -> Family[LocalModel]:
@@ -41,7 +41,7 @@ def _make_token_reward_family(name: str, *instructions: str, **options: Any) -> 
         loads={"similarity": lambda model: resolve_name(f"{__package__}.reward_tokens:{name}Similarity.load")(model)},
         form=f"a {name} folder from jobs.convert",
         suits=lambda fields: find_architecture(fields) == name,
-        files=(TOKENIZER, *(Files("checkpoint", (file,), CONVERT_AGAIN) for file in files)),
+        files=(TOKENIZER, *(Files("checkpoint", (file,), CONVERT_AGAIN_REMEDY) for file in files)),
         check=_check_instruction,
         measures=("reward",),
         **options,

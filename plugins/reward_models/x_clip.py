@@ -50,7 +50,7 @@ class XClipSimilarity(LoadedImageModel):
         return self.preprocess_video([image], 0.0)
 
     def preprocess_video(self, frames: "Sequence[Image.Image]", seconds: float) -> "torch.Tensor":
-        """Sample frames evenly, and return them as (n, 3, height, width). The checkpoint was trained on n frames.
+        """Return n evenly sampled frames (n, 3, height, width); n is the number that the checkpoint was trained on.
 
         If the video has fewer frames, some are repeated. `seconds` is not used.
         """

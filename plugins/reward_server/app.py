@@ -22,10 +22,10 @@ from plumbline.pipelines.web.http_guards import make_guards
 from plumbline.pipelines.web.listening import has_token
 from plumbline.plugins.reward_server.known_pair import KnownPair
 from plumbline.plugins.reward_server.service import ImageAnswers, RetryLater, Service
-from plumbline.plugins.reward_server.wires.multipart import MULTIPART
+from plumbline.plugins.reward_server.wires.multipart import MULTIPART_MEDIA_TYPE
 from plumbline.plugins.reward_server.wires.table import WIRES, find_wires
 from plumbline.plugins.reward_server.wires.wire import (
-    JSON,
+    JSON_MEDIA_TYPE,
     REQUEST_PART,
     Reply,
     ScoreRequest,
@@ -35,7 +35,7 @@ from plumbline.plugins.reward_server.wires.wire import (
 )
 
 LOG = logging.getLogger(__name__)
-LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
+LATENCY_BUCKET_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 
 
 class PrometheusCounters:
@@ -49,9 +49,11 @@ class PrometheusCounters:
         )
         self.deaths = self._add_counter("replica_deaths", "Batches whose replica died before it answered")
         self.seconds = self._add_histogram(
-            "request_seconds", "Seconds from a request to its reply", LATENCY_BUCKETS, "wire"
+            "request_seconds", "Seconds from a request to its reply", LATENCY_BUCKET_SECONDS, "wire"
         )
-        self.parts = self._add_histogram("part_seconds", "Seconds per phase of a request", LATENCY_BUCKETS, "part")
+        self.parts = self._add_histogram(
+            "part_seconds", "Seconds per phase of a request", LATENCY_BUCKET_SECONDS, "part"
+        )
         sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256)
         self.batches = self._add_histogram("batch_images", "Images in a batch", sizes)
 
@@ -78,7 +80,7 @@ class PrometheusCounters:
         self.parts.labels(part).observe(seconds)
 
     def time_part(self, part: str) -> AbstractContextManager[object]:
-        """Measure the time spent inside the `with` block."""
+        """Return a context manager that adds the time spent inside the `with` block to the histogram of this part."""
         return self.parts.labels(part).time()
 
     def render(self) -> bytes:
@@ -121,7 +123,7 @@ def _describe_post(wires: Sequence[Wire]) -> dict[str, Any]:
     if part_names:
         files = {"type": "array", "items": {"type": "string", "format": "binary"}}
         fields = {REQUEST_PART: {"type": "object"}, **dict.fromkeys(part_names, files)}
-        content[MULTIPART] = {"schema": {"type": "object", "properties": fields, "required": [REQUEST_PART]}}
+        content[MULTIPART_MEDIA_TYPE] = {"schema": {"type": "object", "properties": fields, "required": [REQUEST_PART]}}
     replies = _describe_content([wire.reply_form for wire in wires if wire.form is not None])
     refusals = {status: {"description": text} for status, text in REFUSAL_DESCRIPTIONS.items()}
     return {
@@ -135,7 +137,7 @@ def _describe_content(forms: Sequence[Any]) -> dict[str, Any]:
     if not forms:
         return {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
     schemas = [_inline_references(TypeAdapter(form).json_schema()) for form in forms]
-    return {JSON: {"schema": schemas[0] if len(schemas) == 1 else {"oneOf": schemas}}}
+    return {JSON_MEDIA_TYPE: {"schema": schemas[0] if len(schemas) == 1 else {"oneOf": schemas}}}
 
 
 def _inline_references(schema: dict[str, Any]) -> dict[str, Any]:
@@ -228,7 +230,7 @@ class RequestHandler:
 
     async def _answer(self, request: Request, wires: Sequence[Wire], call: _Call) -> Reply:
         self._require_token(request)
-        media = request.headers.get("content-type", JSON)
+        media = request.headers.get("content-type", JSON_MEDIA_TYPE)
         with self.counts.time_part("read"):
             body = await self._read_body(request, call)
         with self.counts.time_part("parse"):

@@ -9,26 +9,26 @@ from PIL.PngImagePlugin import PngInfo
 
 from plumbline.plugins.reward_server.wires.wire import Need, ScoreRequest
 
-SIDE = 384
+IMAGE_SIDE = 384
 """Width and height of the images in pixels."""
-RADIUS = 54
+SHAPE_RADIUS = 54
 """Radius of the shape in pixels."""
 OVERSAMPLING = 4
 BACKGROUND = (245, 245, 245)
-SHAPES: Mapping[str, tuple[str, int]] = {
+SHAPE_BY_PROMPT: Mapping[str, tuple[str, int]] = {
     "a red circle": ("#d62728", 60),
     "a blue square": ("#1f5adc", 4),
     "a green triangle": ("#2ca02c", 3),
 }
 """Colour and number of corners of each prompt's shape."""
-SIGNS: Mapping[str, str] = {f'a sign that says "{word}"': word for word in ("OPEN", "MARKET", "LIBRARY")}
+SIGN_TEXT_BY_PROMPT: Mapping[str, str] = {f'a sign that says "{word}"': word for word in ("OPEN", "MARKET", "LIBRARY")}
 """Word on each prompt's sign."""
 FONT_SIZE = 56
 
 
 def select_prompts(needs: Collection[Need]) -> tuple[str, ...]:
     """Return the test prompts for rewards with these needs: prompts with quoted words, or prompts about shapes."""
-    return tuple(SIGNS if "words" in needs else SHAPES)
+    return tuple(SIGN_TEXT_BY_PROMPT if "words" in needs else SHAPE_BY_PROMPT)
 
 
 def make_request(
@@ -67,13 +67,15 @@ def draw_image(prompt: str, copy: str = "") -> bytes:
 
 @cache
 def _draw_matching_image(prompt: str) -> Image.Image:
-    if prompt in SIGNS:
-        canvas = Image.new("RGB", (SIDE, SIDE), BACKGROUND)
+    if prompt in SIGN_TEXT_BY_PROMPT:
+        canvas = Image.new("RGB", (IMAGE_SIDE, IMAGE_SIDE), BACKGROUND)
         font = ImageFont.load_default(FONT_SIZE)
-        ImageDraw.Draw(canvas).text((SIDE / 2, SIDE / 2), SIGNS[prompt], fill="black", font=font, anchor="mm")
+        ImageDraw.Draw(canvas).text(
+            (IMAGE_SIDE / 2, IMAGE_SIDE / 2), SIGN_TEXT_BY_PROMPT[prompt], fill="black", font=font, anchor="mm"
+        )
         return canvas
-    colour, corners = SHAPES[prompt]
-    side, radius = SIDE * OVERSAMPLING, RADIUS * OVERSAMPLING
+    colour, corners = SHAPE_BY_PROMPT[prompt]
+    side, radius = IMAGE_SIDE * OVERSAMPLING, SHAPE_RADIUS * OVERSAMPLING
     canvas = Image.new("RGB", (side, side), BACKGROUND)
     ImageDraw.Draw(canvas).regular_polygon((side // 2, side // 2, radius), corners, fill=colour)
-    return canvas.resize((SIDE, SIDE), Image.Resampling.BOX)
+    return canvas.resize((IMAGE_SIDE, IMAGE_SIDE), Image.Resampling.BOX)

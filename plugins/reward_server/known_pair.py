@@ -28,7 +28,10 @@ KnownPair = Mapping[str, PairScores]
 
 
 async def score_known_pair(score: ScoreBatch, served: Served) -> KnownPair:
-    """Score both images with all metrics. If scoring fails, return the error, so that the service can still start."""
+    """Return the scores of the two known images by metric.
+
+    If scoring fails, the error takes the place of the scores, so that the service can still start.
+    """
     groups: dict[tuple[Need, ...], list[str]] = {}
     for name in served.metrics:
         groups.setdefault(tuple(served.list_needs(name)), []).append(name)
@@ -39,7 +42,7 @@ async def score_known_pair(score: ScoreBatch, served: Served) -> KnownPair:
 
 
 async def _score_group(score: ScoreBatch, served: Served, names: Sequence[str], needs: Sequence[Need]) -> KnownPair:
-    """Score both images with metrics that need the same inputs."""
+    """Return the scores of the two known images by those metrics, `names`, that need the same inputs, `needs`."""
     prompt, other = select_prompts(needs)[:2]
     metrics = served.metrics_to_compute(names)
     requests = [make_request(prompt, [shown], metrics, needs) for shown in (prompt, other)]

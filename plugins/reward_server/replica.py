@@ -26,7 +26,7 @@ BATCHES_PER_REPLICA = 2
 """Number of batches sent to a replica at a time. The replica decodes the next batch while it computes the current one,
 unless it has only one core.
 """
-NOT_FINITE = RowError("not_finite", "the score is not a finite number; set the model's dtype=float32")
+NOT_FINITE_ERROR = RowError("not_finite", "the score is not a finite number; set the model's dtype=float32")
 
 
 class ScoredBatch(NamedTuple):
@@ -95,7 +95,7 @@ def score_batch(
     answers: list[dict[str, MetricAnswer]] = [{} for _ in requests]
     columns = (table.column(name).to_pylist() for name in ("image_id", "metric", "score", "error"))
     for place, metric, score, error in zip(*columns, strict=True):
-        failure = None if score is not None and math.isfinite(score) else NOT_FINITE
+        failure = None if score is not None and math.isfinite(score) else NOT_FINITE_ERROR
         if error is not None:
             failure = RowError(str(error["kind"]), str(error["message"]), bool(error["retryable"]))
         answers[int(place)][metric] = MetricAnswer(None if failure else score, failure)

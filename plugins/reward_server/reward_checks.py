@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_args
 
 from plumbline.operators.base.bounds import BoundsChecked, Positive, Seconds, Share, at_least
 from plumbline.operators.base.errors import ConfigError, PlumblineError, check_known, hide_secrets
-from plumbline.operators.rewards.combination import REWARD
+from plumbline.operators.rewards.combination import REWARD_NAME
 from plumbline.plugins.reward_server.known_images import draw_image, make_questions, make_request, select_prompts
 from plumbline.plugins.reward_server.wires.table import KINDS, WIRES
 from plumbline.plugins.reward_server.wires.wire import (
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MAX_REPLY_BYTES = 16_000_000
 UNKNOWN_REWARD = "no_such_reward"
-NO_SCORE = "a valid image has no score"
+NO_SCORE_MESSAGE = "a valid image has no score"
 ALL_REWARDS = "all"
 """Name used instead of a reward's name in findings about the whole server."""
 Outcome = Literal["ok", "fails", "unknown"]
@@ -102,7 +102,7 @@ class Finding(NamedTuple):
 
 
 class Check(NamedTuple):
-    """One row of the printed table."""
+    """One row of the printed table: a check, the reward that it is about, and its finding."""
 
     name: str
     reward: str
@@ -129,7 +129,7 @@ class RewardServer:
         return answers
 
     def list_rewards(self) -> Mapping[str, RewardInfo]:
-        """Return the rewards that the server lists; raise BadReply if it lists none."""
+        """Return the rewards that the server lists, by name; raise BadReply if the reply has no list of rewards."""
         assert self.wire.rewards_page is not None
         reply = self._send("GET", self.wire.rewards_page, b"")
         try:
@@ -183,10 +183,13 @@ def _sort_needs(needs: Collection[str]) -> tuple[Need, ...]:
 
 
 def _find_rewards(server: RewardServer, config: CheckRewardsConfig) -> Mapping[str, RewardInfo]:
-    """Return the rewards to check; their directions and needed inputs come from the server or the configuration."""
+    """Return the rewards to check, by name.
+
+    Directions in the configuration replace the server's; inputs in the configuration are added to the server's.
+    """
     wire, rewards = server.wire, dict.fromkeys(config.metrics or (), RewardInfo())
     if wire.rewards_page is None:
-        rewards = {REWARD: RewardInfo()}
+        rewards = {REWARD_NAME: RewardInfo()}
     elif config.metrics is None:
         rewards = dict(server.list_rewards())
     else:
@@ -230,11 +233,11 @@ class Trial:
 
     @cached_property
     def known_answers(self) -> Answers:
-        """Answers for all pairs of a prompt and an image, ordered by prompt."""
+        """The server's answers for all pairs of a test prompt and a test image, ordered by prompt."""
         return self.ask(self.make_mixed_requests(len(self.prompts) ** 2))
 
     def compare(self, answers: Sequence[Mapping[str, MetricAnswer]]) -> "Findings":
-        """Check that several answers about the same image contain the same number."""
+        """Return a finding by reward: whether answers about the same image differ by no more than the tolerance."""
         return {name: self._compare(name, [answer[name] for answer in answers]) for name in self.names}
 
     def _compare(self, name: str, answers: Sequence[MetricAnswer]) -> Finding:
@@ -242,7 +245,7 @@ class Trial:
         if isinstance(scores, Finding):
             return scores
         if isinstance(known, Finding):
-            return Finding("unknown", NO_SCORE)
+            return Finding("unknown", NO_SCORE_MESSAGE)
         difference, allowed = max(scores) - min(scores), self.config.tolerance * (max(known) - min(known))
         details = f"differs by at most {difference:.2g}, and {allowed:.2g} is allowed"
         return Finding("ok" if difference <= allowed else "fails", details)
@@ -256,7 +259,7 @@ def _require_scores(answers: Sequence[MetricAnswer]) -> list[float] | Finding:
     for answer in answers:
         if answer.score is None:
             reason = f"{answer.error.kind}: {answer.error.message}" if answer.error else "null"
-            return Finding("fails", f"{NO_SCORE} ({reason})")
+            return Finding("fails", f"{NO_SCORE_MESSAGE} ({reason})")
     return [answer.score for answer in answers if answer.score is not None]
 
 
@@ -300,7 +303,7 @@ def _check_nulls(trial: Trial) -> Findings:
         scores = {name: answer[reward].score for name, answer in answers.items()}
         numbers = [f"{name} got {score:g}" for name, score in scores.items() if score is not None]
         if valid_answers[reward].score is None:
-            findings[reward] = Finding("unknown", NO_SCORE)
+            findings[reward] = Finding("unknown", NO_SCORE_MESSAGE)
         elif numbers:
             findings[reward] = Finding("fails", "; ".join(numbers))
         else:
@@ -313,16 +316,19 @@ def _check_repeats(trial: Trial) -> Findings:
 
 
 def _check_batches(trial: Trial) -> Findings:
-    """Compare the score of an image alone with its scores as the first and last image of a batch."""
+    """Check that an image alone gets the same score as when it is the first or last image of a batch."""
     alone, first, last = (trial.make_fitting_request() for _ in range(3))
     batch = trial.ask([first, *trial.make_mixed_requests(trial.config.batch - 2), last])
     return trial.compare([*trial.ask([alone]), batch[0], batch[-1]])
 
 
 def _check_latency(trial: Trial) -> Findings:
-    """Measure the median latency of one image and of a batch. Earlier checks have already warmed up the server."""
+    """Return a finding with the median latencies of one image and of a batch; unknown if a score is missing.
+
+    Earlier checks have already warmed up the server.
+    """
     if isinstance(_require_scores([answer for image in trial.known_answers for answer in image.values()]), Finding):
-        return {ALL_REWARDS: Finding("unknown", NO_SCORE)}
+        return {ALL_REWARDS: Finding("unknown", NO_SCORE_MESSAGE)}
     size = trial.config.batch
     one, many = (1000 * median(_time_request(trial, count) for _ in range(trial.config.repeats)) for count in (1, size))
     details = f"p50 {one:.0f} ms for one image, {many:.0f} ms for {size} ({many / size:.1f} ms an image)"
@@ -330,7 +336,7 @@ def _check_latency(trial: Trial) -> Findings:
 
 
 def _time_request(trial: Trial, size: int) -> float:
-    """Send one request with this number of images, and return the seconds until the reply."""
+    """Send this number of images, in one request if the wire allows, and return the seconds until the last reply."""
     requests = trial.make_mixed_requests(size)
     begun = perf_counter()
     trial.ask(requests)
@@ -370,7 +376,11 @@ def _check_questions(trial: Trial) -> Findings:
 
 
 def _check_use(trial: Trial, extra: Extra, fitting: ScoreRequest, unfitting: ScoreRequest) -> Findings:
-    """Check that two requests that differ only in one input get different numbers."""
+    """Return a finding by reward: whether two requests that differ only in one input get different numbers.
+
+    If a request gets no number, the finding is `refused`. An input that is ignored or refused only fails the check if
+    `must_use` lists it. If the server calls a request bad, there is one finding, `unknown`, for all rewards.
+    """
     try:
         (first,), (second,) = trial.ask([fitting]), trial.ask([unfitting])
     except BadRequest as error:
@@ -388,7 +398,7 @@ def _check_use(trial: Trial, extra: Extra, fitting: ScoreRequest, unfitting: Sco
     return findings
 
 
-CHECKS: Mapping[str, Callable[[Trial], Findings]] = {
+CHECK_FUNCTIONS: Mapping[str, Callable[[Trial], Findings]] = {
     "order": _check_order,
     "nulls": _check_nulls,
     "same again": _check_repeats,
@@ -415,7 +425,7 @@ def check_rewards(config: CheckRewardsConfig) -> list[Check]:
                 _make_printable(", ".join(trial.names) if len(trials) > 1 and name == ALL_REWARDS else name),
                 finding,
             )
-            for check in CHECKS
+            for check in CHECK_FUNCTIONS
             for trial in trials
             for name, finding in _run_check(check, trial).items()
         ]
@@ -428,7 +438,7 @@ def _make_printable(text: str) -> str:
 
 def _run_check(name: str, trial: Trial) -> Findings:
     try:
-        findings = CHECKS[name](trial)
+        findings = CHECK_FUNCTIONS[name](trial)
     except PlumblineError as error:
         findings = {ALL_REWARDS: Finding("fails", hide_secrets(str(error)))}
     return {reward: finding._replace(details=_make_printable(finding.details)) for reward, finding in findings.items()}

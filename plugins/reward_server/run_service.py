@@ -13,7 +13,7 @@ from typing import Any
 from plumbline.operators.base.errors import ConfigError, SourceError, install_remedy
 from plumbline.operators.metrics.metric import Metric, PackedMetric, TextInImageMetric
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
-from plumbline.operators.rewards.combination import REWARD, Reward
+from plumbline.operators.rewards.combination import REWARD_NAME, Reward
 from plumbline.operators.stages.graph import check_image_inputs, list_source_metrics, make_nodes
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.plans.costs import try_services
@@ -24,7 +24,13 @@ from plumbline.pipelines.sources.question_packs.pack import QuestionPack
 from plumbline.pipelines.sources.uris import UriReader
 from plumbline.pipelines.store.cells import digest
 from plumbline.pipelines.store.store import open_store
-from plumbline.pipelines.web.listening import format_server_url, list_allowed_hosts, listening, run_app, take_token
+from plumbline.pipelines.web.listening import (
+    format_server_url,
+    list_allowed_hosts,
+    open_listening_socket,
+    run_app,
+    take_token,
+)
 from plumbline.plugins.reward_server.known_pair import KnownPair, score_known_pair
 from plumbline.plugins.reward_server.question_store import QuestionStore
 from plumbline.plugins.reward_server.sentinel import Sentinel
@@ -34,10 +40,10 @@ from plumbline.plugins.reward_server.wires.wire import MetricAnswer, Need, Score
 
 LOG = logging.getLogger(__name__)
 
-HEALTH_SECONDS = 1.0
+HEALTH_CHECK_SECONDS = 1.0
 """Seconds between Ray Serve's health checks of a replica."""
 
-NORMAL_PRIORITY = {"RAY_worker_niceness": "0"}
+NORMAL_PRIORITY_VARIABLES = {"RAY_worker_niceness": "0"}
 """Environment that gives replicas normal priority. By default, Ray's workers yield to all other processes (niceness
 15), even to clients that are waiting for them.
 """
@@ -85,8 +91,8 @@ def find_served(config: ServeConfig, nodes: Sequence[Node], pack: QuestionPack |
     baseline = _read_baseline(config, recipes, recipes) if config.reward.unit != "score" else None
     scales = {} if baseline is None else baseline.compute_scales(config.reward.unit)
     reward = Reward(config.reward, lower_is_better, scales)
-    digests |= {REWARD: digest({"parts": recipes, **reward.describe()})}
-    return Served(digests, REWARD, lower_is_better, unranked, needs, reward, config.sentinel)
+    digests |= {REWARD_NAME: digest({"parts": recipes, **reward.describe()})}
+    return Served(digests, REWARD_NAME, lower_is_better, unranked, needs, reward, config.sentinel)
 
 
 def _find_needs(config: ServeConfig, metrics: Mapping[str, Metric]) -> dict[Need, frozenset[str]]:
@@ -122,7 +128,7 @@ def read_served_pack(config: ServeConfig) -> QuestionPack | None:
 
 
 def open_question_store(config: ServeConfig, nodes: Sequence[Node]) -> QuestionStore | None:
-    """Open the store for written questions; return None if no language model writes any."""
+    """Open the store for questions that a language model writes; return None if no metric needs such questions."""
     recipes = {
         name: make_metric_recipes(name, metric, nodes, config.clips)["questions"]
         for node in nodes
@@ -141,7 +147,7 @@ def serve(config: ServeConfig, ready: Callable[[str, KnownPair], None]) -> None:
 
     Raises ConfigError or ModelError before anything starts, and OSError if the port is in use.
     """
-    from plumbline.pipelines.running.session import ray_session  # imports Ray, which may not be installed
+    from plumbline.pipelines.running.session import open_ray_session  # imports Ray, which may not be installed
 
     token, nodes = take_token(config.host, config.token_variable), find_nodes(config)
     pack = read_served_pack(config)
@@ -149,8 +155,8 @@ def serve(config: ServeConfig, ready: Callable[[str, KnownPair], None]) -> None:
     try_services(nodes)
     sentinel = make_sentinel(config, served)
     with (
-        listening(config.host, config.port) as listener,
-        ray_session(ClusterConfig(address=config.address, pools={})),
+        open_listening_socket(config.host, config.port) as listener,
+        open_ray_session(ClusterConfig(address=config.address, pools={})),
         run_replicas(config, pack, open_question_store(config, nodes)) as handle,
     ):
         _run(config, token, served, sentinel, listener, handle, ready)
@@ -173,11 +179,11 @@ def run_replicas(
         ray_actor_options={
             "num_cpus": config.num_cpus,
             "num_gpus": config.num_gpus,
-            "runtime_env": {"env_vars": NORMAL_PRIORITY},
+            "runtime_env": {"env_vars": NORMAL_PRIORITY_VARIABLES},
         },
         max_ongoing_requests=BATCHES_PER_REPLICA,
         max_constructor_retry_count=2,
-        health_check_period_s=HEALTH_SECONDS,
+        health_check_period_s=HEALTH_CHECK_SECONDS,
         graceful_shutdown_timeout_s=5,
         graceful_shutdown_wait_loop_s=0.1,
         logging_config={"enable_access_log": False, "log_level": "ERROR"},
@@ -243,7 +249,7 @@ def make_sentinel(config: ServeConfig, served: Served) -> Sentinel | None:
 
 
 def _read_baseline(config: ServeConfig, metrics: Collection[str], recipes: Mapping[str, str]) -> Baseline | None:
-    """Read the scores of these metrics from the baseline run."""
+    """Return the scores of these metrics in the baseline run; None if no baseline is configured."""
     if config.baseline is None:
         return None
     used = {name: recipes[name] for name in metrics}

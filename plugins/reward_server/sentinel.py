@@ -16,9 +16,11 @@ from plumbline.plugins.reward_server.wires.wire import MetricAnswer
 
 Floats = NDArray[np.float64]
 
-MAX_FALSE_ALARMS = SIGNIFICANCE
+MAX_FALSE_ALARM_PROBABILITY = SIGNIFICANCE
 """Maximum probability that a service ever raises a false alarm."""
-TEST_DESCRIPTION = f"Mann-Whitney test by prompt, Holm, at most {MAX_FALSE_ALARMS:.0%} false alarms over all looks"
+TEST_DESCRIPTION = (
+    f"Mann-Whitney test by prompt, Holm, at most {MAX_FALSE_ALARM_PROBABILITY:.0%} false alarms over all looks"
+)
 LOG = logging.getLogger(__name__)
 
 
@@ -72,14 +74,14 @@ class Sentinel:
             LOG.warning("%s", describe_alarm("The generator", trained, moved, TEST_DESCRIPTION))
 
     def _test_movements(self, before: Floats, after: Floats) -> dict[str, Movement]:
-        """Test whether each metric's means per prompt have changed.
+        """Return, for each metric, its mean before and after, and whether its means per prompt have changed.
 
-        The k-th comparison has the significance level MAX_FALSE_ALARMS * 6 / (pi k)^2. These levels sum to
-        MAX_FALSE_ALARMS over all comparisons.
+        The k-th comparison has the significance level MAX_FALSE_ALARM_PROBABILITY * 6 / (pi k)^2. These levels sum to
+        MAX_FALSE_ALARM_PROBABILITY over all comparisons.
         """
         tests = [scipy.stats.mannwhitneyu(later, earlier) for later, earlier in zip(after.T, before.T, strict=True)]
         corrected = holm([float(test.pvalue) for test in tests])
-        level = MAX_FALSE_ALARMS * 6 / (math.pi * self.comparisons) ** 2
+        level = MAX_FALSE_ALARM_PROBABILITY * 6 / (math.pi * self.comparisons) ** 2
         signs = [int(np.sign(test.statistic - len(before) * len(after) / 2)) for test in tests]
         return {
             name: Movement(name, float(earlier.mean()), float(later.mean()), sign if p < level else 0)

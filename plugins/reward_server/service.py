@@ -19,12 +19,12 @@ ImageAnswers = Mapping[str, MetricAnswer]
 ScoreBatch = Callable[[Sequence[ScoreRequest], Sequence[str]], Awaitable[Sequence[ImageAnswers]]]
 """Function that scores images with the named metrics on a replica. It raises ReplicaDied if the replica dies."""
 
-KILLED_REPLICAS = RowError(
+KILLED_REPLICAS_ERROR = RowError(
     "killed_worker",
     "the replicas that scored this image died, or went over batch_deadline; check the image, or give the replicas "
     "more memory or time",
 )
-MAX_RETRY_AFTER = 60
+MAX_RETRY_AFTER_SECONDS = 60
 """Maximum value of Retry-After, in seconds."""
 
 
@@ -102,11 +102,13 @@ class _Job:
 class Service:
     """Scoring service. It looks up scores in a cache, and computes missing scores in batches across requests.
 
-    Equal images are scored once. An idle replica receives the waiting images. A busy replica receives its next batch in
-    advance only if the batch is full, so batches grow with the load.
+    Equal images with equal prompts, questions, sources and metrics are scored once. An idle replica receives a batch
+    once the batch is full or its first image has waited for `gather_seconds`. A busy replica receives its next batch in
+    advance only if the batch is full, so batches grow with the load. All images of a batch need the same metrics.
 
     If a replica dies, its batch is repeated on another replica. If the second replica dies too, each image is repeated
-    alone, and meanwhile no replica receives a batch in advance, because the batch could be lost with the image.
+    alone, and meanwhile no replica receives a batch in advance, because the batch could be lost with the image. After
+    `max_deaths` deaths, an image gets an error.
     """
 
     def __init__(
@@ -153,7 +155,7 @@ class Service:
 
     def estimate_wait(self) -> int:
         """Estimate the seconds until the waiting images are scored."""
-        return max(1, min(MAX_RETRY_AFTER, math.ceil(self.count_waiting() * self.seconds_per_image)))
+        return max(1, min(MAX_RETRY_AFTER_SECONDS, math.ceil(self.count_waiting() * self.seconds_per_image)))
 
     def _join_answers(self, request: ScoreRequest, known: ImageAnswers, computed: ImageAnswers) -> ImageAnswers:
         for name in known:
@@ -253,7 +255,7 @@ class Service:
         for job in batch:
             job.deaths += 1
             if job.deaths >= self.load.max_deaths:
-                self._finish(job, {name: MetricAnswer(None, KILLED_REPLICAS) for name in job.metrics})
+                self._finish(job, {name: MetricAnswer(None, KILLED_REPLICAS_ERROR) for name in job.metrics})
         left = [job for job in batch if not job.answers.done()]
         self.suspects.extend(job for job in left if job.deaths > 1)
         self.waiting.extendleft(job for job in reversed(left) if job.deaths <= 1)
@@ -270,7 +272,7 @@ class Service:
 
 
 def _hash_request(request: ScoreRequest) -> bytes:
-    """Hash the frames, sources, prompt and questions of a request."""
+    """Return a hash of the frames, sources, prompt and questions of a request."""
     frames = [hashlib.sha256(image).digest() for image in (*request.images, *request.sources)]
     texts = [request.prompt] if request.questions is None else [request.prompt, repr(request.questions)]
     text_digests = [hashlib.sha256(text.encode()).digest() for text in texts]

@@ -20,7 +20,7 @@ from plumbline.operators.models.networks.clip_flant5 import (
 )
 from plumbline.operators.models.processing import load_tokenizer
 from plumbline.plugins.training.exercises import (
-    PARTS,
+    TRAINED_PARTS,
     Exercise,
     ExerciseBatch,
     compute_exercise_loss,
@@ -38,7 +38,7 @@ TOWER_FILES = ("config.json", "preprocessor_config.json", "processor_config.json
 class ClipFlanT5Trainee(Trainee):
     """A CLIP-FlanT5 that is trained as in appendix D of the VQAScore paper."""
 
-    prefixes: ClassVar = {part: (f"{part}.",) for part in PARTS}
+    prefixes: ClassVar = {part: (f"{part}.",) for part in TRAINED_PARTS}
 
     def make_caption_exercise(self, image: int, pixels: Any, caption: str, rng: Random) -> Exercise:
         return split_caption(image, caption, rng)

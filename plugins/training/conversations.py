@@ -10,7 +10,7 @@ import pyarrow as pa
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.storage import Place, readable_errors
-from plumbline.pipelines.base.tables import DOWNLOAD_AGAIN, Refused, require_utf8
+from plumbline.pipelines.base.tables import DOWNLOAD_AGAIN_REMEDY, Refused, require_utf8
 from plumbline.pipelines.store.cells import digest
 
 CONVERSATIONS_SUFFIX = ".json"
@@ -19,15 +19,15 @@ SUMMARY_FILE = "summary.json"
 IMAGE_TOKEN = "<image>"
 SPEAKERS = ("human", "gpt")
 WHITESPACE = " \t\r\n"
-MAX_RECORD = 2**22
+MAX_RECORD_CHARACTERS = 2**22
 """Maximum length of a conversation in characters."""
 MAX_TURNS = 1_000
 """Maximum number of questions in a conversation."""
-MAX_REASONS = 20
+MAX_STORED_REASONS = 20
 """Maximum number of reasons to store for conversations that were left out."""
 MAX_ROWS_PER_FILE = 50_000
 ROWS_PER_GROUP = 256
-VERSION = 1
+CONVERSION_VERSION = 1
 """Version of the row format. It is part of the name of the rows' folder."""
 
 
@@ -43,7 +43,7 @@ class SplitConversations(NamedTuple):
     left_out: int
     """Number of conversations that cannot be read."""
     reasons: list[str]
-    """Reasons why conversations cannot be read, each with file and row; only the first MAX_REASONS are stored."""
+    """Reasons why conversations cannot be read, each with file and row; at most MAX_STORED_REASONS are stored."""
 
     @property
     def summary(self) -> str:
@@ -63,7 +63,7 @@ def split_conversations(source: Place, output: Place, kind: Literal["captions", 
     """
     with readable_errors(source, "data"):
         entry = source.entry()
-    folder = output / ROWS_FOLDER / digest([VERSION, kind, source.url, entry.size, entry.etag])
+    folder = output / ROWS_FOLDER / digest([CONVERSION_VERSION, kind, source.url, entry.size, entry.etag])
     if not (folder / SUMMARY_FILE).exists():
         found = _write_rows(source, folder, kind)
         (folder / SUMMARY_FILE).write(json.dumps(found._asdict(), indent=2).encode())
@@ -81,7 +81,7 @@ def _write_rows(source: Place, folder: Place, kind: str) -> SplitConversations:
             turns = list(_read_turns(record))
         except Refused as error:
             left_out += 1
-            reasons += [f"{where}: {error}"] if len(reasons) < MAX_REASONS else []
+            reasons += [f"{where}: {error}"] if len(reasons) < MAX_STORED_REASONS else []
             continue
         without_image += not turns
         rows += [_make_row(source, *turn, kind) for turn in turns]
@@ -160,9 +160,11 @@ def read_values(source: Place) -> Iterator[Any]:
 
 
 def _parse_values(text: io.TextIOWrapper, url: str) -> Iterator[Any]:
-    decoder, unread, row = json.JSONDecoder(), text.read(MAX_RECORD).lstrip(WHITESPACE), 0
+    decoder, unread, row = json.JSONDecoder(), text.read(MAX_RECORD_CHARACTERS).lstrip(WHITESPACE), 0
     if not unread.startswith("["):
-        raise SourceError(f"{url}: expected a JSON list of conversations, found {unread[:40]!r}; {DOWNLOAD_AGAIN}")
+        raise SourceError(
+            f"{url}: expected a JSON list of conversations, found {unread[:40]!r}; {DOWNLOAD_AGAIN_REMEDY}"
+        )
     place = 1
     while True:
         try:
@@ -171,10 +173,10 @@ def _parse_values(text: io.TextIOWrapper, url: str) -> Iterator[Any]:
                 return
             value, place = decoder.raw_decode(unread, place)
         except (ValueError, IndexError, RecursionError) as error:
-            more = text.read(MAX_RECORD) if len(unread) - place < MAX_RECORD else ""
+            more = text.read(MAX_RECORD_CHARACTERS) if len(unread) - place < MAX_RECORD_CHARACTERS else ""
             if not more or isinstance(error, RecursionError):
-                problem = f"not JSON, cut off, or longer than {MAX_RECORD:,} characters"
-                raise SourceError(f"{url}, row {row}: {problem}; {DOWNLOAD_AGAIN}") from error
+                problem = f"not JSON, cut off, or longer than {MAX_RECORD_CHARACTERS:,} characters"
+                raise SourceError(f"{url}, row {row}: {problem}; {DOWNLOAD_AGAIN_REMEDY}") from error
             unread, place = unread[place:] + more, 0
             continue
         yield value

@@ -103,7 +103,7 @@ class Examples:
     """All rows of a training, and the settings for reading them in any process."""
 
     kind: str
-    """`captions`, `questions` or `finetune`."""
+    """Kind of the training: `captions` (stage 1), `questions` (stage 2) or `finetune`."""
     shards: Sequence[ExampleShard]
     texts: tuple[str, ...]
     """Names of the text columns after renaming: `caption`, or `question` and `answer`."""

@@ -14,11 +14,11 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-from plumbline.operators.models.networks.clip_flant5 import AFTER_IMAGE, BEFORE_IMAGE, ClipFlanT5
+from plumbline.operators.models.networks.clip_flant5 import TEXT_AFTER_IMAGE, TEXT_BEFORE_IMAGE, ClipFlanT5
 
 CAPTION_INPUT = "\n{}"
 YES, NO = "Yes", "No"
-PARTS = ("mm_projector", "language_model")
+TRAINED_PARTS = ("mm_projector", "language_model")
 """Parts of the network that can be trained. The vision tower always stays frozen."""
 
 
@@ -64,7 +64,7 @@ def split_caption(image: int, caption: str, rng: Random) -> Exercise:
 
 def make_question_exercise(image: int, question: str, answer: str, weight: float = 1.0) -> Exercise:
     """Return an exercise that asks a question in CLIP-FlanT5's conversation format."""
-    return Exercise(image, BEFORE_IMAGE, AFTER_IMAGE.format(question=question), answer, weight)
+    return Exercise(image, TEXT_BEFORE_IMAGE, TEXT_AFTER_IMAGE.format(question=question), answer, weight)
 
 
 def make_rating_exercises(

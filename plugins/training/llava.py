@@ -25,17 +25,17 @@ from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 from plumbline.operators.base.errors import HopelessRow, ModelError, RowError
 from plumbline.operators.models.calls import Message
 from plumbline.operators.models.checkpoints.parts import Part, read_fields
-from plumbline.operators.models.families.vlm import serve
+from plumbline.operators.models.families.vlm import make_chat_vlm
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.image_prompts import Pixels
 from plumbline.operators.models.processing import explain_load_errors, load_pretrained, load_tokenizer
 from plumbline.plugins.training.trainee import Trainee
 
-NO_LABEL = -100
+IGNORED_LABEL = -100
 """Label of tokens that the network reads but does not learn to write."""
 IMAGE_FILES = ("preprocessor_config.json", "processor_config.json")
 IMAGE_TOKEN, PADDING_TOKEN = "<image>", "<pad>"
-PENULTIMATE = -2
+PENULTIMATE_LAYER = -2
 """Index of the vision tower's layer whose output LLaVA-1.5 uses."""
 CHAT_TEMPLATE = (
     "{% for message in messages %}{% if message['role'] != 'system' %}{{ message['role'].upper() + ': ' }}{% endif %}"
@@ -64,7 +64,7 @@ class LlavaBatch(NamedTuple):
     ids: torch.Tensor
     """Token ids (n, tokens), right-padded."""
     labels: torch.Tensor
-    """Label of each token (n, tokens); NO_LABEL for tokens that do not contribute to the loss."""
+    """Label of each token (n, tokens); IGNORED_LABEL for tokens that do not contribute to the loss."""
 
     def to(self, device: torch.device) -> "LlavaBatch":
         return LlavaBatch(*(tensor.to(device, non_blocking=True) for tensor in self))
@@ -106,12 +106,12 @@ class LlavaTrainee(Trainee):
 
     def make_batch(self, pixels: Sequence[Pixels], exercises: Sequence[LlavaExercise]) -> LlavaBatch:
         rows = [torch.tensor([*text.read, *text.written]) for text in exercises]
-        labels = [torch.tensor([NO_LABEL] * len(text.read) + text.written) for text in exercises]
-        inputs = self.likelihood.reader.vision_inputs([pixels[text.image] for text in exercises])
+        labels = [torch.tensor([IGNORED_LABEL] * len(text.read) + text.written) for text in exercises]
+        inputs = self.likelihood.reader.make_vision_inputs([pixels[text.image] for text in exercises])
         return LlavaBatch(
             inputs["pixel_values"],
             pad_sequence(rows, batch_first=True),
-            pad_sequence(labels, batch_first=True, padding_value=NO_LABEL),
+            pad_sequence(labels, batch_first=True, padding_value=IGNORED_LABEL),
         )
 
     def compute_loss(self, network: Any, batch: LlavaBatch) -> torch.Tensor:
@@ -123,7 +123,7 @@ class LlavaTrainee(Trainee):
             input_ids=batch.ids, pixel_values=batch.pixels, attention_mask=torch.ones_like(batch.ids), use_cache=False
         ).last_hidden_state[:, :-1]
         labels = batch.labels[:, 1:]
-        is_written = labels != NO_LABEL
+        is_written = labels != IGNORED_LABEL
         return cross_entropy(network.lm_head(states[is_written]).float(), labels[is_written])
 
     def save(self, model: ResolvedModel, folder: Path | None) -> None:
@@ -147,7 +147,7 @@ def load_llava(model: ResolvedModel[Any], device: torch.device) -> LlavaTrainee:
     precisions = {name: parameter.dtype for name, parameter in network.named_parameters()}
     network = network.to(device=device, dtype=torch.float32)
     network.generation_config = _make_plain_generation_config(network)
-    return LlavaTrainee(network, serve(model, network), precisions)
+    return LlavaTrainee(network, make_chat_vlm(model, network), precisions)
 
 
 def _make_plain_generation_config(network: Any) -> GenerationConfig:
@@ -186,7 +186,7 @@ def assemble_llava(language: Part, tower: Part, folder: Path, *, seed: int) -> N
         vision_config=vision.config,
         image_token_id=tokenizer.convert_tokens_to_ids(IMAGE_TOKEN),
         image_seq_length=(vision.config.image_size // vision.config.patch_size) ** 2,
-        vision_feature_layer=PENULTIMATE,
+        vision_feature_layer=PENULTIMATE_LAYER,
         tie_word_embeddings=llama.config.tie_word_embeddings,
         dtype=llama.dtype,
     )

@@ -17,8 +17,8 @@ Network = TypeVar("Network", bound=nn.Module)
 Batch = TypeVar("Batch")
 Average = Callable[[Sequence[torch.Tensor]], None]
 """Function that replaces each tensor with its mean over all workers."""
-REPORT_EVERY = 100
-MAX_NORM = 1.0
+STEPS_PER_REPORT = 100
+MAX_GRADIENT_NORM = 1.0
 """Maximum norm of the gradients; larger gradients are scaled down."""
 STATE_PREFIXES = {"weights": "weights.", "optimiser": "optimiser."}
 """Prefixes of tensor names in a saved state."""
@@ -98,7 +98,7 @@ class StageTrainer(Generic[Network]):
         torch.autograd.backward(value)
         value = value.detach()
         average([value, *select_unaveraged([parameter.grad for parameter in parameters])])
-        nn.utils.clip_grad_norm_(parameters, MAX_NORM)
+        nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM)
         self.optimiser.step()
         self.step += 1
         return value.item()
@@ -141,14 +141,15 @@ def train(
     average: Average = skip_averaging,
     after: Callable[[], None] = lambda: None,
 ) -> None:
-    """Take the remaining steps of the stage, and report the mean loss every REPORT_EVERY steps.
+    """Take the remaining steps of the stage, and report the mean loss every STEPS_PER_REPORT steps and at the end.
 
-    `read_batch` returns the batch for a step, and `after` is called after each step.
+    Each mean covers the steps since the last report. `read_batch` returns the batch for a step, and `after` is called
+    after each step.
     """
     began, losses = monotonic(), []
     while trainer.step < trainer.stage.steps:
         losses.append(trainer.take_step(loss, read_batch(trainer.step), average))
-        if trainer.step % REPORT_EVERY == 0 or trainer.step == trainer.stage.steps:
+        if trainer.step % STEPS_PER_REPORT == 0 or trainer.step == trainer.stage.steps:
             mean, seconds = sum(losses) / len(losses), monotonic() - began
             report(f"{name}: step {trainer.step} of {trainer.stage.steps}, loss {mean:.4f}, {seconds:.0f} s")
             losses.clear()

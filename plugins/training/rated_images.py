@@ -40,7 +40,10 @@ class RatedShards(NamedTuple):
 
 
 def read_rated_shards(config: FinetuneConfig, profile: VqaProfile) -> RatedShards:
-    """Split the benchmark's rated images into the two sets; raise SourceError or ConfigError if one is empty."""
+    """Return the benchmark's rated images, split into a training set and a held-out set.
+
+    Raises SourceError or ConfigError if one of the sets is empty.
+    """
     release = open_release(config.protocol, config.storage)
     sources = open_sources(
         config.benchmark,

@@ -20,11 +20,11 @@ from plumbline.pipelines.running.driver_environment import (
 )
 from plumbline.pipelines.running.errors import RunnerError, format_error
 from plumbline.pipelines.running.machines import choose_next_wave
-from plumbline.pipelines.running.session import ray_session
+from plumbline.pipelines.running.session import open_ray_session
 from plumbline.plugins.training.loop import Report
 from plumbline.plugins.training.planning import PlannedTraining
 from plumbline.plugins.training.rated_images import measure_held_out_agreement
-from plumbline.plugins.training.training_config import POOL, FinetuneConfig
+from plumbline.plugins.training.training_config import TRAINING_POOL, FinetuneConfig
 from plumbline.plugins.training.worker import (
     CHECKPOINT_FOLDER,
     CONFIG_FILE,
@@ -65,7 +65,7 @@ POLL_SECONDS = 0.5
 
 
 class TrainingResult(NamedTuple):
-    """The result of a training."""
+    """The trained checkpoint, the number of omitted rows, and the checkpoint's agreement with people."""
 
     checkpoint: str
     failed: int
@@ -120,8 +120,8 @@ def _run_workers(planned: PlannedTraining, report: Report) -> None:
     """Run the workers until they finish; Ray Train restarts them if one dies."""
     config, task = planned.config, planned.task
     output = task.output
-    with ray_session(config.cluster) as cluster:
-        choose_next_wave({POOL: config.pool}, cluster.wait_seconds)
+    with open_ray_session(config.cluster) as cluster:
+        choose_next_wave({TRAINING_POOL: config.pool}, cluster.wait_seconds)
         shard = task.examples.shards[0].shard
         source = VisibilityProbe(f"source {shard.place}", shard.place, shard.size, shard.etag)
         with open_driver_environment(f"output {output}", output, [source], HUB_VARIABLES) as environment:

@@ -7,11 +7,11 @@ from plumbline.operators.base.bounds import (
     AboveZero,
     Bound,
     BoundsChecked,
+    NonZeroShare,
     NotNegative,
     Positive,
     Probability,
     Share,
-    SomeShare,
 )
 from plumbline.operators.base.cores import count_cores
 from plumbline.operators.base.errors import ConfigError
@@ -27,7 +27,7 @@ from plumbline.pipelines.metaeval.protocols import ProtocolConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.plugins.training.loop import TrainingStage
 
-POOL = "training"
+TRAINING_POOL = "training"
 TRAINED_FAMILIES = ("clip_flant5", "vlm")
 Part = Literal["mm_projector", "language_model"]
 
@@ -67,7 +67,7 @@ def _make_two_worker_cluster() -> ClusterConfig:
     """Return a cluster of two workers, each with half of this machine's CPUs."""
     threads = max(1, count_cores() // 2)
     pool = PoolConfig(num_cpus=0.5, min_size=2, max_size=2, threads=threads, deadline=None)
-    return ClusterConfig(pools={POOL: pool})
+    return ClusterConfig(pools={TRAINING_POOL: pool})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,13 +110,13 @@ class TrainingConfig(BoundsChecked):
             raise ConfigError("trained: expected mm_projector, language_model or both, got none")
         if self.pace.batch % self.workers:
             raise ConfigError(
-                f"pace.batch: expected a multiple of the {self.workers} workers (cluster.pools.{POOL}.min_size), got "
-                f"{self.pace.batch}"
+                f"pace.batch: expected a multiple of the {self.workers} workers (cluster.pools.{TRAINING_POOL}"
+                f".min_size), got {self.pace.batch}"
             )
 
     @property
     def pool(self) -> PoolConfig:
-        return self.cluster.find_pool(POOL)
+        return self.cluster.find_pool(TRAINING_POOL)
 
     @property
     def workers(self) -> int:
@@ -189,7 +189,7 @@ class FinetuneConfig(TrainingConfig):
     """People's ratings of the images."""
     held_out: Probability = 0.25
     """Fraction of prompts to hold out from training. Their images are used to measure the agreement with people."""
-    blend: SomeShare = 0.5
+    blend: NonZeroShare = 0.5
     """Weight of the trained checkpoint in the result, which is a mean of initial and trained weights (WiSE-FT, Wortsman
     et al. 2022). Blending prevents the model from forgetting other abilities when it is trained on few prompts.
     """

@@ -40,7 +40,7 @@ STATES_FOLDER, CHECKPOINT_FOLDER, HELD_OUT_FILE, OUTCOME_FILE = (
 )
 CONFIG_FILE = "config.json"
 BEFORE_METRIC, AFTER_METRIC = "before", "after"
-NOT_SCORED = RowError("not_scored", "the image could not be read; the output of the training contains the reason")
+NOT_SCORED_ERROR = RowError("not_scored", "the image could not be read; the output of the training contains the reason")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,7 +122,10 @@ def run_worker(task: Task, rank: WorkerRank, report: Report) -> None:
 
 
 def _take_steps(task: Task, trainee: Trainee, rank: WorkerRank, output: Place, report: Report) -> int:
-    """Take the remaining steps, and return the number of rows that all workers together left out."""
+    """Take the remaining steps; return the number of rows that all workers left out since the training began.
+
+    Raises SourceError if this number exceeds `max_failed`.
+    """
     report_once = report if rank.number == 0 else lambda line: None
     train_only(trainee.network, trainee.name_prefixes(task.trained))
     trainer = StageTrainer(trainee.network, task.stage, seed=f"{task.seed}/{rank.number}")
@@ -225,7 +228,11 @@ def _write_scores(task: Task, output: Place, scores: Mapping[str, torch.Tensor])
     table = rows.table(
         [
             {"image_id": image.image_id, "prompt_id": image.prompt_id, "generator": generator, "metric": metric}
-            | ({"score": None, "error": NOT_SCORED._asdict()} if isnan(score) else {"score": score, "n_questions": 1})
+            | (
+                {"score": None, "error": NOT_SCORED_ERROR._asdict()}
+                if isnan(score)
+                else {"score": score, "n_questions": 1}
+            )
             for metric, values in scores.items()
             for (generator, image), score in zip(images, values.tolist(), strict=True)
         ],
@@ -246,7 +253,7 @@ def _write_checkpoint(task: Task, trainee: Trainee, output: Place) -> None:
 
 
 STATE_SUFFIX = ".safetensors"
-STATE_NAME = re.compile(r"step-(?P<step>\d+)-(?P<part>\d+)-of-(?P<parts>\d+)\.safetensors")
+STATE_NAME_PATTERN = re.compile(r"step-(?P<step>\d+)-(?P<part>\d+)-of-(?P<parts>\d+)\.safetensors")
 
 
 class StatePart(NamedTuple):
@@ -303,7 +310,7 @@ def read_newest_state(folder: Place, part: StatePart) -> TrainingState | None:
 def _list_states(folder: Place) -> dict[str, tuple[int, int]]:
     """Return the step and the number of parts of each state file, by name."""
     try:
-        found = map(STATE_NAME.fullmatch, folder.list())
+        found = map(STATE_NAME_PATTERN.fullmatch, folder.list())
     except FileNotFoundError:
         return {}
     return {match[0]: (int(match["step"]), int(match["parts"])) for match in found if match is not None}

@@ -154,13 +154,13 @@ class Evaluation:
         return list_wanted_images(prompts, self.config.seeds)
 
     def _finish(self, step: int, wanted: Sequence[WantedImage], images: Sequence[GeneratedImage]) -> StepResult:
-        """Score the images, write the scores, and summarize them."""
+        """Score the images, write the scores, and return the step's result."""
         scores = self._score(step, wanted, images)
         self.folder.write_scores(step, scores)
         return self._summarize(step, scores, self._find_worst(scores, wanted, images))
 
     def _summarize(self, step: int, scores: pa.Table, worst: Sequence[WorstImage]) -> StepResult:
-        """Compare a step's scores with those of earlier steps, and write and send the results."""
+        """Compare a step's scores with those of earlier steps; write, send and return the step's result."""
         scorer = self._get_opened().scorer
         before = [self._results[other] for other in sorted(self._results) if other < step]
         best = find_best_steps(before, scorer.metrics)

@@ -57,7 +57,7 @@ def generate_images(
     for start in range(0, len(wanted), batch):
         some = wanted[start : start + batch]
         prompts, seeds = [image.prompt for image in some], [image.seed for image in some]
-        with torch.no_grad(), torch.random.fork_rng(_list_devices()), _evaluation_mode(pipeline):
+        with torch.no_grad(), torch.random.fork_rng(_list_devices()), _use_evaluation_mode(pipeline):
             torch.manual_seed(seeds[0])  # for functions that draw from the global generator
             if _is_diffusers_pipeline(pipeline):
                 generators = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
@@ -75,7 +75,7 @@ def generate_images(
 
 
 def _list_devices() -> list[int]:
-    """Return the index of the GPU that this process uses, or an empty list if there is no GPU."""
+    """Return a list with the index of the GPU that this process uses; empty if there is no GPU."""
     import torch
 
     return [torch.cuda.current_device()] if torch.cuda.is_available() else []
@@ -96,7 +96,7 @@ def _choose_arguments(pipeline: Pipeline, prompts: list[str], seeds: list[int]) 
 
 
 @contextmanager
-def _evaluation_mode(pipeline: Pipeline) -> Iterator[None]:
+def _use_evaluation_mode(pipeline: Pipeline) -> Iterator[None]:
     """Put the pipeline's modules into evaluation mode, and restore each module's mode at the end."""
     modes = {module: module.training for module in _list_modules(pipeline)}
     for module in modes:

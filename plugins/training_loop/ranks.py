@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 from plumbline.operators.base.errors import PlumblineError
 
 T = TypeVar("T")
-MAX_WAIT = timedelta(hours=6)
+MAX_RANK_WAIT = timedelta(hours=6)
 """Maximum time that the other processes wait while the first one scores. PyTorch's own limit is 10 to 30 minutes."""
 
 
 class RankError(PlumblineError):
-    """Raised if another process of the training failed in the same step, or did not call it."""
+    """Raised if another process of the training failed in the same step, or did not take part in the step."""
 
 
 class Ranks:
@@ -27,20 +27,20 @@ class Ranks:
     def group(self) -> Any:
         """Group in which all processes communicate through CPUs; None if there is only one process.
 
-        It is created at the first step, by all processes together; raises RankError if one of them is missing.
+        The group is created at the first step, by all processes together; raises RankError if a process is missing.
         """
         import torch.distributed as dist
 
         if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
             return None
         try:
-            dist.new_group(backend="gloo")  # waits for the others as long as PyTorch usually does, and not MAX_WAIT
+            dist.new_group(backend="gloo")  # waits for PyTorch's default time, not MAX_RANK_WAIT
         except dist.DistError as error:
             raise RankError(
                 f"step: expected all {dist.get_world_size()} processes to call it, found that some did not; call it on "
                 "every process, not only on the first one"
             ) from error
-        return dist.new_group(backend="gloo", timeout=MAX_WAIT)
+        return dist.new_group(backend="gloo", timeout=MAX_RANK_WAIT)
 
     @property
     def rank(self) -> int:

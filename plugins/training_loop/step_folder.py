@@ -23,8 +23,8 @@ from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.plugins.training_loop.step_results import MetricResult, StepResult, name_step
 
 SETTINGS_FILE, REPORT_FILE, RESULT_FILE, SCORES_FILE = "evaluation.json", "report.html", "result.json", "scores.parquet"
-STEP_NAME = re.compile(r"[0-9]{8,19}")
-TEMPLATES = Path(__file__).parent / "templates"
+STEP_NAME_PATTERN = re.compile(r"[0-9]{8,19}")
+TEMPLATES_FOLDER = Path(__file__).parent / "templates"
 
 
 class WorstImage(NamedTuple):
@@ -44,7 +44,7 @@ class WorstImage(NamedTuple):
 
 
 class StepFolder:
-    """Reader and writer of an evaluation's folder."""
+    """Reader and writer of the folder that contains the settings and the steps of an evaluation."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -81,7 +81,7 @@ class StepFolder:
     def _list_steps(self) -> list[str]:
         steps = self.place / "steps"
         with readable_errors(steps, "folder"):
-            return [name for name in steps.list() if STEP_NAME.fullmatch(name)] if steps.is_folder() else []
+            return [name for name in steps.list() if STEP_NAME_PATTERN.fullmatch(name)] if steps.is_folder() else []
 
     def _make_shared_error(self, step: int) -> ConfigError:
         return ConfigError(
@@ -91,11 +91,13 @@ class StepFolder:
 
     def _read_result(self, step: int) -> StepResult:
         file = self.find_step(step) / RESULT_FILE
-        values = _read_json(file, REMEDY)
+        values = _read_json(file, DAMAGED_STEP_REMEDY)
         try:
             metrics = tuple(MetricResult.parse(metric) for metric in values["metrics"])
         except (KeyError, TypeError) as error:
-            raise ConfigError(f"{file}: expected the results of a step, found other keys; {REMEDY}") from error
+            raise ConfigError(
+                f"{file}: expected the results of a step, found other keys; {DAMAGED_STEP_REMEDY}"
+            ) from error
         return StepResult(step, metrics, self.find_step(step).url)
 
     def find_step(self, step: int) -> Place:
@@ -115,7 +117,7 @@ class StepFolder:
             try:
                 return pq.read_table(pa.BufferReader(file.read()))
             except pa.ArrowInvalid as error:
-                raise ConfigError(f"{file}: expected Parquet, found a damaged file; {REMEDY}") from error
+                raise ConfigError(f"{file}: expected Parquet, found a damaged file; {DAMAGED_STEP_REMEDY}") from error
 
     def write_scores(self, step: int, scores: pa.Table) -> None:
         """Write a step's scores; raise ConfigError if another process has written them."""
@@ -138,12 +140,12 @@ class StepFolder:
         self, title: str, results: Sequence[StepResult], shown: StepResult, worst: Sequence[WorstImage]
     ) -> None:
         """Write the page with all steps, and the worst images of one of them."""
-        template = make_template_environment(TEMPLATES).get_template("training_loop.html.j2")
+        template = make_template_environment(TEMPLATES_FOLDER).get_template("training_loop.html.j2")
         page = template.render(title=title, results=results, shown=shown, worst=worst, folder=name_step(shown.step))
         (self.place / REPORT_FILE).write(page.encode())
 
 
-REMEDY = "delete its folder to evaluate the step again"
+DAMAGED_STEP_REMEDY = "delete its folder to evaluate the step again"
 
 
 def _read_json(file: Place, remedy: str) -> Any:

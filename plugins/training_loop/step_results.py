@@ -7,9 +7,9 @@ from typing import Any, Literal, NamedTuple, Self
 
 import pyarrow as pa
 
-from plumbline.operators.base.sentences import interval_sentence, number, plural, signed
+from plumbline.operators.base.sentences import describe_interval, number, plural, signed
 from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.results.comparison import SIGNIFICANT, Duel, compare_generators, read_prompt_means
+from plumbline.operators.results.comparison import SIGNIFICANCE_LEVEL, Duel, compare_generators, read_prompt_means
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import OVERALL, Skills, count_each
 from plumbline.operators.statistics.ordering import compute_min_pairs
@@ -74,7 +74,7 @@ class MetricResult(NamedTuple):
         return {**self._asdict(), **compared}
 
     def __str__(self) -> str:
-        parts = [f"{self.metric} {number(self.mean)} ({interval_sentence(self.low, self.high)})"]
+        parts = [f"{self.metric} {number(self.mean)} ({describe_interval(self.low, self.high)})"]
         parts += [] if self.previous is None else [str(self.previous)]
         parts += [] if self.best is None or self.best == self.previous else [f"{self.best}, the best so far"]
         if self.n_null:
@@ -169,7 +169,7 @@ def _make_comparison(step: int, other: int, duels: Mapping[str, Duel]) -> StepCo
     verdict: Verdict = "no clear difference"
     if duel.better is not None:
         verdict = "better" if duel.better == name_step(step) else "worse"
-    elif duel.n < compute_min_pairs(len(duels), SIGNIFICANT):
+    elif duel.n < compute_min_pairs(len(duels), SIGNIFICANCE_LEVEL):
         verdict = "too few prompts"
     low, high = (None if math.isnan(end) else end for end in (duel.low, duel.high))
     return StepComparison(other, verdict, duel.difference, low, high, duel.p_holm, duel.n)

@@ -15,7 +15,7 @@ from plumbline.plugins.viewer.run_database import SCORE_ORDERS, Settings, Wanted
 
 ROWS_PER_PAGE = 50
 """Number of scores, notes or questions on a page."""
-MAX_NUMBER = 10**7
+MAX_PAGE_NUMBER = 10**7
 """Largest page or image number that is accepted."""
 SETTING_PREFIX = "set."
 """Prefix of query parameters for generation settings."""
@@ -88,7 +88,10 @@ def _parse_settings(request: Request, prefix: str) -> Settings:
 
 
 def add_other_metric(run: BrowsedRun, wanted: WantedRows) -> WantedRows:
-    """Return the filter; if only `against` is set, `metric` becomes another metric of the run."""
+    """Return the filter; if only `against` is set, `metric` becomes the run's first other metric, if it has one.
+
+    If both are the same metric, `against` becomes empty.
+    """
     others = [name for name in run.manifest.get("metrics") or [] if name != wanted.against]
     metric = wanted.metric or (others[0] if wanted.against and others else "")
     return wanted._replace(metric=metric, against="" if wanted.against == metric else wanted.against)
@@ -148,8 +151,12 @@ def _parse_real(request: Request, name: str) -> float | None:
 def parse_number(request: Request, name: str, default: int) -> int:
     """Parse a whole number from the URL; raise BadAddress if it is not valid."""
     text = request.query_params.get(name, "") or str(default)
-    if not (text.isascii() and text.isdecimal()) or len(text) > len(str(MAX_NUMBER)) or int(text) > MAX_NUMBER:
-        raise BadAddress(f"{name}={text}: expected a whole number up to {MAX_NUMBER}")
+    if (
+        not (text.isascii() and text.isdecimal())
+        or len(text) > len(str(MAX_PAGE_NUMBER))
+        or int(text) > MAX_PAGE_NUMBER
+    ):
+        raise BadAddress(f"{name}={text}: expected a whole number up to {MAX_PAGE_NUMBER}")
     return int(text)
 
 

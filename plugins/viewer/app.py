@@ -41,21 +41,28 @@ from plumbline.plugins.viewer.addresses import (
     parse_rows,
 )
 from plumbline.plugins.viewer.browser import BrowsedRun, Browser, ImageUnavailable, NotFound, make_pick
-from plumbline.plugins.viewer.notes import MAX_NOTE, MAX_TAG, BadNote, Notes, hash_image, parse_note
+from plumbline.plugins.viewer.notes import (
+    MAX_NOTE_CHARACTERS,
+    MAX_TAG_CHARACTERS,
+    BadNote,
+    Notes,
+    hash_image,
+    parse_note,
+)
 from plumbline.plugins.viewer.run_database import MOVE_ORDERS, SCORE_ORDERS, Score, WantedRows
 from plumbline.plugins.viewer.sides import Comparisons
 
-PAGES = ServedPages(Path(__file__).parent / "templates", scripts=("view.js",))
+SERVED_PAGES = ServedPages(Path(__file__).parent / "templates", scripts=("view.js",))
 PROMPTS_PER_PAGE = 10
 """Number of prompts on a page of score changes."""
-MAX_RUNS = 200
+MAX_OFFERED_RUNS = 200
 """Maximum number of runs, newest first, offered for a comparison."""
-MAX_SUITES = 5
-MAX_DIFFERENCES = 4
+MAX_SHOWN_SUITES = 5
+MAX_SHOWN_DIFFERENCES = 4
 """Maximum number of changed settings shown for each run in the list of runs."""
 MAX_ROWS_OF_PROMPT = 600
 """Maximum number of rows shown for one prompt: its images' scores by all metrics."""
-MAX_QUESTIONS = 100
+MAX_SHOWN_QUESTIONS = 100
 """Maximum number of questions shown for one prompt and metric."""
 Elements = Sequence[Mapping[str, Any]]
 
@@ -119,9 +126,9 @@ class Pages:
         runs = found[first : first + ROWS_PER_PAGE]
         content: dict[str, Any] = {"runs": runs, "everything": len(all_runs), "words": " ".join(words)}
         content |= {"benchmarks": sorted(benchmarks - {""}), "first": first, "total": len(found)}
-        content["suites"] = self.browser.list_suites(MAX_SUITES)
+        content["suites"] = self.browser.list_suites(MAX_SHOWN_SUITES)
         content["differing"] = {
-            run.run_id: first_rows([*list_differing_settings(before, run.manifest)], MAX_DIFFERENCES)
+            run.run_id: first_rows([*list_differing_settings(before, run.manifest)], MAX_SHOWN_DIFFERENCES)
             for run in runs
             if run.manifest is not None and (before := _find_predecessor(run, all_runs))
         }
@@ -169,7 +176,7 @@ class Pages:
                 content["problem"] = first_line(error)
         manifests = {run.run_id: run.manifest for run in self.browser.list_runs() if run.manifest is not None}
         selected = filter(None, (side.run for side in choice))
-        offered = sorted({*selected, *list(manifests)[:MAX_RUNS]}, reverse=True)
+        offered = sorted({*selected, *list(manifests)[:MAX_OFFERED_RUNS]}, reverse=True)
         suggested = choice._replace(left=choice.left._replace(run=_suggest_left(choice, manifests)))
         content |= {"offered": offered, "known": manifests, "suggested": suggested}
         content["side_settings"] = {}
@@ -185,7 +192,7 @@ class Pages:
         return page
 
     def _compare_sides(self, request: Request, choice: Choice) -> dict[str, Any]:
-        """Return the changes from one side to the other, and a page of images whose scores changed."""
+        """Return the page's values: the changes from one side to the other, and images whose scores changed."""
         sides, first = self.comparisons.open(choice), find_first_row(request, PROMPTS_PER_PAGE)
         wanted = self._parse_rows(request, MOVE_ORDERS)
         check_rows(sides.right, wanted)
@@ -228,7 +235,7 @@ class Pages:
         before, after = (nearby[: rows.index(row)], nearby[rows.index(row) + 1 :]) if row in rows else ([], [])
         content = {"score": score, "missing": missing, "at": at, "before": before, "after": after}
         content |= {"sources": self._list_sources(run, row), "notes": self.notes.read(hash_image(score))}
-        content |= {"may_write": self._may_write, "longest": {"text": MAX_NOTE, "tag": MAX_TAG}}
+        content |= {"may_write": self._may_write, "longest": {"text": MAX_NOTE_CHARACTERS, "tag": MAX_TAG_CHARACTERS}}
         shown = self._show_images(run, run.rows.read_image_scores(score))[0]
         return self._render("image", request, title=f"Image by {score.generator}", image=shown, **content)
 
@@ -374,7 +381,7 @@ class Pages:
 
         common = {"name": name, "store": self.browser.store.place.url, "run_id": request.path_params.get("run", "")}
         common |= {"here": here, "rows": ROWS_PER_PAGE, "title": title, "noted": self._count_notes}
-        return HTMLResponse(PAGES.render(f"view_{name}.html.j2", common | content))
+        return HTMLResponse(SERVED_PAGES.render(f"view_{name}.html.j2", common | content))
 
     def _count_notes(self, score: Score) -> int:
         return self.notes.count(hash_image(score))
@@ -398,7 +405,7 @@ def _send_report(html: str) -> Response:
 
 
 def _find_predecessor(run: Run, newest_first: Sequence[Run]) -> Mapping[str, Any] | None:
-    """Return the manifest of the newest earlier run of the same benchmark."""
+    """Return the manifest of the newest earlier run of the same benchmark; None if there is no earlier run."""
     older = (other.manifest for other in newest_first[newest_first.index(run) + 1 :] if other.manifest)
     benchmark = (run.manifest or {}).get("benchmark")
     return next((manifest for manifest in older if manifest.get("benchmark") == benchmark), None)
@@ -421,7 +428,7 @@ def _join_questions(elements: Sequence[Elements]) -> list[SharedQuestion]:
             wanted=shorten(element["wanted"]),
             answers=[mark_questions([image[question_id]])[0] if question_id in image else None for image in by_id],
         )
-        for question_id, element in list(first.items())[:MAX_QUESTIONS]
+        for question_id, element in list(first.items())[:MAX_SHOWN_QUESTIONS]
     ]
 
 
@@ -462,7 +469,7 @@ def _read_row(run: BrowsedRun, row: int) -> Score:
 
 
 def _suggest_left(choice: Choice, manifests: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the selected left run or, if none is selected, the newest run that can be compared with the right run."""
+    """Return the selected left run, or else the newest run that the right run can be compared with; empty if none."""
     right = choice.right.run or next(iter(manifests), "")
     others = (run_id for run_id in manifests if run_id != right)
     comparable = (name for name in others if not find_obstacle(manifests[name], manifests.get(right, {})))
@@ -498,6 +505,6 @@ def make_app(browser: Browser, token: str | None, names: Sequence[str], *, notes
             *(Route(path, page, methods=["GET"]) for path, page in routes.items()),
             Route("/runs/{run}/scores/{row:row}/notes", pages.add_note, methods=["POST"]),
         ],
-        middleware=make_page_guards(names, token, PAGES.policy()),
+        middleware=make_page_guards(names, token, SERVED_PAGES.make_policy()),
         exception_handlers=dict.fromkeys((PlumblineError, OSError, HTTPException), pages.refuse),
     )

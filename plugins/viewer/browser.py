@@ -27,15 +27,15 @@ from plumbline.pipelines.report.image_details import (
 from plumbline.pipelines.store.runs import Run, ScoresCell, list_run_ids, list_runs, read_manifest
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.store.suites import SUITES_FOLDER, Suite, read_newest_suites
-from plumbline.plugins.viewer.notes import LIST_SECONDS
+from plumbline.plugins.viewer.notes import LIST_REFRESH_SECONDS
 from plumbline.plugins.viewer.run_database import Database, RunRows, Score
 
 MAX_OPEN_RUNS = 8
 """Maximum number of runs whose rows are kept; the least recently used run is dropped first."""
-MAX_SMALL, MAX_LARGE = 1000, 48
+MAX_CACHED_SMALL_IMAGES, MAX_CACHED_LARGE_IMAGES = 1000, 48
 """Maximum numbers of cached small images (about 12 MB), and of cached large images and sources (19 MB each)."""
-LARGE_SIDE, LARGE_BYTES = 1024, 400_000
-MAX_DECODING = 4
+LARGE_IMAGE_SIDE, LARGE_IMAGE_BYTES = 1024, 400_000
+MAX_CONCURRENT_DECODES = 4
 """Maximum number of images decoded at the same time."""
 
 
@@ -64,7 +64,7 @@ class BrowsedRun(NamedTuple):
 
 
 class _OpenRun:
-    """A run that is open or being opened."""
+    """A run that is open or being opened, with the score files that it had at that time."""
 
     def __init__(self, list_parts: Callable[[], Mapping[str, float]], read: Callable[[], "Future[BrowsedRun]"]) -> None:
         self._list_parts, self._listed_at = list_parts, time.monotonic()
@@ -74,11 +74,11 @@ class _OpenRun:
     def is_current(self) -> bool:
         """Return False if opening failed or the score files changed.
 
-        The files are listed at most once per `LIST_SECONDS`.
+        The files are listed at most once per `LIST_REFRESH_SECONDS`.
         """
         if self.run.done() and self.run.exception() is not None:
             return False
-        if time.monotonic() - self._listed_at < LIST_SECONDS:
+        if time.monotonic() - self._listed_at < LIST_REFRESH_SECONDS:
             return True
         self._listed_at = time.monotonic()
         return self._list_parts() == self._parts
@@ -92,12 +92,12 @@ class Browser:
         self._open: OrderedDict[str, _OpenRun] = OrderedDict()
         self._lock = Lock()
         self._openers = ThreadPoolExecutor(2)
-        self._decoding = BoundedSemaphore(MAX_DECODING)
-        self._small = lru_cache(MAX_SMALL)(partial(self._make, encode_thumbnail))
-        large = partial(encode_thumbnail, side=LARGE_SIDE, max_bytes=LARGE_BYTES)
-        self._large = lru_cache(MAX_LARGE)(partial(self._make, large))
-        sources = partial(encode_sources, side=LARGE_SIDE, max_bytes=LARGE_BYTES)
-        self._sources = lru_cache(MAX_LARGE)(partial(self._make, sources, edited=True))
+        self._decoding = BoundedSemaphore(MAX_CONCURRENT_DECODES)
+        self._small = lru_cache(MAX_CACHED_SMALL_IMAGES)(partial(self._make, encode_thumbnail))
+        large = partial(encode_thumbnail, side=LARGE_IMAGE_SIDE, max_bytes=LARGE_IMAGE_BYTES)
+        self._large = lru_cache(MAX_CACHED_LARGE_IMAGES)(partial(self._make, large))
+        sources = partial(encode_sources, side=LARGE_IMAGE_SIDE, max_bytes=LARGE_IMAGE_BYTES)
+        self._sources = lru_cache(MAX_CACHED_LARGE_IMAGES)(partial(self._make, sources, edited=True))
 
     def check(self) -> None:
         """Raise ConfigError if the store has no run."""
@@ -118,7 +118,7 @@ class Browser:
         return list(islice(read_newest_suites(self.store), limit))
 
     def read_suite_page(self, suite_id: str) -> str | None:
-        """Return the HTML of a suite, or None if the store does not have it."""
+        """Return the HTML page of a suite, or None if the store does not have the suite."""
         exists = suite_id in self.store.list_folders(SUITES_FOLDER)
         return self.store.read_text(f"{SUITES_FOLDER}/{suite_id}/report.html") if exists else None
 
@@ -151,7 +151,7 @@ class Browser:
         return BrowsedRun(run_id, manifest, lower_is_better, rows, cells, originals, unreadable, usual)
 
     def read_details(self, run: BrowsedRun, picks: Sequence[Pick]) -> Mapping[ImageKey, ImageDetail]:
-        """Return the images' questions, ratings and reasons from the run's cells."""
+        """Return, by image, the questions, ratings and reasons that the run's cells contain for it."""
         return read_elements(picks, run.cells, self.store)
 
     def read_image(self, run_id: str, row: int, *, large: bool) -> bytes:

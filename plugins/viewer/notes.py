@@ -23,17 +23,17 @@ from plumbline.pipelines.web.page_input import BadName, clean_name, describe_mis
 from plumbline.plugins.viewer.run_database import NamedImage, Score
 
 NOTES_FOLDER = "notes"
-NOTE_FILE = re.compile(rf"{NOTES_FOLDER}/(?P<image>[0-9a-f]{{32}})/(?P<number>\d{{6}})\.json")
-MAX_NOTE, MAX_TAG = 2000, 24
+NOTE_FILE_PATTERN = re.compile(rf"{NOTES_FOLDER}/(?P<image>[0-9a-f]{{32}})/(?P<number>\d{{6}})\.json")
+MAX_NOTE_CHARACTERS, MAX_TAG_CHARACTERS = 2000, 24
 """Maximum lengths of a note and of a tag, in characters."""
-MAX_PER_IMAGE = 1000
-MAX_READ = 5000
+MAX_NOTES_PER_IMAGE = 1000
+MAX_CACHED_NOTES = 5000
 """Maximum number of notes, newest first, that are kept in memory and searched."""
-LIST_SECONDS = 2.0
+LIST_REFRESH_SECONDS = 2.0
 """Time in seconds after which the store is listed again."""
 
-Text = Annotated[str, Field(min_length=1, max_length=MAX_NOTE)]
-Tag = Annotated[str, Field(pattern=rf"^[\w-]{{0,{MAX_TAG}}}$")]
+Text = Annotated[str, Field(min_length=1, max_length=MAX_NOTE_CHARACTERS)]
+Tag = Annotated[str, Field(pattern=rf"^[\w-]{{0,{MAX_TAG_CHARACTERS}}}$")]
 
 
 class BadNote(PlumblineError):
@@ -75,13 +75,13 @@ class StoredNote(NamedTuple):
     """The reason why `note` is None."""
 
 
-_SENT, _NOTE = TypeAdapter(SentNote), TypeAdapter(Note)
+_SENT_NOTE_ADAPTER, _NOTE_ADAPTER = TypeAdapter(SentNote), TypeAdapter(Note)
 
 
 def parse_note(body: bytes) -> SentNote:
     """Parse the note that a page sends; raise BadNote if it is not valid."""
     try:
-        sent = _SENT.validate_json(body, strict=True)
+        sent = _SENT_NOTE_ADAPTER.validate_json(body, strict=True)
         return SentNote(author=clean_name(sent.author, "author"), text=sent.text, tag=sent.tag)
     except ValidationError as error:
         raise BadNote(describe_mistake(error)) from error
@@ -106,7 +106,7 @@ class Notes:
         self._by_image: Mapping[str, Sequence[str]] = {}
         """Paths of notes by image, oldest first."""
         self._lock = Lock()
-        self._read = lru_cache(MAX_READ)(self._read_file)
+        self._read = lru_cache(MAX_CACHED_NOTES)(self._read_file)
 
     def is_writable(self) -> bool:
         """Return True if notes can be written to the store."""
@@ -124,7 +124,7 @@ class Notes:
     def list_images(self) -> tuple[NamedImage, ...]:
         """Return the images that the newest notes are about."""
         self._list()
-        notes = (stored.note for stored in self._read_all(self._list_newest_paths()[:MAX_READ]))
+        notes = (stored.note for stored in self._read_all(self._list_newest_paths()[:MAX_CACHED_NOTES]))
         return tuple(dict.fromkeys((note.generator, note.image_id, note.prompt_id) for note in notes if note))
 
     def read(self, image: str) -> list[StoredNote]:
@@ -139,11 +139,11 @@ class Notes:
         if not words and not tag:
             return len(paths), self._read_all(paths[first : first + limit])
         terms = [word.lower() for word in words.split()]
-        found = [stored for stored in self._read_all(paths[:MAX_READ]) if _matches(stored.note, terms, tag)]
+        found = [stored for stored in self._read_all(paths[:MAX_CACHED_NOTES]) if _is_match(stored.note, terms, tag)]
         return len(found), found[first : first + limit]
 
     def add(self, run_id: str, score: Score, sent: SentNote) -> Note:
-        """Store a note on the image of a row, unless it repeats the image's last note.
+        """Store a note on the image of a row and return it; if it repeats the image's last note, return that note.
 
         Raises BadNote if the row has no image id or the image has too many notes, ConfigError if the store does not
         support create-only writes, and WriteError if writing fails.
@@ -167,25 +167,25 @@ class Notes:
         if last is not None and (last.author, last.text, last.tag) == (note.author, note.text, note.tag):
             return last
         number = int(paths[-1][-11:-5]) + 1 if paths else 0
-        while number < MAX_PER_IMAGE:
+        while number < MAX_NOTES_PER_IMAGE:
             if self._store.create_json(f"{NOTES_FOLDER}/{image}/{number:06d}.json", asdict(note)):
                 self._list(now=True)
                 return note
             number += 1
-        raise BadNote(f"expected at most {MAX_PER_IMAGE} notes on an image, and this image has as many already")
+        raise BadNote(f"expected at most {MAX_NOTES_PER_IMAGE} notes on an image, and this image has as many already")
 
     def _list_newest_paths(self) -> list[str]:
         return sorted(self._times, key=lambda path: (-self._times[path], path))
 
     def _list(self, *, now: bool = False) -> None:
-        """List the store's notes, unless they were listed in the last `LIST_SECONDS` and `now` is False."""
+        """List the store's notes, unless they were listed in the last `LIST_REFRESH_SECONDS` and `now` is False."""
         with self._lock:
-            if not now and time.monotonic() - self._listed_at < LIST_SECONDS:
+            if not now and time.monotonic() - self._listed_at < LIST_REFRESH_SECONDS:
                 return
             times = {
                 path: written
                 for path, written in self._store.list_files(NOTES_FOLDER).items()
-                if NOTE_FILE.fullmatch(path)
+                if NOTE_FILE_PATTERN.fullmatch(path)
             }
             by_image: dict[str, list[str]] = {}
             for path in sorted(times):
@@ -198,12 +198,12 @@ class Notes:
 
     def _read_file(self, path: str) -> StoredNote:
         try:
-            return StoredNote(path, _NOTE.validate_python(self._store.read_json(path) or {}), "")
+            return StoredNote(path, _NOTE_ADAPTER.validate_python(self._store.read_json(path) or {}), "")
         except ValidationError as error:
             return StoredNote(path, None, f"{path}: not a note ({describe_mistake(error)}); delete the file")
 
 
-def _matches(note: Note | None, words: Sequence[str], tag: str) -> bool:
+def _is_match(note: Note | None, words: Sequence[str], tag: str) -> bool:
     if note is None or tag not in ("", note.tag):
         return False
     text = " ".join((note.author, note.text, note.tag, note.generator, note.image_id, note.prompt_id)).lower()

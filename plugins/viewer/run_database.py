@@ -49,9 +49,9 @@ SCORE_ORDERS = {
     "generator": "generator, row",
     "metric": "metric, row",
 }
-"""Sort orders of scores. The default is the order of the run, or BY_DISAGREEMENT if two metrics are compared."""
-BY_DISAGREEMENT = "apart DESC, row"
-MAX_ORDERS = 4
+"""Sort orders of scores. The default is the order of the run, or DISAGREEMENT_ORDER if two metrics are compared."""
+DISAGREEMENT_ORDER = "apart DESC, row"
+MAX_CACHED_ORDERS = 4
 """Maximum number of cached orders by two metrics per run; each requires joining and sorting all scores of the run."""
 MOVE_ORDERS = {
     "": "abs(later.mean - earlier.mean) DESC NULLS LAST",
@@ -59,12 +59,12 @@ MOVE_ORDERS = {
     "down": "later.mean - earlier.mean NULLS LAST",
 }
 """Sort orders of score changes; the default is by absolute difference."""
-RANK_EXPRESSION = "(2 * worse + equal) / (2 * total)"
+RANK_SQL_EXPRESSION = "(2 * worse + equal) / (2 * total)"
 """SQL expression that computes the same ranks as `compute_percentile_rank`."""
-MAX_WORDS = 16
+MAX_SEARCH_WORDS = 16
 SETTING_SEPARATOR = "\x1f"
 """Separator before and after each setting in the `settings` column; no value contains it."""
-PART_ROWS = 1 << 15
+ROWS_PER_PART = 1 << 15
 """Number of scores that a comparison reads at a time."""
 MAX_ROWS_OF_PAGE = 2000
 """Maximum number of rows for the images of one side on a page of score changes."""
@@ -91,7 +91,7 @@ class WantedRows(NamedTuple):
     sort: str = ""
     settings: Settings = ()
     noted: tuple[NamedImage, ...] | None = None
-    """The images with notes, if only these are selected."""
+    """Images with notes, if only images with notes are selected; None selects images with and without notes."""
     against: str = ""
     """Second metric: select images that both metrics scored, sorted by the difference between their ranks."""
 
@@ -249,7 +249,7 @@ class RunRows:
         weakref.finalize(self, database.drop, *tables).atexit = False
         self._lock = Lock()
         self._has_questions = self._has_ranks = False
-        self._cached_order = lru_cache(MAX_ORDERS)(partial(SortedRows, database))
+        self._cached_order = lru_cache(MAX_CACHED_ORDERS)(partial(SortedRows, database))
         parts = store.files(f"runs/{run_id}/scores.parquet")
         read = partial(store.read_file, columns=SCORE_COLUMNS, encoded=SHARED_COLUMNS)
         with database.transaction() as fill:
@@ -293,7 +293,7 @@ class RunRows:
             f"FROM (SELECT * FROM {self._scores} WHERE {where}) s JOIN {self._ranks} r USING (row) "
             f"JOIN {self._ranks} o ON {image} WHERE o.metric = ?"
         )
-        order = SCORE_ORDERS[wanted.sort] if wanted.sort else BY_DISAGREEMENT
+        order = SCORE_ORDERS[wanted.sort] if wanted.sort else DISAGREEMENT_ORDER
         return self._cached_order(pairs, (*values, wanted.against), order)
 
     def _rank_scores(self) -> None:
@@ -309,7 +309,7 @@ class RunRows:
                 "count(*) OVER (PARTITION BY metric, worth) AS equal, "
                 "count(*) OVER (PARTITION BY metric) AS total"
             )
-            ranks = f"SELECT {columns}, {RANK_EXPRESSION} AS rank FROM (SELECT *, {counts} FROM ({worths}))"
+            ranks = f"SELECT {columns}, {RANK_SQL_EXPRESSION} AS rank FROM (SELECT *, {counts} FROM ({worths}))"
             with self._database.transaction() as fill:
                 metrics = pa.table({"metric": pa.array(self._lower_is_better, pa.string())})
                 fill(f"CREATE TABLE {self._ranks} AS {ranks}", metrics)
@@ -345,15 +345,15 @@ class RunRows:
         return settings
 
     def read_compared(self, wanted: WantedRows, name: str = "") -> RunScores:
-        """Return the matching scores in the form that comparisons read; a non-empty `name` replaces the generator's."""
+        """Return the matching scores, to be read part by part; a non-empty `name` replaces the generator's name."""
         where, values = self._make_condition(wanted)
-        parts = f"SELECT DISTINCT row // {PART_ROWS} AS part FROM {self._scores} WHERE {where} ORDER BY part"
+        parts = f"SELECT DISTINCT row // {ROWS_PER_PART} AS part FROM {self._scores} WHERE {where} ORDER BY part"
         numbers = [int(number) for (number,) in self._database.select(parts, values)]
         return RunScores([self._make_part_reader(number, where, values, name) for number in numbers])
 
     def _make_part_reader(self, number: int, where: str, values: Sequence[object], name: str) -> ReadPart:
         def read(columns: Sequence[str]) -> pa.Table:
-            within = f"row >= {number * PART_ROWS} AND row < {(number + 1) * PART_ROWS} AND {where}"
+            within = f"row >= {number * ROWS_PER_PART} AND row < {(number + 1) * ROWS_PER_PART} AND {where}"
             part = f"SELECT {', '.join(columns)} FROM {self._scores} WHERE {within}"
             table = self._database.select_table(part, values)
             if not name:
@@ -468,7 +468,7 @@ class RunRows:
             self._has_questions = True
 
     def _make_condition(self, wanted: WantedRows) -> tuple[str, list[object]]:
-        """Return a filter as an SQL condition with its values."""
+        """Return an SQL condition, and its values, that selects the rows that match the filter."""
         prompt = f"prompt_id IN (SELECT prompt_id FROM {self._prompts} WHERE"
         conditions: list[str] = []
         values: list[object] = []
@@ -525,19 +525,25 @@ class RunRows:
 
 
 def _match_images(images: Sequence[NamedImage]) -> tuple[str, list[object]]:
-    """Return an SQL condition that selects the rows of any of these images."""
+    """Return an SQL condition, and its values, that selects the rows of any of these images."""
     values: list[object] = [tuple(image[column] for image in images) for column in range(3)]
     return "(generator, image_id, prompt_id) IN (SELECT unnest(?), unnest(?), unnest(?))", values
 
 
 def _match_words(column: str, words: str) -> tuple[str, list[object]]:
-    """Return an SQL condition that selects texts containing all words, ignoring case."""
-    values: list[object] = [*words.split()[:MAX_WORDS]]
+    """Return an SQL condition, and its values, that selects texts containing all words, ignoring case.
+
+    Only the first MAX_SEARCH_WORDS words count. Without words, the condition selects all texts.
+    """
+    values: list[object] = [*words.split()[:MAX_SEARCH_WORDS]]
     return " AND ".join([f"contains(lower({column}), lower(?))"] * len(values)) or "true", values
 
 
 def _join_settings(part: pa.Table) -> pa.Table:
-    """Replace each row's settings by a string, or by null if it has none."""
+    """Return the rows with each row's settings as one string in the column `settings`.
+
+    The string is only SETTING_SEPARATOR if a row has no settings, and null if the table has none.
+    """
     texts = pa.nulls(len(part), pa.string())
     if has_settings(part.schema):
         column = part.column(SETTINGS_COLUMN).combine_chunks()

@@ -11,7 +11,7 @@ from plumbline.operators.images.generation_settings import COMPARE, SETTINGS_COL
 from plumbline.operators.report.changes import Changes, compare_runs, find_altered_metrics
 from plumbline.operators.report.gallery import ImageDetail
 from plumbline.operators.report.marked_words import MarkedQuestion, mark_question, shorten
-from plumbline.operators.results.bridge import UNCHANGED, Bridge
+from plumbline.operators.results.bridge import UNCHANGED_LINE, Bridge
 from plumbline.operators.results.run_scores import PromptTexts
 from plumbline.operators.results.summary import Skills
 from plumbline.pipelines.report.comparable_runs import find_obstacle, read_bridges
@@ -21,11 +21,11 @@ from plumbline.plugins.viewer.addresses import Choice, Side, check_name, check_s
 from plumbline.plugins.viewer.browser import BrowsedRun, Browser, NotFound, make_pick
 from plumbline.plugins.viewer.run_database import Move, Score, WantedRows
 
-MAX_COMPARISONS = 32
+MAX_CACHED_COMPARISONS = 32
 """Maximum number of cached comparisons."""
-MAX_ANSWERS = 12
+MAX_SHOWN_ANSWERS = 12
 """Maximum number of changed answers shown for two images."""
-MAX_REASON = 700
+MAX_REASON_CHARACTERS = 700
 """Maximum length of a judge's reason, in characters."""
 
 
@@ -45,7 +45,7 @@ class Sides(NamedTuple):
     """Reason why a difference may not be due to the generators; empty if no reason is known."""
 
     def find_bridge(self, metric: str) -> Bridge | None:
-        """Return the bridge that maps the left side's scores, if there is one."""
+        """Return the bridge that maps the left scores of a metric to the scale of the right side; None without one."""
         bridge = self.between.get(metric)
         return bridge if bridge is not None and bridge.joins else None
 
@@ -93,8 +93,8 @@ class Comparisons:
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
-        self._cached_changes = lru_cache(MAX_COMPARISONS)(self._compare)
-        self._cached_edited = lru_cache(MAX_COMPARISONS)(self._find_edited)
+        self._cached_changes = lru_cache(MAX_CACHED_COMPARISONS)(self._compare)
+        self._cached_edited = lru_cache(MAX_CACHED_COMPARISONS)(self._find_edited)
 
     def open(self, choice: Choice) -> Sides:
         """Open both sides of a comparison; raise NotFound if either does not exist."""
@@ -148,7 +148,7 @@ class Comparisons:
             for side in sides.choice
         )
         bridge = sides.find_bridge(wanted.metric)
-        line = UNCHANGED if bridge is None else bridge.line
+        line = UNCHANGED_LINE if bridge is None else bridge.line
         filters = (left._replace(skill="", words=""), right)
         edited = self._cached_edited(sides.choice, (sides.left.rows.number, sides.right.rows.number))
         total, moves = sides.left.rows.find_moves(sides.right.rows, filters, line, edited, first, limit)
@@ -160,7 +160,10 @@ class Comparisons:
     def _show_images(
         self, run: BrowsedRun, wanted: WantedRows, pairs: Sequence[tuple[str, str]]
     ) -> list[tuple[ShownSide, ImageDetail]]:
-        """Return one image per generator and prompt, with its answers."""
+        """Return, for each generator and prompt, the image whose score is closest to the mean, with its details.
+
+        If no image has a score, the first image is returned.
+        """
         rows = WantedRows(metric=wanted.metric, settings=wanted.settings)
         scores = run.rows.find_scores(rows, [generator for generator, _ in pairs], [prompt for _, prompt in pairs])
         sides = [
@@ -217,13 +220,13 @@ def _show_move(
     )
     shared = [ChangedAnswer(question, after[key]) for key, question in before.items() if key in after]
     changed = [pair for pair in shared if (pair.left.state, pair.left.given) != (pair.right.state, pair.right.given)]
-    reasons = tuple(shorten(detail.rationales.get(metric), MAX_REASON) for _, detail in (left, right))
+    reasons = tuple(shorten(detail.rationales.get(metric), MAX_REASON_CHARACTERS) for _, detail in (left, right))
     return ShownMove(
         prompt_id=move.prompt_id,
         text=right[0].score.text or left[0].score.text or move.prompt_id,
         move=None if move.left is None or move.right is None else move.right - move.left,
         sides=(left[0]._replace(mapped=move.left) if has_bridge else left[0], right[0]),
-        answers=first_rows(changed, MAX_ANSWERS),
+        answers=first_rows(changed, MAX_SHOWN_ANSWERS),
         rewritten=bool(before and after and not shared),
         reasons=(reasons[0], reasons[1]) if reasons[0] != reasons[1] else None,
     )

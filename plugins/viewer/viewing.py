@@ -14,7 +14,7 @@ from plumbline.pipelines.web.listening import (
     check_address,
     format_server_url,
     list_allowed_hosts,
-    listening,
+    open_listening_socket,
     run_app,
     take_token,
 )
@@ -68,7 +68,7 @@ def view(config: ViewConfig, ready: Callable[[str], None]) -> None:
         browser = Browser(open_existing_store(config), Database(Path(folder), config.memory))
         try:
             browser.check()
-            with listening(config.host, config.port) as listener:
+            with open_listening_socket(config.host, config.port) as listener:
                 ready(format_server_url(config.host, listener))
                 app = make_app(browser, token, list_allowed_hosts(config.host, config.hosts), notes=config.notes)
                 run_app(app, listener, patience=SHUTDOWN_SECONDS)

@@ -8,7 +8,7 @@ from typing import Any
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.metrics.questions.question_list import ask_for_text
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.base.tables import MAX_WRITTEN_LIST, Refused, read_json
+from plumbline.pipelines.base.tables import MAX_WRITTEN_LIST_CHARACTERS, Refused, read_json
 from plumbline.pipelines.sources.question_packs.pack import (
     Convention,
     PackLine,
@@ -16,13 +16,13 @@ from plumbline.pipelines.sources.question_packs.pack import (
     PackRows,
     get_label,
     get_texts,
-    questions_or_error,
     quote,
     read_lines,
     read_rows,
     read_whole,
     the_id,
     the_text,
+    yield_questions_or_error,
 )
 
 
@@ -49,14 +49,14 @@ def _read_longtext(line: PackLine) -> PackRows:
     values = line.values
     skills = tuple(skill for name in ("category", "length") if (skill := get_label(values, name)))
     row = PackRow(line.where, the_id(values, "prompt_id"), the_text(values, "prompt"), skills=skills)
-    return questions_or_error(*row[:3], _make_longtext_rows(row, values))
+    return yield_questions_or_error(*row[:3], _make_longtext_rows(row, values))
 
 
 def _make_longtext_rows(row: PackRow, values: Any) -> Iterator[PackRow]:
     yield from _make_text_rows(row, get_texts(values.get("text"), "text"))
 
 
-_TEXT = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")
+_TEXT_PATTERN = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")
 """Pattern of a string literal in a Python list."""
 
 
@@ -76,16 +76,17 @@ def read_oneig_text(place: Place, convention: Convention) -> PackRows:
 def _read_oneig_text(line: PackLine, *, fixed: bool) -> PackRows:
     prompt = "prompt_cn" if "prompt_cn" in line.values else "prompt_en"
     row = PackRow(line.where, the_id(line.values, "id"), the_text(line.values, prompt))
-    return questions_or_error(*row[:3], _make_oneig_rows(row, line, fixed=fixed))
+    return yield_questions_or_error(*row[:3], _make_oneig_rows(row, line, fixed=fixed))
 
 
 def _make_oneig_rows(row: PackRow, line: PackLine, *, fixed: bool) -> Iterator[PackRow]:
     written = the_text(line.values, "text_content")
-    if len(written) > MAX_WRITTEN_LIST:
+    if len(written) > MAX_WRITTEN_LIST_CHARACTERS:
         raise Refused(
-            "no_text", f"'text_content': expected at most {MAX_WRITTEN_LIST} characters, found {len(written)}"
+            "no_text",
+            f"'text_content': expected at most {MAX_WRITTEN_LIST_CHARACTERS} characters, found {len(written)}",
         )
-    texts = [single or double for single, double in _TEXT.findall(written)]
+    texts = [single or double for single, double in _TEXT_PATTERN.findall(written)]
     if fixed:
         texts = [
             re.sub(r"\\(.)", lambda escaped: {"n": " ", "t": " "}.get(escaped[1], escaped[1]), text) for text in texts
@@ -129,6 +130,6 @@ def _read_listed(file: Place) -> Iterator[PackLine | str]:
 def _read_cvtg(line: PackLine, *, folder: str, area: int) -> PackRows:
     prompt_id = f"{folder}_{area}_{the_id(line.values, 'index')}"
     row = PackRow(line.where, prompt_id, the_text(line.values, "prompt"), skills=(folder, f"{area} texts"))
-    return questions_or_error(
+    return yield_questions_or_error(
         *row[:3], _make_text_rows(row, [text for text in re.findall("'(.*?)'", row.text) if text.strip()])
     )

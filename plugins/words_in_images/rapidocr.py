@@ -17,7 +17,7 @@ from plumbline.operators.models.vqa_profiles import VqaProfile
 if TYPE_CHECKING:
     from PIL import Image
 
-PACKAGES = ("rapidocr", "onnxruntime")
+OCR_PACKAGES = ("rapidocr", "onnxruntime")
 PACKAGED_MODELS = "PP-OCRv6_small"
 """Checkpoint whose models are included in the package; any other models would have to be downloaded."""
 
@@ -61,9 +61,12 @@ class RapidOcr:
 
 
 def get_package_versions() -> dict[str, str]:
-    """Return the versions of the installed packages, which identify the weights; raise ModelError if one is missing."""
+    """Return each package's version, by name; the versions identify the weights.
+
+    Raises ModelError if a package is missing.
+    """
     try:
-        return {name: metadata.version(name) for name in PACKAGES}
+        return {name: metadata.version(name) for name in OCR_PACKAGES}
     except metadata.PackageNotFoundError as error:
         raise ModelError(f"family rapidocr needs the package {error.name}; {install_remedy('ocr')}") from error
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics.metric import (
-    EXTRA_WORDS,
-    SHARES,
+    EXTRA_WORDS_ID,
+    SHARE_RANGE,
     CallEstimate,
     Element,
     Evidence,
@@ -34,8 +34,8 @@ from plumbline.plugins.words_in_images.text_measures import (
     split_words,
 )
 
-QUOTED_TEXT = re.compile('"([^"]+)"|“([^“”]+)”|「([^「」]+)」|『([^『』]+)』')
-NO_TEXT = RowError(
+QUOTED_TEXT_PATTERN = re.compile('"([^"]+)"|“([^“”]+)”|「([^「」]+)」|『([^『』]+)』')
+NO_TEXT_ERROR = RowError(
     "no_text_wanted", 'the prompt quotes no words to be written in the image; put them in quotes, as in a sign "OPEN"'
 )
 MAX_RELATIVE_EDITS = 0.5
@@ -52,7 +52,7 @@ class RenderedTextConfig(Metric):
     )
     chain: ClassVar[tuple[str, ...]] = ("questions", "modules", "scores")
     role_keys: ClassVar[tuple[str, ...]] = ("reader",)
-    score_range: ClassVar[ScoreRange] = SHARES
+    score_range: ClassVar[ScoreRange] = SHARE_RANGE
     reader: str = "ocr"
     """Role of the model that reads text in images."""
     measure: Measure = "longtext_bench"
@@ -65,7 +65,7 @@ class RenderedTextConfig(Metric):
 
     def question_options(self) -> dict[str, Any]:
         """Return all options that determine which words are expected."""
-        return {"quotes": QUOTED_TEXT.pattern}
+        return {"quotes": QUOTED_TEXT_PATTERN.pattern}
 
     def query_options(self) -> dict[str, Any]:
         """Return no options: only the reader model determines the text."""
@@ -90,14 +90,14 @@ class RenderedTextConfig(Metric):
         if texts:
             places = _locate_texts(prompt, texts)
         else:
-            quoted = [TextSpan(*match.span(match.lastindex or 0)) for match in QUOTED_TEXT.finditer(prompt)]
+            quoted = [TextSpan(*match.span(match.lastindex or 0)) for match in QUOTED_TEXT_PATTERN.finditer(prompt)]
             places = [(prompt[span.start : span.end], span) for span in quoted]
         wanted = [(text, place) for text, place in places if any(map(str.isalnum, text))]
         unknown = next((text for text, _ in wanted if not _is_known(text)), None)
         if unknown is not None:
             message = f"only Latin and Chinese text is compared, got {shorten(unknown)}; leave this prompt out"
             return RowError("unknown_script", message)
-        return [ask_for_text(place, text, *span) for place, (text, span) in enumerate(wanted)] or NO_TEXT
+        return [ask_for_text(place, text, *span) for place, (text, span) in enumerate(wanted)] or NO_TEXT_ERROR
 
     def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
         """Return the question unchanged: the reader model is asked for all text in the image."""
@@ -144,7 +144,7 @@ def _is_known(text: str) -> bool:
     )
 
 
-# The words, one by one
+# Scores of single words
 
 
 class WantedWord(NamedTuple):
@@ -179,7 +179,7 @@ def make_word_elements(questions: Sequence[WrittenQuestion], read: str) -> tuple
             left[near] -= 1
     elements = [_make_element(place, word, given.get(place)) for place, word in enumerate(wanted)]
     extra = (" " if not chinese else "").join((+left).elements())
-    return (*elements, Element(EXTRA_WORDS, "Extra words", None, None, None, None, extra or None, None))
+    return (*elements, Element(EXTRA_WORDS_ID, "Extra words", None, None, None, None, extra or None, None))
 
 
 def _split_wanted(question: WrittenQuestion, chinese: bool) -> list[WantedWord]:

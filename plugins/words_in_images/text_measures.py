@@ -58,7 +58,10 @@ def count_words(wanted: Sequence[str], measure: Measure) -> int:
 
 
 def _compute_cvtg_2k(wanted: Sequence[str], read: str) -> dict[str, float]:
-    """Return the fraction of words that were read anywhere, and the words' mean similarity to their nearest match."""
+    """Return CVTG-2K's measures by name: the fraction of words that were read, and the words' similarity.
+
+    A word may be read anywhere. Its similarity is that of the most similar word that was read; the mean is over words.
+    """
     words, others = _split_cvtg_words(wanted), read.lower().split() or [""]
     nearest = [difflib.get_close_matches(word, others, n=1, cutoff=0)[0] for word in words]
     similar = [
@@ -111,7 +114,7 @@ def is_chinese(text: str) -> bool:
 
 
 def clean_text(text: str, chinese: bool) -> str:
-    """Remove characters that are not compared; spaces are kept unless the text is Chinese."""
+    """Remove characters that are not compared; unless `chinese`, words stay separated by one space."""
     if chinese:
         return "".join(re.findall(f"[{COMPARED_CHARACTERS}]", text))
     return re.sub(r"\s+", " ", re.sub(rf"[^{COMPARED_CHARACTERS}\s]", "", text)).strip()

@@ -21,7 +21,7 @@ from plumbline.assets.making.tables import (
     make_benchmark_tables,
 )
 
-SHAPES = Path(__file__).parents[2] / "assets" / "shapes"
+SHAPES_FOLDER = Path(__file__).parents[2] / "assets" / "shapes"
 SEED = 0
 
 
@@ -31,7 +31,7 @@ def benchmark() -> Benchmark:
 
 
 def read_rows(name: str) -> list[dict[str, object]]:
-    committed: list[dict[str, object]] = pq.read_table(SHAPES / name).to_pylist()
+    committed: list[dict[str, object]] = pq.read_table(SHAPES_FOLDER / name).to_pylist()
     return committed
 
 
@@ -54,9 +54,9 @@ def test_requirements_form_a_graph_with_parents_first() -> None:
 
 def test_committed_tables_equal_the_codes_output(benchmark: Benchmark) -> None:
     tables = make_benchmark_tables(benchmark)
-    assert {str(path.relative_to(SHAPES)) for path in SHAPES.rglob("*.parquet")} == tables.keys()
+    assert {str(path.relative_to(SHAPES_FOLDER)) for path in SHAPES_FOLDER.rglob("*.parquet")} == tables.keys()
     for name, table in tables.items():
-        assert pq.read_table(SHAPES / name).equals(table), name
+        assert pq.read_table(SHAPES_FOLDER / name).equals(table), name
 
 
 def test_images_show_the_scenes_behind_the_ground_truth(benchmark: Benchmark) -> None:
@@ -68,9 +68,9 @@ def test_images_show_the_scenes_behind_the_ground_truth(benchmark: Benchmark) ->
 
 
 def test_generators_break_requirements_as_often_as_their_profiles_say(benchmark: Benchmark) -> None:
-    """For each kind of requirement, a profile contains the fraction that its generator should break.
+    """A generator's profile contains, for each kind of requirement, the fraction that its images should break.
 
-    The fraction refers to requirements whose parent requirements are met.
+    The fraction is of those requirements whose parent requirements are met.
     """
     for generator in GENERATORS:
         for kind in SKILLS:

@@ -26,8 +26,8 @@ from plumbline.assets.making.text_training import (
 from plumbline.operators.models.loading import load
 from plumbline.plugins.training.loop import StageTrainer, TrainingStage, train
 
-ASSETS = Path(__file__).parents[2] / "assets"
-FOLDER = ASSETS / "nli-shapes"
+ASSETS_FOLDER = Path(__file__).parents[2] / "assets"
+FOLDER = ASSETS_FOLDER / "nli-shapes"
 
 
 def test_an_entailed_claim_holds_in_every_scene_in_which_the_prompt_does() -> None:
@@ -95,14 +95,16 @@ def test_a_few_steps_lower_the_loss() -> None:
 
 
 def test_committed_model_judges_as_well_as_its_accuracy_file_says() -> None:
-    committed = json.loads((ASSETS / "accuracy.json").read_text())["nli"]
-    measured = measure_pairs(load(resolve_checkpoint(ASSETS, NLI_FOLDER), "entailment"), sample_held_out_pairs(1, 400))
+    committed = json.loads((ASSETS_FOLDER / "accuracy.json").read_text())["nli"]
+    measured = measure_pairs(
+        load(resolve_checkpoint(ASSETS_FOLDER, NLI_FOLDER), "entailment"), sample_held_out_pairs(1, 400)
+    )
     assert abs(measured["accuracy"] - committed["accuracy"]) < 0.05
     assert (FOLDER / "model.safetensors").stat().st_size <= 6_000_000
 
 
 def test_committed_model_separates_planted_questions_from_implied_ones() -> None:
-    model = load(resolve_checkpoint(ASSETS, NLI_FOLDER), "entailment")
+    model = load(resolve_checkpoint(ASSETS_FOLDER, NLI_FOLDER), "entailment")
     prompts = [prompt for prompt in make_prompts(0, 32) if find_planted(prompt.text)]
     imagined = [
         (prompt.text, make_hypothesis(make_yes_no_question(claim)))

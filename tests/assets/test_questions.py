@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from plumbline.assets.making.claims import NUMBERS, SKILLS, Description
+from plumbline.assets.making.claims import NUMBER_WORDS, SKILLS, Description
 from plumbline.assets.making.prompts import is_held_out, sample_prompt
 from plumbline.assets.making.questions import (
     PLACE_NAMES,
@@ -24,7 +24,7 @@ PLURALS = {f"{shape}es" if shape == "cross" else f"{shape}s": shape for shape in
 
 
 def read_description(words: str) -> Description:
-    """Parse a noun phrase into a description, using only the words of the phrase."""
+    """Return the shape, colour, size and part that a noun phrase names; None for each that it does not name."""
     listed = words.replace("?", "").split()
     shapes = [PLURALS.get(word, word) for word in listed if PLURALS.get(word, word) in SHAPES]
     return Description(
@@ -56,8 +56,12 @@ def is_placed(one: Entity, relation: str, other: Entity) -> bool:
 
 
 def evaluate(scene: Scene, text: str) -> bool:
-    """Parse a prompt without additional clauses, and return True if the prompt is true of the scene."""
-    numbers = "|".join(NUMBERS)
+    """Parse a prompt with one kind of statement, and return True if the statement is true of the scene.
+
+    The statement compares numbers or sizes, gives a position, excludes objects, describes every object, counts objects,
+    or lists objects.
+    """
+    numbers = "|".join(NUMBER_WORDS)
     if match := re.fullmatch(r"(more|fewer) (.+) than (.+)", text):
         one, other = (len(find_fitting(scene, match[group])) for group in (2, 3))
         return min(one, other) > 0 and (one > other if match[1] == "more" else one < other)
@@ -75,7 +79,7 @@ def evaluate(scene: Scene, text: str) -> bool:
     if re.match(r"every|all", text):
         return all(_is_true_of_every(scene, phrase) for phrase in phrases)
     if re.match(rf"({numbers}) ", text):
-        return all(len(find_fitting(scene, phrase)) == NUMBERS.index(phrase.split()[0]) for phrase in phrases)
+        return all(len(find_fitting(scene, phrase)) == NUMBER_WORDS.index(phrase.split()[0]) for phrase in phrases)
     return all(find_fitting(scene, phrase) for phrase in phrases)
 
 
@@ -135,7 +139,7 @@ def test_answers_to_open_questions_are_true_of_the_scene() -> None:
             assert {entity.colour for entity in find_fitting(scene, colour.text)} == {colour.answer}
         if count:
             number = len(find_fitting(scene, count.text))
-            assert count.answer in (str(number), NUMBERS[number])
+            assert count.answer in (str(number), NUMBER_WORDS[number])
         if where:
             assert [name_place(entity) for entity in find_fitting(scene, where.text)] == [where.answer]
 

@@ -1,4 +1,4 @@
-"""The embedded models get the same input in training as in production, which loads the committed checkpoints."""
+"""The embedded models get the same input in training as in sweeps, and sweeps can load the committed checkpoints."""
 
 import io
 import json
@@ -31,15 +31,15 @@ from plumbline.assets.making.vqa_training import (
     make_training_questions,
 )
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.networks.clip_flant5 import BEFORE_IMAGE
+from plumbline.operators.models.networks.clip_flant5 import TEXT_BEFORE_IMAGE
 from plumbline.operators.models.pixels import make_pixel_input
 from plumbline.operators.models.processing import PixelTransform
-from plumbline.plugins.training.exercises import PARTS, compute_exercise_loss
+from plumbline.plugins.training.exercises import TRAINED_PARTS, compute_exercise_loss
 from plumbline.plugins.training.loop import StageTrainer, TrainingStage, train
 from plumbline.plugins.training.trainee import train_only
 
 PLACED_SHAPES = (("heart", (0, 0)), ("star", (2, 1)))
-ASSETS = Path(__file__).parents[2] / "assets"
+ASSETS_FOLDER = Path(__file__).parents[2] / "assets"
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_training_pixels_equal_the_pixels_of_a_decoded_png() -> None:
 def test_a_chunk_keeps_its_end_of_sequence_token_and_fixed_phrases_are_single_tokens(sentences: list[str]) -> None:
     tokenizer = make_t5_tokenizer(sentences)
     assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) == (0, 1, 2)
-    assert len(tokenizer(BEFORE_IMAGE).input_ids) == 4
+    assert len(tokenizer(TEXT_BEFORE_IMAGE).input_ids) == 4
     yes = tokenizer("Yes").input_ids
     assert len(yes) == 2 and yes[-1] == 1
 
@@ -92,7 +92,7 @@ def test_a_few_caption_steps_lower_the_loss_and_leave_the_tower_alone(sentences:
     torch.manual_seed(0)
     tokenizer = make_t5_tokenizer(sentences)
     model = build_clip_flant5(tokenizer)
-    train_only(model, PARTS)
+    train_only(model, TRAINED_PARTS)
     tower = {name: tensor.clone() for name, tensor in model.vision_tower.state_dict().items()}
     maker, stage = ExerciseMaker(tokenizer, Random(2)), TrainingStage(steps=8, peak=2e-3, size=4, each=2)
     batch = maker.make_captions(stage, 0)
@@ -145,8 +145,8 @@ def test_learning_rate_warms_up_and_decays_and_scenes_grow() -> None:
 
 
 def test_committed_clip_loads_in_transformers_and_agrees_with_its_tokenizer() -> None:
-    model = CLIPModel.from_pretrained(ASSETS / "clip-shapes")
-    tokenizer = AutoTokenizer.from_pretrained(ASSETS / "clip-shapes")
+    model = CLIPModel.from_pretrained(ASSETS_FOLDER / "clip-shapes")
+    tokenizer = AutoTokenizer.from_pretrained(ASSETS_FOLDER / "clip-shapes")
     text = model.config.text_config
     assert model.dtype == torch.float32
     assert (text.pad_token_id, text.bos_token_id, text.eos_token_id) == (
@@ -158,8 +158,8 @@ def test_committed_clip_loads_in_transformers_and_agrees_with_its_tokenizer() ->
 
 
 def test_committed_vqa_model_answers_as_well_as_its_accuracy_file_says() -> None:
-    committed = json.loads((ASSETS / "accuracy.json").read_text())["vqa"]
-    model = load(resolve_checkpoint(ASSETS, VQA_FOLDER), "likelihood")
+    committed = json.loads((ASSETS_FOLDER / "accuracy.json").read_text())["vqa"]
+    model = load(resolve_checkpoint(ASSETS_FOLDER, VQA_FOLDER), "likelihood")
     measured = measure_vqa(model, sample_held_out_questions(1, 30))
     assert measured.keys() == committed.keys()
     mean = [sum(share["accuracy"] for share in shares.values()) / len(shares) for shares in (measured, committed)]
@@ -167,7 +167,7 @@ def test_committed_vqa_model_answers_as_well_as_its_accuracy_file_says() -> None
 
 
 def test_committed_vqa_model_distinguishes_word_orders_as_its_accuracy_file_says() -> None:
-    committed = json.loads((ASSETS / "accuracy.json").read_text())["order"]
-    measured = measure_order(load(resolve_checkpoint(ASSETS, VQA_FOLDER), "likelihood"), 1, 60)
+    committed = json.loads((ASSETS_FOLDER / "accuracy.json").read_text())["order"]
+    measured = measure_order(load(resolve_checkpoint(ASSETS_FOLDER, VQA_FOLDER), "likelihood"), 1, 60)
     assert abs(measured["told_apart"] - committed["told_apart"]) < 0.1
     assert abs(measured["right"] - committed["right"]) < 0.1

@@ -8,7 +8,7 @@ import pytest
 from plumbline.assets.making.world import STAGES, WorldConfig, render_card
 from plumbline.operators.base.errors import ConfigError
 
-ASSETS = Path(__file__).parents[2] / "assets"
+ASSETS_FOLDER = Path(__file__).parents[2] / "assets"
 
 
 def test_an_unknown_step_is_refused_with_the_nearest_name() -> None:
@@ -39,5 +39,5 @@ def test_a_shortened_recipe_only_changes_the_number_of_steps() -> None:
 
 
 def test_committed_readme_has_the_numbers_of_the_accuracy_file() -> None:
-    measured = json.loads((ASSETS / "accuracy.json").read_text())
-    assert render_card(measured, WorldConfig().recipe) == (ASSETS / "README.md").read_text()
+    measured = json.loads((ASSETS_FOLDER / "accuracy.json").read_text())
+    assert render_card(measured, WorldConfig().recipe) == (ASSETS_FOLDER / "README.md").read_text()

@@ -15,20 +15,23 @@ import torch
 from PIL import Image
 from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPModel
 
-ASSETS = Path(__file__).parent.parent.parent / "assets"
-BATCH = 64
+ASSETS_FOLDER = Path(__file__).parent.parent.parent / "assets"
+BATCH_SIZE = 64
 
 if __name__ == "__main__":
-    folder, prompts = ASSETS / "clip-shapes", pq.read_table(ASSETS / "shapes" / "prompts.parquet").to_pylist()
+    folder, prompts = (
+        ASSETS_FOLDER / "clip-shapes",
+        pq.read_table(ASSETS_FOLDER / "shapes" / "prompts.parquet").to_pylist(),
+    )
     texts = {row["prompt_id"]: row["text"] for row in prompts}
     model, processor = CLIPModel.from_pretrained(folder), CLIPImageProcessorPil.from_pretrained(folder)
     tokenizer, sums = AutoTokenizer.from_pretrained(folder), {}
-    for generator in sys.argv[1:] or sorted(place.name for place in (ASSETS / "shapes" / "images").iterdir()):
-        files = sorted((ASSETS / "shapes" / "images" / generator).glob("*.parquet"))
+    for generator in sys.argv[1:] or sorted(place.name for place in (ASSETS_FOLDER / "shapes" / "images").iterdir()):
+        files = sorted((ASSETS_FOLDER / "shapes" / "images" / generator).glob("*.parquet"))
         rows = [row for file in files for row in pq.read_table(file, columns=["prompt_id", "image"]).to_pylist()]
         cosines: list[float] = []
-        for first in range(0, len(rows), BATCH):
-            batch = rows[first : first + BATCH]
+        for first in range(0, len(rows), BATCH_SIZE):
+            batch = rows[first : first + BATCH_SIZE]
             pictures = [Image.open(io.BytesIO(row["image"])).convert("RGB") for row in batch]
             words = tokenizer([texts[row["prompt_id"]] for row in batch], padding=True, return_tensors="pt")
             with torch.inference_mode():

@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 import torch
 from PIL import Image
 
-ASSETS = Path(__file__).parent.parent.parent / "assets"
-BATCH = 64
+ASSETS_FOLDER = Path(__file__).parent.parent.parent / "assets"
+BATCH_SIZE = 64
 Scorer = Callable[[Sequence[Image.Image], Sequence[str]], list[float]]
 
 
 def load_clip_scorer() -> Scorer:
     from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPModel
 
-    folder = ASSETS / "clip-shapes"
+    folder = ASSETS_FOLDER / "clip-shapes"
     model, processor = CLIPModel.from_pretrained(folder), CLIPImageProcessorPil.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
 
@@ -44,8 +44,8 @@ def load_vqa_scorer() -> Scorer:
     from plumbline.operators.models.resolution import resolve_model
     from tests.operators.tiny import make_vqascore
 
-    folder, metric = ASSETS / "clip-flant5-shapes", make_vqascore()
-    config = model_config(family="clip_flant5", checkpoint=str(folder), image_batch=BATCH, pair_batch=BATCH)
+    folder, metric = ASSETS_FOLDER / "clip-flant5-shapes", make_vqascore()
+    config = model_config(family="clip_flant5", checkpoint=str(folder), image_batch=BATCH_SIZE, pair_batch=BATCH_SIZE)
     model: Any = load(resolve_model(config, on_gpu=False), "likelihood")
 
     def score(pictures: Sequence[Image.Image], prompts: Sequence[str]) -> list[float]:
@@ -64,7 +64,7 @@ if __name__ == "__main__":
     texts = {row["prompt_id"]: row["text"] for row in pq.read_table(prompts_file, filesystem=fs).to_pylist()}
     score = SCORERS[metric]()
     for file in sorted(fs.glob(f"{images}/*/*.parquet")):
-        for batch in pq.ParquetFile(fs.open(file)).iter_batches(BATCH, columns=["prompt_id", "image"]):
+        for batch in pq.ParquetFile(fs.open(file)).iter_batches(BATCH_SIZE, columns=["prompt_id", "image"]):
             rows = batch.to_pylist()
             pictures = [Image.open(io.BytesIO(row["image"])).convert("RGB") for row in rows]
             with torch.inference_mode():

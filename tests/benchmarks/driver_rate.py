@@ -28,11 +28,11 @@ from plumbline.pipelines.running.events import Event, Totals
 from plumbline.pipelines.store.cells import Cell, Outcome, Shard, Work
 from plumbline.pipelines.store.store import Store
 
-SHARDS, WORKERS, CALLS = 3_200, 8, 25
+DEFAULT_SHARDS, DEFAULT_WORKERS, DEFAULT_CALLS = 3_200, 8, 25
 BUNDLES = (1, 4, 16)
-EMPTY_CALLS = 20
+N_EMPTY_CALLS = 20
 """Number of rounds of concurrent calls that each worker makes to an actor that does nothing."""
-ROWS = 256
+N_ROWS = 256
 METRICS = ("vqascore", "other")
 NODE = Node(name="answers:vqa", stage="answers", models={}, metrics={})
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -41,7 +41,7 @@ ROLES = {"ray::ProgressLog": "ProgressLog", "ray::MapWorker": "workers", "gcs_se
 
 
 def load_no_stages(*_: Any, **__: Any) -> dict[str, Any]:
-    """Load nothing."""
+    """Return no stages; this replaces the function that loads the stages of a worker."""
     return {}
 
 
@@ -61,7 +61,7 @@ def make_work(number: int) -> Work:
     """Return a shard with two cells; neither is ever read."""
     name = f"{number:06}"
     place = Place("/b", StorageConfig())
-    shard = Shard(group="atlas", name=name, place=place, size=1, etag="1", row_groups=(number,), rows=ROWS)
+    shard = Shard(group="atlas", name=name, place=place, size=1, etag="1", row_groups=(number,), rows=N_ROWS)
     cells = tuple(
         Cell(node=NODE.name, stage=NODE.stage, metric=metric, key=name, path=f"answers/{metric}/{name}", inputs={})
         for metric in METRICS
@@ -70,7 +70,7 @@ def make_work(number: int) -> Work:
 
 
 def read_cpu_seconds() -> Mapping[str, float]:
-    """Return the CPU seconds of this process (the driver) and of its descendants, by role."""
+    """Return the CPU seconds of this process and of its descendants, keyed by role: "driver" or a value of ROLES."""
     seconds: dict[int, float] = {}
     parents: dict[int, int] = {}
     commands: dict[int, str] = {}
@@ -94,7 +94,7 @@ def read_cpu_seconds() -> Mapping[str, float]:
 
 
 class Samples:
-    """CPU seconds of each role, by the number of finished shards."""
+    """CPU seconds used so far by each role (driver, ProgressLog, workers, Ray), sampled while shards finish."""
 
     def __init__(self) -> None:
         self.totals = Totals()
@@ -111,7 +111,7 @@ class Samples:
             while True:
                 ended = stop.wait(SAMPLE_INTERVAL)
                 rows = self.totals.nodes[NODE.name].rows if NODE.name in self.totals.nodes else 0
-                self.taken.append((rows // ROWS, time.monotonic(), read_cpu_seconds()))
+                self.taken.append((rows // N_ROWS, time.monotonic(), read_cpu_seconds()))
                 if ended:
                     return
 
@@ -149,17 +149,17 @@ def send_calls(idle: Any, calls: int, each: int) -> None:
 
 def measure_empty_call(cluster: ClusterConfig, workers: int, calls: int) -> float:
     """Return the CPU milliseconds per call of an actor that does nothing, if this number of workers calls it."""
-    with session.ray_session(cluster):
+    with session.open_ray_session(cluster):
         idle = ray.remote(num_cpus=0)(IdleActor).remote()
         callers = ray.remote(num_cpus=0.01)(send_calls)
         ray.get([callers.remote(idle, calls, 1) for _ in range(workers)])
         before = ray.get(idle.read_cpu_seconds.remote())
-        ray.get([callers.remote(idle, calls, EMPTY_CALLS) for _ in range(workers)])
+        ray.get([callers.remote(idle, calls, N_EMPTY_CALLS) for _ in range(workers)])
         spent: float = ray.get(idle.read_cpu_seconds.remote()) - before
-    return 1000 * spent / (workers * calls * EMPTY_CALLS)
+    return 1000 * spent / (workers * calls * N_EMPTY_CALLS)
 
 
-def main(shards: int = SHARDS, workers: int = WORKERS, calls: int = CALLS) -> None:
+def main(shards: int = DEFAULT_SHARDS, workers: int = DEFAULT_WORKERS, calls: int = DEFAULT_CALLS) -> None:
     empty = measure_empty_call(ClusterConfig(num_cpus=2), workers, calls)
     print(f"An empty call costs its actor {empty:.2f} ms of CPU, with {workers * calls} calls at once.")
     pool = PoolConfig(num_cpus=0.01, min_size=workers, max_size=workers)
@@ -188,13 +188,16 @@ def make_actor(calls: int) -> type[EmptyActor]:
 
 
 def measure(cluster: ClusterConfig, shards: int, calls: int) -> tuple[float, Mapping[str, float]]:
-    """Return shards per second and CPU milliseconds per shard by role, with `calls` calls per worker."""
+    """Run `shards` shards; return shards per second, and CPU milliseconds per shard, keyed by role.
+
+    Each worker serves `calls` calls at once.
+    """
     samples = Samples()
     store = Store(Place("/b", StorageConfig()))
     nothing = DriverEnvironment(variables={}, probes=())
     with (
         patch.multiple(runner, CALLS_PER_ACTOR=calls, StageActor=make_actor(calls)),
-        session.ray_session(cluster),
+        session.open_ray_session(cluster),
         runner.start_progress_log("a benchmark") as progress,
     ):
         runner.silence_ray_data()

@@ -30,12 +30,12 @@ from tests.benchmarks.test_scale import RUN_ID, plan_overrides, read_peak_memory
 from tests.faults.proxy import FaultProxy, run_proxy
 from tests.s3 import S3Server, run_server
 
-GENERATORS = 10
+N_GENERATORS = 10
 CELLS_OF_SHARD = 4
 """Cells over images for VQAScore and CLIPScore: answers, similarities, and the scores of both."""
 BUCKET = "night"
 SWEEP_ARGUMENTS = list_one_row_arguments(f"s3://{BUCKET}")
-"""Arguments of a sweep over the files."""
+"""Arguments of a sweep over the image files in the bucket, with one row per shard."""
 WRITER_THREADS = 8
 
 
@@ -50,7 +50,10 @@ class Uploads:
         assert answer.status in (200, 201), (path, answer.status, answer.data)
 
     def write_all(self, files: Iterable[tuple[str, bytes]]) -> None:
-        """Write objects a few thousand at a time, because a pool keeps all its inputs in memory."""
+        """Write each (path, content) as an object.
+
+        At most 10,000 objects are submitted at a time, because a pool keeps all its inputs in memory.
+        """
         with ThreadPoolExecutor(WRITER_THREADS) as pool:
             remaining = iter(files)
             while some := list(itertools.islice(remaining, 10_000)):
@@ -69,11 +72,11 @@ def make_image_files(shards: int, files: int) -> Iterable[tuple[str, bytes]]:
     for file in range(files):
         rows = range(file * shards // files, (file + 1) * shards // files)
         content = make_parquet([{**row, "image_id": f"image-{number}"} for number in rows] or [row])
-        yield f"bench/images/generator-{file % GENERATORS}/{file:06d}.parquet", content
+        yield f"bench/images/generator-{file % N_GENERATORS}/{file:06d}.parquet", content
 
 
 class Measured(NamedTuple):
-    """Cost of a process."""
+    """Measured cost of one job, which ran in a separate process."""
 
     what: str
     requests: Counter[str]
@@ -121,7 +124,7 @@ def measure_nights(server: S3Server, proxy: FaultProxy, cells: int, files: int) 
     write_existing_run(sweep)
     note_unchanged(sweep, RUN_ID)
     yield measure_job("a night with nothing new", proxy, "jobs.nightly", *SWEEP_ARGUMENTS)
-    uploads.write_all(make_image_files(GENERATORS, 1))
+    uploads.write_all(make_image_files(N_GENERATORS, 1))
     yield measure_job("a plan after one file has changed", proxy, "jobs.sweep", *SWEEP_ARGUMENTS, "dry_run=true")
 
 

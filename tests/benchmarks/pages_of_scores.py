@@ -28,7 +28,7 @@ def time_call(call: Callable[[], object]) -> float:
 
 
 def list_pages(middle: int) -> dict[str, WantedRows]:
-    """Return the pages to measure by their content; `middle` is the number of a prompt in the middle of the run."""
+    """Return the pages to measure, keyed by a description; `middle` is the middle prompt's number."""
     wanted: dict[str, dict[str, Any]] = {
         "first page": {},
         "lowest": {"sort": "lowest"},

@@ -8,7 +8,10 @@ from PIL import Image
 
 
 def make_photograph(seed: int, side: int) -> Image.Image:
-    """Draw noise at every scale, stronger at coarser scales: about as hard to compress and decode as a photograph."""
+    """Return an image of `side` x `side` pixels that is about as hard to compress and decode as a photograph.
+
+    It contains noise at every scale, which is stronger at coarser scales.
+    """
     random, sum_of_scales = np.random.default_rng(seed), np.zeros((side, side, 3), np.float32)
     for octave in range(2, side.bit_length()):
         noise = Image.fromarray(random.integers(0, 256, (2**octave, 2**octave, 3), np.uint8))

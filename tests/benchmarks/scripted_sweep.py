@@ -70,7 +70,11 @@ class MissingScores(NamedTuple):
 
 
 def commit_missing(planned: PlannedSweep, report: object = None) -> dict[str, Outcome]:
-    """Commit the missing scores cells with scores that depend on the cell's path; return the outcome of each cell."""
+    """Commit the missing scores cells with made-up scores; return each cell's outcome, keyed by the cell's path.
+
+    The scores are random numbers with the cell's path as seed. `report` is ignored; it has the place of the argument
+    with which a real sweep reports its progress.
+    """
     plan, expect = planned.plan, {cell for cells in planned.plan.scores.values() for cell in cells}
     cells_of = ((shard, tuple(cell for cell in cells if cell in expect and cell in plan.missing))
                 for shard, cells in plan.images.of_shard.items())  # fmt: skip
@@ -85,7 +89,7 @@ def commit_missing(planned: PlannedSweep, report: object = None) -> dict[str, Ou
 
 
 def commit_scores(store: Store, missing: MissingScores) -> dict[str, Outcome]:
-    """Commit the missing cells of one shard, and return the outcome of each."""
+    """Commit the missing cells of one shard; return each cell's outcome, keyed by the cell's path."""
     ids = read_shard(missing.shard, ("image_id", "prompt_id"))
     return {cell.path: store.save(cell, _make_scores(cell, missing.shard, ids)) for cell in missing.cells}
 
@@ -108,9 +112,13 @@ def _make_scores(cell: Cell, shard: Shard, ids: pa.Table) -> pa.Table:
 
 
 def record_time(seconds: dict[str, float], name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the call to record its CPU seconds over all threads, which vary less than wall time on a busy machine."""
+    """Wrap a call so that its CPU seconds over all threads are added to `seconds[name]`.
 
-    def timed_call(*arguments: Any, **options: Any) -> Any:
+    CPU seconds vary less than wall time on a busy machine. Peak memory is recorded in `peaks`, and start and end in
+    `moments`.
+    """
+
+    def time_call(*arguments: Any, **options: Any) -> Any:
         began, wall = time.process_time(), time.time()
         try:
             return call(*arguments, **options)
@@ -119,13 +127,13 @@ def record_time(seconds: dict[str, float], name: str, call: Callable[..., Any]) 
             peaks[name] = read_peak_megabytes()
             moments[name] = (wall, time.time())
 
-    return timed_call
+    return time_call
 
 
 peaks: dict[str, float] = {}
-"""Peak memory until the end of each step."""
+"""Peak memory of this process in MB until the end of each step, keyed by the step's name."""
 moments: dict[str, tuple[float, float]] = {}
-"""Start and end of each step, in seconds since 1970."""
+"""Start and end of each step in seconds since 1970, keyed by the step's name."""
 
 
 def read_peak_megabytes() -> float:

@@ -26,7 +26,7 @@ from tests.benchmarks.test_requests import find_request_kind
 from tests.faults.proxy import FaultProxy, run_proxy
 from tests.s3 import run_server
 
-ROW_GROUP, PROMPTS, AT_ONCE = 256, 256, 16_384
+ROW_GROUP, N_PROMPTS, AT_ONCE = 256, 256, 16_384
 COLUMNS = (
     "rows of a shard", "objects a stage", "kB of one: statistics and scores", "PUT", "GET", "HEAD", "LIST", "GB read",
     "MB written", "CPU s",
@@ -36,8 +36,8 @@ METRIC = "edge_density"
 
 
 def write_images(path: Path, count: int) -> None:
-    """Write rows of 64x64 JPEG files."""
-    files, ids = encode_images(), [row["prompt_id"] for row in prompts(PROMPTS)]
+    """Write a Parquet file of `count` rows, whose images are 64x64 JPEG files."""
+    files, ids = encode_images(), [row["prompt_id"] for row in prompts(N_PROMPTS)]
     schema = pa.schema([("image_id", pa.string()), ("prompt_id", pa.string()), ("image", pa.binary())])
     path.parent.mkdir(parents=True)
     with pq.ParquetWriter(path, schema, use_dictionary=False) as writer:
@@ -45,7 +45,7 @@ def write_images(path: Path, count: int) -> None:
             numbers = range(first, min(first + AT_ONCE, count))
             columns = [
                 [f"atlas-{number:09d}" for number in numbers],
-                [ids[number % PROMPTS] for number in numbers],
+                [ids[number % N_PROMPTS] for number in numbers],
                 [files[number % len(files)] for number in numbers],
             ]
             writer.write_table(pa.table(columns, schema=schema), row_group_size=ROW_GROUP)
@@ -78,7 +78,7 @@ def main(count: int, decided: str) -> None:
         os.environ |= server.environment() | {"AWS_ENDPOINT_URL": endpoint}
         server.filesystem().mkdir("rows")
         with tempfile.TemporaryDirectory() as folder:
-            write_rows(Path(folder) / "prompts.parquet", prompts(PROMPTS))
+            write_rows(Path(folder) / "prompts.parquet", prompts(N_PROMPTS))
             write_images(Path(folder) / "images/atlas/00000.parquet", count)
             fsspec.filesystem("s3", use_listings_cache=False).put(f"{folder}/", "s3://rows/bench/", recursive=True)
         print(f"{count:,} images of 64x64 pixels in row groups of {ROW_GROUP}, by {METRIC}\n")

@@ -16,9 +16,9 @@ from unittest.mock import patch
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = os.environ.get("BENCHMARKS") == "tiny"
-HERE: Sequence[str] = ("cluster=here",) if TINY else ()
-"""Overrides of a sweep; a tiny sweep does not need to wait for workers."""
-RAY = () if TINY else ("ray_cluster",)
+HERE_OPTIONS: Sequence[str] = ("cluster=here",) if TINY else ()
+"""Overrides that make a tiny sweep run in this process, so that it need not wait for workers; none in full size."""
+RAY_FIXTURES = () if TINY else ("ray_cluster",)
 """Names of the fixtures for tests on Ray; in the tiny size, the tests run without Ray."""
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ def run_module(module: str, *arguments: str, threads: int = 1) -> str:
 
 
 def read_output(benchmark: str, *arguments: str) -> Any:
-    """Parse the JSON in the last line that a module of this folder prints."""
+    """Run a module of this folder, and return the JSON value in the last line of its output."""
     return json.loads(run_module(f"tests.benchmarks.{benchmark}", *arguments).splitlines()[-1])
 
 

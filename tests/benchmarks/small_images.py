@@ -21,18 +21,18 @@ from PIL import Image
 from tests.benchmarks.size import ROOT
 from tests.benchmarks.test_scale import list_processes, read_peak_memory
 
-SIDE = 64
-TAR_IMAGES = 10_000
-DIFFERENT_IMAGES = 512
+IMAGE_SIDE = 64
+N_TAR_IMAGES = 10_000
+N_DIFFERENT_IMAGES = 512
 """Number of different images; the samples repeat them under different names."""
 
 
 def encode_images() -> list[bytes]:
-    """Encode 64x64 JPEG files of a smooth gradient with camera noise, 1.4 kB each."""
+    """Return N_DIFFERENT_IMAGES JPEG files of 64x64 pixels: a smooth gradient with camera noise, about 1.3 kB each."""
     noise = np.random.default_rng(0)
-    y, x = np.mgrid[:SIDE, :SIDE]
+    y, x = np.mgrid[:IMAGE_SIDE, :IMAGE_SIDE]
     images = []
-    for index in range(DIFFERENT_IMAGES):
+    for index in range(N_DIFFERENT_IMAGES):
         smooth = np.stack([4 * x + index, 4 * y, 2 * (x + y)], -1)
         pixels = (smooth + noise.integers(-6, 6, smooth.shape)).clip(0, 255).astype(np.uint8)
         buffer = io.BytesIO()
@@ -41,7 +41,7 @@ def encode_images() -> list[bytes]:
     return images
 
 
-def write_tars(folder: Path, count: int, per_tar: int = TAR_IMAGES) -> None:
+def write_tars(folder: Path, count: int, per_tar: int = N_TAR_IMAGES) -> None:
     """Write `count` samples (an image and its prompt) to tars of `per_tar` samples; prompts repeat after 50,000."""
     images = encode_images()
     folder.mkdir(parents=True, exist_ok=True)
@@ -49,14 +49,18 @@ def write_tars(folder: Path, count: int, per_tar: int = TAR_IMAGES) -> None:
         with tarfile.open(folder / f"{first // per_tar:05d}.tar", "w") as archive:
             for number in range(first, min(first + per_tar, count)):
                 prompt = f"a prompt of some ten words about number {number % 50_000} of them".encode()
-                for kind, content in (("jpg", images[number % DIFFERENT_IMAGES]), ("txt", prompt)):
+                for kind, content in (("jpg", images[number % N_DIFFERENT_IMAGES]), ("txt", prompt)):
                     header = tarfile.TarInfo(f"{number:08d}.{kind}")
                     header.size = len(content)
                     archive.addfile(header, io.BytesIO(content))
 
 
 def run_ingest(folder: Path, until: int | None = None) -> dict[str, Any]:
-    """Run the ingest, or kill it after `until` shards; return its seconds and the peak memory of each process."""
+    """Run the ingest to its end, or kill it once it has written `until` shards.
+
+    Return its seconds, its exit code, the peak memory in MB of the driver and of the largest worker, and its last three
+    lines of output.
+    """
     command = [sys.executable, "-m", "jobs.ingest", f"tars={folder}/in", f"output={folder}/out", "generator=sdxl"]
     began, driver, workers = time.perf_counter(), 0.0, 0.0
     waiting = threading.Event()
@@ -80,7 +84,11 @@ def count_shards(folder: Path) -> int:
 
 
 def measure(folder: Path, count: int) -> dict[str, Any]:
-    """Return the measurements of the three runs, with the number of shards after each."""
+    """Measure an ingest that is killed half way, the ingest that continues it, and a repeated ingest.
+
+    Return the measurements of the three runs, keyed by "killed", "resumed" and "again", with the number of shards after
+    each run.
+    """
     if not (folder / "in").exists():
         write_tars(folder / "in", count)
     killed = run_ingest(folder, until=count // 1024 // 2) | {"shards": count_shards(folder)}

@@ -25,7 +25,7 @@ POLL_INTERVAL = 1.0
 """Seconds between two polls of the processes."""
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 STEPS = {"plan": "plan", "scripted": "compute", "results": "results", "written": "manifest", "report": "report"}
-"""Display names of the steps in scripted_sweep.py."""
+"""Names of the steps in the table, keyed by their names in scripted_sweep.py."""
 
 
 class Process(NamedTuple):
@@ -43,16 +43,16 @@ class Snapshot(NamedTuple):
 
     at: float
     cpu: Mapping[int, float]
-    """CPU seconds by process."""
+    """CPU seconds of each worker so far, keyed by process id."""
 
 
 class Sweep(NamedTuple):
     """A finished sweep."""
 
     measured: dict[str, Any]
-    """The output of scripted_sweep.py."""
+    """The JSON object that scripted_sweep.py prints."""
     snapshots: list[Snapshot]
-    """Snapshots of the workers of the sweep."""
+    """Snapshots of the sweep's worker processes, one per POLL_INTERVAL."""
     worker: float
     """Peak memory of the largest worker, in MB."""
 
@@ -74,7 +74,7 @@ class Sweep(NamedTuple):
 
 
 def list_workers(sweep: int) -> list[Process]:
-    """List the workers of a sweep's own Ray."""
+    """List the Ray workers that descend from the process with the id `sweep`."""
     parents = {pid: parent for pid in Path("/proc").glob("[0-9]*") if (parent := _read_parent(pid)) is not None}
     below, found = {sweep}, -1
     while found < len(below):
@@ -91,7 +91,7 @@ def _read_parent(process: Path) -> int | None:
 
 
 def _read_worker(process: Path) -> Process | None:
-    """Read a process, if it is a running Ray worker."""
+    """Read a process from its folder in /proc; return None if it has ended or is not a Ray worker."""
     with suppress(OSError):
         if (process / "cmdline").read_text().startswith("ray::"):
             fields = (process / "stat").read_text().rpartition(")")[2].split()
@@ -122,7 +122,7 @@ def run_sweep(folder: Path, metrics: int, workers: int) -> Sweep:
 
 
 def print_rows(rows: int, workers: int, sweep: Sweep) -> None:
-    """Print the steps of a sweep as table rows, followed by its peak memory."""
+    """Print each step of a sweep with `workers` workers over `rows` rows as a line of a table, then the peak memory."""
     for step, name in STEPS.items():
         driver, theirs = sweep.measured["seconds"].get(step, 0.0), sweep.worker_seconds(step)
         share = driver / (driver + theirs)

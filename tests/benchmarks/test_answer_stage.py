@@ -24,30 +24,30 @@ from plumbline.operators.stages.stage import StageOptions
 from plumbline.pipelines.running.events import Totals
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import PACK, sweep_config
-from tests.benchmarks.size import HERE, choose_size, expect
+from tests.bench_of import SHAPES_FOLDER, sweep_config
+from tests.benchmarks.size import HERE_OPTIONS, choose_size, expect
 from tests.operators import tiny
 
-SHARD = choose_size(256, 4)
+SHARD_ROWS = choose_size(256, 4)
 GENERATORS = choose_size(("atlas", "borealis", "cobalt", "drift", "ember", "flint"), ("atlas",))
-COPIES = choose_size(4, 1)
+N_COPIES = choose_size(4, 1)
 """Number of copies of each generator, so that startup costs weigh as little as in a real sweep."""
-TINY_OPTIONS = choose_size((), (*HERE, "benchmark.require_every_prompt=false"))
-BATCH = 64
-THREADS = 2
+TINY_OPTIONS = choose_size((), (*HERE_OPTIONS, "benchmark.require_every_prompt=false"))
+BATCH_SIZE = 64
+N_THREADS = 2
 TEMPLATES = ('Does this figure show "{}"? Please answer yes or no.', "Is it {}?", "{}?", "Do you see {}?")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a benchmark of the embedded images, with COPIES copies of each generator; return its folder.
+    """Write a benchmark of the embedded images, with N_COPIES copies of each generator; return its folder.
 
     Each copy is a single shard of 256 images.
     """
     root = tmp_path_factory.mktemp("bench")
-    pq.write_table(pq.read_table(PACK / "prompts.parquet"), root / "prompts.parquet")
+    pq.write_table(pq.read_table(SHAPES_FOLDER / "prompts.parquet"), root / "prompts.parquet")
     for generator in GENERATORS:
-        for copy in range(COPIES):
+        for copy in range(N_COPIES):
             file = root / "images" / f"{generator}-{copy}" / "0.parquet"
             file.parent.mkdir(parents=True)
             pq.write_table(read_shard(generator), file)
@@ -57,35 +57,41 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model() -> Iterator[ClipFlanT5Likelihood]:
     before = torch.get_num_threads()
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(N_THREADS)
     config = model_config(
-        family="clip_flant5", checkpoint=str(PACK.parent / "clip-flant5-shapes"), image_batch=BATCH, pair_batch=BATCH
+        family="clip_flant5",
+        checkpoint=str(SHAPES_FOLDER.parent / "clip-flant5-shapes"),
+        image_batch=BATCH_SIZE,
+        pair_batch=BATCH_SIZE,
     )
     yield load(resolve_model(config, on_gpu=False), "likelihood")
     torch.set_num_threads(before)
 
 
 def read_shard(generator: str) -> pa.Table:
-    files = sorted((PACK / "images" / generator).glob("*.parquet"))
-    return pa.concat_tables(map(pq.read_table, files)).slice(0, SHARD)
+    files = sorted((SHAPES_FOLDER / "images" / generator).glob("*.parquet"))
+    return pa.concat_tables(map(pq.read_table, files)).slice(0, SHARD_ROWS)
 
 
 def read_texts() -> dict[str, str]:
-    prompts = pq.read_table(PACK / "prompts.parquet")
+    prompts = pq.read_table(SHAPES_FOLDER / "prompts.parquet")
     return dict(zip(prompts["prompt_id"].to_pylist(), prompts["text"].to_pylist(), strict=True))
 
 
 def run_bare_loop(model: ClipFlanT5Likelihood, files: Sequence[Path]) -> int:
-    """Score shard after shard like a careful script: read, decode, encode and answer in batches."""
+    """Score file after file like a careful script; return the number of answers.
+
+    The images of a file are read and decoded at once, and encoded and scored in batches.
+    """
     metric, prompts, answered = tiny.make_vqascore(), read_texts(), 0
     for file in files:
         records = pq.read_table(file, columns=["prompt_id", "image"]).to_pylist()
         pixels = [model.preprocess(Image.open(io.BytesIO(row["image"])).convert("RGB")) for row in records]
-        for first in range(0, len(records), BATCH):
-            features = model.encode(pixels[first : first + BATCH])
+        for first in range(0, len(records), BATCH_SIZE):
+            features = model.encode(pixels[first : first + BATCH_SIZE])
             questions = [
                 Question(n, metric.question(prompts[row["prompt_id"]]), (metric.answer,))
-                for n, row in enumerate(records[first : first + BATCH])
+                for n, row in enumerate(records[first : first + BATCH_SIZE])
             ]
             answered += len(model.likelihood(features, questions))
     return answered
@@ -97,7 +103,7 @@ def test_the_answer_stage_keeps_up_with_a_bare_loop(
     files = sorted((folder / "images").glob("*/*.parquet"))
     run_bare_loop(model, files[:1])
     began = time.monotonic()
-    assert run_bare_loop(model, files) == len(files) * SHARD
+    assert run_bare_loop(model, files) == len(files) * SHARD_ROWS
     bare = time.monotonic() - began
 
     totals = Totals()
@@ -106,7 +112,7 @@ def test_the_answer_stage_keeps_up_with_a_bare_loop(
         tmp_path / "store",
         "metric=[vqascore]",
         "cluster=local",
-        f"shard_rows={SHARD}",
+        f"shard_rows={SHARD_ROWS}",
         "cluster.pools.answers.min_size=2",
         "cluster.pools.answers.max_size=2",
         "cluster.pools.answers.threads=1",
@@ -114,7 +120,7 @@ def test_the_answer_stage_keeps_up_with_a_bare_loop(
     )
     done = run_sweep(plan_sweep(config), totals.add)
     stage = totals.nodes["answers:vqa"]
-    assert done.exit_code == 0 and stage.rows == len(files) * SHARD
+    assert done.exit_code == 0 and stage.rows == len(files) * SHARD_ROWS
     ratio = bare / stage.seconds
     with capsys.disabled():
         print(
@@ -137,9 +143,9 @@ class CountingModel(ClipFlanT5Likelihood):
 def test_an_image_is_encoded_once_for_any_number_of_questions(
     model: ClipFlanT5Likelihood, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    counting = CountingModel(model.model, model.tokenizer, model.processor, pair_batch=BATCH)
-    stage = AnswersStage({}, {"model": counting}, StageOptions(ImageLimits(), _refuse_uri, image_batch=BATCH))
-    prompts = pq.read_table(PACK / "prompts.parquet")
+    counting = CountingModel(model.model, model.tokenizer, model.processor, pair_batch=BATCH_SIZE)
+    stage = AnswersStage({}, {"model": counting}, StageOptions(ImageLimits(), _refuse_uri, image_batch=BATCH_SIZE))
+    prompts = pq.read_table(SHAPES_FOLDER / "prompts.parquet")
     metrics = {template: tiny.make_vqascore(template=template) for template in TEMPLATES}
     asked = {name: QuestionIndex(write_questions(prompts, metric, None), metric) for name, metric in metrics.items()}
     images = prepare_images(
@@ -156,7 +162,7 @@ def test_an_image_is_encoded_once_for_any_number_of_questions(
             f"\n{counting.encoded} image encodings for {len(images.rows)} images x {len(TEMPLATES)} questions; "
             f"{theirs / ours:.1f} times the speed of one pair at a time with the image encoded for each"
         )
-    assert counting.encoded == len(images.rows) == SHARD
+    assert counting.encoded == len(images.rows) == SHARD_ROWS
     expect(theirs / ours > 1)
     first = answers[TEMPLATES[0]].column("answers").to_pylist()
     for row, expected in enumerate(peer[:: len(TEMPLATES)]):
@@ -166,7 +172,10 @@ def test_an_image_is_encoded_once_for_any_number_of_questions(
 def _score_one_pair_at_a_time(
     model: ClipFlanT5Likelihood, pixels: Sequence[torch.Tensor], prompt_ids: Sequence[str]
 ) -> list[list[float]]:
-    """Score one pair at a time, like the released scripts."""
+    """Answer one pair of image and question at a time, like the released scripts.
+
+    Return the log-probabilities of the tokens of "Yes", by image and template of a question.
+    """
     prompts = read_texts()
     return [
         model.likelihood(model.encode([image]), [Question(0, template.replace("{}", prompts[prompt_id]), ("Yes",))])[0][

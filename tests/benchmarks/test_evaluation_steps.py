@@ -6,7 +6,10 @@ from tests.benchmarks.size import choose_size, expect, read_output
 
 MAX_MEMORY_RATIO = 1.05
 MAX_TIME_RATIO = 1.5
-"""Last quarter of the steps over the second one; the page with all steps is written anew at each step."""
+"""Maximum time per step in the last quarter of the steps, relative to the second quarter.
+
+The time may grow a little, because the page with all steps is written anew at each step.
+"""
 
 
 def test_memory_and_time_do_not_grow_with_the_number_of_steps(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,9 +23,9 @@ from tests.benchmarks.size import choose_size, expect, start_fresh_process
 from tests.operators.tiny import encode_image
 from tests.s3 import S3Server
 
-SIDE = choose_size(1024, 64)
-PHOTOGRAPHS = choose_size(8, 1)
-ROUNDS = choose_size(3, 1)
+IMAGE_SIDE = choose_size(1024, 64)
+N_PHOTOGRAPHS = choose_size(8, 1)
+N_ROUNDS = choose_size(3, 1)
 FORMATS: dict[str, dict[str, Any]] = {"PNG": {}, "JPEG": {"quality": 92}}
 CLIP_L_336 = CLIPImageProcessorPil(size={"shortest_edge": 336}, crop_size={"height": 336, "width": 336})
 CORES = len(os.sched_getaffinity(0))
@@ -46,8 +46,8 @@ def shard(request: pytest.FixtureRequest, s3_server: S3Server) -> Iterator[Shard
     fs, bucket = s3_server.filesystem(), f"feeding-{request.param.lower()}"
     fs.mkdir(bucket)
     contents = [
-        encode_image(make_photograph(seed, SIDE), request.param, **FORMATS[request.param])
-        for seed in range(PHOTOGRAPHS)
+        encode_image(make_photograph(seed, IMAGE_SIDE), request.param, **FORMATS[request.param])
+        for seed in range(N_PHOTOGRAPHS)
     ]
     contents *= 12 if request.param == "JPEG" else 4
     places = [f"s3://{bucket}/{number}" for number in range(len(contents))]
@@ -63,7 +63,7 @@ def shard(request: pytest.FixtureRequest, s3_server: S3Server) -> Iterator[Shard
 def measure_rates(*calls: Callable[[], int]) -> list[float]:
     """Return the images per second of each call: the median over rounds; the calls alternate."""
     seconds: list[list[float]] = [[] for _ in calls]
-    for _ in range(ROUNDS):
+    for _ in range(N_ROUNDS):
         for call, taken in zip(calls, seconds, strict=True):
             began = time.monotonic()
             images = call()
@@ -121,9 +121,9 @@ def test_a_shard_is_prepared_by_all_cores(shard: Shard, way: str, capsys: pytest
     size = (shard.embedded.nbytes / len(table)) / 1000
     with capsys.disabled():
         print(
-            f"\n{SIDE}x{SIDE} images of {size:.0f} KB, {way}, {CORES} cores: one loop decodes {one:.0f} images/s, "
-            f"one loop per core {cores:.0f}, {CORES} decoders {many:.0f}; the decoders reach {many / one / CORES:.2f} "
-            "of "
-            f"one loop times the cores and {many / cores:.2f} of one loop per core ({MIN_SHARE_OF_CORES} wanted)"
+            f"\n{IMAGE_SIDE}x{IMAGE_SIDE} images of {size:.0f} KB, {way}, {CORES} cores: one loop decodes {one:.0f} "
+            f"images/s, one loop per core {cores:.0f}, {CORES} decoders {many:.0f}; the decoders reach "
+            f"{many / one / CORES:.2f} of one loop times the cores and {many / cores:.2f} of one loop per core "
+            f"({MIN_SHARE_OF_CORES} wanted)"
         )
     expect(many >= MIN_SHARE_OF_CORES * cores)

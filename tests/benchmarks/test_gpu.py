@@ -18,8 +18,8 @@ from plumbline.operators.base.batches import BatchSize
 from plumbline.operators.models.networks.vlm import ChatVlm
 from tests.benchmarks.gpu import apart, flops
 from tests.benchmarks.gpu.measures import Load, make_load, score, score_file, score_pair
-from tests.benchmarks.gpu.rows import QUESTIONS, Amounts, Measured, format_table
-from tests.benchmarks.gpu.shapes import FAMILIES, TINY
+from tests.benchmarks.gpu.rows import N_QUESTIONS, Amounts, Measured, format_table
+from tests.benchmarks.gpu.shapes import FAMILIES, TINY_SHAPES
 from tests.benchmarks.gpu.stage import Shards, measure_sweep
 from tests.benchmarks.size import ROOT
 from tests.s3 import S3Server
@@ -29,7 +29,7 @@ ABSENT_PACKAGES = (
     "mistral_common nltk"
 )
 """Packages that GPU machines often lack: all of ours except torch, transformers and their dependencies."""
-IMAGES = 3
+N_IMAGES = 3
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(params=list(FAMILIES))
 def load(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Load]:
-    yield make_load(request.param, TINY[request.param], tmp_path, images=IMAGES, on_gpu=False)
+    yield make_load(request.param, TINY_SHAPES[request.param], tmp_path, images=N_IMAGES, on_gpu=False)
 
 
 @pytest.mark.parametrize("absent", ["", ABSENT_PACKAGES], ids=["all", "torch_alone"])
@@ -75,7 +75,7 @@ def test_one_command_measures_with_the_packages_of_a_gpu_machine(absent: str, tm
 
 def test_our_scores_equal_those_of_one_pair_at_a_time(load: Load) -> None:
     ours = score(load.model, load.pixels, load.questions, BatchSize(2))
-    pairs = [(image, text) for image in range(IMAGES) for text in (0, QUESTIONS - 1)]
+    pairs = [(image, text) for image in range(N_IMAGES) for text in (0, N_QUESTIONS - 1)]
     theirs = [score_pair(load.model, load.pixels[image], load.questions[image][text]) for image, text in pairs]
     assert theirs == pytest.approx([ours[image][text] for image, text in pairs], abs=1e-4)
     assert len({round(number, 3) for number in theirs}) > 2, "pairs differ, otherwise agreement would prove nothing"
@@ -84,7 +84,7 @@ def test_our_scores_equal_those_of_one_pair_at_a_time(load: Load) -> None:
 
 
 def test_a_sweep_with_a_failed_row_does_not_count_as_a_measurement(tmp_path: Path, s3_server: S3Server) -> None:
-    load = make_load("clip-flant5-xl", TINY["clip-flant5-xl"], tmp_path, images=IMAGES, on_gpu=False)
+    load = make_load("clip-flant5-xl", TINY_SHAPES["clip-flant5-xl"], tmp_path, images=N_IMAGES, on_gpu=False)
     shards = Shards(load.encoded, ["a dog", " ", "a cat"], 1, bucket="bench-failing")
     with pytest.raises(RuntimeError, match="prompt"):
         measure_sweep(load.resolved, load.model, shards, s3_server)
@@ -92,7 +92,7 @@ def test_a_sweep_with_a_failed_row_does_not_count_as_a_measurement(tmp_path: Pat
 
 @pytest.mark.parametrize("name", list(FAMILIES))
 def test_both_ways_of_scoring_run_in_a_gpus_precision(name: str, tmp_path: Path) -> None:
-    load = make_load(name, TINY[name], tmp_path, images=2, on_gpu=False, dtype="bfloat16")
+    load = make_load(name, TINY_SHAPES[name], tmp_path, images=2, on_gpu=False, dtype="bfloat16")
     assert {weight.dtype for weight in load.network.parameters()} == {torch.bfloat16}
     ours = score(load.model, load.pixels, load.questions, BatchSize(2))
     theirs = [score_pair(load.model, load.pixels[0], question) for question in load.questions[0]]
@@ -121,7 +121,7 @@ class KeptRows(list[Measured]):
 
 
 def test_a_model_that_fails_or_dies_becomes_a_row_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def deadly(*arguments: object) -> None:
+    def kill_itself(*arguments: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     results = KeptRows()
@@ -131,7 +131,7 @@ def test_a_model_that_fails_or_dies_becomes_a_row_with_the_reason(monkeypatch: p
     monkeypatch.setattr(
         apart, "PROCESS_CONTEXT", multiprocessing.get_context("fork")
     )  # so that the child inherits the patch
-    monkeypatch.setattr(apart, "measure_into", deadly)
+    monkeypatch.setattr(apart, "measure_into", kill_itself)
     killed = apart.measure_in_process("qwen2.5-vl-7b", "tiny", Amounts(), None, 60)
     assert killed.error is not None and "-9" in killed.error
     late = apart.measure_in_process("qwen2.5-vl-7b", "tiny", Amounts(), None, 0)

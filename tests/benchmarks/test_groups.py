@@ -11,7 +11,7 @@ from plumbline.jobs.scorer import open_scorer
 from tests.benchmarks.size import choose_size, expect
 from tests.serving import pack_pairs
 
-ROUNDS = choose_size(3, 1)
+N_ROUNDS = choose_size(3, 1)
 GROUPS = choose_size((8, 16), (2,))
 
 
@@ -37,7 +37,7 @@ def test_a_group_shares_the_work_that_depends_on_its_prompt(
         images = [pair.image for pair in pack_pairs(size)]
         time_scoring(images, list(islice(fresh_prompts, size)))
         group, different = [], []
-        for _ in range(ROUNDS):
+        for _ in range(N_ROUNDS):
             group.append(time_scoring(images, [next(fresh_prompts)] * size))
             different.append(time_scoring(images, list(islice(fresh_prompts, size))))
         ours, theirs = (statistics.median(spent) * 1000 for spent in (group, different))

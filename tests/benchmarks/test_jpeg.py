@@ -14,7 +14,7 @@ GENERATORS = ("atlas", "borealis", "cobalt", "drift", "ember", "flint", "garnet"
 METRICS = ("vqascore", "clipscore")
 QUALITIES = (75, 90, 95)
 """JPEG qualities; flow_grpo and LightRFT send images with 75, PIL's default."""
-PROMPTS = choose_size(256, 4)
+N_PROMPTS = choose_size(256, 4)
 
 
 def encode_jpeg(image: bytes, quality: int) -> bytes:
@@ -30,7 +30,7 @@ def count_reversals(before: np.ndarray, after: np.ndarray) -> float:
 
 
 def test_a_high_quality_jpeg_changes_scores_little() -> None:
-    pairs, scorer = pack_pairs(PROMPTS, GENERATORS), open_scorer(f"metric=[{','.join(METRICS)}]", "models=shapes")
+    pairs, scorer = pack_pairs(N_PROMPTS, GENERATORS), open_scorer(f"metric=[{','.join(METRICS)}]", "models=shapes")
 
     def score_images(images: list[bytes]) -> dict[str, np.ndarray]:
         table = scorer.score_table(images, [pair.prompt for pair in pairs])

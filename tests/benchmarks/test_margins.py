@@ -8,22 +8,22 @@ from pathlib import Path
 import pandas as pd
 
 from plumbline.operators.rewards.selection import SelectionConfig
-from plumbline.operators.rewards.values import MAX_TIE, measure_noise
+from plumbline.operators.rewards.values import MAX_TIE_FRACTION, measure_noise
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.rewards.scored_images import ScoredRun, gather_scores
 from plumbline.pipelines.store.store import Store
-from tests.bench_of import PACK
-from tests.benchmarks.size import HERE, choose_size, expect, run_module
+from tests.bench_of import SHAPES_FOLDER
+from tests.benchmarks.size import HERE_OPTIONS, choose_size, expect, run_module
 
 METRICS = ("vqascore", "gecko", "clipscore")
-TINY_OPTIONS = choose_size((), (*HERE, "limit=3", f"metric=[{','.join(METRICS)}]"))
+TINY_OPTIONS = choose_size((), (*HERE_OPTIONS, "limit=3", f"metric=[{','.join(METRICS)}]"))
 NAMES = {1: "better", 0: "as good", -1: "worse"}
 
 
 def read_requirements_met() -> dict[str, float]:
     """Return, for every image of the embedded benchmark by id, the fraction of requirements that it truly meets."""
-    expect = pd.read_parquet(PACK / "requirements.parquet").groupby("prompt_id").size()
-    images = pd.read_parquet(PACK / "truth.parquet")
+    expect = pd.read_parquet(SHAPES_FOLDER / "requirements.parquet").groupby("prompt_id").size()
+    images = pd.read_parquet(SHAPES_FOLDER / "truth.parquet")
     return {row.image_id: 1 - len(row.broken) / expect[row.prompt_id] for row in images.itertuples()}
 
 
@@ -39,12 +39,15 @@ def list_pairs(run: ScoredRun, metric: str) -> Iterator[tuple[float, int]]:
             better, worse = (first, second) if scores[first] > scores[second] else (second, first)
             margin = (scores[better] - scores[worse]) / noise
             gap = truth[run.get_image_id(better)] - truth[run.get_image_id(worse)]
-            if margin > MAX_TIE:
+            if margin > MAX_TIE_FRACTION:
                 yield float(margin), int(gap > 0) - int(gap < 0)
 
 
 def count_pairs(store: Path) -> dict[str, dict[bool, Counter[int]]]:
-    """Count the pairs by metric, by whether they are within the default margin, and by truth (see `list_pairs`)."""
+    """Return the number of pairs of images by metric, by whether they are within the default margin, and by truth.
+
+    The function `list_pairs` defines the truth: 1, 0 or -1. Pairs whose scores are tied are not counted.
+    """
     run = gather_scores(Store(StorageConfig().locate(str(store))), "latest", METRICS)
     counts = {metric: {True: Counter[int](), False: Counter[int]()} for metric in METRICS}
     for metric in METRICS:

@@ -27,7 +27,7 @@ from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.benchmarks.gpu import flops
 from tests.benchmarks.gpu.measures import Load, make_load
-from tests.benchmarks.gpu.shapes import FULL, TINY
+from tests.benchmarks.gpu.shapes import FULL_SHAPES, TINY_SHAPES
 from tests.benchmarks.gpu.stage import Shards, make_sweep_config
 from tests.benchmarks.size import choose_size, expect
 from tests.operators.tiny import refuse_fetch
@@ -36,8 +36,8 @@ from tests.s3 import S3Server
 OPERATIONS, SHARE = 790e12, 0.6
 CORES = 24, 16
 """Cores of a host per GPU: for an H200, and for smaller GPUs."""
-N_IMAGES, ROUNDS = choose_size(8, 2), choose_size(3, 1)
-SHAPES = choose_size(FULL, TINY)
+N_IMAGES, N_ROUNDS = choose_size(8, 2), choose_size(3, 1)
+SHAPES = choose_size(FULL_SHAPES, TINY_SHAPES)
 MODELS: list[tuple[str, dict[str, Any]]] = [("clip-flant5-xl", {}), ("clip-flant5-xxl", {}), ("llava-1.5-7b", {})]
 MODELS += [(name, {"max_pixels": side**2}) for name in ("qwen2.5-vl-7b", "qwen3-vl-8b") for side in (1024, 768, 512)]
 VIT_H = CLIPVisionConfig(
@@ -52,7 +52,7 @@ class FeedingCost(NamedTuple):
 
     name: str
     operations: float
-    """Operations for one pair."""
+    """Floating-point operations for one pair of an image and a text."""
     milliseconds: float
     """Processor milliseconds for one image."""
     decoders: tuple[int, ...]
@@ -83,7 +83,7 @@ def one_thread() -> Iterator[None]:
 
 
 def make_model(name: str, folder: Path, **options: Any) -> Load:
-    """Return a full-size model without weights."""
+    """Return a full-size model without weights, with images and questions for it."""
     folder.mkdir()
     return make_load(name, SHAPES[name], folder, images=N_IMAGES, on_gpu=False, device="meta", **options)
 
@@ -100,7 +100,7 @@ def make_shard_reader(server: S3Server, load: Load) -> Callable[[], pa.Table]:
 def measure_image_milliseconds(call: Callable[[], object]) -> float:
     """Return the processor time per image in a call, as the minimum of several rounds."""
     least = float("inf")
-    for _ in range(ROUNDS + 1):
+    for _ in range(N_ROUNDS + 1):
         began = time.process_time()
         call()
         least = min(least, time.process_time() - began)

@@ -13,7 +13,7 @@ from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForCon
 
 from plumbline.operators.models.calls import Question
 from plumbline.operators.models.families import model_config
-from plumbline.operators.models.families.vlm import CHAT
+from plumbline.operators.models.families.vlm import CHAT_PROFILE
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.networks.vlm import ChatVlm
 from plumbline.operators.models.resolution import resolve_model
@@ -21,14 +21,14 @@ from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import sweep_config, write_benchmark
-from tests.benchmarks.size import HERE, RAY, choose_size, expect, run_module
+from tests.benchmarks.size import HERE_OPTIONS, RAY_FIXTURES, choose_size, expect, run_module
 from tests.operators.tiny import BYTE_VOCABULARY, LLAVA_TEMPLATE, save_byte_tokenizer, write_json
 
 IMAGES, QUESTIONS = choose_size((8, 10), (2, 2))
-SIDE, PATCH = choose_size(192, 32), 8
+IMAGE_SIDE, PATCH = choose_size(192, 32), 8
 """Side of an image and of a patch in pixels: an image is 576 tokens, as in LLaVA-1.5."""
-ROUNDS = choose_size(5, 1)
-PROMPTS = choose_size(16, 2)
+N_ROUNDS = choose_size(5, 1)
+N_PROMPTS = choose_size(16, 2)
 CHOICES = ("Yes", "No")
 
 
@@ -42,29 +42,29 @@ def vlm(tmp_path_factory: pytest.TempPathFactory) -> ChatVlm:
         **size, vocab_size=len(BYTE_VOCABULARY), num_hidden_layers=6, num_key_value_heads=4,
         max_position_embeddings=2048, eos_token_id=BYTE_VOCABULARY["</s>"], pad_token_id=BYTE_VOCABULARY["<pad>"],
     )  # fmt: skip
-    vision = CLIPVisionConfig(**size, num_hidden_layers=4, image_size=SIDE, patch_size=PATCH)
+    vision = CLIPVisionConfig(**size, num_hidden_layers=4, image_size=IMAGE_SIDE, patch_size=PATCH)
     config = LlavaConfig(
         text_config=text, vision_config=vision, image_token_id=BYTE_VOCABULARY["<image>"],
-        image_seq_length=(SIDE // PATCH) ** 2,
+        image_seq_length=(IMAGE_SIDE // PATCH) ** 2,
     )  # fmt: skip
     LlavaForConditionalGeneration(config).save_pretrained(folder)
     save_byte_tokenizer(folder, end="</s>")
     write_json(folder / "chat_template.json", {"chat_template": LLAVA_TEMPLATE})
-    size_of = {"size": {"shortest_edge": SIDE}, "crop_size": {"height": SIDE, "width": SIDE}}
+    size_of = {"size": {"shortest_edge": IMAGE_SIDE}, "crop_size": {"height": IMAGE_SIDE, "width": IMAGE_SIDE}}
     write_json(folder / "preprocessor_config.json", {"image_processor_type": "CLIPImageProcessor", **size_of})
     resolved = resolve_model(model_config(family="vlm", checkpoint=str(folder)), on_gpu=False)
-    model = load(replace(resolved, profile=CHAT), "likelihood")
+    model = load(replace(resolved, profile=CHAT_PROFILE), "likelihood")
     assert isinstance(model, ChatVlm)
     return model
 
 
 def draw_images() -> list[Image.Image]:
-    noise = np.random.default_rng(0).integers(0, 255, (IMAGES, SIDE, SIDE, 3), dtype=np.uint8)
+    noise = np.random.default_rng(0).integers(0, 255, (IMAGES, IMAGE_SIDE, IMAGE_SIDE, 3), dtype=np.uint8)
     return [Image.fromarray(pixels) for pixels in noise]
 
 
 def answer(model: ChatVlm, images: list[Image.Image], each: int) -> list[float]:
-    """Return the first log-probability of every answer to `each` questions about every image."""
+    """Ask `each` questions about every image; return the log-probability of each first choice's first token."""
     features = model.encode([model.preprocess(image) for image in images])
     asked = [Question(image, f"Is there a {n}?", CHOICES) for image in range(len(images)) for n in range(each)]
     return [choices[0][0] for choices in model.likelihood(features, asked)]
@@ -72,7 +72,7 @@ def answer(model: ChatVlm, images: list[Image.Image], each: int) -> list[float]:
 
 def time_fastest(*calls: Callable[[], object]) -> list[float]:
     """Return the shortest time of each call, in seconds; the calls alternate, so busy moments affect all of them."""
-    rounds = [[time_call(call) for call in calls] for _ in range(ROUNDS)]
+    rounds = [[time_call(call) for call in calls] for _ in range(N_ROUNDS)]
     return [min(taken) for taken in zip(*rounds, strict=True)]
 
 
@@ -94,12 +94,12 @@ def test_ten_questions_on_an_image_cost_at_most_twice_one(vlm: ChatVlm, capsys: 
 def test_batches_beat_one_pair_at_a_time(vlm: ChatVlm, capsys: pytest.CaptureFixture[str]) -> None:
     images = draw_images()
 
-    def pair(image: Image.Image, n: int) -> float:
+    def score_pair(image: Image.Image, n: int) -> float:
         features = vlm.encode([vlm.preprocess(image)])
         return vlm.likelihood(features, [Question(0, f"Is there a {n}?", CHOICES)])[0][0][0]
 
     def answer_pair_by_pair() -> list[float]:
-        return [pair(image, n) for image in images for n in range(QUESTIONS)]
+        return [score_pair(image, n) for image in images for n in range(QUESTIONS)]
 
     batched = answer(vlm, images, QUESTIONS)
     assert batched == pytest.approx(answer_pair_by_pair(), abs=1e-4)
@@ -112,21 +112,21 @@ def test_batches_beat_one_pair_at_a_time(vlm: ChatVlm, capsys: pytest.CaptureFix
 
 def run_counted_sweep(folder: Path, store: Path) -> tuple[FinishedSweep, int]:
     """Run a sweep whose metric asks the language model once per prompt; return the sweep and the number of calls."""
-    planned = plan_sweep(sweep_config(folder, store, "metric=[gecko_baseline]", "cluster=local", *HERE))
+    planned = plan_sweep(sweep_config(folder, store, "metric=[gecko_baseline]", "cluster=local", *HERE_OPTIONS))
     done = run_sweep(planned, lambda progress: None)
     return done, done.usage["questions:llm"].calls
 
 
-@pytest.mark.usefixtures(*RAY)
+@pytest.mark.usefixtures(*RAY_FIXTURES)
 @pytest.mark.parametrize("generators", [1, 5])
 def test_the_language_model_is_called_once_per_prompt_for_any_number_of_generators(
     generators: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ["atlas", "borealis", "cobalt", "drift", "ember"][:generators]
-    done, calls = run_counted_sweep(write_benchmark(tmp_path / "bench", names, count=PROMPTS), tmp_path / "store")
+    done, calls = run_counted_sweep(write_benchmark(tmp_path / "bench", names, count=N_PROMPTS), tmp_path / "store")
     with capsys.disabled():
-        print(f"\n{generators} generators, {PROMPTS} prompts: {calls} calls of the language model")
-    assert (done.exit_code, calls) == (0, PROMPTS)
+        print(f"\n{generators} generators, {N_PROMPTS} prompts: {calls} calls of the language model")
+    assert (done.exit_code, calls) == (0, N_PROMPTS)
 
 
 def test_the_size_of_a_question_in_the_store_does_not_grow_with_their_number(

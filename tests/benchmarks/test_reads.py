@@ -15,12 +15,12 @@ from tests.benchmarks.photographs import write_photographs
 from tests.benchmarks.size import choose_size, expect
 from tests.faults.proxy import FaultProxy
 
-GENERATORS = choose_size(17, 2)
-PROMPTS = choose_size(742, 8)
-SIDE = choose_size(400, 64)
+N_GENERATORS = choose_size(17, 2)
+N_PROMPTS = choose_size(742, 8)
+IMAGE_SIDE = choose_size(400, 64)
 METRICS = ("vqascore", "clipscore")
 MAX_FOR_PLAN, MAX_FOR_REPORT = 0.03, 0.03
-"""Maximum fractions of the bytes of all images."""
+"""Maximum fractions of the bytes of all images that a plan and a report may read."""
 MAX_SECONDS = 10.0
 """Maximum CPU seconds for a report and for the proxy."""
 
@@ -33,7 +33,7 @@ def count_image_bytes(proxy: FaultProxy) -> int:
 def test_plans_and_reports_read_little_of_the_images(
     proxy: FaultProxy, bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_photographs(tmp_path, GENERATORS, PROMPTS, SIDE)
+    write_photographs(tmp_path, N_GENERATORS, N_PROMPTS, IMAGE_SIDE)
     files = list((tmp_path / "images").glob("generator*/*.parquet"))
     size = sum(file.stat().st_size for file in files)
     fs = fsspec.filesystem("s3", use_listings_cache=False)
@@ -56,7 +56,7 @@ def test_plans_and_reports_read_little_of_the_images(
     share = report / size
     with capsys.disabled():
         print(
-            f"\n{GENERATORS * PROMPTS} images of {GENERATORS} generators, {size / 1e6:.0f} MB: the plan reads "
+            f"\n{N_GENERATORS * N_PROMPTS} images of {N_GENERATORS} generators, {size / 1e6:.0f} MB: the plan reads "
             f"{plan:.1%} of these bytes, the report with {pictures} pictures {share:.1%}, in {seconds:.1f} s of CPU "
             "including the counting proxy"
         )

@@ -25,10 +25,10 @@ CELLS = 2 + len(METRICS)
 """Cells per image shard: answers, similarities, and the scores of both metrics."""
 FEW, MANY = choose_size((2, 10), (1, 2))
 """Numbers of shards of four images."""
-WRITES = 1
+N_WRITES = 1
 """Number of writes per cell."""
-READS = 2
-"""Maximum reads per cell, including its source, the cells that it depends on, and the run that contains it."""
+N_READS = 2
+"""Maximum number of reads per cell, including those of its source, of cells that it depends on, and for its run."""
 MAX_ADDED = 2
 """Maximum number of additional requests for reading a longer list of shards."""
 
@@ -47,8 +47,8 @@ def test_a_cell_takes_one_write_and_an_unchanged_night_reads_no_cell(
             f"a night without new images: {describe_counts(few[1])} with {FEW} shards, "
             f"{describe_counts(many[1])} with {MANY}"
         )
-    assert shard["PUT"] == CELLS * WRITES
-    assert shard["GET"] <= CELLS * READS
+    assert shard["PUT"] == CELLS * N_WRITES
+    assert shard["GET"] <= CELLS * N_READS
     assert not shard["HEAD"], "every GET response already has the ETag that identifies a file"
     assert many[1].total() <= few[1].total() + MAX_ADDED
 
@@ -69,7 +69,7 @@ def test_an_ingest_takes_the_same_number_of_requests_for_every_further_tar(
             f"an ingest of {FEW} of them: {describe_counts(few)}"
         )
     assert tar["PUT"] == 2, "the shard, and the record that the tar was read completely"
-    assert tar["GET"] + tar["HEAD"] <= 2 * READS
+    assert tar["GET"] + tar["HEAD"] <= 2 * N_READS
 
 
 def count_ingest_requests(proxy: FaultProxy, folder: Path, bucket: str, tars: int) -> Counter[str]:
@@ -82,7 +82,10 @@ def count_ingest_requests(proxy: FaultProxy, folder: Path, bucket: str, tars: in
 def count_night_requests(
     proxy: FaultProxy, folder: Path, bucket: str, shards: int
 ) -> tuple[Counter[str], Counter[str]]:
-    """Count the requests of a sweep over one generator's `shards` shards, and of a later sweep without new images."""
+    """Return the numbers of requests by kind: of planning and running a sweep over `shards` shards, and of a later job.
+
+    The later job sweeps over the same shards when all scores and the report exist.
+    """
     write_rows(folder / "prompts.parquet", prompts(4 * shards), row_group=4 * MANY)
     write_rows(folder / "images/atlas/00000.parquet", images("atlas", 4 * shards), row_group=4)
     fsspec.filesystem("s3", use_listings_cache=False).put(f"{folder}/", f"{bucket}/bench/", recursive=True)
@@ -93,7 +96,10 @@ def count_night_requests(
 
 
 def count_requests(proxy: FaultProxy, call: Callable[[], int]) -> Counter[str]:
-    """Count the requests of a successful call by kind, without heartbeats, which depend on time."""
+    """Return the number of requests that a call makes, by kind; the call must return 0.
+
+    Heartbeats are left out, because their number depends on time.
+    """
     before = len(proxy.requests)
     assert call() == 0
     return Counter(find_request_kind(request) for request in proxy.requests[before:] if "/sweeps/" not in request)

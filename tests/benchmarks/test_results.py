@@ -21,7 +21,7 @@ MAX_NIGHT = 0.5
 
 MAX_ROW_BYTES = 256
 """Maximum memory of a report per row of one metric, in bytes."""
-METRICS = choose_size(10, 2)
+N_METRICS = choose_size(10, 2)
 MAX_METRIC_GROWTH = 4.0
 """Maximum growth of a report's memory, beyond that of a small report, when the number of metrics grows tenfold.
 
@@ -76,7 +76,7 @@ def test_a_report_keeps_the_scores_of_one_metric_in_memory_at_a_time(
     small, large = tmp_path / str(few), tmp_path / str(many)
     run_scripted_sweep(small)
     grown = []
-    for metrics in (1, METRICS):
+    for metrics in (1, N_METRICS):
         run_scripted_sweep(large, f"store-{metrics}", metrics)
         base, peak = read_output("reports", f"{small}/store", f"{large}/store-{metrics}")
         grown.append(peak - base)

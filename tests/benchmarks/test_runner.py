@@ -19,11 +19,11 @@ from plumbline.pipelines.running.events import Totals
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.benchmarks.driver_rate import NODE, measure
-from tests.benchmarks.size import HERE, choose_size, expect, read_output, run_module
+from tests.benchmarks.size import HERE_OPTIONS, choose_size, expect, read_output, run_module
 
-SHARDS = choose_size(500, 20)
-TINY_OPTIONS = choose_size((), (*HERE, "benchmark.limit=1"))
-ROUNDS = choose_size(3, 1)
+N_SHARDS = choose_size(500, 20)
+TINY_OPTIONS = choose_size((), (*HERE_OPTIONS, "benchmark.limit=1"))
+N_ROUNDS = choose_size(3, 1)
 BARE_LOOP_COMMAND = ("tests.benchmarks.bare_clip", *choose_size((), ("atlas",)))
 MAX_MS = 10.0
 """Maximum milliseconds of the driver per shard."""
@@ -31,10 +31,10 @@ MAX_MS = 10.0
 
 def test_the_driver_takes_less_than_ten_milliseconds_for_a_shard(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = ClusterConfig(num_cpus=2, pools={NODE.name: PoolConfig(num_cpus=0.1)})
-    _, ms = measure(cluster, SHARDS, CALLS_PER_ACTOR)
+    _, ms = measure(cluster, N_SHARDS, CALLS_PER_ACTOR)
     with capsys.disabled():
         print(
-            f"\n{SHARDS} empty shards: each takes {ms['driver']:.1f} ms of the driver's CPU and "
+            f"\n{N_SHARDS} empty shards: each takes {ms['driver']:.1f} ms of the driver's CPU and "
             f"{ms['ProgressLog']:.1f} ms of the progress log's"
         )
     expect(ms["driver"] < MAX_MS)
@@ -51,11 +51,11 @@ def time_phase(phases: Phases, name: str) -> Iterator[None]:
 
 
 def time_calls(phases: Phases, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    def timed_function(*arguments: Any, **options: Any) -> Any:
+    def call_timed(*arguments: Any, **options: Any) -> Any:
         with time_phase(phases, name):
             return function(*arguments, **options)
 
-    return timed_function
+    return call_timed
 
 
 def test_a_small_sweep_prints_the_time_of_each_phase(
@@ -105,7 +105,7 @@ def test_a_small_sweep_in_this_process_takes_little_more_than_a_bare_loop(
     """Sweep and loop alternate, and the fastest run of each counts, because other processes may slow down an import."""
     sweep = ["jobs.sweep", "sweep=shapes", "metric=[clipscore]", "cluster=here", *TINY_OPTIONS]
     seconds: dict[str, list[float]] = {"bare": [], "sweep": []}
-    for number in range(ROUNDS):
+    for number in range(N_ROUNDS):
         for name, command in (("bare", BARE_LOOP_COMMAND), ("sweep", [*sweep, f"store={tmp_path}/{number}"])):
             began = time.monotonic()
             printed = run_module(*command)

@@ -17,7 +17,7 @@ from plumbline.jobs.command import get_command, load_values
 from plumbline.operators.base import schemas
 from plumbline.pipelines.base.exit_codes import Ending
 from plumbline.pipelines.base.storage import Entry
-from plumbline.pipelines.maintenance.running_sweeps import DELETING
+from plumbline.pipelines.maintenance.running_sweeps import DELETION_LEASE
 from plumbline.pipelines.nightly.outcome import NightOutcome, get_outcome_path
 from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from plumbline.pipelines.store.lease import LEASES_FOLDER
@@ -27,7 +27,7 @@ from plumbline.pipelines.sweeps.results import Results
 from plumbline.pipelines.sweeps.writing import write_run
 from tests.bench_of import images, prompts, write_rows
 from tests.benchmarks.size import (
-    HERE,
+    HERE_OPTIONS,
     ROOT,
     TINY,
     choose_size,
@@ -89,19 +89,19 @@ class PlanningCost(NamedTuple):
 def measure_planning(overrides: Sequence[str]) -> PlanningCost:
     """Plan over committed cells, in a process that does nothing else."""
     listed = []
-    below = Store._below
+    below = Store._iterate_below
 
     def count_listing(self: Store, folder: str) -> Iterator[tuple[str, Entry]]:
         listed.append(folder)
         return below(self, folder)
 
-    with patch.object(Store, "_below", count_listing):
+    with patch.object(Store, "_iterate_below", count_listing):
         began = time.process_time()
         plan = plan_overrides(overrides).plan
         seconds = time.process_time() - began
     assert not plan.missing
     recipes = {cell.path.rsplit("/", 2)[0] for cell in plan.cells}
-    assert recipes | {f"{LEASES_FOLDER}/{DELETING}"} <= set(listed), "and the lease for deletion"
+    assert recipes | {f"{LEASES_FOLDER}/{DELETION_LEASE}"} <= set(listed), "and the lease for deletion"
     return PlanningCost(len(plan.cells), listed, seconds, read_peak_memory(os.getpid()))
 
 
@@ -188,7 +188,7 @@ def measure_peaks(folder: Path, copies: int) -> Peaks:
     records = images("atlas", ROWS)
     for copy in range(copies):
         write_rows(folder / f"bench/images/atlas/{copy}.parquet", records, row_group=ROWS)
-    command = ["jobs.sweep", "sweep=shapes", f"store={folder}/store", "metric=[clipscore]", *HERE]
+    command = ["jobs.sweep", "sweep=shapes", f"store={folder}/store", "metric=[clipscore]", *HERE_OPTIONS]
     command += [f"benchmark.prompts={folder}/bench/prompts.parquet", f"benchmark.images={folder}/bench/images"]
     if TINY:
         run_module(*command)
@@ -208,7 +208,7 @@ def measure_peaks(folder: Path, copies: int) -> Peaks:
 
 
 def list_processes(session: int, mark: bytes) -> list[int]:
-    """Return the processes of a session whose command line contains a mark."""
+    """Return the ids of the processes of a session whose command line contains `mark`."""
     found = []
     for entry in Path("/proc").iterdir():
         try:

@@ -27,24 +27,24 @@ from tests.benchmarks.photographs import make_photograph
 from tests.benchmarks.size import TINY, choose_size, expect
 from tests.serving import ROOT, TOKEN, Pair, Running, ask_score, pack_pairs, run_service
 
-CLIENTS = choose_size(64, 4)
-BATCH = 32
-ROUNDS = choose_size(3, 1)
-IMAGES = choose_size(1536, 12)
+N_CLIENTS = choose_size(64, 4)
+BATCH_SIZE = 32
+N_ROUNDS = choose_size(3, 1)
+N_IMAGES = choose_size(1536, 12)
 """Number of images per round."""
-MANY_CLIENTS = choose_size(256, 8)
-LARGE_IMAGES = choose_size(8, 2)
+N_MANY_CLIENTS = choose_size(256, 8)
+N_LARGE_IMAGES = choose_size(8, 2)
 SERVE_SECONDS = float(os.environ.get("SERVE_SECONDS", "40"))
 MAX_GROWTH = 20
 """Maximum growth, in MB, of a warm process under load."""
-METRIC = "metric=[vqascore]"
+METRIC_OPTION = "metric=[vqascore]"
 pytestmark = pytest.mark.slow  # a service takes as long to start in any size
 skip_if_tiny = pytest.mark.skipif(TINY, reason="starts a separate service")
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    words = (METRIC, f"batch={BATCH}", "threads=1")
+    words = (METRIC_OPTION, f"batch={BATCH_SIZE}", "threads=1")
     with run_service(tmp_path_factory.mktemp("serve") / "log", *words) as running:
         yield running
 
@@ -60,7 +60,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def scorer(one_thread: None) -> Scorer:
-    return open_scorer(METRIC, "models=shapes")
+    return open_scorer(METRIC_OPTION, "models=shapes")
 
 
 def save_clip_of_common_size(folder: Path) -> Path:
@@ -86,14 +86,14 @@ def pairs() -> Iterator[Pair]:
 
 
 class Load(NamedTuple):
-    """Measurements of the clients."""
+    """Measurements of clients that send requests to the service at the same time."""
 
     rate: float
-    """Images per second."""
+    """Images per second over all clients."""
     seconds: list[float]
     """Seconds of every request, including its retries."""
     scores: list[list[float | None]]
-    """The score returned for every image."""
+    """The scores in the response to each request; there is one score, because a request has one image."""
     retries: int
 
     def find_latency(self, percent: int) -> float:
@@ -109,16 +109,19 @@ async def ask_all(
     pairs: Sequence[Pair],
     kill: Sequence[int] = (),
     metric: str = "vqascore",
-    clients: int = CLIENTS,
+    clients: int = N_CLIENTS,
 ) -> Load:
-    """Measure clients that send one image at a time; after a third of the images, kill the processes in `kill`."""
+    """Return the measurements of `clients` clients, each of which sends one image at a time.
+
+    After a third of the images, the processes with the ids in `kill` are killed.
+    """
     bodies = [make_body(pair) for pair in pairs]
     places, seconds, retries = iter(range(len(pairs))), [0.0] * len(pairs), [0]
     scores: list[list[float | None]] = [[] for _ in pairs]
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
     address = f"http://127.0.0.1:{service.port}/score"
 
-    async def client(session: aiohttp.ClientSession) -> None:
+    async def send_requests(session: aiohttp.ClientSession) -> None:
         for place in places:
             begun = time.perf_counter()
             if kill and place == len(pairs) // 3:
@@ -140,15 +143,15 @@ async def ask_all(
     connector = aiohttp.TCPConnector(limit=clients)
     async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
         begun = time.perf_counter()
-        await asyncio.gather(*(client(session) for _ in range(clients)))
+        await asyncio.gather(*(send_requests(session) for _ in range(clients)))
         return Load(len(pairs) / (time.perf_counter() - begun), seconds, scores, retries[0])
 
 
 def score_offline(scorer: Scorer, pairs: Sequence[Pair]) -> tuple[float, list[float | None]]:
-    """Return the images per second and the scores."""
+    """Score the pairs without the service; return the images per second and each pair's score."""
     begun, scores = time.perf_counter(), []
-    for place in range(0, len(pairs), BATCH):
-        batch = pairs[place : place + BATCH]
+    for place in range(0, len(pairs), BATCH_SIZE):
+        batch = pairs[place : place + BATCH_SIZE]
         table = scorer.score_table([pair.image for pair in batch], [pair.prompt for pair in batch])
         scores += table.column("score").to_pylist()
     return len(pairs) / (time.perf_counter() - begun), scores
@@ -158,19 +161,19 @@ def compare_with_offline(
     service: Running, scorer: Scorer, pairs: Iterator[Pair], metric: str, images: int
 ) -> list[float]:
     """Return the service's rate in each round as a fraction of the offline rate; check that the scores are the same."""
-    score_offline(scorer, list(islice(pairs, CLIENTS)))
-    asyncio.run(ask_all(service, list(islice(pairs, CLIENTS)), metric=metric))
+    score_offline(scorer, list(islice(pairs, N_CLIENTS)))
+    asyncio.run(ask_all(service, list(islice(pairs, N_CLIENTS)), metric=metric))
     shares = []
-    for _ in range(ROUNDS):
+    for _ in range(N_ROUNDS):
         asked = list(islice(pairs, images))
         offline, expected = score_offline(scorer, asked)
         load = asyncio.run(ask_all(service, asked, metric=metric))
         shares.append(load.rate / offline)
         assert [score for (score,) in load.scores] == pytest.approx(expected, abs=1e-5)
         print(
-            f"\n{CLIENTS} clients that send one image per request: {load.rate:.0f} images/s, offline {offline:.0f}/s "
+            f"\n{N_CLIENTS} clients that send one image per request: {load.rate:.0f} images/s, offline {offline:.0f}/s "
             "in "
-            f"batches of {BATCH} (ratio {shares[-1]:.2f}); p50 {load.find_latency(50):.0f} ms, "
+            f"batches of {BATCH_SIZE} (ratio {shares[-1]:.2f}); p50 {load.find_latency(50):.0f} ms, "
             f"p99 {load.find_latency(99):.0f} ms"
         )
     print(f"median ratio {statistics.median(shares):.2f}")
@@ -183,7 +186,7 @@ def test_many_clients_reach_the_offline_rate_with_a_model_of_common_size(
 ) -> None:
     clip = save_clip_of_common_size(tmp_path / "clip")
     words = ("metric=[clipscore]", "models=shapes", f"models.clip.checkpoint={clip}")
-    with run_service(tmp_path / "log", *words[:1], *words[2:], f"batch={BATCH}", "threads=1") as service:
+    with run_service(tmp_path / "log", *words[:1], *words[2:], f"batch={BATCH_SIZE}", "threads=1") as service:
         shares = compare_with_offline(service, open_scorer(*words), pairs, "clipscore", 192)
     expect(statistics.median(shares) >= 0.85)
 
@@ -196,22 +199,22 @@ def test_many_clients_reach_most_of_a_tiny_models_offline_rate(
     The clients and the service share a core. The median fraction of the offline rate was 0.92, or 0.78 on machines
     where the replica shares that core as well.
     """
-    shares = compare_with_offline(service, scorer, pairs, "vqascore", IMAGES)
+    shares = compare_with_offline(service, scorer, pairs, "vqascore", N_IMAGES)
     expect(statistics.median(shares) >= 0.7)
 
 
 def test_more_clients_than_usual_only_wait_longer(service: Running, pairs: Iterator[Pair]) -> None:
-    asyncio.run(ask_all(service, list(islice(pairs, MANY_CLIENTS)), clients=MANY_CLIENTS))
-    load = asyncio.run(ask_all(service, list(islice(pairs, 2 * IMAGES)), clients=MANY_CLIENTS))
+    asyncio.run(ask_all(service, list(islice(pairs, N_MANY_CLIENTS)), clients=N_MANY_CLIENTS))
+    load = asyncio.run(ask_all(service, list(islice(pairs, 2 * N_IMAGES)), clients=N_MANY_CLIENTS))
     middle, slowest = load.find_latency(50), load.find_latency(99)
-    print(f"\n{MANY_CLIENTS} clients: {load.rate:.0f} images/s; p50 {middle:.0f} ms, p99 {slowest:.0f} ms")
+    print(f"\n{N_MANY_CLIENTS} clients: {load.rate:.0f} images/s; p50 {middle:.0f} ms, p99 {slowest:.0f} ms")
     expect(slowest < 3 * middle)
 
 
 def test_multipart_images_cost_less_than_base64(service: Running) -> None:
     """The scores of the images are cached, so that only the request formats differ."""
-    pngs = [encode_png(make_photograph(seed, choose_size(1024, 64))) for seed in range(LARGE_IMAGES)]
-    prompts = [f"photograph {seed}" for seed in range(LARGE_IMAGES)]
+    pngs = [encode_png(make_photograph(seed, choose_size(1024, 64))) for seed in range(N_LARGE_IMAGES)]
+    prompts = [f"photograph {seed}" for seed in range(N_LARGE_IMAGES)]
     seconds: dict[str, list[float]] = {"base64": [], "multipart": []}
     with requests.Session() as session:
         for _ in range(choose_size(12, 2)):
@@ -221,7 +224,7 @@ def test_multipart_images_cost_less_than_base64(service: Running) -> None:
                     scores = ask_score(session, service.url, [*map(Pair, pngs, prompts)])
                 else:
                     scores = ask_in_parts(session, service.url, pngs, prompts)
-                seconds[form].append((time.perf_counter() - begun) / LARGE_IMAGES)
+                seconds[form].append((time.perf_counter() - begun) / N_LARGE_IMAGES)
                 assert None not in [score["vqascore"] for score in scores]
     middle = {form: statistics.median(of_form) * 1000 for form, of_form in seconds.items()}
     size = len(pngs[0]) / 1e6
@@ -249,8 +252,8 @@ def ask_in_parts(
 @skip_if_tiny
 def test_memory_is_flat_under_load(pairs: Iterator[Pair], tmp_path: Path) -> None:
     """The load lasts SERVE_SECONDS; memory is compared after a quarter of it and at the end. No score is cached."""
-    known, sizes = list(islice(pairs, IMAGES)), []
-    with run_service(tmp_path / "log", METRIC, f"batch={BATCH}", "threads=1", "cached_scores=0") as service:
+    known, sizes = list(islice(pairs, N_IMAGES)), []
+    with run_service(tmp_path / "log", METRIC_OPTION, f"batch={BATCH_SIZE}", "threads=1", "cached_scores=0") as service:
         processes = {"service": service.process.pid, "replica": service.replicas()[0]}
         begun = time.perf_counter()
         while time.perf_counter() - begun < SERVE_SECONDS:
@@ -272,13 +275,13 @@ def read_megabytes(pid: int) -> float:
 def test_killing_a_replica_under_load_loses_and_repeats_no_score(
     service: Running, scorer: Scorer, pairs: Iterator[Pair]
 ) -> None:
-    asked = list(islice(pairs, IMAGES))
+    asked = list(islice(pairs, N_IMAGES))
     _, expected = score_offline(scorer, asked)
     load = asyncio.run(ask_all(service, asked, kill=service.replicas()))
-    assert [len(scores) for scores in load.scores] == [1] * IMAGES
+    assert [len(scores) for scores in load.scores] == [1] * N_IMAGES
     assert [score for (score,) in load.scores] == pytest.approx(expected, abs=1e-5)
     print(
-        f"\nthe only replica killed: all {IMAGES} requests answered once with the offline scores, {load.retries} of "
+        f"\nthe only replica killed: all {N_IMAGES} requests answered once with the offline scores, {load.retries} of "
         f"them after the client asked again; the longest took {max(load.seconds):.1f} s, the median "
         f"{load.find_latency(50):.0f} ms"
     )
@@ -288,18 +291,18 @@ def test_killing_a_replica_under_load_loses_and_repeats_no_score(
 def test_killing_one_of_two_replicas_under_load_loses_and_repeats_no_score(
     scorer: Scorer, pairs: Iterator[Pair], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    words = (METRIC, f"batch={BATCH}", "threads=1", "replicas=2", "num_cpus=0.5")
+    words = (METRIC_OPTION, f"batch={BATCH_SIZE}", "threads=1", "replicas=2", "num_cpus=0.5")
     with run_service(tmp_path_factory.mktemp("two") / "log", *words) as service:
-        asyncio.run(ask_all(service, list(islice(pairs, CLIENTS))))
-        both = asyncio.run(ask_all(service, list(islice(pairs, IMAGES))))
+        asyncio.run(ask_all(service, list(islice(pairs, N_CLIENTS))))
+        both = asyncio.run(ask_all(service, list(islice(pairs, N_IMAGES))))
         first, second = service.replicas()
-        asked = list(islice(pairs, IMAGES))
+        asked = list(islice(pairs, N_IMAGES))
         load = asyncio.run(ask_all(service, asked, kill=[first]))
         assert second in service.replicas() and first not in service.replicas()
     _, expected = score_offline(scorer, asked)
-    assert [len(scores) for scores in load.scores] == [1] * IMAGES
+    assert [len(scores) for scores in load.scores] == [1] * N_IMAGES
     assert [score for (score,) in load.scores] == pytest.approx(expected, abs=1e-5)
     print(
-        f"\ntwo replicas: {both.rate:.0f} images/s; one of them killed: all {IMAGES} requests answered once with the "
+        f"\ntwo replicas: {both.rate:.0f} images/s; one of them killed: all {N_IMAGES} requests answered once with the "
         f"offline scores at {load.rate:.0f} images/s, the longest took {max(load.seconds):.1f} s"
     )

@@ -26,7 +26,7 @@ MAX_MEGABYTES = 1_000
 
 
 def make_ratings(rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean ratings by three raters, and noisy scores that follow them."""
+    """Return the mean ratings of `rows` images by three raters, and a metric's noisy scores that follow the ratings."""
     random = np.random.default_rng(0)
     truth = random.normal(size=rows)
     human = np.mean(
@@ -36,13 +36,13 @@ def make_ratings(rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def make_labels(rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return binary labels, which have the largest number of ties."""
+    """Return people's binary labels of `rows` images, which have very many ties, and a metric's scores."""
     human, metric = make_ratings(rows)
     return (human > 3).astype(float), metric
 
 
 def calibrate_by_brute_force(human: np.ndarray, metric: np.ndarray) -> float:
-    """List and sort every pair once, vectorised like the pair histograms of other packages."""
+    """Return the best accuracy, found by listing and sorting every pair once, as other packages do with numpy."""
     i, j = np.triu_indices(len(human), 1)
     difference = np.abs(metric[i] - metric[j])
     sign = np.sign(human[i] - human[j])
@@ -61,7 +61,10 @@ def time_call(call: Callable[[], object]) -> float:
 
 
 def measure_peak_megabytes(make: Callable[[int], tuple[np.ndarray, np.ndarray]]) -> float:
-    """Return this process's peak memory after the largest calibration; ru_maxrss would include that of its parent."""
+    """Return this process's peak memory in MB after the largest calibration.
+
+    It is read from /proc, because ru_maxrss would include the memory of the parent process.
+    """
     calibrate_ties(*make(max(SIZES)))
     return read_peak_memory(os.getpid())
 
@@ -89,7 +92,7 @@ def test_tie_calibration_is_exact_and_faster_than_all_pairs(capsys: pytest.Captu
 
 
 def measure_walks_one_by_one(nodes: pd.DataFrame, scores: pd.DataFrame, graph: str) -> None:
-    """Compute a metric's statistics on a graph as in the released code, with a separate call of scipy for each."""
+    """Compute each metric's statistics on a graph as in the released code, with a separate call of scipy for each."""
     levels = nodes.loc[nodes["graph_id"] == graph]
     values = scores.loc[levels["image_id"]]
     for metric in scores:

@@ -14,18 +14,18 @@ from plumbline.pipelines.running.events import Totals
 from plumbline.pipelines.store.store import Store, decode_cell, encode_cell
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import PACK, sweep_config
-from tests.benchmarks.size import HERE, choose_size, expect
+from tests.bench_of import SHAPES_FOLDER, sweep_config
+from tests.benchmarks.size import HERE_OPTIONS, choose_size, expect
 
 GENERATORS = choose_size(("atlas", "flint"), ("atlas",))
 MAX_FRACTION = 0.03
 """Maximum time for verification, as a fraction of the time of all stages."""
-READS = 2
+N_READS = 2
 """Number of reads of each cell: by the dependent stage, and by the driver or the report."""
-IMAGE_READS = 2
+N_IMAGE_READS = 2
 """Number of reads of each image: by the answers stage and by the similarities stage."""
-REPEATS = choose_size(5, 1)
-TINY_OPTIONS = choose_size((), (*HERE, "benchmark.limit=4"))
+N_REPEATS = choose_size(5, 1)
+TINY_OPTIONS = choose_size((), (*HERE_OPTIONS, "benchmark.limit=4"))
 
 
 def test_digests_and_checksums_cost_under_three_percent_of_a_sweep(
@@ -34,32 +34,34 @@ def test_digests_and_checksums_cost_under_three_percent_of_a_sweep(
     totals = Totals()
     generators = f"benchmark.generators=[{','.join(GENERATORS)}]"
     planned = plan_sweep(
-        sweep_config(PACK, tmp_path / "store", "cluster=local", "shard_rows=256", generators, *TINY_OPTIONS)
+        sweep_config(SHAPES_FOLDER, tmp_path / "store", "cluster=local", "shard_rows=256", generators, *TINY_OPTIONS)
     )
     assert run_sweep(planned, totals.add).exit_code == 0
     stages = sum(state.seconds for state in totals.nodes.values())
     tables = [planned.store.read(cell.path) for cell in planned.plan.cells]
     files = [read_content(planned.store, cell.path) for cell in planned.plan.cells]
     written = time_fastest(lambda: [encode_cell(table, {}) for table in tables]) - time_fastest(
-        lambda: list(map(serialize, tables))
+        lambda: list(map(serialize_scores, tables))
     )
-    read = time_fastest(lambda: list(map(decode_cell, files))) - time_fastest(lambda: list(map(deserialize, files)))
+    read = time_fastest(lambda: list(map(decode_cell, files))) - time_fastest(
+        lambda: list(map(deserialize_scores, files))
+    )
     images = [image for name in GENERATORS for image in read_encoded_images(name)]
     looked = time_fastest(lambda: digest_images(images))
-    cost = written + READS * read + IMAGE_READS * looked
+    cost = written + N_READS * read + N_IMAGE_READS * looked
     with capsys.disabled():
         print(
             f"\n{len(files)} cells of {sum(map(len, files)):,} bytes: checksums add {written:.3f} s to writing and "
-            f"{READS * read:.3f} s to reading, digests of images take {IMAGE_READS * looked:.3f} s; together "
+            f"{N_READS * read:.3f} s to reading, digests of images take {N_IMAGE_READS * looked:.3f} s; together "
             f"{cost / stages:.2%} of the stages' {stages:.1f} s ({MAX_FRACTION:.0%} allowed)"
         )
     expect(cost < MAX_FRACTION * stages)
 
 
 def time_fastest(action: Callable[[], object]) -> float:
-    """Return the shortest time of several attempts."""
+    """Return the time of the fastest of several calls of `action`, in seconds."""
     tries = []
-    for _ in range(REPEATS):
+    for _ in range(N_REPEATS):
         began = time.perf_counter()
         action()
         tries.append(time.perf_counter() - began)
@@ -70,19 +72,20 @@ def read_content(store: Store, path: str) -> bytes:
     return (store.place / path).read()
 
 
-def serialize(table: pa.Table) -> bytes:
+def serialize_scores(table: pa.Table) -> bytes:
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd")
     return buffer.getvalue()
 
 
-def deserialize(data: bytes) -> pa.Table:
+def deserialize_scores(data: bytes) -> pa.Table:
     return pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).read(use_threads=False)
 
 
 def read_encoded_images(generator: str) -> list[bytes]:
     tables = [
-        pq.read_table(file, columns=["image"]) for file in sorted((PACK / "images" / generator).glob("*.parquet"))
+        pq.read_table(file, columns=["image"])
+        for file in sorted((SHAPES_FOLDER / "images" / generator).glob("*.parquet"))
     ]
     return [image for table in tables for image in table.column("image").to_pylist()]
 

@@ -9,7 +9,7 @@ from tests.benchmarks.scripted_sweep import write_images, write_prompts
 from tests.benchmarks.size import choose_size, expect, read_output
 from tests.benchmarks.test_results import GENERATORS, run_scripted_sweep
 
-PROMPTS = choose_size(100_000, 500)
+N_PROMPTS = choose_size(100_000, 500)
 """Number of prompts; with five generators and two metrics they give a million rows."""
 MAX_OPENING = 4.0
 """Maximum cost of opening a run, relative to reading its scores and prompt texts with pandas."""
@@ -24,19 +24,19 @@ MAX_MEGABYTES = 1_500
 
 
 def measure(folder: Path) -> dict[str, Any]:
-    return dict(read_output("pages_of_scores", str(folder), str(PROMPTS * 5 // 8)))
+    return dict(read_output("pages_of_scores", str(folder), str(N_PROMPTS * 5 // 8)))
 
 
 def test_a_page_of_a_million_scores_costs_a_fraction_of_reading_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_prompts(tmp_path, PROMPTS)
+    write_prompts(tmp_path, N_PROMPTS)
     for generator in GENERATORS:
-        write_images(tmp_path, generator, PROMPTS)
+        write_images(tmp_path, generator, N_PROMPTS)
     assert run_scripted_sweep(tmp_path, metrics=2)["exit_code"] == 0
     said = measure(tmp_path)
     with capsys.disabled():
-        print(f"\npandas reads and sorts {PROMPTS * len(GENERATORS) * 2:,} scores: {said['whole']:.2f} s of CPU")
+        print(f"\npandas reads and sorts {N_PROMPTS * len(GENERATORS) * 2:,} scores: {said['whole']:.2f} s of CPU")
         for name, seconds in said["took"].items():
             print(f"{name}: {seconds:.3f} s of CPU, {seconds / said['whole']:.3f} times what pandas takes")
         print(f"peak memory {said['peak']:.0f} MB")

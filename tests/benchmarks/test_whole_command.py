@@ -10,7 +10,7 @@ import fsspec
 import pytest
 
 from tests.benchmarks.photographs import write_photographs
-from tests.benchmarks.size import HERE, choose_size, expect, run_module
+from tests.benchmarks.size import HERE_OPTIONS, choose_size, expect, run_module
 from tests.s3 import S3Server
 
 CORES = len(os.sched_getaffinity(0))
@@ -45,7 +45,7 @@ def time_sweep(metrics: Sequence[str], bench: str, store: str) -> tuple[float, f
     """Return the seconds of a sweep, and the seconds until its first image cell is in the store."""
     line = [
         "sweep=own_images", "models=shapes", f"metric=[{','.join(metrics)}]", f"store={store}",
-        f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images", *HERE,
+        f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images", *HERE_OPTIONS,
     ]  # fmt: skip
     found = threading.Event()
     first: list[float] = []

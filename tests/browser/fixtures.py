@@ -12,14 +12,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from selenium.webdriver.chrome.options import Options
     from selenium.webdriver.chrome.service import Service
 
-    from tests.browser.opened import CHROMEDRIVER, CHROMIUM, CHROMIUM_ARGUMENTS
+    from tests.browser.opened import CHROMEDRIVER_FILE, CHROMIUM_ARGUMENTS, CHROMIUM_FILE
 
     options = Options()
-    options.binary_location = str(CHROMIUM)
+    options.binary_location = str(CHROMIUM_FILE)
     for argument in (*CHROMIUM_ARGUMENTS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(str(CHROMEDRIVER)))
+    driver = webdriver.Chrome(options=options, service=Service(str(CHROMEDRIVER_FILE)))
     yield driver
     driver.quit()
 

@@ -10,25 +10,29 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-CHROMEDRIVER = shutil.which("chromedriver")
+CHROMIUM_FILE = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMEDRIVER_FILE = shutil.which("chromedriver")
 NEEDS_BROWSER = pytest.mark.skipif(
-    not (CHROMIUM and CHROMEDRIVER), reason="needs chromium and chromedriver (apt install chromium-driver)"
+    not (CHROMIUM_FILE and CHROMEDRIVER_FILE), reason="needs chromium and chromedriver (apt install chromium-driver)"
 )
 CHROMIUM_ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
              "--disable-component-update", "--disable-sync", "--window-size=1280,900")  # fmt: skip
-PHONE, DESKTOP = 390, 1280
-ON_DESKTOP, ON_PHONE = (pytest.mark.parametrize("width", [side], indirect=True) for side in (DESKTOP, PHONE))
+PHONE_WIDTH, DESKTOP_WIDTH = 390, 1280
+ON_DESKTOP, ON_PHONE = (
+    pytest.mark.parametrize("width", [side], indirect=True) for side in (DESKTOP_WIDTH, PHONE_WIDTH)
+)
 """Marks for tests at a single width: ON_DESKTOP if the width does not matter, ON_PHONE if a phone is harder."""
-DESKTOP_SLOW = pytest.mark.parametrize("width", [pytest.param(DESKTOP, marks=pytest.mark.slow), PHONE], indirect=True)
+DESKTOP_SLOW = pytest.mark.parametrize(
+    "width", [pytest.param(DESKTOP_WIDTH, marks=pytest.mark.slow), PHONE_WIDTH], indirect=True
+)
 """Mark for tests that are harder to pass on a phone; `make slow` also runs them on a desktop."""
 WIDTHS_AND_SCHEMES = pytest.mark.parametrize(
     ("width", "scheme"),
     [
-        (DESKTOP, "light"),
-        (PHONE, "dark"),
-        pytest.param(DESKTOP, "dark", marks=pytest.mark.slow),
-        pytest.param(PHONE, "light", marks=pytest.mark.slow),
+        (DESKTOP_WIDTH, "light"),
+        (PHONE_WIDTH, "dark"),
+        pytest.param(DESKTOP_WIDTH, "dark", marks=pytest.mark.slow),
+        pytest.param(PHONE_WIDTH, "light", marks=pytest.mark.slow),
     ],
     indirect=["width"],
 )
@@ -37,7 +41,7 @@ WIDTHS_AND_SCHEMES = pytest.mark.parametrize(
 
 def open_page(browser: WebDriver, page: Path | str, width: int) -> WebDriver:
     """Open a page from its file or address; fail if it logs anything to the console."""
-    size = {"width": width, "height": 850, "deviceScaleFactor": 1, "mobile": width == PHONE}
+    size = {"width": width, "height": 850, "deviceScaleFactor": 1, "mobile": width == PHONE_WIDTH}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.get("about:blank")
     browser.get_log("browser")  # type: ignore[no-untyped-call]  # forget the last test's page, whose server is gone
@@ -51,13 +55,16 @@ def find(page: WebDriver | WebElement, selector: str) -> list[WebElement]:
 
 
 def find_shown(page: WebDriver, selector: str) -> list[WebElement]:
-    """Return the visible elements, in one call to the browser."""
+    """Return the visible elements that match a CSS selector, in one call to the browser."""
     script = "return Array.from(document.querySelectorAll(arguments[0])).filter((one) => one.checkVisibility())"
     return list(page.execute_script(script, selector))  # type: ignore[no-untyped-call]
 
 
 def read_texts(page: WebDriver, selector: str, within: WebElement | None = None) -> list[str]:
-    """Return the texts of the visible elements, in one call to the browser."""
+    """Return the texts of the visible elements that match a CSS selector, in one call to the browser.
+
+    Only elements in `within` count, if it is given.
+    """
     script = """
         const [selector, within] = arguments, all = Array.from((within ?? document).querySelectorAll(selector));
         const shown = all.filter((one) => one.checkVisibility());
@@ -73,7 +80,7 @@ def press(page: WebDriver, element: WebElement) -> None:
 
 
 def prefer_scheme(page: WebDriver, scheme: str) -> None:
-    """Set the system's preference to light, dark or none."""
+    """Make the browser report that the user prefers the colour scheme "light" or "dark"; an empty string ends this."""
     features = [{"name": "prefers-color-scheme", "value": scheme}] if scheme else []
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 

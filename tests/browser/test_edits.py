@@ -17,23 +17,23 @@ from selenium.webdriver.remote.webelement import WebElement
 
 from plumbline.pipelines.report.report import write_report
 from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, find, find_accessibility_problems, open_page, press
-from tests.operators.report.made import MadeRun, make_run, plain_prompts, png
+from tests.operators.report.made import MadeRun, encode_png, make_plain_prompts, make_run
 
 pytestmark = NEEDS_BROWSER
-NAMES = ("tweezers", "<b>roller")
+GENERATOR_NAMES = ("tweezers", "<b>roller")
 TIMEOUT_SECONDS = 60
 """Maximum number of seconds to wait for images on a busy machine; a test continues as soon as they appear."""
 
 
 def make_sources(prompt: int) -> list[bytes]:
-    return [[png(200 + prompt)], [png(300), png(301, 96)], [png(400)[:-30]]][prompt % 3]
+    return [[encode_png(200 + prompt)], [encode_png(300), encode_png(301, 96)], [encode_png(400)[:-30]]][prompt % 3]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
     """Make a run of edits that have one source, two sources or a damaged source, and write its report."""
     folder = tmp_path_factory.mktemp("edits")
-    made = make_run(folder, prompts=plain_prompts(6), generators=NAMES, sources=make_sources)
+    made = make_run(folder, prompts=make_plain_prompts(6), generators=GENERATOR_NAMES, sources=make_sources)
     write_report(made.store)
     return made
 
@@ -43,7 +43,10 @@ def find_sliders(page: WebDriver) -> list[WebElement]:
 
 
 def measure_uncovered(page: WebDriver, within: str) -> int:
-    """Return the percentage of the first edited image that its source does not cover."""
+    """Return the percentage of an edited image that its source does not cover, for the first image in `within`.
+
+    `within` is a CSS selector.
+    """
     style = f"return getComputedStyle(document.querySelector('{within} img.before')).clipPath"
     found = re.fullmatch(r"inset\(0px (\d+)% 0px 0px\)", page.execute_script(style))  # type: ignore[no-untyped-call]
     assert found

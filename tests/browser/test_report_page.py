@@ -15,8 +15,8 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from plumbline.pipelines.report.report import write_report
 from tests.browser.opened import (
-    DESKTOP,
     DESKTOP_SLOW,
+    DESKTOP_WIDTH,
     NEEDS_BROWSER,
     ON_DESKTOP,
     WIDTHS_AND_SCHEMES,
@@ -29,24 +29,24 @@ from tests.browser.opened import (
     read_texts,
 )
 from tests.commands import printed
-from tests.operators.report.made import HOSTILE, QUALITY, Score, make_run, noisy_score, plain_prompts
+from tests.operators.report.made import HOSTILE, QUALITY, Score, draw_noisy_score, make_plain_prompts, make_run
 
 pytestmark = NEEDS_BROWSER
 
-NAMES = ("atlas", "<b>bold", "cobalt", "מחולל")
+GENERATOR_NAMES = ("atlas", "<b>bold", "cobalt", "מחולל")
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the report of a run with hostile prompts and names, failed rows and an earlier run; return its path."""
     folder = tmp_path_factory.mktemp("run")
-    prompts = [*HOSTILE, *plain_prompts(9)]
+    prompts = [*HOSTILE, *make_plain_prompts(9)]
 
     def score(generator: str, metric: str, prompt: int) -> float | None:
-        return None if (generator, prompt) == ("cobalt", 7) else noisy_score(generator, metric, prompt)
+        return None if (generator, prompt) == ("cobalt", 7) else draw_noisy_score(generator, metric, prompt)
 
-    make_run(folder, prompts=prompts, generators=NAMES, run_id="20250101-000000-000000")
-    run = make_run(folder, prompts=prompts, generators=NAMES, score=score)
+    make_run(folder, prompts=prompts, generators=GENERATOR_NAMES, run_id="20250101-000000-000000")
+    run = make_run(folder, prompts=prompts, generators=GENERATOR_NAMES, score=score)
     write_report(run.store, compare="previous")
     return run.folder / "report.html"
 
@@ -254,25 +254,25 @@ def test_the_leaderboard_can_be_downloaded_from_the_file(page: WebDriver, report
 
 @ON_DESKTOP
 def test_choosing_a_metric_changes_both_skills_and_pairs(page: WebDriver) -> None:
-    def panels() -> set[str | None]:
+    def list_panels() -> set[str | None]:
         return {one.get_attribute("data-panel") for one in find_shown(page, "[data-panel]")}
 
-    assert panels() == {"gecko"}
+    assert list_panels() == {"gecko"}
     press(page, find_shown(page, "[data-choose='clipscore']")[0])
-    assert panels() == {"clipscore"}
+    assert list_panels() == {"clipscore"}
     assert {one.get_attribute("data-choose") for one in find(page, "[aria-pressed='true']")} == {"clipscore"}
 
 
 @ON_DESKTOP
 def test_dark_and_light_follow_the_system_and_the_button(page: WebDriver) -> None:
-    def background() -> str:
+    def get_background() -> str:
         return page.find_element(By.TAG_NAME, "body").value_of_css_property("background-color")
 
-    light = background()
+    light = get_background()
     prefer_scheme(page, "dark")
-    assert background() != light
+    assert get_background() != light
     press(page, page.find_element(By.ID, "theme"))
-    assert background() == light
+    assert get_background() == light
     prefer_scheme(page, "")
 
 
@@ -326,8 +326,8 @@ return [places, seen].map((words) => words.map((word) => word[2]));
 def test_a_right_to_left_name_does_not_reverse_any_word_on_the_screen(browser: WebDriver, tmp_path: Path) -> None:
     names = ("אטלס", "מחולל", "cobalt")
     quality = dict(zip(names, (0.8, 0.8, 0.3), strict=True))
-    score = lambda name, metric, prompt: quality[name] + noisy_score(name, metric, prompt) / 10  # noqa: E731
-    run = make_run(tmp_path, prompts=plain_prompts(16), generators=names, score=score)
+    score = lambda name, metric, prompt: quality[name] + draw_noisy_score(name, metric, prompt) / 10  # noqa: E731
+    run = make_run(tmp_path, prompts=make_plain_prompts(16), generators=names, score=score)
     write_report(run.store)
     sentences = find(open_page(browser, run.folder / "report.html", 1280), "h1, #decision li")
     both = [browser.execute_script(WORD_ORDER_SCRIPT, sentence) for sentence in sentences]  # type: ignore[no-untyped-call]
@@ -349,7 +349,7 @@ def test_thirty_long_names_take_at_most_two_lines_and_their_headers_stay_visible
 ) -> None:
     names = [f"diffusion-{number:02d}-xl-turbo-1024px-base" for number in range(30)]
     metrics = ("gecko", "clipscore", "vqascore", "tifa", "dsg", "pickscore")
-    run = make_run(tmp_path, prompts=plain_prompts(6), generators=names, metrics=metrics)
+    run = make_run(tmp_path, prompts=make_plain_prompts(6), generators=names, metrics=metrics)
     write_report(run.store)
     page = open_page(browser, run.folder / "report.html", 1280)
     assert max(read_sizes(page, "[data-panel=gecko] table.matrix tbody tr", "height")) < 40
@@ -383,13 +383,13 @@ def test_any_number_of_generators_is_shown_at_1280_pixels_with_nothing_cut_off(
 
     def score(better: float) -> Score:
         return lambda name, metric, prompt: (
-            None if prompt == 5 else noisy_score(name, metric, prompt) + better * (name == names[3])
+            None if prompt == 5 else draw_noisy_score(name, metric, prompt) + better * (name == names[3])
         )
 
     for run_id, better in (("20250101-000000-000000", 0), ("20250102-000000-000000", 0.1)):
         run = make_run(
             tmp_path,
-            prompts=plain_prompts(20),
+            prompts=make_plain_prompts(20),
             generators=names,
             score=score(better),
             skills=False,
@@ -425,10 +425,12 @@ def rated_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("judged")
 
     def score(generator: str, metric: str, prompt: int) -> float:
-        return noisy_score(generator, "fit", prompt) + 1.5 * (metric == "clipscore" and generator == "cobalt")
+        return draw_noisy_score(generator, "fit", prompt) + 1.5 * (metric == "clipscore" and generator == "cobalt")
 
-    run = make_run(folder, prompts=plain_prompts(24), score=score)
-    rated = [f"{name}-p{at:04d},{1 + 4 * noisy_score(name, 'fit', at):.2f}" for name in QUALITY for at in range(16)]
+    run = make_run(folder, prompts=make_plain_prompts(24), score=score)
+    rated = [
+        f"{name}-p{at:04d},{1 + 4 * draw_noisy_score(name, 'fit', at):.2f}" for name in QUALITY for at in range(16)
+    ]
     (folder / "ratings.csv").write_text("\n".join(["image_id,rating", *rated]) + "\n")
     printed("report", f"store={folder}/store", "protocol=long", f"protocol.path={folder}/ratings.csv")
     return run.folder / "report.html"
@@ -436,7 +438,7 @@ def rated_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_peoples_ratings_next_to_metrics_are_accessible(browser: WebDriver, rated_report: Path, width: int) -> None:
     """The page is tested with the dark theme on a desktop and with the light theme on a phone."""
-    prefer_scheme(browser, "dark" if width == DESKTOP else "light")
+    prefer_scheme(browser, "dark" if width == DESKTOP_WIDTH else "light")
     page = open_page(browser, rated_report, width)
     page.execute_script("document.querySelectorAll('#people details').forEach((each) => { each.open = true; })")  # type: ignore[no-untyped-call]
     assert (

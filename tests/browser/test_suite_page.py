@@ -23,7 +23,7 @@ from tests.browser.opened import (
 from tests.operators.report.made import HOSTILE, make_run
 
 pytestmark = NEEDS_BROWSER
-NAMES = ("atlas", HOSTILE[0], "מחולל")
+GENERATOR_NAMES = ("atlas", HOSTILE[0], "מחולל")
 BENCHMARKS = (HOSTILE[0], "places")
 
 
@@ -32,7 +32,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the page of two benchmarks with hostile names, and return its path."""
     folder, runs = tmp_path_factory.mktemp("suite"), dict[str, str]()
     for day, benchmark in enumerate(BENCHMARKS, 1):
-        run = make_run(folder, generators=NAMES, run_id=f"2026-01-0{day}", benchmark=benchmark)
+        run = make_run(folder, generators=GENERATOR_NAMES, run_id=f"2026-01-0{day}", benchmark=benchmark)
         runs[benchmark] = run.run_id
     told = [f"{HOSTILE[0]} does not score places"]
     suite, _ = write_suite(run.store, "20260103-020000-000000", runs, exit_code=0, left_out=told, notes=told)

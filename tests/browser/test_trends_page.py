@@ -23,18 +23,21 @@ from tests.browser.opened import (
 from tests.operators.report.made import HOSTILE, make_run
 
 pytestmark = NEEDS_BROWSER
-NAMES = ("atlas", HOSTILE[0], "מחולל", "sdxl-step-500", "sdxl-step-1000")
+GENERATOR_NAMES = ("atlas", HOSTILE[0], "מחולל", "sdxl-step-500", "sdxl-step-1000")
 
 
 @pytest.fixture(scope="module")
 def trends(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the trends page of three nights with hostile names, the last with another metric; return its path."""
+    """Write the trends page of three nights with hostile names, and return its path.
+
+    On the last night, a metric has another template.
+    """
     folder = tmp_path_factory.mktemp("trends")
     for day in range(1, 4):
         metrics = {"gecko": {"kind": "gecko", "template": HOSTILE[0] if day == 3 else "is it so?"}, "clipscore": {}}
         run = make_run(
             folder,
-            generators=NAMES,
+            generators=GENERATOR_NAMES,
             run_id=f"2026-01-{day:02d}",
             began=f"2026-01-{day:02d}T02:00:00+00:00",
             benchmark=HOSTILE[0],

@@ -9,12 +9,12 @@ import promql_parser
 import pytest
 from ray.util.metrics import Counter
 
-from plumbline.pipelines.running.progress import COUNTERS
+from plumbline.pipelines.running.progress import COUNTER_SPECS
 
 DASHBOARD = json.loads((Path(__file__).parents[2] / "jobs" / "deploy" / "grafana.json").read_text())
 EXPORTED_COUNTERS = {
     f"ray_plumbline_{name}{'_total' if spec.kind is Counter else ''}": {"stage", "node", *spec.labels}
-    for name, spec in COUNTERS.items()
+    for name, spec in COUNTER_SPECS.items()
 }
 RAY_LABELS = {"SessionName"}
 """Labels that Ray adds to every metric."""
@@ -22,7 +22,7 @@ TARGETS = [target for panel in DASHBOARD["panels"] for target in panel["targets"
 
 
 def list_selectors(node: Any) -> Iterator[promql_parser.VectorSelector]:
-    """Return all series that an expression reads."""
+    """Yield the selectors of all series that a parsed PromQL expression, or a part of one, reads."""
     if isinstance(node, promql_parser.VectorSelector):
         yield node
     for name in ("expr", "lhs", "rhs", "vector_selector", "vs"):
@@ -33,7 +33,7 @@ def list_selectors(node: Any) -> Iterator[promql_parser.VectorSelector]:
 
 
 def parse(expression: str) -> Any:
-    """Parse an expression after filling in Grafana's own variables."""
+    """Parse a PromQL expression after filling in Grafana's own variables."""
     return promql_parser.parse(expression.replace("$__rate_interval", "1m").replace("$session", ".*"))
 
 

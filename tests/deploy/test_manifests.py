@@ -25,16 +25,16 @@ from plumbline.pipelines.running.placement import NodeResources, fits
 from tests.commands import config_of
 
 ROOT = Path(__file__).parent.parent.parent
-DEPLOY = ROOT / "jobs" / "deploy"
+DEPLOY_FOLDER = ROOT / "jobs" / "deploy"
 KUBERAY_FIELDS = yaml.safe_load((Path(__file__).parent / "kuberay.yaml").read_text())
 CRDS_FOLDER = os.environ.get("KUBERAY_CRDS")
 KUBERNETES_VERSION = "1.34"
-MANIFESTS = ("rayjob.yaml", "raycronjob.yaml", "cronjob.yaml")
-SECRET_TEXT = re.compile(r"(?i)(secret_access_key|token|password|session_token)\s*[:=]\s*\S")
+MANIFEST_NAMES = ("rayjob.yaml", "raycronjob.yaml", "cronjob.yaml")
+SECRET_TEXT_PATTERN = re.compile(r"(?i)(secret_access_key|token|password|session_token)\s*[:=]\s*\S")
 
 
 def read_documents(name: str) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+    return list(yaml.safe_load_all((DEPLOY_FOLDER / name).read_text()))
 
 
 def read_rayjob() -> dict[str, Any]:
@@ -74,7 +74,10 @@ def list_pod_templates(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def check_manifest(manifest: Mapping[str, Any]) -> None:
-    """Raise ValidationError for fields that KubeRay or Kubernetes would refuse or drop."""
+    """Raise ValidationError for fields that KubeRay or Kubernetes would refuse or drop.
+
+    A Ray manifest with missing or other top-level fields fails an assertion instead.
+    """
     if manifest["apiVersion"] != "ray.io/v1":
         kubernetes_validate.validate(manifest, KUBERNETES_VERSION, strict=True)
         return
@@ -86,7 +89,7 @@ def check_manifest(manifest: Mapping[str, Any]) -> None:
         kubernetes_validate.validate(pod, KUBERNETES_VERSION, strict=True)
 
 
-@pytest.mark.parametrize("name", MANIFESTS)
+@pytest.mark.parametrize("name", MANIFEST_NAMES)
 def test_the_cluster_accepts_every_manifest(name: str) -> None:
     for manifest in read_documents(name):
         check_manifest(manifest)
@@ -148,8 +151,8 @@ def test_no_file_contains_a_secret_and_only_the_head_gets_them() -> None:
         if "env" in container or "envFrom" in container
     ]
     assert "runtimeEnvYAML" not in read_rayjob()["spec"], "Ray writes it into its log files"
-    for path in DEPLOY.iterdir():
-        assert not SECRET_TEXT.search(path.read_text()), path
+    for path in DEPLOY_FOLDER.iterdir():
+        assert not SECRET_TEXT_PATTERN.search(path.read_text()), path
 
 
 def test_every_pod_is_without_privileges() -> None:
@@ -166,7 +169,7 @@ def test_every_pod_is_without_privileges() -> None:
 
 
 def split_command(command: str) -> tuple[str, list[str]]:
-    """Return the job and the overrides in a shell command line."""
+    """Return the name of the job that a shell command line runs with `python -m jobs.NAME`, and the job's arguments."""
     words = shlex.split(command.replace(";", " ; "), comments=True)
     words = words[words.index("-m") + 1 :]
     ends = [words.index(end) for end in (";", ">>") if end in words]
@@ -175,7 +178,7 @@ def split_command(command: str) -> tuple[str, list[str]]:
 
 
 def read_crontab_line() -> str:
-    return (DEPLOY / "crontab").read_text().splitlines()[-1]
+    return (DEPLOY_FOLDER / "crontab").read_text().splitlines()[-1]
 
 
 def read_entrypoint() -> str:
@@ -195,7 +198,7 @@ def test_the_arguments_of_a_night_are_valid(line: str) -> None:
 
 
 def test_the_arguments_of_the_weekly_collection_are_valid() -> None:
-    job, overrides = split_command((DEPLOY / "crontab").read_text().splitlines()[-2])
+    job, overrides = split_command((DEPLOY_FOLDER / "crontab").read_text().splitlines()[-2])
     assert job == "gc"
     config = config_of(job, *overrides)
     assert config.delete and config.store == plan_night(split_command(read_crontab_line())[1]).store
@@ -232,15 +235,18 @@ def test_a_night_ends_cleanly_before_its_cluster_does() -> None:
 
 
 def read_instructions() -> list[tuple[str, str]]:
-    """Return the Dockerfile's instructions with their arguments."""
-    lines = [line for line in (DEPLOY / "Dockerfile").read_text().splitlines() if not line.startswith("#")]
+    """Return the Dockerfile's instructions in order, as (instruction, arguments)."""
+    lines = [line for line in (DEPLOY_FOLDER / "Dockerfile").read_text().splitlines() if not line.startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
     return [(word, said) for word, _, said in (line.partition(" ") for line in joined.splitlines() if line.strip())]
 
 
 def copy_context(said: str, folder: Path) -> None:
-    """Carry out a COPY whose target is relative to `folder`; leave out the files that the build ignores."""
-    lines = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    """Carry out a COPY with the arguments `said`, whose target is relative to `folder`.
+
+    Files that the build ignores are left out.
+    """
+    lines = (DEPLOY_FOLDER / "Dockerfile.dockerignore").read_text().splitlines()
     sent = {line.removeprefix("!") for line in lines if line.startswith("!")}
     ignored = shutil.ignore_patterns(*(line.removeprefix("**/") for line in lines if line.startswith("**/")))
     *sources, target = said.split()

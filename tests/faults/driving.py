@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.bench_of import UNJUDGED
+from tests.bench_of import UNJUDGED_OPTIONS
 from tests.ray_head import RayHead, RayNode, find_marked_processes, make_head_environment, run_node
 
 ROOT = Path(__file__).parent.parent.parent
 POLL_SECONDS = 0.05
 MAX_WAIT_SECONDS = 240
 ORPHAN_SECONDS = 10
-MARK = "PLUMBLINE_TEST_MARK"
+MARK_VARIABLE = "PLUMBLINE_TEST_MARK"
 """Environment variable that marks a driver and all the processes that it starts."""
 
 
@@ -44,7 +44,7 @@ def kill_process(pid: int) -> bool:
 def list_sweep_arguments(bench: Path | str, store: str, *overrides: str) -> list[str]:
     """Return the command-line arguments of a sweep on Ray over a small benchmark."""
     return [
-        *UNJUDGED, "benchmark.name=small", f"benchmark.prompts={bench}/prompts.parquet",
+        *UNJUDGED_OPTIONS, "benchmark.name=small", f"benchmark.prompts={bench}/prompts.parquet",
         f"benchmark.images={bench}/images", f"store={store}", "cluster=local", *overrides,
     ]  # fmt: skip
 
@@ -59,7 +59,7 @@ class Driver:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "jobs.sweep", *arguments],
                 cwd=ROOT,
-                env={**environment, MARK: self.mark},
+                env={**environment, MARK_VARIABLE: self.mark},
                 stdout=printed,
                 stderr=printed,
             )
@@ -73,8 +73,8 @@ class Driver:
         self.process.wait()
 
     def processes(self) -> list[int]:
-        """Return the sweep's running processes, recognised by the mark in their environment."""
-        return list(find_marked_processes(MARK, self.mark))
+        """Return the ids of the sweep's running processes, recognised by the mark in their environment."""
+        return list(find_marked_processes(MARK_VARIABLE, self.mark))
 
     def end(self) -> None:
         """Wait for the remaining processes to end, and kill any that do not end in time."""
@@ -97,7 +97,7 @@ def run_driver(arguments: Sequence[str], folder: Path, environment: Mapping[str,
 
 
 class Cluster(NamedTuple):
-    """A Ray cluster: its head, and the folder with the head's logs."""
+    """A Ray cluster: its head, the folder with the head's logs, and the folder for the output of nodes and drivers."""
 
     head: RayHead
     logs: Path
@@ -125,10 +125,10 @@ def find_working_nodes(nodes: Sequence[RayNode]) -> list[RayNode]:
 
 
 def list_workers(node: RayNode) -> list[int]:
-    """Return the processes on a node that are actors of a stage, recognised by the name that Ray Data gives them."""
+    """Return the ids of a node's processes that are actors of a stage, which Ray Data calls MapWorker."""
     return list_actors(node, "MapWorker")
 
 
 def list_actors(node: RayNode, kind: str) -> list[int]:
-    """Return the processes on a node whose command contains this class of actors."""
+    """Return the ids of a node's processes that are actors of the class `kind`."""
     return [pid for pid, command in node.processes().items() if kind in command]

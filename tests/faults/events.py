@@ -4,9 +4,9 @@ import random
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tests.histories.damage import KINDS
+from tests.histories.damage import FILE_KINDS
 
-DAMAGE_EVENTS = tuple(f"damaged-{kind.replace(' ', '-')}" for kind in KINDS)
+DAMAGE_EVENTS = tuple(f"damaged-{kind.replace(' ', '-')}" for kind in FILE_KINDS)
 """Events that damage a file of each kind, by flipping bits or cutting off its end."""
 
 EVENTS_ANYWHERE = (
@@ -25,11 +25,11 @@ EVENTS_ANYWHERE = (
 )
 EVENTS_ON_S3 = ("s3-errors", "s3-slow", "s3-resets", "s3-truncated", "credentials-expire")
 EVENTS_ON_DISK = ("disk-full",)
-OPTIONS = ("", "", "limit=3", "adaptive=betting adaptive.range=[-1,1]")
+SWEEP_OPTIONS = ("", "", "limit=3", "adaptive=betting adaptive.range=[-1,1]")
 """Additional options of a round's sweep; an adaptive sweep compares generators, so it needs two."""
-JOBS = ("rewards", "report", "export", "generate")
+JOB_NAMES = ("rewards", "report", "export", "generate")
 """Jobs that read the run of a finished sweep; `generate` creates images for the prompts and replaces damaged ones."""
-STORES = ("s3", "s3", "folder")
+STORE_KINDS = ("s3", "s3", "folder")
 FIRST, LATER = (2, 4), (1, 2)
 """Minimum and maximum number of events during the first sweep on a store, and during later sweeps."""
 JOB_SHARE = 0.4
@@ -77,14 +77,14 @@ def draw_rounds(seed: int) -> Iterator[Round]:
     chance = random.Random(seed)
     deck: list[str] = []
     while True:
-        store = chance.choice(STORES)
+        store = chance.choice(STORE_KINDS)
         benches = ["fresh", *(bench for bench in ("grown", "edited") if chance.random() < 0.5)]
         phases = []
         for bench in benches:
             count = chance.randint(*(FIRST if bench == "fresh" else LATER))
             events = [_draw_event(chance, _draw_kind(chance, deck, store)) for _ in range(count)]
-            options = chance.choice(OPTIONS[: 3 if bench == "fresh" else 4])
-            jobs = tuple(job for job in JOBS if chance.random() < JOB_SHARE)
+            options = chance.choice(SWEEP_OPTIONS[: 3 if bench == "fresh" else 4])
+            jobs = tuple(job for job in JOB_NAMES if chance.random() < JOB_SHARE)
             if "adaptive" in options:
                 jobs = tuple(job for job in jobs if job != "rewards")  # it rejects the scores of a subsample
             phases.append(Phase(bench, options, tuple(sorted(events, key=lambda e: (e.share, e.pause))), jobs))
@@ -92,7 +92,10 @@ def draw_rounds(seed: int) -> Iterator[Round]:
 
 
 def _draw_kind(chance: random.Random, deck: list[str], store: str) -> str:
-    """Draw the first kind of event in the deck that the store allows; if it allows none, add all kinds again."""
+    """Remove the first kind of event that the store allows from the deck, and return it.
+
+    If the store allows none of the kinds in the deck, all kinds are first added to the deck in random order.
+    """
     suitable = {*EVENTS_ANYWHERE, *(EVENTS_ON_S3 if store == "s3" else EVENTS_ON_DISK)}
     if not suitable & set(deck):
         deck += chance.sample(

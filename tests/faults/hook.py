@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-DEADLY = b"this image ends the process that decodes it"
-HANGING = b"decoding this image never ends"
+DEADLY_MARK = b"this image ends the process that decodes it"
+HANGING_MARK = b"decoding this image never ends"
 HANGING_CALL = "the model never answers about this image"
 """Image id for which the model call never returns."""
 BAIT = b"the process that decodes this image writes its id to the file named here and waits to be killed: "
@@ -97,9 +97,9 @@ def hang(measure: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _apply_fault(image: bytes) -> None:
-    if DEADLY in image:
+    if DEADLY_MARK in image:
         os._exit(1)
-    if HANGING in image:
+    if HANGING_MARK in image:
         threading.Event().wait()
     if BAIT in image:
         _wait_to_be_killed(Path(image.split(BAIT)[1].decode()))

@@ -95,7 +95,10 @@ class Machines:
         self.start(self.cluster.head.address)
 
     def workers(self) -> list[int]:
-        """Return the stage processes, largest first, as the kernel's OOM killer would choose them."""
+        """Return the ids of the processes that run stages, the one with most memory first.
+
+        The kernel's OOM killer would choose them in this order.
+        """
         nodes = (self.cluster.head.node, *self.nodes)
         return sorted((pid for node in nodes for pid in list_workers(node)), key=_count_pages, reverse=True)
 

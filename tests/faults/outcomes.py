@@ -11,24 +11,24 @@ import pytest
 
 from plumbline.pipelines.base.storage import StorageConfig
 
-ORDER = ["metric", "generator", "prompt_id", "image_id"]
-ORDERS = {
-    "scores": ORDER,
+SORT_COLUMNS = ["metric", "generator", "prompt_id", "image_id"]
+SORT_COLUMNS_BY_TABLE = {
+    "scores": SORT_COLUMNS,
     "summary": ["metric", "generator", "skill"],
-    "errors": [*ORDER, "kind", "row"],
+    "errors": [*SORT_COLUMNS, "kind", "row"],
 }
-"""Tables of a run that depend only on its sources, and the columns by which to sort their rows."""
+"""Tables of a run that depend only on its sources, each with the columns by which to sort its rows."""
 STATED_FIELDS = ("benchmark", "generators", "metrics", "lower_is_better", "exit_code", "limited", "seen", "errors")
 COUNTED_FIELDS = ("rows", "rows_null", "rows_truncated", "coverage")
 
 
 def read_scores(folder: str) -> pd.DataFrame:
-    """Read the scores of a run from its store, in a fixed order."""
-    return read_run_table(folder, "scores", ORDER, StorageConfig())
+    """Read the scores of the run in this folder, with the rows sorted by the columns ORDER."""
+    return read_run_table(folder, "scores", SORT_COLUMNS, StorageConfig())
 
 
 def read_run_table(folder: str, name: str, order: Sequence[str], storage: StorageConfig) -> pd.DataFrame:
-    """Read a table of a run, in a fixed order."""
+    """Read the table `name` of a run, with its rows sorted by the columns `order`."""
     location = storage.locate(folder)
     rows = pq.read_table((location / f"{name}.parquet").path, filesystem=location.fs).to_pandas()
     return rows.sort_values(list(order), ignore_index=True)
@@ -40,7 +40,7 @@ def assert_same_tables(folder: str, undisturbed: str, *, rtol: float = 0, storag
     `storage` must give access to both. Values may differ by a fraction `rtol` or, near 0, by `rtol` itself.
     """
     reached = storage or StorageConfig()
-    for name, order in ORDERS.items():
+    for name, order in SORT_COLUMNS_BY_TABLE.items():
         one, other = read_run_table(folder, name, order, reached), read_run_table(undisturbed, name, order, reached)
         pd.testing.assert_frame_equal(one, other, rtol=rtol, atol=rtol, check_exact=not rtol)
 

@@ -9,12 +9,12 @@ from plumbline.pipelines.base.storage import Entry, Place
 from plumbline.pipelines.maintenance import running_sweeps
 from plumbline.pipelines.maintenance.garbage import collect_garbage
 from plumbline.pipelines.maintenance.gc_config import GcConfig
-from plumbline.pipelines.store.runs import LATEST_REPORT, ORDER_FOLDER, find_newest_run, parse_run_id
+from plumbline.pipelines.store.runs import LATEST_REPORT_FILE, ORDER_FOLDER, find_newest_run, parse_run_id
 from plumbline.pipelines.store.store import Store
 from tests.bench_of import images, prompts, write_rows
-from tests.histories.damage import ROT, damage_content, find_kind, overwrite
+from tests.histories.damage import ROT_WAYS, damage_content, find_kind, overwrite
 
-IMAGES, SHARD = 8, 2
+N_IMAGES, SHARD_ROWS = 8, 2
 GENERATORS = ("atlas", "flint")
 PROMPTS_FILE, ATLAS_FILE, FLINT_FILE = "prompts.parquet", "images/atlas/00000.parquet", "images/flint/00000.parquet"
 BENCH_STATES = {
@@ -31,12 +31,12 @@ report that its images are missing.
 
 def write_masters(folder: Path) -> Path:
     """Write the files for all states of the benchmark; return their folder."""
-    texts = prompts(IMAGES)
+    texts = prompts(N_IMAGES)
     write_rows(folder / "prompts", texts)
-    texts[0] = {**prompts(2 * IMAGES)[-1], "prompt_id": texts[0]["prompt_id"]}
+    texts[0] = {**prompts(2 * N_IMAGES)[-1], "prompt_id": texts[0]["prompt_id"]}
     write_rows(folder / "edited", texts)
     for generator in GENERATORS:
-        write_rows(folder / generator, images(generator, IMAGES), row_group=SHARD)
+        write_rows(folder / generator, images(generator, N_IMAGES), row_group=SHARD_ROWS)
     return folder
 
 
@@ -100,11 +100,11 @@ class RoundStorage(NamedTuple):
         chance = Random(choice)
         path = chance.choice(newest)
         content = self.read(path)
-        way = chance.choice(("flip", "truncate", *(ROT if self.root.is_local else ())))
+        way = chance.choice(("flip", "truncate", *(ROT_WAYS if self.root.is_local else ())))
         left = damage_content(content or b"", way, chance)
         if not content or left is None or left == content:
             return None
-        if way in ROT:
+        if way in ROT_WAYS:
             overwrite(Path((self.store.place / path).path), left)
         else:
             self._write_new_file(left, path)
@@ -150,6 +150,6 @@ def _is_expected(path: str, whole_runs: set[str]) -> bool:
         return name == "latest" or (name.split("/")[0] in whole_runs and "/." not in name)
     if folder == ORDER_FOLDER:
         return parse_run_id(path) in whole_runs
-    if path == LATEST_REPORT or find_kind(path) == "cell":
+    if path == LATEST_REPORT_FILE or find_kind(path) == "cell":
         return True
     return folder in ("digests", "leases", "sources", "store.json") and "/." not in path

@@ -121,7 +121,7 @@ class FaultProxy:
 
 
 async def read_head(reader: asyncio.StreamReader) -> Head:
-    """Read up to and including the empty line that ends the head."""
+    """Read the head of a request or a response, up to and including the empty line that ends the head."""
     raw = await reader.readuntil(b"\r\n\r\n")
     start, *lines = raw.decode("latin-1").rstrip().split("\r\n")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
@@ -192,7 +192,7 @@ async def garble_response(request: Head, client: Stream, server: Stream) -> bool
 
 
 async def truncate_response(request: Head, client: Stream, server: Stream) -> bool:
-    """Send half of a response (none of a chunked body), then close the connection."""
+    """Send half of a response's body (none of a chunked body); return False, because the connection must be closed."""
     answer = await forward_request(request, client, server)
     await _pass_part(client.writer, answer.raw)
     body = 0 if request.start.startswith("HEAD ") else int(answer.headers.get("content-length", 0))
@@ -219,7 +219,7 @@ async def read_request_body(request: Head, client: Stream) -> None:
 
 
 async def refuse(request: Head, client: Stream, fault: str) -> None:
-    """Reset the connection, or send S3's error document and close the connection."""
+    """Reset the connection if the fault is "reset"; otherwise send the status in `fault` with S3's error document."""
     if fault == "reset":
         connection = client.writer.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)

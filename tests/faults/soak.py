@@ -32,26 +32,26 @@ from tests.faults.events import DAMAGE_EVENTS, Event, Phase, Round, draw_rounds
 from tests.faults.hook import DISK_FULL_FILE, MEMORY_NOTE, NOTES_VARIABLE
 from tests.faults.machines import Machines
 from tests.faults.outcomes import assert_same_counts, assert_same_tables
-from tests.faults.places import BENCH_STATES, PROMPTS_FILE, SHARD, DamagedFile, RoundStorage, write_masters
+from tests.faults.places import BENCH_STATES, PROMPTS_FILE, SHARD_ROWS, DamagedFile, RoundStorage, write_masters
 from tests.faults.proxy import FaultProxy, run_proxy
-from tests.histories.damage import DRAWN_WAYS, damage_images, find_kind
+from tests.histories.damage import DRAWN_DAMAGE_WAYS, damage_images, find_kind
 from tests.histories.painter import PAINTER, Painter
 from tests.operators.models.endpoint import KEY, KEY_VARIABLE
 from tests.ray_head import RayNode, make_head_environment
 from tests.s3 import MORE_KEYS, S3Server, run_server
 
 METRICS = ("clipscore", "vqascore", "dsg")
-OVERRIDES = (
+OVERRIDE_OPTIONS = (
     f"metric=[{','.join(METRICS)}]",
-    f"shard_rows={SHARD}",
+    f"shard_rows={SHARD_ROWS}",
     *(f"cluster.pools.answers.{name}=1" for name in ("threads", "min_size", "max_size")),
 )
-REWARD = f"reward={{weights: {{{', '.join(f'{metric}: 1' for metric in METRICS)}}}}}"
+REWARD_OPTION = f"reward={{weights: {{{', '.join(f'{metric}: 1' for metric in METRICS)}}}}}"
 """Option for rewards in the metrics' own units, because noise cannot be estimated from so few images."""
 RUNTIME_ENVIRONMENT = json.dumps({"runtime_env": {"worker_process_setup_hook": "tests.faults.hook.install"}})
 """A runtime environment, in the format that `ray job submit` passes to a driver."""
 POLL_SECONDS = 0.5
-TRACEBACK = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
+TRACEBACK_PATTERN = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
 """Matches tracebacks printed by a job itself; lines that Ray relays from workers start with `(raylet)`."""
 MIN_ROUNDS = 20
 """Number of rounds after which every state of the benchmark has occurred at least once."""
@@ -68,7 +68,7 @@ S3_FAULTS = {
 
 
 class SoakError(Exception):
-    """Raised if a disturbed sweep does not end like an undisturbed sweep."""
+    """Error raised if a disturbed sweep does not end like an undisturbed sweep."""
 
 
 class Log:
@@ -138,7 +138,7 @@ class Soak:
         }
 
     def place(self, kind: str, name: str) -> RoundStorage:
-        """Create the folder or bucket for a round's benchmark and store."""
+        """Return a new folder or bucket called `name` for a round's benchmark and store; `kind` is "folder" or "s3"."""
         if kind == "folder":
             return RoundStorage(StorageConfig().locate(str(self.folder / name)), self.masters)
         bucket = f"soak-{name}"
@@ -170,7 +170,10 @@ class DisturbedSweep:
         """Kinds of the events so far, each with a function that returns True if the event had an effect."""
 
     def run(self) -> None:
-        """Run until an attempt is complete; raise SoakError if one fails without a fault or prints a traceback."""
+        """Run until an attempt is complete, again after each damage to the finished store; wait for rival sweeps.
+
+        Raises SoakError if an attempt fails without a fault, does not end in time, or prints a traceback.
+        """
         try:
             self._run_until_complete()
             while self._damage_finished_store():
@@ -211,7 +214,7 @@ class DisturbedSweep:
         return code
 
     def _sweep(self) -> AbstractContextManager[Driver]:
-        place, given = self.place, (*OVERRIDES, *self.phase.options.split())
+        place, given = self.place, (*OVERRIDE_OPTIONS, *self.phase.options.split())
         return self.machines.cluster.sweep(
             place.bench, place.store.place.url, *given, environment=self.soak.environment()
         )
@@ -311,7 +314,7 @@ class DisturbedSweep:
         return _kill(workers[int(event.choice * len(workers))]) if workers else None
 
     def _trigger_worker_out_of_memory(self, event: Event, job: Driver) -> str | None:
-        """Kill the largest worker, as the kernel does when it runs out of memory."""
+        """Kill the worker with most memory, as the kernel does if memory runs out; return None if none runs."""
         workers = self.machines.workers()
         return _kill(workers[0]) if workers else None
 
@@ -324,14 +327,14 @@ class DisturbedSweep:
         return _kill(logs[0]) if logs else None
 
     def _trigger_raylet_killed(self, event: Event, job: Driver) -> str | None:
-        """Kill a raylet, and add another machine."""
+        """Kill the raylet of a machine, add another machine, and return the name of the first for the log."""
         node = self._choose_node(event)
         self.machines.lose_raylet(node)
         self.machines.join()
         return f"machine {node.mark}"
 
     def _trigger_node_lost(self, event: Event, job: Driver) -> str | None:
-        """Kill a node, and add another machine."""
+        """Kill a machine, add another one, and return the name of the first for the log."""
         node = self._choose_node(event)
         self.machines.lose(node)
         self.machines.join()
@@ -367,7 +370,10 @@ class DisturbedSweep:
         return f"{self.soak.proxy.share:.2f} of the calls for {event.seconds} s"
 
     def _trigger_credentials_expire(self, event: Event, job: Driver) -> str | None:
-        """Let the credentials expire; valid credentials are written to the file at once, or only after some seconds."""
+        """Let the credentials expire, and describe for the log when new ones are written to the file.
+
+        New credentials are written at once or, depending on the event, only after some seconds.
+        """
         self.soak.expire_credentials()
         if event.choice < 0.5:
             self.soak.write_credentials()
@@ -439,7 +445,7 @@ def _read_last_line(printed: Path) -> str:
 
 def require_no_traceback(printed: Path) -> None:
     """Raise SoakError if the job printed a traceback."""
-    if TRACEBACK.search(printed.read_text(errors="replace")):
+    if TRACEBACK_PATTERN.search(printed.read_text(errors="replace")):
         raise SoakError(f"a traceback in {printed}")
 
 
@@ -484,10 +490,13 @@ def run_round(soak: Soak, machines: Machines, place: RoundStorage, drawn: Round)
 
 
 def run_job(soak: Soak, place: RoundStorage, job: str, name: str) -> None:
-    """Run a job that reads the newest run; raise SoakError if it fails."""
+    """Run the job `job` on the newest run of a round's store; raise SoakError if the job fails.
+
+    `name` distinguishes the job's output and log files from those of other calls.
+    """
     output = soak.folder / f"{job}-{name}"
     arguments = {
-        "rewards": ["format=rewards", f"output={output}", REWARD],
+        "rewards": ["format=rewards", f"output={output}", REWARD_OPTION],
         "export": ["format=lance", f"output={output}"],
         "report": [],
     }
@@ -497,10 +506,15 @@ def run_job(soak: Soak, place: RoundStorage, job: str, name: str) -> None:
 def run_generation(soak: Soak, place: RoundStorage, bench: str) -> None:
     """Generate images for the benchmark's prompts, then again after damage; all images must be correct."""
     chance, images = Random(f"{soak.seed} {soak.totals['jobs']}"), soak.folder / "drawn"
-    words = [f"prompts={place.root}/bench/prompts.parquet", f"images={images}", "cluster=here", f"shard_rows={SHARD}"]
+    words = [
+        f"prompts={place.root}/bench/prompts.parquet",
+        f"images={images}",
+        "cluster=here",
+        f"shard_rows={SHARD_ROWS}",
+    ]
     prompts = pq.read_table(place.masters / BENCH_STATES[bench][PROMPTS_FILE]).to_pylist()
     with Painter() as painter:
-        for way in (None, *chance.sample(DRAWN_WAYS, 2)):
+        for way in (None, *chance.sample(DRAWN_DAMAGE_WAYS, 2)):
             harmed = damage_images(images, PAINTER, way, chance) if way is not None else ""
             soak.log.write("pictures", harmed=harmed)
             _run_job_successfully(soak, "generate", f"{soak.totals['jobs']}", [*painter.list_arguments(), *words])
@@ -508,7 +522,7 @@ def run_generation(soak: Soak, place: RoundStorage, bench: str) -> None:
 
 
 def _run_job_successfully(soak: Soak, job: str, name: str, words: Sequence[str]) -> None:
-    """Run a job; raise SoakError if it fails."""
+    """Run a job with the arguments `words`, printing to the file JOB-NAME.printed; raise SoakError if the job fails."""
     printed = soak.folder / f"{job}-{name}.printed"
     with printed.open("wb") as file:
         code = subprocess.run(

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from plumbline.operators.base.errors import REMEDIES, ConfigError
+from plumbline.operators.base.errors import REMEDIES_BY_KIND, ConfigError
 from plumbline.pipelines.base.filesystems import open_filesystem
 from tests.bench_of import images, list_arguments, plan_bench, prompts, write_benchmark, write_rows
 from tests.commands import newest, run
@@ -26,7 +26,7 @@ from tests.operators.tiny import draw_image, encode_image
 from tests.s3 import S3Server
 
 ROOT = Path(__file__).parent.parent.parent
-DOCS = (ROOT / "docs" / "failures.md").read_text()
+DOCS_TEXT = (ROOT / "docs" / "failures.md").read_text()
 SOUND_ROWS = images("atlas", 8)
 PROMPT = SOUND_ROWS[0]["prompt_id"]
 PNG = SOUND_ROWS[0]["image"]
@@ -94,45 +94,48 @@ class Kind(NamedTuple):
 
 
 def make_corrupt_image(name: str, image: Any, found: str, remedy: str = "generate it again", **more: Any) -> Kind:
-    """Return the kind of a row whose image cannot be decoded."""
+    """Return the kind of a row whose image cannot be decoded; `found` and `remedy` are parts of its error message."""
     return Kind(name, {"image": image}, "corrupt_image", found, remedy, **more)
 
 
 def make_too_large_image(name: str, image: bytes, found: str, remedy: str) -> Kind:
-    """Return the kind of a row whose image exceeds a limit."""
+    """Return the kind of a row whose image exceeds a limit; `found` and `remedy` are parts of its error message."""
     return Kind(name, {"image": image}, "image_too_large", found, remedy)
 
 
 def make_missing_image(
     name: str, row: Mapping[str, Any], found: str, remedy: str = "generate the image", **more: Any
 ) -> Kind:
-    """Return the kind of a row that has no image."""
+    """Return the kind of a row that has no image; `found` and `remedy` are parts of its error message."""
     return Kind(name, {"image": None, **row}, "missing_image", found, remedy, **more)
 
 
 def make_unreadable_uri(name: str, uri: str, found: str) -> Kind:
-    """Return the kind of a row whose address cannot be read."""
+    """Return the kind of a row whose image address cannot be read; `found` is part of its error message."""
     return Kind(name, {"image": None, "uri": uri}, "unreadable_uri", found, "check the address", retried=True)
 
 
 def make_refused_uri(name: str, uri: str) -> Kind:
-    """Return the kind of a row whose address lies outside the benchmark's folders."""
+    """Return the kind of a row whose image address lies outside the benchmark's folders."""
     found = "is not read: it lies outside of the benchmark's folders"
     return Kind(name, {"image": None, "uri": uri}, "uri_refused", found, "benchmark.uri_roots", retried=True)
 
 
 def make_bad_prompt(name: str, text: str | None, error: str | None = None, file: str = "bytes") -> Kind:
-    """Return the kind of a row whose prompt has a missing or unusual text."""
+    """Return the kind of a row whose prompt has a missing or unusual text; `error` is None if the row is scored."""
     found = "no text" if error else ""
     return Kind(name, {"prompt_id": name}, error, found, "drop the prompt", file=file, prompt={"text": text})
 
 
 def make_bad_id(name: str, prompt_id: Any, error: str | None, found: str, remedy: str, file: str = "bytes") -> Kind:
-    """Return the kind of a row with a missing, invalid or unusual prompt id."""
+    """Return the kind of a row with a missing, invalid or unusual prompt id.
+
+    `error` is the kind of its error, or None if the row is scored; `found` and `remedy` are parts of its message.
+    """
     return Kind(name, {"prompt_id": prompt_id}, error, found, remedy, file=file)
 
 
-NOT_BYTES = "put bytes there, or addresses in `uri`"
+NOT_BYTES_MESSAGE = "put bytes there, or addresses in `uri`"
 ZEROS = zlib.compress(b"\0" * 200_000_000)
 KINDS = [
     make_corrupt_image("corrupt bytes", b"\x13\x37" * 50, "found something else"),
@@ -157,9 +160,9 @@ KINDS = [
     make_corrupt_image("zero-size image", make_png(0, 0, b""), "expected an image"),
     make_corrupt_image("32-bit pixels", encode_image(Image.new("F", (8, 8), 5.0), "TIFF"), "no fixed range",
                        "8-bit RGB"),
-    make_corrupt_image("text in the image column", "outputs/a.png", "found text", NOT_BYTES, file="texts"),
-    make_corrupt_image("numbers in the image column", 7, "type int", NOT_BYTES, file="numbers"),
-    make_corrupt_image("lists in the image column", [0.5, 1.0], "type list", NOT_BYTES, file="lists"),
+    make_corrupt_image("text in the image column", "outputs/a.png", "found text", NOT_BYTES_MESSAGE, file="texts"),
+    make_corrupt_image("numbers in the image column", 7, "type int", NOT_BYTES_MESSAGE, file="numbers"),
+    make_corrupt_image("lists in the image column", [0.5, 1.0], "type list", NOT_BYTES_MESSAGE, file="lists"),
     make_too_large_image("decompression bomb", make_png(60_000, 60_000, b""), "60000x60000 pixels",
                          "limits.max_pixels"),
     make_too_large_image("too many bytes", PNG + bytes(2_000_000), "bytes is over limits.max_bytes=2000000",
@@ -253,7 +256,10 @@ LOST_ROWS = [dict(row, image_id=f"lost-{n}") for n, row in enumerate(SOUND_ROWS)
 
 
 def corrupt_page(_: bytes) -> bytes:
-    """Flip bytes in the middle of the file, which lie within a page of images."""
+    """Return a Parquet file with flipped bits in the middle, which lie within a page of images.
+
+    The argument is ignored; it is the content of the intact file.
+    """
     return flip_bits(make_parquet(LOST_ROWS, compression="gzip"), 0.45, 0.5)
 
 
@@ -418,16 +424,16 @@ def test_bad_prompts_are_refused_when_planning(tmp_path: Path, name: str, conten
     (folder / "prompts.parquet").write_bytes(content)
     with pytest.raises(ConfigError, match=rf"prompts\.parquet.*{problem}"):
         plan_bench(folder, tmp_path / "store")
-    assert f"| {name} |" in DOCS
+    assert f"| {name} |" in DOCS_TEXT
 
 
 def test_every_kind_of_failure_is_documented_with_its_remedy() -> None:
     sources = [file for room in ("operators", "pipelines") for file in (ROOT / room).rglob("*.py")]
     kinds = {kind for file in sources for kind in re.findall(r'RowError\(\s*"(\w+)"', file.read_text())}
-    assert {kind for kind in kinds if f"| `{kind}` |" not in DOCS} == set()
-    assert kinds - REMEDIES.keys() == set()
+    assert {kind for kind in kinds if f"| `{kind}` |" not in DOCS_TEXT} == set()
+    assert kinds - REMEDIES_BY_KIND.keys() == set()
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *BAD_SHARDS], ids=lambda kind: kind.name)
 def test_every_bad_row_and_shard_is_documented(kind: Kind | BadShard) -> None:
-    assert re.search(rf"^\| {re.escape(kind.name)} \|", DOCS, re.MULTILINE)
+    assert re.search(rf"^\| {re.escape(kind.name)} \|", DOCS_TEXT, re.MULTILINE)

@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from tests.faults.events import EVENTS_ANYWHERE, EVENTS_ON_DISK, EVENTS_ON_S3, JOBS, OPTIONS, draw_rounds
+from tests.faults.events import EVENTS_ANYWHERE, EVENTS_ON_DISK, EVENTS_ON_S3, JOB_NAMES, SWEEP_OPTIONS, draw_rounds
 
 
 def test_the_same_seed_draws_the_same_rounds_and_another_seed_draws_others() -> None:
@@ -19,7 +19,9 @@ def test_every_kind_of_event_occurs_if_its_store_allows() -> None:
         }
         assert kinds["s3"] | kinds["folder"] == {*EVENTS_ANYWHERE, *EVENTS_ON_S3, *EVENTS_ON_DISK}
         options = {phase.options for r in rounds for phase in r.phases}
-        assert options == {*OPTIONS} and {job for r in rounds for phase in r.phases for job in phase.jobs} == {*JOBS}
+        assert options == {*SWEEP_OPTIONS} and {job for r in rounds for phase in r.phases for job in phase.jobs} == {
+            *JOB_NAMES
+        }
         assert not kinds["folder"] & set(EVENTS_ON_S3) and not kinds["s3"] & set(EVENTS_ON_DISK)
 
 

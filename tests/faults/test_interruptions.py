@@ -26,9 +26,9 @@ from tests.faults.proxy import FaultProxy, run_proxy
 from tests.s3 import S3Server
 
 GENERATORS = ("atlas", "flint")
-IMAGES, SHARD = 12, 2
-CELLS = 2 * len(GENERATORS) * IMAGES // SHARD
-OVERRIDES = ("metric=[edge_density]", f"shard_rows={SHARD}")
+N_IMAGES, SHARD_ROWS = 12, 2
+CELLS = 2 * len(GENERATORS) * N_IMAGES // SHARD_ROWS
+OVERRIDES = ("metric=[edge_density]", f"shard_rows={SHARD_ROWS}")
 """Options of sweeps whose workers import no libraries of a model."""
 ON_RAY = "cluster=local"
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -45,12 +45,12 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def write_bench(folder: Path, baited: Bait | None = None) -> Path:
     """Write the benchmark and return its folder; `baited` is an image that blocks the process that decodes it."""
-    write_rows(folder / "prompts.parquet", prompts(IMAGES))
+    write_rows(folder / "prompts.parquet", prompts(N_IMAGES))
     for generator in GENERATORS:
-        rows = images(generator, IMAGES)
+        rows = images(generator, N_IMAGES)
         if baited is not None and baited.generator == generator:
             rows[baited.row]["image"] += BAIT + str(baited.note).encode()
-        write_rows(folder / "images" / generator / "00000.parquet", rows, row_group=SHARD)
+        write_rows(folder / "images" / generator / "00000.parquet", rows, row_group=SHARD_ROWS)
     return folder
 
 
@@ -153,7 +153,7 @@ def test_the_local_ray_of_a_killed_driver_ends_by_itself(bench: Path, tmp_path: 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_killed_worker_changes_no_score(seed: int, tmp_path: Path, undisturbed: FinishedSweep) -> None:
     choice = random.Random(seed)
-    bait = Bait(choice.choice(GENERATORS), choice.randrange(IMAGES), tmp_path / "pid")
+    bait = Bait(choice.choice(GENERATORS), choice.randrange(N_IMAGES), tmp_path / "pid")
     bench = write_bench(tmp_path / "bench", bait)
     with ThreadPoolExecutor(1) as pool:
         running: Future[FinishedSweep] = pool.submit(run, bench, str(tmp_path / "store"), ON_RAY)

@@ -32,14 +32,14 @@ from tests.ray_head import make_head_environment, run_head
 from tests.s3 import S3Server
 
 ROOT = Path(__file__).parent.parent.parent
-IMAGES, SHARD = 24, 2
-MANY_IMAGES = 128
+N_IMAGES, SHARD_ROWS = 24, 2
+N_MANY_IMAGES = 128
 """Number of images, large enough that some are left when the first worker is stopped."""
-OVERRIDES = ("metric=[edge_density]", f"shard_rows={SHARD}")
+OVERRIDES = ("metric=[edge_density]", f"shard_rows={SHARD_ROWS}")
 """Options of sweeps whose workers import no libraries of a model."""
 WORKER_LABEL = "--labels=kind=worker"
 WORKER_POOLS = ("+cluster.pools.image_statistics.labels={kind:worker}", "+cluster.pools.scores.labels={kind:worker}")
-"""Options for pools that do not fit on the head."""
+"""Options that place two pools on machines with the label kind=worker, which the head lacks."""
 SECRET = "a-word-that-no-log-may-have"
 
 
@@ -56,8 +56,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bench")
-    write_rows(folder / "prompts.parquet", prompts(IMAGES))
-    write_rows(folder / "images/atlas/00000.parquet", images("atlas", IMAGES), row_group=SHARD)
+    write_rows(folder / "prompts.parquet", prompts(N_IMAGES))
+    write_rows(folder / "images/atlas/00000.parquet", images("atlas", N_IMAGES), row_group=SHARD_ROWS)
     return folder
 
 
@@ -234,7 +234,7 @@ def test_two_sweeps_that_need_the_same_resources_both_end_and_report_their_wait(
     def is_waiting(job: Driver) -> bool:
         return "waiting for room on the cluster for image_statistics, scores" in job.printed.read_text() or job.ended()
 
-    def store(name: str) -> str:
+    def name_store(name: str) -> str:
         return str(tmp_path / name)
 
     with (
@@ -243,24 +243,24 @@ def test_two_sweeps_that_need_the_same_resources_both_end_and_report_their_wait(
             [sys.executable, "-c", HOLDER_SCRIPT, cluster.head.address],
             cwd=ROOT, env=make_head_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         ) as holder,
-        run_sweep(cluster, bench, store("first"), *SHARED_POOLS) as first,
+        run_sweep(cluster, bench, name_store("first"), *SHARED_POOLS) as first,
     ):  # fmt: skip
         assert holder.stdout is not None and holder.stdin is not None and holder.stdout.readline() == "holds\n"
         assert wait_until(lambda: is_waiting(first))
-        with run_sweep(cluster, bench, store("second"), *SHARED_POOLS) as second:
+        with run_sweep(cluster, bench, name_store("second"), *SHARED_POOLS) as second:
             assert wait_until(lambda: is_waiting(second))
             holder.stdin.close()
             codes = [job.process.wait(240) for job in (first, second)]
             assert codes == [0, 0], first.printed.read_text() + second.printed.read_text()
     (said,) = [line for line in second.printed.read_text().splitlines() if line.startswith("waiting for room")]
-    assert f"(process {holder.pid})" in said and f"store {store('first')}), " in said and "; small (run " in said
+    assert f"(process {holder.pid})" in said and f"store {name_store('first')}), " in said and "; small (run " in said
 
 
 @pytest.mark.slow
 def test_a_machine_that_joins_a_running_sweep_is_used(cluster: Cluster, tmp_path: Path) -> None:
     """The worker on the first machine is stopped, so only a worker on the second can continue."""
-    write_rows(tmp_path / "prompts.parquet", prompts(MANY_IMAGES))
-    write_rows(tmp_path / "images/atlas/00000.parquet", images("atlas", MANY_IMAGES), row_group=SHARD)
+    write_rows(tmp_path / "prompts.parquet", prompts(N_MANY_IMAGES))
+    write_rows(tmp_path / "images/atlas/00000.parquet", images("atlas", N_MANY_IMAGES), row_group=SHARD_ROWS)
     store = store_at(tmp_path / "store")
     pools = ("+cluster.pools.image_statistics={num_cpus:1,max_size:2,labels:{kind:worker}}",)
     with cluster.node(WORKER_LABEL) as node, run_sweep(cluster, tmp_path, store.place.url, *pools) as job:
@@ -273,4 +273,4 @@ def test_a_machine_that_joins_a_running_sweep_is_used(cluster: Cluster, tmp_path
             assert wait_until(lambda: count_committed(store) > before or job.ended())
             os.kill(worker, signal.SIGCONT)
             assert job.process.wait(240) == 0, job.printed.read_text()
-    assert count_committed(store) == MANY_IMAGES // SHARD > before
+    assert count_committed(store) == N_MANY_IMAGES // SHARD_ROWS > before

@@ -9,7 +9,7 @@ import pytest
 from plumbline.pipelines.running.errors import RunnerError
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import (
-    PACK,
+    SHAPES_FOLDER,
     images,
     plan_bench,
     run_bench,
@@ -19,7 +19,7 @@ from tests.bench_of import (
     write_benchmark,
     write_rows,
 )
-from tests.faults.hook import BAIT, DEADLY, HANGING, HANGING_CALL
+from tests.faults.hook import BAIT, DEADLY_MARK, HANGING_CALL, HANGING_MARK
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -44,10 +44,10 @@ def list_failed_ids(done: FinishedSweep) -> set[str]:
     return {row["image_id"] for row in done.results.read_scores().to_pylist() if row["score"] is None}
 
 
-BOTH_MARKS = {5: DEADLY, 10: HANGING}
-CASES = [("edge_density", 3, {6: HANGING}), *(pytest.param(*case, BOTH_MARKS, marks=pytest.mark.slow) for case in
+BOTH_MARKS = {5: DEADLY_MARK, 10: HANGING_MARK}
+CASES = [("edge_density", 3, {6: HANGING_MARK}), *(pytest.param(*case, BOTH_MARKS, marks=pytest.mark.slow) for case in
          (("edge_density", 3), ("edge_density", 1), ("clipscore", 2), ("vqascore", 1)))]  # fmt: skip
-"""Metric, shards per call, and marked images.
+"""Cases (metric, shards per call, bytes to append to images by position).
 
 Only the first case is fast: its metric needs no model, so replacement workers import no model libraries, and its only
 marked image hangs until the deadline.
@@ -82,7 +82,7 @@ def test_the_deadline_ends_a_model_call_that_hangs_and_its_row_is_left_out(tmp_p
 @pytest.mark.slow
 def test_a_shard_that_keeps_killing_workers_fails_alone_and_the_next_run_tries_it_again(tmp_path: Path) -> None:
     overrides = ("metric=[edge_density]", "cluster.max_attempts=2")
-    done, rows = sweep_marked({4: DEADLY, 6: DEADLY}, tmp_path, *overrides)
+    done, rows = sweep_marked({4: DEADLY_MARK, 6: DEADLY_MARK}, tmp_path, *overrides)
     assert list_failed_ids(done) == {row["image_id"] for row in rows[4:8]}
     assert {e["message"] for e in done.results.read_errors().to_pylist()} == {"the worker died 2 times on this shard"}
     assert (done.exit_code, len(done.results.read_scores())) == (1, 12)
@@ -108,7 +108,7 @@ def test_a_sweep_with_retry_failed_tries_an_abandoned_shard_again(tmp_path: Path
 @pytest.mark.slow
 def test_a_model_that_does_not_load_stops_the_run_with_its_reason(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"])
-    weights = shutil.copytree(PACK.parent / "clip-shapes", tmp_path / "clip")
+    weights = shutil.copytree(SHAPES_FOLDER.parent / "clip-shapes", tmp_path / "clip")
     overrides = ("metric=[clipscore]", f"models.clip.checkpoint={weights}")
     planned = plan_bench(folder, tmp_path / "store", *overrides, "cluster=local")
     (weights / "model.safetensors").write_bytes(b"gone bad after the plan was made")

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.bench_of import PACK, prompts
+from tests.bench_of import SHAPES_FOLDER, prompts
 
 GENERATORS = ("atlas", "drift", "flint", "garnet")
 MAX_GROUP = 9
@@ -20,7 +20,7 @@ BROKEN_IMAGE = b"this is no image"
 @cache
 def read_images(generator: str) -> dict[str, bytes]:
     """Return a generator's images in the embedded benchmark, keyed by prompt."""
-    table = pq.read_table(PACK / "images" / generator, columns=["prompt_id", "image"])
+    table = pq.read_table(SHAPES_FOLDER / "images" / generator, columns=["prompt_id", "image"])
     return dict(zip(table.column("prompt_id").to_pylist(), table.column("image").to_pylist(), strict=True))
 
 
@@ -36,7 +36,7 @@ class Bench:
     images: str = "images"
     """Folder of the images, relative to the benchmark's folder."""
     version: int = 0
-    """Number of changes since the benchmark was created."""
+    """Number of times that the benchmark's files have been written or moved."""
 
     def begin(self, count: int, generators: int) -> None:
         """Start with `count` random prompts of the embedded benchmark, and images by `generators` generators."""
@@ -102,7 +102,7 @@ class Bench:
         self.write_images(name)
 
     def edit_prompt(self) -> None:
-        """Change the text of a prompt."""
+        """Change the text of a randomly chosen prompt."""
         self.chance.choice(self.prompts)["text"] = self.spare.pop()["text"]
         self.write_prompts()
 
@@ -117,24 +117,24 @@ class Bench:
             self.write_images(name)
 
     def shuffle_prompts(self) -> None:
-        """Shuffle the prompts."""
+        """Shuffle the rows of the prompt file."""
         self.chance.shuffle(self.prompts)
         self.write_prompts()
 
     def replace_image(self) -> None:
-        """Replace the image of a row."""
+        """Replace the image of a randomly chosen row."""
         name, row = self._choose_row()
         row["image"] = self._make_image(name, self.chance.choice(self.prompts), self.chance.choice(GENERATORS))["image"]
         self.write_images(name)
 
     def break_image(self) -> None:
-        """Break the image of a row."""
+        """Replace the image of a randomly chosen row by bytes that cannot be decoded."""
         name, row = self._choose_row()
         row["image"] = BROKEN_IMAGE
         self.write_images(name)
 
     def repair_images(self) -> None:
-        """Repair all images."""
+        """Replace every broken image by the generator's image of the row's prompt."""
         for name, rows in self.rows.items():
             broken = [row for row in rows if row["image"] == BROKEN_IMAGE]
             for row in broken:
@@ -143,14 +143,14 @@ class Bench:
                 self.write_images(name)
 
     def drop_image(self) -> None:
-        """Remove a row, unless it is the only one."""
+        """Remove a randomly chosen row, unless it is the only row of its generator."""
         name, row = self._choose_row()
         if len(self.rows[name]) > 1:
             self.rows[name].remove(row)
             self.write_images(name)
 
     def shuffle_images(self) -> None:
-        """Shuffle a generator's rows and change its shards."""
+        """Shuffle the rows of a randomly chosen generator, and divide them into other files and row groups."""
         name = self.chance.choice(sorted(self.rows))
         self.chance.shuffle(self.rows[name])
         self.write_images(name)

@@ -6,7 +6,7 @@ from random import Random
 
 from plumbline.operators.stages.table import STAGES
 
-KINDS = (
+FILE_KINDS = (
     "cell",
     "draft",
     "manifest",
@@ -19,25 +19,25 @@ KINDS = (
     "lease",
     "report",
 )
-ROT = ("rot", "blank")
+ROT_WAYS = ("rot", "blank")
 """Ways of damaging a file in place: a bit is flipped or a sector reads as zeros.
 
 The file keeps its size, its modification time and its hard links.
 """
-WAYS = ("flip", "truncate", "empty", "delete", "swap", "misplace", *ROT)
+DAMAGE_WAYS = ("flip", "truncate", "empty", "delete", "swap", "misplace", *ROT_WAYS)
 """All ways of damaging a file.
 
-Besides ROT, a bit can be flipped, the end or all of the content lost, the file deleted, its content replaced with that
-of another file of its kind, or the file moved to the folder of another recipe of its stage. These ways write a new
+Besides ROT_WAYS, a bit can be flipped, the end or all of the content lost, the file deleted, its content replaced with
+that of another file of its kind, or the file moved to the folder of another recipe of its stage. These ways write a new
 file, so that another run's hard link stays intact.
 """
-DRAWN_WAYS = tuple(way for way in WAYS if way != "misplace")
+DRAWN_DAMAGE_WAYS = tuple(way for way in DAMAGE_WAYS if way != "misplace")
 """Ways of damaging generated images."""
-SECTOR = 512
+SECTOR_BYTES = 512
 
 
 def find_kind(path: str) -> str | None:
-    """Return the kind of a file in the store, or None for a kind that is never damaged."""
+    """Return the kind of a file, given by its path in the store, or None for a kind that is never damaged."""
     folder, *rest = path.split("/")
     if folder in STAGES:
         return "draft" if ".draft." in path else "cell"
@@ -78,16 +78,16 @@ def damage(store: Path, way: str, chance: Random) -> str:
         found = list_files_by_kind(store)
         if found:
             kind = chance.choice([*sorted(found), *(["cell"] * len(found) if "cell" in found else [])])
-            damaged.append(_damage(store, found[kind], way, chance))
+            damaged.append(_damage_one_of(store, found[kind], way, chance))
     return ", ".join(filter(None, damaged)) or "nothing harmed"
 
 
-def _damage(store: Path, files: list[Path], way: str, chance: Random) -> str:
+def _damage_one_of(store: Path, files: list[Path], way: str, chance: Random) -> str:
     """Damage one of the newest files; return an empty string if nothing changed."""
     path = chance.choice(files[-8:])
     strangers = _find_other_recipes(store, path, files)
     if way == "misplace":
-        return _misplace(store, path, chance.choice(strangers)) if strangers else ""
+        return _misplace_cell(store, path, chance.choice(strangers)) if strangers else ""
     others = strangers or [other for other in files[-8:] if other != path]
     return f"{way} {path.relative_to(store)}" if damage_file(path, way, chance, others) else ""
 
@@ -108,7 +108,7 @@ def damage_file(path: Path, way: str, chance: Random, others: list[Path] | None 
     left = damage_content(content, way, chance, others)
     if left == content:
         return False
-    if way in ROT and left is not None:
+    if way in ROT_WAYS and left is not None:
         overwrite(path, left)
         return True
     path.unlink()
@@ -133,14 +133,17 @@ def _find_other_recipes(store: Path, path: Path, files: list[Path]) -> list[Path
     return [store.joinpath(*other) for other in others if other[0] == stage and other[1] != recipe]
 
 
-def _misplace(store: Path, path: Path, stranger: Path) -> str:
+def _misplace_cell(store: Path, path: Path, stranger: Path) -> str:
     """Move the cell at `path` to the folder of `stranger`, a cell with another recipe; describe the move."""
     path.rename(stranger.with_name(path.name))
     return f"misplace {path.relative_to(store)} to {stranger.parent.relative_to(store)}"
 
 
 def damage_content(content: bytes, way: str, chance: Random, others: list[Path] | None = None) -> bytes | None:
-    """Return the damaged content, or None if the file is lost."""
+    """Return content damaged in the given way (one of WAYS), or None if the file is deleted.
+
+    `others` are files of the same kind, one of which provides the content if the way is `swap`.
+    """
     if way == "delete":
         return None
     if way == "empty" or not content:
@@ -151,6 +154,6 @@ def damage_content(content: bytes, way: str, chance: Random, others: list[Path] 
         return chance.choice(others).read_bytes() if others else content
     place = chance.randrange(len(content))
     if way == "blank":
-        place -= place % SECTOR
-        return content[:place] + bytes(min(SECTOR, len(content) - place)) + content[place + SECTOR :]
+        place -= place % SECTOR_BYTES
+        return content[:place] + bytes(min(SECTOR_BYTES, len(content) - place)) + content[place + SECTOR_BYTES :]
     return content[:place] + bytes([content[place] ^ 1 << chance.randrange(8)]) + content[place + 1 :]

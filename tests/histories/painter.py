@@ -15,14 +15,16 @@ from PIL import Image
 from tests.operators.models.endpoint import KEY_VARIABLE, Answer, Server
 
 PAINTER = "painter"
-SIDE = 24
+IMAGE_SIDE = 24
 
 
 def paint(prompt: str) -> bytes:
     """Return the image for a prompt, as PNG."""
     chance = Random(prompt)
-    image = Image.new("RGB", (SIDE, SIDE), (chance.randrange(256), chance.randrange(256), chance.randrange(256)))
-    image.paste((chance.randrange(256), 0, 0), (4, 4, chance.randrange(8, SIDE), chance.randrange(8, SIDE)))
+    image = Image.new(
+        "RGB", (IMAGE_SIDE, IMAGE_SIDE), (chance.randrange(256), chance.randrange(256), chance.randrange(256))
+    )
+    image.paste((chance.randrange(256), 0, 0), (4, 4, chance.randrange(8, IMAGE_SIDE), chance.randrange(8, IMAGE_SIDE)))
     image.putpixel((0, 0), (0, 255, 0))  # so that no image has a single colour
     stream = io.BytesIO()
     image.save(stream, "PNG")

@@ -18,17 +18,19 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 from plumbline.jobs import gc, report, status, sweep
-from plumbline.jobs.command import Command, Terminated, run_job
+from plumbline.jobs.command import Command, JobTerminated, run_job
 from plumbline.jobs.table import JOBS
 from tests.faults.outcomes import assert_same_counts, assert_same_tables
 from tests.histories.bench import CHANGES, Bench
-from tests.histories.damage import DRAWN_WAYS, WAYS, damage, damage_images, list_files_by_kind
+from tests.histories.damage import DAMAGE_WAYS, DRAWN_DAMAGE_WAYS, damage, damage_images, list_files_by_kind
 from tests.histories.painter import PAINTER, Painter
 from tests.operators.models.endpoint import KEY, KEY_VARIABLE
 
-COMPLETE_SWEEP = re.compile(r"computed \d+ cells, (?:copied \d+ from rows of earlier ones, )?run (\S+), exit code (\d)")
+COMPLETE_SWEEP_PATTERN = re.compile(
+    r"computed \d+ cells, (?:copied \d+ from rows of earlier ones, )?run (\S+), exit code (\d)"
+)
 EXIT_CODES = {0, 1, 2}
-SMALL, LARGE = (4, 9), (66, 80)
+SMALL_SIZES, LARGE_SIZES = (4, 9), (66, 80)
 """Numbers of prompts of a small benchmark, and of one for which an adaptive sweep needs several rounds."""
 SHARE_OF_LARGE = 0.25
 Step = tuple[Any, ...]
@@ -47,13 +49,13 @@ class History:
         self.large = self.chance.random() < SHARE_OF_LARGE
         self.shard_rows = self.chance.randint(1, 9)
         self.bench = Bench(folder=folder / "bench", chance=self.chance)
-        self.bench.begin(self.chance.randint(*(LARGE if self.large else SMALL)), self.chance.randint(2, 3))
+        self.bench.begin(self.chance.randint(*(LARGE_SIZES if self.large else SMALL_SIZES)), self.chance.randint(2, 3))
         self.calm: dict[tuple[Any, ...], Path] = {}
         self.log: list[str] = []
-        """Log of the steps, for investigating a failure."""
+        """Lines that describe the steps so far, shown if a step fails."""
 
     def perform(self, step: Step) -> None:
-        """Perform one step and add it to the log."""
+        """Call the method that the step names with the step's random arguments, and add the step to the log."""
         name, *drawn = step
         told = getattr(self, name)(*drawn)
         self.log.append(" ".join(map(str, [name, *drawn, *([told] if told else [])])))
@@ -73,7 +75,7 @@ class History:
         return f"run {run}"
 
     def change(self, change: str) -> None:
-        """Change the benchmark."""
+        """Change the benchmark with the method of Bench that is called `change`."""
         getattr(self.bench, change)()
 
     def damage(self, way: str) -> str:
@@ -94,7 +96,7 @@ class History:
         return harmed
 
     def die(self, share: float) -> None:
-        """Delete the newest run and some cells, as if the last sweep had been killed before writing them."""
+        """Delete the newest run and a fraction `share` of the cells, as if a killed sweep had not written them."""
         files = list_files_by_kind(self.store)
         runs = sorted(path.parent for path in files.get("manifest", []))
         if runs:
@@ -117,7 +119,7 @@ class History:
         signal.signal(signal.SIGALRM, end)
         signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3))
         code = 143
-        with contextlib.suppress(Terminated):
+        with contextlib.suppress(JobTerminated):
             try:
                 code, printed = self._sweep(self.store, *self._options(metrics, flags))
                 assert code in EXIT_CODES | {143}, printed
@@ -146,7 +148,10 @@ class History:
         return run(sweep.COMMAND, sweep.main, [*given, *options])
 
     def _sweep_fresh(self, *options: str) -> Path:
-        """Run the same sweep in a fresh store, and return the folder of its run."""
+        """Return the folder of a run with these options in a store of its own.
+
+        The sweep runs only once for each version of the benchmark and options.
+        """
         key = (self.bench.version, *options)
         if key not in self.calm:
             store = self.folder / f"calm-{len(self.calm)}"
@@ -155,7 +160,7 @@ class History:
 
 
 METRICS = ("metric=[clipscore]", "metric=[vqascore]", "metric=[vqascore,clipscore]", "metric=[dsg]")
-FLAGS = (
+SWEEP_FLAGS = (
     (),
     (),
     ("limit=3",),
@@ -165,12 +170,12 @@ FLAGS = (
     ("verify=true",),
     ("benchmark.require_every_prompt=false",),
 )
-SWEEPS = st.sampled_from(METRICS), st.sampled_from(FLAGS)
-DRAWING_STEPS = [st.tuples(st.just("draw"), st.sampled_from(DRAWN_WAYS))] if "generate" in JOBS else []
-"""The step of the generation plugin, if it is installed."""
+SWEEPS = st.sampled_from(METRICS), st.sampled_from(SWEEP_FLAGS)
+DRAWING_STEPS = [st.tuples(st.just("draw"), st.sampled_from(DRAWN_DAMAGE_WAYS))] if "generate" in JOBS else []
+"""Strategy that draws the step `draw`, which needs the generation plugin; the list is empty without the plugin."""
 STEPS = st.one_of(
-    st.tuples(st.just("damage"), st.sampled_from(WAYS)),
-    st.tuples(st.just("damage"), st.sampled_from(WAYS)),
+    st.tuples(st.just("damage"), st.sampled_from(DAMAGE_WAYS)),
+    st.tuples(st.just("damage"), st.sampled_from(DAMAGE_WAYS)),
     st.tuples(st.just("change"), st.sampled_from(CHANGES)),
     st.tuples(st.just("change"), st.sampled_from(CHANGES)),
     *DRAWING_STEPS,
@@ -178,17 +183,20 @@ STEPS = st.one_of(
     st.tuples(st.just("stop"), st.floats(0, 1.5), *SWEEPS),
     st.tuples(st.just("look"), st.sampled_from(["gc", "report", "status"])),
 )
-"""Steps between two sweeps."""
+"""Strategy that draws a step between two sweeps: the name of a method of History, and its arguments."""
 
 
 def draw_rounds(max_rounds: int) -> st.SearchStrategy[list[tuple[list[Step], Step]]]:
-    """Draw up to `max_rounds` rounds of steps; each round ends with a sweep."""
+    """Draw 2 to `max_rounds` rounds, each with one to three steps and a final sweep."""
     sweep = st.tuples(st.just("sweep"), *SWEEPS)
     return st.lists(st.tuples(st.lists(STEPS, min_size=1, max_size=3), sweep), min_size=2, max_size=max_rounds)
 
 
 def run(command: Command, job: Any, arguments: list[str]) -> tuple[int, str]:
-    """Return a command's exit code and output; an exception is returned as its traceback."""
+    """Run a command in this process; return its exit code and its output, including stderr.
+
+    Exceptions that the command does not turn into a one-line error are raised.
+    """
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         code = run_job(command, job, arguments)
@@ -197,7 +205,7 @@ def run(command: Command, job: Any, arguments: list[str]) -> tuple[int, str]:
 
 def assert_complete(code: int, printed: str) -> str:
     """Assert that a sweep ended normally; return the id of its run."""
-    found = COMPLETE_SWEEP.search(printed)
+    found = COMPLETE_SWEEP_PATTERN.search(printed)
     assert found is not None and int(found[2]) == code, printed
     return found[1]
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.bench_of import Bench
 
-ADAPTIVE = ("adaptive=betting", "adaptive.range=[0,1]")
+ADAPTIVE_OPTIONS = ("adaptive=betting", "adaptive.range=[0,1]")
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def complete_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     ("job", "stage", "overrides"),
     [
         ("sweep", "scores", ("max_failed=0.5",)),
-        ("sweep", "scores", (*ADAPTIVE, "max_failed=0.5")),
+        ("sweep", "scores", (*ADAPTIVE_OPTIONS, "max_failed=0.5")),
         ("nightly", "scores", ("max_failed=0.5",)),
         ("sweep", "answers", ("metrics.gecko.normalise=false",)),
         ("questions", "questions", ("benchmark.images=null",)),

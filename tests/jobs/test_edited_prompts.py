@@ -7,8 +7,10 @@ from plumbline.pipelines.base.exit_codes import COMPLETE
 from tests.bench_of import images, list_arguments, prompts, write_rows
 from tests.commands import Ended, run
 
-EDITED_COUNT, PROMPTS = 20, 44
-MESSAGE = f"{EDITED_COUNT} prompts have different texts under the same id in the earlier run, so they are not compared"
+EDITED_COUNT, N_PROMPTS = 20, 44
+EDITED_MESSAGE = (
+    f"{EDITED_COUNT} prompts have different texts under the same id in the earlier run, so they are not compared"
+)
 
 
 @pytest.fixture(scope="module")
@@ -19,14 +21,14 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Ended]:
     """
     folder = tmp_path_factory.mktemp("edited")
     random = np.random.default_rng(0)
-    given = prompts(PROMPTS)
-    write_rows(folder / "images" / "atlas" / "00000.parquet", images("atlas", PROMPTS), row_group=16)
+    given = prompts(N_PROMPTS)
+    write_rows(folder / "images" / "atlas" / "00000.parquet", images("atlas", N_PROMPTS), row_group=16)
     write_rows(folder / "prompts.parquet", given, row_group=16)
     words = list_arguments(
         folder, folder / "store", "sweep=own_images", "models=shapes", "metric=[clipscore]", "shard_rows=16"
     )
     assert run("nightly", *words).code == COMPLETE
-    for place in random.permutation(PROMPTS)[:EDITED_COUNT]:
+    for place in random.permutation(N_PROMPTS)[:EDITED_COUNT]:
         given[place] = {**given[place], "text": "something that no picture shows"}
     random.shuffle(given)
     write_rows(folder / "prompts.parquet", given, row_group=16)
@@ -43,4 +45,4 @@ def test_an_edited_prompt_is_not_reported_as_a_regression(sweep: tuple[str, Ende
 def test_the_report_says_how_many_prompts_were_left_out_and_compares_the_others(sweep: tuple[str, Ended]) -> None:
     store, _ = sweep
     said = run("report", store, "compare=previous")
-    assert MESSAGE in said.words and "Nothing changed in the scores that both runs have" in said.words
+    assert EDITED_MESSAGE in said.words and "Nothing changed in the scores that both runs have" in said.words

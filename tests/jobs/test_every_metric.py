@@ -21,7 +21,10 @@ from tests.serving import pack_pairs
 
 
 def read_choice(file: Path) -> list[str]:
-    """Return the metrics that a choice configures: the metric with the choice's name, or all that the file lists."""
+    """Return the metrics that a file in a folder conf/metric configures.
+
+    A file configures the metric with its own name, unless it lists several metrics.
+    """
     several = file.read_text().startswith("# @package metrics\n")
     return [str(key) for key in OmegaConf.load(file) if key != "defaults"] if several else [file.stem]
 
@@ -33,16 +36,16 @@ FILES = [
     *(file for file in (ROOT / "plugins").glob("*/conf/metric/*.yaml") if file.parents[2] not in TESTED_APART),
 ]
 CHOICES = {name: file.stem for file in FILES for name in read_choice(file)}
-"""The choice in conf/ that configures each metric."""
+"""Name of the file in a folder conf/metric that configures each metric, keyed by the metric's name."""
 COMPARING = {"pairwise"}
 """Metrics that need several generators (test_pairwise_sweep.py)."""
-NAMES = sorted(CHOICES.keys() - COMPARING)
+METRIC_NAMES = sorted(CHOICES.keys() - COMPARING)
 FORM_OPTIONS = ("metrics.vpeval.replies=json", "metrics.vpeval.max_tokens=512")
 """Options that replace VPEval's own reply format, which the embedded question writer has not learned."""
 PACKS = {"dsg_1k": "dsg_1k", "tifa_v1": "tifa_v1"}
-"""Question packs, by the metric that uses the benchmark's own questions."""
-VIDEOS = {name: "videos" for name in NAMES if name.startswith(("videoalign", "xclip"))}
-"""Kind of input of the metrics that accept only videos; each image is turned into a video of identical frames."""
+"""Question pack of each metric that asks a benchmark's own questions, keyed by the metric's name."""
+VIDEOS = {name: "videos" for name in METRIC_NAMES if name.startswith(("videoalign", "xclip"))}
+"""Kind of input of the metrics that accept only videos, by metric; each image becomes a video of identical frames."""
 SCORELESS = {"vq2_released", "text"}
 """Metrics that give no scores in this test.
 
@@ -50,7 +53,7 @@ The embedded question writer gives unreadable replies at vq2_released's temperat
 for text in the image.
 """
 EDITS = {"editreward": "edits"}
-"""Kind of input of the metrics that compare an edit with its source; in this test every image is its own source."""
+"""Kind of input of the metrics that compare an edit with its source, by metric; here an image is its own source."""
 GROUPS = PACKS | VIDEOS | EDITS
 Rows = Sequence[Mapping[str, Any]]
 
@@ -71,7 +74,7 @@ def scores(tmp_path_factory: pytest.TempPathFactory, models: Sequence[str]) -> C
     @cache
     def sweep_group(group: str | None) -> Mapping[str, Rows]:
         folder = tmp_path_factory.mktemp(str(group))
-        chosen = dict.fromkeys(CHOICES[name] for name in NAMES if GROUPS.get(name) == group)
+        chosen = dict.fromkeys(CHOICES[name] for name in METRIC_NAMES if GROUPS.get(name) == group)
         given = [f"metric=[{','.join(chosen)}]", *models]
         if group is None:
             given += FORM_OPTIONS
@@ -90,7 +93,7 @@ def scores(tmp_path_factory: pytest.TempPathFactory, models: Sequence[str]) -> C
     return lambda name: sweep_group(GROUPS.get(name))[name]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", METRIC_NAMES)
 def test_a_metric_scores_images_with_a_checkpoint_of_its_family(name: str, scores: Callable[[str], Rows]) -> None:
     rows = scores(name)
     assert len(rows) == 4 and all((row["score"] is None) == (row["error"] is not None) for row in rows)
@@ -108,12 +111,12 @@ def test_one_choice_asks_all_questions_of_vqascores_table_13(scores: Callable[[s
 def test_a_scorer_with_a_pack_returns_the_sweeps_scores(
     pack: str, scores: Callable[[str], Rows], models: Sequence[str], tmp_path: Path
 ) -> None:
-    rows_by_metric = {name: scores(name) for name in NAMES if PACKS.get(name) == pack}
+    rows_by_metric = {name: scores(name) for name in METRIC_NAMES if PACKS.get(name) == pack}
     assert_scorer_gives(rows_by_metric, pack, write_pack(pack, tmp_path), models)
 
 
 def assert_scorer_gives(rows_by_metric: Mapping[str, Rows], pack: str, path: Path, models: Sequence[str]) -> None:
-    """Assert that a scorer with the question pack gives the same scores as a sweep with these metrics."""
+    """Assert that a scorer with the question pack in `path` gives the scores that a sweep gave, in `rows_by_metric`."""
     config = config_of("scorer", f"metric=[{','.join(rows_by_metric)}]", "models=shapes", *models)
     file = PackFile(pack=pack, place=StorageConfig().locate(str(path)))
     scorer = Scorer(config, pack=read_pack(file, "suite").questions)

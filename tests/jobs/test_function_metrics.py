@@ -18,9 +18,9 @@ import plumbline
 from tests.bench_of import Bench, images, run_plan, run_tables
 from tests.commands import newest, printed, refusal, run
 
-PAGE = (Path(__file__).parent.parent.parent / "docs/plugins.md").read_text()
-(EXAMPLE,) = re.findall(r"save it in a file, `mine.py`:\n\n```python\n(.*?)```", PAGE, re.DOTALL | re.IGNORECASE)
-COUNT = 11
+PAGE_TEXT = (Path(__file__).parent.parent.parent / "docs/plugins.md").read_text()
+(EXAMPLE,) = re.findall(r"save it in a file, `mine.py`:\n\n```python\n(.*?)```", PAGE_TEXT, re.DOTALL | re.IGNORECASE)
+N_PROMPTS = 11
 GENERATORS = ("flint", "atlas", "drift")
 FUNCTIONS_CODE = """
 import functools
@@ -71,7 +71,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     (folder / "mine.py").write_text(EXAMPLE)
     (folder / "many.py").write_text(FUNCTIONS_CODE.format(odd=f"[{', '.join(ODD_RESULTS)}]", limit=MAX_BATCHED_VALUE))
     names = [f"{folder}/mine.py:brightness", "edge_density", f"{folder}/many.py:picky", f"{folder}/many.py:batched"]
-    made = Bench(folder, f"metric=[{','.join(names)}]", generators=GENERATORS, count=COUNT)
+    made = Bench(folder, f"metric=[{','.join(names)}]", generators=GENERATORS, count=N_PROMPTS)
     ended = made.run("max_failed=1")
     assert ended.code == 2, ended
     return made
@@ -82,14 +82,14 @@ def read_table(bench: Bench, name: str = "scores") -> pd.DataFrame:
 
 
 def get_encoded_image(row: Any) -> bytes:
-    """Return the encoded image of a row of scores."""
-    found = {each["image_id"]: each["image"] for each in images(row.generator, COUNT)}
+    """Return the encoded image that a row of scores is about, as the embedded benchmark contains it."""
+    found = {each["image_id"]: each["image"] for each in images(row.generator, N_PROMPTS)}
     return bytes(found[row.image_id])
 
 
 def test_the_example_of_the_page_scores_every_image(bench: Bench) -> None:
     scored = read_table(bench).query("metric == 'brightness'")
-    assert len(scored) == COUNT * len(GENERATORS)
+    assert len(scored) == N_PROMPTS * len(GENERATORS)
     assert [row.score for row in scored.itertuples()] == [
         brightness(get_encoded_image(row)) for row in scored.itertuples()
     ]
@@ -126,7 +126,10 @@ def test_a_function_is_in_the_report_and_ranks_in_the_direction_that_it_declares
     manifest = json.loads((run_folder / "manifest.json").read_text())
     assert manifest["lower_is_better"] == ["batched"]
     report = (run_folder / "report.html").read_text()
-    assert "is the mean brightness of an image" in report and "is computed by a function of the user" in report
+    assert (
+        "is the mean brightness of an image" in report
+        and "is computed by the user's own function" in report.replace("&#39;", "'")
+    )
 
 
 def test_a_function_can_be_a_reward(bench: Bench, tmp_path: Path) -> None:
@@ -177,7 +180,7 @@ def test_a_run_records_no_code_and_jobs_that_read_it_run_none(bench: Bench, tmp_
 
 
 def test_a_program_passes_the_function_or_names_its_file(bench: Bench) -> None:
-    rows = images("atlas", COUNT)
+    rows = images("atlas", N_PROMPTS)
 
     def darkness(image: Image.Image, prompt: str) -> float:
         return 255 - float(np.asarray(image.convert("L")).mean())
@@ -185,7 +188,7 @@ def test_a_program_passes_the_function_or_names_its_file(bench: Bench) -> None:
     file = f"{bench.folder.parent}/mine.py:brightness"
     scores = plumbline.score([row["image"] for row in rows], "any", metrics=[darkness, "edge_density", file])
     wide = scores.pivot_table(index="image_id", columns="metric", values="score")
-    assert len(wide) == COUNT and np.allclose(wide["brightness"] + wide["darkness"], 255)
+    assert len(wide) == N_PROMPTS and np.allclose(wide["brightness"] + wide["darkness"], 255)
 
 
 def test_a_program_reads_an_edited_file_again(tmp_path: Path) -> None:

@@ -205,7 +205,10 @@ EXPECTED_LINES: dict[str, list[str]] = {
         "generators: 1, from the name of {mine}: mine (3 images)",
     ],
 }  # fmt: skip
-"""Lines about where prompts and generators were found, with counts and example pairs."""
+"""Lines that a sweep must print for some of the journeys, keyed by the journey's name.
+
+They say where prompts and generators were found, with counts and example pairs of image and prompt.
+"""
 
 
 @pytest.mark.parametrize("name", JOURNEYS)

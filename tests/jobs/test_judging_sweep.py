@@ -54,7 +54,7 @@ def store(request: pytest.FixtureRequest, sweep_words: list[str], tmp_path_facto
 
 @pytest.fixture(scope="module")
 def scores(store: Path) -> Mapping[str, list[dict[str, Any]]]:
-    """Return the rows of the run, by metric."""
+    """Return the rows of the newest run's scores, keyed by metric."""
     table = pq.read_table(newest(store) / "scores.parquet").to_pylist()
     return {
         metric: [row for row in table if row["metric"] == metric]

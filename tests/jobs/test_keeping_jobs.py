@@ -17,25 +17,25 @@ import pytest
 from rich.console import Console
 
 from plumbline.jobs import status
-from plumbline.jobs.command import Terminated
+from plumbline.jobs.command import JobTerminated
 from plumbline.jobs.status import watch
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.maintenance.running_sweeps import RunningSweep, StageState, SweepStatus, list_running_sweeps
 from plumbline.pipelines.running.events import CellsExpected, ShardFinished, ShardStarted
 from plumbline.pipelines.sweeps.computing import register_sweep
-from tests.bench_of import SMALL, UNJUDGED, Bench, images, plan_bench, write_benchmark
+from tests.bench_of import SMALL_OPTIONS, UNJUDGED_OPTIONS, Bench, images, plan_bench, write_benchmark
 from tests.commands import Ended, printed, refusal, run, store_at
 from tests.environment import ROOT
 from tests.faults.driving import wait_until
 
-DOCS = (Path(__file__).parent.parent.parent / "docs" / "keeping.md").read_text()
-COMMANDS = re.findall(r"^    plumbline (\w+) (.*)$", DOCS, flags=re.MULTILINE)
+DOCS_TEXT = (Path(__file__).parent.parent.parent / "docs" / "keeping.md").read_text()
+COMMANDS = re.findall(r"^    plumbline (\w+) (.*)$", DOCS_TEXT, flags=re.MULTILINE)
 
 
 def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
     bench, store = write_benchmark(tmp_path / "bench", ["atlas"]), tmp_path / "store"
     ours = [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images", "benchmark.name=small"]
-    ours += ["metric=[edge_density]", *SMALL]
+    ours += ["metric=[edge_density]", *SMALL_OPTIONS]
     printed("sweep", "sweep=shapes", f"store={store}", *ours)
     (run_folder,) = store.glob("runs/*/")
     cell = next(store.glob("scores/*/*/*.parquet"))
@@ -72,7 +72,7 @@ RUNNING_SWEEP = SweepStatus(
 
 
 def render_watch(polls: list[list[RunningSweep]], *, terminal: bool) -> tuple[str, list[float]]:
-    """Return the console output of successive polls, and the waits between them."""
+    """Show successive polls of running sweeps; return the console's output, and the seconds waited between polls."""
     console = Console(file=io.StringIO(), force_terminal=terminal, width=140, highlight=False)
     waited: list[float] = []
     watch(console, lambda: polls.pop(0), waited.append)
@@ -98,7 +98,7 @@ def test_on_a_terminal_the_view_is_redrawn_in_place_and_names_silent_sweeps() ->
     assert "15/60" in text and "Ctrl-C ends this view; the sweeps go on" in text and "\x1b[2K" in text
 
 
-@pytest.mark.parametrize("stop, code, said", [(KeyboardInterrupt, 0, ""), (Terminated, 143, "stopped watching\n")])
+@pytest.mark.parametrize("stop, code, said", [(KeyboardInterrupt, 0, ""), (JobTerminated, 143, "stopped watching\n")])
 def test_ctrl_c_ends_the_view_cleanly_without_a_message_about_a_sweep(
     stop: type[KeyboardInterrupt], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +116,7 @@ def test_status_reports_the_first_sweep_while_it_works_and_after_it_was_killed_o
 ) -> None:
     """Status also reports the number of cells; it omits a killed sweep once another sweep has completed its run."""
     bench, store = write_benchmark(tmp_path / "bench", ["atlas", "flint"], count=120), tmp_path / "store"
-    given = [*UNJUDGED, *SMALL, "metric=[edge_density]", "benchmark.name=small", f"store={store}"]
+    given = [*UNJUDGED_OPTIONS, *SMALL_OPTIONS, "metric=[edge_density]", "benchmark.name=small", f"store={store}"]
     given += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images"]
     process = subprocess.Popen([sys.executable, "-m", "jobs.sweep", *given], cwd=ROOT, stdout=subprocess.DEVNULL)
     assert wait_until(lambda: any(store.glob("image_statistics/*/*/*.parquet")))

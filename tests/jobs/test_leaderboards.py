@@ -18,7 +18,7 @@ from tests.operators.tallied import summarise
 
 
 def make_results(*failed: dict[str, Any]) -> Any:
-    """Return equal scores of two generators for one prompt, plus the given failed rows."""
+    """Return a stand-in for a run's results: equal scores of two generators for one prompt, and these failed rows."""
     scored = [{"generator": name, "metric": "m", "prompt_id": "p", "score": 0.5} for name in ("atlas", "cobalt")]
     lost = [{"generator": row["generator"], "metric": "m", "prompt_id": "p", "score": None} for row in failed]
     scores = rows.table([*scored, *lost], schemas.SCORES)
@@ -36,7 +36,7 @@ def make_failure(kind: str, message: str) -> dict[str, Any]:
 
 
 def render(show: Any, *arguments: Any) -> str:
-    """Return what `show` prints to a console."""
+    """Call `show` with a console and these arguments, and return the text that it prints."""
     stream = io.StringIO()
     show(Console(file=stream, width=140, highlight=False), *arguments)
     return stream.getvalue()
@@ -57,7 +57,7 @@ def make_finished_sweep(results: Any, lower_is_better: Collection[str] = ()) -> 
 
 
 def parse_ranks(said: str) -> list[tuple[str, str]]:
-    """Return the rank and generator in each row of a printed leaderboard."""
+    """Return (rank, generator) for each row of a printed leaderboard."""
     return re.findall(r"│ (\S) │ (\w+) +│", said)
 
 

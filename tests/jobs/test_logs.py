@@ -10,9 +10,9 @@ import pytest
 from plumbline.jobs.logs import write_log
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.logs import (
-    Forwarder,
     Line,
     LogConfig,
+    LogForwarder,
     add_log_fields,
     find_level,
     log_worker_lines,
@@ -83,7 +83,7 @@ def test_without_a_format_nothing_is_logged(capfd: pytest.CaptureFixture[str]) -
 
 def test_lines_of_workers_have_the_workers_time_and_the_drivers_run(tmp_path: Path) -> None:
     sent: list[Sequence[Line]] = []
-    worker, forwarder = logging.Logger("worker"), Forwarder(sent.append)
+    worker, forwarder = logging.Logger("worker"), LogForwarder(sent.append)
     worker.addHandler(forwarder)
     with add_log_fields(node="scores", cell="3f2a91bc"):
         worker.error("no luck", exc_info=ValueError("why"))

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from plumbline.jobs import nightly
-from plumbline.jobs.nightly import LEASE
+from plumbline.jobs.nightly import LEASE_NAME
 from plumbline.pipelines.base.exit_codes import (
     COMPLETE,
     DEADLINE_PASSED,
@@ -27,17 +27,17 @@ from plumbline.pipelines.base.exit_codes import (
     WITHIN_BUDGET,
 )
 from plumbline.pipelines.nightly import regressions
-from plumbline.pipelines.nightly.deadline import Stopped
+from plumbline.pipelines.nightly.deadline import NightStopped
 from plumbline.pipelines.store.lease import Clock, Lease, LeaseHeld, read_lease, take_lease
 from plumbline.pipelines.store.runs import commit_run, find_newest_run, has_report, list_run_ids, make_newest
 from plumbline.pipelines.store.store import LATEST_FILE, Store
 from tests.bench_of import Bench, images, prompts, save_scores, write_rows
 from tests.commands import Ended, printed, refusal
-from tests.histories.damage import ROT, damage_file
+from tests.histories.damage import ROT_WAYS, damage_file
 
 ROOT = Path(__file__).parent.parent.parent
-METRIC = "metric=[clipscore]"
-PROMPTS = 24
+METRIC_OPTION = "metric=[clipscore]"
+N_PROMPTS = 24
 HOLDER_SCRIPT = """
 import sys
 from plumbline.jobs.command import run_job
@@ -83,15 +83,15 @@ class Nights(Bench):
     """
 
     def __init__(self, folder: Path, url: str) -> None:
-        super().__init__(folder, "sweep=own_images", "models=shapes", METRIC, store=url, count=PROMPTS)
-        plain = [{key: prompt[key] for key in ("prompt_id", "text")} for prompt in prompts(PROMPTS)]
+        super().__init__(folder, "sweep=own_images", "models=shapes", METRIC_OPTION, store=url, count=N_PROMPTS)
+        plain = [{key: prompt[key] for key in ("prompt_id", "text")} for prompt in prompts(N_PROMPTS)]
         write_rows(self.folder / "prompts.parquet", plain)
         self.quality = {"atlas": 0.8, "flint": 0.5}
         self.seconds = 1_800_000_000
 
     def add(self, generator: str, quality: float) -> None:
-        """Add a generator, or replace its images."""
-        path = self.write(generator, images("atlas", PROMPTS))
+        """Add a generator or replace its images; `quality` is the level of its invented scores."""
+        path = self.write(generator, images("atlas", N_PROMPTS))
         self.seconds += 1  # a file's modification time is its ETag
         os.utime(path, (self.seconds, self.seconds))
         self.quality[generator] = quality
@@ -115,7 +115,7 @@ class Nights(Bench):
         return self.store.read_text("latest/report.html") or ""
 
     def list_runs_in_trends(self) -> set[str]:
-        """Return the runs shown on the trends page."""
+        """Return the ids of the runs that the trends page shows."""
         return set(self.store.read_table("trends/small/trends.parquet", ["run_id"]).column("run_id").to_pylist())
 
     @contextmanager
@@ -185,11 +185,11 @@ def test_nights_report_a_first_run_then_nothing_then_a_new_and_a_worse_generator
     assert outcome["compared_with"] == first and outcome["exit_code"] == 3 and outcome["improvements"] == []
     worst = outcome["regressions"][0]
     assert {one["generator"] for one in outcome["regressions"]} == {"flint"}
-    assert (worst["metric"], worst["skill"], worst["prompts"]) == ("clipscore", "overall", PROMPTS)
+    assert (worst["metric"], worst["skill"], worst["prompts"]) == ("clipscore", "overall", N_PROMPTS)
     assert worst["difference"] == pytest.approx(-0.1) and worst["p_value"] < worst["p_holm"] < 0.05
     assert "Only in this run: generator golem." in outcome["sentences"]
     printed = ended.words
-    moved = f"{worst['before']:.3f} to {worst['after']:.3f} (-0.100 on {PROMPTS} prompts, p < 0.001)"
+    moved = f"{worst['before']:.3f} to {worst['after']:.3f} (-0.100 on {N_PROMPTS} prompts, p < 0.001)"
     assert f"worse flint by clipscore: {moved}" in printed
     assert f"since {first}" in printed and "exit code 3" in printed
     url = nights.store.place.url
@@ -198,7 +198,7 @@ def test_nights_report_a_first_run_then_nothing_then_a_new_and_a_worse_generator
     assert outcome["trends"] == f"{url}/trends/small/trends.html" and f"trends: {outcome['trends']}" in printed
     assert nights.list_runs_in_trends() == {first, second} and nights.store.exists("trends/small/trends.html")
     assert nights.run().code == 0, "the regression has already been reported"
-    assert read_lease(nights.store, LEASE).is_free
+    assert read_lease(nights.store, LEASE_NAME).is_free
 
 
 def test_a_small_change_is_not_a_regression(nights: Nights) -> None:
@@ -296,7 +296,7 @@ class Rival:
         self.looks += 1
         if self.looks == self.at:
             store, before = self.nights.store, list_run_ids(self.nights.store)[0]
-            take_lease(store, LEASE, "rival", clock=JumpingClock())
+            take_lease(store, LEASE_NAME, "rival", clock=JumpingClock())
             store.write_text(f"runs/{self.ID}/report.html", "the rival's")
             commit_run(store, self.ID, store.read_json(f"runs/{before}/manifest.json") or {})
             make_newest(store, self.ID)
@@ -324,7 +324,7 @@ def test_a_night_that_lost_its_lease_overwrites_nothing_of_the_other_night(
     assert nights.read_latest_report() == "the rival's"
     if at < 7:
         assert nights.list_runs_in_trends() == {first}
-    assert not read_lease(nights.store, LEASE).is_free, "the rival still has the lease"
+    assert not read_lease(nights.store, LEASE_NAME).is_free, "the rival still has the lease"
 
 
 def test_a_second_night_is_refused_and_the_night_after_a_killed_one_reports_its_run(
@@ -389,7 +389,7 @@ def test_a_night_that_died_between_manifest_and_report_is_reported_and_not_repea
     assert nights.read_latest_report() == nights.store.read_text(f"runs/{left}/report.html") != ""
 
 
-@pytest.mark.parametrize("way", ROT)
+@pytest.mark.parametrize("way", ROT_WAYS)
 def test_a_night_replaces_damaged_files_even_if_their_size_and_time_are_unchanged(way: str, nights: Nights) -> None:
     """A damaged page is only rewritten, whereas a damaged part of a run's scores causes a new run."""
     nights.run()
@@ -455,10 +455,10 @@ def test_expired_runs_are_removed_after_the_night_has_reported(
     assert list_run_ids(nights.store) == ["2020-01-03", first, outcome["run_id"]], (
         "the run that it was compared with is kept"
     )
-    assert read_lease(nights.store, LEASE).is_free
+    assert read_lease(nights.store, LEASE_NAME).is_free
 
 
-@pytest.mark.parametrize("error", [LeaseHeld("gc is at work"), Stopped("the deadline is over", DEADLINE_PASSED)])
+@pytest.mark.parametrize("error", [LeaseHeld("gc is at work"), NightStopped("the deadline is over", DEADLINE_PASSED)])
 def test_failing_to_remove_runs_changes_neither_the_run_nor_the_exit_code(
     error: BaseException, nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -485,7 +485,7 @@ def test_a_night_past_its_deadline_has_its_own_exit_code_and_the_next_night_cont
     monkeypatch.setattr(regressions, "_make_outcome", never)
     ended = nights.run("nightly.deadline=3600")
     assert ended.code == 6 and "nightly.deadline: 3600 seconds have passed; all computed cells are kept" in ended.out
-    assert read_lease(nights.store, LEASE).is_free
+    assert read_lease(nights.store, LEASE_NAME).is_free
     monkeypatch.undo()
     assert nights.run().code == 0 and len(list_run_ids(nights.store)) == 1 and nights.read_outcome() is not None
 

@@ -21,7 +21,7 @@ from tests.jobs.test_nightly_job import JumpingClock, use_clock
 from tests.pipelines.nightly.test_outcome import serve
 
 ROOT = Path(__file__).parent.parent.parent
-PROMPTS = 8
+N_PROMPTS = 8
 HOLDER_SCRIPT = """
 import sys
 from plumbline.jobs import JOB
@@ -46,9 +46,9 @@ class Suite:
         self.folder, self.store = folder, store_at(folder / "store")
         self.quality = {(name, generator): 0.5 for name in ("numbers", "places") for generator in ("atlas", "flint")}
         for name, generator in self.quality:
-            plain = [{key: prompt[key] for key in ("prompt_id", "text")} for prompt in prompts(PROMPTS)]
+            plain = [{key: prompt[key] for key in ("prompt_id", "text")} for prompt in prompts(N_PROMPTS)]
             write_rows(folder / name / "prompts.parquet", plain)
-            write_rows(folder / name / f"images/{generator}/0.parquet", images("atlas", PROMPTS))
+            write_rows(folder / name / f"images/{generator}/0.parquet", images("atlas", N_PROMPTS))
         self.seconds = 1_800_000_000
 
     @property
@@ -82,7 +82,7 @@ class Suite:
         return sorted(self.store.list_folders("suites"))
 
     def read_runs(self) -> dict[str, str]:
-        """Return the run of each benchmark in the newest suite."""
+        """Return the id of each benchmark's run in the newest suite, keyed by the benchmark's name."""
         return dict((self.store.read_json(f"suites/{self.list_suites()[-1]}/suite.json") or {})["runs"])
 
 

@@ -12,21 +12,21 @@ from typing import Any, NamedTuple
 import pyarrow.parquet as pq
 import pytest
 
-from tests.bench_of import SMALL, images, write_benchmark, write_rows
+from tests.bench_of import SMALL_OPTIONS, images, write_benchmark, write_rows
 from tests.commands import newest, printed
 
 MAX_POLLS = 240
 """Maximum number of half-second polls until Ray's agent exports new values."""
-METRIC_LINE = re.compile(r"ray_plumbline_(\w+)\{(.*)\} (\S+)")
-METRIC_LABEL = re.compile(r'(\w+)="([^"]*)"')
+METRIC_LINE_PATTERN = re.compile(r"ray_plumbline_(\w+)\{(.*)\} (\S+)")
+METRIC_LABEL_PATTERN = re.compile(r'(\w+)="([^"]*)"')
 pytestmark = pytest.mark.slow  # Ray's agent is slow
-LABELS = ("node", "over", "metric", "kind", "state")
+LABEL_NAMES = ("node", "over", "metric", "kind", "state")
 
 Counts = Counter[tuple[str, ...]]
 
 
 def scrape() -> str:
-    """Return the metrics that Prometheus would read from this machine."""
+    """Return the text with Ray's metrics that Prometheus would read from this machine."""
     import ray
 
     (machine,) = ray.nodes()
@@ -37,11 +37,13 @@ def scrape() -> str:
 def read_counters() -> Counts:
     """Return the value of each counter, keyed by its name and our labels and summed over all processes."""
     counts: Counts = Counter()
-    for name, text, value in METRIC_LINE.findall(scrape()):
-        labels = dict(METRIC_LABEL.findall(text))
+    for name, text, value in METRIC_LINE_PATTERN.findall(scrape()):
+        labels = dict(METRIC_LABEL_PATTERN.findall(text))
         assert labels["stage"] == labels["node"].partition(":")[0]
         if name.endswith("_total"):
-            counts[name.removesuffix("_total"), *(labels[label] for label in LABELS if label in labels)] += float(value)
+            counts[name.removesuffix("_total"), *(labels[label] for label in LABEL_NAMES if label in labels)] += float(
+                value
+            )
     return counts
 
 
@@ -79,7 +81,7 @@ def observe(folder: Path, *overrides: str) -> ObservedSweep:
     log = folder / f"{len(overrides)}.jsonl"
     arguments = ["sweep=shapes", "metric=[clipscore]", "benchmark.name=small", "max_failed=1",
                  f"benchmark.prompts={folder}/bench/prompts.parquet", f"benchmark.images={folder}/bench/images",
-                 f"store={folder}/store", "log.format=json", f"log.file={log}", *SMALL,
+                 f"store={folder}/store", "log.format=json", f"log.file={log}", *SMALL_OPTIONS,
                  "cluster=local", *overrides]  # fmt: skip
     said = printed("sweep", *arguments, code=2)
     folder_of_run = newest(folder / "store")
@@ -95,7 +97,7 @@ def observe(folder: Path, *overrides: str) -> ObservedSweep:
 
 
 def corrupt_images(folder: Path, *places: int) -> None:
-    """Make the given images of atlas unreadable."""
+    """Make the generator atlas's images at these positions unreadable."""
     rows = images("atlas", 4)
     for place in places:
         rows[place]["image"] = b"no image"

@@ -24,15 +24,15 @@ from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.scoring.scorer import ScorerConfig
 from plumbline.pipelines.sweeps.planning import plan_sweep
-from tests.bench_of import UNJUDGED, images, list_arguments, prompts, run_plan, write_benchmark, write_rows
+from tests.bench_of import UNJUDGED_OPTIONS, images, list_arguments, prompts, run_plan, write_benchmark, write_rows
 from tests.commands import config_of, newest, printed, refusal, run
 from tests.operators import tiny
 from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Answer, Server, make_completion, make_error
 from tests.operators.tiny import captioners
 
 ROOT = Path(__file__).parent.parent.parent
-COUNT = 4
-BRIGHTNESS = {"dim": 50, "grey": 100, "light": 200}
+N_PROMPTS = 4
+BRIGHTNESS_BY_GENERATOR = {"dim": 50, "grey": 100, "light": 200}
 """Brightness of each generator's images; the judge prefers brighter ones."""
 
 
@@ -41,7 +41,7 @@ def paint(brightness: int, number: int = 0) -> bytes:
 
 
 def write_images(folder: Path, generator: str, images: Sequence[bytes | None]) -> None:
-    """Write a generator's images of the first prompts."""
+    """Write a generator's images as one Parquet file: one image for each of the first prompts, or None for no image."""
     rows = [
         {"image_id": f"{generator}-{number}", "prompt_id": prompt["prompt_id"], "image": image}
         for number, (prompt, image) in enumerate(zip(prompts(len(images)), images, strict=True))
@@ -50,19 +50,19 @@ def write_images(folder: Path, generator: str, images: Sequence[bytes | None]) -
 
 
 def read_images(body: Mapping[str, Any]) -> list[Image.Image]:
-    """Return the images of a request."""
+    """Return the images in the body of a chat request, in order."""
     parts = [part for part in body["messages"][0]["content"] if part["type"] == "image_url"]
     encoded = (base64.b64decode(part["image_url"]["url"].partition(",")[2]) for part in parts)
     return [Image.open(io.BytesIO(each)) for each in encoded]
 
 
 def read_pixel(image: Image.Image) -> bytes:
-    """Return the red, the green and the blue of the first pixel."""
+    """Return the three bytes of the first pixel: red, green and blue."""
     return image.tobytes()[:3]
 
 
 def prefer_brighter(number: int, body: Mapping[str, Any]) -> Answer:
-    """Choose the brighter image, or call images of the same brightness equal."""
+    """Return a judge's reply that chooses the brighter of two images, or neither if they are equally bright."""
     first, second = (read_pixel(image)[0] for image in read_images(body))
     letter = "C" if first == second else "A" if first > second else "B"
     return make_completion(json.dumps({"choice": letter, "rationale": f"{first} and {second}"}))
@@ -73,9 +73,9 @@ class Judged:
 
     def __init__(self, folder: Path, server: Server) -> None:
         self.folder, self.server = folder, server
-        write_rows(folder / "prompts.parquet", prompts(COUNT))
-        for generator, brightness in BRIGHTNESS.items():
-            write_images(folder, generator, [paint(brightness, number) for number in range(COUNT)])
+        write_rows(folder / "prompts.parquet", prompts(N_PROMPTS))
+        for generator, brightness in BRIGHTNESS_BY_GENERATOR.items():
+            write_images(folder, generator, [paint(brightness, number) for number in range(N_PROMPTS)])
 
     def line(self, *more: str) -> list[str]:
         service = f"family: openai, checkpoint: judge, endpoint: '{self.server.url}', key_variable: {KEY_VARIABLE}"
@@ -87,7 +87,7 @@ class Judged:
         return " ".join(printed("sweep", *self.line(*more), code=code).split())
 
     def count_asked(self) -> int:
-        """Return the number of requests since the last call."""
+        """Return the number of requests that the service has received since the last call of this method."""
         asked = len(self.server.bodies)
         self.server.bodies.clear()
         return asked
@@ -117,11 +117,16 @@ def test_every_pair_of_images_is_compared_in_both_orders(judged: Judged) -> None
     compared = table.to_pandas()
     assert len(compared) == 24 and set(compared["metric"]) == {"pairwise"}
     orders = compared.groupby(["first_generator", "second_generator"]).size()
-    assert orders.to_dict() == {(one, two): COUNT for one in BRIGHTNESS for two in BRIGHTNESS if one != two}
+    assert orders.to_dict() == {
+        (one, two): N_PROMPTS for one in BRIGHTNESS_BY_GENERATOR for two in BRIGHTNESS_BY_GENERATOR if one != two
+    }
     for row in compared.itertuples():
-        better = BRIGHTNESS[row.first_generator] > BRIGHTNESS[row.second_generator]
+        better = BRIGHTNESS_BY_GENERATOR[row.first_generator] > BRIGHTNESS_BY_GENERATOR[row.second_generator]
         assert (row.choice, row.p_first) == (("first", 1.0) if better else ("second", 0.0))
-        assert row.reason == f"{BRIGHTNESS[row.first_generator]} and {BRIGHTNESS[row.second_generator]}"
+        assert (
+            row.reason
+            == f"{BRIGHTNESS_BY_GENERATOR[row.first_generator]} and {BRIGHTNESS_BY_GENERATOR[row.second_generator]}"
+        )
         assert row.first_image_id.startswith(row.first_generator)
         assert row.first_image_id.rpartition("-")[2] == row.second_image_id.rpartition("-")[2]
 
@@ -136,24 +141,24 @@ def test_a_new_generator_is_compared_and_no_other_pair_is_asked_again(judged: Ju
     judged.sweep()
     assert judged.count_asked() == 24
     assert "0 cells to compute" in printed("sweep", *judged.line()) and judged.count_asked() == 0
-    write_images(judged.folder, "blaze", [paint(250, number) for number in range(COUNT)])
+    write_images(judged.folder, "blaze", [paint(250, number) for number in range(N_PROMPTS)])
     judged.sweep()
-    assert judged.count_asked() == 3 * COUNT * 2
+    assert judged.count_asked() == 3 * N_PROMPTS * 2
     assert judged.means() == {"blaze": 1.0, "dim": 0.0, "grey": 0.333, "light": 0.667}
-    assert len(judged.table("comparisons")) == 6 * COUNT * 2
+    assert len(judged.table("comparisons")) == 6 * N_PROMPTS * 2
 
 
 def test_a_changed_image_is_compared_again_and_no_other(judged: Judged) -> None:
     judged.sweep()
     judged.count_asked()
-    write_images(judged.folder, "dim", [paint(255), *(paint(50, number) for number in range(1, COUNT))])
+    write_images(judged.folder, "dim", [paint(255), *(paint(50, number) for number in range(1, N_PROMPTS))])
     judged.sweep()
     assert judged.count_asked() == 4
     assert judged.means() == {"dim": 0.25, "grey": 0.375, "light": 0.875}
 
 
 def test_a_pair_without_two_images_keeps_its_place_with_the_reason(judged: Judged) -> None:
-    good = [paint(50, number) for number in range(COUNT)]
+    good = [paint(50, number) for number in range(N_PROMPTS)]
     write_images(judged.folder, "dim", [None, b"no image", paint(0), good[3]])
     judged.sweep(code=2)
     compared = judged.table("comparisons")
@@ -170,7 +175,9 @@ def test_a_pair_without_two_images_keeps_its_place_with_the_reason(judged: Judge
 
 def test_a_prompt_without_another_image_has_no_pair(judged: Judged) -> None:
     for generator in ("dim", "grey"):
-        write_images(judged.folder, generator, [paint(BRIGHTNESS[generator], number) for number in range(2)])
+        write_images(
+            judged.folder, generator, [paint(BRIGHTNESS_BY_GENERATOR[generator], number) for number in range(2)]
+        )
     judged.sweep("benchmark.require_every_prompt=false", code=2)
     scores = judged.table("scores").set_index("image_id")
     errors = [scores.loc[f"light-{number}", "error"] for number in (2, 3)]
@@ -180,9 +187,9 @@ def test_a_prompt_without_another_image_has_no_pair(judged: Judged) -> None:
 
 
 def test_identical_files_are_a_tie_and_the_judge_is_not_asked(judged: Judged) -> None:
-    write_images(judged.folder, "dim", [paint(100, number) for number in range(COUNT)])
+    write_images(judged.folder, "dim", [paint(100, number) for number in range(N_PROMPTS)])
     judged.sweep()
-    assert judged.count_asked() == 2 * COUNT * 2
+    assert judged.count_asked() == 2 * N_PROMPTS * 2
     compared = judged.table("comparisons").query("first_generator == 'dim' and second_generator == 'grey'")
     assert set(compared["choice"]) == {"tie"} and set(compared["p_first"]) == {0.5}
     assert set(compared["reason"]) == {"The two files are identical."}
@@ -191,7 +198,9 @@ def test_identical_files_are_a_tie_and_the_judge_is_not_asked(judged: Judged) ->
 def test_a_reply_without_a_choice_is_asked_once_more_and_then_fails_the_pair(judged: Judged) -> None:
     def refuse_once_or_always(number: int, body: Mapping[str, Any]) -> Answer:
         darkest = min(read_pixel(image)[0] for image in read_images(body))
-        if darkest == BRIGHTNESS["dim"] or (darkest == BRIGHTNESS["grey"] and len(body["messages"]) == 1):
+        if darkest == BRIGHTNESS_BY_GENERATOR["dim"] or (
+            darkest == BRIGHTNESS_BY_GENERATOR["grey"] and len(body["messages"]) == 1
+        ):
             return make_completion("I would rather not choose.")
         return prefer_brighter(number, body)
 
@@ -250,13 +259,13 @@ def test_a_dry_run_shows_what_each_selection_of_pairs_costs(judged: Judged) -> N
 
 def test_each_generator_is_compared_with_a_baseline(judged: Judged) -> None:
     judged.sweep("metrics.pairwise.pairs=baseline", "metrics.pairwise.baseline=grey")
-    assert judged.count_asked() == 2 * COUNT * 2
+    assert judged.count_asked() == 2 * N_PROMPTS * 2
     assert judged.means() == {"dim": 0.0, "grey": 0.5, "light": 1.0}
     compared = judged.table("comparisons")
     assert set(compared["first_generator"]) == {"dim", "grey", "light"}
     assert ((compared["first_generator"] == "grey") | (compared["second_generator"] == "grey")).all()
     judged.sweep()  # of all pairs only the rest is asked
-    assert judged.count_asked() == COUNT * 2
+    assert judged.count_asked() == N_PROMPTS * 2
 
 
 def test_neighbours_in_the_ranking_of_another_metric_are_compared(judged: Judged) -> None:
@@ -268,7 +277,7 @@ def test_neighbours_in_the_ranking_of_another_metric_are_compared(judged: Judged
     function = f"+metrics.brightness={{kind: function, function: '{code}:bright'}}"
     printed("sweep", *judged.line(), "metric=[]", function)
     judged.sweep(*chosen)
-    assert judged.count_asked() == 2 * COUNT * 2
+    assert judged.count_asked() == 2 * N_PROMPTS * 2
     both = judged.table("comparisons")[["first_generator", "second_generator"]]
     assert {*map(frozenset, both.to_numpy())} == {frozenset(["dim", "grey"]), frozenset(["grey", "light"])}
 
@@ -288,7 +297,7 @@ def test_neighbours_in_the_ranking_of_another_metric_are_compared(judged: Judged
         (["metrics.pairwise.pairs=active"], "metrics.pairwise.pairs: active is for sweeps that stop when"),
         (
             ["metrics.pairwise.pairs=active", "adaptive=betting", "metric=[pairwise,entropy]"],
-            "metrics.pairwise.pairs: active leaves out images that entropy would score",
+            "metrics.pairwise.pairs: pairs=active leaves out images that entropy would score",
         ),
         (["clips.shown=video"], "clips.shown: metrics.pairwise compares images, not videos"),
     ],
@@ -300,8 +309,8 @@ def test_a_sweep_that_cannot_compare_is_refused_in_one_sentence(
 
 
 def test_generators_without_a_common_prompt_are_refused(judged: Judged) -> None:
-    rows = [{"prompt_id": prompt["prompt_id"], "image": paint(9)} for prompt in prompts(COUNT)]
-    for number, generator in enumerate(BRIGHTNESS):
+    rows = [{"prompt_id": prompt["prompt_id"], "image": paint(9)} for prompt in prompts(N_PROMPTS)]
+    for number, generator in enumerate(BRIGHTNESS_BY_GENERATOR):
         write_rows(judged.folder / "images" / generator / "00000.parquet", rows[number : number + 1])
     said = refusal("sweep", *judged.line("benchmark.require_every_prompt=false"))
     assert "no prompt has images by two of the generators dim, grey, light" in said
@@ -335,7 +344,7 @@ def test_a_sweep_with_other_metrics_stops_early_when_win_rates_are_decided(judge
 def test_an_active_sweep_compares_only_generators_that_are_not_told_apart_yet(judged: Judged) -> None:
     count = 96
     write_rows(judged.folder / "prompts.parquet", prompts(count))
-    for generator, brightness in BRIGHTNESS.items():
+    for generator, brightness in BRIGHTNESS_BY_GENERATOR.items():
         changing = generator == "light"  # it wins against `grey` on every second prompt
         values = [60 + 80 * (number % 2) if changing else brightness for number in range(count)]
         write_images(judged.folder, generator, [paint(value, number) for number, value in enumerate(values)])
@@ -353,11 +362,11 @@ def test_an_active_sweep_compares_only_generators_that_are_not_told_apart_yet(ju
 
 
 def test_images_are_paired_by_prompt_in_whatever_order_and_files_they_are(judged: Judged) -> None:
-    ids = [prompt["prompt_id"] for prompt in prompts(COUNT)]
-    grey = [{"image_id": f"grey-{n}", "prompt_id": ids[n], "image": paint(100, n)} for n in reversed(range(COUNT))]
+    ids = [prompt["prompt_id"] for prompt in prompts(N_PROMPTS)]
+    grey = [{"image_id": f"grey-{n}", "prompt_id": ids[n], "image": paint(100, n)} for n in reversed(range(N_PROMPTS))]
     write_rows(judged.folder / "images/grey/00000.parquet", grey[:3])
     write_rows(judged.folder / "images/grey/00001.parquet", [*grey[3:], {**grey[0], "image": paint(250, 9)}])
-    light = [{"prompt_id": ids[n], "image": paint(200, n)} for n in range(COUNT)]
+    light = [{"prompt_id": ids[n], "image": paint(200, n)} for n in range(N_PROMPTS)]
     write_rows(judged.folder / "images/light/00000.parquet", light)
     judged.sweep(code=2)
     assert judged.count_asked() == 24
@@ -372,8 +381,10 @@ def test_images_are_paired_by_prompt_in_whatever_order_and_files_they_are(judged
 
 
 def test_rows_with_their_own_prompts_are_paired_by_their_texts(judged: Judged) -> None:
-    for generator, brightness in BRIGHTNESS.items():
-        rows = [{"prompt": prompt["text"], "image": paint(brightness, n)} for n, prompt in enumerate(prompts(COUNT))]
+    for generator, brightness in BRIGHTNESS_BY_GENERATOR.items():
+        rows = [
+            {"prompt": prompt["text"], "image": paint(brightness, n)} for n, prompt in enumerate(prompts(N_PROMPTS))
+        ]
         write_rows(judged.folder / "rows" / generator / "00000.parquet", rows)
     own = ["sweep=own_rows", f"benchmark.images={judged.folder}/rows", "benchmark.prompts=null"]
     words = [word for word in judged.line() if not word.startswith(("sweep=", "benchmark."))]
@@ -387,7 +398,9 @@ def test_a_shard_that_fails_keeps_its_pairs_with_the_reason(judged: Judged) -> N
     finished = run_plan(planned)
     compared = pq.read_table(f"{finished.folder}/comparisons.parquet").to_pandas()
     assert len(compared) == 24 and {error["kind"] for error in compared["error"]} == {"shard_failed"}
-    assert set(compared["first_image_id"]) == {f"{name}-{number}" for name in BRIGHTNESS for number in range(COUNT)}
+    assert set(compared["first_image_id"]) == {
+        f"{name}-{number}" for name in BRIGHTNESS_BY_GENERATOR for number in range(N_PROMPTS)
+    }
     assert finished.results.n_null == 12
 
 
@@ -398,7 +411,7 @@ def test_a_model_that_runs_here_weighs_the_letters_of_each_order(save: Callable[
     config["text_config"]["max_position_embeddings"] = 4096
     (checkpoint / "config.json").write_text(json.dumps(config))
     model = f"+models.vlm={{family: vlm, checkpoint: '{checkpoint}'}}"
-    said = printed("sweep", *list_arguments(bench, tmp_path / "store", *UNJUDGED, "metric=[pairwise]", model))
+    said = printed("sweep", *list_arguments(bench, tmp_path / "store", *UNJUDGED_OPTIONS, "metric=[pairwise]", model))
     assert "2 pairs compared in both orders" in said
     files = {row["image_id"]: row["image"] for name in ("atlas", "flint") for row in images(name, 2)}
     texts = {prompt["prompt_id"]: prompt["text"] for prompt in prompts(2)}

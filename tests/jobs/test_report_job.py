@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from tests.bench_of import Bench, images
 from tests.commands import printed, refusal
-from tests.operators.report.made import QUALITY, make_run, noisy_score, plain_prompts
+from tests.operators.report.made import QUALITY, draw_noisy_score, make_plain_prompts, make_run
 
 
 def test_the_terminal_shows_the_decision_and_the_address_of_the_page(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_no_report_claims_that_there_is_no_difference_from_too_few_prompts(tmp_p
     ):
         folder = tmp_path / str(prompts)
         run = make_run(
-            folder, prompts=plain_prompts(prompts), generators=names, metrics=["m"], score=score_noisily_among_many
+            folder, prompts=make_plain_prompts(prompts), generators=names, metrics=["m"], score=score_noisily_among_many
         )
         said = printed("report", f"store={folder}/store", "images=0")
         assert f"\n{headline}" in said and wanted in said and "all tied" not in run.html
@@ -105,7 +105,7 @@ def test_a_name_cannot_reverse_or_steer_the_terminal(tmp_path: Path) -> None:
     Letters of every script are left unchanged.
     """
     names = ("atlas\u202e", "\x1b[31mcobalt", "dr\u200bift", "אטלס", "👩\u200d🚀")
-    make_run(tmp_path, generators=names, prompts=plain_prompts(4), metrics=("clipscore",), question_metrics=())
+    make_run(tmp_path, generators=names, prompts=make_plain_prompts(4), metrics=("clipscore",), question_metrics=())
     said = printed("report", f"store={tmp_path}/store")
     assert not {*said} & {"\u202e", "\x1b", "\u200b"}
     assert all(name in said for name in ("atlas?", "?[31mcobalt", "dr?ift", "אטלס", "👩\u200d🚀"))
@@ -152,13 +152,13 @@ def test_later_ratings_correct_a_sweeps_means_and_the_report_shows_where_a_metri
     """CLIPScore ranks cobalt first, whereas people rate it worst; first 20 of the 40 prompts are rated, then all."""
 
     def fit(generator: str, prompt: int) -> float:
-        return noisy_score(generator, "fit", prompt) + np.random.default_rng(prompt).normal(0, 0.15)
+        return draw_noisy_score(generator, "fit", prompt) + np.random.default_rng(prompt).normal(0, 0.15)
 
     def score(generator: str, metric: str, prompt: int) -> float:
         flattered = metric == "clipscore" and generator == "cobalt"
-        return fit(generator, prompt) + 0.3 * noisy_score(generator, metric, prompt) + 1.5 * flattered
+        return fit(generator, prompt) + 0.3 * draw_noisy_score(generator, metric, prompt) + 1.5 * flattered
 
-    made = make_run(tmp_path, prompts=plain_prompts(40), score=score)
+    made = make_run(tmp_path, prompts=make_plain_prompts(40), score=score)
     ratings = tmp_path / "ratings.csv"
 
     def rate_and_report(prompts: int) -> str:

@@ -18,19 +18,19 @@ from plumbline.pipelines.store import store
 from plumbline.pipelines.store.runs import find_newest_run, find_run, list_run_ids, name_by_time
 from plumbline.pipelines.store.store import Store, StoreError
 from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import PACK, Bench, images, prompts, save_scores, write_rows
+from tests.bench_of import SHAPES_FOLDER, Bench, images, prompts, save_scores, write_rows
 from tests.commands import run
 from tests.faults.outcomes import read_scores
-from tests.histories.damage import ROT, damage_file
+from tests.histories.damage import ROT_WAYS, damage_file
 
-METRIC = "metric=[clipscore]"
+METRIC_OPTION = "metric=[clipscore]"
 
 
 class Sweep(Bench):
     """A benchmark and a store that already contains all cells of its sweep."""
 
     def __init__(self, folder: Path, *words: str) -> None:
-        super().__init__(folder, METRIC, *words)
+        super().__init__(folder, METRIC_OPTION, *words)
         save_scores(self.plan())
 
     def change(self, skill: str) -> None:
@@ -75,7 +75,7 @@ def test_an_unchanged_sweep_writes_nothing_and_names_the_existing_run(sweep: Swe
 
 
 def test_cells_whose_rows_are_all_in_earlier_cells_are_copied_and_not_computed(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, METRIC, "models=shapes", "cluster=here")
+    bench = Bench(tmp_path, METRIC_OPTION, "models=shapes", "cluster=here")
     assert re.search(r"\ncomputed [1-9]\d* cells, run", bench.run().out)
     touched = bench.write("atlas", images("atlas", 8))
     os.utime(touched, (1, 1))
@@ -110,7 +110,7 @@ OWN_TABLES = ("scores.parquet/*", "errors.parquet/*", "summary.parquet", "cells.
 
 
 @pytest.mark.parametrize("file", OWN_TABLES)
-@pytest.mark.parametrize("way", ROT)
+@pytest.mark.parametrize("way", ROT_WAYS)
 def test_damage_that_leaves_size_and_time_unchanged_is_noticed_and_the_run_is_made_again(
     way: str, file: str, sweep: Sweep
 ) -> None:
@@ -140,7 +140,7 @@ def test_a_damaged_part_is_repaired_in_every_run_that_shares_its_bytes(sweep: Sw
     (shared,) = {path.stat().st_ino for path in parts}
     whole = pq.read_table(parts[0])
     chance = Random(6)
-    assert damage_file(chance.choice(parts), chance.choice(ROT), chance)
+    assert damage_file(chance.choice(parts), chance.choice(ROT_WAYS), chance)
     assert sweep.run().code == 0
     assert len(parts) == 3 and shared not in {path.stat().st_ino for path in parts}
     for path in parts:
@@ -163,7 +163,7 @@ def test_a_damaged_part_of_an_earlier_run_is_repaired_so_that_the_next_run_is_co
 
 
 @pytest.mark.parametrize("page", ["runs/{}/report.html", "latest/report.html"])
-@pytest.mark.parametrize("way", ["truncate", *ROT])
+@pytest.mark.parametrize("way", ["truncate", *ROT_WAYS])
 def test_a_damaged_page_of_an_existing_run_is_written_again(way: str, page: str, sweep: Sweep) -> None:
     sweep.run()
     (first,) = list_run_ids(sweep.store)
@@ -237,7 +237,7 @@ def test_the_next_sweep_reports_an_agreement_with_people_that_could_not_be_compu
     ratings = tmp_path / "pack"
     sweep = Sweep(tmp_path, "sweep=shapes", f"protocol.path={ratings}")
     sweep.run()
-    shutil.copytree(PACK, ratings, ignore=shutil.ignore_patterns("images"))
+    shutil.copytree(SHAPES_FOLDER, ratings, ignore=shutil.ignore_patterns("images"))
     assert sweep.run().code == 0
     (run_id,) = list_run_ids(sweep.store)
     assert (sweep.runs / run_id / "metaeval/judgements.md").exists()

@@ -9,7 +9,7 @@ from plumbline.pipelines.store.runs import find_newest_run
 from tests.bench_of import run_bench, write_benchmark
 from tests.commands import printed, refusal, run, store_at
 
-PAGE = (Path(__file__).parent.parent.parent / "docs/rewards.md").read_text()
+PAGE_TEXT = (Path(__file__).parent.parent.parent / "docs/rewards.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -20,12 +20,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def score(bench: Path, store: Path, *overrides: str) -> None:
-    """Run a sweep without Ray."""
+    """Score the benchmark in the folder `bench` with a sweep without Ray."""
     run_bench(bench, store, "cluster=here", *overrides)
 
 
 def test_the_pages_command_makes_pairs_and_prints_their_address(store: Path, tmp_path: Path) -> None:
-    line = next(line for line in PAGE.splitlines() if "plumbline rewards " in line and "format=pairs" in line)
+    line = next(line for line in PAGE_TEXT.splitlines() if "plumbline rewards " in line and "format=pairs" in line)
     _, _, arguments = line.partition("plumbline rewards ")
     given = [one for one in arguments.split("#")[0].split() if not one.startswith("output=")]
     options = [*given, f"store={store}", f"output={tmp_path}/pairs"]

@@ -10,18 +10,18 @@ import pytest
 from tests.bench_of import images, prompts, run_bench, write_benchmark, write_rows
 from tests.commands import printed, refusal
 
-COUNT = 4
+N_PROMPTS = 4
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Sweep over two editors, and return the store.
 
-    The prompts list the sources in another order than the images, and the last prompt has no source.
+    The prompts are in the reverse order of the images, so that the last prompt, which has no source, comes first.
     """
-    folder = write_benchmark(tmp_path_factory.mktemp("edits") / "bench", count=COUNT)
+    folder = write_benchmark(tmp_path_factory.mktemp("edits") / "bench", count=N_PROMPTS)
     sources = [*make_other_sources()[:-1], None]
-    rows = [{**row, "before": source} for row, source in zip(prompts(COUNT), sources, strict=True)]
+    rows = [{**row, "before": source} for row, source in zip(prompts(N_PROMPTS), sources, strict=True)]
     write_rows(folder / "prompts.parquet", rows[::-1], row_group=3)
     run_bench(folder, folder.parent / "store", "metric=[clipscore]", "benchmark.columns.source=before")
     return folder.parent / "store"
@@ -29,7 +29,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make_other_sources() -> list[bytes]:
     """Return other images of the same prompts, to be used as sources of the edits."""
-    return [row["image"] for row in images("ember", COUNT)]
+    return [row["image"] for row in images("ember", N_PROMPTS)]
 
 
 def export(store: Path, output: Path, form: str, code: int = 1) -> str:
@@ -38,13 +38,13 @@ def export(store: Path, output: Path, form: str, code: int = 1) -> str:
 
 
 def find_source(prompt: str) -> bytes:
-    return make_other_sources()[[row["text"] for row in prompts(COUNT)].index(prompt)]
+    return make_other_sources()[[row["text"] for row in prompts(N_PROMPTS)].index(prompt)]
 
 
 def test_ms_swift_gets_the_source_before_the_edit_in_both_messages(store: Path, tmp_path: Path) -> None:
     export(store, tmp_path / "out", "ms_swift", code=2)
     rows = [json.loads(line) for line in (tmp_path / "out/train.jsonl").read_text().splitlines()]
-    assert len(rows) == COUNT - 1
+    assert len(rows) == N_PROMPTS - 1
     for row in rows:
         for side in ("", "rejected_"):
             source, edit = (tmp_path / "out" / path for path in row[f"{side}images"])
@@ -55,7 +55,7 @@ def test_ms_swift_gets_the_source_before_the_edit_in_both_messages(store: Path, 
 
 
 def read_editreward_item(sample: dict[str, Any], folder: Path) -> dict[str, Any] | None:
-    """Read a sample in the same way as PairwiseEditOriginalDataset in TIGER-AI-Lab/EditReward.
+    """Return a sample's images and scores as TIGER-AI-Lab/EditReward's PairwiseEditOriginalDataset does, or None.
 
     In EditReward/dataset/pairwise_edit_dataset.py, a sample is dropped unless its three files exist, and the last of a
     model's dimension scores is used.
@@ -71,7 +71,7 @@ def read_editreward_item(sample: dict[str, Any], folder: Path) -> dict[str, Any]
 def test_editreward_gets_three_files_and_scores_of_both_edits(store: Path, tmp_path: Path) -> None:
     export(store, tmp_path / "out", "editreward", code=2)
     samples = json.loads((tmp_path / "out/train.json").read_text())
-    assert len(samples) == COUNT - 1
+    assert len(samples) == N_PROMPTS - 1
     for sample in samples:
         item = read_editreward_item(sample, tmp_path / "out")
         assert item is not None and item["A_scores"] > item["B_scores"]
@@ -84,10 +84,10 @@ def test_instruct_pix2pix_gets_input_instruction_and_the_best_edit(store: Path, 
     table = datasets.load_dataset("parquet", data_files=f"{tmp_path}/out/data/train-*.parquet", split="train")
     assert isinstance(table.features["input_image"], datasets.Image)
     rows = table.cast_column("input_image", datasets.Image(decode=False)).to_list()
-    assert len(rows) == COUNT - 1
+    assert len(rows) == N_PROMPTS - 1
     assert all(row["input_image"]["bytes"] == find_source(row["edit_prompt"]) for row in rows)
     best = {(row["prompt_id"], row["generator"]): row["edited_image"]["bytes"] for row in rows}
-    made = {(row["prompt_id"], name): row["image"] for name in ("atlas", "flint") for row in images(name, COUNT)}
+    made = {(row["prompt_id"], name): row["image"] for name in ("atlas", "flint") for row in images(name, N_PROMPTS)}
     assert all(made[key] == image for key, image in best.items())
 
 
@@ -109,11 +109,11 @@ def test_a_format_without_a_field_for_sources_is_refused(store: Path, tmp_path: 
 def test_rewards_without_images_are_exported_as_for_any_run(store: Path, tmp_path: Path) -> None:
     export(store, tmp_path / "out", "rewards", code=0)
     rows = datasets.load_dataset("parquet", data_files=f"{tmp_path}/out/data/train-*.parquet", split="train")
-    assert len(rows) == 2 * COUNT
+    assert len(rows) == 2 * N_PROMPTS
 
 
 def test_a_format_of_edits_needs_a_run_of_edits(tmp_path: Path) -> None:
-    folder = write_benchmark(tmp_path / "bench", count=COUNT)
+    folder = write_benchmark(tmp_path / "bench", count=N_PROMPTS)
     run_bench(folder, tmp_path / "store", "metric=[clipscore]")
     words = ["run=latest", "format=editreward", f"store={tmp_path}/store", f"output={tmp_path}/out"]
     assert "benchmark.columns.source" in refusal("rewards", *words)

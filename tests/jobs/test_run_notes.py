@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 from plumbline.pipelines.store.runs import list_runs
-from tests.bench_of import UNJUDGED, write_benchmark
+from tests.bench_of import UNJUDGED_OPTIONS, write_benchmark
 from tests.commands import printed, refusal, run, store_at
 
 NOTE = "seed 7, with the <b>new</b> VAE = better?"
@@ -14,7 +14,7 @@ NOTE = "seed 7, with the <b>new</b> VAE = better?"
 def test_a_note_is_shown_with_its_run_and_does_not_make_another_run(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench")
     store = store_at(tmp_path / "store")
-    given = [f"store={store.place.url}", *UNJUDGED, "metric=[clipscore]", "cluster=here", "shard_rows=4"]
+    given = [f"store={store.place.url}", *UNJUDGED_OPTIONS, "metric=[clipscore]", "cluster=here", "shard_rows=4"]
     given += [f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images"]
     assert run("sweep", *given, f"note={NOTE}", "storage.secret=hush hush").code == 0
     (made,) = list_runs(store)

@@ -19,7 +19,7 @@ from PIL import Image
 from plumbline.jobs.table import JOBS
 from plumbline.operators.base.errors import install_remedy
 from plumbline.operators.base.extensions import find_missing_packages
-from tests.bench_of import CAPTIONED, SMALL, images, list_captioned_images, prompts, write_rows
+from tests.bench_of import CAPTIONED_OPTIONS, SMALL_OPTIONS, images, list_captioned_images, prompts, write_rows
 from tests.commands import newest, printed, refusal, run
 from tests.files import make_tar, write_files
 
@@ -32,7 +32,7 @@ def test_one_command_scores_a_file_and_prints_coverage_and_means(
     write_rows(tmp_path / "mine.parquet", rows)
     given = [f"images={tmp_path}/mine.parquet", "metrics=[vqascore,clipscore]", "models=shapes", "cluster=here"]
     given += [f"store={tmp_path}/store", "max_failed=0.2", "verbose=true", "benchmark.columns.extra=[seed]"]
-    given += [*CAPTIONED, *SMALL]
+    given += [*CAPTIONED_OPTIONS, *SMALL_OPTIONS]
     said = printed("score", *given, code=2)
     folder = newest(tmp_path / "store")
     scores = pq.read_table(folder / "scores.parquet").to_pylist()

@@ -25,7 +25,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_command(*arguments: str) -> tuple[int, str]:
-    """Return the exit code and the complete output."""
+    """Run a sweep of the embedded benchmark; return its exit code, and its output followed by its error output."""
     code, out, err = run("sweep", "sweep=shapes", *arguments)
     return code, out + err
 

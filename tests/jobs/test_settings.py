@@ -21,11 +21,11 @@ from plumbline.pipelines.store.store import Store
 from tests.bench_of import write_benchmark
 from tests.commands import Ended, newest, printed, refusal, run
 from tests.files import make_tar
-from tests.operators.report.made import make_run, plain_prompts
+from tests.operators.report.made import make_plain_prompts, make_run
 
 CFG_SETTINGS = {"cfg": {"4": 24}}
 OTHER_SETTINGS = {"cfg": {"7.5": 24}, "seed": {"1": 24}}
-EARLIER, LATER = "20260101-000000-000000", "20260102-030405-000006"
+EARLIER_RUN, LATER_RUN = "20260101-000000-000000", "20260102-030405-000006"
 
 
 def write_settings(bench: Path, generator: str, columns: dict[str, list[Any]]) -> None:
@@ -121,7 +121,7 @@ def test_a_night_and_its_rewards_report_changed_settings(swept: tuple[Path, list
 
 def make_two_runs(folder: Path, *, before: Any, after: Any) -> Store:
     """Make two runs, between which atlas becomes clearly worse and borealis does not change."""
-    prompts, generators = plain_prompts(24), ["atlas", "borealis"]
+    prompts, generators = make_plain_prompts(24), ["atlas", "borealis"]
 
     def score_after(generator: str, metric: str, prompt: int) -> float:
         return 0.2 + prompt / 100 if generator == "atlas" else 0.5
@@ -130,12 +130,12 @@ def make_two_runs(folder: Path, *, before: Any, after: Any) -> Store:
         return 0.6 + prompt / 100 if generator == "atlas" else 0.5
 
     given = {"prompts": prompts, "generators": generators, "metrics": ["gecko"]}
-    make_run(folder, run_id=EARLIER, score=score_before, settings=before, **given)
-    return make_run(folder, run_id=LATER, score=score_after, settings=after, **given).store
+    make_run(folder, run_id=EARLIER_RUN, score=score_before, settings=before, **given)
+    return make_run(folder, run_id=LATER_RUN, score=score_after, settings=after, **given).store
 
 
-def report(folder: Path, *words: str) -> Ended:
-    return run("report", f"store={folder}/store", f"run={LATER}", f"compare={EARLIER}", "images=0", *words)
+def run_report(folder: Path, *words: str) -> Ended:
+    return run("report", f"store={folder}/store", f"run={LATER_RUN}", f"compare={EARLIER_RUN}", "images=0", *words)
 
 
 def test_a_changed_setting_is_reported_and_no_change_counts_as_clear(tmp_path: Path) -> None:
@@ -144,27 +144,27 @@ def test_a_changed_setting_is_reported_and_no_change_counts_as_clear(tmp_path: P
         before={"atlas": CFG_SETTINGS, "borealis": CFG_SETTINGS},
         after={"atlas": OTHER_SETTINGS, "borealis": CFG_SETTINGS},
     )
-    said = report(tmp_path).words
+    said = run_report(tmp_path).words
     assert (
-        f"atlas was generated with other settings: cfg 7.5 here, 4 in {EARLIER}. Its changes do not count as clear."
+        f"atlas was generated with other settings: cfg 7.5 here, 4 in {EARLIER_RUN}. Its changes do not count as clear."
         in said
     )
     assert "atlas is worse" not in said and "Nothing changed in the scores that both runs have." in said
-    page = (tmp_path / f"store/runs/{LATER}/report.html").read_text()
+    page = (tmp_path / f"store/runs/{LATER_RUN}/report.html").read_text()
     assert "not comparable" in page and "cfg 7.5 against 4" in page
-    ignored = report(tmp_path, "settings=ignore").words
+    ignored = run_report(tmp_path, "settings=ignore").words
     assert "atlas is worse by gecko (−0.400)." in ignored and "other settings" not in ignored
 
 
 @pytest.mark.parametrize("unknown", [{}, {"atlas": {"steps": {"20": 24}}}, {"atlas": {"seed": {"2": 24}}}])
 def test_an_unknown_setting_and_another_seed_are_not_changes_of_settings(tmp_path: Path, unknown: Any) -> None:
     make_two_runs(tmp_path, before=unknown, after={"atlas": OTHER_SETTINGS, "borealis": OTHER_SETTINGS})
-    assert "atlas is worse by gecko (−0.400)." in report(tmp_path).words
+    assert "atlas is worse by gecko (−0.400)." in run_report(tmp_path).words
 
 
 def test_generators_with_different_settings_share_no_letter_and_are_not_ranked(tmp_path: Path) -> None:
     settings = {"atlas": CFG_SETTINGS, "borealis": OTHER_SETTINGS}
-    made = make_run(tmp_path, prompts=plain_prompts(24), metrics=["gecko"], settings=settings)
+    made = make_run(tmp_path, prompts=make_plain_prompts(24), metrics=["gecko"], settings=settings)
     said = run("report", f"store={tmp_path}/store", "images=0").words
     assert "with different settings are not compared, whatever their letters" in made.html
     assert "Not compared, as their settings differ: atlas and borealis (cfg 4 against 7.5)." in said
@@ -247,8 +247,8 @@ def test_trends_break_a_line_where_settings_changed(tmp_path: Path) -> None:
         after={"atlas": OTHER_SETTINGS, "borealis": CFG_SETTINGS},
     )
     said = run("trends", f"store={tmp_path}/store").words
-    assert f"atlas was generated with other settings in run {LATER}: cfg 7.5 here, 4 in {EARLIER}." in said
+    assert f"atlas was generated with other settings in run {LATER_RUN}: cfg 7.5 here, 4 in {EARLIER_RUN}." in said
     (path,) = (tmp_path / "store/trends").glob("*/trends.parquet")
     numbers = {(row["run_id"], row["generator"]): row["settings"] for row in pq.read_table(path).to_pylist()}
-    assert numbers[LATER, "atlas"] == 1 and numbers[LATER, "borealis"] == numbers[EARLIER, "atlas"] == 0
+    assert numbers[LATER_RUN, "atlas"] == 1 and numbers[LATER_RUN, "borealis"] == numbers[EARLIER_RUN, "atlas"] == 0
     assert "other settings" not in run("trends", f"store={tmp_path}/store", "settings=ignore").words

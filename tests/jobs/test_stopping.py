@@ -20,7 +20,7 @@ from plumbline.jobs.command import STOPPED_LINE, run_job
 from plumbline.jobs.sweep import COMMAND as SWEEP
 from plumbline.operators.base.batches import notify_of_calls
 from plumbline.pipelines.store.runs import find_newest_run, find_run, list_run_ids
-from tests.bench_of import UNJUDGED, write_benchmark
+from tests.bench_of import UNJUDGED_OPTIONS, write_benchmark
 from tests.commands import Ended, newest, run, store_at
 from tests.jobs.test_rerun import Sweep
 
@@ -29,7 +29,7 @@ SWEEP_COMMAND = (sys.executable, "-m", "jobs.sweep")
 
 
 def list_processes(session: int) -> list[int]:
-    """List the live processes of a session from /proc."""
+    """Return the ids of a session's processes that have not ended, read from /proc."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -52,7 +52,7 @@ def test_a_stop_ends_a_sweep_on_ray_cleanly_and_the_next_run_continues(number: s
     """SIGTERM is sent to the job only, and Ctrl-C to all processes of its terminal."""
     store, waiting = tmp_path / "store", threading.Event()
     bench = write_benchmark(tmp_path / "bench", count=64)
-    given = [*UNJUDGED, f"store={store}", "metric=[edge_density]"]
+    given = [*UNJUDGED_OPTIONS, f"store={store}", "metric=[edge_density]"]
     given += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images", "shard_rows=4"]
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(
@@ -92,7 +92,13 @@ def test_a_stop_in_the_middle_of_a_shard_keeps_complete_rows_and_repeats_no_call
     The next command makes the remaining calls and gets the same scores.
     """
     bench, batch = write_benchmark(tmp_path / "bench", ["atlas"], count=24), 3
-    given = [*UNJUDGED, f"metric=[{metric}]", f"models.vqa.image_batch={batch}", "cluster=here", "shard_rows=24"]
+    given = [
+        *UNJUDGED_OPTIONS,
+        f"metric=[{metric}]",
+        f"models.vqa.image_batch={batch}",
+        "cluster=here",
+        "shard_rows=24",
+    ]
     given += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images"]
     handle_ctrl_c()
 
@@ -124,7 +130,7 @@ def test_a_stop_in_the_middle_of_a_shard_keeps_complete_rows_on_ray_too(tmp_path
     """SIGTERM arrives when the only worker is ready; the driver stops the worker when the worker next reports."""
     bench, waiting, log = write_benchmark(tmp_path / "bench", ["atlas"], count=128), threading.Event(), tmp_path / "log"
     store = store_at(tmp_path / "store")
-    given = [*UNJUDGED, f"store={store.place.url}", "metric=[tifa]", "shard_rows=128"]
+    given = [*UNJUDGED_OPTIONS, f"store={store.place.url}", "metric=[tifa]", "shard_rows=128"]
     given += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images"]
     with log.open("w") as printed:
         slowly = ["models.vqa.image_batch=1", "models.vqa.pair_batch=1"]
@@ -194,7 +200,7 @@ def test_a_sweep_that_cannot_write_its_report_fails_and_leaves_the_newest_run_un
 
 
 def await_end(timer: threading.Thread, config: object) -> int:
-    """Keep the job running until the timer fires."""
+    """Run as a job that ends once the timer's thread has ended, and return the exit code 0."""
     timer.join()
     return 0
 

@@ -10,18 +10,18 @@ from tests.bench_of import images, prompts, write_rows
 from tests.commands import Ended, refusal, run
 
 SMALL_OPTIONS = ("cluster=here", "limit=2", "shard_rows=4")
-METRICS = "metric=[clipscore,edge_density]"
+METRICS_OPTION = "metric=[clipscore,edge_density]"
 
 
 class Swept(NamedTuple):
-    """The store of a suite, and the output of the command that ran it."""
+    """The store of a sweep over several benchmarks, and the output of the command that ran the sweep."""
 
     store: Path
     ended: Ended
 
     @property
     def runs(self) -> dict[str, str]:
-        """Return the run id of each benchmark in the only suite."""
+        """Return the id of each benchmark's run in the only suite, keyed by the benchmark's name."""
         (suite,) = (self.store / "suites").iterdir()
         return dict(json.loads((suite / "suite.json").read_text())["runs"])
 
@@ -65,4 +65,6 @@ def test_each_benchmark_has_its_own_budget_and_the_exit_code_is_the_worst(tmp_pa
     ],
 )  # fmt: skip
 def test_an_impossible_suite_is_refused_in_one_line(words: tuple[str, ...], line: str) -> None:
-    assert refusal("sweep", "sweep=suite", "models=shapes", METRICS, *words, code=64).startswith(f"error: {line}")
+    assert refusal("sweep", "sweep=suite", "models=shapes", METRICS_OPTION, *words, code=64).startswith(
+        f"error: {line}"
+    )

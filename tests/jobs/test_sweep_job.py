@@ -20,8 +20,8 @@ SHAPES_FOLDER = ROOT / "assets" / "shapes"
 MIN_SEPARATION = 3.0
 """Minimum paired difference, in standard errors, for which a generator counts as truly better than another."""
 
-PROMPTS = 96
-SWEEP_OPTIONS = ("sweep=shapes", f"benchmark.limit={PROMPTS}")
+N_PROMPTS = 96
+SWEEP_OPTIONS = ("sweep=shapes", f"benchmark.limit={N_PROMPTS}")
 METRICS = ("vqascore", "clipscore", "gecko", "tifa", "dsg")
 Correct = Mapping[str, np.ndarray]
 
@@ -43,22 +43,25 @@ def run(store: Path) -> Path:
 
 
 def read_ground_truth() -> pd.DataFrame:
-    """Return the ground truth for the images of the sweep's prompts."""
+    """Return the rows of truth.parquet for the images of the sweep's prompts, sorted by prompt."""
     table = pq.read_table(SHAPES_FOLDER / "truth.parquet").to_pandas().sort_values("prompt_id")
-    asked = pq.read_table(SHAPES_FOLDER / "prompts.parquet").column("prompt_id").to_pylist()[:PROMPTS]
+    asked = pq.read_table(SHAPES_FOLDER / "prompts.parquet").column("prompt_id").to_pylist()[:N_PROMPTS]
     return table[table["prompt_id"].isin(asked)]
 
 
 @pytest.fixture(scope="module")
 def truth() -> Correct:
-    """Return, for each generator, whether its images match the prompts, in prompt order."""
+    """Return, by generator, a number for each image in prompt order: 1 if it matches its prompt, otherwise 0."""
     table = read_ground_truth()
     return {generator: rows["correct"].to_numpy(float) for generator, rows in table.groupby("generator")}
 
 
 @pytest.fixture(scope="module")
 def fraction_met() -> Correct:
-    """Return the fraction of requirements that each image meets, which a mean over questions estimates."""
+    """Return, by generator, the fraction of its prompt's requirements that each image meets, in prompt order.
+
+    The mean score of an image's questions estimates this fraction.
+    """
     table = read_ground_truth()
     required = pq.read_table(SHAPES_FOLDER / "requirements.parquet").to_pandas().groupby("prompt_id").size()
     table = table.assign(fraction_met=1 - table["broken"].map(len) / table["prompt_id"].map(required))
@@ -79,14 +82,14 @@ def measure_separation(values: Correct, one: str, other: str) -> float:
 
 
 def find_clear_pairs(truth: Correct) -> list[tuple[str, str]]:
-    """Return (better, worse) for every pair of generators that truly differ."""
+    """Return (better, worse) for every two generators whose true means differ by more than MIN_SEPARATION."""
     pairs = itertools.permutations(truth, 2)
     return [(one, other) for one, other in pairs if measure_separation(truth, one, other) > MIN_SEPARATION]
 
 
 def test_every_image_has_a_score_by_every_metric(run: Path) -> None:
     table = pq.read_table(run / "scores.parquet").to_pandas()
-    assert len(table) == len(METRICS) * 7 * PROMPTS and table["score"].notna().all()
+    assert len(table) == len(METRICS) * 7 * N_PROMPTS and table["score"].notna().all()
     assert len(pq.read_table(run / "errors.parquet")) == 0
 
 
@@ -119,7 +122,7 @@ def test_metrics_that_ask_separate_right_from_wrong_images_better_than_similarit
 
 
 def _correlate_images(run: Path, metric: str, truth: Correct) -> float:
-    """Return the Pearson correlation between the scores and the ground truth over all images."""
+    """Return the Pearson correlation between a metric's scores and the ground truth over all images of a run."""
     values = read_scores(run, metric)
     return float(np.corrcoef(np.concatenate([values[g] for g in truth]), np.concatenate(list(truth.values())))[0, 1])
 
@@ -130,7 +133,7 @@ def test_the_summary_agrees_with_the_scores(run: Path) -> None:
         for generator, values in read_scores(run, metric).items():
             row = summary.loc[(generator, metric, "overall")]
             assert row["mean"] == pytest.approx(values.mean())
-            assert (row["n"], row["n_null"], row["coverage"]) == (PROMPTS, 0, 1.0)
+            assert (row["n"], row["n_null"], row["coverage"]) == (N_PROMPTS, 0, 1.0)
     assert set(summary.index.get_level_values("skill")) == {
         "overall", "object", "attribute", "counting", "spatial", "comparison", "negation", "universality", "part",
     }  # fmt: skip

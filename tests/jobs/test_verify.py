@@ -14,17 +14,17 @@ from plumbline.pipelines.store.store import BrokenCell
 from tests.bench_of import Bench
 from tests.commands import Ended, run
 from tests.faults.outcomes import read_scores
-from tests.histories.damage import ROT, damage_file, list_files_by_kind
+from tests.histories.damage import ROT_WAYS, damage_file, list_files_by_kind
 
-METRICS = "metric=[dsg,clipscore,edge_density]"
+METRICS_OPTION = "metric=[dsg,clipscore,edge_density]"
 VERIFY_OPTION = "verify=true"
-SOUND_STORE = re.compile(r"verify: \d+ cells read, all are intact")
+INTACT_STORE_PATTERN = re.compile(r"verify: \d+ cells read, all are intact")
 
 
 @pytest.fixture(scope="module")
 def complete_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """Return a benchmark, all of whose cells are in a store, together with a run made from these cells."""
-    bench = Bench(tmp_path_factory.mktemp("whole"), METRICS)
+    bench = Bench(tmp_path_factory.mktemp("whole"), METRICS_OPTION)
     assert bench.run().code == 0
     shutil.copytree(bench.store.place.url, bench.folder / "sound")
     return bench
@@ -39,7 +39,7 @@ def bench(complete_bench: Bench) -> Bench:
 
 
 def list_cells(bench: Bench, *stages: str) -> list[Path]:
-    """Return the committed cells of these stages, or of all stages if none are given."""
+    """Return the paths of the committed cells of these stages, or of all stages if none are given."""
     found = list_files_by_kind(Path(bench.store.place.url))["cell"]
     return sorted(path for path in found if not stages or path.relative_to(bench.store.place.url).parts[0] in stages)
 
@@ -50,7 +50,7 @@ def read_contents(bench: Bench) -> dict[Path, tuple[bytes, int]]:
 
 
 def list_cells_to_repair(ended: Ended) -> set[Path]:
-    """Return the cells that a job reports as damaged or lost."""
+    """Return the paths of the cells that a job reports as damaged or lost."""
     return {Path(path) for path in re.findall(r"(\S+): damaged or lost, will be recomputed", ended.out)}
 
 
@@ -66,7 +66,7 @@ def test_every_damaged_cell_of_any_stage_is_named_and_computed_again_with_the_sa
     first = find_newest_run(bench.store)
     harmed = chance.sample(list_cells(bench), 5)
     for path in harmed:
-        assert damage_file(path, chance.choice([*ROT, "truncate", "empty", "flip"]), chance)
+        assert damage_file(path, chance.choice([*ROT_WAYS, "truncate", "empty", "flip"]), chance)
     assert f"nothing changed since run {first}" in bench.run().out, "a sweep with nothing new reads no cells"
     damaged = read_contents(bench)
     looked = bench.run(VERIFY_OPTION, "dry_run=true")
@@ -78,7 +78,7 @@ def test_every_damaged_cell_of_any_stage_is_named_and_computed_again_with_the_sa
     counts = read_manifest(bench.store, str(second))["counts"]
     assert counts["cells_renewed"] == 5 and counts["cells_failed"] == 0
     pd.testing.assert_frame_equal(read_newest_scores(bench), before, rtol=1e-5)
-    assert SOUND_STORE.search(bench.run(VERIFY_OPTION).words) and find_newest_run(bench.store) == second
+    assert INTACT_STORE_PATTERN.search(bench.run(VERIFY_OPTION).words) and find_newest_run(bench.store) == second
 
 
 @pytest.mark.parametrize(("stage", "remade"), [("questions", True), ("scores", True), ("answers", False)])
@@ -95,7 +95,11 @@ def test_lost_cells_are_computed_again_unless_they_may_have_been_pruned(stage: s
 def test_a_sound_store_stays_unchanged(bench: Bench) -> None:
     before, first = read_contents(bench), find_newest_run(bench.store)
     ended = bench.run(VERIFY_OPTION)
-    assert ended.code == 0 and SOUND_STORE.search(ended.words) and f"nothing changed since run {first}" in ended.out
+    assert (
+        ended.code == 0
+        and INTACT_STORE_PATTERN.search(ended.words)
+        and f"nothing changed since run {first}" in ended.out
+    )
     changed = {path.name for path, content in read_contents(bench).items() if before.get(path) != content}
     assert changed <= {"unchanged.json"} and before.keys() == read_contents(bench).keys()
     assert f"nothing changed since run {first}" in bench.run().out
@@ -123,7 +127,7 @@ def test_a_night_renews_damaged_cells_and_finds_nothing_worse(bench: Bench) -> N
     ended = run_nights(bench, VERIFY_OPTION)
     assert ended.code == 0 and list_cells_to_repair(ended) == set(harmed) and "reported before" not in ended.out
     again = run_nights(bench, VERIFY_OPTION)
-    assert again.code == 0 and SOUND_STORE.search(again.words) and "reported before" in again.out
+    assert again.code == 0 and INTACT_STORE_PATTERN.search(again.words) and "reported before" in again.out
 
 
 def suite_words(bench: Bench) -> Sequence[str]:
@@ -147,4 +151,4 @@ def test_a_suite_verifies_each_of_its_benchmarks(bench: Bench) -> None:
     ended = run("sweep", *words, VERIFY_OPTION)
     assert ended.code == 0 and list_cells_to_repair(ended) == set(harmed), ended
     again = run("sweep", *words, VERIFY_OPTION)
-    assert again.code == 0 and len(SOUND_STORE.findall(again.words)) == 2
+    assert again.code == 0 and len(INTACT_STORE_PATTERN.findall(again.words)) == 2

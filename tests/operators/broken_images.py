@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from tests.operators.tiny import draw_image, encode_image
 
 PICTURE = draw_image(0, width=120, height=96)
-MARKERS = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
-RESTARTS = re.compile(rb"\xff[\xd0-\xd7]")
+MARKER_PATTERN = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
+RESTART_MARKER_PATTERN = re.compile(rb"\xff[\xd0-\xd7]")
 END_MARKER = b"\xff\xd9"
 ARITHMETIC_JPEG = base64.b64decode(
     "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAgGBgcGBQgHBwcJCQgKDBQNDAsLDBkSEw8UHRofHh0aHBwgJC4nICIsIxwcKDcpLDAxNDQ0Hyc5PTgyPC4zNDL/"
@@ -25,16 +25,16 @@ LOSSLESS_JPEG = base64.b64decode(
 
 
 def split_segments(jpeg: bytes) -> list[bytes]:
-    """Split a JPEG before each marker, except before restart markers."""
-    starts = [match.start() for match in MARKERS.finditer(jpeg)]
+    """Return the parts of a JPEG, each of which starts with a marker other than a restart marker."""
+    starts = [match.start() for match in MARKER_PATTERN.finditer(jpeg)]
     return [jpeg[start:stop] for start, stop in zip(starts, [*starts[1:], len(jpeg)], strict=True)]
 
 
 def drop_intervals(first: int, count: int) -> bytes:
-    """Encode a JPEG with one restart interval per row of blocks, and remove `count` intervals, starting at `first`."""
+    """Return a JPEG that lacks `count` restart intervals from number `first` on; a row of blocks is one interval."""
     jpeg = encode_image(PICTURE, "JPEG", restart_marker_rows=1, subsampling=0)
     scan = jpeg.rindex(b"\xff\xda")
-    starts = [scan + 14, *(match.end() for match in RESTARTS.finditer(jpeg, scan)), len(jpeg)]
+    starts = [scan + 14, *(match.end() for match in RESTART_MARKER_PATTERN.finditer(jpeg, scan)), len(jpeg)]
     return jpeg[: starts[first]] + jpeg[starts[first + count] :]
 
 
@@ -78,7 +78,7 @@ def make_tiff(compression: str, share: float = 1) -> bytes:
 
 
 def make_bmp(runs: bytes, *, bits: int = 8, side: int = 20) -> bytes:
-    """Return a square, run-length encoded BMP with a grey palette."""
+    """Return a BMP of `side` x `side` pixels with a grey palette, whose run-length encoded data are `runs`."""
     greys = b"".join(bytes((255 * grey // (2**bits - 1),) * 3) + b"\0" for grey in range(2**bits))
     start = 54 + len(greys)
     kind = {8: 1, 4: 2}[bits]
@@ -87,7 +87,7 @@ def make_bmp(runs: bytes, *, bits: int = 8, side: int = 20) -> bytes:
 
 
 WHITE_ROW = b"\x14\xff"
-"""One row of a BMP with 20 columns."""
+"""Run-length encoding of one white row of a BMP with 20 columns."""
 INCOMPLETE_JPEGS = {
     "an interval in the middle is missing": drop_intervals(5, 1),
     "eight intervals are missing, so that the numbers go on": drop_intervals(2, 8),

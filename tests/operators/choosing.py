@@ -18,22 +18,25 @@ class Judge(NamedTuple):
 
     strengths: tuple[float, ...]
     bias: float = 0.0
-    """Advantage of the image that is shown first."""
+    """Advantage of the image that is shown first, in units of quality."""
     ties: float = 0.0
     """Probability of the reply "tie"."""
     spread: float = 1.0
     """Standard deviation of a generator's quality between prompts."""
     replies: bool = True
-    """True for a reply in words, so that p_first is 1, 0 or 0.5; False for the probability itself."""
+    """True if the judge replies in words, so that p_first is 1, 0 or 0.5; False if p_first is its probability."""
 
     @property
     def pairs(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Indices of the generators of each pair."""
+        """The index of each pair's first generator, and the index of each pair's second generator."""
         first, second = np.array([*combinations(range(len(self.strengths)), 2)]).T
         return first, second
 
     def choose(self, random: np.random.Generator, prompts: int) -> tuple[Floats, Floats]:
-        """Return p_first of every prompt and pair (prompts, pairs) in both orders."""
+        """Return p_first, of shape (prompts, pairs), for both orders of each pair: as listed in `pairs`, and reversed.
+
+        The number p_first is the judge's preference, from 0 to 1, for the image that is shown first.
+        """
         first, second = self.pairs
         quality = np.array(self.strengths) + self.spread * random.normal(size=(prompts, len(self.strengths)))
         lead = quality[:, first] - quality[:, second]
@@ -46,7 +49,7 @@ class Judge(NamedTuple):
         return np.where(is_tie, 0.5, (random.random(p_first.shape) < p_first).astype(np.float64))
 
     def outcomes(self, random: np.random.Generator, prompts: int) -> Floats:
-        """Return the share won by the first generator of each pair, over both orders (prompts, pairs)."""
+        """Return the share that the first generator of each pair wins, averaged over both orders: (prompts, pairs)."""
         one, other = self.choose(random, prompts)
         return np.asarray((one + 1 - other) / 2)
 

@@ -12,7 +12,7 @@ from plumbline.operators.results.summary import Skills, count_each
 
 
 def summarise(scores: pa.Table, skills: Mapping[str, Sequence[str]]) -> pa.Table:
-    """Convert scores (schema SCORES) to a summary (schema SUMMARY)."""
+    """Return the summary (schema SUMMARY) of scores (schema SCORES); `skills` are the skills of each prompt."""
     (tally,) = count_each([scores], Skills(skills.items()))
     return tally.summary()
 
@@ -23,7 +23,10 @@ def compare_pairs(
     falling: Container[str] = (),
     baseline: str = "",
 ) -> list[Duel]:
-    """Compare every pair of generators on all metrics in the scores (schema SCORES)."""
+    """Return the comparison of every two generators by every metric, overall and by skill, from scores (schema SCORES).
+
+    Lower is better for the metrics in `falling`.
+    """
     of_run, of_prompts = wrap_scores(scores), Skills((skills or {}).items())
     return [
         duel
@@ -35,12 +38,15 @@ def compare_pairs(
 def pick_gallery_images(
     scores: RunScores, metrics: Sequence[str], most: int, falling: Container[str] = ()
 ) -> PickedImages:
-    """Return the images that a report's gallery shows for these metrics."""
+    """Return the images that a report's gallery shows for these metrics: at most `most`.
+
+    Lower is better for the metrics in `falling`.
+    """
     inputs = MetricInputs(scores, Skills(()), compute_gallery_quotas(scores, metrics, most), lower_is_better=falling)
     seen = {metric: figures.seen for metric, figures in measure_metrics(inputs).items()}
     return pick_images(scores, {metric: seen.get(metric) for metric in metrics}, inputs.quotas, most, falling)
 
 
 def wrap_scores(table: pa.Table) -> RunScores:
-    """Wrap scores in memory (schema SCORES) as the scores of a run, which reports read."""
+    """Return a table of scores (schema SCORES) as the RunScores that reports read."""
     return RunScores([lambda columns: table.select(list(columns))])

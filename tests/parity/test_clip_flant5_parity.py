@@ -78,7 +78,7 @@ class PlainClipFlanT5:
         square[:] = [int(255 * mean) for mean in tiny.IMAGE_MEAN]
         left, top = (side - image.width) // 2, (side - image.height) // 2
         square[top : top + image.height, left : left + image.width] = np.asarray(image)
-        resized = Image.fromarray(square).resize((tiny.SIDE, tiny.SIDE), Image.Resampling.BICUBIC)
+        resized = Image.fromarray(square).resize((tiny.IMAGE_SIDE, tiny.IMAGE_SIDE), Image.Resampling.BICUBIC)
         normalised = (np.asarray(resized) / 255 - tiny.IMAGE_MEAN) / tiny.IMAGE_STD
         return torch.from_numpy(normalised.transpose(2, 0, 1)[None]).float()
 
@@ -175,7 +175,7 @@ def test_several_choices_have_the_same_scores_as_alone(
 
 def test_a_tokens_probability_is_over_the_full_vocabulary(likelihood: ClipFlanT5Likelihood) -> None:
     """The probabilities of all words of the vocabulary as answers, except the four special tokens, add up to one."""
-    words = tuple(word for word in tiny.VOCABULARY if word not in tiny.SPECIAL)
+    words = tuple(word for word in tiny.VOCABULARY if word not in tiny.SPECIAL_TOKENS)
     features = likelihood.encode([likelihood.preprocess(PICTURES[0])])
     (choices,) = likelihood.likelihood(features, [Question(0, "a circle ?", words)])
     total = math.fsum(math.exp(choice[0]) for choice in choices)
@@ -190,7 +190,7 @@ def compute_special_token_probability(model: ClipFlanT5Likelihood, feature: torc
     after = torch.tensor([model.tokenizer(f"\n{question} ASSISTANT: ").input_ids])
     encoded = model.model.encode_questions(feature[None], model.before, after)
     logits = model.model.decode(encoded, torch.tensor([[tiny.VOCABULARY["Yes"]]]))[0, 0]
-    return float(logits.softmax(-1)[[tiny.VOCABULARY[token] for token in tiny.SPECIAL]].sum())
+    return float(logits.softmax(-1)[[tiny.VOCABULARY[token] for token in tiny.SPECIAL_TOKENS]].sum())
 
 
 def test_rows_of_the_embedding_without_a_token_do_not_count(
@@ -235,7 +235,7 @@ def test_an_image_is_its_patches_without_the_class_token(
     likelihood: ClipFlanT5Likelihood, plain: PlainClipFlanT5
 ) -> None:
     features = likelihood.encode([likelihood.preprocess(image) for image in PICTURES])
-    assert {tuple(feature.shape) for feature in features} == {(tiny.PATCHES, tiny.T5_FIELDS["d_model"])}
+    assert {tuple(feature.shape) for feature in features} == {(tiny.N_PATCHES, tiny.T5_FIELDS["d_model"])}
     with torch.inference_mode():
         for image, feature in zip(PICTURES, features, strict=True):
             hidden = plain.tower(pixel_values=plain.pixels(image), output_hidden_states=True).hidden_states

@@ -20,7 +20,7 @@ from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark
 
 DENIED_INPUTS: tuple[Ablation, ...] = ("shuffled_images", "blank_images", "shuffled_words")
-METRICS = "metric=[vqascore,dsg]"
+METRICS_OPTION = "metric=[vqascore,dsg]"
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def configure_ablation_sweep(config: SweepConfig) -> SweepConfig:
 
 
 def test_questions_are_shared_and_the_metric_itself_keeps_its_cells(folder: Path, tmp_path: Path) -> None:
-    config = sweep_config(folder, tmp_path, METRICS)
+    config = sweep_config(folder, tmp_path, METRICS_OPTION)
     alone, both = plan_sweep(config).plan, plan_sweep(configure_ablation_sweep(config)).plan
     paths = {cell.path for cell in alone.cells}
     new = [cell for cell in both.cells if cell.path not in paths]

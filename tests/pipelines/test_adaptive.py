@@ -28,20 +28,20 @@ from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import images, plan_bench, prompts, run_plan, sweep_config, write_benchmark, write_rows
 
-PROMPTS = 64
+N_PROMPTS = 64
 OPTIONS = ("metric=[clipscore]", "adaptive=betting", "adaptive.range=[-1,1]", "adaptive.growth=1")
 EQUAL_OPTIONS = (*OPTIONS, "adaptive.indifference=0.4")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_benchmark(tmp_path_factory.mktemp("bench"), count=PROMPTS)
+    return write_benchmark(tmp_path_factory.mktemp("bench"), count=N_PROMPTS)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def small_rounds() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(adaptive_rounds, "FIRST_PROMPTS", 16)
+        patch.setattr(adaptive_rounds, "N_FIRST_PROMPTS", 16)
         yield
 
 
@@ -90,13 +90,13 @@ def test_a_sweep_stops_after_enough_prompts_and_reports_the_remaining_ones(stopp
     finished, now, told = stopped
     seen = list_seen(now)
     assert [one.is_done for one in told] == [False] * (len(told) - 1) + [True]
-    assert 16 < seen.prompts < PROMPTS
+    assert 16 < seen.prompts < N_PROMPTS
     assert seen.decisions.column("verdict").to_pylist() == ["alike"]
     manifest = json.loads(now.store.read_text(f"runs/{finished.run_id}/manifest.json") or "")
     assert manifest["seconds"] == {"similarities:clip": 2.0 * len(told)}, "the total of all rounds"
     scores = finished.results.read_scores()
     assert len(scores) == 2 * seen.prompts and finished.exit_code == 0
-    assert set(scores.column("prompt_id").to_pylist()) <= {row["prompt_id"] for row in prompts(PROMPTS)}
+    assert set(scores.column("prompt_id").to_pylist()) <= {row["prompt_id"] for row in prompts(N_PROMPTS)}
     page = write_report(now.store, finished.run_id).page
     (warning, *_) = page.warnings
     assert warning.startswith(
@@ -144,20 +144,20 @@ def test_a_later_full_sweep_only_computes_the_rest(folder: Path, stopped: Stoppe
     shutil.copytree(stopped.now.store.place.url, tmp_path / "store")
     planned = plan_bench(folder, tmp_path / "store", "metric=[clipscore]")
     full = run_plan(planned)
-    assert full.results.rows == 2 * PROMPTS
+    assert full.results.rows == 2 * N_PROMPTS
     manifest = planned.store.read_text(f"runs/{full.run_id}/manifest.json") or ""
     kept = 2 * list_seen(stopped.now).prompts
     assert f'"rows_kept": {kept}' in manifest or f'"rows_kept": {2 * kept}' in manifest, "similarities and scores"
 
 
 def test_the_number_of_prompts_that_a_pair_lacks_is_shown(tmp_path: Path) -> None:
-    write_benchmark(tmp_path / "bench", count=PROMPTS)
-    rows = images("flint", PROMPTS)
+    write_benchmark(tmp_path / "bench", count=N_PROMPTS)
+    rows = images("flint", N_PROMPTS)
     rows[5] = {**rows[5], "image": b"no image"}
     write_rows(tmp_path / "bench/images/flint/00000.parquet", [row for row in rows if row is not rows[9]])
     finished, now = sweep(sweep_config(tmp_path / "bench", tmp_path / "store", *OPTIONS, "max_failed=0.1"))
     (decision,) = list_seen(now).decisions.to_pylist()
-    assert decision["n"] + decision["n_missing"] == list_seen(now).prompts == PROMPTS, (
+    assert decision["n"] + decision["n_missing"] == list_seen(now).prompts == N_PROMPTS, (
         "without an indifference margin it uses all prompts"
     )
     assert decision["n_missing"] == 2 == finished.results.n_null
@@ -171,28 +171,28 @@ def test_the_number_of_prompts_that_a_pair_lacks_is_shown(tmp_path: Path) -> Non
 
 
 def test_rows_with_their_own_prompts_are_split_into_rounds_too(tmp_path: Path) -> None:
-    texts = {row["prompt_id"]: row["text"] for row in prompts(PROMPTS)}
+    texts = {row["prompt_id"]: row["text"] for row in prompts(N_PROMPTS)}
     for generator in ("atlas", "flint"):
-        rows = [{**row, "prompt": texts[row["prompt_id"]]} for row in images(generator, PROMPTS)]
+        rows = [{**row, "prompt": texts[row["prompt_id"]]} for row in images(generator, N_PROMPTS)]
         write_rows(tmp_path / f"images/{generator}/0.parquet", rows)
     _, now = sweep(sweep_config(tmp_path, tmp_path / "store", *EQUAL_OPTIONS, "benchmark.prompts=null"))
-    assert 16 < list_seen(now).prompts < PROMPTS
+    assert 16 < list_seen(now).prompts < N_PROMPTS
 
 
 def test_each_row_is_in_exactly_one_round(folder: Path, tmp_path: Path) -> None:
     planned = plan_bench(folder, tmp_path, *EQUAL_OPTIONS)
     assert planned.rounds is not None
     sizes = [len(planned.rounds.select_up_to(round).prompts) for round in range(len(planned.rounds.ends))]
-    assert sizes == sorted(set(sizes)) and sizes[0] == 16 and sizes[-1] == PROMPTS
+    assert sizes == sorted(set(sizes)) and sizes[0] == 16 and sizes[-1] == N_PROMPTS
     assert [planned.rounds.find_round(size) for size in sizes] == list(range(len(sizes)))
     held = [
-        (shard.group, shard.row_in_file(row)) for shard in planned.sources.image_shards for row in range(shard.rows)
+        (shard.group, shard.get_row_in_file(row)) for shard in planned.sources.image_shards for row in range(shard.rows)
     ]
-    assert len(held) == len(set(held)) == 2 * PROMPTS
+    assert len(held) == len(set(held)) == 2 * N_PROMPTS
     of_file = pq.read_table(folder / "images/atlas/00000.parquet", columns=["prompt_id"]).column("prompt_id")
     first = {planned.rounds.prompt_ids[place] for place in planned.rounds.order[:2].ravel()}
     rows = [
-        shard.row_in_file(row)
+        shard.get_row_in_file(row)
         for shard in planned.rounds.select_up_to(0).image_shards
         if shard.group == "atlas"
         for row in range(shard.rows)

@@ -14,7 +14,7 @@ from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.results import FinishedSweep
-from tests.bench_of import UNJUDGED, list_arguments, plan_bench, prompts, run_config, run_plan, write_benchmark
+from tests.bench_of import UNJUDGED_OPTIONS, list_arguments, plan_bench, prompts, run_config, run_plan, write_benchmark
 from tests.commands import newest, printed, run
 
 METRICS = ("metric=[gecko]", "+metrics.nll={kind: gecko, writer: llm, model: vqa, nli: nli, likelihood: nll}")
@@ -93,7 +93,7 @@ DENIALS = ("metric=[vqascore]", "+metrics.denied={kind: vqascore, model: vqa, an
 
 def test_a_likelihood_of_denial_ranks_and_rewards_like_the_likelihood_of_yes(tmp_path: Path) -> None:
     folder, store = write_benchmark(tmp_path / "bench", GENERATORS, count=24), tmp_path / "store"
-    assert run("sweep", *list_arguments(folder, store, *DENIALS, *UNJUDGED)).code == 0
+    assert run("sweep", *list_arguments(folder, store, *DENIALS, *UNJUDGED_OPTIONS)).code == 0
     summary = pd.read_parquet(newest(store) / "summary.parquet")
     overall = summary[summary["skill"] == "overall"]
     assert {metric: list(rows["generator"]) for metric, rows in overall.groupby("metric")} == {

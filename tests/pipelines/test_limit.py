@@ -33,8 +33,8 @@ from tests.bench_of import (
     write_rows,
 )
 
-CLIP = "metric=[clipscore]"
-PIXELS = "metric=[entropy]"
+CLIPSCORE_OPTION = "metric=[clipscore]"
+ENTROPY_OPTION = "metric=[entropy]"
 """A metric that needs no model."""
 
 
@@ -56,7 +56,7 @@ def list_ids(finished: FinishedSweep) -> list[str]:
 def test_only_the_first_prompts_and_their_images_are_scored_and_the_output_says_so(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    finished, planned, manifest = run(sweep_config(folder, tmp_path / "s", CLIP, "benchmark.limit=5"))
+    finished, planned, manifest = run(sweep_config(folder, tmp_path / "s", CLIPSCORE_OPTION, "benchmark.limit=5"))
     first = [row["prompt_id"] for row in prompts(5)]
     assert list_ids(finished) == first * 2 and finished.exit_code == 0 and not finished.results.n_null
     assert manifest["limited"] == {"prompts": 5, "of_prompts": 12, "images": 10, "of_images": 24}
@@ -73,20 +73,20 @@ def test_only_the_first_prompts_and_their_images_are_scored_and_the_output_says_
 
 
 def test_a_later_full_sweep_only_asks_its_models_for_the_rest(folder: Path, tmp_path: Path) -> None:
-    limited, *_ = run(sweep_config(folder, tmp_path / "s", PIXELS, "benchmark.limit=6"))
-    whole, _, manifest = run(sweep_config(folder, tmp_path / "s", PIXELS))
+    limited, *_ = run(sweep_config(folder, tmp_path / "s", ENTROPY_OPTION, "benchmark.limit=6"))
+    whole, _, manifest = run(sweep_config(folder, tmp_path / "s", ENTROPY_OPTION))
     assert limited.results.rows == 12 and whole.results.rows == 24 and "limited" not in manifest
     assert whole.computed == 8, "the first shard of each generator is complete under the limit, and is kept"
     assert manifest["counts"]["rows_kept"] == 2 * 2, "the second shard keeps the similarity rows that it had"
-    alone, *_ = run(sweep_config(folder, tmp_path / "other", PIXELS))
+    alone, *_ = run(sweep_config(folder, tmp_path / "other", ENTROPY_OPTION))
     assert whole.results.read_scores().equals(alone.results.read_scores())
-    again, _, manifest = run(sweep_config(folder, tmp_path / "s", PIXELS, "benchmark.limit=7"))
+    again, _, manifest = run(sweep_config(folder, tmp_path / "s", ENTROPY_OPTION, "benchmark.limit=7"))
     assert manifest["counts"]["rows_kept"] == 2 * 3 and again.results.rows == 14
 
 
 def test_a_limit_above_the_number_of_prompts_has_no_effect(folder: Path, tmp_path: Path) -> None:
-    planned = plan_bench(folder, tmp_path / "s", PIXELS, "benchmark.limit=12")
-    whole = plan_bench(folder, tmp_path / "s", PIXELS)
+    planned = plan_bench(folder, tmp_path / "s", ENTROPY_OPTION, "benchmark.limit=12")
+    whole = plan_bench(folder, tmp_path / "s", ENTROPY_OPTION)
     assert planned.sources.full_size is None
     assert {cell.key for cell in planned.plan.cells} == {cell.key for cell in whole.plan.cells}
 
@@ -94,7 +94,7 @@ def test_a_limit_above_the_number_of_prompts_has_no_effect(folder: Path, tmp_pat
 def test_rows_with_their_own_prompts_are_limited_too(tmp_path: Path) -> None:
     for generator in ("atlas", "flint"):
         write_rows(tmp_path / f"images/{generator}/0.parquet", list_captioned_images(generator, 8))
-    columns = ("benchmark.columns.image=picture", "benchmark.columns.prompt=caption", PIXELS)
+    columns = ("benchmark.columns.image=picture", "benchmark.columns.prompt=caption", ENTROPY_OPTION)
     finished, planned, _ = run(score_config(tmp_path / "images", tmp_path / "s", "benchmark.limit=3", *columns))
     assert planned.sources.prompts.column("text").to_pylist() == [row["text"] for row in prompts(3)]
     assert planned.sources.full_size == (8, 16) and finished.results.rows == 6 and not finished.results.n_null
@@ -102,10 +102,10 @@ def test_rows_with_their_own_prompts_are_limited_too(tmp_path: Path) -> None:
 
 def test_an_adaptive_sweep_may_have_a_limit(folder: Path, tmp_path: Path) -> None:
     options = ("adaptive=betting", "adaptive.range=[-1,1]", "benchmark.limit=6")
-    planned = plan_bench(folder, tmp_path / "s", CLIP, *options)
+    planned = plan_bench(folder, tmp_path / "s", CLIPSCORE_OPTION, *options)
     assert planned.rounds is not None and len(planned.sources.prompts) == 6
     rows = {
-        (shard.group, shard.row_in_file(row)) for shard in planned.sources.image_shards for row in range(shard.rows)
+        (shard.group, shard.get_row_in_file(row)) for shard in planned.sources.image_shards for row in range(shard.rows)
     }
     assert rows == {(generator, row) for generator in ("atlas", "flint") for row in range(6)}
 
@@ -117,16 +117,16 @@ def test_a_limit_is_a_number_of_prompts(folder: Path, tmp_path: Path, limit: str
 
 
 def test_training_data_only_contains_the_scored_images(folder: Path, tmp_path: Path) -> None:
-    _, planned, _ = run(sweep_config(folder, tmp_path / "s", CLIP, "benchmark.limit=6"))
+    _, planned, _ = run(sweep_config(folder, tmp_path / "s", CLIPSCORE_OPTION, "benchmark.limit=6"))
     config = RewardsConfig(store=planned.config.store, format="rewards", output=str(tmp_path / "out"))
     exported = export_rewards(config, lambda record: None)
     assert sum(split["examples"] for split in exported.splits.values()) == 12 and not exported.unverified
 
 
 def test_a_trial_is_left_out_of_trends_and_never_compared_with(folder: Path, tmp_path: Path) -> None:
-    whole, planned, _ = run(sweep_config(folder, tmp_path / "s", PIXELS))
-    trial, *_ = run(sweep_config(folder, tmp_path / "s", PIXELS, "benchmark.limit=6"))
-    last, _, manifest = run(sweep_config(folder, tmp_path / "s", PIXELS, "max_failed=0.02"))
+    whole, planned, _ = run(sweep_config(folder, tmp_path / "s", ENTROPY_OPTION))
+    trial, *_ = run(sweep_config(folder, tmp_path / "s", ENTROPY_OPTION, "benchmark.limit=6"))
+    last, _, manifest = run(sweep_config(folder, tmp_path / "s", ENTROPY_OPTION, "max_failed=0.02"))
     trends, _ = write_trends(planned.store)
     assert trends.runs == 2
     assert trends.page.warnings == ["1 run left out: only some of the prompts were scored (limit or adaptive sweep)."]
@@ -142,7 +142,7 @@ def test_images_of_prompts_outside_a_subset_are_reported_in_one_line_with_the_re
     write_rows(folder / "prompts.parquet", prompts(12)[3:5])
     rows = [*images("atlas", 12), {**images("atlas", 1)[0], "prompt_id": None, "image_id": "nobody's"}]
     write_rows(folder / "images/atlas/00000.parquet", rows)
-    config = sweep_config(folder, tmp_path / "s", CLIP, "max_failed=1")
+    config = sweep_config(folder, tmp_path / "s", CLIPSCORE_OPTION, "max_failed=1")
     planned = plan_sweep(config)
     show_plan(make_console(), planned)
     first = prompts(1)[0]["prompt_id"]
@@ -153,7 +153,7 @@ def test_images_of_prompts_outside_a_subset_are_reported_in_one_line_with_the_re
     every, *_ = run(config)
     assert every.results.n_null == 21
     own, planned, manifest = run(
-        sweep_config(folder, tmp_path / "s", CLIP, "max_failed=1", "benchmark.require_every_image=false")
+        sweep_config(folder, tmp_path / "s", CLIPSCORE_OPTION, "max_failed=1", "benchmark.require_every_image=false")
     )
     assert own.results.read_errors().column("kind").to_pylist() == ["missing_prompt_id"], (
         "a row without a prompt_id does not belong to another prompt"

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.pipelines.base.parquet_reader import (
-    MAX_GAP,
-    PAGE_BUFFER,
+    MAX_GAP_BYTES,
+    PAGE_BUFFER_BYTES,
     TAIL_BYTES,
     ParquetReader,
     locate_indices,
@@ -79,11 +79,11 @@ def test_reading_a_few_rows_fetches_their_pages_and_reading_ids_their_columns(tm
         assert file.taken <= TAIL_BYTES
         file.taken = 0
         assert reader.read([0, 1, 2], ["prompt_id", "note"]).num_rows == 150
-        assert file.taken < 3 * MAX_GAP
+        assert file.taken < 3 * MAX_GAP_BYTES
         file.taken = 0
         found = list(reader.read_rows(1, [3, 40], ["prompt_id", "image"]))
         shown = sum(len(row["image"] or b"") for row in found)
-        assert file.taken < shown + 2 * PAGE_BUFFER + MAX_GAP < path.stat().st_size / 10
+        assert file.taken < shown + 2 * PAGE_BUFFER_BYTES + MAX_GAP_BYTES < path.stat().st_size / 10
 
 
 @pytest.mark.parametrize(

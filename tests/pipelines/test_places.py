@@ -58,13 +58,13 @@ def make_address(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.
 
 @pytest.fixture(params=["gs", AZURE_PARAMETER])
 def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the address of a prefix in each cloud except S3."""
+    """Return the address of a prefix in a cloud; the test runs once with Google's and once with Azure's."""
     return make_address(request.param, request, monkeypatch)
 
 
 @pytest.fixture(params=["folder", "s3", "gs", AZURE_PARAMETER])
 def anywhere(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """Return a folder, or a prefix in an object store, for each kind of storage."""
+    """Return an unused folder, or an unused prefix in an object store; the test runs once with each kind of storage."""
     if request.param == "folder":
         return StorageConfig().locate(str(tmp_path / "some/prefix"))
     if request.param == "s3":

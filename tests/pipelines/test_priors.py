@@ -50,7 +50,7 @@ def test_priors_of_other_questions_are_not_used() -> None:
     questions = rows.table([{"prompt_id": "p", "question_id": "1", "text": "?", "choices": ["yes"]}], schemas.QUESTIONS)
     index = WrittenIndex(questions, None)
     prior = {"prompt_id": "p", "answers": [{"question_id": "1", "token_logprobs": [[-0.5, 0.0]]}]}
-    same, other = (rows.table([{**prior, "basis": rows.input_digest(name)}], schemas.PRIORS) for name in ("1", "2"))
+    same, other = (rows.table([{**prior, "basis": rows.digest_inputs(name)}], schemas.PRIORS) for name in ("1", "2"))
     assert index.matches(same) and not index.matches(other)
     index.add_priors(same)
     assert index.priors == {("p", "1"): ((-0.5, 0.0),)}

@@ -62,13 +62,13 @@ def swept(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> SweptPack:
 
 
 def read_rows(plan: PlannedSweep, stage: str) -> list[dict[str, Any]]:
-    """Return the rows of all cells of a stage."""
+    """Return the rows of all of a plan's cells of one stage, read from the plan's store."""
     cells = [plan.store.read(cell.path) for cell in plan.plan.cells if cell.recipe.stage == stage]
     return [dict(row) for cell in cells for row in cell.to_pylist()]
 
 
 def list_element_scores(plan: PlannedSweep) -> list[list[float]]:
-    """Return the scores of every image's questions."""
+    """Return, for every row of the plan's scores, the scores of its questions; an empty list if it has none."""
     return [[one["score"] for one in row["elements"] or ()] for row in read_rows(plan, "scores")]
 
 

@@ -27,7 +27,7 @@ For "two green circles", garnet shows a triangle, a circle and a star.
 """
 
 Answers = Mapping[tuple[str, int, str], Sequence[Sequence[float]]]
-"""Log-probabilities of each choice's tokens, by prompt_id, index of the image in its row, and question."""
+"""Log-probabilities of the tokens of each choice, keyed by prompt_id, index of the image in its row, and question."""
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +63,13 @@ def run(folder: Path, store: Path, *overrides: str) -> SweepScores:
 
 
 def read_answers(planned: PlannedSweep, store: Store) -> Answers:
-    def tables(stage: str) -> list[dict[str, Any]]:
+    def read_rows(stage: str) -> list[dict[str, Any]]:
         cells = [cell for cell in planned.plan.cells if cell.recipe.stage == stage]
         return [row for cell in cells for row in store.read(cell.path).to_pylist()]
 
-    text_of = {(row["prompt_id"], row["question_id"]): row["text"] for row in tables("questions")}
+    text_of = {(row["prompt_id"], row["question_id"]): row["text"] for row in read_rows("questions")}
     answers: dict[tuple[str, int, str], Any] = {}
-    for row in tables("answers"):
+    for row in read_rows("answers"):
         given = row["answers"] or ()
         for place, answer in enumerate(given):
             text = text_of[row["prompt_id"], answer["question_id"]]
@@ -90,7 +90,10 @@ def make_annotations() -> list[dict[str, Any]]:
 
 
 def compute_gated_score(answered: Mapping[int, bool], parents: Mapping[int, Sequence[int]]) -> float:
-    """Compute DSG's calc_vqa_score and OneIG's alignment_score, which use the raw answers to parent questions."""
+    """Return the fraction of questions that are answered "yes" and whose parents are all answered "yes".
+
+    DSG's calc_vqa_score and OneIG's alignment_score are defined in this way.
+    """
     counts = [yes and all(answered[parent] for parent in parents.get(one, ())) for one, yes in answered.items()]
     return sum(counts) / len(counts)
 

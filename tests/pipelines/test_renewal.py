@@ -26,14 +26,14 @@ from plumbline.pipelines.sweeps.results import FinishedSweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import plan_bench, run_bench, run_config, run_plan, sweep_config, write_benchmark
 
-METRICS = "metric=[clipscore,gecko]"
+METRICS_OPTION = "metric=[clipscore,gecko]"
 
 
 @pytest.fixture(scope="module")
 def complete_run(tmp_path_factory: pytest.TempPathFactory) -> FinishedSweep:
     """Return a finished sweep; tests that write use a copy of its store."""
     folder = write_benchmark(tmp_path_factory.mktemp("whole") / "bench", ["atlas"])
-    done = run_bench(folder, folder.parent / "store", METRICS)
+    done = run_bench(folder, folder.parent / "store", METRICS_OPTION)
     assert done.exit_code == 0
     return done
 
@@ -47,7 +47,7 @@ def folder(complete_run: FinishedSweep, tmp_path: Path) -> Path:
 
 
 def make_plan(folder: Path, tmp_path: Path) -> PlannedSweep:
-    return plan_bench(folder, tmp_path / "store", METRICS)
+    return plan_bench(folder, tmp_path / "store", METRICS_OPTION)
 
 
 def list_cells(plan: PlannedSweep, stage: str) -> list[Cell]:
@@ -94,7 +94,7 @@ def test_damaged_cells_of_every_stage_are_computed_again_and_counted(
 
 
 class ClosedTerminal(io.StringIO):
-    """A terminal that has been closed."""
+    """A terminal that has been closed, so that every write fails."""
 
     def write(self, text: str) -> int:
         raise BrokenPipeError(32, "Broken pipe")
@@ -136,7 +136,9 @@ def test_everything_that_depends_on_rewritten_questions_is_computed_again(
     plan.store.save(plan.plan.make_cell(asked), rewritten)
     done = run_plan(make_plan(folder, tmp_path))
     assert (done.exit_code, done.results.n_null) == (0, 0)
-    [scored] = [cell for cell in list_cells(plan, "scores") if asked in plan.plan.upstream(cell).get("questions", ())]
+    [scored] = [
+        cell for cell in list_cells(plan, "scores") if asked in plan.plan.list_upstream(cell).get("questions", ())
+    ]
     elements = {row["prompt_id"]: row["elements"] for row in plan.store.read(scored.path).to_pylist()}
     now = [row["question_id"] for row in rewritten.to_pylist() if row["prompt_id"] == prompt_id]
     assert [element["question_id"] for element in elements[prompt_id]] == now

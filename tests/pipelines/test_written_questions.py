@@ -10,7 +10,7 @@ from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import plan_bench, run_bench, sweep_config, write_benchmark
 from tests.commands import store_at
 
-METRIC = "metric=[gecko]"
+METRIC_OPTION = "metric=[gecko]"
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +25,11 @@ def store(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def done(folder: Path, store: Path) -> FinishedSweep:
-    return run_bench(folder, store, METRIC)
+    return run_bench(folder, store, METRIC_OPTION)
 
 
 def read_cells(store: Path, stage: str, metric: str, folder: Path) -> pa.Table:
-    plan = plan_bench(folder, store, METRIC).plan
+    plan = plan_bench(folder, store, METRIC_OPTION).plan
     mine = [cell for cell in plan.cells if cell.recipe.stage == stage and cell.recipe.metric == metric]
     return pa.concat_tables([store_at(store).read(cell.path) for cell in mine])
 

@@ -18,7 +18,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request
 from plumbline.operators.models.engines.conversation import (
-    Thinking,
+    ThinkingMode,
     decode_reply,
     render_image_conversation,
     tokenize_choice,
@@ -41,7 +41,7 @@ QUESTIONS = [
 ]
 
 QuestionImages = Sequence[Image.Image]
-"""Images of one question."""
+"""The images that one question is about."""
 MAX_TOKENS = 12
 """Maximum number of tokens in a reply."""
 
@@ -56,7 +56,10 @@ def make_noise_images() -> list[Image.Image]:
 def compute_likelihood_with_transformers(
     folder: Path, shown: Sequence[QuestionImages], system: str | None
 ) -> list[list[list[float]]]:
-    """Compute the likelihoods with transformers' own processor and model, one forward pass per choice."""
+    """Return log-probabilities by question, choice and token from transformers' own processor and model.
+
+    The function runs one forward pass per choice; `shown` are the images that questions refer to by index.
+    """
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
     processor = AutoProcessor.from_pretrained(folder)
     return [
@@ -87,7 +90,10 @@ def _lay_out_prompt(processor: Any, images: QuestionImages, question: Question, 
 
 
 def count_cached(model: VllmLikelihood, images: Sequence[Image.Image]) -> list[int]:
-    """Return the number of requests, prompt tokens and cached tokens of one call about images that are not cached."""
+    """Return the numbers of requests, of prompt tokens and of cached tokens of one call about mirrored images.
+
+    The mirrored images are not in the cache before the call.
+    """
     before = model.usage
     turned = [image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for image in images]
     model.likelihood([model.preprocess(image) for image in turned], QUESTIONS)
@@ -98,7 +104,10 @@ def count_cached(model: VllmLikelihood, images: Sequence[Image.Image]) -> list[i
 def compute_reference_likelihood(
     model: VllmLikelihood, images: Sequence[ProcessedImages], questions: Sequence[Question]
 ) -> list[list[list[float]]]:
-    """Compute `likelihood` with vLLM's own scoring of whole prompts, which is slow and uses no cache."""
+    """Return log-probabilities by question, choice and token from vLLM's own scoring of whole prompts.
+
+    This is the reference for `likelihood`; it is slow and uses no cache.
+    """
     from vllm import SamplingParams
 
     asked = [model._tokenize_question(images, question) for question in questions]
@@ -131,7 +140,10 @@ def reply_with_transformers(folder: Path, shown: Sequence[QuestionImages], syste
 
 
 def hold_conversations(model: VllmLikelihood, images: Sequence[ProcessedImages]) -> list[list[Any]]:
-    """Generate replies about the images; return each reply's text, whether it is complete, and its token counts."""
+    """Generate replies about the images; return each reply's text, whether it is complete, and its token counts.
+
+    A failed request gives the fields of its error instead.
+    """
     said = [(question.image, question.text, {}) for question in QUESTIONS]
     drawn = [(0, "Say.", {"temperature": 1.0, "seed": seed}) for seed in (1, 1, 2)]
     requests = [
@@ -152,7 +164,7 @@ def reply_after_thought(model: VllmLikelihood, images: Sequence[ProcessedImages]
     (whole,) = model.generate_from_images(images, [asked])
     assert isinstance(whole, Generation)
     end = whole.ids.index(whole.ids[2]) + 1
-    model.thinking = Thinking(tokens=MAX_TOKENS, begin=-1, end=whole.ids[2], opened=True)
+    model.thinking = ThinkingMode(tokens=MAX_TOKENS, begin=-1, end=whole.ids[2], opened=True)
     request = asked.request._replace(max_tokens=MAX_TOKENS)
     (reply,) = model.generate_from_images(images, [ImageRequest(0, request)])
     assert isinstance(reply, Generation), reply
@@ -160,13 +172,13 @@ def reply_after_thought(model: VllmLikelihood, images: Sequence[ProcessedImages]
 
 
 def describe_failure(model: VllmLikelihood, images: Sequence[ProcessedImages], question: str) -> list[Any]:
-    """Return the model's error for a question, or an empty list if it answers."""
+    """Return the fields of the model's error for a question about the first image; an empty list if it answers."""
     (answer,) = model.likelihood(images, [Question(0, question, ("Yes",))])
     return list(answer) if isinstance(answer, RowError) else []
 
 
 def order_both_ways(seen: Sequence[Image.Image]) -> list[QuestionImages]:
-    """Return a pair of images of different sizes, in both orders."""
+    """Return one pair of images of different sizes twice: in its own order and reversed."""
     pair = [seen[0], seen[1].crop((0, 0, 280, 196))]
     return [pair, pair[::-1]]
 

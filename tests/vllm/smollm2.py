@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
+WEIGHTS_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def find_weights() -> Path:
@@ -23,9 +23,9 @@ def find_weights() -> Path:
 
 
 def convert(source: Path, folder: Path) -> None:
-    """Convert `source`/WEIGHTS to a checkpoint folder that transformers and vLLM can read."""
-    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=WEIGHTS)
-    read = AutoModelForCausalLM.from_pretrained(source, gguf_file=WEIGHTS, dtype=torch.float32)
+    """Convert `source`/WEIGHTS_FILE to a checkpoint folder that transformers and vLLM can read."""
+    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=WEIGHTS_FILE)
+    read = AutoModelForCausalLM.from_pretrained(source, gguf_file=WEIGHTS_FILE, dtype=torch.float32)
     del read.config.quantization_config  # the weights are no longer quantised
     model = LlamaForCausalLM(read.config)  # a model read from GGUF remembers that, and cannot be saved
     model.load_state_dict(read.state_dict())

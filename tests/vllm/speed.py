@@ -23,7 +23,7 @@ from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model
 from tests.vllm.tiny import make_qwen2_vl
 
-IMAGES, SIDE, THREADS = 96, 1024, 2
+N_IMAGES, IMAGE_SIDE, N_THREADS = 96, 1024, 2
 QUESTION_SETS = {
     "one question, Yes": (1, ("Yes",)),
     "one question, Yes or No": (1, ("Yes", "No")),
@@ -49,8 +49,8 @@ def main() -> None:
 def make_noise_images(seed: int) -> list[Image.Image]:
     """Return images that are different for every seed, so that no answer about them is cached."""
     draw = np.random.default_rng(seed)
-    coarse = [Image.fromarray(draw.integers(0, 256, (32, 32, 3), dtype=np.uint8)) for _ in range(IMAGES)]
-    return [image.resize((SIDE, SIDE)) for image in coarse]
+    coarse = [Image.fromarray(draw.integers(0, 256, (32, 32, 3), dtype=np.uint8)) for _ in range(N_IMAGES)]
+    return [image.resize((IMAGE_SIDE, IMAGE_SIDE)) for image in coarse]
 
 
 def measure(model: VllmLikelihood, images: Sequence[Image.Image], count: int, choices: tuple[str, ...]) -> str:
@@ -66,7 +66,7 @@ def measure(model: VllmLikelihood, images: Sequence[Image.Image], count: int, ch
         measure_engine_time(model),
         time.process_time(),
     )
-    with ThreadPoolExecutor(THREADS) as decoders:
+    with ThreadPoolExecutor(N_THREADS) as decoders:
         features = model.encode(list(decoders.map(model.preprocess, images)))
     answers = model.likelihood(features, questions)
     seconds, spent, of_engine = (

@@ -14,18 +14,18 @@ from tests.vllm.ask import QUESTIONS
 from tests.vllm.tiny import make_llava, make_qwen2_vl
 
 ROOT = Path(__file__).parents[2]
-TORCHVISION = ROOT / "build" / "torchvision"
+TORCHVISION_FOLDER = ROOT / "build" / "torchvision"
 pytestmark = pytest.mark.vllm
 
 
 @pytest.fixture(scope="module", params=[make_qwen2_vl, make_llava], ids=["qwen2_vl", "llava"])
 def outputs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return the output of tests.vllm.ask in a process with the torchvision and operators that this process lacks."""
-    if not TORCHVISION.is_dir():
+    if not TORCHVISION_FOLDER.is_dir():
         pytest.fail("build/torchvision is missing; run the tests with make vllm")
     make: Callable[[Path], Path] = request.param
     folder = make(tmp_path_factory.mktemp("vlm"))
-    path = os.pathsep.join(map(str, [TORCHVISION, Path(__file__).parent / "site", ROOT]))
+    path = os.pathsep.join(map(str, [TORCHVISION_FOLDER, Path(__file__).parent / "site", ROOT]))
     process = subprocess.run(
         [sys.executable, "-m", "tests.vllm.ask", str(folder)],
         env=os.environ | {"PYTHONPATH": path},

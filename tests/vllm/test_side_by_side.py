@@ -22,19 +22,19 @@ from tests.operators import tiny
 from tests.operators.stages.given import decode, make_options
 from tests.operators.tiny import draw_image, encode_image, make_image_table
 
-IMAGE_TOKENS = 3
+N_IMAGE_TOKENS = 3
 CAPACITY = 5
 """Number of requests that the engine finishes in one step."""
-IMAGES = 10
+N_IMAGES = 10
 QUESTIONS = ("Is it red?", "Is it round?")
-REQUESTS = IMAGES * len(QUESTIONS) * 2
+REQUESTS = N_IMAGES * len(QUESTIONS) * 2
 """Number of requests for a shard.
 
 Each question has two single-token choices: one request covers the first choice and the end of the turn after it, the
 other covers the end of the turn after the second choice.
 """
-REFUSED = "Is it to be refused?"
-TIMEOUT = 60
+REFUSED_QUESTION = "Is it to be refused?"
+TIMEOUT_SECONDS = 60
 
 
 class CountingEngine:
@@ -55,13 +55,13 @@ class CountingEngine:
         self.engine_core = SimpleNamespace(shutdown=lambda: None)
 
     def add_request(self, name: str, prompt: dict[str, Any], params: Any) -> None:
-        if REFUSED in self.tokenizer.decode(prompt["prompt_token_ids"]):
+        if REFUSED_QUESTION in self.tokenizer.decode(prompt["prompt_token_ids"]):
             raise ValueError("it must not be called")
-        assert prompt["prompt_token_ids"].count(self.image_id) == IMAGE_TOKENS
+        assert prompt["prompt_token_ids"].count(self.image_id) == N_IMAGE_TOKENS
         self.requests[name] = (prompt, params)
 
     def step(self) -> list[Any]:
-        assert self.may_step.wait(TIMEOUT)
+        assert self.may_step.wait(TIMEOUT_SECONDS)
         self.most_waiting = max(self.most_waiting, self.count_waiting())
         names = list(self.requests)[:CAPACITY]
         self.batches.append(len(names))
@@ -73,7 +73,7 @@ class CountingEngine:
 
     def wait_for(self, count: int) -> None:
         """Wait until this number of requests is pending."""
-        ends = time.monotonic() + TIMEOUT
+        ends = time.monotonic() + TIMEOUT_SECONDS
         while self.count_waiting() < count:
             assert time.monotonic() < ends, f"{self.count_waiting()} of {count}"
             self.may_step.wait(0.01)
@@ -93,7 +93,7 @@ class ScriptedProcessor:
         self.engine.processed += names["image"]
         place = ids.index(self.engine.image_id)
         self.used.release()
-        return {"prompt_token_ids": [*ids[:place], *[ids[place]] * IMAGE_TOKENS, *ids[place + 1 :]], "images": names}
+        return {"prompt_token_ids": [*ids[:place], *[ids[place]] * N_IMAGE_TOKENS, *ids[place + 1 :]], "images": names}
 
 
 def make_output(name: str, prompt: dict[str, Any], params: Any) -> Any:
@@ -133,7 +133,7 @@ def compute_answers(
     stage: AnswersStage, texts: Sequence[str] = QUESTIONS, choices: Sequence[str] = ("A", "B")
 ) -> pa.Table:
     """Return the answers about a shard, computed as an actor does."""
-    shard = make_image_table([encode_image(draw_image(number)) for number in range(IMAGES)], ["p"] * IMAGES)
+    shard = make_image_table([encode_image(draw_image(number)) for number in range(N_IMAGES)], ["p"] * N_IMAGES)
     return stage.measure(decode(stage, shard), {"metric": make_questions(texts, choices)})["metric"]
 
 
@@ -145,12 +145,12 @@ def test_the_engine_gets_all_requests_of_two_shards_before_it_finishes_one(
         shards = [calls.submit(compute_answers, stage) for _ in range(2)]
         scripted_engine.wait_for(2 * REQUESTS)
         scripted_engine.may_step.set()
-        tables = [shard.result(TIMEOUT) for shard in shards]
+        tables = [shard.result(TIMEOUT_SECONDS) for shard in shards]
     assert sum(scripted_engine.batches) == 2 * REQUESTS
     assert set(scripted_engine.batches[1:-1]) == {CAPACITY}, "every step between the first and the last is full"
-    assert tables[0] == tables[1] and tables[0]["error"].null_count == IMAGES
+    assert tables[0] == tables[1] and tables[0]["error"].null_count == N_IMAGES
     assert [rows.read_usage(table).calls for table in tables] == [REQUESTS] * 2, "each shard counts only its own calls"
-    assert len(set(scripted_engine.processed)) == len(scripted_engine.processed) == 2 * IMAGES, (
+    assert len(set(scripted_engine.processed)) == len(scripted_engine.processed) == 2 * N_IMAGES, (
         "once for all of an image's questions"
     )
 
@@ -161,7 +161,7 @@ def test_an_answer_of_one_token_and_the_end_of_its_turn_are_one_request(
     scripted_engine.may_step.set()
     rows_answered = compute_answers(stage, choices=("A",))["answers"].to_pylist()
     assert {len(answer["token_logprobs"][0]) for row in rows_answered for answer in row} == {2}
-    assert sum(scripted_engine.batches) == IMAGES * len(QUESTIONS)
+    assert sum(scripted_engine.batches) == N_IMAGES * len(QUESTIONS)
 
 
 def test_the_number_of_waiting_images_is_limited_and_the_rest_follows(
@@ -172,7 +172,7 @@ def test_the_number_of_waiting_images_is_limited_and_the_rest_follows(
         shards = [calls.submit(compute_answers, stage) for _ in range(2)]
         scripted_engine.wait_for(7)
         scripted_engine.may_step.set()
-        assert all(shard.result(TIMEOUT)["error"].null_count == IMAGES for shard in shards)
+        assert all(shard.result(TIMEOUT_SECONDS)["error"].null_count == N_IMAGES for shard in shards)
     assert scripted_engine.most_waiting <= 7
 
 
@@ -180,8 +180,8 @@ def test_a_refused_question_only_costs_its_row_and_nothing_is_asked_again(
     stage: AnswersStage, scripted_engine: CountingEngine
 ) -> None:
     scripted_engine.may_step.set()
-    errors = compute_answers(stage, [*QUESTIONS, REFUSED])["error"].to_pylist()
-    assert [(error["kind"], error["retryable"]) for error in errors] == [("request_refused", False)] * IMAGES
+    errors = compute_answers(stage, [*QUESTIONS, REFUSED_QUESTION])["error"].to_pylist()
+    assert [(error["kind"], error["retryable"]) for error in errors] == [("request_refused", False)] * N_IMAGES
     assert sum(scripted_engine.batches) == REQUESTS
 
 
@@ -195,7 +195,7 @@ def test_a_failed_engine_releases_all_waiting_callers(stage: AnswersStage, scrip
         scripted_engine.may_step.set()
         for shard in shards:
             with pytest.raises(EngineError):
-                shard.result(TIMEOUT)
+                shard.result(TIMEOUT_SECONDS)
 
 
 def fail() -> list[Any]:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-CHECKPOINT = ROOT / "build" / "smollm2"
+CHECKPOINT_FOLDER = ROOT / "build" / "smollm2"
 PROMPTS = Path(os.environ.get("REFERENCE_DATA", "none")) / "genai_bench" / "genai_bench_527_image_ratings.json"
 
 
 @pytest.mark.vllm
-@pytest.mark.skipif(not CHECKPOINT.exists(), reason="needs the checkpoint made by make smollm2")
+@pytest.mark.skipif(not CHECKPOINT_FOLDER.exists(), reason="needs the checkpoint made by make smollm2")
 @pytest.mark.skipif(not PROMPTS.exists(), reason="needs REFERENCE_DATA")
 @pytest.mark.parametrize(("replies", "count"), [("text", 4), ("json", 50)])
 def test_smollm2_writes_questions_about_genai_bench_prompts(tmp_path: Path, replies: str, count: int) -> None:
@@ -24,7 +24,7 @@ def test_smollm2_writes_questions_about_genai_bench_prompts(tmp_path: Path, repl
     (tmp_path / "prompts.json").write_text(json.dumps(chosen))
     overrides = [
         "benchmark=genai_bench", f"benchmark.prompts={tmp_path}/prompts.json", "models=shapes", "metric=[gecko]",
-        f"models.llm.checkpoint={CHECKPOINT}", "models.llm.engine=vllm", f"metrics.gecko.replies={replies}",
+        f"models.llm.checkpoint={CHECKPOINT_FOLDER}", "models.llm.engine=vllm", f"metrics.gecko.replies={replies}",
         "metrics.gecko.max_tokens=256", "+models.llm.engine_options.max_model_len=4096", f"store={tmp_path}/store",
     ]  # fmt: skip
     done = subprocess.run(

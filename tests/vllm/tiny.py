@@ -18,9 +18,16 @@ from transformers import (
     Qwen2VLForConditionalGeneration,
 )
 
-QWEN_SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>"]
-QWEN_SPECIAL += ["<|image_pad|>", "<|video_pad|>"]
-LLAVA_SPECIAL = ["<unk>", "<s>", "</s>", "<pad>", "<image>"]
+QWEN_SPECIAL_TOKENS = [
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+]
+QWEN_SPECIAL_TOKENS += ["<|image_pad|>", "<|video_pad|>"]
+LLAVA_SPECIAL_TOKENS = ["<unk>", "<s>", "</s>", "<pad>", "<image>"]
 QWEN_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
@@ -33,7 +40,7 @@ LLAVA_TEMPLATE = (
     "{% for part in message['content'] | selectattr('type', 'equalto', 'text') %}{{ part['text'] + ' '}}{% endfor %}"
     "{% endfor %}{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
 )
-LANGUAGE: dict[str, Any] = {
+LANGUAGE_FIELDS: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 128,
     "num_hidden_layers": 2,
@@ -64,19 +71,21 @@ def make_llama(folder: Path) -> Path:
     tokenizer = make_byte_tokenizer(["<unk>", "<s>", "</s>"], ["the"])
     tokenizer.add_special_tokens({"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"})
     torch.manual_seed(0)
-    config = LlamaConfig(vocab_size=len(tokenizer), bos_token_id=1, eos_token_id=2, initializer_range=0.3, **LANGUAGE)
-    return _save(LlamaForCausalLM(config), tokenizer, folder)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), bos_token_id=1, eos_token_id=2, initializer_range=0.3, **LANGUAGE_FIELDS
+    )
+    return _save_model(LlamaForCausalLM(config), tokenizer, folder)
 
 
 def make_qwen2_vl(folder: Path) -> Path:
     """Save a Qwen2-VL with a chat template, which reads images of any size at 28 x 28 pixels per token."""
-    tokenizer = make_byte_tokenizer(QWEN_SPECIAL, ["Yes", "No"])
+    tokenizer = make_byte_tokenizer(QWEN_SPECIAL_TOKENS, ["Yes", "No"])
     tokenizer.add_special_tokens({"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"})
     tokenizer.chat_template = QWEN_TEMPLATE
-    ids = {name: tokenizer.convert_tokens_to_ids(name) for name in QWEN_SPECIAL}
+    ids = {name: tokenizer.convert_tokens_to_ids(name) for name in QWEN_SPECIAL_TOKENS}
     config = Qwen2VLConfig(
         text_config={
-            **LANGUAGE,
+            **LANGUAGE_FIELDS,
             "vocab_size": len(tokenizer),
             "bos_token_id": None,
             "eos_token_id": ids["<|im_end|>"],
@@ -92,26 +101,26 @@ def make_qwen2_vl(folder: Path) -> Path:
         tie_word_embeddings=False,
     )
     torch.manual_seed(0)
-    folder = _save(Qwen2VLForConditionalGeneration(config), tokenizer, folder)
+    folder = _save_model(Qwen2VLForConditionalGeneration(config), tokenizer, folder)
     _write(folder / "preprocessor_config.json", QWEN_PREPROCESSOR)
     return folder
 
 
 def make_llava(folder: Path) -> Path:
     """Save a LLaVA-1.5 with 144 tokens per image; the vision tower's tensors are named as in released checkpoints."""
-    tokenizer = make_byte_tokenizer(LLAVA_SPECIAL, ["ĠYes", "ĠNo"])
+    tokenizer = make_byte_tokenizer(LLAVA_SPECIAL_TOKENS, ["ĠYes", "ĠNo"])
     tokenizer.add_special_tokens({"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"})
     tokenizer.chat_template = LLAVA_TEMPLATE
     vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}
     config = LlavaConfig(
         vision_config=CLIPVisionConfig(**vision, image_size=96, patch_size=8, projection_dim=32),
-        text_config=LlamaConfig(vocab_size=len(tokenizer), initializer_range=0.3, **LANGUAGE),
+        text_config=LlamaConfig(vocab_size=len(tokenizer), initializer_range=0.3, **LANGUAGE_FIELDS),
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
         vision_feature_layer=-2,
         vision_feature_select_strategy="default",
     )
     torch.manual_seed(0)
-    folder = _save(LlavaForConditionalGeneration(config), tokenizer, folder)
+    folder = _save_model(LlavaForConditionalGeneration(config), tokenizer, folder)
     weights = load_file(folder / "model.safetensors")
     released = {name.replace("vision_tower.", "vision_tower.vision_model."): w for name, w in weights.items()}
     save_file(released, folder / "model.safetensors", metadata={"format": "pt"})
@@ -120,7 +129,7 @@ def make_llava(folder: Path) -> Path:
     return folder
 
 
-def _save(model: Any, tokenizer: PreTrainedTokenizerFast, folder: Path) -> Path:
+def _save_model(model: Any, tokenizer: PreTrainedTokenizerFast, folder: Path) -> Path:
     model.eval().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -130,10 +139,16 @@ def _write(path: Path, fields: dict[str, Any]) -> None:
     path.write_text(json.dumps(fields, indent=2) + "\n")
 
 
-MEAN, STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
-NORMALISE = {"do_normalize": True, "do_rescale": True, "rescale_factor": 1 / 255, "image_mean": MEAN, "image_std": STD}
+IMAGE_MEAN, IMAGE_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
+NORMALISE_FIELDS = {
+    "do_normalize": True,
+    "do_rescale": True,
+    "rescale_factor": 1 / 255,
+    "image_mean": IMAGE_MEAN,
+    "image_std": IMAGE_STD,
+}
 QWEN_PREPROCESSOR: dict[str, Any] = {
-    **NORMALISE,
+    **NORMALISE_FIELDS,
     "image_processor_type": "Qwen2VLImageProcessor",
     "processor_class": "Qwen2VLProcessor",
     "do_convert_rgb": True,
@@ -145,7 +160,7 @@ QWEN_PREPROCESSOR: dict[str, Any] = {
     "temporal_patch_size": 2,
 }
 CLIP_PREPROCESSOR: dict[str, Any] = {
-    **NORMALISE,
+    **NORMALISE_FIELDS,
     "image_processor_type": "CLIPImageProcessor",
     "processor_class": "LlavaProcessor",
     "do_convert_rgb": True,

@@ -17,7 +17,7 @@ from plumbline.plugins.reward_server.wires.wire import (
 
 
 class HexadecimalWire(JsonWire):
-    """Wire for POST /hexadecimal {prompt, hex} -> {reward}."""
+    """Request and reply format of POST /hexadecimal: {prompt, hex} is answered by {reward}."""
 
     name = "hexadecimal"
     path = "/hexadecimal"
@@ -31,7 +31,7 @@ class HexadecimalWire(JsonWire):
         return as_json({"reward": collect_rewards(answers, served)[0]})
 
     def ask(self, requests: Sequence[ScoreRequest]) -> bytes:
-        """Return a request as a client would send it; used by `plumbline check_rewards URL wire=hexadecimal`."""
+        """Return a request's body as a client would send it; used by `plumbline check_rewards URL wire=hexadecimal`."""
         ((request,), (image,)) = requests, requests[0].images
         return json.dumps({"prompt": request.prompt, "hex": image.hex()}).encode()
 

@@ -18,11 +18,11 @@ class Sheet:
         self.schema = schema
 
     def count_stored_rows(self, benchmark: str) -> Sequence[StoredPart]:
-        """Count the rows of each part that the table already contains."""
+        """Return each part of a run's scores that the table already contains, with the number of its rows."""
         return count_parts(csv.read_csv(self.path).to_batches()) if self.path.exists() else []
 
     def write(self, rows: pa.Table, *, fresh: bool) -> None:
-        """Write the first run; raise NotImplementedError for any other."""
+        """Write the rows as the table's first run; raise NotImplementedError if the table already contains one."""
         if not fresh:
             raise NotImplementedError("a sheet contains a single run; write to another path")
         csv.write_csv(rows, self.path)

@@ -9,7 +9,7 @@ from plumbline.extending import Evidence, Metric, Scored
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SketchedConfig(Metric):
-    """Roles of the models that describe the image and judge the description."""
+    """Options of Sketched: the roles of the models that describe the image and judge the description."""
 
     kind: Literal["sketched"] = "sketched"
     model: str = "vqa"

@@ -25,7 +25,7 @@ class DescriptionRequest(NamedTuple):
     text: str
 
     def digest(self, prompt_id: str | None) -> str:
-        return rows.input_digest(self.text)
+        return rows.digest_inputs(self.text)
 
 
 class SketchesStage(ImagesStage):

@@ -13,6 +13,6 @@ def read(place: Place) -> Release:
 
 
 def read_answers(place: Place, given: Sequence[str]) -> Answered:
-    """Read guesses from a text file; each line contains an image's name followed by "up" or "down"."""
+    """Read a model's guesses from a text file; each line contains an image's name followed by "up" or "down"."""
     lines = [line.split() for line in read_text(place).splitlines()]
     return Answered([Answer("thumbs", name, None, None, "q", said == "up", (), str(place)) for name, said in lines])

@@ -21,7 +21,7 @@ COMMAND = Command("worst", "Show the image with the lowest score of the latest r
 
 
 def main(config: WorstConfig) -> int:
-    """Print the image's generator, id and score."""
+    """Print the generator, id and score of the image with the lowest score in the newest run; return 0."""
     scores = open_run(config.store).read_scores()
     row = scores[scores.metric == config.by].nsmallest(1, "score").iloc[0]
     print(f"{row.generator} {row.image_id}: {row.score:.3f}")

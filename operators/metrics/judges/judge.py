@@ -1,4 +1,4 @@
-"""Base classes of metrics with a judge: they request verdicts and parse the replies tolerantly."""
+"""Base classes of metrics with a judge: they ask the judge for verdicts, and read replies of various forms."""
 
 import json
 import math
@@ -34,14 +34,14 @@ REPLY_INSTRUCTIONS: Mapping[Replies, str] = {
     "json": "Reply with one JSON object and nothing else: {form}\n",
     "text": "Reply in plain text: first {lines}, each on a line of its own; then the explanation, as one paragraph.\n",
 }
-MAX_RATIONALE = 1500
+MAX_RATIONALE_CHARACTERS = 1500
 """Maximum number of characters kept of a rationale."""
-MAX_OBJECTS = 20
+MAX_TRIED_BRACES = 20
 """Maximum number of opening braces in a reply at which to try to parse a JSON object."""
-_NUMBER = r"(-?\d+(?:\.\d+)?)(?: ?(?:/|out of) ?(\d+))?"
-_NUMBER_LINE = re.compile(rf"(?:\W*[A-Za-z][\w -]{{0,40}}[:=] ?)?\W*{_NUMBER}\W*")
+_NUMBER_REGEX = r"(-?\d+(?:\.\d+)?)(?: ?(?:/|out of) ?(\d+))?"
+_NUMBER_LINE_PATTERN = re.compile(rf"(?:\W*[A-Za-z][\w -]{{0,40}}[:=] ?)?\W*{_NUMBER_REGEX}\W*")
 NOT_APPLICABLE = "N/A"
-NO_OBJECT = "expected a JSON object, found none"
+NO_OBJECT_PROBLEM = "expected a JSON object, found none"
 
 
 class Scale(NamedTuple):
@@ -62,14 +62,15 @@ class JudgeQuestion(NamedTuple):
 
 Verdicts = tuple[Verdict | None, ...]
 """Verdicts on one image, one per request to the judge; None for an unreadable reply."""
-Check = Callable[[Mapping[str, float]], None]
+CheckRatings = Callable[[Mapping[str, float]], None]
 """Function that raises UnreadableReply if ratings (by name) contradict each other."""
 
 
 def ask_repeatedly(program: Callable[[], Writing[Verdict | RowError]], times: int) -> Writing[Verdicts | RowError]:
-    """Run a program `times` times, each time with the next seed; an unreadable reply counts as None.
+    """Run a request program `times` times with successive seeds; return all verdicts, None for an unreadable reply.
 
-    Raise UnreadableReply if none of the replies can be read. If a run returns a RowError, stop and return that error.
+    `program` starts a new run of the program. Raise UnreadableReply if none of the replies can be read. If a run
+    returns a RowError, stop and return that error.
     """
     verdicts: list[Verdict | None] = []
     problems = []
@@ -88,7 +89,7 @@ def ask_repeatedly(program: Callable[[], Writing[Verdict | RowError]], times: in
 
 
 def _reseed(program: Writing[T], draw: int) -> Writing[T]:
-    """Run the program with `draw` added to every seed."""
+    """Run a request program with `draw` added to the seed of each request, and return its result."""
     try:
         requests = next(program)
         while True:
@@ -100,7 +101,7 @@ def _reseed(program: Writing[T], draw: int) -> Writing[T]:
 
 
 def accept_all(rated: Mapping[str, float]) -> None:
-    """Accept any ratings; this is the check for judges whose ratings cannot contradict each other."""
+    """Do nothing: this is the Check for judges whose ratings cannot contradict each other."""
 
 
 def map_ratings(ratings: Iterable[Rating]) -> dict[str, float]:
@@ -109,7 +110,7 @@ def map_ratings(ratings: Iterable[Rating]) -> dict[str, float]:
 
 @dataclass(frozen=True, kw_only=True)  # no slots, so that a metric can have another base class with fields
 class JudgedConfig(WordedMetric):
-    """Options for sampling a judge's replies, and for their format."""
+    """Base class of metrics with a judge: how replies are sampled, in which format, and how many per image."""
 
     replies: Replies = "json"
     """Format of a verdict: `json` is an object, enforced by a schema if the engine supports it; `text` has one number
@@ -136,7 +137,10 @@ class JudgedConfig(WordedMetric):
         return "judge" if self.replies == "json" else None
 
     def with_model_defaults(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
-        """Return the metric with its wording; raise ConfigError if repeated questions would all get the same reply."""
+        """Return the metric with the digest of its wording filled in.
+
+        Raise ConfigError if `repeats` is above 1 but all replies would be the same.
+        """
         metric = WordedMetric.with_model_defaults(self, profile_of)
         release = metric._wording.release
         if release is not None and "temperature" in release.fixed_options:
@@ -154,12 +158,15 @@ class JudgedConfig(WordedMetric):
     def sampling(self) -> ReplySampling:
         return ReplySampling(self.max_tokens, self.temperature, self.seed)
 
-    def verdict(self, text: str, scales: Sequence[Scale], check: Check = accept_all) -> Writing[Verdict]:
-        """Ask for one verdict. `text` describes the task; instructions for the reply format are appended."""
+    def verdict(self, text: str, scales: Sequence[Scale], check: CheckRatings = accept_all) -> Writing[Verdict]:
+        """Ask the judge for one verdict and return it.
+
+        `text` describes the task; instructions for the reply format are appended. `check` may reject the ratings.
+        """
         return (yield from self.verdicts([JudgeQuestion(text, scales)], check))
 
-    def verdicts(self, asked: Sequence[JudgeQuestion], check: Check = accept_all) -> Writing[Verdict]:
-        """Ask several questions together and combine the replies into one verdict.
+    def verdicts(self, asked: Sequence[JudgeQuestion], check: CheckRatings = accept_all) -> Writing[Verdict]:
+        """Ask the judge several questions together; return one verdict with the ratings of all replies.
 
         Raise UnreadableReply if a reply does not have the requested format, or if `check` fails.
         """
@@ -177,7 +184,7 @@ class JudgedConfig(WordedMetric):
         rationale = " ".join(verdict.rationale for verdict in verdicts if verdict.rationale)
         return Verdict(tuple(rating for verdict in verdicts for rating in verdict.ratings), rationale)
 
-    def _read_verdict(self, scales: Sequence[Scale], check: Check, reply: str) -> Verdict:
+    def _read_verdict(self, scales: Sequence[Scale], check: CheckRatings, reply: str) -> Verdict:
         verdict = read_object(reply, scales) if self.replies == "json" else read_lines(reply, scales)
         check(map_ratings(verdict.ratings))
         return verdict
@@ -191,7 +198,7 @@ class JudgedConfig(WordedMetric):
         return math.fsum(rating.value for rating in ratings) / len(ratings)
 
     def request_options(self, *templates: str) -> dict[str, Any]:
-        """Return all options that determine verdicts, including the digest of the named templates."""
+        """Return, by name, all options that determine verdicts, with a digest of the named templates."""
         return {
             "replies": self.replies,
             "templates": digest_templates(
@@ -203,7 +210,7 @@ class JudgedConfig(WordedMetric):
 
 @dataclass(frozen=True, kw_only=True)
 class InspectedConfig(JudgedConfig):
-    """Base class of metrics whose judge sees the images."""
+    """Base class of metrics whose judge sees the images, with the options that they share."""
 
     chain: ClassVar[tuple[str, ...]] = ("inspections", "scores")
     role_keys: ClassVar[tuple[str, ...]] = ("judge",)
@@ -215,7 +222,7 @@ class InspectedConfig(JudgedConfig):
         return CallEstimate(self.calls_per_image, 1)
 
     def verdict_options(self) -> dict[str, Any]:
-        """Return all options that determine a verdict, except the judge."""
+        """Return, by name, all options that determine a verdict, except the judge."""
         release = self._wording.release
         return (
             self.request_options(*self.templates) if release is None else {"wording": release.digest, "seed": self.seed}
@@ -226,7 +233,7 @@ class InspectedConfig(JudgedConfig):
 
 
 def describe_form(replies: Replies, scales: Sequence[Scale]) -> str:
-    """Return the instruction about the format of the judge's reply."""
+    """Return the instruction that tells the judge in which format to reply with these ratings."""
     members, lines = [], []
     for scale in scales:
         values = f"{scale.high}" + (f', or "{NOT_APPLICABLE}"' if scale.optional else "")
@@ -241,12 +248,15 @@ def make_verdict_schema(scales: Sequence[Scale]) -> str:
     for scale in scales:
         number = make_integer_schema(scale.high, scale.low)
         numbers[scale.name] = {"anyOf": [number, make_choice_schema([NOT_APPLICABLE])]} if scale.optional else number
-    return json.dumps(make_object_schema(**numbers, rationale=make_string_schema(MAX_RATIONALE)))
+    return json.dumps(make_object_schema(**numbers, rationale=make_string_schema(MAX_RATIONALE_CHARACTERS)))
 
 
 def read_object(reply: str, scales: Sequence[Scale]) -> Verdict:
-    """Parse the first JSON object that has all the ratings; raise UnreadableReply if no object does."""
-    problem = NO_OBJECT
+    """Return the verdict in a reply's first JSON object that has all ratings; raise UnreadableReply if none has.
+
+    An optional rating may be N/A; the verdict then lacks this rating.
+    """
+    problem = NO_OBJECT_PROBLEM
     for by_key in iterate_objects(reply):
         try:
             read = [_read_rating(scale, by_key.get(parsing.normalise(scale.name))) for scale in scales]
@@ -261,11 +271,14 @@ def read_object(reply: str, scales: Sequence[Scale]) -> Verdict:
 
 
 def iterate_objects(reply: str) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects in a reply, with normalised keys."""
+    """Yield each JSON object in a reply, including nested ones, as a dictionary with normalised keys.
+
+    Only the first MAX_TRIED_BRACES opening braces are tried.
+    """
     text = parsing.strip_markup(reply)
     # Python reads NaN and Infinity, which are not JSON: int(), like any parser that raises ValueError, refuses them
     decoder = json.JSONDecoder(parse_constant=int)
-    for match in list(re.finditer(r"\{", text))[:MAX_OBJECTS]:
+    for match in list(re.finditer(r"\{", text))[:MAX_TRIED_BRACES]:
         try:
             found, _ = decoder.raw_decode(text, match.start())
         except (ValueError, RecursionError):
@@ -274,12 +287,16 @@ def iterate_objects(reply: str) -> Iterator[dict[str, Any]]:
 
 
 def _read_rating(scale: Scale, value: Any) -> Rating | None:
-    """Parse a number, or a string such as `85` or `85/100`, as a rating; return None for an N/A that is allowed."""
+    """Return a number, or a string such as `85` or `85/100`, as a rating; return None for an N/A that is allowed."""
     if _is_not_applicable(scale, value):
         return None
     if value is None:
         raise UnreadableReply(f"it has no number for {scale.name!r}")
-    match = re.fullmatch(_NUMBER, parsing.collapse_spaces(str(value))) if isinstance(value, str | int | float) else None
+    match = (
+        re.fullmatch(_NUMBER_REGEX, parsing.collapse_spaces(str(value)))
+        if isinstance(value, str | int | float)
+        else None
+    )
     if match is None or isinstance(value, bool):
         raise UnreadableReply(f"expected a number for {scale.name!r}, found {parsing.shorten(str(value))}")
     return _check_range(scale, match)
@@ -298,11 +315,14 @@ def _check_range(scale: Scale, match: re.Match[str]) -> Rating:
 
 
 def read_lines(reply: str, scales: Sequence[Scale]) -> Verdict:
-    """Parse one number per line, followed by the explanation; raise UnreadableReply if a number is missing."""
+    """Return the verdict in a reply with one number per line; raise UnreadableReply if a number is missing.
+
+    The text after the numbers is the judge's explanation.
+    """
     lines = parsing.split_lines(reply)
     numbers = dict(zip(scales, lines, strict=False))
     matches = {
-        scale: _NUMBER_LINE.fullmatch(line)
+        scale: _NUMBER_LINE_PATTERN.fullmatch(line)
         for scale, line in numbers.items()
         if not _is_not_applicable(scale, line.rpartition(": ")[2])
     }
@@ -313,7 +333,7 @@ def read_lines(reply: str, scales: Sequence[Scale]) -> Verdict:
 
 
 def read_rationale(rationale: Any) -> str:
-    return parsing.collapse_spaces(rationale)[:MAX_RATIONALE] if isinstance(rationale, str) else ""
+    return parsing.collapse_spaces(rationale)[:MAX_RATIONALE_CHARACTERS] if isinstance(rationale, str) else ""
 
 
 def read_ratings(row: Mapping[str, Any]) -> tuple[Rating, ...]:
@@ -326,9 +346,9 @@ def fill_template(template: str, **parts: str) -> str:
 
 
 def find_kind(kinds: Mapping[str, T], skills: Sequence[str], chosen: str | None) -> T | None:
-    """Return the chosen kind or, if none was chosen, the only kind named in a prompt's skills.
+    """Return the value in `kinds` that applies to a prompt: `chosen` or, if None, the only one that `skills` name.
 
-    Return None if the skills name no kind or several kinds.
+    Names of skills are compared ignoring case. Return None if the skills name no kind or several kinds.
     """
     wanted = [skill.casefold() for skill in skills] if chosen is None else [chosen]
     named = [kinds[name] for name in dict.fromkeys(wanted) if name in kinds]

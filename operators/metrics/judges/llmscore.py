@@ -18,7 +18,7 @@ from plumbline.operators.metrics.judges.judge import (
     fill_template,
     map_ratings,
 )
-from plumbline.operators.metrics.metric import SHARES, CallEstimate, Rating, ScoreRange, Verdict
+from plumbline.operators.metrics.metric import SHARE_RANGE, CallEstimate, Rating, ScoreRange, Verdict
 from plumbline.operators.metrics.wording import (
     Checkout,
     Release,
@@ -57,7 +57,7 @@ SCALES: Mapping[Variant, tuple[Scale, ...]] = {
 
 
 class CaptionedImage(NamedTuple):
-    """Size of an image and captions of its parts, for a model that cannot see the image."""
+    """Size, caption and captions of regions of an image, for a model that cannot see the image."""
 
     caption: str
     regions: Sequence[Region]
@@ -79,17 +79,17 @@ class LlmScoreRelease(Release):
     scores: str
     """Instruction that asks for a rating and the number of errors."""
     rule: str
-    """Instruction that asks for four counts; the release contains it but never sends it."""
+    """Instruction that asks for four counts. The release contains this text but its code never sends it."""
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
-        code = checkout.python(cls.marker_file)
-        scores, rule = (code.plain(f"self.evaluation_instruction_{number}") for number in (1, 2))
-        describing = checkout.python("llm_descriptor/visual_descriptor.py").text("prompt")
+        code = checkout.parse_python(cls.marker_file)
+        scores, rule = (code.read_plain(f"self.evaluation_instruction_{number}") for number in (1, 2))
+        describing = checkout.parse_python("llm_descriptor/visual_descriptor.py").text("prompt")
         return cls(describing, code.text("prompt"), scores, rule)
 
     def describe(self, sight: CaptionedImage, sampling: ReplySampling) -> Writing[str]:
-        """Ask for a description of an image (generate_multi_granualrity_description)."""
+        """Ask for a description of an image and return it (generate_multi_granualrity_description in the release)."""
         regions = (
             f"{region.label}: [{region.x1}, {region.y1}, {region.x2}, {region.y2}]; " for region in sight.regions
         )
@@ -101,7 +101,10 @@ class LlmScoreRelease(Release):
         return description
 
     def judge(self, prompt: str, description: str, *, by_rule: bool, sampling: ReplySampling) -> Writing[Verdict]:
-        """Ask for a verdict on a description (generate_score_with_rationale)."""
+        """Ask how well a description matches the prompt; return the verdict (generate_score_with_rationale).
+
+        `by_rule` asks for counts of objects and attributes instead of a rating.
+        """
         instruction = self.rule if by_rule else self.scores
         values = {"text_prompt": prompt, "description": description, "self.evaluation_instruction_1": instruction}
         request = sampling._replace(temperature=self.temperature).request(
@@ -179,23 +182,23 @@ class DescribedConfig(WordedMetric):
         return (DESCRIBE_TEMPLATE,)
 
     def caption_options(self) -> dict[str, Any]:
-        """Return all options that determine a caption, except the captioner."""
+        """Return, by name, all options that determine a caption, except the captioner."""
         return {"instruction": self.caption_instruction, "max_tokens": self.caption_tokens}
 
     def caption(self) -> Writing[str]:
-        """Ask for a caption once; a caption that was cut off is accepted too."""
+        """Ask for a caption of an image and return it, even if it was cut off; do not ask again."""
         (reply,) = yield [ReplySampling(self.caption_tokens).request(self.caption_instruction, stop=())]
         return read_paragraph(reply.text)
 
     def description_options(self) -> dict[str, Any]:
-        """Return all options that determine a description, except its input and the model."""
+        """Return, by name, all options that determine a description, except the captions and the describer."""
         release, sampling = self.find_release(LlmScoreRelease), self.description_sampling._asdict()
         if release is not None:
             return {"wording": release.digest, **sampling}
         return {"templates": digest_templates(REPEAT_REQUEST, self.template_text(DESCRIBE_TEMPLATE)), **sampling}
 
     def describe(self, sight: CaptionedImage) -> Writing[str]:
-        """Ask for an object-centric description, based on an image's caption and regions."""
+        """Ask for a description of an image, based on its caption and regions, and return it."""
         release = self.find_release(LlmScoreRelease)
         if release is not None:
             return (yield from release.describe(sight, self.description_sampling))
@@ -253,7 +256,7 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
 
     @property
     def score_range(self) -> ScoreRange:
-        return (0.0, float(MAX_ERRORS)) if self.variant == "errors" else SHARES
+        return (0.0, float(MAX_ERRORS)) if self.variant == "errors" else SHARE_RANGE
 
     @property
     def chain(self) -> tuple[str, ...]:
@@ -296,7 +299,7 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
         return {"variant": self.variant} | ({} if self.scale == DEFAULT_SCALE else {"scale": self.scale})
 
     def score_ratings(self, ratings: Sequence[Rating]) -> float:
-        """Return the variant's score.
+        """Return the score that the option `variant` defines, given the ratings or counts in a verdict.
 
         For a prompt without attributes, which the paper does not mention, `rule_enhanced` counts only objects.
         """

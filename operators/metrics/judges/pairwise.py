@@ -11,15 +11,23 @@ from plumbline.operators.base.bounds import NotNegative, Positive
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.judges.judge import (
-    MAX_RATIONALE,
-    NO_OBJECT,
+    MAX_RATIONALE_CHARACTERS,
+    NO_OBJECT_PROBLEM,
     REPEAT_REQUEST,
     REPLY_INSTRUCTIONS,
     fill_template,
     iterate_objects,
     read_rationale,
 )
-from plumbline.operators.metrics.metric import SHARES, CallEstimate, Evidence, PairSelection, Scored, ScoreRange, View
+from plumbline.operators.metrics.metric import (
+    SHARE_RANGE,
+    CallEstimate,
+    Evidence,
+    PairSelection,
+    Scored,
+    ScoreRange,
+    View,
+)
 from plumbline.operators.metrics.questions.question_metric import AnswerForm
 from plumbline.operators.metrics.reply_forms import Replies, make_choice_schema, make_object_schema, make_string_schema
 from plumbline.operators.metrics.wording import WordedMetric, digest_templates
@@ -29,18 +37,18 @@ if TYPE_CHECKING:
     from plumbline.operators.models.vqa_profiles import VqaProfile
 
 Choice = Literal["first", "second", "tie", "neither"]
-TEMPLATE = "pairwise"
-SENTENCES: Mapping[Choice, str] = {
+TEMPLATE_NAME = "pairwise"
+CHOICE_SENTENCES: Mapping[Choice, str] = {
     "first": "The first image is better",
     "second": "The second image is better",
     "tie": "Both images are equally good",
     "neither": "Neither image does what the prompt says",
 }
-"""The choices as the judge reads them."""
+"""Statements that the judge chooses from, by choice."""
 P_FIRST: Mapping[Choice, float] = {"first": 1.0, "second": 0.0, "tie": 0.5, "neither": 0.5}
 """Probability that the first image is better, if the judge makes this choice."""
-LETTER = "Reply with the letter of the right statement alone."
-"""Instruction for a judge whose likelihoods count."""
+LETTER_INSTRUCTION = "Reply with the letter of the right statement alone."
+"""Instruction for a judge that is not asked for a reply: the likelihoods of the letters decide."""
 BASELINE_SCORE = 0.5
 """Score of the baseline's images, which are not compared with themselves."""
 
@@ -56,7 +64,7 @@ class PairAnswer(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PairwiseConfig(WordedMetric):
-    """Options of a judge that compares images of two generators; a score is the share of comparisons won."""
+    """Metric whose judge compares images of two generators; an image's score is its mean share of comparisons won."""
 
     kind: Literal["pairwise"] = "pairwise"
     story: ClassVar[str] = (
@@ -66,14 +74,14 @@ class PairwiseConfig(WordedMetric):
     chain: ClassVar[tuple[str, ...]] = ("comparisons", "win_rates", "scores")
     role_keys: ClassVar[tuple[str, ...]] = ("judge",)
     views: ClassVar[tuple[View, ...]] = ("pair", "swapped_pair")
-    score_range: ClassVar[ScoreRange] = SHARES
-    templates: ClassVar[tuple[str, ...]] = (TEMPLATE,)
+    score_range: ClassVar[ScoreRange] = SHARE_RANGE
+    templates: ClassVar[tuple[str, ...]] = (TEMPLATE_NAME,)
     judge: str = "vlm"
     """Role of the vision-language model, which must take two images in one question."""
     pairs: Literal["all", "baseline", "neighbours", "active"] = "all"
-    """Generators to compare: `all` compares every two generators, `baseline` each generator with `baseline`, and
-    `neighbours` those that are close to each other in the ranking by `ranked_by`. `active` is for adaptive sweeps: in
-    each round, only generators are compared of which it is not decided yet which one wins more often.
+    """Generators to compare. `all`: every two generators; `baseline`: each generator with `baseline`; `neighbours`:
+    generators that are close to each other in the ranking by `ranked_by`; `active`, for adaptive sweeps: in each round,
+    only the pairs for which it is still undecided which generator wins more often.
     """
     baseline: str | None = None
     """Generator to compare all others with; only for pairs=baseline."""
@@ -82,8 +90,9 @@ class PairwiseConfig(WordedMetric):
     neighbours: Positive = 1
     """Number of places in the ranking up to which generators are compared; only for pairs=neighbours."""
     answers: AnswerForm | None = None
-    """`likelihood`: the probability of each choice counts, from one pass of the model and without a reason; `reply`:
-    the model writes its choice and the reason. Null is `reply` for services, and `likelihood` for models that run here.
+    """`likelihood`: the probabilities of the choices' letters are read from one pass of the model, without a reason;
+    `reply`: the model writes its choice and the reason. Null is `reply` for services, and `likelihood` for models that
+    run here.
     """
     tie: bool = True
     """True if the judge may say that both images are equally good."""
@@ -127,9 +136,9 @@ class PairwiseConfig(WordedMetric):
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """Choices that the judge has, in the order of their letters."""
+        """The choices that the judge may make, in the order of their letters."""
         allowed = {"tie": self.tie, "neither": self.neither}
-        return tuple(choice for choice in SENTENCES if allowed.get(choice, True))
+        return tuple(choice for choice in CHOICE_SENTENCES if allowed.get(choice, True))
 
     @property
     def letters(self) -> tuple[str, ...]:
@@ -145,7 +154,7 @@ class PairwiseConfig(WordedMetric):
         return CallEstimate(len(self.views), 1)
 
     def comparison_options(self) -> dict[str, Any]:
-        """Return all options that determine an answer, except the judge."""
+        """Return, by name, all options that determine an answer, except the judge."""
         asked = {"answers": self.answers, "choices": self.choices, "template": digest_templates(self.question(""))}
         if self.answers == "likelihood":
             return asked
@@ -153,13 +162,13 @@ class PairwiseConfig(WordedMetric):
         return {**asked, "replies": self.replies, "again": digest_templates(REPEAT_REQUEST), **sampling}
 
     def question(self, prompt: str) -> str:
-        """Return the question about two images of a prompt."""
+        """Return the text that asks which of two images is better for this prompt, and lists the choices by letter."""
         listed = "\n".join(
-            f"{name}. {SENTENCES[choice]}." for name, choice in zip(self.letters, self.choices, strict=True)
+            f"{name}. {CHOICE_SENTENCES[choice]}." for name, choice in zip(self.letters, self.choices, strict=True)
         )
-        text = fill_template(self.template_text(TEMPLATE), prompt=parsing.collapse_spaces(prompt), choices=listed)
+        text = fill_template(self.template_text(TEMPLATE_NAME), prompt=parsing.collapse_spaces(prompt), choices=listed)
         if self.answers == "likelihood":
-            return text + LETTER
+            return text + LETTER_INSTRUCTION
         form = '{"choice": "<letter of the right statement>", "rationale": "<explanation>"}'
         return text + REPLY_INSTRUCTIONS[self.replies].format(form=form, lines="the letter of the right statement")
 
@@ -172,9 +181,14 @@ class PairwiseConfig(WordedMetric):
         return PairAnswer(max(shares, key=shares.__getitem__), min(p_first, 1.0))
 
     def compare(self, prompt: str) -> Writing[tuple[PairAnswer, ...]]:
-        """Ask for a reply about each view; raise UnreadableReply if one of them has no choice."""
+        """Ask the judge for a reply about each order of the two images; return its answers.
+
+        Raise UnreadableReply if a reply contains no choice.
+        """
         schema = json.dumps(
-            make_object_schema(choice=make_choice_schema(self.letters), rationale=make_string_schema(MAX_RATIONALE))
+            make_object_schema(
+                choice=make_choice_schema(self.letters), rationale=make_string_schema(MAX_RATIONALE_CHARACTERS)
+            )
         )
         sampling = ReplySampling(self.max_tokens, self.temperature, self.seed)
         request = sampling.request(self.question(prompt), stop=(), schema=schema if self.replies == "json" else None)
@@ -187,18 +201,18 @@ class PairwiseConfig(WordedMetric):
         return tuple(answers)
 
     def read_reply(self, reply: str) -> PairAnswer:
-        """Return the choice and the reason in a reply; raise UnreadableReply if it has no choice."""
+        """Return the answer that a reply contains, with its reason; raise UnreadableReply if it contains no choice."""
         problem = f"expected one of the letters {', '.join(self.letters)}, found none"
         if self.replies == "text":
             lines = parsing.split_lines(reply)
             return self._read_answer(parsing.read_short_answer(lines[0]) if lines else "", " ".join(lines[1:]), problem)
         found = next((each for each in iterate_objects(reply) if "choice" in each), None)
         if found is None:
-            raise UnreadableReply(NO_OBJECT)
+            raise UnreadableReply(NO_OBJECT_PROBLEM)
         return self._read_answer(found["choice"], found.get("rationale"), problem)
 
     def _read_answer(self, answer: Any, reason: Any, problem: str) -> PairAnswer:
-        sentences = [SENTENCES[choice] for choice in self.choices]
+        sentences = [CHOICE_SENTENCES[choice] for choice in self.choices]
         sentence = parsing.read_choice(answer, sentences) if isinstance(answer, str) else None
         if sentence is None:
             raise UnreadableReply(problem)
@@ -206,7 +220,7 @@ class PairwiseConfig(WordedMetric):
         return PairAnswer(choice, P_FIRST[choice], read_rationale(reason) or None)
 
     def score_options(self) -> dict[str, Any]:
-        """Return the baseline, whose images have a fixed score."""
+        """Return the name of the baseline, whose images have the fixed score BASELINE_SCORE."""
         return {} if self.baseline is None else {"baseline": self.baseline}
 
     def score(self, evidence: Evidence) -> Scored:

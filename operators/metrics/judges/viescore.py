@@ -28,7 +28,7 @@ RELEASED_MAX_TOKENS, RELEASED_TEMPERATURE, TRIES = 1400, 1.0, 2
 """Values from the release. mllm_tools/openai.py sends no temperature, so services use 1. After TRIES tries,
 VIEScore.evaluate guesses a number at random; here, the row gets an error instead.
 """
-DELIMITER = "||V^=^V||"
+REPLY_DELIMITER = "||V^=^V||"
 
 
 class ParsedReply(NamedTuple):
@@ -59,13 +59,16 @@ class VieScoreRelease(Release):
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
-        code = checkout.python(cls.marker_file)
+        code = checkout.parse_python(cls.marker_file)
         names = ("_context_no_delimit", *cls.rules, "_prompts_0shot_rule_PQ")
-        context, shown, follows, quality = map(code.plain, names)
+        context, shown, follows, quality = map(code.read_plain, names)
         return cls(f"{context}\n{shown}\n{follows}", f"{context}\n{quality}")
 
     def inspect(self, prompt: str, sampling: ReplySampling) -> Writing[Verdict]:
-        """Ask for the ratings and reasons (VIEScore.evaluate). Only the lowest rating counts."""
+        """Ask for the ratings and reasons as VIEScore.evaluate does; return them as a verdict.
+
+        Only the lowest rating of each kind counts.
+        """
         texts = self.consistency.replace(self.placeholder, prompt), self.quality
         requests = [
             sampling.request(text, stop=())._replace(image_at=len(text), view=view)
@@ -78,17 +81,23 @@ class VieScoreRelease(Release):
 
 
 def _name_scores(names: Sequence[str], reply: ParsedReply) -> list[Rating]:
-    """Return a rating for each name; if there are more scores than names, the last rating is the lowest score left."""
+    """Return a rating for each name, taking the scores in order.
+
+    The last name gets the lowest of the remaining scores or, if none remains, the first score.
+    """
     last = len(names) - 1
     values = [*reply.scores[:last], min(reply.scores[last:], default=reply.scores[0])]
     return [Rating(name, value) for name, value in zip(names, values, strict=True)]
 
 
 def read_scores(reply: str) -> ParsedReply:
-    """Parse scores in an object, in a list or alone (mllm_output_to_dict); raise ValueError if there are none."""
+    """Return the scores and reasoning in a reply, as mllm_output_to_dict does; raise ValueError without scores.
+
+    The scores may be in an object, in a list, or a single number.
+    """
     start, end = reply.find("{"), reply.rfind("}") + 1
-    if reply.count(DELIMITER) == 2:
-        text = reply.split(DELIMITER)[1]
+    if reply.count(REPLY_DELIMITER) == 2:
+        text = reply.split(REPLY_DELIMITER)[1]
     elif start >= 0 and end > 0:
         text = reply[start:end]
     else:
@@ -115,7 +124,7 @@ def _check_scores(scores: Any, reasoning: Any) -> ParsedReply:
 
 
 def repair_json(text: str) -> str:
-    """Return the object with its keys and strings quoted, and its numbers put into lists (fix_json).
+    """Return a JSON object's text with its keys and strings quoted, and its numbers put into lists (fix_json).
 
     The release uses a single regular expression for this, which takes time quadratic in the length of the text.
     """
@@ -152,7 +161,7 @@ class TwoQuestionsConfig(InspectedConfig):
     def judge_questions(self, prompt: str) -> Sequence[JudgeQuestion]: ...
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
-        """Ask for one verdict in two replies, using our wording or a release's."""
+        """Ask the judge two questions, in our wording or a release's; return one verdict with all ratings."""
         release = self.find_release(VieScoreRelease)
         if release is not None:
             sampling = ReplySampling(RELEASED_MAX_TOKENS, RELEASED_TEMPERATURE, self.seed)
@@ -184,7 +193,7 @@ class VieScoreConfig(TwoQuestionsConfig):
     templates: ClassVar[tuple[str, ...]] = (SEMANTIC_TEMPLATE, PERCEPTUAL_TEMPLATE)
 
     def judge_questions(self, prompt: str) -> Sequence[JudgeQuestion]:
-        """Return the two questions; the second is only about the image."""
+        """Return the judge's two questions: on consistency with the prompt, and on the quality of the image alone."""
         semantic = fill_template(self.template_text(SEMANTIC_TEMPLATE), prompt=prompt)
         return JudgeQuestion(semantic, CONSISTENCY_SCALES), JudgeQuestion(
             self.template_text(PERCEPTUAL_TEMPLATE), QUALITY_SCALES

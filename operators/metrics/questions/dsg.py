@@ -78,11 +78,11 @@ class DsgRelease(Release):
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
-        code, annotations = checkout.python(cls.marker_file), "dsg/data/tifa160-dev-anns.csv"
+        code, annotations = checkout.parse_python(cls.marker_file), "dsg/data/tifa160-dev-anns.csv"
         rows = checkout.rows(annotations)
         items = [[row for row in rows if row["item_id"] == name] for name in code.value("TIFA160_ICL_TRAIN_IDS")]
         if not all(items):
-            raise checkout.refusal(annotations, "lacks examples listed in TIFA160_ICL_TRAIN_IDS")
+            raise checkout.make_refusal(annotations, "lacks examples listed in TIFA160_ICL_TRAIN_IDS")
         prompts = [item[0]["text"] for item in items]
         tuples, questions, dependencies = (
             [_number_rows(item, column) for item in items]
@@ -96,16 +96,19 @@ class DsgRelease(Release):
         )
 
     def write(self, prompt: str, seed: int) -> Writing[list[WrittenQuestion]]:
-        """Ask for the tuples, then pass them on unchanged to ask for questions and dependencies (generate_dsg)."""
+        """Ask for the tuples, then for questions and dependencies, as generate_dsg does; return the questions.
+
+        The reply with the tuples is passed on unchanged.
+        """
         # like openai_completion in dsg/openai_utils.py, which also sets the temperature to 0
         sampling = ReplySampling(max_tokens=500, seed=seed)
 
-        def request(prompt: SplitPrompt, text: str) -> Request:
+        def make_request(prompt: SplitPrompt, text: str) -> Request:
             return sampling.request(prompt.before + text + prompt.after, stop=())
 
-        ((written, tuples),) = yield from ask_as_released([request(self.tuples, prompt)], [_split_by_number])
+        ((written, tuples),) = yield from ask_as_released([make_request(self.tuples, prompt)], [_split_by_number])
         about = f"{prompt}\n{written}"
-        requests = [request(self.questions, about), request(self.dependencies, about)]
+        requests = [make_request(self.questions, about), make_request(self.dependencies, about)]
         questions, parents = yield from ask_as_released(requests, [_read_question_lines, _read_dependency_lines])
         stated = {number: _parse_tuple(parsing.collapse_spaces(tuples.get(number, ""))) for number in questions}
         return _assemble_questions(prompt, stated, questions, parents)
@@ -116,17 +119,17 @@ def _number_rows(rows: Sequence[Mapping[str, str]], column: str) -> str:
 
 
 def _split_prompt(code: PythonFile, preamble: str, inputs: Sequence[str], outputs: Sequence[str]) -> SplitPrompt:
-    """Build the prompt with its example inputs and outputs, split at the position of the new input (make_prompt)."""
+    """Return a prompt of the release, built by its make_prompt, split at the place for the new input."""
     names = {"input_name": "input", "output_name": "output"}
     example, test, whole = (
-        Template(code.plain(name)) for name in ("_EXAMPLES_TEMPLATE", "_TEST_TEMPLATE", "_PROMPT_TEMPLATE")
+        Template(code.read_plain(name)) for name in ("_EXAMPLES_TEMPLATE", "_TEST_TEMPLATE", "_PROMPT_TEMPLATE")
     )
     examples = (
         example.substitute(names, input=given.strip(), output=wanted.strip())
         for given, wanted in zip(inputs, outputs, strict=True)
     )
     before, after = whole.substitute(
-        preamble=code.plain(preamble),
+        preamble=code.read_plain(preamble),
         examples="\n\n".join(examples),
         test_input_output=test.substitute(names, test_input="\0"),
     ).split("\0")
@@ -142,13 +145,16 @@ def _split_by_number(reply: str) -> tuple[str, dict[int, str]]:
 
 def _read_question_lines(reply: str) -> dict[int, str]:
     _, questions = _split_by_number(reply)
-    if not all(questions.values()) or max(map(len, questions.values())) > parsing.MAX_QUESTION:
-        raise ValueError(f"expected questions of 1 to {parsing.MAX_QUESTION} characters")
+    if not all(questions.values()) or max(map(len, questions.values())) > parsing.MAX_QUESTION_CHARACTERS:
+        raise ValueError(f"expected questions of 1 to {parsing.MAX_QUESTION_CHARACTERS} characters")
     return questions
 
 
 def _read_dependency_lines(reply: str) -> dict[int, str]:
-    """Return the parent numbers in each line (clean_dependency_id); raise ValueError for a line without any."""
+    """Return, by tuple number, the text that lists the numbers of its parents (clean_dependency_id in the release).
+
+    Raise ValueError for a line without numbers.
+    """
     _, lines = _split_by_number(reply)
     parents = {}
     for number, written in lines.items():
@@ -230,7 +236,7 @@ class DsgConfig(WriterConfig):
         return CallEstimate(3, words)
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
-        """Write the questions about a prompt: first the tuples, then their questions and dependencies together."""
+        """Ask for the tuples of a prompt, then for their questions and dependencies together; return the questions."""
         release = self.find_release(DsgRelease)
         if release is not None:
             return (yield from release.write(prompt, self.seed))
@@ -258,11 +264,12 @@ class DsgConfig(WriterConfig):
         return _assemble_questions(prompt, tuples, questions, {} if isinstance(parents, UnreadableReply) else parents)
 
     def weigh(self, answered: Sequence[Answered]) -> Scored:
-        """Return the fraction of questions that count, or their mean likelihood of yes.
+        """Return the fraction of questions that count, or the mean likelihood of yes (`soft_mean`).
 
-        A question counts if the question and its parents are answered yes. A parent that is not among the questions
-        counts as answered correctly. If parents form a cycle, each question in the cycle depends on all other questions
-        in it.
+        A question counts if the question and its parents are answered yes; with recursive zeroing, all its ancestors
+        must be. A parent that is not among the questions counts as answered correctly. In the mean likelihood, a
+        question has 0 if a parent (or ancestor) is not answered yes. If parents form a cycle, recursive zeroing makes
+        each question in the cycle depend on all other questions in it.
         """
         by_id = {answer.question.question_id: answer for answer in answered}
         if self.form == "reply":
@@ -284,7 +291,10 @@ class DsgConfig(WriterConfig):
 
 
 def apply_zeroing(right: Mapping[str, bool], parents: Mapping[str, Sequence[str]], zeroing: Zeroing) -> dict[str, bool]:
-    """Return, for each question, True if the question and its parents (or all its ancestors) are answered correctly."""
+    """Return, for each question, True if the question and its parents (or all its ancestors) are answered correctly.
+
+    A parent that is not among the questions counts as answered correctly.
+    """
     return {
         name: own and all(right.get(other, True) for other in find_needed_questions(name, parents, zeroing))
         for name, own in right.items()
@@ -315,13 +325,14 @@ class SemanticTuple(NamedTuple):
     """The word that the question asks about: the last one in the tuple."""
 
 
-Pieces = Callable[[str], Sequence[NumberedLine]]
+SplitPieces = Callable[[str], Sequence[NumberedLine]]
 
 
-def read_tuples(reply: str, pieces: Pieces = parsing.read_numbered_lines) -> dict[int, SemanticTuple]:
-    """Return the tuples, by number, in lines such as `1 | entity - whole (motorcycle)`; raise UnreadableReply if none.
+def read_tuples(reply: str, pieces: SplitPieces = parsing.read_numbered_lines) -> dict[int, SemanticTuple]:
+    """Return the tuples, by number, in lines such as `1 | entity - whole (motorcycle)`; ignore lines without a bracket.
 
-    If a number occurs several times, the last line counts, as in the DSG release.
+    If a number occurs several times, the last line counts, as in the DSG release. Raises UnreadableReply if there are
+    no tuples, or more than MAX_TUPLES.
     """
     tuples = {line.number: _parse_tuple(line.text) for line in pieces(reply) if "(" in line.text}
     if not tuples:
@@ -332,18 +343,22 @@ def read_tuples(reply: str, pieces: Pieces = parsing.read_numbered_lines) -> dic
 
 
 def _parse_tuple(text: str) -> SemanticTuple:
-    text = text[: parsing.MAX_QUESTION]
+    text = text[: parsing.MAX_QUESTION_CHARACTERS]
     kind, _, words = text.partition("(")
     last = re.sub(r"\)[^)]*$", "", words).rpartition(",")[2].strip()
     return SemanticTuple(text, kind.strip(" |:-").casefold() or None, last or None)
 
 
-def read_questions(numbers: Sequence[int], reply: str, pieces: Pieces = parsing.read_numbered_lines) -> dict[int, str]:
+def read_questions(
+    numbers: Sequence[int], reply: str, pieces: SplitPieces = parsing.read_numbered_lines
+) -> dict[int, str]:
     """Return the questions, by tuple number, in lines like `1 | Is there a dog?`; raise UnreadableReply if none."""
     lines = [line for line in pieces(reply) if "?" in line.text]
     texts = {line.number: line.text.rpartition("?")[0] + "?" for line in lines}
     questions = {
-        number: texts[number] for number in numbers if len(texts.get(number, "")) in range(2, parsing.MAX_QUESTION)
+        number: texts[number]
+        for number in numbers
+        if len(texts.get(number, "")) in range(2, parsing.MAX_QUESTION_CHARACTERS)
     }
     if not questions:
         raise UnreadableReply('no line such as "1 | Is there a motorcycle?" was found with the number of a tuple')
@@ -351,11 +366,15 @@ def read_questions(numbers: Sequence[int], reply: str, pieces: Pieces = parsing.
 
 
 def read_released_questions(numbers: Sequence[int], reply: str) -> dict[int, str]:
-    """Parse questions as the released parser does; raise UnreadableReply if any line has another form."""
+    """Return the questions by tuple number, read as the released parser does.
+
+    Only the tuples with these `numbers` are considered. Raise UnreadableReply if a line has another form, or if no line
+    has the number of a tuple.
+    """
     texts = {}
     for line in (reply.partition("output:")[2] or reply).strip().split("\n"):
         number, *text = (part.strip() for part in line.split("|"))
-        if not number.isdecimal() or len(text) != 1 or not 0 < len(text[0]) < parsing.MAX_QUESTION:
+        if not number.isdecimal() or len(text) != 1 or not 0 < len(text[0]) < parsing.MAX_QUESTION_CHARACTERS:
             raise UnreadableReply(
                 f'expected lines such as "1 | Is there a motorcycle?" alone, found {parsing.shorten(line)}'
             )
@@ -367,7 +386,7 @@ def read_released_questions(numbers: Sequence[int], reply: str) -> dict[int, str
 
 
 def read_dependencies(
-    numbers: Sequence[int], reply: str, pieces: Pieces = parsing.read_numbered_lines
+    numbers: Sequence[int], reply: str, pieces: SplitPieces = parsing.read_numbered_lines
 ) -> dict[int, str]:
     """Return the parents, by tuple number, in lines such as `6 | 1,4`; raise UnreadableReply if a line is invalid.
 
@@ -385,7 +404,7 @@ def read_dependencies(
 
 
 def read_json_tuples(reply: str) -> list[NumberedLine]:
-    """Convert the tuples of a JSON reply into the numbered lines of a text reply."""
+    """Return the tuples of a JSON reply as the numbered lines that a text reply would have."""
     lines = []
     for number, entry in enumerate(read_entries(reply, "tuples"), start=1):
         words = read_member(entry, "words")
@@ -405,7 +424,10 @@ def read_json_dependencies(reply: str) -> list[NumberedLine]:
 
 
 def _read_json_lines(reply: str, name: str, member: str) -> list[NumberedLine]:
-    """Convert objects such as `{"tuple": 1, member: ...}` into numbered lines; number plain values by position."""
+    """Return the entries under `name` in a JSON reply as numbered lines, with the text in their field `member`.
+
+    An entry has the form `{"tuple": 1, member: ...}`; an entry that is not an object gets its position as number.
+    """
     lines = []
     for index, entry in enumerate(read_entries(reply, name), start=1):
         value = read_member(entry, member)
@@ -416,21 +438,26 @@ def _read_json_lines(reply: str, name: str, member: str) -> list[NumberedLine]:
     return lines
 
 
-_NUMBER = make_integer_schema(MAX_TUPLES)
-_TUPLE = make_object_schema(category=make_choice_schema(CATEGORIES), words=make_array_schema(make_string_schema(40), 3))
-_QUESTION = make_object_schema(tuple=_NUMBER, question=make_string_schema(120))
-_DEPENDENCY = make_object_schema(tuple=_NUMBER, parents=make_array_schema(_NUMBER, 8, min_items=0))
+_NUMBER_SCHEMA = make_integer_schema(MAX_TUPLES)
+_TUPLE_SCHEMA = make_object_schema(
+    category=make_choice_schema(CATEGORIES), words=make_array_schema(make_string_schema(40), 3)
+)
+_QUESTION_SCHEMA = make_object_schema(tuple=_NUMBER_SCHEMA, question=make_string_schema(120))
+_DEPENDENCY_SCHEMA = make_object_schema(tuple=_NUMBER_SCHEMA, parents=make_array_schema(_NUMBER_SCHEMA, 8, min_items=0))
 TUPLE_FORMS = make_forms(
-    "dsg_tuples", parsing.read_numbered_lines, read_json_tuples, make_list_schema("tuples", _TUPLE, 40)
+    "dsg_tuples", parsing.read_numbered_lines, read_json_tuples, make_list_schema("tuples", _TUPLE_SCHEMA, 40)
 )
 QUESTION_FORMS = make_forms(
-    "dsg_questions", parsing.read_numbered_lines, read_json_questions, make_list_schema("questions", _QUESTION, 40)
+    "dsg_questions",
+    parsing.read_numbered_lines,
+    read_json_questions,
+    make_list_schema("questions", _QUESTION_SCHEMA, 40),
 )
 DEPENDENCY_FORMS = make_forms(
     "dsg_dependencies",
     parsing.read_numbered_lines,
     read_json_dependencies,
-    make_list_schema("dependencies", _DEPENDENCY, 40),
+    make_list_schema("dependencies", _DEPENDENCY_SCHEMA, 40),
 )
 
 

@@ -50,16 +50,16 @@ from plumbline.operators.metrics.wording import digest_templates
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion
 
 MAX_SPANS = 200
-_KINDS = "entity activity attribute counting color material spatial location shape style other"
+_KIND_WORDS = "entity activity attribute counting color material spatial location shape style other"
 
 SPANS_HEADING = "The visually groundable words and their scores are labelled below:\n"
 LABELLED_HEADING = "The visually groundable words are labelled below:\n"
 QUESTIONS_HEADING = "Generated questions and answers are below:\n"
 
-_BODY = r"\[((?:[^\[\]]|\[[^\[\]]{0,100}\]){1,300})\]"
-_LABEL = re.compile(r"(?:[{(\[<] ?(\d{1,3}) ?[})\]>]|\b(\d{1,3}) ?[.):]?) ?" + _BODY)
-_BARE_LABEL = re.compile(r"()()" + _BODY)
-_ABOUT = re.compile(r"\W{0,4}(\d{1,3})\b")
+_BODY_REGEX = r"\[((?:[^\[\]]|\[[^\[\]]{0,100}\]){1,300})\]"
+_LABEL_PATTERN = re.compile(r"(?:[{(\[<] ?(\d{1,3}) ?[})\]>]|\b(\d{1,3}) ?[.):]?) ?" + _BODY_REGEX)
+_BARE_LABEL_PATTERN = re.compile(r"()()" + _BODY_REGEX)
+_ABOUT_PATTERN = re.compile(r"\W{0,4}(\d{1,3})\b")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,7 +139,10 @@ class GeckoConfig(WriterConfig):
         return CallEstimate(2 if self.coverage else 1, words)
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
-        """Write the questions about a prompt: one reply labels its words, another has all questions (appendix C)."""
+        """Ask for labels of a prompt's words, then for questions about the labelled words; return the questions.
+
+        With `coverage=false`, all questions are requested in one step (gecko.txt, appendix C).
+        """
         if not self.coverage:
             return (yield from write_once(self, prompt))
         about = f"Description:\n{parsing.collapse_spaces(prompt)}\n"
@@ -187,9 +190,9 @@ class _Label(NamedTuple):
 
 
 def read_text_labels(reply: str) -> list[_Label]:
-    """Parse the labels of an annotated prompt; replies that omit the numbers are accepted too."""
+    """Return the labels of an annotated prompt, in order; replies that omit the numbers are accepted too."""
     text = parsing.collapse_spaces(parsing.strip_markup(reply))
-    return _find_labels(text, _LABEL) or _find_labels(text, _BARE_LABEL)
+    return _find_labels(text, _LABEL_PATTERN) or _find_labels(text, _BARE_LABEL_PATTERN)
 
 
 def read_json_labels(reply: str) -> list[_Label]:
@@ -203,7 +206,7 @@ def read_json_labels(reply: str) -> list[_Label]:
 
 
 def read_spans(prompt: str, reply: str, pieces: Callable[[str], Sequence[_Label]] = read_text_labels) -> list[Span]:
-    """Parse the labelled words of a prompt such as `{1}[red colored, color, 1.0] {2}[dog, entity, 1.0]`, in order.
+    """Return the labelled words in a reply such as `{1}[red colored, color, 1.0] {2}[dog, entity, 1.0]`, in order.
 
     Raise UnreadableReply if there are none. Words without a score count as fully groundable.
     """
@@ -226,7 +229,7 @@ def read_spans(prompt: str, reply: str, pieces: Callable[[str], Sequence[_Label]
 
 
 def _find_labels(text: str, form: re.Pattern[str]) -> list[_Label]:
-    """Find the labels `[words, type, score]` in a text; the score, or both type and score, may be missing.
+    """Return the labels `[words, type, score]` in a text; the score, or both type and score, may be missing.
 
     Labels without a number must have a score; otherwise any text in brackets would match.
     """
@@ -281,7 +284,10 @@ def annotate_prompt(prompt: str, spans: Sequence[Span]) -> str:
 def read_questions(
     spans: Sequence[Span], reply: str, pieces: Callable[[str], Sequence[Block]] = read_blocks
 ) -> list[WrittenQuestion]:
-    """Parse the questions of a reply in one of QUESTION_FORMS; a question about an unknown label gets no span."""
+    """Return the questions in a reply of one of QUESTION_FORMS, each with the span of the prompt that it is about.
+
+    A question about an unknown label gets no span.
+    """
     questions = []
     for index, block in enumerate(pieces(reply), start=1):
         question = WrittenQuestion(str(index), block.text, block.choices, block.answer)
@@ -293,8 +299,10 @@ def read_questions(
     return questions
 
 
-_SCORE = make_choice_schema([str(tenths / 10) for tenths in range(11)])  # engines spell a number 1.0 differently
-_LABEL_SCHEMA = make_object_schema(words=make_string_schema(60), type=make_choice_schema(_KINDS.split()), score=_SCORE)
+_SCORE_SCHEMA = make_choice_schema([str(tenths / 10) for tenths in range(11)])  # engines spell a number 1.0 differently
+_LABEL_SCHEMA = make_object_schema(
+    words=make_string_schema(60), type=make_choice_schema(_KIND_WORDS.split()), score=_SCORE_SCHEMA
+)
 SPAN_FORMS = make_forms(
     "gecko_spans", read_text_labels, read_json_labels, make_list_schema("labels", _LABEL_SCHEMA, 40)
 )
@@ -304,8 +312,11 @@ QUESTION_FORMS = make_forms(
 
 
 def _find_subject(subject: str, spans: Sequence[Span]) -> Span | None:
-    """Find the span that a question is about, by its number or, if the subject has no number, by its words."""
-    number = _ABOUT.match(subject)
+    """Return the span that a question is about, by the number in `subject` or, without a number, by its words.
+
+    Return None if there is no such span.
+    """
+    number = _ABOUT_PATTERN.match(subject)
     if number:
         return spans[int(number[1]) - 1] if 1 <= int(number[1]) <= len(spans) else None
     words = parsing.normalise(subject.partition("(")[0])

@@ -19,7 +19,7 @@ TEXT_KIND = "text"
 
 
 class BadQuestion(PlumblineError):
-    """A question that cannot be asked; the message gives the reason."""
+    """Error about a question that cannot be asked; the message gives the reason."""
 
 
 @checked(frozen=True, config=ConfigDict(extra="forbid"))
@@ -50,7 +50,7 @@ def require_question_metric(wanted: Collection[str], packed: Collection[str]) ->
 
 
 def read_questions(listed: Any) -> tuple[WrittenQuestion, ...] | RowError:
-    """Parse a list of questions and give each an id derived from its content; return an error if one cannot be asked.
+    """Return a list of questions with ids derived from their content, or an error if one cannot be asked.
 
     An entry is a pair [question, answer] as in GenEval2's `vqa_list`, an object (ListedQuestion), or a string that
     should appear in the image. A list given as a string is parsed as JSON, which is how tables contain lists.
@@ -79,12 +79,15 @@ def read_questions(listed: Any) -> tuple[WrittenQuestion, ...] | RowError:
 
 
 def ask_for_text(number: int, text: str, start: int | None = None, end: int | None = None) -> WrittenQuestion:
-    """Make a question that checks that the image contains a text, with the position of the text in the prompt."""
+    """Return a question that checks that the image contains a text; the prompt has it at characters start to end."""
     return WrittenQuestion(str(number), f"Which words are written? “{text}”", (), text, TEXT_KIND, text, start, end)
 
 
 def read_pair(pair: Any, number: int, kind: str | None = None) -> WrittenQuestion:
-    """Make a question whose only choice is the correct answer; raise BadQuestion unless `pair` is a pair of strings."""
+    """Return a question whose only choice is the correct answer.
+
+    Raise BadQuestion unless the pair consists of two strings, neither of them blank.
+    """
     texts = pair if isinstance(pair, list | tuple) and len(pair) == 2 else ()
     if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
         raise BadQuestion(f"expected a pair [question, answer] of strings, found {parsing.shorten(str(pair))}")
@@ -93,7 +96,7 @@ def read_pair(pair: Any, number: int, kind: str | None = None) -> WrittenQuestio
 
 
 def _read_entry(entry: Any, number: int) -> WrittenQuestion:
-    """Parse an entry as a question; raise BadQuestion with the entry's number if it cannot be asked."""
+    """Return an entry of a list as a question; raise BadQuestion with the entry's number if it cannot be asked."""
     name = f"question {number}"
     try:
         if isinstance(entry, dict):

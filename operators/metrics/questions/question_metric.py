@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 from plumbline.operators.base.bounds import NotNegative, Positive
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.metric import SHARES, Answered, Evidence, Metric, Scored, ScoreRange
+from plumbline.operators.metrics.metric import SHARE_RANGE, Answered, Evidence, Metric, Scored, ScoreRange
 from plumbline.operators.metrics.questions.vqascore import DEFAULT_QUESTIONS, Reduction, log_likelihood
 from plumbline.operators.metrics.reply_forms import Form, Piece, Replies, Schema, make_texts_reader
 from plumbline.operators.metrics.wording import WordedMetric, digest_templates, read_prompt_template
@@ -29,7 +29,7 @@ LETTERED_CHOICES = f"\n{CHOICES_SLOT}\nAnswer with the letter of the right choic
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuestionMetricConfig(Metric):
-    """Options of metrics that ask a VQA model about images."""
+    """Base class of metrics that ask a VQA model questions about images, with the options that they share."""
 
     answer_forms: ClassVar[tuple[AnswerForm, ...]] = ("likelihood", "reply")
     """Forms of answers that the metric can score; the first is the default."""
@@ -72,12 +72,12 @@ class QuestionMetricConfig(Metric):
 
     @property
     def weighs_letters(self) -> bool:
-        """Return True if multiple choices are compared by the likelihoods of their letters."""
+        """Return True if the model is shown lettered choices and the likelihoods of the letters are compared."""
         return bool(self.letters) and self.form == "likelihood"
 
     @property
     def score_range(self) -> ScoreRange | None:
-        return SHARES
+        return SHARE_RANGE
 
     def with_model_defaults(self, profile_of: Callable[[str], VqaProfile]) -> Self:
         """Return the metric with its VQA model's defaults for letters, the case of yes and no, and the form of answers.
@@ -103,7 +103,7 @@ class QuestionMetricConfig(Metric):
         return {**asked, "letters": LETTERED_CHOICES} if self.weighs_letters else asked
 
     def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
-        """Return the prompt for a question and its choices, keeping their order."""
+        """Return the prompt that asks the VQA model a question, with its choices in the given order."""
         template, listed, answers = self.template, ", ".join(choices), self.answer_choices(choices)
         if self.weighs_letters and 1 < len(choices) <= len(ascii_uppercase) and not parsing.is_yes_no(choices):
             answers = tuple(ascii_uppercase[: len(choices)])
@@ -116,7 +116,10 @@ class QuestionMetricConfig(Metric):
         return VqaPrompt(asked, answers, free, exact=free and "matcher" not in self.roles)
 
     def answer_choices(self, choices: Sequence[str]) -> tuple[str, ...]:
-        """Return the answers whose likelihoods are needed, or the possible meanings of a reply."""
+        """Return the choices as the model should see them, with yes and no capitalised if so configured.
+
+        They are the answers whose likelihoods are computed, or the answers that a reply may mean.
+        """
         if self.form == "reply" or self.yes_no == "as_written":
             return tuple(choices)
         return tuple(choice.capitalize() if choice.lower() in parsing.YES_NO else choice for choice in choices)
@@ -124,7 +127,7 @@ class QuestionMetricConfig(Metric):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriterConfig(QuestionMetricConfig, WordedMetric):
-    """Options of metrics whose questions are written by a language model."""
+    """Base class of metrics whose questions are written by a language model, with the options that they share."""
 
     role_keys: ClassVar[tuple[str, ...]] = ("writer", "model")
     writer: str = "llm"
@@ -153,7 +156,7 @@ class WriterConfig(QuestionMetricConfig, WordedMetric):
     @property
     @abstractmethod
     def reply_forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
-        """All forms of the writer's replies."""
+        """The forms, by reply format, of all replies that the writer is asked for."""
 
     @property
     def sampling(self) -> ReplySampling:
@@ -164,7 +167,7 @@ class WriterConfig(QuestionMetricConfig, WordedMetric):
         return tuple(form.template for forms in self.reply_forms for form in forms.values())
 
     def with_model_defaults(self, profile_of: Callable[[str], VqaProfile]) -> Self:
-        """Apply the defaults of both base classes."""
+        """Return the metric with the VQA model's defaults and with the digest of its wording filled in."""
         return QuestionMetricConfig.with_model_defaults(WordedMetric.with_model_defaults(self, profile_of), profile_of)
 
     def form_for(self, forms: Mapping[Replies, Form[Piece]]) -> Form[Piece]:
@@ -173,12 +176,18 @@ class WriterConfig(QuestionMetricConfig, WordedMetric):
         return form._replace(instructions=self.template_text(form.template))
 
     def reply_options(self, *forms: Mapping[Replies, Form[Any]], texts: Sequence[str] = ()) -> dict[str, Any]:
-        """Return all options that determine replies in these forms; `texts` are the other strings in the requests."""
+        """Return, by name, all options that determine the replies in these forms.
+
+        `texts` are the other strings in the requests.
+        """
         pieces = (part for form in forms for part in self.form_for(form).identity)
         return {"templates": digest_templates(*pieces, *texts), "sampling": self.sampling._asdict()}
 
     def ask_writer(self, forms: Mapping[Replies, Form[Any]], text: str, read: Callable[..., T]) -> Writing[T]:
-        """Ask for one reply and parse it with `read`, which also gets the form's parser as `pieces`."""
+        """Ask the writer for one reply and return it as parsed by `read`.
+
+        `read` is called with the reply and with `pieces`, the parser of the reply's form.
+        """
         form = self.form_for(forms)
         return (yield from ask(form.request(self.sampling, text), partial(read, pieces=form.pieces)))
 
@@ -192,15 +201,15 @@ class WriterConfig(QuestionMetricConfig, WordedMetric):
 
     @abstractmethod
     def question_options(self) -> dict[str, Any]:
-        """Return all options that determine the questions."""
+        """Return all options that determine which questions are written, for the keys of cells."""
 
     @abstractmethod
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
-        """Write the questions about a prompt; raise UnreadableReply if there are none."""
+        """Request the questions about a prompt and return them; raise UnreadableReply if there are none."""
 
     @abstractmethod
     def weigh(self, answered: Sequence[Answered]) -> Scored:
-        """Compute an image's score from its answered questions."""
+        """Return an image's score with the contribution of each answered question."""
 
     def score(self, evidence: Evidence) -> Scored:
         return self.weigh(evidence.answered)
@@ -212,7 +221,10 @@ def make_forms(
     in_json: Callable[[str], Sequence[Piece]],
     schema: Callable[[int], Schema],
 ) -> Mapping[Replies, Form[Piece]]:
-    """Return a text form that uses templates/NAME.txt and a JSON form that uses templates/NAME_json.txt."""
+    """Return two forms of the same reply: text (templates/NAME.txt) and JSON (templates/NAME_json.txt).
+
+    `text` and `in_json` split a reply into pieces; `schema` returns the JSON schema for a maximum number of tokens.
+    """
     return {
         "text": Form(read_prompt_template(name), text, template=name),
         "json": Form(read_prompt_template(f"{name}_json"), in_json, schema, template=f"{name}_json"),
@@ -220,7 +232,7 @@ def make_forms(
 
 
 def make_line_forms(name: str, member: str, schema: Callable[[int], Schema]) -> Mapping[Replies, Form[str]]:
-    """Return the forms for replies that are lines of text, or strings in the JSON member `member`."""
+    """Return two forms of a reply with a list of strings: lines of text, or strings under `member` in JSON."""
     return make_forms(name, parsing.split_lines, make_texts_reader(member), schema)
 
 

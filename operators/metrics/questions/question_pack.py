@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.metric import (
-    SHARES,
+    SHARE_RANGE,
     Answered,
     CallEstimate,
     Element,
@@ -27,7 +27,7 @@ Aggregate = Literal["share", "soft_mean", "soft_geometric"]
 Spelling = Literal["released", "fixed"]
 SPACING_FORMS = ("{}", " {}")
 NUMBER_WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-DIGITS = {word: str(number) for number, word in enumerate(NUMBER_WORDS, start=1)}
+DIGITS_BY_WORD = {word: str(number) for number, word in enumerate(NUMBER_WORDS, start=1)}
 
 
 PackZeroing = Zeroing | Literal["in_order"]
@@ -69,23 +69,27 @@ class QuestionPackConfig(QuestionMetricConfig):
         QuestionMetricConfig.__post_init__(self)
         if self.soft and (self.zeroing is not None or self.form == "reply"):
             raise ConfigError(
-                f"question_pack aggregate: {self.aggregate} compares spellings; expected zeroing=null and likelihoods, "
-                f"got zeroing={self.zeroing} and answers={self.answers}; leave them out, or use aggregate=share"
+                f"question_pack aggregate: {self.aggregate} compares spellings; expected zeroing=null and "
+                f"answers=likelihood, got zeroing={self.zeroing} and answers={self.answers}; remove both options, or "
+                "use aggregate=share"
             )
 
     @property
     def soft(self) -> bool:
-        """Return True if a question's score is a probability."""
+        """Return True if each question is scored by a probability instead of being right or wrong."""
         return self.aggregate != "share"
 
     @property
     def score_range(self) -> ScoreRange | None:
-        """Range of the scores; None for sums over first tokens, which can exceed 1 (spellings may share tokens)."""
-        return None if self.soft and self.spelling == "released" else SHARES
+        """Lowest and highest score, or None for `soft` scores with released spellings.
+
+        Those are sums of first-token probabilities, which can exceed 1 because spellings may share their first token.
+        """
+        return None if self.soft and self.spelling == "released" else SHARE_RANGE
 
     @property
     def weighs_letters(self) -> bool:
-        """Return True if choices are compared by their letters; soft means use spellings of the correct answer."""
+        """Return True if the likelihoods of the choices' letters are compared; soft means compare spellings instead."""
         return bool(self.letters) and self.form == "likelihood" and not self.soft
 
     @property
@@ -186,7 +190,7 @@ def list_spellings(answer: str, spelling: Spelling) -> list[str]:
 
     `released` adds each spelling with a leading space. The answer yes is spelled `Yes` and `yes`, as in GenEval2.
     """
-    digits = filter(None, [DIGITS.get(answer.lower())])
+    digits = filter(None, [DIGITS_BY_WORD.get(answer.lower())])
     words = ("Yes", "yes") if answer.lower() == "yes" else (answer, answer.capitalize(), *digits)
     forms = SPACING_FORMS if spelling == "released" else SPACING_FORMS[:1]
     return list(dict.fromkeys(form.format(word) for word in words for form in forms))

@@ -34,9 +34,9 @@ from plumbline.operators.metrics.writing import ReplySampling, Writing, WrittenQ
 
 REDUCTION: Reduction = "product"
 QUESTIONS_HEADING = "Questions and answers are below:\n"
-_KINDS = "object human animal food activity attribute counting color material spatial location shape other"
-_SUBJECT = {"about": make_string_schema(60), "type": make_choice_schema(_KINDS.split())}
-QUESTION_FORMS = make_forms("tifa_questions", read_blocks, read_json_blocks, make_blocks_schema(**_SUBJECT))
+_KIND_WORDS = "object human animal food activity attribute counting color material spatial location shape other"
+_SUBJECT_SCHEMAS = {"about": make_string_schema(60), "type": make_choice_schema(_KIND_WORDS.split())}
+QUESTION_FORMS = make_forms("tifa_questions", read_blocks, read_json_blocks, make_blocks_schema(**_SUBJECT_SCHEMAS))
 CHOICE_FORMS = make_line_forms("tifa_choose", "answer", lambda _: make_object_schema(answer=make_string_schema(120)))
 ANSWER_FORMS = make_line_forms("tifa_answer", "answer", lambda _: make_object_schema(answer=make_string_schema(60)))
 HEADER_LINES = 6
@@ -57,11 +57,11 @@ class TifaRelease(Release):
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
-        code = checkout.python(cls.marker_file)
-        return cls(code.plain("prompt"), tuple(code.value("categories")))
+        code = checkout.parse_python(cls.marker_file)
+        return cls(code.read_plain("prompt"), tuple(code.value("categories")))
 
     def write(self, prompt: str, seed: int) -> Writing[list[WrittenQuestion]]:
-        """Write the questions about a prompt (get_question_and_answers)."""
+        """Request all questions about a prompt and return them (get_question_and_answers in the release)."""
         # like openai_completion in tifascore/openai_api.py, which also sets the temperature to 0
         sampling, stop = ReplySampling(max_tokens=700, seed=seed), ("\n\n", "<|endoftext|>")
         request = sampling.request(f"{self.prompt}{prompt}\nEntities", stop=stop)
@@ -69,7 +69,10 @@ class TifaRelease(Release):
         return locate_questions(prompt, blocks)
 
     def _read(self, reply: str) -> list[Block]:
-        """Parse questions with choices and a known subject type; of several answers, the first counts (parse_resp)."""
+        """Return the questions of a reply that have choices and a known subject type (parse_resp in the release).
+
+        If a question has several answers, the first counts.
+        """
         blocks, subject, kind, question, choices = [], "", "", "", tuple[str, ...]()
         for line in reply.split("\n")[HEADER_LINES:]:
             if line.startswith("About "):
@@ -83,8 +86,13 @@ class TifaRelease(Release):
                 if subject and question and choices and kind in self.kinds:
                     blocks.append(Block(f"{subject} ({kind})", question, choices, line[len("A: ") :]))
                 question, choices = "", ()
-        if not 0 < len(blocks) <= MAX_BLOCKS or max(len(block.text) for block in blocks) > parsing.MAX_QUESTION:
-            raise ValueError(f"expected 1 to {MAX_BLOCKS} questions of at most {parsing.MAX_QUESTION} characters")
+        if (
+            not 0 < len(blocks) <= MAX_BLOCKS
+            or max(len(block.text) for block in blocks) > parsing.MAX_QUESTION_CHARACTERS
+        ):
+            raise ValueError(
+                f"expected 1 to {MAX_BLOCKS} questions of at most {parsing.MAX_QUESTION_CHARACTERS} characters"
+            )
         return blocks
 
 
@@ -125,11 +133,11 @@ class TifaConfig(WriterConfig):
         return {**asked, "filter_templates": templates, "min_f1": self.min_f1}
 
     def score_options(self) -> dict[str, Any]:
-        """Return the reduction that selects the likeliest choice; nothing for replies, which need no likelihoods."""
+        """Return the reduction by which the likeliest choice is found; empty if the model replies in words."""
         return {} if self.form == "reply" else {"reduction": REDUCTION}
 
     def estimate_calls(self, words: float) -> CallEstimate:
-        """Estimate the calls: one per prompt, plus the filter's.
+        """Return an estimate of the calls for a prompt: one for its questions, plus those of the filter.
 
         The filter makes one call per question, and two per multiple-choice question. One question in four is assumed to
         be multiple-choice.
@@ -137,7 +145,7 @@ class TifaConfig(WriterConfig):
         return CallEstimate(1 + (1.25 * words if self.filter else 0), words)
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
-        """Write the questions about a prompt. Questions that fail the filter are returned with `keep` set to False."""
+        """Request the questions about a prompt and return them; `keep` is False for questions that fail the filter."""
         release = self.find_release(TifaRelease)
         if release is None:
             questions = yield from write_once(self, prompt)
@@ -191,7 +199,7 @@ def digest_one_step(metric: WriterConfig) -> str:
 
 
 def write_once(metric: WriterConfig, prompt: str) -> Writing[list[WrittenQuestion]]:
-    """Write all questions in one reply, without a filter."""
+    """Request all questions about a prompt in one reply and return them; none is dropped by a filter."""
     text = f"Description:\n{parsing.collapse_spaces(prompt)}\n{QUESTIONS_HEADING}"
     return (yield from metric.ask_writer(QUESTION_FORMS, text, partial(read_questions, prompt)))
 
@@ -199,7 +207,10 @@ def write_once(metric: WriterConfig, prompt: str) -> Writing[list[WrittenQuestio
 def read_questions(
     prompt: str, reply: str, pieces: Callable[[str], Sequence[Block]] = read_blocks
 ) -> list[WrittenQuestion]:
-    """Parse the questions of a reply in one of QUESTION_FORMS; raise UnreadableReply if there are none."""
+    """Return the questions in a reply of one of QUESTION_FORMS, with the positions of their subjects in the prompt.
+
+    Raise UnreadableReply if there are none.
+    """
     return locate_questions(prompt, pieces(reply))
 
 
@@ -212,7 +223,7 @@ def locate_questions(prompt: str, blocks: Sequence[Block]) -> list[WrittenQuesti
         words, bracket, kind = (block.subject or "").strip(" :").rpartition("(")
         if not bracket:
             words, kind = kind, ""
-        subject = parsing.collapse_spaces(words)[: parsing.MAX_CHOICE] or None
+        subject = parsing.collapse_spaces(words)[: parsing.MAX_CHOICE_CHARACTERS] or None
         if subject is not None and subject not in located:
             located[subject] = LocatedWords(subject)
             if found := parsing.find_words(subject, prompt, taken=taken):

@@ -37,8 +37,8 @@ from plumbline.operators.metrics.wording import Checkout, Release, ask_as_releas
 from plumbline.operators.metrics.writing import ReplySampling, VqaPrompt, Writing, WrittenQuestion
 from plumbline.operators.models.vqa_profiles import VqaProfile
 
-HEADING = "Programs are below:\n"
-TEMPLATE = "Question: {} Answer:"
+PROGRAMS_HEADING = "Programs are below:\n"
+QUESTION_TEMPLATE = "Question: {} Answer:"
 HEADER_LINES = 7
 """Number of lines in a reply before the programs. The release's prompt ends with `Entities`, which the reply continues.
 """
@@ -55,10 +55,10 @@ class VpevalRelease(Release):
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
-        return cls(checkout.python(cls.marker_file).plain("prompt"))
+        return cls(checkout.parse_python(cls.marker_file).read_plain("prompt"))
 
     def write(self, prompt: str, sampling: ReplySampling) -> Writing[list[Statement]]:
-        """Write the program for a prompt (get_question_and_answers)."""
+        """Ask for a prompt's evaluation program and return its statements (get_question_and_answers in the release)."""
 
         def read(reply: str) -> list[Statement]:
             # the release runs each line as Python (parse_resp); we parse it by a grammar
@@ -86,7 +86,7 @@ class VpevalConfig(WriterConfig):
     """Role of the model that reads the text in images."""
     answer_forms: ClassVar[tuple[AnswerForm, ...]] = ("reply", "likelihood")
     takes_letters: ClassVar[bool] = False
-    template: str = TEMPLATE
+    template: str = QUESTION_TEMPLATE
     """Text sent to the VQA model, as released for BLIP-2. `{}` is replaced by the question, followed by its choices if
     the model answers in words. A model that compares choices gets only the question.
     """
@@ -109,15 +109,15 @@ class VpevalConfig(WriterConfig):
         release = self.find_release(VpevalRelease)
         if release is not None:
             return {"wording": release.digest, "sampling": self.sampling._asdict()}
-        return self.reply_options(PROGRAM_FORMS, texts=[HEADING]) | {"statements": "as released"}
+        return self.reply_options(PROGRAM_FORMS, texts=[PROGRAMS_HEADING]) | {"statements": "as released"}
 
     def with_model_defaults(self, profile_of: Callable[[str], VqaProfile]) -> "VpevalConfig":
         own = WriterConfig.with_model_defaults(self, profile_of)
-        plain = profile_of(own.model).compares and own.template == TEMPLATE
+        plain = profile_of(own.model).compares and own.template == QUESTION_TEMPLATE
         return replace(own, template="{}") if plain else own
 
     def query_options(self) -> dict[str, Any]:
-        """Return all options that determine the queries, except the programs and the models."""
+        """Return, by name, all options that determine the queries, except the programs and the models."""
         options = {name: getattr(self, name) for name in ("template", "box_threshold", "text_threshold")}
         if self.form == "likelihood":
             options["form"] = self.form
@@ -130,16 +130,16 @@ class VpevalConfig(WriterConfig):
         return CallEstimate(1, 2 * words)
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
-        """Write the program for a prompt, as one question for each statement.
+        """Request the program for a prompt and return each of its statements as a question.
 
-        The kind of a question is its module. The correct answer is yes, except for vqa statements, which have their
-        own.
+        The kind of a question is its module. The correct answer is yes, except for vqa statements, which have an answer
+        of their own.
         """
         release = self.find_release(VpevalRelease)
         if release is not None:
             statements = yield from release.write(prompt, self.sampling)
         else:
-            text = f"Description:\n{parsing.collapse_spaces(prompt)}\n{HEADING}"
+            text = f"Description:\n{parsing.collapse_spaces(prompt)}\n{PROGRAMS_HEADING}"
             statements = yield from self.ask_writer(PROGRAM_FORMS, text, lambda reply, pieces: list(pieces(reply)))
         questions = []
         for number, statement in enumerate(statements, start=1):
@@ -170,7 +170,10 @@ class VpevalConfig(WriterConfig):
         return query._replace(text=f"{before}{asked} Choices: {', '.join(query.choices)}{after}", choices=())
 
     def _read_question(self, text: str) -> Statement:
-        """Parse a question as a statement. If words are shuffled, shuffle names and texts but never choices."""
+        """Return the statement that a question's text contains.
+
+        If words are shuffled, names and texts are shuffled but never choices.
+        """
         statement = read_statement(text)
         assert isinstance(statement, Statement), "questions are written from statements"
         if list_queries(statement)[0].model == "model":
@@ -192,7 +195,7 @@ class VpevalConfig(WriterConfig):
 
 # Programs in JSON
 
-_FIELDS: Mapping[Module, Sequence[str]] = {
+_FIELDS_BY_MODULE: Mapping[Module, Sequence[str]] = {
     "object": ("object",),
     "count": ("object", "count"),
     "spatial": ("first", "second", "relation"),
@@ -203,7 +206,7 @@ _FIELDS: Mapping[Module, Sequence[str]] = {
 
 
 def read_json_program(reply: str) -> list[Statement]:
-    """Parse the statements of a JSON program; raise UnreadableReply if there are none."""
+    """Return the statements of a program in JSON; raise UnreadableReply if there are none, or too many."""
     read = list(map(_read_json_statement, read_entries(reply, "modules")))
     statements = [statement for statement in read if isinstance(statement, Statement)]
     return require_statements(statements, [problem for problem in read if isinstance(problem, str)])
@@ -214,7 +217,7 @@ def _read_json_statement(entry: Any) -> Statement | str:
     if not isinstance(entry, dict) or name not in get_args(Module):
         return f"{parsing.shorten(str(entry))} names none of the modules {', '.join(get_args(Module))}"
     module = cast(Module, name)
-    first, *rest = (read_json_text(entry.get(member)) for member in _FIELDS[module])
+    first, *rest = (read_json_text(entry.get(member)) for member in _FIELDS_BY_MODULE[module])
     if module == "vqa":
         wrong = entry.get("wrong")
         others = [read_json_text(choice) for choice in wrong] if isinstance(wrong, list) else []
@@ -227,22 +230,22 @@ def _read_json_statement(entry: Any) -> Statement | str:
 def _make_program_schema() -> Callable[[int], Any]:
     thing, question, choice = make_string_schema(60), make_string_schema(120), make_string_schema(40)
 
-    def entry(module: Module, **fields: Any) -> Any:
+    def make_entry(module: Module, **fields: Any) -> Any:
         return make_object_schema(about=make_string_schema(60), module=make_choice_schema([module]), **fields)
 
     pair = {"first": thing, "second": thing}
     modules = [
-        entry("object", object=thing),
-        entry(
+        make_entry("object", object=thing),
+        make_entry(
             "count",
             object=thing,
             count=make_choice_schema([f"{mark}{n}" for mark in ("==", ">", "<") for n in range(10)]),
         ),
-        entry("spatial", **pair, relation=make_string_schema(40)),
-        entry("scale", **pair, relation=make_choice_schema(["bigger", "smaller", "same"])),
-        entry("text", text=make_string_schema(80)),
-        entry("vqa", question=question, answer=make_choice_schema(parsing.YES_NO)),
-        entry("vqa", question=question, answer=choice, wrong=make_array_schema(choice, 3)),
+        make_entry("spatial", **pair, relation=make_string_schema(40)),
+        make_entry("scale", **pair, relation=make_choice_schema(["bigger", "smaller", "same"])),
+        make_entry("text", text=make_string_schema(80)),
+        make_entry("vqa", question=question, answer=make_choice_schema(parsing.YES_NO)),
+        make_entry("vqa", question=question, answer=choice, wrong=make_array_schema(choice, 3)),
     ]
     return make_list_schema("modules", {"anyOf": modules}, tokens=64)
 

@@ -30,9 +30,9 @@ from plumbline.operators.metrics.reply_forms import (
 )
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, is_asked, read_each
 
-_QUESTION_LABEL = re.compile(r"^(?:\d{1,3} ?[.)] ?)?(?:q|question) ?\d{0,3} ?: ?", re.IGNORECASE)
+_QUESTION_LABEL_PATTERN = re.compile(r"^(?:\d{1,3} ?[.)] ?)?(?:q|question) ?\d{0,3} ?: ?", re.IGNORECASE)
 MAX_SPANS = 100
-MAX_LINES = 500
+MAX_SEARCHED_LINES = 500
 """Maximum number of lines, or of comma-separated parts, that are searched for phrases."""
 
 Convention = Literal["paper", "released"]
@@ -40,7 +40,7 @@ Convention = Literal["paper", "released"]
 
 
 class Steps(NamedTuple):
-    """Steps that differ between the conventions."""
+    """The steps of writing questions that differ between VQ2's paper and its released code."""
 
     phrases: Mapping[Replies, Form[str]]
     """Forms of the request for phrases."""
@@ -52,20 +52,20 @@ class Steps(NamedTuple):
     """True if a question is kept only if the prompt's answer to it is the phrase."""
 
 
-_PHRASES = make_list_schema("phrases", make_string_schema(80), 24)
+_PHRASES_SCHEMA = make_list_schema("phrases", make_string_schema(80), 24)
 QUESTION_FORMS = make_line_forms(
     "vq2_question", "question", lambda _: make_object_schema(question=make_string_schema(120))
 )
 ANSWER_FORMS = make_line_forms("vq2_answer", "answer", lambda _: make_object_schema(answer=make_string_schema(60)))
 STEPS_BY_CONVENTION: Mapping[Convention, Steps] = {
     "paper": Steps(
-        make_line_forms("vq2_spans", "phrases", _PHRASES),
+        make_line_forms("vq2_spans", "phrases", _PHRASES_SCHEMA),
         ("is '", "' true for '", "' in this image?"),
         1,
         True,
     ),
     "released": Steps(
-        make_line_forms("vq2_noun_phrases", "phrases", _PHRASES),
+        make_line_forms("vq2_noun_phrases", "phrases", _PHRASES_SCHEMA),
         ('Question: is "', '" true for "', '" in this image? Answer:'),
         5,
         False,
@@ -125,7 +125,10 @@ class Vq2Config(WriterConfig):
         return CallEstimate(1 + (2 if self.steps.filtered else 1) * questions, questions)
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
-        """Write questions about a prompt: list its phrases, ask about each phrase, and answer from the prompt alone."""
+        """Request a prompt's phrases, questions about each phrase, and their answers from the prompt alone.
+
+        Return the questions. With the convention `paper`, `keep` is False if the answer is not the phrase.
+        """
         steps, about = self.steps, f"Description:\n{parsing.collapse_spaces(prompt)}\n"
         listing = self.sampling if steps.samples == 1 else self.sampling._replace(temperature=0.0)
         form = self.form_for(steps.phrases)
@@ -149,7 +152,7 @@ class Vq2Config(WriterConfig):
         )
         return [
             question._replace(
-                keep=isinstance(answer, str) and parsing.token_f1(answer, question.span or "") >= self.min_f1
+                keep=isinstance(answer, str) and parsing.compute_token_f1(answer, question.span or "") >= self.min_f1
             )
             for question, answer in zip(written, answers, strict=True)
         ]
@@ -188,7 +191,7 @@ def read_spans(prompt: str, reply: str, pieces: Callable[[str], Sequence[str]] =
     """Return the distinct positions of phrases found in the prompt; raise UnreadableReply if there are none."""
     spans: dict[str, TextSpan] = {}
     phrases = (phrase for line in pieces(reply) for phrase in _split_phrases(prompt, line))
-    for phrase in islice(phrases, MAX_LINES):
+    for phrase in islice(phrases, MAX_SEARCHED_LINES):
         if span := parsing.find_words(phrase, prompt):
             spans.setdefault(parsing.normalise(phrase), span)
     if not spans:
@@ -209,7 +212,7 @@ def _split_phrases(prompt: str, line: str) -> list[str]:
 def read_question(reply: str, pieces: Callable[[str], Sequence[str]] = parsing.split_lines) -> str:
     """Return the first question of a reply; raise UnreadableReply if it has no question."""
     for line in pieces(reply):
-        text = _QUESTION_LABEL.sub("", line, count=1).rpartition("?")[0].strip(" \"'")
-        if text and len(text) < parsing.MAX_QUESTION:
+        text = _QUESTION_LABEL_PATTERN.sub("", line, count=1).rpartition("?")[0].strip(" \"'")
+        if text and len(text) < parsing.MAX_QUESTION_CHARACTERS:
             return text + "?"
     raise UnreadableReply('no line that ends with "?" was found')

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.metric import (
-    SHARES,
+    SHARE_RANGE,
     Evidence,
     Metric,
     Prior,
@@ -27,7 +27,7 @@ Reduction = Literal["mean", "product", "first"]
 
 
 class YesQuestion(NamedTuple):
-    """The question that VQAScore asks about an image."""
+    """A template of VQAScore's question, with the answer whose likelihood counts and the way to compute it."""
 
     template: str
     """Template of the question; `{}` is replaced by the prompt's text."""
@@ -78,7 +78,7 @@ NEGATIONS = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VqaScoreConfig(Metric):
-    """Options of VQAScore.
+    """VQAScore: the likelihood of an answer, usually yes, to one question about the image and its prompt.
 
     `with_model_defaults` fills in null options from DEFAULT_QUESTIONS, according to the VQA model's profile.
     """
@@ -141,7 +141,7 @@ class VqaScoreConfig(Metric):
 
     @property
     def score_range(self) -> ScoreRange | None:
-        return SHARES
+        return SHARE_RANGE
 
     @property
     def prefers_lower(self) -> bool:
@@ -164,7 +164,7 @@ class VqaScoreConfig(Metric):
 
     @property
     def yes_question(self) -> YesQuestion:
-        """Question, answer and reduction, ignoring `normalise`; the model's defaults must be filled in first."""
+        """The question, its answer and the reduction, ignoring `normalise`; model defaults must have been filled in."""
         assert self.template is not None and self.answer is not None and self.reduction is not None, (
             "with_model_defaults fills it in"
         )
@@ -172,11 +172,11 @@ class VqaScoreConfig(Metric):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Answers whose likelihoods are requested."""
+        """The answers whose likelihoods are requested: one, or all spellings of yes and no with `normalise`."""
         return (self.yes_question.answer,) if self.normalise is None else YES_SPELLINGS + NO_SPELLINGS
 
     def question_options(self) -> dict[str, Any]:
-        """Return all options that determine the question; the reduction is applied afterwards."""
+        """Return, by name, all options that determine the question; the reduction is applied afterwards."""
         if self.normalise is not None:
             return {"template": self.template, "choices": self.choices}
         return {"template": self.yes_question.template, "answer": self.yes_question.answer}

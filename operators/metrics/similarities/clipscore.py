@@ -9,7 +9,7 @@ from plumbline.operators.models.networks.similarity import clean_text
 
 Variant = Literal["cosine", "original", "torchmetrics"]
 
-PREFIXES: dict[Variant, str] = {"cosine": "", "original": "A photo depicts ", "torchmetrics": ""}
+PROMPT_PREFIXES: dict[Variant, str] = {"cosine": "", "original": "A photo depicts ", "torchmetrics": ""}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,8 +30,8 @@ class ClipScoreConfig(Metric):
     """
 
     def similarity_options(self) -> dict[str, str]:
-        """Return all options that determine the comparison; the scale is applied afterwards."""
-        asked = {"prefix": PREFIXES[self.variant]}
+        """Return, by name, all options that determine the comparison; the scale is applied afterwards."""
+        asked = {"prefix": PROMPT_PREFIXES[self.variant]}
         return asked | {"text": "ftfy", "pixels": self.pixels} if self.variant == "original" else asked
 
     @property
@@ -46,12 +46,12 @@ class ClipScoreConfig(Metric):
 
     def text(self, prompt: str) -> str:
         """Return the text to compare with the prompt's images."""
-        text = PREFIXES[self.variant] + self.apply_word_order(prompt)
+        text = PROMPT_PREFIXES[self.variant] + self.apply_word_order(prompt)
         return clean_text(text) if self.variant == "original" else text
 
 
 def scale_cosine(cosine: float, variant: Variant) -> float:
-    """Convert a raw cosine in [-1, 1] to the variant's score."""
+    """Return the variant's score for a cosine in [-1, 1], such as 2.5 max(cosine, 0) for `original`."""
     if variant == "cosine":
         return cosine
     return (2.5 if variant == "original" else 100.0) * max(cosine, 0.0)

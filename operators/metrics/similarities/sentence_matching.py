@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.extensions import require_extra
 from plumbline.operators.metrics.judges.llmscore import DESCRIBE_TEMPLATE, DescribedConfig, LlmScoreRelease
-from plumbline.operators.metrics.metric import SHARES, Evidence, Scored, ScoreRange
+from plumbline.operators.metrics.metric import SHARE_RANGE, Evidence, Scored, ScoreRange
 from plumbline.operators.metrics.similarities.word_overlap import WordNet, find_wordnet
 from plumbline.operators.metrics.wording import Release, WordedMetric
 
@@ -86,15 +86,15 @@ class SentenceMatchingConfig(DescribedConfig):
 
     @property
     def score_range(self) -> ScoreRange | None:
-        return SHARES if self.measure == "meteor" else None
+        return SHARE_RANGE if self.measure == "meteor" else None
 
     def text_similarity_options(self) -> dict[str, Any]:
-        """Return the options of the comparison, including WordNet's digest if synonyms match."""
+        """Return, by name, the options of the comparison, including WordNet's digest if synonyms match."""
         synonyms = self.find_synonyms()
         return {"measure": self.measure} | ({} if synonyms is None else {"wordnet": synonyms.digest})
 
     def find_synonyms(self) -> WordNet | None:
-        """Return the WordNet that METEOR uses, or None."""
+        """Return the WordNet from which METEOR takes synonyms; None if synonyms do not count."""
         if self.wordnet is None:
             return None
         digest = self.wordnet_digest

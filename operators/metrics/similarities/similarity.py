@@ -10,16 +10,16 @@ from typing import ClassVar, Literal
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.judges.judge import map_ratings, read_ratings
-from plumbline.operators.metrics.metric import SHARES, Evidence, Metric, Scored, ScoreRange, View
+from plumbline.operators.metrics.metric import SHARE_RANGE, Evidence, Metric, Scored, ScoreRange, View
 from plumbline.operators.models.calls import Compares, Measure, PixelRule
 
-VIEWS: Mapping[Compares, tuple[View, ...]] = {
+VIEWS_BY_COMPARISON: Mapping[Compares, tuple[View, ...]] = {
     "source": ("result", "source"),
     "change": ("result", "source"),
     "edit": ("edit",),
 }
 """Views of the images, for comparisons that involve more than the scored image."""
-CAPTIONS: Mapping[Compares, tuple[str, ...]] = {
+CAPTIONS_BY_COMPARISON: Mapping[Compares, tuple[str, ...]] = {
     "caption": ("target_caption",),
     "change": ("target_caption", "source_caption"),
 }
@@ -61,11 +61,11 @@ class SimilarityConfig(Metric):
 
     @property
     def views(self) -> tuple[View, ...]:
-        return VIEWS.get(self.compares, ("result",))
+        return VIEWS_BY_COMPARISON.get(self.compares, ("result",))
 
     @property
     def captions(self) -> tuple[str, ...]:
-        return CAPTIONS.get(self.compares, ())
+        return CAPTIONS_BY_COMPARISON.get(self.compares, ())
 
     @property
     def ranks(self) -> bool:
@@ -75,7 +75,7 @@ class SimilarityConfig(Metric):
     @property
     def score_range(self) -> ScoreRange | None:
         """Range of a probability; None for cosines, which stay far from their bounds, and for unbounded rewards."""
-        return SHARES if self.measure == "match" else None
+        return SHARE_RANGE if self.measure == "match" else None
 
     def similarity_options(self) -> dict[str, str]:
         asked: dict[str, str] = {"measure": self.measure}

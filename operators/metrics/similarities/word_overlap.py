@@ -23,7 +23,7 @@ WORDNET_FILES = (
     *(f"{part}.exc" for part in ("adj", "adv", "noun", "verb")),
 )
 MAX_WORDNET_BYTES = 256 * 2**20
-MAX_NGRAM = 4
+MAX_NGRAM_LENGTH = 4
 SMALL, TINY = 1e-9, 1e-15
 """Constants that the COCO evaluation adds to denominators and numerators, so that captions without a common 4-gram can
 still be ranked.
@@ -55,7 +55,7 @@ def split_words(text: str) -> list[str]:
     return re.findall(r"\w+(?:['’]\w+)*", text.lower())
 
 
-def meteor(candidate: str, reference: str, wordnet: WordNet | None = None) -> float:
+def compute_meteor(candidate: str, reference: str, wordnet: WordNet | None = None) -> float:
     """Return NLTK's METEOR score, from 0 to 1, of a candidate against one reference; 0 if no word matches.
 
     Two words match if they are equal except for case, or if they have the same stem (by the stemmer of Porter's paper),
@@ -70,7 +70,7 @@ def meteor(candidate: str, reference: str, wordnet: WordNet | None = None) -> fl
 
 def compute_best_meteor(caption: str, references: Sequence[str]) -> float:
     """Return the caption's highest METEOR score, in [0, 1], against any reference."""
-    return max(meteor(caption, reference) for reference in references)
+    return max(compute_meteor(caption, reference) for reference in references)
 
 
 @cache
@@ -81,7 +81,7 @@ def _load_stemmer() -> Any:
 
 
 def find_wordnet(folder: str) -> WordNet:
-    """Find the WordNet files in a folder; raise ConfigError if a file is missing or the files are too large."""
+    """Return the WordNet in a folder; raise ConfigError if a file is missing or the files are too large."""
     path = Path(folder).expanduser().absolute()
     files = [path / name for name in WORDNET_FILES]
     if missing := [file.name for file in files if not file.is_file()]:
@@ -99,7 +99,7 @@ def find_wordnet(folder: str) -> WordNet:
 
 @cache
 def _open_wordnet(wordnet: WordNet) -> Any:
-    """Open the files with NLTK's reader; raise ConfigError if the files have changed or cannot be read."""
+    """Return NLTK's reader of the files; raise ConfigError if the files have changed or cannot be read."""
     import nltk.data
     from nltk.corpus.reader.wordnet import WordNetCorpusReader, WordNetError
 
@@ -119,23 +119,23 @@ def _open_wordnet(wordnet: WordNet) -> Any:
         raise ConfigError(f"{wordnet.folder}: not readable as WordNet ({error}); download it again") from error
 
 
-def bleu_4(caption: Words, references: Sequence[Words]) -> float:
+def compute_bleu_4(caption: Words, references: Sequence[Words]) -> float:
     """Return BLEU with n-grams up to 4, in [0, 1] (Papineni et al. 2002).
 
     The brevity penalty uses the reference whose length is closest.
     """
-    own, *others = (counts_by_length(text) for text in (caption, *references))
+    own, *others = (count_ngrams_by_length(text) for text in (caption, *references))
     possible = 1.0
-    for size in range(1, MAX_NGRAM + 1):
+    for size in range(1, MAX_NGRAM_LENGTH + 1):
         most = {ngram: max(other[size][ngram] for other in others) for ngram in own[size]}
         correct = sum(min(count, most[ngram]) for ngram, count in own[size].items())
         possible *= (correct + TINY) / (own[size].total() + SMALL)
     closest = min((abs(len(reference) - len(caption)), len(reference)) for reference in references)[1]
     ratio = (len(caption) + TINY) / (closest + SMALL)
-    return float(possible ** (1 / MAX_NGRAM)) * (math.exp(1 - 1 / ratio) if ratio < 1 else 1.0)
+    return float(possible ** (1 / MAX_NGRAM_LENGTH)) * (math.exp(1 - 1 / ratio) if ratio < 1 else 1.0)
 
 
-def rouge_l(caption: Words, references: Sequence[Words]) -> float:
+def compute_rouge_l(caption: Words, references: Sequence[Words]) -> float:
     """Return ROUGE-L in [0, 1] (Lin 2004), using the best precision and the best recall over the references."""
     lengths = [measure_lcs(caption, reference) for reference in references]
     precision = max(length / len(caption) for length in lengths)
@@ -170,11 +170,13 @@ class Cider:
         """Count, for each n-gram, the images whose references contain it."""
         self.images = Counter[Ngram]()
         for references in images:
-            self.images.update({ngram for text in references for by in counts_by_length(text).values() for ngram in by})
+            self.images.update(
+                {ngram for text in references for by in count_ngrams_by_length(text).values() for ngram in by}
+            )
         self.log_images = math.log(max(1, len(images)))
 
     def score(self, caption: Words, references: Sequence[Words]) -> float:
-        """Return the mean similarity over the references and the n-gram lengths."""
+        """Return CIDEr-D: CIDER_SCALE times the mean similarity over the references and the n-gram lengths."""
         own, similarities = self._make_vectors(caption), []
         for text in references:
             cosines = []
@@ -189,7 +191,7 @@ class Cider:
 
     def _make_vectors(self, text: Words) -> list[_Vector]:
         vectors = []
-        for counts in counts_by_length(text).values():
+        for counts in count_ngrams_by_length(text).values():
             weights = {
                 ngram: count * (self.log_images - math.log(max(1, self.images[ngram])))
                 for ngram, count in counts.items()
@@ -198,10 +200,10 @@ class Cider:
         return vectors
 
 
-def counts_by_length(text: Words) -> dict[int, Counter[Ngram]]:
+def count_ngrams_by_length(text: Words) -> dict[int, Counter[Ngram]]:
     return {
         size: Counter(tuple(text[start : start + size]) for start in range(len(text) - size + 1))
-        for size in range(1, MAX_NGRAM + 1)
+        for size in range(1, MAX_NGRAM_LENGTH + 1)
     }
 
 

@@ -11,12 +11,12 @@ from huggingface_hub.hf_api import RepoFile
 
 from plumbline.operators.base.errors import ModelError
 
-COMMIT = re.compile(r"[0-9a-f]{40}")
+COMMIT_PATTERN = re.compile(r"[0-9a-f]{40}")
 
 
 def find_commit(repo: str, revision: str | None) -> str:
-    """Return the commit that a revision currently refers to; offline, the commit in the local cache."""
-    if revision is not None and COMMIT.fullmatch(revision):
+    """Return the commit that a revision of a hub repository refers to: now or, offline, when it was last cached."""
+    if revision is not None and COMMIT_PATTERN.fullmatch(revision):
         return revision
     try:
         return str(HfApi().model_info(repo, revision=revision).sha)
@@ -42,7 +42,7 @@ def _find_snapshot_folder(repo: str, revision: str | None) -> Path:
 
 
 def download(repo: str, commit: str, patterns: Sequence[str]) -> Path:
-    """Download the files of a snapshot that match `patterns`, and return its folder; offline, the cached folder."""
+    """Return the folder of a snapshot after downloading the files that match `patterns`; offline, the cached folder."""
     try:
         return Path(snapshot_download(repo, revision=commit, allow_patterns=list(patterns)))
     except errors.OfflineModeIsEnabled:
@@ -50,7 +50,11 @@ def download(repo: str, commit: str, patterns: Sequence[str]) -> Path:
 
 
 def download_file(repo: str, commit: str, name: str) -> Path | None:
-    """Download one file of a snapshot; return None if the file does not exist or, offline, is not cached."""
+    """Return the path of one file of a snapshot, downloaded if necessary.
+
+    Return None if the hub does not give out the file or, offline, the file is not cached. Raises ModelError if the hub
+    cannot be reached and nothing of the snapshot is cached.
+    """
     try:
         return Path(hf_hub_download(repo, name, revision=commit))
     except errors.LocalEntryNotFoundError:
@@ -61,7 +65,10 @@ def download_file(repo: str, commit: str, name: str) -> Path | None:
 
 
 def find_missing_files(repo: str, commit: str, patterns: Sequence[str]) -> dict[str, int]:
-    """Return the sizes in bytes of a snapshot's files that match `patterns` and are not cached; empty if offline."""
+    """Return the size in bytes of each file of a snapshot that matches `patterns` and is not cached, by path.
+
+    The result is empty if the hub cannot be reached or refuses the request.
+    """
     try:
         entries = HfApi().list_repo_tree(repo, revision=commit, recursive=True)
         files = {entry.path: entry.size for entry in entries if isinstance(entry, RepoFile)}
@@ -93,7 +100,7 @@ def find_cached_folder(repo: str, commit: str) -> Path | None:
 
 
 def fetch_tensor_names(repo: str, commit: str, only: str | None = None) -> list[str]:
-    """Ask the hub for the names of the tensors in a repository's safetensors files, or in the file `only`.
+    """Return the names of the tensors in a hub repository's safetensors files, or only in the file `only`.
 
     Returns an empty list if there are none, or if offline.
     """
@@ -112,7 +119,7 @@ def find_cached_file(repo: str, commit: str, name: str) -> Path | None:
 
 
 def fetch_parameter_count(repo: str, commit: str, name: str) -> int | None:
-    """Ask the hub for the number of parameters in a safetensors file; return None if it does not answer."""
+    """Return the number of parameters in a safetensors file on the hub; None if it cannot be read."""
     try:
         return sum(HfApi().parse_safetensors_file_metadata(repo, name, revision=commit).parameter_count.values())
     except (HTTPError, errors.HfHubHTTPError, errors.OfflineModeIsEnabled, OSError, errors.SafetensorsParsingError):

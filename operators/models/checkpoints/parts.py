@@ -17,7 +17,7 @@ SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
 WANTED_FILES = [*SMALL_FILES, "*.safetensors"]
 QFORMER_TOKENIZER = "qformer_tokenizer"
 """Folder in an InstructBLIP checkpoint with the tokenizer of its Q-Former, which is a BERT tokenizer."""
-CONVERT_AGAIN = "convert the release again (docs/models.md)"
+CONVERT_AGAIN_REMEDY = "convert the release again (docs/models.md)"
 CONVERT_TO_SAFETENSORS = (
     "convert it on a machine you trust (the Hub's safetensors converter opens a pull request: pass its "
     "refs/pr/N as the revision)"
@@ -79,9 +79,9 @@ def digest_file(path: Path) -> str:
 
 
 def find_part(source: str, revision: str | None, digest: FileDigest, wanted: Sequence[str] = WANTED_FILES) -> Part:
-    """Find the local folder or hub repository `source`. A folder is identified by a digest of its `wanted` files.
+    """Return the local folder or hub repository `source` as a part of a model.
 
-    Raises ModelError if the source does not exist.
+    A folder is identified by a digest of its `wanted` files. Raises ModelError if the source does not exist.
     """
     folder = Path(source).expanduser()
     if folder.is_dir():
@@ -101,7 +101,7 @@ def find_part(source: str, revision: str | None, digest: FileDigest, wanted: Seq
 
 
 def read_fields(part: Part) -> dict[str, Any]:
-    """Read the config.json of a part. Raise ModelError if it has no model_type."""
+    """Return the content of a part's config.json; raise ModelError if it has no model_type."""
     fields = read_json(part, "config.json")
     if not isinstance(fields.get("model_type"), str):
         raise ModelError(f"{part.source}: config.json has no model_type; download the checkpoint again")
@@ -109,7 +109,10 @@ def read_fields(part: Part) -> dict[str, Any]:
 
 
 def read_json(part: Part, name: str) -> dict[str, Any]:
-    """Read a JSON file of a part as a mapping. Raise ModelError if the file is missing or is not JSON."""
+    """Return the JSON object in a part's file; empty if the file contains any other JSON value.
+
+    Raise ModelError if the file is missing or is not JSON.
+    """
     path = part.file(name)
     if path is None:
         raise ModelError(f"{part.source}: has no {name}, so it is not a checkpoint; correct the model's name or path")
@@ -127,7 +130,7 @@ def find_architecture(fields: Fields) -> str:
 
 
 def read_subfields(fields: Fields, name: str) -> Fields:
-    """Return a nested mapping of a config.json; empty if the value is anything else."""
+    """Return the mapping under a name in a config.json; empty if the name has any other value or none."""
     inner = fields.get(name)
     return inner if isinstance(inner, Mapping) else {}
 

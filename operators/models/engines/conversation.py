@@ -15,7 +15,7 @@ from plumbline.operators.models.calls import Generation, Message, Request
 from plumbline.operators.models.checkpoints.parts import Part
 from plumbline.operators.models.model import ModelConfig
 
-TOO_LONG = (
+TOO_LONG_MESSAGE = (
     "the conversation takes {} tokens and its reply up to {}, together beyond the model's context of {}; shorten the "
     "prompt, lower the metric's max_tokens, or the thinking_tokens of a model that may think, or use a model with a "
     "longer context (in vLLM: a larger max_model_len)"
@@ -28,7 +28,7 @@ THOUGHT_MARKS = (
     ("<|channel>thought", "<channel|>"),
 )
 """Opening and closing marks of a thought in different model families."""
-THINKING_NAME = re.compile(r"(^|[-_. ])thinking($|[-_. ])", re.IGNORECASE)
+THINKING_NAME_PATTERN = re.compile(r"(^|[-_. ])thinking($|[-_. ])", re.IGNORECASE)
 """Pattern for the names of models that think before they reply."""
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
 THINKING_PROBLEM = (
@@ -40,15 +40,15 @@ LIKELIHOOD_PROBLEM = (
     "likelihoods are for immediate answers, but the model has thinking=allowed; set thinking=refused, or use "
     "a metric that reads the model's reply"
 )
-THOUGHT_TOO_LONG = "the model's thought did not end within {} tokens; raise its thinking_tokens"
-ENDED_IN_THOUGHT = "the model ended its turn within a thought; use another model, or set thinking=refused"
+THOUGHT_TOO_LONG_MESSAGE = "the model's thought did not end within {} tokens; raise its thinking_tokens"
+ENDED_IN_THOUGHT_MESSAGE = "the model ended its turn within a thought; use another model, or set thinking=refused"
 TEST_WORD = "said"
 """Word in a test conversation. Its position in the rendered text shows how a chat template works."""
 Reply = Generation | RowError
 
 
 class Conversation(NamedTuple):
-    """A request and its tokens."""
+    """A request with the tokens of its prompt and with its images, ready for an engine."""
 
     request: Request
     ids: list[int]
@@ -62,7 +62,7 @@ def decode_reply(tokenizer: Any, ids: Sequence[int]) -> str:
 
 
 def trim_at_stop(text: str, request: Request) -> str:
-    """Return the text before the first of the request's stop strings."""
+    """Return the text before the first of the request's stop strings; unchanged if it contains none."""
     found = [index for index in (text.find(stop) for stop in request.stop if stop) if index >= 0]
     return text[: min(found)] if found else text
 
@@ -88,7 +88,7 @@ def tokenize_conversation(tokenizer: Any, messages: Sequence[Message], *, thinks
 
 
 def render_conversation(tokenizer: Any, messages: Sequence[Message], *, thinks: bool = False) -> str:
-    """Render a conversation up to the start of the reply.
+    """Return a conversation as text, up to the start of the model's reply.
 
     Without a chat template, each message becomes a line.
     """
@@ -115,7 +115,7 @@ def render_image_conversation(
     is_open: bool = True,
     thinks: bool = False,
 ) -> str:
-    """Render a conversation about images with the chat template; the images come first.
+    """Return a conversation about images as text of the chat template; the images come first.
 
     The `system` message comes before the conversation. Each image has one placeholder, even if it takes many tokens. If
     `is_open`, the reply can be appended to the text; if `thinks`, the model may think before it replies.
@@ -173,7 +173,7 @@ def tokenize_choice(tokenizer: Any, prompt: str, choice: str, *, end: int) -> li
 
 
 def tokenize_rendered(tokenizer: Any, text: str) -> list[int]:
-    """Tokenize a rendered conversation; add the beginning-of-sequence token unless the text starts with it."""
+    """Return the tokens of a rendered conversation, adding a beginning-of-sequence token unless the text has one."""
     return list(tokenizer(text, add_special_tokens=not starts_with_bos(tokenizer, text)).input_ids)
 
 
@@ -194,7 +194,7 @@ def is_thinking_checkpoint(*parts: Part) -> bool:
     them.
     """
     for part in dict.fromkeys(parts):
-        if THINKING_NAME.search(PurePath(part.source).name) is not None:  # some chat templates do not show it
+        if THINKING_NAME_PATTERN.search(PurePath(part.source).name) is not None:  # some chat templates do not show it
             return True
         for file in filter(None, map(part.file, TEMPLATE_FILES)):
             template = file.read_text(errors="replace")
@@ -209,8 +209,8 @@ def is_thinking_checkpoint(*parts: Part) -> bool:
     return False
 
 
-class Thinking(NamedTuple):
-    """Maximum length and marks of a model's thoughts."""
+class ThinkingMode(NamedTuple):
+    """Limit and marks of a model's thoughts: their maximum length, and their first and last token."""
 
     tokens: int
     """Maximum length of a thought in tokens."""
@@ -251,7 +251,7 @@ class Thinking(NamedTuple):
                     usage = thought.usage._replace(new_tokens=new_tokens)
                     reply = reply._replace(text=reply.text.lstrip(), usage=usage)
             elif self.opened or self.begin in thought.ids:
-                problem = ENDED_IN_THOUGHT if thought.complete else THOUGHT_TOO_LONG.format(self.tokens)
+                problem = ENDED_IN_THOUGHT_MESSAGE if thought.complete else THOUGHT_TOO_LONG_MESSAGE.format(self.tokens)
                 reply = RowError("unfinished_thought", problem)
             else:  # the model did not think, so this is its reply already
                 text = trim_at_stop(thought.text, conversation.request)
@@ -261,19 +261,19 @@ class Thinking(NamedTuple):
 
 
 def find_context_error(
-    tokens: int, request: Request, context: int | None, thinking: Thinking | None
+    tokens: int, request: Request, context: int | None, thinking: ThinkingMode | None
 ) -> RowError | None:
     """Return an error if a prompt of `tokens` tokens, with the longest thought and reply, exceeds the context."""
     most = request.max_tokens + (0 if thinking is None else thinking.tokens)
     if context is None or tokens + most <= context:
         return None
-    return RowError("prompt_too_long", TOO_LONG.format(tokens, most, context))
+    return RowError("prompt_too_long", TOO_LONG_MESSAGE.format(tokens, most, context))
 
 
-def reply_to_valid(
+def reply_to_valid_requests(
     conversations: Sequence[Conversation | RowError],
     answer: Callable[[Sequence[Conversation]], Sequence[Reply]],
-    thinking: Thinking | None,
+    thinking: ThinkingMode | None,
 ) -> list[Reply]:
     """Return a reply to each conversation, after a thought if the model thinks; errors are returned unchanged."""
     valid = [one for one in conversations if isinstance(one, Conversation)]
@@ -287,7 +287,7 @@ def reply_to_requests(
     *,
     context: int | None,
     answer: Callable[[Sequence[Conversation]], Sequence[Reply]],
-    thinking: Thinking | None = None,
+    thinking: ThinkingMode | None = None,
 ) -> list[Reply]:
     """Return a reply to each text-only request; a request that does not fit the context gets an error."""
     conversations: list[Conversation | RowError] = []
@@ -295,10 +295,10 @@ def reply_to_requests(
         ids = tokenize_conversation(tokenizer, request.messages_with_system, thinks=thinking is not None)
         error = find_context_error(len(ids), request, context, thinking)
         conversations.append(Conversation(request, ids) if error is None else error)
-    return reply_to_valid(conversations, answer, thinking)
+    return reply_to_valid_requests(conversations, answer, thinking)
 
 
-def find_thinking(config: ModelConfig, tokenizer: Any, render: Callable[[], str] | None = None) -> Thinking | None:
+def find_thinking(config: ModelConfig, tokenizer: Any, render: Callable[[], str] | None = None) -> ThinkingMode | None:
     """Return the limits and marks of a model's thoughts, or None if the model may not think.
 
     `render` returns a prompt, which shows whether the chat template opens the thought; by default, a prompt without an
@@ -316,7 +316,7 @@ def find_thinking(config: ModelConfig, tokenizer: Any, render: Callable[[], str]
         )
     begin = tokenizer(marks[0], add_special_tokens=False).input_ids[0]
     prompt = render() if render else render_conversation(tokenizer, [Message("user", "")], thinks=True)
-    return Thinking(config.thinking_tokens, begin, marks[1], opens_thought(prompt))
+    return ThinkingMode(config.thinking_tokens, begin, marks[1], opens_thought(prompt))
 
 
 def remove_thought(text: str) -> str:

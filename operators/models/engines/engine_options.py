@@ -47,7 +47,7 @@ RESULT_OPTIONS = frozenset(
     }
 )
 """Arguments that change the model's input or arithmetic, so they enter the cells' keys."""
-REMEDIES = {
+REMEDIES_BY_OPTION = {
     "model": "set the model's `checkpoint`",
     "tokenizer": "set the model's `tokenizer`",
     "revision": "set the model's `revision`",
@@ -56,14 +56,14 @@ REMEDIES = {
     "trust_remote_code": "a checkpoint's code is never run; use a checkpoint that transformers and vLLM support",
     "hf_overrides": "edit the config.json in a copy of the checkpoint, so that the copy has its own identity",
 }
-PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]*")
+PLAIN_NAME_PATTERN = re.compile(r"[A-Za-z0-9_-]*")
 
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Raise ConfigError for an option that is not known to be safe, or whose value may refer to code or a file."""
     for name, value in options.items():
         if name not in THROUGHPUT_OPTIONS | RESULT_OPTIONS:
-            remedy = REMEDIES.get(name) or suggest(name, sorted(THROUGHPUT_OPTIONS | RESULT_OPTIONS))
+            remedy = REMEDIES_BY_OPTION.get(name) or suggest(name, sorted(THROUGHPUT_OPTIONS | RESULT_OPTIONS))
             raise ConfigError(f"model engine_options.{name}: this option cannot be set; {remedy}")
         if not _is_plain(value):
             raise ConfigError(
@@ -76,13 +76,13 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(isinstance(number, int | float) and not isinstance(number, bool) for number in value.values())
     if isinstance(value, str):
-        return PLAIN_NAME.fullmatch(value) is not None
+        return PLAIN_NAME_PATTERN.fullmatch(value) is not None
     return value is None or isinstance(value, bool | int | float)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineModel(LocalModel):
-    """A model that runs on transformers or vLLM."""
+    """Options of a model that runs on transformers or vLLM."""
 
     engine: Engine = "transformers"
     engine_options: Mapping[str, Any] = field(default_factory=dict)
@@ -101,14 +101,14 @@ class EngineModel(LocalModel):
 
 
 def find_image_limit(model: ModelConfig) -> int | None:
-    """Return the maximum number of images per question according to the engine's options, or None."""
+    """Return the maximum number of images per question that the engine's options set; None if they set none."""
     options = model.engine_options if isinstance(model, EngineModel) and model.engine == "vllm" else {}
     limits = options.get("limit_mm_per_prompt") or {}
     return int(limits["image"]) if "image" in limits else None
 
 
 def select_engine_key_options(model: EngineModel) -> dict[str, Any]:
-    """Return the engine and its options that can change a result, for the keys of cells."""
+    """Return, by name, the engine and its options that can change a result, for the keys of cells."""
     options = {
         name: dict(value) if isinstance(value, Mapping) else value
         for name, value in sorted(model.engine_options.items())

@@ -16,7 +16,7 @@ DEFAULT_READING = (
 """
 DEFAULT_READING_TOKENS = 1024
 """Maximum length, in tokens, of the text in an image, as in LongText-Bench."""
-NO_TEXT = re.compile(r"no text recogni[sz]ed\.?", re.IGNORECASE)
+NO_TEXT_PATTERN = re.compile(r"no text recogni[sz]ed\.?", re.IGNORECASE)
 
 
 class ChatReader(ThreadUsage):
@@ -35,15 +35,17 @@ class ChatReader(ThreadUsage):
         for reply in replies:
             if not isinstance(reply, RowError):
                 self.add_usage(reply.usage_with_cut)
-        return [reply if isinstance(reply, RowError) else NO_TEXT.sub("", reply.text).strip() for reply in replies]
+        return [
+            reply if isinstance(reply, RowError) else NO_TEXT_PATTERN.sub("", reply.text).strip() for reply in replies
+        ]
 
 
-def as_reader(load: Callable[[ResolvedModel[Any]], ImageGenerateModel]) -> Callable[[ResolvedModel[Any]], ChatReader]:
-    """Wrap a function that loads a chat model, so that it returns the model as a ChatReader."""
+def make_reader(load: Callable[[ResolvedModel[Any]], ImageGenerateModel]) -> Callable[[ResolvedModel[Any]], ChatReader]:
+    """Return a function that loads the same chat model as `load`, as a ChatReader."""
     return lambda model: ChatReader(load(model), model.config.reading, model.config.reading_tokens)
 
 
 def select_reading_key_options(config: Any) -> dict[str, Any]:
-    """Return the reading options that differ from the defaults, for the keys of cells."""
+    """Return, by name, the reading options that differ from the defaults, for the keys of cells."""
     own = {} if config.reading == DEFAULT_READING else {"reading": config.reading}
     return own if config.reading_tokens == DEFAULT_READING_TOKENS else {**own, "reading_tokens": config.reading_tokens}

@@ -14,15 +14,15 @@ from plumbline.operators.base.extensions import explain_missing_extra
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+SPACING_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 MAX_TOKEN_CHARACTERS = 200
 """Maximum length in characters of a token that llguidance accepts."""
 
 
-def fix_white_space(schema: str) -> str:
+def allow_only_written_spaces(schema: str) -> str:
     """Return the schema with only the white space that json.dumps writes, so that no model writes spaces forever."""
-    return json.dumps({**json.loads(schema), "x-guidance": SPACING})
+    return json.dumps({**json.loads(schema), "x-guidance": SPACING_OPTIONS})
 
 
 class SchemaGrammars:
@@ -48,7 +48,7 @@ class SchemaGrammars:
         """Return a matcher for one reply. Raise HopelessRow for a schema that cannot be enforced."""
         from llguidance import LLMatcher
 
-        matcher = LLMatcher(self.tokens, LLMatcher.grammar_from_json_schema(fix_white_space(schema)))
+        matcher = LLMatcher(self.tokens, LLMatcher.grammar_from_json_schema(allow_only_written_spaces(schema)))
         if matcher.is_error():
             reason = " ".join(matcher.get_error().split())[:300]
             raise HopelessRow(RowError("request_refused", f"the schema cannot be enforced: {reason}"))

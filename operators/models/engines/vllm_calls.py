@@ -31,18 +31,18 @@ from plumbline.operators.models.calls import (
 from plumbline.operators.models.engines.conversation import (
     Conversation,
     Reply,
-    Thinking,
+    ThinkingMode,
     decode_reply,
     find_thinking,
     render_image_conversation,
     reply_to_requests,
-    reply_to_valid,
+    reply_to_valid_requests,
     tokenize_choice,
     tokenize_rendered,
     trim_at_stop,
 )
 from plumbline.operators.models.engines.engine_options import EngineModel
-from plumbline.operators.models.engines.reply_schemas import fix_white_space
+from plumbline.operators.models.engines.reply_schemas import allow_only_written_spaces
 from plumbline.operators.models.engines.vllm_engine import (
     EngineOutput,
     ProcessedImages,
@@ -58,7 +58,7 @@ MAX_SCORED_TOKENS = 128
 """vLLM's limit on the number of `logprob_token_ids` of one request."""
 FORCING_BIAS = 1e4
 """Value added to the logit of a token to make it the likeliest."""
-TWO_IMAGES: Mapping[str, Any] = {"limit_mm_per_prompt": {"image": 2, "video": 0}}
+TWO_IMAGES_OPTIONS: Mapping[str, Any] = {"limit_mm_per_prompt": {"image": 2, "video": 0}}
 """Image limits for prompts with the source and the result of an edit. A higher limit takes no more memory, because vLLM
 reserves memory by tokens per image.
 """
@@ -111,7 +111,7 @@ class ScoringRequest(NamedTuple):
 
 
 class VllmLikelihood(ThreadUsage):
-    """A vision-language model served by an engine; may be used from several threads at once."""
+    """A vision-language model on vLLM, which serves `likelihood`, `reply` and `generate_from_images` to threads."""
 
     side_by_side = True
 
@@ -123,9 +123,9 @@ class VllmLikelihood(ThreadUsage):
         system: str | None,
         padding: tuple[int, ...] | None,
         end: int,
-        thinking: Thinking | None = None,
+        thinking: ThinkingMode | None = None,
     ) -> None:
-        """Set how images and questions are presented.
+        """Wrap a running engine, and set how images and questions are presented to it.
 
         Images are centred on a square of the colour `padding`, if given. The `system` message comes before every
         question, and the token `end` ends the turn after a choice. `thinking` is None if the model must reply at once.
@@ -144,7 +144,7 @@ class VllmLikelihood(ThreadUsage):
         return self.preprocess_several([image])
 
     def preprocess_several(self, images: Sequence[Image.Image]) -> ProcessedImages:
-        """Pad the images to squares, if configured, and process them with vLLM's own processor."""
+        """Return the images of one question, padded to squares if configured, as processed by vLLM's own processor."""
         padded = [centre_on_square(image, self.padding) for image in images]
         return self.engine.process_images(padded, self._empty_prompt(len(images)))
 
@@ -198,7 +198,7 @@ class VllmLikelihood(ThreadUsage):
             ids = self._tokenize(request.messages_with_system, image.images)
             conversations.append(Conversation(request, ids, image))
         answer = partial(_reply_to_each, self.engine, self.tokenizer)
-        return reply_to_valid(conversations, answer, self.thinking)
+        return reply_to_valid_requests(conversations, answer, self.thinking)
 
     def _tokenize_question(self, features: Sequence[ProcessedImages], question: Question) -> QuestionTokens:
         image = features[question.image]
@@ -244,9 +244,9 @@ def _plan_requests(index: int, choices: Sequence[Tokens]) -> Iterator[ScoringReq
 
 
 class VllmGenerate:
-    """A causal language model served by an engine; may be used from several threads at once."""
+    """A causal language model on vLLM, which serves the call `generate` to many threads at once."""
 
-    def __init__(self, engine: VllmEngine, tokenizer: Any, thinking: Thinking | None = None) -> None:
+    def __init__(self, engine: VllmEngine, tokenizer: Any, thinking: ThinkingMode | None = None) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
         self.thinking = thinking
@@ -290,7 +290,7 @@ def _make_sampling_params(request: Request) -> Any:
         stop=list(request.stop),
         stop_token_ids=list(request.ends),
         max_tokens=request.max_tokens,
-        structured_outputs=None if schema is None else StructuredOutputsParams(json=fix_white_space(schema)),
+        structured_outputs=None if schema is None else StructuredOutputsParams(json=allow_only_written_spaces(schema)),
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
 

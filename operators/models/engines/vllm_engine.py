@@ -44,7 +44,7 @@ ENGINE_DEFAULTS: Mapping[str, Any] = {
     "structured_outputs_config": {"backend": "guidance"},  # as with transformers (reply_schemas.py)
     "seed": 0,
 }
-CONFIGURED_ELSEWHERE = ("model", "tokenizer", "dtype", "trust_remote_code")
+OPTIONS_CONFIGURED_ELSEWHERE = ("model", "tokenizer", "dtype", "trust_remote_code")
 """Engine arguments that are set by the model's own configuration."""
 
 
@@ -97,7 +97,7 @@ class _Submission(NamedTuple):
 
 
 def make_processor(engine: Any) -> Any:
-    """Create a vLLM processor for images and prompts. Only one thread at a time may use it."""
+    """Return a new vLLM processor for images and prompts, which only one thread at a time may use."""
     from vllm.multimodal import MULTIMODAL_REGISTRY
 
     tokenizer = copy.deepcopy(engine.renderer.tokenizer)
@@ -116,7 +116,7 @@ def limit_torch_threads() -> Iterator[None]:
 
 
 class VllmEngine:
-    """A running engine; its methods may be called from any thread."""
+    """A vLLM engine that runs in a thread of its own; its methods may be called from any thread."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class VllmEngine:
         self._submitted: queue.SimpleQueue[_Submission | None] = queue.SimpleQueue()
         self._waiting: dict[str, Future[EngineOutput | Refusal]] = {}
         self._names = map(str, count())
-        self._entry = threading.Lock()
+        self._read_entry = threading.Lock()
         self._make_processor = processor
         self._idle_processors: deque[Any] = deque()
         self._images_waiting = threading.Semaphore(MAX_WAITING_IMAGES)
@@ -153,7 +153,7 @@ class VllmEngine:
         return int(self._engine.model_config.max_model_len)
 
     def run(self, prompts: Sequence[Prompt], params: Sequence[Any]) -> list[EngineOutput | Refusal]:
-        """Generate an output for each prompt with the SamplingParams at the same index; return when all are finished.
+        """Return the engine's output for each prompt, with the SamplingParams at the same index, when all are finished.
 
         Raises EngineError if the engine has failed; it cannot be used again.
         """
@@ -167,9 +167,10 @@ class VllmEngine:
         return outputs
 
     def process_images(self, images: Sequence[Image.Image], prompt_ids: Sequence[int]) -> ProcessedImages:
-        """Process images in the caller's thread; `prompt_ids` are the tokens of any prompt about these images.
+        """Return processed images, computed in the caller's thread.
 
-        Each image gets a unique name, so that the engine does not hash its pixels for every request.
+        `prompt_ids` are the tokens of any prompt about these images. Each image gets a unique name, so that the engine
+        does not hash its pixels for every request.
         """
         names = [next(self._names) for _ in images]
         try:  # a processor must not be used by two threads at once
@@ -198,7 +199,7 @@ class VllmEngine:
                 rendered: Any = prompt.image.make_prompt(prompt.ids)
             else:
                 (rendered,) = self._engine.renderer.render_cmpl([{"prompt_token_ids": list(prompt.ids)}])
-            with self._entry:
+            with self._read_entry:
                 if self._failure is not None:
                     raise _make_engine_error(self._failure)
                 self._submitted.put(_Submission(rendered, params, future))
@@ -230,7 +231,7 @@ class VllmEngine:
             failure: BaseException = RuntimeError("the engine was closed")
         except BaseException as error:
             failure = error
-        with self._entry:
+        with self._read_entry:
             self._failure = failure  # later requests fail at submission
         abandoned = list(self._waiting.values())
         while not self._submitted.empty():
@@ -265,9 +266,10 @@ class VllmEngine:
 
 
 def start_engine(model: ResolvedModel[EngineModel], *, defaults: Mapping[str, Any] | None = None) -> VllmEngine:
-    """Start an engine for a checkpoint; the model's `engine_options` are vLLM's EngineArgs and override `defaults`.
+    """Return a running vLLM engine for a checkpoint.
 
-    Raises ModelError if vLLM is not installed, does not have one of the options, or does not load the checkpoint.
+    The model's `engine_options` are vLLM's EngineArgs and override `defaults`. Raises ModelError if vLLM is not
+    installed, does not have one of the options, or does not load the checkpoint.
     """
     find_device(model)  # raises ModelError if it needs a GPU that torch does not see
     # vLLM reads these variables when it is imported; the cluster's operator may have set them already
@@ -302,7 +304,7 @@ def make_engine_arguments(on_gpu: bool, options: Mapping[str, Any]) -> dict[str,
     With "ray", which vLLM might choose by default, it would ask Ray for the same number of GPUs again, which the actor
     already occupies, and wait forever.
     """
-    clash = sorted(set(options) & set(CONFIGURED_ELSEWHERE))
+    clash = sorted(set(options) & set(OPTIONS_CONFIGURED_ELSEWHERE))
     if clash:
         raise ModelError(
             f"vLLM option {clash[0]!r} is set by the model's own configuration; leave it out of the options"

@@ -13,27 +13,27 @@ from plumbline.operators.models.model import ModelConfig
 
 NAMES = {
     "clip_flant5": "clip_flant5:FAMILY",
-    "clip": "dual_encoders:CLIP",
-    "open_clip": "dual_encoders:OPEN_CLIP",
-    "pyramid_clip": "dual_encoders:PYRAMID_CLIP",
-    "siglip": "dual_encoders:SIGLIP",
-    "align": "dual_encoders:ALIGN",
-    "dino": "embedders:DINO",
-    "blip_itm": "blip:BLIP_ITM",
-    "imagereward": "blip:IMAGEREWARD",
-    "captioner": "image_to_text:CAPTIONER",
-    "florence2": "image_to_text:FLORENCE2",
-    "causal_lm": "language_models:CAUSAL_LM",
-    "t5": "language_models:T5",
+    "clip": "dual_encoders:CLIP_FAMILY",
+    "open_clip": "dual_encoders:OPEN_CLIP_FAMILY",
+    "pyramid_clip": "dual_encoders:PYRAMID_CLIP_FAMILY",
+    "siglip": "dual_encoders:SIGLIP_FAMILY",
+    "align": "dual_encoders:ALIGN_FAMILY",
+    "dino": "embedders:DINO_FAMILY",
+    "blip_itm": "blip:BLIP_ITM_FAMILY",
+    "imagereward": "blip:IMAGEREWARD_FAMILY",
+    "captioner": "image_to_text:CAPTIONER_FAMILY",
+    "florence2": "image_to_text:FLORENCE2_FAMILY",
+    "causal_lm": "language_models:CAUSAL_LM_FAMILY",
+    "t5": "language_models:T5_FAMILY",
     "vlm": "vlm:FAMILY",
     "instructblip": "blip:INSTRUCTBLIP_FAMILY",
     "blip2": "blip:BLIP2_FAMILY",
     "blip_vqa": "blip:BLIP_VQA_FAMILY",
-    "grounding_dino": "detectors:GROUNDING_DINO",
-    "owlv2": "detectors:OWLV2",
-    "got_ocr2": "image_to_text:GOT_OCR2",
-    "nli": "language_models:NLI",
-    "sentences": "embedders:SENTENCES",
+    "grounding_dino": "detectors:GROUNDING_DINO_FAMILY",
+    "owlv2": "detectors:OWLV2_FAMILY",
+    "got_ocr2": "image_to_text:GOT_OCR2_FAMILY",
+    "nli": "language_models:NLI_FAMILY",
+    "sentences": "embedders:SENTENCES_FAMILY",
     "openai": "openai:FAMILY",
 }
 """For each family, the module of this package and the attribute that define it, in the order used by messages."""
@@ -48,7 +48,10 @@ def list_families_serving(call: Call) -> str:
 
 
 def model_config(**options: Any) -> ModelConfig:
-    """Create the configuration of a model from its options. Raise ConfigError for an invalid or unknown option."""
+    """Return a model's configuration with these options; raise ConfigError for an invalid or unknown option.
+
+    The options must include `family`.
+    """
     own = drop_foreign_options(options)
     family = FAMILIES[own["family"]]
     unknown = sorted(own.keys() - family.options)

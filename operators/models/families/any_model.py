@@ -11,7 +11,7 @@ from plumbline.operators.models.families import FAMILIES, drop_foreign_options
 from plumbline.operators.models.model import ModelConfig
 
 
-def _family_of(options: Any) -> str | None:
+def _get_family(options: Any) -> str | None:
     family = options.get("family") if isinstance(options, Mapping) else getattr(options, "family", None)
     return str(family) if family is not None else None
 
@@ -20,5 +20,5 @@ if TYPE_CHECKING:
     AnyModel = ModelConfig
 else:
     _TAGGED = [Annotated[family.config, Tag(name)] for name, family in FAMILIES.items()]
-    AnyModel = Annotated[reduce(or_, _TAGGED), Discriminator(_family_of), BeforeValidator(drop_foreign_options)]
+    AnyModel = Annotated[reduce(or_, _TAGGED), Discriminator(_get_family), BeforeValidator(drop_foreign_options)]
     """A model's options; pydantic selects the class according to `family`."""

@@ -9,7 +9,7 @@ from PIL import Image
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.calls import PixelRule
 from plumbline.operators.models.checkpoints.parts import (
-    CONVERT_AGAIN,
+    CONVERT_AGAIN_REMEDY,
     QFORMER_TOKENIZER,
     Checkpoint,
     Fields,
@@ -103,11 +103,15 @@ def _match_probability(logits: "torch.Tensor") -> "torch.Tensor":
     return logits.float().softmax(dim=-1)[:, 1]
 
 
-MATCHING = {model.architecture: model for model in (BlipMatching, Blip2Matching)}
-BLIP_ITM = Family(
-    loads={"similarity": lambda model: MATCHING[find_architecture(read_fields(model.parts["checkpoint"]))].load(model)},
+MATCHING_MODELS = {model.architecture: model for model in (BlipMatching, Blip2Matching)}
+BLIP_ITM_FAMILY = Family(
+    loads={
+        "similarity": lambda model: MATCHING_MODELS[find_architecture(read_fields(model.parts["checkpoint"]))].load(
+            model
+        )
+    },
     form="a BlipForImageTextRetrieval or a Blip2ForImageTextRetrieval",
-    suits=lambda fields: find_architecture(fields) in MATCHING,
+    suits=lambda fields: find_architecture(fields) in MATCHING_MODELS,
     files=(TOKENIZER, IMAGES),
     measures=("match", "cosine"),
 )
@@ -135,11 +139,11 @@ class ImageRewardSimilarity(JointEncoder):
         return rewards
 
 
-IMAGEREWARD = Family(
+IMAGEREWARD_FAMILY = Family(
     loads={"similarity": ImageRewardSimilarity.load},
     form="an ImageReward folder from jobs.convert",
     suits=lambda fields: find_architecture(fields) == "ImageReward",
-    files=(TOKENIZER, Files("checkpoint", ("preprocessor_config.json",), CONVERT_AGAIN)),
+    files=(TOKENIZER, Files("checkpoint", ("preprocessor_config.json",), CONVERT_AGAIN_REMEDY)),
     measures=("reward",),
 )
 """A BLIP with a regression head that predicts human ratings of an image for its prompt (Xu et al. 2023).
@@ -148,18 +152,18 @@ The release consists of weights without a configuration; `plumbline convert` tur
 """
 
 
-BLIP_VQA = VqaProfile(name="blip_vqa", question="blip")
+BLIP_VQA_PROFILE = VqaProfile(name="blip_vqa", question="blip")
 BLIP_VQA_FAMILY = Family(
     loads={"likelihood": defer_import("networks.blip:BlipVqaLikelihood.load")},
     form="a BlipForQuestionAnswering",
     suits=lambda fields: find_architecture(fields) == "BlipForQuestionAnswering",
     files=(TOKENIZER, IMAGES),
-    profile=lambda config, fields: BLIP_VQA,
+    profile=lambda config, fields: BLIP_VQA_PROFILE,
 )
 """BLIP for question answering (Li et al. 2022): a text encoder that attends to the image, and a decoder for answers."""
 
 
-BLIP2 = VqaProfile(name="blip2", question="blip2")
+BLIP2_PROFILE = VqaProfile(name="blip2", question="blip2")
 """Profile of BLIP-2 with FlanT5. It uses InstructBLIP's question, because both have the same FlanT5, but without the
 `Question: ` that BLIP-2's template adds.
 """
@@ -174,16 +178,19 @@ BLIP2_FAMILY = Family(
     form="'blip-2' with a T5 as its language model",
     suits=lambda fields: fields["model_type"] == "blip-2" and _has_t5(fields),
     files=(TOKENIZER, IMAGES),
-    profile=lambda config, fields: BLIP2,
+    profile=lambda config, fields: BLIP2_PROFILE,
 )
 """BLIP-2 with FlanT5 as a VQA model (Li et al. 2023)."""
 
 
-INSTRUCTBLIP = VqaProfile(name="instructblip", question="instructblip")
+INSTRUCTBLIP_PROFILE = VqaProfile(name="instructblip", question="instructblip")
 
 
 def _find_qformer_tokenizer(config: LocalModel, checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
-    """Find the Q-Former's tokenizer in a local folder; for a hub model, the commit already identifies it."""
+    """Return the Q-Former's tokenizer as a further part of a local folder; raise ModelError if it is missing.
+
+    For a hub model the result is empty, because the commit already identifies the tokenizer.
+    """
     part = checkpoint.part
     if not any(part.file(f"{QFORMER_TOKENIZER}/{name}") for name in ("tokenizer.json", "vocab.txt")):
         raise ModelError(
@@ -201,6 +208,6 @@ INSTRUCTBLIP_FAMILY = Family(
     suits=lambda fields: fields["model_type"] == "instructblip" and _has_t5(fields),
     files=(TOKENIZER, IMAGES),
     parts=_find_qformer_tokenizer,
-    profile=lambda config, fields: INSTRUCTBLIP,
+    profile=lambda config, fields: INSTRUCTBLIP_PROFILE,
 )
 """InstructBLIP with FlanT5 as a VQA model (Dai et al. 2023), with questions as in the VQAScore release."""

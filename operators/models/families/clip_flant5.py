@@ -18,7 +18,7 @@ from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, defer_i
 from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM, VqaProfile
 
-CLIP_FLANT5 = VqaProfile(name="clip_flant5", question="released", system=VICUNA_SYSTEM, pads_images=True)
+CLIP_FLANT5_PROFILE = VqaProfile(name="clip_flant5", question="released", system=VICUNA_SYSTEM, pads_images=True)
 REQUIRED_FIELDS = ("d_model", "mm_vision_tower", "mm_vision_select_layer")
 SUPPORTED_FIELDS = {"mm_projector_type": "mlp2x_gelu", "mm_vision_select_feature": "patch"}
 
@@ -43,7 +43,11 @@ class ClipFlanT5Model(LocalModel):
 
 
 def _find_tower(config: ClipFlanT5Model, checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
-    """Find the CLIP checkpoint that config.json names; its weights are needed only if the checkpoint lacks them."""
+    """Return the vision tower, a CLIP checkpoint that the options or config.json name, as a further part.
+
+    Its weights are needed only if the CLIP-FlanT5 checkpoint lacks them. Raise ModelError if the tower or the
+    checkpoint is not supported.
+    """
     part, fields = checkpoint.part, checkpoint.fields
     for name in REQUIRED_FIELDS:
         if name not in fields:
@@ -74,5 +78,5 @@ FAMILY = Family(
     files=(TOKENIZER, IMAGES._replace(part="vision_tower")),
     parts=_find_tower,
     options_in_key=lambda config, profile: {"padding": config.padding, "system": config.system},
-    profile=lambda config, fields: CLIP_FLANT5.with_system(config.system),
+    profile=lambda config, fields: CLIP_FLANT5_PROFILE.with_system(config.system),
 )

@@ -16,7 +16,7 @@ from plumbline.operators.models.networks.loaded import LoadedImageModel, SizedTe
 if TYPE_CHECKING:
     import torch
 
-TOO_LONG = "the phrase to detect takes {} tokens, beyond the detector's context of {}; shorten the prompt"
+TOO_LONG_MESSAGE = "the phrase to detect takes {} tokens, beyond the detector's context of {}; shorten the prompt"
 
 
 class _Search(NamedTuple):
@@ -56,7 +56,7 @@ class GroundingDino(LoadedImageModel):
         def find(group: list[_Search]) -> Sequence[list[Box] | RowError]:
             tokens = len(group[0].ids)
             if tokens > context:
-                return [RowError("prompt_too_long", TOO_LONG.format(tokens, context))] * len(group)
+                return [RowError("prompt_too_long", TOO_LONG_MESSAGE.format(tokens, context))] * len(group)
             return isolate(lambda batch: call_in_batches(self._find, batch, size=self.pair_batch), group)
 
         return call_by_group(find, searches, key=lambda search: (search.image.tensor.shape, len(search.ids)))
@@ -87,7 +87,7 @@ class GroundingDino(LoadedImageModel):
         return found
 
 
-GROUNDING_DINO = Family(
+GROUNDING_DINO_FAMILY = Family(
     oldest_transformers="5.16",  # earlier releases fail in bfloat16
     loads={"detect": GroundingDino.load},
     form="a GroundingDinoForObjectDetection",
@@ -97,7 +97,7 @@ GROUNDING_DINO = Family(
 )
 
 
-class Candidates(NamedTuple):
+class BoxCandidates(NamedTuple):
     """Candidate boxes of one image with their features, and the size of the image."""
 
     features: "torch.Tensor"
@@ -116,31 +116,31 @@ class Owlv2(LoadedImageModel):
     def preprocess(self, image: Image.Image) -> SizedTensor:
         return SizedTensor(super().preprocess(image), image.width, image.height)
 
-    def encode(self, pixels: Sequence[SizedTensor]) -> list[Candidates]:
-        def encode(images: Sequence[SizedTensor]) -> list[Candidates]:
+    def encode(self, pixels: Sequence[SizedTensor]) -> list[BoxCandidates]:
+        def encode(images: Sequence[SizedTensor]) -> list[BoxCandidates]:
             grid, _ = self.model.image_embedder(pixel_values=self.batch([image.tensor for image in images]))
             features = grid.flatten(1, 2)
             boxes = self.model.box_predictor(features, grid)
             return [
-                Candidates(feature, box, image.width, image.height)
+                BoxCandidates(feature, box, image.width, image.height)
                 for feature, box, image in zip(features, boxes, images, strict=True)
             ]
 
         return call_in_batches(encode, pixels, size=self.image_batch)
 
     def detect(
-        self, features: Sequence[Candidates], requests: Sequence[DetectionRequest]
+        self, features: Sequence[BoxCandidates], requests: Sequence[DetectionRequest]
     ) -> list[list[Box] | RowError]:
         return isolate(lambda batch: [self._find(features[one.image], one) for one in batch], requests)
 
-    def _find(self, candidates: Candidates, request: DetectionRequest) -> list[Box]:
+    def _find(self, candidates: BoxCandidates, request: DetectionRequest) -> list[Box]:
         import torch
 
         context = int(self.model.config.text_config.max_position_embeddings)
         inputs = self.tokenizer(request.phrase, padding="max_length", max_length=context, return_tensors="pt")
         tokens = inputs.input_ids.shape[1]
         if tokens > context:
-            raise HopelessRow(RowError("prompt_too_long", TOO_LONG.format(tokens, context)))
+            raise HopelessRow(RowError("prompt_too_long", TOO_LONG_MESSAGE.format(tokens, context)))
         ids, mask = inputs.input_ids.to(self.model.device), inputs.attention_mask.to(self.model.device)
         with torch.inference_mode():
             query = self.model.owlv2.get_text_features(input_ids=ids, attention_mask=mask).pooler_output
@@ -155,7 +155,7 @@ class Owlv2(LoadedImageModel):
         return [Box(request.phrase, score, *corners) for score, corners in scored]
 
 
-OWLV2 = Family(
+OWLV2_FAMILY = Family(
     loads={"detect": Owlv2.load},
     form="an Owlv2ForObjectDetection",
     suits=lambda fields: fields.get("model_type") == "owlv2",

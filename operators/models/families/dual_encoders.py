@@ -8,7 +8,7 @@ from PIL import Image
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.calls import PixelRule
 from plumbline.operators.models.checkpoints.parts import (
-    CONVERT_AGAIN,
+    CONVERT_AGAIN_REMEDY,
     Fields,
     Part,
     find_architecture,
@@ -18,7 +18,7 @@ from plumbline.operators.models.checkpoints.parts import (
 )
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, Files
 from plumbline.operators.models.model import LocalModel, ResolvedModel
-from plumbline.operators.models.networks.similarity import COSINE, CosineVqa, Towers, clean_text
+from plumbline.operators.models.networks.similarity import COSINE_PROFILE, CosineVqa, Towers, clean_text
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +36,7 @@ def _make_dual_encoder_family(towers: type[Towers], **options: Any) -> Family[Lo
             "likelihood": lambda model: CosineVqa(towers.load(model)),
         },
         "files": (TOKENIZER, IMAGES),
-        "profile": lambda config, fields: COSINE,
+        "profile": lambda config, fields: COSINE_PROFILE,
         "measures": ("cosine", "logit"),
         "compares": ("prompt", "caption", "source", "change"),
     }
@@ -60,12 +60,12 @@ class ClipSimilarity(Towers):
         return load_pixel_transform(model.folder("checkpoint"), pad_to_square=False)
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> "torch.Tensor":
-        """Return the image prepared by the rule, (3, height, width)."""
+        """Return the image (3, height, width), preprocessed as the rule says."""
         rules = {"processor": self.processor, "released": self.released, "padded": self.padding}
         return self.pixels.pin(rules[rule](image))
 
 
-CLIP = _make_dual_encoder_family(
+CLIP_FAMILY = _make_dual_encoder_family(
     ClipSimilarity, form="'clip'", suits=lambda fields: fields["model_type"] == "clip", pixels=get_args(PixelRule)
 )
 """CLIP, including PickScore, which is a CLIP trained on human preferences."""
@@ -154,7 +154,7 @@ def _check_open_clip(config: LocalModel, parts: Mapping[str, Part], fields: Fiel
             )
 
 
-OPEN_CLIP = _make_dual_encoder_family(
+OPEN_CLIP_FAMILY = _make_dual_encoder_family(
     OpenClipSimilarity,
     weights_file=OPEN_CLIP_WEIGHTS,
     read=_read_open_clip,
@@ -194,12 +194,12 @@ class PyramidClipSimilarity(ClipSimilarity):
         return self.pixels.pin(self.released(image))
 
 
-PYRAMID_CLIP = _make_dual_encoder_family(
+PYRAMID_CLIP_FAMILY = _make_dual_encoder_family(
     PyramidClipSimilarity,
     loads={"similarity": PyramidClipSimilarity.load, "embedding": PyramidClipSimilarity.load},
     form=f"a {PYRAMID_ARCHITECTURE} folder from jobs.convert",
     suits=lambda fields: find_architecture(fields) == PYRAMID_ARCHITECTURE,
-    files=(TOKENIZER, Files("checkpoint", ("preprocessor_config.json",), CONVERT_AGAIN)),
+    files=(TOKENIZER, Files("checkpoint", ("preprocessor_config.json",), CONVERT_AGAIN_REMEDY)),
     profile=None,  # so it is not a VQA model
 )
 """A CLIP with convolutions over its patches, whose text embedding depends on all tokens (Gao et al. 2022).
@@ -238,7 +238,7 @@ class SiglipSimilarity(Towers):
         return batch | {"pixel_values": self.batch([each["pixel_values"] for each in pixels])}
 
 
-SIGLIP = _make_dual_encoder_family(
+SIGLIP_FAMILY = _make_dual_encoder_family(
     SiglipSimilarity,
     form="'siglip' or 'siglip2'",
     suits=lambda fields: fields["model_type"] in ("siglip", "siglip2"),
@@ -266,5 +266,5 @@ class Align(Towers):
         return float(1 / self.model.temperature.item())
 
 
-ALIGN = _make_dual_encoder_family(Align, form="'align'", suits=lambda fields: fields["model_type"] == "align")
+ALIGN_FAMILY = _make_dual_encoder_family(Align, form="'align'", suits=lambda fields: fields["model_type"] == "align")
 """ALIGN, which embeds images with an EfficientNet and texts with a BERT (Jia et al. 2021)."""

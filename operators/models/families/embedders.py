@@ -65,7 +65,7 @@ class DinoSimilarity(LoadedImageModel):
         return [ComparisonResult(float(features[image] @ features[source]), truncated=False) for image, source in both]
 
 
-DINO = Family(
+DINO_FAMILY = Family(
     loads={"similarity": DinoSimilarity.load},
     form="'vit', 'dinov2' or 'dinov2_with_registers'",
     suits=lambda fields: fields["model_type"] in ("vit", "dinov2", "dinov2_with_registers"),
@@ -126,7 +126,7 @@ def _check_pooling(config: LocalModel, parts: Mapping[str, Part], fields: Fields
         raise ModelError(f"{part.source}: 1_Pooling/config.json does not use mean pooling; use a checkpoint that does")
 
 
-SENTENCES = Family(
+SENTENCES_FAMILY = Family(
     loads={"embedding": SentenceEmbedder.load},
     form="an encoder such as BertModel",
     suits=lambda fields: (

@@ -78,7 +78,7 @@ def _is_captioner(fields: Fields) -> bool:
     return find_architecture(fields) in (BLIP_ARCHITECTURE, "GitForCausalLM")
 
 
-CAPTIONER = Family(
+CAPTIONER_FAMILY = Family(
     loads={"generate_from_images": Captioner.load},
     form="a BlipForConditionalGeneration, a GitForCausalLM or a BLIP-2 with an OPT",
     suits=_is_captioner,
@@ -94,7 +94,7 @@ MAX_REGION_TOKENS = 1024
 """Maximum number of tokens of a reply with text or regions, as in the authors' code."""
 N_BINS = 1000
 """Number of bins into which the width and height of an image are divided."""
-LABELLED_BOXES = re.compile(r"(?<![^<>])([^<>]+)((?:<loc_\d+>){4,})")
+LABELLED_BOXES_PATTERN = re.compile(r"(?<![^<>])([^<>]+)((?:<loc_\d+>){4,})")
 BOX_PATTERN = re.compile(r"<loc_(\d+)><loc_(\d+)><loc_(\d+)><loc_(\d+)>")
 
 
@@ -124,11 +124,11 @@ class Florence2(LoadedImageModel):
         self, features: Sequence[SizedTensor], requests: Sequence[ImageRequest]
     ) -> list[Generation | RowError]:
         tasks = [(features[one.image], CAPTION_INSTRUCTION, one.request.max_tokens) for one in requests]
-        return isolate(lambda batch: [self._decode(reply) for reply in self._replies(batch)], tasks)
+        return isolate(lambda batch: [self._decode(reply) for reply in self._generate_replies(batch)], tasks)
 
     def regions(self, features: Sequence[SizedTensor]) -> list[list[Region] | RowError]:
         def describe(images: Sequence[SizedTensor]) -> list[list[Region]]:
-            replies = self._replies([(image, REGIONS_INSTRUCTION, MAX_REGION_TOKENS) for image in images])
+            replies = self._generate_replies([(image, REGIONS_INSTRUCTION, MAX_REGION_TOKENS) for image in images])
             return [
                 parse_regions(self.tokenizer.decode(reply, skip_special_tokens=False), image.width, image.height)
                 for reply, image in zip(replies, images, strict=True)
@@ -138,13 +138,16 @@ class Florence2(LoadedImageModel):
 
     def ocr(self, features: Sequence[SizedTensor]) -> list[str | RowError]:
         def read(images: Sequence[SizedTensor]) -> list[str]:
-            replies = self._replies([(image, OCR_INSTRUCTION, MAX_REGION_TOKENS) for image in images])
+            replies = self._generate_replies([(image, OCR_INSTRUCTION, MAX_REGION_TOKENS) for image in images])
             return [self._decode(reply).text for reply in replies]
 
         return isolate(read, features)
 
-    def _replies(self, tasks: Sequence[tuple[SizedTensor, str, int]]) -> list[list[int]]:
-        """Return the tokens of the reply to each task (image, instruction, maximum length), including the end token."""
+    def _generate_replies(self, tasks: Sequence[tuple[SizedTensor, str, int]]) -> list[list[int]]:
+        """Return the tokens of the reply to each task (image, instruction, maximum length).
+
+        They include the end token unless the reply reached the maximum length.
+        """
 
         def reply(group: Sequence[tuple[SizedTensor, str, int]]) -> list[list[int]]:
             generate = partial(self._generate, task=group[0][1], limit=group[0][2])
@@ -180,12 +183,13 @@ class Florence2(LoadedImageModel):
 
 
 def parse_regions(reply: str, width: int, height: int) -> list[Region]:
-    """Parse the regions in a reply: a label, followed by four coordinates per box, in thousandths of the image.
+    """Return the regions in a reply: each has a label, followed by four coordinates per box.
 
-    Coordinates are converted to the pixel at the middle of their bin, as in the authors' code.
+    Coordinates are in thousandths of the image; they are converted to the pixel at the middle of their bin, as in the
+    authors' code.
     """
     regions = []
-    for label, boxes in LABELLED_BOXES.findall(re.sub(r"</?s>|<pad>", "", reply)):
+    for label, boxes in LABELLED_BOXES_PATTERN.findall(re.sub(r"</?s>|<pad>", "", reply)):
         for box in BOX_PATTERN.findall(boxes) if label.strip() else []:
             sides = (width, height) * 2
             corners = [int((int(bin) + 0.5) * side / N_BINS) for bin, side in zip(box, sides, strict=True)]
@@ -193,7 +197,7 @@ def parse_regions(reply: str, width: int, height: int) -> list[Region]:
     return regions
 
 
-FLORENCE2 = Family(
+FLORENCE2_FAMILY = Family(
     loads=dict.fromkeys(("generate_from_images", "regions", "ocr"), Florence2.load),
     form="a Florence2ForConditionalGeneration of transformers' own layout (the florence-community repositories)",
     suits=lambda fields: fields["model_type"] == "florence2" and "auto_map" not in fields,
@@ -255,7 +259,7 @@ class GotOcr2(LoadedImageModel):
         return [str(self.tokenizer.decode(ids, skip_special_tokens=True)).strip() for ids in texts]
 
 
-GOT_OCR2 = Family(
+GOT_OCR2_FAMILY = Family(
     loads={"ocr": GotOcr2.load},
     form="a GotOcr2ForConditionalGeneration",
     suits=lambda fields: find_architecture(fields) == "GotOcr2ForConditionalGeneration",

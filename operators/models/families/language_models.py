@@ -7,14 +7,14 @@ from plumbline.operators.base.batches import call_in_batches
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import Fields, Part, find_architecture, read_fields, read_subfields
 from plumbline.operators.models.engines.engine_options import EngineModel, select_engine_key_options
-from plumbline.operators.models.families.blip import BLIP2
+from plumbline.operators.models.families.blip import BLIP2_PROFILE
 from plumbline.operators.models.family import Family, defer_import
 from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.networks.loaded import LoadedModel
 from plumbline.operators.models.vqa_profiles import VqaProfile
 
-TEXT_ONLY = VqaProfile(name="text_only")
-CAUSAL_LM = Family(
+TEXT_ONLY_PROFILE = VqaProfile(name="text_only")
+CAUSAL_LM_FAMILY = Family(
     config=EngineModel,
     loads={
         "generate": defer_import("networks.causal_lm:CausalLM.load"),
@@ -26,7 +26,7 @@ CAUSAL_LM = Family(
     suits=lambda fields: (
         find_architecture(fields).endswith(("ForCausalLM", "LMHeadModel")) and fields["model_type"] != "fuyu"
     ),
-    profile=lambda config, fields: TEXT_ONLY,
+    profile=lambda config, fields: TEXT_ONLY_PROFILE,
 )
 """Decoder-only language models."""
 
@@ -35,13 +35,13 @@ def _is_t5(fields: Fields) -> bool:
     return find_architecture(fields) == "T5ForConditionalGeneration"
 
 
-TEXT_ONLY_T5 = VqaProfile(name="text_only_t5", question=BLIP2.question)
+TEXT_ONLY_T5_PROFILE = VqaProfile(name="text_only_t5", question=BLIP2_PROFILE.question)
 """Profile of a T5 that sees no image. It uses BLIP-2's question, because BLIP-2's language model is a FlanT5."""
-T5 = Family(
+T5_FAMILY = Family(
     loads={"likelihood": defer_import("networks.text_only:TextOnlyT5.load")},
     form="a T5ForConditionalGeneration",
     suits=_is_t5,
-    profile=lambda config, fields: TEXT_ONLY_T5,
+    profile=lambda config, fields: TEXT_ONLY_T5_PROFILE,
 )
 """Encoder-decoder models such as Flan-T5 ("What makes a good metric?", ablation 4)."""
 
@@ -129,7 +129,7 @@ def find_entailment_label(id2label: Mapping[Any, str]) -> int | None:
     return int(named[0]) if len(named) == 1 and str(named[0]).isdecimal() else None
 
 
-NLI = Family(
+NLI_FAMILY = Family(
     loads={
         "entailment": lambda model: (
             Seq2SeqNli if _is_t5(read_fields(model.parts["checkpoint"])) else CrossEncoderNli

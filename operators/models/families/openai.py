@@ -22,7 +22,7 @@ from PIL import Image
 
 from plumbline.operators.base.batches import count_calls
 from plumbline.operators.base.errors import HopelessRow, ModelError, RowError, hide_secrets, install_remedy
-from plumbline.operators.base.stopping import STOP, STOPPED
+from plumbline.operators.base.stopping import STOP_REQUESTED, STOPPED_ERROR
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.calls import (
     MAX_ANSWER_TOKENS,
@@ -34,9 +34,9 @@ from plumbline.operators.models.calls import (
     Request,
     ThreadUsage,
 )
-from plumbline.operators.models.engines.conversation import THOUGHT_TOO_LONG, remove_thought
+from plumbline.operators.models.engines.conversation import THOUGHT_TOO_LONG_MESSAGE, remove_thought
 from plumbline.operators.models.engines.engine_options import select_thinking_key_options
-from plumbline.operators.models.engines.reading import as_reader, select_reading_key_options
+from plumbline.operators.models.engines.reading import make_reader, select_reading_key_options
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.service_config import ServiceModel
@@ -45,8 +45,8 @@ from plumbline.operators.models.vqa_profiles import VqaProfile
 if TYPE_CHECKING:
     from openai import APIStatusError, OpenAI
 
-OPENAI = VqaProfile(name="openai", lettered=True, several_images=True)
-MAX_TEXT_REPLY = 16_000_000
+OPENAI_PROFILE = VqaProfile(name="openai", lettered=True, several_images=True)
+MAX_TEXT_REPLY_BYTES = 16_000_000
 """Maximum size of a text reply in bytes: enough for the longest thought and the top_logprobs of every token."""
 TRANSIENT_STATUSES = (408, 409, 429)
 """Statuses, in addition to 5xx, for which a later attempt may succeed; the SDK also retries them."""
@@ -56,9 +56,9 @@ POLICY_CODES = ("content_policy_violation", "moderation_blocked", "content_filte
 """Error codes for a request that violates the service's policy."""
 NO_QUOTA_SECONDS = 60.0
 """Seconds without new requests after the service has reported that the account has no quota left."""
-TOP_TOKENS = 20
+N_TOP_TOKENS = 20
 """Number of likeliest first tokens to request: the maximum for OpenAI and, by default, for vLLM."""
-LOGPROB_ARGUMENTS: Mapping[str, Any] = {"logprobs": True, "top_logprobs": TOP_TOKENS}
+LOGPROB_ARGUMENTS: Mapping[str, Any] = {"logprobs": True, "top_logprobs": N_TOP_TOKENS}
 MAX_IMAGE_BYTES = 20_000_000
 """Maximum size of an encoded image in bytes, which is OpenAI's limit."""
 MIN_SECRET_LENGTH = 8
@@ -97,7 +97,10 @@ class RequestPacer:
 
 
 class OpenAiService(ThreadUsage, ABC):
-    """An OpenAI-compatible service. At most `concurrency` requests run at once, across all threads."""
+    """Base class of models at an OpenAI-compatible service.
+
+    At most `concurrency` requests run at once, across all threads.
+    """
 
     def __init__(self, client: "OpenAI", model: ResolvedModel[Any]) -> None:
         super().__init__()
@@ -111,7 +114,7 @@ class OpenAiService(ThreadUsage, ABC):
 
     @abstractmethod
     def _send(self, arguments: Mapping[str, Any]) -> Any:
-        """Send one request and return the endpoint's answer."""
+        """Send one request with these arguments of the SDK's method; return the SDK's answer."""
 
     def _send_all(self, http_requests: Sequence[HttpRequest]) -> list[Any]:
         """Return the result of each request, and add the requests' usage to the usage of this thread."""
@@ -134,8 +137,8 @@ class OpenAiService(ThreadUsage, ABC):
 
         from plumbline.operators.models.service_replies import ReplyRefused
 
-        if STOP.is_set():
-            return STOPPED, Usage()
+        if STOP_REQUESTED.is_set():
+            return STOPPED_ERROR, Usage()
         if self.no_quota is not None and time.monotonic() < self.no_quota[0] + NO_QUOTA_SECONDS:
             return self.no_quota[1], Usage()
         try:
@@ -152,7 +155,7 @@ class OpenAiService(ThreadUsage, ABC):
             problem = "returned an answer that is not JSON"
         except RecursionError:
             problem = "returned an answer that nests too deeply"
-        return self._unavailable_error(problem), Usage()
+        return self._make_unavailable_error(problem), Usage()
 
     def _read_status_error(self, error: "APIStatusError") -> RowError:
         """Return the row error for an HTTP status. Raise ModelError if all other requests would fail too."""
@@ -180,16 +183,16 @@ class OpenAiService(ThreadUsage, ABC):
         if error.code in POLICY_CODES:
             return RowError("reply_refused", f"{self.name} would not answer: {reason}")
         if status in TRANSIENT_STATUSES or status >= 500:
-            return self._unavailable_error(f"answered {status} ({reason})")
+            return self._make_unavailable_error(f"answered {status} ({reason})")
         return RowError("request_refused", f"{self.service} answered {status}: {reason}")
 
-    def _unavailable_error(self, problem: str) -> RowError:
+    def _make_unavailable_error(self, problem: str) -> RowError:
         message = f"{self.service} {problem}, with max_retries {self.config.max_retries}"
         return RowError("model_unavailable", message, retryable=True)
 
 
 class OpenAiModel(OpenAiService):
-    """A chat model at an OpenAI-compatible endpoint."""
+    """A chat model at an OpenAI-compatible endpoint, which serves calls with and without images."""
 
     side_by_side = True
 
@@ -205,7 +208,7 @@ class OpenAiModel(OpenAiService):
         return self._send_all([HttpRequest(self._make_arguments(request), self._read_reply) for request in requests])
 
     def preprocess(self, image: Image.Image) -> tuple[bytes, ...]:
-        """Encode the image as PNG, which is lossless, or as JPEG, as configured."""
+        """Return the image as encoded bytes, PNG or JPEG as configured, in a tuple with one element."""
         return self.preprocess_several([image])
 
     def preprocess_several(self, images: Sequence[Image.Image]) -> tuple[bytes, ...]:
@@ -240,7 +243,7 @@ class OpenAiModel(OpenAiService):
         """Return the log-probability of every choice as the first token of the answer, and 0 for its end token.
 
         Services do not report the probability of the end token. A question gets an error if one of its choices is not
-        among the TOP_TOKENS likeliest tokens, ignoring case and white space. A choice of several words is never a
+        among the N_TOP_TOKENS likeliest tokens, ignoring case and white space. A choice of several words is never a
         single token, so no request is sent for it.
         """
         http_requests, errors = [], {}
@@ -299,7 +302,7 @@ class OpenAiModel(OpenAiService):
         return create(**_rename_limit(self.limit_name, arguments))
 
     def _make_arguments(self, request: Request, images: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the arguments of a request, with the images, as data URLs, in its first message."""
+        """Return the SDK's arguments for a request, by name; its first message contains the images (data URLs)."""
         first, *others = request.messages
         content: Any = first.text
         if images:
@@ -329,14 +332,14 @@ class OpenAiModel(OpenAiService):
         return arguments
 
     def _read_choice(self, completion: Any) -> Any:
-        """Return the first choice of a chat completion, or a RowError.
+        """Return the first choice of a chat completion, or a RowError if there is none or the model refused to answer.
 
-        Its structure is checked here, because the SDK hardly validates an endpoint's answer.
+        The completion's structure is checked here, because the SDK hardly validates an endpoint's answer.
         """
         choices: Any = getattr(completion, "choices", None)
         message = getattr(choices[0], "message", None) if isinstance(choices, list) and choices else None
         if message is None:
-            return self._unavailable_error("returned an answer that is not a chat completion")
+            return self._make_unavailable_error("returned an answer that is not a chat completion")
         refusal = getattr(message, "refusal", None)
         if refusal or getattr(choices[0], "finish_reason", None) == "content_filter":
             return RowError("reply_refused", f"{self.name} would not answer: {refusal or 'content filter'}")
@@ -350,7 +353,7 @@ class OpenAiModel(OpenAiService):
         if self.config.thinking == "allowed":
             text = remove_thought(text) if isinstance(text, str) else ""
             if not text and reason == "length":
-                problem = THOUGHT_TOO_LONG.format(self.config.thinking_tokens)
+                problem = THOUGHT_TOO_LONG_MESSAGE.format(self.config.thinking_tokens)
                 return RowError("unfinished_thought", problem)
         if not isinstance(text, str) or not text:
             was_cut = ": it was cut at max_tokens, which includes the model's reasoning; raise max_tokens"
@@ -381,9 +384,9 @@ class OpenAiModel(OpenAiService):
             likeliest = sorted(logprobs, key=lambda word: logprobs[word], reverse=True)[:3]
             return RowError(
                 "no_likelihood",
-                f"{absent!r} is not among the {TOP_TOKENS} likeliest first tokens of the answer of {self.name}, which "
-                f"begins with {', '.join(repr(word[:20]) for word in likeliest)}; it may be several tokens, which a "
-                "service does not report: use a model whose weights run here",
+                f"{absent!r} is not among the {N_TOP_TOKENS} likeliest first tokens of the answer of {self.name}, "
+                f"which begins with {', '.join(repr(word[:20]) for word in likeliest)}; it may be several tokens, "
+                "which a service does not report: use a model whose weights run here",
             )
         return [[logprobs[_normalise(text)], 0.0] for text in choices]
 
@@ -408,7 +411,7 @@ def _read_usage(completion: Any) -> Usage:
 
 
 def load_openai(model: ResolvedModel[ServiceModel]) -> OpenAiModel:
-    return OpenAiModel(open_client(model, MAX_TEXT_REPLY), model)
+    return OpenAiModel(open_client(model, MAX_TEXT_REPLY_BYTES), model)
 
 
 def open_client(model: ResolvedModel[Any], max_reply: int) -> "OpenAI":
@@ -427,7 +430,7 @@ def open_client(model: ResolvedModel[Any], max_reply: int) -> "OpenAI":
             f"family {config.family}: the environment variable {config.key_variable} is not set on this node; set it "
             "to the endpoint's key (to any value if the endpoint needs no key)"
         )
-    from plumbline.operators.models.service_replies import UNCOMPRESSED, limit_replies  # imports httpx
+    from plumbline.operators.models.service_replies import UNCOMPRESSED_HEADERS, limit_replies  # imports httpx
 
     hooks: dict[str, list[Callable[..., Any]]] = {"response": [limit_replies(max_reply, config.timeout)]}
     if config.requests_per_minute is not None:
@@ -438,7 +441,7 @@ def open_client(model: ResolvedModel[Any], max_reply: int) -> "OpenAI":
         base_url=model.endpoint,
         max_retries=config.max_retries,
         timeout=config.timeout,
-        default_headers=UNCOMPRESSED,
+        default_headers=UNCOMPRESSED_HEADERS,
         http_client=DefaultHttpxClient(event_hooks=hooks),
     )
 
@@ -450,12 +453,12 @@ FAMILY = Family(
         "generate": load_openai,
         "generate_from_images": load_openai,
         "likelihood": load_openai,
-        "ocr": as_reader(load_openai),
+        "ocr": make_reader(load_openai),
     },
     options_in_key=lambda config, profile: (
         {"image_format": config.image_format} | select_reading_key_options(config) | select_thinking_key_options(config)
     ),
     preflight=lambda model, call: load_openai(model).preflight(call),
     endpoint_variable="OPENAI_BASE_URL",
-    profile=lambda config, fields: OPENAI,
+    profile=lambda config, fields: OPENAI_PROFILE,
 )

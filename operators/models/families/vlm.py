@@ -22,7 +22,7 @@ from plumbline.operators.models.engines.engine_options import EngineModel, selec
 from plumbline.operators.models.engines.reading import (
     DEFAULT_READING,
     DEFAULT_READING_TOKENS,
-    as_reader,
+    make_reader,
     select_reading_key_options,
 )
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, defer_import
@@ -34,37 +34,37 @@ if TYPE_CHECKING:
     from plumbline.operators.models.networks.causal_lm import CausalLM
     from plumbline.operators.models.networks.vlm import ChatVlm
 
-LLAVA_1_5 = VqaProfile(
+LLAVA_1_5_PROFILE = VqaProfile(
     name="llava_1_5", question="released", system=VICUNA_SYSTEM, pads_images=True, several_images=True
 )
-LLAVA = VqaProfile(name="llava", several_images=True)
+LLAVA_PROFILE = VqaProfile(name="llava", several_images=True)
 """Profile of LLaVA-shaped models whose tower or language model differs from LLaVA-1.5's."""
-CHAT = VqaProfile(name="chat", several_images=True)
-VIDEO_CHAT = replace(CHAT, reads_videos=True)
+CHAT_PROFILE = VqaProfile(name="chat", several_images=True)
+VIDEO_CHAT_PROFILE = replace(CHAT_PROFILE, reads_videos=True)
 """Profile of chat models that also read videos."""
-PALIGEMMA = VqaProfile(name="paligemma", question="released_first_token")
+PALIGEMMA_PROFILE = VqaProfile(name="paligemma", question="released_first_token")
 """Profile of PaliGemma, with the question from later releases by the authors of VQAScore."""
-FUYU = VqaProfile(name="fuyu", question="released_first_token")
-QUESTION_PROFILES = {profile.name: profile for profile in (PALIGEMMA, FUYU)}
+FUYU_PROFILE = VqaProfile(name="fuyu", question="released_first_token")
+QUESTION_PROFILES = {profile.name: profile for profile in (PALIGEMMA_PROFILE, FUYU_PROFILE)}
 """Profiles, by model_type, of models that read a single question instead of a conversation."""
-_TEMPLATE = (
+_TEMPLATE_WITH_MARK = (
     "{% for message in messages %}{% for part in message['content'] %}"
     "{{ MARK if part['type'] == 'image' else part['text'] }}{% endfor %}{% endfor %}{{ END }}"
 )
-TEMPLATES: Mapping[str, str] = {
-    "paligemma": _TEMPLATE.replace("MARK", "'<image>' + bos_token").replace("END", r"'\n'"),
-    "fuyu": _TEMPLATE.replace("MARK", "'|SPEAKER|'").replace("END", r"'\n<0x04>'"),
+CHAT_TEMPLATES: Mapping[str, str] = {
+    "paligemma": _TEMPLATE_WITH_MARK.replace("MARK", "'<image>' + bos_token").replace("END", r"'\n'"),
+    "fuyu": _TEMPLATE_WITH_MARK.replace("MARK", "'|SPEAKER|'").replace("END", r"'\n<0x04>'"),
 }
 """Chat templates, by model type, for tokenizers that have none. Each formats a question as the type's processor does.
 """
-FUYU_END = "|ENDOFTEXT|"
+FUYU_END_TOKEN = "|ENDOFTEXT|"
 """The token that ends a reply from Fuyu; its tokenizer files may name another token."""
-MAX_VICUNA_ENTRIES = 40_000
+MAX_VICUNA_VOCABULARY = 40_000
 """Vocabulary size that separates Vicuna, which has the smaller vocabulary of Llama 2, from models based on Llama 3."""
 
 
 class ChatType(NamedTuple):
-    """Properties of a model type that matter to the transformers engine."""
+    """Properties of a type of chat models (`model_type` in config.json) that the transformers engine needs."""
 
     reader: str = "ImageReader"
     """Name of the class in networks/image_reader.py that reads prompts of this type."""
@@ -141,16 +141,16 @@ class ChatModel(EngineModel):
 
 
 def find_profile(config: ChatModel, fields: Fields) -> VqaProfile:
-    """Return the profile of a checkpoint with this config.json."""
+    """Return the VQA profile of a checkpoint, given the content of its config.json (`fields`)."""
     model_type = fields["model_type"]
     if model_type == "llava":
         text = read_subfields(fields, "text_config")
-        vicuna = text.get("model_type", "llama") == "llama" and text.get("vocab_size", 0) < MAX_VICUNA_ENTRIES
-        profile = LLAVA_1_5 if vicuna and _read_tower_type(fields) == "clip_vision_model" else LLAVA
+        vicuna = text.get("model_type", "llama") == "llama" and text.get("vocab_size", 0) < MAX_VICUNA_VOCABULARY
+        profile = LLAVA_1_5_PROFILE if vicuna and _read_tower_type(fields) == "clip_vision_model" else LLAVA_PROFILE
     else:
         # only the transformers engine shows videos
         reads_videos = config.engine == "transformers" and CHAT_TYPES.get(model_type, ChatType()).reads_videos
-        profile = QUESTION_PROFILES.get(model_type, VIDEO_CHAT if reads_videos else CHAT)
+        profile = QUESTION_PROFILES.get(model_type, VIDEO_CHAT_PROFILE if reads_videos else CHAT_PROFILE)
     return profile.with_system(config.system)
 
 
@@ -175,7 +175,7 @@ def _check_chat_model(config: ChatModel, parts: Mapping[str, Part], fields: Fiel
 def _find_problems(config: ChatModel, parts: Mapping[str, Part], fields: Fields) -> Iterator[str]:
     """Yield the reasons why the checkpoint would not load, or would load but give wrong answers, with these options."""
     model_type, checkpoint, on_vllm = fields["model_type"], parts["checkpoint"], config.engine == "vllm"
-    if on_vllm and model_type in TEMPLATES:
+    if on_vllm and model_type in CHAT_TEMPLATES:
         yield "vLLM expects the image at a position that does not occur in conversations; set engine=transformers"
     if not on_vllm and model_type not in CHAT_TYPES:
         yield f"the transformers engine supports {', '.join(CHAT_TYPES)}, but not {model_type!r}; {UNKNOWN_REMEDY}"
@@ -192,7 +192,7 @@ def _find_problems(config: ChatModel, parts: Mapping[str, Part], fields: Fields)
         yield f"its processor sizes images by its own rules; max_pixels is only for {sized}; set max_pixels=null"
     if config.max_pixels is not None and counts > 1 and on_vllm:
         yield "vLLM applies a different pixel limit to this model; set engine=transformers, or max_pixels=null"
-    if config.system is not None and model_type in TEMPLATES:
+    if config.system is not None and model_type in CHAT_TEMPLATES:
         yield "it reads a question instead of a conversation; set system=null"
     if config.thinking == "refused" and is_thinking_checkpoint(parts["tokenizer"], checkpoint):
         yield THINKING_PROBLEM
@@ -205,14 +205,14 @@ def _read_penalty(checkpoint: Part) -> float:
 
 
 def _load(model: ResolvedModel[ChatModel]) -> "ChatVlm":
-    return serve(model, _load_network(model))
+    return make_chat_vlm(model, _load_network(model))
 
 
 def _load_writer(model: ResolvedModel[ChatModel]) -> "CausalLM":
-    """Load the language half, for conversations without images. Raise ModelError if the model needs images."""
+    """Return the model's language half, for conversations without images; raise ModelError if it needs images."""
     from plumbline.operators.models.networks.causal_lm import CausalLM
 
-    if model.profile is not None and model.profile.name in TEMPLATES:
+    if model.profile is not None and model.profile.name in CHAT_TEMPLATES:
         raise ModelError(f"{model.config.checkpoint}: the model only answers questions about images; use another model")
     return CausalLM.load(model, _load_network(model))
 
@@ -229,7 +229,7 @@ def _load_network(model: ResolvedModel[ChatModel]) -> Any:
     return load_pretrained(AutoModelForImageTextToText, model, attn_implementation=attention)
 
 
-def serve(model: ResolvedModel[ChatModel], network: Any) -> "ChatVlm":
+def make_chat_vlm(model: ResolvedModel[ChatModel], network: Any) -> "ChatVlm":
     """Return a model that serves the calls of chat models with this network, which is already on its device.
 
     Raises ModelError if the tokenizer or processor does not load, or if the network would give wrong answers.
@@ -292,7 +292,7 @@ def _pads_images(model: ResolvedModel[ChatModel]) -> bool:
 
 
 def _load_on_vllm(model: ResolvedModel[ChatModel]) -> "VllmLikelihood":
-    from plumbline.operators.models.engines.vllm_calls import TWO_IMAGES, VllmLikelihood
+    from plumbline.operators.models.engines.vllm_calls import TWO_IMAGES_OPTIONS, VllmLikelihood
     from plumbline.operators.models.engines.vllm_engine import start_engine
     from plumbline.operators.models.processing import compute_mean_colour, load_image_processor
 
@@ -306,7 +306,7 @@ def _load_on_vllm(model: ResolvedModel[ChatModel]) -> "VllmLikelihood":
     end = find_turn_end(tokenizer, ends, system=system)
     max_pixels = model.config.max_pixels
     sized = {} if max_pixels is None else {"mm_processor_kwargs": {"max_pixels": max_pixels}}
-    engine = start_engine(model, defaults={**TWO_IMAGES, **sized})
+    engine = start_engine(model, defaults={**TWO_IMAGES_OPTIONS, **sized})
     messages = [Message("user", "")]
     thinking = find_thinking(
         model.config, tokenizer, lambda: render_image_conversation(tokenizer, messages, system=system, thinks=True)
@@ -315,15 +315,15 @@ def _load_on_vllm(model: ResolvedModel[ChatModel]) -> "VllmLikelihood":
 
 
 def _load_tokenizer(model: ResolvedModel[ChatModel]) -> Any:
-    """Load the tokenizer; raise ModelError if the chat template cannot render the conversations that are needed."""
+    """Return the tokenizer; raise ModelError if its chat template cannot render the conversations that are needed."""
     from plumbline.operators.models.processing import load_chat_tokenizer
 
     assert model.profile is not None
     tokenizer, messages, system = load_chat_tokenizer(model), [Message("user", "")], model.profile.system
-    if model.profile.name in TEMPLATES:
-        tokenizer.chat_template = TEMPLATES[model.profile.name]
-    if model.profile == FUYU:
-        tokenizer.eos_token = FUYU_END
+    if model.profile.name in CHAT_TEMPLATES:
+        tokenizer.chat_template = CHAT_TEMPLATES[model.profile.name]
+    if model.profile == FUYU_PROFILE:
+        tokenizer.eos_token = FUYU_END_TOKEN
     if model.config.thinking == "refused" and opens_thought(
         render_image_conversation(tokenizer, messages, system=system)
     ):
@@ -336,7 +336,7 @@ def _load_tokenizer(model: ResolvedModel[ChatModel]) -> Any:
     return tokenizer
 
 
-def _options_in_key(config: ChatModel, profile: VqaProfile | None) -> dict[str, Any]:
+def _select_options_in_key(config: ChatModel, profile: VqaProfile | None) -> dict[str, Any]:
     padding = {"padding": config.padding} if profile is not None and profile.pads_images else {}
     others = {name: getattr(config, name) for name in ("repetition_penalty", "max_pixels", "system")}
     return padding | others | select_reading_key_options(config) | select_engine_key_options(config)
@@ -345,12 +345,12 @@ def _options_in_key(config: ChatModel, profile: VqaProfile | None) -> dict[str, 
 FAMILY = Family(
     oldest_transformers="5.16",
     config=ChatModel,
-    loads={"likelihood": _load, "generate_from_images": _load, "generate": _load_writer, "ocr": as_reader(_load)},
+    loads={"likelihood": _load, "generate_from_images": _load, "generate": _load_writer, "ocr": make_reader(_load)},
     vllm={
         "likelihood": _load_on_vllm,
         "generate_from_images": _load_on_vllm,
         "generate": defer_import("engines.vllm_calls:VllmGenerate.load"),
-        "ocr": as_reader(_load_on_vllm),
+        "ocr": make_reader(_load_on_vllm),
     },
     form="a decoder-only ...ForConditionalGeneration with a vision_config, or a FuyuForCausalLM",
     suits=_is_supported,
@@ -358,5 +358,5 @@ FAMILY = Family(
     check=_check_chat_model,
     profile=find_profile,
     version=2,
-    options_in_key=_options_in_key,
+    options_in_key=_select_options_in_key,
 )

@@ -25,19 +25,22 @@ from transformers.masking_utils import sdpa_mask
 WINDOW_ATTENTION = "flash_by_window_size"
 """Name of the attention implementation. It contains `flash`, so that transformers passes the bounds of the windows."""
 SHARED_KEYS_ATTENTION = "sdpa_of_shared_keys"
-ALIGNMENT = 16
+SIZE_ALIGNMENT = 16
 """Mask rows and matrix widths are padded to a multiple of this for fast GPU kernels. Otherwise, masks are copied at
 every call, and matrices are multiplied at less than half the speed.
 """
 
 
 def speed_up_tower(model: Any) -> None:
-    """Make a vision tower process all windows of one size together, and pad its layers to multiples of ALIGNMENT."""
+    """Make a vision tower process windows of one size together, and pad its gated MLPs to multiples of SIZE_ALIGNMENT.
+
+    A model without a vision tower does not change.
+    """
     tower = getattr(model.model, "visual", None)
     if tower is not None:
         tower.config._attn_implementation = WINDOW_ATTENTION
         for layer in tower.modules():
-            extra = -layer.gate_proj.out_features % ALIGNMENT if hasattr(layer, "gate_proj") else 0
+            extra = -layer.gate_proj.out_features % SIZE_ALIGNMENT if hasattr(layer, "gate_proj") else 0
             if extra == 0:
                 continue
             for linear in (layer.gate_proj, layer.up_proj):  # padded with zeros, which do not change the output
@@ -75,7 +78,7 @@ def _attend_in_windows(
     cu_seq_lens_q: torch.Tensor,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend from tokens (1, heads, tokens, width) to tokens of the same window; return (1, tokens, heads, width)."""
+    """Return the result (1, tokens, heads, width) of attention from each token to the tokens of its window."""
     attended = torch.empty_like(query)
     for indices in _find_token_indices_by_size(cu_seq_lens_q):
         q, k, v = (states[0][:, indices].transpose(0, 1) for states in (query, key, value))
@@ -103,7 +106,10 @@ def _attend_to_shared_keys(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend from tokens (n, heads, tokens, width); heads that share keys are treated as rows of one head."""
+    """Return the result (n, tokens, heads, width) of attention from tokens (n, heads, tokens, width).
+
+    Heads that share keys and values are treated as rows of one head.
+    """
     tokens, sharing = query.shape[2], query.shape[1] // key.shape[1]
     mask = None if attention_mask is None else attention_mask[:, :, : sharing * tokens]
     if mask is None or mask.shape[2] < sharing * tokens:

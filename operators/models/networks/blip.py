@@ -28,15 +28,15 @@ from plumbline.operators.models.processing import ReleasedTransform, load_pretra
 
 BLIP2_TEMPLATE = "Question: {} Short answer:"
 """LAVIS's question template for zero-shot question answering with BLIP-2."""
-DROPPED_SIGNS = re.compile(r'[.!"()*#:;~]')
+DROPPED_SIGNS_PATTERN = re.compile(r'[.!"()*#:;~]')
 """Characters that BLIP's released code removes from every question, also in training."""
 VISION_EPSILON = 1e-6
 """Epsilon of the layer norms in the vision tower of every BLIP, as in its released code (models/vit.py)."""
-TOO_LONG = "the question takes {} tokens, but the model reads at most {}; shorten the prompt"
+TOO_LONG_MESSAGE = "the question takes {} tokens, but the model reads at most {}; shorten the prompt"
 
 
 def load_blip(architecture: str, model: ResolvedModel[Any]) -> Any:
-    """Load a BLIP with the weights of its checkpoint."""
+    """Load a BLIP network of this architecture, a class name in transformers, with the checkpoint's weights."""
     config = BlipConfig.from_pretrained(model.folder("checkpoint"))
     # checkpoints in transformers' layout contain 1e-5, transformers' own default
     config.vision_config.layer_norm_eps = VISION_EPSILON
@@ -53,7 +53,7 @@ class Blip2Likelihood(T5Answers):
         """Return image tokens, each (queries, d_model)."""
         return list(self.model.get_image_features(self.batch(pixels)).pooler_output)
 
-    def question_text(self, question: str) -> str:
+    def write_question(self, question: str) -> str:
         return BLIP2_TEMPLATE.format(question)
 
 
@@ -79,7 +79,7 @@ class InstructBlipLikelihood(T5Answers):
         return ReleasedTransform(super().load_processor(model, tokenizer))
 
     def preprocess(self, image: Image.Image) -> torch.Tensor:
-        """Resize the image by its shorter side and crop the centre, as the released VQAScore does."""
+        """Return the image, resized by its shorter side and cropped at the centre, as in the released VQAScore."""
         return self.pixels.pin(self.processor.crop(image))
 
     @torch.inference_mode()
@@ -141,16 +141,16 @@ class BlipVqaLikelihood(EncoderDecoder):
         """Return the vision tower's states, each (patches + 1, width)."""
         return list(self.model.vision_model(self.batch(pixels)).last_hidden_state)
 
-    def question_text(self, question: str) -> str:
+    def write_question(self, question: str) -> str:
         """Return the question without the characters that the released code drops; the tokenizer lower-cases it."""
-        return DROPPED_SIGNS.sub("", question).rstrip(" ")
+        return DROPPED_SIGNS_PATTERN.sub("", question).rstrip(" ")
 
-    def question_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        return [[self.question_id, *ids[1:]] for ids in super().question_ids(texts)]
+    def tokenize_questions(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[self.question_id, *ids[1:]] for ids in super().tokenize_questions(texts)]
 
-    def choice_ids(self, choice: str) -> list[int]:
+    def tokenize_choice(self, choice: str) -> list[int]:
         """Return the tokens of an answer and the end token [SEP], without [DEC] at the start."""
-        return super().choice_ids(choice)[1:]
+        return super().tokenize_choice(choice)[1:]
 
     def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> EncodedQuestions:
         _check_length(ids.shape[1], self.context)
@@ -198,7 +198,7 @@ def _group_by_length(encoded: EncodedQuestions) -> Iterator[tuple[torch.Tensor, 
 
 def _check_length(tokens: int, context: int) -> None:
     if tokens > context:
-        raise HopelessRow(RowError("prompt_too_long", TOO_LONG.format(tokens, context)))
+        raise HopelessRow(RowError("prompt_too_long", TOO_LONG_MESSAGE.format(tokens, context)))
 
 
 REWARD_LAYERS = (1024, 128, 64, 16, 1)

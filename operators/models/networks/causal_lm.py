@@ -15,7 +15,7 @@ from plumbline.operators.models.calls import Generation, Request
 from plumbline.operators.models.engines.conversation import (
     Conversation,
     Reply,
-    Thinking,
+    ThinkingMode,
     decode_reply,
     find_thinking,
     make_generation,
@@ -47,7 +47,7 @@ class CausalLM(LoadedModel):
     """
 
     architecture = "AutoModelForCausalLM"
-    thinking: Thinking | None = None
+    thinking: ThinkingMode | None = None
 
     def __init__(self, *parts: Any, **batches: int) -> None:
         super().__init__(*parts, **batches)
@@ -84,7 +84,7 @@ class CausalLM(LoadedModel):
             )
 
     def _answer_all(self, conversations: Sequence[Conversation]) -> list[Reply]:
-        """Reply to greedy requests in batches of similar length, and to each sampled request alone."""
+        """Return the reply to each conversation; greedy ones are batched by length, sampled ones generated alone."""
         greedy = [conversation for conversation in conversations if conversation.request.temperature == 0]
         lengths = [len(conversation.ids) for conversation in greedy]
         answer = partial(isolate, self._answer, size=self.pair_batch)
@@ -96,7 +96,7 @@ class CausalLM(LoadedModel):
 
     @torch.inference_mode()
     def _answer(self, prompts: Sequence[Conversation]) -> list[Generation]:
-        """Reply to left-padded prompts that are all decoded greedily, or to a single prompt."""
+        """Return the replies to a batch of prompts that are all decoded greedily, or to a single prompt."""
         ids, mask = pad_left([prompt.ids for prompt in prompts], self.pad_id)
         width = ids.shape[1]
         requests = [prompt.request for prompt in prompts]
@@ -183,7 +183,7 @@ class GumbelNoise(LogitsProcessor):  # type: ignore[misc]
         self.generator = torch.Generator().manual_seed(request.seed)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Add noise to the logits `scores` (n, vocabulary), float32."""
+        """Return `scores` (n, vocabulary), the logits, divided by the temperature, plus noise; float32."""
         # drawn on the CPU, so that a seed has the same effect on every device
         noise = torch.empty(scores.shape, dtype=torch.float32).exponential_(generator=self.generator)
         return scores.float() / self.temperature - noise.log().to(scores.device)

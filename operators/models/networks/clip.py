@@ -75,7 +75,10 @@ def convert_open_clip_config(fields: Fields) -> CLIPConfig:
 
 
 def convert_open_clip_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Convert weights to transformers' form: renamed, projections transposed, queries, keys and values separate."""
+    """Return OpenCLIP's weights by their names in transformers' CLIP.
+
+    Projections are transposed, and queries, keys and values are separated.
+    """
     converted: dict[str, torch.Tensor] = {}
     for stored, weight in tensors.items():
         name = rename_weight(stored, OPEN_CLIP_NAMES)
@@ -103,7 +106,7 @@ PYRAMID_NAMES = (
 
 
 def convert_pyramid_clip_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Convert the released weights of a PyramidCLIP to transformers' names; drop `proj_pre`, used only in training."""
+    """Return a PyramidCLIP's released weights by their names in transformers; `proj_pre`, for training, is dropped."""
 
     def rename(name: str) -> str:
         # the second stack continues the layer numbers of the first
@@ -130,7 +133,7 @@ class Leff(nn.Module):
         self.gelu = QuickGELUActivation()
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Transform states (n, 1 + patches, width) of images whose patches form a square."""
+        """Return states (n, 1 + patches, width) transformed by the layer; an image's patches must form a square."""
         first, patches = states[:, :1], states[:, 1:]
         side = round(patches.shape[1] ** 0.5)
         wide = self.gelu(self.bn1(self.linear1(patches).transpose(1, 2)))

@@ -29,19 +29,19 @@ from plumbline.operators.models.processing import PixelTransform, find_device, l
 from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM
 
 USER_MARK = "USER: "
-BEFORE_IMAGE = f"{VICUNA_SYSTEM} {USER_MARK}"
-AFTER_IMAGE = "\n{question} ASSISTANT: "
+TEXT_BEFORE_IMAGE = f"{VICUNA_SYSTEM} {USER_MARK}"
+TEXT_AFTER_IMAGE = "\n{question} ASSISTANT: "
 TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
 PROJECTOR_PREFIX = "mm_projector."
-PENULTIMATE = -2
+PENULTIMATE_LAYER = -2
 """Index, from the end, of the tower's hidden states that CLIP-FlanT5 uses."""
 EMBEDDING_ALIASES = ("embed_tokens.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 
 
 class ClipFlanT5(nn.Module):
-    """The network: images become tokens in the input of FlanT5's encoder, and its decoder produces the answers."""
+    """The network of CLIP-FlanT5: images become tokens in the input of FlanT5's encoder; its decoder answers."""
 
-    def __init__(self, language: T5Config, vision: CLIPVisionConfig, *, select_layer: int = PENULTIMATE) -> None:
+    def __init__(self, language: T5Config, vision: CLIPVisionConfig, *, select_layer: int = PENULTIMATE_LAYER) -> None:
         """Build an untrained network; `select_layer` counts the tower's hidden states from the end (default: -2)."""
         super().__init__()
         self.vision_tower = CLIPVisionModel(vision)
@@ -55,7 +55,7 @@ class ClipFlanT5(nn.Module):
         self.feature_layer = vision.num_hidden_layers + 1 + select_layer
 
     def encode_images(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Encode pixels (n, 3, height, width) as image tokens (n, patches, d_model), without the class token."""
+        """Return image tokens (n, patches, d_model), without the class token, for pixels (n, 3, height, width)."""
         hidden = self.vision_tower(pixel_values=pixels, output_hidden_states=True).hidden_states
         projected: torch.Tensor = self.mm_projector(hidden[self.feature_layer][:, 1:])
         return projected
@@ -143,31 +143,31 @@ class ClipFlanT5Likelihood(T5Answers):
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Encode pixels, each (3, height, width), as image tokens, each (patches, d_model), kept on the device."""
+        """Return each image's tokens (patches, d_model), kept on the device, given its pixels (3, height, width)."""
         return list(self.model.encode_images(self.batch(pixels)))
 
-    def question_text(self, question: str) -> str:
-        return AFTER_IMAGE.format(question=question)
+    def write_question(self, question: str) -> str:
+        return TEXT_AFTER_IMAGE.format(question=question)
 
 
 def load_network(checkpoint: Path, *, tower: Path) -> ClipFlanT5:
-    """Load the network in the checkpoint's precision; use the weights in `tower` if the checkpoint lacks the tower."""
+    """Return a checkpoint's network in its own precision, with the weights in `tower` if it lacks the tower."""
     fields = json.loads((checkpoint / "config.json").read_text())
     return _build_network(checkpoint, tower, {}, select_layer=fields["mm_vision_select_layer"])
 
 
 def assemble_network(language: Path, tower: Path) -> ClipFlanT5:
-    """Join a FlanT5 and a CLIP tower with an untrained projector; raise ModelError if the weights do not fit."""
+    """Return a FlanT5 and a CLIP tower joined by an untrained projector; raise ModelError if weights do not fit."""
     width = json.loads((language / "config.json").read_text())["d_model"]
     projector = make_projector(read_vision_config(tower).hidden_size, width)
     weights = {f"{PROJECTOR_PREFIX}{name}": tensor for name, tensor in projector.state_dict().items()}
-    return _build_network(language, tower, weights, select_layer=PENULTIMATE)
+    return _build_network(language, tower, weights, select_layer=PENULTIMATE_LAYER)
 
 
 def _build_network(
     checkpoint: Path, tower: Path, more_weights: Mapping[str, torch.Tensor], *, select_layer: int
 ) -> ClipFlanT5:
-    """Build the network that a checkpoint's config.json describes, with the checkpoint's weights and `more_weights`."""
+    """Return the network that a checkpoint's config.json describes, with its weights and `more_weights`."""
     fields = json.loads((checkpoint / "config.json").read_text())
     with torch.device("meta"):
         model = ClipFlanT5(T5Config.from_dict(fields), read_vision_config(tower), select_layer=select_layer)
@@ -207,7 +207,7 @@ def _name_in_module(name: str) -> str:
 
 
 def read_vision_config(tower: Path) -> CLIPVisionConfig:
-    """Read the vision part of a CLIP checkpoint's config; the folder may contain a whole CLIP or only its tower."""
+    """Return the vision part of a CLIP's config; the folder may contain a whole CLIP or only its tower."""
     fields = json.loads((tower / "config.json").read_text())
     if fields.get("model_type") == "clip_vision_model":
         return CLIPVisionConfig.from_dict(fields)
@@ -242,6 +242,6 @@ def name_released_weights(model: ClipFlanT5) -> dict[str, torch.Tensor]:
 
 
 def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """Read all tensors in a folder except position ids, which older versions of transformers saved."""
+    """Return all tensors in a folder by name, except position ids, which older versions of transformers saved."""
     files = [load_file(file) for file in sorted(folder.glob("*.safetensors"))]
     return {name: tensor for file in files for name, tensor in file.items() if not name.endswith("position_ids")}

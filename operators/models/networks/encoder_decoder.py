@@ -23,7 +23,7 @@ from plumbline.operators.base.batches import call_in_batches
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.calls import MAX_ANSWER_TOKENS, Question
 from plumbline.operators.models.model import ResolvedModel
-from plumbline.operators.models.networks.attention import ALIGNMENT
+from plumbline.operators.models.networks.attention import SIZE_ALIGNMENT
 from plumbline.operators.models.networks.loaded import LoadedImageModel
 
 MAX_CACHED_CHOICES = 4096
@@ -54,7 +54,7 @@ class EncoderDecoder(LoadedImageModel, ABC):
 
     def __init__(self, *parts: Any, **batches: int) -> None:
         super().__init__(*parts, **batches)
-        self._cached_choice_ids = lru_cache(maxsize=MAX_CACHED_CHOICES)(self.choice_ids)
+        self._cached_choice_ids = lru_cache(maxsize=MAX_CACHED_CHOICES)(self.tokenize_choice)
 
     @classmethod
     def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
@@ -65,20 +65,23 @@ class EncoderDecoder(LoadedImageModel, ABC):
     @property
     @abstractmethod
     def rows(self) -> int:
-        """Number of rows of the token embedding."""
+        """Number of rows of the token embedding, which may exceed the number of tokens."""
 
     @property
     def device(self) -> torch.device:
         device: torch.device = self.model.device
         return device
 
-    def question_text(self, question: str) -> str:
+    def write_question(self, question: str) -> str:
         """Return the question in the form that the encoder reads."""
         return question
 
     @abstractmethod
     def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> EncodedQuestions:
-        """Encode image features (n, tokens, width), each with its question; `ids` (n, tokens) are question tokens."""
+        """Return the encoder's output for image features (n, tokens, width), each with its question.
+
+        `ids` (n, tokens) are the tokens of the questions.
+        """
 
     @abstractmethod
     def predict(self, encoded: EncodedQuestions, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
@@ -86,13 +89,13 @@ class EncoderDecoder(LoadedImageModel, ABC):
 
     @abstractmethod
     def write(self, encoded: EncodedQuestions) -> torch.Tensor:
-        """Return the likeliest tokens (n, tokens) of each answer."""
+        """Return, for each encoded question, the tokens (n, tokens) of the likeliest answer."""
 
-    def choice_ids(self, choice: str) -> list[int]:
+    def tokenize_choice(self, choice: str) -> list[int]:
         """Return the tokens of an answer, including the end token."""
         return list(self.tokenizer(choice).input_ids)
 
-    def question_ids(self, texts: Sequence[str]) -> list[list[int]]:
+    def tokenize_questions(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the tokens of the questions as input for the encoder."""
         return list(self.tokenizer(list(texts)).input_ids)
 
@@ -110,14 +113,14 @@ class EncoderDecoder(LoadedImageModel, ABC):
         return call_in_batches(answer, questions, size=self.pair_batch)
 
     def _tokenize(self, questions: Sequence[Question]) -> list[TokenizedQuestion]:
-        texts = [self.question_text(question.text) for question in questions]
+        texts = [self.write_question(question.text) for question in questions]
         distinct = list(dict.fromkeys(texts))  # images of one prompt are asked the same questions
-        ids = dict(zip(distinct, self.question_ids(distinct), strict=True)) if texts else {}
+        ids = dict(zip(distinct, self.tokenize_questions(distinct), strict=True)) if texts else {}
         return [(question, ids[text]) for question, text in zip(questions, texts, strict=True)]
 
     def _encode(self, features: Sequence[torch.Tensor], tokenized: Sequence[TokenizedQuestion]) -> EncodedQuestions:
         images = torch.stack([features[question.image] for question, _ in tokenized])
-        texts = [self.question_text(question.text) for question, _ in tokenized]
+        texts = [self.write_question(question.text) for question, _ in tokenized]
         return self.read(images, texts, self.pad_right([ids for _, ids in tokenized]))
 
     def _score(
@@ -145,7 +148,7 @@ def check_entries(folder: Path, tokenizer: Any, rows: int) -> None:
 
 
 class T5Answers(EncoderDecoder):
-    """An EncoderDecoder whose language model is a T5."""
+    """Base class of encoder-decoder VQA models whose language model is a T5."""
 
     def __init__(self, *parts: Any, **batches: int) -> None:
         super().__init__(*parts, **batches)
@@ -156,7 +159,7 @@ class T5Answers(EncoderDecoder):
         """Tokens of the prompt before the image."""
         suppressed = list(range(self.entries, self.rows)) or None
         self.t5.generation_config = make_greedy_settings(self.t5.config, self.tokenizer, suppress_tokens=suppressed)
-        self.alignment = ALIGNMENT if self.device.type == "cuda" else 1
+        self.alignment = SIZE_ALIGNMENT if self.device.type == "cuda" else 1
 
     def compile(self) -> None:
         """Compile the encoder's blocks once; the compiled code serves all blocks and any number of questions."""
@@ -200,7 +203,10 @@ def make_greedy_settings(config: Any, tokenizer: Any, **options: Any) -> Generat
 def encode_image_and_text(
     t5: T5, features: torch.Tensor, before: torch.Tensor, after: torch.Tensor, *, alignment: int = 1
 ) -> EncodedQuestions:
-    """Encode image tokens (n, tokens, d_model) between the token ids `before` (b) and right-padded `after` (n, a)."""
+    """Return the encoder's output for image tokens (n, tokens, d_model) between two texts.
+
+    The token ids `before` (b) precede every image, and `after` (n, a), padded on the right, follow it.
+    """
     head = t5.shared(before).expand(len(features), -1, -1)
     inputs = torch.cat([head, features.to(head.dtype), t5.shared(after)], dim=1)
     mask = torch.ones(inputs.shape[:2], dtype=torch.long, device=inputs.device)
@@ -209,10 +215,10 @@ def encode_image_and_text(
 
 
 def encode(t5: T5, inputs: torch.Tensor, mask: torch.Tensor, *, alignment: int = 1) -> EncodedQuestions:
-    """Encode inputs (n, tokens, d_model), padded on the right to a multiple of `alignment` tokens.
+    """Return the encoder's output for inputs (n, tokens, d_model), padded to a multiple of `alignment` tokens.
 
-    The additive mask of position biases and padding is built once. Transformers builds it in each layer, which takes
-    1.7 GB for 64 images in an XL.
+    The padding is on the right. The additive mask of position biases and padding is built once. Transformers builds it
+    in each layer, which takes 1.7 GB for 64 images in an XL.
     """
     if t5.training:  # with dropout
         return EncodedQuestions(t5.encoder(inputs_embeds=inputs, attention_mask=mask).last_hidden_state, mask)

@@ -23,7 +23,7 @@ from plumbline.operators.models.engines.conversation import (
 )
 from plumbline.operators.models.processing import centre_on_square, explain_load_errors, load_image_processor
 
-SECOND_IMAGE = "the question contains {!r}, which this model reads as a second image; change the prompt's text"
+SECOND_IMAGE_MESSAGE = "the question contains {!r}, which this model reads as a second image; change the prompt's text"
 TEXT_INPUTS = (
     "input_ids",
     "attention_mask",
@@ -114,7 +114,7 @@ class ImagePrompts:
         return text.rpartition(self.mark)[0]
 
     def preprocess(self, *images: Image.Image) -> Pixels:
-        """Pad the images of one question, and process them together with the checkpoint's own processor."""
+        """Return the images of one question, padded if configured, as processed by the checkpoint's own processor."""
         processor, opening = self.processor, self.opening
         if len(images) > 1:
             processor, opening = self.joining, self._render_opening(len(images))
@@ -132,7 +132,7 @@ class ImagePrompts:
         return Pixels(inputs, ids[: last + 1], closing)
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Pixels:
-        """Prepare frames of a video, sampled every `seconds` seconds, in the form that Qwen2-VL and Qwen2.5-VL read.
+        """Return frames of a video, sampled every `seconds` seconds, in the form that Qwen2-VL and Qwen2.5-VL read.
 
         Each patch spans several frames (Wang et al. 2024, sec. 2.1). The video is placed between the same tokens as an
         image. All frames are resized to the size of the first frame. The last frame is repeated until all patches are
@@ -159,7 +159,7 @@ class ImagePrompts:
         text = self.render(messages).replace(self.mark, self.image_mark + closing)
         ids = tokenize_rendered(self.tokenizer, text)
         if ids.count(self.image_id) != 1:
-            raise HopelessRow(RowError("request_refused", SECOND_IMAGE.format(self.mark)))
+            raise HopelessRow(RowError("request_refused", SECOND_IMAGE_MESSAGE.format(self.mark)))
         return ids[ids.index(self.image_id) + 1 :]
 
     def _tokenize_choice(self, question: str, choice: str) -> list[int]:
@@ -167,7 +167,7 @@ class ImagePrompts:
         return tokenize_choice(self.tokenizer, self.render([Message("user", question)]), choice, end=self.end)
 
     def render(self, messages: Sequence[Message], images: int = 1) -> str:
-        """Render a conversation with the chat template, up to the start of the reply; image placeholders come first."""
+        """Return a conversation as text of the chat template, up to the start of the reply; images come first."""
         system, thinks = self.system, self.thinks
         return render_image_conversation(self.tokenizer, messages, system=system, images=images, thinks=thinks)
 
@@ -218,7 +218,7 @@ OWN_PROCESSORS = {"gemma4": Gemma4Processor, "fuyu": FuyuProcessor}
 
 
 def load_processor(folder: Path, config: Any, tokenizer: Any, class_tokens: Mapping[str, int]) -> Any:
-    """Load a checkpoint's processor, for images only, with this tokenizer.
+    """Return a checkpoint's processor, for images only, with this tokenizer.
 
     `class_tokens` maps the type of a vision tower to the number of tokens before an image's patches. Raises ModelError
     if the processor's files are damaged, or lack a setting that the processor of the model type needs.

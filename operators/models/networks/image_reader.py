@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from plumbline.operators.models.networks import prefixes
-from plumbline.operators.models.networks.attention import ALIGNMENT, share_keys, speed_up_tower
+from plumbline.operators.models.networks.attention import SIZE_ALIGNMENT, share_keys, speed_up_tower
 from plumbline.operators.models.networks.image_prompts import Pixels
 from plumbline.operators.models.networks.loaded import call_by_group
 from plumbline.operators.models.networks.prefixes import Prefix, Tail, copy_memory, iterate_starts
@@ -22,7 +22,7 @@ from plumbline.operators.models.pixels import PixelInput
 
 
 class ReaderState(NamedTuple):
-    """State of a batch of conversations after some tokens have been read."""
+    """Memory of a model and its latest states, after it has read some tokens of a batch of conversations."""
 
     states: torch.Tensor
     """States (n, tokens, width) of the tokens read by the last call."""
@@ -40,7 +40,7 @@ FIRST_POSITION = 1
 
 
 class ImageReader:
-    """Reader for checkpoints in the form of LLaVA, Qwen-VL, GLM-V, InternVL, Idefics or Gemma."""
+    """Runs a chat model on prompts about images; for the form of LLaVA, Qwen-VL, GLM-V, InternVL, Idefics or Gemma."""
 
     two_way = False
     """True if the tokens of a prompt also see later tokens of the prompt."""
@@ -80,13 +80,13 @@ class ImageReader:
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[Pixels]) -> list[Prefix]:
-        """Run each image's prefix through the model; images with the same shapes run together."""
+        """Return each image's prefix after the model has read it; images with the same shapes are read together."""
         return call_by_group(self._encode_batch, pixels, key=_make_shape_key)
 
     def _encode_batch(self, pixels: Sequence[Pixels]) -> list[Prefix]:
         ids = torch.tensor([image.ids for image in pixels], device=self.device)
         is_image = (ids == self.image_id).int()
-        inputs = self.vision_inputs(pixels)
+        inputs = self.make_vision_inputs(pixels)
         # positions are (n, tokens), or (3, n, tokens) if an image's are time, row and column
         if "video_grid_thw" in inputs:
             positions: torch.Tensor = torch.stack([self._compute_video_positions(video) for video in pixels], dim=1)
@@ -117,8 +117,8 @@ class ImageReader:
             for index, image in enumerate(pixels)
         ]
 
-    def vision_inputs(self, pixels: Sequence[Pixels]) -> dict[str, torch.Tensor]:
-        """Return the inputs for the vision half for images of the same shape."""
+    def make_vision_inputs(self, pixels: Sequence[Pixels]) -> dict[str, torch.Tensor]:
+        """Return the inputs of the model's vision half, by name, for images of the same shape."""
         return {name: self.pixels([image.inputs[name] for image in pixels]) for name in pixels[0].inputs}
 
     def _compute_video_positions(self, video: Pixels) -> torch.Tensor:
@@ -138,7 +138,7 @@ class ImageReader:
         return torch.cat([text, shown.T + before], dim=1).to(self.device)
 
     def read(self, packs: Sequence[Sequence[Tail]]) -> ReaderState:
-        """Read the tokens of each pack, continuing from a copy of its image's prefix."""
+        """Return the state after reading the questions of each pack, which follow a copy of their image's prefix."""
         shared = [pack[0].prefix for pack in packs]
         before = prefixes.copy_prefixes(shared, self.device)
         rows = [[token for tail in pack for token in tail.ids] for pack in packs]
@@ -168,7 +168,10 @@ class ImageReader:
             return list(tails)
 
         def split(group: Sequence[Tail]) -> list[Tail]:
-            """Read all tokens except the last for tails with prompts of the same length."""
+            """Return the tails with prompts of one token; the tokens before it are read into a prefix for each tail.
+
+            The prompts of the tails must have the same length.
+            """
             n_read = len(group[0].prompt) - 1
             if n_read == 0:
                 return list(group)
@@ -189,7 +192,10 @@ class ImageReader:
     def read_next(
         self, before: ReaderState, ids: torch.Tensor, tails: Sequence[Tail], offsets: torch.Tensor
     ) -> ReaderState:
-        """Read one generated token `ids` (n, 1) per row, at `offsets` (n, 1) from the end of the row's prefix."""
+        """Return the state after reading one more token `ids` (n, 1) per row.
+
+        The token is at `offsets` (n, 1) from the end of the row's prefix.
+        """
         shared = [tail.prefix for tail in tails]
         tokens = torch.tensor([[prefix.tokens] for prefix in shared], device=self.device)
         real = torch.cat([before.real, torch.ones_like(before.real[:, :1])], dim=1)
@@ -233,7 +239,7 @@ class ImageReader:
             mask = torch.zeros(visible.shape, dtype=self.model.dtype, device=self.device)
             mask.masked_fill_(~visible, torch.finfo(self.model.dtype).min)
             # rows are aligned for fast kernels, and repeat for each head that shares keys
-            padded = pad(mask, (0, -visible.shape[2] % ALIGNMENT)).repeat(1, self.sharing, 1)
+            padded = pad(mask, (0, -visible.shape[2] % SIZE_ALIGNMENT)).repeat(1, self.sharing, 1)
             masks[kind] = padded[:, None, :, : visible.shape[2]]
         return masks
 
@@ -255,7 +261,7 @@ class ImageReader:
         return states
 
     def _find_start_positions(self, shared: Sequence[Prefix]) -> torch.Tensor:
-        """Return the position (n, 1) at which each prefix continues."""
+        """Return, for each prefix, the position (n, 1) of the first token after it."""
         return torch.tensor([[prefix.next_position] for prefix in shared], device=self.device)
 
 
@@ -291,7 +297,7 @@ class PrefixLmReader(CappedReader):
     two_way = True
 
     def _encode_batch(self, pixels: Sequence[Pixels]) -> list[Prefix]:
-        features = self.model.get_image_features(**self.vision_inputs(pixels)).pooler_output
+        features = self.model.get_image_features(**self.make_vision_inputs(pixels)).pooler_output
         return [
             ImageFeatures(
                 ids=image.ids,

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-UNLIMITED = 100_000
+UNLIMITED_LENGTH = 100_000
 """Number of tokens from which a tokenizer's limit counts as no limit."""
-OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl")
+TYPES_WITH_OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl")
 """Model types that count positions from the padding token's id plus one."""
 
 
 def call_by_group(
     call: Callable[[list[Item]], Sequence[Result]], items: Sequence[Item], *, key: Callable[[Item], Hashable]
 ) -> list[Result]:
-    """Call `call` on each group of items with the same key; return the results in the order of `items`."""
+    """Return the results of `call`, called once for each group of items with the same key, in the items' order."""
     groups: dict[Hashable, list[int]] = {}
     for index, item in enumerate(items):
         groups.setdefault(key(item), []).append(index)
@@ -46,7 +46,7 @@ class SizedTensor(NamedTuple):
 
 
 class LoadedModel:
-    """A checkpoint's network with its tokenizer."""
+    """Base class of models on transformers: a checkpoint's network with its tokenizer."""
 
     architecture: ClassVar[str]
     """The network's class in transformers, or `module:class` for any other class."""
@@ -65,7 +65,7 @@ class LoadedModel:
 
     @classmethod
     def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
-        """Load the model with its checkpoint's weights, or around a `network` that is already on the right device.
+        """Return the model with its checkpoint's weights, or around a `network` that is already on the right device.
 
         Raises ModelError if a file is damaged or does not match the checkpoint's other files.
         """
@@ -88,7 +88,7 @@ class LoadedModel:
 
     @classmethod
     def load_processor(cls, model: ResolvedModel[Any], tokenizer: Any) -> Any:
-        """Load the processor that converts images to the network's input; return None for a network without images."""
+        """Return the processor that converts images to the network's input; None for a network without images."""
         return None
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
@@ -105,14 +105,14 @@ class LoadedModel:
         """Return the maximum number of tokens, including special ones, or None if model and tokenizer have no limit."""
         config = self.model.config
         positions = getattr(config, "max_position_embeddings", None)
-        if positions is not None and config.model_type in OFFSET_POSITIONS:
+        if positions is not None and config.model_type in TYPES_WITH_OFFSET_POSITIONS:
             positions -= config.pad_token_id + 1
         limits = (positions, self.tokenizer.model_max_length)
-        return min((int(limit) for limit in limits if limit is not None and 0 < limit < UNLIMITED), default=None)
+        return min((int(limit) for limit in limits if limit is not None and 0 < limit < UNLIMITED_LENGTH), default=None)
 
 
 class LoadedImageModel(LoadedModel):
-    """A network that sees images, with the image processor of its checkpoint."""
+    """Base class of models on transformers that see images, with the image processor of the checkpoint."""
 
     def __init__(self, model: Any, tokenizer: Any, processor: Any, **batches: int) -> None:
         from plumbline.operators.models.pixels import make_pixel_input
@@ -134,5 +134,5 @@ class LoadedImageModel(LoadedModel):
         return pixels
 
     def batch(self, pixels: "Sequence[torch.Tensor]") -> "torch.Tensor":
-        """Join pixels of the same shape in one tensor, on the network's device and in its precision."""
+        """Return pixels of the same shape as one tensor, on the network's device and in its precision."""
         return self.pixels([each[None] for each in pixels])

@@ -31,7 +31,10 @@ class LayerState(NamedTuple):
 
 
 def copy_memory(layer: Any, row: int, tokens: int) -> KeysAndValues | LayerState:
-    """Return what a cache layer remembers of the last `tokens` tokens in one row of the batch."""
+    """Return the keys and values of one row's last `tokens` tokens in a cache layer, or the row's state.
+
+    A linear-attention layer has a state, which covers all tokens, instead of keys and values.
+    """
     if isinstance(layer, LinearAttentionLayer):
         return LayerState(layer.conv_states[0][row], layer.recurrent_states[0][row])
     return KeysAndValues(layer.keys[row, :, -tokens:], layer.values[row, :, -tokens:])
@@ -77,7 +80,7 @@ class Tail(NamedTuple):
 
 
 class CopiedPrefixes(NamedTuple):
-    """Copies of prefixes in one batch, padded on the left."""
+    """A batch whose rows continue from copies of image prefixes, padded on the left to equal length."""
 
     cache: DynamicCache
     real: torch.Tensor
@@ -87,7 +90,7 @@ class CopiedPrefixes(NamedTuple):
 
 
 def copy_prefixes(prefixes: Sequence[Prefix], device: torch.device) -> CopiedPrefixes:
-    """Copy the layers' memory of each prefix to a cache that a model may extend."""
+    """Return a cache with copies of the prefixes, one per row, to which a model may add further tokens."""
     width = max(prefix.tokens for prefix in prefixes)
 
     def stack(states: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -111,7 +114,10 @@ def copy_prefixes(prefixes: Sequence[Prefix], device: torch.device) -> CopiedPre
 
 
 def pack_questions(tails: Sequence[Tail], max_tokens: int) -> list[list[int]]:
-    """Group questions that share a copy of their image's prefix, up to `max_tokens` tokens; return lists of indices."""
+    """Return groups of questions, as lists of indices, that share a copy of their image's prefix.
+
+    A group has at most `max_tokens` tokens, unless a single question has more.
+    """
     packs: list[list[int]] = []
     open_packs: dict[int, tuple[list[int], int]] = {}
     for index, tail in enumerate(tails):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MAX_REMEMBERED_TEXTS = 20_000
 """Number of embedded texts above which the cache is cleared."""
-COSINE = VqaProfile(name="cosine", compares=True)
+COSINE_PROFILE = VqaProfile(name="cosine", compares=True)
 """Profile of dual encoders used as VQA models, which is an ablation from "What makes a good metric?".
 
 A metric that scores equally well with such a model does not need a VQA model.
@@ -44,7 +44,7 @@ class TextEncoder(LoadedModel, ABC):
         """Return embeddings (n, width) for one batch of texts."""
 
     def clean(self, text: str) -> str:
-        """Return the text in the form that is tokenized."""
+        """Return the text as it is passed to the tokenizer; unchanged unless a family overrides this method."""
         return text
 
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
@@ -61,7 +61,7 @@ class TextEncoder(LoadedModel, ABC):
 
 
 def clean_text(text: str) -> str:
-    """Clean the text as in CLIP's released code; the tokenizer treats runs of spaces as one space."""
+    """Return the text cleaned as in CLIP's released code; the tokenizer treats runs of spaces as one space."""
     from ftfy import fix_text  # takes a tenth of a second to import, and only few models need it
 
     return html.unescape(html.unescape(fix_text(text))).strip().lower()
@@ -126,7 +126,7 @@ class DualEncoder(ABC):
 
 
 class Towers(LoadedImageModel, TextEncoder, DualEncoder):
-    """A network in transformers that has `get_image_features` and `get_text_features`."""
+    """Base class of dual encoders in transformers, with `get_image_features` and `get_text_features`."""
 
     context: int
     padded = False
@@ -279,13 +279,16 @@ class CosineVqa:
 
 
 def format_choice(question: str, choice: str) -> str:
-    """Return the text that represents a choice in the comparison."""
+    """Return the text by which a choice is compared with the image: `question choice`, with ? after the question."""
     stem = question.rstrip()
     return f"{stem} {choice}" if stem.endswith("?") else f"{stem}? {choice}"
 
 
 def _compute_choice_logprobs(question: Question, choices: Sequence[ComparisonResult]) -> list[list[float]] | RowError:
-    """Return the log-softmax of the choices' logits, or an error if the choices cannot be compared."""
+    """Return, for each choice, the log-softmax of its logit and a 0 for the end token; or an error.
+
+    It is an error if there are fewer than two choices, or if one of them was cut.
+    """
     if len(choices) < 2:
         problem = "a model that compares choices cannot score a single choice"
         remedy = "use another VQA model, or a metric whose questions have several choices"

@@ -24,7 +24,7 @@ from plumbline.operators.models.networks.causal_lm import CausalLM, pad_left
 from plumbline.operators.models.networks.encoder_decoder import check_entries, make_greedy_settings
 from plumbline.operators.models.networks.loaded import LoadedModel
 
-TOO_LONG = (
+TOO_LONG_MESSAGE = (
     "the question takes {} tokens, beyond the model's context of {}; shorten the prompt, or use a model with a longer "
     "context"
 )
@@ -40,11 +40,14 @@ class TextOnly(ABC):
 
     @abstractmethod
     def score(self, pairs: Sequence[tuple[str, str]]) -> Sequence[list[float] | RowError]:
-        """Return full-vocabulary log-probabilities of each choice's tokens and end token, given the question."""
+        """Return the log-probabilities of each choice's tokens and end token, given the question, or an error.
+
+        They are normalised over the full vocabulary.
+        """
 
     @abstractmethod
     def write(self, texts: Sequence[str]) -> Sequence[str | RowError]:
-        """Return the likeliest answer to each question."""
+        """Return, for each question text, the likeliest answer in the model's own words, or an error."""
 
     def preprocess(self, image: Image.Image) -> tuple[()]:
         return ()  # the model sees no image
@@ -103,7 +106,7 @@ class TextOnlyVqa(TextOnly):
             answer = tokenize_choice(self.tokenizer, rendered, choice, end=self.end)
             tokens = len(prompt) + len(answer)
             if context is not None and tokens > context:
-                errors[index] = RowError("prompt_too_long", TOO_LONG.format(tokens, context))
+                errors[index] = RowError("prompt_too_long", TOO_LONG_MESSAGE.format(tokens, context))
             else:
                 rows.append((prompt, answer))
         lengths = [len(prompt) + len(answer) for prompt, answer in rows]

@@ -19,11 +19,11 @@ from plumbline.operators.models.calls import MAX_ANSWER_TOKENS, Generation, Imag
 from plumbline.operators.models.engines.conversation import (
     Conversation,
     Reply,
-    Thinking,
+    ThinkingMode,
     decode_reply,
     find_context_error,
     make_generation,
-    reply_to_valid,
+    reply_to_valid_requests,
 )
 from plumbline.operators.models.engines.reply_schemas import SchemaEnforcement, SchemaGrammars
 from plumbline.operators.models.networks import prefixes
@@ -34,7 +34,7 @@ from plumbline.operators.models.networks.prefixes import Prefix, Tail
 
 Result = TypeVar("Result")
 
-TOO_LONG = (
+TOO_LONG_MESSAGE = (
     "the image and the question take {} tokens, beyond the model's context of {}; "
     "shorten the prompt, use smaller images, or a model with a longer context"
 )
@@ -60,7 +60,7 @@ class ChatVlm:
         ends: Sequence[int],
         pair_batch: int,
         penalty: float = 1.0,
-        thinking: Thinking | None = None,
+        thinking: ThinkingMode | None = None,
     ) -> None:
         """Set how questions are answered: `pair_batch` together, with replies that end at any token in `ends`.
 
@@ -78,7 +78,7 @@ class ChatVlm:
         self.context = reader.context
 
     def preprocess(self, image: Image.Image) -> Pixels:
-        """Pad the image, and crop, resize and normalise it with the checkpoint's own processor."""
+        """Return the image, padded if configured, as prepared by the checkpoint's own processor."""
         return self.prompts.preprocess(image)
 
     def preprocess_several(self, images: Sequence[Image.Image]) -> Pixels:
@@ -134,7 +134,7 @@ class ChatVlm:
             error = find_context_error(prefix.tokens + len(ids), request, self.context, self.thinking)
             conversations.append(Conversation(request, ids, prefix) if error is None else error)
         answer = partial(self._run_in_batches, partial(isolate, self._generate, size=self.pair_batch))
-        return reply_to_valid(conversations, answer, self.thinking)
+        return reply_to_valid_requests(conversations, answer, self.thinking)
 
     def _tokenize_question(self, features: Sequence[Prefix], question: Question, choices: Sequence[str]) -> Tail:
         """Return a question's tokens. Raise HopelessRow if they exceed the context or contain a second image."""
@@ -142,7 +142,7 @@ class ChatVlm:
         prompt = prefix.unread + self.prompts.tokenize_after_image(messages, prefix.closing)
         tail = Tail(prefix, prompt, [self.prompts.tokenize_choice(question.text, choice) for choice in choices])
         if self.context is not None and tail.tokens > self.context:
-            raise HopelessRow(RowError("prompt_too_long", TOO_LONG.format(tail.tokens, self.context)))
+            raise HopelessRow(RowError("prompt_too_long", TOO_LONG_MESSAGE.format(tail.tokens, self.context)))
         return tail
 
     def _score_packs(self, packs: Sequence[Sequence[Tail]]) -> list[list[list[list[float]]]]:

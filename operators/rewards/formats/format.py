@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from plumbline.operators.rewards.selection import Unit
 
-IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+IMAGE_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 """Arrow type of an encoded image, as used by Hugging Face datasets."""
 
 
 class ScoredImage(NamedTuple):
-    """An image of an example, with its scores."""
+    """An image of a training example, with its reward and its scores."""
 
     image_id: str
     generator: str
@@ -45,7 +45,7 @@ class ScoredImage(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A source image of an edit."""
+    """The image that was edited, for an example about edits."""
 
     content: bytes
     path: str
@@ -112,7 +112,7 @@ class Format:
 
 
 def embed_image(image: ScoredImage | Source) -> dict[str, Any]:
-    """Return an image as a value of the Arrow type IMAGE."""
+    """Return the image's bytes, without a path, as a dictionary for a column of the Arrow type IMAGE_TYPE."""
     return {"bytes": image.content, "path": None}
 
 

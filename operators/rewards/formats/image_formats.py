@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 from plumbline.operators.base.schemas import ELEMENT, floats, texts
-from plumbline.operators.rewards.formats.format import IMAGE, Format, Sample, embed_image, with_images
+from plumbline.operators.rewards.formats.format import IMAGE_TYPE, Format, Sample, embed_image, with_images
 
 BEST_OF_N_SCHEMA = with_images(
     pa.schema(
         [
-            ("image", IMAGE),
+            ("image", IMAGE_TYPE),
             *texts("text", "prompt_id", "image_id", "generator"),
             *floats("reward", "z_score"),
             ("n", pa.int64()),
@@ -25,7 +25,7 @@ BEST_OF_N_SCHEMA = with_images(
 """Columns of the format; `n` is the number of candidate images, and `mean_reward` their mean reward."""
 
 
-def _best_of_n_rows(sample: Sample) -> list[dict[str, Any]]:
+def _make_best_of_n_rows(sample: Sample) -> list[dict[str, Any]]:
     rewards = [image.reward for image in sample.images if image.reward is not None]
     return [
         {
@@ -42,16 +42,18 @@ def _best_of_n_rows(sample: Sample) -> list[dict[str, Any]]:
     ]
 
 
-BEST_OF_N = Format(unit="best", container="parquet", images="embedded", rows=_best_of_n_rows, schema=BEST_OF_N_SCHEMA)
+BEST_OF_N_FORMAT = Format(
+    unit="best", container="parquet", images="embedded", rows=_make_best_of_n_rows, schema=BEST_OF_N_SCHEMA
+)
 """The best image of each prompt with the prompt's text, for fine-tuning text-to-image models."""
 
 
 INSTRUCT_PIX2PIX_SCHEMA = with_images(
     pa.schema(
         [
-            ("input_image", IMAGE),
+            ("input_image", IMAGE_TYPE),
             ("edit_prompt", pa.string()),
-            ("edited_image", IMAGE),
+            ("edited_image", IMAGE_TYPE),
             *(field for field in BEST_OF_N_SCHEMA if field.name not in ("image", "text")),
         ]
     ),
@@ -60,30 +62,30 @@ INSTRUCT_PIX2PIX_SCHEMA = with_images(
 )
 
 
-def _instruct_pix2pix_rows(sample: Sample) -> list[dict[str, Any]]:
+def _make_instruct_pix2pix_rows(sample: Sample) -> list[dict[str, Any]]:
     if len(sample.sources) != 1:
         return []
     columns = {"input_image": embed_image(sample.sources[0]), "edit_prompt": sample.prompt}
-    return [{**columns, "edited_image": row.pop("image"), **row} for row in _best_of_n_rows(sample)]
+    return [{**columns, "edited_image": row.pop("image"), **row} for row in _make_best_of_n_rows(sample)]
 
 
-INSTRUCT_PIX2PIX = Format(
+INSTRUCT_PIX2PIX_FORMAT = Format(
     unit="best",
     container="parquet",
     images="embedded",
     edits="only",
-    rows=_instruct_pix2pix_rows,
+    rows=_make_instruct_pix2pix_rows,
     schema=INSTRUCT_PIX2PIX_SCHEMA,
 )
 """The best edit for each instruction with its source image, for the InstructPix2Pix trainer in diffusers."""
 
 
-RAW_SCORES = pa.list_(pa.struct([("metric", pa.string()), ("score", pa.float64()), ("error", pa.string())]))
+RAW_SCORES_TYPE = pa.list_(pa.struct([("metric", pa.string()), ("score", pa.float64()), ("error", pa.string())]))
 REWARDS_SCHEMA = pa.schema(
     [
         *texts("image_id", "prompt_id", "generator", "prompt"),
         *floats("reward", "z_score", "rank_advantage"),
-        ("raw", RAW_SCORES),
+        ("raw", RAW_SCORES_TYPE),
     ]
 )
 """Columns of the format. If a score is missing, `raw` has the error, and `reward`, `z_score` and `rank_advantage` are
@@ -91,7 +93,7 @@ null.
 """
 
 
-def _rewards_rows(sample: Sample) -> list[dict[str, Any]]:
+def _make_rewards_rows(sample: Sample) -> list[dict[str, Any]]:
     image = sample.best
     raw = [{"metric": name, "score": score, "error": image.errors.get(name)} for name, score in image.raw.items()]
     return [
@@ -108,11 +110,13 @@ def _rewards_rows(sample: Sample) -> list[dict[str, Any]]:
     ]
 
 
-REWARDS = Format(unit="image", container="parquet", images="none", rows=_rewards_rows, schema=REWARDS_SCHEMA)
+REWARDS_FORMAT = Format(
+    unit="image", container="parquet", images="none", rows=_make_rewards_rows, schema=REWARDS_SCHEMA
+)
 """One row per image: its score by each metric, its reward, and the z-score and rank of the reward within the prompt."""
 
 
-WORD_SCORE = pa.struct(
+WORD_SCORE_TYPE = pa.struct(
     [("text", pa.string()), ("start", pa.int32()), ("end", pa.int32()), ("score", pa.float64()), ("n", pa.int32())]
 )
 DENSE_SCHEMA = pa.schema(
@@ -120,7 +124,7 @@ DENSE_SCHEMA = pa.schema(
         *texts("image_id", "prompt_id", "generator", "prompt", "metric"),
         ("score", pa.float64()),
         ("questions", pa.list_(ELEMENT)),
-        ("words", pa.list_(WORD_SCORE)),
+        ("words", pa.list_(WORD_SCORE_TYPE)),
         ("error", pa.string()),
     ]
 )
@@ -130,7 +134,7 @@ score is the mean over the `n` questions whose span overlaps the word; it is nul
 WORD_PATTERN = re.compile(r"\w+(?:['’-]\w+)*")
 
 
-def _dense_rows(sample: Sample) -> list[dict[str, Any]]:
+def _make_dense_rows(sample: Sample) -> list[dict[str, Any]]:
     image = sample.best
     return [
         {
@@ -149,7 +153,10 @@ def _dense_rows(sample: Sample) -> list[dict[str, Any]]:
 
 
 def compute_word_scores(prompt: str, questions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return each word of a prompt with its span and the mean score of the questions whose spans overlap it."""
+    """Return each word of a prompt with its span, and the mean score and number of questions whose spans overlap it.
+
+    Questions without a score or a span are ignored; the mean is None if no question is left.
+    """
     rated = [row for row in questions if row["score"] is not None and row["start"] is not None]
     words = []
     for word in WORD_PATTERN.finditer(prompt):
@@ -160,5 +167,7 @@ def compute_word_scores(prompt: str, questions: Sequence[Mapping[str, Any]]) -> 
     return words
 
 
-DENSE = Format(unit="image", container="parquet", images="none", rows=_dense_rows, schema=DENSE_SCHEMA, elements=True)
+DENSE_FORMAT = Format(
+    unit="image", container="parquet", images="none", rows=_make_dense_rows, schema=DENSE_SCHEMA, elements=True
+)
 """One row per image and metric with questions. A row has the scores of all questions, and of the prompt's words."""

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from plumbline.operators.base.schemas import floats, longs, texts
-from plumbline.operators.rewards.formats.format import IMAGE, Format, Sample, ScoredImage, embed_image, with_images
+from plumbline.operators.rewards.formats.format import IMAGE_TYPE, Format, Sample, ScoredImage, embed_image, with_images
 
 PAIRS_SCHEMA = pa.schema(
     [
@@ -33,7 +33,7 @@ scorer.
 
 
 def make_pair_row(sample: Sample, *, swapped: bool) -> dict[str, Any]:
-    """Return the columns of a pair. If `swapped`, the better image is the second."""
+    """Return a pair's values by column. If `swapped`, the better image is the second."""
     first, second = (sample.worst, sample.best) if swapped else (sample.best, sample.worst)
     columns: dict[str, Any] = {
         "are_different": first.digest != second.digest,
@@ -61,11 +61,11 @@ def _is_swapped(sample: Sample) -> bool:
 
 
 def _hash_to_number(text: str) -> int:
-    """Hash a string to 63 bits, so that the number fits into an int64."""
+    """Return a hash of a string as a number of 63 bits, which fits into an int64."""
     return int.from_bytes(hashlib.sha256(text.encode(errors="replace")).digest()[:8], "big") >> 1
 
 
-PAIRS = Format(
+PAIRS_FORMAT = Format(
     unit="pair",
     container="parquet",
     images="embedded",
@@ -75,7 +75,7 @@ PAIRS = Format(
 """Pick-a-Pic v2 with all columns, for trainers of diffusion DPO and PickScore."""
 
 
-def _pairs_webdataset_rows(sample: Sample) -> list[dict[str, Any]]:
+def _make_pairs_webdataset_rows(sample: Sample) -> list[dict[str, Any]]:
     # The trainer compares a label, which it has read as text, with a number, and so always prefers jpg_0.
     columns = make_pair_row(sample, swapped=False)
     other = {name: value for name, value in columns.items() if not name.startswith("jpg_")}
@@ -91,11 +91,11 @@ def _pairs_webdataset_rows(sample: Sample) -> list[dict[str, Any]]:
     ]
 
 
-PAIRS_WEBDATASET = Format(unit="pair", container="tar", images="embedded", rows=_pairs_webdataset_rows)
+PAIRS_WEBDATASET_FORMAT = Format(unit="pair", container="tar", images="embedded", rows=_make_pairs_webdataset_rows)
 """Pick-a-Pic v2 as WebDataset tars, for the diffusion ORPO example in diffusers."""
 
 
-NEGATIVE_PROMPT = " "
+EMPTY_NEGATIVE_PROMPT = " "
 """Negative prompt that verl-omni's own script uses by default."""
 VERL_OMNI_SCHEMA = pa.schema(
     [
@@ -116,12 +116,12 @@ The prompt is plain text, because pandas reads a list of messages as an array, w
 """
 
 
-def _verl_omni_rows(sample: Sample) -> list[dict[str, Any]]:
+def _make_verl_omni_rows(sample: Sample) -> list[dict[str, Any]]:
     return [
         {
             "data_source": "plumbline",
             "prompt": sample.prompt,
-            "negative_prompt": NEGATIVE_PROMPT,
+            "negative_prompt": EMPTY_NEGATIVE_PROMPT,
             "img_win": f"../{sample.best.path}",
             "img_lose": f"../{sample.worst.path}",
             "win_score": sample.best.reward,
@@ -132,13 +132,15 @@ def _verl_omni_rows(sample: Sample) -> list[dict[str, Any]]:
                 "split": sample.split,
                 "index": sample.number,
                 "raw_prompt": sample.prompt,
-                "raw_negative_prompt": NEGATIVE_PROMPT,
+                "raw_negative_prompt": EMPTY_NEGATIVE_PROMPT,
             },
         }
     ]
 
 
-VERL_OMNI = Format(unit="pair", container="parquet", images="files", rows=_verl_omni_rows, schema=VERL_OMNI_SCHEMA)
+VERL_OMNI_FORMAT = Format(
+    unit="pair", container="parquet", images="files", rows=_make_verl_omni_rows, schema=VERL_OMNI_SCHEMA
+)
 """verl-omni's table for offline DPO. The table lacks the latents and embeddings that verl-omni's own model computes
 from images.
 """
@@ -150,17 +152,17 @@ EDIT_QUESTION = (
     'The last image was edited from what is before it, by the instruction "{}". Was it followed, and all else kept? '
     "Please answer yes or no."
 )
-ANSWER = "Yes"
+YES_ANSWER = "Yes"
 
 
-def _ms_swift_rows(sample: Sample) -> list[dict[str, Any]]:
+def _make_ms_swift_rows(sample: Sample) -> list[dict[str, Any]]:
     if IMAGE_TAG in sample.prompt:
         return []
     sources = [source.path for source in sample.sources]
     question = (EDIT_QUESTION if sources else IMAGE_QUESTION).format(sample.prompt)
     messages = [
         {"role": "user", "content": IMAGE_TAG * (len(sources) + 1) + question},
-        {"role": "assistant", "content": ANSWER},
+        {"role": "assistant", "content": YES_ANSWER},
     ]
     return [
         {
@@ -173,13 +175,13 @@ def _ms_swift_rows(sample: Sample) -> list[dict[str, Any]]:
     ]
 
 
-MS_SWIFT = Format(unit="pair", container="jsonl", images="files", edits="too", rows=_ms_swift_rows)
+MS_SWIFT_FORMAT = Format(unit="pair", container="jsonl", images="files", edits="too", rows=_make_ms_swift_rows)
 """ms-swift's preference rows with messages, for reward models: the same question about two images. For edits, both
 sides show the source images first, then the edited image.
 """
 
 
-def _hpdv3_rows(sample: Sample) -> list[dict[str, Any]]:
+def _make_hpdv3_rows(sample: Sample) -> list[dict[str, Any]]:
     # `confidence` and `choice_dist` count annotators and are omitted: HPSv3's own class reads null as a number.
     return [
         {
@@ -193,40 +195,47 @@ def _hpdv3_rows(sample: Sample) -> list[dict[str, Any]]:
     ]
 
 
-HPDV3 = Format(unit="pair", container="json", images="files", rows=_hpdv3_rows)
+HPDV3_FORMAT = Format(unit="pair", container="json", images="files", rows=_make_hpdv3_rows)
 """HPD v3's pairs; `path1` is the better image."""
 
 
-def _editreward_rows(sample: Sample) -> list[dict[str, Any]]:
+def _make_editreward_rows(sample: Sample) -> list[dict[str, Any]]:
     if len(sample.sources) != 1:
         return []
-    (row,) = _hpdv3_rows(sample)
+    (row,) = _make_hpdv3_rows(sample)
     rewards = {"model1": sample.best.reward, "model2": sample.worst.reward}  # for lack of scores by dimension
     scores = {f"{model}_{kind}_score": reward for model, reward in rewards.items() for kind in ("dim1", "overall")}
     return [{**row, "path_src": sample.sources[0].path, **scores}]
 
 
-EDITREWARD = Format(unit="pair", container="json", images="files", edits="only", rows=_editreward_rows)
+EDITREWARD_FORMAT = Format(unit="pair", container="json", images="files", edits="only", rows=_make_editreward_rows)
 """EditReward's pairs of edits: like HPD v3's pairs, with the source image added."""
 
 
-MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+MESSAGES_TYPE = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 TRL_VISION_DPO_SCHEMA = with_images(
-    pa.schema([("prompt", MESSAGES), ("chosen", MESSAGES), ("rejected", MESSAGES), ("images", pa.list_(IMAGE))]),
+    pa.schema(
+        [
+            ("prompt", MESSAGES_TYPE),
+            ("chosen", MESSAGES_TYPE),
+            ("rejected", MESSAGES_TYPE),
+            ("images", pa.list_(IMAGE_TYPE)),
+        ]
+    ),
     "images",
 )
 COMPARISON_QUESTION = 'Which of the two images shows "{}" better? Please answer 1 or 2.'
-EDIT_COMPARISON = (
+EDIT_COMPARISON_QUESTION = (
     'The last two images were edited from what is before them, by the instruction "{}". Which of the two follows it '
     "better and keeps all else? Please answer 1 or 2."
 )
 
 
-def _trl_vision_dpo_rows(sample: Sample) -> list[dict[str, Any]]:
+def _make_trl_vision_dpo_rows(sample: Sample) -> list[dict[str, Any]]:
     swapped = _is_swapped(sample)
     images = (sample.worst, sample.best) if swapped else (sample.best, sample.worst)
     right, wrong = ("2", "1") if swapped else ("1", "2")
-    question = EDIT_COMPARISON if sample.sources else COMPARISON_QUESTION
+    question = EDIT_COMPARISON_QUESTION if sample.sources else COMPARISON_QUESTION
     return [
         {
             "prompt": [{"role": "user", "content": question.format(sample.prompt)}],
@@ -237,12 +246,12 @@ def _trl_vision_dpo_rows(sample: Sample) -> list[dict[str, Any]]:
     ]
 
 
-TRL_VISION_DPO = Format(
+TRL_VISION_DPO_FORMAT = Format(
     unit="pair",
     container="parquet",
     images="embedded",
     edits="too",
-    rows=_trl_vision_dpo_rows,
+    rows=_make_trl_vision_dpo_rows,
     schema=TRL_VISION_DPO_SCHEMA,
 )
 """TRL's vision DPO, only for training judges: the correct and the wrong verdict on the same two images.
@@ -252,22 +261,22 @@ images of edits come first.
 """
 
 
-def _imagereward_rows(sample: Sample) -> list[dict[str, Any]]:
+def _make_imagereward_rows(sample: Sample) -> list[dict[str, Any]]:
     return [
         {
             "id": sample.prompt_id,
             "prompt": sample.prompt,
-            "generations": [_file_name(image) for image in sample.images],
+            "generations": [_make_file_name(image) for image in sample.images],
             "ranking": list(range(1, len(sample.images) + 1)),
         }
     ]
 
 
-IMAGEREWARD = Format(unit="ranking", container="json", images="files", rows=_imagereward_rows)
+IMAGEREWARD_FORMAT = Format(unit="ranking", container="json", images="files", rows=_make_imagereward_rows)
 """ImageReward's rankings: the images of a prompt with their ranks, counted from 1 for the best, without ties."""
 
 
-def _hpsv2_rows(sample: Sample) -> list[dict[str, Any]]:
+def _make_hpsv2_rows(sample: Sample) -> list[dict[str, Any]]:
     """Return all pairs of images in a ranking. The better image is first in one pair and second in the next."""
     rows = []
     for number, (better, worse) in enumerate(combinations(sample.images, 2), sample.number):
@@ -276,22 +285,24 @@ def _hpsv2_rows(sample: Sample) -> list[dict[str, Any]]:
             {
                 "human_preference": [int(image is better) for image in images],
                 "prompt": sample.prompt,
-                "file_path": [_file_name(image) for image in images],
+                "file_path": [_make_file_name(image) for image in images],
             }
         )
     return rows
 
 
-def _hpsv2_held_out_rows(sample: Sample) -> list[dict[str, Any]]:
+def _make_hpsv2_held_out_rows(sample: Sample) -> list[dict[str, Any]]:
     ranks = list(range(1, len(sample.images) + 1))
-    names = [_file_name(image) for image in sample.images]
+    names = [_make_file_name(image) for image in sample.images]
     return [{"prompt": sample.prompt, "image_path": names, "rank": ranks, "raw_annotations": []}]
 
 
-def _file_name(image: ScoredImage) -> str:
+def _make_file_name(image: ScoredImage) -> str:
     """Return the image's path within the image folder, which trainers take as an argument."""
     return image.path.removeprefix("images/")
 
 
-HPSV2 = Format(unit="ranking", container="json", images="files", rows=_hpsv2_rows, held_out_rows=_hpsv2_held_out_rows)
+HPSV2_FORMAT = Format(
+    unit="ranking", container="json", images="files", rows=_make_hpsv2_rows, held_out_rows=_make_hpsv2_held_out_rows
+)
 """HPD v2's annotations: pairs for training (human_preference), and rankings for testing (rank)."""

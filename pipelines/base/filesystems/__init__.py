@@ -6,7 +6,7 @@ from plumbline.operators.base.extensions import explain_missing_extra
 from plumbline.pipelines.base.filesystems.disk import Disk
 from plumbline.pipelines.base.filesystems.filesystem import Filesystem, Settings, open_for_reading
 
-OBJECT_STORES = ("s3://", "gs://", "az://")
+OBJECT_STORE_SCHEMES = ("s3://", "gs://", "az://")
 
 
 def choose_filesystem(url: str, settings: Settings) -> Filesystem:
@@ -14,7 +14,7 @@ def choose_filesystem(url: str, settings: Settings) -> Filesystem:
 
     All addresses of a cloud share one client; other addresses share one client per host.
     """
-    store = next((store for store in OBJECT_STORES if url.startswith(store)), None)
+    store = next((store for store in OBJECT_STORE_SCHEMES if url.startswith(store)), None)
     host = "" if url.startswith("/") else "/".join(url.split("/", 3)[:3])
     return open_filesystem(host if store is None else store, settings)
 
@@ -31,7 +31,7 @@ def open_filesystem(root: str, settings: Settings) -> Filesystem:
             return S3(settings)
         case "gs://" | "az://":
             with explain_missing_extra("clouds", root):
-                from plumbline.pipelines.base.filesystems.clouds import CLOUDS
-            return CLOUDS[root](settings)
+                from plumbline.pipelines.base.filesystems.clouds import OPENERS_BY_SCHEME
+            return OPENERS_BY_SCHEME[root](settings)
         case _:
             return open_for_reading(root)

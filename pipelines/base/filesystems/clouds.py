@@ -20,9 +20,9 @@ CLIENT_OPTIONS = {"allow_http": True, "connect_timeout": "5s", "read_timeout": "
 """Client options. Plain http is allowed for servers given by an endpoint; the clouds themselves use https."""
 MAX_RETRIES = 5
 RETRY_OPTIONS = {"max_retries": MAX_RETRIES, "retry_timeout": timedelta(minutes=2)}
-TRUNCATED_LISTING = "Error getting list response body"
+TRUNCATED_LISTING_ERROR = "Error getting list response body"
 """Text of obstore's error for a truncated listing, the only request that obstore does not retry."""
-LIST_CHUNK = 1000
+FILES_PER_LISTING = 1000
 STREAM_BYTES = 2**20
 """Minimum number of bytes that a stream requests at a time."""
 NO_CREDENTIALS_ERROR = "performing token request"
@@ -50,13 +50,13 @@ class Cloud(ObjectStore):
     def find_renewal_remedy(self, error: Exception) -> str | None:
         return self.credentials if NO_CREDENTIALS_ERROR in str(error) else None
 
-    def _below(self, path: str) -> Iterator[tuple[str, Entry]]:
+    def _iterate_below(self, path: str) -> Iterator[tuple[str, Entry]]:
         store, key = self.fs.resolve(path)
         last, attempts = None, 0
         with convert_to_os_errors():
             while True:
                 try:
-                    for chunk in obstore.list(store, key or None, offset=last, chunk_size=LIST_CHUNK):
+                    for chunk in obstore.list(store, key or None, offset=last, chunk_size=FILES_PER_LISTING):
                         for found in chunk:
                             last = found["path"]
                             yield last.removeprefix(key).lstrip("/"), make_entry({**found, "type": "file"})
@@ -97,7 +97,7 @@ def open_azure_storage(settings: Settings) -> Cloud:
     return Cloud("az", settings, endpoint=endpoint, credentials=credentials)
 
 
-CLOUDS = {"gs://": open_google_storage, "az://": open_azure_storage}
+OPENERS_BY_SCHEME = {"gs://": open_google_storage, "az://": open_azure_storage}
 
 
 class CloudFiles(FsspecStore):  # type: ignore[misc]  # obstore may not be installed
@@ -214,7 +214,7 @@ async def _list_folder(store: Any, key: str) -> Any:
 
 def _raise_unless_truncated(error: BaseError, attempts: int) -> None:
     """Raise the error unless it is due to a truncated listing and another attempt is left."""
-    if TRUNCATED_LISTING not in str(error) or attempts > MAX_RETRIES:
+    if TRUNCATED_LISTING_ERROR not in str(error) or attempts > MAX_RETRIES:
         raise error
 
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 from fsspec.implementations.local import LocalFileSystem
 
-from plumbline.pipelines.base.filesystems.filesystem import Entry, Writable, make_entry
+from plumbline.pipelines.base.filesystems.filesystem import Entry, WritableFilesystem, make_entry
 
-LOCAL = LocalFileSystem()
+LOCAL_FILESYSTEM = LocalFileSystem()
 GROUP_RIGHTS = stat.S_IRGRP | stat.S_IWGRP
 
 
-class Disk(Writable):
+class Disk(WritableFilesystem):
     check = rights = "the path and the rights to it"
 
     def __init__(self) -> None:
-        super().__init__("", LOCAL)
+        super().__init__("", LOCAL_FILESYSTEM)
 
     def list(self, path: str) -> dict[str, Entry]:
         """Return the entries of a folder by name; a link has the entry of its target."""
@@ -28,7 +28,7 @@ class Disk(Writable):
             for item in self.fs.ls(path, detail=True)
         }
 
-    def _below(self, path: str) -> Iterator[tuple[str, Entry]]:
+    def _iterate_below(self, path: str) -> Iterator[tuple[str, Entry]]:
         """Yield the files below a folder, following links; if several links lead to a folder, it is read only once."""
         if not self.fs.isdir(path):
             return
@@ -43,7 +43,7 @@ class Disk(Writable):
                 yield file.removeprefix(path).lstrip("/"), read_entry(file)
 
     def create(self, path: str, data: bytes) -> bool:
-        with _temporary_file(Path(path), data) as draft:
+        with _open_temporary_file(Path(path), data) as draft:
             return self._link(draft, path)
 
     def heeds_conditions(self, path: str, data: bytes) -> bool:
@@ -51,10 +51,10 @@ class Disk(Writable):
         return True
 
     def write(self, path: str, data: bytes) -> None:
-        with _temporary_file(Path(path), data) as draft:
+        with _open_temporary_file(Path(path), data) as draft:
             draft.replace(path)
 
-    def draft_folder(self, path: str) -> Path:
+    def get_draft_folder(self, path: str) -> Path:
         folder = Path(path).parent
         _make_folder(folder)
         return folder
@@ -90,7 +90,7 @@ class Disk(Writable):
 
 
 @contextmanager
-def _temporary_file(path: Path, data: bytes) -> Iterator[Path]:
+def _open_temporary_file(path: Path, data: bytes) -> Iterator[Path]:
     """Write a file under a temporary name in the folder of `path`, and remove that name when the context ends."""
     _make_folder(path.parent)
     draft = _make_hidden_path(path)

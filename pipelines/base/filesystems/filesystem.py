@@ -16,8 +16,8 @@ from plumbline.operators.base.errors import ConfigError, hide_secrets
 ETAG_KEYS = ("ETag", "e_tag", "blob_id", "etag", "mtime", "Last-Modified", "modified", "created")
 """Keys in the information about a file whose values change when its content does; the most reliable key is first."""
 TIME_KEYS = ("LastModified", "last_modified", "mtime")
-RENEW_CREDENTIALS = "renew the credentials"
-STORES = "s3://, gs:// or az://"
+RENEW_CREDENTIALS_REMEDY = "renew the credentials"
+STORE_SCHEMES = "s3://, gs:// or az://"
 """Address schemes that a store can have, in addition to a path on a disk."""
 UPLOAD_BYTES = 16 * 2**20
 """Bytes per request when uploading a large file."""
@@ -88,11 +88,13 @@ class Filesystem:
 
     def list(self, path: str) -> dict[str, Entry]:
         entries = self.fs.ls(path, detail=True)
-        return {str(item["name"]).rstrip("/").rpartition("/")[2]: self._entry(item["name"], item) for item in entries}
+        return {
+            str(item["name"]).rstrip("/").rpartition("/")[2]: self._read_entry(item["name"], item) for item in entries
+        }
 
     def files(self, path: str) -> Iterator[tuple[str, Entry]]:
         """Yield the files below a folder with their relative paths, or a single file with an empty path."""
-        below = self._below(path)
+        below = self._iterate_below(path)
         first = next(below, None)
         if first is not None:
             yield first
@@ -103,14 +105,14 @@ class Filesystem:
             if entry.type == "file":
                 yield "", entry
 
-    def _below(self, path: str) -> Iterator[tuple[str, Entry]]:
+    def _iterate_below(self, path: str) -> Iterator[tuple[str, Entry]]:
         """Yield the files below a folder, or nothing if it does not exist."""
         found = self.fs.find(path, detail=True)
         while found:
             file, item = found.popitem()
-            yield file.removeprefix(path).lstrip("/"), self._entry(file, item)
+            yield file.removeprefix(path).lstrip("/"), self._read_entry(file, item)
 
-    def _entry(self, path: str, listed: Mapping[str, Any]) -> Entry:
+    def _read_entry(self, path: str, listed: Mapping[str, Any]) -> Entry:
         # a web server's listing has only names, so the file itself is requested
         is_known = listed.get("size") is not None or listed.get("type") == "directory"
         return make_entry(listed) if is_known else self.entry(path)
@@ -123,7 +125,7 @@ class Filesystem:
         return None
 
 
-class Writable(Filesystem, ABC):
+class WritableFilesystem(Filesystem, ABC):
     """A filesystem that can contain a store, because it can write a file on condition that it does not exist."""
 
     @abstractmethod
@@ -132,14 +134,14 @@ class Writable(Filesystem, ABC):
 
     @abstractmethod
     def heeds_conditions(self, path: str, data: bytes) -> bool:
-        """Write a file with constant content unless it exists; return False if the server ignores this condition."""
+        """Write a file with a fixed content unless it exists; return False if the server ignores this condition."""
 
     @abstractmethod
     def write(self, path: str, data: bytes) -> None:
         """Write or replace a file; readers see either the old or the new content."""
 
     @abstractmethod
-    def draft_folder(self, path: str) -> Path:
+    def get_draft_folder(self, path: str) -> Path:
         """Return the local folder for drafts of a file."""
 
     @abstractmethod
@@ -155,7 +157,7 @@ class Writable(Filesystem, ABC):
         """Remove files by their literal names; missing files are ignored."""
 
 
-class ObjectStore(Writable):
+class ObjectStore(WritableFilesystem):
     """Object store whose fsspec client supports `mode="create"`, so that a single conditional write commits a file."""
 
     def open(self, path: str, size: int | None, etag: str | None, **options: Any) -> IO[bytes]:
@@ -186,7 +188,7 @@ class ObjectStore(Writable):
         content_type = mimetypes.guess_type(path)[0] or "application/octet-stream"
         self.fs.pipe_file(path, data, ContentType=content_type)
 
-    def draft_folder(self, path: str) -> Path:
+    def get_draft_folder(self, path: str) -> Path:
         return Path(tempfile.gettempdir())
 
     def move_draft(self, draft: Path, path: str, *, replace: bool) -> bool:
@@ -209,7 +211,7 @@ def open_for_reading(root: str) -> Filesystem:
         fs, path = fsspec.core.url_to_fs(f"{root}/x")
     except (ValueError, ImportError, OSError) as error:
         raise ConfigError(
-            f"{root}: {hide_secrets(str(error).splitlines()[0])}; name a local path, or an address of {STORES}, "
+            f"{root}: {hide_secrets(str(error).splitlines()[0])}; name a local path, or an address of {STORE_SCHEMES}, "
             "hf:// or https://"
         ) from error
     return Filesystem(f"{root}/x".removesuffix(path), fs)

@@ -18,33 +18,34 @@ from botocore.utils import parse_timestamp
 from s3fs.core import set_custom_error_handler  # type: ignore[import-untyped]
 
 from plumbline.operators.base.errors import ConfigError, hide_secrets
-from plumbline.pipelines.base.filesystems.filesystem import RENEW_CREDENTIALS, Entry, ObjectStore, Settings
+from plumbline.pipelines.base.filesystems.filesystem import RENEW_CREDENTIALS_REMEDY, Entry, ObjectStore, Settings
 
-SET_CREDENTIALS = (
+SET_CREDENTIALS_REMEDY = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), or storage.key and storage.secret, "
     "or storage.anon=true for a public bucket"
 )
-CORRECT_SETTINGS = "correct AWS_ENDPOINT_URL (http://HOST:PORT), AWS_REGION and AWS_PROFILE, or storage.*"
-CHECK_CONNECTION = "AWS_ENDPOINT_URL or storage.endpoint_url, and the network"
-RENEW_OR_CHECK = (
-    f"if the credentials are those of a session, it may have expired: {RENEW_CREDENTIALS}; or check {CHECK_CONNECTION}"
+CORRECT_SETTINGS_REMEDY = "correct AWS_ENDPOINT_URL (http://HOST:PORT), AWS_REGION and AWS_PROFILE, or storage.*"
+CONNECTION_SETTINGS = "AWS_ENDPOINT_URL or storage.endpoint_url, and the network"
+RENEW_OR_CHECK_REMEDY = (
+    f"if the credentials are those of a session, it may have expired: {RENEW_CREDENTIALS_REMEDY}; "
+    f"or check {CONNECTION_SETTINGS}"
 )
 """Remedy for an unspecific error: a HEAD reply has only a status, and S3 replies with 400 both to an expired session
 and to a malformed call.
 """
 EXPIRED_CREDENTIAL_CODES = ("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired")
 """S3's error codes for expired credentials."""
-RETRIES = 5
+MAX_RETRIES = 5
 """Number of retries by botocore, with doubling delays; on temporary errors, s3fs repeats the whole series five times.
 """
-TEMPORARY_STATUS = (429, 500, 502, 503, 504)
+TEMPORARY_STATUSES = (429, 500, 502, 503, 504)
 """Status codes of an S3 server that is busy or broken, although the call itself may be valid."""
-TOO_MANY_REQUESTS = 429
+TOO_MANY_REQUESTS_STATUS = 429
 USER_AGENT = "plumbline"
 """User agent in the server's log. Botocore's own is longer and is recomputed for each call."""
-DELETE_BATCH = 1000
+FILES_PER_DELETION = 1000
 """Number of objects deleted per request."""
-REFUSAL_STATUS = (400, 401, 403)
+REFUSAL_STATUSES = (400, 401, 403)
 """Status codes for refused credentials. AWS replies with 400 to an expired session and with 403 to a deleted key; a
 reply to a HEAD request has no body with further details.
 """
@@ -55,7 +56,7 @@ REPETITION_MARK = "plumbline_renewed"
 class S3(ObjectStore):
     """S3 via s3fs."""
 
-    check = CHECK_CONNECTION
+    check = CONNECTION_SETTINGS
     reads_one_version = True
 
     def __init__(self, settings: Settings) -> None:
@@ -63,7 +64,9 @@ class S3(ObjectStore):
         try:
             super().__init__("s3://", _make_client(settings))
         except (BotoCoreError, ValueError) as error:
-            raise ConfigError(f"s3://: {hide_secrets(str(error).splitlines()[0])}; {CORRECT_SETTINGS}") from error
+            raise ConfigError(
+                f"s3://: {hide_secrets(str(error).splitlines()[0])}; {CORRECT_SETTINGS_REMEDY}"
+            ) from error
 
     def open(self, path: str, size: int | None, etag: str | None, **options: Any) -> IO[bytes]:
         stream: Any = super().open(path, size, etag, **options)
@@ -81,7 +84,7 @@ class S3(ObjectStore):
                 raise
             return b""
 
-    def _below(self, path: str) -> Iterator[tuple[str, Entry]]:
+    def _iterate_below(self, path: str) -> Iterator[tuple[str, Entry]]:
         bucket, key, _ = self.fs.split_path(path)
         prefix, further = f"{key}/" if key else "", dict[str, str]()
         while True:
@@ -95,8 +98,8 @@ class S3(ObjectStore):
             further = {"ContinuationToken": page["NextContinuationToken"]}
 
     def remove_all(self, paths: Sequence[str]) -> None:
-        for first in range(0, len(paths), DELETE_BATCH):
-            buckets, keys, _ = zip(*map(self.fs.split_path, paths[first : first + DELETE_BATCH]), strict=True)
+        for first in range(0, len(paths), FILES_PER_DELETION):
+            buckets, keys, _ = zip(*map(self.fs.split_path, paths[first : first + FILES_PER_DELETION]), strict=True)
             objects = [{"Key": key} for key in keys]
             reply = self.fs.call_s3("delete_objects", Bucket=buckets[0], Delete={"Objects": objects, "Quiet": True})
             for refused in reply.get("Errors", ()):
@@ -106,16 +109,16 @@ class S3(ObjectStore):
         for source in (error, error.__cause__, error.__context__):
             code = (getattr(source, "response", None) or {}).get("Error", {}).get("Code")
             if code in EXPIRED_CREDENTIAL_CODES:
-                return RENEW_CREDENTIALS
+                return RENEW_CREDENTIALS_REMEDY
             if code == "400":
-                return RENEW_OR_CHECK
+                return RENEW_OR_CHECK_REMEDY
         return None
 
 
 def _make_client(settings: Settings) -> fsspec.AbstractFileSystem:
     named = settings.anon or settings.key is not None
     if not named and Session().get_credentials() is None:
-        raise ConfigError(f"s3://: no credentials found; {SET_CREDENTIALS}")
+        raise ConfigError(f"s3://: no credentials found; {SET_CREDENTIALS_REMEDY}")
     set_custom_error_handler(_is_temporary)
     session = AioSession() if named else _open_renewing_session()
     session.register("needs-retry.s3", _delay_if_busy)
@@ -131,7 +134,7 @@ def _make_client(settings: Settings) -> fsspec.AbstractFileSystem:
         client_kwargs={"region_name": settings.region} if settings.region else {},
         config_kwargs={
             "connect_timeout": 5,
-            "retries": {"max_attempts": RETRIES, "mode": "standard"},
+            "retries": {"max_attempts": MAX_RETRIES, "mode": "standard"},
             "user_agent": USER_AGENT,
         },
         use_listings_cache=False,
@@ -153,7 +156,7 @@ def _open_renewing_session() -> AioSession:
     async def renew(response: tuple[Any, Any] | None, request_dict: dict[str, Any], **_: Any) -> int | None:
         """Handle botocore's event after each attempt: return 0 to repeat the call at once, or None otherwise."""
         context = request_dict["context"]
-        if response is None or response[0].status_code not in REFUSAL_STATUS or REPETITION_MARK in context:
+        if response is None or response[0].status_code not in REFUSAL_STATUSES or REPETITION_MARK in context:
             return None
         context[REPETITION_MARK] = True
         credentials = await session.get_credentials()
@@ -212,7 +215,7 @@ def _is_temporary(error: Exception) -> bool:
     response = getattr(error, "response", None) or {}
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     conflict = response.get("Error", {}).get("Code") == "ConditionalRequestConflict"
-    return status in TEMPORARY_STATUS or conflict or isinstance(error, FlexibleChecksumError)
+    return status in TEMPORARY_STATUSES or conflict or isinstance(error, FlexibleChecksumError)
 
 
 def _delay_if_busy(response: tuple[Any, Any] | None, attempts: int, **_: Any) -> float | None:
@@ -220,7 +223,7 @@ def _delay_if_busy(response: tuple[Any, Any] | None, attempts: int, **_: Any) ->
 
     Botocore recognises this response only by its error code, and some servers send a different code.
     """
-    if response is None or response[0].status_code != TOO_MANY_REQUESTS or attempts > RETRIES:
+    if response is None or response[0].status_code != TOO_MANY_REQUESTS_STATUS or attempts > MAX_RETRIES:
         return None
     return random() * 2.0 ** (attempts - 1)
 

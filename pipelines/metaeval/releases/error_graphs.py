@@ -22,8 +22,8 @@ from plumbline.pipelines.metaeval.releases.release import (
 )
 from plumbline.pipelines.metaeval.releases.scores import stack_scores
 from plumbline.pipelines.metaeval.releases.sheets import (
-    MAX_DIGITS,
-    SEE_EXAMPLE,
+    MAX_COUNT_DIGITS,
+    SEE_EXAMPLE_REMEDY,
     Sheet,
     exists,
     find_required,
@@ -54,7 +54,7 @@ SCORE_COLUMN_SUFFIX = (
 )
 KEY_COLUMNS = ("id", "image_id", "rank", "score", "status")
 METADATA_COLUMNS = ("id", "file_name", "image_source", "rank")
-SUBSETS = {"synth": range(0, 111), "nat": range(111, 136), "real": range(136, 165)}
+SUBSET_RANGES = {"synth": range(0, 111), "nat": range(111, 136), "real": range(136, 165)}
 """Graphs in each subset (run/compute_metrics.py); the released averages omit graph 164."""
 CHECK_T2ISCORESCORE = "check that this is T2IScoreScore's file"
 
@@ -104,9 +104,9 @@ def _read_nodes(metadata: Sheet) -> Iterator[dict[str, Any]]:
     for row, (number, graph, image, rank, source) in enumerate(zip(numbers, *ids, strict=True)):
         where = metadata.where(row)
         remember(rows_by_image, image, where, f"image {image!r} occurs twice")
-        subset = next((name for name, graphs in SUBSETS.items() if number in graphs), "other")
+        subset = next((name for name, graphs in SUBSET_RANGES.items() if number in graphs), "other")
         digits = rank[: len(rank) - len(rank.lstrip("0123456789"))]
-        if not 0 < len(digits) <= MAX_DIGITS:
+        if not 0 < len(digits) <= MAX_COUNT_DIGITS:
             raise SourceError(f"{where}: expected a rank such as 0, 1 or 2b, found {rank!r}; correct it")
         node = {"image_id": image, "node": rank, "level": int(digits), "generator": source}
         yield {"graph_id": graph, "subset": subset, **node}
@@ -225,7 +225,7 @@ def read_shapes(place: Place) -> Release:
 
 
 def _read_words(place: Place, truth: Sheet) -> Iterator[Word]:
-    """Yield the words of every requirement; they are aligned in images that meet the requirement."""
+    """Yield the words of every requirement; a word is aligned in the images that meet its requirement."""
     required = _read_table(place, REQUIREMENTS_TABLE, ("prompt_id", "requirement_id", "start", "end"))
     prompts = _read_table(place, "prompts", ("prompt_id", "text"))
     texts = dict(zip(prompts.ids("prompt_id"), prompts.ids("text"), strict=True))
@@ -274,7 +274,7 @@ def read_error_graphs(place: Place) -> Release:
     sheet, names, image_column = read_image_rows(
         place, (*REQUIRED_COLUMNS, *GRAPH_COLUMNS, *DEFAULT_NAMES["generator"])
     )
-    sheet.require([*REQUIRED_COLUMNS, image_column], SEE_EXAMPLE)
+    sheet.require([*REQUIRED_COLUMNS, image_column], SEE_EXAMPLE_REMEDY)
     graphs = _read_graphs(sheet)
     for graph_id, nodes in graphs.items():
         _check_graph(f"graph {graph_id!r}", nodes)
@@ -354,7 +354,8 @@ def _check_graph(graph: str, nodes: Mapping[str, _Node]) -> None:
 def require_few_walks(url: str, nodes: Iterable[Mapping[str, Any]]) -> None:
     """Raise SourceError if a graph (rows in schema GRAPH_NODES) has more walks than MAX_WALKS.
 
-    A walk contains one node of every level, but two nodes of the level without errors.
+    A level is the set of nodes with the same number of errors. A walk contains one node of every level, but two nodes
+    of the level without errors.
     """
     levels: dict[str, dict[int, set[str]]] = {}
     for node in nodes:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.base.tables import DOWNLOAD_AGAIN, as_object
+from plumbline.pipelines.base.tables import DOWNLOAD_AGAIN_REMEDY, as_object
 from plumbline.pipelines.metaeval.releases.release import (
     Rating,
     Release,
@@ -23,8 +23,6 @@ from plumbline.pipelines.metaeval.releases.release import (
 )
 from plumbline.pipelines.metaeval.releases.scores import check_unique, stack_scores
 from plumbline.pipelines.metaeval.releases.sheets import (
-    as_list,
-    as_text,
     exists,
     find_required,
     make_sheet,
@@ -33,10 +31,12 @@ from plumbline.pipelines.metaeval.releases.sheets import (
     read_objects,
     read_sheet,
     read_text,
+    require_list,
+    require_text,
 )
 from plumbline.pipelines.sources.prompt_files import read_skills
 
-TIFA_DESCRIPTIONS = ("text_id", "image_path", "text", "human_scores", "human_avg")
+TIFA_COLUMNS = ("text_id", "image_path", "text", "human_scores", "human_avg")
 
 
 def read_tifa160(place: Place) -> Release:
@@ -44,11 +44,11 @@ def read_tifa160(place: Place) -> Release:
 
     Source: Yushi-Hu/tifa, human_annotations/human_annotations_with_scores.json, and human_annotations.json, which has
     only the ratings: `{image: {"text_id", "image_path", "text", "human_scores": [1-5, 1-5], "human_avg", <metric>:
-    number}}`. An image is named `<text_id>_<generator>`. All fields except TIFA_DESCRIPTIONS are metrics.
+    number}}`. An image is named `<text_id>_<generator>`. All fields except TIFA_COLUMNS are metrics.
     """
     records = read_objects(place)
     names = list(dict.fromkeys(name for record in records.values() for name in record))
-    metrics = [name for name in names if name not in TIFA_DESCRIPTIONS]
+    metrics = [name for name in names if name not in TIFA_COLUMNS]
     sheet = make_sheet(place.url, names, records.values(), ["text_id", *metrics])
     ids = {"image_id": list(records), "prompt_id": sheet.ids("text_id"), "generator": list[str]()}
     ratings = []
@@ -101,7 +101,7 @@ def read_dsg_tifa160(place: Place) -> Release:
     return released(ratings=ratings, skills=group_skills(zip(prompts, sets, strict=True)))
 
 
-GENAI_SKILLS = "genai_skills.json"
+GENAI_SKILLS_FILE = "genai_skills.json"
 
 
 def read_genai_bench(place: Place) -> Release:
@@ -115,12 +115,12 @@ def read_genai_bench(place: Place) -> Release:
     where prompt 7 has the id `00007`.
     """
     ratings = read_ratings_by_generator(place)
-    file = place.parent / GENAI_SKILLS
+    file = place.parent / GENAI_SKILLS_FILE
     skills = read_skills(read_content(file), file.url) if exists(file) else {}
     rated = {prompt_id: skills[prompt_id] for prompt_id in skills.keys() & {rating.prompt_id for rating in ratings}}
-    notes = [] if skills else [f"no {GENAI_SKILLS} next to the ratings: no skills"]
+    notes = [] if skills else [f"no {GENAI_SKILLS_FILE} next to the ratings: no skills"]
     if unrated := len(skills) - len(rated):
-        notes.append(f"{unrated} prompts of {GENAI_SKILLS} are not rated")
+        notes.append(f"{unrated} prompts of {GENAI_SKILLS_FILE} are not rated")
     return released(ratings=ratings, skills=rated, notes=notes)
 
 
@@ -135,9 +135,9 @@ def read_stanfordt23d(place: Place) -> Release:
     return released(ratings=read_ratings_by_generator(place))
 
 
-T2VSCORE_RATINGS = ("t2vscore_human_ratings.json", "t2vscore_alignment_score.json")
-T2VSCORE_SCORES = "t2vscore_results.csv"
-T2VSCORE_DESCRIPTIONS = ("model_name", "video_id", "prompt")
+T2VSCORE_RATINGS_FILES = ("t2vscore_human_ratings.json", "t2vscore_alignment_score.json")
+T2VSCORE_SCORES_FILE = "t2vscore_results.csv"
+T2VSCORE_COLUMNS = ("model_name", "video_id", "prompt")
 
 
 def read_t2vscore(place: Place) -> Release:
@@ -150,13 +150,13 @@ def read_t2vscore(place: Place) -> Release:
     (the generator), video_id, prompt, and one per metric. A `video_id` identifies a prompt, with one video by each
     generator. The only rating of a video is not an integer, so it is a mean over people.
     """
-    ratings = read_ratings_by_generator(find_required(place, T2VSCORE_RATINGS))
+    ratings = read_ratings_by_generator(find_required(place, T2VSCORE_RATINGS_FILES))
     remedy = "is this the file that t2v_metrics releases?"
-    sheet = read_sheet(place / T2VSCORE_SCORES).require(T2VSCORE_DESCRIPTIONS, remedy)
+    sheet = read_sheet(place / T2VSCORE_SCORES_FILE).require(T2VSCORE_COLUMNS, remedy)
     prompts, generators = sheet.ids("video_id"), sheet.ids("model_name")
     videos = [f"{prompt}/{generator}" for prompt, generator in zip(prompts, generators, strict=True)]
     ids = {"image_id": videos, "prompt_id": prompts, "generator": generators}
-    metrics = {name: sheet.numbers(name) for name in sheet.names if name not in T2VSCORE_DESCRIPTIONS}
+    metrics = {name: sheet.numbers(name) for name in sheet.names if name not in T2VSCORE_COLUMNS}
     scores = check_unique(stack_scores(ids, metrics), sheet.url, len(sheet))
     rated, scored = {rating.image_id for rating in ratings}, set(videos)
     unmatched = {"rated videos have no score": rated - scored, "scored videos have no rating": scored - rated}
@@ -203,7 +203,7 @@ def _read_lines(place: Place) -> Iterator[Rating]:
         if len(cells) != len(FLICKR_FIELDS):
             expected = ", ".join(FLICKR_FIELDS)
             raise SourceError(
-                f"{where}: expected {expected} separated by tabs, found {len(cells)} fields; {DOWNLOAD_AGAIN}"
+                f"{where}: expected {expected} separated by tabs, found {len(cells)} fields; {DOWNLOAD_AGAIN_REMEDY}"
             )
         image, caption, *counts = cells
         share, *votes = (parse_rating(cell, where) for cell in counts)
@@ -218,10 +218,12 @@ def _read_lines(place: Place) -> Iterator[Rating]:
 def _read_judgements(place: Place) -> Iterator[Rating]:
     for row, (image, record) in enumerate(read_objects(place).items()):
         where, raters = name_row(place.url, row, image), Counter[str]()
-        for number, value in enumerate(as_list(record.get("human_judgement"), "judgements (human_judgement)", where)):
+        for number, value in enumerate(
+            require_list(record.get("human_judgement"), "judgements (human_judgement)", where)
+        ):
             at = f"{where}, judgement {number}"
             judgement = as_object(value, at)
-            caption = as_text(judgement, "caption", at)
+            caption = require_text(judgement, "caption", at)
             yield Rating(
                 image,
                 caption,

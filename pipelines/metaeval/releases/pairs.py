@@ -15,7 +15,6 @@ from plumbline.pipelines.metaeval.releases.release import (
     remember,
 )
 from plumbline.pipelines.metaeval.releases.sheets import (
-    as_text,
     find_first,
     is_folder,
     list_files,
@@ -23,6 +22,7 @@ from plumbline.pipelines.metaeval.releases.sheets import (
     read_json,
     read_list,
     read_sheet,
+    require_text,
 )
 
 WINOGROUND_COLUMNS = ("id", "caption_0", "caption_1")
@@ -109,7 +109,7 @@ def _read_plain_samples(records: Records) -> list[PairingSample]:
             raise SourceError(
                 f"{where}: expected the fields {', '.join(missing)}, found {fields}; is this EqBen's annotation?"
             )
-        part, slash, _ = as_text(record, "image0", where).partition("/")
+        part, slash, _ = require_text(record, "image0", where).partition("/")
         samples.append(PairingSample(str(row), [part] if slash else [], where))
     return samples
 
@@ -119,8 +119,8 @@ def _read_labelled_samples(records: Records) -> list[PairingSample]:
     rows_by_pairing: dict[tuple[str, str], str] = {}
     for where, record in records:
         label = as_object(record.get("private_info"), f"{where}, private_info")
-        dataset, name = as_text(label, "dataset", where), as_text(label, "name", where)
-        sample = PairingSample(f"{dataset}/{as_text(label, 'sample_cnt', where)}", [dataset], where)
+        dataset, name = require_text(label, "dataset", where), require_text(label, "name", where)
+        sample = PairingSample(f"{dataset}/{require_text(label, 'sample_cnt', where)}", [dataset], where)
         if name not in EQBEN_PAIRINGS:
             raise SourceError(
                 f"{where}: expected one of the names {', '.join(EQBEN_PAIRINGS)}, found {name!r}; "

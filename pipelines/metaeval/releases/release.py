@@ -14,7 +14,13 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
-from plumbline.pipelines.metaeval.releases.sheets import CORRECT_NUMBER, Sheet, as_list, name_row, read_objects
+from plumbline.pipelines.metaeval.releases.sheets import (
+    CORRECT_NUMBER_REMEDY,
+    Sheet,
+    name_row,
+    read_objects,
+    require_list,
+)
 
 LIKERT, SIDE_BY_SIDE = "likert", "side_by_side"
 """Default templates for ratings and for choices."""
@@ -208,9 +214,11 @@ def parse_rating(value: Any, where: str) -> float | None:
     try:
         number = float("nan") if value is None or value == "" else float(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise SourceError(f"{where}: expected a rating as a number, found {value!r}; {CORRECT_NUMBER}") from error
+        raise SourceError(
+            f"{where}: expected a rating as a number, found {value!r}; {CORRECT_NUMBER_REMEDY}"
+        ) from error
     if math.isinf(number) or isinstance(value, bool):
-        raise SourceError(f"{where}: expected a rating as a finite number, found {value!r}; {CORRECT_NUMBER}")
+        raise SourceError(f"{where}: expected a rating as a finite number, found {value!r}; {CORRECT_NUMBER_REMEDY}")
     return None if math.isnan(number) else number
 
 
@@ -234,7 +242,7 @@ def parse_ratings(values: Any, image_id: str, prompt_id: str, generator: str, wh
     """Return an image's ratings; raters are named 0, 1, ... in the order of the list."""
     return [
         Rating(image_id, prompt_id, generator, str(rater), LIKERT, parse_rating(value, where), where)
-        for rater, value in enumerate(as_list(values, "ratings", where))
+        for rater, value in enumerate(require_list(values, "ratings", where))
     ]
 
 

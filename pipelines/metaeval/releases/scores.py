@@ -16,7 +16,7 @@ from plumbline.operators.metaeval.matching import IDS
 from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.metaeval.releases.sheets import (
-    CORRECT_NUMBER,
+    CORRECT_NUMBER_REMEDY,
     Sheet,
     exists,
     is_folder,
@@ -30,11 +30,11 @@ from plumbline.pipelines.store.store import Store
 NOT_SCORED = ("not_scored", "the table has no score here; score the image, or leave it out")
 NOT_FINITE = ("not_finite", "the table's score is NaN or infinite; score the image again")
 SCORES_FILE = "scores.parquet"
-MANIFEST = "manifest.json"
+MANIFEST_FILE = "manifest.json"
 NON_METRIC_COLUMNS = ("text", "prompt", "caption", "skills", "suite", "image", "", "Unnamed: 0", "__index_level_0__")
 """Columns of a wide table that are ignored, such as the index that pandas writes."""
-NOT_A_SCORE = f"{CORRECT_NUMBER}, or list the columns that are metrics with metrics=[NAME,...]"
-GIVE_SCORES = (
+NOT_A_SCORE_REMEDY = f"{CORRECT_NUMBER_REMEDY}, or list the columns that are metrics with metrics=[NAME,...]"
+GIVE_SCORES_REMEDY = (
     "give a run of plumbline (its folder or scores.parquet), a long table (image_id, or prompt_id and generator; "
     "metric; score), or a wide one (the same ids, and a column of numbers for each metric)"
 )
@@ -67,9 +67,11 @@ def read_scores(place: Place, metrics: Collection[str] = ()) -> pa.Table:
         ids = _read_ids(sheet)
         _require_metrics(metrics, columns)
         wanted = [name for name in columns if not metrics or name in metrics]
-        scores = stack_scores(ids, {name: sheet.numbers(name, NOT_A_SCORE) for name in wanted})
+        scores = stack_scores(ids, {name: sheet.numbers(name, NOT_A_SCORE_REMEDY) for name in wanted})
     else:
-        raise SourceError(f"{sheet.url}: expected scores, found the columns {', '.join(sheet.names)}; {GIVE_SCORES}")
+        raise SourceError(
+            f"{sheet.url}: expected scores, found the columns {', '.join(sheet.names)}; {GIVE_SCORES_REMEDY}"
+        )
     return select_metrics(check_unique(scores, sheet.url, len(sheet)), metrics)
 
 
@@ -78,7 +80,7 @@ def read_falling(place: Place) -> frozenset[str]:
 
     Raises ConfigError if the manifest is damaged.
     """
-    run = place.parent / MANIFEST if place.path.endswith(SCORES_FILE) else place / MANIFEST
+    run = place.parent / MANIFEST_FILE if place.path.endswith(SCORES_FILE) else place / MANIFEST_FILE
     return read_lower_is_better(parse_manifest(read_text(run), run.url)) if exists(run) else frozenset()
 
 
@@ -89,11 +91,13 @@ def _read_parts(place: Place) -> Sheet:
         return read_sheet(run)
     sheets = [read_sheet(file) for file in list_files(run, ".parquet")]
     if not sheets:
-        raise SourceError(f"{run.url}: contains no score files; {GIVE_SCORES}")
+        raise SourceError(f"{run.url}: contains no score files; {GIVE_SCORES_REMEDY}")
     try:
         table = pa.concat_tables([sheet.table for sheet in sheets])
     except pa.ArrowInvalid as error:
-        raise SourceError(f"{run.url}: the score files have different columns ({error}); {GIVE_SCORES}") from error
+        raise SourceError(
+            f"{run.url}: the score files have different columns ({error}); {GIVE_SCORES_REMEDY}"
+        ) from error
     return Sheet(url=run.url, names=sheets[0].names, table=table)
 
 
@@ -103,7 +107,7 @@ def _read_run(sheet: Sheet) -> pa.Table:
         table = sheet.table.select(schemas.SCORES.names).cast(schemas.SCORES).combine_chunks()
     except (pa.ArrowException, ValueError) as error:
         raise SourceError(
-            f"{sheet.url}: expected the columns of a run's scores, found others ({error}); {GIVE_SCORES}"
+            f"{sheet.url}: expected the columns of a run's scores, found others ({error}); {GIVE_SCORES_REMEDY}"
         ) from error
     columns = {name: table.column(name).combine_chunks() for name in table.column_names}
     score, reason = _check_finite(columns["score"])
@@ -112,11 +116,12 @@ def _read_run(sheet: Sheet) -> pa.Table:
 
 
 def _read_ids(sheet: Sheet) -> Mapping[str, Sequence[str | None]]:
-    """Return the ids of each row; raise SourceError if a row does not identify its image."""
+    """Return columns with the ids of each row, by name; raise SourceError if a row does not identify its image."""
     ids = {name: sheet.texts(name) for name in IDS}
     if "image_id" not in sheet.names and not {"prompt_id", "generator"} <= set(sheet.names):
         raise SourceError(
-            f"{sheet.url}: expected image_id, or prompt_id and generator, found {', '.join(sheet.names)}; {GIVE_SCORES}"
+            f"{sheet.url}: expected image_id, or prompt_id and generator, found {', '.join(sheet.names)}; "
+            f"{GIVE_SCORES_REMEDY}"
         )
     for row, (image, prompt, generator) in enumerate(zip(*ids.values(), strict=True)):
         if image is None and (prompt is None or generator is None):
@@ -160,7 +165,7 @@ def _make_long_scores(ids: Mapping[str, Sequence[str | None]], metric: pa.Array,
 
 
 def _check_finite(score: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Replace scores that are not finite by null; return the scores, and an error for each replaced score."""
+    """Replace scores that are not finite by null; return the scores, and an error for each score that is null."""
     finite, missing = pc.fill_null(pc.is_finite(score), False), pc.is_null(score)
     kind, message = (pc.if_else(missing, absent, wrong) for absent, wrong in zip(NOT_SCORED, NOT_FINITE, strict=True))
     retryable = pa.array([False] * len(score))

@@ -15,14 +15,20 @@ from plumbline.operators.base.rows import require_once
 from plumbline.pipelines.base import tables
 from plumbline.pipelines.base.arrow_views import remove_views
 from plumbline.pipelines.base.storage import Place, first_line, readable_errors
-from plumbline.pipelines.base.tables import DOWNLOAD_AGAIN, JSON_LINES, SEPARATORS, WORKBOOKS, as_object
+from plumbline.pipelines.base.tables import (
+    DOWNLOAD_AGAIN_REMEDY,
+    JSON_LINES_SUFFIXES,
+    SEPARATORS_BY_SUFFIX,
+    WORKBOOK_SUFFIXES,
+    as_object,
+)
 from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES, InputColumnsConfig, find_names
 from plumbline.pipelines.store.checksums import DamagedError, check_table
 
-MAX_EXACT = 2.0**53  # integers below this are exact as floats
-MAX_DIGITS = 6  # maximum digits of a count
-CORRECT_NUMBER = "correct it, or leave it empty if there was no answer"
-SEE_EXAMPLE = "docs/metaeval.md has an example"
+MAX_EXACT_INTEGER = 2.0**53  # integers below this are exact as floats
+MAX_COUNT_DIGITS = 6  # maximum digits of a count
+CORRECT_NUMBER_REMEDY = "correct it, or leave it empty if there was no answer"
+SEE_EXAMPLE_REMEDY = "docs/metaeval.md has an example"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +57,10 @@ class Sheet:
         return self
 
     def texts(self, name: str) -> list[str | None]:
-        """Return a column as strings (integers without a decimal point); None if a cell or the column is missing."""
+        """Return a column as strings, with integers written without a decimal point.
+
+        An empty cell becomes None, and so does every cell if the table lacks the column.
+        """
         if name not in self.table.column_names:
             return [None] * len(self)
         column = _convert_to_text(self.table.column(name).combine_chunks(), f"{self.url}: column {name!r}")
@@ -69,18 +78,18 @@ class Sheet:
         """Return a column of lists, or of strings with semicolons, as lists of strings; empty for empty cells."""
         column = self.table.column(name)
         is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
-        cells = column.to_pylist() if is_list else map(tables.as_list, self.texts(name))
+        cells = column.to_pylist() if is_list else map(tables.convert_to_list, self.texts(name))
         return [[str(part) for part in cell or () if part is not None] for cell in cells]
 
-    def integers(self, name: str, remedy: str = CORRECT_NUMBER) -> list[int | None]:
+    def integers(self, name: str, remedy: str = CORRECT_NUMBER_REMEDY) -> list[int | None]:
         """Return a column as integers of at least 0, None for empty cells; raise SourceError naming any other cell."""
         texts = self.texts(name)
         for row, text in enumerate(texts):
-            if text is not None and not (text.isdecimal() and len(text) <= MAX_DIGITS):
+            if text is not None and not (text.isdecimal() and len(text) <= MAX_COUNT_DIGITS):
                 raise SourceError(f"{self.where(row)}: expected a whole number as {name}, found {text!r}; {remedy}")
         return [None if text is None else int(text) for text in texts]
 
-    def numbers(self, name: str, remedy: str = CORRECT_NUMBER) -> pa.Array:
+    def numbers(self, name: str, remedy: str = CORRECT_NUMBER_REMEDY) -> pa.Array:
         """Return a column as float64, null for empty cells; NaN and infinities are kept.
 
         Raises SourceError naming the first cell that is not a number.
@@ -138,8 +147,8 @@ def find_required(folder: Place, names: Sequence[str]) -> Place:
 
 
 @contextmanager
-def _file_errors(place: Place) -> Iterator[None]:
-    """Add a message to storage errors, and raise SourceError if the path is a folder."""
+def _explain_file_errors(place: Place) -> Iterator[None]:
+    """Convert storage errors within the context to ConfigErrors that name the file; raise SourceError for a folder."""
     with readable_errors(place, "file"):
         try:
             yield
@@ -148,7 +157,7 @@ def _file_errors(place: Place) -> Iterator[None]:
 
 
 def read_content(place: Place) -> bytes:
-    with _file_errors(place):
+    with _explain_file_errors(place):
         return place.read()
 
 
@@ -163,8 +172,11 @@ def read_json(place: Place) -> Any:
 
 
 def read_list(place: Place, what: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """Read a JSON list of objects, each with its file and row; raise SourceError naming an element of another type."""
-    listed = enumerate(as_list(read_json(place), what, place.url))
+    """Read a JSON list of objects; return each object after a text that names its file and row for messages.
+
+    Raise SourceError naming an element that is not an object. `what` describes the list in messages.
+    """
+    listed = enumerate(require_list(read_json(place), what, place.url))
     return [(where, as_object(value, where)) for row, value in listed for where in [f"{place.url}, row {row}"]]
 
 
@@ -176,14 +188,14 @@ def read_objects(place: Place) -> dict[str, Mapping[str, Any]]:
     records = read_json(place)
     if not isinstance(records, dict):
         raise SourceError(
-            f"{place.url}: expected an object of records by id, found {type(records).__name__}; {DOWNLOAD_AGAIN}"
+            f"{place.url}: expected an object of records by id, found {type(records).__name__}; {DOWNLOAD_AGAIN_REMEDY}"
         )
     if not records:
-        raise SourceError(f"{place.url}: contains no rows; {DOWNLOAD_AGAIN}")
+        raise SourceError(f"{place.url}: contains no rows; {DOWNLOAD_AGAIN_REMEDY}")
     return {key: as_object(value, name_row(place.url, row, key)) for row, (key, value) in enumerate(records.items())}
 
 
-def as_list(value: Any, what: str, where: str) -> list[Any]:
+def require_list(value: Any, what: str, where: str) -> list[Any]:
     """Return the value if it is a non-empty list; raise SourceError otherwise."""
     if not isinstance(value, list) or not value:
         found = "an empty list" if value == [] else type(value).__name__
@@ -191,7 +203,7 @@ def as_list(value: Any, what: str, where: str) -> list[Any]:
     return value
 
 
-def as_text(record: Mapping[str, Any], name: str, where: str) -> str:
+def require_text(record: Mapping[str, Any], name: str, where: str) -> str:
     """Return a field of a record as a string; raise SourceError if it is missing."""
     value = record.get(name)
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
@@ -213,16 +225,16 @@ def read_sheet(place: Place, only: Collection[str] | None = None) -> Sheet:
     columns are fetched, because others may contain images. `name.field` is a field in a column of structs. Raises
     SourceError if the file has another format, is truncated, or has no rows.
     """
-    for suffix, reader in _FORMATS.items():
+    for suffix, reader in _READERS_BY_SUFFIX.items():
         if place.path.lower().endswith(suffix):
             sheet = reader(place, only)
             if len(sheet) == 0:
-                raise SourceError(f"{place.url}: contains no rows; {DOWNLOAD_AGAIN}")
+                raise SourceError(f"{place.url}: contains no rows; {DOWNLOAD_AGAIN_REMEDY}")
             return sheet
     if is_folder(place):
         raise SourceError(f"{place.url}: expected a file, found a folder; give the file's own path")
-    remedy = "save the sheet as .csv" if place.path.lower().endswith(WORKBOOKS) else "correct its ending"
-    raise SourceError(f"{place.url}: expected a {', '.join(_FORMATS)} file; {remedy}")
+    remedy = "save the sheet as .csv" if place.path.lower().endswith(WORKBOOK_SUFFIXES) else "correct its ending"
+    raise SourceError(f"{place.url}: expected a {', '.join(_READERS_BY_SUFFIX)} file; {remedy}")
 
 
 def read_image_rows(place: Place, columns: Sequence[str]) -> tuple[Sheet, InputColumnsConfig, str]:
@@ -240,7 +252,7 @@ def read_image_rows(place: Place, columns: Sequence[str]) -> tuple[Sheet, InputC
 
 
 def _read_parquet(place: Place, only: Collection[str] | None) -> Sheet:
-    with _file_errors(place), _open(place, only) as stream:
+    with _explain_file_errors(place), _open(place, only) as stream:
         try:
             file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
             names = file.schema_arrow.names
@@ -251,7 +263,7 @@ def _read_parquet(place: Place, only: Collection[str] | None) -> Sheet:
             table = remove_views(table)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise SourceError(
-                f"{place.url}: not readable as Parquet ({first_line(error)}); {DOWNLOAD_AGAIN}"
+                f"{place.url}: not readable as Parquet ({first_line(error)}); {DOWNLOAD_AGAIN_REMEDY}"
             ) from error
     return Sheet(url=place.url, names=names, table=table)
 
@@ -269,7 +281,10 @@ def _open(place: Place, only: Collection[str] | None) -> IO[bytes]:
 
 
 def _select_columns(schema: pa.Schema, names: Collection[str]) -> list[str]:
-    """Return the columns that exist; `name.field` selects the whole column if it lacks this field."""
+    """Return the columns that exist, or the first column of the schema if none does.
+
+    `name.field` selects the whole column `name` if the column lacks this field.
+    """
     columns = []
     for name in names:
         column, _, field = name.partition(".")
@@ -282,7 +297,7 @@ def _select_columns(schema: pa.Schema, names: Collection[str]) -> list[str]:
 
 
 def _read_records(place: Place, only: Collection[str] | None) -> Sheet:
-    with _file_errors(place), place.open() as stream:
+    with _explain_file_errors(place), place.open() as stream:
         records = tables.read_records(stream, place.url)
     return make_sheet(place.url, records.names, records.rows, only)
 
@@ -314,7 +329,7 @@ def make_sheet(
 def _convert_to_text(column: pa.Array, what: str) -> pa.Array:
     """Convert a column to strings; `7.0` becomes `7`, because pandas writes integers as floats if a cell is empty."""
     try:
-        if pa.types.is_floating(column.type) and pc.all(pc.less(pc.abs(column), MAX_EXACT)).as_py():
+        if pa.types.is_floating(column.type) and pc.all(pc.less(pc.abs(column), MAX_EXACT_INTEGER)).as_py():
             whole = column.cast(pa.int64(), safe=False)
             column = whole if pc.all(pc.equal(whole, column)).as_py() else column
         return column.cast(pa.string())
@@ -322,8 +337,8 @@ def _convert_to_text(column: pa.Array, what: str) -> pa.Array:
         raise SourceError(f"{what} contains {column.type}; leave it out or convert it to a string") from error
 
 
-_FORMATS: Mapping[str, Callable[[Place, Collection[str] | None], Sheet]] = {
+_READERS_BY_SUFFIX: Mapping[str, Callable[[Place, Collection[str] | None], Sheet]] = {
     ".parquet": _read_parquet,
-    **dict.fromkeys((*SEPARATORS, *JSON_LINES), _read_records),
+    **dict.fromkeys((*SEPARATORS_BY_SUFFIX, *JSON_LINES_SUFFIXES), _read_records),
     ".json": _read_json_list,
 }

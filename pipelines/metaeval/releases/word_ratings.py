@@ -25,7 +25,7 @@ GECKO_SHARES = {"wl": ("word", "aligned", "not aligned"), "dsg_h": ("question_id
 """For each template: the column of the word or question, and the answers that count as 1 and as 0."""
 SIDE_BY_SIDE = "sxs"
 GECKO_SIDES = ("a", "b", "unsure")
-GECKO_PROMPTS = ("prompts.csv", "gecko_prompts.csv")
+GECKO_PROMPTS_FILES = ("prompts.csv", "gecko_prompts.csv")
 RELIABLE_COLUMNS = ("reliable", "max_disagreement_less_0.5")
 GECKO_LAYOUT = "see the layout in the documentation of pipelines/metaeval/releases/word_ratings.py (read_gecko)"
 
@@ -66,7 +66,7 @@ def read_gecko(place: Place) -> Release:
     notes = [f"no table of {name}" for name, sheet in sheets.items() if sheet is None]
     texts: dict[str, str] = {}
     skills: dict[str, list[str]] = {}
-    if file := find_first(place, GECKO_PROMPTS):
+    if file := find_first(place, GECKO_PROMPTS_FILES):
         columns = ("prompt_id", "dataset_id", "prompt", "prompt_type")
         for prompt in read_prompt_file(read_content(file), file.url, columns):
             reliable = next((str(prompt[name]) for name in RELIABLE_COLUMNS if name in prompt), "").lower() == "true"

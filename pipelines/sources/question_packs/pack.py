@@ -15,8 +15,8 @@ from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.writing import WrittenQuestion, assign_ids
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import (
-    JSON_LINES,
-    SEPARATORS,
+    JSON_LINES_SUFFIXES,
+    SEPARATORS_BY_SUFFIX,
     Refused,
     Rejection,
     Row,
@@ -27,10 +27,10 @@ from plumbline.pipelines.base.tables import (
 )
 
 MAX_PACK_BYTES = 256 * 2**20
-MAX_LABEL = 1000
+MAX_LABEL_CHARACTERS = 1000
 """Maximum number of characters in an id, a skill or a question type."""
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel, _SHORT.maxstring = 3, 80
+_SHORT_REPR = reprlib.Repr()
+_SHORT_REPR.maxlevel, _SHORT_REPR.maxstring = 3, 80
 
 Convention = Literal["released", "fixed"]
 """`released` reads a pack as its release's own code does, bugs included; `fixed` reads it as intended."""
@@ -146,7 +146,7 @@ class PackLine(NamedTuple):
     values: Values
 
 
-def questions_or_error(where: str, prompt_id: str, text: str, questions: Iterable[PackRow]) -> PackRows:
+def yield_questions_or_error(where: str, prompt_id: str, text: str, questions: Iterable[PackRow]) -> PackRows:
     """Yield a prompt's questions; if that raises Refused, yield a line with the reason and a row with the error."""
     try:
         yield from questions
@@ -182,9 +182,9 @@ def read_lines(file: Place) -> Iterator[PackLine | str]:
     """Yield the rows of a CSV, TSV, JSON Lines or JSON file (a list), depending on its suffix."""
     content = read_whole(file)
     suffix = PurePosixPath(file.path).suffix.lower()
-    if suffix in SEPARATORS:
+    if suffix in SEPARATORS_BY_SUFFIX:
         found: Iterable[Row | Rejection] = read_csv(io.BytesIO(content), file.url).rows
-    elif suffix in JSON_LINES:
+    elif suffix in JSON_LINES_SUFFIXES:
         found = read_json_lines(io.BytesIO(content), file.url)
     else:
         found = _read_list(content, file)
@@ -226,19 +226,19 @@ def get_label(values: Values, name: str) -> str | None:
     """Return text or a number from a row as text, None if it is missing; raise Refused for any other type."""
     value = values.get(name)
     text = "" if rows.is_missing(value) else str(value) if isinstance(value, str | int | float) else None
-    if text is None or isinstance(value, bool) or len(text) > MAX_LABEL:
-        expected = f"text of at most {MAX_LABEL} characters or a number"
+    if text is None or isinstance(value, bool) or len(text) > MAX_LABEL_CHARACTERS:
+        expected = f"text of at most {MAX_LABEL_CHARACTERS} characters or a number"
         raise Refused("no_text", f"expected {name!r} as {expected}, found {quote(value)}")
     return text if text.strip() else None
 
 
 def quote(value: Any) -> str:
-    """Return a value as text for a message, abbreviated below the outer levels."""
-    return parsing.shorten(value if isinstance(value, str) else _SHORT.repr(value))
+    """Return a value as text for a message; deeply nested values are abbreviated."""
+    return parsing.shorten(value if isinstance(value, str) else _SHORT_REPR.repr(value))
 
 
 def get_texts(value: Any, name: str) -> tuple[str, ...]:
-    """Return a list of strings; raise Refused for anything else."""
+    """Return a list of strings, which may be empty, as a tuple; raise Refused for anything else."""
     if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(text, str) for text in value):
         raise Refused("no_list", f"expected {name!r} as a list of texts, found {quote(value)}")
     return tuple(value)

@@ -21,8 +21,8 @@ from plumbline.pipelines.sources.question_packs.pack import (
     the_text,
 )
 
-LONG_NUMBER = re.compile(r"\d{10}")
-NUMBERS = re.compile(r"\s*-?\d+\s*(,\s*-?\d+\s*)*")
+LONG_NUMBER_PATTERN = re.compile(r"\d{10}")
+NUMBERS_PATTERN = re.compile(r"\s*-?\d+\s*(,\s*-?\d+\s*)*")
 """Pattern of the dependencies that the release's own code can read."""
 
 
@@ -62,11 +62,11 @@ def read_proposition(line: PackLine) -> Iterator[PackRow]:
     """
     values = line.values
     number, dependency = the_id(values, "proposition_id"), get_label(values, "dependency") or "0"
-    if not number.isdecimal() or LONG_NUMBER.search(number):
+    if not number.isdecimal() or LONG_NUMBER_PATTERN.search(number):
         raise Refused("no_id", f"expected 'proposition_id' as a number, found {quote(number)}")
     text, category = the_text(values, "question_natural_language"), get_label(values, "tuple") or ""
     keywords = get_label(values, "keywords")
-    if LONG_NUMBER.search(dependency):
+    if LONG_NUMBER_PATTERN.search(dependency):
         raise Refused("no_parents", f"expected question numbers in 'dependency', found {quote(dependency)}")
     asked = WrittenQuestion(
         question_id=str(int(number)),
@@ -83,7 +83,7 @@ def read_proposition(line: PackLine) -> Iterator[PackRow]:
 def _find_lost_dependencies(lines: Iterable[PackLine | str]) -> list[PackLine]:
     """Return the rows whose dependencies are not all numbers; the release's own code cannot read them."""
     rows = (line for line in lines if isinstance(line, PackLine))
-    return [line for line in rows if not NUMBERS.fullmatch(str(line.values.get("dependency") or "0"))]
+    return [line for line in rows if not NUMBERS_PATTERN.fullmatch(str(line.values.get("dependency") or "0"))]
 
 
 def describe_lost_dependencies(lines: Iterable[PackLine | str], effect: str) -> Iterator[str]:

@@ -23,11 +23,11 @@ COMMAND = Command(
     extra="benchmarks",
     stopped=STOPPED_LINE,
 )
-MAX_FAILED_SHOWN = 5
+MAX_SHOWN_FAILURES = 5
 
 
 def main(config: BuildConfig) -> int:
-    """Build the benchmark, writing a log."""
+    """Build the benchmark, writing a log; return the exit code."""
     with write_log(config.log, [config.storage.key, config.storage.secret]):
         return _run(make_console(), config)
 
@@ -52,7 +52,7 @@ def _run(console: Console, config: BuildConfig) -> int:
 
 
 def _show_benchmark(console: Console, built: BuiltBenchmark) -> None:
-    """Show the statistics, the number of prompts left out, and the files."""
+    """Show the statistics, the usage of the models, failed prompts, the numbers of prompts, and the files."""
     show_table(console, built.table.title, built.table.names, built.table.rows, numbers=slice(1, None))
     say(console, built.table.caption)
     show_usage(console, built.usage, built.costs)
@@ -61,7 +61,7 @@ def _show_benchmark(console: Console, built: BuiltBenchmark) -> None:
             console,
             f"{len(built.failed)} prompts could not be tagged or written; see tags.parquet and left_out.parquet:",
         )
-        for line in built.failed[:MAX_FAILED_SHOWN]:
+        for line in built.failed[:MAX_SHOWN_FAILURES]:
             say(console, f"  {line}")
     left_out = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in built.left_out.items())
     say(console, f"{built.prompts} prompts{f'; left out: {left_out}' if left_out else ''}")

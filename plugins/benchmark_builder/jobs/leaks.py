@@ -14,7 +14,15 @@ from plumbline.operators.report.marked_words import shorten
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.store.store import open_store
 from plumbline.plugins.benchmark_builder.leaking import Board, FoundLeaks, LeaksConfig, find_leaks
-from plumbline.plugins.benchmark_builder.leaks import IMAGE_KINDS, KINDS, TEXT_KINDS, Kind, Match, Share, Target
+from plumbline.plugins.benchmark_builder.leaks import (
+    IMAGE_MATCH_KINDS,
+    MATCH_KINDS,
+    TEXT_MATCH_KINDS,
+    Kind,
+    Match,
+    Share,
+    Target,
+)
 
 COMMAND = Command(
     "leaks",
@@ -23,21 +31,21 @@ COMMAND = Command(
     LeaksConfig,
     first="captions",
 )
-MAX_EXAMPLES = 8
-MAX_SKILLS = 24
-MAX_CHARACTERS = 120
+MAX_SHOWN_EXAMPLES = 8
+MAX_SHOWN_SKILLS = 24
+MAX_SHOWN_CHARACTERS = 120
 """Maximum number of characters of a displayed text."""
 
 
 def main(config: LeaksConfig) -> int:
-    """Search for the prompts and images, and show the result."""
+    """Search the training set for the prompts and images, show the leaks and where they were written; return 0."""
     console = make_console()
     store = open_store(config)
     found = find_leaks(store, config)
     for scan in found.scanned:
         _warn_about(console, scan.rejections, scan.n_rejected, "row", "of the training set could not be read")
     _warn_about(console, found.unread, len(found.unread), "image", "of the benchmark cannot be compared")
-    _show_shares(console, found, [*config.select_kinds(TEXT_KINDS), *config.select_kinds(IMAGE_KINDS)])
+    _show_shares(console, found, [*config.select_kinds(TEXT_MATCH_KINDS), *config.select_kinds(IMAGE_MATCH_KINDS)])
     if found.image_shares:
         columns = ("generator", "images", "leaked", "share")
         cells = [_list_counts(share) for share in found.image_shares]
@@ -52,7 +60,7 @@ def main(config: LeaksConfig) -> int:
 
 
 def _warn_about(console: Console, rejections: Sequence[Rejection], count: int, what: str, problem: str) -> None:
-    for rejection in rejections[:MAX_EXAMPLES]:
+    for rejection in rejections[:MAX_SHOWN_EXAMPLES]:
         warn(console, f"{rejection.file}{f', line {rejection.line}' if rejection.line else ''}: {rejection.message}")
     if count:
         warn(console, f"{plural(count, what)} {problem}")
@@ -67,7 +75,7 @@ def _show_shares(console: Console, found: FoundLeaks, kinds: Sequence[Kind]) -> 
     say(console, f"{whole.leaked} of {prompts} ({whole.leaked / whole.total:.1%}) were found in {' and '.join(sets)}")
     cells = [
         [*_list_counts(share), *(str(share.by_kind.get(kind, 0)) for kind in kinds)]
-        for share in found.shares[:MAX_SKILLS]
+        for share in found.shares[:MAX_SHOWN_SKILLS]
     ]
     columns = ("skill", "prompts", "leaked", "share", *kinds)
     show_table(console, "Leaked prompts by skill", columns, cells, numbers=slice(1, None))
@@ -80,24 +88,32 @@ def _list_counts(share: Share) -> list[str]:
 def _show_examples(console: Console, found: FoundLeaks) -> None:
     """Show the first leaks, each with the training row that matches it best."""
     for scan in found.scanned:
-        columns, make_row = EXAMPLES[scan.what]
-        cells = [make_row(target, match) for _, target, (match, *_) in islice(scan.result.list_leaked(), MAX_EXAMPLES)]
+        columns, make_row = EXAMPLE_TABLES[scan.what]
+        cells = [
+            make_row(target, match) for _, target, (match, *_) in islice(scan.result.list_leaked(), MAX_SHOWN_EXAMPLES)
+        ]
         if cells:
             show_table(console, f"First leaks found in {scan.what}s", columns, cells)
 
 
 def _make_caption_row(target: Target, match: Match) -> list[str]:
-    texts = (shorten(text, MAX_CHARACTERS) for text in (target.prompt, match.text))
-    return [target.prompt_id, KINDS[match.kind], number(1 - match.distance, 2), *texts, f"{match.file}, {match.row}"]
+    texts = (shorten(text, MAX_SHOWN_CHARACTERS) for text in (target.prompt, match.text))
+    return [
+        target.prompt_id,
+        MATCH_KINDS[match.kind],
+        number(1 - match.distance, 2),
+        *texts,
+        f"{match.file}, {match.row}",
+    ]
 
 
 def _make_image_row(target: Target, match: Match) -> list[str]:
-    name = KINDS[match.kind] if target.image_id is None else f"{target.image_id} of {target.generator}"
-    prompt, similarity = shorten(target.prompt, MAX_CHARACTERS), number(1 - match.distance, 2)
+    name = MATCH_KINDS[match.kind] if target.image_id is None else f"{target.image_id} of {target.generator}"
+    prompt, similarity = shorten(target.prompt, MAX_SHOWN_CHARACTERS), number(1 - match.distance, 2)
     return [target.prompt_id, prompt, name, similarity, match.text, f"{match.file}, {match.row}"]
 
 
-EXAMPLES: Mapping[str, tuple[Sequence[str], Callable[[Target, Match], list[str]]]] = {
+EXAMPLE_TABLES: Mapping[str, tuple[Sequence[str], Callable[[Target, Match], list[str]]]] = {
     "caption": (("prompt_id", "kind", "similarity", "prompt", "caption", "where"), _make_caption_row),
     "image": (("prompt_id", "prompt", "image", "similarity", "training image", "where"), _make_image_row),
 }

@@ -146,7 +146,9 @@ def test_a_sweep_reads_the_built_benchmark(server: Server, tmp_path: Path) -> No
 def test_undrawn_and_failed_prompts_are_left_out_with_different_reasons(server: Server, tmp_path: Path) -> None:
     built = run_build(make_config(server, tmp_path, *TAGGING_OPTIONS, "drawing=balanced", "drawing.count=2"))
     assert built.left_out == {"near_duplicate": 1, "not_drawn": 1, "failed": 1} and built.prompts == 2
-    assert "3 cats above a dog" in {row["text"] for row in read_rows(tmp_path, "prompts")}  # the one with a rare skill
+    assert "3 cats above a dog" in {
+        row["text"] for row in read_rows(tmp_path, "prompts")
+    }  # the prompt with a rare skill
 
 
 def test_prompts_without_a_skill_are_left_out_with_that_reason(server: Server, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def request_prompt(*replies: str, form: Replies = "text") -> tuple[str | RowErro
 def test_combinations_are_equally_frequent_and_a_larger_count_keeps_the_first_requests() -> None:
     ten, four = (list(make_requests({PLAIN_TEXT_TAG: TEMPLATE}, count, {}, seed=0)) for count in (10, 4))
     assert Counter(one.values["Length"] for one in ten) == {"3-8": 5, "9-20": 5} and ten[:4] == four
-    assert len({one.to_json() for one in ten}) == 10  # the store tells all of them apart
+    assert len({one.to_json() for one in ten}) == 10  # the store needs ten different texts
     assert [read_prompt_request(one.to_json()) for one in ten] == ten
 
 

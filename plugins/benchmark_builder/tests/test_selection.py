@@ -7,7 +7,7 @@ import pytest
 
 from plumbline.operators.results.prompt_properties import list_properties
 from plumbline.plugins.benchmark_builder.prompt_sets import (
-    ALL,
+    ALL_PROMPTS_GROUP,
     compute_evenness,
     draw_balanced,
     find_near_duplicates,
@@ -80,9 +80,13 @@ def test_statistics_are_listed_by_skill_next_to_published_statistics() -> None:
     own = summarize_skills(
         ["A cat.", "3 dogs run."], [["att/count", "att/count:additive"], ["att/count"]], list_properties({})
     )
-    assert (own[ALL].prompts, own["att/count:additive"].prompts, own[ALL].longest) == (2, 1, 11)
+    assert (own[ALL_PROMPTS_GROUP].prompts, own["att/count:additive"].prompts, own[ALL_PROMPTS_GROUP].longest) == (
+        2,
+        1,
+        11,
+    )
     table = make_statistics_table(own, {"Gecko2K": summarize_skills(["A dog."], [["rel/action"]], list_properties({}))})
-    assert [row[0] for row in table.rows] == [ALL, "att/count", "att/count:additive", "rel/action"]
+    assert [row[0] for row in table.rows] == [ALL_PROMPTS_GROUP, "att/count", "att/count:additive", "rel/action"]
     assert all(len(row) == len(table.names) for row in table.rows)
     assert table.rows[1][1:3] == ["2", "1.000"] and table.rows[3][1:3] == ["", ""]
 
@@ -101,4 +105,4 @@ def test_a_skill_is_covered_if_more_than_two_percent_of_the_prompts_have_it() ->
 
 def test_statistics_of_an_empty_benchmark_are_dashes() -> None:
     table = make_statistics_table(summarize_skills([], [], list_properties({})), {})
-    assert table.rows == [[ALL, "0", "–", "–", "0", "–", "–"]]
+    assert table.rows == [[ALL_PROMPTS_GROUP, "0", "–", "–", "0", "–", "–"]]

@@ -6,7 +6,7 @@ import pytest
 
 from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.metrics.parsing import MAX_REPLY
+from plumbline.operators.metrics.parsing import MAX_REPLY_CHARACTERS
 from plumbline.operators.metrics.reply_forms import Replies
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.operators.models.calls import Generation, Request
@@ -110,5 +110,5 @@ def test_a_sub_skill_has_its_name_from_gecko2k() -> None:
 
 
 def test_a_long_reply_is_parsed_in_linear_time() -> None:
-    (tag,) = parse_text_tags("1 | x(" + ")" * (MAX_REPLY - 10) + "a")
+    (tag,) = parse_text_tags("1 | x(" + ")" * (MAX_REPLY_CHARACTERS - 10) + "a")
     assert tag.words == ""

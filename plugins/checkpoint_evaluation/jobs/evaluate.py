@@ -16,21 +16,21 @@ from plumbline.pipelines.store.store import open_store
 from plumbline.plugins.checkpoint_evaluation.evaluate_config import EvaluateConfig
 from plumbline.plugins.checkpoint_evaluation.verdicts import compare_with_baseline, find_ending
 
-PICTURES = ("name", "cfg", "steps", "size", "sampler", "seed", "seeds")
-"""Settings of the images with short keys."""
+PICTURE_OPTIONS = ("name", "cfg", "steps", "size", "sampler", "seed", "seeds")
+"""Options of `pictures` that the command line also accepts without the prefix `pictures.`."""
 COMMAND = Command(
     "evaluate",
     "Evaluate a checkpoint: generate a benchmark's images with it, score them beside those of earlier checkpoints,\n"
     "write the report, and judge the checkpoint by a baseline and a gate. What exists is not computed again.",
     EvaluateConfig,
-    {**SWEEP_KEYS, **{name: f"pictures.{name}" for name in PICTURES}},
+    {**SWEEP_KEYS, **{name: f"pictures.{name}" for name in PICTURE_OPTIONS}},
     first="image_model.checkpoint",
     stopped=STOPPED_LINE,
 )
 
 
 def main(config: EvaluateConfig) -> int:
-    """Evaluate the checkpoint, and write a log.
+    """Evaluate the checkpoint, writing a log; return the exit code.
 
     Exit codes: 0, 1 or 2 as for a sweep; with a gate, 0 if the checkpoint passes and 7 if it does not.
     """
@@ -39,7 +39,10 @@ def main(config: EvaluateConfig) -> int:
 
 
 def _evaluate(console: Console, config: EvaluateConfig) -> int:
-    """Check everything that can be checked before the first image, then sweep, compare and judge."""
+    """Run the sweep, compare the checkpoint with the baseline, and apply the gate; return the exit code.
+
+    The baseline and the gate are checked before the first image is generated.
+    """
     config.check_baseline()
     if config.gate is not None:
         find_job("gate")
@@ -62,7 +65,8 @@ def _evaluate(console: Console, config: EvaluateConfig) -> int:
 def _apply_gate(run_id: str, config: EvaluateConfig, code: int) -> int:
     """Judge the checkpoint as `plumbline gate` does; return the worse exit code of the sweep and the gate.
 
-    Failed rows within the budget are left to the gate, whose rules may bound the coverage.
+    `code` is the sweep's exit code. Code 2 (failures within `max_failed`) counts as 0 here, because the gate's rules
+    can set a minimum coverage themselves.
     """
     gate = find_job("gate")
     options = gate.COMMAND.schema(

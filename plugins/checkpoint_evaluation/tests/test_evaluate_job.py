@@ -22,8 +22,8 @@ from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Answer, Server
 pipelines: Any = pytest.importorskip("plugins.generation.tests.pipelines", reason="this plugin generates the images")
 pytest.importorskip("plumbline.plugins.gates", reason="this plugin judges a run")
 
-SHAPES = ROOT / "assets/shapes"
-SMALL = ("sweep=shapes", "limit=12", "metric=[clipscore]", "size=32x32", "steps=1", "cluster=here")
+SHAPES_FOLDER = ROOT / "assets/shapes"
+SMALL_OPTIONS = ("sweep=shapes", "limit=12", "metric=[clipscore]", "size=32x32", "steps=1", "cluster=here")
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +44,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def evaluate(folder: Path, checkpoint: Path | str, *more: str) -> Ended:
-    """Evaluate a checkpoint by the embedded benchmark in a store below this folder."""
-    return run("evaluate", str(checkpoint), *SMALL, f"store={folder}/store", *more)
+    """Run `plumbline evaluate` for a checkpoint, with a small part of a benchmark and a store below this folder."""
+    return run("evaluate", str(checkpoint), *SMALL_OPTIONS, f"store={folder}/store", *more)
 
 
 def write_gate(folder: Path, **rule: Any) -> str:
-    """Write a rules file with one rule, and return its argument."""
+    """Write a rules file with one rule, and return the command-line argument that selects the file."""
     (folder / "gate.yaml").write_text("rules:\n  rule:\n" + "".join(f"    {key}: {rule[key]}\n" for key in rule))
     return f"gate={folder}/gate.yaml"
 
@@ -98,9 +98,9 @@ def test_a_dry_run_prints_the_costs_of_images_and_metrics_and_makes_nothing(tmp_
 
 
 def read_images(generator: str) -> Mapping[str, str]:
-    """Return the embedded benchmark's images by a generator, by prompt text, as base64."""
-    texts = {row["prompt_id"]: row["text"] for row in pq.read_table(SHAPES / "prompts.parquet").to_pylist()}
-    rows = pq.read_table(SHAPES / "images" / generator).to_pylist()
+    """Return a generator's images in the embedded benchmark, as base64 by prompt text."""
+    texts = {row["prompt_id"]: row["text"] for row in pq.read_table(SHAPES_FOLDER / "prompts.parquet").to_pylist()}
+    rows = pq.read_table(SHAPES_FOLDER / "images" / generator).to_pylist()
     return {texts[row["prompt_id"]]: base64.b64encode(row["image"]).decode() for row in rows}
 
 
@@ -130,15 +130,15 @@ def test_the_better_of_two_checkpoints_is_called_better_and_the_worse_one_fails_
 def test_a_killed_command_continues_with_the_missing_images(tmp_path: Path, server: Server) -> None:
     images, third, release = read_images("atlas"), threading.Event(), threading.Event()
 
-    def script(number: int, body: dict[str, Any]) -> Answer:
+    def answer_request(number: int, body: dict[str, Any]) -> Answer:
         if number == 2:
             third.set()
             release.wait(60)
         return Answer(body={"data": [{"b64_json": images[body["prompt"]]}]})
 
-    server.script = script
+    server.script = answer_request
     job = list_service_arguments(server, "limit=4", "image_model.image_batch=1")
-    words = ["atlas", *SMALL, *job, f"store={tmp_path}/store"]
+    words = ["atlas", *SMALL_OPTIONS, *job, f"store={tmp_path}/store"]
     process = subprocess.Popen([sys.executable, "-m", "plumbline.jobs", "evaluate", *words], env=dict(os.environ))
     assert third.wait(240)
     process.send_signal(signal.SIGKILL)
@@ -188,11 +188,11 @@ def test_an_unusable_checkpoint_is_one_sentence(tmp_path: Path, checkpoints: Pat
         bad = tmp_path / damage.__name__
         shutil.copytree(checkpoints / "monday", bad)
         damage(bad)
-        line = refusal("evaluate", str(bad), *SMALL, f"store={tmp_path}/store", code=1)
+        line = refusal("evaluate", str(bad), *SMALL_OPTIONS, f"store={tmp_path}/store", code=1)
         assert says in line and str(bad) in line
-    line = refusal("evaluate", f"{tmp_path}/none", *SMALL, f"store={tmp_path}/store", code=1)
+    line = refusal("evaluate", f"{tmp_path}/none", *SMALL_OPTIONS, f"store={tmp_path}/store", code=1)
     assert f"model '{tmp_path}/none': expected a folder or a hub id of the form owner/name" in line
-    line = refusal("evaluate", *SMALL, f"store={tmp_path}/store", code=64)
+    line = refusal("evaluate", *SMALL_OPTIONS, f"store={tmp_path}/store", code=64)
     assert "image_model.checkpoint" in line
 
 
@@ -209,7 +209,7 @@ def test_whatever_can_be_refused_is_refused_before_the_first_image(tmp_path: Pat
     }
     for words, says in bad.items():
         line = refusal(
-            "evaluate", f"image_model.checkpoint={checkpoints}/monday", *SMALL, f"store={tmp_path}/store",
+            "evaluate", f"image_model.checkpoint={checkpoints}/monday", *SMALL_OPTIONS, f"store={tmp_path}/store",
             *words.split(),
         )  # fmt: skip
         assert says in line

@@ -31,7 +31,7 @@ COMMAND = Command(
 
 
 def main(config: DiagnoseConfig) -> int:
-    """Diagnose the sweep, writing a log."""
+    """Diagnose the sweep, writing a log; return the exit code."""
     with write_log(config.log, [config.storage.key, config.storage.secret]):
         return _run(make_console(), config)
 

@@ -3,7 +3,7 @@
 import sys
 
 from plumbline.jobs.command import Command, run_job
-from plumbline.jobs.display.console import EMPTY, make_console, show_table
+from plumbline.jobs.display.console import EMPTY_CELL, make_console, show_table
 from plumbline.pipelines.store.store import open_existing_store
 from plumbline.plugins.diagnosis.question_kinds import KindsConfig, KindScore, pool_kinds
 
@@ -25,7 +25,7 @@ def main(config: KindsConfig) -> int:
 
 
 def _format_cell(row: KindScore | None) -> str:
-    return EMPTY if row is None else f"{row.mean:.4f} ({row.n})"
+    return EMPTY_CELL if row is None else f"{row.mean:.4f} ({row.n})"
 
 
 if __name__ == "__main__":

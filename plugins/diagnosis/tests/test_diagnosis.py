@@ -20,12 +20,12 @@ from plumbline.plugins.diagnosis.diagnosis import Diagnosis
 from plumbline.plugins.diagnosis.jobs.diagnose import main
 from plumbline.plugins.diagnosis.stored import read_diagnosis
 from plumbline.plugins.diagnosis.word_ratings import WordRatings
-from tests.bench_of import SMALL, Bench, prompts, write_benchmark
+from tests.bench_of import SMALL_OPTIONS, Bench, prompts, write_benchmark
 from tests.commands import store_at
 from tests.jobs.test_damaged_cells import assert_repaired
 from tests.operators.tiny.roles import ROLES
 
-PROMPTS = 6
+N_PROMPTS = 6
 ABLATIONS = {"shuffled_images", "blank_images", "shuffled_words"}
 
 
@@ -35,7 +35,7 @@ def make_config(folder: Path, *overrides: str) -> DiagnoseConfig:
         [
             "sweep=shapes", "metric=[vqascore,clipscore,dsg]", "benchmark.name=small",
             f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images",
-            f"store={folder.parent}/store", "diagnosis.vqa_models=[clip]", *SMALL, *overrides,
+            f"store={folder.parent}/store", "diagnosis.vqa_models=[clip]", *SMALL_OPTIONS, *overrides,
         ],
     )  # fmt: skip
     return read_config(values, DiagnoseConfig)
@@ -45,7 +45,7 @@ def make_config(folder: Path, *overrides: str) -> DiagnoseConfig:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bench")
     (folder / "words.csv").write_text("Word,Conc.M\nsquare,4.2\ncircle,4.5\nRed,4.0\n,3\n")
-    return write_benchmark(folder / "small", count=PROMPTS)
+    return write_benchmark(folder / "small", count=N_PROMPTS)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_every_metric_has_all_its_possible_ablations(diagnosis: Diagnosis) -> No
     assert denied == {(metric, what) for metric in ("vqascore", "clipscore", "dsg") for what in ABLATIONS} | {
         ("dsg", "answered by clip")
     }
-    assert all((one.n, one.n_null) == (2 * PROMPTS, 0) for one in diagnosis.effects)
+    assert all((one.n, one.n_null) == (2 * N_PROMPTS, 0) for one in diagnosis.effects)
 
 
 def test_a_metric_that_uses_the_image_gets_worse_with_images_of_other_prompts(diagnosis: Diagnosis) -> None:
@@ -109,7 +109,7 @@ def test_metrics_are_correlated_with_each_other_and_with_properties_of_prompts(d
 
 def test_questions_and_answers_come_from_the_cells(diagnosis: Diagnosis) -> None:
     (asked,) = diagnosis.questions
-    assert (asked.metric, asked.prompts, asked.yes_no, asked.yes, asked.majority) == ("dsg", PROMPTS, 1, 1, 1)
+    assert (asked.metric, asked.prompts, asked.yes_no, asked.yes, asked.majority) == ("dsg", N_PROMPTS, 1, 1, 1)
     assert {one.denied for one in diagnosis.answers} == ABLATIONS | {"", "answered by clip"}
     own = next(one for one in diagnosis.answers if not one.denied)
     assert own.answers == 2 * asked.questions and own.wanted == 1 and own.right == own.yes
@@ -144,7 +144,7 @@ def test_impossible_diagnoses_are_refused_before_anything_is_computed(folder: Pa
 
 def test_word_lists_parses_and_unrated_words_are_measured(folder: Path, tmp_path: Path) -> None:
     """Footnote 3 of "What makes a good metric?" (Ross et al.) describes the three ways to count unrated words."""
-    texts = {str(row["prompt_id"]): str(row["text"]) for row in prompts(PROMPTS)}
+    texts = {str(row["prompt_id"]): str(row["text"]) for row in prompts(N_PROMPTS)}
     (tmp_path / "classes.csv").write_text('classes\n"square, Circle,traffic_light"\nstar\n')
     parses = {name: f"(NP {' '.join(f'(X {word})' for word in text.split())})" for name, text in texts.items()}
     broken, foreign, lacking, *_ = random.Random(1).sample(sorted(texts), 4)
@@ -180,7 +180,7 @@ def test_word_lists_parses_and_unrated_words_are_measured(folder: Path, tmp_path
     notes = "\n".join(planned.notes)
     assert f"parses.csv, row {where[broken]}: unclosed brackets: 1" in notes
     assert f"parses.csv, row {where[foreign]}: expected a parse of" in notes and "found one of 'elephant'" in notes
-    assert f"diagnosis.parses: 3 of {PROMPTS} prompts have no valid parse" in notes
+    assert f"diagnosis.parses: 3 of {N_PROMPTS} prompts have no valid parse" in notes
 
 
 def list_content_words(text: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import pytest
 
-from plumbline.plugins.diagnosis.parses import MAX_DEPTH, MAX_PARSE, BadParse, compute_mean_yngve_depth
+from plumbline.plugins.diagnosis.parses import MAX_DEPTH, MAX_PARSE_CHARACTERS, BadParse, compute_mean_yngve_depth
 
 Tree: TypeAlias = "str | Sequence[Tree]"
 """A word, or a sequence of branches."""
@@ -29,7 +29,7 @@ def list_words(tree: Tree) -> list[str]:
 
 
 def compute_depths(tree: Tree, above: int = 0) -> list[int]:
-    """Compute each word's depth from the definition, by counting the branches to the right along its path."""
+    """Return each word's depth from the definition, by counting the branches to the right along its path."""
     if isinstance(tree, str):
         return [above]
     return [depth for place, child in enumerate(tree) for depth in compute_depths(child, above + len(tree) - 1 - place)]
@@ -72,7 +72,7 @@ def test_punctuation_and_traces_do_not_change_any_depth() -> None:
         ("(NP (DT a) (NN cat))", "expected a parse of 'a dog', found one of 'a cat'"),
         ("(NP (NN dog) (DT a))", "found one of 'dog a'"),
         ("(X " * MAX_DEPTH + "a dog" + ")" * MAX_DEPTH, "at most 200 levels of nested brackets"),
-        ("(NP a dog)" + " " * MAX_PARSE, "expected at most 100000 characters"),
+        ("(NP a dog)" + " " * MAX_PARSE_CHARACTERS, "expected at most 100000 characters"),
     ],
 )
 def test_a_parse_that_does_not_match_its_text_is_refused(parse: str, message: str) -> None:

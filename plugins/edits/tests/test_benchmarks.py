@@ -37,25 +37,27 @@ def make_gedit_row(key: str, kind: str, language: str, source: int | None) -> di
 def write_gedit(folder: Path) -> Path:
     """Write three edits in two languages, one of them without a source; return the folder with the prompts.
 
-    The rows are in two files, in no particular order.
+    The prompts are in two files. One model's results for all edits are in another folder.
     """
-    rows = [make_gedit_row(key, kind, language, source) for language in ("cn", "en") for key, kind, source in GEDIT]
+    rows = [
+        make_gedit_row(key, kind, language, source) for language in ("cn", "en") for key, kind, source in GEDIT_ROWS
+    ]
     write_rows(folder / "data/train-00001-of-00002.parquet", rows[4:])
     write_rows(folder / "data/train-00000-of-00002.parquet", rows[:4])
     for language, level in (("en", 51), ("cn", 102)):
-        for key, kind, source in GEDIT:
+        for key, kind, source in GEDIT_ROWS:
             write_image(folder / f"results/one/fullset/{kind}/{language}/{key}.png", level)
             write_image(folder / f"results/one/fullset/{kind}/{language}/{key}_SRCIMG.png", source or 0)
     return folder / "data"
 
 
-GEDIT = [("b1", "text_change", 0), ("a0", "subject-add", 51), ("c2", "subject-add", None)]
+GEDIT_ROWS = [("b1", "text_change", 0), ("a0", "subject-add", 51), ("c2", "subject-add", None)]
 
 
 def write_imgedit(folder: Path) -> Path:
-    """Write three edits, one of them without its image, and return the file of prompts.
+    """Write three edits and their results, but only two source images; return the file of prompts.
 
-    The images are in one folder per topic.
+    The source images are in one folder per topic.
     """
     edits = {"1082": ("animal/2.jpg", "adjust"), "673": ("style/1.jpg", "style"), "97": ("for_add/3.jpg", "adjust")}
     records = {key: {"id": name, "prompt": f"edit {key}", "edit_type": kind} for key, (name, kind) in edits.items()}

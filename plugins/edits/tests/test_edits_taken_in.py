@@ -13,11 +13,11 @@ import pytest
 from PIL import Image
 
 from plumbline.pipelines.base.storage import StorageConfig
-from tests.bench_of import SMALL
+from tests.bench_of import SMALL_OPTIONS
 from tests.commands import newest, printed, refusal
 from tests.files import make_tar, write_files
 
-METRICS = "metric=[source_l1,saturation]"
+METRICS_OPTION = "metric=[source_l1,saturation]"
 PROMPTS = "make it red\nremove the dog\nadd a hat\n"
 
 
@@ -29,7 +29,7 @@ def draw_grey(value: int) -> bytes:
 
 
 def score(images: object, store: Path, *more: str, code: int = 0) -> str:
-    words = [METRICS, "models=shapes", f"images={images}", f"store={store}", *SMALL, *more]
+    words = [METRICS_OPTION, "models=shapes", f"images={images}", f"store={store}", *SMALL_OPTIONS, *more]
     return printed("score", *words, code=code)
 
 
@@ -78,7 +78,7 @@ def test_a_report_of_metrics_without_ranking_shows_images_and_distributions_but_
     edits |= {f"bold/{number}.png": draw_grey(rng.randrange(256)) for number in rng.sample(range(7), 4)}
     texts = "\n".join(f"make it {number}" for number in range(7))
     folder = write_files(tmp_path / "edits", {"prompts.txt": texts, **sources, **edits})
-    given = [f"images={folder}", "metric=[source_l1,source_ssim]", f"store={tmp_path}/store", *SMALL]
+    given = [f"images={folder}", "metric=[source_l1,source_ssim]", f"store={tmp_path}/store", *SMALL_OPTIONS]
     said = printed("score", *given, "benchmark.require_every_prompt=false")
     assert "mean rank" not in said and "signed-rank" not in said and "Nothing is ranked" in said
     html = (newest(tmp_path / "store") / "report.html").read_text()
@@ -184,8 +184,8 @@ def test_a_sweep_reads_the_sources_that_were_ingested_from_s3(tmp_path: Path, bu
     assert "sources: 1, from source/, by name" in said
     (row,) = pq.read_table(tmp_path / "own/kind/00000.parquet").to_pylist()
     assert row["source"] == [draw_grey(10)]
-    words = [f"benchmark.prompts={tmp_path}/own/prompts.parquet", f"benchmark.images={tmp_path}/own", METRICS]
-    words += ["sweep=own_images", f"store={tmp_path}/store", *SMALL]
+    words = [f"benchmark.prompts={tmp_path}/own/prompts.parquet", f"benchmark.images={tmp_path}/own", METRICS_OPTION]
+    words += ["sweep=own_images", f"store={tmp_path}/store", *SMALL_OPTIONS]
     assert "sources: 1, from source/, by name" in printed("sweep", *words)
     assert read_distances(tmp_path / "store") == {"kind kind/0.png": 5}
 
@@ -194,5 +194,7 @@ def test_edits_without_sources_are_refused_if_a_metric_needs_sources(tmp_path: P
     folder = write_files(
         tmp_path / "edits", {"kind/make it red.png": draw_grey(15), "kind/add a hat.png": draw_grey(15)}
     )
-    line = refusal("score", f"images={folder}", METRICS, "models=shapes", f"store={tmp_path}/store", *SMALL)
+    line = refusal(
+        "score", f"images={folder}", METRICS_OPTION, "models=shapes", f"store={tmp_path}/store", *SMALL_OPTIONS
+    )
     assert "metrics.source_l1" in line and "benchmark.columns.source" in line

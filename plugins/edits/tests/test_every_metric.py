@@ -11,8 +11,8 @@ from tests.bench_of import run_bench, write_benchmark
 from tests.operators import tiny
 from tests.operators.tiny.roles import save_tiny_models
 
-NAMES = sorted(file.stem for file in CONF.glob("metric/*.yaml"))
-JUDGES = {"viescore_edit", "editscore", "imgedit"}
+METRIC_NAMES = sorted(file.stem for file in CONF.glob("metric/*.yaml"))
+JUDGE_NAMES = {"viescore_edit", "editscore", "imgedit"}
 """Metrics whose judge has random weights in this test, so that its replies cannot be parsed."""
 COLUMNS = {"source": "image", "source_caption": "image_id", "target_caption": "prompt_id"}
 """Columns for sources and captions; every image is its own source."""
@@ -26,17 +26,17 @@ def scores(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Sequence[Ma
     judge = f"+models.vlm={{family: vlm, checkpoint: {tiny.save_qwen2_vl(folder / 'vlm')}}}"
     columns = [f"benchmark.columns.{name}={column}" for name, column in COLUMNS.items()]
     bench = write_benchmark(folder / "bench", ["atlas"], count=4)
-    finished = run_bench(bench, folder / "store", f"metric=[{','.join(NAMES)}]", *models, judge, *columns)
+    finished = run_bench(bench, folder / "store", f"metric=[{','.join(METRIC_NAMES)}]", *models, judge, *columns)
     rows = defaultdict(list)
     for row in finished.results.read_scores().to_pylist():
         rows[row["metric"]].append(row)
     return rows
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", METRIC_NAMES)
 def test_a_metric_scores_images_with_a_checkpoint_of_its_family(
     name: str, scores: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> None:
     rows = scores[name]
     assert len(rows) == 4 and all((row["score"] is None) == (row["error"] is not None) for row in rows)
-    assert any(row["score"] is not None for row in rows) != (name in JUDGES), rows[0]["error"]
+    assert any(row["score"] is not None for row in rows) != (name in JUDGE_NAMES), rows[0]["error"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from plumbline.operators.metaeval.ratings import VIESCORE
+from plumbline.operators.metaeval.ratings import VIESCORE_STATISTIC
 from plumbline.pipelines.metaeval.metaeval import run_metaeval
 from tests.pipelines.metaeval.releases.files import Layout, make_rows, read_with, write_file
 from tests.pipelines.metaeval.releases.test_releases import RATING_COLUMNS, check_complaint, check_tables
@@ -21,7 +21,7 @@ RATINGS_FOLDER = "paper_implementation/_human_annotations/ImagenHub_human_eval_r
 ANSWERS_FOLDER = "paper_implementation/_answers"
 
 
-IMAGENHUB: dict[str, Any] = {
+IMAGENHUB_FILES: dict[str, Any] = {
     f"{RATINGS_FOLDER}/ImagenHub_Text-Guided_IE/Text-Guided_IE_rater1.tsv": (
         "uid\tOne\tTwo\r\nb.jpg\t[0.5, 1]\t[0,0]\r\na.jpg\t[1,1]\t[0, 0.5]\r\n"
     ),
@@ -48,7 +48,7 @@ VOTES = make_rows(
 )  # fmt: skip
 
 
-GENAI_ARENA: dict[str, Any] = {
+GENAI_ARENA_FILES: dict[str, Any] = {
     "gpt4o/pairwise.json": VOTES,
     "random/pairwise.json": [{**VOTES[0], "model_vote": "[[B>A]]"}],
     "emu2/pairwise.jsonl": "{}\n",
@@ -56,11 +56,11 @@ GENAI_ARENA: dict[str, Any] = {
 
 
 LAYOUTS: Mapping[str, Layout] = {
-    "imagenhub": Layout("imagenhub", IMAGENHUB, True),
-    "genai_arena": Layout("genai_arena", GENAI_ARENA, True),
+    "imagenhub": Layout("imagenhub", IMAGENHUB_FILES, True),
+    "genai_arena": Layout("genai_arena", GENAI_ARENA_FILES, True),
 }
-RATER_1, _, _, SC_OF_ONE, _, LPIPS_OF_ONE = IMAGENHUB
-EXPECTED: Mapping[str, Mapping[str, Any]] = {
+RATER_1_FILE, _, _, SC_OF_ONE, _, LPIPS_OF_ONE = IMAGENHUB_FILES
+EXPECTED_TABLES: Mapping[str, Mapping[str, Any]] = {
     "imagenhub": {  # lowest integer / 10, at most 1; O is the square root of SC x PQ
         "ratings": (RATING_COLUMNS, 3, [
             ("Text-Guided_IE/One/a.jpg", "Text-Guided_IE/a.jpg", "One", "1", "SC", 1.0),
@@ -98,18 +98,18 @@ A layout may also have the expected skills and notes.
 REFUSED_CONTENTS: Mapping[str, list[tuple[Any, ...]]] = {
     "imagenhub": [
         (
-            RATER_1,
+            RATER_1_FILE,
             "uid\tOne\na.jpg\t[1, 2]\n",
             r"row 0: expected two ratings of One, each from 0 to 1, .* found '\[1, 2\]'",
         ),
-        (RATER_1, "uid\tOne\na.jpg\t\n", "row 0: expected two ratings of One, each from 0 to 1, .* found None"),
-        (RATER_1, "uid\tOne\na.jpg\t[1, x]\n", "row 0: expected a rating as a number, found 'x'"),
+        (RATER_1_FILE, "uid\tOne\na.jpg\t\n", "row 0: expected two ratings of One, each from 0 to 1, .* found None"),
+        (RATER_1_FILE, "uid\tOne\na.jpg\t[1, x]\n", "row 0: expected a rating as a number, found 'x'"),
         (
-            RATER_1,
+            RATER_1_FILE,
             "image\tOne\na.jpg\t[1,1]\n",
             r"expected column\(s\) uid, found image, One; check that this is one of VIEScore's",
         ),
-        (RATER_1, "uid\tOne\na\t[1,1]\na\t[1,1]\n", "row 1: rater '1' rates image 'Text-Guided_IE/One/a' twice"),
+        (RATER_1_FILE, "uid\tOne\na\t[1,1]\na\t[1,1]\n", "row 1: rater '1' rates image 'Text-Guided_IE/One/a' twice"),
         (SC_OF_ONE, {"a.jpg": {"score": []}}, r"row 0 \('a.jpg'\): expected a list of scores, found an empty list"),
         (SC_OF_ONE, {"a.jpg": {"score": ["good"]}}, "expected a rating as a number, found 'good'"),
         (LPIPS_OF_ONE, {"a.jpg": {"LPIPS": "low"}}, r"row 0 \('a.jpg'\): expected a rating as a number, found 'low'"),
@@ -126,7 +126,7 @@ REFUSED_CONTENTS: Mapping[str, list[tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_layout_is_read_into_the_expected_tables(name: str, tmp_path: Path) -> None:
-    check_tables(read_with(LAYOUTS[name].reader, LAYOUTS[name].write(tmp_path)), EXPECTED[name])
+    check_tables(read_with(LAYOUTS[name].reader, LAYOUTS[name].write(tmp_path)), EXPECTED_TABLES[name])
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,9 @@ def test_correlations_with_ratings_equal_those_of_viescores_notebook(tmp_path: P
     found = run_metaeval(
         make_metaeval_config(tmp_path, "protocol=imagenhub", f"protocol.path={tmp_path}", "sampling.resamples=2")
     )
-    judged = {(one.metric, one.template, one.subset): one for one in found.judgements if one.statistic == VIESCORE}
+    judged = {
+        (one.metric, one.template, one.subset): one for one in found.judgements if one.statistic == VIESCORE_STATISTIC
+    }
 
     def average(values: list[float]) -> float:
         grown = math.exp(2 * sum(values) / len(values))

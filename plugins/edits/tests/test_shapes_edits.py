@@ -5,9 +5,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.assets.making.edits import (
-    EDITORS,
+    EDIT_FUNCTIONS,
+    EDITOR_FUNCTIONS,
     EDITS_PER_KIND,
-    KINDS,
     MISSES_PER_KIND,
     make_edit_tables,
     make_edits,
@@ -31,9 +31,12 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, pd.DataFrame]:
 
 def test_editors_are_ranked_in_the_known_order_and_every_comparison_is_clear(swept: tuple[str, pd.DataFrame]) -> None:
     shown, scores = swept
-    assert len(scores) == 3 * len(KINDS) * EDITS_PER_KIND * len(EDITORS) and scores["score"].notna().all()
+    assert (
+        len(scores) == 3 * len(EDIT_FUNCTIONS) * EDITS_PER_KIND * len(EDITOR_FUNCTIONS)
+        and scores["score"].notna().all()
+    )
     means = scores.groupby(["metric", "generator"])["score"].mean().unstack()
-    assert means.loc["dsg_1k"].sort_values(ascending=False).index.tolist() == list(EDITORS)
+    assert means.loc["dsg_1k"].sort_values(ascending=False).index.tolist() == list(EDITOR_FUNCTIONS)
     assert "6 of 6 comparisons of two generators by one metric are clear" in " ".join(shown.split())
 
 

@@ -17,7 +17,7 @@ from plumbline.plugins.edits.source_comparison import SourceComparisonConfig
 from plumbline.plugins.edits.source_comparisons_stage import compare_with_source
 from tests.bench_of import images, plan_bench, prompts, run_bench, run_plan, run_tables, write_benchmark, write_rows
 
-METRICS = "metric=[source_l1,source_l2,source_ssim]"
+METRICS_OPTION = "metric=[source_l1,source_l2,source_ssim]"
 SOURCE_OPTION, URI_OPTION = "benchmark.columns.source=before", "benchmark.columns.source_uri=from"
 MASK_OPTION = "benchmark.columns.mask=where"
 
@@ -51,11 +51,11 @@ def write_edits(folder: Path, sources: list[Any], column: str = "before", **more
 
 
 def compute_scores(folder: Path, store: Path, *more: str) -> Any:
-    return pivot_scores(run_tables(run_bench(folder, store, METRICS, *more)))
+    return pivot_scores(run_tables(run_bench(folder, store, METRICS_OPTION, *more)))
 
 
 def pivot_scores(tables: Any) -> Any:
-    """Return the scores of each metric, in image order."""
+    """Return a table with a row for each image, in image order, and a column of scores for each metric."""
     scores = tables["scores"].pivot(index="image_id", columns="metric", values="score")
     return scores.loc[[row["image_id"] for row in images("atlas", len(scores))]]
 
@@ -85,7 +85,7 @@ def test_a_source_is_read_from_its_uri_and_a_changed_file_is_scored_again(tmp_pa
     address.write_bytes(encode_png(draw_noise(1)))
     folder = write_edits(tmp_path / "bench", [str(address)] * 4, "from")
     first = compute_scores(folder, tmp_path / "store", URI_OPTION)
-    assert not plan_bench(folder, tmp_path / "store", METRICS, URI_OPTION).plan.missing
+    assert not plan_bench(folder, tmp_path / "store", METRICS_OPTION, URI_OPTION).plan.missing
     address.write_bytes(encode_png(draw_noise(2, 50)))
     assert (compute_scores(folder, tmp_path / "store", URI_OPTION) != first).to_numpy().all()
 
@@ -189,10 +189,10 @@ def test_a_bad_source_only_affects_the_metrics_that_read_it(tmp_path: Path) -> N
 
 def test_missing_sources_are_refused_before_anything_runs(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench")
-    with pytest.raises(ConfigError, match=r"metrics\.source_l1: .* benchmark\.columns\.source,"):
-        plan_bench(folder, tmp_path / "store", METRICS)
+    with pytest.raises(ConfigError, match=r"metrics\.source_l1: .* benchmark\.columns\.source to"):
+        plan_bench(folder, tmp_path / "store", METRICS_OPTION)
     with pytest.raises(ConfigError, match=r"column\(s\) before"):
-        plan_bench(folder, tmp_path / "store", METRICS, SOURCE_OPTION)
+        plan_bench(folder, tmp_path / "store", METRICS_OPTION, SOURCE_OPTION)
     scorer = Scorer(ScorerConfig(models={}, metrics={"l1": SourceComparisonConfig(comparison="l1")}))
     with pytest.raises(ConfigError, match="pass the image that each was edited from"):
         scorer.score_table(draw_noise(1), "an edit")
@@ -323,4 +323,4 @@ def test_a_text_column_configured_as_images_is_refused_before_anything_runs(tmp_
     folder = write_prompt_sources(tmp_path / "bench", [None] * 4)
     pd.DataFrame(prompts(4)).assign(before="a.png", skills="").to_csv(folder / "prompts.csv", index=False)
     with pytest.raises(ConfigError, match=r"prompts\.csv: 'before' contains text.*source_uri"):
-        plan_bench(folder, tmp_path / "store", METRICS, SOURCE_OPTION, f"benchmark.prompts={folder}/prompts.csv")
+        plan_bench(folder, tmp_path / "store", METRICS_OPTION, SOURCE_OPTION, f"benchmark.prompts={folder}/prompts.csv")

@@ -11,9 +11,9 @@ import pytest
 from tests.commands import Ended, config_of, printed, refusal, run, store_at
 
 SMALL_OPTIONS = ("cluster=here", "limit=2", "shard_rows=4")
-METRICS = "metric=[clipscore,source_ssim]"
-SUITE_OPTIONS = ("sweep=suite", "benchmarks=[shapes,shapes_edits]", "models=shapes", METRICS, *SMALL_OPTIONS)
-NO_SOURCES = "source_ssim does not score shapes: it needs the source images of edits"
+METRICS_OPTION = "metric=[clipscore,source_ssim]"
+SUITE_OPTIONS = ("sweep=suite", "benchmarks=[shapes,shapes_edits]", "models=shapes", METRICS_OPTION, *SMALL_OPTIONS)
+NO_SOURCES_MESSAGE = "source_ssim does not score shapes: it needs the source images of edits"
 
 
 class SuiteRun(NamedTuple):
@@ -37,7 +37,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> SuiteRun:
 
 def test_models_are_loaded_once_and_a_metric_is_left_out_of_benchmarks_it_cannot_score(suite: SuiteRun) -> None:
     assert suite.ended.code == 0, suite.ended
-    assert NO_SOURCES in suite.ended.out and "does not score shapes_edits" not in suite.ended.out
+    assert NO_SOURCES_MESSAGE in suite.ended.out and "does not score shapes_edits" not in suite.ended.out
     done = [line for line in suite.ended.out.splitlines() if line.startswith("similarities:clip: 11/11 cells")]
     assert len(done) == 1, "one stage with one model scores the images of all generators and editors"
     assert "suite of 2 benchmarks, exit code 0" in suite.ended.out
@@ -119,7 +119,7 @@ def test_a_benchmark_with_missing_images_stops_the_suite_before_anything_is_comp
 
 
 def test_a_metric_that_cannot_score_a_requested_benchmark_or_any_benchmark_is_refused(tmp_path: Path) -> None:
-    words = ("sweep=suite", "models=shapes", METRICS, "dry_run=true", f"store={tmp_path}")
+    words = ("sweep=suite", "models=shapes", METRICS_OPTION, "dry_run=true", f"store={tmp_path}")
     asked = refusal("sweep", *words, "benchmarks=[shapes,shapes_edits]", "metrics_of.shapes=[source_ssim]", code=1)
     assert asked.startswith("error: benchmarks.shapes: metrics.source_ssim: it needs the source images of edits")
     left_out = refusal("sweep", "sweep=shapes_suite", "metric=[clipscore]", f"store={tmp_path}", code=64)

@@ -10,16 +10,16 @@ import pytest
 from plumbline.operators.metrics.judges.judge import ask_repeatedly, map_ratings
 from plumbline.plugins.edits.editscore import EditScoreConfig
 from plumbline.plugins.edits.viescore_edit import VieScoreEditConfig
-from tests.operators.metrics.made_releases import VIESCORE, write
+from tests.operators.metrics.made_releases import VIESCORE_FILES, write
 from tests.operators.metrics.scripted import run
 from tests.operators.metrics.test_released_wordings import (
     PROMPTS,
-    checkout,
     describe_image_request,
     drop_model,
     drop_options,
+    find_checkout,
+    get_profile,
     merge_images,
-    profile,
     require_viescores,
     run_ours,
     run_released,
@@ -27,10 +27,10 @@ from tests.operators.metrics.test_released_wordings import (
 )
 from tests.operators.metrics.test_wording import fill_in_defaults
 
-GEDIT: Mapping[str, str] = {"GEdit-Bench/viescore/vie_prompts.py": VIESCORE["viescore/vie_prompts.py"]}
+GEDIT_FILES: Mapping[str, str] = {"GEdit-Bench/viescore/vie_prompts.py": VIESCORE_FILES["viescore/vie_prompts.py"]}
 
 
-EDITSCORE: Mapping[str, str] = {
+EDITSCORE_FILES: Mapping[str, str] = {
     "editscore/vie_prompts.py": """
 _context_no_delimit_reasoning_first = "ImageQuery 10 times."
 _prompts_0shot_two_image_edit_rule = "Two images."
@@ -40,7 +40,7 @@ _prompts_0shot_rule_PQ = "0 to 10, is it well made?"
 }
 
 
-@pytest.mark.parametrize("files", [VIESCORE, GEDIT])
+@pytest.mark.parametrize("files", [VIESCORE_FILES, GEDIT_FILES])
 def test_viescore_and_gedit_ask_with_the_wording_of_their_releases(files: Mapping[str, str], tmp_path: Path) -> None:
     metric = fill_in_defaults(VieScoreEditConfig(wording=write(tmp_path, files)))
     replies = ['{"score": [8, 3], "reasoning": "Done."}', '{"score": [9, 4, 2], "reasoning": ""}']
@@ -57,7 +57,7 @@ def test_viescore_and_gedit_ask_with_the_wording_of_their_releases(files: Mappin
 
 
 def test_editscore_asks_with_the_wording_of_its_release_and_repeats_as_configured(tmp_path: Path) -> None:
-    metric = fill_in_defaults(EditScoreConfig(wording=write(tmp_path, EDITSCORE), repeats=2))
+    metric = fill_in_defaults(EditScoreConfig(wording=write(tmp_path, EDITSCORE_FILES), repeats=2))
     first = ['{"reasoning": "Done.", "score": [20, 10]}', '{"score": [25, 15]}']
     program = ask_repeatedly(partial(metric.inspect, "paint  10 doors"), metric.repeats)
     verdicts, rounds = run(program, first, ['{"score": [25, 20]}', "[20, 20]"])
@@ -111,7 +111,7 @@ EDITSCORE_REPLIES = [
 def test_editscore_equals_the_releases_code() -> None:
     given = [(prompt, EDITSCORE_REPLIES[index % 3]) for index, prompt in enumerate(PROMPTS)]
     released = run_released("EditScore", EDITSCORE_SCRIPT, given)
-    metric = EditScoreConfig(wording=checkout("EditScore"), repeats=2).with_model_defaults(profile)
+    metric = EditScoreConfig(wording=find_checkout("EditScore"), repeats=2).with_model_defaults(get_profile)
     for (prompt, replies), theirs in zip(given, released, strict=True):
         ours = run_ours(ask_repeatedly(partial(metric.inspect, prompt), 2), replies, describe_image_request)
         asked = [{**each, "messages": [merge_images(*each["messages"])]} for each in drop_model(theirs.requests)]

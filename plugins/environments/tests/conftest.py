@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from plugins.environments.tests.scorers import SCORER
+from plugins.environments.tests.scorers import SCORER_CODE
 from plugins.environments.tests.wheels import copy_installed, write_wheel
 
 
 @pytest.fixture(autouse=True, scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Make uv use only a folder of wheels: two versions of a scorer, a package that needs version 2, and Pillow."""
+    """Yield a folder of wheels, all that uv uses: a scorer in two versions, a package that needs one, and Pillow."""
     folder = tmp_path_factory.mktemp("wheels")
     for version in (1, 2):
-        write_wheel(folder, "tinyscorer", f"{version}.0", SCORER.format(value=version))
+        write_wheel(folder, "tinyscorer", f"{version}.0", SCORER_CODE.format(value=version))
     write_wheel(folder, "newer", "1.0", "", ["tinyscorer==2.0"])
     copy_installed(folder, "pillow")
     patch = pytest.MonkeyPatch()

@@ -1,4 +1,4 @@
-"""Small scorers for the tests: a package in two versions, a file of functions that fail, and how to choose them."""
+"""Small scorers for the tests: a package in two versions, a file of functions that fail, and arguments to use them."""
 
 from pathlib import Path
 
@@ -7,15 +7,15 @@ import pandas as pd
 from tests.bench_of import Bench, prompts
 from tests.commands import newest
 
-COUNT = 9
-TEXTS = {prompt["prompt_id"]: str(prompt["text"]) for prompt in prompts(COUNT)}
-SCORER = """
+N_PROMPTS = 9
+TEXTS = {prompt["prompt_id"]: str(prompt["text"]) for prompt in prompts(N_PROMPTS)}
+SCORER_CODE = """
 def rate(image, prompt):
     return {value} + len(prompt) / 1000
 
 def three(a, b, c): ...
 """
-BAD = """
+BAD_SCORERS_CODE = """
 import os, signal, sys, time
 import plumbline
 
@@ -60,7 +60,7 @@ def hangs(image, prompt):
 
 
 def choose(name: str, folder: Path, *packages: str, timeout: float = 60) -> str:
-    """Return the argument that gives the metric `name` an environment."""
+    """Return the command-line argument that gives the metric `name` an environment with these packages."""
     listed = ",".join(f'"{package}"' for package in packages)
     return f"metrics.{name}.environment={{packages: [{listed}], folder: {folder}, timeout: {timeout}}}"
 

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 import plumbline
-from plugins.environments.tests.scorers import BAD, COUNT, SCORER, TEXTS, choose, read_scores
+from plugins.environments.tests.scorers import BAD_SCORERS_CODE, N_PROMPTS, SCORER_CODE, TEXTS, choose, read_scores
 from plugins.environments.tests.wheels import write_wheel
 from plumbline.jobs.command import get_command, load_values
 from plumbline.jobs.overrides import expand_key
@@ -25,7 +25,7 @@ from tests.bench_of import Bench, images, run_plan, run_tables
 from tests.commands import newest, refusal
 from tests.environment import ROOT
 
-NOISE = """
+NOISY_CODE = """
 import os, subprocess, sys
 print("noise while loading")
 os.write(1, b"x" * 100_000)
@@ -35,7 +35,7 @@ def noisy(image, prompt):
     subprocess.run(["echo", "noise of a child"])
     return float(sum(image.convert("L").tobytes())) / image.width / image.height
 """
-PLAN_AND_RUN = """
+PLAN_AND_RUN_SCRIPT = """
 import shutil, sys
 from tests.bench_of import run_plan
 from tests.commands import config_of
@@ -55,12 +55,12 @@ def test_two_scorers_with_conflicting_packages_score_the_same_images(environment
     )
     metric = f"metric=[{tmp_path}/mine.py:old,tinyscorer:rate,edge_density]"
     words = (choose("old", environments, "tinyscorer<2"), choose("rate", environments, "tinyscorer==2.0"))
-    bench = Bench(tmp_path, metric, *words, generators=["atlas", "flint"], count=COUNT)
+    bench = Bench(tmp_path, metric, *words, generators=["atlas", "flint"], count=N_PROMPTS)
     assert bench.run().code == 0
     scores = read_scores(bench)
     for name, version in (("old", 1), ("rate", 2)):
         rows = scores[scores["metric"] == name]
-        assert len(rows) == 2 * COUNT
+        assert len(rows) == 2 * N_PROMPTS
         assert [row.score for row in rows.itertuples()] == [
             version + len(TEXTS[row.prompt_id]) / 1000 for row in rows.itertuples()
         ]
@@ -73,7 +73,7 @@ def test_two_scorers_with_conflicting_packages_score_the_same_images(environment
 def test_other_packages_compute_the_scores_again_and_another_wording_does_not(
     environments: Path, tmp_path: Path
 ) -> None:
-    bench = Bench(tmp_path, "metric=[tinyscorer:rate]", generators=["atlas"], count=COUNT)
+    bench = Bench(tmp_path, "metric=[tinyscorer:rate]", generators=["atlas"], count=N_PROMPTS)
     assert bench.run(choose("rate", environments, "tinyscorer==1.0")).code == 0
     assert not bench.plan(choose("rate", environments, "tinyscorer<2", timeout=50)).plan.missing
     planned = bench.plan(choose("rate", environments, "tinyscorer>1"))
@@ -81,21 +81,21 @@ def test_other_packages_compute_the_scores_again_and_another_wording_does_not(
 
 
 def test_what_packages_print_reaches_no_score_and_images_arrive_unchanged(environments: Path, tmp_path: Path) -> None:
-    (tmp_path / "noise.py").write_text(NOISE)
-    (tmp_path / "quiet.py").write_text(NOISE.replace("noisy", "quiet").replace("print(", "str("))
+    (tmp_path / "noise.py").write_text(NOISY_CODE)
+    (tmp_path / "quiet.py").write_text(NOISY_CODE.replace("noisy", "quiet").replace("print(", "str("))
     metric = f"metric=[{tmp_path}/noise.py:noisy,{tmp_path}/quiet.py:quiet]"
-    bench = Bench(tmp_path, metric, choose("noisy", environments, "tinyscorer"), generators=["atlas"], count=COUNT)
+    bench = Bench(tmp_path, metric, choose("noisy", environments, "tinyscorer"), generators=["atlas"], count=N_PROMPTS)
     assert bench.run().code == 0
     wide = read_scores(bench).pivot_table(index="image_id", columns="metric", values="score")
-    assert len(wide) == COUNT and (wide["noisy"] == wide["quiet"]).all() and wide["noisy"].nunique() > 1
+    assert len(wide) == N_PROMPTS and (wide["noisy"] == wide["quiet"]).all() and wide["noisy"].nunique() > 1
 
 
 def test_a_worker_that_dies_costs_the_rows_that_it_died_on(environments: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(BAD)
+    (tmp_path / "bad.py").write_text(BAD_SCORERS_CODE)
     names = ("dies", "always", "talks", "floods")
     metric = f"metric=[{','.join(f'{tmp_path}/bad.py:{name}' for name in names)},edge_density]"
     words = [choose(name, environments, "tinyscorer") for name in names]
-    bench = Bench(tmp_path, metric, *words, generators=["atlas", "flint"], count=COUNT)
+    bench = Bench(tmp_path, metric, *words, generators=["atlas", "flint"], count=N_PROMPTS)
     assert bench.run("max_failed=1").code == 2
     scores = read_scores(bench)
     for row in scores.query("metric == 'dies'").itertuples():
@@ -108,17 +108,17 @@ def test_a_worker_that_dies_costs_the_rows_that_it_died_on(environments: Path, t
         errors = scores[scores["metric"] == name]["error"]
         assert {error["kind"] for error in errors} == {"worker_died"}
         messages = [error["message"] for error in errors]
-        assert len(messages) == 2 * COUNT and all(said in one or "no other is started" in one for one in messages)
+        assert len(messages) == 2 * N_PROMPTS and all(said in one or "no other is started" in one for one in messages)
         assert any(said in one for one in messages) and any("no other is started" in one for one in messages)
     assert scores.query("metric == 'edge_density'")["score"].notna().all()
 
 
 def test_exceptions_and_unusable_values_are_reported_as_of_any_function(environments: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(BAD)
+    (tmp_path / "bad.py").write_text(BAD_SCORERS_CODE)
     words = (f"metric=[{tmp_path}/bad.py:batched]", choose("batched", environments, "tinyscorer"))
-    bench = Bench(tmp_path, *words, generators=["atlas"], count=COUNT)
+    bench = Bench(tmp_path, *words, generators=["atlas"], count=N_PROMPTS)
     assert bench.run("max_failed=1").code == 2
-    line = BAD.splitlines().index('        raise KeyError("three")') + 1
+    line = BAD_SCORERS_CODE.splitlines().index('        raise KeyError("three")') + 1
     for row in read_scores(bench).itertuples():
         length = len(TEXTS[row.prompt_id])
         kind = "function_failed" if length % 3 == 0 else "unusable_value" if length % 4 < 2 or length > 50 else None
@@ -131,9 +131,9 @@ def test_exceptions_and_unusable_values_are_reported_as_of_any_function(environm
 
 
 def test_a_process_that_lost_its_gpu_is_replaced(environments: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(BAD)
+    (tmp_path / "bad.py").write_text(BAD_SCORERS_CODE)
     words = (f"metric=[{tmp_path}/bad.py:loses]", choose("loses", environments, "tinyscorer"))
-    bench = Bench(tmp_path, *words, generators=["atlas"], count=COUNT)
+    bench = Bench(tmp_path, *words, generators=["atlas"], count=N_PROMPTS)
     assert bench.run("max_failed=1").code == 2
     for row in read_scores(bench).itertuples():
         length = len(TEXTS[row.prompt_id])
@@ -142,7 +142,7 @@ def test_a_process_that_lost_its_gpu_is_replaced(environments: Path, tmp_path: P
 
 
 def test_a_function_that_hangs_is_ended_after_its_time(environments: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(BAD)
+    (tmp_path / "bad.py").write_text(BAD_SCORERS_CODE)
     words = (f"metric=[{tmp_path}/bad.py:hangs]", choose("hangs", environments, "tinyscorer", timeout=0.5))
     bench = Bench(tmp_path, *words, generators=["atlas"], count=2)
     assert bench.run("max_failed=1").code == 2
@@ -194,28 +194,28 @@ def test_a_silent_index_is_given_up_after_the_time_limit_and_reported_until_then
 
 def test_an_environment_that_cannot_be_made_costs_only_its_own_rows(index: Path, tmp_path: Path) -> None:
     """After the sweep is planned, the environment's interpreter and the package's only wheel are deleted."""
-    write_wheel(index, "fleeting", "1.0", SCORER.format(value=1))
+    write_wheel(index, "fleeting", "1.0", SCORER_CODE.format(value=1))
     folder = tmp_path / "environments"
     words = ("metric=[fleeting:rate,edge_density]", choose("rate", folder, "fleeting"))
-    bench = Bench(tmp_path, *words, generators=["atlas"], count=COUNT)
+    bench = Bench(tmp_path, *words, generators=["atlas"], count=N_PROMPTS)
     planned = bench.plan()
     for path in (*folder.glob("*/bin/python"), index / "fleeting-1.0-py3-none-any.whl"):
         path.unlink()
     scores = run_tables(run_plan(planned))["scores"]
     failed, others = scores.query("metric == 'rate'"), scores.query("metric == 'edge_density'")
-    assert {error["kind"] for error in failed["error"]} == {"environment_failed"} and len(failed) == COUNT
+    assert {error["kind"] for error in failed["error"]} == {"environment_failed"} and len(failed) == N_PROMPTS
     assert all(error["retryable"] for error in failed["error"]) and others["score"].notna().all()
 
 
 @pytest.mark.slow
 def test_workers_on_ray_make_the_environment_and_run_the_function_in_it(tmp_path: Path) -> None:
     """The sweep has a Ray of its own, whose workers have the index in their environment variables."""
-    (tmp_path / "bad.py").write_text(BAD)
+    (tmp_path / "bad.py").write_text(BAD_SCORERS_CODE)
     folder = tmp_path / "environments"
     names = {"rate": "tinyscorer:rate", "dies": f"{tmp_path}/bad.py:dies"}
     words = (f"metric=[{','.join(names.values())}]", *(choose(name, folder, "tinyscorer==1.0") for name in names))
-    bench = Bench(tmp_path, *words, generators=["atlas"], count=COUNT)
-    command = [sys.executable, "-c", PLAN_AND_RUN, str(folder), *bench.line("cluster=local")]
+    bench = Bench(tmp_path, *words, generators=["atlas"], count=N_PROMPTS)
+    command = [sys.executable, "-c", PLAN_AND_RUN_SCRIPT, str(folder), *bench.line("cluster=local")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     assert len([*folder.glob("*/bin/python")]) == 1

@@ -6,11 +6,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from plugins.environments.tests.scorers import BAD, COUNT, TEXTS, read_scores
+from plugins.environments.tests.scorers import BAD_SCORERS_CODE, N_PROMPTS, TEXTS, read_scores
 from tests.bench_of import Bench
 from tests.commands import newest, refusal
 
-METRICS = (
+METRIC_OPTIONS = (
     "metric=[edge_density]",
     "+metrics.one={kind: similarity, model: one, measure: reward}",
     "+metrics.two={kind: similarity, model: two, measure: reward}",
@@ -31,12 +31,12 @@ def test_two_models_with_conflicting_packages_score_the_same_images(environments
     )
     old = set_role("one", f"{tmp_path}/mine.py:many", environments, "tinyscorer<2", "pair_batch: 2")
     new = set_role("two", "tinyscorer:rate", environments, "tinyscorer==2.0")
-    bench = Bench(tmp_path, *METRICS, old, new, generators=["atlas", "flint"], count=COUNT)
+    bench = Bench(tmp_path, *METRIC_OPTIONS, old, new, generators=["atlas", "flint"], count=N_PROMPTS)
     assert bench.run().code == 0
     scores = read_scores(bench)
     for metric, version in (("one", 1), ("two", 2)):
         rows = scores[scores["metric"] == metric]
-        assert len(rows) == 2 * COUNT
+        assert len(rows) == 2 * N_PROMPTS
         assert [row.score for row in rows.itertuples()] == pytest.approx(
             [version + len(TEXTS[row.prompt_id]) / 1000 for row in rows.itertuples()]
         )
@@ -48,10 +48,10 @@ def test_two_models_with_conflicting_packages_score_the_same_images(environments
 
 
 def test_a_failure_of_a_model_costs_the_rows_on_which_it_failed(environments: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(BAD)
+    (tmp_path / "bad.py").write_text(BAD_SCORERS_CODE)
     dies = set_role("one", f"{tmp_path}/bad.py:dies", environments, "tinyscorer")
     loses = set_role("two", f"{tmp_path}/bad.py:loses", environments, "tinyscorer")
-    bench = Bench(tmp_path, *METRICS, dies, loses, generators=["atlas"], count=COUNT)
+    bench = Bench(tmp_path, *METRIC_OPTIONS, dies, loses, generators=["atlas"], count=N_PROMPTS)
     assert bench.run("max_failed=1").code == 2
     scores = read_scores(bench)
     for metric, kind in (("one", "worker_died"), ("two", "function_failed")):
@@ -72,7 +72,7 @@ def test_the_worker_of_a_model_sees_the_gpus_of_its_pool(
     )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     role = set_role("one", f"{tmp_path}/gpu.py:device", environments, "tinyscorer")
-    bench = Bench(tmp_path, *METRICS[:2], role, generators=["atlas"], count=2)
+    bench = Bench(tmp_path, *METRIC_OPTIONS[:2], role, generators=["atlas"], count=2)
     assert bench.run().code == 0
     assert set(read_scores(bench).query("metric == 'one'")["score"]) == {5.0}
     planned = bench.plan("cluster.pools.similarities.num_gpus=1")
@@ -96,15 +96,15 @@ def test_a_model_that_cannot_be_used_is_refused_before_any_work(
         "import plumbline\n\n@plumbline.metric(better='lower')\ndef rate(image, prompt): ...\n"
     )
     role = set_role("one", function.format(folder=tmp_path), environments, package)
-    bench = Bench(tmp_path, *METRICS[:2], role, generators=["atlas"], count=2)
+    bench = Bench(tmp_path, *METRIC_OPTIONS[:2], role, generators=["atlas"], count=2)
     line = refusal("sweep", *bench.line())
     assert said in line and line.startswith("error: model ")
 
 
 def test_a_model_needs_an_environment_and_a_metric_that_takes_a_reward(environments: Path, tmp_path: Path) -> None:
     bench = Bench(tmp_path, generators=["atlas"], count=2)
-    alone = bench.line(*METRICS[:2], "+model@models.one=package", "models.one.checkpoint=tinyscorer:rate")
+    alone = bench.line(*METRIC_OPTIONS[:2], "+model@models.one=package", "models.one.checkpoint=tinyscorer:rate")
     assert "model tinyscorer:rate: expected the packages of the function" in refusal("sweep", *alone)
     role = set_role("one", "tinyscorer:rate", environments, "tinyscorer")
-    cosine = bench.line(*METRICS[:2], "metrics.one.measure=cosine", role)
+    cosine = bench.line(*METRIC_OPTIONS[:2], "metrics.one.measure=cosine", role)
     assert "returns reward, not cosine" in refusal("sweep", *cosine)

@@ -11,8 +11,8 @@ from pyiceberg.table import Table
 from plumbline.operators.base.errors import ConfigError
 from plumbline.plugins.exports.score_table import PART_COLUMNS, StoredPart, Target, count_parts, export_errors
 
-NAMESPACE = "plumbline"
-PARTITIONS = ("benchmark", "metric", "generator")
+CATALOG_NAMESPACE = "plumbline"
+PARTITION_COLUMNS = ("benchmark", "metric", "generator")
 WIDENABLE_TYPES = ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()))
 S3_PROPERTIES = {
     "endpoint_url": "endpoint",
@@ -40,13 +40,13 @@ class IcebergTable:
         return self._table.schema().as_arrow()
 
     def count_stored_rows(self, benchmark: str) -> list[StoredPart]:
-        """Count a benchmark's stored rows by part."""
+        """Return the parts of a benchmark's scores that the table contains, with the number of rows of each part."""
         with export_errors(self.url):
             scan = self._table.scan(row_filter=EqualTo("benchmark", benchmark), selected_fields=PART_COLUMNS)
             return count_parts(scan.to_arrow_batch_reader())
 
     def write(self, rows: pa.Table, *, fresh: bool) -> None:
-        """Write rows in one commit; they replace rows with the same key."""
+        """Write rows in one commit; unless `fresh`, they replace rows with the same key."""
         with export_errors(self.url), self._table.transaction() as transaction:
             if not fresh:
                 for group in _split_groups(rows):
@@ -57,8 +57,11 @@ class IcebergTable:
             transaction.append(rows)
 
     def _find_overlap(self, rows: pa.Table) -> tuple[BooleanExpression | None, pa.Table]:
-        """Return a filter for the stored parts that contain keys of these rows, and all other rows in these parts."""
-        group = And(*(EqualTo(name, rows.column(name)[0].as_py()) for name in PARTITIONS))
+        """Return a filter for the stored parts that contain keys of these rows, and all other rows in these parts.
+
+        The filter is None, and the table empty, if no stored part contains any of the keys.
+        """
+        group = And(*(EqualTo(name, rows.column(name)[0].as_py()) for name in PARTITION_COLUMNS))
         ends = pc.min_max(rows.column("row_id")).as_py()
         id_range = And(group, GreaterThanOrEqual("row_id", ends["min"]), LessThanOrEqual("row_id", ends["max"]))
         row_ids = rows.column("row_id").combine_chunks()
@@ -81,7 +84,7 @@ class IcebergTable:
 
 
 def _split_groups(rows: pa.Table) -> list[pa.Table]:
-    """Split rows by generator and metric."""
+    """Return one table for each pair of generator and metric in the rows."""
     pairs = rows.select(["generator", "metric"]).group_by(["generator", "metric"], use_threads=False).aggregate([])
     return [
         rows.filter(pc.and_(pc.equal(rows.column("generator"), generator), pc.equal(rows.column("metric"), metric)))
@@ -90,28 +93,28 @@ def _split_groups(rows: pa.Table) -> list[pa.Table]:
 
 
 def open_table(target: Target, schema: pa.Schema) -> IcebergTable:
-    """Open or create the table, and add missing columns of the schema."""
+    """Open the table, or create it if it does not exist, and add missing columns of the schema."""
     with export_errors(target.place.url):
         catalog = _open_catalog(target)
-        catalog.create_namespace_if_not_exists(NAMESPACE)
-        name = f"{NAMESPACE}.{target.table}"
+        catalog.create_namespace_if_not_exists(CATALOG_NAMESPACE)
+        name = f"{CATALOG_NAMESPACE}.{target.table}"
         if not catalog.table_exists(name):
             return IcebergTable(_create_table(catalog, name, schema), target.place.url)
         table = catalog.load_table(name)
         stored = table.schema().as_arrow()
         with table.update_schema() as update:
-            update.union_by_name(pa.schema([field for field in schema if _extends(stored, field)]))
+            update.union_by_name(pa.schema([field for field in schema if _is_extension(stored, field)]))
         return IcebergTable(table, target.place.url)
 
 
-def _extends(stored: pa.Schema, field: pa.Field) -> bool:
+def _is_extension(stored: pa.Schema, field: pa.Field) -> bool:
     """Return True if the table lacks the column, or has the column with a narrower type that Iceberg can widen."""
     return field.name not in stored.names or (stored.field(field.name).type, field.type) in WIDENABLE_TYPES
 
 
 def _create_table(catalog: Catalog, name: str, schema: pa.Schema) -> Table:
     with catalog.create_table_transaction(name, schema=schema) as transaction, transaction.update_spec() as spec:
-        for column in PARTITIONS:
+        for column in PARTITION_COLUMNS:
             spec.add_identity(column)
     return catalog.load_table(name)
 
@@ -130,7 +133,7 @@ def _open_catalog(target: Target) -> Catalog:
     warehouse = f"file://{target.place.path}" if local else target.place.url
     uri = target.catalog or f"sqlite:///{target.place / 'catalog.db'}"
     properties = {"type": "rest" if uri.startswith("http") else "sql", "uri": uri, "warehouse": warehouse}
-    return load_catalog(NAMESPACE, **properties, **({} if local else _list_s3_properties(target)))
+    return load_catalog(CATALOG_NAMESPACE, **properties, **({} if local else _list_s3_properties(target)))
 
 
 def _list_s3_properties(target: Target) -> Mapping[str, str]:

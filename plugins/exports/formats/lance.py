@@ -6,7 +6,7 @@ import lance
 import pyarrow as pa
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.plugins.exports.exported_rows import KEY
+from plumbline.plugins.exports.exported_rows import KEY_COLUMNS
 from plumbline.plugins.exports.score_table import PART_COLUMNS, StoredPart, Target, count_parts, export_errors
 
 S3_OPTIONS = {
@@ -31,18 +31,20 @@ class LanceTable:
         return self._dataset.schema
 
     def count_stored_rows(self, benchmark: str) -> list[StoredPart]:
-        """Count a benchmark's stored rows by part."""
+        """Return the parts of a benchmark's scores that the dataset contains, with the number of rows of each part."""
         with export_errors(self.url):
             where = f"benchmark = {_quote_string(benchmark)}"
             return count_parts(self._dataset.scanner(columns=list(PART_COLUMNS), filter=where).to_batches())
 
     def write(self, rows: pa.Table, *, fresh: bool) -> None:
-        """Write rows as one version of the dataset; they replace rows with the same key."""
+        """Write rows as one version of the dataset; unless `fresh`, they replace rows with the same key."""
         with export_errors(self.url):
             if fresh:
                 self._dataset.insert(rows)
                 return
-            merge = self._dataset.merge_insert(list(KEY)).when_matched_update_all().when_not_matched_insert_all()
+            merge = (
+                self._dataset.merge_insert(list(KEY_COLUMNS)).when_matched_update_all().when_not_matched_insert_all()
+            )
             merge.execute(rows)
 
     def remove_missing_images(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
@@ -58,12 +60,16 @@ def _match_part(part: StoredPart) -> str:
 
 
 def _quote_string(text: str) -> str:
-    """Quote a string for SQL."""
+    """Return a string as an SQL literal, in quotes."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def open_table(target: Target, schema: pa.Schema) -> LanceTable:
-    """Open or create the dataset, and add missing columns of the schema."""
+    """Open the dataset, or create it if it does not exist, and add missing columns of the schema.
+
+    Columns of the schema that the dataset has without a type are created again. Raises ConfigError if a catalog is
+    configured, and ExportError if the dataset cannot be opened or changed.
+    """
     if target.catalog is not None:
         raise ConfigError(f"catalog: format=lance has no catalog; leave out catalog={target.catalog}")
     url = f"{target.place.url}/{target.table}.lance"

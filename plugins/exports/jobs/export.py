@@ -13,7 +13,7 @@ COMMAND = Command(
 
 
 def main(config: ExportConfig) -> int:
-    """Export the run. Print the number of rows after each commit, and finally the totals and the table's address."""
+    """Export the run; print the number of rows after each commit, the totals and the table's address; return 0."""
     console = make_console()
     exported = export_scores(config, lambda written: console.print(f"{plural(written, 'row')} written", markup=False))
     removed = f", {plural(exported.removed, 'row')} of missing images removed" if exported.removed else ""

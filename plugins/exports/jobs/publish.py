@@ -15,7 +15,7 @@ COMMAND = Command(
 
 
 def main(config: PublishConfig) -> int:
-    """Publish the run and print its address."""
+    """Publish the run and print its address; return 0."""
     say(make_console(), f"published: {publish_run(config)}")
     return 0
 

@@ -28,9 +28,9 @@ from plumbline.plugins.exports.sinks.run_contents import HubConfig, RunContents
 
 CARD_FILE, RESULTS_FOLDER = "README.md", ".eval_results"
 OWN_RESULTS_FILE = f"{RESULTS_FOLDER}/plumbline.yaml"
-TEMPLATES = Path(__file__).parents[1] / "templates"
+TEMPLATES_FOLDER = Path(__file__).parents[1] / "templates"
 RESULTS_SUFFIXES = (".yaml", ".yml")
-DECIMALS = 6
+MEAN_DECIMALS = 6
 
 Files = Mapping[str, str]
 """Text files of a model's repository, by path."""
@@ -45,7 +45,9 @@ def publish(run: RunContents) -> str:
     if hub.generator is None or run.folder is None:
         raise ConfigError("sink=hub: expected hub.generator=NAME (the model) and hub.folder=PATH (its folder)")
     card = make_card(run.manifest, run.summary, hub.generator)
-    sections = {CARD_FILE: make_template_environment(TEMPLATES).get_template("model_card.md.j2").render(card=card)}
+    sections = {
+        CARD_FILE: make_template_environment(TEMPLATES_FOLDER).get_template("model_card.md.j2").render(card=card)
+    }
     if hub.dataset is not None:
         sections[OWN_RESULTS_FILE] = yaml.safe_dump(_make_entries(run, card, hub), sort_keys=False, allow_unicode=True)
     name = f"plumbline {quote(card.benchmark, safe='')}"
@@ -65,7 +67,7 @@ def _make_entries(run: RunContents, card: ModelCard, hub: HubConfig) -> list[dic
             dataset_id=str(hub.dataset),
             dataset_revision=hub.revision,
             task_id=score.task,
-            value=round(score.value, DECIMALS),
+            value=round(score.value, MEAN_DECIMALS),
             date=card.date or None,
             source_url=hub.source,
             notes=score.notes,
@@ -76,7 +78,7 @@ def _make_entries(run: RunContents, card: ModelCard, hub: HubConfig) -> list[dic
 
 
 def _update_files(files: Files, sections: Files, name: str, where: str) -> dict[str, str]:
-    """Add or replace the sections, and return the changed files."""
+    """Add or replace the sections in the files; return the files whose content changed, by path."""
     changed = {}
     for path, text in sections.items():
         comments = MARKDOWN if path == CARD_FILE else YAML
@@ -128,7 +130,11 @@ def _is_card_or_results(path: str) -> bool:
 
 
 def _upload_sections(repo: str, sections: Files, name: str, card: ModelCard) -> str:
-    """Open a pull request with the changed files, or add them to our open pull request for this benchmark."""
+    """Change the files in a pull request, and return the address of the pull request or commit.
+
+    If this benchmark already has an open pull request of ours, a commit is added to it. If no file would change, the
+    address of the repository, or of the pull request's branch, is returned with the word `unchanged`.
+    """
     api, title = HfApi(), f"Scores on {' '.join(card.benchmark.split())} by Plumbline"
     revision = _find_pull_request(api, repo, title)
     paths = [path for path in api.list_repo_files(repo, revision=revision) if _is_card_or_results(path)]
@@ -145,7 +151,7 @@ def _upload_sections(repo: str, sections: Files, name: str, card: ModelCard) -> 
 
 
 def _find_pull_request(api: HfApi, repo: str, title: str) -> str | None:
-    """Return the branch of our open pull request with this title."""
+    """Return the branch of our open pull request with this title; None if there is no such pull request."""
     found = api.get_repo_discussions(
         repo, author=api.whoami()["name"], discussion_type="pull_request", discussion_status="open"
     )

@@ -12,7 +12,7 @@ from plumbline.pipelines.store.store import open_existing_store
 from plumbline.plugins.exports.sinks import SINKS
 from plumbline.plugins.exports.sinks.run_contents import HubConfig, RunContents, make_tracker_name
 
-NUMBERS = ("mean", "low", "high", "coverage")
+NUMBER_COLUMNS = ("mean", "low", "high", "coverage")
 
 
 class SinkError(PlumblineError):
@@ -70,7 +70,7 @@ def publish_run(config: PublishConfig) -> str:
 
 def _list_numbers(summary: list[dict[str, Any]]) -> Iterator[tuple[str, float]]:
     for row in summary:
-        for name in NUMBERS:
+        for name in NUMBER_COLUMNS:
             value = row[name]
             if value is not None and math.isfinite(value):
                 yield (
@@ -80,7 +80,7 @@ def _list_numbers(summary: list[dict[str, Any]]) -> Iterator[tuple[str, float]]:
 
 
 def _list_facts(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """Return the run's id, benchmark, start and exit code, and each model's name, revision and digests."""
+    """Return the run's id, benchmark, start and exit code, and all values about its models."""
     facts = {name: str(manifest[name]) for name in ("run_id", "benchmark", "began", "exit_code") if name in manifest}
     return facts | dict(_flatten_parts(manifest.get("models", {}), "models."))
 

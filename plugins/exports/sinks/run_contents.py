@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import Place
 
-UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9_. -]")
-MAX_NAME = 60
+UNSAFE_CHARACTER_PATTERN = re.compile(r"[^A-Za-z0-9_. -]")
+MAX_NAME_CHARACTERS = 60
 """Maximum number of characters in one component of a number's name. MLflow allows 250 for the whole name."""
-REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
-SOURCE_ADDRESS = re.compile(r"https?://[^\s/@]+(/\S*)?")
+REPOSITORY_PATTERN = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+SOURCE_ADDRESS_PATTERN = re.compile(r"https?://[^\s/@]+(/\S*)?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,9 +43,9 @@ class HubConfig:
     def __post_init__(self) -> None:
         for name in ("dataset", "upload"):
             value = getattr(self, name)
-            if value is not None and not REPOSITORY.fullmatch(value):
+            if value is not None and not REPOSITORY_PATTERN.fullmatch(value):
                 raise ConfigError(f"hub.{name}: expected a repository as owner/name, got {value!r}")
-        if self.source is not None and not SOURCE_ADDRESS.fullmatch(self.source):
+        if self.source is not None and not SOURCE_ADDRESS_PATTERN.fullmatch(self.source):
             raise ConfigError("hub.source: expected an address such as https://host/page, without credentials")
 
 
@@ -78,5 +78,5 @@ def make_tracker_name(name: str) -> str:
 
     If the name changes, a digest is appended, so that sdxl+lora and sdxl@lora stay distinct.
     """
-    short = UNSAFE_CHARACTERS.sub("_", name)[:MAX_NAME]
+    short = UNSAFE_CHARACTER_PATTERN.sub("_", name)[:MAX_NAME_CHARACTERS]
     return name if short == name else f"{short}-{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:8]}"

@@ -8,7 +8,8 @@ from plumbline.plugins.exports.sinks.run_contents import RunContents
 def publish(run: RunContents) -> str:
     """Log the run's numbers, its benchmark and models as configuration, and its report as HTML.
 
-    No information about this machine is sent.
+    Returns the address of the run, or its folder if it is only stored on this machine. No information about this
+    machine is sent.
     """
     probe = swanlab.Settings.Probe(
         hardware=False, runtime=False, requirements=False, git=False, swanlab=False, monitor=False

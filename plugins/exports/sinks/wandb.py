@@ -6,7 +6,10 @@ from plumbline.plugins.exports.sinks.run_contents import RunContents
 
 
 def publish(run: RunContents) -> str:
-    """Log the run's numbers as a summary, its benchmark and models as configuration, and its report as an artifact."""
+    """Log the run's numbers as a summary, its benchmark and models as configuration, and its report as an artifact.
+
+    Returns the address of the run, or its folder if it is only stored on this machine.
+    """
     settings = wandb.Settings(console="off", silent=True)
     published = wandb.init(
         project=run.project, id=run.run_id, name=run.run_id, resume="allow", config=dict(run.facts), settings=settings

@@ -9,12 +9,12 @@ from plumbline.plugins.exports.formats import FORMATS
 from tests.commands import printed, refusal
 from tests.operators.report.made import make_run
 
-PAGE = Path(__file__).parents[1] / "README.md"
-EXPORT_COMMANDS = [line for line in PAGE.read_text().splitlines() if "plumbline export" in line]
+PAGE_FILE = Path(__file__).parents[1] / "README.md"
+EXPORT_COMMANDS = [line for line in PAGE_FILE.read_text().splitlines() if "plumbline export" in line]
 
 
 def test_the_page_has_a_command_for_every_format_and_every_format_is_an_extra() -> None:
-    extras = (PAGE.parents[2] / "pyproject.toml").read_text()
+    extras = (PAGE_FILE.parents[2] / "pyproject.toml").read_text()
     for name, line in zip(FORMATS, EXPORT_COMMANDS, strict=True):
         assert f"\n{name} = [" in extras and f"format={name} " in line
 

@@ -12,12 +12,12 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.store.store import Store
 from plumbline.plugins.exports import exports
-from plumbline.plugins.exports.exported_rows import KEY
+from plumbline.plugins.exports.exported_rows import KEY_COLUMNS
 from plumbline.plugins.exports.exports import ExportConfig, ExportedScores, export_scores
 from plumbline.plugins.exports.formats import FORMATS
 from plumbline.plugins.exports.score_table import ExportError
 from tests.commands import store_at
-from tests.operators.report.made import MadeRun, make_run, noisy_score
+from tests.operators.report.made import MadeRun, draw_noisy_score, make_run
 from tests.s3 import S3Server
 
 MISSING_IMAGE_ERROR = {
@@ -42,7 +42,7 @@ def read_lance(output: str, catalog: str | None = None, **storage: str) -> pd.Da
     return lance.dataset(f"{output}/scores.lance", storage_options=options).to_table().to_pandas()
 
 
-READERS = {"iceberg": read_iceberg, "lance": read_lance}
+READ_FUNCTIONS = {"iceberg": read_iceberg, "lance": read_lance}
 
 
 @pytest.fixture(params=FORMATS)
@@ -58,17 +58,17 @@ def export(store: Store, table_format: str, output: str | Path, **options: Any) 
 
 def read_table(table_format: str, output: str | Path, *catalog: str) -> pd.DataFrame:
     """Read a table with the format's own reader, and sort it by key."""
-    table = READERS[table_format](str(output), *catalog)
-    assert not table.duplicated(list(KEY)).any()
-    return table.sort_values(list(KEY), ignore_index=True)
+    table = READ_FUNCTIONS[table_format](str(output), *catalog)
+    assert not table.duplicated(list(KEY_COLUMNS)).any()
+    return table.sort_values(list(KEY_COLUMNS), ignore_index=True)
 
 
 def score_or_fail(generator: str, metric: str, prompt: int) -> float | None:
-    return None if (generator, prompt) == ("cobalt", 7) else noisy_score(generator, metric, prompt)
+    return None if (generator, prompt) == ("cobalt", 7) else draw_noisy_score(generator, metric, prompt)
 
 
 def score_atlas_better(generator: str, metric: str, prompt: int) -> float:
-    return noisy_score(generator, metric, prompt) + (generator == "atlas")
+    return draw_noisy_score(generator, metric, prompt) + (generator == "atlas")
 
 
 def replace_scores(run: MadeRun, *parts: pa.Table) -> None:
@@ -113,7 +113,7 @@ def test_a_repeated_export_writes_nothing_and_another_runs_export_only_changes(
     table_format: str, tmp_path: Path
 ) -> None:
     run = make_run(tmp_path, run_id="1")
-    parts = [read_scores(run).slice(12 * number, 12) for number in range(6)]  # one of each metric and generator
+    parts = [read_scores(run).slice(12 * number, 12) for number in range(6)]  # one part per metric and generator
     replace_scores(run, *parts)
     export(run.store, table_format, tmp_path / "out")
     before = read_table(table_format, tmp_path / "out")
@@ -229,7 +229,7 @@ def add_seeds(run: MadeRun, seeds: pa.Array) -> None:
     replace_scores(run, read_scores(run).append_column("seed", seeds))
 
 
-SEEDS = {
+SEED_COLUMNS = {
     "null": pa.nulls(72),
     "empty lists": pa.array([[]] * 72),
     "int32": pa.array(range(72), pa.int32()),
@@ -259,8 +259,8 @@ def test_an_extra_column_may_have_another_type_or_no_values_in_another_run(
     table_format: str, earlier: str, later: str, tmp_path: Path
 ) -> None:
     for run_id, name in (("1", earlier), ("2", later)):
-        run = make_run(tmp_path, run_id=run_id, score=noisy_score if run_id == "1" else score_atlas_better)
-        add_seeds(run, SEEDS[name])
+        run = make_run(tmp_path, run_id=run_id, score=draw_noisy_score if run_id == "1" else score_atlas_better)
+        add_seeds(run, SEED_COLUMNS[name])
         assert export(run.store, table_format, tmp_path / "out", run=run_id).written == 72
     found = read_table(table_format, tmp_path / "out")
     if later in ("null", "empty lists"):
@@ -274,8 +274,8 @@ def test_an_extra_column_may_have_another_type_or_no_values_in_another_run(
 
 
 def test_values_that_do_not_fit_a_columns_type_are_an_error_with_a_remedy(table_format: str, tmp_path: Path) -> None:
-    for run_id, seeds in (("1", SEEDS["int64"]), ("2", pa.array([f"seed {seed}" for seed in range(72)]))):
-        run = make_run(tmp_path, run_id=run_id, score=noisy_score if run_id == "1" else score_atlas_better)
+    for run_id, seeds in (("1", SEED_COLUMNS["int64"]), ("2", pa.array([f"seed {seed}" for seed in range(72)]))):
+        run = make_run(tmp_path, run_id=run_id, score=draw_noisy_score if run_id == "1" else score_atlas_better)
         add_seeds(run, seeds)
         if run_id == "1":
             export(run.store, table_format, tmp_path / "out")
@@ -314,7 +314,7 @@ def test_a_table_on_s3_only_needs_the_aws_variables(
     catalog = {"catalog": f"sqlite:///{tmp_path}/catalog.db"} if table_format == "iceberg" else {}
     for written in (72, 0):
         assert export(store, table_format, f"{bucket}/lake", **catalog).written == written
-    found = READERS[table_format](f"{bucket}/lake", **catalog, endpoint=s3_server.endpoint)
+    found = READ_FUNCTIONS[table_format](f"{bucket}/lake", **catalog, endpoint=s3_server.endpoint)
     assert len(found) == 72 and found.score.isna().sum() == 2
     stored = s3_server.filesystem().find(f"{bucket}/lake")
     assert stored and all(s3_server.secret.encode() not in s3_server.filesystem().cat_file(path) for path in stored)

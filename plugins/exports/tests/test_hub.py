@@ -20,18 +20,18 @@ from tests.commands import printed, refusal
 from tests.operators.report.made import MadeRun, make_run
 
 BENCHMARK = "<b>a/b|\n"
-CARD = "---\nlicense: mit\n---\n# My model\n\nIts story.\n"
+CARD_TEXT = "---\nlicense: mit\n---\n# My model\n\nIts story.\n"
 OTHER_RESULTS = "# ours, by hand\n- dataset: {id: acme/other, task_id: default}\n  value: 3\n"
-SETTINGS = {"atlas": {"cfg": {"4": 9, "7.5": 3}, "steps": {"30": 12}}}
+GENERATION_SETTINGS = {"atlas": {"cfg": {"4": 9, "7.5": 3}, "steps": {"30": 12}}}
 COMMAND = "plumbline sweep sweep=shapes 'note=two\nlines'"
-MODELS = {
+MODELS_CONFIG = {
     "config": {
         "metrics": {
             "gecko": {"kind": "gecko"},
             "clipscore": {
                 "kind": "image_statistic",
                 "statistic": "edge_density",
-            },  # has the name of a metric that ranks
+            },  # does not rank, despite its name
         },
         "models": {"vqa": {"family": "clip_flant5", "checkpoint": "/home/me/flant5"}},
     },
@@ -46,8 +46,8 @@ def run(tmp_path: Path) -> MadeRun:
         tmp_path,
         generators=["atlas", "drift"],
         score=lambda generator, metric, prompt: None if generator == "drift" else 0.5 + (prompt % 3 != 0) / 2,
-        benchmark=BENCHMARK, settings=SETTINGS, command=COMMAND,
-        ended="2026-11-26T09:00:00+00:00", versions={"plumbline-t2i": "0.1.0"}, **MODELS,
+        benchmark=BENCHMARK, settings=GENERATION_SETTINGS, command=COMMAND,
+        ended="2026-11-26T09:00:00+00:00", versions={"plumbline-t2i": "0.1.0"}, **MODELS_CONFIG,
     )  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def run(tmp_path: Path) -> MadeRun:
 def model(tmp_path: Path) -> Path:
     """Make a model's repository with a card and another author's results; return its folder."""
     (tmp_path / "model/.eval_results").mkdir(parents=True)
-    (tmp_path / "model/README.md").write_text(CARD)
+    (tmp_path / "model/README.md").write_text(CARD_TEXT)
     (tmp_path / "model/.eval_results/theirs.yaml").write_text(OTHER_RESULTS)
     return tmp_path / "model"
 
@@ -79,8 +79,10 @@ TASK_OPTIONS = ("hub.dataset=acme/bench", "hub.tasks={gecko: default, gecko/coun
 def test_publishing_writes_the_card_and_results_once_and_keeps_other_text(run: MadeRun, model: Path) -> None:
     assert f"published: {model}" in printed("publish", *make_options(run, model, *TASK_OPTIONS))
     first = read_files(model)
-    assert first[".eval_results/theirs.yaml"] == OTHER_RESULTS and first["README.md"].startswith(f"{CARD}\n<!-- begin ")
-    section = first["README.md"].removeprefix(CARD)
+    assert first[".eval_results/theirs.yaml"] == OTHER_RESULTS and first["README.md"].startswith(
+        f"{CARD_TEXT}\n<!-- begin "
+    )
+    section = first["README.md"].removeprefix(CARD_TEXT)
     assert "## Scores on \\<b\\>a/b\\| \n" in section and "<b>" not in section
     (gecko,) = (line for line in section.splitlines() if line.startswith("| gecko | 0.833 | "))
     assert re.search(r" \| 12 \| 100.0% \| clip\\_flant5 flant5 \(0123456789ab\) \| [0-9a-f]{12} \|$", gecko)
@@ -236,7 +238,7 @@ def test_a_pull_request_is_opened_once_and_then_updated(run: MadeRun, model: Pat
     ]
     (request,), sent = state["requests"], state["branches"]["refs/pr/1"]
     assert request["title"] == "Scores on <b>a/b| by Plumbline"
-    section = read_files(model)["README.md"].removeprefix(CARD)
+    section = read_files(model)["README.md"].removeprefix(CARD_TEXT)
     assert sent["README.md"] == f"# Another text\n{section}" and sent[".eval_results/theirs.yaml"] == OTHER_RESULTS
     sent_entry = parse_eval_result_entries(yaml.safe_load(sent[".eval_results/plumbline.yaml"]))[0]
     assert isinstance(sent_entry, EvalResultEntry) and sent_entry.task_id == "gecko"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import printed
-from tests.operators.report.made import make_run, noisy_score
+from tests.operators.report.made import draw_noisy_score, make_run
 
 PAGE_EXAMPLES = re.findall(
     r"```python\n(.*?)```", (Path(__file__).parents[1] / "README.md").read_text(), flags=re.DOTALL
@@ -19,7 +19,8 @@ def test_the_pages_examples_return_the_runs_scores(
     table_format: str, recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(
-        tmp_path, score=lambda name, metric, at: None if (name, at) == ("cobalt", 7) else noisy_score(name, metric, at)
+        tmp_path,
+        score=lambda name, metric, at: None if (name, at) == ("cobalt", 7) else draw_noisy_score(name, metric, at),
     )
     monkeypatch.chdir(tmp_path)
     printed("export", f"format={table_format}", f"store={run.store.place.url}", "output=data/lake")

@@ -11,7 +11,7 @@ from plumbline.plugins.exports.sinks import SINKS
 from plumbline.plugins.exports.sinks.publishing import PublishConfig, publish_run
 from plumbline.plugins.exports.sinks.run_contents import RunContents
 from tests.commands import refusal
-from tests.operators.report.made import MadeRun, make_run, noisy_score
+from tests.operators.report.made import MadeRun, draw_noisy_score, make_run
 
 ROOT = Path(__file__).parent.parent.parent.parent
 HOSTILE_NAME = "<b>a/b'\n"
@@ -23,7 +23,7 @@ def run(tmp_path: Path) -> MadeRun:
     made = make_run(
         tmp_path,
         generators=["atlas", "drift"],
-        score=lambda generator, *at: None if generator == "drift" else noisy_score(generator, *at),
+        score=lambda generator, *at: None if generator == "drift" else draw_noisy_score(generator, *at),
         benchmark=HOSTILE_NAME,
     )
     made.store.write_text(f"runs/{made.run_id}/report.html", "<p>the report of the run</p>")
@@ -63,7 +63,7 @@ def test_generators_stay_distinct_if_trackers_do_not_accept_their_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["sdxl_lora", "sdxl+lora", "sdxl@lora", "模型甲", "模型乙", "x" * 90 + "1", "x" * 90 + "2"]
-    made = make_run(tmp_path, generators=names, score=noisy_score)
+    made = make_run(tmp_path, generators=names, score=draw_noisy_score)
     made.store.write_text(f"runs/{made.run_id}/report.html", "")
     published: list[RunContents] = []
     use_sink(monkeypatch, lambda contents: (published.append(contents), "there")[1])

@@ -1,4 +1,4 @@
-"""Shows whether two versions of a metric share a scale, are joined by a map, or measure different things."""
+"""Shows whether two versions of a metric share a scale, can be converted to each other, or measure different things."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import write_log
 from plumbline.jobs.overrides import SWEEP_KEYS
-from plumbline.operators.base.sentences import interval_text, number, plural, signed
+from plumbline.operators.base.sentences import format_interval, number, plural, signed
 from plumbline.pipelines.store.store import open_existing_store
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.plugins.gates.bridge_building import describe_bridge
@@ -37,17 +37,20 @@ COMMAND = Command(
     otherwise="shapes",
     stopped=STOPPED_LINE,
 )
-MAX_GROUPS = 12
+MAX_SHOWN_GROUPS = 12
 
 
 def main(config: BridgeSweepConfig) -> int:
-    """Build a bridge, and write a log."""
+    """Build a bridge, writing a log; return 0."""
     with write_log(config.log, [config.storage.key, config.storage.secret]):
         return _run(make_console(), config)
 
 
 def _run(console: Console, config: BridgeSweepConfig) -> int:
-    """Score the versions that are not in a run, and write and show the bridge."""
+    """Score the versions that are not in a run, and write and show the bridge; return 0.
+
+    A dry run only shows the plan of the sweep that scores the versions.
+    """
     sweep = config.sweep()
     held: dict[str, Side] = {}
     if sweep is None:
@@ -84,15 +87,15 @@ def _run(console: Console, config: BridgeSweepConfig) -> int:
 
 
 def _show_clear(console: Console, groups: Sequence[Mapping[str, Any]]) -> None:
-    """Show the generators and skills whose scores clearly miss the map, largest miss first."""
+    """Show the generators and skills whose new means clearly differ from the mapped means, largest difference first."""
     cells = [
         [
             *(row["generator"], row["skill"], str(row["prompts"])),
             *(number(row[name]) for name in ("old", "mapped", "new")),
-            f"{signed(row['miss'])} ({interval_text(row['low'], row['high'])})",
+            f"{signed(row['miss'])} ({format_interval(row['low'], row['high'])})",
             f"{row['p_holm']:.2g}",
         ]
-        for row in sorted(groups, key=lambda row: -abs(row["miss"]))[:MAX_GROUPS]
+        for row in sorted(groups, key=lambda row: -abs(row["miss"]))[:MAX_SHOWN_GROUPS]
     ]
     if cells:
         names = ("generator", "skill", "prompts", "old", "mapped", "new", "new - mapped", "p (Holm)")

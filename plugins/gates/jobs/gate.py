@@ -24,13 +24,16 @@ COMMAND = Command(
     GateConfig,
     first="run",
 )
-STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
+STEP_SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
 """GitHub's environment variable for the path of a file whose Markdown is shown on the page of the workflow run."""
-MAX_SHOWN = 60
+MAX_SHOWN_CHECKS = 60
 
 
 def main(config: GateConfig) -> int:
-    """Judge the run, show the rules and their findings, and write the configured files."""
+    """Judge the run, or each run of a suite that has rules; return 0 if all of them pass, otherwise 7.
+
+    Shows the findings, and writes the configured files.
+    """
     console, store = make_console(), open_existing_store(config)
     gate = read_gate(config.storage.locate(config.rules))
     results = run_gate(store, gate, config)
@@ -39,10 +42,10 @@ def main(config: GateConfig) -> int:
     for name, address in (("junit", config.junit), ("summary", config.summary)):
         if address is not None:
             say(console, f"{name}: {address}")
-    if step_summary := os.environ.get(STEP_SUMMARY):
+    if step_summary := os.environ.get(STEP_SUMMARY_VARIABLE):
         with Path(step_summary).open("a", encoding="utf-8") as file:
             file.write(to_markdown(results))
-        say(console, f"added to the summary of this step ({STEP_SUMMARY})")
+        say(console, f"added to the summary of this step ({STEP_SUMMARY_VARIABLE})")
     return COMPLETE if all(result.passed for result in results) else GATE_FAILED
 
 
@@ -54,13 +57,13 @@ def show_gate(console: Console, result: GateResult) -> None:
     checks = result.worst_first
     rows = [
         (f"{check.outcome}{', fails' * (check.fails and check.outcome != 'failed')}", check.rule, check.generator,
-         check.skill, check.found) for check in checks[:MAX_SHOWN]
+         check.skill, check.found) for check in checks[:MAX_SHOWN_CHECKS]
     ]  # fmt: skip
     against = f" against {result.against}" if result.against else ""
     title = f"run {result.run_id} of {result.benchmark}{against}"
     show_table(console, title, ("outcome", "rule", "generator", "skill", "found"), rows)
-    if len(checks) > MAX_SHOWN:
-        say(console, f"{plural(len(checks) - MAX_SHOWN, 'more check')} with the same or a better outcome")
+    if len(checks) > MAX_SHOWN_CHECKS:
+        say(console, f"{plural(len(checks) - MAX_SHOWN_CHECKS, 'more check')} with the same or a better outcome")
     console.print(f"[{'green' if result.passed else 'red'}]{escape(result.summary())}[/]", soft_wrap=True)
 
 

@@ -11,9 +11,9 @@ import pytest
 from plumbline.pipelines.nightly.regressions import find_baseline
 from plumbline.pipelines.report.trends import make_trends
 from plumbline.pipelines.store.runs import read_manifest
-from tests.bench_of import SMALL, UNJUDGED, write_benchmark
+from tests.bench_of import SMALL_OPTIONS, UNJUDGED_OPTIONS, write_benchmark
 from tests.commands import printed, refusal
-from tests.operators.report.made import MadeRun, Score, make_run, noisy_score, plain_prompts
+from tests.operators.report.made import MadeRun, Score, draw_noisy_score, make_plain_prompts, make_run
 from tests.pipelines.report.test_joined_versions import DAYS, make_both_nights
 
 OLD_RUN, NEW_RUN = "2026-01-01", "2026-01-02"
@@ -21,7 +21,7 @@ OLD_RUN, NEW_RUN = "2026-01-01", "2026-01-02"
 
 def make_runs(folder: Path, new: Score) -> MadeRun:
     """Make two runs with gecko scores for 60 prompts, the second one scored by `new`; return the second run."""
-    options: dict[str, Any] = {"prompts": plain_prompts(60), "metrics": ("gecko",), "question_metrics": ()}
+    options: dict[str, Any] = {"prompts": make_plain_prompts(60), "metrics": ("gecko",), "question_metrics": ()}
     make_run(folder, run_id=OLD_RUN, **options)
     return make_run(folder, run_id=NEW_RUN, score=new, **options)
 
@@ -49,7 +49,10 @@ def score_shifted(generator: str, metric: str, prompt: int) -> float:
     """Return half the old score plus a constant and some noise; one generator gets a bonus on one skill (counting)."""
     favoured = 0.2 if (generator, prompt % 2) == ("cobalt", 0) else 0
     return (
-        0.3 + noisy_score(generator, metric, prompt) / 2 + 0.02 * score_with_noise(generator, metric, prompt) + favoured
+        0.3
+        + draw_noisy_score(generator, metric, prompt) / 2
+        + 0.02 * score_with_noise(generator, metric, prompt)
+        + favoured
     )
 
 
@@ -68,7 +71,7 @@ def test_a_line_joins_shifted_scores_and_the_generator_off_the_line_is_named(tmp
 
 def test_a_curve_joins_equal_ranks_but_not_noise(tmp_path: Path) -> None:
     """On a curve, ranks agree perfectly and the map explains nearly all variance; on noise, it explains none."""
-    make_runs(tmp_path / "curve", lambda *at: noisy_score(*at) ** 4)
+    make_runs(tmp_path / "curve", lambda *at: draw_noisy_score(*at) ** 4)
     assert "A map joins the old gecko and the new gecko" in printed("bridge", *list_arguments(tmp_path / "curve"))
     curve, groups = read_bridge(tmp_path / "curve")
     assert curve["kind"] == "monotone" and curve["images_spearman"] == pytest.approx(1)
@@ -86,7 +89,7 @@ def test_a_curve_joins_equal_ranks_but_not_noise(tmp_path: Path) -> None:
 
 
 def test_identical_scores_share_a_scale_even_on_a_sample_of_prompts(tmp_path: Path) -> None:
-    make_runs(tmp_path, noisy_score)
+    make_runs(tmp_path, draw_noisy_score)
     assert (
         "Scores of the old gecko and the new gecko are on the same scale: the mean of one more generator is off by "
         "at most ±0.000" in printed("bridge", *list_arguments(tmp_path, "bridge.prompts=40"))
@@ -110,10 +113,12 @@ def test_impossible_bridges_are_refused_with_the_reason(tmp_path: Path) -> None:
 
 
 def test_nearly_constant_scores_are_not_bridged(tmp_path: Path) -> None:
-    make_runs(tmp_path, lambda generator, metric, prompt: noisy_score(generator, metric, prompt) if prompt < 5 else 0.5)
+    make_runs(
+        tmp_path, lambda generator, metric, prompt: draw_noisy_score(generator, metric, prompt) if prompt < 5 else 0.5
+    )
     assert "score differs from the most common score, found 5 of 60" in refusal("bridge", *list_arguments(tmp_path))
     make_runs(
-        tmp_path, lambda generator, metric, prompt: noisy_score(generator, metric, prompt) if prompt < 40 else 0.5
+        tmp_path, lambda generator, metric, prompt: draw_noisy_score(generator, metric, prompt) if prompt < 40 else 0.5
     )
     assert "Images: Spearman 0." in " ".join(printed("bridge", *list_arguments(tmp_path)).split())
 
@@ -121,9 +126,9 @@ def test_nearly_constant_scores_are_not_bridged(tmp_path: Path) -> None:
 def test_a_held_out_set_is_scored_by_both_versions_without_writing_a_run(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ("atlas", "flint"), count=24)
     words = [
-        *UNJUDGED, "metric=[edge_density]", "+metrics.busy={kind: image_statistic, statistic: entropy}",
+        *UNJUDGED_OPTIONS, "metric=[edge_density]", "+metrics.busy={kind: image_statistic, statistic: entropy}",
         f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images", "benchmark.name=small",
-        f"store={tmp_path}/store", *SMALL, "bridge.old=edge_density", "bridge.new=busy", "bridge.prompts=20",
+        f"store={tmp_path}/store", *SMALL_OPTIONS, "bridge.old=edge_density", "bridge.new=busy", "bridge.prompts=20",
     ]  # fmt: skip
     said = printed("bridge", *words)
     bridge, _ = read_bridge(tmp_path)
@@ -147,7 +152,7 @@ def test_a_bridge_joins_the_trends_of_both_versions(tmp_path: Path) -> None:
 
 
 def test_trends_stay_separate_if_the_versions_measure_different_things(tmp_path: Path) -> None:
-    run = make_both_nights(tmp_path, lambda *at: noisy_score("x", "independent noise", at[2] + 1000 * len(at[0])))
+    run = make_both_nights(tmp_path, lambda *at: draw_noisy_score("x", "independent noise", at[2] + 1000 * len(at[0])))
     words = (f"store={tmp_path}/store", "bridge.old=gecko", f"bridge.old_run={DAYS[0]}", f"bridge.new_run={DAYS[1]}")
     printed("bridge", *words)
     (said,) = make_trends(run.store).page.breaks.rows

@@ -19,15 +19,15 @@ from plumbline.pipelines.store.runs import read_manifest
 from plumbline.plugins.gates.rules import Rule
 from tests.bench_of import Bench, images
 from tests.commands import Ended, run
-from tests.operators.report.made import MadeRun, make_run, plain_prompts
+from tests.operators.report.made import MadeRun, make_plain_prompts, make_run
 
 Floats = NDArray[np.float64]
 ROOT = Path(__file__).parents[3]
-PROMPTS = 60
-EARLIER, RUN = "20260101-000000-000000", "20260102-030405-000006"
+N_PROMPTS = 60
+EARLIER_RUN, RUN = "20260101-000000-000000", "20260102-030405-000006"
 MEAN_CHANGES = {"atlas": 0.0, "borealis": 0.005, "cobalt": -0.15}
 """Mean change of each generator's scores since the earlier run; atlas's scores are unchanged."""
-NOISE = np.random.default_rng(7).normal(0, 0.02, (3, PROMPTS))
+NOISE = np.random.default_rng(7).normal(0, 0.02, (3, N_PROMPTS))
 
 
 def score_earlier(generator: str, metric: str, prompt: int) -> float:
@@ -71,13 +71,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Make two runs with three metrics: higher is better for gecko, lower for lpips, and neither for entropy."""
     folder = tmp_path_factory.mktemp("runs")
     given: dict[str, Any] = {
-        "prompts": plain_prompts(PROMPTS),
+        "prompts": make_plain_prompts(N_PROMPTS),
         "metrics": ("gecko", "entropy", "lpips"),
         "question_metrics": (),
     }
     given["lower_is_better"] = ["lpips"]
     known = {"atlas": {"cfg": {"7.5": 60}}, "borealis": {"cfg": {"7.5": 60}}, "cobalt": {"cfg": {"4": 60}}}
-    older = make_run(folder, **given, score=score_earlier, run_id=EARLIER, settings=known)
+    older = make_run(folder, **given, score=score_earlier, run_id=EARLIER_RUN, settings=known)
     known |= {"atlas": {"cfg": {"4": 60}}}
     newer = make_run(folder, **given, score=score_later, run_id=RUN, settings=known, first_recipe=9)
     for made in (older, newer):
@@ -109,8 +109,8 @@ def test_a_run_that_is_no_worse_passes_and_every_rule_has_its_finding(runs: Runs
     rules = {"as good": {"metric": "gecko", "no_worse_by": 0.06, "candidate": "borealis"}}
     ended = runs.gate(rules, "against=previous")
     assert ended.code == COMPLETE, ended
-    assert f"as good borealis: gecko worse by less than 0.06 than in run {EARLIER}" in ended.words
-    differences = read_gecko_scores(runs, RUN, "borealis") - read_gecko_scores(runs, EARLIER, "borealis")
+    assert f"as good borealis: gecko worse by less than 0.06 than in run {EARLIER_RUN}" in ended.words
+    differences = read_gecko_scores(runs, RUN, "borealis") - read_gecko_scores(runs, EARLIER_RUN, "borealis")
     shown = re.search(r"(\S+) \(90% interval (\S+) to (\S+)\) on 60 prompts, p (\S+)", ended.words)
     assert shown is not None, ended
     mean, low, high, p_value = (float(number.replace("−", "-")) for number in shown.groups())
@@ -135,7 +135,7 @@ def test_an_assumed_score_range_is_reported(runs: Runs) -> None:
 
 def test_a_worse_run_fails_with_its_own_exit_code(runs: Runs) -> None:
     rules = {"as good": {"metric": "gecko", "no_worse_by": 0.02, "candidate": "cobalt"}}
-    ended = runs.gate(rules, f"against={EARLIER}", "settings=ignore")
+    ended = runs.gate(rules, f"against={EARLIER_RUN}", "settings=ignore")
     assert ended.code == GATE_FAILED == 7
     assert "│ failed │ as good │ cobalt │ overall │ −0.1".replace("│ ", "") in ended.words
     assert "on 57 prompts, violated with p < 0.001 (Holm)" in ended.words
@@ -145,7 +145,7 @@ def test_a_worse_run_fails_with_its_own_exit_code(runs: Runs) -> None:
 def test_a_rule_with_too_few_prompts_reports_how_many_are_needed(runs: Runs) -> None:
     """Samples of the suggested size, drawn with replacement from the same prompts, pass in 80% of cases."""
     rules = {"gain": {"metric": "lpips", "no_worse_by": 0.015, "candidate": "borealis"}}
-    ended = runs.gate(rules, f"against={EARLIER}")
+    ended = runs.gate(rules, f"against={EARLIER_RUN}")
     assert ended.code == GATE_FAILED and "cannot tell, fails" in ended.words
     needed = int(ended.words.partition("it takes about ")[2].split()[0].replace(",", ""))
     differences = -NOISE[1] - MEAN_CHANGES["borealis"]
@@ -153,24 +153,24 @@ def test_a_rule_with_too_few_prompts_reports_how_many_are_needed(runs: Runs) -> 
         score(name, "lpips", prompt)
         for score in (score_earlier, score_later)
         for name in MEAN_CHANGES
-        for prompt in range(PROMPTS)
+        for prompt in range(N_PROMPTS)
     ]
     known = [score for score in scores if score is not None]
     samples = np.random.default_rng(0).choice(differences, (200, needed))
     shown = [np.quantile(draw_means(one, min(known) - max(known), 4000), 0.05) > -0.015 for one in samples]
-    assert PROMPTS < needed < 400 and np.mean(shown) == pytest.approx(0.8, abs=0.12)
+    assert N_PROMPTS < needed < 400 and np.mean(shown) == pytest.approx(0.8, abs=0.12)
     lenient = {"gain": rules["gain"] | {"cannot_tell": "passes"}}
-    ended = runs.gate(lenient, f"against={EARLIER}")
+    ended = runs.gate(lenient, f"against={EARLIER_RUN}")
     assert ended.code == COMPLETE and "(passes if there are too few prompts to decide)" in ended.words
     (runs.folder / "few.yaml").write_text(yaml.safe_dump({"alpha": 0.3, "rules": rules}))
-    words = [f"store={runs.store}", f"rules={runs.folder}/few.yaml", f"against={EARLIER}"]
+    words = [f"store={runs.store}", f"rules={runs.folder}/few.yaml", f"against={EARLIER_RUN}"]
     assert run("gate", *words).code == COMPLETE, "a larger alpha decides the rule"
 
 
 def test_no_number_of_prompts_is_suggested_for_a_candidate_beyond_the_margin(runs: Runs) -> None:
     """The allowed drop is 0.14, and cobalt's scores dropped by 0.15 on 57 prompts."""
     rules = {"as good": {"metric": "gecko", "no_worse_by": 0.14, "candidate": "cobalt"}}
-    ended = runs.gate(rules, f"against={EARLIER}", "settings=ignore")
+    ended = runs.gate(rules, f"against={EARLIER_RUN}", "settings=ignore")
     assert ended.code == GATE_FAILED and "cannot tell, fails" in ended.words
     assert "the observed mean is on the wrong side of the bound" in ended.words and "it takes" not in ended.words
 
@@ -184,16 +184,16 @@ def test_equal_scores_pass_if_there_are_enough_prompts_to_show_a_loss(
     For n = 59 this is 0.0485, so 59 prompts are enough at alpha = 0.05.
     """
     made: dict[str, Any] = {
-        "prompts": plain_prompts(prompts),
+        "prompts": make_plain_prompts(prompts),
         "metrics": ("tifa",),
         "question_metrics": (),
         "skills": False,
     }
-    for place, run_id in enumerate((EARLIER, RUN)):
+    for place, run_id in enumerate((EARLIER_RUN, RUN)):
         finished = make_run(tmp_path, **made, score=lambda *_: 1.0, run_id=run_id, first_recipe=place)
         add_metric_options(finished, tifa={"kind": "tifa"})
     ended = Runs(tmp_path).gate({"as good": {"metric": "tifa", "no_worse_by": 0.05, "candidate": "atlas"}},
-                                f"against={EARLIER}")  # fmt: skip
+                                f"against={EARLIER_RUN}")  # fmt: skip
     assert (ended.code == COMPLETE) == (outcome == "passed"), ended
     if outcome != "passed":
         least = 1 - 0.05 ** (1 / prompts)
@@ -206,14 +206,14 @@ def test_equal_scores_pass_if_there_are_enough_prompts_to_show_a_loss(
 
 def test_equal_scores_without_a_declared_range_are_undecided(tmp_path: Path) -> None:
     made: dict[str, Any] = {
-        "prompts": plain_prompts(500),
+        "prompts": make_plain_prompts(500),
         "metrics": ("clipscore",),
         "question_metrics": (),
         "skills": False,
     }
-    for place, run_id in enumerate((EARLIER, RUN)):
+    for place, run_id in enumerate((EARLIER_RUN, RUN)):
         make_run(tmp_path, **made, score=lambda *_: 0.25, run_id=run_id, first_recipe=place)
-    ended = Runs(tmp_path).gate({"as good": {"metric": "clipscore", "no_worse_by": 0.05}}, f"against={EARLIER}")
+    ended = Runs(tmp_path).gate({"as good": {"metric": "clipscore", "no_worse_by": 0.05}}, f"against={EARLIER_RUN}")
     assert ended.code == GATE_FAILED and "all scores are equal, and clipscore declares no range" in ended.words
 
 
@@ -273,10 +273,10 @@ def test_bounds_on_means_and_coverage_use_the_summary(runs: Runs) -> None:
 
 def test_comparisons_of_different_settings_are_undecided_unless_settings_are_ignored(runs: Runs) -> None:
     rules = {"as good": {"metric": "gecko", "no_worse_by": 0.05, "candidate": "atlas"}}
-    ended = runs.gate(rules, f"against={EARLIER}")
+    ended = runs.gate(rules, f"against={EARLIER_RUN}")
     assert ended.code == GATE_FAILED
-    assert f"the settings differ: cfg 4 here, 7.5 in {EARLIER}" in ended.words
-    assert runs.gate(rules, f"against={EARLIER}", "settings=ignore").code == COMPLETE
+    assert f"the settings differ: cfg 4 here, 7.5 in {EARLIER_RUN}" in ended.words
+    assert runs.gate(rules, f"against={EARLIER_RUN}", "settings=ignore").code == COMPLETE
     assert "the settings differ: cfg 4 against 7.5" in runs.gate(rules, "baseline=borealis").words
 
 
@@ -289,7 +289,9 @@ def test_the_result_is_written_as_junit_and_markdown(runs: Runs, monkeypatch: py
         "gain": {"metric": "gecko", "better_by": 0.005, "candidate": "borealis", "cannot_tell": "passes"},
         "rows": {"coverage": 0.99, "candidate": "atlas"},
     }
-    ended = runs.gate(rules, f"against={EARLIER}", f"junit={runs.folder}/out/gate.xml", f"summary={runs.folder}/s.md")
+    ended = runs.gate(
+        rules, f"against={EARLIER_RUN}", f"junit={runs.folder}/out/gate.xml", f"summary={runs.folder}/s.md"
+    )
     assert ended.code == GATE_FAILED and "added to the summary of this step" in ended.words
     suite = ElementTree.parse(runs.folder / "out/gate.xml").getroot()[0]
     assert {name: suite.get(name) for name in ("tests", "failures", "skipped")} == {

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from plumbline.plugins.gates.margins import (
-    MAX_DISTINCT,
+    MAX_DISTINCT_VALUES,
     compute_p_value,
     count_needed_prompts,
     find_smallest_difference,
@@ -24,8 +24,8 @@ from plumbline.plugins.gates.margins import (
 )
 
 Floats = NDArray[np.float64]
-PAGE = Path(__file__).parents[1] / "README.md"
-STUDIES = 4_000
+PAGE_FILE = Path(__file__).parents[1] / "README.md"
+N_STUDIES = 4_000
 MAX_PASSING_SHARE = 0.05 + 0.0105
 
 
@@ -69,9 +69,9 @@ def test_a_rule_passes_exactly_if_the_end_of_the_interval_is_beyond_its_bound() 
 
 
 def test_more_or_larger_losses_never_lower_the_p_value() -> None:
-    """The property would not hold if a t test replaced Gaffke's test from the eighth loss on.
+    """A t test from the eighth loss on, instead of Gaffke's test, would break this property.
 
-    On 140 prompts, the p-value would then be 0.024 for seven losses, but 0.016 for eight.
+    With 140 prompts, the p-value would fall from 0.024 for seven losses to 0.016 for eight.
     """
     for margin in (0.1, 0.02):
         p_values = [compute_p_value(make_sample(make_losses(140, k), -1), -margin) for k in range(141)]
@@ -142,7 +142,7 @@ HARD_DISTRIBUTIONS: dict[str, tuple[float, Callable[[np.random.Generator, int], 
 
 
 def draw_studies(loss: str, n: int) -> Floats:
-    return HARD_DISTRIBUTIONS[loss][1](np.random.default_rng(11), STUDIES * n).reshape(STUDIES, n)
+    return HARD_DISTRIBUTIONS[loss][1](np.random.default_rng(11), N_STUDIES * n).reshape(N_STUDIES, n)
 
 
 def estimate_passing(loss: str, n: int) -> float:
@@ -154,7 +154,7 @@ def estimate_passing(loss: str, n: int) -> float:
         for study, count in zip(samples, times, strict=True)
         if study.mean() > mean and compute_p_value(make_sample(study, min(-1.0, study.min())), mean) <= 0.05
     )
-    return passed / STUDIES
+    return passed / N_STUDIES
 
 
 @pytest.mark.parametrize("n", [8, 30, 140])
@@ -166,7 +166,7 @@ def test_a_truly_worse_checkpoint_is_passed_in_at_most_alpha_of_studies(loss: st
 
 def test_the_readmes_table_matches_these_simulations() -> None:
     """If no prompt of a study has a loss, the standard error is 0, and the p-value of the t test counts as 0."""
-    rows = re.findall(r"\| (.+) \| (\d+) \| ([\d.]+)% \| ([\d.]+)% \|", PAGE.read_text())
+    rows = re.findall(r"\| (.+) \| (\d+) \| ([\d.]+)% \| ([\d.]+)% \|", PAGE_FILE.read_text())
     assert len(rows) == 5
     for loss, n, by_t, by_gate in rows:
         studies = draw_studies(loss, int(n))
@@ -231,11 +231,11 @@ def test_scaling_a_sample_equals_repeating_its_values() -> None:
 
 
 def test_too_many_distinct_values_are_rounded_down() -> None:
-    values = np.random.default_rng(1).normal(0, 0.2, MAX_DISTINCT + 9).clip(-1, 1)
+    values = np.random.default_rng(1).normal(0, 0.2, MAX_DISTINCT_VALUES + 9).clip(-1, 1)
     sample = make_sample(values, -1)
-    assert len(sample.values) <= MAX_DISTINCT and sample.counts.sum() == len(values)
+    assert len(sample.values) <= MAX_DISTINCT_VALUES and sample.counts.sum() == len(values)
     mean = float(sample.values @ sample.counts / sample.counts.sum())
-    assert values.mean() - 4 / MAX_DISTINCT < mean <= values.mean()
+    assert values.mean() - 4 / MAX_DISTINCT_VALUES < mean <= values.mean()
 
 
 def test_p_values_and_intervals_respect_the_limits_of_the_values() -> None:

@@ -18,9 +18,9 @@ from plumbline.plugins.gates.score_maps import (
 )
 
 PROMPTS = hash_ids([f"p{number}" for number in range(300)])
-RANDOM = np.random.default_rng(0)
-OLD_SCORES = RANDOM.uniform(0, 1, 300)
-NOISE = RANDOM.normal(0, 0.02, 300)
+RANDOM_GENERATOR = np.random.default_rng(0)
+OLD_SCORES = RANDOM_GENERATOR.uniform(0, 1, 300)
+NOISE = RANDOM_GENERATOR.normal(0, 0.02, 300)
 
 
 def test_lines_agree_with_values_worked_out_by_hand() -> None:
@@ -62,7 +62,7 @@ def test_equally_noisy_versions_are_joined_by_equating_instead_of_least_squares(
     """The five generators differ in true quality, and the scores of both versions are about equally noisy."""
     groups = np.repeat(np.arange(5, dtype=np.int32), 60)
     true = np.linspace(0.1, 0.9, 5)[groups]
-    old, new = (true + RANDOM.normal(0, 0.3, 300) for _ in range(2))
+    old, new = (true + RANDOM_GENERATOR.normal(0, 0.3, 300) for _ in range(2))
     line = choose_line(old, 10 * new, groups, tuple(LINE_FIT_FUNCTIONS))
     assert line.kind == "equated" and fit_line(old, 10 * new).slope < 6 < 8 < line.line.slope
     assert line.explained > 0.8

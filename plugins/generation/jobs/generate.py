@@ -30,7 +30,7 @@ COMMAND = Command(
 
 
 def main(config: GenerateConfig) -> int:
-    """Generate the images, and write a log."""
+    """Generate the images, writing a log; return the exit code."""
     with write_log(config.log, [config.storage.key, config.storage.secret]):
         return _run(make_console(), config)
 
@@ -60,7 +60,7 @@ def generate_missing(console: Console, config: SweepConfig) -> SweepConfig | Non
 
 
 def _plan(console: Console, config: GenerateConfig) -> PlannedGeneration:
-    """Plan the images, and show the plan; raise ConfigError if the images do not fit on their disk."""
+    """Plan the generation, show the plan and return it; raise ConfigError if the images do not fit on their disk."""
     planned = plan_generation(config)
     _show_generation(console, planned)
     planned.needs.check_space()
@@ -68,7 +68,7 @@ def _plan(console: Console, config: GenerateConfig) -> PlannedGeneration:
 
 
 def _generate(console: Console, planned: PlannedGeneration) -> GenerationResult:
-    """Generate the missing images, and show the result."""
+    """Generate the missing images, show how many were generated, and return the result."""
     with ProgressDisplay(console) as display:
         generated = generate(planned, display.update)
     _show_generated(console, generated)
@@ -76,7 +76,7 @@ def _generate(console: Console, planned: PlannedGeneration) -> GenerationResult:
 
 
 def _show_generation(console: Console, planned: PlannedGeneration) -> None:
-    """Show the prompts, the image model, the number of missing images, and what they need."""
+    """Show the prompts, the image model, the number of missing images, and the memory, space and time needed."""
     config = planned.config
     seeds = f" x {config.pictures.seeds} seeds" if config.pictures.seeds > 1 else ""
     say(

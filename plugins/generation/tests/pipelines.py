@@ -19,7 +19,7 @@ from transformers import (
 from tests.operators import tiny
 from tests.operators.tiny.rewards import make_clip_tokenizer
 
-SIDE = 32
+IMAGE_SIDE = 32
 """Default width and height of an image in pixels."""
 WIDTH = 32
 
@@ -39,20 +39,20 @@ def _build_t5() -> dict[str, Any]:
         vocab_size=len(tiny.BYTE_VOCABULARY), d_model=WIDTH, d_kv=8, d_ff=37, num_layers=1, num_heads=4, pad_token_id=0
     )
     fast = tiny.make_byte_tokenizer(
-        tiny.BYTE_VOCABULARY, tiny.CHAT_SPECIAL, pad_token="<pad>", eos_token="</s>", model_max_length=64
+        tiny.BYTE_VOCABULARY, tiny.CHAT_SPECIAL_TOKENS, pad_token="<pad>", eos_token="</s>", model_max_length=64
     )
     return {"encoder": T5EncoderModel(config), "tokenizer": fast}
 
 
 def _build_vae(channels: int = 4, **options: Any) -> "diffusers.AutoencoderKL":
     return diffusers.AutoencoderKL(
-        block_out_channels=[8, 16], norm_num_groups=4, latent_channels=channels, sample_size=SIDE,
+        block_out_channels=[8, 16], norm_num_groups=4, latent_channels=channels, sample_size=IMAGE_SIDE,
         down_block_types=["DownEncoderBlock2D"] * 2, up_block_types=["UpDecoderBlock2D"] * 2, **options,
     )  # fmt: skip
 
 
 def _build_unet(**options: Any) -> "diffusers.UNet2DConditionModel":
-    shape = {"block_out_channels": (8, 16), "norm_num_groups": 4, "layers_per_block": 1, "sample_size": SIDE // 2}
+    shape = {"block_out_channels": (8, 16), "norm_num_groups": 4, "layers_per_block": 1, "sample_size": IMAGE_SIDE // 2}
     blocks = {
         "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
         "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
@@ -89,8 +89,9 @@ def build_stable_diffusion_xl() -> "diffusers.StableDiffusionXLPipeline":
 def build_stable_diffusion_3() -> "diffusers.StableDiffusion3Pipeline":
     """Build a tiny Stable Diffusion 3 pipeline."""
     transformer = diffusers.SD3Transformer2DModel(
-        sample_size=SIDE // 2, patch_size=1, in_channels=4, num_layers=1, attention_head_dim=8, num_attention_heads=4,
-        caption_projection_dim=WIDTH, joint_attention_dim=WIDTH, pooled_projection_dim=2 * WIDTH, out_channels=4,
+        sample_size=IMAGE_SIDE // 2, patch_size=1, in_channels=4, num_layers=1, attention_head_dim=8,
+        num_attention_heads=4, caption_projection_dim=WIDTH, joint_attention_dim=WIDTH,
+        pooled_projection_dim=2 * WIDTH, out_channels=4,
     )  # fmt: skip
     texts = {f"text_encoder{end}": _build_clip_text(CLIPTextModelWithProjection) for end in ("", "_2")}
     tokenizers = {f"tokenizer{end}": make_clip_tokenizer() for end in ("", "_2")}
@@ -129,10 +130,10 @@ def build_qwen_image() -> "diffusers.QwenImagePipeline":
     )  # fmt: skip
     rope = {"type": "mrope", "rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0}
     text = tiny.DECODER_FIELDS | {"rope_scaling": rope}
-    vision = tiny.QWEN_VISION["qwen2_5_vl"] | {"depth": 1, "num_heads": 2, "patch_size": 8, "in_chans": 3}
+    vision = tiny.QWEN_VISION_FIELDS["qwen2_5_vl"] | {"depth": 1, "num_heads": 2, "patch_size": 8, "in_chans": 3}
     reader = Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=text, vision_config=vision))
     tokenizer = tiny.make_byte_tokenizer(
-        tiny.BYTE_VOCABULARY, tiny.CHAT_SPECIAL, pad_token="<pad>", eos_token="<|im_end|>", model_max_length=512
+        tiny.BYTE_VOCABULARY, tiny.CHAT_SPECIAL_TOKENS, pad_token="<pad>", eos_token="<|im_end|>", model_max_length=512
     )
     return diffusers.QwenImagePipeline(
         vae=vae, transformer=transformer, text_encoder=reader, tokenizer=tokenizer,

@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from plugins.generation.tests.pipelines import PIPELINES, save_pipeline
 from plumbline.pipelines.base.storage import StorageConfig
 from tests.commands import printed, refusal
-from tests.histories.damage import ROT, damage_content, damage_file
+from tests.histories.damage import ROT_WAYS, damage_content, damage_file
 from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Answer, Server, make_error
 from tests.operators.models.hub_server import serve_hub
 
@@ -92,7 +92,7 @@ def test_only_a_new_prompts_images_are_generated_and_a_sweep_reads_all_images(tm
         "prompt": "a red circle", "cfg": 3.0, "steps": 1, "size": "32x32", "sampler": "DDIMScheduler",
         "checkpoint": str(checkpoint),
     }  # fmt: skip
-    write_prompts_file(tmp_path, "p3", "p1", "p2")  # before the others
+    write_prompts_file(tmp_path, "p3", "p1", "p2")  # p3 now comes first
     assert "6 images, 4 of them new" in printed("generate", *job, "seeds=2")
     second = read_images(tmp_path / "images/tiny")
     assert set(second) == {f"{one}-{number}" for one in TEXTS for number in (0, 1)}
@@ -318,7 +318,7 @@ def test_one_command_generates_and_scores_and_a_dry_run_only_plans(tmp_path: Pat
     assert "choose another folder" in refusal("sweep", "sweep=shapes", *job[3:])
 
 
-DAMAGE_KINDS = ("flip", "truncate", "empty", "delete", *ROT)
+DAMAGE_KINDS = ("flip", "truncate", "empty", "delete", *ROT_WAYS)
 
 
 def list_tables(folder: Path) -> list[Path]:
@@ -327,7 +327,10 @@ def list_tables(folder: Path) -> list[Path]:
 
 
 def assert_repaired(job: tuple[str, ...], whole: dict[str, dict[str, Any]], path: Path, images: Path) -> str:
-    """Assert that a job that finds a damaged file keeps the earlier images and names the file; return its output."""
+    """Assert that a job that finds a damaged file keeps the earlier images; return its output.
+
+    The job must also name the file, unless the file is in a folder `wanted`.
+    """
     told = printed("generate", *job)
     assert read_images(images / "painter") == whole, path
     assert "wanted" in path.parts or path.name in told.replace("\n", ""), path
@@ -407,13 +410,13 @@ def test_a_setting_that_the_service_is_not_configured_to_accept_is_refused(tmp_p
 def test_a_killed_generation_continues_and_generates_nothing_twice(tmp_path: Path, server: Server) -> None:
     third, release = threading.Event(), threading.Event()
 
-    def script(number: int, body: dict[str, Any]) -> Answer:
+    def answer_request(number: int, body: dict[str, Any]) -> Answer:
         if number == 2:
             third.set()
             release.wait(60)
         return make_answer(make_png())
 
-    server.script = script
+    server.script = answer_request
     write_prompts_file(tmp_path, "p1", "p2", "p3")
     job = list_service_arguments(tmp_path, server, "shard_rows=1")
     process = subprocess.Popen([sys.executable, "-m", "jobs.generate", *job], cwd=ROOT, env=dict(os.environ))

@@ -22,7 +22,7 @@ ATLAS_RECORD = {
     "image": "https://x.org/1.png",
 }
 RED_WORD = {"start": 2, "end": 5, "text": "red", "labels": ["missing"]}
-LABEL_STUDIO: Rows = [
+LABEL_STUDIO_TASKS: Rows = [
     {"id": 1, "data": ATLAS_RECORD, "predictions": [], "annotations": [
         make_annotation(
             {"id": 7, "email": "ann@x.org"},
@@ -84,7 +84,7 @@ def convert_to_hub_row(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 LAYOUTS: Mapping[str, Layout] = {
-    "Label Studio": Layout("annotations", {"export.json": LABEL_STUDIO}),
+    "Label Studio": Layout("annotations", {"export.json": LABEL_STUDIO_TASKS}),
     "Argilla": Layout("annotations", {"export.json": ARGILLA_RECORDS}),
     "flat": Layout("annotations", {"export.json": list(map(flatten, ARGILLA_RECORDS))}),
     "version 1": Layout("annotations", {"export.json": list(map(convert_to_version_1, ARGILLA_RECORDS))}),

@@ -7,13 +7,13 @@ import numpy as np
 
 from plugins.rating.tests.served import ServedStudy
 
-MEANS = {"atlas": 4.4, "borealis": 1.9}
+MEAN_GRADES = {"atlas": 4.4, "borealis": 1.9}
 GradeChooser = Callable[[str, np.random.Generator], int]
 """Function that takes a generator's name and returns a grade for one of its images."""
 
 
 def grade_honestly(generator: str, random: np.random.Generator) -> int:
-    return int(np.clip(round(MEANS[generator] + random.normal(0, 0.7)), 1, 5))
+    return int(np.clip(round(MEAN_GRADES[generator] + random.normal(0, 0.7)), 1, 5))
 
 
 def grade_randomly(generator: str, random: np.random.Generator) -> int:

@@ -42,14 +42,14 @@ def study(scored_run: MadeRun, tmp_path: Path) -> list[str]:
 
 
 def export_records(study: Sequence[str], tool: str, folder: Path) -> dict[str, Records]:
-    """Return the files that jobs.rate writes for a tool, by template."""
+    """Export the study to an annotation tool, and return the exported records by template."""
     assert f"written: {folder}/study/exports/{tool}/words.0.json" in printed("rate", *study, f"export_to={tool}")
     files = folder / "study/exports" / tool
     return {template: json.loads((files / f"{template}.0.json").read_text()) for template in TEMPLATES}
 
 
 def rate_in_label_studio(tasks: Records, template: str, rater: str) -> Records:
-    """Answer all tasks as one person, and return the export of the Label Studio project."""
+    """Return the tasks as a Label Studio project exports them after one person has answered all of them."""
     result: list[tuple[str, str, dict[str, Any]]] = [
         (template, "choices", {"choices": [CHOICES_BY_TEMPLATE[template]]})
     ]

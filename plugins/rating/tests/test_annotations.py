@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plugins.rating.tests.annotation_files import ATLAS_RECORD, LABEL_STUDIO, RED_WORD, make_annotation
+from plugins.rating.tests.annotation_files import ATLAS_RECORD, LABEL_STUDIO_TASKS, RED_WORD, make_annotation
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.metaeval import run_metaeval
@@ -35,21 +35,21 @@ def list_ratings(release: Release) -> list[tuple[str, str, float | None]]:
 
 def test_json_min_is_read_with_the_choices_that_columns_name(tmp_path: Path) -> None:
     """The records are as label-studio-sdk writes them: a single choice is a string, and other values are in lists."""
-    (first, second, _) = LABEL_STUDIO[0]["annotations"]
+    (first, second, _) = LABEL_STUDIO_TASKS[0]["annotations"]
     common = {"id": 1, "created_at": "2026-01-01", "updated_at": "2026-01-01", "lead_time": 3.5}
     records = [
         {**ATLAS_RECORD, **common, "annotation_id": 1, "annotator": "ann@x.org", "likert": [{"rating": 4}],
          "shown": "Yes", "wl": [RED_WORD], "comment": "nice"},
         {**ATLAS_RECORD, **common, "annotation_id": 2, "annotator": 8, "likert": [{"rating": 2}], "shown": "unsure"},
     ]  # fmt: skip
-    whole = open_export(tmp_path, [{**LABEL_STUDIO[0], "annotations": [first, second]}])
+    whole = open_export(tmp_path, [{**LABEL_STUDIO_TASKS[0], "annotations": [first, second]}])
     assert open_export(tmp_path, records, "protocol.columns.rating=shown").ratings.equals(whole.ratings)
     assert {template for _, template, _ in list_ratings(open_export(tmp_path, records))} == {"likert", "wl"}
 
 
 def test_only_line_feeds_and_carriage_returns_end_a_line_of_json(tmp_path: Path) -> None:
     path = write_file(tmp_path / "export.json", [])
-    line = json.dumps({**LABEL_STUDIO[0], "note": "a\u2028b\x85c"}, ensure_ascii=False)
+    line = json.dumps({**LABEL_STUDIO_TASKS[0], "note": "a\u2028b\x85c"}, ensure_ascii=False)
     (tmp_path / "export.jsonl").write_text(line + "\r\n", newline="")
     words = ("protocol=annotations", f"protocol.path={path}l")
     lines = open_release(config_of("metaeval", *words).protocol, StorageConfig())
@@ -181,7 +181,7 @@ def test_a_file_without_ratings_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_export_without_generators_judges_metrics_by_the_generators_of_the_scores(tmp_path: Path) -> None:
-    """Only the scores say which generator made an image; people's ranking of the generators uses the scores, too."""
+    """Only the scores say which generator made an image; people's ranking of the generators looks it up there, too."""
     records = [
         {"id": n, "data": {"prompt_id": f"p{n}", "image_a": f"p{n}/x", "image_b": f"p{n}/y"}, "annotations": [
             make_annotation(rater, ("better", "pairwise", {"selected": "left"})) for rater in ("ann", "bob")

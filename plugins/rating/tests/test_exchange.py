@@ -9,8 +9,8 @@ from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.plugins.rating.exchange_test import run_exchange_test
 
 Study = Callable[[np.random.Generator], np.ndarray]
-STUDIES = 2000
-MAX_FLAGGED_SHARE = SIGNIFICANCE + 2 * (SIGNIFICANCE * (1 - SIGNIFICANCE) / STUDIES) ** 0.5
+N_STUDIES = 2000
+MAX_FLAGGED_SHARE = SIGNIFICANCE + 2 * (SIGNIFICANCE * (1 - SIGNIFICANCE) / N_STUDIES) ** 0.5
 
 
 def draw_rare_twos(random: np.random.Generator) -> np.ndarray:
@@ -45,8 +45,8 @@ def flag_raters(answers: np.ndarray, seed: int) -> list[int]:
 )
 def test_a_rater_like_the_others_is_flagged_in_at_most_5_of_100_studies(study: Study) -> None:
     random = np.random.default_rng(0)
-    wrong = sum(bool(flag_raters(study(random), seed)) for seed in range(STUDIES))
-    assert wrong / STUDIES <= MAX_FLAGGED_SHARE
+    wrong = sum(bool(flag_raters(study(random), seed)) for seed in range(N_STUDIES))
+    assert wrong / N_STUDIES <= MAX_FLAGGED_SHARE
 
 
 def test_only_the_random_rater_is_flagged_in_95_of_100_studies() -> None:

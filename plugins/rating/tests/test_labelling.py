@@ -16,10 +16,10 @@ from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.plugins.rating.jobs.labels import main
 from plumbline.plugins.rating.labelling import LabelsConfig, measure_coverage, plan_labels, tabulate_pairs
 from tests.commands import config_of, printed, run
-from tests.pipelines.metaeval.releases.files import REFERENCE, ROOT, needs_reference, write_file
+from tests.pipelines.metaeval.releases.files import REFERENCE_FOLDER, ROOT, needs_reference, write_file
 
 MEANS = {"best": 4.0, "close": 2.1, "last": 2.0}
-PROMPTS = 200
+N_PROMPTS = 200
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
     random = np.random.default_rng(0)
     rows = [
         {"prompt_id": f"p{prompt:03d}", "generator": name, "gecko": mean / 5 + random.normal(0, 0.1)}
-        for prompt in range(PROMPTS)
+        for prompt in range(N_PROMPTS)
         for name, mean in MEANS.items()
     ]
     scores = pd.DataFrame(rows)
@@ -190,7 +190,7 @@ def test_one_of_several_metrics_must_be_named(folder: Path) -> None:
 
 @needs_reference
 def test_the_page_shows_the_measured_coverage() -> None:
-    path = REFERENCE / "tifa160/tifa160_human_and_scores.json"
+    path = REFERENCE_FOLDER / "tifa160/tifa160_human_and_scores.json"
     values = load_values(get_command("labels"), ["protocol=tifa160", f"protocol.path={path}"])
     protocol = read_config(values, LabelsConfig).protocol
     assert len(open_release(protocol, StorageConfig()).ratings)

@@ -9,8 +9,8 @@ import pytest
 
 from plugins.rating.tests.simulated import make_answer, make_likert_tasks, make_task
 from plumbline.plugins.rating.order import (
-    GOLD_SHARE,
-    MIN_DISTANCE,
+    GOLD_TASK_SHARE,
+    MIN_TASKS_BEFORE_REPEAT,
     History,
     Sequencing,
     Turn,
@@ -99,10 +99,10 @@ def test_a_raters_tasks_are_repeated_once_some_time_later() -> None:
     study = Study(make_likert_tasks(60), PLAIN_SEQUENCING._replace(repeats=0.1))
     turns = study.rate("ann")
     again = [(place, turn.task.task_id) for place, turn in enumerate(turns) if turn.repeat]
-    assert len(again) == pytest.approx(0.1 * (len(turns) - MIN_DISTANCE), abs=1.5)
+    assert len(again) == pytest.approx(0.1 * (len(turns) - MIN_TASKS_BEFORE_REPEAT), abs=1.5)
     assert all(turn.repeat in (0, 1) for turn in turns) and len({task for _, task in again}) == len(again)
     first = {turn.task.task_id: place for place, turn in enumerate(turns) if not turn.repeat}
-    assert all(place - first[task] >= MIN_DISTANCE for place, task in again)
+    assert all(place - first[task] >= MIN_TASKS_BEFORE_REPEAT for place, task in again)
     assert len({place % 10 for place, _ in again}) > 3, "raters cannot predict where repeats appear"
     assert not any(turn.repeat for turn in Study(make_likert_tasks(60), PLAIN_SEQUENCING).rate("ann"))
 
@@ -113,7 +113,7 @@ def test_gold_questions_are_mixed_in_and_each_rater_gets_all_of_them() -> None:
     study = Study([*gold, *tasks[6:]], PLAIN_SEQUENCING._replace(raters=1))
     ann = study.rate("ann", 70)
     places = [place for place, turn in enumerate(ann) if turn.task.gold is not None]
-    assert len(places) == 6 and places[-1] < 6 / GOLD_SHARE and len({place % 10 for place in places}) > 2
+    assert len(places) == 6 and places[-1] < 6 / GOLD_TASK_SHARE and len({place % 10 for place in places}) > 2
     asked_of_bob = study.rate("bob")
     assert len(asked_of_bob) > 4, "every rater answers the gold questions, although other tasks need one answer"
 

@@ -7,19 +7,19 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from plugins.rating.tests.raters import MEANS, RatedStudy, grade_randomly
+from plugins.rating.tests.raters import MEAN_GRADES, RatedStudy, grade_randomly
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.statistics.prediction_powered import MIN_LABELS
 from plumbline.plugins.rating.labelling import plan_labels
-from plumbline.plugins.rating.order import MIN_DISTANCE
+from plumbline.plugins.rating.order import MIN_TASKS_BEFORE_REPEAT
 from plumbline.plugins.rating.study_files import read_answers
 from tests.commands import config_of
-from tests.operators.report.made import MadeRun, make_run, plain_prompts
+from tests.operators.report.made import MadeRun, make_plain_prompts, make_run
 
 
 @pytest.fixture(scope="module")
 def scored_run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
-    return make_run(tmp_path_factory.mktemp("made"), prompts=plain_prompts(40), generators=tuple(MEANS))
+    return make_run(tmp_path_factory.mktemp("made"), prompts=make_plain_prompts(40), generators=tuple(MEAN_GRADES))
 
 
 def make_study(scored_run: MadeRun, folder: Path, **config: Any) -> RatedStudy:
@@ -46,7 +46,7 @@ def test_gold_questions_and_repeats_look_like_other_tasks(scored_run: MadeRun, t
     assert all((answer.generators, answer.gold) == (("atlas",), 5) for answer in gold)
     places = {(task["task_id"], task["repeat"]): place for place, task in enumerate(asked)}
     again = [key for key in places if key[1]]
-    assert 2 <= len(again) <= 6 and all(places[key] - places[key[0], 0] >= MIN_DISTANCE for key in again)
+    assert 2 <= len(again) <= 6 and all(places[key] - places[key[0], 0] >= MIN_TASKS_BEFORE_REPEAT for key in again)
     assert len({tuple(sorted(task)) for task in asked}) == 1 and "gold" not in str(asked), (
         "gold questions look like ordinary tasks"
     )

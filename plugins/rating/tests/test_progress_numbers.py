@@ -37,7 +37,10 @@ def grade_tasks(tasks: list[Task], raters: tuple[str, ...] = ("ann", "bob"), sec
 
 
 def make_started_study() -> tuple[list[Task], list[list[Task]], list[Answer]]:
-    """Return a study with three generators; two raters have rated the first 40 of 100 prompts."""
+    """Return a study's tasks, rounds and answers: two raters have rated the first 40 of 100 prompts.
+
+    The study has three generators.
+    """
     tasks = make_likert_tasks(100, GENERATORS)
     rounds = make_rounds(tasks, 0)
     return tasks, rounds, grade_tasks([task for part in rounds[:5] for task in part])

@@ -12,8 +12,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.ui import WebDriverWait
 
-from plugins.rating.tests.raters import MEANS, RatedStudy, grade_randomly
-from plumbline.pipelines.web.listening import listening
+from plugins.rating.tests.raters import MEAN_GRADES, RatedStudy, grade_randomly
+from plumbline.pipelines.web.listening import open_listening_socket
 from tests.browser.opened import (
     NEEDS_BROWSER,
     ON_DESKTOP,
@@ -23,7 +23,7 @@ from tests.browser.opened import (
     open_page,
     prefer_scheme,
 )
-from tests.operators.report.made import make_run, plain_prompts
+from tests.operators.report.made import make_plain_prompts, make_run
 
 pytestmark = NEEDS_BROWSER
 TIMEOUT_SECONDS = 60
@@ -32,7 +32,7 @@ TIMEOUT_SECONDS = 60
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> RatedStudy:
     folder = tmp_path_factory.mktemp("rated")
-    run = make_run(folder, prompts=plain_prompts(24), generators=tuple(MEANS))
+    run = make_run(folder, prompts=make_plain_prompts(24), generators=tuple(MEAN_GRADES))
     study = RatedStudy(store=run.store.place.url, study=str(folder / "study"), raters=4)
     for name in ("ann", "bobby", "cyrill"):
         study.rate(name, limit=45)
@@ -44,7 +44,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> RatedStudy:
 def address(study: RatedStudy) -> Iterator[str]:
     import uvicorn
 
-    with listening("127.0.0.1", 0) as listener:
+    with open_listening_socket("127.0.0.1", 0) as listener:
         server = uvicorn.Server(uvicorn.Config(study.app, log_level="error", lifespan="off"))
         thread = Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -23,7 +23,7 @@ from plumbline.plugins.rating.raters import RaterQuality, Tally, find_agreement,
 from plumbline.plugins.rating.tasks import Task
 
 HONEST_RATERS: dict[str, Rater] = {"ann": grade_honestly, "bob": grade_honestly, "cy": grade_honestly}
-SEEDS = 40
+N_SEEDS = 40
 
 
 def judge(answers: list[Answer], tasks: list[Task]) -> dict[str, RaterQuality]:
@@ -33,11 +33,11 @@ def judge(answers: list[Answer], tasks: list[Task]) -> dict[str, RaterQuality]:
 def test_random_raters_are_flagged_in_95_of_100_studies_and_honest_raters_in_at_most_5() -> None:
     """80 tasks are rated by three honest raters (any two correlate by about 0.6) and one who answers at random."""
     tasks, found, wronged = make_likert_tasks(40), 0, 0
-    for seed in range(SEEDS):
+    for seed in range(N_SEEDS):
         qualities = judge(make_answers(tasks, {**HONEST_RATERS, "zed": grade_randomly}, seed), tasks)
         found += any(flag.startswith("random: ") for flag in qualities["zed"].flags)
         wronged += any(qualities[name].flags for name in HONEST_RATERS)
-    assert found >= 0.95 * SEEDS and wronged <= 0.05 * SEEDS
+    assert found >= 0.95 * N_SEEDS and wronged <= 0.05 * N_SEEDS
 
 
 def test_nobody_is_flagged_as_random_with_too_few_answers_or_raters_who_disagree() -> None:

@@ -28,20 +28,20 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from plumbline.plugins.rating.answers import Answer, parse_answer
 from tests.browser.opened import (
-    DESKTOP,
+    DESKTOP_WIDTH,
     NEEDS_BROWSER,
-    PHONE,
+    PHONE_WIDTH,
     find,
     find_accessibility_problems,
     open_page,
     prefer_scheme,
 )
-from tests.operators.report.made import HOSTILE, MadeRun, make_run, plain_prompts, png
+from tests.operators.report.made import HOSTILE, MadeRun, encode_png, make_plain_prompts, make_run
 from tests.s3 import find_free_ports
 
 pytestmark = NEEDS_BROWSER
 ROOT = Path(__file__).parents[3]
-TEMPLATES = ("likert", "words", "questions", "side_by_side", "vote")
+TEMPLATE_NAMES = ("likert", "words", "questions", "side_by_side", "vote")
 QUESTIONS = ("is there a star?", "is it <b>red</b>?", "how many cups are there: more than two?")
 TIMEOUT_SECONDS = 60
 """Timeout in seconds for a page on a busy machine."""
@@ -78,11 +78,11 @@ class Server:
 
 def make_sources(prompt: int) -> list[bytes]:
     """Return one source image for every third prompt, whose images are edits, and none for all other prompts."""
-    return [png(500 + prompt)] if prompt % 3 == 0 else []
+    return [encode_png(500 + prompt)] if prompt % 3 == 0 else []
 
 
 @contextmanager
-def serve_study(folder: Path, made: MadeRun, templates: Sequence[str] = TEMPLATES) -> Iterator[Server]:
+def serve_study(folder: Path, made: MadeRun, templates: Sequence[str] = TEMPLATE_NAMES) -> Iterator[Server]:
     """Serve a study of a run in a separate process; stop the process at the end."""
     server = Server(folder, f"store={made.store.place.url}", f"templates=[{','.join(templates)}]", "repeats=0")
     try:
@@ -100,7 +100,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield served
 
 
-def open_rating_page(browser: WebDriver, server: Server, rater: str, width: int = DESKTOP) -> WebDriver:
+def open_rating_page(browser: WebDriver, server: Server, rater: str, width: int = DESKTOP_WIDTH) -> WebDriver:
     """Open a rater's page and wait until it accepts an answer."""
     page = open_page(browser, f"{server.address}/rate?rater={rater}", width)
     wait_until_ready(page)
@@ -177,7 +177,7 @@ def rate_all(page: WebDriver, answer: Callable[[WebDriver], None], *, with_axe: 
         answer(page)
         wait_until_ready(page)
     assert run_script(page, "return window.hacked") is None and page.get_log("browser") == []  # type: ignore[no-untyped-call]
-    assert seen == set(TEMPLATES)
+    assert seen == set(TEMPLATE_NAMES)
     wait_until(
         page, lambda _: run_script(page, "return Object.keys(localStorage).every(key => !key.includes('answer '))")
     )
@@ -204,7 +204,7 @@ def test_all_templates_can_be_rated_by_keyboard(browser: WebDriver, server: Serv
 @pytest.mark.slow
 def test_all_templates_can_be_rated_by_touch_on_a_phone(browser: WebDriver, server: Server) -> None:
     prefer_scheme(browser, "dark")
-    rate_all(open_rating_page(browser, server, "touch", PHONE), answer_by_touch)
+    rate_all(open_rating_page(browser, server, "touch", PHONE_WIDTH), answer_by_touch)
     prefer_scheme(browser, "")
     for answer in server.read_answers("touch"):
         assert (
@@ -222,12 +222,14 @@ def test_all_templates_can_be_rated_by_touch_on_a_phone(browser: WebDriver, serv
 def test_grades_of_the_papers_are_given_by_digits_and_fit_a_phone(browser: WebDriver, tmp_path: Path) -> None:
     """The key 0 means 0 errors, or the grade 10 in templates without a grade 0."""
     graded = ("genai_bench", "gecko_likert", "llmscore_overall", "llmscore_errors")
-    with serve_study(tmp_path, make_run(tmp_path, prompts=plain_prompts(1), generators=("atlas",)), graded) as server:
-        page = open_rating_page(browser, server, "ann", PHONE)
+    with serve_study(
+        tmp_path, make_run(tmp_path, prompts=make_plain_prompts(1), generators=("atlas",)), graded
+    ) as server:
+        page = open_rating_page(browser, server, "ann", PHONE_WIDTH)
         seen = {}
         while template := find_template(page):
             assert (
-                run_script(page, "return document.documentElement.scrollWidth") <= PHONE
+                run_script(page, "return document.documentElement.scrollWidth") <= PHONE_WIDTH
                 and find_accessibility_problems(page) == []
             )
             seen[template] = [button.text.split("\n") for button in find(page, "#choices button")]
@@ -248,7 +250,7 @@ def answer_whole_task(page: WebDriver, label: str) -> None:
 
 
 def undo_answer(page: WebDriver) -> list[str]:
-    """Undo, and return the earlier answer that is then shown."""
+    """Undo the last answer; return the labels of the buttons that are then shown as pressed, as answered before."""
     press_keys(page, "z")
     wait_until_ready(page)
     return [button.text for button in find(page, "#whole [aria-pressed=true]")]
@@ -361,7 +363,7 @@ def test_an_answer_from_another_window_is_shown_before_it_is_replaced(browser: W
 
 
 def test_the_start_page_asks_for_a_name_and_refuses_an_invalid_one(browser: WebDriver, server: Server) -> None:
-    page = open_page(browser, server.address, PHONE)
+    page = open_page(browser, server.address, PHONE_WIDTH)
     assert find_accessibility_problems(page) == []
     page.find_element("id", "rater").send_keys("../ann", Keys.ENTER)
     wait_until(page, lambda seen: find(seen, "#problem"))
@@ -393,7 +395,7 @@ def make_grey_png(number: int) -> bytes:
 
 
 def answer_by_brightness(page: WebDriver, mood: int) -> None:
-    """Answer the current task by the brightness of its images; `mood`, which differs by rater, is added to it."""
+    """Answer the current task by its images' brightness, plus `mood`, which differs by rater."""
     wait_until_ready(page)
     looks = [look + mood for look in run_script(page, BRIGHTNESS_SCRIPT)]
     bright = looks[0] > 128
@@ -411,7 +413,11 @@ def answer_by_brightness(page: WebDriver, mood: int) -> None:
 def test_all_answers_of_three_raters_reach_the_report_exactly_once(browser: WebDriver, tmp_path: Path) -> None:
     """The raters take turns in separate windows; halfway through, the server is killed and is down for one turn."""
     made = make_run(
-        tmp_path, prompts=plain_prompts(12), generators=("atlas", "cobalt"), image=make_grey_png, questions=QUESTIONS
+        tmp_path,
+        prompts=make_plain_prompts(12),
+        generators=("atlas", "cobalt"),
+        image=make_grey_png,
+        questions=QUESTIONS,
     )
     windows: dict[str, str] = {}
     with serve_study(tmp_path, made) as server:
@@ -433,7 +439,7 @@ def test_all_answers_of_three_raters_reach_the_report_exactly_once(browser: WebD
         for name in windows:
             wait_until(browser, lambda _, name=name: len(server.read_answers(name)) == 96)
             assert len({answer.task_id for answer in server.read_answers(name)}) == 96
-            assert {answer.template for answer in server.read_answers(name)} == set(TEMPLATES)
+            assert {answer.template for answer in server.read_answers(name)} == set(TEMPLATE_NAMES)
         for window in [*windows.values()][1:]:
             browser.switch_to.window(window)
             browser.close()
@@ -457,7 +463,7 @@ def test_all_answers_of_three_raters_reach_the_report_exactly_once(browser: WebD
 
 @pytest.mark.slow
 def test_raters_see_which_of_their_answers_an_edited_study_refuses(browser: WebDriver, tmp_path: Path) -> None:
-    with serve_study(tmp_path, make_run(tmp_path, prompts=plain_prompts(3)), ["words"]) as server:
+    with serve_study(tmp_path, make_run(tmp_path, prompts=make_plain_prompts(3)), ["words"]) as server:
         page = open_rating_page(browser, server, "ann")
         server.kill()
         server.command = [word.replace("[words]", "[likert]") for word in server.command]

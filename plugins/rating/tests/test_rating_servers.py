@@ -17,12 +17,12 @@ import requests
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.plugins.rating.study_files import list_versions, read_answers
 from tests.commands import refusal
-from tests.operators.report.made import png
-from tests.s3 import SECRET
+from tests.operators.report.made import encode_png
+from tests.s3 import SECRET_KEY
 
 ROOT = Path(__file__).parents[3]
-ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+")
-RATERS = ("ann", "bob", "Zoë Müller", "李雷")
+ADDRESS_PATTERN = re.compile(r"http://127\.0\.0\.1:\d+")
+RATER_NAMES = ("ann", "bob", "Zoë Müller", "李雷")
 PROMPTS = ("a red star", "two blue cups", "a cat on a mat")
 
 
@@ -50,7 +50,7 @@ def run_server(*words: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> Server:
     waiting = Event()
-    while (address := ADDRESS.search(log.read_text())) is None:
+    while (address := ADDRESS_PATTERN.search(log.read_text())) is None:
         assert process.poll() is None, log.read_text()
         waiting.wait(0.05)
     return Server(address[0], process, log)
@@ -63,7 +63,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for place, generator in enumerate(("atlas", "borealis")):
         (folder / generator).mkdir(parents=True)
         for number, prompt in enumerate(PROMPTS):
-            (folder / generator / f"{number}.png").write_bytes(png(number + 10 * place))
+            (folder / generator / f"{number}.png").write_bytes(encode_png(number + 10 * place))
             (folder / generator / f"{number}.txt").write_text(prompt)
     return folder
 
@@ -121,21 +121,21 @@ def test_two_servers_lose_or_double_no_answer_if_one_of_them_is_killed(
             for log in logs
         )
         half = Event()
-        with ThreadPoolExecutor(len(RATERS)) as pool:
-            rating = [pool.submit(Rater(name, (first, second), half).rate) for name in RATERS]
+        with ThreadPoolExecutor(len(RATER_NAMES)) as pool:
+            rating = [pool.submit(Rater(name, (first, second), half).rate) for name in RATER_NAMES]
             half.wait(300)
             first.process.send_signal(signal.SIGKILL)
-            kept = {name: one.result() for name, one in zip(RATERS, rating, strict=True)}
+            kept = {name: one.result() for name, one in zip(RATER_NAMES, rating, strict=True)}
     place = StorageConfig().locate(study)
     answers = read_answers(place)
     assert {(one.rater, one.task_id): one.answer for one in answers} == {
         (name, task): answer for name, own in kept.items() for task, answer in own.items()
     }
-    assert len(answers) == len(RATERS) * (6 + 3) and list_versions(place) == [1]
+    assert len(answers) == len(RATER_NAMES) * (6 + 3) and list_versions(place) == [1]
     files = [name for name, _ in (place / "answers").files() if not name.rpartition("/")[2].startswith(".")]
     assert len(files) == len(answers), "an answer that is sent twice is stored once"
-    assert not any(SECRET in log.read_text() for log in logs)
-    assert not any(SECRET.encode() in (place / name).read() for name, _ in place.files())
+    assert not any(SECRET_KEY in log.read_text() for log in logs)
+    assert not any(SECRET_KEY.encode() in (place / name).read() for name, _ in place.files())
 
 
 def test_a_study_without_possible_tasks_is_refused_in_one_line(images: Path, tmp_path: Path) -> None:

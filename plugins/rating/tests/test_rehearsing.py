@@ -12,7 +12,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.plugins.rating.jobs.rehearse import main
 from plumbline.plugins.rating.rehearsing import rehearse_all
 from tests.commands import config_of, printed
-from tests.pipelines.metaeval.releases.files import REFERENCE, ROOT, needs_reference
+from tests.pipelines.metaeval.releases.files import REFERENCE_FOLDER, ROOT, needs_reference
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_generators_without_prompts_in_common_are_refused(tmp_path: Path) -> Non
 
 @needs_reference
 def test_pairs_of_genai_bench_are_decided_with_fewer_images_than_were_rated() -> None:
-    path = REFERENCE / "genai_bench/genai_bench_527_image_ratings.json"
+    path = REFERENCE_FOLDER / "genai_bench/genai_bench_527_image_ratings.json"
     false, _, by_pair = rehearse_all(
         config_of("rehearse", "protocol=genai_bench", f"protocol.path={path}", "orders=40", "spreads=[]")
     ).tables

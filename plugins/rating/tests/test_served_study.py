@@ -22,8 +22,8 @@ from plumbline.plugins.rating.question_templates import TEMPLATES
 from plumbline.plugins.rating.rate_config import RateConfig
 from plumbline.plugins.rating.study import open_study
 from plumbline.plugins.rating.study_files import list_versions, make_version_path, read_answers, read_study
-from tests.histories.damage import ROT, damage_file
-from tests.operators.report.made import MadeRun, png
+from tests.histories.damage import ROT_WAYS, damage_file
+from tests.operators.report.made import MadeRun, encode_png
 
 VALID_ANSWERS: dict[str, Any] = {
     **{name: 4 for name, template in TEMPLATES.items() if template.grades},
@@ -259,7 +259,7 @@ def test_a_larger_number_of_prompts_keeps_the_prompts_drawn_before(run: MadeRun,
 
 
 def test_a_missing_image_is_reported_and_its_tasks_are_left_out(tmp_path: Path) -> None:
-    run = make_run_with_questions(tmp_path / "made", image=lambda seed: b"broken" if seed == 100 else png(seed))
+    run = make_run_with_questions(tmp_path / "made", image=lambda seed: b"broken" if seed == 100 else encode_png(seed))
     study = ServedStudy(store=run.store.place.url, study=str(tmp_path / "study"), repeats=0.0)
     asked = answer_everything(study)
     assert len(asked) == 5 and asked[-1]["total"] == 5
@@ -284,7 +284,7 @@ def test_tasks_with_a_restored_image_are_asked_when_no_other_task_is_left(tmp_pa
 
 
 def test_edits_are_shown_with_their_sources(tmp_path: Path) -> None:
-    run = make_run_with_questions(tmp_path / "made", sources=lambda at: [png(at + 7), png(at + 8)])
+    run = make_run_with_questions(tmp_path / "made", sources=lambda at: [encode_png(at + 7), encode_png(at + 8)])
     study = ServedStudy(store=run.store.place.url, study=str(tmp_path / "study"), templates=("vote",))
     task = study.get_tasks()[0]
     assert len(task["sources"]) == 2
@@ -329,7 +329,7 @@ def test_a_damaged_answer_is_reported_and_affects_no_other_answer(study: ServedS
     assert study.post(task, "unsure", revision=1).status_code == 201
 
 
-@pytest.mark.parametrize("way", [*ROT, "truncate"])
+@pytest.mark.parametrize("way", [*ROT_WAYS, "truncate"])
 @pytest.mark.parametrize("file", ["study.1.json", "tasks.1.parquet"])
 def test_a_damaged_study_file_is_reported_with_its_remedy(
     file: str, way: str, study: ServedStudy, run: MadeRun

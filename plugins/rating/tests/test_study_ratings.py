@@ -32,13 +32,15 @@ from plumbline.plugins.rating.study_files import (
 from plumbline.plugins.rating.study_ratings import RATING_NAMES, read_study
 from plumbline.plugins.rating.tasks import Task, encode_tasks
 from tests.commands import config_of
-from tests.operators.report.made import make_run, plain_prompts
+from tests.operators.report.made import make_plain_prompts, make_run
 from tests.pipelines.metaeval.releases.files import write_file
 
-LIKERT, WORDS, QUESTIONS = (
+LIKERT_TASK, WORDS_TASK, QUESTIONS_TASK = (
     make_task(name, "p1", ("atlas",), skills=("color",)) for name in ("likert", "words", "questions")
 )
-SIDE_BY_SIDE, VOTE = (make_task(name, "p1", ("atlas", "flint"), skills=("color",)) for name in ("side_by_side", "vote"))
+SIDE_BY_SIDE_TASK, VOTE_TASK = (
+    make_task(name, "p1", ("atlas", "flint"), skills=("color",)) for name in ("side_by_side", "vote")
+)
 
 
 def write_version(study: Place, tasks: Sequence[Task], version: int = 1) -> None:
@@ -53,7 +55,7 @@ def store_answer(study: Place, given: Answer, revision: int = 0) -> None:
 @pytest.fixture
 def study(tmp_path: Path) -> Place:
     place = StorageConfig().locate(str(tmp_path / "study"))
-    write_version(place, [LIKERT, WORDS, QUESTIONS, SIDE_BY_SIDE, VOTE])
+    write_version(place, [LIKERT_TASK, WORDS_TASK, QUESTIONS_TASK, SIDE_BY_SIDE_TASK, VOTE_TASK])
     return place
 
 
@@ -64,9 +66,10 @@ def test_every_template_has_its_own_judgements(study: Place) -> None:
     has an answer.
     """
     said: dict[str, tuple[Task, Any]] = {
-        "ann": (LIKERT, 4), "bob": (LIKERT, "unsure"), "cy": (WORDS, {"wrong": [1], "unsure": [0]}),
-        "di": (WORDS, "cannot_tell"), "ed": (QUESTIONS, {"q1": "yes", "q2": "cannot_tell"}), "flo": (SIDE_BY_SIDE, "b"),
-        "gus": (SIDE_BY_SIDE, "tie"), "hal": (VOTE, "a"), "ida": (VOTE, "unsure"),
+        "ann": (LIKERT_TASK, 4), "bob": (LIKERT_TASK, "unsure"), "cy": (WORDS_TASK, {"wrong": [1], "unsure": [0]}),
+        "di": (WORDS_TASK, "cannot_tell"), "ed": (QUESTIONS_TASK, {"q1": "yes", "q2": "cannot_tell"}),
+        "flo": (SIDE_BY_SIDE_TASK, "b"),
+        "gus": (SIDE_BY_SIDE_TASK, "tie"), "hal": (VOTE_TASK, "a"), "ida": (VOTE_TASK, "unsure"),
     }  # fmt: skip
     for rater, (task, answer) in said.items():
         store_answer(study, make_answer(task, rater, answer))
@@ -101,11 +104,11 @@ def test_grades_of_the_papers_templates_become_ratings_whose_higher_values_are_b
     """Two errors out of at most nine become a rating of seven; subjective and invalid replies do not count."""
     said = {"genai_bench": 2, "gecko_likert": 5, "llmscore_overall": 10, "llmscore_errors": 2}
     tasks = {name: make_task(name, "p1", ("atlas",)) for name in said}
-    write_version(study, [*tasks.values(), QUESTIONS])
+    write_version(study, [*tasks.values(), QUESTIONS_TASK])
     for name, answer in said.items():
         store_answer(study, make_answer(tasks[name], "ann", answer))
-    store_answer(study, make_answer(QUESTIONS, "ann", {"q1": "no", "q2": "subjective"}))
-    store_answer(study, make_answer(QUESTIONS, "bob", {"q1": "invalid", "q2": "yes"}))
+    store_answer(study, make_answer(QUESTIONS_TASK, "ann", {"q1": "no", "q2": "subjective"}))
+    store_answer(study, make_answer(QUESTIONS_TASK, "bob", {"q1": "invalid", "q2": "yes"}))
     ratings = [(row["template"], row["rater"], row["rating"]) for row in read_study(study).ratings.to_pylist()]
     assert sorted(ratings) == [
         ("dsg_h", "ann", 0.0), ("dsg_h", "bob", 1.0), ("gecko_likert", "ann", 5.0), ("genai_bench", "ann", 2.0),
@@ -115,14 +118,14 @@ def test_grades_of_the_papers_templates_become_ratings_whose_higher_values_are_b
 
 def test_the_last_revision_counts_and_gold_repeats_and_removed_tasks_are_noted(study: Place) -> None:
     gone = make_task("likert", "p2", ("atlas",))
-    write_version(study, [LIKERT, gone])
-    store_answer(study, make_answer(LIKERT, "ann", 1))
-    store_answer(study, make_answer(LIKERT, "ann", 5), revision=1)
-    store_answer(study, make_answer(LIKERT, "ann", 2, repeat=1))
-    store_answer(study, make_answer(LIKERT, "bob", 2, gold=3))
+    write_version(study, [LIKERT_TASK, gone])
+    store_answer(study, make_answer(LIKERT_TASK, "ann", 1))
+    store_answer(study, make_answer(LIKERT_TASK, "ann", 5), revision=1)
+    store_answer(study, make_answer(LIKERT_TASK, "ann", 2, repeat=1))
+    store_answer(study, make_answer(LIKERT_TASK, "bob", 2, gold=3))
     store_answer(study, make_answer(gone, "ann", 3))
-    write_version(study, [LIKERT, SIDE_BY_SIDE], version=2)
-    store_answer(study, replace(make_answer(LIKERT, "cy", 4), version=2))
+    write_version(study, [LIKERT_TASK, SIDE_BY_SIDE_TASK], version=2)
+    store_answer(study, replace(make_answer(LIKERT_TASK, "cy", 4), version=2))
     release = read_study(study)
     assert [(row["rater"], row["rating"]) for row in release.ratings.to_pylist()] == [("ann", 5), ("cy", 4)]
     assert {*release.notes} == {
@@ -267,7 +270,7 @@ def test_jobs_labels_decides_pairs_by_one_template_of_a_study(judged_study: Path
 
 def test_marked_words_of_a_study_judge_the_questions_of_a_run(tmp_path: Path) -> None:
     """The rater marks "red" as wrong in cobalt's images, which gecko also scores low."""
-    texts = plain_prompts(4)
+    texts = make_plain_prompts(4)
     names = ("atlas", "cobalt")
     run = make_run(tmp_path, prompts=texts, generators=names, score=lambda name, *_: 0.9 if name == "atlas" else 0.1)
     place = StorageConfig().locate(str(tmp_path / "study"))

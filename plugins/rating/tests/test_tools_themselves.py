@@ -8,7 +8,7 @@ from uuid import UUID
 import httpx
 import pytest
 
-from plugins.rating.tests.annotation_files import ARGILLA_RECORDS, LABEL_STUDIO
+from plugins.rating.tests.annotation_files import ARGILLA_RECORDS, LABEL_STUDIO_TASKS
 from plugins.rating.tests.served import make_run_with_questions
 from plugins.rating.tests.test_annotation_tools import export_records, rate_in_label_studio
 from plumbline.pipelines.base.storage import StorageConfig
@@ -18,7 +18,7 @@ from tests.commands import printed
 from tests.pipelines.metaeval.releases.files import read_with, write_file
 
 pytestmark = pytest.mark.elsewhere
-ANN = UUID(int=7)
+ANN_ID = UUID(int=7)
 OWN_CONFIG = """<View><Text name="x" value="$prompt"/><Rating name="likert" toName="x"/>
 <Choices name="shown" toName="x"><Choice value="Yes"/><Choice value="unsure"/></Choices>
 <Labels name="wl" toName="x"><Label value="missing"/></Labels><TextArea name="comment" toName="x"/></View>"""
@@ -39,7 +39,7 @@ def study(folder: Path) -> list[str]:
 def argilla() -> Any:
     """Return Argilla's package, connected to a fake server that answers every request with one user."""
     rg = pytest.importorskip("argilla")
-    user = {"id": str(ANN), "username": "ann", "role": "owner", "first_name": "Ann"}
+    user = {"id": str(ANN_ID), "username": "ann", "role": "owner", "first_name": "Ann"}
     server = httpx.MockTransport(lambda request: httpx.Response(200, json=user))
     rg.Argilla("http://127.0.0.1", "key", mounts={"http://": server})
     return rg
@@ -76,7 +76,7 @@ def test_label_studio_accepts_configurations_tasks_and_annotations(
 def test_label_studios_own_json_min_is_read_as_its_json(tmp_path: Path) -> None:
     from label_studio_sdk.converter.converter import Converter
 
-    path = write_file(tmp_path / "export.json", LABEL_STUDIO[:1])
+    path = write_file(tmp_path / "export.json", LABEL_STUDIO_TASKS[:1])
     Converter(OWN_CONFIG, project_dir=str(tmp_path)).convert_to_json_min(str(path), str(tmp_path), is_dir=False)
     columns = RatingColumns(rating="shown")
     minimal = read_release("annotations", StorageConfig().locate(f"{tmp_path}/result.json"), columns)
@@ -99,7 +99,7 @@ def test_argilla_accepts_settings_and_records_and_its_answers_come_back(
     chosen = settings.questions[0].labels[-1]
     for record in records:
         assert set(record.fields) == shown
-        record.responses.add(argilla.Response(template, chosen, user_id=ANN, status="submitted"))
+        record.responses.add(argilla.Response(template, chosen, user_id=ANN_ID, status="submitted"))
     JsonIO.to_json(records, tmp_path / "rated.json")
     assert "6 answers added" in printed("rate", *study, f"import_from={tmp_path}/rated.json")
 

@@ -10,7 +10,7 @@ COMMAND = Command("convert", "Convert released weights to a checkpoint with safe
 
 
 def main(config: ConvertConfig) -> int:
-    """Convert the weights and list the files that were written."""
+    """Convert the weights and list the files that were written; return 0."""
     console = make_console()
     for file in convert(config):
         console.print(f"{file} {file.stat().st_size / 1e6:.1f} MB", markup=False, soft_wrap=True)

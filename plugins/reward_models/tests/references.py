@@ -16,7 +16,7 @@ from torch.nn.functional import interpolate
 from plugins.reward_models.tests import tiny_rewards
 from plumbline.operators.models.calls import Call, Measure, Pair
 from tests.operators import tiny
-from tests.operators.models.alike import BEFORE, IMAGES, Answer
+from tests.operators.models.alike import IMAGE_BEFORE, IMAGES, Answer
 from tests.operators.models.families.library import (
     Reference,
     load_image_processor,
@@ -61,7 +61,9 @@ def score_editreward(folder: Path, pair: Pair, measure: Measure) -> Answer:
     from transformers does not get the image grid, so it numbers the tokens consecutively.
     """
     model, words = load_network("Qwen2_5_VLForConditionalGeneration", folder).model, load_tokenizer(folder)
-    shown = [load_image_processor(folder)(images=one, return_tensors="pt") for one in (BEFORE, IMAGES[pair.image])]
+    shown = [
+        load_image_processor(folder)(images=one, return_tensors="pt") for one in (IMAGE_BEFORE, IMAGES[pair.image])
+    ]
     marks = [
         f"<|vision_start|>{'<|image_pad|>' * (int(one['image_grid_thw'].prod()) // 4)}<|vision_end|>" for one in shown
     ]

@@ -81,7 +81,7 @@ def test_a_converted_pyramid_clip_has_its_releases_scores(clip_base: Path, tmp_p
     assert compute_similarities("pyramid_clip", made, "cosine") == pytest.approx(reference, abs=1e-6)
 
 
-BLIP_NAMES = (
+BLIP_NAME_PATTERNS = (
     (r"^vision_model\.embeddings\.class_embedding$", "visual_encoder.cls_token"),
     (r"^vision_model\.embeddings\.position_embedding$", "visual_encoder.pos_embed"),
     (r"^vision_model\.embeddings\.patch_embedding\.", "visual_encoder.patch_embed.proj."),
@@ -102,7 +102,7 @@ def rename_as_released(weights: Mapping[str, torch.Tensor], names: tuple[tuple[s
 
 def test_a_converted_imagereward_has_its_releases_scores(tmp_path: Path) -> None:
     reference = rewards.save_imagereward(tmp_path / "reference")
-    weights = rename_as_released(load_file(reference / "model.safetensors"), BLIP_NAMES)
+    weights = rename_as_released(load_file(reference / "model.safetensors"), BLIP_NAME_PATTERNS)
     assert "blip.visual_encoder.blocks.1.attn.qkv.weight" in weights and "mlp.layers.7.bias" in weights
     unused = {"blip.vision_proj.weight": torch.zeros(2, 2), "blip.text_proj.bias": torch.zeros(2)}
     unused["blip.text_encoder.embeddings.position_ids"] = torch.arange(4)[None]

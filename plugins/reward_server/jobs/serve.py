@@ -22,7 +22,7 @@ COMMAND = Command(
 
 
 def main(config: ServeConfig) -> int:
-    """Serve until a signal stops the process."""
+    """Serve until a signal stops the process; return 0."""
     console = make_console()
     wires = ", ".join(f"{wire.name} POST {wire.path}" for wire in WIRES)
 

@@ -26,7 +26,13 @@ from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
 from plumbline.operators.models.families import model_config
 from plumbline.operators.rewards.combination import Combination, Reward
 from plumbline.operators.scoring.scorer import Scorer
-from plumbline.pipelines.web.listening import format_server_url, is_loopback, list_allowed_hosts, listening, take_token
+from plumbline.pipelines.web.listening import (
+    format_server_url,
+    is_loopback,
+    list_allowed_hosts,
+    open_listening_socket,
+    take_token,
+)
 from plumbline.plugins.edits.source_comparison import SourceComparisonConfig
 from plumbline.plugins.edits.viescore_edit import VieScoreEditConfig
 from plumbline.plugins.reward_server.app import PrometheusCounters, RequestHandler, make_app
@@ -37,7 +43,7 @@ from plumbline.plugins.reward_server.run_service import find_nodes, find_served,
 from plumbline.plugins.reward_server.sentinel import Sentinel
 from plumbline.plugins.reward_server.serve_config import LoadConfig, ServeConfig
 from plumbline.plugins.reward_server.service import ImageAnswers, Service
-from plumbline.plugins.reward_server.wires.wire import JSON, MetricAnswer, Need, ScoreRequest, Served
+from plumbline.plugins.reward_server.wires.wire import JSON_MEDIA_TYPE, MetricAnswer, Need, ScoreRequest, Served
 from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Server, make_completion
 
 TOKEN = "correct horse battery staple"
@@ -121,7 +127,7 @@ def test_our_wire_accepts_frames_and_a_selection_of_metrics() -> None:
 def make_parts(request: bytes, *images: bytes) -> list[tuple[str, Any]]:
     """Return multipart/form-data parts for the argument `files` of requests and httpx."""
     return [
-        ("request", (None, request, JSON)),
+        ("request", (None, request, JSON_MEDIA_TYPE)),
         *(("images", (f"{place}.png", image)) for place, image in enumerate(images)),
     ]
 
@@ -957,7 +963,7 @@ def test_allowed_hosts_are_this_machine_the_servers_address_and_configured_names
 
 
 def test_the_url_of_a_server_can_be_requested() -> None:
-    with listening("127.0.0.1", 0) as listener:
+    with open_listening_socket("127.0.0.1", 0) as listener:
         assert format_server_url("::1", listener) == f"http://[::1]:{listener.getsockname()[1]}"
 
 

@@ -14,13 +14,13 @@ from tests.bench_of import write_benchmark
 from tests.commands import config_of, printed
 from tests.pipelines.rewards.conftest import ScoredBenchmark, run_benchmark
 
-COUNT = 21
+N_PROMPTS = 21
 METRICS = ["metric=[edge_density,saturation]", "models=shapes"]
 
 
 @pytest.fixture(scope="module")
 def scored_benchmark(tmp_path_factory: pytest.TempPathFactory) -> ScoredBenchmark:
-    folder = write_benchmark(tmp_path_factory.mktemp("baseline") / "bench", ("atlas", "flint"), COUNT)
+    folder = write_benchmark(tmp_path_factory.mktemp("baseline") / "bench", ("atlas", "flint"), N_PROMPTS)
     return run_benchmark(folder, folder.parent / "store", METRICS[0])
 
 
@@ -36,7 +36,7 @@ def test_the_baseline_contains_one_generators_scores_from_the_run(scored_benchma
     rows = scored_benchmark.scores[scored_benchmark.scores.generator == "flint"].pivot(
         index="prompt_id", columns="metric", values="score"
     )
-    assert len(watching.baseline) == COUNT
+    assert len(watching.baseline) == N_PROMPTS
     assert np.array_equal(watching.baseline, rows[["edge_density", "saturation"]].to_numpy())
 
 
@@ -68,7 +68,7 @@ def test_an_unusable_baseline_is_refused_in_one_line(
 def test_a_combined_reward_uses_units_from_the_run(tmp_path: Path) -> None:
     """Units come from one generator or from all; the reward's digest covers the parts, weights and units."""
     folder = write_benchmark(tmp_path / "bench", ("atlas", "flint"), 4)
-    ran = run_benchmark(folder, tmp_path / "store", CLIP_METRICS).scores.query("metric == 'clipscore'")
+    ran = run_benchmark(folder, tmp_path / "store", CLIP_METRICS_OPTION).scores.query("metric == 'clipscore'")
     digests = set()
     for generator in ("atlas", "flint", "null"):
         served = configure_reward(tmp_path / "store", f"baseline_generator={generator}")
@@ -91,7 +91,7 @@ def test_a_combined_reward_uses_units_from_the_run(tmp_path: Path) -> None:
         configure_reward(tmp_path / "store", "baseline_generator=atlas", unit="noise")
 
 
-CLIP_METRICS = "metric=[clipscore,vqascore]"
+CLIP_METRICS_OPTION = "metric=[clipscore,vqascore]"
 
 
 def write_reward(weight: str = "2", unit: str = "z_score") -> str:
@@ -100,7 +100,13 @@ def write_reward(weight: str = "2", unit: str = "z_score") -> str:
 
 def configure_reward(store: Path, *words: str, **options: str) -> Served:
     config = config_of(
-        "serve", CLIP_METRICS, "models=shapes", write_reward(**options), f"store={store}", "baseline=latest", *words
+        "serve",
+        CLIP_METRICS_OPTION,
+        "models=shapes",
+        write_reward(**options),
+        f"store={store}",
+        "baseline=latest",
+        *words,
     )
     return find_served(config, find_nodes(config))
 

@@ -10,7 +10,7 @@ from tests.operators.models.endpoint import KEY_VARIABLE, Server, make_error
 
 
 def test_a_rejected_key_is_an_error_before_ray_starts(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "ray_session", None)  # starting it would fail
+    monkeypatch.setattr(session, "open_ray_session", None)  # starting it would fail
     server.script = lambda number, body: make_error(401, "no such key")
     model = ("model@models.vqa=api", "models.vqa.checkpoint=m", f"models.vqa.key_variable={KEY_VARIABLE}")
     given = ["metric=[vqascore]", "models=shapes", *model, f"models.vqa.endpoint={server.url}", "port=0"]

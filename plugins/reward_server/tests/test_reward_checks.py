@@ -13,7 +13,7 @@ from PIL import Image
 
 from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.plugins.reward_server.known_images import draw_image
-from plumbline.plugins.reward_server.reward_checks import CHECKS, UNKNOWN_REWARD
+from plumbline.plugins.reward_server.reward_checks import CHECK_FUNCTIONS, UNKNOWN_REWARD
 from plumbline.plugins.reward_server.wires.score import ScoreWire
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer, Need, Reply, ScoreRequest, Served, as_json
 from tests.commands import Ended, refusal, run
@@ -38,7 +38,7 @@ def decode_pixels(image: bytes) -> bytes:
 
 
 def score_fit(request: ScoreRequest, index: int) -> float | None:
-    """Return the fraction of frames that match the prompt."""
+    """Return the fraction of frames that match the prompt; None if a frame cannot be decoded."""
     try:
         return sum(decode_pixels(image) == draw_pixels(request.prompt) for image in request.images) / len(
             request.images
@@ -83,7 +83,7 @@ def score_by_index(request: ScoreRequest, index: int) -> float | None:
 def serve_scores(
     score: Score, refused: str = UNKNOWN_REWARD, order: int = 1, needs: Sequence[Need] = ()
 ) -> Iterator[str]:
-    """Serve our own wire with this score function, rejecting requests for the reward `refused`."""
+    """Yield the address of a server with our own wire and this score function, which rejects the reward `refused`."""
     wire = ScoreWire()
 
     def answer(body: bytes) -> Reply:
@@ -149,7 +149,7 @@ def test_a_fault_fails_exactly_the_check_that_detects_it(score: Score, failing: 
     with serve_scores(score) as url:
         ended = check(url, *words)
     assert {name for name, outcome in parse_outcomes(ended).items() if outcome == "fails"} == {failing} - {""}
-    assert ended.code == (1 if failing else 0) and set(parse_outcomes(ended)) == set(CHECKS)
+    assert ended.code == (1 if failing else 0) and set(parse_outcomes(ended)) == set(CHECK_FUNCTIONS)
 
 
 def score_by_source(request: ScoreRequest, index: int) -> float | None:

@@ -10,7 +10,7 @@ from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
 from plumbline.plugins.reward_server.run_service import make_sentinel
-from plumbline.plugins.reward_server.sentinel import MAX_FALSE_ALARMS, Sentinel
+from plumbline.plugins.reward_server.sentinel import MAX_FALSE_ALARM_PROBABILITY, Sentinel
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer, Served
 from tests.commands import config_of
 
@@ -20,7 +20,7 @@ METRICS: dict[str, Metric] = {
     "edge_density": ImageStatisticConfig(statistic="edge_density"),
 }
 SERVED = Served({}, None)
-GROUP, PROMPTS = 4, 30
+GROUP_SIZE, N_PROMPTS = 4, 30
 """Number of images per prompt (similar to each other), and number of prompts per comparison."""
 
 
@@ -28,15 +28,15 @@ def add_images(
     sentinel: Sentinel, random: np.random.Generator, reward: float, edges: float, held_out: float = 0.6
 ) -> None:
     """Add the images of one comparison, with new prompts and the given mean scores."""
-    for _ in range(PROMPTS):
+    for _ in range(N_PROMPTS):
         prompt, offset = str(random.integers(2**62)), random.normal(0, 1, 3)
-        for _ in range(GROUP):
+        for _ in range(GROUP_SIZE):
             levels = np.array([reward, held_out, edges]) * (1 + 0.2 * offset + random.normal(0, 0.05, 3))
             sentinel.add_image(prompt, {name: MetricAnswer(level) for name, level in zip(METRICS, levels, strict=True)})
 
 
 def create_sentinel() -> Sentinel:
-    return Sentinel("reward", METRICS, GROUP * PROMPTS)
+    return Sentinel("reward", METRICS, GROUP_SIZE * N_PROMPTS)
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,17 @@ def test_false_alarms_are_at_most_as_frequent_as_stated() -> None:
             add_images(sentinel, random, 0.35 + 0.05 * look, 0.1)
             raised |= bool(sentinel.moved)
         alarms += raised
-    assert alarms <= services * MAX_FALSE_ALARMS + 3 * (services * MAX_FALSE_ALARMS * (1 - MAX_FALSE_ALARMS)) ** 0.5
+    assert (
+        alarms
+        <= services * MAX_FALSE_ALARM_PROBABILITY
+        + 3 * (services * MAX_FALSE_ALARM_PROBABILITY * (1 - MAX_FALSE_ALARM_PROBABILITY)) ** 0.5
+    )
 
 
 def test_with_a_stored_baseline_the_first_comparison_can_raise_an_alarm() -> None:
     random = np.random.default_rng(0)
-    baseline = np.array([0.3, 0.6, 0.1]) * (1 + 0.2 * random.normal(0, 1, (PROMPTS, 3)))
-    sentinel = Sentinel("reward", METRICS, GROUP * PROMPTS, baseline)
+    baseline = np.array([0.3, 0.6, 0.1]) * (1 + 0.2 * random.normal(0, 1, (N_PROMPTS, 3)))
+    sentinel = Sentinel("reward", METRICS, GROUP_SIZE * N_PROMPTS, baseline)
     add_images(sentinel, random, 0.5, 0.05)
     assert sentinel.moved == ["edge_density"]
     add_images(sentinel, random, 0.5, 0.1)

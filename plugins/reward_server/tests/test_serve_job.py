@@ -32,7 +32,7 @@ from tests.commands import printed, refusal
 from tests.pipelines.rewards.conftest import run_benchmark
 from tests.serving import ROOT, TOKEN, Pair, Running, ask_score, pack_pairs, run_service
 
-METRICS = "metric=[vqascore,clipscore,saturation]"
+METRICS_OPTION = "metric=[vqascore,clipscore,saturation]"
 CLIPS_FOLDER = ROOT / "assets" / "shapes_video"
 IMAGES_PER_COMPARISON = 24
 """Number of images that the sentinel compares at a time, each with a different prompt."""
@@ -45,7 +45,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Run a service whose sentinel compares images with a run of another generator."""
     folder = tmp_path_factory.mktemp("serve")
     (folder / "videos").mkdir()
-    run_benchmark(write_benchmark(folder / "bench", ("garnet",), IMAGES_PER_COMPARISON), folder / "store", METRICS)
+    run_benchmark(
+        write_benchmark(folder / "bench", ("garnet",), IMAGES_PER_COMPARISON), folder / "store", METRICS_OPTION
+    )
     words = [
         REWARD_OPTION,
         "sentinel=[saturation]",
@@ -54,7 +56,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         "hosts=[rewards.example.org]",
         f"video_folders=[{folder}/videos]",
     ]
-    with run_service(folder / "log", METRICS, "batch=8", f"sentinel_images={IMAGES_PER_COMPARISON}", *words) as running:
+    with run_service(
+        folder / "log", METRICS_OPTION, "batch=8", f"sentinel_images={IMAGES_PER_COMPARISON}", *words
+    ) as running:
         yield running
 
 
@@ -64,7 +68,9 @@ def offline() -> dict[Pair, dict[str, float]]:
     pairs = pack_pairs(24, ("atlas", "flint"))
     pairs += [Pair(pair.image, other.prompt) for pair, other in zip(pairs, reversed(pairs), strict=True)]
     pairs = list(dict.fromkeys(pairs))
-    table = open_scorer(METRICS, "models=shapes").score_table([p.image for p in pairs], [p.prompt for p in pairs])
+    table = open_scorer(METRICS_OPTION, "models=shapes").score_table(
+        [p.image for p in pairs], [p.prompt for p in pairs]
+    )
     scores: dict[Pair, dict[str, float]] = {pair: {} for pair in pairs}
     for row in table.select(["image_id", "metric", "score"]).to_pylist():
         scores[pairs[int(row["image_id"])]][row["metric"]] = row["score"]
@@ -156,7 +162,7 @@ def test_flow_grpos_unifiedreward_gets_the_offline_score_as_a_rating(
 def test_a_videos_reward_is_the_offline_score_or_an_error(service: Running) -> None:
     """Videos are sent as MP4 or WebM bytes, by path, or as a list of frames. Truncated files get an error."""
     (reel, text), (orbit, other), (strip, another) = (read_clip(name) for name in ("reel", "orbit", "strip"))
-    scorer = open_scorer(METRICS, "models=shapes")
+    scorer = open_scorer(METRICS_OPTION, "models=shapes")
 
     def compute_offline_score(film: bytes | list[bytes], prompt: str, metric: str = "vqascore") -> float:
         (score,) = scorer.score_table([film], [prompt], metric).column("score").to_pylist()
@@ -263,7 +269,9 @@ def test_unirls_own_client_gets_rewards_of_the_videos_that_it_encodes(service: R
     answer = client.compute_rewards(request)
     assert request.videos is not None
     sent = base64.b64decode(remote._encode_video_b64(request.videos[0], fps=spec.video_fps))
-    (expected,) = open_scorer(METRICS, "models=shapes").score_table([sent], [text], "vqascore")["score"].to_pylist()
+    (expected,) = (
+        open_scorer(METRICS_OPTION, "models=shapes").score_table([sent], [text], "vqascore")["score"].to_pylist()
+    )
     assert answer.successes == [True, False]
     assert answer.component_rewards["vqascore"][0] == pytest.approx(expected, abs=1e-5)
 
@@ -395,4 +403,4 @@ def test_a_service_that_is_stopped_under_load_answers_all_requests_first(tmp_pat
 
 def test_a_public_host_without_a_token_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLUMBLINE_TOKEN", "")
-    assert "PLUMBLINE_TOKEN" in refusal("serve", "models=shapes", METRICS, "host=0.0.0.0")
+    assert "PLUMBLINE_TOKEN" in refusal("serve", "models=shapes", METRICS_OPTION, "host=0.0.0.0")

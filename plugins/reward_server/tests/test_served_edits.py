@@ -19,8 +19,8 @@ from tests.commands import config_of, printed
 from tests.serving import ROOT, Running, run_service
 
 EDITS_FOLDER = ROOT / "assets" / "shapes_edits"
-METRICS = "metric=[source_ssim,saturation]"
-COUNT = 3
+METRICS_OPTION = "metric=[source_ssim,saturation]"
+N_EDITS = 3
 
 
 class Edit(NamedTuple):
@@ -62,14 +62,14 @@ def sweep_edits(folder: Path) -> list[Edit]:
     words = [
         "sweep=shapes_edits",
         "metric=[source_ssim]",
-        f"benchmark.limit={COUNT}",
+        f"benchmark.limit={N_EDITS}",
         "cluster=here",
         f"store={folder}/store",
     ]
     scores = run_config(config_of("sweep", *words)).results.read_scores().to_pandas()
     ssim = scores[scores.generator == "scissors"].set_index("image_id").score
     texts = {row["prompt_id"]: row["text"] for row in pq.read_table(EDITS_FOLDER / "prompts.parquet").to_pylist()}
-    rows = pq.read_table(EDITS_FOLDER / "images" / "scissors" / "00000.parquet").slice(0, COUNT).to_pylist()
+    rows = pq.read_table(EDITS_FOLDER / "images" / "scissors" / "00000.parquet").slice(0, N_EDITS).to_pylist()
     return [Edit(row["image"], row["source"], texts[row["prompt_id"]], ssim[row["image_id"]]) for row in rows]
 
 
@@ -77,14 +77,14 @@ def sweep_edits(folder: Path) -> list[Edit]:
 def edit_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EditService]:
     folder = tmp_path_factory.mktemp("edited")
     edits = sweep_edits(folder)
-    words = [METRICS, "reward=source_ssim", "limits.max_pixels=200000", "gather_seconds=0"]
+    words = [METRICS_OPTION, "reward=source_ssim", "limits.max_pixels=200000", "gather_seconds=0"]
     with run_service(folder / "log", *words) as service:
         yield EditService(service, edits)
 
 
 def test_our_wire_returns_the_sweeps_scores_for_json_and_parts(edit_service: EditService) -> None:
     edits = edit_service.edits
-    assert len(set(edit_service.scores)) == COUNT
+    assert len(set(edit_service.scores)) == N_EDITS
     for sources in ([encode_base64(edit.source) for edit in edits], [[encode_base64(edit.source)] for edit in edits]):
         reply = edit_service.post_ours(sources, ["source_ssim", "saturation"])
         assert [row["source_ssim"] for row in reply["scores"]] == edit_service.scores and not any(reply["errors"])

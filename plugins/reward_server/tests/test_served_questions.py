@@ -22,11 +22,11 @@ from tests.signs import draw_sign
 
 pytest.importorskip("plumbline.plugins.third_party_benchmarks", reason="GenEval2 comes with this plugin")
 
-COUNT = 8
+N_PROMPTS = 8
 METRICS = ("geneval2", "geneval2_am")
 VQA_LIST = [["How many circles are in the image?", "one"], ["Are there any circles in the image?", "Yes"]]
 """Questions about each prompt in the question pack."""
-WRITTEN_PROMPTS = 2
+N_WRITTEN_PROMPTS = 2
 """Number of prompts whose questions a sweep has already written to the service's store."""
 WRITER_REPLY = "About circle (shape):\nQ: is there a circle?\nChoices: yes, no\nA: yes"
 
@@ -48,7 +48,7 @@ class QuestionService(NamedTuple):
     def encode_images(self) -> list[str]:
         return [base64.b64encode(pair.image).decode() for pair in self.pairs]
 
-    def post_ours(self, metrics: list[str], questions: list[Any] | None, count: int = COUNT) -> Any:
+    def post_ours(self, metrics: list[str], questions: list[Any] | None, count: int = N_PROMPTS) -> Any:
         texts = [pair.prompt for pair in self.pairs[:count]]
         form = {"images": self.encode_images()[:count], "prompts": texts, "metrics": metrics}
         return self.post("/score", form | ({} if questions is None else {"questions": questions}))
@@ -58,9 +58,9 @@ class QuestionService(NamedTuple):
 def question_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuestionService]:
     folder, writer = tmp_path_factory.mktemp("asked"), Server()
     writer.script = lambda number, body: make_completion(WRITER_REPLY)
-    bench, half = write_benchmark(folder / "bench", ("atlas",), COUNT), folder / "half.jsonl"
-    questions, pack = write_geneval2(folder / "all.jsonl", COUNT), "question_pack=geneval2"
-    write_geneval2(half, COUNT // 2)
+    bench, half = write_benchmark(folder / "bench", ("atlas",), N_PROMPTS), folder / "half.jsonl"
+    questions, pack = write_geneval2(folder / "all.jsonl", N_PROMPTS), "question_pack=geneval2"
+    write_geneval2(half, N_PROMPTS // 2)
     given = [f"metric=[{','.join(METRICS)}]", f"benchmark.questions={questions}", f"benchmark.{pack}"]
     llm = {"endpoint": writer.url, "checkpoint": "m", "key_variable": KEY_VARIABLE}
     model = ["model@models.llm=api", *(f"models.llm.{name}={value}" for name, value in llm.items())]
@@ -69,11 +69,13 @@ def question_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quest
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(KEY_VARIABLE, KEY)
         scores = run_benchmark(bench, folder / "store", *given).scores
-        run_benchmark(bench, folder / "store", "metric=[gecko_baseline]", f"benchmark.limit={WRITTEN_PROMPTS}", *model)
-        order = [row["image_id"] for row in images("atlas", COUNT)]
+        run_benchmark(
+            bench, folder / "store", "metric=[gecko_baseline]", f"benchmark.limit={N_WRITTEN_PROMPTS}", *model
+        )
+        order = [row["image_id"] for row in images("atlas", N_PROMPTS)]
         swept = {name: rows.set_index("image_id").score[order].tolist() for name, rows in scores.groupby("metric")}
         with run_service(folder / "log", *words, *model) as service:
-            yield QuestionService(service, writer, pack_pairs(COUNT), swept)
+            yield QuestionService(service, writer, pack_pairs(N_PROMPTS), swept)
     writer.close()
 
 
@@ -92,11 +94,11 @@ def test_a_reward_that_needs_questions_passes_all_checks(question_service: Quest
 def test_questions_from_requests_and_from_the_pack_lead_to_the_sweeps_exact_scores(
     question_service: QuestionService,
 ) -> None:
-    listed = question_service.post_ours([*METRICS], [VQA_LIST] * COUNT)
+    listed = question_service.post_ours([*METRICS], [VQA_LIST] * N_PROMPTS)
     assert [row["geneval2"] for row in listed["scores"]] == question_service.swept["geneval2"]
     assert [row["geneval2_am"] for row in listed["scores"]] == question_service.swept["geneval2_am"]
     packed = question_service.post_ours([*METRICS], None)
-    half = COUNT // 2
+    half = N_PROMPTS // 2
     assert packed["scores"] == [*listed["scores"][:half], *[{"geneval2": None, "geneval2_am": None}] * half]
     assert {error["geneval2"]["kind"] for error in packed["errors"][half:]} == {"no_questions"}
 
@@ -119,15 +121,15 @@ def test_questions_are_read_from_flow_factorys_columns(question_service: Questio
         "video": None,
     }
     sent |= {"condition_images": None, "condition_videos": None}
-    column = [json.dumps(VQA_LIST)] * COUNT
-    for kwargs in ({"vqa_list": column}, {"metadata": [json.dumps({"vqa_list": VQA_LIST})] * COUNT}):
+    column = [json.dumps(VQA_LIST)] * N_PROMPTS
+    for kwargs in ({"vqa_list": column}, {"metadata": [json.dumps({"vqa_list": VQA_LIST})] * N_PROMPTS}):
         assert question_service.post("/compute", sent | {"kwargs": kwargs}) == {
             "rewards": question_service.swept["geneval2"]
         }
     assert "image 4: no_questions" in question_service.post("/compute", sent | {"kwargs": None})["error"]
     assert (
         "image 0: no_questions"
-        in question_service.post("/compute", sent | {"kwargs": {"vqa_list": ["[]"] * COUNT}})["error"]
+        in question_service.post("/compute", sent | {"kwargs": {"vqa_list": ["[]"] * N_PROMPTS}})["error"]
     )
 
 
@@ -212,7 +214,7 @@ def test_equal_images_with_different_questions_are_scored_separately(question_se
 
 def run_step(question_service: QuestionService, generator: str) -> int:
     """Send each prompt twice in one request. Return the number of requests that the question writer has received."""
-    pairs = pack_pairs(COUNT, (generator,)) * 2
+    pairs = pack_pairs(N_PROMPTS, (generator,)) * 2
     form = {"images": [base64.b64encode(pair.image).decode() for pair in pairs]}
     form |= {"prompts": [pair.prompt for pair in pairs], "metrics": ["gecko_baseline"]}
     answers = question_service.post("/score", form)
@@ -224,7 +226,9 @@ def test_questions_about_a_prompt_are_written_only_once(question_service: Questi
     """Questions are written once per prompt, and replicas use the questions that a sweep has written."""
     before = len(question_service.writer.bodies)
     assert (
-        run_step(question_service, "atlas") == run_step(question_service, "flint") == before + COUNT - WRITTEN_PROMPTS
+        run_step(question_service, "atlas")
+        == run_step(question_service, "flint")
+        == before + N_PROMPTS - N_WRITTEN_PROMPTS
     )
 
 

@@ -12,10 +12,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from plumbline.plugins.reward_server.wires.unpickle import MAX_DEPTH, MAX_KEY, MAX_OPCODES, RefusedPickle, unpickle
+from plumbline.plugins.reward_server.wires.unpickle import (
+    MAX_DEPTH,
+    MAX_KEY_LENGTH,
+    MAX_OPCODES,
+    RefusedPickle,
+    unpickle,
+)
 
 JPEG = b"\xff\xd8\xff\xe0" + bytes(range(256)) + b"\xff\xd9"
-PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
+PICKLE_PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 
 numbers = st.one_of(st.booleans(), st.integers(-(2**80), 2**80), st.floats(allow_nan=False))
 scalars = st.one_of(st.none(), numbers, st.text(), st.binary())
@@ -31,14 +37,14 @@ plain = st.recursive(
 )
 
 
-@given(plain, st.sampled_from(PROTOCOLS))
+@given(plain, st.sampled_from(PICKLE_PROTOCOLS))
 def test_plain_values_are_read_as_pickle_reads_them(value: Any, protocol: int) -> None:
     encoded = pickle.dumps(value, protocol)
     assert repr(unpickle(encoded)) == repr(pickle.loads(encoded))
 
 
 @example(["", "", "", "0" * 26], 1)  # converted to bytes, and from bytes to an array
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=6), st.sampled_from(PROTOCOLS))
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=6), st.sampled_from(PICKLE_PROTOCOLS))
 def test_arrays_of_text_are_read_as_lists(texts: list[str], protocol: int) -> None:
     array = np.array(texts, dtype=str)
     for part in [array, *np.array_split(array, 2), array[::2]]:
@@ -48,14 +54,14 @@ def test_arrays_of_text_are_read_as_lists(texts: list[str], protocol: int) -> No
 
 def test_arrays_of_bytes_and_of_another_byte_order_are_read() -> None:
     for array in (np.array([b"a", b"longer"]), np.array(["ä", "longer"], dtype=">U6"), np.array([], dtype="U1")):
-        assert all(unpickle(pickle.dumps(array, protocol)) == array.tolist() for protocol in PROTOCOLS)
+        assert all(unpickle(pickle.dumps(array, protocol)) == array.tolist() for protocol in PICKLE_PROTOCOLS)
 
 
 def make_payload(prompts: Any) -> dict[str, Any]:
     return {"images": [JPEG, JPEG[:-2]], "prompts": prompts, "metadata": {"step": 3, "tag": ("a", None, 0.5)}}
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", PICKLE_PROTOCOLS)
 def test_payloads_of_trainers_are_read(protocol: int) -> None:
     """verl-omni sends lists, and flow_grpo sends a slice of a NumPy array."""
     prompts = ["a red circle", "two blue squares"]
@@ -79,7 +85,7 @@ class CustomObject:
 
 
 def make_exploits(marker: Path) -> dict[str, bytes]:
-    """Return pickles that would write the marker file, or at least create an object, if they were loaded."""
+    """Return pickles, by name, that would write the marker file or at least create an object if they were loaded."""
     touch = f"touch {marker}"
     named = {
         "system": CallOnUnpickle(os.system, touch),
@@ -103,7 +109,7 @@ def make_exploits(marker: Path) -> dict[str, bytes]:
     dumped = {
         f"{name} {protocol}": pickle.dumps(make_payload([value]), protocol)
         for name, value in named.items()
-        for protocol in PROTOCOLS
+        for protocol in PICKLE_PROTOCOLS
     }
     shell = touch.encode()
     return dumped | {
@@ -146,10 +152,10 @@ def test_the_exploits_succeed_with_the_standard_pickle_module(tmp_path: Path) ->
     assert marker.exists()
 
 
-TEXT = b"X\xe8\x03\0\0" + b"x" * 1000
-ENCODED = b"0c_codecs\nencode\nh\x01X\x06\0\0\0latin1\x86R"
-DATA = b"B\xa0\x0f\0\0" + b"x\0\0\0" * 1000
-SCALAR = b"0cnumpy._core.multiarray\nscalar\ncnumpy\ndtype\nX\x05\0\0\0U1000K\0K\x01\x87Rh\x01\x86R"
+TEXT_OPCODES = b"X\xe8\x03\0\0" + b"x" * 1000
+ENCODED_OPCODES = b"0c_codecs\nencode\nh\x01X\x06\0\0\0latin1\x86R"
+DATA_OPCODES = b"B\xa0\x0f\0\0" + b"x\0\0\0" * 1000
+SCALAR_OPCODES = b"0cnumpy._core.multiarray\nscalar\ncnumpy\ndtype\nX\x05\0\0\0U1000K\0K\x01\x87Rh\x01\x86R"
 HUGE_PICKLES = {
     "deep lists": b"]" * 1000 + b"a" * 999 + b".",
     "deep tuples": b"(" * 100 + b"t" * 100 + b".",
@@ -160,9 +166,15 @@ HUGE_PICKLES = {
     "bytes that are not there": b"\x8e" + (2**62).to_bytes(8, "little") + b"x.",
     "digits": b"I" + b"9" * 10_000 + b"\n.",
     "keys that collide": pickle.dumps({key * (2**61 - 1): None for key in range(100)}),
-    "a long key": pickle.dumps({"x" * (MAX_KEY + 1): None}),
-    "bytes that are encoded twice": b"(" + TEXT + b"q\x01" + ENCODED + b"h\x01" + ENCODED + b"l.",
-    "an array that is read twice": b"(" + DATA + b"q\x01" + SCALAR + b"h\x01" + SCALAR + b"l.",
+    "a long key": pickle.dumps({"x" * (MAX_KEY_LENGTH + 1): None}),
+    "bytes that are encoded twice": b"("
+    + TEXT_OPCODES
+    + b"q\x01"
+    + ENCODED_OPCODES
+    + b"h\x01"
+    + ENCODED_OPCODES
+    + b"l.",
+    "an array that is read twice": b"(" + DATA_OPCODES + b"q\x01" + SCALAR_OPCODES + b"h\x01" + SCALAR_OPCODES + b"l.",
     "nothing": b"",
     "no end": b"\x80\x04N",
     "two": b"N.N.",
@@ -217,7 +229,7 @@ def assert_plain_or_refused(encoded: bytes) -> None:
 
 @given(st.data())
 def test_a_real_payload_with_corrupted_bytes_produces_a_plain_value_or_is_refused(data: st.DataObject) -> None:
-    encoded = bytearray(pickle.dumps(make_payload(np.array(["a", "bc"])), data.draw(st.sampled_from(PROTOCOLS))))
+    encoded = bytearray(pickle.dumps(make_payload(np.array(["a", "bc"])), data.draw(st.sampled_from(PICKLE_PROTOCOLS))))
     for _ in range(data.draw(st.integers(1, 3))):
         encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
     assert_plain_or_refused(bytes(encoded))

@@ -27,15 +27,15 @@ from tests.work import (
 )
 
 SERVED = Served({"align": "recipe-1", "brightness": "recipe-2"}, "align")
-IMAGE = base64.b64encode(b"an image").decode()
-FORM_MEDIA = "multipart/form-data; boundary=b"
+ENCODED_IMAGE = base64.b64encode(b"an image").decode()
+FORM_MEDIA_TYPE = "multipart/form-data; boundary=b"
 PART_HEAD = b'Content-Disposition: form-data; name="images"'
 LINEAR_PATTERNS = frozenset({r"^(?P<name>\w+)\*((?P<num>[0-9]+)\*?)?$", r"^(From |[\041-\071\073-\176]*:|[\t ])"})
 """Regular expressions in the standard library's `email` package that take linear time (they read a text once)."""
 
 
 def make_chat(text: str) -> bytes:
-    parts = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{IMAGE}"}}]
+    parts = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{ENCODED_IMAGE}"}}]
     return json.dumps({"messages": [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]}).encode()
 
 
@@ -48,35 +48,35 @@ def encode_json(value: Any) -> bytes:
 
 
 def make_form(**fields: Any) -> bytes:
-    return encode_json({"images": [IMAGE], "prompts": ["p"], **fields})
+    return encode_json({"images": [ENCODED_IMAGE], "prompts": ["p"], **fields})
 
 
 def make_unirl(*turns: Mapping[str, Any], **fields: Any) -> bytes:
     return encode_json({"requests": [{"history": [*turns], "required_rewards": ["align"], **fields}]})
 
 
-TURN = {"text": "p", "image_b64": IMAGE}
+TURN = {"text": "p", "image_b64": ENCODED_IMAGE}
 BODIES: Mapping[str, tuple[str, str, Callable[[int], bytes]]] = {
-    "score images": ("score", "", lambda n: make_form(images=[IMAGE] * n, prompts=["p"] * n)),
-    "score image": ("score", "", lambda n: make_form(images=[IMAGE * n])),
-    "score frames": ("score", "", lambda n: make_form(images=[[IMAGE] * n])),
+    "score images": ("score", "", lambda n: make_form(images=[ENCODED_IMAGE] * n, prompts=["p"] * n)),
+    "score image": ("score", "", lambda n: make_form(images=[ENCODED_IMAGE * n])),
+    "score frames": ("score", "", lambda n: make_form(images=[[ENCODED_IMAGE] * n])),
     "score prompt": ("score", "", lambda n: make_form(prompts=["p" * n])),
     "score metrics": ("score", "", lambda n: make_form(metrics=["align"] * n)),
     "score metric": ("score", "", lambda n: make_form(metrics=["align" * n])),
     "score questions": ("score", "", lambda n: make_form(questions=[[["Is it?", "Yes"]] * n])),
-    "score sources": ("score", "", lambda n: make_form(sources=[[IMAGE] * n])),
+    "score sources": ("score", "", lambda n: make_form(sources=[[ENCODED_IMAGE] * n])),
     "score unknown fields": ("score", "", lambda n: make_form(**{f"x{place}": 1 for place in range(n)})),
     "score depth": ("score", "", lambda n: b"[" * n + b"]" * n),
-    "parts": ("score", FORM_MEDIA, lambda n: join_parts(*[PART_HEAD + b"\r\n\r\nx"] * n)),
-    "part": ("score", FORM_MEDIA, lambda n: join_parts(PART_HEAD + b"\r\n\r\n" + b"\r\n--" * n)),
-    "part head": ("score", FORM_MEDIA, lambda n: join_parts(b"content-disposition:" * n + b"\r\n\r\nx")),
-    "part head parameters": ("score", FORM_MEDIA, lambda n: join_parts(PART_HEAD + b";" * n + b"\r\n\r\nx")),
+    "parts": ("score", FORM_MEDIA_TYPE, lambda n: join_parts(*[PART_HEAD + b"\r\n\r\nx"] * n)),
+    "part": ("score", FORM_MEDIA_TYPE, lambda n: join_parts(PART_HEAD + b"\r\n\r\n" + b"\r\n--" * n)),
+    "part head": ("score", FORM_MEDIA_TYPE, lambda n: join_parts(b"content-disposition:" * n + b"\r\n\r\nx")),
+    "part head parameters": ("score", FORM_MEDIA_TYPE, lambda n: join_parts(PART_HEAD + b";" * n + b"\r\n\r\nx")),
     "part names": (
         "score",
-        FORM_MEDIA,
+        FORM_MEDIA_TYPE,
         lambda n: join_parts(*(b"%s.%d\r\n\r\nx" % (PART_HEAD[:-1], m) for m in range(n))),
     ),
-    "boundary": ("score", FORM_MEDIA + "b" * 200_000, lambda n: join_parts(b"x" * n)),
+    "boundary": ("score", FORM_MEDIA_TYPE + "b" * 200_000, lambda n: join_parts(b"x" * n)),
     "unirl requests": (
         "unirl",
         "",
@@ -88,12 +88,12 @@ BODIES: Mapping[str, tuple[str, str, Callable[[int], bytes]]] = {
     "unirl reward": ("unirl", "", lambda n: make_unirl(TURN, required_rewards=["align" * n])),
     "unirl metadata": ("unirl", "", lambda n: make_unirl(TURN, metadata={"vqa_list": [["Is it?", "Yes"]] * n})),
     "unirl identity": ("unirl", "", lambda n: make_unirl(TURN, sample_id="s" * n, group_id="g" * n)),
-    "compute images": ("flow_factory", "", lambda n: encode_json({"prompt": ["p"] * n, "image": [IMAGE] * n})),
-    "compute frames": ("flow_factory", "", lambda n: encode_json({"prompt": ["p"], "video": [[IMAGE] * n]})),
+    "compute images": ("flow_factory", "", lambda n: encode_json({"prompt": ["p"] * n, "image": [ENCODED_IMAGE] * n})),
+    "compute frames": ("flow_factory", "", lambda n: encode_json({"prompt": ["p"], "video": [[ENCODED_IMAGE] * n]})),
     "compute columns": (
         "flow_factory",
         "",
-        lambda n: encode_json({"prompt": ["p"], "image": [IMAGE], "kwargs": {f"x{m}": [1] for m in range(n)}}),
+        lambda n: encode_json({"prompt": ["p"], "image": [ENCODED_IMAGE], "kwargs": {f"x{m}": [1] for m in range(n)}}),
     ),
     "chat caption": ("openai_chat", "", lambda n: make_chat("Text Caption: [" + "x" * n + "]")),
     "chat captions": ("openai_chat", "", lambda n: make_chat("Text Caption: [x] " * n + ".")),
@@ -111,29 +111,29 @@ def read(wire: str, media: str, body: bytes) -> None:
         chosen.read(chosen.parse(body, media or "application/json"), SERVED)
 
 
-EXAMPLES: Mapping[Any, bytes] = {
+EXAMPLE_FORMS: Mapping[Any, bytes] = {
     ScoreForm: make_form(),
     RequestsForm: make_unirl(TURN),
-    ComputeForm: encode_json({"prompt": ["p"], "image": [IMAGE]}),
+    ComputeForm: encode_json({"prompt": ["p"], "image": [ENCODED_IMAGE]}),
     ChatForm: make_chat("p"),
 }
 """Example request body for each form that the service reads."""
-FORMS = {wire.form: wire.name for wire in WIRES if wire.form is not None}
-FIELDS = [(form, parts) for form in FORMS for parts in list_field_paths(form)]
+WIRE_BY_FORM = {wire.form: wire.name for wire in WIRES if wire.form is not None}
+FORM_FIELDS = [(form, parts) for form in WIRE_BY_FORM for parts in list_field_paths(form)]
 
 
 @pytest.mark.parametrize("shape", LONG)
-@pytest.mark.parametrize(("form", "parts"), FIELDS, ids=[".".join(map(str, parts)) for _, parts in FIELDS])
+@pytest.mark.parametrize(("form", "parts"), FORM_FIELDS, ids=[".".join(map(str, parts)) for _, parts in FORM_FIELDS])
 def test_doubling_any_value_of_any_field_at_most_doubles_the_work(form: Any, parts: FieldPath, shape: str) -> None:
     """The fields are taken from the forms, so new fields are included automatically."""
-    example, wire = EXAMPLES[form], FORMS[form]
+    example, wire = EXAMPLE_FORMS[form], WIRE_BY_FORM[form]
     assert_linear(
         lambda n: set_field(example, parts, LONG[shape](n)), lambda body: read(wire, "", body), LINEAR_PATTERNS
     )
 
 
 def test_the_security_page_states_a_limit_for_every_field() -> None:
-    assert len(FIELDS) > 20 and not find_fields_without_limit([*FORMS])
+    assert len(FORM_FIELDS) > 20 and not find_fields_without_limit([*WIRE_BY_FORM])
 
 
 def test_looking_up_a_name_takes_the_same_work_at_any_length() -> None:

@@ -51,7 +51,7 @@ class ComputeForm:
     """Further columns. If the metric uses questions that are sent with images, `vqa_list` or `metadata` is read."""
 
 
-COMPUTE_FORM = TypeAdapter(ComputeForm)
+COMPUTE_FORM_ADAPTER = TypeAdapter(ComputeForm)
 
 
 class FlowFactoryWire(JsonWire):
@@ -63,7 +63,7 @@ class FlowFactoryWire(JsonWire):
     purpose = "Flow-Factory's remote reward: one number per image, or an error for all."
 
     def read(self, document: Any, served: Served) -> list[ScoreRequest]:
-        form = read_form(COMPUTE_FORM, document)
+        form = read_form(COMPUTE_FORM_ADAPTER, document)
         if bool(form.image) == bool(form.video):
             raise BadRequest("expected either `image` or `video`, found both or neither")
         images = [[image] for image in form.image] if form.image else form.video or []
@@ -111,7 +111,7 @@ def _list_sources(form: ComputeForm, images: int) -> list[list[str]]:
 
 
 def _list_questions(columns: Mapping[str, Any], images: int) -> list[Any]:
-    """Return the list of questions for each image, or None for images without one."""
+    """Return the list of questions for each image; the entry is None for an image without questions."""
     name = next((name for name in ("vqa_list", "metadata") if columns.get(name) is not None), None)
     if name is None:
         return [None] * images

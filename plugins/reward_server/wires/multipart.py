@@ -5,11 +5,11 @@ from email.parser import BytesHeaderParser
 
 from plumbline.operators.base.errors import PlumblineError
 
-MULTIPART = "multipart/form-data"
+MULTIPART_MEDIA_TYPE = "multipart/form-data"
 MAX_PARTS = 10_000
-MAX_PART_HEAD = 1000
+MAX_PART_HEAD_BYTES = 1000
 """Maximum size in bytes of a multipart part's headers; some versions of Python parse headers in quadratic time."""
-MAX_BOUNDARY = 70
+MAX_BOUNDARY_CHARACTERS = 70
 """Maximum number of characters in a boundary (RFC 2046, section 5.1.1)."""
 HEADER_PARSER = BytesHeaderParser()
 
@@ -26,10 +26,11 @@ def read_multipart(body: bytes, media: str) -> dict[str, list[bytes]]:
         raise BrokenMultipart(f"expected a closing boundary after at most {MAX_PARTS} parts, found none")
     contents: dict[str, list[bytes]] = {}
     for number, part in enumerate(parts):
-        end = part.find(b"\r\n\r\n", 0, MAX_PART_HEAD)
+        end = part.find(b"\r\n\r\n", 0, MAX_PART_HEAD_BYTES)
         if end < 0:
             raise BrokenMultipart(
-                f"part {number}: expected headers of at most {MAX_PART_HEAD} bytes and an empty line, found no end"
+                f"part {number}: expected headers of at most {MAX_PART_HEAD_BYTES} bytes and an empty line, "
+                "found no end"
             )
         contents.setdefault(_read_name(part[:end], number), []).append(part[end + 4 :])
     return contents
@@ -38,11 +39,12 @@ def read_multipart(body: bytes, media: str) -> dict[str, list[bytes]]:
 def _read_boundary(media: str) -> bytes:
     """Return the boundary that the Content-Type declares."""
     header = Message()
-    header["Content-Type"] = media[:MAX_PART_HEAD]
+    header["Content-Type"] = media[:MAX_PART_HEAD_BYTES]
     boundary = header.get_param("boundary")
-    if not isinstance(boundary, str) or not 0 < len(boundary) <= MAX_BOUNDARY or not boundary.isascii():
+    if not isinstance(boundary, str) or not 0 < len(boundary) <= MAX_BOUNDARY_CHARACTERS or not boundary.isascii():
         raise BrokenMultipart(
-            f"expected Content-Type: {MULTIPART}; boundary=... of at most {MAX_BOUNDARY} characters, found no boundary"
+            f"expected Content-Type: {MULTIPART_MEDIA_TYPE}; boundary=... of at most {MAX_BOUNDARY_CHARACTERS} "
+            "characters, found no boundary"
         )
     return boundary.encode()
 

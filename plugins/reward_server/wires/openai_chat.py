@@ -42,10 +42,10 @@ REPLY_FORMAT = "Alignment Score (1-5): {0!r}\nFinal Score: {0!r}"
 """Reply that contains the number in the forms that both clients look for. Of verl-omni's axes, coherence and style are
 left out.
 """
-MAX_ROUNDING = 1e-6
+MAX_ROUNDING_ERROR = 1e-6
 """Allowed rounding error of rewards, which must be between 0 and 1."""
-RATING = re.compile(r"Final Score:\s*([1-5](?:\.\d+)?)")
-MISSING_RATING = RowError("unreadable_reply", "the reply has no rating after `Final Score:`")
+RATING_PATTERN = re.compile(r"Final Score:\s*([1-5](?:\.\d+)?)")
+MISSING_RATING_ERROR = RowError("unreadable_reply", "the reply has no rating after `Final Score:`")
 
 
 @checked(frozen=True)
@@ -63,7 +63,7 @@ class ChatForm:
     messages: list[Message]
 
 
-CHAT_FORM = TypeAdapter(ChatForm)
+CHAT_FORM_ADAPTER = TypeAdapter(ChatForm)
 
 
 class OpenAiChatWire(JsonWire):
@@ -76,7 +76,7 @@ class OpenAiChatWire(JsonWire):
     images_per_request = 1
 
     def read(self, document: Any, served: Served) -> list[ScoreRequest]:
-        contents = [message.content for message in read_form(CHAT_FORM, document).messages]
+        contents = [message.content for message in read_form(CHAT_FORM_ADAPTER, document).messages]
         parts = [part for content in contents if isinstance(content, list) for part in content]
         images = [part.get("image_url") for part in parts if part.get("type") == "image_url"]
         texts = [str(part.get("text")) for part in parts if part.get("type") == "text"]
@@ -92,7 +92,7 @@ class OpenAiChatWire(JsonWire):
         if (refusal := self.refuse_missing(answers)) is not None:
             return refusal
         (reward,) = collect_rewards(answers, served)
-        if not -MAX_ROUNDING <= reward <= 1 + MAX_ROUNDING:
+        if not -MAX_ROUNDING_ERROR <= reward <= 1 + MAX_ROUNDING_ERROR:
             return self.refuse(422, f"a rating from 1 to 5 needs a reward from 0 to 1, got {served.reward} {reward:g}")
         message = {"role": "assistant", "content": REPLY_FORMAT.format(1 + 4 * min(max(reward, 0.0), 1.0))}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
@@ -117,8 +117,8 @@ class OpenAiChatWire(JsonWire):
         return json.dumps({"model": "", "messages": [{"role": "user", "content": content}]}).encode()
 
     def parse_reply(self, document: Any, requests: Sequence[ScoreRequest]) -> Answers:
-        rating = RATING.search(document["choices"][0]["message"]["content"])
-        answer = MetricAnswer((float(rating[1]) - 1) / 4) if rating else MetricAnswer(None, MISSING_RATING)
+        rating = RATING_PATTERN.search(document["choices"][0]["message"]["content"])
+        answer = MetricAnswer((float(rating[1]) - 1) / 4) if rating else MetricAnswer(None, MISSING_RATING_ERROR)
         return [dict.fromkeys(request.metrics, answer) for request in requests]
 
 

@@ -26,15 +26,15 @@ from plumbline.plugins.reward_server.wires.wire import (
     require_same_length,
 )
 
-PICKLE_MEDIA = "application/octet-stream"
+PICKLE_MEDIA_TYPE = "application/octet-stream"
 
 
 class PickledWire(Wire):
-    """Wire for POST / with pickled {images, prompts} -> pickled {scores, outputs}, or {error}."""
+    """Wire for POST / with pickled {images, prompts[, ref_images]} -> pickled {scores, outputs}, or {error}."""
 
     name = "pickled"
     path = "/"
-    media = PICKLE_MEDIA
+    media = PICKLE_MEDIA_TYPE
     purpose = (
         "verl-omni's and flow_grpo's scorers: a pickle of plain values, one number per image, or an error for all."
     )
@@ -92,4 +92,4 @@ class EditR1Wire(PickledWire):
 
 
 def _make_reply(value: Any, status: int) -> Reply:
-    return Reply(status, pickle.dumps(value, protocol=2), PICKLE_MEDIA)  # every Python 3 reads protocol 2
+    return Reply(status, pickle.dumps(value, protocol=2), PICKLE_MEDIA_TYPE)  # every Python 3 reads protocol 2

@@ -56,11 +56,11 @@ class ScoreReply:
     """Digests, by metric, of everything that affects the metric's score except the image and the prompt."""
 
 
-SCORE_FORM = TypeAdapter(ScoreForm)
+SCORE_FORM_ADAPTER = TypeAdapter(ScoreForm)
 
 
 class ScoreWire(JsonWire):
-    """Wire for POST /score {images, prompts, metrics} -> {scores, errors, recipes}."""
+    """Wire for POST /score {images, prompts, metrics, questions, sources} -> {scores, errors, recipes}."""
 
     name = "score"
     path = "/score"
@@ -72,7 +72,7 @@ class ScoreWire(JsonWire):
     gives_rewards = False
 
     def read(self, document: Any, served: Served) -> list[ScoreRequest]:
-        form = read_form(SCORE_FORM, document)
+        form = read_form(SCORE_FORM_ADAPTER, document)
         count = len(form.images)
         require_same_length(count, len(form.prompts))
         metrics = served.resolve_metrics(form.metrics)

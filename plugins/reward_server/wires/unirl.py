@@ -36,7 +36,7 @@ from plumbline.plugins.reward_server.wires.wire import (
     require_single_image,
 )
 
-NO_IMAGE = RowError(
+NO_IMAGE_ERROR = RowError(
     "missing_image", "the last turn has no image_b64, video_b64 or video_path; send an image or a video"
 )
 
@@ -83,12 +83,12 @@ class RewardForm:
 
 @checked(frozen=True)
 class RequestsForm:
-    """A batch of samples."""
+    """A request: a batch of samples, each with the rewards to compute for it."""
 
     requests: list[RewardForm]
 
 
-REQUESTS_FORM = TypeAdapter(RequestsForm)
+REQUESTS_FORM_ADAPTER = TypeAdapter(RequestsForm)
 
 
 class UniRlWire(JsonWire):
@@ -105,7 +105,8 @@ class UniRlWire(JsonWire):
 
     def read(self, document: Any, served: Served) -> list[ScoreRequest]:
         return [
-            _read_sample(form, served, place) for place, form in enumerate(read_form(REQUESTS_FORM, document).requests)
+            _read_sample(form, served, place)
+            for place, form in enumerate(read_form(REQUESTS_FORM_ADAPTER, document).requests)
         ]
 
     def answer(self, requests: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
@@ -154,7 +155,7 @@ def _read_sample(form: RewardForm, served: Served, place: int) -> ScoreRequest:
     identity = {name: value for name in IDENTITY_FIELDS if (value := getattr(form, name)) is not None} or None
     request = ScoreRequest((), last.text if last else "", metrics, questions=questions, identity=identity)
     if last is None or not last.media():
-        return request._replace(error=NO_IMAGE)
+        return request._replace(error=NO_IMAGE_ERROR)
     if last.video_b64 is not None and last.video_path is not None:
         raise BadRequest(f"requests.{place}: expected video_b64 or video_path, found both")
     request = request._replace(sources=_decode_sources(form.history, place))
@@ -173,7 +174,10 @@ def _decode_sources(history: Sequence[Turn], place: int) -> tuple[bytes, ...]:
 
 
 def _make_identity(request: ScoreRequest, served: Served) -> dict[str, Any]:
-    """Return the sample's ids and, if a single reward is requested, the reward's recipe as `scorer_version`."""
+    """Return fields of the reply: the sample's ids, and `scorer_version`.
+
+    For a single reward, with or without its parts, `scorer_version` is the digest of its recipe; otherwise it is None.
+    """
     first, others = request.metrics[:1], set(request.metrics[1:])
     version = served.metrics[first[0]] if first and others <= set(served.metrics_to_compute(first)) else None
     return {**(request.identity or {}), "scorer_version": version}

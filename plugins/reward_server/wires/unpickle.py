@@ -11,7 +11,7 @@ MAX_OPCODES = 200_000
 """Maximum number of opcodes; a request with a thousand images has about ten thousand."""
 MAX_DEPTH = 16
 """Maximum nesting depth of containers."""
-MAX_KEY = 1000
+MAX_KEY_LENGTH = 1000
 """Maximum number of characters or bytes in a dict key. Comparing equal keys takes time proportional to their length."""
 MAX_STRINGS = 100_000
 """Maximum number of strings in a NumPy array."""
@@ -22,7 +22,10 @@ class RefusedPickle(PlumblineError):
 
 
 class _Name(NamedTuple):
-    """Name of a function or class in a pickle. NAMES lists the accepted names, and CALLS their replacements."""
+    """Name of a function or class in a pickle. FUNCTION_BY_NAME lists the accepted names.
+
+    REPLACEMENT_FUNCTIONS lists the functions that are called instead.
+    """
 
     module: str
     name: str
@@ -55,8 +58,8 @@ class Strings(list[str | bytes]):
 def unpickle(encoded: bytes) -> Any:
     """Return the value of a pickle, in any protocol, that contains only plain values.
 
-    These are None, booleans, numbers, text, bytes, lists, tuples, dicts and NumPy strings, alone or in one-dimensional
-    arrays.
+    Plain values are None, booleans, numbers, text, bytes, lists, tuples, dicts and NumPy strings, alone or in
+    one-dimensional arrays.
 
     Raises RefusedPickle for anything else: other names and classes, a container that contains itself, more than
     MAX_OPCODES opcodes, or nesting deeper than MAX_DEPTH. CPython's `pickletools` documents the opcodes.
@@ -112,7 +115,7 @@ class _Reader:
         return self._require_plain(self.stack[0])
 
     def _require_plain(self, value: Any) -> Any:
-        """Return the value. Raise RefusedPickle if it is a name or dtype, or a tuple that contains one."""
+        """Return the value; raise RefusedPickle if it is a name or dtype, or a tuple that contains a name or dtype."""
         if isinstance(value, (_Name, _DType)) or id(value) in self.arguments:
             raise RefusedPickle("expected a pickle of plain values, found a bare name or type")
         return value
@@ -160,8 +163,8 @@ class _Reader:
             raise RefusedPickle("expected a dict and pairs of keys and values, found something else")
         if not all(isinstance(key, (str, bytes)) for key in keys):  # hashes of numbers can be made to collide
             raise RefusedPickle("expected a dict whose keys are text or bytes, found other keys")
-        if any(len(key) > MAX_KEY for key in keys):
-            raise RefusedPickle(f"expected a dict whose keys have at most {MAX_KEY} letters, found a longer one")
+        if any(len(key) > MAX_KEY_LENGTH for key in keys):
+            raise RefusedPickle(f"expected a dict whose keys have at most {MAX_KEY_LENGTH} letters, found a longer one")
         self._note_values(target, values)
         target.update(zip(keys, values[1::2], strict=True))
 
@@ -186,7 +189,7 @@ class _Reader:
         self._set(values)
 
     def _push_name(self, module: Any, name: Any) -> None:
-        if (module, name) not in NAMES:
+        if (module, name) not in FUNCTION_BY_NAME:
             raise RefusedPickle(
                 f"expected a pickle of plain values, found a name of another module ({str(module)[:40]!r}); "
                 "send text, bytes and lists"
@@ -198,7 +201,7 @@ class _Reader:
         if not isinstance(name, _Name) or type(arguments) is not tuple:
             raise RefusedPickle("expected a pickle of plain values, found a call")
         self._count_converted(*arguments)
-        result = CALLS[NAMES[name]](*arguments)
+        result = REPLACEMENT_FUNCTIONS[FUNCTION_BY_NAME[name]](*arguments)
         self.stack.append(self._track(result) if isinstance(result, Strings) else result)
 
     def _count_converted(self, *values: Any) -> None:
@@ -252,7 +255,7 @@ def _make_dtype(code: Any, align: Any, copy: Any) -> _DType:
 
 def _make_array(kind: Any, shape: Any, code: Any) -> Strings:
     """Return an empty array, to be filled by the opcode BUILD."""
-    if not isinstance(kind, _Name) or NAMES[kind] != "ndarray" or shape != (0,) or code != b"b":
+    if not isinstance(kind, _Name) or FUNCTION_BY_NAME[kind] != "ndarray" or shape != (0,) or code != b"b":
         raise RefusedPickle("expected a NumPy array, found another class")
     return Strings()
 
@@ -295,21 +298,21 @@ def _push_stack_name(reader: _Reader, _: Any) -> None:
     reader._push_name(module, name)
 
 
-_ARRAYS = ("numpy._core.multiarray", "numpy.core.multiarray")
-_NUMERIC = ("numpy._core.numeric", "numpy.core.numeric")
-NAMES: Mapping[tuple[Any, Any], str] = {
+_ARRAY_MODULES = ("numpy._core.multiarray", "numpy.core.multiarray")
+_NUMERIC_MODULES = ("numpy._core.numeric", "numpy.core.numeric")
+FUNCTION_BY_NAME: Mapping[tuple[Any, Any], str] = {
     ("_codecs", "encode"): "encode",
     ("__builtin__", "bytes"): "bytes",
     ("builtins", "bytes"): "bytes",
     ("numpy", "dtype"): "dtype",
     ("numpy", "ndarray"): "ndarray",
-    **{(module, "_reconstruct"): "reconstruct" for module in _ARRAYS},
-    **{(module, "scalar"): "scalar" for module in _ARRAYS},
-    **{(module, "_frombuffer"): "from_buffer" for module in _NUMERIC},
+    **{(module, "_reconstruct"): "reconstruct" for module in _ARRAY_MODULES},
+    **{(module, "scalar"): "scalar" for module in _ARRAY_MODULES},
+    **{(module, "_frombuffer"): "from_buffer" for module in _NUMERIC_MODULES},
 }
 """Names that a pickle may contain, because `pickle.dumps` uses them to write bytes and NumPy strings."""
 
-CALLS: Mapping[str, Callable[..., Any]] = {
+REPLACEMENT_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "encode": _encode_text,
     "bytes": _make_empty_bytes,
     "dtype": _make_dtype,

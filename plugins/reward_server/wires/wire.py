@@ -14,11 +14,11 @@ from pydantic_core import from_json
 
 from plumbline.operators.base.errors import PlumblineError, RowError, suggest
 from plumbline.operators.metrics.metric import get_direction
-from plumbline.operators.rewards.combination import REWARD, Reward
-from plumbline.plugins.reward_server.wires.multipart import MULTIPART, read_multipart
+from plumbline.operators.rewards.combination import REWARD_NAME, Reward
+from plumbline.plugins.reward_server.wires.multipart import MULTIPART_MEDIA_TYPE, read_multipart
 
-JSON = "application/json"
-SURROGATES = (b"\\ud", b"\\uD", b"\xed")
+JSON_MEDIA_TYPE = "application/json"
+SURROGATE_PREFIXES = (b"\\ud", b"\\uD", b"\xed")
 """First bytes of a surrogate (half of a character above U+FFFF) in JSON, escaped or raw. Pydantic rejects surrogates
 that are not in pairs.
 """
@@ -80,17 +80,17 @@ class Served(NamedTuple):
     metrics: Mapping[str, str]
     """Digests, by metric, of everything that affects the metric's score except the image and the prompt."""
     reward: str | None
-    """The metric, or REWARD, that is sent on wires with one number per image; None if several metrics are served and
-    none of them is configured as the reward.
+    """The metric, or the reward, that is sent on wires with one number per image; None if several metrics are served
+    and none of them is configured as the reward.
     """
     lower_is_better: frozenset[str] = frozenset()
     """Metrics for which a lower score is better."""
     unranked: frozenset[str] = frozenset()
     """Metrics for which neither a higher nor a lower score is better."""
     needs: Mapping[Need, frozenset[str]] = MappingProxyType({})
-    """Metrics that need each input; REWARD needs the inputs of all its parts."""
+    """Metrics that need each input; the reward needs the inputs of all its parts."""
     combination: Reward | None = None
-    """Combination of scores that defines REWARD. If it is set, `metrics` contains a digest for REWARD."""
+    """Combination of scores that defines the reward. If it is set, `metrics` contains a digest for the reward."""
     watched: tuple[str, ...] = ()
     """Metrics that the sentinel adds to every request for the reward."""
 
@@ -115,14 +115,14 @@ class Served(NamedTuple):
         return -score if metric in self.lower_is_better else score
 
     def metrics_to_compute(self, requested: Sequence[str]) -> tuple[str, ...]:
-        """Return the requested metrics with REWARD replaced by its parts."""
-        parts = {REWARD: self.combination.parts} if self.combination is not None else {}
+        """Return the requested metrics with the reward replaced by its parts."""
+        parts = {REWARD_NAME: self.combination.parts} if self.combination is not None else {}
         return tuple(dict.fromkeys(metric for name in requested for metric in parts.get(name, (name,))))
 
     def with_reward(self, answers: Mapping[str, MetricAnswer]) -> Mapping[str, MetricAnswer]:
-        """Add REWARD to an image's answers if they contain all of its parts.
+        """Return an image's answers by metric, including the reward if the answers contain all of its parts.
 
-        If a part is null, REWARD is null too, with the error of that part.
+        If a part is null, the reward is null too, with the error of that part.
         """
         if self.combination is None or not all(part in answers for part in self.combination.parts):
             return answers
@@ -130,12 +130,12 @@ class Served(NamedTuple):
         failed = [(name, part.error) for name, part in parts.items() if part.error is not None]
         if failed:
             name, error = min(failed, key=lambda part: part[1].retryable)
-            return {**answers, REWARD: MetricAnswer(None, error._replace(message=f"{name}: {error.message}"))}
+            return {**answers, REWARD_NAME: MetricAnswer(None, error._replace(message=f"{name}: {error.message}"))}
         scores = [part.score for part in parts.values() if part.score is not None]
-        return {**answers, REWARD: MetricAnswer(self.combination(scores))}
+        return {**answers, REWARD_NAME: MetricAnswer(self.combination(scores))}
 
     def resolve_metrics(self, names: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the requested metrics, with REWARD followed by its parts; None requests all metrics.
+        """Return the requested metrics, with the reward followed by its parts; None requests all metrics.
 
         Raises BadRequest if a metric is not served.
         """
@@ -158,7 +158,7 @@ class Reply(NamedTuple):
 
     status: int
     body: bytes
-    media: str = JSON
+    media: str = JSON_MEDIA_TYPE
 
 
 Answers = Sequence[Mapping[str, MetricAnswer]]
@@ -180,7 +180,7 @@ class Wire(ABC):
     names end with the image's index (such as `sources.0`), a list of lists of bytes.
     """
     reply_form: ClassVar[Any] = dict[str, Any]
-    media: ClassVar[str] = JSON
+    media: ClassVar[str] = JSON_MEDIA_TYPE
     """Content type of requests."""
     purpose: ClassVar[str]
     """Description of the wire in the OpenAPI document."""
@@ -268,7 +268,7 @@ class JsonWire(Wire):
     """A wire whose body is JSON, or multipart with one JSON part and other parts of bytes."""
 
     def parse(self, body: bytes, media: str) -> Any:
-        if not media.lower().startswith(MULTIPART):
+        if not media.lower().startswith(MULTIPART_MEDIA_TYPE):
             return _parse_json(body)
         parts = read_multipart(body, media)
         documents = [_parse_json(part) for part in parts.pop(REQUEST_PART, [])]
@@ -281,7 +281,7 @@ class JsonWire(Wire):
 
 
 def _group_parts(parts: Mapping[str, Sequence[bytes]]) -> dict[str, Any]:
-    """Convert parts to fields: parts called `name` to a list of bytes; `name.0`, `name.1`... to a list of lists."""
+    """Return a form's fields: a part called `name` is a list of bytes; `name.0`, `name.1`... are a list of lists."""
     fields: dict[str, Any] = {}
     for name, contents in sorted(parts.items(), key=lambda part: (len(part[0]), part[0])):
         field, dot, place = name.partition(".")
@@ -296,7 +296,7 @@ def _parse_json(text: bytes) -> Any:
     try:
         return from_json(text, allow_inf_nan=False)
     except ValueError as error:
-        if any(mark in text for mark in SURROGATES):
+        if any(mark in text for mark in SURROGATE_PREFIXES):
             with suppress(ValueError, RecursionError):
                 return _parse_json_with_surrogates(text)
         raise BadRequest(f"expected JSON: {str(error)[:100]}") from error

@@ -25,13 +25,13 @@ from plumbline.operators.metrics.wording import Release
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 from plumbline.plugins.third_party_benchmarks.wordings.prism_bench import PrismBenchRelease
 
-ALIGNMENT_TEMPLATE, TRACKS_TEMPLATE, AESTHETICS_TEMPLATE = (
+ALIGNMENT_TEMPLATE_NAME, TRACKS_TEMPLATE_NAME, AESTHETICS_TEMPLATE_NAME = (
     "prism_bench_alignment",
     "prism_bench_tracks",
     "prism_bench_aesthetics",
 )
 SCALES = {name: (Scale(name, 0, 10),) for name in ("alignment", "aesthetics")}
-NO_TRACK = (
+NO_TRACK_MESSAGE = (
     "expected one track among the prompt's skills ({tracks}), found {found}; name the column that has it by "
     "benchmark.prompt_columns.skills, or set the metric's track"
 )
@@ -66,7 +66,7 @@ class PrismBenchConfig(InspectedConfig):
     ) = None
     """Track of all prompts; null takes each prompt's track from its skills."""
     releases: ClassVar[tuple[type[Release], ...]] = (PrismBenchRelease,)
-    templates: ClassVar[tuple[str, ...]] = (ALIGNMENT_TEMPLATE, TRACKS_TEMPLATE, AESTHETICS_TEMPLATE)
+    templates: ClassVar[tuple[str, ...]] = (ALIGNMENT_TEMPLATE_NAME, TRACKS_TEMPLATE_NAME, AESTHETICS_TEMPLATE_NAME)
 
     @property
     def uses_skills(self) -> bool:
@@ -81,11 +81,11 @@ class PrismBenchConfig(InspectedConfig):
         self, prompt: str, questions: Sequence[WrittenQuestion] = (), skills: Sequence[str] = ()
     ) -> Writing[Verdict | RowError]:
         """Ask the judge for both ratings of an image. The prompt's track must be among its skills, or be configured."""
-        tracks = read_tracks(self.template_text(TRACKS_TEMPLATE))
+        tracks = read_tracks(self.template_text(TRACKS_TEMPLATE_NAME))
         track = find_kind(tracks, skills, self.track)
         if track is None:
             found = ", ".join(map(repr, skills)) or "none"
-            return RowError("no_track", NO_TRACK.format(tracks=", ".join(tracks), found=found))
+            return RowError("no_track", NO_TRACK_MESSAGE.format(tracks=", ".join(tracks), found=found))
         release = self.find_release(PrismBenchRelease)
         if release is not None:
             return (yield from release.inspect(prompt, track.name, self.seed))
@@ -95,7 +95,10 @@ class PrismBenchConfig(InspectedConfig):
             "aim": track.aim,
             "faults": track.faults,
         }
-        texts = (fill_template(self.template_text(name), **parts) for name in (ALIGNMENT_TEMPLATE, AESTHETICS_TEMPLATE))
+        texts = (
+            fill_template(self.template_text(name), **parts)
+            for name in (ALIGNMENT_TEMPLATE_NAME, AESTHETICS_TEMPLATE_NAME)
+        )
         return (yield from self.verdicts([JudgeQuestion(*one) for one in zip(texts, SCALES.values(), strict=True)]))
 
     def score_options(self) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from plumbline.operators.metrics.wording import Release
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion
 from plumbline.plugins.third_party_benchmarks.wordings.qwen_image_bench import QwenImageBenchRelease
 
-INSPECT_TEMPLATE, FACETS_TEMPLATE = "qwen_image_bench", "qwen_image_bench_facets"
-POINTS = {0: 0.0, 1: 60.0, 2: 100.0}
+INSPECT_TEMPLATE_NAME, FACETS_TEMPLATE_NAME = "qwen_image_bench", "qwen_image_bench_facets"
+POINTS_BY_MARK = {0: 0.0, 1: 60.0, 2: 100.0}
 """Points for each mark that the judge can give."""
 NAME_SEPARATOR = ": "
 """Separator between dimension, capability and facet in the name of a rating."""
-NOTHING_APPLIES = RowError(
+NOTHING_APPLIES_ERROR = RowError(
     "no_questions", "the judge marked every facet as not applicable; check the prompt and its dimensions"
 )
 
@@ -50,7 +50,7 @@ class QwenImageBenchConfig(InspectedConfig):
     max_tokens: Positive = 4096
     """Maximum number of tokens in the verdict on one dimension."""
     releases: ClassVar[tuple[type[Release], ...]] = (QwenImageBenchRelease,)
-    templates: ClassVar[tuple[str, ...]] = (INSPECT_TEMPLATE, FACETS_TEMPLATE)
+    templates: ClassVar[tuple[str, ...]] = (INSPECT_TEMPLATE_NAME, FACETS_TEMPLATE_NAME)
 
     def inspect(
         self, prompt: str, questions: Sequence[WrittenQuestion] = (), skills: Sequence[str] = ()
@@ -59,7 +59,7 @@ class QwenImageBenchConfig(InspectedConfig):
 
         The skills name the prompt's dimensions. If they name none, all dimensions are judged.
         """
-        dimensions = read_dimensions(self.template_text(FACETS_TEMPLATE))
+        dimensions = read_dimensions(self.template_text(FACETS_TEMPLATE_NAME))
         wanted = {skill.partition("/")[0].strip() for skill in skills}
         dimensions = [dimension for dimension in dimensions if dimension.name in wanted] or dimensions
         release = self.find_release(QwenImageBenchRelease)
@@ -73,7 +73,7 @@ class QwenImageBenchConfig(InspectedConfig):
         names = {facet: NAME_SEPARATOR.join((dimension.key, facet)) for facet in dimension.facets}
         listed = "\n".join(f"- {names[facet]}: {meaning}" for facet, meaning in dimension.facets.items())
         text = fill_template(
-            self.template_text(INSPECT_TEMPLATE), dimension=dimension.name, prompt=prompt, facets=listed
+            self.template_text(INSPECT_TEMPLATE_NAME), dimension=dimension.name, prompt=prompt, facets=listed
         )
         return JudgeQuestion(text, [Scale(name, 0, 2, optional=True) for name in names.values()])
 
@@ -86,9 +86,9 @@ class QwenImageBenchConfig(InspectedConfig):
         points: dict[tuple[str, str], list[float]] = {}
         for rating in read_ratings(evidence.row):
             key, capability, _ = rating.name.split(NAME_SEPARATOR, 2)
-            points.setdefault((key, capability), []).append(POINTS[int(rating.value)])
+            points.setdefault((key, capability), []).append(POINTS_BY_MARK[int(rating.value)])
         if not points:
-            return Scored(None, error=NOTHING_APPLIES)
+            return Scored(None, error=NOTHING_APPLIES_ERROR)
         of_capabilities = {names: _compute_mean(facets) for names, facets in points.items()}
         dimensions: dict[str, list[float]] = {}
         for (key, _), mean in of_capabilities.items():
@@ -102,7 +102,7 @@ class QwenImageBenchConfig(InspectedConfig):
 def require_marks(rated: Mapping[str, float]) -> None:
     """Raise UnreadableReply if a value is not a valid mark."""
     for name, value in rated.items():
-        if value not in POINTS:
+        if value not in POINTS_BY_MARK:
             raise UnreadableReply(f"expected 0, 1 or 2 for {name!r}, found {value:g}")
 
 

@@ -6,19 +6,19 @@ from typing import Any, ClassVar, Literal
 
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.judges.judge import InspectedConfig, Scale, fill_template
-from plumbline.operators.metrics.metric import SHARES, ScoreRange, Verdict
+from plumbline.operators.metrics.metric import SHARE_RANGE, ScoreRange, Verdict
 from plumbline.operators.metrics.wording import Release
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion
 from plumbline.plugins.third_party_benchmarks.wordings.unigenbench import UniGenBenchRelease
 from plumbline.plugins.third_party_benchmarks.wordings.wise import WiseRelease
 
-KNOWLEDGE_TEMPLATE, CHECKPOINTS_TEMPLATE, MEANINGS_TEMPLATE = (
+KNOWLEDGE_TEMPLATE_NAME, CHECKPOINTS_TEMPLATE_NAME, MEANINGS_TEMPLATE_NAME = (
     "rubric_knowledge",
     "rubric_checkpoints",
     "rubric_meanings",
 )
-"""Names of templates. MEANINGS_TEMPLATE lists the meanings of UniGenBench++'s checkpoints by their English names, one
-per line. Checkpoints with Chinese names are listed without a meaning.
+"""Names of templates. MEANINGS_TEMPLATE_NAME lists the meanings of UniGenBench++'s checkpoints by their English names,
+one per line. Checkpoints with Chinese names are listed without a meaning.
 """
 
 
@@ -32,7 +32,7 @@ class RubricConfig(InspectedConfig):
     )
     chain: ClassVar[tuple[str, ...]] = ("questions", "inspections", "scores")
     scored_from: ClassVar[tuple[str, ...]] = ("inspections",)
-    score_range: ClassVar[ScoreRange] = SHARES
+    score_range: ClassVar[ScoreRange] = SHARE_RANGE
     rubric: Literal["knowledge", "checkpoints"]
     """`knowledge`: 1 or 0, judged by the explanation of the prompt (WISE_Verified); `checkpoints`: the fraction of
     checkpoints that the image passes (UniGenBench++).
@@ -44,10 +44,14 @@ class RubricConfig(InspectedConfig):
 
     @property
     def templates(self) -> tuple[str, ...]:
-        return (KNOWLEDGE_TEMPLATE,) if self.rubric == "knowledge" else (CHECKPOINTS_TEMPLATE, MEANINGS_TEMPLATE)
+        return (
+            (KNOWLEDGE_TEMPLATE_NAME,)
+            if self.rubric == "knowledge"
+            else (CHECKPOINTS_TEMPLATE_NAME, MEANINGS_TEMPLATE_NAME)
+        )
 
     def refusal_of_pack(self, choices: Collection[int]) -> str | None:
-        """Return a reason if the pack's questions have choices, because a judge cannot use them; otherwise None."""
+        """Return why the metric cannot use a pack, given the questions' numbers of choices; None if all are 0."""
         return "a judge needs explanations or checkpoints, but these have choices" if set(choices) - {0} else None
 
     def question_options(self) -> dict[str, Any]:
@@ -62,15 +66,15 @@ class RubricConfig(InspectedConfig):
             return (yield from wise.inspect(prompt, " ".join(each.text for each in questions), self.seed))
         if self.rubric == "knowledge":
             reference = " ".join(parsing.collapse_spaces(question.text) for question in questions)
-            asked = fill_template(self.template_text(KNOWLEDGE_TEMPLATE), prompt=text, reference=reference)
+            asked = fill_template(self.template_text(KNOWLEDGE_TEMPLATE_NAME), prompt=text, reference=reference)
             return (yield from self.verdict(asked, [Scale("score", 0, 1)], require_zero_or_one))
-        meanings = read_meanings(self.template_text(MEANINGS_TEMPLATE))
+        meanings = read_meanings(self.template_text(MEANINGS_TEMPLATE_NAME))
         release = self.find_release(UniGenBenchRelease)
         if release is not None:
             return (yield from release.inspect(prompt, questions, self.seed))
         listed = "\n".join(_format_checkpoint(question, meanings) for question in questions)
         scales = [Scale(question.kind or question.text, 0, 1) for question in questions]
-        asked = fill_template(self.template_text(CHECKPOINTS_TEMPLATE), prompt=text, checkpoints=listed)
+        asked = fill_template(self.template_text(CHECKPOINTS_TEMPLATE_NAME), prompt=text, checkpoints=listed)
         return (yield from self.verdict(asked, scales, require_zero_or_one))
 
 

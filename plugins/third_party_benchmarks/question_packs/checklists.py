@@ -16,15 +16,15 @@ from plumbline.pipelines.sources.question_packs.pack import (
     PackRows,
     get_label,
     get_texts,
-    questions_or_error,
     quote,
     read_lines,
     read_rows,
     read_whole,
     the_text,
+    yield_questions_or_error,
 )
 
-DIMENSIONS = ("C-MI", "C-MA", "C-MR", "C-TR", "R-LR", "R-BR", "R-HR", "R-PR", "R-GR", "R-AR", "R-CR", "R-RR")
+DIMENSION_CODES = ("C-MI", "C-MA", "C-MR", "C-TR", "R-LR", "R-BR", "R-HR", "R-PR", "R-GR", "R-AR", "R-CR", "R-RR")
 
 
 def read_t2i_corebench(place: Place, convention: Convention) -> PackRows:
@@ -38,7 +38,7 @@ def read_t2i_corebench(place: Place, convention: Convention) -> PackRows:
     answered yes. Both conventions read it in the same way.
     """
     whole = place.path.lower().endswith(".json")
-    for file in [place] if whole else [place / f"{name}.json" for name in DIMENSIONS]:
+    for file in [place] if whole else [place / f"{name}.json" for name in DIMENSION_CODES]:
         yield from read_rows(_read_by_id(file), _read_t2i_corebench_line)
 
 
@@ -57,7 +57,7 @@ def _read_t2i_corebench_line(line: PackLine) -> PackRows:
     values = line.values
     skills = tuple(skill for name in ("Main Class", "Sub Class") if (skill := get_label(values, name)))
     row = PackRow(line.where, str(values["id"]), the_text(values, "Prompt"), skills=skills)
-    return questions_or_error(*row[:3], _read_checklist(row, values.get("Checklist")))
+    return yield_questions_or_error(*row[:3], _read_checklist(row, values.get("Checklist")))
 
 
 def _read_checklist(row: PackRow, listed: Any) -> Iterator[PackRow]:
@@ -74,7 +74,7 @@ def _make_yes_no_question(number: int, text: str, answer: str, kind: str | None)
     return WrittenQuestion(str(number), text.strip(), parsing.YES_NO, answer, kind)
 
 
-LENGTHS = ("short", "long")
+PROMPT_LENGTHS = ("short", "long")
 
 
 def read_tiif_bench(place: Place, convention: Convention) -> PackRows:
@@ -108,7 +108,7 @@ def _read_both_lengths(name: str, asked: PackLine | str, prompt: PackLine | str)
     if isinstance(asked, str) or isinstance(prompt, str):
         yield asked if isinstance(asked, str) else str(prompt)
         return
-    for length in LENGTHS:
+    for length in PROMPT_LENGTHS:
         yield from read_rows(
             [prompt], partial(_read_tiif_line, prompt_id=f"{name}_{length}", length=length, asked=asked)
         )
@@ -116,7 +116,7 @@ def _read_both_lengths(name: str, asked: PackLine | str, prompt: PackLine | str)
 
 def _read_tiif_line(prompt: PackLine, *, prompt_id: str, length: str, asked: PackLine) -> PackRows:
     row = PackRow(asked.where, prompt_id, the_text(prompt.values, f"{length}_description"))
-    return questions_or_error(*row[:3], _read_tiif_questions(row, length, asked))
+    return yield_questions_or_error(*row[:3], _read_tiif_questions(row, length, asked))
 
 
 def _read_tiif_questions(row: PackRow, length: str, asked: PackLine) -> Iterator[PackRow]:

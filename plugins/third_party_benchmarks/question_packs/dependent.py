@@ -12,12 +12,12 @@ from plumbline.pipelines.sources.question_packs.pack import (
     Convention,
     PackRow,
     PackRows,
-    questions_or_error,
     quote,
     read_lines,
     read_rows,
     read_whole,
     the_text,
+    yield_questions_or_error,
 )
 from plumbline.pipelines.sources.question_packs.papers import describe_lost_dependencies, read_proposition
 
@@ -98,7 +98,7 @@ def _read_alignment(place: Place, classes: Sequence[str], *, csv: str, prompt: s
                 yield f"{where}: {refused}; the row is left out"
                 continue
             questions = _make_alignment_rows(where, f"{name}_{key}", text, values, _list_skills(name, row))
-            yield from questions_or_error(where, f"{name}_{key}", text, questions)
+            yield from yield_questions_or_error(where, f"{name}_{key}", text, questions)
 
 
 def _require_file(file: Place) -> Place:

@@ -18,12 +18,12 @@ from plumbline.pipelines.sources.question_packs.pack import (
     PackRows,
     get_label,
     get_texts,
-    questions_or_error,
     quote,
     read_lines,
     read_rows,
     the_id,
     the_text,
+    yield_questions_or_error,
 )
 
 
@@ -42,7 +42,7 @@ def read_geneval2(place: Place, convention: Convention) -> PackRows:
 
 def _read_atoms(line: PackLine) -> PackRows:
     text, prompt_id = the_text(line.values, "prompt"), line.where.rpartition(" ")[2]
-    return questions_or_error(line.where, prompt_id, text, _make_atom_rows(line, prompt_id, text))
+    return yield_questions_or_error(line.where, prompt_id, text, _make_atom_rows(line, prompt_id, text))
 
 
 def _make_atom_rows(line: PackLine, prompt_id: str, text: str) -> Iterator[PackRow]:
@@ -112,7 +112,7 @@ def read_unigenbench(place: Place, convention: Convention) -> PackRows:
 def _read_checkpoints(line: PackLine) -> PackRows:
     language = "zh" if "prompt_zh" in line.values else "en"
     text, prompt_id = the_text(line.values, f"prompt_{language}"), the_id(line.values, "index")
-    return questions_or_error(
+    return yield_questions_or_error(
         line.where, prompt_id, text, _make_checkpoint_rows(line, prompt_id, text, f"sub_dims_{language}")
     )
 

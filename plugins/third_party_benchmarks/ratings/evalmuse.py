@@ -16,7 +16,7 @@ from plumbline.pipelines.metaeval.releases.release import (
     released,
     split_words,
 )
-from plumbline.pipelines.metaeval.releases.sheets import as_list, as_text, read_list
+from plumbline.pipelines.metaeval.releases.sheets import read_list, require_list, require_text
 
 
 def read_evalmuse(place: Place) -> Release:
@@ -40,14 +40,16 @@ def read_evalmuse(place: Place) -> Release:
     skills = []
     elements = lost = 0
     for where, record in read_list(place, "images"):
-        prompt_id, image_id = as_text(record, "prompt_id", where), as_text(record, "img_path", where)
+        prompt_id, image_id = require_text(record, "prompt_id", where), require_text(record, "img_path", where)
         generator = image_id.rpartition("/")[0].rpartition("/")[2] or None
         ids = (image_id, prompt_id, generator)
         skills.append((prompt_id, str(record["type"]) if record.get("type") else None))
         for rater, rating in enumerate(_read_rater_values(record.get("total_score"), where)):
             ratings.append(Rating(*ids, str(rater), LIKERT, parse_rating(rating, where), where))
         for name, given in as_object(record.get("element_score") or {}, f"{where}, element_score").items():
-            found = list(_rate_element_words(ids, as_text(record, "prompt", where), name, given, f"{where}, {name!r}"))
+            found = list(
+                _rate_element_words(ids, require_text(record, "prompt", where), name, given, f"{where}, {name!r}")
+            )
             elements, lost, words = elements + 1, lost + (not found), words + found
     notes = [f"{lost} of {elements} elements do not occur in their prompt and have no word ratings"] if lost else []
     return released(ratings=ratings, words=_merge_repeated_words(words), skills=group_skills(skills), notes=notes)
@@ -55,7 +57,7 @@ def read_evalmuse(place: Place) -> Release:
 
 def _read_rater_values(value: Any, where: str) -> list[Any]:
     """Return each rater's rating, or a single value if only their mean is given."""
-    return [value] if isinstance(value, int | float) else as_list(value, "ratings", where)
+    return [value] if isinstance(value, int | float) else require_list(value, "ratings", where)
 
 
 def _rate_element_words(

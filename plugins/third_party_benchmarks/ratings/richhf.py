@@ -12,10 +12,10 @@ from plumbline.plugins.third_party_benchmarks.ratings.tfrecords import read_exam
 
 SCORE_NAMES = ("aesthetics", "artifact", "misalignment", "overall")
 LABEL_FEATURE = "prompt_misalignment_label"
-PROMPT_TABLES = ("prompts.csv", "prompts.parquet", "prompts.jsonl")
+PROMPT_TABLE_FILES = ("prompts.csv", "prompts.parquet", "prompts.jsonl")
 WORD_SEPARATORS = r'[,.?!":; ]+'
 RATER_NAME = "mean"
-HINT = "is this RichHF-18K's file?"
+WRONG_FILE_HINT = "is this RichHF-18K's file?"
 
 
 def read_richhf(place: Place) -> Release:
@@ -40,7 +40,7 @@ def read_richhf(place: Place) -> Release:
         raise SourceError(
             f"{place.url}: expected a .tfrecord file or a folder with .tfrecord files, found none; check the path"
         )
-    prompts = _read_prompts([place / name if folder else place.parent / name for name in PROMPT_TABLES])
+    prompts = _read_prompts([place / name if folder else place.parent / name for name in PROMPT_TABLE_FILES])
     ratings: list[Rating] = []
     words: list[Word] = []
     unknown = 0
@@ -65,7 +65,7 @@ def read_richhf(place: Place) -> Release:
             if prompt is not None:
                 words += _read_labelled_words(image_id, prompt, _get_feature_text(example, LABEL_FEATURE, where), where)
     notes = (
-        [f"{unknown} images have no prompt in a {PROMPT_TABLES[0]} next to the records, so no word ratings"]
+        [f"{unknown} images have no prompt in a {PROMPT_TABLE_FILES[0]} next to the records, so no word ratings"]
         if unknown
         else []
     )
@@ -73,7 +73,7 @@ def read_richhf(place: Place) -> Release:
 
 
 def _read_prompts(files: Sequence[Place]) -> dict[str, str]:
-    """Return prompts by the file names of their images, using the first prompt table that exists."""
+    """Return prompts by the file names of their images, from the first table that exists; empty if none exists."""
     file = next(filter(exists, files), None)
     if file is None:
         return {}
@@ -84,7 +84,9 @@ def _read_prompts(files: Sequence[Place]) -> dict[str, str]:
 def _get_feature(example: Mapping[str, Sequence[Any]], name: str, where: str) -> Any:
     values = example.get(name)
     if not values:
-        raise SourceError(f"{where}: expected {name}, found {', '.join(map(repr, example)) or 'nothing'}; {HINT}")
+        raise SourceError(
+            f"{where}: expected {name}, found {', '.join(map(repr, example)) or 'nothing'}; {WRONG_FILE_HINT}"
+        )
     return values[0]
 
 
@@ -93,7 +95,7 @@ def _get_feature_text(example: Mapping[str, Sequence[Any]], name: str, where: st
     try:
         return str(value, "utf-8")
     except (TypeError, UnicodeDecodeError) as error:
-        raise SourceError(f"{where}: expected {name} as text, found {value!r}; {HINT}") from error
+        raise SourceError(f"{where}: expected {name} as text, found {value!r}; {WRONG_FILE_HINT}") from error
 
 
 def _read_labelled_words(image_id: str, prompt: str, label: str, where: str) -> Iterator[Word]:

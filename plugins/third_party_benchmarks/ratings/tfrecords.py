@@ -7,12 +7,12 @@ from typing import Any
 
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place, readable_errors
-from plumbline.pipelines.base.tables import DOWNLOAD_AGAIN
+from plumbline.pipelines.base.tables import DOWNLOAD_AGAIN_REMEDY
 
 MAX_RECORD_BYTES = 1 << 28
 """Maximum size of a record. A longer record is considered damaged."""
-HEAD_BYTES, TAIL_BYTES = 12, 4
-LFS_POINTER = b"version http"
+RECORD_HEAD_BYTES, RECORD_TAIL_BYTES = 12, 4
+LFS_POINTER_START = b"version http"
 """First bytes of a Git LFS pointer file."""
 
 
@@ -23,21 +23,21 @@ def read_examples(place: Place) -> Iterator[dict[str, list[Any]]]:
     """
     with readable_errors(place, "file"), place.open() as stream:
         number = 0
-        while head := stream.read(HEAD_BYTES):
+        while head := stream.read(RECORD_HEAD_BYTES):
             where = f"{place.url}, record {number}"
-            if number == 0 and head.startswith(LFS_POINTER):
+            if number == 0 and head.startswith(LFS_POINTER_START):
                 raise SourceError(f"{place.url} is a Git LFS pointer, not the file itself; run git lfs pull there")
             yield _parse_features(_read_record(stream, head, where), where)
             number += 1
 
 
 def _read_record(stream: Any, head: bytes, where: str) -> bytes:
-    length = struct.unpack_from("<Q", head)[0] if len(head) == HEAD_BYTES else MAX_RECORD_BYTES
+    length = struct.unpack_from("<Q", head)[0] if len(head) == RECORD_HEAD_BYTES else MAX_RECORD_BYTES
     if length >= MAX_RECORD_BYTES or struct.unpack_from("<I", head, 8)[0] != compute_masked_crc(head[:8]):
-        raise SourceError(f"{where}: not a TFRecord; {DOWNLOAD_AGAIN}")
+        raise SourceError(f"{where}: not a TFRecord; {DOWNLOAD_AGAIN_REMEDY}")
     record = bytes(stream.read(length))
-    if len(record) < length or len(stream.read(TAIL_BYTES)) < TAIL_BYTES:
-        raise SourceError(f"{where} is truncated; {DOWNLOAD_AGAIN}")
+    if len(record) < length or len(stream.read(RECORD_TAIL_BYTES)) < RECORD_TAIL_BYTES:
+        raise SourceError(f"{where} is truncated; {DOWNLOAD_AGAIN_REMEDY}")
     return record
 
 
@@ -59,7 +59,7 @@ def _parse_features(record: bytes, where: str) -> dict[str, list[Any]]:
     try:
         example.ParseFromString(record)
     except DecodeError as error:
-        raise SourceError(f"{where}: not a TensorFlow Example; {DOWNLOAD_AGAIN}") from error
+        raise SourceError(f"{where}: not a TensorFlow Example; {DOWNLOAD_AGAIN_REMEDY}") from error
     features = {entry.key: entry.value for entry in example.features.feature}
     lists = {name: (*one.bytes.value, *one.floats.value, *one.numbers.value) for name, one in sorted(features.items())}
     return {name: list(values) for name, values in lists.items()}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-UNIGENBENCH: Mapping[str, str] = {
+UNIGENBENCH_FILES: Mapping[str, str] = {
     "eval/src/eval_common.py": """
 EXPLANATION_DICT_EN = {"Style": "how it is painted", "Color": "which colour"}
 EXPLANATION_DICT_ZH = {"风格": "画风"}
@@ -14,7 +14,7 @@ LANG_CONFIGS = {
 }
 """,
 }
-WISE: Mapping[str, str] = {
+WISE_FILES: Mapping[str, str] = {
     "vllm_eval.py": """
 def build_evaluation_messages(prompt_data, image):
     return [
@@ -26,12 +26,12 @@ def build_evaluation_messages(prompt_data, image):
     ]
 """,
 }
-PRISM_BENCH: Mapping[str, str] = {
+PRISM_BENCH_FILES: Mapping[str, str] = {
     "evaluation/eval_qwen25.py": "def get_message_templates():\n"
     + "".join(f'    messages_{number} = """{number} {{{{{{text_prompt}}}}}}"""\n' for number in range(1, 8))
     + '    messages_8 = "8 {text_prompt}"\n',
 }
-QWEN_IMAGE_BENCH: Mapping[str, str] = {
+QWEN_IMAGE_BENCH_FILES: Mapping[str, str] = {
     "checklists.py": """
 QUALITY_CHECKLIST = "Q"
 AESTHETICS_CHECKLIST = ALIGNMENT_CHECKLIST = REAL_WORLD_FIDELITY_CHECKLIST = CREATIVE_GENERATION_CHECKLIST = "C"

@@ -14,9 +14,9 @@ from tests.bench_of import run_bench, write_benchmark
 from tests.jobs.test_every_metric import Rows, assert_scorer_gives
 from tests.operators.tiny.judges import save_seeing_judge
 
-NAMES = sorted(file.stem for file in (CONF / "metric").glob("*.yaml"))
+METRIC_NAMES = sorted(file.stem for file in (CONF / "metric").glob("*.yaml"))
 VARIANTS = {"dpg_bench_levels": "dpg_bench", "geneval2_am": "geneval2"}
-PACKS = {name: pack for name in NAMES if (pack := VARIANTS.get(name, name)) in PACK_WRITERS}
+PACK_BY_METRIC = {name: pack for name in METRIC_NAMES if (pack := VARIANTS.get(name, name)) in PACK_WRITERS}
 """Question packs by metric, for the metrics that score by a benchmark's own questions."""
 Scores = Callable[[str | None], Mapping[str, Rows]]
 
@@ -35,7 +35,7 @@ def scores(tmp_path_factory: pytest.TempPathFactory, models: Sequence[str]) -> S
     @cache
     def sweep(pack: str | None) -> Mapping[str, Rows]:
         folder = tmp_path_factory.mktemp(str(pack))
-        given = [f"metric=[{','.join(name for name in NAMES if PACKS.get(name) == pack)}]", *models]
+        given = [f"metric=[{','.join(name for name in METRIC_NAMES if PACK_BY_METRIC.get(name) == pack)}]", *models]
         if pack is None:
             given.append("metrics.prism_bench.track=composition")
         else:
@@ -48,9 +48,9 @@ def scores(tmp_path_factory: pytest.TempPathFactory, models: Sequence[str]) -> S
     return sweep
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", METRIC_NAMES)
 def test_a_metric_scores_images(name: str, scores: Scores) -> None:
-    rows = scores(PACKS.get(name))[name]
+    rows = scores(PACK_BY_METRIC.get(name))[name]
     assert len(rows) == 4 and all((row["score"] is None) == (row["error"] is not None) for row in rows)
     assert any(row["score"] is not None for row in rows), rows[0]["error"]
 

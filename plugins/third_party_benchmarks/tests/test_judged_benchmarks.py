@@ -6,23 +6,27 @@ from typing import Any
 
 import pytest
 
-from plugins.third_party_benchmarks.tests.made_checkouts import PRISM_BENCH, QWEN_IMAGE_BENCH
+from plugins.third_party_benchmarks.tests.made_checkouts import PRISM_BENCH_FILES, QWEN_IMAGE_BENCH_FILES
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics.metric import Evidence, average_images
 from plumbline.operators.metrics.wording import read_prompt_template
 from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.operators.models.vqa_profiles import VqaProfile
-from plumbline.plugins.third_party_benchmarks.judges.prism_bench import TRACKS_TEMPLATE, PrismBenchConfig, read_tracks
+from plumbline.plugins.third_party_benchmarks.judges.prism_bench import (
+    TRACKS_TEMPLATE_NAME,
+    PrismBenchConfig,
+    read_tracks,
+)
 from plumbline.plugins.third_party_benchmarks.judges.qwen_image_bench import (
-    FACETS_TEMPLATE,
+    FACETS_TEMPLATE_NAME,
     QwenImageBenchConfig,
     read_dimensions,
 )
 from tests.operators.metrics.made_releases import write
 from tests.operators.metrics.scripted import run
-from tests.operators.tiny import CLIP_FLANT5
+from tests.operators.tiny import CLIP_FLANT5_PROFILE
 
-DIMENSIONS = {one.name: one for one in read_dimensions(read_prompt_template(FACETS_TEMPLATE))}
+DIMENSIONS = {one.name: one for one in read_dimensions(read_prompt_template(FACETS_TEMPLATE_NAME))}
 
 
 def make_evidence(verdict: Any) -> Evidence:
@@ -30,7 +34,7 @@ def make_evidence(verdict: Any) -> Evidence:
 
 
 def get_profile(role: str) -> VqaProfile:
-    return CLIP_FLANT5
+    return CLIP_FLANT5_PROFILE
 
 
 def make_reply(**rated: Any) -> str:
@@ -40,14 +44,14 @@ def make_reply(**rated: Any) -> str:
 # PRISM-Bench
 
 
-@pytest.mark.parametrize("track", read_tracks(read_prompt_template(TRACKS_TEMPLATE)))
+@pytest.mark.parametrize("track", read_tracks(read_prompt_template(TRACKS_TEMPLATE_NAME)))
 def test_prism_bench_uses_the_prompts_track_for_alignment_but_not_for_aesthetics(track: str) -> None:
     ran = run(
         PrismBenchConfig().inspect("a\n {sad} clown", skills=(track,)),
         [make_reply(alignment=4), make_reply(aesthetics=9)],
     )
     ((alignment, aesthetics),) = ran.rounds
-    aim, faults = read_tracks(read_prompt_template(TRACKS_TEMPLATE))[track][1:]
+    aim, faults = read_tracks(read_prompt_template(TRACKS_TEMPLATE_NAME))[track][1:]
     assert f"{aim}. Rate" in alignment.messages[0].text and f"\n{faults}\n" in alignment.messages[0].text
     assert all("\na {sad} clown\n" in request.messages[0].text for request in (alignment, aesthetics))
     scores = {part: PrismBenchConfig(part=part).score(make_evidence(ran.result)).score
@@ -80,7 +84,7 @@ def test_prism_bench_needs_exactly_one_track_among_the_skills(skills: tuple[str,
     ],
 )
 def test_prism_bench_can_use_the_wording_of_its_release(said: str, score: float, tmp_path: Path) -> None:
-    metric = PrismBenchConfig(wording=write(tmp_path, PRISM_BENCH), seed=3).with_model_defaults(get_profile)
+    metric = PrismBenchConfig(wording=write(tmp_path, PRISM_BENCH_FILES), seed=3).with_model_defaults(get_profile)
     program = metric.inspect("a  {red} dog", skills=("text_rendering",))
     if score is None:
         with pytest.raises(UnreadableReply):
@@ -165,7 +169,7 @@ def test_an_invalid_mark_is_an_unreadable_reply(said: Any) -> None:
 )  # fmt: skip
 def test_marks_are_read_in_the_same_way_as_by_the_release(said: str, score: float | None, tmp_path: Path) -> None:
     """Facets x and y belong to capability A, and z to B; the release treats a facet named Y as y."""
-    metric = QwenImageBenchConfig(wording=write(tmp_path, QWEN_IMAGE_BENCH)).with_model_defaults(get_profile)
+    metric = QwenImageBenchConfig(wording=write(tmp_path, QWEN_IMAGE_BENCH_FILES)).with_model_defaults(get_profile)
     ran = run(metric.inspect("a  {red} <image>", skills=("Quality / A / x",)), [said])
     ((request,),) = ran.rounds
     assert request.messages[0].text == "Of a  {red} <image>\n\njudge Quality: Q. {}" and request.system == "You judge."
@@ -174,7 +178,7 @@ def test_marks_are_read_in_the_same_way_as_by_the_release(said: str, score: floa
 
 
 def test_a_reply_without_a_json_object_is_unreadable(tmp_path: Path) -> None:
-    metric = QwenImageBenchConfig(wording=write(tmp_path, QWEN_IMAGE_BENCH)).with_model_defaults(get_profile)
+    metric = QwenImageBenchConfig(wording=write(tmp_path, QWEN_IMAGE_BENCH_FILES)).with_model_defaults(get_profile)
     for said in ("[1]", "<think>{}</think>", '{"A": {"x": Infinity}}'):
         with pytest.raises(UnreadableReply):
             run(metric.inspect("a", skills=("Quality",)), [said])

@@ -43,12 +43,12 @@ def find_score_as_released(reply: str) -> str | None:
     return found[1] if found else None
 
 
-THOUGHTS = ("<think>", "</think>", "</thi", "nk>", "Score", "**", ":", " ", "\n", "\r", "\u2028", "0", "1", "a")
-TAGS = ("<score>", "</score>", "<sco", "re>", "\n", "a", "[1]")
+THOUGHT_PIECES = ("<think>", "</think>", "</thi", "nk>", "Score", "**", ":", " ", "\n", "\r", "\u2028", "0", "1", "a")
+TAG_PIECES = ("<score>", "</score>", "<sco", "re>", "\n", "a", "[1]")
 READERS: dict[str, tuple[tuple[str, ...], Callable[[str], object], Callable[[str], object]]] = {
-    "thoughts": (THOUGHTS, wise._remove_thoughts, strip_thoughts_as_released),
-    "score": (THOUGHTS, find_wise_score, find_wise_score_as_released),
-    "tag": (TAGS, lambda reply: unigenbench._find_tagged(reply, "score"), find_score_as_released),
+    "thoughts": (THOUGHT_PIECES, wise._remove_thoughts, strip_thoughts_as_released),
+    "score": (THOUGHT_PIECES, find_wise_score, find_wise_score_as_released),
+    "tag": (TAG_PIECES, lambda reply: unigenbench._find_tagged(reply, "score"), find_score_as_released),
 }
 LONG_REPLIES_WITHOUT_RESULT: dict[str, tuple[Callable[[str], object], str]] = {
     "thoughts that do not end": (find_wise_score, "<think>" * REPETITIONS),

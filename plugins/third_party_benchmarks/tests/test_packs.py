@@ -18,7 +18,7 @@ from tests.question_packs import ANNOTATIONS, make_propositions, write_csv, writ
 
 
 def test_dpg_bench_as_released_skips_the_first_row_and_fails_on_the_first_prompt(tmp_path: Path) -> None:
-    """The release's code looks up the answer to a question that the code has skipped, and then leaves the image out."""
+    """The release's code fails to look up the answer to a question that it has skipped, and leaves the image out."""
     path = write_csv(
         tmp_path / "q.csv", ANNOTATIONS, [*make_propositions("a", "a circle"), *make_propositions("b", "a square")]
     )

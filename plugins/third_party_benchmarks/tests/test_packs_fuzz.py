@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.pipelines.sources.test_question_packs_fuzz import (
-    COUNT,
+    N_PROMPTS,
     PROPOSITIONS,
     Encoded,
     Fields,
@@ -18,7 +18,7 @@ from tests.pipelines.sources.test_question_packs_fuzz import (
 
 def make_oneig_questions() -> Fields:
     asked = {"question": Encoded({"1": "Is it red?", "2": "Is it large?"}), "dependency": Encoded({"1": [0], "2": [1]})}
-    return {f"{number:03}": copy_json(asked) for number in range(COUNT)}
+    return {f"{number:03}": copy_json(asked) for number in range(N_PROMPTS)}
 
 
 def make_oneig_files(csv: str, prompt: str, suffix: str, classes: Mapping[str, str]) -> dict[str, Any]:
@@ -29,10 +29,10 @@ def make_oneig_files(csv: str, prompt: str, suffix: str, classes: Mapping[str, s
 
 
 CLASSES = {"anime": "Anime_Stylization", "human": "Portrait", "object": "General_Object"}
-CHECKLIST = [{"question": "Is it red?", "tags": ["color"]}, {"question": "Is it large?", "tags": []}]
+CHECKLIST_QUESTIONS = [{"question": "Is it red?", "tags": ["color"]}, {"question": "Is it large?", "tags": []}]
 CHECKPOINTS_CELL = Encoded({"Primary Categories": "Art", "Testpoints": ["Style"], "Testpoint Description": ["flat"]})
 
-FILES: Mapping[str, Mapping[str, Any]] = {
+PACK_FILES: Mapping[str, Mapping[str, Any]] = {
     "dpg_bench": {"q.jsonl": PROPOSITIONS},
     "oneig": make_oneig_files("OneIG-Bench.csv", "prompt_en", "", CLASSES),
     "oneig_zh": make_oneig_files(
@@ -55,8 +55,9 @@ FILES: Mapping[str, Mapping[str, Any]] = {
     },
     "t2i_corebench": {
         "q.json": {
-            f"C-{n}": {"Prompt": f"bird {n}", "Main Class": "C", "Sub Class": "MI", "Checklist": copy_json(CHECKLIST)}
-            for n in range(COUNT)
+            f"C-{n}": {"Prompt": f"bird {n}", "Main Class": "C", "Sub Class": "MI",
+                        "Checklist": copy_json(CHECKLIST_QUESTIONS)}
+            for n in range(N_PROMPTS)
         }
     },
     "tiif_bench": {
@@ -73,7 +74,7 @@ LINE_NUMBERED_PACKS = ("geneval2", "prism_bench", "tiif_bench")
 """Packs whose prompts are identified by line number."""
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", PACK_FILES)
 def test_a_field_of_the_wrong_type_only_fails_its_own_row(name: str) -> None:
     both_lengths = {"inner": "mini_eval_prompts", "losses": 2} if name == "tiif_bench" else {}
-    require_others_unaffected(name, FILES[name], numbered=name in LINE_NUMBERED_PACKS, **both_lengths)
+    require_others_unaffected(name, PACK_FILES[name], numbered=name in LINE_NUMBERED_PACKS, **both_lengths)

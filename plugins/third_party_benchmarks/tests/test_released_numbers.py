@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class DpgBenchScores(NamedTuple):
-    """Output of compute_dpg_bench.py."""
+    """Scores that the release's compute_dpg_bench.py computes: by prompt, by level and by category."""
 
     scores: Mapping[str, float]
     """Scores by prompt, without prompts that have a failed image."""

@@ -13,10 +13,10 @@ from plumbline.plugins.third_party_benchmarks.judges.rubric import RubricConfig
 from tests.operators.metrics.test_released_wordings import (
     IMAGE,
     PROMPTS,
-    checkout,
     describe_image_request,
     drop_options,
-    profile,
+    find_checkout,
+    get_profile,
     run_ours,
     run_released,
     separate_texts,
@@ -59,7 +59,7 @@ def test_unigenbench_equals_its_release() -> None:
         language, replies = ("zh", "en", "en")[index % 3], UNIGENBENCH_REPLIES[index % 4]
         given.append((prompt, CHECKPOINT_NAMES[language], [f"{prompt}?", "two {cats}"], language, replies))
     released = run_released("UniGenBench", UNIGENBENCH_SCRIPT, given)
-    metric = RubricConfig(rubric="checkpoints", wording=checkout("UniGenBench")).with_model_defaults(profile)
+    metric = RubricConfig(rubric="checkpoints", wording=find_checkout("UniGenBench")).with_model_defaults(get_profile)
     for (prompt, names, wanted, _, replies), theirs in zip(given, released, strict=True):
         asked = [WrittenQuestion(name, text, (), kind=name) for name, text in zip(names, wanted, strict=True)]
         ours = run_ours(metric.inspect(prompt, asked), replies, describe_image_request)
@@ -100,7 +100,7 @@ WISE_REPLIES = [
 def test_wise_verified_equals_its_release() -> None:
     given = [(prompt, f"It is  {prompt}\n.", WISE_REPLIES[index % 5]) for index, prompt in enumerate(PROMPTS)]
     released = run_released("WISE", WISE_SCRIPT, given)
-    metric = RubricConfig(rubric="knowledge", wording=checkout("WISE")).with_model_defaults(profile)
+    metric = RubricConfig(rubric="knowledge", wording=find_checkout("WISE")).with_model_defaults(get_profile)
     for (prompt, explanation, replies), theirs in zip(given, released, strict=True):
         ours = run_ours(
             metric.inspect(prompt, [WrittenQuestion("1", explanation, ())]), replies, describe_image_request
@@ -152,7 +152,7 @@ def make_evidence(verdict: Verdict) -> Evidence:
 def test_prism_bench_equals_its_release() -> None:
     given = [(prompt, PRISM_TRACKS[index % 7], PRISM_REPLIES[index % 4]) for index, prompt in enumerate(PROMPTS)]
     released = run_released("PRISM", PRISM_BENCH_SCRIPT, given)
-    metric = PrismBenchConfig(wording=checkout("PRISM")).with_model_defaults(profile)
+    metric = PrismBenchConfig(wording=find_checkout("PRISM")).with_model_defaults(get_profile)
     for (prompt, track, replies), theirs in zip(given, released, strict=True):
         ours = run_ours(metric.inspect(prompt, skills=(track,)), replies, describe_image_request)
         assert [request["messages"][0]["content"] for request in ours.requests] == [
@@ -200,7 +200,7 @@ def test_qwen_image_bench_equals_its_release(name: str) -> None:
     """The test covers the release and the copy with shorter checklists."""
     given = [(prompt, DIMENSION_LISTS[index % 2], QWEN_REPLIES[index % 4]) for index, prompt in enumerate(PROMPTS)]
     released = run_released(name, QWEN_IMAGE_BENCH_SCRIPT, given)
-    metric = QwenImageBenchConfig(wording=checkout(name)).with_model_defaults(profile)
+    metric = QwenImageBenchConfig(wording=find_checkout(name)).with_model_defaults(get_profile)
     for (prompt, dims, replies), theirs in zip(given, released, strict=True):
         order = [part.partition(" /")[0] for part in dims.split("; ")]
         ours = run_ours(

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from plugins.third_party_benchmarks.tests.made_checkouts import UNIGENBENCH, WISE
+from plugins.third_party_benchmarks.tests.made_checkouts import UNIGENBENCH_FILES, WISE_FILES
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.judges.judge import map_ratings
 from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
@@ -17,7 +17,7 @@ from tests.operators.metrics.test_wording import fill_in_defaults
 
 
 def test_unigenbench_can_use_the_wording_of_its_release(tmp_path: Path) -> None:
-    folder = write(tmp_path, UNIGENBENCH)
+    folder = write(tmp_path, UNIGENBENCH_FILES)
     metric = fill_in_defaults(RubricConfig(rubric="checkpoints", wording=folder))
     asked = [
         WrittenQuestion(name, wanted, (), kind=name) for name, wanted in (("Style", "ink"), ("Style 2", "old {ink}"))
@@ -40,7 +40,7 @@ def test_unigenbench_can_use_the_wording_of_its_release(tmp_path: Path) -> None:
 
 
 def test_wise_can_use_the_wording_of_its_release_with_three_attempts(tmp_path: Path) -> None:
-    metric = fill_in_defaults(RubricConfig(rubric="knowledge", wording=write(tmp_path, WISE)))
+    metric = fill_in_defaults(RubricConfig(rubric="knowledge", wording=write(tmp_path, WISE_FILES)))
     asked = [WrittenQuestion("1", "a  mooncake", (), kind="culture")]
     verdict, rounds = run(
         metric.inspect("the\npastry", asked), ["It is."], ["score: 2"], ["<think>Score: 0</think> **Score**: 1"]
@@ -55,7 +55,7 @@ def test_wise_can_use_the_wording_of_its_release_with_three_attempts(tmp_path: P
 
 
 def test_repeats_are_refused_if_the_release_does_not_sample(tmp_path: Path) -> None:
-    greedy = write(tmp_path, UNIGENBENCH)
+    greedy = write(tmp_path, UNIGENBENCH_FILES)
     with pytest.raises(ConfigError, match="all 3 replies are the same; CodeGoat24/UniGenBench uses this temperature"):
         fill_in_defaults(RubricConfig(rubric="checkpoints", wording=greedy, repeats=3))
 

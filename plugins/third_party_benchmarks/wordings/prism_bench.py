@@ -13,7 +13,7 @@ from plumbline.operators.metrics.writing import ReplySampling, Writing
 
 MAX_TOKENS = 1024
 """Token limit in the release's class Qwen25VL, which samples with the checkpoint's default temperature, close to 0."""
-MESSAGES = ("affection", "composition", "entity", "imagination", "style", "text_rendering", "long_text")
+MESSAGE_NAMES = ("affection", "composition", "entity", "imagination", "style", "text_rendering", "long_text")
 """Tracks in the order of the release's numbered messages, starting at 1 (get_message_templates). The last message is
 about aesthetics.
 """
@@ -32,14 +32,14 @@ class PrismBenchRelease(Release):
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
-        code = checkout.python(cls.marker_file)
-        messages = [code.plain(f"messages_{number}") for number in range(1, len(MESSAGES) + 2)]
+        code = checkout.parse_python(cls.marker_file)
+        messages = [code.read_plain(f"messages_{number}") for number in range(1, len(MESSAGE_NAMES) + 2)]
         if not all(PROMPT_PLACEHOLDER in message for message in messages):
-            raise checkout.refusal(
+            raise checkout.make_refusal(
                 cls.marker_file, f"has a message without the placeholder {PROMPT_PLACEHOLDER} of the prompt"
             )
         *alignment, aesthetics = messages
-        return cls(dict(zip(MESSAGES, alignment, strict=True)), aesthetics)
+        return cls(dict(zip(MESSAGE_NAMES, alignment, strict=True)), aesthetics)
 
     def inspect(self, prompt: str, track: str, seed: int) -> Writing[Verdict]:
         """Ask for the two scores and their reasons in separate requests."""

@@ -18,7 +18,7 @@ MAX_TOKENS = 4096
 DIMENSIONS = ("Quality", "Aesthetics", "Alignment", "Real-world Fidelity", "Creative Generation")
 IMAGE_PLACEHOLDER = "<image>"
 """Placeholder for the image in a question."""
-PLACEHOLDER = re.compile(r"\{(prompt|level1_dim|format_checklist)\}|\{\{|\}\}")
+PLACEHOLDER_PATTERN = re.compile(r"\{(prompt|level1_dim|format_checklist)\}|\{\{|\}\}")
 
 
 class FacetMark(NamedTuple):
@@ -47,16 +47,16 @@ class QwenImageBenchRelease(Release):
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
-        code, scores = checkout.python(cls.marker_file), checkout.python("score_utils.py")
-        template = code.plain("USER_PROMPT_TEMPLATE")
+        code, scores = checkout.parse_python(cls.marker_file), checkout.parse_python("score_utils.py")
+        template = code.read_plain("USER_PROMPT_TEMPLATE")
         if IMAGE_PLACEHOLDER not in template:
-            raise checkout.refusal(
+            raise checkout.make_refusal(
                 cls.marker_file, f"has a USER_PROMPT_TEMPLATE without the placeholder {IMAGE_PLACEHOLDER} of the image"
             )
         names = {name: re.sub(r"\W", "_", name.upper()) for name in DIMENSIONS}
-        checklists = {name: code.plain(f"{constant}_CHECKLIST") for name, constant in names.items()}
+        checklists = {name: code.read_plain(f"{constant}_CHECKLIST") for name, constant in names.items()}
         places = scores.value("CHECKLIST_L3_TO_L2"), scores.value("L3_RENAME")
-        return cls(code.plain("SYSTEM_PROMPT"), template, checklists, *places)
+        return cls(code.read_plain("SYSTEM_PROMPT"), template, checklists, *places)
 
     def inspect(self, prompt: str, dimensions: Sequence[tuple[str, str]], seed: int) -> Writing[list[FacetMark]]:
         """Ask for the marks in each dimension separately, like judge.py; a dimension is a pair of key and name."""
@@ -73,7 +73,7 @@ class QwenImageBenchRelease(Release):
         """Return the question about a dimension, and the position of the image in it."""
         given = {"prompt": prompt, "level1_dim": dimension, "format_checklist": self.checklists[dimension]}
         before, after = (
-            PLACEHOLDER.sub(lambda match: given[match[1]] if match[1] else match[0][0], part)
+            PLACEHOLDER_PATTERN.sub(lambda match: given[match[1]] if match[1] else match[0][0], part)
             for part in self.template.split(IMAGE_PLACEHOLDER, 1)
         )
         return before + after, len(before)
@@ -97,7 +97,10 @@ class QwenImageBenchRelease(Release):
 
 
 def _parse_object(reply: str) -> Mapping[str, Any]:
-    """Return the JSON object that follows the thoughts in a reply, like `extract_json_from_response` in the release."""
+    """Return the JSON object that follows the thoughts in a reply, like `extract_json_from_response` in the release.
+
+    Raises ValueError if there is no object.
+    """
     text = reply.rpartition("</think>")[2].strip()
     try:
         found = json.loads(text)

@@ -11,7 +11,7 @@ from plumbline.operators.metrics.metric import Rating, Verdict
 from plumbline.operators.metrics.wording import Checkout, PythonFile, Release, ask_as_released
 from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, WrittenQuestion
 
-MAX_TOKENS, TRIES = 4096, 11
+MAX_TOKENS, MAX_REQUEST_TRIES = 4096, 11
 """Maximum numbers of tokens and of tries in eval_common.py and vllm_request.py, which set the temperature to 0."""
 
 
@@ -36,7 +36,7 @@ class UniGenBenchRelease(Release):
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
-        code = checkout.python(cls.marker_file)
+        code = checkout.parse_python(cls.marker_file)
         return cls(tuple(_read_language(code, name) for name in ("en", "zh")))
 
     def inspect(self, prompt: str, checkpoints: Sequence[WrittenQuestion], seed: int) -> Writing[Verdict]:
@@ -60,7 +60,9 @@ class UniGenBenchRelease(Release):
         }
         text = re.sub(r"\{(\w+)\}", lambda match: places[match[1]], language.template)
         request = ReplySampling(MAX_TOKENS, seed=seed).request(text, stop=())
-        ((analyses, scores),) = yield from ask_as_released([request], [partial(_parse_reply, len(names))], tries=TRIES)
+        ((analyses, scores),) = yield from ask_as_released(
+            [request], [partial(_parse_reply, len(names))], tries=MAX_REQUEST_TRIES
+        )
         rated = zip(checkpoints, scores, strict=True)
         ratings = tuple(Rating(each.kind or each.text, float(score == 1)) for each, score in rated)
         return Verdict(ratings, " ".join(map(str, analyses)))
@@ -68,11 +70,11 @@ class UniGenBenchRelease(Release):
 
 def _read_language(code: PythonFile, name: str) -> Language:
     suffix = name.upper()
-    headings = code.texts_under("LANG_CONFIGS", name)
+    headings = code.read_texts_under("LANG_CONFIGS", name)
     if not {"checkpoint_header", "checkpoint_desc_header"} <= headings.keys():
-        raise code.checkout.refusal(code.path, f"lacks the headings of the language {name} in LANG_CONFIGS")
+        raise code.checkout.make_refusal(code.path, f"lacks the headings of the language {name} in LANG_CONFIGS")
     return Language(
-        code.plain(f"SYSTEM_PROMPT_{suffix}_TEMPLATE"),
+        code.read_plain(f"SYSTEM_PROMPT_{suffix}_TEMPLATE"),
         code.value(f"EXPLANATION_DICT_{suffix}"),
         headings["checkpoint_header"],
         headings["checkpoint_desc_header"],

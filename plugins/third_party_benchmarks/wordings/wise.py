@@ -8,7 +8,7 @@ from plumbline.operators.metrics.metric import Rating, Verdict
 from plumbline.operators.metrics.wording import Checkout, Release, Text, ask_as_released, fill_slots
 from plumbline.operators.metrics.writing import ReplySampling, Writing
 
-MAX_TOKENS, TRIES = 500, 3
+MAX_TOKENS, MAX_REQUEST_TRIES = 500, 3
 """Maximum number of tokens from _chat_completion_via_vllm, and maximum number of tries from MAX_EXTRACT_RETRIES.
 
 The temperature is 0 in _chat_completion_via_vllm.
@@ -27,8 +27,8 @@ class WiseRelease(Release):
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
-        code = checkout.python(cls.marker_file)
-        system, protocol = code.returned("build_evaluation_messages", "text", 2)
+        code = checkout.parse_python(cls.marker_file)
+        system, protocol = code.find_returned("build_evaluation_messages", "text", 2)
         return cls(fill_slots(system, {}), protocol)
 
     def inspect(self, prompt: str, explanation: str, seed: int) -> Writing[Verdict]:
@@ -36,7 +36,7 @@ class WiseRelease(Release):
         text = fill_slots(self.protocol, {"prompt_data['Prompt']": prompt, "prompt_data['Explanation']": explanation})
         request = ReplySampling(MAX_TOKENS, seed=seed).request(text, stop=())
         request = request._replace(system=self.system, image_at=len(text))
-        (score,) = yield from ask_as_released([request], [_parse_reply], tries=TRIES)
+        (score,) = yield from ask_as_released([request], [_parse_reply], tries=MAX_REQUEST_TRIES)
         return Verdict((Rating("score", score),), "")
 
 

@@ -50,7 +50,7 @@ def read_rows(output: Path) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize("seed", range(3))
 def test_conversations_are_split_into_single_turns(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The result does not depend on how much of the file is read at a time, or on the number of rows per file."""
-    monkeypatch.setattr(conversations, "MAX_RECORD", Random(seed).randint(3_000, 9_000))
+    monkeypatch.setattr(conversations, "MAX_RECORD_CHARACTERS", Random(seed).randint(3_000, 9_000))
     monkeypatch.setattr(conversations, "MAX_ROWS_PER_FILE", 7)
     file, turns = write_conversations(tmp_path / "llava", seed)
     planned = plan_training(training_tables.load_stage_config("questions", str(file), tmp_path / "out"))

@@ -8,7 +8,7 @@ import torch
 
 from plugins.training.tests import training_tables
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.models.networks.clip_flant5 import AFTER_IMAGE
+from plumbline.operators.models.networks.clip_flant5 import TEXT_AFTER_IMAGE
 from plumbline.plugins.training.checkpoint import load_trainee
 from plumbline.plugins.training.examples import Batches, RowOrder, RowReader
 from plumbline.plugins.training.planning import plan_training
@@ -64,7 +64,7 @@ def test_a_batch_contains_its_rows_questions(tmp_path: Path) -> None:
     made = make_batches(tmp_path, "questions", training_tables.write_rows(tmp_path / "data", rows))
     tokenizer = made.trainee.likelihood.tokenizer
     read = {tokenizer.decode(ids, skip_special_tokens=True) for ids in made.read_batch(0).after}
-    questions = [tokenizer(AFTER_IMAGE.format(question=row["question"])).input_ids for row in rows]
+    questions = [tokenizer(TEXT_AFTER_IMAGE.format(question=row["question"])).input_ids for row in rows]
     assert read == {tokenizer.decode(ids, skip_special_tokens=True) for ids in questions}
 
 

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from plumbline.operators.models.families import model_config
-from plumbline.operators.models.networks.clip_flant5 import AFTER_IMAGE, BEFORE_IMAGE
+from plumbline.operators.models.networks.clip_flant5 import TEXT_AFTER_IMAGE, TEXT_BEFORE_IMAGE
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.plugins.training.checkpoint import load_trainee
 from plumbline.plugins.training.exercises import (
@@ -45,7 +45,7 @@ def test_captions_are_split_before_any_word_and_keep_all_words() -> None:
 
 def test_questions_are_phrased_as_at_inference() -> None:
     assert make_question_exercise(0, "Is it?", "No") == Exercise(
-        0, BEFORE_IMAGE, AFTER_IMAGE.format(question="Is it?"), "No", 1.0
+        0, TEXT_BEFORE_IMAGE, TEXT_AFTER_IMAGE.format(question="Is it?"), "No", 1.0
     )
 
 

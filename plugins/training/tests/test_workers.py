@@ -15,14 +15,14 @@ from plumbline.plugins.training.training import run_training
 from tests.faults.hook import BAIT
 
 FILE_COUNT, STEP_COUNT, FATAL_STEP = 3, 6, 4
-WEIGHTS = "model.safetensors"
+WEIGHTS_FILE = "model.safetensors"
 
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 def load_weights(output: Path) -> dict[str, torch.Tensor]:
-    return {name: tensor.float() for name, tensor in load_file(output / "checkpoint" / WEIGHTS).items()}
+    return {name: tensor.float() for name, tensor in load_file(output / "checkpoint" / WEIGHTS_FILE).items()}
 
 
 @pytest.mark.slow
@@ -41,7 +41,7 @@ def test_workers_with_sharded_weights_reach_the_same_weights_as_workers_with_all
     shared, whole, first = (
         load_weights(tmp_path / "shared"),
         load_weights(tmp_path / "all"),
-        load_file(training_tables.VQA_FOLDER / WEIGHTS),
+        load_file(training_tables.VQA_FOLDER / WEIGHTS_FILE),
     )
     assert shared.keys() == whole.keys() == first.keys()
     moved = sum(float((whole[name] - first[name].float()).square().sum()) for name in whole)

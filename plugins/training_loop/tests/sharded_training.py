@@ -44,7 +44,7 @@ def make_pipeline(model: nn.Module) -> Any:
 
 
 def read_example() -> str:
-    """Return the example of the plugin's page about weights that are split over processes."""
+    """Return the code example on the plugin's page about weights that are split over processes."""
     page = (ROOT / "plugins/training_loop/README.md").read_text()
     (example,) = (
         part for part in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL) if "full_state_dict" in part
@@ -61,7 +61,7 @@ def train(model: nn.Module, n_steps: int) -> None:
 
 
 def fail_on_one_rank(evaluation: plumbline.Evaluation, rank: int) -> str:
-    """Return how a step fails on this rank if another rank fails while this one waits for it inside the pipeline."""
+    """Return the error of a step on this rank, which waits inside the pipeline for a rank that fails; empty if none."""
     group = dist.new_group(backend="gloo", timeout=timedelta(seconds=2))
 
     def draw(prompts: list[str]) -> list[Image.Image]:
@@ -87,7 +87,7 @@ def main() -> None:
         benchmark="shapes", models="shapes", metrics=brightness, limit=9, batch=4, folder=sys.argv[1]
     )
     evaluation.step(make_pipeline(model), step=0)
-    model.reshard()  # or the optimizer, which is made after this, would change the gathered weights
+    model.reshard()  # otherwise the optimizer, which is created next, would change the gathered weights
     train(model, 10)
     exec(read_example(), {**globals(), "model": model, "evaluation": evaluation})
     failure = fail_on_one_rank(evaluation, rank)

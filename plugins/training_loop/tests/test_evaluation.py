@@ -66,9 +66,9 @@ def test_a_metric_whose_lower_scores_are_better_is_compared_in_its_direction(tmp
         return float(np.asarray(image.convert("L")).mean())
 
     def draw(grey: int) -> Any:
-        return lambda prompts, seeds: [noise(seed, grey) for seed in seeds]
+        return lambda prompts, seeds: [make_noise(seed, grey) for seed in seeds]
 
-    def noise(seed: int, grey: int) -> np.ndarray[Any, Any]:
+    def make_noise(seed: int, grey: int) -> np.ndarray[Any, Any]:
         return np.random.default_rng(seed).integers(grey, grey + 50, (16, 16, 3)).astype(np.uint8)
 
     evaluation = open_evaluation(tmp_path, metrics=brightness)
@@ -132,7 +132,7 @@ def test_steps_with_other_settings_are_refused(tmp_path: Path) -> None:
     for changed in ({"limit": 16}, {"metrics": "edge_density"}, {"pipeline_options": {"num_inference_steps": 2}}):
         with pytest.raises(ConfigError, match=r"expected an evaluation with the same settings.*choose another folder"):
             open_evaluation(tmp_path, **changed)
-    open_evaluation(tmp_path, batch=3, worst=1)  # these change no score
+    open_evaluation(tmp_path, batch=3, worst=1)  # these options do not affect scores
 
 
 def test_black_and_missing_images_have_no_score_and_the_reason_is_shown(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_step_whose_files_could_not_be_written_is_finished_later(tmp_path: Pat
     calls: list[int] = []
     evaluation = open_evaluation(tmp_path, limit=8)
     allowed = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, allowed[1]))  # more than the scores need, less than an image
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, allowed[1]))  # enough bytes for the scores, but not for an image
     try:
         with pytest.raises(PlumblineError, match=r"clipscore-1\.png: cannot be written .*raise the limit"):
             evaluation.step(draw, step=1)
@@ -325,7 +325,7 @@ def test_a_tracker_that_does_not_answer_is_left_behind(caplog: pytest.LogCapture
     for step in (1, 2):
         calls.send(StepUpdate(step, {}, "", ()))
     answers.set()
-    assert sent == [1]  # no second thread waits for it
+    assert sent == [1]  # step 2 is not sent while step 1 waits
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
         "tracker silent: step 1 was not sent (no answer within 0.01 seconds); the folder still has its results",
         "tracker silent: step 2 was not sent (it has not answered an earlier step yet); the folder still has its "

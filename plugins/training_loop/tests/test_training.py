@@ -15,8 +15,8 @@ from torch import nn
 import plumbline
 from tests.environment import ROOT
 
-SHAPES = ROOT / "assets/shapes"
-N_PROMPTS, MAX_WORDS, NOISE, SIDE = 64, 16, 8, 64
+SHAPES_FOLDER = ROOT / "assets/shapes"
+N_PROMPTS, MAX_WORDS, NOISE, IMAGE_SIDE = 64, 16, 8, 64
 
 
 class Network(nn.Module):
@@ -52,10 +52,10 @@ class TinyPipeline(diffusers.DiffusionPipeline):
 
 def read_examples() -> tuple[list[str], torch.Tensor]:
     """Return the first prompts and the images that atlas made for them, with pixel values from -1 to 1."""
-    prompts = pq.read_table(SHAPES / "prompts.parquet").slice(0, N_PROMPTS).to_pylist()
-    images = {row["prompt_id"]: row["image"] for row in pq.read_table(SHAPES / "images/atlas").to_pylist()}
+    prompts = pq.read_table(SHAPES_FOLDER / "prompts.parquet").slice(0, N_PROMPTS).to_pylist()
+    images = {row["prompt_id"]: row["image"] for row in pq.read_table(SHAPES_FOLDER / "images/atlas").to_pylist()}
     pixels = [
-        np.asarray(Image.open(io.BytesIO(images[row["prompt_id"]])).convert("RGB").resize((SIDE, SIDE)))
+        np.asarray(Image.open(io.BytesIO(images[row["prompt_id"]])).convert("RGB").resize((IMAGE_SIDE, IMAGE_SIDE)))
         for row in prompts
     ]
     return [row["text"] for row in prompts], torch.tensor(np.stack(pixels)).permute(0, 3, 1, 2).float() / 127.5 - 1

@@ -9,7 +9,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric
 from PIL import Image
 
-from plumbline.plugins.training_loop.trackers.tracker import PREFIX, StepSender, StepUpdate
+from plumbline.plugins.training_loop.trackers.tracker import NAME_PREFIX, StepSender, StepUpdate
 
 EVALUATION_TAG = "plumbline.evaluation"
 
@@ -30,7 +30,7 @@ class Sender(StepSender):
         run_id = self.active or self._find_own_run(client)
         now = int(time.time() * 1000)
         client.log_batch(run_id, [Metric(name, value, now, update.step) for name, value in update.values.items()])
-        folder = f"{PREFIX}/{update.step:08d}"
+        folder = f"{NAME_PREFIX}/{update.step:08d}"
         client.log_text(run_id, update.text, f"{folder}/verdicts.txt")
         for image in update.worst:
             picture = Image.open(io.BytesIO(image.encoded))

@@ -8,7 +8,7 @@ import tensorboard as tensorboard  # so that a missing package is found when the
 from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
-from plumbline.plugins.training_loop.trackers.tracker import PREFIX, VERDICT_TEXT_NAME, StepSender, StepUpdate
+from plumbline.plugins.training_loop.trackers.tracker import NAME_PREFIX, VERDICT_TEXT_NAME, StepSender, StepUpdate
 
 
 class Sender(StepSender):
@@ -27,6 +27,6 @@ class Sender(StepSender):
         )  # it is shown as Markdown
         for image in update.worst:
             pixels = np.asarray(Image.open(io.BytesIO(image.encoded)))
-            name = f"{PREFIX}/{image.metric}/worst/{image.number}"
+            name = f"{NAME_PREFIX}/{image.metric}/worst/{image.number}"
             self._writer.add_image(name, pixels, update.step, dataformats="HWC")
         self._writer.flush()

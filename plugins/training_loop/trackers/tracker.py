@@ -11,9 +11,9 @@ from plumbline.plugins.training_loop.step_folder import WorstImage
 from plumbline.plugins.training_loop.step_results import MetricResult, StepResult
 
 LOG = logging.getLogger(__name__)
-PREFIX = "plumbline"
+NAME_PREFIX = "plumbline"
 """First part of the names of all values."""
-VERDICT_TEXT_NAME = f"{PREFIX}/verdicts"
+VERDICT_TEXT_NAME = f"{NAME_PREFIX}/verdicts"
 """Name of the text with a step's verdicts."""
 VERDICT_VALUES = {"better": 1.0, "worse": -1.0, "no clear difference": 0.0, "too few prompts": 0.0}
 
@@ -55,7 +55,7 @@ class GivenTracker(Protocol):
 def list_values(result: StepResult) -> dict[str, float]:
     """Return a step's numbers by name. A verdict is 1 for better, -1 for worse and 0 for no clear difference."""
     return {
-        f"{PREFIX}/{metric.metric}/{name}": value
+        f"{NAME_PREFIX}/{metric.metric}/{name}": value
         for metric in result.metrics
         for name, value in _list_metric_values(metric)
     }
@@ -109,7 +109,7 @@ class TrackerCalls:
 
 
 def _describe_failure(call: Callable[[], object]) -> str:
-    """Call a function; return why it failed in one line without secrets, or an empty string."""
+    """Call a function; return its error in one line without secrets, or an empty string if it succeeded."""
     try:
         call()
     except Exception as error:  # whatever the tracker's own client raises

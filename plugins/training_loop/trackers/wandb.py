@@ -6,9 +6,9 @@ import io
 import wandb
 from PIL import Image
 
-from plumbline.plugins.training_loop.trackers.tracker import PREFIX, VERDICT_TEXT_NAME, StepSender, StepUpdate
+from plumbline.plugins.training_loop.trackers.tracker import NAME_PREFIX, VERDICT_TEXT_NAME, StepSender, StepUpdate
 
-STEP_NAME = f"{PREFIX}/step"
+STEP_NAME = f"{NAME_PREFIX}/step"
 
 
 class Sender(StepSender):
@@ -22,9 +22,9 @@ class Sender(StepSender):
             settings = wandb.Settings(console="off", silent=True)
             run = wandb.init(project="plumbline", id=name, resume="allow", settings=settings)
         run.define_metric(STEP_NAME)
-        run.define_metric(f"{PREFIX}/*", step_metric=STEP_NAME)
+        run.define_metric(f"{NAME_PREFIX}/*", step_metric=STEP_NAME)
         images: dict[str, list[wandb.Image]] = {}
         for image in update.worst:
             shown = wandb.Image(Image.open(io.BytesIO(image.encoded)), caption=f"{image.score:.3f}: {image.prompt}")
-            images.setdefault(f"{PREFIX}/{image.metric}/worst", []).append(shown)
+            images.setdefault(f"{NAME_PREFIX}/{image.metric}/worst", []).append(shown)
         run.log({**update.values, VERDICT_TEXT_NAME: update.text, **images, STEP_NAME: update.step})

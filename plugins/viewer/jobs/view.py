@@ -19,7 +19,7 @@ COMMAND = Command(
 
 
 def main(config: ViewConfig) -> int:
-    """Serve the pages until a signal stops the process."""
+    """Serve the pages until a signal stops the process; return 0."""
     console = make_console()
     view(config, lambda address: say(console, f"the pages of {config.store}: {address}"))
     return 0

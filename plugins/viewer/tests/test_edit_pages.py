@@ -12,7 +12,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.ui import WebDriverWait
 
 from plugins.viewer.tests.page_client import open_client
-from plumbline.pipelines.web.listening import listening
+from plumbline.pipelines.web.listening import open_listening_socket
 from tests.browser import test_edits
 from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, find, find_accessibility_problems, open_page
 from tests.browser.test_edits import TIMEOUT_SECONDS, find_sliders
@@ -27,7 +27,10 @@ def address(run: MadeRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """Return the address of the run's pages."""
     import uvicorn
 
-    with open_client(run.store, tmp_path_factory.mktemp("rows")) as pages, listening("127.0.0.1", 0) as listener:
+    with (
+        open_client(run.store, tmp_path_factory.mktemp("rows")) as pages,
+        open_listening_socket("127.0.0.1", 0) as listener,
+    ):
         server = uvicorn.Server(uvicorn.Config(pages.app, log_level="error", lifespan="off"))
         thread = Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -8,8 +8,8 @@ import pytest
 from plugins.viewer.tests.page_client import PageClient, open_client
 from plugins.viewer.tests.test_pages import list_row_numbers, read
 from plugins.viewer.tests.test_sides import read_text
-from plumbline.plugins.viewer.run_database import MAX_ORDERS
-from tests.operators.report.made import make_run, plain_prompts
+from plumbline.plugins.viewer.run_database import MAX_CACHED_ORDERS
+from tests.operators.report.made import make_plain_prompts, make_run
 
 RUN_ID = "20260102-030405-000006"
 SCORES_PAGE = f"/runs/{RUN_ID}/scores"
@@ -24,7 +24,7 @@ ascend.
 def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
     folder = tmp_path_factory.mktemp("filters")
     run = make_run(
-        folder, prompts=plain_prompts(4), generators=("atlas", "cobalt"), lower_is_better=["clipscore"],
+        folder, prompts=make_plain_prompts(4), generators=("atlas", "cobalt"), lower_is_better=["clipscore"],
         score=lambda generator, metric, prompt: SCORES_BY_METRIC[metric][prompt],
         image_settings=lambda prompt: {"cfg": ("4", "7.5")[prompt % 2], "size": None if prompt == 3 else "64x64"},
     )  # fmt: skip
@@ -67,7 +67,7 @@ def test_orders_by_two_metrics_are_cached_up_to_a_limit(ask: PageClient) -> None
     assert read(ask, f"{page}p0003&page=2").links and list_orders() == tables
     assert [len(list_row_numbers(read(ask, f"{page}{at} blue"))) for at in range(4)] == [2] * 4 and len(
         list_orders()
-    ) == MAX_ORDERS
+    ) == MAX_CACHED_ORDERS
 
 
 def test_images_with_notes_can_be_sorted_by_the_disagreement_of_two_metrics(ask: PageClient) -> None:
@@ -79,8 +79,8 @@ def test_images_with_notes_can_be_sorted_by_the_disagreement_of_two_metrics(ask:
 
 
 def test_rewritten_scores_are_read_and_sorted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plumbline.plugins.viewer.browser.LIST_SECONDS", 0.0)
-    shared = {"prompts": plain_prompts(4), "generators": ("atlas",)}
+    monkeypatch.setattr("plumbline.plugins.viewer.browser.LIST_REFRESH_SECONDS", 0.0)
+    shared = {"prompts": make_plain_prompts(4), "generators": ("atlas",)}
     run = make_run(tmp_path, **shared, score=lambda generator, metric, prompt: SCORES_BY_METRIC[metric][prompt])
     with open_client(run.store, tmp_path / "rows") as ask:
         assert list_row_numbers(read(ask, f"{SCORES_PAGE}?metric=gecko&against=clipscore")) == ["0", "3", "1", "2"]

@@ -24,17 +24,17 @@ from plumbline.pipelines.store.store import LATEST_FILE
 from plumbline.plugins.viewer.browser import Browser
 from plumbline.plugins.viewer.run_database import Database
 from tests.commands import store_at
-from tests.operators.report.made import HOSTILE, MadeRun, make_run, noisy_score, plain_prompts, png
+from tests.operators.report.made import HOSTILE, MadeRun, draw_noisy_score, encode_png, make_plain_prompts, make_run
 
-EARLIER, LATER = "20250101-000000-000000", "20260102-030405-000006"
-RUN_PAGE = f"/runs/{LATER}"
+EARLIER_RUN, LATER_RUN = "20250101-000000-000000", "20260102-030405-000006"
+RUN_PAGE = f"/runs/{LATER_RUN}"
 GENERATORS = ("atlas", "<b>bold", "מחולל")
-PROMPTS = [*HOSTILE, *plain_prompts(60)]
+PROMPTS = [*HOSTILE, *make_plain_prompts(60)]
 QUESTIONS_FILE = "questions/00000000/made/00000-00000000.parquet"
 
 
 def score(generator: str, metric: str, prompt: int) -> float | None:
-    return None if (generator, prompt) == ("atlas", 7) else noisy_score(generator, metric, prompt)
+    return None if (generator, prompt) == ("atlas", 7) else draw_noisy_score(generator, metric, prompt)
 
 
 def ask_questions(run: MadeRun) -> None:
@@ -61,7 +61,12 @@ def ask_questions(run: MadeRun) -> None:
 def shared_run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
     folder = tmp_path_factory.mktemp("made")
     make_run(
-        folder, prompts=PROMPTS, generators=GENERATORS, run_id=EARLIER, benchmark=HOSTILE[0], judge_metrics=("gecko",)
+        folder,
+        prompts=PROMPTS,
+        generators=GENERATORS,
+        run_id=EARLIER_RUN,
+        benchmark=HOSTILE[0],
+        judge_metrics=("gecko",),
     )
     run = make_run(
         folder, prompts=PROMPTS, generators=GENERATORS, score=score, judge_metrics=("gecko",),
@@ -115,7 +120,7 @@ def list_row_numbers(page: ParsedPage) -> list[str]:
 def test_runs_are_listed_newest_first_with_their_failures_and_reports(ask: PageClient) -> None:
     page = read(ask, "/")
     runs = [link for link in page.links if link.count("/") == 2 and link.startswith("/runs/")]
-    assert runs == [RUN_PAGE, f"/runs/{EARLIER}"]
+    assert runs == [RUN_PAGE, f"/runs/{EARLIER_RUN}"]
     assert (
         "latest" in page.text
         and f"{RUN_PAGE}/report" in page.links
@@ -124,7 +129,7 @@ def test_runs_are_listed_newest_first_with_their_failures_and_reports(ask: PageC
     assert HOSTILE[0] in page.text
     assert "the new <VAE>" in page.text and "note: the new <VAE>" in read(ask, RUN_PAGE).text
     assert f"{RUN_PAGE}/report" in read(ask, "/?words=new+%3Cvae").links
-    assert LATER not in read(ask, "/?words=script").text
+    assert LATER_RUN not in read(ask, "/?words=script").text
 
 
 def test_the_list_of_runs_shows_what_changed_since_the_previous_run_of_the_benchmark(tmp_path: Path) -> None:
@@ -132,7 +137,7 @@ def test_the_list_of_runs_shows_what_changed_since_the_previous_run_of_the_bench
     for number, (run_id, name) in enumerate(runs.items()):
         run = make_run(
             tmp_path,
-            prompts=plain_prompts(2),
+            prompts=make_plain_prompts(2),
             run_id=run_id,
             benchmark=name,
             first_recipe=10 * number,
@@ -205,7 +210,7 @@ def test_the_page_of_an_image_has_its_scores_questions_reasons_and_neighbours(as
     assert re.search(r"gecko: 0\.\d+ has percentile rank \d+% among the \d+ images scored so far on made", page.text)
     around = [link for link in page.links if f"{RUN_PAGE}/scores/" in link]
     assert [link.partition("?")[0].rpartition("/")[2] for link in around] == [order[0], order[2]]
-    assert list_row_numbers(read(ask, f"{RUN_PAGE}/scores?page=1"))  # and back
+    assert list_row_numbers(read(ask, f"{RUN_PAGE}/scores?page=1"))  # the first page is still listed
     failed = read(ask, f"{RUN_PAGE}/scores/7")
     assert failed.text.count("bytes <b>unreadable</b>") == 2, "both metrics show the error"
 
@@ -221,7 +226,7 @@ def test_a_score_has_the_same_percentile_rank_wherever_it_is_shown(seed: int, tm
         for prompt in range(rng.randint(8, 13))
     }
     run = make_run(
-        tmp_path, prompts=plain_prompts(1 + max(prompt for _, _, prompt in drawn)), lower_is_better=["clipscore"],
+        tmp_path, prompts=make_plain_prompts(1 + max(prompt for _, _, prompt in drawn)), lower_is_better=["clipscore"],
         generators=["atlas", "borealis", "cobalt"], score=lambda *whose: drawn.get(whose),
     )  # fmt: skip
     report = write_report(run.store)
@@ -257,7 +262,7 @@ def test_a_question_shows_every_generators_image_with_its_answer(ask: PageClient
         f"{RUN_PAGE}/pictures/{place * len(PROMPTS) + 9}" for place in range(3)
     ]
     assert all(name in page.text for name in GENERATORS) and "Question: what <colour> is it?" in page.text
-    values = [noisy_score(name, "gecko", 9) for name in GENERATORS]
+    values = [draw_noisy_score(name, "gecko", 9) for name in GENERATORS]
     assert page.text.count("blue") - page.text.count("blue cups") == 2 * sum(value <= 0.5 for value in values)
     everything = read(ask, f"{RUN_PAGE}/questions").text
     assert f"of {2 * len(PROMPTS)} questions" in everything
@@ -274,8 +279,10 @@ def test_an_image_is_sent_as_webp_in_its_own_size(ask: PageClient) -> None:
 def test_an_edit_is_shown_next_to_its_sources_or_the_reason_why_not(
     sources_in: Literal["images", "prompts"], tmp_path: Path
 ) -> None:
-    sources = [[png(9)], [png(9), png(10)], [b"no image"]]
-    run = make_run(tmp_path, prompts=plain_prompts(3), sources=lambda prompt: sources[prompt], sources_in=sources_in)
+    sources = [[encode_png(9)], [encode_png(9), encode_png(10)], [b"no image"]]
+    run = make_run(
+        tmp_path, prompts=make_plain_prompts(3), sources=lambda prompt: sources[prompt], sources_in=sources_in
+    )
     with open_client(run.store, tmp_path / "rows") as ask:
         for prompt, count in enumerate((1, 2, 0)):
             shown = ask(f"{RUN_PAGE}/prompt?id=p000{prompt}").text
@@ -299,8 +306,8 @@ def test_reports_and_trends_are_sandboxed(ask: PageClient) -> None:
         policy = answer.headers["content-security-policy"]
         assert policy.startswith("sandbox allow-scripts allow-downloads; default-src 'none'")
         assert "allow-same-origin" not in policy
-    refused = ask(f"/runs/{EARLIER}/report")
-    assert refused.status_code == 404 and f"plumbline report run={EARLIER}" in refused.text
+    refused = ask(f"/runs/{EARLIER_RUN}/report")
+    assert refused.status_code == 404 and f"plumbline report run={EARLIER_RUN}" in refused.text
 
 
 def test_all_texts_from_the_store_are_escaped(ask: PageClient) -> None:
@@ -317,7 +324,7 @@ def test_all_texts_from_the_store_are_escaped(ask: PageClient) -> None:
         assert page.tags.count("script") == 1 and "<script>" not in "".join(page.links), path
         assert page.tags.count("textarea") == ("/scores/" in path), "the only text area is for a note"
         assert all(link.startswith(("/", "?", "#")) for link in page.links)
-    given = f"words={HOSTILE[0]}&generator={HOSTILE[0]}&sort=up&left={EARLIER}&right={LATER}"
+    given = f"words={HOSTILE[0]}&generator={HOSTILE[0]}&sort=up&left={EARLIER_RUN}&right={LATER_RUN}"
     for path in ("/", f"{RUN_PAGE}/scores", f"{RUN_PAGE}/questions", "/compare"):
         assert ParsedPage(ask(f"{path}?{given}").text).tags.count("script") == 1
 
@@ -406,21 +413,21 @@ def test_duckdb_cannot_open_files_or_change_its_limits(tmp_path: Path) -> None:
 
 
 def test_a_damaged_run_is_marked_and_the_others_are_shown(tmp_path: Path) -> None:
-    make_run(tmp_path, run_id=EARLIER)
+    make_run(tmp_path, run_id=EARLIER_RUN)
     run = make_run(tmp_path)
     (run.folder / "manifest.json").write_text("{half")
-    part = tmp_path / f"store/runs/{EARLIER}/scores.parquet"
+    part = tmp_path / f"store/runs/{EARLIER_RUN}/scores.parquet"
     with open_client(run.store, tmp_path / "rows") as ask:
         page = read(ask, "/")
-        assert "damaged" in page.text and "manifest.json: not a manifest" in page.text and EARLIER in page.text
+        assert "damaged" in page.text and "manifest.json: not a manifest" in page.text and EARLIER_RUN in page.text
         refused = ask(RUN_PAGE)
         assert refused.status_code == 500 and "not a manifest" in refused.text
         whole = part.read_bytes()
         part.write_bytes(whole[: len(whole) // 2])
-        broken = ask(f"/runs/{EARLIER}/scores")
+        broken = ask(f"/runs/{EARLIER_RUN}/scores")
         assert broken.status_code == 500 and "the table is damaged" in ParsedPage(broken.text).text
         part.write_bytes(whole)
-        assert ask(f"/runs/{EARLIER}/scores").status_code == 200, "the restored table can be read again"
+        assert ask(f"/runs/{EARLIER_RUN}/scores").status_code == 200, "the restored table can be read again"
 
 
 def test_a_run_without_its_sources_shows_its_scores_and_the_reason(tmp_path: Path) -> None:
@@ -436,10 +443,10 @@ def test_a_run_without_its_sources_shows_its_scores_and_the_reason(tmp_path: Pat
 
 def test_the_number_of_open_runs_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plumbline.plugins.viewer.browser.MAX_OPEN_RUNS", 1)
-    make_run(tmp_path, run_id=EARLIER)
+    make_run(tmp_path, run_id=EARLIER_RUN)
     run = make_run(tmp_path)
     with open_client(run.store, tmp_path / "rows") as ask:
-        for run_id in (EARLIER, LATER, EARLIER):
+        for run_id in (EARLIER_RUN, LATER_RUN, EARLIER_RUN):
             assert list_row_numbers(read(ask, f"/runs/{run_id}/scores"))
         gc.collect()
         tables = ask.browser._database.select("SELECT count(*) FROM duckdb_tables()")
@@ -457,19 +464,19 @@ def test_a_store_without_runs_is_refused_with_the_remedy(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("file", ["manifest.json", "summary.parquet", "cells.parquet"])
 def test_a_damaged_file_is_named_and_other_pages_still_work(file: str, tmp_path: Path) -> None:
-    make_run(tmp_path, run_id=EARLIER)
+    make_run(tmp_path, run_id=EARLIER_RUN)
     path = make_run(tmp_path).folder / file
     path.write_bytes(path.read_bytes().replace(b"atlas", b"atlat").replace(b"scores", b"scorez"))
     with open_client(store_at(tmp_path / "store"), tmp_path / "rows") as ask:
         answer = ask(RUN_PAGE if file != "cells.parquet" else f"{RUN_PAGE}/scores")
         assert f"{file}: the " in answer.text and "damaged" in answer.text and "run the sweep again" in answer.text
-        assert ask("/").status_code == ask(f"/runs/{EARLIER}/scores").status_code == 200
+        assert ask("/").status_code == ask(f"/runs/{EARLIER_RUN}/scores").status_code == 200
 
 
 def test_a_run_with_an_old_manifest_is_shown(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    run.store.write_text(f"runs/{LATER}/manifest.json", json.dumps({"benchmark": "old"}))
-    run.store.write_text(LATEST_FILE, LATER)
+    run.store.write_text(f"runs/{LATER_RUN}/manifest.json", json.dumps({"benchmark": "old"}))
+    run.store.write_text(LATEST_FILE, LATER_RUN)
     with open_client(run.store, tmp_path / "rows") as ask:
         assert "old" in read(ask, "/").text and "atlas" in read(ask, RUN_PAGE).text
         assert list_row_numbers(read(ask, f"{RUN_PAGE}/scores"))

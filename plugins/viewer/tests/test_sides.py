@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from plugins.viewer.tests.page_client import PageClient, open_client
-from tests.operators.report.made import MadeRun, make_run, plain_prompts
+from tests.operators.report.made import MadeRun, make_plain_prompts, make_run
 
 LEFT_RUN, RIGHT_RUN = "20250101-000000-000000", "20260102-030405-000006"
 COMPARISON_PAGE = f"/compare?left={LEFT_RUN}&right={RIGHT_RUN}"
-PROMPTS = plain_prompts(12)
+PROMPTS = make_plain_prompts(12)
 ATLAS_CHANGES = (0.30, -0.02, 0.04, -0.06, 0.08, -0.10, 0.12, -0.14, 0.16, -0.18, 0.20, None)
 """Change of each prompt's score; the last prompt's image has no score in the later run."""
 

@@ -13,10 +13,10 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from plugins.viewer.tests.page_client import open_client
 from plumbline.pipelines.report.report import write_report
-from plumbline.pipelines.web.listening import listening
+from plumbline.pipelines.web.listening import open_listening_socket
 from tests.browser.opened import (
-    DESKTOP,
     DESKTOP_SLOW,
+    DESKTOP_WIDTH,
     NEEDS_BROWSER,
     ON_DESKTOP,
     ON_PHONE,
@@ -26,7 +26,7 @@ from tests.browser.opened import (
     prefer_scheme,
     press,
 )
-from tests.operators.report.made import HOSTILE, make_run, noisy_score, plain_prompts
+from tests.operators.report.made import HOSTILE, draw_noisy_score, make_plain_prompts, make_run
 
 pytestmark = NEEDS_BROWSER
 RUN_PAGE = "/runs/20260102-030405-000006"
@@ -43,7 +43,7 @@ def wait_until(page: WebDriver, condition: Callable[[WebDriver], object]) -> Non
 
 
 def score(generator: str, metric: str, prompt: int) -> float | None:
-    return None if (generator, prompt) == ("cobalt", 7) else noisy_score(generator, metric, prompt)
+    return None if (generator, prompt) == ("cobalt", 7) else draw_noisy_score(generator, metric, prompt)
 
 
 def choose_settings(prompt: int) -> dict[str, str]:
@@ -57,7 +57,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     folder = tmp_path_factory.mktemp("view")
     names = ("atlas", "<b>bold", "cobalt", "מחולל")
-    prompts = [*HOSTILE, *plain_prompts(10)]
+    prompts = [*HOSTILE, *make_plain_prompts(10)]
     run = make_run(
         folder,
         prompts=prompts,
@@ -67,7 +67,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         image_settings=choose_settings,
     )
     write_report(run.store)
-    with open_client(run.store, folder / "rows") as pages, listening("127.0.0.1", 0) as listener:
+    with open_client(run.store, folder / "rows") as pages, open_listening_socket("127.0.0.1", 0) as listener:
         server = uvicorn.Server(uvicorn.Config(pages.app, log_level="error", lifespan="off"))
         thread = Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
@@ -96,7 +96,7 @@ def test_a_page_logs_nothing_fits_the_width_and_is_accessible(
     unnamed = "return Array.from(document.querySelectorAll('main select, main input:not([type=hidden])'))"
     assert page.execute_script(f"{unnamed}.filter(one => !one.labels.length).length") == 0  # type: ignore[no-untyped-call]
     if not path.startswith(TESTED_ELSEWHERE):
-        prefer_scheme(page, "dark" if width == DESKTOP else "light")
+        prefer_scheme(page, "dark" if width == DESKTOP_WIDTH else "light")
         assert find_accessibility_problems(page) == []
         prefer_scheme(page, "")
 

@@ -7,7 +7,7 @@ import pytest
 from plumbline.plugins.viewer.notes import BadNote, SentNote, parse_note
 from tests.work import LONG, FieldPath, assert_linear, find_fields_without_limit, list_field_paths, set_field
 
-EXAMPLE = b'{"author": "ann", "text": "a star", "tag": "other"}'
+EXAMPLE_NOTE = b'{"author": "ann", "text": "a star", "tag": "other"}'
 
 
 def read(body: bytes) -> None:
@@ -18,7 +18,7 @@ def read(body: bytes) -> None:
 @pytest.mark.parametrize("shape", LONG)
 @pytest.mark.parametrize("parts", [*list_field_paths(SentNote)])
 def test_a_value_twice_as_long_takes_at_most_twice_the_work(parts: FieldPath, shape: str) -> None:
-    assert_linear(lambda n: set_field(EXAMPLE, parts, LONG[shape](n)), read)
+    assert_linear(lambda n: set_field(EXAMPLE_NOTE, parts, LONG[shape](n)), read)
 
 
 def test_docs_security_states_the_limit_of_every_field() -> None:

@@ -11,7 +11,7 @@ from tests.pipelines.sources.test_question_packs import list_questions, read_pac
 from tests.pipelines.sources.test_question_packs_fuzz import make_rows, require_others_unaffected
 from tests.question_packs import write_csv, write_json
 
-FILES: dict[str, dict[str, Any]] = {
+PACK_FILES: dict[str, dict[str, Any]] = {
     "cvtg_2k": {
         f"{folder}/{area}.json": {"data_list": make_rows(lambda n: {"index": n, "prompt": f"a sign 'OPEN' {n}"})}
         for folder in ("CVTG", "CVTG-Style") for area in (2, 3, 4, 5)
@@ -65,6 +65,6 @@ def test_cvtg_2k_expects_the_texts_in_single_quotes(tmp_path: Path) -> None:
     assert list_questions(pack, "CVTG_2_1")[0]["error"]["kind"] == "no_questions"
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", PACK_FILES)
 def test_a_field_of_the_wrong_type_fails_only_its_row_and_is_reported_with_file_and_row(name: str) -> None:
-    require_others_unaffected(name, FILES[name], row_depth=3 if name == "cvtg_2k" else 2)
+    require_others_unaffected(name, PACK_FILES[name], row_depth=3 if name == "cvtg_2k" else 2)

@@ -73,16 +73,16 @@ def test_a_prompt_without_words_or_in_an_unknown_script_gets_an_error(prompt: st
 @pytest.mark.parametrize(
     ("measure", "read", "score"),
     [
-        ("longtext_bench", "grand OPENNG\nsale", 0.5),  # of two words one, whatever its case
-        ("cvtg_2k", "OPENING\nof the grand hall, opening", 1.0),  # wherever they are read
-        ("cvtg_2k", "Grand, Openng", 0.0),  # punctuation stays on its word
-        ("cvtg_2k_ned", "Grand Openng", (1 + 1 - 1 / (7 + 1e-5)) / 2),  # each word beside the nearest
-        ("oneig", "Grand Openng", 1 - 1 * 0.5 / 100),  # one edit, half of the words
-        ("oneig", "GRAND OPENING", 1 - 10 * 1 / 100),  # case counts there
+        ("longtext_bench", "grand OPENNG\nsale", 0.5),  # one of the two words was read; case is ignored
+        ("cvtg_2k", "OPENING\nof the grand hall, opening", 1.0),  # words may be read anywhere, in any order
+        ("cvtg_2k", "Grand, Openng", 0.0),  # punctuation is part of a word
+        ("cvtg_2k_ned", "Grand Openng", (1 + 1 - 1 / (7 + 1e-5)) / 2),  # each word and the word nearest to it
+        ("oneig", "Grand Openng", 1 - 1 * 0.5 / 100),  # one edit; half of the words are right
+        ("oneig", "GRAND OPENING", 1 - 10 * 1 / 100),  # case matters
         ("oneig", "Grand, Opening!", 1.0),
-        ("flow_grpo", "the gran\nd open ing day", 1.0),  # spaces and lines do not count, and it is among the text
+        ("flow_grpo", "the gran\nd open ing day", 1.0),  # spaces, line breaks and other text are ignored
         ("flow_grpo", "Grand Openng", 1 - 1 / 12),
-        ("flow_grpo", "Grand-Opening", 1 - 1 / 12),  # punctuation does
+        ("flow_grpo", "Grand-Opening", 1 - 1 / 12),  # punctuation matters
         ("edit_similarity", "Grand-Opening", 1.0),
         ("substring_match", "a Grand-Opening", 1.0),
         ("exact_match", "a Grand-Opening", 0.0),

@@ -12,17 +12,17 @@ from tests.commands import config_of
 from tests.environment import ROOT
 
 SIGNS_FOLDER = ROOT / "assets/shapes_text"
-LIMIT = 2
+N_PROMPTS = 2
 """Number of prompts in a quick sweep; reading a sign takes about a second."""
 
 
 def test_every_score_matches_the_number_of_misspelt_words(tmp_path: Path) -> None:
-    limited = [f"benchmark.limit={LIMIT}", "benchmark.limit_seed=1"]
+    limited = [f"benchmark.limit={N_PROMPTS}", "benchmark.limit_seed=1"]
     finished = run_config(config_of("sweep", "sweep=shapes_text", f"store={tmp_path}", "cluster=here", *limited))
     scores = finished.results.read_scores().to_pandas()
     truth = pq.read_table(SIGNS_FOLDER / "truth.parquet").to_pandas()
     both = pd.merge(scores, truth, on=["image_id", "generator"])
-    assert finished.exit_code == 0 and len(both) == len(scores) == LIMIT * len(MISSPELT_WORDS)
+    assert finished.exit_code == 0 and len(both) == len(scores) == N_PROMPTS * len(MISSPELT_WORDS)
     assert both["score"].tolist() == pytest.approx((1 - both["wrong"] / 2).tolist()) and both["wrong"].nunique() > 1
 
 

@@ -10,11 +10,11 @@ import pytest
 from plugins.words_in_images.tests.text_releases import CASE_COUNT, Releases, make_readings
 from plumbline.plugins.words_in_images.text_measures import Measure, compare_texts, count_words
 
-STORED_CASES = Path(__file__).with_name("text_measures.jsonl").read_text().splitlines()
+STORED_CASE_LINES = Path(__file__).with_name("text_measures.jsonl").read_text().splitlines()
 COMPARED_CHARACTERS: Sequence[tuple[list[str], list[str], Mapping[str, float]]] = [
-    json.loads(line) for line in STORED_CASES
+    json.loads(line) for line in STORED_CASE_LINES
 ]
-CHECKOUTS = os.environ.get("TEXT_RELEASES", "")
+CHECKOUTS_FOLDER = os.environ.get("TEXT_RELEASES", "")
 """Folder of checkouts (see plugins/words_in_images/tests/text_releases.py)."""
 
 
@@ -31,9 +31,9 @@ def test_words_are_counted_as_in_the_releases() -> None:
         assert count_words(wanted, "cvtg_2k") == released["cvtg_2k_words"]
 
 
-@pytest.mark.skipif(not CHECKOUTS, reason="TEXT_RELEASES names no folder of checkouts")
+@pytest.mark.skipif(not CHECKOUTS_FOLDER, reason="TEXT_RELEASES names no folder of checkouts")
 def test_the_stored_values_equal_the_releases_output() -> None:
-    releases = Releases(Path(CHECKOUTS))
+    releases = Releases(Path(CHECKOUTS_FOLDER))
     assert [[*reading, releases.compute_measures(reading)] for reading in make_readings()] == [
         [*case] for case in COMPARED_CHARACTERS
     ]

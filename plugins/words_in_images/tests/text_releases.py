@@ -41,7 +41,7 @@ def make_readings() -> Iterator[Reading]:
     for case in range(CASE_COUNT):
         chinese = case % 4 == 3
         wanted = [_draw_text(rng, chinese) for _ in range(rng.randint(1, 3))]
-        lines = [_misread(rng, text) for text in wanted if rng.random() < 0.8]
+        lines = [_misread_text(rng, text) for text in wanted if rng.random() < 0.8]
         rng.shuffle(lines)
         extra = [_draw_text(rng, chinese=rng.random() < 0.3)] if rng.random() < 0.4 else []
         yield Reading(wanted, [] if case % 10 == 9 else [*lines, *extra])
@@ -53,7 +53,7 @@ def _draw_text(rng: Random, chinese: bool) -> str:
     return " ".join([rng.choice(LATIN_WORDS), *rng.choices(ODD_WORDS, k=rng.randint(0, 5))])
 
 
-def _misread(rng: Random, text: str) -> str:
+def _misread_text(rng: Random, text: str) -> str:
     place = rng.randrange(len(text))
     return rng.choice([text, text, text.upper(), text[:place] + text[place + 1 :], text[:place] + "x" + text[place:]])
 
@@ -65,7 +65,7 @@ class Releases:
         distance = SimpleNamespace(distance=edit_distance)
         sys.modules.setdefault("Levenshtein", _make_module("Levenshtein", distance=edit_distance))
         known = {"re": re, "Counter": Counter, "np": np, "Levenshtein": distance, "distance": edit_distance}
-        known |= {"difflib": difflib, "logging": SimpleNamespace(error=_fail), "print": _fail}
+        known |= {"difflib": difflib, "logging": SimpleNamespace(error=_fail_on_call), "print": _fail_on_call}
 
         def extract(path: str, *names: str) -> Any:
             return SimpleNamespace(**_extract_functions(folder / path, names, known))
@@ -87,7 +87,7 @@ class Releases:
         )
 
     def compute_measures(self, reading: Reading) -> dict[str, float]:
-        """Return the measures under their names in plugins/words_in_images/text_measures.py, and the word counts."""
+        """Return the releases' measures and word counts, by their names in plugins/words_in_images/text_measures.py."""
         return {
             **self._compute_longtext_bench(reading),
             **self._compute_cvtg_2k(reading),
@@ -120,7 +120,7 @@ class Releases:
         distance = float(self.oneig.levenshtein_distance(read, wanted))
         _, accuracy, _ = self.oneig.calculate_char_match_ratio(wanted, read)
         most, whole = 50 if self.oneig.contains_chinese(wanted) else 100, float(distance == 0)
-        score = 1 - min(most, distance) * (1 - whole) * (1 - accuracy) / most  # text_score.py, of one image
+        score = 1 - min(most, distance) * (1 - whole) * (1 - accuracy) / most  # text_score.py, for one image
         return {"oneig": score, "oneig_edit_distance": distance, "oneig_word_accuracy": accuracy}
 
     def _compute_flow_grpo(self, reading: Reading) -> float:
@@ -155,7 +155,7 @@ def _make_module(name: str, **names: Any) -> ModuleType:
     return module
 
 
-def _fail(*words: Any) -> None:
+def _fail_on_call(*words: Any) -> None:
     """Fail if a release prints an error, because it would otherwise return a score of zero."""
     raise AssertionError(words)
 

@@ -33,7 +33,7 @@ def measure_in_process(name: str, shapes: str | None, amounts: Amounts, server: 
 
 
 class Results(Protocol):
-    """Receiver of a row, such as a Connection."""
+    """Receiver of a measured row, such as the sending end of a multiprocessing pipe."""
 
     def send(self, row: Measured, /) -> None: ...
 

@@ -24,7 +24,7 @@ from plumbline.operators.metrics.questions.vqascore import DEFAULT_QUESTIONS
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5, name_released_weights
 from tests.benchmarks.gpu.checkpoints import make_random_network
 from tests.benchmarks.gpu.measures import N_IMAGES, make_text
-from tests.benchmarks.gpu.shapes import FAMILIES, FULL, TINY
+from tests.benchmarks.gpu.shapes import FAMILIES, FULL_SHAPES, TINY_SHAPES
 from tests.benchmarks.photographs import make_photograph
 
 SHARD_ROWS = 64
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     told = parser.parse_args(arguments)
     folder, on_gpu = told.folder.absolute(), torch.cuda.is_available()
     texts = [make_text(prompt, 0) for prompt in range(told.images)]
-    shape = (FULL if on_gpu else TINY)[told.model]
+    shape = (FULL_SHAPES if on_gpu else TINY_SHAPES)[told.model]
     _save_checkpoint(folder / told.model, told.model, texts, on_gpu=on_gpu)
     _save_images(folder / "data", texts, shape.side)
     model = f"{{family: {FAMILIES[told.model]}, checkpoint: '{folder / told.model}'}}"
@@ -70,7 +70,7 @@ def _save_checkpoint(folder: Path, name: str, texts: Sequence[str], *, on_gpu: b
         return
     spoken = [*(question.template for question in DEFAULT_QUESTIONS.values()), *texts]
     device, dtype = (torch.device("cuda"), torch.bfloat16) if on_gpu else (torch.device("cpu"), torch.float32)
-    network = make_random_network(name, (FULL if on_gpu else TINY)[name], folder, spoken, device, dtype)
+    network = make_random_network(name, (FULL_SHAPES if on_gpu else TINY_SHAPES)[name], folder, spoken, device, dtype)
     if isinstance(network, ClipFlanT5):
         weights = {name: tensor.cpu() for name, tensor in name_released_weights(network).items()}
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

@@ -23,7 +23,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 
 from plumbline.operators.models.families import model_config, vlm
 from plumbline.operators.models.model import ResolvedModel
-from plumbline.operators.models.networks.clip_flant5 import BEFORE_IMAGE, ClipFlanT5, ClipFlanT5Likelihood
+from plumbline.operators.models.networks.clip_flant5 import TEXT_BEFORE_IMAGE, ClipFlanT5, ClipFlanT5Likelihood
 from plumbline.operators.models.networks.vlm import ChatVlm
 from plumbline.operators.models.processing import find_device
 from plumbline.operators.models.resolution import resolve_model
@@ -32,11 +32,11 @@ from tests.benchmarks.gpu.shapes import FAMILIES, Shape
 Likelihood = ClipFlanT5Likelihood | ChatVlm
 
 SEED = 0
-MEAN, DEVIATION = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
-T5_SPECIAL = ("<pad>", "</s>", "<unk>")
-LLAVA_SPECIAL = ("<unk>", "<s>", "</s>", "<image>", "<pad>")
-QWEN_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
-                "<|video_pad|>")  # fmt: skip
+IMAGE_MEAN, IMAGE_DEVIATION = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
+T5_SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>")
+LLAVA_SPECIAL_TOKENS = ("<unk>", "<s>", "</s>", "<image>", "<pad>")
+QWEN_SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>",
+                       "<|image_pad|>", "<|video_pad|>")  # fmt: skip
 QWEN_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{% for part in message['content'] %}"
     "{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part['text'] }}{% endif %}"
@@ -48,7 +48,7 @@ LLAVA_TEMPLATE = (
     "{% else %}{{ part['text'] + ' ' }}{% endif %}{% endfor %}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
 )
-CONVERSATION_TEXTS = (BEFORE_IMAGE, "user\n", "assistant\n", "system\n", "USER: ASSISTANT: Yes No", "Yes", "No")
+CONVERSATION_TEXTS = (TEXT_BEFORE_IMAGE, "user\n", "assistant\n", "system\n", "USER: ASSISTANT: Yes No", "Yes", "No")
 """Texts that a conversation contains besides the question."""
 
 
@@ -75,7 +75,7 @@ def serve_model(
         network_config, shape, torch.device(device or find_device(model)), getattr(torch, model.dtype)
     )
     if not isinstance(network, ClipFlanT5):
-        return model, vlm.serve(model, network.eval())
+        return model, vlm.make_chat_vlm(model, network.eval())
     network.drop_unused_layers()
     return model, ClipFlanT5Likelihood.load(model, network.eval())
 
@@ -89,7 +89,7 @@ def make_random_network(
 
 def _save(name: str, shape: Shape, folder: Path, texts: Iterable[str]) -> Any:
     folder.mkdir(parents=True, exist_ok=True)
-    return SAVES[name](shape, folder, _split_words([*CONVERSATION_TEXTS, *texts]))
+    return SAVE_FUNCTIONS[name](shape, folder, _split_words([*CONVERSATION_TEXTS, *texts]))
 
 
 def _make_network(config: Any, shape: Shape, device: torch.device, dtype: torch.dtype) -> Any:
@@ -128,12 +128,12 @@ def _save_clip_flant5(shape: Shape, folder: Path, words: Sequence[str]) -> T5Con
     _save_clip_preprocessor(folder / "tower", shape.vision["image_size"])
     _save_no_weights(folder / "tower")
     entries = shape.language["vocab_size"] - (28 if shape.language["vocab_size"] == 32_128 else 0)
-    _save_tokenizer(folder, T5_SPECIAL, words, entries, ends="</s>", pad="<pad>", eos="</s>")
+    _save_tokenizer(folder, T5_SPECIAL_TOKENS, words, entries, ends="</s>", pad="<pad>", eos="</s>")
     return T5Config(**shape.language)
 
 
 def _save_llava(shape: Shape, folder: Path, words: Sequence[str]) -> LlavaConfig:
-    ids = {token: index for index, token in enumerate(LLAVA_SPECIAL)}
+    ids = {token: index for index, token in enumerate(LLAVA_SPECIAL_TOKENS)}
     marks = {"bos_token_id": ids["<s>"], "eos_token_id": ids["</s>"], "pad_token_id": ids["<pad>"]}
     vision = CLIPVisionConfig(**shape.vision)
     config = LlavaConfig(
@@ -148,15 +148,18 @@ def _save_llava(shape: Shape, folder: Path, words: Sequence[str]) -> LlavaConfig
     _save_no_weights(folder)
     _save_clip_preprocessor(folder, vision.image_size)
     template = LLAVA_TEMPLATE
-    _save_tokenizer(folder, LLAVA_SPECIAL, words, None, begins="<s>", pad="<pad>", eos="</s>", template=template)
+    _save_tokenizer(folder, LLAVA_SPECIAL_TOKENS, words, None, begins="<s>", pad="<pad>", eos="</s>", template=template)
     return config
 
 
 def _save_qwen(
     kind: str, colours: tuple[Sequence[float], Sequence[float]], shape: Shape, folder: Path, words: Sequence[str]
 ) -> Any:
-    """Save a Qwen-VL; `colours` are the mean and standard deviation in its processor."""
-    ids = {token: index for index, token in enumerate(QWEN_SPECIAL)}
+    """Save a Qwen-VL of the type `kind` without weights, and return its config.
+
+    `colours` are the mean and the standard deviation with which its processor normalises pixels.
+    """
+    ids = {token: index for index, token in enumerate(QWEN_SPECIAL_TOKENS)}
     marks = {"bos_token_id": ids["<|endoftext|>"], "eos_token_id": ids["<|im_end|>"]}
     config = AutoConfig.for_model(
         kind,
@@ -176,13 +179,13 @@ def _save_qwen(
     fields = {"image_processor_type": "Qwen2VLImageProcessor", "image_mean": colours[0], "image_std": colours[1]}
     _write_json(folder / "preprocessor_config.json", fields | patches | pixels)
     template = QWEN_TEMPLATE
-    _save_tokenizer(folder, QWEN_SPECIAL, words, None, pad="<|endoftext|>", eos="<|im_end|>", template=template)
+    _save_tokenizer(folder, QWEN_SPECIAL_TOKENS, words, None, pad="<|endoftext|>", eos="<|im_end|>", template=template)
     return config
 
 
 def _save_clip_preprocessor(folder: Path, side: int) -> None:
     size = {"size": {"shortest_edge": side}, "crop_size": {"height": side, "width": side}, "resample": 3}
-    kind = {"image_processor_type": "CLIPImageProcessor", "image_mean": MEAN, "image_std": DEVIATION}
+    kind = {"image_processor_type": "CLIPImageProcessor", "image_mean": IMAGE_MEAN, "image_std": IMAGE_DEVIATION}
     _write_json(folder / "preprocessor_config.json", kind | size)
 
 
@@ -201,7 +204,11 @@ def _save_tokenizer(
     folder: Path, special: Sequence[str], words: Sequence[str], entries: int | None, *, begins: str = "",
     ends: str = "", pad: str, eos: str, template: str | None = None,
 ) -> None:  # fmt: skip
-    """Save a tokenizer of `entries` tokens: one for every word, and one for every byte of unknown text."""
+    """Save a tokenizer with a token for every word in `words`, and one for every byte of other text.
+
+    The vocabulary is filled up with unused tokens to `entries` tokens; None adds no unused tokens. The tokens `begins`
+    and `ends` are put before and after every text.
+    """
     known = list(dict.fromkeys([*special, *sorted(pre_tokenizers.ByteLevel.alphabet()), *words]))
     known += [f"<unused {place}>" for place in range(len(known), entries or 0)]
     vocabulary = {word: index for index, word in enumerate(known)}
@@ -223,11 +230,14 @@ def _write_json(path: Path, fields: dict[str, Any]) -> None:
     path.write_text(json.dumps(fields))
 
 
-SAVES: dict[str, Callable[[Shape, Path, Sequence[str]], Any]] = {
+SAVE_FUNCTIONS: dict[str, Callable[[Shape, Path, Sequence[str]], Any]] = {
     "clip-flant5-xl": _save_clip_flant5,
     "clip-flant5-xxl": _save_clip_flant5,
-    "qwen2.5-vl-7b": partial(_save_qwen, "qwen2_5_vl", (MEAN, DEVIATION)),
+    "qwen2.5-vl-7b": partial(_save_qwen, "qwen2_5_vl", (IMAGE_MEAN, IMAGE_DEVIATION)),
     "qwen3-vl-8b": partial(_save_qwen, "qwen3_vl", ([0.5] * 3, [0.5] * 3)),
     "llava-1.5-7b": _save_llava,
 }
-"""Functions that write a model's folder and return the config of its language model or of the whole model."""
+"""Functions that write a model's folder except the weights, keyed by the model's name.
+
+Each returns the config of the language model or of the whole model.
+"""

@@ -23,12 +23,15 @@ def count_attention(seen: int, width: int) -> int:
 
 
 def count_causal_pairs(tokens: int) -> int:
-    """Count the pairs of a token and a token that it attends to: itself or any earlier token."""
+    """Return the number of (token, token that it attends to) if a token attends to itself and all earlier tokens."""
     return tokens * (tokens + 1) // 2
 
 
 def count_pair(model: ClipFlanT5Likelihood | ChatVlm, pixels: Any, question: Question) -> int:
-    """Count the operations for one image and one question up to the probability of the answer, each token once."""
+    """Return the number of operations for one image and one question, up to the probability of the answer.
+
+    Every token is counted once.
+    """
     if isinstance(model, ClipFlanT5Likelihood):
         return _count_clip_flant5(model, question)
     network = model.reader.model
@@ -51,8 +54,8 @@ def count_pair(model: ClipFlanT5Likelihood | ChatVlm, pixels: Any, question: Que
 def _count_clip_flant5(model: ClipFlanT5Likelihood, question: Question) -> int:
     vision, language = model.model.vision_tower.config, model.model.language_model.config
     patches = (vision.image_size // vision.patch_size) ** 2
-    (ids,) = model.question_ids([model.question_text(question.text)])
-    labels = [len(model.choice_ids(choice)) for choice in question.choices]
+    (ids,) = model.tokenize_questions([model.write_question(question.text)])
+    labels = [len(model.tokenize_choice(choice)) for choice in question.choices]
     tokens = len(model.before) + patches + len(ids)
     seeing = count_clip_vision(vision, model.model.feature_layer) + count_projector(
         patches, vision.hidden_size, language.d_model
@@ -130,7 +133,10 @@ def _divide(length: int, side: int) -> list[int]:
 
 
 def count_decoder_only(config: Any, tokens: int, *, predicted: int) -> int:
-    """Count the operations of a Llama or Qwen2 for its input tokens, and for the probabilities of some tokens."""
+    """Return the number of operations of a Llama or Qwen2 for `tokens` input tokens.
+
+    They include the probabilities of the next token after `predicted` of the input tokens.
+    """
     hidden, heads = config.hidden_size, config.num_attention_heads
     head = getattr(config, "head_dim", None) or hidden // heads
     projections = 2 * heads * head + 2 * config.num_key_value_heads * head

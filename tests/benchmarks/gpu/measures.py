@@ -22,8 +22,8 @@ from plumbline.operators.models.networks.image_prompts import Pixels
 from plumbline.operators.models.networks.vlm import ChatVlm
 from tests.benchmarks.gpu import flops
 from tests.benchmarks.gpu.checkpoints import Likelihood, serve_model
-from tests.benchmarks.gpu.rows import MIN_SHARDS, QUESTIONS, STAGE_SECONDS, Amounts, Measured
-from tests.benchmarks.gpu.shapes import FULL, TINY, Shape
+from tests.benchmarks.gpu.rows import MIN_SHARDS, N_QUESTIONS, STAGE_SECONDS, Amounts, Measured
+from tests.benchmarks.gpu.shapes import FULL_SHAPES, TINY_SHAPES, Shape
 from tests.benchmarks.photographs import make_photograph
 
 COLOURS = ["red", "green", "blue", "yellow", "black", "white", "purple", "orange"]
@@ -39,12 +39,12 @@ class Load(NamedTuple):
     resolved: ResolvedModel
     model: Likelihood
     encoded: list[bytes]
-    """Images as PNG."""
+    """The images as PNG files, in the same order as `pixels`, `texts` and `questions`."""
     pixels: list[Any]
     texts: list[list[str]]
-    """Texts by image."""
+    """Texts that the images are scored with, by image."""
     questions: list[list[Question]]
-    """Questions by image; the caller sets `image`."""
+    """Questions by image; the field `image` of every question is 0 until a caller sets it."""
 
     @property
     def network(self) -> Any:
@@ -52,13 +52,15 @@ class Load(NamedTuple):
 
 
 def measure(name: str, shapes: str | None, amounts: Amounts, server: Any, folder: Path) -> Measured:
-    """Measure one model; raise any error from building or running it.
+    """Measure one model and return its row of the table; raise any error from building or running the model.
 
-    `server` is the S3Server, or the reason why it is missing.
+    `server` is the S3Server, or the exception that explains why there is no server.
     """
     on_gpu = torch.cuda.is_available()
     shapes = shapes or ("full" if on_gpu else "tiny")
-    load = make_load(name, (FULL if shapes == "full" else TINY)[name], folder, images=amounts.images, on_gpu=on_gpu)
+    load = make_load(
+        name, (FULL_SHAPES if shapes == "full" else TINY_SHAPES)[name], folder, images=amounts.images, on_gpu=on_gpu
+    )
     row = Measured(
         model=name,
         shapes=shapes,
@@ -79,7 +81,7 @@ def make_load(name: str, shape: Shape, folder: Path, *, images: int, on_gpu: boo
 
     None of this is measured; the images are already prepared, on the CPU. `options` are passed to `serve_model`.
     """
-    texts = [[make_text(image, text) for text in range(QUESTIONS)] for image in range(images)]
+    texts = [[make_text(image, text) for text in range(N_QUESTIONS)] for image in range(images)]
     spoken = [
         *(question.template for question in DEFAULT_QUESTIONS.values()),
         *(text for of_image in texts for text in of_image),
@@ -97,11 +99,11 @@ def make_load(name: str, shape: Shape, folder: Path, *, images: int, on_gpu: boo
 
 
 def _count_tokens(load: Load) -> tuple[int, int]:
-    """Return the number of tokens of an image, and of a question about it."""
+    """Return the number of tokens of the first image, and of the first question about this image."""
     model, text = load.model, load.questions[0][0].text
     if isinstance(model, ClipFlanT5Likelihood):
         vision = model.model.vision_tower.config
-        around = len(model.before) + len(model.question_ids([model.question_text(text)])[0])
+        around = len(model.before) + len(model.tokenize_questions([model.write_question(text)])[0])
         return (vision.image_size // vision.patch_size) ** 2, around
     image = load.pixels[0]
     return len(image.ids), len(model.prompts.tokenize_after_image([Message("user", text)], image.closing))
@@ -116,21 +118,21 @@ def _measure_model(row: Measured, load: Load, amounts: Amounts) -> None:
     row.image_batch, row.pair_batch = size.rows, model.pair_batch.rows
     score(model, load.pixels, one, size)
     seconds = partial(measure_median_seconds, device=model.device, repeats=amounts.repeats)
-    row.ten = amounts.images * QUESTIONS / seconds(lambda: score(model, load.pixels, load.questions, size))
+    row.ten = amounts.images * N_QUESTIONS / seconds(lambda: score(model, load.pixels, load.questions, size))
     row.one = amounts.images / seconds(lambda: score(model, load.pixels, one, size))
-    every = [(image, text) for image in range(amounts.images) for text in range(QUESTIONS)]
+    every = [(image, text) for image in range(amounts.images) for text in range(N_QUESTIONS)]
     pairs = every[: amounts.peer_pairs]
 
-    def peer() -> list[float]:
+    def score_with_peer() -> list[float]:
         return [score_pair(model, load.pixels[image], load.questions[image][text]) for image, text in pairs]
 
-    def released_peer() -> list[float]:
+    def score_with_released_peer() -> list[float]:
         return [score_file(model, load.encoded[image], load.questions[image][text]) for image, text in pairs]
 
     compared = [ours[image][text] for image, text in pairs]
-    theirs = zip(compared, peer(), released_peer(), strict=True)
+    theirs = zip(compared, score_with_peer(), score_with_released_peer(), strict=True)
     row.difference = max(abs(own - other) for own, *others in theirs for other in others)
-    row.ready_peer, row.peer = len(pairs) / seconds(peer), len(pairs) / seconds(released_peer)
+    row.ready_peer, row.peer = len(pairs) / seconds(score_with_peer), len(pairs) / seconds(score_with_released_peer)
 
 
 def score(
@@ -157,7 +159,10 @@ def score(
 
 @torch.inference_mode()
 def score_pair(model: Likelihood, pixels: Any, question: Question) -> float:
-    """Score one pair with preprocessed pixels: encode its image separately, and read the whole prompt in one pass."""
+    """Return the log-probability of the answer's first token for one pair with preprocessed pixels.
+
+    The image is encoded for this pair alone, and the whole prompt is read in one pass.
+    """
     if isinstance(model, ClipFlanT5Likelihood):
         return model.likelihood(model.encode([pixels]), [question._replace(image=0)])[0][0][0]
     network, inputs = model.reader.model, _make_prompt_inputs(model, pixels, question)
@@ -168,8 +173,8 @@ def score_pair(model: Likelihood, pixels: Any, question: Question) -> float:
 def score_file(model: Likelihood, encoded: bytes, question: Question) -> float:
     """Score one pair like the released scripts (t2v_metrics: clip_t5_model.py, qwen2vl_model.py).
 
-    It starts from the image file, and uses `generate` for the first token of a decoder-only model. The preprocessing is
-    our own.
+    Return the log-probability of the answer's first token. The computation starts from the image file, and uses
+    `generate` for the first token of a decoder-only model. The preprocessing is our own.
     """
     pixels = model.preprocess(Image.open(BytesIO(encoded)).convert("RGB"))
     if isinstance(model, ClipFlanT5Likelihood):
@@ -185,7 +190,7 @@ def _make_prompt_inputs(model: ChatVlm, pixels: Pixels, question: Question) -> d
     """Return the inputs of a transformers network for one pair."""
     ids = [*pixels.ids, *model.prompts.tokenize_after_image([Message("user", question.text)], pixels.closing)]
     prompt = torch.tensor([ids], device=model.device)
-    seen = model.reader.vision_inputs([pixels])
+    seen = model.reader.make_vision_inputs([pixels])
     if "image_grid_thw" in seen:
         seen["mm_token_type_ids"] = (prompt == model.reader.image_id).int()
     return {"input_ids": prompt, "attention_mask": torch.ones_like(prompt), **seen}
@@ -197,7 +202,7 @@ def _find_first_token(model: ChatVlm, question: Question, logits: torch.Tensor) 
 
 
 def measure_matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """Measure operations per second for products of square matrices: 8192 wide on a GPU, 512 on a CPU."""
+    """Return operations per second for products of square matrices, which are 8192 wide on a GPU and 512 on a CPU."""
     side, times = (8192, 50) if device.type == "cuda" else (512, 10)
     left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
     result = torch.empty_like(left)
@@ -211,7 +216,7 @@ def measure_matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def measure_median_seconds(call: Callable[[], Any], device: torch.device, repeats: int) -> float:
-    """Return the median wall-clock seconds, from an idle device to an idle device."""
+    """Return the median wall-clock seconds of `repeats` calls; the device is idle before and after each call."""
     return statistics.median(_time_call(call, device) for _ in range(repeats))
 
 
@@ -252,7 +257,7 @@ def _encode_png(picture: Image.Image) -> bytes:
 
 def make_text(image: int, text: int) -> str:
     """Return a text of about ten words that differs for every image and position."""
-    number = image * QUESTIONS + text
+    number = image * N_QUESTIONS + text
     colour, other = COLOURS[number % 8], COLOURS[(number // 8) % 8]
     thing, second = THINGS[(number // 64) % 8], THINGS[number * 3 % 8]
     return f"a {colour} {thing} and a {other} {second} {PLACES[number % 4]}"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-QUESTIONS = 10
+N_QUESTIONS = 10
 """Number of questions per image in measurements with several questions."""
 DERIVED_NUMBERS = ("times_peer_one", "times_peer_ten", "ten_to_one", "share_of_matmul", "stage_to_model")
 COLUMNS = ("model", "weights", "tokens", "batches", "peer", "ready peer", "one text", "ten texts", "one/peer",
@@ -50,10 +50,10 @@ class Measured:
     """Prompt tokens for one image, up to the image's last token; for CLIP-FlanT5 only the image's tokens."""
     question_tokens: int = 0
     image_batch: int = 0
-    """Number of images that fit into memory, found by halving."""
+    """Number of images encoded together: Amounts.images, halved until the images fit into memory."""
     pair_batch: int = 0
     matmul: float = 0.0
-    """Measured rate of matrix products in this precision, in operations per second."""
+    """Measured rate of matrix products in this precision, in floating-point operations per second."""
     peer: float = 0.0
     """Pairs per second of the released scripts' algorithm.
 
@@ -67,7 +67,7 @@ class Measured:
     ten: float = 0.0
     """Our pairs per second with ten texts per image."""
     flops: int = 0
-    """Operations for one pair, counted by tests/benchmarks/gpu/flops.py."""
+    """Floating-point operations for one pair of an image and a text, counted by tests/benchmarks/gpu/flops.py."""
     difference: float = 0.0
     """Largest difference between our and the peers' log-probability of the answer's first token, for the same pairs."""
     stage: float | None = None
@@ -93,7 +93,7 @@ class Measured:
     @property
     def ten_to_one(self) -> float:
         """Return the time for ten questions about an image as a multiple of the time for one question."""
-        return QUESTIONS * self.one / self.ten
+        return N_QUESTIONS * self.one / self.ten
 
     @property
     def share_of_matmul(self) -> float:
@@ -105,7 +105,7 @@ class Measured:
         return None if self.stage is None else self.stage / self.one
 
     def record(self) -> dict[str, object]:
-        """Return the fields and the derived numbers."""
+        """Return the fields and the derived numbers, keyed by name."""
         return asdict(self) | ({} if self.error else {name: getattr(self, name) for name in DERIVED_NUMBERS})
 
     def cells(self) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ def _format_number(number: float) -> str:
 
 
 def format_table(rows: Sequence[Measured]) -> str:
-    """Format the rows with their targets; the machine and failures follow below the table."""
+    """Return the rows as a table with their targets; below the table are the machine and the failures."""
     measured = [row for row in rows if not row.error]
     cells = [COLUMNS, UNITS, *(row.cells() for row in measured), TARGETS]
     widths = [max(len(line[column]) for line in cells) for column in range(len(COLUMNS))]

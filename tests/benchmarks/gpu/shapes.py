@@ -9,11 +9,11 @@ FAMILIES = {
     "qwen3-vl-8b": "vlm",
     "llava-1.5-7b": "vlm",
 }
-"""Models and the families that support them."""
+"""Model families that support the models, keyed by the model's name."""
 
 
 class Shape(NamedTuple):
-    """The sizes of one model."""
+    """The sizes of one model: fields of its language and vision configs, and the size of its input images."""
 
     language: dict[str, Any]
     vision: dict[str, Any]
@@ -26,10 +26,10 @@ CLIP_L_336 = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers
 """Config of openai/clip-vit-large-patch14-336."""
 FLAN_T5 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "is_encoder_decoder": True,
            "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1}  # fmt: skip
-XL = {"d_model": 2048, "d_kv": 64, "d_ff": 5120, "num_heads": 32, "num_layers": 24, "num_decoder_layers": 24,
+T5_XL = {"d_model": 2048, "d_kv": 64, "d_ff": 5120, "num_heads": 32, "num_layers": 24, "num_decoder_layers": 24,
       "vocab_size": 32_128, **FLAN_T5}  # fmt: skip
 """Config of google/flan-t5-xl, the base of zhiqiulin/clip-flant5-xl."""
-XXL = XL | {"d_model": 4096, "d_ff": 10_240, "num_heads": 64}
+T5_XXL = T5_XL | {"d_model": 4096, "d_ff": 10_240, "num_heads": 64}
 QWEN_TEXT = {"hidden_size": 3584, "intermediate_size": 18_944, "num_hidden_layers": 28, "num_attention_heads": 28,
              "num_key_value_heads": 4, "max_position_embeddings": 128_000, "vocab_size": 152_064,
              "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}}  # fmt: skip
@@ -49,9 +49,9 @@ VICUNA = {"hidden_size": 4096, "intermediate_size": 11_008, "num_hidden_layers":
           "num_key_value_heads": 32, "max_position_embeddings": 4096, "vocab_size": 32_064}  # fmt: skip
 """Config of llava-hf/llava-1.5-7b-hf."""
 
-FULL = {
-    "clip-flant5-xl": Shape(XL, CLIP_L_336, 1024),
-    "clip-flant5-xxl": Shape(XXL, CLIP_L_336, 1024),
+FULL_SHAPES = {
+    "clip-flant5-xl": Shape(T5_XL, CLIP_L_336, 1024),
+    "clip-flant5-xxl": Shape(T5_XXL, CLIP_L_336, 1024),
     "qwen2.5-vl-7b": Shape(QWEN_TEXT, QWEN_VISION, 1024),
     "qwen3-vl-8b": Shape(QWEN3_TEXT, QWEN3_VISION, 1024),
     "llava-1.5-7b": Shape(VICUNA, CLIP_L_336, 1024),
@@ -59,7 +59,7 @@ FULL = {
 
 TINY_CLIP = CLIP_L_336 | {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2,
                           "image_size": 32, "patch_size": 8}  # fmt: skip
-TINY_T5 = XL | {"d_model": 24, "d_kv": 8, "d_ff": 48, "num_heads": 2, "num_layers": 2, "num_decoder_layers": 2,
+TINY_T5 = T5_XL | {"d_model": 24, "d_kv": 8, "d_ff": 48, "num_heads": 2, "num_layers": 2, "num_decoder_layers": 2,
                 "vocab_size": 512}  # fmt: skip
 TINY_TEXT = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
              "num_key_value_heads": 2, "max_position_embeddings": 512, "vocab_size": 512,
@@ -71,7 +71,7 @@ TINY_QWEN3 = QWEN3_VISION | {"depth": 2, "hidden_size": 32, "intermediate_size":
                              "out_hidden_size": 32, "num_position_embeddings": 16,
                              "deepstack_visual_indexes": [0]}  # fmt: skip
 
-TINY = {
+TINY_SHAPES = {
     "clip-flant5-xl": Shape(TINY_T5, TINY_CLIP, 48),
     "clip-flant5-xxl": Shape(TINY_T5 | {"d_ff": 64}, TINY_CLIP, 48),
     "qwen2.5-vl-7b": Shape(TINY_TEXT | {"rope_parameters": TINY_ROPE}, TINY_QWEN, 48),

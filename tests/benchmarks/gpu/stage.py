@@ -25,7 +25,10 @@ NODE = "answers:own"
 
 
 class Shards(NamedTuple):
-    """One generator's images, the same in every shard, with the text that each should show."""
+    """One generator's images as PNG and the text that each should show.
+
+    `save` writes them to a bucket as `count` shards, each of which contains all the images.
+    """
 
     encoded: Sequence[bytes]
     texts: Sequence[str]

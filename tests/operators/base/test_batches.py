@@ -254,7 +254,7 @@ def test_no_more_rows_are_encoded_after_a_lost_device() -> None:
 def test_each_call_is_reported_once_when_it_is_answered() -> None:
     told: list[int] = []
 
-    def replies(rows: Sequence[int]) -> list[int]:
+    def list_replies(rows: Sequence[int]) -> list[int]:
         for row in rows:
             if row == 3:
                 raise ValueError("cannot do 3")
@@ -265,7 +265,7 @@ def test_each_call_is_reported_once_when_it_is_answered() -> None:
         encode_in_windows(make_model_failing_on(2), range(5), BatchSize(4), lambda first, encoded, *, raise_oom: None)
         assert told == [2, 1, 1], "only the rows that did not fail are counted"
         told.clear()
-        isolate(lambda rows: isolate(replies, rows), range(3))
+        isolate(lambda rows: isolate(list_replies, rows), range(3))
         assert told == [1, 1, 1], "calls that are counted themselves are not counted again by their caller"
     isolate(make_model_failing_on(), range(3))
     assert told == [1, 1, 1], "there is no listener any more"

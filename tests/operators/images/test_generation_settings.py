@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from plumbline.operators.images.generation_settings import (
-    MAX_VALUES,
+    MAX_COUNTED_VALUES,
     SettingCounts,
     add_settings,
     compare_settings,
@@ -94,14 +94,18 @@ def test_settings_come_from_a_rows_columns_or_else_from_the_ingest() -> None:
 
 
 def test_values_are_counted_and_many_values_are_only_counted_in_total() -> None:
-    seeds = pa.array([str(seed) for seed in range(MAX_VALUES + 1)])
+    seeds = pa.array([str(seed) for seed in range(MAX_COUNTED_VALUES + 1)])
     cfg = pa.array(["4"] * 10 + [None] * (len(seeds) - 10), pa.string())
     counted = count_settings(pa.StructArray.from_arrays([cfg, seeds], ["cfg", "seed"]))
-    assert counted == {"cfg": {"4": 10}, "seed": MAX_VALUES + 1}
+    assert counted == {"cfg": {"4": 10}, "seed": MAX_COUNTED_VALUES + 1}
     more = {"cfg": {"4": 1, "7.5": 2}, "steps": {"20": 3}, "seed": {"1": 3}}
-    assert add_settings(counted, more) == {"cfg": {"4": 11, "7.5": 2}, "seed": MAX_VALUES + 4, "steps": {"20": 3}}
-    halves = [{"cfg": {f"{value}": 1 for value in part}} for part in (range(10), range(5, MAX_VALUES + 1))]
-    assert add_settings(*halves) == {"cfg": 10 + MAX_VALUES + 1 - 5}
+    assert add_settings(counted, more) == {
+        "cfg": {"4": 11, "7.5": 2},
+        "seed": MAX_COUNTED_VALUES + 4,
+        "steps": {"20": 3},
+    }
+    halves = [{"cfg": {f"{value}": 1 for value in part}} for part in (range(10), range(5, MAX_COUNTED_VALUES + 1))]
+    assert add_settings(*halves) == {"cfg": 10 + MAX_COUNTED_VALUES + 1 - 5}
 
 
 def describe(ours: SettingCounts, theirs: SettingCounts) -> str:
@@ -113,7 +117,7 @@ def test_a_setting_differs_if_it_does_for_at_least_5_percent_of_the_images() -> 
     assert describe(whole, {"cfg": {"7.5": 50}, "seed": {"2": 50}, "steps": {"20": 50}}) == "cfg 4 against 7.5"
     assert describe(whole, {"cfg": {"4": 96, "7.5": 4}}) == ""
     assert describe(whole, {"cfg": {"4": 95, "7.5": 5}}) == "cfg 4 against 4 (95%) and 7.5 (5%)"
-    assert describe(whole, {"cfg": 500}) == f"cfg 4 against more than {MAX_VALUES} values"
+    assert describe(whole, {"cfg": 500}) == f"cfg 4 against more than {MAX_COUNTED_VALUES} values"
     assert describe({"cfg": 40}, {"cfg": 500}) == ""
 
 

@@ -165,7 +165,10 @@ def test_an_infinite_or_negative_time_limit_is_refused_by_name(seconds: float) -
 
 
 def make_png(width: int, rows: bytes, *, height: int, interlaced: bool = False, pieces: int = 1) -> bytes:
-    """Return an RGB PNG with correct checksums and the given rows."""
+    """Return an RGB PNG of a declared width and height, with correct checksums and `rows` as its uncompressed data.
+
+    The compressed data are divided into `pieces` chunks.
+    """
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, interlaced)
     data = zlib.compress(rows)
     size = -(-len(data) // pieces)

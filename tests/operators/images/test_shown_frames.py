@@ -22,7 +22,7 @@ from plumbline.operators.images.videos import Clips
 WIDTH, HEIGHT = 128, 64
 RATE = 24
 KEYFRAME_EVERY = 24
-FRAMES = 96
+N_FRAMES = 96
 CORNERS = ((-1, -1, 60), (1, -1, 110), (-1, 1, 160), (1, 1, 210))
 """The four corners, each with its horizontal and vertical direction from the centre and its grey level."""
 
@@ -43,7 +43,7 @@ def read_number(image: Image.Image | RowError) -> int:
 
 def record(
     path: Path,
-    frames: Sequence[NDArray[np.uint8]] = tuple(map(draw, range(FRAMES))),
+    frames: Sequence[NDArray[np.uint8]] = tuple(map(draw, range(N_FRAMES))),
     codec: str = "libx264",
     start: int = 0,
     matrix: Sequence[int] | None = None,
@@ -144,7 +144,7 @@ def test_frames_that_an_edit_list_hides_are_ignored(tmp_path: Path) -> None:
     source = record(tmp_path / "source.mp4")
     for hidden in (1, 9, 23):
         path = trim(source, tmp_path / f"{hidden}.mp4", first=2, hidden=hidden)
-        shown = range(2 * KEYFRAME_EVERY + hidden, FRAMES)
+        shown = range(2 * KEYFRAME_EVERY + hidden, N_FRAMES)
         assert read_numbers(path) == pick_evenly(shown)
         assert len(read_numbers(path, Clips(rate=8))) == 2 * round(len(shown) / RATE * 8 / 2)
 
@@ -157,8 +157,8 @@ def test_exactly_the_frames_of_an_edit_list_are_used(seed: int, codec: str, tmp_
     source = record(tmp_path / "source.mp4", codec=codec, bf=str(seed % 3))
     edits = []
     for _ in range(rng.choice((1, 1, 2, 3))):
-        first = rng.randrange(FRAMES - 1)
-        edits.append((rng.randint(1, FRAMES - first), first))
+        first = rng.randrange(N_FRAMES - 1)
+        edits.append((rng.randint(1, N_FRAMES - first), first))
     shown = [first + place for count, first in edits for place in range(count)]
     delay = [(rng.randint(1, 50), -1)] if rng.random() < 0.5 else []
     path = write_edit_list(source, tmp_path / "edited.mp4", [*delay, *edits])
@@ -186,7 +186,7 @@ def test_frames_that_depend_on_cut_frames_are_ignored(codec: str, ending: str, t
     path = trim(source, tmp_path / f"cut.{ending}", first=2)
     with av.open(path) as file:
         shown = [read_number(Image.fromarray(frame.to_ndarray(format="rgb24"))) for frame in file.decode(video=0)]
-    assert shown == list(range(shown[0], FRAMES))
+    assert shown == list(range(shown[0], N_FRAMES))
     assert read_numbers(path) == pick_evenly(shown)
 
 
@@ -195,7 +195,7 @@ def test_a_video_that_does_not_start_at_zero_is_complete(ending: str, tmp_path: 
     options = {"codec": "libvpx", "deadline": "realtime"} if ending == "webm" else {"codec": "libx264"}
     for start in (1, 240):
         path = record(tmp_path / f"late.{ending}", start=start, **options)
-        assert read_numbers(path) == pick_evenly(range(FRAMES))
+        assert read_numbers(path) == pick_evenly(range(N_FRAMES))
         (error,) = decode_each(path.read_bytes()[:-900], ImageLimits(), Clips())
         assert isinstance(error, RowError) and error.kind == "corrupt_video"
 
@@ -261,7 +261,7 @@ def test_a_video_with_a_slanted_display_matrix_is_refused(tmp_path: Path) -> Non
 )
 def test_a_frame_is_shown_with_square_pixels(aspect: Fraction, size: tuple[int, int], tmp_path: Path) -> None:
     path = record(tmp_path / "squeezed.mp4", aspect=aspect)
-    assert read_numbers(path) == pick_evenly(range(FRAMES))
+    assert read_numbers(path) == pick_evenly(range(N_FRAMES))
     sizes = [getattr(frame, "size", frame) for frame in decode_each(path.read_bytes(), ImageLimits(), Clips())]
     assert sizes == [size] * 4
 

@@ -10,7 +10,10 @@ from tests.operators.choosing import Judge
 
 
 def choose(choices: list[float], *, both_orders: bool = True, people: bool = False) -> pd.DataFrame:
-    """Return comparisons of images a and b of each prompt; a choice is the probability that a is better."""
+    """Return comparisons of the images a and b of each prompt, by people or by the judge.
+
+    Each of the `choices`, one per prompt, is the probability that a is better.
+    """
     rows = []
     for prompt, won in enumerate(choices):
         for first, second, p_first in (("a", "b", won), ("b", "a", 1 - won))[: 1 + both_orders]:

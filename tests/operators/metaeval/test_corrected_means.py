@@ -26,13 +26,13 @@ from tests.operators.metaeval.test_ratings import make_scores
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-PROMPTS, DRAWS = 200, 400
+N_PROMPTS, N_DRAWS = 200, 400
 QUALITY = {"atlas": 3.4, "borealis": 3.0, "cobalt": 2.4}
 FLATTERED_GENERATOR = "cobalt"
 """The generator whose images the metric scores too high."""
 
 
-def simulate_ratings(random: np.random.Generator, prompts: int = PROMPTS) -> tuple[Floats, Floats]:
+def simulate_ratings(random: np.random.Generator, prompts: int = N_PROMPTS) -> tuple[Floats, Floats]:
     """Return simulated mean ratings (three raters, scale 1 to 5) and metric scores, each (generators, prompts).
 
     Some prompts are harder than others.
@@ -63,7 +63,7 @@ def correct_simulated(people: Floats, scores: Floats, rated: int) -> list[Correc
 def test_intervals_contain_the_truth_if_the_metric_flatters_a_generator(rated: int) -> None:
     """The 95% intervals contain the truth in at least 93% of simulations: for each mean, and for all pairs together."""
     means, pairs, width = [], [], []
-    for seed in range(DRAWS):
+    for seed in range(N_DRAWS):
         rows = correct_simulated(*simulate_ratings(np.random.default_rng(seed)), rated)
         means.append([row.low <= TRUE_MEANS[row.generator] <= row.high for row in rows[:3]])
         differences = [(row, TRUE_MEANS[row.generator] - TRUE_MEANS[row.other]) for row in rows[3:]]
@@ -200,7 +200,7 @@ def test_win_rates_are_corrected_and_those_of_a_pair_sum_to_one() -> None:
 def test_win_rates_also_use_the_metrics_scores_on_prompts_that_nobody_compared() -> None:
     """People compared two images for each of 16 of the 40 prompts, and agree with the metric on 12 of the 16."""
     prefers = [1] * 9 + [-1] * 7
-    """By prompt: 1 if people prefer the image by g, -1 if they prefer the image by h."""
+    """People's choice for each prompt: 1 if they prefer the image by g, -1 if they prefer the image by h."""
     metric = [1] * 7 + [-1] * 5 + [1] * 4 + [-1] * 4 + [0] * 4 + [1] * 16
     votes = [
         {"prompt_id": f"p{n}", "image_a": f"p{n}/{'gh'[n % 2]}", "image_b": f"p{n}/{'hg'[n % 2]}",

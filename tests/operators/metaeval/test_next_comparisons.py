@@ -13,22 +13,28 @@ from plumbline.operators.statistics.options import Adaptive
 from plumbline.operators.statistics.sequential import A_BETTER, ALIKE, B_BETTER, UNDECIDED, draw_balanced_order
 from tests.operators.choosing import Floats, Judge
 
-PROMPTS = 256
+N_PROMPTS = 256
 SEVEN = Judge(tuple(0.4 * np.arange(7)), bias=0.5, ties=0.1)
-"""A generator wins against the next weaker one in 56% of the comparisons, the strongest against the weakest in 82%."""
+"""A judge of seven generators: each wins 56% of its comparisons with the next weaker one.
+
+The strongest wins 82% of its comparisons with the weakest.
+"""
 
 
 class Study(NamedTuple):
     asked: float
     """Fraction of all comparisons that were asked."""
     false: bool
-    """True if any decision was false for all prompts."""
+    """True if any decision contradicts the result over all prompts."""
     undecided: int
-    """Number of undecided pairs that do not win equally often over all prompts."""
+    """Number of undecided pairs of generators that do not win equally often over all prompts."""
 
 
 def ask_actively(leads: Floats, seed: int, options: Adaptive, at_once: int = 7) -> Study:
-    """Ask the first pairs of the ranking until none is left."""
+    """Simulate a study that asks about the `at_once` highest ranked pairs at a time, until the ranking is empty.
+
+    `leads` has, by prompt and pair of generators, 1 for a win of the first, -1 for a loss, and numbers in between.
+    """
     order, looks = draw_balanced_order([""] * len(leads), seed), np.zeros(leads.shape[1], np.int64)
     while not (ranking := rank_pairs(leads, order, looks, options)).is_done:
         looks[ranking.next[:at_once]] += 1
@@ -44,7 +50,7 @@ def ask_actively(leads: Floats, seed: int, options: Adaptive, at_once: int = 7) 
 @pytest.mark.parametrize("studies", [12, pytest.param(400, marks=pytest.mark.slow)])
 def test_seven_generators_are_told_apart_with_fewer_than_half_of_all_comparisons(studies: int) -> None:
     random = np.random.default_rng(0)
-    found = [ask_actively(2 * SEVEN.outcomes(random, PROMPTS) - 1, seed, Adaptive()) for seed in range(studies)]
+    found = [ask_actively(2 * SEVEN.outcomes(random, N_PROMPTS) - 1, seed, Adaptive()) for seed in range(studies)]
     asked, false = [study.asked for study in found], sum(study.false for study in found)
     print(
         f"\n{np.mean(asked):.1%} of the comparisons, at most {max(asked):.1%}; {false} of {studies} studies are wrong"
@@ -57,10 +63,10 @@ def test_seven_generators_are_told_apart_with_fewer_than_half_of_all_comparisons
 def test_equal_win_rates_are_decided_falsely_in_at_most_5_of_100_orders(studies: int) -> None:
     """Both of two pairs of generators win equally often over all prompts, and a third pair is decided early."""
     random = np.random.default_rng(1)
-    tied = np.tile([1.0, -1.0, 0.5, -0.5], PROMPTS // 4)
+    tied = np.tile([1.0, -1.0, 0.5, -0.5], N_PROMPTS // 4)
     found = []
     for seed in range(studies):
-        leads = np.stack([random.permutation(tied), random.permutation(tied), np.ones(PROMPTS)], axis=1)
+        leads = np.stack([random.permutation(tied), random.permutation(tied), np.ones(N_PROMPTS)], axis=1)
         found.append(ask_actively(leads, seed, Adaptive(), at_once=1))
     false = sum(study.false for study in found)
     print(f"\n{false} of {studies} studies are wrong")
@@ -86,11 +92,11 @@ def test_unasked_pairs_come_first_and_then_those_that_will_be_decided_soonest() 
 def test_with_a_tenth_of_the_comparisons_more_pairs_are_decided_than_if_all_pairs_are_asked_evenly(
     studies: int,
 ) -> None:
-    looks_in_all = PROMPTS // 8 * 21
+    looks_in_all = N_PROMPTS // 8 * 21
     decided = {"ranked": 0, "evenly": 0}
     for seed in range(studies):
-        leads = 2 * SEVEN.outcomes(np.random.default_rng(seed), PROMPTS) - 1
-        order = draw_balanced_order([""] * PROMPTS, seed)
+        leads = 2 * SEVEN.outcomes(np.random.default_rng(seed), N_PROMPTS) - 1
+        order = draw_balanced_order([""] * N_PROMPTS, seed)
         for rule in decided:
             looks = np.zeros(21, np.int64)
             while looks.sum() < looks_in_all / 10:
@@ -103,7 +109,7 @@ def test_with_a_tenth_of_the_comparisons_more_pairs_are_decided_than_if_all_pair
 
 
 def select_rows(table: pd.DataFrame, proposed: NextComparisons, count: int) -> pd.DataFrame:
-    """Return the comparisons that are proposed first, in both orders."""
+    """Return the rows of the table that the first `count` proposals ask for, in both orders of the images."""
     parts = []
     for pair in proposed.next[:count]:
         both = {pair.generator_a, pair.generator_b}

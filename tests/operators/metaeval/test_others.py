@@ -184,7 +184,7 @@ def test_a_sample_counts_for_each_of_its_tags() -> None:
 
 
 def make_graphs(*given: tuple[str, str]) -> pa.Table:
-    """Return three images for each (graph, subset), with no error, one error and two errors."""
+    """Return error graphs, each given as (graph, subset), of three images: with no error, one error and two errors."""
     return rows.table(
         [
             {"graph_id": graph, "subset": subset, "image_id": f"{graph}{level}", "node": str(level), "level": level}

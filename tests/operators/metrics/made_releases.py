@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-DSG: Mapping[str, str] = {
+DSG_FILES: Mapping[str, str] = {
     "dsg/query_utils.py": '''
 import string
 raise SystemExit("a checkout is never run")
@@ -32,7 +32,7 @@ second,"a cup, blue",1,0,entity - whole (cup),Is there a cup?
 second,"a cup, blue",2,1,"attribute -  color (cup, blue)",Is the cup blue?
 """,
 }
-TIFA: Mapping[str, str] = {
+TIFA_FILES: Mapping[str, str] = {
     "tifascore/question_gen.py": '''
 raise SystemExit("a checkout is never run")
 categories = ["animal", "color"]
@@ -43,13 +43,13 @@ Description: """
 ''',
 }
 
-VPEVAL: Mapping[str, str] = {
+VPEVAL_FILES: Mapping[str, str] = {
     "src/open_ended_prompt_generation/generate_open_ended_prompts.py": """
 import openai
 prompt = "Write. Description: "
 """,
 }
-LLMSCORE: Mapping[str, str] = {
+LLMSCORE_FILES: Mapping[str, str] = {
     "llm_descriptor/visual_descriptor.py": """
 class VisualDescriptor:
     def describe(self, local_description, global_description, width, height):
@@ -64,7 +64,7 @@ class EvaluationInstructor:
         prompt = f"{text_prompt} / {description}: {self.evaluation_instruction_1}"
 """,
 }
-VIESCORE: Mapping[str, str] = {
+VIESCORE_FILES: Mapping[str, str] = {
     "viescore/vie_prompts.py": """
 _context_no_delimit = "Look."
 _prompts_0shot_one_image_gen_rule = "One image."

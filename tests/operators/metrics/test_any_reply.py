@@ -61,7 +61,7 @@ READERS: Mapping[str, Reader] = {
     "VQ2's question": lambda prompt, reply: vq2.read_question(reply).endswith("?"),
     "VPEval's program": read_statements,
 }
-"""Functions that parse a reply and check the result, by the kind of reply."""
+"""Functions that parse a reply and check the result, keyed by the kind of reply."""
 WORDS = "Q:~A:~Choices:~About~{1}:~{2}[~{1}[~(3)[~9 [~yes~no~A)~B)~red~dog~,~|~;~[~]~(~)~?~\"~'~**~1.~:~</think>~0"
 CODE = "1 | ~2 | ~, entity~, 1.0~ and ~objectEval(image, 'dog')~vqa(~=~\\~_.~\n~\n```\n~\n- "
 PIECES = st.sampled_from(f"{WORDS}~{CODE}".split("~"))

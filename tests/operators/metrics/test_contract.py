@@ -35,7 +35,7 @@ QUESTION_OPTIONS = (
     "benchmark.columns.target_caption=wanted",
 )
 NAMED = config_of("sweep", "sweep=shapes", "models=released", METRICS_OVERRIDE, *QUESTION_OPTIONS).metrics
-"""All metrics that have a file in conf/metric."""
+"""Configuration of every metric that has a file in a folder conf/metric, keyed by the metric's name."""
 WRITERS: list[type[Any]] = [GeckoConfig, TifaConfig, DsgConfig, Vq2Config]
 
 
@@ -68,7 +68,7 @@ REFUSED: list[tuple[type[Any], Options]] = [
     (LlmScoreConfig, {"max_tokens": 0}), (LlmScoreConfig, {"temperature": -1.0}),
     (LlmScoreConfig, {"caption_tokens": 0}),
 ]  # fmt: skip
-"""Config classes with options that they refuse; the error names the first option."""
+"""Configuration classes of metrics, each with options that it refuses; the error names the first option."""
 
 
 @pytest.mark.parametrize(("config", "options"), REFUSED, ids=str)

@@ -11,7 +11,7 @@ import pytest
 
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics.judges import viescore
-from plumbline.operators.metrics.parsing import MAX_REPLY
+from plumbline.operators.metrics.parsing import MAX_REPLY_CHARACTERS
 from plumbline.operators.metrics.wording import ask_as_released
 from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.operators.models.calls import Generation, Message, Request
@@ -20,7 +20,7 @@ REPETITIONS = 1_000_000
 
 
 def repair_as_released(said: str) -> str:
-    def quoted(member: re.Match[str]) -> str:
+    def quote_value(member: re.Match[str]) -> str:
         value = member[2].strip()
         if re.match(r"^-?\d+(\.\d+)?$", value):
             value = f"[{value}]"
@@ -28,7 +28,7 @@ def repair_as_released(said: str) -> str:
             value = f'"{value}"'
         return f"{member[1]}: {value}{member[3]}"
 
-    return re.sub(r'(".*?"):(.*?)(,|})', quoted, re.sub(r"(\w+):", r'"\1":', said))
+    return re.sub(r'(".*?"):(.*?)(,|})', quote_value, re.sub(r"(\w+):", r'"\1":', said))
 
 
 OBJECTS = ('"', '":', ":", ",", "}", "{", "score", "true", "1", "-2.5", " ", "é_")
@@ -39,7 +39,7 @@ LONG_REPLIES = {
     "a long key": ("a" * REPETITIONS, "a" * REPETITIONS),
     "quotes": ('"a":1,' + '"' * REPETITIONS, '"a": [1],' + '"' * REPETITIONS),
 }
-"""Replies, with the text that they are repaired to."""
+"""Long replies in broken JSON, each with the text to which it must be repaired, by name."""
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -50,7 +50,7 @@ def test_a_reply_is_parsed_like_the_releases_regular_expressions_do(name: str) -
 def assert_read_as_released(
     pieces: Sequence[str], read: Callable[[str], object], expected: Callable[[str], object]
 ) -> None:
-    """Fail unless both parsers agree on 3,000 random replies made of these pieces."""
+    """Fail unless `read` and `expected` return the same for 3,000 random replies made of these pieces."""
     draw = random.Random("".join(pieces))
     for _ in range(3000):
         reply = "".join(draw.choices(pieces, k=draw.randrange(14)))
@@ -66,5 +66,7 @@ def test_a_long_reply_is_read_to_its_end(name: str) -> None:
 def test_a_reply_beyond_the_maximum_length_is_not_read() -> None:
     program = ask_as_released([Request((Message("user", "a"),), 9)], [len])
     next(program)
-    with pytest.raises(UnreadableReply, match=f"at most {MAX_REPLY} characters, found {MAX_REPLY + 1}"):
-        program.send([Generation("a" * (MAX_REPLY + 1), True, Usage())])
+    with pytest.raises(
+        UnreadableReply, match=f"at most {MAX_REPLY_CHARACTERS} characters, found {MAX_REPLY_CHARACTERS + 1}"
+    ):
+        program.send([Generation("a" * (MAX_REPLY_CHARACTERS + 1), True, Usage())])

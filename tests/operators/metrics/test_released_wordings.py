@@ -20,7 +20,7 @@ from plumbline.operators.metrics.questions.vpeval import VpevalConfig
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion
 from plumbline.operators.models.calls import Generation, Region, Request
 from plumbline.operators.models.vqa_profiles import VqaProfile
-from tests.operators.tiny import CLIP_FLANT5
+from tests.operators.tiny import CLIP_FLANT5_PROFILE
 
 CHECKOUTS = Path(os.environ.get("RELEASE_CHECKOUTS", "none"))
 THINGS = ("a red cat", "two  dogs, running", 'a sign that says "STOP"', "ein Käfer", "the $5 {cup} | of tea", "5 dogs'")
@@ -37,7 +37,7 @@ class ProgramRun(NamedTuple):
     """The result, or None if a reply could not be parsed."""
 
 
-def checkout(name: str) -> str:
+def find_checkout(name: str) -> str:
     folder = CHECKOUTS / name
     if not folder.is_dir():
         pytest.skip(f"needs a checkout in RELEASE_CHECKOUTS/{name}")
@@ -48,7 +48,7 @@ def run_released(name: str, code: str, given: Any) -> list[ProgramRun]:
     """Run Python code in the checkout of release `name`, once for each item of `given`; return the results."""
     script = RUN_SCRIPT + code + "\nprint(json.dumps([run(one) for one in GIVEN]))"
     done = subprocess.run(
-        [sys.executable, "-c", script], input=json.dumps(given), cwd=checkout(name), capture_output=True, text=True
+        [sys.executable, "-c", script], input=json.dumps(given), cwd=find_checkout(name), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     return [ProgramRun(*one) for one in json.loads(done.stdout.splitlines()[-1])]
@@ -134,8 +134,8 @@ def drop_model(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in request.items() if key not in ("model", "engine")} for request in requests]
 
 
-def profile(role: str) -> VqaProfile:
-    return CLIP_FLANT5
+def get_profile(role: str) -> VqaProfile:
+    return CLIP_FLANT5_PROFILE
 
 
 DSG_SCRIPT = """
@@ -173,7 +173,7 @@ DSG_REPLIES: list[tuple[str, str, str]] = [
 def test_dsgs_requests_and_questions_equal_the_releases() -> None:
     replies = [DSG_REPLIES[index % len(DSG_REPLIES)] for index in range(len(PROMPTS))]
     released = run_released("DSG", DSG_SCRIPT, list(zip(PROMPTS, replies, strict=True)))
-    metric = DsgConfig(wording=checkout("DSG")).with_model_defaults(profile)
+    metric = DsgConfig(wording=find_checkout("DSG")).with_model_defaults(get_profile)
     for prompt, given, theirs in zip(PROMPTS, replies, released, strict=True):
         ours = run_ours(metric.write(prompt), given)
         assert ours.requests == drop_model(theirs.requests)[: len(ours.requests)]
@@ -211,7 +211,7 @@ TIFA_REPLIES = [
 def test_tifas_requests_and_questions_equal_the_releases() -> None:
     replies = [TIFA_REPLIES[index % len(TIFA_REPLIES)] for index in range(len(PROMPTS))]
     released = run_released("tifa", TIFA_SCRIPT, list(zip(PROMPTS, replies, strict=True)))
-    metric = TifaConfig(wording=checkout("tifa"), filter=False).with_model_defaults(profile)
+    metric = TifaConfig(wording=find_checkout("tifa"), filter=False).with_model_defaults(get_profile)
     for prompt, reply, theirs in zip(PROMPTS, replies, released, strict=True):
         ours = run_ours(metric.write(prompt), [reply])
         assert ours.requests == drop_model(theirs.requests)
@@ -248,7 +248,7 @@ VPEVAL_REPLIES = [
 def test_vpevals_requests_and_questions_equal_the_releases() -> None:
     replies = [VPEVAL_REPLIES[index % len(VPEVAL_REPLIES)] for index in range(len(PROMPTS))]
     released = run_released("VPEval", VPEVAL_SCRIPT, list(zip(PROMPTS, replies, strict=True)))
-    metric = VpevalConfig(wording=checkout("VPEval")).with_model_defaults(profile)
+    metric = VpevalConfig(wording=find_checkout("VPEval")).with_model_defaults(get_profile)
     for prompt, reply, theirs in zip(PROMPTS, replies, released, strict=True):
         ours = run_ours(metric.write(prompt), [reply])
         assert drop_options(ours.requests, "max_tokens") == drop_model(theirs.requests)
@@ -257,7 +257,7 @@ def test_vpevals_requests_and_questions_equal_the_releases() -> None:
 
 
 def drop_options(requests: Sequence[dict[str, Any]], *left_open: str) -> list[dict[str, Any]]:
-    """Return the requests without the options `left_open`, which the release does not set."""
+    """Return the requests without the options named in `left_open`, which the release does not set."""
     return [{key: value for key, value in request.items() if key not in left_open} for request in requests]
 
 
@@ -284,7 +284,7 @@ def test_llmscores_requests_and_ratings_equal_the_releases() -> None:
     replies = [[f" A cat\non {index}.\n", LLMSCORE_REPLIES[index % 4]] for index in range(len(PROMPTS))]
     given = [(prompt, f"{prompt}!", seen, both) for prompt, both in zip(PROMPTS, replies, strict=True)]
     released = run_released("LLMScore", LLMSCORE_SCRIPT, given)
-    metric = LlmScoreConfig(wording=checkout("LLMScore")).with_model_defaults(profile)
+    metric = LlmScoreConfig(wording=find_checkout("LLMScore")).with_model_defaults(get_profile)
     for prompt, both, theirs in zip(PROMPTS, replies, released, strict=True):
         described = run_ours(metric.describe(CaptionedImage(f"{prompt}!", REGIONS, 640, 480)), both[:1])
         judged = run_ours(metric.judge_description(prompt, described.result), both[1:])
@@ -339,7 +339,7 @@ def require_viescores(name: str, task: str, config: type[TwoQuestionsConfig]) ->
     replies = [VIESCORE_REPLIES[index % len(VIESCORE_REPLIES)] for index in range(len(PROMPTS))]
     given = [(task, prompt, each) for prompt, each in zip(PROMPTS, replies, strict=True)]
     released = run_released(name, VIESCORE_SCRIPT, given)
-    metric = config(wording=checkout(name)).with_model_defaults(profile)
+    metric = config(wording=find_checkout(name)).with_model_defaults(get_profile)
     for (_, prompt, said), theirs in zip(given, released, strict=True):
         ours = run_ours(metric.inspect(prompt), said, describe_image_request)
         asked = [

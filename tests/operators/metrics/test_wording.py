@@ -26,18 +26,18 @@ from tests.bench_of import plan_bench, write_benchmark
 from tests.commands import refusal
 from tests.operators.metrics import made_releases
 from tests.operators.metrics.scripted import run
-from tests.operators.tiny import CLIP_FLANT5
+from tests.operators.tiny import CLIP_FLANT5_PROFILE
 
 
 def fill_in_defaults(metric: Any) -> Any:
-    return metric.with_model_defaults(lambda role: CLIP_FLANT5)
+    return metric.with_model_defaults(lambda role: CLIP_FLANT5_PROFILE)
 
 
 @pytest.fixture
 def dsg(tmp_path: Path) -> DsgConfig:
     """Return DSG with the wording of a made-up checkout, whose code would exit the process if it were executed."""
     made: DsgConfig = fill_in_defaults(
-        DsgConfig(wording=made_releases.write(tmp_path / "DSG", made_releases.DSG), seed=3)
+        DsgConfig(wording=made_releases.write(tmp_path / "DSG", made_releases.DSG_FILES), seed=3)
     )
     return made
 
@@ -80,7 +80,7 @@ def test_a_reply_that_makes_the_release_fail_is_unreadable_and_requested_once(
 
 
 def test_tifa_asks_in_its_releases_words_and_reads_the_lines_below_the_heading(tmp_path: Path) -> None:
-    folder = made_releases.write(tmp_path, made_releases.TIFA)
+    folder = made_releases.write(tmp_path, made_releases.TIFA_FILES)
     metric = fill_in_defaults(TifaConfig(wording=folder, filter=False))
     reply = (
         ": dog\nActivities:\nColors:\nCounting:\nOther attributes:\nQuestions and answers are below:\n"
@@ -98,7 +98,9 @@ def test_tifa_asks_in_its_releases_words_and_reads_the_lines_below_the_heading(t
 
 
 def test_vpeval_asks_in_its_releases_words_and_reads_programs_by_our_grammar(tmp_path: Path) -> None:
-    metric = fill_in_defaults(VpevalConfig(wording=made_releases.write(tmp_path, made_releases.VPEVAL), max_tokens=99))
+    metric = fill_in_defaults(
+        VpevalConfig(wording=made_releases.write(tmp_path, made_releases.VPEVAL_FILES), max_tokens=99)
+    )
     header = ": dog\nActivities:\nColors:\nCounting:\nText:\nOther attributes:\nQuestions and programs are below:\n"
     program = "About dog (animal):\nobjectEval(image, 'dog')\n\nvqa(image, 'is it old?', 'yes,no', 'yes')"
     questions, ((request,),) = run(metric.write("a  dog"), [header + program])
@@ -110,7 +112,7 @@ def test_vpeval_asks_in_its_releases_words_and_reads_programs_by_our_grammar(tmp
 
 
 def test_llmscore_asks_in_its_releases_words_for_rating_and_errors_in_one_request(tmp_path: Path) -> None:
-    folder = made_releases.write(tmp_path, made_releases.LLMSCORE)
+    folder = made_releases.write(tmp_path, made_releases.LLMSCORE_FILES)
     metric = fill_in_defaults(LlmScoreConfig(wording=folder, seed=2))
     described, ((request,),) = run(
         metric.describe(CaptionedImage("A dog", [Region("an ear", 1, 2, 3, 4)], 64, 48)), [" So\nit is. "]
@@ -133,7 +135,9 @@ def test_llmscore_asks_in_its_releases_words_for_rating_and_errors_in_one_reques
 
 
 def test_viescore_asks_in_its_releases_words_and_gives_up_after_two_tries(tmp_path: Path) -> None:
-    metric = fill_in_defaults(VieScoreConfig(wording=made_releases.write(tmp_path, made_releases.VIESCORE), seed=5))
+    metric = fill_in_defaults(
+        VieScoreConfig(wording=made_releases.write(tmp_path, made_releases.VIESCORE_FILES), seed=5)
+    )
     unread, read = ["None.", "[9, 7]"], ['{"score": [8], "reasoning": "It fits."}', "||V^=^V||{score: 6}||V^=^V||"]
     verdict, rounds = run(metric.inspect("a <b>"), unread, read)
     assert [request.messages[0].text for request in rounds[1]] == [
@@ -157,13 +161,13 @@ HOSTILE_REPLIES = [
 
 @pytest.mark.parametrize("reply", HOSTILE_REPLIES)
 def test_any_reply_of_a_judge_affects_at_most_its_own_row(reply: str, tmp_path: Path) -> None:
-    metric = fill_in_defaults(VieScoreConfig(wording=made_releases.write(tmp_path, made_releases.VIESCORE)))
+    metric = fill_in_defaults(VieScoreConfig(wording=made_releases.write(tmp_path, made_releases.VIESCORE_FILES)))
     with pytest.raises(UnreadableReply):
         run(metric.inspect("a dog"), [reply, reply], [reply, reply])
 
 
 def test_a_judge_is_asked_several_times_if_its_release_samples(tmp_path: Path) -> None:
-    drawn = made_releases.write(tmp_path / "drawn", made_releases.VIESCORE)
+    drawn = made_releases.write(tmp_path / "drawn", made_releases.VIESCORE_FILES)
     assert fill_in_defaults(VieScoreConfig(wording=drawn, repeats=3)).repeats == 3
 
 
@@ -171,14 +175,17 @@ def test_the_keys_of_a_wording_depend_on_its_texts_and_not_on_its_folder(tmp_pat
     def make_question_options(name: str, files: Mapping[str, str]) -> Any:
         return fill_in_defaults(DsgConfig(wording=made_releases.write(tmp_path / name, files))).question_options()
 
-    other = {**made_releases.DSG, "dsg/query_utils.py": made_releases.DSG["dsg/query_utils.py"].replace("Ask.", "Ask!")}
+    other = {
+        **made_releases.DSG_FILES,
+        "dsg/query_utils.py": made_releases.DSG_FILES["dsg/query_utils.py"].replace("Ask.", "Ask!"),
+    }
     first, same, changed = (
-        make_question_options("a", made_releases.DSG),
-        make_question_options("b", made_releases.DSG),
+        make_question_options("a", made_releases.DSG_FILES),
+        make_question_options("b", made_releases.DSG_FILES),
         make_question_options("c", other),
     )
     assert first == same and len({str(each) for each in (first, changed, DsgConfig().question_options())}) == 3
-    more = make_question_options("d", {**made_releases.DSG, "README.md": "Read me."})
+    more = make_question_options("d", {**made_releases.DSG_FILES, "README.md": "Read me."})
     assert more == first
 
 
@@ -224,21 +231,21 @@ def test_a_worker_refuses_a_folder_that_was_changed_after_the_plan(dsg: DsgConfi
 
 REFUSED_CHECKOUTS: list[tuple[WordedMetric, Mapping[str, str], str]] = [
     (DsgConfig(), {"README.md": ""}, r"a checkout of j-min/DSG \(dsg/query_utils.py\) or templates \(dsg_tuples.txt, "),
-    (Vq2Config(), made_releases.DSG, r"expected templates \(vq2_spans.txt, .* has neither"),
-    (TifaConfig(), made_releases.DSG, r"a checkout of Yushi-Hu/tifa \(tifascore/question_gen.py\)"),
-    (DsgConfig(), {"dsg/query_utils.py": made_releases.DSG["dsg/query_utils.py"]},
+    (Vq2Config(), made_releases.DSG_FILES, r"expected templates \(vq2_spans.txt, .* has neither"),
+    (TifaConfig(), made_releases.DSG_FILES, r"a checkout of Yushi-Hu/tifa \(tifascore/question_gen.py\)"),
+    (DsgConfig(), {"dsg/query_utils.py": made_releases.DSG_FILES["dsg/query_utils.py"]},
      "dsg/data/tifa160-dev-anns.csv is missing; give the root of an unchanged checkout of "
      "https://github.com/j-min/DSG"),
     (TifaConfig(), {"tifascore/question_gen.py": "prompt = 1 +"}, "question_gen.py is not Python"),
     (TifaConfig(), {"tifascore/question_gen.py": "categories = []"}, "assigns nothing to prompt"),
     (TifaConfig(), {"tifascore/question_gen.py": "prompt = open('x').read()"}, "has no text in prompt"),
     (TifaConfig(), {"tifascore/question_gen.py": "prompt = 'x'\ncategories = [y]"}, "has no literal in categories"),
-    (LlmScoreConfig(), {**made_releases.LLMSCORE, "llm_descriptor/visual_descriptor.py": "prompt = f'{x:>9}'"},
+    (LlmScoreConfig(), {**made_releases.LLMSCORE_FILES, "llm_descriptor/visual_descriptor.py": "prompt = f'{x:>9}'"},
      "visual_descriptor.py has no text in prompt"),
     (Gpt4vEvalConfig(), {"gpt4v_eval.txt": "Rate it."}, r"gpt4v_eval.txt lacks \{prompt\}, which is filled in"),
     (SentenceMatchingConfig(), {}, "sends no prompts of its own to a model"),
-    (DsgConfig(temperature=1.0), made_releases.DSG, "dsg temperature: 1.0 is ignored .* set it to 0.0"),
-    (DsgConfig(replies="json"), made_releases.DSG, "dsg replies: json is ignored .* of j-min/DSG"),
+    (DsgConfig(temperature=1.0), made_releases.DSG_FILES, "dsg temperature: 1.0 is ignored .* set it to 0.0"),
+    (DsgConfig(replies="json"), made_releases.DSG_FILES, "dsg replies: json is ignored .* of j-min/DSG"),
 ]  # fmt: skip
 
 
@@ -260,7 +267,7 @@ def test_the_plan_refuses_a_missing_folder_and_metrics_without_wordings(tmp_path
 
 def test_a_plan_records_the_folders_content(tmp_path: Path) -> None:
     bench = write_benchmark(tmp_path / "bench")
-    made_releases.write(tmp_path / "DSG", made_releases.DSG)
+    made_releases.write(tmp_path / "DSG", made_releases.DSG_FILES)
     more = ("metric=[dsg]", f"metrics.dsg.wording={tmp_path}/DSG")
     planned, ours = (plan_bench(bench, tmp_path / "store", *words) for words in (more, more[:1]))
     metric: Any = planned.config.metrics["dsg"]

@@ -18,12 +18,12 @@ from plumbline.operators.metrics.questions.vpeval import VpevalConfig
 from plumbline.operators.metrics.questions.vq2 import Vq2Config
 from plumbline.operators.metrics.reply_forms import Block, read_blocks
 from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, VqaPrompt, ask, read_each
-from plumbline.operators.models.families.blip import INSTRUCTBLIP
-from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
-from plumbline.operators.models.families.openai import OPENAI
+from plumbline.operators.models.families.blip import INSTRUCTBLIP_PROFILE
+from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5_PROFILE
+from plumbline.operators.models.families.openai import OPENAI_PROFILE
 from tests.operators.metrics.scripted import make_reply, run
 
-CONFIGS = (GeckoConfig, TifaConfig, DsgConfig, Vq2Config)
+CONFIG_CLASSES = (GeckoConfig, TifaConfig, DsgConfig, Vq2Config)
 REQUEST = ReplySampling(max_tokens=50, temperature=0.5, seed=3).request("How many?")
 
 
@@ -84,7 +84,7 @@ def test_an_empty_list_of_requests_asks_nothing() -> None:
     assert run(read_each([], [])) == ([], [])
 
 
-@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("config", CONFIG_CLASSES)
 def test_the_template_of_questions_is_taken_literally(config: type[GeckoConfig]) -> None:
     metric = config(template="Q: {} {x} A:")
     assert metric.vqa_prompt("is {} {0} there?", ()).text == "Q: is {} {0} there? {x} A:"
@@ -95,26 +95,26 @@ def test_a_free_answer_is_matched_to_the_choices_as_written() -> None:
     assert TifaConfig().vqa_prompt("?", ["yes", "no"]) == VqaPrompt("?", ("yes", "no"), free=True)
 
 
-@pytest.mark.parametrize("config", [config for config in CONFIGS if config is not TifaConfig])
+@pytest.mark.parametrize("config", [config for config in CONFIG_CLASSES if config is not TifaConfig])
 def test_yes_and_no_are_capitalised_unless_the_option_keeps_them(config: type[GeckoConfig]) -> None:
     assert config().vqa_prompt("?", ["yes", "no", "red", "NO"]).choices == ("Yes", "No", "red", "No")
     assert config(yes_no="as_written").vqa_prompt("?", ["yes", "no", "NO"]).choices == ("yes", "no", "NO")
 
 
-@pytest.mark.parametrize("config", [config for config in CONFIGS if config is not TifaConfig])
+@pytest.mark.parametrize("config", [config for config in CONFIG_CLASSES if config is not TifaConfig])
 def test_the_case_of_yes_and_no_follows_the_models_kind(config: type[GeckoConfig]) -> None:
-    assert config().with_model_defaults(lambda role: CLIP_FLANT5).vqa_prompt("?", ["yes", "no"]).choices == (
+    assert config().with_model_defaults(lambda role: CLIP_FLANT5_PROFILE).vqa_prompt("?", ["yes", "no"]).choices == (
         "Yes",
         "No",
     )
-    assert config().with_model_defaults(lambda role: INSTRUCTBLIP).vqa_prompt("?", ["yes", "no"]).choices == (
+    assert config().with_model_defaults(lambda role: INSTRUCTBLIP_PROFILE).vqa_prompt("?", ["yes", "no"]).choices == (
         "yes",
         "no",
     )
-    assert config(yes_no="capitalised").with_model_defaults(lambda role: INSTRUCTBLIP).vqa_prompt(
+    assert config(yes_no="capitalised").with_model_defaults(lambda role: INSTRUCTBLIP_PROFILE).vqa_prompt(
         "?", ["yes"]
     ).choices == ("Yes",)
-    assert config().with_model_defaults(lambda role: CLIP_FLANT5).answer_options() == config().answer_options()
+    assert config().with_model_defaults(lambda role: CLIP_FLANT5_PROFILE).answer_options() == config().answer_options()
 
 
 def test_a_template_may_show_the_choices() -> None:
@@ -126,19 +126,19 @@ def test_a_template_may_show_the_choices() -> None:
 
 @pytest.mark.parametrize("config", [GeckoConfig, QuestionPackConfig, partial(TifaConfig, answers="likelihood")])
 def test_a_service_compares_letters_of_choices_but_yes_and_no_literally(config: Any) -> None:
-    metric = config().with_model_defaults(lambda role: OPENAI)
+    metric = config().with_model_defaults(lambda role: OPENAI_PROFILE)
     put = metric.vqa_prompt("what color?", ["red", "light blue"])
     assert put.text == "what color?\nA. red\nB. light blue\nAnswer with the letter of the right choice alone."
     assert put.choices == ("A", "B")
     assert metric.vqa_prompt("is it?", ["yes", "no"]) == VqaPrompt("is it?", ("Yes", "No"), free=False)
-    own = config(template="{}\nChoices:\n{choices}\nAnswer:").with_model_defaults(lambda role: OPENAI)
+    own = config(template="{}\nChoices:\n{choices}\nAnswer:").with_model_defaults(lambda role: OPENAI_PROFILE)
     assert own.vqa_prompt("what?", ["a", "b"]).text == "what?\nChoices:\nA. a\nB. b\nAnswer:"
-    in_words = config(letters=False).with_model_defaults(lambda role: OPENAI)
+    in_words = config(letters=False).with_model_defaults(lambda role: OPENAI_PROFILE)
     assert in_words.vqa_prompt("what color?", ["red", "light blue"]).choices == ("red", "light blue")
     assert (
         in_words.answer_options() != metric.answer_options() and in_words.answer_options() == config().answer_options()
     )
-    assert config(letters=True).with_model_defaults(lambda role: CLIP_FLANT5).vqa_prompt(
+    assert config(letters=True).with_model_defaults(lambda role: CLIP_FLANT5_PROFILE).vqa_prompt(
         "what?", ["a", "b"]
     ).choices == ("A", "B")
 
@@ -147,7 +147,7 @@ def test_metrics_whose_choices_have_no_letters_refuse_the_option() -> None:
     for config in (DsgConfig, Vq2Config, VpevalConfig):
         with pytest.raises(ConfigError, match="letters: its choices cannot be replaced by letters"):
             config(letters=True)
-        assert not config().with_model_defaults(lambda role: OPENAI).letters
+        assert not config().with_model_defaults(lambda role: OPENAI_PROFILE).letters
     for scores_likelihoods in (GeckoConfig, Vq2Config):
         with pytest.raises(ConfigError, match="answers: only likelihood can be scored, got 'reply'"):
             scores_likelihoods(answers="reply")
@@ -157,7 +157,7 @@ def test_metrics_whose_choices_have_no_letters_refuse_the_option() -> None:
 
 WORD = st.text("abcdefghijklmnopqrstuvwxyzäéß漢", min_size=2, max_size=8)
 PHRASE = st.lists(WORD, min_size=1, max_size=3).map(" ".join)
-BLOCKS = st.lists(
+QUESTION_BLOCKS = st.lists(
     st.builds(
         lambda subject, text, choices, index: Block(subject, f"{text}?", tuple(choices), choices[index % len(choices)]),
         PHRASE,
@@ -173,9 +173,9 @@ LETTERS = "ABCDEF"
 
 
 @st.composite
-def rendered_questions(draw: st.DrawFn) -> tuple[list[Block], str]:
+def draw_rendered_questions(draw: st.DrawFn) -> tuple[list[Block], str]:
     """Generate questions, and a reply that contains them in one of many formats."""
-    blocks = draw(BLOCKS)
+    blocks = draw(QUESTION_BLOCKS)
     written = [
         line for index, block in enumerate(blocks) for line in [*draw_block(draw, block, index), *draw_noise(draw)]
     ]
@@ -211,7 +211,7 @@ def draw_noise(draw: st.DrawFn) -> list[str]:
     return draw(st.lists(st.sampled_from(["", "   ", "---", "I hope this is of use.", "(see above)"]), max_size=2))
 
 
-@given(rendered_questions())
+@given(draw_rendered_questions())
 def test_questions_are_read_in_any_surrounding_text(pair: tuple[list[Block], str]) -> None:
     blocks, text = pair
     read = read_blocks(text)
@@ -296,12 +296,12 @@ def test_a_prompt_of_six_content_words_has_the_assumed_calls_and_questions(
     ],
 )
 def test_token_f1_compares_bags_of_words(answer: str, gold: str, f1: float) -> None:
-    assert parsing.token_f1(answer, gold) == pytest.approx(f1)
+    assert parsing.compute_token_f1(answer, gold) == pytest.approx(f1)
 
 
 @given(st.text(), st.text())
 def test_token_f1_is_symmetric_and_between_0_and_1(one: str, other: str) -> None:
-    assert 0.0 <= parsing.token_f1(one, other) == parsing.token_f1(other, one) <= 1.0
+    assert 0.0 <= parsing.compute_token_f1(one, other) == parsing.compute_token_f1(other, one) <= 1.0
 
 
 @pytest.mark.parametrize(

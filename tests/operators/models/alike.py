@@ -27,7 +27,7 @@ from plumbline.operators.models.families.embedders import DinoSimilarity
 from plumbline.operators.models.networks.similarity import DualEncoder
 from tests.operators import tiny
 
-CLOSE = 1e-4
+MAX_DIFFERENCE = 1e-4
 """Tolerance when comparing float32 results on a CPU."""
 IMAGES = (
     tiny.draw_image(0),
@@ -35,8 +35,8 @@ IMAGES = (
     tiny.draw_image(2, width=64, height=24),
     tiny.draw_image(3, width=16, height=16),
 )
-BEFORE = tiny.draw_image(4, width=40, height=32)
-"""Source image of every edit, for models that score edits and for models without text input."""
+IMAGE_BEFORE = tiny.draw_image(4, width=40, height=32)
+"""Image before the edit, for models that score edits and for models that compare images without reading a text."""
 TEXTS = (
     "a red circle",
     "two blue stars left of a green square",
@@ -64,7 +64,7 @@ CHOICE_QUESTIONS = (
 def compute_likelihoods(
     model: LikelihoodModel, images: Sequence[Image.Image], questions: Sequence[Question]
 ) -> list[list[list[float]]]:
-    """Compute likelihoods as the stage does, and fail on any error."""
+    """Return log-probabilities by question, choice and token, computed as the stage does; fail on any error."""
     features = model.encode([model.preprocess(image) for image in images])
     answers = model.likelihood(features, questions)
     assert all(isinstance(answer, list) for answer in answers), answers
@@ -74,25 +74,28 @@ def compute_likelihoods(
 def compute_similarities(
     model: SimilarityModel, images: Sequence[Image.Image], texts: Sequence[tuple[int, str]], measure: Measure
 ) -> list[ComparisonResult]:
-    """Compute similarities as the stage does, starting with an empty cache of texts."""
+    """Return the similarity of each (index of an image, text), computed as the stage does.
+
+    The cache of encoded texts is empty at first.
+    """
     if isinstance(model, DualEncoder):
         model.embedded.clear()
-    features = model.encode([_preprocess(model, image) for image in (*images, BEFORE)])
+    features = model.encode([_preprocess(model, image) for image in (*images, IMAGE_BEFORE)])
     blind = isinstance(model, DinoSimilarity)
     pairs = [Pair(text[0], source=len(images)) if blind else Pair(*text) for text in texts]
     return list(model.compare(features, pairs, measure))
 
 
 def _preprocess(model: Any, image: Image.Image) -> Any:
-    """Preprocess the image, together with its source if the model scores edits."""
+    """Return the image as preprocessed by the model; if the model scores edits, BEFORE is the image's source."""
     edits = type(model).__name__ == "EditRewardSimilarity"  # belongs to a plugin
-    return model.preprocess_several([BEFORE, image]) if edits else model.preprocess(image)
+    return model.preprocess_several([IMAGE_BEFORE, image]) if edits else model.preprocess(image)
 
 
 def generate_replies(
     model: ImageGenerateModel, images: Sequence[Image.Image], requests: Sequence[ImageRequest]
 ) -> list[Generation]:
-    """Generate replies as the stages do, and fail on any error."""
+    """Return the model's reply to each request, generated as the stages do; fail on any error."""
     features = model.encode([model.preprocess(image) for image in images])
     given = model.generate_from_images(features, requests)
     assert all(isinstance(reply, Generation) for reply in given), given
@@ -164,7 +167,7 @@ CALLS: dict[Call, tuple[Sequence[Any], Ask]] = {
         lambda model, images, texts: [Answer((), tuple(row.tolist())) for row in model.encode_texts(texts).features],
     ),
 }
-"""For each kind of call: its inputs, and the function that makes the call."""
+"""Default inputs of each kind of call, and the function that makes the call and returns an Answer for each input."""
 
 
 def prepare_call(call: Call, measure: Measure = "cosine") -> tuple[Sequence[Any], Ask]:
@@ -181,7 +184,7 @@ def prepare_call(call: Call, measure: Measure = "cosine") -> tuple[Sequence[Any]
 def require_alike(
     model: Any, call: Call, *, measure: Measure = "cosine", inputs: Sequence[Any] = (), alone: Any = None
 ) -> None:
-    """Fail if an answer depends on its position or on the other inputs in its batch.
+    """Fail if an answer depends on its input's position or on the other inputs in the batch.
 
     `alone` is the model that gets one input at a time; by default it is the same model.
     """
@@ -199,5 +202,5 @@ def require_alike(
     for places in (list(range(len(inputs))), order):
         answers = ask(model, IMAGES, [inputs[place] for place in places])
         assert [answer.words for answer in answers] == [expected[place].words for place in places]
-        close = [pytest.approx(expected[place].numbers, abs=CLOSE, rel=CLOSE) for place in places]
+        close = [pytest.approx(expected[place].numbers, abs=MAX_DIFFERENCE, rel=MAX_DIFFERENCE) for place in places]
         assert [answer.numbers for answer in answers] == close

@@ -18,9 +18,9 @@ class Hub:
 
     repositories: dict[str, Path]
     refusals: dict[str, int] = field(default_factory=dict)
-    """HTTP status sent for each repository that is refused."""
+    """HTTP status sent for each refused repository, keyed by the repository's name."""
     served: dict[str, int] = field(default_factory=dict)
-    """Bytes of content sent, by file name."""
+    """Number of content bytes sent, by file name."""
     port: int = 0
 
     def files(self, repo: str) -> list[str]:

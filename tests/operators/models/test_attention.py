@@ -14,16 +14,16 @@ from plumbline.operators.models.networks.attention import speed_up_tower
 from tests.operators import tiny
 from tests.operators.models.families.test_vlm import load
 
-LAYERS = 4
-GRIDS = torch.tensor([[1, 74, 74], [1, 30, 46]])
+N_LAYERS = 4
+IMAGE_GRIDS = torch.tensor([[1, 74, 74], [1, 30, 46]])
 """Patch grids of a 1024 x 1024 image, and of a smaller image whose last windows are incomplete."""
 
 
-VISION = {
-    "depth": LAYERS, "hidden_size": 32, "num_heads": 2, "intermediate_size": 44, "out_hidden_size": 32,
-    "fullatt_block_indexes": [LAYERS - 1], "patch_size": 14, "window_size": 112,
+VISION_FIELDS = {
+    "depth": N_LAYERS, "hidden_size": 32, "num_heads": 2, "intermediate_size": 44, "out_hidden_size": 32,
+    "fullatt_block_indexes": [N_LAYERS - 1], "patch_size": 14, "window_size": 112,
 }  # fmt: skip
-TEXT = {
+TEXT_FIELDS = {
     "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 64,
     "num_key_value_heads": 1, "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]},
 }  # fmt: skip
@@ -31,12 +31,14 @@ TEXT = {
 
 def test_attention_over_windows_of_one_size_takes_one_call_with_the_same_result() -> None:
     torch.manual_seed(0)
-    model = Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=TEXT, vision_config=VISION)).eval()
-    pixels = torch.randn(int(GRIDS.prod(1).sum()), 3 * 2 * 14 * 14)
+    model = Qwen2_5_VLForConditionalGeneration(
+        Qwen2_5_VLConfig(text_config=TEXT_FIELDS, vision_config=VISION_FIELDS)
+    ).eval()
+    pixels = torch.randn(int(IMAGE_GRIDS.prod(1).sum()), 3 * 2 * 14 * 14)
 
     def run() -> tuple[torch.Tensor, int]:
         with torch.inference_mode(), profile(activities=[ProfilerActivity.CPU]) as seen:
-            states = model.model.visual(pixels, grid_thw=GRIDS).pooler_output
+            states = model.model.visual(pixels, grid_thw=IMAGE_GRIDS).pooler_output
         calls = sum(event.count for event in seen.key_averages() if event.key == "aten::scaled_dot_product_attention")
         return states, calls
 
@@ -45,7 +47,7 @@ def test_attention_over_windows_of_one_size_takes_one_call_with_the_same_result(
     states, after = run()
     torch.testing.assert_close(states, expected)
     assert before > 300
-    assert after <= 5 * LAYERS, "at most one call per window size in each layer"
+    assert after <= 5 * N_LAYERS, "at most one call per window size in each layer"
     assert {block.mlp.gate_proj.weight.shape[0] for block in model.model.visual.blocks} == {48}
     assert {block.mlp.down_proj.in_features for block in model.model.visual.blocks} == {48}, (
         "44 is padded to a fast width"

@@ -16,7 +16,7 @@ from plumbline.operators.models.checkpoints.parts import digest_file, read_tenso
 from plumbline.operators.models.engines.conversation import TEMPLATE_FILES
 from plumbline.operators.models.families import FAMILIES, NAMES, model_config
 from plumbline.operators.models.families.any_model import AnyModel
-from plumbline.operators.models.families.vlm import CHAT, FUYU, LLAVA_1_5, PALIGEMMA
+from plumbline.operators.models.families.vlm import CHAT_PROFILE, FUYU_PROFILE, LLAVA_1_5_PROFILE, PALIGEMMA_PROFILE
 from plumbline.operators.models.model import Engine, ResolvedModel
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.models.service_config import ServiceModel
@@ -454,10 +454,10 @@ def test_a_model_whose_name_contains_thinking_is_refused(
 def test_an_architecture_that_only_vllm_supports_is_accepted_on_vllm(saved_checkpoints: Path, tmp_path: Path) -> None:
     shutil.copytree(saved_checkpoints / "llava", tmp_path / "own")
     tiny.edit_json(tmp_path / "own" / "config.json", model_type="mllama")
-    assert resolve("vlm", tmp_path / "own", engine="vllm").profile == CHAT
+    assert resolve("vlm", tmp_path / "own", engine="vllm").profile == CHAT_PROFILE
 
 
-@pytest.mark.parametrize("profile", [PALIGEMMA, FUYU])
+@pytest.mark.parametrize("profile", [PALIGEMMA_PROFILE, FUYU_PROFILE])
 def test_a_model_that_only_reads_questions_is_refused_on_vllm(
     saved_checkpoints: Path, tmp_path: Path, profile: VqaProfile
 ) -> None:
@@ -501,7 +501,7 @@ def test_padding_makes_another_model_of_llava_1_5_and_is_refused_for_other_chat_
 def test_the_vqa_profile_is_found_without_reading_any_weights(saved_checkpoints: Path, tmp_path: Path) -> None:
     shutil.copytree(saved_checkpoints / "llava", tmp_path / "own")
     (tmp_path / "own" / "model.safetensors").unlink()
-    assert find_vqa_profile(model_config(family="vlm", checkpoint=str(tmp_path / "own"))) == LLAVA_1_5
+    assert find_vqa_profile(model_config(family="vlm", checkpoint=str(tmp_path / "own"))) == LLAVA_1_5_PROFILE
 
 
 # Engines

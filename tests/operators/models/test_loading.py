@@ -49,7 +49,7 @@ def compute_answers(model: ClipFlanT5Likelihood) -> list[float]:
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
-    """Change the tensors in the checkpoint's only weight file."""
+    """Change the tensors in the checkpoint's only weight file with `change`, which changes a dictionary in place."""
     weights = load_file(folder / "model.safetensors")
     change(weights)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -90,7 +90,7 @@ def test_a_tower_that_transformers_saved_alone_works_too(
 
 
 ALIASES = ("embed_tokens.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-POSITIONS = {tiny.TOWER_PREFIX + "embeddings.position_ids": torch.arange(tiny.PATCHES + 1)[None]}
+POSITIONS = {tiny.TOWER_PREFIX + "embeddings.position_ids": torch.arange(tiny.N_PATCHES + 1)[None]}
 LAYOUTS: dict[str, Callable[[dict[str, torch.Tensor]], object]] = {
     "positions that older transformers saved": lambda weights: weights.update(POSITIONS),
     **{f"{name} beside": lambda weights, name=name: weights.update({name: weights["shared.weight"].clone()})

@@ -35,7 +35,7 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a checkpoint of each family without any tensors, because planning reads no weights; return the folder."""
+    """Write each of the CHECKPOINTS without any tensors, because planning reads no weights; return the folder."""
     root = tmp_path_factory.mktemp("folders")
     for name, fields in CHECKPOINTS.items():
         (root / name).mkdir()
@@ -58,11 +58,14 @@ IDENTITIES = {
     "blip": "e0cbc7aed843cfea70294154a7506b65c01e0882399fb1e996842cae1a46f65c",
     "blip_2": "25c24c11c653d9d8de5b0d164c3015260332c43a3398dfa2bdbf7b90d0f292a8",
 }
-"""Digest of the files in each folder."""
+"""Expected digest of each checkpoint's files, keyed by the name of the checkpoint's folder."""
 
 
 def make_key_part(checkpoint: str, **others: Any) -> dict[str, Any]:
-    """Return the key part that all local models share, updated with the fields and parts in `others`."""
+    """Return the part of a cell's key that stands for a local model, with the fields in `others`.
+
+    The field `parts` has the digest of the checkpoint, of the tokenizer and of the further parts in `others`.
+    """
     parts = {"checkpoint": checkpoint, "tokenizer": checkpoint} | others.pop("parts", {})
     identities = {role: IDENTITIES[folder] for role, folder in parts.items()}
     return {"version": 1, "dtype": "float32", "label": None, "parts": identities} | others

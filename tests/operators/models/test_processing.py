@@ -16,7 +16,7 @@ from plumbline.operators.models.processing import (
     centre_on_square,
     load_pixel_transform,
 )
-from tests.operators.tiny import IMAGE_MEAN, IMAGE_STD, SIDE, draw_image, encode_image, refuse_fetch
+from tests.operators.tiny import IMAGE_MEAN, IMAGE_SIDE, IMAGE_STD, draw_image, encode_image, refuse_fetch
 
 MEAN_COLOUR = (122, 116, 104)
 """CLIP's mean colour in bytes, truncated rather than rounded, as in the released code."""
@@ -38,12 +38,12 @@ def preprocess(transform: PixelTransform | ReleasedTransform, image: Image.Image
 
 
 def preprocess_by_hand(image: Image.Image) -> np.ndarray:
-    """Resize the shorter side with bicubic interpolation, crop the centre, scale to 0-1, and normalise."""
-    scale = SIDE / min(image.size)
+    """Return pixels (3, SIDE, SIDE): shorter side resized (bicubic), centre cropped, scaled to 0-1, and normalised."""
+    scale = IMAGE_SIDE / min(image.size)
     width, height = (int(side * scale) for side in image.size)
     resized = image.resize((width, height), Image.Resampling.BICUBIC)
-    left, top = (width - SIDE) // 2, (height - SIDE) // 2
-    cropped = np.asarray(resized)[top : top + SIDE, left : left + SIDE] / 255
+    left, top = (width - IMAGE_SIDE) // 2, (height - IMAGE_SIDE) // 2
+    cropped = np.asarray(resized)[top : top + IMAGE_SIDE, left : left + IMAGE_SIDE] / 255
     return ((cropped - IMAGE_MEAN) / IMAGE_STD).transpose(2, 0, 1)
 
 
@@ -51,7 +51,7 @@ def preprocess_by_hand(image: Image.Image) -> np.ndarray:
 def test_clips_own_preprocessing_is_resize_crop_and_normalise(cropping: PixelTransform, size: tuple[int, int]) -> None:
     image = draw_image(2, width=size[0], height=size[1])
     pixels = cropping(image)
-    assert (pixels.shape, pixels.dtype) == ((3, SIDE, SIDE), torch.uint8)
+    assert (pixels.shape, pixels.dtype) == ((3, IMAGE_SIDE, IMAGE_SIDE), torch.uint8)
     np.testing.assert_allclose(preprocess(cropping, image), preprocess_by_hand(image), atol=1e-5)
 
 
@@ -78,11 +78,11 @@ def test_padding_comes_before_the_other_steps(padding: PixelTransform, size: tup
 def test_the_released_margins_are_rounded_to_even_and_the_processors_are_truncated(
     cropping: PixelTransform, width: int, left: int
 ) -> None:
-    image = draw_image(4, width=width, height=SIDE)
-    expected = np.asarray(image)[:, left : left + SIDE] / 255
+    image = draw_image(4, width=width, height=IMAGE_SIDE)
+    expected = np.asarray(image)[:, left : left + IMAGE_SIDE] / 255
     shown = preprocess(ReleasedTransform(cropping.processor), image)
     np.testing.assert_allclose(shown, ((expected - IMAGE_MEAN) / IMAGE_STD).transpose(2, 0, 1), atol=1e-5)
-    assert torch.allclose(shown, preprocess(cropping, image), atol=1e-5) == (left == (width - SIDE) // 2)
+    assert torch.allclose(shown, preprocess(cropping, image), atol=1e-5) == (left == (width - IMAGE_SIDE) // 2)
 
 
 @pytest.mark.parametrize("mode", ["P", "1"])

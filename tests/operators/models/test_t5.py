@@ -21,7 +21,7 @@ from plumbline.operators.models.networks.encoder_decoder import (
 )
 from tests.releases import is_older
 
-LAYERS, WIDTH, LENGTHS = 3, 32, (21, 15, 19)
+N_LAYERS, WIDTH, LENGTHS = 3, 32, (21, 15, 19)
 CHOICES = [[[5, 1], [7, 8, 9, 1]], [[4, 1]], [[3, 1], [6, 2, 1], [9, 1]]]
 
 
@@ -29,7 +29,7 @@ CHOICES = [[[5, 1], [7, 8, 9, 1]], [[4, 1]], [[3, 1], [6, 2, 1], [9, 1]]]
 def t5(request: pytest.FixtureRequest) -> T5:
     torch.manual_seed(0)
     config = T5Config(
-        vocab_size=99, d_model=WIDTH, d_kv=8, d_ff=40, num_layers=LAYERS, num_heads=4, feed_forward_proj="gated-gelu",
+        vocab_size=99, d_model=WIDTH, d_kv=8, d_ff=40, num_layers=N_LAYERS, num_heads=4, feed_forward_proj="gated-gelu",
         scale_decoder_outputs=not request.param, decoder_start_token_id=0, pad_token_id=0,
     )  # fmt: skip
     model = T5(config).eval()
@@ -91,7 +91,7 @@ def test_the_mask_is_made_once_and_not_in_every_layer(
     inputs, mask = encoded_inputs
     before = count_calls("aten::where", lambda: t5.encoder(inputs_embeds=inputs, attention_mask=mask))
     after = count_calls("aten::where", lambda: encode(t5, *encoded_inputs))
-    assert before - after >= LAYERS - 1
+    assert before - after >= N_LAYERS - 1
 
 
 @fused
@@ -99,12 +99,12 @@ def test_a_questions_encoding_is_read_once_for_all_choices(t5: T5) -> None:
     """If the choices were decoded one by one, four choices would cost four times as much as one."""
     states, mask = torch.randn(1, 600, WIDTH), torch.ones(1, 600, dtype=torch.long)
 
-    def operations(choices: list[list[int]]) -> int:
+    def count_operations(choices: list[list[int]]) -> int:
         with torch.inference_mode(), FlopCounterMode(display=False) as counter:
             compute_choice_logits(t5, EncodedQuestions(states, mask), [choices])
         return int(counter.get_total_flops())
 
-    assert operations([[5, 1], [6, 1], [7, 1], [8, 1]]) < 1.5 * operations([[5, 1]])
+    assert count_operations([[5, 1], [6, 1], [7, 1], [8, 1]]) < 1.5 * count_operations([[5, 1]])
 
 
 class MaskRecorder(TorchFunctionMode):
@@ -130,5 +130,5 @@ def test_a_gpus_attention_kernels_accept_the_masks(
     inputs, mask = encoded_inputs
     with MaskRecorder() as seen:
         compute_choice_logits(t5, encode(t5, inputs, mask if padded else torch.ones_like(mask), alignment=16), CHOICES)
-    assert len(seen.masks) == 3 * LAYERS
+    assert len(seen.masks) == 3 * N_LAYERS
     assert {mask.stride(-1) for mask in seen.masks} == {1}

@@ -6,9 +6,16 @@ import pytest
 
 from plumbline.operators.metrics.questions.vqascore import DEFAULT_QUESTIONS
 from plumbline.operators.models.families import FAMILIES, model_config
-from plumbline.operators.models.families.blip import BLIP2, BLIP_VQA, INSTRUCTBLIP
-from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
-from plumbline.operators.models.families.vlm import CHAT, FUYU, LLAVA, LLAVA_1_5, PALIGEMMA, VIDEO_CHAT
+from plumbline.operators.models.families.blip import BLIP2_PROFILE, BLIP_VQA_PROFILE, INSTRUCTBLIP_PROFILE
+from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5_PROFILE
+from plumbline.operators.models.families.vlm import (
+    CHAT_PROFILE,
+    FUYU_PROFILE,
+    LLAVA_1_5_PROFILE,
+    LLAVA_PROFILE,
+    PALIGEMMA_PROFILE,
+    VIDEO_CHAT_PROFILE,
+)
 from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM, VqaProfile
 
 CLIP_TOWER = {"model_type": "clip_vision_model", "image_size": 336}
@@ -18,20 +25,32 @@ VICUNA = {"model_type": "llama", "vocab_size": 32064}
 @pytest.mark.parametrize(
     ("family", "fields", "profile"),
     [
-        ("clip_flant5", {"model_type": "clip_t5"}, CLIP_FLANT5),
-        ("vlm", {"model_type": "llava", "text_config": VICUNA, "vision_config": CLIP_TOWER}, LLAVA_1_5),
-        ("vlm", {"model_type": "llava", "text_config": {}, "vision_config": {}}, LLAVA_1_5),
-        ("vlm", {"model_type": "llava", "text_config": VICUNA, "vision_config": {"model_type": "pixtral"}}, LLAVA),
-        ("vlm", {"model_type": "llava", "text_config": {"model_type": "mistral"}, "vision_config": CLIP_TOWER}, LLAVA),
-        ("vlm", {"model_type": "llava", "text_config": {"vocab_size": 128320}, "vision_config": CLIP_TOWER}, LLAVA),
-        ("vlm", {"model_type": "qwen2_5_vl"}, VIDEO_CHAT),
-        ("vlm", {"model_type": "qwen3_vl"}, CHAT),
-        ("vlm", {"model_type": "gemma3"}, CHAT),
-        ("vlm", {"model_type": "paligemma"}, PALIGEMMA),
-        ("vlm", {"model_type": "fuyu"}, FUYU),
-        ("instructblip", {"model_type": "instructblip", "text_config": {"model_type": "t5"}}, INSTRUCTBLIP),
-        ("blip2", {"model_type": "blip-2", "text_config": {"model_type": "t5"}}, BLIP2),
-        ("blip_vqa", {"model_type": "blip", "architectures": ["BlipForQuestionAnswering"]}, BLIP_VQA),
+        ("clip_flant5", {"model_type": "clip_t5"}, CLIP_FLANT5_PROFILE),
+        ("vlm", {"model_type": "llava", "text_config": VICUNA, "vision_config": CLIP_TOWER}, LLAVA_1_5_PROFILE),
+        ("vlm", {"model_type": "llava", "text_config": {}, "vision_config": {}}, LLAVA_1_5_PROFILE),
+        (
+            "vlm",
+            {"model_type": "llava", "text_config": VICUNA, "vision_config": {"model_type": "pixtral"}},
+            LLAVA_PROFILE,
+        ),
+        (
+            "vlm",
+            {"model_type": "llava", "text_config": {"model_type": "mistral"}, "vision_config": CLIP_TOWER},
+            LLAVA_PROFILE,
+        ),
+        (
+            "vlm",
+            {"model_type": "llava", "text_config": {"vocab_size": 128320}, "vision_config": CLIP_TOWER},
+            LLAVA_PROFILE,
+        ),
+        ("vlm", {"model_type": "qwen2_5_vl"}, VIDEO_CHAT_PROFILE),
+        ("vlm", {"model_type": "qwen3_vl"}, CHAT_PROFILE),
+        ("vlm", {"model_type": "gemma3"}, CHAT_PROFILE),
+        ("vlm", {"model_type": "paligemma"}, PALIGEMMA_PROFILE),
+        ("vlm", {"model_type": "fuyu"}, FUYU_PROFILE),
+        ("instructblip", {"model_type": "instructblip", "text_config": {"model_type": "t5"}}, INSTRUCTBLIP_PROFILE),
+        ("blip2", {"model_type": "blip-2", "text_config": {"model_type": "t5"}}, BLIP2_PROFILE),
+        ("blip_vqa", {"model_type": "blip", "architectures": ["BlipForQuestionAnswering"]}, BLIP_VQA_PROFILE),
     ],
 )
 def test_the_profile_follows_from_the_family_and_the_checkpoints_config(
@@ -47,7 +66,7 @@ def test_exactly_the_families_that_answer_questions_have_a_profile() -> None:
         assert (family.profile is not None) == ("likelihood" in family.calls)
 
 
-@pytest.mark.parametrize("profile", [CLIP_FLANT5, LLAVA_1_5])
+@pytest.mark.parametrize("profile", [CLIP_FLANT5_PROFILE, LLAVA_1_5_PROFILE])
 def test_the_papers_models_are_asked_as_released(profile: VqaProfile) -> None:
     assert DEFAULT_QUESTIONS[profile.question] == (
         'Does this figure show "{}"? Please answer yes or no.',
@@ -57,7 +76,7 @@ def test_the_papers_models_are_asked_as_released(profile: VqaProfile) -> None:
     assert (profile.system, profile.pads_images) == (VICUNA_SYSTEM, True)
 
 
-@pytest.mark.parametrize("profile", [LLAVA, CHAT])
+@pytest.mark.parametrize("profile", [LLAVA_PROFILE, CHAT_PROFILE])
 def test_other_chat_models_are_asked_for_one_token(profile: VqaProfile) -> None:
     assert DEFAULT_QUESTIONS[profile.question] == (
         'Does this figure show "{}"? Please answer Yes or No.',
@@ -67,7 +86,7 @@ def test_other_chat_models_are_asked_for_one_token(profile: VqaProfile) -> None:
     assert (profile.system, profile.pads_images) == (None, False)
 
 
-@pytest.mark.parametrize("profile", [PALIGEMMA, FUYU])
+@pytest.mark.parametrize("profile", [PALIGEMMA_PROFILE, FUYU_PROFILE])
 def test_a_model_that_only_reads_questions_is_asked_like_a_paligemma_in_the_later_release(profile: VqaProfile) -> None:
     assert DEFAULT_QUESTIONS[profile.question] == (
         'Does this figure show "{}"? Please answer yes or no.',

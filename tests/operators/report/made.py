@@ -52,25 +52,25 @@ class MadeRun(NamedTuple):
         return (self.folder / "report.html").read_text("utf-8")
 
 
-def noisy_score(generator: str, metric: str, prompt: int) -> float:
-    """Return the generator's quality plus noise; the noise depends only on the arguments."""
+def draw_noisy_score(generator: str, metric: str, prompt: int) -> float:
+    """Return a score from 0 to 1: the generator's value in QUALITY plus noise, which depends only on the arguments."""
     noise = np.random.default_rng([prompt, len(metric), *generator.encode()]).normal(0, 0.1)
     return float(np.clip(QUALITY.get(generator, 0.5) + noise, 0, 1))
 
 
-def plain_prompts(count: int) -> list[str]:
+def make_plain_prompts(count: int) -> list[str]:
     return [f"a red star beside {number} blue cups" for number in range(count)]
 
 
-def png(seed: int, side: int = 48) -> bytes:
-    """Return a small image of a single colour, which depends on the seed."""
+def encode_png(seed: int, side: int = 48) -> bytes:
+    """Return a PNG, `side` pixels wide and high, of a single colour that depends on the seed."""
     buffer = io.BytesIO()
     Image.new("RGB", (side, side), ((37 * seed) % 256, (91 * seed) % 256, 120)).save(buffer, "PNG")
     return buffer.getvalue()
 
 
 def draw_noise_png(seed: int, side: int) -> bytes:
-    """Return an image that does not compress."""
+    """Return a PNG of noise, `side` pixels wide and high, which does not compress."""
     buffer = io.BytesIO()
     pixels = np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(buffer, "PNG")
@@ -85,9 +85,9 @@ def make_run(
     metrics: Sequence[str] = ("gecko", "clipscore"),
     question_metrics: Sequence[str] = ("gecko",),
     judge_metrics: Sequence[str] = (),
-    score: Score = noisy_score,
+    score: Score = draw_noisy_score,
     skills: bool = True,
-    image: Callable[[int], bytes] = png,
+    image: Callable[[int], bytes] = encode_png,
     sources: Callable[[int], list[bytes]] | None = None,
     sources_in: Literal["prompts", "images"] = "images",
     questions: Sequence[str] = (),
@@ -116,7 +116,7 @@ def make_run(
         image_settings: Function that returns the generation settings of a prompt's images.
         manifest: Further entries of the manifest.
     """
-    texts = list(prompts) or plain_prompts(12)
+    texts = list(prompts) or make_plain_prompts(12)
     ids = [f"p{number:04d}" for number in range(len(texts))]
     before = {} if sources is None else {sources_in: [{"before": sources(at)} for at in range(len(texts))]}
     _write_sources(folder / "bench", texts, ids, generators, skills, image, before)
@@ -124,12 +124,12 @@ def make_run(
     store.check()
     cells, sketches = [], []
     tables: list[pa.Table] = []
-    asked = _ask(store, ids, texts, questions) if questions else ()
+    asked = _write_questions(store, ids, texts, questions) if questions else ()
     cells += [{"path": path, "state": "committed", "first_row": 0} for path in asked]
     for number, metric in enumerate(metrics, first_recipe):
         for generator in generators:
             records = [
-                _row(metric, generator, at, ids[at], text, score, metric in question_metrics)
+                _make_row(metric, generator, at, ids[at], text, score, metric in question_metrics)
                 | (VERDICT if metric in judge_metrics else {})
                 for at, text in enumerate(texts)
             ]
@@ -145,14 +145,19 @@ def make_run(
         own = pa.array([image_settings(at) for at in range(len(texts))])
         scores = scores.append_column("settings", pa.chunked_array([own] * len(tables)))
         manifest["settings"] = dict.fromkeys(generators, count_settings(own))
-    skills_of = {one: _skills(at) if skills else [] for at, one in enumerate(ids)}
+    skills_of = {one: _list_skills(at) if skills else [] for at, one in enumerate(ids)}
     run = (store.place / f"runs/{run_id}").path
     summary = summarise(scores, skills_of)
-    made = {"scores": scores, "summary": summary, "errors": _errors(scores), "cells": rows.table(cells, CELLS_SCHEMA)}
+    made = {
+        "scores": scores,
+        "summary": summary,
+        "errors": _select_errors(scores),
+        "cells": rows.table(cells, CELLS_SCHEMA),
+    }
     made["usual_scores"] = merge_sketches(sketches)
     for name, table in made.items():
         store.write_table(f"runs/{run_id}/{name}.parquet", table)
-    content = _manifest(folder, run_id, generators, metrics, len(cells)) | manifest
+    content = _make_manifest(folder, run_id, generators, metrics, len(cells)) | manifest
     if sources is not None:
         content["config"]["benchmark"]["columns"] = {"source": "before"}
     store.write_json(f"runs/{run_id}/manifest.json", content)
@@ -160,7 +165,9 @@ def make_run(
     return MadeRun(store, run_id, Path(run))
 
 
-def _ask(store: Store, ids: Sequence[str], texts: Sequence[str], questions: Sequence[str]) -> tuple[str, ...]:
+def _write_questions(
+    store: Store, ids: Sequence[str], texts: Sequence[str], questions: Sequence[str]
+) -> tuple[str, ...]:
     path = "questions/00000000/made/00000-00000000.parquet"
     asked = [
         {"prompt_id": one, "prompt": text, "question_id": f"q{at}", "text": question, "choices": ["yes", "no"],
@@ -173,7 +180,7 @@ def _ask(store: Store, ids: Sequence[str], texts: Sequence[str], questions: Sequ
     return (path,)
 
 
-def _skills(prompt: int) -> list[str]:
+def _list_skills(prompt: int) -> list[str]:
     return [SKILLS[prompt % 2]]
 
 
@@ -191,27 +198,29 @@ def _write_sources(
         {
             "prompt_id": one,
             "text": text,
-            **({"skills": _skills(at)} if skills else {}),
+            **({"skills": _list_skills(at)} if skills else {}),
             **before.get("prompts", none)[at],
         }
         for at, (one, text) in enumerate(zip(ids, texts, strict=True))
     ]
-    _write(folder / "prompts.parquet", named)
+    _write_records(folder / "prompts.parquet", named)
     for place, generator in enumerate(generators):
         images = [
             {"image_id": f"{generator[:20]}-{one}", "prompt_id": one, "image": image(at + 100 * place)}
             | before.get("images", none)[at]
             for at, one in enumerate(ids)
         ]
-        _write(folder / "images" / generator / "00000.parquet", images)
+        _write_records(folder / "images" / generator / "00000.parquet", images)
 
 
-def _write(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+def _write_records(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist([dict(one) for one in records]), path, row_group_size=256)
 
 
-def _row(metric: str, generator: str, at: int, prompt_id: str, text: str, score: Score, asks: bool) -> dict[str, Any]:
+def _make_row(
+    metric: str, generator: str, at: int, prompt_id: str, text: str, score: Score, asks: bool
+) -> dict[str, Any]:
     value = score(generator, metric, at)
     error = (
         None
@@ -227,11 +236,11 @@ def _row(metric: str, generator: str, at: int, prompt_id: str, text: str, score:
         "n_questions": 3 if asks else 1,
         "truncated": at == 0 and metric == "clipscore",
         "error": error,
-        "elements": elements(text, value) if asks and value is not None else None,
+        "elements": make_elements(text, value) if asks and value is not None else None,
     }
 
 
-def elements(prompt: str, score: float) -> list[dict[str, Any]]:
+def make_elements(prompt: str, score: float) -> list[dict[str, Any]]:
     """Return three questions: the first is right if the score is high, the second always; the third has no answer."""
     start = prompt.find("red")
     placed = {"start": start, "end": start + 3} if start >= 0 else {"start": None, "end": None}
@@ -247,13 +256,13 @@ def elements(prompt: str, score: float) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _errors(scores: pa.Table) -> pa.Table:
+def _select_errors(scores: pa.Table) -> pa.Table:
     failed = [row for row in scores.to_pylist() if row["error"] is not None]
     names = ("image_id", "prompt_id", "generator", "metric")
     return rows.table([{name: row[name] for name in names} | row["error"] for row in failed], schemas.ERRORS)
 
 
-def _manifest(
+def _make_manifest(
     folder: Path, run_id: str, generators: Sequence[str], metrics: Sequence[str], n_cells: int
 ) -> dict[str, Any]:
     bench = folder / "bench"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators.metaeval.graphs import correlate_graphs, make_correlation_matrices
 from plumbline.operators.metaeval.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
-from plumbline.operators.report.agreement import MAX_CORRELATED, Agreement, show_agreement
+from plumbline.operators.report.agreement import MAX_CORRELATED_METRICS, Agreement, show_agreement
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
 
 
@@ -134,7 +134,7 @@ def test_metrics_are_columns_with_intervals_below_and_raters_are_separate() -> N
     assert [table.title for table in shown.by_skill.rows] == ["likert, counting"] and shown.notes == ("a note",)
 
 
-@pytest.mark.parametrize("count", [3, MAX_CORRELATED, 90])
+@pytest.mark.parametrize("count", [3, MAX_CORRELATED_METRICS, 90])
 def test_tables_of_correlations_show_the_first_of_many_metrics(count: int) -> None:
     """Further metrics are only counted in the tables, but the scatter plots choose from pairs of all metrics."""
     rng, metrics = np.random.default_rng(count), [f"metric {place}" for place in range(count)]
@@ -153,7 +153,7 @@ def test_tables_of_correlations_show_the_first_of_many_metrics(count: int) -> No
     tables = [*(matrix.as_table() for matrix in shown.graph_correlations), *shown.graph_correlations_by_skill.rows]
     assert len(tables) == 4
     for table in tables:
-        assert len(table.rows) == len(table.names) - 1 == min(count, MAX_CORRELATED)
+        assert len(table.rows) == len(table.names) - 1 == min(count, MAX_CORRELATED_METRICS)
         assert table.caption.endswith("66 more metrics in graph_correlations.parquet.") == (count == 90)
     assert shown.graph_charts[0].name.startswith(f"ordering: metric 0 (up) and metric {count - 1} (right), r 1.00")
     assert len(correlations[0].metrics) == count
@@ -162,7 +162,10 @@ def test_tables_of_correlations_show_the_first_of_many_metrics(count: int) -> No
 def make_graph_rows(
     scores: NDArray[np.float64], levels: Sequence[int], metrics: Sequence[str]
 ) -> list[dict[str, object]]:
-    """Return the images of one graph in the schema GRAPH_IMAGES."""
+    """Return rows (schema GRAPH_IMAGES) of one error graph: one per metric and image.
+
+    `scores` has the shape (images, metrics), and `levels` has the number of errors of each image.
+    """
     return [
         {"metric": metric, "subset": "a", "node": f"{level}a", "level": level, "image_id": f"i{place:03}",
          "score": scores[place, number]}

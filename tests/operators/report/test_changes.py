@@ -9,7 +9,7 @@ import pytest
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.report.changes import Changes, compare_runs, correct_together
 from plumbline.operators.results.summary import Skills
-from tests.operators.report.made import noisy_score
+from tests.operators.report.made import draw_noisy_score
 from tests.operators.tallied import wrap_scores
 
 MANIFEST = {"config": {"store": "x", "metrics": {"gecko": {"kind": "gecko"}}}, "models": {}, "versions": {"torch": "1"}}
@@ -22,7 +22,7 @@ def make_scores(gain: float = 0.0, *, generators: tuple[str, ...] = ("borealis",
     return rows.table(
         [
             {"image_id": f"{generator}{prompt}", "prompt_id": str(prompt), "generator": generator, "metric": "gecko",
-             "score": noisy_score(generator, "gecko", prompt) + (gain if generator == "borealis" else 0)}
+             "score": draw_noisy_score(generator, "gecko", prompt) + (gain if generator == "borealis" else 0)}
             for generator in generators for prompt in range(first, 40)
         ],
         schemas.SCORES,

@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from plumbline.operators.report.choices import choice_sentences, make_choices_section
+from plumbline.operators.report.choices import make_choices_section, write_choice_sentences
 from plumbline.operators.results.choices import compare_pairs
 from plumbline.operators.results.summary import Skills
 from tests.commands import printed
@@ -19,13 +19,13 @@ THREE = Judge((0.0, 1.0, 3.0), bias=0.7, ties=0.1)
 
 
 def compare(judge: Judge = THREE, prompts: int = 12, seed: int = 0) -> pd.DataFrame:
-    """Return comparisons of the made run's generators and prompts."""
+    """Return a table of a judge's comparisons between the made run's generators, on its first `prompts` prompts."""
     table = judge.compare(np.random.default_rng(seed), prompts).replace(NAMES)
     return table.assign(prompt_id=[f"p{int(prompt[1:]):04d}" for prompt in table["prompt_id"]])
 
 
-def say(table: pd.DataFrame) -> str:
-    return "\n".join(map(str, choice_sentences(compare_pairs(table))))
+def describe_choices(table: pd.DataFrame) -> str:
+    return "\n".join(map(str, write_choice_sentences(compare_pairs(table))))
 
 
 def test_the_report_and_the_terminal_show_win_rates_strengths_and_the_order_bias(tmp_path: Path) -> None:
@@ -67,28 +67,28 @@ def test_every_metric_of_the_comparisons_is_shown() -> None:
 
 @pytest.mark.parametrize(("bias", "place"), [(50.0, "first"), (-50.0, "second")])
 def test_a_judge_that_always_answers_one_place_is_named_with_its_p_value(bias: float, place: str) -> None:
-    said = say(compare(Judge((0.0, 0.0, 0.0), bias=bias), prompts=20))
+    said = describe_choices(compare(Judge((0.0, 0.0, 0.0), bias=bias), prompts=20))
     assert f"The judge always answers the {place} image: in all of 120 answers (p < 0.001)." in said
     assert "no two differ clearly" in said
 
 
 def test_the_sentences_say_which_image_a_judge_favours_and_which_pairs_are_left_out() -> None:
     fair = compare(THREE._replace(bias=0.0), prompts=20)
-    assert "The judge does not clearly favour the first or second image: the first image wins" in say(fair)
+    assert "The judge does not clearly favour the first or second image: the first image wins" in describe_choices(fair)
     second = compare(THREE._replace(bias=-1.0), prompts=40)
-    assert "The judge favours the second image: the first image wins" in say(second)
+    assert "The judge favours the second image: the first image wins" in describe_choices(second)
     fair.loc[[0, 1, 61], "p_first"] = None
-    assert "Left out: 2 of 60 pairs: 1 answered in one order only, 1 without an answer." in say(fair)
-    assert "Left out" not in say(second)
+    assert "Left out: 2 of 60 pairs: 1 answered in one order only, 1 without an answer." in describe_choices(fair)
+    assert "Left out" not in describe_choices(second)
 
 
 def test_without_all_pairs_of_generators_there_are_no_letters() -> None:
     table = compare(prompts=20)
     shown = pd.concat([table["first_generator"], table["second_generator"]], axis=1)
     without = table[~shown.isin(["atlas", "cobalt"]).all(axis=1)]
-    assert "There are no letters: only 2 of 3 pairs of generators were compared." in say(without)
+    assert "There are no letters: only 2 of 3 pairs of generators were compared." in describe_choices(without)
 
 
 def test_a_generator_without_a_strength_is_named() -> None:
-    said = say(compare(Judge((0.0, 0.1, 0.2, 60.0)), prompts=40))
+    said = describe_choices(compare(Judge((0.0, 0.1, 0.2, 60.0)), prompts=40))
     assert "No strength: g3, winning or losing every comparison with the others." in said

@@ -147,7 +147,7 @@ class Pairs:
         ]
 
     def can_tell(self, duel: Duel) -> bool:
-        """Return True if a generator that won on every prompt would be significantly better."""
+        """Return True if a generator that won on every prompt of this comparison would be significantly better."""
         family = sum((one.metric, one.skill) == (duel.metric, duel.skill) for one in self.duels)
         return family * 2 ** (1 - duel.n) < SIGNIFICANCE
 
@@ -156,7 +156,7 @@ class Pairs:
 
 
 def parse_names(text: str) -> list[str]:
-    """Return the names in a list, which may be truncated."""
+    """Return the names in a list such as `a, b and 3 more`, without the number of further names."""
     return [name for name in re.split(r", | and ", text) if not name.endswith(" more")]
 
 
@@ -227,7 +227,7 @@ def check_headline(sentence: str, pairs: Pairs) -> bool:
 
 
 def check_board(sentence: str, pairs: Pairs) -> bool:
-    """Check a sentence about one metric, or several with the same result; return False if its form is unknown."""
+    """Assert that a sentence about the leaders by one or more metrics is true; return False if its form is unknown."""
     plain = re.sub(r" \([^)]*\)", "", sentence)
     by = r"(\w+(?:, \w+)*(?: and \w+)?)"
     if found := re.fullmatch(rf"{by} scored nothing\.", plain):
@@ -273,7 +273,7 @@ def check_board(sentence: str, pairs: Pairs) -> bool:
 
 
 def check_behind(best: str, metrics: list[str], sentence: str, pairs: Pairs) -> None:
-    """Check that the generators ranked second in a sentence tie, and that only `best` is better than them."""
+    """Check that the generators that a sentence puts behind `best` tie, and that no other generator beats them."""
     tied = re.search(r"\. ([^.]+) are tied behind it\.", sentence)
     followed = re.search(r"\. (\w+) follows", sentence)
     behind = parse_names(tied[1]) if tied else [followed[1]] if followed else []
@@ -284,7 +284,10 @@ def check_behind(best: str, metrics: list[str], sentence: str, pairs: Pairs) -> 
 
 
 def check_close(leader: str, metrics: list[str], sentence: str, pairs: Pairs) -> None:
-    """Check a list such as `a by both; b by m`: it names each generator that ties with the leader, and the metrics."""
+    """Check a list such as `a by both; b by m`: by these metrics, these generators tie with the leader.
+
+    Unless the list is abbreviated (`; and `), it must name every generator that ties.
+    """
     assert all(pairs.leads_alone(leader, metric) for metric in metrics)
     parts = dict(part.split(" by ") for part in sentence.split("; ") if " by " in part)
     for name, by in parts.items():

@@ -58,7 +58,7 @@ def describe_board(found: Board) -> str:
 
 
 def limit_prompts(found: Board, prompts: int) -> Board:
-    """Return the board with this number of prompts for each pair."""
+    """Return the board, changed so that each pair of generators was compared, and differs, on `prompts` prompts."""
     return found._replace(duels=tuple(duel._replace(n=prompts, differing=prompts) for duel in found.duels))
 
 

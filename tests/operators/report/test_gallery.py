@@ -9,18 +9,24 @@ from PIL import Image
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.metrics.metric import EXTRA_WORDS, Element
-from plumbline.operators.report.gallery import NO_DETAIL, THUMBNAIL_BYTES, THUMBNAIL_SIDE, make_card, make_thumbnails
+from plumbline.operators.metrics.metric import EXTRA_WORDS_ID, Element
+from plumbline.operators.report.gallery import (
+    EMPTY_IMAGE_DETAIL,
+    THUMBNAIL_BYTES,
+    THUMBNAIL_SIDE_PIXELS,
+    make_card,
+    make_thumbnails,
+)
 from plumbline.operators.report.picked_images import Pick
 from plumbline.operators.results.run_scores import RunScores
 from tests.operators import tallied
-from tests.operators.report.made import draw_noise_png, noisy_score, png
+from tests.operators.report.made import draw_noise_png, draw_noisy_score, encode_png
 
 
 def make_score_rows(metrics: tuple[str, ...] = ("gecko", "clipscore"), prompts: int = 40) -> list[dict[str, object]]:
     return [
         {"image_id": f"{generator}{prompt}", "prompt_id": str(prompt), "generator": generator, "metric": metric,
-         "score": noisy_score(generator, metric, prompt)}
+         "score": draw_noisy_score(generator, metric, prompt)}
         for metric in metrics for generator in ("atlas", "cobalt") for prompt in range(prompts)
     ]  # fmt: skip
 
@@ -32,7 +38,7 @@ def read_scores(records: list[dict[str, object]]) -> RunScores:
 def pick_images(
     found: list[dict[str, object]], metrics: list[str], most: int, falling: Container[str] = ()
 ) -> list[Pick]:
-    """Return the images that the gallery shows."""
+    """Return the images that the gallery shows for these rows of scores: at most `most`, with the reasons for each."""
     return list(tallied.pick_gallery_images(read_scores(found), metrics, most, falling).gallery)
 
 
@@ -91,29 +97,33 @@ def test_rows_without_score_or_image_are_never_picked() -> None:
     assert pick_images(broken, ["gecko", "clipscore"], 10) == []
 
 
-@pytest.mark.parametrize("encoded", [png(3), png(3, 2000), draw_noise_png(3, 1200)], ids=["small", "large", "noise"])
+@pytest.mark.parametrize(
+    "encoded", [encode_png(3), encode_png(3, 2000), draw_noise_png(3, 1200)], ids=["small", "large", "noise"]
+)
 def test_a_thumbnail_is_an_image_of_a_few_kilobytes(encoded: bytes) -> None:
     import io
 
     row = {"image": encoded, "source": [encoded, encoded]}
     shown = make_thumbnails(row, ImageLimits(), fetch=lambda uri: b"")
     contents = [base64.b64decode((one.url or "").removeprefix("data:image/webp;base64,")) for one in shown]
-    assert all(max(Image.open(io.BytesIO(content)).size) <= THUMBNAIL_SIDE for content in contents)
+    assert all(max(Image.open(io.BytesIO(content)).size) <= THUMBNAIL_SIDE_PIXELS for content in contents)
     assert len(contents[0]) <= THUMBNAIL_BYTES and len(contents[1]) + len(contents[2]) <= THUMBNAIL_BYTES
 
 
 def test_an_image_beyond_the_limits_is_not_decoded_and_shows_the_reason() -> None:
     limits = ImageLimits(max_pixels=99)
-    image, source = make_thumbnails({"image": png(3, 9), "source": png(3, 100)}, limits, fetch=lambda uri: b"")
+    image, source = make_thumbnails(
+        {"image": encode_png(3, 9), "source": encode_png(3, 100)}, limits, fetch=lambda uri: b""
+    )
     assert image.url and not image.missing
     assert source.url is None and source.missing.startswith("the source of the edit: ")
-    image, *sources = make_thumbnails({"image": png(3, 100)}, limits, fetch=lambda uri: b"")
+    image, *sources = make_thumbnails({"image": encode_png(3, 100)}, limits, fetch=lambda uri: b"")
     assert image.url is None and "100x100 pixels" in image.missing and sources == []
 
 
 def test_a_card_without_image_or_prompt_says_so() -> None:
     pick = pick_images(make_score_rows(), ["gecko", "clipscore"], 4)[0]
-    card = make_card(pick, NO_DETAIL, None, ())
+    card = make_card(pick, EMPTY_IMAGE_DETAIL, None, ())
     assert card.image.url is None and card.image.missing
     assert card.prompt[0].text == f"(the text of prompt {pick.prompt_id} cannot be read)"
 
@@ -121,7 +131,7 @@ def test_a_card_without_image_or_prompt_says_so() -> None:
 def test_a_card_shows_a_judges_ratings_and_reasons() -> None:
     pick = pick_images(make_score_rows(("llmscore",)), ["llmscore"], 4)[0]
     reasons = {"llmscore": "Two are missing. " * 200}
-    said = NO_DETAIL._replace(rationales=reasons, ratings={"llmscore": {"rating": 35.0}})
+    said = EMPTY_IMAGE_DETAIL._replace(rationales=reasons, ratings={"llmscore": {"rating": 35.0}})
     (view,) = make_card(pick, said, "two dogs", ()).views
     assert view.ratings == [("rating", "35")] and view.questions == []
     assert view.rationale.startswith("Two are missing.") and len(view.rationale) == 2001
@@ -135,17 +145,17 @@ def test_a_card_shows_wanted_read_missing_and_extra_words() -> None:
         Element("1.0", asked, "GRAND", 8, 13, "grand", "grand", 1.0),
         Element("1.1", asked, "NEW", 14, 17, "new", None, 0.0),
         Element("1.2", asked, "OPENING", 18, 25, "opening", "opexing", 0.0),
-        Element(EXTRA_WORDS, "Extra words", None, None, None, None, "24h", None),
+        Element(EXTRA_WORDS_ID, "Extra words", None, None, None, None, "24h", None),
     ]
     elements = [element._asdict() for element in compared]
-    (view,) = make_card(pick, NO_DETAIL._replace(elements={"text": elements}), prompt, ()).views
+    (view,) = make_card(pick, EMPTY_IMAGE_DETAIL._replace(elements={"text": elements}), prompt, ()).views
     assert view.compared == ("GRAND NEW OPENING", "grand opexing 24h", "NEW OPENING", "24h")
     assert [(one.span, one.given, one.state) for one in view.questions] == [
         ("NEW", "", "wrong"), ("OPENING", "opexing", "wrong"), ("GRAND", "grand", "right"),
     ]  # fmt: skip
     assert [word.text for word in view.words if word.heat == 100] == ["NEW", "OPENING"]
     elements[-1]["question_id"] = "4"
-    (view,) = make_card(pick, NO_DETAIL._replace(elements={"text": elements}), prompt, ()).views
+    (view,) = make_card(pick, EMPTY_IMAGE_DETAIL._replace(elements={"text": elements}), prompt, ()).views
     assert view.compared is None and len(view.questions) == 4
 
 
@@ -160,4 +170,4 @@ def test_if_lower_is_better_the_worst_images_have_the_highest_scores() -> None:
     ]
     assert [pick.scores["gecko"] for pick in mirrored] == [-pick.scores["gecko"] for pick in picks]
     worst = next(pick for pick in mirrored if ("worst", "gecko") in {(one.kind, one.metric) for one in pick.reasons})
-    assert "among the worst by gecko" in make_card(worst, NO_DETAIL, "a star", ()).why
+    assert "among the worst by gecko" in make_card(worst, EMPTY_IMAGE_DETAIL, "a star", ()).why

@@ -20,15 +20,15 @@ from plumbline.operators.report.gallery import THUMBNAIL_BYTES, ImageDetail, Thu
 from plumbline.operators.report.metric_figures import MetricFigures, MetricInputs, measure_metrics
 from plumbline.operators.report.page import GatheredRun, Page, build_page
 from plumbline.operators.report.picked_images import ImageKey, compute_gallery_quotas
-from plumbline.operators.report.rendering import MAX_IN_CSV, isolate, render, to_csv, to_latex, to_markdown
+from plumbline.operators.report.rendering import MAX_CSV_CHARACTERS, isolate, render, to_csv, to_latex, to_markdown
 from plumbline.operators.results.summary import Skills
-from tests.operators.report.made import HOSTILE, noisy_score
+from tests.operators.report.made import HOSTILE, draw_noisy_score
 from tests.operators.tallied import pick_gallery_images, summarise, wrap_scores
 
 NAMES = ("<img src=x>", "=cmd()", "a|b`c`")
 
 
-def gather(scores: pa.Table, prompts: dict[str, str], **manifest: Any) -> GatheredRun:
+def gather_scores(scores: pa.Table, prompts: dict[str, str], **manifest: Any) -> GatheredRun:
     skills = {prompt: ["<i>counting</i>"] for prompt in prompts}
     names = ("image_id", "prompt_id", "generator", "metric")
     failed = [{name: row[name] for name in names} | row["error"] for row in scores.to_pylist() if row["error"]]
@@ -61,11 +61,14 @@ def make_hostile_run() -> GatheredRun:
     error = {"kind": "<b>kind", "message": "<script>hacked()</script>", "retryable": False}
     records = [
         {"image_id": f"<u>{generator}{prompt}", "prompt_id": prompt, "generator": generator, "metric": "<gecko>",
-         "score": None if prompt == "a" else noisy_score(generator, "m", at), "error": error if prompt == "a" else None}
+         "score": None if prompt == "a" else draw_noisy_score(generator, "m", at),
+         "error": error if prompt == "a" else None}
         for generator in NAMES for at, prompt in enumerate(prompts)
     ]  # fmt: skip
     config = {"metrics": {"<gecko>": {"template": "</style><script>hacked()</script>"}}}
-    return gather(rows.table(records, schemas.SCORES), prompts, config=config, models={"<m>": {"label": "<script>"}})
+    return gather_scores(
+        rows.table(records, schemas.SCORES), prompts, config=config, models={"<m>": {"label": "<script>"}}
+    )
 
 
 def test_no_text_of_a_run_becomes_markup() -> None:
@@ -84,7 +87,7 @@ def test_a_metric_has_its_own_description_or_that_of_its_kind() -> None:
     ]
     options = {"itm": {"kind": "similarity", "about": "reads <i>both</i>"}, "plain": {"kind": "similarity"}}
     page = make_page(
-        gather(rows.table(records, schemas.SCORES), {"a": "a"}, config={"metrics": options}, metrics=[*options])
+        gather_scores(rows.table(records, schemas.SCORES), {"a": "a"}, config={"metrics": options}, metrics=[*options])
     )
     stories = {panel.name: panel.story for panel in page.panels}
     assert stories == {"itm": "reads <i>both</i>", "plain": find_story("similarity"), "old": ""}
@@ -141,7 +144,7 @@ def make_fullest_detail(place: int) -> ImageDetail:
 
 
 def extract_downloads(html: str) -> dict[str, str]:
-    """Return the files embedded in a page, by name."""
+    """Return the texts of the files that a page offers for download, keyed by file name."""
     held = re.findall(r'download="([^"]+)" href="data:[^"]+;base64,([^"]+)"', html)
     return {name: base64.b64decode(content).decode() for name, content in held}
 
@@ -155,8 +158,8 @@ def test_the_page_contains_its_leaderboard_as_csv_and_latex() -> None:
 
 def test_a_csv_that_would_be_too_large_is_included_without_skills(monkeypatch: pytest.MonkeyPatch) -> None:
     page = make_page(make_hostile_run())
-    assert len(to_csv(page.leaderboard_rows)) < MAX_IN_CSV
-    monkeypatch.setattr("plumbline.operators.report.rendering.MAX_IN_CSV", 200)
+    assert len(to_csv(page.leaderboard_rows)) < MAX_CSV_CHARACTERS
+    monkeypatch.setattr("plumbline.operators.report.rendering.MAX_CSV_CHARACTERS", 200)
     html = render(page)
     overall = extract_downloads(html)["leaderboard.csv"]
     assert "counting" not in overall and overall.count("\n") == 1 + len(NAMES) and ">CSV, overall</a>" in html
@@ -170,7 +173,9 @@ def make_latex() -> str:
         {"generator": name, "metric": "[m_1]", "prompt_id": str(prompt), "score": place / 10 + (prompt - 205.5) / 1000}
         for place, name in enumerate(LATEX_NAMES) for prompt in range(12)
     ]  # fmt: skip
-    return to_latex(make_page(gather(rows.table(records, schemas.SCORES), {}, metrics=["[m_1]"], benchmark="b%&_")))
+    return to_latex(
+        make_page(gather_scores(rows.table(records, schemas.SCORES), {}, metrics=["[m_1]"], benchmark="b%&_"))
+    )
 
 
 def test_latex_shows_every_name_as_text() -> None:
@@ -193,7 +198,7 @@ def test_means_without_an_interval_are_drawn_at_their_values() -> None:
         for name, mean in (("low", 0.1), ("middle", 0.3), ("high", 0.9))
         for prompt in range(3)
     ]
-    (column,) = make_page(gather(rows.table(make_scores, schemas.SCORES), {}, metrics=["m"])).columns
+    (column,) = make_page(gather_scores(rows.table(make_scores, schemas.SCORES), {}, metrics=["m"])).columns
     drawn = {name: column.percent(row.mean) for name, row in column.by_generator.items()}
     assert drawn == pytest.approx({"low": 0, "middle": 25, "high": 100})
 
@@ -204,7 +209,7 @@ def test_latex_names_generators_that_lack_scores() -> None:
         {"generator": name, "metric": "m", "prompt_id": str(prompt), "score": 0.5 if place < 2 else None}
         for place, (name, prompt) in enumerate((name, prompt) for name in "ab" for prompt in range(4))
     ]  # fmt: skip
-    lines = to_latex(make_page(gather(rows.table(make_scores, schemas.SCORES), {}, metrics=["m"]))).splitlines()
+    lines = to_latex(make_page(gather_scores(rows.table(make_scores, schemas.SCORES), {}, metrics=["m"]))).splitlines()
     small = [line for line in lines if "scriptsize" in line]
     assert small == [
         r" & & {\scriptsize no interval; 50.0\%} \\",
@@ -238,7 +243,7 @@ def test_a_hundred_thousand_images_give_a_page_below_15_megabytes_at_worst_and_e
 
 def test_tables_and_charts_are_bounded_for_many_generators() -> None:
     scores = make_large_scores(70, 20, ["m"])
-    run = gather(scores, {}, metrics=["m"])
+    run = gather_scores(scores, {}, metrics=["m"])
     page = make_page(run)
     compared = page.panels[0].pairs.generators
     assert (len(compared.rows), compared.left_out) == (40, 30)
@@ -250,7 +255,7 @@ def test_tables_and_charts_are_bounded_for_many_generators() -> None:
 def test_a_run_without_a_score_still_has_a_page(rows_: list[dict[str, Any]]) -> None:
     error = {"kind": "corrupt_image", "message": "no", "retryable": False}
     scores = rows.table([one | {"error": error} for one in rows_], schemas.SCORES)
-    html = render(make_page(gather(scores, {}, metrics=["m"])))
+    html = render(make_page(gather_scores(scores, {}, metrics=["m"])))
     assert "Nothing could be scored." in html
 
 
@@ -262,7 +267,7 @@ def test_a_cell_of_the_matrix_compares_the_row_with_the_column_by_ranks() -> Non
         for name, scores in (("a", [0.5] * 60), ("b", levels))
         for prompt, score in enumerate(scores)
     ]
-    page = make_page(gather(rows.table(records, schemas.SCORES), {}, metrics=["m"]))
+    page = make_page(gather_scores(rows.table(records, schemas.SCORES), {}, metrics=["m"]))
     html = render(page)
     cells = dict(re.findall(r'<td class="(better|worse)" title="(.*?)</td>', html))
     assert cells["better"].startswith("b is clearly better than a: effect +0.62, p ")
@@ -277,9 +282,9 @@ def test_a_cell_of_the_matrix_compares_the_row_with_the_column_by_ranks() -> Non
 @pytest.mark.parametrize("metrics", [["m", "edge_density"], ["edge_density"]])
 def test_no_generator_is_better_by_an_image_statistic(metrics: list[str]) -> None:
     options = {"m": {}, "edge_density": {"kind": "image_statistic", "statistic": "edge_density"}}
-    run = gather(make_large_scores(3, 60, metrics), {}, metrics=metrics, config={"metrics": options})
+    run = gather_scores(make_large_scores(3, 60, metrics), {}, metrics=metrics, config={"metrics": options})
     page = make_page(run)
-    said = " ".join(map(str, page.decision.sentences()))
+    said = " ".join(map(str, page.decision.write_sentences()))
     assert "edge_density" not in said and (said.startswith("Nothing is ranked:") == (metrics == ["edge_density"]))
     statistic = page.columns[-1]
     assert {(one.rank, one.group) for one in statistic.by_generator.values()} == {(None, "")} and not statistic.leading
@@ -293,19 +298,19 @@ def test_no_generator_is_better_by_an_image_statistic(metrics: list[str]) -> Non
 def test_a_page_where_lower_is_better_reads_like_a_page_of_the_negated_scores() -> None:
     quality = {"atlas": 0.9, "borealis": 0.6, "cobalt": 0.3}
 
-    def page(sign: int, **manifest: Any) -> Page:
+    def make_signed_page(sign: int, **manifest: Any) -> Page:
         records = [
             {"image_id": f"{generator}{prompt}", "prompt_id": str(prompt), "generator": generator, "metric": metric,
-             "score": noisy_score(generator, metric, prompt) * (sign if metric == "nll" else 1)}
+             "score": draw_noisy_score(generator, metric, prompt) * (sign if metric == "nll" else 1)}
             for metric in ("gecko", "nll") for generator in quality for prompt in range(40)
         ]  # fmt: skip
         scores = rows.table(records, schemas.SCORES)
         skills = {str(prompt): [("counting", "colour")[prompt % 2]] for prompt in range(40)}
-        run = gather(scores, {}, metrics=["gecko", "nll"], **manifest)
+        run = gather_scores(scores, {}, metrics=["gecko", "nll"], **manifest)
         run = replace(run, skills=Skills(skills.items()), summary=summarise(scores, skills))
         return build_page(run, compute_figures(run, rated=True))
 
-    up, down = page(1), page(-1, lower_is_better=["nll"])
+    up, down = make_signed_page(1), make_signed_page(-1, lower_is_better=["nll"])
     assert down.ranks == up.ranks == {"atlas": 1.0, "borealis": 2.0, "cobalt": 3.0}
     assert down.decision.headline == up.decision.headline and "by both metrics" in up.decision.headline.lead
     assert down.decision.by_skill == up.decision.by_skill and down.decision.agreement == up.decision.agreement
@@ -337,20 +342,21 @@ def test_a_page_where_lower_is_better_reads_like_a_page_of_the_negated_scores() 
 
 
 def test_weaknesses_of_a_generator_follow_the_direction_of_the_metric() -> None:
-    def sentences(sign: int, **manifest: Any) -> list[str]:
+    def make_sentences(sign: int, **manifest: Any) -> list[str]:
         records = [
             {"image_id": f"{generator}{prompt}", "prompt_id": str(prompt), "generator": generator, "metric": "m",
-             "score": sign * (noisy_score(generator, "m", prompt) - 0.25 * (generator == "cobalt" and prompt % 3 == 0))}
+             "score": sign
+             * (draw_noisy_score(generator, "m", prompt) - 0.25 * (generator == "cobalt" and prompt % 3 == 0))}
             for generator in ("atlas", "borealis", "cobalt") for prompt in range(60)
         ]  # fmt: skip
         scores = rows.table(records, schemas.SCORES)
-        run = gather(scores, {}, metrics=["m"], **manifest)
+        run = gather_scores(scores, {}, metrics=["m"], **manifest)
         skills = {str(prompt): [("text", "colour", "counting")[prompt % 3]] for prompt in range(60)}
         run = replace(run, skills=Skills(skills.items()), summary=summarise(scores, skills))
         return [str(sentence) for sentence in build_page(run, compute_figures(run)).decision.by_skill]
 
-    assert any("cobalt" in said and "most of all at text" in said for said in sentences(1))
-    assert sentences(-1, lower_is_better=["m"]) == sentences(1)
+    assert any("cobalt" in said and "most of all at text" in said for said in make_sentences(1))
+    assert make_sentences(-1, lower_is_better=["m"]) == make_sentences(1)
 
 
 def test_the_direction_is_known_even_if_the_prompts_are_not() -> None:
@@ -358,7 +364,9 @@ def test_the_direction_is_known_even_if_the_prompts_are_not() -> None:
         {"image_id": f"{name}{prompt}", "prompt_id": str(prompt), "generator": name, "metric": "m", "score": score}
         for name, score in (("high", 0.9), ("low", 0.1)) for prompt in range(4)
     ]  # fmt: skip
-    run = gather(rows.table(records, schemas.SCORES), {str(prompt): "" for prompt in range(4)}, lower_is_better=["m"])
+    run = gather_scores(
+        rows.table(records, schemas.SCORES), {str(prompt): "" for prompt in range(4)}, lower_is_better=["m"]
+    )
     page = build_page(bare := replace(run, skills=Skills(())), compute_figures(bare))
     heat = page.panels[0].heat
     assert heat is not None and list(heat.skills.rows[0].by_generator) == ["low", "high"]
@@ -366,7 +374,10 @@ def test_the_direction_is_known_even_if_the_prompts_are_not() -> None:
 
 
 def make_scores(names: Sequence[str], score: float | None) -> pa.Table:
-    """Return scores on twelve prompts that differ widely between generators; if `score` is None, all are missing."""
+    """Return scores of the generators `names` on twelve prompts; each scores higher by 1 than the one before it.
+
+    If `score` is None, all images are corrupt, and their scores are missing.
+    """
     return rows.table(
         [
             {"image_id": f"{name}{prompt}", "prompt_id": str(prompt), "generator": name, "metric": "m",
@@ -379,13 +390,13 @@ def make_scores(names: Sequence[str], score: float | None) -> pa.Table:
 
 
 def test_the_numbers_and_their_bars_come_before_any_prose() -> None:
-    html = render(make_page(gather(make_scores(["a", "b"], 0.5), {}, metrics=["m"])))
+    html = render(make_page(gather_scores(make_scores(["a", "b"], 0.5), {}, metrics=["m"])))
     assert html.index("<h1>") < html.index('class="board') < html.index('id="decision"')
     assert html.index('<a href="#leaderboard">') < html.index('<a href="#decision">')
 
 
 def test_a_right_to_left_name_does_not_reverse_a_sentence() -> None:
-    html = render(make_page(gather(make_scores(["مولد", "أطلس-2.5"], 0.5), {}, metrics=["m"])))
+    html = render(make_page(gather_scores(make_scores(["مولد", "أطلس-2.5"], 0.5), {}, metrics=["m"])))
     assert "<h1><bdi>أطلس-2.5</bdi> is the best generator." in html
     assert "<b><bdi>أطلس-2.5</bdi> is best</b> by m (1.505, 95% interval" in html
     assert " <bdi>مولد</bdi> follows with 0.50" in html
@@ -405,7 +416,9 @@ def test_a_name_of_a_million_letters_is_isolated_in_linear_time() -> None:
 
 def test_a_page_without_scores_does_not_claim_that_prompts_name_no_skills() -> None:
     prompts = {str(prompt): "a cat" for prompt in range(12)}
-    html = render(make_page(gather(make_scores(["a", "b"], None), prompts, metrics=["m"])))
+    html = render(make_page(gather_scores(make_scores(["a", "b"], None), prompts, metrics=["m"])))
     assert "No image has a score at the skills that the prompts name." in html
     assert "The prompts name no skills" not in html
-    assert "The prompts name no skills." in render(make_page(gather(make_scores(["a", "b"], 0.5), {}, metrics=["m"])))
+    assert "The prompts name no skills." in render(
+        make_page(gather_scores(make_scores(["a", "b"], 0.5), {}, metrics=["m"]))
+    )

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.report.gallery import NO_DETAIL
-from plumbline.operators.report.picked_images import MAX_PROMPTS, MAX_SIDES, Pick
+from plumbline.operators.report.gallery import EMPTY_IMAGE_DETAIL
+from plumbline.operators.report.picked_images import MAX_GENERATORS_SIDE_BY_SIDE, MAX_PROMPTS, Pick
 from plumbline.operators.report.side_by_side import MAX_QUESTIONS, SideBySide, make_side_by_side
 from plumbline.operators.results.run_scores import RunScores
-from tests.operators.report.made import elements
+from tests.operators.report.made import make_elements
 from tests.operators.tallied import pick_gallery_images, wrap_scores
 
 METRICS = ("gecko", "clipscore")
@@ -18,7 +18,10 @@ METRICS = ("gecko", "clipscore")
 def make_run(
     score: Callable[[str, int], float | None], generators: str = "abc", prompts: int = 30, images: int = 1
 ) -> RunScores:
-    """Return the scores of two metrics with different scales; each generator has `images` images per prompt."""
+    """Return the scores of two metrics with different scales; each generator has `images` images per prompt.
+
+    If `score` returns None for a generator and a prompt, there is only one image, and its score is None.
+    """
     records = [
         {"image_id": f"{name}{prompt}-{image}", "prompt_id": str(prompt), "generator": name, "metric": metric,
          "score": None if value is None else value * scale}
@@ -70,16 +73,19 @@ def test_every_metric_shows_the_first_of_several_images() -> None:
 
 
 def test_if_there_are_many_generators_those_with_the_best_images_are_shown() -> None:
-    names = "".join(chr(97 + place) for place in range(MAX_SIDES + 8))
+    names = "".join(chr(97 + place) for place in range(MAX_GENERATORS_SIDE_BY_SIDE + 8))
     scores = make_run(lambda name, prompt: 0.01 * ord(name) + 0.0001 * prompt, names)
     shown = pick_gallery_images(scores, METRICS, 96).side_by_side
-    assert "".join(pick.key.generator for pick in shown[0]) == names[-MAX_SIDES:] and len(shown) == 96 // MAX_SIDES
+    assert (
+        "".join(pick.key.generator for pick in shown[0]) == names[-MAX_GENERATORS_SIDE_BY_SIDE:]
+        and len(shown) == 96 // MAX_GENERATORS_SIDE_BY_SIDE
+    )
     fewer = pick_gallery_images(scores, METRICS, 8).side_by_side
     assert ["".join(pick.key.generator for pick in one) for one in fewer] == [names[-8:]]
 
 
 def test_prompts_are_sampled_if_there_are_too_many_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plumbline.operators.report.picked_images.MAX_COMPARED", 30)
+    monkeypatch.setattr("plumbline.operators.report.picked_images.MAX_COMPARED_IMAGES", 30)
     drawn = select_prompts(make_run(differ_at(7), prompts=60))
     assert 1 <= len(drawn) < 25 and len(set(drawn)) == len(drawn)
 
@@ -94,13 +100,15 @@ def compare_answers(
         )
     ]
     details = {
-        pick.key: NO_DETAIL._replace(elements={"gecko": one}) for pick, one in zip(picks, asked, strict=True) if one
+        pick.key: EMPTY_IMAGE_DETAIL._replace(elements={"gecko": one})
+        for pick, one in zip(picks, asked, strict=True)
+        if one
     }
     return make_side_by_side(picks, details, "a red star", ["colour"], {"gecko": towards})
 
 
 def test_every_answer_is_under_its_image_and_differences_are_counted() -> None:
-    right, wrong = elements("a red star", 0.9), elements("a red star", 0.1)
+    right, wrong = make_elements("a red star", 0.9), make_elements("a red star", 0.1)
     (asked,) = compare_answers([right, wrong, []], [0.9, 0.1, None]).questions
     colour, star, left_out = asked.rows.rows
     assert (colour.text, colour.wanted) == ("what <colour> is it?", "red")
@@ -110,14 +118,14 @@ def test_every_answer_is_under_its_image_and_differences_are_counted() -> None:
 
 
 def test_questions_are_joined_by_their_ids_in_any_order() -> None:
-    whole = elements("a red star", 0.9)
+    whole = make_elements("a red star", 0.9)
     (asked,) = compare_answers([whole[1:], whole[::-1], whole], [0.9, 0.9, 0.9]).questions
     assert [row.text for row in asked.rows.rows] == ["is there a star?", "is it round?", "what <colour> is it?"]
     assert [answer is None for answer in asked.rows.rows[2].answers] == [True, False, False]
 
 
 def test_only_the_first_of_many_questions_are_shown_and_the_rest_is_counted() -> None:
-    many = [elements("a red star", 0.9)[0] | {"question_id": str(place)} for place in range(MAX_QUESTIONS + 3)]
+    many = [make_elements("a red star", 0.9)[0] | {"question_id": str(place)} for place in range(MAX_QUESTIONS + 3)]
     (asked,) = compare_answers([many, [], []], [0.9, None, None]).questions
     assert (len(asked.rows.rows), asked.rows.left_out) == (MAX_QUESTIONS, 3)
 

@@ -9,17 +9,17 @@ from plumbline.operators.report.suite import SuiteRun, Tally, build_suite, corre
 from tests.operators.results.test_comparison import make_scores
 from tests.operators.tallied import compare_pairs, summarise
 
-PROMPTS = 10
-STEPS = tuple(0.01 * (number + 1) for number in range(PROMPTS))
+N_PROMPTS = 10
+STEPS = tuple(0.01 * (number + 1) for number in range(N_PROMPTS))
 
 
-def make_levels(*levels: str, prompts: int = PROMPTS) -> dict[str, list[float | None]]:
+def make_levels(*levels: str, prompts: int = N_PROMPTS) -> dict[str, list[float | None]]:
     """Return the scores of generators with one-letter names, by name.
 
     On every prompt, the generators of a level have equal scores, which are higher than those of the next level.
     """
     return {
-        name: [0.9 - 0.2 * place + (place + 1) * STEPS[number % PROMPTS] for number in range(prompts)]
+        name: [0.9 - 0.2 * place + (place + 1) * STEPS[number % N_PROMPTS] for number in range(prompts)]
         for place, level in enumerate(levels)
         for name in level
     }

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.report.charts import MAX_LABEL, shorten_labels
-from tests.operators.report.test_page import gather, make_page
+from plumbline.operators.report.charts import MAX_LABEL_CHARACTERS, shorten_labels
+from tests.operators.report.test_page import gather_scores, make_page
 
 METRICS = ("m", "k")
 
@@ -30,7 +30,7 @@ def test_prompts_that_fail_everywhere_are_one_sentence_and_the_table_has_the_oth
     by_chance = {metric: {prompt for prompt in prompts if all(missing[metric, prompt])} for metric in METRICS}
     everywhere = by_chance["m"] & by_chance["k"]
     draw.shuffle(records)
-    page = make_page(gather(rows.table(records, schemas.SCORES), {}, metrics=[*METRICS]))
+    page = make_page(gather_scores(rows.table(records, schemas.SCORES), {}, metrics=[*METRICS]))
     said = [str(sentence) for sentence in page.health.unscored]
     counted = {"any metric": everywhere} | {metric: by_chance[metric] - everywhere for metric in METRICS}
     expected = [f"{len(found)} prompt" for found in counted.values() if found]
@@ -61,7 +61,7 @@ def test_prompts_that_fail_everywhere_are_one_sentence_and_the_table_has_the_oth
 def test_every_failed_row_of_a_single_generator_is_in_the_table() -> None:
     records = [{"prompt_id": str(prompt), "generator": "a", "metric": "m", "score": 0.5 if prompt else None}
                for prompt in range(4)]  # fmt: skip
-    health = make_page(gather(rows.table(records, schemas.SCORES), {}, metrics=["m"])).health
+    health = make_page(gather_scores(rows.table(records, schemas.SCORES), {}, metrics=["m"])).health
     assert health.unscored == [] and [gap.n_null for gap in health.uneven.rows] == [1]
 
 
@@ -74,5 +74,5 @@ def test_labels_of_charts_are_short_and_distinct(seed: int) -> None:
                   [shared + end + shared for end in ends], ["\x1b[31ma", "\x07[31ma"]):  # fmt: skip
         labels = shorten_labels(names)
         assert [*labels] == names and len({*labels.values()}) == len(names)
-        assert max(map(len, labels.values())) <= MAX_LABEL + 1
-        assert all(labels[name] == name for name in names if len(name) <= MAX_LABEL and name.isprintable())
+        assert max(map(len, labels.values())) <= MAX_LABEL_CHARACTERS + 1
+        assert all(labels[name] == name for name in names if len(name) <= MAX_LABEL_CHARACTERS and name.isprintable())

@@ -12,7 +12,7 @@ from scipy.stats import kstest
 
 from plumbline.operators.results.choices import ChoiceResults, compare_pairs
 from plumbline.operators.statistics.bradley_terry import (
-    ELO,
+    ELO_PER_UNIT,
     estimate_strengths,
     find_components,
     fit_strengths,
@@ -23,8 +23,8 @@ from plumbline.operators.statistics.ordering import flip_signs, holm, signed_ran
 from plumbline.operators.statistics.shares import share_interval
 from tests.operators.choosing import Floats, Judge
 
-STUDIES = 1000
-FEW_STUDIES = 300
+N_STUDIES = 1000
+N_FEW_STUDIES = 300
 MANY = 50_000
 """Number of prompts from which the true win rates and strengths are computed."""
 JUDGES = {
@@ -79,16 +79,16 @@ def cover_strengths(judge: Judge, prompts: int, studies: int) -> Coverage:
 
 
 def find_true_strengths(judge: Judge) -> Floats:
-    """Return the strengths that fit the win rates of very many prompts."""
+    """Return the strengths, in Elo points, that fit the win rates over MANY prompts, by generator."""
     first, second = judge.pairs
     rates = judge.outcomes(np.random.default_rng(3), MANY).mean(axis=0)
-    return ELO * fit_strengths(make_contrasts(first, second, len(judge.strengths)), rates, np.ones(len(first)))
+    return ELO_PER_UNIT * fit_strengths(make_contrasts(first, second, len(judge.strengths)), rates, np.ones(len(first)))
 
 
 def find_highest_rate(prompts: int) -> float:
-    """Return how often an interval may contain the truth.
+    """Return the highest fraction of intervals that may contain the truth.
 
-    With ten prompts, outcomes have so few values that no interval is exact, and ours are rather too wide.
+    It is higher with ten prompts: outcomes then have so few values that no interval is exact, and ours are too wide.
     """
     return 0.99 if prompts == 10 else 0.975
 
@@ -98,9 +98,12 @@ SLOW = [(prompts, generators) for prompts in (10, 30, 100, 300) for generators i
 
 
 def list_cases(*, least: int) -> list[Any]:
-    """Return every judge with a number of prompts, generators and studies; most cases only run in `make slow`."""
-    few = [pytest.param(name, *case, FEW_STUDIES) for name in JUDGES for case in CASES]
-    every = [(name, *case, STUDIES) for name in JUDGES for case in SLOW if case[1] >= least]
+    """Return test parameters: a judge's name, and the numbers of prompts, generators and studies.
+
+    Cases with at least `least` generators and many studies only run in `make slow`.
+    """
+    few = [pytest.param(name, *case, N_FEW_STUDIES) for name in JUDGES for case in CASES]
+    every = [(name, *case, N_STUDIES) for name in JUDGES for case in SLOW if case[1] >= least]
     return few + [pytest.param(*case, marks=pytest.mark.slow) for case in every]
 
 
@@ -158,11 +161,11 @@ def draw_unequal_wins(random: np.random.Generator, prompts: int) -> Floats:
 def test_equal_win_rates_differ_clearly_in_at_most_5_of_100_studies_even_if_wins_are_larger_than_losses() -> None:
     """The signed-rank test finds a difference far more often, because it compares ranks instead of win rates."""
     random = np.random.default_rng(5)
-    every = [2 * draw_unequal_wins(random, 200) - 1 for _ in range(STUDIES)]
+    every = [2 * draw_unequal_wins(random, 200) - 1 for _ in range(N_STUDIES)]
     false = sum(flip_signs(leads) < 0.05 for leads in every)
     by_ranks = sum(signed_rank(leads, np.zeros(200)).p_value < 0.05 for leads in every)
-    print(f"\nequal win rates: {false} of {STUDIES} are different; {by_ranks} by the signed-rank test")
-    assert false / STUDIES <= 0.05 + 2 * (0.05 * 0.95 / STUDIES) ** 0.5 and by_ranks / STUDIES > 0.2
+    print(f"\nequal win rates: {false} of {N_STUDIES} are different; {by_ranks} by the signed-rank test")
+    assert false / N_STUDIES <= 0.05 + 2 * (0.05 * 0.95 / N_STUDIES) ** 0.5 and by_ranks / N_STUDIES > 0.2
 
 
 def draw_bias_p_values(judge: Judge, prompts: int, studies: int) -> Floats:
@@ -176,8 +179,8 @@ def draw_bias_p_values(judge: Judge, prompts: int, studies: int) -> Floats:
 def test_p_values_of_the_order_bias_are_uniform_without_bias_and_small_with_bias(prompts: int) -> None:
     """With ten prompts, many sums of signs are equal, so that small p-values are rarer than they may be."""
     fair = make_judge("replies", 5)._replace(bias=0.0)
-    p_values = draw_bias_p_values(fair, prompts, STUDIES)
-    print(f"\norder bias, {prompts} prompts: {(p_values < 0.05).sum()} of {STUDIES} p-values are below 0.05")
+    p_values = draw_bias_p_values(fair, prompts, N_STUDIES)
+    print(f"\norder bias, {prompts} prompts: {(p_values < 0.05).sum()} of {N_STUDIES} p-values are below 0.05")
     assert kstest(p_values, "uniform", alternative="greater" if prompts == 10 else "two-sided").pvalue > 0.01
     biased = draw_bias_p_values(fair._replace(bias=1.0), prompts, 200)
     assert np.mean(biased < 0.05) > (0.7 if prompts == 10 else 0.999)
@@ -187,11 +190,11 @@ def test_the_share_of_first_images_has_a_valid_interval() -> None:
     judge, random, covering = make_judge("replies", 4), np.random.default_rng(7), 0
     codes = np.repeat(np.arange(40), 6)
     truth = sum(order.mean() for order in judge.choose(np.random.default_rng(8), MANY)) / 2
-    for _ in range(STUDIES):
+    for _ in range(N_STUDIES):
         one, other = judge.choose(random, 40)
         low, high = measure_order_bias(codes, one.ravel(), other.ravel()).interval
         covering += low <= truth <= high
-    assert 0.93 <= covering / STUDIES <= 0.97
+    assert 0.93 <= covering / N_STUDIES <= 0.97
 
 
 @pytest.mark.slow

@@ -20,8 +20,14 @@ def compare(judge: Judge, prompts: int = 60, seed: int = 0, **options: Any) -> C
     return compare_pairs(judge.compare(np.random.default_rng(seed), prompts), **options)
 
 
-def one_pair(*choices: tuple[float | None, float | None], generators: tuple[str, str] = ("a", "b")) -> pd.DataFrame:
-    """Return comparisons of one pair of images per prompt; each has p_first in both orders."""
+def make_pair_comparisons(
+    *choices: tuple[float | None, float | None], generators: tuple[str, str] = ("a", "b")
+) -> pd.DataFrame:
+    """Return comparisons of two generators' images, two rows per prompt.
+
+    Each of the `choices` is (p_first when the first generator's image is shown first, p_first when it is shown second).
+    The number p_first is the judge's preference, from 0 to 1, for the image shown first; None stands for a failure.
+    """
     first, second = generators
     rows = []
     for prompt, (one, other) in enumerate(choices):
@@ -46,7 +52,7 @@ def test_a_stronger_generator_wins_more_and_is_stronger_and_only_clear_differenc
 
 
 def test_win_rates_are_means_over_prompts_of_both_orders() -> None:
-    table = one_pair(*[(1.0, 0.0)] * 6, *[(1.0, 1.0)] * 4)
+    table = make_pair_comparisons(*[(1.0, 0.0)] * 6, *[(1.0, 1.0)] * 4)
     (duel,) = compare_pairs(table).overall.duels
     assert (duel.generator_a, duel.win_rate, duel.n, duel.differing) == ("a", 0.8, 10, 6)
     assert duel.p_value == 2 / 2**6
@@ -69,7 +75,7 @@ def test_the_order_of_rows_the_names_and_the_kind_of_table_do_not_matter() -> No
 
 
 def test_several_images_of_a_prompt_count_as_one_prompt() -> None:
-    table = one_pair(*[(1.0, 0.0)] * 7, *[(0.0, 1.0)] * 5)
+    table = make_pair_comparisons(*[(1.0, 0.0)] * 7, *[(0.0, 1.0)] * 5)
     again = table.assign(**{side: table[side] + "'" for side in ("first_image_id", "second_image_id")})
     once, twice = (compare_pairs(rows).overall for rows in (table, pd.concat([table, again])))
     assert once == twice
@@ -89,23 +95,23 @@ def test_strengths_equal_those_of_evalica() -> None:
 def test_a_pair_with_one_order_is_left_out_so_that_a_biased_judge_favours_no_generator() -> None:
     """The judge always answers the first image, and often fails if b is shown first."""
     complete, failed = [(1.0, 1.0)] * 20, [(1.0, None)] * 30
-    found = compare_pairs(one_pair(*complete, *failed, (None, None)))
+    found = compare_pairs(make_pair_comparisons(*complete, *failed, (None, None)))
     (duel,) = found.overall.duels
     assert (duel.win_rate, duel.n) == (0.5, 20)
     assert (found.choices.n_one_order, found.choices.n_failed) == (30, 1)
-    (biased,) = compare_pairs(one_pair(*complete, *failed), both_orders=False).overall.duels
+    (biased,) = compare_pairs(make_pair_comparisons(*complete, *failed), both_orders=False).overall.duels
     assert biased.win_rate == 0.8
 
 
 def test_a_comparison_that_failed_may_lack_an_image() -> None:
-    lacking = one_pair((None, None)).assign(prompt_id="x", first_image_id=None)
-    found = compare_pairs(pd.concat([one_pair(*[(1.0, 0.0)] * 12), lacking]))
-    assert found.overall.duels == compare_pairs(one_pair(*[(1.0, 0.0)] * 12)).overall.duels
+    lacking = make_pair_comparisons((None, None)).assign(prompt_id="x", first_image_id=None)
+    found = compare_pairs(pd.concat([make_pair_comparisons(*[(1.0, 0.0)] * 12), lacking]))
+    assert found.overall.duels == compare_pairs(make_pair_comparisons(*[(1.0, 0.0)] * 12)).overall.duels
     assert found.choices.n_failed == 2
 
 
 def test_a_judge_that_always_answers_the_first_image_is_exposed() -> None:
-    bias = compare_pairs(one_pair(*[(1.0, 1.0)] * 12)).order_bias
+    bias = compare_pairs(make_pair_comparisons(*[(1.0, 1.0)] * 12)).order_bias
     assert bias is not None
     assert (bias.share, bias.agreement, bias.n_pairs, bias.first_wins, bias.decided) == (1.0, 0.0, 12, 24, 24)
     assert bias.p_value == 2 / 2**12
@@ -113,13 +119,15 @@ def test_a_judge_that_always_answers_the_first_image_is_exposed() -> None:
 
 
 def test_an_unbiased_judge_has_no_order_bias_however_unequal_the_generators_are() -> None:
-    bias = compare_pairs(one_pair(*[(1.0, 0.0)] * 30)).order_bias
+    bias = compare_pairs(make_pair_comparisons(*[(1.0, 0.0)] * 30)).order_bias
     assert bias is not None
     assert (bias.share, bias.p_value, bias.agreement) == (0.5, 1.0, 1.0)
 
 
 def test_all_ties_are_no_difference_with_an_interval_as_wide_as_that_of_single_wins() -> None:
-    found = compare_pairs(pd.concat([one_pair(*[(0.5, 0.5)] * 20, generators=pair) for pair in ("ab", "bc", "ac")]))
+    found = compare_pairs(
+        pd.concat([make_pair_comparisons(*[(0.5, 0.5)] * 20, generators=pair) for pair in ("ab", "bc", "ac")])
+    )
     assert {row.mean for row in found.overall.rows} == {0.5} and {row.group for row in found.overall.rows} == {"a"}
     assert {duel.p_holm for duel in found.overall.duels} == {1.0}
     assert all(duel.low < -0.4 and duel.high > 0.4 for duel in found.overall.duels)
@@ -139,7 +147,7 @@ def test_a_generator_that_never_loses_has_a_win_rate_but_no_strength() -> None:
 
 
 def test_generators_that_are_never_compared_have_no_common_scale() -> None:
-    parts = [one_pair(*[(1.0, 0.0), (0.0, 1.0)] * 10, generators=pair) for pair in ("ab", "cd")]
+    parts = [make_pair_comparisons(*[(1.0, 0.0), (0.0, 1.0)] * 10, generators=pair) for pair in ("ab", "cd")]
     found = compare_pairs(pd.concat(parts))
     assert not found.strengths and "some generators are not compared" in found.no_strength
     assert len(found.overall.duels) == 2 and found.overall.rows[0].n == 20
@@ -147,7 +155,7 @@ def test_generators_that_are_never_compared_have_no_common_scale() -> None:
 
 def test_there_are_letters_only_if_every_two_generators_were_compared() -> None:
     """Otherwise a and c, which were not compared, would share a letter although b lies clearly between them."""
-    chain = pd.concat([one_pair(*[(1.0, 0.0)] * 20, generators=pair) for pair in ("ab", "bc")])
+    chain = pd.concat([make_pair_comparisons(*[(1.0, 0.0)] * 20, generators=pair) for pair in ("ab", "bc")])
     board = compare_pairs(chain).overall
     assert [(duel.better, duel.worse) for duel in board.duels] == [("a", "b"), ("b", "c")]
     assert [row.group for row in board.rows] == ["", "", ""]
@@ -163,8 +171,8 @@ def test_skills_have_boards_of_their_own_and_few_prompts_no_interval() -> None:
 
 
 def test_choices_in_a_circle_are_counted() -> None:
-    circle = [one_pair(*[(1.0, 0.0)] * 12, generators=pair) for pair in ("ab", "bc", "ca")]
-    line = [one_pair(*[(1.0, 0.0)] * 12, generators=pair) for pair in ("ab", "bc", "ac")]
+    circle = [make_pair_comparisons(*[(1.0, 0.0)] * 12, generators=pair) for pair in ("ab", "bc", "ca")]
+    line = [make_pair_comparisons(*[(1.0, 0.0)] * 12, generators=pair) for pair in ("ab", "bc", "ac")]
     (going_round, straight) = (compare_pairs(pd.concat(parts)).cycles for parts in (circle, line))
     assert (going_round.triples, going_round.circular, going_round.by_chance) == (12, 12, 3)
     assert (straight.triples, straight.circular) == (12, 0)
@@ -179,17 +187,23 @@ def test_a_judge_that_tosses_coins_goes_round_in_a_quarter_of_the_triples() -> N
     ("table", "message"),
     [
         (
-            one_pair(*[(1.0, 0.0)] * (MIN_PROMPTS - 1)),
+            make_pair_comparisons(*[(1.0, 0.0)] * (MIN_PROMPTS - 1)),
             "expected at least 10 prompts with a pair answered in both orders",
         ),
-        (one_pair(*[(1.0, None)] * 12), r"found 0 \(12 pairs answered in one order, 0 in none\)"),
-        (one_pair((1.0, 1.5)), r"row 1: expected p_first from 0 to 1, found .*p_first=1.5"),
-        (one_pair((1.0, 0.0), generators=("a", "a")), "row 0: expected images of two generators"),
-        (one_pair((1.0, 0.0)).assign(prompt_id=None), "row 0: expected an id"),
-        (one_pair((1.0, 0.0)).assign(first_image_id=None), "row 0: expected an id"),
-        (one_pair((1.0, 0.0)).drop(columns="p_first"), r"comparisons: expected column\(s\) p_first, found prompt_id"),
-        (one_pair((1.0, 0.0))[:0], "comparisons: expected a single metric, found no rows"),
-        (one_pair((1.0, 0.0)).assign(metric=["x", "y"]), "expected a single metric, found x and y; choose one"),
+        (make_pair_comparisons(*[(1.0, None)] * 12), r"found 0 \(12 pairs answered in one order, 0 in none\)"),
+        (make_pair_comparisons((1.0, 1.5)), r"row 1: expected p_first from 0 to 1, found .*p_first=1.5"),
+        (make_pair_comparisons((1.0, 0.0), generators=("a", "a")), "row 0: expected images of two generators"),
+        (make_pair_comparisons((1.0, 0.0)).assign(prompt_id=None), "row 0: expected an id"),
+        (make_pair_comparisons((1.0, 0.0)).assign(first_image_id=None), "row 0: expected an id"),
+        (
+            make_pair_comparisons((1.0, 0.0)).drop(columns="p_first"),
+            r"comparisons: expected column\(s\) p_first, found prompt_id",
+        ),
+        (make_pair_comparisons((1.0, 0.0))[:0], "comparisons: expected a single metric, found no rows"),
+        (
+            make_pair_comparisons((1.0, 0.0)).assign(metric=["x", "y"]),
+            "expected a single metric, found x and y; choose one",
+        ),
     ],
 )
 def test_a_table_that_cannot_be_compared_is_refused_in_one_sentence(table: pd.DataFrame, message: str) -> None:

@@ -24,7 +24,7 @@ from tests.operators.tallied import compare_pairs, summarise, wrap_scores
 
 
 def make_scores(by_generator: dict[str, list[float | None]], metric: str = "m") -> pa.Table:
-    """Return scores of the prompts p0, p1, ... by generator."""
+    """Return a table (schema SCORES) of each generator's scores on the prompts p0, p1, and so on."""
     return rows.table(
         [
             {"generator": generator, "metric": metric, "prompt_id": f"p{number}", "score": score}

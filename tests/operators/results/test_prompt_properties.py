@@ -50,7 +50,7 @@ def test_the_depth_is_the_longest_path_to_the_root_of_any_sentence() -> None:
 def compute_central_depth_as_printed(children: list[list[int]], node: int) -> tuple[int, int]:
     """Return the left and the right depth of a node by the pseudo-code in Gecko's appendix B.4.11, exactly as printed.
 
-    A node without children has depth 0.
+    The depth on a side without children is 0.
     """
     of_children = {child: compute_central_depth_as_printed(children, child) for child in children[node]}
     return (

@@ -34,7 +34,7 @@ MANIFEST: dict[str, Any] = {
         }
     }
 }
-COUNT = 40
+N_PROMPTS = 40
 Pixels = NDArray[np.uint8]
 
 
@@ -59,19 +59,19 @@ class ToyGenerator:
 
 
 def _add_noise(picture: Pixels, noise: NDArray[np.float64]) -> Pixels:
-    """Add noise to the background, which is every pixel that has the colour of the corner."""
+    """Return the image with noise on its background, which is every pixel with the colour of the top left corner."""
     background = (picture == picture[0, 0]).all(axis=2, keepdims=True)
     return np.asarray(np.clip(picture + noise * background, 0, 255), np.uint8)
 
 
 @cache
 def make_toy_scores() -> ToyGenerator:
-    shown = [np.asarray(Image.open(io.BytesIO(row["image"])).convert("RGB")) for row in images("atlas", COUNT)]
-    return ToyGenerator([row["text"] for row in prompts(COUNT)], shown)
+    shown = [np.asarray(Image.open(io.BytesIO(row["image"])).convert("RGB")) for row in images("atlas", N_PROMPTS)]
+    return ToyGenerator([row["text"] for row in prompts(N_PROMPTS)], shown)
 
 
 def make_run(scores: Mapping[str, Sequence[float]]) -> pa.Table:
-    """Return a run's scores for a single generator."""
+    """Return a table (schema SCORES) of one generator, given its scores on successive prompts by metric."""
     records = [
         {"image_id": str(at), "prompt_id": f"p{at:03d}", "generator": "toy", "metric": metric, "score": score}
         for metric, column in scores.items()
@@ -92,13 +92,13 @@ def test_a_loop_that_learns_to_blank_backgrounds_gives_a_warning_of_one_sentence
     scorer = open_scorer("metric=[clipscore,edge_density,entropy,saturation]", "models=shapes")
     generator = make_toy_scores()
 
-    def scored(pictures: Sequence[Image.Image], metrics: Sequence[str] | None = None) -> pa.Table:
+    def score_images(pictures: Sequence[Image.Image], metrics: Sequence[str] | None = None) -> pa.Table:
         table = scorer.score_table(pictures, generator.texts, metrics)
         return table.set_column(2, "generator", pa.array(["toy"] * len(table)))
 
-    before = scored(generator.draw(generator.noise, 100))
-    generator.learn(lambda pictures: float(np.mean(scored(pictures, ["clipscore"]).column("score"))), 4)
-    after = scored(generator.draw(generator.noise, 200))
+    before = score_images(generator.draw(generator.noise, 100))
+    generator.learn(lambda pictures: float(np.mean(score_images(pictures, ["clipscore"]).column("score"))), 4)
+    after = score_images(generator.draw(generator.noise, 200))
     assert generator.noise == 0
     first, *others = describe_hacking(before, after)
     assert (
@@ -108,7 +108,7 @@ def test_a_loop_that_learns_to_blank_backgrounds_gives_a_warning_of_one_sentence
     assert first.endswith(" (Wilcoxon's signed-rank test, Holm, p < 0.05); look at its images.")
     assert any("toy is lower in edge_density" in sentence for sentence in others)
     assert not any("game" in sentence for sentence in describe_hacking(before, after, None))
-    assert not any("game" in sentence for sentence in describe_hacking(before, scored(generator.draw(60.0, 300))))
+    assert not any("game" in sentence for sentence in describe_hacking(before, score_images(generator.draw(60.0, 300))))
 
 
 def test_an_honest_improvement_gives_a_warning_only_at_the_stated_rate() -> None:

@@ -15,7 +15,7 @@ from plumbline.operators.report.metric_figures import MetricFigures, MetricInput
 from plumbline.operators.report.picked_images import compute_gallery_quotas
 from plumbline.operators.results import run_scores
 from plumbline.operators.results.comparison import read_prompt_means
-from plumbline.operators.results.run_scores import NO_ID, RunScores
+from plumbline.operators.results.run_scores import NO_ID_HASH, RunScores
 from plumbline.operators.results.summary import Skills
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from tests.operators.tallied import pick_gallery_images, wrap_scores
@@ -66,7 +66,7 @@ def test_a_metrics_rows_equal_those_of_the_table() -> None:
     assert columns.row.tolist() == list(range(120, 240))
     np.testing.assert_array_equal(columns.score, own.column("score").to_numpy())
     np.testing.assert_array_equal(columns.prompt, hash_ids(own.column("prompt_id").to_pylist()))
-    assert np.flatnonzero(columns.image == NO_ID).tolist() == [10, 70] and len(np.unique(columns.image)) == 119
+    assert np.flatnonzero(columns.image == NO_ID_HASH).tolist() == [10, 70] and len(np.unique(columns.image)) == 119
     assert [whose.image_id for whose in scores.ids([121, 3, 190])] == ["atlas-1", "atlas-3", None]
     assert len(scores.select_rows("absent").row) == 0
 
@@ -74,7 +74,7 @@ def test_a_metrics_rows_equal_those_of_the_table() -> None:
 @pytest.mark.parametrize("sizes", [[1, 2, 3], [50] * 7, [0, 360]])
 @pytest.mark.parametrize("kept", [0, 2, 100])
 def test_results_are_the_same_for_any_parts(sizes: list[int], kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_scores, "PARTS_KEPT", kept)
+    monkeypatch.setattr(run_scores, "MAX_CACHED_PARTS", kept)
     whole, parts = wrap_scores(WHOLE_TABLE), split_parts(sizes)
     assert pick_gallery_images(parts, METRICS, 12) == pick_gallery_images(whole, METRICS, 12)
     for metric in METRICS:
@@ -94,7 +94,7 @@ def test_a_cached_part_is_read_once_and_other_parts_every_time(
         read.append(number)
         return WHOLE_TABLE.slice(60 * number, 60).select(list(columns))
 
-    monkeypatch.setattr(run_scores, "PARTS_KEPT", 2)
+    monkeypatch.setattr(run_scores, "MAX_CACHED_PARTS", 2)
     scores = RunScores([partial(read_noted, number) for number in range(6)])
     for metric in METRICS:
         scores.select_rows(metric)
@@ -102,8 +102,8 @@ def test_a_cached_part_is_read_once_and_other_parts_every_time(
 
 
 def test_memory_is_limited_to_one_metric_and_a_few_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_scores, "PARTS_KEPT", 2)
-    monkeypatch.setattr(run_scores, "HASHES_AT_ONCE", 1000)
+    monkeypatch.setattr(run_scores, "MAX_CACHED_PARTS", 2)
+    monkeypatch.setattr(run_scores, "MIN_COLLECTED_HASHES", 1000)
     ids = pa.array([f"{'long ' * 20}{at}" for at in range(500)])
     values = pa.array(np.random.default_rng(0).random(len(ids)))
 

@@ -16,7 +16,10 @@ NONE_FALLS = frozenset[str]()
 
 
 def make_usual_scores(*given: tuple[str, str, list[float | None]], falling: frozenset[str] = NONE_FALLS) -> UsualScores:
-    """Return the usual scores of runs; each run is given as (metric, generator, scores), the newest first."""
+    """Return the scores of earlier runs, among which a score gets its percentile rank.
+
+    Each run is given as (metric, generator, scores), the newest first; lower is better for the metrics in `falling`.
+    """
     runs = [
         merge_sketches([(SketchKey(metric, name), make_sketch(pa.chunked_array([scores])))])
         for metric, name, scores in given

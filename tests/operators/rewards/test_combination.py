@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.rewards.combination import Combination, Reward, Scale, Unit, compute_scales
 from plumbline.operators.rewards.values import Floats, measure_noise
-from tests.operators.rewards.test_values import PROMPTS, nan, numbers, scored
+from tests.operators.rewards.test_values import PROMPTS, draw_scored, nan, numbers
 
 WEIGHTS = {"up": 1.0, "down": 0.5}
 SCALES = {"up": Scale(1.0, 2.0), "down": Scale(10.0, 4.0)}
@@ -47,7 +47,7 @@ def compute_rewards(prompts: np.ndarray, scores: list[Floats], unit: Unit = "noi
     ).compute_all(of)
 
 
-@given(scored(2), st.sampled_from(["z_score", "noise"]), st.integers(-8, 8), numbers)
+@given(draw_scored(2), st.sampled_from(["z_score", "noise"]), st.integers(-8, 8), numbers)
 def test_a_metrics_scale_and_offset_do_not_change_rewards_in_units_of_a_baseline(
     given: tuple[np.ndarray, list[Floats]], unit: Unit, power: int, offset: float
 ) -> None:
@@ -59,7 +59,7 @@ def test_a_metrics_scale_and_offset_do_not_change_rewards_in_units_of_a_baseline
     np.testing.assert_allclose(compute_rewards(prompts, [first * 2.0**power + offset, second], unit), before, atol=1e-6)
 
 
-@given(scored(2), st.sampled_from(["z_score", "noise"]), st.randoms())
+@given(draw_scored(2), st.sampled_from(["z_score", "noise"]), st.randoms())
 def test_scales_do_not_depend_on_the_order_of_the_baselines_images(
     given: tuple[np.ndarray, list[Floats]], unit: Unit, random: np.random.Generator
 ) -> None:
@@ -75,7 +75,7 @@ def test_scales_do_not_depend_on_the_order_of_the_baselines_images(
     assert compute_scales({"a": scores[0][order], "b": scores[1][order]}, renamed, unit, "it") == before
 
 
-@given(scored(2))
+@given(draw_scored(2))
 def test_an_image_without_a_score_has_no_reward_and_does_not_affect_others(
     given: tuple[np.ndarray, list[Floats]],
 ) -> None:

@@ -26,7 +26,10 @@ rewards = st.lists(st.one_of(st.integers(-8, 8).map(float), st.just(nan)), min_s
 
 
 def make_candidates(values: list[float], *agreeing: list[float], size: int = 4) -> Candidates:
-    """Return images with these rewards: `size` images per prompt, from three generators in turn."""
+    """Return images with the rewards `values`: `size` images per prompt, from three generators in turn.
+
+    Each list in `agreeing` has the images' scores on a metric that must agree with a choice.
+    """
     prompts = np.arange(len(values), dtype=np.int32) // size
     array = np.array(values, float)
     return Candidates(
@@ -41,7 +44,10 @@ def make_candidates(values: list[float], *agreeing: list[float], size: int = 4) 
 
 
 def select(given: Candidates, unit: str = "pair", **options: object) -> list[Example]:
-    """Select all examples except ties, unless the options set another margin."""
+    """Select examples of the kind `unit` (such as "pair" or "ranking"), by default all except ties.
+
+    The options replace fields of SelectionConfig, such as the margin.
+    """
     asked = {"margin": 0.0, "margin_unit": "absolute", **options}
     return list(select_examples(unit, given, SelectionConfig(**asked)))  # type: ignore[arg-type]
 
@@ -131,7 +137,7 @@ def test_examples_are_spread_over_generators_and_skills(balance: tuple[str, ...]
     taken = spread_examples(everything, given, config)
     assert len(taken) == 24 and set(taken) <= set(everything) and taken == sorted(taken, key=everything.index)
 
-    def strata(examples: list[Example]) -> Counter[tuple[str, ...]]:
+    def count_strata(examples: list[Example]) -> Counter[tuple[str, ...]]:
         parts = {
             "winner": lambda one: GENERATORS[one.images[0] % 3],
             "loser": lambda one: GENERATORS[one.images[-1] % 3],
@@ -139,7 +145,7 @@ def test_examples_are_spread_over_generators_and_skills(balance: tuple[str, ...]
         }
         return Counter(tuple(parts[name](one) for name in balance) for one in examples)
 
-    counts, supply = strata(taken), strata(everything)
+    counts, supply = count_strata(taken), count_strata(everything)
     left = [counts[stratum] for stratum in supply if counts[stratum] < supply[stratum]]
     assert max(counts.values()) - min(left) <= 1
 

@@ -19,8 +19,8 @@ numbers = st.integers(-1000, 1000).map(lambda number: number / 100)
 
 
 @st.composite
-def scored(draw: st.DrawFn, metrics: int = 1) -> tuple[np.ndarray, list[Floats]]:
-    """Draw the prompt of each image, and the scores of each metric, some of which are missing."""
+def draw_scored(draw: st.DrawFn, metrics: int = 1) -> tuple[np.ndarray, list[Floats]]:
+    """Draw the number of each image's prompt, and each metric's scores of the images; nan is a missing score."""
     n = draw(st.integers(2, 24))
     prompts = np.sort(np.array(draw(st.lists(st.integers(0, 5), min_size=n, max_size=n)), np.int32))
     each = st.lists(st.one_of(numbers, st.just(nan)), min_size=n, max_size=n)
@@ -48,7 +48,7 @@ def test_ranks_ascend_from_the_worst_to_the_best_and_ties_share_a_rank() -> None
     assert list(ranks[:3]) == [1.0, -0.5, -0.5] and np.isnan(ranks[3]) and list(ranks[4:]) == [0, 0]
 
 
-@given(scored(), st.floats(1e-3, 1e3))
+@given(draw_scored(), st.floats(1e-3, 1e3))
 def test_z_scores_and_ranks_do_not_depend_on_the_rewards_scale(
     given: tuple[np.ndarray, list[Floats]], scale: float
 ) -> None:

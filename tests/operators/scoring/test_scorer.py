@@ -30,12 +30,12 @@ from tests.operators.models.endpoint import KEY_VARIABLE, Server, make_completio
 from tests.operators.tiny import draw_image, encode_image
 
 ROOT = Path(__file__).parent.parent.parent
-METRICS = "metric=[vqascore,clipscore,gecko,tifa]"
+METRICS_OPTION = "metric=[vqascore,clipscore,gecko,tifa]"
 
 
 @pytest.fixture(scope="module")
 def scorer() -> Scorer:
-    return open_scorer(METRICS, "models=shapes")
+    return open_scorer(METRICS_OPTION, "models=shapes")
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def read_scores(table: pa.Table, metric: str) -> list[float | None]:
 def test_scores_and_elements_equal_those_of_a_sweep(
     scorer: Scorer, benchmark: Path, images: list[bytes], prompts: list[str], tmp_path: Path
 ) -> None:
-    planned = plan_bench(benchmark, tmp_path / "store", METRICS)
+    planned = plan_bench(benchmark, tmp_path / "store", METRICS_OPTION)
     run_plan(planned)
     scored = scorer.score_table(images, prompts)
     assert scored.schema == schemas.ELEMENT_SCORES and len(scored) == 16
@@ -154,10 +154,10 @@ def test_a_value_that_is_not_an_image_is_refused_with_its_position_and_type(
         scorer.score_table(given, ["a red circle"] * 2)
 
 
-HALF = json.loads(r'"a \ud83d circle"')
-"""Half of an emoji, as json.dumps writes a text that was cut in the middle of the emoji."""
+HALF_SURROGATE_TEXT = json.loads(r'"a \ud83d circle"')
+"""A text with half an emoji, as json.loads reads a text that was cut in the middle of the emoji."""
 UNUSABLE_PROMPTS = {
-    HALF: r"a lone surrogate (U+D83D) at position 2",
+    HALF_SURROGATE_TEXT: r"a lone surrogate (U+D83D) at position 2",
     7: "expected the prompt as text, found int",
     b"a red circle": "expected the prompt as text, found bytes",
     ("a red circle",): "expected the prompt as text, found tuple",

@@ -25,7 +25,7 @@ def make_upstream(table: pa.Table) -> Upstream:
 
 
 def make_inputs(metric: str, *, shard_rows: pa.Table | None = None, **tables: pa.Table) -> Inputs:
-    """Return the inputs of one metric; `tables` are the tables that it reads, by stage."""
+    """Return a stage's inputs for one metric; `tables` are the tables that the metric reads, keyed by stage."""
     read = {stage: make_upstream(table) for stage, table in tables.items()}
     prompts = make_upstream(schemas.PROMPTS.empty_table())
     return Inputs("gen", shard_rows if shard_rows is not None else pa.table({}), (metric,), {metric: read}, prompts)
@@ -42,7 +42,7 @@ def decode(stage: ImagesStage, images: pa.Table) -> PreparedImages:
 
 
 def ask(prompts: pa.Table, metric: Any) -> pa.Table:
-    """Return the questions of a metric that needs no question writer."""
+    """Return the table of a metric's questions about the prompts; the metric must not need a question writer."""
     return write_questions(prompts, metric, None)
 
 

@@ -21,7 +21,7 @@ from plumbline.operators.metrics.questions.tifa import TifaConfig
 from plumbline.operators.metrics.questions.vq2 import Vq2Config
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.operators.models.calls import LikelihoodModel, Question, TextFeatures
-from plumbline.operators.models.families.vlm import CHAT
+from plumbline.operators.models.families.vlm import CHAT_PROFILE
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
 from tests.operators import tiny
@@ -93,7 +93,7 @@ def make_vqascore_questions(**options: str) -> QuestionIndex:
 
 
 def make_questions(*texts: str, prompt_id: str = "p0") -> QuestionIndex:
-    """Return the question index of a metric with many questions, each with two choices."""
+    """Return an index of yes/no questions with these texts, all about one prompt."""
     asked = [
         {"prompt_id": prompt_id, "question_id": f"q{number}", "text": text, "choices": ["Yes", "No"]}
         for number, text in enumerate(texts)
@@ -118,7 +118,7 @@ def list_error_kinds(answered: Sequence[Mapping[str, Any]]) -> list[str | None]:
 
 
 def list_logprobs(table: pa.Table) -> list[float]:
-    """Return all log-probabilities of an answers table as one list."""
+    """Return the log-probabilities of all tokens of all answers in a table, as one flat list."""
     return [
         number
         for row in table.to_pylist()
@@ -286,11 +286,11 @@ def test_a_failed_row_keeps_its_position_with_its_own_error_and_no_answers(
 
 
 def test_a_metric_that_fails_does_not_affect_the_others() -> None:
-    def script(question: Question) -> list[list[float]]:
+    def answer_question(question: Question) -> list[list[float]]:
         return [[float("nan")]] if question.choices == ("No",) else answer_certainly(question)
 
     questions = {"sound": make_vqascore_questions(), "failing": make_vqascore_questions(answer="No")}
-    answered = answer(ScriptedModel(script), make_image_table(PICTURES, PROMPT_IDS), questions)
+    answered = answer(ScriptedModel(answer_question), make_image_table(PICTURES, PROMPT_IDS), questions)
     assert answered["sound"]["error"].null_count == 8
     assert answered["failing"]["error"].null_count == 0
 
@@ -343,11 +343,11 @@ def test_every_image_is_answered_with_little_memory_and_the_batch_size_is_rememb
 
 
 def test_a_lost_device_is_raised_and_no_row_gets_an_error() -> None:
-    def script(question: Question) -> list[list[float]]:
+    def answer_question(question: Question) -> list[list[float]]:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     with pytest.raises(RuntimeError, match="illegal memory access"):
-        answer_one(ScriptedModel(script), make_image_table(PICTURES, PROMPT_IDS), make_vqascore_questions())
+        answer_one(ScriptedModel(answer_question), make_image_table(PICTURES, PROMPT_IDS), make_vqascore_questions())
 
 
 def test_questions_are_found_by_prompt_and_one_failed_question_fails_its_prompt() -> None:
@@ -421,7 +421,7 @@ def test_vqascore_of_a_reply_is_1_only_if_it_is_the_answer(words: str, score: fl
 
 @pytest.mark.parametrize(("words", "score"), [("Yes.", 1.0), ("no", 0.0), ("Yes it is", 0.0)])
 def test_dsg_counts_every_form_of_yes_in_a_reply(words: str, score: float) -> None:
-    metric = DsgConfig(answers="reply").with_model_defaults(lambda role: CHAT)
+    metric = DsgConfig(answers="reply").with_model_defaults(lambda role: CHAT_PROFILE)
     question = WrittenQuestion("1", "a dog?", ("yes", "no"), "yes")
     table = rows.table([{"prompt_id": "p0", **question._asdict()}], schemas.QUESTIONS)
     (row,) = answer_one(TalkingModel(words), make_image_table(PICTURES[:1], ["p0"]), QuestionIndex(table, metric))

@@ -9,13 +9,13 @@ from PIL import Image
 from plumbline.operators.images import decoding
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
-from plumbline.operators.stages.image_statistics import MAX_SIDE, measure_pixels
+from plumbline.operators.stages.image_statistics import MAX_SIDE_PIXELS, measure_pixels
 from tests.bench_of import images, prompts
 
 STATISTICS = ("edge_density", "entropy", "saturation")
 
 
-def statistics_scorer() -> Scorer:
+def open_statistics_scorer() -> Scorer:
     return Scorer(ScorerConfig(models={}, metrics={name: ImageStatisticConfig(statistic=name) for name in STATISTICS}))
 
 
@@ -55,8 +55,8 @@ def test_statistics_equal_those_of_another_implementation(seed: int, width: int,
 
 def test_enlarging_an_image_does_not_change_its_statistics() -> None:
     small = Image.fromarray(np.random.default_rng(0).integers(0, 2, (64, 64), dtype=np.uint8) * 255).convert("RGB")
-    at_size = small.resize((MAX_SIDE, MAX_SIDE), Image.Resampling.NEAREST)
-    larger = small.resize((2 * MAX_SIDE, 2 * MAX_SIDE), Image.Resampling.NEAREST)
+    at_size = small.resize((MAX_SIDE_PIXELS, MAX_SIDE_PIXELS), Image.Resampling.NEAREST)
+    larger = small.resize((2 * MAX_SIDE_PIXELS, 2 * MAX_SIDE_PIXELS), Image.Resampling.NEAREST)
     assert measure_pixels(larger) == pytest.approx(measure_pixels(at_size), abs=1e-6)
 
 
@@ -64,13 +64,13 @@ def test_all_statistics_of_an_image_take_one_decoding_and_no_model(monkeypatch: 
     decoded: list[bytes] = []
     decode = decoding.decode_bytes
 
-    def counted(encoded: bytes, limits: decoding.ImageLimits) -> object:
+    def decode_counted(encoded: bytes, limits: decoding.ImageLimits) -> object:
         decoded.append(encoded)
         return decode(encoded, limits)
 
-    monkeypatch.setattr(decoding, "decode_bytes", counted)
+    monkeypatch.setattr(decoding, "decode_bytes", decode_counted)
     shown, texts = [row["image"] for row in images("atlas", 4)], [row["text"] for row in prompts(4)]
-    table = statistics_scorer().score_table(
+    table = open_statistics_scorer().score_table(
         [image["bytes"] if isinstance(image, dict) else image for image in shown], texts
     )
     assert len(decoded) == 4 and table.column("score").null_count == 0
@@ -80,6 +80,6 @@ def test_all_statistics_of_an_image_take_one_decoding_and_no_model(monkeypatch: 
 def test_an_unreadable_image_has_no_statistics_and_frames_have_the_mean() -> None:
     black, white = (Image.new("RGB", (8, 8), (level,) * 3) for level in (0, 255))
     red = Image.new("RGB", (8, 8), (255, 0, 0))
-    table = statistics_scorer().score_table([b"no image", [black, white, red, red]], ["a", "b"], ["saturation"])
+    table = open_statistics_scorer().score_table([b"no image", [black, white, red, red]], ["a", "b"], ["saturation"])
     assert [error and error["kind"] for error in table.column("error").to_pylist()] == ["corrupt_image", None]
     assert table.column("score").to_pylist() == [None, 0.5]

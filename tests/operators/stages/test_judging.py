@@ -82,7 +82,7 @@ def compute_colour(seed: int) -> str:
 
 
 class Chain:
-    """The stages of some metrics in order, with scripted models, and the tables that they produced."""
+    """The stages of some metrics in order, with scripted models, and their tables by metric and stage."""
 
     def __init__(self, metrics: dict[str, Metric], images: pa.Table, **models: Any) -> None:
         self.metrics = metrics
@@ -118,7 +118,10 @@ class Chain:
 
 
 def run_llmscore(images: pa.Table, *, judge: ScriptedModel | None = None, **models: Any) -> Chain:
-    """Run LLMScore on the images, with a scripted captioner and grounding model."""
+    """Run all stages of LLMScore on the images with scripted models, and return the stages with their tables.
+
+    The models given by name replace the default ones.
+    """
     given = {
         "captioner": ScriptedVlm(),
         "grounder": ScriptedVlm(),

@@ -18,7 +18,7 @@ from plumbline.operators.metrics.writing import WrittenQuestion, assign_ids
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Box, DetectionRequest, Question
 from plumbline.operators.models.families import model_config
-from plumbline.operators.models.networks.similarity import COSINE
+from plumbline.operators.models.networks.similarity import COSINE_PROFILE
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.stages.answers import QuestionIndex
 from plumbline.operators.stages.modules import ModulesStage
@@ -176,7 +176,7 @@ def test_tiny_checkpoints_of_the_released_families_see_images(tmp_path: Path) ->
 def test_a_dual_encoder_as_the_vqa_model_takes_the_choice_that_fits_best(tmp_path: Path) -> None:
     config = model_config(family="clip", checkpoint=str(save_clip(tmp_path)))
     model = loading.load(resolve_model(config, on_gpu=False), "likelihood")
-    metric = VpevalConfig().with_model_defaults(lambda role: COSINE)
+    metric = VpevalConfig().with_model_defaults(lambda role: COSINE_PROFILE)
     (row,) = score_observations(observe(make_images("p1"), make_models(model=model), vpeval=metric)["vpeval"], metric)
     encoded_image = model.encode([model.preprocess(draw_image(0, width=16))])
     (logprobs,) = model.likelihood(encoded_image, [Question(0, "is it red?", ("yes", "no"))])

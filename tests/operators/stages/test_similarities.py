@@ -18,9 +18,9 @@ from plumbline.operators.models.networks import similarity as similarity_module
 from plumbline.operators.models.networks.similarity import DualEncoder
 from plumbline.operators.stages.similarities import PromptTexts, SimilaritiesStage
 from tests.operators.stages.given import decode, make_options
-from tests.operators.tiny import CONTEXT, draw_image, encode_image, make_image_table
+from tests.operators.tiny import CONTEXT_TOKENS, draw_image, encode_image, make_image_table
 
-FITTING = " ".join(["star"] * (CONTEXT - 2))
+FITTING = " ".join(["star"] * (CONTEXT_TOKENS - 2))
 """A text that fills the context exactly, including the first and last token."""
 PROMPTS = {"p0": "a red circle", "p1": "two blue star", "p2": FITTING, "p3": FITTING + " left"}
 PICTURES = [encode_image(draw_image(number)) for number in range(6)]
@@ -93,7 +93,7 @@ def list_error_kinds(table: pa.Table) -> list[str | None]:
 def compute_cosine(model: ClipSimilarity, seed: int, text: str) -> float:
     """Return the cosine of the transformers model's own embeddings, computed unbatched in float64."""
     pixels = model.batch([model.preprocess(draw_image(seed))])
-    tokens = model.tokenizer([text], truncation=True, max_length=CONTEXT, return_tensors="pt")
+    tokens = model.tokenizer([text], truncation=True, max_length=CONTEXT_TOKENS, return_tensors="pt")
     with torch.inference_mode():
         image = model.model.get_image_features(pixel_values=pixels).pooler_output[0].double().numpy()
         words = model.model.get_text_features(input_ids=tokens.input_ids).pooler_output[0].double().numpy()

@@ -15,8 +15,8 @@ from plumbline.operators.metrics.writing import WrittenQuestion, assign_ids
 from plumbline.operators.models.calls import Generation, Request
 from plumbline.operators.stages.questions import write_questions
 
-SPANS = "a {1}[red, color, 1.0] {2}[dog, entity, 1.0]"
-QUESTIONS = (
+SPANS_REPLY = "a {1}[red, color, 1.0] {2}[dog, entity, 1.0]"
+QUESTIONS_REPLY = (
     "About {1}:\nQ: is the dog red?\nChoices: yes, no\nA: yes\nAbout {2}:\nQ: is there a dog?\nChoices: yes, no\nA: yes"
 )
 RETRYABLE_ERROR = RowError("model_unavailable", "try later", retryable=True)
@@ -40,7 +40,7 @@ class ScriptedModel:
 
 
 def make_gecko_reply(request: Request) -> str:
-    return QUESTIONS if "About {1}" in request.messages[0].text else SPANS
+    return QUESTIONS_REPLY if "About {1}" in request.messages[0].text else SPANS_REPLY
 
 
 def write_with(model: ScriptedModel, *texts: str, metric: WriterConfig | None = None) -> pa.Table:
@@ -106,16 +106,20 @@ def test_rows_are_retryable_after_a_failure_of_the_whole_call_to_the_model() -> 
 
 
 def test_the_id_of_a_question_depends_on_its_content_and_not_on_its_position() -> None:
-    swapped = "\n".join([*QUESTIONS.splitlines()[4:], *QUESTIONS.splitlines()[:4]])
-    replies = {"as before": QUESTIONS, "swapped": swapped, "other answer": QUESTIONS.replace("A: yes", "A: no")}
+    swapped = "\n".join([*QUESTIONS_REPLY.splitlines()[4:], *QUESTIONS_REPLY.splitlines()[:4]])
+    replies = {
+        "as before": QUESTIONS_REPLY,
+        "swapped": swapped,
+        "other answer": QUESTIONS_REPLY.replace("A: yes", "A: no"),
+    }
 
-    def ids(reply: str) -> list[str]:
-        model = ScriptedModel(lambda request: reply if "About {1}" in request.messages[0].text else SPANS)
+    def list_question_ids(reply: str) -> list[str]:
+        model = ScriptedModel(lambda request: reply if "About {1}" in request.messages[0].text else SPANS_REPLY)
         return list(write_with(model, "a red dog").column("question_id").to_pylist())
 
-    red, dog = ids(replies["as before"])
-    assert ids(replies["swapped"]) == [dog, red], "in the order written, whatever their ids"
-    assert not {red, dog} & set(ids(replies["other answer"]))
+    red, dog = list_question_ids(replies["as before"])
+    assert list_question_ids(replies["swapped"]) == [dog, red], "in the order written, whatever their ids"
+    assert not {red, dog} & set(list_question_ids(replies["other answer"]))
     assert len(red) == 16 and set(red) <= set("0123456789abcdef")
 
 

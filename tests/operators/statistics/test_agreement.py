@@ -9,12 +9,12 @@ import pytest
 
 from plumbline.operators.statistics.agreement import (
     STATISTICS,
-    auroc,
     compute_alpha_interval,
+    compute_auroc,
+    compute_spearman_viescore,
     find_majority_vote,
     find_reliable_prompts,
     krippendorff_alpha,
-    spearman_viescore,
 )
 from plumbline.operators.statistics.options import Sampling
 
@@ -119,17 +119,17 @@ def test_statistics_are_undefined_for_equal_scores_or_a_single_score(name: str) 
 
 def test_viescores_average_over_generators_is_undefined_if_any_correlation_is() -> None:
     both, generators = (np.tile(HUMAN_AND_METRIC, 2), np.tile(METRIC, 2)), np.array([0, 0, 0, 0, 1, 1, 1, 1])
-    assert spearman_viescore(*both, generators) == pytest.approx(math.tanh(0.94868), abs=1e-4)
+    assert compute_spearman_viescore(*both, generators) == pytest.approx(math.tanh(0.94868), abs=1e-4)
     turned = np.concatenate([METRIC, -METRIC])
-    assert spearman_viescore(both[0], turned, generators) == pytest.approx(0)
-    assert math.isnan(spearman_viescore(both[0], np.concatenate([METRIC, np.ones(4)]), generators))
+    assert compute_spearman_viescore(both[0], turned, generators) == pytest.approx(0)
+    assert math.isnan(compute_spearman_viescore(both[0], np.concatenate([METRIC, np.ones(4)]), generators))
 
 
 def test_auroc_counts_ties_half_and_requires_two_labels() -> None:
     labels = np.array([0.0, 0, 1, 1])
-    assert auroc(labels, np.array([0.1, 0.5, 0.5, 0.9])) == pytest.approx(3.5 / 4)
+    assert compute_auroc(labels, np.array([0.1, 0.5, 0.5, 0.9])) == pytest.approx(3.5 / 4)
     with pytest.raises(ValueError, match="two labels, found 3"):
-        auroc(HUMAN_AND_METRIC, METRIC)
+        compute_auroc(HUMAN_AND_METRIC, METRIC)
 
 
 def test_the_interval_of_alpha_needs_prompts_that_differ() -> None:

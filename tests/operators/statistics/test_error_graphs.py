@@ -10,8 +10,8 @@ from scipy import stats
 
 from plumbline.operators.statistics.error_graphs import (
     ErrorNode,
+    compute_kolmogorov_smirnov,
     iterate_walks,
-    kolmogorov_smirnov,
     score_graph,
     score_graphs,
 )
@@ -57,7 +57,7 @@ def test_the_published_numbers_equal_scipys_for_each_walk() -> None:
 
 
 def rank_by_equation_1(values: list[float]) -> list[int]:
-    """Return the rank of each value as defined in equation 1."""
+    """Return the rank of each value as in equation 1 of the T2IScoreScore paper: the number of smaller values."""
     return [sum(other < value for other in values) for value in values]
 
 
@@ -102,7 +102,7 @@ def test_the_kolmogorov_smirnov_statistic_equals_scipys_with_missing_scores() ->
     random = np.random.default_rng(2)
     first, second = np.round(random.random((9, 4)), 1), np.round(random.random((5, 4)), 1)
     first[2, 1] = math.nan
-    found = kolmogorov_smirnov(first, second)
+    found = compute_kolmogorov_smirnov(first, second)
     for column in range(4):
         clean = first[:, column][np.isfinite(first[:, column])]
         assert found[column] == pytest.approx(stats.ks_2samp(clean, second[:, column]).statistic)

@@ -13,8 +13,8 @@ from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.options import Sampling, ZeroHandling
 from plumbline.statistics import holm, permutation, signed_rank
 
-STUDIES = 2000
-MAX_ERROR_SHARE = SIGNIFICANCE + 2 * (SIGNIFICANCE * (1 - SIGNIFICANCE) / STUDIES) ** 0.5
+N_STUDIES = 2000
+MAX_ERROR_SHARE = SIGNIFICANCE + 2 * (SIGNIFICANCE * (1 - SIGNIFICANCE) / N_STUDIES) ** 0.5
 Draw = Callable[[np.random.Generator, int, int], np.ndarray]
 """Function that draws scores of equally good generators, of shape (generators, prompts)."""
 
@@ -56,7 +56,7 @@ def test_two_equal_generators_differ_significantly_in_at_most_5_of_100_studies(
     draw: Draw, prompts: int, zeros: ZeroHandling
 ) -> None:
     random = np.random.default_rng(0)
-    found = [signed_rank(*draw(random, 2, prompts), zeros=zeros).p_value for _ in range(STUDIES)]
+    found = [signed_rank(*draw(random, 2, prompts), zeros=zeros).p_value for _ in range(N_STUDIES)]
     assert np.mean(np.array(found) < SIGNIFICANCE) <= MAX_ERROR_SHARE
 
 
@@ -66,13 +66,13 @@ def test_equal_generators_next_to_a_flattered_one_get_different_letters_in_at_mo
 ) -> None:
     """Four generators are equal, and the metric flatters the fifth; the four must not differ significantly."""
     random, false = np.random.default_rng(1), 0
-    for _ in range(STUDIES):
+    for _ in range(N_STUDIES):
         scores = draw(random, 5, 25)
         scores[4] += 0.5
         pairs = list(combinations(range(5), 2))
         corrected = holm([signed_rank(scores[a], scores[b]).p_value for a, b in pairs])
         false += any(p_value < SIGNIFICANCE for (_, b), p_value in zip(pairs, corrected, strict=True) if b != 4)
-    assert false / STUDIES <= MAX_ERROR_SHARE
+    assert false / N_STUDIES <= MAX_ERROR_SHARE
 
 
 @pytest.mark.parametrize("draw", mark_slow_cases(draw_fractions, draw_prompts_of_different_spread))
@@ -82,14 +82,14 @@ def test_nights_that_differ_only_by_chance_report_a_regression_in_at_most_5_of_1
     Properties of a prompt, such as its number of questions, are the same in both nights.
     """
     random, false = np.random.default_rng(4), 0
-    for _ in range(STUDIES):
+    for _ in range(N_STUDIES):
         nights = draw(random, 6, 24).reshape(3, 2, 24)
         changes = nights[:, 1] - nights[:, 0]
         parts = [change[part] for change in changes for part in (slice(24), slice(8), slice(8, 16), slice(16, 24))]
         tests = [signed_rank(part, np.zeros(len(part))) for part in parts]
         corrected = holm([test.p_value for test in tests])
         false += any(p < SIGNIFICANCE and test.difference < 0 for p, test in zip(corrected, tests, strict=True))
-    assert false / STUDIES <= MAX_ERROR_SHARE
+    assert false / N_STUDIES <= MAX_ERROR_SHARE
 
 
 def test_equal_scores_on_all_prompts_are_not_significant() -> None:
@@ -103,7 +103,7 @@ def test_sign_flips_find_a_difference_between_equal_metrics_in_at_most_5_of_100_
     """Differences of pairwise accuracies are 0 for most prompts, and multiples of a third for the others."""
     random = np.random.default_rng(2)
     found = []
-    for seed in range(STUDIES):
+    for seed in range(N_STUDIES):
         differences = random.choice([-2, -1, 0, 0, 0, 0, 0, 0, 1, 2], prompts) / 3
         found.append(permutation(differences, resamples=199, seed=seed))
     assert np.mean(np.array(found) < SIGNIFICANCE) <= MAX_ERROR_SHARE
@@ -120,13 +120,13 @@ def test_an_interval_of_agreement_on_nearly_equal_ratings_misses_the_truth_in_at
     truth = 1 - disagreement / (twos * (1 - twos))
     random, missed = np.random.default_rng(3), 0
     units = np.repeat(np.arange(prompts), 3)
-    for seed in range(STUDIES):
+    for seed in range(N_STUDIES):
         chance = np.where(random.random(prompts) < bad, seen, unseen)[:, None]
         said = np.where(random.random((prompts, 3)) < chance, 2.0, 5.0).ravel()
         ratings = pd.DataFrame({"unit": units, "prompt_id": units.astype(str), "rating": said})
         low, high = compute_alpha_interval(ratings, Sampling(resamples=100, seed=seed))
         missed += low > truth or high < truth
-    assert missed / STUDIES <= MAX_ERROR_SHARE
+    assert missed / N_STUDIES <= MAX_ERROR_SHARE
 
 
 def draw_rarely_varying_scores(random: np.random.Generator, prompts: int) -> np.ndarray:
@@ -151,10 +151,10 @@ def test_an_interval_of_a_rank_correlation_misses_the_truth_in_at_most_5_of_100_
 ) -> None:
     spearman, random, prompts, missed = STATISTICS["spearman"], np.random.default_rng(9), 60, 0
     truth = spearman(*draw(random, 400_000))
-    for seed in range(STUDIES):
+    for seed in range(N_STUDIES):
         old, new = draw(random, prompts)
         resampled = Prompts([str(number) for number in range(prompts)], Sampling(resamples=400, seed=seed))
         if resampled.all_vary(old, new):
             low, high = resampled.interval(lambda rows: spearman(old[rows], new[rows]), CORRELATIONS)  # noqa: B023
             missed += low > truth or high < truth
-    assert missed / STUDIES <= MAX_ERROR_SHARE
+    assert missed / N_STUDIES <= MAX_ERROR_SHARE

@@ -11,8 +11,8 @@ from plumbline.operators.statistics.options import Sampling
 from plumbline.operators.statistics.poisson_bootstrap import compute_ratio_intervals, draw_poisson_weights
 from plumbline.statistics import STATISTICS
 
-STUDIES = 2000
-MAX_ERROR_SHARE = 0.05 + 2 * (0.05 * 0.95 / STUDIES) ** 0.5
+N_STUDIES = 2000
+MAX_ERROR_SHARE = 0.05 + 2 * (0.05 * 0.95 / N_STUDIES) ** 0.5
 LIKERT = Scale(1.0, 5.0)
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 """Function that draws a study's values, one for each of n prompts."""
@@ -64,7 +64,7 @@ def test_a_mean_on_a_known_scale_always_has_a_valid_interval(case: str, prompts:
     random, names = np.random.default_rng(0), [str(n) for n in range(prompts)]
     found = [
         Prompts(names, Sampling(resamples=400, seed=seed)).mean_interval(draw(random, prompts), scale)
-        for seed in range(STUDIES)
+        for seed in range(N_STUDIES)
     ]
     assert not any(math.isnan(one.low) for one in found)
     assert compute_miss_rate(found, truth) <= MAX_ERROR_SHARE
@@ -77,7 +77,7 @@ def test_equal_images_of_a_prompt_count_once() -> None:
         Prompts(names, Sampling(resamples=400, seed=seed)).mean_interval(
             np.repeat(draw_multiples_of_a_third(random, 15), 4), SHARES
         )
-        for seed in range(STUDIES)
+        for seed in range(N_STUDIES)
     ]
     assert compute_miss_rate(found, 0.95) <= MAX_ERROR_SHARE
 
@@ -87,9 +87,9 @@ def test_equal_images_of_a_prompt_count_once() -> None:
 def test_a_summary_mean_on_an_unknown_scale_has_a_valid_interval_or_none(case: str, prompts: int) -> None:
     draw, truth, _ = HARD_CASES[case]
     random = np.random.default_rng(2)
-    values = np.array([draw(random, prompts) for _ in range(STUDIES)])
-    hashes = random.integers(0, 2**63, (STUDIES, prompts), dtype=np.uint64)
-    weights = draw_poisson_weights(hashes.ravel()).reshape(STUDIES, prompts, -1)
+    values = np.array([draw(random, prompts) for _ in range(N_STUDIES)])
+    hashes = random.integers(0, 2**63, (N_STUDIES, prompts), dtype=np.uint64)
+    weights = draw_poisson_weights(hashes.ravel()).reshape(N_STUDIES, prompts, -1)
     totals = sum(values[:, each, None] * weights[:, each] for each in range(prompts))
     found = compute_ratio_intervals(totals, weights.sum(axis=1, dtype=np.float64))
     assert compute_miss_rate([Interval(*ends) for ends in found.T.tolist()], truth) <= MAX_ERROR_SHARE
@@ -126,7 +126,7 @@ def test_a_correlation_has_a_valid_interval_or_none(
     truth = float(np.corrcoef(*draw(random, 400_000))[0, 1])
     for n in (10, 25):
         names, found = [str(one) for one in range(n)], list[Interval]()
-        for seed in range(STUDIES):
+        for seed in range(N_STUDIES):
             human, score = draw(random, n)
             prompts = Prompts(names, Sampling(resamples=60, seed=seed))
             interval = UNDEFINED

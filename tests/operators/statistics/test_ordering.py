@@ -94,11 +94,13 @@ def simulate_equal_metrics(
 ) -> tuple[list[np.ndarray], list[str]]:
     """Return ratings and the scores of two equally good metrics; errors on images of the same prompt are correlated."""
 
-    def errors() -> np.ndarray:
+    def draw_errors() -> np.ndarray:
         return np.repeat(random.normal(size=prompts), images) + 0.3 * random.normal(size=prompts * images)
 
-    truth = errors()
-    return [truth, truth + errors(), truth + errors()], [str(row // images) for row in range(prompts * images)]
+    truth = draw_errors()
+    return [truth, truth + draw_errors(), truth + draw_errors()], [
+        str(row // images) for row in range(prompts * images)
+    ]
 
 
 def test_equal_metrics_with_errors_shared_within_prompts_differ_in_at_most_5_of_100_cases() -> None:

@@ -70,7 +70,7 @@ LABELS: dict[str, tuple[float, Draw]] = {
     "skewed": (4, lambda random, shape: -4 * random.beta(0.2, 1, shape)),
 }
 """Distributions of labels by name: the largest possible difference, and the function that draws the labels."""
-STUDIES = 2_000
+N_STUDIES = 2_000
 LOOKS = (1, 2, 3, 5, 8, 12, 14, 17, 20, 25, 30, 40, 50, 65, 80, 100)
 
 
@@ -86,14 +86,14 @@ def test_checking_the_interval_while_labels_come_in_keeps_its_error_rate(
     """
     widest, draw = LABELS[name]
     random = np.random.default_rng(0)
-    labels = draw(random, (STUDIES, LOOKS[-1] + 60))
+    labels = draw(random, (N_STUDIES, LOOKS[-1] + 60))
     predictions = follows * labels + random.normal(0, 0.2, labels.shape)
-    mean = np.full(STUDIES, draw(random, (STUDIES, 400)).mean())
-    wrong = np.zeros(STUDIES, bool)
+    mean = np.full(N_STUDIES, draw(random, (N_STUDIES, 400)).mean())
+    wrong = np.zeros(N_STUDIES, bool)
     for n in LOOKS:
         found = powered_mean(labels[:, :n], predictions[:, :n], predictions[:, n:])
         wrong |= found.excludes(mean, level, widest)
-    assert wrong.mean() <= 1 - level + 3 * (level * (1 - level) / STUDIES) ** 0.5
+    assert wrong.mean() <= 1 - level + 3 * (level * (1 - level) / N_STUDIES) ** 0.5
 
 
 @pytest.mark.parametrize("name", LABELS)
@@ -103,12 +103,12 @@ def test_sampling_prompts_without_repetition_keeps_the_error_rate(name: str) -> 
     random = np.random.default_rng(3)
     labels = draw(random, (1, 120))[0]
     predictions = labels / 2 + random.normal(0, 0.5, len(labels))
-    orders = random.permuted(np.tile(np.arange(len(labels)), (STUDIES, 1)), axis=1)
-    wrong = np.zeros(STUDIES, bool)
+    orders = random.permuted(np.tile(np.arange(len(labels)), (N_STUDIES, 1)), axis=1)
+    wrong = np.zeros(N_STUDIES, bool)
     for n in (look for look in LOOKS if look <= 100):
         rated, others = orders[:, :n], orders[:, n:]
         found = powered_mean(labels[rated], predictions[rated], predictions[others])
-        wrong |= found.excludes(np.full(STUDIES, labels.mean()), 0.95, widest)
+        wrong |= found.excludes(np.full(N_STUDIES, labels.mean()), 0.95, widest)
     assert wrong.mean() <= 0.05
 
 

@@ -13,7 +13,7 @@ from plumbline.operators.statistics.sequential import (
     A_BETTER,
     ALIKE,
     B_BETTER,
-    NO_PROMPT,
+    NO_PROMPT_INDEX,
     UNDECIDED,
     Floats,
     PairEvidence,
@@ -28,7 +28,7 @@ ASYMPTOTIC = Adaptive(method="asymptotic")
 
 
 def draw_differences(mean: float, prompts: int = 256, seed: int = 0) -> Floats:
-    """Return random differences between scores from 0 to 1."""
+    """Return random differences between two generators' scores, from -1 to 1, one per prompt, around `mean`."""
     random = np.random.default_rng(seed)
     return np.clip(random.normal(mean, 0.3, prompts), -1, 1)
 
@@ -42,10 +42,12 @@ def decide_pairs(options: Adaptive, *pairs: Floats, seed: int = 0, indifference:
 def test_every_prompt_occurs_once_and_every_check_has_its_share_of_each_label() -> None:
     labels = ["counting"] * 30 + ["text"] * 11 + ["colour"] * 20
     order = draw_balanced_order(labels, seed=3, per_look=8)
-    assert sorted(place for place in order.ravel() if place != NO_PROMPT) == list(range(61))
+    assert sorted(place for place in order.ravel() if place != NO_PROMPT_INDEX) == list(range(61))
     assert order.shape == (8, 8)
     for look in order[:-1]:
-        counts = [sum(labels[place] == label for place in look if place != NO_PROMPT) for label in ("counting", "text")]
+        counts = [
+            sum(labels[place] == label for place in look if place != NO_PROMPT_INDEX) for label in ("counting", "text")
+        ]
         assert 2 <= counts[0] <= 6 and counts[1] <= 3
 
 
@@ -117,15 +119,15 @@ def test_only_betting_keeps_its_error_rate_for_rare_losses(
     pair[~losses] -= pair.sum() / (~losses).sum()
     orders = np.stack([draw_balanced_order([""] * prompts, seed) for seed in range(200)])
 
-    def error_rate(options: Adaptive) -> float:
+    def compute_error_rate(options: Adaptive) -> float:
         found = [compute_evidence(order_differences(pair, orders), options, 0, 1)]
         return float((decide_sequentially(found, options.alpha).verdict[..., 0] != UNDECIDED).mean())
 
-    assert error_rate(BETTING) <= 0.05
-    assert error_rate(ASYMPTOTIC) > 0.3, "therefore it makes no promise for small samples"
+    assert compute_error_rate(BETTING) <= 0.05
+    assert compute_error_rate(ASYMPTOTIC) > 0.3, "therefore it makes no promise for small samples"
 
 
-def centre(values: Floats) -> Floats:
+def subtract_mean(values: Floats) -> Floats:
     """Return the values after subtracting their mean."""
     return np.asarray(values - values.mean())
 
@@ -143,7 +145,7 @@ def make_tied_pairs(name: str, n: int) -> list[Floats]:
     if name == "shares of three questions":  # 1 - 2/3 and 1/3 differ in the last digit
         return [random.permutation(np.append(np.tile([1 / 3 - 0, -(1 - 2 / 3)], n // 3), np.zeros(n - 2 * (n // 3))))]
     if name == "seeds that go together":
-        return [np.repeat(centre(random.choice([-0.8, 0.3, 0.5], n // 8)), 8).clip(-1, 1)]
+        return [np.repeat(subtract_mean(random.choice([-0.8, 0.3, 0.5], n // 8)), 8).clip(-1, 1)]
     if name == "one that flatters":  # one is better than three that tie
         scores = random.random((3, n)) / 2
         scores = [*(one - one.mean() + 0.25 for one in scores), np.clip(random.random(n) + 0.4, 0, 1)]

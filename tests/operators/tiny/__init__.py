@@ -34,26 +34,26 @@ from transformers import (
 from transformers import T5ForConditionalGeneration as T5
 
 from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
-from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
+from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5_PROFILE
 
-CONTEXT = 12
+CONTEXT_TOKENS = 12
 """Maximum number of CLIP's text tokens, including the first and the last token."""
-SIDE = 32
-PATCHES = 16
-TEXT = (
+IMAGE_SIDE = 32
+N_PATCHES = 16
+VOCABULARY_TEXT = (
     "a the red blue green circle square star left of above two three photo depicts A Yes No maybe Does this figure "
     'show Please answer yes or no . , ? : " { } chat between curious user and an artificial intelligence assistant '
     "The gives helpful detailed polite answers to s ' USER ASSISTANT"
 )
-SPECIAL = ("<pad>", "</s>", "<unk>", "<s>")
-VOCABULARY = {word: index for index, word in enumerate([*SPECIAL, *dict.fromkeys(TEXT.split())])}
+SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>", "<s>")
+VOCABULARY = {word: index for index, word in enumerate([*SPECIAL_TOKENS, *dict.fromkeys(VOCABULARY_TEXT.split())])}
 
 VISION_FIELDS = {
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 3,
     "num_attention_heads": 2,
-    "image_size": SIDE,
+    "image_size": IMAGE_SIDE,
     "patch_size": 8,
 }
 TEXT_FIELDS = {
@@ -62,7 +62,7 @@ TEXT_FIELDS = {
     "intermediate_size": 48,
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
-    "max_position_embeddings": CONTEXT,
+    "max_position_embeddings": CONTEXT_TOKENS,
     "bos_token_id": 3,
     "eos_token_id": 1,
     "pad_token_id": 0,
@@ -82,10 +82,10 @@ T5_FIELDS: dict[str, Any] = {
     "pad_token_id": 0,
     "eos_token_id": 1,
 }
-CHAT_SPECIAL = ("<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|image_pad|>",
+CHAT_SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|image_pad|>",
                 "<|vision_end|>", "<image>")  # fmt: skip
-BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
-BYTE_VOCABULARY = {token: index for index, token in enumerate([*CHAT_SPECIAL, *BYTES])}
+BYTE_TOKENS = sorted(pre_tokenizers.ByteLevel.alphabet())
+BYTE_VOCABULARY = {token: index for index, token in enumerate([*CHAT_SPECIAL_TOKENS, *BYTE_TOKENS])}
 """Vocabulary with one token per byte, so that any text can be read and written."""
 QWEN_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
@@ -131,8 +131,8 @@ TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
 
 
 def make_vqascore(**options: Any) -> VqaScoreConfig:
-    """Return VQAScore as configured for CLIP-FlanT5."""
-    return VqaScoreConfig(**options).with_model_defaults(lambda role: CLIP_FLANT5)
+    """Return the configuration of VQAScore with CLIP-FlanT5's question; the options replace fields."""
+    return VqaScoreConfig(**options).with_model_defaults(lambda role: CLIP_FLANT5_PROFILE)
 
 
 def save_tokenizer(folder: Path, *, template: str, pair: str | None = None) -> None:
@@ -165,7 +165,7 @@ def make_byte_tokenizer(
 
 def save_byte_tokenizer(folder: Path, *, template: str | None = None, end: str = "<|im_end|>") -> None:
     """Save a tokenizer of single bytes and chat markers, with the end token `end` and the chat template `template`."""
-    fast = make_byte_tokenizer(BYTE_VOCABULARY, CHAT_SPECIAL, pad_token="<pad>", eos_token=end, bos_token="<s>")
+    fast = make_byte_tokenizer(BYTE_VOCABULARY, CHAT_SPECIAL_TOKENS, pad_token="<pad>", eos_token=end, bos_token="<s>")
     fast.chat_template = template
     fast.save_pretrained(folder)
 
@@ -179,7 +179,7 @@ def save_causal_lm(folder: Path, *, seed: int = 0, template: str | None = QWEN_T
     return folder
 
 
-QWEN_VISION: dict[str, dict[str, Any]] = {
+QWEN_VISION_FIELDS: dict[str, dict[str, Any]] = {
     "qwen2_vl": {"embed_dim": 32, "hidden_size": 32, "mlp_ratio": 2},
     "qwen2_5_vl": {
         "hidden_size": 32,
@@ -196,13 +196,15 @@ QWEN_VISION: dict[str, dict[str, Any]] = {
         "deepstack_visual_indexes": [0],
     },
 }
-QWEN_VISION["qwen3_vl_moe"] = QWEN_VISION["qwen3_vl"]
-QWEN_VISION["qwen3_5"] = {name: size for name, size in QWEN_VISION["qwen3_vl"].items() if "deepstack" not in name}
-QWEN_VISION["qwen3_5_moe"] = QWEN_VISION["qwen3_5"]
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
-QWEN_TEXT: dict[str, dict[str, Any]] = {
+QWEN_VISION_FIELDS["qwen3_vl_moe"] = QWEN_VISION_FIELDS["qwen3_vl"]
+QWEN_VISION_FIELDS["qwen3_5"] = {
+    name: size for name, size in QWEN_VISION_FIELDS["qwen3_vl"].items() if "deepstack" not in name
+}
+QWEN_VISION_FIELDS["qwen3_5_moe"] = QWEN_VISION_FIELDS["qwen3_5"]
+EXPERT_FIELDS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+QWEN_TEXT_FIELDS: dict[str, dict[str, Any]] = {
     "qwen3_vl": {"head_dim": 8},
-    "qwen3_vl_moe": {"head_dim": 8, **EXPERTS},
+    "qwen3_vl_moe": {"head_dim": 8, **EXPERT_FIELDS},
     "qwen3_5": {
         "vocab_size": len(BYTE_VOCABULARY) + 7,
         "head_dim": 16,
@@ -218,7 +220,7 @@ QWEN_TEXT: dict[str, dict[str, Any]] = {
         },
     },
 }  # fmt: skip
-QWEN_TEXT["qwen3_5_moe"] = QWEN_TEXT["qwen3_5"] | EXPERTS | {"shared_expert_intermediate_size": 16}
+QWEN_TEXT_FIELDS["qwen3_5_moe"] = QWEN_TEXT_FIELDS["qwen3_5"] | EXPERT_FIELDS | {"shared_expert_intermediate_size": 16}
 
 
 def save_qwen2_vl(folder: Path, *, seed: int = 0, kind: str = "qwen2_vl") -> Path:
@@ -235,8 +237,8 @@ def save_qwen2_vl(folder: Path, *, seed: int = 0, kind: str = "qwen2_vl") -> Pat
     }
     config = AutoConfig.for_model(
         kind,
-        text_config=DECODER_FIELDS | {"rope_parameters": rope} | ends | QWEN_TEXT.get(kind, {}),
-        vision_config={"depth": 2, "num_heads": 2, "patch_size": 4, **QWEN_VISION[kind]},
+        text_config=DECODER_FIELDS | {"rope_parameters": rope} | ends | QWEN_TEXT_FIELDS.get(kind, {}),
+        vision_config={"depth": 2, "num_heads": 2, "patch_size": 4, **QWEN_VISION_FIELDS[kind]},
         **marks,
     )
     AutoModelForImageTextToText.from_config(config).save_pretrained(folder)
@@ -273,7 +275,7 @@ def save_llava_siglip(folder: Path, *, seed: int = 0, strategy: str = "full") ->
     )
     fields = {
         "image_processor_type": "SiglipImageProcessor",
-        "size": {"height": SIDE, "width": SIDE},
+        "size": {"height": IMAGE_SIDE, "width": IMAGE_SIDE},
         "resample": 3,
         "image_mean": [0.5] * 3,
         "image_std": [0.5] * 3,
@@ -288,7 +290,7 @@ def _save_llava_network(folder: Path, tower: Any, *, end: str, seed: int, **fiel
         text_config=LlamaConfig(**DECODER_FIELDS | {"eos_token_id": BYTE_VOCABULARY[end]}),
         vision_config=tower,
         image_token_id=BYTE_VOCABULARY["<image>"],
-        image_seq_length=PATCHES,
+        image_seq_length=N_PATCHES,
         tie_word_embeddings=False,
         **fields,
     )
@@ -296,7 +298,7 @@ def _save_llava_network(folder: Path, tower: Any, *, end: str, seed: int, **fiel
 
 
 def make_bert_config(**fields: Any) -> BertConfig:
-    """Return the config of a BERT with the words of VOCABULARY and a context of CONTEXT tokens."""
+    """Return the config of a BERT with the words of VOCABULARY and a context of CONTEXT_TOKENS tokens."""
     return BertConfig(**TEXT_FIELDS | {"initializer_range": 0.4} | fields)
 
 
@@ -320,7 +322,7 @@ def save_nli(
 
 
 def save_true_nli(folder: Path, *, seed: int = 0) -> Path:
-    """Save a T5 with an untied head and a byte tokenizer."""
+    """Save a T5 for entailment, like TRUE's: with an untied head, and here with a byte tokenizer."""
     torch.manual_seed(seed)
     size = {"vocab_size": len(BYTE_VOCABULARY), "eos_token_id": BYTE_VOCABULARY["</s>"]}
     model = T5(T5Config(**T5_FIELDS | size))
@@ -336,8 +338,8 @@ def save_preprocessor(folder: Path) -> None:
     """Save CLIP's image preprocessing for a tower with SIDE x SIDE pixels."""
     fields = {
         "image_processor_type": "CLIPImageProcessor",
-        "size": {"shortest_edge": SIDE},
-        "crop_size": {"height": SIDE, "width": SIDE},
+        "size": {"shortest_edge": IMAGE_SIDE},
+        "crop_size": {"height": IMAGE_SIDE, "width": IMAGE_SIDE},
         "resample": 3,
         "image_mean": IMAGE_MEAN,
         "image_std": IMAGE_STD,

@@ -19,18 +19,23 @@ from transformers import (
 
 from tests.operators import tiny
 
-BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-BERT_WORDS = {word: index for index, word in enumerate([*BERT_SPECIAL, *dict.fromkeys(tiny.TEXT.lower().split())])}
-LOCATIONS = tuple(f"<loc_{place}>" for place in range(0, 1000, 8))
+BERT_SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+BERT_VOCABULARY = {
+    word: index
+    for index, word in enumerate([*BERT_SPECIAL_TOKENS, *dict.fromkeys(tiny.VOCABULARY_TEXT.lower().split())])
+}
+LOCATION_TOKENS = tuple(f"<loc_{place}>" for place in range(0, 1000, 8))
 LETTERS = [chr(code) for code in range(33, 127)] + ["\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"]
 """Printable ASCII characters as a byte-level tokenizer writes them; the last one is the space."""
-FLORENCE_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "<image>")
-FLORENCE_VOCABULARY = {token: index for index, token in enumerate([*FLORENCE_SPECIAL, *LETTERS, *LOCATIONS])}
+FLORENCE_SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "<image>")
+FLORENCE_VOCABULARY = {
+    token: index for index, token in enumerate([*FLORENCE_SPECIAL_TOKENS, *LETTERS, *LOCATION_TOKENS])
+}
 
 
 def save_bert_tokenizer(folder: Path) -> None:
     """Save a BERT tokenizer that splits texts into whole words."""
-    tokenizer = Tokenizer(models.WordPiece(BERT_WORDS, unk_token="[UNK]"))
+    tokenizer = Tokenizer(models.WordPiece(BERT_VOCABULARY, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     names = {
@@ -48,17 +53,22 @@ def save_blip(folder: Path, *, seed: int = 4) -> Path:
     torch.manual_seed(seed)
     size = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
     text = {
-        "vocab_size": len(BERT_WORDS) + 2,
+        "vocab_size": len(BERT_VOCABULARY) + 2,
         "encoder_hidden_size": 32,
         "projection_dim": 16,
         "initializer_range": 0.6,
     }
-    ends = {"bos_token_id": len(BERT_WORDS), "sep_token_id": BERT_WORDS["[SEP]"], "pad_token_id": 0, "eos_token_id": 2}
-    vision = {**size, "image_size": tiny.SIDE, "patch_size": 8, "initializer_range": 0.4}
+    ends = {
+        "bos_token_id": len(BERT_VOCABULARY),
+        "sep_token_id": BERT_VOCABULARY["[SEP]"],
+        "pad_token_id": 0,
+        "eos_token_id": 2,
+    }
+    vision = {**size, "image_size": tiny.IMAGE_SIDE, "patch_size": 8, "initializer_range": 0.4}
     config = BlipConfig(text_config={**size, **text, **ends}, vision_config=vision, projection_dim=16)
     BlipForConditionalGeneration(config).save_pretrained(folder)
     save_bert_tokenizer(folder)
-    BlipImageProcessor(size={"height": tiny.SIDE, "width": tiny.SIDE}).save_pretrained(folder)
+    BlipImageProcessor(size={"height": tiny.IMAGE_SIDE, "width": tiny.IMAGE_SIDE}).save_pretrained(folder)
     return folder
 
 
@@ -66,9 +76,9 @@ def save_git(folder: Path, *, seed: int = 2) -> Path:
     """Save a GIT captioner."""
     torch.manual_seed(seed)
     size = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
-    ends = {"bos_token_id": BERT_WORDS["[CLS]"], "eos_token_id": BERT_WORDS["[SEP]"], "pad_token_id": 0}
-    vision = {**size, "image_size": tiny.SIDE, "patch_size": 8}
-    config = GitConfig(vision_config=vision, **size, **ends, vocab_size=len(BERT_WORDS), initializer_range=0.6)
+    ends = {"bos_token_id": BERT_VOCABULARY["[CLS]"], "eos_token_id": BERT_VOCABULARY["[SEP]"], "pad_token_id": 0}
+    vision = {**size, "image_size": tiny.IMAGE_SIDE, "patch_size": 8}
+    config = GitConfig(vision_config=vision, **size, **ends, vocab_size=len(BERT_VOCABULARY), initializer_range=0.6)
     GitForCausalLM(config).save_pretrained(folder)
     save_bert_tokenizer(folder)
     tiny.save_preprocessor(folder)
@@ -86,7 +96,7 @@ def save_blip2_opt(folder: Path, *, seed: int = 0) -> Path:
         "init_std": 0.6,
     }  # fmt: skip
     config = Blip2Config(
-        vision_config={**size, "image_size": tiny.SIDE, "patch_size": 8, "initializer_range": 0.4},
+        vision_config={**size, "image_size": tiny.IMAGE_SIDE, "patch_size": 8, "initializer_range": 0.4},
         qformer_config={**size, "encoder_hidden_size": 32, "initializer_range": 0.4},
         text_config={**text, **marks},
         num_query_tokens=4,
@@ -96,7 +106,7 @@ def save_blip2_opt(folder: Path, *, seed: int = 0) -> Path:
     torch.nn.init.normal_(model.query_tokens)
     model.save_pretrained(folder)
     save_florence_tokenizer(folder)
-    BlipImageProcessor(size={"height": tiny.SIDE, "width": tiny.SIDE}).save_pretrained(folder)
+    BlipImageProcessor(size={"height": tiny.IMAGE_SIDE, "width": tiny.IMAGE_SIDE}).save_pretrained(folder)
     return folder
 
 
@@ -110,7 +120,7 @@ def save_florence_tokenizer(folder: Path) -> None:
         "mask_token": "<mask>",
     }
     fast = tiny.make_byte_tokenizer(FLORENCE_VOCABULARY, **names, extra_special_tokens={"image_token": "<image>"})
-    fast.add_tokens(list(LOCATIONS), special_tokens=True)
+    fast.add_tokens(list(LOCATION_TOKENS), special_tokens=True)
     fast.save_pretrained(folder)
 
 
@@ -133,8 +143,8 @@ def save_florence2(folder: Path, *, seed: int = 0) -> Path:
     model.save_pretrained(folder)
     save_florence_tokenizer(folder)
     fields = {
-        "image_processor_type": "CLIPImageProcessor", "size": {"height": tiny.SIDE, "width": tiny.SIDE}, "resample": 3,
-        "do_center_crop": False, "image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225],
+        "image_processor_type": "CLIPImageProcessor", "size": {"height": tiny.IMAGE_SIDE, "width": tiny.IMAGE_SIDE},
+        "resample": 3, "do_center_crop": False, "image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225],
         "image_seq_length": 17,
     }  # fmt: skip
     tiny.write_json(folder / "preprocessor_config.json", fields)

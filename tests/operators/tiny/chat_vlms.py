@@ -7,12 +7,12 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedTokenizerFast
 
-from tests.operators.tiny import BYTES, EXPERTS, IMAGE_MEAN, IMAGE_STD, make_byte_tokenizer, write_json
+from tests.operators.tiny import BYTE_TOKENS, EXPERT_FIELDS, IMAGE_MEAN, IMAGE_STD, make_byte_tokenizer, write_json
 
-SIDE = 16
+IMAGE_SIDE = 16
 """Width of the vision tower's image in pixels; patches are 4 pixels wide."""
-HALF = [0.5] * 3
-LANGUAGE: dict[str, Any] = {
+HALF_VALUES = [0.5] * 3
+LANGUAGE_FIELDS: dict[str, Any] = {
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 2,
@@ -22,28 +22,30 @@ LANGUAGE: dict[str, Any] = {
     "initializer_range": 0.4,
     "tie_word_embeddings": False,
 }
-TOWER: dict[str, Any] = {
+TOWER_FIELDS: dict[str, Any] = {
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 3,
     "num_attention_heads": 2,
-    "image_size": SIDE,
+    "image_size": IMAGE_SIDE,
     "patch_size": 4,
 }
-MERGED = ("\u010a\u010a", "Yes", "No", "\u0120Yes", "\u0120No")
+MERGED_TOKENS = ("\u010a\u010a", "Yes", "No", "\u0120Yes", "\u0120No")
 """Strings of several bytes that are one token, as in released vocabularies; two line breaks are one token."""
-PINPOINTS = [[16, 32], [32, 16], [32, 32], [48, 16], [16, 48]]
+GRID_PINPOINTS = [[16, 32], [32, 16], [32, 32], [48, 16], [16, 48]]
 
-CHATML = (
+CHATML_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + IMAGES }}"
     "{% for part in message['content'] | selectattr('type', 'equalto', 'image') %}{{ MARK }}{% endfor %}"
     "{% for part in message['content'] | selectattr('type', 'equalto', 'text') %}{{ part['text'] }}{% endfor %}"
     "{{ '<|im_end|>' + TURN }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 """Chat template of LLaVA-OneVision and InternVL, which differ in the text around an image."""
-ONEVISION_TEMPLATE = CHATML.replace("IMAGES", "' '").replace("MARK", "'<image>'").replace("TURN", "''")
+ONEVISION_TEMPLATE = CHATML_TEMPLATE.replace("IMAGES", "' '").replace("MARK", "'<image>'").replace("TURN", "''")
 ONEVISION_TEMPLATE = ONEVISION_TEMPLATE.replace("{{ part['text'] }}", "{{ '\n' + part['text'] }}")
-INTERNVL_TEMPLATE = CHATML.replace("IMAGES", "'\n'").replace("MARK", "'<IMG_CONTEXT>\n'").replace("TURN", "'\n'")
+INTERNVL_TEMPLATE = (
+    CHATML_TEMPLATE.replace("IMAGES", "'\n'").replace("MARK", "'<IMG_CONTEXT>\n'").replace("TURN", "'\n'")
+)
 MISTRAL_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}{{ '[INST] ' }}"
     "{% for part in message['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}"
@@ -93,9 +95,9 @@ def save_tokenizer(
     folder: Path, special: list[str], *, eos: str, bos: str | None = None, template: str | None, **marks: str
 ) -> dict[str, int]:
     """Save a byte-level tokenizer with `special` tokens first and `marks` as attributes; return ids by token."""
-    words = {token: index for index, token in enumerate([*special, *BYTES])}
+    words = {token: index for index, token in enumerate([*special, *BYTE_TOKENS])}
     merges = []
-    for word in MERGED:
+    for word in MERGED_TOKENS:
         for end in range(2, len(word) + 1):
             merges.append((word[: end - 1], word[end - 1]))
             words.setdefault(word[:end], len(words))
@@ -109,9 +111,12 @@ def save_tokenizer(
 def save_processor(
     folder: Path, name: str, images: dict[str, Any], own: dict[str, Any] | None, *, kind: str = ""
 ) -> Path:
-    """Save a processor and an image processor of this name; `kind` gives the image processor another name."""
+    """Save the settings of an image processor (`images`) and, unless None, of a processor (`own`); return the folder.
+
+    Both classes are called after `name`; `kind` gives the image processor's class another name.
+    """
     named = {"image_processor_type": kind or f"{name}ImageProcessor", "processor_class": f"{name}Processor"}
-    colours = {"image_mean": HALF, "image_std": HALF}
+    colours = {"image_mean": HALF_VALUES, "image_std": HALF_VALUES}
     write_json(folder / "preprocessor_config.json", named | colours | images)
     if own is not None:
         write_json(folder / "processor_config.json", own | {"processor_class": f"{name}Processor"})
@@ -135,19 +140,24 @@ def save_llava_next(folder: Path, *, seed: int = 0, window: int | None = None) -
     """Save a LLaVA-NeXT with a Mistral, like llava-v1.6-mistral-7b-hf; it reads an image as tiles and as a whole."""
     special = ["<unk>", "<s>", "</s>", "<image>"]
     ids = save_tokenizer(folder, special, eos="</s>", bos="<s>", template=MISTRAL_TEMPLATE)
-    text = LANGUAGE | {"model_type": "mistral", "vocab_size": len(ids), "sliding_window": window, "eos_token_id": 2}
+    text = LANGUAGE_FIELDS | {
+        "model_type": "mistral",
+        "vocab_size": len(ids),
+        "sliding_window": window,
+        "eos_token_id": 2,
+    }
     save_network(
         folder,
         "llava_next",
         seed=seed,
         text_config=text,
-        vision_config=TOWER | {"model_type": "clip_vision_model"},
-        image_grid_pinpoints=PINPOINTS,
+        vision_config=TOWER_FIELDS | {"model_type": "clip_vision_model"},
+        image_grid_pinpoints=GRID_PINPOINTS,
         image_token_index=ids["<image>"],
     )
     colours = {"image_mean": IMAGE_MEAN, "image_std": IMAGE_STD, "resample": 3}
-    shape = {"crop_size": {"height": SIDE, "width": SIDE}, "size": {"shortest_edge": SIDE}}
-    tiles = {"aspect_ratio_setting": "anyres", "image_grid_pinpoints": PINPOINTS}
+    shape = {"crop_size": {"height": IMAGE_SIDE, "width": IMAGE_SIDE}, "size": {"shortest_edge": IMAGE_SIDE}}
+    tiles = {"aspect_ratio_setting": "anyres", "image_grid_pinpoints": GRID_PINPOINTS}
     own = {"image_token": "<image>", "num_additional_image_tokens": 1, "patch_size": 4}
     own["vision_feature_select_strategy"] = "default"
     return save_processor(folder, "LlavaNext", colours | shape | tiles, own)
@@ -157,19 +167,23 @@ def save_llava_onevision(folder: Path, *, seed: int = 0) -> Path:
     """Save a LLaVA-OneVision with a SigLIP tower and a Qwen2; large images are reduced to the patches of nine tiles."""
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>", "<video>"]
     ids = save_tokenizer(folder, special, eos="<|im_end|>", template=ONEVISION_TEMPLATE)
-    text = LANGUAGE | {"model_type": "qwen2", "vocab_size": len(ids), "eos_token_id": ids["<|im_end|>"]}
+    text = LANGUAGE_FIELDS | {"model_type": "qwen2", "vocab_size": len(ids), "eos_token_id": ids["<|im_end|>"]}
     save_network(
         folder,
         "llava_onevision",
         seed=seed,
         text_config=text | {"bos_token_id": None},
-        vision_config=TOWER | {"model_type": "siglip_vision_model", "vision_use_head": False},
-        image_grid_pinpoints=PINPOINTS,
+        vision_config=TOWER_FIELDS | {"model_type": "siglip_vision_model", "vision_use_head": False},
+        image_grid_pinpoints=GRID_PINPOINTS,
         image_token_index=ids["<image>"],
         video_token_index=ids["<video>"],
         vision_aspect_ratio="anyres_max_2",
     )
-    images = {"image_grid_pinpoints": PINPOINTS, "resample": 3, "size": {"height": SIDE, "width": SIDE}}
+    images = {
+        "image_grid_pinpoints": GRID_PINPOINTS,
+        "resample": 3,
+        "size": {"height": IMAGE_SIDE, "width": IMAGE_SIDE},
+    }
     marks = {"image_token": "<image>", "num_image_tokens": 16, "video_token": "<video>"}
     own = marks | {"vision_aspect_ratio": "anyres_max_2", "vision_feature_select_strategy": "full"}
     return save_processor(folder, "LlavaOnevision", images, own)
@@ -184,20 +198,26 @@ def save_internvl(folder: Path, *, seed: int = 0, text: str = "qwen2") -> Path:
     marks["video_token"] = "<video>"
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *marks.values()]
     ids = save_tokenizer(folder, special, eos="<|im_end|>", template=INTERNVL_TEMPLATE, **marks)
-    language = LANGUAGE | {"model_type": text, "vocab_size": len(ids), "eos_token_id": ids["<|im_end|>"]}
-    own = {"qwen2": {}, "qwen3": {"head_dim": 8}, "qwen3_moe": {"head_dim": 8, **EXPERTS}}[text]
+    language = LANGUAGE_FIELDS | {"model_type": text, "vocab_size": len(ids), "eos_token_id": ids["<|im_end|>"]}
+    own = {"qwen2": {}, "qwen3": {"head_dim": 8}, "qwen3_moe": {"head_dim": 8, **EXPERT_FIELDS}}[text]
     save_network(
         folder,
         "internvl",
         seed=seed,
         text_config=language | own | {"bos_token_id": None},
-        vision_config=TOWER | {"image_size": [SIDE, SIDE], "patch_size": [4, 4], "layer_scale_init_value": 1.0},
+        vision_config=TOWER_FIELDS
+        | {"image_size": [IMAGE_SIDE, IMAGE_SIDE], "patch_size": [4, 4], "layer_scale_init_value": 1.0},
         image_token_id=ids["<IMG_CONTEXT>"],
         image_seq_length=4,
         tie_word_embeddings=False,
     )
     colours = {"image_mean": IMAGE_MEAN, "image_std": IMAGE_STD, "resample": 3}
-    tiles = {"crop_to_patches": False, "max_patches": 4, "min_patches": 1, "size": {"height": SIDE, "width": SIDE}}
+    tiles = {
+        "crop_to_patches": False,
+        "max_patches": 4,
+        "min_patches": 1,
+        "size": {"height": IMAGE_SIDE, "width": IMAGE_SIDE},
+    }
     return save_processor(
         folder, "InternVL", colours | tiles, {"image_seq_length": 4}, kind="GotOcr2ImageProcessorFast"
     )
@@ -209,18 +229,18 @@ def save_smolvlm(folder: Path, *, seed: int = 0, kind: str = "smolvlm") -> Path:
     special = ["<|endoftext|>", "<|im_start|>", "<end_of_utterance>", "<fake_token_around_image>", "<image>"]
     special += ["<global-img>", *places]
     ids = save_tokenizer(folder, special, eos="<end_of_utterance>", bos="<|im_start|>", template=SMOLVLM_TEMPLATE)
-    text = LANGUAGE | {"model_type": "llama", "vocab_size": len(ids), "eos_token_id": ids["<end_of_utterance>"]}
+    text = LANGUAGE_FIELDS | {"model_type": "llama", "vocab_size": len(ids), "eos_token_id": ids["<end_of_utterance>"]}
     save_network(
         folder,
         kind,
         seed=seed,
         text_config=text | {"pad_token_id": 0},
-        vision_config={name: value for name, value in TOWER.items() if name != "model_type"},
+        vision_config={name: value for name, value in TOWER_FIELDS.items() if name != "model_type"},
         image_token_id=ids["<image>"],
         scale_factor=2,
         pad_token_id=0,
     )
-    longest = {"max_image_size": {"longest_edge": SIDE}, "size": {"longest_edge": 3 * SIDE}}
+    longest = {"max_image_size": {"longest_edge": IMAGE_SIDE}, "size": {"longest_edge": 3 * IMAGE_SIDE}}
     images = {"do_image_splitting": True, "resample": 1} | longest
     return save_processor(folder, {"smolvlm": "SmolVLM", "idefics3": "Idefics3"}[kind], images, {"image_seq_len": 4})
 
@@ -231,13 +251,18 @@ def save_gemma3(folder: Path, *, seed: int = 0, window: int = 8) -> Path:
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>", *marks.values()]
     ids = save_tokenizer(folder, special, eos="<eos>", bos="<bos>", template=GEMMA_TEMPLATE, **marks)
     ends = [ids["<eos>"], ids["<end_of_turn>"]]
-    text = LANGUAGE | {"num_hidden_layers": 3, "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": window}
+    text = LANGUAGE_FIELDS | {
+        "num_hidden_layers": 3,
+        "head_dim": 8,
+        "query_pre_attn_scalar": 8,
+        "sliding_window": window,
+    }
     save_network(
         folder,
         "gemma3",
         seed=seed,
         text_config=text | {"vocab_size": len(ids), "sliding_window_pattern": 3},
-        vision_config=TOWER | {"model_type": "siglip_vision_model", "vision_use_head": False},
+        vision_config=TOWER_FIELDS | {"model_type": "siglip_vision_model", "vision_use_head": False},
         mm_tokens_per_image=4,
         boi_token_index=ids["<start_of_image>"],
         eoi_token_index=ids["<end_of_image>"],
@@ -246,7 +271,7 @@ def save_gemma3(folder: Path, *, seed: int = 0, window: int = 8) -> Path:
         tie_word_embeddings=False,
     )
     write_json(folder / "generation_config.json", {"eos_token_id": ends, "bos_token_id": ids["<bos>"]})
-    images = {"image_seq_length": 4, "resample": 2, "size": {"height": SIDE, "width": SIDE}}
+    images = {"image_seq_length": 4, "resample": 2, "size": {"height": IMAGE_SIDE, "width": IMAGE_SIDE}}
     return save_processor(folder, "Gemma3", images, {"image_seq_length": 4})
 
 
@@ -277,9 +302,9 @@ def save_gemma4(folder: Path, *, seed: int = 0, kind: str = "E4B", window: int =
     ids = save_tokenizer(folder, special, eos="<eos>", bos="<bos>", template=GEMMA4_TEMPLATE, **marks)
     ends = [ids["<eos>"], ids["<turn|>"]]
     kinds = ["sliding_attention", "sliding_attention", "full_attention"]
-    text = LANGUAGE | {"num_hidden_layers": 6, "layer_types": kinds * 2, "head_dim": 8, "global_head_dim": 16}
+    text = LANGUAGE_FIELDS | {"num_hidden_layers": 6, "layer_types": kinds * 2, "head_dim": 8, "global_head_dim": 16}
     text |= {"sliding_window": window, "final_logit_softcapping": 30.0, "vocab_size": len(ids)}
-    tower = {name: size for name, size in TOWER.items() if name != "image_size"}
+    tower = {name: size for name, size in TOWER_FIELDS.items() if name != "image_size"}
     save_network(
         folder,
         "gemma4",
@@ -317,7 +342,12 @@ def save_glm4v(folder: Path, *, seed: int = 0, kind: str = "glm4v", text: str = 
     ids = save_tokenizer(folder, special, eos="<|endoftext|>", template=GLM_TEMPLATE)
     ends = [ids["<|endoftext|>"], ids["<|user|>"]]
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}
-    language = LANGUAGE | {"vocab_size": len(ids), "rope_parameters": rope, "num_attention_heads": 2, "head_dim": 16}
+    language = LANGUAGE_FIELDS | {
+        "vocab_size": len(ids),
+        "rope_parameters": rope,
+        "num_attention_heads": 2,
+        "head_dim": 16,
+    }
     experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
     mixed = experts if "moe" in text else {}
     save_network(
@@ -350,18 +380,19 @@ def save_paligemma(folder: Path, *, seed: int = 0, text: str = "gemma") -> Path:
         folder,
         "paligemma",
         seed=seed,
-        text_config=LANGUAGE | own | {"model_type": text, "vocab_size": len(ids) + 1200},
-        vision_config=TOWER | {"model_type": "siglip_vision_model", "vision_use_head": False, "projection_dim": 32},
+        text_config=LANGUAGE_FIELDS | own | {"model_type": text, "vocab_size": len(ids) + 1200},
+        vision_config=TOWER_FIELDS
+        | {"model_type": "siglip_vision_model", "vision_use_head": False, "projection_dim": 32},
         image_token_index=ids["<image>"],
         projection_dim=32,
         hidden_size=32,
         tie_word_embeddings=False,
     )
-    images = {"image_seq_length": 16, "resample": 3, "size": {"height": SIDE, "width": SIDE}}
+    images = {"image_seq_length": 16, "resample": 3, "size": {"height": IMAGE_SIDE, "width": IMAGE_SIDE}}
     return save_processor(folder, "PaliGemma", images, None, kind="SiglipImageProcessor")
 
 
-FUYU_WORDS = ("|SPEAKER|", "|NEWLINE|", "|ENDOFTEXT|", "<0x04>", "\n", "▁", "▁Yes", "▁No")
+FUYU_TOKENS = ("|SPEAKER|", "|NEWLINE|", "|ENDOFTEXT|", "<0x04>", "\n", "▁", "▁Yes", "▁No")
 """Entries of Fuyu's vocabulary, including the image tokens, which are not special tokens."""
 
 
@@ -371,14 +402,18 @@ def save_fuyu(folder: Path, *, seed: int = 0) -> Path:
     It reads images as rows of 4 x 4 pixel patches within 32 x 24 pixels, and its tokenizer writes a word marker before
     each text.
     """
-    words = ["<unk>", "<s>", "</s>", *FUYU_WORDS, *(chr(code) for code in range(33, 127))]
+    words = ["<unk>", "<s>", "</s>", *FUYU_TOKENS, *(chr(code) for code in range(33, 127))]
     tokenizer = Tokenizer(models.Unigram([(word, -float(len(word) == 1)) for word in words], unk_id=0))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse()])
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
     ).save_pretrained(folder)
-    text = {name: size for name, size in LANGUAGE.items() if name not in ("num_key_value_heads", "tie_word_embeddings")}
+    text = {
+        name: size
+        for name, size in LANGUAGE_FIELDS.items()
+        if name not in ("num_key_value_heads", "tie_word_embeddings")
+    }
     save_network(
         folder,
         "fuyu",

@@ -21,19 +21,19 @@ from tests.operators import tiny
 from tests.operators.tiny.rewards import enlarge_weights, make_clip_tokenizer
 from tests.operators.tiny.vqa_models import WORDPIECES, save_bert_tokenizer
 
-SHORTEST, LONGEST = 128, 160
+SHORTEST_SIDE, LONGEST_SIDE = 128, 160
 """Limits, in pixels, of the shorter and the longer side of the image that the detector reads."""
-PAGE = 128
+PAGE_SIDE = 128
 """Side in pixels of the image that the OCR model reads."""
-GOT_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<img>", "</img>", "<imgpad>")
-GOT_VOCABULARY = {token: index for index, token in enumerate([*GOT_SPECIAL, *tiny.BYTES])}
+GOT_SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<img>", "</img>", "<imgpad>")
+GOT_VOCABULARY = {token: index for index, token in enumerate([*GOT_SPECIAL_TOKENS, *tiny.BYTE_TOKENS])}
 
 
 def save_grounding_dino(folder: Path, *, seed: int = 0) -> Path:
     """Save a Grounding DINO with a Swin and a BERT."""
     torch.manual_seed(seed)
     swin = SwinConfig(
-        image_size=SHORTEST, patch_size=4, embed_dim=8, depths=[1, 1, 1, 1], num_heads=[1, 1, 2, 2], window_size=2,
+        image_size=SHORTEST_SIDE, patch_size=4, embed_dim=8, depths=[1, 1, 1, 1], num_heads=[1, 1, 2, 2], window_size=2,
         out_indices=[2, 3, 4],
     )  # fmt: skip
     bert = BertConfig(
@@ -48,7 +48,7 @@ def save_grounding_dino(folder: Path, *, seed: int = 0) -> Path:
     network = GroundingDinoForObjectDetection(config)
     enlarge_weights(network, seed=seed, deviation=0.3)
     network.save_pretrained(folder)
-    size = {"shortest_edge": SHORTEST, "longest_edge": LONGEST}
+    size = {"shortest_edge": SHORTEST_SIDE, "longest_edge": LONGEST_SIDE}
     GroundingDinoImageProcessorPil(size=size).save_pretrained(folder)
     save_bert_tokenizer(folder)
     return folder
@@ -70,7 +70,7 @@ def save_owlv2(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_got_ocr2(folder: Path, *, seed: int = 0) -> Path:
-    """Save a GOT-OCR 2.0 with a byte tokenizer; an image of 128 pixels is four tokens."""
+    """Save a tiny GOT-OCR 2.0 with a byte tokenizer; an image of 128 x 128 pixels takes four tokens."""
     torch.manual_seed(seed)
     text = {
         "model_type": "qwen2", "vocab_size": len(GOT_VOCABULARY), "hidden_size": 32, "intermediate_size": 48,
@@ -79,7 +79,8 @@ def save_got_ocr2(folder: Path, *, seed: int = 0) -> Path:
     }  # fmt: skip
     vision = {
         "hidden_size": 32, "output_channels": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "mlp_dim": 48,
-        "image_size": PAGE, "patch_size": 16, "window_size": 4, "global_attn_indexes": [1], "initializer_range": 0.2,
+        "image_size": PAGE_SIDE, "patch_size": 16, "window_size": 4, "global_attn_indexes": [1],
+        "initializer_range": 0.2,
     }  # fmt: skip
     config = GotOcr2Config(
         text_config=text, vision_config=vision, image_token_index=GOT_VOCABULARY["<imgpad>"], image_seq_length=4
@@ -87,7 +88,7 @@ def save_got_ocr2(folder: Path, *, seed: int = 0) -> Path:
     network = GotOcr2ForConditionalGeneration(config)
     enlarge_weights(network, seed=seed, deviation=0.2)
     network.save_pretrained(folder)
-    GotOcr2ImageProcessorPil(size={"height": PAGE, "width": PAGE}).save_pretrained(folder)
+    GotOcr2ImageProcessorPil(size={"height": PAGE_SIDE, "width": PAGE_SIDE}).save_pretrained(folder)
     end = {"pad_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
-    tiny.make_byte_tokenizer(GOT_VOCABULARY, GOT_SPECIAL, **end).save_pretrained(folder)
+    tiny.make_byte_tokenizer(GOT_VOCABULARY, GOT_SPECIAL_TOKENS, **end).save_pretrained(folder)
     return folder

@@ -52,4 +52,4 @@ KINDS: Mapping[str, Kind] = {
     "sentences": Kind("sentences", tiny.save_sentence_encoder),
     **merge_test_data("kinds", "KINDS"),
 }
-"""Kinds of networks by name; the kinds from plugins come last."""
+"""Kinds of networks that have a tiny checkpoint, keyed by name; the kinds from plugins come last."""

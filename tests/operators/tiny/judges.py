@@ -15,14 +15,14 @@ from transformers import (
 
 from tests.operators import tiny
 
-SPECIAL = ("<pad>", "<unk>", "<|im_start|>", "<|im_end|>")
-TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}<|im_start|>"
-SPACE = "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"
-"""The space in a byte-level tokenizer's vocabulary."""
+SPECIAL_TOKENS = ("<pad>", "<unk>", "<|im_start|>", "<|im_end|>")
+CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}<|im_start|>"
+SPACE_CHARACTER = "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"
+"""The character that stands for a space in a byte-level tokenizer's vocabulary."""
 RATED = {"rating": 7, "semantic_consistency": 8, "naturalness": 9, "artifacts": 6}
 """Ratings that the judge with vision returns."""
 FOLLOWING = (
-    ("<|im_start|>", "a"), ("a", "<|im_end|>"), (SPACE, "7"), ("7", ","), ('"', "o"), ("o", "k"), ("k", '"'),
+    ("<|im_start|>", "a"), ("a", "<|im_end|>"), (SPACE_CHARACTER, "7"), ("7", ","), ('"', "o"), ("o", "k"), ("k", '"'),
     ("}", "<|im_end|>"),
 )  # fmt: skip
 """Tokens of the text-only judge, each with the token that follows it.
@@ -33,10 +33,10 @@ The judge replies `a`; under a schema that requires numbers and strings, it writ
 
 def save_tokenizer(folder: Path, *replies: str) -> Mapping[str, int]:
     """Save a tokenizer of single bytes and whole replies; return its vocabulary."""
-    vocabulary = {token: index for index, token in enumerate([*SPECIAL, *tiny.BYTES, *replies])}
+    vocabulary = {token: index for index, token in enumerate([*SPECIAL_TOKENS, *tiny.BYTE_TOKENS, *replies])}
     names = {"pad_token": "<pad>", "unk_token": "<unk>", "eos_token": "<|im_end|>", "sep_token": "<|im_end|>"}
-    fast = tiny.make_byte_tokenizer(vocabulary, SPECIAL, bos_token="<|im_start|>", **names)
-    fast.chat_template = TEMPLATE
+    fast = tiny.make_byte_tokenizer(vocabulary, SPECIAL_TOKENS, bos_token="<|im_start|>", **names)
+    fast.chat_template = CHAT_TEMPLATE
     fast.save_pretrained(folder)
     return vocabulary
 
@@ -64,13 +64,13 @@ def save_judge(folder: Path) -> Path:
 @torch.no_grad()
 def save_seeing_judge(folder: Path, ratings: Mapping[str, float] = RATED) -> Path:
     """Save a BLIP that replies with these ratings to every image."""
-    whole = json.dumps({**ratings, "rationale": "<b>plausible</b>"}).replace(" ", SPACE)
+    whole = json.dumps({**ratings, "rationale": "<b>plausible</b>"}).replace(" ", SPACE_CHARACTER)
     vocabulary = save_tokenizer(folder, whole)
     width = len(vocabulary) + len(vocabulary) % 2
     size = {"hidden_size": width, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     ends = {"bos_token_id": 2, "sep_token_id": 3, "pad_token_id": 0, "eos_token_id": 1}
     text = {**size, **ends, "vocab_size": len(vocabulary), "encoder_hidden_size": width, "projection_dim": 8}
-    vision = {**size, "image_size": tiny.SIDE, "patch_size": 16}
+    vision = {**size, "image_size": tiny.IMAGE_SIDE, "patch_size": 16}
     model = BlipForConditionalGeneration(BlipConfig(text_config=text, vision_config=vision, projection_dim=8))
     bert, head = model.text_decoder.bert, model.text_decoder.cls.predictions
     for layer in bert.encoder.layer:
@@ -84,5 +84,5 @@ def save_seeing_judge(folder: Path, ratings: Mapping[str, float] = RATED) -> Pat
     for before, after in (("<|im_start|>", whole), (whole, "<|im_end|>")):
         head.transform.dense.weight[vocabulary[after], vocabulary[before]] = 1
     model.save_pretrained(folder)
-    BlipImageProcessor(size={"height": tiny.SIDE, "width": tiny.SIDE}).save_pretrained(folder)
+    BlipImageProcessor(size={"height": tiny.IMAGE_SIDE, "width": tiny.IMAGE_SIDE}).save_pretrained(folder)
     return folder

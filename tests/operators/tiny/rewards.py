@@ -45,13 +45,13 @@ from plumbline.operators.models.networks.clip import PyramidClip, convert_open_c
 from plumbline.operators.models.processing import make_clip_processor
 from tests.operators import tiny
 
-SIZE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+SIZE_FIELDS = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 SENTENCES = (
     "a red circle , two blue stars left of a green square",
     "the red star is above three blue squares , left of a circle and a photo",
 )
-SIGLIP_CONTEXT = 16
-CLIP_CONTEXT = 24
+SIGLIP_CONTEXT_TOKENS = 16
+CLIP_CONTEXT_TOKENS = 24
 
 
 def enlarge_weights(network: nn.Module, *, seed: int = 0, deviation: float = 0.25) -> None:
@@ -68,19 +68,19 @@ def make_clip_tokenizer() -> CLIPTokenizer:
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     entries = [*letters, *(letter + "</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
     vocabulary = {entry: index for index, entry in enumerate(entries)}
-    return CLIPTokenizer(vocab=vocabulary, merges=[], model_max_length=CLIP_CONTEXT)
+    return CLIPTokenizer(vocab=vocabulary, merges=[], model_max_length=CLIP_CONTEXT_TOKENS)
 
 
 def save_pickscore(folder: Path, *, seed: int = 0) -> Path:
     """Save a CLIP as PickScore was released: with GELU, and with the wrong end-of-text token in its config."""
     text = {
-        **SIZE,
+        **SIZE_FIELDS,
         "vocab_size": len(make_clip_tokenizer()),
-        "max_position_embeddings": CLIP_CONTEXT,
+        "max_position_embeddings": CLIP_CONTEXT_TOKENS,
         "hidden_act": "gelu",
     }
     ends = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
-    vision = {**SIZE, "image_size": tiny.SIDE, "patch_size": 8, "hidden_act": "gelu"}
+    vision = {**SIZE_FIELDS, "image_size": tiny.IMAGE_SIDE, "patch_size": 8, "hidden_act": "gelu"}
     network = CLIPModel(CLIPConfig(text_config=text | ends, vision_config=vision, projection_dim=24))
     enlarge_weights(network, seed=seed)
     network.save_pretrained(folder)
@@ -121,7 +121,7 @@ class _Visual(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(3, width, patch, patch, bias=False)
         self.class_embedding = nn.Parameter(torch.randn(width))
-        self.positional_embedding = nn.Parameter(torch.randn((tiny.SIDE // patch) ** 2 + 1, width))
+        self.positional_embedding = nn.Parameter(torch.randn((tiny.IMAGE_SIDE // patch) ** 2 + 1, width))
         self.ln_pre, self.ln_post = nn.LayerNorm(width), nn.LayerNorm(width)
         self.transformer = _Transformer(width, heads, activation)
         self.proj = nn.Parameter(torch.randn(width, 24))
@@ -149,7 +149,7 @@ class OpenClip(nn.Module):
         activation, entries = QuickGelu() if quick else nn.GELU(), len(make_clip_tokenizer())
         self.visual = _Visual(32, 2, 8, activation)
         self.token_embedding = nn.Embedding(entries, 24)
-        self.positional_embedding = nn.Parameter(torch.randn(CLIP_CONTEXT, 24))
+        self.positional_embedding = nn.Parameter(torch.randn(CLIP_CONTEXT_TOKENS, 24))
         self.transformer = _Transformer(24, 2, activation)
         self.ln_final = nn.LayerNorm(24)
         self.text_projection = nn.Parameter(torch.randn(24, 24))
@@ -166,10 +166,10 @@ class OpenClip(nn.Module):
 
 
 def make_open_clip_fields(*, quick: bool) -> dict[str, Any]:
-    """Return an open_clip_config.json; as in the releases, `quick_gelu` is only included if it is true."""
-    vision = {"image_size": tiny.SIDE, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8}
+    """Return the content of an open_clip_config.json; as in the releases, it has `quick_gelu` only if that is true."""
+    vision = {"image_size": tiny.IMAGE_SIDE, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8}
     text = {
-        "context_length": CLIP_CONTEXT,
+        "context_length": CLIP_CONTEXT_TOKENS,
         "vocab_size": len(make_clip_tokenizer()),
         "width": 24,
         "heads": 2,
@@ -238,7 +238,7 @@ class PyramidClipRelease(OpenClip):
 
     def encode_text(self, ids: torch.Tensor) -> torch.Tensor:
         """Embed texts, padded with 0 to the whole context, by the maximum of each dimension."""
-        mask = torch.full((CLIP_CONTEXT, CLIP_CONTEXT), float("-inf")).triu(1)
+        mask = torch.full((CLIP_CONTEXT_TOKENS, CLIP_CONTEXT_TOKENS), float("-inf")).triu(1)
         states = self.ln_final(self.transformer(self.token_embedding(ids) + self.positional_embedding, mask))
         embedded: torch.Tensor = states.max(dim=1)[0] @ self.text_projection
         return embedded
@@ -268,7 +268,7 @@ def save_pyramid_clip(folder: Path, *, seed: int = 0) -> Path:
     network.load_state_dict(convert_pyramid_clip_weights(make_pyramid_clip(seed=seed).state_dict()))
     network.save_pretrained(folder)
     make_clip_tokenizer().save_pretrained(folder)
-    make_clip_processor(tiny.SIDE).save_pretrained(folder)
+    make_clip_processor(tiny.IMAGE_SIDE).save_pretrained(folder)
     return folder
 
 
@@ -297,7 +297,7 @@ def save_siglip(folder: Path, *, seed: int = 0) -> Path:
     )
     (folder / "spiece.model").write_bytes(pieces.getvalue())
     tokenizer = SiglipTokenizer(
-        str(folder / "spiece.model"), model_max_length=SIGLIP_CONTEXT, model_input_names=["input_ids"]
+        str(folder / "spiece.model"), model_max_length=SIGLIP_CONTEXT_TOKENS, model_input_names=["input_ids"]
     )
     _save_siglip_network(folder, len(tokenizer), eos=1, seed=seed)
     tokenizer.save_pretrained(folder)
@@ -313,16 +313,16 @@ def save_siglip2(folder: Path, *, seed: int = 0) -> Path:
 
 
 def _save_siglip_network(folder: Path, entries: int, *, eos: int, seed: int) -> None:
-    vision = {**SIZE, "image_size": tiny.SIDE, "patch_size": 8}
+    vision = {**SIZE_FIELDS, "image_size": tiny.IMAGE_SIDE, "patch_size": 8}
     network = SiglipModel(SiglipConfig(text_config=_make_siglip_text(entries, eos), vision_config=vision))
     _save_logits(network, folder, seed=seed)
-    SiglipImageProcessor(size={"height": tiny.SIDE, "width": tiny.SIDE}).save_pretrained(folder)
+    SiglipImageProcessor(size={"height": tiny.IMAGE_SIDE, "width": tiny.IMAGE_SIDE}).save_pretrained(folder)
 
 
 def save_siglip2_naflex(folder: Path, *, seed: int = 0) -> Path:
     """Save a SigLIP 2 that keeps an image's aspect ratio, and reads it as up to 16 patches."""
     tokenizer = _make_gemma_tokenizer()
-    vision = {**SIZE, "num_patches": 16, "patch_size": 8}
+    vision = {**SIZE_FIELDS, "num_patches": 16, "patch_size": 8}
     network = Siglip2Model(Siglip2Config(text_config=_make_siglip_text(len(tokenizer), 1), vision_config=vision))
     _save_logits(network, folder, seed=seed)
     tokenizer.save_pretrained(folder)
@@ -331,7 +331,7 @@ def save_siglip2_naflex(folder: Path, *, seed: int = 0) -> Path:
 
 
 def _make_siglip_text(entries: int, eos: int) -> dict[str, Any]:
-    size = {**SIZE, "vocab_size": entries, "max_position_embeddings": SIGLIP_CONTEXT}
+    size = {**SIZE_FIELDS, "vocab_size": entries, "max_position_embeddings": SIGLIP_CONTEXT_TOKENS}
     return {**size, "projection_size": 32, "eos_token_id": eos, "bos_token_id": None, "pad_token_id": 0}
 
 
@@ -354,7 +354,7 @@ def _make_gemma_tokenizer() -> GemmaTokenizer:
         add_bos_token=False,
         add_eos_token=True,
         padding_side="right",
-        model_max_length=SIGLIP_CONTEXT,
+        model_max_length=SIGLIP_CONTEXT_TOKENS,
         model_input_names=["input_ids"],
     )
 
@@ -362,7 +362,7 @@ def _make_gemma_tokenizer() -> GemmaTokenizer:
 def save_align(folder: Path, *, seed: int = 0) -> Path:
     """Save an ALIGN with a small EfficientNet and a BERT of the same width."""
     vision = {
-        "image_size": tiny.SIDE,
+        "image_size": tiny.IMAGE_SIDE,
         "width_coefficient": 1.0,
         "depth_coefficient": 1.0,
         "hidden_dim": 32,
@@ -377,7 +377,7 @@ def save_align(folder: Path, *, seed: int = 0) -> Path:
     enlarge_weights(network, seed=seed)
     network.save_pretrained(folder)
     tiny.save_tokenizer(folder, template="<s> $A </s>", pair="<s> $A </s> $B:1 </s>:1")
-    size = {"height": tiny.SIDE, "width": tiny.SIDE}
+    size = {"height": tiny.IMAGE_SIDE, "width": tiny.IMAGE_SIDE}
     EfficientNetImageProcessor(
         size={"height": 40, "width": 40}, crop_size=size, do_center_crop=True, rescale_offset=True, include_top=False
     ).save_pretrained(folder)
@@ -399,12 +399,12 @@ def make_bert_tokenizer() -> BertTokenizer:
     return tokenizer
 
 
-def save_blip_itm(folder: Path, *, seed: int = 0, side: int = tiny.SIDE) -> Path:
+def save_blip_itm(folder: Path, *, seed: int = 0, side: int = tiny.IMAGE_SIDE) -> Path:
     """Save a BLIP that was trained for image-text matching."""
     tokenizer = make_bert_tokenizer()
-    text = {**SIZE, "vocab_size": len(tokenizer), "max_position_embeddings": 64, "encoder_hidden_size": 32}
+    text = {**SIZE_FIELDS, "vocab_size": len(tokenizer), "max_position_embeddings": 64, "encoder_hidden_size": 32}
     ends = {"bos_token_id": len(tokenizer) - 2, "eos_token_id": 3, "sep_token_id": 3, "pad_token_id": 0}
-    vision = {**SIZE, "image_size": side, "patch_size": 8}
+    vision = {**SIZE_FIELDS, "image_size": side, "patch_size": 8}
     config = BlipConfig(text_config=text | ends, vision_config=vision, projection_dim=24, image_text_hidden_size=24)
     network = BlipForImageTextRetrieval(config)
     enlarge_weights(network, seed=seed)
@@ -417,9 +417,9 @@ def save_blip_itm(folder: Path, *, seed: int = 0, side: int = tiny.SIDE) -> Path
 def save_blip2_itm(folder: Path, *, seed: int = 0) -> Path:
     """Save a BLIP-2 that was trained for image-text matching, with a Q-Former of four queries."""
     tokenizer = make_bert_tokenizer()
-    text = {**SIZE, "vocab_size": len(tokenizer), "max_position_embeddings": 64, "encoder_hidden_size": 32}
+    text = {**SIZE_FIELDS, "vocab_size": len(tokenizer), "max_position_embeddings": 64, "encoder_hidden_size": 32}
     config = Blip2Config(
-        vision_config={**SIZE, "image_size": tiny.SIDE, "patch_size": 8},
+        vision_config={**SIZE_FIELDS, "image_size": tiny.IMAGE_SIDE, "patch_size": 8},
         qformer_config={**text, "pad_token_id": 0, "use_qformer_text_input": True, "cross_attention_frequency": 2},
         num_query_tokens=4,
         image_text_hidden_size=24,
@@ -430,19 +430,19 @@ def save_blip2_itm(folder: Path, *, seed: int = 0) -> Path:
         network.query_tokens.copy_(torch.randn(network.query_tokens.shape, generator=torch.Generator().manual_seed(1)))
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    BlipImageProcessorPil(size={"height": tiny.SIDE, "width": tiny.SIDE}).save_pretrained(folder)
+    BlipImageProcessorPil(size={"height": tiny.IMAGE_SIDE, "width": tiny.IMAGE_SIDE}).save_pretrained(folder)
     return folder
 
 
 def save_dino(folder: Path, *, seed: int = 0, second: bool = False) -> Path:
     """Save a DINO or, if `second`, a DINOv2 with positions for larger images; neither has a tokenizer or a pooler."""
-    vision = {**SIZE, "patch_size": 8}
+    vision = {**SIZE_FIELDS, "patch_size": 8}
     if second:
-        network: Any = Dinov2Model(Dinov2Config(**vision, mlp_ratio=2, image_size=2 * tiny.SIDE))
-        size = {"size": {"shortest_edge": 256}, "crop_size": {"height": tiny.SIDE, "width": tiny.SIDE}}
+        network: Any = Dinov2Model(Dinov2Config(**vision, mlp_ratio=2, image_size=2 * tiny.IMAGE_SIDE))
+        size = {"size": {"shortest_edge": 256}, "crop_size": {"height": tiny.IMAGE_SIDE, "width": tiny.IMAGE_SIDE}}
     else:
-        network = ViTModel(ViTConfig(**vision, image_size=tiny.SIDE), add_pooling_layer=False)
-        size = {"size": {"height": tiny.SIDE, "width": tiny.SIDE}}
+        network = ViTModel(ViTConfig(**vision, image_size=tiny.IMAGE_SIDE), add_pooling_layer=False)
+        size = {"size": {"height": tiny.IMAGE_SIDE, "width": tiny.IMAGE_SIDE}}
     enlarge_weights(network, seed=seed)
     network.save_pretrained(folder)
     kind = "BitImageProcessor" if second else "ViTImageProcessor"

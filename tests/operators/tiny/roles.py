@@ -26,7 +26,7 @@ ROLES: Mapping[str, Kind] = {
     "reader": Kind("got_ocr2", detectors.save_got_ocr2),
     **merge_test_data("kinds", "ROLES"),
 }
-"""Kinds of networks, keyed by the role's name in conf/models/released.yaml."""
+"""Kinds of networks of the tiny checkpoints, keyed by the role's name in conf/models/released.yaml."""
 
 
 def save_tiny_models(folder: Path) -> list[str]:

@@ -19,8 +19,8 @@ from transformers import (
 
 from tests.operators.tiny import (
     IMAGE_MEAN,
+    IMAGE_SIDE,
     IMAGE_STD,
-    SIDE,
     T5_FIELDS,
     TEXT_FIELDS,
     VISION_FIELDS,
@@ -28,22 +28,22 @@ from tests.operators.tiny import (
     write_json,
 )
 
-QUERIES = 4
+N_QUERIES = 4
 """Number of image tokens that a Q-Former produces; 32 in the releases."""
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-SIGNS = '?.!,:"()*#;~'
+PUNCTUATION = '?.!,:"()*#;~'
 WORDPIECES = {
     piece: index
     for index, piece in enumerate(
-        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS), *SIGNS,
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS), *PUNCTUATION,
          *"0123456789", "yes", "no", "red", "blue", "star", "circle", "the"]
     )
 }  # fmt: skip
 """Vocabulary of an uncased BERT that can spell any word."""
-START, QUESTION = len(WORDPIECES), len(WORDPIECES) + 1
+START_TOKEN, QUESTION_TOKEN = len(WORDPIECES), len(WORDPIECES) + 1
 """Ids of [DEC] and [ENC], which are in BLIP's embedding but not in the tokenizer of its release."""
 T5_PIECES = ("<pad>", "</s>", "<unk>")
-T5_LETTERS = f"▁{LETTERS}{LETTERS.upper()}{SIGNS}0123456789"
+T5_LETTERS = f"▁{LETTERS}{LETTERS.upper()}{PUNCTUATION}0123456789"
 T5_WORDS = ("yes", "no", "Yes", "No", "red", "circle", "the", "star")
 T5_VOCABULARY = [
     *((piece, 0.0) for piece in T5_PIECES),
@@ -51,7 +51,7 @@ T5_VOCABULARY = [
     *((f"▁{word}", -8.0) for word in T5_WORDS),
 ]
 IMAGE_TOKEN = "<image>"
-ROWS = len(T5_VOCABULARY) + 8
+EMBEDDING_ROWS = len(T5_VOCABULARY) + 8
 """Number of rows in FlanT5's embedding, which has more rows than its tokenizer has entries."""
 WEIGHT = 0.4
 """Standard deviation of the random weights, large enough that scores differ between inputs."""
@@ -76,7 +76,7 @@ def save_instructblip(folder: Path, *, seed: int = 0) -> Path:
 def save_blip_vqa(folder: Path, *, seed: int = 0) -> Path:
     """Save a BLIP for question answering."""
     torch.manual_seed(seed)
-    marks = {"bos_token_id": START, "sep_token_id": WORDPIECES["[SEP]"], "pad_token_id": WORDPIECES["[PAD]"]}
+    marks = {"bos_token_id": START_TOKEN, "sep_token_id": WORDPIECES["[SEP]"], "pad_token_id": WORDPIECES["[PAD]"]}
     sizes = {"vocab_size": len(WORDPIECES) + 2, "max_position_embeddings": 256, "encoder_hidden_size": 32}
     model = BlipForQuestionAnswering(
         BlipConfig(text_config=TEXT_FIELDS | marks | sizes, vision_config=VISION_FIELDS, projection_dim=16)
@@ -119,7 +119,7 @@ def enlarge_weights(model: nn.Module) -> None:
 
 def _make_fields(vision: str) -> dict[str, Any]:
     """Return the config of a Q-Former between a vision tower and a FlanT5 with the exact GELU, as released."""
-    language = T5_FIELDS | {"model_type": "t5", "vocab_size": ROWS, "dense_act_fn": "gelu"}
+    language = T5_FIELDS | {"model_type": "t5", "vocab_size": EMBEDDING_ROWS, "dense_act_fn": "gelu"}
     qformer = TEXT_FIELDS | {
         "vocab_size": len(WORDPIECES),
         "max_position_embeddings": 96,
@@ -131,19 +131,19 @@ def _make_fields(vision: str) -> dict[str, Any]:
         "vision_config": tower,
         "qformer_config": qformer,
         "text_config": language,
-        "num_query_tokens": QUERIES,
+        "num_query_tokens": N_QUERIES,
         "image_token_index": len(T5_VOCABULARY),
     }
 
 
 def _save(model: Any, folder: Path, processor: str) -> Path:
     enlarge_weights(model)
-    model.language_model.lm_head.weight = nn.Parameter(torch.randn(ROWS, T5_FIELDS["d_model"]) * WEIGHT)
+    model.language_model.lm_head.weight = nn.Parameter(torch.randn(EMBEDDING_ROWS, T5_FIELDS["d_model"]) * WEIGHT)
     model.save_pretrained(folder)
     _write_released_config(folder, model)
     save_t5_tokenizer(folder)
     _save_preprocessor(folder, processor)
-    write_json(folder / "processor_config.json", {"num_query_tokens": QUERIES, "processor_class": processor})
+    write_json(folder / "processor_config.json", {"num_query_tokens": N_QUERIES, "processor_class": processor})
     return folder
 
 
@@ -157,7 +157,7 @@ def _save_preprocessor(folder: Path, processor: str) -> None:
     fields = {
         "image_processor_type": "BlipImageProcessor",
         "processor_class": processor,
-        "size": {"height": SIDE, "width": SIDE},
+        "size": {"height": IMAGE_SIDE, "width": IMAGE_SIDE},
         "resample": 3,
         "image_mean": IMAGE_MEAN,
         "image_std": IMAGE_STD,

@@ -101,7 +101,7 @@ def read_shard_rows(output: str | Path, ended: IngestResult) -> list[dict[str, A
 
 
 def read_files(output: str | Path) -> dict[str, bytes]:
-    """Return every file that a reader of the output sees, with its bytes."""
+    """Return the bytes of every file that a reader of the output sees, keyed by path."""
     fs = open_filesystem(str(output))
     root = fs._strip_protocol(str(output))
     files = [path for path in fs.find(root) if "/." not in path.removeprefix(root)]
@@ -314,7 +314,7 @@ def test_a_repeated_field_is_refused_and_not_overwritten(tmp_path: Path) -> None
     )
     ended = run_ingest(tmp_path / "out", table=str(tmp_path / "t.jsonl"))
     assert list_rejections(tmp_path / "out") == [(1, "unreadable_json"), (2, "unreadable_json")] and ended.rows == 1
-    assert "the field 'prompt' twice" in ended.rejected[0].message
+    assert "the field 'prompt' occurs twice" in ended.rejected[0].message
 
 
 @pytest.mark.parametrize(
@@ -558,7 +558,7 @@ def test_a_file_that_is_not_a_tar_is_reported_as_damaged(tmp_path: Path) -> None
 
 
 def stop_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `count` commits succeed, then fail as if the disk were full."""
+    """Make every commit of a shard after the first `count` fail, as if the disk were full."""
     real, left = ingest_shards.commit_file, [count]
 
     def commit(*arguments: Any, **options: Any) -> bool:
@@ -786,7 +786,7 @@ def test_ingests_that_end_at_the_same_time_keep_each_others_records(
     real = Records.publish
 
     def publish(records: Records, *arguments: Any) -> list[str]:
-        """Let another ingest finish, then publish: this ingest has read the records, but not yet written them."""
+        """Let another ingest finish before this ingest, which has already read the records, writes the records."""
         monkeypatch.setattr(Records, "publish", real)
         run_ingest(tmp_path / "out", table=str(tables[1]))
         return real(records, *arguments)

@@ -20,9 +20,9 @@ from plumbline.pipelines.base.filesystems import disk
 from plumbline.pipelines.ingest.ingest import IngestResult, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from tests.damage import FOREIGN_BYTES, Edit, apply_edits, bounded, draw_edits
-from tests.histories.damage import ROT, damage_file
+from tests.histories.damage import ROT_WAYS, damage_file
 
-ROWS = 12
+N_ROWS = 12
 text_edits = draw_edits(st.sampled_from(FOREIGN_BYTES))
 byte_edits = draw_edits(st.binary(max_size=600), longest=600)
 """Random edits; most of them change the length of a file, which misaligns the blocks of a tar."""
@@ -56,20 +56,20 @@ def skip_disk_flushes() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("images")
-    for number in range(ROWS):
+    for number in range(N_ROWS):
         (folder / f"{number}.png").write_bytes(b"png %d" % number)
     return folder
 
 
 def make_delimited(mark: str) -> bytes:
-    rows = [[f"{n}.png", f"a cat number {n}", str(n)] for n in range(ROWS)]
+    rows = [[f"{n}.png", f"a cat number {n}", str(n)] for n in range(N_ROWS)]
     return "".join(mark.join(row) + "\n" for row in [["file", "prompt", "seed"], *rows]).encode()
 
 
 def make_json_lines() -> bytes:
     rows = [
         {"file": f"{n}.png", "prompt": f"a cat {n}", "prompt_id": n, "tags": ["a"], "deep": {"n": n / 2}}
-        for n in range(ROWS)
+        for n in range(N_ROWS)
     ]
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
@@ -110,17 +110,20 @@ def test_each_stray_quote_in_a_csv_costs_at_most_a_row(images: Path) -> None:
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "t.csv").write_bytes(header + b"\n" + content)
             ended = run_ingest(Path(folder), table=f"{folder}/t.csv", images=str(images))
-        assert ended is not None and ended.rows >= ROWS - len(quotes)
-        assert ended.rows + len(ended.rejected) >= ROWS
+        assert ended is not None and ended.rows >= N_ROWS - len(quotes)
+        assert ended.rows + len(ended.rejected) >= N_ROWS
 
     check()
 
 
 def make_tar(format: int) -> bytes:
-    """Return a tar of samples (image, JSON and text) whose sizes are close to multiples of a tar's block size."""
+    """Return a tar, in this format of `tarfile`, of samples, each with an image, a JSON file and a text.
+
+    The images have 1, 511, 512 or 700 bytes; a tar's block has 512.
+    """
     stream, sizes = io.BytesIO(), random.Random(0)
     with tarfile.open(fileobj=stream, mode="w", format=format) as archive:
-        for number in range(ROWS):
+        for number in range(N_ROWS):
             for kind, content in (
                 ("png", b"\x89" * sizes.choice([1, 511, 512, 700])),
                 ("json", b'{"seed": 7}'),
@@ -157,7 +160,7 @@ def test_every_sample_of_a_tar_is_written_or_counted_or_the_tar_is_reported(
         if ended is not None and ended.exit_code == 1:
             assert [Path(file).name for file in ended.damaged] == ["t.tar"]
         elif ended is not None:
-            assert ended.rows + len(ended.rejected) >= ROWS
+            assert ended.rows + len(ended.rejected) >= N_ROWS
 
     check()
 
@@ -214,7 +217,7 @@ def test_a_damaged_output_is_repaired_or_refused(file: str, changes: list[Edit])
                  "receipt": receipt, "record": record}  # fmt: skip
         files[file].write_bytes(apply_edits(files[file].read_bytes(), changes))
         ended = run_ingest(folder, tars=str(folder / "t.tar"))
-        assert ended is None or ended.rows + len(ended.rejected) == ROWS
+        assert ended is None or ended.rows + len(ended.rejected) == N_ROWS
 
 
 @bounded
@@ -231,7 +234,7 @@ def test_a_flipped_bit_in_an_ingests_records_changes_none_of_its_messages(file: 
         [record] = (folder / "out/.ingest/records").iterdir()
         files = {"receipt": receipt, "record": record, "manifest": folder / "out/manifest.json"}
         before = (folder / "out/manifest.json").read_bytes()
-        assert damage_file(files[file], chance.choice([*ROT, "truncate"]), chance)
+        assert damage_file(files[file], chance.choice([*ROT_WAYS, "truncate"]), chance)
         ended = run_ingest(folder, tars=str(folder / "t.tar"))
         if ended is None:
             assert file == "manifest"

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.ingest.image_folders import NUMBER_SUFFIX
+from plumbline.pipelines.ingest.image_folders import NUMBER_SUFFIX_PATTERN
 from plumbline.pipelines.ingest.ingest import IngestResult, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
@@ -26,7 +26,7 @@ def ingest_folder(folder: Path, **options: Any) -> IngestResult:
 
 
 def read_prompts_by_id(ended: IngestResult) -> dict[str, tuple[str, str]]:
-    """Return the generator and the prompt of each image id."""
+    """Return (generator, prompt) for each ingested image, keyed by image id."""
     rows = [row | {"generator": shard.generator} for shard in ended.shards
             for row in pq.read_table(f"{ended.url}/{shard.path}").to_pylist()]  # fmt: skip
     return {row["image_id"]: (row["generator"], row["prompt"]) for row in rows}
@@ -402,7 +402,7 @@ def test_a_table_without_images_is_not_used_for_all_images(tables: dict[str, str
 
 
 def list_skipped(ended: IngestResult) -> dict[str, str]:
-    """Return the reason for each image that was deliberately skipped."""
+    """Return why each skipped image was skipped, keyed by the image's path in the input folder."""
     return {image.file.removeprefix(f"{Path(ended.url).parent}/in/"): image.message for image in ended.skipped}
 
 
@@ -461,7 +461,9 @@ SKIPPED_FILES: dict[str, tuple[dict[str, str | bytes], dict[str, Any], dict[str,
 
 def test_a_name_of_a_million_separators_has_its_number_removed_in_linear_time() -> None:
     name = "a_2" + " _-" * 1_000_000
-    assert NUMBER_SUFFIX.sub("", name + "b") == name + "b" and NUMBER_SUFFIX.sub("", name + "(3)") == "a_2"
+    assert (
+        NUMBER_SUFFIX_PATTERN.sub("", name + "b") == name + "b" and NUMBER_SUFFIX_PATTERN.sub("", name + "(3)") == "a_2"
+    )
 
 
 @pytest.mark.parametrize("files, options, expected, left_out", SKIPPED_FILES.values(), ids=SKIPPED_FILES)

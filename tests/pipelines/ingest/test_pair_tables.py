@@ -13,7 +13,7 @@ from PIL import Image
 
 from tests.commands import printed, refusal
 
-SAMPLES = 9
+N_SAMPLES = 9
 Scores = Mapping[tuple[int, int, int], float]
 """Scores by (sample, caption, image)."""
 
@@ -23,7 +23,7 @@ def write_winoground_lines(folder: Path) -> str:
     rows = [
         {"id": n, "image_0": f"ex_{n}_img_0", "image_1": f"ex_{n}_img_1", "caption_0": f"{n} c0",
          "caption_1": f"{n} c1", "tag": "Noun", "secondary_tag": "", "num_main_preds": 1, "collapsed_tag": "Object"}
-        for n in range(SAMPLES)
+        for n in range(N_SAMPLES)
     ]  # fmt: skip
     (folder / "examples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return "examples.jsonl"
@@ -37,7 +37,7 @@ def write_winoground_sheet(folder: Path) -> str:
         writer.writerow(names)
         writer.writerows(
             (n, f"images/ex_{n}_img_0.png", f"images/ex_{n}_img_1.png", f"{n} c0", f"{n} c1", "Object")
-            for n in range(SAMPLES)
+            for n in range(N_SAMPLES)
         )
     return "metadata.csv"
 
@@ -47,7 +47,7 @@ def write_eqben_mini(folder: Path) -> str:
     rows = [
         {"image0": f"images/ex_{n}_img_0.png", "image1": f"images/ex_{n}_img_1.png", "caption0": f"{n} c0",
          "caption1": f"{n} c1"}
-        for n in range(SAMPLES)
+        for n in range(N_SAMPLES)
     ]  # fmt: skip
     (folder / "all_select.json").write_text(json.dumps(rows))
     return "all_select.json"
@@ -58,7 +58,7 @@ def write_eqben_labels(folder: Path) -> str:
     rows = [
         {"image": f"images/ex_{n}_img_{image}.png", "caption": f"{n} c{caption}",
          "private_info": {"dataset": "eqbensd", "sample_cnt": n, "name": f"c{caption}i{image}"}}
-        for n in range(SAMPLES) for caption in (0, 1) for image in (0, 1)
+        for n in range(N_SAMPLES) for caption in (0, 1) for image in (0, 1)
     ]  # fmt: skip
     order = np.random.default_rng(2).permutation(len(rows))
     (folder / "ann.json").write_text(json.dumps([rows[place] for place in order]))
@@ -73,9 +73,9 @@ def scores(tmp_path: Path) -> Scores:
     the scores, keyed by sample, caption and image.
     """
     random = np.random.default_rng(8)
-    drawn = {(n, c, i): int(random.integers(0, 3)) + (c == i) for n in range(SAMPLES) for c in (0, 1) for i in (0, 1)}
+    drawn = {(n, c, i): int(random.integers(0, 3)) + (c == i) for n in range(N_SAMPLES) for c in (0, 1) for i in (0, 1)}
     (tmp_path / "images").mkdir()
-    for n in range(SAMPLES):
+    for n in range(N_SAMPLES):
         for i in (0, 1):
             Image.new("RGB", (8 + n, 8 + i), (n * 9, i * 90, 7)).save(tmp_path / f"images/ex_{n}_img_{i}.png")
     by_size = {((8 + n, 8 + i), f"{n} c{c}"): float(score) for (n, c, i), score in drawn.items()}
@@ -86,7 +86,7 @@ def scores(tmp_path: Path) -> Scores:
 def compute_expected(scores: Scores) -> dict[str, float]:
     """Compute Winoground's three scores from their definitions (Thrush et al. 2022, section 4.1)."""
     right: dict[str, list[bool]] = {"text": [], "image": [], "group": []}
-    for n in range(SAMPLES):
+    for n in range(N_SAMPLES):
         text = all(scores[n, i, i] > scores[n, 1 - i, i] for i in (0, 1))
         image = all(scores[n, c, c] > scores[n, c, 1 - c] for c in (0, 1))
         for name, value in (("text", text), ("image", image), ("group", text and image)):
@@ -110,7 +110,7 @@ def test_a_released_file_of_pairs_is_ingested_scored_and_judged(
     table, data = tmp_path / write(tmp_path), f"{tmp_path}/data"
     printed("ingest", f"table={table}", f"images={tmp_path}/{images}", f"output={data}", "cluster.num_cpus=1")
     rows = pd.concat(pd.read_parquet(path) for path in Path(data).glob("*/*.parquet"))
-    assert len(rows) == 4 * SAMPLES == len(rows[["image_id", "prompt_id"]].drop_duplicates())
+    assert len(rows) == 4 * N_SAMPLES == len(rows[["image_id", "prompt_id"]].drop_duplicates())
     bench = [f"benchmark.prompts={data}/prompts.parquet", f"benchmark.images={data}", "benchmark.name=pairs"]
     own = [f"metric=[{tmp_path}/own.py:fit]", f"store={tmp_path}/store", "cluster=here"]
     judge = [f"protocol={protocol}", f"protocol.path={table}", "sampling.resamples=20"]
@@ -118,7 +118,7 @@ def test_a_released_file_of_pairs_is_ingested_scored_and_judged(
     printed("metaeval", *judge, "run=latest", f"store={tmp_path}/store", f"output={tmp_path}/out")
     found = pd.read_parquet(tmp_path / "out/judgements.parquet").query("metric == 'fit' and subset == 'overall'")
     assert found.set_index("statistic")["value"].to_dict() == pytest.approx(compute_expected(scores))
-    assert set(found["n"]) == {SAMPLES} and not found["n_unscored"].any()
+    assert set(found["n"]) == {N_SAMPLES} and not found["n_unscored"].any()
 
 
 def test_all_four_pairs_of_a_sample_are_scored_in_one_command(tmp_path: Path, scores: Scores) -> None:
@@ -151,4 +151,4 @@ def test_a_sample_without_a_caption_only_costs_itself(tmp_path: Path, scores: Sc
         "expected an object, found int; correct or remove it",
     ]
     taken = pd.concat(pd.read_parquet(path) for path in (tmp_path / "data").glob("*/*.parquet"))
-    assert len(taken) == 4 * (SAMPLES - 1) and not taken["image_id"].str.startswith("3_").any()
+    assert len(taken) == 4 * (N_SAMPLES - 1) and not taken["image_id"].str.startswith("3_").any()

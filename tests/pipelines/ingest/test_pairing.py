@@ -47,8 +47,8 @@ FILE_COLUMNS = ("file_name", "file", "image", "filename", "image_path", "path")
 PROMPTS = ("prompt", "text", "caption")
 GENERATOR_COLUMNS = ("generator", "model", "model_name")
 BYTES_COLUMNS = ("image", "jpg", "png", "webp")
-FOUND_LINE = re.compile(r"^(\d+) found = (\d+) ingested \+ (\d+) rejected \+ (\d+) skipped$", re.MULTILINE)
-PAIR_LINE = re.compile(r"^pair: (.*?) of (flux|sdxl|Flux\.1 dev|in|all): (.*)$", re.MULTILINE)
+FOUND_LINE_PATTERN = re.compile(r"^(\d+) found = (\d+) ingested \+ (\d+) rejected \+ (\d+) skipped$", re.MULTILINE)
+PAIR_LINE_PATTERN = re.compile(r"^pair: (.*?) of (flux|sdxl|Flux\.1 dev|in|all): (.*)$", re.MULTILINE)
 
 
 @cache
@@ -94,7 +94,10 @@ class RandomInput:
         return self.chance.choice(choices)
 
     def loses_prompt(self, image: DrawnImage, place: str, odds: int = 6) -> bool:
-        """Decide at random (1 in `odds`, never for the first image) that an image gets no prompt, and record it."""
+        """Return True if an image gets no prompt, which is decided at random: 1 in `odds`, never for the first image.
+
+        In this case, record that the image's rejection must name a location that ends with `place`.
+        """
         lost = image.number != 0 and self.chance.randrange(odds) == 0
         if lost:
             self.lost[image.number] = place
@@ -541,7 +544,10 @@ LAYOUTS: dict[str, Callable[[RandomInput], WrittenLayout]] = {
 
 @st.composite
 def draw_contents(draw: st.DrawFn) -> tuple[list[str], list[DrawnImage], random.Random]:
-    """Draw prompts, any number of images per generator and prompt in random order, and a random generator."""
+    """Draw prompts, images in random order, and a source of random numbers.
+
+    Each generator has made from 0 to 3 images for each prompt, and there is at least one image.
+    """
     prompts = draw(
         st.lists(st.lists(st.sampled_from(PROMPT_PIECES), min_size=1, max_size=3).map(" ".join), min_size=1, max_size=5)
     )
@@ -588,11 +594,11 @@ def check_pairs(world: RandomInput, lay: WrittenLayout, sources: Sources | None,
 def check_output(world: RandomInput, lay: WrittenLayout, out: str, ingested: IngestResult | None) -> None:
     """Check that the totals add up and that the displayed pairs are correct."""
     if ingested is not None:
-        [(found, taken, rejected, skipped)] = [tuple(map(int, counts)) for counts in FOUND_LINE.findall(out)]
+        [(found, taken, rejected, skipped)] = [tuple(map(int, counts)) for counts in FOUND_LINE_PATTERN.findall(out)]
         assert found == taken + rejected + skipped == len(world.images) + len(world.others) and taken == ingested.rows
     true = {(lay.expected_generator(image) or lay.images.name.removesuffix(".csv"), repr(world.prompt(image)))
             for image in world.images if image.number not in world.lost}  # fmt: skip
-    shown = PAIR_LINE.findall(out)
+    shown = PAIR_LINE_PATTERN.findall(out)
     assert 1 <= len(shown) <= 3
     for name, generator, text in shown:
         assert (generator, text) in true or text == "''" or "without a text" in text

@@ -19,7 +19,12 @@ from plumbline.operators.images.decoding import decode_bytes
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.maintenance.garbage import CollectedGarbage, collect_garbage
 from plumbline.pipelines.maintenance.gc_config import GcConfig, KeepRuns
-from plumbline.pipelines.maintenance.running_sweeps import DELETING, SWEEPS, list_running_sweeps, send_heartbeats
+from plumbline.pipelines.maintenance.running_sweeps import (
+    DELETION_LEASE,
+    SWEEPS_FOLDER,
+    list_running_sweeps,
+    send_heartbeats,
+)
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.store.lease import take_lease
@@ -141,7 +146,7 @@ def break_off_after(count: int, collecting: Callable[[], object]) -> None:
 
     def remove_until_killed(folder: Place, paths: Sequence[str]) -> None:
         for path in sorted(paths):
-            if path.startswith(SWEEPS):
+            if path.startswith(SWEEPS_FOLDER):
                 continue
             if not left[0]:
                 raise Killed
@@ -280,7 +285,7 @@ def test_a_running_sweep_keeps_its_cells_and_reports_its_progress(bench: Path, s
         }
         collected = collect(store, keep_runs=first)
         assert list(collected.in_use) == ["mine"] and list_cells(store) == cells
-    assert not list_running_sweeps(planned.store, 0.0) and not list((store / SWEEPS).iterdir())
+    assert not list_running_sweeps(planned.store, 0.0) and not list((store / SWEEPS_FOLDER).iterdir())
     assert collect(store, keep_runs=first).free["scores", UNREFERENCED_REASON].files == 12
 
 
@@ -299,12 +304,12 @@ def test_the_heartbeat_of_a_dead_sweep_keeps_cells_only_for_a_while(
 ) -> None:
     run_config(WHOLE_NIGHT.config(bench, store))
     shutil.rmtree(store / "runs")
-    (store / SWEEPS).mkdir(exist_ok=True)
-    (store / SWEEPS / "0.json").write_text("half a si")
+    (store / SWEEPS_FOLDER).mkdir(exist_ok=True)
+    (store / SWEEPS_FOLDER / "0.json").write_text("half a si")
     assert "scores" not in {stage for stage, _ in collect(store).free}, "the sweep may use any cell"
     monkeypatch.setattr("plumbline.pipelines.maintenance.running_sweeps.HEARTBEAT_TIMEOUT", 0.0)
     collected = collect(store)
-    assert collected.free["scores", UNREFERENCED_REASON].files == 12 and not list((store / SWEEPS).iterdir())
+    assert collected.free["scores", UNREFERENCED_REASON].files == 12 and not list((store / SWEEPS_FOLDER).iterdir())
 
 
 def test_a_sweep_that_was_planned_before_cells_were_deleted_is_planned_again(bench: Path, store: Path) -> None:
@@ -323,7 +328,7 @@ def test_a_sweep_waits_during_a_deletion_with_a_message_and_is_planned_again(
     run_config(WHOLE_NIGHT.config(bench, store))
     planned = plan_sweep(WHOLE_NIGHT.config(bench, store))
     with ThreadPoolExecutor(1) as pool:
-        with take_lease(planned.store, DELETING, "gc", seconds=60):
+        with take_lease(planned.store, DELETION_LEASE, "gc", seconds=60):
             running = pool.submit(run_sweep, planned, lambda progress: None)
             while not list_running_sweeps(planned.store, 0.0):
                 assert not running.done()

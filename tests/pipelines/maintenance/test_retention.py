@@ -10,7 +10,7 @@ import pytest
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.maintenance.gc_config import KeepRuns
 from plumbline.pipelines.maintenance.retention import remove_unkept_runs, select_kept_runs
-from plumbline.pipelines.maintenance.running_sweeps import DELETING, send_heartbeats
+from plumbline.pipelines.maintenance.running_sweeps import DELETION_LEASE, send_heartbeats
 from plumbline.pipelines.store.lease import Clock, LeaseHeld, LeaseLost, read_lease, take_lease
 from plumbline.pipelines.store.runs import Run, list_run_ids
 from tests.commands import store_at
@@ -103,10 +103,10 @@ def test_only_unneeded_runs_of_the_given_benchmark_are_removed(two_benchmarks: T
     assert two_benchmarks.remove_unkept_runs("small-0102-02") == ("small-0101-02",)
     assert two_benchmarks.remove_unkept_runs() == ("small-0102-02",)
     assert two_benchmarks.store.list_folders("runs") == ["other-0101-02", "other-0102-02", NEWEST_RUN]
-    number = read_lease(two_benchmarks.store, DELETING).number
-    assert two_benchmarks.remove_unkept_runs() == () and read_lease(two_benchmarks.store, DELETING).number == number, (
-        "no sweep has to plan again"
-    )
+    number = read_lease(two_benchmarks.store, DELETION_LEASE).number
+    assert (
+        two_benchmarks.remove_unkept_runs() == () and read_lease(two_benchmarks.store, DELETION_LEASE).number == number
+    ), "no sweep has to plan again"
 
 
 def test_no_run_is_removed_during_another_deletion_or_after_the_lease_is_lost(
@@ -117,7 +117,7 @@ def test_no_run_is_removed_during_another_deletion_or_after_the_lease_is_lost(
 
     with pytest.raises(LeaseLost):
         two_benchmarks.remove_unkept_runs(assert_lease=raise_lease_lost)
-    other = take_lease(two_benchmarks.store, DELETING, "gc")
+    other = take_lease(two_benchmarks.store, DELETION_LEASE, "gc")
     monkeypatch.setattr(Clock, "pause", lambda self, seconds: other.renew())
     with pytest.raises(LeaseHeld, match=r"gc on .* is at work"):
         two_benchmarks.remove_unkept_runs()

@@ -94,7 +94,7 @@ def test_an_invalid_answer_is_an_error_with_file_row_and_remedy(
         accumulate_answers(make_config(tmp_path, content, *overrides))
 
 
-DSG = {
+DSG_FILES = {
     "dsg/data/dsg-1k-anns.csv": """item_id,text,keywords,proposition_id,dependency,category_broad,category_detailed,\
 tuple,question_natural_language
 tifa160_0,A red dog,dog,1,0,entity,whole,entity - whole (dog),Is there a dog?
@@ -146,7 +146,7 @@ def compute_scores(config: AccumulateConfig) -> dict[tuple[str, str], float | No
 
 def test_dsgs_unanswered_questions_are_read_too(tmp_path: Path) -> None:
     config = make_format_config(
-        "dsg", write_release(tmp_path, DSG), "given=[mplug_dsg]", "accumulation=direct", "missing=wrong"
+        "dsg", write_release(tmp_path, DSG_FILES), "given=[mplug_dsg]", "accumulation=direct", "missing=wrong"
     )
     assert compute_scores(config) == {
         ("mplug_dsg", "tifa160_0/mini-dalle"): 0, ("mplug_dsg", "tifa160_1/mini-dalle"): 0,
@@ -159,7 +159,9 @@ def test_dsgs_unanswered_questions_are_read_too(tmp_path: Path) -> None:
 
 
 def test_dsgs_answers_to_questions_of_tifa_and_vq2_are_compared_as_in_its_code(tmp_path: Path) -> None:
-    config = make_format_config("dsg", write_release(tmp_path, DSG), "given=[pali17b_tifa,mplug_vq2a]", "missing=wrong")
+    config = make_format_config(
+        "dsg", write_release(tmp_path, DSG_FILES), "given=[pali17b_tifa,mplug_vq2a]", "missing=wrong"
+    )
     assert compute_scores(config) == {
         ("pali17b_tifa", "tifa160_0/mini-dalle"): 0.5, ("mplug_vq2a", "tifa160_0/mini-dalle"): 1,
     }, "yes is the right answer to yes/no questions, whatever TIFA's file says"  # fmt: skip
@@ -244,7 +246,7 @@ def test_t2iscorescores_answers_are_in_the_order_of_the_metadata(tmp_path: Path)
 def test_an_invalid_release_is_an_error_of_one_line(
     tmp_path: Path, name: str, file: str, content: str | None, said: str
 ) -> None:
-    files = {"dsg": {key: DSG[key] for key in ("vqa_answers_release/mplug_dsg.csv", "dsg/data/dsg-1k-anns.csv")}}
+    files = {"dsg": {key: DSG_FILES[key] for key in ("vqa_answers_release/mplug_dsg.csv", "dsg/data/dsg-1k-anns.csv")}}
     write_release(tmp_path, {"dsg": files["dsg"], "tifa": {}, "t2iscorescore": TS2_FILES}[name])
     if content is None:
         (tmp_path / file).unlink()

@@ -27,8 +27,8 @@ from plumbline.pipelines.plans.sweep_config import read_config
 from tests.commands import config_of, printed, refusal
 from tests.pipelines.metaeval.releases.files import LAYOUTS, Layout, read_with
 
-REFERENCE = os.environ.get("REFERENCE_DATA")
-needs_reference = pytest.mark.skipif(REFERENCE is None, reason="REFERENCE_DATA is not set")
+REFERENCE_FOLDER = os.environ.get("REFERENCE_DATA")
+needs_reference = pytest.mark.skipif(REFERENCE_FOLDER is None, reason="REFERENCE_DATA is not set")
 
 
 def make_metaeval_config(folder: Path, *overrides: str) -> MetaevalConfig:
@@ -188,7 +188,7 @@ ORDERINGS = {
     "llmscore_ec": (-1.0, -0.5, 0.5, 1.0, -1.0),  # counts errors, so its signs are reversed
     "fuyu": (0.5, 0.5, 0.5, 0.5, 0.5),
 }
-"""Each metric's ordering statistic for five error graphs: 0 to 3 (synthetic), and 164 (real and unpublished)."""
+"""Each metric's ordering statistic by error graph: the graphs 0 to 3 (synthetic), and 164 (real and unpublished)."""
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -764,7 +764,7 @@ def test_the_true_scores_of_the_embedded_benchmark_agree_with_its_ratings_and_gr
 
 @needs_reference
 def test_every_published_number_is_reproduced_or_its_difference_explained() -> None:
-    values = load_values(get_command("reproduce"), [f"reference={REFERENCE}", "output=unused.md"])
+    values = load_values(get_command("reproduce"), [f"reference={REFERENCE_FOLDER}", "output=unused.md"])
     checks = reproduce(read_config(values, ReproductionConfig))
     unmatched = [check for check in checks if not check.matches]
     assert all(check.reason for check in unmatched)
@@ -783,7 +783,7 @@ def test_reproduction_without_published_files_is_an_error_with_a_remedy(monkeypa
 
 @needs_reference
 def test_a_published_release_is_judged_by_its_own_scores(tmp_path: Path) -> None:
-    path = Path(str(REFERENCE)) / "t2vscore"
+    path = Path(str(REFERENCE_FOLDER)) / "t2vscore"
     found = run_metaeval(
         make_metaeval_config(tmp_path, "protocol=t2vscore", f"protocol.path={path}", "protocol.by_skill=false")
     )

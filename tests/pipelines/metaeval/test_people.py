@@ -22,7 +22,10 @@ VALUES = {str(grade): (grade - 1) / 4 for grade in range(1, 6)} | {"Aligned": 1,
 
 
 def draw_answer(random: np.random.Generator, template: str, quality: float) -> str:
-    """Draw a rater's answer about an image, or about a part of it; the quality of the image is from 0 to 1."""
+    """Return a random answer by a rater, in the words of the template, about an image or a part of an image.
+
+    The quality of the image, from 0 to 1, makes positive answers more likely.
+    """
     if random.random() < {"likert": 0.1, "wl": 0.2, "dsg_h": 0.3}[template]:
         return "Subjective" if template == "dsg_h" and random.random() < 0.5 else "Unsure"
     if template == "likert":

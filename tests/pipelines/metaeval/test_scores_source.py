@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from tests.commands import printed, refusal
-from tests.operators.report.made import MadeRun, make_run, plain_prompts
+from tests.operators.report.made import MadeRun, make_plain_prompts, make_run
 
 GENERATORS = ("atlas", "cobalt")
 
@@ -17,12 +17,12 @@ def score(generator: str, metric: str, prompt: int) -> float:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
-    return make_run(tmp_path_factory.mktemp("made"), prompts=plain_prompts(36), generators=GENERATORS, score=score)
+    return make_run(tmp_path_factory.mktemp("made"), prompts=make_plain_prompts(36), generators=GENERATORS, score=score)
 
 
 @pytest.fixture(scope="module")
 def rating_options(run: MadeRun, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Return the overrides for shuffled ratings that follow one metric's scores."""
+    """Write shuffled ratings that follow one metric's scores; return the options with which a job reads them."""
     scores = pd.read_parquet(run.folder / "scores.parquet").query("metric == 'gecko'")
     ratings = scores[["prompt_id", "generator"]].assign(rater="a", rating=(1 + scores["score"] * 4).round())
     path = tmp_path_factory.mktemp("rated") / "ratings.csv"

@@ -8,7 +8,7 @@ import pytest
 from plumbline.operators.base.errors import ConfigError, PlumblineError, SourceError
 from plumbline.pipelines.metaeval.metaeval import Findings, run_metaeval
 from tests.commands import config_of
-from tests.operators.report.made import MadeRun, make_run, plain_prompts
+from tests.operators.report.made import MadeRun, make_plain_prompts, make_run
 from tests.pipelines.metaeval.releases.files import ROOT, read_with, write_file
 
 ANSWERS = ("Aligned", "Not aligned", "Unsure")
@@ -27,7 +27,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
     The function `score` returns the score for "red"; every image is correct about "star".
     """
     folder = tmp_path_factory.mktemp("made")
-    return make_run(folder, prompts=plain_prompts(4), generators=GENERATORS, score=score)
+    return make_run(folder, prompts=make_plain_prompts(4), generators=GENERATORS, score=score)
 
 
 def write_ratings(folder: Path, third: str = "Aligned") -> Path:
@@ -46,7 +46,7 @@ def write_ratings(folder: Path, third: str = "Aligned") -> Path:
         for rater in ("a", "b")
     ]
     write_file(folder / "wl.csv", "\n".join(["prompt_id,generator,rater,word,answer", *lines, ""]))
-    prompts = [f"x/y:{place % 2},{text},t,p{place:04d}" for place, text in enumerate(plain_prompts(4))]
+    prompts = [f"x/y:{place % 2},{text},t,p{place:04d}" for place, text in enumerate(make_plain_prompts(4))]
     write_file(folder / "prompts.csv", "\n".join(["dataset_id,prompt,prompt_type,prompt_id", *prompts, ""]))
     return folder
 

@@ -9,28 +9,31 @@ from pathlib import Path
 import pytest
 
 from plumbline.pipelines.base.exit_codes import DEADLINE_PASSED, LEASE_LOST
-from plumbline.pipelines.nightly.deadline import Stopped, stop_early
+from plumbline.pipelines.nightly.deadline import NightStopped, stop_early
 from plumbline.pipelines.store.lease import LeaseLost
 
 ROOT = Path(__file__).parent.parent.parent.parent
 STUBBORN_SCRIPT = """
 import threading
 from plumbline.pipelines.store.lease import LeaseLost
-from plumbline.pipelines.nightly.deadline import Stopped, stop_early
+from plumbline.pipelines.nightly.deadline import NightStopped, stop_early
 
 with stop_early(None, grace=0.01) as stop:
     while True:
         try:
             stop(LeaseLost("another has it"))
             threading.Event().wait()
-        except Stopped:
+        except NightStopped:
             pass
 """
 
 
 def test_a_deadline_ends_an_endless_wait_and_is_gone_afterwards() -> None:
     before = signal.getsignal(signal.SIGALRM)
-    with pytest.raises(Stopped, match=r"nightly\.deadline: 0\.01 seconds have passed") as stopped, stop_early(0.01):
+    with (
+        pytest.raises(NightStopped, match=r"nightly\.deadline: 0\.01 seconds have passed") as stopped,
+        stop_early(0.01),
+    ):
         threading.Event().wait()
     assert stopped.value.exit_code == DEADLINE_PASSED
     with stop_early(3600):
@@ -39,7 +42,7 @@ def test_a_deadline_ends_an_endless_wait_and_is_gone_afterwards() -> None:
 
 
 def test_a_thread_that_finds_the_lease_lost_ends_the_main_thread() -> None:
-    with pytest.raises(Stopped, match="another has it") as stopped, stop_early(None) as stop:
+    with pytest.raises(NightStopped, match="another has it") as stopped, stop_early(None) as stop:
         thread = threading.Thread(target=stop, args=(LeaseLost("another has it"),))
         thread.start()
         threading.Event().wait()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.pipelines.nightly.outcome import RETRY_DELAYS, post_json
+from plumbline.pipelines.nightly.outcome import RETRY_DELAYS_SECONDS, post_json
 
 SECRET = "hush-hush"
 
@@ -50,7 +50,7 @@ def hook(request: pytest.FixtureRequest) -> Iterator[Hook]:
 
 @contextmanager
 def serve(statuses: Sequence[int]) -> Iterator[Hook]:
-    """Yield a running webhook that replies with these status codes."""
+    """Yield a running webhook that replies to each request with the next of these status codes."""
     with Hook(statuses) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -65,8 +65,8 @@ def serve(statuses: Sequence[int]) -> Iterator[Hook]:
     "hook, pauses, problem",
     [
         ([204], [], None),
-        ([503, 429, 200], list(RETRY_DELAYS[:2]), None),
-        ([500, 502, 503, 504], list(RETRY_DELAYS), "127.0.0.1: HTTP 504"),
+        ([503, 429, 200], list(RETRY_DELAYS_SECONDS[:2]), None),
+        ([500, 502, 503, 504], list(RETRY_DELAYS_SECONDS), "127.0.0.1: HTTP 504"),
         ([404], [], "127.0.0.1: HTTP 404"),
         ([302], [], "127.0.0.1: HTTP 302"),
     ],
@@ -89,7 +89,7 @@ def test_an_address_without_a_server_is_reported_after_all_tries(caplog: pytest.
         url = closed.url
     waited: list[float] = []
     assert post_json(url, {}, pause=waited.append) == "127.0.0.1: ConnectError"
-    assert waited == list(RETRY_DELAYS) and SECRET not in caplog.text
+    assert waited == list(RETRY_DELAYS_SECONDS) and SECRET not in caplog.text
 
 
 def test_a_server_that_never_answers_is_given_up() -> None:

@@ -19,7 +19,7 @@ from plumbline.pipelines.nightly.regressions import (
 )
 from plumbline.pipelines.store.store import Store
 from tests.commands import store_at
-from tests.operators.report.made import MadeRun, make_run, noisy_score, plain_prompts
+from tests.operators.report.made import MadeRun, draw_noisy_score, make_plain_prompts, make_run
 
 METRICS = {"gecko": {"kind": "gecko", "model": "vqa"}, "clipscore": {"kind": "clipscore", "model": "clip"}}
 MODELS = {"vqa": {"checkpoint": "a"}, "clip": {"checkpoint": "b"}}
@@ -74,9 +74,9 @@ def test_the_newest_reported_run_is_used_before_newer_unreported_ones(store: Sto
 
 def test_a_night_of_few_prompts_does_not_claim_that_there_is_no_regression(tmp_path: Path) -> None:
     for prompts, said in ((4, "too few prompts to detect a regression since"), (12, "no regression since")):
-        folder, texts = tmp_path / str(prompts), plain_prompts(prompts)
+        folder, texts = tmp_path / str(prompts), make_plain_prompts(prompts)
         make_run(folder, prompts=texts, run_id="20260101-000000-000001")
-        run = make_run(folder, prompts=texts, score=lambda *at: noisy_score(*at) + at[2] % 2 / 500)
+        run = make_run(folder, prompts=texts, score=lambda *at: draw_noisy_score(*at) + at[2] % 2 / 500)
         outcome = report_night(run, NightConfig())
         assert said in outcome.summary() and outcome.can_tell == (prompts == 12)
 

@@ -15,19 +15,23 @@ from plumbline.pipelines.report.comparable_runs import BRIDGES_FOLDER
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.report.trends import make_trends
 from plumbline.pipelines.store.runs import read_manifest
-from tests.operators.report.made import MadeRun, Score, make_run, noisy_score, plain_prompts
+from tests.operators.report.made import MadeRun, Score, draw_noisy_score, make_plain_prompts, make_run
 
 DAYS = ("2026-01-01", "2026-01-02")
 
 
 def halve_score(generator: str, metric: str, prompt: int) -> float:
     """Return the score of an image under the new wording: half the old score, plus 0.1, plus noise."""
-    return 0.1 + noisy_score(generator, metric, prompt) / 2 + 0.04 * (noisy_score(generator, "other", prompt) - 0.5)
+    return (
+        0.1
+        + draw_noisy_score(generator, metric, prompt) / 2
+        + 0.04 * (draw_noisy_score(generator, "other", prompt) - 0.5)
+    )
 
 
 def make_night(folder: Path, day: str, score: Score, wording: str) -> MadeRun:
     run = make_run(
-        folder, run_id=day, score=score, prompts=plain_prompts(40), metrics=("gecko",), question_metrics=(),
+        folder, run_id=day, score=score, prompts=make_plain_prompts(40), metrics=("gecko",), question_metrics=(),
         began=f"{day}T02:00:00+00:00",
     )  # fmt: skip
     path = f"runs/{day}/manifest.json"
@@ -38,12 +42,16 @@ def make_night(folder: Path, day: str, score: Score, wording: str) -> MadeRun:
 
 
 def make_both_nights(folder: Path, second: Score = halve_score) -> MadeRun:
-    make_night(folder, DAYS[0], noisy_score, "so?")
+    make_night(folder, DAYS[0], draw_noisy_score, "so?")
     return make_night(folder, DAYS[1], second, "no?")
 
 
 def write_bridge(run: MadeRun, **other: Any) -> None:
-    """Write to the store a bridge between the wordings of both nights, in the format of `plumbline bridge`."""
+    """Write to the run's store a bridge between the metric versions of both nights, as `plumbline bridge` does.
+
+    A bridge says whether and how the old version's scores can be converted to the new version's. The arguments `other`
+    replace fields of the bridge.
+    """
     old, new = (
         Version(metric="gecko", run_id=day, recipe=read_recipe(read_manifest(run.store, day), "gecko")) for day in DAYS
     )
@@ -112,7 +120,7 @@ def test_a_fall_beyond_the_margin_is_a_regression_through_the_bridge(joined: Mad
 
 
 def test_a_bridge_between_other_versions_joins_nothing_and_is_named(tmp_path: Path) -> None:
-    run = make_both_nights(tmp_path, lambda *at: noisy_score("x", "noise of its own", at[2] + 1000 * len(at[0])))
+    run = make_both_nights(tmp_path, lambda *at: draw_noisy_score("x", "noise of its own", at[2] + 1000 * len(at[0])))
     write_bridge(run, verdict="different", explained=0.1, margins={})
     (said,) = make_trends(run.store).page.breaks.rows
     assert "so its scores are not compared, and bridge" in str(said)

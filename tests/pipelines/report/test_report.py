@@ -27,7 +27,7 @@ from plumbline.pipelines.report.image_details import read_rows
 from plumbline.pipelines.report.report import ReportConfig, write_report
 from plumbline.pipelines.store.cells import Shard
 from tests.commands import printed, store_at
-from tests.operators.report.made import MadeRun, make_run, noisy_score, png
+from tests.operators.report.made import MadeRun, draw_noisy_score, encode_png, make_run
 from tests.pipelines.metaeval.releases.files import write_file
 
 
@@ -83,7 +83,7 @@ def test_scores_get_percentile_ranks_among_all_runs_of_the_benchmark(tmp_path: P
 
 def make_sources(prompt: int) -> list[bytes]:
     """Return the source images of a prompt's edits: one, two, or a damaged one, depending on the prompt's number."""
-    return [[png(200 + prompt)], [png(300), png(301)], [png(400)[:-30]]][prompt % 3]
+    return [[encode_png(200 + prompt)], [encode_png(300), encode_png(301)], [encode_png(400)[:-30]]][prompt % 3]
 
 
 @pytest.mark.parametrize("sources_in", ["images", "prompts"])
@@ -106,10 +106,10 @@ def test_an_edit_is_shown_next_to_its_sources_and_a_damaged_source_with_the_reas
 
 
 def test_an_editors_own_source_is_shown_if_editors_have_different_ones(tmp_path: Path) -> None:
-    run = make_run(tmp_path, sources=lambda prompt: [png(200)])
+    run = make_run(tmp_path, sources=lambda prompt: [encode_png(200)])
     path = tmp_path / "bench/images/atlas/00000.parquet"
     table = pq.read_table(path)
-    other = pa.array([[png(201)]] * len(table), table.schema.field("before").type)
+    other = pa.array([[encode_png(201)]] * len(table), table.schema.field("before").type)
     pq.write_table(table.set_column(table.column_names.index("before"), "before", other), path)
     page = write_report(run.store).page
     for prompt in page.prompts:
@@ -256,7 +256,7 @@ def test_a_replaced_image_is_not_shown_instead_of_the_scored_one(tmp_path: Path)
 
 
 def test_an_image_that_does_not_decode_is_reported(tmp_path: Path) -> None:
-    run = make_run(tmp_path, image=lambda seed: b"not a picture" if seed >= 200 else png(seed))
+    run = make_run(tmp_path, image=lambda seed: b"not a picture" if seed >= 200 else encode_png(seed))
     write_report(run.store)
     assert "expected an image" in run.html and "data:image/webp" in run.html
 
@@ -287,7 +287,7 @@ def test_a_report_may_have_one_generator_and_one_metric(tmp_path: Path) -> None:
 
 
 def test_failed_rows_are_reported_with_their_reason_and_the_coverage(tmp_path: Path) -> None:
-    run = make_run(tmp_path, score=lambda *at: None if at[0] == "cobalt" and at[2] < 9 else noisy_score(*at))
+    run = make_run(tmp_path, score=lambda *at: None if at[0] == "cobalt" and at[2] < 9 else draw_noisy_score(*at))
     written = write_report(run.store)
     assert written.page.warnings[0].startswith("18 of 72 rows (25.0%) have no score")
     assert "corrupt_image" in run.html and "bytes &lt;b&gt;unreadable&lt;/b&gt;" in run.html
@@ -316,7 +316,9 @@ def test_a_config_that_is_not_valid_any_more_does_not_prevent_a_report(tmp_path:
 def test_changes_since_the_previous_run_are_shown(tmp_path: Path) -> None:
     make_run(tmp_path)
     worse = make_run(
-        tmp_path, run_id="20260103-000000-000000", score=lambda *at: noisy_score(*at) * (0.8 if at[0] == "atlas" else 1)
+        tmp_path,
+        run_id="20260103-000000-000000",
+        score=lambda *at: draw_noisy_score(*at) * (0.8 if at[0] == "atlas" else 1),
     )
     written = write_report(worse.store, compare="previous")
     assert written.page.changes is not None and written.page.changes.run_id == "20260102-030405-000006"
@@ -353,13 +355,13 @@ def test_the_gallery_has_a_maximum_size() -> None:
 @pytest.mark.parametrize("row", [0, 5, 9, 10])
 def test_a_row_is_read_from_the_right_row_group(row: int, tmp_path: Path) -> None:
     path = tmp_path / "images.parquet"
-    table = pa.table({"image_id": [str(one) for one in range(14)], "picture": [png(one) for one in range(14)]})
+    table = pa.table({"image_id": [str(one) for one in range(14)], "picture": [encode_png(one) for one in range(14)]})
     pq.write_table(table, path, row_group_size=4)
     place = StorageConfig().locate(str(path))
     shard = Shard(group="g", name="n", place=place, size=path.stat().st_size, etag="", row_groups=(1, 2, 3), rows=10,
                   first_row=4, columns=(("image", "picture"),))  # fmt: skip
-    (found,) = read_rows(shard, [shard.row_in_file(row)])
-    assert found == (None if row == 10 else {"image_id": str(row + 4), "image": png(row + 4)})
+    (found,) = read_rows(shard, [shard.get_row_in_file(row)])
+    assert found == (None if row == 10 else {"image_id": str(row + 4), "image": encode_png(row + 4)})
 
 
 def test_a_run_on_s3_is_reported_there(tmp_path: Path, bucket: str) -> None:

@@ -8,12 +8,12 @@ import pytest
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.report.trends import write_trends
 from tests.commands import printed, refusal
-from tests.operators.report.made import MadeRun, make_run, noisy_score
+from tests.operators.report.made import MadeRun, draw_noisy_score, make_run
 
 
 def make_night(folder: Path, day: int, **manifest: object) -> MadeRun:
     options = {"began": f"2026-01-{day:02d}T02:00:00+00:00", **manifest}
-    return make_run(folder, run_id=f"2026-01-{day:02d}", score=lambda *at: noisy_score(*at) + day / 100, **options)  # type: ignore[arg-type]
+    return make_run(folder, run_id=f"2026-01-{day:02d}", score=lambda *at: draw_noisy_score(*at) + day / 100, **options)  # type: ignore[arg-type]
 
 
 def test_the_page_needs_no_scores_and_no_sources(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import images, prompts, run_bench, write_rows
 
 GENERATORS = ("atlas", "drift", "garnet")
-COUNT = 12
+N_PROMPTS = 12
 Export = Callable[..., ExportResult]
 
 
@@ -43,9 +43,9 @@ def run_benchmark(folder: Path, store: Path, *overrides: str) -> ScoredBenchmark
 @pytest.fixture(scope="session")
 def scored(tmp_path_factory: pytest.TempPathFactory) -> ScoredBenchmark:
     folder = tmp_path_factory.mktemp("rewards") / "bench"
-    write_rows(folder / "prompts.parquet", prompts(COUNT))
+    write_rows(folder / "prompts.parquet", prompts(N_PROMPTS))
     for generator in GENERATORS:
-        rows = images(generator, COUNT)
+        rows = images(generator, N_PROMPTS)
         if generator == "drift":
             rows[5]["image"] = b"no image"
         write_rows(folder / "images" / generator / "00000.parquet", rows)
@@ -54,7 +54,10 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> ScoredBenchmark:
 
 
 def make_config(scored: ScoredBenchmark, output: str | Path, form: str, **options: Any) -> RewardsConfig:
-    """Return a configuration that exports all pairs except ties, unless the options set another margin."""
+    """Return a configuration that exports the run in the format `form`, with all pairs except ties.
+
+    The options replace fields of the configuration, such as the selection's margin.
+    """
     values = {"store": str(scored.store), "output": str(output), "format": form, "held_out": 0.25, "shard_rows": 5}
     selection = {"margin": 0.0, **options.pop("selection", {})}
     return read_config({**values, **options, "selection": selection}, RewardsConfig)
@@ -62,7 +65,7 @@ def make_config(scored: ScoredBenchmark, output: str | Path, form: str, **option
 
 @pytest.fixture
 def export(scored: ScoredBenchmark, tmp_path: Path) -> Iterator[Export]:
-    """Return a function that exports the run into the test's folder."""
+    """Yield a function that exports the run in a given format, by default to the test's own folder."""
 
     def run(form: str, output: str | Path = tmp_path / "out", **options: Any) -> ExportResult:
         return export_rewards(make_config(scored, output, form, **options), lambda record: None)
@@ -71,5 +74,5 @@ def export(scored: ScoredBenchmark, tmp_path: Path) -> Iterator[Export]:
 
 
 def read_files(output: Path) -> dict[str, bytes]:
-    """Return the content of all output files."""
+    """Return the content of all files in a folder, keyed by relative path."""
     return {str(path.relative_to(output)): path.read_bytes() for path in sorted(output.rglob("*")) if path.is_file()}

@@ -20,7 +20,7 @@ from PIL import Image
 
 from plumbline.operators.rewards.formats.pair_formats import PAIRS_SCHEMA
 from tests.operators.tiny import TRL_OPTIONS, save_llava_siglip
-from tests.pipelines.rewards.conftest import COUNT, GENERATORS, Export, ScoredBenchmark
+from tests.pipelines.rewards.conftest import GENERATORS, N_PROMPTS, Export, ScoredBenchmark
 
 torch.set_num_threads(1)
 
@@ -91,7 +91,7 @@ def test_the_preferred_image_of_a_pair_has_the_better_score(
     """For a lower-is-better metric, the preferred image has the lower score."""
     export("pairs", reward=metric)
     table = pd.concat(pd.read_parquet(path) for path in sorted((tmp_path / "out" / "data").glob("*.parquet")))
-    assert len(table) > COUNT
+    assert len(table) > N_PROMPTS
     for row in table.itertuples():
         better, worse = (0, 1) if row.label_0 else (1, 0)
         uids = (row.image_0_uid, row.image_1_uid)
@@ -172,7 +172,7 @@ def test_hpsv2_trains_on_pairs_and_is_tested_by_ranks(export: Export, scored: Sc
     export("hpsv2", reward="clipscore")
     by_digest = index_scores_by_content(scored, "clipscore")
 
-    def scores(names: list[str]) -> list[float]:
+    def list_scores(names: list[str]) -> list[float]:
         return [by_digest[(tmp_path / "out" / "images" / name).read_bytes()] for name in names]
 
     train, test = (
@@ -180,11 +180,11 @@ def test_hpsv2_trains_on_pairs_and_is_tested_by_ranks(export: Export, scored: Sc
     )
     labels = train.column("human_preference").to_pylist()
     for label, names in zip(labels, train.column("file_path").to_pylist(), strict=True):
-        first, second = scores(names)
+        first, second = list_scores(names)
         assert label == ([1, 0] if first > second else [0, 1])
     assert {tuple(label) for label in labels} == {(1, 0), (0, 1)}
     for rank, names in zip(test.column("rank").to_pylist(), test.column("image_path").to_pylist(), strict=True):
-        of_images = scores(names)
+        of_images = list_scores(names)
         assert [of_images[place] for place in np.argsort(rank)] == sorted(of_images, reverse=True)
 
 
@@ -200,7 +200,7 @@ def test_hpdv3_prefers_the_first_path(export: Export, scored: ScoredBenchmark, t
 
 
 def test_the_best_of_n_is_an_image_with_its_text(export: Export, scored: ScoredBenchmark, tmp_path: Path) -> None:
-    """Diffusers' text-to-image training example reads the columns `image` and `text`, in which each image is found."""
+    """Each row has the columns `image` and `text`, which Diffusers' text-to-image training example reads."""
     export("best_of_n", reward="clipscore")
     best = load_split(tmp_path / "out", tmp_path / "cache")
     rows = scored.scores[scored.scores.metric == "clipscore"]
@@ -216,7 +216,7 @@ def test_every_image_has_a_row_of_rewards_and_missing_rewards_stay_missing(
 ) -> None:
     export("rewards", reward="clipscore")
     rows = pd.concat(load_split(tmp_path / "out", tmp_path / "cache", split).to_pandas() for split in ("train", "test"))
-    assert len(rows) == len(GENERATORS) * COUNT
+    assert len(rows) == len(GENERATORS) * N_PROMPTS
     (bad,) = rows[rows.reward.isna()].to_dict("records")
     assert np.isnan(bad["z_score"]) and np.isnan(bad["rank_advantage"])
     assert bad["generator"] == "drift" and bad["raw"][0]["score"] is None
@@ -231,7 +231,7 @@ def test_every_image_has_a_row_of_rewards_and_missing_rewards_stay_missing(
 def test_dense_rewards_are_the_metrics_own_scores_of_questions_and_words(export: Export, tmp_path: Path) -> None:
     export("dense", reward={"gecko": 1.0, "clipscore": 1.0})
     rows = [row for split in ("train", "test") for row in load_split(tmp_path / "out", tmp_path / "cache", split)]
-    assert len(rows) == len(GENERATORS) * COUNT and {row["metric"] for row in rows} == {"gecko"}
+    assert len(rows) == len(GENERATORS) * N_PROMPTS and {row["metric"] for row in rows} == {"gecko"}
     (bad,) = (row for row in rows if row["score"] is None)
     assert bad["questions"] == [] and bad["error"].startswith("corrupt_image")
     for row in rows:

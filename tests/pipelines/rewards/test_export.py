@@ -21,7 +21,7 @@ from plumbline.pipelines.rewards.output import ExportedShardRecord
 from plumbline.pipelines.rewards.rewards import ExportResult, export_rewards
 from plumbline.pipelines.rewards.rewards_config import RewardsConfig
 from tests.bench_of import (
-    CAPTIONED,
+    CAPTIONED_OPTIONS,
     images,
     list_captioned_images,
     plan_bench,
@@ -33,8 +33,8 @@ from tests.bench_of import (
     write_rows,
 )
 from tests.pipelines.rewards.conftest import (
-    COUNT,
     GENERATORS,
+    N_PROMPTS,
     Export,
     ScoredBenchmark,
     make_config,
@@ -50,7 +50,7 @@ class SimulatedDeath(BaseException):
 
 
 def die_at_write(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Let the process die after `number` successful writes."""
+    """Make calls of `Place.create` after the first `number` raise SimulatedDeath, as if the process had died."""
     done, before = 0, Place.create
 
     def create(place: Place, data: bytes) -> bool:
@@ -102,7 +102,7 @@ def test_a_row_group_is_read_once_even_if_many_shards_need_it(
     monkeypatch.setattr(pq.ParquetFile, "read_row_groups", count_reads)
     ended = export("pairs", reward="clipscore", shard_rows=1)
     assert ended.written > 2 * len(GENERATORS) and ended.unverified == 0
-    assert len(read) == len(GENERATORS) * COUNT // 4, "row groups of four"
+    assert len(read) == len(GENERATORS) * N_PROMPTS // 4, "row groups of four"
 
 
 def test_a_file_of_all_pairs_stores_images_about_once_and_notes_the_number_of_pairs(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_no_prompt_is_in_both_splits_in_any_format(
 ) -> None:
     ended = export(form)
     assert set(ended.splits) == {"train", "test"} and not ended.left_out and ended.exit_code == 0
-    texts = [prompt["text"] for prompt in prompts(COUNT)]
+    texts = [prompt["text"] for prompt in prompts(N_PROMPTS)]
     sides = {split: _find_prompts(tmp_path / "out", split, texts) for split in ("train", "test")}
     assert not sides["train"] & sides["test"] and sides["train"] | sides["test"] <= set(texts)
     whole = pd.concat([scored.scores]).dropna(subset="score").groupby("prompt_id").generator.nunique()
@@ -219,7 +219,7 @@ def test_the_manifest_records_the_origin_of_everything(export: Export, tmp_path:
     assert manifest["reward"]["noise"] > 0
     assert manifest["selection"]["margin_unit"] == "noise" and manifest["split"]["held_out"] == 0.25
     assert len(manifest["sources"]) == 1 + len(GENERATORS) and all(source["etag"] for source in manifest["sources"])
-    assert manifest["images"] == 3 * COUNT and manifest["images_without_reward"] == 1
+    assert manifest["images"] == 3 * N_PROMPTS and manifest["images_without_reward"] == 1
     assert manifest["images_unverified"] == 0, "the digest of every image equals that of the scored image"
     for split in manifest["splits"].values():
         for file in split["files"]:
@@ -295,7 +295,7 @@ def test_images_whose_rows_contain_their_own_prompts_make_pairs(
     """The columns have custom names, and the rows have neither image ids nor prompt ids."""
     for generator in GENERATORS[::2]:
         write_rows(tmp_path / "images" / generator / "00000.parquet", list_captioned_images(generator, 6))
-    asked = score_config(tmp_path / "images", tmp_path / "store", "metric=[clipscore]", *CAPTIONED)
+    asked = score_config(tmp_path / "images", tmp_path / "store", "metric=[clipscore]", *CAPTIONED_OPTIONS)
     finished = run_config(asked)
     values = {"store": str(tmp_path / "store"), "output": str(tmp_path / "out"), "format": "pairs", "held_out": 0.0}
     values["selection"] = {"margin": 0.0}

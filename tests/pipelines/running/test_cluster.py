@@ -26,7 +26,7 @@ def test_a_local_ray_that_starts_too_slowly_is_reported_as_such(monkeypatch: pyt
     cluster = ClusterConfig(pools={})
     with (
         pytest.raises(RunnerError, match=r"^Ray could not be started .*timed out.* set RAY_raylet_start_wait"),
-        session.ray_session(cluster),
+        session.open_ray_session(cluster),
     ):
         raise AssertionError("there is no Ray")
 

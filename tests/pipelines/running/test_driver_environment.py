@@ -11,7 +11,7 @@ from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.running.driver_environment import DriverEnvironment, VisibilityProbe, probe_file
 from plumbline.pipelines.running.errors import RunnerError
 
-STORAGE = StorageConfig()
+STORAGE_CONFIG = StorageConfig()
 
 
 def enter_environment(probe: VisibilityProbe) -> None:
@@ -21,7 +21,7 @@ def enter_environment(probe: VisibilityProbe) -> None:
 @pytest.fixture
 def probe(tmp_path: Path) -> VisibilityProbe:
     (tmp_path / "mark").write_text("the driver's")
-    return probe_file("store /somewhere", STORAGE.locate(str(tmp_path / "mark")))
+    return probe_file("store /somewhere", STORAGE_CONFIG.locate(str(tmp_path / "mark")))
 
 
 def test_a_machine_that_sees_the_same_files_gets_the_drivers_variables(

@@ -23,7 +23,7 @@ from plumbline.pipelines.running.workload import count_small_calls
 from plumbline.pipelines.sweeps.computing import make_workload
 from tests.bench_of import plan_bench, write_benchmark
 
-AUTO = ClusterConfig(executor="auto", pools={})
+AUTO_CONFIG = ClusterConfig(executor="auto", pools={})
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_a_small_plan_is_computed_here_unless_ray_is_named_or_a_gpu_is_needed(
     changes: dict[str, Any], on_ray: bool, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)
-    assert choose_executor(replace(AUTO, **changes), plan.nodes).on_ray == on_ray
+    assert choose_executor(replace(AUTO_CONFIG, **changes), plan.nodes).on_ray == on_ray
 
 
 def test_ray_is_used_if_the_environment_names_a_cluster_or_the_plan_is_large(
@@ -55,9 +55,9 @@ def test_ray_is_used_if_the_environment_names_a_cluster_or_the_plan_is_large(
 ) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     large = [item._replace(model_calls=count_small_calls()) for item in plan.nodes]
-    assert choose_executor(AUTO, large).on_ray
+    assert choose_executor(AUTO_CONFIG, large).on_ray
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
-    assert choose_executor(AUTO, plan.nodes).on_ray
+    assert choose_executor(AUTO_CONFIG, plan.nodes).on_ray
 
 
 def test_totals_sum_the_rounds_without_the_time_between_them() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.running.errors import RunnerError
-from plumbline.pipelines.running.session import ray_session
+from plumbline.pipelines.running.session import open_ray_session
 from tests.bench_of import images, prompts, write_rows
 from tests.commands import printed, run
 from tests.environment import ROOT
@@ -89,7 +89,7 @@ def test_a_plan_for_gpus_shows_the_resources_of_their_workers(sweep_words: list[
     assert "similarities:clip: 1 to 4 workers, each with 0.25 GPU and 20 decoders" in lines
 
 
-HEAVY = {"ray", "vllm", "sklearn", "matplotlib", "duckdb", "altair", "torchvision", "spacy", "uvicorn"}
+HEAVY_PACKAGES = {"ray", "vllm", "sklearn", "matplotlib", "duckdb", "altair", "torchvision", "spacy", "uvicorn"}
 """Modules that a CLIPScore sweep in this process, including its report, does not need."""
 MAX_MODULES = 4500
 """Maximum number of imported modules; 4,000 belong to torch, transformers and scipy.
@@ -111,13 +111,13 @@ def test_a_small_sweep_is_computed_in_this_process_and_imports_no_more_than_it_n
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert "runs here, in this process (cluster=local runs it on Ray)" in done.stdout, done.stdout + done.stderr
     code, count, *modules = done.stderr.split()
-    assert (code, HEAVY & set(modules)) == ("2", set())
+    assert (code, HEAVY_PACKAGES & set(modules)) == ("2", set())
     assert int(count) <= MAX_MODULES
 
 
 def test_options_that_need_ray_are_refused_with_that_reason() -> None:
     with (
         pytest.raises(RunnerError, match="this job runs only on Ray"),
-        ray_session(ClusterConfig(executor="here", pools={})),
+        open_ray_session(ClusterConfig(executor="here", pools={})),
     ):
         pass

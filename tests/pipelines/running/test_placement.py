@@ -8,7 +8,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
 from plumbline.pipelines.running.placement import NodeResources, PlacementError, plan_waves
 
-ONE_GPU = [NodeResources(8, 1)]
+ONE_GPU_NODES = [NodeResources(8, 1)]
 
 
 def make_pool(cpus: float = 0.5, gpus: float = 0, size: int = 1) -> PoolConfig:
@@ -24,11 +24,11 @@ def test_pools_that_fit_run_in_parallel() -> None:
 
 
 def test_two_models_that_need_the_only_gpu_run_in_waves() -> None:
-    assert list_waves(ONE_GPU, a=make_pool(gpus=1), b=make_pool(gpus=1), c=make_pool()) == [["a"], ["b", "c"]]
+    assert list_waves(ONE_GPU_NODES, a=make_pool(gpus=1), b=make_pool(gpus=1), c=make_pool()) == [["a"], ["b", "c"]]
 
 
 def test_fractions_share_a_gpu_but_never_span_two() -> None:
-    assert list_waves(ONE_GPU, a=make_pool(gpus=0.5), b=make_pool(gpus=0.5)) == [["a", "b"]]
+    assert list_waves(ONE_GPU_NODES, a=make_pool(gpus=0.5), b=make_pool(gpus=0.5)) == [["a", "b"]]
     two = [NodeResources(8, 2)]
     assert list_waves(two, a=make_pool(gpus=0.6, size=2), b=make_pool(gpus=0.4, size=2)) == [["a", "b"]]
     assert list_waves(two, a=make_pool(gpus=0.6, size=2), b=make_pool(gpus=0.6)) == [["a"], ["b"]]
@@ -62,8 +62,8 @@ def test_the_refusal_names_the_remedy() -> None:
         list_waves([NodeResources(2, 0)], answers=make_pool(gpus=1))
 
 
-A100 = NodeResources(8, 1, frozenset({"A100"}), {"zone": "a"})
-L4 = NodeResources(8, 1, frozenset({"L4"}), {"zone": "b"})
+A100_NODE = NodeResources(8, 1, frozenset({"A100"}), {"zone": "a"})
+L4_NODE = NodeResources(8, 1, frozenset({"L4"}), {"zone": "b"})
 
 
 @pytest.mark.parametrize(
@@ -89,17 +89,24 @@ def make_pool_of_kind(accelerator_type: str | None = None, **labels: str) -> Poo
 
 
 def test_pools_for_different_kinds_of_gpus_run_in_parallel() -> None:
-    assert list_waves([A100, L4], a=make_pool_of_kind("A100"), b=make_pool_of_kind("L4")) == [["a", "b"]]
-    assert list_waves([A100, L4], a=make_pool_of_kind(zone="a"), b=make_pool_of_kind(zone="!a")) == [["a", "b"]]
-    assert list_waves([A100, L4], a=make_pool_of_kind(zone="in(a, c)"), b=make_pool_of_kind(zone="!in(a, c)")) == [
+    assert list_waves([A100_NODE, L4_NODE], a=make_pool_of_kind("A100"), b=make_pool_of_kind("L4")) == [["a", "b"]]
+    assert list_waves([A100_NODE, L4_NODE], a=make_pool_of_kind(zone="a"), b=make_pool_of_kind(zone="!a")) == [
         ["a", "b"]
     ]
-    assert list_waves([A100, L4], a=make_pool_of_kind("A100"), b=make_pool_of_kind(zone="a")) == [["a"], ["b"]]
+    assert list_waves(
+        [A100_NODE, L4_NODE], a=make_pool_of_kind(zone="in(a, c)"), b=make_pool_of_kind(zone="!in(a, c)")
+    ) == [["a", "b"]]
+    assert list_waves([A100_NODE, L4_NODE], a=make_pool_of_kind("A100"), b=make_pool_of_kind(zone="a")) == [
+        ["a"],
+        ["b"],
+    ]
 
 
 def test_an_unrestricted_pool_does_not_run_with_one_whose_only_machine_it_might_take() -> None:
-    assert list_waves([A100, L4], a=make_pool_of_kind(), b=make_pool_of_kind("A100")) == [["a"], ["b"]]
-    assert list_waves([A100, A100, L4], a=make_pool_of_kind(), b=make_pool_of_kind("A100")) == [["a", "b"]]
+    assert list_waves([A100_NODE, L4_NODE], a=make_pool_of_kind(), b=make_pool_of_kind("A100")) == [["a"], ["b"]]
+    assert list_waves([A100_NODE, A100_NODE, L4_NODE], a=make_pool_of_kind(), b=make_pool_of_kind("A100")) == [
+        ["a", "b"]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +114,7 @@ def test_an_unrestricted_pool_does_not_run_with_one_whose_only_machine_it_might_
 )
 def test_a_missing_kind_of_machine_is_refused_by_name(pool: PoolConfig) -> None:
     with pytest.raises(PlacementError, match=r"(H100 GPUs|zone=\w) cannot be placed; the machines of that kind offer"):
-        list_waves([A100, L4], a=pool)
+        list_waves([A100_NODE, L4_NODE], a=pool)
 
 
 def test_a_nodes_own_pool_takes_precedence_over_its_stages_pool_and_the_default() -> None:

@@ -5,7 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from plumbline.pipelines.base.cluster_config import PoolConfig
-from plumbline.pipelines.running.machines import PATIENCE, NoRoom, RoomWatch, describe_resources, reserve_room
+from plumbline.pipelines.running.machines import (
+    WAIT_NOTICE_SECONDS,
+    NoRoom,
+    RoomWatch,
+    describe_resources,
+    reserve_room,
+)
 from tests.faults.driving import wait_until
 
 
@@ -19,28 +25,28 @@ def test_a_run_that_waits_for_a_while_reports_it_once(capsys: pytest.CaptureFixt
         return capsys.readouterr().err
 
     assert poll_at(0) == ""
-    assert poll_at(PATIENCE - 1) == ""
-    assert poll_at(PATIENCE).startswith(
+    assert poll_at(WAIT_NOTICE_SECONDS - 1) == ""
+    assert poll_at(WAIT_NOTICE_SECONDS).startswith(
         "waiting for room on the cluster for answers, scores: 0 of 4 CPUs are free; the run continues by itself"
     )
-    assert poll_at(9 * PATIENCE) == ""
+    assert poll_at(9 * WAIT_NOTICE_SECONDS) == ""
 
 
 def test_a_stage_that_gets_resources_in_between_is_not_reported_as_waiting(capsys: pytest.CaptureFixture[str]) -> None:
     time = [0.0]
     watch = RoomWatch(["scores"], lambda: "", clock=lambda: time[0])
-    for time[0], waiting in ((0.0, True), (PATIENCE / 2, False), (PATIENCE, True)):
+    for time[0], waiting in ((0.0, True), (WAIT_NOTICE_SECONDS / 2, False), (WAIT_NOTICE_SECONDS, True)):
         watch.update(waiting=waiting)
     assert capsys.readouterr().err == ""
 
 
 def test_free_resources_and_other_drivers_are_reported_without_their_commands() -> None:
-    def driver(process: int, *, is_dead: bool = False) -> dict[str, object]:
+    def make_driver(process: int, *, is_dead: bool = False) -> dict[str, object]:
         place = {"JobID": f"0{process}", "DriverIPAddress": "10.0.0.1", "DriverPid": process}
         return {**place, "IsDead": is_dead, "Entrypoint": "python -m jobs.sweep storage.secret=hush"}
 
-    dashboard = driver(1) | {"Entrypoint": "ray::DashboardAgent"}
-    drivers = [dashboard, driver(7), driver(8, is_dead=True), driver(9)]
+    dashboard = make_driver(1) | {"Entrypoint": "ray::DashboardAgent"}
+    drivers = [dashboard, make_driver(7), make_driver(8, is_dead=True), make_driver(9)]
     line = describe_resources({"CPU": 4.0, "memory": 1e9}, {"CPU": 0.5}, drivers)
     assert line == "0.5 of 4 CPUs are free, other running drivers: 10.0.0.1 (process 7); 10.0.0.1 (process 9)"
     line = describe_resources({"CPU": 4.0}, {"CPU": 0.5}, drivers, {"07": "small (by alice)", "05": "ended"})

@@ -177,7 +177,8 @@ class RowStage:
 def mark_as_started(actor: StageActor, *machines: str, row: int | None = None) -> None:
     """Note in the progress log that processes on these machines started the first shard, and died.
 
-    The name `here` stands for the actor's own machine; all other machines are lost.
+    The name `here` stands for the actor's own machine; all other machines are lost. `row` is the row that
+    was in progress if the shard was computed row by row; None if no row was.
     """
     import ray
 

@@ -12,12 +12,12 @@ from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.running.errors import RunnerError
 from plumbline.pipelines.running.ordered_calls import ITEMS_PER_SLOT
-from plumbline.pipelines.running.tasks import THREADS, Tasks, TasksHere, open_tasks
+from plumbline.pipelines.running.tasks import N_THREADS, Tasks, TasksHere, open_tasks
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.store.store import Store
 from tests.bench_of import Bench, images, run_plan, save_scores
 
-CLUSTER = ClusterConfig(driver_rows=10, max_attempts=2)
+CLUSTER_CONFIG = ClusterConfig(driver_rows=10, max_attempts=2)
 
 
 @pytest.fixture(scope="module", params=["here", "ray"])
@@ -25,7 +25,7 @@ def tasks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if request.param == "ray":
         request.getfixturevalue("ray_cluster")
     store = Store(StorageConfig().locate(str(tmp_path_factory.mktemp("store"))))
-    with open_tasks(CLUSTER, store, rows=10 if request.param == "here" else 11) as tasks:
+    with open_tasks(CLUSTER_CONFIG, store, rows=10 if request.param == "here" else 11) as tasks:
         assert isinstance(tasks, TasksHere) == (request.param == "here")
         yield tasks
 
@@ -59,7 +59,7 @@ def test_items_are_only_consumed_when_needed(tasks: Tasks) -> None:
     results = tasks.map(multiply, (taken.append(number) or number for number in range(10_000)), shared=1)
     assert next(results) == 0
     results.close()
-    assert len(taken) <= ITEMS_PER_SLOT * max(THREADS, os.cpu_count() or 1, 4) + 1
+    assert len(taken) <= ITEMS_PER_SLOT * max(N_THREADS, os.cpu_count() or 1, 4) + 1
 
 
 def test_an_error_for_the_user_is_raised_unchanged(tasks: Tasks) -> None:
@@ -70,7 +70,7 @@ def test_an_error_for_the_user_is_raised_unchanged(tasks: Tasks) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_task_whose_process_dies_is_repeated_up_to_a_limit(tmp_path: Path) -> None:
-    with open_tasks(CLUSTER, Store(StorageConfig().locate(str(tmp_path))), rows=11) as tasks:
+    with open_tasks(CLUSTER_CONFIG, Store(StorageConfig().locate(str(tmp_path))), rows=11) as tasks:
         assert list(tasks.map(die_once, range(3), shared=tmp_path)) == [0, 1, 2]
         with pytest.raises(RunnerError, match=r"^Ray failed \(WorkerCrashedError.*run the same command to continue$"):
             list(tasks.map(die_once, [9], shared=tmp_path))
@@ -84,7 +84,7 @@ def test_the_driver_handles_all_rows_if_ray_is_not_used(tmp_path: Path) -> None:
 
 
 def read_tables(bench: Bench, *words: str) -> dict[str, bytes]:
-    """Plan and run a sweep; return the bytes of each file of the run's tables, keyed by path."""
+    """Plan and run a sweep; return the bytes of the files of its scores, errors, summary and usual scores, by path."""
     run = Path(run_plan(bench.plan(*words)).folder)
     every = (path for name in ("scores", "errors", "summary", "usual_scores") for path in run.rglob(f"{name}.parquet*"))
     files = (file for path in every for file in ([path] if path.is_file() else path.iterdir()))

@@ -14,7 +14,7 @@ from plumbline.pipelines.sources.image_file_cache import CACHE_SCHEMA
 from plumbline.pipelines.store.runs import read_manifest
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import (
-    CAPTIONED,
+    CAPTIONED_OPTIONS,
     Bench,
     corrupt,
     images,
@@ -25,13 +25,13 @@ from tests.bench_of import (
     write_rows,
 )
 
-METRIC = "metric=[edge_density]"
+METRIC_OPTION = "metric=[edge_density]"
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     """Return a benchmark that has been planned once."""
-    bench = Bench(tmp_path, METRIC)
+    bench = Bench(tmp_path, METRIC_OPTION)
     bench.plan()
     return bench
 
@@ -86,7 +86,9 @@ def test_an_older_cache_is_not_used_for_files_that_have_changed_since(bench: Ben
 def test_prompts_in_the_images_rows_are_cached(tmp_path: Path) -> None:
     file = tmp_path / "images/atlas/00000.parquet"
     write_rows(file, list_captioned_images("atlas", 8))
-    config = score_config(tmp_path / "images", tmp_path / "store", METRIC, *CAPTIONED, "benchmark.columns.generator=no")
+    config = score_config(
+        tmp_path / "images", tmp_path / "store", METRIC_OPTION, *CAPTIONED_OPTIONS, "benchmark.columns.generator=no"
+    )
     before = plan_sweep(config)
     corrupt(file)
     after = plan_sweep(config)
@@ -105,7 +107,7 @@ def test_benchmarks_with_the_same_generators_have_separate_caches(bench: Bench, 
 @pytest.mark.parametrize("limit", ["null", "4"])
 def test_a_finished_runs_images_are_listed_without_opening_their_files(limit: str, tmp_path: Path) -> None:
     """Reports, pages and rewards list images in this way, also for a run with a limit."""
-    bench = Bench(tmp_path, METRIC, f"benchmark.limit={limit}", generators=("atlas",))
+    bench = Bench(tmp_path, METRIC_OPTION, f"benchmark.limit={limit}", generators=("atlas",))
     manifest = read_manifest(bench.store, run_plan(bench.plan()).run_id)
     before, _ = find_originals(manifest, bench.store)
     corrupt(bench.folder / "images/atlas/00000.parquet")
@@ -117,7 +119,7 @@ def test_a_finished_runs_images_are_listed_without_opening_their_files(limit: st
 
 def test_rows_with_addresses_of_images_are_read_each_time(tmp_path: Path) -> None:
     """The image at an address may have changed since the table was read."""
-    bench = Bench(tmp_path, METRIC, generators=())
+    bench = Bench(tmp_path, METRIC_OPTION, generators=())
     picture = bench.folder / "images/atlas/one.png"
     picture.parent.mkdir(parents=True)
     picture.write_bytes(images("atlas", 1)[0]["image"])

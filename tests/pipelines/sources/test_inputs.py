@@ -19,7 +19,7 @@ from plumbline.pipelines.sources.prompts import read_prompts
 from plumbline.pipelines.sources.shards import list_files, read_extra, read_footer, read_shard
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import (
-    CAPTIONED,
+    CAPTIONED_OPTIONS,
     images,
     list_captioned_images,
     list_sources,
@@ -34,8 +34,8 @@ from tests.bench_of import (
     write_rows,
 )
 
-STORAGE = StorageConfig()
-CLIP = "metric=[clipscore]"
+STORAGE_CONFIG = StorageConfig()
+CLIPSCORE_OPTION = "metric=[clipscore]"
 
 
 def rename_columns(rows: list[dict[str, Any]], **names: str) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ def test_a_file_without_the_configured_column_is_reported_with_the_key(tmp_path:
 def test_rows_with_their_own_prompts_need_no_ids_and_get_them_from_their_texts(tmp_path: Path) -> None:
     rows = list_captioned_images("atlas", 4)
     write_rows(tmp_path / "data/a.parquet", [*rows, *rows, {**rows[0], "caption": None}], row_group=100)
-    sources = plan_sweep(score_config(tmp_path / "data", tmp_path / "store", *CAPTIONED)).sources
+    sources = plan_sweep(score_config(tmp_path / "data", tmp_path / "store", *CAPTIONED_OPTIONS)).sources
     (shard,) = sources.image_shards
     ids = read_shard(shard, ("prompt_id",)).column("prompt_id").to_pylist()
     assert ids[:4] == ids[4:8] and len(set(ids)) == 5
@@ -151,7 +151,7 @@ def test_an_id_with_two_texts_is_named(files: tuple[str, str], tmp_path: Path) -
 def test_generators_of_the_same_prompts_share_questions_and_a_new_file_adds_only_its_own(tmp_path: Path) -> None:
     for generator in ("atlas", "flint"):
         write_rows(tmp_path / f"data/{generator}/0.parquet", list_captioned_images(generator, 8))
-    config = score_config(tmp_path / "data", tmp_path / "store", *CAPTIONED)
+    config = score_config(tmp_path / "data", tmp_path / "store", *CAPTIONED_OPTIONS)
     before = plan_sweep(config).plan
     assert count_by_stage(before) == {"questions": 2, "answers": 4, "similarities": 4, "scores": 8}
     write_rows(tmp_path / "data/flint/1.parquet", list_captioned_images("flint", 12)[8:])
@@ -312,7 +312,7 @@ def test_a_file_that_changes_between_plan_and_run_only_fails_itself_and_commits_
     bench = write_benchmark(tmp_path / "bench", ["atlas", "flint"], count=4)
     for file in bench.rglob("*.parquet"):
         (root / f"bench/{file.relative_to(bench)}").write(file.read_bytes())
-    config = sweep_config((root / "bench").url, (root / "store").url, CLIP)
+    config = sweep_config((root / "bench").url, (root / "store").url, CLIPSCORE_OPTION)
     plan = plan_sweep(config)
     write_rows(tmp_path / "other.parquet", images("cobalt", 8))
     (root / "bench/images/flint/00000.parquet").write((tmp_path / "other.parquet").read_bytes())
@@ -335,7 +335,7 @@ def test_rows_with_prompts_are_scored_as_with_a_prompts_file_and_keep_their_colu
     write_rows(tmp_path / "rows/atlas.parquet", rows)
     plain = run_bench(folder, tmp_path / "one")
     done = run_config(
-        score_config(tmp_path / "rows", tmp_path / "two", *CAPTIONED, "benchmark.columns.extra=[seed,caption]")
+        score_config(tmp_path / "rows", tmp_path / "two", *CAPTIONED_OPTIONS, "benchmark.columns.extra=[seed,caption]")
     )
     for metric in ("vqascore", "clipscore"):
         expected = [row["score"] for row in plain.results.read_scores().to_pylist() if row["metric"] == metric]
@@ -345,14 +345,16 @@ def test_rows_with_prompts_are_scored_as_with_a_prompts_file_and_keep_their_colu
     assert pq.read_table(f"{done.folder}/scores.parquet").column_names[-3:] == ["seed", "caption", "settings"]
     manifest = json.loads(Path(done.folder, "manifest.json").read_text())
     assert manifest["config"]["benchmark"]["columns"]["extra"] == ["seed", "caption"]
-    again = run_config(score_config(tmp_path / "rows", tmp_path / "two", *CAPTIONED))
+    again = run_config(score_config(tmp_path / "rows", tmp_path / "two", *CAPTIONED_OPTIONS))
     assert again.computed == 0 and again.results.read_scores().column_names[-1] == "settings"
 
 
 def test_a_broken_file_of_rows_with_prompts_loses_no_row(tmp_path: Path) -> None:
     write_rows(tmp_path / "rows/a.parquet", list_captioned_images("atlas", 4))
     write_rows(tmp_path / "rows/b.parquet", list_captioned_images("flint", 4))
-    config = score_config(tmp_path / "rows", tmp_path / "store", *CAPTIONED, CLIP, "benchmark.columns.extra=*")
+    config = score_config(
+        tmp_path / "rows", tmp_path / "store", *CAPTIONED_OPTIONS, CLIPSCORE_OPTION, "benchmark.columns.extra=*"
+    )
     plan = plan_sweep(config)
     (tmp_path / "rows/b.parquet").unlink()
     done = run_plan(plan)

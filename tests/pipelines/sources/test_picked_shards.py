@@ -25,7 +25,7 @@ from plumbline.pipelines.sources.uris import open_benchmark_uris
 from plumbline.pipelines.store.cells import digest
 from tests.bench_of import images, list_sources, prompts, run_config, sweep_config, write_rows
 
-STORAGE = StorageConfig()
+STORAGE_CONFIG = StorageConfig()
 GENERATORS = ("atlas", "flint")
 
 
@@ -44,7 +44,11 @@ def write_row_groups(path: Path, rows: Sequence[Any], sizes: Sequence[int]) -> N
 
 @st.composite
 def draw_benchmark(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw a benchmark with any number of images per generator and prompt, shuffled, in uneven row groups."""
+    """Draw a benchmark with up to 4 images per generator and prompt, shuffled, in uneven row groups.
+
+    The drawn values are the prompts' order, the prompt of each generator's image, the sizes of row groups and shards,
+    the limit, whether only some prompts are used, and whether rows contain their own prompts.
+    """
     count = draw(st.integers(1, 40))
     generator_rows = {}
     for generator in GENERATORS:
@@ -86,7 +90,7 @@ def check(sources: Sources, bench: dict[str, Any]) -> None:
     seen = []
     known = dict(zip(*(sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True))
     for shard, holders in sources.prompts_of.items():
-        rows = [shard.row_in_file(row) for row in range(shard.rows)]
+        rows = [shard.get_row_in_file(row) for row in range(shard.rows)]
         seen += [(shard.group, row) for row in rows]
         ids = [bench["images"][shard.group][row] for row in rows]
         read = read_shard(shard, ("prompt_id",))
@@ -120,12 +124,12 @@ def test_shards_of_some_prompts_depend_on_the_prompts_of_their_own_rows(bench: d
 @given(bench=draw_benchmark(), seed=st.integers(0, 1000))
 def test_shards_of_rounds_depend_on_the_prompts_of_their_own_rows(bench: dict[str, Any], seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(adaptive_rounds, "FIRST_PROMPTS", 4)
+        patch.setattr(adaptive_rounds, "N_FIRST_PROMPTS", 4)
         config, sources = open_bench(Path(folder), bench)
         cut = split_rounds(
             sources,
             config,
-            open_benchmark_uris(config, STORAGE, ImageLimits()),
+            open_benchmark_uris(config, STORAGE_CONFIG, ImageLimits()),
             Adaptive(method="betting", range=(0, 1), seed=seed),
             ImageFileCache(None, config),
         )
@@ -133,7 +137,7 @@ def test_shards_of_rounds_depend_on_the_prompts_of_their_own_rows(bench: dict[st
         ids = cut.sources.prompts.column("prompt_id").to_pylist()
         of_round = dict(zip(ids, cut.round_of_prompt, strict=True))
         for shard in cut.sources.image_shards:
-            rows = map(shard.row_in_file, range(shard.rows))
+            rows = map(shard.get_row_in_file, range(shard.rows))
             named = {bench["images"][shard.group][row] for row in rows} & of_round.keys()
             assert {of_round[one] for one in named} <= {cut.round_of[shard.group, shard.name]}
 

@@ -20,8 +20,8 @@ from tests.bench_of import images, list_sources, write_rows
 from tests.commands import config_of
 
 ROOT = Path(__file__).parents[3]
-REFERENCE = Path(os.environ.get("REFERENCE_DATA", ROOT.parent / "shared" / "reference"))
-needs_reference = pytest.mark.skipif(not REFERENCE.is_dir(), reason="REFERENCE_DATA is not set or empty")
+REFERENCE_FOLDER = Path(os.environ.get("REFERENCE_DATA", ROOT.parent / "shared" / "reference"))
+needs_reference = pytest.mark.skipif(not REFERENCE_FOLDER.is_dir(), reason="REFERENCE_DATA is not set or empty")
 
 GENAI = {
     "00007": {"id": "7", "prompt": "Two cubes.", "prompt in Chinese": "...", "models": {"One": [1, 2, 3]}},
@@ -57,7 +57,7 @@ def test_genai_bench_is_read_by_the_names_of_its_images(tmp_path: Path) -> None:
 
 
 def read_skills(sources: Sources) -> dict[str, list[str]]:
-    """Return the skills of each prompt."""
+    """Return the skills of each prompt, keyed by the prompt's id."""
     ids = sources.prompts.column("prompt_id").to_pylist()
     return {prompt_id: list(sources.skills.find(prompt_id)) for prompt_id in ids}
 
@@ -140,7 +140,9 @@ def test_text_that_is_not_utf8_is_reported_by_name() -> None:
 
 @needs_reference
 def test_the_released_genai_bench_file_is_read_completely(tmp_path: Path) -> None:
-    sources = open_predefined("genai_bench", REFERENCE / "genai_bench/genai_bench_527_image_ratings.json", tmp_path)
+    sources = open_predefined(
+        "genai_bench", REFERENCE_FOLDER / "genai_bench/genai_bench_527_image_ratings.json", tmp_path
+    )
     ids = sources.prompts.column("prompt_id").to_pylist()
     assert ids == [f"{number:05d}" for number in range(1, 528)]
     assert all(text.strip() for text in sources.prompts.column("text").to_pylist())
@@ -148,7 +150,7 @@ def test_the_released_genai_bench_file_is_read_completely(tmp_path: Path) -> Non
 
 @needs_reference
 def test_the_released_gecko2k_file_is_read_completely(tmp_path: Path) -> None:
-    sources = open_predefined("gecko2k", REFERENCE / "gecko/gecko_prompts.csv", tmp_path)
+    sources = open_predefined("gecko2k", REFERENCE_FOLDER / "gecko/gecko_prompts.csv", tmp_path)
     assert len(sources.prompts) == 1485
     counts = Counter(skill for skills in read_skills(sources).values() for skill in skills)
     assert (counts["Gecko(S)"], counts["Gecko(R)"]) == (930, 555)

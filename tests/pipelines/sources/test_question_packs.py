@@ -19,11 +19,11 @@ from tests.question_packs import (
     write_json,
 )
 
-STORAGE = StorageConfig()
+STORAGE_CONFIG = StorageConfig()
 
 
 def read_pack_file(name: str, path: Path, convention: Convention = "released") -> QuestionPack:
-    return read_pack(PackFile(pack=name, place=STORAGE.locate(str(path)), convention=convention), "suite")
+    return read_pack(PackFile(pack=name, place=STORAGE_CONFIG.locate(str(path)), convention=convention), "suite")
 
 
 def list_questions(pack: QuestionPack, prompt_id: str) -> list[dict[str, Any]]:
@@ -139,7 +139,7 @@ def test_the_digest_covers_the_questions_and_not_the_file(tmp_path: Path) -> Non
     write_json(other, [{**rows[0], "answer": "no"}])
     assert digest_pack(read_pack_file("tifa_v1", one)) != digest_pack(read_pack_file("tifa_v1", other))
     planned = PackFile(
-        pack="tifa_v1", place=STORAGE.locate(str(other)), digest=digest_pack(read_pack_file("tifa_v1", one))
+        pack="tifa_v1", place=STORAGE_CONFIG.locate(str(other)), digest=digest_pack(read_pack_file("tifa_v1", one))
     )
     with pytest.raises(SourceError, match="have changed since the run was planned"):
         read_pack(planned, "suite")

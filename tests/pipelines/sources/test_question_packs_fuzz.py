@@ -21,37 +21,37 @@ from plumbline.pipelines.sources.question_packs import pack as pack_module
 from plumbline.pipelines.sources.question_packs.pack import QuestionPack
 from tests.question_packs import make_choice_question, make_propositions
 
-STORAGE = StorageConfig()
-COUNT = 3
+STORAGE_CONFIG = StorageConfig()
+N_PROMPTS = 3
 """Number of prompts in a pack."""
 Fields = dict[str, Any]
 Where = tuple[str | int, ...]
 
 
 class Encoded(dict[str, Any]):
-    """An object that is stored as JSON text in its file."""
+    """A JSON object that its file contains as a string of JSON text."""
 
 
 def make_rows(row: Callable[[int], Fields]) -> list[Fields]:
-    return [row(number) for number in range(COUNT)]
+    return [row(number) for number in range(N_PROMPTS)]
 
 
 def copy_json(value: Any) -> Any:
-    """Copy a tree of objects and lists, keeping each Encoded object."""
+    """Return a deep copy of a JSON value, in which each Encoded object stays Encoded."""
     if isinstance(value, dict):
         return type(value)((name, copy_json(one)) for name, one in value.items())
     return [copy_json(one) for one in value] if isinstance(value, list) else value
 
 
-PROPOSITIONS = [row for number in range(COUNT) for row in make_propositions(f"p{number}", f"a circle {number}")]
+PROPOSITIONS = [row for number in range(N_PROMPTS) for row in make_propositions(f"p{number}", f"a circle {number}")]
 
-FILES: Mapping[str, Mapping[str, Any]] = {
+PACK_FILES: Mapping[str, Mapping[str, Any]] = {
     "dsg_1k": {"q.json": PROPOSITIONS},
     "tifa_v1": {
         "q.json": make_rows(lambda n: make_choice_question(f"p{n}", f"a circle {n}", "is it?", ["yes", "no"], "yes"))
     },
 }  # fmt: skip
-"""Content of each pack's files, by file name."""
+"""Content of each pack's files, keyed by the pack's name and the file's name."""
 MISSING_FIELD = "(missing)"
 NESTED = json.loads("[" * 300 + "]" * 300)
 LEAF_VALUES = (None, True, 7, -5, 1.5, 10**30, float("nan"), float("inf"), "", " ", "7", "9" * 5000, "²", "x" * 100_000,
@@ -66,7 +66,7 @@ values = st.recursive(
 
 
 def list_paths(value: Any, path: Where = ()) -> Iterator[Where]:
-    """Yield the paths of all fields in a tree."""
+    """Yield the paths of all fields and list items in a JSON value; a path starts with `path`."""
     inner = enumerate(value) if isinstance(value, list) else value.items() if isinstance(value, dict) else ()
     for name, one in inner:
         yield (*path, name)
@@ -74,7 +74,7 @@ def list_paths(value: Any, path: Where = ()) -> Iterator[Where]:
 
 
 def change(files: Mapping[str, Any], path: Where, value: Any) -> dict[str, Any]:
-    """Return the files with the value at a path replaced or removed."""
+    """Return a copy of the files with another value at a path, or without the field if `value` is MISSING_FIELD."""
     copy: dict[str, Any] = copy_json(dict(files))
     holder: Any = copy
     for name in path[:-1]:
@@ -87,7 +87,7 @@ def change(files: Mapping[str, Any], path: Where, value: Any) -> dict[str, Any]:
 
 
 def encode_all(value: Any) -> Any:
-    """Return a tree with each Encoded object replaced by its JSON text."""
+    """Return a JSON value with each Encoded object replaced by its JSON text."""
     if isinstance(value, list):
         return [encode_all(one) for one in value]
     if not isinstance(value, dict):
@@ -119,7 +119,7 @@ def read(name: str, folder: Path, files: Mapping[str, Any], inner: str = "") -> 
     """Write the files and read the pack: from the only file, from the folder, or from a folder in it."""
     write(folder, files)
     place = folder / (next(iter(files)) if len(files) == 1 else inner)
-    return read_pack(PackFile(pack=name, place=STORAGE.locate(str(place)), convention="fixed"), "suite")
+    return read_pack(PackFile(pack=name, place=STORAGE_CONFIG.locate(str(place)), convention="fixed"), "suite")
 
 
 def index_questions_by_prompt(pack: QuestionPack) -> dict[str, Any]:
@@ -137,9 +137,9 @@ def test_a_pack_has_a_maximum_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         read("tifa_v1", tmp_path, {"q.json": [row]})
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", PACK_FILES)
 def test_a_field_of_another_type_only_costs_its_row_and_is_reported_by_file_and_row(name: str) -> None:
-    require_others_unaffected(name, FILES[name])
+    require_others_unaffected(name, PACK_FILES[name])
 
 
 def require_others_unaffected(

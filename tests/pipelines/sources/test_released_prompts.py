@@ -31,7 +31,7 @@ ODD_PROMPTS = (
 
 
 class Released(NamedTuple):
-    """A file in a release's format, and the names of its prompts."""
+    """A file in a release's format, and the ids and texts of the prompts that must be read from it."""
 
     name: str
     content: str
@@ -296,7 +296,7 @@ def write_genai_bench(folder: Path) -> list[str]:
 
 
 def draw_skills(folder: Path, seed: int) -> dict[str, list[int]]:
-    """Write genai_skills.json at random, and return its content, the prompts by skill.
+    """Write a random genai_skills.json, and return its content: the numbers of prompts, keyed by skill.
 
     Each prompt is basic, advanced or neither, and some have another skill as well.
     """
@@ -308,7 +308,7 @@ def draw_skills(folder: Path, seed: int) -> dict[str, list[int]]:
 
 
 def compute_means_by_skill(run: Path, skills: Mapping[str, Sequence[int]]) -> tuple[dict[Any, float], dict[Any, float]]:
-    """Return a run's means by skill and generator, and the same means computed directly from its scores."""
+    """Return a run's means, keyed by (skill, generator), and the same means computed directly from its scores."""
     scores = pd.read_parquet(run / "scores.parquet")
     expected = {
         (skill, generator): float(rows.loc[rows["prompt_id"].astype(int).isin(numbers), "score"].mean())

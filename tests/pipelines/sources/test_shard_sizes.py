@@ -20,14 +20,14 @@ from tests.bench_of import (
     write_rows,
 )
 
-ROWS, ROW_GROUP = 38_400, 100
+N_ROWS, ROW_GROUP = 38_400, 100
 """Number of rows in a file and in a row group.
 
 With the minimum number of shards per benchmark, each shard has 300 rows, i.e. three row groups.
 """
 
 
-def write_images(folder: Path, name: str, rows: int = ROWS) -> None:
+def write_images(folder: Path, name: str, rows: int = N_ROWS) -> None:
     """Write rows of a few bytes each; a plan does not read the images."""
     ids = [f"{name}-{row}" for row in range(rows)]
     table = {"image_id": ids, "prompt_id": [prompts(1)[0]["prompt_id"]] * rows, "image": [b"image"] * rows}

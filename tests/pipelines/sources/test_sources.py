@@ -195,7 +195,7 @@ def test_links_are_followed_once_and_broken_links_are_named(tmp_path: Path) -> N
 
 
 def write_twice(path: Path, table: pa.Table, name: str) -> None:
-    """Write the table with one of its columns duplicated."""
+    """Write the table as a Parquet file in which the column `name` occurs twice."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table.append_column(name, table.column(name)), path)
 

@@ -40,7 +40,7 @@ PROMPTS = [
 
 
 def allow_one_line_error(read: Callable[[], Any]) -> Any:
-    """Return the result, or None after a one-line error; any other error fails the test."""
+    """Return the result of `read`, or None if it raises a PlumblineError; any other error fails the test."""
     try:
         return read()
     except PlumblineError as error:
@@ -59,7 +59,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read_all(benchmark: BenchmarkConfig) -> Sources | None:
-    """Read every shard of the sources as the stages do."""
+    """List a benchmark's sources and read every shard as the stages do; return None if the sources cannot be listed."""
     sources = allow_one_line_error(lambda: list_sources(benchmark, ShardSize(2)))
     if sources is None:
         return None

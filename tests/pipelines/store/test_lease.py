@@ -229,7 +229,10 @@ def test_an_unreadable_file_counts_as_a_dead_lease(store: Store) -> None:
 
 @contextmanager
 def start_holder(store: Store, beats: int) -> Iterator[subprocess.Popen[str]]:
-    """Yield another process that holds the lease for an hour, and reports on request whether it still does."""
+    """Yield another process that has taken a lease of an hour, and reports on request whether it still has the lease.
+
+    Its thread renews the lease `beats` times per hour.
+    """
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER_SCRIPT, store.place.url, str(HOUR), str(beats)],
         cwd=ROOT,

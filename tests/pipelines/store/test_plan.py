@@ -17,7 +17,7 @@ from plumbline.operators.metrics.writing import is_asked
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.writing import make_public_config
-from tests.bench_of import PACK, images, plan_bench, prompts, sweep_config, write_benchmark, write_rows
+from tests.bench_of import SHAPES_FOLDER, images, plan_bench, prompts, sweep_config, write_benchmark, write_rows
 from tests.operators import tiny
 
 
@@ -35,7 +35,7 @@ def list_paths(plan: Plan, stage: str | None = None) -> set[str]:
 
 
 def count_new_cells(before: Plan, after: Plan) -> Counter[str]:
-    """Return the new cells of the second plan, by node."""
+    """Return the number of cells that only the second plan contains, by node."""
     old = {cell.path for cell in before.cells}
     return Counter(cell.recipe.node for cell in after.cells if cell.path not in old)
 
@@ -69,8 +69,8 @@ def test_the_plan_estimates_the_calls_for_writing_the_packs_questions(tmp_path: 
 def test_a_changed_weight_file_affects_its_cells_and_a_moved_one_none(folder: Path, tmp_path: Path) -> None:
     before = make_plan(folder)
     copy = tmp_path / "models"
-    shutil.copytree(PACK.parent / "clip-flant5-shapes", copy / "clip-flant5-shapes")
-    shutil.copytree(PACK.parent / "clip-shapes", copy / "clip-shapes")
+    shutil.copytree(SHAPES_FOLDER.parent / "clip-flant5-shapes", copy / "clip-flant5-shapes")
+    shutil.copytree(SHAPES_FOLDER.parent / "clip-shapes", copy / "clip-shapes")
     override = f"models.vqa.checkpoint={copy}/clip-flant5-shapes"
     assert count_new_cells(before, make_plan(folder, override)) == {}
     weights = copy / "clip-flant5-shapes/model.safetensors"
@@ -189,11 +189,11 @@ def test_a_metric_without_its_model_fails_the_config(folder: Path) -> None:
         make_plan(folder, "metrics.clipscore.model=vqa")
 
 
-ABLATION_METRICS = "metric=[gecko_baseline,gecko_coverage,gecko_normalised,gecko]"
+ABLATION_METRICS_OPTION = "metric=[gecko_baseline,gecko_coverage,gecko_normalised,gecko]"
 
 
 def test_metrics_that_only_score_differently_share_questions_and_answers(folder: Path) -> None:
-    cells = Counter(cell.recipe.stage for cell in make_plan(folder, ABLATION_METRICS).cells)
+    cells = Counter(cell.recipe.stage for cell in make_plan(folder, ABLATION_METRICS_OPTION).cells)
     assert cells == {"questions": 2 * 2, "entailment": 2, "answers": 2 * 4, "scores": 4 * 4}
 
 

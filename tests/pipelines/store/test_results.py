@@ -22,7 +22,7 @@ class Nights(Bench):
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(folder, "metric=[clipscore]")
         self.read: list[str] = []
-        """Cells that the last sweep read."""
+        """Paths of the cells that the last sweep read, in order."""
         read = Store.read
 
         def read_and_note(store: Store, path: str, **options: object) -> pa.Table:

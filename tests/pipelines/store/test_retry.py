@@ -18,7 +18,7 @@ from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import images, plan_bench, run_plan, write_benchmark, write_rows
 
-METRIC = "metric=[edge_density]"
+METRIC_OPTION = "metric=[edge_density]"
 SLOW_ERROR = RowError("image_too_slow", "decoding takes too long", retryable=True)
 
 
@@ -48,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def make_plan(folder: Path, *overrides: str) -> PlannedSweep:
-    return plan_bench(folder, folder.parent / "store", METRIC, *overrides)
+    return plan_bench(folder, folder.parent / "store", METRIC_OPTION, *overrides)
 
 
 def run(folder: Path, *overrides: str) -> FinishedSweep:

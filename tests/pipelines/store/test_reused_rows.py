@@ -22,7 +22,7 @@ from plumbline.pipelines.sweeps.planning import PlannedSweep
 from tests.bench_of import compute, images, plan_bench, prompts, write_benchmark, write_rows
 from tests.commands import run
 
-BOTH = "metric=[vqascore,clipscore]"
+BOTH_METRICS_OPTION = "metric=[vqascore,clipscore]"
 """Two metrics whose cells are compared row by row."""
 
 
@@ -46,15 +46,15 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
 
 
 def count_calls(counts: dict[str, int], name: str, encode: Callable[..., Any]) -> Callable[..., Any]:
-    def counted(self: Any, pixels: Sequence[Any]) -> Any:
+    def encode_counted(self: Any, pixels: Sequence[Any]) -> Any:
         counts[name] += len(pixels)
         return encode(self, pixels)
 
-    return counted
+    return encode_counted
 
 
 def read_rows(planned: PlannedSweep, stage: str, outcomes: dict[str, Outcome]) -> list[dict[str, Any]]:
-    """Return the rows of a stage from the cells of the current plan."""
+    """Return the rows of a plan's cells of one stage; drafts are read for the cells whose outcome is a draft."""
     cells = [cell for cell in planned.plan.cells if cell.recipe.stage == stage]
     drafts = {path for path, outcome in outcomes.items() if outcome.state == "draft"}
     tables = [planned.store.read(cell.path, key=cell.key, draft=cell.path in drafts) for cell in cells]
@@ -64,12 +64,12 @@ def read_rows(planned: PlannedSweep, stage: str, outcomes: dict[str, Outcome]) -
 def test_moving_or_copying_a_folder_of_images_asks_no_model(
     folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
 ) -> None:
-    first = plan(BOTH)
+    first = plan(BOTH_METRICS_OPTION)
     before = read_rows(first, "scores", compute(first))
     (folder / "images").rename(folder / "moved")
     shutil.copytree(folder / "moved", folder / "copied")
     for images_folder in ("moved", "copied"):
-        now = plan(BOTH, f"benchmark.images={folder}/{images_folder}")
+        now = plan(BOTH_METRICS_OPTION, f"benchmark.images={folder}/{images_folder}")
         assert read_rows(now, "scores", compute(now)) == before
     assert encoded == {"vqa": 8, "clip": 8}
 
@@ -96,7 +96,12 @@ def test_renaming_a_file_or_generator_asks_no_model(
 
 def sweep_and_read_scores(folder: Path, store: str) -> list[dict[str, Any]]:
     """Run a sweep without Ray, and return the scores of the newest run."""
-    given = ["sweep=shapes", BOTH, f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images"]
+    given = [
+        "sweep=shapes",
+        BOTH_METRICS_OPTION,
+        f"benchmark.prompts={folder}/prompts.parquet",
+        f"benchmark.images={folder}/images",
+    ]
     place = StorageConfig().locate(str(folder.parent / store))
     assert run("sweep", *given, f"store={place}", "cluster=here", "shard_rows=4").code == 0
     table = Store(place).read_table(f"runs/{find_newest_run(Store(place))}/scores.parquet")
@@ -106,19 +111,19 @@ def sweep_and_read_scores(folder: Path, store: str) -> list[dict[str, Any]]:
 def test_an_edited_prompt_only_recomputes_its_own_images(
     folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
 ) -> None:
-    before = plan(BOTH)
+    before = plan(BOTH_METRICS_OPTION)
     compute(before)
     assert encoded == {"vqa": 8, "clip": 8}
     edited = prompts(8)
     edited[5]["text"] = "two red circles"
     write_rows(folder / "prompts.parquet", edited)
-    after = plan(BOTH)
+    after = plan(BOTH_METRICS_OPTION)
     compute(after)
     assert encoded == {"vqa": 9, "clip": 9}
     for stage in ("answers", "similarities"):
         old, new = (read_rows(planned, stage, {}) for planned in (before, after))
         assert [one == other for one, other in zip(old, new, strict=True)] == [row != 5 for row in range(8)]
-    assert not plan(BOTH).plan.missing
+    assert not plan(BOTH_METRICS_OPTION).plan.missing
 
 
 def test_a_growing_benchmark_only_asks_about_its_new_prompts_and_images(
@@ -244,12 +249,12 @@ def test_a_raised_limit_only_computes_the_images_refused_before(
     rows = images("atlas", 8)
     largest = max(len(row["image"]) for row in rows)
     refused = sum(len(row["image"]) == largest for row in rows)
-    first = plan(BOTH, f"limits.max_bytes={largest - 1}")
+    first = plan(BOTH_METRICS_OPTION, f"limits.max_bytes={largest - 1}")
     assert {outcome.state for outcome in compute(first).values()} == {"committed"}
     errors = [row["error"] for row in read_rows(first, "answers", {}) if row["error"] is not None]
     assert [error["kind"] for error in errors] == ["image_too_large"] * refused
     assert encoded["vqa"] == 8 - refused
-    second = plan(BOTH)
+    second = plan(BOTH_METRICS_OPTION)
     compute(second)
     assert encoded == {"vqa": 8, "clip": 8}
     assert all(row["error"] is None for row in read_rows(second, "scores", {}))
@@ -257,8 +262,8 @@ def test_a_raised_limit_only_computes_the_images_refused_before(
 
 def test_a_lowered_limit_refuses_images_accepted_before(folder: Path, plan: Callable[..., PlannedSweep]) -> None:
     largest = max(len(row["image"]) for row in images("atlas", 8))
-    compute(plan(BOTH))
-    lowered = plan(BOTH, f"limits.max_bytes={largest - 1}")
+    compute(plan(BOTH_METRICS_OPTION))
+    lowered = plan(BOTH_METRICS_OPTION, f"limits.max_bytes={largest - 1}")
     compute(lowered)
     assert "image_too_large" in {(row["error"] or {}).get("kind") for row in read_rows(lowered, "answers", {})}
 
@@ -266,25 +271,25 @@ def test_a_lowered_limit_refuses_images_accepted_before(folder: Path, plan: Call
 def test_rows_of_other_images_are_not_reused(
     folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
 ) -> None:
-    compute(plan(BOTH))
+    compute(plan(BOTH_METRICS_OPTION))
     swapped = images("atlas", 8)
     for one, other in zip(swapped, reversed(images("atlas", 8)), strict=True):
         one["image"] = other["image"]
     write_rows(folder / "images/atlas/00000.parquet", swapped)
-    compute(plan(BOTH))
+    compute(plan(BOTH_METRICS_OPTION))
     assert encoded == {"vqa": 16, "clip": 16}
 
 
 def test_touching_or_rewriting_a_file_costs_no_call_for_its_old_images(
     folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
 ) -> None:
-    first = plan(BOTH)
+    first = plan(BOTH_METRICS_OPTION)
     compute(first)
     before = read_rows(first, "answers", {})
     replaced = images("atlas", 8)
     replaced[3]["image"] = images("flint", 8)[3]["image"]
     write_rows(folder / "images/atlas/00000.parquet", replaced)
-    second = plan(BOTH)
+    second = plan(BOTH_METRICS_OPTION)
     compute(second)
     assert encoded == {"vqa": 8 + 1, "clip": 8 + 1}
     after = read_rows(second, "answers", {})
@@ -303,18 +308,18 @@ def test_only_an_image_replaced_at_its_address_is_scored_again(
     schema = pa.schema([(name, pa.string()) for name in ("image_id", "prompt_id", "uri")])
     pq.write_table(pa.Table.from_pylist(addresses, schema=schema), places / "00000.parquet")
     (places / "1.png").unlink()
-    first = plan(BOTH)
+    first = plan(BOTH_METRICS_OPTION)
     compute(first)
-    assert encoded["vqa"] == 3 and plan(BOTH).plan.missing
+    assert encoded["vqa"] == 3 and plan(BOTH_METRICS_OPTION).plan.missing
     (places / "1.png").write_bytes(rows[1]["image"])
-    compute(plan(BOTH))
-    assert encoded["vqa"] == 4 and not plan(BOTH).plan.missing
+    compute(plan(BOTH_METRICS_OPTION))
+    assert encoded["vqa"] == 4 and not plan(BOTH_METRICS_OPTION).plan.missing
     (places / "2.png").write_bytes(images("flint", 8)[2]["image"])
-    last = plan(BOTH)
+    last = plan(BOTH_METRICS_OPTION)
     compute(last)
-    assert encoded["vqa"] == 5 and not plan(BOTH).plan.missing
+    assert encoded["vqa"] == 5 and not plan(BOTH_METRICS_OPTION).plan.missing
     (places / "3.png").unlink()
-    gone = plan(BOTH)
+    gone = plan(BOTH_METRICS_OPTION)
     outcomes = compute(gone)
     kinds = [(row["error"] or {}).get("kind") for row in read_rows(gone, "scores", outcomes)]
     assert kinds == 2 * ([None] * 3 + ["missing_image"])

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from plumbline.jobs.table import JOBS
-from plumbline.pipelines.maintenance.running_sweeps import SWEEPS, read_heartbeats, send_heartbeats
+from plumbline.pipelines.maintenance.running_sweeps import SWEEPS_FOLDER, read_heartbeats, send_heartbeats
 from plumbline.pipelines.nightly.outcome import NightOutcome, get_outcome_path, read_outcome
 from plumbline.pipelines.store.lease import Holder, read_lease, take_lease
 from plumbline.pipelines.store.runs import read_manifest
@@ -18,7 +18,7 @@ from plumbline.pipelines.store.store import Store, StoreError
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import Bench, images, prompts, run_plan, run_tables, save_scores, write_rows
 from tests.commands import run, store_at
-from tests.histories.damage import ROT, damage_file
+from tests.histories.damage import ROT_WAYS, damage_file
 
 FILES = (
     "manifest.json",
@@ -84,7 +84,7 @@ def test_a_run_with_a_flipped_bit_is_made_again_from_its_cells(file: str, seed: 
 
 
 @pytest.mark.parametrize("file", FILES[1:])
-@pytest.mark.parametrize("way", ROT)
+@pytest.mark.parametrize("way", ROT_WAYS)
 def test_a_planned_sweep_notices_damage_that_leaves_size_and_time_unchanged(
     way: str, file: str, swept: SweptStore
 ) -> None:
@@ -189,7 +189,7 @@ def test_a_damaged_lease_heartbeat_or_outcome_counts_as_missing(tmp_path: Path) 
     (path,) = store.files("leases/nightly")
     check_flipped_bits(store, path, lambda: read_lease(store, "nightly").holder, None)
     with send_heartbeats(store, run="r", uses=["scores/1"]):
-        (path,) = store.files(SWEEPS)
+        (path,) = store.files(SWEEPS_FOLDER)
         assert [sign.content["uses"] for sign in read_heartbeats(store)] == [["scores/1"]]
         check_flipped_bits(store, path, lambda: [sign.content for sign in read_heartbeats(store)], [{}])
     outcome = NightOutcome(

@@ -156,18 +156,18 @@ def runs(place: str) -> Runs:
     return Runs(store_at(place))
 
 
-AHEAD_RUN, BEHIND = "20260102-001000-000000", "20260102-000000-000000"
+AHEAD_RUN, BEHIND_RUN = "20260102-001000-000000", "20260102-000000-000000"
 """Ids of two runs from machines whose clocks disagree; the run that started later has the smaller id."""
 
 
 def test_the_newest_run_is_the_run_that_ended_last_even_if_clocks_disagree(runs: Runs) -> None:
     runs.end(AHEAD_RUN)
     assert runs.newest_ids() == {AHEAD_RUN}
-    runs.end(BEHIND)
-    assert runs.newest_ids() == {BEHIND}
-    make_newest(runs.store, BEHIND)
-    assert runs.newest_ids() == {BEHIND} and list_run_ids(runs.store) == [AHEAD_RUN, BEHIND]
-    assert [run.run_id for run in read_earlier_runs(runs.store, BEHIND)] == [AHEAD_RUN]
+    runs.end(BEHIND_RUN)
+    assert runs.newest_ids() == {BEHIND_RUN}
+    make_newest(runs.store, BEHIND_RUN)
+    assert runs.newest_ids() == {BEHIND_RUN} and list_run_ids(runs.store) == [AHEAD_RUN, BEHIND_RUN]
+    assert [run.run_id for run in read_earlier_runs(runs.store, BEHIND_RUN)] == [AHEAD_RUN]
     assert not list(read_earlier_runs(runs.store, AHEAD_RUN))
     make_newest(runs.store, AHEAD_RUN)  # its sweep ran again and found no change, possibly during another sweep
     assert runs.newest_ids() == {AHEAD_RUN} and len(runs.store.files("order")) == 2
@@ -177,24 +177,24 @@ def test_a_run_without_its_report_is_not_the_newest_but_a_sweep_checks_it_first(
     runs.write(AHEAD_RUN)
     assert find_newest_run(runs.store) == AHEAD_RUN, "there is no other"
     runs.report(AHEAD_RUN)
-    runs.write(BEHIND)
-    assert find_newest_run(runs.store) == AHEAD_RUN and next(read_newest_first(runs.store)).run_id == BEHIND
+    runs.write(BEHIND_RUN)
+    assert find_newest_run(runs.store) == AHEAD_RUN and next(read_newest_first(runs.store)).run_id == BEHIND_RUN
     runs.end("20260101-000000-000000")
     assert runs.newest_ids() == {"20260101-000000-000000"}
-    runs.report(BEHIND)
-    assert runs.newest_ids() == {BEHIND}
+    runs.report(BEHIND_RUN)
+    assert runs.newest_ids() == {BEHIND_RUN}
 
 
 def test_the_newest_run_is_found_if_its_name_is_damaged_and_another_if_it_is_gone(runs: Runs) -> None:
     store = runs.store
     runs.end(AHEAD_RUN)
-    runs.end(BEHIND)
+    runs.end(BEHIND_RUN)
     for harmed in (b"", b"\xff\xfe", AHEAD_RUN.encode(), b"20991231-000000-000000"):
         (store.place / LATEST_FILE).write(harmed)
-        assert find_newest_run(store) == BEHIND
-        make_newest(store, BEHIND)
-        assert runs.newest_ids() == {BEHIND}
-    remove_run(store, BEHIND)
+        assert find_newest_run(store) == BEHIND_RUN
+        make_newest(store, BEHIND_RUN)
+        assert runs.newest_ids() == {BEHIND_RUN}
+    remove_run(store, BEHIND_RUN)
     assert find_newest_run(store) == AHEAD_RUN and [place[15:] for place in store.files("order")] == [AHEAD_RUN]
 
 
@@ -210,7 +210,7 @@ def test_a_sweep_that_lost_its_lease_does_not_overwrite_another_run(looks: int, 
 
     runs.end(AHEAD_RUN)
     for publish in (
-        lambda: commit_run(runs.store, BEHIND, {}, assert_lease=lose),
+        lambda: commit_run(runs.store, BEHIND_RUN, {}, assert_lease=lose),
         lambda: make_newest(runs.store, AHEAD_RUN, assert_lease=lose),
     ):
         runs.end("other")
@@ -218,7 +218,7 @@ def test_a_sweep_that_lost_its_lease_does_not_overwrite_another_run(looks: int, 
         with pytest.raises(LeaseLost):
             publish()
         assert runs.newest_ids() == {"rival"}
-        assert BEHIND not in " ".join(runs.store.files("order"))
+        assert BEHIND_RUN not in " ".join(runs.store.files("order"))
         assert list_run_ids(runs.store)[-3:] == [AHEAD_RUN, "other", "rival"], "each keeps its position"
 
 

@@ -193,7 +193,7 @@ def test_refusals_by_s3_are_reported_with_the_remedy(s3_server: S3Server, monkey
     assert "wrong" not in str(refusal.value) and "wrong" not in repr(wrong)
     with pytest.raises(ConfigError, match=r"no-such-bucket/x: not found"):
         store_at("s3://no-such-bucket/x").check()
-    monkeypatch.setattr(s3, "RETRIES", 1)
+    monkeypatch.setattr(s3, "MAX_RETRIES", 1)
     nobody = StorageConfig(endpoint_url="http://127.0.0.1:9", key="a", secret="b")
     with pytest.raises(ConfigError, match=r"cannot be reached.*check AWS_ENDPOINT_URL or storage\.endpoint_url"):
         Store(nobody.locate("s3://anywhere/x")).check()

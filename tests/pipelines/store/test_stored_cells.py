@@ -11,7 +11,7 @@ import pytest
 
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.store.runs import list_run_ids
-from plumbline.pipelines.store.store import PAGE_FILES
+from plumbline.pipelines.store.store import FILES_PER_PAGE
 from tests.bench_of import Bench, run_plan, run_tables
 from tests.pipelines.maintenance.test_garbage import collect
 
@@ -24,7 +24,7 @@ ONE_GENERATOR, TWO_GENERATORS, THREE_GENERATORS = (
 def swept_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """Return a benchmark of three generators after a sweep of the first, and a sweep of the first two.
 
-    The folders contain more cells than one page of a listing.
+    Each recipe's folder also contains a folder `dropped`, with more files than one page of a listing.
     """
     words = ("metric=[edge_density]",)
     bench = Bench(tmp_path_factory.mktemp("made"), *words, generators=("atlas", "cobalt", "flint"))
@@ -34,7 +34,7 @@ def swept_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     for recipe in planned.plan.images.recipes:
         folder = Path(bench.store.place.url) / recipe.folder / "dropped"
         folder.mkdir()
-        for number in range(PAGE_FILES + 1):
+        for number in range(FILES_PER_PAGE + 1):
             (folder / f"old-{number:08x}.parquet").touch()
     return bench
 

@@ -27,7 +27,7 @@ async def answer(request):
     return PlainTextResponse("answered")
 
 listening.IDLE_TIMEOUT = 0.5
-with listening.listening("127.0.0.1", 0) as listener:
+with listening.open_listening_socket("127.0.0.1", 0) as listener:
     print(listener.getsockname()[1], flush=True)
     listening.run_app(Starlette(routes=[Route("/", answer, methods=["POST"])]), listener, float(sys.argv[1]))
 """
@@ -72,7 +72,7 @@ def make_head(size: int, line: bytes = b"X: y\r\n") -> bytes:
 
 
 def read_answer(connection: socket.socket) -> bytes:
-    """Read a response of this server; its head and body may arrive separately."""
+    """Return one complete response of this server; its head and body may arrive separately."""
     answer = connection.recv(4096)
     while not answer.endswith(b"answered"):
         received = connection.recv(4096)

@@ -11,8 +11,8 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.judges.pairwise import PairAnswer, PairwiseConfig
 from plumbline.operators.metrics.metric import Evidence, Scored
 from plumbline.operators.metrics.writing import UnreadableReply
-from plumbline.operators.models.families.openai import OPENAI
-from plumbline.operators.models.families.vlm import CHAT
+from plumbline.operators.models.families.openai import OPENAI_PROFILE
+from plumbline.operators.models.families.vlm import CHAT_PROFILE
 
 WRITTEN = PairwiseConfig(answers="reply")
 WEIGHED = PairwiseConfig(answers="likelihood")
@@ -29,9 +29,9 @@ def test_the_question_has_the_prompt_and_a_letter_for_each_choice() -> None:
 
 def test_a_model_that_runs_here_weighs_letters_and_a_service_replies() -> None:
     metric = PairwiseConfig()
-    assert metric.with_model_defaults(lambda role: CHAT).answers == "likelihood"
-    assert metric.with_model_defaults(lambda role: OPENAI).answers == "reply"
-    assert replace(metric, answers="reply").with_model_defaults(lambda role: CHAT).answers == "reply"
+    assert metric.with_model_defaults(lambda role: CHAT_PROFILE).answers == "likelihood"
+    assert metric.with_model_defaults(lambda role: OPENAI_PROFILE).answers == "reply"
+    assert replace(metric, answers="reply").with_model_defaults(lambda role: CHAT_PROFILE).answers == "reply"
 
 
 def test_the_probabilities_of_the_letters_are_compared_and_ties_count_half() -> None:
@@ -81,7 +81,7 @@ def test_only_options_that_change_an_answer_are_in_its_key(tmp_path: Path) -> No
     for other in ({"tie": False}, {"answers": "reply"}):
         assert replace(WEIGHED, **other).comparison_options() != options
     (tmp_path / "pairwise.txt").write_text("Which fits {prompt}?\n{choices}\n")
-    worded = replace(WEIGHED, wording=str(tmp_path)).with_model_defaults(lambda role: CHAT)
+    worded = replace(WEIGHED, wording=str(tmp_path)).with_model_defaults(lambda role: CHAT_PROFILE)
     assert worded.question("cats").startswith("Which fits cats?") and worded.comparison_options() != options
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metrics.metric import NO_QUESTIONS, Answered, Scored
+from plumbline.operators.metrics.metric import NO_QUESTIONS_ERROR, Answered, Scored
 from plumbline.operators.metrics.questions import dsg
 from plumbline.operators.metrics.questions.dsg import (
     DsgConfig,
@@ -26,12 +26,12 @@ from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
 from tests.operators.metrics.scripted import list_examples, run
 
 PROMPT = "A blue dog on a mat"
-TUPLES = """1 | entity - whole (dog)
+TUPLES_REPLY = """1 | entity - whole (dog)
 2 | attribute - color (dog, blue)
 3 | entity - whole (mat)
 4 | relation - spatial (dog, mat, on)"""
-QUESTIONS = "1 | Is there a dog?\n2 | Is the dog blue?\n3 | Is there a mat?\n4 | Is the dog on the mat?"
-DEPENDENCIES = "1 | 0\n2 | 1\n3 | 0\n4 | 1,3"
+QUESTIONS_REPLY = "1 | Is there a dog?\n2 | Is the dog blue?\n3 | Is there a mat?\n4 | Is the dog on the mat?"
+DEPENDENCIES_REPLY = "1 | 0\n2 | 1\n3 | 0\n4 | 1,3"
 YES_NO = ("yes", "no")
 WRITTEN_QUESTIONS = [
     WrittenQuestion("1", "Is there a dog?", YES_NO, "yes", "entity - whole", "dog", 7, 10),
@@ -42,13 +42,13 @@ WRITTEN_QUESTIONS = [
 
 
 def test_questions_and_dependencies_are_written_in_parallel_from_the_tuples() -> None:
-    written, rounds = run(DsgConfig().write(PROMPT), [TUPLES], [QUESTIONS, DEPENDENCIES])
+    written, rounds = run(DsgConfig().write(PROMPT), [TUPLES_REPLY], [QUESTIONS_REPLY, DEPENDENCIES_REPLY])
     assert written == WRITTEN_QUESTIONS
     about = f"Description:\n{PROMPT}\nTuples:\n"
     assert rounds[0][0].messages[0].text == dsg.TUPLE_FORMS["text"].instructions + about
     assert [request.messages[0].text for request in rounds[1]] == [
-        f"{dsg.QUESTION_FORMS['text'].instructions}{about}{TUPLES}\nQuestions:\n",
-        f"{dsg.DEPENDENCY_FORMS['text'].instructions}{about}{TUPLES}\nDependencies:\n",
+        f"{dsg.QUESTION_FORMS['text'].instructions}{about}{TUPLES_REPLY}\nQuestions:\n",
+        f"{dsg.DEPENDENCY_FORMS['text'].instructions}{about}{TUPLES_REPLY}\nDependencies:\n",
     ]
 
 
@@ -61,14 +61,14 @@ def test_the_examples_of_the_instructions_have_the_form_that_is_read() -> None:
 
 
 def test_unreadable_dependencies_are_requested_again_and_then_left_out() -> None:
-    written, rounds = run(DsgConfig().write(PROMPT), [TUPLES], [QUESTIONS, "Why?"], ["No."])
+    written, rounds = run(DsgConfig().write(PROMPT), [TUPLES_REPLY], [QUESTIONS_REPLY, "Why?"], ["No."])
     assert written == [question._replace(parents=()) for question in WRITTEN_QUESTIONS]
     assert 'no line such as "2 | 1"' in rounds[2][0].messages[-1].text
 
 
 def test_questions_that_stay_unreadable_are_an_error() -> None:
     with pytest.raises(UnreadableReply, match="Is there a motorcycle"):
-        run(DsgConfig().write(PROMPT), [TUPLES], ["Why?", DEPENDENCIES], [TUPLES])
+        run(DsgConfig().write(PROMPT), [TUPLES_REPLY], ["Why?", DEPENDENCIES_REPLY], [TUPLES_REPLY])
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,9 @@ def test_the_released_parser_of_questions_is_an_option() -> None:
     """The parser keeps repeated spaces, text after a question mark and lines without one; it refuses other formats."""
     reply = "output: 1 | Is there  a dog? (yes)\n2 |the dog is blue\n3 | Is there a mat?\n4 | Is it on it?\n3 | A mat?"
     released = DsgConfig(questions="released")
-    written, _ = run(released.write(PROMPT), [TUPLES], [reply, DEPENDENCIES])
+    written, _ = run(released.write(PROMPT), [TUPLES_REPLY], [reply, DEPENDENCIES_REPLY])
     assert [one.text for one in written] == ["Is there  a dog? (yes)", "the dog is blue", "A mat?", "Is it on it?"]
-    tidied, _ = run(DsgConfig().write(PROMPT), [TUPLES], [reply.removeprefix("output: "), DEPENDENCIES])
+    tidied, _ = run(DsgConfig().write(PROMPT), [TUPLES_REPLY], [reply.removeprefix("output: "), DEPENDENCIES_REPLY])
     assert [one.text for one in tidied] == ["Is there a dog?", "A mat?", "Is it on it?"]
     for other in (
         "Here they are:\n1 | Is there a dog?",
@@ -159,26 +159,30 @@ def test_the_released_parser_of_questions_is_an_option() -> None:
     ],
 )
 def test_parents_are_the_questions_that_a_line_names(line: str, parents: tuple[str, ...]) -> None:
-    written, _ = run(DsgConfig().write(PROMPT), [TUPLES], [QUESTIONS, f"{line}\n1 | 0"])
+    written, _ = run(DsgConfig().write(PROMPT), [TUPLES_REPLY], [QUESTIONS_REPLY, f"{line}\n1 | 0"])
     assert written[3].parents == parents
 
 
 @pytest.mark.parametrize("line", ["4 | the dog 1", "4 | background", "4 | 1-3", "4 | all of the above"])
 def test_dependencies_with_an_unreadable_line_are_requested_again(line: str) -> None:
-    written, rounds = run(DsgConfig().write(PROMPT), [TUPLES], [QUESTIONS, f"2 | 1\n{line}"], [DEPENDENCIES])
+    written, rounds = run(
+        DsgConfig().write(PROMPT), [TUPLES_REPLY], [QUESTIONS_REPLY, f"2 | 1\n{line}"], [DEPENDENCIES_REPLY]
+    )
     assert written == WRITTEN_QUESTIONS
     assert f'found "{line[4:]}"' in rounds[2][0].messages[-1].text
-    written, _ = run(DsgConfig().write(PROMPT), [TUPLES], [QUESTIONS, f"2 | 1\n{line}"], [line])
+    written, _ = run(DsgConfig().write(PROMPT), [TUPLES_REPLY], [QUESTIONS_REPLY, f"2 | 1\n{line}"], [line])
     assert [one.parents for one in written] == [()] * 4, "as in the release, no question has a parent"
 
 
 def test_a_parent_without_a_question_is_left_out() -> None:
-    written, _ = run(DsgConfig().write(PROMPT), [TUPLES], ["4 | Is the dog on the mat?\n3 | A mat?", DEPENDENCIES])
+    written, _ = run(
+        DsgConfig().write(PROMPT), [TUPLES_REPLY], ["4 | Is the dog on the mat?\n3 | A mat?", DEPENDENCIES_REPLY]
+    )
     assert [(one.question_id, one.parents) for one in written] == [("3", ()), ("4", ("3",))]
 
 
 def score(metric: DsgConfig, yes: Mapping[str, bool], parents: Mapping[str, tuple[str, ...]]) -> Scored:
-    """Score questions, given which of them are answered with "yes" and which parents they have."""
+    """Return the metric's result for questions by id, given if each is answered with "yes", and its parents' ids."""
     logprobs = {True: ((-0.1, -0.1), (-2.0, -0.1)), False: ((-3.0, -0.1), (-0.1, -0.1))}
     ones = [
         Answered(WrittenQuestion(name, "is it?", YES_NO, "yes", parents=parents.get(name, ())), logprobs[right])
@@ -264,7 +268,7 @@ def test_missing_likelihoods_are_refused(options: dict[str, Any]) -> None:
 
 
 def test_an_image_without_questions_has_an_error() -> None:
-    assert DsgConfig().weigh([]).error == NO_QUESTIONS
+    assert DsgConfig().weigh([]).error == NO_QUESTIONS_ERROR
 
 
 TS2_FOLDER = Path(os.environ.get("REFERENCE_DATA", Path(__file__).parents[5] / "shared" / "reference")) / "ts2"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.operators.metrics.metric import NO_QUESTIONS, Answered
+from plumbline.operators.metrics.metric import NO_QUESTIONS_ERROR, Answered
 from plumbline.operators.metrics.parsing import TextSpan, collapse_spaces
 from plumbline.operators.metrics.questions import gecko, tifa
 from plumbline.operators.metrics.questions.gecko import GeckoConfig, Span, read_questions, read_spans
@@ -15,8 +15,8 @@ from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
 from plumbline.operators.stages.entailment import write_hypothesis
 from tests.operators.metrics.scripted import list_examples, run
 
-SPANS = "A {1}[red colored, color, 1.0] {2}[dog, entity, 0.9] on {3}[a, counting, 0.0] {4}[mat, entity, 1.0]"
-QUESTIONS = """About {1}:
+SPANS_REPLY = "A {1}[red colored, color, 1.0] {2}[dog, entity, 0.9] on {3}[a, counting, 0.0] {4}[mat, entity, 1.0]"
+QUESTIONS_REPLY = """About {1}:
 Q: what color is the dog?
 Choices: blue, red, green
 A: red
@@ -45,7 +45,7 @@ def make_answered(*probabilities: float, answer: str = "a", p_entail: float | No
 
 
 def test_a_prompt_is_labelled_then_asked_about() -> None:
-    written, rounds = run(GeckoConfig(seed=4).write(PROMPT), [SPANS], [QUESTIONS])
+    written, rounds = run(GeckoConfig(seed=4).write(PROMPT), [SPANS_REPLY], [QUESTIONS_REPLY])
     assert written == [
         WrittenQuestion("1", "what color is the dog?", ("blue", "red", "green"), "red", "color", "red colored", 2, 13),
         WrittenQuestion("2", "is there a dog?", ("yes", "no"), "yes", "entity", "dog", 14, 17),
@@ -81,7 +81,9 @@ def test_the_examples_of_the_instructions_have_the_form_that_is_read() -> None:
 
 
 def test_words_below_the_threshold_are_not_asked_about() -> None:
-    _, rounds = run(GeckoConfig(min_groundable=0.95).write(PROMPT), [SPANS], ["About {2}:\nQ: is there a mat?\nA: yes"])
+    _, rounds = run(
+        GeckoConfig(min_groundable=0.95).write(PROMPT), [SPANS_REPLY], ["About {2}:\nQ: is there a mat?\nA: yes"]
+    )
     assert "A {1}[red colored, color] dog on a {2}[mat, entity]\n" in rounds[1][0].messages[0].text
 
 
@@ -156,7 +158,7 @@ BRACES = st.sampled_from(["{%d}", "(%d)", "[%d]", "<%d>", "{ %d } "])
 
 
 @st.composite
-def labelled_replies(draw: st.DrawFn) -> tuple[str, str, list[tuple[int, int]]]:
+def draw_labelled_reply(draw: st.DrawFn) -> tuple[str, str, list[tuple[int, int]]]:
     """Generate a prompt, a reply that labels some of the prompt's words, and the positions of these words."""
     words = draw(WORDS)
     marked = [draw(st.booleans()) for _ in words]
@@ -174,7 +176,7 @@ def labelled_replies(draw: st.DrawFn) -> tuple[str, str, list[tuple[int, int]]]:
     return prompt, reply, places
 
 
-@given(labelled_replies())
+@given(draw_labelled_reply())
 def test_every_label_of_a_faithful_reply_is_found_at_its_position(case: tuple[str, str, list[tuple[int, int]]]) -> None:
     prompt, reply, places = case
     spans = read_spans(prompt, reply)
@@ -279,8 +281,8 @@ def test_questions_that_the_prompt_does_not_entail_are_listed_but_do_not_count()
 
 def test_an_image_without_a_question_left_has_an_error_and_no_score() -> None:
     scored = GeckoConfig().weigh([make_answered(0.9, 0.1, p_entail=0.0)])
-    assert (scored.score, scored.error) == (None, NO_QUESTIONS)
-    assert GeckoConfig().weigh([]).error == NO_QUESTIONS
+    assert (scored.score, scored.error) == (None, NO_QUESTIONS_ERROR)
+    assert GeckoConfig().weigh([]).error == NO_QUESTIONS_ERROR
 
 
 # The hypothesis.

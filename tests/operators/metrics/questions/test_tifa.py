@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.operators.metrics.metric import NO_QUESTIONS, Answered
+from plumbline.operators.metrics.metric import NO_QUESTIONS_ERROR, Answered
 from plumbline.operators.metrics.parsing import match_choice
 from plumbline.operators.metrics.questions import tifa
 from plumbline.operators.metrics.questions.tifa import TifaConfig, compute_free_f1, read_questions
@@ -57,7 +57,7 @@ RIGHT_ANSWERS = ["two", "2", "red", "The red ones", "yes"]
 
 
 def list_kept(*replies: str) -> list[bool]:
-    """Return True for each question that the filter keeps if the model gives these replies to its checks."""
+    """Return, for each written question, whether the filter keeps it if the model replies like this to the checks."""
     written, rounds = run(TifaConfig().write(PROMPT), [REPLY], replies)
     assert len(rounds[1]) == 5
     return [question.keep for question in written]
@@ -207,7 +207,7 @@ def test_the_score_is_the_fraction_of_kept_questions_answered_right() -> None:
 
 
 def test_without_a_kept_question_there_is_an_error() -> None:
-    assert TifaConfig().weigh([make_answered("red", keep=False)]).error == NO_QUESTIONS
+    assert TifaConfig().weigh([make_answered("red", keep=False)]).error == NO_QUESTIONS_ERROR
 
 
 def test_a_dropped_question_has_no_likelihoods_and_does_not_affect_the_others() -> None:

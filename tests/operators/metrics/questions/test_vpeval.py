@@ -21,8 +21,8 @@ from plumbline.operators.metrics.modules import (
 from plumbline.operators.metrics.questions.vpeval import PROGRAM_FORMS, VpevalConfig, read_json_program
 from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.operators.models.calls import Box, Request
-from plumbline.operators.models.families.vlm import CHAT
-from plumbline.operators.models.networks.similarity import COSINE
+from plumbline.operators.models.families.vlm import CHAT_PROFILE
+from plumbline.operators.models.networks.similarity import COSINE_PROFILE
 from tests.operators.metrics import scripted
 from tests.operators.metrics.scripted import list_examples, run
 
@@ -294,14 +294,14 @@ def test_a_question_is_asked_as_released_and_its_answer_compared() -> None:
 
 def test_a_model_that_compares_choices_is_only_asked_the_question() -> None:
     """CLIP compares every question with each of its choices, as in ablation 3 of "What makes a good metric?"."""
-    metric = VpevalConfig().with_model_defaults(lambda role: COSINE)
+    metric = VpevalConfig().with_model_defaults(lambda role: COSINE_PROFILE)
     text = "vqa(image, 'what animals are there?', 'pigs,cows,hens', 'cows')"
     assert metric.image_queries(text) == (
         ImageQuery("model", "what animals are there?", choices=("pigs", "cows", "hens")),
     )
     assert (
         metric.query_options()
-        != VpevalConfig().with_model_defaults(lambda role: CHAT).query_options()
+        != VpevalConfig().with_model_defaults(lambda role: CHAT_PROFILE).query_options()
         == VpevalConfig().query_options()
     )
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metrics.metric import NO_QUESTIONS, Answered
+from plumbline.operators.metrics.metric import NO_QUESTIONS_ERROR, Answered
 from plumbline.operators.metrics.parsing import TextSpan
 from plumbline.operators.metrics.questions import vq2
 from plumbline.operators.metrics.questions.vq2 import Vq2Config, read_question, read_spans
@@ -152,4 +152,4 @@ def test_questions_that_the_round_trip_dropped_do_not_count() -> None:
     dropped = make_answered(keep=False)._replace(token_logprobs=())
     scored = Vq2Config().weigh([make_answered(keep=True), dropped])
     assert (scored.score, scored.n_questions) == (pytest.approx(0.4), 1)
-    assert Vq2Config().weigh([dropped]).error == NO_QUESTIONS
+    assert Vq2Config().weigh([dropped]).error == NO_QUESTIONS_ERROR

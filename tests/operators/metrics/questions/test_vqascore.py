@@ -12,8 +12,8 @@ from plumbline.operators.metrics.questions.vqascore import (
     compute_yes_share,
     reduce_answer,
 )
-from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
-from plumbline.operators.models.families.vlm import CHAT
+from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5_PROFILE
+from plumbline.operators.models.families.vlm import CHAT_PROFILE
 from tests.operators import tiny
 from tests.operators.metrics.scripted import run
 
@@ -22,8 +22,8 @@ YES_LOGPROB, EOS_LOGPROB = math.log(0.8), math.log(0.45)
 
 def test_unset_options_follow_the_models_kind() -> None:
     released, chat = (
-        VqaScoreConfig().with_model_defaults(lambda role: CLIP_FLANT5),
-        VqaScoreConfig().with_model_defaults(lambda role: CHAT),
+        VqaScoreConfig().with_model_defaults(lambda role: CLIP_FLANT5_PROFILE),
+        VqaScoreConfig().with_model_defaults(lambda role: CHAT_PROFILE),
     )
     assert released.question("a cat") == 'Does this figure show "a cat"? Please answer yes or no.'
     assert (released.answer, released.reduction) == ("Yes", "mean")
@@ -32,12 +32,14 @@ def test_unset_options_follow_the_models_kind() -> None:
 
 
 def test_set_options_are_kept_for_every_kind_of_model() -> None:
-    metric = VqaScoreConfig(template="Is it {}?", reduction="product").with_model_defaults(lambda role: CHAT)
+    metric = VqaScoreConfig(template="Is it {}?", reduction="product").with_model_defaults(lambda role: CHAT_PROFILE)
     assert metric.yes_question == ("Is it {}?", "Yes", "product")
-    assert VqaScoreConfig(answer="yes").with_model_defaults(lambda role: CHAT).yes_question == DEFAULT_QUESTIONS[
-        CHAT.question
-    ]._replace(answer="yes")
-    assert metric.with_model_defaults(lambda role: CLIP_FLANT5) == metric, "applying the defaults twice changes nothing"
+    assert VqaScoreConfig(answer="yes").with_model_defaults(
+        lambda role: CHAT_PROFILE
+    ).yes_question == DEFAULT_QUESTIONS[CHAT_PROFILE.question]._replace(answer="yes")
+    assert metric.with_model_defaults(lambda role: CLIP_FLANT5_PROFILE) == metric, (
+        "applying the defaults twice changes nothing"
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ def test_set_options_are_kept_for_every_kind_of_model() -> None:
 def test_lower_is_better_for_the_answer_no_unless_the_option_says_otherwise(answer: str, falls: bool) -> None:
     assert VqaScoreConfig(answer=answer).prefers_lower == falls
     assert VqaScoreConfig(answer=answer, lower_is_better=not falls).prefers_lower != falls
-    assert VqaScoreConfig(answer=answer).with_model_defaults(lambda role: CHAT).prefers_lower == falls
+    assert VqaScoreConfig(answer=answer).with_model_defaults(lambda role: CHAT_PROFILE).prefers_lower == falls
 
 
 def test_a_question_about_faults_must_declare_that_lower_is_better() -> None:
@@ -86,7 +88,7 @@ def test_every_reduction_stays_between_zero_and_one(logprob: float) -> None:
 
 def test_other_braces_in_the_template_stay_unchanged() -> None:
     assert (
-        VqaScoreConfig(template="{a} {} {0}").with_model_defaults(lambda role: CHAT).question("{} {b}")
+        VqaScoreConfig(template="{a} {} {0}").with_model_defaults(lambda role: CHAT_PROFILE).question("{} {b}")
         == "{a} {} {b} {0}"
     )
 
@@ -102,7 +104,7 @@ def test_the_question_does_not_depend_on_the_reduction() -> None:
 
 
 def make_normalised_metric(**options: Any) -> VqaScoreConfig:
-    return VqaScoreConfig(normalise="yes_no", **options).with_model_defaults(lambda role: CHAT)
+    return VqaScoreConfig(normalise="yes_no", **options).with_model_defaults(lambda role: CHAT_PROFILE)
 
 
 def test_yes_is_compared_with_no_in_every_spelling() -> None:
@@ -133,15 +135,15 @@ def test_normalising_changes_the_key_of_the_score_and_no_other_key() -> None:
     assert make_normalised_metric().score_options() == {"normalise": "yes_no"}
     assert (
         make_normalised_metric().question_options()
-        != VqaScoreConfig().with_model_defaults(lambda role: CHAT).question_options()
+        != VqaScoreConfig().with_model_defaults(lambda role: CHAT_PROFILE).question_options()
     )
-    plain = VqaScoreConfig().with_model_defaults(lambda role: CHAT)
+    plain = VqaScoreConfig().with_model_defaults(lambda role: CHAT_PROFILE)
     assert plain.answer_options() == {
         "kind": "vqascore",
-        "template": DEFAULT_QUESTIONS[CHAT.question].template,
+        "template": DEFAULT_QUESTIONS[CHAT_PROFILE.question].template,
         "answer": "Yes",
     }
     assert plain.score_options() == {"reduction": "first"}
-    assert make_normalised_metric().with_model_defaults(lambda role: CLIP_FLANT5) == make_normalised_metric(), (
+    assert make_normalised_metric().with_model_defaults(lambda role: CLIP_FLANT5_PROFILE) == make_normalised_metric(), (
         "applying the defaults twice changes nothing"
     )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.similarities.sentence_matching import SentenceMatchingConfig
-from plumbline.operators.metrics.similarities.word_overlap import find_wordnet, meteor
+from plumbline.operators.metrics.similarities.word_overlap import compute_meteor, find_wordnet
 
 WORDS = ["a", "red", "car", "cars", "two", "sheep", "standing", "stood", "on", "the", "road"]
 
@@ -30,18 +30,21 @@ WORDS = ["a", "red", "car", "cars", "two", "sheep", "standing", "stood", "on", "
 )
 def test_meteor_equals_nltks(candidate: str, reference: str, expected: float) -> None:
     """The expected values come from single_meteor_score in NLTK 3.10, with the paper's stemmer and an empty WordNet."""
-    assert meteor(candidate, reference) == pytest.approx(expected, abs=1e-12)
+    assert compute_meteor(candidate, reference) == pytest.approx(expected, abs=1e-12)
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=12), st.lists(st.sampled_from(WORDS), max_size=12))
 def test_meteor_is_between_0_and_1_and_highest_for_the_text_itself(candidate: list[str], reference: list[str]) -> None:
     said, wanted = " ".join(candidate), " ".join(reference)
-    assert 0 <= meteor(said, wanted) <= 1
-    assert meteor(said, wanted) <= meteor(wanted, wanted) + 1e-12
+    assert 0 <= compute_meteor(said, wanted) <= 1
+    assert compute_meteor(said, wanted) <= compute_meteor(wanted, wanted) + 1e-12
 
 
 def write_wordnet(folder: Path, synsets: Sequence[Sequence[str]]) -> Path:
-    """Write files in WordNet's format that contain only these sets of synonymous nouns; return the folder."""
+    """Write files in WordNet's format with only these sets of synonymous nouns; return the folder.
+
+    The list of irregular plurals contains only `oxen`.
+    """
     folder.mkdir(exist_ok=True)
     (folder / "lexnames").write_text("00\tadj.all\t3\n01\tadj.pert\t3\n02\tadv.all\t4\n03\tnoun.Tops\t1\n")
     for part in ("adj", "adv", "noun", "verb"):
@@ -68,9 +71,9 @@ def test_synonyms_match_if_wordnet_is_given(tmp_path: Path) -> None:
         str(write_wordnet(tmp_path / "wordnet", [("car", "auto"), ("ox", "bull"), ("car", "wagon")]))
     )
     for candidate, reference in [("red auto", "red car"), ("red wagon", "red car"), ("red oxen", "red bull")]:
-        assert meteor(candidate, reference, wordnet) == pytest.approx(meteor("red car", "red car"))
-        assert meteor(candidate, reference) < 0.6
-    assert meteor("a red auto", "a red wagon", wordnet) == meteor("a red auto", "a red wagon")
+        assert compute_meteor(candidate, reference, wordnet) == pytest.approx(compute_meteor("red car", "red car"))
+        assert compute_meteor(candidate, reference) < 0.6
+    assert compute_meteor("a red auto", "a red wagon", wordnet) == compute_meteor("a red auto", "a red wagon")
 
 
 def test_another_wordnet_changes_the_recipe(tmp_path: Path) -> None:
@@ -87,7 +90,7 @@ def test_another_wordnet_changes_the_recipe(tmp_path: Path) -> None:
     planned = first.with_model_defaults(lambda role: pytest.fail(role)).find_synonyms()
     write_wordnet(tmp_path / "auto", [("car", "lorry")])
     with pytest.raises(ConfigError, match="WordNet's files have changed since the run was planned; run again"):
-        meteor("a car", "a lorry", planned)
+        compute_meteor("a car", "a lorry", planned)
     with pytest.raises(ConfigError, match="only measure=meteor matches synonyms"):
         SentenceMatchingConfig(wordnet=str(tmp_path))
     with pytest.raises(ConfigError, match=r"wordnet: .*expected WordNet's files .*, found no lexnames"):

@@ -6,10 +6,10 @@ import pytest
 
 from plumbline.operators.metrics.similarities.word_overlap import (
     Cider,
-    bleu_4,
+    compute_bleu_4,
     compute_ref_clipscore,
+    compute_rouge_l,
     measure_lcs,
-    rouge_l,
 )
 
 CAPTIONS = {
@@ -31,7 +31,7 @@ EXPECTED = {
 @pytest.mark.parametrize("measure", EXPECTED)
 def test_a_measure_equals_the_coco_evaluation(measure: str) -> None:
     texts = {tuple(caption.split()): [text.split() for text in its] for caption, its in CAPTIONS.items()}
-    measures = {"bleu_4": bleu_4, "rouge_l": rouge_l, "cider": Cider([*texts.values()]).score}
+    measures = {"bleu_4": compute_bleu_4, "rouge_l": compute_rouge_l, "cider": Cider([*texts.values()]).score}
     found = [measures[measure](caption, references) for caption, references in texts.items()]
     assert found == pytest.approx(EXPECTED[measure], rel=1e-9)
 
@@ -43,12 +43,12 @@ def test_a_reference_itself_scores_best_and_the_order_of_references_does_not_mat
     for references in images:
         other = [rng.choice("abcdefgh") for _ in range(rng.randint(1, 9))]
         shuffled = rng.sample(references, 3)
-        for measure, highest in ((bleu_4, 1.0), (rouge_l, 1.0), (cider.score, 10.0)):
+        for measure, highest in ((compute_bleu_4, 1.0), (compute_rouge_l, 1.0), (cider.score, 10.0)):
             assert measure(other, references) == pytest.approx(measure(other, shuffled))
             assert 0 <= measure(other, references) <= highest + 1e-9
             assert measure(other, references) <= measure(references[0], references) + 1e-9 or measure == cider.score
-        assert bleu_4(references[0], references) == pytest.approx(1.0)
-        assert rouge_l(references[0], references) == pytest.approx(1.0)
+        assert compute_bleu_4(references[0], references) == pytest.approx(1.0)
+        assert compute_rouge_l(references[0], references) == pytest.approx(1.0)
         assert cider.score(references[0], references[:1]) == pytest.approx(10.0)
 
 

@@ -20,7 +20,7 @@ from transformers.models.auto.image_processing_auto import AutoImageProcessor
 from plumbline.operators.models.calls import Box, Call, DetectionRequest, Measure, Pair, Question, Region
 from plumbline.operators.models.families import image_to_text
 from tests.operators import tiny
-from tests.operators.models.alike import BEFORE, IMAGES, Answer
+from tests.operators.models.alike import IMAGE_BEFORE, IMAGES, Answer
 from tests.operators.tiny import rewards, vqa_models
 
 Reference = Callable[[Path, Any, Measure], Answer]
@@ -57,7 +57,7 @@ def load_image_processor(folder: Path) -> Any:
 
 
 def preprocess_image(folder: Path, image: int) -> Any:
-    """Preprocess the image with the checkpoint's own image processor."""
+    """Preprocess an image, given by its index in IMAGES, with the checkpoint's own image processor."""
     return load_image_processor(folder)(images=IMAGES[image], return_tensors="pt")
 
 
@@ -85,18 +85,21 @@ def compare_embeddings(folder: Path, pair: Pair, measure: Measure) -> Answer:
 
 
 def compare_as_released(build: Callable[[], Any], folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """Compare a pair after OpenCLIP's preprocessing: resize the shorter side, crop the centre with rounded margins."""
+    """Return the measure of an image and a text by the model that `build` makes, after OpenCLIP's preprocessing.
+
+    OpenCLIP resizes the shorter side of the image, and crops the centre with rounded margins.
+    """
     model, original = build(), IMAGES[pair.image]
-    width, height = (tiny.SIDE * length // min(original.size) for length in original.size)
-    left, top = (round((length - tiny.SIDE) / 2) for length in (width, height))
+    width, height = (tiny.IMAGE_SIDE * length // min(original.size) for length in original.size)
+    left, top = (round((length - tiny.IMAGE_SIDE) / 2) for length in (width, height))
     square = original.resize((width, height), Image.Resampling.BICUBIC).crop(
-        (left, top, left + tiny.SIDE, top + tiny.SIDE)
+        (left, top, left + tiny.IMAGE_SIDE, top + tiny.IMAGE_SIDE)
     )
     image = model.visual(normalise(square))
     ids = rewards.make_clip_tokenizer()(
-        [pair.text], truncation=True, max_length=rewards.CLIP_CONTEXT, return_tensors="pt"
+        [pair.text], truncation=True, max_length=rewards.CLIP_CONTEXT_TOKENS, return_tensors="pt"
     )
-    padding = torch.zeros(1, rewards.CLIP_CONTEXT - ids.input_ids.shape[1], dtype=torch.long)
+    padding = torch.zeros(1, rewards.CLIP_CONTEXT_TOKENS - ids.input_ids.shape[1], dtype=torch.long)
     is_pyramid = isinstance(model, rewards.PyramidClipRelease)
     words = model.encode_text(torch.cat([ids.input_ids, padding], dim=1) if is_pyramid else ids.input_ids)
     return select_measure(image, words, model.logit_scale.exp() * cosine_similarity(image, words), measure)
@@ -108,7 +111,10 @@ def normalise(image: Image.Image) -> torch.Tensor:
 
 
 def weigh_choices(similarity: Reference, folder: Path, question: Question, measure: Measure) -> Answer:
-    """Return the softmax over a dual encoder's logits for the choices, each appended to its question."""
+    """Return the log-softmax over a dual encoder's logits for the choices, each appended to the question.
+
+    Each number is followed by a 0, the log-probability of the end of the answer.
+    """
     texts = [f"{question.text.removesuffix('?')}? {choice}" for choice in question.choices]
     logits = [similarity(folder, Pair(question.image, text), "logit").numbers[0] for text in texts]
     return Answer((), tuple(chain(*((float(one), 0.0) for one in torch.tensor(logits).log_softmax(-1)))))
@@ -149,15 +155,17 @@ def score_dino(folder: Path, pair: Pair, measure: Measure) -> Answer:
     model = load_network("Dinov2Model" if config["model_type"] == "dinov2" else "ViTModel", folder)
     mean, deviation = (torch.tensor(colours)[:, None, None] for colours in (tiny.IMAGE_MEAN, tiny.IMAGE_STD))
 
-    def token(image: Image.Image) -> torch.Tensor:
-        scale = round(tiny.SIDE * 256 / 224) / min(image.size)
+    def compute_token(image: Image.Image) -> torch.Tensor:
+        scale = round(tiny.IMAGE_SIDE * 256 / 224) / min(image.size)
         resized = image.resize([int(side * scale + 1e-9) for side in image.size], Image.Resampling.BICUBIC)
-        left, top = (round((side - tiny.SIDE) / 2) for side in resized.size)
-        cut = resized.crop((left, top, left + tiny.SIDE, top + tiny.SIDE))
+        left, top = (round((side - tiny.IMAGE_SIDE) / 2) for side in resized.size)
+        cut = resized.crop((left, top, left + tiny.IMAGE_SIDE, top + tiny.IMAGE_SIDE))
         pixels = (torch.from_numpy(np.array(cut)).permute(2, 0, 1) / 255 - mean) / deviation
         return model(pixel_values=pixels[None]).last_hidden_state[0, 0]
 
-    return Answer((), (float(cosine_similarity(token(IMAGES[pair.image]), token(BEFORE), dim=0)),))
+    return Answer(
+        (), (float(cosine_similarity(compute_token(IMAGES[pair.image]), compute_token(IMAGE_BEFORE), dim=0)),)
+    )
 
 
 # Models that write
@@ -176,7 +184,10 @@ def write_caption(load: Callable[[str, Path], Any], name: str, folder: Path, ask
 
 
 def run_florence2(folder: Path, image: int, task: str, tokens: int) -> tuple[Florence2Processor, str]:
-    """Return transformers' own processor, and the reply of its complete model."""
+    """Run transformers' own Florence-2 on a task such as "<CAPTION>"; return its processor and its reply.
+
+    `image` is an index in IMAGES, and `tokens` is the maximum length of the reply.
+    """
     rules = {"description_with_bboxes": {}, "pure_text": {}}
     own = CLIPImageProcessor.from_pretrained(folder, image_seq_length=17)
     processor = Florence2Processor(own, load_tokenizer(folder), post_processor_config=rules)
@@ -283,7 +294,7 @@ class WholeBlip2:
         return preprocess_image(self.folder, image).pixel_values
 
     def inputs(self, question: Question) -> dict[str, torch.Tensor]:
-        image_ids = [self.tokenizer.convert_tokens_to_ids("<image>")] * vqa_models.QUERIES
+        image_ids = [self.tokenizer.convert_tokens_to_ids("<image>")] * vqa_models.N_QUERIES
         ids = [*image_ids, *self.tokenizer(self.text(question.text)).input_ids]
         return {"pixel_values": self.pixels(question.image), "input_ids": torch.tensor([ids])}
 
@@ -304,10 +315,10 @@ class WholeInstructBlip(WholeBlip2):
 
     def pixels(self, image: int) -> torch.Tensor:
         original, short = IMAGES[image], min(IMAGES[image].size)
-        size = (tiny.SIDE * original.width // short, tiny.SIDE * original.height // short)
+        size = (tiny.IMAGE_SIDE * original.width // short, tiny.IMAGE_SIDE * original.height // short)
         resized = original.resize(size, Image.Resampling.BICUBIC)
-        left, top = (resized.width - tiny.SIDE) // 2, (resized.height - tiny.SIDE) // 2
-        return normalise(resized.crop((left, top, left + tiny.SIDE, top + tiny.SIDE)))
+        left, top = (resized.width - tiny.IMAGE_SIDE) // 2, (resized.height - tiny.IMAGE_SIDE) // 2
+        return normalise(resized.crop((left, top, left + tiny.IMAGE_SIDE, top + tiny.IMAGE_SIDE)))
 
     def text(self, question: str) -> str:
         return question
@@ -326,12 +337,12 @@ class WholeBlipVqa(WholeBlip2):
 
     def inputs(self, question: Question) -> dict[str, torch.Tensor]:
         ids = self.tokenizer(re.sub(r'["().!*#:;~]', "", question.text), return_tensors="pt").input_ids
-        ids[:, 0] = vqa_models.QUESTION
+        ids[:, 0] = vqa_models.QUESTION_TOKEN
         return {"pixel_values": self.pixels(question.image), "input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
     def answer(self, question: Question, choice: str) -> list[float]:
         inputs, answer = self.inputs(question), self.tokenizer(choice, return_tensors="pt").input_ids
-        answer[:, 0] = vqa_models.START
+        answer[:, 0] = vqa_models.START_TOKEN
         states = self.model.text_encoder(
             input_ids=inputs["input_ids"],
             attention_mask=inputs["attention_mask"],
@@ -388,7 +399,7 @@ def score_by_label(folder: Path, pair: tuple[str, str], measure: Measure, label:
     """
     known = tiny.VOCABULARY
     words, others = ([known.get(word, known["<unk>"]) for word in text.split()] for text in pair)
-    while len(words) + len(others) + 3 > tiny.CONTEXT:
+    while len(words) + len(others) + 3 > tiny.CONTEXT_TOKENS:
         (words if len(words) > len(others) else others).pop()
     ids = torch.tensor([[known["<s>"], *words, known["</s>"], *others, known["</s>"]]])
     kinds = torch.tensor([[0] * (len(words) + 2) + [1] * (len(others) + 1)])
@@ -409,7 +420,7 @@ def score_by_token(folder: Path, pair: tuple[str, str], measure: Measure) -> Ans
     return Answer((), (float(logits.softmax(-1)[tiny.BYTE_VOCABULARY["1"]]),))
 
 
-def embed_text(folder: Path, text: str, measure: Measure, context: int = tiny.CONTEXT) -> Answer:
+def embed_text(folder: Path, text: str, measure: Measure, context: int = tiny.CONTEXT_TOKENS) -> Answer:
     ids = load_tokenizer(folder)(text).input_ids
     cut = ids if len(ids) <= context else [*ids[: context - 1], ids[-1]]
     states = load_network("BertModel", folder)(input_ids=torch.tensor([cut])).last_hidden_state[0]

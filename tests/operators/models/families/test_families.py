@@ -23,7 +23,14 @@ from plumbline.operators.models.calls import Call, Measure
 from plumbline.operators.models.families import FAMILIES, image_to_text, model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model
-from tests.operators.models.alike import CHOICE_QUESTIONS, CLOSE, IMAGES, QUESTIONS, prepare_call, require_alike
+from tests.operators.models.alike import (
+    CHOICE_QUESTIONS,
+    IMAGES,
+    MAX_DIFFERENCE,
+    QUESTIONS,
+    prepare_call,
+    require_alike,
+)
 from tests.operators.models.families import library
 from tests.operators.tiny import detectors
 from tests.operators.tiny.families import KINDS
@@ -34,7 +41,7 @@ CALLS = [(name, call) for name, kind in KINDS.items() for call in sorted(FAMILIE
 SHORT = {"owlv2": lambda wanted: len(wanted.phrase) < 11}
 """Functions that return True if an input fits into a tiny model's context, by kind of network."""
 ELSEWHERE = {"clip_flant5": "tests/parity", "llava": "test_vlm.py", "qwen2_vl": "test_vlm.py", "gemma3": "test_vlm.py"}
-"""Test files or folders that compare the remaining kinds of network with the library."""
+"""Test files or folders that compare networks with their references, for the kinds that this file leaves out."""
 TOLERANCES: Mapping[str, float] = {"logit": 1e-3, "detect": 1e-2, "entailment": 1e-9}
 """Tolerances for numbers larger or smaller than most: logits, pixel coordinates, and the probability of a word."""
 
@@ -70,7 +77,10 @@ def find_first_call(name: str) -> Call:
 
 
 def select_inputs(name: str, call: Call) -> Sequence[Any]:
-    """Return the inputs for a kind of network; models that only compare get questions with choices."""
+    """Return the inputs for a call of a kind of network, without those that are too long for its tiny checkpoint.
+
+    For likelihoods, models that only compare images with texts get questions with choices.
+    """
     if call == "likelihood":
         return CHOICE_QUESTIONS if "embedding" in FAMILIES[KINDS[name].family].loads else QUESTIONS
     return [one for one in prepare_call(call)[0] if name not in SHORT or SHORT[name](one)]
@@ -131,9 +141,9 @@ def require_equal_to_library(model: Any, folder: Path, name: str, call: Call, me
         expected = [REFERENCES[name, call](folder, one, measure) for one in inputs]
     answers = prepare_call(call, measure)[1](model, IMAGES, inputs)
     assert [answer.words for answer in answers] == [answer.words for answer in expected]
-    near = TOLERANCES.get(measure if call == "similarity" else call, CLOSE)
+    near = TOLERANCES.get(measure if call == "similarity" else call, MAX_DIFFERENCE)
     for answer, wanted in zip(answers, expected, strict=True):
-        assert not wanted.numbers or answer.numbers == pytest.approx(wanted.numbers, abs=near, rel=10 * CLOSE)
+        assert not wanted.numbers or answer.numbers == pytest.approx(wanted.numbers, abs=near, rel=10 * MAX_DIFFERENCE)
     assert len({(one.words, tuple(f"{number:.2g}" for number in one.numbers)) for one in expected}) > 1
 
 
@@ -190,7 +200,7 @@ def swap_the_features_of_images(model: Any, patch: pytest.MonkeyPatch) -> None:
 
 
 def pad_images_to_one_canvas(model: Any, patch: pytest.MonkeyPatch) -> None:
-    shape, whole = (3, detectors.LONGEST, detectors.LONGEST), model.preprocess
+    shape, whole = (3, detectors.LONGEST_SIDE, detectors.LONGEST_SIDE), model.preprocess
 
     def pad(image: Any) -> Any:
         tensor, canvas = whole(image).tensor, torch.zeros(shape)

@@ -107,15 +107,15 @@ def test_texts_and_images_are_preprocessed_as_in_the_release(folder: Path) -> No
 
 
 def preprocess_padded(image: Image.Image) -> torch.Tensor:
-    """Preprocess as in HPSv2's release, with Pillow and numpy.
+    """Return the pixels (3, SIDE, SIDE) after preprocessing as in HPSv2's release, with Pillow and numpy.
 
     Colours are converted to floats from 0 to 1, resized so that the longer side fits, centred on a black square, and
     normalised.
     """
-    scale = tiny.SIDE / max(image.size)
+    scale = tiny.IMAGE_SIDE / max(image.size)
     width, height = (round(length * scale) for length in image.size)
-    square = np.zeros((tiny.SIDE, tiny.SIDE, 3), dtype=np.float32)
-    left, top = (tiny.SIDE - width) // 2, (tiny.SIDE - height) // 2
+    square = np.zeros((tiny.IMAGE_SIDE, tiny.IMAGE_SIDE, 3), dtype=np.float32)
+    left, top = (tiny.IMAGE_SIDE - width) // 2, (tiny.IMAGE_SIDE - height) // 2
     for colour, band in enumerate(image.split()):
         numbers = Image.fromarray(np.asarray(band, dtype=np.float32) / 255)
         resized = np.asarray(numbers.resize((width, height), Image.Resampling.BICUBIC))

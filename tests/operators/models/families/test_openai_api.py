@@ -92,12 +92,12 @@ def test_a_reply_cut_at_its_limit_is_not_complete(server: Server) -> None:
 
 
 def test_a_model_that_needs_the_newer_name_of_the_limit_gets_it(server: Server) -> None:
-    def script(number: int, body: dict[str, Any]) -> Answer:
+    def answer_request(number: int, body: dict[str, Any]) -> Answer:
         if "max_tokens" in body:
             return make_error(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
         return make_completion(str(body["max_completion_tokens"]))
 
-    server.script = script
+    server.script = answer_request
     model = connect(server)
     replies = model.generate([make_request()]) + model.generate([make_request()])
     assert [reply.text for reply in replies if isinstance(reply, Generation)] == ["20", "20"]
@@ -108,13 +108,13 @@ def test_pending_requests_get_the_newer_name_too(server: Server) -> None:
     """Eight requests with the old parameter name are sent before the first of them is refused."""
     sent = threading.Barrier(8, timeout=20)
 
-    def script(number: int, body: dict[str, Any]) -> Answer:
+    def answer_request(number: int, body: dict[str, Any]) -> Answer:
         if "max_tokens" in body:
             sent.wait()
             return make_error(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
         return make_completion(str(body["max_completion_tokens"]))
 
-    server.script = script
+    server.script = answer_request
     replies = connect(server, concurrency=8).generate([make_request(str(number)) for number in range(32)])
     assert [reply.text for reply in replies if isinstance(reply, Generation)] == ["20"] * 32
     assert len(server.bodies) == 40
@@ -124,11 +124,11 @@ def test_pending_requests_get_the_newer_name_too(server: Server) -> None:
 
 
 def test_replies_keep_the_order_of_the_requests_and_concurrency_is_limited(server: Server) -> None:
-    def script(number: int, body: dict[str, Any]) -> Answer:
+    def answer_request(number: int, body: dict[str, Any]) -> Answer:
         text = body["messages"][0]["content"]
         return make_completion(text)._replace(delay=0.02 * (3 - int(text) % 3))
 
-    server.script = script
+    server.script = answer_request
     model = connect(server, concurrency=3)
     with ThreadPoolExecutor(3) as callers:
         results = list(
@@ -140,10 +140,10 @@ def test_replies_keep_the_order_of_the_requests_and_concurrency_is_limited(serve
 
 
 def test_a_failing_request_fails_alone(server: Server) -> None:
-    def script(number: int, body: dict[str, Any]) -> Answer:
+    def answer_request(number: int, body: dict[str, Any]) -> Answer:
         return make_error(400, "too long") if body["messages"][0]["content"] == "1" else make_completion("yes")
 
-    server.script = script
+    server.script = answer_request
     replies = connect(server).generate([make_request(str(number)) for number in range(3)])
     assert [isinstance(reply, RowError) for reply in replies] == [False, True, False]
 
@@ -253,10 +253,10 @@ def test_an_answer_that_is_not_a_reply_is_an_error_that_does_not_show_the_key(se
 def test_no_more_requests_are_sent_after_the_quota_is_spent(server: Server) -> None:
     spent = {"message": "You exceeded your current quota", "type": "insufficient_quota", "code": "insufficient_quota"}
 
-    def script(number: int, body: dict[str, Any]) -> Answer:
+    def answer_request(number: int, body: dict[str, Any]) -> Answer:
         return make_completion("yes") if number < 5 else Answer(429, {"error": spent})
 
-    server.script = script
+    server.script = answer_request
     replies = connect(server, concurrency=3, max_retries=0).generate(
         [make_request(str(number)) for number in range(30)]
     )
@@ -455,7 +455,7 @@ def test_the_preflight_accepts_a_model_that_does_not_say_yes(server: Server) -> 
 
 def test_tokens_from_the_prefix_cache_have_their_own_price() -> None:
     usage = Usage(2, 3_000_000, 1_000_000, 500_000)
-    assert Prices(read=2, written=10).cost(usage) == 11
-    assert Prices(read=2, written=10, cached=0.5).cost(usage) == 9.5
+    assert Prices(read=2, written=10).compute_cost(usage) == 11
+    assert Prices(read=2, written=10, cached=0.5).compute_cost(usage) == 9.5
     with pytest.raises(ConfigError, match=r"prices\.written: expected 0 or more, got -1"):
         Prices(read=1, written=-1)

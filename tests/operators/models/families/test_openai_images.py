@@ -49,7 +49,7 @@ def compute_likelihood(server: Server, *choices: str, **options: Any) -> list[li
 
 
 def decode_image(body: dict[str, Any]) -> Image.Image:
-    """Return the image in a request."""
+    """Return the only image in the body of a chat request, decoded."""
     (image, _) = body["messages"][0]["content"]
     header, _, content = image["image_url"]["url"].partition(",")
     assert header.startswith("data:image/") and header.endswith(";base64")
@@ -210,7 +210,7 @@ def test_a_likelihood_that_is_not_reported_is_an_error_and_not_0(
 
 @pytest.mark.parametrize(("status", "kind"), [(500, "model_unavailable"), (400, "request_refused")])
 def test_a_failed_request_only_fails_its_own_question(server: Server, status: int, kind: str) -> None:
-    def script(number: int, body: dict[str, Any]) -> Answer:
+    def answer_request(number: int, body: dict[str, Any]) -> Answer:
         text = body["messages"][0]["content"][1]["text"]
         return (
             make_error(status, f"logprobs are not there; {KEY}")
@@ -218,7 +218,7 @@ def test_a_failed_request_only_fails_its_own_question(server: Server, status: in
             else make_token_completion(("Yes", -0.1 * int(text)))
         )
 
-    server.script = script
+    server.script = answer_request
     model = connect(server, max_retries=0)
     answers = model.likelihood(encode_grey(model), [Question(0, str(number), ("Yes",)) for number in range(4)])
     assert [answer for answer in answers if not isinstance(answer, RowError)] == [
@@ -231,7 +231,7 @@ def test_a_failed_request_only_fails_its_own_question(server: Server, status: in
 def test_the_normalised_share_of_yes_also_works_with_a_service(server: Server) -> None:
     """A service returns the same likelihood for every spelling of an answer, which must not change the share."""
     server.script = lambda number, body: make_token_completion(("No", -0.3), ("Yes", -1.5), (" yes", -2.5))
-    metric = VqaScoreConfig(normalise="yes_no").with_model_defaults(lambda role: openai.OPENAI)
+    metric = VqaScoreConfig(normalise="yes_no").with_model_defaults(lambda role: openai.OPENAI_PROFILE)
     answer = compute_likelihood(server, *metric.choices)
     assert isinstance(answer, list)
     assert compute_yes_share(answer[: len(YES_SPELLINGS)], answer[len(YES_SPELLINGS) :]) == pytest.approx(
@@ -291,11 +291,11 @@ def make_sweep_arguments(server: Server) -> tuple[str, ...]:
 
 
 def test_a_service_can_be_the_vqa_model_of_a_sweep(server: Server, tmp_path: Path) -> None:
-    def script(number: int, body: dict[str, Any]) -> Answer:
+    def answer_request(number: int, body: dict[str, Any]) -> Answer:
         red = np.asarray(decode_image(body).convert("RGB"), dtype=float)[..., 0].mean()
         return make_token_completion(("No", -0.2), ("Yes", -red / 255))
 
-    server.script, server.trial = script, make_token_completion(("Yes", -0.1))
+    server.script, server.trial = answer_request, make_token_completion(("Yes", -0.1))
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
     planned = plan_sweep(sweep_config(folder, tmp_path / "store", *make_sweep_arguments(server)))
     finished = run_sweep(planned, lambda progress: None)
@@ -307,7 +307,7 @@ def test_a_service_can_be_the_vqa_model_of_a_sweep(server: Server, tmp_path: Pat
     assert len(server.bodies) == 4
     texts = {body["messages"][0]["content"][1]["text"] for body in server.bodies}
     assert all(text.startswith("Does this figure show") and text.endswith("Please answer Yes or No.") for text in texts)
-    assert find_vqa_profile(planned.config.models["vqa"]) == openai.OPENAI
+    assert find_vqa_profile(planned.config.models["vqa"]) == openai.OPENAI_PROFILE
 
 
 def test_a_likelihood_that_a_service_does_not_report_is_a_row_without_a_score(server: Server, tmp_path: Path) -> None:

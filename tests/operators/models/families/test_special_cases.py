@@ -17,11 +17,11 @@ from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig, reduc
 from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
 from plumbline.operators.models.calls import Call, DetectionRequest, Measure, Message, Pair, Question, Region, Request
 from plumbline.operators.models.families import model_config
-from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
+from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5_PROFILE
 from plumbline.operators.models.families.image_to_text import parse_regions
-from plumbline.operators.models.families.language_models import TEXT_ONLY, find_entailment_label
+from plumbline.operators.models.families.language_models import TEXT_ONLY_PROFILE, find_entailment_label
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.networks.similarity import COSINE, format_choice
+from plumbline.operators.models.networks.similarity import COSINE_PROFILE, format_choice
 from plumbline.operators.models.networks.text_only import TextOnlyVqa
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.stages.similarities import PromptTexts, SimilaritiesStage
@@ -29,7 +29,7 @@ from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import sweep_config, write_benchmark
 from tests.operators import tiny
-from tests.operators.models.alike import CHOICE_QUESTIONS, CLOSE, IMAGES, QUESTIONS, TEXTS, compute_likelihoods
+from tests.operators.models.alike import CHOICE_QUESTIONS, IMAGES, MAX_DIFFERENCE, QUESTIONS, TEXTS, compute_likelihoods
 from tests.operators.models.families import library
 from tests.operators.models.families.test_families import require_equal_to_library
 from tests.operators.stages.given import decode, make_options
@@ -43,12 +43,12 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     torch.set_num_threads(1)
     saved: dict[str, Path] = {}
 
-    def folder(name: str) -> Path:
+    def save_kind(name: str) -> Path:
         if name not in saved:
             saved[name] = KINDS[name].save(tmp_path_factory.mktemp(name) / name)
         return saved[name]
 
-    return folder
+    return save_kind
 
 
 def load_kind(name: str, folder: Path, call: Call, **options: Any) -> Any:
@@ -66,10 +66,10 @@ def encode_images(model: Any) -> Any:
 
 # Models that compare
 
-TOO_LONG = ("clip", "siglip", "siglip2_naflex", "align", "blip_itm", "blip2_itm", "imagereward")
+KINDS_WITH_SHORT_CONTEXT = ("clip", "siglip", "siglip2_naflex", "align", "blip_itm", "blip2_itm", "imagereward")
 
 
-@pytest.mark.parametrize("name", TOO_LONG)
+@pytest.mark.parametrize("name", KINDS_WITH_SHORT_CONTEXT)
 def test_a_text_beyond_the_context_is_cut_and_reported(kinds: Callable[[str], Path], name: str) -> None:
     model, measure = load_kind(name, kinds(name), "similarity"), KINDS[name].measure
     long = " ".join(["red"] * (model.context + 1))
@@ -85,7 +85,7 @@ def test_siglip_treats_capitals_as_in_training(kinds: Callable[[str], Path], nam
     torch.testing.assert_close(small, large)
 
 
-FAINT = 1e-3
+FAINT_WEIGHT = 1e-3
 """Scale of image embeddings that is small enough for a layer norm's epsilon to matter."""
 
 
@@ -100,7 +100,9 @@ FAINT = 1e-3
 def test_a_blip_has_its_releases_epsilon(tmp_path: Path, name: str, call: Call, measure: Measure) -> None:
     folder = KINDS[name].save(tmp_path)
     weights = load_file(folder / "model.safetensors")
-    faint = {name: tensor * FAINT for name, tensor in weights.items() if name.startswith("vision_model.embeddings.")}
+    faint = {
+        name: tensor * FAINT_WEIGHT for name, tensor in weights.items() if name.startswith("vision_model.embeddings.")
+    }
     assert len(faint) == 4
     save_file(weights | faint, folder / "model.safetensors", {"format": "pt"})
     require_equal_to_library(load_kind(name, folder, call), folder, name, call, measure)
@@ -173,10 +175,10 @@ def test_a_checkpoint_of_another_layout_is_refused_in_one_line(
 
 # Models that answer questions
 
-BLIPS = ("blip2", "instructblip", "blip_vqa")
+BLIP_KINDS = ("blip2", "instructblip", "blip_vqa")
 
 
-@pytest.mark.parametrize("name", BLIPS)
+@pytest.mark.parametrize("name", BLIP_KINDS)
 def test_a_blip_replies_like_the_librarys_and_encodes_an_image_once(kinds: Callable[[str], Path], name: str) -> None:
     whole, model = library.WHOLE_MODELS[name](kinds(name)), load_kind(name, kinds(name), "likelihood")
     with torch.no_grad():
@@ -210,7 +212,7 @@ def test_vqascore_asks_each_kind_with_its_own_template(
     with torch.no_grad():
         whole = library.WHOLE_MODELS[name](kinds(name)).answer(Question(0, template.format("a red star"), ()), "yes")
     assert reduce_answer(answered, metric.yes_question.reduction) == pytest.approx(
-        reduce_answer(whole, reduction), abs=CLOSE
+        reduce_answer(whole, reduction), abs=MAX_DIFFERENCE
     )
 
 
@@ -246,7 +248,7 @@ def test_the_qformers_tokenizer_is_part_of_an_instructblips_identity(tmp_path: P
 @pytest.mark.parametrize(
     ("vqa", "metrics"),
     [
-        *((name, "vqascore,gecko,tifa,dsg") for name in BLIPS),
+        *((name, "vqascore,gecko,tifa,dsg") for name in BLIP_KINDS),
         ("clip_shapes", "gecko,tifa,dsg,vq2,vqascore_normalised"),
         ("question_writer_shapes", "gecko,tifa,dsg,vqascore"),
     ],
@@ -254,7 +256,9 @@ def test_the_qformers_tokenizer_is_part_of_an_instructblips_identity(tmp_path: P
 def test_metrics_with_every_kind_of_question_run_with_each_model(
     kinds: Callable[[str], Path], tmp_path: Path, vqa: str, metrics: str
 ) -> None:
-    own = f"models.vqa={{family: {vqa}, checkpoint: '{kinds(vqa)}'}}" if vqa in BLIPS else f"model@models.vqa={vqa}"
+    own = (
+        f"models.vqa={{family: {vqa}, checkpoint: '{kinds(vqa)}'}}" if vqa in BLIP_KINDS else f"model@models.vqa={vqa}"
+    )
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=2)
     config = sweep_config(folder, tmp_path / "store", f"metric=[{metrics}]", own)
     finished = run_sweep(plan_sweep(config), lambda progress: None)
@@ -289,18 +293,18 @@ def test_a_dual_encoder_refuses_single_and_cut_choices_and_free_replies(
 def test_metrics_ask_a_dual_encoder_only_questions_that_it_can_answer(
     kinds: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    assert read_profile("clip", kinds("clip")) == COSINE
+    assert read_profile("clip", kinds("clip")) == COSINE_PROFILE
     with pytest.raises(ConfigError, match="cannot score a single answer; set normalise=yes_no"):
-        VqaScoreConfig().with_model_defaults(lambda role: COSINE)
-    metric = TifaConfig().with_model_defaults(lambda role: COSINE)
+        VqaScoreConfig().with_model_defaults(lambda role: COSINE_PROFILE)
+    metric = TifaConfig().with_model_defaults(lambda role: COSINE_PROFILE)
     assert (metric.form, metric.roles) == ("likelihood", {"writer": "llm", "model": "vqa"})
     assert not metric.vqa_prompt("is it red?", ("yes", "no")).free
-    assert TifaConfig().with_model_defaults(lambda role: CLIP_FLANT5).form == "reply", (
+    assert TifaConfig().with_model_defaults(lambda role: CLIP_FLANT5_PROFILE).form == "reply", (
         "other models answer in free text"
     )
     for metric_in_words in (TifaConfig(answers="reply"), DsgConfig(answers="reply"), VpevalConfig(answers="reply")):
         with pytest.raises(ConfigError, match="cannot reply in words; set answers=likelihood"):
-            metric_in_words.with_model_defaults(lambda role: COSINE)
+            metric_in_words.with_model_defaults(lambda role: COSINE_PROFILE)
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=2)
     config = sweep_config(folder, tmp_path / "store", "metric=[vqascore]", "model@models.vqa=clip_shapes")
     with pytest.raises(ConfigError, match="vqascore model: the model of role 'vqa' is a cosine model, which compares"):
@@ -349,8 +353,8 @@ def test_a_blind_model_that_thinks_or_runs_on_vllm_is_refused(tmp_path: Path) ->
 
 
 def test_vqascore_asks_a_blind_model_for_one_token(kinds: Callable[[str], Path]) -> None:
-    assert read_profile("causal_lm", kinds("causal_lm")) == TEXT_ONLY
-    assert VqaScoreConfig().with_model_defaults(lambda role: TEXT_ONLY).yes_question.reduction == "first"
+    assert read_profile("causal_lm", kinds("causal_lm")) == TEXT_ONLY_PROFILE
+    assert VqaScoreConfig().with_model_defaults(lambda role: TEXT_ONLY_PROFILE).yes_question.reduction == "first"
 
 
 def test_a_blind_t5_gives_the_same_answer_and_reply_for_every_image(kinds: Callable[[str], Path]) -> None:

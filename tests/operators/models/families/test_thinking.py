@@ -55,7 +55,10 @@ def add_end_of_thought(folder: Path) -> int:
 
 
 def end_thoughts(network: Any, said: list[int], end: int) -> None:
-    """Make the network write `end` instead of the third token in `said`, so that the thought ends there."""
+    """Make the network write the token `end` in place of the third token of `said`, the tokens that it would write.
+
+    A thought then ends there.
+    """
     head, third = network.lm_head.weight.data, said[2]
     head[[third, end]] = head[[end, third]]
 
@@ -181,11 +184,11 @@ def test_a_model_that_replies_without_a_thought_is_accepted(tmp_path: Path) -> N
 def test_thinking_is_in_the_key_and_refused_for_likelihoods_and_without_an_end_token(tmp_path: Path) -> None:
     folder = tiny.save_qwen2_vl(tmp_path / "qwen", kind="qwen3_5")
 
-    def key(**options: Any) -> Any:
+    def compute_key(**options: Any) -> Any:
         return resolve_model(model_config(family="vlm", checkpoint=str(folder), **options), on_gpu=False).semantic()
 
-    assert key() == key(thinking="refused", thinking_tokens=7) != key(thinking="allowed")
-    assert key(thinking="allowed") != key(thinking="allowed", thinking_tokens=7)
+    assert compute_key() == compute_key(thinking="refused", thinking_tokens=7) != compute_key(thinking="allowed")
+    assert compute_key(thinking="allowed") != compute_key(thinking="allowed", thinking_tokens=7)
     with pytest.raises(ModelError, match=r"likelihoods are for immediate answers.*set thinking=refused"):
         load("vlm", folder, "likelihood")
     with pytest.raises(ModelError, match="a tokenizer with a token that ends a thought"):

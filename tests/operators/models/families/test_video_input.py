@@ -54,8 +54,8 @@ def whole_model(folder: Path) -> Any:
 
 
 def read_patches(model: ChatVlm, pixels: Any) -> torch.Tensor:
-    """Return the network's input for a video."""
-    return model.reader.vision_inputs([pixels])["pixel_values_videos"]
+    """Return the patches of a preprocessed video, as they are passed to the network."""
+    return model.reader.make_vision_inputs([pixels])["pixel_values_videos"]
 
 
 def split_into_patches(shown: list[Image.Image]) -> torch.Tensor:
@@ -99,7 +99,7 @@ def compute_logprobs(model: ChatVlm, whole: Any, pixels: Any, choice: str, **pos
         else {}
     )
     with torch.inference_mode():
-        inputs = model.reader.vision_inputs([pixels])
+        inputs = model.reader.make_vision_inputs([pixels])
         logits = whole(input_ids=ids, mm_token_type_ids=kinds, **inputs, **step, **positions).logits[0]
     rows = logits.log_softmax(-1)[len(before) - 1 : -1]
     return [float(row[token]) for row, token in zip(rows, chosen, strict=True)]

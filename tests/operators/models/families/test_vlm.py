@@ -35,7 +35,7 @@ from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request
 from plumbline.operators.models.engines.conversation import find_turn_end
 from plumbline.operators.models.families import model_config
-from plumbline.operators.models.families.vlm import CHAT, LLAVA_1_5
+from plumbline.operators.models.families.vlm import CHAT_PROFILE, LLAVA_1_5_PROFILE
 from plumbline.operators.models.model import Engine
 from plumbline.operators.models.networks import prefixes, vlm
 from plumbline.operators.models.networks.image_prompts import accept_tensors
@@ -250,7 +250,7 @@ class WholeModel:
             "input_ids": rows,
             "attention_mask": torch.ones_like(rows),
             **kinds,
-            **self.own.reader.vision_inputs([pixels]),
+            **self.own.reader.make_vision_inputs([pixels]),
         }
 
     @torch.inference_mode()
@@ -323,7 +323,7 @@ class WholeModel:
 
 @pytest.fixture(scope="module", autouse=True)
 def leave_out_videos() -> Any:
-    """Disable transformers' checks for torchvision and num2words, which its processors need only for videos."""
+    """Replace transformers' checks for torchvision and num2words during the tests; only videos need these packages."""
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ProcessorMixin, "check_argument_for_proper_class", lambda self, name, argument: None)
@@ -445,7 +445,7 @@ def test_a_turn_ends_with_the_chat_templates_end_or_the_start_of_the_next_turn(
 @pytest.mark.parametrize("whole_model", SLOW_NAMES, indirect=True)
 def test_the_normalised_share_of_yes_sums_the_whole_models_spellings(whole_model: tuple[Path, WholeModel]) -> None:
     folder, library = whole_model
-    metric, model = VqaScoreConfig(normalise="yes_no").with_model_defaults(lambda role: CHAT), load(folder)
+    metric, model = VqaScoreConfig(normalise="yes_no").with_model_defaults(lambda role: CHAT_PROFILE), load(folder)
     question = metric.question("two stars")
 
     def sum_probabilities(*spellings: str) -> float:
@@ -784,7 +784,7 @@ def test_an_image_is_shrunk_to_max_pixels_by_the_models_processor(
 
 def make_vision_inputs(model: ChatVlm, image: Image.Image) -> Mapping[str, torch.Tensor]:
     """Return the inputs of the model's vision tower for an image."""
-    return model.reader.vision_inputs([model.preprocess(image)])
+    return model.reader.make_vision_inputs([model.preprocess(image)])
 
 
 def resolve_key(folder: Path, **options: Any) -> Any:
@@ -806,7 +806,7 @@ WIDE_IMAGE = tiny.draw_image(5, width=70, height=30)
 
 
 def process(folder: Path, image: Image.Image) -> torch.Tensor:
-    """Preprocess the image with transformers' own processor."""
+    """Return the pixels of the image after preprocessing by transformers' own processor."""
     pixels: torch.Tensor = AutoImageProcessor.from_pretrained(folder, backend="pil")(image, return_tensors="pt")
     return pixels["pixel_values"]
 
@@ -848,7 +848,7 @@ def score_image(model: ChatVlm, metric: VqaScoreConfig, image: Image.Image, text
 def test_a_chat_model_is_scored_by_the_probability_of_yes_as_the_first_token(tmp_path: Path) -> None:
     """The reference runs transformers' model on the whole prompt, and takes the softmax over the vocabulary."""
     folder = tiny.save_qwen2_vl(tmp_path / "qwen")
-    metric, model = VqaScoreConfig().with_model_defaults(lambda role: CHAT), load(folder)
+    metric, model = VqaScoreConfig().with_model_defaults(lambda role: CHAT_PROFILE), load(folder)
     whole_model = WholeModel(CHECKPOINTS["qwen2_vl"], folder)
     prompt = QWEN_PROMPT.format('Does this figure show "two "red" stars"? Please answer Yes or No.')
     with torch.inference_mode():
@@ -860,7 +860,7 @@ def test_a_chat_model_is_scored_by_the_probability_of_yes_as_the_first_token(tmp
 def test_llava_1_5_is_scored_as_released(tmp_path: Path) -> None:
     """The score is exp(-mean cross-entropy) of "Yes" and the end of the turn, after the paper's question."""
     folder = tiny.save_llava(tmp_path / "llava")
-    metric, model = VqaScoreConfig().with_model_defaults(lambda role: LLAVA_1_5), load(folder)
+    metric, model = VqaScoreConfig().with_model_defaults(lambda role: LLAVA_1_5_PROFILE), load(folder)
     whole_model = WholeModel(CHECKPOINTS["llava"], folder)
     question = 'Does this figure show "two stars"? Please answer yes or no.'
     losses = whole_model.compute_logprobs(WIDE_IMAGE, question, "Yes")

@@ -17,14 +17,14 @@ from plumbline.pipelines.metaeval.releases.readers import read_release
 from plumbline.pipelines.metaeval.releases.release import Release
 
 ROOT = Path(__file__).parents[4]
-REFERENCE = Path(os.environ.get("REFERENCE_DATA", ROOT.parent / "shared" / "reference"))
-needs_reference = pytest.mark.skipif(not REFERENCE.is_dir(), reason="REFERENCE_DATA is not set or empty")
+REFERENCE_FOLDER = Path(os.environ.get("REFERENCE_DATA", ROOT.parent / "shared" / "reference"))
+needs_reference = pytest.mark.skipif(not REFERENCE_FOLDER.is_dir(), reason="REFERENCE_DATA is not set or empty")
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 def read_with(name: str, path: Path | str) -> Release:
-    """Read a file or folder with the named reader."""
+    """Read a file or folder with the reader of releases that is called `name`."""
     return read_release(name, StorageConfig().locate(str(path)))
 
 
@@ -54,7 +54,7 @@ def format_parquet(rows: Rows) -> bytes:
     return bytes(sink.getvalue())
 
 
-WRITERS = {
+FORMAT_FUNCTIONS = {
     ".csv": format_csv,
     ".tsv": lambda rows: format_csv(rows, "\t"),
     ".jsonl": format_json_lines,
@@ -65,7 +65,7 @@ WRITERS = {
 
 def encode_content(name: str, content: Any) -> bytes:
     """Encode rows or a JSON value in the format of the file extension; leave text and bytes unchanged."""
-    text = content if isinstance(content, str | bytes) else WRITERS[Path(name).suffix](content)
+    text = content if isinstance(content, str | bytes) else FORMAT_FUNCTIONS[Path(name).suffix](content)
     return text.encode() if isinstance(text, str) else text
 
 
@@ -76,7 +76,7 @@ def write_file(file: Path, content: Any) -> Path:
     return file
 
 
-TIFA = {
+TIFA_RATINGS = {
     f"coco_{number}_{generator}": {
         "text_id": f"coco_{number}", "image_path": f"coco_{number}_{generator}.jpg", "text": "a dog",
         "human_scores": [5, 4], "human_avg": 4.5, "meteor": 0.25 + number, "tifa_vilt": 1.0,
@@ -90,29 +90,29 @@ DSG_LIKERT = make_rows(
       for generator, answers in (("mini-dalle", (3, 5)), ("sd2dot1", (3, 4)))
       for worker, answer in zip((4375840905, 4375843592), answers, strict=True)),
 )  # fmt: skip
-GENAI = {
+GENAI_PROMPTS = {
     "00007": {
         "id": "7", "prompt": "Two cubes.", "prompt in Chinese": "...", "models": {"One": [1, 2, 3], "Two": [4, 4, 5]},
     },
     "00008": {"id": "00008", "prompt": "A ball.", "models": {"One": [5, 5, 4]}},
 }  # fmt: skip
 GENAI_SKILLS = {"counting": [7], "basic": [7, 8, 9]}
-STANFORD = {
+STANFORD_RATINGS = {
     "3": {"prompt": "A torn hat", "models": {"shap-e": [2, 5, 3], "mvdream": [1, 1, 2]}},
     "0": {"prompt": "A soft sofa", "models": {"mvdream": [5, 4, 5]}},
 }
-T2V = {"0": {"prompt": "a dog", "models": {"gen2": [1.3], "pika": [2.5]}}}
+T2V_RATINGS = {"0": {"prompt": "a dog", "models": {"gen2": [1.3], "pika": [2.5]}}}
 T2V_SCORES = [
     {"model_name": "gen2", "video_id": "0", "prompt": "a dog", "CLIP Score": 24.5, "BLIP-BLEU": "1.40E-16"},
     {"model_name": "pika", "video_id": "0", "prompt": "a dog", "CLIP Score": 32.25, "BLIP-BLEU": 0.25},
 ]
-WINOGROUND = make_rows(
+WINOGROUND_ROWS = make_rows(
     "id image_0 image_1 caption_0 caption_1 tag secondary_tag num_main_preds collapsed_tag",
     *((number, f"ex_{number}_img_0", f"ex_{number}_img_1", "an old person kisses a young person",
        "a young person kisses an old person", "Adjective-Age", "Morpheme-Level" if number else "", 1, "Object")
       for number in (0, 1)),
 )  # fmt: skip
-EQBEN = make_rows(
+EQBEN_ROWS = make_rows(
     "image0 image1 caption0 caption1",
     *((f"{part}/7/0.png", f"{part}/7/1.png", "three cups on the floor", "two cups on the floor")
       for part in ("eqbensd", "eqbenkubric_cnt")),
@@ -122,7 +122,7 @@ EQBEN_FULL = make_rows(
     *((f"eqbensd/{name[-1]}.png", f"a caption {name[1]}", {"dataset": "eqbensd", "sample_cnt": sample, "name": name})
       for name in ("c1i0", "c0i0", "c1i1", "c0i1") for sample in (3, 12)),
 )  # fmt: skip
-SEETRUE = make_rows(
+SEETRUE_ROWS = make_rows(
     "image text label original_dataset_id dataset_source",
     ("0133_sd.png", "A zebra, a hydrant.", 0, "t_1", "drawbench"),
     ("0133_sd.png", "A zebra.", 1, "t_2", "drawbench"),
@@ -138,15 +138,15 @@ PICK_CAPTIONS = make_rows(
     *((number, f"a cat {number}", f"images/{number}_0.jpg", f"images/{number}_1.jpg", label, 1 - label)
       for number, label in enumerate([1, 0, 0.5, 1])),
 )  # fmt: skip
-FLICKR = "1.jpg\t2.jpg#0\t0.3333333333333333\t1\t2\n1.jpg\t3.jpg#4\t1\t3\t0\n"
-PHOTO = "Flicker8k_Dataset/1.jpg"
+FLICKR_TEXT = "1.jpg\t2.jpg#0\t0.3333333333333333\t1\t2\n1.jpg\t3.jpg#4\t1\t3\t0\n"
+PHOTO_FILE = "Flicker8k_Dataset/1.jpg"
 FLICKR_JSON = {
     "1.jpg": {
-        "image_path": PHOTO,
+        "image_path": PHOTO_FILE,
         "ground_truth": ["A dog runs ."],
         "human_judgement": make_rows(
             "image_path caption rating",
-            (PHOTO, "A dog .", 1 / 3), (PHOTO, "A dog .", 0.0), (PHOTO, "A cat .", float("nan")),
+            (PHOTO_FILE, "A dog .", 1 / 3), (PHOTO_FILE, "A dog .", 0.0), (PHOTO_FILE, "A cat .", float("nan")),
         ),
     }
 }  # fmt: skip
@@ -160,7 +160,7 @@ TS2_SCORES = make_rows(
     "id image_id clipscore viescore",
     *((row["id"], 7, 0.5 + place / 100, None if place == 3 else place) for place, row in enumerate(TS2_METADATA)),
 )
-GRAPH = make_rows(
+GRAPH_ROWS = make_rows(
     "graph_id prompt node parents errors image_id generator prompt_source subset",
     ("g", "a red dog and a cat", "0", "", "", "a.png", "sdxl", "COCO", "synth"),
     ("g", "a red dog and a cat", "1a", "0", "missing object: cat", "b.png", "flux", "COCO", "synth"),
@@ -168,7 +168,7 @@ GRAPH = make_rows(
     ("g", "a red dog and a cat", "2", "1a; 1b", "wrong attribute: blue dog; missing object: cat", "d.png", "sdxl",
      "COCO", "synth"),
 )  # fmt: skip
-LONG = make_rows(
+LONG_RATING_ROWS = make_rows(
     "image_id prompt_id generator rater template rating skills",
     ("001", "07", "atlas", "ann", "wl", 0.5, "color"),
     ("002", "08", "atlas", "ann", "wl", 1, ""),
@@ -228,27 +228,29 @@ class Layout(NamedTuple):
 
 
 LAYOUTS: Mapping[str, Layout] = {
-    "tifa160": Layout("tifa160", {"human_annotations_with_scores.json": TIFA}),
+    "tifa160": Layout("tifa160", {"human_annotations_with_scores.json": TIFA_RATINGS}),
     "dsg_tifa160": Layout("dsg_tifa160", {"tifa160-likert-anns.csv": DSG_LIKERT}),
-    "genai_bench": Layout("genai_bench", {"genai_image.json": GENAI, "genai_skills.json": GENAI_SKILLS}),
-    "t2vscore": Layout("t2vscore", {"t2vscore_human_ratings.json": T2V, "t2vscore_results.csv": T2V_SCORES}, True),
-    "winoground, lines": Layout("winoground", {"examples.jsonl": WINOGROUND}),
-    "winoground, Parquet": Layout("winoground", {"test.parquet": WINOGROUND}),
-    "winoground, CSV": Layout("winoground", {"metadata.csv": WINOGROUND}),
-    "eqben": Layout("eqben", {"all_select.json": EQBEN}),
+    "genai_bench": Layout("genai_bench", {"genai_image.json": GENAI_PROMPTS, "genai_skills.json": GENAI_SKILLS}),
+    "t2vscore": Layout(
+        "t2vscore", {"t2vscore_human_ratings.json": T2V_RATINGS, "t2vscore_results.csv": T2V_SCORES}, True
+    ),
+    "winoground, lines": Layout("winoground", {"examples.jsonl": WINOGROUND_ROWS}),
+    "winoground, Parquet": Layout("winoground", {"test.parquet": WINOGROUND_ROWS}),
+    "winoground, CSV": Layout("winoground", {"metadata.csv": WINOGROUND_ROWS}),
+    "eqben": Layout("eqben", {"all_select.json": EQBEN_ROWS}),
     "eqben, full": Layout("eqben", {"ann_json_finegrained_random.json": EQBEN_FULL}),
-    "seetrue": Layout("seetrue", {"SeeTRUE.csv": SEETRUE}),
+    "seetrue": Layout("seetrue", {"SeeTRUE.csv": SEETRUE_ROWS}),
     "pick_a_pic": Layout("pick_a_pic", {"test_unique.parquet": PICK_A_PIC}),
     "pick_a_pic, captions": Layout("pick_a_pic", {"test_captions.json": PICK_CAPTIONS}),
-    "stanfordt23d": Layout("stanfordt23d", {"stanfordt23d.json": STANFORD}),
-    "flickr8k_cf": Layout("flickr8k_cf", {"CrowdFlowerAnnotations.txt": FLICKR}),
+    "stanfordt23d": Layout("stanfordt23d", {"stanfordt23d.json": STANFORD_RATINGS}),
+    "flickr8k_cf": Layout("flickr8k_cf", {"CrowdFlowerAnnotations.txt": FLICKR_TEXT}),
     "flickr8k_cf, JSON": Layout("flickr8k_cf", {"crowdflower_flickr8k.json": FLICKR_JSON}),
     "gecko": Layout("gecko", GECKO, True),
     "t2iscorescore": Layout(
         "t2iscorescore", {"ts2_metadata.csv": TS2_METADATA, "ts2_scores_per_image.csv": TS2_SCORES}, True
     ),
     "shapes": Layout("shapes", SHAPES, True),
-    "error_graphs": Layout("error_graphs", {"graphs.csv": GRAPH}),
-    "long": Layout("long", {"ratings.csv": LONG}),
-    "long, Parquet": Layout("long", {"ratings.parquet": LONG}),
+    "error_graphs": Layout("error_graphs", {"graphs.csv": GRAPH_ROWS}),
+    "long": Layout("long", {"ratings.csv": LONG_RATING_ROWS}),
+    "long, Parquet": Layout("long", {"ratings.parquet": LONG_RATING_ROWS}),
 }

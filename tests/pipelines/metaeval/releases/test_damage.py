@@ -56,7 +56,7 @@ def check_findings(protocol: str, path: Path, scores: Path | None = None, **opti
 
 
 @st.composite
-def damaged_rows(draw: st.DrawFn, rows: Sequence[Mapping[str, Json]]) -> list[dict[str, Json]]:
+def draw_damaged_rows(draw: st.DrawFn, rows: Sequence[Mapping[str, Json]]) -> list[dict[str, Json]]:
     """Draw a damaged copy of a table: up to four cells, columns or rows are changed, removed or duplicated."""
     found = [dict(row) for row in rows]
     for _ in range(draw(st.integers(0, 4))):
@@ -84,7 +84,7 @@ def damaged_rows(draw: st.DrawFn, rows: Sequence[Mapping[str, Json]]) -> list[di
 
 
 @st.composite
-def damaged_tree(draw: st.DrawFn, tree: Json) -> Json:
+def draw_damaged_tree(draw: st.DrawFn, tree: Json) -> Json:
     """Draw a damaged copy of a JSON value: one to three nested values are replaced, removed or duplicated."""
     text = json.loads(json.dumps(tree))
     for _ in range(draw(st.integers(1, 3))):
@@ -122,12 +122,12 @@ def as_bytes(name: str, content: Json) -> bytes:
     if name.endswith(".csv"):
         return format_csv(whole).encode(errors="surrogatepass")
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table([_column([row[key] for row in whole]) for key in names], names=names), sink)
+    pq.write_table(pa.table([_convert_to_column([row[key] for row in whole]) for key in names], names=names), sink)
     return bytes(sink.getvalue())
 
 
-def _column(values: list[Json]) -> pa.Array:
-    """Convert values of a single type to a column of that type, and other values to text."""
+def _convert_to_column(values: list[Json]) -> pa.Array:
+    """Convert values to a column of their type, or to text if they have no common type; integers may become floats."""
     kinds = {type(value) for value in values if value is not None}
     if (len(kinds) < 2 or kinds == {int, float}) and {} not in values:  # Parquet has no structs without fields
         with suppress(pa.ArrowException, OverflowError, UnicodeError):
@@ -136,7 +136,7 @@ def _column(values: list[Json]) -> pa.Array:
 
 
 @st.composite
-def damaged_bytes(draw: st.DrawFn, whole: bytes) -> bytes:
+def draw_damaged_bytes(draw: st.DrawFn, whole: bytes) -> bytes:
     """Draw a damaged copy of a file: it is truncated anywhere, or one byte is changed."""
     at = draw(st.integers(0, len(whole) - 1))
     rest = draw(st.none() | st.binary(min_size=1, max_size=1))
@@ -144,16 +144,16 @@ def damaged_bytes(draw: st.DrawFn, whole: bytes) -> bytes:
 
 
 @st.composite
-def damaged_layouts(draw: st.DrawFn, layout: Layout, *, values: bool) -> Layout:
+def draw_damaged_layout(draw: st.DrawFn, layout: Layout, *, values: bool) -> Layout:
     """Draw a copy of a layout with damaged values or damaged bytes in its files."""
     files: dict[str, bytes] = {}
     for name, content in layout.files.items():
         if not values or isinstance(content, str | bytes):
-            files[name] = draw(damaged_bytes(encode_content(name, content)))
+            files[name] = draw(draw_damaged_bytes(encode_content(name, content)))
         elif name.endswith(".json"):
-            files[name] = as_bytes(name, draw(damaged_tree(content)))
+            files[name] = as_bytes(name, draw(draw_damaged_tree(content)))
         else:
-            files[name] = as_bytes(name, draw(damaged_rows(content)))
+            files[name] = as_bytes(name, draw(draw_damaged_rows(content)))
     return layout._replace(files=files)
 
 
@@ -181,7 +181,7 @@ def test_any_damaged_release_gives_findings_or_a_one_line_error(
 
 def check_damaged(layout: Layout, values: bool, data: st.DataObject, folder: Path) -> None:
     """Run a meta-evaluation on a layout with damaged values or damaged bytes in its files."""
-    path = data.draw(damaged_layouts(layout, values=values)).write(folder / "release")
+    path = data.draw(draw_damaged_layout(layout, values=values)).write(folder / "release")
     check_findings(layout.reader, path, write_file(folder / "s.csv", IMAGES))
 
 
@@ -204,8 +204,8 @@ WIDE_SCORES = make_rows(
 @given(data=st.data())
 def test_any_damaged_table_gives_findings_or_a_one_line_error(suffix: str, data: st.DataObject, tmp_path: Path) -> None:
     ratings, scores = f"r.{suffix}", f"s.{suffix}"
-    write_file(tmp_path / ratings, as_bytes(ratings, data.draw(damaged_rows(RATED_ROWS))))
-    for content in (as_bytes(scores, data.draw(damaged_rows(LONG_SCORES) | damaged_rows(WIDE_SCORES))),
-                    data.draw(damaged_bytes(as_bytes(scores, WIDE_SCORES)))):  # fmt: skip
+    write_file(tmp_path / ratings, as_bytes(ratings, data.draw(draw_damaged_rows(RATED_ROWS))))
+    for content in (as_bytes(scores, data.draw(draw_damaged_rows(LONG_SCORES) | draw_damaged_rows(WIDE_SCORES))),
+                    data.draw(draw_damaged_bytes(as_bytes(scores, WIDE_SCORES)))):  # fmt: skip
         write_file(tmp_path / scores, content)
         check_findings("long", tmp_path / ratings, tmp_path / scores, tasks=("ratings", "orders"))

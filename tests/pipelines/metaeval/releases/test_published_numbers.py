@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from plumbline.operators.base import schemas
-from tests.pipelines.metaeval.releases.files import REFERENCE, ROOT, needs_reference, read_with
+from tests.pipelines.metaeval.releases.files import REFERENCE_FOLDER, ROOT, needs_reference, read_with
 
 Image = str
 
@@ -30,14 +30,14 @@ def compute_means_by(table: pa.Table, key: str) -> dict[str, float]:
 )
 def test_every_generator_has_its_ratings(name: str, path: str, ratings: int, generators: int) -> None:
     """The test only counts ratings; docs/reproduction.md has the results for the metrics."""
-    release = read_with(name, REFERENCE / path)
+    release = read_with(name, REFERENCE_FOLDER / path)
     counts = Counter(release.ratings.column("generator").to_pylist())
     assert len(counts) == generators and set(counts.values()) == {ratings // generators}
 
 
 @needs_reference
 def test_t2vscore_has_every_video() -> None:
-    release = read_with("t2vscore", REFERENCE / "t2vscore")
+    release = read_with("t2vscore", REFERENCE_FOLDER / "t2vscore")
     assert release.notes == ["a video has one rating, a mean over its raters"]
     assert len(release.ratings) == 2543
     counts = Counter(release.scores.column("metric").to_pylist())
@@ -47,7 +47,7 @@ def test_t2vscore_has_every_video() -> None:
 
 @needs_reference
 def test_t2iscorescore_has_the_stated_walks() -> None:
-    release = read_with("t2iscorescore", REFERENCE / "ts2")
+    release = read_with("t2iscorescore", REFERENCE_FOLDER / "ts2")
     nodes = release.graph_nodes.to_pylist()
     assert len({row["image_id"] for row in nodes}) == len(nodes) == 2840
     assert {
@@ -64,7 +64,7 @@ def test_t2iscorescore_has_the_stated_walks() -> None:
 
 @needs_reference
 def test_t2iscorescore_has_a_score_or_a_reason_for_every_image() -> None:
-    release = read_with("t2iscorescore", REFERENCE / "ts2")
+    release = read_with("t2iscorescore", REFERENCE_FOLDER / "ts2")
     assert release.scores.schema == schemas.SCORES and len(release.scores) == 19 * 2840
     missing = [row for row in release.scores.to_pylist() if row["score"] is None]
     assert Counter(row["metric"] for row in missing) == dict.fromkeys(

@@ -23,25 +23,25 @@ from plumbline.pipelines.metaeval.releases.release import Release
 from tests.commands import config_of, printed
 from tests.pipelines.metaeval.releases.files import (
     DSG_LIKERT,
-    EQBEN,
     EQBEN_FULL,
-    FLICKR,
+    EQBEN_ROWS,
     FLICKR_JSON,
+    FLICKR_TEXT,
     GECKO,
-    GENAI,
-    GRAPH,
+    GENAI_PROMPTS,
+    GRAPH_ROWS,
     LAYOUTS,
-    LONG,
+    LONG_RATING_ROWS,
     PICK_A_PIC,
     PICK_CAPTIONS,
-    SEETRUE,
+    SEETRUE_ROWS,
     SHAPES,
-    T2V,
+    T2V_RATINGS,
     T2V_SCORES,
-    TIFA,
+    TIFA_RATINGS,
     TS2_METADATA,
     TS2_SCORES,
-    WINOGROUND,
+    WINOGROUND_ROWS,
     Layout,
     Rows,
     format_csv,
@@ -88,7 +88,7 @@ LONG_RATINGS = {
     "skills": {"07": ["color"], "08": []},
     "notes": [],
 }
-EXPECTED: dict[str, dict[str, Any]] = {
+EXPECTED_TABLES: dict[str, dict[str, Any]] = {
     "tifa160": {
         "ratings": (RATING_COLUMNS, 0, [
             ("coco_1_mini_dalle", "coco_1", "mini_dalle", "0", "likert", 5.0),
@@ -205,7 +205,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     },
     "long": LONG_RATINGS, "long, Parquet": LONG_RATINGS,
 }  # fmt: skip
-"""Expected content of each layout.
+"""Expected tables and fields of the release that is read from each layout.
 
 The value of a table consists of the compared columns, the index of the first compared row, and the expected rows.
 """
@@ -213,11 +213,15 @@ The value of a table consists of the compared columns, the index of the first co
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_layout_is_converted_to_our_tables(name: str, tmp_path: Path) -> None:
-    check_tables(read_with(LAYOUTS[name].reader, LAYOUTS[name].write(tmp_path)), EXPECTED[name])
+    check_tables(read_with(LAYOUTS[name].reader, LAYOUTS[name].write(tmp_path)), EXPECTED_TABLES[name])
 
 
 def check_tables(release: Release, parts: Mapping[str, Any]) -> None:
-    """Check the schemas of a release, and the content of the given tables and fields."""
+    """Check that a release's tables have their schemas, and that its tables and fields in `parts` have this content.
+
+    For a table, the content is the names of columns, the first row to compare, and the rows wanted from there on. A
+    score must be missing exactly if its error is `not_scored`.
+    """
     for table_name, schema in SCHEMAS.items():
         assert getattr(release, table_name).schema == schema
     for part, content in parts.items():
@@ -247,7 +251,7 @@ FULL_AGREEMENT = {
     "t2iscorescore": ("ordering_published", "ordering_paper"),
     "error_graphs": ("ordering_paper",),
 }
-"""Statistics that equal 1 if a metric scores a layout's images as people do."""
+"""Statistics that equal 1 if a metric scores a layout's images as people do, keyed by the layout's name."""
 
 
 def make_agreeing_scores(release: Release) -> pd.DataFrame:
@@ -295,12 +299,12 @@ def test_a_release_has_a_reader_and_a_protocol_with_its_name(name: str) -> None:
 
 
 def read_changed(name: str, file: str, content: Any, folder: Path) -> Release:
-    """Read a layout with other content in one file."""
+    """Write the layout called `name` with other content in the file `file`, and read it as a release."""
     return read_with(LAYOUTS[name].reader, LAYOUTS[name].replace_file(file, content).write(folder))
 
 
 def test_tifa160_can_lack_metrics_and_missing_scores_are_noted(tmp_path: Path) -> None:
-    bare = {name: {key: value for key, value in one.items() if key != "meteor"} for name, one in TIFA.items()}
+    bare = {name: {key: value for key, value in one.items() if key != "meteor"} for name, one in TIFA_RATINGS.items()}
     bare["coco_1_mini_dalle"].pop("tifa_vilt")
     release = read_changed("tifa160", "human_annotations_with_scores.json", bare, tmp_path)
     assert len(release.ratings) == 8 and len(release.scores) == 4
@@ -315,7 +319,7 @@ def test_a_copy_of_dsgs_table_with_other_column_names_reads_the_same(tmp_path: P
 
 
 def test_genai_bench_videos_are_read_without_a_file_of_skills(tmp_path: Path) -> None:
-    write_file(tmp_path / "genai_video.json", GENAI)
+    write_file(tmp_path / "genai_video.json", GENAI_PROMPTS)
     given = ["protocol=genai_bench_video", f"protocol.path={tmp_path}/genai_video.json"]
     protocol = config_of("metaeval", *given).protocol
     release = open_release(protocol, StorageConfig())
@@ -323,7 +327,7 @@ def test_genai_bench_videos_are_read_without_a_file_of_skills(tmp_path: Path) ->
 
 
 def test_t2vscore_keeps_unmatched_ratings_and_notes_them(tmp_path: Path) -> None:
-    rated = {**T2V, "1": {"prompt": "a cat", "models": {"pika": [3.0]}}}
+    rated = {**T2V_RATINGS, "1": {"prompt": "a cat", "models": {"pika": [3.0]}}}
     write_file(tmp_path / "t2vscore_results.csv", T2V_SCORES)
     write_file(tmp_path / "t2vscore_alignment_score.json", rated)
     release = read_with("t2vscore", tmp_path)
@@ -333,7 +337,7 @@ def test_t2vscore_keeps_unmatched_ratings_and_notes_them(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["why_winoground_hard.json", "new_tag_assignments.json"])
 def test_winoground_adds_tags_from_a_file_in_the_same_folder(name: str, tmp_path: Path) -> None:
     write_file(tmp_path / name, {"7": [], "1": ["Unusual Text", "Complex Reasoning"], "0": []})
-    release = read_changed("winoground, lines", "examples.jsonl", WINOGROUND, tmp_path)
+    release = read_changed("winoground, lines", "examples.jsonl", WINOGROUND_ROWS, tmp_path)
     assert release.skills["0_c1"] == [*SHORT_TAGS, "No Tag"]
     assert release.skills["1_c0"] == [*MORE_TAGS, "Unusual Text", "Complex Reasoning"]
     assert set(map(tuple, release.pairings.column("tags").to_pylist())) == {
@@ -344,23 +348,23 @@ def test_winoground_adds_tags_from_a_file_in_the_same_folder(name: str, tmp_path
 
 def test_winoground_reads_no_images(tmp_path: Path) -> None:
     """Pairings are read even if the images cannot be decoded or are missing."""
-    images = [{**row, "image_0": {"bytes": b"\xff" * 9, "path": None}} for row in WINOGROUND]
-    without = [{name: cell for name, cell in row.items() if not name.startswith("image_")} for row in WINOGROUND]
+    images = [{**row, "image_0": {"bytes": b"\xff" * 9, "path": None}} for row in WINOGROUND_ROWS]
+    without = [{name: cell for name, cell in row.items() if not name.startswith("image_")} for row in WINOGROUND_ROWS]
     for rows_given in (images, without):
         assert len(read_changed("winoground, Parquet", "test.parquet", rows_given, tmp_path).pairings) == 8
 
 
 @pytest.mark.parametrize("as_struct", [True, False])
 def test_image_names_in_seetrues_parquet_are_read_from_structs_or_strings(as_struct: bool, tmp_path: Path) -> None:
-    flat = [{**row, "original_dataset_id": "x"} for row in SEETRUE]
+    flat = [{**row, "original_dataset_id": "x"} for row in SEETRUE_ROWS]
     nested = [{**row, "image": {"bytes": b"png", "path": row["image"]}} for row in flat]
     release = read_with("seetrue", write_file(tmp_path / "s.parquet", nested if as_struct else flat))
     assert release.ratings.column("image_id").to_pylist() == ["0133_sd.png", "0133_sd.png", "5.png"]
 
 
 def test_a_seetrue_pair_with_another_id_counts_as_another_rater(tmp_path: Path) -> None:
-    again = {**SEETRUE[0], "original_dataset_id": "t_9", "label": 1}
-    release = read_changed("seetrue", "SeeTRUE.csv", [*SEETRUE, again], tmp_path)
+    again = {**SEETRUE_ROWS[0], "original_dataset_id": "t_9", "label": 1}
+    release = read_changed("seetrue", "SeeTRUE.csv", [*SEETRUE_ROWS, again], tmp_path)
     assert select_cells(release.ratings, "rater rating")[3] == ("1", 1.0)
     assert release.notes[0].startswith("1 pairs occur again with another original_dataset_id")
 
@@ -472,7 +476,7 @@ def test_a_checkout_of_t2iscorescore_has_every_metric_and_warns_about_unread_sco
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet", "jsonl"])
 def test_a_long_table_reads_the_same_in_every_format(suffix: str, tmp_path: Path) -> None:
-    release = read_with("long", write_file(tmp_path / f"r.{suffix}", [{**row, "age": 33} for row in LONG]))
+    release = read_with("long", write_file(tmp_path / f"r.{suffix}", [{**row, "age": 33} for row in LONG_RATING_ROWS]))
     assert select_cells(release.ratings, RATING_COLUMNS)[0] == ("001", "07", "atlas", "ann", "wl", 0.5)
     assert release.skills == {"07": ["color"], "08": []} and release.notes == ["column(s) age are not read"]
 
@@ -515,7 +519,7 @@ def test_json_lines_end_only_at_line_feeds(tmp_path: Path) -> None:
 
 
 def make_tifa(**fields: Any) -> dict[str, Any]:
-    return {"coco_1_mini_dalle": {**TIFA["coco_1_mini_dalle"], **fields}}
+    return {"coco_1_mini_dalle": {**TIFA_RATINGS["coco_1_mini_dalle"], **fields}}
 
 
 def make_genai(models: Any) -> dict[str, Any]:
@@ -524,12 +528,12 @@ def make_genai(models: Any) -> dict[str, Any]:
 
 def change_row(place: int, **cells: str) -> list[dict[str, Any]]:
     """Return the rows of the error graph, with these cells changed in one row."""
-    return [{**row, **cells} if number == place else row for number, row in enumerate(GRAPH)]
+    return [{**row, **cells} if number == place else row for number, row in enumerate(GRAPH_ROWS)]
 
 
 def make_wide_graph(levels: int, nodes: int) -> list[dict[str, Any]]:
     """Return an error graph with `levels` levels below the root, each with `nodes` nodes."""
-    root = {**GRAPH[0], "image_id": "root.png"}
+    root = {**GRAPH_ROWS[0], "image_id": "root.png"}
     names = [(level, node) for level in range(1, levels + 1) for node in range(nodes)]
     return [root, *(
         {**root, "node": f"{level}-{node}", "image_id": f"{level}-{node}.png",
@@ -563,30 +567,30 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         ("t2vscore_results.csv", [*T2V_SCORES, T2V_SCORES[0]], r"row 2: scored for the second time \(image_id '0/gen"),
     ],
     "winoground, lines": [
-        ([WINOGROUND[0]] * 2, r"row 1: sample '0' occurs twice \(first in .*row 0\)"),
+        ([WINOGROUND_ROWS[0]] * 2, r"row 1: sample '0' occurs twice \(first in .*row 0\)"),
         ([{"id": 1}], "expected column.s. caption_0, caption_1, found id; check"),
-        ([{**WINOGROUND[0], "id": None}], "row 0: expected a id, found none"),
+        ([{**WINOGROUND_ROWS[0], "id": None}], "row 0: expected a id, found none"),
         ("why_winoground_hard.json", [["Unusual Text"]], "expected an object that maps samples to their tags"),
         ("why_winoground_hard.json", {"0": [], "1": "Unusual"}, r"row 1 \('1'\): expected a list of tags as strings"),
         ("why_winoground_hard.json", {"0": [None]}, r"row 0 \('0'\): expected a list of tags as strings, found"),
     ],
-    "winoground, Parquet": [(format_parquet(WINOGROUND)[:-20], "not readable as Parquet .*; it may be truncated")],
+    "winoground, Parquet": [(format_parquet(WINOGROUND_ROWS)[:-20], "not readable as Parquet .*; it may be truncated")],
     "eqben": [
         ([], "expected a list of samples, found an empty list"),
-        ([{**EQBEN[0], "caption1": ""}], "row 0: expected the fields caption1, found image0"),
+        ([{**EQBEN_ROWS[0], "caption1": ""}], "row 0: expected the fields caption1, found image0"),
         (EQBEN_FULL[:-1], r"sample 'eqbensd/12' lacks the pairing\(s\) c0i1"),
         ([*EQBEN_FULL, EQBEN_FULL[0]], "row 8: pairing c1i0 of this sample occurs twice"),
     ],
     "seetrue": [
-        ([{**SEETRUE[0], "label": 2}], "row 0: expected a label of 0 or 1, found 2.0"),
-        ([{**SEETRUE[0], "label": ""}], "row 0: expected a label of 0 or 1, found None"),
-        ([{**SEETRUE[0], "label": "yes"}], "row 0: expected a number as label, found 'yes'"),
-        ([SEETRUE[0]] * 2, "row 1: rater '0' rates image '0133_sd.png' twice as 'label' .*row 0"),
+        ([{**SEETRUE_ROWS[0], "label": 2}], "row 0: expected a label of 0 or 1, found 2.0"),
+        ([{**SEETRUE_ROWS[0], "label": ""}], "row 0: expected a label of 0 or 1, found None"),
+        ([{**SEETRUE_ROWS[0], "label": "yes"}], "row 0: expected a number as label, found 'yes'"),
+        ([SEETRUE_ROWS[0]] * 2, "row 1: rater '0' rates image '0133_sd.png' twice as 'label' .*row 0"),
         ("image,text,label,dataset_source\n", "contains no rows"),
     ],
     "pick_a_pic": [
         ([{**PICK_A_PIC[0], "label_1": 1.0}], "row 0: expected label_0 and label_1 of 1 and"),
-        (WINOGROUND, "expected column.s. caption, image_0_uid.*found id, image_0"),
+        (WINOGROUND_ROWS, "expected column.s. caption, image_0_uid.*found id, image_0"),
     ],
     "pick_a_pic, captions": [
         ([{**PICK_CAPTIONS[0], "label_0": 3}], "row 0: expected label_0 and label_1 of 1 and 0"),
@@ -600,7 +604,7 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         ({"0": {"models": {"mvdream": []}}}, "mvdream: expected a list of ratings, found an empty list"),
     ],
     "flickr8k_cf": [
-        (FLICKR[:-9], "line 2: expected the image, .* found [234] fields; it may be truncated"),
+        (FLICKR_TEXT[:-9], "line 2: expected the image, .* found [234] fields; it may be truncated"),
         ("1.jpg\t2.jpg#0\t0.5\t3\t1\n", r"line 1: 3 yes and 1 no answers do not give the fraction 0\.5"),
         ("1.jpg\t2.jpg#0\t1\t3\t0\n" * 2, "line 2: rater '0' rates image '1.jpg' twice"),
     ],
@@ -652,8 +656,8 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         ("image_id,rating\n1,inf\n", "row 0: expected a rating as a finite number, found inf"),
         ("image_id,rating\n,3\n", "row 0: expected image_id, or both prompt_id and generator"),
         ("image_id,rater,rating\n1,,3\n", "row 0: expected a rater, found none"),
-        ([*LONG, LONG[0]], "row 2: rater 'ann' rates image '001' twice as 'wl'"),
-        (format_csv(LONG)[:-9], r"row 1 \(line 3\): expected 7 fields, found"),
+        ([*LONG_RATING_ROWS, LONG_RATING_ROWS[0]], "row 2: rater 'ann' rates image '001' twice as 'wl'"),
+        (format_csv(LONG_RATING_ROWS)[:-9], r"row 1 \(line 3\): expected 7 fields, found"),
     ],
     "long, Parquet": [
         (b"", "not readable as Parquet"),
