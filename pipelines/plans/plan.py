@@ -205,6 +205,35 @@ class Plan:
         )
 
 
+def _make_shard_cells(
+    config: SweepConfig, sources: Sources, recipes: Sequence[Recipe], pairs_of: Mapping[Shard, Sequence[Shard]]
+) -> tuple[ShardCells, ShardCells, ShardCells]:
+    """Return the cells over shards of prompts, pairs and images; `pairs_of` has the pair shards of each image shard."""
+    over_prompts, over_pairs, over_images = (
+        [recipe for recipe in recipes if STAGES[recipe.stage].row_kind == kind] for kind in get_args(RowKind)
+    )
+    limits, questions = config.limits.semantic(), _digest_questions(sources)
+
+    def describe_prompts(shard: Shard, recipe: Recipe) -> str:
+        return to_canonical_json({"prompts": shard.prompts, "asked": questions.get(shard) if recipe.asks else None})
+
+    def describe_images(shard: Shard, recipe: Recipe) -> str:
+        source, asked = shard.source(compares=recipe.compares), questions.get(shard) if recipe.asks else None
+        described: dict[str, object] = {"source": source, "prompts": shard.prompts, "limits": limits, "asked": asked}
+        if recipe.pairs:
+            described["pairs"] = sorted(describe_pairs(pair) for pair in pairs_of.get(shard, ()))
+        return to_canonical_json(described)
+
+    @cache
+    def describe_pairs(shard: Shard) -> str:
+        return digest({"source": shard.source(), "prompts": shard.prompts, "limits": limits})
+
+    prompts = ShardCells(over_prompts, sources.prompt_shards, describe_prompts)
+    pairs = ShardCells(over_pairs, sources.pairs, lambda shard, recipe: to_canonical_json(describe_pairs(shard)))
+    images = ShardCells(over_images, sources.prompts_of, describe_images)
+    return prompts, pairs, images
+
+
 def make_plan(
     config: SweepConfig,
     sources: Sources,
@@ -228,30 +257,8 @@ def make_plan(
         unique.setdefault(recipe.digest, recipe)
     node_order = [node.name for node in nodes]
     ordered = sorted(unique.values(), key=lambda recipe: node_order.index(recipe.node))
-    over_prompts, over_pairs, over_images = (
-        [recipe for recipe in ordered if STAGES[recipe.stage].row_kind == kind] for kind in get_args(RowKind)
-    )
-    limits, questions = config.limits.semantic(), _digest_questions(sources)
     pairs_of = _group_pairs(sources.pairs)
-
-    def describe_prompts(shard: Shard, recipe: Recipe) -> str:
-        return to_canonical_json({"prompts": shard.prompts, "asked": questions.get(shard) if recipe.asks else None})
-
-    def describe_images(shard: Shard, recipe: Recipe) -> str:
-        source, asked = shard.source(compares=recipe.compares), questions.get(shard) if recipe.asks else None
-        described: dict[str, object] = {"source": source, "prompts": shard.prompts, "limits": limits, "asked": asked}
-        if recipe.pairs:
-            described["pairs"] = sorted(describe_pairs(pair) for pair in pairs_of.get(shard, ()))
-        return to_canonical_json(described)
-
-    @cache
-    def describe_pairs(shard: Shard) -> str:
-        return digest({"source": shard.source(), "prompts": shard.prompts, "limits": limits})
-
-    prompts = ShardCells(over_prompts, sources.prompt_shards, describe_prompts)
-    pairs = ShardCells(over_pairs, sources.pairs, lambda shard, recipe: to_canonical_json(describe_pairs(shard)))
-    images = ShardCells(over_images, sources.prompts_of, describe_images)
-    kinds = (prompts, pairs, images)
+    kinds = prompts, pairs, images = _make_shard_cells(config, sources, ordered, pairs_of)
     of_recipes = [(recipe, kind.select(recipe, kind.of_shard)) for kind in kinds for recipe in kind.recipes]
     # a run lists every comparison, which its scores only sum up
     needed = (*wanted, *PAIR_STAGES) if "scores" in wanted else wanted
